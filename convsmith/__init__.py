@@ -1,0 +1,1 @@
+"""convsmith: a compiler for convolutions."""

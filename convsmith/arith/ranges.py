@@ -1,0 +1,60 @@
+"""Intervals of index expressions, from the ranges of their variables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from convsmith.ir.index import Affine, FloorDiv, Index, Max, Min, Mod, Var
+
+Range = tuple[int, int]
+"""Lowest and highest value, both included.  An empty range (lowest above highest) belongs to a loop that never runs."""
+
+Ranges = Mapping[Var, Range]
+
+
+class Unbounded(Exception):
+    """A variable without a known range was met; carries the variable."""
+
+
+def interval(e: Index, ranges: Ranges) -> Range:
+    """Bounds of ``e``; exact for sums of distinct variables, else safe.  Raises Unbounded."""
+    t = type(e)
+    if t is Affine:
+        lo = hi = e.const
+        for atom, c in e.terms:
+            r = ranges.get(atom) if type(atom) is Var else interval(atom, ranges)
+            if r is None:
+                raise Unbounded(atom)
+            if c > 0:
+                lo += c * r[0]
+                hi += c * r[1]
+            else:
+                lo += c * r[1]
+                hi += c * r[0]
+        return lo, hi
+    if t is Var:
+        r = ranges.get(e)
+        if r is None:
+            raise Unbounded(e)
+        return r
+    if t is FloorDiv:
+        lo, hi = interval(e.num, ranges)
+        return lo // e.den, hi // e.den
+    if t is Mod:
+        lo, hi = interval(e.num, ranges)
+        if lo // e.den == hi // e.den:
+            return lo % e.den, hi % e.den
+        return 0, e.den - 1
+    if t is Min or t is Max:
+        parts = [interval(a, ranges) for a in e.args]
+        pick = min if t is Min else max
+        return pick(p[0] for p in parts), pick(p[1] for p in parts)
+    raise TypeError(t)
+
+
+def try_interval(e: Index, ranges: Ranges) -> Range | None:
+    """The interval, or None where a variable has no known range."""
+    try:
+        return interval(e, ranges)
+    except Unbounded:
+        return None

@@ -1,0 +1,70 @@
+"""Simplify indices, conditions and the indices within values, knowing the ranges of variables.
+
+The rules are rows of :mod:`convsmith.arith.rules`.  Laws, held by tests: an expression that cannot be simplified
+comes back as the same object; simplifying twice changes nothing more; the result is equal for every value within
+the ranges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from convsmith.arith.ranges import Range, Ranges, try_interval
+from convsmith.arith.rules import BY_ROOT
+from convsmith.ir.index import Cond, Eq0, FloorDiv, Ge0, Index, Max, Min, Mod, Var, as_index, eq, false
+from convsmith.ir.walk import Rewriter
+
+_NO_RANGES: Mapping[Var, Range] = {}
+
+
+class Simplifier(Rewriter):
+    """A rewriter that applies the rules to every index and condition under fixed ranges."""
+
+    def __init__(self, ranges: Ranges = _NO_RANGES) -> None:
+        super().__init__()
+        self.ranges = ranges
+
+    def _to_fixpoint(self, node: Any) -> Any:
+        node = self.rebuild(node)
+        rules = BY_ROOT.get(type(node))
+        if rules:
+            for rule in rules:
+                out = rule.apply(node, self.ranges)
+                if out is not None:
+                    return self.expr(out)
+        return node
+
+    def Var(self, v: Var) -> Index:
+        r = self.ranges.get(v)
+        return as_index(r[0]) if r is not None and r[0] == r[1] else v
+
+    def FloorDiv(self, e: FloorDiv) -> Index:
+        return self._to_fixpoint(e)  # type: ignore[no-any-return]
+
+    def Mod(self, e: Mod) -> Index:
+        return self._to_fixpoint(e)  # type: ignore[no-any-return]
+
+    def Min(self, e: Min) -> Index:
+        return self._to_fixpoint(e)  # type: ignore[no-any-return]
+
+    def Max(self, e: Max) -> Index:
+        return self._to_fixpoint(e)  # type: ignore[no-any-return]
+
+    def Ge0(self, c: Ge0) -> Cond:
+        return self._to_fixpoint(c)  # type: ignore[no-any-return]
+
+    def Eq0(self, c: Eq0) -> Cond:
+        arg = self.expr(c.arg)
+        r = try_interval(arg, self.ranges)
+        if r is not None and (r[0] > 0 or r[1] < 0):
+            return false()
+        return c if arg is c.arg else eq(arg, 0)
+
+
+def simplify(e: Any, ranges: Ranges = _NO_RANGES) -> Any:
+    """The simplest form of an index, condition or value that the rules find.
+
+    ``ranges`` gives the lowest and highest value of variables; a variable without one may be any integer.
+    """
+    return Simplifier(ranges).expr(e)

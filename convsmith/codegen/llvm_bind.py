@@ -1,0 +1,71 @@
+"""LLVM text to object code and assembly, through llvmlite.
+
+No IR passes are run: what they would find has been done on the IR before, and they cost more than all the rest.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from convsmith.diag.errors import ToolchainError
+
+
+@cache
+def _initialised() -> None:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+
+
+@cache
+def machine(triple: str, cpu: str, features: str) -> Any:
+    """The code generator for a target."""
+    _initialised()
+    try:
+        found = llvm.Target.from_triple(triple)
+        return found.create_target_machine(cpu=cpu, features=features, opt=2, reloc="pic", codemodel="small")
+    except RuntimeError as e:
+        raise ToolchainError(f"LLVM has no code generator for {triple}: {e}") from None
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Pause the cyclic collector: with live LLVM modules it costs tens of milliseconds."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def parse(text: str, triple: str, cpu: str, features: str) -> Any:
+    """The module of a text; ToolchainError keeps LLVM's message."""
+    tm = machine(triple, cpu, features)
+    try:
+        module = llvm.parse_assembly(text)
+    except RuntimeError as e:
+        raise ToolchainError(f"LLVM refused the generated text: {e}") from None
+    module.data_layout = str(tm.target_data)
+    return module
+
+
+def object_code(text: str, triple: str, cpu: str, features: str) -> bytes:
+    """Relocatable object code of a module's text."""
+    return machine(triple, cpu, features).emit_object(parse(text, triple, cpu, features))  # type: ignore[no-any-return]
+
+
+def assembly(text: str, triple: str, cpu: str, features: str) -> str:
+    """Assembly of a module's text."""
+    return machine(triple, cpu, features).emit_assembly(parse(text, triple, cpu, features))  # type: ignore[no-any-return]
+
+
+def llvm_version() -> str:
+    """LLVM's version, as in ``22.1.0``."""
+    return ".".join(map(str, llvm.llvm_version_info))

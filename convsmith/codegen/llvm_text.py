@@ -1,0 +1,258 @@
+"""Statements, functions and kernels as LLVM text.
+
+Accumulators never touch memory: each element of a register buffer is an SSA value, and a loop gets one phi for each
+element that its body writes.  The emitter decides nothing: order, addresses and reuse are the IR's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from convsmith.codegen.values import Slot, ValueEmitter
+from convsmith.diag.errors import InternalError
+from convsmith.ir.buffer import Buffer
+from convsmith.ir.instruction import Instruction
+from convsmith.ir.stmt import Alloc, Block, Call, For, Function, If, Invoke, Kernel, Let, Stmt, Store
+from convsmith.ir.value import Load, lanes_of
+from convsmith.ir.walk import statements_of, walk
+
+
+def written_buffers(kernel: Kernel) -> set[Buffer]:
+    """Buffers that some statement of the kernel stores to."""
+    bodies = [kernel.body, *(f.body for f in kernel.functions)]
+    return {s.buffer for b in bodies for s in statements_of(b) if isinstance(s, Store)}
+
+
+class FunctionEmitter(ValueEmitter):
+    """Emits the statements of one function."""
+
+    def __init__(self, kernel: Kernel, rows: Mapping[str, Instruction], symbol: str, written: set[Buffer]) -> None:
+        super().__init__(kernel.index_bits or 64, written)
+        self.rows, self.symbol = rows, symbol
+        self.task_range: tuple[str, str] | None = None
+
+    def prepare(self, body: Stmt) -> None:
+        """Learn which register buffers are kept as vectors."""
+        for n in walk(body):
+            if isinstance(n, (Load, Store)) and n.lanes is not None and n.buffer.scope == "register":
+                self.vector_of[n.buffer] = n.lanes.count
+
+    def stmt(self, s: Stmt) -> None:
+        """Emit one statement."""
+        getattr(self, "_" + type(s).__name__)(s)
+
+    def _Block(self, s: Block) -> None:
+        for x in s.stmts:
+            self.stmt(x)
+
+    def _Alloc(self, s: Alloc) -> None:
+        if s.buffer.scope != "register" and s.buffer not in self.bases:
+            raise InternalError(f"buffer {s.buffer.name} has no memory")
+        self.stmt(s.body)
+
+    def _Let(self, s: Let) -> None:
+        self.vars[s.var] = self.index(s.value)
+        self.stmt(s.body)
+
+    def _Store(self, s: Store) -> None:
+        lanes = s.lanes.count if s.lanes else 0
+        x = self.value(s.value, lanes)
+        if s.lanes and s.buffer.scope == "register" and s.lanes.active < s.lanes.count:
+            raise InternalError(f"a part of register array {s.buffer.name} is written")
+        self.store(s.buffer, s.index, s.lanes, x)
+
+    def _Invoke(self, s: Invoke) -> None:
+        row = self.rows[s.instruction]
+        names = [b.name for b in row.kernel.params if b.name != "c"]
+        operands = {n: self.value(a, lanes_of(a)) for n, a in zip(names, s.args)}
+        operands["c"] = self.load(s.dst)
+        self.declared[row.declare] = None
+        self.store(s.dst.buffer, s.dst.index, s.dst.lanes, self.put(row.llvm.format(**operands)))
+
+    def _Call(self, s: Call) -> None:
+        args = [f"ptr {self.address(b, i)}" for b, i in s.pointers] + [f"{self.it} {self.index(i)}" for i in s.indices]
+        self.lines.append(f"  call void @{self.symbol}_{s.function}({', '.join(args)})")
+
+    def written_slots(self, body: Stmt) -> list[Slot]:
+        """Accumulators that a statement writes, in order."""
+        out: dict[Slot, None] = {}
+        for s in statements_of(body):
+            if isinstance(s, Store) and s.buffer.scope == "register":
+                out[self.slot(s.buffer, s.index)[0]] = None
+            elif isinstance(s, Invoke):
+                out[self.slot(s.dst.buffer, s.dst.index)[0]] = None
+        local = {s.buffer for s in statements_of(body) if isinstance(s, Alloc)}
+        return [k for k in out if k[0] not in local]
+
+    def held(self, slot: Slot) -> str:
+        zero = "zeroinitializer" if self.vector_of.get(slot[0]) else _zero(slot[0])
+        return self.slots.get(slot, zero)
+
+    def _If(self, s: If) -> None:
+        slots = self.written_slots(s.body)
+        before = {k: self.held(k) for k in slots}
+        then, end = self.label("then"), self.label("end")
+        self.lines.append(f"  br i1 {self.cond(s.cond)}, label %{then}, label %{end}")
+        origin = self.current
+        self.start(then)
+        self.known.push()
+        self.stmt(s.body)
+        self.known.pop()
+        last = self.current
+        self.lines.append(f"  br label %{end}")
+        self.start(end)
+        for k in slots:
+            arms = f"[ {before[k]}, %{origin} ], [ {self.slots[k]}, %{last} ]"
+            self.slots[k] = self.put(f"phi {self.slot_type(k)} {arms}")
+
+    def _For(self, s: For) -> None:
+        lo, hi = self.index(s.lo), self.index(s.hi)
+        if s.kind == "parallel":
+            if self.task_range is None:
+                raise InternalError(f"parallel loop {s.var} is not the outermost")
+            lo, hi = self.task_range
+        starts = [self.address(c.buffer, c.init) for c in s.carried]
+        slots = self.written_slots(s.body)
+        before = {k: self.held(k) for k in slots}
+        body, end = self.label(s.var.name), self.label("end")
+        sure = s.kind != "parallel" and s.lo.is_const and s.hi.is_const and s.lo.const < s.hi.const
+        if sure:
+            self.lines.append(f"  br label %{body}")
+        else:
+            some = self.put(f"icmp slt {self.it} {lo}, {hi}")
+            self.lines.append(f"  br i1 {some}, label %{body}, label %{end}")
+        origin = self.current
+        self.start(body)
+        mark = len(self.lines)
+        var = self.fresh(s.var.name)
+        self.vars[s.var] = var
+        moving = []
+        for c in s.carried:
+            self.pointers[c.var] = self.fresh("p")
+            moving.append(self.pointers[c.var])
+        phis = {k: self.fresh("acc") for k in slots}
+        self.slots.update(phis)
+        self.known.push()
+        self.stmt(s.body)
+        self.known.pop()
+        steps = [
+            self.put(f"getelementptr {c.buffer.dtype.llvm}, ptr {p}, i64 {c.step}") for c, p in zip(s.carried, moving)
+        ]
+        after = self.put(f"add nsw {self.it} {var}, 1")
+        again = self.put(f"icmp slt {self.it} {after}, {hi}")
+        last = self.current
+        self.lines.append(f"  br i1 {again}, label %{body}, label %{end}")
+        head = [f"  {var} = phi {self.it} [ {lo}, %{origin} ], [ {after}, %{last} ]"]
+        head += [
+            f"  {p} = phi ptr [ {a}, %{origin} ], [ {b}, %{last} ]" for p, a, b in zip(moving, starts, steps)
+        ]
+        head += [
+            f"  {phi} = phi {self.slot_type(k)} [ {before[k]}, %{origin} ], [ {self.slots[k]}, %{last} ]"
+            for k, phi in phis.items()
+        ]
+        self.lines[mark:mark] = head
+        self.start(end)
+        if not sure:
+            for k in slots:
+                arms = f"[ {before[k]}, %{origin} ], [ {self.slots[k]}, %{last} ]"
+                self.slots[k] = self.put(f"phi {self.slot_type(k)} {arms}")
+
+
+def _zero(b: Buffer) -> str:
+    return "0.0" if b.dtype.kind == "float" else "0"
+
+
+def function_text(f: Function, kernel: Kernel, rows: Mapping[str, Instruction], symbol: str,
+                  written: set[Buffer], declared: dict[str, None]) -> str:  # fmt: skip
+    """An outlined function; it stays a function, so that equal tiles share it and LLVM compiles it alone."""
+    e = FunctionEmitter(kernel, rows, symbol, written)
+    e.prepare(f.body)
+    params = []
+    for var, buffer in f.pointers:
+        e.pointers[var] = f"%{var}"
+        params.append(f"ptr {'' if buffer in written else 'readonly '}%{var}")
+    for var in f.indices:
+        e.vars[var] = f"%{var}"
+        params.append(f"{e.it} %{var}")
+    e.stmt(f.body)
+    declared.update(e.declared)
+    body = "\n".join(e.lines)
+    return f"define internal void @{symbol}_{f.name}({', '.join(params)}) noinline #0 {{\nentry:\n{body}\n  ret void\n}}\n"
+
+
+def chunk_text(kernel: Kernel, rows: Mapping[str, Instruction], symbol: str, written: set[Buffer],
+               scratch: Mapping[Buffer, tuple[int, int]], declared: dict[str, None]) -> str:  # fmt: skip
+    """The function that runs part ``tid`` of ``n`` of the kernel's tasks.
+
+    ``scratch`` gives, for each buffer private to a thread, its place in the scratch argument and that argument's
+    size a thread, in elements; the scratch argument follows the kernel's own.
+    """
+    e = FunctionEmitter(kernel, rows, symbol, written)
+    e.prepare(kernel.body)
+    for n, b in enumerate(kernel.params):
+        place = e.put(f"getelementptr i64, ptr %args, i64 {n}")
+        e.bases[b] = e.put(f"load ptr, ptr {place}, align 8")
+    if scratch:
+        place = e.put(f"getelementptr i64, ptr %args, i64 {len(kernel.params)}")
+        memory = e.put(f"load ptr, ptr {place}, align 8")
+        for b, (offset, size) in scratch.items():
+            own = e.put(f"mul i64 %tid, {size}")
+            at = e.put(f"add i64 {own}, {offset}")
+            e.bases[b] = e.put(f"getelementptr {b.dtype.llvm}, ptr {memory}, i64 {at}")
+    loop = kernel.body
+    if isinstance(loop, For) and loop.kind == "parallel":
+        total = int(loop.hi)
+        ends = []
+        for who in ("%tid", "%next"):
+            if who == "%next":
+                e.lines.append("  %next = add i64 %tid, 1")
+            scaled = e.put(f"mul i64 {who}, {total}")
+            end = e.put(f"udiv i64 {scaled}, %n")
+            ends.append(end if e.bits == 64 else e.put(f"trunc i64 {end} to {e.it}"))
+        e.task_range = (ends[0], ends[1])
+        e.stmt(loop)
+    else:
+        first = e.put("icmp eq i64 %tid, 0")
+        e.lines.append(f"  br i1 {first}, label %work, label %done")
+        e.start("work")
+        e.stmt(loop)
+        e.lines.append("  br label %done")
+        e.start("done")
+    declared.update(e.declared)
+    body = "\n".join(e.lines)
+    return f"define void @{symbol}_chunk(ptr %args, i64 %tid, i64 %n) #0 {{\nentry:\n{body}\n  ret void\n}}\n"
+
+
+def entry_text(symbol: str, threads: int, declared: dict[str, None]) -> str:
+    """The function that runs all tasks: directly, or through an OpenMP runtime."""
+    if threads == 1:
+        call = f"  call void @{symbol}_chunk(ptr %args, i64 0, i64 1)\n"
+        return f"define void @{symbol}(ptr %args) #0 {{\nentry:\n{call}  ret void\n}}\n"
+    declared["declare void @GOMP_parallel(ptr, ptr, i32, i32)"] = None
+    declared["declare i32 @omp_get_thread_num()"] = None
+    declared["declare i32 @omp_get_num_threads()"] = None
+    return (
+        f"define internal void @{symbol}_member(ptr %args) #0 {{\nentry:\n"
+        "  %who = call i32 @omp_get_thread_num()\n  %all = call i32 @omp_get_num_threads()\n"
+        "  %tid = sext i32 %who to i64\n  %n = sext i32 %all to i64\n"
+        f"  call void @{symbol}_chunk(ptr %args, i64 %tid, i64 %n)\n  ret void\n}}\n"
+        f"define void @{symbol}(ptr %args) #0 {{\nentry:\n"
+        f"  call void @GOMP_parallel(ptr @{symbol}_member, ptr %args, i32 {threads}, i32 0)\n  ret void\n}}\n"
+    )
+
+
+def module_text(kernels: Mapping[str, tuple[Kernel, int]], rows: Mapping[str, Instruction], triple: str,
+                attributes: Mapping[str, str], scratch: Mapping[Buffer, tuple[int, int]]) -> str:  # fmt: skip
+    """A module with an entry for each symbol: its kernel and the number of threads it is made for."""
+    declared: dict[str, None] = {}
+    parts = []
+    for symbol, (kernel, threads) in kernels.items():
+        written = written_buffers(kernel)
+        parts += [function_text(f, kernel, rows, symbol, written, declared) for f in kernel.functions]
+        parts.append(chunk_text(kernel, rows, symbol, written, scratch, declared))
+        parts.append(entry_text(symbol, threads, declared))
+    texts = " ".join(f'"{k}"="{v}"' for k, v in attributes.items())
+    head = f'target triple = "{triple}"\n' + "\n".join(declared) + "\n"
+    return head + "\n".join(parts) + f"\nattributes #0 = {{ nounwind {texts} }}\n"
+
+

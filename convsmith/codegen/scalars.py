@@ -1,0 +1,150 @@
+"""Index arithmetic, conditions and addresses as LLVM text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from convsmith.ir.buffer import Buffer
+from convsmith.ir.index import Affine, And, Cond, Eq0, FloorDiv, Ge0, Index, Min, Mod, Never, Var, make_sum
+
+
+class Scopes:
+    """What has been computed already, in nested scopes that dominate each other."""
+
+    def __init__(self) -> None:
+        self.layers: list[dict[Any, str]] = [{}]
+
+    def get(self, key: Any) -> str | None:
+        for layer in reversed(self.layers):
+            found = layer.get(key)
+            if found is not None:
+                return found
+        return None
+
+    def set(self, key: Any, value: str) -> None:
+        self.layers[-1][key] = value
+
+    def push(self) -> None:
+        self.layers.append({})
+
+    def pop(self) -> None:
+        self.layers.pop()
+
+
+class ScalarEmitter:
+    """One function's text so far: lines, names, and what is known of indices and addresses."""
+
+    def __init__(self, bits: int) -> None:
+        self.it = f"i{bits}"
+        self.bits = bits
+        self.lines: list[str] = []
+        self.count = 0
+        self.known = Scopes()
+        self.vars: dict[Var, str] = {}
+        self.pointers: dict[Var, str] = {}
+        self.bases: dict[Buffer, str] = {}
+        self.declared: dict[str, None] = {}
+
+    def fresh(self, hint: str = "t") -> str:
+        self.count += 1
+        return f"%{hint}.{self.count}"
+
+    def label(self, hint: str) -> str:
+        self.count += 1
+        return f"{hint}.{self.count}"
+
+    def put(self, text: str) -> str:
+        """Emit ``name = text``; the name."""
+        name = self.fresh()
+        self.lines.append(f"  {name} = {text}")
+        return name
+
+    def index(self, e: Index) -> str:
+        """The operand that holds an index."""
+        if e.is_const:
+            return str(e.const)
+        if type(e) is Var:
+            return self.vars[e]
+        found = self.known.get(e)
+        if found is None:
+            found = self._index(e)
+            self.known.set(e, found)
+        return found
+
+    def _index(self, e: Index) -> str:
+        it = self.it
+        if isinstance(e, Affine):
+            total = None
+            for atom, c in e.terms:
+                term = self.index(atom)
+                if c not in (1, -1):
+                    term = self.put(f"mul {it} {term}, {c}")
+                if total is None:
+                    total = term if c != -1 else self.put(f"sub {it} 0, {term}")
+                else:
+                    total = self.put(f"{'sub' if c == -1 else 'add'} {it} {total}, {term}")
+            assert total is not None
+            return self.put(f"add {it} {total}, {e.const}") if e.const else total
+        if isinstance(e, (FloorDiv, Mod)):
+            return self._divide(e)
+        name = "smin" if isinstance(e, Min) else "smax"
+        total = None
+        for a in e.args:  # type: ignore[attr-defined]
+            x = self.index(a)
+            if total is None:
+                total = x
+            else:
+                self.declared[f"declare {it} @llvm.{name}.{it}({it}, {it})"] = None
+                total = self.put(f"call {it} @llvm.{name}.{it}({it} {total}, {it} {x})")
+        assert total is not None
+        return total
+
+    def _divide(self, e: FloorDiv | Mod) -> str:
+        """Floor division: LLVM's rounds to zero, so a negative remainder takes one off the quotient."""
+        it, x, d = self.it, self.index(e.num), e.den
+        if d & (d - 1) == 0:
+            shift = d.bit_length() - 1
+            return self.put(f"ashr {it} {x}, {shift}" if isinstance(e, FloorDiv) else f"and {it} {x}, {d - 1}")
+        rest = self.put(f"srem {it} {x}, {d}")
+        below = self.put(f"icmp slt {it} {rest}, 0")
+        if isinstance(e, Mod):
+            raised = self.put(f"add {it} {rest}, {d}")
+            return self.put(f"select i1 {below}, {it} {raised}, {it} {rest}")
+        quotient = self.put(f"sdiv {it} {x}, {d}")
+        one = self.put(f"sext i1 {below} to {it}")
+        return self.put(f"add {it} {quotient}, {one}")
+
+    def cond(self, c: Cond) -> str:
+        """The i1 operand of a condition."""
+        if isinstance(c, Ge0):
+            return self.put(f"icmp sge {self.it} {self.index(c.arg)}, 0")
+        if isinstance(c, Eq0):
+            return self.put(f"icmp eq {self.it} {self.index(c.arg)}, 0")
+        if isinstance(c, Never):
+            return "false"
+        assert isinstance(c, And)
+        total = "true"
+        for n, p in enumerate(c.parts):
+            x = self.cond(p)
+            total = x if n == 0 else self.put(f"and i1 {total}, {x}")
+        return total
+
+    def address(self, buffer: Buffer, e: Index) -> str:
+        """The operand that points at an element: the carried or passed pointer, or the buffer's start, plus the rest."""
+        key = (buffer, e)
+        found = self.known.get(key)
+        if found is not None:
+            return found
+        base, rest = self.bases.get(buffer, ""), dict(e.terms)
+        for atom, c in e.terms:
+            if c == 1 and atom in self.pointers:
+                base = self.pointers[atom]  # type: ignore[index]
+                del rest[atom]
+                break
+        if rest:
+            moved = make_sum(0, rest)
+            base = self.put(f"getelementptr {buffer.dtype.llvm}, ptr {base}, {self.it} {self.index(moved)}")
+        if e.const:
+            base = self.put(f"getelementptr {buffer.dtype.llvm}, ptr {base}, i64 {e.const}")
+        self.known.set(key, base)
+        return base

@@ -1,0 +1,242 @@
+"""Values as LLVM text: loads and stores of lanes, arithmetic, accumulators kept in SSA form."""
+
+from __future__ import annotations
+
+import struct
+
+from convsmith.codegen.scalars import ScalarEmitter
+from convsmith.diag.errors import InternalError
+from convsmith.ir.buffer import Buffer
+from convsmith.ir.index import Index
+from convsmith.ir.types import DType
+from convsmith.ir.value import Binary, Const, Fma, Lanes, Load, Select, Sign, Sum, Value, dtype_of, lanes_of
+
+Slot = tuple[Buffer, tuple[int, ...]]
+"""An accumulator: a register buffer and the constant index of its vector (or scalar)."""
+
+_FLOAT_OPS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
+_INT_OPS = {"add": "add", "sub": "sub", "mul": "mul", "div": "sdiv"}
+
+
+def literal(t: DType, value: float | int) -> str:
+    """A constant in LLVM's spelling; floats by the bits of the double that equals them."""
+    if t.kind == "float":
+        return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
+    return str(value)
+
+
+class ValueEmitter(ScalarEmitter):
+    """Adds values; ``vector_of`` gives the lanes of register buffers that are kept as vectors."""
+
+    def __init__(self, bits: int, written: set[Buffer]) -> None:
+        super().__init__(bits)
+        self.written = written
+        self.vector_of: dict[Buffer, int] = {}
+        self.slots: dict[Slot, str] = {}
+        self.current = "entry"
+
+    # -- types
+    def type(self, t: DType, lanes: int) -> str:
+        return f"<{lanes} x {t.llvm}>" if lanes else t.llvm
+
+    def start(self, label: str) -> None:
+        """Begin a basic block."""
+        self.lines.append(f"{label}:")
+        self.current = label
+
+    def splat(self, t: DType, x: str, lanes: int) -> str:
+        """A vector with ``x`` in every lane."""
+        key = ("splat", t.llvm, x, lanes)
+        found = self.known.get(key)
+        if found is None:
+            ty = self.type(t, lanes)
+            one = self.put(f"insertelement {ty} poison, {t.llvm} {x}, i64 0")
+            found = self.put(f"shufflevector {ty} {one}, {ty} poison, <{lanes} x i32> zeroinitializer")
+            self.known.set(key, found)
+        return found
+
+    def mask(self, lanes: Lanes) -> str:
+        bits = ", ".join(f"i1 {'true' if n < lanes.active else 'false'}" for n in range(lanes.count))
+        return f"<{lanes.count} x i1> <{bits}>"
+
+    # -- registers
+    def slot(self, buffer: Buffer, index: tuple[Index, ...]) -> tuple[Slot, Index | None]:
+        """The accumulator of an access, and the lane within it where it is one lane of a vector."""
+        lanes = self.vector_of.get(buffer)
+        lead, lane = (index[:-1], index[-1]) if lanes else (index, None)
+        if any(not i.is_const for i in lead):
+            raise InternalError(f"register array {buffer.name}[{', '.join(map(str, index))}] has no constant index")
+        return (buffer, tuple(i.const for i in lead)), lane
+
+    def slot_type(self, slot: Slot) -> str:
+        return self.type(slot[0].dtype, self.vector_of.get(slot[0], 0))
+
+    def read_slot(self, v: Load) -> str:
+        slot, lane = self.slot(v.buffer, v.index)
+        held = self.slots.get(slot, "zeroinitializer" if self.vector_of.get(v.buffer) else literal(v.buffer.dtype, 0))
+        if lane is None or v.lanes is not None:
+            return held
+        return self.put(f"extractelement {self.slot_type(slot)} {held}, {self.it} {self.index(lane)}")
+
+    def write_slot(self, buffer: Buffer, index: tuple[Index, ...], lanes: Lanes | None, x: str) -> None:
+        slot, lane = self.slot(buffer, index)
+        if lane is not None and lanes is None:
+            held = self.slots.get(slot, "zeroinitializer")
+            place = self.index(lane)
+            x = self.put(
+                f"insertelement {self.slot_type(slot)} {held}, {buffer.dtype.llvm} {x}, {self.it} {place}"
+            )
+        self.slots[slot] = x
+
+    # -- memory
+    def load(self, v: Load) -> str:
+        """Read memory; what no statement of the kernel writes is read once."""
+        if v.buffer.scope == "register":
+            return self.read_slot(v)
+        if v.buffer in self.written:
+            return self._load(v)
+        found = self.known.get(v)
+        if found is None:
+            found = self._load(v)
+            self.known.set(v, found)
+        return found
+
+    def _load(self, v: Load) -> str:
+        t, lanes = v.buffer.dtype, v.lanes
+        if lanes is None:
+            return self.put(f"load {t.llvm}, ptr {self.address(v.buffer, v.index[0])}, align {t.bytes}")
+        n, ty = lanes.count, self.type(t, lanes.count)
+        whole = lanes.active == n
+        if lanes.stride == 0:
+            x = self.splat(t, self.load(Load(v.buffer, v.index, None)), n)
+            return x if whole else self._only(t, x, lanes)
+        if lanes.stride == 1:
+            where = self.address(v.buffer, v.index[0])
+            if whole:
+                return self.put(f"load {ty}, ptr {where}, align {t.bytes}")
+            name = f"@llvm.masked.load.v{n}{'f' if t.kind == 'float' else 'i'}{t.bits}.p0"
+            self.declared[f"declare {ty} {name}(ptr, <{n} x i1>, {ty})"] = None
+            return self.put(f"call {ty} {name}(ptr align {t.bytes} {where}, {self.mask(lanes)}, {ty} zeroinitializer)")
+        lo, hi = min(lanes.offsets), max(lanes.offsets)
+        if whole and hi - lo < n:
+            span = strided_span(hi - lo + 1)
+            block = self.load(Load(v.buffer, (v.index[0] + lo,), span))
+            src = self.type(t, span.count)
+            places = ", ".join(f"i32 {o - lo}" for o in lanes.offsets)
+            return self.put(f"shufflevector {src} {block}, {src} poison, <{n} x i32> <{places}>")
+        out = "zeroinitializer"
+        for lane in range(lanes.active):
+            x = self.load(Load(v.buffer, (v.index[0] + lanes.offsets[lane],), None))
+            out = self.put(f"insertelement {ty} {out}, {t.llvm} {x}, i64 {lane}")
+        return out
+
+    def _only(self, t: DType, x: str, lanes: Lanes) -> str:
+        ty = self.type(t, lanes.count)
+        return self.put(f"select {self.mask(lanes)}, {ty} {x}, {ty} zeroinitializer")
+
+    def store(self, buffer: Buffer, index: tuple[Index, ...], lanes: Lanes | None, x: str) -> None:
+        """Write memory or a register; ``x`` has as many lanes as ``lanes`` says."""
+        if buffer.scope == "register":
+            self.write_slot(buffer, index, lanes, x)
+            return
+        t = buffer.dtype
+        if lanes is None:
+            self.lines.append(f"  store {t.llvm} {x}, ptr {self.address(buffer, index[0])}, align {t.bytes}")
+            return
+        n, ty = lanes.count, self.type(t, lanes.count)
+        if lanes.stride == 1:
+            where = self.address(buffer, index[0])
+            if lanes.active == n:
+                self.lines.append(f"  store {ty} {x}, ptr {where}, align {t.bytes}")
+            else:
+                name = f"@llvm.masked.store.v{n}{'f' if t.kind == 'float' else 'i'}{t.bits}.p0"
+                self.declared[f"declare void {name}({ty}, ptr, <{n} x i1>)"] = None
+                self.lines.append(f"  call void {name}({ty} {x}, ptr align {t.bytes} {where}, {self.mask(lanes)})")
+            return
+        for lane in range(lanes.active):
+            one = self.put(f"extractelement {ty} {x}, i64 {lane}")
+            where = self.address(buffer, index[0] + lanes.offsets[lane])
+            self.lines.append(f"  store {t.llvm} {one}, ptr {where}, align {t.bytes}")
+
+    # -- arithmetic
+    def value(self, v: Value, lanes: int) -> str:
+        """The operand of a value with the given number of lanes (0: a scalar), broadcast where it has fewer."""
+        t = dtype_of(v)
+        if isinstance(v, Const):
+            text = literal(t, v.value)
+            return f"splat ({t.llvm} {text})" if lanes else text
+        own = lanes_of(v)
+        if own != lanes:
+            return self.splat(t, self.value(v, 0), lanes)
+        ty = self.type(t, lanes)
+        if isinstance(v, Load):
+            return self.load(v)
+        if isinstance(v, Fma):
+            a, b, c = (self.value(x, lanes) for x in (v.a, v.b, v.c))
+            name = f"@llvm.fma.{'v' + str(lanes) if lanes else ''}f{t.bits}"
+            self.declared[f"declare {ty} {name}({ty}, {ty}, {ty})"] = None
+            return self.put(f"call {ty} {name}({ty} {a}, {ty} {b}, {ty} {c})")
+        if isinstance(v, Binary):
+            return self._binary(v, t, ty, lanes)
+        if isinstance(v, Sign):
+            a, yes, no = (self.value(x, lanes) for x in (v.a, v.yes, v.no))
+            zero = "zeroinitializer" if lanes else literal(t, 0)
+            below = self.put(f"{'fcmp olt' if t.kind == 'float' else 'icmp slt'} {ty} {a}, {zero}")
+            return self.put(f"select {self.type_i1(lanes)} {below}, {ty} {yes}, {ty} {no}")
+        if isinstance(v, Sum):
+            return self._sum(v)
+        assert isinstance(v, Select)
+        return self._select(v, ty, lanes)
+
+    def type_i1(self, lanes: int) -> str:
+        return f"<{lanes} x i1>" if lanes else "i1"
+
+    def _binary(self, v: Binary, t: DType, ty: str, lanes: int) -> str:
+        a, b = self.value(v.a, lanes), self.value(v.b, lanes)
+        if v.op in _FLOAT_OPS:
+            return self.put(f"{(_FLOAT_OPS if t.kind == 'float' else _INT_OPS)[v.op]} {ty} {a}, {b}")
+        if t.kind != "float":
+            compare = self.put(f"icmp {'sgt' if v.op == 'max' else 'slt'} {ty} {a}, {b}")
+            return self.put(f"select {self.type_i1(lanes)} {compare}, {ty} {a}, {ty} {b}")
+        # `b beats a ? b : a` gives a where a is NaN; b must be a number, or be asked as well.
+        compare = self.put(f"fcmp {'ogt' if v.op == 'max' else 'olt'} {ty} {b}, {a}")
+        best = self.put(f"select {self.type_i1(lanes)} {compare}, {ty} {b}, {ty} {a}")
+        if isinstance(v.b, Const):
+            return best
+        odd = self.put(f"fcmp uno {ty} {b}, {b}")
+        return self.put(f"select {self.type_i1(lanes)} {odd}, {ty} {b}, {ty} {best}")
+
+    def _sum(self, v: Sum) -> str:
+        n = lanes_of(v.a)
+        t = dtype_of(v)
+        x = self.value(v.a, n)
+        op = "fadd" if t.kind == "float" else "add"
+        while n > 1:
+            src, half = self.type(t, n), n // 2
+            low = ", ".join(f"i32 {i}" for i in range(half))
+            high = ", ".join(f"i32 {i}" for i in range(half, n))
+            a = self.put(f"shufflevector {src} {x}, {src} poison, <{half} x i32> <{low}>")
+            b = self.put(f"shufflevector {src} {x}, {src} poison, <{half} x i32> <{high}>")
+            x = self.put(f"{op} {self.type(t, half)} {a}, {b}")
+            n = half
+        return self.put(f"extractelement {self.type(t, 1)} {x}, i64 0")
+
+    def _select(self, v: Select, ty: str, lanes: int) -> str:
+        """A branch: the side that is not chosen may not be read."""
+        yes, no, end = self.label("yes"), self.label("no"), self.label("end")
+        self.lines.append(f"  br i1 {self.cond(v.cond)}, label %{yes}, label %{no}")
+        arms = []
+        for label, side in ((yes, v.yes), (no, v.no)):
+            self.start(label)
+            self.known.push()
+            x = self.value(side, lanes)
+            self.known.pop()
+            arms.append(f"[ {x}, %{self.current} ]")
+            self.lines.append(f"  br label %{end}")
+        self.start(end)
+        return self.put(f"phi {ty} {', '.join(arms)}")
+
+
+def strided_span(count: int) -> Lanes:
+    """Neighbouring lanes."""
+    return Lanes(tuple(range(count)), count)

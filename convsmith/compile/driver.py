@@ -1,0 +1,100 @@
+"""From a problem to an artifact: naive nest, rewrites, LLVM text, object code."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from convsmith.build.naive import naive
+from convsmith.build.packing import packing_steps
+from convsmith.build.schedule import schedule
+from convsmith.build.statement import forward
+from convsmith.codegen import llvm_bind
+from convsmith.codegen.artifact import Argument, Artifact, Entry
+from convsmith.codegen.llvm_text import module_text
+from convsmith.ir.buffer import Buffer
+from convsmith.ir.index import Index
+from convsmith.ir.intern import interning
+from convsmith.ir.stmt import Alloc, Kernel
+from convsmith.ir.types import dtype
+from convsmith.ir.walk import statements_of
+from convsmith.layout.view import Statement
+from convsmith.passes.manager import Instrument, run_steps
+from convsmith.problem.conv import Conv
+from convsmith.schedule.config import Config
+from convsmith.target.base import Target
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """What comes out of the rewrites: the kernel, its packing kernels, and LLVM's text of all of them."""
+
+    kernel: Kernel
+    text: str
+    scratch: int
+
+
+def naive_kernel(problem: Conv) -> tuple[Statement, Kernel]:
+    """The statement of a problem and its naive nest."""
+    st = forward(problem)
+    place: Index | None = st.c.coords[1] if problem.bias else None
+    types = tuple(dtype(t) for t in problem.dt)
+    return st, naive("conv", st, types, place, problem.post_ops)  # type: ignore[arg-type]
+
+
+def lower(problem: Conv, config: Config, target: Target, instruments: Sequence[Instrument] = ()) -> Lowered:
+    """Run all rewrites and print LLVM's text; raises ConfigError where the config makes no kernel."""
+    st, kernel = naive_kernel(problem)
+    kernel = run_steps(kernel, schedule(st, config, target), instruments)
+    rows = {r.name: r for r in target.instructions}
+    kernels = {SYMBOL: (kernel, config.threads)}
+    for pack in kernel.packs:
+        kernels[f"{SYMBOL}_{pack.name}"] = (run_steps(pack, packing_steps(pack, target)), 1)
+    scratch: dict[Buffer, tuple[int, int]] = {}
+    private = [s.buffer for s in statements_of(kernel.body) if isinstance(s, Alloc) and s.buffer.scope == "cache"]
+    offsets, size = [], 0
+    for b in private:
+        offsets.append(size)
+        size += -(-b.size // 16) * 16
+    scratch.update({b: (o, size) for b, o in zip(private, offsets)})
+    attributes = dict(target.attributes)
+    return Lowered(kernel, module_text(kernels, rows, target.triple, attributes, scratch), size)
+
+
+SYMBOL = "convsmith"
+
+
+def build_artifact(problem: Conv, config: Config, target: Target, instruments: Sequence[Instrument] = ()) -> Artifact:
+    """Compile a problem under a config for a target."""
+    with llvm_bind.no_collection(), interning():
+        low = lower(problem, config, target, instruments)
+        code = llvm_bind.object_code(low.text, target.triple, target.cpu, target.features)
+        return _artifact(problem, config, target, low, code)
+
+
+def _artifact(problem: Conv, config: Config, target: Target, low: Lowered, code: bytes) -> Artifact:
+    shapes = {"src": problem.src_shape, "wei": problem.wei_shape, "dst": problem.dst_shape, "bia": problem.bias_shape}
+    layouts = {"src": problem.src_layout.tag(), "wei": problem.wei_layout.tag(), "dst": problem.dst_layout.tag()}
+
+    def argument(b: Buffer) -> Argument:
+        role = "packed" if b.name.endswith("_p") else b.name
+        shape = shapes.get(b.name, b.shape)
+        return Argument(b.name, role, b.dtype.name, shape, layouts.get(b.name, "a"), b.size, b.name == "dst")  # type: ignore[arg-type]
+
+    main = [argument(b) for b in low.kernel.params]
+    if low.scratch:
+        main.append(Argument("scratch", "scratch", "f32", (low.scratch,), "a", low.scratch, True))
+    entries = {"main": Entry(SYMBOL, tuple(main), config.threads)}
+    notes = {}
+    for pack in low.kernel.packs:
+        wei, packed = pack.params
+        out = Argument(packed.name, "packed", packed.dtype.name, (packed.size,), "a", packed.size, True)
+        entries["pack"] = Entry(f"{SYMBOL}_{pack.name}", (argument(wei), out), 1)
+        notes["packing"] = hashlib.sha256(str(pack).encode()).hexdigest()[:16]
+    return Artifact(
+        code=code, isa=target.isa, entries=entries, problem=str(problem), config=str(config),
+        needs_finite_weights=config.realise == "pad_copy", notes=notes,
+    )  # fmt: skip
+
+

@@ -1,0 +1,263 @@
+"""Environment variables: typed, documented, validated, and overridable for a stretch of code.
+
+Each variable is one row of `VARIABLES`. Values are read from the environment at first use and kept, because kernels
+look at them on every call; `settings.reload()` reads them again. `settings.scope(dump=..., verbose=...)` overrides
+values for the current thread (and asyncio task) until the block ends; other threads keep theirs.
+
+A value that cannot be understood raises `UsageError`, which names variable, value and legal values.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+from convsmith.diag.errors import UsageError
+
+__all__ = ["EVENTS", "VARIABLES", "CacheChoice", "Settings", "Variable", "settings"]
+
+EVENTS = ("create", "exec", "cache")
+CHECKS = ("off", "verify", "interpret")
+
+CacheChoice = Path | Literal["default", "off"]
+
+_SIZE = re.compile(r"(\d+)\s*([kmgt]?)(i?b)?", re.IGNORECASE)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
+
+
+def _parse_verbose(text: str) -> frozenset[str]:
+    if text in ("", "0", "none", "off"):
+        return frozenset()
+    if text in ("1", "all", "on"):
+        return frozenset(EVENTS)
+    events = frozenset(word.strip() for word in text.split(","))
+    if not events <= set(EVENTS):
+        raise ValueError
+    return events
+
+
+def _parse_dump(text: str) -> Path | None:
+    return Path(text).expanduser() if text else None
+
+
+def _parse_cache(text: str) -> CacheChoice:
+    if text in ("", "default"):
+        return "default"
+    return "off" if text in ("0", "off", "none") else Path(text).expanduser()
+
+
+def _parse_size(text: str) -> int:
+    match = _SIZE.fullmatch(text.strip())
+    if not match:
+        raise ValueError
+    return int(match[1]) << 10 * " kmgt".index(match[2].lower() or " ")
+
+
+def _parse_check(text: str) -> str:
+    word = {"": "off", "0": "off", "none": "off", "1": "verify"}.get(text, text)
+    if word not in CHECKS:
+        raise ValueError
+    return word
+
+
+def _parse_threads(text: str) -> int | None:
+    if text == "":
+        return None
+    count = int(text)
+    if count < 1:
+        raise ValueError
+    return count
+
+
+def _parse_isa(text: str) -> str | None:
+    if text in ("", "native"):
+        return None
+    if not _NAME.fullmatch(text):
+        raise ValueError
+    return text
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One environment variable: `key` is its attribute of `settings`, `default` the text that stands for "not set"."""
+
+    env: str
+    key: str
+    parse: Callable[[str], Any]
+    legal: str
+    doc: str
+    default: str = ""
+
+    def value(self, text: str) -> Any:
+        """The typed value of `text`; UsageError when it is not legal."""
+        try:
+            return self.parse(text)
+        except ValueError:
+            raise UsageError(f"{self.env}={text!r} is not legal: expected {self.legal}", code="bad-setting") from None
+
+
+VARIABLES: tuple[Variable, ...] = (
+    Variable(
+        "CONVSMITH_VERBOSE",
+        "verbose",
+        _parse_verbose,
+        "0, 1, or a comma-separated list of " + ", ".join(EVENTS),
+        "Events to report, as CSV lines on standard error: kernels made, kernels run, cache traffic.",
+    ),
+    Variable(
+        "CONVSMITH_DUMP",
+        "dump",
+        _parse_dump,
+        "a directory (made when missing), or empty for none",
+        "Directory that receives the IR after every pass, the LLVM text and the assembly of each kernel compiled.",
+    ),
+    Variable(
+        "CONVSMITH_CACHE",
+        "cache",
+        _parse_cache,
+        "a directory, 'default' or 'off'",
+        "Where compiled kernels are kept: the platform's cache directory, another one, or nowhere.",
+        "default",
+    ),
+    Variable(
+        "CONVSMITH_CACHE_SIZE",
+        "cache_size",
+        _parse_size,
+        "a number of bytes with an optional K, M, G or T, such as 256M",
+        "Most bytes that the cache may take; the least recently used entries go first.",
+        "256M",
+    ),
+    Variable(
+        "CONVSMITH_CHECK",
+        "check",
+        _parse_check,
+        "off (0), verify (1) or interpret",
+        "Checks between passes: verify the stage's grammar, or also interpret the IR and compare with the pass before.",
+        "off",
+    ),
+    Variable(
+        "CONVSMITH_THREADS",
+        "threads",
+        _parse_threads,
+        "a whole number of at least 1, or empty for all CPUs of the process",
+        "Threads of kernels for which no count is asked.",
+    ),
+    Variable(
+        "CONVSMITH_ISA",
+        "isa",
+        _parse_isa,
+        "the name of an instruction set (see `convsmith machine`), or native",
+        "Instruction set of kernels for which none is asked.",
+        "native",
+    ),
+)
+_BY_KEY = {variable.key: variable for variable in VARIABLES}
+_NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+class Settings:
+    """The values in force. One instance, `settings`, serves the process; tests make their own over a mapping."""
+
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        self._environment = os.environ if environment is None else environment
+        self._process: dict[str, Any] = {}
+        self._overrides: ContextVar[Mapping[str, Any]] = ContextVar("convsmith_settings", default=_NONE)
+
+    def _value(self, key: str) -> Any:
+        overrides = self._overrides.get()
+        if key in overrides:
+            return overrides[key]
+        if key not in self._process:
+            variable = _BY_KEY[key]
+            self._process[key] = variable.value(self._environment.get(variable.env, "") or variable.default)
+        return self._process[key]
+
+    @property
+    def verbose(self) -> frozenset[str]:
+        """Names of the events to report (`EVENTS`)."""
+        return self._value("verbose")  # type: ignore[no-any-return]
+
+    @property
+    def dump(self) -> Path | None:
+        """Directory for IR, LLVM text and assembly, or None."""
+        return self._value("dump")  # type: ignore[no-any-return]
+
+    @property
+    def cache(self) -> CacheChoice:
+        """Directory of compiled kernels, "default" for the platform's, or "off"."""
+        return self._value("cache")  # type: ignore[no-any-return]
+
+    @property
+    def cache_size(self) -> int:
+        """Most bytes that the cache may take."""
+        return self._value("cache_size")  # type: ignore[no-any-return]
+
+    @property
+    def check(self) -> Literal["off", "verify", "interpret"]:
+        """What is checked between passes."""
+        return self._value("check")  # type: ignore[no-any-return]
+
+    @property
+    def threads(self) -> int | None:
+        """Default thread count, or None for the CPUs that the process may use."""
+        return self._value("threads")  # type: ignore[no-any-return]
+
+    @property
+    def isa(self) -> str | None:
+        """Default instruction set, or None for the best that the machine has."""
+        return self._value("isa")  # type: ignore[no-any-return]
+
+    def reload(self) -> None:
+        """Forget what was read: the next use reads the environment again. Values of open scopes stay in force."""
+        self._process.clear()
+
+    @contextmanager
+    def scope(self, **values: object) -> Iterator[None]:
+        """Override settings inside a `with` block. A value is written as in the environment, or given as its type.
+
+        `scope(verbose="create,exec", dump=tmp_path, threads=2)`; None stands for "not set".
+        """
+        typed: dict[str, Any] = {}
+        for key, value in values.items():
+            if key not in _BY_KEY:
+                raise UsageError(f"unknown setting {key!r}: legal are {', '.join(_BY_KEY)}", code="bad-setting")
+            variable = _BY_KEY[key]
+            typed[key] = variable.value(_text(value) or variable.default)
+        token = self._overrides.set({**self._overrides.get(), **typed})
+        try:
+            yield
+        finally:
+            self._overrides.reset(token)
+
+    def describe(self) -> str:
+        """One paragraph a variable: name, value in force and where it comes from, legal values, meaning."""
+        paragraphs = []
+        for variable in VARIABLES:
+            if variable.key in self._overrides.get():
+                origin = "scope"
+            else:
+                origin = "environment" if self._environment.get(variable.env) else "default"
+            value = _text(self._value(variable.key)) or variable.default or "(not set)"
+            paragraphs.append(f"{variable.env} = {value}  [{origin}]\n    {variable.doc}\n    Legal: {variable.legal}.")
+        return "\n".join(paragraphs)
+
+
+def _text(value: object) -> str:
+    """`value` as it would stand in the environment."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(int(value))
+    if isinstance(value, (set, frozenset, tuple, list)):
+        return ",".join(sorted(map(str, value)))
+    return str(value)
+
+
+settings = Settings()

@@ -1,0 +1,72 @@
+"""Arithmetic on values: numpy scalars and vectors of the value's own type, each operation rounded once."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+BINARY: dict[str, Any] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "max": np.maximum,
+    "min": np.minimum,
+}
+"""Wraps for integers; ``max`` and ``min`` give NaN where an operand is NaN; ``div`` is for floating point only."""
+
+
+def fma(a: Any, b: Any, c: Any) -> Any:
+    """``a * b + c`` rounded once: exactly so for f32 and f64; integers wrap."""
+    if c.dtype == np.float32:
+        return _fma32(a, b, c)
+    if c.dtype == np.float64:
+        return np.vectorize(_fma64, otypes=[np.float64])(a, b, c)[()]
+    return a * b + c
+
+
+def _fma32(a: Any, b: Any, c: Any) -> Any:
+    """The product is exact in double; the sum is rounded to odd there, so that rounding it again is harmless."""
+    if not (a.ndim or b.ndim or c.ndim):
+        exact = _exact_sum(float(a) * float(b), float(c))
+        if exact is not None:
+            return np.float32(exact)
+    product = np.asarray(a, np.float64) * np.asarray(b, np.float64)
+    addend = np.asarray(c, np.float64)
+    total = np.asarray(product + addend)
+    rest = total - product
+    error = (product - (total - rest)) + (addend - rest)
+    even = (total.view(np.int64) & 1) == 0
+    adjust = np.isfinite(total) & np.isfinite(error) & (error != 0) & even
+    toward = np.where(error > 0, np.inf, -np.inf)
+    return np.where(adjust, np.nextafter(total, toward), total).astype(np.float32)[()]
+
+
+def _exact_sum(a: float, b: float) -> float | None:
+    """The sum where a double holds it, else None."""
+    total = a + b
+    rest = total - a
+    return total if (a - (total - rest)) + (b - rest) == 0 else None
+
+
+def _fma64(a: float, b: float, c: float) -> float:
+    if not (math.isfinite(a) and math.isfinite(b) and math.isfinite(c)):
+        return a * b + c
+    exact = Fraction(a) * Fraction(b) + Fraction(c)
+    if not exact:
+        return a * b + c
+    try:
+        return float(exact)
+    except OverflowError:
+        return math.inf if exact > 0 else -math.inf
+
+
+def horizontal_sum(a: Any) -> Any:
+    """The sum of 2**n lanes: the lower half of the lanes plus the upper half, until one is left."""
+    while len(a) > 1:
+        half = len(a) // 2
+        a = a[:half] + a[half:]
+    return a[0]

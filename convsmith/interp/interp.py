@@ -1,0 +1,319 @@
+"""Run a kernel of any stage, statement by statement, on numpy arrays.
+
+    run(kernel, {"src": src, "wei": wei, "dst": dst}, instructions)
+
+Arrays are one-dimensional: the memory of each argument, ``buffer.size`` elements in the order of memory.  They are
+changed in place.  What the IR must not do raises InterpError: touching an element outside of a buffer (of its
+coordinates or of its memory), reading an element of an ``alloc`` that was not written, parallel iterations that
+touch what one of them writes, a variable that is not bound or bound twice, an operation on values of different types
+or lanes.
+
+An instruction is specified in the IR: a kernel whose parameters are the fragments of the operands, the accumulator
+first, and whose body says what it does to them:
+
+    kernel fma4(c: f32[4], a: f32[4], b: f32[4])
+      for l in 0 .. 4: c[l] = fma(a[l], b[l], c[l])
+
+``invoke`` gathers the lanes of each operand into a fragment (inactive ones are zero), runs the body, and writes the
+active lanes of the accumulator back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from convsmith.arith.evaluate import evaluate, holds
+from convsmith.interp.arithmetic import BINARY, fma, horizontal_sum
+from convsmith.interp.memory import InterpError, Memory, Races, address
+from convsmith.ir.buffer import Buffer
+from convsmith.ir.index import Cond, Index, Var
+from convsmith.ir.stmt import Alloc, Block, Call, For, If, Invoke, Kernel, Let, Stmt, Store
+from convsmith.ir.value import Binary, Const, Fma, Lanes, Load, Select, Sign, Sum, Value, lanes_of
+
+InstructionSpec: TypeAlias = Kernel
+
+Array: TypeAlias = npt.NDArray[Any]
+
+
+def run(kernel: Kernel, arrays: Mapping[str, Array], instructions: Mapping[str, InstructionSpec] | None = None) -> None:
+    """Run ``kernel`` on the arrays named after its parameters, changing them in place.  Raises InterpError."""
+    memories: dict[Buffer, Memory] = {}
+    for buffer in kernel.params:
+        if buffer.name not in arrays:
+            raise InterpError(f"kernel {kernel.name}: no array for parameter {buffer.name}")
+        data = arrays[buffer.name]
+        if data.shape != (buffer.size,) or data.dtype != buffer.dtype.numpy:
+            raise InterpError(
+                f"kernel {kernel.name}: parameter {buffer.name} needs an array of shape ({buffer.size},) and type "
+                f"{buffer.dtype.numpy}, not {data.shape} and {data.dtype}"
+            )
+        memories[buffer] = Memory(buffer.name, data, None)
+    with np.errstate(all="ignore"):
+        _Machine(kernel, memories, instructions or {}).run()
+
+
+class _Machine:
+    def __init__(self, kernel: Kernel, memories: dict[Buffer, Memory], instructions: Mapping[str, Kernel]) -> None:
+        self._kernel = kernel
+        self._functions = {f.name: f for f in kernel.functions}
+        self._instructions = instructions
+        self._memories = memories
+        self._env: dict[Var, int] = {}
+        self._races: list[Races] = []
+        self._shared: dict[Memory, int] = {}
+        self._addresses: dict[Buffer, Callable[[Sequence[int]], int]] = {}
+        self._constants: dict[Const, Any] = {}
+        self._statements: dict[type, Callable[[Any], None]] = {
+            Block: self._block,
+            For: self._for,
+            If: self._if,
+            Let: self._let,
+            Alloc: self._alloc,
+            Store: self._store,
+            Invoke: self._invoke,
+            Call: self._call,
+        }
+        self._values: dict[type, Callable[[Any], Any]] = {
+            Load: self._load,
+            Const: self._const,
+            Binary: self._binary,
+            Fma: self._fma,
+            Select: self._select,
+            Sign: self._sign,
+            Sum: self._sum,
+        }
+
+    def run(self) -> None:
+        self._stmt(self._kernel.body)
+
+    def _error(self, message: str) -> InterpError:
+        where = ", ".join(f"{v} = {x}" for v, x in self._env.items())
+        return InterpError(f"kernel {self._kernel.name}{' at ' + where if where else ''}: {message}")
+
+    # -- statements
+    def _stmt(self, s: Stmt) -> None:
+        self._statements[type(s)](s)
+
+    def _block(self, s: Block) -> None:
+        for x in s.stmts:
+            self._stmt(x)
+
+    def _for(self, s: For) -> None:
+        lo, hi = self._index(s.lo), self._index(s.hi)
+        starts = [self._index(c.init) for c in s.carried]
+        with self._bound(s.var, *(c.var for c in s.carried)):
+            if s.kind == "parallel":
+                self._races.append(Races(s.var.name))
+            for i in range(lo, hi):
+                self._env[s.var] = i
+                for c, start in zip(s.carried, starts):
+                    self._env[c.var] = start + (i - lo) * c.step
+                if s.kind == "parallel":
+                    self._races[-1].iteration = i
+                self._stmt(s.body)
+            if s.kind == "parallel":
+                self._races.pop()
+
+    def _if(self, s: If) -> None:
+        if self._cond(s.cond):
+            self._stmt(s.body)
+
+    def _let(self, s: Let) -> None:
+        value = self._index(s.value)
+        with self._bound(s.var):
+            self._env[s.var] = value
+            self._stmt(s.body)
+
+    def _alloc(self, s: Alloc) -> None:
+        if s.buffer in self._memories:
+            raise self._error(f"buffer {s.buffer} is allocated within its own life")
+        memory = self._memories[s.buffer] = Memory.fresh(s.buffer)
+        self._shared[memory] = len(self._races)
+        self._stmt(s.body)
+        del self._memories[s.buffer], self._shared[memory]
+
+    def _store(self, s: Store) -> None:
+        value = self._value(s.value)
+        memory, places = self._places(s.buffer, s.index, s.lanes)
+        if value.dtype != memory.data.dtype:
+            raise self._error(f"a value of type {value.dtype} is stored to {s.buffer}, which holds {memory.data.dtype}")
+        if value.ndim:
+            if s.lanes is None or len(value) != s.lanes.count:
+                lanes = s.lanes.count if s.lanes else "no"
+                raise self._error(f"a value of {len(value)} lanes is stored to {lanes} lanes of {s.buffer}")
+            value = value[: s.lanes.active]
+        self._write(memory, places, value)
+
+    def _invoke(self, s: Invoke) -> None:
+        spec = self._instructions.get(s.instruction)
+        if spec is None:
+            known = ", ".join(self._instructions) or "none"
+            raise self._error(f"instruction {s.instruction} has no specification; known: {known}")
+        if len(spec.params) != 1 + len(s.args):
+            raise self._error(f"{s.instruction} takes {len(spec.params)} operands, not {1 + len(s.args)}")
+        for param, operand in zip(spec.params, (s.dst, *s.args)):
+            lanes = operand.lanes.count if operand.lanes else 1
+            if (param.size, param.dtype) != (lanes, operand.buffer.dtype):
+                raise self._error(
+                    f"operand {param} of {s.instruction} is {param.dtype} in {param.size} lanes, "
+                    f"not {operand.buffer.dtype} in {lanes}"
+                )
+        fragments = {p: Memory(p.name, np.atleast_1d(self._load(a)), None) for p, a in zip(spec.params[1:], s.args)}
+        target, places = self._places(s.dst.buffer, s.dst.index, s.dst.lanes)
+        accumulator = Memory.fresh(spec.params[0])
+        accumulator.ready = bytearray(b"\1" * len(accumulator.data))
+        if target.ready is not None:
+            accumulator.ready[: len(places)] = bytes(target.ready[p] for p in places)
+        accumulator.data[: len(places)] = target.data[places]
+        try:
+            _Machine(spec, {spec.params[0]: accumulator, **fragments}, {}).run()
+        except InterpError as error:
+            raise self._error(f"{s.instruction}({s.dst}, ...): {error.message}") from error
+        self._write(target, places, accumulator.data[: len(places)])
+
+    def _call(self, s: Call) -> None:
+        function = self._functions.get(s.function)
+        if function is None:
+            raise self._error(f"function {s.function} is not defined")
+        given, wanted = (len(s.pointers), len(s.indices)), (len(function.pointers), len(function.indices))
+        if given != wanted:
+            raise self._error(f"{s.function} takes (pointers, indices) {wanted}, not {given}")
+        env: dict[Var, int] = {}
+        memories: dict[Buffer, Memory] = {}
+        for (var, formal), (buffer, position) in zip(function.pointers, s.pointers):
+            memory = self._memory(buffer)
+            if memories.setdefault(formal, memory) is not memory:
+                raise self._error(f"{s.function} gets two different buffers for {formal}")
+            env[var] = self._index(position)
+        env.update(zip(function.indices, map(self._index, s.indices)))
+        outer = self._env, self._memories
+        self._env, self._memories = env, memories
+        self._stmt(function.body)
+        self._env, self._memories = outer
+
+    @contextmanager
+    def _bound(self, *variables: Var) -> Iterator[None]:
+        for v in variables:
+            if v in self._env:
+                raise self._error(f"variable {v} is bound twice")
+        yield
+        for v in variables:
+            self._env.pop(v, None)
+
+    # -- accesses
+    def _memory(self, buffer: Buffer) -> Memory:
+        memory = self._memories.get(buffer)
+        if memory is None:
+            raise self._error(f"buffer {buffer} is not in scope")
+        return memory
+
+    def _places(self, buffer: Buffer, index: tuple[Index, ...], lanes: Lanes | None) -> tuple[Memory, list[int]]:
+        """The memory of a buffer and the places in it that an access touches: those of the active lanes."""
+        memory = self._memory(buffer)
+        at = [self._index(i) for i in index]
+        if len(at) != len(buffer.shape):
+            raise self._error(f"{buffer}{at} has {len(at)} coordinates for {len(buffer.shape)} dims")
+        for x, n in zip(at, buffer.shape):
+            if not 0 <= x < n and (lanes is None or lanes.active):
+                raise self._error(f"{buffer}{at} is outside of the shape {list(buffer.shape)}")
+        place = self._addresses.get(buffer)
+        if place is None:
+            place = self._addresses[buffer] = address(buffer)
+        base = place(at)
+        places = [base] if lanes is None else [base + o for o in lanes.offsets[: lanes.active]]
+        size = len(memory.data)
+        for p in places:
+            if not 0 <= p < size:
+                raise self._error(f"{buffer}{at} touches element {p} of the {size} elements of {memory.name}")
+        return memory, places
+
+    def _read(self, memory: Memory, places: list[int]) -> None:
+        """Check that the elements may be read."""
+        if memory.ready is not None:
+            for p in places:
+                if not memory.ready[p]:
+                    raise self._error(f"element {p} of {memory.name} is read before it is written")
+        self._touch(memory, places, False)
+
+    def _write(self, memory: Memory, places: list[int], value: Any) -> None:
+        if len(places) > 1 and len(set(places)) < len(places):
+            raise self._error(f"two lanes write the same element of {memory.name}: elements {places}")
+        self._touch(memory, places, True)
+        memory.data[places] = value
+        if memory.ready is not None:
+            for p in places:
+                memory.ready[p] = 1
+
+    def _touch(self, memory: Memory, places: list[int], write: bool) -> None:
+        for races in self._races[self._shared.get(memory, 0) :]:
+            wrong = races.touch(memory, places, write)
+            if wrong:
+                raise self._error(f"{memory.name}: {wrong}")
+
+    # -- expressions
+    def _index(self, e: Index) -> int:
+        try:
+            return evaluate(e, self._env)  # type: ignore[no-any-return]
+        except KeyError as error:
+            raise self._error(f"variable {error.args[0]} in {e} is not bound") from None
+
+    def _cond(self, c: Cond) -> bool:
+        try:
+            return bool(holds(c, self._env))
+        except KeyError as error:
+            raise self._error(f"variable {error.args[0]} in {c} is not bound") from None
+
+    def _value(self, v: Value) -> Any:
+        return self._values[type(v)](v)
+
+    def _const(self, v: Const) -> Any:
+        out = self._constants.get(v)
+        if out is None:
+            out = self._constants[v] = np.dtype(v.dtype.numpy).type(v.value)
+        return out
+
+    def _load(self, v: Load) -> Any:
+        memory, places = self._places(v.buffer, v.index, v.lanes)
+        self._read(memory, places)
+        if v.lanes is None:
+            return memory.data[places[0]]
+        out = np.zeros(v.lanes.count, memory.data.dtype)
+        out[: len(places)] = memory.data[places]
+        return out
+
+    def _binary(self, v: Binary) -> Any:
+        a, b = self._operands(v, v.a, v.b)
+        if v.op == "div" and a.dtype.kind != "f":
+            raise self._error(f"{v} divides integers")
+        return BINARY[v.op](a, b)
+
+    def _fma(self, v: Fma) -> Any:
+        return fma(*self._operands(v, v.a, v.b, v.c))
+
+    def _select(self, v: Select) -> Any:
+        out = self._value(v.yes if self._cond(v.cond) else v.no)
+        lanes = 0 if out.ndim else lanes_of(v)
+        return np.full(lanes, out) if lanes else out
+
+    def _sign(self, v: Sign) -> Any:
+        a, yes, no = self._operands(v, v.a, v.yes, v.no)
+        return np.where(a < 0, yes, no)[()]
+
+    def _sum(self, v: Sum) -> Any:
+        a = self._value(v.a)
+        if not a.ndim or len(a) & (len(a) - 1):
+            raise self._error(f"{v} needs a vector of 2**n lanes, not {len(a) if a.ndim else 'a scalar'}")
+        return horizontal_sum(a)
+
+    def _operands(self, v: Value, *parts: Value) -> list[Any]:
+        """The operands, after a check that their types are the same and that all vectors have the same lanes."""
+        out = [self._value(p) for p in parts]
+        if len({x.dtype for x in out}) > 1 or len({len(x) for x in out if x.ndim}) > 1:
+            kinds = ", ".join(f"{x.dtype}{[len(x)] if x.ndim else ''}" for x in out)
+            raise self._error(f"the operands of {v} differ: {kinds}")
+        return out

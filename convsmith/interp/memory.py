@@ -1,0 +1,96 @@
+"""What the interpreter keeps of a buffer: its elements, which of them were written, and who touches them.
+
+:class:`Memory` is one instance of a buffer (an ``alloc`` that runs twice makes two).  :class:`Races` watches one
+parallel loop: an element that one iteration writes must not be touched by another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from convsmith.diag.errors import InternalError
+from convsmith.ir.buffer import Buffer
+
+_SEVERAL = object()
+
+
+class InterpError(InternalError):
+    """The IR does what it must not.  The message names buffer, index and the values of the loops around it."""
+
+    default_code = "interp"
+
+
+class Memory:
+    """``data`` holds the elements in the order of memory; ``ready`` is None where all of them count as written."""
+
+    __slots__ = ("data", "name", "ready")
+
+    def __init__(self, name: str, data: npt.NDArray[Any], ready: bytearray | None) -> None:
+        self.name = name
+        self.data = data
+        self.ready = ready
+
+    @classmethod
+    def fresh(cls, buffer: Buffer) -> Memory:
+        """Memory for a buffer, with nothing written."""
+        size = buffer.size
+        return cls(buffer.name, np.zeros(size, buffer.dtype.numpy), bytearray(size))
+
+
+def address(buffer: Buffer) -> Callable[[Iterable[int]], int]:
+    """The function from the coordinates of an element of the buffer to its place in memory.
+
+    The coordinate of a dim is split over the dim's blocks: inner blocks take it modulo their size, the outermost
+    takes the rest.
+    """
+    parts: list[tuple[int, int, int, int]] = []
+    inner: dict[int, int] = {}
+    for i in reversed(range(len(buffer.blocks))):
+        dim, size, stride = buffer.blocks[i]
+        below = inner.get(dim, 1)
+        inner[dim] = below * size
+        outermost = all(b.dim != dim for b in buffer.blocks[:i])
+        parts.append((dim, below, 0 if outermost else size, stride))
+
+    def place(coords: Iterable[int]) -> int:
+        at = tuple(coords)
+        out = 0
+        for dim, below, size, stride in parts:
+            x = at[dim] // below
+            out += (x % size if size else x) * stride
+        return out
+
+    return place
+
+
+class Races:
+    """Who touched which element in the iterations of one parallel loop; ``iteration`` is the one that runs."""
+
+    def __init__(self, var: str) -> None:
+        self.var = var
+        self.iteration = 0
+        self._readers: dict[tuple[Memory, int], Any] = {}
+        self._writers: dict[tuple[Memory, int], int] = {}
+
+    def touch(self, memory: Memory, places: Iterable[int], write: bool) -> str | None:
+        """Note an access; what is wrong with it, or None."""
+        now = self.iteration
+        for place in places:
+            key = memory, place
+            writer = self._writers.get(key, now)
+            if writer != now:
+                return f"iteration {now} of parallel loop {self.var} {'writes' if write else 'reads'} element " \
+                    f"{place}, which iteration {writer} writes"
+            if write:
+                reader = self._readers.get(key, now)
+                if reader is _SEVERAL or reader != now:
+                    other = "another iteration" if reader is _SEVERAL else f"iteration {reader}"
+                    return f"iteration {now} of parallel loop {self.var} writes element {place}, which {other} reads"
+                self._writers[key] = now
+            elif self._readers.setdefault(key, now) != now:
+                self._readers[key] = _SEVERAL
+        return None

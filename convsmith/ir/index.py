@@ -1,0 +1,404 @@
+"""Index arithmetic and conditions.
+
+What an index means.  An index is a mathematical integer: it has no width, never wraps, and its only divisions
+are floor division ``//`` and the modulo ``%`` that goes with it, both by positive constants.  A width is chosen
+once, by the pass that proves the range of every index of a kernel (``narrow_index``); until then nothing may
+depend on one.  Wrap-around, saturation and rounding exist on *values* (:mod:`convsmith.ir.value`) only.
+
+Normal form.  The constructors normalise: every index is ``const + sum(coeff * atom)`` with the atoms sorted by
+their text, so two sums that are equal as affine forms are the same object: ``2 * (a + b) - a`` *is*
+``a + b * 2``.  Atoms are variables, floor divisions, modulos, minima and maxima.  What needs the *range* of a
+variable is left to :mod:`convsmith.arith`.
+
+``==`` is identity and builds nothing.  ``+ - * // %`` and ``< <= > >=`` build; :func:`eq` builds an equality.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import gcd
+from typing import Union
+
+from convsmith.ir.intern import Node
+
+Term = tuple["Index", int]
+IndexLike = Union["Index", int]
+
+
+class Index(Node):
+    """Base of all index expressions: ``const`` plus the sum of ``terms`` (atom, coefficient)."""
+
+    __slots__ = ()
+
+    @property
+    def const(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        raise NotImplementedError
+
+    def __add__(self, other: IndexLike) -> Index:
+        return add(self, 1, other)
+
+    def __radd__(self, other: int) -> Index:
+        return add(self, 1, other)
+
+    def __sub__(self, other: IndexLike) -> Index:
+        return add(self, -1, other)
+
+    def __rsub__(self, other: int) -> Index:
+        return add(self * -1, 1, other)
+
+    def __neg__(self) -> Index:
+        return self * -1
+
+    def __mul__(self, factor: IndexLike) -> Index:
+        if not isinstance(factor, int):
+            if self.terms and factor.terms:
+                raise TypeError(f"a product of two variables is not an index: ({self}) * ({factor})")
+            if factor.terms:
+                return factor * self.const
+            factor = factor.const
+        if factor == 1:
+            return self
+        return make_sum(self.const * factor, {a: c * factor for a, c in self.terms})
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, divisor: int) -> Index:
+        return floordiv(self, divisor)
+
+    def __mod__(self, divisor: int) -> Index:
+        return mod(self, divisor)
+
+    def __lt__(self, other: IndexLike) -> Cond:
+        return ge0(add(as_index(other), -1, self) - 1)
+
+    def __le__(self, other: IndexLike) -> Cond:
+        return ge0(add(as_index(other), -1, self))
+
+    def __gt__(self, other: IndexLike) -> Cond:
+        return ge0(self - other - 1)
+
+    def __ge__(self, other: IndexLike) -> Cond:
+        return ge0(self - other)
+
+    @property
+    def is_const(self) -> bool:
+        return not self.terms
+
+    def __int__(self) -> int:
+        if self.terms:
+            raise TypeError(f"{self} is not a constant")
+        return self.const
+
+    def __str__(self) -> str:
+        from convsmith.ir.text import index_text
+
+        return index_text(self)
+
+    __repr__ = __str__
+
+
+class Atom(Index):
+    """An index that is no sum.  ``order`` is its place among the atoms of a sum."""
+
+    __slots__ = ()
+
+    @property
+    def order(self) -> str:
+        raise NotImplementedError
+
+    @property
+    def const(self) -> int:
+        return 0
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        return ((self, 1),)
+
+
+class Var(Atom):
+    """A variable, known by its name: within one table two variables of a name are the same."""
+
+    name: str
+
+    @property
+    def order(self) -> str:
+        return self.name
+
+
+class Affine(Index):
+    """``const + sum(terms)``; made by :func:`make_sum` only, which normalises."""
+
+    const: int
+    terms: tuple[Term, ...]
+
+
+class _Compound(Atom):
+    __slots__ = ()
+
+    @property
+    def order(self) -> str:
+        try:
+            return self._order  # type: ignore[attr-defined,no-any-return]
+        except AttributeError:
+            text = "~" + str(self)
+            type(self)._order.__set__(self, text)  # type: ignore[attr-defined]
+            return text
+
+
+class FloorDiv(_Compound):
+    """The largest integer not above ``num / den``; made by :func:`floordiv`."""
+
+    num: Index
+    den: int
+    _cached_ = ("_order",)
+
+
+class Mod(_Compound):
+    """``num - den * (num // den)``, in ``0 .. den``; made by :func:`mod`."""
+
+    num: Index
+    den: int
+    _cached_ = ("_order",)
+
+
+class Min(_Compound):
+    """The least of ``args``; made by :func:`minimum`."""
+
+    args: tuple[Index, ...]
+    _cached_ = ("_order",)
+
+
+class Max(_Compound):
+    """The greatest of ``args``; made by :func:`maximum`."""
+
+    args: tuple[Index, ...]
+    _cached_ = ("_order",)
+
+
+def as_index(value: IndexLike) -> Index:
+    """An int as an index; an index as it is."""
+    return Affine(value, ()) if isinstance(value, int) else value
+
+
+def make_sum(const: int, coeffs: dict[Index, int]) -> Index:
+    """``const + sum(coeff * atom)`` in normal form, with ``x // n * n + x % n`` put together again."""
+    terms = [t for t in coeffs.items() if t[1]]
+    if not terms:
+        return Affine(const, ())
+    if len(terms) == 1:
+        if not const and terms[0][1] == 1:
+            return terms[0][0]
+        return Affine(const, tuple(terms))
+    for atom, c in terms:
+        if type(atom) is Mod:
+            whole = floordiv(atom.num, atom.den)
+            if whole.const == 0 and len(whole.terms) == 1 and coeffs.get(whole) == c * atom.den:
+                rest = dict(terms)
+                del rest[atom], rest[whole]
+                return add(make_sum(const, rest), c, atom.num)
+    terms.sort(key=_order)
+    return Affine(const, tuple(terms))
+
+
+def _order(term: Term) -> str:
+    return term[0].order  # type: ignore[attr-defined,no-any-return]
+
+
+def add(a: Index, factor: int, b: IndexLike) -> Index:
+    """``a + factor * b``."""
+    if isinstance(b, int):
+        if not b:
+            return a
+        return make_sum(a.const + factor * b, dict(a.terms))
+    if not b.terms:
+        return add(a, factor, b.const)
+    coeffs = dict(a.terms)
+    for atom, c in b.terms:
+        coeffs[atom] = coeffs.get(atom, 0) + c * factor
+    return make_sum(a.const + factor * b.const, coeffs)
+
+
+def _positive(den: int, what: str) -> None:
+    if not isinstance(den, int) or den <= 0:
+        raise ValueError(f"{what} by {den}: only positive constants divide an index")
+
+
+def split_multiple(num: Index, den: int) -> tuple[Index, Index]:
+    """``(q, r)`` with ``num = q * den + r`` where ``r`` keeps the terms that ``den`` does not divide."""
+    q = {a: c // den for a, c in num.terms if c % den == 0}
+    r = {a: c for a, c in num.terms if c % den}
+    return make_sum(num.const // den, q), make_sum(num.const % den, r)
+
+
+def floordiv(num: IndexLike, den: int) -> Index:
+    """``num // den``, with multiples of ``den`` taken out and common factors cancelled."""
+    num = as_index(num)
+    _positive(den, "division")
+    if den == 1:
+        return num
+    q, r = split_multiple(num, den)
+    if not r.terms:
+        return q
+    g = den
+    for _, c in r.terms:
+        g = gcd(g, c)
+    if g > 1:
+        return q + floordiv(make_sum(r.const // g, {a: c // g for a, c in r.terms}), den // g)
+    if not r.const and len(r.terms) == 1 and r.terms[0][1] == 1 and type(r.terms[0][0]) is FloorDiv:
+        inner = r.terms[0][0]
+        return q + floordiv(inner.num, inner.den * den)
+    return q + FloorDiv(r, den) if q.terms or q.const else FloorDiv(r, den)
+
+
+def mod(num: IndexLike, den: int) -> Index:
+    """``num % den``, with multiples of ``den`` dropped and common factors taken out."""
+    num = as_index(num)
+    _positive(den, "modulo")
+    _, r = split_multiple(num, den)
+    if not r.terms:
+        return r
+    r = make_sum(r.const, {a: c % den if type(a) is Var else c for a, c in r.terms})
+    g = gcd(den, r.const)
+    for _, c in r.terms:
+        g = gcd(g, c)
+    if g > 1:
+        return mod(make_sum(r.const // g, {a: c // g for a, c in r.terms}), den // g) * g
+    if not r.const and len(r.terms) == 1 and r.terms[0][1] == 1:
+        inner = r.terms[0][0]
+        if type(inner) is Mod and inner.den % den == 0:
+            return mod(inner.num, den)
+    return Mod(r, den)
+
+
+def _extremum(args: Iterable[IndexLike], node: type[Min] | type[Max]) -> Index:
+    pick = min if node is Min else max
+    flat: dict[Index, None] = {}
+    consts: list[int] = []
+    for a in args:
+        a = as_index(a)
+        for x in a.args if type(a) is node else (a,):
+            if x.terms:
+                flat[x] = None
+            else:
+                consts.append(x.const)
+    best: dict[tuple[Term, ...], int] = {}
+    for x in flat:
+        best[x.terms] = pick(x.const, best[x.terms]) if x.terms in best else x.const
+    out = [make_sum(c, dict(t)) for t, c in best.items()]
+    if consts:
+        out.append(Affine(pick(consts), ()))
+    if len(out) == 1:
+        return out[0]
+    return node(tuple(sorted(out, key=str)))
+
+
+def minimum(*args: IndexLike) -> Index:
+    """The least of the arguments."""
+    return _extremum(args, Min)
+
+
+def maximum(*args: IndexLike) -> Index:
+    """The greatest of the arguments."""
+    return _extremum(args, Max)
+
+
+class Cond(Node):
+    """Base of conditions on indices."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        from convsmith.ir.text import cond_text
+
+        return cond_text(self)
+
+    __repr__ = __str__
+
+
+class Ge0(Cond):
+    """``arg >= 0``; made by :func:`ge0`."""
+
+    arg: Index
+
+
+class Eq0(Cond):
+    """``arg == 0``; made by :func:`eq`."""
+
+    arg: Index
+
+
+class And(Cond):
+    """All of ``parts``; none of them means true."""
+
+    parts: tuple[Cond, ...]
+
+
+class Never(Cond):
+    """False."""
+
+    why: str
+
+
+def true() -> Cond:
+    return And(())
+
+
+def false() -> Cond:
+    return Never("")
+
+
+def is_true(c: Cond) -> bool:
+    return type(c) is And and not c.parts
+
+
+def is_false(c: Cond) -> bool:
+    return type(c) is Never
+
+
+def ge0(arg: IndexLike) -> Cond:
+    """``arg >= 0`` with the coefficients' common factor divided out (and the constant rounded down)."""
+    arg = as_index(arg)
+    if not arg.terms:
+        return true() if arg.const >= 0 else false()
+    g = 0
+    for _, c in arg.terms:
+        g = gcd(g, c)
+    if g > 1:
+        arg = make_sum(arg.const // g, {a: c // g for a, c in arg.terms})
+    return Ge0(arg)
+
+
+def eq(a: IndexLike, b: IndexLike) -> Cond:
+    """``a == b``; false at once where no integer solves it."""
+    arg = as_index(a) - b
+    if not arg.terms:
+        return true() if arg.const == 0 else false()
+    g = 0
+    for _, c in arg.terms:
+        g = gcd(g, c)
+    if arg.const % g:
+        return false()
+    if arg.terms[0][1] < 0:
+        g = -g
+    return Eq0(make_sum(arg.const // g, {a: c // g for a, c in arg.terms}) if g != 1 else arg)
+
+
+def conj(parts: Iterable[Cond]) -> Cond:
+    """All of the parts: flattened, without repetition, false if one is."""
+    seen: dict[Cond, None] = {}
+    for p in parts:
+        if type(p) is Never:
+            return p
+        for q in p.parts if type(p) is And else (p,):
+            seen[q] = None
+    out = tuple(seen)
+    return out[0] if len(out) == 1 else And(out)
+
+
+def parts_of(c: Cond) -> tuple[Cond, ...]:
+    """The conjuncts of a condition."""
+    return c.parts if type(c) is And else (c,)

@@ -1,0 +1,37 @@
+"""Machine instructions as rows: what one computes, what it is called, what it needs.
+
+The specification is a kernel over fragments: ``c`` is read and written, the others are read.  The interpreter runs
+it; the pass that picks instructions matches statements against it; tests compare it with the machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from convsmith.ir.stmt import Kernel
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One row of a target's table.
+
+    ``spec`` is the text of a kernel; ``llvm`` the expression that computes the new ``c`` from ``{c}``, ``{a}``,
+    ``{b}`` (LLVM text, with ``declare`` what it needs declared); ``needs`` CPU features by LLVM's names;
+    ``mnemonic`` what must show in the assembly (empty where LLVM is free to choose); ``lanes`` the elements of ``c``.
+    """
+
+    name: str
+    spec: str
+    llvm: str
+    declare: str
+    needs: tuple[str, ...]
+    mnemonic: str
+    lanes: int
+
+    @cached_property
+    def kernel(self) -> Kernel:
+        """The parsed specification."""
+        from convsmith.ir.parse import parse_kernel
+
+        return parse_kernel(self.spec)

@@ -1,0 +1,91 @@
+"""Interned immutable nodes: equal fields give the same object, within one table.
+
+A table is owned by whoever compiles (:func:`interning`); outside of any compilation a table of the process
+serves.  The table is a plain dict with strong references: it dies with its owner.  It is looked up through a
+context variable, so threads that compile at the same time do not see each other's nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, dataclass_transform
+
+Table = dict[tuple[Any, ...], Any]
+_TABLE: ContextVar[Table] = ContextVar("convsmith_nodes", default={})  # noqa: B039 - shared on purpose
+
+
+@contextmanager
+def interning() -> Iterator[Table]:
+    """Run the body with a table of its own; nodes made in it are not identical to nodes made outside."""
+    table: Table = {}
+    token = _TABLE.set(table)
+    try:
+        yield table
+    finally:
+        _TABLE.reset(token)
+
+
+def _constructor(cls: type, fields: tuple[str, ...]) -> Any:
+    names = ", ".join(fields)
+    key = f"(cls, {names})" if fields else "(cls,)"
+    sets = "\n".join(f"        _set_{f}(node, {f})" for f in fields)
+    source = (
+        f"def __new__(cls{', ' if names else ''}{names}):\n"
+        f"    table = _get_table()\n"
+        f"    node = table.get({key})\n"
+        f"    if node is None:\n"
+        f"        node = _allocate(cls)\n{sets}\n"
+        f"        node = table.setdefault({key}, node)\n"
+        f"    return node\n"
+    )
+    scope: dict[str, Any] = {"_get_table": _TABLE.get, "_allocate": object.__new__}
+    for f in fields:
+        scope[f"_set_{f}"] = cls.__dict__[f].__set__
+    exec(source, scope)
+    return scope["__new__"]
+
+
+@dataclass_transform(frozen_default=True, eq_default=False)
+class InternMeta(type):
+    """Make each subclass slotted, immutable and interned by its annotated fields, in order.
+
+    A class that sets ``__slots__`` itself is abstract; names in ``_cached_`` become slots filled later.
+    """
+
+    def __new__(mcs, name: str, bases: tuple[type, ...], space: dict[str, Any]) -> InternMeta:
+        abstract = "__slots__" in space
+        own = () if abstract else tuple(space.get("__annotations__", {}))
+        space.setdefault("__slots__", own + tuple(space.pop("_cached_", ())))
+        space["__match_args__"] = own
+        cls = super().__new__(mcs, name, bases, space)
+        if own:
+            cls.__new__ = _constructor(cls, own)  # type: ignore[method-assign]
+        return cls
+
+    def __call__(cls, *args: Any) -> Any:
+        return cls.__new__(cls, *args)  # type: ignore[arg-type]
+
+
+class Node(metaclass=InternMeta):
+    """An interned, immutable expression node.  ``==`` is identity."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{type(self).__name__} is immutable")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{type(self).__name__} is immutable")
+
+    def __copy__(self) -> Node:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Node:
+        return self
+
+    def __reduce__(self) -> Any:
+        fields: tuple[str, ...] = type(self).__match_args__
+        return type(self), tuple(getattr(self, f) for f in fields)
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"{type(self).__name__} has no truth value; compare with `is`")

@@ -1,0 +1,456 @@
+"""The printed form of the IR read back: the exact inverse of :mod:`convsmith.ir.text`.
+
+What was printed parses to the same interned expression, and to a statement that prints to the same text.
+Indices and conditions go through the normalising constructors, so ``2 * (a + b) - a`` parses to ``a + b * 2``.
+Besides what the printer writes, the body of a loop may stand on the line of the loop, and comparisons may be any
+of ``< <= > >= ==``.  A text that does not parse raises UsageError with line, column and what was expected.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+
+from convsmith.ir.buffer import SCOPES, Block, Buffer, dense
+from convsmith.ir.index import (
+    Cond,
+    Index,
+    Var,
+    as_index,
+    conj,
+    eq,
+    false,
+    floordiv,
+    make_sum,
+    maximum,
+    minimum,
+    mod,
+    true,
+)
+from convsmith.ir.stmt import LOOP_KINDS, Alloc, Call, Carried, For, Function, If, Invoke, Kernel, Let, Stmt, Store
+from convsmith.ir.stmt import Block as Sequence
+from convsmith.ir.text import buffer_text
+from convsmith.ir.tokens import Cursor
+from convsmith.ir.types import DTYPES, F32, DType
+from convsmith.ir.value import Binary, Const, Fma, Lanes, Load, Select, Sign, Sum, Value, const, strided
+
+_VALUE_CALLS = {"max": 2, "min": 2, "sign": 3, "sum": 1, "fma": 3}
+_BINARY = {"+": "add", "-": "sub", "*": "mul", "/": "div"}
+
+
+class _Parser(Cursor):
+    def __init__(self, text: str, buffers: Mapping[str, Buffer]) -> None:
+        super().__init__(text)
+        self._buffers = dict(buffers)
+        self._allocated: dict[str, Buffer] = {}
+
+    # -- indices and conditions
+    def index(self) -> Index:
+        total, coeffs, sign = 0, dict[Index, int](), 1
+        while True:
+            term = self._product()
+            total += sign * term.const
+            for atom, c in term.terms:
+                coeffs[atom] = coeffs.get(atom, 0) + sign * c
+            if not self._is("+", "-"):
+                return make_sum(total, coeffs)
+            sign = 1 if self._next().text == "+" else -1
+
+    def _product(self) -> Index:
+        out = self._factor()
+        while self._is("*", "//", "%"):
+            op = self._next()
+            start = self._now
+            right = self._factor()
+            if op.text == "*":
+                if out.terms and right.terms:
+                    raise self._fail("a constant factor", start)
+                out = out * right
+            elif right.terms or right.const <= 0:
+                raise self._fail("a positive constant", start)
+            else:
+                out = (floordiv if op.text == "//" else mod)(out, right.const)
+        return out
+
+    def _factor(self) -> Index:
+        if self._take("-"):
+            return -self._factor()
+        if self._now.kind == "int":
+            return as_index(int(self._next().text))
+        if self._take("("):
+            out = self.index()
+            self._expect(")")
+            return out
+        name = self._kind("name", "an index")
+        if name in ("min", "max") and self._take("("):
+            args = self._list(self.index, ")")
+            if not args:
+                raise self._fail(f"arguments of {name}")
+            return minimum(*args) if name == "min" else maximum(*args)
+        return Var(name)
+
+    def cond(self) -> Cond:
+        parts = [self._comparison()]
+        while self._take("and"):
+            parts.append(self._comparison())
+        return conj(parts)
+
+    def _comparison(self) -> Cond:
+        if self._take("true"):
+            return true()
+        if self._take("false"):
+            return false()
+        left = self.index()
+        op = self._now
+        if not self._take("<", "<=", ">", ">=", "=="):
+            raise self._fail("one of < <= > >= ==")
+        right = self.index()
+        if op.text == "==":
+            return eq(left, right)
+        if op.text in ("<", "<="):
+            return left < right if op.text == "<" else left <= right
+        return left > right if op.text == ">" else left >= right
+
+    # -- values
+    def value(self) -> Value:
+        out = self._value_product()
+        while self._is("+", "-"):
+            out = Binary(_BINARY[self._next().text], out, self._value_product())
+        return out
+
+    def _value_product(self) -> Value:
+        out = self._value_factor()
+        while self._is("*", "/"):
+            out = Binary(_BINARY[self._next().text], out, self._value_factor())
+        return out
+
+    def _value_factor(self) -> Value:
+        if self._take("("):
+            yes = self.value()
+            if self._take("if"):
+                cond = self.cond()
+                self._expect("else")
+                yes = Select(cond, yes, self.value())
+            self._expect(")")
+            return yes
+        name = self._now.text
+        if self._now.kind == "name" and self._follows("["):
+            return self.access()
+        if self._now.kind == "name" and self._follows("("):
+            if name in DTYPES:
+                return self._typed_constant()
+            if name in _VALUE_CALLS:
+                return self._value_call()
+        if self._is("-", "inf", "nan") or self._now.kind == "float":
+            return const(F32, self._float())
+        raise self._fail("a value")
+
+    def _value_call(self) -> Value:
+        start = self._next()
+        self._expect("(")
+        args = self._list(self.value, ")")
+        if len(args) != _VALUE_CALLS[start.text]:
+            raise self._fail(f"{_VALUE_CALLS[start.text]} arguments, not {len(args)},", start)
+        if start.text == "sum":
+            return Sum(args[0])
+        if start.text in ("sign", "fma"):
+            return (Sign if start.text == "sign" else Fma)(args[0], args[1], args[2])
+        return Binary(start.text, args[0], args[1])
+
+    def _typed_constant(self) -> Const:
+        dtype = DTYPES[self._next().text]
+        self._expect("(")
+        out = const(dtype, self._float() if dtype.kind == "float" else self._int())
+        self._expect(")")
+        return out
+
+    def _float(self) -> float:
+        sign = "-" if self._take("-") else ""
+        if not (self._now.kind == "float" or self._is("inf", "nan")):
+            raise self._fail("a number with a point")
+        return float(sign + self._next().text)
+
+    def access(self) -> Load:
+        buffer = self._buffer()
+        self._expect("[")
+        return Load(buffer, tuple(self._list(self.index, "]")), self._lanes())
+
+    def _buffer(self) -> Buffer:
+        start = self._now
+        name = self._name("a buffer")
+        if name not in self._buffers:
+            known = ", ".join(self._buffers) or "none"
+            raise self._fail(f"a buffer that is in scope ({known})", start)
+        return self._buffers[name]
+
+    def _lanes(self) -> Lanes | None:
+        if not self._take("{"):
+            return None
+        if self._take("("):
+            out = Lanes(tuple(self._list(self._int, ")")), 0)
+            out = Lanes(out.offsets, out.count)
+        else:
+            count = self._int("the number of lanes")
+            out = strided(count, self._int("a stride") if self._take(":") else 1)
+        if self._take("/"):
+            out = Lanes(out.offsets, self._int("the number of active lanes"))
+        self._expect("}")
+        return out
+
+    # -- statements
+    def body(self) -> Stmt:
+        """What follows a colon: one statement on the same line, or an indented block."""
+        if self._now.kind != "newline":
+            return self.statement()
+        self._next()
+        return self.indented()
+
+    def indented(self) -> Stmt:
+        self._kind("indent", "an indented block")
+        out = self.statements()
+        self._kind("dedent", "a statement")
+        return out
+
+    def statements(self) -> Stmt:
+        out = [self.statement()]
+        while self._now.kind not in ("dedent", "end"):
+            out.append(self.statement())
+        return out[0] if len(out) == 1 else Sequence(tuple(out))
+
+    def program(self) -> Stmt:
+        """Statements that are the whole text."""
+        out = self.statements()
+        self._kind("end", "the end")
+        return out
+
+    def statement(self) -> Stmt:
+        word = self._now.text if self._now.kind == "name" else ""
+        compound = {"for": self._for, "if": self._if, "let": self._let, "alloc": self._alloc}
+        if word in compound:
+            self._next()
+            return compound[word]()
+        if word == "pass":
+            self._next()
+            out: Stmt = Sequence(())
+        elif word == "call":
+            self._next()
+            out = self._call()
+        elif word and self._follows("("):
+            out = self._invoke()
+        elif word and self._follows("["):
+            target = self.access()
+            self._expect("=")
+            out = Store(target.buffer, target.index, self.value(), target.lanes)
+        else:
+            raise self._fail("a statement")
+        self._kind("newline", "the end of the statement")
+        return out
+
+    def _for(self) -> Stmt:
+        var = Var(self._name("a loop variable"))
+        self._expect("in")
+        lo = self.index()
+        self._expect("..")
+        hi = self.index()
+        kind = "serial"
+        if self._now.kind == "note":
+            kind = self._now.text[1:]
+            if kind not in LOOP_KINDS:
+                raise self._fail(" or ".join("#" + k for k in LOOP_KINDS))
+            self._next()
+        carried: list[Carried] = []
+        if self._take("carrying"):
+            carried.append(self._carried())
+            while self._take(","):
+                carried.append(self._carried())
+        self._expect(":")
+        return For(var, lo, hi, self.body(), kind, tuple(carried))
+
+    def _carried(self) -> Carried:
+        var = Var(self._name("a pointer"))
+        self._expect(":")
+        buffer = self._buffer()
+        self._expect("=")
+        init = self.index()
+        self._expect("step")
+        return Carried(var, buffer, init, self._int("a step"))
+
+    def _if(self) -> Stmt:
+        cond = self.cond()
+        self._expect(":")
+        return If(cond, self.body())
+
+    def _let(self) -> Stmt:
+        var = Var(self._name("a variable"))
+        self._expect("=")
+        value = self.index()
+        self._expect(":")
+        return Let(var, value, self.body())
+
+    def _alloc(self) -> Stmt:
+        buffer = self._declaration()
+        self._expect(":")
+        self._allocated.setdefault(buffer.name, buffer)
+        with self._scope({buffer.name: buffer}):
+            return Alloc(buffer, self.body())
+
+    def _invoke(self) -> Stmt:
+        name = self._next().text
+        self._expect("(")
+        args = self._list(self.access, ")")
+        if not args:
+            raise self._fail(f"the accumulator of {name}")
+        return Invoke(name, args[0], tuple(args[1:]))
+
+    def _call(self) -> Stmt:
+        name = self._name("a function")
+        self._expect("(")
+        pointers: list[tuple[Buffer, Index]] = []
+        indices: list[Index] = []
+
+        def argument() -> None:
+            if self._now.kind == "name" and self._follows("@"):
+                if indices:
+                    raise self._fail("an index: pointers come first")
+                buffer = self._buffer()
+                self._expect("@")
+                pointers.append((buffer, self.index()))
+            else:
+                indices.append(self.index())
+
+        self._list(argument, ")")
+        return Call(name, tuple(pointers), tuple(indices))
+
+    @contextmanager
+    def _scope(self, buffers: Mapping[str, Buffer]) -> Iterator[None]:
+        outer = self._buffers
+        self._buffers = {**outer, **buffers}
+        yield
+        self._buffers = outer
+
+    # -- kernels
+    def _dtype(self) -> DType:
+        if self._now.text not in DTYPES:
+            raise self._fail(f"a data type ({', '.join(DTYPES)})")
+        return DTYPES[self._next().text]
+
+    def _declaration(self) -> Buffer:
+        name = self._name("a buffer")
+        self._expect(":")
+        dtype = self._dtype()
+        self._expect("[")
+        shape = tuple(self._list(self._int, "]"))
+        blocks = dense(shape)
+        if self._take("="):
+            listed: list[Block] = []
+            while self._now.kind == "int":
+                dim = self._int()
+                self._expect(":")
+                size = self._int()
+                self._expect(":")
+                listed.append(Block(dim, size, self._int()))
+            blocks = tuple(listed)
+        scope = "global"
+        if self._take("@"):
+            if not self._is(*SCOPES):
+                raise self._fail(" or ".join(SCOPES))
+            scope = self._next().text
+        return Buffer(name, dtype, shape, blocks, scope)
+
+    def kernel(self) -> Kernel:
+        """A kernel that is the whole text."""
+        kernel = self._kernel("kernel")
+        packs: list[Kernel] = []
+        while self._now.kind != "end":
+            packs.append(self._kernel("pack", kernel.params))
+        return replace(kernel, packs=tuple(packs))
+
+    def _kernel(self, word: str, known: tuple[Buffer, ...] = ()) -> Kernel:
+        """Functions stand first but use the buffers of the kernel: they are skipped, and read after it."""
+        starts: list[int] = []
+        while self._is("function"):
+            starts.append(self._at)
+            self._skip_indented()
+        self._expect(word)
+        name = self._name("a kernel")
+        self._expect("(")
+        same = {buffer_text(b): b for b in known}
+        params = tuple(same.get(buffer_text(b), b) for b in self._list(self._declaration, ")"))
+        bits = 0
+        if self._now.kind == "note":
+            if not re.fullmatch(r"#i\d+", self._now.text):
+                raise self._fail("a width such as #i32")
+            bits = int(self._next().text[2:])
+        self._kind("newline", "the end of the line")
+        self._buffers = {b.name: b for b in params}
+        self._allocated = {}
+        body = self.indented()
+        end = self._at
+        self._buffers = {**self._allocated, **self._buffers}
+        functions = []
+        for start in starts:
+            self._at = start
+            functions.append(self._function())
+        self._at = end
+        return Kernel(name, params, body, tuple(functions), index_bits=bits)
+
+    def _skip_indented(self) -> None:
+        depth = 0
+        while True:
+            token = self._next()
+            depth += {"indent": 1, "dedent": -1}.get(token.kind, 0)
+            if token.kind == "dedent" and not depth:
+                return
+            if token.kind == "end":
+                raise self._fail("an indented function, then a kernel", token)
+
+    def _function(self) -> Function:
+        self._expect("function")
+        name = self._name("a function")
+        self._expect("(")
+        pointers: list[tuple[Var, Buffer]] = []
+        indices: list[Var] = []
+
+        def parameter() -> None:
+            var = Var(self._name("a parameter"))
+            if self._take(":"):
+                pointers.append((var, self._buffer()))
+            else:
+                indices.append(var)
+
+        self._list(parameter, ")")
+        self._kind("newline", "the end of the line")
+        return Function(name, tuple(pointers), tuple(indices), self.indented())
+
+
+def parse_index(text: str) -> Index:
+    """The index that the text means, in normal form."""
+    parser = _Parser(text, {})
+    return parser.whole(parser.index)
+
+
+def parse_cond(text: str) -> Cond:
+    """The condition that the text means."""
+    parser = _Parser(text, {})
+    return parser.whole(parser.cond)
+
+
+def parse_value(text: str, buffers: Mapping[str, Buffer]) -> Value:
+    """The value that the text means, over the buffers of those names."""
+    parser = _Parser(text, buffers)
+    return parser.whole(parser.value)
+
+
+def parse_stmt(text: str, buffers: Mapping[str, Buffer]) -> Stmt:
+    """The statements of the text, over the buffers of those names."""
+    return _Parser(text, buffers).program()
+
+
+def parse_kernel(text: str) -> Kernel:
+    """A kernel with its functions and packing kernels.
+
+    Its buffers are made anew; a packing kernel shares the parameters that read the same as the kernel's.
+    """
+    return _Parser(text, {}).kernel()

@@ -1,0 +1,113 @@
+"""The stages a kernel goes through, as grammars held as data: what may stand in a kernel at each.
+
+==========  ==========================================================================================
+naive       scalar statements in serial loops, over logical coordinates; a mask is a ``Select`` or an ``If``
+scheduled   loops are split, reordered and bound to hardware; accumulators are arrays
+realised    no mask is left inside of arithmetic: it guards a statement, or chooses the whole stored value
+flat        memory is addressed by one offset; registers keep their coordinates
+tensorised  statements work on lanes; instructions are picked; loops carry pointers; indices have names
+unrolled    no loop is left to unroll, so every access of a register has constant coordinates
+==========  ==========================================================================================
+
+A later stage need not allow all that an earlier one does.  What holds at every stage is in
+:mod:`convsmith.ir.verify`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from convsmith.ir.stmt import Alloc, Block, Call, For, If, Invoke, Kernel, Let, Stmt, Store
+from convsmith.ir.value import Binary, Const, Fma, Load, Select, Sign, Sum, Value
+from convsmith.ir.walk import statements_of, walk
+
+_SCALAR: frozenset[type[Value]] = frozenset({Load, Const, Binary, Fma, Select, Sign})
+_PLAIN: frozenset[type[Stmt]] = frozenset({Block, For, If, Alloc, Store})
+_LOOPS = frozenset({"serial", "unrolled", "parallel"})
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What a kernel of the stage may contain.
+
+    ``inner_masks``: a Select may stand inside of arithmetic.  ``flat``: memory has one dim, stored without gaps.
+    ``lanes``: accesses may have lanes.  ``pointers``: loops may carry pointers, and functions may be called.
+    ``constant_registers``: registers are accessed at constant coordinates.
+    """
+
+    name: str
+    statements: frozenset[type[Stmt]] = _PLAIN
+    values: frozenset[type[Value]] = _SCALAR
+    loops: frozenset[str] = _LOOPS
+    inner_masks: bool = False
+    flat: bool = True
+    lanes: bool = False
+    pointers: bool = False
+    constant_registers: bool = False
+
+    def __str__(self) -> str:
+        return self.name
+
+
+_ALL = _PLAIN | {Let, Invoke, Call}
+
+NAIVE = Stage("naive", loops=frozenset({"serial"}), inner_masks=True, flat=False)
+SCHEDULED = Stage("scheduled", inner_masks=True, flat=False)
+REALISED = Stage("realised", flat=False)
+FLAT = Stage("flat")
+TENSORISED = Stage("tensorised", _ALL, _SCALAR | {Sum}, lanes=True, pointers=True)
+UNROLLED = Stage(
+    "unrolled", _ALL, _SCALAR | {Sum}, _LOOPS - {"unrolled"}, lanes=True, pointers=True, constant_registers=True
+)
+
+STAGES = {s.name: s for s in (NAIVE, SCHEDULED, REALISED, FLAT, TENSORISED, UNROLLED)}
+
+
+def violations(kernel: Kernel, stage: Stage) -> Iterator[str]:
+    """What the stage does not allow, in the order of the kernel: each names the statement."""
+    if kernel.functions and not stage.pointers:
+        yield f"function {kernel.functions[0].name}: functions come later"
+    if stage.flat:
+        for b in kernel.params:
+            if not b.flat:
+                yield f"parameter {b}: memory must have one dim, stored without gaps, not {list(b.shape)}"
+    for body in (*(f.body for f in kernel.functions), kernel.body):
+        for s in statements_of(body):
+            yield from _statement(s, stage)
+
+
+def _statement(s: Stmt, stage: Stage) -> Iterator[str]:
+    line = str(s).partition("\n")[0]
+    if type(s) not in stage.statements:
+        yield f"`{line}`: a statement {type(s).__name__} is not allowed"
+    if isinstance(s, For):
+        if s.kind not in stage.loops:
+            yield f"`{line}`: a loop is {' or '.join(sorted(stage.loops))}, not {s.kind}"
+        if s.carried and not stage.pointers:
+            yield f"`{line}`: loops carry no pointers yet"
+    elif isinstance(s, Alloc):
+        if stage.flat and s.buffer.scope != "register" and not s.buffer.flat:
+            yield f"`{line}`: memory must have one dim, stored without gaps"
+    elif isinstance(s, Store):
+        accesses = [Load(s.buffer, s.index, s.lanes)]
+        for v in walk(s.value):
+            if not isinstance(v, Value):
+                continue
+            if type(v) not in stage.values:
+                yield f"`{line}`: a value {type(v).__name__} is not allowed"
+            if isinstance(v, Select) and v is not s.value and not stage.inner_masks:
+                yield f"`{line}`: the mask {v.cond} stands inside of arithmetic"
+            if isinstance(v, Load):
+                accesses.append(v)
+        yield from _accesses(line, accesses, stage)
+    elif isinstance(s, Invoke):
+        yield from _accesses(line, [s.dst, *s.args], stage)
+
+
+def _accesses(line: str, accesses: list[Load], stage: Stage) -> Iterator[str]:
+    for a in accesses:
+        if a.lanes and not stage.lanes:
+            yield f"`{line}`: {a} has lanes"
+        if stage.constant_registers and a.buffer.scope == "register" and not all(i.is_const for i in a.index):
+            yield f"`{line}`: register {a} has coordinates that are not constant"

@@ -1,0 +1,160 @@
+"""Printed form of the IR: Python-like, one statement a line; :mod:`convsmith.ir.parse` reads it back.
+
+    kernel conv(src: f32[1, 6, 6, 8], wei: f32[8, 8, 3, 3], dst: f32[1, 5, 6, 8] = 0:1:240 1:5:48 2:6:8 3:8:1)
+      for oc in 0 .. 8:
+        alloc acc: f32[16] @register:
+          acc[0]{16} = 0.0
+          for kh in max(-oh + 1, 0) .. 3 #unrolled carrying p: src = oh * 48 step 48:
+            if kh - 1 >= 0 and -kh + 2 >= 0:
+              acc[0]{16} = acc[0]{16} + src[p + 8]{16:0} * wei[oc * 16]{16}
+
+Lanes follow an access in braces: ``{16}`` contiguous, ``{16:0}`` one element for all, ``{16:4}`` every fourth,
+``{(0, 0, 1, 1)}`` any other map; ``/5`` after it says that only five lanes are active.  Buffers whose blocks are
+not row-major print them as ``dim:size:stride``.
+"""
+
+from __future__ import annotations
+
+from convsmith.ir.buffer import Buffer, dense
+from convsmith.ir.index import And, Cond, Eq0, FloorDiv, Ge0, Index, Max, Min, Mod, Never, Var
+from convsmith.ir.stmt import Alloc, Block, Call, For, If, Invoke, Kernel, Let, Stmt, Store
+from convsmith.ir.value import Binary, Const, Fma, Lanes, Load, Select, Sign, Sum, Value
+
+_SYMBOL = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
+_STRENGTH = {"add": 1, "sub": 1, "mul": 2, "div": 2}
+
+
+def _atom_text(a: Index) -> str:
+    if type(a) is Var:
+        return a.name
+    if type(a) is FloorDiv or type(a) is Mod:
+        num = index_text(a.num)
+        if type(a.num) is not Var and not isinstance(a.num, (Min, Max)):
+            num = f"({num})"
+        return f"{num} {'//' if type(a) is FloorDiv else '%'} {a.den}"
+    if isinstance(a, (Min, Max)):
+        return f"{'min' if type(a) is Min else 'max'}({', '.join(index_text(x) for x in a.args)})"
+    raise TypeError(type(a))
+
+
+def index_text(e: Index) -> str:
+    """``a + b * 2 - 1``: coefficients last, the constant at the end."""
+    out = ""
+    for atom, c in e.terms:
+        sign = "-" if c < 0 else "+"
+        body = _atom_text(atom)
+        if c < 0 and not out and type(atom) in (FloorDiv, Mod):
+            body = f"({body})"
+        if abs(c) != 1:
+            body += f" * {abs(c)}"
+        out += (f" {sign} " if out else "-" if c < 0 else "") + body
+    if not out:
+        return str(e.const)
+    if e.const:
+        out += f" {'-' if e.const < 0 else '+'} {abs(e.const)}"
+    return out
+
+
+def cond_text(c: Cond) -> str:
+    """``a - 1 >= 0 and b == 0``."""
+    if type(c) is Ge0:
+        return f"{index_text(c.arg)} >= 0"
+    if type(c) is Eq0:
+        return f"{index_text(c.arg)} == 0"
+    if type(c) is Never:
+        return "false"
+    assert type(c) is And
+    return " and ".join(cond_text(p) for p in c.parts) or "true"
+
+
+def lanes_text(lanes: Lanes | None) -> str:
+    if lanes is None:
+        return ""
+    stride = lanes.stride
+    body = str(lanes.count) if stride == 1 else f"{lanes.count}:{stride}" if stride is not None else str(lanes.offsets)
+    return "{" + body + (f"/{lanes.active}" if lanes.active != lanes.count else "") + "}"
+
+
+def access_text(buffer: Buffer, index: tuple[Index, ...], lanes: Lanes | None) -> str:
+    return f"{buffer.name}[{', '.join(map(index_text, index))}]{lanes_text(lanes)}"
+
+
+def value_text(v: Value, strength: int = 0) -> str:
+    """A value; ``strength`` is that of the operator around it."""
+    if isinstance(v, Const):
+        return repr(v.value) if v.dtype.name == "f32" else f"{v.dtype.name}({v.value!r})"
+    if isinstance(v, Load):
+        return access_text(v.buffer, v.index, v.lanes)
+    if isinstance(v, Binary):
+        if v.op not in _SYMBOL:
+            return f"{v.op}({value_text(v.a)}, {value_text(v.b)})"
+        own = _STRENGTH[v.op]
+        text = f"{value_text(v.a, own)} {_SYMBOL[v.op]} {value_text(v.b, own + 1)}"
+        return f"({text})" if own < strength else text
+    if isinstance(v, Fma):
+        return f"fma({value_text(v.a)}, {value_text(v.b)}, {value_text(v.c)})"
+    if isinstance(v, Select):
+        return f"({value_text(v.yes, 1)} if {cond_text(v.cond)} else {value_text(v.no, 1)})"
+    if isinstance(v, Sign):
+        return f"sign({value_text(v.a)}, {value_text(v.yes)}, {value_text(v.no)})"
+    if isinstance(v, Sum):
+        return f"sum({value_text(v.a)})"
+    raise TypeError(type(v))
+
+
+def buffer_text(b: Buffer) -> str:
+    text = f"{b.name}: {b.dtype.name}[{', '.join(map(str, b.shape))}]"
+    if b.blocks != dense(b.shape):
+        text += " = " + " ".join(f"{x.dim}:{x.size}:{x.stride}" for x in b.blocks)
+    return text
+
+
+def _lines(s: Stmt, pad: str, out: list[str]) -> None:
+    inner = pad + "  "
+    if isinstance(s, Block):
+        if not s.stmts:
+            out.append(pad + "pass")
+        for x in s.stmts:
+            _lines(x, pad, out)
+    elif isinstance(s, For):
+        kind = "" if s.kind == "serial" else f" #{s.kind}"
+        carry = ", ".join(f"{c.var}: {c.buffer.name} = {c.init} step {c.step}" for c in s.carried)
+        out.append(f"{pad}for {s.var} in {s.lo} .. {s.hi}{kind}{' carrying ' + carry if carry else ''}:")
+        _lines(s.body, inner, out)
+    elif isinstance(s, If):
+        out.append(f"{pad}if {s.cond}:")
+        _lines(s.body, inner, out)
+    elif isinstance(s, Let):
+        out.append(f"{pad}let {s.var} = {s.value}:")
+        _lines(s.body, inner, out)
+    elif isinstance(s, Alloc):
+        out.append(f"{pad}alloc {buffer_text(s.buffer)} @{s.buffer.scope}:")
+        _lines(s.body, inner, out)
+    elif isinstance(s, Store):
+        out.append(f"{pad}{access_text(s.buffer, s.index, s.lanes)} = {value_text(s.value)}")
+    elif isinstance(s, Invoke):
+        out.append(f"{pad}{s.instruction}({', '.join(map(value_text, (s.dst, *s.args)))})")
+    elif isinstance(s, Call):
+        args = [f"{b.name} @ {i}" for b, i in s.pointers] + [str(i) for i in s.indices]
+        out.append(f"{pad}call {s.function}({', '.join(args)})")
+    else:
+        raise TypeError(type(s))
+
+
+def stmt_text(s: Stmt) -> str:
+    out: list[str] = []
+    _lines(s, "", out)
+    return "\n".join(out)
+
+
+def kernel_text(k: Kernel, word: str = "kernel") -> str:
+    """The functions of a kernel, the kernel, then the same of each of its packing kernels (under the word ``pack``)."""
+    out: list[str] = []
+    for f in k.functions:
+        args = [f"{v}: {b.name}" for v, b in f.pointers] + [str(v) for v in f.indices]
+        out.append(f"function {f.name}({', '.join(args)})")
+        _lines(f.body, "  ", out)
+    bits = f" #i{k.index_bits}" if k.index_bits else ""
+    out.append(f"{word} {k.name}({', '.join(map(buffer_text, k.params))}){bits}")
+    _lines(k.body, "  ", out)
+    return "\n".join(out) + "\n" + "".join(kernel_text(p, "pack") for p in k.packs)

@@ -1,0 +1,130 @@
+"""Tokens of printed IR, and a cursor over them.
+
+Lines and their indentation give tokens of their own, as in Python: every line ends in ``newline``, a deeper line
+starts with ``indent`` and a less deep one with as many ``dedent`` as blocks end.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeVar
+
+from convsmith.diag.errors import UsageError
+
+T = TypeVar("T")
+
+_TOKEN = re.compile(
+    r"(?P<float>\d+\.\d+(?:e[+-]?\d+)?|\d+e[+-]?\d+)"
+    r"|(?P<int>\d+)"
+    r"|(?P<name>[A-Za-z_]\w*(?:\.\w+)*)"
+    r"|(?P<note>#\w+)"
+    r"|(?P<op>\.\.|//|>=|<=|==|[-+*/%<>=()\[\]{},:@])"
+)
+
+
+class Token(NamedTuple):
+    """``kind`` is a group of the token expression, ``newline``, ``indent``, ``dedent`` or ``end``."""
+
+    kind: str
+    text: str
+    line: int
+    column: int
+
+
+def tokens(text: str) -> Iterator[Token]:
+    levels: list[int] = []
+    number = 0
+    for number, line in enumerate(text.split("\n"), 1):
+        pad = len(line) - len(line.lstrip(" "))
+        if pad == len(line):
+            continue
+        if not levels:
+            levels.append(pad)
+        elif pad > levels[-1]:
+            levels.append(pad)
+            yield Token("indent", "more indentation", number, pad + 1)
+        while pad < levels[-1]:
+            levels.pop()
+            if not levels or pad > levels[-1]:
+                raise UsageError(f"line {number}, column {pad + 1}: the indentation is that of no line above")
+            yield Token("dedent", "less indentation", number, pad + 1)
+        at = pad
+        while at < len(line):
+            match = _TOKEN.match(line, at)
+            if match is None:
+                raise UsageError(f"line {number}, column {at + 1}: {line[at]!r} starts no token")
+            yield Token(str(match.lastgroup), match.group(), number, at + 1)
+            at = match.end()
+            at += len(line) - at - len(line[at:].lstrip(" "))
+        yield Token("newline", "end of line", number, len(line) + 1)
+    for _ in levels[1:]:
+        yield Token("dedent", "less indentation", number, 1)
+    yield Token("end", "end of text", number, 1)
+
+
+class Cursor:
+    """A place in the tokens of a text, with what a parser asks of it."""
+
+    def __init__(self, text: str) -> None:
+        self._tokens = list(tokens(text))
+        self._at = 0
+
+    @property
+    def _now(self) -> Token:
+        return self._tokens[self._at]
+
+    def _fail(self, expected: str, token: Token | None = None) -> UsageError:
+        t = token or self._now
+        found = t.text if t.kind in ("newline", "indent", "dedent", "end") else repr(t.text)
+        return UsageError(f"line {t.line}, column {t.column}: expected {expected}, found {found}")
+
+    def _is(self, *texts: str) -> bool:
+        return self._now.text in texts and self._now.kind in ("op", "name", "note")
+
+    def _follows(self, text: str) -> bool:
+        """Whether the token after this one is that operator."""
+        t = self._tokens[self._at + 1] if self._now.kind != "end" else self._now
+        return t.kind == "op" and t.text == text
+
+    def _next(self) -> Token:
+        self._at += 1
+        return self._tokens[self._at - 1]
+
+    def _take(self, *texts: str) -> bool:
+        if self._is(*texts):
+            self._at += 1
+            return True
+        return False
+
+    def _expect(self, text: str) -> None:
+        if not self._take(text):
+            raise self._fail(repr(text))
+
+    def _kind(self, kind: str, expected: str) -> str:
+        if self._now.kind != kind:
+            raise self._fail(expected)
+        return self._next().text
+
+    def _name(self, what: str) -> str:
+        return self._kind("name", f"the name of {what}")
+
+    def _int(self, what: str = "an integer") -> int:
+        sign = -1 if self._take("-") else 1
+        return sign * int(self._kind("int", what))
+
+    def _list(self, item: Callable[[], T], end: str) -> list[T]:
+        """Items with commas between them, up to and with ``end``."""
+        out: list[T] = []
+        while not self._take(end):
+            out.append(item())
+            if not self._is(end):
+                self._expect(",")
+        return out
+
+    def whole(self, item: Callable[[], T]) -> T:
+        """An item that is the whole text, on one line."""
+        out = item()
+        self._kind("newline", "the end")
+        self._kind("end", "the end")
+        return out

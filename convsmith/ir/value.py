@@ -1,0 +1,148 @@
+"""Values: typed expressions over loads and constants, scalar or of several lanes.
+
+A load with ``lanes`` gives a vector: lane ``l`` is the element at the index plus ``lanes.offsets[l]``, and lanes
+from ``lanes.active`` on read as zero without being touched.  In an operation with a vector, scalars are
+broadcast.  Every operation rounds to its type; a ``fma`` rounds once.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from convsmith.ir.buffer import Buffer
+from convsmith.ir.index import Cond, Index
+from convsmith.ir.intern import Node
+from convsmith.ir.types import DType
+
+BINARY = ("add", "sub", "mul", "div", "max", "min")
+
+
+class Lanes(NamedTuple):
+    """Offsets of the lanes from the index, in elements; only the first ``active`` are accessed."""
+
+    offsets: tuple[int, ...]
+    active: int
+
+    @property
+    def count(self) -> int:  # type: ignore[override]
+        return len(self.offsets)
+
+    @property
+    def stride(self) -> int | None:
+        """The common distance of neighbours (0: broadcast, 1: contiguous), or None."""
+        o = self.offsets
+        step = o[1] - o[0] if len(o) > 1 else 1
+        return step if all(o[i] == step * i for i in range(len(o))) else None
+
+
+def strided(count: int, stride: int, active: int | None = None) -> Lanes:
+    """``count`` lanes, ``stride`` elements apart."""
+    return Lanes(tuple(stride * i for i in range(count)), count if active is None else active)
+
+
+class Value(Node):
+    """Base of values."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        from convsmith.ir.text import value_text
+
+        return value_text(self)
+
+    __repr__ = __str__
+
+
+class Const(Value):
+    """A constant; interned by its bits, so that 0.0 and -0.0 differ and NaN equals itself."""
+
+    dtype: DType
+    bits: bytes
+
+    @property
+    def value(self) -> float | int:
+        code = {"f32": "<f", "f64": "<d"}.get(self.dtype.name, "<q")
+        return struct.unpack(code, self.bits)[0]  # type: ignore[no-any-return]
+
+
+def const(dtype: DType, value: float | int) -> Const:
+    """``value`` rounded to ``dtype``."""
+    code = {"f32": "<f", "f64": "<d"}.get(dtype.name, "<q")
+    if code == "<f" and value == value and abs(value) > 3.4028235677973366e38:
+        value = float("inf") if value > 0 else float("-inf")
+    return Const(dtype, struct.pack(code, value))
+
+
+class Load(Value):
+    """The element (or lanes of elements) of ``buffer`` at ``index``."""
+
+    buffer: Buffer
+    index: tuple[Index, ...]
+    lanes: Lanes | None
+
+
+class Binary(Value):
+    """``op`` one of BINARY; ``max`` and ``min`` give NaN where an operand is NaN."""
+
+    op: str
+    a: Value
+    b: Value
+
+
+class Fma(Value):
+    """``a * b + c``, rounded once."""
+
+    a: Value
+    b: Value
+    c: Value
+
+
+class Select(Value):
+    """``yes`` where the condition holds, else ``no``; what is not chosen is not evaluated."""
+
+    cond: Cond
+    yes: Value
+    no: Value
+
+
+class Sign(Value):
+    """``yes`` in the lanes where ``a < 0``, else ``no``; all three are evaluated."""
+
+    a: Value
+    yes: Value
+    no: Value
+
+
+class Sum(Value):
+    """The sum over the lanes of ``a``, adjacent halves first: a scalar."""
+
+    a: Value
+
+
+def lanes_of(v: Value) -> int:
+    """Number of lanes; 0 for a scalar."""
+    if isinstance(v, Load):
+        return v.lanes.count if v.lanes else 0
+    if isinstance(v, Binary):
+        return max(lanes_of(v.a), lanes_of(v.b))
+    if isinstance(v, Fma):
+        return max(lanes_of(v.a), lanes_of(v.b), lanes_of(v.c))
+    if isinstance(v, Select):
+        return max(lanes_of(v.yes), lanes_of(v.no))
+    if isinstance(v, Sign):
+        return max(lanes_of(v.a), lanes_of(v.yes), lanes_of(v.no))
+    return 0
+
+
+def dtype_of(v: Value) -> DType:
+    """The type of a value."""
+    if isinstance(v, Const):
+        return v.dtype
+    if isinstance(v, Load):
+        return v.buffer.dtype
+    if isinstance(v, Select):
+        return dtype_of(v.yes)
+    if isinstance(v, (Binary, Fma, Sign, Sum)):
+        return dtype_of(v.a)
+    raise TypeError(f"not a value: {v!r}")

@@ -1,0 +1,275 @@
+"""The verifier: what must hold in a kernel at every stage, and the grammar of one.
+
+Names: every variable is bound where it is used and none is bound again inside of its own scope; every buffer is a
+parameter or allocated around its use, under a name that no other buffer in scope has.  Accesses: as many indices as
+dims; at most as many active lanes as lanes; stores touch distinct elements.  Values: operands agree in type and
+lanes.  Loops: a parallel loop stands inside of parallel loops only.  Pointers: a carried pointer, or the pointer
+parameter of a function, is used for positions in its buffer and for nothing else.  Calls agree with the functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+from convsmith.diag.errors import InternalError
+from convsmith.ir.buffer import SCOPES, Buffer
+from convsmith.ir.index import Index, Var
+from convsmith.ir.stages import Stage, violations
+from convsmith.ir.stmt import LOOP_KINDS, Alloc, Block, Call, For, Function, If, Invoke, Kernel, Let, Stmt, Store
+from convsmith.ir.value import BINARY, Binary, Const, Fma, Lanes, Load, Select, Sign, Sum, Value, dtype_of
+from convsmith.ir.walk import AnyNode, children, variables_of
+
+
+def verify(kernel: Kernel, stage: Stage | None = None) -> None:
+    """Check the kernel and its packing kernels; with a stage, the kernel also against the grammar of that.
+
+    Raises InternalError with code ``verify`` that names the loops around and the buffer.
+    """
+    _Verifier(kernel).run()
+    if stage is not None:
+        for wrong in violations(kernel, stage):
+            raise InternalError(f"kernel {kernel.name} is not {stage}: {wrong}", code="verify")
+    for pack in kernel.packs:
+        if pack.packs:
+            raise InternalError(f"kernel {pack.name}: a packing kernel has no packing kernels", code="verify")
+        verify(pack)
+
+
+class _Verifier:
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._where: list[str] = []
+        self._loops: list[str] = []
+        self._pointers: dict[Var, Buffer | None] = {}
+        self._buffers: dict[Buffer, int] = {}
+        self._free: dict[Any, frozenset[Var]] = {}
+        self._callable: dict[str, Function] = {}
+        self._formals: dict[Buffer, None] | None = None
+
+    def run(self) -> None:
+        k = self._kernel
+        if k.index_bits not in (0, 32, 64):
+            self._fail(f"indices have 32 or 64 bits, not {k.index_bits}")
+        with self._declared(k.params):
+            for b in k.params:
+                if b.scope != "global":
+                    self._fail(f"parameter {b} is {b.scope}, not global")
+        for f in k.functions:
+            self._function(f)
+        self._where = [f"kernel {k.name}"]
+        with self._declared(k.params):
+            self._stmt(k.body)
+
+    def _function(self, f: Function) -> None:
+        self._where = [f"function {f.name}"]
+        if f.name in self._callable:
+            self._fail("there are two functions of that name")
+        formals = dict.fromkeys(b for _, b in f.pointers)
+        self._formals = formals
+        with self._declared(formals), self._bound({**dict(f.pointers), **dict.fromkeys(f.indices)}):
+            if len(self._pointers) < len(f.pointers) + len(f.indices):
+                self._fail("two parameters have the same name")
+            for b in formals:
+                self._memory(b, "a parameter points to")
+            self._stmt(f.body)
+        self._formals = None
+        self._callable[f.name] = f
+
+    def _fail(self, message: str) -> NoReturn:
+        where = " > ".join(self._where) or f"kernel {self._kernel.name}"
+        raise InternalError(f"{where}: {message}", code="verify")
+
+    # -- scopes
+    @contextmanager
+    def _declared(self, buffers: Iterable[Buffer]) -> Iterator[None]:
+        outer = dict(self._buffers)
+        for b in buffers:
+            if any(x.name == b.name for x in self._buffers):
+                self._fail(f"two buffers in scope have the name {b}")
+            if b.scope not in SCOPES:
+                self._fail(f"buffer {b} has the scope {b.scope}; there are {', '.join(SCOPES)}")
+            if any(not 0 <= x.dim < len(b.shape) or x.size < 1 for x in b.blocks if b.size):
+                self._fail(f"buffer {b} has blocks {[tuple(x) for x in b.blocks]} for {len(b.shape)} dims")
+            self._buffers[b] = len(self._loops)
+        yield
+        self._buffers = outer
+
+    @contextmanager
+    def _bound(self, names: Mapping[Var, Buffer | None]) -> Iterator[None]:
+        outer = self._pointers
+        for v in names:
+            if v in outer:
+                self._fail(f"variable {v} is bound again inside of its own scope")
+        self._pointers = {**outer, **names}
+        yield
+        self._pointers = outer
+
+    @contextmanager
+    def _at(self, step: str) -> Iterator[None]:
+        self._where.append(step)
+        yield
+        self._where.pop()
+
+    # -- statements
+    def _stmt(self, s: Stmt) -> None:
+        if isinstance(s, Block):
+            for x in s.stmts:
+                self._stmt(x)
+        elif isinstance(s, For):
+            with self._at(f"for {s.var}"):
+                self._for(s)
+        elif isinstance(s, If):
+            self._plain(s.cond, "a condition")
+            self._stmt(s.body)
+        elif isinstance(s, Let):
+            self._plain(s.value, f"the value of {s.var}")
+            with self._bound({s.var: None}):
+                self._stmt(s.body)
+        elif isinstance(s, Alloc):
+            with self._at(f"alloc {s.buffer}"):
+                if s.buffer.scope == "global":
+                    self._fail("only cache and register are allocated")
+                with self._declared((s.buffer,)):
+                    self._stmt(s.body)
+        elif isinstance(s, Store):
+            self._store(s)
+        elif isinstance(s, Invoke):
+            self._lanes_stored(s.dst.buffer, s.dst.lanes)
+            for operand in (s.dst, *s.args):
+                self._value(operand)
+        elif isinstance(s, Call):
+            self._call(s)
+        else:
+            self._fail(f"{type(s).__name__} is no statement")
+
+    def _for(self, s: For) -> None:
+        if s.kind not in LOOP_KINDS:
+            self._fail(f"the loop is {s.kind}; there are {', '.join(LOOP_KINDS)}")
+        if s.kind == "parallel":
+            if self._formals is not None or any(kind != "parallel" for kind in self._loops):
+                self._fail("a parallel loop stands inside of parallel loops only")
+            if s.carried:
+                self._fail("a parallel loop carries no pointers")
+        self._plain(s.lo, "a bound")
+        self._plain(s.hi, "a bound")
+        for c in s.carried:
+            self._memory(c.buffer, f"{c.var} points to")
+            self._position(c.buffer, c.init, f"the start of {c.var}", relative=False)
+        names = {s.var: None, **{c.var: c.buffer for c in s.carried}}
+        if len(names) <= len(s.carried):
+            self._fail("two variables of the loop have the same name")
+        self._loops.append(s.kind)
+        with self._bound(names):
+            self._stmt(s.body)
+        self._loops.pop()
+
+    def _store(self, s: Store) -> None:
+        self._access(s.buffer, s.index, s.lanes)
+        self._lanes_stored(s.buffer, s.lanes)
+        count = self._value(s.value)
+        if dtype_of(s.value) != s.buffer.dtype:
+            self._fail(f"a value of type {dtype_of(s.value)} is stored to {s.buffer}, which holds {s.buffer.dtype}")
+        if count and (s.lanes is None or s.lanes.count != count):
+            lanes = s.lanes.count if s.lanes else "no"
+            self._fail(f"a value of {count} lanes is stored to {lanes} lanes of {s.buffer}: {s.value}")
+
+    def _lanes_stored(self, buffer: Buffer, lanes: Lanes | None) -> None:
+        if lanes is not None and len(set(lanes.offsets[: lanes.active])) < lanes.active:
+            self._fail(f"two lanes of a store to {buffer} touch the same element: {lanes.offsets}")
+
+    def _call(self, s: Call) -> None:
+        f = self._callable.get(s.function)
+        if f is None:
+            self._fail(f"function {s.function} is not defined before it is called")
+        given, wanted = (len(s.pointers), len(s.indices)), (len(f.pointers), len(f.indices))
+        if given != wanted:
+            self._fail(f"{s.function} takes (pointers, indices) {wanted}, not {given}")
+        for (formal_var, formal), (buffer, position) in zip(f.pointers, s.pointers):
+            self._memory(buffer, f"{formal_var} of {s.function} points to")
+            if (buffer.dtype, buffer.scope) != (formal.dtype, formal.scope):
+                self._fail(
+                    f"{formal_var} of {s.function} points to {formal.dtype} @{formal.scope}, "
+                    f"but {buffer} is {buffer.dtype} @{buffer.scope}"
+                )
+            self._position(buffer, position, f"the start of {formal_var}", relative=False)
+        for i in s.indices:
+            self._plain(i, f"an argument of {s.function}")
+
+    # -- accesses and indices
+    def _memory(self, b: Buffer, what: str) -> None:
+        """Pointers point into flat memory that is in scope."""
+        if b not in self._buffers:
+            self._fail(f"{what} {b}, which is not in scope")
+        if b.scope == "register" or len(b.shape) != 1:
+            self._fail(f"{what} {b}, which is not memory of one dim")
+
+    def _access(self, b: Buffer, index: tuple[Index, ...], lanes: Lanes | None) -> None:
+        depth = self._buffers.get(b)
+        if depth is None:
+            self._fail(f"buffer {b} is not in scope")
+        if b.scope == "register" and "parallel" in self._loops[depth:]:
+            self._fail(f"register {b} is allocated outside of the parallel loop that uses it")
+        if len(index) != len(b.shape):
+            self._fail(f"{b}[{', '.join(map(str, index))}] has {len(index)} indices for {len(b.shape)} dims")
+        if lanes is not None and not (lanes.count and 0 <= lanes.active <= lanes.count):
+            self._fail(f"{lanes.active} of {lanes.count} lanes of {b} are active")
+        for i in index:
+            self._position(b, i, f"an index of {b}", relative=b in (self._formals or ()))
+
+    def _position(self, b: Buffer, e: Index, what: str, relative: bool) -> None:
+        """An index into ``b`` adds at most one pointer, and one into ``b``; exactly one where ``relative``."""
+        pointers = [(a, c) for a, c in e.terms if type(a) is Var and self._pointers.get(a)]
+        if not pointers:
+            self._plain(e, what)
+            if relative:
+                self._fail(f"{what} is {e}: a function knows {b} by its pointers only")
+            return
+        pointer, factor = pointers[0]
+        if len(pointers) > 1 or factor != 1:
+            self._fail(f"{what} is {e}: a position adds one pointer once")
+        if self._pointers[pointer] is not b:
+            self._fail(f"{what} is {e}: {pointer} points into {self._pointers[pointer]}")
+        self._plain(e - pointer, what)
+
+    def _plain(self, e: AnyNode, what: str) -> None:
+        """Every variable is bound, and none is a pointer."""
+        free = self._free.get(e)
+        if free is None:
+            free = self._free[e] = frozenset(variables_of(e))
+        for v in free:
+            if v not in self._pointers:
+                self._fail(f"{what} is {e}: variable {v} is not bound")
+            if self._pointers[v] is not None:
+                self._fail(f"{what} is {e}: {v} is a pointer into {self._pointers[v]}")
+
+    # -- values
+    def _value(self, v: Value) -> int:
+        """Check a value; its number of lanes, 0 for a scalar."""
+        if isinstance(v, Const):
+            return 0
+        if isinstance(v, Load):
+            self._access(v.buffer, v.index, v.lanes)
+            return v.lanes.count if v.lanes else 0
+        if isinstance(v, Select):
+            self._plain(v.cond, "a condition")
+        parts = [x for x in children(v) if isinstance(x, Value)]
+        counts = {n for n in map(self._value, parts) if n}
+        if len({dtype_of(x) for x in parts}) > 1:
+            self._fail(f"{v}: operands have the types {', '.join(str(dtype_of(x)) for x in parts)}")
+        if len(counts) > 1:
+            self._fail(f"{v}: operands have {' and '.join(map(str, sorted(counts)))} lanes")
+        count = max(counts, default=0)
+        if isinstance(v, Sum):
+            if not count or count & (count - 1):
+                self._fail(f"{v}: a sum is over 2**n lanes, not {count}")
+            return 0
+        if isinstance(v, Binary):
+            if v.op not in BINARY:
+                self._fail(f"{v.op} is no operation; there are {', '.join(BINARY)}")
+            if v.op == "div" and dtype_of(v).kind != "float":
+                self._fail(f"{v}: division is for floating point only")
+        elif not isinstance(v, (Fma, Select, Sign)):
+            self._fail(f"{type(v).__name__} is no value")
+        return count

@@ -1,0 +1,318 @@
+"""Traversal: :class:`Visitor` looks, :class:`Rewriter` rebuilds.
+
+Both dispatch on the class of a node: a method ``For`` handles loops, ``Load`` loads, and so on; a node without a
+method has its children visited.  A Rewriter returns the same object where nothing changed, and remembers what it
+made of each interned node.
+
+    class CountLoops(Visitor):
+        def __init__(self) -> None:
+            super().__init__()
+            self.loops = 0
+
+        def For(self, loop: For) -> None:
+            self.loops += 1
+            self.children(loop)     # to count nested loops
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from convsmith.ir.buffer import Buffer
+from convsmith.ir.index import (
+    Affine,
+    And,
+    Cond,
+    Eq0,
+    FloorDiv,
+    Ge0,
+    Index,
+    Max,
+    Min,
+    Mod,
+    Never,
+    Var,
+    conj,
+    eq,
+    floordiv,
+    ge0,
+    maximum,
+    minimum,
+    mod,
+)
+from convsmith.ir.stmt import Alloc, Block, Call, Carried, For, If, Invoke, Let, Stmt, Store, block
+from convsmith.ir.value import Binary, Fma, Load, Select, Sign, Sum, Value
+
+AnyNode = Stmt | Value | Cond | Index
+
+
+_CHILDREN: dict[type, Callable[[Any], tuple[AnyNode, ...]]] = {
+    Affine: lambda n: tuple(a for a, _ in n.terms),
+    FloorDiv: lambda n: (n.num,),
+    Mod: lambda n: (n.num,),
+    Min: lambda n: n.args,
+    Max: lambda n: n.args,
+    Ge0: lambda n: (n.arg,),
+    Eq0: lambda n: (n.arg,),
+    And: lambda n: n.parts,
+    Load: lambda n: n.index,
+    Binary: lambda n: (n.a, n.b),
+    Fma: lambda n: (n.a, n.b, n.c),
+    Select: lambda n: (n.cond, n.yes, n.no),
+    Sign: lambda n: (n.a, n.yes, n.no),
+    Sum: lambda n: (n.a,),
+    Block: lambda n: n.stmts,
+    For: lambda n: (n.lo, n.hi, *(c.init for c in n.carried), n.body),
+    If: lambda n: (n.cond, n.body),
+    Let: lambda n: (n.value, n.body),
+    Alloc: lambda n: (n.body,),
+    Store: lambda n: (*n.index, n.value),
+    Invoke: lambda n: (n.dst, *n.args),
+    Call: lambda n: (*(i for _, i in n.pointers), *n.indices),
+}
+
+
+def _no_children(n: object) -> tuple[AnyNode, ...]:
+    return ()
+
+
+def children(n: AnyNode) -> tuple[AnyNode, ...]:
+    """The nodes directly below, in order of evaluation."""
+    return _CHILDREN.get(type(n), _no_children)(n)
+
+
+class Visitor:
+    """Calls the method named after a node's class, or visits the children where there is none."""
+
+    def visit(self, n: AnyNode) -> None:
+        method = getattr(self, type(n).__name__, None)
+        if method is not None:
+            method(n)
+        else:
+            self.children(n)
+
+    def children(self, n: AnyNode) -> None:
+        for c in children(n):
+            self.visit(c)
+
+
+def walk(n: AnyNode) -> Iterator[AnyNode]:
+    """The node and everything below it, in preorder."""
+    stack = [n]
+    while stack:
+        x = stack.pop()
+        yield x
+        stack.extend(reversed(children(x)))
+
+
+class Rewriter:
+    """Rebuilds bottom-up; override a method named after a node class and call ``rebuild`` to go on below."""
+
+    def __init__(self) -> None:
+        self._methods: dict[type, Callable[[Any], Any]] = {}
+        self._memo: dict[Any, Any] = {}
+
+    def _method(self, t: type) -> Callable[[Any], Any]:
+        name = t.__name__
+        m: Callable[[Any], Any] = getattr(self, name if hasattr(self, name) else "_" + name, self._leaf)
+        self._methods[t] = m
+        return m
+
+    def stmt(self, s: Stmt) -> Stmt:
+        """Rewrite a statement."""
+        t = type(s)
+        return (self._methods.get(t) or self._method(t))(s)  # type: ignore[no-any-return]
+
+    def expr(self, e: Any) -> Any:
+        """Rewrite an index, condition or value."""
+        out = self._memo.get(e)
+        if out is None:
+            t = type(e)
+            out = self._memo[e] = (self._methods.get(t) or self._method(t))(e)
+        return out
+
+    def forget(self) -> None:
+        """Drop what is remembered, where what an expression becomes depends on where it stands."""
+        self._memo = {}
+
+    def rebuild(self, n: Any) -> Any:
+        """The node with its children rewritten."""
+        return getattr(self, "_" + type(n).__name__, self._leaf)(n)
+
+    def _leaf(self, n: Any) -> Any:
+        return n
+
+    # -- indices and conditions
+    def _Affine(self, e: Affine) -> Index:
+        if not e.terms:
+            return e
+        new = [(self.expr(a), c) for a, c in e.terms]
+        if all(x is a for (x, _), (a, _) in zip(new, e.terms)):
+            return e
+        total: dict[Index, int] = {}
+        const = e.const
+        for x, c in new:
+            const += x.const * c
+            for a, k in x.terms:
+                total[a] = total.get(a, 0) + k * c
+        from convsmith.ir.index import make_sum
+
+        return make_sum(const, total)
+
+    def _FloorDiv(self, e: FloorDiv) -> Index:
+        num = self.expr(e.num)
+        return e if num is e.num else floordiv(num, e.den)
+
+    def _Mod(self, e: Mod) -> Index:
+        num = self.expr(e.num)
+        return e if num is e.num else mod(num, e.den)
+
+    def _Min(self, e: Min) -> Index:
+        args = tuple(map(self.expr, e.args))
+        return e if args == e.args else minimum(*args)
+
+    def _Max(self, e: Max) -> Index:
+        args = tuple(map(self.expr, e.args))
+        return e if args == e.args else maximum(*args)
+
+    def _Ge0(self, c: Ge0) -> Cond:
+        arg = self.expr(c.arg)
+        return c if arg is c.arg else ge0(arg)
+
+    def _Eq0(self, c: Eq0) -> Cond:
+        arg = self.expr(c.arg)
+        return c if arg is c.arg else eq(arg, 0)
+
+    def _And(self, c: And) -> Cond:
+        parts = tuple(map(self.expr, c.parts))
+        return c if parts == c.parts else conj(parts)
+
+    # -- values
+    def index(self, index: tuple[Index, ...]) -> tuple[Index, ...]:
+        """Rewrite the indices of an access."""
+        expr = self.expr
+        return tuple([expr(i) for i in index])
+
+    def _Load(self, v: Load) -> Value:
+        index = self.index(v.index)
+        return v if index == v.index else Load(v.buffer, index, v.lanes)
+
+    def _Binary(self, v: Binary) -> Value:
+        a, b = self.expr(v.a), self.expr(v.b)
+        return v if a is v.a and b is v.b else Binary(v.op, a, b)
+
+    def _Fma(self, v: Fma) -> Value:
+        a, b, c = self.expr(v.a), self.expr(v.b), self.expr(v.c)
+        return v if a is v.a and b is v.b and c is v.c else Fma(a, b, c)
+
+    def _Select(self, v: Select) -> Value:
+        c, a, b = self.expr(v.cond), self.expr(v.yes), self.expr(v.no)
+        if type(c) is And and not c.parts:
+            return a  # type: ignore[no-any-return]
+        if type(c) is Never:
+            return b  # type: ignore[no-any-return]
+        return v if c is v.cond and a is v.yes and b is v.no else Select(c, a, b)
+
+    def _Sign(self, v: Sign) -> Value:
+        a, b, c = self.expr(v.a), self.expr(v.yes), self.expr(v.no)
+        return v if a is v.a and b is v.yes and c is v.no else Sign(a, b, c)
+
+    def _Sum(self, v: Sum) -> Value:
+        a = self.expr(v.a)
+        return v if a is v.a else Sum(a)
+
+    # -- statements
+    def _Block(self, s: Block) -> Stmt:
+        out = [self.stmt(x) for x in s.stmts]
+        return s if all(a is b for a, b in zip(out, s.stmts)) else block(*out)
+
+    def _For(self, s: For) -> Stmt:
+        lo, hi = self.expr(s.lo), self.expr(s.hi)
+        carried = tuple([Carried(c.var, c.buffer, self.expr(c.init), c.step) for c in s.carried])
+        body = self.stmt(s.body)
+        if lo is s.lo and hi is s.hi and body is s.body and carried == s.carried:
+            return s
+        return For(s.var, lo, hi, body, s.kind, carried)
+
+    def _If(self, s: If) -> Stmt:
+        cond = self.expr(s.cond)
+        if type(cond) is Never:
+            return Block(())
+        body = self.stmt(s.body)
+        if type(cond) is And and not cond.parts:
+            return body
+        return s if cond is s.cond and body is s.body else If(cond, body)
+
+    def _Let(self, s: Let) -> Stmt:
+        value, body = self.expr(s.value), self.stmt(s.body)
+        return s if value is s.value and body is s.body else Let(s.var, value, body)
+
+    def _Alloc(self, s: Alloc) -> Stmt:
+        body = self.stmt(s.body)
+        return s if body is s.body else Alloc(s.buffer, body)
+
+    def _Store(self, s: Store) -> Stmt:
+        index, value = self.index(s.index), self.expr(s.value)
+        return s if index == s.index and value is s.value else Store(s.buffer, index, value, s.lanes)
+
+    def _Invoke(self, s: Invoke) -> Stmt:
+        dst, args = self.expr(s.dst), tuple([self.expr(a) for a in s.args])
+        return s if dst is s.dst and args == s.args else Invoke(s.instruction, dst, args)
+
+    def _Call(self, s: Call) -> Stmt:
+        pointers = tuple([(b, self.expr(i)) for b, i in s.pointers])
+        indices = self.index(s.indices)
+        return s if pointers == s.pointers and indices == s.indices else Call(s.function, pointers, indices)
+
+    _Const = _Var = _Never = _leaf
+
+
+class Substitute(Rewriter):
+    """Replace variables by indices, and buffers by buffers."""
+
+    def __init__(self, variables: Mapping[Var, Index], buffers: Mapping[Buffer, Buffer] | None = None) -> None:
+        super().__init__()
+        self._variables = variables
+        self._buffers = buffers or {}
+
+    def Var(self, v: Var) -> Index:
+        return self._variables.get(v, v)
+
+    def Load(self, v: Load) -> Value:
+        b = self._buffers.get(v.buffer)
+        return self._Load(v) if b is None else Load(b, self.index(v.index), v.lanes)
+
+    def Store(self, s: Store) -> Stmt:
+        b = self._buffers.get(s.buffer)
+        return self._Store(s) if b is None else Store(b, self.index(s.index), self.expr(s.value), s.lanes)
+
+
+def substitute(n: Any, variables: Mapping[Var, Index]) -> Any:
+    """The node (index, condition, value or statement) with the variables replaced."""
+    r = Substitute(variables)
+    return r.stmt(n) if isinstance(n, Stmt) else r.expr(n)
+
+
+def variables_of(n: AnyNode) -> set[Var]:
+    """All variables that occur in a node."""
+    return {x for x in walk(n) if type(x) is Var}
+
+
+def loops_of(s: Stmt) -> Iterator[For]:
+    """All loops of a statement, outermost first."""
+    for x in statements_of(s):
+        if isinstance(x, For):
+            yield x
+
+
+def statements_of(s: Stmt) -> Iterator[Stmt]:
+    """The statement and all statements below it, in preorder."""
+    stack = [s]
+    while stack:
+        x = stack.pop()
+        yield x
+        if isinstance(x, Block):
+            stack.extend(reversed(x.stmts))
+        elif isinstance(x, (For, If, Let, Alloc)):
+            stack.append(x.body)

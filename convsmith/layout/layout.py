@@ -1,0 +1,158 @@
+"""`Layout`: where each element of a tensor lies in memory.
+
+A layout is a logical shape and a list of blocks (dim, size, stride), outermost first. A dim may have several blocks:
+the coordinate is cut into digits, the last block of the dim holding the fastest digit. The sizes of a dim's blocks
+multiply to at least its extent; what lies beyond the extent is padding, kept at zero. Strides and offsets count
+elements; the data type is not part of a layout. Sizes are Python integers: nothing overflows at 2**31.
+
+Offsets are injective: two coordinates never share an element.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from convsmith.diag.errors import UsageError
+from convsmith.ir.buffer import Block
+from convsmith.layout.tags import ANY, MAX_DIMS, SizedBlock, TagForm, parse_sized, parse_tag, print_strided, print_tag
+
+__all__ = ["Layout"]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A logical `shape` and its `blocks`, outermost first."""
+
+    shape: tuple[int, ...]
+    blocks: tuple[Block, ...]
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.shape) <= MAX_DIMS:
+            raise _fail(f"a tensor has 1 to {MAX_DIMS} dims, not {len(self.shape)}")
+        for dim, extent in enumerate(self.shape):
+            sizes = [block.size for block in self.blocks if block.dim == dim]
+            if extent < 0 or not sizes or math.prod(sizes) < extent:
+                name = "abcdef"[dim]
+                raise _fail(f"the blocks of dim {name} have sizes {sizes}, which cannot hold {extent} elements")
+        if any(not 0 <= block.dim < len(self.shape) or block.size < 0 or block.stride < 0 for block in self.blocks):
+            raise _fail(f"blocks {self.blocks} must have dims below {len(self.shape)}, sizes and strides of at least 0")
+        reach = 0
+        for block in sorted((b for b in self.blocks if b.size > 1 and self.size), key=lambda b: b.stride):
+            if block.stride <= reach:
+                name = "abcdef"[block.dim]
+                raise _fail(
+                    f"stride {block.stride} of the block of {block.size} along dim {name} makes elements share memory: "
+                    f"it must be above {reach}"
+                )
+            reach += (block.size - 1) * block.stride
+
+    @staticmethod
+    def from_tag(tag: str, shape: Sequence[int]) -> Layout:
+        """The dense layout that a tag (`axb`, `nChw16c`, `any`, ...) gives to a tensor of that shape.
+
+        `any` is `abx`: it leaves the choice open, and plain order is what arrays have when nobody chose. Spellings
+        with sizes are accepted too. UsageError: the tag is malformed or is for another number of dims.
+        """
+        shape = tuple(shape)
+        if tag == ANY:
+            tag = "abx"
+        sized = parse_sized(tag, len(shape))
+        return Layout._from_form(parse_tag(tag, len(shape)), shape) if sized is None else _from_sized(sized, shape)
+
+    parse = from_tag
+
+    @staticmethod
+    def plain(shape: Sequence[int], strides: Sequence[int]) -> Layout:
+        """One block a dim, with the given strides (elements)."""
+        order = sorted(range(len(shape)), key=lambda dim: (-strides[dim], dim))
+        return Layout(tuple(shape), tuple(Block(dim, shape[dim], strides[dim]) for dim in order))
+
+    @staticmethod
+    def _from_form(form: TagForm, shape: tuple[int, ...]) -> Layout:
+        inner_size = [1] * len(shape)
+        for dim, size in form.inner:
+            inner_size[dim] *= size
+        outer = [SizedBlock(dim, -(-shape[dim] // inner_size[dim]), None) for dim in form.order]
+        return _from_sized((*outer, *(SizedBlock(dim, size, None) for dim, size in form.inner)), shape)
+
+    def tag(self) -> str:
+        """The `aBcd16b` spelling where a tag says this layout, else `dim:size:stride` blocks; `parse` reads both."""
+        ndims = len(self.shape)
+        order = tuple(block.dim for block in self.blocks[:ndims])
+        if len(set(order)) == ndims:
+            form = TagForm(order, tuple((block.dim, block.size) for block in self.blocks[ndims:]))
+            if all(size > 0 for _, size in form.inner) and Layout._from_form(form, self.shape).blocks == self.blocks:
+                return print_tag(form)
+        return print_strided(self.blocks)
+
+    def __str__(self) -> str:
+        return self.tag()
+
+    @cached_property
+    def size(self) -> int:
+        """Elements of memory from the first to the last, padding included."""
+        if any(block.size == 0 for block in self.blocks):
+            return 0
+        return 1 + sum((block.size - 1) * block.stride for block in self.blocks)
+
+    @property
+    def is_plain(self) -> bool:
+        """True when every dim has one block, so that the layout is nothing but strides of the logical array."""
+        return len(self.blocks) == len(self.shape)
+
+    @property
+    def is_dense(self) -> bool:
+        """True when the blocks follow one another in memory without gaps, in the order in which they are listed."""
+        return self.blocks == _dense(self.blocks)
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Elements from one coordinate to the next, per logical dim. UsageError unless the layout is plain."""
+        if not self.is_plain:
+            raise _fail(f"{self} is blocked: a coordinate has no single stride")
+        return tuple(block.stride for block in sorted(self.blocks, key=lambda block: block.dim))
+
+    @property
+    def padded_shape(self) -> tuple[int, ...]:
+        """The shape rounded up to what the blocks hold."""
+        return tuple(math.prod(b.size for b in self.blocks if b.dim == dim) for dim in range(len(self.shape)))
+
+    @property
+    def physical_shape(self) -> tuple[int, ...]:
+        """The sizes of the blocks, outermost first: (N, C/16 rounded up, H, W, 16) for nChw16c."""
+        return tuple(block.size for block in self.blocks)
+
+    def offset(self, coordinates: Sequence[int]) -> int:
+        """Elements from the start of memory to the element at `coordinates` (which may lie in the padding)."""
+        if len(coordinates) != len(self.shape):
+            raise _fail(f"{len(coordinates)} coordinates for {len(self.shape)} dims")
+        rest = list(coordinates)
+        offset = 0
+        for block in reversed(self.blocks):
+            rest[block.dim], digit = divmod(rest[block.dim], block.size)
+            offset += digit * block.stride
+        if any(rest):
+            raise _fail(f"coordinates {tuple(coordinates)} lie outside {self.padded_shape}")
+        return offset
+
+
+def _dense(blocks: Sequence[Block | SizedBlock]) -> tuple[Block, ...]:
+    """The same dims and sizes, packed without gaps, the last block innermost."""
+    out = []
+    stride = 1
+    for block in reversed(blocks):
+        out.append(Block(block.dim, block.size, stride))
+        stride *= max(block.size, 1)
+    return tuple(reversed(out))
+
+
+def _from_sized(sized: tuple[SizedBlock, ...], shape: tuple[int, ...]) -> Layout:
+    strided = tuple(Block(b.dim, b.size, b.stride) for b in sized if b.stride is not None)
+    return Layout(shape, strided or _dense(sized))
+
+
+def _fail(message: str) -> UsageError:
+    return UsageError(f"layout: {message}", code="bad-layout")

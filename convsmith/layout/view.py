@@ -1,0 +1,50 @@
+"""Views: a virtual tensor over the dims of a loop nest, mapped into a tensor that exists.
+
+A view says, for each point of the nest, which element of the tensor is meant (``coords``, one index for each
+tensor dim) and whether it is there at all (``masks``, one condition for each tensor dim).  Where a mask is false
+the term is absent: nothing is loaded, a store is dropped.  A view is the only place that knows what a convolution
+is; a matrix product is the view without masks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from convsmith.ir.index import Cond, Index, conj
+from convsmith.layout.layout import Layout
+
+KINDS = ("batch", "m", "n", "k")
+
+
+@dataclass(frozen=True)
+class Dim:
+    """A dim of the nest: ``kind`` is its role in ``C[m, n] += A[m, k] * B[k, n]`` (``batch`` is in all three)."""
+
+    name: str
+    size: int
+    kind: str
+
+
+@dataclass(frozen=True)
+class View:
+    """``tensor[coords]`` where all of ``masks`` hold."""
+
+    name: str
+    layout: Layout
+    coords: tuple[Index, ...]
+    masks: tuple[Cond, ...]
+
+    @property
+    def mask(self) -> Cond:
+        """All masks at once."""
+        return conj(self.masks)
+
+
+@dataclass(frozen=True)
+class Statement:
+    """``c = finish(sum over k of a * b)`` over the dims of the nest, in the order of the naive nest."""
+
+    dims: tuple[Dim, ...]
+    a: View
+    b: View
+    c: View

@@ -1,0 +1,51 @@
+"""Fuse two nested loops that step through memory as one loop would."""
+
+from __future__ import annotations
+
+from convsmith.ir.index import Index, Var, as_index, make_sum
+from convsmith.ir.stmt import For, Kernel, Stmt
+from convsmith.ir.walk import Rewriter, children, substitute, variables_of
+from convsmith.passes.scope import with_body
+
+
+class _Mismatch(Exception):
+    pass
+
+
+def _check(n: object, outer: Var, inner: Var, size: int) -> None:
+    """Raise unless every index below steps ``size`` times as far for ``outer`` as for ``inner``."""
+    if isinstance(n, Index):
+        coeffs = dict(n.terms)
+        if coeffs.pop(outer, 0) != size * coeffs.pop(inner, 0):
+            raise _Mismatch
+        if variables_of(make_sum(0, coeffs)) & {outer, inner}:
+            raise _Mismatch
+        return
+    for c in children(n):  # type: ignore[arg-type]
+        _check(c, outer, inner, size)
+
+
+class _Coalesce(Rewriter):
+    def __init__(self, outer: str, inner: str, name: str) -> None:
+        super().__init__()
+        self.outer, self.inner, self.name = outer, inner, name
+
+    def For(self, loop: For) -> Stmt:
+        inner = loop.body
+        if loop.var.name != self.outer or not isinstance(inner, For) or inner.var.name != self.inner:
+            return self._For(loop)
+        if not (inner.lo is as_index(0) and inner.hi.is_const and inner.hi.const > 0):
+            return self._For(loop)
+        size = inner.hi.const
+        try:
+            _check(inner.body, loop.var, inner.var, size)
+        except _Mismatch:
+            return self._For(loop)
+        fused = Var(self.name)
+        body = substitute(inner.body, {loop.var: as_index(0), inner.var: fused})
+        return For(fused, loop.lo * size, loop.hi * size, body, loop.kind)
+
+
+def coalesce(kernel: Kernel, outer: str, inner: str, name: str) -> Kernel:
+    """Fuse ``inner`` into ``outer`` wherever it is directly nested and all accesses allow it; else leave it."""
+    return with_body(kernel, _Coalesce(outer, inner, name).stmt(kernel.body))

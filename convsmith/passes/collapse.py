@@ -1,0 +1,66 @@
+"""Turn nested parallel loops into one loop over tasks.
+
+Each task finds its place by division; pieces of a loop that was partitioned become conditions.  The task loop is
+what a host thread runs a range of.
+"""
+
+from __future__ import annotations
+
+from convsmith.arith.simplify import simplify
+from convsmith.diag.errors import InternalError
+from convsmith.ir.index import Index, Var, as_index, conj, is_true
+from convsmith.ir.stmt import Block, For, If, Kernel, Let, Stmt, block
+from convsmith.passes.scope import with_body
+
+
+def _pieces(s: Stmt) -> list[For]:
+    """The statement as pieces of one parallel loop; empty where it is none."""
+    parts = s.stmts if isinstance(s, Block) else (s,)
+    loops = [p for p in parts if isinstance(p, For) and p.kind == "parallel"]
+    if not loops:
+        return []
+    if len(loops) != len(parts) or len({p.var for p in loops}) != 1:
+        raise InternalError("collapse: statements stand between parallel loops")
+    return loops
+
+
+def _levels(s: Stmt, out: dict[Var, tuple[int, int]]) -> None:
+    for loop in _pieces(s):
+        lo, hi = int(loop.lo), int(loop.hi)
+        known = out.get(loop.var)
+        out[loop.var] = (min(lo, known[0]), max(hi, known[1])) if known else (lo, hi)
+        _levels(loop.body, out)
+
+
+def _guarded(s: Stmt, ranges: dict[Var, tuple[int, int]]) -> Stmt:
+    pieces = _pieces(s)
+    if not pieces:
+        return s
+    out = []
+    for p in pieces:
+        body = _guarded(p.body, ranges)
+        cond = simplify(conj((p.var >= p.lo, p.var < p.hi)), ranges)
+        out.append(body if is_true(cond) else If(cond, body))
+    return block(*out)
+
+
+def collapse(kernel: Kernel, task: str = "task") -> Kernel:
+    """Replace the parallel loops at the top of the kernel by one parallel loop over tasks."""
+    levels: dict[Var, tuple[int, int]] = {}
+    _levels(kernel.body, levels)
+    if not levels:
+        return kernel
+    body = _guarded(kernel.body, {v: (lo, hi - 1) for v, (lo, hi) in levels.items()})
+    number: Index = Var(task)
+    lets = []
+    size = 1
+    total = 1
+    for lo, hi in levels.values():
+        total *= hi - lo
+    for v, (lo, hi) in reversed(list(levels.items())):
+        place = number // size
+        lets.append((v, (place if size * (hi - lo) == total else place % (hi - lo)) + lo))
+        size *= hi - lo
+    for v, value in lets:
+        body = Let(v, value, body)
+    return with_body(kernel, For(Var(task), as_index(0), as_index(total), body, "parallel"))

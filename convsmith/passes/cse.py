@@ -1,0 +1,43 @@
+"""Common-subexpression elimination: compute once what is used several times."""
+
+from __future__ import annotations
+
+from convsmith.ir.index import Var
+from convsmith.ir.stmt import For, Kernel, Let, Stmt
+from convsmith.ir.walk import Rewriter, statements_of, variables_of
+from convsmith.passes.lets import Fresh, costly, name_all
+from convsmith.passes.scope import each_body
+
+
+class _Cse(Rewriter):
+    def __init__(self, fresh: Fresh) -> None:
+        super().__init__()
+        self.fresh = fresh
+
+    def common(self, s: Stmt) -> Stmt:
+        """Name what occurs twice or more in ``s`` and needs nothing that is bound inside it."""
+        inside = {x.var for x in statements_of(s) if isinstance(x, (For, Let))}
+        twice = [e for e, n in costly(s).items() if n > 1 and not variables_of(e) & inside]
+        return name_all(s, twice, self.fresh)
+
+    def For(self, loop: For) -> Stmt:
+        body = self.stmt(self.common(loop.body))
+        return loop if body is loop.body else For(loop.var, loop.lo, loop.hi, body, loop.kind, loop.carried)
+
+    def Let(self, s: Let) -> Stmt:
+        body = self.stmt(self.common(s.body))
+        return s if body is s.body else Let(s.var, s.value, body)
+
+
+def cse(kernel: Kernel) -> Kernel:
+    """Give a name to each costly index that occurs more than once where its variables are known."""
+
+    def body(s: Stmt) -> Stmt:
+        c = _Cse(Fresh("com", {v for v in variables_of(s)} | _names(s)))
+        return c.stmt(c.common(s))
+
+    return each_body(kernel, body)
+
+
+def _names(s: Stmt) -> set[Var]:
+    return {x.var for x in statements_of(s) if isinstance(x, (For, Let))}

@@ -1,0 +1,80 @@
+"""Derive how an operand is packed from the order in which the scheduled nest reads it.
+
+The packing kernel is that nest without the loops that do not index the operand, writing sequentially.  Elements
+beyond the operand (where a loop was split with a rest, so that its last tile is cut short) are zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from convsmith.arith.simplify import simplify
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.buffer import make_buffer
+from convsmith.ir.index import as_index, conj, is_true
+from convsmith.ir.stmt import For, Kernel, Stmt, Store
+from convsmith.ir.value import Load, Select, Value, const
+from convsmith.ir.walk import Rewriter, variables_of
+from convsmith.passes.scope import ScopedRewriter, extent
+
+
+class _FindRead(ScopedRewriter):
+    """The read of a buffer and the loops around it."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.loops: list[For] = []
+        self.reads: dict[Load, tuple[list[For], dict]] = {}  # type: ignore[type-arg]
+
+    def For(self, loop: For) -> Stmt:
+        self.loops.append(loop)
+        out = self._For(loop)
+        self.loops.pop()
+        return out
+
+    def Load(self, v: Load) -> Value:
+        if v.buffer.name == self.name:
+            self.reads[v] = (list(self.loops), dict(self.ranges))
+        return v
+
+
+class _ReplaceRead(Rewriter):
+    def __init__(self, read: Load, new: Load) -> None:
+        super().__init__()
+        self.read, self.new = read, new
+
+    def Load(self, v: Load) -> Value:
+        return self.new if v is self.read else self._Load(v)
+
+
+def derive_packing(kernel: Kernel, operand: str) -> Kernel:
+    """Replace the one read of ``operand`` by a read of a packed buffer; add the packing kernel to ``packs``."""
+    find = _FindRead(operand)
+    find.stmt(kernel.body)
+    if len(find.reads) != 1:
+        raise ConfigError(
+            f"derive_packing: {operand} is read in {len(find.reads)} places; packing is derived from one", code="reads"
+        )
+    ((read, (loops, ranges)),) = find.reads.items()
+    used = set().union(*(variables_of(i) for i in read.index))
+    loops = [x for x in loops if x.var in used]
+    shape, bounds = [], []
+    for x in loops:
+        n = extent(x, {v: r for v, r in ranges.items() if v is not x.var})
+        shape.append(n)
+        bounds.append(x.var < x.hi)
+        if not (x.lo.is_const and x.lo.const == 0):
+            raise ConfigError(f"derive_packing: loop {x.var} starts at {x.lo}, not at 0", code="bounds")
+    packed = make_buffer(operand + "_p", read.buffer.dtype, tuple(shape))
+    index = tuple(x.var for x in loops)
+    full = {x.var: (0, n - 1) for x, n in zip(loops, shape)}
+    cond = simplify(conj(bounds), full)
+    value: Value = read if is_true(cond) else Select(cond, read, const(read.buffer.dtype, 0))
+    body: Stmt = Store(packed, index, value)
+    for x, n in reversed(list(zip(loops, shape))):
+        body = For(x.var, as_index(0), as_index(n), body)
+    pack = Kernel(f"{kernel.name}_pack_{operand}", (read.buffer, packed), body)
+    params = tuple(packed if b is read.buffer else b for b in kernel.params)
+    new_body = _ReplaceRead(read, Load(packed, index, None)).stmt(kernel.body)
+    return replace(kernel, params=params, body=new_body, packs=(*kernel.packs, pack))

@@ -1,0 +1,64 @@
+"""Split the body of the register loops into initialisation, computation and write-back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.buffer import Buffer, make_buffer
+from convsmith.ir.index import Index
+from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, Store, block
+from convsmith.ir.value import Load, Value
+from convsmith.ir.walk import Rewriter
+from convsmith.passes.scope import ScopedRewriter, extent, perfect_nest, require_loops, with_body, wrap
+
+
+class ReindexBuffer(Rewriter):
+    """Replace a buffer by another, with indices put in front of those it had."""
+
+    def __init__(self, old: Buffer, new: Buffer, front: tuple[Index, ...]) -> None:
+        super().__init__()
+        self.old, self.new, self.front = old, new, front
+
+    def Load(self, v: Load) -> Value:
+        return Load(self.new, self.front + v.index, v.lanes) if v.buffer is self.old else self._Load(v)
+
+    def Store(self, s: Store) -> Stmt:
+        if s.buffer is not self.old:
+            return self._Store(s)
+        return Store(self.new, self.front + s.index, self.expr(s.value), s.lanes)
+
+
+class _Fission(ScopedRewriter):
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__()
+        self.names = list(names)
+
+    def For(self, loop: For) -> Stmt:
+        if loop.var.name != self.names[0]:
+            return self._For(loop)
+        chain, body = perfect_nest(loop)
+        if [x.var.name for x in chain] != self.names or not isinstance(body, Alloc):
+            raise ConfigError(
+                f"fission: loops {', '.join(self.names)} must be directly nested around an allocation, "
+                f"found {', '.join(x.var.name for x in chain)}",
+                code="not-nested",
+            )
+        ranges = dict(self.ranges)
+        shape = []
+        for x in chain:
+            n = extent(x, ranges)
+            shape.append(n)
+            ranges[x.var] = (0, n - 1)
+        old = body.buffer
+        new = make_buffer(old.name, old.dtype, (*shape, *old.shape), old.scope)
+        reindex = ReindexBuffer(old, new, tuple(x.var for x in chain))
+        inner = body.body
+        parts = inner.stmts if isinstance(inner, Block) else (inner,)
+        return Alloc(new, block(*(wrap(chain, reindex.stmt(s)) for s in parts)))
+
+
+def fission(kernel: Kernel, names: Sequence[str]) -> Kernel:
+    """Distribute the register loops over the statements of their body; the accumulator becomes an array of them."""
+    require_loops(kernel, names, "fission")
+    return with_body(kernel, _Fission(names).stmt(kernel.body))

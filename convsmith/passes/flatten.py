@@ -1,0 +1,62 @@
+"""Address memory by one offset: the logical index goes through the buffer's blocks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from convsmith.ir.buffer import Block, Buffer
+from convsmith.ir.index import Index, as_index, floordiv, mod
+from convsmith.ir.stmt import Alloc, Kernel, Stmt, Store
+from convsmith.ir.value import Load, Value
+from convsmith.ir.walk import Rewriter
+from convsmith.passes.scope import with_body
+
+
+def offset(buffer: Buffer, index: tuple[Index, ...]) -> Index:
+    """Elements from the buffer's start to the element at a logical index."""
+    per_dim: dict[int, list[Block]] = {}
+    for b in buffer.blocks:
+        per_dim.setdefault(b.dim, []).append(b)
+    total = as_index(0)
+    for dim, blocks in per_dim.items():
+        inner = 1
+        for n, b in enumerate(reversed(blocks)):
+            part = floordiv(index[dim], inner)
+            if n < len(blocks) - 1:
+                part = mod(part, b.size)
+            total = total + part * b.stride
+            inner *= b.size
+    return total
+
+
+class _Flatten(Rewriter):
+    def __init__(self) -> None:
+        super().__init__()
+        self.flat: dict[Buffer, Buffer] = {}
+
+    def buffer(self, b: Buffer) -> Buffer:
+        if b.scope == "register" or b.flat:
+            return b
+        if b not in self.flat:
+            self.flat[b] = Buffer(b.name, b.dtype, (b.size,), (Block(0, b.size, 1),), b.scope)
+        return self.flat[b]
+
+    def Load(self, v: Load) -> Value:
+        new = self.buffer(v.buffer)
+        return self._Load(v) if new is v.buffer else Load(new, (offset(v.buffer, v.index),), v.lanes)
+
+    def Store(self, s: Store) -> Stmt:
+        new = self.buffer(s.buffer)
+        if new is s.buffer:
+            return self._Store(s)
+        return Store(new, (offset(s.buffer, s.index),), self.expr(s.value), s.lanes)
+
+    def Alloc(self, a: Alloc) -> Stmt:
+        return Alloc(self.buffer(a.buffer), self.stmt(a.body))
+
+
+def flatten(kernel: Kernel) -> Kernel:
+    """Give every buffer in memory one dim; registers keep theirs."""
+    f = _Flatten()
+    params = tuple(f.buffer(b) for b in kernel.params)
+    return replace(with_body(kernel, f.stmt(kernel.body)), params=params)

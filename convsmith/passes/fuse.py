@@ -1,0 +1,34 @@
+"""Fuse two nested loops into one."""
+
+from __future__ import annotations
+
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.index import Var, as_index
+from convsmith.ir.stmt import For, Kernel, Stmt
+from convsmith.ir.walk import Rewriter, substitute
+from convsmith.passes.scope import require_loops, with_body
+
+
+class _Fuse(Rewriter):
+    def __init__(self, outer: str, inner: str, name: str) -> None:
+        super().__init__()
+        self.outer, self.inner, self.name = outer, inner, name
+
+    def For(self, loop: For) -> Stmt:
+        inner = loop.body
+        if loop.var.name != self.outer:
+            return self._For(loop)
+        if not isinstance(inner, For) or inner.var.name != self.inner:
+            raise ConfigError(f"fuse: loop {self.inner} is not directly inside loop {self.outer}", code="not-nested")
+        if not (loop.lo is inner.lo is as_index(0) and loop.hi.is_const and inner.hi.is_const):
+            raise ConfigError(f"fuse: loops {self.outer} and {self.inner} must run from 0 to constants", code="bounds")
+        n = int(inner.hi)
+        fused = Var(self.name)
+        body = substitute(inner.body, {loop.var: fused // n, inner.var: fused % n} if n else {})
+        return For(fused, loop.lo, loop.hi * n, body, loop.kind)
+
+
+def fuse(kernel: Kernel, outer: str, inner: str, name: str) -> Kernel:
+    """Replace the loop ``outer`` and the loop ``inner`` directly in it by one loop ``name``."""
+    require_loops(kernel, (outer, inner), "fuse")
+    return with_body(kernel, _Fuse(outer, inner, name).stmt(kernel.body))

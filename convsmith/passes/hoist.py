@@ -1,0 +1,45 @@
+"""Loop-invariant hoisting: compute before a loop what does not change in it."""
+
+from __future__ import annotations
+
+from convsmith.ir.index import Var
+from convsmith.ir.stmt import For, Kernel, Let, Stmt
+from convsmith.ir.walk import Rewriter, statements_of, variables_of
+from convsmith.passes.lets import Fresh, costly, name_all
+from convsmith.passes.scope import each_body
+
+
+def _bound_within(s: Stmt) -> set[Var]:
+    out: set[Var] = set()
+    for x in statements_of(s):
+        if isinstance(x, (For, Let)):
+            out.add(x.var)
+        if isinstance(x, For):
+            out.update(c.var for c in x.carried)
+    return out
+
+
+class _Hoist(Rewriter):
+    def __init__(self, fresh: Fresh) -> None:
+        super().__init__()
+        self.fresh = fresh
+
+    def For(self, loop: For) -> Stmt:
+        inside = _bound_within(loop)
+        still = [e for e in costly(loop.body) if not variables_of(e) & inside]
+        named = name_all(loop, still, self.fresh)
+        return self._below(named)
+
+    def _below(self, s: Stmt) -> Stmt:
+        if isinstance(s, Let):
+            return Let(s.var, s.value, self._below(s.body))
+        return self._For(s) if isinstance(s, For) else self.stmt(s)
+
+
+def hoist(kernel: Kernel) -> Kernel:
+    """Give a name, before the outermost loop that leaves it unchanged, to each costly index in a loop."""
+
+    def body(s: Stmt) -> Stmt:
+        return _Hoist(Fresh("inv", variables_of(s))).stmt(s)
+
+    return each_body(kernel, body)

@@ -1,0 +1,63 @@
+"""Shared by the passes that name index expressions: which are worth a name, and how they get one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from convsmith.ir.index import FloorDiv, Index, Max, Min, Mod, Var
+from convsmith.ir.stmt import Let, Stmt
+from convsmith.ir.walk import AnyNode, Rewriter, children
+
+COSTLY = (FloorDiv, Mod, Min, Max)
+
+
+def costly(n: AnyNode) -> Counter[Index]:
+    """The outermost divisions, modulos, minima and maxima below a node, with how often they occur."""
+    out: Counter[Index] = Counter()
+    stack = [n]
+    while stack:
+        x = stack.pop()
+        if isinstance(x, COSTLY):
+            out[x] += 1
+        else:
+            stack.extend(children(x))
+    return out
+
+
+class Name(Rewriter):
+    """Replace whole expressions by variables."""
+
+    def __init__(self, names: dict[Index, Var]) -> None:
+        super().__init__()
+        self.names = names
+
+    def expr(self, e):  # type: ignore[no-untyped-def]
+        named = self.names.get(e)
+        return super().expr(e) if named is None else named
+
+
+class Fresh:
+    """Names of a prefix that a statement does not use yet."""
+
+    def __init__(self, prefix: str, used: Iterable[Var]) -> None:
+        self.prefix, self.count = prefix, 0
+        self.used = {v.name for v in used}
+
+    def __call__(self) -> Var:
+        while True:
+            name = f"{self.prefix}{self.count}"
+            self.count += 1
+            if name not in self.used:
+                return Var(name)
+
+
+def name_all(s: Stmt, exprs: Iterable[Index], fresh: Fresh) -> Stmt:
+    """``let``s around the statement for the expressions, which it then uses by name."""
+    names = {e: fresh() for e in exprs}
+    if not names:
+        return s
+    s = Name(names).stmt(s)
+    for e, v in reversed(names.items()):
+        s = Let(v, e, s)
+    return s

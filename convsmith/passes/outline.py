@@ -1,0 +1,112 @@
+"""Move each register tile into a function of its own; equal tiles share one.
+
+The function gets a pointer into each buffer it touches, with everything that is constant for the tile folded
+into it, and the loop bounds that depend on the tile's place.  That keeps the functions small and alike (LLVM's
+time grows faster than a function's size) and names the micro-kernels in the assembly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from convsmith.ir.buffer import Buffer
+from convsmith.ir.index import Index, Max, Min, Var, make_sum
+from convsmith.ir.stmt import Alloc, Call, For, Function, Kernel, Let, Stmt, Store
+from convsmith.ir.value import Load, Value
+from convsmith.ir.walk import Rewriter, statements_of, variables_of, walk
+
+
+class _Abstract(Rewriter):
+    """Replace what is free in a statement by parameters."""
+
+    def __init__(self, free: set[Var]) -> None:
+        super().__init__()
+        self.free = free
+        self.pointers: dict[tuple[Buffer, tuple[Any, ...]], tuple[Var, Index]] = {}
+        self.indices: dict[Index, Var] = {}
+
+    def split(self, e: Index) -> tuple[Index, Index]:
+        """(free part, local part); the constant goes with the local part."""
+        out: dict[Index, int] = {}
+        local: dict[Index, int] = {}
+        for a, c in e.terms:
+            (out if variables_of(a) <= self.free else local)[a] = c
+        return make_sum(0, out), make_sum(e.const, local)
+
+    def position(self, buffer: Buffer, e: Index) -> Index:
+        free, local = self.split(e)
+        key = (buffer, free.terms)
+        if key not in self.pointers:
+            self.pointers[key] = (Var(f"ptr{len(self.pointers)}"), free + local.const)
+        var, start = self.pointers[key]
+        return var + local - start.const
+
+    def access(self, buffer: Buffer, index: tuple[Index, ...]) -> tuple[Index, ...]:
+        return index if buffer.scope == "register" else (self.position(buffer, index[0]),)
+
+    def Load(self, v: Load) -> Value:
+        return Load(v.buffer, self.access(v.buffer, v.index), v.lanes)
+
+    def Store(self, s: Store) -> Stmt:
+        return Store(s.buffer, self.access(s.buffer, s.index), self.expr(s.value), s.lanes)
+
+    def parameter(self, e: Index) -> Index:
+        return self.indices.setdefault(e, Var(f"arg{len(self.indices)}"))
+
+    def _abstract(self, e: Index) -> Index:
+        free, local = self.split(e)
+        if not free.terms:
+            return self.rebuild(e)  # type: ignore[no-any-return]
+        if local.terms:
+            local = self.expr(local)
+        return self.parameter(free) + local
+
+    Affine = Var = FloorDiv = Mod = _abstract
+
+    def _extremum(self, e: Min | Max) -> Index:
+        return self.parameter(e) if variables_of(e) <= self.free else self.rebuild(e)
+
+    Min = Max = _extremum
+
+
+def _bound(s: Stmt) -> set[Var]:
+    out: set[Var] = set()
+    for x in statements_of(s):
+        if isinstance(x, For):
+            out.add(x.var)
+            out.update(c.var for c in x.carried)
+        elif isinstance(x, Let):
+            out.add(x.var)
+    return out
+
+
+class _Outline(Rewriter):
+    def __init__(self) -> None:
+        super().__init__()
+        self.functions: dict[str, Function] = {}
+
+    def Alloc(self, a: Alloc) -> Stmt:
+        if a.buffer.scope != "register":
+            return self._Alloc(a)
+        free = {x for x in walk(a) if type(x) is Var} - _bound(a)
+        abstract = _Abstract(free)
+        body = abstract.stmt(a)
+        pointers = tuple((var, key[0]) for key, (var, _) in abstract.pointers.items())
+        signature = " ".join(f"{v}:{b.name}" for v, b in pointers) + f" {len(abstract.indices)}\n"
+        text = signature + str(body)
+        if text not in self.functions:
+            name = f"tile{len(self.functions)}"
+            self.functions[text] = Function(name, pointers, tuple(abstract.indices.values()), body)
+        f = self.functions[text]
+        starts = tuple((key[0], start) for key, (_, start) in abstract.pointers.items())
+        return Call(f.name, starts, tuple(abstract.indices))
+
+
+def outline(kernel: Kernel) -> Kernel:
+    """Make a function of every statement that allocates registers; needs a flat kernel."""
+    o = _Outline()
+    body = o.stmt(kernel.body)
+    return replace(kernel, body=body, functions=(*kernel.functions, *o.functions.values()))
+
+

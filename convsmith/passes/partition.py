@@ -1,0 +1,112 @@
+"""Split a loop where conditions or bounds below it change: index-set splitting by evaluation.
+
+Every condition, minimum and maximum below the loop that depends on its variable (and otherwise only on loops
+inside it) is evaluated for all iterations.  Neighbouring iterations that agree everywhere form one piece, and the
+piece is simplified under its range.  Nothing is solved symbolically.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from convsmith.arith.evaluate import evaluate, holds
+from convsmith.arith.ranges import Range, Unbounded
+from convsmith.ir.index import Cond, Eq0, Ge0, Index, Max, Min, Var, as_index
+from convsmith.ir.stmt import For, Kernel, Stmt, block
+from convsmith.ir.walk import loops_of, variables_of, walk
+from convsmith.passes.scope import ScopedRewriter, loop_range, require_loops, with_body
+from convsmith.passes.simplify import simplify_stmt
+
+MAX_POINTS = 1 << 20
+
+
+def _tests(body: Stmt) -> list[Cond | Index]:
+    """Conditions, minima, maxima, and bounds of loops."""
+    seen: dict[Cond | Index, None] = {}
+    for n in walk(body):
+        if isinstance(n, (Ge0, Eq0, Min, Max)):
+            seen[n] = None
+        elif isinstance(n, For):
+            seen.update({b: None for b in (n.lo, n.hi) if not isinstance(b, (Min, Max))})
+    return list(seen)
+
+
+def _outcomes(test: Cond | Index, values: dict[Var, np.ndarray]) -> list[np.ndarray]:
+    """How the test comes out, as arrays over the box of its variables."""
+    if isinstance(test, (Min, Max)):
+        args = [np.asarray(evaluate(a, values)) for a in test.args]
+        return [np.asarray(a <= b) for a, b in pairwise(args)]
+    if isinstance(test, Index):
+        return [np.asarray(evaluate(test, values))]
+    return [np.asarray(holds(test, values))]
+
+
+def signatures(var: Var, r: Range, body: Stmt, inner: dict[Var, Range]) -> list[bytes] | None:
+    """One signature an iteration; None where the box of the variables is too large to evaluate."""
+    count = r[1] - r[0] + 1
+    out = [b""] * count
+    for test in _tests(body):
+        names = variables_of(test)
+        if var not in names or not names <= inner.keys() | {var}:
+            continue
+        others = sorted(names - {var}, key=str)
+        shape = [count] + [inner[v][1] - inner[v][0] + 1 for v in others]
+        if np.prod(shape, dtype=float) > MAX_POINTS:
+            return None
+        values: dict[Var, np.ndarray] = {}
+        for axis, (v, (lo, _)) in enumerate([(var, r), *((v, inner[v]) for v in others)]):
+            grid = np.arange(shape[axis], dtype=np.int64) + lo
+            values[v] = grid.reshape([-1 if a == axis else 1 for a in range(len(shape))])
+        for result in _outcomes(test, values):
+            full = np.ascontiguousarray(np.broadcast_to(result, shape)).reshape(count, -1)
+            out = [a + b.tobytes() for a, b in zip(out, full)]
+    return out
+
+
+class _Partition(ScopedRewriter):
+    def __init__(self, names: tuple[str, ...], budget: int) -> None:
+        super().__init__()
+        self.names, self.budget = names, budget
+
+    def For(self, loop: For) -> Stmt:
+        if loop.var.name not in self.names or not (loop.lo.is_const and loop.hi.is_const):
+            return self._For(loop)
+        lo, hi = loop.lo.const, loop.hi.const
+        if hi <= lo:
+            return self._For(loop)
+        inner = dict(self.ranges)
+        inner[loop.var] = (lo, hi - 1)
+        boxes: dict[Var, Range] = {}
+        for x in loops_of(loop.body):
+            try:
+                r = loop_range(x, inner)
+            except Unbounded:
+                continue
+            known = inner.get(x.var)
+            inner[x.var] = boxes[x.var] = (min(r[0], known[0]), max(r[1], known[1])) if known else r
+        if any(b[1] < b[0] for b in boxes.values()):
+            return self._For(loop)
+        signs = signatures(loop.var, (lo, hi - 1), loop.body, boxes)
+        if signs is None:
+            return self._For(loop)
+        cuts = [lo] + [lo + i for i in range(1, len(signs)) if signs[i] != signs[i - 1]] + [hi]
+        if len(cuts) - 1 > self.budget:
+            return self._For(loop)
+        pieces = []
+        for a, b in pairwise(cuts):
+            ranges = {**self.ranges, loop.var: (a, b - 1)}
+            body = simplify_stmt(loop.body, ranges)
+            with self.binding(loop.var, (a, b - 1)):
+                body = self.stmt(body)
+            pieces.append(For(loop.var, as_index(a), as_index(b), body, loop.kind, loop.carried))
+        return block(*pieces)
+
+
+def partition(kernel: Kernel, loops: tuple[str, ...], budget: int = 8) -> Kernel:
+    """Split each named loop with constant bounds into at most ``budget`` pieces; give up on it above that."""
+    require_loops(kernel, loops, "partition")
+    return with_body(kernel, _Partition(tuple(loops), budget).stmt(kernel.body))
+
+

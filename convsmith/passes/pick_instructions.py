@@ -1,0 +1,80 @@
+"""Replace vector statements by machine instructions, by matching them against specifications.
+
+A row's specification is vectorised like any other nest and then unified with the statement: fragments of the
+specification stand for loads of the kernel.  ``x + a * b`` is taken as ``fma(a, b, x)``, which rounds once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from convsmith.ir.buffer import Buffer
+from convsmith.ir.instruction import Instruction
+from convsmith.ir.stmt import For, Invoke, Kernel, Stmt, Store
+from convsmith.ir.value import Binary, Fma, Load, Value, dtype_of
+from convsmith.ir.walk import Rewriter
+from convsmith.passes.scope import with_body
+from convsmith.passes.vectorise import vectorise
+
+Binding = dict[Buffer, Load]
+
+
+def contract(v: Value) -> Value:
+    """``x + a * b`` as ``fma(a, b, x)``."""
+    if isinstance(v, Binary) and v.op == "add":
+        if isinstance(v.b, Binary) and v.b.op == "mul":
+            return Fma(v.b.a, v.b.b, v.a)
+        if isinstance(v.a, Binary) and v.a.op == "mul":
+            return Fma(v.a.a, v.a.b, v.b)
+    return v
+
+
+def pattern(row: Instruction) -> Store:
+    """The row's specification as one vector statement."""
+    kernel = row.kernel
+    loop = kernel.body
+    assert isinstance(loop, For)
+    store = vectorise(kernel, loop.var.name, row.lanes).body
+    assert isinstance(store, Store)
+    return store
+
+
+def _unify(p: Value, v: Value, bound: Binding) -> Iterator[Binding]:
+    if isinstance(p, Load):
+        if not isinstance(v, Load) or dtype_of(v) is not dtype_of(p):
+            return
+        if (v.lanes.count if v.lanes else 0) != (p.lanes.count if p.lanes else 0):
+            return
+        known = bound.get(p.buffer)
+        if known is None or known is v:
+            yield {**bound, p.buffer: v}
+    elif isinstance(p, Fma) and isinstance(v, Fma):
+        for a, b in ((v.a, v.b), (v.b, v.a)):
+            for one in _unify(p.c, v.c, bound):
+                for two in _unify(p.a, a, one):
+                    yield from _unify(p.b, b, two)
+    elif isinstance(p, Binary) and isinstance(v, Binary) and p.op == v.op:
+        for one in _unify(p.a, v.a, bound):
+            yield from _unify(p.b, v.b, one)
+
+
+class _Pick(Rewriter):
+    def __init__(self, rows: Sequence[Instruction]) -> None:
+        super().__init__()
+        self.rows = [(row, pattern(row)) for row in rows]
+
+    def Store(self, s: Store) -> Stmt:
+        if s.lanes is None or s.buffer.scope != "register":
+            return s
+        value = contract(s.value)
+        here = Load(s.buffer, s.index, s.lanes)
+        for row, p in self.rows:
+            for bound in _unify(contract(p.value), value, {p.buffer: here}):
+                args = [bound[b] for b in row.kernel.params if b.name != "c"]
+                return Invoke(row.name, here, tuple(args))
+        return s
+
+
+def pick_instructions(kernel: Kernel, rows: Sequence[Instruction]) -> Kernel:
+    """Use the first row that matches each vector statement on registers; what none matches stays."""
+    return with_body(kernel, _Pick(rows).stmt(kernel.body))

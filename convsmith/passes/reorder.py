@@ -1,0 +1,47 @@
+"""Permute loops that are nested without anything between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.stmt import For, Kernel, Stmt
+from convsmith.ir.walk import Rewriter, variables_of
+from convsmith.passes.scope import perfect_nest, require_loops, with_body, wrap
+
+
+def _check_bounds(loops: Sequence[For]) -> None:
+    inside = {loop.var for loop in loops}
+    for loop in loops:
+        used = (variables_of(loop.lo) | variables_of(loop.hi)) & inside
+        if used:
+            raise ConfigError(
+                f"reorder: the bounds of loop {loop.var} need {', '.join(sorted(map(str, used)))}, "
+                f"which would no longer be around it",
+                code="bounds",
+            )
+        inside.discard(loop.var)
+
+
+class _Reorder(Rewriter):
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__()
+        self.names = names
+
+    def For(self, loop: For) -> Stmt:
+        chain, body = perfect_nest(loop)
+        named = {x.var.name: x for x in chain if x.var.name in self.names}
+        if len(named) == len(self.names):
+            order = iter(self.names)
+            new = [named[next(order)] if x.var.name in named else x for x in chain]
+            if new == chain:
+                return loop
+            _check_bounds(new)
+            return wrap(new, body)
+        return self._For(loop)
+
+
+def reorder(kernel: Kernel, names: Sequence[str]) -> Kernel:
+    """Put the named loops of a perfect nest into the given order; other loops of the nest keep their places."""
+    require_loops(kernel, names, "reorder")
+    return with_body(kernel, _Reorder(tuple(names)).stmt(kernel.body))

@@ -1,0 +1,61 @@
+"""Move conditions on a loop's variable into the loop's bounds, which may then depend on outer variables."""
+
+from __future__ import annotations
+
+from convsmith.ir.index import Cond, Ge0, Index, Var, conj, floordiv, is_true, make_sum, maximum, minimum, parts_of
+from convsmith.ir.stmt import For, If, Kernel, Stmt
+from convsmith.ir.walk import Rewriter, variables_of
+from convsmith.passes.scope import require_loops, with_body
+
+
+def _bounds(cond: Cond, var: Var, inner: set[Var]) -> tuple[Index | None, Index | None] | None:
+    """(least, end) that ``cond`` puts on ``var``, or None where it is no such condition."""
+    if type(cond) is not Ge0:
+        return None
+    coeffs = dict(cond.arg.terms)
+    a = coeffs.pop(var, 0)
+    rest = make_sum(cond.arg.const, coeffs)
+    names = variables_of(rest)
+    if not a or names & inner or var in names:
+        return None
+    if a > 0:
+        return floordiv(-rest + (a - 1), a), None
+    return None, floordiv(rest, -a) + 1
+
+
+class _Restrict(Rewriter):
+    def __init__(self, names: tuple[str, ...]) -> None:
+        super().__init__()
+        self.names = names
+
+    def For(self, loop: For) -> Stmt:
+        if loop.var.name not in self.names:
+            return self._For(loop)
+        chain: list[For] = []
+        s: Stmt = loop.body
+        while isinstance(s, For):
+            chain.append(s)
+            s = s.body
+        if not isinstance(s, If):
+            return self._For(loop)
+        inner = {x.var for x in chain}
+        lo, hi, left = [loop.lo], [loop.hi], []
+        for part in parts_of(s.cond):
+            found = _bounds(part, loop.var, inner)
+            if found is None:
+                left.append(part)
+            elif found[0] is not None:
+                lo.append(found[0])
+            elif found[1] is not None:
+                hi.append(found[1])
+        cond = conj(left)
+        body: Stmt = s.body if is_true(cond) else If(cond, s.body)
+        for x in reversed(chain):
+            body = For(x.var, x.lo, x.hi, body, x.kind, x.carried)
+        return For(loop.var, maximum(*lo), minimum(*hi), self.stmt(body), loop.kind, loop.carried)
+
+
+def restrict(kernel: Kernel, loops: tuple[str, ...]) -> Kernel:
+    """For each named loop around a guarded statement, take over the conditions that bound its variable."""
+    require_loops(kernel, loops, "restrict")
+    return with_body(kernel, _Restrict(tuple(loops)).stmt(kernel.body))

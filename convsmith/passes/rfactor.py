@@ -1,0 +1,86 @@
+"""Give each iteration of a reduction loop an accumulator of its own, summed up at the end."""
+
+from __future__ import annotations
+
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.buffer import make_buffer
+from convsmith.ir.index import Var, as_index
+from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, Store, block
+from convsmith.ir.value import Binary, Load, const
+from convsmith.ir.walk import Rewriter, loops_of, walk
+from convsmith.passes.scope import ScopedRewriter, extent, require_loops, with_body
+
+
+class _Append(Rewriter):
+    """Give every access of the accumulator one more index."""
+
+    def __init__(self, old, new, last) -> None:  # type: ignore[no-untyped-def]
+        super().__init__()
+        self.old, self.new, self.last = old, new, last
+
+    def Load(self, v: Load) -> Load:
+        return Load(self.new, (*v.index, self.last), v.lanes) if v.buffer is self.old else self._Load(v)  # type: ignore[return-value]
+
+    def Store(self, s: Store) -> Stmt:
+        if s.buffer is self.old:
+            return Store(self.new, (*s.index, self.last), self.expr(s.value), s.lanes)
+        return self._Store(s)
+
+
+class _WriteBack(Rewriter):
+    """Before each store that reads the accumulator, sum its lanes."""
+
+    def __init__(self, old, new, lane: Var, lanes: int) -> None:  # type: ignore[no-untyped-def]
+        super().__init__()
+        self.old, self.new, self.lane, self.lanes = old, new, lane, lanes
+
+    def Store(self, s: Store) -> Stmt:
+        reads = [x for x in walk(s.value) if isinstance(x, Load) and x.buffer is self.old]
+        if not reads:
+            return s
+        total = make_buffer("total", self.old.dtype, (), "register")
+        here = Load(total, (), None)
+        add = Binary("add", here, Load(self.new, (*reads[0].index, self.lane), None))
+        loop = For(self.lane, as_index(0), as_index(self.lanes), Store(total, (), add))
+        zero = Store(total, (), const(total.dtype, 0))
+
+        class Replace(Rewriter):
+            def Load(self, v: Load) -> Load:
+                return here if v is reads[0] else self._Load(v)  # type: ignore[return-value]
+
+        value = Replace().expr(s.value)
+        return Alloc(total, block(zero, loop, Store(s.buffer, s.index, value, s.lanes)))
+
+
+class _Rfactor(ScopedRewriter):
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def Alloc(self, a: Alloc) -> Stmt:
+        loops = [x for x in loops_of(a.body) if x.var.name == self.name]
+        if not loops:
+            return self._Alloc(a)
+        if not isinstance(a.body, Block) or len(a.body.stmts) != 3:
+            raise ConfigError(f"rfactor: loop {self.name} must lie in a split nest", code="not-nested")
+        init, reduce, finish = a.body.stmts
+        old = a.buffer
+        ranges = dict(self.ranges)
+        for x in loops_of(reduce):
+            ranges[x.var] = (0, extent(x, ranges) - 1)
+        lanes = ranges[loops[0].var][1] + 1
+        lane = Var(self.name)
+        new = make_buffer(old.name, old.dtype, (*old.shape, lanes), old.scope)
+        more = _Append(old, new, lane)
+
+        class Init(Rewriter):
+            def Store(self, s: Store) -> Stmt:
+                return For(lane, as_index(0), as_index(lanes), more.stmt(s))
+
+        return Alloc(new, block(Init().stmt(init), more.stmt(reduce), _WriteBack(old, new, lane, lanes).stmt(finish)))
+
+
+def rfactor(kernel: Kernel, loop: str) -> Kernel:
+    """Split the accumulator along the reduction loop ``loop``: one partial sum an iteration, added up before use."""
+    require_loops(kernel, (loop,), "rfactor")
+    return with_body(kernel, _Rfactor(loop).stmt(kernel.body))

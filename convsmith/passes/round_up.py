@@ -1,0 +1,49 @@
+"""Let lane loops run to a full vector where nothing but registers is written."""
+
+from __future__ import annotations
+
+from convsmith.arith.ranges import try_interval
+from convsmith.ir.index import as_index
+from convsmith.ir.stmt import For, Kernel, Stmt, Store
+from convsmith.ir.value import Load
+from convsmith.ir.walk import statements_of, variables_of, walk
+from convsmith.passes.scope import ScopedRewriter, extent, loop_range, require_loops, with_body
+
+
+class _RoundUp(ScopedRewriter):
+    def __init__(self, names: tuple[str, ...]) -> None:
+        super().__init__()
+        self.names = names
+
+    def For(self, loop: For) -> Stmt:
+        if loop.var.name in self.names and not loop.hi.is_const:
+            n = extent(loop, self.ranges)
+            if loop.lo is as_index(0) and self._legal(loop, n):
+                return self._For(For(loop.var, loop.lo, as_index(n), loop.body, loop.kind, loop.carried))
+        return self._For(loop)
+
+    def _legal(self, loop: For, n: int) -> bool:
+        """Whether the extra iterations write only registers and read only what exists."""
+        ranges = {**self.ranges, loop.var: (0, n - 1)}
+        for s in statements_of(loop.body):
+            if isinstance(s, For):
+                ranges[s.var] = loop_range(s, ranges)
+            if isinstance(s, Store) and s.buffer.scope != "register":
+                return False
+        for x in walk(loop.body):
+            if isinstance(x, Load) and any(loop.var in variables_of(i) for i in x.index):
+                for i, size in zip(x.index, x.buffer.shape):
+                    r = try_interval(i, ranges)
+                    if r is None or r[0] < 0 or r[1] >= size:
+                        return False
+        return True
+
+
+def round_up(kernel: Kernel, loops: tuple[str, ...]) -> Kernel:
+    """Raise the named loops' last tile to full length where that is harmless.
+
+    The operand that the loop runs along must be packed (its packed form holds zeros there) and the accumulator
+    has the room; the extra lanes are computed and never stored.
+    """
+    require_loops(kernel, loops, "round_up")
+    return with_body(kernel, _RoundUp(tuple(loops)).stmt(kernel.body))

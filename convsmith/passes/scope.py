@@ -1,0 +1,116 @@
+"""What most passes need: loops by name, ranges in scope, kernels with a new body."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from convsmith.arith.ranges import Range, Unbounded, interval
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.index import Var
+from convsmith.ir.stmt import For, Kernel, Let, Stmt
+from convsmith.ir.walk import Rewriter, loops_of
+
+
+def with_body(kernel: Kernel, body: Stmt) -> Kernel:
+    """The kernel with another body, or itself where the body is the same."""
+    return kernel if body is kernel.body else replace(kernel, body=body)
+
+
+def require_loops(kernel: Kernel, names: Iterable[str], what: str) -> None:
+    """Raise ConfigError where a name is no loop of the kernel."""
+    known = {loop.var.name for loop in loops_of(kernel.body)}
+    for n in names:
+        if n not in known:
+            raise ConfigError(
+                f"{what}: kernel {kernel.name} has no loop {n!r}; its loops are {', '.join(sorted(known))}",
+                code="unknown-loop",
+            )
+
+
+def loop_range(loop: For, ranges: dict[Var, Range]) -> Range:
+    """Lowest and highest value of the loop's variable (highest below lowest where it never runs)."""
+    return interval(loop.lo, ranges)[0], interval(loop.hi, ranges)[1] - 1
+
+
+def extent(loop: For, ranges: dict[Var, Range]) -> int:
+    """The largest number of iterations, from intervals and never from the bound's shape."""
+    return max(0, interval(loop.hi - loop.lo, ranges)[1])
+
+
+class ScopedRewriter(Rewriter):
+    """A rewriter that knows the ranges of the variables in scope (``self.ranges``)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ranges: dict[Var, Range] = {}
+
+    @contextmanager
+    def binding(self, var: Var, range_: Range | None) -> Iterator[None]:
+        """Let ``var`` have the range within the ``with`` body."""
+        outer, memo = self.ranges, self._memo
+        self.ranges = dict(outer)
+        if range_ is not None:
+            self.ranges[var] = range_
+        self._memo = {}
+        self.entered()
+        try:
+            yield
+        finally:
+            self.ranges, self._memo = outer, memo
+            self.entered()
+
+    def entered(self) -> None:
+        """Called when the ranges in scope have changed."""
+
+    def inside(self, loop: For) -> Stmt:
+        """The loop's body, rewritten under the loop's range."""
+        try:
+            r: Range | None = loop_range(loop, self.ranges)
+        except Unbounded:
+            r = None
+        with self.binding(loop.var, r):
+            return self.stmt(loop.body)
+
+    def _For(self, s: For) -> Stmt:
+        lo, hi = self.expr(s.lo), self.expr(s.hi)
+        carried = tuple([c._replace(init=self.expr(c.init)) for c in s.carried])
+        body = self.inside(s)
+        if lo is s.lo and hi is s.hi and body is s.body and carried == s.carried:
+            return s
+        return For(s.var, lo, hi, body, s.kind, carried)
+
+    def _Let(self, s: Let) -> Stmt:
+        value = self.expr(s.value)
+        try:
+            r: Range | None = interval(s.value, self.ranges)
+        except Unbounded:
+            r = None
+        with self.binding(s.var, r):
+            body = self.stmt(s.body)
+        return s if value is s.value and body is s.body else Let(s.var, value, body)
+
+
+def perfect_nest(loop: For) -> tuple[list[For], Stmt]:
+    """The loops that contain nothing but each other, outermost first, and the body of the last."""
+    chain = [loop]
+    while isinstance(chain[-1].body, For):
+        chain.append(chain[-1].body)
+    return chain, chain[-1].body
+
+
+def wrap(loops: Iterable[For], body: Stmt) -> Stmt:
+    """The body within copies of the loops, outermost first."""
+    for loop in reversed(list(loops)):
+        body = For(loop.var, loop.lo, loop.hi, body, loop.kind, loop.carried)
+    return body
+
+
+def each_body(kernel: Kernel, rewrite: Callable[[Stmt], Stmt]) -> Kernel:
+    """Apply ``rewrite`` to the kernel's body and to the bodies of its functions."""
+    functions = tuple(replace(f, body=rewrite(f.body)) for f in kernel.functions)
+    body = rewrite(kernel.body)
+    if body is kernel.body and all(f.body is g.body for f, g in zip(functions, kernel.functions)):
+        return kernel
+    return replace(kernel, body=body, functions=functions)

@@ -1,0 +1,60 @@
+"""Simplify every index and condition under the ranges of the loops around it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from convsmith.arith.simplify import Simplifier
+from convsmith.ir.index import Var
+from convsmith.ir.stmt import Block, For, If, Kernel, Stmt, block
+from convsmith.ir.walk import substitute
+from convsmith.passes.scope import ScopedRewriter, each_body
+
+
+class _Simplify(ScopedRewriter):
+    def __init__(self, keep_unit_loops: bool) -> None:
+        super().__init__()
+        self.keep_unit_loops = keep_unit_loops
+        self._simplifier = Simplifier(self.ranges)
+
+    def entered(self) -> None:
+        self._simplifier = Simplifier(self.ranges)
+
+    def expr(self, e: Any) -> Any:
+        return self._simplifier.expr(e)
+
+    def For(self, loop: For) -> Stmt:
+        out = self._For(loop)
+        if not isinstance(out, For):
+            return out
+        if out.hi.is_const and out.lo.is_const:
+            n = out.hi.const - out.lo.const
+            if n <= 0 or (isinstance(out.body, Block) and not out.body.stmts):
+                return Block(())
+            if n == 1 and not self.keep_unit_loops and not out.carried:
+                return self.stmt(substitute(out.body, {out.var: out.lo}))
+        return out
+
+    def Block(self, s: Block) -> Stmt:
+        out = [self.stmt(x) for x in s.stmts]
+        kept = [x for x in out if not (isinstance(x, Block) and not x.stmts)]
+        if len(kept) == len(s.stmts) and all(a is b for a, b in zip(kept, s.stmts)):
+            return s
+        return block(*kept)
+
+    def If(self, s: If) -> Stmt:
+        out = self._If(s)
+        return Block(()) if isinstance(out, If) and isinstance(out.body, Block) and not out.body.stmts else out
+
+
+def simplify_stmt(s: Stmt, ranges: dict[Var, tuple[int, int]], keep_unit_loops: bool = True) -> Stmt:
+    """The statement simplified where its free variables have the given ranges."""
+    r = _Simplify(keep_unit_loops)
+    r.ranges = dict(ranges)
+    r.entered()
+    return r.stmt(s)
+
+
+def simplify(kernel: Kernel, keep_unit_loops: bool = True) -> Kernel:
+    """Simplify a kernel; loops that never run vanish, and with ``keep_unit_loops=False`` those that run once."""
+    return each_body(kernel, lambda s: simplify_stmt(s, {}, keep_unit_loops))

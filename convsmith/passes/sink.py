@@ -1,0 +1,34 @@
+"""Move loops to the innermost place of the nests they stand in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from convsmith.ir.stmt import For, Kernel, Stmt
+from convsmith.ir.walk import Rewriter, variables_of
+from convsmith.passes.scope import perfect_nest, require_loops, with_body, wrap
+
+
+class _Sink(Rewriter):
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__()
+        self.names = names
+
+    def For(self, loop: For) -> Stmt:
+        chain, body = perfect_nest(loop)
+        moving = [x for x in chain if x.var.name in self.names]
+        staying = [x for x in chain if x.var.name not in self.names]
+        moving.sort(key=lambda x: self.names.index(x.var.name))
+        vars_moving = {x.var for x in moving}
+        for x in staying:
+            if (variables_of(x.lo) | variables_of(x.hi)) & vars_moving:
+                return self._For(loop)
+        new_body = self.stmt(body)
+        new = staying + moving
+        return loop if new == chain and new_body is body else wrap(new, new_body)
+
+
+def sink(kernel: Kernel, names: Sequence[str]) -> Kernel:
+    """Move the named loops inwards, past every other loop of their perfect nest, in the order given."""
+    require_loops(kernel, names, "sink")
+    return with_body(kernel, _Sink(list(names)).stmt(kernel.body))

@@ -1,0 +1,76 @@
+"""Strength reduction: loops carry pointers instead of computing addresses.
+
+In each serial loop, the positions that move with the loop's variable become pointers that the loop carries.  What
+varies inside the loop by loops that will be unrolled stays a constant distance from the pointer.  A term that hides
+the variable inside a minimum or maximum does not move evenly and is left where it is.
+"""
+
+from __future__ import annotations
+
+from convsmith.ir.buffer import Buffer
+from convsmith.ir.index import Index, Term, Var, make_sum
+from convsmith.ir.stmt import Carried, For, Kernel, Let, Stmt, Store
+from convsmith.ir.value import Load, Value
+from convsmith.ir.walk import Rewriter, statements_of, substitute, variables_of
+from convsmith.passes.scope import each_body
+
+
+class _Carry(Rewriter):
+    """Replace positions that move with ``loop`` by pointers; collect the pointers."""
+
+    def __init__(self, loop: For) -> None:
+        super().__init__()
+        self.loop = loop
+        self.local = {s.var for s in statements_of(loop.body) if isinstance(s, (For, Let))}
+        for s in statements_of(loop.body):
+            if isinstance(s, For):
+                self.local.update(c.var for c in s.carried)
+        self.pointers: dict[tuple[Buffer, tuple[Term, ...]], Carried] = {}
+
+    def position(self, buffer: Buffer, e: Index) -> Index:
+        var = self.loop.var
+        base: dict[Index, int] = {}
+        rest: dict[Index, int] = {}
+        for a, c in e.terms:
+            names = {a} if type(a) is Var else variables_of(a)
+            hidden = a is not var and var in names
+            (rest if hidden or names & self.local else base)[a] = c
+        step = base.get(var, 0)
+        if not step:
+            return e
+        key_expr = make_sum(0, base)
+        key = (buffer, key_expr.terms)
+        if key not in self.pointers:
+            number = sum(1 for b, _ in self.pointers if b is buffer)
+            name = f"{buffer.name}.{var.name}" + (f".{number}" if number else "")
+            self.pointers[key] = Carried(Var(name), buffer, substitute(key_expr, {var: self.loop.lo}), step)
+        return self.pointers[key].var + make_sum(e.const, rest)
+
+    def access(self, buffer: Buffer, index: tuple[Index, ...]) -> tuple[Index, ...]:
+        return index if buffer.scope == "register" else (self.position(buffer, index[0]),)
+
+    def Load(self, v: Load) -> Value:
+        return Load(v.buffer, self.access(v.buffer, v.index), v.lanes)
+
+    def Store(self, s: Store) -> Stmt:
+        return Store(s.buffer, self.access(s.buffer, s.index), self.expr(s.value), s.lanes)
+
+    def For(self, s: For) -> Stmt:
+        carried = tuple(c._replace(init=self.position(c.buffer, c.init)) for c in s.carried)
+        return For(s.var, s.lo, s.hi, self.stmt(s.body), s.kind, carried)
+
+
+class _Strength(Rewriter):
+    def For(self, loop: For) -> Stmt:
+        body = self.stmt(loop.body)
+        if loop.kind != "serial":
+            return loop if body is loop.body else For(loop.var, loop.lo, loop.hi, body, loop.kind, loop.carried)
+        loop = For(loop.var, loop.lo, loop.hi, body, loop.kind, loop.carried)
+        carry = _Carry(loop)
+        body = carry.stmt(body)
+        return For(loop.var, loop.lo, loop.hi, body, loop.kind, (*loop.carried, *carry.pointers.values()))
+
+
+def strength_reduce(kernel: Kernel) -> Kernel:
+    """Let every serial loop carry the pointers that move with it; needs a flat kernel."""
+    return each_body(kernel, lambda s: _Strength().stmt(s))

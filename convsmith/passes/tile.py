@@ -1,0 +1,37 @@
+"""Split a loop into an outer loop over tiles and an inner loop within the tile."""
+
+from __future__ import annotations
+
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.index import Var, as_index, minimum
+from convsmith.ir.stmt import For, Kernel, Stmt
+from convsmith.ir.walk import substitute
+from convsmith.passes.scope import ScopedRewriter, extent, require_loops, with_body
+
+
+class _Tile(ScopedRewriter):
+    def __init__(self, loop: str, size: int, outer: str, inner: str) -> None:
+        super().__init__()
+        self.loop, self.size = loop, size
+        self.outer, self.inner = Var(outer), Var(inner)
+
+    def For(self, loop: For) -> Stmt:
+        if loop.var.name != self.loop:
+            return self._For(loop)
+        if loop.lo is not as_index(0):
+            raise ConfigError(f"tile: loop {self.loop} starts at {loop.lo}; only loops from 0 are tiled", code="bounds")
+        n, size = extent(loop, self.ranges), self.size
+        start = self.outer * size
+        whole = loop.hi.is_const and n % size == 0
+        inner_hi = as_index(size) if whole else minimum(size, loop.hi - start)
+        body = substitute(loop.body, {loop.var: start + self.inner})
+        inner = For(self.inner, loop.lo, inner_hi, body, loop.kind)
+        return For(self.outer, loop.lo, as_index(-(-n // size)), inner, loop.kind)
+
+
+def tile(kernel: Kernel, loop: str, size: int, outer: str, inner: str) -> Kernel:
+    """Split ``loop`` by ``size``: ``loop = outer * size + inner``; the last tile may be shorter."""
+    require_loops(kernel, (loop,), "tile")
+    if size < 1:
+        raise ConfigError(f"tile: loop {loop} by {size}; a tile has at least one iteration", code="tile-size")
+    return with_body(kernel, _Tile(loop, size, outer, inner).stmt(kernel.body))

@@ -1,0 +1,135 @@
+"""Turn a loop over lanes into statements on vectors.
+
+Each access gets its lanes' offsets by evaluating its index lane by lane: one element for all, neighbours, or any
+other map.  A sum over the lanes (``x = x + e(l)``) becomes ``x = x + sum(e)``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from convsmith.arith.simplify import Simplifier
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.buffer import Buffer
+from convsmith.ir.index import Index, Var, as_index
+from convsmith.ir.stmt import Alloc, Block, For, If, Kernel, Stmt, Store, block
+from convsmith.ir.value import Binary, Lanes, Load, Select, Sum, Value
+from convsmith.ir.walk import Rewriter, substitute, variables_of
+from convsmith.passes.scope import ScopedRewriter, require_loops, with_body
+
+
+class NotVector(Exception):
+    """Why a loop cannot become vectors."""
+
+
+def _offset(buffer: Buffer, index: tuple[Index, ...]) -> Index:
+    """Row-major offset, for registers of several dims."""
+    total = as_index(0)
+    for i, n in zip(index, buffer.shape):
+        total = total * n + i
+    return total
+
+
+class LaneMap(Rewriter):
+    """Rewrite values so that the lane variable becomes lanes of the accesses."""
+
+    def __init__(self, var: Var, start: Index, active: int, count: int, ranges: Any) -> None:
+        super().__init__()
+        self.var, self.start, self.active, self.count = var, start, active, count
+        self.simplifier = Simplifier(ranges)
+
+    def access(self, buffer: Buffer, index: tuple[Index, ...]) -> tuple[tuple[Index, ...], Lanes | None]:
+        """The index of the first lane and the lanes; None where the access is the same for all."""
+        if not any(self.var in variables_of(i) for i in index):
+            return index, None
+        first = tuple(substitute(i, {self.var: self.start}) for i in index)
+        origin = _offset(buffer, first)
+        whole = _offset(buffer, index)
+        step = dict(whole.terms).get(self.var)
+        plain = all(self.var not in variables_of(a) for a, _ in whole.terms if a is not self.var)
+        if step is not None and plain:
+            offsets = tuple(step * n for n in range(self.count))
+        else:
+            found = []
+            for n in range(self.active):
+                d = self.simplifier.expr(substitute(whole, {self.var: self.start + n}) - origin)
+                if not d.is_const:
+                    raise NotVector(f"{buffer.name}: the distance of lane {n} is {d}, no constant")
+                found.append(d.const)
+            offsets = tuple(found) + (found[-1],) * (self.count - self.active)
+        if buffer.scope == "register" and offsets != tuple(range(self.count)):
+            raise NotVector(f"register array {buffer.name} is not contiguous along the lanes")
+        active = self.count if buffer.scope == "register" else self.active
+        return first, Lanes(offsets, active)
+
+    def Load(self, v: Load) -> Value:
+        index, lanes = self.access(v.buffer, v.index)
+        if lanes is None:
+            if v.buffer.scope == "register" or v.lanes:
+                return v
+            return Load(v.buffer, v.index, Lanes((0,) * self.count, self.active))
+        if v.lanes is not None:
+            raise NotVector(f"{v.buffer.name} already has lanes")
+        return Load(v.buffer, index, lanes)
+
+    def Select(self, v: Select) -> Value:
+        if self.var in variables_of(v.cond):
+            raise NotVector(f"the condition {v.cond} differs between lanes")
+        return self._Select(v)
+
+
+class _Vectorise(ScopedRewriter):
+    def __init__(self, name: str, lanes: int, strict: bool) -> None:
+        super().__init__()
+        self.name, self.lanes, self.strict = name, lanes, strict
+
+    def For(self, loop: For) -> Stmt:
+        if loop.var.name != self.name or not (loop.lo.is_const and loop.hi.is_const):
+            return self._For(loop)
+        n = loop.hi.const - loop.lo.const
+        if not 0 < n <= self.lanes:
+            raise ConfigError(f"vectorise: loop {self.name} runs {n} times, a vector has {self.lanes} lanes", code="lanes")
+        try:
+            return self.vector(loop.body, LaneMap(loop.var, loop.lo, n, self.lanes, self.ranges))
+        except NotVector as e:
+            if self.strict:
+                raise ConfigError(f"vectorise: loop {self.name}: {e}", code="lanes") from None
+            return self._For(loop)
+
+    def vector(self, s: Stmt, lanes: LaneMap) -> Stmt:
+        if isinstance(s, Block):
+            return block(*(self.vector(x, lanes) for x in s.stmts))
+        if isinstance(s, Alloc):
+            return Alloc(s.buffer, self.vector(s.body, lanes))
+        if isinstance(s, If):
+            if lanes.var in variables_of(s.cond):
+                raise NotVector(f"the condition {s.cond} differs between lanes")
+            return If(s.cond, self.vector(s.body, lanes))
+        if isinstance(s, For):
+            if lanes.var in variables_of(s.lo) | variables_of(s.hi):
+                raise NotVector(f"the bounds of loop {s.var} differ between lanes")
+            return For(s.var, s.lo, s.hi, self.vector(s.body, lanes), s.kind, s.carried)
+        if not isinstance(s, Store):
+            raise NotVector(f"{type(s).__name__} cannot be done on vectors")
+        index, where = lanes.access(s.buffer, s.index)
+        value = lanes.expr(s.value)
+        if where is not None:
+            if s.buffer.scope != "register" and len(set(where.offsets[: where.active])) < where.active:
+                raise NotVector(f"lanes of {s.buffer.name} write the same element")
+            return Store(s.buffer, index, value, where)
+        v = s.value
+        if not (isinstance(v, Binary) and v.op == "add" and isinstance(v.a, Load)):
+            raise NotVector(f"every lane writes the same element of {s.buffer.name}")
+        assert isinstance(value, Binary)
+        if v.a.buffer is not s.buffer or v.a.index != s.index:
+            raise NotVector(f"every lane writes the same element of {s.buffer.name}")
+        return Store(s.buffer, s.index, Binary("add", v.a, Sum(value.b)))
+
+
+def vectorise(kernel: Kernel, loop: str, lanes: int, strict: bool = True) -> Kernel:
+    """Replace the loops named ``loop`` (at most ``lanes`` iterations each) by vector statements.
+
+    Where ``strict`` is false, a loop that cannot be vectorised stays as it is; else it is a ConfigError.
+    """
+    require_loops(kernel, (loop,), "vectorise")
+    return with_body(kernel, _Vectorise(loop, lanes, strict).stmt(kernel.body))

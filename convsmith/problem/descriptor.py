@@ -1,0 +1,204 @@
+"""The grammar of benchdnn's convolution descriptors and of option lines, as text and numbers only.
+
+    g32mb1ic128ih56oc128oh56kh3sh1ph1dh0n"name"
+
+Tokens are a dim and a number, in any order; `_` between them is ignored; `n` starts the name, which ends the
+descriptor. Rules:
+
+- `mb` is 2 when absent. `g1` gives the weights a group dim of extent 1; without `g` they have none.
+- A spatial axis (d, h, w) exists when something other than its defaults is given for it. 1D uses w, 2D h and w, 3D
+  all; where only h is given, w is its copy; where only d is given, h and w are.
+- Stride defaults to 1, dilation to 0 (dense).
+- An output size of its own implies the back pad; the front pad then defaults to half of the total, rounded to zero.
+  Without an output size, pads are symmetric (default 0) and the size is floor((i + 2p - keff) / s) + 1.
+
+Whether the numbers make a legal convolution is for `convsmith.problem.conv` to say.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from convsmith.diag.errors import UsageError
+
+__all__ = ["AXES", "Descriptor", "OptionLine", "output_size", "parse_descriptor", "print_descriptor", "split_line"]
+
+AXES = {1: "w", 2: "hw", 3: "dhw"}
+_DIMS = ("g", "mb", "ic", "oc", *(kind + axis for kind in "iokspd" for axis in "dhw"))
+_TOKEN = re.compile(f"({'|'.join(sorted(_DIMS, key=len, reverse=True))})(-?[0-9]*)")
+
+
+class Descriptor(NamedTuple):
+    """The numbers of a descriptor with all defaults filled in; spatial tuples have one entry per axis."""
+
+    g: int
+    has_groups: bool
+    mb: int
+    ic: int
+    oc: int
+    i: tuple[int, ...]
+    o: tuple[int, ...]
+    k: tuple[int, ...]
+    s: tuple[int, ...]
+    d: tuple[int, ...]
+    p: tuple[int, ...]
+    name: str | None
+
+
+class OptionLine(NamedTuple):
+    """A line cut into its options (name without dashes -> text) and its descriptor."""
+
+    options: dict[str, str]
+    descriptor: str
+
+
+def output_size(i: int, k: int, s: int, d: int, front: int, back: int) -> int:
+    """floor((i + front + back - keff) / s) + 1, keff = (k - 1) * (d + 1) + 1; below 1 when the kernel does not fit."""
+    return (i + front + back - (k - 1) * (d + 1) - 1) // s + 1
+
+
+def parse_descriptor(text: str) -> Descriptor:
+    """The numbers of a descriptor. UsageError: malformed, a dim missing, or no output size can be derived."""
+    values, name = _tokens(text)
+    for dim in ("ic", "oc"):
+        if dim not in values:
+            raise _fail(text, f"{dim} is missing")
+    axes = {axis: _axis(text, values, axis) for axis in "dhw"}
+    given = "".join(axis for axis in "dhw" if axes[axis] is not None)
+    source = {"w": "w", "hw": "hw", "h": "hh", "dhw": "dhw", "d": "ddd"}.get(given)
+    if source is None:
+        raise _fail(
+            text, f"its spatial axes are {given or 'none'}; legal are w, hw, h (w is its copy), dhw, d (h and w are)"
+        )
+    columns = list(zip(*(sizes for axis in source if (sizes := axes[axis]) is not None), strict=True))
+    i, o, k, s, d, p = columns
+    return Descriptor(
+        values.get("g", 1), "g" in values, values.get("mb", 2), values["ic"], values["oc"], i, o, k, s, d, p, name
+    )
+
+
+def print_descriptor(descriptor: Descriptor) -> str:
+    """The canonical text; `parse_descriptor` reads it back to the same numbers.
+
+    Strides and dilations are left out when all are the default; axes after the first when all are its copy.
+    """
+    c = descriptor
+    axes = AXES[len(c.i)]
+    square = len(axes) > 1 and all(len(set(sizes)) == 1 for sizes in (c.i, c.o, c.k, c.s, c.d, c.p))
+
+    def spatial(kind: str, sizes: tuple[int, ...]) -> str:
+        return "".join(
+            f"{kind}{axis}{size}" for axis, size in list(zip(axes, sizes, strict=True))[: 1 if square else None]
+        )
+
+    text = f"g{c.g}" if c.has_groups else ""
+    text += f"mb{c.mb}ic{c.ic}{spatial('i', c.i)}oc{c.oc}{spatial('o', c.o)}{spatial('k', c.k)}"
+    if any(stride != 1 for stride in c.s):
+        text += spatial("s", c.s)
+    text += spatial("p", c.p)
+    if any(c.d):
+        text += spatial("d", c.d)
+    return text + (f'n"{c.name}"' if c.name is not None else "")
+
+
+def split_line(line: str) -> OptionLine:
+    """Cut `[--conv] [--name=value ...] descriptor`. Blanks inside the quotes of a name belong to the name."""
+    rest = line.strip()
+    options: dict[str, str] = {}
+    while rest.startswith("-"):
+        word, _, rest = rest.partition(" ")
+        rest = rest.lstrip()
+        name, equals, value = word.lstrip("-").partition("=")
+        if not word.startswith("--") or not (equals or name in ("conv", "deconv")):
+            raise UsageError(
+                f"cannot read {word!r} in {line.strip()!r}: options are written --name=value", code="bad-option"
+            )
+        if name in options:
+            raise UsageError(f"--{name} is given twice in {line.strip()!r}", code="bad-option")
+        options[name] = value
+    if not rest:
+        raise UsageError(
+            f"no descriptor in {line.strip()!r}: expected one such as mb1ic64ih56oc64oh56kh3ph1", code="bad-descriptor"
+        )
+    before_name = re.split(r'n"', rest, maxsplit=1)[0]
+    if blank := re.search(r"\s+(\S.*)?", before_name):
+        raise _fail(
+            rest, f"nothing may follow the descriptor, found {blank.group().strip()!r}; options stand before it"
+        )
+    return OptionLine(options, rest)
+
+
+def _tokens(text: str) -> tuple[dict[str, int], str | None]:
+    """The numbers as written, and the name."""
+    values: dict[str, int] = {}
+    for position, dim, digits in _scan(text):
+        if dim == "n":
+            return values, digits.strip('"') or None
+        if digits in ("", "-"):
+            raise _fail(text, f"{dim} at position {position} has no number")
+        if dim in values:
+            raise _fail(text, f"{dim} is given twice")
+        if len(digits) > 19:
+            raise _fail(text, f"{dim}={digits} is too large; legal are sizes below 2**63")
+        values[dim] = int(digits)
+    return values, None
+
+
+def _scan(text: str) -> Iterator[tuple[int, str, str]]:
+    position = 0
+    while position < len(text):
+        if text[position] == "_":
+            position += 1
+        elif text[position] == "n":
+            yield position, "n", text[position + 1 :]
+            return
+        elif match := _TOKEN.match(text, position):
+            yield position, match[1], match[2]
+            position = match.end()
+        else:
+            raise _fail(
+                text, f"cannot read {text[position:]!r} at position {position}; expected one of {' '.join(_DIMS)} n"
+            )
+
+
+def _axis(text: str, values: dict[str, int], axis: str) -> tuple[int, int, int, int, int, int] | None:
+    """(i, o, k, s, d, p) of one axis with defaults filled in; None when the axis does not exist."""
+    i, o, k = (values.get(kind + axis) for kind in "iok")
+    s, d, p = values.get("s" + axis, 1), values.get("d" + axis, 0), values.get("p" + axis)
+    if not (i or o or k or d or s != 1 or p):
+        return None
+    for dim, size in (("i" + axis, i), ("k" + axis, k)):
+        if size is None:
+            raise _fail(text, f"{dim} is missing")
+    assert i is not None and k is not None
+    if k < 1 or s < 1 or i < 0 or d < 0 or (p or 0) < 0:
+        # Not legal, and no output size follows from it: let the check of the whole problem say so.
+        return (i, o or 0, k, s, d, p or 0)
+    if o is None:
+        p = p or 0
+        o = output_size(i, k, s, d, p, p)
+        if o < 0 or (o == 0 and i > 0):
+            keff = (k - 1) * (d + 1) + 1
+            raise _fail(
+                text,
+                f"k{axis}={k} (effective {keff}) does not fit i{axis}={i} with p{axis}={p} at both ends, so no o{axis} "
+                f"follows; legal are i{axis} >= {max(keff - 2 * p, 0)}, or an o{axis} of its own",
+            )
+    elif p is None:
+        total = (o - 1) * s - i + (k - 1) * (d + 1) + 1
+        p = total // 2 if total >= 0 else -(-total // 2)
+        if p < 0:
+            smallest = max(output_size(i, k, s, d, 0, 0), 0)
+            raise UsageError(
+                f"o{axis}={o} leaves {-total} elements of i{axis}={i} unread, and without p{axis} the front pad would "
+                f"be {p} in {text!r}: legal is to give p{axis}; with p{axis}=0 the smallest legal o{axis} is "
+                f"{smallest}, and there is no largest",
+                code="bad-output-size",
+            )
+    return (i, o, k, s, d, p)
+
+
+def _fail(text: str, why: str) -> UsageError:
+    return UsageError(f"descriptor {text!r}: {why}", code="bad-descriptor")

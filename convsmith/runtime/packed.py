@@ -1,0 +1,107 @@
+"""`Packed`: weights, and the bias where there is one, in the order in which kernels of one packing read them."""
+
+from __future__ import annotations
+
+import os
+import sys
+import zipfile
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from convsmith.diag.errors import UsageError
+from convsmith.ir.types import DTYPES
+from convsmith.runtime.arrays import Array, address_of, aligned_empty, numpy_dtype
+
+__all__ = ["Packed", "signature_of"]
+
+_FILE_FORMAT = 1
+_TYPES = {row.numpy: row.name for row in DTYPES.values()}
+
+
+_Part = tuple[np.dtype[np.generic], int]
+
+
+def signature_of(key: str, weights: _Part, bias: _Part | None) -> str:
+    """What a kernel compares before it reads packed weights: the packing, and data type and size of each part."""
+    parts = f"packing {key}, {weights[1]} {weights[0].name}, "
+    return sys.intern(parts + (f"bias of {bias[1]} {bias[0].name}" if bias else "no bias"))
+
+
+class Packed:
+    """Weights (and bias) ready for every kernel of equal packing. Made by `HostKernel.pack`; cannot be changed.
+
+    `key` names the packing; `buffer` is one-dimensional, in packed order.
+    """
+
+    __slots__ = ("_bias", "_buffer", "_finite", "addresses", "key", "signature")
+
+    def __init__(self, key: str, buffer: Array, bias: Array | None, finite: bool | None) -> None:
+        self.key = key
+        self._buffer, self._bias, self._finite = buffer, bias, finite
+        buffer.flags.writeable = False
+        if bias is not None:
+            bias.flags.writeable = False
+        self.addresses = (address_of(buffer), 0 if bias is None else address_of(bias))
+        self.signature = signature_of(
+            key, (buffer.dtype, buffer.size), None if bias is None else (bias.dtype, bias.size)
+        )
+
+    @property
+    def buffer(self) -> Array:
+        """The packed weights, one-dimensional and read-only."""
+        return self._buffer
+
+    @property
+    def bias(self) -> Array | None:
+        """The bias, or None."""
+        return self._bias
+
+    @property
+    def finite(self) -> bool | None:
+        """Whether the weights hold neither infinities nor NaN; None where nobody looked."""
+        return self._finite
+
+    def look_for_finite(self) -> bool:
+        """`finite`, looking at the packed buffer if nobody has."""
+        if self._finite is None:
+            self._finite = bool(np.isfinite(self._buffer).all())
+        return self._finite
+
+    def __repr__(self) -> str:
+        return f"Packed({self.signature})"
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a numpy `.npz` file at exactly `path`; `load` reads it back."""
+        # Raw bytes beside the type's name, because numpy's file format knows only numpy's own types.
+        parts = {"buffer": self._buffer} if self._bias is None else {"buffer": self._buffer, "bias": self._bias}
+        arrays: dict[str, Any] = {name: array.view(np.uint8) for name, array in parts.items()}
+        arrays |= {f"{name}_dtype": array.dtype.name for name, array in parts.items()}
+        finite = -1 if self._finite is None else int(self._finite)
+        with open(path, "wb") as file:
+            np.savez(file, allow_pickle=False, format=_FILE_FORMAT, key=self.key, finite=finite, **arrays)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Packed:
+        """Read what `save` wrote. UsageError (code `bad-packed`) when the file is something else."""
+        try:
+            with open(path, "rb") as file, np.load(file, allow_pickle=False) as parts:
+                if parts["format"] != _FILE_FORMAT:
+                    raise ValueError(f"format {parts['format']}, not {_FILE_FORMAT}")
+                bias = _typed(parts, "bias") if "bias" in parts else None
+                finite = int(parts["finite"])
+                return Packed(str(parts["key"]), _typed(parts, "buffer"), bias, None if finite < 0 else bool(finite))
+        except (ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+            raise UsageError(f"{os.fspath(path)} is not a file of packed weights: {error}", code="bad-packed") from None
+
+
+def _typed(parts: Mapping[str, Array], name: str) -> Array:
+    """A part of the file, as elements of its data type in aligned memory."""
+    dtype = str(parts[f"{name}_dtype"])
+    if dtype not in _TYPES:
+        raise ValueError(f"data type {dtype!r} is not one of {', '.join(_TYPES)}")
+    raw = parts[name]
+    copy = aligned_empty(raw.size)
+    copy[:] = raw
+    return copy.view(numpy_dtype(_TYPES[dtype]))

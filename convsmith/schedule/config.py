@@ -1,0 +1,129 @@
+"""Config: every decision of a schedule, as data that prints on one line and parses back.
+
+Loops go by their names in the naive nest (``g mb oc oh ow ic kh kw`` ...); a fused loop by its parts joined with
+``_`` (``oh_ow``).  A tile of a loop ``x`` makes ``x.o`` (tiles) and ``x.i`` (within); the loop along the lanes makes
+``x.o``, ``x.v`` (vectors) and ``x.l`` (lanes).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from convsmith.diag.errors import ConfigError
+
+REALISATIONS = ("mask", "peel", "pad_copy")
+
+
+@dataclass(frozen=True)
+class Config:
+    """One point of the schedule space.
+
+    ``isa``       level of the instruction set
+    ``lane``      loop along the vector lanes: an N or batch loop, or a K loop (then partial sums are added up)
+    ``fuse``      pairs of neighbouring loops to make one
+    ``tile``      loop -> iterations of its register tile; of the lane loop: elements, a multiple of the lanes
+    ``order``     loops around the register tile, outermost first (those not named come after, in naive order)
+    ``reduce``    reduction loops, outermost first: also the order of the packed operand
+    ``realise``   how masked elements are read: ``peel`` (skip, restrict, partition), ``mask`` (test each), or
+                  ``pad_copy`` (a padded copy first)
+    ``pack``      operands repacked in the order in which they are read
+    ``pieces``    most pieces that a partitioned loop may have
+    ``outline``   whether register tiles become functions
+    ``threads``   host threads
+    """
+
+    isa: str
+    lane: str
+    fuse: tuple[tuple[str, str], ...] = ()
+    tile: tuple[tuple[str, int], ...] = ()
+    order: tuple[str, ...] = ()
+    reduce: tuple[str, ...] = ()
+    realise: str = "peel"
+    pack: tuple[str, ...] = ("wei",)
+    pieces: int = 8
+    outline: bool = True
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        if self.realise not in REALISATIONS:
+            raise ConfigError(
+                "realise", f"--realise={self.realise} is unknown; legal are {', '.join(REALISATIONS)}"
+            )
+        for name, size in self.tile:
+            if size < 1:
+                raise ConfigError("tile-size", f"--tile={name}:{size}: a tile has at least one iteration")
+        if self.threads < 1:
+            raise ConfigError("threads", f"--threads={self.threads}: at least one thread is needed")
+        if self.pieces < 1:
+            raise ConfigError("pieces", f"--pieces={self.pieces}: a loop has at least one piece")
+
+    def size(self, loop: str) -> int:
+        """The register tile of a loop; 1 where none is given."""
+        return dict(self.tile).get(loop, 1)
+
+    def __str__(self) -> str:
+        words = []
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if f.name in ("isa", "lane") or value != f.default:
+                words.append(f"--{f.name}={_PRINT[f.name](value)}")
+        return " ".join(words)
+
+    @staticmethod
+    def parse(text: str) -> Config:
+        """Read what ``str`` prints; ConfigError names the word that is wrong."""
+        values = {}
+        for word in text.split():
+            key, eq, value = word.removeprefix("--").partition("=")
+            if not word.startswith("--") or not eq or key not in _READ:
+                raise ConfigError("syntax", f"config: {word!r} is not one of {', '.join('--' + k + '=' for k in _READ)}")
+            try:
+                values[key] = _READ[key](value)
+            except ValueError:
+                raise ConfigError("syntax", f"config: {word!r} does not read as {key}; for example {_EXAMPLE[key]}") from None
+        for key in ("isa", "lane"):
+            if key not in values:
+                raise ConfigError("syntax", f"config: --{key}= is missing in {text!r}")
+        return Config(**values)  # type: ignore[arg-type]
+
+
+def _names(value: str) -> tuple[str, ...]:
+    return tuple(x for x in value.split(",") if x)
+
+
+def _pairs(value: str) -> tuple[tuple[str, str], ...]:
+    out = []
+    for x in _names(value):
+        a, plus, b = x.partition("+")
+        if not plus:
+            raise ValueError(x)
+        out.append((a, b))
+    return tuple(out)
+
+
+def _sizes(value: str) -> tuple[tuple[str, int], ...]:
+    return tuple((n, int(s)) for n, _, s in (x.partition(":") for x in _names(value)))
+
+
+def _flag(value: str) -> bool:
+    if value not in ("yes", "no"):
+        raise ValueError(value)
+    return value == "yes"
+
+
+_PRINT = {
+    "isa": str, "lane": str, "realise": str, "pieces": str, "threads": str,
+    "fuse": lambda v: ",".join(f"{a}+{b}" for a, b in v),
+    "tile": lambda v: ",".join(f"{n}:{s}" for n, s in v),
+    "order": ",".join, "reduce": ",".join, "pack": ",".join,
+    "outline": lambda v: "yes" if v else "no",
+}  # fmt: skip
+_READ = {
+    "isa": str, "lane": str, "realise": str, "pieces": int, "threads": int, "fuse": _pairs, "tile": _sizes,
+    "order": _names, "reduce": _names, "pack": _names, "outline": _flag,
+}  # fmt: skip
+_EXAMPLE = {
+    "isa": "--isa=avx512", "lane": "--lane=oc", "realise": "--realise=peel", "pieces": "--pieces=8",
+    "threads": "--threads=2", "fuse": "--fuse=oh+ow", "tile": "--tile=oc:32,ow:14", "order": "--order=mb,oc,oh,ow",
+    "reduce": "--reduce=kh,kw,ic", "pack": "--pack=wei", "outline": "--outline=no",
+}  # fmt: skip

@@ -1,0 +1,1 @@
+"""Anything LLVM knows: portable rows, without a claim on speed."""

@@ -1,0 +1,53 @@
+"""All targets by the name users give, and which of them this machine has."""
+
+from __future__ import annotations
+
+import platform
+from functools import cache
+
+from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.target.base import Target
+from convsmith.target.generic.level import level
+from convsmith.target.x86.levels import LEVELS
+
+_BY_MACHINE: dict[str, tuple[Target, ...]] = {"x86_64": LEVELS, "amd64": LEVELS}
+
+
+@cache
+def host_features() -> frozenset[str]:
+    """Names of the CPU features of this machine, as LLVM spells them."""
+    import llvmlite.binding as llvm
+
+    return frozenset(name for name, on in llvm.get_host_cpu_features().items() if on)
+
+
+def isa_names() -> tuple[str, ...]:
+    """All names that :func:`target` knows."""
+    return (*(t.isa for t in LEVELS), "generic")
+
+
+@cache
+def host_targets() -> tuple[Target, ...]:
+    """The levels that run on this machine, fastest first; the last is always ``generic``."""
+    tuned = _BY_MACHINE.get(platform.machine().lower(), ())
+    return (*(t for t in tuned if set(t.needs) <= host_features()), level())
+
+
+def target(isa: str | None = None) -> Target:
+    """The target of that name, by default the fastest this machine has.
+
+    UsageError for an unknown name, UnsupportedError for one that this machine does not have.
+    """
+    have = host_targets()
+    if isa is None:
+        return have[0]
+    for t in have:
+        if t.isa == isa:
+            return t
+    if isa in isa_names():
+        missing = next(sorted(set(t.needs) - host_features()) for t in LEVELS if t.isa == isa)
+        raise UnsupportedError(
+            f"isa {isa!r} needs {', '.join(missing) or 'x86-64'}, which this machine lacks; "
+            f"it has {', '.join(t.isa for t in have)}"
+        )
+    raise UsageError(f"isa {isa!r} is unknown; known are {', '.join(isa_names())}")

@@ -1,0 +1,62 @@
+"""The file form of artifacts: exact round trip, and every damage is noticed."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from convsmith.codegen.artifact import ABI_VERSION, Argument, Artifact, Entry
+from convsmith.diag.errors import UsageError
+
+
+def make(**changes: object) -> Artifact:
+    src = Argument("src", "src", "f32", (1, 3, 8, 8), "axb", 192, False)
+    packed = Argument("packed", "packed", "f32", (16, 3, 1, 1), "0:16:1 1:3:16", 48, False)
+    dst = Argument("dst", "dst", "f32", (1, 16, 8, 8), "axb", 1024, True)
+    wei = Argument("wei", "wei", "f32", (16, 3, 1, 1), "abx", 48, False)
+    entries = {
+        "main": Entry("k_main", (src, packed, dst), 2),
+        "pack": Entry("k_pack", (wei, dataclasses.replace(packed, writes=True)), 1),
+    }
+    artifact = Artifact(
+        b"\x7fELF" + bytes(range(256)), "avx2", entries, "mb1ic3ih8oc16oh8kh1", "--isa avx2",
+        needs_finite_weights=True, notes={"packing": "abc", "ü": "unicode"},
+    )  # fmt: skip
+    return dataclasses.replace(artifact, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("code", [b"", b"\0", bytes(100_000)])
+def test_round_trip(code: bytes) -> None:
+    artifact = make(code=code)
+    again = Artifact.from_bytes(artifact.to_bytes())
+    assert again == artifact
+    assert again.to_bytes() == artifact.to_bytes()
+    assert again.entries["main"].arguments[0].shape == (1, 3, 8, 8)
+    assert again.entries["main"].chunk_symbol == "k_main_chunk"
+
+
+def test_every_flipped_byte_is_noticed() -> None:
+    data = make().to_bytes()
+    for position in range(len(data)):
+        damaged = bytearray(data)
+        damaged[position] ^= 0x40
+        with pytest.raises(UsageError) as caught:
+            Artifact.from_bytes(bytes(damaged))
+        assert caught.value.code == "bad-artifact"
+
+
+@pytest.mark.parametrize("cut", [0, 1, 11, 12, 16, 40, -1, -33])
+def test_truncation_is_noticed(cut: int) -> None:
+    with pytest.raises(UsageError):
+        Artifact.from_bytes(make().to_bytes()[:cut])
+
+
+def test_other_abi_is_refused() -> None:
+    with pytest.raises(UsageError, match=f"ABI version 999; this convsmith runs {ABI_VERSION}"):
+        Artifact.from_bytes(make(abi=999).to_bytes())
+
+
+def test_unknown_role_is_refused() -> None:
+    with pytest.raises(UsageError, match="role 'bias' is not one of src, wei, bia"):
+        Argument("b", "bias", "f32", (4,), "a", 4, False)  # type: ignore[arg-type]

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from convsmith.diag.errors import UsageError
+from convsmith.layout.layout import Layout
+from convsmith.layout.tags import TagForm, infer_ndims, parse_tag, print_tag
+
+# Spellings of oneDNN's format tags, by number of dims, with their letter form.
+SPELLINGS = {
+    1: {"a": "a", "x": "a", "abx": None},
+    2: {"ab": "ab", "ba": "ba", "nc": "ab", "cn": "ba", "oi": "ab", "io": "ba", "abx": "ab", "axb": "ab", "xba": "ba"},
+    3: {
+        "ncw": "abc", "nwc": "acb", "nCw16c": "aBc16b", "nCw8c": "aBc8b", "aBx16b": "aBc16b", "axb": "acb",
+        "abx": "abc",
+        "oiw": "abc", "owi": "acb", "wio": "cba", "woi": "cab", "OIw16i16o": "ABc16b16a", "Owi16o": "Acb16a",
+        "xba": "cba", "NCw16n16c": "ABc16a16b", "IOw16o16i": "BAc16a16b",
+    },
+    4: {
+        "nchw": "abcd", "nhwc": "acdb", "chwn": "bcda", "nChw16c": "aBcd16b", "nChw8c": "aBcd8b", "nChw4c": "aBcd4b",
+        "NChw32n32c": "ABcd32a32b", "abx": "abcd", "axb": "acdb", "xba": "cdba", "aBx16b": "aBcd16b",
+        "ABx16a16b": "ABcd16a16b", "oihw": "abcd", "hwio": "cdba", "ihwo": "bcda", "ohwi": "acdb", "iohw": "bacd",
+        "OIhw16i16o": "ABcd16b16a", "OIhw4i16o4i": "ABcd4b16a4b", "OIhw8o16i2o": "ABcd8a16b2a", "Ohwi16o": "Acdb16a",
+        "OhwI16o4i": "AcdB16a4b", "goiw": "abcd", "wigo": "dcab", "gOIw16i16o": "aBCd16c16b", "Goiw16g": "Abcd16a",
+    },
+    5: {
+        "ncdhw": "abcde", "ndhwc": "acdeb", "nCdhw16c": "aBcde16b", "axb": "acdeb", "abx": "abcde", "aBx8b": "aBcde8b",
+        "oidhw": "abcde", "dhwio": "cdeba", "odhwi": "acdeb", "OIdhw16i16o": "ABcde16b16a",
+        "goihw": "abcde", "hwigo": "decab", "giohw": "acbde", "gOIhw16i16o": "aBCde16c16b", "Goihw16g": "Abcde16a",
+        "gOhwi16o": "aBdec16b",
+    },
+    6: {
+        "goidhw": "abcdef", "dhwigo": "defcab", "gOIdhw4i16o4i": "aBCdef4c16b4c", "Goidhw16g": "Abcdef16a",
+        "abx": "abcdef",
+    },
+}  # fmt: skip
+CASES = [(ndims, tag, form) for ndims, tags in SPELLINGS.items() for tag, form in tags.items() if form]
+
+
+@pytest.mark.parametrize(("ndims", "tag", "letters"), CASES)
+def test_every_spelling_is_an_order_of_letters(ndims: int, tag: str, letters: str) -> None:
+    form = parse_tag(tag, ndims)
+    assert print_tag(form) == letters
+    assert parse_tag(letters, ndims) == form
+    assert infer_ndims(letters, ndims + len(form.inner)) == ndims
+    shape = (5, 7, 3, 4, 2, 3)[:ndims]
+    layout = Layout.from_tag(tag, shape)
+    assert layout == Layout.from_tag(letters, shape)
+    assert str(layout) == letters
+
+
+@st.composite
+def forms(draw: st.DrawFn) -> TagForm:
+    ndims = draw(st.integers(1, 6))
+    order = tuple(draw(st.permutations(range(ndims))))
+    inner = draw(st.lists(st.tuples(st.integers(0, ndims - 1), st.integers(1, 64)), max_size=4))
+    return TagForm(order, tuple(inner))
+
+
+@given(forms())
+def test_print_and_parse_are_inverse(form: TagForm) -> None:
+    assert parse_tag(print_tag(form), len(form.order)) == form
+
+
+@pytest.mark.parametrize(
+    ("tag", "ndims", "why"),
+    [
+        ("nwc", 4, "names the dims cnw"),
+        ("nhwc", 3, "names the dims"),
+        ("nchhw", 4, "twice"),
+        ("nChw", 4, "capital letters"),
+        ("nchw16c", 4, "capital letters"),
+        ("nChw16w", 4, "capital letters"),
+        ("nChw16k", 4, "16k"),
+        ("nChw0c", 4, "0c"),
+        ("", 4, "does not name an order"),
+        ("undef", 4, "does not name an order"),
+        ("n-chw", 4, "does not name an order"),
+        ("4n2c7h7w32n32q", 4, "names the dims"),
+        ("a:1:2_b:3", 2, "'b:3' is not dim:size:stride"),
+    ],
+)
+def test_malformed_tags_are_named_with_what_is_legal(tag: str, ndims: int, why: str) -> None:
+    with pytest.raises(UsageError) as error:
+        Layout.from_tag(tag, (32,) * ndims)
+    assert error.value.code == "bad-tag"
+    assert repr(tag) in str(error.value) and why in str(error.value) and "aBx16b" in str(error.value)

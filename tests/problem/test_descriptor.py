@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.problem import Conv, PostOp
+from convsmith.problem.descriptor import output_size
+
+EDGE_CASES = json.loads((Path(__file__).parents[1] / "data" / "oneDNN_edge_cases.json").read_text())
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> Conv:
+    rank = draw(st.integers(1, 3))
+
+    def sizes(low: int, high: int) -> tuple[int, ...]:
+        return (draw(st.integers(low, high)),) * rank if draw(st.booleans()) else tuple(
+            draw(st.integers(low, high)) for _ in range(rank)
+        )  # fmt: skip
+
+    has_groups = draw(st.booleans())
+    g = draw(st.integers(1, 5)) if has_groups else 1
+    i, k, s, d, p = sizes(0, 2**17), sizes(1, 9), sizes(1, 4), sizes(0, 3), sizes(0, 5)
+    smallest = [max(output_size(*axis, 0), 0) for axis in zip(i, k, s, d, p, strict=True)]
+    names = st.text(st.characters(blacklist_categories=("C", "Z"), blacklist_characters='"'), min_size=1)
+    post_ops = st.one_of(
+        st.builds(PostOp, st.just("relu"), st.floats(width=32, allow_nan=False)),
+        st.tuples(*[st.floats(width=32, allow_nan=False)] * 2).map(lambda ab: PostOp("clip", min(ab), max(ab))),
+    )
+    activation_tags = ["any", "abx", "axb", "aBx16b", "a" + "cde"[:rank] + "b"]
+    return Conv(
+        mb=draw(st.integers(0, 9)), ic=g * draw(st.integers(1, 9)), oc=g * draw(st.integers(1, 9)),
+        i=i, o=tuple(o + draw(st.integers(0, 5)) for o in smallest), k=k, s=s, d=d, p=p, g=g, has_groups=has_groups,
+        dir=draw(st.sampled_from(["FWD_B", "FWD_D", "FWD_I"])), stag=draw(st.sampled_from(activation_tags)),
+        wtag=draw(st.sampled_from(["any", "abx", "xba"])), dtag=draw(st.sampled_from(activation_tags)),
+        post_ops=tuple(draw(st.lists(post_ops, max_size=3))), name=draw(st.none() | names),
+    )  # fmt: skip
+
+
+@given(problems())
+def test_print_and_parse_are_inverse(problem: Conv) -> None:
+    assert Conv.parse(str(problem)) == problem
+    assert str(Conv.parse(str(problem))) == str(problem)
+    canonical = problem.canonical()
+    assert canonical == canonical.canonical()
+    assert (canonical.src_layout, canonical.wei_layout) == (problem.src_layout, problem.wei_layout)
+
+
+def test_the_fields_of_a_line() -> None:
+    c = Conv.parse('--dir=FWD_B --stag=axb --attr-post-ops=relu:0.5+clip:0:6 g2mb3_ic4ih8iw6_oc6kh3kw1_sh2_ph1n"a b"')
+    assert c == Conv(
+        mb=3, ic=4, oc=6, i=(8, 6), o=(4, 6), k=(3, 1), s=(2, 1), d=(0, 0), p=(1, 0), g=2, has_groups=True, dir="FWD_B",
+        stag="axb", post_ops=(PostOp("relu", 0.5), PostOp("clip", 0, 6)), name="a b",
+    )  # fmt: skip
+    assert c.bias and c.axes == "hw" and c.keff == (3, 1)
+    assert (c.src_shape, c.wei_shape, c.dst_shape, c.bias_shape) == ((3, 4, 8, 6), (2, 3, 2, 3, 1), (3, 6, 4, 6), (6,))
+    assert c.pr == (0, 0)
+    assert c.dims["sh"] == 2 and c.dims["pw"] == 0 and "id" not in c.dims
+    assert c.flops_dense == 2 * 3 * 6 * 2 * 3 * 4 * 6
+    assert c.flops_real == c.flops_dense * (3 * 4 - 1) // (3 * 4)
+    assert str(c) == (
+        "--dir=FWD_B --stag=axb --attr-post-ops=relu:0.5+clip:0:6 "
+        'g2mb3ic4ih8iw6oc6oh4ow6kh3kw1sh2sw1ph1pw0n"a b"'
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ("ic3ih5oc4kh3", "mb2ic3ih5oc4oh3kh3ph0"),
+        ("mb0ic3ih5oc4kh3", "mb0ic3ih5oc4oh3kh3ph0"),
+        ("g1ic3ih5oc4kh3", "g1mb2ic3ih5oc4oh3kh3ph0"),
+        ("ic3iw5oc4kw3", "mb2ic3iw5oc4ow3kw3pw0"),
+        ("ic3id5oc4kd3pd1", "mb2ic3id5oc4od5kd3pd1"),
+        ("ic3ih5iw5oc4kh3kw3ph1pw1", "mb2ic3ih5oc4oh5kh3ph1"),
+        ("ic3ih5oc4oh5kh3", "mb2ic3ih5oc4oh5kh3ph1"),
+        ("ic3ih5oc4oh4kh3", "mb2ic3ih5oc4oh4kh3ph0"),
+        ("ic3ih6oc4oh3kh1sh2", "mb2ic3ih6oc4oh3kh1sh2ph0"),
+        ("ic3ih9oc4kh3sh2dh1ph2", "mb2ic3ih9oc4oh5kh3sh2ph2dh1"),
+        ("id0od0kd0ic3ih5oc4kh3", "mb2ic3ih5oc4oh3kh3ph0"),
+        ("ic3ih0oc4kh1", "mb2ic3ih0oc4oh0kh1ph0"),
+        ("--dir=fwd_i --dt=F32 ic3ih5oc4kh3", "--dir=FWD_I mb2ic3ih5oc4oh3kh3ph0"),
+        ("--dt=f32:f32:f32 --mb=7 ic3ih5oc4kh3", "mb7ic3ih5oc4oh3kh3ph0"),
+        ("--conv --mb=0 mb1ic3ih5oc4kh3nresnet:c_1", 'mb1ic3ih5oc4oh3kh3ph0n"resnet:c_1"'),
+        ("--strides=:: ic3ih5oc4kh3", "mb2ic3ih5oc4oh3kh3ph0"),
+        ("--strides=100x1x20x4::9x9x3x1 --mb=1 ic3ih5oc1oh3kh3",
+         "--stag=a:1:100_c:5:20_d:5:4_b:3:1 --dtag=abcd mb1ic3ih5oc1oh3kh3ph0"),
+    ],
+)  # fmt: skip
+def test_defaults_and_canonical_form(text: str, canonical: str) -> None:
+    assert str(Conv.parse(text)) == canonical
+
+
+def test_odd_totals_put_the_larger_pad_behind() -> None:
+    c = Conv.parse("ic1ih4oc1oh4kh4")
+    assert (c.p, c.pr) == ((1, 1), (2, 2))
+
+
+def test_the_back_pad_may_be_negative_or_large() -> None:
+    c = Conv.parse("ic1ih6oc1oh2kh1sh3ph0")
+    assert c.pr == (-2, -2)
+    c = Conv.parse("ic1ih4oc1oh40kh3ph0")
+    assert c.pr == (38, 38)
+    assert c.flops_real == 2 * 2 * (4 + 3 + 2) ** 2
+
+
+@pytest.mark.parametrize("numbers", EDGE_CASES["zero_size_legal"], ids=str)
+def test_zero_sizes_are_legal(numbers: list[int]) -> None:
+    text = "".join(f"{dim.lower()}{size}" for dim, size in zip(EDGE_CASES["fields"], numbers, strict=True))
+    problem = Conv.parse(text)
+    assert 0 in problem.src_shape
+    assert problem.flops_real == 0
+    assert Conv.parse(str(problem)) == problem
+
+
+@pytest.mark.parametrize(("why", "numbers"), EDGE_CASES["must_be_refused"], ids=str)
+def test_illegal_sizes_are_refused(why: str, numbers: list[int]) -> None:
+    pairs = list(zip(EDGE_CASES["fields"], numbers, strict=True))
+    with pytest.raises(UsageError) as error:
+        Conv.parse("".join(f"{dim.lower()}{size}" for dim, size in pairs))
+    assert error.value.code == "bad-dim"
+    wrong = {f"{dim.lower()}={size} is not legal: expected {dim.lower()} >= {size + 1}" for dim, size in pairs}
+    negative = "ic=-4 is not legal: expected ic >= 1"
+    assert any(text in str(error.value) for text in wrong | {negative})
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "text"),
+    [
+        ("", "bad-descriptor", "no descriptor"),
+        ("--dir=FWD_B", "bad-descriptor", "no descriptor"),
+        ("mb1ic64xy3", "bad-descriptor", "cannot read 'xy3' at position 7; expected one of g mb ic"),
+        ("ic3ih5oc4kh", "bad-descriptor", "kh at position 9 has no number"),
+        ("ic3ih5oc4kh3ic4", "bad-descriptor", "ic is given twice"),
+        ("ih5oc4kh3", "bad-descriptor", "ic is missing"),
+        ("ic4ih5kh3", "bad-descriptor", "oc is missing"),
+        ("ic4oc4kh3", "bad-descriptor", "ih is missing"),
+        ("ic4oc4ih3", "bad-descriptor", "kh is missing"),
+        ("ic4oc4", "bad-descriptor", "its spatial axes are none"),
+        ("ic4oc4id3kd1iw3kw1", "bad-descriptor", "its spatial axes are dw; legal are w, hw, h"),
+        ("ic4oc4ih2kh5", "bad-descriptor", "kh=5 (effective 5) does not fit ih=2 with ph=0"),
+        ("ic4oc4ih2kh3dh1ph1", "bad-descriptor", "legal are ih >= 3, or an oh of its own"),
+        ("ic4oc4ih5kh99999999999999999999", "bad-descriptor", "too large"),
+        ("ic4oc4ih5kh3 --dir=FWD_B", "bad-descriptor", "found '--dir=FWD_B'; options stand before it"),
+        ("g3ic6ih5oc4kh3", "bad-groups",
+         "g=3 does not divide oc=4: legal are the divisors of both ic=6 and oc=4, that is 1, 2"),
+        ("g0ic6ih5oc4kh3", "bad-dim", "g=0 is not legal: expected g >= 1"),
+        ("ic4ih56oc4oh10kh3ph1", "bad-output-size",
+         "oh=10 implies a back pad of -45, which is not above -sh=-1: the smallest legal oh is 55, and there is no"),
+        ("ic4ih56oc4oh10kh3ph1", "bad-output-size", "equal pads at both ends give oh=56"),
+        ("ic4id9oc4od2kd1sd3pd0", "bad-output-size",
+         "od=2 implies a back pad of -5, which is not above -sd=-3: the smallest legal od is 3"),
+        ("ic4iw9oc4ow2kw1sw3", "bad-output-size", "with pw=0 the smallest legal ow is 3, and there is no largest"),
+        ("-dir=FWD_B ic4ih5oc4kh3", "bad-option", "options are written --name=value"),
+        ("--dir ic4ih5oc4kh3", "bad-option", "options are written --name=value"),
+        ("--dir=FWD_B --dir=FWD_D ic4ih5oc4kh3", "bad-option", "--dir is given twice"),
+        ("--dir=FWD ic4ih5oc4kh3", "bad-option", "'FWD' is unknown; legal: FWD_B, FWD_D, FWD_I"),
+        ("--dt=f31 ic4ih5oc4kh3", "bad-option", "'f31' is unknown; legal: f32"),
+        ("--dt=f32:f32 ic4ih5oc4kh3", "bad-option", "expected the types of source, weights and destination"),
+        ("--colour=red ic4ih5oc4kh3", "bad-option", "--colour is unknown; legal: --dir"),
+        ("--mb=x ic4ih5oc4kh3", "bad-dim", "mb='x' is not a whole number"),
+        ("--stag=nwc ic4ih5oc4kh3", "bad-tag", "--stag=nwc: layout tag 'nwc' does not suit a tensor of 4 dims"),
+        ("--wtag=nhwc ic4ih5oc4kh3g1", "bad-tag", "--wtag=nhwc"),
+        ("--strides=1x2 ic4ih5oc4kh3", "bad-option", "expected SRC:WEI:DST"),
+        ("--strides=1x2:: ic4ih5oc4kh3", "bad-option", "'1x2' is not one number for each of the 4 dims"),
+        ("--stag=axb --strides=100x1x20x4:: ic4ih5oc4kh3", "bad-option", "--strides and --stag"),
+        ("--strides=100x1x20x1:: ic4ih5oc4kh3", "bad-layout", "makes elements share memory"),
+        ("mb1152921504606846976ic4ih5oc4kh3", "too-large", "src of shape"),
+        ('ic4ih5oc4kh3n"a"b"', "bad-name", "expected printable text without quotes"),
+    ],
+)  # fmt: skip
+def test_bad_lines(line: str, code: str, text: str) -> None:
+    with pytest.raises(UsageError) as error:
+        Conv.parse(line)
+    assert text in str(error.value)
+    assert error.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ("--dir=BWD_W", "BWD_W is not available; available: FWD_B, FWD_D, FWD_I"),
+        ("--dt=bf16", "bf16 is not available; available: f32"),
+        ("--dt=u8:s8:f32", "u8 is not available; available: f32"),
+        ("--attr-scales=wei:per_oc:2", "--attr-scales is not available; available: --dir"),
+        ("--deconv", "--deconv is not available"),
+        ("--attr-post-ops=relu+tanh", "post-op 'tanh' is not available; available are relu[:slope]"),
+    ],
+)
+def test_legal_elsewhere_but_not_built(option: str, text: str) -> None:
+    with pytest.raises(UnsupportedError) as error:
+        Conv.parse(f"{option} ic4ih5oc4kh3")
+    assert text in str(error.value)
+
+
+def test_fields_are_checked_without_a_descriptor_too() -> None:
+    c = Conv.parse("mb1ic4ih5oc4kh3")
+    with pytest.raises(UsageError, match="same length"):
+        dataclasses.replace(c, k=(3,))
+    with pytest.raises(UsageError, match="g=2 needs weights with a group dim"):
+        dataclasses.replace(c, g=2)
+    with pytest.raises(UsageError, match=r"mb=1\.5 is not a whole number"):
+        dataclasses.replace(c, mb=1.5)  # type: ignore[arg-type]
+
+
+def test_sizes_beyond_32_bits_do_not_wrap() -> None:
+    c = Conv.parse("mb1ic1iw4294967301oc1kw3sw2pw1")
+    assert c.o == ((4294967301 + 2 - 3) // 2 + 1,)
+    assert c.flops_real == 2 * (3 * c.o[0] - 2)
+    numpy_sizes = dataclasses.replace(c, mb=np.int32(3), i=(np.int64(4294967301),))  # type: ignore[arg-type]
+    assert numpy_sizes.src_layout.size == 3 * 4294967301

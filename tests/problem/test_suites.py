@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.problem.suites import SUITES, parse_problems, suite
+
+Layer = tuple[int, int, int, int, int, bool]  # ic, oc, kernel, input size, stride, depthwise
+
+
+def resnet50() -> Iterator[Layer]:
+    yield 3, 64, 7, 224, 2, False
+    channels, size = 64, 56
+    for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        for block in range(blocks):
+            stride = 2 if block == 0 and width > 64 else 1
+            yield channels, width, 1, size, 1, False
+            yield width, width, 3, size, stride, False
+            yield width, 4 * width, 1, size // stride, 1, False
+            if block == 0:
+                yield channels, 4 * width, 1, size, stride, False
+            channels, size = 4 * width, size // stride
+
+
+def mobilenet_v2() -> Iterator[Layer]:
+    yield 3, 32, 3, 224, 2, False
+    channels, size = 32, 112
+    rows = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
+    for expansion, out, blocks, first_stride in rows:
+        for block in range(blocks):
+            stride, hidden = first_stride if block == 0 else 1, channels * expansion
+            if expansion > 1:
+                yield channels, hidden, 1, size, 1, False
+            yield hidden, hidden, 3, size, stride, True
+            size //= stride
+            yield hidden, out, 1, size, 1, False
+            channels = out
+    yield channels, 1280, 1, size, 1, False
+
+
+def vgg16() -> Iterator[Layer]:
+    channels, size = 3, 224
+    for width, layers in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
+        for _ in range(layers):
+            yield channels, width, 3, size, 1, False
+            channels = width
+        size //= 2
+
+
+NETWORKS = {"resnet50": (resnet50, 23), "mobilenet_v2": (mobilenet_v2, 30), "vgg16": (vgg16, 9)}
+
+
+@pytest.mark.parametrize("name", list(SUITES))
+def test_a_suite_lists_the_unique_convolutions_of_its_network(name: str) -> None:
+    network, count = NETWORKS[name]
+    expected = list(dict.fromkeys(network()))
+    problems = suite(name)
+    assert len(problems) == count
+    layers = []
+    for problem in problems:
+        ((ic, oc, k, i, s, p), g) = (
+            (problem.ic, problem.oc, problem.k[0], problem.i[0], problem.s[0], problem.p[0]),
+            problem.g,
+        )
+        assert problem.mb == 1 and len({*problem.i}) == len({*problem.k}) == len({*problem.s}) == len({*problem.p}) == 1
+        assert p == k // 2 and problem.o == ((i + 2 * p - k) // s + 1,) * 2
+        assert g in (1, ic) and problem.has_groups == (g > 1)
+        layers.append((ic, oc, k, i, s, g > 1))
+        suffix = ("_s2" if s == 2 else "") + ("_dw" if g > 1 else "")
+        assert problem.name is not None
+        assert re.fullmatch(rf"(rn50|mbv2|vgg16)_{ic}-{oc}_k{k}_{i}{suffix}", problem.name)
+    assert layers == expected
+
+
+def test_unknown_suite() -> None:
+    with pytest.raises(UsageError, match="unknown suite 'resnet51': legal are resnet50, mobilenet_v2, vgg16"):
+        suite("resnet51")
+
+
+def test_files_of_problems() -> None:
+    text = "# a list\n\n--dir=FWD_B mb1ic4ih5oc4kh3  # with bias\nmb1ic4ih5oc4kh1 #\n"
+    assert [str(p) for p in parse_problems(text, "f")] == [
+        "--dir=FWD_B mb1ic4ih5oc4oh3kh3ph0",
+        "mb1ic4ih5oc4oh5kh1ph0",
+    ]
+    with pytest.raises(UsageError, match=r"list\.txt:2: .*kh is missing"):
+        parse_problems("mb1ic4ih5oc4kh1\nic4ih5oc4\n", "list.txt")
+    with pytest.raises(UnsupportedError, match="-:1: "):
+        parse_problems("--dt=s8 mb1ic4ih5oc4kh1", "-")

@@ -1,0 +1,190 @@
+"""Artifacts for tests of the run time, from LLVM text written by hand: no other part of the compiler takes part.
+
+The kernel is a depthwise 1x1 convolution on channels-last memory, with channels stored backwards in the packed
+weights so that packing shows: dst[i] = src[i] * packed[C - 1 - i % C] (+ bia[i % C]). With scratch memory, each chunk
+takes its products through its own part of it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import numpy as np
+from llvmlite import binding as llvm
+
+from convsmith.codegen.artifact import Argument, Artifact, Entry
+
+_OPENMP = """
+declare void @GOMP_parallel(ptr, ptr, i32, i32)
+declare i32 @omp_get_thread_num()
+declare i32 @omp_get_num_threads()
+"""
+
+_PART = """
+define internal void @{symbol}_part(ptr %block) nounwind {{
+  %t = call i32 @omp_get_thread_num()
+  %n = call i32 @omp_get_num_threads()
+  %t64 = sext i32 %t to i64
+  %n64 = sext i32 %n to i64
+  call void @{symbol}_chunk(ptr %block, i64 %t64, i64 %n64)
+  ret void
+}}
+"""
+
+
+def object_code(text: str) -> bytes:
+    """LLVM text as an ELF object for this machine."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    triple = llvm.get_default_triple()
+    machine = llvm.Target.from_triple(triple).create_target_machine(opt=2)
+    module = llvm.parse_assembly(f'target triple = "{triple}"\n{text}')
+    module.verify()
+    return machine.emit_object(module)
+
+
+def whole(symbol: str, threads: int) -> str:
+    """The function that runs all chunks."""
+    if threads == 1:
+        part, call = "", f"call void @{symbol}_chunk(ptr %block, i64 0, i64 1)"
+    else:
+        part = _PART.format(symbol=symbol)
+        call = f"call void @GOMP_parallel(ptr @{symbol}_part, ptr %block, i32 {threads}, i32 0)"
+    return f"{part}\ndefine void @{symbol}(ptr %block) nounwind {{\n  {call}\n  ret void\n}}\n"
+
+
+def chunk(symbol: str, total: int, loads: tuple[str, ...], body: str) -> str:
+    """A chunk function: `body` once for each %i of its part; `loads` names the pointers of the block, in order."""
+    pointers = "\n".join(
+        f"  %at{k} = getelementptr ptr, ptr %block, i64 {k}\n  %{name} = load ptr, ptr %at{k}"
+        for k, name in enumerate(loads)
+    )
+    return f"""
+define void @{symbol}_chunk(ptr %block, i64 %tid, i64 %n) nounwind {{
+entry:
+{pointers}
+  %a = mul i64 %tid, {total}
+  %lo = sdiv i64 %a, %n
+  %b = add i64 %a, {total}
+  %hi = sdiv i64 %b, %n
+  br label %head
+head:
+  %i = phi i64 [ %lo, %entry ], [ %next, %loop ]
+  %more = icmp slt i64 %i, %hi
+  br i1 %more, label %loop, label %exit
+loop:
+{body}
+  %next = add i64 %i, 1
+  br label %head
+exit:
+  ret void
+}}
+"""
+
+
+@functools.cache
+def depthwise(
+    shape: tuple[int, ...] = (2, 5, 3, 7),
+    *,
+    threads: int = 1,
+    bias: bool = False,
+    scratch: bool = False,
+    layout: str = "axb",
+    needs_finite: bool = False,
+    packing: str = "backwards",
+    in_place: bool = False,
+) -> Artifact:
+    """The depthwise kernel for activations of a logical shape, in a layout whose fastest lanes are channels."""
+    block = int("".join(filter(str.isdigit, layout)) or 0)
+    channels = shape[1]
+    lanes = -(-channels // block) * block if block else channels
+    total = math.prod(shape[:1] + shape[2:]) * lanes
+    per_row = block or channels
+    wei_shape = (channels, 1) + (1,) * (len(shape) - 2)
+    src = Argument("src", "src", "f32", shape, layout, total, False)
+    dst = Argument("dst", "dst", "f32", shape, layout, total, True)
+    wei = Argument("wei", "wei", "f32", wei_shape, "abx", channels, False)
+    packed = Argument("packed", "packed", "f32", wei_shape, "abx", channels, False)
+    arguments = [src, wei if in_place else packed]
+    names = ["src", "packed"]
+    if bias:
+        arguments.append(Argument("bia", "bia", "f32", (channels,), "a", channels, False))
+        names.append("bia")
+    arguments.append(dst)
+    names.append("dst")
+    if scratch:
+        arguments.append(Argument("scratch", "scratch", "f32", (total,), "a", total, True))
+        names.append("scratch")
+    # With blocks of channels (one block in these tests), lanes beyond the last channel are written as zero.
+    order = f"%c = srem i64 %i, {per_row}\n  %inside = icmp slt i64 %c, {channels}\n"
+    order += f"  %cc = select i1 %inside, i64 %c, i64 0\n  %r = sub i64 {channels - 1}, %cc"
+    body = f"""
+  {order}
+  %ps = getelementptr float, ptr %src, i64 %i
+  %x = load float, ptr %ps, align 4
+  %pw = getelementptr float, ptr %packed, i64 {"%cc" if in_place else "%r"}
+  %w = load float, ptr %pw, align 4
+  %p0 = fmul float %x, %w
+"""
+    if scratch:
+        body += f"""
+  %base = mul i64 %tid, {total}
+  %si = add i64 %base, %i
+  %pt = getelementptr float, ptr %scratch, i64 %si
+  store volatile float %p0, ptr %pt, align 4
+  %p1 = load volatile float, ptr %pt, align 4
+"""
+    product = "%p1" if scratch else "%p0"
+    if bias:
+        body += f"""
+  %pb = getelementptr float, ptr %bia, i64 %cc
+  %bv = load float, ptr %pb, align 4
+  %sum = fadd float {product}, %bv
+"""
+        product = "%sum"
+    body += f"""
+  %y = select i1 %inside, float {product}, float 0.0
+  %pd = getelementptr float, ptr %dst, i64 %i
+  store float %y, ptr %pd, align 4
+"""
+    text = _OPENMP + chunk("k", total, tuple(names), body) + whole("k", threads)
+    pack_body = f"""
+  %r = sub i64 {channels - 1}, %i
+  %ps = getelementptr float, ptr %wei, i64 %i
+  %x = load float, ptr %ps, align 4
+  %pd = getelementptr float, ptr %packed, i64 %r
+  store float %x, ptr %pd, align 4
+"""
+    entries = {"main": Entry("k", tuple(arguments), threads)}
+    if not in_place:
+        text += chunk("p", channels, ("wei", "packed"), pack_body) + whole("p", 1)
+        entries["pack"] = Entry("p", (wei, packed), 1)
+    return Artifact(
+        object_code(text), "generic", entries, f"g{channels}...", "by hand",
+        needs_finite_weights=needs_finite, notes={} if in_place else {"packing": packing},
+    )  # fmt: skip
+
+
+def expected(x: np.ndarray, w: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
+    """What the depthwise kernel gives for logical arrays."""
+    per_channel = (1, -1) + (1,) * (x.ndim - 2)
+    with np.errstate(invalid="ignore"):
+        y = x * w.reshape(per_channel)
+    return y if bias is None else y + bias.reshape(per_channel)
+
+
+def data(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
+    """Small integers as f32: every kernel of these tests is exact on them."""
+    return np.random.default_rng(seed).integers(-8, 9, shape).astype(np.float32)
+
+
+def channels_last(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
+    """A logical (N, C, *spatial) array in channels-last memory."""
+    n, c, *spatial = shape
+    return np.moveaxis(data((n, *spatial, c), seed), -1, 1)
+
+
+def weights(channels: int, rank: int = 4, seed: int = 1) -> np.ndarray:
+    """Weights of the depthwise kernel."""
+    return data((channels, 1) + (1,) * (rank - 2), seed)

@@ -1,0 +1,141 @@
+"""Loading object code: what links, what is refused, how long the code lives, and the ABI of the argument block."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import gc
+
+import numpy as np
+import pytest
+from llvm_kernels import depthwise, object_code
+
+from convsmith.codegen.artifact import Argument, Artifact, Entry
+from convsmith.diag.errors import ToolchainError, UnsupportedError, UsageError
+from convsmith.runtime import machine, threads
+from convsmith.runtime.host import HostLibrary
+
+# Writes what it was given: (tid, n) at dst[tid], and the addresses of the block behind them.
+RECORDER = """
+define void @r_chunk(ptr %block, i64 %tid, i64 %n) nounwind {
+  %dst = load ptr, ptr %block
+  %p = getelementptr i64, ptr %dst, i64 %tid
+  store i64 %n, ptr %p
+  %at1 = getelementptr ptr, ptr %block, i64 1
+  %second = load i64, ptr %at1
+  %q = getelementptr i64, ptr %dst, i64 8
+  store i64 %second, ptr %q
+  ret void
+}
+define void @r(ptr %block) nounwind {
+  call void @r_chunk(ptr %block, i64 0, i64 1)
+  ret void
+}
+"""
+
+
+def recorder(threads: int = 1) -> Artifact:
+    dst = Argument("dst", "dst", "s32", (9,), "a", 9, True)
+    src = Argument("src", "src", "s32", (9,), "a", 9, False)
+    return Artifact(object_code(RECORDER), "generic", {"main": Entry("r", (dst, src), threads)}, "recorder", "")
+
+
+def test_arguments_are_addresses_in_manifest_order() -> None:
+    function = HostLibrary(recorder())["main"]
+    seen = np.full(9, -1, np.int64)
+    block = (ctypes.c_uint64 * 2)(seen.ctypes.data, 0xDEADBEEF12345678)
+    function(ctypes.addressof(block))
+    assert seen[0] == 1
+    assert seen[8] == np.int64(0xDEADBEEF12345678 - 2**64)
+    assert (seen[1:8] == -1).all()
+
+
+def test_every_chunk_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "openmp", lambda: None)
+    function = HostLibrary(recorder(threads=5))["main"]
+    assert function.whole is None
+    seen = np.full(9, -1, np.int64)
+    block = (ctypes.c_uint64 * 2)(seen.ctypes.data, 7)
+    function(ctypes.addressof(block))
+    assert seen.tolist() == [5, 5, 5, 5, 5, -1, -1, -1, 7]
+
+
+def test_code_lives_as_long_as_a_function_of_it() -> None:
+    function = HostLibrary(recorder())["main"]
+    gc.collect()
+    others = [HostLibrary(depthwise()) for _ in range(20)]
+    seen = np.zeros(9, np.int64)
+    block = (ctypes.c_uint64 * 2)(seen.ctypes.data, 3)
+    function(ctypes.addressof(block))
+    assert seen[0] == 1
+    del others
+
+
+def test_equal_symbols_do_not_meet() -> None:
+    two = RECORDER.replace("store i64 %n, ptr %p", "store i64 2222, ptr %p")
+    first = HostLibrary(recorder())
+    second = HostLibrary(dataclasses.replace(recorder(), code=object_code(two)))
+    seen = np.zeros(9, np.int64)
+    block = (ctypes.c_uint64 * 2)(seen.ctypes.data, 3)
+    second["main"](ctypes.addressof(block))
+    assert seen[0] == 2222
+    first["main"](ctypes.addressof(block))
+    assert seen[0] == 1
+
+
+@pytest.mark.parametrize("code", [b"", b"not an object", b"\x7fELF" + bytes(100)])
+def test_bad_object_code(code: bytes) -> None:
+    with pytest.raises(ToolchainError, match="cannot link the object code of 'recorder'"):
+        HostLibrary(dataclasses.replace(recorder(), code=code))
+
+
+def test_truncated_object_code() -> None:
+    whole = recorder().code
+    for cut in range(64, len(whole), 97):
+        with pytest.raises(ToolchainError):
+            HostLibrary(dataclasses.replace(recorder(), code=whole[:cut]))
+
+
+def test_missing_symbol() -> None:
+    entry = dataclasses.replace(recorder().entries["main"], symbol="absent")
+    with pytest.raises(ToolchainError, match="absent"):
+        HostLibrary(dataclasses.replace(recorder(), entries={"main": entry}))
+
+
+def test_isa_of_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "isas", lambda: ("avx2", "generic"))
+    monkeypatch.setattr(machine, "cpu_features", lambda: frozenset({"avx2", "fma", "avx512f"}))
+    with pytest.raises(UnsupportedError) as caught:
+        HostLibrary(dataclasses.replace(recorder(), isa="avx512"))
+    assert str(caught.value) == (
+        "kernel 'recorder' is made for avx512, which this CPU cannot run (it lacks avx512vl, avx512bw, avx512dq); "
+        "it runs avx2, generic"
+    )
+    with pytest.raises(UnsupportedError, match="made for sve, which this CPU cannot run"):
+        HostLibrary(dataclasses.replace(recorder(), isa="sve"))
+
+
+def test_other_abi() -> None:
+    with pytest.raises(UsageError, match="ABI version 99"):
+        HostLibrary(dataclasses.replace(recorder(), abi=99))
+
+
+def test_memory_functions_of_libc_resolve() -> None:
+    text = """
+    declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
+    define void @r_chunk(ptr %block, i64 %tid, i64 %n) nounwind {
+      %dst = load ptr, ptr %block
+      %bytes = mul i64 %n, 72
+      call void @llvm.memset.p0.i64(ptr %dst, i8 1, i64 %bytes, i1 false)
+      ret void
+    }
+    define void @r(ptr %block) nounwind {
+      call void @r_chunk(ptr %block, i64 0, i64 1)
+      ret void
+    }
+    """
+    function = HostLibrary(dataclasses.replace(recorder(), code=object_code(text)))["main"]
+    seen = np.zeros(9, np.int64)
+    block = (ctypes.c_uint64 * 2)(seen.ctypes.data, 0)
+    function(ctypes.addressof(block))
+    assert (seen.view(np.uint8) == 1).all()

@@ -1,0 +1,236 @@
+"""Kernels as callables: packing, bias, scratch, non-finite weights, empty tensors, and calls from many threads."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from llvm_kernels import channels_last, data, depthwise, expected, weights
+
+from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.runtime import host_kernel
+from convsmith.runtime.host_kernel import HostKernel
+from convsmith.runtime.packed import Packed
+
+SHAPE = (2, 5, 3, 7)
+X, W, B = channels_last(SHAPE), weights(5), data((5,), 9)
+
+
+@pytest.mark.parametrize("scratch", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_calls(threads: int, bias: bool, scratch: bool, in_place: bool) -> None:
+    kernel = HostKernel(depthwise(SHAPE, threads=threads, bias=bias, scratch=scratch, in_place=in_place))
+    b = B if bias else None
+    truth = expected(X, W, b)
+    packed = kernel.pack(W, b)
+    out = np.full_like(X, np.nan)
+    for _ in range(3):
+        assert (kernel(X, packed) == truth).all()
+        assert (kernel(X, W, b) == truth).all()
+        out[...] = np.nan
+        assert kernel(X, packed, out=out) is out
+        assert (out == truth).all()
+    assert packed.finite is None
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 5), (1, 3, 2, 3, 4), (1, 1, 1), (3, 17, 1, 1)])
+def test_ranks(shape: tuple[int, ...]) -> None:
+    kernel = HostKernel(depthwise(shape))
+    x, w = channels_last(shape), weights(shape[1], len(shape))
+    assert (kernel(x, w) == expected(x, w)).all()
+
+
+def test_packed_order_is_the_kernels() -> None:
+    packed = HostKernel(depthwise(SHAPE)).pack(W)
+    assert (packed.buffer == W.ravel()[::-1]).all()
+    assert packed.buffer.ndim == 1 and packed.bias is None and packed.key == "backwards"
+    with pytest.raises(ValueError, match="read-only"):
+        packed.buffer[0] = 1
+
+
+def test_packed_weights_are_a_copy() -> None:
+    kernel = HostKernel(depthwise(SHAPE, bias=True))
+    w, b = W.copy(), B.copy()
+    packed = kernel.pack(w, b)
+    w[:], b[:] = 99, 99
+    assert b.flags.writeable
+    assert (kernel(X, packed) == expected(X, W, B)).all()
+
+
+def test_packed_weights_serve_every_kernel_of_equal_packing() -> None:
+    packed = HostKernel(depthwise(SHAPE)).pack(W)
+    other = channels_last((1, 5, 9, 9))
+    assert (HostKernel(depthwise((1, 5, 9, 9), threads=2))(other, packed) == expected(other, W)).all()
+
+
+def test_packed_for_another_kernel() -> None:
+    kernel = HostKernel(depthwise(SHAPE))
+    for name, other, bias in (
+        ("packing forwards, 5 float32, no bias", depthwise(SHAPE, packing="forwards"), None),
+        ("packing backwards, 7 float32, no bias", depthwise((2, 7, 3, 5)), None),
+        ("packing backwards, 5 float32, bias of 5 float32", depthwise(SHAPE, bias=True), B),
+    ):
+        packed = HostKernel(other).pack(weights(other.entries["main"].arguments[0].shape[1]), bias)
+        with pytest.raises(UsageError) as caught:
+            kernel(X, packed, out=np.empty_like(X))
+        assert caught.value.code == "packing"
+        assert f"packed for another kernel: {name}; legal is packing backwards, 5 float32, no bias" in str(caught.value)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_save_and_load(tmp_path: Path, bias: bool) -> None:
+    kernel = HostKernel(depthwise(SHAPE, bias=bias))
+    packed = kernel.pack(W, B if bias else None)
+    packed.save(tmp_path / "weights")
+    assert [file.name for file in tmp_path.iterdir()] == ["weights"]
+    again = Packed.load(tmp_path / "weights")
+    assert again.signature == packed.signature and again.finite is packed.finite
+    assert (again.buffer == packed.buffer).all()
+    out = np.empty_like(X)
+    assert (kernel(X, again, out=out) == expected(X, W, B if bias else None)).all()
+
+
+def test_loading_something_else(tmp_path: Path) -> None:
+    path = tmp_path / "weights.npz"
+    with pytest.raises(FileNotFoundError):
+        Packed.load(path)
+    HostKernel(depthwise(SHAPE)).pack(W).save(path)
+    whole = path.read_bytes()
+    contents = [b"", b"junk" * 50, whole[: len(whole) // 2]]
+    for content in contents:
+        path.write_bytes(content)
+        with pytest.raises(UsageError, match="is not a file of packed weights") as caught:
+            Packed.load(path)
+        assert caught.value.code == "bad-packed"
+    np.save(path.with_suffix(".npy"), W)
+    np.savez(path, buffer=W)
+    np.savez(tmp_path / "objects.npz", format=np.array([{}], dtype=object))
+    for other in (path, path.with_suffix(".npy"), tmp_path / "objects.npz"):
+        with pytest.raises(UsageError, match="is not a file of packed weights"):
+            Packed.load(other)
+
+
+class Factory:
+    """Counts how often the fallback is made."""
+
+    def __init__(self, packing: str = "fallback's") -> None:
+        self.made = 0
+        self.packing = packing
+
+    def __call__(self) -> HostKernel:
+        self.made += 1
+        return HostKernel(depthwise(SHAPE, packing=self.packing))
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_weights_that_are_not_finite_run_through_the_fallback(value: float, tmp_path: Path) -> None:
+    factory = Factory()
+    kernel = HostKernel(depthwise(SHAPE, needs_finite=True), factory)
+    assert kernel.pack(W).finite is True
+    assert (kernel(X, W, out=np.empty_like(X)) == expected(X, W)).all()
+    assert factory.made == 0
+    w = W.copy()
+    w[2] = value
+    packed = kernel.pack(w)
+    assert packed.finite is False and packed.key == "fallback's"
+    for weights_ in (packed, w):
+        y = kernel(X, weights_, out=np.empty_like(X))
+        np.testing.assert_array_equal(y, expected(X, w))
+    packed.save(tmp_path / "w")
+    np.testing.assert_array_equal(kernel(X, Packed.load(tmp_path / "w")), expected(X, w))
+    assert factory.made == 1
+
+
+def test_packed_elsewhere_and_not_finite() -> None:
+    """Nobody looked at these weights when they were packed; their packing is the kernel's."""
+    w = W.copy()
+    w[0] = np.nan
+    finite, not_finite = (HostKernel(depthwise(SHAPE)).pack(each) for each in (W, w))
+    assert finite.finite is None
+    shared = HostKernel(depthwise(SHAPE, needs_finite=True), Factory("backwards"))
+    np.testing.assert_array_equal(shared(X, finite), expected(X, W))
+    np.testing.assert_array_equal(shared(X, not_finite), expected(X, w))
+    assert (finite.finite, not_finite.finite) == (True, False)
+    other = HostKernel(depthwise(SHAPE, needs_finite=True), Factory())
+    with pytest.raises(UsageError, match="packing backwards, .* legal is packing fallback's"):
+        other(X, not_finite)
+
+
+def test_no_fallback() -> None:
+    kernel = HostKernel(depthwise(SHAPE, needs_finite=True))
+    w = W.copy()
+    w[1] = np.inf
+    with pytest.raises(UnsupportedError, match="wei: holds infinities or NaN") as caught:
+        kernel.pack(w)
+    assert caught.value.code == "non-finite"
+
+
+@pytest.mark.parametrize("shape", [(0, 5, 3, 7), (2, 5, 0, 7), (0, 5, 0, 0)])
+@pytest.mark.parametrize("layout", ["axb", "aBx16b"])
+def test_empty_tensors_call_nothing(shape: tuple[int, ...], layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = HostKernel(depthwise(shape, layout=layout))
+    packed = kernel.pack(W)
+    monkeypatch.setattr(host_kernel._Call, "run", lambda *_: pytest.fail("was called"))
+    physical = shape if layout == "axb" else (shape[0], 1, *shape[2:], 16)
+    x = np.zeros(physical, np.float32)
+    assert kernel(x, W).shape == physical
+    out = np.zeros(physical, np.float32)
+    assert kernel(x, packed, out=out) is out
+    with pytest.raises(UsageError, match="rank is 1"):
+        kernel(np.zeros(0, np.float32), packed)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_scratch_is_private_to_a_call(threads: int) -> None:
+    """Many Python threads on one kernel, whose chunks go through scratch memory."""
+    shape = (4, 16, 33, 33)
+    x = channels_last(shape)
+    kernel = HostKernel(depthwise(shape, threads=threads, scratch=True))
+    sets = [weights(16, seed=seed) for seed in range(6)]
+    wrong: list[int] = []
+    start = threading.Barrier(len(sets))
+
+    def work(w: np.ndarray) -> None:
+        truth, packed, out = expected(x, w), kernel.pack(w), np.empty_like(x)
+        start.wait()
+        for turn in range(30):
+            y = kernel(x, w) if turn % 3 == 0 else kernel(x, packed, out=out)
+            if not (y == truth).all():
+                wrong.append(turn)
+
+    workers = [threading.Thread(target=work, args=(w,)) for w in sets]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not wrong
+    assert 1 <= len(kernel._main._frames) <= len(sets)
+
+
+def test_other_python_threads_run_during_a_call() -> None:
+    shape = (1, 64, 512, 512)
+    kernel = HostKernel(depthwise(shape))
+    x = np.moveaxis(np.ones((1, 512, 512, 64), np.float32), -1, 1)
+    packed, out = kernel.pack(weights(64)), np.empty_like(x)
+    kernel(x, packed, out=out)
+    finished = threading.Event()
+    steps: list[float] = []
+
+    def call() -> None:
+        for _ in range(3):
+            kernel(x, packed, out=out)
+        finished.set()
+
+    caller = threading.Thread(target=call)
+    caller.start()
+    while not finished.is_set():
+        steps.append(time.perf_counter())
+        time.sleep(0.0005)
+    caller.join()
+    # With the GIL held, this loop would turn about once for each of the three calls.
+    assert len(steps) > 10

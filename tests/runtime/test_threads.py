@@ -1,0 +1,257 @@
+"""Host threads: which runtime is found, Python threads over the same chunks, and what happens after fork()."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from llvm_kernels import channels_last, depthwise, expected, weights
+
+from convsmith.diag.settings import settings
+from convsmith.runtime import threads
+from convsmith.runtime.host_kernel import HostKernel
+
+SHAPE = (2, 5, 3, 7)
+X, W = channels_last(SHAPE), weights(5)
+
+
+def run_python(body: str, timeout: float = 120) -> str:
+    """Run a script in an interpreter of its own, where tests' helpers can be imported."""
+    path = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[2])])
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(body)],
+        env={**os.environ, "PYTHONPATH": path}, timeout=timeout, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def python_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that has no OpenMP runtime."""
+    state = threads._State(inherited=False)
+    state.searched = True
+    monkeypatch.setattr(threads, "_state", state)
+
+
+@pytest.mark.parametrize("count", [2, 3, 16])
+def test_python_threads(python_threads: None, count: int) -> None:
+    kernel = HostKernel(depthwise(SHAPE, threads=count, scratch=True))
+    for _ in range(5):
+        assert (kernel(X, W) == expected(X, W)).all()
+    assert threads.describe() == "Python threads (no OpenMP runtime found)"
+
+
+def test_python_threads_from_many_callers(python_threads: None) -> None:
+    kernel = HostKernel(depthwise(SHAPE, threads=4, scratch=True))
+    packed = kernel.pack(W)
+    with ThreadPoolExecutor(6) as callers:
+        results = list(callers.map(lambda _: kernel(X, packed), range(60)))
+    assert all((y == expected(X, W)).all() for y in results)
+
+
+def test_no_more_threads(python_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller does all chunks itself, each once."""
+
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    seen: list[int] = []
+    threads.run_chunks(lambda block, tid, n: seen.append(tid), 0, 5, None)
+    assert sorted(seen) == [0, 1, 2, 3, 4]
+
+
+def test_memory_lives_until_the_last_chunk_ends(python_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt ends the wait; a worker still runs, and what it writes to must not be freed."""
+    entered, release = threading.Event(), threading.Event()
+    alive: list[bool] = []
+
+    class Memory:
+        def __del__(self) -> None:
+            alive.append(release.is_set())
+
+    def chunk(block: int, tid: int, n: int) -> None:
+        if threading.current_thread() is threading.main_thread():
+            entered.wait(10)
+            raise KeyboardInterrupt
+        entered.set()
+        release.wait(10)
+
+    with pytest.raises(KeyboardInterrupt):
+        threads.run_chunks(chunk, 0, 2, Memory())
+    assert not alive
+    release.set()
+    pool = threads._state.pool
+    assert pool is not None
+    pool.shutdown()
+    assert alive == [True]
+
+
+def test_openmp_runtime_of_this_machine() -> None:
+    found = threads.openmp()
+    if found is None:
+        assert "Python threads" in threads.describe()
+        return
+    assert threads.describe() == found.path and Path(found.path).exists()
+    assert set(found.addresses) == set(threads.SYMBOLS)
+    number = ctypes.CFUNCTYPE(ctypes.c_int)(found.addresses["omp_get_thread_num"])
+    assert number() == 0
+
+
+def test_default_threads() -> None:
+    with settings.scope(threads=None):
+        assert threads.default_threads() == len(os.sched_getaffinity(0))
+    with settings.scope(threads=3):
+        assert threads.default_threads() == 3
+
+
+def test_runtime_names() -> None:
+    for name in ("libgomp.so.1", "libgomp.so.1.0.0", "libgomp-a34b3233.so.1.0.0", "libiomp5.so", "libomp.dylib"):
+        assert threads._RUNTIME.fullmatch(name), name
+    for name in ("libgompertz.so", "libompi.so.1", "libmkl.so", "xlibgomp.so.1"):
+        assert not threads._RUNTIME.fullmatch(name), name
+
+
+def test_pytorchs_runtime_is_shared() -> None:
+    pytest.importorskip("torch")
+    out = run_python("""
+        import torch
+        import numpy as np
+        from llvm_kernels import *
+        from convsmith.runtime import threads
+        from convsmith.runtime.host_kernel import HostKernel
+        k = HostKernel(depthwise(threads=2))
+        x, w = channels_last((2, 5, 3, 7)), weights(5)
+        assert (k(x, w) == expected(x, w)).all()
+        assert (torch.ones(300, 300) @ torch.ones(300, 300) == 300).all()
+        assert len(threads._loaded()) == 1, threads._loaded()
+        print(threads.describe())
+    """)
+    assert "/torch/" in out
+
+
+FORKED = """
+    import os, sys, signal
+    import numpy as np
+    from llvm_kernels import *
+    from convsmith.runtime import threads
+    from convsmith.runtime.host_kernel import HostKernel
+    k = HostKernel(depthwise(threads=2, scratch=True))
+    x, w = channels_last((2, 5, 3, 7)), weights(5)
+    packed = k.pack(w)
+    if {before}:
+        k(x, packed)
+    for _ in range(3):
+        child = os.fork()
+        if not child:
+            signal.alarm(20)
+            good = all((k(x, packed) == expected(x, w)).all() for _ in range(20))
+            new = HostKernel(depthwise((1, 5, 4, 4), threads=2))
+            y = channels_last((1, 5, 4, 4))
+            good = good and (new(y, w) == expected(y, w)).all()
+            print(threads.describe(), flush=True)
+            os._exit(0 if good else 3)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0, status
+        assert (k(x, packed) == expected(x, w)).all()
+"""
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_fork_does_not_hang(before: bool) -> None:
+    out = run_python(FORKED.format(before=before))
+    assert out.splitlines() == ["Python threads (this process was forked)"] * 3
+
+
+def test_fork_of_a_process_with_python_threads() -> None:
+    lines = textwrap.dedent(FORKED.format(before=True)).splitlines()
+    at = lines.index("k = HostKernel(depthwise(threads=2, scratch=True))")
+    lines.insert(at, "threads._find = lambda: None")
+    run_python("\n".join(lines))
+
+
+def test_child_of_a_process_without_openmp_may_use_it() -> None:
+    out = run_python("""
+        import os
+        from llvm_kernels import *
+        from convsmith.runtime import threads
+        from convsmith.runtime.host_kernel import HostKernel
+        assert not threads._loaded()
+        child = os.fork()
+        if not child:
+            k = HostKernel(depthwise(threads=2))
+            x, w = channels_last((2, 5, 3, 7)), weights(5)
+            assert (k(x, w) == expected(x, w)).all()
+            print(threads.openmp() == threads._find(), flush=True)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+    """)
+    assert out == "True\n"
+
+
+def test_multiprocessing_fork_while_other_threads_compute() -> None:
+    run_python("""
+        import multiprocessing, threading, warnings
+        import numpy as np
+        from llvm_kernels import *
+        from convsmith.runtime.host_kernel import HostKernel
+        k = HostKernel(depthwise(threads=2))
+        x, w = channels_last((2, 5, 3, 7)), weights(5)
+        def child(queue):
+            queue.put(bool((k(x, w) == expected(x, w)).all()))
+        stop = threading.Event()
+        def spin():
+            while not stop.is_set():
+                k(x, w)
+        workers = [threading.Thread(target=spin) for _ in range(2)]
+        for worker in workers: worker.start()
+        context = multiprocessing.get_context("fork")
+        for _ in range(5):
+            queue = context.SimpleQueue()
+            process = context.Process(target=child, args=(queue,))
+            process.start()
+            process.join(30)
+            assert process.exitcode == 0, process.exitcode
+            assert queue.get()
+        stop.set()
+        for worker in workers: worker.join()
+    """)
+
+
+def test_interpreter_ends_with_kernels_alive() -> None:
+    run_python("""
+        from llvm_kernels import *
+        from convsmith.runtime import threads
+        from convsmith.runtime.host_kernel import HostKernel
+        kernels = [HostKernel(depthwise(threads=t)) for t in (1, 2)]
+        for k in kernels: k(channels_last((2, 5, 3, 7)), weights(5))
+        threads._state.openmp = None
+        kernels[1](channels_last((2, 5, 3, 7)), weights(5))
+        class Late:
+            def __del__(self):
+                kernels[1](channels_last((2, 5, 3, 7)), weights(5))
+        late = Late()
+    """)
+
+
+def test_forked_child_writes_only_its_own_memory() -> None:
+    """Argument blocks and scratch are kept for later calls; a child's copy is its own."""
+    kernel = HostKernel(depthwise(SHAPE, scratch=True))
+    packed = kernel.pack(W)
+    out = np.empty_like(X)
+    kernel(X, packed, out=out)
+    child = os.fork()
+    if not child:
+        out[...] = 0
+        os._exit(0 if (kernel(X, packed, out=out) == expected(X, W)).all() else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert (out == expected(X, W)).all()
