@@ -33,6 +33,7 @@ class ValueEmitter(ScalarEmitter):
         self.written = written
         self.vector_of: dict[Buffer, int] = {}
         self.slots: dict[Slot, str] = {}
+        self.places: dict[tuple[Buffer, tuple[Index, ...]], tuple[Slot, Index | None]] = {}
         self.current = "entry"
 
     # -- types
@@ -62,6 +63,12 @@ class ValueEmitter(ScalarEmitter):
     # -- registers
     def slot(self, buffer: Buffer, index: tuple[Index, ...]) -> tuple[Slot, Index | None]:
         """The accumulator of an access, and the lane within it where it is one lane of a vector."""
+        found = self.places.get((buffer, index))
+        if found is None:
+            found = self.places[buffer, index] = self._slot(buffer, index)
+        return found
+
+    def _slot(self, buffer: Buffer, index: tuple[Index, ...]) -> tuple[Slot, Index | None]:
         lanes = self.vector_of.get(buffer)
         lead, lane = (index[:-1], index[-1]) if lanes else (index, None)
         if any(not i.is_const for i in lead):

@@ -68,12 +68,12 @@ SYMBOL = "convsmith"
 def build_artifact(problem: Conv, config: Config, target: Target, instruments: Sequence[Instrument] = ()) -> Artifact:
     """Compile a problem under a config for a target."""
     with llvm_bind.no_collection(), interning():
-        low = lower(problem, config, target, instruments)
-        code = llvm_bind.object_code(low.text, target.triple, target.cpu, target.features)
-        return _artifact(problem, config, target, low, code)
+        return emit(problem, config, target, lower(problem, config, target, instruments))
 
 
-def _artifact(problem: Conv, config: Config, target: Target, low: Lowered, code: bytes) -> Artifact:
+def emit(problem: Conv, config: Config, target: Target, low: Lowered) -> Artifact:
+    """Object code of what `lower` made of the problem, with its manifest."""
+    code = llvm_bind.object_code(low.text, target.triple, target.cpu, target.features)
     shapes = {"src": problem.src_shape, "wei": problem.wei_shape, "dst": problem.dst_shape, "bia": problem.bias_shape}
     layouts = {"src": problem.src_layout.tag(), "wei": problem.wei_layout.tag(), "dst": problem.dst_layout.tag()}
 

@@ -83,8 +83,10 @@ class Races:
             key = memory, place
             writer = self._writers.get(key, now)
             if writer != now:
-                return f"iteration {now} of parallel loop {self.var} {'writes' if write else 'reads'} element " \
+                return (
+                    f"iteration {now} of parallel loop {self.var} {'writes' if write else 'reads'} element "
                     f"{place}, which iteration {writer} writes"
+                )
             if write:
                 reader = self._readers.get(key, now)
                 if reader is _SEVERAL or reader != now:

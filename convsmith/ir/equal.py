@@ -49,7 +49,8 @@ def first_mismatch(a: Comparable, b: Comparable) -> str | None:
 class _Mismatch(Exception):
     def __init__(self, path: Sequence[str], a: object, b: object) -> None:
         first_lines = [str(x).partition("\n")[0] for x in (a, b)]
-        super().__init__(f"{' > '.join(path) or 'top'}: `{first_lines[0]}` is not `{first_lines[1]}`")
+        note = "" if first_lines[0] != first_lines[1] else " (the names are bound elsewhere)"
+        super().__init__(f"{' > '.join(path) or 'top'}: `{first_lines[0]}` is not `{first_lines[1]}`{note}")
 
 
 class _Canonical(Rewriter):

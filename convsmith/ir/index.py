@@ -204,6 +204,13 @@ def make_sum(const: int, coeffs: dict[Index, int]) -> Index:
     return Affine(const, tuple(terms))
 
 
+def from_sorted(const: int, terms: tuple[Term, ...]) -> Index:
+    """``const`` plus terms that are in normal order already."""
+    if not const and len(terms) == 1 and terms[0][1] == 1:
+        return terms[0][0]
+    return Affine(const, terms)
+
+
 def _order(term: Term) -> str:
     return term[0].order  # type: ignore[attr-defined,no-any-return]
 

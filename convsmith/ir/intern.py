@@ -64,9 +64,6 @@ class InternMeta(type):
             cls.__new__ = _constructor(cls, own)  # type: ignore[method-assign]
         return cls
 
-    def __call__(cls, *args: Any) -> Any:
-        return cls.__new__(cls, *args)  # type: ignore[arg-type]
-
 
 class Node(metaclass=InternMeta):
     """An interned, immutable expression node.  ``==`` is identity."""

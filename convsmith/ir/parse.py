@@ -152,7 +152,7 @@ class _Parser(Cursor):
         self._expect("(")
         args = self._list(self.value, ")")
         if len(args) != _VALUE_CALLS[start.text]:
-            raise self._fail(f"{_VALUE_CALLS[start.text]} arguments, not {len(args)},", start)
+            raise self._fail(f"{_VALUE_CALLS[start.text]} arguments, not {len(args)}", start)
         if start.text == "sum":
             return Sum(args[0])
         if start.text in ("sign", "fma"):

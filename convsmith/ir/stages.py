@@ -4,12 +4,13 @@
 naive       scalar statements in serial loops, over logical coordinates; a mask is a ``Select`` or an ``If``
 scheduled   loops are split, reordered and bound to hardware; accumulators are arrays
 realised    no mask is left inside of arithmetic: it guards a statement, or chooses the whole stored value
+            (where masks are tested at run time, ``--realise=mask``, a kernel goes from scheduled to flat)
 flat        memory is addressed by one offset; registers keep their coordinates
 tensorised  statements work on lanes; instructions are picked; loops carry pointers; indices have names
 unrolled    no loop is left to unroll, so every access of a register has constant coordinates
 ==========  ==========================================================================================
 
-A later stage need not allow all that an earlier one does.  What holds at every stage is in
+What holds at every stage is in
 :mod:`convsmith.ir.verify`.
 """
 
@@ -40,7 +41,7 @@ class Stage:
     statements: frozenset[type[Stmt]] = _PLAIN
     values: frozenset[type[Value]] = _SCALAR
     loops: frozenset[str] = _LOOPS
-    inner_masks: bool = False
+    inner_masks: bool = True
     flat: bool = True
     lanes: bool = False
     pointers: bool = False
@@ -52,9 +53,9 @@ class Stage:
 
 _ALL = _PLAIN | {Let, Invoke, Call}
 
-NAIVE = Stage("naive", loops=frozenset({"serial"}), inner_masks=True, flat=False)
-SCHEDULED = Stage("scheduled", inner_masks=True, flat=False)
-REALISED = Stage("realised", flat=False)
+NAIVE = Stage("naive", loops=frozenset({"serial"}), flat=False)
+SCHEDULED = Stage("scheduled", flat=False)
+REALISED = Stage("realised", inner_masks=False, flat=False)
 FLAT = Stage("flat")
 TENSORISED = Stage("tensorised", _ALL, _SCALAR | {Sum}, lanes=True, pointers=True)
 UNROLLED = Stage(

@@ -1,7 +1,8 @@
 """Tokens of printed IR, and a cursor over them.
 
 Lines and their indentation give tokens of their own, as in Python: every line ends in ``newline``, a deeper line
-starts with ``indent`` and a less deep one with as many ``dedent`` as blocks end.
+starts with ``indent`` and a less deep one with as many ``dedent`` as blocks end.  A line that starts with ``# `` is a
+comment.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def tokens(text: str) -> Iterator[Token]:
     number = 0
     for number, line in enumerate(text.split("\n"), 1):
         pad = len(line) - len(line.lstrip(" "))
-        if pad == len(line):
+        if pad == len(line) or line.startswith("# ", pad):
             continue
         if not levels:
             levels.append(pad)

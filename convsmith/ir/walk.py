@@ -37,6 +37,7 @@ from convsmith.ir.index import (
     eq,
     floordiv,
     ge0,
+    make_sum,
     maximum,
     minimum,
     mod,
@@ -109,27 +110,32 @@ def walk(n: AnyNode) -> Iterator[AnyNode]:
 class Rewriter:
     """Rebuilds bottom-up; override a method named after a node class and call ``rebuild`` to go on below."""
 
+    _methods: dict[type, Callable[[Any, Any], Any]] = {}
+
+    def __init_subclass__(cls) -> None:
+        cls._methods = {}
+
     def __init__(self) -> None:
-        self._methods: dict[type, Callable[[Any], Any]] = {}
         self._memo: dict[Any, Any] = {}
 
-    def _method(self, t: type) -> Callable[[Any], Any]:
+    @classmethod
+    def _method(cls, t: type) -> Callable[[Any, Any], Any]:
         name = t.__name__
-        m: Callable[[Any], Any] = getattr(self, name if hasattr(self, name) else "_" + name, self._leaf)
-        self._methods[t] = m
+        m: Callable[[Any, Any], Any] = getattr(cls, name, None) or getattr(cls, "_" + name, None) or cls._leaf
+        cls._methods[t] = m
         return m
 
     def stmt(self, s: Stmt) -> Stmt:
         """Rewrite a statement."""
         t = type(s)
-        return (self._methods.get(t) or self._method(t))(s)  # type: ignore[no-any-return]
+        return (self._methods.get(t) or self._method(t))(self, s)  # type: ignore[no-any-return]
 
     def expr(self, e: Any) -> Any:
         """Rewrite an index, condition or value."""
         out = self._memo.get(e)
         if out is None:
             t = type(e)
-            out = self._memo[e] = (self._methods.get(t) or self._method(t))(e)
+            out = self._memo[e] = (self._methods.get(t) or self._method(t))(self, e)
         return out
 
     def forget(self) -> None:
@@ -147,17 +153,20 @@ class Rewriter:
     def _Affine(self, e: Affine) -> Index:
         if not e.terms:
             return e
-        new = [(self.expr(a), c) for a, c in e.terms]
-        if all(x is a for (x, _), (a, _) in zip(new, e.terms)):
-            return e
+        expr, changed = self.expr, False
         total: dict[Index, int] = {}
         const = e.const
-        for x, c in new:
-            const += x.const * c
-            for a, k in x.terms:
-                total[a] = total.get(a, 0) + k * c
-        from convsmith.ir.index import make_sum
-
+        for a, c in e.terms:
+            x = expr(a)
+            if x is a:
+                total[a] = total.get(a, 0) + c
+            else:
+                changed = True
+                const += x.const * c
+                for atom, k in x.terms:
+                    total[atom] = total.get(atom, 0) + k * c
+        if not changed:
+            return e
         return make_sum(const, total)
 
     def _FloorDiv(self, e: FloorDiv) -> Index:

@@ -33,6 +33,8 @@ def cse(kernel: Kernel) -> Kernel:
     """Give a name to each costly index that occurs more than once where its variables are known."""
 
     def body(s: Stmt) -> Stmt:
+        if not costly(s):
+            return s
         c = _Cse(Fresh("com", {v for v in variables_of(s)} | _names(s)))
         return c.stmt(c.common(s))
 

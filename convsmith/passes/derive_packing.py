@@ -54,7 +54,7 @@ def derive_packing(kernel: Kernel, operand: str) -> Kernel:
     find.stmt(kernel.body)
     if len(find.reads) != 1:
         raise ConfigError(
-            f"derive_packing: {operand} is read in {len(find.reads)} places; packing is derived from one", code="reads"
+            "reads", f"derive_packing: {operand} is read in {len(find.reads)} places; packing is derived from one"
         )
     ((read, (loops, ranges)),) = find.reads.items()
     used = set().union(*(variables_of(i) for i in read.index))
@@ -65,7 +65,7 @@ def derive_packing(kernel: Kernel, operand: str) -> Kernel:
         shape.append(n)
         bounds.append(x.var < x.hi)
         if not (x.lo.is_const and x.lo.const == 0):
-            raise ConfigError(f"derive_packing: loop {x.var} starts at {x.lo}, not at 0", code="bounds")
+            raise ConfigError("bounds", f"derive_packing: loop {x.var} starts at {x.lo}, not at 0")
     packed = make_buffer(operand + "_p", read.buffer.dtype, tuple(shape))
     index = tuple(x.var for x in loops)
     full = {x.var: (0, n - 1) for x, n in zip(loops, shape)}

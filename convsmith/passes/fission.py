@@ -40,9 +40,9 @@ class _Fission(ScopedRewriter):
         chain, body = perfect_nest(loop)
         if [x.var.name for x in chain] != self.names or not isinstance(body, Alloc):
             raise ConfigError(
+                "not-nested",
                 f"fission: loops {', '.join(self.names)} must be directly nested around an allocation, "
                 f"found {', '.join(x.var.name for x in chain)}",
-                code="not-nested",
             )
         ranges = dict(self.ranges)
         shape = []

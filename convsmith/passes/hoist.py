@@ -40,6 +40,8 @@ def hoist(kernel: Kernel) -> Kernel:
     """Give a name, before the outermost loop that leaves it unchanged, to each costly index in a loop."""
 
     def body(s: Stmt) -> Stmt:
+        if not costly(s):
+            return s
         return _Hoist(Fresh("inv", variables_of(s))).stmt(s)
 
     return each_body(kernel, body)

@@ -40,7 +40,7 @@ class _Abstract(Rewriter):
         if key not in self.pointers:
             self.pointers[key] = (Var(f"ptr{len(self.pointers)}"), free + local.const)
         var, start = self.pointers[key]
-        return var + local - start.const
+        return var + self.expr(local) - start.const
 
     def access(self, buffer: Buffer, index: tuple[Index, ...]) -> tuple[Index, ...]:
         return index if buffer.scope == "register" else (self.position(buffer, index[0]),)
@@ -108,5 +108,3 @@ def outline(kernel: Kernel) -> Kernel:
     o = _Outline()
     body = o.stmt(kernel.body)
     return replace(kernel, body=body, functions=(*kernel.functions, *o.functions.values()))
-
-

@@ -108,5 +108,3 @@ def partition(kernel: Kernel, loops: tuple[str, ...], budget: int = 8) -> Kernel
     """Split each named loop with constant bounds into at most ``budget`` pieces; give up on it above that."""
     require_loops(kernel, loops, "partition")
     return with_body(kernel, _Partition(tuple(loops), budget).stmt(kernel.body))
-
-

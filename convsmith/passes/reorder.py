@@ -16,9 +16,9 @@ def _check_bounds(loops: Sequence[For]) -> None:
         used = (variables_of(loop.lo) | variables_of(loop.hi)) & inside
         if used:
             raise ConfigError(
+                "bounds",
                 f"reorder: the bounds of loop {loop.var} need {', '.join(sorted(map(str, used)))}, "
                 f"which would no longer be around it",
-                code="bounds",
             )
         inside.discard(loop.var)
 

@@ -62,7 +62,7 @@ class _Rfactor(ScopedRewriter):
         if not loops:
             return self._Alloc(a)
         if not isinstance(a.body, Block) or len(a.body.stmts) != 3:
-            raise ConfigError(f"rfactor: loop {self.name} must lie in a split nest", code="not-nested")
+            raise ConfigError("not-nested", f"rfactor: loop {self.name} must lie in a split nest")
         init, reduce, finish = a.body.stmts
         old = a.buffer
         ranges = dict(self.ranges)

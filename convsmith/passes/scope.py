@@ -24,8 +24,8 @@ def require_loops(kernel: Kernel, names: Iterable[str], what: str) -> None:
     for n in names:
         if n not in known:
             raise ConfigError(
+                "unknown-loop",
                 f"{what}: kernel {kernel.name} has no loop {n!r}; its loops are {', '.join(sorted(known))}",
-                code="unknown-loop",
             )
 
 

@@ -31,7 +31,7 @@ class _Simplify(ScopedRewriter):
             n = out.hi.const - out.lo.const
             if n <= 0 or (isinstance(out.body, Block) and not out.body.stmts):
                 return Block(())
-            if n == 1 and not self.keep_unit_loops and not out.carried:
+            if n == 1 and not self.keep_unit_loops and out.kind != "parallel" and not out.carried:
                 return self.stmt(substitute(out.body, {out.var: out.lo}))
         return out
 
@@ -56,5 +56,8 @@ def simplify_stmt(s: Stmt, ranges: dict[Var, tuple[int, int]], keep_unit_loops: 
 
 
 def simplify(kernel: Kernel, keep_unit_loops: bool = True) -> Kernel:
-    """Simplify a kernel; loops that never run vanish, and with ``keep_unit_loops=False`` those that run once."""
+    """Simplify a kernel; loops that never run vanish, and with ``keep_unit_loops=False`` those that run once.
+
+    Parallel loops stay: what is a task is decided by ``collapse``.
+    """
     return each_body(kernel, lambda s: simplify_stmt(s, {}, keep_unit_loops))

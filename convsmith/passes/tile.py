@@ -19,7 +19,7 @@ class _Tile(ScopedRewriter):
         if loop.var.name != self.loop:
             return self._For(loop)
         if loop.lo is not as_index(0):
-            raise ConfigError(f"tile: loop {self.loop} starts at {loop.lo}; only loops from 0 are tiled", code="bounds")
+            raise ConfigError("bounds", f"tile: loop {self.loop} starts at {loop.lo}; only loops from 0 are tiled")
         n, size = extent(loop, self.ranges), self.size
         start = self.outer * size
         whole = loop.hi.is_const and n % size == 0
@@ -33,5 +33,5 @@ def tile(kernel: Kernel, loop: str, size: int, outer: str, inner: str) -> Kernel
     """Split ``loop`` by ``size``: ``loop = outer * size + inner``; the last tile may be shorter."""
     require_loops(kernel, (loop,), "tile")
     if size < 1:
-        raise ConfigError(f"tile: loop {loop} by {size}; a tile has at least one iteration", code="tile-size")
+        raise ConfigError("tile-size", f"tile: loop {loop} by {size}; a tile has at least one iteration")
     return with_body(kernel, _Tile(loop, size, outer, inner).stmt(kernel.body))

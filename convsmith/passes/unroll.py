@@ -3,44 +3,77 @@
 from __future__ import annotations
 
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.index import Index, Var, as_index
+from convsmith.ir.index import Affine, Index, Term, Var, as_index, from_sorted
 from convsmith.ir.stmt import Block, For, Invoke, Kernel, Stmt, Store, block
-from convsmith.ir.walk import Rewriter, Substitute
+from convsmith.ir.walk import Rewriter, variables_of
 from convsmith.passes.scope import each_body
 
 BUDGET = 20_000
+_NOTHING = Block(())
 
 
 class _Unroll(Rewriter):
+    """Carries the values of the unrolled variables and makes every statement once, in its final form."""
+
     def __init__(self, budget: int) -> None:
         super().__init__()
-        self.budget = budget
-        self.made = 0
+        self.budget, self.made = budget, 0
+        self.values: dict[Var, int] = {}
+        self.splits: dict[Index, tuple[tuple[Term, ...], list[tuple[Var, int]]] | None] = {}
 
     def For(self, loop: For) -> Stmt:
         if loop.kind != "unrolled":
             return self._For(loop)
-        if not (loop.lo.is_const and loop.hi.is_const):
-            raise ConfigError(f"unroll: loop {loop.var} runs {loop.lo} .. {loop.hi}, no constants", code="bounds")
+        lo, hi = self.expr(loop.lo), self.expr(loop.hi)
+        if not (lo.is_const and hi.is_const):
+            raise ConfigError("bounds", f"unroll: loop {loop.var} runs {lo} .. {hi}, no constants")
         out: list[Stmt] = []
-        for i in range(loop.lo.const, loop.hi.const):
-            body = _Iteration(loop.var, as_index(i)).stmt(loop.body)
-            out.append(self.stmt(body))
-            last = out[-1]
-            if isinstance(last, (Store, Invoke)):
-                self.made += 1
-            if self.made > self.budget:
-                raise ConfigError(
-                    f"unroll: more than {self.budget} statements; loop {loop.var} runs {loop.hi.const} times",
-                    code="unroll-budget",
-                )
-        out = [s for s in out if not (isinstance(s, Block) and not s.stmts)]
-        return block(*out)
+        outer = self._memo
+        for n in range(lo.const, hi.const):
+            self.values[loop.var] = n
+            self._memo = {}
+            s = self.stmt(loop.body)
+            if isinstance(s, Block):
+                out.extend(s.stmts)
+            else:
+                out.append(s)
+        self.values.pop(loop.var, None)
+        self._memo = outer
+        return block(*out) if out else _NOTHING
 
+    def Var(self, v: Var) -> Index:
+        n = self.values.get(v)
+        return v if n is None else as_index(n)
 
-class _Iteration(Substitute):
-    def __init__(self, var: Var, value: Index) -> None:
-        super().__init__({var: value})
+    def Affine(self, e: Affine) -> Index:
+        """Unrolled variables only move the constant, unless they hide in a division or an extremum."""
+        if e not in self.splits:
+            hidden = any(type(a) is not Var and variables_of(a) & self.values.keys() for a, _ in e.terms)
+            moving = [(a, c) for a, c in e.terms if type(a) is Var and a in self.values]
+            self.splits[e] = None if hidden else (tuple(t for t in e.terms if t[0] not in self.values), moving)
+        split = self.splits[e]
+        if split is None or any(v not in self.values for v, _ in split[1]):
+            return self._Affine(e)
+        staying, moving = split
+        if not moving:
+            return e if len(staying) == len(e.terms) else self._Affine(e)
+        return from_sorted(e.const + sum([c * self.values[v] for v, c in moving]), staying)
+
+    def Store(self, s: Store) -> Stmt:
+        self.count()
+        return self._Store(s)
+
+    def Invoke(self, s: Invoke) -> Stmt:
+        self.count()
+        return self._Invoke(s)
+
+    def count(self) -> None:
+        self.made += 1
+        if self.made > self.budget:
+            raise ConfigError(
+                "unroll-budget",
+                f"unroll: more than {self.budget} statements; loops {', '.join(map(str, self.values))} are too long",
+            )
 
 
 def unroll(kernel: Kernel, budget: int = BUDGET) -> Kernel:

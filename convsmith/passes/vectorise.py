@@ -88,12 +88,12 @@ class _Vectorise(ScopedRewriter):
             return self._For(loop)
         n = loop.hi.const - loop.lo.const
         if not 0 < n <= self.lanes:
-            raise ConfigError(f"vectorise: loop {self.name} runs {n} times, a vector has {self.lanes} lanes", code="lanes")
+            raise ConfigError("lanes", f"vectorise: loop {self.name} runs {n} times, a vector has {self.lanes} lanes")
         try:
             return self.vector(loop.body, LaneMap(loop.var, loop.lo, n, self.lanes, self.ranges))
         except NotVector as e:
             if self.strict:
-                raise ConfigError(f"vectorise: loop {self.name}: {e}", code="lanes") from None
+                raise ConfigError("lanes", f"vectorise: loop {self.name}: {e}") from None
             return self._For(loop)
 
     def vector(self, s: Stmt, lanes: LaneMap) -> Stmt:

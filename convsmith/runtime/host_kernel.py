@@ -171,15 +171,18 @@ class HostKernel:
         for name, array in inputs.items():
             if out is not None and overlap(dst, array):
                 raise UsageError(f"{self._dst.argument.name}: out= shares memory with {name}", code="overlap")
-        if not self._dst.empty_tensor:
-            if not isinstance(weights, Packed):
-                weights = self._packed(inputs["wei"], inputs.get("bia"))
-                kernel = self._server(weights)
-            ready_src = self._src.prepare(inputs["src"])
-            ready_dst = dst if self._dst.fits(dst) else self._dst.empty()
-            kernel._run(address_of(ready_src), weights, address_of(ready_dst), (ready_src, weights, ready_dst))
-            if ready_dst is not dst:
-                np.copyto(dst, ready_dst)
+        if self._dst.empty_tensor:
+            return dst if out is None else out
+        if not isinstance(weights, Packed):
+            weights = self._packed(inputs["wei"], inputs.get("bia"))
+            kernel = self._server(weights)
+        if kernel is not self:
+            return kernel._call_any(src, weights, None, dst if out is None else out)
+        ready_src = self._src.prepare(inputs["src"])
+        ready_dst = dst if self._dst.fits(dst) else self._dst.empty()
+        self._run(address_of(ready_src), weights, address_of(ready_dst), (ready_src, weights, ready_dst))
+        if ready_dst is not dst:
+            np.copyto(dst, ready_dst)
         return dst if out is None else out
 
     def _run(self, src: int, weights: Packed, dst: int, keep: object) -> None:

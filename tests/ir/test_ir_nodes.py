@@ -44,9 +44,9 @@ def test_nodes_are_immutable_and_copy_to_themselves() -> None:
     with pytest.raises(AttributeError, match="Affine is immutable"):
         e.const = 2  # type: ignore[misc]
     with pytest.raises(AttributeError, match="Affine is immutable"):
-        del e.const  # type: ignore[misc]
+        del e.const
     with pytest.raises(AttributeError):
-        e.extra = 1  # type: ignore[attr-defined]
+        e.extra = 1
     assert copy.copy(e) is e and copy.deepcopy([e])[0] is e
     loop = For(Var("i"), as_index(0), as_index(2), block())
     with pytest.raises(AttributeError):

@@ -157,7 +157,7 @@ def test_packed_elsewhere_and_not_finite() -> None:
     np.testing.assert_array_equal(shared(X, not_finite), expected(X, w))
     assert (finite.finite, not_finite.finite) == (True, False)
     other = HostKernel(depthwise(SHAPE, needs_finite=True), Factory())
-    with pytest.raises(UsageError, match="packing backwards, .* legal is packing fallback's"):
+    with pytest.raises(UsageError, match=r"packing backwards, .* legal is packing fallback's"):
         other(X, not_finite)
 
 

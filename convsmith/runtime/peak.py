@@ -1,0 +1,334 @@
+"""The measured ceilings of this machine: multiply-adds per second of each instruction set, bytes read per second of
+each cache level.
+
+Both come from loops in LLVM text, made into artifacts and run by the same loader and threads as kernels. A sample takes
+a few milliseconds, so that a benchmark can take one beside each run of a kernel: clocks change, and a percentage of
+peak means something only when both were measured together.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+from llvmlite import binding as llvm
+
+from convsmith.codegen.artifact import Argument, Artifact, Entry
+from convsmith.diag.errors import UnsupportedError
+from convsmith.runtime import machine
+from convsmith.runtime.arrays import Array, address_of, aligned_empty
+from convsmith.runtime.host import HostFunction, HostLibrary
+
+__all__ = ["PeakSample", "ReadSample", "assembly", "ceilings", "peak_sample", "read_sample"]
+
+SAMPLE_SECONDS = 2e-3
+"""About how long one sample runs."""
+
+_UNROLL = 4
+_ADDENDS = 8
+_SINK_FLOATS = 16  # one cache line for each thread
+_LARGEST = 1 << 30
+
+
+class _Row(NamedTuple):
+    """How the loops are written for an instruction set: LLVM's CPU, f32 lanes of a vector, accumulators (they hide the
+    latency and, with two operands, fit the registers), and whether multiply and add are one instruction."""
+
+    cpu: str
+    lanes: int
+    accumulators: int
+    fused: bool
+
+
+_ROWS = {"avx512": _Row("x86-64-v4", 16, 28, True), "avx2": _Row("x86-64-v3", 8, 12, True)}
+_ROWS["generic"] = _Row("x86-64", 4, 12, False) if platform.machine() == "x86_64" else _Row("generic", 4, 24, True)
+
+
+class PeakSample(NamedTuple):
+    """`flops` floating-point operations (two for each multiply-add and lane) took `seconds`."""
+
+    seconds: float
+    flops: float
+
+    @property
+    def gflops(self) -> float:
+        """Operations per nanosecond."""
+        return self.flops / self.seconds * 1e-9
+
+
+class ReadSample(NamedTuple):
+    """Reading `bytes` bytes took `seconds`."""
+
+    seconds: float
+    bytes: float
+
+    @property
+    def gbs(self) -> float:
+        """Bytes per nanosecond."""
+        return self.bytes / self.seconds * 1e-9
+
+
+def peak_sample(isa: str, threads: int = 1) -> PeakSample:
+    """Run independent f32 multiply-adds on `threads` threads for about 2 ms.
+
+    The first call for a pair (isa, threads) also compiles. UnsupportedError: the CPU has no such instruction set.
+    """
+    return PeakSample(*_fma_loop(isa, threads).sample())
+
+
+def read_sample(nbytes: int, threads: int = 1) -> ReadSample:
+    """Read a buffer of about `nbytes` for each thread, again and again, for about 2 ms (at least once)."""
+    return ReadSample(*_read_loop(nbytes, threads).sample())
+
+
+def ceilings(threads: Sequence[int], rounds: int = 15) -> dict[str, object]:
+    """Medians of `rounds` samples, as JSON-able values.
+
+    {"fma_f32_gflops": {isa: {threads: ...}}, "read_gbs": {"L1": {threads: ...}, ..., "DRAM": ...}}: every instruction
+    set that runs here, and every cache level; L3 and DRAM are read in parts of one buffer. Takes about 30 ms for each
+    figure, and 4 times the last cache in memory while it runs.
+    """
+    fma = {
+        isa: {str(n): statistics.median(peak_sample(isa, n).gflops for _ in range(rounds)) for n in threads}
+        for isa in machine.isas()
+    }
+    read = {
+        level: {str(n): statistics.median(read_sample(size(n), n).gbs for _ in range(rounds)) for n in threads}
+        for level, size in _read_sizes().items()
+    }
+    _read_loop.cache_clear()  # its buffers are large
+    return {"fma_f32_gflops": fma, "read_gbs": read}
+
+
+@dataclass(frozen=True)
+class _Size:
+    """Bytes that each thread reads: all of `nbytes`, or its share where the level is shared."""
+
+    nbytes: int
+    shared: bool
+
+    def __call__(self, threads: int) -> int:
+        return self.nbytes // threads if self.shared else self.nbytes
+
+
+def _read_sizes() -> dict[str, _Size]:
+    """Of each level half a private cache, a quarter of a shared one, and four times the last for DRAM."""
+    caches = machine.cache_sizes()
+    sizes = {level: _Size(nbytes // 2, False) for level, nbytes in caches.items() if level in ("L1", "L2")}
+    sizes |= {level: _Size(nbytes // 4, True) for level, nbytes in caches.items() if level not in sizes}
+    last = max(caches.values(), default=16 << 20)
+    return sizes | {"DRAM": _Size(min(4 * last, _LARGEST), True)}
+
+
+class _Loop:
+    """A loaded loop, its memory, and the turns that take about `SAMPLE_SECONDS`."""
+
+    def __init__(self, function: HostFunction, work: float, data: Array) -> None:
+        self._function = function
+        self._work = work  # of one turn of all threads
+        self._data = data
+        self._count = np.ones(1, np.int64)
+        self._sink = aligned_empty(function.entry.threads * _SINK_FLOATS * 4)
+        self._block = (ctypes.c_uint64 * 3)(address_of(self._count), address_of(data), address_of(self._sink))
+        self._turns = 1
+        while (seconds := self._quickest()) < SAMPLE_SECONDS / 4:
+            self._turns *= 2
+        self._turns = max(1, round(self._turns * SAMPLE_SECONDS / seconds))
+
+    def sample(self) -> tuple[float, float]:
+        self._run(max(1, self._turns // 64))  # wakes threads and vector units
+        return self._run(self._turns), self._turns * self._work
+
+    def _quickest(self) -> float:
+        """Of three, because starting threads, or another process, makes some slow."""
+        return min(self._run(self._turns) for _ in range(3))
+
+    def _run(self, turns: int) -> float:
+        self._count[0] = turns
+        block = ctypes.addressof(self._block)
+        start = time.perf_counter()
+        self._function(block, self)
+        return time.perf_counter() - start
+
+
+@cache
+def _fma_loop(isa: str, threads: int) -> _Loop:
+    if isa not in machine.isas():
+        raise UnsupportedError(f"this CPU does not run {isa!r}; it runs {', '.join(machine.isas())}", code="isa")
+    row = _ROWS[isa]
+    work = 2.0 * threads * _UNROLL * row.accumulators * row.lanes
+    # The accumulators stay near 1: no denormal or infinity, which some CPUs are slow on.
+    factors = np.array([0.5, 0.5], np.float32)
+    return _Loop(_load(_fma_text(isa, threads), isa, threads), work, factors)
+
+
+@cache
+def _read_loop(nbytes: int, threads: int) -> _Loop:
+    isa = machine.isas()[0]
+    step = _ADDENDS * _ROWS[isa].lanes * 4
+    each = max(nbytes // step, 1) * step
+    data = aligned_empty(each * threads)
+    data[:] = 1
+    return _Loop(_load(_read_text(isa, threads, each), isa, threads), float(each * threads), data)
+
+
+def _load(text: str, isa: str, threads: int) -> HostFunction:
+    arguments = (
+        Argument("count", "src", "s32", (2,), "a", 2, False),
+        Argument("data", "src", "f32", (2,), "a", 2, False),
+        Argument("sink", "dst", "f32", (_SINK_FLOATS,), "a", _SINK_FLOATS, True),
+    )
+    entry = Entry("loop", arguments, threads)
+    code: bytes = _target(isa).emit_object(llvm.parse_assembly(text))
+    return HostLibrary(Artifact(code, isa, {"main": entry}, "ceiling", ""))["main"]
+
+
+def assembly(isa: str) -> str:
+    """The assembly of the multiply-add loop, for those who want to see what "peak" is."""
+    text: str = _target(isa).emit_assembly(llvm.parse_assembly(_fma_text(isa, 1)))
+    return text
+
+
+def _target(isa: str) -> llvm.TargetMachine:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm.Target.from_triple(llvm.get_default_triple()).create_target_machine(cpu=_ROWS[isa].cpu, opt=2)
+
+
+def _fma_text(isa: str, threads: int) -> str:
+    """LLVM text: `count` turns of `_UNROLL` multiply-adds on each accumulator, with factor and addend from memory."""
+    row = _ROWS[isa]
+    vector = f"<{row.lanes} x float>"
+    lines = _splat("x", "%data", row) + [
+        "%ydata = getelementptr float, ptr %data, i64 1",
+        *_splat("y", "%ydata", row),
+        "br label %loop",
+        "loop:",
+        "%i = phi i64 [ 0, %entry ], [ %next, %loop ]",
+    ]
+    names = [f"%a{k}" for k in range(row.accumulators)]
+    lines += [f"{name} = phi {vector} [ %y, %entry ], [ {name}.{_UNROLL}, %loop ]" for name in names]
+    for turn in range(_UNROLL):
+        last = [name if turn == 0 else f"{name}.{turn}" for name in names]
+        new = [f"{name}.{turn + 1}" for name in names]
+        if row.fused:
+            call = f"call {vector} @llvm.fmuladd.v{row.lanes}f32"
+            lines += [f"{n} = {call}({vector} {a}, {vector} %x, {vector} %y)" for n, a in zip(new, last)]
+        else:  # all products first: 10 % faster than each beside its sum
+            lines += [f"{n}.p = fmul {vector} {a}, %x" for n, a in zip(new, last)]
+            lines += [f"{n} = fadd {vector} {n}.p, %y" for n in new]
+    lines += _turn_end("loop")
+    lines += _store_sum([f"{name}.{_UNROLL}" for name in names], "fadd", vector)
+    declare = f"declare {vector} @llvm.fmuladd.v{row.lanes}f32({vector}, {vector}, {vector})"
+    return _module(lines, declare, threads)
+
+
+def _read_text(isa: str, threads: int, nbytes: int) -> str:
+    """LLVM text: `count` times the sum of the `nbytes` bytes of a thread's part of the data, as integers."""
+    row = _ROWS[isa]
+    vector = f"<{row.lanes} x i32>"
+    names = [f"%s{k}" for k in range(_ADDENDS)]
+    lines = [
+        f"%offset = mul i64 %tid, {nbytes}",
+        "%part = getelementptr i8, ptr %data, i64 %offset",
+        f"%stop = getelementptr i8, ptr %part, i64 {nbytes}",
+        "br label %turn",
+        "turn:",
+        "%i = phi i64 [ 0, %entry ], [ %next, %latch ]",
+        *(f"{name}.o = phi {vector} [ zeroinitializer, %entry ], [ {name}.n, %latch ]" for name in names),
+        "br label %loop",
+        "loop:",
+        "%p = phi ptr [ %part, %turn ], [ %pn, %loop ]",
+        *(f"{name} = phi {vector} [ {name}.o, %turn ], [ {name}.n, %loop ]" for name in names),
+    ]
+    for k, name in enumerate(names):
+        lines += [
+            f"{name}.p = getelementptr {vector}, ptr %p, i64 {k}",
+            f"{name}.v = load {vector}, ptr {name}.p, align 64",
+            f"{name}.n = add {vector} {name}, {name}.v",
+        ]
+    lines += [
+        f"%pn = getelementptr {vector}, ptr %p, i64 {_ADDENDS}",
+        "%inside = icmp ult ptr %pn, %stop",
+        "br i1 %inside, label %loop, label %latch",
+        "latch:",
+        *_turn_end("turn"),
+        *_store_sum([f"{name}.n" for name in names], "add", vector),
+    ]
+    return _module(lines, "", threads)
+
+
+def _splat(name: str, pointer: str, row: _Row) -> list[str]:
+    vector = f"<{row.lanes} x float>"
+    return [
+        f"%{name}s = load float, ptr {pointer}",
+        f"%{name}i = insertelement {vector} undef, float %{name}s, i32 0",
+        f"%{name} = shufflevector {vector} %{name}i, {vector} undef, <{row.lanes} x i32> zeroinitializer",
+    ]
+
+
+def _turn_end(label: str) -> list[str]:
+    return [
+        "%next = add i64 %i, 1",
+        "%more = icmp slt i64 %next, %turns",
+        f"br i1 %more, label %{label}, label %exit",
+        "exit:",
+    ]
+
+
+def _store_sum(names: list[str], operation: str, vector: str) -> list[str]:
+    """One vector of each thread is stored, so that nothing computed is dead."""
+    lines, last = [], names[0]
+    for k, name in enumerate(names[1:]):
+        lines.append(f"%t{k} = {operation} {vector} {last}, {name}")
+        last = f"%t{k}"
+    return [
+        *lines,
+        f"%line = mul i64 %tid, {_SINK_FLOATS}",
+        "%mine = getelementptr float, ptr %sink, i64 %line",
+        f"store {vector} {last}, ptr %mine",
+        "ret void",
+    ]
+
+
+def _module(body: list[str], declare: str, threads: int) -> str:
+    """The module with the functions of the calling convention (`convsmith.codegen.artifact`) around a chunk's body."""
+    arguments = "\n".join(
+        f"  %p.{name} = getelementptr ptr, ptr %block, i64 {k}\n  %{name} = load ptr, ptr %p.{name}"
+        for k, name in enumerate(("count", "data", "sink"))
+    )
+    text = f"""target triple = "{llvm.get_default_triple()}"
+{declare}
+define void @loop_chunk(ptr %block, i64 %tid, i64 %n) #0 {{
+entry:
+{arguments}
+  %turns = load i64, ptr %count
+"""
+    text += "\n".join(line if line.endswith(":") else f"  {line}" for line in body) + "\n}\n"
+    if threads == 1:
+        text += "define void @loop(ptr %b) #0 {\n  call void @loop_chunk(ptr %b, i64 0, i64 1)\n  ret void\n}\n"
+    else:
+        text += f"""declare void @GOMP_parallel(ptr, ptr, i32, i32)
+declare i32 @omp_get_thread_num()
+declare i32 @omp_get_num_threads()
+define internal void @part(ptr %b) #0 {{
+  %t = call i32 @omp_get_thread_num()
+  %n = call i32 @omp_get_num_threads()
+  %tid = zext i32 %t to i64
+  %num = zext i32 %n to i64
+  call void @loop_chunk(ptr %b, i64 %tid, i64 %num)
+  ret void
+}}
+define void @loop(ptr %b) #0 {{
+  call void @GOMP_parallel(ptr @part, ptr %b, i32 {threads}, i32 0)
+  ret void
+}}
+"""
+    return text + 'attributes #0 = { nounwind "prefer-vector-width"="512" }\n'

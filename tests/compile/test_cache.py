@@ -1,0 +1,380 @@
+"""The disk cache: round trips, damage, directories that must not be used, full disks, size, processes."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import stat
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+
+from convsmith.compile import cache as cache_module
+from convsmith.compile.cache import CacheWarning, DiskCache, cache_key, compiler_source_hash, disk_cache
+from convsmith.diag.settings import settings
+
+BIG = 1 << 20
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> DiskCache:
+    return DiskCache(tmp_path / "cache", BIG)
+
+
+@pytest.fixture(autouse=True)
+def warnings_are_errors() -> object:
+    """A warning that a test does not expect fails it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+def use(cache: DiskCache) -> list[str]:
+    """Use the cache a few times, in every way, and return the warnings."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            cache.get("a")
+            cache.put("a", b"content")
+            cache.put("b", b"content")
+            cache.get("b")
+        cache.info()
+        cache.clear()
+    assert all(issubclass(each.category, CacheWarning) for each in caught)
+    return [str(each.message) for each in caught]
+
+
+@pytest.mark.parametrize("content", [b"", b"x", bytes(range(256)) * 500])
+def test_round_trip(cache: DiskCache, content: bytes) -> None:
+    assert cache.get("key") is None
+    cache.put("key", content)
+    assert cache.get("key") == content
+    assert DiskCache(cache.directory, BIG).get("key") == content
+    cache.put("key", b"other")
+    assert cache.get("key") == b"other"
+    assert use(cache) == []
+
+
+def test_directory_and_entries_are_private(cache: DiskCache) -> None:
+    cache.put("key", b"content")
+    assert stat.S_IMODE(cache.directory.stat().st_mode) == 0o700
+    (entry,) = cache.directory.iterdir()
+    assert stat.S_IMODE(entry.stat().st_mode) == 0o600
+
+
+def test_reading_makes_no_directory(cache: DiskCache) -> None:
+    assert cache.get("key") is None
+    assert cache.info().entries == 0 and cache.info().problem == ""
+    assert cache.clear() == 0
+    assert not cache.directory.exists()
+
+
+def test_directory_that_disappears_is_made_again(cache: DiskCache) -> None:
+    cache.put("key", b"content")
+    cache.clear()
+    cache.directory.rmdir()
+    assert cache.get("key") is None
+    cache.put("key", b"content")
+    assert cache.get("key") == b"content"
+
+
+def entry_of(cache: DiskCache) -> Path:
+    (entry,) = cache.directory.glob("*.entry")
+    return entry
+
+
+@pytest.mark.parametrize("at", [0, 5, 20, 40, 49, 50, 60, -1])
+def test_damage_is_noticed_once_and_mended(cache: DiskCache, at: int) -> None:
+    cache.put("key", b"some content")
+    data = bytearray(entry_of(cache).read_bytes())
+    data[at] ^= 1
+    entry_of(cache).write_bytes(data)
+    with pytest.warns(CacheWarning, match=r"entry .*key\.entry is damaged; it is removed and made anew") as caught:
+        assert cache.get("key") is None
+    assert len(caught) == 1
+    assert cache.get("key") is None  # now simply absent
+    cache.put("key", b"some content")
+    assert cache.get("key") == b"some content"
+
+
+@pytest.mark.parametrize("size", [0, 1, 18, 49, 50, 55])
+def test_entry_cut_short_by_a_crash(cache: DiskCache, size: int) -> None:
+    cache.put("key", b"some content")
+    os.truncate(entry_of(cache), size)
+    with pytest.warns(CacheWarning, match="damaged"):
+        assert cache.get("key") is None
+    assert list(cache.directory.iterdir()) == []
+
+
+def test_entry_of_another_user_is_removed(cache: DiskCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.put("key", b"content")
+    real = os.fstat
+
+    def planted(handle: int) -> os.stat_result:
+        fields = list(real(handle))
+        fields[stat.ST_UID] = 4242
+        return os.stat_result(fields)
+
+    monkeypatch.setattr(cache_module.os, "fstat", planted)
+    with pytest.warns(CacheWarning, match="belongs to user 4242; it is removed"):
+        assert cache.get("key") is None
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o702, 0o1777])
+def test_directory_that_others_can_write_to(tmp_path: Path, mode: int) -> None:
+    directory = tmp_path / "open"
+    cache = DiskCache(directory, BIG)
+    cache.put("a", b"planted")
+    directory.chmod(mode)
+    (message,) = use(cache)
+    assert f"cache directory {directory} (mode {mode:04o}) is not used: others can write to it" in message
+    assert len(list(directory.iterdir())) == 0  # `clear` works, nothing was written
+    assert f"{mode:04o}" in cache.info().mode and "others can write" in cache.info().problem
+
+
+def test_directory_opened_while_in_use(cache: DiskCache) -> None:
+    cache.put("key", b"content")
+    assert cache.get("key") == b"content"
+    cache.directory.chmod(0o777)
+    with pytest.warns(CacheWarning, match="mode 0777"):
+        assert cache.get("key") is None
+
+
+@pytest.mark.parametrize("mode", [0o500, 0o400, 0o600, 0o000])
+def test_directory_that_cannot_be_written(tmp_path: Path, mode: int) -> None:
+    directory = tmp_path / "closed"
+    directory.mkdir()
+    directory.chmod(mode)
+    (message,) = use(DiskCache(directory, BIG))
+    directory.chmod(0o700)
+    assert f"{directory} (mode {mode:04o}) is not used: cannot be written; kernels are compiled in each" in message
+    assert list(directory.iterdir()) == []
+
+
+def test_read_only_file_system(cache: DiskCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.put("key", b"content")
+    monkeypatch.setattr(cache_module.os, "access", lambda path, mode: False)
+    (message,) = use(cache)
+    assert "(mode 0700) is not used: cannot be written" in message
+
+
+def test_directory_of_another_user(cache: DiskCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.put("key", b"content")
+    owner = os.geteuid()
+    monkeypatch.setattr(cache_module.os, "geteuid", lambda: owner + 1)
+    (message,) = use(cache)
+    assert f"(mode 0700) is not used: belongs to user {owner}, not {owner + 1}" in message
+
+
+def test_a_file_where_the_directory_should_be(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("precious")
+    (message,) = use(DiskCache(tmp_path / "file", BIG))
+    assert "is not used: is not a directory" in message
+    (message,) = use(DiskCache(tmp_path / "file" / "below", BIG))
+    assert "is not used: cannot be reached: Not a directory" in message
+    assert (tmp_path / "file").read_text() == "precious"
+
+
+def test_directory_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    (message,) = use(DiskCache(tmp_path / "cache", BIG))
+    assert "(mode none) is not used: cannot be made: Permission denied" in message
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO])
+@pytest.mark.parametrize("call", ["mkstemp", "replace"])
+def test_full_disk(cache: DiskCache, monkeypatch: pytest.MonkeyPatch, code: int, call: str) -> None:
+    cache.put("old", b"content")
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(tempfile if call == "mkstemp" else os, call, fail)
+    with pytest.warns(CacheWarning) as caught:
+        for _ in range(3):
+            cache.put("new", b"content")
+    (message,) = (str(each.message) for each in caught)
+    assert f"{cache.directory} (mode 0700) is not used: cannot be written: {os.strerror(code)}" in message
+    monkeypatch.undo()
+    assert cache.get("old") == b"content"
+    assert cache.get("new") is None
+    assert [path.name for path in cache.directory.iterdir()] == ["old.entry"]
+
+
+def test_disk_that_is_really_full(cache: DiskCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writes go to a device that has no space; whatever was begun is removed."""
+    real = tempfile.mkstemp
+
+    def on_full_device(*arguments: str) -> tuple[int, str]:
+        handle, name = real(*arguments)
+        os.close(handle)
+        return os.open("/dev/full", os.O_WRONLY), name
+
+    monkeypatch.setattr(tempfile, "mkstemp", on_full_device)
+    with pytest.warns(CacheWarning, match="cannot be written: No space left on device"):
+        cache.put("key", bytes(100_000))
+    assert list(cache.directory.iterdir()) == []
+
+
+def test_unreadable_entry(cache: DiskCache) -> None:
+    cache.put("key", b"content")
+    entry_of(cache).unlink()
+    (cache.directory / "key.entry").mkdir()
+    with pytest.warns(CacheWarning, match="cannot be read: Is a directory"):
+        assert cache.get("key") is None
+
+
+def test_least_recently_used_goes_first(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path / "cache", 10_000)
+    for number in range(9):
+        cache.put(f"k{number}", bytes(1000))
+        os.utime(tmp_path / "cache" / f"k{number}.entry", (number, number))
+    assert cache.get("k0") is not None  # used just now
+    cache.put("k9", bytes(1000))
+    assert cache.info().bytes <= 10_000
+    assert cache.get("k0") is not None and cache.get("k9") is not None
+    assert cache.get("k1") is None and cache.get("k8") is not None
+
+
+def test_size_stays_bounded_across_instances(tmp_path: Path) -> None:
+    """Each process knows only of its own entries until it looks."""
+    for number in range(30):
+        DiskCache(tmp_path / "cache", 10_000).put(f"k{number}", bytes(900))
+        assert DiskCache(tmp_path / "cache", 10_000).info().bytes <= 10_000
+    assert DiskCache(tmp_path / "cache", 10_000).get("k29") is not None
+
+
+def test_entry_larger_than_the_cache(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path / "cache", 1000)
+    cache.put("small", bytes(500))
+    cache.put("large", bytes(1000))
+    assert cache.get("large") is None and cache.get("small") is not None
+
+
+def test_info_and_clear(cache: DiskCache) -> None:
+    cache.put("a", bytes(100))
+    cache.put("b", bytes(200))
+    info = cache.info()
+    assert (info.directory, info.mode, info.entries, info.limit, info.problem) == (cache.directory, "0700", 2, BIG, "")
+    assert 300 < info.bytes < 500
+    (cache.directory / "notes.txt").write_text("not ours")
+    (cache.directory / ".left.tmp").write_text("by a writer that died")
+    os.utime(cache.directory / ".left.tmp", (1, 1))
+    assert cache.clear() == 2
+    assert [path.name for path in cache.directory.iterdir()] == ["notes.txt"]
+    assert cache.get("a") is None
+
+
+def test_leftovers_of_dead_writers_go_when_they_are_old(cache: DiskCache) -> None:
+    cache.directory.mkdir(mode=0o700)
+    for name, age in ((".old.tmp", 7200), (".new.tmp", 10)):
+        (cache.directory / name).write_bytes(b"half")
+        os.utime(cache.directory / name, (time.time() - age,) * 2)
+    cache.put("key", b"content")
+    assert sorted(path.name for path in cache.directory.iterdir()) == [".new.tmp", "key.entry"]
+
+
+def _worker(directory: Path, seed: int, failures: multiprocessing.SimpleQueue) -> None:
+    warnings.simplefilter("error")
+    cache = DiskCache(directory, 60_000)
+    try:
+        for turn in range(150):
+            number = (seed * 7 + turn) % 10
+            content = cache.get(f"k{number}")
+            if content is not None and content != bytes([number]) * (4000 + number):
+                failures.put(f"wrong content of k{number}")
+            cache.put(f"k{number}", bytes([number]) * (4000 + number))
+            if turn % 40 == 39:
+                cache.clear()
+    except Exception as error:
+        failures.put(repr(error))
+
+
+def test_concurrent_processes(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    failures = context.SimpleQueue()
+    workers = [context.Process(target=_worker, args=(tmp_path / "cache", seed, failures)) for seed in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+        assert worker.exitcode == 0
+    assert failures.empty(), failures.get()
+    assert [path for path in (tmp_path / "cache").iterdir() if path.suffix != ".entry"] == []
+
+
+def test_settings_choose_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with settings.scope(cache="off"):
+        assert disk_cache() is None
+    with settings.scope(cache=tmp_path / "mine", cache_size="3M"):
+        chosen = disk_cache()
+        assert chosen is not None and chosen is disk_cache()
+        assert (chosen.directory, chosen.limit) == (tmp_path / "mine", 3 << 20)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    with settings.scope(cache="default", cache_size=None):
+        default = disk_cache()
+        assert default is not None
+        assert default.directory.name == "convsmith" and default.limit == 256 << 20
+
+
+def test_keys() -> None:
+    keys = {cache_key(), cache_key(""), cache_key("a", "b"), cache_key("ab"), cache_key("", "ab"), cache_key("a b")}
+    assert len(keys) == 6
+    assert cache_key("a", "b") == cache_key("a", "b")
+    assert all(len(key) == 64 for key in keys)
+
+
+def test_key_holds_compiler_and_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = cache_key("problem")
+    for name, value in (("compiler_source_hash", lambda: "changed"), ("ABI_VERSION", 99)):
+        with monkeypatch.context() as patch:
+            patch.setattr(cache_module, name, value)
+            assert cache_key("problem") != before
+    with monkeypatch.context() as patch:
+        patch.setattr("llvmlite.__version__", "0.0")
+        assert cache_key("problem") != before
+
+
+def source_tree(root: Path) -> Path:
+    for name, text in {"__init__.py": "", "a.py": "x = 1\n", "sub/b.py": "y = 2\n", "data.txt": "no source"}.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+@pytest.mark.parametrize("remembered", [False, True])
+def test_source_hash(tmp_path: Path, remembered: bool) -> None:
+    memory = DiskCache(tmp_path / "cache", BIG) if remembered else None
+    root = source_tree(tmp_path / "package")
+    tree_hash = cache_module._tree_hash
+    first = tree_hash(root, memory)
+    assert tree_hash(root, memory) == first
+    (root / "data.txt").write_text("changed")
+    (root / "__pycache__").mkdir()
+    (root / "__pycache__" / "a.py").write_text("not a source")
+    assert tree_hash(root, memory) == first
+    assert tree_hash(source_tree(tmp_path / "elsewhere"), memory) == first
+
+    times = (root / "a.py").stat()
+    (root / "a.py").write_text("x = 2\n")  # same size, same time of modification
+    os.utime(root / "a.py", ns=(times.st_atime_ns, times.st_mtime_ns))
+    changed = tree_hash(root, memory)
+    assert changed != first
+    (root / "a.py").rename(root / "c.py")
+    assert tree_hash(root, memory) not in (first, changed)
+    (root / "c.py").rename(root / "a.py")
+    (root / "a.py").write_text("x = 1\n")
+    assert tree_hash(root, memory) == first
+
+
+def test_source_hash_of_the_package() -> None:
+    with settings.scope(cache="off"):
+        assert len(compiler_source_hash()) == 64
+        assert compiler_source_hash() == cache_module._tree_hash(Path(cache_module.__file__).parents[1], None)

@@ -1,0 +1,174 @@
+"""What each value means: types, lanes, rounding, and what is not a number."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from convsmith.interp import InterpError, run
+from convsmith.interp.arithmetic import fma, horizontal_sum
+from convsmith.ir.parse import parse_kernel
+
+INF, NAN = math.inf, math.nan
+
+
+def value_of(text: str, a: Any, b: Any = (0.0,), dtype: str = "f32", lanes: str = "", out: int = 1) -> np.ndarray:
+    """The value of an expression over the memories a and b."""
+    np_type = {"f32": np.float32, "f64": np.float64, "s32": np.int32}[dtype]
+    arrays = {"a": np.array(a, np_type), "b": np.array(b, np_type), "out": np.zeros(out, np_type)}
+    params = ", ".join(f"{n}: {dtype}[{len(x)}]" for n, x in arrays.items())
+    run(parse_kernel(f"kernel k({params})\n  out[0]{lanes} = {text}"), arrays)
+    return arrays["out"]
+
+
+@pytest.mark.parametrize(
+    ("text", "a", "expected"),
+    [
+        ("a[0] + a[1]", (1.5, 2.0), 3.5),
+        ("a[0] - a[1]", (1.5, 2.0), -0.5),
+        ("a[0] * a[1]", (1.5, 2.0), 3.0),
+        ("a[0] / a[1]", (1.0, 3.0), np.float32(1) / np.float32(3)),
+        ("a[0] / a[1]", (1.0, 0.0), INF),
+        ("max(a[0], a[1])", (1.0, 2.0), 2.0),
+        ("min(a[0], a[1])", (1.0, 2.0), 1.0),
+        ("max(a[0], a[1])", (NAN, 2.0), NAN),
+        ("max(a[1], a[0])", (NAN, 2.0), NAN),
+        ("min(a[0], a[1])", (NAN, 2.0), NAN),
+        ("a[0] + a[1]", (3e38, 3e38), INF),
+        ("fma(a[0], a[1], a[2])", (2.0, 3.0, 4.0), 10.0),
+        ("sign(a[0], a[1], a[2])", (-1.0, 2.0, 3.0), 2.0),
+        ("sign(a[0], a[1], a[2])", (0.0, 2.0, 3.0), 3.0),
+        ("sign(a[0], a[1], a[2])", (NAN, 2.0, 3.0), 3.0),
+        ("(a[0] if 1 >= 0 else a[100])", (7.0,), 7.0),
+        ("(a[100] if 0 > 1 else a[0])", (7.0,), 7.0),
+        ("sum(a[0]{4})", (1.0, 2.0, 3.0, 4.0), 10.0),
+        ("sum(a[0]{4/2})", (1.0, 2.0, 3.0, 4.0), 3.0),
+        ("sum((2.0 if 1 >= 0 else a[0]{4}))", (1.0,), 8.0),
+        ("-0.0", (1.0,), -0.0),
+    ],
+)
+def test_scalars(text: str, a: Any, expected: float) -> None:
+    out = value_of(text, a)
+    np.testing.assert_array_equal(out, np.array([expected], np.float32))
+    assert np.signbit(out[0]) == np.signbit(np.float32(expected))
+
+
+@pytest.mark.parametrize(
+    ("text", "lanes", "expected"),
+    [
+        ("a[0]{4}", "{4}", (1, 2, 3, 4)),
+        ("a[0]{4:2}", "{4}", (1, 3, 5, 7)),
+        ("a[3]{4:0}", "{4}", (4, 4, 4, 4)),
+        ("a[3]{4:-1}", "{4}", (4, 3, 2, 1)),
+        ("a[0]{(0, 0, 1, 1)}", "{4}", (1, 1, 2, 2)),
+        ("a[6]{4/2}", "{4}", (7, 8, 0, 0)),
+        ("a[0]{4} + a[0]", "{4}", (2, 3, 4, 5)),
+        ("10.0 * a[0]{4}", "{4}", (10, 20, 30, 40)),
+        ("a[0]", "{4}", (1, 1, 1, 1)),
+        ("a[0]{4}", "{4/2}", (1, 2, 0, 0)),
+        ("a[0]{4}", "{4:2}", (1, 0, 2, 0, 3, 0, 4)),
+        ("a[0]{4}", "{(3, 1, 0, 2)}", (3, 2, 4, 1)),
+        ("fma(a[0]{4}, a[0], a[0]{4})", "{4}", (2, 4, 6, 8)),
+        ("sign(a[0]{4} - 2.5, 0.0, a[0]{4})", "{4}", (0, 0, 3, 4)),
+        ("(a[0]{4} if 1 >= 0 else 0.0)", "{4}", (1, 2, 3, 4)),
+        ("max(a[0]{4}, 2.0)", "{4}", (2, 2, 3, 4)),
+    ],
+)
+def test_lanes(text: str, lanes: str, expected: tuple[float, ...]) -> None:
+    out = value_of(text, range(1, 9), lanes=lanes, out=8)
+    np.testing.assert_array_equal(out[: len(expected)], expected)
+    assert not out[len(expected) :].any()
+
+
+def test_integers_wrap() -> None:
+    assert value_of("a[0] + a[1]", (2**31 - 1, 1), dtype="s32")[0] == -(2**31)
+    assert value_of("a[0] * a[1]", (2**20, 2**12), dtype="s32")[0] == 0
+    assert value_of("fma(a[0], a[1], s32(-3))", (5, 2), dtype="s32")[0] == 7
+    with pytest.raises(InterpError, match=r"a\[0\] / a\[1\] divides integers"):
+        value_of("a[0] / a[1]", (4, 2), dtype="s32")
+
+
+def test_doubles() -> None:
+    assert value_of("a[0] + f64(0.1)", (0.2,), dtype="f64")[0] == 0.1 + 0.2
+
+
+def test_single_precision_rounds_every_operation() -> None:
+    tiny = np.float32(2.0**-24)
+    out = value_of("a[0] + a[1] + a[1]", (1.0, tiny))
+    assert out[0] == 1.0
+    assert value_of("a[0] * a[0] - a[1]", (1 + 2.0**-12, 1 + 2.0**-11))[0] == 0.0
+    assert value_of("fma(a[0], a[0], -1.0 * a[1])", (1 + 2.0**-12, 1 + 2.0**-11))[0] == np.float32(2.0**-24)
+
+
+floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
+
+
+@settings(max_examples=300, deadline=None)
+@given(floats, floats, floats)
+def test_fma_rounds_once(a: float, b: float, c: float) -> None:
+    exact = Fraction(a) * Fraction(b) + Fraction(c)
+    with np.errstate(all="ignore"):
+        out = fma(np.float32(a), np.float32(b), np.float32(c))
+        vector = fma(np.full(2, a, np.float32), np.float32(b), np.full(2, c, np.float32))
+        neighbours = [np.nextafter(out, np.float32(towards)) for towards in (-np.inf, np.inf)]
+    assert type(out) is np.float32 and vector.dtype == np.float32
+    np.testing.assert_array_equal(vector, out)
+    if not np.isfinite(out):
+        assert abs(exact) >= Fraction(2) ** 128 - Fraction(2) ** 103
+        return
+    error = abs(Fraction(float(out)) - exact)
+    for neighbour in neighbours:
+        if np.isfinite(neighbour):
+            assert error <= abs(Fraction(float(neighbour)) - exact)
+
+
+def test_fma_where_rounding_twice_goes_wrong() -> None:
+    a, b, c = np.float32(1 + 2.0**-12), np.float32(1 + 2.0**-12), np.float32(2.0**-60)
+    once = np.float32(1 + 2.0**-11 + 2.0**-23)
+    assert np.float32(np.float64(a) * np.float64(b) + np.float64(c)) != once
+    assert fma(a, b, c) == once
+
+
+def test_fma_of_doubles_and_of_what_is_not_finite() -> None:
+    a = np.float64(1 + 2.0**-30)
+    assert fma(a, a, np.float64(-1 - 2.0**-29)) == 2.0**-60
+    assert fma(np.float64(1e300), np.float64(1e300), np.float64(0)) == INF
+    assert fma(np.float64(-1e300), np.float64(1e300), np.float64(0)) == -INF
+    assert fma(np.float64(2), np.float64(3), np.float64(-6)) == 0
+    assert np.signbit(fma(np.float64(-0.0), np.float64(1), np.float64(-0.0)))
+    with np.errstate(all="ignore"):
+        assert math.isnan(fma(np.float64(INF), np.float64(0), np.float64(1)))
+        assert math.isnan(fma(np.float32(INF), np.float32(0), np.float32(1)))
+        assert fma(np.float32(INF), np.float32(1), np.float32(1)) == INF
+        assert np.signbit(fma(np.float32(-0.0), np.float32(1), np.float32(-0.0)))
+
+
+def test_a_sum_adds_the_halves() -> None:
+    big = np.float32(2**24)
+    assert horizontal_sum(np.array([big, 1, -big, 1], np.float32)) == 2
+    assert horizontal_sum(np.array([big, -big, 1, 1], np.float32)) == 1
+    assert horizontal_sum(np.array([3], np.float32)) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "lanes", "message"),
+    [
+        ("a[0]{4} + a[0]{2}", "{4}", r"the operands of a\[0\]\{4\} \+ a\[0\]\{2\} differ: float32\[4\], float32\[2\]"),
+        ("a[0] + f64(1.0)", "", r"the operands of a\[0\] \+ f64\(1.0\) differ: float32, float64"),
+        ("f64(1.0)", "", "a value of type float64 is stored to out, which holds float32"),
+        ("a[0]{4}", "", "a value of 4 lanes is stored to no lanes of out"),
+        ("a[0]{4}", "{2}", "a value of 4 lanes is stored to 2 lanes of out"),
+        ("a[0]", "{4:0}", r"two lanes write the same element of out: elements \[0, 0, 0, 0\]"),
+        ("sum(a[0])", "", r"sum\(a\[0\]\) needs a vector of 2\*\*n lanes, not a scalar"),
+        ("sum(a[0]{6})", "", r"sum\(a\[0\]\{6\}\) needs a vector of 2\*\*n lanes, not 6"),
+    ],
+)
+def test_what_values_refuse(text: str, lanes: str, message: str) -> None:
+    with pytest.raises(InterpError, match=message):
+        value_of(text, range(8), lanes=lanes, out=8)

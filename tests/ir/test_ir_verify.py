@@ -1,0 +1,254 @@
+"""The verifier: legal kernels pass, each rule is broken once, and each stage refuses what comes later."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from convsmith.diag.errors import InternalError
+from convsmith.ir.buffer import Block, Buffer, make_buffer
+from convsmith.ir.index import Var, as_index
+from convsmith.ir.parse import parse_kernel, parse_stmt
+from convsmith.ir.stages import FLAT, NAIVE, REALISED, SCHEDULED, STAGES, TENSORISED, UNROLLED, Stage
+from convsmith.ir.stmt import Alloc, Call, Carried, For, Kernel, Store
+from convsmith.ir.types import F32, S32
+from convsmith.ir.value import Binary, Fma, Lanes, Load, Select, Sum, const, strided
+from convsmith.ir.verify import verify
+
+NAIVE_TEXT = """\
+kernel conv(src: f32[8, 4], dst: f32[8])
+  for i in 0 .. 8:
+    alloc acc: f32[] @register:
+      acc[] = 0.0
+      for k in 0 .. 4:
+        acc[] = acc[] + (src[i - 1, k] if i - 1 >= 0 else 0.0) * 2.0
+      if i - 3 >= 0:
+        dst[i] = max(acc[], 0.0)
+"""
+
+SCHEDULED_TEXT = NAIVE_TEXT.replace("0 .. 8:", "0 .. 8 #parallel:").replace("0 .. 4:", "0 .. min(4, i) #unrolled:")
+
+REALISED_TEXT = """\
+kernel conv(src: f32[8, 4], dst: f32[8])
+  for i in 1 .. 8:
+    dst[i] = (src[i - 1, 0] if i - 3 >= 0 else 0.0)
+"""
+
+FLAT_TEXT = """\
+kernel conv(src: f32[32], dst: f32[8])
+  alloc tmp: f32[8] @cache:
+    for i in 0 .. 8:
+      alloc acc: f32[2, 4] @register:
+        acc[0, i % 4] = src[i * 4]
+        tmp[i] = acc[0, i % 4]
+"""
+
+TENSORISED_TEXT = """\
+function tile(p: src, q: dst, n)
+  alloc acc: f32[2, 4] @register:
+    for m in 0 .. 2 #unrolled:
+      acc[m, 0]{4} = 0.0
+    for k in 0 .. n carrying r: src = p + 1 step 4:
+      for m in 0 .. 2 #unrolled:
+        fma4(acc[m, 0]{4}, src[r + m]{4:0/3}, src[r]{4})
+    for j in 0 .. 2 carrying s: dst = q step 4, t: src = p step 1:
+      dst[s]{4/3} = sum(src[t]{4}) + src[p + 1]
+kernel conv(src: f32[32], dst: f32[8])
+  for i in 0 .. 4 #parallel:
+    for g in 0 .. 2 #parallel:
+      let h = i // 2:
+        call tile(src @ i * 4, dst @ h, h + 1)
+"""
+
+UNROLLED_TEXT = """\
+kernel conv(src: f32[32], dst: f32[8])
+  for i in 0 .. 2 #parallel:
+    alloc acc: f32[2, 4] @register:
+      acc[0, 0]{4} = 0.0
+      for k in 0 .. 4 carrying p: src = i * 16 step 4:
+        fma4(acc[0, 0]{4}, src[p]{4}, src[p]{4:0})
+      dst[i * 4]{4} = acc[0, 0]{4}
+"""
+
+LEGAL = [
+    (NAIVE_TEXT, NAIVE),
+    (SCHEDULED_TEXT, SCHEDULED),
+    (REALISED_TEXT, REALISED),
+    (FLAT_TEXT, FLAT),
+    (TENSORISED_TEXT, TENSORISED),
+    (UNROLLED_TEXT, UNROLLED),
+]
+
+
+@pytest.mark.parametrize(("text", "stage"), LEGAL, ids=lambda x: str(x) if isinstance(x, Stage) else "")
+def test_legal_kernels_pass(text: str, stage: Stage) -> None:
+    kernel = parse_kernel(text)
+    verify(kernel)
+    verify(kernel, stage)
+    assert STAGES[stage.name] is stage
+
+
+@pytest.mark.parametrize(
+    ("text", "stage", "message"),
+    [
+        (SCHEDULED_TEXT, NAIVE, "`for i in 0 .. 8 #parallel:`: a loop is serial, not parallel"),
+        (NAIVE_TEXT, REALISED, "the mask i - 1 >= 0 stands inside of arithmetic"),
+        (REALISED_TEXT, FLAT, "parameter src: memory must have one dim, stored without gaps, not [8, 4]"),
+        (FLAT_TEXT.replace("f32[8] @", "f32[8] = 0:8:2 @"), FLAT, "`alloc tmp: f32[8] = 0:8:2 @cache:`: memory must"),
+        (TENSORISED_TEXT, FLAT, "function tile: functions come later"),
+        (UNROLLED_TEXT, FLAT, "`acc[0, 0]{4} = 0.0`: acc[0, 0]{4} has lanes"),
+        (UNROLLED_TEXT, FLAT, ""),
+        (TENSORISED_TEXT, UNROLLED, "`for m in 0 .. 2 #unrolled:`: a loop is parallel or serial, not unrolled"),
+        (FLAT_TEXT, UNROLLED, "register acc[0, i % 4] has coordinates that are not constant"),
+        ("kernel k(d: f32[4])\n  let a = 2: d[a] = 0.0", FLAT, "a statement Let is not allowed"),
+        ("kernel k(d: f32[4])\n  d[0] = sum(d[0]{4})", FLAT, "a value Sum is not allowed"),
+        ("kernel k(d: f32[4])\n  for i in 0 .. 2 carrying p: d = 0 step 1: pass", FLAT, "loops carry no pointers yet"),
+        ("kernel k(d: f32[4])\n  fma4(d[0]{4})", NAIVE, "a statement Invoke is not allowed"),
+    ],
+)
+def test_stages_refuse_what_comes_later(text: str, stage: Stage, message: str) -> None:
+    kernel = parse_kernel(text)
+    verify(kernel)
+    with pytest.raises(InternalError) as error:
+        verify(kernel, stage)
+    assert message in str(error.value) and f"is not {stage}: " in str(error.value)
+    assert error.value.code == "verify"
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("a[i] = 0.0", "kernel k: an index of a is i: variable i is not bound"),
+        ("for i in 0 .. 2: for i in 0 .. 2: pass", "for i > for i: variable i is bound again inside of its own scope"),
+        ("for i in 0 .. 2: let i = 1: pass", "variable i is bound again"),
+        ("for i in 0 .. i: pass", "kernel k > for i: a bound is i: variable i is not bound"),
+        ("if j >= 0: pass", "a condition is j >= 0: variable j is not bound"),
+        ("a[0] = (0.0 if j >= 0 else 1.0)", "a condition is j >= 0: variable j is not bound"),
+        ("let j = n: pass", "the value of j is n: variable n is not bound"),
+        ("a[0, 0] = 0.0", "a[0, 0] has 2 indices for 1 dims"),
+        ("alloc a: f32[2] @cache: pass", "alloc a: two buffers in scope have the name a"),
+        ("alloc t: f32[2] @global: pass", "alloc t: only cache and register are allocated"),
+        ("a[0]{4/5} = 0.0", "5 of 4 lanes of a are active"),
+        ("a[0]{4:0} = 0.0", "two lanes of a store to a touch the same element: (0, 0, 0, 0)"),
+        ("a[0] = b[0]{4}", "a value of 4 lanes is stored to no lanes of a: b[0]{4}"),
+        ("a[0]{8} = b[0]{4}", "a value of 4 lanes is stored to 8 lanes of a"),
+        ("a[0]{4} = b[0]{4} + b[0]{8}", "b[0]{4} + b[0]{8}: operands have 4 and 8 lanes"),
+        ("a[0] = sum(b[0])", "sum(b[0]): a sum is over 2**n lanes, not 0"),
+        ("a[0] = sum(b[0]{6})", "a sum is over 2**n lanes, not 6"),
+        ("a[0] = s32(1)", "a value of type s32 is stored to a, which holds f32"),
+        ("a[0] = b[0] + s32(1)", "b[0] + s32(1): operands have the types f32, s32"),
+        (
+            "for i in 0 .. 2: for j in 0 .. 2 #parallel: pass",
+            "for i > for j: a parallel loop stands inside of parallel",
+        ),
+        ("for i in 0 .. 2 #parallel carrying p: a = 0 step 1: pass", "for i: a parallel loop carries no pointers"),
+        (
+            "alloc t: f32[2] @register: for i in 0 .. 2 #parallel: t[0] = 0.0",
+            "register t is allocated outside of the parallel loop that uses it",
+        ),
+        ("for i in 0 .. 2 carrying i: a = 0 step 1: pass", "two variables of the loop have the same name"),
+        ("for i in 0 .. 2 carrying p: a = 0 step 1: b[p] = 0.0", "an index of b is p: p points into a"),
+        ("for i in 0 .. 2 carrying p: a = 0 step 1: a[p * 2] = 0.0", "a is p * 2: a position adds one pointer once"),
+        ("for i in 0 .. 2 carrying p: a = 0 step 1: a[p // 2] = 0.0", "an index of a is p // 2: p is a pointer into a"),
+        ("for i in 0 .. 2 carrying p: a = 0 step 1: a[p + p % 2] = 0.0", "p is a pointer into a"),
+        ("for i in 0 .. 2 carrying p: a = 0 step 1: for j in 0 .. p: pass", "a bound is p: p is a pointer into a"),
+        ("for i in 0 .. 2 carrying p: a = 0 step 1: if p >= 0: pass", "a condition is p >= 0: p is a pointer into a"),
+        ("for i in 0 .. 2 carrying p: a = 0 step 1: for j in 0 .. 2 carrying q: b = p step 1: pass", "p points into a"),
+        ("for i in 0 .. 2 carrying p: m = 0 step 1: pass", "p points to m, which is not memory of one dim"),
+        (
+            "for i in 0 .. 2 carrying p: a = 0 step 1, q: a = 0 step 1: a[p + q] = 0.0",
+            "an index of a is p + q: a position adds one pointer once",
+        ),
+        ("call f(a @ 0, 1)", "function f is not defined before it is called"),
+        ("call g(a @ 0)", "g takes (pointers, indices) (1, 1), not (1, 0)"),
+        ("call g(m @ 0, 1)", "p of g points to m, which is not memory of one dim"),
+        ("call g(s @ 0, 1)", "p of g points to f32 @global, but s is s32 @global"),
+        ("for i in 0 .. 2 carrying p: a = 0 step 1: call g(b @ p, 1)", "the start of p is p: p points into a"),
+        ("for i in 0 .. 2 carrying p: a = 0 step 1: call g(a @ 0, p)", "an argument of g is p: p is a pointer into a"),
+        ("fma4(a[0]{4:0}, b[0]{4})", "two lanes of a store to a touch the same element"),
+    ],
+)
+def test_each_rule(body: str, message: str) -> None:
+    params = {
+        "a": make_buffer("a", F32, (64,)),
+        "b": make_buffer("b", F32, (64,)),
+        "m": make_buffer("m", F32, (4, 4)),
+        "s": make_buffer("s", S32, (64,)),
+    }
+    g = parse_kernel("function g(p: a, n)\n  a[p + n] = 0.0\nkernel k(a: f32[64])\n  pass").functions[0]
+    g = replace(g, pointers=((Var("p"), params["a"]),), body=parse_stmt("a[p + n] = 0.0", params))
+    kernel = Kernel("k", tuple(params.values()), parse_stmt(body, params), (g,))
+    with pytest.raises(InternalError) as error:
+        verify(kernel)
+    assert message in str(error.value)
+    assert str(error.value).startswith("kernel k")
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("function g(p: a)\n  a[0] = 0.0", "function g: an index of a is 0: a function knows a by its pointers only"),
+        ("function g(p: a)\n  b[0] = 0.0", "function g: buffer b is not in scope"),
+        ("function g(p: a)\n  for i in 0 .. 2 #parallel: pass", "for i: a parallel loop stands inside of parallel"),
+        ("function g(p: a, p)\n  pass", "function g: two parameters have the same name"),
+        ("function g(p: a)\n  call g(a @ p)", "function g: function g is not defined before it is called"),
+        ("function g(p: a)\n  pass\nfunction g(p: a)\n  pass", "function g: there are two functions of that name"),
+        ("function g(p: m)\n  pass", "function g: a parameter points to m, which is not memory of one dim"),
+    ],
+)
+def test_functions(function: str, message: str) -> None:
+    kernel = parse_kernel(f"{function}\nkernel k(a: f32[8], b: f32[8], m: f32[2, 2])\n  pass\n")
+    with pytest.raises(InternalError) as error:
+        verify(kernel)
+    assert message in str(error.value)
+
+
+def test_what_text_cannot_say() -> None:
+    a = make_buffer("a", F32, (8,))
+    i = as_index(0)
+    load = Load(a, (i,), None)
+    empty = parse_stmt("pass", {})
+
+    def fails(kernel: Kernel, message: str) -> None:
+        with pytest.raises(InternalError) as error:
+            verify(kernel)
+        assert message in str(error.value)
+
+    fails(Kernel("k", (a,), empty, index_bits=16), "indices have 32 or 64 bits, not 16")
+    fails(Kernel("k", (make_buffer("t", F32, (), "cache"),), empty), "parameter t is cache, not global")
+    fails(Kernel("k", (a, a), empty), "two buffers in scope have the name a")
+    fails(Kernel("k", (), Alloc(Buffer("t", F32, (), (), "heap"), empty)), "buffer t has the scope heap")
+    fails(
+        Kernel("k", (Buffer("t", F32, (2,), (Block(1, 2, 1),)),), empty), "buffer t has blocks [(1, 2, 1)] for 1 dims"
+    )
+    fails(Kernel("k", (a,), For(Var("i"), i, i, empty, "quick")), "the loop is quick; there are serial")
+    fails(Kernel("k", (a,), Store(a, (i,), Binary("pow", load, load))), "pow is no operation")
+    fails(Kernel("k", (a,), Store(a, (i,), load, Lanes((), 0))), "0 of 0 lanes of a are active")
+    s = make_buffer("s", S32, (8,))
+    one = const(S32, 1)
+    fails(Kernel("k", (s,), Store(s, (i,), Binary("div", one, one))), "division is for floating point only")
+    fails(Kernel("k", (), Store(a, (i,), load)), "buffer a is not in scope")
+    fails(
+        Kernel("k", (), For(Var("i"), i, i, empty, "serial", (Carried(Var("p"), a, i, 1),))), "p points to a, which is"
+    )
+    fails(Kernel("k", (), Call("f", (), ())), "function f is not defined")
+    inner = Kernel("p", (a,), empty)
+    fails(
+        Kernel("k", (a,), empty, packs=(replace(inner, packs=(inner,)),)), "kernel p: a packing kernel has no packing"
+    )
+    fails(
+        Kernel("k", (a,), empty, packs=(Kernel("p", (), Store(a, (i,), load)),)), "kernel p: buffer a is not in scope"
+    )
+
+
+def test_siblings_may_share_names_and_buffers() -> None:
+    a = make_buffer("a", F32, (8,))
+    t = make_buffer("t", F32, (4,), "register")
+    vector = Load(t, (as_index(0),), strided(4, 1))
+    body = parse_stmt("for i in 0 .. 2: a[i] = 0.0\nfor i in 0 .. 2: a[i] = 0.0", {"a": a})
+    piece = Alloc(t, Store(a, (as_index(0),), Sum(Fma(vector, Select(Var("i") >= 0, vector, vector), vector))))
+    loop = For(Var("i"), as_index(0), as_index(2), piece)
+    kernel = Kernel("k", (a,), parse_stmt("pass", {}))
+    verify(replace(kernel, body=body))
+    verify(replace(kernel, body=For(Var("n"), as_index(0), as_index(2), loop)))
