@@ -1,1 +1,66 @@
-"""convsmith: a compiler for convolutions."""
+"""convsmith: a compiler for convolutions.
+
+    import convsmith as cs
+    y = cs.conv2d(x, w, bias, stride=2, padding=1, activation="relu")
+    k = cs.compile("mb1ic64ih56oc64oh56kh3ph1", src_tag="axb", dst_tag="axb")
+
+Names are loaded at first use: importing the package is cheap, and LLVM is loaded by the first kernel.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from convsmith.diag.errors import (
+        ConfigError,
+        ConvsmithError,
+        InternalError,
+        ToolchainError,
+        UnsupportedError,
+        UsageError,
+    )
+    from convsmith.diag.settings import settings
+    from convsmith.frontend.kernel import Kernel
+    from convsmith.frontend.numpy_api import compile, conv1d, conv2d, conv3d, load_packed, reorder
+    from convsmith.layout.layout import Layout
+    from convsmith.problem.conv import Conv
+    from convsmith.problem.suites import suite
+    from convsmith.runtime.packed import Packed
+    from convsmith.schedule.config import Config
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "diag.errors": (
+        "ConfigError", "ConvsmithError", "InternalError", "ToolchainError", "UnsupportedError", "UsageError",
+    ),
+    "diag.settings": ("settings",),
+    "frontend.kernel": ("Kernel",),
+    "frontend.numpy_api": ("compile", "conv1d", "conv2d", "conv3d", "load_packed", "reorder"),
+    "layout.layout": ("Layout",),
+    "problem.conv": ("Conv",),
+    "problem.suites": ("suite",),
+    "runtime.packed": ("Packed",),
+    "schedule.config": ("Config",),
+}  # fmt: skip
+_MODULE = {name: f"convsmith.{module}" for module, names in _HOME.items() for name in names}
+
+__all__ = [
+    "Config", "ConfigError", "Conv", "ConvsmithError", "InternalError", "Kernel", "Layout", "Packed", "ToolchainError",
+    "UnsupportedError", "UsageError", "__version__", "compile", "conv1d", "conv2d", "conv3d", "load_packed", "reorder",
+    "settings", "suite",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE:
+        raise AttributeError(f"module 'convsmith' has no attribute {name!r}")
+    value = getattr(import_module(_MODULE[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

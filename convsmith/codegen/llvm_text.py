@@ -54,7 +54,9 @@ class FunctionEmitter(ValueEmitter):
 
     def _Let(self, s: Let) -> None:
         self.vars[s.var] = self.index(s.value)
+        self.known.push()  # a sibling may give the name another value
         self.stmt(s.body)
+        self.known.pop()
 
     def _Store(self, s: Store) -> None:
         lanes = s.lanes.count if s.lanes else 0
@@ -209,28 +211,33 @@ def chunk_text(kernel: Kernel, rows: Mapping[str, Instruction], symbol: str, wri
             own = e.put(f"mul i64 %tid, {size}")
             at = e.put(f"add i64 {own}, {offset}")
             e.bases[b] = e.put(f"getelementptr {b.dtype.llvm}, ptr {memory}, i64 {at}")
-    loop = kernel.body
-    if isinstance(loop, For) and loop.kind == "parallel":
-        total = int(loop.hi)
-        ends = []
-        for who in ("%tid", "%next"):
-            if who == "%next":
-                e.lines.append("  %next = add i64 %tid, 1")
-            scaled = e.put(f"mul i64 {who}, {total}")
-            end = e.put(f"udiv i64 {scaled}, %n")
-            ends.append(end if e.bits == 64 else e.put(f"trunc i64 {end} to {e.it}"))
-        e.task_range = (ends[0], ends[1])
-        e.stmt(loop)
-    else:
-        first = e.put("icmp eq i64 %tid, 0")
-        e.lines.append(f"  br i1 {first}, label %work, label %done")
-        e.start("work")
-        e.stmt(loop)
-        e.lines.append("  br label %done")
-        e.start("done")
+    for s in kernel.body.stmts if isinstance(kernel.body, Block) else (kernel.body,):
+        _share(e, s)
     declared.update(e.declared)
     body = "\n".join(e.lines)
     return f"define void @{symbol}_chunk(ptr %args, i64 %tid, i64 %n) #0 {{\nentry:\n{body}\n  ret void\n}}\n"
+
+
+def _share(e: FunctionEmitter, s: Stmt) -> None:
+    """This thread's part of a statement: a range of a parallel loop's tasks; all of anything else, on the first."""
+    if isinstance(s, For) and s.kind == "parallel":
+        ends = []
+        for who in ("%tid", e.put("add i64 %tid, 1")):
+            scaled = e.put(f"mul i64 {who}, {int(s.hi)}")
+            end = e.put(f"udiv i64 {scaled}, %n")
+            ends.append(end if e.bits == 64 else e.put(f"trunc i64 {end} to {e.it}"))
+        e.task_range = (ends[0], ends[1])
+        e.stmt(s)
+        return
+    work, done = e.label("work"), e.label("done")
+    first = e.put("icmp eq i64 %tid, 0")
+    e.lines.append(f"  br i1 {first}, label %{work}, label %{done}")
+    e.start(work)
+    e.known.push()
+    e.stmt(s)
+    e.known.pop()
+    e.lines.append(f"  br label %{done}")
+    e.start(done)
 
 
 def entry_text(symbol: str, threads: int, declared: dict[str, None]) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 from convsmith.codegen.scalars import ScalarEmitter
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index
 from convsmith.ir.types import DType
-from convsmith.ir.value import Binary, Const, Fma, Lanes, Load, Select, Sign, Sum, Value, dtype_of, lanes_of
+from convsmith.ir.value import Binary, Const, Fma, Lanes, Load, Select, Sign, Sum, Sums, Value, dtype_of, lanes_of
 
 Slot = tuple[Buffer, tuple[int, ...]]
 """An accumulator: a register buffer and the constant index of its vector (or scalar)."""
@@ -192,6 +193,8 @@ class ValueEmitter(ScalarEmitter):
             return self.put(f"select {self.type_i1(lanes)} {below}, {ty} {yes}, {ty} {no}")
         if isinstance(v, Sum):
             return self._sum(v)
+        if isinstance(v, Sums):
+            return self._sums(v)
         assert isinstance(v, Select)
         return self._select(v, ty, lanes)
 
@@ -213,20 +216,49 @@ class ValueEmitter(ScalarEmitter):
         odd = self.put(f"fcmp uno {ty} {b}, {b}")
         return self.put(f"select {self.type_i1(lanes)} {odd}, {ty} {b}, {ty} {best}")
 
+    def shuffle(self, ty: str, a: str, b: str, places: Sequence[int]) -> str:
+        """Lanes of ``a`` and ``b`` (counted on) in new places."""
+        picked = ", ".join(f"i32 {i}" for i in places)
+        return self.put(f"shufflevector {ty} {a}, {ty} {b}, <{len(places)} x i32> <{picked}>")
+
+    def plus(self, t: DType, lanes: int, a: str, b: str) -> str:
+        return self.put(f"{'fadd' if t.kind == 'float' else 'add'} {self.type(t, lanes)} {a}, {b}")
+
+    def fold(self, t: DType, x: str, lanes: int, to: int) -> str:
+        """Add the upper half of a vector to the lower, until ``to`` lanes are left."""
+        while lanes > to:
+            ty, half = self.type(t, lanes), lanes // 2
+            low = self.shuffle(ty, x, "poison", range(half))
+            high = self.shuffle(ty, x, "poison", range(half, lanes))
+            x, lanes = self.plus(t, half, low, high), half
+        return x
+
     def _sum(self, v: Sum) -> str:
-        n = lanes_of(v.a)
-        t = dtype_of(v)
-        x = self.value(v.a, n)
-        op = "fadd" if t.kind == "float" else "add"
-        while n > 1:
-            src, half = self.type(t, n), n // 2
-            low = ", ".join(f"i32 {i}" for i in range(half))
-            high = ", ".join(f"i32 {i}" for i in range(half, n))
-            a = self.put(f"shufflevector {src} {x}, {src} poison, <{half} x i32> <{low}>")
-            b = self.put(f"shufflevector {src} {x}, {src} poison, <{half} x i32> <{high}>")
-            x = self.put(f"{op} {self.type(t, half)} {a}, {b}")
-            n = half
+        t, n = dtype_of(v), lanes_of(v.a)
+        x = self.fold(t, self.value(v.a, n), n, 1)
         return self.put(f"extractelement {self.type(t, 1)} {x}, i64 0")
+
+    def _sums(self, v: Sums) -> str:
+        """Fold and interleave pairs of vectors: 2 shuffles and an addition for each sum but one, in place of 4 each.
+
+        Each round folds two vectors in half into the even and the odd lanes of one; pairing ``i`` with
+        ``i + half`` brings every sum to the lane of its number.
+        """
+        t, n = dtype_of(v), lanes_of(v.args[0])
+        width = min(n, 1 << (len(v.args) - 1).bit_length())
+        parts = [self.fold(t, self.value(a, n), n, width) for a in v.args]
+        ty = self.type(t, width)
+        if width < 2:
+            return parts[0]
+        parts += ["zeroinitializer"] * (width - len(parts))
+        low = [i // 2 + width * (i % 2) for i in range(width)]
+        while len(parts) > 1:
+            half = len(parts) // 2
+            parts = [
+                self.plus(t, width, self.shuffle(ty, a, b, low), self.shuffle(ty, a, b, [i + width // 2 for i in low]))
+                for a, b in zip(parts[:half], parts[half:])
+            ]
+        return parts[0] if width == len(v.args) else self.shuffle(ty, parts[0], "poison", range(len(v.args)))
 
     def _select(self, v: Select, ty: str, lanes: int) -> str:
         """A branch: the side that is not chosen may not be read."""

@@ -33,7 +33,7 @@ from convsmith.interp.memory import InterpError, Memory, Races, address
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index, Var
 from convsmith.ir.stmt import Alloc, Block, Call, For, If, Invoke, Kernel, Let, Stmt, Store
-from convsmith.ir.value import Binary, Const, Fma, Lanes, Load, Select, Sign, Sum, Value, lanes_of
+from convsmith.ir.value import Binary, Const, Fma, Lanes, Load, Select, Sign, Sum, Sums, Value, lanes_of
 
 InstructionSpec: TypeAlias = Kernel
 
@@ -86,6 +86,7 @@ class _Machine:
             Select: self._select,
             Sign: self._sign,
             Sum: self._sum,
+            Sums: self._sums,
         }
 
     def run(self) -> None:
@@ -309,6 +310,9 @@ class _Machine:
         if not a.ndim or len(a) & (len(a) - 1):
             raise self._error(f"{v} needs a vector of 2**n lanes, not {len(a) if a.ndim else 'a scalar'}")
         return horizontal_sum(a)
+
+    def _sums(self, v: Sums) -> Any:
+        return np.array([self._sum(Sum(a)) for a in v.args])
 
     def _operands(self, v: Value, *parts: Value) -> list[Any]:
         """The operands, after a check that their types are the same and that all vectors have the same lanes."""

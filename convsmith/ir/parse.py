@@ -34,9 +34,9 @@ from convsmith.ir.stmt import Block as Sequence
 from convsmith.ir.text import buffer_text
 from convsmith.ir.tokens import Cursor
 from convsmith.ir.types import DTYPES, F32, DType
-from convsmith.ir.value import Binary, Const, Fma, Lanes, Load, Select, Sign, Sum, Value, const, strided
+from convsmith.ir.value import Binary, Const, Fma, Lanes, Load, Select, Sign, Sum, Sums, Value, const, strided
 
-_VALUE_CALLS = {"max": 2, "min": 2, "sign": 3, "sum": 1, "fma": 3}
+_VALUE_CALLS = {"max": 2, "min": 2, "sign": 3, "sum": 1, "sums": 0, "fma": 3}
 _BINARY = {"+": "add", "-": "sub", "*": "mul", "/": "div"}
 
 
@@ -151,6 +151,8 @@ class _Parser(Cursor):
         start = self._next()
         self._expect("(")
         args = self._list(self.value, ")")
+        if start.text == "sums":
+            return Sums(tuple(args))
         if len(args) != _VALUE_CALLS[start.text]:
             raise self._fail(f"{_VALUE_CALLS[start.text]} arguments, not {len(args)}", start)
         if start.text == "sum":

@@ -4,14 +4,13 @@
 naive       scalar statements in serial loops, over logical coordinates; a mask is a ``Select`` or an ``If``
 scheduled   loops are split, reordered and bound to hardware; accumulators are arrays
 realised    no mask is left inside of arithmetic: it guards a statement, or chooses the whole stored value
-            (where masks are tested at run time, ``--realise=mask``, a kernel goes from scheduled to flat)
+            (a kernel that tests its masks at run time skips this stage)
 flat        memory is addressed by one offset; registers keep their coordinates
 tensorised  statements work on lanes; instructions are picked; loops carry pointers; indices have names
 unrolled    no loop is left to unroll, so every access of a register has constant coordinates
 ==========  ==========================================================================================
 
-What holds at every stage is in
-:mod:`convsmith.ir.verify`.
+What holds at every stage is in :mod:`convsmith.ir.verify`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from convsmith.ir.stmt import Alloc, Block, Call, For, If, Invoke, Kernel, Let, Stmt, Store
-from convsmith.ir.value import Binary, Const, Fma, Load, Select, Sign, Sum, Value
+from convsmith.ir.value import Binary, Const, Fma, Load, Select, Sign, Sum, Sums, Value
 from convsmith.ir.walk import statements_of, walk
 
 _SCALAR: frozenset[type[Value]] = frozenset({Load, Const, Binary, Fma, Select, Sign})
@@ -57,9 +56,9 @@ NAIVE = Stage("naive", loops=frozenset({"serial"}), flat=False)
 SCHEDULED = Stage("scheduled", flat=False)
 REALISED = Stage("realised", inner_masks=False, flat=False)
 FLAT = Stage("flat")
-TENSORISED = Stage("tensorised", _ALL, _SCALAR | {Sum}, lanes=True, pointers=True)
+TENSORISED = Stage("tensorised", _ALL, _SCALAR | {Sum, Sums}, lanes=True, pointers=True)
 UNROLLED = Stage(
-    "unrolled", _ALL, _SCALAR | {Sum}, _LOOPS - {"unrolled"}, lanes=True, pointers=True, constant_registers=True
+    "unrolled", _ALL, _SCALAR | {Sum, Sums}, _LOOPS - {"unrolled"}, lanes=True, pointers=True, constant_registers=True
 )
 
 STAGES = {s.name: s for s in (NAIVE, SCHEDULED, REALISED, FLAT, TENSORISED, UNROLLED)}

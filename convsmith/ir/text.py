@@ -18,7 +18,7 @@ from __future__ import annotations
 from convsmith.ir.buffer import Buffer, dense
 from convsmith.ir.index import And, Cond, Eq0, FloorDiv, Ge0, Index, Max, Min, Mod, Never, Var
 from convsmith.ir.stmt import Alloc, Block, Call, For, If, Invoke, Kernel, Let, Stmt, Store
-from convsmith.ir.value import Binary, Const, Fma, Lanes, Load, Select, Sign, Sum, Value
+from convsmith.ir.value import Binary, Const, Fma, Lanes, Load, Select, Sign, Sum, Sums, Value
 
 _SYMBOL = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 _STRENGTH = {"add": 1, "sub": 1, "mul": 2, "div": 2}
@@ -97,6 +97,8 @@ def value_text(v: Value, strength: int = 0) -> str:
         return f"({value_text(v.yes, 1)} if {cond_text(v.cond)} else {value_text(v.no, 1)})"
     if isinstance(v, Sign):
         return f"sign({value_text(v.a)}, {value_text(v.yes)}, {value_text(v.no)})"
+    if isinstance(v, Sums):
+        return f"sums({', '.join(map(value_text, v.args))})"
     if isinstance(v, Sum):
         return f"sum({value_text(v.a)})"
     raise TypeError(type(v))

@@ -120,6 +120,12 @@ class Sum(Value):
     a: Value
 
 
+class Sums(Value):
+    """A vector: lane ``n`` is the sum over the lanes of ``args[n]``, added as in :class:`Sum`."""
+
+    args: tuple[Value, ...]
+
+
 def lanes_of(v: Value) -> int:
     """Number of lanes; 0 for a scalar."""
     if isinstance(v, Load):
@@ -130,6 +136,8 @@ def lanes_of(v: Value) -> int:
         return max(lanes_of(v.a), lanes_of(v.b), lanes_of(v.c))
     if isinstance(v, Select):
         return max(lanes_of(v.yes), lanes_of(v.no))
+    if isinstance(v, Sums):
+        return len(v.args)
     if isinstance(v, Sign):
         return max(lanes_of(v.a), lanes_of(v.yes), lanes_of(v.no))
     return 0
@@ -145,4 +153,6 @@ def dtype_of(v: Value) -> DType:
         return dtype_of(v.yes)
     if isinstance(v, (Binary, Fma, Sign, Sum)):
         return dtype_of(v.a)
+    if isinstance(v, Sums):
+        return dtype_of(v.args[0])
     raise TypeError(f"not a value: {v!r}")

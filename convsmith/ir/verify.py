@@ -18,7 +18,7 @@ from convsmith.ir.buffer import SCOPES, Buffer
 from convsmith.ir.index import Index, Var
 from convsmith.ir.stages import Stage, violations
 from convsmith.ir.stmt import LOOP_KINDS, Alloc, Block, Call, For, Function, If, Invoke, Kernel, Let, Stmt, Store
-from convsmith.ir.value import BINARY, Binary, Const, Fma, Lanes, Load, Select, Sign, Sum, Value, dtype_of
+from convsmith.ir.value import BINARY, Binary, Const, Fma, Lanes, Load, Select, Sign, Sum, Sums, Value, dtype_of
 from convsmith.ir.walk import AnyNode, children, variables_of
 
 
@@ -261,10 +261,10 @@ class _Verifier:
         if len(counts) > 1:
             self._fail(f"{v}: operands have {' and '.join(map(str, sorted(counts)))} lanes")
         count = max(counts, default=0)
-        if isinstance(v, Sum):
+        if isinstance(v, (Sum, Sums)):
             if not count or count & (count - 1):
                 self._fail(f"{v}: a sum is over 2**n lanes, not {count}")
-            return 0
+            return len(v.args) if isinstance(v, Sums) else 0
         if isinstance(v, Binary):
             if v.op not in BINARY:
                 self._fail(f"{v.op} is no operation; there are {', '.join(BINARY)}")

@@ -43,7 +43,7 @@ from convsmith.ir.index import (
     mod,
 )
 from convsmith.ir.stmt import Alloc, Block, Call, Carried, For, If, Invoke, Let, Stmt, Store, block
-from convsmith.ir.value import Binary, Fma, Load, Select, Sign, Sum, Value
+from convsmith.ir.value import Binary, Fma, Load, Select, Sign, Sum, Sums, Value
 
 AnyNode = Stmt | Value | Cond | Index
 
@@ -63,6 +63,7 @@ _CHILDREN: dict[type, Callable[[Any], tuple[AnyNode, ...]]] = {
     Select: lambda n: (n.cond, n.yes, n.no),
     Sign: lambda n: (n.a, n.yes, n.no),
     Sum: lambda n: (n.a,),
+    Sums: lambda n: n.args,
     Block: lambda n: n.stmts,
     For: lambda n: (n.lo, n.hi, *(c.init for c in n.carried), n.body),
     If: lambda n: (n.cond, n.body),
@@ -230,6 +231,10 @@ class Rewriter:
     def _Sum(self, v: Sum) -> Value:
         a = self.expr(v.a)
         return v if a is v.a else Sum(a)
+
+    def _Sums(self, v: Sums) -> Value:
+        args = tuple([self.expr(a) for a in v.args])
+        return v if args == v.args else Sums(args)
 
     # -- statements
     def _Block(self, s: Block) -> Stmt:

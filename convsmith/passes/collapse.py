@@ -44,13 +44,32 @@ def _guarded(s: Stmt, ranges: dict[Var, tuple[int, int]]) -> Stmt:
     return block(*out)
 
 
+def _nests(body: Stmt) -> list[Stmt]:
+    """The statements at the top, pieces of one parallel loop taken together."""
+    out: list[list[Stmt]] = []
+    last: Var | None = None
+    for s in body.stmts if isinstance(body, Block) else (body,):
+        var = s.var if isinstance(s, For) and s.kind == "parallel" else None
+        if var is not None and var is last:
+            out[-1].append(s)
+        else:
+            out.append([s])
+        last = var
+    return [block(*x) for x in out]
+
+
 def collapse(kernel: Kernel, task: str = "task") -> Kernel:
-    """Replace the parallel loops at the top of the kernel by one parallel loop over tasks."""
+    """Replace each nest of parallel loops at the top of the kernel by one parallel loop over tasks."""
+    return with_body(kernel, block(*(_tasks(nest, task) for nest in _nests(kernel.body))))
+
+
+def _tasks(nest: Stmt, task: str) -> Stmt:
     levels: dict[Var, tuple[int, int]] = {}
-    _levels(kernel.body, levels)
+    if _parallel(nest):
+        _levels(nest, levels)
     if not levels:
-        return kernel
-    body = _guarded(kernel.body, {v: (lo, hi - 1) for v, (lo, hi) in levels.items()})
+        return nest
+    body = _guarded(nest, {v: (lo, hi - 1) for v, (lo, hi) in levels.items()})
     number: Index = Var(task)
     lets = []
     size = 1
@@ -63,4 +82,9 @@ def collapse(kernel: Kernel, task: str = "task") -> Kernel:
         size *= hi - lo
     for v, value in lets:
         body = Let(v, value, body)
-    return with_body(kernel, For(Var(task), as_index(0), as_index(total), body, "parallel"))
+    return For(Var(task), as_index(0), as_index(total), body, "parallel")
+
+
+def _parallel(s: Stmt) -> bool:
+    first = s.stmts[0] if isinstance(s, Block) and s.stmts else s
+    return isinstance(first, For) and first.kind == "parallel"

@@ -6,6 +6,7 @@ beyond the operand (where a loop was split with a rest, so that its last tile is
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from convsmith.arith.simplify import simplify
@@ -48,10 +49,15 @@ class _ReplaceRead(Rewriter):
         return self.new if v is self.read else self._Load(v)
 
 
-def derive_packing(kernel: Kernel, operand: str) -> Kernel:
-    """Replace the one read of ``operand`` by a read of a packed buffer; add the packing kernel to ``packs``."""
+def derive_packing(kernel: Kernel, operand: str, widths: Sequence[tuple[str, int]] = ()) -> Kernel:
+    """Replace the one read of ``operand`` by a read of a packed buffer; add the packing kernel to ``packs``.
+
+    An operand that is not read (every term absent) stays as it is.
+    """
     find = _FindRead(operand)
     find.stmt(kernel.body)
+    if not find.reads:
+        return kernel
     if len(find.reads) != 1:
         raise ConfigError(
             "reads", f"derive_packing: {operand} is read in {len(find.reads)} places; packing is derived from one"
@@ -62,7 +68,7 @@ def derive_packing(kernel: Kernel, operand: str) -> Kernel:
     shape, bounds = [], []
     for x in loops:
         n = extent(x, {v: r for v, r in ranges.items() if v is not x.var})
-        shape.append(n)
+        shape.append(max(n, dict(widths).get(x.var.name, 0)))
         bounds.append(x.var < x.hi)
         if not (x.lo.is_const and x.lo.const == 0):
             raise ConfigError("bounds", f"derive_packing: loop {x.var} starts at {x.lo}, not at 0")

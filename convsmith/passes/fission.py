@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer, make_buffer
@@ -30,9 +30,9 @@ class ReindexBuffer(Rewriter):
 
 
 class _Fission(ScopedRewriter):
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], widths: Mapping[str, int]) -> None:
         super().__init__()
-        self.names = list(names)
+        self.names, self.widths = list(names), widths
 
     def For(self, loop: For) -> Stmt:
         if loop.var.name != self.names[0]:
@@ -48,7 +48,7 @@ class _Fission(ScopedRewriter):
         shape = []
         for x in chain:
             n = extent(x, ranges)
-            shape.append(n)
+            shape.append(max(n, self.widths.get(x.var.name, 0)))
             ranges[x.var] = (0, n - 1)
         old = body.buffer
         new = make_buffer(old.name, old.dtype, (*shape, *old.shape), old.scope)
@@ -58,7 +58,10 @@ class _Fission(ScopedRewriter):
         return Alloc(new, block(*(wrap(chain, reindex.stmt(s)) for s in parts)))
 
 
-def fission(kernel: Kernel, names: Sequence[str]) -> Kernel:
-    """Distribute the register loops over the statements of their body; the accumulator becomes an array of them."""
+def fission(kernel: Kernel, names: Sequence[str], widths: Sequence[tuple[str, int]] = ()) -> Kernel:
+    """Distribute the register loops over the statements of their body; the accumulator becomes an array of them.
+
+    ``widths`` gives loops that shall have room for more elements than they run (a full vector of lanes).
+    """
     require_loops(kernel, names, "fission")
-    return with_body(kernel, _Fission(names).stmt(kernel.body))
+    return with_body(kernel, _Fission(names, dict(widths)).stmt(kernel.body))

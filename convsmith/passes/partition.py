@@ -71,7 +71,7 @@ class _Partition(ScopedRewriter):
         self.names, self.budget = names, budget
 
     def For(self, loop: For) -> Stmt:
-        if loop.var.name not in self.names or not (loop.lo.is_const and loop.hi.is_const):
+        if loop.var.name not in self.names or loop.carried or not (loop.lo.is_const and loop.hi.is_const):
             return self._For(loop)
         lo, hi = loop.lo.const, loop.hi.const
         if hi <= lo:

@@ -53,9 +53,9 @@ class _WriteBack(Rewriter):
 
 
 class _Rfactor(ScopedRewriter):
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, lanes: int) -> None:
         super().__init__()
-        self.name = name
+        self.name, self.lanes = name, lanes
 
     def Alloc(self, a: Alloc) -> Stmt:
         loops = [x for x in loops_of(a.body) if x.var.name == self.name]
@@ -68,7 +68,7 @@ class _Rfactor(ScopedRewriter):
         ranges = dict(self.ranges)
         for x in loops_of(reduce):
             ranges[x.var] = (0, extent(x, ranges) - 1)
-        lanes = ranges[loops[0].var][1] + 1
+        lanes = max(self.lanes, ranges[loops[0].var][1] + 1)
         lane = Var(self.name)
         new = make_buffer(old.name, old.dtype, (*old.shape, lanes), old.scope)
         more = _Append(old, new, lane)
@@ -80,7 +80,7 @@ class _Rfactor(ScopedRewriter):
         return Alloc(new, block(Init().stmt(init), more.stmt(reduce), _WriteBack(old, new, lane, lanes).stmt(finish)))
 
 
-def rfactor(kernel: Kernel, loop: str) -> Kernel:
+def rfactor(kernel: Kernel, loop: str, lanes: int = 1) -> Kernel:
     """Split the accumulator along the reduction loop ``loop``: one partial sum an iteration, added up before use."""
     require_loops(kernel, (loop,), "rfactor")
-    return with_body(kernel, _Rfactor(loop).stmt(kernel.body))
+    return with_body(kernel, _Rfactor(loop, lanes).stmt(kernel.body))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from convsmith.arith.ranges import try_interval
 from convsmith.ir.index import as_index
 from convsmith.ir.stmt import For, Kernel, Stmt, Store
@@ -11,14 +13,14 @@ from convsmith.passes.scope import ScopedRewriter, extent, loop_range, require_l
 
 
 class _RoundUp(ScopedRewriter):
-    def __init__(self, names: tuple[str, ...]) -> None:
+    def __init__(self, names: tuple[str, ...], widths: Mapping[str, int]) -> None:
         super().__init__()
-        self.names = names
+        self.names, self.widths = names, widths
 
     def For(self, loop: For) -> Stmt:
-        if loop.var.name in self.names and not loop.hi.is_const:
-            n = extent(loop, self.ranges)
-            if loop.lo is as_index(0) and self._legal(loop, n):
+        if loop.var.name in self.names:
+            n = max(extent(loop, self.ranges), self.widths.get(loop.var.name, 0))
+            if loop.hi is not as_index(n) and loop.lo is as_index(0) and self._legal(loop, n):
                 return self._For(For(loop.var, loop.lo, as_index(n), loop.body, loop.kind, loop.carried))
         return self._For(loop)
 
@@ -39,11 +41,11 @@ class _RoundUp(ScopedRewriter):
         return True
 
 
-def round_up(kernel: Kernel, loops: tuple[str, ...]) -> Kernel:
+def round_up(kernel: Kernel, loops: tuple[str, ...], widths: Sequence[tuple[str, int]] = ()) -> Kernel:
     """Raise the named loops' last tile to full length where that is harmless.
 
     The operand that the loop runs along must be packed (its packed form holds zeros there) and the accumulator
     has the room; the extra lanes are computed and never stored.
     """
     require_loops(kernel, loops, "round_up")
-    return with_body(kernel, _RoundUp(tuple(loops)).stmt(kernel.body))
+    return with_body(kernel, _RoundUp(tuple(loops), dict(widths)).stmt(kernel.body))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Affine, Index, Term, Var, as_index, from_sorted
-from convsmith.ir.stmt import Block, For, Invoke, Kernel, Stmt, Store, block
+from convsmith.ir.stmt import Block, For, Invoke, Kernel, Let, Stmt, Store, block
 from convsmith.ir.walk import Rewriter, variables_of
 from convsmith.passes.scope import each_body
 
@@ -40,6 +40,19 @@ class _Unroll(Rewriter):
         self.values.pop(loop.var, None)
         self._memo = outer
         return block(*out) if out else _NOTHING
+
+    def Let(self, s: Let) -> Stmt:
+        """A name for what unrolling has made a constant goes away."""
+        value = self.expr(s.value)
+        if not value.is_const:
+            return self._Let(s)
+        outer = self._memo, self.splits
+        self._memo, self.splits = {}, {}
+        self.values[s.var] = value.const
+        body = self.stmt(s.body)
+        del self.values[s.var]
+        self._memo, self.splits = outer
+        return body
 
     def Var(self, v: Var) -> Index:
         n = self.values.get(v)

@@ -13,7 +13,7 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var, as_index
 from convsmith.ir.stmt import Alloc, Block, For, If, Kernel, Stmt, Store, block
-from convsmith.ir.value import Binary, Lanes, Load, Select, Sum, Value
+from convsmith.ir.value import Binary, Lanes, Load, Select, Sum, Value, lanes_of
 from convsmith.ir.walk import Rewriter, substitute, variables_of
 from convsmith.passes.scope import ScopedRewriter, require_loops, with_body
 
@@ -111,6 +111,8 @@ class _Vectorise(ScopedRewriter):
             return For(s.var, s.lo, s.hi, self.vector(s.body, lanes), s.kind, s.carried)
         if not isinstance(s, Store):
             raise NotVector(f"{type(s).__name__} cannot be done on vectors")
+        if lanes.active == 1 and lanes.var not in variables_of(s):
+            return s
         index, where = lanes.access(s.buffer, s.index)
         value = lanes.expr(s.value)
         if where is not None:
@@ -123,6 +125,10 @@ class _Vectorise(ScopedRewriter):
         assert isinstance(value, Binary)
         if v.a.buffer is not s.buffer or v.a.index != s.index:
             raise NotVector(f"every lane writes the same element of {s.buffer.name}")
+        if not lanes_of(value.b):
+            raise NotVector(f"every lane adds the same to {s.buffer.name}")
+        if not lanes_of(value.b):
+            raise NotVector(f"every lane adds the same to {s.buffer.name}")
         return Store(s.buffer, s.index, Binary("add", v.a, Sum(value.b)))
 
 

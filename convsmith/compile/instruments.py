@@ -1,0 +1,200 @@
+"""Instruments for the pass manager: record, dump, verify, and interpret-and-compare.
+
+Each sees every kernel on the line from the naive nest on, and changes none. `CONVSMITH_DUMP` and `CONVSMITH_CHECK`
+choose which of them a compilation runs under (`convsmith.compile.service`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from convsmith.diag.errors import InternalError, UsageError
+from convsmith.interp import run
+from convsmith.ir.stages import FLAT, NAIVE, SCHEDULED, TENSORISED, UNROLLED, Stage
+from convsmith.ir.stmt import Kernel
+from convsmith.ir.verify import verify
+from convsmith.ir.walk import walk
+from convsmith.layout.layout import Layout
+from convsmith.layout.reorder import to_layout
+from convsmith.passes.manager import Step
+from convsmith.problem.conv import Conv
+from convsmith.problem.reference import conv_reference
+from convsmith.target.base import Target
+
+__all__ = ["Dump", "Interpret", "PassRecord", "Recorder", "Verify", "dump_directory", "node_count"]
+
+Array = np.ndarray[Any, Any]
+
+INTERPRETED_FLOPS = 100_000
+"""Problems of more floating-point operations are not interpreted: each takes some microseconds, after every pass."""
+
+_STAGE_AFTER: dict[str, Stage] = {"flatten": FLAT, "vectorise": TENSORISED, "unroll": UNROLLED}
+
+
+class PassRecord(NamedTuple):
+    """What one pass left: `name` is that of the pass ("naive" for the kernel as it came), `step` with its arguments."""
+
+    number: int
+    name: str
+    step: str
+    seconds: float
+    changed: bool
+    kernel: Kernel
+
+
+class Recorder:
+    """Keeps the kernel after every pass, in `records`."""
+
+    def __init__(self) -> None:
+        self.records: list[PassRecord] = []
+
+    def after(self, number: int, step: Step | None, kernel: Kernel, seconds: float, changed: bool) -> None:
+        self.records.append(PassRecord(number, _name(step), str(step or "naive"), seconds, changed, kernel))
+
+
+class Dump:
+    """Writes `NNN_pass.ir` into a directory for every pass that changed the kernel, and `passes.txt` with all of them.
+
+    A file begins with comments that give the pass with its arguments, its time and the nodes of the kernel, and parses.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._list: list[str] = []
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            for old in directory.glob("[0-9][0-9][0-9]_*.ir"):
+                old.unlink()
+        except OSError as error:
+            raise _unwritable(directory, error) from None
+
+    def after(self, number: int, step: Step | None, kernel: Kernel, seconds: float, changed: bool) -> None:
+        nodes = node_count(kernel)
+        unchanged = "" if changed else "  (unchanged)"
+        self._list.append(f"{number:03} {seconds * 1e3:9.3f} ms {nodes:8} nodes  {step or 'naive'}{unchanged}")
+        if changed:
+            head = f"# {number:03} {step or 'naive'}\n# {seconds * 1e3:.3f} ms, {nodes} nodes\n"
+            self.write(f"{number:03}_{_name(step)}.ir", head + str(kernel))
+
+    def finish(self, llvm: str, assembly: str) -> None:
+        """Write the list of passes, LLVM's text and the assembly."""
+        self.write("passes.txt", "\n".join(self._list) + "\n")
+        self.write("kernel.ll", llvm)
+        self.write("kernel.s", assembly)
+
+    def write(self, name: str, text: str) -> None:
+        """One file of the directory. UsageError when it cannot be written."""
+        try:
+            (self.directory / name).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise _unwritable(self.directory, error) from None
+
+
+class Verify:
+    """Verifies the kernel after every pass; InternalError names the pass."""
+
+    def __init__(self) -> None:
+        self._stage = NAIVE
+
+    def after(self, number: int, step: Step | None, kernel: Kernel, seconds: float, changed: bool) -> None:
+        if step is not None and step.name in _STAGE_AFTER:
+            self._stage = _STAGE_AFTER[step.name]
+        elif step is not None and self._stage is NAIVE:
+            self._stage = SCHEDULED
+        if changed or step is None or step.name in _STAGE_AFTER:
+            _blame(number, step, lambda: verify(kernel, self._stage))
+
+
+class Interpret:
+    """Interprets the kernel after every pass on small integers, and compares with the numpy reference.
+
+    Sums of small integers are exact in any order, so every element must be equal. InternalError names the pass, and the
+    element that differs.
+    """
+
+    def __init__(self, problem: Conv, target: Target, seed: int = 0) -> None:
+        rng = np.random.default_rng(seed)
+
+        def integers(shape: tuple[int, ...]) -> Array:
+            return rng.integers(-4, 5, shape).astype(np.float32)
+
+        src, wei = integers(problem.src_shape), integers(problem.wei_shape)
+        bias = integers(problem.bias_shape) if problem.bias else None
+        truth = conv_reference(problem, src, wei, bias, np.float32)
+        self._memory = {"src": _memory(src, problem.src_layout), "wei": _memory(wei, problem.wei_layout)}
+        if bias is not None:
+            self._memory["bia"] = bias
+        self._dst = _memory(np.full(problem.dst_shape, np.nan, np.float32), problem.dst_layout)
+        self._truth = _memory(truth, problem.dst_layout)
+        # Lanes that no logical element owns: zero once the kernel rounds its loops up, untouched before.
+        self._owned = np.isnan(self._dst)
+        self._instructions = {row.name: row.kernel for row in target.instructions}
+
+    @staticmethod
+    def suits(problem: Conv) -> bool:
+        """Whether the problem is small enough."""
+        return problem.flops_dense <= INTERPRETED_FLOPS
+
+    def after(self, number: int, step: Step | None, kernel: Kernel, seconds: float, changed: bool) -> None:
+        if changed:
+            _blame(number, step, lambda: self._check(kernel))
+
+    def _check(self, kernel: Kernel) -> None:
+        memory = {name: array.copy() for name, array in self._memory.items()}
+        memory["dst"] = self._dst.copy()
+        for pack in kernel.packs:
+            operand, packed = pack.params
+            memory[packed.name] = np.full(packed.size, np.nan, packed.dtype.numpy)
+            run(pack, {name: memory[name] for name in (operand.name, packed.name)}, self._instructions)
+        run(kernel, {b.name: memory[b.name] for b in kernel.params}, self._instructions)
+        wrong = np.flatnonzero((memory["dst"] != self._truth) & self._owned)
+        if wrong.size:
+            at = int(wrong[0])
+            raise InternalError(
+                f"{wrong.size} of {int(self._owned.sum())} elements of dst differ from the reference; the first, at "
+                f"offset {at} of memory, is {memory['dst'][at]} where {self._truth[at]} is right",
+                code="interpret",
+            )
+
+
+def node_count(kernel: Kernel) -> int:
+    """Nodes of the body and the functions, as a tree: shared expressions count as often as they occur."""
+    return sum(1 for body in (kernel.body, *(f.body for f in kernel.functions)) for _ in walk(body))
+
+
+def dump_directory(root: Path, problem: Conv, isa: str, key: str) -> Path:
+    """The directory under `root` for one kernel: readable, and its own."""
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "_", " ".join((problem.descriptor(), isa))).strip("_")
+    return root / f"{name[:120]}_{key[:8]}"
+
+
+def _name(step: Step | None) -> str:
+    return step.name if step else "naive"
+
+
+def _memory(x: Array, layout: Layout) -> Array:
+    """The memory of a logical array in a layout, in the order of memory; zero between its elements."""
+    physical = to_layout(x, layout)
+    strides = layout.strides if layout.is_plain else tuple(block.stride for block in layout.blocks)
+    memory = np.zeros(layout.size, x.dtype)
+    np.lib.stride_tricks.as_strided(memory, physical.shape, [s * x.itemsize for s in strides])[...] = physical
+    return memory
+
+
+def _blame(number: int, step: Step | None, check: Callable[[], None]) -> None:
+    try:
+        check()
+    except InternalError as error:
+        raise InternalError(f"after pass {number:03} {step or 'naive'}: {error.message}", code=error.code) from None
+
+
+def _unwritable(directory: Path, error: OSError) -> UsageError:
+    return UsageError(
+        f"CONVSMITH_DUMP: {directory} cannot be written: {error.strerror}; legal is a directory that can be, or empty",
+        code="bad-setting",
+    )

@@ -1,0 +1,118 @@
+"""From a problem to an artifact, through the cache on disk: what frontends and the tuner call.
+
+    compile_problem(problem, target=target("avx2"), threads=1) -> Artifact
+
+`CONVSMITH_DUMP` and `CONVSMITH_CHECK` want to see every pass, so with them a kernel is compiled even where the cache
+has it. A fault of ours leaves as InternalError with the command that shows it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from time import perf_counter
+
+from convsmith.codegen.artifact import Artifact
+from convsmith.compile.cache import cache_key, disk_cache
+from convsmith.diag import trace
+from convsmith.diag.errors import ConvsmithError, InternalError, UsageError
+from convsmith.diag.settings import settings
+from convsmith.problem.conv import Conv
+from convsmith.schedule.config import Config
+from convsmith.target.base import Target
+
+__all__ = ["compile_problem", "faults", "repro"]
+
+
+def compile_problem(problem: Conv, *, target: Target, config: Config | None = None, threads: int = 1) -> Artifact:
+    """The artifact of a problem for a target: from the cache, or compiled and stored there.
+
+    `config` holds every decision, its number of threads included; without one, the default for `threads` is taken, and
+    the artifact's `config` says which. ConfigError: no kernel can be made from the config; ToolchainError: LLVM
+    refused.
+    """
+    start = perf_counter()
+    if config is not None and config.isa != target.isa:
+        raise UsageError(f"config is for isa {config.isa}, target is {target.isa}", code="isa")
+    plain = problem.canonical()
+    cache = disk_cache()
+    # The default is a function of what is in the key, and takes longer to find than an artifact to load.
+    wanted = str(config) if config is not None else f"default --threads={threads}"
+    key = cache_key(str(plain), wanted, _target_key(target))
+    watched = settings.dump is not None or settings.check != "off"
+    found = cache.get(key) if cache is not None and not watched else None
+    if found is not None:
+        artifact, status = Artifact.from_bytes(found), "cached"
+    else:
+        config = config if config is not None else _default(plain, target, threads)
+        with faults(repro("verify", problem, str(config))):
+            artifact, status = _compile(plain, config, target, key), "compiled"
+        if cache is not None:
+            cache.put(key, artifact.to_bytes())
+    for event in ("create", "cache"):
+        if trace.enabled(event) and (event == "create" or cache is not None):
+            trace.emit(
+                event, status=status if event == "create" else ("hit" if found is not None else "miss"),
+                isa=target.isa, threads=artifact.entries["main"].threads, time_ms=(perf_counter() - start) * 1e3,
+                config=artifact.config, detail=f"code_bytes={len(artifact.code)} key={key[:16]}",
+                repro=repro("verify", problem, artifact.config),
+            )  # fmt: skip
+    return artifact
+
+
+def _default(problem: Conv, target: Target, threads: int) -> Config:
+    from convsmith.build.choose import default_config
+
+    command = trace.command("verify", *_words(problem), isa=target.isa, threads=threads)
+    with faults(command):
+        return default_config(problem, target, threads)
+
+
+def repro(verb: str, problem: Conv, config: str) -> str:
+    """The command that does `verb` to this problem under this config."""
+    return trace.command(verb, *_words(problem), config=config)
+
+
+def _words(problem: Conv) -> tuple[str, ...]:
+    return (*problem.options(), replace(problem, name=None).descriptor())
+
+
+@contextmanager
+def faults(command: str) -> Iterator[None]:
+    """Turn what only a fault of ours can raise into an InternalError that ends in `command`."""
+    try:
+        yield
+    except InternalError as error:
+        error.repro = error.repro or command
+        raise
+    except (ConvsmithError, MemoryError):
+        raise
+    except Exception as error:
+        raise InternalError(f"{type(error).__name__}: {error}", repro=command) from error
+
+
+def _compile(problem: Conv, config: Config, target: Target, key: str) -> Artifact:
+    from convsmith.codegen import llvm_bind
+    from convsmith.compile.driver import build_artifact, emit, lower
+    from convsmith.ir.intern import interning
+
+    if settings.dump is None and settings.check == "off":
+        return build_artifact(problem, config, target)
+    from convsmith.compile.instruments import Dump, Interpret, Verify, dump_directory
+
+    dump = None if settings.dump is None else Dump(dump_directory(settings.dump, problem, target.isa, key))
+    with llvm_bind.no_collection(), interning():
+        verify = [] if settings.check == "off" else [Verify()]
+        interpret = [Interpret(problem, target)] if settings.check == "interpret" and Interpret.suits(problem) else []
+        low = lower(problem, config, target, [*([dump] if dump else []), *verify, *interpret])
+        if dump:
+            dump.finish(low.text, llvm_bind.assembly(low.text, target.triple, target.cpu, target.features))
+        return emit(problem, config, target, low)
+
+
+def _target_key(target: Target) -> str:
+    """The target's facts; its instructions are part of the compiler's sources."""
+    return " ".join(
+        str(getattr(target, field)) for field in ("isa", "triple", "cpu", "features", "attributes", "l1_bytes", "l1_ways")
+    )

@@ -1,0 +1,1 @@
+"""What Python users call: compiled kernels, numpy functions, explanations."""

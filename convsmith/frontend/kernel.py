@@ -1,0 +1,135 @@
+"""`Kernel`: a compiled problem that can be called, and that answers questions about how it was made.
+
+Calling goes straight to the run time's `HostKernel`; everything else (`ir`, `asm`, `explain`) runs the compiler again
+when asked, so that a kernel loaded from the cache costs nothing but its code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from convsmith.codegen.artifact import Artifact
+from convsmith.compile.service import compile_problem, faults, repro
+from convsmith.diag import trace
+from convsmith.diag.errors import UsageError
+from convsmith.frontend.nothing import NothingKernel
+from convsmith.problem.conv import Conv
+from convsmith.runtime.arrays import Array
+from convsmith.runtime.host_kernel import HostKernel
+from convsmith.runtime.packed import Packed
+from convsmith.schedule.config import Config
+from convsmith.target.base import Target
+
+if TYPE_CHECKING:
+    from convsmith.compile.driver import Lowered
+    from convsmith.compile.instruments import PassRecord
+
+__all__ = ["Kernel"]
+
+
+class Kernel:
+    """The kernel of `problem` for `target`: `k(x, k.pack(w))` or `k(x, w)`.
+
+    `config` holds every decision, `artifact` the object code with its manifest. A problem without elements in its
+    source or destination compiles nothing: `artifact` is None, `config` decides nothing, and the result is what bias and
+    post-ops make of zero.
+    May be called from several threads at once.
+    """
+
+    def __init__(self, problem: Conv, target: Target, config: Config | None = None, threads: int = 1) -> None:
+        self.problem = problem
+        self.target = target
+        self.artifact: Artifact | None = None
+        host: HostKernel | NothingKernel
+        if 0 in problem.src_shape or 0 in problem.dst_shape:
+            host = NothingKernel(problem)
+            self.config = config or Config(target.isa, "oc", threads=threads)
+        else:
+            self.artifact = compile_problem(problem, target=target, config=config, threads=threads)
+            host = HostKernel(self.artifact, self._fallback)
+            self.config = config or Config.parse(self.artifact.config)
+        self._host = host
+        self._call: Callable[..., Array] = host.call
+        if trace.enabled("exec"):
+            self._call = self._traced_call
+
+    def __call__(self, x: Array, weights: Packed | Array, bias: Array | None = None, *, out: Array | None = None) -> Array:
+        """Compute the convolution of `x` with plain weights (and bias), or with what `pack` returned.
+
+        Shapes are logical, (N, C, *spatial); a blocked layout has its physical shape. Returns `out`, or a new array in
+        the destination's layout. UsageError names what does not fit; nothing has been written then.
+        """
+        return self._call(x, weights, bias, out)
+
+    def pack(self, weights: Array, bias: Array | None = None) -> Packed:
+        """Pack weights, and the bias where the problem has one, for any number of calls. Can be saved."""
+        return self._host.pack(weights, bias)
+
+    def explain(self) -> str:
+        """A page on the kernel: problem, config, plan, packing, work, and where the machine's limits lie."""
+        from convsmith.frontend.explain import explain
+
+        return explain(self)
+
+    def ir(self, stage: str | None = None) -> str:
+        """The IR, by default as it goes to LLVM; "naive" as it starts; after a pass, by its name or number.
+
+        A pass that runs several times is meant the last time; its number says which time. UsageError names the passes.
+        """
+        records = self.passes()
+        if stage is None:
+            return str(records[-1].kernel)
+        found = [r for r in records if stage == r.name or (stage.isdecimal() and int(stage) == r.number)]
+        if not found:
+            names = ", ".join(dict.fromkeys(r.name for r in records))
+            raise UsageError(f"no pass {stage!r}: legal are 0 to {len(records) - 1}, {names}", code="bad-pass")
+        return str(found[-1].kernel)
+
+    def llvm(self) -> str:
+        """The LLVM text that is compiled."""
+        return self._lower()[0].text
+
+    def asm(self) -> str:
+        """The assembly that LLVM makes of it."""
+        from convsmith.codegen import llvm_bind
+
+        target = self.target
+        return llvm_bind.assembly(self.llvm(), target.triple, target.cpu, target.features)
+
+    def passes(self) -> list[PassRecord]:
+        """The kernel after every pass, the naive nest first."""
+        return self._lower()[1]
+
+    def __repr__(self) -> str:
+        return f"<Kernel {self.problem} {self.config}>"
+
+    def _lower(self) -> tuple[Lowered, list[PassRecord]]:
+        from convsmith.compile.driver import lower
+        from convsmith.compile.instruments import Recorder
+        from convsmith.ir.intern import interning
+
+        if self.artifact is None:
+            raise UsageError(
+                f"{self.problem} has no elements in its source or destination: nothing is compiled", code="nothing"
+            )
+        recorder = Recorder()
+        with faults(repro("show", self.problem, str(self.config))), interning():
+            return lower(self.problem.canonical(), self.config, self.target, [recorder]), recorder.records
+
+    def _fallback(self) -> HostKernel:
+        """The kernel for weights that are not finite: one that multiplies no stored zeros."""
+        config = replace(self.config, realise="peel")
+        return HostKernel(compile_problem(self.problem, target=self.target, config=config))
+
+    def _traced_call(self, x: Array, weights: Packed | Array, bias: Array | None, out: Array | None) -> Array:
+        start = perf_counter()
+        result = self._host.call(x, weights, bias, out)
+        trace.emit(
+            "exec", status="ok", isa=self.config.isa, threads=self.config.threads,
+            time_ms=(perf_counter() - start) * 1e3, config=self.config,
+            detail=f"packed={type(weights) is Packed}", repro=repro("bench", self.problem, str(self.config)),
+        )  # fmt: skip
+        return result

@@ -1,0 +1,25 @@
+"""Give loops that will be unrolled constant bounds, and a condition where they may stop earlier."""
+
+from __future__ import annotations
+
+from convsmith.ir.index import as_index, conj
+from convsmith.ir.stmt import For, If, Kernel, Stmt
+from convsmith.passes.scope import ScopedRewriter, loop_range, with_body
+
+
+class _GuardTails(ScopedRewriter):
+    def __init__(self, names: tuple[str, ...]) -> None:
+        super().__init__()
+        self.names = names
+
+    def For(self, loop: For) -> Stmt:
+        if loop.var.name not in self.names or (loop.lo.is_const and loop.hi.is_const):
+            return self._For(loop)
+        lo, hi = loop_range(loop, self.ranges)
+        body = If(conj((loop.var >= loop.lo, loop.var < loop.hi)), loop.body)
+        return self._For(For(loop.var, as_index(lo), as_index(hi + 1), body, loop.kind, loop.carried))
+
+
+def guard_tails(kernel: Kernel, loops: tuple[str, ...]) -> Kernel:
+    """Run the named loops to the end of their range, testing each iteration; partition leaves few of them."""
+    return with_body(kernel, _GuardTails(tuple(loops)).stmt(kernel.body))

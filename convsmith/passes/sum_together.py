@@ -1,0 +1,113 @@
+"""Add up the lanes of several accumulators at once.
+
+After unrolling, a write-back of partial sums is a row of statements, each adding up one accumulator and storing the
+result.  Neighbours that differ only by constant distances become one: the sums are the lanes of a vector, and what
+follows them (bias, post-ops, the store) is done on vectors too.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import NamedTuple
+
+from convsmith.ir.index import Index
+from convsmith.ir.stmt import Alloc, Block, Kernel, Stmt, Store, block
+from convsmith.ir.value import Binary, Const, Lanes, Load, Sign, Sum, Sums, Value
+from convsmith.ir.walk import Rewriter
+from convsmith.passes.scope import each_body
+
+
+class _Total(NamedTuple):
+    """``store`` uses ``read``, which holds the sum of the lanes of ``vector``."""
+
+    store: Store
+    read: Load
+    vector: Value
+
+
+def _total(s: Stmt) -> _Total | None:
+    if not (isinstance(s, Alloc) and isinstance(s.body, Block) and len(s.body.stmts) == 3):
+        return None
+    zero, add, store = s.body.stmts
+    if not (isinstance(zero, Store) and isinstance(add, Store) and isinstance(store, Store)):
+        return None
+    if zero.buffer is not s.buffer or add.buffer is not s.buffer or store.lanes is not None:
+        return None
+    v = add.value
+    if not (isinstance(v, Binary) and v.op == "add" and isinstance(v.a, Load) and isinstance(v.b, Sum)):
+        return None
+    return _Total(store, v.a, v.b.a) if v.a.buffer is s.buffer else None
+
+
+def _distance(a: tuple[Index, ...], b: tuple[Index, ...]) -> int | None:
+    if len(a) != 1 or len(b) != 1:
+        return None
+    d = b[0] - a[0]
+    return d.const if d.is_const else None
+
+
+def _merge(values: list[Value], totals: list[_Total]) -> Value | None:
+    """The values as lanes of one, or None where they are not alike."""
+    first = values[0]
+    if first is totals[0].read:
+        alike = all(v is t.read for v, t in zip(values, totals))
+        return Sums(tuple(t.vector for t in totals)) if alike else None
+    if isinstance(first, Const):
+        return first if all(v is first for v in values) else None
+    if isinstance(first, Load):
+        if any(not isinstance(v, Load) or v.buffer is not first.buffer or v.lanes for v in values):
+            return None
+        steps = [_distance(first.index, v.index) for v in values]  # type: ignore[attr-defined]
+        if any(d is None for d in steps):
+            return None
+        return Load(first.buffer, first.index, Lanes(tuple(steps), len(steps)))  # type: ignore[arg-type]
+    if any(type(v) is not type(first) for v in values):
+        return None
+    if isinstance(first, Sign):
+        a, yes, no = (_merge([getattr(v, f) for v in values], totals) for f in ("a", "yes", "no"))
+        return None if a is None or yes is None or no is None else Sign(a, yes, no)
+    if isinstance(first, Binary):
+        if any(v.op != first.op for v in values):  # type: ignore[attr-defined]
+            return None
+        a = _merge([v.a for v in values], totals)  # type: ignore[attr-defined]
+        b = _merge([v.b for v in values], totals)  # type: ignore[attr-defined]
+        return None if a is None or b is None else Binary(first.op, a, b)
+    return None
+
+
+def _together(totals: list[_Total]) -> Store | None:
+    first = totals[0].store
+    if any(t.store.buffer is not first.buffer for t in totals):
+        return None
+    steps = [_distance(first.index, t.store.index) for t in totals]
+    if any(d is None for d in steps):
+        return None
+    value = _merge([t.store.value for t in totals], totals)
+    return None if value is None else Store(first.buffer, first.index, value, Lanes(tuple(steps), len(steps)))  # type: ignore[arg-type]
+
+
+class _SumTogether(Rewriter):
+    def __init__(self, lanes: int) -> None:
+        super().__init__()
+        self.lanes = lanes
+
+    def Block(self, s: Block) -> Stmt:
+        out: list[Stmt] = []
+        for alike, group in groupby(s.stmts, lambda x: _total(x) is not None):
+            members = list(group)
+            if alike:
+                for n in range(0, len(members), self.lanes):
+                    out += self.row(members[n : n + self.lanes])
+            else:
+                out += map(self.stmt, members)
+        return block(*out)
+
+    def row(self, run: list[Stmt]) -> list[Stmt]:
+        totals = [t for t in map(_total, run) if t is not None]
+        made = _together(totals) if len(totals) > 1 else None
+        return run if made is None else [made]
+
+
+def sum_together(kernel: Kernel, lanes: int) -> Kernel:
+    """Join up to ``lanes`` neighbouring sums over lanes into one statement; needs an unrolled kernel."""
+    return each_body(kernel, lambda s: _SumTogether(lanes).stmt(s))

@@ -1,0 +1,135 @@
+"""How things are timed: warm, in samples of some milliseconds, alternating, as ratios within a round.
+
+Clocks and neighbours change from second to second, so two figures are only compared when they were taken side by side:
+every round samples each subject once, a ratio is formed within the round, and the median of the ratios is what counts.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+__all__ = ["Measurement", "PeerTime", "Sampler", "Spread", "alternate", "geometric_mean", "measure", "spread"]
+
+SAMPLE_SECONDS = 3e-3
+"""About how long one sample runs."""
+
+SETTLE_SECONDS = 2e-3
+"""Pause before a sample, in which the worker threads of the subject before stop spinning."""
+
+ROUNDS = 15
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The median of some figures, with their quartiles."""
+
+    median: float
+    low: float
+    high: float
+
+    def scaled(self, factor: float) -> Spread:
+        """The same, times a positive factor."""
+        return Spread(self.median * factor, self.low * factor, self.high * factor)
+
+
+@dataclass(frozen=True)
+class PeerTime:
+    """Another library's time of a call, and how many times our time that is (above 1: we are faster)."""
+
+    seconds: Spread
+    speedup: Spread
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A kernel's time of a call, operations a second (in 1e9), and share of the peak of the same rounds."""
+
+    seconds: Spread
+    gflops: Spread
+    peak_gflops: Spread
+    of_peak: Spread
+    peers: dict[str, PeerTime] = field(default_factory=dict)
+
+
+class Sampler:
+    """Runs `call` as often as a sample takes; a sample is seconds a call. Warms up, and finds how often, when made."""
+
+    def __init__(self, call: Callable[[], object], seconds: float = SAMPLE_SECONDS) -> None:
+        self._call = call
+        self.repeats = 1
+        self._run(1)
+        while (took := self._run(self.repeats)) < seconds / 4:
+            self.repeats = max(self.repeats * 2, min(math.ceil(self.repeats * seconds / 4 / max(took, 1e-9)), 1 << 20))
+        self.repeats = max(1, math.ceil(self.repeats * seconds / took))
+
+    def __call__(self) -> float:
+        self._call()  # back into the caches, which another subject has just used
+        return self._run(self.repeats) / self.repeats
+
+    def _run(self, repeats: int) -> float:
+        call = self._call
+        turns = range(repeats)
+        start = time.perf_counter()
+        for _ in turns:
+            call()
+        return time.perf_counter() - start
+
+
+def alternate(
+    subjects: Mapping[str, Callable[[], float]], rounds: int = ROUNDS, settle: float = SETTLE_SECONDS
+) -> dict[str, list[float]]:
+    """What each subject returned in each round. Who comes first changes from round to round."""
+    names = list(subjects)
+    taken: dict[str, list[float]] = {name: [] for name in names}
+    for turn in range(rounds):
+        start = turn % len(names)
+        for name in names[start:] + names[:start]:
+            if settle:
+                time.sleep(settle)
+            taken[name].append(subjects[name]())
+    return taken
+
+
+def measure(
+    call: Callable[[], object],
+    flops: float,
+    peak: Callable[[], float],
+    peers: Mapping[str, Callable[[], object]] | None = None,
+    rounds: int = ROUNDS,
+    settle: float = SETTLE_SECONDS,
+) -> Measurement:
+    """Time `call`, of `flops` operations, and the same call of each peer, beside samples of the peak (in 1e9 a second)."""
+    peers = peers or {}
+    subjects: dict[str, Callable[[], float]] = {" peak": peak, " kernel": Sampler(call)}
+    subjects |= {name: Sampler(peer) for name, peer in peers.items()}
+    taken = alternate(subjects, rounds, settle)
+    ours, peaks = taken[" kernel"], taken[" peak"]
+    rates = [flops / seconds * 1e-9 for seconds in ours]
+    return Measurement(
+        seconds=spread(ours),
+        gflops=spread(rates),
+        peak_gflops=spread(peaks),
+        of_peak=spread([rate / top for rate, top in zip(rates, peaks)]),
+        peers={
+            name: PeerTime(spread(taken[name]), spread([theirs / our for theirs, our in zip(taken[name], ours)]))
+            for name in peers
+        },
+    )
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Median and quartiles."""
+    if len(values) == 1:
+        return Spread(values[0], values[0], values[0])
+    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+    return Spread(statistics.median(values), low, high)
+
+
+def geometric_mean(values: Iterable[float]) -> float | None:
+    """None where there are no values."""
+    logs = [math.log(value) for value in values]
+    return math.exp(statistics.fmean(logs)) if logs else None
