@@ -17,10 +17,9 @@ from convsmith.ir.value import lanes_of
 from convsmith.ir.walk import statements_of
 
 
-def written_buffers(kernel: Kernel) -> set[Buffer]:
-    """Buffers that some statement of the kernel stores to."""
-    bodies = [kernel.body, *(f.body for f in kernel.functions)]
-    return {s.buffer for b in bodies for s in statements_of(b) if isinstance(s, Store)}
+def written_buffers(body: Stmt) -> set[Buffer]:
+    """Buffers that some statement of a function stores to; what it only reads does not change while it runs."""
+    return {s.buffer for s in statements_of(body) if isinstance(s, Store)}
 
 
 class FunctionEmitter(ValueEmitter):
@@ -175,8 +174,9 @@ def _zero(b: Buffer) -> str:
 
 
 def function_text(f: Function, kernel: Kernel, rows: Mapping[str, Instruction], symbol: str,
-                  written: set[Buffer], declared: dict[str, None]) -> str:  # fmt: skip
+                  declared: dict[str, None]) -> str:  # fmt: skip
     """An outlined function; it stays a function, so that equal tiles share it and LLVM compiles it alone."""
+    written = written_buffers(f.body)
     e = FunctionEmitter(kernel, rows, symbol, written)
     e.prepare(f.body)
     params = []
@@ -192,14 +192,14 @@ def function_text(f: Function, kernel: Kernel, rows: Mapping[str, Instruction], 
     return f"define internal void @{symbol}_{f.name}({', '.join(params)}) noinline #0 {{\nentry:\n{body}\n  ret void\n}}\n"
 
 
-def chunk_text(kernel: Kernel, rows: Mapping[str, Instruction], symbol: str, written: set[Buffer],
+def chunk_text(kernel: Kernel, rows: Mapping[str, Instruction], symbol: str,
                scratch: Mapping[Buffer, tuple[int, int]], declared: dict[str, None]) -> str:  # fmt: skip
     """The function that runs part ``tid`` of ``n`` of the kernel's tasks.
 
     ``scratch`` gives, for each buffer private to a thread, its place in the scratch argument and that argument's
     size a thread, in elements; the scratch argument follows the kernel's own.
     """
-    e = FunctionEmitter(kernel, rows, symbol, written)
+    e = FunctionEmitter(kernel, rows, symbol, written_buffers(kernel.body))
     e.prepare(kernel.body)
     for n, b in enumerate(kernel.params):
         place = e.put(f"getelementptr i64, ptr %args, i64 {n}")
@@ -264,9 +264,8 @@ def module_text(kernels: Mapping[str, tuple[Kernel, int]], rows: Mapping[str, In
     declared: dict[str, None] = {}
     parts = []
     for symbol, (kernel, threads) in kernels.items():
-        written = written_buffers(kernel)
-        parts += [function_text(f, kernel, rows, symbol, written, declared) for f in kernel.functions]
-        parts.append(chunk_text(kernel, rows, symbol, written, scratch, declared))
+        parts += [function_text(f, kernel, rows, symbol, declared) for f in kernel.functions]
+        parts.append(chunk_text(kernel, rows, symbol, scratch, declared))
         parts.append(entry_text(symbol, threads, declared))
     texts = " ".join(f'"{k}"="{v}"' for k, v in attributes.items())
     head = f'target triple = "{triple}"\n' + "\n".join(declared) + "\n"

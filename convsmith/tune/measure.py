@@ -67,7 +67,7 @@ class Sampler:
         self.repeats = max(1, math.ceil(self.repeats * seconds / took))
 
     def __call__(self) -> float:
-        self._call()  # back into the caches, which another subject has just used
+        self._run(max(1, self.repeats // 16))  # back into the caches, which another subject has just used
         return self._run(self.repeats) / self.repeats
 
     def _run(self, repeats: int) -> float:

@@ -1,0 +1,255 @@
+"""`convsmith bench`: verify and time kernels, beside the peak and other libraries, in one run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from convsmith import __version__
+from convsmith.cli.output import error_line, exit_status, note, print_table, progress
+from convsmith.cli.problems import build, choice_options, problem_options, read_problems, short_config
+from convsmith.diag.errors import ConvsmithError, UsageError
+from convsmith.frontend.kernel import Kernel
+from convsmith.frontend.verification import Verdict, integer_data, verify_kernel
+from convsmith.layout.reorder import to_layout
+from convsmith.problem.conv import Conv
+from convsmith.runtime.machine import cpu_model, describe
+from convsmith.runtime.peak import peak_sample
+from convsmith.tune.measure import ROUNDS, SETTLE_SECONDS, Measurement, Spread, geometric_mean, measure
+from convsmith.tune.peers import installed, peer_call
+
+__all__ = ["JSON_SCHEMA", "Row", "bench", "bench_kernel"]
+
+JSON_SCHEMA = 1
+
+
+@dataclass
+class Row:
+    """What is known of one problem: a kernel with verdict and times, or the error that stood in the way."""
+
+    problem: Conv
+    kernel: Kernel | None = None
+    verdict: Verdict | None = None
+    times: Measurement | None = None
+    error: ConvsmithError | None = None
+    missing: dict[str, str] = field(default_factory=dict)
+    """Libraries that cannot do this problem, and why."""
+
+
+@click.command()
+@click.argument("target", metavar="NETWORK|DESCRIPTOR|FILE|-")
+@choice_options
+@click.option("--layout", default="axb", show_default=True, help="Source and destination, where a line leaves them open.")
+@problem_options
+@click.option("--vs", metavar="LIBRARIES", default="", help="Libraries to compare with: torch,onnxruntime.")
+@click.option("--rounds", type=click.IntRange(1), default=ROUNDS, show_default=True, help="Rounds of samples.")
+@click.option("--json", "json_file", metavar="FILE", help="Write everything measured, with the machine; - is standard output.")
+def bench(
+    target: str, threads: int | None, isa: str | None, config: str | None, layout: str, vs: str, rounds: int,
+    json_file: str | None, **options: str | None,
+) -> None:  # fmt: skip
+    """Verify and time kernels: a network (resnet50, mobilenet_v2, vgg16), a descriptor, or a file of descriptors.
+
+    % of peak is of the multiply-add peak that is measured in the same rounds; taps that meet padding count as work.
+    A library's column is its time divided by ours (above 1: we are faster).
+    """
+    problems = read_problems(target, options, layout)
+    asked = list(dict.fromkeys(name.strip() for name in vs.split(",") if name.strip()))
+    here = [name for name in asked if installed(name)]
+    if json_file not in (None, "-") and not Path(str(json_file)).absolute().parent.is_dir():
+        raise UsageError(f"--json={json_file}: there is no such directory", code="bad-file")
+    for name in here:
+        import_module(name)  # before kernels are loaded, so that both share one OpenMP runtime
+    rows: list[Row] = []
+    interrupted = False
+    with progress(len(problems)) as bar:
+        try:
+            for problem in problems:
+                bar.start(str(problem))
+                rows.append(_row(problem, threads, isa, config, here, rounds))
+                bar.advance()
+        except KeyboardInterrupt:
+            interrupted = True
+    means = _means(rows, here)
+    if json_file != "-":
+        _print(rows, asked, here, means)
+    if interrupted:
+        error_line(f"interrupted: {len(rows)} of {len(problems)} measured")
+    if json_file is not None:
+        _write_json(json_file, _as_json(rows, asked, here, means, rounds, layout, not interrupted))
+    click.get_current_context().exit(130 if interrupted else _status(rows))
+
+
+def bench_kernel(kernel: Kernel, peers: Sequence[str] = (), rounds: int = ROUNDS) -> Row:
+    """Verify a kernel on integer data, then time it with packed weights and `out=`, beside the peak and `peers`."""
+    problem = kernel.problem
+    row = Row(problem, kernel, verify_kernel(kernel))
+    if kernel.artifact is None:
+        return row
+    rng = np.random.default_rng(0)
+    src = rng.standard_normal(problem.src_shape, np.float32)
+    wei = rng.standard_normal(problem.wei_shape, np.float32)
+    bias = rng.standard_normal(problem.bias_shape, np.float32) if problem.bias else None
+    threads, isa = kernel.config.threads, kernel.config.isa
+    calls = {}
+    for name in peers:
+        try:
+            calls[name] = peer_call(name, problem, src, wei, bias, threads)
+            calls[name]()
+        except Exception as error:  # whatever a library has against the problem must not stop the run
+            calls.pop(name, None)
+            row.missing[name] = str(error).partition("\n")[0]
+    x = to_layout(src, problem.src_layout)
+    packed = kernel.pack(to_layout(wei, problem.wei_layout), bias)
+    out = kernel(x, packed)
+    row.times = measure(
+        lambda: kernel(x, packed, out=out), problem.flops_dense, lambda: peak_sample(isa, threads).gflops, calls, rounds,
+        settle=SETTLE_SECONDS if threads > 1 or calls else 0.0,
+    )  # fmt: skip
+    return row
+
+
+def _row(
+    problem: Conv, threads: int | None, isa: str | None, config: str | None, peers: Sequence[str], rounds: int
+) -> Row:
+    try:
+        return bench_kernel(build(problem, threads, isa, config), peers, rounds)
+    except ConvsmithError as error:
+        return Row(problem, error=error)
+
+
+def _status(rows: Sequence[Row]) -> int:
+    """1 after a mismatch or a fault of ours, 2 where a problem or config was not legal."""
+    if any(row.verdict and not row.verdict.ok for row in rows):
+        return 1
+    return max((exit_status(row.error) for row in rows if row.error), default=0)
+
+
+def _means(rows: Sequence[Row], peers: Sequence[str]) -> dict[str, float | None]:
+    """Geometric means: of the share of the peak, and of the speed-up over each library."""
+    times = [row.times for row in rows if row.times]
+    means = {"of_peak": geometric_mean(t.of_peak.median for t in times)}
+    for name in peers:
+        means[name] = geometric_mean(t.peers[name].speedup.median for t in times if name in t.peers)
+    return means
+
+
+# -- text
+def _print(rows: Sequence[Row], asked: Sequence[str], here: Sequence[str], means: Mapping[str, float | None]) -> None:
+    shared: tuple[str, ...] = ()
+    first = next((row for row in rows if row.kernel and row.times), None)
+    if first is not None and first.kernel is not None and first.times is not None:
+        config = first.kernel.config
+        shared = first.problem.options()
+        note(
+            f"{cpu_model()}, {config.isa}, {config.threads} thread{'s' * (config.threads > 1)}, peak "
+            f"{first.times.peak_gflops.median:.1f} GFLOP/s{''.join(f', {option}' for option in shared)}"
+        )
+    columns = ["problem", "config", "time us", "GFLOP/s", "% peak", "+-", "verified", *(f"vs {name}" for name in asked)]
+    print_table(columns, [_cells(row, asked, shared) for row in rows] + _mean_row(asked, means, rows), left=2)
+    for name in asked:
+        if name not in here:
+            note(f"{name} is not installed: pip install 'convsmith[peers]'")
+    for row in rows:
+        text = _unnamed(row.problem).descriptor()
+        if row.error is not None:
+            error_line(f"{text}: {row.error}", type(row.error).__name__)
+        elif row.verdict is not None and not row.verdict.ok:
+            error_line(f"{text}: {row.verdict.detail}", "mismatch")
+        for name, why in row.missing.items():
+            note(f"{name} cannot do {text}: {why}")
+
+
+def _cells(row: Row, asked: Sequence[str], shared: tuple[str, ...]) -> list[str]:
+    """Options that the line above the table shows are left out of the problem."""
+    text = _unnamed(row.problem)
+    head = [text.descriptor() if text.options() == shared else str(text)]
+    if row.kernel is None or row.verdict is None:
+        return [*head, "-", "-", "-", "-", "-", "no kernel", *("-" for _ in asked)]
+    head.append(short_config(row.kernel))
+    verified = "yes" if row.verdict.ok else "NO"
+    t = row.times
+    if t is None:
+        return [*head, "-", "-", "-", "-", verified, *("-" for _ in asked)]
+    ratios = [f"{t.peers[name].speedup.median:.2f}" if name in t.peers else "-" for name in asked]
+    half = (t.of_peak.high - t.of_peak.low) / 2
+    return [
+        *head, f"{t.seconds.median * 1e6:.1f}", f"{t.gflops.median:.1f}", f"{t.of_peak.median * 100:.1f}",
+        f"{half * 100:.1f}", verified, *ratios,
+    ]  # fmt: skip
+
+
+def _mean_row(asked: Sequence[str], means: Mapping[str, float | None], rows: Sequence[Row]) -> list[list[str]]:
+    if len(rows) < 2:
+        return []
+    peak = means["of_peak"]
+    ratios = [f"{mean:.2f}" if (mean := means.get(name)) is not None else "-" for name in asked]
+    return [["geometric mean", "", "", "", "-" if peak is None else f"{peak * 100:.1f}", "", "", *ratios]]
+
+
+def _unnamed(problem: Conv) -> Conv:
+    return replace(problem, name=None)
+
+
+# -- JSON
+def _as_json(
+    rows: Sequence[Row], asked: Sequence[str], here: Sequence[str], means: Mapping[str, float | None], rounds: int,
+    layout: str, complete: bool,
+) -> dict[str, Any]:  # fmt: skip
+    return {
+        "schema": JSON_SCHEMA,
+        "convsmith": __version__,
+        "machine": describe(),
+        "libraries": {name: version(name) if name in here else None for name in asked},
+        "rounds": rounds,
+        "layout": layout,
+        "complete": complete,
+        "rows": [_row_json(row) for row in rows],
+        "geometric_means": dict(means),
+    }
+
+
+def _row_json(row: Row) -> dict[str, Any]:
+    kernel, t = row.kernel, row.times
+    return {
+        "problem": str(_unnamed(row.problem)),
+        "name": row.problem.name,
+        "flops": row.problem.flops_dense,
+        "config": str(kernel.config) if kernel else None,
+        "isa": kernel.config.isa if kernel else None,
+        "threads": kernel.config.threads if kernel else None,
+        "verified": row.verdict.ok if row.verdict else None,
+        "error": None if row.error is None else {"class": type(row.error).__name__, "message": str(row.error)},
+        "seconds": _spread(t.seconds if t else None),
+        "gflops": _spread(t.gflops if t else None),
+        "peak_gflops": _spread(t.peak_gflops if t else None),
+        "of_peak": _spread(t.of_peak if t else None),
+        "libraries": {
+            name: {"seconds": _spread(peer.seconds), "speedup": _spread(peer.speedup)}
+            for name, peer in (t.peers if t else {}).items()
+        },
+        "cannot": row.missing,
+    }
+
+
+def _spread(value: Spread | None) -> dict[str, float] | None:
+    return None if value is None else asdict(value)
+
+
+def _write_json(name: str, content: dict[str, Any]) -> None:
+    text = json.dumps(content, indent=1)
+    if name == "-":
+        note(text)
+        return
+    try:
+        Path(name).write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--json={name}: cannot be written: {error.strerror}", code="bad-file") from None

@@ -1,0 +1,41 @@
+"""`convsmith cache`: the compiled kernels on disk."""
+
+from __future__ import annotations
+
+import click
+
+from convsmith.cli.output import note
+from convsmith.compile.cache import disk_cache
+from convsmith.compile.instruments import remove_dumps
+
+__all__ = ["cache"]
+
+
+@click.group()
+def cache() -> None:
+    """Look at the cache of compiled kernels, or empty it."""
+
+
+@cache.command()
+def info() -> None:
+    """Directory, mode, entries, bytes, and why it is not used, where that is so."""
+    found = disk_cache()
+    if found is None:
+        note("the cache is off (CONVSMITH_CACHE)")
+        return
+    facts = found.info()
+    note(f"directory  {facts.directory}\nmode       {facts.mode}\nentries    {facts.entries}")
+    note(f"bytes      {facts.bytes} of {facts.limit}")
+    if facts.problem:
+        note(f"not used   {facts.problem}")
+
+
+@cache.command()
+def clear() -> None:
+    """Remove all entries, and the files that `explain` left there."""
+    found = disk_cache()
+    if found is None:
+        note("the cache is off (CONVSMITH_CACHE)")
+        return
+    note(f"removed {found.clear()} entries from {found.directory}")
+    remove_dumps(found.directory)

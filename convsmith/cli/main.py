@@ -1,0 +1,70 @@
+"""`convsmith`: the group of commands, and what becomes of errors.
+
+Exit status: 0 fine, 1 a mismatch (or a fault of ours), 2 what was asked for is not legal, 130 interrupted. A person
+never sees a traceback.
+"""
+
+from __future__ import annotations
+
+import errno
+import shlex
+import sys
+from importlib import import_module
+from typing import Any
+
+import click
+
+from convsmith import __version__
+from convsmith.cli.output import error_line, exit_status
+from convsmith.diag.errors import ConvsmithError, InternalError
+from convsmith.diag.settings import VARIABLES
+
+__all__ = ["main"]
+
+_COMMANDS = ("bench", "verify", "explain", "show", "machine", "cache")
+_EPILOG = "Environment:\n\n" + "\n\n".join(f"{v.env}: {v.doc} Legal: {v.legal}." for v in VARIABLES)
+
+
+class _Group(click.Group):
+    """Loads a command's module when it is called, and turns errors into one message and an exit status."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in _COMMANDS:
+            return None
+        command: click.Command = getattr(import_module(f"convsmith.cli.{name}"), name)
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ConvsmithError as error:
+            error_line(str(error), type(error).__name__)
+            ctx.exit(exit_status(error))
+        except (click.ClickException, click.exceptions.Exit, click.Abort, EOFError):
+            raise
+        except KeyboardInterrupt:
+            error_line("interrupted")
+            ctx.exit(130)
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                raise  # the reader went away; click ends quietly
+            error_line(str(error), type(error).__name__)
+            ctx.exit(2)
+        except Exception as error:
+            command = shlex.join(["convsmith", *sys.argv[1:]])
+            fault = InternalError(f"{type(error).__name__}: {error}", repro=command)
+            error_line(str(fault), "InternalError")
+            ctx.exit(1)
+
+
+@click.group(cls=_Group, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="convsmith")
+def main() -> None:
+    """Generate, verify, time and explain convolution kernels for this machine."""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""What commands are given: problems (a network, a descriptor, a file of them) and how to compile them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from convsmith.diag.errors import UsageError
+from convsmith.frontend.kernel import Kernel
+from convsmith.frontend.numpy_api import compile as compile_kernel
+from convsmith.layout.tags import ANY
+from convsmith.problem.conv import Conv
+from convsmith.problem.descriptor import split_line
+from convsmith.problem.suites import SUITES, parse_problems, suite
+
+__all__ = ["build", "choice_options", "problem_options", "read_one", "read_problems", "short_config"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_LINE_OPTIONS = {
+    "--dir": "FWD_D (forward), FWD_B (with bias) or FWD_I.",
+    "--dt": "Data types.",
+    "--stag": "Layout of the source, such as abx, axb, aBcd16b.",
+    "--wtag": "Layout of the weights.",
+    "--dtag": "Layout of the destination.",
+    "--attr-post-ops": "Post-ops, such as relu or clip:0:6.",
+}
+
+
+def problem_options(command: F) -> F:
+    """benchdnn's options of a problem, for lines that do not say them."""
+    for name, text in reversed(_LINE_OPTIONS.items()):
+        command = click.option(name, metavar="TEXT", help=text)(command)
+    return command
+
+
+def choice_options(command: F) -> F:
+    """--threads, --isa, --config."""
+    command = click.option("--config", metavar="CONFIG", help="Every decision of the schedule, as `explain` prints it.")(command)
+    command = click.option("--isa", metavar="NAME", help="Instruction set (see `convsmith machine`).")(command)
+    return click.option("--threads", type=click.IntRange(1), metavar="N", help="Threads; by default all CPUs.")(command)
+
+
+def read_problems(target: str, options: Mapping[str, str | None], layout: str | None) -> list[Conv]:
+    """The problems that `target` names: a suite, `-` (standard input), a file, or a descriptor with options.
+
+    `options` (of `problem_options`) and `layout` (of source and destination) hold where the lines do not say.
+    UsageError names file and line.
+    """
+    if target in SUITES:
+        problems = list(suite(target))
+        given = {option: text for option, text in options.items() if text}
+        problems = [Conv.parse(_line(str(p), given)) for p in problems] if given else problems
+    elif target == "-" or Path(target).is_file():
+        problems = parse_problems(_with_options(_read(target), options), "standard input" if target == "-" else target)
+        if not problems:
+            raise UsageError(f"{target}: no descriptor in it", code="no-problem")
+    else:
+        problems = [_descriptor(target, options)]
+    return [_laid_out(problem, layout) for problem in problems] if layout else problems
+
+
+def read_one(descriptor: str, options: Mapping[str, str | None], layout: str | None) -> Conv:
+    """The problem of a descriptor with options."""
+    problem = _descriptor(descriptor, options)
+    return _laid_out(problem, layout) if layout else problem
+
+
+def build(problem: Conv, threads: int | None, isa: str | None, config: str | None) -> Kernel:
+    """The kernel that the options ask for."""
+    return compile_kernel(problem, threads=threads, isa=isa, config=config)
+
+
+def short_config(kernel: Kernel) -> str:
+    """The decisions that matter most, in a table's column: `oc ow28,oc16` is lanes along oc and a tile of 28 x 16."""
+    config = kernel.config
+    if kernel.artifact is None:
+        return "-"
+    words = [config.lane, ",".join(f"{name}{size}" for name, size in config.tile) or "-"]
+    return " ".join(words if config.realise == "peel" else [*words, config.realise])
+
+
+def _descriptor(text: str, options: Mapping[str, str | None]) -> Conv:
+    try:
+        return Conv.parse(_line(text, {option: value for option, value in options.items() if value}))
+    except UsageError as error:
+        if error.code == "bad-descriptor" and ("/" in text or "." in text):
+            raise UsageError(f"{text}: no such file, and no descriptor: {error}", code=error.code) from None
+        if error.code == "bad-descriptor":
+            legal = f"legal are {', '.join(SUITES)}, a file, - and descriptors such as mb1ic64ih56oc64oh56kh3ph1"
+            raise UsageError(f"{error}; {legal}", code=error.code) from None
+        raise
+
+
+def _read(target: str) -> str:
+    try:
+        if target == "-":
+            return click.get_text_stream("stdin").read()
+        return Path(target).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{target}: not a text file: {error}", code="bad-file") from None
+    except OSError as error:
+        raise UsageError(f"{target}: cannot be read: {error.strerror}", code="bad-file") from None
+
+
+def _with_options(text: str, options: Mapping[str, str | None]) -> str:
+    """The text with options before each line that has none of that name."""
+    given = {option: value for option, value in options.items() if value}
+    if not given:
+        return text
+    return "\n".join(_line(line, given) if line.split("#")[0].strip() else line for line in text.splitlines())
+
+
+def _line(line: str, given: Mapping[str, str]) -> str:
+    if not given:
+        return line
+    has = split_line(line).options
+    words = [f"--{option.replace('_', '-')}={value}" for option, value in given.items()]
+    return " ".join([*(w for w in words if w[2:].partition("=")[0] not in has), line.strip()])
+
+
+def _laid_out(problem: Conv, layout: str) -> Conv:
+    changes = {option: layout for option in ("stag", "dtag") if getattr(problem, option) == ANY}
+    return replace(problem, **changes)  # type: ignore[arg-type]

@@ -1,0 +1,66 @@
+"""`convsmith verify`: kernels against the numpy reference."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import click
+
+from convsmith.cli.output import error_line, exit_status, note, progress
+from convsmith.cli.problems import build, choice_options, problem_options, read_problems
+from convsmith.diag.errors import ConvsmithError
+from convsmith.frontend.verification import verify_kernel
+from convsmith.problem.conv import Conv
+
+__all__ = ["verify"]
+
+
+@click.command()
+@click.argument("target", metavar="FILE|-|NETWORK|DESCRIPTOR")
+@choice_options
+@click.option("--layout", help="Source and destination, where a line leaves them open; plain order by default.")
+@problem_options
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the data.")
+@click.option("--real", is_flag=True, help="Real-valued data, against a bound, besides integer-valued data.")
+def verify(
+    target: str, threads: int | None, isa: str | None, config: str | None, layout: str | None, seed: int, real: bool,
+    **options: str | None,
+) -> None:  # fmt: skip
+    """Run each problem of a file on random data, and compare with the reference.
+
+    Integer-valued data must give equal results. With --real, real-valued data too: the error of each element must stay
+    below eps * (2 + sqrt(K)) * sum |a||b|, K being the number of terms. Exit status 1: some line did not.
+    """
+    problems = read_problems(target, options, layout)
+    status, right, tried = 0, 0, 0
+    with progress(len(problems)) as bar:
+        try:
+            for problem in problems:
+                bar.start(str(problem))
+                line, failed = _check(problem, threads, isa, config, seed, real)
+                tried += 1
+                right += not failed
+                status = max(status, failed) if 1 not in (status, failed) else 1
+                (error_line if failed else note)(line)
+                bar.advance()
+        except KeyboardInterrupt:
+            error_line(f"interrupted: {tried} of {len(problems)} tried")
+            status = 130
+    note(f"{right} of {tried} right")
+    click.get_current_context().exit(status)
+
+
+def _check(
+    problem: Conv, threads: int | None, isa: str | None, config: str | None, seed: int, real: bool
+) -> tuple[str, int]:
+    """A line about the problem, and the exit status that it asks for."""
+    text = str(replace(problem, name=None))
+    try:
+        kernel = build(problem, threads, isa, config)
+        verdicts = [verify_kernel(kernel, seed, kind) for kind in ([False, True] if real else [False])]
+    except ConvsmithError as error:
+        return f"{type(error).__name__}: {text}: {error}", exit_status(error)
+    for verdict in verdicts:
+        if not verdict.ok:
+            return f"mismatch: {text}: {verdict.detail} (seed {seed}, {kernel.config})", 1
+    return f"right: {text}: {'; '.join(v.detail for v in verdicts)}", 0

@@ -1,0 +1,117 @@
+"""Copy what a loop's body reads of a buffer into memory of its own, padding included.
+
+The copy holds the exact footprint: for each dim of the buffer, the box of all coordinates that one iteration of the
+loop reads.  Where a coordinate lies outside the buffer the copy holds zero, and the test for it moves from every
+access into the copy.  A term that was absent is then a product with a stored zero: equal as long as the other factor
+is finite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from convsmith.arith.ranges import Range, interval
+from convsmith.arith.simplify import simplify
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.buffer import Block, Buffer
+from convsmith.ir.index import Cond, Index, Var, as_index, conj, is_true, make_sum, parts_of
+from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, Store, block
+from convsmith.ir.value import Load, Select, Value, const
+from convsmith.ir.walk import Rewriter, loops_of, variables_of, walk
+from convsmith.passes.scope import ScopedRewriter, loop_range, require_loops, with_body
+
+
+class _Redirect(Rewriter):
+    """Read the copy in place of the buffer, without the conditions that the copy has taken over."""
+
+    def __init__(self, old: Buffer, new: Buffer, origin: Sequence[Index]) -> None:
+        super().__init__()
+        self.old, self.new, self.origin = old, new, origin
+
+    def Load(self, v: Load) -> Value:
+        if v.buffer is not self.old:
+            return self._Load(v)
+        return Load(self.new, tuple(i - o for i, o in zip(v.index, self.origin)), v.lanes)
+
+    def Select(self, v: Select) -> Value:
+        inside: set[Cond] = set()
+        for x in walk(v.yes):
+            if isinstance(x, Load) and x.buffer is self.old:
+                for i, n in zip(x.index, self.old.shape):
+                    inside.update((i >= 0, i < n))
+        cond = conj(p for p in parts_of(v.cond) if p not in inside)
+        yes = self.expr(v.yes)
+        return yes if is_true(cond) else Select(cond, yes, v.no)  # type: ignore[no-any-return]
+
+
+def _strides(old: Buffer, shape: Sequence[int]) -> tuple[Block, ...]:
+    """Dense blocks for the copy, its dims in the order in which the buffer has them in memory."""
+    nearest = {b.dim: b.stride for b in old.blocks}
+    order = sorted(range(len(shape)), key=lambda d: (-nearest.get(d, 0), d))
+    out, stride = [], 1
+    for d in reversed(order):
+        out.append(Block(d, shape[d], stride))
+        stride *= shape[d]
+    return tuple(reversed(out))
+
+
+class _Stage(ScopedRewriter):
+    def __init__(self, buffer: str, loop: str) -> None:
+        super().__init__()
+        self.buffer, self.loop = buffer, loop
+
+    def For(self, loop: For) -> Stmt:
+        if loop.var.name != self.loop:
+            return self._For(loop)
+        reads = [x for x in walk(loop.body) if isinstance(x, Load) and x.buffer.name == self.buffer]
+        if not reads:
+            return loop
+        old = reads[0].buffer
+        ranges: dict[Var, Range] = {**self.ranges, loop.var: loop_range(loop, self.ranges)}
+        inner: dict[Var, Range] = {}
+        for x in loops_of(loop.body):
+            inner[x.var] = loop_range(x, {**ranges, **inner})
+        origin, shape = [], []
+        for dim in range(len(old.shape)):
+            base, lo, hi = _box([r.index[dim] for r in reads], inner, f"{self.buffer} along dim {dim}")
+            origin.append(base + lo)
+            shape.append(hi - lo + 1)
+        new = Buffer(f"{self.buffer}_s", old.dtype, tuple(shape), _strides(old, shape), "cache")
+        copy = _copy(old, new, origin, {**ranges})
+        body = _Redirect(old, new, origin).stmt(loop.body)
+        return For(loop.var, loop.lo, loop.hi, Alloc(new, block(copy, body)), loop.kind, loop.carried)
+
+
+def _box(indices: list[Index], inner: dict[Var, Range], what: str) -> tuple[Index, int, int]:
+    """(base, lowest, highest): every index is the base plus something between, for all of the inner loops."""
+    bases, lows, highs = set(), [], []
+    for e in indices:
+        fixed = {a: c for a, c in e.terms if not variables_of(a) & inner.keys()}
+        moving = make_sum(e.const, {a: c for a, c in e.terms if a not in fixed})
+        bases.add(make_sum(0, fixed))
+        lo, hi = interval(moving, inner)
+        lows.append(lo)
+        highs.append(hi)
+    if len(bases) != 1:
+        raise ConfigError("footprint", f"stage: the reads of {what} have no common place to start from")
+    return bases.pop(), min(lows), max(highs)
+
+
+def _copy(old: Buffer, new: Buffer, origin: Sequence[Index], ranges: dict[Var, Range]) -> Stmt:
+    index = tuple(Var(f"{new.name}{d}") for d in range(len(new.shape)))
+    source = tuple(o + i for o, i in zip(origin, index))
+    full = {**ranges, **{v: (0, n - 1) for v, n in zip(index, new.shape)}}
+    inside = simplify(conj(c for i, n in zip(source, old.shape) for c in (i >= 0, i < n)), full)
+    read: Value = Load(old, source, None)
+    if not is_true(inside):
+        read = Select(inside, read, const(old.dtype, 0))
+    body: Stmt = Store(new, index, read)
+    for b in reversed(new.blocks):
+        body = For(index[b.dim], as_index(0), as_index(b.size), body)
+    return body
+
+
+def stage(kernel: Kernel, buffer: str, loop: str) -> Kernel:
+    """At the start of each iteration of ``loop``, copy what it reads of ``buffer``; the copy is ``<buffer>_s``."""
+    require_loops(kernel, (loop,), "stage")
+    return with_body(kernel, _Stage(buffer, loop).stmt(kernel.body))
