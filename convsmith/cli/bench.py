@@ -15,10 +15,10 @@ import numpy as np
 
 from convsmith import __version__
 from convsmith.cli.output import error_line, exit_status, note, print_table, progress
-from convsmith.cli.problems import build, choice_options, problem_options, read_problems, short_config
+from convsmith.cli.problems import build, check_choices, choice_options, problem_options, read_problems, short_config
 from convsmith.diag.errors import ConvsmithError, UsageError
 from convsmith.frontend.kernel import Kernel
-from convsmith.frontend.verification import Verdict, integer_data, verify_kernel
+from convsmith.frontend.verification import Verdict, verify_kernel
 from convsmith.layout.reorder import to_layout
 from convsmith.problem.conv import Conv
 from convsmith.runtime.machine import cpu_model, describe
@@ -47,11 +47,11 @@ class Row:
 @click.command()
 @click.argument("target", metavar="NETWORK|DESCRIPTOR|FILE|-")
 @choice_options
-@click.option("--layout", default="axb", show_default=True, help="Source and destination, where a line leaves them open.")
+@click.option("--layout", default="axb", show_default=True, help="Layout where a line leaves it open.")
 @problem_options
 @click.option("--vs", metavar="LIBRARIES", default="", help="Libraries to compare with: torch,onnxruntime.")
 @click.option("--rounds", type=click.IntRange(1), default=ROUNDS, show_default=True, help="Rounds of samples.")
-@click.option("--json", "json_file", metavar="FILE", help="Write everything measured, with the machine; - is standard output.")
+@click.option("--json", "json_file", metavar="FILE", help="Write all of it, with the machine; - is stdout.")
 def bench(
     target: str, threads: int | None, isa: str | None, config: str | None, layout: str, vs: str, rounds: int,
     json_file: str | None, **options: str | None,
@@ -61,6 +61,7 @@ def bench(
     % of peak is of the multiply-add peak that is measured in the same rounds; taps that meet padding count as work.
     A library's column is its time divided by ours (above 1: we are faster).
     """
+    check_choices(isa, config)
     problems = read_problems(target, options, layout)
     asked = list(dict.fromkeys(name.strip() for name in vs.split(",") if name.strip()))
     here = [name for name in asked if installed(name)]
@@ -111,9 +112,13 @@ def bench_kernel(kernel: Kernel, peers: Sequence[str] = (), rounds: int = ROUNDS
     packed = kernel.pack(to_layout(wei, problem.wei_layout), bias)
     out = kernel(x, packed)
     row.times = measure(
-        lambda: kernel(x, packed, out=out), problem.flops_dense, lambda: peak_sample(isa, threads).gflops, calls, rounds,
-        settle=SETTLE_SECONDS if threads > 1 or calls else 0.0,
-    )  # fmt: skip
+        lambda: kernel(x, packed, out=out),
+        problem.flops_dense,
+        lambda: peak_sample(isa, threads).gflops,
+        calls,
+        rounds,
+        SETTLE_SECONDS if threads > 1 or calls else 0.0,
+    )
     return row
 
 

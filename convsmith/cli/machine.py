@@ -18,7 +18,7 @@ _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
 @click.command()
-@click.option("--threads", type=click.IntRange(1), metavar="N", help="Threads of the second column; by default all CPUs.")
+@click.option("--threads", type=click.IntRange(1), metavar="N", help="Threads to measure beside one.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def machine(threads: int | None, as_json: bool) -> None:
     """Describe this machine, and measure its ceilings: multiply-adds per second, and reads from each cache level."""

@@ -33,8 +33,8 @@ def exit_status(error: ConvsmithError) -> int:
 
 
 def note(message: str) -> None:
-    """A line of text to standard output."""
-    click.echo(message)
+    """Text to standard output."""
+    click.echo(message.rstrip("\n"))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:

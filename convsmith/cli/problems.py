@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,14 +11,17 @@ from typing import Any, TypeVar
 import click
 
 from convsmith.diag.errors import UsageError
+from convsmith.diag.settings import settings
 from convsmith.frontend.kernel import Kernel
 from convsmith.frontend.numpy_api import compile as compile_kernel
 from convsmith.layout.tags import ANY
 from convsmith.problem.conv import Conv
 from convsmith.problem.descriptor import split_line
 from convsmith.problem.suites import SUITES, parse_problems, suite
+from convsmith.schedule.config import Config
+from convsmith.target.registry import target
 
-__all__ = ["build", "choice_options", "problem_options", "read_one", "read_problems", "short_config"]
+__all__ = ["build", "check_choices", "choice_options", "problem_options", "read_one", "read_problems", "short_config"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -40,27 +44,27 @@ def problem_options(command: F) -> F:
 
 def choice_options(command: F) -> F:
     """--threads, --isa, --config."""
-    command = click.option("--config", metavar="CONFIG", help="Every decision of the schedule, as `explain` prints it.")(command)
+    command = click.option("--config", metavar="CONFIG", help="Every decision, as `explain` prints them.")(command)
     command = click.option("--isa", metavar="NAME", help="Instruction set (see `convsmith machine`).")(command)
     return click.option("--threads", type=click.IntRange(1), metavar="N", help="Threads; by default all CPUs.")(command)
 
 
-def read_problems(target: str, options: Mapping[str, str | None], layout: str | None) -> list[Conv]:
-    """The problems that `target` names: a suite, `-` (standard input), a file, or a descriptor with options.
+def read_problems(source: str, options: Mapping[str, str | None], layout: str | None) -> list[Conv]:
+    """The problems that `source` names: a suite, `-` (standard input), a file, or a descriptor with options.
 
     `options` (of `problem_options`) and `layout` (of source and destination) hold where the lines do not say.
     UsageError names file and line.
     """
-    if target in SUITES:
-        problems = list(suite(target))
+    if source in SUITES:
+        problems = list(suite(source))
         given = {option: text for option, text in options.items() if text}
         problems = [Conv.parse(_line(str(p), given)) for p in problems] if given else problems
-    elif target == "-" or Path(target).is_file():
-        problems = parse_problems(_with_options(_read(target), options), "standard input" if target == "-" else target)
+    elif source == "-" or Path(source).is_file():
+        problems = parse_problems(_with_options(_read(source), options), "standard input" if source == "-" else source)
         if not problems:
-            raise UsageError(f"{target}: no descriptor in it", code="no-problem")
+            raise UsageError(f"{source}: no descriptor in it", code="no-problem")
     else:
-        problems = [_descriptor(target, options)]
+        problems = [_descriptor(source, options)]
     return [_laid_out(problem, layout) for problem in problems] if layout else problems
 
 
@@ -68,6 +72,13 @@ def read_one(descriptor: str, options: Mapping[str, str | None], layout: str | N
     """The problem of a descriptor with options."""
     problem = _descriptor(descriptor, options)
     return _laid_out(problem, layout) if layout else problem
+
+
+def check_choices(isa: str | None, config: str | None) -> None:
+    """Raise now what would be wrong with every problem."""
+    if config is not None:
+        isa = Config.parse(config).isa
+    target(isa or settings.isa)
 
 
 def build(problem: Conv, threads: int | None, isa: str | None, config: str | None) -> Kernel:
@@ -96,15 +107,15 @@ def _descriptor(text: str, options: Mapping[str, str | None]) -> Conv:
         raise
 
 
-def _read(target: str) -> str:
+def _read(source: str) -> str:
     try:
-        if target == "-":
-            return click.get_text_stream("stdin").read()
-        return Path(target).read_text(encoding="utf-8")
+        if source == "-":
+            return sys.stdin.read()
+        return Path(source).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise UsageError(f"{target}: not a text file: {error}", code="bad-file") from None
+        raise UsageError(f"{source}: not a text file: {error}", code="bad-file") from None
     except OSError as error:
-        raise UsageError(f"{target}: cannot be read: {error.strerror}", code="bad-file") from None
+        raise UsageError(f"{source}: cannot be read: {error.strerror}", code="bad-file") from None
 
 
 def _with_options(text: str, options: Mapping[str, str | None]) -> str:

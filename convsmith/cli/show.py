@@ -37,6 +37,6 @@ def show(
             changed = "" if record.changed else "  (unchanged)"
             note(f"# {record.number:03} {record.step}, {record.seconds * 1e3:.3f} ms{changed}")
             if record.changed:
-                note(f"{record.kernel}\n")
+                note(str(record.kernel))
     else:
         note(kernel.ir(after))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import click
 
 from convsmith.cli.output import error_line, exit_status, note, progress
-from convsmith.cli.problems import build, choice_options, problem_options, read_problems
+from convsmith.cli.problems import build, check_choices, choice_options, problem_options, read_problems
 from convsmith.diag.errors import ConvsmithError
 from convsmith.frontend.verification import verify_kernel
 from convsmith.problem.conv import Conv
@@ -31,6 +31,7 @@ def verify(
     Integer-valued data must give equal results. With --real, real-valued data too: the error of each element must stay
     below eps * (2 + sqrt(K)) * sum |a||b|, K being the number of terms. Exit status 1: some line did not.
     """
+    check_choices(isa, config)
     problems = read_problems(target, options, layout)
     status, right, tried = 0, 0, 0
     with progress(len(problems)) as bar:

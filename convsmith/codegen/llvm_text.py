@@ -49,6 +49,8 @@ class FunctionEmitter(ValueEmitter):
     def _Alloc(self, s: Alloc) -> None:
         if s.buffer.scope != "register" and s.buffer not in self.bases:
             raise InternalError(f"buffer {s.buffer.name} has no memory")
+        # What another life of the buffer held may lie in a block that does not dominate this one.
+        self.slots = {k: x for k, x in self.slots.items() if k[0] is not s.buffer}
         self.stmt(s.body)
 
     def _Let(self, s: Let) -> None:

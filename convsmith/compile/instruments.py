@@ -6,14 +6,17 @@ choose which of them a compilation runs under (`convsmith.compile.service`).
 
 from __future__ import annotations
 
-import re
+import hashlib
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from convsmith.compile.cache import disk_cache
 from convsmith.diag.errors import InternalError, UsageError
+from convsmith.diag.settings import settings
 from convsmith.interp import run
 from convsmith.ir.stages import FLAT, NAIVE, SCHEDULED, TENSORISED, UNROLLED, Stage
 from convsmith.ir.stmt import Kernel
@@ -26,12 +29,17 @@ from convsmith.problem.conv import Conv
 from convsmith.problem.reference import conv_reference
 from convsmith.target.base import Target
 
-__all__ = ["Dump", "Interpret", "PassRecord", "Recorder", "Verify", "dump_directory", "node_count"]
+__all__ = [
+    "Dump", "Interpret", "PassRecord", "Recorder", "Verify", "dump_directory", "dump_root", "node_count",
+    "remove_dumps",
+]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
 
 INTERPRETED_FLOPS = 100_000
 """Problems of more floating-point operations are not interpreted: each takes some microseconds, after every pass."""
+
+_DUMPS = "dump"
 
 _STAGE_AFTER: dict[str, Stage] = {"flatten": FLAT, "vectorise": TENSORISED, "unroll": UNROLLED}
 
@@ -167,10 +175,24 @@ def node_count(kernel: Kernel) -> int:
     return sum(1 for body in (kernel.body, *(f.body for f in kernel.functions)) for _ in walk(body))
 
 
-def dump_directory(root: Path, problem: Conv, isa: str, key: str) -> Path:
+def dump_directory(root: Path, problem: Conv, config: str) -> Path:
     """The directory under `root` for one kernel: readable, and its own."""
-    name = re.sub(r"[^A-Za-z0-9_.-]+", "_", " ".join((problem.descriptor(), isa))).strip("_")
-    return root / f"{name[:120]}_{key[:8]}"
+    plain = problem.canonical()
+    digest = hashlib.sha256(f"{plain} {config}".encode()).hexdigest()
+    return root / f"{plain.descriptor()[:120]}_{digest[:8]}"
+
+
+def dump_root() -> Path | None:
+    """Where files for people go: CONVSMITH_DUMP, else a folder of the cache's directory; None where neither can be."""
+    if settings.dump is not None:
+        return settings.dump
+    cache = disk_cache()
+    return None if cache is None or cache.info().problem else cache.directory / _DUMPS
+
+
+def remove_dumps(directory: Path) -> None:
+    """Remove the files for people from the cache's directory."""
+    shutil.rmtree(directory / _DUMPS, ignore_errors=True)
 
 
 def _name(step: Step | None) -> str:

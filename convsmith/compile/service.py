@@ -47,7 +47,7 @@ def compile_problem(problem: Conv, *, target: Target, config: Config | None = No
     else:
         config = config if config is not None else _default(plain, target, threads)
         with faults(repro("verify", problem, str(config))):
-            artifact, status = _compile(plain, config, target, key), "compiled"
+            artifact, status = _compile(plain, config, target), "compiled"
         if cache is not None:
             cache.put(key, artifact.to_bytes())
     for event in ("create", "cache"):
@@ -92,7 +92,7 @@ def faults(command: str) -> Iterator[None]:
         raise InternalError(f"{type(error).__name__}: {error}", repro=command) from error
 
 
-def _compile(problem: Conv, config: Config, target: Target, key: str) -> Artifact:
+def _compile(problem: Conv, config: Config, target: Target) -> Artifact:
     from convsmith.codegen import llvm_bind
     from convsmith.compile.driver import build_artifact, emit, lower
     from convsmith.ir.intern import interning
@@ -101,7 +101,7 @@ def _compile(problem: Conv, config: Config, target: Target, key: str) -> Artifac
         return build_artifact(problem, config, target)
     from convsmith.compile.instruments import Dump, Interpret, Verify, dump_directory
 
-    dump = None if settings.dump is None else Dump(dump_directory(settings.dump, problem, target.isa, key))
+    dump = None if settings.dump is None else Dump(dump_directory(settings.dump, problem, str(config)))
     with llvm_bind.no_collection(), interning():
         verify = [] if settings.check == "off" else [Verify()]
         interpret = [Interpret(problem, target)] if settings.check == "interpret" and Interpret.suits(problem) else []
@@ -113,6 +113,5 @@ def _compile(problem: Conv, config: Config, target: Target, key: str) -> Artifac
 
 def _target_key(target: Target) -> str:
     """The target's facts; its instructions are part of the compiler's sources."""
-    return " ".join(
-        str(getattr(target, field)) for field in ("isa", "triple", "cpu", "features", "attributes", "l1_bytes", "l1_ways")
-    )
+    fields = ("isa", "triple", "cpu", "features", "attributes", "l1_bytes", "l1_ways")
+    return " ".join(str(getattr(target, field)) for field in fields)

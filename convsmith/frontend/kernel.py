@@ -34,9 +34,8 @@ class Kernel:
     """The kernel of `problem` for `target`: `k(x, k.pack(w))` or `k(x, w)`.
 
     `config` holds every decision, `artifact` the object code with its manifest. A problem without elements in its
-    source or destination compiles nothing: `artifact` is None, `config` decides nothing, and the result is what bias and
-    post-ops make of zero.
-    May be called from several threads at once.
+    source or destination compiles nothing: `artifact` is None, `config` decides nothing, and the result is what bias
+    and post-ops make of zero. May be called from several threads at once.
     """
 
     def __init__(self, problem: Conv, target: Target, config: Config | None = None, threads: int = 1) -> None:
@@ -56,7 +55,9 @@ class Kernel:
         if trace.enabled("exec"):
             self._call = self._traced_call
 
-    def __call__(self, x: Array, weights: Packed | Array, bias: Array | None = None, *, out: Array | None = None) -> Array:
+    def __call__(
+        self, x: Array, weights: Packed | Array, bias: Array | None = None, *, out: Array | None = None
+    ) -> Array:
         """Compute the convolution of `x` with plain weights (and bias), or with what `pack` returned.
 
         Shapes are logical, (N, C, *spatial); a blocked layout has its physical shape. Returns `out`, or a new array in

@@ -6,8 +6,9 @@ import math
 
 import numpy as np
 
-from convsmith.codegen.artifact import Argument
+from convsmith.codegen.artifact import Argument, Role
 from convsmith.diag.errors import UsageError
+from convsmith.layout.layout import Layout
 from convsmith.layout.reorder import to_layout
 from convsmith.problem.conv import Conv
 from convsmith.problem.reference import conv_reference
@@ -22,18 +23,17 @@ class NothingKernel:
 
     def __init__(self, problem: Conv) -> None:
         self._problem = problem
-        tensors = {
+        tensors: dict[Role, tuple[tuple[int, ...], Layout]] = {
             "src": (problem.src_shape, problem.src_layout),
             "wei": (problem.wei_shape, problem.wei_layout),
             "dst": (problem.dst_shape, problem.dst_layout),
         }
         types = dict(zip(tensors, problem.dt, strict=True))
         self._specs = {
-            name: ArraySpec(Argument(name, name, types[name], shape, layout.tag(), layout.size, name == "dst"), problem.rank)  # type: ignore[arg-type]
+            name: _spec(problem, name, types[name], shape, layout.tag(), layout.size)
             for name, (shape, layout) in tensors.items()
         }
-        n = problem.oc
-        self._bias = ArraySpec(Argument("bia", "bia", types["dst"], (n,), "a", n, False), problem.rank)
+        self._bias = _spec(problem, "bia", types["dst"], problem.bias_shape, "a", problem.oc)
         self.packing = f"plain {problem.wei_layout.tag()} {problem.wei_shape}"
 
     def pack(self, weights: Array, bias: Array | None = None) -> Packed:
@@ -76,3 +76,7 @@ class NothingKernel:
         if bias is None:
             raise UsageError(f"bia: missing; this problem has a bias of shape {self._problem.bias_shape}", code="bias")
         return self._bias.check(bias)
+
+
+def _spec(problem: Conv, role: Role, dtype: str, shape: tuple[int, ...], tag: str, size: int) -> ArraySpec:
+    return ArraySpec(Argument(role, role, dtype, shape, tag, size, role == "dst"), problem.rank)

@@ -163,7 +163,7 @@ def _post_ops(activation: Activation) -> tuple[PostOp, ...]:
         return (PostOp(str(name), *map(float, numbers)),)
     except (TypeError, ValueError):
         raise UsageError(
-            f'activation={activation!r} is not legal: expected a name such as "relu", or a tuple such as ("clip", 0, 6)',
+            f'activation={activation!r} is not legal: expected a name such as "relu", or a tuple like ("clip", 0, 6)',
             code="bad-post-op",
         ) from None
 
@@ -283,9 +283,9 @@ def _pads(
         if padding == "valid":
             return ((0, 0),) * rank
         if padding != "same":
-            raise UsageError(f'padding={padding!r} is unknown: legal are "same", "valid" and numbers', code="bad-padding")
+            raise UsageError(f'padding={padding!r} is unknown: legal are "same", "valid", numbers', code="bad-padding")
         if set(stride) != {1}:
-            raise UsageError(f'padding="same" needs stride 1, not {stride}; legal are numbers of padding', code="bad-padding")
+            raise UsageError(f'padding="same" needs stride 1, not {stride}; legal are numbers', code="bad-padding")
         totals = [(k - 1) * d for k, d in zip(kernel, dilation)]
         return tuple((total // 2, total - total // 2) for total in totals)
     pairs = isinstance(padding, tuple) and any(isinstance(entry, tuple) for entry in padding)
@@ -293,6 +293,7 @@ def _pads(
         return tuple((p, p) for p in _per_axis("padding", padding, rank, 0))
     if len(padding) != rank or any(not isinstance(entry, tuple) or len(entry) != 2 for entry in padding):
         raise UsageError(
-            f"padding={padding!r} is not legal: expected a (front, back) pair for each of {rank} axes", code="bad-padding"
+            f"padding={padding!r} is not legal: expected a (front, back) pair for each of {rank} axes",
+            code="bad-padding",
         )
     return tuple((front, back) for front, back in (_per_axis("padding", pair, 2, 0) for pair in padding))

@@ -47,7 +47,8 @@ def integer_data(problem: Conv, seed: int = 0) -> tuple[Array, Array, Array | No
     def integers(shape: tuple[int, ...]) -> Array:
         return rng.integers(-most, most, shape, np.int8, endpoint=True).astype(np.float32)
 
-    return integers(problem.src_shape), integers(problem.wei_shape), integers(problem.bias_shape) if problem.bias else None
+    src, wei = integers(problem.src_shape), integers(problem.wei_shape)
+    return src, wei, integers(problem.bias_shape) if problem.bias else None
 
 
 def verify_kernel(kernel: Kernel, seed: int = 0, real: bool = False) -> Verdict:

@@ -73,7 +73,7 @@ class _Stage(ScopedRewriter):
             inner[x.var] = loop_range(x, {**ranges, **inner})
         origin, shape = [], []
         for dim in range(len(old.shape)):
-            base, lo, hi = _box([r.index[dim] for r in reads], inner, f"{self.buffer} along dim {dim}")
+            base, lo, hi = _box([r.index[dim] for r in reads], ranges, inner, f"{self.buffer} along dim {dim}")
             origin.append(base + lo)
             shape.append(hi - lo + 1)
         new = Buffer(f"{self.buffer}_s", old.dtype, tuple(shape), _strides(old, shape), "cache")
@@ -82,14 +82,14 @@ class _Stage(ScopedRewriter):
         return For(loop.var, loop.lo, loop.hi, Alloc(new, block(copy, body)), loop.kind, loop.carried)
 
 
-def _box(indices: list[Index], inner: dict[Var, Range], what: str) -> tuple[Index, int, int]:
+def _box(indices: list[Index], outer: dict[Var, Range], inner: dict[Var, Range], what: str) -> tuple[Index, int, int]:
     """(base, lowest, highest): every index is the base plus something between, for all of the inner loops."""
     bases, lows, highs = set(), [], []
     for e in indices:
         fixed = {a: c for a, c in e.terms if not variables_of(a) & inner.keys()}
         moving = make_sum(e.const, {a: c for a, c in e.terms if a not in fixed})
         bases.add(make_sum(0, fixed))
-        lo, hi = interval(moving, inner)
+        lo, hi = interval(moving, {**outer, **inner})
         lows.append(lo)
         highs.append(hi)
     if len(bases) != 1:

@@ -127,8 +127,6 @@ class _Vectorise(ScopedRewriter):
             raise NotVector(f"every lane writes the same element of {s.buffer.name}")
         if not lanes_of(value.b):
             raise NotVector(f"every lane adds the same to {s.buffer.name}")
-        if not lanes_of(value.b):
-            raise NotVector(f"every lane adds the same to {s.buffer.name}")
         return Store(s.buffer, s.index, Binary("add", v.a, Sum(value.b)))
 
 

@@ -102,7 +102,7 @@ def measure(
     rounds: int = ROUNDS,
     settle: float = SETTLE_SECONDS,
 ) -> Measurement:
-    """Time `call`, of `flops` operations, and the same call of each peer, beside samples of the peak (in 1e9 a second)."""
+    """Time `call`, of `flops` operations, and each peer's same call, beside samples of the peak (1e9 a second)."""
     peers = peers or {}
     subjects: dict[str, Callable[[], float]] = {" peak": peak, " kernel": Sampler(call)}
     subjects |= {name: Sampler(peer) for name, peer in peers.items()}

@@ -15,6 +15,7 @@ import numpy as np
 
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.problem.conv import Conv
+from convsmith.problem.descriptor import output_size
 
 __all__ = ["PEERS", "installed", "peer_call"]
 
@@ -44,8 +45,9 @@ def _torch(problem: Conv, src: Array, wei: Array, bias: Array | None, threads: i
     import torch
     from torch.nn import functional
 
-    if problem.pr != problem.p:
-        raise UnsupportedError("torch has no convolution with different pads at front and back", code="asymmetric-pads")
+    sizes = zip(problem.i, problem.k, problem.s, problem.d, problem.p, problem.p, strict=True)
+    if problem.o != tuple(output_size(*size) for size in sizes):
+        raise UnsupportedError("torch has the same pads at front and back, which give another size", code="pads")
     torch.set_num_threads(threads)
     layouts = {2: torch.channels_last, 3: torch.channels_last_3d}
     layout = layouts.get(problem.rank, torch.contiguous_format)
@@ -94,7 +96,8 @@ def _onnxruntime(problem: Conv, src: Array, wei: Array, bias: Array | None, thre
     for n, op in enumerate(problem.post_ops):
         ends = [f"y{n}"], [f"y{n + 1}"]
         if op.alg == "relu":
-            nodes.append(helper.make_node("LeakyRelu" if op.alpha else "Relu", *ends, **({"alpha": op.alpha} if op.alpha else {})))
+            slope: dict[str, Any] = {"alpha": op.alpha} if op.alpha else {}
+            nodes.append(helper.make_node("LeakyRelu" if op.alpha else "Relu", *ends, **slope))
         else:
             bounds = {f"low{n}": np.float32(op.alpha), f"high{n}": np.float32(op.beta)}
             constants |= {name: np.asarray(value) for name, value in bounds.items()}

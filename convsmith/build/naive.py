@@ -1,0 +1,68 @@
+"""The naive nest of a statement: a dozen lines that define what every kernel computes."""
+
+from __future__ import annotations
+
+from convsmith.ir.buffer import Buffer, make_buffer
+from convsmith.ir.index import Index, Var, as_index, is_true
+from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, Store, block
+from convsmith.ir.types import DType
+from convsmith.ir.value import Binary, Load, Select, Sign, Value, const
+from convsmith.layout.view import Statement, View
+from convsmith.problem.post_ops import PostOp
+
+
+def _buffer(view: View, dtype: DType) -> Buffer:
+    return Buffer(view.name, dtype, view.layout.padded_shape, view.layout.blocks)
+
+
+def _relu(x: Value, op: PostOp, t: DType) -> Value:
+    if op.alpha == 0:
+        return Binary("max", x, const(t, 0))
+    return Sign(x, Binary("mul", x, const(t, op.alpha)), x)
+
+
+def _clip(x: Value, op: PostOp, t: DType) -> Value:
+    return Binary("min", Binary("max", x, const(t, op.alpha)), const(t, op.beta))
+
+
+EPILOGUES = {"relu": _relu, "clip": _clip, "clip_v2": _clip}
+"""How each element-wise algorithm is written in values; a new post-op is a row."""
+
+
+def naive(name: str, st: Statement, types: tuple[DType, DType, DType], bias_index: Index | None,
+          post_ops: tuple[PostOp, ...]) -> Kernel:  # fmt: skip
+    """The nest of a statement; ``bias_index`` places the element of ``bia`` to add, where there is one."""
+    a, b, c = (_buffer(v, t) for v, t in zip((st.a, st.b, st.c), types))
+    acc = make_buffer("acc", types[2], (), "register")
+    here = Load(acc, (), None)
+    term: Value = Binary("mul", Load(a, st.a.coords, None), Load(b, st.b.coords, None))
+    zero = const(acc.dtype, 0)
+    if not is_true(st.a.mask):
+        term = Select(st.a.mask, term, zero)
+    reduce: Stmt = Store(acc, (), Binary("add", here, term))
+    for d in reversed([d for d in st.dims if d.kind == "k"]):
+        reduce = For(Var(d.name), as_index(0), as_index(d.size), reduce)
+    value: Value = here
+    params = [a, b]
+    if bias_index is not None:
+        bia = make_buffer("bia", types[2], (st.c.layout.shape[1],))
+        params.append(bia)
+        value = Binary("add", value, Load(bia, (bias_index,), None))
+    for op in post_ops:
+        value = EPILOGUES[op.alg](value, op, acc.dtype)
+    body: Stmt = Alloc(acc, block(Store(acc, (), zero), reduce, Store(c, st.c.coords, value)))
+    for d in reversed([d for d in st.dims if d.kind != "k"]):
+        body = For(Var(d.name), as_index(0), as_index(d.size), body)
+    return Kernel(name, (*params, c), block(body, *_zero_lanes(st.c, c)))
+
+
+def _zero_lanes(view: View, c: Buffer) -> tuple[Stmt, ...]:
+    """A nest that writes zeros to the channels that a blocked layout adds, where it adds any."""
+    logical, padded = view.layout.shape, view.layout.padded_shape
+    if logical == padded:
+        return ()
+    index = tuple(Var(f"pad{n}") for n in range(len(logical)))
+    body: Stmt = Store(c, index, const(c.dtype, 0))
+    for v, lo, hi in reversed(list(zip(index, logical, padded))):
+        body = For(v, as_index(lo if lo != hi else 0), as_index(hi), body)
+    return (body,)

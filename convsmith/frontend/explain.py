@@ -1,0 +1,191 @@
+"""A page of text on one kernel: what it computes, how it was decided, what it costs, and what the machine allows."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from convsmith.build.schedule import loops_after_fusing, registers_needed
+from convsmith.build.statement import forward
+from convsmith.codegen import llvm_bind
+from convsmith.compile.driver import Lowered, lower
+from convsmith.compile.instruments import Dump, PassRecord, Recorder, dump_directory, dump_root
+from convsmith.compile.service import faults, repro
+from convsmith.diag.errors import UsageError
+from convsmith.ir.intern import interning
+from convsmith.ir.stmt import Call, For
+from convsmith.ir.walk import loops_of, statements_of
+from convsmith.layout.layout import Layout
+from convsmith.problem.conv import Conv
+from convsmith.runtime import machine
+from convsmith.runtime.peak import peak_sample, read_sample
+
+if TYPE_CHECKING:
+    from convsmith.frontend.kernel import Kernel
+
+__all__ = ["explain"]
+
+_PLANNED = ("reorder", "rfactor", "derive_packing")
+"""The last of these passes leaves the plan: all loops in their places, nothing cut into pieces yet."""
+
+_SAMPLES = 5
+_LARGEST_READ = 64 << 20
+_INDENT = 14
+
+
+def explain(kernel: Kernel) -> str:
+    """The page. Compiles again, samples the machine's ceilings for about 50 ms, and writes the files it names."""
+    problem, config = kernel.problem, kernel.config
+    if kernel.artifact is None:
+        page = _problem(problem)
+        page.append(("result", "no elements in source or destination: nothing is compiled or computed"))
+        return _layout(page)
+    root, recorder = dump_root(), Recorder()
+    instruments: list[Recorder | Dump] = [recorder]
+    dump = _dump(problem, str(config)) if root is not None else None
+    if dump is not None:
+        instruments.append(dump)
+    target = kernel.target
+    with faults(repro("explain", problem, str(config))), interning():
+        low = lower(problem.canonical(), config, target, instruments)
+        if dump is not None:
+            dump.finish(low.text, llvm_bind.assembly(low.text, target.triple, target.cpu, target.features))
+        page = [
+            *_problem(problem), ("config", str(config)), *_plan(kernel, recorder.records), *_packing(low),
+            *_code(kernel, low), *_work(problem), *_roofline(kernel), *_notes(kernel, low),
+        ]  # fmt: skip
+    if dump is None:
+        page.append(("files", "none: there is no directory for them (CONVSMITH_CACHE, CONVSMITH_DUMP)"))
+    else:
+        page.append(("files", f"{dump.directory}/: kernel.ll, kernel.s, passes.txt, and the IR after every pass"))
+    return _layout(page)
+
+
+Line = tuple[str, str]
+
+
+def _problem(problem: Conv) -> list[Line]:
+    lines = [("problem", str(problem))]
+    tensors = (("src", problem.src_layout), ("wei", problem.wei_layout), ("dst", problem.dst_layout))
+    for name, layout in tensors:
+        shape = " x ".join(map(str, layout.shape))
+        physical = "" if layout.is_plain else f", array of {' x '.join(map(str, layout.physical_shape))}"
+        lines.append(("", f"{name} {shape} f32 {layout}{physical}, {_bytes(layout.size * 4)}"))
+    if any(back != front for front, back in zip(problem.p, problem.pr)):
+        pads = ", ".join(f"{a} {f} + {b}" for a, f, b in zip(problem.axes, problem.p, problem.pr))
+        lines.append(("", f"pads in front + at the back: {pads}"))
+    return lines
+
+
+def _plan(kernel: Kernel, records: Sequence[PassRecord]) -> list[Line]:
+    config, target = kernel.config, kernel.target
+    lanes = target.instructions[0].lanes
+    loops = loops_after_fusing(forward(kernel.problem).dims, config)
+    count, text = registers_needed(loops, config, target, lanes)
+    plan = [r for r in records if r.name in _PLANNED][-1].kernel
+    found: dict[str, For] = {loop.var.name: loop for loop in loops_of(plan.body)}
+    reduction = {n for n, kind in loops.kinds.items() if kind == "k"}
+    inner: list[str] = []
+    around: list[str] = []
+    reduce: list[str] = []
+    for name, loop in found.items():
+        base, _, part = name.partition(".")
+        extent = loop.hi - loop.lo
+        item = f"{name} {extent}" if extent.is_const else f"{name} {config.size(base)} or less"
+        if part in ("i", "v", "l", "u"):
+            inner.append(item)
+        else:
+            (reduce if base in reduction else around).append(item)
+    lines = [
+        ("loops", f"around the register tile: {', '.join(around) or 'none'}"),
+        ("", f"reduction: {', '.join(reduce) or 'none'}"),
+        ("", f"register tile (unrolled): {', '.join(inner)}"),
+        ("registers", f"{count} of {target.registers} vector registers of {target.vector_bits} bits, {text}"),
+        ("plan", ""),
+    ]
+    return [*lines, *(("", line[2:]) for line in str(replace(plan, packs=())).splitlines()[1:])]
+
+
+def _packing(low: Lowered) -> Iterator[Line]:
+    if not low.kernel.packs:
+        yield "packing", "none: weights are read as they lie, and copied once into memory of their own"
+    for pack in low.kernel.packs:
+        operand, packed = pack.params
+        order = ", ".join(f"{loop.var} {loop.hi - loop.lo}" for loop in loops_of(pack.body))
+        yield "packing", f"{operand} in the order [{order}], {_bytes(packed.size * 4)}"
+
+
+def _code(kernel: Kernel, low: Lowered) -> Iterator[Line]:
+    assert kernel.artifact is not None
+    bodies = [low.kernel.body, *(f.body for f in low.kernel.functions)]
+    calls = sum(isinstance(s, Call) for body in bodies for s in statements_of(body))
+    yield "code", f"{len(kernel.artifact.code)} bytes, {len(low.kernel.functions)} functions called from {calls} places"
+    if low.scratch:
+        yield "", f"{_bytes(low.scratch * 4)} of scratch memory for each of {kernel.config.threads} threads"
+
+
+def _work(problem: Conv) -> Iterator[Line]:
+    real, dense = problem.flops_real, problem.flops_dense
+    yield "operations", f"{dense / 1e6:.3f} million counting taps that meet padding, {real / 1e6:.3f} without"
+    nbytes = _moved(problem)
+    yield "bytes", f"{_bytes(nbytes)} of source, weights and destination"
+    yield "intensity", f"{real / max(nbytes, 1):.1f} operations a byte"
+
+
+def _roofline(kernel: Kernel) -> Iterator[Line]:
+    """Peak and bandwidth as sampled now; the bandwidth is that of a buffer as large as the tensors."""
+    problem, config = kernel.problem, kernel.config
+    nbytes = _moved(problem)
+    each = max(1 << 12, min(nbytes, _LARGEST_READ) // config.threads)
+    peak = statistics.median(peak_sample(config.isa, config.threads).gflops for _ in range(_SAMPLES))
+    read = statistics.median(read_sample(each, config.threads).gbs for _ in range(_SAMPLES))
+    fits = next((level for level, size in machine.cache_sizes().items() if nbytes <= size), "DRAM")
+    bound = min(peak, problem.flops_real / max(nbytes, 1) * read)
+    threads = f"{config.threads} thread{'s' * (config.threads > 1)}"
+    yield "roofline", f"{config.isa} on {threads}, measured now: {peak:.1f} GFLOP/s, {read:.1f} GB/s from {fits}"
+    side = "the multiply-adds" if bound == peak else "the bytes"
+    least = problem.flops_real / bound * 1e-3 if bound else 0.0
+    yield "", f"bound by {side}: at most {bound:.1f} GFLOP/s, at least {least:.2f} us"
+
+
+def _notes(kernel: Kernel, low: Lowered) -> Iterator[Line]:
+    assert kernel.artifact is not None
+    notes = []
+    for name, layout in (("source", kernel.problem.src_layout), ("destination", kernel.problem.dst_layout)):
+        if layout.is_plain:
+            notes.append(f"a {name} with other strides than {layout}'s is copied at each call")
+    if _copies(low):
+        notes.append("the source is copied into padded memory at each call")
+    if kernel.artifact.needs_finite_weights:
+        notes.append("weights with infinities or NaN run through another kernel (realise=peel)")
+    yield from ((("notes" if n == 0 else ""), note) for n, note in enumerate(notes))
+
+
+def _copies(low: Lowered) -> bool:
+    return low.scratch > 0
+
+
+def _dump(problem: Conv, config: str) -> Dump | None:
+    root = dump_root()
+    try:
+        return Dump(dump_directory(root, problem, config)) if root is not None else None
+    except UsageError:
+        return None
+
+
+def _moved(problem: Conv) -> int:
+    layouts: tuple[Layout, ...] = (problem.src_layout, problem.wei_layout, problem.dst_layout)
+    return sum(layout.size * 4 for layout in layouts) + (problem.oc * 4 if problem.bias else 0)
+
+
+def _bytes(count: int) -> str:
+    for size, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if count >= size:
+            return f"{count / size:.2f} {unit}"
+    return f"{count} bytes"
+
+
+def _layout(lines: Sequence[Line]) -> str:
+    return "\n".join(f"{head:{_INDENT}}{text}".rstrip() for head, text in lines)
