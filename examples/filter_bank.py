@@ -128,7 +128,7 @@ def run(photo: NDArray[np.uint8], output: Path) -> float:
     channels, weights = filter_bank()
     margin = SIZE // 2
     padded = np.pad(photo / np.float32(255), ((margin, margin), (margin, margin), (0, 0)), mode="reflect")
-    x = padded.astype(np.float32)[None].transpose(0, 3, 1, 2)  # (1, 3, H, W), channels last in memory as photographs are
+    x = padded[None].transpose(0, 3, 1, 2)  # (1, 3, H, W), channels last in memory as photographs are
     start = time.perf_counter()
     y = cs.conv2d(x, weights)
     first = time.perf_counter() - start

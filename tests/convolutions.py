@@ -6,6 +6,7 @@ import ctypes
 import random
 from collections.abc import Mapping
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,10 @@ from convsmith.diag.errors import UsageError
 from convsmith.interp import InterpError, run
 from convsmith.ir.stmt import Kernel
 from convsmith.layout.layout import Layout
-from convsmith.layout.reorder import to_layout
+from convsmith.layout.tags import print_strided
 from convsmith.passes.manager import Step
 from convsmith.problem import Conv
+from convsmith.problem.post_ops import parse_post_ops
 from convsmith.problem.reference import conv_reference
 from convsmith.runtime.host import HostLibrary
 from convsmith.schedule.config import REALISATIONS, Config
@@ -84,19 +86,23 @@ def _problem(rng: random.Random, macs: int) -> Conv | None:
 
 
 def with_options(problem: Conv, rng: random.Random) -> Conv:
-    """The problem, half the time with a post-op."""
-    if rng.random() < 0.5:
-        return problem
-    return Conv.parse(f"--attr-post-ops={rng.choice(POST_OPS)} {problem}")
+    """The problem, half the time with a post-op, and now and then with slack in its tensors."""
+    tags = {}
+    for tag, layout in (("stag", problem.src_layout), ("wtag", problem.wei_layout), ("dtag", problem.dst_layout)):
+        if rng.random() < 0.15:
+            tags[tag] = with_slack(layout, rng)
+    post_ops = parse_post_ops(rng.choice(POST_OPS)) if rng.random() < 0.5 else ()
+    return replace(problem, post_ops=post_ops, **tags)
 
 
-def padded_strides(layout: Layout, rng: random.Random) -> str:
-    """A plain tag with slack between the elements of most dims."""
+def with_slack(layout: Layout, rng: random.Random) -> str:
+    """A tag of the same blocks with memory between most of them that belongs to no element."""
     stride, blocks = 1, []
     for b in reversed(layout.blocks):
-        blocks.append(f"{b.dim}:{b.size}:{stride}")
-        stride = stride * max(b.size, 1) + rng.choice((0, 1, 3))
-    return " ".join(reversed(blocks))
+        stride = max(stride, 1)
+        blocks.append((b.dim, b.size, stride))
+        stride = stride * max(b.size, 1) + rng.choice((0, 0, 1, 3))
+    return print_strided(tuple(reversed(blocks)))
 
 
 # -- configs

@@ -26,12 +26,10 @@ from convsmith.problem.conv import Conv
 from convsmith.schedule.config import Config
 from convsmith.target.base import Target
 
-LATENCY = 4
-"""Cycles from one multiply-add to the next that needs its result."""
 CALL = 10
 """Cycles to call a register tile and to set up its loops."""
-FINISH_KNEE = 22
-"""Accumulators up to which initialisation and write-back hide behind the neighbouring tiles."""
+FINISH_KNEE = 0.7
+"""Part of the registers up to which initialisation and write-back hide behind the neighbouring tiles."""
 LANE_SUM = 4
 """Cycles to add up the lanes of one accumulator among others."""
 SCATTER = 30
@@ -40,7 +38,11 @@ GATHER = 1.3
 """How much longer a step takes whose source lanes are gathered."""
 CLASH = 3.0
 """How much longer a step takes whose pixels evict each other."""
+OVERLAP = 5
+"""How well arithmetic, loads and latency hide each other; at infinity, wholly."""
 PAGE, LINE = 4096, 64
+L2_BITS = 256
+"""Bits a cycle from the second-level cache."""
 L2_SHARE = 1 << 19
 """Bytes of packed weights that stay in the second-level cache while pixels pass."""
 
@@ -68,7 +70,6 @@ class Model:
         self.st = forward(p)
         self.bytes = dtype(p.dt[0]).bytes
         self.lanes = target.instructions[0].lanes
-        self.rate = 512 / target.vector_bits
         self.src, self.dst = _steps(self.st.a, p.dt[0]), _steps(self.st.c, p.dt[2])
         self.taps = prod(p.k)
         self.icg, self.ocg = p.ic // p.g, p.oc // p.g
@@ -148,18 +149,21 @@ class Model:
         vector = self.dst.get(Var("g" if lane == "g" else "oc"), 0)
         contiguous = along_k or vector == 1 or lane == "g_oc"
         weights = max(v for v, _ in columns) * self.lanes * steps * self.bytes
-        per_load = 1.0 if weights <= target.l1_bytes // 2 else 2.0
+        near = weights <= target.l1_bytes // 2
+        cost = target.costs
+        read = cost.load if near else max(cost.load, target.vector_bits / L2_BITS)
+        pixel = cost.load if along_k or lane == "g" else cost.broadcast
         clash = self.ways(loops, tile) >= target.l1_ways
         taps = tile.get("kw", 1)
         cycles = 0.0
         for m, m_count in pixels:
             for v, v_count in columns:
                 held = m * v
-                loads = v * per_load + (m + taps - 1) / taps * (1.0 if along_k or lane == "g" else 0.5)
-                step = max(held * self.rate / 2 if self.rate > 1 else held, LATENCY, loads)
+                loads = v * read + (m + taps - 1) / taps * pixel
+                step = _together(held * cost.multiply_add, cost.latency, loads)
                 step *= GATHER if lane == "g_oc" else 1.0
                 step *= CLASH if clash and m >= target.l1_ways else 1.0
-                finish = held * (1 + (held / FINISH_KNEE) ** 4)
+                finish = held * (1 + (held / (FINISH_KNEE * target.registers)) ** 4)
                 finish += held * (LANE_SUM if along_k else 0.0 if contiguous else SCATTER)
                 cycles += m_count * v_count * (steps * step + finish + CALL)
         return cycles * around
@@ -172,6 +176,11 @@ class Model:
         channels = [n for n in names if n not in pixels and n != "mb"]
         inner = [*pixels, *channels] if weights <= L2_SHARE // 2 else [*channels, *pixels]
         return (*(n for n in names if n == "mb"), *inner)
+
+
+def _together(*cycles: float) -> float:
+    """Cycles of things done at once: the longest, and a little more where another is nearly as long."""
+    return sum(c**OVERLAP for c in cycles) ** (1 / OVERLAP)
 
 
 def _splits(total: int, size: int) -> list[tuple[int, int]]:

@@ -92,8 +92,10 @@ def registers_needed(loops: Loops, config: Config, target: Target, lanes: int) -
         vectors *= config.size(n) if n != config.lane else 1
     if loops.kinds[config.lane] != "k":
         vectors *= max(config.size(config.lane), lanes) // lanes
-    used = pixels * vectors + vectors + 1
-    return used, f"{pixels}x{vectors}: {pixels * vectors} accumulators + {vectors} weights + 1 source"
+    spare = target.costs.temporaries
+    used = pixels * vectors + vectors + 1 + spare
+    text = f"{pixels}x{vectors}: {pixels * vectors} accumulators + {vectors} weights + 1 source"
+    return used, text + (f" + {spare} temporary" if spare else "")
 
 
 def _tile_steps(loops: Loops, config: Config, lanes: int) -> tuple[list[Step], list[str], list[str], list[str]]:

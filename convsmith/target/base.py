@@ -8,6 +8,21 @@ from convsmith.ir.instruction import Instruction
 
 
 @dataclass(frozen=True)
+class Costs:
+    """Cycles of what a kernel's inner loop does: a multiply-add of a vector, a load of one, a load of one element
+    into all lanes (one of each after the other), and ``latency`` from a multiply-add to the next on its result.
+
+    ``temporaries`` are registers that a multiply-add needs besides its operands.
+    """
+
+    multiply_add: float
+    load: float
+    broadcast: float
+    latency: float
+    temporaries: int = 0
+
+
+@dataclass(frozen=True)
 class Target:
     """One level of an instruction set.
 
@@ -23,7 +38,7 @@ class Target:
     needs: tuple[str, ...]
     vector_bits: int
     registers: int
-    memory_operand: bool
+    costs: Costs
     l1_bytes: int
     l1_ways: int
     attributes: tuple[tuple[str, str], ...]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import llvmlite.binding as llvm
 
-from convsmith.target.base import Target, multiply_add
+from convsmith.target.base import Costs, Target, multiply_add
 
 _VECTOR = "<4 x float>"
 
@@ -22,5 +22,5 @@ def level(triple: str | None = None) -> Target:
     """The portable level for a triple of LLVM's, by default this process's."""
     return Target(
         isa="generic", triple=triple or llvm.get_default_triple(), cpu="", features="", needs=(), vector_bits=128,
-        registers=16, memory_operand=False, l1_bytes=32768, l1_ways=8, attributes=(), instructions=(PORTABLE_FMA,),
+        registers=16, costs=Costs(0.5, 0.5, 1.5, 6.0, temporaries=1), l1_bytes=32768, l1_ways=8, attributes=(), instructions=(PORTABLE_FMA,),
     )  # fmt: skip

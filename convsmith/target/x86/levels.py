@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from convsmith.target.base import Target
+from convsmith.target.base import Costs, Target
 from convsmith.target.x86.instructions import INSTRUCTIONS
 
 TRIPLE = "x86_64-unknown-linux-gnu"
@@ -21,12 +21,12 @@ def _features(names: tuple[str, ...]) -> str:
 LEVELS = (
     Target(
         isa="avx512", triple=TRIPLE, cpu="x86-64-v4", features=_features(_AVX512), needs=_AVX512,
-        vector_bits=512, registers=32, memory_operand=True, l1_bytes=32768, l1_ways=8,
+        vector_bits=512, registers=32, costs=Costs(1.0, 1.0, 0.5, 4.0), l1_bytes=32768, l1_ways=8,
         attributes=(("prefer-vector-width", "512"),), instructions=_rows(_AVX512, 16),
     ),
     Target(
         isa="avx2", triple=TRIPLE, cpu="x86-64-v3", features=_features(_AVX2), needs=_AVX2,
-        vector_bits=256, registers=16, memory_operand=True, l1_bytes=32768, l1_ways=8,
+        vector_bits=256, registers=16, costs=Costs(0.5, 0.5, 0.5, 4.0), l1_bytes=32768, l1_ways=8,
         attributes=(), instructions=_rows(_AVX2, 8),
     ),
 )  # fmt: skip

@@ -1,0 +1,229 @@
+"""`compile` and `Kernel`: keywords, packed weights, what a kernel says about itself, and kernels of nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import convsmith as cs
+from convsmith.frontend.verification import verify_kernel
+from convsmith.ir.parse import parse_kernel
+from convsmith.layout.reorder import to_layout
+from convsmith.problem.conv import Conv
+from convsmith.problem.reference import conv_reference
+
+Array = np.ndarray[Any, Any]
+LINE = "mb1ic6ih7oc20oh7kh3ph1"
+
+
+def data(problem: Conv) -> tuple[Array, Array, Array]:
+    rng = np.random.default_rng(0)
+    shapes = (problem.src_shape, problem.wei_shape, problem.bias_shape)
+    x, w, b = (rng.integers(-4, 5, shape).astype(np.float32) for shape in shapes)
+    return x, w, b
+
+
+# -- calling
+def test_packed_and_plain_weights_give_the_same() -> None:
+    k = cs.compile(LINE, src_tag="axb", dst_tag="axb", bias=True, threads=1)
+    x, w, b = data(k.problem)
+    packed = k.pack(w, b)
+    want = conv_reference(k.problem, x, w, b)
+    np.testing.assert_array_equal(k(x, packed), want)
+    np.testing.assert_array_equal(k(x, w, b), want)
+    out = k(x, packed)
+    out[...] = np.nan
+    assert k(x, packed, out=out) is out
+    np.testing.assert_array_equal(out, want)
+    assert out.transpose(0, 2, 3, 1).flags.c_contiguous
+
+
+def test_blocked_layouts_take_arrays_of_physical_shape() -> None:
+    k = cs.compile(LINE, src_tag="nChw16c", dst_tag="aBcd16b", threads=1)
+    x, w, _ = data(k.problem)
+    y = k(cs.reorder(x, "abcd", "nChw16c"), w)
+    assert y.shape == (1, 2, 7, 7, 16) and not y[:, 1, :, :, 4:].any()
+    want = conv_reference(k.problem, x, w)
+    np.testing.assert_array_equal(cs.reorder(y, "nChw16c", "abcd", k.problem.dst_shape), want)
+
+
+def test_packed_weights_are_saved_and_loaded(tmp_path: Path) -> None:
+    k = cs.compile(LINE, bias=True, threads=1)
+    x, w, b = data(k.problem)
+    k.pack(w, b).save(tmp_path / "w.npz")
+    np.testing.assert_array_equal(k(x, cs.load_packed(tmp_path / "w.npz")), k(x, w, b))
+
+
+def test_several_python_threads_may_call_at_once() -> None:
+    k = cs.compile(LINE, threads=1)
+    x, w, _ = data(k.problem)
+    packed, want = k.pack(w), conv_reference(k.problem, x, w)
+    wrong: list[int] = []
+
+    def work() -> None:
+        for turn in range(200):
+            if not np.array_equal(k(x, packed), want):
+                wrong.append(turn)
+
+    workers = [threading.Thread(target=work) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not wrong
+
+
+def test_weights_that_are_not_finite_go_through_a_kernel_that_multiplies_no_padding() -> None:
+    config = "--isa=generic --lane=oc --tile=oc:4 --realise=pad_copy"
+    k = cs.compile(LINE, config=config, threads=1)
+    x, w, _ = data(k.problem)
+    assert k.artifact is not None and k.artifact.needs_finite_weights
+    np.testing.assert_array_equal(k(x, w), conv_reference(k.problem, x, w))
+    w[0, 0, 0, 0] = np.inf
+    with np.errstate(invalid="ignore"):
+        want = conv_reference(k.problem, x, w)
+    for weights in (w, k.pack(w)):
+        np.testing.assert_array_equal(k(x, weights), want)
+
+
+# -- what a line and keywords say
+def test_the_problem_is_one_line_that_compiles_to_the_same_kernel() -> None:
+    k = cs.compile(LINE, src_tag="axb", dst_tag="nChw16c", bias=True, activation=("clip", 0, 6), threads=1)
+    assert str(k.problem) == f"--dir=FWD_B --stag=axb --dtag=nChw16c --attr-post-ops=clip:0:6 {LINE}"
+    again = cs.compile(str(k.problem), threads=1)
+    assert again is k
+
+
+def test_options_of_the_line_and_keywords_add_up() -> None:
+    assert cs.compile(f"--dir=FWD_B {LINE}").problem.bias
+    assert cs.compile(f"--dir=FWD_B {LINE}", bias=True).problem.bias
+    assert not cs.compile(LINE).problem.bias
+    line = f"--attr-post-ops=relu {LINE}"
+    assert [str(op) for op in cs.compile(line, activation=("clip", 0, 6)).problem.post_ops] == ["relu", "clip:0:6"]
+    assert cs.compile(Conv.parse(LINE), bias=True).problem.bias
+    assert cs.compile(f"--stag=axb {LINE}", src_tag="axb").problem.stag == "axb"
+
+
+def test_a_config_makes_every_decision() -> None:
+    text = "--isa=generic --lane=oc --tile=ow:7,oc:8"
+    k = cs.compile(LINE, config=text)
+    assert str(k.config) == text and k.config.threads == 1
+    assert cs.compile(LINE, config=cs.Config.parse(text)) is k
+    assert cs.compile(LINE, config=text, threads=2).config.threads == 2
+    assert verify_kernel(k).ok
+
+
+def test_settings_are_defaults() -> None:
+    with cs.settings.scope(isa="generic", threads=2):
+        k = cs.compile(LINE)
+        assert (k.config.isa, k.target.isa) == ("generic", "generic")
+        assert cs.compile(LINE, threads=1).config.threads == 1
+    assert cs.compile(LINE, isa="generic", threads=2) is k
+
+
+# -- questions
+def test_ir_at_every_stage() -> None:
+    k = cs.compile(LINE, threads=1)
+    assert k.ir("naive").splitlines()[1].strip() == "for mb in 0 .. 1:"
+    assert k.ir("0") == k.ir("naive") and k.ir() == k.ir(str(len(k.passes()) - 1))
+    assert "oc.o" in k.ir("tile") and "oc.o" not in k.ir("fuse" if "--fuse" in str(k.config) else "1")
+    for record in k.passes():
+        assert k.ir(record.name)
+    parse_kernel(k.ir("flatten"))
+
+
+def test_llvm_and_assembly() -> None:
+    k = cs.compile(LINE, threads=1, isa="generic")
+    assert "define" in k.llvm() and "convsmith_chunk" in k.asm()
+
+
+def test_explain_names_all_that_was_decided() -> None:
+    k = cs.compile(f"--attr-post-ops=relu {LINE}", src_tag="axb", dst_tag="axb", threads=1)
+    page = k.explain()
+    for text in (str(k.problem), str(k.config), "vector registers", "packing", "operations", "bytes", "roofline", "kh"):
+        assert text in page, text
+    files = page.splitlines()[-1].split()[1].rstrip(":").rstrip("/")
+    names = {path.name for path in Path(files).iterdir()}
+    assert {"kernel.ll", "kernel.s", "passes.txt", "000_naive.ir"} <= names
+
+
+def test_a_kernel_of_nothing_compiles_nothing() -> None:
+    k = cs.compile("mb0ic3ih8oc4kh3", bias=True, dst_tag="nChw16c")
+    x, w, b = np.zeros((0, 3, 8, 8), np.float32), np.ones((4, 3, 3, 3), np.float32), np.ones(4, np.float32)
+    assert k.artifact is None
+    packed = k.pack(w, b)
+    assert k(x, packed).shape == k(x, w, b).shape == (0, 1, 6, 6, 16)
+    assert "nothing is compiled" in k.explain()
+    with pytest.raises(cs.UsageError, match="dim 1 \\(ic\\) is 2"):
+        k(np.zeros((0, 2, 8, 8), np.float32), w, b)
+    with pytest.raises(cs.UsageError, match="nothing is compiled"):
+        k.ir()
+
+
+def test_calls_are_reported_when_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    from convsmith.frontend.kernel import Kernel
+
+    plain = cs.compile(LINE, threads=1)
+    lines: list[str] = []
+    from convsmith.diag import trace
+
+    with cs.settings.scope(verbose="exec"), trace.redirect(lines.append):
+        k = Kernel(plain.problem, plain.target, plain.config)
+        x, w, _ = data(k.problem)
+        k(x, w)
+    assert [line.split(",")[1] for line in lines] == ["event", "exec"]
+    assert "convsmith bench --config" in lines[1]
+
+
+# -- the package
+def test_importing_the_package_loads_neither_numpy_nor_llvm() -> None:
+    code = (
+        "import sys, convsmith as cs; assert not {'numpy', 'llvmlite'} & set(sys.modules); "
+        "import convsmith.compile.driver; assert cs.compile('mb1ic3ih5oc4kh3').problem; print(cs.__version__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == cs.__version__
+
+
+def test_every_public_name_exists() -> None:
+    assert all(hasattr(cs, name) for name in cs.__all__)
+    assert set(cs.__all__) <= set(dir(cs))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        cs.nothing  # noqa: B018
+
+
+# -- verification itself
+def test_verification_finds_a_wrong_element_and_a_padding_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+    k = cs.compile(LINE, dst_tag="nChw16c", threads=1)
+    assert verify_kernel(k).ok and verify_kernel(k, seed=3, real=True).ok
+    right = k._call
+
+    class Wrong:
+        problem = k.problem
+
+        def __init__(self, at: tuple[int, ...]) -> None:
+            self.at = at
+
+        def __call__(self, x: Array, w: Array, bias: Array | None, out: Array) -> Array:
+            right(x, w, bias, out)
+            out[self.at] += 1
+            return out
+
+    element, lane = verify_kernel(Wrong((0, 1, 2, 3, 3))), verify_kernel(Wrong((0, 1, 2, 3, 4)))  # type: ignore[arg-type]
+    assert element.wrong == 1 and "the first, at (0, 19, 2, 3), is" in element.detail
+    assert lane.wrong == 1 and "padding lanes of aBcd16b are not zero" in lane.detail
+    assert verify_kernel(Wrong((0, 1, 2, 3, 3)), real=True).wrong == 1  # type: ignore[arg-type]
+
+
+def test_layouts_of_the_data_are_those_of_the_problem() -> None:
+    k = cs.compile("--stag=axb --wtag=xba --dtag=abx " + LINE, threads=1)
+    x, w, _ = data(k.problem)
+    y = k(to_layout(x, k.problem.src_layout), to_layout(w, k.problem.wei_layout))
+    np.testing.assert_array_equal(y, conv_reference(k.problem, x, w))
