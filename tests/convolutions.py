@@ -1,16 +1,14 @@
-"""What several folders of tests share: random problems, random configs, integer data, and guarded calls of artifacts."""
+"""Shared by several folders of tests: random problems and configs, integer data, guarded calls of artifacts."""
 
 from __future__ import annotations
 
 import ctypes
 import random
 from collections.abc import Mapping
-
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
 from convsmith.codegen.artifact import Artifact
 from convsmith.diag.errors import UsageError

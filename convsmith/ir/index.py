@@ -235,9 +235,12 @@ def _positive(den: int, what: str) -> None:
 
 
 def split_multiple(num: Index, den: int) -> tuple[Index, Index]:
-    """``(q, r)`` with ``num = q * den + r`` where ``r`` keeps the terms that ``den`` does not divide."""
-    q = {a: c // den for a, c in num.terms if c % den == 0}
-    r = {a: c for a, c in num.terms if c % den}
+    """``(q, r)`` with ``num = q * den + r`` where the coefficients of ``r`` are below ``den`` and keep their signs."""
+    q: dict[Index, int] = {}
+    r: dict[Index, int] = {}
+    for a, c in num.terms:
+        q[a] = c // den if c > 0 else -(-c // den)
+        r[a] = c - q[a] * den
     return make_sum(num.const // den, q), make_sum(num.const % den, r)
 
 
@@ -268,7 +271,6 @@ def mod(num: IndexLike, den: int) -> Index:
     _, r = split_multiple(num, den)
     if not r.terms:
         return r
-    r = make_sum(r.const, {a: c % den if type(a) is Var else c for a, c in r.terms})
     g = gcd(den, r.const)
     for _, c in r.terms:
         g = gcd(g, c)

@@ -111,7 +111,7 @@ def test_options_of_the_line_and_keywords_add_up() -> None:
 
 
 def test_a_config_makes_every_decision() -> None:
-    text = "--isa=generic --lane=oc --tile=ow:7,oc:8"
+    text = "--isa=generic --lane=oc --tile=ow:5,oc:8"
     k = cs.compile(LINE, config=text)
     assert str(k.config) == text and k.config.threads == 1
     assert cs.compile(LINE, config=cs.Config.parse(text)) is k
