@@ -88,6 +88,13 @@ class Model:
             inner = f"{a}_{inner}"
         return tuple(out)
 
+    def pixels(self) -> list[str]:
+        """Pixel loops once they are fused, outermost first."""
+        names = [d.name for d in self.st.dims if d.kind == "m"]
+        for a, b in self.fusions():
+            names = [*names[:-2], f"{a}_{b}"]
+        return names
+
     def lane_loops(self) -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:
         """Loops worth lying along the lanes, with what must be fused for it."""
         p = self.p
@@ -95,6 +102,9 @@ class Model:
         yield ("g" if depthwise else "oc"), ()
         if p.g > 1 and not depthwise and self.ocg < self.lanes:
             yield "g_oc", (("g", "oc"),)
+        inner = Var("o" + p.axes[-1])
+        if is_true(self.st.a.mask) and self.src.get(inner) == self.dst.get(inner) == 1:
+            yield self.pixels()[-1], ()
         if self.icg >= self.lanes // 2 and self.ocg % self.lanes and self.ocg < 4 * self.lanes:
             yield "ic", ()
 
@@ -116,10 +126,13 @@ class Model:
             widest = (self.target.registers - 1 - v) // v
             if widest < 1:
                 break
-            wide = min(widest, size)
+            wide = min(widest, loops.extents["oc"] if lane == inner else size)
             widths = {wide, wide - 1, *(m for m in (4, 5, 6, 7, 8, 12, 14, 16, 28) if m < wide)}
             for m in sorted(w for w in widths if w > 0):
-                tile = {inner: m, **({"oc": v} if lane == "ic" else {lane: v * self.lanes})}
+                if lane == inner:
+                    tile = {"oc": min(m, loops.extents["oc"]), lane: v * self.lanes}
+                else:
+                    tile = {inner: m, **({"oc": v} if lane == "ic" else {lane: v * self.lanes})}
                 yield tile
                 if lane == "ic" and 1 < self.p.k[-1] <= 3 and m * v + m + v < self.target.registers - 1:
                     yield {**tile, "kw": self.p.k[-1]}
@@ -139,21 +152,19 @@ class Model:
         else:
             columns = _splits(-(-loops.extents[lane] // self.lanes), tile[lane] // self.lanes)
         pixels = [(1, 1)]
-        for name in loops.of("m"):
+        rows = ["oc"] if loops.kinds[lane] == "m" else loops.of("m")
+        for name in rows:
             pixels = [(m * a, n * b) for m, n in pixels for a, b in _splits(loops.extents[name], tile.get(name, 1))]
-        around = prod(
-            n for name, n in loops.extents.items() if loops.kinds[name] in ("n", "batch") and name not in (lane, "oc")
-        )
-        if not along_k and lane != "oc":
-            around *= loops.extents.get("oc", 1)
+        counted = {lane, *rows} | ({"oc"} if along_k else set())
+        around = prod(n for name, n in loops.extents.items() if loops.kinds[name] != "k" and name not in counted)
         vector = self.dst.get(Var("g" if lane == "g" else "oc"), 0)
-        contiguous = along_k or vector == 1 or lane == "g_oc"
+        contiguous = along_k or vector == 1 or lane not in ("g", "oc")
         weights = max(v for v, _ in columns) * self.lanes * steps * self.bytes
         near = weights <= target.l1_bytes // 2
         cost = target.costs
         read = cost.load if near else max(cost.load, target.vector_bits / L2_BITS)
         pixel = cost.load if along_k or lane == "g" else cost.broadcast
-        clash = self.ways(loops, tile) >= target.l1_ways
+        clash = loops.kinds[lane] != "m" and self.ways(loops, tile) >= target.l1_ways
         taps = tile.get("kw", 1)
         cycles = 0.0
         for m, m_count in pixels:

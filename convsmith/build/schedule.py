@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import is_true
@@ -84,17 +85,17 @@ def check_config(loops: Loops, config: Config, target: Target, lanes: int) -> No
 
 def registers_needed(loops: Loops, config: Config, target: Target, lanes: int) -> tuple[int, str]:
     """Vector registers of the register tile, and how they come about."""
-    pixels = 1
-    for n in loops.of("m"):
-        pixels *= config.size(n) if n != config.lane else 1
-    vectors = 1
-    for n in loops.of("n", "batch"):
-        vectors *= config.size(n) if n != config.lane else 1
-    if loops.kinds[config.lane] != "k":
-        vectors *= max(config.size(config.lane), lanes) // lanes
+    along_k = loops.kinds[config.lane] == "k"
+    others = {n: config.size(n) for n, k in loops.kinds.items() if k != "k" and n != config.lane}
+    if along_k:
+        vectors = prod(size for n, size in others.items() if loops.kinds[n] != "m")
+        pixels = prod(size for n, size in others.items() if loops.kinds[n] == "m")
+    else:
+        vectors = max(config.size(config.lane), lanes) // lanes
+        pixels = prod(others.values())
     spare = target.costs.temporaries
     used = pixels * vectors + vectors + 1 + spare
-    text = f"{pixels}x{vectors}: {pixels * vectors} accumulators + {vectors} weights + 1 source"
+    text = f"{pixels}x{vectors}: {pixels * vectors} accumulators + {vectors} along the lanes + 1"
     return used, text + (f" + {spare} temporary" if spare else "")
 
 

@@ -1,0 +1,114 @@
+"""What the benchmarks share: measuring through `convsmith bench`, and results as a JSON file with a page beside it.
+
+All timing of kernels is done by `convsmith bench` (its method is in README.md), each call of which is one process.
+A page shows the machine, the versions and the command, so that it can be read on its own; the JSON file keeps
+everything that was measured.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from convsmith import __version__
+from convsmith.compile.cache import compiler_source_hash
+from convsmith.runtime.machine import describe
+
+__all__ = ["Report", "Row", "bench", "percent", "ratio"]
+
+RESULTS = Path(__file__).parent / "results"
+
+Row = dict[str, Any]
+"""A problem in the JSON of `convsmith bench`."""
+
+
+def bench(problems: Sequence[str], *options: str) -> dict[str, Any]:
+    """What `convsmith bench` says of these problems (lines of descriptors with options), in their order.
+
+    Ends the program when a kernel is wrong or cannot be made.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        json_file = Path(directory) / "bench.json"
+        command = [sys.executable, "-m", "convsmith.cli.main", "bench", "-", "--json", str(json_file), *options]
+        done = subprocess.run(command, input="\n".join(problems), text=True, check=False)
+        if done.returncode:
+            sys.exit(done.returncode)
+        result: dict[str, Any] = json.loads(json_file.read_text(encoding="utf-8"))
+    if len(result["rows"]) != len(problems):
+        sys.exit(f"{len(problems)} problems, but {len(result['rows'])} rows")
+    return result
+
+
+def percent(spread: Mapping[str, float] | None) -> str:
+    """A share as a percentage, with half the distance of its quartiles."""
+    if spread is None:
+        return "-"
+    return f"{spread['median'] * 100:.1f} +- {(spread['high'] - spread['low']) * 50:.1f}"
+
+
+def ratio(row: Row, library: str) -> str:
+    """How many times our time a library takes."""
+    found = row["libraries"].get(library)
+    return f"{found['speedup']['median']:.2f}" if found else "-"
+
+
+class Report:
+    """Tables under headings, and the data behind them."""
+
+    def __init__(self, name: str, title: str) -> None:
+        self.name = name
+        self.data: dict[str, Any] = {}
+        self._date = datetime.date.today().isoformat()
+        self._lines = [f"# {title}", ""]
+
+    def note(self, text: str) -> None:
+        """A paragraph."""
+        self._lines += [text, ""]
+
+    def table(self, heading: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """A table under a heading."""
+        line = [f"| {' | '.join(cells)} |" for cells in (columns, ["---"] * len(columns), *rows)]
+        self._lines += [f"## {heading}", "", *line, ""]
+
+    def write(self) -> None:
+        """Write both files, and print the page."""
+        machine = describe()
+        slug = re.sub(r"[^a-z0-9]+", "-", f"{machine['cpu']} {machine['llvm_cpu']}".lower()).strip("-")
+        stem = f"{self.name}-{slug}-{self._date}"
+        command = f"python benchmarks/{Path(sys.argv[0]).name} {' '.join(sys.argv[1:])}".strip()
+        facts = {"benchmark": self.name, "date": self._date, "command": command, "convsmith": __version__}
+        content = facts | {"sources": compiler_source_hash(), "machine": machine, **self.data}
+        page = [
+            *self._lines[:2],
+            *_machine_lines(machine, self.data),
+            "",
+            f"`{command}`, {self._date}",
+            "",
+            *self._lines[2:],
+        ]
+        RESULTS.mkdir(exist_ok=True)
+        (RESULTS / f"{stem}.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        (RESULTS / f"{stem}.md").write_text("\n".join(page), encoding="utf-8")
+        print("\n".join(page))
+        print(f"written: {RESULTS / stem}.md and .json", file=sys.stderr)
+
+
+def _machine_lines(machine: Mapping[str, Any], data: Mapping[str, Any]) -> list[str]:
+    caches = ", ".join(f"{level} {size >> 10} KiB" for level, size in machine["caches"].items())
+    runs: list[dict[str, Any]] = data.get("runs", [])
+    libraries = {name: version for run in runs for name, version in run["libraries"].items() if version}
+    versions = {"convsmith": __version__} | {key: machine[key] for key in ("python", "numpy", "llvmlite", "llvm")}
+    listed = ", ".join(f"{name} {version}" for name, version in (versions | libraries).items())
+    return [
+        f"{machine['cpu']} ({machine['llvm_cpu']}), {machine['cpus']} CPUs, {caches}; {machine['os']}; "
+        f"OpenMP: {machine['openmp']}.",
+        "",
+        f"{listed}; sources {compiler_source_hash()[:12]}.",
+    ]

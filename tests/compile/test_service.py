@@ -1,0 +1,203 @@
+"""Compiling through the cache, and the instruments that settings choose."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from convsmith.codegen.artifact import Artifact
+from convsmith.compile import service
+from convsmith.compile.instruments import Interpret, Recorder, Verify
+from convsmith.compile.service import compile_problem, faults
+from convsmith.diag import trace
+from convsmith.diag.errors import ConfigError, InternalError, UsageError
+from convsmith.diag.settings import settings
+from convsmith.ir.equal import structural_equal
+from convsmith.ir.intern import interning
+from convsmith.ir.parse import parse_kernel
+from convsmith.ir.stmt import For, Kernel
+from convsmith.ir.value import Const, const
+from convsmith.ir.walk import Rewriter
+from convsmith.passes.manager import Step, run_steps
+from convsmith.problem.conv import Conv
+from convsmith.schedule.config import Config
+from convsmith.target.registry import target
+
+PROBLEM = Conv.parse("--dir=FWD_B --stag=axb --dtag=nChw16c --attr-post-ops=relu mb1ic3ih5oc5oh5kh3ph1")
+GENERIC = target("generic")
+CONFIG = Config.parse("--isa=generic --lane=oc --tile=oc:8,ow:3 --reduce=kh,kw,ic")
+
+
+# -- the cache
+def test_a_kernel_is_compiled_once_and_then_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with settings.scope(cache=tmp_path):
+        first = compile_problem(PROBLEM, target=GENERIC, config=CONFIG)
+        monkeypatch.setattr(service, "_compile", None)
+        assert compile_problem(PROBLEM, target=GENERIC, config=CONFIG) == first
+        named = Conv.parse(f'{PROBLEM}n"other"')
+        assert compile_problem(named, target=GENERIC, config=CONFIG) == first
+
+
+def test_the_default_config_is_kept_with_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with settings.scope(cache=tmp_path):
+        first = compile_problem(PROBLEM, target=GENERIC, threads=2)
+        assert Config.parse(first.config).threads in (1, 2)
+        monkeypatch.setattr("convsmith.build.choose.default_config", None)
+        assert compile_problem(PROBLEM, target=GENERIC, threads=2) == first
+
+
+def test_whatever_makes_another_kernel_makes_another_key(tmp_path: Path) -> None:
+    def artifact(line: str = str(PROBLEM), config: str = str(CONFIG)) -> Artifact:
+        return compile_problem(Conv.parse(line), target=GENERIC, config=Config.parse(config))
+
+    with settings.scope(cache=tmp_path):
+        artifacts = [
+            artifact(), artifact(config=f"{CONFIG} --threads=2"), artifact(config=f"{CONFIG} --outline=no"),
+            artifact(str(PROBLEM).replace("relu", "relu:0.5")), artifact(str(PROBLEM).replace("--stag=axb ", "")),
+        ]  # fmt: skip
+    kernels = [path for path in tmp_path.glob("*.entry") if not path.name.startswith("sources")]
+    assert len({(a.problem, a.config) for a in artifacts}) == len(artifacts) == len(kernels)
+
+
+def test_without_a_cache_it_works() -> None:
+    with settings.scope(cache="off"):
+        assert compile_problem(PROBLEM, target=GENERIC, config=CONFIG).isa == "generic"
+
+
+def test_a_damaged_entry_is_made_anew(tmp_path: Path) -> None:
+    with settings.scope(cache=tmp_path):
+        first = compile_problem(PROBLEM, target=GENERIC, config=CONFIG)
+        (entry,) = [path for path in tmp_path.glob("*.entry") if not path.name.startswith("sources")]
+        entry.write_bytes(entry.read_bytes()[:-1])
+        with pytest.warns(UserWarning, match="damaged"):
+            assert compile_problem(PROBLEM, target=GENERIC, config=CONFIG) == first
+
+
+# -- trace
+def test_lines_end_in_the_command_that_reproduces_them(tmp_path: Path) -> None:
+    lines: list[str] = []
+    with settings.scope(cache=tmp_path, verbose="create,cache"), trace.redirect(lines.append):
+        for _ in range(2):
+            compile_problem(PROBLEM, target=GENERIC, config=CONFIG)
+    rows = list(csv.DictReader(lines))
+    assert [(row["event"], row["status"]) for row in rows] == [
+        ("create", "compiled"), ("cache", "miss"), ("create", "cached"), ("cache", "hit"),
+    ]  # fmt: skip
+    assert rows[0]["repro"] == f"convsmith verify --config '{CONFIG}' {PROBLEM}"
+    assert rows[0]["config"] == str(CONFIG) and float(rows[0]["time_ms"]) > float(rows[2]["time_ms"])
+
+
+# -- dump
+def test_dump_writes_every_pass_that_changed_the_kernel(tmp_path: Path) -> None:
+    with settings.scope(dump=tmp_path):
+        compile_problem(PROBLEM, target=GENERIC, config=CONFIG)
+        compile_problem(PROBLEM, target=GENERIC, config=CONFIG)  # the same directory, and no cache hit
+    (directory,) = tmp_path.iterdir()
+    assert directory.name.startswith(PROBLEM.descriptor())
+    files = {path.name: path.read_text() for path in directory.iterdir()}
+    assert "define" in files["kernel.ll"] and "convsmith_chunk" in files["kernel.s"]
+    listed = files["passes.txt"].splitlines()
+    changed = [line.split()[0] for line in listed if not line.endswith("(unchanged)")]
+    assert changed == sorted(name[:3] for name in files if name.endswith(".ir")) and len(changed) < len(listed)
+    naive = files["000_naive.ir"]
+    assert naive.splitlines()[0] == "# 000 naive" and naive.splitlines()[1].endswith("nodes")
+    for name, text in files.items():
+        if name.endswith(".ir"):
+            assert structural_equal(parse_kernel(text), parse_kernel("\n".join(text.splitlines()[2:]))), name
+
+
+def test_a_dump_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with settings.scope(dump=tmp_path / "file"), pytest.raises(UsageError, match=r"CONVSMITH_DUMP: .* cannot be written"):
+        compile_problem(PROBLEM, target=GENERIC, config=CONFIG)
+
+
+# -- checks
+class _Spoil(Rewriter):
+    """Changes the value that accumulators start from."""
+
+    def Const(self, v: Const) -> Const:
+        return const(v.dtype, 1)
+
+
+def spoil(kernel: Kernel) -> Kernel:
+    return Kernel(kernel.name, kernel.params, _Spoil().stmt(kernel.body))
+
+
+class _Unbind(Rewriter):
+    def For(self, loop: For) -> object:
+        return loop.body
+
+
+def unbind(kernel: Kernel) -> Kernel:
+    return Kernel(kernel.name, kernel.params, _Unbind().stmt(kernel.body))
+
+
+def naive() -> Kernel:
+    from convsmith.compile.driver import naive_kernel
+
+    return naive_kernel(PROBLEM)[1]
+
+
+@pytest.mark.parametrize("check", ["verify", "interpret"])
+def test_checks_pass_where_all_is_right(check: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = {"verify": 0, "interpret": 0}
+    for name, kind in (("verify", Verify), ("interpret", Interpret)):
+        after = kind.after
+
+        def counted(self: object, *args: object, name: str = name, after: object = after) -> None:
+            counts[name] += 1
+            after(self, *args)  # type: ignore[operator]
+
+        monkeypatch.setattr(kind, "after", counted)
+    with settings.scope(check=check):
+        compile_problem(PROBLEM, target=GENERIC, config=CONFIG)
+    assert counts["verify"] > 10 and (counts["interpret"] > 10) == (check == "interpret")
+
+
+def test_the_interpreter_blames_the_pass_that_changed_the_result() -> None:
+    with interning(), pytest.raises(InternalError, match=r"after pass 001 spoil\(\): .* differ from the reference"):
+        run_steps(naive(), [Step(spoil)], [Interpret(PROBLEM, GENERIC)])
+
+
+def test_the_verifier_blames_the_pass_that_broke_the_kernel() -> None:
+    with interning(), pytest.raises(InternalError, match=r"after pass 001 unbind\(\): .*not bound"):
+        run_steps(naive(), [Step(unbind)], [Verify()])
+
+
+def test_large_problems_are_not_interpreted() -> None:
+    assert Interpret.suits(PROBLEM) and not Interpret.suits(Conv.parse("mb1ic64ih56oc64oh56kh3ph1"))
+
+
+def test_the_recorder_keeps_every_kernel() -> None:
+    recorder = Recorder()
+    with interning():
+        run_steps(naive(), [Step(spoil)], [recorder])
+        assert [r.name for r in recorder.records] == ["naive", "spoil"]
+        assert "= 1.0" in str(recorder.records[1].kernel) and "= 1.0" not in str(recorder.records[0].kernel)
+
+
+# -- errors
+def test_faults_of_ours_carry_the_command() -> None:
+    with pytest.raises(InternalError, match=r"KeyError: 3\n.*To reproduce: convsmith verify x"), faults("convsmith verify x"):
+        raise KeyError(3)
+    with pytest.raises(ConfigError, match="^because$"), faults("convsmith verify x"):
+        raise ConfigError("why", "because")
+
+
+def test_a_fault_in_a_pass_reaches_the_user_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise np.linalg.LinAlgError("oh")
+
+    monkeypatch.setattr("convsmith.compile.driver.schedule", broken)
+    with settings.scope(cache="off"), pytest.raises(InternalError) as caught:
+        compile_problem(PROBLEM, target=GENERIC, config=CONFIG)
+    assert caught.value.repro == f"convsmith verify --config '{CONFIG}' {PROBLEM}"
+
+
+def test_config_and_target_must_agree() -> None:
+    with pytest.raises(UsageError, match="config is for isa avx2, target is generic"):
+        compile_problem(PROBLEM, target=GENERIC, config=Config("avx2", "oc"))

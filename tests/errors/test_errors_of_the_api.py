@@ -1,0 +1,222 @@
+"""Bad input to the Python functions: class, code and text of each error, and nothing is changed."""
+
+from __future__ import annotations
+
+import os
+import stat
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import convsmith as cs
+from convsmith.diag.settings import Settings
+
+LINE = "mb1ic3ih8oc4oh6kh3ph0"
+X = np.ones((1, 3, 8, 8), np.float32)
+W = np.ones((4, 3, 3, 3), np.float32)
+B = np.ones(4, np.float32)
+
+
+def raises(kind: type[cs.ConvsmithError], code: str, *texts: str) -> Callable[[Callable[[], object]], None]:
+    """Asserts that a call raises exactly this class, with this code and all of these texts."""
+
+    def check(call: Callable[[], object]) -> None:
+        with pytest.raises(cs.ConvsmithError) as caught:
+            call()
+        assert type(caught.value) is kind
+        assert caught.value.code == code
+        for text in texts:
+            assert text in str(caught.value)
+
+    return check
+
+
+@pytest.mark.parametrize(
+    "line,code,texts",
+    [
+        ("mb1ic3ih8", "bad-descriptor", ["oc is missing"]),
+        ("ic3ih8oc4kh3zz1", "bad-descriptor", ["zz1", "position 11", "expected one of"]),
+        ("ic3ihoc4kh3", "bad-descriptor", ["ih at position 3 has no number"]),
+        ("ic3ih8ih8oc4kh3", "bad-descriptor", ["ih is given twice"]),
+        ("", "bad-descriptor", ["no descriptor"]),
+        ("ic3ih8oc4kh11", "bad-descriptor", ["kh=11", "ih=8", "legal are ih >= 11"]),
+        ("ic3ih8oc4kh0", "bad-dim", ["kh=0", "kh >= 1"]),
+        ("ic3ih8oc4oh3kh3ph0", "bad-output-size", ["oh=3", "-3", "-sh=-1", "smallest legal oh is 6"]),
+        ("ic3ih8oc4oh2kh3sh2ph0", "bad-output-size", ["oh=2", "smallest legal oh is 3"]),
+        ("g2ic3ih8oc4kh3", "bad-groups", ["g=2", "ic=3", "oc=4", "that is 1"]),
+        ("--stag=nope " + LINE, "bad-tag", ["--stag=nope", "4 dims", "legal are"]),
+        ("--frob=1 " + LINE, "bad-option", ["--frob is unknown", "legal: --dir"]),
+        ("--dir=UP " + LINE, "bad-option", ["'UP' is unknown", "FWD_B"]),
+        ("--attr-post-ops=clip:3:1 " + LINE, "bad-post-op", ["low 3 is above high 1", "low <= high"]),
+    ],
+)
+def test_descriptors(line: str, code: str, texts: list[str]) -> None:
+    raises(cs.UsageError, code, *texts)(lambda: cs.compile(line))
+
+
+@pytest.mark.parametrize(
+    "line,texts",
+    [("--dir=BWD_D " + LINE, ["BWD_D is not available", "FWD_B"]), ("--dt=bf16 " + LINE, ["bf16", "available: f32"])],
+)
+def test_what_is_legal_elsewhere_but_not_built(line: str, texts: list[str]) -> None:
+    raises(cs.UnsupportedError, "unsupported-option", *texts)(lambda: cs.compile(line))
+
+
+def test_keywords_that_contradict() -> None:
+    usage = raises(cs.UsageError, "tag", "--stag=abx", "axb", "legal is one of them")
+    usage(lambda: cs.compile(f"--stag=abx {LINE}", src_tag="axb"))
+    raises(cs.UsageError, "bias", "--dir=FWD_D", "legal is --dir=FWD_B")(
+        lambda: cs.compile(f"--dir=FWD_D {LINE}", bias=True)
+    )
+    raises(cs.UsageError, "isa", "isa='avx2'", "--isa=generic")(
+        lambda: cs.compile(LINE, isa="avx2", config="--isa=generic --lane=oc")
+    )
+    raises(cs.UsageError, "bad-descriptor", "expected a descriptor or a Conv, got int")(lambda: cs.compile(3))  # type: ignore[arg-type]
+    raises(cs.UsageError, "threads", "threads=0", "at least 1")(lambda: cs.compile(LINE, threads=0))
+    raises(cs.UsageError, "bad-post-op", "activation=('relu', 'x')", '("clip", 0, 6)')(
+        lambda: cs.compile(LINE, activation=("relu", "x"))
+    )
+
+
+def test_unknown_and_missing_instruction_sets() -> None:
+    raises(cs.UsageError, "usage", "isa 'sse9' is unknown", "avx512, avx2, generic")(lambda: cs.compile(LINE, isa="sse9"))
+
+
+@pytest.mark.parametrize(
+    "config,code,texts",
+    [
+        ("--isa=generic --lane=oc --tile=oc:16,ow:6", "registers", ["vector registers, target has 16", "accumulators"]),
+        ("--isa=generic --lane=oc --tile=oc:5", "lanes", ["--tile=oc:5", "multiple of the 4 lanes"]),
+        ("--isa=generic --lane=xx", "unknown-loop", ["'xx'", "oc, mb, oh, ow, ic, kh, kw"]),
+        ("--isa=generic --lane=oc --fuse=oc+kh", "fuse", ["oc+kh"]),
+        ("--isa=generic --lane=oc --tile=oc:x", "syntax", ["--tile=oc:x", "for example --tile=oc:32,ow:14"]),
+        ("--isa=generic", "syntax", ["--lane= is missing"]),
+        ("--isa=generic --lane=oc --realise=magic", "realise", ["magic", "mask, peel, pad_copy"]),
+    ],
+)
+def test_configs(config: str, code: str, texts: list[str]) -> None:
+    raises(cs.ConfigError, code, *texts)(lambda: cs.compile(LINE, config=config))
+
+
+# -- arrays
+@pytest.mark.parametrize(
+    "call,code,texts",
+    [
+        (lambda: cs.conv2d(X[0], W), "rank", ["x: rank is 3", "(3, 8, 8)", "conv2d takes rank 4"]),
+        (lambda: cs.conv1d(X, W), "rank", ["conv1d takes rank 3"]),
+        (lambda: cs.conv2d(X, W[0]), "rank", ["w: rank is 3"]),
+        (lambda: cs.conv2d(X.tolist(), W), "not-an-array", ["x: expected a numpy array, got list"]),
+        (lambda: cs.conv2d(X, W[:, :2]), "shape", ["x has 3 channels", "w has 2", "legal are 2 channels of x, or 3"]),
+        (lambda: cs.conv2d(X.astype(np.float64), W), "dtype", ["src: dtype is float64", "legal is float32", "never cast"]),
+        (lambda: cs.conv2d(X, W.astype(">f4")), "dtype", ["wei: dtype is >f4", "native byte order"]),
+        (lambda: cs.conv2d(X.astype(complex), W), "dtype", ["complex128"]),
+        (lambda: cs.conv2d(X.astype(object), W), "dtype", ["object"]),
+        (lambda: cs.conv2d(X, W, B[:3]), "shape", ["bia: dim 0 (oc) is 3", "legal is 4"]),
+        (lambda: cs.conv2d(X, W, out=np.ones((1, 4, 6, 5), np.float32)), "shape", ["dst: dim 3 (ow) is 5", "legal is 6"]),
+        (lambda: cs.conv2d(X, W, out=np.ones((1, 4, 6, 6))), "dtype", ["dst: dtype is float64"]),
+        (lambda: cs.conv2d(X, W, groups=2), "bad-groups", ["groups=2 does not divide the 3 channels of x"]),
+        (lambda: cs.conv2d(X, W, groups=0), "bad-groups", ["groups=0", "at least 1"]),
+        (lambda: cs.conv2d(X, W, stride=0), "bad-dim", ["stride=0", "at least 1"]),
+        (lambda: cs.conv2d(X, W, dilation=(1, 0)), "bad-dim", ["dilation=(1, 0)", "at least 1"]),
+        (lambda: cs.conv2d(X, W, stride=(1, 1, 1)), "bad-dim", ["has 3 entries", "2 of them"]),
+        (lambda: cs.conv2d(X, W, stride=1.5), "bad-dim", ["stride=1.5 is not a whole number"]),
+        (lambda: cs.conv2d(X, W, padding=-1), "bad-dim", ["padding=-1", "at least 0"]),
+        (lambda: cs.conv2d(X, W, padding=((1, 1),)), "bad-padding", ["pair for each of 2 axes"]),
+        (lambda: cs.conv2d(X, W, padding="full"), "bad-padding", ["'full' is unknown", '"same", "valid"']),
+        (lambda: cs.conv2d(X, W, padding="same", stride=2), "bad-padding", ["needs stride 1, not (2, 2)"]),
+        (lambda: cs.conv2d(X[:, :, :2], W), "bad-output-size", ["axis h", "spans 3", "2 (0 + 2 + 0)"]),
+        (lambda: cs.conv2d(X, W, activation="gelu"), "bad-post-op", ["'gelu'", "available are relu"]),
+        (lambda: cs.reorder(X, "abcd", "nope"), "bad-tag", ["'nope'", "4 dims"]),
+    ],
+)
+def test_arrays_and_options(call: Callable[[], object], code: str, texts: list[str]) -> None:
+    raises(cs.UsageError, code, *texts)(call)
+
+
+def test_out_must_be_memory_of_its_own_and_stays_as_it_was() -> None:
+    memory = np.ones((2, 3, 8, 8), np.float32)
+    kernel = cs.compile("mb1ic3ih8oc3kh1", threads=1)
+    w = np.ones((3, 3, 1, 1), np.float32)
+    raises(cs.UsageError, "overlap", "out= shares memory with src")(lambda: kernel(memory[:1], w, out=memory[:1]))
+    frozen = np.full((1, 3, 8, 8), 7, np.float32)
+    frozen.flags.writeable = False
+    raises(cs.UsageError, "read-only", "out= is read-only")(lambda: kernel(memory[:1], w, out=frozen))
+    constant = np.broadcast_to(np.float32(7), (1, 3, 8, 8)).view()
+    raises(cs.UsageError, "read-only")(lambda: kernel(memory[:1], w, out=constant))
+    assert (memory == 1).all() and (frozen == 7).all()
+
+
+def test_weights_packed_for_another_kernel() -> None:
+    one = cs.compile(LINE, threads=1, config="--isa=generic --lane=oc --tile=oc:4")
+    other = cs.compile(LINE.replace("oc4", "oc5"), threads=1)
+    with_bias = cs.compile(LINE, bias=True, threads=1)
+    packed = one.pack(W)
+    for kernel in (other, with_bias):
+        raises(cs.UsageError, "packing", "packed for another kernel", "legal is packing")(
+            lambda kernel=kernel: kernel(X, packed)  # type: ignore[misc]
+        )
+    raises(cs.UsageError, "bias", "packed weights hold the bias")(lambda: one(X, packed, B))
+    raises(cs.UsageError, "bias", "missing", "(4,)")(lambda: with_bias(X, W))
+    raises(cs.UsageError, "bias", "this problem has no bias")(lambda: one(X, W, B))
+
+
+def test_a_file_that_holds_no_packed_weights(tmp_path: Path) -> None:
+    path = tmp_path / "w.npz"
+    path.write_bytes(b"something else")
+    raises(cs.UsageError, "bad-packed", str(path), "not a file of packed weights")(lambda: cs.load_packed(path))
+
+
+def test_a_kernel_of_nothing_checks_as_others_do() -> None:
+    k = cs.compile("mb0ic3ih8oc4kh3", threads=1)
+    x = np.zeros((0, 3, 8, 8), np.float32)
+    raises(cs.UsageError, "dtype", "src: dtype is float64")(lambda: k(x.astype(float), W))
+    raises(cs.UsageError, "shape", "wei: dim 0 (oc) is 3")(lambda: k(x, W[:3]))
+    raises(cs.UsageError, "packing", "packed for another kernel")(lambda: k(x, cs.compile(LINE, threads=1).pack(W)))
+    raises(cs.UsageError, "bias", "no bias")(lambda: k(x, W, B))
+    raises(cs.UsageError, "nothing", "nothing is compiled")(lambda: k.asm())
+
+
+def test_passes_that_do_not_exist() -> None:
+    k = cs.compile(LINE, threads=1)
+    raises(cs.UsageError, "bad-pass", "no pass 'frobnicate'", "naive", "unroll")(lambda: k.ir("frobnicate"))
+    raises(cs.UsageError, "bad-pass", "no pass '999'", "legal are 0 to")(lambda: k.ir("999"))
+
+
+# -- surroundings
+def test_settings_that_are_not_legal() -> None:
+    raises(cs.UsageError, "bad-setting", "CONVSMITH_THREADS='many'", "whole number")(
+        lambda: Settings({"CONVSMITH_THREADS": "many"}).threads
+    )
+
+
+@pytest.mark.parametrize("mode,text", [(0o777, "others can write to it"), (0o500, "cannot be written")])
+def test_a_cache_directory_that_cannot_be_used_gives_one_warning(tmp_path: Path, mode: int, text: str) -> None:
+    directory = tmp_path / "cache"
+    directory.mkdir()
+    directory.chmod(mode)
+    with cs.settings.scope(cache=directory), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for oc in (5, 6, 7):
+            x, w = np.ones((1, 2, 4, 4), np.float32), np.ones((oc, 2, 2, 2), np.float32)
+            # A size of its own for each mode, so that no kernel is at hand.
+            assert (cs.conv2d(x, w, padding=mode & 1, threads=1)[:, :, 1, 1] == 8).all()
+    messages = [str(w.message) for w in caught]
+    assert len(messages) == 1, messages
+    assert str(directory) in messages[0] and f"{mode:04o}" in messages[0] and text in messages[0]
+    assert not list(directory.iterdir())
+    directory.chmod(stat.S_IRWXU)
+
+
+def test_a_full_disk_gives_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> Any:
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr("convsmith.compile.cache.tempfile.mkstemp", full)
+    with cs.settings.scope(cache=tmp_path / "cache"), pytest.warns(UserWarning, match="No space left") as caught:
+        for oc in (8, 9):
+            cs.conv2d(np.ones((1, 2, 4, 4), np.float32), np.ones((oc, 2, 2, 2), np.float32), threads=1)
+    assert len(caught) == 1
