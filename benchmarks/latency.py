@@ -1,6 +1,6 @@
 """What a person waits for: making a kernel, loading one from the cache, calling one, importing the package.
 
-python benchmarks/latency.py
+Run: python benchmarks/latency.py
 """
 
 from __future__ import annotations

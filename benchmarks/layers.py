@@ -1,11 +1,12 @@
 """Eight layers and four odd ones on one thread: how near to the peak.
 
-python benchmarks/layers.py
+Run: python benchmarks/layers.py [--isa avx2]
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import argparse
+from collections.abc import Iterable, Mapping, Sequence
 
 from report import Report, Row, bench, percent, ratio
 
@@ -32,7 +33,10 @@ STEM = "--stag=abx --dtag=aBcd16b"
 POST = "--dir=FWD_B --attr-post-ops=relu"
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="Layers on one thread, beside the peak.")
+    parser.add_argument("--isa", help="instruction set (default: the best of this machine)")
+    isa = parser.parse_args(arguments).isa
     lines: list[tuple[str, str, str]] = []
     for name, layer in LAYERS.items():
         lines.append(("plain", name, f"{STEM if name == 'h' else LAST} {layer}"))
@@ -40,10 +44,11 @@ def main() -> None:
         if name != "h":
             lines.append(("blocked", name, f"{BLOCKED} {layer}"))
     lines += [("odd", name, f"{LAST} {layer}") for name, layer in ODD.items()]
-    run = bench([line for *_, line in lines], "--threads", "1", "--vs", "torch")
+    options = ["--threads", "1", "--vs", "torch", *(["--isa", isa] if isa else [])]
+    run = bench([line for *_, line in lines], *options)
     rows = {(kind, name): row for (kind, name, _), row in zip(lines, run["rows"], strict=True)}
 
-    report = Report("layers", "One thread: share of the peak")
+    report = Report(f"layers-{isa}" if isa else "layers", "One thread: share of the peak")
     report.data = {"runs": [run], "kinds": [[kind, name] for kind, name, _ in lines]}
     report.note(
         "Batch 1, f32. Taps that meet padding count as work, and are skipped: so a padded layer can pass 100 %. "

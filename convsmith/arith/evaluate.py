@@ -9,27 +9,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from convsmith.ir.index import Affine, And, Cond, Eq0, FloorDiv, Ge0, Index, Min, Mod, Never, Var
+from convsmith.ir.index import Affine, And, Cond, Eq0, FloorDiv, Ge0, Index, Max, Min, Mod, Never, Var
 
 
 def evaluate(e: Index, values: Mapping[Var, Any]) -> Any:
     """The value of an index."""
-    t = type(e)
-    if t is Var:
+    if type(e) is Var:
         return values[e]
-    if t is Affine:
+    if type(e) is Affine:
         total: Any = e.const
         for atom, c in e.terms:
             total = total + evaluate(atom, values) * c
         return total
-    if t is FloorDiv:
+    if type(e) is FloorDiv:
         return evaluate(e.num, values) // e.den
-    if t is Mod:
+    if type(e) is Mod:
         return evaluate(e.num, values) % e.den
-    parts = [evaluate(a, values) for a in e.args]  # type: ignore[attr-defined]
+    assert isinstance(e, (Min, Max))
+    parts = [evaluate(a, values) for a in e.args]
     out = parts[0]
     for p in parts[1:]:
-        out = _lesser(out, p) if t is Min else -_lesser(-out, -p)
+        out = _lesser(out, p) if type(e) is Min else -_lesser(-out, -p)
     return out
 
 
@@ -41,14 +41,13 @@ def _lesser(a: Any, b: Any) -> Any:
 
 def holds(c: Cond, values: Mapping[Var, Any]) -> Any:
     """Whether a condition holds (a bool, or an array of them)."""
-    t = type(c)
-    if t is Ge0:
+    if type(c) is Ge0:
         return evaluate(c.arg, values) >= 0
-    if t is Eq0:
+    if type(c) is Eq0:
         return evaluate(c.arg, values) == 0
-    if t is Never:
+    if type(c) is Never:
         return False
-    assert t is And
+    assert type(c) is And
     out: Any = True
     for p in c.parts:
         out = out & holds(p, values)

@@ -18,11 +18,10 @@ class Unbounded(Exception):
 
 def interval(e: Index, ranges: Ranges) -> Range:
     """Bounds of ``e``; exact for sums of distinct variables, else safe.  Raises Unbounded."""
-    t = type(e)
-    if t is Affine:
+    if type(e) is Affine:
         lo = hi = e.const
         for atom, c in e.terms:
-            r = ranges.get(atom) if type(atom) is Var else interval(atom, ranges)
+            r = ranges.get(atom) if isinstance(atom, Var) else interval(atom, ranges)
             if r is None:
                 raise Unbounded(atom)
             if c > 0:
@@ -32,24 +31,24 @@ def interval(e: Index, ranges: Ranges) -> Range:
                 lo += c * r[1]
                 hi += c * r[0]
         return lo, hi
-    if t is Var:
+    if type(e) is Var:
         r = ranges.get(e)
         if r is None:
             raise Unbounded(e)
         return r
-    if t is FloorDiv:
+    if type(e) is FloorDiv:
         lo, hi = interval(e.num, ranges)
         return lo // e.den, hi // e.den
-    if t is Mod:
+    if type(e) is Mod:
         lo, hi = interval(e.num, ranges)
         if lo // e.den == hi // e.den:
             return lo % e.den, hi % e.den
         return 0, e.den - 1
-    if t is Min or t is Max:
+    if isinstance(e, (Min, Max)):
         parts = [interval(a, ranges) for a in e.args]
-        pick = min if t is Min else max
+        pick = min if type(e) is Min else max
         return pick(p[0] for p in parts), pick(p[1] for p in parts)
-    raise TypeError(t)
+    raise TypeError(type(e))
 
 
 def try_interval(e: Index, ranges: Ranges) -> Range | None:

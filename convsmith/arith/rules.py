@@ -87,7 +87,8 @@ def _rule(name: str, root: type, lhs: str, rhs: str, when: str, parts: str, cons
     names = ", ".join([*parts.split(), *constants.split(), *(f"{b}_{p}" for p in bounded for b in ("lo", "hi"))])
     guard = eval(f"lambda {names}: {when}", {})
     build = eval(f"lambda {names}: {rhs}", dict(_BUILD))
-    return Rule(name, root, lhs, rhs, when, tuple(parts.split()), tuple(constants.split()), bounded, match, guard, build)
+    words = (tuple(parts.split()), tuple(constants.split()))
+    return Rule(name, root, lhs, rhs, when, *words, bounded, match, guard, build)
 
 
 # -- matchers: how a node may be seen as an instance of the left-hand side

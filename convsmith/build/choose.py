@@ -20,7 +20,7 @@ from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var, is_true
 from convsmith.ir.intern import interning
 from convsmith.ir.types import dtype
-from convsmith.layout.view import Statement, View
+from convsmith.layout.view import View
 from convsmith.passes.flatten import offset
 from convsmith.problem.conv import Conv
 from convsmith.schedule.config import Config
@@ -191,7 +191,7 @@ class Model:
 
 def _together(*cycles: float) -> float:
     """Cycles of things done at once: the longest, and a little more where another is nearly as long."""
-    return sum(c**OVERLAP for c in cycles) ** (1 / OVERLAP)
+    return float(sum(c**OVERLAP for c in cycles) ** (1 / OVERLAP))
 
 
 def _splits(total: int, size: int) -> list[tuple[int, int]]:

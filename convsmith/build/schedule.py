@@ -210,7 +210,9 @@ def _stage_place(config: Config, around: list[str]) -> tuple[str, list[str]]:
     """
     place = "mb" if config.threads == 1 else next((n for n in around if n.startswith("o") and n[1] in "dhw"), "mb")
     if place not in around:
-        raise ConfigError("stage", f"--realise=pad_copy needs loop mb or a loop over rows around the tile, not {around}")
+        raise ConfigError(
+            "stage", f"--realise=pad_copy needs loop mb or a loop over rows around the tile, not {', '.join(around)}"
+        )
     return place, around[: around.index(place) + 1]
 
 

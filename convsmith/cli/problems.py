@@ -16,8 +16,8 @@ from convsmith.frontend.kernel import Kernel
 from convsmith.frontend.numpy_api import compile as compile_kernel
 from convsmith.layout.tags import ANY
 from convsmith.problem.conv import Conv
-from convsmith.problem.descriptor import split_line
 from convsmith.problem.suites import SUITES, parse_problems, suite
+from convsmith.runtime.threads import default_threads
 from convsmith.schedule.config import Config
 from convsmith.target.registry import target
 
@@ -75,7 +75,8 @@ def read_one(descriptor: str, options: Mapping[str, str | None], layout: str | N
 
 
 def check_choices(isa: str | None, config: str | None) -> None:
-    """Raise now what would be wrong with every problem."""
+    """Raise now what would be wrong with every problem, the settings of defaults included."""
+    default_threads()
     if config is not None:
         isa = Config.parse(config).isa
     target(isa or settings.isa)
@@ -129,7 +130,7 @@ def _with_options(text: str, options: Mapping[str, str | None]) -> str:
 def _line(line: str, given: Mapping[str, str]) -> str:
     if not given:
         return line
-    has = split_line(line).options
+    has = {word[2:].partition("=")[0] for word in line.split() if word.startswith("--")}
     words = [f"--{option.replace('_', '-')}={value}" for option, value in given.items()]
     return " ".join([*(w for w in words if w[2:].partition("=")[0] not in has), line.strip()])
 

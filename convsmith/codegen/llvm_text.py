@@ -190,8 +190,8 @@ def function_text(f: Function, kernel: Kernel, rows: Mapping[str, Instruction], 
         params.append(f"{e.it} %{var}")
     e.stmt(f.body)
     declared.update(e.declared)
-    body = "\n".join(e.lines)
-    return f"define internal void @{symbol}_{f.name}({', '.join(params)}) noinline #0 {{\nentry:\n{body}\n  ret void\n}}\n"
+    head = f"define internal void @{symbol}_{f.name}({', '.join(params)}) noinline #0"
+    return "\n".join((head + " {", "entry:", *e.lines, "  ret void", "}", ""))
 
 
 def chunk_text(kernel: Kernel, rows: Mapping[str, Instruction], symbol: str,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Affine, And, Cond, Eq0, FloorDiv, Ge0, Index, Min, Mod, Never, Var, make_sum
 
@@ -12,16 +10,15 @@ class Scopes:
     """What has been computed already, in nested scopes that dominate each other."""
 
     def __init__(self) -> None:
-        self.layers: list[dict[Any, str]] = [{}]
+        self.layers: list[dict[object, str]] = [{}]
 
-    def get(self, key: Any) -> str | None:
+    def get(self, key: object) -> str | None:
         for layer in reversed(self.layers):
-            found = layer.get(key)
-            if found is not None:
-                return found
+            if key in layer:
+                return layer[key]
         return None
 
-    def set(self, key: Any, value: str) -> None:
+    def set(self, key: object, value: str) -> None:
         self.layers[-1][key] = value
 
     def push(self) -> None:
@@ -130,7 +127,7 @@ class ScalarEmitter:
         return total
 
     def address(self, buffer: Buffer, e: Index) -> str:
-        """The operand that points at an element: the carried or passed pointer, or the buffer's start, plus the rest."""
+        """The operand that points at an element: a carried or passed pointer, or the buffer's start, plus the rest."""
         key = (buffer, e)
         found = self.known.get(key)
         if found is not None:
@@ -138,7 +135,7 @@ class ScalarEmitter:
         base, rest = self.bases.get(buffer, ""), dict(e.terms)
         for atom, c in e.terms:
             if c == 1 and atom in self.pointers:
-                base = self.pointers[atom]  # type: ignore[index]
+                base = self.pointers[atom]
                 del rest[atom]
                 break
         if rest:

@@ -139,7 +139,7 @@ VARIABLES: tuple[Variable, ...] = (
         "check",
         _parse_check,
         "off (0), verify (1) or interpret",
-        "Checks after each pass: verify the stage's grammar, or also interpret (small problems) and compare with numpy.",
+        "Checks after each pass: verify the stage's grammar, or also interpret (if small) and compare with numpy.",
         "off",
     ),
     Variable(

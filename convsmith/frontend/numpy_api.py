@@ -124,9 +124,7 @@ def _threads(count: int | None) -> int:
     return number
 
 
-def _with_options(
-    problem: str | Conv, tags: dict[str, str | None], bias: bool, activation: Activation
-) -> Conv:
+def _with_options(problem: str | Conv, tags: dict[str, str | None], bias: bool, activation: Activation) -> Conv:
     """The problem with what the keywords add. UsageError where they contradict it."""
     if isinstance(problem, str):
         options: set[str] = set(split_line(problem).options)

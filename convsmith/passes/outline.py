@@ -40,7 +40,8 @@ class _Abstract(Rewriter):
         if key not in self.pointers:
             self.pointers[key] = (Var(f"ptr{len(self.pointers)}"), free + local.const)
         var, start = self.pointers[key]
-        return var + self.expr(local) - start.const
+        rest: Index = self.expr(local)
+        return var + rest - start.const
 
     def access(self, buffer: Buffer, index: tuple[Index, ...]) -> tuple[Index, ...]:
         return index if buffer.scope == "register" else (self.position(buffer, index[0]),)

@@ -4,12 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from convsmith.arith.ranges import try_interval
-from convsmith.ir.index import as_index
+from convsmith.arith.ranges import Range, try_interval
+from convsmith.ir.index import Var, as_index
 from convsmith.ir.stmt import For, Kernel, Stmt, Store
 from convsmith.ir.value import Load
 from convsmith.ir.walk import statements_of, variables_of, walk
 from convsmith.passes.scope import ScopedRewriter, extent, loop_range, require_loops, with_body
+
+
+def _legal(loop: For, n: int, outer: Mapping[Var, Range]) -> bool:
+    """Whether the extra iterations write only registers and read only what exists."""
+    ranges = {**outer, loop.var: (0, n - 1)}
+    for s in statements_of(loop.body):
+        if isinstance(s, For):
+            ranges[s.var] = loop_range(s, ranges)
+        if isinstance(s, Store) and s.buffer.scope != "register":
+            return False
+    for x in walk(loop.body):
+        if isinstance(x, Load) and any(loop.var in variables_of(i) for i in x.index):
+            for i, size in zip(x.index, x.buffer.shape):
+                r = try_interval(i, ranges)
+                if r is None or r[0] < 0 or r[1] >= size:
+                    return False
+    return True
 
 
 class _RoundUp(ScopedRewriter):
@@ -20,25 +37,9 @@ class _RoundUp(ScopedRewriter):
     def For(self, loop: For) -> Stmt:
         if loop.var.name in self.names:
             n = max(extent(loop, self.ranges), self.widths.get(loop.var.name, 0))
-            if loop.hi is not as_index(n) and loop.lo is as_index(0) and self._legal(loop, n):
+            if loop.hi is not as_index(n) and loop.lo is as_index(0) and _legal(loop, n, self.ranges):
                 return self._For(For(loop.var, loop.lo, as_index(n), loop.body, loop.kind, loop.carried))
         return self._For(loop)
-
-    def _legal(self, loop: For, n: int) -> bool:
-        """Whether the extra iterations write only registers and read only what exists."""
-        ranges = {**self.ranges, loop.var: (0, n - 1)}
-        for s in statements_of(loop.body):
-            if isinstance(s, For):
-                ranges[s.var] = loop_range(s, ranges)
-            if isinstance(s, Store) and s.buffer.scope != "register":
-                return False
-        for x in walk(loop.body):
-            if isinstance(x, Load) and any(loop.var in variables_of(i) for i in x.index):
-                for i, size in zip(x.index, x.buffer.shape):
-                    r = try_interval(i, ranges)
-                    if r is None or r[0] < 0 or r[1] >= size:
-                        return False
-        return True
 
 
 def round_up(kernel: Kernel, loops: tuple[str, ...], widths: Sequence[tuple[str, int]] = ()) -> Kernel:

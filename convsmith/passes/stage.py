@@ -41,7 +41,7 @@ class _Redirect(Rewriter):
                     inside.update((i >= 0, i < n))
         cond = conj(p for p in parts_of(v.cond) if p not in inside)
         yes = self.expr(v.yes)
-        return yes if is_true(cond) else Select(cond, yes, v.no)  # type: ignore[no-any-return]
+        return yes if is_true(cond) else Select(cond, yes, v.no)
 
 
 def _strides(old: Buffer, shape: Sequence[int]) -> tuple[Block, ...]:

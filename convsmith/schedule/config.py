@@ -7,7 +7,9 @@ Loops go by their names in the naive nest (``g mb oc oh ow ic kh kw`` ...); a fu
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
+from typing import Any
 
 from convsmith.diag.errors import ConfigError
 
@@ -72,19 +74,21 @@ class Config:
     @staticmethod
     def parse(text: str) -> Config:
         """Read what ``str`` prints; ConfigError names the word that is wrong."""
-        values = {}
+        values: dict[str, Any] = {}
         for word in text.split():
             key, eq, value = word.removeprefix("--").partition("=")
             if not word.startswith("--") or not eq or key not in _READ:
-                raise ConfigError("syntax", f"config: {word!r} is not one of {', '.join('--' + k + '=' for k in _READ)}")
+                legal = ", ".join(f"--{k}=" for k in _READ)
+                raise ConfigError("syntax", f"config: {word!r} is not one of {legal}")
             try:
                 values[key] = _READ[key](value)
             except ValueError:
-                raise ConfigError("syntax", f"config: {word!r} does not read as {key}; for example {_EXAMPLE[key]}") from None
+                message = f"config: {word!r} does not read as {key}; for example {_EXAMPLE[key]}"
+                raise ConfigError("syntax", message) from None
         for key in ("isa", "lane"):
             if key not in values:
                 raise ConfigError("syntax", f"config: --{key}= is missing in {text!r}")
-        return Config(**values)  # type: ignore[arg-type]
+        return Config(**values)
 
 
 def _names(value: str) -> tuple[str, ...]:
@@ -111,14 +115,14 @@ def _flag(value: str) -> bool:
     return value == "yes"
 
 
-_PRINT = {
+_PRINT: dict[str, Callable[[Any], str]] = {
     "isa": str, "lane": str, "realise": str, "pieces": str, "threads": str,
     "fuse": lambda v: ",".join(f"{a}+{b}" for a, b in v),
     "tile": lambda v: ",".join(f"{n}:{s}" for n, s in v),
     "order": ",".join, "reduce": ",".join, "pack": ",".join,
     "outline": lambda v: "yes" if v else "no",
 }  # fmt: skip
-_READ = {
+_READ: dict[str, Callable[[str], Any]] = {
     "isa": str, "lane": str, "realise": str, "pieces": int, "threads": int, "fuse": _pairs, "tile": _sizes,
     "order": _names, "reduce": _names, "pack": _names, "outline": _flag,
 }  # fmt: skip

@@ -111,7 +111,10 @@ def test_dump_writes_every_pass_that_changed_the_kernel(tmp_path: Path) -> None:
 
 def test_a_dump_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with settings.scope(dump=tmp_path / "file"), pytest.raises(UsageError, match=r"CONVSMITH_DUMP: .* cannot be written"):
+    with (
+        settings.scope(dump=tmp_path / "file"),
+        pytest.raises(UsageError, match=r"CONVSMITH_DUMP: .* cannot be written"),
+    ):
         compile_problem(PROBLEM, target=GENERIC, config=CONFIG)
 
 
@@ -182,9 +185,12 @@ def test_the_recorder_keeps_every_kernel() -> None:
 
 # -- errors
 def test_faults_of_ours_carry_the_command() -> None:
-    with pytest.raises(InternalError, match=r"KeyError: 3\n.*To reproduce: convsmith verify x"), faults("convsmith verify x"):
+    with (
+        pytest.raises(InternalError, match=r"KeyError: 3\n.*To reproduce: convsmith verify x"),
+        faults("convsmith verify x"),
+    ):
         raise KeyError(3)
-    with pytest.raises(ConfigError, match="^because$"), faults("convsmith verify x"):
+    with pytest.raises(ConfigError, match=r"^because$"), faults("convsmith verify x"):
         raise ConfigError("why", "because")
 
 

@@ -39,7 +39,7 @@ def raises(kind: type[cs.ConvsmithError], code: str, *texts: str) -> Callable[[C
     "line,code,texts",
     [
         ("mb1ic3ih8", "bad-descriptor", ["oc is missing"]),
-        ("ic3ih8oc4kh3zz1", "bad-descriptor", ["zz1", "position 11", "expected one of"]),
+        ("ic3ih8oc4kh3zz1", "bad-descriptor", ["zz1", "position 12", "expected one of"]),
         ("ic3ihoc4kh3", "bad-descriptor", ["ih at position 3 has no number"]),
         ("ic3ih8ih8oc4kh3", "bad-descriptor", ["ih is given twice"]),
         ("", "bad-descriptor", ["no descriptor"]),
@@ -83,7 +83,9 @@ def test_keywords_that_contradict() -> None:
 
 
 def test_unknown_and_missing_instruction_sets() -> None:
-    raises(cs.UsageError, "usage", "isa 'sse9' is unknown", "avx512, avx2, generic")(lambda: cs.compile(LINE, isa="sse9"))
+    raises(cs.UsageError, "usage", "isa 'sse9' is unknown", "avx512, avx2, generic")(
+        lambda: cs.compile(LINE, isa="sse9")
+    )
 
 
 @pytest.mark.parametrize(
@@ -111,12 +113,20 @@ def test_configs(config: str, code: str, texts: list[str]) -> None:
         (lambda: cs.conv2d(X, W[0]), "rank", ["w: rank is 3"]),
         (lambda: cs.conv2d(X.tolist(), W), "not-an-array", ["x: expected a numpy array, got list"]),
         (lambda: cs.conv2d(X, W[:, :2]), "shape", ["x has 3 channels", "w has 2", "legal are 2 channels of x, or 3"]),
-        (lambda: cs.conv2d(X.astype(np.float64), W), "dtype", ["src: dtype is float64", "legal is float32", "never cast"]),
+        (
+            lambda: cs.conv2d(X.astype(np.float64), W),
+            "dtype",
+            ["src: dtype is float64", "legal is float32", "never cast"],
+        ),
         (lambda: cs.conv2d(X, W.astype(">f4")), "dtype", ["wei: dtype is >f4", "native byte order"]),
         (lambda: cs.conv2d(X.astype(complex), W), "dtype", ["complex128"]),
         (lambda: cs.conv2d(X.astype(object), W), "dtype", ["object"]),
         (lambda: cs.conv2d(X, W, B[:3]), "shape", ["bia: dim 0 (oc) is 3", "legal is 4"]),
-        (lambda: cs.conv2d(X, W, out=np.ones((1, 4, 6, 5), np.float32)), "shape", ["dst: dim 3 (ow) is 5", "legal is 6"]),
+        (
+            lambda: cs.conv2d(X, W, out=np.ones((1, 4, 6, 5), np.float32)),
+            "shape",
+            ["dst: dim 3 (ow) is 5", "legal is 6"],
+        ),
         (lambda: cs.conv2d(X, W, out=np.ones((1, 4, 6, 6))), "dtype", ["dst: dtype is float64"]),
         (lambda: cs.conv2d(X, W, groups=2), "bad-groups", ["groups=2 does not divide the 3 channels of x"]),
         (lambda: cs.conv2d(X, W, groups=0), "bad-groups", ["groups=0", "at least 1"]),

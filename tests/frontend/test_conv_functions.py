@@ -141,7 +141,12 @@ def test_out_is_filled_and_returned_whatever_its_strides() -> None:
     want = truth(x, w, None, (1, 1), ((0, 0), (0, 0)), (1, 1))
     for source in (x, channels_last(x)):
         plain = np.full(want.shape, np.nan, np.float32)
-        for out in (plain, channels_last(plain), np.asfortranarray(plain), np.zeros((1, 8, 4, 8), np.float32)[..., ::2]):
+        for out in (
+            plain,
+            channels_last(plain),
+            np.asfortranarray(plain),
+            np.zeros((1, 8, 4, 8), np.float32)[..., ::2],
+        ):
             assert cs.conv2d(source, w, out=out, threads=1) is out
             np.testing.assert_array_equal(out, want)
 

@@ -64,7 +64,8 @@ def test_spread_and_geometric_mean() -> None:
     "line",
     [
         "mb2ic4ih9oc6kh3ph1", "mb1ic4ih9oc6kh3sh2ph1dh1", "--dir=FWD_B --attr-post-ops=relu g2mb1ic4iw9oc6kw3",
-        "--attr-post-ops=clip:0:6 mb1ic2id5oc3kd3pd1", "mb1ic3ih8oc4oh4kh3sh2ph1", "--attr-post-ops=relu:0.5 ic2ih4oc2kh1",
+        "--attr-post-ops=clip:0:6 mb1ic2id5oc3kd3pd1", "mb1ic3ih8oc4oh4kh3sh2ph1",
+        "--attr-post-ops=relu:0.5 ic2ih4oc2kh1",
     ],
 )  # fmt: skip
 def test_peers_compute_the_problem(name: str, line: str) -> None:
@@ -72,7 +73,9 @@ def test_peers_compute_the_problem(name: str, line: str) -> None:
         pytest.importorskip(module)
     problem = Conv.parse(line)
     rng = np.random.default_rng(0)
-    x, w, b = (rng.integers(-4, 5, s).astype(np.float32) for s in (problem.src_shape, problem.wei_shape, problem.bias_shape))
+    x, w, b = (
+        rng.integers(-4, 5, s).astype(np.float32) for s in (problem.src_shape, problem.wei_shape, problem.bias_shape)
+    )
     bias = b if problem.bias else None
     result: Any = peer_call(name, problem, x, w, bias, 1)()
     np.testing.assert_array_equal(result.numpy(), conv_reference(problem, x, w, bias))

@@ -22,5 +22,6 @@ def level(triple: str | None = None) -> Target:
     """The portable level for a triple of LLVM's, by default this process's."""
     return Target(
         isa="generic", triple=triple or llvm.get_default_triple(), cpu="", features="", needs=(), vector_bits=128,
-        registers=16, costs=Costs(0.5, 0.5, 1.5, 6.0, temporaries=1), l1_bytes=32768, l1_ways=8, attributes=(), instructions=(PORTABLE_FMA,),
+        registers=16, costs=Costs(0.5, 0.5, 1.5, 6.0, temporaries=1),
+        l1_bytes=32768, l1_ways=8, attributes=(), instructions=(PORTABLE_FMA,),
     )  # fmt: skip

@@ -1,0 +1,302 @@
+"""The command line: what is printed where, exit statuses, JSON, interrupts; on problems of some microseconds."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import convsmith as cs
+from convsmith.cli import bench as bench_module
+from convsmith.cli.main import main
+from convsmith.cli.output import print_table
+from convsmith.diag.errors import InternalError
+from convsmith.frontend.verification import Verdict
+
+LINE = "mb1ic3ih8oc4oh6kh3ph0"
+FAST = ["--threads", "1", "--rounds", "2"]
+LIST = f"# two problems\n{LINE}  # the first\n\n--dir=FWD_B --attr-post-ops=relu g2mb1ic4iw9oc6kw3\n"
+
+
+@pytest.fixture(autouse=True)
+def _short_samples(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("convsmith.tune.measure.SAMPLE_SECONDS", 1e-4)
+    yield
+
+
+def run(*arguments: str, text: str | None = None) -> Result:
+    return CliRunner().invoke(main, list(arguments), input=text)
+
+
+@pytest.fixture
+def lines(tmp_path: Path) -> str:
+    path = tmp_path / "problems.txt"
+    path.write_text(LIST)
+    return str(path)
+
+
+# -- bench
+def test_bench_prints_a_row_for_each_problem_and_the_mean(lines: str) -> None:
+    result = run("bench", lines, *FAST)
+    assert result.exit_code == 0, result.output
+    head, columns, first, second, mean = result.stdout.splitlines()
+    assert "1 thread, peak" in head and "--stag=axb" in head
+    assert columns.split() == ["problem", "config", "time", "us", "GFLOP/s", "%", "peak", "+-", "verified"]
+    assert first.startswith(LINE) and first.split()[-1] == "yes"
+    assert second.startswith("--dir=FWD_B --stag=axb --dtag=axb --attr-post-ops=relu g2mb1ic4iw9oc6ow7kw3pw0")
+    assert mean.startswith("geometric mean")
+    assert all(float(word) > 0 for word in first.split()[-5:-2])
+    assert "\x1b" not in result.output
+
+
+def test_bench_takes_descriptors_standard_input_and_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    def fake(kernel: cs.Kernel, *_: object) -> Any:
+        seen.append(kernel.problem.descriptor())
+        return bench_module.Row(kernel.problem, kernel, Verdict(0, 1, "exact"))
+
+    monkeypatch.setattr(bench_module, "bench_kernel", fake)
+    assert run("bench", LINE, *FAST).exit_code == 0
+    assert run("bench", "-", *FAST, text=LIST).exit_code == 0
+    assert seen == [LINE, LINE, "g2mb1ic4iw9oc6ow7kw3pw0"]
+    monkeypatch.setattr("convsmith.cli.bench.build", lambda problem, *_: cs.compile(LINE, threads=1))
+    assert run("bench", "vgg16", *FAST).exit_code == 0
+    assert len(seen) == 3 + 9
+
+
+def test_bench_writes_json(lines: str, tmp_path: Path) -> None:
+    path = tmp_path / "out.json"
+    assert run("bench", lines, *FAST, "--isa", "generic", "--json", str(path)).exit_code == 0
+    content = json.loads(path.read_text())
+    assert content["schema"] == bench_module.JSON_SCHEMA and content["convsmith"] == cs.__version__
+    assert {"cpu", "isas", "caches", "llvm", "numpy", "openmp"} <= set(content["machine"])
+    assert (content["rounds"], content["layout"], content["complete"]) == (2, "axb", True)
+    assert len(content["rows"]) == 2 and content["geometric_means"]["of_peak"] > 0
+    row = content["rows"][0]
+    assert row["problem"] == f"--stag=axb --dtag=axb {LINE}"
+    assert row["verified"] is True and row["error"] is None and row["isa"] == "generic" and row["threads"] == 1
+    assert cs.Config.parse(row["config"]).isa == "generic" and row["flops"] == 2 * 4 * 36 * 27
+    for figure in ("seconds", "gflops", "peak_gflops", "of_peak"):
+        assert 0 < row[figure]["low"] <= row[figure]["median"] <= row[figure]["high"]
+
+
+def test_bench_writes_json_to_standard_output() -> None:
+    result = run("bench", LINE, *FAST, "--json", "-")
+    assert json.loads(result.stdout)["rows"][0]["verified"]
+
+
+def test_bench_compares_with_libraries_that_are_installed(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    path = tmp_path / "out.json"
+    result = run("bench", LINE, *FAST, "--vs", "torch", "--json", str(path))
+    assert result.exit_code == 0 and float(result.stdout.splitlines()[2].split()[-1]) > 0
+    content = json.loads(path.read_text())
+    peer = content["rows"][0]["libraries"]["torch"]
+    assert peer["seconds"]["median"] > 0 and content["geometric_means"]["torch"] == pytest.approx(
+        peer["speedup"]["median"]
+    )
+    assert content["libraries"]["torch"].startswith("2.")
+
+
+def test_a_library_that_is_not_installed_is_a_dash_and_one_line(monkeypatch: pytest.MonkeyPatch, lines: str) -> None:
+    monkeypatch.setattr(bench_module, "installed", lambda name: False)
+    result = run("bench", lines, *FAST, "--vs", "onnxruntime")
+    assert result.exit_code == 0
+    assert [row.split()[-1] for row in result.stdout.splitlines()[2:5]] == ["-", "-", "-"]
+    assert result.stdout.count("onnxruntime is not installed: pip install 'convsmith[peers]'") == 1
+
+
+def test_what_a_library_cannot_do_is_a_dash_and_one_line() -> None:
+    pytest.importorskip("torch")
+    result = run("bench", "mb1ic2ih8oc2oh8kh2ph0", *FAST, "--vs", "torch")
+    assert result.exit_code == 0 and "torch cannot do mb1ic2ih8oc2oh8kh2ph0: torch has the same pads" in result.stdout
+
+
+def test_an_interrupt_keeps_the_rows_already_measured(
+    monkeypatch: pytest.MonkeyPatch, lines: str, tmp_path: Path
+) -> None:
+    measured = bench_module.bench_kernel
+    turns = iter([False, True])
+
+    def interrupted(*arguments: Any) -> Any:
+        if next(turns):
+            raise KeyboardInterrupt
+        return measured(*arguments)
+
+    monkeypatch.setattr(bench_module, "bench_kernel", interrupted)
+    path = tmp_path / "out.json"
+    result = run("bench", lines, *FAST, "--json", str(path))
+    assert result.exit_code == 130
+    assert result.stdout.splitlines()[2].startswith(LINE) and "interrupted: 1 of 2 measured" in result.stderr
+    content = json.loads(path.read_text())
+    assert len(content["rows"]) == 1 and content["complete"] is False
+
+
+def test_a_mismatch_is_said_and_is_exit_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = Verdict(2, 144, "2 of 144 elements differ")
+    monkeypatch.setattr(bench_module, "verify_kernel", lambda kernel: wrong)
+    result = run("bench", LINE, *FAST)
+    assert result.exit_code == 1 and " NO" in result.stdout and "mismatch: mb1ic3" in result.stderr
+    monkeypatch.setattr("convsmith.cli.verify.verify_kernel", lambda *_: wrong)
+    result = run("verify", LINE, "--threads", "1")
+    assert result.exit_code == 1 and "2 of 144 elements differ" in result.stderr and "0 of 1 right" in result.stdout
+
+
+def test_a_config_that_does_not_suit_one_layer_leaves_the_others() -> None:
+    config = "--isa=generic --lane=oc --tile=oc:4,oh:2"
+    result = run("bench", "-", *FAST, "--config", config, text=f"{LINE}\nmb1ic3iw9oc4kw3\n")
+    assert result.exit_code == 2
+    assert result.stdout.splitlines()[3].endswith("no kernel")  # it has no loop oh
+    assert "ConfigError: mb1ic3iw9oc4ow7kw3pw0" in result.stderr and "'oh'" in result.stderr
+
+
+# -- verify
+def test_verify_tries_every_line(lines: str) -> None:
+    result = run("verify", lines, "--real", "--threads", "2", "--seed", "3")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[-1] == "2 of 2 right"
+    assert result.stdout.count("right: ") == 2 and result.stdout.count("exact; largest error is") == 2
+
+
+@pytest.mark.parametrize("layout", ["axb", "aBx16b", "nope"])
+def test_verify_in_a_layout(layout: str) -> None:
+    result = run("verify", LINE, "--layout", layout, "--threads", "1")
+    assert result.exit_code == (2 if layout == "nope" else 0)
+
+
+def test_options_of_a_problem_may_stand_outside_of_its_line(lines: str) -> None:
+    result = run("verify", "--dir=FWD_B", "--stag=axb", lines, "--threads", "1")
+    assert f"right: --dir=FWD_B --stag=axb {LINE}: exact" in result.stdout and result.exit_code == 0
+    result = run("verify", "--attr-post-ops=relu", "vgg16", "--isa", "nope")
+    assert result.exit_code == 2
+
+
+def test_the_command_of_a_trace_line_can_be_run() -> None:
+    from convsmith.compile.service import repro
+
+    problem = cs.Conv.parse(f'--dir=FWD_B --stag=axb --attr-post-ops=relu {LINE}n"a b"')
+    words = repro("verify", problem, "--isa=generic --lane=oc --tile=oc:4,ow:3")
+    result = run(*shlex.split(words)[1:])
+    assert result.exit_code == 0 and "1 of 1 right" in result.stdout, result.stderr
+
+
+# -- explain, show, machine, cache
+def test_explain() -> None:
+    result = run("explain", LINE, "--threads", "1", "--layout", "axb")
+    assert result.exit_code == 0 and result.stdout.splitlines()[0].split(maxsplit=1)[1].startswith("--stag=axb")
+
+
+@pytest.mark.parametrize(
+    "options,text",
+    [
+        ([], "kernel conv("), (["--after", "naive"], "for oc in 0 .. 4:"), (["--after", "tile"], ".l in 0 .. "),
+        (["--all"], "# 003 "), (["--llvm"], "define void"), (["--asm"], "convsmith_chunk"),
+    ],
+)  # fmt: skip
+def test_show(options: list[str], text: str) -> None:
+    result = run("show", LINE, "--threads", "1", "--isa", "generic", *options)
+    assert result.exit_code == 0 and text in result.stdout
+
+
+def test_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = {"fma_f32_gflops": {"generic": {"1": 10.0, "2": 20.0}}, "read_gbs": {"L1": {"1": 30.0, "2": 40.0}}}
+    monkeypatch.setattr("convsmith.cli.machine.ceilings", lambda *_: measured)
+    result = run("machine", "--threads", "2")
+    assert result.exit_code == 0
+    assert "openmp" in result.stdout and ["generic", "10.0", "20.0"] in [
+        row.split() for row in result.stdout.splitlines()
+    ]
+    content = json.loads(run("machine", "--threads", "2", "--json").stdout)
+    assert content["ceilings"] == measured and content["machine"]["cpu"]
+
+
+def test_cache(tmp_path: Path) -> None:
+    with cs.settings.scope(cache=tmp_path / "c"):
+        assert run("verify", "mb1ic3ih7oc4oh5kh3ph0", "--threads", "1", "--isa", "generic").exit_code == 0
+        assert run("explain", LINE, "--threads", "1").exit_code == 0
+        info = run("cache", "info")
+        assert str(tmp_path / "c") in info.stdout and "mode       0700" in info.stdout
+        assert "removed" in run("cache", "clear").stdout
+        assert not list((tmp_path / "c").iterdir())
+    with cs.settings.scope(cache="off"):
+        assert "off" in run("cache", "info").stdout and "off" in run("cache", "clear").stdout
+
+
+# -- errors
+@pytest.mark.parametrize(
+    "arguments,text",
+    [
+        (["bench", "mb1ic3"], "oc is missing"),
+        (["bench", "no/such.txt"], "no such file"),
+        (["bench", LINE, "--vs", "xnnpack"], "unknown library 'xnnpack': legal are torch, onnxruntime"),
+        (["bench", LINE, "--threads", "0"], "0 is not in the range"),
+        (["bench", LINE, "--json", "/no/such/dir/x.json"], "there is no such directory"),
+        (["verify", LINE, "--isa", "sse9"], "isa 'sse9' is unknown"),
+        (["verify", LINE, "--config", "--isa=generic"], "--lane= is missing"),
+        (["explain", LINE, "--config", "--isa=generic --lane=oc --tile=oc:64"], "vector registers, target has 16"),
+        (["show", LINE, "--after", "frobnicate"], "no pass 'frobnicate'"),
+        (["show", LINE, "--llvm", "--asm"], "exclude each other"),
+        (["frobnicate"], "No such command"),
+    ],
+)
+def test_what_is_not_legal_is_exit_status_2_and_no_traceback(arguments: list[str], text: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2, result.output
+    assert text in result.stderr and "Traceback" not in result.output and not result.stdout
+
+
+def test_an_error_in_a_file_names_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "list.txt"
+    path.write_text(f"{LINE}\nmb1ic3\n")
+    result = run("verify", str(path))
+    assert result.exit_code == 2 and f"{path}:2: " in result.stderr
+    path.write_text("# nothing\n")
+    assert "no descriptor in it" in run("verify", str(path)).stderr
+    path.write_bytes(b"\xff\xfe\x00")
+    assert "not a text file" in run("verify", str(path)).stderr
+
+
+@pytest.mark.parametrize("error", [InternalError("oh", repro="convsmith verify x"), ZeroDivisionError("oh")])
+def test_a_fault_of_ours_shows_how_to_reproduce_it(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("convsmith.cli.explain.build", fail)
+    result = run("explain", LINE)
+    assert result.exit_code == 1 and "To reproduce: convsmith" in result.stderr and "Traceback" not in result.output
+
+
+def test_a_setting_that_is_not_legal_is_exit_status_2() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "convsmith.cli.main", "verify", LINE],
+        capture_output=True, text=True, check=False, env={"CONVSMITH_THREADS": "many", "PATH": "/usr/bin"},
+    )  # fmt: skip
+    assert done.returncode == 2 and done.stderr.startswith("UsageError: CONVSMITH_THREADS='many'"), done.stderr
+
+
+def test_help_and_version() -> None:
+    assert run("--version").stdout.strip() == f"convsmith, version {cs.__version__}"
+    page = run("--help").stdout
+    assert all(command in page for command in ("bench", "verify", "explain", "show", "machine", "cache"))
+    assert "CONVSMITH_DUMP" in page
+
+
+# -- tables
+def test_tables_are_plain_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(["name", "n"], [["a", "1"], ["long", "22"]])
+    assert capsys.readouterr().out == "name   n\na      1\nlong  22\n"
+
+
+def test_tables_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    print_table(["name", "n"], [["[a]", "1"]])
+    out = capsys.readouterr().out
+    assert "[a]" in out and "name" in out
