@@ -1,6 +1,6 @@
 """The convolutions of ResNet-50 and the dense ones of MobileNetV2, beside PyTorch and ONNX Runtime.
 
-python benchmarks/networks.py [--threads 1,2]
+Run: python benchmarks/networks.py [--threads 1,2]
 """
 
 from __future__ import annotations

@@ -216,50 +216,61 @@ class Guarded:
         assert (self.whole.view(np.uint32) == self.before.view(np.uint32)).all(), f"{name} was written to"
 
 
-def call_guarded(problem: Conv, artifact: Artifact, src: Array, wei: Array, bias: Array | None) -> Array:
-    """Run an artifact with NaN in all slack and canaries around all buffers; the memory of the destination.
+class Compiled:
+    """An artifact in this process, called with NaN in all slack and canaries around all buffers."""
 
-    Fails where anything but logical elements and padding lanes of the destination changes, or an input does.
-    """
-    library = HostLibrary(artifact)
-    buffers: dict[str, Guarded] = {
-        "src": Guarded(memory_of(src, problem.src_layout), np.nan),
-        "wei": Guarded(memory_of(wei, problem.wei_layout), np.nan),
-        "dst": Guarded(np.full(problem.dst_layout.size, CANARY), CANARY),
-    }
-    if bias is not None:
-        buffers["bia"] = Guarded(bias, np.nan)
-    if "pack" in artifact.entries:
-        _call(library, "pack", buffers)
-        buffers["packed"].check_margin("packed")
-        packed = buffers["packed"].inside
-        assert np.isfinite(packed).all(), "the packed operand holds slack"
-        buffers["packed"] = Guarded(packed, np.nan)
-        buffers["wei"].check_unchanged("wei")
-    _call(library, "main", buffers)
-    for name, b in buffers.items():
-        if name in ("dst", "scratch"):
-            b.check_margin(name)
-        else:
-            b.check_unchanged(name)
-    dst = buffers["dst"].inside
-    touched = np.zeros(len(dst), bool)
-    touched[places_of(problem.dst_layout)] = True
-    touched[padding_lanes(problem.dst_layout)] = True
-    assert (dst[~touched] == CANARY).all(), "dst: elements between the logical ones changed"
-    return dst
+    def __init__(self, problem: Conv, artifact: Artifact) -> None:
+        self.problem, self.artifact = problem, artifact
+        self.library = HostLibrary(artifact)
 
+    def __call__(self, src: Array, wei: Array, bias: Array | None, chunks: int = 0) -> Array:
+        """The memory of the destination, for logical inputs.
 
-def _call(library: HostLibrary, name: str, buffers: dict[str, Guarded]) -> None:
-    function = library[name]
-    arguments = function.entry.arguments
-    block = (ctypes.c_uint64 * len(arguments))()
-    for n, a in enumerate(arguments):
-        if a.role in ("packed", "scratch") and (name == "pack" or a.role not in buffers):
-            size = a.size * (function.entry.threads if a.role == "scratch" else 1)
-            buffers[a.role] = Guarded(np.full(size, CANARY), CANARY)
-        block[n] = buffers[a.role].address
-    function(ctypes.addressof(block))
+        Fails where anything but logical elements and padding lanes of the destination changes, or an input does.
+        With ``chunks`` the tasks run as that many chunks, last one first, instead of through the entry.
+        """
+        problem = self.problem
+        buffers: dict[str, Guarded] = {
+            "src": Guarded(memory_of(src, problem.src_layout), np.nan),
+            "wei": Guarded(memory_of(wei, problem.wei_layout), np.nan),
+            "dst": Guarded(np.full(problem.dst_layout.size, CANARY), CANARY),
+        }
+        if bias is not None:
+            buffers["bia"] = Guarded(bias, np.nan)
+        if "pack" in self.artifact.entries:
+            self._call("pack", buffers)
+            buffers["packed"].check_margin("packed")
+            packed = buffers["packed"].inside
+            assert (packed != CANARY).all(), "a part of the packed operand is not written"
+            assert np.isfinite(packed).all() or not np.isfinite(wei).all(), "the packed operand holds slack"
+            buffers["packed"] = Guarded(packed, np.nan)
+        self._call("main", buffers, chunks)
+        for name, b in buffers.items():
+            if name in ("dst", "scratch"):
+                b.check_margin(name)
+            else:
+                b.check_unchanged(name)
+        dst = buffers["dst"].inside
+        touched = np.zeros(len(dst), bool)
+        touched[places_of(problem.dst_layout)] = True
+        touched[padding_lanes(problem.dst_layout)] = True
+        assert (dst[~touched] == CANARY).all(), "dst: elements between the logical ones changed"
+        return dst
+
+    def _call(self, name: str, buffers: dict[str, Guarded], chunks: int = 0) -> None:
+        function = self.library[name]
+        arguments = function.entry.arguments
+        block = (ctypes.c_uint64 * len(arguments))()
+        for n, a in enumerate(arguments):
+            if a.role in ("packed", "scratch") and a.role not in buffers:
+                size = a.size * (function.entry.threads if a.role == "scratch" else 1)
+                buffers[a.role] = Guarded(np.full(size, CANARY), CANARY)
+            block[n] = buffers[a.role].address
+        address = ctypes.addressof(block)
+        if not chunks:
+            function(address)
+        for part in reversed(range(chunks)):
+            function._chunk(address, part, chunks)
 
 
 def logical(problem: Conv, memory: Array) -> Array:

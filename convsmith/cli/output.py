@@ -15,11 +15,16 @@ __all__ = ["Progress", "error_line", "exit_status", "note", "print_table", "prog
 
 
 class Progress(Protocol):
-    """A running count: `advance(text)` says what is worked on now, and that one more is done before it."""
+    """A running count of what is done."""
 
-    def start(self, text: str) -> None: ...
+    def start(self, text: str) -> None:
+        """Say what is worked on now."""
 
-    def advance(self) -> None: ...
+    def advance(self) -> None:
+        """One more is done."""
+
+    def say(self, text: str, err: bool = False) -> None:
+        """Print a line beside the bar."""
 
 
 def error_line(message: str, kind: str = "") -> None:
@@ -70,6 +75,9 @@ class _Silent:
     def advance(self) -> None:
         pass
 
+    def say(self, text: str, err: bool = False) -> None:
+        (error_line if err else note)(text)
+
 
 @contextmanager
 def progress(total: int) -> Iterator[Progress]:
@@ -78,18 +86,27 @@ def progress(total: int) -> Iterator[Progress]:
         yield _Silent()
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
     from rich.progress import Progress as Bar
 
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+    # No thread that redraws, for it would disturb what is measured; no redirection, for it would send what belongs on
+    # standard output to the bar's terminal.
+    with Bar(
+        BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False),
+        console=Console(stderr=True), transient=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False,
+    ) as bar:  # fmt: skip
         task = bar.add_task("", total=total)
 
         class Shown:
             def start(self, text: str) -> None:
-                bar.update(task, description=text)
+                bar.update(task, description=text, refresh=True)
 
             def advance(self) -> None:
-                bar.advance(task)
+                bar.update(task, advance=1, refresh=True)
+
+            def say(self, text: str, err: bool = False) -> None:
+                bar.stop()
+                (error_line if err else note)(text)
+                bar.start()
 
         yield Shown()

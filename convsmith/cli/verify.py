@@ -42,7 +42,7 @@ def verify(
                 tried += 1
                 right += not failed
                 status = max(status, failed) if 1 not in (status, failed) else 1
-                (error_line if failed else note)(line)
+                bar.say(line, err=bool(failed))
                 bar.advance()
         except KeyboardInterrupt:
             error_line(f"interrupted: {tried} of {len(problems)} tried")

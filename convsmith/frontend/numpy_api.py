@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from convsmith.diag import trace
 from convsmith.diag.errors import UsageError
 from convsmith.diag.settings import settings
 from convsmith.frontend.kernel import Kernel
@@ -66,7 +67,7 @@ def compile(
         chosen = replace(chosen, threads=_threads(chosen.threads if threads is None else threads))
     count = chosen.threads if chosen is not None else _threads(threads)
     level = target(chosen.isa if chosen is not None else isa or settings.isa)
-    if settings.dump is not None or settings.check != "off":
+    if _watched():
         return Kernel(conv, level, chosen, count)
     return _kernel(conv, level.isa, chosen, count)
 
@@ -113,6 +114,11 @@ def load_packed(path: str | os.PathLike[str]) -> Packed:
 @lru_cache(KEPT_KERNELS)
 def _kernel(problem: Conv, isa: str, config: Config | None, threads: int) -> Kernel:
     return Kernel(problem, target(isa), config, threads)
+
+
+def _watched() -> bool:
+    """Whether a setting asks to see what a kernel at hand would not show."""
+    return settings.dump is not None or settings.check != "off" or trace.enabled("exec")
 
 
 def _threads(count: int | None) -> int:
@@ -189,8 +195,7 @@ def _conv(
     except TypeError:  # something odd: let the checks name it
         kernel = _kernel_of.__wrapped__(*arguments)
     else:
-        watched = settings.dump is not None or settings.check != "off"
-        kernel = (_kernel_of.__wrapped__ if watched else _kernel_of)(*arguments)
+        kernel = (_kernel_of.__wrapped__ if _watched() else _kernel_of)(*arguments)
     weights = w.reshape(kernel.problem.wei_shape) if kernel.problem.has_groups else w
     return kernel(x, weights, bias, out=out)
 

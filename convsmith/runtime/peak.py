@@ -28,6 +28,8 @@ from convsmith.runtime.host import HostFunction, HostLibrary
 
 __all__ = ["PeakSample", "ReadSample", "assembly", "ceilings", "peak_sample", "read_sample"]
 
+LEAST_FLOPS = 1e8
+"""Of a thread in a sample: about a millisecond on today's machines."""
 SAMPLE_SECONDS = 2e-3
 """About how long one sample runs."""
 
@@ -130,7 +132,7 @@ def _read_sizes() -> dict[str, _Size]:
 class _Loop:
     """A loaded loop, its memory, and the turns that take about `SAMPLE_SECONDS`."""
 
-    def __init__(self, function: HostFunction, work: float, data: Array) -> None:
+    def __init__(self, function: HostFunction, work: float, data: Array, least: int = 1) -> None:
         self._function = function
         self._work = work  # of one turn of all threads
         self._data = data
@@ -140,7 +142,8 @@ class _Loop:
         self._turns = 1
         while (seconds := self._quickest()) < SAMPLE_SECONDS / 4:
             self._turns *= 2
-        self._turns = max(1, round(self._turns * SAMPLE_SECONDS / seconds))
+        # A machine that was busy meanwhile must not leave a sample too short to mean anything.
+        self._turns = max(least, round(self._turns * SAMPLE_SECONDS / seconds))
 
     def sample(self) -> tuple[float, float]:
         self._run(max(1, self._turns // 64))  # wakes threads and vector units
@@ -166,7 +169,7 @@ def _fma_loop(isa: str, threads: int) -> _Loop:
     work = 2.0 * threads * _UNROLL * row.accumulators * row.lanes
     # The accumulators stay near 1: no denormal or infinity, which some CPUs are slow on.
     factors = np.array([0.5, 0.5], np.float32)
-    return _Loop(_load(_fma_text(isa, threads), isa, threads), work, factors)
+    return _Loop(_load(_fma_text(isa, threads), isa, threads), work, factors, round(LEAST_FLOPS * threads / work))
 
 
 @cache

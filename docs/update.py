@@ -1,0 +1,82 @@
+"""Run the commands in the documentation, and write what they print below them.
+
+A block of a page that is fenced as `console` holds commands, each on a line that begins with `$ `, with its output
+below. All such blocks of a page run in one shell, in their order, so that a later block can use what an earlier one
+has defined. A block fenced as `console measured` shows times of a machine: it is left alone unless asked for.
+
+    python docs/update.py                        # bring every page up to date
+    python docs/update.py --measured README.md   # measure again as well (on a machine that does nothing else)
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+__all__ = ["PAGES", "ROOT", "code_blocks", "updated"]
+
+ROOT = Path(__file__).parents[1]
+PAGES = ("README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/glossary.md", "docs/settings.md")
+
+_BLOCK = re.compile(r"^```(?P<kind>[a-z]+(?: measured)?)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+_END = "--- end of output ---"
+
+
+def code_blocks(page: str, kind: str) -> Iterator[str]:
+    """The text of each block of a kind, in the order of the page."""
+    return (block["text"] for block in _BLOCK.finditer(page) if block["kind"] == kind)
+
+
+def updated(page: str, measured: bool = False) -> str:
+    """The page with what its commands print now."""
+    kinds = ("console", "console measured") if measured else ("console",)
+    blocks = [block for block in _BLOCK.finditer(page) if block["kind"] in kinds]
+    commands = [_commands(block["text"]) for block in blocks]
+    outputs = iter(_run([command for block in commands for command in block]))
+    for block, here in reversed(list(zip(blocks, [[(c, next(outputs)) for c in block] for block in commands]))):
+        text = "".join(f"$ {command}\n{output}" for command, output in here)
+        page = f"{page[: block.start('text')]}{text}{page[block.end('text') :]}"
+    return page
+
+
+def _commands(block: str) -> list[str]:
+    return [line.removeprefix("$ ") for line in block.splitlines() if line.startswith("$ ")]
+
+
+def _run(commands: Sequence[str]) -> list[str]:
+    """What each command prints, errors included, one shell running them all."""
+    if not commands:
+        return []
+    script = "".join(f"{{ {command}\n}} 2>&1; printf '%s\\n' '{_END}'\n" for command in commands)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("CONVSMITH_")}
+    programs = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}"
+    environment |= {"PATH": programs, "CONVSMITH_CACHE": "off", "COLUMNS": "120", "NO_COLOR": "1"}
+    done = subprocess.run(
+        ["bash"], input=script, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True
+    )
+    *outputs, rest = done.stdout.split(f"{_END}\n")
+    if len(outputs) != len(commands) or rest:
+        sys.exit(f"{len(commands)} commands gave {len(outputs)} outputs, and then {rest!r}")
+    return outputs
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="Run the commands in the documentation again.")
+    parser.add_argument("--measured", action="store_true", help="also those that show times of this machine")
+    parser.add_argument("pages", nargs="*", default=PAGES, help="Markdown files (default: all that have commands)")
+    options = parser.parse_args(arguments)
+    for name in options.pages:
+        path = ROOT / name
+        page = path.read_text(encoding="utf-8")
+        new = updated(page, options.measured)
+        path.write_text(new, encoding="utf-8")
+        print(f"{name}: {'unchanged' if new == page else 'updated'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""What the documentation shows is what its commands print now, and its Python runs.
+
+`python docs/update.py` brings the pages up to date.
+"""
+
+from __future__ import annotations
+
+import difflib
+import doctest
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def _load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+update = _load(ROOT / "docs" / "update.py")
+
+
+@pytest.mark.parametrize("name", update.PAGES)
+def test_outputs_are_up_to_date(name: str) -> None:
+    page = (ROOT / name).read_text(encoding="utf-8")
+    new = update.updated(page)
+    difference = "\n".join(difflib.unified_diff(page.splitlines(), new.splitlines(), name, "now", lineterm="", n=1))
+    assert page == new, f"run `python docs/update.py {name}`\n{difference}"
+
+
+@pytest.mark.parametrize("name", update.PAGES)
+def test_python_in_a_page_runs(name: str) -> None:
+    page = (ROOT / name).read_text(encoding="utf-8")
+    for block in update.code_blocks(page, "python"):
+        exec(compile(block, name, "exec"), {})
+    for block in update.code_blocks(page, "pycon"):
+        examples = doctest.DocTestParser().get_doctest(block, {}, name, name, 0)
+        failures = doctest.DocTestRunner().run(examples)
+        assert failures.failed == 0
+
+
+@pytest.mark.parametrize("name", update.PAGES)
+def test_links_lead_somewhere(name: str) -> None:
+    page = (ROOT / name).read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page):
+        if "://" not in target:
+            assert (ROOT / name).parent.joinpath(target).exists(), f"{name} links to {target}"
+
+
+def test_outputs_are_replaced_in_place() -> None:
+    page = "a\n```console\n$ x=2\n$ echo $((x + 1))\nold\n```\nb\n```console measured\n$ false\n1 ms\n```\n"
+    new = update.updated(page)
+    assert new == page.replace("old", "3")
+    assert update.updated(page, measured=True) == new.replace("1 ms\n", "")
