@@ -2,7 +2,7 @@
 
 A block of a page that is fenced as `console` holds commands, each on a line that begins with `$ `, with its output
 below. All such blocks of a page run in one shell, in their order, so that a later block can use what an earlier one
-has defined. A block fenced as `console measured` shows times of a machine: it is left alone unless asked for.
+has defined; each has to succeed. A block fenced as `console measured` shows times of a machine: it is left alone unless asked for.
 
     python docs/update.py                        # bring every page up to date
     python docs/update.py --measured README.md   # measure again as well (on a machine that does nothing else)
@@ -49,20 +49,22 @@ def _commands(block: str) -> list[str]:
 
 
 def _run(commands: Sequence[str]) -> list[str]:
-    """What each command prints, errors included, one shell running them all."""
+    """What each command prints, one shell running them all. Ends the program when one fails."""
     if not commands:
         return []
-    script = "".join(f"{{ {command}\n}} 2>&1; printf '%s\\n' '{_END}'\n" for command in commands)
+    parts = [f"{{ {command}\n}} 2>&1\necho '{_END}' $?\n" for command in commands]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CONVSMITH_")}
     programs = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}"
     environment |= {"PATH": programs, "CONVSMITH_CACHE": "off", "COLUMNS": "120", "NO_COLOR": "1"}
     done = subprocess.run(
-        ["bash"], input=script, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True
-    )
-    *outputs, rest = done.stdout.split(f"{_END}\n")
-    if len(outputs) != len(commands) or rest:
-        sys.exit(f"{len(commands)} commands gave {len(outputs)} outputs, and then {rest!r}")
-    return outputs
+        ["bash", "-o", "pipefail", "-c", "".join(parts)], cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
+        check=True,
+    )  # fmt: skip
+    found = re.findall(rf"(.*?){_END} (\d+)\n", done.stdout, re.DOTALL)
+    for command, (output, status) in zip(commands, found, strict=True):
+        if status != "0":
+            sys.exit(f"$ {command}\n{output}exit status {status}")
+    return [output for output, _ in found]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,4 +1,7 @@
-"""All tests share one cache of compiled kernels, made for the run: the user's own stays as it is."""
+"""All tests share one cache of compiled kernels, made for the run: the user's own stays as it is.
+
+Tests marked ``slow`` run with ``pytest -m slow`` only; ``--update-golden`` rewrites the texts of tests/golden.
+"""
 
 from __future__ import annotations
 
@@ -24,3 +27,16 @@ def _own_cache() -> Iterator[None]:
         os.environ["CONVSMITH_CACHE"] = before
     settings.reload()
     shutil.rmtree(directory, ignore_errors=True)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write the golden texts instead of comparing them")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if "slow" in config.getoption("markexpr"):
+        return
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    if slow:
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if item not in slow]

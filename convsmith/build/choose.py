@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from convsmith.build.schedule import Loops, loops_after_fusing, registers_needed
+from convsmith.build.loops import Loops, loops_after_fusing, registers_needed
 from convsmith.build.statement import forward
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer

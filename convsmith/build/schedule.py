@@ -1,13 +1,17 @@
-"""From a config to the list of rewrites: one function for all kernels."""
+"""From a config to the list of rewrites: one function for all kernels.
+
+Three parts: bring the nest into its order around the register tile; decide how masked elements and packed operands
+are read; lower what comes out to vectors, instructions, functions and pointers.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import prod
+from dataclasses import dataclass, field
 
+from convsmith.build.loops import Loops, check_config, loops_after_fusing
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import is_true
-from convsmith.layout.view import Dim, Statement
+from convsmith.layout.view import Statement
 from convsmith.passes.bind import bind
 from convsmith.passes.coalesce import coalesce
 from convsmith.passes.collapse import collapse
@@ -28,6 +32,7 @@ from convsmith.passes.restrict import restrict
 from convsmith.passes.rfactor import rfactor
 from convsmith.passes.round_up import round_up
 from convsmith.passes.simplify import simplify
+from convsmith.passes.sink import sink
 from convsmith.passes.skip_zero import skip_zero
 from convsmith.passes.stage import stage
 from convsmith.passes.strength import strength_reduce
@@ -40,166 +45,140 @@ from convsmith.schedule.config import Config
 from convsmith.target.base import Target
 
 
-@dataclass(frozen=True)
-class Loops:
-    """The loops of a statement after fusing, by role: outermost first within each."""
+@dataclass
+class Nest:
+    """Names of the loops that tiling makes, outermost first."""
 
-    extents: dict[str, int]
-    kinds: dict[str, str]
+    lane: str
+    along_k: bool
+    lanes: int
+    around: list[str] = field(default_factory=list)
+    pixels: list[str] = field(default_factory=list)
+    vectors: list[str] = field(default_factory=list)
+    reduce: list[str] = field(default_factory=list)
 
-    def of(self, *kinds: str) -> list[str]:
-        return [n for n, k in self.kinds.items() if k in kinds]
+    @property
+    def held(self) -> list[str]:
+        """Loops over accumulators."""
+        return [*self.pixels, *self.vectors, *([] if self.along_k else [self.lane])]
 
+    @property
+    def register(self) -> list[str]:
+        """Loops within the register tile."""
+        return [*self.pixels, *self.vectors, self.lane]
 
-def loops_after_fusing(dims: tuple[Dim, ...], config: Config) -> Loops:
-    """Names, extents and kinds of the loops once ``config.fuse`` is done; ConfigError where it cannot be."""
-    order = sorted(dims, key=lambda d: ("batch", "n", "m", "k").index(d.kind))
-    extents = {d.name: d.size for d in order}
-    kinds = {d.name: d.kind for d in order}
-    for a, b in config.fuse:
-        names = list(extents)
-        if a not in names or b not in names or names.index(b) != names.index(a) + 1:
-            raise ConfigError("fuse", f"--fuse={a}+{b}: no such neighbours among {', '.join(names)}")
-        if (kinds[a] == "k") != (kinds[b] == "k"):
-            raise ConfigError("fuse", f"--fuse={a}+{b}: a reduction loop and another cannot be one")
-        name = f"{a}_{b}"
-        extents = {(name if n == a else n): (s * extents[b] if n == a else s) for n, s in extents.items() if n != b}
-        kinds = {(name if n == a else n): ("n" if n == a and "n" in (kinds[a], kinds[b]) else k)
-                 for n, k in kinds.items() if n != b}  # fmt: skip
-    return Loops(extents, kinds)
-
-
-def check_config(loops: Loops, config: Config, target: Target, lanes: int) -> None:
-    """Raise ConfigError, with the numbers, where no kernel can be made from the config."""
-    for name in (config.lane, *dict(config.tile), *config.order, *config.reduce):
-        if name not in loops.extents:
-            raise ConfigError("unknown-loop", f"config names loop {name!r}; there are {', '.join(loops.extents)}")
-    if config.size(config.lane) % lanes and dict(config.tile).get(config.lane):
-        raise ConfigError(
-            "lanes", f"--tile={config.lane}:{config.size(config.lane)} is no multiple of the {lanes} lanes of a vector"
-        )
-    need, text = registers_needed(loops, config, target, lanes)
-    if need > target.registers:
-        raise ConfigError("registers", f"needs {need} vector registers, target has {target.registers} ({text})")
-
-
-def registers_needed(loops: Loops, config: Config, target: Target, lanes: int) -> tuple[int, str]:
-    """Vector registers of the register tile, and how they come about."""
-    along_k = loops.kinds[config.lane] == "k"
-    others = {n: config.size(n) for n, k in loops.kinds.items() if k != "k" and n != config.lane}
-    if along_k:
-        vectors = prod(size for n, size in others.items() if loops.kinds[n] != "m")
-        pixels = prod(size for n, size in others.items() if loops.kinds[n] == "m")
-    else:
-        vectors = max(config.size(config.lane), lanes) // lanes
-        pixels = prod(others.values())
-    spare = target.costs.temporaries
-    used = pixels * vectors + vectors + 1 + spare
-    text = f"{pixels}x{vectors}: {pixels * vectors} accumulators + {vectors} along the lanes + 1"
-    return used, text + (f" + {spare} temporary" if spare else "")
-
-
-def _tile_steps(loops: Loops, config: Config, lanes: int) -> tuple[list[Step], list[str], list[str], list[str]]:
-    """Tiling, and the loops it makes: around the register tile, of the register tile, of the reduction."""
-    steps: list[Step] = []
-    outer: dict[str, str] = {}
-    pixels: list[str] = []
-    vectors: list[str] = []
-    reduce: dict[str, list[str]] = {}
-    lane = [config.lane + ".l"]
-    for n in loops.extents:
-        size, is_k = config.size(n), loops.kinds[n] == "k"
-        if n == config.lane and is_k:
-            steps.append(Step(tile, n, lanes, n + ".o", n + ".l"))
-            reduce[n] = [n + ".o"]
-        elif n == config.lane:
-            steps.append(Step(tile, n, max(size, lanes), n + ".o", n + ".r"))
-            steps.append(Step(tile, n + ".r", lanes, n + ".v", n + ".l"))
-            outer[n] = n + ".o"
-            vectors.append(n + ".v")
-        elif is_k:
-            if size > 1:
-                steps.append(Step(tile, n, size, n + ".o", n + ".u"))
-                reduce[n] = [n + ".o", n + ".u"]
-            else:
-                reduce[n] = [n]
-        elif size > 1:
-            steps.append(Step(tile, n, size, n + ".o", n + ".i"))
-            outer[n] = n + ".o"
-            (pixels if loops.kinds[n] == "m" else vectors).append(n + ".i")
-        else:
-            outer[n] = n
-    around = [outer[n] for n in config.order if n in outer]
-    around += [x for x in outer.values() if x not in around]
-    chosen = list(config.reduce) + [n for n in reduce if n not in config.reduce]
-    inner = [x for n in chosen for x in reduce[n]]
-    return steps, around, [*pixels, *vectors, *lane], inner
+    @property
+    def widths(self) -> tuple[tuple[str, int], ...]:
+        """Loops that have room for a whole vector, however short they are."""
+        return ((self.lane, self.lanes),)
 
 
 def schedule(st: Statement, config: Config, target: Target) -> list[Step]:
     """The rewrites, in order, that turn the naive nest of a statement into the kernel that the config describes."""
-    row = next(r for r in target.instructions)
-    lanes = row.lanes
+    lanes = target.instructions[0].lanes
     loops = loops_after_fusing(st.dims, config)
     check_config(loops, config, target, lanes)
-    along_k = loops.kinds[config.lane] == "k"
-    lane = config.lane + ".l"
+    nest = Nest(config.lane + ".l", loops.kinds[config.lane] == "k", lanes)
+    return [
+        *_order_steps(st, loops, config, nest),
+        *_read_steps(st, config, nest),
+        *_lower_steps(st, config, target, nest),
+    ]
 
+
+def _order_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list[Step]:
+    """Fuse, tile, reorder; split the register loops' body; sink them under the reduction."""
     first = sorted((d for d in st.dims if d.kind != "k"), key=lambda d: ("batch", "n", "m").index(d.kind))
     steps = [Step(reorder, tuple(d.name for d in first))] if len(first) > 1 else []
     steps += [Step(fuse, a, b, f"{a}_{b}") for a, b in config.fuse]
     steps.append(Step(simplify))
-    tiling, around, register, reduce = _tile_steps(loops, config, lanes)
-    held = register[:-1] if along_k else register
-    widths = ((lane, lanes),)
-    steps += tiling
-    steps.append(Step(reorder, (*around, *held)))
-    if held:
-        steps.append(Step(fission, tuple(held), widths))
-    steps.append(Step(reorder, (*reduce, *register)))
-    if along_k:
-        steps.append(Step(rfactor, lane, lanes))
-    steps += [Step(derive_packing, name, widths) for name in config.pack]
+    steps += _tile_steps(loops, config, nest)
+    steps.append(Step(reorder, (*nest.around, *nest.held)))
+    if nest.held:
+        steps.append(Step(fission, tuple(nest.held), nest.widths))
+    steps += [Step(sink, tuple(nest.register)), Step(reorder, tuple(nest.reduce))]
+    if nest.along_k:
+        steps.append(Step(rfactor, nest.lane, nest.lanes))
+    return steps
+
+
+def _tile_steps(loops: Loops, config: Config, nest: Nest) -> list[Step]:
+    """Split every loop by its tile, and enter the loops that come of it into the nest."""
+    steps: list[Step] = []
+    outer: dict[str, str] = {}
+    reduce: dict[str, list[str]] = {}
+    for n, kind in loops.kinds.items():
+        size = config.size(n)
+        if n == config.lane and kind == "k":
+            steps.append(Step(tile, n, nest.lanes, n + ".o", nest.lane))
+            reduce[n] = [n + ".o"]
+        elif n == config.lane:
+            steps.append(Step(tile, n, max(size, nest.lanes), n + ".o", n + ".r"))
+            steps.append(Step(tile, n + ".r", nest.lanes, n + ".v", nest.lane))
+            outer[n] = n + ".o"
+            nest.vectors.append(n + ".v")
+        elif size > 1:
+            inner = n + (".u" if kind == "k" else ".i")
+            steps.append(Step(tile, n, size, n + ".o", inner))
+            if kind == "k":
+                reduce[n] = [n + ".o", inner]
+            else:
+                outer[n] = n + ".o"
+                (nest.pixels if kind == "m" else nest.vectors).append(inner)
+        elif kind == "k":
+            reduce[n] = [n]
+        else:
+            outer[n] = n
+    nest.around += [outer.pop(n) for n in config.order if n in outer]
+    nest.around += outer.values()
+    nest.reduce += [x for n in config.reduce if n in reduce for x in reduce.pop(n)]
+    nest.reduce += [x for names in reduce.values() for x in names]
+    return steps
+
+
+def _read_steps(st: Statement, config: Config, nest: Nest) -> list[Step]:
+    """Pack operands, realise the views, split off what is cut short."""
+    steps = [Step(derive_packing, name, nest.widths) for name in config.pack]
     masked = not is_true(st.a.mask)
-    staged = masked and config.realise == "pad_copy"
-    copied: list[Step] = []
-    if staged:
-        where, parallel = _stage_place(config, around)
-        copied = _copy_steps(st, lanes)
-        steps.append(Step(stage, st.a.name, where))
-    else:
-        parallel = around
+    parallel = nest.around
+    if masked and config.realise == "pad_copy":
+        place, parallel = _stage_place(config, nest.around)
+        steps.append(Step(stage, st.a.name, place))
     if masked and config.realise == "peel":
         steps.append(Step(skip_zero))
-    if not along_k:
-        steps.append(Step(round_up, tuple(x for x in register if x in (config.lane + ".v", lane)), widths))
+    if not nest.along_k:
+        steps.append(Step(round_up, (*nest.vectors, nest.lane), nest.widths))
     steps.append(Step(simplify))
-    unrolled = tuple(x for x in (*register, *(r for r in reduce if r.endswith(".u"))))
-    steps.append(Step(bind, unrolled, "unrolled"))
+    steps.append(Step(bind, (*nest.register, *(n for n in nest.reduce if n.endswith(".u"))), "unrolled"))
     if config.threads > 1:
         steps.append(Step(bind, tuple(parallel), "parallel"))
     if masked and config.realise == "peel":
-        moved = [n for n in reduce if n.startswith("k") and not _along(n, register)]
+        moved = (n for n in nest.reduce if n.startswith("k") and not _along(n, nest.register))
         steps.append(Step(restrict, tuple(moved)))
-    tiled = [n for n in around if n.endswith(".o")]
-    inner = [n for n in reduce if n not in tiled]
-    vectors = [x for x in register if x.endswith(".v")]
-    steps.append(Step(partition, (*tiled, *inner, *vectors), config.pieces))
-    steps += copied
-    steps += [Step(guard_tails, tuple(register)), Step(flatten), Step(simplify), Step(narrow_index)]
-    if staged:
-        steps.append(Step(vectorise, f"{st.a.name}_s1.l", lanes, False))
-    steps += [Step(vectorise, lane, lanes, False), Step(pick_instructions, target.instructions)]
-    stepping = [n for n in reduce if not n.endswith(".u")]
-    steps += [Step(coalesce, n, stepping[-1], stepping[-1]) for n in reversed(stepping[:-1])]
+    tiled = (n for n in nest.around if n.endswith(".o"))
+    lane_vectors = (n for n in nest.vectors if n.endswith(".v"))
+    steps.append(Step(partition, (*tiled, *nest.reduce, *lane_vectors), config.pieces))
+    if masked and config.realise == "pad_copy":
+        steps += _copy_steps(st, nest.lanes)
+    return steps
+
+
+def _lower_steps(st: Statement, config: Config, target: Target, nest: Nest) -> list[Step]:
+    """Flat offsets, vectors, instructions, functions, tasks, pointers."""
+    steps = [Step(guard_tails, tuple(nest.register)), Step(flatten), Step(simplify), Step(narrow_index)]
+    if not is_true(st.a.mask) and config.realise == "pad_copy":
+        steps.append(Step(vectorise, f"{st.a.name}_s1.l", nest.lanes, False))
+    steps += [Step(vectorise, nest.lane, nest.lanes, False), Step(pick_instructions, target.instructions)]
+    *stepping, last = (n for n in nest.reduce if not n.endswith(".u"))
+    steps += [Step(coalesce, n, last, last) for n in reversed(stepping)]
     steps.append(Step(simplify, False))
     if config.outline:
         steps.append(Step(outline))
     if config.threads > 1:
         steps.append(Step(collapse))
     steps += [Step(unused_let), Step(hoist), Step(cse), Step(strength_reduce), Step(unroll)]
-    if along_k:
-        steps.append(Step(sum_together, lanes))
+    if nest.along_k:
+        steps.append(Step(sum_together, nest.lanes))
     return steps
 
 

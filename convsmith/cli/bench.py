@@ -23,7 +23,7 @@ from convsmith.layout.reorder import to_layout
 from convsmith.problem.conv import Conv
 from convsmith.runtime.machine import cpu_model, describe
 from convsmith.runtime.peak import peak_sample
-from convsmith.tune.measure import ROUNDS, SETTLE_SECONDS, Measurement, Spread, geometric_mean, measure
+from convsmith.tune.measure import ROUNDS, Measurement, Spread, geometric_mean, measure
 from convsmith.tune.peers import installed, peer_call
 
 __all__ = ["JSON_SCHEMA", "Row", "bench", "bench_kernel"]
@@ -117,7 +117,6 @@ def bench_kernel(kernel: Kernel, peers: Sequence[str] = (), rounds: int = ROUNDS
         lambda: peak_sample(isa, threads).gflops,
         calls,
         rounds,
-        SETTLE_SECONDS if threads > 1 or calls else 0.0,
     )
     return row
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from convsmith.build.schedule import loops_after_fusing, registers_needed
+from convsmith.build.loops import loops_after_fusing, registers_needed
 from convsmith.build.statement import forward
 from convsmith.codegen import llvm_bind
 from convsmith.compile.driver import Lowered, lower

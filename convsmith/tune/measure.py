@@ -12,13 +12,23 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["Measurement", "PeerTime", "Sampler", "Spread", "alternate", "geometric_mean", "measure", "spread"]
+__all__ = [
+    "Measurement",
+    "PeerTime",
+    "Sampler",
+    "Spread",
+    "alternate",
+    "geometric_mean",
+    "measure",
+    "spread",
+    "wait_until_idle",
+]
 
 SAMPLE_SECONDS = 3e-3
 """About how long one sample runs."""
 
-SETTLE_SECONDS = 2e-3
-"""Pause before a sample, in which the worker threads of the subject before stop spinning."""
+SETTLE_SECONDS = 0.25
+"""Longest wait before a sample for threads of the subject before: OpenMP's spin for about 5 ms, ONNX Runtime's 40."""
 
 ROUNDS = 15
 
@@ -79,8 +89,18 @@ class Sampler:
         return time.perf_counter() - start
 
 
+def wait_until_idle(seconds: float = SETTLE_SECONDS) -> None:
+    """Sleep until no thread of this process takes CPU time (worker threads spin for a while after their work)."""
+    deadline = time.perf_counter() + seconds
+    while (start := time.perf_counter()) < deadline:
+        used = time.process_time()
+        time.sleep(1e-3)
+        if time.process_time() - used < 0.2 * (time.perf_counter() - start):
+            return
+
+
 def alternate(
-    subjects: Mapping[str, Callable[[], float]], rounds: int = ROUNDS, settle: float = SETTLE_SECONDS
+    subjects: Mapping[str, Callable[[], float]], rounds: int = ROUNDS, settle: Callable[[], None] = wait_until_idle
 ) -> dict[str, list[float]]:
     """What each subject returned in each round. Who comes first changes from round to round."""
     names = list(subjects)
@@ -88,8 +108,7 @@ def alternate(
     for turn in range(rounds):
         start = turn % len(names)
         for name in names[start:] + names[:start]:
-            if settle:
-                time.sleep(settle)
+            settle()
             taken[name].append(subjects[name]())
     return taken
 
@@ -100,13 +119,12 @@ def measure(
     peak: Callable[[], float],
     peers: Mapping[str, Callable[[], object]] | None = None,
     rounds: int = ROUNDS,
-    settle: float = SETTLE_SECONDS,
 ) -> Measurement:
     """Time `call`, of `flops` operations, and each peer's same call, beside samples of the peak (1e9 a second)."""
     peers = peers or {}
     subjects: dict[str, Callable[[], float]] = {" peak": peak, " kernel": Sampler(call)}
     subjects |= {name: Sampler(peer) for name, peer in peers.items()}
-    taken = alternate(subjects, rounds, settle)
+    taken = alternate(subjects, rounds)
     ours, peaks = taken[" kernel"], taken[" peak"]
     rates = [flops / seconds * 1e-9 for seconds in ours]
     return Measurement(

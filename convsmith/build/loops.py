@@ -1,0 +1,71 @@
+"""The loops of a config, and whether a kernel can be made from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from convsmith.diag.errors import ConfigError
+from convsmith.layout.view import Dim
+from convsmith.schedule.config import Config
+from convsmith.target.base import Target
+
+
+@dataclass(frozen=True)
+class Loops:
+    """The loops of a statement after fusing, by role: outermost first within each."""
+
+    extents: dict[str, int]
+    kinds: dict[str, str]
+
+    def of(self, *kinds: str) -> list[str]:
+        return [n for n, k in self.kinds.items() if k in kinds]
+
+
+def loops_after_fusing(dims: tuple[Dim, ...], config: Config) -> Loops:
+    """Names, extents and kinds of the loops once ``config.fuse`` is done; ConfigError where it cannot be."""
+    order = sorted(dims, key=lambda d: ("batch", "n", "m", "k").index(d.kind))
+    extents = {d.name: d.size for d in order}
+    kinds = {d.name: d.kind for d in order}
+    for a, b in config.fuse:
+        names = list(extents)
+        if a not in names or b not in names or names.index(b) != names.index(a) + 1:
+            raise ConfigError("fuse", f"--fuse={a}+{b}: no such neighbours among {', '.join(names)}")
+        if (kinds[a] == "k") != (kinds[b] == "k"):
+            raise ConfigError("fuse", f"--fuse={a}+{b}: a reduction loop and another cannot be one")
+        name = f"{a}_{b}"
+        extents = {(name if n == a else n): (s * extents[b] if n == a else s) for n, s in extents.items() if n != b}
+        kinds = {(name if n == a else n): ("n" if n == a and "n" in (kinds[a], kinds[b]) else k)
+                 for n, k in kinds.items() if n != b}  # fmt: skip
+    return Loops(extents, kinds)
+
+
+def check_config(loops: Loops, config: Config, target: Target, lanes: int) -> None:
+    """Raise ConfigError, with the numbers, where no kernel can be made from the config."""
+    for name in (config.lane, *dict(config.tile), *config.order, *config.reduce):
+        if name not in loops.extents:
+            raise ConfigError("unknown-loop", f"config names loop {name!r}; there are {', '.join(loops.extents)}")
+    if config.size(config.lane) % lanes and dict(config.tile).get(config.lane):
+        raise ConfigError(
+            "lanes", f"--tile={config.lane}:{config.size(config.lane)} is no multiple of the {lanes} lanes of a vector"
+        )
+    need, text = registers_needed(loops, config, target, lanes)
+    if need > target.registers:
+        raise ConfigError("registers", f"needs {need} vector registers, target has {target.registers} ({text})")
+
+
+def registers_needed(loops: Loops, config: Config, target: Target, lanes: int) -> tuple[int, str]:
+    """Vector registers of the register tile, and how they come about."""
+    along_k = loops.kinds[config.lane] == "k"
+    others = {n: config.size(n) for n, k in loops.kinds.items() if k != "k" and n != config.lane}
+    if along_k:
+        vectors = prod(size for n, size in others.items() if loops.kinds[n] != "m")
+        pixels = prod(size for n, size in others.items() if loops.kinds[n] == "m")
+    else:
+        vectors = max(config.size(config.lane), lanes) // lanes
+        pixels = prod(others.values())
+    spare = target.costs.temporaries
+    used = pixels * vectors + vectors + 1 + spare
+    many, one = ("sources", "weight") if loops.kinds[config.lane] == "m" else ("weights", "source")
+    text = f"{pixels}x{vectors}: {pixels * vectors} accumulators + {vectors} {many} + 1 {one}"
+    return used, text + (f" + {spare} temporary" if spare else "")

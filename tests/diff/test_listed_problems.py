@@ -1,0 +1,39 @@
+"""The 175 convolutions that oneDNN tests itself with, forward in f32 under the default config, on every level."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from convolutions import Compiled, check_result, data_of, expected
+
+from convsmith.build.choose import default_config
+from convsmith.compile.driver import build_artifact
+from convsmith.problem import Conv
+from convsmith.problem.post_ops import parse_post_ops
+from convsmith.target.registry import host_targets
+
+DATA = json.loads((Path(__file__).parents[1] / "data" / "oneDNN_problems.json").read_text())
+LINES = [row[DATA["columns"].index("desc")] for row in DATA["rows"]]
+TARGETS = {t.isa: t for t in host_targets()}
+BLOCKED = {1: "aBc16b", 2: "aBcd16b", 3: "aBcde16b"}
+
+
+def variant(line: str, turn: int) -> Conv:
+    """The problem in one of three layouts, every other time with bias and relu."""
+    problem = Conv.parse(line)
+    tag = ("abx", "axb", BLOCKED[problem.rank])[turn % 3]
+    problem = replace(problem, stag=tag, dtag=tag)
+    return replace(problem, dir="FWD_B", post_ops=parse_post_ops("relu")) if turn % 2 else problem
+
+
+@pytest.mark.parametrize("isa", list(TARGETS))
+@pytest.mark.parametrize("number", range(len(LINES)), ids=lambda n: LINES[n].partition("n")[0][:60])
+def test_listed(number: int, isa: str) -> None:
+    problem = variant(LINES[number], number + list(TARGETS).index(isa))
+    config = default_config(problem, TARGETS[isa], 1 + number % 2)
+    src, wei, bias = data_of(problem, number, limit=2)
+    memory = Compiled(problem, build_artifact(problem, config, TARGETS[isa]))(src, wei, bias)
+    check_result(problem, memory, expected(problem, src, wei, bias))

@@ -1,0 +1,192 @@
+"""Random shape x random config, compiled: exact on integers, nothing else touched; or a ConfigError.
+
+All memory that belongs to no logical element holds NaN, and a canary surrounds every buffer.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from convolutions import (
+    Compiled,
+    check_result,
+    data_of,
+    expected,
+    logical,
+    memory_of,
+    padding_lanes,
+    random_config,
+    random_problem,
+    with_options,
+)
+
+from convsmith.codegen.artifact import Artifact
+from convsmith.compile.driver import build_artifact
+from convsmith.diag.errors import ConfigError
+from convsmith.problem import Conv
+from convsmith.problem.reference import conv_reference
+from convsmith.schedule.config import Config
+from convsmith.target.base import Target
+from convsmith.target.registry import host_targets
+
+CHUNK = 60
+ISAS = [t.isa for t in host_targets()]
+TARGETS = {t.isa: t for t in host_targets()}
+
+
+def case(seed: int, isa: str | None = None, macs: int = 60_000) -> tuple[Conv, Config, Target]:
+    rng = random.Random(seed)
+    problem = with_options(random_problem(rng, macs), rng)
+    target = TARGETS[isa or rng.choice(ISAS)]
+    lanes = target.instructions[0].lanes
+    return problem, random_config(rng, problem, target.isa, lanes, rng.choice((1, 1, 1, 2, 4))), target
+
+
+def build(problem: Conv, config: Config, target: Target) -> Artifact | None:
+    """None where the config is not legal; any other error is a fault."""
+    try:
+        return build_artifact(problem, config, target)
+    except ConfigError as error:
+        assert error.code and str(error), "an error without a code or a message"
+        return None
+
+
+def check_exact(seed: int, isa: str | None = None, macs: int = 60_000) -> bool:
+    problem, config, target = case(seed, isa, macs)
+    artifact = build(problem, config, target)
+    if artifact is None:
+        return False
+    src, wei, bias = data_of(problem, seed)
+    try:
+        memory = Compiled(problem, artifact)(src, wei, bias)
+        check_result(problem, memory, expected(problem, src, wei, bias))
+    except AssertionError as error:
+        raise AssertionError(f"seed {seed}: {problem} under {config}: {error}") from error
+    return True
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("chunk", range(4))
+def test_exact_or_refused(isa: str, chunk: int) -> None:
+    legal = sum(check_exact(seed, isa) for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK))
+    assert legal > CHUNK // 4, f"only {legal} of {CHUNK} random configs are legal"
+
+
+@pytest.mark.parametrize("chunk", range(2))
+def test_larger(chunk: int) -> None:
+    for seed in range(chunk * 20, (chunk + 1) * 20):
+        check_exact(50_000 + seed, macs=2_000_000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chunk", range(100))
+def test_exact_or_refused_at_length(chunk: int) -> None:
+    for seed in range(chunk * 200, (chunk + 1) * 200):
+        check_exact(100_000 + seed)
+
+
+def test_illegal_configs_are_told_apart() -> None:
+    codes: Counter[str] = Counter()
+    for seed in range(300):
+        problem, config, target = case(seed)
+        try:
+            build_artifact(problem, config, target)
+        except ConfigError as error:
+            codes[error.code] += 1
+    assert {"registers", "fuse", "bounds", "lanes"} <= codes.keys(), codes
+
+
+def real_data(problem: Conv, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    rng = np.random.default_rng(seed)
+
+    def make(shape: tuple[int, ...]) -> np.ndarray:
+        return rng.standard_normal(shape, np.float32)
+
+    return make(problem.src_shape), make(problem.wei_shape), make(problem.bias_shape) if problem.bias else None
+
+
+@pytest.mark.parametrize("chunk", range(4))
+def test_same_bits_every_time_and_for_any_number_of_threads(chunk: int) -> None:
+    compared = 0
+    for seed in range(chunk * 40, (chunk + 1) * 40):
+        problem, config, target = case(seed)
+        one = build(problem, replace(config, threads=1), target)
+        four = build(problem, replace(config, threads=4), target)
+        if one is None or four is None:
+            continue
+        data = real_data(problem, seed)
+        kernel, threaded = Compiled(problem, one), Compiled(problem, four)
+        bits = kernel(*data).view(np.uint32)
+        runs = [kernel(*data), threaded(*data), threaded(*data), *(threaded(*data, chunks=n) for n in (1, 2, 3, 4))]
+        for n, memory in enumerate(runs):
+            assert (memory.view(np.uint32) == bits).all(), f"seed {seed}: {problem} under {config}: run {n} differs"
+        compared += 1
+    assert compared > 8
+
+
+@pytest.mark.parametrize("chunk", range(2))
+def test_real_data_within_the_stated_bound(chunk: int) -> None:
+    """eps * (2 + sqrt(K)) * sum |a||b|, of which a post-op of slope at most one keeps no more."""
+    for seed in range(chunk * 40, (chunk + 1) * 40):
+        problem, config, target = case(seed)
+        artifact = build(problem, config, target)
+        if artifact is None:
+            continue
+        src, wei, bias = real_data(problem, seed)
+        truth = conv_reference(problem, src, wei, bias)
+        plain = replace(problem, post_ops=())
+        size = conv_reference(plain, abs(src), abs(wei), None if bias is None else abs(bias))
+        terms = problem.ic // problem.g * int(np.prod(problem.k))
+        bound = np.finfo(np.float32).eps * (2 + terms**0.5) * size
+        got = logical(problem, Compiled(problem, artifact)(src, wei, bias))
+        assert (abs(got - truth) <= bound).all(), f"seed {seed}: {problem} under {config}"
+
+
+@pytest.mark.parametrize("chunk", range(3))
+def test_infinities_and_nan_meet_no_padding(chunk: int) -> None:
+    """A masked term is absent, and relu and clip hand NaN on; lanes beyond the channels stay zero."""
+    compared = 0
+    for seed in range(chunk * 40, (chunk + 1) * 40):
+        problem, config, target = case(seed)
+        artifact = build(problem, config, target)
+        if artifact is None or artifact.needs_finite_weights:
+            continue
+        src, wei, bias = data_of(problem, seed)
+        rng = np.random.default_rng(seed)
+        for array in [wei, src][: 1 + seed % 2] + ([bias] if bias is not None and seed % 3 else []):
+            array.flat[rng.integers(array.size, size=2)] = rng.choice([np.inf, -np.inf, np.nan], 2)
+        memory = Compiled(problem, artifact)(src, wei, bias)
+        np.testing.assert_array_equal(logical(problem, memory), expected(problem, src, wei, bias), f"seed {seed}")
+        assert (memory[padding_lanes(problem.dst_layout)] == 0).all(), f"seed {seed}: lanes of padding"
+        compared += 1
+    assert compared > 8
+
+
+def test_pad_copy_asks_for_finite_weights() -> None:
+    line = "--stag=axb --dtag=axb mb1ic3iw5oc4ow5kw3pw1"
+    target = TARGETS["generic"]
+    flags = {
+        realise: build_artifact(Conv.parse(line), Config("generic", "oc", realise=realise), target).needs_finite_weights
+        for realise in ("peel", "mask", "pad_copy")
+    }
+    assert flags == {"peel": False, "mask": False, "pad_copy": True}
+
+
+def test_canaries_work() -> None:
+    """The guard itself: slack that is read, and a margin that is written, are noticed."""
+    problem = Conv.parse("--stag=a:1:99_b:3:7_c:5:1 --dtag=abx mb1ic3iw5oc4ow5kw1")
+    src, wei, bias = data_of(problem)
+    memory = memory_of(src, problem.src_layout)
+    assert np.isnan(memory).sum() == problem.src_layout.size - src.size > 0
+    wrong = replace(problem, stag="a:1:99_b:3:6_c:5:1")
+    artifact = build_artifact(wrong, Config("generic", "oc"), TARGETS["generic"])
+    got = logical(problem, Compiled(problem, artifact)(src, wei, bias))
+    assert np.isnan(got).any()
+    overlong = replace(problem, o=(6,), p=(1,))
+    artifact = build_artifact(overlong, Config("generic", "oc"), TARGETS["generic"])
+    with pytest.raises(AssertionError, match="dst: elements .* beyond"):
+        Compiled(problem, artifact)(src, wei, bias)
