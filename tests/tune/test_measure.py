@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.problem.conv import Conv
 from convsmith.problem.reference import conv_reference
-from convsmith.tune.measure import Sampler, Spread, alternate, geometric_mean, measure, spread
+from convsmith.tune.measure import Sampler, Spread, alternate, geometric_mean, measure, spread, wait_until_idle
 from convsmith.tune.peers import PEERS, installed, peer_call
 
 
@@ -25,7 +27,7 @@ def test_a_sample_repeats_the_call_until_it_takes_long_enough() -> None:
 def test_subjects_take_turns_at_being_first() -> None:
     order: list[str] = []
     subjects = {name: (lambda name=name: order.append(name) or 1.0) for name in "abc"}  # type: ignore[misc]
-    taken = alternate(subjects, rounds=3, settle=0)
+    taken = alternate(subjects, rounds=3, settle=lambda: None)
     assert "".join(order) == "abcbcacab"
     assert taken == {name: [1.0] * 3 for name in "abc"}
 
@@ -44,11 +46,28 @@ def test_the_median_of_ratios_is_taken_within_rounds(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("convsmith.tune.measure.Sampler", Fake)
     turn = iter(slow)
-    found = measure(lambda: 1e-3, 50e6, lambda: 100 / next(turn), {"other": lambda: 3e-3}, rounds=3, settle=0)
+    found = measure(lambda: 1e-3, 50e6, lambda: 100 / next(turn), {"other": lambda: 3e-3}, rounds=3)
     assert found.of_peak == Spread(0.5, 0.5, 0.5)
     assert found.peers["other"].speedup.median == pytest.approx(3)
     assert found.seconds.median == 1e-3 and found.seconds.high > 1e-3
     assert found.gflops.median == pytest.approx(50)
+
+
+def test_a_sample_waits_for_threads_that_spin() -> None:
+    stop = time.perf_counter() + 0.05
+
+    def spin() -> None:
+        while time.perf_counter() < stop:
+            pass
+
+    worker = threading.Thread(target=spin)
+    worker.start()
+    wait_until_idle()
+    assert time.perf_counter() >= stop - 0.01
+    worker.join()
+    start = time.perf_counter()
+    wait_until_idle()
+    assert time.perf_counter() - start < 0.2
 
 
 def test_spread_and_geometric_mean() -> None:
