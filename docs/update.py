@@ -2,7 +2,8 @@
 
 A block of a page that is fenced as `console` holds commands, each on a line that begins with `$ `, with its output
 below. All such blocks of a page run in one shell, in their order, so that a later block can use what an earlier one
-has defined; each has to succeed. A block fenced as `console measured` shows times of a machine: it is left alone unless asked for.
+has defined; each command has to succeed. A block fenced as `console measured` shows times of a machine: it is left
+alone unless asked for.
 
     python docs/update.py                        # bring every page up to date
     python docs/update.py --measured README.md   # measure again as well (on a machine that does nothing else)
@@ -56,10 +57,8 @@ def _run(commands: Sequence[str]) -> list[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CONVSMITH_")}
     programs = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}"
     environment |= {"PATH": programs, "CONVSMITH_CACHE": "off", "COLUMNS": "120", "NO_COLOR": "1"}
-    done = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", "".join(parts)], cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
-        check=True,
-    )  # fmt: skip
+    shell = ["bash", "-o", "pipefail", "-c", "".join(parts)]
+    done = subprocess.run(shell, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
     found = re.findall(rf"(.*?){_END} (\d+)\n", done.stdout, re.DOTALL)
     for command, (output, status) in zip(commands, found, strict=True):
         if status != "0":

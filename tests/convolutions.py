@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import random
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from convsmith.codegen.artifact import Artifact
-from convsmith.diag.errors import UsageError
-from convsmith.interp import InterpError, run
+from convsmith.diag.errors import ConvsmithError, UsageError
+from convsmith.interp import run
 from convsmith.ir.stmt import Kernel
+from convsmith.ir.verify import verify
 from convsmith.layout.layout import Layout
 from convsmith.layout.tags import print_strided
 from convsmith.passes.manager import Step
@@ -22,6 +22,8 @@ from convsmith.problem.post_ops import parse_post_ops
 from convsmith.problem.reference import conv_reference
 from convsmith.runtime.host import HostLibrary
 from convsmith.schedule.config import REALISATIONS, Config
+from convsmith.target.base import Target, multiply_add
+from convsmith.target.generic.level import level
 
 Array = np.ndarray[Any, Any]
 
@@ -30,9 +32,13 @@ MARGIN = 64
 
 CANARY = np.float32(1e30)
 TAGS = {
-    1: ("abx", "axb", "aBc4b", "aBc16b", "aBc8b", "cab"),
-    2: ("abx", "axb", "aBcd4b", "aBcd16b", "aBcd8b", "dbac"),
-    3: ("abx", "axb", "aBcde4b", "aBcde16b", "aBcde8b", "edcba"),
+    1: ("abx", "axb", "aBc4b", "aBc16b", "aBc8b", "cab", "ABc4b2a"),
+    2: ("abx", "axb", "aBcd4b", "aBcd16b", "aBcd8b", "dbac", "aBCd4b2c"),
+    3: ("abx", "axb", "aBcde4b", "aBcde16b", "aBcde8b", "edcba", "ABcde2b2a"),
+}
+WEIGHT_TAGS = {
+    False: {1: ("axb", "ABc4b4a"), 2: ("axb", "ABcd4b4a"), 3: ("axb", "ABcde4b4a")},
+    True: {1: ("axb", "aBCd4c4b"), 2: ("axb", "aBCde4c4b"), 3: ("axb", "aBCdef4c4b")},
 }
 POST_OPS = ("relu", "relu:0.5", "clip:-3:5", "clip_v2:0:6", "relu+clip:1:7")
 EXTENTS = (1, 2, 3, 5, 7, 11, 13, 4, 8, 16, 17, 31)
@@ -73,11 +79,12 @@ def _problem(rng: random.Random, macs: int) -> Conv | None:
     if cost > macs:
         return None
     tags = TAGS[rank]
+    has_groups = g > 1 or rng.random() < 0.1
     try:
         return Conv(
             mb=mb, ic=g * icg, oc=g * ocg, i=tuple(i), o=tuple(o), k=tuple(k), s=tuple(s), d=tuple(d), p=tuple(p),
-            g=g, has_groups=g > 1 or rng.random() < 0.1, dir=rng.choice(("FWD_B", "FWD_D")),
-            stag=rng.choice(tags), dtag=rng.choice(tags), wtag=rng.choice(("any", "any", "axb")),
+            g=g, has_groups=has_groups, dir=rng.choice(("FWD_B", "FWD_D")),
+            stag=rng.choice(tags), dtag=rng.choice(tags), wtag=rng.choice(("any", *WEIGHT_TAGS[has_groups][rank])),
         )  # fmt: skip
     except UsageError:
         return None
@@ -289,27 +296,35 @@ def check_result(problem: Conv, memory: Array, truth: Array, lanes: bool = True)
 
 
 # -- the interpreter as an instrument
-class Oracle:
-    """Interprets every kernel on the line and compares its destination with the reference."""
+def small_target(lanes: int = 4, registers: int = 32) -> Target:
+    """The portable level with vectors of that many lanes, so that tiny problems have tails."""
+    row = multiply_add(f"multiply_add_{lanes}", lanes, "", "", (), "")
+    return replace(level(), vector_bits=32 * lanes, registers=registers, instructions=(row,))
 
-    def __init__(self, problem: Conv, instructions: Mapping[str, Kernel], seed: int = 0, lanes: bool = True) -> None:
-        self.lanes = lanes
-        self.problem, self.instructions = problem, instructions
+
+class Oracle:
+    """Interprets every kernel on the line and compares its destination with the reference.
+
+    ``changes`` collects the passes that changed a kernel.
+    """
+
+    def __init__(self, problem: Conv, target: Target, seed: int = 0) -> None:
+        self.problem = problem
+        self.instructions = {row.name: row.kernel for row in target.instructions}
         self.src, self.wei, self.bias = data_of(problem, seed)
         self.truth = expected(problem, self.src, self.wei, self.bias)
-        self.steps: list[str] = []
-        self.seen: Kernel | None = None
+        self.changes: set[str] = set()
 
     def after(self, number: int, step: Step | None, kernel: Kernel, seconds: float, changed: bool) -> None:
-        name = str(step) if step else "naive"
-        self.steps.append(step.name if step else "naive")
-        if kernel is self.seen:
+        if not changed:
             return
-        self.seen = kernel
+        if step is not None:
+            self.changes.add(step.name)
         try:
+            verify(kernel)
             self.check(kernel)
-        except (AssertionError, InterpError) as error:
-            raise AssertionError(f"after {name}: {error}\n{kernel}") from error
+        except (AssertionError, ConvsmithError) as error:
+            raise AssertionError(f"after {step or 'naive'}: {error}\n{kernel}") from error
 
     def arrays(self, kernel: Kernel) -> dict[str, Array]:
         """The arguments of a kernel, packed operands included."""
@@ -321,16 +336,21 @@ class Oracle:
         if self.bias is not None:
             arrays["bia"] = self.bias.copy()
         for pack in kernel.packs:
-            wei, packed = pack.params
-            arrays[packed.name] = np.full(packed.size, np.nan, np.float32)
-            run(pack, {wei.name: arrays[wei.name], packed.name: arrays[packed.name]})
-            assert np.isfinite(arrays[packed.name]).all(), f"{pack.name} leaves elements out, or packs slack"
+            arrays[pack.params[1].name] = self.packed(pack, arrays["wei"])
         return arrays
+
+    def packed(self, pack: Kernel, wei: Array) -> Array:
+        """What a packing kernel makes of the weights."""
+        operand, packed = pack.params
+        out = np.full(packed.size, np.nan, np.float32)
+        run(pack, {operand.name: wei.copy(), packed.name: out}, self.instructions)
+        assert np.isfinite(out).all(), f"{pack.name} leaves elements out, or packs slack"
+        return out
 
     def check(self, kernel: Kernel) -> None:
         arrays = self.arrays(kernel)
         run(kernel, arrays, self.instructions)
-        check_result(self.problem, arrays["dst"], self.truth, self.lanes)
+        check_result(self.problem, arrays["dst"], self.truth)
         untouched = np.ones(len(arrays["dst"]), bool)
         untouched[places_of(self.problem.dst_layout)] = False
         untouched[padding_lanes(self.problem.dst_layout)] = False

@@ -57,12 +57,19 @@ def naive(name: str, st: Statement, types: tuple[DType, DType, DType], bias_inde
 
 
 def _zero_lanes(view: View, c: Buffer) -> tuple[Stmt, ...]:
-    """A nest that writes zeros to the channels that a blocked layout adds, where it adds any."""
+    """Nests that write zeros to what a blocked layout adds: one for each dim that it rounds up.
+
+    That of a dim covers what lies beyond it, within the earlier dims' extents.
+    """
     logical, padded = view.layout.shape, view.layout.padded_shape
-    if logical == padded:
-        return ()
     index = tuple(Var(f"pad{n}") for n in range(len(logical)))
-    body: Stmt = Store(c, index, const(c.dtype, 0))
-    for v, lo, hi in reversed(list(zip(index, logical, padded))):
-        body = For(v, as_index(lo if lo != hi else 0), as_index(hi), body)
-    return (body,)
+    nests = []
+    for dim in range(len(logical)):
+        if logical[dim] < padded[dim]:
+            starts = [logical[n] if n == dim else 0 for n in range(len(logical))]
+            ends = [logical[n] if n < dim else padded[n] for n in range(len(logical))]
+            body: Stmt = Store(c, index, const(c.dtype, 0))
+            for v, lo, hi in reversed(list(zip(index, starts, ends))):
+                body = For(v, as_index(lo), as_index(hi), body)
+            nests.append(body)
+    return tuple(nests)

@@ -15,7 +15,16 @@ import numpy as np
 
 from convsmith import __version__
 from convsmith.cli.output import error_line, exit_status, note, print_table, progress
-from convsmith.cli.problems import build, check_choices, choice_options, problem_options, read_problems, short_config
+from convsmith.cli.problems import (
+    build,
+    check_choices,
+    choice_options,
+    command,
+    problem_options,
+    read_problems,
+    short_config,
+)
+from convsmith.compile.service import faults
 from convsmith.diag.errors import ConvsmithError, UsageError
 from convsmith.frontend.kernel import Kernel
 from convsmith.frontend.verification import Verdict, verify_kernel
@@ -29,6 +38,9 @@ from convsmith.tune.peers import installed, peer_call
 __all__ = ["JSON_SCHEMA", "Row", "bench", "bench_kernel"]
 
 JSON_SCHEMA = 1
+
+UNSTEADY = 0.1
+"""Half the distance of the quartiles, as a share of the median, above which a figure means little."""
 
 
 @dataclass
@@ -125,7 +137,8 @@ def _row(
     problem: Conv, threads: int | None, isa: str | None, config: str | None, peers: Sequence[str], rounds: int
 ) -> Row:
     try:
-        return bench_kernel(build(problem, threads, isa, config), peers, rounds)
+        with faults(command("bench", problem, threads, isa, config)):
+            return bench_kernel(build(problem, threads, isa, config), peers, rounds)
     except ConvsmithError as error:
         return Row(problem, error=error)
 
@@ -159,6 +172,9 @@ def _print(rows: Sequence[Row], asked: Sequence[str], here: Sequence[str], means
         )
     columns = ["problem", "config", "time us", "GFLOP/s", "% peak", "+-", "verified", *(f"vs {name}" for name in asked)]
     print_table(columns, [_cells(row, asked, shared) for row in rows] + _mean_row(asked, means, rows), left=2)
+    unsteady = sum(_unsteady(row.times) for row in rows if row.times)
+    if unsteady:
+        note(f"{unsteady} of {len(rows)} rows vary by more than {UNSTEADY:.0%} (+-): is something else running?")
     for name in asked:
         if name not in here:
             note(f"{name} is not installed: pip install 'convsmith[peers]'")
@@ -170,6 +186,10 @@ def _print(rows: Sequence[Row], asked: Sequence[str], here: Sequence[str], means
             error_line(f"{text}: {row.verdict.detail}", "mismatch")
         for name, why in row.missing.items():
             note(f"{name} cannot do {text}: {why}")
+
+
+def _unsteady(times: Measurement) -> bool:
+    return times.of_peak.high - times.of_peak.low > 2 * UNSTEADY * times.of_peak.median
 
 
 def _cells(row: Row, asked: Sequence[str], shared: tuple[str, ...]) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+from convsmith.diag import trace
 from convsmith.diag.errors import UsageError
 from convsmith.diag.settings import settings
 from convsmith.frontend.kernel import Kernel
@@ -21,7 +22,16 @@ from convsmith.runtime.threads import default_threads
 from convsmith.schedule.config import Config
 from convsmith.target.registry import target
 
-__all__ = ["build", "check_choices", "choice_options", "problem_options", "read_one", "read_problems", "short_config"]
+__all__ = [
+    "build",
+    "check_choices",
+    "choice_options",
+    "command",
+    "problem_options",
+    "read_one",
+    "read_problems",
+    "short_config",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -85,6 +95,12 @@ def check_choices(isa: str | None, config: str | None) -> None:
 def build(problem: Conv, threads: int | None, isa: str | None, config: str | None) -> Kernel:
     """The kernel that the options ask for."""
     return compile_kernel(problem, threads=threads, isa=isa, config=config)
+
+
+def command(verb: str, problem: Conv, threads: int | None, isa: str | None, config: str | None) -> str:
+    """The command that does `verb` to this problem alone."""
+    words = (*problem.options(), replace(problem, name=None).descriptor())
+    return trace.command(verb, *words, threads=threads, isa=isa, config=config)
 
 
 def short_config(kernel: Kernel) -> str:

@@ -7,7 +7,8 @@ from dataclasses import replace
 import click
 
 from convsmith.cli.output import error_line, exit_status, note, progress
-from convsmith.cli.problems import build, check_choices, choice_options, problem_options, read_problems
+from convsmith.cli.problems import build, check_choices, choice_options, command, problem_options, read_problems
+from convsmith.compile.service import faults
 from convsmith.diag.errors import ConvsmithError
 from convsmith.frontend.verification import verify_kernel
 from convsmith.problem.conv import Conv
@@ -57,8 +58,9 @@ def _check(
     """A line about the problem, and the exit status that it asks for."""
     text = str(replace(problem, name=None))
     try:
-        kernel = build(problem, threads, isa, config)
-        verdicts = [verify_kernel(kernel, seed, kind) for kind in ([False, True] if real else [False])]
+        with faults(command("verify", problem, threads, isa, config)):
+            kernel = build(problem, threads, isa, config)
+            verdicts = [verify_kernel(kernel, seed, kind) for kind in ([False, True] if real else [False])]
     except ConvsmithError as error:
         return f"{type(error).__name__}: {text}: {error}", exit_status(error)
     for verdict in verdicts:

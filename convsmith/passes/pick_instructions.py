@@ -31,14 +31,17 @@ def contract(v: Value) -> Value:
 
 
 @cache
-def pattern(row: Instruction) -> Store:
-    """The row's specification as one vector statement; only its structure is compared, so it serves every kernel."""
+def pattern(row: Instruction) -> tuple[Store, tuple[Buffer, ...]]:
+    """The row's specification as one vector statement, and its operands after the accumulator.
+
+    Only the structure of the statement is compared, so it serves every kernel.
+    """
     kernel = row.kernel
     loop = kernel.body
     assert isinstance(loop, For)
     store = vectorise(kernel, loop.var.name, row.lanes).body
     assert isinstance(store, Store)
-    return store
+    return store, tuple(b for b in kernel.params if b.name != "c")
 
 
 def _unify(p: Value, v: Value, bound: Binding) -> Iterator[Binding]:
@@ -70,10 +73,9 @@ class _Pick(Rewriter):
             return s
         value = contract(s.value)
         here = Load(s.buffer, s.index, s.lanes)
-        for row, p in self.rows:
+        for row, (p, operands) in self.rows:
             for bound in _unify(contract(p.value), value, {p.buffer: here}):
-                args = [bound[b] for b in row.kernel.params if b.name != "c"]
-                return Invoke(row.name, here, tuple(args))
+                return Invoke(row.name, here, tuple([bound[b] for b in operands]))
         return s
 
 

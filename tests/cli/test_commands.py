@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from convsmith.cli.main import main
 from convsmith.cli.output import print_table
 from convsmith.diag.errors import InternalError
 from convsmith.frontend.verification import Verdict
+from convsmith.tune.measure import Measurement, Spread
 
 LINE = "mb1ic3ih8oc4oh6kh3ph0"
 FAST = ["--threads", "1", "--rounds", "2"]
@@ -118,6 +120,13 @@ def test_what_a_library_cannot_do_is_a_dash_and_one_line() -> None:
     pytest.importorskip("torch")
     result = run("bench", "mb1ic2ih8oc2oh8kh2ph0", *FAST, "--vs", "torch")
     assert result.exit_code == 0 and "torch cannot do mb1ic2ih8oc2oh8kh2ph0: torch has the same pads" in result.stdout
+
+
+def test_figures_that_vary_are_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = Spread(1.0, 0.7, 1.0)
+    times = Measurement(figures, figures, figures, figures)
+    monkeypatch.setattr(bench_module, "measure", lambda *_: times)
+    assert "1 of 1 rows vary by more than 10% (+-)" in run("bench", LINE, *FAST).stdout
 
 
 def test_an_interrupt_keeps_the_rows_already_measured(
@@ -272,6 +281,20 @@ def test_a_fault_of_ours_shows_how_to_reproduce_it(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("convsmith.cli.explain.build", fail)
     result = run("explain", LINE)
     assert result.exit_code == 1 and "To reproduce: convsmith" in result.stderr and "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("command", ["bench", "verify"])
+def test_a_fault_with_one_problem_leaves_the_others(monkeypatch: pytest.MonkeyPatch, lines: str, command: str) -> None:
+    build = getattr(import_module(f"convsmith.cli.{command}"), "build")  # noqa: B009 - the module, not the command
+    faulty = iter([True, False])
+
+    def fail(*arguments: Any) -> Any:
+        return 1 // 0 if next(faulty) else build(*arguments)
+
+    monkeypatch.setattr(f"convsmith.cli.{command}.build", fail, raising=True)
+    result = run(command, lines, "--threads", "1", *(["--rounds", "2"] if command == "bench" else []))
+    assert result.exit_code == 1 and "g2mb1ic4iw9oc6ow7kw3" in result.stdout
+    assert "ZeroDivisionError" in result.stderr and f"To reproduce: convsmith {command} --threads 1" in result.stderr
 
 
 def test_a_setting_that_is_not_legal_is_exit_status_2() -> None:

@@ -24,6 +24,7 @@ from convolutions import (
     with_options,
 )
 
+from convsmith.build.choose import default_config
 from convsmith.codegen.artifact import Artifact
 from convsmith.compile.driver import build_artifact
 from convsmith.diag.errors import ConfigError
@@ -82,6 +83,17 @@ def test_larger(chunk: int) -> None:
         check_exact(50_000 + seed, macs=2_000_000)
 
 
+@pytest.mark.parametrize("isa", ISAS)
+def test_default_config(isa: str) -> None:
+    for seed in range(50):
+        rng = random.Random(seed)
+        problem = with_options(random_problem(rng, 200_000), rng)
+        config = default_config(problem, TARGETS[isa], rng.choice((1, 2)))
+        src, wei, bias = data_of(problem, seed)
+        memory = Compiled(problem, build_artifact(problem, config, TARGETS[isa]))(src, wei, bias)
+        check_result(problem, memory, expected(problem, src, wei, bias))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(100))
 def test_exact_or_refused_at_length(chunk: int) -> None:
@@ -91,7 +103,7 @@ def test_exact_or_refused_at_length(chunk: int) -> None:
 
 def test_illegal_configs_are_told_apart() -> None:
     codes: Counter[str] = Counter()
-    for seed in range(300):
+    for seed in range(120):
         problem, config, target = case(seed)
         try:
             build_artifact(problem, config, target)
@@ -188,5 +200,5 @@ def test_canaries_work() -> None:
     assert np.isnan(got).any()
     overlong = replace(problem, o=(6,), p=(1,))
     artifact = build_artifact(overlong, Config("generic", "oc"), TARGETS["generic"])
-    with pytest.raises(AssertionError, match="dst: elements .* beyond"):
+    with pytest.raises(AssertionError, match=r"dst: elements .* beyond"):
         Compiled(problem, artifact)(src, wei, bias)

@@ -56,7 +56,12 @@ def test_links_lead_somewhere(name: str) -> None:
 
 
 def test_outputs_are_replaced_in_place() -> None:
-    page = "a\n```console\n$ x=2\n$ echo $((x + 1))\nold\n```\nb\n```console measured\n$ false\n1 ms\n```\n"
+    page = "a\n```console\n$ x=2\n$ echo $((x + 1))\nold\n```\nb\n```console measured\n$ echo 2 ms\n1 ms\n```\n"
     new = update.updated(page)
     assert new == page.replace("old", "3")
-    assert update.updated(page, measured=True) == new.replace("1 ms\n", "")
+    assert update.updated(page, measured=True) == new.replace("1 ms", "2 ms")
+
+
+def test_a_command_that_fails_ends_the_program() -> None:
+    with pytest.raises(SystemExit, match="exit status 1"):
+        update.updated("```console\n$ echo fine\n$ false | cat\n```\n")
