@@ -5,8 +5,9 @@ parts lie in known ranges.  Each rule is one row: what it matches, what it gives
 it is compiled to the code that runs and it is what the tests prove with z3, for all integers.  The *matcher* only
 proposes values for the names in the text; ``lo`` and ``hi`` give the bounds of a part.
 
-Every rule makes the term smaller in the declared order: fewer divisions, modulos, minima and maxima; then fewer
-terms below them.
+Every rule makes its node smaller in the declared order: fewer divisions, modulos, minima and maxima; then fewer
+modulos inside of divisions; then fewer terms and arguments below all of these.  A condition may become several, each
+smaller than it was.
 """
 
 from __future__ import annotations

@@ -26,8 +26,11 @@ class Simplifier(Rewriter):
         self.ranges = ranges
 
     def _to_fixpoint(self, node: Any) -> Any:
+        kind = type(node)
         node = self.rebuild(node)
-        rules = BY_ROOT.get(type(node))
+        if type(node) is not kind:
+            return self.expr(node)
+        rules = BY_ROOT.get(kind)
         if rules:
             for rule in rules:
                 out = rule.apply(node, self.ranges)

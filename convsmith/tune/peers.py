@@ -83,13 +83,13 @@ def _onnxruntime(problem: Conv, src: Array, wei: Array, bias: Array | None, thre
     import onnxruntime
     from onnx import TensorProto, helper, numpy_helper
 
-    if min(problem.pr) < 0:
-        raise UnsupportedError("onnxruntime has no negative pads", code="negative-pads")
     weights = np.ascontiguousarray(wei).reshape(problem.oc, problem.ic // problem.g, *problem.k)
     constants = {"w": weights} if bias is None else {"w": weights, "b": bias}
+    # A negative pad leaves out the input that the rounded-down output size leaves out anyway.
+    back = [max(pr, 0) for pr in problem.pr]
     nodes = [
         helper.make_node(
-            "Conv", ["x", *constants], ["y0"], strides=list(problem.s), pads=[*problem.p, *problem.pr],
+            "Conv", ["x", *constants], ["y0"], strides=list(problem.s), pads=[*problem.p, *back],
             dilations=[d + 1 for d in problem.d], group=problem.g, kernel_shape=list(problem.k),
         )
     ]  # fmt: skip

@@ -99,6 +99,12 @@ def test_once_is_enough(e: Any, ranges: Ranges) -> None:
     assert simplify(once, ranges) is once
 
 
+def test_what_the_parts_become_is_simplified_too() -> None:
+    """The modulo becomes a sum, whose division meets the rules again."""
+    i = VARS[0]
+    assert simplify(floordiv(mod(i, 2), 2), {i: (2, 3)}) is as_index(0)
+
+
 @settings(max_examples=300, deadline=None)
 @given(indices)
 def test_no_ranges_no_harm(e: Index) -> None:
