@@ -26,9 +26,9 @@ from convsmith.problem.conv import Conv
 from convsmith.schedule.config import Config
 from convsmith.target.base import Target
 
-CALL = 10
+CALL = 20
 """Cycles to call a register tile and to set up its loops."""
-FINISH_KNEE = 0.7
+FINISH_KNEE = 0.78
 """Part of the registers up to which initialisation and write-back hide behind the neighbouring tiles."""
 LANE_SUM = 4
 """Cycles to add up the lanes of one accumulator among others."""
@@ -174,7 +174,7 @@ class Model:
                 step = _together(held * cost.multiply_add, cost.latency, loads)
                 step *= GATHER if lane == "g_oc" else 1.0
                 step *= CLASH if clash and m >= target.l1_ways else 1.0
-                finish = held * (1 + (held / (FINISH_KNEE * target.registers)) ** 4)
+                finish = held * (0.3 + (held / (FINISH_KNEE * target.registers)) ** 6)
                 finish += held * (LANE_SUM if along_k else 0.0 if contiguous else SCATTER)
                 cycles += m_count * v_count * (steps * step + finish + CALL)
         return cycles * around

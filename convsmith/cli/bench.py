@@ -30,6 +30,7 @@ from convsmith.frontend.kernel import Kernel
 from convsmith.frontend.verification import Verdict, verify_kernel
 from convsmith.layout.reorder import to_layout
 from convsmith.problem.conv import Conv
+from convsmith.runtime.arrays import aligned_copy
 from convsmith.runtime.machine import cpu_model, describe
 from convsmith.runtime.peak import peak_sample
 from convsmith.tune.measure import ROUNDS, Measurement, Spread, geometric_mean, measure
@@ -120,7 +121,7 @@ def bench_kernel(kernel: Kernel, peers: Sequence[str] = (), rounds: int = ROUNDS
         except Exception as error:  # whatever a library has against the problem must not stop the run
             calls.pop(name, None)
             row.missing[name] = str(error).partition("\n")[0]
-    x = to_layout(src, problem.src_layout)
+    x = aligned_copy(to_layout(src, problem.src_layout))
     packed = kernel.pack(to_layout(wei, problem.wei_layout), bias)
     out = kernel(x, packed)
     row.times = measure(

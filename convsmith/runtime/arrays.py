@@ -20,7 +20,7 @@ from convsmith.diag.errors import UsageError
 from convsmith.ir.types import dtype as type_row
 from convsmith.layout.layout import Layout
 
-__all__ = ["ALIGNMENT", "Array", "ArraySpec", "address_of", "aligned_empty", "overlap"]
+__all__ = ["ALIGNMENT", "Array", "ArraySpec", "address_of", "aligned_copy", "aligned_empty", "overlap"]
 
 Array = NDArray[np.generic]
 
@@ -66,6 +66,14 @@ def aligned_empty(nbytes: int) -> NDArray[np.uint8]:
     raw = np.empty(nbytes + ALIGNMENT, np.uint8)
     start = -address_of(raw) % ALIGNMENT
     return raw[start : start + nbytes]
+
+
+def aligned_copy(array: Array) -> Array:
+    """A copy with the same strides (none negative) in memory that begins at a multiple of `ALIGNMENT`."""
+    span = sum((n - 1) * stride for n, stride in zip(array.shape, array.strides)) + array.itemsize if array.size else 0
+    copy: Array = np.ndarray(array.shape, array.dtype, aligned_empty(span), 0, array.strides)
+    copy[...] = array
+    return copy
 
 
 def overlap(a: Array, b: Array) -> bool:

@@ -48,7 +48,8 @@ def lines(tmp_path: Path) -> str:
 def test_bench_prints_a_row_for_each_problem_and_the_mean(lines: str) -> None:
     result = run("bench", lines, *FAST)
     assert result.exit_code == 0, result.output
-    head, columns, first, second, mean = result.stdout.splitlines()
+    head, columns, first, second, mean, *remark = result.stdout.splitlines()
+    assert all("rows vary by more than" in line for line in remark)
     assert "1 thread, peak" in head and "--stag=axb" in head
     assert columns.split() == ["problem", "config", "time", "us", "GFLOP/s", "%", "peak", "+-", "verified"]
     assert first.startswith(LINE) and first.split()[-1] == "yes"

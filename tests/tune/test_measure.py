@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-import time
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import pytest
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.problem.conv import Conv
 from convsmith.problem.reference import conv_reference
+from convsmith.tune import measure as measure_module
 from convsmith.tune.measure import Sampler, Spread, alternate, geometric_mean, measure, spread, wait_until_idle
 from convsmith.tune.peers import PEERS, installed, peer_call
 
@@ -53,21 +53,19 @@ def test_the_median_of_ratios_is_taken_within_rounds(monkeypatch: pytest.MonkeyP
     assert found.gflops.median == pytest.approx(50)
 
 
-def test_a_sample_waits_for_threads_that_spin() -> None:
-    stop = time.perf_counter() + 0.05
+@pytest.mark.parametrize("spins", [0.0, 0.05, 10.0])
+def test_a_sample_waits_for_threads_that_spin(monkeypatch: pytest.MonkeyPatch, spins: float) -> None:
+    """On a clock of its own: until ``spins`` seconds have passed, the process uses all the time there is."""
+    now = 0.0
 
-    def spin() -> None:
-        while time.perf_counter() < stop:
-            pass
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
 
-    worker = threading.Thread(target=spin)
-    worker.start()
+    clock = SimpleNamespace(perf_counter=lambda: now, process_time=lambda: min(now, spins), sleep=sleep)
+    monkeypatch.setattr(measure_module, "time", clock)
     wait_until_idle()
-    assert time.perf_counter() >= stop - 0.01
-    worker.join()
-    start = time.perf_counter()
-    wait_until_idle()
-    assert time.perf_counter() - start < 0.2
+    assert now == pytest.approx(min(spins, measure_module.SETTLE_SECONDS), abs=2e-3)
 
 
 def test_spread_and_geometric_mean() -> None:
