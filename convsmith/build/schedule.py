@@ -68,6 +68,11 @@ class Nest:
         return [*self.pixels, *self.vectors, self.lane]
 
     @property
+    def unrolled(self) -> list[str]:
+        """Loops that run as straight lines."""
+        return [*self.register, *(n for n in self.reduce if n.endswith(".u"))]
+
+    @property
     def widths(self) -> tuple[tuple[str, int], ...]:
         """Loops that have room for a whole vector, however short they are."""
         return ((self.lane, self.lanes),)
@@ -149,7 +154,7 @@ def _read_steps(st: Statement, config: Config, nest: Nest) -> list[Step]:
     if not nest.along_k:
         steps.append(Step(round_up, (*nest.vectors, nest.lane), nest.widths))
     steps.append(Step(simplify))
-    steps.append(Step(bind, (*nest.register, *(n for n in nest.reduce if n.endswith(".u"))), "unrolled"))
+    steps.append(Step(bind, tuple(nest.unrolled), "unrolled"))
     if config.threads > 1:
         steps.append(Step(bind, tuple(parallel), "parallel"))
     if masked and config.realise == "peel":
@@ -165,7 +170,7 @@ def _read_steps(st: Statement, config: Config, nest: Nest) -> list[Step]:
 
 def _lower_steps(st: Statement, config: Config, target: Target, nest: Nest) -> list[Step]:
     """Flat offsets, vectors, instructions, functions, tasks, pointers."""
-    steps = [Step(guard_tails, tuple(nest.register)), Step(flatten), Step(simplify), Step(narrow_index)]
+    steps = [Step(guard_tails, tuple(nest.unrolled)), Step(flatten), Step(simplify), Step(narrow_index)]
     if not is_true(st.a.mask) and config.realise == "pad_copy":
         steps.append(Step(vectorise, f"{st.a.name}_s1.l", nest.lanes, False))
     steps += [Step(vectorise, nest.lane, nest.lanes, False), Step(pick_instructions, target.instructions)]

@@ -21,6 +21,21 @@ class _Bind(Rewriter):
 
 
 def bind(kernel: Kernel, loops: tuple[str, ...], kind: str) -> Kernel:
-    """Give the named loops a kind (one of LOOP_KINDS); names that have vanished are passed over."""
+    """Give the named loops a kind (one of LOOP_KINDS); names that have vanished are passed over.
+
+    Before::
+
+        kernel k(dst: f32[2, 3])
+          for i in 0 .. 2:
+            for j in 0 .. 3:
+              dst[i, j] = 0.0
+
+    After ``bind(("i",), "unrolled")``::
+
+        kernel k(dst: f32[2, 3])
+          for i in 0 .. 2 #unrolled:
+            for j in 0 .. 3:
+              dst[i, j] = 0.0
+    """
     assert kind in LOOP_KINDS
     return with_body(kernel, _Bind(tuple(loops), kind).stmt(kernel.body))

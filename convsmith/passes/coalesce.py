@@ -47,5 +47,25 @@ class _Coalesce(Rewriter):
 
 
 def coalesce(kernel: Kernel, outer: str, inner: str, name: str) -> Kernel:
-    """Fuse ``inner`` into ``outer`` wherever it is directly nested and all accesses allow it; else leave it."""
+    """Fuse ``inner`` into ``outer`` wherever it is directly nested and all accesses allow it; else leave it.
+
+    Before::
+
+        kernel k(src: f32[24], wei: f32[24], dst: f32[1])
+          alloc acc: f32[] @register:
+            acc[] = 0.0
+            for kw in 1 .. 3:
+              for ic in 0 .. 8:
+                acc[] = acc[] + src[ic + kw * 8 - 8] * wei[ic + kw * 8]
+            dst[0] = acc[]
+
+    After ``coalesce("kw", "ic", "ic")``::
+
+        kernel k(src: f32[24], wei: f32[24], dst: f32[1])
+          alloc acc: f32[] @register:
+            acc[] = 0.0
+            for ic in 8 .. 24:
+              acc[] = acc[] + src[ic - 8] * wei[ic]
+            dst[0] = acc[]
+    """
     return with_body(kernel, _Coalesce(outer, inner, name).stmt(kernel.body))

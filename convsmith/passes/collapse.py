@@ -59,8 +59,31 @@ def _nests(body: Stmt) -> list[Stmt]:
 
 
 def collapse(kernel: Kernel, task: str = "task") -> Kernel:
-    """Replace each nest of parallel loops at the top of the kernel by one parallel loop over tasks."""
-    return with_body(kernel, block(*(_tasks(nest, task) for nest in _nests(kernel.body))))
+    """Replace each nest of parallel loops at the top of the kernel by one parallel loop over tasks.
+
+    Before::
+
+        kernel k(a: f32[12], dst: f32[12])
+          for i in 0 .. 3 #parallel:
+            for j in 0 .. 3 #parallel:
+              dst[i * 4 + j] = a[i * 4 + j]
+            for j in 3 .. 4 #parallel:
+              dst[i * 4 + j] = 0.0
+
+    After ``collapse()``::
+
+        kernel k(a: f32[12], dst: f32[12])
+          for task in 0 .. 12 #parallel:
+            let i = task // 4:
+              let j = task % 4:
+                if -j + 2 >= 0:
+                  dst[i * 4 + j] = a[i * 4 + j]
+                if j - 3 >= 0:
+                  dst[i * 4 + j] = 0.0
+    """
+    nests = _nests(kernel.body)
+    tasks = [_tasks(nest, task) for nest in nests]
+    return kernel if all(a is b for a, b in zip(nests, tasks)) else with_body(kernel, block(*tasks))
 
 
 def _tasks(nest: Stmt, task: str) -> Stmt:

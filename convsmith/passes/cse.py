@@ -30,7 +30,27 @@ class _Cse(Rewriter):
 
 
 def cse(kernel: Kernel) -> Kernel:
-    """Give a name to each costly index that occurs more than once where its variables are known."""
+    """Give a name to each costly index that occurs more than once where its variables are known.
+
+    Before::
+
+        kernel k(a: f32[8], dst: f32[8, 2])
+          for i in 0 .. 8:
+            for k in max(-i + 2, 0) .. 3:
+              dst[i, 0] = a[k]
+            for k in max(-i + 2, 0) .. 3:
+              dst[i, 1] = a[k + 1]
+
+    After ``cse()``::
+
+        kernel k(a: f32[8], dst: f32[8, 2])
+          for i in 0 .. 8:
+            let com0 = max(-i + 2, 0):
+              for k in com0 .. 3:
+                dst[i, 0] = a[k]
+              for k in com0 .. 3:
+                dst[i, 1] = a[k + 1]
+    """
 
     def body(s: Stmt) -> Stmt:
         if not costly(s):

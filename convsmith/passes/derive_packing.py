@@ -53,6 +53,37 @@ def derive_packing(kernel: Kernel, operand: str, widths: Sequence[tuple[str, int
     """Replace the one read of ``operand`` by a read of a packed buffer; add the packing kernel to ``packs``.
 
     An operand that is not read (every term absent) stays as it is.
+
+    Before::
+
+        kernel k(src: f32[6], wei: f32[3, 6], dst: f32[3])
+          for oc.o in 0 .. 2:
+            alloc acc: f32[2] @register:
+              for oc.l in 0 .. min(-oc.o * 2 + 3, 2):
+                acc[oc.l] = 0.0
+              for ic in 0 .. 6:
+                for oc.l in 0 .. min(-oc.o * 2 + 3, 2):
+                  acc[oc.l] = acc[oc.l] + src[ic] * wei[oc.l + oc.o * 2, ic]
+              for oc.l in 0 .. min(-oc.o * 2 + 3, 2):
+                dst[oc.l + oc.o * 2] = acc[oc.l]
+
+    After ``derive_packing("wei")``::
+
+        kernel k(src: f32[6], wei_p: f32[2, 6, 2], dst: f32[3])
+          for oc.o in 0 .. 2:
+            alloc acc: f32[2] @register:
+              for oc.l in 0 .. min(-oc.o * 2 + 3, 2):
+                acc[oc.l] = 0.0
+              for ic in 0 .. 6:
+                for oc.l in 0 .. min(-oc.o * 2 + 3, 2):
+                  acc[oc.l] = acc[oc.l] + src[ic] * wei_p[oc.o, ic, oc.l]
+              for oc.l in 0 .. min(-oc.o * 2 + 3, 2):
+                dst[oc.l + oc.o * 2] = acc[oc.l]
+        pack k_pack_wei(wei: f32[3, 6], wei_p: f32[2, 6, 2])
+          for oc.o in 0 .. 2:
+            for ic in 0 .. 6:
+              for oc.l in 0 .. 2:
+                wei_p[oc.o, ic, oc.l] = (wei[oc.l + oc.o * 2, ic] if -oc.l - oc.o * 2 + 2 >= 0 else 0.0)
     """
     find = _FindRead(operand)
     find.stmt(kernel.body)

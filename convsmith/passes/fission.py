@@ -62,6 +62,28 @@ def fission(kernel: Kernel, names: Sequence[str], widths: Sequence[tuple[str, in
     """Distribute the register loops over the statements of their body; the accumulator becomes an array of them.
 
     ``widths`` gives loops that shall have room for more elements than they run (a full vector of lanes).
+
+    Before::
+
+        kernel k(a: f32[5, 3], b: f32[3], dst: f32[5])
+          for i in 0 .. 5:
+            alloc acc: f32[] @register:
+              acc[] = 0.0
+              for k in 0 .. 3:
+                acc[] = acc[] + a[i, k] * b[k]
+              dst[i] = acc[]
+
+    After ``fission(("i",))``::
+
+        kernel k(a: f32[5, 3], b: f32[3], dst: f32[5])
+          alloc acc: f32[5] @register:
+            for i in 0 .. 5:
+              acc[i] = 0.0
+            for i in 0 .. 5:
+              for k in 0 .. 3:
+                acc[i] = acc[i] + a[i, k] * b[k]
+            for i in 0 .. 5:
+              dst[i] = acc[i]
     """
     require_loops(kernel, names, "fission")
     return with_body(kernel, _Fission(names, dict(widths)).stmt(kernel.body))

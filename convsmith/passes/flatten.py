@@ -56,7 +56,23 @@ class _Flatten(Rewriter):
 
 
 def flatten(kernel: Kernel) -> Kernel:
-    """Give every buffer in memory one dim; registers keep theirs."""
+    """Give every buffer in memory one dim; registers keep theirs.
+
+    Before::
+
+        kernel k(a: f32[2, 8] = 1:2:8 0:2:4 1:4:1, dst: f32[2, 8])
+          for i in 0 .. 2:
+            for j in 0 .. 8:
+              dst[i, j] = a[i, j]
+
+    After ``flatten()``::
+
+        kernel k(a: f32[16], dst: f32[16])
+          for i in 0 .. 2:
+            for j in 0 .. 8:
+              dst[i * 8 + j] = a[i * 4 + j % 4 + j // 4 * 8]
+    """
     f = _Flatten()
     params = tuple(f.buffer(b) for b in kernel.params)
-    return replace(with_body(kernel, f.stmt(kernel.body)), params=params)
+    out = with_body(kernel, f.stmt(kernel.body))
+    return out if all(a is b for a, b in zip(params, kernel.params)) else replace(out, params=params)

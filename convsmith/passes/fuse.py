@@ -29,6 +29,20 @@ class _Fuse(Rewriter):
 
 
 def fuse(kernel: Kernel, outer: str, inner: str, name: str) -> Kernel:
-    """Replace the loop ``outer`` and the loop ``inner`` directly in it by one loop ``name``."""
+    """Replace the loop ``outer`` and the loop ``inner`` directly in it by one loop ``name``.
+
+    Before::
+
+        kernel k(a: f32[2, 3], dst: f32[2, 3])
+          for i in 0 .. 2:
+            for j in 0 .. 3:
+              dst[i, j] = a[i, j]
+
+    After ``fuse("i", "j", "i_j")``::
+
+        kernel k(a: f32[2, 3], dst: f32[2, 3])
+          for i_j in 0 .. 6:
+            dst[i_j // 3, i_j % 3] = a[i_j // 3, i_j % 3]
+    """
     require_loops(kernel, (outer, inner), "fuse")
     return with_body(kernel, _Fuse(outer, inner, name).stmt(kernel.body))

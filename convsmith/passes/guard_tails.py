@@ -21,5 +21,21 @@ class _GuardTails(ScopedRewriter):
 
 
 def guard_tails(kernel: Kernel, loops: tuple[str, ...]) -> Kernel:
-    """Run the named loops to the end of their range, testing each iteration; partition leaves few of them."""
+    """Run the named loops to the end of their range, testing each iteration; partition leaves few of them.
+
+    Before::
+
+        kernel k(a: f32[10], dst: f32[10])
+          for i.o in 0 .. 3:
+            for i.i in 0 .. min(-i.o * 4 + 10, 4):
+              dst[i.i + i.o * 4] = a[i.i + i.o * 4]
+
+    After ``guard_tails(("i.i",))``::
+
+        kernel k(a: f32[10], dst: f32[10])
+          for i.o in 0 .. 3:
+            for i.i in 0 .. 4:
+              if i.i >= 0 and -i.i + min(-i.o * 4 + 10, 4) - 1 >= 0:
+                dst[i.i + i.o * 4] = a[i.i + i.o * 4]
+    """
     return with_body(kernel, _GuardTails(tuple(loops)).stmt(kernel.body))

@@ -37,7 +37,26 @@ class _Hoist(Rewriter):
 
 
 def hoist(kernel: Kernel) -> Kernel:
-    """Give a name, before the outermost loop that leaves it unchanged, to each costly index in a loop."""
+    """Give a name, before the outermost loop that leaves it unchanged, to each costly index in a loop.
+
+    Before::
+
+        kernel k(a: f32[8], dst: f32[8, 4])
+          for i in 0 .. 8:
+            for j in 0 .. 4:
+              for k in max(-i + 2, 0) .. min(-i + 8, 3):
+                dst[i, j] = a[i + k]
+
+    After ``hoist()``::
+
+        kernel k(a: f32[8], dst: f32[8, 4])
+          for i in 0 .. 8:
+            let inv0 = min(-i + 8, 3):
+              let inv1 = max(-i + 2, 0):
+                for j in 0 .. 4:
+                  for k in inv1 .. inv0:
+                    dst[i, j] = a[i + k]
+    """
 
     def body(s: Stmt) -> Stmt:
         if not costly(s):

@@ -105,7 +105,32 @@ class _Outline(Rewriter):
 
 
 def outline(kernel: Kernel) -> Kernel:
-    """Make a function of every statement that allocates registers; needs a flat kernel."""
+    """Make a function of every statement that allocates registers; needs a flat kernel.
+
+    Before::
+
+        kernel k(a: f32[12], dst: f32[4])
+          for i in 0 .. 4:
+            alloc acc: f32[] @register:
+              acc[] = 0.0
+              for k in max(-i + 1, 0) .. 3:
+                acc[] = acc[] + a[i * 3 + k]
+              dst[i] = acc[]
+
+    After ``outline()``::
+
+        function tile0(ptr0: a, ptr1: dst, arg0)
+          alloc acc: f32[] @register:
+            acc[] = 0.0
+            for k in arg0 .. 3:
+              acc[] = acc[] + a[k + ptr0]
+            dst[ptr1] = acc[]
+        kernel k(a: f32[12], dst: f32[4])
+          for i in 0 .. 4:
+            call tile0(a @ i * 3, dst @ i, max(-i + 1, 0))
+    """
     o = _Outline()
     body = o.stmt(kernel.body)
+    if body is kernel.body:
+        return kernel
     return replace(kernel, body=body, functions=(*kernel.functions, *o.functions.values()))

@@ -94,17 +94,36 @@ class _Partition(ScopedRewriter):
         cuts = [lo] + [lo + i for i in range(1, len(signs)) if signs[i] != signs[i - 1]] + [hi]
         if len(cuts) - 1 > self.budget:
             return self._For(loop)
-        pieces = []
+        pieces: list[Stmt] = []
         for a, b in pairwise(cuts):
             ranges = {**self.ranges, loop.var: (a, b - 1)}
             body = simplify_stmt(loop.body, ranges)
             with self.binding(loop.var, (a, b - 1)):
                 body = self.stmt(body)
-            pieces.append(For(loop.var, as_index(a), as_index(b), body, loop.kind, loop.carried))
+            whole = body is loop.body and (a, b) == (lo, hi)
+            pieces.append(loop if whole else For(loop.var, as_index(a), as_index(b), body, loop.kind, loop.carried))
         return block(*pieces)
 
 
 def partition(kernel: Kernel, loops: tuple[str, ...], budget: int = 8) -> Kernel:
-    """Split each named loop with constant bounds into at most ``budget`` pieces; give up on it above that."""
+    """Split each named loop with constant bounds into at most ``budget`` pieces; give up on it above that.
+
+    Before::
+
+        kernel k(a: f32[10], dst: f32[10])
+          for i.o in 0 .. 3:
+            for i.i in 0 .. min(-i.o * 4 + 10, 4):
+              dst[i.i + i.o * 4] = a[i.i + i.o * 4]
+
+    After ``partition(("i.o",))``::
+
+        kernel k(a: f32[10], dst: f32[10])
+          for i.o in 0 .. 2:
+            for i.i in 0 .. 4:
+              dst[i.i + i.o * 4] = a[i.i + i.o * 4]
+          for i.o in 2 .. 3:
+            for i.i in 0 .. 2:
+              dst[i.i + 8] = a[i.i + 8]
+    """
     require_loops(kernel, loops, "partition")
     return with_body(kernel, _Partition(tuple(loops), budget).stmt(kernel.body))

@@ -80,5 +80,24 @@ class _Pick(Rewriter):
 
 
 def pick_instructions(kernel: Kernel, rows: Sequence[Instruction]) -> Kernel:
-    """Use the first row that matches each vector statement on registers; what none matches stays."""
+    """Use the first row that matches each vector statement on registers; what none matches stays.
+
+    Before::
+
+        kernel k(a: f32[3], b: f32[12], dst: f32[4])
+          alloc acc: f32[4] @register:
+            acc[0]{4} = 0.0
+            for k in 0 .. 3:
+              acc[0]{4} = acc[0]{4} + a[k]{4:0} * b[k * 4]{4}
+            dst[0]{4} = acc[0]{4}
+
+    After ``pick_instructions(ROWS)``::
+
+        kernel k(a: f32[3], b: f32[12], dst: f32[4])
+          alloc acc: f32[4] @register:
+            acc[0]{4} = 0.0
+            for k in 0 .. 3:
+              multiply_add_128(acc[0]{4}, a[k]{4:0}, b[k * 4]{4})
+            dst[0]{4} = acc[0]{4}
+    """
     return with_body(kernel, _Pick(rows).stmt(kernel.body))

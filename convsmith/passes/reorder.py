@@ -42,6 +42,23 @@ class _Reorder(Rewriter):
 
 
 def reorder(kernel: Kernel, names: Sequence[str]) -> Kernel:
-    """Put the named loops of a perfect nest into the given order; other loops of the nest keep their places."""
+    """Put the named loops of a perfect nest into the given order; other loops of the nest keep their places.
+
+    Before::
+
+        kernel k(a: f32[2, 3, 4], dst: f32[2, 3, 4])
+          for i in 0 .. 2:
+            for j in 0 .. 3:
+              for k in 0 .. 4:
+                dst[i, j, k] = a[i, j, k]
+
+    After ``reorder(("k", "i"))``::
+
+        kernel k(a: f32[2, 3, 4], dst: f32[2, 3, 4])
+          for k in 0 .. 4:
+            for j in 0 .. 3:
+              for i in 0 .. 2:
+                dst[i, j, k] = a[i, j, k]
+    """
     require_loops(kernel, names, "reorder")
     return with_body(kernel, _Reorder(tuple(names)).stmt(kernel.body))

@@ -48,6 +48,8 @@ class _Restrict(Rewriter):
                 lo.append(found[0])
             elif found[1] is not None:
                 hi.append(found[1])
+        if len(lo) == len(hi) == 1:
+            return self._For(loop)
         cond = conj(left)
         body: Stmt = s.body if is_true(cond) else If(cond, s.body)
         for x in reversed(chain):
@@ -56,6 +58,28 @@ class _Restrict(Rewriter):
 
 
 def restrict(kernel: Kernel, loops: tuple[str, ...]) -> Kernel:
-    """For each named loop around a guarded statement, take over the conditions that bound its variable."""
+    """For each named loop around a guarded statement, take over the conditions that bound its variable.
+
+    Before::
+
+        kernel k(src: f32[5], wei: f32[3], dst: f32[5])
+          for ow in 0 .. 5:
+            alloc acc: f32[] @register:
+              acc[] = 0.0
+              for kw in 0 .. 3:
+                if kw + ow - 1 >= 0 and -kw - ow + 5 >= 0:
+                  acc[] = acc[] + src[kw + ow - 1] * wei[kw]
+              dst[ow] = acc[]
+
+    After ``restrict(("kw",))``::
+
+        kernel k(src: f32[5], wei: f32[3], dst: f32[5])
+          for ow in 0 .. 5:
+            alloc acc: f32[] @register:
+              acc[] = 0.0
+              for kw in max(-ow + 1, 0) .. min(-ow + 6, 3):
+                acc[] = acc[] + src[kw + ow - 1] * wei[kw]
+              dst[ow] = acc[]
+    """
     require_loops(kernel, loops, "restrict")
     return with_body(kernel, _Restrict(tuple(loops)).stmt(kernel.body))

@@ -81,6 +81,32 @@ class _Rfactor(ScopedRewriter):
 
 
 def rfactor(kernel: Kernel, loop: str, lanes: int = 1) -> Kernel:
-    """Split the accumulator along the reduction loop ``loop``: one partial sum an iteration, added up before use."""
+    """Split the accumulator along the reduction loop ``loop``: one partial sum an iteration, added up before use.
+
+    Before::
+
+        kernel k(a: f32[8], dst: f32[1])
+          alloc acc: f32[] @register:
+            acc[] = 0.0
+            for k.o in 0 .. 2:
+              for k.l in 0 .. 4:
+                acc[] = acc[] + a[k.l + k.o * 4]
+            dst[0] = acc[]
+
+    After ``rfactor("k.l")``::
+
+        kernel k(a: f32[8], dst: f32[1])
+          alloc acc: f32[4] @register:
+            for k.l in 0 .. 4:
+              acc[k.l] = 0.0
+            for k.o in 0 .. 2:
+              for k.l in 0 .. 4:
+                acc[k.l] = acc[k.l] + a[k.l + k.o * 4]
+            alloc total: f32[] @register:
+              total[] = 0.0
+              for k.l in 0 .. 4:
+                total[] = total[] + acc[k.l]
+              dst[0] = total[]
+    """
     require_loops(kernel, (loop,), "rfactor")
     return with_body(kernel, _Rfactor(loop, lanes).stmt(kernel.body))

@@ -47,6 +47,26 @@ def round_up(kernel: Kernel, loops: tuple[str, ...], widths: Sequence[tuple[str,
 
     The operand that the loop runs along must be packed (its packed form holds zeros there) and the accumulator
     has the room; the extra lanes are computed and never stored.
+
+    Before::
+
+        kernel k(a_p: f32[3, 4], dst: f32[10])
+          for i.o in 0 .. 3:
+            alloc acc: f32[4] @register:
+              for i.l in 0 .. min(-i.o * 4 + 10, 4):
+                acc[i.l] = a_p[i.o, i.l]
+              for i.l in 0 .. min(-i.o * 4 + 10, 4):
+                dst[i.l + i.o * 4] = acc[i.l]
+
+    After ``round_up(("i.l",))``::
+
+        kernel k(a_p: f32[3, 4], dst: f32[10])
+          for i.o in 0 .. 3:
+            alloc acc: f32[4] @register:
+              for i.l in 0 .. 4:
+                acc[i.l] = a_p[i.o, i.l]
+              for i.l in 0 .. min(-i.o * 4 + 10, 4):
+                dst[i.l + i.o * 4] = acc[i.l]
     """
     require_loops(kernel, loops, "round_up")
     return with_body(kernel, _RoundUp(tuple(loops), dict(widths)).stmt(kernel.body))

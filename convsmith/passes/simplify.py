@@ -59,5 +59,22 @@ def simplify(kernel: Kernel, keep_unit_loops: bool = True) -> Kernel:
     """Simplify a kernel; loops that never run vanish, and with ``keep_unit_loops=False`` those that run once.
 
     Parallel loops stay: what is a task is decided by ``collapse``.
+
+    Before::
+
+        kernel k(a: f32[4, 6], dst: f32[24])
+          for i in 0 .. 4:
+            for j in 0 .. 6:
+              if i + j >= 0:
+                dst[i * 6 + j] = a[i + j // 6, j % 6]
+            for j in 6 .. 6:
+              dst[j] = 0.0
+
+    After ``simplify()``::
+
+        kernel k(a: f32[4, 6], dst: f32[24])
+          for i in 0 .. 4:
+            for j in 0 .. 6:
+              dst[i * 6 + j] = a[i, j]
     """
     return each_body(kernel, lambda s: simplify_stmt(s, {}, keep_unit_loops))

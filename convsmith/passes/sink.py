@@ -29,6 +29,31 @@ class _Sink(Rewriter):
 
 
 def sink(kernel: Kernel, names: Sequence[str]) -> Kernel:
-    """Move the named loops inwards, past every other loop of their perfect nest, in the order given."""
+    """Move the named loops inwards, past every other loop of their perfect nest, in the order given.
+
+    Before::
+
+        kernel k(a: f32[5, 3], b: f32[3], dst: f32[5])
+          alloc acc: f32[5] @register:
+            for i in 0 .. 5:
+              acc[i] = 0.0
+            for i in 0 .. 5:
+              for k in 0 .. 3:
+                acc[i] = acc[i] + a[i, k] * b[k]
+            for i in 0 .. 5:
+              dst[i] = acc[i]
+
+    After ``sink(("i",))``::
+
+        kernel k(a: f32[5, 3], b: f32[3], dst: f32[5])
+          alloc acc: f32[5] @register:
+            for i in 0 .. 5:
+              acc[i] = 0.0
+            for k in 0 .. 3:
+              for i in 0 .. 5:
+                acc[i] = acc[i] + a[i, k] * b[k]
+            for i in 0 .. 5:
+              dst[i] = acc[i]
+    """
     require_loops(kernel, names, "sink")
     return with_body(kernel, _Sink(list(names)).stmt(kernel.body))

@@ -20,5 +20,27 @@ class _SkipZero(Rewriter):
 
 
 def skip_zero(kernel: Kernel) -> Kernel:
-    """Guard the statement instead of selecting zero, so that the guard can be moved and resolved."""
+    """Guard the statement instead of selecting zero, so that the guard can be moved and resolved.
+
+    Before::
+
+        kernel k(src: f32[5], wei: f32[3], dst: f32[5])
+          for ow in 0 .. 5:
+            alloc acc: f32[] @register:
+              acc[] = 0.0
+              for kw in 0 .. 3:
+                acc[] = acc[] + (src[kw + ow - 1] * wei[kw] if kw + ow - 1 >= 0 and -kw - ow + 5 >= 0 else 0.0)
+              dst[ow] = acc[]
+
+    After ``skip_zero()``::
+
+        kernel k(src: f32[5], wei: f32[3], dst: f32[5])
+          for ow in 0 .. 5:
+            alloc acc: f32[] @register:
+              acc[] = 0.0
+              for kw in 0 .. 3:
+                if kw + ow - 1 >= 0 and -kw - ow + 5 >= 0:
+                  acc[] = acc[] + src[kw + ow - 1] * wei[kw]
+              dst[ow] = acc[]
+    """
     return with_body(kernel, _SkipZero().stmt(kernel.body))

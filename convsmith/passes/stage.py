@@ -112,6 +112,27 @@ def _copy(old: Buffer, new: Buffer, origin: Sequence[Index], ranges: dict[Var, R
 
 
 def stage(kernel: Kernel, buffer: str, loop: str) -> Kernel:
-    """At the start of each iteration of ``loop``, copy what it reads of ``buffer``; the copy is ``<buffer>_s``."""
+    """At the start of each iteration of ``loop``, copy what it reads of ``buffer``; the copy is ``<buffer>_s``.
+
+    Before::
+
+        kernel k(a: f32[2, 3], b: f32[2], c: f32[2, 4])
+          for n in 0 .. 2:
+            for i in 0 .. 4:
+              for k in 0 .. 2:
+                c[n, i] = c[n, i] + (a[n, i + k - 1] * b[k] if i + k - 1 >= 0 and -i - k + 3 >= 0 else 0.0)
+
+    After ``stage("a", "n")``::
+
+        kernel k(a: f32[2, 3], b: f32[2], c: f32[2, 4])
+          for n in 0 .. 2:
+            alloc a_s: f32[1, 5] @cache:
+              for a_s0 in 0 .. 1:
+                for a_s1 in 0 .. 5:
+                  a_s[a_s0, a_s1] = (a[a_s0 + n, a_s1 - 1] if a_s1 - 1 >= 0 and -a_s1 + 3 >= 0 else 0.0)
+              for i in 0 .. 4:
+                for k in 0 .. 2:
+                  c[n, i] = c[n, i] + a_s[0, i + k] * b[k]
+    """
     require_loops(kernel, (loop,), "stage")
     return with_body(kernel, _Stage(buffer, loop).stmt(kernel.body))

@@ -63,14 +63,34 @@ class _Carry(Rewriter):
 class _Strength(Rewriter):
     def For(self, loop: For) -> Stmt:
         body = self.stmt(loop.body)
+        if body is not loop.body:
+            loop = For(loop.var, loop.lo, loop.hi, body, loop.kind, loop.carried)
         if loop.kind != "serial":
-            return loop if body is loop.body else For(loop.var, loop.lo, loop.hi, body, loop.kind, loop.carried)
-        loop = For(loop.var, loop.lo, loop.hi, body, loop.kind, loop.carried)
+            return loop
         carry = _Carry(loop)
         body = carry.stmt(body)
+        if not carry.pointers:
+            return loop
         return For(loop.var, loop.lo, loop.hi, body, loop.kind, (*loop.carried, *carry.pointers.values()))
 
 
 def strength_reduce(kernel: Kernel) -> Kernel:
-    """Let every serial loop carry the pointers that move with it; needs a flat kernel."""
+    """Let every serial loop carry the pointers that move with it; needs a flat kernel.
+
+    Before::
+
+        kernel k(a: f32[96], dst: f32[12])
+          for i in 0 .. 3:
+            for j in 1 .. 4:
+              for u in 0 .. 2 #unrolled:
+                dst[i * 4 + j] = a[i * 32 + j * 8 + u]
+
+    After ``strength_reduce()``::
+
+        kernel k(a: f32[96], dst: f32[12])
+          for i in 0 .. 3 carrying dst.i: dst = 0 step 4, a.i: a = 0 step 32:
+            for j in 1 .. 4 carrying dst.j: dst = dst.i + 1 step 1, a.j: a = a.i + 8 step 8:
+              for u in 0 .. 2 #unrolled:
+                dst[dst.j] = a[a.j + u]
+    """
     return each_body(kernel, lambda s: _Strength().stmt(s))

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from convsmith.ir.index import Index
 from convsmith.ir.stmt import Alloc, Block, Kernel, Stmt, Store, block
 from convsmith.ir.value import Binary, Const, Lanes, Load, Sign, Sum, Sums, Value
-from convsmith.ir.walk import Rewriter
+from convsmith.ir.walk import Rewriter, walk
 from convsmith.passes.scope import each_body
 
 
@@ -32,6 +32,8 @@ def _total(s: Stmt) -> _Total | None:
     if not (isinstance(zero, Store) and isinstance(add, Store) and isinstance(store, Store)):
         return None
     if zero.buffer is not s.buffer or add.buffer is not s.buffer or store.lanes is not None:
+        return None
+    if not (isinstance(zero.value, Const) and zero.value.value == 0):
         return None
     v = add.value
     if not (isinstance(v, Binary) and v.op == "add" and isinstance(v.a, Load) and isinstance(v.b, Sum)):
@@ -80,7 +82,10 @@ def _together(totals: list[_Total]) -> Store | None:
     if any(t.store.buffer is not first.buffer for t in totals):
         return None
     steps = [_distance(first.index, t.store.index) for t in totals]
-    if any(d is None for d in steps):
+    if any(d is None for d in steps) or len(set(steps)) < len(steps):
+        return None
+    read = (x for t in totals for v in (t.store.value, t.vector) for x in walk(v) if isinstance(x, Load))
+    if any(x.buffer is first.buffer for x in read):
         return None
     value = _merge([t.store.value for t in totals], totals)
     return None if value is None else Store(first.buffer, first.index, value, Lanes(tuple(steps), len(steps)))  # type: ignore[arg-type]
@@ -100,7 +105,7 @@ class _SumTogether(Rewriter):
                     out += self.row(members[n : n + self.lanes])
             else:
                 out += map(self.stmt, members)
-        return block(*out)
+        return s if len(out) == len(s.stmts) and all(a is b for a, b in zip(out, s.stmts)) else block(*out)
 
     def row(self, run: list[Stmt]) -> list[Stmt]:
         totals = [t for t in map(_total, run) if t is not None]
@@ -109,5 +114,23 @@ class _SumTogether(Rewriter):
 
 
 def sum_together(kernel: Kernel, lanes: int) -> Kernel:
-    """Join up to ``lanes`` neighbouring sums over lanes into one statement; needs an unrolled kernel."""
+    """Join up to ``lanes`` neighbouring sums over lanes into one statement; needs an unrolled kernel.
+
+    Before::
+
+        kernel k(a: f32[16], b: f32[2], dst: f32[2])
+          alloc total: f32[] @register:
+            total[] = 0.0
+            total[] = total[] + sum(a[0]{8})
+            dst[0] = total[] + b[0]
+          alloc total: f32[] @register:
+            total[] = 0.0
+            total[] = total[] + sum(a[8]{8})
+            dst[1] = total[] + b[1]
+
+    After ``sum_together(4)``::
+
+        kernel k(a: f32[16], b: f32[2], dst: f32[2])
+          dst[0]{2} = sums(a[0]{8}, a[8]{8}) + b[0]{2}
+    """
     return each_body(kernel, lambda s: _SumTogether(lanes).stmt(s))

@@ -30,7 +30,21 @@ class _Tile(ScopedRewriter):
 
 
 def tile(kernel: Kernel, loop: str, size: int, outer: str, inner: str) -> Kernel:
-    """Split ``loop`` by ``size``: ``loop = outer * size + inner``; the last tile may be shorter."""
+    """Split ``loop`` by ``size``: ``loop = outer * size + inner``; the last tile may be shorter.
+
+    Before::
+
+        kernel k(a: f32[10], dst: f32[10])
+          for i in 0 .. 10:
+            dst[i] = a[i]
+
+    After ``tile("i", 4, "i.o", "i.i")``::
+
+        kernel k(a: f32[10], dst: f32[10])
+          for i.o in 0 .. 3:
+            for i.i in 0 .. min(-i.o * 4 + 10, 4):
+              dst[i.i + i.o * 4] = a[i.i + i.o * 4]
+    """
     require_loops(kernel, (loop,), "tile")
     if size < 1:
         raise ConfigError("tile-size", f"tile: loop {loop} by {size}; a tile has at least one iteration")

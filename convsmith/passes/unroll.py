@@ -90,5 +90,23 @@ class _Unroll(Rewriter):
 
 
 def unroll(kernel: Kernel, budget: int = BUDGET) -> Kernel:
-    """Unroll all loops of kind ``unrolled``; more than ``budget`` statements is a ConfigError."""
+    """Unroll all loops of kind ``unrolled``; more than ``budget`` statements is a ConfigError.
+
+    Before::
+
+        kernel k(a: f32[8, 2], dst: f32[8, 2])
+          for i in 0 .. 8:
+            for j in 0 .. 2 #unrolled:
+              if i - j >= 0:
+                dst[i, j] = a[i - j, j]
+
+    After ``unroll()``::
+
+        kernel k(a: f32[8, 2], dst: f32[8, 2])
+          for i in 0 .. 8:
+            if i >= 0:
+              dst[i, 0] = a[i, 0]
+            if i - 1 >= 0:
+              dst[i, 1] = a[i - 1, 1]
+    """
     return each_body(kernel, lambda s: _Unroll(budget).stmt(s))

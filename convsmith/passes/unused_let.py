@@ -19,5 +19,22 @@ class _UnusedLet(Rewriter):
 
 
 def unused_let(kernel: Kernel) -> Kernel:
-    """Drop every ``let`` that is not needed, innermost first."""
+    """Drop every ``let`` that is not needed, innermost first.
+
+    Before::
+
+        kernel k(a: f32[6], dst: f32[6])
+          for t in 0 .. 6:
+            let g = 0:
+              let i = t // 2:
+                let j = t % 2:
+                  dst[g + i * 2] = a[t]
+
+    After ``unused_let()``::
+
+        kernel k(a: f32[6], dst: f32[6])
+          for t in 0 .. 6:
+            let i = t // 2:
+              dst[i * 2] = a[t]
+    """
     return each_body(kernel, lambda s: _UnusedLet().stmt(s))

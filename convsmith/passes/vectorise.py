@@ -134,6 +134,24 @@ def vectorise(kernel: Kernel, loop: str, lanes: int, strict: bool = True) -> Ker
     """Replace the loops named ``loop`` (at most ``lanes`` iterations each) by vector statements.
 
     Where ``strict`` is false, a loop that cannot be vectorised stays as it is; else it is a ConfigError.
+
+    Before::
+
+        kernel k(a: f32[64], b: f32[16], dst: f32[16])
+          for i in 0 .. 4:
+            alloc acc: f32[4] @register:
+              for l in 0 .. 4:
+                acc[l] = a[i * 16 + l * 4] * b[i]
+              for l in 0 .. 3:
+                dst[i * 4 + l] = acc[l]
+
+    After ``vectorise("l", 4)``::
+
+        kernel k(a: f32[64], b: f32[16], dst: f32[16])
+          for i in 0 .. 4:
+            alloc acc: f32[4] @register:
+              acc[0]{4} = a[i * 16]{4:4} * b[i]{4:0}
+              dst[i * 4]{4/3} = acc[0]{4}
     """
     require_loops(kernel, (loop,), "vectorise")
     return with_body(kernel, _Vectorise(loop, lanes, strict).stmt(kernel.body))

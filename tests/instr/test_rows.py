@@ -1,0 +1,123 @@
+"""Every row of every target's table: its specification, its LLVM text, its assembly and, where it runs, its result."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+
+import numpy as np
+import pytest
+
+from convsmith.codegen import llvm_bind
+from convsmith.codegen.artifact import Argument, Artifact, Entry
+from convsmith.interp import run
+from convsmith.ir.instruction import Instruction
+from convsmith.ir.parse import parse_kernel
+from convsmith.runtime.host import HostLibrary
+from convsmith.target.base import Target
+from convsmith.target.generic.level import level
+from convsmith.target.registry import host_targets, isa_names
+from convsmith.target.x86.levels import LEVELS
+
+TARGETS = (*LEVELS, level())
+ROWS = [pytest.param(t, row, id=f"{t.isa}-{row.name}") for t in TARGETS for row in t.instructions]
+ROLES = {"c": "dst", "a": "src", "b": "wei"}
+
+
+def fragments(row: Instruction, seed: int = 0) -> dict[str, np.ndarray]:
+    """Small integers for every operand."""
+    rng = np.random.default_rng(seed)
+    return {b.name: rng.integers(-9, 10, b.size).astype(b.dtype.numpy) for b in row.kernel.params}
+
+
+def specified(row: Instruction, data: dict[str, np.ndarray]) -> np.ndarray:
+    """What the specification leaves in the accumulator."""
+    arrays = {name: x.copy() for name, x in data.items()}
+    run(row.kernel, arrays)
+    for name in arrays.keys() - {"c"}:
+        np.testing.assert_array_equal(arrays[name], data[name])
+    return arrays["c"]
+
+
+def module(target: Target, row: Instruction) -> str:
+    """An entry ``row(c, a, b)`` that applies the row once, under the calling convention of artifacts."""
+    lines, operands = [], {}
+    for n, b in enumerate(row.kernel.params):
+        vector = f"<{b.size} x {b.dtype.llvm}>"
+        lines += [
+            f"%at.{b.name} = getelementptr i64, ptr %args, i64 {n}",
+            f"%p.{b.name} = load ptr, ptr %at.{b.name}, align 8",
+            f"%v.{b.name} = load {vector}, ptr %p.{b.name}, align {b.dtype.bytes}",
+        ]
+        operands[b.name] = f"%v.{b.name}"
+    c = row.kernel.params[0]
+    lines += [
+        f"%result = {row.llvm.format(**operands)}",
+        f"store <{c.size} x {c.dtype.llvm}> %result, ptr %p.c, align {c.dtype.bytes}",
+        "ret void",
+    ]
+    body = "\n  ".join(lines)
+    attributes = " ".join(f'"{k}"="{v}"' for k, v in target.attributes)
+    return (
+        f'target triple = "{target.triple}"\n{row.declare}\n'
+        f"define void @row_chunk(ptr %args, i64 %tid, i64 %n) #0 {{\n  {body}\n}}\n"
+        "define void @row(ptr %args) #0 {\n  call void @row_chunk(ptr %args, i64 0, i64 1)\n  ret void\n}\n"
+        f"attributes #0 = {{ nounwind {attributes} }}\n"
+    )
+
+
+def test_every_level_is_here() -> None:
+    assert {t.isa for t in TARGETS} == set(isa_names())
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.isa)
+def test_the_table_of_a_level(target: Target) -> None:
+    """The first row fills a vector, no name comes twice, and a level has what its rows need."""
+    assert target.instructions[0].lanes * 32 == target.vector_bits
+    assert len({row.name for row in target.instructions}) == len(target.instructions)
+    for row in target.instructions:
+        assert set(row.needs) <= set(target.needs)
+
+
+@pytest.mark.parametrize("target, row", ROWS)
+def test_specification(target: Target, row: Instruction) -> None:
+    """``c + a * b``, where several elements of ``a`` and ``b`` may belong to one of ``c``."""
+    assert [b.name for b in row.kernel.params] == ["c", "a", "b"] and row.kernel.name == row.name
+    assert row.kernel.params[0].size == row.lanes
+    for seed in range(3):
+        data = fragments(row, seed)
+        a, b = (data[name].astype(np.int64).reshape(row.lanes, -1) for name in "ab")
+        np.testing.assert_array_equal(specified(row, data), data["c"] + (a * b).sum(1))
+
+
+@pytest.mark.parametrize("target, row", ROWS)
+def test_text_parses_back(target: Target, row: Instruction) -> None:
+    assert str(parse_kernel(str(row.kernel))) == str(row.kernel)
+
+
+@pytest.mark.parametrize("target, row", ROWS)
+def test_assembly_has_the_mnemonic(target: Target, row: Instruction) -> None:
+    text = llvm_bind.assembly(module(target, row), target.triple, target.cpu, target.features)
+    mnemonics = re.findall(r"^\t([a-z]\w*)", text, re.MULTILINE)
+    assert mnemonics
+    if row.mnemonic:
+        hits = [m for m in mnemonics if m.startswith(row.mnemonic)]
+        assert len(hits) == 1, f"{row.mnemonic} once, not {hits}, in\n{text}"
+
+
+@pytest.mark.parametrize("target, row", ROWS)
+def test_machine_computes_the_specification(target: Target, row: Instruction) -> None:
+    if target.isa not in {t.isa for t in host_targets()}:
+        pytest.skip(f"this machine lacks {target.isa}")
+    arguments = tuple(
+        Argument(b.name, ROLES[b.name], b.dtype.name, b.shape, "a", b.size, b.name == "c")  # type: ignore[arg-type]
+        for b in row.kernel.params
+    )
+    code = llvm_bind.object_code(module(target, row), target.triple, target.cpu, target.features)
+    function = HostLibrary(Artifact(code, target.isa, {"main": Entry("row", arguments)}, row.name, ""))["main"]
+    for seed in range(3):
+        data = fragments(row, seed)
+        truth = specified(row, data)
+        block = (ctypes.c_uint64 * len(arguments))(*(data[a.name].ctypes.data for a in arguments))
+        function(ctypes.addressof(block))
+        np.testing.assert_array_equal(data["c"], truth)

@@ -1,0 +1,127 @@
+"""Every pass shows what it does: the Before of its docstring becomes the After, and computes the same.
+
+The sections are literal blocks of the docstring, and the call is what stands after "After":
+
+    Before::
+
+        kernel k(...)
+          ...
+
+    After ``tile("i", 4, "i.o", "i.i")``::
+
+        kernel k(...)
+          ...
+"""
+
+from __future__ import annotations
+
+import inspect
+import pkgutil
+import re
+from collections.abc import Callable
+from importlib import import_module
+from textwrap import dedent
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+import convsmith.passes
+from convsmith.interp import run
+from convsmith.ir.parse import parse_kernel
+from convsmith.ir.stmt import Kernel
+from convsmith.target.generic.level import PORTABLE_FMA
+
+NO_PASS = {"lets", "manager", "scope"}
+OTHER_NAME = {"strength": "strength_reduce"}
+ROWS = (PORTABLE_FMA,)
+INSTRUCTIONS = {row.name: row.kernel for row in ROWS}
+MODULES = sorted(m.name for m in pkgutil.iter_modules(convsmith.passes.__path__))
+PASSES = [name for name in MODULES if name not in NO_PASS]
+
+_EXAMPLE = re.compile(
+    r"^Before::\n\n(?P<before>(?: {4}.*\n)+)\n^After ``(?P<call>[^`]+)``::\n\n(?P<after>(?: {4}.*(?:\n|\Z))+)", re.M
+)
+
+
+class Example(NamedTuple):
+    """The texts of a docstring, and the kernels that they mean."""
+
+    before: str
+    call: str
+    after: str
+    old: Kernel
+    new: Kernel
+
+
+def pass_of(module: str) -> Callable[..., Kernel]:
+    """The public function of a module that takes a kernel first."""
+    name = OTHER_NAME.get(module, module)
+    function: Callable[..., Kernel] = getattr(import_module(f"convsmith.passes.{module}"), name)
+    assert next(iter(inspect.signature(function).parameters)) == "kernel"
+    return function
+
+
+def example_of(module: str) -> Example:
+    """The example of a pass, run; fails where the docstring has none."""
+    function = pass_of(module)
+    found = _EXAMPLE.findall((inspect.getdoc(function) or "") + "\n")
+    assert len(found) == 1, f"{function.__name__} needs one Before and After in its docstring"
+    before, call, after = found[0]
+    before, after = (dedent(x).rstrip("\n") + "\n" for x in (before, after))
+    old = parse_kernel(before)
+    name, arguments = call.removesuffix(")").split("(", 1)
+    assert name == function.__name__
+    new = eval(f"run(kernel, {arguments})", {"run": function, "kernel": old, "ROWS": ROWS})
+    return Example(before, call, after, old, new)
+
+
+def memory(*kernels: Kernel) -> dict[str, np.ndarray]:
+    """Whole numbers for every parameter of the kernels, the same at each call."""
+    numbers = np.random.default_rng(0)
+    params = {b.name: b for k in kernels for b in k.params}
+    return {b.name: numbers.integers(-4, 5, b.size).astype(b.dtype.numpy) for b in params.values()}
+
+
+def interpret(kernel: Kernel, arrays: dict[str, np.ndarray]) -> None:
+    """Run the packing kernels, then the kernel."""
+    for k in (*kernel.packs, kernel):
+        run(k, {b.name: arrays[b.name] for b in k.params}, INSTRUCTIONS)
+
+
+def test_modules_without_a_pass_are_these() -> None:
+    assert NO_PASS < set(MODULES)
+    for module in NO_PASS:
+        assert not hasattr(import_module(f"convsmith.passes.{module}"), module)
+
+
+@pytest.mark.parametrize("module", PASSES)
+def test_before_becomes_after(module: str) -> None:
+    example = example_of(module)
+    assert str(example.old) == example.before
+    assert str(example.new) == example.after
+
+
+@pytest.mark.parametrize("module", PASSES)
+def test_after_is_text_of_the_ir(module: str) -> None:
+    example = example_of(module)
+    assert str(parse_kernel(example.after)) == example.after
+
+
+@pytest.mark.parametrize("module", PASSES)
+def test_the_pass_changes_something(module: str) -> None:
+    example = example_of(module)
+    assert example.new is not example.old
+    assert example.before != example.after
+
+
+@pytest.mark.parametrize("module", PASSES)
+def test_before_and_after_compute_the_same(module: str) -> None:
+    example = example_of(module)
+    start, old, new = (memory(example.old, example.new) for _ in range(3))
+    interpret(example.old, old)
+    interpret(example.new, new)
+    names = [b.name for b in example.old.params]
+    assert any(not np.array_equal(start[n], old[n]) for n in names), "the example computes nothing"
+    for n in names:
+        np.testing.assert_array_equal(old[n], new[n], err_msg=n)
