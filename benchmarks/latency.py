@@ -20,7 +20,7 @@ import convsmith as cs
 from convsmith.build.choose import default_config
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Artifact
-from convsmith.compile.driver import emit, lower
+from convsmith.compiler.driver import emit, lower
 from convsmith.frontend.kernel import Kernel
 from convsmith.ir.intern import interning
 from convsmith.runtime.arrays import Array, aligned_empty

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from convsmith import __version__
-from convsmith.compile.cache import compiler_source_hash
+from convsmith.compiler.cache import compiler_source_hash
 from convsmith.runtime.machine import describe
 
 __all__ = ["Report", "Row", "bench", "percent", "ratio"]

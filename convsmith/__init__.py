@@ -38,7 +38,7 @@ _HOME = {
     ),
     "diag.settings": ("settings",),
     "frontend.kernel": ("Kernel",),
-    "frontend.numpy_api": ("conv1d", "conv2d", "conv3d", "load_packed", "reorder"),
+    "frontend.numpy_api": ("compile", "conv1d", "conv2d", "conv3d", "load_packed", "reorder"),
     "layout.layout": ("Layout",),
     "problem.conv": ("Conv",),
     "problem.suites": ("suite",),
@@ -55,8 +55,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "compile":
-        return import_module("convsmith.compile")  # a module that can be called; importing it sets the attribute
     if name not in _MODULE:
         raise AttributeError(f"module 'convsmith' has no attribute {name!r}")
     value = getattr(import_module(_MODULE[name]), name)

@@ -32,7 +32,7 @@ LAYERS: dict[str, set[str]] = {
     "target": {"llvmlite"},
     "build": set(),
     "codegen": {"llvmlite"},
-    "compile": {"llvmlite", "numpy", "platformdirs"},
+    "compiler": {"llvmlite", "numpy", "platformdirs"},
     "runtime": {"llvmlite", "numpy"},
     "tune": {"numpy", "onnx", "onnxruntime", "torch"},
     "frontend": {"numpy"},

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from convsmith.build.loops import Loops, check_config, loops_after_fusing
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.index import is_true
+from convsmith.ir.index import is_false, is_true
 from convsmith.layout.view import Statement
 from convsmith.passes.bind import bind
 from convsmith.passes.coalesce import coalesce
@@ -144,7 +144,7 @@ def _tile_steps(loops: Loops, config: Config, nest: Nest) -> list[Step]:
 def _read_steps(st: Statement, config: Config, nest: Nest) -> list[Step]:
     """Pack operands, realise the views, split off what is cut short."""
     steps = [Step(derive_packing, name, nest.widths) for name in config.pack]
-    masked = not is_true(st.a.mask)
+    masked = _masked(st)
     parallel = nest.around
     if masked and config.realise == "pad_copy":
         place, parallel = _stage_place(config, nest.around)
@@ -171,7 +171,7 @@ def _read_steps(st: Statement, config: Config, nest: Nest) -> list[Step]:
 def _lower_steps(st: Statement, config: Config, target: Target, nest: Nest) -> list[Step]:
     """Flat offsets, vectors, instructions, functions, tasks, pointers."""
     steps = [Step(guard_tails, tuple(nest.unrolled)), Step(flatten), Step(simplify), Step(narrow_index)]
-    if not is_true(st.a.mask) and config.realise == "pad_copy":
+    if _masked(st) and config.realise == "pad_copy":
         steps.append(Step(vectorise, f"{st.a.name}_s1.l", nest.lanes, False))
     steps += [Step(vectorise, nest.lane, nest.lanes, False), Step(pick_instructions, target.instructions)]
     *stepping, last = (n for n in nest.reduce if not n.endswith(".u"))
@@ -185,6 +185,11 @@ def _lower_steps(st: Statement, config: Config, target: Target, nest: Nest) -> l
     if nest.along_k:
         steps.append(Step(sum_together, nest.lanes))
     return steps
+
+
+def _masked(st: Statement) -> bool:
+    """Whether some terms are absent, and some are not."""
+    return not is_true(st.a.mask) and not is_false(st.a.mask)
 
 
 def _stage_place(config: Config, around: list[str]) -> tuple[str, list[str]]:

@@ -24,7 +24,7 @@ from convsmith.cli.problems import (
     read_problems,
     short_config,
 )
-from convsmith.compile.service import faults
+from convsmith.compiler.service import faults
 from convsmith.diag.errors import ConvsmithError, UsageError
 from convsmith.frontend.kernel import Kernel
 from convsmith.frontend.verification import Verdict, verify_kernel

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from convsmith.cli.output import note
-from convsmith.compile.cache import disk_cache
-from convsmith.compile.instruments import remove_dumps
+from convsmith.compiler.cache import disk_cache
+from convsmith.compiler.instruments import remove_dumps
 
 __all__ = ["cache"]
 

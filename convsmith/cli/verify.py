@@ -8,7 +8,7 @@ import click
 
 from convsmith.cli.output import error_line, exit_status, note, progress
 from convsmith.cli.problems import build, check_choices, choice_options, command, problem_options, read_problems
-from convsmith.compile.service import faults
+from convsmith.compiler.service import faults
 from convsmith.diag.errors import ConvsmithError
 from convsmith.frontend.verification import verify_kernel
 from convsmith.problem.conv import Conv

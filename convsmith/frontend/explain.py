@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from convsmith.build.loops import loops_after_fusing, registers_needed
 from convsmith.build.statement import forward
 from convsmith.codegen import llvm_bind
-from convsmith.compile.driver import Lowered, lower
-from convsmith.compile.instruments import Dump, PassRecord, Recorder, dump_directory, dump_root
-from convsmith.compile.service import faults, repro
+from convsmith.compiler.driver import Lowered, lower
+from convsmith.compiler.instruments import Dump, PassRecord, Recorder, dump_directory, dump_root
+from convsmith.compiler.service import faults, repro
 from convsmith.diag.errors import UsageError
 from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Call, For

@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from convsmith.codegen.artifact import Artifact
-from convsmith.compile.service import compile_problem, faults, repro
+from convsmith.compiler.service import compile_problem, faults, repro
 from convsmith.diag import trace
 from convsmith.diag.errors import UsageError
 from convsmith.frontend.nothing import NothingKernel
@@ -24,8 +24,8 @@ from convsmith.schedule.config import Config
 from convsmith.target.base import Target
 
 if TYPE_CHECKING:
-    from convsmith.compile.driver import Lowered
-    from convsmith.compile.instruments import PassRecord
+    from convsmith.compiler.driver import Lowered
+    from convsmith.compiler.instruments import PassRecord
 
 __all__ = ["Kernel"]
 
@@ -108,8 +108,8 @@ class Kernel:
         return f"<Kernel {self.problem} {self.config}>"
 
     def _lower(self) -> tuple[Lowered, list[PassRecord]]:
-        from convsmith.compile.driver import lower
-        from convsmith.compile.instruments import Recorder
+        from convsmith.compiler.driver import lower
+        from convsmith.compiler.instruments import Recorder
         from convsmith.ir.intern import interning
 
         if self.artifact is None:

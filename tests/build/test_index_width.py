@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from convolutions import data_of, expected, places_of
 
-from convsmith.compile.driver import Lowered, build_artifact, lower
+from convsmith.compiler.driver import Lowered, build_artifact, lower
 from convsmith.interp import run
 from convsmith.ir.intern import interning
 from convsmith.layout.layout import Layout

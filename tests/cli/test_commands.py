@@ -190,7 +190,7 @@ def test_options_of_a_problem_may_stand_outside_of_its_line(lines: str) -> None:
 
 
 def test_the_command_of_a_trace_line_can_be_run() -> None:
-    from convsmith.compile.service import repro
+    from convsmith.compiler.service import repro
 
     problem = cs.Conv.parse(f'--dir=FWD_B --stag=axb --attr-post-ops=relu {LINE}n"a b"')
     words = repro("verify", problem, "--isa=generic --lane=oc --tile=oc:4,ow:3")

@@ -11,7 +11,7 @@ import pytest
 from convolutions import check_result, data_of, expected, memory_of
 
 from convsmith.codegen.artifact import Artifact
-from convsmith.compile.driver import build_artifact
+from convsmith.compiler.driver import build_artifact
 from convsmith.problem import Conv
 from convsmith.runtime.host import HostLibrary
 from convsmith.schedule.config import Config

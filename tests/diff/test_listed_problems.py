@@ -10,7 +10,7 @@ import pytest
 from convolutions import Compiled, check_result, data_of, expected
 
 from convsmith.build.choose import default_config
-from convsmith.compile.driver import build_artifact
+from convsmith.compiler.driver import build_artifact
 from convsmith.problem import Conv
 from convsmith.problem.post_ops import parse_post_ops
 from convsmith.target.registry import host_targets

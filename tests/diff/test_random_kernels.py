@@ -26,7 +26,7 @@ from convolutions import (
 
 from convsmith.build.choose import default_config
 from convsmith.codegen.artifact import Artifact
-from convsmith.compile.driver import build_artifact
+from convsmith.compiler.driver import build_artifact
 from convsmith.diag.errors import ConfigError
 from convsmith.problem import Conv
 from convsmith.problem.reference import conv_reference

@@ -225,7 +225,7 @@ def test_a_full_disk_gives_one_warning(tmp_path: Path, monkeypatch: pytest.Monke
     def full(*_: object, **__: object) -> Any:
         raise OSError(28, os.strerror(28))
 
-    monkeypatch.setattr("convsmith.compile.cache.tempfile.mkstemp", full)
+    monkeypatch.setattr("convsmith.compiler.cache.tempfile.mkstemp", full)
     with cs.settings.scope(cache=tmp_path / "cache"), pytest.warns(UserWarning, match="No space left") as caught:
         for oc in (8, 9):
             cs.conv2d(np.ones((1, 2, 4, 4), np.float32), np.ones((oc, 2, 2, 2), np.float32), threads=1)

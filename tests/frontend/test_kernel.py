@@ -185,7 +185,7 @@ def test_calls_are_reported_when_asked(capsys: pytest.CaptureFixture[str]) -> No
 def test_importing_the_package_loads_neither_numpy_nor_llvm() -> None:
     code = (
         "import sys, convsmith as cs; assert not {'numpy', 'llvmlite'} & set(sys.modules); "
-        "import convsmith.compile.driver as driver; assert cs.compile.driver is driver; "
+        "import convsmith.compiler.driver; "
         "assert cs.compile('mb1ic3ih5oc4kh3').problem; print(cs.__version__)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from convsmith.codegen import llvm_bind
-from convsmith.compile.driver import lower
+from convsmith.compiler.driver import lower
 from convsmith.ir.intern import interning
 from convsmith.ir.parse import parse_kernel
 from convsmith.ir.stmt import Kernel

@@ -11,7 +11,7 @@ from convolutions import Oracle, random_config, random_problem, small_target, wi
 
 from convsmith.build.packing import packing_steps
 from convsmith.build.schedule import schedule
-from convsmith.compile.driver import naive_kernel
+from convsmith.compiler.driver import naive_kernel
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Kernel

@@ -14,7 +14,7 @@ from dataclasses import replace
 from time import perf_counter
 
 from convsmith.codegen.artifact import Artifact
-from convsmith.compile.cache import cache_key, disk_cache
+from convsmith.compiler.cache import cache_key, disk_cache
 from convsmith.diag import trace
 from convsmith.diag.errors import ConvsmithError, InternalError, UsageError
 from convsmith.diag.settings import settings
@@ -94,12 +94,12 @@ def faults(command: str) -> Iterator[None]:
 
 def _compile(problem: Conv, config: Config, target: Target) -> Artifact:
     from convsmith.codegen import llvm_bind
-    from convsmith.compile.driver import build_artifact, emit, lower
+    from convsmith.compiler.driver import build_artifact, emit, lower
     from convsmith.ir.intern import interning
 
     if settings.dump is None and settings.check == "off":
         return build_artifact(problem, config, target)
-    from convsmith.compile.instruments import Dump, Interpret, Verify, dump_directory
+    from convsmith.compiler.instruments import Dump, Interpret, Verify, dump_directory
 
     dump = None if settings.dump is None else Dump(dump_directory(settings.dump, problem, str(config)))
     with llvm_bind.no_collection(), interning():

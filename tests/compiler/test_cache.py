@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from convsmith.compile import cache as cache_module
-from convsmith.compile.cache import CacheWarning, DiskCache, cache_key, compiler_source_hash, disk_cache
+from convsmith.compiler import cache as cache_module
+from convsmith.compiler.cache import CacheWarning, DiskCache, cache_key, compiler_source_hash, disk_cache
 from convsmith.diag.settings import settings
 
 BIG = 1 << 20

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from convsmith.codegen.artifact import Artifact
-from convsmith.compile import service
-from convsmith.compile.instruments import Interpret, Recorder, Verify
-from convsmith.compile.service import compile_problem, faults
+from convsmith.compiler import service
+from convsmith.compiler.instruments import Interpret, Recorder, Verify
+from convsmith.compiler.service import compile_problem, faults
 from convsmith.diag import trace
 from convsmith.diag.errors import ConfigError, InternalError, UsageError
 from convsmith.diag.settings import settings
@@ -140,7 +140,7 @@ def unbind(kernel: Kernel) -> Kernel:
 
 
 def naive() -> Kernel:
-    from convsmith.compile.driver import naive_kernel
+    from convsmith.compiler.driver import naive_kernel
 
     return naive_kernel(PROBLEM)[1]
 
@@ -198,7 +198,7 @@ def test_a_fault_in_a_pass_reaches_the_user_with_the_command(monkeypatch: pytest
     def broken(*_: object) -> None:
         raise np.linalg.LinAlgError("oh")
 
-    monkeypatch.setattr("convsmith.compile.driver.schedule", broken)
+    monkeypatch.setattr("convsmith.compiler.driver.schedule", broken)
     with settings.scope(cache="off"), pytest.raises(InternalError) as caught:
         compile_problem(PROBLEM, target=GENERIC, config=CONFIG)
     assert caught.value.repro == f"convsmith verify --config '{CONFIG}' {PROBLEM}"

@@ -1,7 +1,7 @@
 """Instruments for the pass manager: record, dump, verify, and interpret-and-compare.
 
 Each sees every kernel on the line from the naive nest on, and changes none. `CONVSMITH_DUMP` and `CONVSMITH_CHECK`
-choose which of them a compilation runs under (`convsmith.compile.service`).
+choose which of them a compilation runs under (`convsmith.compiler.service`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from convsmith.compile.cache import disk_cache
+from convsmith.compiler.cache import disk_cache
 from convsmith.diag.errors import InternalError, UsageError
 from convsmith.diag.settings import settings
 from convsmith.interp import run
