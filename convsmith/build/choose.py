@@ -26,9 +26,9 @@ from convsmith.problem.conv import Conv
 from convsmith.schedule.config import Config
 from convsmith.target.base import Target
 
-CALL = 20
+CALL = 25
 """Cycles to call a register tile and to set up its loops."""
-FINISH_KNEE = 0.78
+FINISH_KNEE = 0.75
 """Part of the registers up to which initialisation and write-back hide behind the neighbouring tiles."""
 LANE_SUM = 4
 """Cycles to add up the lanes of one accumulator among others."""
@@ -43,7 +43,7 @@ OVERLAP = 5
 PAGE, LINE = 4096, 64
 L2_BITS = 256
 """Bits a cycle from the second-level cache."""
-L2_SHARE = 1 << 19
+L2_SHARE = 1 << 18
 """Bytes of packed weights that stay in the second-level cache while pixels pass."""
 
 
@@ -108,6 +108,20 @@ class Model:
         if self.icg >= self.lanes // 2 and self.ocg % self.lanes and self.ocg < 4 * self.lanes:
             yield "ic", ()
 
+    def splits(self, lane: str) -> tuple[tuple[str, int], ...]:
+        """Input channels in the blocks in which the source has them, so that both loops step evenly."""
+        inner = [b.size for b in self.p.src_layout.blocks if b.dim == 1][1:]
+        block = prod(inner)
+        even = inner and self.icg % block == 0 and self.icg > block
+        return (("ic", block),) if even and lane != "ic" else ()
+
+    def reduce(self, lane: str, unrolled: bool) -> tuple[str, ...]:
+        """Reduction loops, such that the two innermost step through memory as one where they can."""
+        *outer, inner = ("k" + a for a in self.p.axes)
+        if self.splits(lane):
+            return (*outer, "ic.o", inner, "ic.i")
+        return (*outer, "ic", inner) if unrolled else (*outer, inner, "ic")
+
     def ways(self, loops: Loops, tile: dict[str, int]) -> int:
         """Most pixels of a register tile that fall into one set of the first-level cache."""
         places = [0]
@@ -159,7 +173,8 @@ class Model:
         around = prod(n for name, n in loops.extents.items() if loops.kinds[name] != "k" and name not in counted)
         vector = self.dst.get(Var("g" if lane == "g" else "oc"), 0)
         contiguous = along_k or vector == 1 or lane not in ("g", "oc")
-        weights = max(v for v, _ in columns) * self.lanes * steps * self.bytes
+        passing = _columns(columns) if self.pixels_first() else max(v for v, _ in columns)
+        weights = passing * self.lanes * steps * self.bytes
         near = weights <= target.l1_bytes // 2
         cost = target.costs
         read = cost.load if near else max(cost.load, target.vector_bits / L2_BITS)
@@ -174,19 +189,27 @@ class Model:
                 step = _together(held * cost.multiply_add, cost.latency, loads)
                 step *= GATHER if lane == "g_oc" else 1.0
                 step *= CLASH if clash and m >= target.l1_ways else 1.0
-                finish = held * (0.3 + (held / (FINISH_KNEE * target.registers)) ** 6)
+                finish = held * (held / (FINISH_KNEE * target.registers)) ** 8
                 finish += held * (LANE_SUM if along_k else 0.0 if contiguous else SCATTER)
                 cycles += m_count * v_count * (steps * step + finish + CALL)
         return cycles * around
+
+    def pixels_first(self) -> bool:
+        """Whether all weights stay near enough to be read again for each tile of pixels."""
+        return self.p.oc * self.icg * self.taps * self.bytes <= L2_SHARE
 
     def order(self, loops: Loops) -> tuple[str, ...]:
         """Images outermost; then channels, whose weights stay while pixels pass, or pixels where all weights stay."""
         names = [n for n in loops.extents if loops.kinds[n] != "k"]
         pixels = [n for n in names if loops.kinds[n] == "m" and n != "mb"]
-        weights = self.p.oc * self.icg * self.taps * self.bytes
         channels = [n for n in names if n not in pixels and n != "mb"]
-        inner = [*pixels, *channels] if weights <= L2_SHARE // 2 else [*channels, *pixels]
+        inner = [*pixels, *channels] if self.pixels_first() else [*channels, *pixels]
         return (*(n for n in names if n == "mb"), *inner)
+
+
+def _columns(splits: list[tuple[int, int]]) -> int:
+    """Vectors in all tiles."""
+    return sum(size * count for size, count in splits)
 
 
 def _together(*cycles: float) -> float:
@@ -206,14 +229,14 @@ def candidates(p: Conv, target: Target, threads: int) -> list[Choice]:
     with interning():
         model = Model(p, target)
         pixels = model.fusions()
-        taps = ["k" + a for a in p.axes]
         for lane, needed in model.lane_loops():
             fuse = (*needed, *pixels)
-            loops = loops_after_fusing(model.st.dims, Config(target.isa, lane, fuse))
+            split = model.splits(lane)
+            loops = loops_after_fusing(model.st.dims, Config(target.isa, lane, fuse, split))
             order = model.order(loops)
             for tile in model.tiles(loops, lane):
-                reduce = (*taps[:-1], "ic", taps[-1]) if "kw" in tile else (*taps, "ic")
-                config = Config(target.isa, lane, fuse, tuple(tile.items()), order, reduce, threads=threads)
+                reduce = model.reduce(lane, "kw" in tile)
+                config = Config(target.isa, lane, fuse, split, tuple(tile.items()), order, reduce, threads=threads)
                 if registers_needed(loops, config, target, model.lanes)[0] <= target.registers:
                     found.append(Choice(model.cycles(loops, config), prod(tile.values()), config))
     if not found:
