@@ -31,7 +31,7 @@ CALL = 25
 FINISH_KNEE = 0.75
 """Part of the registers up to which initialisation and write-back hide behind the neighbouring tiles."""
 LANE_SUM = 4
-"""Cycles to add up the lanes of one accumulator among others."""
+"""Cycles to add up the lanes of one accumulator among others; half as many where half a vector holds the sums."""
 SCATTER = 30
 """Cycles to write the lanes of one vector to places that are no neighbours."""
 GATHER = 1.3
@@ -190,9 +190,15 @@ class Model:
                 step *= GATHER if lane == "g_oc" else 1.0
                 step *= CLASH if clash and m >= target.l1_ways else 1.0
                 finish = held * (held / (FINISH_KNEE * target.registers)) ** 8
-                finish += held * (LANE_SUM if along_k else 0.0 if contiguous else SCATTER)
+                finish += self.sums(held) if along_k else 0.0 if contiguous else held * SCATTER
                 cycles += m_count * v_count * (steps * step + finish + CALL)
         return cycles * around
+
+    def sums(self, held: int) -> float:
+        """Cycles to add up the lanes of the accumulators; a vector of sums costs the same when it is not full."""
+        if held <= self.lanes // 2:
+            return held * LANE_SUM / 2
+        return -(-held // self.lanes) * self.lanes * LANE_SUM
 
     def pixels_first(self) -> bool:
         """Whether all weights stay near enough to be read again for each tile of pixels."""
