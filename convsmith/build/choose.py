@@ -28,8 +28,10 @@ from convsmith.target.base import Target
 
 CALL = 25
 """Cycles to call a register tile and to set up its loops."""
-FINISH_KNEE = 0.75
-"""Part of the registers up to which initialisation and write-back hide behind the neighbouring tiles."""
+HIDDEN = 0.66
+"""Part of the registers for whose accumulators initialisation and write-back hide behind the neighbouring tiles."""
+EXPOSED = 10
+"""Multiply-adds that each further accumulator costs a tile."""
 LANE_SUM = 4
 """Cycles to add up the lanes of one accumulator among others; half as many where half a vector holds the sums."""
 SCATTER = 30
@@ -38,7 +40,7 @@ GATHER = 1.3
 """How much longer a step takes whose source lanes are gathered."""
 CLASH = 3.0
 """How much longer a step takes whose pixels evict each other."""
-OVERLAP = 5
+OVERLAP = 4
 """How well arithmetic, loads and latency hide each other; at infinity, wholly."""
 PAGE, LINE = 4096, 64
 L2_BITS = 256
@@ -108,20 +110,6 @@ class Model:
         if self.icg >= self.lanes // 2 and self.ocg % self.lanes and self.ocg < 4 * self.lanes:
             yield "ic", ()
 
-    def splits(self, lane: str) -> tuple[tuple[str, int], ...]:
-        """Input channels in the blocks in which the source has them, so that both loops step evenly."""
-        inner = [b.size for b in self.p.src_layout.blocks if b.dim == 1][1:]
-        block = prod(inner)
-        even = inner and self.icg % block == 0 and self.icg > block
-        return (("ic", block),) if even and lane != "ic" else ()
-
-    def reduce(self, lane: str, unrolled: bool) -> tuple[str, ...]:
-        """Reduction loops, such that the two innermost step through memory as one where they can."""
-        *outer, inner = ("k" + a for a in self.p.axes)
-        if self.splits(lane):
-            return (*outer, "ic.o", inner, "ic.i")
-        return (*outer, "ic", inner) if unrolled else (*outer, inner, "ic")
-
     def ways(self, loops: Loops, tile: dict[str, int]) -> int:
         """Most pixels of a register tile that fall into one set of the first-level cache."""
         places = [0]
@@ -189,7 +177,7 @@ class Model:
                 step = _together(held * cost.multiply_add, cost.latency, loads)
                 step *= GATHER if lane == "g_oc" else 1.0
                 step *= CLASH if clash and m >= target.l1_ways else 1.0
-                finish = held * (held / (FINISH_KNEE * target.registers)) ** 8
+                finish = EXPOSED * cost.multiply_add * max(0.0, held - HIDDEN * target.registers)
                 finish += self.sums(held) if along_k else 0.0 if contiguous else held * SCATTER
                 cycles += m_count * v_count * (steps * step + finish + CALL)
         return cycles * around
@@ -235,14 +223,14 @@ def candidates(p: Conv, target: Target, threads: int) -> list[Choice]:
     with interning():
         model = Model(p, target)
         pixels = model.fusions()
+        taps = ["k" + a for a in p.axes]
         for lane, needed in model.lane_loops():
             fuse = (*needed, *pixels)
-            split = model.splits(lane)
-            loops = loops_after_fusing(model.st.dims, Config(target.isa, lane, fuse, split))
+            loops = loops_after_fusing(model.st.dims, Config(target.isa, lane, fuse))
             order = model.order(loops)
             for tile in model.tiles(loops, lane):
-                reduce = model.reduce(lane, "kw" in tile)
-                config = Config(target.isa, lane, fuse, split, tuple(tile.items()), order, reduce, threads=threads)
+                reduce = (*taps[:-1], "ic", taps[-1]) if "kw" in tile else (*taps, "ic")
+                config = Config(target.isa, lane, fuse, tuple(tile.items()), order, reduce, threads=threads)
                 if registers_needed(loops, config, target, model.lanes)[0] <= target.registers:
                     found.append(Choice(model.cycles(loops, config), prod(tile.values()), config))
     if not found:

@@ -23,7 +23,7 @@ class Loops:
 
 
 def loops_after_fusing(dims: tuple[Dim, ...], config: Config) -> Loops:
-    """Names, extents and kinds of the loops once fused and split; ConfigError where that cannot be."""
+    """Names, extents and kinds of the loops once ``config.fuse`` is done; ConfigError where it cannot be."""
     order = sorted(dims, key=lambda d: ("batch", "n", "m", "k").index(d.kind))
     extents = {d.name: d.size for d in order}
     kinds = {d.name: d.kind for d in order}
@@ -37,14 +37,6 @@ def loops_after_fusing(dims: tuple[Dim, ...], config: Config) -> Loops:
         extents = {(name if n == a else n): (s * extents[b] if n == a else s) for n, s in extents.items() if n != b}
         kinds = {(name if n == a else n): ("n" if n == a and "n" in (kinds[a], kinds[b]) else k)
                  for n, k in kinds.items() if n != b}  # fmt: skip
-    for name, size in config.split:
-        if name not in extents or name == config.lane or kinds[name] != "k" or extents[name] % size:
-            raise ConfigError(
-                "split", f"--split={name}:{size}: only a reduction loop other than the lanes' is split, without a rest"
-            )
-        parts = {name + ".o": extents[name] // size, name + ".i": size}
-        extents = {k: v for n, s in extents.items() for k, v in (parts.items() if n == name else ((n, s),))}
-        kinds = {n: kinds[n] if n in kinds else "k" for n in extents}
     return Loops(extents, kinds)
 
 

@@ -96,7 +96,6 @@ def _order_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> lis
     first = sorted((d for d in st.dims if d.kind != "k"), key=lambda d: ("batch", "n", "m").index(d.kind))
     steps = [Step(reorder, tuple(d.name for d in first))] if len(first) > 1 else []
     steps += [Step(fuse, a, b, f"{a}_{b}") for a, b in config.fuse]
-    steps += [Step(tile, n, size, n + ".o", n + ".i") for n, size in config.split]
     steps.append(Step(simplify))
     steps += _tile_steps(loops, config, nest)
     steps.append(Step(reorder, (*nest.around, *nest.held)))

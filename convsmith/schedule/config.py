@@ -23,7 +23,6 @@ class Config:
     ``isa``       level of the instruction set
     ``lane``      loop along the vector lanes: an N or batch loop, or a K loop (then partial sums are added up)
     ``fuse``      pairs of neighbouring loops to make one
-    ``split``     loop -> size: make two loops of one, ``x.o`` and ``x.i``, each with a place of its own
     ``tile``      loop -> iterations of its register tile; of the lane loop: elements, a multiple of the lanes
     ``order``     loops around the register tile, outermost first (those not named come after, in naive order)
     ``reduce``    reduction loops, outermost first: also the order of the packed operand
@@ -38,7 +37,6 @@ class Config:
     isa: str
     lane: str
     fuse: tuple[tuple[str, str], ...] = ()
-    split: tuple[tuple[str, int], ...] = ()
     tile: tuple[tuple[str, int], ...] = ()
     order: tuple[str, ...] = ()
     reduce: tuple[str, ...] = ()
@@ -53,10 +51,9 @@ class Config:
             raise ConfigError(
                 "realise", f"--realise={self.realise} is unknown; legal are {', '.join(REALISATIONS)}"
             )
-        for option in ("split", "tile"):
-            for name, size in getattr(self, option):
-                if size < 1:
-                    raise ConfigError("tile-size", f"--{option}={name}:{size}: a tile has at least one iteration")
+        for name, size in self.tile:
+            if size < 1:
+                raise ConfigError("tile-size", f"--tile={name}:{size}: a tile has at least one iteration")
         if self.threads < 1:
             raise ConfigError("threads", f"--threads={self.threads}: at least one thread is needed")
         if self.pieces < 1:
@@ -121,18 +118,16 @@ def _flag(value: str) -> bool:
 _PRINT: dict[str, Callable[[Any], str]] = {
     "isa": str, "lane": str, "realise": str, "pieces": str, "threads": str,
     "fuse": lambda v: ",".join(f"{a}+{b}" for a, b in v),
-    "split": lambda v: ",".join(f"{n}:{s}" for n, s in v),
     "tile": lambda v: ",".join(f"{n}:{s}" for n, s in v),
     "order": ",".join, "reduce": ",".join, "pack": ",".join,
     "outline": lambda v: "yes" if v else "no",
 }  # fmt: skip
 _READ: dict[str, Callable[[str], Any]] = {
-    "isa": str, "lane": str, "realise": str, "pieces": int, "threads": int, "fuse": _pairs, "split": _sizes,
-    "tile": _sizes, "order": _names, "reduce": _names, "pack": _names, "outline": _flag,
+    "isa": str, "lane": str, "realise": str, "pieces": int, "threads": int, "fuse": _pairs, "tile": _sizes,
+    "order": _names, "reduce": _names, "pack": _names, "outline": _flag,
 }  # fmt: skip
 _EXAMPLE = {
     "isa": "--isa=avx512", "lane": "--lane=oc", "realise": "--realise=peel", "pieces": "--pieces=8",
-    "threads": "--threads=2", "fuse": "--fuse=oh+ow", "split": "--split=ic:16",
-    "tile": "--tile=oc:32,ow:14", "order": "--order=mb,oc,oh,ow",
+    "threads": "--threads=2", "fuse": "--fuse=oh+ow", "tile": "--tile=oc:32,ow:14", "order": "--order=mb,oc,oh,ow",
     "reduce": "--reduce=kh,kw,ic", "pack": "--pack=wei", "outline": "--outline=no",
 }  # fmt: skip
