@@ -31,14 +31,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     report.note(
         "Batch 1, f32, channels-last. A library's column is its time divided by ours (above 1: convsmith is faster), "
         "from rounds in which both ran in turn. torch: `conv2d` in channels-last memory format; onnxruntime: a session "
-        "with one `Conv`."
+        "with one `Conv`, on one thread only. Several threads are bound to CPUs (`OMP_PROC_BIND=true`)."
     )
     summary = []
     for network, title in NETWORKS.items():
         lines = [str(problem) for problem in suite(network) if problem.g == 1]
         shares: dict[int, list[dict[str, Any]]] = {}
         for threads in counts:
-            run = bench(lines, "--threads", str(threads), "--layout", "axb", "--vs", ",".join(LIBRARIES))
+            # Threads that wander between CPUs while others spin say nothing; bound ones share torch's OpenMP pool.
+            # ONNX Runtime has a pool of its own, which would inherit the binding of one thread.
+            bound = {"OMP_PROC_BIND": "true"} if threads > 1 else {}
+            libraries = ",".join(LIBRARIES[:1] if threads > 1 else LIBRARIES)
+            run = bench(lines, "--threads", str(threads), "--layout", "axb", "--vs", libraries, **bound)
             runs.append({"network": network, "threads": threads, **run})
             shares[threads] = run["rows"]
             heading = f"{title}, {threads} thread{'s' * (threads > 1)}"

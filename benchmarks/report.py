@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import re
 import subprocess
 import sys
@@ -29,15 +30,17 @@ Row = dict[str, Any]
 """A problem in the JSON of `convsmith bench`."""
 
 
-def bench(problems: Sequence[str], *options: str) -> dict[str, Any]:
+def bench(problems: Sequence[str], *options: str, **environment: str) -> dict[str, Any]:
     """What `convsmith bench` says of these problems (lines of descriptors with options), in their order.
 
-    Ends the program when a kernel is wrong or cannot be made.
+    It runs in a process of its own, with the further environment variables. Ends the program when a kernel is wrong or
+    cannot be made.
     """
     with tempfile.TemporaryDirectory() as directory:
         json_file = Path(directory) / "bench.json"
         command = [sys.executable, "-m", "convsmith.cli.main", "bench", "-", "--json", str(json_file), *options]
-        done = subprocess.run(command, input="\n".join(problems), text=True, check=False)
+        env = os.environ | environment
+        done = subprocess.run(command, input="\n".join(problems), text=True, check=False, env=env)
         if done.returncode:
             sys.exit(done.returncode)
         result: dict[str, Any] = json.loads(json_file.read_text(encoding="utf-8"))
