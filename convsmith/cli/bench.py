@@ -27,12 +27,12 @@ from convsmith.cli.problems import (
 from convsmith.compiler.service import faults
 from convsmith.diag.errors import ConvsmithError, UsageError
 from convsmith.frontend.kernel import Kernel
+from convsmith.frontend.peak import peak_sample
 from convsmith.frontend.verification import Verdict, verify_kernel
 from convsmith.layout.reorder import to_layout
 from convsmith.problem.conv import Conv
 from convsmith.runtime.arrays import aligned_copy
 from convsmith.runtime.machine import cpu_model, describe
-from convsmith.runtime.peak import peak_sample
 from convsmith.tune.measure import ROUNDS, Measurement, Spread, geometric_mean, measure
 from convsmith.tune.peers import installed, peer_call
 

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from convsmith.cli.output import note, print_table
+from convsmith.frontend.peak import ceilings
 from convsmith.runtime.machine import describe
-from convsmith.runtime.peak import ceilings
 from convsmith.tune.measure import ROUNDS
 
 __all__ = ["machine"]

@@ -73,7 +73,8 @@ class Entry:
 class Artifact:
     """Object code (ELF, relocatable) with its manifest.
 
-    `entries` has "main", and "pack" where weights are packed. `needs_finite_weights`: the kernel multiplies stored
+    `entries` has "main", and "pack" where weights are packed. `needs`: CPU features (LLVM's names) without
+    which the code must not run. `needs_finite_weights`: the kernel multiplies stored
     zeros, so weights with infinities or NaN must run through another one. `notes` are texts for people and for the
     run time ("packing": two kernels with the same text read the same packed weights).
     """
@@ -84,6 +85,7 @@ class Artifact:
     problem: str
     config: str
     abi: int = ABI_VERSION
+    needs: tuple[str, ...] = ()
     needs_finite_weights: bool = False
     notes: dict[str, str] = field(default_factory=dict)
 
@@ -95,6 +97,7 @@ class Artifact:
             "problem": self.problem,
             "config": self.config,
             "abi": self.abi,
+            "needs": list(self.needs),
             "needs_finite_weights": self.needs_finite_weights,
             "notes": self.notes,
         }
@@ -115,6 +118,7 @@ class Artifact:
         manifest = json.loads(body[start:end])
         if manifest["abi"] != ABI_VERSION:
             raise _bad(f"artifact has ABI version {manifest['abi']}; this convsmith runs {ABI_VERSION}")
+        manifest["needs"] = tuple(manifest["needs"])
         manifest["entries"] = {name: _entry(entry) for name, entry in manifest["entries"].items()}
         return Artifact(code=body[end:], **manifest)
 

@@ -94,7 +94,7 @@ def emit(problem: Conv, config: Config, target: Target, low: Lowered) -> Artifac
         notes["packing"] = hashlib.sha256(str(pack).encode()).hexdigest()[:16]
     return Artifact(
         code=code, isa=target.isa, entries=entries, problem=str(problem), config=str(config),
-        needs_finite_weights=config.realise == "pad_copy", notes=notes,
+        needs=target.needs, needs_finite_weights=config.realise == "pad_copy", notes=notes,
     )  # fmt: skip
 
 

@@ -14,13 +14,13 @@ from convsmith.compiler.driver import Lowered, lower
 from convsmith.compiler.instruments import Dump, PassRecord, Recorder, dump_directory, dump_root
 from convsmith.compiler.service import faults, repro
 from convsmith.diag.errors import UsageError
+from convsmith.frontend.peak import peak_sample, read_sample
 from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Call, For
 from convsmith.ir.walk import loops_of, statements_of
 from convsmith.layout.layout import Layout
 from convsmith.problem.conv import Conv
 from convsmith.runtime import machine
-from convsmith.runtime.peak import peak_sample, read_sample
 
 if TYPE_CHECKING:
     from convsmith.frontend.kernel import Kernel

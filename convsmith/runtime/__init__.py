@@ -1,4 +1,4 @@
-"""Loading an artifact into this process and calling it: host threads, arrays, and the machine's measured ceilings.
+"""Loading an artifact into this process and calling it: host threads, arrays, and what the machine is.
 
 Sees only an `Artifact`, layouts and diagnostics; never IR, passes or problems.
 """

@@ -78,12 +78,11 @@ def _check_runs_here(artifact: Artifact) -> None:
     if artifact.abi != ABI_VERSION:
         message = f"artifact has ABI version {artifact.abi}; this convsmith runs {ABI_VERSION}"
         raise UsageError(message, code="bad-artifact")
-    if artifact.isa not in machine.isas():
-        missing = [name for name in machine.ISA_FEATURES.get(artifact.isa, ()) if name not in machine.cpu_features()]
-        lacks = f"it lacks {', '.join(missing)}" if missing else "it is not one of this CPU's"
+    missing = [name for name in artifact.needs if name not in machine.cpu_features()]
+    if missing:
         raise UnsupportedError(
-            f"kernel {artifact.problem!r} is made for {artifact.isa}, which this CPU cannot run ({lacks}); "
-            f"it runs {', '.join(machine.isas())}",
+            f"kernel {artifact.problem!r} is made for {artifact.isa}, which this CPU cannot run: it lacks "
+            f"{', '.join(missing)}; generic code runs everywhere",
             code="isa",
         )
 

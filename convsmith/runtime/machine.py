@@ -1,6 +1,6 @@
-"""What this machine is: CPU, instruction sets, caches, and the versions of what runs on it.
+"""What this machine is: CPU, its features, caches, and the versions of what runs on it.
 
-Knows how to look; measures nothing (`convsmith.runtime.peak` does).
+Knows how to look; measures nothing (`convsmith.frontend.peak` does).
 """
 
 from __future__ import annotations
@@ -17,14 +17,7 @@ import numpy as np
 
 from convsmith.runtime import threads
 
-__all__ = ["ISA_FEATURES", "cache_sizes", "cpu_features", "cpu_model", "describe", "isas"]
-
-ISA_FEATURES: dict[str, tuple[str, ...]] = {
-    "avx512": ("avx512f", "avx512vl", "avx512bw", "avx512dq", "avx2", "fma"),
-    "avx2": ("avx2", "fma"),
-    "generic": (),
-}
-"""Features (LLVM's names) without which code of an instruction set must not run, the best set first."""
+__all__ = ["cache_sizes", "cpu_features", "cpu_model", "describe"]
 
 _CPU = Path("/sys/devices/system/cpu/cpu0")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -36,12 +29,6 @@ def cpu_features() -> frozenset[str]:
     from llvmlite import binding as llvm
 
     return frozenset(name for name, present in llvm.get_host_cpu_features().items() if present)
-
-
-@cache
-def isas() -> tuple[str, ...]:
-    """Names of the instruction sets that run on this machine, the best first."""
-    return tuple(isa for isa, needed in ISA_FEATURES.items() if cpu_features().issuperset(needed))
 
 
 @cache
@@ -78,7 +65,6 @@ def describe() -> dict[str, object]:
         "llvm_cpu": llvm.get_host_cpu_name(),
         "cpus": os.cpu_count() or 1,
         "threads": threads.default_threads(),
-        "isas": list(isas()),
         "features": sorted(cpu_features()),
         "caches": cache_sizes(),
         "os": platform.platform(),

@@ -80,7 +80,7 @@ def test_bench_writes_json(lines: str, tmp_path: Path) -> None:
     assert run("bench", lines, *FAST, "--isa", "generic", "--json", str(path)).exit_code == 0
     content = json.loads(path.read_text())
     assert content["schema"] == bench_module.JSON_SCHEMA and content["convsmith"] == cs.__version__
-    assert {"cpu", "isas", "caches", "llvm", "numpy", "openmp"} <= set(content["machine"])
+    assert {"cpu", "features", "caches", "llvm", "numpy", "openmp"} <= set(content["machine"])
     assert (content["rounds"], content["layout"], content["complete"]) == (2, "axb", True)
     assert len(content["rows"]) == 2 and content["geometric_means"]["of_peak"] > 0
     row = content["rows"][0]

@@ -1,7 +1,8 @@
 """The measured ceilings of this machine: multiply-adds per second of each instruction set, bytes read per second of
 each cache level.
 
-Both come from loops in LLVM text, made into artifacts and run by the same loader and threads as kernels. A sample takes
+Both come from loops in LLVM text, made of the target's own instruction into artifacts that the same loader and threads
+run as kernels. A sample takes
 a few milliseconds, so that a benchmark can take one beside each run of a kernel: clocks change, and a percentage of
 peak means something only when both were measured together.
 """
@@ -9,7 +10,6 @@ peak means something only when both were measured together.
 from __future__ import annotations
 
 import ctypes
-import platform
 import statistics
 import time
 from collections.abc import Sequence
@@ -18,13 +18,15 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
-from llvmlite import binding as llvm
 
+from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Argument, Artifact, Entry
-from convsmith.diag.errors import UnsupportedError
+from convsmith.codegen.llvm_text import entry_text
 from convsmith.runtime import machine
 from convsmith.runtime.arrays import Array, address_of, aligned_empty
 from convsmith.runtime.host import HostFunction, HostLibrary
+from convsmith.target.base import Target
+from convsmith.target.registry import host_targets, target
 
 __all__ = ["PeakSample", "ReadSample", "assembly", "ceilings", "peak_sample", "read_sample"]
 
@@ -33,24 +35,11 @@ LEAST_FLOPS = 1e8
 SAMPLE_SECONDS = 2e-3
 """About how long one sample runs."""
 
+_ATTRIBUTES = "attributes #0 = { nounwind }"
 _UNROLL = 4
 _ADDENDS = 8
 _SINK_FLOATS = 16  # one cache line for each thread
 _LARGEST = 1 << 30
-
-
-class _Row(NamedTuple):
-    """How the loops are written for an instruction set: LLVM's CPU, f32 lanes of a vector, accumulators (they hide the
-    latency and, with two operands, fit the registers), and whether multiply and add are one instruction."""
-
-    cpu: str
-    lanes: int
-    accumulators: int
-    fused: bool
-
-
-_ROWS = {"avx512": _Row("x86-64-v4", 16, 28, True), "avx2": _Row("x86-64-v3", 8, 12, True)}
-_ROWS["generic"] = _Row("x86-64", 4, 12, False) if platform.machine() == "x86_64" else _Row("generic", 4, 24, True)
 
 
 class PeakSample(NamedTuple):
@@ -99,7 +88,7 @@ def ceilings(threads: Sequence[int], rounds: int = 15) -> dict[str, object]:
     """
     fma = {
         isa: {str(n): statistics.median(peak_sample(isa, n).gflops for _ in range(rounds)) for n in threads}
-        for isa in machine.isas()
+        for isa in (t.isa for t in host_targets())
     }
     read = {
         level: {str(n): statistics.median(read_sample(size(n), n).gbs for _ in range(rounds)) for n in threads}
@@ -163,80 +152,73 @@ class _Loop:
 
 @cache
 def _fma_loop(isa: str, threads: int) -> _Loop:
-    if isa not in machine.isas():
-        raise UnsupportedError(f"this CPU does not run {isa!r}; it runs {', '.join(machine.isas())}", code="isa")
-    row = _ROWS[isa]
-    work = 2.0 * threads * _UNROLL * row.accumulators * row.lanes
+    t = target(isa)
+    work = 2.0 * threads * _UNROLL * accumulators(t) * t.instructions[0].lanes
     # The accumulators stay near 1: no denormal or infinity, which some CPUs are slow on.
     factors = np.array([0.5, 0.5], np.float32)
-    return _Loop(_load(_fma_text(isa, threads), isa, threads), work, factors, round(LEAST_FLOPS * threads / work))
+    return _Loop(_load(_fma_text(t, threads), t, threads), work, factors, round(LEAST_FLOPS * threads / work))
 
 
 @cache
 def _read_loop(nbytes: int, threads: int) -> _Loop:
-    isa = machine.isas()[0]
-    step = _ADDENDS * _ROWS[isa].lanes * 4
+    t = host_targets()[0]
+    step = _ADDENDS * t.lanes(32) * 4
     each = max(nbytes // step, 1) * step
     data = aligned_empty(each * threads)
     data[:] = 1
-    return _Loop(_load(_read_text(isa, threads, each), isa, threads), float(each * threads), data)
+    return _Loop(_load(_read_text(t, threads, each), t, threads), float(each * threads), data)
 
 
-def _load(text: str, isa: str, threads: int) -> HostFunction:
+def accumulators(t: Target) -> int:
+    """Independent sums of the loop: with its two operands they fill the registers, and so hide the latency."""
+    return t.registers - 2 - 2 * t.costs.temporaries
+
+
+def _load(text: str, t: Target, threads: int) -> HostFunction:
     arguments = (
         Argument("count", "src", "s32", (2,), "a", 2, False),
         Argument("data", "src", "f32", (2,), "a", 2, False),
         Argument("sink", "dst", "f32", (_SINK_FLOATS,), "a", _SINK_FLOATS, True),
     )
     entry = Entry("loop", arguments, threads)
-    code: bytes = _target(isa).emit_object(llvm.parse_assembly(text))
-    return HostLibrary(Artifact(code, isa, {"main": entry}, "ceiling", ""))["main"]
+    code = llvm_bind.object_code(text, t.triple, t.cpu, t.features)
+    return HostLibrary(Artifact(code, t.isa, {"main": entry}, "ceiling", "", needs=t.needs))["main"]
 
 
-def assembly(isa: str) -> str:
+def assembly(t: Target) -> str:
     """The assembly of the multiply-add loop, for those who want to see what "peak" is."""
-    text: str = _target(isa).emit_assembly(llvm.parse_assembly(_fma_text(isa, 1)))
-    return text
+    return llvm_bind.assembly(_fma_text(t, 1), t.triple, t.cpu, t.features)
 
 
-def _target(isa: str) -> llvm.TargetMachine:
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    return llvm.Target.from_triple(llvm.get_default_triple()).create_target_machine(cpu=_ROWS[isa].cpu, opt=2)
-
-
-def _fma_text(isa: str, threads: int) -> str:
+def _fma_text(t: Target, threads: int) -> str:
     """LLVM text: `count` turns of `_UNROLL` multiply-adds on each accumulator, with factor and addend from memory."""
-    row = _ROWS[isa]
+    row = t.instructions[0]
     vector = f"<{row.lanes} x float>"
-    lines = _splat("x", "%data", row) + [
+    lines = _splat("x", "%data", row.lanes) + [
         "%ydata = getelementptr float, ptr %data, i64 1",
-        *_splat("y", "%ydata", row),
+        *_splat("y", "%ydata", row.lanes),
         "br label %loop",
         "loop:",
         "%i = phi i64 [ 0, %entry ], [ %next, %loop ]",
     ]
-    names = [f"%a{k}" for k in range(row.accumulators)]
+    # Each accumulator is a factor of its own next value, so that all of them stay near one.
+    names = [f"%a{k}" for k in range(accumulators(t))]
     lines += [f"{name} = phi {vector} [ %y, %entry ], [ {name}.{_UNROLL}, %loop ]" for name in names]
     for turn in range(_UNROLL):
-        last = [name if turn == 0 else f"{name}.{turn}" for name in names]
-        new = [f"{name}.{turn + 1}" for name in names]
-        if row.fused:
-            call = f"call {vector} @llvm.fmuladd.v{row.lanes}f32"
-            lines += [f"{n} = {call}({vector} {a}, {vector} %x, {vector} %y)" for n, a in zip(new, last)]
-        else:  # all products first: 10 % faster than each beside its sum
-            lines += [f"{n}.p = fmul {vector} {a}, %x" for n, a in zip(new, last)]
-            lines += [f"{n} = fadd {vector} {n}.p, %y" for n in new]
+        last = {name: name if turn == 0 else f"{name}.{turn}" for name in names}
+        if t.costs.temporaries:  # no fused instruction: all products first is 10 % faster than each beside its sum
+            lines += [f"{name}.p{turn} = fmul {vector} {last[name]}, %x" for name in names]
+            lines += [f"{name}.{turn + 1} = fadd {vector} {name}.p{turn}, %y" for name in names]
+        else:
+            lines += [f"{name}.{turn + 1} = {row.llvm.format(a=last[name], b='%x', c='%y')}" for name in names]
     lines += _turn_end("loop")
     lines += _store_sum([f"{name}.{_UNROLL}" for name in names], "fadd", vector)
-    declare = f"declare {vector} @llvm.fmuladd.v{row.lanes}f32({vector}, {vector}, {vector})"
-    return _module(lines, declare, threads)
+    return _module(lines, row.declare, threads)
 
 
-def _read_text(isa: str, threads: int, nbytes: int) -> str:
+def _read_text(t: Target, threads: int, nbytes: int) -> str:
     """LLVM text: `count` times the sum of the `nbytes` bytes of a thread's part of the data, as integers."""
-    row = _ROWS[isa]
-    vector = f"<{row.lanes} x i32>"
+    vector = f"<{t.lanes(32)} x i32>"
     names = [f"%s{k}" for k in range(_ADDENDS)]
     lines = [
         f"%offset = mul i64 %tid, {nbytes}",
@@ -268,12 +250,12 @@ def _read_text(isa: str, threads: int, nbytes: int) -> str:
     return _module(lines, "", threads)
 
 
-def _splat(name: str, pointer: str, row: _Row) -> list[str]:
-    vector = f"<{row.lanes} x float>"
+def _splat(name: str, pointer: str, lanes: int) -> list[str]:
+    vector = f"<{lanes} x float>"
     return [
         f"%{name}s = load float, ptr {pointer}",
         f"%{name}i = insertelement {vector} undef, float %{name}s, i32 0",
-        f"%{name} = shufflevector {vector} %{name}i, {vector} undef, <{row.lanes} x i32> zeroinitializer",
+        f"%{name} = shufflevector {vector} %{name}i, {vector} undef, <{lanes} x i32> zeroinitializer",
     ]
 
 
@@ -307,31 +289,8 @@ def _module(body: list[str], declare: str, threads: int) -> str:
         f"  %p.{name} = getelementptr ptr, ptr %block, i64 {k}\n  %{name} = load ptr, ptr %p.{name}"
         for k, name in enumerate(("count", "data", "sink"))
     )
-    text = f"""target triple = "{llvm.get_default_triple()}"
-{declare}
-define void @loop_chunk(ptr %block, i64 %tid, i64 %n) #0 {{
-entry:
-{arguments}
-  %turns = load i64, ptr %count
-"""
-    text += "\n".join(line if line.endswith(":") else f"  {line}" for line in body) + "\n}\n"
-    if threads == 1:
-        text += "define void @loop(ptr %b) #0 {\n  call void @loop_chunk(ptr %b, i64 0, i64 1)\n  ret void\n}\n"
-    else:
-        text += f"""declare void @GOMP_parallel(ptr, ptr, i32, i32)
-declare i32 @omp_get_thread_num()
-declare i32 @omp_get_num_threads()
-define internal void @part(ptr %b) #0 {{
-  %t = call i32 @omp_get_thread_num()
-  %n = call i32 @omp_get_num_threads()
-  %tid = zext i32 %t to i64
-  %num = zext i32 %n to i64
-  call void @loop_chunk(ptr %b, i64 %tid, i64 %num)
-  ret void
-}}
-define void @loop(ptr %b) #0 {{
-  call void @GOMP_parallel(ptr @part, ptr %b, i32 {threads}, i32 0)
-  ret void
-}}
-"""
-    return text + 'attributes #0 = { nounwind "prefer-vector-width"="512" }\n'
+    declared = {declare: None}
+    entry = entry_text("loop", threads, declared)
+    lines = "\n".join(line if line.endswith(":") else f"  {line}" for line in body)
+    chunk = f"define void @loop_chunk(ptr %block, i64 %tid, i64 %n) #0 {{\nentry:\n{arguments}\n"
+    return "\n".join((*declared, f"{chunk}  %turns = load i64, ptr %count\n{lines}\n}}", entry, _ATTRIBUTES))
