@@ -14,6 +14,7 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from convsmith.diag.errors import ToolchainError
+from convsmith.diag.settings import settings
 
 
 @cache
@@ -50,6 +51,8 @@ def parse(text: str, triple: str, cpu: str, features: str) -> Any:
     tm = machine(triple, cpu, features)
     try:
         module = llvm.parse_assembly(text)
+        if settings.check != "off":
+            module.verify()
     except RuntimeError as e:
         raise ToolchainError(f"LLVM refused the generated text: {e}") from None
     module.data_layout = str(tm.target_data)

@@ -107,8 +107,8 @@ def test_isa_of_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UnsupportedError) as caught:
         HostLibrary(dataclasses.replace(recorder(), isa="avx512", needs=("avx512f", "avx512vl", "avx512bw", "avx2")))
     assert str(caught.value) == (
-        "kernel 'recorder' is made for avx512, which this CPU cannot run: it lacks avx512vl, avx512bw; generic code runs "
-        "everywhere"
+        "kernel 'recorder' is made for avx512, which this CPU cannot run: it lacks avx512vl, avx512bw; generic code "
+        "runs everywhere"
     )
 
 
