@@ -149,10 +149,8 @@ class Model:
         lane, tile, target = config.lane, dict(config.tile), self.target
         along_k = loops.kinds[lane] == "k"
         steps = self.taps * (-(-self.icg // self.lanes) if along_k else self.icg)
-        if along_k:
-            columns = _splits(loops.extents["oc"], tile.get("oc", 1))
-        else:
-            columns = _splits(-(-loops.extents[lane] // self.lanes), tile[lane] // self.lanes)
+        total = loops.extents["oc"] if along_k else -(-loops.extents[lane] // self.lanes)
+        columns = _splits(total, tile.get("oc", 1) if along_k else tile[lane] // self.lanes)
         pixels = [(1, 1)]
         rows = ["oc"] if loops.kinds[lane] == "m" else loops.of("m")
         for name in rows:
@@ -161,7 +159,7 @@ class Model:
         around = prod(n for name, n in loops.extents.items() if loops.kinds[name] != "k" and name not in counted)
         vector = self.dst.get(Var("g" if lane == "g" else "oc"), 0)
         contiguous = along_k or vector == 1 or lane not in ("g", "oc")
-        passing = _columns(columns) if self.pixels_first() else max(v for v, _ in columns)
+        passing = total if self.pixels_first() else max(v for v, _ in columns)
         weights = passing * self.lanes * steps * self.bytes
         near = weights <= target.l1_bytes // 2
         cost = target.costs
@@ -199,11 +197,6 @@ class Model:
         channels = [n for n in names if n not in pixels and n != "mb"]
         inner = [*pixels, *channels] if self.pixels_first() else [*channels, *pixels]
         return (*(n for n in names if n == "mb"), *inner)
-
-
-def _columns(splits: list[tuple[int, int]]) -> int:
-    """Vectors in all tiles."""
-    return sum(size * count for size, count in splits)
 
 
 def _together(*cycles: float) -> float:

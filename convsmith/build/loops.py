@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import prod
 
 from convsmith.diag.errors import ConfigError
-from convsmith.layout.view import Dim
+from convsmith.layout.view import KINDS, Dim
 from convsmith.schedule.config import Config
 from convsmith.target.base import Target
 
@@ -24,7 +24,7 @@ class Loops:
 
 def loops_after_fusing(dims: tuple[Dim, ...], config: Config) -> Loops:
     """Names, extents and kinds of the loops once ``config.fuse`` is done; ConfigError where it cannot be."""
-    order = sorted(dims, key=lambda d: ("batch", "n", "m", "k").index(d.kind))
+    order = sorted(dims, key=lambda d: KINDS.index(d.kind))
     extents = {d.name: d.size for d in order}
     kinds = {d.name: d.kind for d in order}
     for a, b in config.fuse:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from convsmith.build.loops import Loops, check_config, loops_after_fusing
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import is_false, is_true
-from convsmith.layout.view import Statement
+from convsmith.layout.view import KINDS, Statement
 from convsmith.passes.bind import bind
 from convsmith.passes.coalesce import coalesce
 from convsmith.passes.collapse import collapse
@@ -93,7 +93,7 @@ def schedule(st: Statement, config: Config, target: Target) -> list[Step]:
 
 def _order_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list[Step]:
     """Fuse, tile, reorder; split the register loops' body; sink them under the reduction."""
-    first = sorted((d for d in st.dims if d.kind != "k"), key=lambda d: ("batch", "n", "m").index(d.kind))
+    first = sorted((d for d in st.dims if d.kind != "k"), key=lambda d: KINDS.index(d.kind))
     steps = [Step(reorder, tuple(d.name for d in first))] if len(first) > 1 else []
     steps += [Step(fuse, a, b, f"{a}_{b}") for a, b in config.fuse]
     steps.append(Step(simplify))

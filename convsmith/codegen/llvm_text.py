@@ -89,10 +89,6 @@ class FunctionEmitter(ValueEmitter):
         local = {s.buffer for s in statements_of(body) if isinstance(s, Alloc)}
         return [k for k in out if k[0] not in local]
 
-    def held(self, slot: Slot) -> str:
-        zero = "zeroinitializer" if self.vector_of.get(slot[0]) else _zero(slot[0])
-        return self.slots.get(slot, zero)
-
     def _If(self, s: If) -> None:
         slots = self.written_slots(s.body)
         before = {k: self.held(k) for k in slots}
@@ -169,10 +165,6 @@ class FunctionEmitter(ValueEmitter):
         """
         moved = self.put(f"getelementptr {c.buffer.dtype.llvm}, ptr {pointer}, i64 {c.step}")
         return self.put(f"freeze ptr {moved}")
-
-
-def _zero(b: Buffer) -> str:
-    return "0.0" if b.dtype.kind == "float" else "0"
 
 
 def function_text(f: Function, kernel: Kernel, rows: Mapping[str, Instruction], symbol: str,

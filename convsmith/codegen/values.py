@@ -10,7 +10,21 @@ from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index
 from convsmith.ir.types import DType
-from convsmith.ir.value import Binary, Const, Fma, Lanes, Load, Select, Sign, Sum, Sums, Value, dtype_of, lanes_of
+from convsmith.ir.value import (
+    Binary,
+    Const,
+    Fma,
+    Lanes,
+    Load,
+    Select,
+    Sign,
+    Sum,
+    Sums,
+    Value,
+    dtype_of,
+    lanes_of,
+    strided,
+)
 
 Slot = tuple[Buffer, tuple[int, ...]]
 """An accumulator: a register buffer and the constant index of its vector (or scalar)."""
@@ -79,9 +93,14 @@ class ValueEmitter(ScalarEmitter):
     def slot_type(self, slot: Slot) -> str:
         return self.type(slot[0].dtype, self.vector_of.get(slot[0], 0))
 
+    def held(self, slot: Slot) -> str:
+        """What an accumulator holds; zero before it is written."""
+        zero = "zeroinitializer" if self.vector_of.get(slot[0]) else literal(slot[0].dtype, 0)
+        return self.slots.get(slot, zero)
+
     def read_slot(self, v: Load) -> str:
         slot, lane = self.slot(v.buffer, v.index)
-        held = self.slots.get(slot, "zeroinitializer" if self.vector_of.get(v.buffer) else literal(v.buffer.dtype, 0))
+        held = self.held(slot)
         if lane is None or v.lanes is not None:
             return held
         return self.put(f"extractelement {self.slot_type(slot)} {held}, {self.it} {self.index(lane)}")
@@ -89,7 +108,7 @@ class ValueEmitter(ScalarEmitter):
     def write_slot(self, buffer: Buffer, index: tuple[Index, ...], lanes: Lanes | None, x: str) -> None:
         slot, lane = self.slot(buffer, index)
         if lane is not None and lanes is None:
-            held = self.slots.get(slot, "zeroinitializer")
+            held = self.held(slot)
             place = self.index(lane)
             x = self.put(
                 f"insertelement {self.slot_type(slot)} {held}, {buffer.dtype.llvm} {x}, {self.it} {place}"
@@ -127,7 +146,7 @@ class ValueEmitter(ScalarEmitter):
             return self.put(f"call {ty} {name}(ptr align {t.bytes} {where}, {self.mask(lanes)}, {ty} zeroinitializer)")
         lo, hi = min(lanes.offsets), max(lanes.offsets)
         if whole and hi - lo < n:
-            span = strided_span(hi - lo + 1)
+            span = strided(hi - lo + 1, 1)
             block = self.load(Load(v.buffer, (v.index[0] + lo,), span))
             src = self.type(t, span.count)
             places = ", ".join(f"i32 {o - lo}" for o in lanes.offsets)
@@ -274,8 +293,3 @@ class ValueEmitter(ScalarEmitter):
             self.lines.append(f"  br label %{end}")
         self.start(end)
         return self.put(f"phi {ty} {', '.join(arms)}")
-
-
-def strided_span(count: int) -> Lanes:
-    """Neighbouring lanes."""
-    return Lanes(tuple(range(count)), count)

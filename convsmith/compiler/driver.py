@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from convsmith.build.naive import naive
 from convsmith.build.packing import packing_steps
@@ -51,13 +52,9 @@ def lower(problem: Conv, config: Config, target: Target, instruments: Sequence[I
     kernels = {SYMBOL: (kernel, config.threads)}
     for pack in kernel.packs:
         kernels[f"{SYMBOL}_{pack.name}"] = (run_steps(pack, packing_steps(pack, target)), 1)
-    scratch: dict[Buffer, tuple[int, int]] = {}
     private = [s.buffer for s in statements_of(kernel.body) if isinstance(s, Alloc) and s.buffer.scope == "cache"]
-    offsets, size = [], 0
-    for b in private:
-        offsets.append(size)
-        size += -(-b.size // 16) * 16
-    scratch.update({b: (o, size) for b, o in zip(private, offsets)})
+    *offsets, size = accumulate((-(-b.size // 16) * 16 for b in private), initial=0)
+    scratch = {b: (offset, size) for b, offset in zip(private, offsets)}
     attributes = dict(target.attributes)
     return Lowered(kernel, module_text(kernels, rows, target.triple, attributes, scratch), size)
 

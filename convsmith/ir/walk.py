@@ -139,10 +139,6 @@ class Rewriter:
             out = self._memo[e] = (self._methods.get(t) or self._method(t))(self, e)
         return out
 
-    def forget(self) -> None:
-        """Drop what is remembered, where what an expression becomes depends on where it stands."""
-        self._memo = {}
-
     def rebuild(self, n: Any) -> Any:
         """The node with its children rewritten."""
         return getattr(self, "_" + type(n).__name__, self._leaf)(n)
@@ -311,6 +307,17 @@ def substitute(n: Any, variables: Mapping[Var, Index]) -> Any:
 def variables_of(n: AnyNode) -> set[Var]:
     """All variables that occur in a node."""
     return {x for x in walk(n) if type(x) is Var}
+
+
+def bound_in(s: Stmt) -> set[Var]:
+    """Variables that a statement binds: of loops, of ``let``s, and the pointers that loops carry."""
+    out: set[Var] = set()
+    for x in statements_of(s):
+        if isinstance(x, (For, Let)):
+            out.add(x.var)
+        if isinstance(x, For):
+            out.update(c.var for c in x.carried)
+    return out
 
 
 def loops_of(s: Stmt) -> Iterator[For]:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from convsmith.ir.index import Cond, Index, conj
 from convsmith.layout.layout import Layout
 
-KINDS = ("batch", "m", "n", "k")
+KINDS = ("batch", "n", "m", "k")
+"""Roles of dims, in the order in which schedules nest them, outermost first."""
 
 
 @dataclass(frozen=True)

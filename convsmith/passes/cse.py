@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from convsmith.ir.index import Var
 from convsmith.ir.stmt import For, Kernel, Let, Stmt
-from convsmith.ir.walk import Rewriter, statements_of, variables_of
+from convsmith.ir.walk import Rewriter, bound_in, variables_of
 from convsmith.passes.lets import Fresh, costly, name_all
 from convsmith.passes.scope import each_body
 
@@ -16,7 +15,7 @@ class _Cse(Rewriter):
 
     def common(self, s: Stmt) -> Stmt:
         """Name what occurs twice or more in ``s`` and needs nothing that is bound inside it."""
-        inside = {x.var for x in statements_of(s) if isinstance(x, (For, Let))}
+        inside = bound_in(s)
         twice = [e for e, n in costly(s).items() if n > 1 and not variables_of(e) & inside]
         return name_all(s, twice, self.fresh)
 
@@ -55,11 +54,7 @@ def cse(kernel: Kernel) -> Kernel:
     def body(s: Stmt) -> Stmt:
         if not costly(s):
             return s
-        c = _Cse(Fresh("com", {v for v in variables_of(s)} | _names(s)))
+        c = _Cse(Fresh("com", variables_of(s) | bound_in(s)))
         return c.stmt(c.common(s))
 
     return each_body(kernel, body)
-
-
-def _names(s: Stmt) -> set[Var]:
-    return {x.var for x in statements_of(s) if isinstance(x, (For, Let))}

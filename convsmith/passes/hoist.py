@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-from convsmith.ir.index import Var
 from convsmith.ir.stmt import For, Kernel, Let, Stmt
-from convsmith.ir.walk import Rewriter, statements_of, variables_of
+from convsmith.ir.walk import Rewriter, bound_in, variables_of
 from convsmith.passes.lets import Fresh, costly, name_all
 from convsmith.passes.scope import each_body
-
-
-def _bound_within(s: Stmt) -> set[Var]:
-    out: set[Var] = set()
-    for x in statements_of(s):
-        if isinstance(x, (For, Let)):
-            out.add(x.var)
-        if isinstance(x, For):
-            out.update(c.var for c in x.carried)
-    return out
 
 
 class _Hoist(Rewriter):
@@ -25,7 +14,7 @@ class _Hoist(Rewriter):
         self.fresh = fresh
 
     def For(self, loop: For) -> Stmt:
-        inside = _bound_within(loop)
+        inside = bound_in(loop)
         still = [e for e in costly(loop.body) if not variables_of(e) & inside]
         named = name_all(loop, still, self.fresh)
         return self._below(named)

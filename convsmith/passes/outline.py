@@ -12,9 +12,9 @@ from typing import Any
 
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Max, Min, Var, make_sum
-from convsmith.ir.stmt import Alloc, Call, For, Function, Kernel, Let, Stmt, Store
+from convsmith.ir.stmt import Alloc, Call, Function, Kernel, Stmt, Store
 from convsmith.ir.value import Load, Value
-from convsmith.ir.walk import Rewriter, statements_of, variables_of, walk
+from convsmith.ir.walk import Rewriter, bound_in, variables_of, walk
 
 
 class _Abstract(Rewriter):
@@ -71,17 +71,6 @@ class _Abstract(Rewriter):
     Min = Max = _extremum
 
 
-def _bound(s: Stmt) -> set[Var]:
-    out: set[Var] = set()
-    for x in statements_of(s):
-        if isinstance(x, For):
-            out.add(x.var)
-            out.update(c.var for c in x.carried)
-        elif isinstance(x, Let):
-            out.add(x.var)
-    return out
-
-
 class _Outline(Rewriter):
     def __init__(self) -> None:
         super().__init__()
@@ -90,7 +79,7 @@ class _Outline(Rewriter):
     def Alloc(self, a: Alloc) -> Stmt:
         if a.buffer.scope != "register":
             return self._Alloc(a)
-        free = {x for x in walk(a) if type(x) is Var} - _bound(a)
+        free = {x for x in walk(a) if type(x) is Var} - bound_in(a)
         abstract = _Abstract(free)
         body = abstract.stmt(a)
         pointers = tuple((var, key[0]) for key, (var, _) in abstract.pointers.items())

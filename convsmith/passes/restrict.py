@@ -5,7 +5,7 @@ from __future__ import annotations
 from convsmith.ir.index import Cond, Ge0, Index, Var, conj, floordiv, is_true, make_sum, maximum, minimum, parts_of
 from convsmith.ir.stmt import For, If, Kernel, Stmt
 from convsmith.ir.walk import Rewriter, variables_of
-from convsmith.passes.scope import require_loops, with_body
+from convsmith.passes.scope import perfect_nest, require_loops, with_body, wrap
 
 
 def _bounds(cond: Cond, var: Var, inner: set[Var]) -> tuple[Index | None, Index | None] | None:
@@ -31,11 +31,7 @@ class _Restrict(Rewriter):
     def For(self, loop: For) -> Stmt:
         if loop.var.name not in self.names:
             return self._For(loop)
-        chain: list[For] = []
-        s: Stmt = loop.body
-        while isinstance(s, For):
-            chain.append(s)
-            s = s.body
+        (_, *chain), s = perfect_nest(loop)
         if not isinstance(s, If):
             return self._For(loop)
         inner = {x.var for x in chain}
@@ -52,9 +48,8 @@ class _Restrict(Rewriter):
             return self._For(loop)
         cond = conj(left)
         body: Stmt = s.body if is_true(cond) else If(cond, s.body)
-        for x in reversed(chain):
-            body = For(x.var, x.lo, x.hi, body, x.kind, x.carried)
-        return For(loop.var, maximum(*lo), minimum(*hi), self.stmt(body), loop.kind, loop.carried)
+        body = self.stmt(wrap(chain, body))
+        return For(loop.var, maximum(*lo), minimum(*hi), body, loop.kind, loop.carried)
 
 
 def restrict(kernel: Kernel, loops: tuple[str, ...]) -> Kernel:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Term, Var, make_sum
-from convsmith.ir.stmt import Carried, For, Kernel, Let, Stmt, Store
+from convsmith.ir.stmt import Carried, For, Kernel, Stmt, Store
 from convsmith.ir.value import Load, Value
-from convsmith.ir.walk import Rewriter, statements_of, substitute, variables_of
+from convsmith.ir.walk import Rewriter, bound_in, substitute, variables_of
 from convsmith.passes.scope import each_body
 
 
@@ -21,10 +21,7 @@ class _Carry(Rewriter):
     def __init__(self, loop: For) -> None:
         super().__init__()
         self.loop = loop
-        self.local = {s.var for s in statements_of(loop.body) if isinstance(s, (For, Let))}
-        for s in statements_of(loop.body):
-            if isinstance(s, For):
-                self.local.update(c.var for c in s.carried)
+        self.local = bound_in(loop.body)
         self.pointers: dict[tuple[Buffer, tuple[Term, ...]], Carried] = {}
 
     def position(self, buffer: Buffer, e: Index) -> Index:

@@ -11,23 +11,16 @@ from typing import Any
 from convsmith.arith.simplify import Simplifier
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.index import Index, Var, as_index
+from convsmith.ir.index import Index, Var
 from convsmith.ir.stmt import Alloc, Block, For, If, Kernel, Stmt, Store, block
 from convsmith.ir.value import Binary, Lanes, Load, Select, Sum, Value, lanes_of
 from convsmith.ir.walk import Rewriter, substitute, variables_of
+from convsmith.passes.flatten import offset
 from convsmith.passes.scope import ScopedRewriter, require_loops, with_body
 
 
 class NotVector(Exception):
     """Why a loop cannot become vectors."""
-
-
-def _offset(buffer: Buffer, index: tuple[Index, ...]) -> Index:
-    """Row-major offset, for registers of several dims."""
-    total = as_index(0)
-    for i, n in zip(index, buffer.shape):
-        total = total * n + i
-    return total
 
 
 class LaneMap(Rewriter):
@@ -43,8 +36,8 @@ class LaneMap(Rewriter):
         if not any(self.var in variables_of(i) for i in index):
             return index, None
         first = tuple(substitute(i, {self.var: self.start}) for i in index)
-        origin = _offset(buffer, first)
-        whole = _offset(buffer, index)
+        origin = offset(buffer, first)
+        whole = offset(buffer, index)
         step = dict(whole.terms).get(self.var)
         plain = all(self.var not in variables_of(a) for a, _ in whole.terms if a is not self.var)
         if step is not None and plain:
