@@ -21,6 +21,7 @@ from convsmith.layout.layout import Layout
 from convsmith.layout.tags import ANY
 from convsmith.problem.descriptor import AXES, Descriptor, output_size, parse_descriptor, print_descriptor, split_line
 from convsmith.problem.post_ops import PostOp, parse_post_ops, print_post_ops
+from convsmith.problem.tensor import Tensor
 
 __all__ = ["DIRECTIONS", "Conv"]
 
@@ -166,6 +167,20 @@ class Conv:
     def dst_layout(self) -> Layout:
         """Layout of the destination; `any` is plain order."""
         return Layout.parse(self.dtag, self.dst_shape)
+
+    @cached_property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Every array that a kernel takes or gives, in the order in which it does."""
+        axes = self.axes
+        wei_dims = (*(("g",) if self.has_groups else ()), "oc", "ic", *("k" + a for a in axes))
+        out = [
+            Tensor("src", "in", self.dt[0], self.src_shape, ("mb", "ic", *("i" + a for a in axes)), self.stag),
+            Tensor("wei", "in", self.dt[1], self.wei_shape, wei_dims, self.wtag),
+        ]
+        if self.bias:
+            out.append(Tensor("bia", "in", "f32", self.bias_shape, ("oc",)))
+        out.append(Tensor("dst", "out", self.dt[2], self.dst_shape, ("mb", "oc", *("o" + a for a in axes)), self.dtag))
+        return tuple(out)
 
     @cached_property
     def dims(self) -> Mapping[str, int]:
