@@ -13,13 +13,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from convsmith.build.loops import Loops, loops_after_fusing, registers_needed
-from convsmith.build.statement import forward
+from convsmith.build.loops import Loops, loops_after_fusing, registers_needed, residues
+from convsmith.build.statement import statement
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.index import Index, Var, is_true
+from convsmith.ir.index import Index, Var, as_index, is_true
 from convsmith.ir.intern import interning
 from convsmith.ir.types import dtype
+from convsmith.ir.walk import variables_of
 from convsmith.layout.view import View
 from convsmith.passes.flatten import offset
 from convsmith.problem.conv import Conv
@@ -36,10 +37,16 @@ LANE_SUM = 4
 """Cycles to add up the lanes of one accumulator among others; half as many where half a vector holds the sums."""
 SCATTER = 30
 """Cycles to write the lanes of one vector to places that are no neighbours."""
+FAR = 120
+"""The same to places on lines of their own."""
 GATHER = 1.3
 """How much longer a step takes whose source lanes are gathered."""
 CLASH = 3.0
 """How much longer a step takes whose pixels evict each other."""
+NEAR = 1.02
+"""Configs whose expected cycles differ by less are told apart by what LLVM must compile."""
+COMPILED = 128
+"""Multiply-adds and stores that LLVM compiles in the time that a kernel takes in any case."""
 OVERLAP = 4
 """How well arithmetic, loads and latency hide each other; at infinity, wholly."""
 PAGE, LINE = 4096, 64
@@ -58,9 +65,9 @@ class Choice:
     config: Config
 
 
-def _steps(view: View, name: str) -> dict[Index, int]:
+def _steps(view: View) -> dict[Index, int]:
     """Elements that each variable moves a view by."""
-    buffer = Buffer(view.name, dtype(name), view.layout.shape, view.layout.blocks)
+    buffer = Buffer(view.name, dtype(view.dtype), view.layout.shape, view.layout.blocks)
     return dict(offset(buffer, view.coords).terms)
 
 
@@ -68,18 +75,23 @@ class Model:
     """What the candidates of one problem share."""
 
     def __init__(self, p: Conv, target: Target) -> None:
-        self.p, self.target = p, target
-        self.st = forward(p)
-        self.bytes = dtype(p.dt[0]).bytes
+        self.target = target
+        self.st = st = statement(p)
+        self.bytes = dtype(st.a.dtype).bytes
         self.lanes = target.instructions[0].lanes
-        self.src, self.dst = _steps(self.st.a, p.dt[0]), _steps(self.st.c, p.dt[2])
-        self.taps = prod(p.k)
-        self.icg, self.ocg = p.ic // p.g, p.oc // p.g
+        self.src, self.dst = _steps(st.a), _steps(st.c)
+        self.classes = residues(st)
+        self.constant = st.b.name == "wei"
+        self.sizes = {d.name: d.size for d in st.dims}
+        (self.n,) = (d.name for d in st.of("n"))
+        self.batch = next((d.name for d in st.of("batch")), "")
+        self.k = st.reduce[-1]
+        self.terms = prod(d.size for d in st.of("k")) // self.taken()
 
     def fusions(self) -> tuple[tuple[str, str], ...]:
         """Pixel loops that step through source and destination as one, innermost first."""
-        sizes = {d.name: d.size for d in self.st.dims}
-        names = [d.name for d in self.st.dims if d.kind == "m"]
+        sizes = self.sizes
+        names = [d.name for d in self.st.of("m")]
         out: list[tuple[str, str]] = []
         inner = names[-1]
         for a, b in zip(reversed(names[:-1]), reversed(names[1:])):
@@ -92,23 +104,25 @@ class Model:
 
     def pixels(self) -> list[str]:
         """Pixel loops once they are fused, outermost first."""
-        names = [d.name for d in self.st.dims if d.kind == "m"]
+        names = [d.name for d in self.st.of("m")]
         for a, b in self.fusions():
             names = [*names[:-2], f"{a}_{b}"]
         return names
 
     def lane_loops(self) -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:
         """Loops worth lying along the lanes, with what must be fused for it."""
-        p = self.p
-        depthwise = p.g > 1 and self.icg == self.ocg == 1
-        yield ("g" if depthwise else "oc"), ()
-        if p.g > 1 and not depthwise and self.ocg < self.lanes:
-            yield "g_oc", (("g", "oc"),)
-        inner = Var("o" + p.axes[-1])
-        if is_true(self.st.a.mask) and self.src.get(inner) == self.dst.get(inner) == 1:
+        columns, g = self.sizes[self.n], self.batch
+        channels = [d.size for d in self.st.dims if not d.axis and d.name not in (g, "mb")]
+        depthwise = bool(g) and prod(channels) == 1
+        yield (g if depthwise else self.n), ()
+        if g and not depthwise and columns < self.lanes:
+            yield f"{g}_{self.n}", ((g, self.n),)
+        inner = Var(self.st.of("m")[-1].name)
+        if self.src.get(inner) == 1 and inner not in variables_of(self.st.a.mask):
             yield self.pixels()[-1], ()
-        if self.icg >= self.lanes // 2 and self.ocg % self.lanes and self.ocg < 4 * self.lanes:
-            yield "ic", ()
+        short = columns % self.lanes and columns < 4 * self.lanes
+        if short and self.sizes[self.k] >= self.lanes // 2 and self.src.get(Var(self.k)) == 1:
+            yield self.k, ()
 
     def ways(self, loops: Loops, tile: dict[str, int]) -> int:
         """Most pixels of a register tile that fall into one set of the first-level cache."""
@@ -123,21 +137,24 @@ class Model:
         pixels = loops.of("m")
         inner = pixels[-1]
         size = loops.extents[inner]
-        columns = loops.extents["oc"] if lane == "ic" else -(-loops.extents[lane] // self.lanes)
+        along_k = lane == self.k
+        tap = next((n for n in reversed(self.st.reduce[:-1]) if n not in self.classes), self.k)
+        taps = self.sizes[tap]
+        columns = loops.extents[self.n] if along_k else -(-loops.extents[lane] // self.lanes)
         for v in range(1, min(columns, 7) + 1):
             widest = (self.target.registers - 1 - v) // v
             if widest < 1:
                 break
-            wide = min(widest, loops.extents["oc"] if lane == inner else size)
+            wide = min(widest, loops.extents[self.n] if lane == inner else size)
             widths = {wide, wide - 1, *(m for m in (4, 5, 6, 7, 8, 12, 14, 16, 28) if m < wide)}
             for m in sorted(w for w in widths if w > 0):
                 if lane == inner:
-                    tile = {"oc": min(m, loops.extents["oc"]), lane: v * self.lanes}
+                    tile = {self.n: min(m, loops.extents[self.n]), lane: v * self.lanes}
                 else:
-                    tile = {inner: m, **({"oc": v} if lane == "ic" else {lane: v * self.lanes})}
+                    tile = {inner: m, **({self.n: v} if along_k else {lane: v * self.lanes})}
                 yield tile
-                if lane == "ic" and 1 < self.p.k[-1] <= 3 and m * v + m + v < self.target.registers - 1:
-                    yield {**tile, "kw": self.p.k[-1]}
+                if along_k and tap != self.k and 1 < taps <= 3 and m * v + m + v < self.target.registers - 1:
+                    yield {**tile, tap: taps}
                 if m == size <= 5 and len(pixels) > 1 and m * 2 <= widest:
                     rows = loops.extents[pixels[-2]]
                     for r in {min(rows, widest // m), 2}:
@@ -148,37 +165,53 @@ class Model:
         """Cycles of the whole convolution on one thread."""
         lane, tile, target = config.lane, dict(config.tile), self.target
         along_k = loops.kinds[lane] == "k"
-        steps = self.taps * (-(-self.icg // self.lanes) if along_k else self.icg)
-        total = loops.extents["oc"] if along_k else -(-loops.extents[lane] // self.lanes)
-        columns = _splits(total, tile.get("oc", 1) if along_k else tile[lane] // self.lanes)
+        channels = self.sizes[self.k]
+        steps = self.terms // channels * (-(-channels // self.lanes) if along_k else channels)
+        total = loops.extents[self.n] if along_k else -(-loops.extents[lane] // self.lanes)
+        columns = _splits(total, tile.get(self.n, 1) if along_k else tile[lane] // self.lanes)
         pixels = [(1, 1)]
-        rows = ["oc"] if loops.kinds[lane] == "m" else loops.of("m")
+        rows = [self.n] if loops.kinds[lane] == "m" else loops.of("m")
         for name in rows:
             pixels = [(m * a, n * b) for m, n in pixels for a, b in _splits(loops.extents[name], tile.get(name, 1))]
-        counted = {lane, *rows} | ({"oc"} if along_k else set())
+        counted = {lane, *rows} | ({self.n} if along_k else set())
         around = prod(n for name, n in loops.extents.items() if loops.kinds[name] != "k" and name not in counted)
-        vector = self.dst.get(Var("g" if lane == "g" else "oc"), 0)
-        contiguous = along_k or vector == 1 or lane not in ("g", "oc")
+        around *= prod(m for name, m in self.classes.items() if name not in self.st.reduce)
+        fused = f"{self.batch}_{self.n}"
+        written = 0.0 if along_k or self.apart(lane) == 1 else SCATTER if self.apart(lane) * self.bytes < LINE else FAR
         passing = total if self.pixels_first() else max(v for v, _ in columns)
         weights = passing * self.lanes * steps * self.bytes
         near = weights <= target.l1_bytes // 2
         cost = target.costs
         read = cost.load if near else max(cost.load, target.vector_bits / L2_BITS)
-        pixel = cost.load if along_k or lane == "g" else cost.broadcast
+        pixel = cost.load if along_k or lane == self.batch else cost.broadcast
         clash = loops.kinds[lane] != "m" and self.ways(loops, tile) >= target.l1_ways
-        taps = tile.get("kw", 1)
+        taps = prod(n for name, n in tile.items() if loops.kinds[name] == "k" and name != lane)
         cycles = 0.0
         for m, m_count in pixels:
             for v, v_count in columns:
                 held = m * v
                 loads = v * read + (m + taps - 1) / taps * pixel
                 step = _together(held * cost.multiply_add, cost.latency, loads)
-                step *= GATHER if lane == "g_oc" else 1.0
+                step *= GATHER if lane == fused else 1.0
                 step *= CLASH if clash and m >= target.l1_ways else 1.0
                 finish = EXPOSED * cost.multiply_add * max(0.0, held - HIDDEN * target.registers)
-                finish += self.sums(held) if along_k else 0.0 if contiguous else held * SCATTER
+                finish += self.sums(held) if along_k else held * written
                 cycles += m_count * v_count * (steps * step + finish + CALL)
         return cycles * around
+
+    def emitted(self, loops: Loops, config: Config) -> int:
+        """Multiply-adds of all register tiles, rests included, and the stores of scattered vectors."""
+        pieces = [1]
+        for name, size in config.tile:
+            width = self.lanes if name == config.lane else 1
+            rests = [-(-n // width) for n, _ in _splits(loops.extents[name], size)]
+            pieces = [p * n for p in pieces for n in rests]
+        scattered = loops.kinds[config.lane] != "k" and self.apart(config.lane) > 1
+        return sum(pieces) * (self.lanes if scattered else 1) * prod(self.classes.values()) // self.taken()
+
+    def taken(self) -> int:
+        """Residue classes of reduction loops: one of them meets each class of the result."""
+        return prod(m for name, m in self.classes.items() if name in self.st.reduce)
 
     def sums(self, held: int) -> float:
         """Cycles to add up the lanes of the accumulators; a vector of sums costs the same when it is not full."""
@@ -188,15 +221,41 @@ class Model:
 
     def pixels_first(self) -> bool:
         """Whether all weights stay near enough to be read again for each tile of pixels."""
-        return self.p.oc * self.icg * self.taps * self.bytes <= L2_SHARE
+        groups = self.sizes.get(self.batch, 1)
+        return groups * self.sizes[self.n] * self.terms * self.bytes <= L2_SHARE
 
-    def order(self, loops: Loops) -> tuple[str, ...]:
-        """Images outermost; then channels, whose weights stay while pixels pass, or pixels where all weights stay."""
+    def apart(self, loop: str) -> int:
+        """Elements of the result between neighbours along a loop; a fused loop's innermost part counts."""
+        parts = (v for v in self.dst if isinstance(v, Var) and f"_{loop}".endswith(f"_{v.name}"))
+        return self.dst.get(max(parts, key=lambda v: len(v.name), default=as_index(0)), 1)
+
+    def order(self, loops: Loops, lane: str) -> tuple[str, ...]:
+        """Images outermost; then channels, whose weights stay while pixels pass, or pixels where all weights stay.
+
+        A result whose vectors are scattered is written in the order of memory, so that lines are met again soon.
+        """
         names = [n for n in loops.extents if loops.kinds[n] != "k"]
+        if self.apart(lane) > 1:
+            return tuple(sorted(names, key=lambda n: -self.apart(n)))
         pixels = [n for n in names if loops.kinds[n] == "m" and n != "mb"]
         channels = [n for n in names if n not in pixels and n != "mb"]
         inner = [*pixels, *channels] if self.pixels_first() else [*channels, *pixels]
         return (*(n for n in names if n == "mb"), *inner)
+
+    def shared_terms(self, lane: str) -> tuple[tuple[str, int], ...]:
+        """Terms that stand innermost because gathers of neighbouring channels read the same vectors."""
+        channels = self.sizes[self.k]
+        if lane != f"{self.batch}_{self.n}" or self.src.get(Var(self.k)) != 1 or not 1 < channels < self.lanes:
+            return ()
+        return ((self.k, next(q for q in (8, 6, 4, 3, 2, 5, 7, 1) if q == channels or not channels % q)),)
+
+    def packed(self, lane: str) -> tuple[str, ...]:
+        """Operands worth a copy in reading order: constant ones, and those whose vectors are scattered in memory."""
+        b, steps = self.st.b, _steps(self.st.b)
+        single = all(Var(name) not in steps for name in lane.split("_"))
+        inner = steps.get(Var(self.n)) == 1 and steps.get(Var(self.batch), 0) == self.sizes[self.n]
+        ready = single or steps.get(Var(lane)) == 1 or (inner and lane == f"{self.batch}_{self.n}")
+        return (b.name,) if self.constant or not ready else ()
 
 
 def _together(*cycles: float) -> float:
@@ -216,20 +275,25 @@ def candidates(p: Conv, target: Target, threads: int) -> list[Choice]:
     with interning():
         model = Model(p, target)
         pixels = model.fusions()
-        taps = ["k" + a for a in p.axes]
         for lane, needed in model.lane_loops():
             fuse = (*needed, *pixels)
-            loops = loops_after_fusing(model.st.dims, Config(target.isa, lane, fuse))
-            order = model.order(loops)
+            loops = loops_after_fusing(model.st, Config(target.isa, lane, fuse))
+            order = model.order(loops, lane)
             for tile in model.tiles(loops, lane):
-                reduce = (*taps[:-1], "ic", taps[-1]) if "kw" in tile else (*taps, "ic")
-                config = Config(target.isa, lane, fuse, tuple(tile.items()), order, reduce, threads=threads)
+                *outer, last = model.st.reduce
+                tiled = [n for n in outer if n in tile]
+                reduce = (*(n for n in outer if n not in tiled), last, *tiled)
+                config = Config(
+                    target.isa, lane, fuse, tuple(tile.items()), order, reduce, model.shared_terms(lane),
+                    pack=model.packed(lane), threads=threads,
+                )  # fmt: skip
                 if registers_needed(loops, config, target, model.lanes)[0] <= target.registers:
-                    found.append(Choice(model.cycles(loops, config), prod(tile.values()), config))
+                    found.append(Choice(model.cycles(loops, config), model.emitted(loops, config), config))
     if not found:
         raise ConfigError("no-config", f"no config makes a kernel of {p} for {target.isa}")
     found.sort(key=lambda c: (c.cycles, c.emitted))
-    return found
+    near = [c for c in found if c.cycles <= found[0].cycles * NEAR]
+    return sorted(near, key=lambda c: c.emitted // COMPILED) + found[len(near) :]
 
 
 def default_config(problem: Conv, target: Target, threads: int = 1) -> Config:

@@ -3,52 +3,82 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from math import gcd, lcm, prod
 
 from convsmith.diag.errors import ConfigError
-from convsmith.layout.view import KINDS, Dim
+from convsmith.ir.index import Eq0, Mod, Var, parts_of
+from convsmith.layout.view import KINDS, Statement
 from convsmith.schedule.config import Config
 from convsmith.target.base import Target
 
 
 @dataclass(frozen=True)
 class Loops:
-    """The loops of a statement after fusing, by role: outermost first within each."""
+    """The loops of a statement after fusing, by role: outermost first within each.
+
+    ``axes`` are the letters of the spatial axes that a loop runs along; ``residues`` the moduli of loops that are cut
+    into residue classes.
+    """
 
     extents: dict[str, int]
     kinds: dict[str, str]
+    axes: dict[str, str]
+    residues: dict[str, int]
 
     def of(self, *kinds: str) -> list[str]:
         return [n for n, k in self.kinds.items() if k in kinds]
 
 
-def loops_after_fusing(dims: tuple[Dim, ...], config: Config) -> Loops:
+def residues(st: Statement) -> dict[str, int]:
+    """For each loop that a stride must divide: how many classes make the mask the same within each class.
+
+    ``e % s == 0`` does not change when a variable with the coefficient ``c`` in ``e`` moves by ``s / gcd(s, c)``.
+    """
+    found: dict[str, int] = {}
+    for part in parts_of(st.a.mask):
+        for atom, _ in part.arg.terms if isinstance(part, Eq0) else ():
+            if isinstance(atom, Mod):
+                for v, c in atom.num.terms:
+                    if isinstance(v, Var) and (m := atom.den // gcd(atom.den, c)) > 1:
+                        found[v.name] = lcm(m, found.get(v.name, 1))
+    return found
+
+
+def loops_after_fusing(st: Statement, config: Config) -> Loops:
     """Names, extents and kinds of the loops once ``config.fuse`` is done; ConfigError where it cannot be."""
-    order = sorted(dims, key=lambda d: KINDS.index(d.kind))
-    extents = {d.name: d.size for d in order}
+    order = sorted(st.dims, key=lambda d: KINDS.index(d.kind))
+    classes = residues(st)
+    extents = {d.name: -(-d.size // classes.get(d.name, 1)) for d in order}
     kinds = {d.name: d.kind for d in order}
+    axes = {d.name: d.axis for d in order}
     for a, b in config.fuse:
         names = list(extents)
         if a not in names or b not in names or names.index(b) != names.index(a) + 1:
             raise ConfigError("fuse", f"--fuse={a}+{b}: no such neighbours among {', '.join(names)}")
+        if a in classes or b in classes:
+            raise ConfigError("fuse", f"--fuse={a}+{b}: a loop that a stride must divide cannot be fused")
         if (kinds[a] == "k") != (kinds[b] == "k"):
             raise ConfigError("fuse", f"--fuse={a}+{b}: a reduction loop and another cannot be one")
         name = f"{a}_{b}"
         extents = {(name if n == a else n): (s * extents[b] if n == a else s) for n, s in extents.items() if n != b}
         kinds = {(name if n == a else n): ("n" if n == a and "n" in (kinds[a], kinds[b]) else k)
                  for n, k in kinds.items() if n != b}  # fmt: skip
-    return Loops(extents, kinds)
+        axes[name] = axes[a] + axes[b]
+    return Loops(extents, kinds, {n: axes[n] for n in extents}, classes)
 
 
 def check_config(loops: Loops, config: Config, target: Target, lanes: int) -> None:
     """Raise ConfigError, with the numbers, where no kernel can be made from the config."""
-    for name in (config.lane, *dict(config.tile), *config.order, *config.reduce):
+    for name in (config.lane, *dict(config.tile), *config.order, *config.reduce, *dict(config.terms)):
         if name not in loops.extents:
             raise ConfigError("unknown-loop", f"config names loop {name!r}; there are {', '.join(loops.extents)}")
     if config.size(config.lane) % lanes and dict(config.tile).get(config.lane):
         raise ConfigError(
             "lanes", f"--tile={config.lane}:{config.size(config.lane)} is no multiple of the {lanes} lanes of a vector"
         )
+    for name, size in config.terms:
+        if loops.kinds[name] != "k":
+            raise ConfigError("terms", f"--terms={name}:{size}: loop {name} is no reduction loop")
     need, text = registers_needed(loops, config, target, lanes)
     if need > target.registers:
         raise ConfigError("registers", f"needs {need} vector registers, target has {target.registers} ({text})")
@@ -65,7 +95,8 @@ def registers_needed(loops: Loops, config: Config, target: Target, lanes: int) -
         vectors = max(config.size(config.lane), lanes) // lanes
         pixels = prod(others.values())
     spare = target.costs.temporaries
-    used = pixels * vectors + vectors + 1 + spare
+    read = vectors * prod(size for _, size in config.terms)
+    used = pixels * vectors + read + 1 + spare
     many, one = ("sources", "weight") if loops.kinds[config.lane] == "m" else ("weights", "source")
-    text = f"{pixels}x{vectors}: {pixels * vectors} accumulators + {vectors} {many} + 1 {one}"
+    text = f"{pixels}x{vectors}: {pixels * vectors} accumulators + {read} {many} + 1 {one}"
     return used, text + (f" + {spare} temporary" if spare else "")

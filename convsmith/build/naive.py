@@ -5,14 +5,14 @@ from __future__ import annotations
 from convsmith.ir.buffer import Buffer, make_buffer
 from convsmith.ir.index import Index, Var, as_index, is_true
 from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, Store, block
-from convsmith.ir.types import DType
+from convsmith.ir.types import DType, dtype
 from convsmith.ir.value import Binary, Load, Select, Sign, Value, const
 from convsmith.layout.view import Statement, View
 from convsmith.problem.post_ops import PostOp
 
 
-def _buffer(view: View, dtype: DType) -> Buffer:
-    return Buffer(view.name, dtype, view.layout.padded_shape, view.layout.blocks)
+def _buffer(view: View) -> Buffer:
+    return Buffer(view.name, dtype(view.dtype), view.layout.padded_shape, view.layout.blocks)
 
 
 def _relu(x: Value, op: PostOp, t: DType) -> Value:
@@ -29,11 +29,11 @@ EPILOGUES = {"relu": _relu, "clip": _clip, "clip_v2": _clip}
 """How each element-wise algorithm is written in values; a new post-op is a row."""
 
 
-def naive(name: str, st: Statement, types: tuple[DType, DType, DType], bias_index: Index | None,
+def naive(name: str, st: Statement, acc_type: DType, bias_index: Index | None,
           post_ops: tuple[PostOp, ...]) -> Kernel:  # fmt: skip
     """The nest of a statement; ``bias_index`` places the element of ``bia`` to add, where there is one."""
-    a, b, c = (_buffer(v, t) for v, t in zip((st.a, st.b, st.c), types))
-    acc = make_buffer("acc", types[2], (), "register")
+    a, b, c = (_buffer(v) for v in (st.a, st.b, st.c))
+    acc = make_buffer("acc", acc_type, (), "register")
     here = Load(acc, (), None)
     term: Value = Binary("mul", Load(a, st.a.coords, None), Load(b, st.b.coords, None))
     zero = const(acc.dtype, 0)
@@ -45,7 +45,7 @@ def naive(name: str, st: Statement, types: tuple[DType, DType, DType], bias_inde
     value: Value = here
     params = [a, b]
     if bias_index is not None:
-        bia = make_buffer("bia", types[2], (st.c.layout.shape[1],))
+        bia = make_buffer("bia", acc_type, (st.c.layout.shape[1],))
         params.append(bia)
         value = Binary("add", value, Load(bia, (bias_index,), None))
     for op in post_ops:

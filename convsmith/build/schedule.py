@@ -28,6 +28,7 @@ from convsmith.passes.outline import outline
 from convsmith.passes.partition import partition
 from convsmith.passes.pick_instructions import pick_instructions
 from convsmith.passes.reorder import reorder
+from convsmith.passes.residue import residue
 from convsmith.passes.restrict import restrict
 from convsmith.passes.rfactor import rfactor
 from convsmith.passes.round_up import round_up
@@ -56,6 +57,8 @@ class Nest:
     pixels: list[str] = field(default_factory=list)
     vectors: list[str] = field(default_factory=list)
     reduce: list[str] = field(default_factory=list)
+    terms: list[str] = field(default_factory=list)
+    classes: list[str] = field(default_factory=list)
 
     @property
     def held(self) -> list[str]:
@@ -70,7 +73,7 @@ class Nest:
     @property
     def unrolled(self) -> list[str]:
         """Loops that run as straight lines."""
-        return [*self.register, *(n for n in self.reduce if n.endswith(".u"))]
+        return [*self.register, *self.terms, *(n for n in self.reduce if n.endswith(".u"))]
 
     @property
     def widths(self) -> tuple[tuple[str, int], ...]:
@@ -81,12 +84,12 @@ class Nest:
 def schedule(st: Statement, config: Config, target: Target) -> list[Step]:
     """The rewrites, in order, that turn the naive nest of a statement into the kernel that the config describes."""
     lanes = target.instructions[0].lanes
-    loops = loops_after_fusing(st.dims, config)
+    loops = loops_after_fusing(st, config)
     check_config(loops, config, target, lanes)
     nest = Nest(config.lane + ".l", loops.kinds[config.lane] == "k", lanes)
     return [
         *_order_steps(st, loops, config, nest),
-        *_read_steps(st, config, nest),
+        *_read_steps(st, loops, config, nest),
         *_lower_steps(st, config, target, nest),
     ]
 
@@ -96,12 +99,18 @@ def _order_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> lis
     first = sorted((d for d in st.dims if d.kind != "k"), key=lambda d: KINDS.index(d.kind))
     steps = [Step(reorder, tuple(d.name for d in first))] if len(first) > 1 else []
     steps += [Step(fuse, a, b, f"{a}_{b}") for a, b in config.fuse]
+    for n, modulus in loops.residues.items():
+        steps.append(Step(residue, n, modulus, n + ".r"))
+        (nest.reduce if loops.kinds[n] == "k" else nest.around).append(n + ".r")
+    nest.classes += [n + ".r" for n in loops.residues]
     steps.append(Step(simplify))
     steps += _tile_steps(loops, config, nest)
     steps.append(Step(reorder, (*nest.around, *nest.held)))
     if nest.held:
         steps.append(Step(fission, tuple(nest.held), nest.widths))
-    steps += [Step(sink, tuple(nest.register)), Step(reorder, tuple(nest.reduce))]
+    steps += [Step(sink, tuple(nest.register)), Step(reorder, (*nest.reduce, *nest.terms))]
+    if nest.terms:
+        steps.append(Step(reorder, (*nest.pixels, *nest.vectors, *nest.terms, nest.lane)))
     if nest.along_k:
         steps.append(Step(rfactor, nest.lane, nest.lanes))
     return steps
@@ -118,10 +127,14 @@ def _tile_steps(loops: Loops, config: Config, nest: Nest) -> list[Step]:
             steps.append(Step(tile, n, nest.lanes, n + ".o", nest.lane))
             reduce[n] = [n + ".o"]
         elif n == config.lane:
-            steps.append(Step(tile, n, max(size, nest.lanes), n + ".o", n + ".r"))
-            steps.append(Step(tile, n + ".r", nest.lanes, n + ".v", nest.lane))
+            steps.append(Step(tile, n, max(size, nest.lanes), n + ".o", n + ".t"))
+            steps.append(Step(tile, n + ".t", nest.lanes, n + ".v", nest.lane))
             outer[n] = n + ".o"
             nest.vectors.append(n + ".v")
+        elif n in dict(config.terms):
+            steps.append(Step(tile, n, dict(config.terms)[n], n + ".o", n + ".q"))
+            reduce[n] = [n + ".o"]
+            nest.terms.append(n + ".q")
         elif size > 1:
             inner = n + (".u" if kind == "k" else ".i")
             steps.append(Step(tile, n, size, n + ".o", inner))
@@ -141,13 +154,13 @@ def _tile_steps(loops: Loops, config: Config, nest: Nest) -> list[Step]:
     return steps
 
 
-def _read_steps(st: Statement, config: Config, nest: Nest) -> list[Step]:
+def _read_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list[Step]:
     """Pack operands, realise the views, split off what is cut short."""
     steps = [Step(derive_packing, name, nest.widths) for name in config.pack]
     masked = _masked(st)
     parallel = nest.around
     if masked and config.realise == "pad_copy":
-        place, parallel = _stage_place(config, nest.around)
+        place, parallel = _stage_place(loops, config, nest.around)
         steps.append(Step(stage, st.a.name, place))
     if masked and config.realise == "peel":
         steps.append(Step(skip_zero))
@@ -158,9 +171,10 @@ def _read_steps(st: Statement, config: Config, nest: Nest) -> list[Step]:
     if config.threads > 1:
         steps.append(Step(bind, tuple(parallel), "parallel"))
     if masked and config.realise == "peel":
-        moved = (n for n in nest.reduce if n.startswith("k") and not _along(n, nest.register))
+        tiled_axes = {a for n in nest.register for a in loops.axes[n.partition(".")[0]]}
+        moved = (n for n in nest.reduce if n not in nest.classes and _free(loops.axes[n.partition(".")[0]], tiled_axes))
         steps.append(Step(restrict, tuple(moved)))
-    tiled = (n for n in nest.around if n.endswith(".o"))
+    tiled = (n for n in nest.around if n.endswith(".o") or n in nest.classes)
     lane_vectors = (n for n in nest.vectors if n.endswith(".v"))
     steps.append(Step(partition, (*tiled, *nest.reduce, *lane_vectors), config.pieces))
     if masked and config.realise == "pad_copy":
@@ -192,12 +206,13 @@ def _masked(st: Statement) -> bool:
     return not is_true(st.a.mask) and not is_false(st.a.mask)
 
 
-def _stage_place(config: Config, around: list[str]) -> tuple[str, list[str]]:
+def _stage_place(loops: Loops, config: Config, around: list[str]) -> tuple[str, list[str]]:
     """The loop in which the padded copy is made, and the loops around it, which are those that may run in parallel.
 
     One thread copies an image at a time; several copy the rows that they need, each its own.
     """
-    place = "mb" if config.threads == 1 else next((n for n in around if n.startswith("o") and n[1] in "dhw"), "mb")
+    rows = (n for n in around if loops.axes.get(n.partition(".")[0]))
+    place = "mb" if config.threads == 1 else next(rows, "mb")
     if place not in around:
         raise ConfigError(
             "stage", f"--realise=pad_copy needs loop mb or a loop over rows around the tile, not {', '.join(around)}"
@@ -216,6 +231,6 @@ def _copy_steps(st: Statement, lanes: int) -> list[Step]:
     ]
 
 
-def _along(reduction: str, register: list[str]) -> bool:
-    """Whether the output axis that goes with a kernel axis has a register tile."""
-    return any("o" + reduction[1:] in x.split(".")[0].split("_") for x in register)
+def _free(axes: str, tiled: set[str]) -> bool:
+    """Whether a reduction loop runs along axes, and no loop of the register tile along one of them."""
+    return bool(axes) and not tiled & set(axes)

@@ -1,43 +1,133 @@
-"""A convolution as a GEMM-like statement over views."""
+"""A problem as a GEMM-like statement ``C[m, n] += A[m, k] * B[k, n]`` over views.
+
+A convolution relates two tensors: the *image*, whose coordinate along an axis is ``x * s + k * (d + 1) - p``, and the
+*grid*, whose coordinate is ``x``.  Forward computes the grid from the image, backward by data the image from the grid,
+backward by weights the weights from both; a deconvolution is the same with source and destination exchanged.  So
+there are three statements, and which tensor is called what decides the rest.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from convsmith.arith.simplify import simplify
-from convsmith.ir.index import Cond, Index, Var, as_index, conj, true
+from convsmith.ir.index import Cond, Index, Var, as_index, conj, eq, floordiv, mod, true
 from convsmith.layout.view import Dim, Statement, View
 from convsmith.problem.conv import Conv
+from convsmith.problem.tensor import Tensor
+
+
+def statement(p: Conv) -> Statement:
+    """The statement of a convolution or deconvolution in its direction."""
+    return _BY_RESULT[_result(p)](_Relation(p))
+
+
+def _result(p: Conv) -> str:
+    """Which of the three tensors is computed."""
+    if p.dir.startswith("BWD_W"):
+        return "weights"
+    return "image" if p.deconv != (p.dir == "BWD_D") else "grid"
+
+
+@dataclass(frozen=True)
+class _Side:
+    """A tensor of activations: its channels within a group, and its coordinate along each axis."""
+
+    tensor: Tensor
+    channel: Dim
+    size: int
+    axes: tuple[Dim, ...]
+
+
+class _Relation:
+    """Variables, dims and views that the three statements have in common."""
+
+    def __init__(self, p: Conv) -> None:
+        self.p = p
+        self.group = (Dim("g", p.g, "batch"),) if p.g > 1 else ()
+        self.g: Index = Var("g") if p.g > 1 else as_index(0)
+        tensors = {t.name.removeprefix("diff_"): t for t in p.tensors}
+        src = self._side(tensors["src"], "ic", p.ic, "i", p.i)
+        dst = self._side(tensors["dst"], "oc", p.oc, "o", p.o)
+        self.image, self.grid = (dst, src) if p.deconv else (src, dst)
+        self.wei = tensors["wei"]
+        self.batch = Dim("mb", p.mb, "")
+        self.taps = tuple(Dim("k" + a, n, "", a) for a, n in zip(p.axes, p.k))
+
+    def _side(self, tensor: Tensor, channel: str, channels: int, letter: str, sizes: tuple[int, ...]) -> _Side:
+        axes = tuple(Dim(letter + a, n, "", a) for a, n in zip(self.p.axes, sizes))
+        return _Side(tensor, Dim(channel, channels // self.p.g, ""), channels, axes)
+
+    def weights(self) -> View:
+        """The weights, always there."""
+        head = (self.g,) if self.p.has_groups else ()
+        coords = (*head, Var("oc"), Var("ic"), *(Var(d.name) for d in self.taps))
+        return View(self.wei.name, self.wei.dtype, self.wei.layout, coords, (true(),) * len(coords))
+
+    def plain(self, side: _Side) -> View:
+        """A side at its own coordinates."""
+        return self._view(side, [Var(d.name) for d in side.axes], [true() for _ in side.axes])
+
+    def gathered(self, side: _Side) -> View:
+        """The image at a pixel of the grid and a tap."""
+        coords = [self.meeting(n) for n in range(self.p.rank)]
+        return self._view(side, coords, [_in_range(x, d.size) for x, d in zip(coords, side.axes)])
+
+    def scattered(self, side: _Side) -> View:
+        """The grid at a pixel of the image and a tap: there only where the stride meets it."""
+        coords, masks = [], []
+        for n, (image, d) in enumerate(zip(self.image.axes, side.axes)):
+            s = self.p.s[n]
+            moved = Var(image.name) + self.p.p[n] - Var(self.taps[n].name) * (self.p.d[n] + 1)
+            coords.append(floordiv(moved, s))
+            masks.append(conj((_in_range(coords[-1], d.size), eq(mod(moved, s), 0))))
+        return self._view(side, coords, masks)
+
+    def meeting(self, n: int) -> Index:
+        """The coordinate of the image that a pixel of the grid and a tap meet along axis ``n``."""
+        pixel, tap = Var(self.grid.axes[n].name), Var(self.taps[n].name)
+        return pixel * self.p.s[n] + tap * (self.p.d[n] + 1) - self.p.p[n]
+
+    def _view(self, side: _Side, coords: list[Index], masks: list[Cond]) -> View:
+        dims = (*self.image.axes, *self.grid.axes, *self.taps)
+        ranges = {Var(d.name): (0, d.size - 1) for d in dims}
+        channel = self.g * side.channel.size + Var(side.channel.name)
+        simple = [simplify(m, ranges) for m in masks]
+        t = side.tensor
+        return View(t.name, t.dtype, t.layout, (Var("mb"), channel, *coords), (true(), true(), *simple))
+
+    def dims(self, *roles: tuple[str, tuple[Dim, ...]]) -> tuple[Dim, ...]:
+        """The group, then dims in the roles given."""
+        return (*self.group, *(Dim(d.name, d.size, kind, d.axis) for kind, dims in roles for d in dims))
+
+
+def _to_grid(r: _Relation) -> Statement:
+    """A is the image, B the weights: N is the grid's channels, K the image's channels and the taps."""
+    return _pixels(r, r.grid, r.image, r.gathered(r.image))
+
+
+def _to_image(r: _Relation) -> Statement:
+    """A is the grid, B the weights: N is the image's channels, K the grid's channels and the taps."""
+    return _pixels(r, r.image, r.grid, r.scattered(r.grid))
+
+
+def _pixels(r: _Relation, result: _Side, source: _Side, a: View) -> Statement:
+    dims = r.dims(
+        ("m", (r.batch,)), ("n", (result.channel,)), ("m", result.axes), ("k", (source.channel, *r.taps))
+    )  # fmt: skip
+    return Statement(dims, a, r.weights(), r.plain(result), (*(d.name for d in r.taps), source.channel.name))
+
+
+def _to_weights(r: _Relation) -> Statement:
+    """A is the image, B the grid: N is the grid's channels, M the taps and the image's channels, K all pixels."""
+    dims = r.dims(
+        ("n", (r.grid.channel,)), ("m", (*r.taps, r.image.channel)), ("k", (r.batch, *r.grid.axes))
+    )  # fmt: skip
+    return Statement(dims, r.gathered(r.image), r.plain(r.grid), r.weights(), ("mb", *(d.name for d in r.grid.axes)))
 
 
 def _in_range(coord: Index, size: int) -> Cond:
     return conj((coord >= 0, coord < size))
 
 
-def forward(p: Conv) -> Statement:
-    """Forward: source is A, weights are B, destination is C.
-
-    M dims are mb and the output's axes, N is oc within a group, K is ic within a group and the kernel's axes; a
-    group is a batch dim.  ``i = o * s + k * (d + 1) - p``, masked where it can leave the input.
-    """
-    axes = p.axes
-    icg, ocg = p.ic // p.g, p.oc // p.g
-    groups = (Dim("g", p.g, "batch"),) if p.g > 1 else ()
-    dims = (
-        *groups,
-        Dim("mb", p.mb, "m"),
-        Dim("oc", ocg, "n"),
-        *(Dim("o" + a, n, "m") for a, n in zip(axes, p.o)),
-        Dim("ic", icg, "k"),
-        *(Dim("k" + a, n, "k") for a, n in zip(axes, p.k)),
-    )
-    g: Index = Var("g") if p.g > 1 else as_index(0)
-    mb, oc, ic = Var("mb"), Var("oc"), Var("ic")
-    out = [Var("o" + a) for a in axes]
-    ker = [Var("k" + a) for a in axes]
-    src = [o * s + k * (d + 1) - pad for o, k, s, d, pad in zip(out, ker, p.s, p.d, p.p)]
-    ranges = {Var(d.name): (0, d.size - 1) for d in dims}
-    masks = tuple(simplify(_in_range(c, n), ranges) for c, n in zip(src, p.i))
-    a = View("src", p.src_layout, (mb, g * icg + ic, *src), (true(), true(), *masks))
-    weights = (oc, ic, *ker)
-    b = View("wei", p.wei_layout, (g, *weights) if p.has_groups else weights, (true(),) * len(p.wei_shape))
-    c = View("dst", p.dst_layout, (mb, g * ocg + oc, *out), (true(),) * len(p.dst_shape))
-    return Statement(dims, a, b, c)
+_BY_RESULT = {"grid": _to_grid, "image": _to_image, "weights": _to_weights}

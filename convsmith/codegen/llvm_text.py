@@ -6,15 +6,16 @@ element that its body writes.  The emitter decides nothing: order, addresses and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 
-from convsmith.codegen.values import Slot, ValueEmitter
+from convsmith.codegen.values import Extent, Gathered, Slot, ValueEmitter, extent_of, gathered_from, is_gather
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.stmt import Alloc, Block, Call, Carried, For, Function, If, Invoke, Kernel, Let, Stmt, Store
-from convsmith.ir.value import lanes_of
-from convsmith.ir.walk import statements_of
+from convsmith.ir.value import Load, lanes_of
+from convsmith.ir.walk import statements_of, walk
 
 
 def written_buffers(body: Stmt) -> set[Buffer]:
@@ -43,8 +44,30 @@ class FunctionEmitter(ValueEmitter):
         getattr(self, "_" + type(s).__name__)(s)
 
     def _Block(self, s: Block) -> None:
+        outer, self.spans = self.spans, self.gathers(s.stmts)
         for x in s.stmts:
             self.stmt(x)
+        self.spans = outer
+
+    def gathers(self, stmts: Sequence[Stmt]) -> dict[tuple[Gathered, Extent], Extent]:
+        """For each gather in statements that all run: what it and its neighbours read, where a vector can hold that."""
+        found: dict[Gathered, dict[Extent, int]] = {}
+        for s in stmts:
+            if not isinstance(s, (Store, Invoke)):
+                continue
+            for v in walk(s):
+                if is_gather(v) and isinstance(v, Load):
+                    found.setdefault(gathered_from(v), {})[extent_of(v)] = lanes_of(v)
+        spans = {}
+        for key, extents in found.items():
+            near: list[Extent] = []
+            for one in (*sorted(extents), (sys.maxsize, sys.maxsize)):
+                hi = max(one[1], *(e[1] for e in near)) if near else one[1]
+                if near and hi - near[0][0] >= extents[near[0]]:
+                    spans.update({(key, e): (near[0][0], max(x[1] for x in near)) for e in near})
+                    near = []
+                near.append(one)
+        return spans
 
     def _Alloc(self, s: Alloc) -> None:
         if s.buffer.scope != "register" and s.buffer not in self.bases:
@@ -142,9 +165,7 @@ class FunctionEmitter(ValueEmitter):
         last = self.current
         self.lines.append(f"  br i1 {again}, label %{body}, label %{end}")
         head = [f"  {var} = phi {self.it} [ {lo}, %{origin} ], [ {after}, %{last} ]"]
-        head += [
-            f"  {p} = phi ptr [ {a}, %{origin} ], [ {b}, %{last} ]" for p, a, b in zip(moving, starts, steps)
-        ]
+        head += [f"  {p} = phi ptr [ {a}, %{origin} ], [ {b}, %{last} ]" for p, a, b in zip(moving, starts, steps)]
         head += [
             f"  {phi} = phi {self.slot_type(k)} [ {before[k]}, %{origin} ], [ {self.slots[k]}, %{last} ]"
             for k, phi in phis.items()
@@ -155,7 +176,6 @@ class FunctionEmitter(ValueEmitter):
             for k in slots:
                 arms = f"[ {before[k]}, %{origin} ], [ {self.slots[k]}, %{last} ]"
                 self.slots[k] = self.put(f"phi {self.slot_type(k)} {arms}")
-
 
     def advance(self, c: Carried, pointer: str) -> str:
         """The pointer of the next iteration.
@@ -264,5 +284,3 @@ def module_text(kernels: Mapping[str, tuple[Kernel, int]], rows: Mapping[str, In
     texts = " ".join(f'"{k}"="{v}"' for k, v in attributes.items())
     head = f'target triple = "{triple}"\n' + "\n".join(declared) + "\n"
     return head + "\n".join(parts) + f"\nattributes #0 = {{ nounwind {texts} }}\n"
-
-

@@ -29,6 +29,9 @@ from convsmith.ir.value import (
 Slot = tuple[Buffer, tuple[int, ...]]
 """An accumulator: a register buffer and the constant index of its vector (or scalar)."""
 
+Gathered = tuple[Buffer, Index]
+Extent = tuple[int, int]
+
 _FLOAT_OPS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
 _INT_OPS = {"add": "add", "sub": "sub", "mul": "mul", "div": "sdiv"}
 
@@ -38,6 +41,23 @@ def literal(t: DType, value: float | int) -> str:
     if t.kind == "float":
         return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
     return str(value)
+
+
+def is_gather(v: object) -> bool:
+    """Whether a value is a load whose lanes are neither neighbours nor all the same."""
+    return isinstance(v, Load) and v.lanes is not None and v.lanes.stride not in (0, 1) and v.buffer.scope != "register"
+
+
+def gathered_from(v: Load) -> Gathered:
+    """What gathers have in common that differ by a constant."""
+    return v.buffer, v.index[0] - v.index[0].const
+
+
+def extent_of(v: Load) -> Extent:
+    """First and last element of a gather, counted from what `gathered_from` names."""
+    assert v.lanes is not None
+    start = v.index[0].const
+    return start + min(v.lanes.offsets), start + max(v.lanes.offsets)
 
 
 class ValueEmitter(ScalarEmitter):
@@ -50,6 +70,8 @@ class ValueEmitter(ScalarEmitter):
         self.slots: dict[Slot, str] = {}
         self.places: dict[tuple[Buffer, tuple[Index, ...]], tuple[Slot, Index | None]] = {}
         self.current = "entry"
+        self.spans: dict[tuple[Gathered, Extent], Extent] = {}
+        """What the gathers of the statements at hand read together: one load and shuffles serve them all."""
 
     # -- types
     def type(self, t: DType, lanes: int) -> str:
@@ -110,9 +132,7 @@ class ValueEmitter(ScalarEmitter):
         if lane is not None and lanes is None:
             held = self.held(slot)
             place = self.index(lane)
-            x = self.put(
-                f"insertelement {self.slot_type(slot)} {held}, {buffer.dtype.llvm} {x}, {self.it} {place}"
-            )
+            x = self.put(f"insertelement {self.slot_type(slot)} {held}, {buffer.dtype.llvm} {x}, {self.it} {place}")
         self.slots[slot] = x
 
     # -- memory
@@ -144,18 +164,42 @@ class ValueEmitter(ScalarEmitter):
             name = f"@llvm.masked.load.v{n}{'f' if t.kind == 'float' else 'i'}{t.bits}.p0"
             self.declared[f"declare {ty} {name}(ptr, <{n} x i1>, {ty})"] = None
             return self.put(f"call {ty} {name}(ptr align {t.bytes} {where}, {self.mask(lanes)}, {ty} zeroinitializer)")
-        lo, hi = min(lanes.offsets), max(lanes.offsets)
+        lo, hi = self.spans.get((gathered_from(v), extent_of(v)), extent_of(v))
         if whole and hi - lo < n:
             span = strided(hi - lo + 1, 1)
-            block = self.load(Load(v.buffer, (v.index[0] + lo,), span))
-            src = self.type(t, span.count)
-            places = ", ".join(f"i32 {o - lo}" for o in lanes.offsets)
-            return self.put(f"shufflevector {src} {block}, {src} poison, <{n} x i32> <{places}>")
+            away = lo - v.index[0].const
+            block = self.load(Load(v.buffer, (v.index[0] + away,), span))
+            return self.pick(t, block, span.count, [o - away for o in lanes.offsets])
         out = "zeroinitializer"
         for lane in range(lanes.active):
             x = self.load(Load(v.buffer, (v.index[0] + lanes.offsets[lane],), None))
             out = self.put(f"insertelement {ty} {out}, {t.llvm} {x}, i64 {lane}")
         return out
+
+    def pick(self, t: DType, x: str, count: int, places: list[int]) -> str:
+        """Lanes of a vector of ``count`` in new places.
+
+        Blocks of 128 bits first where that leaves the same order within each: such orders need no register, and the
+        blocks in their places serve several of them.
+        """
+        ty, size = self.type(t, count), 128 // t.bits
+        if size and count == len(places) and not count % size:
+            groups = [places[i : i + size] for i in range(0, count, size)]
+            blocks = [g[0] // size for g in groups]
+            within = [i % size for i in groups[0]]
+            whole = all(i // size == b and i % size == w for g, b in zip(groups, blocks) for i, w in zip(g, within))
+            if whole and blocks != list(range(len(blocks))):
+                key = ("blocks", x, tuple(blocks))
+                moved = self.known.get(key)
+                if moved is None:
+                    moved = self.put_shuffle(ty, x, [b * size + i for b in blocks for i in range(size)])
+                    moved = self.put(f"freeze {ty} {moved}")
+                    self.known.set(key, moved)
+                x, places = moved, [n * size + w for n in range(len(blocks)) for w in within]
+        return self.put_shuffle(ty, x, places)
+
+    def put_shuffle(self, ty: str, x: str, places: Sequence[int]) -> str:
+        return self.shuffle(ty, x, "poison", places)
 
     def _only(self, t: DType, x: str, lanes: Lanes) -> str:
         ty = self.type(t, lanes.count)

@@ -10,7 +10,7 @@ from itertools import accumulate
 from convsmith.build.naive import naive
 from convsmith.build.packing import packing_steps
 from convsmith.build.schedule import schedule
-from convsmith.build.statement import forward
+from convsmith.build.statement import statement
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Argument, Artifact, Entry
 from convsmith.codegen.llvm_text import module_text
@@ -38,10 +38,9 @@ class Lowered:
 
 def naive_kernel(problem: Conv) -> tuple[Statement, Kernel]:
     """The statement of a problem and its naive nest."""
-    st = forward(problem)
+    st = statement(problem)
     place: Index | None = st.c.coords[1] if problem.bias else None
-    types = tuple(dtype(t) for t in problem.dt)
-    return st, naive("conv", st, types, place, problem.post_ops)  # type: ignore[arg-type]
+    return st, naive("conv", st, dtype(problem.acc), place, problem.post_ops)
 
 
 def lower(problem: Conv, config: Config, target: Target, instruments: Sequence[Instrument] = ()) -> Lowered:
@@ -93,5 +92,3 @@ def emit(problem: Conv, config: Config, target: Target, low: Lowered) -> Artifac
         code=code, isa=target.isa, entries=entries, problem=str(problem), config=str(config),
         needs=target.needs, needs_finite_weights=config.realise == "pad_copy", notes=notes,
     )  # fmt: skip
-
-

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from convsmith.build.loops import loops_after_fusing, registers_needed
-from convsmith.build.statement import forward
+from convsmith.build.statement import statement
 from convsmith.codegen import llvm_bind
 from convsmith.compiler.driver import Lowered, lower
 from convsmith.compiler.instruments import Dump, PassRecord, Recorder, dump_directory, dump_root
@@ -82,7 +82,7 @@ def _problem(problem: Conv) -> list[Line]:
 def _plan(kernel: Kernel, records: Sequence[PassRecord]) -> list[Line]:
     config, target = kernel.config, kernel.target
     lanes = target.instructions[0].lanes
-    loops = loops_after_fusing(forward(kernel.problem).dims, config)
+    loops = loops_after_fusing(statement(kernel.problem), config)
     count, text = registers_needed(loops, config, target, lanes)
     plan = [r for r in records if r.name in _PLANNED][-1].kernel
     found: dict[str, For] = {loop.var.name: loop for loop in loops_of(plan.body)}

@@ -19,18 +19,23 @@ KINDS = ("batch", "n", "m", "k")
 
 @dataclass(frozen=True)
 class Dim:
-    """A dim of the nest: ``kind`` is its role in ``C[m, n] += A[m, k] * B[k, n]`` (``batch`` is in all three)."""
+    """A dim of the nest: ``kind`` is its role in ``C[m, n] += A[m, k] * B[k, n]`` (``batch`` is in all three).
+
+    ``axis`` is the letter of the spatial axis that the dim runs along, or nothing.
+    """
 
     name: str
     size: int
     kind: str
+    axis: str = ""
 
 
 @dataclass(frozen=True)
 class View:
-    """``tensor[coords]`` where all of ``masks`` hold."""
+    """``tensor[coords]`` where all of ``masks`` hold; ``dtype`` is the tensor's."""
 
     name: str
+    dtype: str
     layout: Layout
     coords: tuple[Index, ...]
     masks: tuple[Cond, ...]
@@ -43,9 +48,18 @@ class View:
 
 @dataclass(frozen=True)
 class Statement:
-    """``c = finish(sum over k of a * b)`` over the dims of the nest, in the order of the naive nest."""
+    """``c = finish(sum over k of a * b)`` over the dims of the nest, in the order of the naive nest.
+
+    ``reduce`` names the reduction loops in the order in which they read memory best, outermost first; the masks are
+    those of ``a``.
+    """
 
     dims: tuple[Dim, ...]
     a: View
     b: View
     c: View
+    reduce: tuple[str, ...]
+
+    def of(self, *kinds: str) -> tuple[Dim, ...]:
+        """The dims in these roles."""
+        return tuple(d for d in self.dims if d.kind in kinds)

@@ -168,6 +168,9 @@ class Conv:
         """Layout of the destination; `any` is plain order."""
         return Layout.parse(self.dtag, self.dst_shape)
 
+    deconv = False
+    acc = "f32"
+
     @cached_property
     def tensors(self) -> tuple[Tensor, ...]:
         """Every array that a kernel takes or gives, in the order in which it does."""

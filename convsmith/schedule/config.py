@@ -26,6 +26,8 @@ class Config:
     ``tile``      loop -> iterations of its register tile; of the lane loop: elements, a multiple of the lanes
     ``order``     loops around the register tile, outermost first (those not named come after, in naive order)
     ``reduce``    reduction loops, outermost first: also the order of the packed operand
+    ``terms``     a reduction loop and how many of its iterations stand innermost, within the register tile: those that
+                  one instruction adds up, or straight lines that share what they read
     ``realise``   how masked elements are read: ``peel`` (skip, restrict, partition), ``mask`` (test each), or
                   ``pad_copy`` (a padded copy first)
     ``pack``      operands repacked in the order in which they are read
@@ -40,6 +42,7 @@ class Config:
     tile: tuple[tuple[str, int], ...] = ()
     order: tuple[str, ...] = ()
     reduce: tuple[str, ...] = ()
+    terms: tuple[tuple[str, int], ...] = ()
     realise: str = "peel"
     pack: tuple[str, ...] = ("wei",)
     pieces: int = 8
@@ -48,12 +51,15 @@ class Config:
 
     def __post_init__(self) -> None:
         if self.realise not in REALISATIONS:
-            raise ConfigError(
-                "realise", f"--realise={self.realise} is unknown; legal are {', '.join(REALISATIONS)}"
-            )
+            raise ConfigError("realise", f"--realise={self.realise} is unknown; legal are {', '.join(REALISATIONS)}")
         for name, size in self.tile:
             if size < 1:
                 raise ConfigError("tile-size", f"--tile={name}:{size}: a tile has at least one iteration")
+        for name, size in self.terms:
+            if size < 1 or name in dict(self.tile) or name == self.lane or len(self.terms) > 1:
+                raise ConfigError(
+                    "terms", f"--terms={_sizes_text(self.terms)}: expected one loop that has no tile, and at least 1"
+                )
         if self.threads < 1:
             raise ConfigError("threads", f"--threads={self.threads}: at least one thread is needed")
         if self.pieces < 1:
@@ -109,6 +115,10 @@ def _sizes(value: str) -> tuple[tuple[str, int], ...]:
     return tuple((n, int(s)) for n, _, s in (x.partition(":") for x in _names(value)))
 
 
+def _sizes_text(sizes: tuple[tuple[str, int], ...]) -> str:
+    return ",".join(f"{n}:{s}" for n, s in sizes)
+
+
 def _flag(value: str) -> bool:
     if value not in ("yes", "no"):
         raise ValueError(value)
@@ -118,16 +128,17 @@ def _flag(value: str) -> bool:
 _PRINT: dict[str, Callable[[Any], str]] = {
     "isa": str, "lane": str, "realise": str, "pieces": str, "threads": str,
     "fuse": lambda v: ",".join(f"{a}+{b}" for a, b in v),
-    "tile": lambda v: ",".join(f"{n}:{s}" for n, s in v),
+    "tile": _sizes_text, "terms": _sizes_text,
     "order": ",".join, "reduce": ",".join, "pack": ",".join,
     "outline": lambda v: "yes" if v else "no",
 }  # fmt: skip
 _READ: dict[str, Callable[[str], Any]] = {
     "isa": str, "lane": str, "realise": str, "pieces": int, "threads": int, "fuse": _pairs, "tile": _sizes,
+    "terms": _sizes,
     "order": _names, "reduce": _names, "pack": _names, "outline": _flag,
 }  # fmt: skip
 _EXAMPLE = {
     "isa": "--isa=avx512", "lane": "--lane=oc", "realise": "--realise=peel", "pieces": "--pieces=8",
     "threads": "--threads=2", "fuse": "--fuse=oh+ow", "tile": "--tile=oc:32,ow:14", "order": "--order=mb,oc,oh,ow",
-    "reduce": "--reduce=kh,kw,ic", "pack": "--pack=wei", "outline": "--outline=no",
+    "terms": "--terms=ic:4", "reduce": "--reduce=kh,kw,ic", "pack": "--pack=wei", "outline": "--outline=no",
 }  # fmt: skip

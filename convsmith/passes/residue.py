@@ -1,0 +1,49 @@
+"""Cut a loop into residue classes, so that what depends on its variable modulo a number is the same within each."""
+
+from __future__ import annotations
+
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.index import Var, as_index, floordiv
+from convsmith.ir.stmt import For, Kernel, Stmt
+from convsmith.ir.walk import Rewriter, substitute
+from convsmith.passes.scope import require_loops, with_body
+
+
+class _Residue(Rewriter):
+    def __init__(self, loop: str, modulus: int, name: str) -> None:
+        super().__init__()
+        self.loop, self.modulus, self.remainder = loop, modulus, Var(name)
+
+    def For(self, loop: For) -> Stmt:
+        if loop.var.name != self.loop:
+            return self._For(loop)
+        if loop.lo is not as_index(0):
+            raise ConfigError("bounds", f"residue: loop {self.loop} starts at {loop.lo}; only loops from 0 are cut")
+        m, r = self.modulus, self.remainder
+        body = substitute(loop.body, {loop.var: loop.var * m + r})
+        inner = For(loop.var, loop.lo, floordiv(loop.hi - r + (m - 1), m), body, loop.kind)
+        return For(r, loop.lo, as_index(m), inner, loop.kind)
+
+
+def residue(kernel: Kernel, loop: str, modulus: int, name: str) -> Kernel:
+    """Run ``loop`` once for each remainder: ``loop`` becomes ``loop * modulus + name``, with ``name`` outside.
+
+    Before::
+
+        kernel k(a: f32[3], dst: f32[5])
+          for i in 0 .. 5:
+            if i % 2 == 0:
+              dst[i] = a[i // 2]
+
+    After ``residue("i", 2, "i.r")``::
+
+        kernel k(a: f32[3], dst: f32[5])
+          for i.r in 0 .. 2:
+            for i in 0 .. (-i.r) // 2 + 3:
+              if i.r % 2 == 0:
+                dst[i * 2 + i.r] = a[i + i.r // 2]
+    """
+    require_loops(kernel, (loop,), "residue")
+    if modulus < 1:
+        raise ConfigError("modulus", f"residue: loop {loop} modulo {modulus}; there is at least one class")
+    return with_body(kernel, _Residue(loop, modulus, name).stmt(kernel.body))
