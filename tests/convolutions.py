@@ -246,11 +246,11 @@ class Compiled:
             buffers["bia"] = Guarded(bias, np.nan)
         if "pack" in self.artifact.entries:
             self._call("pack", buffers)
-            buffers["packed"].check_margin("packed")
-            packed = buffers["packed"].inside
+            buffers["wei_p"].check_margin("wei_p")
+            packed = buffers["wei_p"].inside
             assert (packed != CANARY).all(), "a part of the packed operand is not written"
             assert np.isfinite(packed).all() or not np.isfinite(wei).all(), "the packed operand holds slack"
-            buffers["packed"] = Guarded(packed, np.nan)
+            buffers["wei_p"] = Guarded(packed, np.nan)
         self._call("main", buffers, chunks)
         for name, b in buffers.items():
             if name in ("dst", "scratch"):
@@ -269,10 +269,10 @@ class Compiled:
         arguments = function.entry.arguments
         block = (ctypes.c_uint64 * len(arguments))()
         for n, a in enumerate(arguments):
-            if a.role in ("packed", "scratch") and a.role not in buffers:
+            if a.role in ("packed", "scratch") and a.name not in buffers:
                 size = a.size * (function.entry.threads if a.role == "scratch" else 1)
-                buffers[a.role] = Guarded(np.full(size, CANARY), CANARY)
-            block[n] = buffers[a.role].address
+                buffers[a.name] = Guarded(np.full(size, CANARY), CANARY)
+            block[n] = buffers[a.name].address
         address = ctypes.addressof(block)
         if not chunks:
             function(address)

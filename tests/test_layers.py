@@ -33,7 +33,7 @@ LAYERS: dict[str, set[str]] = {
     "build": set(),
     "codegen": {"llvmlite"},
     "compiler": {"llvmlite", "numpy", "platformdirs"},
-    "runtime": {"llvmlite", "numpy"},
+    "runtime": {"llvmlite", "ml_dtypes", "numpy"},
     "tune": {"numpy", "onnx", "onnxruntime", "torch"},
     "frontend": {"numpy"},
     PACKAGE: set(),

@@ -8,7 +8,7 @@ The object holds, for each `Entry`, two functions:
 `block` points to 64-bit addresses in the order of `Entry.arguments`. The n parts may run in any order, at the same
 time, and on any threads. With `threads == 1`, `symbol` is `symbol_chunk(block, 0, 1)`; else it asks an OpenMP runtime
 (`GOMP_parallel`) for `threads` threads and takes tid and n from `omp_get_thread_num` and `omp_get_num_threads`, so
-1 <= n <= threads.
+1 <= n <= threads. A call runs its entries one after the other.
 
 The file form is a magic word, the length of a JSON header, the header, the object code, and the SHA-256 of all that
 stands before it.
@@ -25,10 +25,12 @@ from convsmith.diag.errors import UsageError
 
 __all__ = ["ABI_VERSION", "Argument", "Artifact", "Entry", "Role"]
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 """Version of the calling convention above. Artifacts of another version are not run."""
 
-Role = Literal["src", "wei", "bia", "dst", "packed", "scratch"]
+Role = Literal["in", "out", "inout", "packed", "scratch"]
+
+_PACK = "pack"
 
 _MAGIC = b"convsmith\x00\x01\x00"
 _DIGEST = hashlib.sha256().digest_size
@@ -36,10 +38,15 @@ _DIGEST = hashlib.sha256().digest_size
 
 @dataclass(frozen=True)
 class Argument:
-    """One address of the argument block.
+    """One address of the argument block: memory of the tensor `name`, or what belongs to the kernel alone.
 
-    `shape` is logical, `layout` a tag or block text of that shape, `size` the elements of memory (padding included).
-    A `scratch` argument is memory private to one call: `size` elements for each thread, part tid using its own.
+    `role` is what happens to it: "in" (read), "out" (written), "inout" (read, then written), "packed" (tensor `of` in
+    an order of the kernel's own: written by a packing entry, read by others) or "scratch" (memory private to one call:
+    `size` elements for each thread, part tid using its own).
+
+    `shape` is logical, `dims` are its dims' names, `layout` is a tag or block text of that shape, `size` the elements
+    of memory (padding included). `default` holds the values that stand where a call gives none: one for all elements,
+    or one for each; None where a call must give the array.
     """
 
     name: str
@@ -48,11 +55,17 @@ class Argument:
     shape: tuple[int, ...]
     layout: str
     size: int
-    writes: bool
+    dims: tuple[str, ...] = ()
+    default: tuple[float, ...] | None = None
+    of: str = ""
 
     def __post_init__(self) -> None:
         if self.role not in get_args(Role):
             raise UsageError(f"argument {self.name}: role {self.role!r} is not one of {', '.join(get_args(Role))}")
+        if (self.role == "packed") != bool(self.of):
+            raise UsageError(f"argument {self.name}: of={self.of!r} with role {self.role}; packed tensors name theirs")
+        if self.dims and len(self.dims) != len(self.shape):
+            raise UsageError(f"argument {self.name}: {len(self.dims)} names for the {len(self.shape)} dims")
 
 
 @dataclass(frozen=True)
@@ -73,10 +86,11 @@ class Entry:
 class Artifact:
     """Object code (ELF, relocatable) with its manifest.
 
-    `entries` has "main", and "pack" where weights are packed. `needs`: CPU features (LLVM's names) without
-    which the code must not run. `needs_finite_weights`: the kernel multiplies stored
-    zeros, so weights with infinities or NaN must run through another one. `notes` are texts for people and for the
-    run time ("packing": two kernels with the same text read the same packed weights).
+    `entries` are in the order in which a call runs them, "main" first; those that pack a tensor ("pack", or "pack:wei"
+    where several are) are run when there is something to pack. `needs`: CPU features (LLVM's names) without which the
+    code must not run. `needs_finite`: tensors that the kernel multiplies by stored zeros; with infinities or NaN in
+    them, another kernel must run. `notes` are texts for people and for the run time ("packing": two kernels with the
+    same text read the same packed tensor).
     """
 
     code: bytes = field(repr=False)
@@ -86,19 +100,30 @@ class Artifact:
     config: str
     abi: int = ABI_VERSION
     needs: tuple[str, ...] = ()
-    needs_finite_weights: bool = False
+    needs_finite: tuple[str, ...] = ()
     notes: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def steps(self) -> dict[str, Entry]:
+        """The entries that every call runs, in order."""
+        return {name: entry for name, entry in self.entries.items() if not _packs(name)}
+
+    @property
+    def packs(self) -> dict[str, str]:
+        """Names of the packing entries, by the tensor that each one packs."""
+        packing = {name: entry for name, entry in self.entries.items() if _packs(name)}
+        return {a.of: name for name, entry in packing.items() for a in entry.arguments if a.role == "packed"}
 
     def to_bytes(self) -> bytes:
         """The file form; `from_bytes` is the exact inverse."""
         manifest = {
             "isa": self.isa,
-            "entries": {name: asdict(entry) for name, entry in self.entries.items()},
+            "entries": [[name, asdict(entry)] for name, entry in self.entries.items()],  # in order
             "problem": self.problem,
             "config": self.config,
             "abi": self.abi,
             "needs": list(self.needs),
-            "needs_finite_weights": self.needs_finite_weights,
+            "needs_finite": list(self.needs_finite),
             "notes": self.notes,
         }
         header = json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()
@@ -118,8 +143,8 @@ class Artifact:
         manifest = json.loads(body[start:end])
         if manifest["abi"] != ABI_VERSION:
             raise _bad(f"artifact has ABI version {manifest['abi']}; this convsmith runs {ABI_VERSION}")
-        manifest["needs"] = tuple(manifest["needs"])
-        manifest["entries"] = {name: _entry(entry) for name, entry in manifest["entries"].items()}
+        manifest |= {key: tuple(manifest[key]) for key in ("needs", "needs_finite")}
+        manifest["entries"] = {name: _entry(entry) for name, entry in manifest["entries"]}
         return Artifact(code=body[end:], **manifest)
 
 
@@ -127,6 +152,15 @@ def _bad(message: str) -> UsageError:
     return UsageError(message, code="bad-artifact")
 
 
+def _packs(entry: str) -> bool:
+    return entry.partition(":")[0] == _PACK
+
+
 def _entry(fields: dict[str, Any]) -> Entry:
-    arguments = tuple(Argument(**{**argument, "shape": tuple(argument["shape"])}) for argument in fields["arguments"])
-    return Entry(fields["symbol"], arguments, fields["threads"])
+    return Entry(fields["symbol"], tuple(map(_argument, fields["arguments"])), fields["threads"])
+
+
+def _argument(fields: dict[str, Any]) -> Argument:
+    default = fields["default"]
+    tuples = {"shape": tuple(fields["shape"]), "dims": tuple(fields["dims"])}
+    return Argument(**{**fields, **tuples, "default": None if default is None else tuple(default)})

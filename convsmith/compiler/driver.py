@@ -14,6 +14,7 @@ from convsmith.build.statement import statement
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Argument, Artifact, Entry
 from convsmith.codegen.llvm_text import module_text
+from convsmith.compiler.arguments import argument_of
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index
 from convsmith.ir.intern import interning
@@ -68,27 +69,31 @@ def build_artifact(problem: Conv, config: Config, target: Target, instruments: S
 
 
 def emit(problem: Conv, config: Config, target: Target, low: Lowered) -> Artifact:
-    """Object code of what `lower` made of the problem, with its manifest."""
+    """Object code of what `lower` made of the problem, with its manifest.
+
+    A kernel's parameter X is the problem's tensor X, and X_p what the packing kernel makes of it.
+    """
     code = llvm_bind.object_code(low.text, target.triple, target.cpu, target.features)
-    shapes = {"src": problem.src_shape, "wei": problem.wei_shape, "dst": problem.dst_shape, "bia": problem.bias_shape}
-    layouts = {"src": problem.src_layout.tag(), "wei": problem.wei_layout.tag(), "dst": problem.dst_layout.tag()}
+    tensors = {tensor.name: argument_of(tensor) for tensor in problem.tensors}
 
     def argument(b: Buffer) -> Argument:
-        role = "packed" if b.name.endswith("_p") else b.name
-        shape = shapes.get(b.name, b.shape)
-        return Argument(b.name, role, b.dtype.name, shape, layouts.get(b.name, "a"), b.size, b.name == "dst")  # type: ignore[arg-type]
+        if b.name in tensors:
+            return tensors[b.name]
+        return Argument(b.name, "packed", b.dtype.name, (b.size,), "a", b.size, of=b.name.removesuffix("_p"))
 
     main = [argument(b) for b in low.kernel.params]
     if low.scratch:
-        main.append(Argument("scratch", "scratch", "f32", (low.scratch,), "a", low.scratch, True))
+        main.append(Argument("scratch", "scratch", "f32", (low.scratch,), "a", low.scratch))
     entries = {"main": Entry(SYMBOL, tuple(main), config.threads)}
     notes = {}
     for pack in low.kernel.packs:
-        wei, packed = pack.params
-        out = Argument(packed.name, "packed", packed.dtype.name, (packed.size,), "a", packed.size, True)
-        entries["pack"] = Entry(f"{SYMBOL}_{pack.name}", (argument(wei), out), 1)
-        notes["packing"] = hashlib.sha256(str(pack).encode()).hexdigest()[:16]
+        operand = pack.params[0].name
+        suffix = f":{operand}" if len(low.kernel.packs) > 1 else ""
+        entries[f"pack{suffix}"] = Entry(f"{SYMBOL}_{pack.name}", tuple(argument(b) for b in pack.params), 1)
+        notes[f"packing{suffix}"] = hashlib.sha256(str(pack).encode()).hexdigest()[:16]
+    # A copy into padded memory is of the activations; what multiplies its zeros is the other factor.
+    factor = "wei" if "in" in (t.role for t in problem.tensors if t.name == "wei") else "diff_dst"
     return Artifact(
-        code=code, isa=target.isa, entries=entries, problem=str(problem), config=str(config),
-        needs=target.needs, needs_finite_weights=config.realise == "pad_copy", notes=notes,
+        code=code, isa=target.isa, entries=entries, problem=str(problem), config=str(config), needs=target.needs,
+        needs_finite=(factor,) if config.realise == "pad_copy" else (), notes=notes,
     )  # fmt: skip

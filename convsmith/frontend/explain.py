@@ -158,8 +158,8 @@ def _notes(kernel: Kernel, low: Lowered) -> Iterator[Line]:
             notes.append(f"a {name} with other strides than {layout}'s is copied at each call")
     if _copies(low):
         notes.append("the source is copied into padded memory at each call")
-    if kernel.artifact.needs_finite_weights:
-        notes.append("weights with infinities or NaN run through another kernel (realise=peel)")
+    for name in kernel.artifact.needs_finite:
+        notes.append(f"{name} with infinities or NaN run through another kernel (realise=peel)")
     yield from ((("notes" if n == 0 else ""), note) for n, note in enumerate(notes))
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from convsmith.codegen.artifact import Artifact
 from convsmith.compiler.service import compile_problem, faults, repro
@@ -17,7 +18,9 @@ from convsmith.diag import trace
 from convsmith.diag.errors import UsageError
 from convsmith.frontend.nothing import NothingKernel
 from convsmith.problem.conv import Conv
+from convsmith.problem.tensor import Tensor
 from convsmith.runtime.arrays import Array
+from convsmith.runtime.border import Given
 from convsmith.runtime.host_kernel import HostKernel
 from convsmith.runtime.packed import Packed
 from convsmith.schedule.config import Config
@@ -31,11 +34,11 @@ __all__ = ["Kernel"]
 
 
 class Kernel:
-    """The kernel of `problem` for `target`: `k(x, k.pack(w))` or `k(x, w)`.
+    """The kernel of `problem` for `target`: `k(x, k.pack(w))` or `k(x, w)`, or `k.run(src=x, wei=w)` by names.
 
-    `config` holds every decision, `artifact` the object code with its manifest. A problem without elements in its
-    source or destination compiles nothing: `artifact` is None, `config` decides nothing, and the result is what bias
-    and post-ops make of zero. May be called from several threads at once.
+    `config` holds every decision, `artifact` the object code with its manifest. A problem with an empty tensor
+    compiles nothing: `artifact` is None, `config` decides nothing, and the result is what bias and post-ops make of
+    zero. May be called from several threads at once.
     """
 
     def __init__(self, problem: Conv, target: Target, config: Config | None = None, threads: int = 1) -> None:
@@ -43,7 +46,7 @@ class Kernel:
         self.target = target
         self.artifact: Artifact | None = None
         host: HostKernel | NothingKernel
-        if 0 in problem.src_shape or 0 in problem.dst_shape:
+        if any(0 in tensor.shape for tensor in problem.tensors):
             host = NothingKernel(problem)
             self.config = config or Config(target.isa, "oc", threads=threads)
         else:
@@ -52,8 +55,14 @@ class Kernel:
             self.config = config or Config.parse(self.artifact.config)
         self._host = host
         self._call: Callable[..., Array] = host.call
+        self._run: Callable[[dict[str, Given]], dict[str, Array]] = host.run
         if trace.enabled("exec"):
-            self._call = self._traced_call
+            self._call, self._run = partial(self._traced, host.call), partial(self._traced, host.run)
+
+    @property
+    def arguments(self) -> tuple[Tensor, ...]:
+        """The arrays that `run` takes and gives: name, role ("in", "out", "inout"), shape, dtype, layout, default."""
+        return self.problem.tensors
 
     def __call__(
         self, x: Array, weights: Packed | Array, bias: Array | None = None, *, out: Array | None = None
@@ -61,13 +70,26 @@ class Kernel:
         """Compute the convolution of `x` with plain weights (and bias), or with what `pack` returned.
 
         Shapes are logical, (N, C, *spatial); a blocked layout has its physical shape. Returns `out`, or a new array in
-        the destination's layout. UsageError names what does not fit; nothing has been written then.
+        the destination's layout; a `sum` post-op reads what `out` holds. Other arrays take their defaults. UsageError
+        names what does not fit (nothing has been written then), or the names for `run` where the problem is not a
+        forward one, or has further arrays without defaults.
         """
         return self._call(x, weights, bias, out)
 
-    def pack(self, weights: Array, bias: Array | None = None) -> Packed:
-        """Pack weights, and the bias where the problem has one, for any number of calls. Can be saved."""
-        return self._host.pack(weights, bias)
+    def run(self, **arrays: Given) -> dict[str, Array]:
+        """Compute on arrays by name, as `arguments` lists them; returns the outputs by name.
+
+        Outputs that are given are written in place; "inout" ones must be. Inputs with a default may be left out. What
+        `pack` returned may stand for the operand that it packs, and a number for a scale or zero point of one element.
+        """
+        return self._run(arrays)
+
+    def pack(self, operand: Array, bias: Array | None = None) -> Packed:
+        """Pack weights, and the bias where the problem has one, for any number of calls. Can be saved.
+
+        A problem without weights among its inputs packs another operand, or none (UsageError).
+        """
+        return self._host.pack(operand, bias)
 
     def explain(self) -> str:
         """A page on the kernel: problem, config, plan, packing, work, and where the machine's limits lie."""
@@ -125,12 +147,14 @@ class Kernel:
         config = replace(self.config, realise="peel")
         return HostKernel(compile_problem(self.problem, target=self.target, config=config))
 
-    def _traced_call(self, x: Array, weights: Packed | Array, bias: Array | None, out: Array | None) -> Array:
+    def _traced(self, work: Callable[..., Any], *arguments: Any) -> Any:
         start = perf_counter()
-        result = self._host.call(x, weights, bias, out)
+        result = work(*arguments)
+        took = perf_counter() - start
+        given = arguments[0].values() if isinstance(arguments[0], dict) else arguments
         trace.emit(
-            "exec", status="ok", isa=self.config.isa, threads=self.config.threads,
-            time_ms=(perf_counter() - start) * 1e3, config=self.config,
-            detail=f"packed={type(weights) is Packed}", repro=repro("bench", self.problem, str(self.config)),
+            "exec", status="ok", isa=self.config.isa, threads=self.config.threads, time_ms=took * 1e3,
+            config=self.config, detail=f"packed={any(type(array) is Packed for array in given)}",
+            repro=repro("bench", self.problem, str(self.config)),
         )  # fmt: skip
         return result

@@ -1,82 +1,76 @@
-"""Kernels of problems without elements: no source is read, so the result is what bias and post-ops make of zero."""
+"""Kernels of problems with an empty tensor: nothing is multiplied; results are what bias and post-ops make of zero."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
 
 import numpy as np
 
-from convsmith.codegen.artifact import Argument, Role
-from convsmith.diag.errors import UsageError
-from convsmith.layout.layout import Layout
-from convsmith.layout.reorder import to_layout
+from convsmith.compiler.arguments import argument_of
+from convsmith.layout.reorder import from_layout, to_layout
 from convsmith.problem.conv import Conv
 from convsmith.problem.reference import conv_reference
-from convsmith.runtime.arrays import Array, ArraySpec, overlap
-from convsmith.runtime.packed import Packed
+from convsmith.runtime.arrays import Array
+from convsmith.runtime.border import Border, Given
+from convsmith.runtime.packed import Packed, signature_of
 
 __all__ = ["NothingKernel"]
 
 
 class NothingKernel:
-    """Checks its arguments as `HostKernel` does, and compiles nothing. For an empty source or destination."""
+    """Checks its arguments as `HostKernel` does, and compiles nothing."""
 
     def __init__(self, problem: Conv) -> None:
         self._problem = problem
-        tensors: dict[Role, tuple[tuple[int, ...], Layout]] = {
-            "src": (problem.src_shape, problem.src_layout),
-            "wei": (problem.wei_shape, problem.wei_layout),
-            "dst": (problem.dst_shape, problem.dst_layout),
-        }
-        types = dict(zip(tensors, problem.dt, strict=True))
-        self._specs = {
-            name: _spec(problem, name, types[name], shape, layout.tag(), layout.size)
-            for name, (shape, layout) in tensors.items()
-        }
-        self._bias = _spec(problem, "bia", types["dst"], problem.bias_shape, "a", problem.oc)
-        self.packing = f"plain {problem.wei_layout.tag()} {problem.wei_shape}"
+        tensors = {tensor.name: tensor for tensor in problem.tensors}
+        operand = "wei" if "wei" in tensors and tensors["wei"].role == "in" else ""
+        self._border = border = Border([argument_of(tensor) for tensor in problem.tensors], operand)
+        self.packing, self._signature = "", ""
+        if operand:
+            weights = border.specs[operand]
+            bias = border.specs["bia"] if border.takes_bias else None
+            self.packing = f"plain {weights.argument.layout} {weights.argument.shape}"
+            self._signature = signature_of(
+                self.packing, (weights.dtype, 0), (bias.dtype, bias.argument.size) if bias else None
+            )
 
-    def pack(self, weights: Array, bias: Array | None = None) -> Packed:
+    def pack(self, operand: Array, bias: Array | None = None) -> Packed:
         """Keep the bias; the weights are checked, and meet no source."""
-        self._specs["wei"].check(weights)
-        checked = self._checked_bias(bias)
-        dtype = self._specs["wei"].dtype
-        return Packed(self.packing, np.zeros(0, dtype), None if checked is None else checked.copy(), True)
+        checked, own_bias = self._border.check_operand(operand, bias)
+        return Packed(self.packing, np.zeros(0, checked.dtype), None if own_bias is None else own_bias.copy(), True)
 
     def call(self, src: Array, weights: Packed | Array, bias: Array | None = None, out: Array | None = None) -> Array:
         """The destination: zero elements, or bias and post-ops applied to zero."""
-        source = self._specs["src"].check(src)
-        if isinstance(weights, Packed):
-            if bias is not None:
-                raise UsageError("bia: packed weights hold the bias; legal is no bias beside them", code="bias")
-            if weights.key != self.packing:
-                raise UsageError(
-                    f"wei: packed for another kernel: {weights.key}; legal is {self.packing}", code="packing"
-                )
-            given = weights.bias
-        else:
-            self._specs["wei"].check(weights)
-            given = self._checked_bias(bias)
-        spec = self._specs["dst"]
-        dst = spec.empty() if out is None else spec.check_output(out)
-        if out is not None and overlap(dst, source):
-            raise UsageError("dst: out= shares memory with src", code="overlap")
-        problem = self._problem
-        if math.prod(problem.dst_shape):
-            zeros = np.zeros(problem.wei_shape, np.float32)
-            result = conv_reference(problem, np.zeros(problem.src_shape, np.float32), zeros, given, np.float32)
-            np.copyto(dst, to_layout(result.astype(spec.dtype), problem.dst_layout))
-        return dst if out is None else out
+        return self.run(self._border.positional(src, weights, bias, out))["dst"]
 
-    def _checked_bias(self, bias: Array | None) -> Array | None:
-        if not self._problem.bias:
-            if bias is not None:
-                raise UsageError("bia: this problem has no bias; legal is None, or a problem with one", code="bias")
-            return None
-        if bias is None:
-            raise UsageError(f"bia: missing; this problem has a bias of shape {self._problem.bias_shape}", code="bias")
-        return self._bias.check(bias)
+    def run(self, arrays: Mapping[str, Given]) -> dict[str, Array]:
+        """Outputs by name, from inputs by name, as `HostKernel.run`."""
+        border = self._border
+        taken, results = border.take(arrays)
+        packed = taken.get(border.operand)
+        if isinstance(packed, Packed) and packed.signature != self._signature:
+            raise border.packed_elsewhere(packed, self._signature)
+        if not border.empty:
+            for name, values in _results(self._problem, {**border.defaults, **results, **taken}).items():
+                np.copyto(results[name], values.astype(results[name].dtype, copy=False))
+        return {name: arrays.get(name, result) for name, result in results.items()}  # type: ignore[misc]
 
 
-def _spec(problem: Conv, role: Role, dtype: str, shape: tuple[int, ...], tag: str, size: int) -> ArraySpec:
-    return ArraySpec(Argument(role, role, dtype, shape, tag, size, role == "dst"), problem.rank)
+def _results(problem: Conv, arrays: Mapping[str, Array | Packed]) -> dict[str, Array]:
+    """The outputs in their layouts, from all arrays in theirs; packed weights are as good as zeros."""
+    logical = {
+        tensor.name: np.zeros(tensor.shape, np.float32)
+        if isinstance(array, Packed)
+        else from_layout(array, tensor.layout)
+        for tensor in problem.tensors
+        for array in (arrays[tensor.name],)
+    }
+    values = _reference(problem, logical)
+    return {t.name: to_layout(values[t.name], t.layout) for t in problem.tensors if t.role != "in"}
+
+
+def _reference(problem: Conv, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Logical outputs from logical arrays. Gradients of nothing are zeros."""
+    if "dst" in arrays:
+        return {"dst": conv_reference(problem, arrays["src"], arrays["wei"], arrays.get("bia"), np.float32)}
+    return {tensor.name: np.zeros(tensor.shape, np.float32) for tensor in problem.tensors if tensor.role != "in"}

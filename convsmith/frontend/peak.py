@@ -176,9 +176,9 @@ def accumulators(t: Target) -> int:
 
 def _load(text: str, t: Target, threads: int) -> HostFunction:
     arguments = (
-        Argument("count", "src", "s32", (2,), "a", 2, False),
-        Argument("data", "src", "f32", (2,), "a", 2, False),
-        Argument("sink", "dst", "f32", (_SINK_FLOATS,), "a", _SINK_FLOATS, True),
+        Argument("count", "in", "s32", (2,), "a", 2),
+        Argument("data", "in", "f32", (2,), "a", 2),
+        Argument("sink", "out", "f32", (_SINK_FLOATS,), "a", _SINK_FLOATS),
     )
     entry = Entry("loop", arguments, threads)
     code = llvm_bind.object_code(text, t.triple, t.cpu, t.features)

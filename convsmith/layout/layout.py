@@ -53,12 +53,12 @@ class Layout:
     def from_tag(tag: str, shape: Sequence[int]) -> Layout:
         """The dense layout that a tag (`axb`, `nChw16c`, `any`, ...) gives to a tensor of that shape.
 
-        `any` is `abx`: it leaves the choice open, and plain order is what arrays have when nobody chose. Spellings
+        `any` leaves the choice open: it is plain order, what arrays have when nobody chose. Spellings
         with sizes are accepted too. UsageError: the tag is malformed or is for another number of dims.
         """
         shape = tuple(shape)
         if tag == ANY:
-            tag = "abx"
+            tag = "abcdef"[: len(shape)]
         sized = parse_sized(tag, len(shape))
         return Layout._from_form(parse_tag(tag, len(shape)), shape) if sized is None else _from_sized(sized, shape)
 

@@ -12,6 +12,7 @@ import ctypes
 import sys
 from collections.abc import Callable
 
+import ml_dtypes  # noqa: F401  # numpy then knows bfloat16 and other small types by name
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,14 +21,23 @@ from convsmith.diag.errors import UsageError
 from convsmith.ir.types import dtype as type_row
 from convsmith.layout.layout import Layout
 
-__all__ = ["ALIGNMENT", "Array", "ArraySpec", "address_of", "aligned_copy", "aligned_empty", "overlap"]
+__all__ = [
+    "ALIGNMENT",
+    "Array",
+    "ArraySpec",
+    "address_of",
+    "aligned_copy",
+    "aligned_empty",
+    "all_finite",
+    "numpy_dtype",
+    "overlap",
+]
 
 Array = NDArray[np.generic]
 
 ALIGNMENT = 64
 """Bytes: a cache line, and the widest vector. Memory made here begins at a multiple of it."""
 
-_SPATIAL = "dhw"
 _STRIDE_FORMS = 8
 
 
@@ -86,13 +96,15 @@ def overlap(a: Array, b: Array) -> bool:
         return True
 
 
+def all_finite(array: Array) -> bool:
+    """True when the array holds neither infinities nor NaN; integers never do."""
+    return array.dtype.kind in "iu" or bool(np.isfinite(array).all())
+
+
 class ArraySpec:
-    """What one argument asks of an array: `dtype`, `shape` and `strides` (bytes) of the numpy array.
+    """What one argument asks of an array: `dtype`, `shape` and `strides` (bytes) of the numpy array."""
 
-    `spatial` is the number of spatial dims of the problem: errors then call dims by their names.
-    """
-
-    def __init__(self, argument: Argument, spatial: int) -> None:
+    def __init__(self, argument: Argument) -> None:
         layout = Layout.parse(argument.layout, argument.shape)
         self.argument = argument
         self.dtype: np.dtype[np.generic] = numpy_dtype(argument.dtype)
@@ -105,7 +117,7 @@ class ArraySpec:
         self.extent = 0 if self.empty_tensor else _extent(self.shape, self.strides) + itemsize
         self.misalignment = itemsize - 1
         self._memory = max(argument.size * itemsize, self.extent)
-        self._dims = _dim_names(argument, spatial) if self.plain else ("",) * len(self.shape)
+        self._dims = argument.dims if self.plain and argument.dims else ("",) * len(self.shape)
         self.stride_forms: set[tuple[int, ...]] = {self.strides}
         """Strides met that mean the same: dims of one element may have any."""
 
@@ -132,12 +144,12 @@ class ArraySpec:
                 code="dtype",
             )
         if array.ndim != len(self.shape):
-            raise UsageError(f"{name}: rank is {array.ndim}, shape {array.shape}; legal is {self._form()}", code="rank")
+            raise UsageError(f"{name}: rank is {array.ndim}, shape {array.shape}; legal is {self.form}", code="rank")
         for dim, (extent, legal) in enumerate(zip(array.shape, self.shape)):
             if extent != legal:
                 word = f"dim {dim} ({self._dims[dim]})" if self._dims[dim] else f"dim {dim}"
                 raise UsageError(
-                    f"{name}: {word} is {extent}, shape {array.shape}; legal is {legal}: {self._form()}", code="shape"
+                    f"{name}: {word} is {extent}, shape {array.shape}; legal is {legal}: {self.form}", code="shape"
                 )
         return np.asarray(array)
 
@@ -145,10 +157,10 @@ class ArraySpec:
         """Like `check`, and the array must be one that results can be stored in."""
         checked = self.check(array)
         if not checked.flags.writeable:
-            raise UsageError(f"{self.argument.name}: out= is read-only; legal is a writeable array", code="read-only")
+            raise UsageError(f"{self.argument.name}: is read-only; legal is a writeable array", code="read-only")
         if _overlaps_itself(checked):
             raise UsageError(
-                f"{self.argument.name}: out= has strides {checked.strides} with shape {checked.shape}: elements share "
+                f"{self.argument.name}: has strides {checked.strides} with shape {checked.shape}: elements share "
                 "memory; legal is an array whose elements are all distinct",
                 code="overlap",
             )
@@ -166,6 +178,12 @@ class ArraySpec:
         """A new uninitialised array of this shape and these strides, in aligned memory of the argument's size."""
         return np.ndarray(self.shape, self.dtype, aligned_empty(self._memory), 0, self.strides)
 
+    def filled(self, values: tuple[float, ...]) -> Array:
+        """A new array of one value everywhere, or of one for each element."""
+        array = self.empty()
+        array[...] = values[0] if len(values) == 1 else np.array(values).reshape(self.shape).astype(self.dtype)
+        return array
+
     def _same_strides(self, strides: tuple[int, ...]) -> bool:
         if strides in self.stride_forms:
             return True
@@ -174,7 +192,9 @@ class ArraySpec:
             self.stride_forms.add(strides)
         return same
 
-    def _form(self) -> str:
+    @property
+    def form(self) -> str:
+        """The legal shape, for messages."""
         if not self.plain:
             return f"the physical shape {self.shape} of layout {self.argument.layout}, rank {len(self.shape)}"
         names = f" = ({', '.join(self._dims)})" if all(self._dims) else ""
@@ -208,17 +228,3 @@ def _overlaps_itself(array: Array) -> bool:
     for stride, n in dims:
         offsets = np.add.outer(offsets, np.arange(n, dtype=np.int64) * stride)
     return bool((np.diff(np.sort(offsets, axis=None)) < array.itemsize).any())
-
-
-def _dim_names(argument: Argument, spatial: int) -> tuple[str, ...]:
-    """oneDNN's names of the dims, or empty names where the rank is not that of a convolution's tensor."""
-    axes = _SPATIAL[3 - spatial :] if 1 <= spatial <= 3 else ""
-    heads: dict[str, tuple[tuple[str, ...], str]] = {
-        "src": (("mb", "ic"), "i"),
-        "dst": (("mb", "oc"), "o"),
-        "wei": (("g", "oc", "ic")[-(len(argument.shape) - spatial) :], "k"),
-        "bia": (("oc",), ""),
-    }
-    head, letter = heads.get(argument.role, ((), ""))
-    names = head + tuple(letter + axis for axis in axes if letter)
-    return names if len(names) == len(argument.shape) else ("",) * len(argument.shape)

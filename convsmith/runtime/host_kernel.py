@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from convsmith.codegen.artifact import Argument, Artifact
-from convsmith.diag.errors import UnsupportedError, UsageError
-from convsmith.runtime.arrays import Array, ArraySpec, address_of, aligned_empty, numpy_dtype, overlap
+from convsmith.codegen.artifact import Argument, Artifact, Entry
+from convsmith.diag.errors import UnsupportedError
+from convsmith.runtime.arrays import Array, address_of, aligned_empty, all_finite, numpy_dtype
+from convsmith.runtime.border import Border, Given
 from convsmith.runtime.host import HostFunction, HostLibrary
 from convsmith.runtime.packed import Packed, signature_of
 
@@ -24,38 +27,44 @@ _ndarray = np.ndarray
 
 
 class _Frame:
-    """The argument block of one call, and the scratch memory that it points to."""
+    """The argument block of one call, and the memory of the kernel's own that it points to: scratch and defaults."""
 
     __slots__ = ("address", "block", "memory")
 
-    def __init__(self, arguments: tuple[Argument, ...], threads: int) -> None:
-        self.block = (ctypes.c_uint64 * len(arguments))()
+    def __init__(self, entry: Entry, defaults: Mapping[int, Array]) -> None:
+        self.block = (ctypes.c_uint64 * len(entry.arguments))()
         self.address = ctypes.addressof(self.block)
-        self.memory: list[Array] = []
-        for position, argument in enumerate(arguments):
+        self.memory = list(defaults.values())
+        for position, argument in enumerate(entry.arguments):
             if argument.role == "scratch":
-                scratch = aligned_empty(argument.size * threads * numpy_dtype(argument.dtype).itemsize)
+                scratch = aligned_empty(argument.size * entry.threads * numpy_dtype(argument.dtype).itemsize)
                 self.memory.append(scratch)
                 self.block[position] = address_of(scratch)
+        self.bind(defaults)
+
+    def bind(self, arrays: Mapping[int, Array]) -> None:
+        for position, array in arrays.items():
+            self.block[position] = address_of(array)
 
 
 class _Call:
-    """An entry with the frames of its calls."""
+    """An entry with the frames of its calls; `defaults` are what its arguments point to when nobody says."""
 
-    __slots__ = ("_frames", "_function", "_whole", "arguments", "position")
+    __slots__ = ("_defaults", "_frames", "_function", "_whole", "position")
 
-    def __init__(self, function: HostFunction) -> None:
+    def __init__(self, function: HostFunction, defaults: Mapping[str, Array]) -> None:
         self._function = function
         self._whole = function.whole
-        self.arguments = {argument.role: argument for argument in function.entry.arguments}
-        self.position = {argument.role: position for position, argument in enumerate(function.entry.arguments)}
+        arguments = enumerate(function.entry.arguments)
+        self.position = {argument.name: position for position, argument in arguments if argument.role != "scratch"}
+        self._defaults = {self.position[name]: array for name, array in defaults.items() if name in self.position}
         self._frames: list[_Frame] = []
 
     def take(self) -> _Frame:
         try:
             return self._frames.pop()
         except IndexError:
-            return _Frame(self._function.entry.arguments, self._function.entry.threads)
+            return _Frame(self._function.entry, self._defaults)
 
     def run(self, frame: _Frame, keep: object) -> None:
         """Run, and keep the frame for later. After an interrupt it is dropped: workers may still use it."""
@@ -65,57 +74,75 @@ class _Call:
             self._function(frame.address, (frame, keep))
         self._frames.append(frame)
 
+    def run_with(self, addresses: Mapping[str, int], keep: object) -> None:
+        """Run on the memory of arguments by name, and keep the frame as it was made."""
+        frame = self.take()
+        for name, position in self.position.items():
+            if name in addresses:
+                frame.block[position] = addresses[name]
+        self._function(frame.address, (frame, keep))
+        frame.bind(self._defaults)
+        self._frames.append(frame)
+
 
 class HostKernel:
-    """A compiled problem: `pack` weights once, then call with activations.
+    """A compiled problem: `pack` weights once, then call with activations; or `run` on arrays by name.
 
-    `fallback` makes the kernel that serves weights with infinities or NaN, where `artifact` cannot (it multiplies
-    stored zeros); it is asked at most once, when such weights come.
+    `fallback` makes the kernel that serves operands with infinities or NaN, where `artifact` cannot (it multiplies
+    stored zeros); it is asked at most once, when such operands come.
     """
 
     def __init__(self, artifact: Artifact, fallback: Callable[[], HostKernel] | None = None) -> None:
         library = HostLibrary(artifact)
         self.artifact = artifact
-        self._main = _Call(library["main"])
-        self._pack = _Call(library["pack"]) if "pack" in artifact.entries else None
-        roles = self._main.arguments
-        spatial = len(roles["src"].shape) - 2
-        self._src = ArraySpec(roles["src"], spatial)
-        self._dst = ArraySpec(roles["dst"], spatial)
-        self._bia = ArraySpec(roles["bia"], spatial) if "bia" in roles else None
-        # Without a "pack" entry the kernel reads weights in their own layout, and packing is a copy.
-        self._wei = ArraySpec(self._pack.arguments["wei"] if self._pack else roles["wei"], spatial)
-        self._weights = roles["packed"] if self._pack else roles["wei"]
-        self.packing = artifact.notes["packing"] if self._pack else f"{self._weights.layout} {self._weights.shape}"
-        """The packing's name. Packed weights serve every kernel where it is the same."""
-        self._weights_dtype = numpy_dtype(self._weights.dtype)
-        self._signature = signature_of(
-            self.packing,
-            (self._weights_dtype, self._weights.size),
-            (self._bia.dtype, self._bia.argument.size) if self._bia else None,
-        )
-        self._needs_finite = artifact.needs_finite_weights
+        tensors = _tensors(artifact)
+        operand = _operand(artifact, tensors)
+        self._border = border = Border(tuple(tensors.values()), operand)
+        self._steps = [_Call(library[name], border.defaults) for name in artifact.steps]
+        self._packs = {name: _Call(library[entry], {}) for name, entry in artifact.packs.items()}
+        arguments = [argument for entry in artifact.steps.values() for argument in entry.arguments]
+        self._packed_arguments = {argument.of: argument for argument in arguments if argument.role == "packed"}
+
+        # Without a packing entry the kernel reads the operand in its own layout, and packing is a copy.
+        self._memory = self._packed_arguments.get(operand, tensors.get(operand))
+        self.packing = ""
+        """The packing's name. A packed operand serves every kernel where it is the same."""
+        self._signature = ""
+        if self._memory is not None:
+            memory, bias = self._memory, border.specs["bia"] if border.takes_bias else None
+            note = artifact.packs.get(operand, "").replace("pack", "packing", 1)
+            self.packing = artifact.notes[note] if note else f"{memory.layout} {memory.shape}"
+            self._signature = signature_of(
+                self.packing,
+                (numpy_dtype(memory.dtype), memory.size),
+                (bias.dtype, bias.argument.size) if bias else None,
+            )
+        self._needs_finite = operand in artifact.needs_finite
         self._make_fallback = fallback
         self._fallback: HostKernel | None = None
         self._lock = threading.Lock()
-        s, d = self._src, self._dst
-        self._common = (
-            "" if d.empty_tensor else self._signature,
-            s.dtype, s.shape, s.stride_forms, s.extent,
-            d.dtype, d.shape, d.stride_forms, d.extent,
-            s.misalignment | d.misalignment, self._needs_finite,
-        )  # fmt: skip
-        position = self._main.position
-        self._at_src, self._at_dst = position["src"], position["dst"]
-        self._at_weights = position["packed" if self._pack else "wei"]
-        self._at_bias = position.get("bia", -1)
 
-    def pack(self, weights: Array, bias: Array | None = None) -> Packed:
-        """Pack weights (and the bias, when the problem has one) for any number of calls.
+        self._main = self._steps[0]
+        self._common: tuple[Any, ...] = ("", *[None] * 8, 0, False)
+        if self._direct():
+            s, d = self._src, self._dst = border.specs["src"], border.specs["dst"]
+            self._common = (
+                self._signature,
+                s.dtype, s.shape, s.stride_forms, s.extent,
+                d.dtype, d.shape, d.stride_forms, d.extent,
+                s.misalignment | d.misalignment, self._needs_finite,
+            )  # fmt: skip
+            position = self._main.position
+            self._at_src, self._at_dst = position["src"], position["dst"]
+            self._at_weights = position[memory.name]
+            self._at_bias = position.get("bia", -1)
+
+    def pack(self, operand: Array, bias: Array | None = None) -> Packed:
+        """Pack the weights (and the bias, when the problem has one), or what it has instead, for any number of calls.
 
         Shapes as the problem states them. UsageError names what does not fit.
         """
-        return self._packed(self._wei.check(weights), self._checked_bias(bias))
+        return self._packed(*self._border.check_operand(operand, bias))
 
     def __call__(
         self, src: Array, weights: Packed | Array, bias: Array | None = None, *, out: Array | None = None
@@ -153,37 +180,74 @@ class HostKernel:
             ):
                 self._run(source, weights, target, (src, weights, out))
                 return out
-        return self._call_any(src, weights, bias, out)
+        elif (
+            out is None
+            and bias is None
+            and type(weights) is Packed
+            and weights.signature is signature
+            and (not needs_finite or weights.finite)
+            and "dst" not in self._border.inputs
+        ):
+            ready, made = self._src.prepare(self._src.check(src)), self._dst.empty()
+            self._run(address_of(ready), weights, address_of(made), (ready, weights, made))
+            return made
+        return self.run(self._border.positional(src, weights, bias, out))["dst"]
 
-    def _call_any(self, src: Array, weights: Packed | Array, bias: Array | None, out: Array | None) -> Array:
-        inputs = {"src": self._src.check(src)}
+    def run(self, arrays: Mapping[str, Given]) -> dict[str, Array]:
+        """Compute on arrays by name: all inputs without a default, and outputs to be written in place. Returns outputs.
+
+        An "inout" array is read, then written. Outputs must not share memory with inputs or each other. UsageError
+        names what does not fit; nothing has been written then.
+        """
+        border = self._border
+        taken, results = border.take(arrays)
         kernel = self
-        if isinstance(weights, Packed):
-            if bias is not None:
-                raise UsageError("bia: packed weights hold the bias; legal is no bias beside them", code="bias")
-            kernel = self._server(weights)
-        else:
-            inputs["wei"] = self._wei.check(weights)
-            checked = self._checked_bias(bias)
-            if checked is not None:
-                inputs["bia"] = checked
-        dst = self._dst.empty() if out is None else self._dst.check_output(out)
-        for name, array in inputs.items():
-            if out is not None and overlap(dst, array):
-                raise UsageError(f"{self._dst.argument.name}: out= shares memory with {name}", code="overlap")
-        if self._dst.empty_tensor:
-            return dst if out is None else out
-        if not isinstance(weights, Packed):
-            weights = self._packed(inputs["wei"], inputs.get("bia"))
-            kernel = self._server(weights)
-        if kernel is not self:
-            return kernel._call_any(src, weights, None, dst if out is None else out)
-        ready_src = self._src.prepare(inputs["src"])
-        ready_dst = dst if self._dst.fits(dst) else self._dst.empty()
-        self._run(address_of(ready_src), weights, address_of(ready_dst), (ready_src, weights, ready_dst))
-        if ready_dst is not dst:
-            np.copyto(dst, ready_dst)
-        return dst if out is None else out
+        packed = taken.get(border.operand)
+        if isinstance(packed, Packed):
+            kernel = self._server(packed)
+        if not border.empty:
+            for name in self.artifact.needs_finite if kernel is self else ():
+                array = taken.get(name)
+                if isinstance(array, _ndarray) and not all_finite(array):
+                    kernel = self._finite_fallback(name)
+                    break
+            if kernel is not self:
+                return kernel.run({**arrays, **{name: arrays.get(name, x) for name, x in results.items()}})
+            self._compute(taken, results)
+        return {name: arrays.get(name, result) for name, result in results.items()}  # type: ignore[misc]
+
+    def _compute(self, taken: Mapping[str, Array | Packed], results: Mapping[str, Array]) -> None:
+        """Run all entries on checked arrays, through copies of those that do not fit."""
+        specs = self._border.specs
+        addresses: dict[str, int] = {}
+        keep: list[object] = []
+        for name, array in taken.items():
+            if isinstance(array, Packed):
+                assert self._memory is not None
+                addresses[self._memory.name] = array.addresses[0]
+                keep.append(array)
+                continue
+            ready = specs[name].prepare(array)
+            addresses[name] = address_of(ready)
+            keep.append(ready)
+            if name in self._packs:
+                buffer = self._pack(name, ready)
+                addresses[self._packed_arguments[name].name] = address_of(buffer)
+                keep.append(buffer)
+        copies = []
+        for name, array in results.items():
+            spec = specs[name]
+            if spec.fits(array):
+                ready = array
+            else:
+                ready = spec.prepare(array) if spec.argument.role == "inout" else spec.empty()
+                copies.append((array, ready))
+            addresses[name] = address_of(ready)
+            keep.append(ready)
+        for step in self._steps:
+            step.run_with(addresses, keep)
+        for array, ready in copies:
+            np.copyto(array, ready)
 
     def _run(self, src: int, weights: Packed, dst: int, keep: object) -> None:
         frame = self._main.take()
@@ -195,61 +259,92 @@ class HostKernel:
             block[self._at_bias] = bias
         self._main.run(frame, keep)
 
-    def _packed(self, wei: Array, bias: Array | None) -> Packed:
-        """Pack checked arrays, for the fallback where this kernel cannot multiply by such weights."""
-        finite = bool(np.isfinite(wei).all()) if self._needs_finite else None
-        if finite is False:
-            packed = self._finite_fallback()._packed(wei, bias)
-            return Packed(packed.key, packed.buffer, packed.bias, finite)
-        dtype = self._weights_dtype
-        buffer = aligned_empty(self._weights.size * dtype.itemsize)
-        if self._pack is None:
-            buffer[:] = 0
-            np.copyto(np.ndarray(self._wei.shape, dtype, buffer, 0, self._wei.strides), wei)
-        elif not self._wei.empty_tensor:
-            wei = self._wei.prepare(wei)
-            frame = self._pack.take()
-            frame.block[self._pack.position["wei"]] = address_of(wei)
-            frame.block[self._pack.position["packed"]] = address_of(buffer)
-            self._pack.run(frame, (wei, buffer))
-        own_bias = None
-        if bias is not None and self._bia is not None:
-            own_bias = self._bia.empty()
-            np.copyto(own_bias, bias)
-        return Packed(self.packing, buffer.view(dtype), own_bias, finite)
+    def _direct(self) -> bool:
+        """Whether a call with packed weights may write four addresses, and run the one entry that there is."""
+        border = self._border
+        return (
+            border.forward
+            and not border.empty
+            and not border.without_default
+            and len(self._steps) == 1
+            and set(self._packed_arguments) <= {"wei"}
+            and set(self.artifact.needs_finite) <= {"wei"}
+        )
 
-    def _checked_bias(self, bias: Array | None) -> Array | None:
-        if self._bia is None:
-            if bias is not None:
-                raise UsageError("bia: this problem has no bias; legal is None, or a problem with one", code="bias")
-            return None
-        if bias is None:
-            raise UsageError(f"bia: missing; this problem has a bias of shape {self._bia.shape}", code="bias")
-        return self._bia.check(bias)
+    def _packed(self, operand: Array, bias: Array | None) -> Packed:
+        """Pack checked arrays, for the fallback where this kernel cannot multiply by such an operand."""
+        finite = all_finite(operand) if self._needs_finite else None
+        if finite is False:
+            packed = self._finite_fallback(self._border.operand)._packed(operand, bias)
+            return Packed(packed.key, packed.buffer, packed.bias, finite)
+        spec, own_bias = self._border.specs[self._border.operand], None
+        if self._border.operand in self._packs:
+            buffer = self._pack(self._border.operand, spec.prepare(operand))
+        else:
+            memory = aligned_empty(spec.argument.size * spec.dtype.itemsize)
+            memory[:] = 0
+            np.copyto(np.ndarray(spec.shape, spec.dtype, memory, 0, spec.strides), operand)
+            buffer = memory.view(spec.dtype)
+        if bias is not None:
+            own_bias = self._border.specs["bia"].empty()
+            np.copyto(own_bias, bias)
+        return Packed(self.packing, buffer, own_bias, finite)
+
+    def _pack(self, name: str, array: Array) -> Array:
+        """New packed memory of a tensor, from an array that fits."""
+        packed = self._packed_arguments[name]
+        dtype = numpy_dtype(packed.dtype)
+        buffer = aligned_empty(packed.size * dtype.itemsize)
+        if array.size:
+            addresses = {name: address_of(array), packed.name: address_of(buffer)}
+            self._packs[name].run_with(addresses, (array, buffer))
+        return buffer.view(dtype)
 
     def _server(self, packed: Packed) -> HostKernel:
-        """The kernel that may read `packed`: this one, or its fallback when the weights are not finite."""
+        """The kernel that may read `packed`: this one, or its fallback when the operand is not finite."""
         if self._needs_finite and packed.finite is False:
-            return self._finite_fallback()._server(packed)
+            return self._finite_fallback(self._border.operand)._server(packed)
         if packed.signature != self._signature:
-            raise UsageError(
-                f"wei: packed for another kernel: {packed.signature}; legal is {self._signature} (what `pack` of this "
-                "kernel returns)",
-                code="packing",
-            )
+            raise self._border.packed_elsewhere(packed, self._signature)
         if self._needs_finite and not packed.look_for_finite():
-            return self._finite_fallback()._server(packed)
+            return self._finite_fallback(self._border.operand)._server(packed)
         return self
 
-    def _finite_fallback(self) -> HostKernel:
+    def _finite_fallback(self, name: str) -> HostKernel:
         with self._lock:
             if self._fallback is None:
                 if self._make_fallback is None:
                     raise UnsupportedError(
-                        f"wei: holds infinities or NaN, which the kernel of {self.artifact.problem!r} would multiply "
-                        f"by stored zeros (config {self.artifact.config}); legal are finite weights, or a config "
-                        "that does not copy into padded memory",
+                        f"{name}: holds infinities or NaN, which the kernel of {self.artifact.problem!r} would "
+                        f"multiply by stored zeros (config {self.artifact.config}); legal are finite values, or a "
+                        "config that does not copy into padded memory",
                         code="non-finite",
                     )
                 self._fallback = self._make_fallback()
             return self._fallback
+
+
+def _tensors(artifact: Artifact) -> dict[str, Argument]:
+    """What a call takes and gives. What an entry reads and a later one writes is read, then written."""
+    packing = (artifact.entries[entry] for entry in artifact.packs.values())
+    plain = {argument.name: argument for entry in packing for argument in entry.arguments if argument.role == "in"}
+    tensors: dict[str, Argument] = {}
+    for entry in artifact.steps.values():
+        for argument in entry.arguments:
+            if argument.role == "scratch":
+                continue
+            tensor = plain[argument.of] if argument.role == "packed" else argument
+            known = tensors.setdefault(tensor.name, tensor)
+            if known.role == "in" and tensor.role != "in":
+                tensors[tensor.name] = replace(known, role="inout")
+    return tensors
+
+
+def _operand(artifact: Artifact, tensors: Mapping[str, Argument]) -> str:
+    """The input that may be packed beforehand, the weights if there are any; empty where there is none."""
+    arguments = [argument for entry in artifact.steps.values() for argument in entry.arguments]
+    both = {a.of for a in arguments} & {a.name for a in arguments}  # some entry reads these as they are given
+    legal = [name for name in artifact.packs if name not in both]
+    if "wei" in tensors and tensors["wei"].role == "in" and "wei" not in artifact.packs:
+        return "wei"
+    return "wei" if "wei" in legal else next(iter(legal), "")

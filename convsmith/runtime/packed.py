@@ -1,4 +1,7 @@
-"""`Packed`: weights, and the bias where there is one, in the order in which kernels of one packing read them."""
+"""`Packed`: weights, and the bias where there is one, in the order in which kernels of one packing read them.
+
+A problem without weights among its inputs may pack another operand; it then stands where weights are named here.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import numpy as np
 
 from convsmith.diag.errors import UsageError
 from convsmith.ir.types import DTYPES
-from convsmith.runtime.arrays import Array, address_of, aligned_empty, numpy_dtype
+from convsmith.runtime.arrays import Array, address_of, aligned_empty, all_finite, numpy_dtype
 
 __all__ = ["Packed", "signature_of"]
 
@@ -66,7 +69,7 @@ class Packed:
     def look_for_finite(self) -> bool:
         """`finite`, looking at the packed buffer if nobody has."""
         if self._finite is None:
-            self._finite = bool(np.isfinite(self._buffer).all())
+            self._finite = all_finite(self._buffer)
         return self._finite
 
     def __repr__(self) -> str:

@@ -31,11 +31,11 @@ CASES = {
     "not-packed": (f"--dir=FWD_B g2{PADDED.replace('ic3', 'ic4')}", f"{TILES} --pack="),
 }
 
-WEI = "wei wei f32 (6, 3, 3, 3) abcd 162"
-PACKED = "wei_p packed f32 (216,) a 216"
-BIA = "bia bia f32 (6,) a 6"
-SRC, DST = "src src f32 (2, 3, 5, 5) abcd 150", "dst dst f32 (2, 6, 5, 5) abcd 300 writes"
-SRC_4, DST_4 = "src src f32 (2, 3, 5, 5) aBcd4b 200", "dst dst f32 (2, 6, 5, 5) aBcd4b 400 writes"
+WEI = "wei in f32 (6, 3, 3, 3) abcd 162 oc,ic,kh,kw"
+PACKED = "wei_p packed of wei f32 (216,) a 216"
+BIA = "bia in f32 (6,) a 6 oc"
+SRC, DST = "src in f32 (2, 3, 5, 5) abcd 150 mb,ic,ih,iw", "dst out f32 (2, 6, 5, 5) abcd 300 mb,oc,oh,ow"
+SRC_4, DST_4 = (x.replace("abcd", "aBcd4b").replace("150", "200").replace("300", "400") for x in (SRC, DST))
 
 MAIN = {
     "plain": (SRC, PACKED, DST),
@@ -44,13 +44,13 @@ MAIN = {
     "blocked": (SRC_4, PACKED, DST_4),
     # An image with its border: 7 rows of 8 columns (3 tiles of 2, and 2) and 3 channels, rounded up to 16 elements;
     # each of two threads copies the 3 rows that it needs.
-    "padded-copy": (SRC, PACKED, DST, "scratch scratch f32 (176,) a 176 writes"),
-    "everything": (SRC_4, PACKED, BIA, DST_4, "scratch scratch f32 (80,) a 80 writes"),
+    "padded-copy": (SRC, PACKED, DST, "scratch scratch f32 (176,) a 176"),
+    "everything": (SRC_4, PACKED, BIA, DST_4, "scratch scratch f32 (80,) a 80"),
     "not-packed": (
-        "src src f32 (2, 4, 5, 5) abcd 200", "wei wei f32 (2, 3, 2, 3, 3) abcde 108", BIA, DST,
+        "src in f32 (2, 4, 5, 5) abcd 200 mb,ic,ih,iw", "wei in f32 (2, 3, 2, 3, 3) abcde 108 g,oc,ic,kh,kw", BIA, DST,
     ),
 }  # fmt: skip
-"""Arguments of "main": name, role, data type, logical shape, layout, elements of memory, and whether it is written."""
+"""Arguments of "main": name, role, data type, logical shape, layout, elements of memory, and names of dims."""
 
 
 def built(case: str) -> tuple[Conv, Artifact]:
@@ -61,7 +61,7 @@ def built(case: str) -> tuple[Conv, Artifact]:
 
 def arguments(artifact: Artifact, entry: str) -> tuple[str, ...]:
     return tuple(
-        f"{a.name} {a.role} {a.dtype} {a.shape} {a.layout} {a.size}{' writes' if a.writes else ''}"
+        f"{a.name} {a.role}{a.of and ' of ' + a.of} {a.dtype} {a.shape} {a.layout} {a.size} {','.join(a.dims)}".rstrip()
         for a in artifact.entries[entry].arguments
     )
 
@@ -80,13 +80,12 @@ def global_symbols(code: bytes) -> dict[str, bool]:
 def test_arguments(case: str) -> None:
     _, artifact = built(case)
     assert arguments(artifact, "main") == MAIN[case]
-    packs = (WEI, f"{PACKED} writes")
     assert ("pack" in artifact.entries) == (case != "not-packed")
     if "pack" in artifact.entries:
-        assert arguments(artifact, "pack") == packs
+        assert arguments(artifact, "pack") == (WEI, PACKED)
         assert artifact.entries["pack"].threads == 1
     assert artifact.entries["main"].threads == (2 if case in ("two-threads", "everything") else 1)
-    assert artifact.needs_finite_weights == (case in ("padded-copy", "everything"))
+    assert artifact.needs_finite == (("wei",) if case in ("padded-copy", "everything") else ())
 
 
 @pytest.mark.parametrize("case", CASES)

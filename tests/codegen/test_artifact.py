@@ -11,17 +11,20 @@ from convsmith.diag.errors import UsageError
 
 
 def make(**changes: object) -> Artifact:
-    src = Argument("src", "src", "f32", (1, 3, 8, 8), "axb", 192, False)
-    packed = Argument("packed", "packed", "f32", (16, 3, 1, 1), "0:16:1 1:3:16", 48, False)
-    dst = Argument("dst", "dst", "f32", (1, 16, 8, 8), "axb", 1024, True)
-    wei = Argument("wei", "wei", "f32", (16, 3, 1, 1), "abx", 48, False)
+    src = Argument("src", "in", "f32", (1, 3, 8, 8), "axb", 192, ("mb", "ic", "ih", "iw"))
+    packed = Argument("wei_p", "packed", "f32", (16, 3, 1, 1), "0:16:1 1:3:16", 48, of="wei")
+    scales = Argument("scales_dst", "in", "f32", (1,), "a", 1, default=(1.0,))
+    dst = Argument("dst", "out", "f32", (1, 16, 8, 8), "axb", 1024)
+    wei = Argument("wei", "in", "f32", (16, 3, 1, 1), "abx", 48)
     entries = {
-        "main": Entry("k_main", (src, packed, dst), 2),
-        "pack": Entry("k_pack", (wei, dataclasses.replace(packed, writes=True)), 1),
+        "main": Entry("k_main", (src, packed, scales, dst), 2),
+        "bias": Entry("k_bias", (dataclasses.replace(dst, role="inout"),), 1),
+        "pack": Entry("k_pack", (wei, packed), 1),
+        "again": Entry("k_again", (dst,), 1),
     }
     artifact = Artifact(
         b"\x7fELF" + bytes(range(256)), "avx2", entries, "mb1ic3ih8oc16oh8kh1", "--isa avx2",
-        needs_finite_weights=True, notes={"packing": "abc", "ü": "unicode"},
+        needs_finite=("wei",), notes={"packing": "abc", "ü": "unicode"},
     )  # fmt: skip
     return dataclasses.replace(artifact, **changes)  # type: ignore[arg-type]
 
@@ -32,6 +35,8 @@ def test_round_trip(code: bytes) -> None:
     again = Artifact.from_bytes(artifact.to_bytes())
     assert again == artifact
     assert again.to_bytes() == artifact.to_bytes()
+    assert list(again.entries) == ["main", "bias", "pack", "again"]
+    assert list(again.steps) == ["main", "bias", "again"] and again.packs == {"wei": "pack"}
     assert again.entries["main"].arguments[0].shape == (1, 3, 8, 8)
     assert again.entries["main"].chunk_symbol == "k_main_chunk"
 
@@ -57,6 +62,22 @@ def test_other_abi_is_refused() -> None:
         Artifact.from_bytes(make(abi=999).to_bytes())
 
 
-def test_unknown_role_is_refused() -> None:
-    with pytest.raises(UsageError, match="role 'bias' is not one of src, wei, bia"):
-        Argument("b", "bias", "f32", (4,), "a", 4, False)  # type: ignore[arg-type]
+def test_several_packed_tensors_have_an_entry_each() -> None:
+    main = make().entries["main"]
+    entries = {"main": main}
+    for name in ("src", "wei"):
+        packed = Argument(f"{name}_p", "packed", "f32", (3,), "a", 3, of=name)
+        entries[f"pack:{name}"] = Entry(f"k_{name}", (Argument(name, "in", "f32", (3,), "a", 3), packed))
+    artifact = make(entries=entries)
+    assert artifact.packs == {"src": "pack:src", "wei": "pack:wei"} and list(artifact.steps) == ["main"]
+
+
+def test_bad_arguments_are_refused() -> None:
+    with pytest.raises(UsageError, match="role 'bias' is not one of in, out, inout, packed, scratch"):
+        Argument("b", "bias", "f32", (4,), "a", 4)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="argument b: of='' with role packed"):
+        Argument("b", "packed", "f32", (4,), "a", 4)
+    with pytest.raises(UsageError, match="argument b: of='wei' with role in"):
+        Argument("b", "in", "f32", (4,), "a", 4, of="wei")
+    with pytest.raises(UsageError, match="argument b: 2 names for the 1 dims"):
+        Argument("b", "in", "f32", (4,), "a", 4, ("oc", "ic"))

@@ -151,10 +151,10 @@ def test_out_must_be_memory_of_its_own_and_stays_as_it_was() -> None:
     memory = np.ones((2, 3, 8, 8), np.float32)
     kernel = cs.compile("mb1ic3ih8oc3kh1", threads=1)
     w = np.ones((3, 3, 1, 1), np.float32)
-    raises(cs.UsageError, "overlap", "out= shares memory with src")(lambda: kernel(memory[:1], w, out=memory[:1]))
+    raises(cs.UsageError, "overlap", "dst: shares memory with src")(lambda: kernel(memory[:1], w, out=memory[:1]))
     frozen = np.full((1, 3, 8, 8), 7, np.float32)
     frozen.flags.writeable = False
-    raises(cs.UsageError, "read-only", "out= is read-only")(lambda: kernel(memory[:1], w, out=frozen))
+    raises(cs.UsageError, "read-only", "dst: is read-only")(lambda: kernel(memory[:1], w, out=frozen))
     constant = np.broadcast_to(np.float32(7), (1, 3, 8, 8)).view()
     raises(cs.UsageError, "read-only")(lambda: kernel(memory[:1], w, out=constant))
     assert (memory == 1).all() and (frozen == 7).all()

@@ -83,7 +83,7 @@ def test_weights_that_are_not_finite_go_through_a_kernel_that_multiplies_no_padd
     config = "--isa=generic --lane=oc --tile=oc:4 --realise=pad_copy"
     k = cs.compile(LINE, config=config, threads=1)
     x, w, _ = data(k.problem)
-    assert k.artifact is not None and k.artifact.needs_finite_weights
+    assert k.artifact is not None and k.artifact.needs_finite == ("wei",)
     np.testing.assert_array_equal(k(x, w), conv_reference(k.problem, x, w))
     w[0, 0, 0, 0] = np.inf
     with np.errstate(invalid="ignore"):

@@ -21,7 +21,6 @@ from convsmith.target.x86.levels import LEVELS
 
 TARGETS = (*LEVELS, level())
 ROWS = [pytest.param(t, row, id=f"{t.isa}-{row.name}") for t in TARGETS for row in t.instructions]
-ROLES = {"c": "dst", "a": "src", "b": "wei"}
 
 
 def fragments(row: Instruction, seed: int = 0) -> dict[str, np.ndarray]:
@@ -110,7 +109,7 @@ def test_machine_computes_the_specification(target: Target, row: Instruction) ->
     if target.isa not in {t.isa for t in host_targets()}:
         pytest.skip(f"this machine lacks {target.isa}")
     arguments = tuple(
-        Argument(b.name, ROLES[b.name], b.dtype.name, b.shape, "a", b.size, b.name == "c")  # type: ignore[arg-type]
+        Argument(b.name, "inout" if b.name == "c" else "in", b.dtype.name, b.shape, "a", b.size)
         for b in row.kernel.params
     )
     code = llvm_bind.object_code(module(target, row), target.triple, target.cpu, target.features)

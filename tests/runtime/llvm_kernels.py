@@ -102,19 +102,20 @@ def depthwise(
     total = math.prod(shape[:1] + shape[2:]) * lanes
     per_row = block or channels
     wei_shape = (channels, 1) + (1,) * (len(shape) - 2)
-    src = Argument("src", "src", "f32", shape, layout, total, False)
-    dst = Argument("dst", "dst", "f32", shape, layout, total, True)
-    wei = Argument("wei", "wei", "f32", wei_shape, "abx", channels, False)
-    packed = Argument("packed", "packed", "f32", wei_shape, "abx", channels, False)
+    axes = "dhw"[5 - len(shape) :]
+    src = Argument("src", "in", "f32", shape, layout, total, ("mb", "ic", *("i" + a for a in axes)))
+    dst = Argument("dst", "out", "f32", shape, layout, total, ("mb", "oc", *("o" + a for a in axes)))
+    wei = Argument("wei", "in", "f32", wei_shape, "abx", channels, ("oc", "ic", *("k" + a for a in axes)))
+    packed = Argument("wei_p", "packed", "f32", wei_shape, "abx", channels, of="wei")
     arguments = [src, wei if in_place else packed]
     names = ["src", "packed"]
     if bias:
-        arguments.append(Argument("bia", "bia", "f32", (channels,), "a", channels, False))
+        arguments.append(Argument("bia", "in", "f32", (channels,), "a", channels, ("oc",)))
         names.append("bia")
     arguments.append(dst)
     names.append("dst")
     if scratch:
-        arguments.append(Argument("scratch", "scratch", "f32", (total,), "a", total, True))
+        arguments.append(Argument("scratch", "scratch", "f32", (total,), "a", total))
         names.append("scratch")
     # With blocks of channels (one block in these tests), lanes beyond the last channel are written as zero.
     order = f"%c = srem i64 %i, {per_row}\n  %inside = icmp slt i64 %c, {channels}\n"
@@ -162,7 +163,7 @@ def depthwise(
         entries["pack"] = Entry("p", (wei, packed), 1)
     return Artifact(
         object_code(text), "generic", entries, f"g{channels}...", "by hand",
-        needs_finite_weights=needs_finite, notes={} if in_place else {"packing": packing},
+        needs_finite=("wei",) if needs_finite else (), notes={} if in_place else {"packing": packing},
     )  # fmt: skip
 
 

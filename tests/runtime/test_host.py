@@ -35,8 +35,8 @@ define void @r(ptr %block) nounwind {
 
 
 def recorder(threads: int = 1) -> Artifact:
-    dst = Argument("dst", "dst", "s32", (9,), "a", 9, True)
-    src = Argument("src", "src", "s32", (9,), "a", 9, False)
+    dst = Argument("dst", "out", "s32", (9,), "a", 9)
+    src = Argument("src", "in", "s32", (9,), "a", 9)
     return Artifact(object_code(RECORDER), "generic", {"main": Entry("r", (dst, src), threads)}, "recorder", "")
 
 
