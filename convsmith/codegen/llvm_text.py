@@ -25,8 +25,9 @@ def written_buffers(body: Stmt) -> set[Buffer]:
 class FunctionEmitter(ValueEmitter):
     """Emits the statements of one function."""
 
-    def __init__(self, kernel: Kernel, rows: Mapping[str, Instruction], symbol: str, written: set[Buffer]) -> None:
-        super().__init__(kernel.index_bits or 64, written)
+    def __init__(self, kernel: Kernel, rows: Mapping[str, Instruction], symbol: str, written: set[Buffer],
+                 half: bool) -> None:  # fmt: skip
+        super().__init__(kernel.index_bits or 64, written, half)
         self.rows, self.symbol = rows, symbol
         self.task_range: tuple[str, str] | None = None
 
@@ -142,9 +143,7 @@ class FunctionEmitter(ValueEmitter):
         last = self.current
         self.lines.append(f"  br i1 {again}, label %{body}, label %{end}")
         head = [f"  {var} = phi {self.it} [ {lo}, %{origin} ], [ {after}, %{last} ]"]
-        head += [
-            f"  {p} = phi ptr [ {a}, %{origin} ], [ {b}, %{last} ]" for p, a, b in zip(moving, starts, steps)
-        ]
+        head += [f"  {p} = phi ptr [ {a}, %{origin} ], [ {b}, %{last} ]" for p, a, b in zip(moving, starts, steps)]
         head += [
             f"  {phi} = phi {self.slot_type(k)} [ {before[k]}, %{origin} ], [ {self.slots[k]}, %{last} ]"
             for k, phi in phis.items()
@@ -156,7 +155,6 @@ class FunctionEmitter(ValueEmitter):
                 arms = f"[ {before[k]}, %{origin} ], [ {self.slots[k]}, %{last} ]"
                 self.slots[k] = self.put(f"phi {self.slot_type(k)} {arms}")
 
-
     def advance(self, c: Carried, pointer: str) -> str:
         """The pointer of the next iteration.
 
@@ -167,11 +165,11 @@ class FunctionEmitter(ValueEmitter):
         return self.put(f"freeze ptr {moved}")
 
 
-def function_text(f: Function, kernel: Kernel, rows: Mapping[str, Instruction], symbol: str,
+def function_text(f: Function, kernel: Kernel, rows: Mapping[str, Instruction], symbol: str, half: bool,
                   declared: dict[str, None]) -> str:  # fmt: skip
     """An outlined function; it stays a function, so that equal tiles share it and LLVM compiles it alone."""
     written = written_buffers(f.body)
-    e = FunctionEmitter(kernel, rows, symbol, written)
+    e = FunctionEmitter(kernel, rows, symbol, written, half)
     e.prepare(f.body)
     params = []
     for var, buffer in f.pointers:
@@ -186,14 +184,14 @@ def function_text(f: Function, kernel: Kernel, rows: Mapping[str, Instruction], 
     return "\n".join((head + " {", "entry:", *e.lines, "  ret void", "}", ""))
 
 
-def chunk_text(kernel: Kernel, rows: Mapping[str, Instruction], symbol: str,
+def chunk_text(kernel: Kernel, rows: Mapping[str, Instruction], symbol: str, half: bool,
                scratch: Mapping[Buffer, tuple[int, int]], declared: dict[str, None]) -> str:  # fmt: skip
     """The function that runs part ``tid`` of ``n`` of the kernel's tasks.
 
     ``scratch`` gives, for each buffer private to a thread, its place in the scratch argument and that argument's
     size a thread, in elements; the scratch argument follows the kernel's own.
     """
-    e = FunctionEmitter(kernel, rows, symbol, written_buffers(kernel.body))
+    e = FunctionEmitter(kernel, rows, symbol, written_buffers(kernel.body), half)
     e.prepare(kernel.body)
     for n, b in enumerate(kernel.params):
         place = e.put(f"getelementptr i64, ptr %args, i64 {n}")
@@ -253,16 +251,18 @@ def entry_text(symbol: str, threads: int, declared: dict[str, None]) -> str:
 
 
 def module_text(kernels: Mapping[str, tuple[Kernel, int]], rows: Mapping[str, Instruction], triple: str,
-                attributes: Mapping[str, str], scratch: Mapping[Buffer, tuple[int, int]]) -> str:  # fmt: skip
-    """A module with an entry for each symbol: its kernel and the number of threads it is made for."""
+                attributes: Mapping[str, str], scratch: Mapping[Buffer, tuple[int, int]],
+                half: bool = False) -> str:  # fmt: skip
+    """A module with an entry for each symbol: its kernel and the number of threads it is made for.
+
+    ``half`` says that the target converts between f16 and f32 by instructions.
+    """
     declared: dict[str, None] = {}
     parts = []
     for symbol, (kernel, threads) in kernels.items():
-        parts += [function_text(f, kernel, rows, symbol, declared) for f in kernel.functions]
-        parts.append(chunk_text(kernel, rows, symbol, scratch, declared))
+        parts += [function_text(f, kernel, rows, symbol, half, declared) for f in kernel.functions]
+        parts.append(chunk_text(kernel, rows, symbol, half, scratch, declared))
         parts.append(entry_text(symbol, threads, declared))
     texts = " ".join(f'"{k}"="{v}"' for k, v in attributes.items())
     head = f'target triple = "{triple}"\n' + "\n".join(declared) + "\n"
     return head + "\n".join(parts) + f"\nattributes #0 = {{ nounwind {texts} }}\n"
-
-
