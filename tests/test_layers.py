@@ -22,7 +22,7 @@ PACKAGE = "convsmith/__init__.py"
 
 LAYERS: dict[str, set[str]] = {
     "diag": set(),
-    "ir": set(),
+    "ir": {"ml_dtypes"},
     "arith": set(),
     "layout": {"numpy"},
     "interp": {"numpy"},

@@ -6,16 +6,16 @@ element that its body writes.  The emitter decides nothing: order, addresses and
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from convsmith.codegen.values import Extent, Gathered, Slot, ValueEmitter, extent_of, gathered_from, is_gather
+from convsmith.codegen.gathers import spans_of
+from convsmith.codegen.values import Slot, ValueEmitter
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.stmt import Alloc, Block, Call, Carried, For, Function, If, Invoke, Kernel, Let, Stmt, Store
-from convsmith.ir.value import Load, lanes_of
-from convsmith.ir.walk import statements_of, walk
+from convsmith.ir.value import lanes_of
+from convsmith.ir.walk import statements_of
 
 
 def written_buffers(body: Stmt) -> set[Buffer]:
@@ -26,8 +26,9 @@ def written_buffers(body: Stmt) -> set[Buffer]:
 class FunctionEmitter(ValueEmitter):
     """Emits the statements of one function."""
 
-    def __init__(self, kernel: Kernel, rows: Mapping[str, Instruction], symbol: str, written: set[Buffer]) -> None:
-        super().__init__(kernel.index_bits or 64, written)
+    def __init__(self, kernel: Kernel, rows: Mapping[str, Instruction], symbol: str, written: set[Buffer],
+                 half: bool) -> None:  # fmt: skip
+        super().__init__(kernel.index_bits or 64, written, half)
         self.rows, self.symbol = rows, symbol
         self.task_range: tuple[str, str] | None = None
 
@@ -44,30 +45,10 @@ class FunctionEmitter(ValueEmitter):
         getattr(self, "_" + type(s).__name__)(s)
 
     def _Block(self, s: Block) -> None:
-        outer, self.spans = self.spans, self.gathers(s.stmts)
+        outer, self.spans = self.spans, spans_of(s.stmts)
         for x in s.stmts:
             self.stmt(x)
         self.spans = outer
-
-    def gathers(self, stmts: Sequence[Stmt]) -> dict[tuple[Gathered, Extent], Extent]:
-        """For each gather in statements that all run: what it and its neighbours read, where a vector can hold that."""
-        found: dict[Gathered, dict[Extent, int]] = {}
-        for s in stmts:
-            if not isinstance(s, (Store, Invoke)):
-                continue
-            for v in walk(s):
-                if is_gather(v) and isinstance(v, Load):
-                    found.setdefault(gathered_from(v), {})[extent_of(v)] = lanes_of(v)
-        spans = {}
-        for key, extents in found.items():
-            near: list[Extent] = []
-            for one in (*sorted(extents), (sys.maxsize, sys.maxsize)):
-                hi = max(one[1], *(e[1] for e in near)) if near else one[1]
-                if near and hi - near[0][0] >= extents[near[0]]:
-                    spans.update({(key, e): (near[0][0], max(x[1] for x in near)) for e in near})
-                    near = []
-                near.append(one)
-        return spans
 
     def _Alloc(self, s: Alloc) -> None:
         if s.buffer.scope != "register" and s.buffer not in self.bases:
@@ -187,11 +168,11 @@ class FunctionEmitter(ValueEmitter):
         return self.put(f"freeze ptr {moved}")
 
 
-def function_text(f: Function, kernel: Kernel, rows: Mapping[str, Instruction], symbol: str,
+def function_text(f: Function, kernel: Kernel, rows: Mapping[str, Instruction], symbol: str, half: bool,
                   declared: dict[str, None]) -> str:  # fmt: skip
     """An outlined function; it stays a function, so that equal tiles share it and LLVM compiles it alone."""
     written = written_buffers(f.body)
-    e = FunctionEmitter(kernel, rows, symbol, written)
+    e = FunctionEmitter(kernel, rows, symbol, written, half)
     e.prepare(f.body)
     params = []
     for var, buffer in f.pointers:
@@ -206,14 +187,14 @@ def function_text(f: Function, kernel: Kernel, rows: Mapping[str, Instruction], 
     return "\n".join((head + " {", "entry:", *e.lines, "  ret void", "}", ""))
 
 
-def chunk_text(kernel: Kernel, rows: Mapping[str, Instruction], symbol: str,
+def chunk_text(kernel: Kernel, rows: Mapping[str, Instruction], symbol: str, half: bool,
                scratch: Mapping[Buffer, tuple[int, int]], declared: dict[str, None]) -> str:  # fmt: skip
     """The function that runs part ``tid`` of ``n`` of the kernel's tasks.
 
     ``scratch`` gives, for each buffer private to a thread, its place in the scratch argument and that argument's
     size a thread, in elements; the scratch argument follows the kernel's own.
     """
-    e = FunctionEmitter(kernel, rows, symbol, written_buffers(kernel.body))
+    e = FunctionEmitter(kernel, rows, symbol, written_buffers(kernel.body), half)
     e.prepare(kernel.body)
     for n, b in enumerate(kernel.params):
         place = e.put(f"getelementptr i64, ptr %args, i64 {n}")
@@ -273,13 +254,17 @@ def entry_text(symbol: str, threads: int, declared: dict[str, None]) -> str:
 
 
 def module_text(kernels: Mapping[str, tuple[Kernel, int]], rows: Mapping[str, Instruction], triple: str,
-                attributes: Mapping[str, str], scratch: Mapping[Buffer, tuple[int, int]]) -> str:  # fmt: skip
-    """A module with an entry for each symbol: its kernel and the number of threads it is made for."""
+                attributes: Mapping[str, str], scratch: Mapping[Buffer, tuple[int, int]],
+                half: bool = False) -> str:  # fmt: skip
+    """A module with an entry for each symbol: its kernel and the number of threads it is made for.
+
+    ``half`` says that the target converts between f16 and f32 by instructions.
+    """
     declared: dict[str, None] = {}
     parts = []
     for symbol, (kernel, threads) in kernels.items():
-        parts += [function_text(f, kernel, rows, symbol, declared) for f in kernel.functions]
-        parts.append(chunk_text(kernel, rows, symbol, scratch, declared))
+        parts += [function_text(f, kernel, rows, symbol, half, declared) for f in kernel.functions]
+        parts.append(chunk_text(kernel, rows, symbol, half, scratch, declared))
         parts.append(entry_text(symbol, threads, declared))
     texts = " ".join(f'"{k}"="{v}"' for k, v in attributes.items())
     head = f'target triple = "{triple}"\n' + "\n".join(declared) + "\n"

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 
-from convsmith.codegen.scalars import ScalarEmitter
+from convsmith.codegen.casts import CastEmitter, literal
+from convsmith.codegen.gathers import Spans, extent_of, gathered_from
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index
 from convsmith.ir.types import DType
 from convsmith.ir.value import (
     Binary,
+    Cast,
     Const,
     Fma,
     Lanes,
@@ -29,53 +30,21 @@ from convsmith.ir.value import (
 Slot = tuple[Buffer, tuple[int, ...]]
 """An accumulator: a register buffer and the constant index of its vector (or scalar)."""
 
-Gathered = tuple[Buffer, Index]
-Extent = tuple[int, int]
-
 _FLOAT_OPS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
 _INT_OPS = {"add": "add", "sub": "sub", "mul": "mul", "div": "sdiv"}
 
 
-def literal(t: DType, value: float | int) -> str:
-    """A constant in LLVM's spelling; floats by the bits of the double that equals them."""
-    if t.kind == "float":
-        return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
-    return str(value)
-
-
-def is_gather(v: object) -> bool:
-    """Whether a value is a load whose lanes are neither neighbours nor all the same."""
-    return isinstance(v, Load) and v.lanes is not None and v.lanes.stride not in (0, 1) and v.buffer.scope != "register"
-
-
-def gathered_from(v: Load) -> Gathered:
-    """What gathers have in common that differ by a constant."""
-    return v.buffer, v.index[0] - v.index[0].const
-
-
-def extent_of(v: Load) -> Extent:
-    """First and last element of a gather, counted from what `gathered_from` names."""
-    assert v.lanes is not None
-    start = v.index[0].const
-    return start + min(v.lanes.offsets), start + max(v.lanes.offsets)
-
-
-class ValueEmitter(ScalarEmitter):
+class ValueEmitter(CastEmitter):
     """Adds values; ``vector_of`` gives the lanes of register buffers that are kept as vectors."""
 
-    def __init__(self, bits: int, written: set[Buffer]) -> None:
-        super().__init__(bits)
+    def __init__(self, bits: int, written: set[Buffer], half: bool) -> None:
+        super().__init__(bits, half)
         self.written = written
         self.vector_of: dict[Buffer, int] = {}
         self.slots: dict[Slot, str] = {}
         self.places: dict[tuple[Buffer, tuple[Index, ...]], tuple[Slot, Index | None]] = {}
         self.current = "entry"
-        self.spans: dict[tuple[Gathered, Extent], Extent] = {}
-        """What the gathers of the statements at hand read together: one load and shuffles serve them all."""
-
-    # -- types
-    def type(self, t: DType, lanes: int) -> str:
-        return f"<{lanes} x {t.llvm}>" if lanes else t.llvm
+        self.spans: Spans = {}
 
     def start(self, label: str) -> None:
         """Begin a basic block."""
@@ -161,7 +130,7 @@ class ValueEmitter(ScalarEmitter):
             where = self.address(v.buffer, v.index[0])
             if whole:
                 return self.put(f"load {ty}, ptr {where}, align {t.bytes}")
-            name = f"@llvm.masked.load.v{n}{'f' if t.kind == 'float' else 'i'}{t.bits}.p0"
+            name = f"@llvm.masked.load.{self.suffix(t, n)}.p0"
             self.declared[f"declare {ty} {name}(ptr, <{n} x i1>, {ty})"] = None
             return self.put(f"call {ty} {name}(ptr align {t.bytes} {where}, {self.mask(lanes)}, {ty} zeroinitializer)")
         lo, hi = self.spans.get((gathered_from(v), extent_of(v)), extent_of(v))
@@ -220,7 +189,7 @@ class ValueEmitter(ScalarEmitter):
             if lanes.active == n:
                 self.lines.append(f"  store {ty} {x}, ptr {where}, align {t.bytes}")
             else:
-                name = f"@llvm.masked.store.v{n}{'f' if t.kind == 'float' else 'i'}{t.bits}.p0"
+                name = f"@llvm.masked.store.{self.suffix(t, n)}.p0"
                 self.declared[f"declare void {name}({ty}, ptr, <{n} x i1>)"] = None
                 self.lines.append(f"  call void {name}({ty} {x}, ptr align {t.bytes} {where}, {self.mask(lanes)})")
             return
@@ -234,8 +203,7 @@ class ValueEmitter(ScalarEmitter):
         """The operand of a value with the given number of lanes (0: a scalar), broadcast where it has fewer."""
         t = dtype_of(v)
         if isinstance(v, Const):
-            text = literal(t, v.value)
-            return f"splat ({t.llvm} {text})" if lanes else text
+            return self.const(t, v.value, lanes)
         own = lanes_of(v)
         if own != lanes:
             return self.splat(t, self.value(v, 0), lanes)
@@ -244,9 +212,9 @@ class ValueEmitter(ScalarEmitter):
             return self.load(v)
         if isinstance(v, Fma):
             a, b, c = (self.value(x, lanes) for x in (v.a, v.b, v.c))
-            name = f"@llvm.fma.{'v' + str(lanes) if lanes else ''}f{t.bits}"
-            self.declared[f"declare {ty} {name}({ty}, {ty}, {ty})"] = None
-            return self.put(f"call {ty} {name}({ty} {a}, {ty} {b}, {ty} {c})")
+            return self.intrinsic("fma", t, lanes, a, b, c)
+        if isinstance(v, Cast):
+            return self.cast(self.value(v.a, lanes), dtype_of(v.a), t, lanes)
         if isinstance(v, Binary):
             return self._binary(v, t, ty, lanes)
         if isinstance(v, Sign):
@@ -260,9 +228,6 @@ class ValueEmitter(ScalarEmitter):
             return self._sums(v)
         assert isinstance(v, Select)
         return self._select(v, ty, lanes)
-
-    def type_i1(self, lanes: int) -> str:
-        return f"<{lanes} x i1>" if lanes else "i1"
 
     def _binary(self, v: Binary, t: DType, ty: str, lanes: int) -> str:
         a, b = self.value(v.a, lanes), self.value(v.b, lanes)

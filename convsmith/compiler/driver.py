@@ -56,7 +56,8 @@ def lower(problem: Conv, config: Config, target: Target, instruments: Sequence[I
     *offsets, size = accumulate((-(-b.size // 16) * 16 for b in private), initial=0)
     scratch = {b: (offset, size) for b, offset in zip(private, offsets)}
     attributes = dict(target.attributes)
-    return Lowered(kernel, module_text(kernels, rows, target.triple, attributes, scratch), size)
+    text = module_text(kernels, rows, target.triple, attributes, scratch, target.half)
+    return Lowered(kernel, text, size)
 
 
 SYMBOL = "convsmith"

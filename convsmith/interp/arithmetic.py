@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from convsmith.ir.types import BF16, DType
+
 BINARY: dict[str, Any] = {
     "add": np.add,
     "sub": np.subtract,
@@ -62,6 +64,26 @@ def _fma64(a: float, b: float, c: float) -> float:
         return float(exact)
     except OverflowError:
         return math.inf if exact > 0 else -math.inf
+
+
+def cast(a: Any, to: DType) -> Any:
+    """To a float: the nearest.  To an integer: rounded half to even, NaN to 0, and to the bounds of the type."""
+    dtype = np.dtype(to.numpy)
+    if a.dtype == dtype:
+        return a
+    if to.kind == "float":
+        wide = a.astype(np.float64)
+        return _to_odd(wide).astype(dtype) if to is BF16 else wide.astype(dtype)
+    wide = a.astype(np.float64)
+    return np.clip(np.rint(np.where(np.isnan(wide), 0, wide)), *to.limits).astype(dtype)[()]
+
+
+def _to_odd(a: Any) -> Any:
+    """Doubles in single precision, inexact ones rounded to the odd neighbour, so that rounding again is harmless."""
+    a = np.asarray(a)
+    out = a.astype(np.float32)
+    bits = out.view(np.int32) - (np.abs(out) > np.abs(a)) | (out != a)
+    return np.where(np.isnan(a), out, bits.view(np.float32))[()]
 
 
 def horizontal_sum(a: Any) -> Any:

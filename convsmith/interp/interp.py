@@ -28,12 +28,12 @@ import numpy as np
 import numpy.typing as npt
 
 from convsmith.arith.evaluate import evaluate, holds
-from convsmith.interp.arithmetic import BINARY, fma, horizontal_sum
+from convsmith.interp.arithmetic import BINARY, cast, fma, horizontal_sum
 from convsmith.interp.memory import InterpError, Memory, Races, address
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index, Var
 from convsmith.ir.stmt import Alloc, Block, Call, For, If, Invoke, Kernel, Let, Stmt, Store
-from convsmith.ir.value import Binary, Const, Fma, Lanes, Load, Select, Sign, Sum, Sums, Value, lanes_of
+from convsmith.ir.value import Binary, Cast, Const, Fma, Lanes, Load, Select, Sign, Sum, Sums, Value, dtype_of, lanes_of
 
 InstructionSpec: TypeAlias = Kernel
 
@@ -83,6 +83,7 @@ class _Machine:
             Const: self._const,
             Binary: self._binary,
             Fma: self._fma,
+            Cast: self._cast,
             Select: self._select,
             Sign: self._sign,
             Sum: self._sum,
@@ -275,7 +276,7 @@ class _Machine:
     def _const(self, v: Const) -> Any:
         out = self._constants.get(v)
         if out is None:
-            out = self._constants[v] = np.dtype(v.dtype.numpy).type(v.value)
+            out = self._constants[v] = np.frombuffer(v.bits, v.dtype.numpy)[0]
         return out
 
     def _load(self, v: Load) -> Any:
@@ -295,6 +296,9 @@ class _Machine:
 
     def _fma(self, v: Fma) -> Any:
         return fma(*self._operands(v, v.a, v.b, v.c))
+
+    def _cast(self, v: Cast) -> Any:
+        return cast(self._value(v.a), v.dtype)
 
     def _select(self, v: Select) -> Any:
         out = self._value(v.yes if self._cond(v.cond) else v.no)
@@ -320,4 +324,6 @@ class _Machine:
         if len({x.dtype for x in out}) > 1 or len({len(x) for x in out if x.ndim}) > 1:
             kinds = ", ".join(f"{x.dtype}{[len(x)] if x.ndim else ''}" for x in out)
             raise self._error(f"the operands of {v} differ: {kinds}")
+        if not dtype_of(parts[0]).computes:
+            raise self._error(f"{v} computes on {out[0].dtype}, which is for memory only")
         return out

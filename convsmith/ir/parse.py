@@ -34,7 +34,7 @@ from convsmith.ir.stmt import Block as Sequence
 from convsmith.ir.text import buffer_text
 from convsmith.ir.tokens import Cursor
 from convsmith.ir.types import DTYPES, F32, DType
-from convsmith.ir.value import Binary, Const, Fma, Lanes, Load, Select, Sign, Sum, Sums, Value, const, strided
+from convsmith.ir.value import Binary, Cast, Const, Fma, Lanes, Load, Select, Sign, Sum, Sums, Value, const, strided
 
 _VALUE_CALLS = {"max": 2, "min": 2, "sign": 3, "sum": 1, "sums": 0, "fma": 3}
 _BINARY = {"+": "add", "-": "sub", "*": "mul", "/": "div"}
@@ -141,6 +141,8 @@ class _Parser(Cursor):
         if self._now.kind == "name" and self._follows("("):
             if name in DTYPES:
                 return self._typed_constant()
+            if name == "cast":
+                return self._cast()
             if name in _VALUE_CALLS:
                 return self._value_call()
         if self._is("-", "inf", "nan") or self._now.kind == "float":
@@ -164,7 +166,19 @@ class _Parser(Cursor):
     def _typed_constant(self) -> Const:
         dtype = DTYPES[self._next().text]
         self._expect("(")
-        out = const(dtype, self._float() if dtype.kind == "float" else self._int())
+        start = self._now
+        number = self._float() if dtype.kind == "float" else self._int()
+        if dtype.kind != "float" and not dtype.limits[0] <= number <= dtype.limits[1]:
+            raise self._fail("an integer from {} to {}".format(*dtype.limits), start)
+        self._expect(")")
+        return const(dtype, number)
+
+    def _cast(self) -> Cast:
+        self._next()
+        self._expect("(")
+        dtype = self._dtype()
+        self._expect(",")
+        out = Cast(dtype, self.value())
         self._expect(")")
         return out
 

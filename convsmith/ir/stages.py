@@ -19,10 +19,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from convsmith.ir.stmt import Alloc, Block, Call, For, If, Invoke, Kernel, Let, Stmt, Store
-from convsmith.ir.value import Binary, Const, Fma, Load, Select, Sign, Sum, Sums, Value
+from convsmith.ir.value import Binary, Cast, Const, Fma, Load, Select, Sign, Sum, Sums, Value
 from convsmith.ir.walk import statements_of, walk
 
-_SCALAR: frozenset[type[Value]] = frozenset({Load, Const, Binary, Fma, Select, Sign})
+_SCALAR: frozenset[type[Value]] = frozenset({Load, Const, Cast, Binary, Fma, Select, Sign})
 _PLAIN: frozenset[type[Stmt]] = frozenset({Block, For, If, Alloc, Store})
 _LOOPS = frozenset({"serial", "unrolled", "parallel"})
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from convsmith.ir.buffer import Buffer, dense
 from convsmith.ir.index import And, Cond, Eq0, FloorDiv, Ge0, Index, Max, Min, Mod, Never, Var
 from convsmith.ir.stmt import Alloc, Block, Call, For, If, Invoke, Kernel, Let, Stmt, Store
-from convsmith.ir.value import Binary, Const, Fma, Lanes, Load, Select, Sign, Sum, Sums, Value
+from convsmith.ir.value import Binary, Cast, Const, Fma, Lanes, Load, Select, Sign, Sum, Sums, Value
 
 _SYMBOL = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 _STRENGTH = {"add": 1, "sub": 1, "mul": 2, "div": 2}
@@ -93,6 +93,8 @@ def value_text(v: Value, strength: int = 0) -> str:
         return f"({text})" if own < strength else text
     if isinstance(v, Fma):
         return f"fma({value_text(v.a)}, {value_text(v.b)}, {value_text(v.c)})"
+    if isinstance(v, Cast):
+        return f"cast({v.dtype.name}, {value_text(v.a)})"
     if isinstance(v, Select):
         return f"({value_text(v.yes, 1)} if {cond_text(v.cond)} else {value_text(v.no, 1)})"
     if isinstance(v, Sign):

@@ -1,11 +1,14 @@
 """Data types of values, as rows of one table.  A new data type is a row here.
 
-Values wrap, saturate and round by their type; index arithmetic (:mod:`convsmith.ir.index`) has no type.
+Values wrap, saturate and round by their type; index arithmetic (:mod:`convsmith.ir.index`) has no type.  Floats of 16
+bits are types of memory: arithmetic is done on what they are cast to.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
+
+import ml_dtypes  # noqa: F401 - so that numpy knows "bfloat16"
 
 from convsmith.diag.errors import UnsupportedError
 
@@ -23,6 +26,17 @@ class DType(NamedTuple):
     def bytes(self) -> int:
         return self.bits // 8
 
+    @property
+    def limits(self) -> tuple[int, int]:
+        """The least and the greatest integer of an integer type."""
+        half = 1 << self.bits - 1
+        return (0, 2 * half - 1) if self.kind == "uint" else (-half, half - 1)
+
+    @property
+    def computes(self) -> bool:
+        """Whether there is arithmetic on the type."""
+        return self.kind != "float" or self.bits >= 32
+
     def __str__(self) -> str:
         return self.name
 
@@ -32,10 +46,16 @@ DTYPES = {
     for t in (
         DType("f32", "float", 32, "float32", "float"),
         DType("f64", "float", 64, "float64", "double"),
+        DType("f16", "float", 16, "float16", "half"),
+        DType("bf16", "float", 16, "bfloat16", "bfloat"),
         DType("s32", "int", 32, "int32", "i32"),
+        DType("s16", "int", 16, "int16", "i16"),
+        DType("s8", "int", 8, "int8", "i8"),
+        DType("u8", "uint", 8, "uint8", "i8"),
     )
 }
-F32, F64, S32 = DTYPES["f32"], DTYPES["f64"], DTYPES["s32"]
+F32, F64, F16, BF16 = DTYPES["f32"], DTYPES["f64"], DTYPES["f16"], DTYPES["bf16"]
+S32, S16, S8, U8 = DTYPES["s32"], DTYPES["s16"], DTYPES["s8"], DTYPES["u8"]
 
 
 def dtype(name: str) -> DType:

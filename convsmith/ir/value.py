@@ -7,13 +7,14 @@ broadcast.  Every operation rounds to its type; a ``fma`` rounds once.
 
 from __future__ import annotations
 
+import math
 import struct
 from typing import NamedTuple
 
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index
 from convsmith.ir.intern import Node
-from convsmith.ir.types import DType
+from convsmith.ir.types import BF16, DType
 
 BINARY = ("add", "sub", "mul", "div", "max", "min")
 
@@ -62,16 +63,37 @@ class Const(Value):
 
     @property
     def value(self) -> float | int:
-        code = {"f32": "<f", "f64": "<d"}.get(self.dtype.name, "<q")
-        return struct.unpack(code, self.bits)[0]  # type: ignore[no-any-return]
+        if self.dtype.kind != "float":
+            return int.from_bytes(self.bits, "little", signed=self.dtype.kind == "int")
+        bits = b"\0\0" + self.bits if self.dtype is BF16 else self.bits
+        return struct.unpack(_PACKED[len(bits)], bits)[0]  # type: ignore[no-any-return]
+
+
+_PACKED = {2: "<e", 4: "<f", 8: "<d"}
 
 
 def const(dtype: DType, value: float | int) -> Const:
-    """``value`` rounded to ``dtype``."""
-    code = {"f32": "<f", "f64": "<d"}.get(dtype.name, "<q")
-    if code == "<f" and value == value and abs(value) > 3.4028235677973366e38:
-        value = float("inf") if value > 0 else float("-inf")
-    return Const(dtype, struct.pack(code, value))
+    """``value`` rounded to ``dtype``; an integer must be one of the type."""
+    if dtype.kind != "float":
+        return Const(dtype, int(value).to_bytes(dtype.bytes, "little", signed=dtype.kind == "int"))
+    if dtype is BF16:
+        return Const(dtype, _float_bits("<f", _eight_bits(value))[2:])
+    return Const(dtype, _float_bits(_PACKED[dtype.bytes], value))
+
+
+def _float_bits(code: str, value: float) -> bytes:
+    try:
+        return struct.pack(code, value)
+    except OverflowError:
+        return struct.pack(code, math.copysign(math.inf, value))
+
+
+def _eight_bits(value: float) -> float:
+    """The nearest number of eight significant bits, as many as bf16 has."""
+    if not abs(value) < 2.0**128:
+        return value
+    exponent = max(math.frexp(value)[1], -125) - 8
+    return math.copysign(math.ldexp(round(math.ldexp(value, -exponent)), exponent), value)
 
 
 class Load(Value):
@@ -96,6 +118,17 @@ class Fma(Value):
     a: Value
     b: Value
     c: Value
+
+
+class Cast(Value):
+    """``a`` as a ``dtype``.
+
+    To a float it is the nearest one, to even where two are.  To an integer: a float is rounded so, NaN is 0, and what
+    lies outside of the type becomes its nearest bound.
+    """
+
+    dtype: DType
+    a: Value
 
 
 class Select(Value):
@@ -136,6 +169,8 @@ def lanes_of(v: Value) -> int:
         return max(lanes_of(v.a), lanes_of(v.b), lanes_of(v.c))
     if isinstance(v, Select):
         return max(lanes_of(v.yes), lanes_of(v.no))
+    if isinstance(v, Cast):
+        return lanes_of(v.a)
     if isinstance(v, Sums):
         return len(v.args)
     if isinstance(v, Sign):
@@ -145,7 +180,7 @@ def lanes_of(v: Value) -> int:
 
 def dtype_of(v: Value) -> DType:
     """The type of a value."""
-    if isinstance(v, Const):
+    if isinstance(v, (Const, Cast)):
         return v.dtype
     if isinstance(v, Load):
         return v.buffer.dtype

@@ -18,7 +18,7 @@ from convsmith.ir.buffer import SCOPES, Buffer
 from convsmith.ir.index import Index, Var
 from convsmith.ir.stages import Stage, violations
 from convsmith.ir.stmt import LOOP_KINDS, Alloc, Block, Call, For, Function, If, Invoke, Kernel, Let, Stmt, Store
-from convsmith.ir.value import BINARY, Binary, Const, Fma, Lanes, Load, Select, Sign, Sum, Sums, Value, dtype_of
+from convsmith.ir.value import BINARY, Binary, Cast, Const, Fma, Lanes, Load, Select, Sign, Sum, Sums, Value, dtype_of
 from convsmith.ir.walk import AnyNode, children, variables_of
 
 
@@ -261,6 +261,10 @@ class _Verifier:
         if len(counts) > 1:
             self._fail(f"{v}: operands have {' and '.join(map(str, sorted(counts)))} lanes")
         count = max(counts, default=0)
+        if isinstance(v, Cast):
+            return count
+        if not isinstance(v, Select) and not all(dtype_of(x).computes for x in parts):
+            self._fail(f"{v}: there is no arithmetic on {dtype_of(v)}; cast it first")
         if isinstance(v, (Sum, Sums)):
             if not count or count & (count - 1):
                 self._fail(f"{v}: a sum is over 2**n lanes, not {count}")

@@ -43,7 +43,7 @@ from convsmith.ir.index import (
     mod,
 )
 from convsmith.ir.stmt import Alloc, Block, Call, Carried, For, If, Invoke, Let, Stmt, Store, block
-from convsmith.ir.value import Binary, Fma, Load, Select, Sign, Sum, Sums, Value
+from convsmith.ir.value import Binary, Cast, Fma, Load, Select, Sign, Sum, Sums, Value
 
 AnyNode = Stmt | Value | Cond | Index
 
@@ -60,6 +60,7 @@ _CHILDREN: dict[type, Callable[[Any], tuple[AnyNode, ...]]] = {
     Load: lambda n: n.index,
     Binary: lambda n: (n.a, n.b),
     Fma: lambda n: (n.a, n.b, n.c),
+    Cast: lambda n: (n.a,),
     Select: lambda n: (n.cond, n.yes, n.no),
     Sign: lambda n: (n.a, n.yes, n.no),
     Sum: lambda n: (n.a,),
@@ -211,6 +212,10 @@ class Rewriter:
     def _Fma(self, v: Fma) -> Value:
         a, b, c = self.expr(v.a), self.expr(v.b), self.expr(v.c)
         return v if a is v.a and b is v.b and c is v.c else Fma(a, b, c)
+
+    def _Cast(self, v: Cast) -> Value:
+        a = self.expr(v.a)
+        return v if a is v.a else Cast(v.dtype, a)
 
     def _Select(self, v: Select) -> Value:
         c, a, b = self.expr(v.cond), self.expr(v.yes), self.expr(v.no)

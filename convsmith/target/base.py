@@ -28,6 +28,7 @@ class Target:
 
     ``isa`` is the name that users give; ``registers`` the number of vector registers of ``vector_bits``;
     ``features`` what LLVM is told, ``needs`` what the machine must have; ``attributes`` go on every function.
+    ``half`` says whether instructions convert between f16 and f32.
     ``l1_bytes`` and ``l1_ways`` describe the first-level data cache; ``instructions`` are tried in order.
     """
 
@@ -43,6 +44,7 @@ class Target:
     l1_ways: int
     attributes: tuple[tuple[str, str], ...]
     instructions: tuple[Instruction, ...]
+    half: bool = False
 
     def lanes(self, bits: int) -> int:
         """Elements of ``bits`` in a vector."""

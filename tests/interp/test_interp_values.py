@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convsmith.interp import InterpError, run
-from convsmith.interp.arithmetic import fma, horizontal_sum
+from convsmith.interp.arithmetic import cast, fma, horizontal_sum
 from convsmith.ir.parse import parse_kernel
+from convsmith.ir.types import DTYPES
+from convsmith.ir.value import const
 
 INF, NAN = math.inf, math.nan
 
@@ -172,3 +174,54 @@ def test_a_sum_adds_the_halves() -> None:
 def test_what_values_refuse(text: str, lanes: str, message: str) -> None:
     with pytest.raises(InterpError, match=message):
         value_of(text, range(8), lanes=lanes, out=8)
+
+
+def nearest(value: Fraction, name: str) -> float:
+    """The 16-bit float nearest to a number, by search among all of them."""
+    table = np.sort(np.arange(2**16, dtype=np.uint16).view(DTYPES[name].numpy).astype(np.float64))
+    table = np.unique(table[np.isfinite(table)])
+    step = table[-1] - table[-2]
+    if abs(value) >= Fraction(table[-1]) + Fraction(step) / 2:
+        return math.copysign(INF, value)
+    at = int(np.searchsorted(table, float(value)))
+    near = [float(x) for x in table[max(at - 2, 0) : at + 2]]
+    best = min(abs(Fraction(x) - value) for x in near)
+    ties = [x for x in near if abs(Fraction(x) - value) == best]
+    return next(x for x in ties if len(ties) == 1 or not int(np.array(x, DTYPES[name].numpy).view(np.uint16)) & 1)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.one_of(st.floats(-1e5, 1e5), st.floats(allow_nan=False, allow_infinity=False)), st.sampled_from(["f16", "bf16"])
+)
+def test_casts_to_small_floats(x: float, name: str) -> None:
+    with np.errstate(all="ignore"):
+        found = cast(np.float64(x), DTYPES[name])
+        assert float(const(DTYPES[name], x).value) == float(found) == nearest(Fraction(x), name)
+        single = np.float32(x)
+        if np.isfinite(single):
+            assert float(cast(single, DTYPES[name])) == nearest(Fraction(float(single)), name)
+
+
+@pytest.mark.parametrize(
+    ("value", "of", "to", "expected"),
+    [
+        (2.5, "f32", "s32", 2), (3.5, "f32", "s8", 4), (-0.5, "f64", "s8", 0), (-1.5, "f32", "u8", 0),
+        (NAN, "f32", "s32", 0), (NAN, "f16", "u8", 0), (INF, "f32", "s32", 2**31 - 1), (-INF, "f64", "s16", -(2**15)),
+        (127.5, "f32", "s8", 127), (255.4, "bf16", "u8", 255), (2.0**31, "f32", "s32", 2**31 - 1),
+        (300, "s32", "u8", 255), (-300, "s32", "s8", -128), (-1, "s8", "u8", 0), (200, "u8", "s8", 127),
+        (-7, "s8", "s32", -7), (200, "u8", "s16", 200), (2**24 + 1, "s32", "f32", 2**24),
+        (2**24 + 3, "s32", "f32", 2**24 + 4), (2**31 - 1, "s32", "f16", INF), (2**16 + 2**8 + 1, "s32", "bf16", 2**16 + 2**9), (255, "u8", "f16", 255),
+    ],
+)  # fmt: skip
+def test_casts(value: float, of: str, to: str, expected: float) -> None:
+    source, target = DTYPES[of], DTYPES[to]
+    arrays = {"a": np.array([value], source.numpy), "out": np.zeros(1, target.numpy)}
+    run(parse_kernel(f"kernel k(a: {of}[1], out: {to}[1])\n  out[0] = cast({to}, a[0])"), arrays)
+    assert arrays["out"][0] == expected
+
+
+def test_small_floats_are_for_memory() -> None:
+    arrays = {"a": np.ones(2, "bfloat16"), "out": np.zeros(1, "bfloat16")}
+    with pytest.raises(InterpError, match=r"a\[0\] \+ a\[1\] computes on bfloat16, which is for memory only"):
+        run(parse_kernel("kernel k(a: bf16[2], out: bf16[1])\n  out[0] = a[0] + a[1]"), arrays)

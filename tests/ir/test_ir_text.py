@@ -12,8 +12,8 @@ from convsmith.ir.equal import first_mismatch
 from convsmith.ir.index import Var, as_index
 from convsmith.ir.parse import parse_cond, parse_index, parse_kernel, parse_stmt, parse_value
 from convsmith.ir.stmt import Kernel, Store
-from convsmith.ir.types import F32, F64, S32
-from convsmith.ir.value import BINARY, Binary, Fma, Lanes, Load, Select, Sign, Sum, Value, const, strided
+from convsmith.ir.types import BF16, DTYPES, F16, F32, F64, S32
+from convsmith.ir.value import BINARY, Binary, Cast, Fma, Lanes, Load, Select, Sign, Sum, Value, const, strided
 
 SRC = make_buffer("src", F32, (64,))
 ACC = make_buffer("acc", F32, (2, 4), "register")
@@ -55,6 +55,7 @@ def _grow(inner: st.SearchStrategy[Value]) -> st.SearchStrategy[Value]:
         st.builds(Select, conditions, inner, inner),
         st.builds(Sign, inner, inner, inner),
         st.builds(Sum, inner),
+        st.builds(Cast, st.sampled_from(list(DTYPES.values())), inner),
     )
 
 
@@ -86,7 +87,7 @@ def test_kernels_print_and_parse() -> None:
 
 
 @pytest.mark.parametrize("value", [0.1, -0.0, 1e-5, 1e16, float("inf"), float("-inf"), float("nan")])
-@pytest.mark.parametrize("dtype", [F32, F64])
+@pytest.mark.parametrize("dtype", [F32, F64, F16, BF16])
 def test_constants(value: float, dtype: object) -> None:
     c = const(dtype, value)  # type: ignore[arg-type]
     assert parse_value(str(c), {}) is c
@@ -95,6 +96,9 @@ def test_constants(value: float, dtype: object) -> None:
 def test_integer_constants() -> None:
     assert str(const(S32, -4)) == "s32(-4)"
     assert parse_value("s32(-4)", {}) is const(S32, -4)
+    for row in (r for r in DTYPES.values() if r.kind != "float"):
+        for value in (*row.limits, 5):
+            assert parse_value(f"{row}({value})", {}) is const(row, value) and const(row, value).value == value
 
 
 @pytest.mark.parametrize(
@@ -148,6 +152,11 @@ def test_errors_of_indices(text: str, message: str) -> None:
         ("src[0] = 1", "line 1, column 10: expected a value, found '1'"),
         ("src[0] = -x", "line 1, column 11: expected a number with a point, found 'x'"),
         ("src[0] = fma(1.0, 2.0)", "line 1, column 10: expected 3 arguments, not 2, found 'fma'"),
+        ("src[0] = u8(256)", "line 1, column 13: expected an integer from 0 to 255, found '256'"),
+        (
+            "src[0] = cast(2.0)",
+            "line 1, column 15: expected a data type (f32, f64, f16, bf16, s32, s16, s8, u8), found '2.0'",
+        ),
         ("src[0] = 1.0 2.0", "line 1, column 14: expected the end of the statement, found '2.0'"),
         ("src[0]{4/x} = 1.0", "line 1, column 10: expected the number of active lanes, found 'x'"),
         ("src[0 = 1.0", "line 1, column 7: expected ',', found '='"),
@@ -164,7 +173,10 @@ def test_errors_of_indices(text: str, message: str) -> None:
         ("  pass\npass", "line 2, column 1: the indentation is that of no line above"),
         ("call f(1, src @ 2)", "line 1, column 11: expected an index: pointers come first, found 'src'"),
         ("fma4()", "line 1, column 7: expected the accumulator of fma4, found end of line"),
-        ("alloc t: f99[4] @register: pass", "line 1, column 10: expected a data type (f32, f64, s32), found 'f99'"),
+        (
+            "alloc t: f99[4] @register: pass",
+            "line 1, column 10: expected a data type (f32, f64, f16, bf16, s32, s16, s8, u8), found 'f99'",
+        ),
         ("alloc t: f32[4] @shared: pass", "line 1, column 18: expected global or cache or register, found 'shared'"),
         ("= 1.0", "line 1, column 1: expected a statement, found '='"),
     ],

@@ -137,6 +137,9 @@ def test_stages_refuse_what_comes_later(text: str, stage: Stage, message: str) -
         ("a[0] = sum(b[0])", "sum(b[0]): a sum is over 2**n lanes, not 0"),
         ("a[0] = sum(b[0]{6})", "a sum is over 2**n lanes, not 6"),
         ("a[0] = s32(1)", "a value of type s32 is stored to a, which holds f32"),
+        ("a[0] = f16(1.0) + f16(2.0)", "f16(1.0) + f16(2.0): there is no arithmetic on f16; cast it first"),
+        ("a[0] = cast(s8, b[0])", "a value of type s8 is stored to a, which holds f32"),
+        ("a[0]{4} = cast(f32, s[0]{8})", "a value of 8 lanes is stored to 4 lanes of a"),
         ("a[0] = b[0] + s32(1)", "b[0] + s32(1): operands have the types f32, s32"),
         (
             "for i in 0 .. 2: for j in 0 .. 2 #parallel: pass",

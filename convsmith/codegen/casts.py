@@ -1,0 +1,196 @@
+"""Conversions between data types as LLVM text.
+
+LLVM's own are used where they become instructions.  The others are spelled out: as vectors its saturating
+conversions to integers fall apart into scalars, and those to bf16, and to f16 without hardware, into library calls.
+"""
+
+from __future__ import annotations
+
+from convsmith.codegen.scalars import ScalarEmitter
+from convsmith.ir.types import BF16, F16, F32, F64, S16, S32, DType
+from convsmith.ir.value import const
+
+
+def literal(t: DType, value: float | int) -> str:
+    """A constant in LLVM's spelling; f32 by the bits of the double that equals it."""
+    if t.kind != "float":
+        return str(value)
+    prefix, row = {F16: ("0xH", F16), BF16: ("0xR", BF16)}.get(t, ("0x", F64))
+    bits = int.from_bytes(const(row, value).bits, "little")
+    return f"{prefix}{bits:0{row.bytes * 2}X}"
+
+
+class CastEmitter(ScalarEmitter):
+    """Adds typed operands and conversions; ``half`` says that there are instructions between f16 and f32."""
+
+    def __init__(self, bits: int, half: bool) -> None:
+        super().__init__(bits)
+        self.half = half
+
+    def type(self, t: DType, lanes: int) -> str:
+        return f"<{lanes} x {t.llvm}>" if lanes else t.llvm
+
+    def type_i1(self, lanes: int) -> str:
+        return f"<{lanes} x i1>" if lanes else "i1"
+
+    def suffix(self, t: DType, lanes: int) -> str:
+        """The end of an intrinsic's name."""
+        letter = "bf" if t is BF16 else "f" if t.kind == "float" else "i"
+        return f"{f'v{lanes}' if lanes else ''}{letter}{t.bits}"
+
+    def const(self, t: DType, value: float | int, lanes: int) -> str:
+        """A constant in every lane."""
+        text = literal(t, value)
+        return f"splat ({t.llvm} {text})" if lanes else text
+
+    def intrinsic(self, name: str, t: DType, lanes: int, *operands: str) -> str:
+        """A function of LLVM's on operands of one type."""
+        ty, full = self.type(t, lanes), f"@llvm.{name}.{self.suffix(t, lanes)}"
+        self.declared[f"declare {ty} {full}({', '.join([ty] * len(operands))})"] = None
+        return self.put(f"call {ty} {full}({', '.join(f'{ty} {x}' for x in operands)})")
+
+    def convert(self, op: str, x: str, a: DType, b: DType, lanes: int) -> str:
+        """One of LLVM's conversion instructions."""
+        return self.put(f"{op} {self.type(a, lanes)} {x} to {self.type(b, lanes)}")
+
+    def choose(self, c: str, t: DType, lanes: int, yes: str, no: str) -> str:
+        ty = self.type(t, lanes)
+        return self.put(f"select {self.type_i1(lanes)} {c}, {ty} {yes}, {ty} {no}")
+
+    def cast(self, x: str, a: DType, b: DType, lanes: int) -> str:
+        """The operand ``x`` of type ``a`` as a ``b``."""
+        if a is b:
+            return x
+        if a.kind == "float":
+            return self._float_to_float(x, a, b, lanes) if b.kind == "float" else self._float_to_int(x, a, b, lanes)
+        return self._int_to_float(x, a, b, lanes) if b.kind == "float" else self._int_to_int(x, a, b, lanes)
+
+    # -- integers
+    def _int_to_int(self, x: str, a: DType, b: DType, lanes: int) -> str:
+        (lo, hi), (low, high) = a.limits, b.limits
+        sign = "s" if a.kind == "int" else "u"
+        if lo < low:
+            x = self.intrinsic(f"{sign}max", a, lanes, x, self.const(a, low, lanes))
+        if hi > high:
+            x = self.intrinsic(f"{sign}min", a, lanes, x, self.const(a, high, lanes))
+        if a.bits == b.bits:
+            return x
+        return self.convert("trunc" if a.bits > b.bits else "sext" if sign == "s" else "zext", x, a, b, lanes)
+
+    def _int_to_float(self, x: str, a: DType, b: DType, lanes: int) -> str:
+        wide = self._int_to_int(x, a, S32, lanes) if a.bits < 32 else x
+        if b.computes:
+            return self.convert("sitofp", wide, S32, b, lanes)
+        exact = F32 if a.bits <= 16 else F64
+        return self.cast(self.convert("sitofp", wide, S32, exact, lanes), exact, b, lanes)
+
+    def _float_to_int(self, x: str, a: DType, b: DType, lanes: int) -> str:
+        if not a.computes:
+            x, a = self.cast(x, a, F32, lanes), F32
+        ty = self.type(a, lanes)
+        number = self.put(f"fcmp ord {ty} {x}, {x}")
+        x = self.choose(number, a, lanes, x, self.const(a, 0, lanes))
+        low, high = b.limits
+        if a is F32 and b is S32:
+            # 2**31 - 1 is no f32: what reaches 2**31 is chosen apart.
+            inside = self._clamp(self.intrinsic("rint", a, lanes, x), a, lanes, low, 2**31 - 128)
+            big = self.put(f"fcmp oge {ty} {x}, {self.const(a, 2**31, lanes)}")
+            found = self.convert("fptosi", inside, a, b, lanes)
+            return self.choose(big, b, lanes, self.const(b, high, lanes), found)
+        # A sum in which units are the last place: rounding it rounds x, and its low bits are the integer.
+        magic = 1.5 * 2.0 ** (23 if a is F32 else 52)
+        clamped = self._clamp(x, a, lanes, low, high)
+        near = self.put(f"fadd {ty} {clamped}, {self.const(a, magic, lanes)}")
+        word = f"<{lanes} x i{a.bits}>" if lanes else f"i{a.bits}"
+        bits = self.put(f"bitcast {ty} {near} to {word}")
+        base = int.from_bytes(const(a, magic).bits, "little")
+        whole = self.put(f"sub {word} {bits}, {f'splat (i{a.bits} {base})' if lanes else base}")
+        return self.put(f"trunc {word} {whole} to {self.type(b, lanes)}")
+
+    def _clamp(self, x: str, t: DType, lanes: int, low: float, high: float) -> str:
+        ty = self.type(t, lanes)
+        for op, bound in (("ogt", low), ("olt", high)):
+            limit = self.const(t, bound, lanes)
+            inside = self.put(f"fcmp {op} {ty} {x}, {limit}")
+            x = self.choose(inside, t, lanes, x, limit)
+        return x
+
+    # -- floats
+    def _float_to_float(self, x: str, a: DType, b: DType, lanes: int) -> str:
+        if not a.computes:
+            if a is F16 and not self.half:
+                x = self._extend_half(x, lanes)
+            else:
+                x = self.convert("fpext", x, a, F32, lanes)
+            return self.cast(x, F32, b, lanes)
+        if b is F64:
+            return self.convert("fpext", x, a, b, lanes)
+        if b is F32:
+            return self.convert("fptrunc", x, a, b, lanes)
+        if a is F64:
+            x = self._to_odd(x, lanes)
+        if b is BF16:
+            return self._truncate_bfloat(x, lanes)
+        return self.convert("fptrunc", x, F32, F16, lanes) if self.half else self._truncate_half(x, lanes)
+
+    def _word(self, op: str, x: str, lanes: int, y: str | int) -> str:
+        """Integer arithmetic on words of 32 bits."""
+        other = y if isinstance(y, str) else self.const(S32, y, lanes)
+        return self.put(f"{op} {self.type(S32, lanes)} {x}, {other}")
+
+    def _to_odd(self, x: str, lanes: int) -> str:
+        """An f64 as f32, odd where it is inexact, so that rounding again rounds the f64."""
+        near = self.convert("fptrunc", x, F64, F32, lanes)
+        back = self.convert("fpext", near, F32, F64, lanes)
+        wide, word = self.type(F64, lanes), self.type(S32, lanes)
+        inexact = self.put(f"fcmp one {wide} {back}, {x}")
+        sizes = [self.intrinsic("fabs", F64, lanes, v) for v in (back, x)]
+        above = self.put(f"fcmp ogt {wide} {sizes[0]}, {sizes[1]}")
+        bits = self.convert("bitcast", near, F32, S32, lanes)
+        below = self._word("add", bits, lanes, self.put(f"sext {self.type_i1(lanes)} {above} to {word}"))
+        odd = self._word("or", below, lanes, self.put(f"zext {self.type_i1(lanes)} {inexact} to {word}"))
+        return self.convert("bitcast", odd, S32, F32, lanes)
+
+    def _truncate_bfloat(self, x: str, lanes: int) -> str:
+        """Add just less than half of the last place that stays, or half where that place is odd; cut."""
+        bits = self.convert("bitcast", x, F32, S32, lanes)
+        upper = self._word("lshr", bits, lanes, 16)
+        odd = self._word("and", upper, lanes, 1)
+        rounded = self._word("lshr", self._word("add", self._word("add", bits, lanes, 0x7FFF), lanes, odd), lanes, 16)
+        quiet = self._word("or", upper, lanes, 0x40)
+        odd_one = self.put(f"fcmp uno {self.type(F32, lanes)} {x}, {x}")
+        found = self.choose(odd_one, S32, lanes, quiet, rounded)
+        return self.convert("bitcast", self.convert("trunc", found, S32, S16, lanes), S16, BF16, lanes)
+
+    def _extend_half(self, x: str, lanes: int) -> str:
+        """Move the fields into place, then scale by the difference of the biases; that is exact for denormals too."""
+        half = self.convert("zext", self.convert("bitcast", x, F16, S16, lanes), S16, S32, lanes)
+        sign = self._word("shl", self._word("and", half, lanes, 0x8000), lanes, 16)
+        moved = self._word("shl", self._word("and", half, lanes, 0x7FFF), lanes, 13)
+        small = self.convert("bitcast", moved, S32, F32, lanes)
+        ty = self.type(F32, lanes)
+        size = self.put(f"fmul {ty} {small}, {self.const(F32, 2.0**112, lanes)}")
+        bits = self.convert("bitcast", size, F32, S32, lanes)
+        special = self.put(f"fcmp oge {ty} {size}, {self.const(F32, 65536.0, lanes)}")
+        full = self.choose(special, S32, lanes, self._word("or", bits, lanes, 0x7F800000), bits)
+        return self.convert("bitcast", self._word("or", full, lanes, sign), S32, F32, lanes)
+
+    def _truncate_half(self, x: str, lanes: int) -> str:
+        """Three ranges: denormal (0.5 has their unit as its last place), normal, and infinite or NaN."""
+        word, ty = self.type(S32, lanes), self.type(F32, lanes)
+        bits = self.convert("bitcast", x, F32, S32, lanes)
+        size = self._word("and", bits, lanes, 0x7FFFFFFF)
+        plain = self.convert("bitcast", size, S32, F32, lanes)
+        raised = self.put(f"fadd {ty} {plain}, {self.const(F32, 0.5, lanes)}")
+        denormal = self._word("sub", self.convert("bitcast", raised, F32, S32, lanes), lanes, 0x3F000000)
+        odd = self._word("and", self._word("lshr", size, lanes, 13), lanes, 1)
+        biased = self._word("add", self._word("add", size, lanes, 0xFFF - (112 << 23)), lanes, odd)
+        normal = self._word("lshr", biased, lanes, 13)
+        number = self.put(f"fcmp ord {ty} {x}, {x}")
+        special = self.choose(number, S32, lanes, self.const(S32, 0x7C00, lanes), self.const(S32, 0x7E00, lanes))
+        small = self.put(f"icmp slt {word} {size}, {self.const(S32, 0x38800000, lanes)}")
+        big = self.put(f"icmp sge {word} {size}, {self.const(S32, 0x47800000, lanes)}")
+        found = self.choose(small, S32, lanes, denormal, self.choose(big, S32, lanes, special, normal))
+        sign = self._word("and", self._word("lshr", bits, lanes, 16), lanes, 0x8000)
+        short = self.convert("trunc", self._word("or", found, lanes, sign), S32, S16, lanes)
+        return self.convert("bitcast", short, S16, F16, lanes)

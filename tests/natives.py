@@ -1,0 +1,76 @@
+"""Kernels given as text, run as machine code: for tests of what values mean."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+
+import numpy as np
+
+from convsmith.codegen import llvm_bind
+from convsmith.codegen.artifact import Argument, Artifact, Entry
+from convsmith.codegen.llvm_text import module_text
+from convsmith.interp import run
+from convsmith.ir.parse import parse_kernel
+from convsmith.ir.stmt import Kernel
+from convsmith.ir.types import DTYPES
+from convsmith.ir.verify import verify
+from convsmith.runtime.host import HostLibrary
+from convsmith.target.base import Target
+
+Arrays = dict[str, np.ndarray]
+
+
+def llvm_text(kernel: Kernel, target: Target) -> str:
+    """The module of a kernel on one thread."""
+    rows = {r.name: r for r in target.instructions}
+    return module_text({"k": (kernel, 1)}, rows, target.triple, dict(target.attributes), {}, target.half)
+
+
+def run_native(kernel: Kernel, arrays: Arrays, target: Target) -> None:
+    """Compile the kernel for a target and run it on the arrays, in place."""
+    arguments = tuple(Argument(b.name, "src", b.dtype.name, b.shape, "a", b.size, True) for b in kernel.params)
+    code = llvm_bind.object_code(llvm_text(kernel, target), target.triple, target.cpu, target.features)
+    function = HostLibrary(Artifact(code, target.isa, {"main": Entry("k", arguments)}, kernel.name, ""))["main"]
+    block = (ctypes.c_uint64 * len(arguments))(*(arrays[a.name].ctypes.data for a in arguments))
+    function(ctypes.addressof(block))
+
+
+def mnemonics(kernel: Kernel, target: Target) -> list[str]:
+    """The instructions that the target's machine code of the kernel's loops is made of."""
+    text = llvm_bind.assembly(llvm_text(kernel, target), target.triple, target.cpu, target.features)
+    body = text[text.index("k_chunk:") :]
+    return re.findall(r"^\t([a-z]\w*)", body[: body.index("\tret")], re.MULTILINE)
+
+
+def elementwise_kernel(text: str, types: dict[str, str], size: int, lanes: int) -> Kernel:
+    """``out[i] = text`` for all elements; ``@`` in the text stands for the place of the element, with its lanes."""
+    place = f"[i * {lanes}]{{{lanes}}}" if lanes else "[i]"
+    params = ", ".join(f"{name}: {t}[{size}]" for name, t in types.items())
+    return parse_kernel(
+        f"kernel k({params})\n  for i in 0 .. {size // max(lanes, 1)}:\n    out{place} = {text.replace('@', place)}\n"
+    )
+
+
+def computed(text: str, inputs: Arrays, out: str, lanes: int, target: Target | None) -> np.ndarray:
+    """The elements of ``out[i] = text``, by the interpreter where no target is given."""
+    names = {row.numpy: row.name for row in DTYPES.values()}
+    size = len(next(iter(inputs.values())))
+    types = {name: names[x.dtype.name] for name, x in inputs.items()} | {"out": out}
+    kernel = elementwise_kernel(text, types, size, lanes)
+    verify(kernel)
+    arrays = {**inputs, "out": np.zeros(size, DTYPES[out].numpy)}
+    if target is None:
+        run(kernel, arrays)
+    else:
+        run_native(kernel, arrays, target)
+    return arrays["out"]
+
+
+def assert_same_bits(found: np.ndarray, expected: np.ndarray) -> None:
+    """Equal bit by bit, but for what kind of NaN."""
+    assert found.dtype == expected.dtype
+    word = f"u{found.dtype.itemsize}"
+    nan = np.isnan(expected) if expected.dtype.kind not in "iu" else np.zeros(len(expected), bool)
+    differs = (found.view(word) != expected.view(word)) & ~(nan & (found != found))
+    assert not differs.any(), [(i, found[i], expected[i]) for i in np.flatnonzero(differs)[:5]]
