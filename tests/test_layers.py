@@ -26,7 +26,7 @@ LAYERS: dict[str, set[str]] = {
     "arith": set(),
     "layout": {"numpy"},
     "interp": {"numpy"},
-    "problem": {"numpy"},
+    "problem": {"ml_dtypes", "numpy"},
     "schedule": set(),
     "passes": {"numpy"},
     "target": {"llvmlite"},

@@ -8,20 +8,20 @@ from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, Store, block
 from convsmith.ir.types import DType, dtype
 from convsmith.ir.value import Binary, Load, Select, Sign, Value, const
 from convsmith.layout.view import Statement, View
-from convsmith.problem.post_ops import PostOp
+from convsmith.problem.post_ops import Eltwise
 
 
 def _buffer(view: View) -> Buffer:
     return Buffer(view.name, dtype(view.dtype), view.layout.padded_shape, view.layout.blocks)
 
 
-def _relu(x: Value, op: PostOp, t: DType) -> Value:
+def _relu(x: Value, op: Eltwise, t: DType) -> Value:
     if op.alpha == 0:
         return Binary("max", x, const(t, 0))
     return Sign(x, Binary("mul", x, const(t, op.alpha)), x)
 
 
-def _clip(x: Value, op: PostOp, t: DType) -> Value:
+def _clip(x: Value, op: Eltwise, t: DType) -> Value:
     return Binary("min", Binary("max", x, const(t, op.alpha)), const(t, op.beta))
 
 
@@ -30,7 +30,7 @@ EPILOGUES = {"relu": _relu, "clip": _clip, "clip_v2": _clip}
 
 
 def naive(name: str, st: Statement, acc_type: DType, bias_index: Index | None,
-          post_ops: tuple[PostOp, ...]) -> Kernel:  # fmt: skip
+          post_ops: tuple[Eltwise, ...]) -> Kernel:  # fmt: skip
     """The nest of a statement; ``bias_index`` places the element of ``bia`` to add, where there is one."""
     a, b, c = (_buffer(v) for v in (st.a, st.b, st.c))
     acc = make_buffer("acc", acc_type, (), "register")

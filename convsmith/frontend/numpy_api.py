@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from convsmith.build.available import check_available
 from convsmith.diag import trace
 from convsmith.diag.errors import UsageError
 from convsmith.diag.settings import settings
@@ -23,7 +24,7 @@ from convsmith.layout.reorder import reorder
 from convsmith.layout.tags import ANY
 from convsmith.problem.conv import Conv
 from convsmith.problem.descriptor import AXES, output_size, split_line
-from convsmith.problem.post_ops import PostOp, parse_post_ops
+from convsmith.problem.post_ops import Eltwise, PostOp, parse_post_ops
 from convsmith.runtime.arrays import Array
 from convsmith.runtime.packed import Packed
 from convsmith.runtime.threads import default_threads
@@ -60,6 +61,7 @@ def compile(
     Errors are UsageError (the problem), UnsupportedError (this machine) and ConfigError (the config).
     """
     conv = _with_options(problem, {"stag": src_tag, "wtag": wei_tag, "dtag": dst_tag}, bias, activation)
+    check_available(conv)
     chosen = Config.parse(config) if isinstance(config, str) else config
     if chosen is not None:
         if isa is not None and isa != chosen.isa:
@@ -164,7 +166,7 @@ def _post_ops(activation: Activation) -> tuple[PostOp, ...]:
         return parse_post_ops(activation)
     try:
         name, *numbers = activation
-        return (PostOp(str(name), *map(float, numbers)),)
+        return (Eltwise(str(name), *map(float, numbers)),)
     except (TypeError, ValueError):
         raise UsageError(
             f'activation={activation!r} is not legal: expected a name such as "relu", or a tuple like ("clip", 0, 6)',

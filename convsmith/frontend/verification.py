@@ -15,6 +15,7 @@ import numpy as np
 from convsmith.frontend.kernel import Kernel
 from convsmith.layout.reorder import from_layout, to_layout
 from convsmith.problem.conv import Conv
+from convsmith.problem.post_ops import Eltwise
 from convsmith.problem.reference import conv_reference
 
 __all__ = ["Verdict", "integer_data", "verify_kernel"]
@@ -88,7 +89,9 @@ def _within_bound(problem: Conv, result: Array, src: Array, wei: Array, bias: Ar
     plain = Conv.parse(f"--dir={problem.dir} {problem.descriptor()}")
     size = conv_reference(plain, abs(src), abs(wei), None if bias is None else abs(bias))
     terms = problem.ic // problem.g * math.prod(problem.k)
-    steepest = math.prod(max(1.0, abs(op.alpha)) for op in problem.post_ops if op.alg == "relu")
+    steepest = math.prod(
+        max(1.0, abs(op.alpha)) for op in problem.post_ops if isinstance(op, Eltwise) and op.alg == "relu"
+    )
     bound = np.finfo(np.float32).eps * (2 + math.sqrt(terms)) * size * steepest
     error = abs(result - truth)
     wrong = ~(error <= bound)

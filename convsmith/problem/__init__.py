@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from convsmith.problem.conv import Conv
-from convsmith.problem.post_ops import PostOp
-from convsmith.problem.reference import conv_reference
+from convsmith.problem.lines import parse_problem
+from convsmith.problem.matmul import Matmul
+from convsmith.problem.post_ops import Eltwise
+from convsmith.problem.problem import Problem
+from convsmith.problem.reference import conv_reference, reference
 
-__all__ = ["Conv", "PostOp", "conv_reference"]
+__all__ = ["Conv", "Eltwise", "Matmul", "Problem", "conv_reference", "parse_problem", "reference"]

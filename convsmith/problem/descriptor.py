@@ -11,6 +11,7 @@ descriptor. Rules:
 - Stride defaults to 1, dilation to 0 (dense).
 - An output size of its own implies the back pad; the front pad then defaults to half of the total, rounded to zero.
   Without an output size, pads are symmetric (default 0) and the size is floor((i + 2p - keff) / s) + 1.
+- A deconvolution reads the same with i and o exchanged: without an output size it is (i - 1) * s + keff - 2p.
 
 Whether the numbers make a legal convolution is for `convsmith.problem.conv` to say.
 """
@@ -23,7 +24,20 @@ from typing import NamedTuple
 
 from convsmith.diag.errors import UsageError
 
-__all__ = ["AXES", "Descriptor", "OptionLine", "output_size", "parse_descriptor", "print_descriptor", "split_line"]
+__all__ = [
+    "AXES",
+    "KINDS",
+    "Descriptor",
+    "OptionLine",
+    "output_size",
+    "parse_descriptor",
+    "print_descriptor",
+    "split_items",
+    "split_line",
+]
+
+KINDS = ("conv", "deconv", "matmul")
+"""Words that say what a line describes."""
 
 AXES = {1: "w", 2: "hw", 3: "dhw"}
 _DIMS = ("g", "mb", "ic", "oc", *(kind + axis for kind in "iokspd" for axis in "dhw"))
@@ -59,13 +73,13 @@ def output_size(i: int, k: int, s: int, d: int, front: int, back: int) -> int:
     return (i + front + back - (k - 1) * (d + 1) - 1) // s + 1
 
 
-def parse_descriptor(text: str) -> Descriptor:
+def parse_descriptor(text: str, deconv: bool = False) -> Descriptor:
     """The numbers of a descriptor. UsageError: malformed, a dim missing, or no output size can be derived."""
     values, name = _tokens(text)
     for dim in ("ic", "oc"):
         if dim not in values:
             raise _fail(text, f"{dim} is missing")
-    axes = {axis: _axis(text, values, axis) for axis in "dhw"}
+    axes = {axis: _axis(text, values, axis, deconv) for axis in "dhw"}
     given = "".join(axis for axis in "dhw" if axes[axis] is not None)
     source = {"w": "w", "hw": "hw", "h": "hh", "dhw": "dhw", "d": "ddd"}.get(given)
     if source is None:
@@ -104,14 +118,18 @@ def print_descriptor(descriptor: Descriptor) -> str:
 
 
 def split_line(line: str) -> OptionLine:
-    """Cut `[--conv] [--name=value ...] descriptor`. Blanks inside the quotes of a name belong to the name."""
+    """Cut `[--conv] [--name=value ...] descriptor`; an underscore in the name of an option is a dash.
+
+    Blanks inside the quotes of a problem's name belong to it.
+    """
     rest = line.strip()
     options: dict[str, str] = {}
     while rest.startswith("-"):
         word, _, rest = rest.partition(" ")
         rest = rest.lstrip()
         name, equals, value = word.lstrip("-").partition("=")
-        if not word.startswith("--") or not (equals or name in ("conv", "deconv")):
+        name = name.replace("_", "-")
+        if not word.startswith("--") or not (equals or name in KINDS):
             raise UsageError(
                 f"cannot read {word!r} in {line.strip()!r}: options are written --name=value", code="bad-option"
             )
@@ -128,6 +146,17 @@ def split_line(line: str) -> OptionLine:
             rest, f"nothing may follow the descriptor, found {blank.group().strip()!r}; options stand before it"
         )
     return OptionLine(options, rest)
+
+
+def split_items(text: str) -> list[str]:
+    """The items of `one+two`, cut at each + but that of an exponent (`1e+10`); none for the empty text."""
+    items: list[str] = []
+    for piece in text.split("+") if text else ():
+        if items and re.search(r"[0-9.][eE]$", items[-1]):
+            items[-1] += "+" + piece
+        else:
+            items.append(piece)
+    return items
 
 
 def _tokens(text: str) -> tuple[dict[str, int], str | None]:
@@ -163,7 +192,7 @@ def _scan(text: str) -> Iterator[tuple[int, str, str]]:
             )
 
 
-def _axis(text: str, values: dict[str, int], axis: str) -> tuple[int, int, int, int, int, int] | None:
+def _axis(text: str, values: dict[str, int], axis: str, deconv: bool) -> tuple[int, int, int, int, int, int] | None:
     """(i, o, k, s, d, p) of one axis with defaults filled in; None when the axis does not exist."""
     i, o, k = (values.get(kind + axis) for kind in "iok")
     s, d, p = values.get("s" + axis, 1), values.get("d" + axis, 0), values.get("p" + axis)
@@ -176,25 +205,31 @@ def _axis(text: str, values: dict[str, int], axis: str) -> tuple[int, int, int, 
     if k < 1 or s < 1 or i < 0 or d < 0 or (p or 0) < 0:
         # Not legal, and no output size follows from it: let the check of the whole problem say so.
         return (i, o or 0, k, s, d, p or 0)
+    keff = (k - 1) * (d + 1) + 1
     if o is None:
         p = p or 0
-        o = output_size(i, k, s, d, p, p)
+        o = (i - 1) * s + keff - 2 * p if deconv else output_size(i, k, s, d, p, p)
         if o < 0 or (o == 0 and i > 0):
-            keff = (k - 1) * (d + 1) + 1
+            smallest = 1 + -(-(2 * p - keff + 1) // s) if deconv else keff - 2 * p
             raise _fail(
                 text,
                 f"k{axis}={k} (effective {keff}) does not fit i{axis}={i} with p{axis}={p} at both ends, so no o{axis} "
-                f"follows; legal are i{axis} >= {max(keff - 2 * p, 0)}, or an o{axis} of its own",
+                f"follows; legal are i{axis} >= {max(smallest, 0)}, or an o{axis} of its own",
             )
     elif p is None:
-        total = (o - 1) * s - i + (k - 1) * (d + 1) + 1
+        coarse, fine = (i, o) if deconv else (o, i)
+        total = (coarse - 1) * s - fine + keff
         p = total // 2 if total >= 0 else -(-total // 2)
         if p < 0:
             smallest = max(output_size(i, k, s, d, 0, 0), 0)
+            bounds = (
+                f"the largest legal o{axis} is {i * s + keff - 1}" if deconv
+                else f"the smallest legal o{axis} is {smallest}, and there is no largest"
+            )  # fmt: skip
             raise UsageError(
-                f"o{axis}={o} leaves {-total} elements of i{axis}={i} unread, and without p{axis} the front pad would "
-                f"be {p} in {text!r}: legal is to give p{axis}; with p{axis}=0 the smallest legal o{axis} is "
-                f"{smallest}, and there is no largest",
+                f"o{axis}={o} leaves {-total} elements of {'o' if deconv else 'i'}{axis}={fine} "
+                f"{'unwritten' if deconv else 'unread'}, and without p{axis} the front pad would be {p} in {text!r}: "
+                f"legal is to give p{axis}; with p{axis}=0 {bounds}",
                 code="bad-output-size",
             )
     return (i, o, k, s, d, p)

@@ -1,12 +1,18 @@
-"""Post-ops: element-wise steps after accumulation, in the order in which they apply.
+"""Post-ops: steps after accumulation, in the order in which they apply, as benchdnn's `--attr-post-ops` writes them.
 
-Written as in benchdnn's `--attr-post-ops`: `relu:0.1+clip:0:6`, each an algorithm with up to two numbers (alpha, beta)
-that default to 0. An algorithm is one row of `ALGORITHMS`; parser, printer, legality and numpy meaning follow from it.
+    relu:0.1 + sum:0.5:2:u8 + add:f32:per_oc + prelu:per_oc + dw:k3s2p1:s8
+
+Five kinds: an element-wise algorithm with up to two numbers and a scale; `sum` with what the destination holds; a
+binary operator with a second array; `prelu` with an array of slopes; a depthwise convolution of the result so far.
+Algorithms and operators are rows of tables; parser, printer, legality and numpy meaning follow from them.
+
+A mask says along which axes of the result an operand varies: bit i for axis i; along the others it has extent 1.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,48 +20,62 @@ from typing import Any
 import numpy as np
 
 from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.problem.descriptor import split_items
+from convsmith.problem.eltwise import ALGORITHMS
+from convsmith.problem.types import array_type
 
-__all__ = ["ALGORITHMS", "Algorithm", "PostOp", "parse_post_ops", "print_post_ops"]
+__all__ = [
+    "OPERATORS",
+    "PER_TENSOR",
+    "Binary",
+    "Depthwise",
+    "Eltwise",
+    "PostOp",
+    "Prelu",
+    "Sum",
+    "parse_post_ops",
+    "print_post_ops",
+]
 
 Array = np.ndarray[tuple[int, ...], Any]
 
+PER_TENSOR = -1
+"""The mask of an operand that varies along all axes, whatever the rank."""
 
-@dataclass(frozen=True)
-class Algorithm:
-    """`parameters` name the numbers that the algorithm reads; `apply(x, alpha, beta)` is its meaning, NaN stays NaN."""
-
-    parameters: tuple[str, ...]
-    apply: Callable[[Array, float, float], Array]
-    ordered: bool = False
-    """Whether alpha must not exceed beta."""
-
-
-def _relu(x: Array, alpha: float, beta: float) -> Array:
-    return np.maximum(x, 0) if alpha == 0 else np.where(x > 0, x, x * alpha)
-
-
-def _clip(x: Array, alpha: float, beta: float) -> Array:
-    return np.minimum(np.maximum(x, alpha), beta)
-
-
-# clip_v2 differs from clip in its gradient at the bounds only.
-ALGORITHMS: dict[str, Algorithm] = {
-    "relu": Algorithm(("slope",), _relu),
-    "clip": Algorithm(("low", "high"), _clip, ordered=True),
-    "clip_v2": Algorithm(("low", "high"), _clip, ordered=True),
+OPERATORS: dict[str, Callable[[Array, Array], Any]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "max": np.maximum,
+    "min": np.minimum,
+    "ge": np.greater_equal,
+    "gt": np.greater,
+    "le": np.less_equal,
+    "lt": np.less,
+    "eq": np.equal,
+    "ne": np.not_equal,
 }
+"""Comparisons give 1 or 0."""
 
+_MASKS = {"common": 0, "per_dim_0": 1, "per_dim_1": 2, "per_dim_01": 3, "per_tensor": PER_TENSOR}
+_POLICIES = {mask: policy for policy, mask in _MASKS.items()}
 # Legal in benchdnn, without a row here.
 _OTHERS = frozenset(
-    "abs bounded_relu elu exp gelu_erf gelu_tanh hardsigmoid hardswish linear log logistic logsigmoid mish pow round "
-    "soft_relu sqrt square swish tanh tanh_dst relu_dst elu_dst exp_dst sqrt_dst logistic_dst clip_v2_dst "
-    "sum dw prelu add sub mul div max min eq ne ge gt le lt select".split()
+    {"select"} | {f"{alg}_dst" for alg in ("relu", "tanh", "elu", "sqrt", "logistic", "exp", "clip_v2")}
 )
 
 
-@dataclass(frozen=True)
 class PostOp:
-    """One step: `alg` is a key of `ALGORITHMS`; numbers that the algorithm does not read are 0.
+    """One step."""
+
+    def check_operand(self, rank: int) -> None:
+        """UsageError where the step's operand does not suit a result of that rank."""
+
+
+@dataclass(frozen=True)
+class Eltwise(PostOp):
+    """`scale * alg(x)`: `alg` is a key of `ALGORITHMS`; numbers that the algorithm does not read are 0.
 
     Numbers are single precision in the kernel; they are rounded to it here, so that the reference uses the same.
     """
@@ -63,41 +83,137 @@ class PostOp:
     alg: str
     alpha: float = 0.0
     beta: float = 0.0
+    scale: float = 1.0
 
     def __post_init__(self) -> None:
         if self.alg not in ALGORITHMS:
-            kind: type[UsageError | UnsupportedError] = UnsupportedError if self.alg in _OTHERS else UsageError
-            raise kind(f"post-op {self.alg!r} is not available; available are {_usage()}", code="bad-post-op")
-        for name in ("alpha", "beta"):
-            with np.errstate(over="ignore"):
-                object.__setattr__(self, name, float(np.float32(getattr(self, name))) + 0.0)
+            raise _unknown(self.alg)
+        _round(self, "alpha", "beta", "scale")
         row = ALGORITHMS[self.alg]
         numbers = (self.alpha, self.beta)
-        if any(map(math.isnan, numbers)) or any(numbers[len(row.parameters) :]):
-            raise UsageError(
-                f"post-op {self.alg}: numbers {numbers} are not legal; expected {_form(self.alg)}", code="bad-post-op"
-            )
+        if any(map(math.isnan, (*numbers, self.scale))) or any(numbers[len(row.parameters) :]):
+            raise _bad(f"post-op {self.alg}: numbers {numbers} are not legal; expected {_form(self.alg)}")
         if row.ordered and self.alpha > self.beta:
             low, high = row.parameters
-            raise UsageError(
-                f"post-op {self.alg}: {low} {self.alpha:g} is above {high} {self.beta:g}; legal is {low} <= {high}",
-                code="bad-post-op",
+            raise _bad(
+                f"post-op {self.alg}: {low} {self.alpha:g} is above {high} {self.beta:g}; legal is {low} <= {high}"
             )
+        if row.divides and self.alpha == 0:
+            raise _bad(f"post-op {self.alg}: alpha is 0, and it divides; legal is another, such as {self.alg}:1")
 
     def apply(self, x: Array) -> Array:
         """The step on an array of floating-point numbers; NaN stays NaN."""
-        return ALGORITHMS[self.alg].apply(x, self.alpha, self.beta)
+        with np.errstate(all="ignore"):
+            result = ALGORITHMS[self.alg].apply(x, self.alpha, self.beta)
+            return result if self.scale == 1 else result * self.scale
 
     def __str__(self) -> str:
-        numbers = [self.alpha, self.beta]
-        while numbers and numbers[-1] == 0:
-            numbers.pop()
-        return ":".join([self.alg, *(_number(number) for number in numbers)])
+        return _words(self.alg, self.alpha, self.beta, self.scale, defaults=(0, 0, 1))
 
 
-def parse_post_ops(text: str) -> tuple[PostOp, ...]:
-    """The steps of `relu:0.1+clip:0:6`; none for the empty text. UnsupportedError: legal in benchdnn, not here."""
-    return tuple(_parse_one(item) for item in _split(text)) if text else ()
+@dataclass(frozen=True)
+class Sum(PostOp):
+    """`x + scale * (old - zero_point)`, old being what the destination holds, read as `dtype` where that is given."""
+
+    scale: float = 1.0
+    zero_point: int = 0
+    dtype: str | None = None
+
+    def __post_init__(self) -> None:
+        _round(self, "scale")
+        if not math.isfinite(self.scale):
+            raise _bad(f"post-op sum: the scale {self.scale} is not legal; expected {_form('sum')}")
+        if self.dtype is not None:
+            array_type(self.dtype, "attr-post-ops")
+
+    def apply(self, x: Array, old: Array) -> Array:
+        """The step on floating-point numbers."""
+        with np.errstate(all="ignore"):
+            shifted = old.astype(x.dtype) - self.zero_point
+            return x + (shifted if self.scale == 1 else shifted * self.scale)
+
+    def __str__(self) -> str:
+        tail = (f":{self.dtype}",) if self.dtype is not None else ()
+        if tail:
+            return f"sum:{_number(self.scale)}:{self.zero_point}" + tail[0]
+        return _words("sum", self.scale, self.zero_point, defaults=(1, 0))
+
+
+@dataclass(frozen=True)
+class Binary(PostOp):
+    """`x alg operand`: `alg` is a key of `OPERATORS`; the operand has a type, a mask and a layout of its own."""
+
+    alg: str
+    dtype: str = "f32"
+    mask: int = 0
+    tag: str = "any"
+
+    def __post_init__(self) -> None:
+        if self.alg not in OPERATORS:
+            raise _unknown(self.alg)
+        array_type(self.dtype, "attr-post-ops")
+
+    def check_operand(self, rank: int) -> None:
+        """UsageError where the mask names axes that a result of that rank lacks."""
+        _check_mask(self, self.mask, rank)
+
+    def apply(self, x: Array, operand: Array) -> Array:
+        """The step on floating-point numbers; the operand is converted to their type."""
+        with np.errstate(all="ignore"):
+            result: Array = OPERATORS[self.alg](x, operand.astype(x.dtype)).astype(x.dtype)
+            return result
+
+    def __str__(self) -> str:
+        tag = f":{self.tag}" if self.tag != "any" else ""
+        return f"{self.alg}:{self.dtype}" + (f":{_policy(self.mask)}{tag}" if self.mask or tag else "")
+
+
+@dataclass(frozen=True)
+class Prelu(PostOp):
+    """`x` where it is above 0, else `x * operand`; the operand is f32."""
+
+    mask: int = 0
+
+    def check_operand(self, rank: int) -> None:
+        """UsageError where the mask names axes that a result of that rank lacks."""
+        _check_mask(self, self.mask, rank)
+
+    def apply(self, x: Array, operand: Array) -> Array:
+        """The step on floating-point numbers."""
+        with np.errstate(all="ignore"):
+            return np.where(x > 0, x, x * operand.astype(x.dtype))
+
+    def __str__(self) -> str:
+        return "prelu" + (f":{_policy(self.mask)}" if self.mask else "")
+
+
+@dataclass(frozen=True)
+class Depthwise(PostOp):
+    """A depthwise convolution (kernel k, stride s, front pad p, along each axis) of the result so far.
+
+    Its outputs are as many as strides begin within its input; `dtype` is the type of its result.
+    """
+
+    k: int
+    s: int
+    p: int
+    dtype: str = "f32"
+
+    def __post_init__(self) -> None:
+        array_type(self.dtype, "attr-post-ops")
+        if self.k < 1 or self.s < 1 or self.p < 0:
+            raise _bad(f"post-op dw: k={self.k}, s={self.s}, p={self.p} is not legal; expected k >= 1, s >= 1, p >= 0")
+
+    def __str__(self) -> str:
+        return f"dw:k{self.k}s{self.s}p{self.p}" + (f":{self.dtype}" if self.dtype != "f32" else "")
+
+
+def parse_post_ops(text: str, channels: int = 1) -> tuple[PostOp, ...]:
+    """The steps of `relu:0.1+add:f32:per_oc`; `channels` is the axis that `per_oc` means.
+
+    UnsupportedError: legal in benchdnn, not here.
+    """
+    return tuple(_parse_one(item, channels) for item in split_items(text))
 
 
 def print_post_ops(post_ops: tuple[PostOp, ...]) -> str:
@@ -105,45 +221,100 @@ def print_post_ops(post_ops: tuple[PostOp, ...]) -> str:
     return "+".join(map(str, post_ops))
 
 
-def _split(text: str) -> list[str]:
-    """`text` cut at each +, but not at that of an exponent (`1e+10`)."""
-    items: list[str] = []
-    for piece in text.split("+"):
-        if items and items[-1][-1:] in ("e", "E") and items[-1][-2:-1].isdigit():
-            items[-1] += "+" + piece
-        else:
-            items.append(piece)
-    return items
-
-
-def _parse_one(item: str) -> PostOp:
-    alg, *numbers = item.split(":")
-    alg = alg.lower().removeprefix("eltwise_")
-    if alg not in ALGORITHMS:
-        return PostOp(alg)
-    expected = f"post-op {item!r} is malformed; expected {_form(alg)}"
+def _parse_one(item: str, channels: int) -> PostOp:
+    alg, *words = item.split(":")
+    alg = alg.lower().removeprefix("eltwise_").removeprefix("binary_")
     try:
-        alpha, beta, scale, *rest = [float(number) for number in numbers] + [0.0, 0.0, 1.0][len(numbers) :]
-    except ValueError:
-        raise UsageError(expected, code="bad-post-op") from None
-    if rest:
-        raise UsageError(expected, code="bad-post-op")
-    if scale != 1:
-        raise UnsupportedError(
-            f"post-op {item!r}: the scale {scale:g} is not available; expected {_form(alg)}", code="bad-post-op"
-        )
-    return PostOp(alg, alpha, beta)
+        if alg == "sum":
+            scale, zero_point, *rest = [*words, *("1", "0")[len(words) :]]
+            return Sum(float(scale), int(zero_point), *(word.lower() for word in rest))
+        if alg == "prelu":
+            return Prelu(*(_mask(word, channels) for word in words))
+        if alg == "dw":
+            shape, *rest = words
+            sizes = re.fullmatch("k([0-9]+)s([0-9]+)p([0-9]+)", shape.lower())
+            assert sizes is not None
+            return Depthwise(*map(int, sizes.groups()), *(word.lower() for word in rest))  # type: ignore[arg-type]
+        if alg in OPERATORS:
+            dtype, *rest = words
+            mask, tag = [*rest, *("common", "any")[len(rest) :]]
+            return Binary(alg, dtype.lower(), _mask(mask, channels), tag)
+        return _parse_eltwise(alg, words)
+    except (ValueError, TypeError, AssertionError):
+        raise _bad(f"post-op {item!r} is malformed; expected {_form(alg)}") from None
+
+
+def _parse_eltwise(alg: str, words: list[str]) -> Eltwise:
+    if alg not in (*ALGORITHMS, "bounded_relu", "logsigmoid"):
+        raise _unknown(alg)
+    numbers = [float(word) for word in words]
+    alpha, beta, scale = numbers + [0.0, 0.0, 1.0][len(numbers) :]
+    if alg == "bounded_relu":
+        alg, alpha, beta = "clip", 0.0, alpha
+    elif alg == "logsigmoid":
+        alg, alpha, beta = "soft_relu", -1.0, 0.0
+    if len(numbers) == 3:
+        # Numbers that are not read hold the place before the scale.
+        read = len(ALGORITHMS[alg].parameters)
+        alpha, beta = alpha if read > 0 else 0.0, beta if read > 1 else 0.0
+    return Eltwise(alg, alpha, beta, scale)
+
+
+def _mask(word: str, channels: int) -> int:
+    if word == "per_oc":
+        return 1 << channels
+    return _MASKS[word] if word in _MASKS else int(word) if word.isdecimal() else _no_mask(word)
+
+
+def _no_mask(word: str) -> int:
+    raise _bad(f"{word!r} is not a mask; legal are {', '.join(_MASKS)}, per_oc, or a number (bit i for axis i)")
+
+
+def _policy(mask: int) -> str:
+    return _POLICIES.get(mask, str(mask))
+
+
+def _check_mask(post_op: PostOp, mask: int, rank: int) -> None:
+    if mask != PER_TENSOR and not 0 <= mask < 1 << rank:
+        raise _bad(f"post-op {post_op}: mask {mask} names axes that a result of {rank} axes lacks; legal is 0 to "
+                   f"{(1 << rank) - 1}")  # fmt: skip
+
+
+def _round(post_op: PostOp, *fields: str) -> None:
+    for field in fields:
+        with np.errstate(over="ignore"):
+            object.__setattr__(post_op, field, float(np.float32(getattr(post_op, field))) + 0.0)
+
+
+def _words(alg: str, *numbers: float, defaults: tuple[float, ...]) -> str:
+    """`alg` and the numbers up to the last that is not its default."""
+    last = max((n for n, number in enumerate(numbers) if number != defaults[n]), default=-1)
+    return ":".join([alg, *(_number(number) for number in numbers[: last + 1])])
 
 
 def _number(value: float) -> str:
     """The shortest text that reads back as this single-precision number."""
-    text = str(np.float32(value))
-    return text.removesuffix(".0")
+    return str(np.float32(value)).removesuffix(".0") if isinstance(value, float) else str(value)
+
+
+def _bad(message: str) -> UsageError:
+    return UsageError(message, code="bad-post-op")
+
+
+def _unknown(alg: str) -> UsageError | UnsupportedError:
+    kind = UnsupportedError if alg in _OTHERS else UsageError
+    nearest = f", the nearest is {alg.removesuffix('_dst')}" if alg.endswith("_dst") else ""
+    return kind(f"post-op {alg!r} is not available{nearest}; available are {_usage()}", code="bad-post-op")
 
 
 def _form(alg: str) -> str:
-    return alg + "".join(f"[:{name}]" for name in ALGORITHMS[alg].parameters)
+    forms = {"sum": "sum[:scale[:zero_point[:dt]]]", "prelu": "prelu[:policy]", "dw": "dw:k3s1p1[:dt]"}
+    if alg in forms:
+        return forms[alg]
+    if alg in OPERATORS:
+        return f"{alg}:dt[:policy[:tag]]"
+    return alg + "".join(f"[:{name}]" for name in ALGORITHMS[alg].parameters) if alg in ALGORITHMS else _usage()
 
 
 def _usage() -> str:
-    return ", ".join(map(_form, ALGORITHMS))
+    return ", ".join([*map(_form, ALGORITHMS), *map(_form, ("sum", "prelu", "dw")), *(f"{o}:dt" for o in OPERATORS)])

@@ -16,6 +16,7 @@ import numpy as np
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.problem.conv import Conv
 from convsmith.problem.descriptor import output_size
+from convsmith.problem.post_ops import Eltwise
 
 __all__ = ["PEERS", "installed", "peer_call"]
 
@@ -59,7 +60,7 @@ def _torch(problem: Conv, src: Array, wei: Array, bias: Array | None, threads: i
     b = None if bias is None else torch.from_numpy(bias)
     convolution = (functional.conv1d, functional.conv2d, functional.conv3d)[problem.rank - 1]
     options = (problem.s, problem.p, tuple(d + 1 for d in problem.d), problem.g)
-    post_ops = [_torch_post_op(op.alg, op.alpha, op.beta) for op in problem.post_ops]
+    post_ops = [_torch_post_op(op.alg, op.alpha, op.beta) for op in _eltwise(problem)]
 
     def call() -> object:
         with torch.inference_mode():
@@ -69,6 +70,13 @@ def _torch(problem: Conv, src: Array, wei: Array, bias: Array | None, threads: i
             return y
 
     return call
+
+
+def _eltwise(problem: Conv) -> list[Eltwise]:
+    steps = [op for op in problem.post_ops if isinstance(op, Eltwise) and op.alg in ("relu", "clip", "clip_v2")]
+    if len(steps) != len(problem.post_ops):
+        raise UnsupportedError("peers run post-ops relu, clip and clip_v2 only", code="post-ops")
+    return steps
 
 
 def _torch_post_op(alg: str, alpha: float, beta: float) -> Callable[[Any], Any]:
@@ -93,7 +101,7 @@ def _onnxruntime(problem: Conv, src: Array, wei: Array, bias: Array | None, thre
             dilations=[d + 1 for d in problem.d], group=problem.g, kernel_shape=list(problem.k),
         )
     ]  # fmt: skip
-    for n, op in enumerate(problem.post_ops):
+    for n, op in enumerate(_eltwise(problem)):
         ends = [f"y{n}"], [f"y{n + 1}"]
         if op.alg == "relu":
             slope: dict[str, Any] = {"alpha": op.alpha} if op.alpha else {}

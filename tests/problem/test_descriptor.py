@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from convsmith.diag.errors import UnsupportedError, UsageError
-from convsmith.problem import Conv, PostOp
+from convsmith.problem import Conv, Eltwise
 from convsmith.problem.descriptor import output_size
 
 EDGE_CASES = json.loads((Path(__file__).parents[1] / "data" / "oneDNN_edge_cases.json").read_text())
@@ -31,8 +31,8 @@ def problems(draw: st.DrawFn) -> Conv:
     smallest = [max(output_size(*axis, 0), 0) for axis in zip(i, k, s, d, p, strict=True)]
     names = st.text(st.characters(blacklist_categories=("C", "Z"), blacklist_characters='"'), min_size=1)
     post_ops = st.one_of(
-        st.builds(PostOp, st.just("relu"), st.floats(width=32, allow_nan=False)),
-        st.tuples(*[st.floats(width=32, allow_nan=False)] * 2).map(lambda ab: PostOp("clip", min(ab), max(ab))),
+        st.builds(Eltwise, st.just("relu"), st.floats(width=32, allow_nan=False)),
+        st.tuples(*[st.floats(width=32, allow_nan=False)] * 2).map(lambda ab: Eltwise("clip", min(ab), max(ab))),
     )
     activation_tags = ["any", "abx", "axb", "aBx16b", "a" + "cde"[:rank] + "b"]
     return Conv(
@@ -57,7 +57,7 @@ def test_the_fields_of_a_line() -> None:
     c = Conv.parse('--dir=FWD_B --stag=axb --attr-post-ops=relu:0.5+clip:0:6 g2mb3_ic4ih8iw6_oc6kh3kw1_sh2_ph1n"a b"')
     assert c == Conv(
         mb=3, ic=4, oc=6, i=(8, 6), o=(4, 6), k=(3, 1), s=(2, 1), d=(0, 0), p=(1, 0), g=2, has_groups=True, dir="FWD_B",
-        stag="axb", post_ops=(PostOp("relu", 0.5), PostOp("clip", 0, 6)), name="a b",
+        stag="axb", post_ops=(Eltwise("relu", 0.5), Eltwise("clip", 0, 6)), name="a b",
     )  # fmt: skip
     assert c.bias and c.axes == "hw" and c.keff == (3, 1)
     assert (c.src_shape, c.wei_shape, c.dst_shape, c.bias_shape) == ((3, 4, 8, 6), (2, 3, 2, 3, 1), (3, 6, 4, 6), (6,))
@@ -161,8 +161,17 @@ def test_illegal_sizes_are_refused(why: str, numbers: list[int]) -> None:
         ("-dir=FWD_B ic4ih5oc4kh3", "bad-option", "options are written --name=value"),
         ("--dir ic4ih5oc4kh3", "bad-option", "options are written --name=value"),
         ("--dir=FWD_B --dir=FWD_D ic4ih5oc4kh3", "bad-option", "--dir is given twice"),
-        ("--dir=FWD ic4ih5oc4kh3", "bad-option", "'FWD' is unknown; legal: FWD_B, FWD_D, FWD_I"),
-        ("--dt=f31 ic4ih5oc4kh3", "bad-option", "'f31' is unknown; legal: f32"),
+        ("--dir=FWD ic4ih5oc4kh3", "bad-option", "'FWD' is unknown; legal: FWD_B, FWD_D, FWD_I, BWD_D"),
+        ("--dt=f31 ic4ih5oc4kh3", "bad-option", "'f31' is unknown; legal: f32, f64, bf16, f16, s32, s8, u8"),
+        ("--bia-dt=f31 ic4ih5oc4kh3", "bad-option", "--bia-dt: 'f31' is unknown"),
+        ("--matmul ic4ih5oc4kh3", "bad-option", "--matmul is unknown"),
+        ("--deconv ic4ih3oc4oh9kh3sh2ph1", "bad-output-size",
+         "oh=9 implies a back pad of -3, which is not above -sh=-2: this is output padding that no input size "
+         "explains; the largest legal oh is 7, and there is no smallest; equal pads at both ends give oh=5"),
+        ("--deconv ic4ih3oc4kh3ph3", "bad-descriptor", "does not fit ih=3 with ph=3 at both ends, so no oh follows; "
+         "legal are ih >= 5"),
+        ("--deconv ic4ih3oc4oh9kh3sh2", "bad-output-size", "leaves 2 elements of oh=9 unwritten, and without ph the "
+         "front pad would be -1"),
         ("--dt=f32:f32 ic4ih5oc4kh3", "bad-option", "expected the types of source, weights and destination"),
         ("--colour=red ic4ih5oc4kh3", "bad-option", "--colour is unknown; legal: --dir"),
         ("--mb=x ic4ih5oc4kh3", "bad-dim", "mb='x' is not a whole number"),
@@ -186,12 +195,26 @@ def test_bad_lines(line: str, code: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("option", "text"),
     [
-        ("--dir=BWD_W", "BWD_W is not available; available: FWD_B, FWD_D, FWD_I"),
-        ("--dt=bf16", "bf16 is not available; available: f32"),
-        ("--dt=u8:s8:f32", "u8 is not available; available: f32"),
-        ("--attr-scales=wei:per_oc:2", "--attr-scales is not available; available: --dir"),
-        ("--deconv", "--deconv is not available"),
-        ("--attr-post-ops=relu+tanh", "post-op 'tanh' is not available; available are relu[:slope]"),
+        ("--dt=f8_e5m2", "f8_e5m2 is not available; available: f32, f64, bf16"),
+        ("--dt=f32:s4:f32", "s4 is not available"),
+        ("--dt=s8:f32:f32", "--dt=s8:f32:f32 with --dir=FWD_D is not available; the nearest is --dt=s8:s8:f32"),
+        ("--dt=f32:s8:f32", "the nearest is --dt=s8:s8:f32"),
+        ("--dt=s32:s8:s32", "the nearest is --dt=s8:s8:s32"),
+        ("--dt=bf16:f32:f32", "the nearest is --dt=bf16:bf16:f32"),
+        ("--dt=f32:f32:s32", "the nearest is --dt=f32"),
+        ("--dt=f64:f32:f32", "the nearest is --dt=f64"),
+        ("--dir=BWD_W --dt=u8:s8:s32", "with --dir=BWD_W is not available; the nearest is --dt=f32"),
+        ("--dir=BWD_D --dt=f32:f32:s8", "with --dir=BWD_D is not available; the nearest is --dt=f32:s8:s8"),
+        ("--dir=FWD_B --bia-dt=f64", "--bia-dt=f64 with --dt=f32 is not available; the nearest is f32"),
+        ("--dir=FWD_B --bia-dt=s32", "--bia-dt=s32 with --dt=f32 is not available; the nearest is f32"),
+        ("--alg=wino", "--alg is not available; available: --dir"),
+        ("--attr-scales=bia:common:2", "bia has none here; available: src, wei, dst"),
+        ("--attr-scales=src:per_dim_1", "is not available; available for src: common"),
+        ("--attr-scales=wei:per_dim_01", "available for wei: common, per_oc, per_dim_0"),
+        ("--attr-scales=src:common:2:f16", "scales of type f16 are not available; the nearest is f32"),
+        ("--dir=BWD_W --attr-scales=src:common:2", "with --dir=BWD_W is not available; available for src: none"),
+        ("--attr-post-ops=relu+relu_dst", "post-op 'relu_dst' is not available, the nearest is relu; available are"),
+        ("--attr-post-ops=select:f32", "post-op 'select' is not available; available are relu[:slope]"),
     ],
 )
 def test_legal_elsewhere_but_not_built(option: str, text: str) -> None:

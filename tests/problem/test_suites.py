@@ -89,4 +89,4 @@ def test_files_of_problems() -> None:
     with pytest.raises(UsageError, match=r"list\.txt:2: .*kh is missing"):
         parse_problems("mb1ic4ih5oc4kh1\nic4ih5oc4\n", "list.txt")
     with pytest.raises(UnsupportedError, match="-:1: "):
-        parse_problems("--dt=s8 mb1ic4ih5oc4kh1", "-")
+        parse_problems("--dt=s4 mb1ic4ih5oc4kh1", "-")

@@ -1,0 +1,141 @@
+"""Scales and zero points: one value, or one for each channel, of source, weights or destination.
+
+As benchdnn writes them: `src:common:0.25+wei:per_oc` after `--attr-scales=`, `dst:common:2+wei:common:1:s8` after
+`--attr-zero-points=`. An array x of a type stands for (x - zero point) * scale. Without a value in the line, each call
+gives one for each channel.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.problem.descriptor import split_items
+from convsmith.problem.types import array_type, is_integer
+
+__all__ = ["ARGUMENTS", "SCALES", "ZERO_POINTS", "Kind", "Quantity", "parse_quantities", "print_quantities"]
+
+
+class Kind(NamedTuple):
+    """`name` begins the names of tensors, `option` the word in a line; `dtype` is the type where none is given."""
+
+    name: str
+    option: str
+    dtype: str
+
+
+SCALES = Kind("scales", "attr-scales", "f32")
+ZERO_POINTS = Kind("zero_points", "attr-zero-points", "s32")
+
+ARGUMENTS = ("src", "wei", "dst", "attr_post_op_dw_wei", "attr_post_op_dw_dst")
+"""In the order in which a kernel takes their arrays."""
+
+_POLICIES = ("common", "per_oc", "per_dim_0", "per_dim_1", "per_dim_01", "per_dim_2", "per_dim_3", "per_tensor")
+_OTHER_ARGUMENTS = ("bia", "src0", "src1", "attr_post_op_dw_bia", "attr_post_op_dw_src")
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """The scale or zero point of `argument`. `values` is one number for all channels, one for each, or empty."""
+
+    argument: str
+    policy: str = "common"
+    values: tuple[float, ...] = ()
+    dtype: str = "f32"
+
+    def mask(self, rank: int, groups: bool) -> int:
+        """Bit i is set where there is a value for each index of axis i, in a tensor of `rank` axes.
+
+        `per_oc` is the output channels of weights (with their groups), else axis 1.
+        """
+        if self.policy == "common":
+            return 0
+        if self.policy == "per_tensor":
+            return (1 << rank) - 1
+        if self.policy == "per_oc":
+            return (3 if groups else 1) if self.argument.endswith("wei") else 2
+        return sum(1 << int(axis) for axis in self.policy.removeprefix("per_dim_"))
+
+    def __str__(self) -> str:
+        kind = ZERO_POINTS if is_integer(self.dtype) else SCALES
+        words = [self.argument, self.policy, *(_number(value, self.dtype) for value in self.values)]
+        return ":".join(words + ([self.dtype] if self.dtype != kind.dtype else []))
+
+
+def parse_quantities(kind: Kind, text: str) -> tuple[Quantity, ...]:
+    """The entries of `src:common:0.25+wei:per_oc`, in the order of `ARGUMENTS`; none for the empty text."""
+    entries = [_parse_one(kind, item) for item in split_items(text)]
+    for quantity in entries:
+        if [other.argument for other in entries].count(quantity.argument) > 1:
+            raise _bad(kind, text, f"{quantity.argument} is given twice")
+    return tuple(sorted(entries, key=lambda quantity: ARGUMENTS.index(quantity.argument)))
+
+
+def print_quantities(quantities: tuple[Quantity, ...]) -> str:
+    """The inverse of `parse_quantities`."""
+    return "+".join(map(str, quantities))
+
+
+def check_quantity(kind: Kind, quantity: Quantity) -> Quantity:
+    """The entry with its values rounded to its type. UsageError where they are not legal."""
+    if quantity.argument not in ARGUMENTS or quantity.policy not in _POLICIES:
+        raise _bad(kind, str(quantity), f"expected one of {', '.join(ARGUMENTS)} and one of {', '.join(_POLICIES)}")
+    if kind is SCALES and quantity.dtype != "f32":
+        raise UnsupportedError(
+            f"--{kind.option}={quantity}: scales of type {quantity.dtype} are not available; the nearest is f32",
+            code="unsupported-option",
+        )
+    if quantity.policy == "common" and len(quantity.values) != 1:
+        raise _bad(kind, str(quantity), "the policy common needs one value, such as common:2")
+    return Quantity(
+        quantity.argument, quantity.policy, tuple(_value(kind, quantity, v) for v in quantity.values), quantity.dtype
+    )
+
+
+def _value(kind: Kind, quantity: Quantity, value: float) -> float:
+    if kind is ZERO_POINTS:
+        limits = np.iinfo(array_type(quantity.dtype, kind.option).numpy)
+        if value != value or not limits.min <= value <= limits.max or value != int(value):
+            raise _bad(kind, str(quantity), f"expected a whole number from {limits.min} to {limits.max}")
+        return float(value)
+    with np.errstate(over="ignore", under="ignore"):
+        rounded = float(np.float32(value))
+    if rounded == 0 or not math.isfinite(rounded):
+        raise _bad(kind, str(quantity), f"the scale {value:g} is not legal; expected a finite number other than 0")
+    return rounded
+
+
+def _parse_one(kind: Kind, item: str) -> Quantity:
+    argument, *words = item.split(":")
+    if argument in _OTHER_ARGUMENTS:
+        raise UnsupportedError(
+            f"--{kind.option}={item}: {argument} has none here; available: {', '.join(ARGUMENTS)}",
+            code="unsupported-option",
+        )
+    policy, number, dtype, *rest = [*words, *("common", "", kind.dtype)[len(words) :]]
+    if argument not in ARGUMENTS or policy not in _POLICIES or rest:
+        raise _bad(
+            kind, item, f"expected argument:policy[:value[:type]], the argument one of {', '.join(ARGUMENTS)}, the "
+            f"policy one of {', '.join(_POLICIES)}",
+        )  # fmt: skip
+    if is_integer(array_type(dtype, kind.option).name) != (kind is ZERO_POINTS):
+        wanted = "whole numbers" if kind is ZERO_POINTS else "floating-point numbers"
+        raise _bad(kind, item, f"type {dtype}: expected one of {wanted}, such as {kind.dtype}")
+    try:
+        # The asterisk of old lines said that the value is not known before the call; here it never is.
+        value = float(number.removesuffix("*")) if number else None
+    except ValueError:
+        raise _bad(kind, item, f"{number!r} is not a number") from None
+    return Quantity(argument, policy, () if value is None else (value,), dtype)
+
+
+def _number(value: float, dtype: str) -> str:
+    return str(int(value)) if is_integer(dtype) and math.isfinite(value) else str(np.float32(value)).removesuffix(".0")
+
+
+def _bad(kind: Kind, text: str, why: str) -> UsageError:
+    return UsageError(f"--{kind.option}={text}: {why}", code=f"bad-{kind.name.replace('_', '-').removesuffix('s')}")

@@ -1,0 +1,88 @@
+"""Element-wise algorithms, as rows of one table: the numbers that each reads, and its meaning in numpy.
+
+Meanings are oneDNN's, for one array of floating-point numbers; each step is rounded to the type of that array, and NaN
+stays NaN. `clip_v2` differs from `clip` in its gradient at the bounds only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+__all__ = ["ALGORITHMS", "Algorithm"]
+
+Array = np.ndarray[tuple[int, ...], Any]
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """`parameters` name the numbers that the algorithm reads; `apply(x, alpha, beta)` is its meaning."""
+
+    parameters: tuple[str, ...]
+    apply: Callable[[Array, float, float], Array]
+    ordered: bool = False
+    """Whether alpha must not exceed beta."""
+    divides: bool = False
+    """Whether alpha must not be 0."""
+
+
+def _relu(x: Array, alpha: float, beta: float) -> Array:
+    return np.maximum(x, 0) if alpha == 0 else np.where(x > 0, x, x * alpha)
+
+
+def _clip(x: Array, alpha: float, beta: float) -> Array:
+    return np.minimum(np.maximum(x, alpha), beta)
+
+
+def _logistic(x: Array, alpha: float, beta: float) -> Array:
+    result: Array = 1 / (1 + np.exp(-x))
+    return result
+
+
+def _hardsigmoid(x: Array, alpha: float, beta: float) -> Array:
+    return _clip(x * alpha + beta, 0, 1)
+
+
+def _gelu_erf(x: Array, alpha: float, beta: float) -> Array:
+    erf: Any = np.frompyfunc(math.erf, 1, 1)(x.astype(np.float64) * math.sqrt(0.5))
+    result: Array = x * 0.5 * (1 + np.asarray(erf).astype(x.dtype))
+    return result
+
+
+def _gelu_tanh(x: Array, alpha: float, beta: float) -> Array:
+    result: Array = x * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * x * (1 + 0.044715 * x * x)))
+    return result
+
+
+def _soft_relu(x: Array, alpha: float, beta: float) -> Array:
+    result: Array = np.logaddexp(x.dtype.type(0), x * alpha) / alpha
+    return result
+
+
+ALGORITHMS: dict[str, Algorithm] = {
+    "relu": Algorithm(("slope",), _relu),
+    "clip": Algorithm(("low", "high"), _clip, ordered=True),
+    "clip_v2": Algorithm(("low", "high"), _clip, ordered=True),
+    "abs": Algorithm((), lambda x, a, b: np.abs(x)),
+    "elu": Algorithm(("alpha",), lambda x, a, b: np.where(x > 0, x, np.expm1(x) * a)),
+    "exp": Algorithm((), lambda x, a, b: np.exp(x)),
+    "gelu_erf": Algorithm((), _gelu_erf),
+    "gelu_tanh": Algorithm((), _gelu_tanh),
+    "hardsigmoid": Algorithm(("alpha", "beta"), _hardsigmoid),
+    "hardswish": Algorithm(("alpha", "beta"), lambda x, a, b: x * _hardsigmoid(x, a, b)),
+    "linear": Algorithm(("alpha", "beta"), lambda x, a, b: x * a + b),
+    "log": Algorithm((), lambda x, a, b: np.log(x)),
+    "logistic": Algorithm((), _logistic),
+    "mish": Algorithm((), lambda x, a, b: x * np.tanh(_soft_relu(x, 1, 0))),
+    "pow": Algorithm(("alpha", "beta"), lambda x, a, b: np.power(x, b) * a),
+    "round": Algorithm((), lambda x, a, b: np.rint(x)),
+    "soft_relu": Algorithm(("alpha",), _soft_relu, divides=True),
+    "sqrt": Algorithm((), lambda x, a, b: np.sqrt(x)),
+    "square": Algorithm((), lambda x, a, b: x * x),
+    "swish": Algorithm(("alpha",), lambda x, a, b: x * _logistic(x * a, 0, 0)),
+    "tanh": Algorithm((), lambda x, a, b: np.tanh(x)),
+}

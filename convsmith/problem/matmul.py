@@ -1,0 +1,172 @@
+"""`Matmul`: one matrix product, batched or not, as benchdnn's matmul lines describe it.
+
+    --matmul --dt=u8:s8:f32 --bia-dt=f32 8x64x256:8x256x32
+
+Source (..., M, K), weights (..., K, N), destination (..., M, N). A batch dim of 1 meets any extent on the other side.
+A bias is there when its type is given; bit i of its mask says that it varies along axis i, by default along N.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from convsmith.diag.errors import UsageError
+from convsmith.layout.tags import MAX_DIMS
+from convsmith.problem.attributes import SCALES, Kind
+from convsmith.problem.descriptor import split_line
+from convsmith.problem.problem import Problem, read_options, strided
+
+__all__ = ["Matmul"]
+
+_OPTIONS = ("matmul", "bia-mask")
+_DESCRIPTOR = re.compile(r'([0-9]+(?:x[0-9]+)+):([0-9]+(?:x[0-9]+)+)(?::([0-9]+(?:x[0-9]+)+))?(?:_?n"?([^"]*)"?)?')
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matmul(Problem):
+    """A product of matrices `src` and `wei`; forward only. `bia_mask` is None where there is no bias."""
+
+    src: tuple[int, ...]
+    wei: tuple[int, ...]
+    bia_mask: int | None = None
+
+    def __post_init__(self) -> None:
+        for field in ("src", "wei"):
+            object.__setattr__(self, field, tuple(int(size) for size in getattr(self, field)))
+        self._check_shapes()
+        if self.bia_mask is not None and not 0 <= self.bia_mask < 1 << self.rank:
+            raise UsageError(
+                f"--bia-mask={self.bia_mask} in {self.descriptor()}: legal is 0 to {(1 << self.rank) - 1}, bit i for "
+                "axis i",
+                code="bad-option",
+            )
+        self._check_options()
+
+    @staticmethod
+    def parse(line: str) -> Matmul:
+        """The problem of one line: options, then a descriptor. The inverse of `str`."""
+        options, text = split_line(line)
+        match = _DESCRIPTOR.fullmatch(text)
+        if match is None:
+            raise UsageError(
+                f"descriptor {text!r}: expected MxK:KxN, batch dims before them, such as 8x64x256:8x256x32",
+                code="bad-descriptor",
+            )
+        shapes = [tuple(map(int, part.split("x"))) for part in match.groups()[:3] if part]
+        # Without a bias, benchdnn says undef.
+        given = {option: word for option, word in options.items() if (option, word) != ("bia-dt", "undef")}
+        values = read_options(given, _OPTIONS, channels=len(shapes[0]) - 1)
+        if "bia-dt" in given:
+            mask = options.get("bia-mask", str(1 << len(shapes[0]) - 1))
+            values["bia_mask"] = int(mask) if mask.isdecimal() else -1
+        problem = Matmul(src=shapes[0], wei=shapes[1], name=match[4] or None, **values)
+        if len(shapes) > 2 and shapes[2] != problem.product_shape:
+            raise UsageError(
+                f"descriptor {text!r}: the destination is {'x'.join(map(str, problem.product_shape))}",
+                code="bad-descriptor",
+            )
+        return strided(problem, options)
+
+    def descriptor(self) -> str:
+        """The problem without its options, such as `10x30:30x20`."""
+        text = ":".join("x".join(map(str, shape)) for shape in (self.src, self.wei))
+        return text + (f'n"{self.name}"' if self.name is not None else "")
+
+    def _own_options(self) -> tuple[str, ...]:
+        mask = f"--bia-mask={self.bia_mask}"
+        bias = () if self.bia_mask is None else (*(() if self.bia_dt else (f"--bia-dt={self.bias_type}",)), mask)
+        return ("--matmul", *bias)
+
+    # -- derived ---------------------------------------------------------------------------------------------------
+
+    @property
+    def dir(self) -> str:
+        """FWD_B with a bias, else FWD_D."""
+        return "FWD_D" if self.bia_mask is None else "FWD_B"
+
+    @property
+    def rank(self) -> int:
+        """Number of axes, batch dims counted."""
+        return len(self.src)
+
+    @property
+    def channels(self) -> int:
+        """The axis N."""
+        return self.rank - 1
+
+    @property
+    def src_shape(self) -> tuple[int, ...]:
+        """(..., M, K)"""
+        return self.src
+
+    @property
+    def wei_shape(self) -> tuple[int, ...]:
+        """(..., K, N)"""
+        return self.wei
+
+    @property
+    def product_shape(self) -> tuple[int, ...]:
+        """(..., M, N)"""
+        batch = (b if a == 1 else a for a, b in zip(self.src[:-2], self.wei[:-2], strict=True))
+        return (*batch, self.src[-2], self.wei[-1])
+
+    @property
+    def bias_shape(self) -> tuple[int, ...]:
+        """As many axes as the destination, 1 along those that are not in the mask."""
+        mask = self.bia_mask or 0
+        return tuple(size if mask >> axis & 1 else 1 for axis, size in enumerate(self.product_shape))
+
+    @cached_property
+    def dims(self) -> Mapping[str, int]:
+        """m, n, k, and b0, b1, ... of the destination's batch."""
+        batch = {f"b{n}": size for n, size in enumerate(self.product_shape[:-2])}
+        return {**batch, "m": self.src[-2], "n": self.wei[-1], "k": self.src[-1]}
+
+    @property
+    def flops_dense(self) -> int:
+        """Two per multiplication."""
+        return 2 * math.prod(self.product_shape) * self.src[-1]
+
+    @property
+    def flops_real(self) -> int:
+        """The same: nothing is padded."""
+        return self.flops_dense
+
+    def _dim_names(self) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+        batch = tuple(f"b{n}" for n in range(self.rank - 2))
+        return (*batch, "m", "k"), (*batch, "k", "n"), (*batch, "m", "n"), (*batch, "m", "n")
+
+    def _legal_policies(self, kind: Kind, argument: str) -> dict[str, int]:
+        last = f"per_dim_{self.rank - 1}"
+        k, n = self.src[-1], self.wei[-1]
+        along_n = {"common": 1, "per_oc": n, last: n}
+        source = {"common": 1} if kind is SCALES else {"common": 1, last: k}
+        return {"src": source, "wei": along_n, "dst": along_n}.get(argument, {})
+
+    # -- checks ----------------------------------------------------------------------------------------------------
+
+    def _check_shapes(self) -> None:
+        text = self.descriptor()
+        if not 2 <= len(self.src) <= MAX_DIMS or len(self.src) != len(self.wei):
+            raise UsageError(
+                f"descriptor {text!r}: expected two shapes of the same number of dims, 2 to {MAX_DIMS}",
+                code="bad-descriptor",
+            )
+        if min(*self.src, *self.wei) < 0:
+            raise UsageError(f"descriptor {text!r}: expected sizes of at least 0", code="bad-dim")
+        if self.src[-1] != self.wei[-2]:
+            raise UsageError(
+                f"descriptor {text!r}: the source has K={self.src[-1]}, the weights have K={self.wei[-2]}; legal is "
+                "the same",
+                code="bad-dim",
+            )
+        for a, b in zip(self.src[:-2], self.wei[:-2], strict=True):
+            if a != b and 1 not in (a, b):
+                raise UsageError(
+                    f"descriptor {text!r}: batch dims {a} and {b} do not meet; legal are equal ones, or 1",
+                    code="bad-dim",
+                )

@@ -1,0 +1,478 @@
+"""`Problem`: what convolutions and matrix products have in common: types, layouts, attributes, and their arrays.
+
+A problem that exists is legal and available. What is legal but not available raises UnsupportedError. Pure data: no
+IR, no target.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Self, TypeVar
+
+from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.layout.layout import Layout
+from convsmith.layout.tags import ANY
+from convsmith.problem.attributes import (
+    SCALES,
+    ZERO_POINTS,
+    Kind,
+    Quantity,
+    check_quantity,
+    parse_quantities,
+    print_quantities,
+)
+from convsmith.problem.post_ops import Binary, Depthwise, PostOp, Prelu, Sum, parse_post_ops, print_post_ops
+from convsmith.problem.tensor import Tensor
+from convsmith.problem.types import TYPES, array_type, check_types, is_integer, print_types
+
+__all__ = ["DIRECTIONS", "Problem", "read_options", "strided"]
+
+DIRECTIONS = {
+    "FWD_B": "forward with bias",
+    "FWD_D": "forward",
+    "FWD_I": "forward, inference",
+    "BWD_D": "gradient of the source",
+    "BWD_W": "gradient of the weights",
+    "BWD_WB": "gradients of weights and bias",
+}
+_OTHER_OPTIONS = (
+    "alg", "cfg", "attr-oscale", "attr-fpmath", "attr-acc-mode", "attr-scratchpad", "attr-dropout",
+    "attr-rounding-mode", "attr-deterministic", "ctx-init", "ctx-exe", "batch", "match", "impl", "skip-impl", "engine",
+    "mode", "reset", "canonical", "runtime-dims-masks", "encoding",
+)  # fmt: skip
+_COMMON_OPTIONS = ("dt", "bia-dt", "stag", "wtag", "dtag", "strides", "attr-scales", "attr-zero-points",
+                   "attr-post-ops")  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem(ABC):
+    """`dt` are the types of source, weights and destination, or of their gradients where those are computed.
+
+    `bia_dt` is the bias's type; empty for the default, f32 (f64 where all types are). `stag`, `wtag` and `dtag` are
+    layout tags as written; `any` leaves the layout open.
+    """
+
+    dt: tuple[str, str, str] = ("f32", "f32", "f32")
+    bia_dt: str = ""
+    stag: str = ANY
+    wtag: str = ANY
+    dtag: str = ANY
+    scales: tuple[Quantity, ...] = ()
+    zero_points: tuple[Quantity, ...] = ()
+    post_ops: tuple[PostOp, ...] = ()
+    name: str | None = None
+
+    # -- what kinds of problems differ in ---------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def dir(self) -> str:
+        """A key of `DIRECTIONS`."""
+
+    @property
+    @abstractmethod
+    def rank(self) -> int:
+        """Number of axes that are neither batch nor channels of a convolution; of a matrix, its axes."""
+
+    @property
+    @abstractmethod
+    def src_shape(self) -> tuple[int, ...]:
+        """Logical shape of the source."""
+
+    @property
+    @abstractmethod
+    def wei_shape(self) -> tuple[int, ...]:
+        """Logical shape of the weights."""
+
+    @property
+    @abstractmethod
+    def product_shape(self) -> tuple[int, ...]:
+        """Logical shape of the result before post-ops: the destination's, unless a depthwise convolution follows."""
+
+    @property
+    @abstractmethod
+    def bias_shape(self) -> tuple[int, ...]:
+        """Logical shape of the bias."""
+
+    @property
+    @abstractmethod
+    def channels(self) -> int:
+        """The axis of the result along which output channels lie."""
+
+    @property
+    @abstractmethod
+    def dims(self) -> Mapping[str, int]:
+        """Every size by name."""
+
+    @property
+    @abstractmethod
+    def flops_dense(self) -> int:
+        """Two per multiplication, those with padding counted."""
+
+    @property
+    @abstractmethod
+    def flops_real(self) -> int:
+        """Two per multiplication with elements that exist."""
+
+    @abstractmethod
+    def descriptor(self) -> str:
+        """The problem without its options."""
+
+    @abstractmethod
+    def _dim_names(self) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+        """Names of the dims of source, weights, destination and bias."""
+
+    @abstractmethod
+    def _legal_policies(self, kind: Kind, argument: str) -> dict[str, int]:
+        """Policies that make sense, and the number of values that each needs."""
+
+    @abstractmethod
+    def _own_options(self) -> tuple[str, ...]:
+        """Words of the options that other kinds of problems lack; they come first."""
+
+    # -- text -------------------------------------------------------------------------------------------------------
+
+    def options(self) -> tuple[str, ...]:
+        """The options that differ from their defaults, such as `--dir=FWD_B`."""
+        words = list(self._own_options())
+        if self.dt != ("f32", "f32", "f32"):
+            words.append(f"--dt={print_types(self.dt)}")
+        if self.bia_dt:
+            words.append(f"--bia-dt={self.bia_dt}")
+        words += [f"--{option}={tag}" for option in ("stag", "wtag", "dtag") if (tag := getattr(self, option)) != ANY]
+        for kind, quantities in ((SCALES, self.scales), (ZERO_POINTS, self.zero_points)):
+            if quantities:
+                words.append(f"--{kind.option}={print_quantities(quantities)}")
+        if self.post_ops:
+            words.append(f"--attr-post-ops={print_post_ops(self.post_ops)}")
+        return tuple(words)
+
+    def __str__(self) -> str:
+        return " ".join((*self.options(), self.descriptor()))
+
+    def canonical(self) -> Self:
+        """The same computation with tags in `aBcd16b` form and no name: equal for equal kernels."""
+        tags: dict[str, Any] = {
+            tag: layout.tag()
+            for tag, layout in (("stag", self.src_layout), ("wtag", self.wei_layout), ("dtag", self.dst_layout))
+            if getattr(self, tag) != ANY
+        }
+        return replace(self, name=None, **tags)
+
+    # -- derived ----------------------------------------------------------------------------------------------------
+
+    @property
+    def forward(self) -> bool:
+        """Whether the destination is computed, not a gradient."""
+        return self.dir.startswith("FWD")
+
+    @property
+    def bias(self) -> bool:
+        """Whether a bias of `bias_shape` is added."""
+        return self.dir == "FWD_B"
+
+    @property
+    def bias_type(self) -> str:
+        """Type of the bias, or of its gradient."""
+        return self.bia_dt or ("f64" if "f64" in self.dt else "f32")
+
+    @property
+    def factors(self) -> tuple[str, str]:
+        """Types of the two arrays that are multiplied."""
+        src, wei, dst = self.dt
+        return (src, wei) if self.forward else (wei, dst) if self.dir == "BWD_D" else (src, dst)
+
+    @property
+    def acc(self) -> str:
+        """Type of the sums."""
+        if all(map(is_integer, self.factors)):
+            return "s32"
+        return "f64" if "f64" in self.dt else "f32"
+
+    @property
+    def depthwise(self) -> int | None:
+        """Position of the fused depthwise convolution among the post-ops."""
+        return next((n for n, op in enumerate(self.post_ops) if isinstance(op, Depthwise)), None)
+
+    @property
+    def dst_shape(self) -> tuple[int, ...]:
+        """Logical shape of the destination."""
+        if self.depthwise is None:
+            return self.product_shape
+        post_op = self.post_ops[self.depthwise]
+        assert isinstance(post_op, Depthwise)
+        return (*self.product_shape[:2], *(-(-size // post_op.s) for size in self.product_shape[2:]))
+
+    @property
+    def dst_type(self) -> str:
+        """Type of the destination: that of a fused depthwise convolution, where there is one."""
+        post_op = None if self.depthwise is None else self.post_ops[self.depthwise]
+        return post_op.dtype if isinstance(post_op, Depthwise) else self.dt[2]
+
+    @cached_property
+    def src_layout(self) -> Layout:
+        """Layout of the source; `any` is plain order."""
+        return Layout.parse(self.stag, self.src_shape)
+
+    @cached_property
+    def wei_layout(self) -> Layout:
+        """Layout of the weights as they are handed over; `any` is plain order."""
+        return Layout.parse(self.wtag, self.wei_shape)
+
+    @cached_property
+    def dst_layout(self) -> Layout:
+        """Layout of the destination; `any` is plain order."""
+        return Layout.parse(self.dtag, self.dst_shape)
+
+    @cached_property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Every array that a kernel takes or gives, in the order in which it does."""
+        src_dims, wei_dims, dst_dims, bias_dims = self._dim_names()
+        out = {"BWD_D": ("src",), "BWD_W": ("wei",), "BWD_WB": ("wei", "bia")}.get(self.dir, ("dst",))
+
+        def tensor(name: str, dtype: str, shape: tuple[int, ...], dims: tuple[str, ...], tag: str = ANY) -> Tensor:
+            if name in out:
+                summed = any(isinstance(op, Sum) for op in self.post_ops)
+                return Tensor(name if self.forward else f"diff_{name}", "inout" if summed else "out", dtype, shape,
+                              dims, tag)  # fmt: skip
+            gradient = name == "dst" and not self.forward
+            return Tensor(f"diff_{name}" if gradient else name, "in", dtype, shape, dims, tag)
+
+        main = {
+            "src": tensor("src", self.dt[0], self.src_shape, src_dims, self.stag),
+            "wei": tensor("wei", self.dt[1], self.wei_shape, wei_dims, self.wtag),
+            "dst": tensor("dst", self.dst_type, self.dst_shape, dst_dims, self.dtag),
+        }
+        if self.bias or "bia" in out:
+            main["bia"] = tensor("bia", self.bias_type, self.bias_shape, bias_dims)
+        given = [main[name] for name in ("src", "wei", "bia", "dst") if name in main and name not in out]
+        return (*given, *self._attribute_tensors(), *self._post_op_tensors(), *(main[name] for name in out))
+
+    def tensor(self, name: str) -> Tensor:
+        """The array of that name. UsageError: there is none."""
+        for tensor in self.tensors:
+            if tensor.name == name:
+                return tensor
+        names = ", ".join(tensor.name for tensor in self.tensors)
+        raise UsageError(f"{self} has no array {name!r}; it has {names}", code="bad-tensor")
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """The arrays that are read."""
+        return tuple(tensor for tensor in self.tensors if tensor.role != "out")
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]:
+        """The arrays that are written."""
+        return tuple(tensor for tensor in self.tensors if tensor.role != "in")
+
+    def quantity(self, kind: Kind, argument: str) -> Quantity | None:
+        """The scale or zero point of `argument`, where the problem has one."""
+        quantities = self.scales if kind is SCALES else self.zero_points
+        return next((quantity for quantity in quantities if quantity.argument == argument), None)
+
+    def attribute_name(self, kind: Kind, argument: str) -> str:
+        """Name of the array of the scale or zero point of `argument`."""
+        fused = argument.removeprefix("attr_post_op_dw_")
+        return f"{kind.name}_{argument if fused == argument else f'post_op_{self.depthwise}_{fused}'}"
+
+    def _attribute_tensors(self) -> list[Tensor]:
+        tensors = []
+        for kind, quantities in ((SCALES, self.scales), (ZERO_POINTS, self.zero_points)):
+            for quantity in quantities:
+                count = self._legal_policies(kind, quantity.argument)[quantity.policy]
+                name = self.attribute_name(kind, quantity.argument)
+                dim = "one" if quantity.policy == "common" else "channel"
+                tensors.append(Tensor(name, "in", quantity.dtype, (count,), (dim,), ANY, quantity.values or None))
+        return tensors
+
+    def _post_op_tensors(self) -> list[Tensor]:
+        tensors = []
+        shape, dims = self.product_shape, self._dim_names()[2]
+        for n, op in enumerate(self.post_ops):
+            name = f"post_op_{n}"
+            if isinstance(op, Depthwise):
+                kernel = (op.k,) * (len(shape) - 2)
+                names = ("g", "oc", "ic", *(f"k{dim[-1]}" for dim in dims[2:]))
+                tensors.append(Tensor(name, "in", self.dt[1], (shape[1], 1, 1, *kernel), names))
+                shape = self.dst_shape
+            elif isinstance(op, Binary | Prelu):
+                operand = tuple(size if op.mask >> axis & 1 else 1 for axis, size in enumerate(shape))
+                dtype, tag = (op.dtype, op.tag) if isinstance(op, Binary) else ("f32", ANY)
+                tensors.append(Tensor(name, "in", dtype, operand, dims, tag))
+        return tensors
+
+    # -- checks -----------------------------------------------------------------------------------------------------
+
+    def _check_options(self) -> None:
+        if self.dir not in DIRECTIONS:
+            raise UsageError(f"--dir: {self.dir!r} is unknown; legal: {', '.join(DIRECTIONS)}", code="bad-option")
+        check_types(self.dt, self.dir)
+        self._check_bias_type()
+        for option, layout in (("stag", "src_layout"), ("wtag", "wei_layout"), ("dtag", "dst_layout")):
+            try:
+                getattr(self, layout)
+            except UsageError as error:
+                raise UsageError(f"--{option}={getattr(self, option)}: {error}", code=error.code) from None
+        if self.name is not None and (not self.name or not self.name.isprintable() or '"' in self.name):
+            raise UsageError(
+                f"name {self.name!r} is not legal: expected printable text without quotes", code="bad-name"
+            )
+        self._check_post_ops()
+        object.__setattr__(self, "scales", self._checked_quantities(SCALES, self.scales))
+        object.__setattr__(self, "zero_points", self._checked_quantities(ZERO_POINTS, self.zero_points))
+        for name, shape in (("src", self.src_shape), ("wei", self.wei_shape), ("dst", self.product_shape)):
+            if math.prod(shape) >= 2**60:
+                raise UsageError(
+                    f"{name} of shape {shape} in {self}: too large; legal are fewer than 2**60 elements",
+                    code="too-large",
+                )
+
+    def _check_bias_type(self) -> None:
+        default = "f64" if "f64" in self.dt else "f32"
+        if self.bia_dt in ("", default):
+            object.__setattr__(self, "bia_dt", "")
+            return
+        row = array_type(self.bia_dt, "bia-dt")
+        if row.name == "f64" or default == "f64" or (row.integer and self.acc != "s32"):
+            raise UnsupportedError(
+                f"--bia-dt={row.name} with --dt={print_types(self.dt)} is not available; the nearest is {default}",
+                code="unsupported-types",
+            )
+
+    def _check_post_ops(self) -> None:
+        if self.post_ops and not self.forward:
+            raise UsageError(
+                f"--attr-post-ops={print_post_ops(self.post_ops)} with --dir={self.dir}: legal are FWD_B, FWD_D, FWD_I",
+                code="bad-post-op",
+            )
+        for n, op in enumerate(self.post_ops):
+            op.check_operand(len(self.product_shape))
+            if isinstance(op, Sum) and self.depthwise is not None and n < self.depthwise:
+                raise UnsupportedError(
+                    "post-op sum before dw is not available: the destination has another shape there; the nearest is "
+                    "sum behind dw",
+                    code="bad-post-op",
+                )
+            if isinstance(op, Sum) and op.dtype and TYPES[op.dtype].bits != TYPES[self.dst_type].bits:
+                same = ", ".join(row.name for row in TYPES.values() if row.bits == TYPES[self.dst_type].bits)
+                raise UsageError(
+                    f"post-op {op}: {op.dtype} has not the size of the destination's {self.dst_type}; legal are {same}",
+                    code="bad-post-op",
+                )
+            if isinstance(op, Depthwise):
+                self._check_depthwise(n, op)
+
+    def _check_depthwise(self, n: int, op: Depthwise) -> None:
+        if n != self.depthwise or not self._pointwise:
+            raise UsageError(
+                f"post-op {op}: legal is one, behind a convolution with a 1x1 kernel in two dimensions",
+                code="bad-post-op",
+            )
+        check_types((self.dt[2], self.dt[1], op.dtype), self.dir)
+        for size in self.product_shape[2:]:
+            back = (-(-size // op.s) - 1) * op.s - size + op.k - op.p
+            if back <= -op.s:
+                raise UsageError(
+                    f"post-op {op}: {size} inputs and {-(-size // op.s)} outputs imply a back pad of {back}, which is "
+                    f"not above {-op.s}; legal is p up to {op.p + back + op.s - 1}",
+                    code="bad-post-op",
+                )
+
+    @property
+    def _pointwise(self) -> bool:
+        """Whether a depthwise convolution can follow."""
+        return False
+
+    def _checked_quantities(self, kind: Kind, quantities: tuple[Quantity, ...]) -> tuple[Quantity, ...]:
+        checked = tuple(check_quantity(kind, quantity) for quantity in quantities)
+        types = dict(zip(("src", "wei", "dst"), self.dt, strict=True))
+        for quantity in checked:
+            fused = quantity.argument.startswith("attr_post_op_dw")
+            if fused and self.depthwise is None:
+                raise UsageError(f"--{kind.option}={quantity}: there is no post-op dw", code="bad-" + _code(kind))
+            legal = self._legal_policies(kind, quantity.argument)
+            if quantity.policy not in legal:
+                raise UnsupportedError(
+                    f"--{kind.option}={quantity} with --dir={self.dir} is not available; available for "
+                    f"{quantity.argument}: {', '.join(legal) or 'none'}",
+                    code="unsupported-" + _code(kind),
+                )
+            if kind is ZERO_POINTS and quantity.argument in ("src", "wei") and not is_integer(types[quantity.argument]):
+                raise UsageError(
+                    f"--{kind.option}={quantity}: {types[quantity.argument]} has no zero point; legal are u8 and s8",
+                    code="bad-zero-point",
+                )
+            if len(quantity.values) not in (0, 1, legal[quantity.policy]):
+                raise UsageError(
+                    f"--{kind.option}={quantity}: {len(quantity.values)} values; legal are 1 or "
+                    f"{legal[quantity.policy]}",
+                    code="bad-" + _code(kind),
+                )
+        return checked
+
+
+P = TypeVar("P", bound=Problem)
+
+
+def _code(kind: Kind) -> str:
+    return "scale" if kind is SCALES else "zero-point"
+
+
+def read_options(options: Mapping[str, str], own: tuple[str, ...], channels: int) -> dict[str, Any]:
+    """The fields of `Problem` that options of a line state; those in `own` are left to the caller.
+
+    `channels` is the axis that `per_oc` means in a post-op. UnsupportedError: an option of benchdnn's that is not
+    available; UsageError: one that is nobody's.
+    """
+    legal = " ".join(f"--{option}" for option in (*own, *_COMMON_OPTIONS))
+    values: dict[str, Any] = {}
+    for option, text in options.items():
+        if option == "dt":
+            types = tuple(text.lower().split(":"))
+            values["dt"] = types * 3 if len(types) == 1 else types
+        elif option == "bia-dt":
+            values["bia_dt"] = text.lower()
+        elif option in ("stag", "wtag", "dtag"):
+            values[option] = text
+        elif option == "attr-scales":
+            values["scales"] = parse_quantities(SCALES, text)
+        elif option == "attr-zero-points":
+            values["zero_points"] = parse_quantities(ZERO_POINTS, text)
+        elif option == "attr-post-ops":
+            values["post_ops"] = parse_post_ops(text, channels)
+        elif option in _OTHER_OPTIONS:
+            raise UnsupportedError(f"--{option} is not available; available: {legal}", code="unsupported-option")
+        elif option not in own and option != "strides":
+            raise UsageError(f"--{option} is unknown; legal: {legal}", code="bad-option")
+    return values
+
+
+def strided(problem: P, options: Mapping[str, str]) -> P:
+    """The problem with the tags that `--strides=SRC:WEI:DST` stands for, each `6400x320x32x1` (elements) or empty."""
+    text = options.get("strides", "")
+    if not text.strip(":"):
+        return problem
+    parts = text.split(":")
+    if len(parts) != 3:
+        raise UsageError(f"--strides={text}: expected SRC:WEI:DST, each like 6400x320x32x1 or empty", code="bad-option")
+    tags: dict[str, Any] = {}
+    shapes = (problem.src_shape, problem.wei_shape, problem.dst_shape)
+    for option, part, shape in zip(("stag", "wtag", "dtag"), parts, shapes, strict=True):
+        if not part:
+            continue
+        strides = [int(word) for word in part.split("x") if word.isdecimal()]
+        if len(strides) != len(shape) or len(strides) != part.count("x") + 1:
+            raise UsageError(
+                f"--strides={text}: {part!r} is not one number for each of the {len(shape)} dims", code="bad-option"
+            )
+        if options.get(option, ANY) != ANY:
+            raise UsageError(
+                f"--strides and --{option} both say where elements lie; legal is one of them", code="bad-option"
+            )
+        tags[option] = Layout.plain(shape, strides).tag()
+    return replace(problem, **tags)

@@ -1,0 +1,122 @@
+"""Data types of arrays, as rows of one table: numpy's type, the kind, and how a number becomes one.
+
+Conversions to an integer round to nearest even and saturate; NaN becomes 0. Values are clamped before they are cast.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from convsmith.diag.errors import UnsupportedError, UsageError
+
+__all__ = ["TYPES", "ArrayType", "array_type", "check_types", "convert", "is_integer", "print_types"]
+
+Array = np.ndarray[Any, Any]
+
+
+class ArrayType(NamedTuple):
+    """`name` is oneDNN's; `bits` is the size of an element."""
+
+    name: str
+    numpy: np.dtype[Any]
+    integer: bool
+
+    @property
+    def bits(self) -> int:
+        """Bits of an element."""
+        return self.numpy.itemsize * 8
+
+
+TYPES = {
+    row.name: row
+    for row in (
+        ArrayType("f32", np.dtype(np.float32), False),
+        ArrayType("f64", np.dtype(np.float64), False),
+        ArrayType("bf16", np.dtype(ml_dtypes.bfloat16), False),
+        ArrayType("f16", np.dtype(np.float16), False),
+        ArrayType("s32", np.dtype(np.int32), True),
+        ArrayType("s8", np.dtype(np.int8), True),
+        ArrayType("u8", np.dtype(np.uint8), True),
+    )
+}
+
+_OTHERS = ("f8_e5m2", "f8_e4m3", "f4_e2m1", "f4_e3m0", "s4", "u4", "s64", "boolean", "e8m0")
+_INPUTS = ("f32", "bf16", "f16")
+
+
+def array_type(name: str, option: str) -> ArrayType:
+    """The row of that name. UnsupportedError: known to benchdnn only; UsageError: to nobody."""
+    row = TYPES.get(name)
+    if row is not None:
+        return row
+    if name in _OTHERS:
+        raise UnsupportedError(
+            f"--{option}: {name} is not available; available: {', '.join(TYPES)}", code="unsupported-option"
+        )
+    raise UsageError(f"--{option}: {name!r} is unknown; legal: {', '.join(TYPES)}", code="bad-option")
+
+
+def is_integer(name: str) -> bool:
+    """Whether numbers of that type are whole."""
+    return TYPES[name].integer
+
+
+def convert(x: Array, name: str) -> Array:
+    """`x` as an array of that type: rounded to nearest even, integers saturated, NaN as 0 where there is none."""
+    row = TYPES[name]
+    if not row.integer:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return x.astype(row.numpy)
+    limits = np.iinfo(row.numpy)
+    if np.issubdtype(x.dtype, np.integer):
+        return np.clip(x, limits.min, limits.max).astype(row.numpy)
+    wide = np.rint(x.astype(np.float64))  # holds every limit exactly
+    return np.where(np.isnan(wide), 0, np.clip(wide, limits.min, limits.max)).astype(row.numpy)
+
+
+def print_types(types: tuple[str, ...]) -> str:
+    """`f32`, or `u8:s8:s32` where they differ."""
+    return types[0] if len(set(types)) == 1 else ":".join(types)
+
+
+def check_types(dt: tuple[str, str, str], direction: str) -> None:
+    """Source, weights and destination as `--dt` has them. UnsupportedError names the nearest that is available."""
+    if len(dt) != 3:
+        raise UsageError(f"dt={dt!r}: expected the types of source, weights and destination", code="bad-option")
+    for name in dt:
+        array_type(name, "dt")
+    nearest = _nearest(dt, direction)
+    if nearest != dt:
+        raise UnsupportedError(
+            f"--dt={print_types(dt)} with --dir={direction} is not available; the nearest is "
+            f"--dt={print_types(nearest)}",
+            code="unsupported-types",
+        )
+
+
+def _nearest(dt: tuple[str, str, str], direction: str) -> tuple[str, str, str]:
+    """`dt` itself where it is available."""
+    src, wei, dst = dt
+    if "f64" in dt:
+        return ("f64", "f64", "f64")
+    if direction == "BWD_W" or direction == "BWD_WB":
+        a, b, c = (name if name in _INPUTS else "f32" for name in dt)
+        return (a, b, c)
+    if direction == "BWD_D":
+        wei, dst, src = _nearest_product(wei, dst, src, mixed=True)
+    else:
+        src, wei, dst = _nearest_product(src, wei, dst, mixed=False)
+    return (src, wei, dst)
+
+
+def _nearest_product(a: str, b: str, out: str, mixed: bool) -> tuple[str, str, str]:
+    """Of two factors and the result. `mixed` allows any two floating-point types."""
+    if is_integer(a) or is_integer(b):
+        a = a if a in ("u8", "s8") else "s8"
+        return a, b if b in ("u8", "s8") else "s8", out
+    if not mixed and a != b and a != "f32":
+        b = a
+    return a, b, "f32" if out == "s32" else out
