@@ -40,7 +40,7 @@ def mnemonics(kernel: Kernel, target: Target) -> list[str]:
     """The instructions that the target's machine code of the kernel's loops is made of."""
     text = llvm_bind.assembly(llvm_text(kernel, target), target.triple, target.cpu, target.features)
     body = text[text.index("k_chunk:") :]
-    return re.findall(r"^\t([a-z]\w*)", body[: body.index("\tret")], re.MULTILINE)
+    return re.findall(r"^\t([a-z]\w*)", body[: body.index(".Lfunc_end")], re.MULTILINE)
 
 
 def elementwise_kernel(text: str, types: dict[str, str], size: int, lanes: int) -> Kernel:

@@ -6,7 +6,7 @@ from convsmith.ir.buffer import Buffer, make_buffer
 from convsmith.ir.index import Index, Var, as_index, is_true
 from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, Store, block
 from convsmith.ir.types import DType, dtype
-from convsmith.ir.value import Binary, Load, Select, Sign, Value, const
+from convsmith.ir.value import Binary, Load, Select, Value, Where, const
 from convsmith.layout.view import Statement, View
 from convsmith.problem.post_ops import Eltwise
 
@@ -18,7 +18,7 @@ def _buffer(view: View) -> Buffer:
 def _relu(x: Value, op: Eltwise, t: DType) -> Value:
     if op.alpha == 0:
         return Binary("max", x, const(t, 0))
-    return Sign(x, Binary("mul", x, const(t, op.alpha)), x)
+    return Where("lt", x, const(t, 0), Binary("mul", x, const(t, op.alpha)), x)
 
 
 def _clip(x: Value, op: Eltwise, t: DType) -> Value:

@@ -42,6 +42,7 @@ class FunctionEmitter(ValueEmitter):
 
     def stmt(self, s: Stmt) -> None:
         """Emit one statement."""
+        self.forget()
         getattr(self, "_" + type(s).__name__)(s)
 
     def _Block(self, s: Block) -> None:

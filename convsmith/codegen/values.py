@@ -12,16 +12,19 @@ from convsmith.ir.index import Index
 from convsmith.ir.types import DType
 from convsmith.ir.value import (
     Binary,
+    Bits,
     Cast,
     Const,
     Fma,
     Lanes,
     Load,
+    Repeat,
     Select,
-    Sign,
     Sum,
     Sums,
+    Unary,
     Value,
+    Where,
     dtype_of,
     lanes_of,
     strided,
@@ -31,7 +34,8 @@ Slot = tuple[Buffer, tuple[int, ...]]
 """An accumulator: a register buffer and the constant index of its vector (or scalar)."""
 
 _FLOAT_OPS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
-_INT_OPS = {"add": "add", "sub": "sub", "mul": "mul", "div": "sdiv"}
+_INT_OPS = {op: op for op in ("add", "sub", "mul", "and", "or", "xor", "shl")}
+_UNARY = {"round": "rint", "floor": "floor", "sqrt": "sqrt", "abs": "fabs"}
 
 
 class ValueEmitter(CastEmitter):
@@ -42,6 +46,7 @@ class ValueEmitter(CastEmitter):
         self.written = written
         self.vector_of: dict[Buffer, int] = {}
         self.slots: dict[Slot, str] = {}
+        self.shared: dict[tuple[Value, int], str] = {}
         self.places: dict[tuple[Buffer, tuple[Index, ...]], tuple[Slot, Index | None]] = {}
         self.current = "entry"
         self.spans: Spans = {}
@@ -200,10 +205,24 @@ class ValueEmitter(CastEmitter):
 
     # -- arithmetic
     def value(self, v: Value, lanes: int) -> str:
-        """The operand of a value with the given number of lanes (0: a scalar), broadcast where it has fewer."""
-        t = dtype_of(v)
+        """The operand of a value with the given number of lanes (0: a scalar), broadcast where it has fewer.
+
+        What occurs several times in a statement is computed once: :meth:`forget` goes before each statement.
+        """
         if isinstance(v, Const):
-            return self.const(t, v.value, lanes)
+            return self.const(v.dtype, v.value, lanes)
+        found = self.shared.get((v, lanes))
+        if found is None:
+            found = self._value(v, lanes)
+            self.shared[v, lanes] = found
+        return found
+
+    def forget(self) -> None:
+        """Registers and memory may have changed."""
+        self.shared = {}
+
+    def _value(self, v: Value, lanes: int) -> str:
+        t = dtype_of(v)
         own = lanes_of(v)
         if own != lanes:
             return self.splat(t, self.value(v, 0), lanes)
@@ -211,31 +230,61 @@ class ValueEmitter(CastEmitter):
         if isinstance(v, Load):
             return self.load(v)
         if isinstance(v, Fma):
-            a, b, c = (self.value(x, lanes) for x in (v.a, v.b, v.c))
-            return self.intrinsic("fma", t, lanes, a, b, c)
+            return self.intrinsic("fma", t, lanes, *[self.value(x, lanes) for x in (v.a, v.b, v.c)])
         if isinstance(v, Cast):
             return self.cast(self.value(v.a, lanes), dtype_of(v.a), t, lanes)
+        if isinstance(v, Bits):
+            return self.convert("bitcast", self.value(v.a, lanes), dtype_of(v.a), t, lanes)
         if isinstance(v, Binary):
             return self._binary(v, t, ty, lanes)
-        if isinstance(v, Sign):
-            a, yes, no = (self.value(x, lanes) for x in (v.a, v.yes, v.no))
-            zero = "zeroinitializer" if lanes else literal(t, 0)
-            below = self.put(f"{'fcmp olt' if t.kind == 'float' else 'icmp slt'} {ty} {a}, {zero}")
-            return self.put(f"select {self.type_i1(lanes)} {below}, {ty} {yes}, {ty} {no}")
+        if isinstance(v, Unary):
+            a = self.value(v.a, lanes)
+            return self.put(f"fneg {ty} {a}") if v.op == "neg" else self.intrinsic(_UNARY[v.op], t, lanes, a)
+        if isinstance(v, Where):
+            holds = self._compare(v, lanes)
+            return self.choose(holds, t, lanes, self.value(v.yes, lanes), self.value(v.no, lanes))
+        if isinstance(v, Repeat):
+            return self._repeat(v, t)
         if isinstance(v, Sum):
-            return self._sum(v)
+            n = lanes_of(v.a)
+            return self._sum(t, self.value(v.a, n), n, v.group)
         if isinstance(v, Sums):
             return self._sums(v)
         assert isinstance(v, Select)
         return self._select(v, ty, lanes)
 
+    def _compare(self, v: Where, lanes: int) -> str:
+        t = dtype_of(v.a)
+        if t.kind == "float":
+            how = f"fcmp {'une' if v.op == 'ne' else 'o' + v.op}"
+        else:
+            how = f"icmp {'' if v.op in ('eq', 'ne') else 's' if t.kind == 'int' else 'u'}{v.op}"
+        return self.put(f"{how} {self.type(t, lanes)} {self.value(v.a, lanes)}, {self.value(v.b, lanes)}")
+
+    def _repeat(self, v: Repeat, t: DType) -> str:
+        """A splat of one integer where the lanes fit in one: a broadcast from memory is one instruction then."""
+        n = lanes_of(v.a)
+        a, lanes = self.value(v.a, n), lanes_of(v)
+        if not n:
+            return self.splat(t, a, lanes)
+        bits = n * t.bits
+        if bits not in (16, 32, 64):
+            return self.shuffle(self.type(t, n), a, "poison", [i % n for i in range(lanes)])
+        word = self.put(f"bitcast {self.type(t, n)} {a} to i{bits}")
+        wide = f"<{v.times} x i{bits}>"
+        one = self.put(f"insertelement {wide} poison, i{bits} {word}, i64 0")
+        all_ = self.put(f"shufflevector {wide} {one}, {wide} poison, <{v.times} x i32> zeroinitializer")
+        return self.put(f"bitcast {wide} {all_} to {self.type(t, lanes)}")
+
     def _binary(self, v: Binary, t: DType, ty: str, lanes: int) -> str:
         a, b = self.value(v.a, lanes), self.value(v.b, lanes)
-        if v.op in _FLOAT_OPS:
-            return self.put(f"{(_FLOAT_OPS if t.kind == 'float' else _INT_OPS)[v.op]} {ty} {a}, {b}")
         if t.kind != "float":
-            compare = self.put(f"icmp {'sgt' if v.op == 'max' else 'slt'} {ty} {a}, {b}")
-            return self.put(f"select {self.type_i1(lanes)} {compare}, {ty} {a}, {ty} {b}")
+            sign = "s" if t.kind == "int" else "u"
+            if v.op in ("max", "min"):
+                return self.intrinsic(sign + v.op, t, lanes, a, b)
+            return self.put(f"{_INT_OPS.get(v.op) or ('ashr' if sign == 's' else 'lshr')} {ty} {a}, {b}")
+        if v.op in _FLOAT_OPS:
+            return self.put(f"{_FLOAT_OPS[v.op]} {ty} {a}, {b}")
         # `b beats a ? b : a` gives a where a is NaN; b must be a number, or be asked as well.
         compare = self.put(f"fcmp {'ogt' if v.op == 'max' else 'olt'} {ty} {b}, {a}")
         best = self.put(f"select {self.type_i1(lanes)} {compare}, {ty} {b}, {ty} {a}")
@@ -252,19 +301,20 @@ class ValueEmitter(CastEmitter):
     def plus(self, t: DType, lanes: int, a: str, b: str) -> str:
         return self.put(f"{'fadd' if t.kind == 'float' else 'add'} {self.type(t, lanes)} {a}, {b}")
 
-    def fold(self, t: DType, x: str, lanes: int, to: int) -> str:
-        """Add the upper half of a vector to the lower, until ``to`` lanes are left."""
-        while lanes > to:
-            ty, half = self.type(t, lanes), lanes // 2
-            low = self.shuffle(ty, x, "poison", range(half))
-            high = self.shuffle(ty, x, "poison", range(half, lanes))
-            x, lanes = self.plus(t, half, low, high), half
+    def fold(self, t: DType, x: str, lanes: int, to: int, groups: int = 1) -> str:
+        """Add the upper half of each group of lanes to the lower, until a group has ``to`` lanes."""
+        own = lanes // groups
+        while own > to:
+            ty, half = self.type(t, own * groups), own // 2
+            low = [g * own + i for g in range(groups) for i in range(half)]
+            parts = [self.shuffle(ty, x, "poison", [i + up for i in low]) for up in (0, half)]
+            x, own = self.plus(t, half * groups, *parts), half
         return x
 
-    def _sum(self, v: Sum) -> str:
-        t, n = dtype_of(v), lanes_of(v.a)
-        x = self.fold(t, self.value(v.a, n), n, 1)
-        return self.put(f"extractelement {self.type(t, 1)} {x}, i64 0")
+    def _sum(self, t: DType, x: str, lanes: int, group: int) -> str:
+        groups = lanes // group
+        x = self.fold(t, x, lanes, 1, groups)
+        return x if groups > 1 else self.put(f"extractelement {self.type(t, 1)} {x}, i64 0")
 
     def _sums(self, v: Sums) -> str:
         """Fold and interleave pairs of vectors: 2 shuffles and an addition for each sum but one, in place of 4 each.
@@ -293,12 +343,15 @@ class ValueEmitter(CastEmitter):
         yes, no, end = self.label("yes"), self.label("no"), self.label("end")
         self.lines.append(f"  br i1 {self.cond(v.cond)}, label %{yes}, label %{no}")
         arms = []
+        before = self.shared
         for label, side in ((yes, v.yes), (no, v.no)):
             self.start(label)
             self.known.push()
+            self.shared = dict(before)
             x = self.value(side, lanes)
             self.known.pop()
             arms.append(f"[ {x}, %{self.current} ]")
             self.lines.append(f"  br label %{end}")
+        self.shared = before
         self.start(end)
         return self.put(f"phi {ty} {', '.join(arms)}")

@@ -17,8 +17,24 @@ BINARY: dict[str, Any] = {
     "div": np.divide,
     "max": np.maximum,
     "min": np.minimum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "shl": np.left_shift,
+    "shr": np.right_shift,
 }
 """Wraps for integers; ``max`` and ``min`` give NaN where an operand is NaN; ``div`` is for floating point only."""
+
+UNARY: dict[str, Any] = {"round": np.rint, "floor": np.floor, "sqrt": np.sqrt, "abs": np.abs, "neg": np.negative}
+
+COMPARISONS: dict[str, Any] = {
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "eq": np.equal,
+    "ne": np.not_equal,
+}
 
 
 def fma(a: Any, b: Any, c: Any) -> Any:
@@ -86,9 +102,10 @@ def _to_odd(a: Any) -> Any:
     return np.where(np.isnan(a), out, bits.view(np.float32))[()]
 
 
-def horizontal_sum(a: Any) -> Any:
-    """The sum of 2**n lanes: the lower half of the lanes plus the upper half, until one is left."""
-    while len(a) > 1:
-        half = len(a) // 2
-        a = a[:half] + a[half:]
-    return a[0]
+def sum_groups(a: Any, group: int) -> Any:
+    """Sums over groups of 2**n lanes: the lower half of each plus the upper half, until one lane is left."""
+    a = a.reshape(-1, group)
+    while group > 1:
+        group //= 2
+        a = a[:, :group] + a[:, group:]
+    return a[0, 0] if len(a) == 1 else a[:, 0]

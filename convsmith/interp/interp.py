@@ -28,12 +28,30 @@ import numpy as np
 import numpy.typing as npt
 
 from convsmith.arith.evaluate import evaluate, holds
-from convsmith.interp.arithmetic import BINARY, cast, fma, horizontal_sum
+from convsmith.interp.arithmetic import BINARY, COMPARISONS, UNARY, cast, fma, sum_groups
 from convsmith.interp.memory import InterpError, Memory, Races, address
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index, Var
 from convsmith.ir.stmt import Alloc, Block, Call, For, If, Invoke, Kernel, Let, Stmt, Store
-from convsmith.ir.value import Binary, Cast, Const, Fma, Lanes, Load, Select, Sign, Sum, Sums, Value, dtype_of, lanes_of
+from convsmith.ir.value import (
+    BITWISE,
+    Binary,
+    Bits,
+    Cast,
+    Const,
+    Fma,
+    Lanes,
+    Load,
+    Repeat,
+    Select,
+    Sum,
+    Sums,
+    Unary,
+    Value,
+    Where,
+    dtype_of,
+    lanes_of,
+)
 
 InstructionSpec: TypeAlias = Kernel
 
@@ -68,6 +86,7 @@ class _Machine:
         self._shared: dict[Memory, int] = {}
         self._addresses: dict[Buffer, Callable[[Sequence[int]], int]] = {}
         self._constants: dict[Const, Any] = {}
+        self._shares: dict[Value, Any] = {}
         self._statements: dict[type, Callable[[Any], None]] = {
             Block: self._block,
             For: self._for,
@@ -82,10 +101,13 @@ class _Machine:
             Load: self._load,
             Const: self._const,
             Binary: self._binary,
+            Unary: self._unary,
             Fma: self._fma,
             Cast: self._cast,
+            Bits: self._bits,
             Select: self._select,
-            Sign: self._sign,
+            Where: self._where,
+            Repeat: self._repeat,
             Sum: self._sum,
             Sums: self._sums,
         }
@@ -140,6 +162,7 @@ class _Machine:
         del self._memories[s.buffer], self._shared[memory]
 
     def _store(self, s: Store) -> None:
+        self._shares.clear()
         value = self._value(s.value)
         memory, places = self._places(s.buffer, s.index, s.lanes)
         if value.dtype != memory.data.dtype:
@@ -159,13 +182,13 @@ class _Machine:
         if len(spec.params) != 1 + len(s.args):
             raise self._error(f"{s.instruction} takes {len(spec.params)} operands, not {1 + len(s.args)}")
         for param, operand in zip(spec.params, (s.dst, *s.args)):
-            lanes = operand.lanes.count if operand.lanes else 1
-            if (param.size, param.dtype) != (lanes, operand.buffer.dtype):
+            lanes, of = lanes_of(operand) or 1, dtype_of(operand)
+            if (param.size, param.dtype) != (lanes, of):
                 raise self._error(
-                    f"operand {param} of {s.instruction} is {param.dtype} in {param.size} lanes, "
-                    f"not {operand.buffer.dtype} in {lanes}"
+                    f"operand {param} of {s.instruction} is {param.dtype} in {param.size} lanes, not {of} in {lanes}"
                 )
-        fragments = {p: Memory(p.name, np.atleast_1d(self._load(a)), None) for p, a in zip(spec.params[1:], s.args)}
+        self._shares.clear()
+        fragments = {p: Memory(p.name, np.atleast_1d(self._value(a)), None) for p, a in zip(spec.params[1:], s.args)}
         target, places = self._places(s.dst.buffer, s.dst.index, s.dst.lanes)
         accumulator = Memory.fresh(spec.params[0])
         accumulator.ready = bytearray(b"\1" * len(accumulator.data))
@@ -271,7 +294,11 @@ class _Machine:
             raise self._error(f"variable {error.args[0]} in {c} is not bound") from None
 
     def _value(self, v: Value) -> Any:
-        return self._values[type(v)](v)
+        """A value; one that occurs several times in a statement is computed once."""
+        out = self._shares.get(v)
+        if out is None:
+            out = self._shares[v] = self._values[type(v)](v)
+        return out
 
     def _const(self, v: Const) -> Any:
         out = self._constants.get(v)
@@ -292,6 +319,10 @@ class _Machine:
         a, b = self._operands(v, v.a, v.b)
         if v.op == "div" and a.dtype.kind != "f":
             raise self._error(f"{v} divides integers")
+        if v.op in BITWISE and a.dtype.kind == "f":
+            raise self._error(f"{v} takes floats for integers")
+        if v.op in ("shl", "shr") and not (np.all(b >= 0) and np.all(b < 8 * b.itemsize)):
+            raise self._error(f"{v} shifts {a.dtype} by {b}")
         return BINARY[v.op](a, b)
 
     def _fma(self, v: Fma) -> Any:
@@ -305,25 +336,48 @@ class _Machine:
         lanes = 0 if out.ndim else lanes_of(v)
         return np.full(lanes, out) if lanes else out
 
-    def _sign(self, v: Sign) -> Any:
-        a, yes, no = self._operands(v, v.a, v.yes, v.no)
-        return np.where(a < 0, yes, no)[()]
+    def _where(self, v: Where) -> Any:
+        a, b = self._operands(v, v.a, v.b)
+        yes, no = self._value(v.yes), self._value(v.no)
+        self._alike(v, yes, no)
+        return np.where(COMPARISONS[v.op](a, b), yes, no)[()]
+
+    def _unary(self, v: Unary) -> Any:
+        (a,) = self._operands(v, v.a)
+        if a.dtype.kind != "f":
+            raise self._error(f"{v} is not for {a.dtype}")
+        return UNARY[v.op](a)
+
+    def _bits(self, v: Bits) -> Any:
+        a = self._value(v.a)
+        if a.itemsize != v.dtype.bytes:
+            raise self._error(f"{v} reads {a.dtype} as {v.dtype}")
+        return a.view(v.dtype.numpy)
+
+    def _repeat(self, v: Repeat) -> Any:
+        return np.tile(self._value(v.a), v.times)
 
     def _sum(self, v: Sum) -> Any:
-        a = self._value(v.a)
-        if not a.ndim or len(a) & (len(a) - 1):
-            raise self._error(f"{v} needs a vector of 2**n lanes, not {len(a) if a.ndim else 'a scalar'}")
-        return horizontal_sum(a)
+        return self._summed(v, v.a, v.group)
+
+    def _summed(self, v: Value, of: Value, group: int) -> Any:
+        (a,) = self._operands(v, of)
+        if not a.ndim or group < 1 or group & (group - 1) or len(a) % group:
+            raise self._error(f"{v} needs groups of 2**n lanes, not {group} of {len(a) if a.ndim else 'a scalar'}")
+        return sum_groups(a, group)
 
     def _sums(self, v: Sums) -> Any:
-        return np.array([self._sum(Sum(a)) for a in v.args])
+        return np.array([self._summed(v, a, lanes_of(a)) for a in v.args])
 
     def _operands(self, v: Value, *parts: Value) -> list[Any]:
         """The operands, after a check that their types are the same and that all vectors have the same lanes."""
         out = [self._value(p) for p in parts]
-        if len({x.dtype for x in out}) > 1 or len({len(x) for x in out if x.ndim}) > 1:
-            kinds = ", ".join(f"{x.dtype}{[len(x)] if x.ndim else ''}" for x in out)
-            raise self._error(f"the operands of {v} differ: {kinds}")
+        self._alike(v, *out)
         if not dtype_of(parts[0]).computes:
             raise self._error(f"{v} computes on {out[0].dtype}, which is for memory only")
         return out
+
+    def _alike(self, v: Value, *out: Any) -> None:
+        if len({x.dtype for x in out}) > 1 or len({len(x) for x in out if x.ndim}) > 1:
+            kinds = ", ".join(f"{x.dtype}{[len(x)] if x.ndim else ''}" for x in out)
+            raise self._error(f"the operands of {v} differ: {kinds}")

@@ -127,7 +127,7 @@ class _Scope:
         """Whether two nodes of a class can differ in their children only."""
         if isinstance(a, Load):
             return a.lanes == b.lanes and self.buffer(0, a.buffer) == self.buffer(1, b.buffer)
-        return all(getattr(a, x, None) == getattr(b, x, None) for x in ("op", "dtype"))
+        return all(getattr(a, x, None) == getattr(b, x, None) for x in ("op", "dtype", "times", "group"))
 
     def _key(self, side: int, e: Any) -> str:
         return str(self.sides[side].expr(e))

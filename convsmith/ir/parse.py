@@ -31,13 +31,34 @@ from convsmith.ir.index import (
 )
 from convsmith.ir.stmt import LOOP_KINDS, Alloc, Call, Carried, For, Function, If, Invoke, Kernel, Let, Stmt, Store
 from convsmith.ir.stmt import Block as Sequence
-from convsmith.ir.text import buffer_text
+from convsmith.ir.text import COMPARISON_SYMBOLS, buffer_text
 from convsmith.ir.tokens import Cursor
 from convsmith.ir.types import DTYPES, F32, DType
-from convsmith.ir.value import Binary, Cast, Const, Fma, Lanes, Load, Select, Sign, Sum, Sums, Value, const, strided
+from convsmith.ir.value import (
+    BINARY,
+    UNARY,
+    Binary,
+    Bits,
+    Cast,
+    Const,
+    Fma,
+    Lanes,
+    Load,
+    Repeat,
+    Select,
+    Sum,
+    Sums,
+    Unary,
+    Value,
+    Where,
+    const,
+    lanes_of,
+    strided,
+)
 
-_VALUE_CALLS = {"max": 2, "min": 2, "sign": 3, "sum": 1, "sums": 0, "fma": 3}
 _BINARY = {"+": "add", "-": "sub", "*": "mul", "/": "div"}
+_OPERATIONS = {op: 2 for op in BINARY if op not in _BINARY.values()} | {op: 1 for op in UNARY} | {"fma": 3}
+_COMPARISONS = {symbol: op for op, symbol in COMPARISON_SYMBOLS.items()}
 
 
 class _Parser(Cursor):
@@ -141,27 +162,73 @@ class _Parser(Cursor):
         if self._now.kind == "name" and self._follows("("):
             if name in DTYPES:
                 return self._typed_constant()
-            if name == "cast":
-                return self._cast()
-            if name in _VALUE_CALLS:
-                return self._value_call()
+            special = {
+                "cast": self._typed, "bits": self._typed, "where": self._where, "sum": self._sum, "sums": self._sums,
+                "repeat": self._repeat,
+            }  # fmt: skip
+            if name in special:
+                return special[name]()
+            if name in _OPERATIONS:
+                return self._operation()
         if self._is("-", "inf", "nan") or self._now.kind == "float":
             return const(F32, self._float())
         raise self._fail("a value")
 
-    def _value_call(self) -> Value:
+    def _operation(self) -> Value:
         start = self._next()
         self._expect("(")
         args = self._list(self.value, ")")
-        if start.text == "sums":
-            return Sums(tuple(args))
-        if len(args) != _VALUE_CALLS[start.text]:
-            raise self._fail(f"{_VALUE_CALLS[start.text]} arguments, not {len(args)}", start)
-        if start.text == "sum":
-            return Sum(args[0])
-        if start.text in ("sign", "fma"):
-            return (Sign if start.text == "sign" else Fma)(args[0], args[1], args[2])
-        return Binary(start.text, args[0], args[1])
+        if len(args) != _OPERATIONS[start.text]:
+            raise self._fail(f"{_OPERATIONS[start.text]} arguments, not {len(args)}", start)
+        if len(args) == 3:
+            return Fma(*args)
+        return Unary(start.text, args[0]) if len(args) == 1 else Binary(start.text, *args)
+
+    def _typed(self) -> Value:
+        node = Cast if self._next().text == "cast" else Bits
+        self._expect("(")
+        dtype = self._dtype()
+        self._expect(",")
+        out = node(dtype, self.value())
+        self._expect(")")
+        return out
+
+    def _where(self) -> Where:
+        self._next()
+        self._expect("(")
+        a = self.value()
+        op = self._now
+        if not self._take(*_COMPARISONS):
+            raise self._fail(f"one of {' '.join(_COMPARISONS)}")
+        b = self.value()
+        self._expect(",")
+        yes = self.value()
+        self._expect(",")
+        no = self.value()
+        self._expect(")")
+        return Where(_COMPARISONS[op.text], a, b, yes, no)
+
+    def _sum(self) -> Sum:
+        self._next()
+        self._expect("(")
+        a = self.value()
+        group = self._int("the lanes of a group") if self._take(",") else lanes_of(a)
+        self._expect(")")
+        return Sum(a, group)
+
+    def _sums(self) -> Sums:
+        self._next()
+        self._expect("(")
+        return Sums(tuple(self._list(self.value, ")")))
+
+    def _repeat(self) -> Repeat:
+        self._next()
+        self._expect("(")
+        a = self.value()
+        self._expect(",")
+        out = Repeat(a, self._int("how many times"))
+        self._expect(")")
+        return out
 
     def _typed_constant(self) -> Const:
         dtype = DTYPES[self._next().text]
@@ -172,15 +239,6 @@ class _Parser(Cursor):
             raise self._fail("an integer from {} to {}".format(*dtype.limits), start)
         self._expect(")")
         return const(dtype, number)
-
-    def _cast(self) -> Cast:
-        self._next()
-        self._expect("(")
-        dtype = self._dtype()
-        self._expect(",")
-        out = Cast(dtype, self.value())
-        self._expect(")")
-        return out
 
     def _float(self) -> float:
         sign = "-" if self._take("-") else ""
@@ -315,10 +373,20 @@ class _Parser(Cursor):
     def _invoke(self) -> Stmt:
         name = self._next().text
         self._expect("(")
-        args = self._list(self.access, ")")
+        start = self._now
+        args = self._list(self._operand, ")")
         if not args:
             raise self._fail(f"the accumulator of {name}")
+        if not isinstance(args[0], Load):
+            raise self._fail("an access", start)
         return Invoke(name, args[0], tuple(args[1:]))
+
+    def _operand(self) -> Load | Repeat:
+        start = self._now
+        value = self.value()
+        if not isinstance(value, (Load, Repeat)):
+            raise self._fail("an access or repeat(...)", start)
+        return value
 
     def _call(self) -> Stmt:
         name = self._name("a function")

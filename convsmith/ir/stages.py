@@ -19,10 +19,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from convsmith.ir.stmt import Alloc, Block, Call, For, If, Invoke, Kernel, Let, Stmt, Store
-from convsmith.ir.value import Binary, Cast, Const, Fma, Load, Select, Sign, Sum, Sums, Value
-from convsmith.ir.walk import statements_of, walk
+from convsmith.ir.value import Binary, Bits, Cast, Const, Fma, Load, Repeat, Select, Sum, Sums, Unary, Value, Where
+from convsmith.ir.walk import statements_of, values_in
 
-_SCALAR: frozenset[type[Value]] = frozenset({Load, Const, Cast, Binary, Fma, Select, Sign})
+_SCALAR: frozenset[type[Value]] = frozenset({Load, Const, Binary, Unary, Fma, Cast, Bits, Select, Where})
+_VECTOR: frozenset[type[Value]] = _SCALAR | {Repeat, Sum, Sums}
 _PLAIN: frozenset[type[Stmt]] = frozenset({Block, For, If, Alloc, Store})
 _LOOPS = frozenset({"serial", "unrolled", "parallel"})
 
@@ -56,10 +57,8 @@ NAIVE = Stage("naive", loops=frozenset({"serial"}), flat=False)
 SCHEDULED = Stage("scheduled", flat=False)
 REALISED = Stage("realised", inner_masks=False, flat=False)
 FLAT = Stage("flat")
-TENSORISED = Stage("tensorised", _ALL, _SCALAR | {Sum, Sums}, lanes=True, pointers=True)
-UNROLLED = Stage(
-    "unrolled", _ALL, _SCALAR | {Sum, Sums}, _LOOPS - {"unrolled"}, lanes=True, pointers=True, constant_registers=True
-)
+TENSORISED = Stage("tensorised", _ALL, _VECTOR, lanes=True, pointers=True)
+UNROLLED = Stage("unrolled", _ALL, _VECTOR, _LOOPS - {"unrolled"}, lanes=True, pointers=True, constant_registers=True)
 
 STAGES = {s.name: s for s in (NAIVE, SCHEDULED, REALISED, FLAT, TENSORISED, UNROLLED)}
 
@@ -91,9 +90,7 @@ def _statement(s: Stmt, stage: Stage) -> Iterator[str]:
             yield f"`{line}`: memory must have one dim, stored without gaps"
     elif isinstance(s, Store):
         accesses = [Load(s.buffer, s.index, s.lanes)]
-        for v in walk(s.value):
-            if not isinstance(v, Value):
-                continue
+        for v in values_in(s.value):
             if type(v) not in stage.values:
                 yield f"`{line}`: a value {type(v).__name__} is not allowed"
             if isinstance(v, Select) and v is not s.value and not stage.inner_masks:
@@ -102,7 +99,8 @@ def _statement(s: Stmt, stage: Stage) -> Iterator[str]:
                 accesses.append(v)
         yield from _accesses(line, accesses, stage)
     elif isinstance(s, Invoke):
-        yield from _accesses(line, [s.dst, *s.args], stage)
+        loads = [v for a in s.args for v in values_in(a) if isinstance(v, Load)]
+        yield from _accesses(line, [s.dst, *loads], stage)
 
 
 def _accesses(line: str, accesses: list[Load], stage: Stage) -> Iterator[str]:

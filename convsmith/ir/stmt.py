@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index, Var
-from convsmith.ir.value import Lanes, Load, Value
+from convsmith.ir.value import Lanes, Load, Repeat, Value
 
 LOOP_KINDS = ("serial", "unrolled", "parallel")
 
@@ -96,12 +96,12 @@ class Invoke(Stmt):
     """A machine instruction (a row of the target's table): ``dst = instruction(dst, *args)``.
 
     ``dst`` names the accumulator fragment that is read and written; each argument is a load with the lanes
-    that the instruction's specification gives that operand.
+    that the instruction's specification gives that operand, or repeats a load that often.
     """
 
     instruction: str
     dst: Load
-    args: tuple[Load, ...]
+    args: tuple[Load | Repeat, ...]
 
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)

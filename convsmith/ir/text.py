@@ -8,9 +8,10 @@
             if kh - 1 >= 0 and -kh + 2 >= 0:
               acc[0]{16} = acc[0]{16} + src[p + 8]{16:0} * wei[oc * 16]{16}
 
-Lanes follow an access in braces: ``{16}`` contiguous, ``{16:0}`` one element for all, ``{16:4}`` every fourth,
-``{(0, 0, 1, 1)}`` any other map; ``/5`` after it says that only five lanes are active.  Buffers whose blocks are
-not row-major print them as ``dim:size:stride``.
+Values may be called by name: ``fma(a, b, c)``, ``cast(s8, a)``, ``where(a < b, yes, no)``, ``sum(a, 4)`` over groups
+of four lanes, ``repeat(a, 16)``.  Lanes follow an access in braces: ``{16}`` contiguous, ``{16:0}`` one element for
+all, ``{16:4}`` every fourth, ``{(0, 0, 1, 1)}`` any other map; ``/5`` after it says that only five lanes are active.
+Buffers whose blocks are not row-major print them as ``dim:size:stride``.
 """
 
 from __future__ import annotations
@@ -18,9 +19,26 @@ from __future__ import annotations
 from convsmith.ir.buffer import Buffer, dense
 from convsmith.ir.index import And, Cond, Eq0, FloorDiv, Ge0, Index, Max, Min, Mod, Never, Var
 from convsmith.ir.stmt import Alloc, Block, Call, For, If, Invoke, Kernel, Let, Stmt, Store
-from convsmith.ir.value import Binary, Cast, Const, Fma, Lanes, Load, Select, Sign, Sum, Sums, Value
+from convsmith.ir.value import (
+    Binary,
+    Bits,
+    Cast,
+    Const,
+    Fma,
+    Lanes,
+    Load,
+    Repeat,
+    Select,
+    Sum,
+    Sums,
+    Unary,
+    Value,
+    Where,
+    lanes_of,
+)
 
 _SYMBOL = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
+COMPARISON_SYMBOLS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
 _STRENGTH = {"add": 1, "sub": 1, "mul": 2, "div": 2}
 
 
@@ -93,16 +111,21 @@ def value_text(v: Value, strength: int = 0) -> str:
         return f"({text})" if own < strength else text
     if isinstance(v, Fma):
         return f"fma({value_text(v.a)}, {value_text(v.b)}, {value_text(v.c)})"
-    if isinstance(v, Cast):
-        return f"cast({v.dtype.name}, {value_text(v.a)})"
+    if isinstance(v, Unary):
+        return f"{v.op}({value_text(v.a)})"
+    if isinstance(v, (Cast, Bits)):
+        return f"{'cast' if isinstance(v, Cast) else 'bits'}({v.dtype.name}, {value_text(v.a)})"
     if isinstance(v, Select):
         return f"({value_text(v.yes, 1)} if {cond_text(v.cond)} else {value_text(v.no, 1)})"
-    if isinstance(v, Sign):
-        return f"sign({value_text(v.a)}, {value_text(v.yes)}, {value_text(v.no)})"
+    if isinstance(v, Where):
+        test = f"{value_text(v.a)} {COMPARISON_SYMBOLS[v.op]} {value_text(v.b)}"
+        return f"where({test}, {value_text(v.yes)}, {value_text(v.no)})"
     if isinstance(v, Sums):
         return f"sums({', '.join(map(value_text, v.args))})"
     if isinstance(v, Sum):
-        return f"sum({value_text(v.a)})"
+        return f"sum({value_text(v.a)}{f', {v.group}' if v.group != lanes_of(v.a) else ''})"
+    if isinstance(v, Repeat):
+        return f"repeat({value_text(v.a)}, {v.times})"
     raise TypeError(type(v))
 
 

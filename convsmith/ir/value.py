@@ -16,7 +16,10 @@ from convsmith.ir.index import Cond, Index
 from convsmith.ir.intern import Node
 from convsmith.ir.types import BF16, DType
 
-BINARY = ("add", "sub", "mul", "div", "max", "min")
+BITWISE = ("and", "or", "xor", "shl", "shr")
+BINARY = ("add", "sub", "mul", "div", "max", "min", *BITWISE)
+UNARY = ("round", "floor", "sqrt", "abs", "neg")
+COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 
 
 class Lanes(NamedTuple):
@@ -45,7 +48,7 @@ def strided(count: int, stride: int, active: int | None = None) -> Lanes:
 class Value(Node):
     """Base of values."""
 
-    __slots__ = ()
+    __slots__ = ("_lanes",)
 
     def __str__(self) -> str:
         from convsmith.ir.text import value_text
@@ -105,11 +108,22 @@ class Load(Value):
 
 
 class Binary(Value):
-    """``op`` one of BINARY; ``max`` and ``min`` give NaN where an operand is NaN."""
+    """``op`` one of BINARY; ``max`` and ``min`` give NaN where an operand is NaN.
+
+    Those of BITWISE are for integers.  A shift is by a constant less than the width; ``shr`` of a signed type keeps the
+    sign.
+    """
 
     op: str
     a: Value
     b: Value
+
+
+class Unary(Value):
+    """``op`` one of UNARY, on a float, as IEEE 754 has it; ``round`` is to the nearest integer, to even of two."""
+
+    op: str
+    a: Value
 
 
 class Fma(Value):
@@ -131,6 +145,13 @@ class Cast(Value):
     a: Value
 
 
+class Bits(Value):
+    """The bits of ``a`` read as a ``dtype`` of the same width."""
+
+    dtype: DType
+    a: Value
+
+
 class Select(Value):
     """``yes`` where the condition holds, else ``no``; what is not chosen is not evaluated."""
 
@@ -139,55 +160,80 @@ class Select(Value):
     no: Value
 
 
-class Sign(Value):
-    """``yes`` in the lanes where ``a < 0``, else ``no``; all three are evaluated."""
+class Where(Value):
+    """``yes`` in the lanes where ``a op b``, else ``no``; all four are evaluated.
 
+    ``op`` is one of COMPARISONS; with NaN only ``ne`` holds.  ``a`` and ``b`` may be of another type than the rest.
+    """
+
+    op: str
     a: Value
+    b: Value
     yes: Value
     no: Value
 
 
-class Sum(Value):
-    """The sum over the lanes of ``a``, adjacent halves first: a scalar."""
+class Repeat(Value):
+    """``times`` copies of the lanes of ``a`` one after the other."""
 
     a: Value
+    times: int
+
+
+class Sum(Value):
+    """Sums over each ``group`` of neighbouring lanes of ``a``, halves of a group first: a scalar where there is one."""
+
+    a: Value
+    group: int
 
 
 class Sums(Value):
-    """A vector: lane ``n`` is the sum over the lanes of ``args[n]``, added as in :class:`Sum`."""
+    """A vector: lane ``n`` is the sum over all lanes of ``args[n]``, added as in :class:`Sum`."""
 
     args: tuple[Value, ...]
 
 
 def lanes_of(v: Value) -> int:
     """Number of lanes; 0 for a scalar."""
+    try:
+        return v._lanes  # type: ignore[attr-defined, no-any-return]
+    except AttributeError:
+        count = _lanes_of(v)
+        Value._lanes.__set__(v, count)  # type: ignore[attr-defined]
+        return count
+
+
+def _lanes_of(v: Value) -> int:
     if isinstance(v, Load):
         return v.lanes.count if v.lanes else 0
-    if isinstance(v, Binary):
-        return max(lanes_of(v.a), lanes_of(v.b))
+    if isinstance(v, (Binary, Where)):
+        rest = max(lanes_of(v.yes), lanes_of(v.no)) if isinstance(v, Where) else 0
+        return max(lanes_of(v.a), lanes_of(v.b), rest)
     if isinstance(v, Fma):
         return max(lanes_of(v.a), lanes_of(v.b), lanes_of(v.c))
     if isinstance(v, Select):
         return max(lanes_of(v.yes), lanes_of(v.no))
-    if isinstance(v, Cast):
+    if isinstance(v, (Cast, Unary, Bits)):
         return lanes_of(v.a)
-    if isinstance(v, Sums):
-        return len(v.args)
-    if isinstance(v, Sign):
-        return max(lanes_of(v.a), lanes_of(v.yes), lanes_of(v.no))
-    return 0
+    if isinstance(v, Repeat):
+        return max(lanes_of(v.a), 1) * v.times
+    if isinstance(v, Sum):
+        groups = lanes_of(v.a) // v.group if v.group else 0
+        return groups if groups > 1 else 0
+    return len(v.args) if isinstance(v, Sums) else 0
 
 
 def dtype_of(v: Value) -> DType:
     """The type of a value."""
-    if isinstance(v, (Const, Cast)):
-        return v.dtype
-    if isinstance(v, Load):
-        return v.buffer.dtype
-    if isinstance(v, Select):
-        return dtype_of(v.yes)
-    if isinstance(v, (Binary, Fma, Sign, Sum)):
-        return dtype_of(v.a)
-    if isinstance(v, Sums):
-        return dtype_of(v.args[0])
-    raise TypeError(f"not a value: {v!r}")
+    while not isinstance(v, (Const, Cast, Bits)):
+        if isinstance(v, Load):
+            return v.buffer.dtype
+        if isinstance(v, (Select, Where)):
+            v = v.yes
+        elif isinstance(v, (Binary, Unary, Fma, Repeat, Sum)):
+            v = v.a
+        elif isinstance(v, Sums):
+            v = v.args[0]
+        else:
+            raise TypeError(f"not a value: {v!r}")
+    return v.dtype

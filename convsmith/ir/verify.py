@@ -18,7 +18,28 @@ from convsmith.ir.buffer import SCOPES, Buffer
 from convsmith.ir.index import Index, Var
 from convsmith.ir.stages import Stage, violations
 from convsmith.ir.stmt import LOOP_KINDS, Alloc, Block, Call, For, Function, If, Invoke, Kernel, Let, Stmt, Store
-from convsmith.ir.value import BINARY, Binary, Cast, Const, Fma, Lanes, Load, Select, Sign, Sum, Sums, Value, dtype_of
+from convsmith.ir.value import (
+    BINARY,
+    BITWISE,
+    COMPARISONS,
+    UNARY,
+    Binary,
+    Bits,
+    Cast,
+    Const,
+    Fma,
+    Lanes,
+    Load,
+    Repeat,
+    Select,
+    Sum,
+    Sums,
+    Unary,
+    Value,
+    Where,
+    dtype_of,
+    lanes_of,
+)
 from convsmith.ir.walk import AnyNode, children, variables_of
 
 
@@ -138,7 +159,9 @@ class _Verifier:
         elif isinstance(s, Invoke):
             self._lanes_stored(s.dst.buffer, s.dst.lanes)
             for operand in (s.dst, *s.args):
-                self._value(operand)
+                self._value(operand, {})
+                if not isinstance(operand.a if isinstance(operand, Repeat) else operand, Load):
+                    self._fail(f"{operand}: an operand of {s.instruction} is an access, or repeats one")
         elif isinstance(s, Call):
             self._call(s)
         else:
@@ -168,7 +191,7 @@ class _Verifier:
     def _store(self, s: Store) -> None:
         self._access(s.buffer, s.index, s.lanes)
         self._lanes_stored(s.buffer, s.lanes)
-        count = self._value(s.value)
+        count = self._value(s.value, {})
         if dtype_of(s.value) != s.buffer.dtype:
             self._fail(f"a value of type {dtype_of(s.value)} is stored to {s.buffer}, which holds {s.buffer.dtype}")
         if count and (s.lanes is None or s.lanes.count != count):
@@ -245,8 +268,13 @@ class _Verifier:
                 self._fail(f"{what} is {e}: {v} is a pointer into {self._pointers[v]}")
 
     # -- values
-    def _value(self, v: Value) -> int:
-        """Check a value; its number of lanes, 0 for a scalar."""
+    def _value(self, v: Value, known: dict[Value, int]) -> int:
+        """Check a value; its number of lanes, 0 for a scalar.  ``known`` are those of values checked before."""
+        if v not in known:
+            known[v] = self._checked(v, known)
+        return known[v]
+
+    def _checked(self, v: Value, known: dict[Value, int]) -> int:
         if isinstance(v, Const):
             return 0
         if isinstance(v, Load):
@@ -255,25 +283,49 @@ class _Verifier:
         if isinstance(v, Select):
             self._plain(v.cond, "a condition")
         parts = [x for x in children(v) if isinstance(x, Value)]
-        counts = {n for n in map(self._value, parts) if n}
-        if len({dtype_of(x) for x in parts}) > 1:
-            self._fail(f"{v}: operands have the types {', '.join(str(dtype_of(x)) for x in parts)}")
+        counts = {n for n in [self._value(x, known) for x in parts] if n}
         if len(counts) > 1:
             self._fail(f"{v}: operands have {' and '.join(map(str, sorted(counts)))} lanes")
         count = max(counts, default=0)
-        if isinstance(v, Cast):
-            return count
-        if not isinstance(v, Select) and not all(dtype_of(x).computes for x in parts):
-            self._fail(f"{v}: there is no arithmetic on {dtype_of(v)}; cast it first")
+        if isinstance(v, Repeat):
+            if v.times < 1:
+                self._fail(f"{v}: a vector is repeated at least once, not {v.times} times")
+            return lanes_of(v)
+        self._types(v, parts)
         if isinstance(v, (Sum, Sums)):
-            if not count or count & (count - 1):
-                self._fail(f"{v}: a sum is over 2**n lanes, not {count}")
-            return len(v.args) if isinstance(v, Sums) else 0
-        if isinstance(v, Binary):
-            if v.op not in BINARY:
-                self._fail(f"{v.op} is no operation; there are {', '.join(BINARY)}")
-            if v.op == "div" and dtype_of(v).kind != "float":
-                self._fail(f"{v}: division is for floating point only")
-        elif not isinstance(v, (Fma, Select, Sign)):
-            self._fail(f"{type(v).__name__} is no value")
+            group = v.group if isinstance(v, Sum) else count
+            if not count or group < 1 or group & (group - 1) or count % group:
+                of = f" in each of the groups of {count}" if group != count else ""
+                self._fail(f"{v}: a sum is over 2**n lanes, not {group}{of}")
+            return lanes_of(v)
         return count
+
+    def _types(self, v: Value, parts: list[Value]) -> None:
+        """What a value asks of the types of its operands."""
+        types = [dtype_of(x) for x in parts]
+        t = types[0]
+        if isinstance(v, Cast):
+            return
+        if isinstance(v, Bits):
+            if t.bits != v.dtype.bits:
+                self._fail(f"{v}: {t} has {t.bits} bits and {v.dtype} has {v.dtype.bits}")
+            return
+        alike = [types[:2], types[2:]] if isinstance(v, Where) else [types]
+        if any(len(set(group)) > 1 for group in alike):
+            self._fail(f"{v}: operands have the types {', '.join(map(str, types))}")
+        if not isinstance(v, Select) and not t.computes:
+            self._fail(f"{v}: there is no arithmetic on {t}; cast it first")
+        legal = {Binary: BINARY, Unary: UNARY, Where: COMPARISONS}.get(type(v))
+        if legal is not None and v.op not in legal:  # type: ignore[attr-defined]
+            self._fail(f"{v.op} is no operation; there are {', '.join(legal)}")  # type: ignore[attr-defined]
+        if isinstance(v, Unary) and t.kind != "float":
+            self._fail(f"{v}: {v.op} is for floating point only")
+        if isinstance(v, Binary):
+            if v.op == "div" and t.kind != "float":
+                self._fail(f"{v}: division is for floating point only")
+            if v.op in BITWISE and t.kind == "float":
+                self._fail(f"{v}: {v.op} is for integers only")
+            if v.op in ("shl", "shr") and not (isinstance(v.b, Const) and 0 <= v.b.value < t.bits):
+                self._fail(f"{v}: a shift is by a constant from 0 to {t.bits - 1}")
+        elif not isinstance(v, (Unary, Fma, Select, Where, Sum, Sums)):
+            self._fail(f"{type(v).__name__} is no value")

@@ -43,7 +43,7 @@ from convsmith.ir.index import (
     mod,
 )
 from convsmith.ir.stmt import Alloc, Block, Call, Carried, For, If, Invoke, Let, Stmt, Store, block
-from convsmith.ir.value import Binary, Cast, Fma, Load, Select, Sign, Sum, Sums, Value
+from convsmith.ir.value import Binary, Bits, Cast, Fma, Load, Repeat, Select, Sum, Sums, Unary, Value, Where
 
 AnyNode = Stmt | Value | Cond | Index
 
@@ -60,9 +60,12 @@ _CHILDREN: dict[type, Callable[[Any], tuple[AnyNode, ...]]] = {
     Load: lambda n: n.index,
     Binary: lambda n: (n.a, n.b),
     Fma: lambda n: (n.a, n.b, n.c),
+    Unary: lambda n: (n.a,),
     Cast: lambda n: (n.a,),
+    Bits: lambda n: (n.a,),
     Select: lambda n: (n.cond, n.yes, n.no),
-    Sign: lambda n: (n.a, n.yes, n.no),
+    Where: lambda n: (n.a, n.b, n.yes, n.no),
+    Repeat: lambda n: (n.a,),
     Sum: lambda n: (n.a,),
     Sums: lambda n: n.args,
     Block: lambda n: n.stmts,
@@ -107,6 +110,18 @@ def walk(n: AnyNode) -> Iterator[AnyNode]:
         x = stack.pop()
         yield x
         stack.extend(reversed(children(x)))
+
+
+def values_in(v: Value) -> Iterator[Value]:
+    """The distinct values that a value is made of, itself first."""
+    seen: dict[AnyNode, None] = {}
+    stack: list[AnyNode] = [v]
+    while stack:
+        x = stack.pop()
+        if isinstance(x, Value) and x not in seen:
+            seen[x] = None
+            yield x
+            stack.extend(reversed(children(x)))
 
 
 class Rewriter:
@@ -213,9 +228,17 @@ class Rewriter:
         a, b, c = self.expr(v.a), self.expr(v.b), self.expr(v.c)
         return v if a is v.a and b is v.b and c is v.c else Fma(a, b, c)
 
+    def _Unary(self, v: Unary) -> Value:
+        a = self.expr(v.a)
+        return v if a is v.a else Unary(v.op, a)
+
     def _Cast(self, v: Cast) -> Value:
         a = self.expr(v.a)
         return v if a is v.a else Cast(v.dtype, a)
+
+    def _Bits(self, v: Bits) -> Value:
+        a = self.expr(v.a)
+        return v if a is v.a else Bits(v.dtype, a)
 
     def _Select(self, v: Select) -> Value:
         c, a, b = self.expr(v.cond), self.expr(v.yes), self.expr(v.no)
@@ -225,13 +248,18 @@ class Rewriter:
             return b  # type: ignore[no-any-return]
         return v if c is v.cond and a is v.yes and b is v.no else Select(c, a, b)
 
-    def _Sign(self, v: Sign) -> Value:
-        a, b, c = self.expr(v.a), self.expr(v.yes), self.expr(v.no)
-        return v if a is v.a and b is v.yes and c is v.no else Sign(a, b, c)
+    def _Where(self, v: Where) -> Value:
+        a, b, yes, no = self.expr(v.a), self.expr(v.b), self.expr(v.yes), self.expr(v.no)
+        same = a is v.a and b is v.b and yes is v.yes and no is v.no
+        return v if same else Where(v.op, a, b, yes, no)
+
+    def _Repeat(self, v: Repeat) -> Value:
+        a = self.expr(v.a)
+        return v if a is v.a else Repeat(a, v.times)
 
     def _Sum(self, v: Sum) -> Value:
         a = self.expr(v.a)
-        return v if a is v.a else Sum(a)
+        return v if a is v.a else Sum(a, v.group)
 
     def _Sums(self, v: Sums) -> Value:
         args = tuple([self.expr(a) for a in v.args])

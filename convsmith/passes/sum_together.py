@@ -8,11 +8,11 @@ follows them (bias, post-ops, the store) is done on vectors too.
 from __future__ import annotations
 
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from convsmith.ir.index import Index
 from convsmith.ir.stmt import Alloc, Block, Kernel, Stmt, Store, block
-from convsmith.ir.value import Binary, Const, Lanes, Load, Sign, Sum, Sums, Value
+from convsmith.ir.value import Binary, Const, Lanes, Load, Repeat, Sum, Sums, Value
 from convsmith.ir.walk import Rewriter, walk
 from convsmith.passes.scope import each_body
 
@@ -63,18 +63,17 @@ def _merge(values: list[Value], totals: list[_Total]) -> Value | None:
         if any(d is None for d in steps):
             return None
         return Load(first.buffer, first.index, Lanes(tuple(steps), len(steps)))  # type: ignore[arg-type]
-    if any(type(v) is not type(first) for v in values):
+    if isinstance(first, (Repeat, Sum, Sums)) or any(type(v) is not type(first) for v in values):
         return None
-    if isinstance(first, Sign):
-        a, yes, no = (_merge([getattr(v, f) for v in values], totals) for f in ("a", "yes", "no"))
-        return None if a is None or yes is None or no is None else Sign(a, yes, no)
-    if isinstance(first, Binary):
-        if any(v.op != first.op for v in values):  # type: ignore[attr-defined]
+    fields: list[Any] = []
+    names: tuple[str, ...] = type(first).__match_args__
+    for name in names:
+        parts = [getattr(v, name) for v in values]
+        part = _merge(parts, totals) if isinstance(parts[0], Value) else parts[0]
+        if part is None or (part is parts[0] and any(p != part for p in parts)):
             return None
-        a = _merge([v.a for v in values], totals)  # type: ignore[attr-defined]
-        b = _merge([v.b for v in values], totals)  # type: ignore[attr-defined]
-        return None if a is None or b is None else Binary(first.op, a, b)
-    return None
+        fields.append(part)
+    return type(first)(*fields)
 
 
 def _together(totals: list[_Total]) -> Store | None:

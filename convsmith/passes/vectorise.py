@@ -120,7 +120,7 @@ class _Vectorise(ScopedRewriter):
             raise NotVector(f"every lane writes the same element of {s.buffer.name}")
         if not lanes_of(value.b):
             raise NotVector(f"every lane adds the same to {s.buffer.name}")
-        return Store(s.buffer, s.index, Binary("add", v.a, Sum(value.b)))
+        return Store(s.buffer, s.index, Binary("add", v.a, Sum(value.b, lanes_of(value.b))))
 
 
 def vectorise(kernel: Kernel, loop: str, lanes: int, strict: bool = True) -> Kernel:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convsmith.interp import InterpError, run
-from convsmith.interp.arithmetic import cast, fma, horizontal_sum
+from convsmith.interp.arithmetic import cast, fma, sum_groups
 from convsmith.ir.parse import parse_kernel
 from convsmith.ir.types import DTYPES
 from convsmith.ir.value import const
@@ -44,9 +44,9 @@ def value_of(text: str, a: Any, b: Any = (0.0,), dtype: str = "f32", lanes: str 
         ("min(a[0], a[1])", (NAN, 2.0), NAN),
         ("a[0] + a[1]", (3e38, 3e38), INF),
         ("fma(a[0], a[1], a[2])", (2.0, 3.0, 4.0), 10.0),
-        ("sign(a[0], a[1], a[2])", (-1.0, 2.0, 3.0), 2.0),
-        ("sign(a[0], a[1], a[2])", (0.0, 2.0, 3.0), 3.0),
-        ("sign(a[0], a[1], a[2])", (NAN, 2.0, 3.0), 3.0),
+        ("where(a[0] < 0.0, a[1], a[2])", (-1.0, 2.0, 3.0), 2.0),
+        ("where(a[0] < 0.0, a[1], a[2])", (0.0, 2.0, 3.0), 3.0),
+        ("where(a[0] < 0.0, a[1], a[2])", (NAN, 2.0, 3.0), 3.0),
         ("(a[0] if 1 >= 0 else a[100])", (7.0,), 7.0),
         ("(a[100] if 0 > 1 else a[0])", (7.0,), 7.0),
         ("sum(a[0]{4})", (1.0, 2.0, 3.0, 4.0), 10.0),
@@ -77,15 +77,64 @@ def test_scalars(text: str, a: Any, expected: float) -> None:
         ("a[0]{4}", "{4:2}", (1, 0, 2, 0, 3, 0, 4)),
         ("a[0]{4}", "{(3, 1, 0, 2)}", (3, 2, 4, 1)),
         ("fma(a[0]{4}, a[0], a[0]{4})", "{4}", (2, 4, 6, 8)),
-        ("sign(a[0]{4} - 2.5, 0.0, a[0]{4})", "{4}", (0, 0, 3, 4)),
+        ("where(a[0]{4} < 2.5, 0.0, a[0]{4})", "{4}", (0, 0, 3, 4)),
         ("(a[0]{4} if 1 >= 0 else 0.0)", "{4}", (1, 2, 3, 4)),
         ("max(a[0]{4}, 2.0)", "{4}", (2, 2, 3, 4)),
+        ("repeat(a[0]{2}, 3)", "{6}", (1, 2, 1, 2, 1, 2)),
+        ("repeat(a[3], 3)", "{3}", (4, 4, 4)),
+        ("repeat(a[0]{4/3}, 2)", "{8}", (1, 2, 3, 0, 1, 2, 3, 0)),
+        ("sum(a[0]{8}, 4)", "{2}", (10, 26)),
+        ("sum(a[0]{8}, 1)", "{8}", (1, 2, 3, 4, 5, 6, 7, 8)),
+        ("sum(repeat(a[0]{4}, 2), 2)", "{4}", (3, 7, 3, 7)),
+        ("where(a[0]{4} >= 3.0, 1.0, 0.0)", "{4}", (0, 0, 1, 1)),
+        ("where(s32(1) != s32(2), a[0]{4}, 0.0)", "{4}", (1, 2, 3, 4)),
+        ("cast(f32, and(cast(s32, a[0]{4}), s32(2)))", "{4}", (0, 2, 2, 0)),
+        ("neg(sqrt(a[0]{4} * a[0]{4}))", "{4}", (-1, -2, -3, -4)),
+        ("bits(f32, shl(cast(s32, a[0]{2}) + s32(126), s32(23)))", "{2}", (1, 2)),
     ],
 )
 def test_lanes(text: str, lanes: str, expected: tuple[float, ...]) -> None:
     out = value_of(text, range(1, 9), lanes=lanes, out=8)
     np.testing.assert_array_equal(out[: len(expected)], expected)
     assert not out[len(expected) :].any()
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "expected"),
+    [
+        ("round(a[0])", 2.5, 2.0), ("round(a[0])", -3.5, -4.0), ("round(a[0])", -0.5, -0.0),
+        ("round(a[0])", 1e30, 1e30),
+        ("floor(a[0])", -0.5, -1.0), ("floor(a[0])", 2.9, 2.0), ("floor(a[0])", -0.0, -0.0), ("sqrt(a[0])", 2.25, 1.5),
+        ("sqrt(a[0])", -1.0, NAN), ("sqrt(a[0])", -0.0, -0.0), ("abs(a[0])", -0.0, 0.0), ("abs(a[0])", -INF, INF),
+        ("neg(a[0])", 0.0, -0.0), ("neg(a[0])", NAN, NAN),
+        ("where(a[0] == a[0], 1.0, 0.0)", NAN, 0.0), ("where(a[0] != a[0], 1.0, 0.0)", NAN, 1.0),
+        ("where(a[0] >= 0.0, 1.0, 0.0)", -0.0, 1.0), ("where(a[0] <= 0.0, 1.0, 0.0)", 0.0, 1.0),
+        ("cast(f32, shr(bits(s32, a[0]), s32(31)))", -1.0, -1.0),
+        ("cast(f32, shr(u8(200), u8(3)))", 0.0, 25.0), ("cast(f32, shr(s8(-100), s8(3)))", 0.0, -13.0),
+        ("cast(f32, xor(or(s16(5), s16(10)), s16(-1)))", 0.0, -16.0), ("cast(f32, shl(s8(3), s8(7)))", 0.0, -128.0),
+    ],
+)  # fmt: skip
+def test_operations(text: str, value: float, expected: float) -> None:
+    out = value_of(text, (value,))
+    np.testing.assert_array_equal(out, np.array([expected], np.float32))
+    assert np.signbit(out[0]) == np.signbit(np.float32(expected)) or math.isnan(expected)
+
+
+def test_an_instruction_on_groups_of_bytes() -> None:
+    """Four products of bytes are added to each accumulator; the second operand repeats what four bytes hold."""
+    spec = parse_kernel(
+        "kernel dot(c: s32[4], a: u8[16], b: s8[16])\n"
+        "  for l in 0 .. 4:\n    for r in 0 .. 4:\n"
+        "      c[l] = c[l] + cast(s32, a[l * 4 + r]) * cast(s32, b[l * 4 + r])"
+    )
+    text = "kernel k(a: u8[16], b: s8[4], out: s32[4])\n  dot(out[0]{4}, a[0]{16}, repeat(b[0]{4/3}, 4))"
+    a, b = np.arange(240, 256, dtype=np.uint8), np.array([-128, 127, 3, 99], np.int8)
+    arrays = {"a": a, "b": b, "out": np.arange(4, dtype=np.int32)}
+    run(parse_kernel(text), arrays, {"dot": spec})
+    wide = a.reshape(4, 4)[:, :3].astype(np.int64) @ b[:3].astype(np.int64)
+    np.testing.assert_array_equal(arrays["out"], wide + np.arange(4))
+    with pytest.raises(InterpError, match=r"operand b of dot is s8 in 16 lanes, not s8 in 4"):
+        run(parse_kernel(text.replace("repeat(b[0]{4/3}, 4)", "b[0]{4}")), arrays, {"dot": spec})
 
 
 def test_integers_wrap() -> None:
@@ -153,9 +202,9 @@ def test_fma_of_doubles_and_of_what_is_not_finite() -> None:
 
 def test_a_sum_adds_the_halves() -> None:
     big = np.float32(2**24)
-    assert horizontal_sum(np.array([big, 1, -big, 1], np.float32)) == 2
-    assert horizontal_sum(np.array([big, -big, 1, 1], np.float32)) == 1
-    assert horizontal_sum(np.array([3], np.float32)) == 3
+    assert sum_groups(np.array([big, 1, -big, 1], np.float32), 4) == 2
+    assert sum_groups(np.array([big, -big, 1, 1], np.float32), 4) == 1
+    assert sum_groups(np.array([3], np.float32), 1) == 3
 
 
 @pytest.mark.parametrize(
@@ -167,8 +216,15 @@ def test_a_sum_adds_the_halves() -> None:
         ("a[0]{4}", "", "a value of 4 lanes is stored to no lanes of out"),
         ("a[0]{4}", "{2}", "a value of 4 lanes is stored to 2 lanes of out"),
         ("a[0]", "{4:0}", r"two lanes write the same element of out: elements \[0, 0, 0, 0\]"),
-        ("sum(a[0])", "", r"sum\(a\[0\]\) needs a vector of 2\*\*n lanes, not a scalar"),
-        ("sum(a[0]{6})", "", r"sum\(a\[0\]\{6\}\) needs a vector of 2\*\*n lanes, not 6"),
+        ("sum(a[0])", "", r"sum\(a\[0\]\) needs groups of 2\*\*n lanes, not 0 of a scalar"),
+        ("sum(a[0]{6})", "", r"sum\(a\[0\]\{6\}\) needs groups of 2\*\*n lanes, not 6 of 6"),
+        ("sum(a[0]{8}, 3)", "", "needs groups of 2\\*\\*n lanes, not 3 of 8"),
+        ("where(a[0] < s32(1), a[0], a[1])", "", "differ: float32, int32"),
+        ("where(a[0] < 1.0, a[0], s32(1))", "", "differ: float32, int32"),
+        ("and(a[0], a[1])", "", r"and\(a\[0\], a\[1\]\) takes floats for integers"),
+        ("cast(f32, shl(s32(1), s32(32)))", "", "shifts int32 by 32"),
+        ("cast(f32, sqrt(s32(1)))", "", "is not for int32"),
+        ("cast(f32, bits(s16, a[0]))", "", "reads float32 as s16"),
     ],
 )
 def test_what_values_refuse(text: str, lanes: str, message: str) -> None:
@@ -211,7 +267,8 @@ def test_casts_to_small_floats(x: float, name: str) -> None:
         (127.5, "f32", "s8", 127), (255.4, "bf16", "u8", 255), (2.0**31, "f32", "s32", 2**31 - 1),
         (300, "s32", "u8", 255), (-300, "s32", "s8", -128), (-1, "s8", "u8", 0), (200, "u8", "s8", 127),
         (-7, "s8", "s32", -7), (200, "u8", "s16", 200), (2**24 + 1, "s32", "f32", 2**24),
-        (2**24 + 3, "s32", "f32", 2**24 + 4), (2**31 - 1, "s32", "f16", INF), (2**16 + 2**8 + 1, "s32", "bf16", 2**16 + 2**9), (255, "u8", "f16", 255),
+        (2**24 + 3, "s32", "f32", 2**24 + 4), (2**31 - 1, "s32", "f16", INF),
+        (2**16 + 2**8 + 1, "s32", "bf16", 2**16 + 2**9), (255, "u8", "f16", 255),
     ],
 )  # fmt: skip
 def test_casts(value: float, of: str, to: str, expected: float) -> None:

@@ -33,7 +33,7 @@ kernel k(src: f32[64], dst: f32[64])
         for j in 0 .. 2 #unrolled:
           fma4(acc[0]{4}, src[b]{4}, src[j]{4:0/3})
         if a - 1 >= 0 and b == 0:
-          dst[a] = (sum(acc[0]{4}) if a >= 0 else 1.5) - sign(src[a], fma(src[a], src[b], 2.0), src[0] / 3.0)
+          dst[a] = (sum(acc[0]{4}) if a >= 0 else 1.5) - where(src[a] < 0.0, fma(src[a], src[b], 2.0), src[0] / 3.0)
         call tile(src @ a, b)
         pass
 """
@@ -106,7 +106,7 @@ def test_constants_are_known_by_their_bits() -> None:
 
 def test_lanes_and_types_of_values() -> None:
     x, y = Load(SRC, (as_index(0),), strided(4, 1)), Load(SRC, (as_index(0),), None)
-    assert (lanes_of(x), lanes_of(y), lanes_of(Fma(y, x, y)), lanes_of(Sum(x))) == (4, 0, 4, 0)
+    assert (lanes_of(x), lanes_of(y), lanes_of(Fma(y, x, y)), lanes_of(Sum(x, 4))) == (4, 0, 4, 0)
     assert dtype_of(Fma(y, x, y)) is F32
     assert strided(4, 2, 3) == Lanes((0, 2, 4, 6), 3)
     assert Lanes((0, 0, 1, 1), 4).stride is None and Lanes((0, 0), 2).stride == 0

@@ -13,7 +13,27 @@ from convsmith.ir.index import Var, as_index
 from convsmith.ir.parse import parse_cond, parse_index, parse_kernel, parse_stmt, parse_value
 from convsmith.ir.stmt import Kernel, Store
 from convsmith.ir.types import BF16, DTYPES, F16, F32, F64, S32
-from convsmith.ir.value import BINARY, Binary, Cast, Fma, Lanes, Load, Select, Sign, Sum, Value, const, strided
+from convsmith.ir.value import (
+    BINARY,
+    COMPARISONS,
+    UNARY,
+    Binary,
+    Bits,
+    Cast,
+    Fma,
+    Lanes,
+    Load,
+    Repeat,
+    Select,
+    Sum,
+    Sums,
+    Unary,
+    Value,
+    Where,
+    const,
+    lanes_of,
+    strided,
+)
 
 SRC = make_buffer("src", F32, (64,))
 ACC = make_buffer("acc", F32, (2, 4), "register")
@@ -25,7 +45,7 @@ function tile(p: src, q: tmp, n)
     acc[0]{16} = 0.0
     for kh in max(-n + 1, 0) .. 3 #unrolled carrying r: src = p step 48, t: tmp = q step -16:
       if kh - 1 >= 0 and kh - 2 == 0:
-        fma16(acc[0]{16}, src[r + 8]{16:0/5}, tmp[t]{(0, 0, 1, 1)})
+        fma16(acc[0]{16}, src[r + 8]{16:0/5}, repeat(tmp[t]{(0, 0, 1, 1)}, 4))
     pass
 kernel conv(src: f32[288], wei: f32[8, 8], dst: f32[1, 5, 6, 8] = 0:1:240 1:5:8 2:6:40 3:8:1) #i32
   let ow.i = -(oc // 4) * 2 + x % 4:
@@ -48,14 +68,22 @@ loads = st.one_of(
 conditions = st.sampled_from([Var("i") >= 0, parse_cond("i >= 0 and j == 2"), parse_cond("true"), parse_cond("false")])
 
 
+types = st.sampled_from(list(DTYPES.values()))
+
+
 def _grow(inner: st.SearchStrategy[Value]) -> st.SearchStrategy[Value]:
     return st.one_of(
         st.builds(Binary, st.sampled_from(BINARY), inner, inner),
         st.builds(Fma, inner, inner, inner),
         st.builds(Select, conditions, inner, inner),
-        st.builds(Sign, inner, inner, inner),
-        st.builds(Sum, inner),
-        st.builds(Cast, st.sampled_from(list(DTYPES.values())), inner),
+        st.builds(Where, st.sampled_from(COMPARISONS), inner, inner, inner, inner),
+        st.builds(Unary, st.sampled_from(UNARY), inner),
+        st.builds(lambda a: Sum(a, lanes_of(a)), inner),
+        st.builds(Sum, inner, st.sampled_from([1, 2, 4])),
+        st.builds(lambda a, b: Sums((a, b)), inner, inner),
+        st.builds(Repeat, inner, st.integers(1, 16)),
+        st.builds(Cast, types, inner),
+        st.builds(Bits, types, inner),
     )
 
 
@@ -119,6 +147,22 @@ def test_more_than_the_printer_writes(text: str, printed: str) -> None:
     assert str(parse_stmt(text, BUFFERS)) == printed
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "where(src[0] < 1.0, src[1], neg(src[2]))",
+        "where(src[0] != src[1] + 1.0, s8(1), s8(-1))",
+        "and(s32(1), or(bits(s32, src[0]), shl(s32(1), s32(3))))",
+        "sum(src[0]{8}, 4)",
+        "sum(src[0]{8})",
+        "repeat(src[0]{4/3}, 16)",
+        "cast(bf16, round(src[0]))",
+    ],
+)
+def test_what_values_look_like(text: str) -> None:
+    assert str(parse_value(text, BUFFERS)) == text
+
+
 def test_empty_blocks_are_kept() -> None:
     text = "for i in 0 .. 4:\n  pass\n  src[i] = 0.0\n  pass"
     assert str(parse_stmt(text, BUFFERS)) == text
@@ -172,6 +216,12 @@ def test_errors_of_indices(text: str, message: str) -> None:
         ("if i < 2:\n    pass\n  pass", "line 3, column 3: the indentation is that of no line above"),
         ("  pass\npass", "line 2, column 1: the indentation is that of no line above"),
         ("call f(1, src @ 2)", "line 1, column 11: expected an index: pointers come first, found 'src'"),
+        ("src[0] = where(1.0 + 2.0, 1.0, 2.0)", "line 1, column 25: expected one of < <= > >= == !=, found ','"),
+        ("src[0] = sqrt(1.0, 2.0)", "line 1, column 10: expected 1 arguments, not 2, found 'sqrt'"),
+        ("src[0] = repeat(1.0)", "line 1, column 20: expected ',', found ')'"),
+        ("src[0] = sum(src[0]{4}, x)", "line 1, column 25: expected the lanes of a group, found 'x'"),
+        ("fma4(src[0]{4}, 1.0)", "line 1, column 17: expected an access or repeat(...), found '1.0'"),
+        ("fma4(repeat(1.0, 4))", "line 1, column 6: expected an access, found 'repeat'"),
         ("fma4()", "line 1, column 7: expected the accumulator of fma4, found end of line"),
         (
             "alloc t: f99[4] @register: pass",

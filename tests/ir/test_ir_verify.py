@@ -13,7 +13,7 @@ from convsmith.ir.parse import parse_kernel, parse_stmt
 from convsmith.ir.stages import FLAT, NAIVE, REALISED, SCHEDULED, STAGES, TENSORISED, UNROLLED, Stage
 from convsmith.ir.stmt import Alloc, Call, Carried, For, Kernel, Store
 from convsmith.ir.types import F32, S32
-from convsmith.ir.value import Binary, Fma, Lanes, Load, Select, Sum, const, strided
+from convsmith.ir.value import Binary, Fma, Lanes, Load, Select, Sum, Unary, Where, const, strided
 from convsmith.ir.verify import verify
 
 NAIVE_TEXT = """\
@@ -138,6 +138,20 @@ def test_stages_refuse_what_comes_later(text: str, stage: Stage, message: str) -
         ("a[0] = sum(b[0]{6})", "a sum is over 2**n lanes, not 6"),
         ("a[0] = s32(1)", "a value of type s32 is stored to a, which holds f32"),
         ("a[0] = f16(1.0) + f16(2.0)", "f16(1.0) + f16(2.0): there is no arithmetic on f16; cast it first"),
+        ("a[0]{2} = sum(b[0]{8}, 3)", "a sum is over 2**n lanes, not 3 in each of the groups of 8"),
+        ("a[0] = sum(b[0]{4}, 8)", "a sum is over 2**n lanes, not 8 in each of the groups of 4"),
+        ("a[0]{4} = sum(b[0]{8}, 4)", "a value of 2 lanes is stored to 4 lanes of a"),
+        ("a[0]{4} = repeat(b[0]{4}, 0)", "repeat(b[0]{4}, 0): a vector is repeated at least once, not 0 times"),
+        ("a[0] = repeat(b[0], 1)", "a value of 1 lanes is stored to no lanes of a"),
+        ("a[0] = where(b[0] < s32(1), b[0], 0.0)", "operands have the types f32, s32, f32, f32"),
+        ("a[0] = where(s[0] < s32(1), b[0], s[0])", "operands have the types s32, s32, f32, s32"),
+        ("a[0] = where(f16(1.0) < f16(2.0), b[0], 1.0)", "there is no arithmetic on f16"),
+        ("a[0] = and(b[0], b[0])", "and(b[0], b[0]): and is for integers only"),
+        ("s[0] = sqrt(s[0])", "sqrt(s[0]): sqrt is for floating point only"),
+        ("s[0] = shl(s[0], s32(32))", "a shift is by a constant from 0 to 31"),
+        ("s[0] = shr(s[0], s[1])", "a shift is by a constant from 0 to 31"),
+        ("s[0] = bits(s32, s8(1))", "bits(s32, s8(1)): s8 has 8 bits and s32 has 32"),
+        ("fma4(a[0]{4}, repeat(b[0]{2} + 1.0, 2))", "an operand of fma4 is an access, or repeats one"),
         ("a[0] = cast(s8, b[0])", "a value of type s8 is stored to a, which holds f32"),
         ("a[0]{4} = cast(f32, s[0]{8})", "a value of 8 lanes is stored to 4 lanes of a"),
         ("a[0] = b[0] + s32(1)", "b[0] + s32(1): operands have the types f32, s32"),
@@ -231,6 +245,8 @@ def test_what_text_cannot_say() -> None:
     s = make_buffer("s", S32, (8,))
     one = const(S32, 1)
     fails(Kernel("k", (s,), Store(s, (i,), Binary("div", one, one))), "division is for floating point only")
+    fails(Kernel("k", (a,), Store(a, (i,), Unary("sin", load))), "sin is no operation; there are round, floor")
+    fails(Kernel("k", (a,), Store(a, (i,), Where("is", load, load, load, load))), "is is no operation; there are lt")
     fails(Kernel("k", (), Store(a, (i,), load)), "buffer a is not in scope")
     fails(
         Kernel("k", (), For(Var("i"), i, i, empty, "serial", (Carried(Var("p"), a, i, 1),))), "p points to a, which is"
@@ -250,7 +266,7 @@ def test_siblings_may_share_names_and_buffers() -> None:
     t = make_buffer("t", F32, (4,), "register")
     vector = Load(t, (as_index(0),), strided(4, 1))
     body = parse_stmt("for i in 0 .. 2: a[i] = 0.0\nfor i in 0 .. 2: a[i] = 0.0", {"a": a})
-    piece = Alloc(t, Store(a, (as_index(0),), Sum(Fma(vector, Select(Var("i") >= 0, vector, vector), vector))))
+    piece = Alloc(t, Store(a, (as_index(0),), Sum(Fma(vector, Select(Var("i") >= 0, vector, vector), vector), 4)))
     loop = For(Var("i"), as_index(0), as_index(2), piece)
     kernel = Kernel("k", (a,), parse_stmt("pass", {}))
     verify(replace(kernel, body=body))

@@ -1,0 +1,161 @@
+"""Values as machine code, on every level of this machine, against the interpreter bit for bit."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from natives import assert_same_bits, computed, llvm_text, mnemonics, run_native
+
+from convsmith.interp import run
+from convsmith.ir.parse import parse_kernel
+from convsmith.ir.types import DTYPES
+from convsmith.ir.value import COMPARISONS
+from convsmith.target.base import Target
+from convsmith.target.registry import host_targets
+from convsmith.target.x86.levels import LEVELS
+
+TARGETS = host_targets()
+EACH_TARGET = pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.isa)
+
+SPECIAL = (0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 0.5, -0.5, 1.5, -2.5, 1e30, -1e30, 1e-40, 8388608.5, 3.0)
+SYMBOLS = ("<", "<=", ">", ">=", "==", "!=")
+COMPUTING = [name for name, row in DTYPES.items() if row.computes]
+FLOATS = [name for name in COMPUTING if DTYPES[name].kind == "float"]
+INTEGERS = [name for name in COMPUTING if name not in FLOATS]
+
+
+def pairs(name: str) -> dict[str, np.ndarray]:
+    """Every special number with every other, or the ends of an integer type and what is random in between."""
+    row = DTYPES[name]
+    if row.kind == "float":
+        a, b = np.meshgrid(SPECIAL, SPECIAL)
+    else:
+        low, high = row.limits
+        ends = np.array([low, low + 1, 0, 1, 3, high // 2, high - 1, high])
+        a, b = np.meshgrid(ends, ends)
+    return {"a": a.ravel().astype(row.numpy), "b": b.ravel().astype(row.numpy)}
+
+
+def both(text: str, inputs: dict[str, np.ndarray], out: str, target: Target) -> None:
+    expected = computed(text, inputs, out, 0, None)
+    for lanes in (0, 16):
+        assert_same_bits(computed(text, inputs, out, lanes, target), expected)
+
+
+@EACH_TARGET
+@pytest.mark.parametrize("name", COMPUTING)
+def test_comparisons(name: str, target: Target) -> None:
+    assert len(SYMBOLS) == len(COMPARISONS)
+    for symbol in SYMBOLS:
+        both(f"where(a@ {symbol} b@, s8(1), s8(0))", pairs(name), "s8", target)
+        both(f"where(b@ {symbol} a@, a@, b@)", pairs(name), name, target)
+
+
+@EACH_TARGET
+@pytest.mark.parametrize("name", FLOATS)
+@pytest.mark.parametrize("op", ["round", "floor", "sqrt", "abs", "neg"])
+def test_operations_on_floats(op: str, name: str, target: Target) -> None:
+    both(f"{op}(a@)", pairs(name), name, target)
+
+
+@EACH_TARGET
+@pytest.mark.parametrize("name", INTEGERS)
+def test_operations_on_integers(name: str, target: Target) -> None:
+    width = DTYPES[name].bits
+    texts = [f"{op}(a@, b@)" for op in ("and", "or", "xor", "max", "min")] + [f"a@ {op} b@" for op in "+-*"]
+    texts += [f"{op}(a@, {name}({n}))" for op in ("shl", "shr") for n in (0, 1, 5, width - 1)]
+    for text in texts:
+        both(text, pairs(name), name, target)
+
+
+@EACH_TARGET
+@pytest.mark.parametrize(
+    ("of", "to"),
+    [("f32", "s32"), ("s32", "f32"), ("f16", "s16"), ("s16", "bf16"), ("u8", "s8"), ("bf16", "f16"), ("f64", "f64")],
+)
+def test_bits(of: str, to: str, target: Target) -> None:
+    both(f"bits({to}, a@)", {"a": pairs(of)["a"]}, to, target)
+
+
+@EACH_TARGET
+@pytest.mark.parametrize("name", DTYPES)
+def test_repeat(name: str, target: Target) -> None:
+    a = np.arange(1, 33).astype(DTYPES[name].numpy)
+    for lanes, times in ((1, 4), (2, 2), (2, 8), (4, 1), (4, 16), (8, 2), (3, 4)):
+        for active in {lanes, lanes // 2}:
+            n = lanes * times
+            text = f"kernel k(a: {name}[32], out: {name}[{n}])\n  out[0]{{{n}}} = repeat(a[5]{{{lanes}/{active}}}, {times})"
+            out = np.zeros(n, a.dtype)
+            run_native(parse_kernel(text), {"a": a, "out": out}, target)
+            one = np.where(np.arange(lanes) < active, a[5 : 5 + lanes], np.zeros((), a.dtype))
+            assert_same_bits(out, np.tile(one.astype(a.dtype), times))
+    out = np.zeros(4, a.dtype)
+    run_native(
+        parse_kernel(f"kernel k(a: {name}[32], out: {name}[4])\n  out[0]{{4}} = repeat(a[3], 4)"),
+        {"a": a, "out": out}, target,
+    )  # fmt: skip
+    assert_same_bits(out, np.full(4, a[3]))
+
+
+@EACH_TARGET
+@pytest.mark.parametrize("name", COMPUTING)
+@pytest.mark.parametrize(("lanes", "group"), [(16, 4), (16, 16), (16, 1), (8, 2), (12, 4), (2, 2)])
+def test_grouped_sums(lanes: int, group: int, name: str, target: Target) -> None:
+    """In the interpreter's order of addition, which shows in the last places."""
+    n = lanes // group
+    place = f"{{{n}}}" if n > 1 else ""
+    kernel = parse_kernel(f"kernel k(a: {name}[16], out: {name}[{n}])\n  out[0]{place} = sum(a[0]{{{lanes}}}, {group})")
+    numbers = np.random.default_rng(0).normal(0, 40, 16)
+    arrays = {
+        "a": numbers.astype(np.int8).astype(DTYPES[name].numpy)
+        if name in INTEGERS
+        else numbers.astype(name.replace("f", "float"))
+    }
+    expected, found = (arrays | {"out": np.zeros(n, DTYPES[name].numpy)} for _ in range(2))
+    run(kernel, expected)
+    run_native(kernel, found, target)
+    assert_same_bits(found["out"], expected["out"])
+
+
+@pytest.mark.parametrize("target", LEVELS, ids=lambda t: t.isa)
+def test_repeated_bytes_are_one_broadcast(target: Target) -> None:
+    n = target.vector_bits // 8
+    kernel = parse_kernel(f"kernel k(a: s8[4], out: s8[{n}])\n  out[0]{{{n}}} = repeat(a[0]{{4}}, {n // 4})")
+    names = [x for x in mnemonics(kernel, target) if x.startswith("v") and x != "vzeroupper"]
+    assert len(names) == 2 and "broadcast" in names[0] and names[1].startswith("vmov"), names
+
+
+@EACH_TARGET
+def test_operands_of_an_instruction_may_repeat(target: Target) -> None:
+    row = target.instructions[0]
+    n = row.lanes
+    text = (
+        f"kernel k(a: f32[{n}], b: f32[2], out: f32[{n}])\n  alloc c: f32[{n}] @register:\n"
+        f"    c[0]{{{n}}} = 1.0\n    {row.name}(c[0]{{{n}}}, a[0]{{{n}}}, repeat(b[0]{{2}}, {n // 2}))\n"
+        f"    out[0]{{{n}}} = c[0]{{{n}}}"
+    )
+    a = np.arange(n, dtype=np.float32)
+    arrays = {"a": a, "b": np.array([3, -5], np.float32), "out": np.zeros(n, np.float32)}
+    run_native(parse_kernel(text), arrays, target)
+    np.testing.assert_array_equal(arrays["out"], 1 + a * np.resize([3, -5], n))
+
+
+def test_what_occurs_twice_is_computed_once() -> None:
+    text = (
+        "kernel k(a: f32[8], out: f32[8])\n  alloc r: f32[] @register:\n    r[] = a[0]\n"
+        "    r[] = sqrt(r[]) * sqrt(r[]) + (sqrt(r[]) if 1 - 1 == 0 else sqrt(a[1]))\n"
+        "    r[] = sqrt(r[]) + (sqrt(a[2]) if 1 - 1 == 0 else sqrt(a[2])) + sqrt(a[2])\n    out[0] = r[]"
+    )
+    text = text.replace("1 - 1 == 0", "x == 0").replace("  alloc", "  for x in 0 .. 1: alloc")
+    kernel = parse_kernel(text)
+    arrays = {"a": np.array([16, 9, 25, 0, 0, 0, 0, 0], np.float32), "out": np.zeros(8, np.float32)}
+    expected = {k: x.copy() for k, x in arrays.items()}
+    run(kernel, expected)
+    # sqrt(r) once before the branch, sqrt(a[1]) in an arm; then sqrt(r) anew, and sqrt(a[2]) in each arm and after them.
+    assert len(re.findall("call float @llvm.sqrt", llvm_text(kernel, TARGETS[0]))) == 6
+    for target in TARGETS:
+        found = {k: x.copy() for k, x in arrays.items()}
+        run_native(kernel, found, target)
+        assert_same_bits(found["out"], expected["out"])
