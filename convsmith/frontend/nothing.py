@@ -51,26 +51,28 @@ class NothingKernel:
         if isinstance(packed, Packed) and packed.signature != self._signature:
             raise border.packed_elsewhere(packed, self._signature)
         if not border.empty:
-            for name, values in _results(self._problem, {**border.defaults, **results, **taken}).items():
+            read = {name: array for name, array in results.items() if name in border.inputs}
+            for name, values in _results(self._problem, {**border.defaults, **read, **taken}).items():
                 np.copyto(results[name], values.astype(results[name].dtype, copy=False))
         return {name: arrays.get(name, result) for name, result in results.items()}  # type: ignore[misc]
 
 
 def _results(problem: Conv, arrays: Mapping[str, Array | Packed]) -> dict[str, Array]:
-    """The outputs in their layouts, from all arrays in theirs; packed weights are as good as zeros."""
-    logical = {
-        tensor.name: np.zeros(tensor.shape, np.float32)
+    """The outputs in their layouts, from all inputs in theirs; packed weights are as good as zeros."""
+    tensors = {tensor.name: tensor for tensor in problem.tensors}
+    inputs = {
+        name: np.zeros(tensors[name].shape, np.float32)
         if isinstance(array, Packed)
-        else from_layout(array, tensor.layout)
-        for tensor in problem.tensors
-        for array in (arrays[tensor.name],)
+        else from_layout(array, tensors[name].layout)
+        for name, array in arrays.items()
     }
-    values = _reference(problem, logical)
-    return {t.name: to_layout(values[t.name], t.layout) for t in problem.tensors if t.role != "in"}
+    values = _reference(problem, inputs)
+    return {name: to_layout(values[name], tensor.layout) for name, tensor in tensors.items() if tensor.role != "in"}
 
 
-def _reference(problem: Conv, arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """Logical outputs from logical arrays. Gradients of nothing are zeros."""
-    if "dst" in arrays:
-        return {"dst": conv_reference(problem, arrays["src"], arrays["wei"], arrays.get("bia"), np.float32)}
-    return {tensor.name: np.zeros(tensor.shape, np.float32) for tensor in problem.tensors if tensor.role != "in"}
+def _reference(problem: Conv, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Logical outputs from logical inputs. Gradients of nothing are zeros."""
+    outputs = [tensor for tensor in problem.tensors if tensor.role != "in"]
+    if any(tensor.name == "dst" for tensor in outputs):
+        return {"dst": conv_reference(problem, inputs["src"], inputs["wei"], inputs.get("bia"), np.float32)}
+    return {tensor.name: np.zeros(tensor.shape, np.float32) for tensor in outputs}

@@ -142,7 +142,7 @@ class Border:
 
     def _run(self) -> str:
         needed = [name for name in self.inputs if name not in self.defaults]
-        return f"run({', '.join(f'{name}=...' for name in needed)})"
+        return f"k.run({', '.join(f'{name}=...' for name in needed)})"
 
 
 def _beside_packed() -> UsageError:

@@ -174,6 +174,24 @@ def test_weights_packed_for_another_kernel() -> None:
     raises(cs.UsageError, "bias", "this problem has no bias")(lambda: one(X, W, B))
 
 
+def test_arrays_by_name() -> None:
+    k = cs.compile(LINE, bias=True, threads=1)
+    raises(cs.UsageError, "unknown-argument", "bias is unknown: legal are src, wei, bia, dst (nearest is bia)")(
+        lambda: k.run(src=X, wei=W, bias=B)
+    )
+    raises(cs.UsageError, "missing", "wei: missing; legal is an array of rank 4", "(4, 3, 3, 3) = (oc, ic, kh, kw)")(
+        lambda: k.run(src=X, bia=B)
+    )
+    raises(cs.UsageError, "not-an-array", "src: expected a numpy array, got float")(
+        lambda: k.run(src=1.0, wei=W, bia=B)
+    )
+    raises(cs.UsageError, "shape", "bia: dim 0 (oc) is 3", "legal is 4")(lambda: k.run(src=X, wei=W, bia=B[:3]))
+    raises(cs.UsageError, "bias", "packed weights hold the bias")(lambda: k.run(src=X, wei=k.pack(W, B), bia=B))
+    out = np.full((1, 4, 6, 6), 7, np.float32)
+    raises(cs.UsageError, "dtype", "wei: dtype is float64")(lambda: k.run(src=X, wei=W.astype(float), bia=B, dst=out))
+    assert (out == 7).all()
+
+
 def test_a_file_that_holds_no_packed_weights(tmp_path: Path) -> None:
     path = tmp_path / "w.npz"
     path.write_bytes(b"something else")

@@ -6,17 +6,20 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import convsmith as cs
+from convsmith.frontend.nothing import NothingKernel
 from convsmith.frontend.verification import verify_kernel
 from convsmith.ir.parse import parse_kernel
 from convsmith.layout.reorder import to_layout
 from convsmith.problem.conv import Conv
 from convsmith.problem.reference import conv_reference
+from convsmith.problem.tensor import Tensor
 
 Array = np.ndarray[Any, Any]
 LINE = "mb1ic6ih7oc20oh7kh3ph1"
@@ -90,6 +93,38 @@ def test_weights_that_are_not_finite_go_through_a_kernel_that_multiplies_no_padd
         want = conv_reference(k.problem, x, w)
     for weights in (w, k.pack(w)):
         np.testing.assert_array_equal(k(x, weights), want)
+
+
+# -- by name
+@pytest.mark.parametrize("bias", [False, True])
+def test_run_takes_the_arguments_by_name(bias: bool) -> None:
+    k = cs.compile(LINE, src_tag="axb", dst_tag="nChw16c", bias=bias, threads=1)
+    assert [(a.name, a.role, a.dtype, a.shape, a.layout.tag(), a.default) for a in k.arguments] == [
+        ("src", "in", "f32", (1, 6, 7, 7), "acdb", None),
+        ("wei", "in", "f32", (20, 6, 3, 3), "abcd", None),
+        *([("bia", "in", "f32", (20,), "a", None)] if bias else []),
+        ("dst", "out", "f32", (1, 20, 7, 7), "aBcd16b", None),
+    ]
+    x, w, b = data(k.problem)
+    given = {"bia": b} if bias else {}
+    want = k(x, w, b if bias else None)
+    results = k.run(src=x, wei=w, **given)
+    assert list(results) == ["dst"]
+    np.testing.assert_array_equal(results["dst"], want)
+    out = np.full_like(want, np.nan)
+    assert k.run(dst=out, wei=k.pack(w, *given.values()), src=x)["dst"] is out
+    np.testing.assert_array_equal(out, want)
+
+
+def test_a_name_that_run_does_not_know() -> None:
+    k = cs.compile(LINE, bias=True, threads=1)
+    x, w, b = data(k.problem)
+    with pytest.raises(cs.UsageError) as caught:
+        k.run(src=x, weight=w, bia=b)
+    assert caught.value.code == "unknown-argument"
+    assert str(caught.value) == "weight is unknown: legal are src, wei, bia, dst (nearest is wei)"
+    with pytest.raises(cs.UsageError, match=r"bia: missing; legal is an array of rank 1, shape \(20,\) = \(oc\)"):
+        k.run(src=x, wei=w)
 
 
 # -- what a line and keywords say
@@ -166,6 +201,66 @@ def test_a_kernel_of_nothing_compiles_nothing() -> None:
         k.ir()
 
 
+def test_a_kernel_of_nothing_is_run_by_name() -> None:
+    # Output beyond a source without pixels: bias and post-ops of padding.
+    k = cs.compile("--dir=FWD_B --attr-post-ops=relu --dtag=aBx16b mb1ic2iw0oc3ow2kw3pw2", threads=1)
+    assert k.artifact is None
+    assert [(a.name, a.role) for a in k.arguments] == [("src", "in"), ("wei", "in"), ("bia", "in"), ("dst", "out")]
+    x, w, b = np.zeros((1, 2, 0), np.float32), np.full((3, 2, 3), np.nan, np.float32), np.array([1, -2, 3], np.float32)
+    want = np.zeros((1, 1, 2, 16), np.float32)
+    want[..., :3] = 1, 0, 3
+    for weights in ({"wei": w, "bia": b}, {"wei": k.pack(w, b)}):
+        np.testing.assert_array_equal(k.run(src=x, **weights)["dst"], want)
+    out = np.full((1, 1, 2, 16), np.nan, np.float32)
+    assert k.run(src=x, wei=w, bia=b, dst=out)["dst"] is out
+    np.testing.assert_array_equal(out, want)
+    np.testing.assert_array_equal(k(x, k.pack(w, b)), want)
+    with pytest.raises(cs.UsageError, match="weight is unknown: legal are src, wei, bia, dst"):
+        k.run(src=x, weight=w, bia=b)
+
+
+def gradients_of_nothing(*tensors: Tensor) -> NothingKernel:
+    """A kernel of a problem that has no other parts than its tensors."""
+    return NothingKernel(SimpleNamespace(tensors=tensors))  # type: ignore[arg-type]
+
+
+def test_gradients_of_an_empty_batch_are_zeros() -> None:
+    activations = ("mb", "c", "w")
+    k = gradients_of_nothing(
+        Tensor("src", "in", "f32", (0, 2, 5), activations),
+        Tensor("diff_dst", "in", "f32", (0, 20, 5), activations),
+        Tensor("diff_wei", "out", "f32", (20, 2, 1), ("oc", "ic", "kw"), "Abc16a"),
+        Tensor("diff_bia", "out", "f32", (20,), ("oc",)),
+    )
+    given = {"src": np.zeros((0, 2, 5), np.float32), "diff_dst": np.zeros((0, 20, 5), np.float32)}
+    out = np.full(20, np.nan, np.float32)
+    results = k.run({**given, "diff_bia": out})
+    assert list(results) == ["diff_wei", "diff_bia"] and results["diff_bia"] is out
+    assert results["diff_wei"].shape == (2, 2, 1, 16) and not results["diff_wei"].any() and not out.any()
+    with pytest.raises(
+        cs.UsageError, match=r"takes src, diff_dst and gives diff_wei, diff_bia: legal is k.run\(src=..."
+    ):
+        k.call(given["src"], given["diff_dst"])
+    with pytest.raises(cs.UsageError, match="this kernel packs nothing"):
+        k.pack(given["src"])
+
+
+def test_gradients_of_an_empty_result_are_zeros() -> None:
+    k = gradients_of_nothing(
+        Tensor("wei", "in", "f32", (3, 2, 9), ("oc", "ic", "kw")),
+        Tensor("diff_dst", "in", "f32", (1, 3, 0), ("mb", "oc", "ow")),
+        Tensor("scales_wei", "in", "f32", (1,), ("common",), default=(1.0,)),
+        Tensor("diff_src", "out", "f32", (1, 2, 5), ("mb", "ic", "iw"), "axb"),
+    )
+    w, diff_dst = np.ones((3, 2, 9), np.float32), np.zeros((1, 3, 0), np.float32)
+    for weights in (w, k.pack(w)):
+        out = np.full((1, 5, 2), np.nan, np.float32).transpose(0, 2, 1)
+        assert k.run({"wei": weights, "diff_dst": diff_dst, "diff_src": out, "scales_wei": 2.0})["diff_src"] is out
+        assert not out.any() and not k.run({"wei": weights, "diff_dst": diff_dst})["diff_src"].any()
+    with pytest.raises(cs.UsageError, match="wei: packed for another kernel"):
+        k.run({"wei": cs.compile(LINE, threads=1).pack(np.ones((20, 6, 3, 3), np.float32)), "diff_dst": diff_dst})
+
+
 def test_calls_are_reported_when_asked(capsys: pytest.CaptureFixture[str]) -> None:
     from convsmith.frontend.kernel import Kernel
 
@@ -177,7 +272,9 @@ def test_calls_are_reported_when_asked(capsys: pytest.CaptureFixture[str]) -> No
         k = Kernel(plain.problem, plain.target, plain.config)
         x, w, _ = data(k.problem)
         k(x, w)
-    assert [line.split(",")[1] for line in lines] == ["event", "exec"]
+        k.run(src=x, wei=k.pack(w))
+    assert [line.split(",")[1] for line in lines] == ["event", "exec", "exec"]
+    assert "packed=False" in lines[1] and "packed=True" in lines[2]
     assert "convsmith bench --config" in lines[1]
 
 

@@ -7,6 +7,7 @@ takes its products through its own part of it.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 
@@ -189,3 +190,88 @@ def channels_last(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
 def weights(channels: int, rank: int = 4, seed: int = 1) -> np.ndarray:
     """Weights of the depthwise kernel."""
     return data((channels, 1) + (1,) * (rank - 2), seed)
+
+
+def pointwise(symbol: str, arguments: tuple[Argument, ...], body: str) -> str:
+    """An entry that computes %y from the values %NAME of its arguments, for each element of the last one.
+
+    An argument with fewer elements than the result has one for each channel (dim 1 of three), or one for all.
+    """
+    *_, result = arguments
+    lines = []
+    for a in arguments:
+        kind = "float" if a.dtype == "f32" else "i32"
+        lines += [f"%c{a.name} = udiv i64 %i, {result.shape[-1]}", f"%r{a.name} = urem i64 %c{a.name}, {a.size}"]
+        place = "%i" if a.size == result.size else f"%r{a.name}"
+        lines += [f"%at.{a.name} = getelementptr {kind}, ptr %{a.name}.p, i64 {place}"]
+        if a.role != "out":
+            lines += [f"%{a.name} = load {kind}, ptr %at.{a.name}, align 4"]
+    lines += [body, f"store float %y, ptr %at.{result.name}, align 4"]
+    names = tuple(f"{a.name}.p" for a in arguments)
+    return chunk(symbol, result.size, names, "\n".join(lines)) + whole(symbol, 1)
+
+
+def tensor(name: str, role: str, shape: tuple[int, ...], default: tuple[float, ...] | None = None) -> Argument:
+    """A plain argument, f32, or s32 for zero points."""
+    dtype = "s32" if name.startswith("zero_points") else "f32"
+    layout = "abcdef"[: len(shape)]
+    return Argument(name, role, dtype, shape, layout, math.prod(shape), default=default)  # type: ignore[arg-type]
+
+
+QUANTISED_SHAPE = (2, 3, 4)
+
+
+@functools.cache
+def quantised(add: bool = False, default: tuple[float, ...] | None = (2.0,), bias: bool = False) -> Artifact:
+    """dst = src * wei * scales_src * scales_wei + zero_points_dst (+ bia) (+ dst), wei being one number.
+
+    By default scales_src is `default`, scales_wei 1, 2, 3 over the channels, and zero_points_dst 0.
+    """
+    arguments = (
+        tensor("src", "in", QUANTISED_SHAPE),
+        tensor("wei", "in", (1, 1, 1)),
+        *((tensor("bia", "in", (3,)),) if bias else ()),
+        tensor("scales_src", "in", (1,), default),
+        tensor("scales_wei", "in", (3,), (1.0, 2.0, 3.0)),
+        tensor("zero_points_dst", "in", (1,), (0,)),
+        tensor("dst", "inout" if add else "out", QUANTISED_SHAPE),
+    )
+    body = f"""
+      %t0 = fmul float %src, %wei
+      %t1 = fmul float %t0, %scales_src
+      %t2 = fmul float %t1, %scales_wei
+      %t3 = sitofp i32 %zero_points_dst to float
+      %t4 = fadd float %t2, %t3
+      %t5 = fadd float %t4, {"%bia" if bias else "0.0"}
+      %y = fadd float %t5, {"%dst" if add else "0.0"}
+    """
+    code = object_code(pointwise("q", arguments, body))
+    return Artifact(code, "generic", {"main": Entry("q", arguments)}, "quantised", "by hand")
+
+
+@functools.cache
+def gradients(packed: bool = False, both: bool = False, needs_finite: bool = False) -> Artifact:
+    """Entry "main": diff_wei = src * diff_dst; then "bias": diff_bia = diff_wei + 1, or + diff_dst with `both`.
+
+    With `packed`, "main" reads twice diff_dst, which the entry "pack" makes.
+    """
+    shape = (1, 2, 3)
+    src, diff_dst = tensor("src", "in", shape), tensor("diff_dst", "in", shape)
+    diff_wei, diff_bia = tensor("diff_wei", "out", shape), tensor("diff_bia", "out", shape)
+    diff_dst_p = Argument("diff_dst_p", "packed", "f32", (6,), "a", 6, of="diff_dst")
+    seen = diff_dst_p if packed else diff_dst
+    main = (src, seen, diff_wei)
+    second = (dataclasses.replace(diff_wei, role="in"), *((diff_dst,) if both else ()), diff_bia)
+    text = pointwise("m", main, f"%y = fmul float %src, %{seen.name}")
+    text += pointwise("b", second, f"%y = fadd float %diff_wei, {'%diff_dst' if both else '1.0'}")
+    entries = {"main": Entry("m", main), "bias": Entry("b", second)}
+    if packed:
+        out = dataclasses.replace(diff_dst_p, shape=shape, layout="abc")
+        text += pointwise("p", (diff_dst, out), "%y = fadd float %diff_dst, %diff_dst").replace(
+            "%diff_dst_p = load float, ptr %at.diff_dst_p, align 4", ""
+        )
+        entries["pack"] = Entry("p", (diff_dst, diff_dst_p))
+    return Artifact(
+        object_code(text), "generic", entries, "gradients", "by hand",
+        needs_finite=("diff_dst",) if needs_finite else (), notes={"packing": "twice"} if packed else {},
+    )  # fmt: skip
