@@ -23,7 +23,7 @@ from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.layout.view import View
 from convsmith.passes.flatten import offset
-from convsmith.problem.conv import Conv
+from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.target.base import Target
 
@@ -74,7 +74,7 @@ def _steps(view: View) -> dict[Index, int]:
 class Model:
     """What the candidates of one problem share."""
 
-    def __init__(self, p: Conv, target: Target) -> None:
+    def __init__(self, p: Problem, target: Target) -> None:
         self.target = target
         self.st = st = statement(p)
         self.bytes = dtype(st.a.dtype).bytes
@@ -84,7 +84,7 @@ class Model:
         self.constant = st.b.name == "wei"
         self.sizes = {d.name: d.size for d in st.dims}
         (self.n,) = (d.name for d in st.of("n"))
-        self.batch = next((d.name for d in st.of("batch")), "")
+        self.batch = next((d.name for d in reversed(st.of("batch"))), "")
         self.k = st.reduce[-1]
         self.terms = prod(d.size for d in st.of("k")) // self.taken()
 
@@ -115,7 +115,7 @@ class Model:
         channels = [d.size for d in self.st.dims if not d.axis and d.name not in (g, "mb")]
         depthwise = bool(g) and prod(channels) == 1
         yield (g if depthwise else self.n), ()
-        if g and not depthwise and columns < self.lanes:
+        if g and not depthwise and columns < self.lanes and self.src.get(Var(g), 0) <= self.lanes:
             yield f"{g}_{self.n}", ((g, self.n),)
         inner = Var(self.st.of("m")[-1].name)
         if self.src.get(inner) == 1 and inner not in variables_of(self.st.a.mask):
@@ -269,7 +269,7 @@ def _splits(total: int, size: int) -> list[tuple[int, int]]:
     return [x for x in ((size, full), (rest, 1)) if x[0] and x[1]]
 
 
-def candidates(p: Conv, target: Target, threads: int) -> list[Choice]:
+def candidates(p: Problem, target: Target, threads: int) -> list[Choice]:
     """Configs that make a kernel, best expected first."""
     found = []
     with interning():
@@ -296,6 +296,6 @@ def candidates(p: Conv, target: Target, threads: int) -> list[Choice]:
     return sorted(near, key=lambda c: c.emitted // COMPILED) + found[len(near) :]
 
 
-def default_config(problem: Conv, target: Target, threads: int = 1) -> Config:
+def default_config(problem: Problem, target: Target, threads: int = 1) -> Config:
     """The config that the model expects to be fastest."""
     return candidates(problem, target, threads)[0].config

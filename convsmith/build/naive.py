@@ -1,59 +1,44 @@
-"""The naive nest of a statement: a dozen lines that define what every kernel computes."""
+"""The naive nest of a problem: a dozen lines that define what every kernel computes."""
 
 from __future__ import annotations
 
+from convsmith.build.epilogue import Buffers, Epilogue
 from convsmith.ir.buffer import Buffer, make_buffer
-from convsmith.ir.index import Index, Var, as_index, is_true
+from convsmith.ir.index import Var, as_index, is_true
 from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, Store, block
 from convsmith.ir.types import DType, dtype
-from convsmith.ir.value import Binary, Load, Select, Value, Where, const
+from convsmith.ir.value import Binary, Cast, Load, Select, Value, const, dtype_of
 from convsmith.layout.view import Statement, View
-from convsmith.problem.post_ops import Eltwise
+from convsmith.problem.problem import Problem
 
 
-def _buffer(view: View) -> Buffer:
-    return Buffer(view.name, dtype(view.dtype), view.layout.padded_shape, view.layout.blocks)
-
-
-def _relu(x: Value, op: Eltwise, t: DType) -> Value:
-    if op.alpha == 0:
-        return Binary("max", x, const(t, 0))
-    return Where("lt", x, const(t, 0), Binary("mul", x, const(t, op.alpha)), x)
-
-
-def _clip(x: Value, op: Eltwise, t: DType) -> Value:
-    return Binary("min", Binary("max", x, const(t, op.alpha)), const(t, op.beta))
-
-
-EPILOGUES = {"relu": _relu, "clip": _clip, "clip_v2": _clip}
-"""How each element-wise algorithm is written in values; a new post-op is a row."""
-
-
-def naive(name: str, st: Statement, acc_type: DType, bias_index: Index | None,
-          post_ops: tuple[Eltwise, ...]) -> Kernel:  # fmt: skip
-    """The nest of a statement; ``bias_index`` places the element of ``bia`` to add, where there is one."""
-    a, b, c = (_buffer(v) for v in (st.a, st.b, st.c))
-    acc = make_buffer("acc", acc_type, (), "register")
+def naive(problem: Problem, st: Statement) -> Kernel:
+    """The nest of a statement of the problem: sums in the problem's type of sums, and what follows them."""
+    buffers = Buffers(problem)
+    epilogue = Epilogue(problem, st, buffers)
+    acc = make_buffer("acc", dtype(problem.acc), (), "register")
     here = Load(acc, (), None)
-    term: Value = Binary("mul", Load(a, st.a.coords, None), Load(b, st.b.coords, None))
     zero = const(acc.dtype, 0)
+    term: Value = Binary("mul", _factor(st.a, acc.dtype, epilogue), _factor(st.b, acc.dtype, epilogue))
     if not is_true(st.a.mask):
         term = Select(st.a.mask, term, zero)
     reduce: Stmt = Store(acc, (), Binary("add", here, term))
-    for d in reversed([d for d in st.dims if d.kind == "k"]):
+    for d in reversed(st.of("k")):
         reduce = For(Var(d.name), as_index(0), as_index(d.size), reduce)
-    value: Value = here
-    params = [a, b]
-    if bias_index is not None:
-        bia = make_buffer("bia", acc_type, (st.c.layout.shape[1],))
-        params.append(bia)
-        value = Binary("add", value, Load(bia, (bias_index,), None))
-    for op in post_ops:
-        value = EPILOGUES[op.alg](value, op, acc.dtype)
-    body: Stmt = Alloc(acc, block(Store(acc, (), zero), reduce, Store(c, st.c.coords, value)))
-    for d in reversed([d for d in st.dims if d.kind != "k"]):
+    finish = Store(buffers[st.c.name], st.c.coords, epilogue.value(here))
+    body: Stmt = Alloc(acc, block(Store(acc, (), zero), reduce, finish))
+    for d in reversed(st.of("batch", "n", "m")):
         body = For(Var(d.name), as_index(0), as_index(d.size), body)
-    return Kernel(name, (*params, c), block(body, *_zero_lanes(st.c, c)))
+    return Kernel("conv", buffers.params(), block(body, *_zero_lanes(st.c, buffers[st.c.name])))
+
+
+def _factor(view: View, acc: DType, epilogue: Epilogue) -> Value:
+    """An element of A or B as a number of the type of sums, less its zero point."""
+    value: Value = Load(epilogue.buffers[view.name], view.coords, None)
+    if dtype_of(value) is not acc:
+        value = Cast(acc, value)
+    point = epilogue.zero_point(view)
+    return value if point is None else Binary("sub", value, point)
 
 
 def _zero_lanes(view: View, c: Buffer) -> tuple[Stmt, ...]:

@@ -14,12 +14,34 @@ from convsmith.arith.simplify import simplify
 from convsmith.ir.index import Cond, Index, Var, as_index, conj, eq, floordiv, mod, true
 from convsmith.layout.view import Dim, Statement, View
 from convsmith.problem.conv import Conv
+from convsmith.problem.matmul import Matmul
+from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
 
 
-def statement(p: Conv) -> Statement:
-    """The statement of a convolution or deconvolution in its direction."""
+def statement(p: Problem) -> Statement:
+    """The statement of a matrix product, or of a convolution or deconvolution in its direction."""
+    if isinstance(p, Matmul):
+        return _product(p)
+    assert isinstance(p, Conv)
     return _BY_RESULT[_result(p)](_Relation(p))
+
+
+def _product(p: Matmul) -> Statement:
+    """The views without masks; a batch dim along which the weights stay the same is a dim of M."""
+    *batch, m, n, k = (Dim(name, size, "") for name, size in p.dims.items())
+    outer = []
+    for d, size in zip(batch, p.wei_shape):
+        outer.append(Dim(d.name, d.size, "m" if size == 1 else "batch"))
+    dims = (*outer, Dim(m.name, m.size, "m"), Dim(n.name, n.size, "n"), Dim(k.name, k.size, "k"))
+    a, b, c = (_at(p.tensor(name)) for name in ("src", "wei", "dst"))
+    return Statement(dims, a, b, c, (k.name,))
+
+
+def _at(t: Tensor) -> View:
+    """A matrix at the variables that its dims are named after; at 0 along a dim of one element."""
+    coords = tuple(as_index(0) if size == 1 else Var(name) for name, size in zip(t.dims, t.shape))
+    return View(t.name, t.dtype, t.layout, coords, (true(),) * len(coords))
 
 
 def _result(p: Conv) -> str:

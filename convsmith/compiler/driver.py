@@ -16,14 +16,12 @@ from convsmith.codegen.artifact import Argument, Artifact, Entry
 from convsmith.codegen.llvm_text import module_text
 from convsmith.compiler.arguments import argument_of
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.index import Index
 from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Alloc, Kernel
-from convsmith.ir.types import dtype
 from convsmith.ir.walk import statements_of
 from convsmith.layout.view import Statement
 from convsmith.passes.manager import Instrument, run_steps
-from convsmith.problem.conv import Conv
+from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.target.base import Target
 
@@ -37,14 +35,13 @@ class Lowered:
     scratch: int
 
 
-def naive_kernel(problem: Conv) -> tuple[Statement, Kernel]:
+def naive_kernel(problem: Problem) -> tuple[Statement, Kernel]:
     """The statement of a problem and its naive nest."""
     st = statement(problem)
-    place: Index | None = st.c.coords[1] if problem.bias else None
-    return st, naive("conv", st, dtype(problem.acc), place, problem.post_ops)
+    return st, naive(problem, st)
 
 
-def lower(problem: Conv, config: Config, target: Target, instruments: Sequence[Instrument] = ()) -> Lowered:
+def lower(problem: Problem, config: Config, target: Target, instruments: Sequence[Instrument] = ()) -> Lowered:
     """Run all rewrites and print LLVM's text; raises ConfigError where the config makes no kernel."""
     st, kernel = naive_kernel(problem)
     kernel = run_steps(kernel, schedule(st, config, target), instruments)
@@ -63,13 +60,15 @@ def lower(problem: Conv, config: Config, target: Target, instruments: Sequence[I
 SYMBOL = "convsmith"
 
 
-def build_artifact(problem: Conv, config: Config, target: Target, instruments: Sequence[Instrument] = ()) -> Artifact:
+def build_artifact(
+    problem: Problem, config: Config, target: Target, instruments: Sequence[Instrument] = ()
+) -> Artifact:
     """Compile a problem under a config for a target."""
     with llvm_bind.no_collection(), interning():
         return emit(problem, config, target, lower(problem, config, target, instruments))
 
 
-def emit(problem: Conv, config: Config, target: Target, low: Lowered) -> Artifact:
+def emit(problem: Problem, config: Config, target: Target, low: Lowered) -> Artifact:
     """Object code of what `lower` made of the problem, with its manifest.
 
     A kernel's parameter X is the problem's tensor X, and X_p what the packing kernel makes of it.

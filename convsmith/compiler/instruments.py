@@ -25,7 +25,7 @@ from convsmith.ir.walk import walk
 from convsmith.layout.layout import Layout
 from convsmith.layout.reorder import to_layout
 from convsmith.passes.manager import Step
-from convsmith.problem.conv import Conv
+from convsmith.problem.problem import Problem
 from convsmith.problem.reference import conv_reference
 from convsmith.target.base import Target
 
@@ -125,7 +125,7 @@ class Interpret:
     element that differs.
     """
 
-    def __init__(self, problem: Conv, target: Target, seed: int = 0) -> None:
+    def __init__(self, problem: Problem, target: Target, seed: int = 0) -> None:
         rng = np.random.default_rng(seed)
 
         def integers(shape: tuple[int, ...]) -> Array:
@@ -144,7 +144,7 @@ class Interpret:
         self._instructions = {row.name: row.kernel for row in target.instructions}
 
     @staticmethod
-    def suits(problem: Conv) -> bool:
+    def suits(problem: Problem) -> bool:
         """Whether the problem is small enough."""
         return problem.flops_dense <= INTERPRETED_FLOPS
 
@@ -175,7 +175,7 @@ def node_count(kernel: Kernel) -> int:
     return sum(1 for body in (kernel.body, *(f.body for f in kernel.functions)) for _ in walk(body))
 
 
-def dump_directory(root: Path, problem: Conv, config: str) -> Path:
+def dump_directory(root: Path, problem: Problem, config: str) -> Path:
     """The directory under `root` for one kernel: readable, and its own."""
     plain = problem.canonical()
     digest = hashlib.sha256(f"{plain} {config}".encode()).hexdigest()

@@ -18,14 +18,14 @@ from convsmith.compiler.cache import cache_key, disk_cache
 from convsmith.diag import trace
 from convsmith.diag.errors import ConvsmithError, InternalError, UsageError
 from convsmith.diag.settings import settings
-from convsmith.problem.conv import Conv
+from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.target.base import Target
 
 __all__ = ["compile_problem", "faults", "repro"]
 
 
-def compile_problem(problem: Conv, *, target: Target, config: Config | None = None, threads: int = 1) -> Artifact:
+def compile_problem(problem: Problem, *, target: Target, config: Config | None = None, threads: int = 1) -> Artifact:
     """The artifact of a problem for a target: from the cache, or compiled and stored there.
 
     `config` holds every decision, its number of threads included; without one, the default for `threads` is taken, and
@@ -61,7 +61,7 @@ def compile_problem(problem: Conv, *, target: Target, config: Config | None = No
     return artifact
 
 
-def _default(problem: Conv, target: Target, threads: int) -> Config:
+def _default(problem: Problem, target: Target, threads: int) -> Config:
     from convsmith.build.choose import default_config
 
     command = trace.command("verify", *_words(problem), isa=target.isa, threads=threads)
@@ -69,12 +69,12 @@ def _default(problem: Conv, target: Target, threads: int) -> Config:
         return default_config(problem, target, threads)
 
 
-def repro(verb: str, problem: Conv, config: str) -> str:
+def repro(verb: str, problem: Problem, config: str) -> str:
     """The command that does `verb` to this problem under this config."""
     return trace.command(verb, *_words(problem), config=config)
 
 
-def _words(problem: Conv) -> tuple[str, ...]:
+def _words(problem: Problem) -> tuple[str, ...]:
     return (*problem.options(), replace(problem, name=None).descriptor())
 
 
@@ -92,7 +92,7 @@ def faults(command: str) -> Iterator[None]:
         raise InternalError(f"{type(error).__name__}: {error}", repro=command) from error
 
 
-def _compile(problem: Conv, config: Config, target: Target) -> Artifact:
+def _compile(problem: Problem, config: Config, target: Target) -> Artifact:
     from convsmith.codegen import llvm_bind
     from convsmith.compiler.driver import build_artifact, emit, lower
     from convsmith.ir.intern import interning

@@ -17,7 +17,7 @@ from convsmith.compiler.service import compile_problem, faults, repro
 from convsmith.diag import trace
 from convsmith.diag.errors import UsageError
 from convsmith.frontend.nothing import NothingKernel
-from convsmith.problem.conv import Conv
+from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
 from convsmith.runtime.arrays import Array
 from convsmith.runtime.border import Given
@@ -41,7 +41,7 @@ class Kernel:
     zero. May be called from several threads at once.
     """
 
-    def __init__(self, problem: Conv, target: Target, config: Config | None = None, threads: int = 1) -> None:
+    def __init__(self, problem: Problem, target: Target, config: Config | None = None, threads: int = 1) -> None:
         self.problem = problem
         self.target = target
         self.artifact: Artifact | None = None

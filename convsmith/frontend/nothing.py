@@ -8,7 +8,7 @@ import numpy as np
 
 from convsmith.compiler.arguments import argument_of
 from convsmith.layout.reorder import from_layout, to_layout
-from convsmith.problem.conv import Conv
+from convsmith.problem.problem import Problem
 from convsmith.problem.reference import conv_reference
 from convsmith.runtime.arrays import Array
 from convsmith.runtime.border import Border, Given
@@ -20,7 +20,7 @@ __all__ = ["NothingKernel"]
 class NothingKernel:
     """Checks its arguments as `HostKernel` does, and compiles nothing."""
 
-    def __init__(self, problem: Conv) -> None:
+    def __init__(self, problem: Problem) -> None:
         self._problem = problem
         tensors = {tensor.name: tensor for tensor in problem.tensors}
         operand = "wei" if "wei" in tensors and tensors["wei"].role == "in" else ""
@@ -57,7 +57,7 @@ class NothingKernel:
         return {name: arrays.get(name, result) for name, result in results.items()}  # type: ignore[misc]
 
 
-def _results(problem: Conv, arrays: Mapping[str, Array | Packed]) -> dict[str, Array]:
+def _results(problem: Problem, arrays: Mapping[str, Array | Packed]) -> dict[str, Array]:
     """The outputs in their layouts, from all inputs in theirs; packed weights are as good as zeros."""
     tensors = {tensor.name: tensor for tensor in problem.tensors}
     inputs = {
@@ -70,7 +70,7 @@ def _results(problem: Conv, arrays: Mapping[str, Array | Packed]) -> dict[str, A
     return {name: to_layout(values[name], tensor.layout) for name, tensor in tensors.items() if tensor.role != "in"}
 
 
-def _reference(problem: Conv, inputs: Mapping[str, Array]) -> dict[str, Array]:
+def _reference(problem: Problem, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """Logical outputs from logical inputs. Gradients of nothing are zeros."""
     outputs = [tensor for tensor in problem.tensors if tensor.role != "in"]
     if any(tensor.name == "dst" for tensor in outputs):

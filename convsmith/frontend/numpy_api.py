@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from convsmith.build.available import check_available
 from convsmith.diag import trace
 from convsmith.diag.errors import UsageError
 from convsmith.diag.settings import settings
@@ -24,7 +23,9 @@ from convsmith.layout.reorder import reorder
 from convsmith.layout.tags import ANY
 from convsmith.problem.conv import Conv
 from convsmith.problem.descriptor import AXES, output_size, split_line
+from convsmith.problem.lines import parse_problem
 from convsmith.problem.post_ops import Eltwise, PostOp, parse_post_ops
+from convsmith.problem.problem import Problem
 from convsmith.runtime.arrays import Array
 from convsmith.runtime.packed import Packed
 from convsmith.runtime.threads import default_threads
@@ -40,7 +41,7 @@ Padding: TypeAlias = int | str | Sequence[int] | Sequence[tuple[int, int]]
 
 
 def compile(
-    problem: str | Conv,
+    problem: str | Problem,
     *,
     src_tag: str | None = None,
     wei_tag: str | None = None,
@@ -61,7 +62,6 @@ def compile(
     Errors are UsageError (the problem), UnsupportedError (this machine) and ConfigError (the config).
     """
     conv = _with_options(problem, {"stag": src_tag, "wtag": wei_tag, "dtag": dst_tag}, bias, activation)
-    check_available(conv)
     chosen = Config.parse(config) if isinstance(config, str) else config
     if chosen is not None:
         if isa is not None and isa != chosen.isa:
@@ -114,7 +114,7 @@ def load_packed(path: str | os.PathLike[str]) -> Packed:
 
 # -- compile
 @lru_cache(KEPT_KERNELS)
-def _kernel(problem: Conv, isa: str, config: Config | None, threads: int) -> Kernel:
+def _kernel(problem: Problem, isa: str, config: Config | None, threads: int) -> Kernel:
     return Kernel(problem, target(isa), config, threads)
 
 
@@ -132,16 +132,16 @@ def _threads(count: int | None) -> int:
     return number
 
 
-def _with_options(problem: str | Conv, tags: dict[str, str | None], bias: bool, activation: Activation) -> Conv:
+def _with_options(problem: str | Problem, tags: dict[str, str | None], bias: bool, activation: Activation) -> Problem:
     """The problem with what the keywords add. UsageError where they contradict it."""
     if isinstance(problem, str):
         options: set[str] = set(split_line(problem).options)
-        conv = Conv.parse(problem)
-    elif isinstance(problem, Conv):
+        conv = parse_problem(problem)
+    elif isinstance(problem, Problem):
         conv = problem
         options = {"dir"} if conv.bias else set()
     else:
-        raise UsageError(f"expected a descriptor or a Conv, got {type(problem).__name__}", code="bad-descriptor")
+        raise UsageError(f"expected a descriptor or a problem, got {type(problem).__name__}", code="bad-descriptor")
     changes: dict[str, Any] = {}
     for option, tag in tags.items():
         if tag is None:

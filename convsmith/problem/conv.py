@@ -102,6 +102,16 @@ class Conv(Problem):
         return 1
 
     @property
+    def source_channels(self) -> int:
+        """The axis of the source along which input channels lie."""
+        return 1
+
+    @property
+    def grouped(self) -> bool:
+        """Whether the weights have a dim of groups."""
+        return self.has_groups
+
+    @property
     def keff(self) -> tuple[int, ...]:
         """Extents of the kernel with its holes."""
         return tuple((k - 1) * (d + 1) + 1 for k, d in zip(self.k, self.d, strict=True))

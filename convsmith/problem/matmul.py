@@ -99,6 +99,11 @@ class Matmul(Problem):
         return self.rank - 1
 
     @property
+    def source_channels(self) -> int:
+        """The axis K."""
+        return self.rank - 1
+
+    @property
     def src_shape(self) -> tuple[int, ...]:
         """(..., M, K)"""
         return self.src

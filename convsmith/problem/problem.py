@@ -105,6 +105,16 @@ class Problem(ABC):
 
     @property
     @abstractmethod
+    def source_channels(self) -> int:
+        """The axis of the source along which its channels lie."""
+
+    @property
+    def grouped(self) -> bool:
+        """Whether the weights have a dim of groups."""
+        return False
+
+    @property
+    @abstractmethod
     def dims(self) -> Mapping[str, int]:
         """Every size by name."""
 

@@ -1,0 +1,136 @@
+"""What follows the sums: scales, bias, post-ops, and the conversion to the result's type.
+
+In oneDNN's order, each step rounded to f32 (f64 where the sums are)::
+
+    v = sums * src scale * weights' scale + bias, then the post-ops
+    c = v / dst scale + dst zero point                 rounded to nearest even, saturated
+"""
+
+from __future__ import annotations
+
+from convsmith.build.elementwise import ELEMENTWISE
+from convsmith.diag.errors import UnsupportedError
+from convsmith.ir.buffer import Buffer
+from convsmith.ir.index import Index, Var, as_index
+from convsmith.ir.types import F32, F64, S32, DType, dtype
+from convsmith.ir.value import COMPARISONS, Binary, Bits, Cast, Load, Value, Where, const, dtype_of
+from convsmith.layout.view import Statement, View
+from convsmith.problem import post_ops
+from convsmith.problem.attributes import SCALES, ZERO_POINTS, Kind
+from convsmith.problem.problem import Problem
+
+
+class Buffers:
+    """The buffer of each tensor of a problem that the nest reads or writes, made when it is first asked for."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._made: dict[str, Buffer] = {}
+
+    def __getitem__(self, name: str) -> Buffer:
+        if name not in self._made:
+            t = self._problem.tensor(name)
+            self._made[name] = Buffer(name, dtype(t.dtype), t.layout.padded_shape, t.layout.blocks)
+        return self._made[name]
+
+    def params(self) -> tuple[Buffer, ...]:
+        """All of them, in the order of the problem's tensors."""
+        return tuple(self._made[t.name] for t in self._problem.tensors if t.name in self._made)
+
+
+class Epilogue:
+    """Values of the steps at an element of the result, which lies at the coordinates of ``c``."""
+
+    def __init__(self, problem: Problem, st: Statement, buffers: Buffers) -> None:
+        self.problem, self.buffers, self.c = problem, buffers, st.c
+        self.type: DType = F64 if problem.acc == "f64" else F32
+        self.channel = st.c.coords[problem.channels] if problem.forward or problem.dir == "BWD_D" else as_index(0)
+        self.group: Index = next((Var(d.name) for d in st.of("batch")), as_index(0))
+
+    def value(self, sums: Value) -> Value:
+        """The result's element from its sum."""
+        p = self.problem
+        out = self.buffers[self.c.name].dtype
+        steps = p.scales or p.post_ops or p.bias or p.quantity(ZERO_POINTS, "dst")
+        if not steps:
+            return sums if dtype_of(sums) is out else Cast(out, sums)
+        v = self.wide(sums)
+        for argument in ("src", "wei") if p.forward else ("wei", "dst"):
+            v = self._with("mul", v, SCALES, argument)
+        if p.bias:
+            v = Binary("add", v, self._operand("bia", self._bias_coords()))
+        for n, op in enumerate(p.post_ops):
+            v = self._post_op(n, op, v)
+        result = "dst" if p.forward else "src"
+        v = self._with("add", self._with("div", v, SCALES, result), ZERO_POINTS, result)
+        return v if self.type is out else Cast(out, v)
+
+    def wide(self, v: Value) -> Value:
+        """A value in the type of the steps."""
+        return v if dtype_of(v) is self.type else Cast(self.type, v)
+
+    def zero_point(self, view: View) -> Value | None:
+        """What is subtracted from an element of A or B, in the type of sums."""
+        name = view.name.removeprefix("diff_")
+        quantity = self.problem.quantity(ZERO_POINTS, name)
+        if quantity is None or not self.problem.forward:
+            return None
+        channel = view.coords[self.problem.source_channels] if name == "src" else self.channel
+        load = self._quantity(ZERO_POINTS, name, channel)
+        return load if dtype_of(load) is S32 else Cast(S32, load)
+
+    def _with(self, op: str, v: Value, kind: Kind, argument: str) -> Value:
+        if self.problem.quantity(kind, argument) is None:
+            return v
+        return Binary(op, v, self.wide(self._quantity(kind, argument, self.channel)))
+
+    def _quantity(self, kind: Kind, argument: str, channel: Index) -> Value:
+        buffer = self.buffers[self.problem.attribute_name(kind, argument)]
+        quantity = self.problem.quantity(kind, argument)
+        assert quantity is not None
+        if quantity.policy == "common":
+            place = as_index(0)
+        elif argument == "wei" and quantity.policy == "per_dim_0" and self.problem.grouped:
+            place = self.group
+        else:
+            place = channel
+        return Load(buffer, (place,), None)
+
+    def _bias_coords(self) -> tuple[Index, ...]:
+        shape = self.buffers["bia"].shape
+        return self._broadcast(shape) if len(shape) == len(self.c.coords) else (self.channel,)
+
+    def _broadcast(self, shape: tuple[int, ...]) -> tuple[Index, ...]:
+        """The result's coordinates in an operand that has one element where it does not vary."""
+        return tuple(as_index(0) if n == 1 else x for n, x in zip(shape, self.c.coords, strict=True))
+
+    def _operand(self, name: str, coords: tuple[Index, ...]) -> Value:
+        return self.wide(Load(self.buffers[name], coords, None))
+
+    def _post_op(self, n: int, op: post_ops.PostOp, v: Value) -> Value:
+        zero = const(self.type, 0)
+        if isinstance(op, post_ops.Eltwise):
+            v = ELEMENTWISE[op.alg](v, op.alpha, op.beta, self.type)
+            return v if op.scale == 1 else Binary("mul", v, const(self.type, op.scale))
+        if isinstance(op, post_ops.Sum):
+            return Binary("add", v, self._old(op))
+        if isinstance(op, post_ops.Depthwise):
+            raise UnsupportedError(f"post-op {op} is not available within a kernel", code="bad-post-op")
+        name = f"post_op_{n}"
+        operand = self._operand(name, self._broadcast(self.problem.tensor(name).shape))
+        if isinstance(op, post_ops.Prelu):
+            return Where("gt", v, zero, v, Binary("mul", v, operand))
+        assert isinstance(op, post_ops.Binary)
+        if op.alg in COMPARISONS:
+            return Where(op.alg, v, operand, const(self.type, 1), zero)
+        return Binary(op.alg, v, operand)
+
+    def _old(self, op: post_ops.Sum) -> Value:
+        """What the destination holds, as the post-op reads it."""
+        old: Value = Load(self.buffers[self.c.name], self.c.coords, None)
+        if op.dtype is not None and dtype(op.dtype) is not dtype_of(old):
+            old = Bits(dtype(op.dtype), old)
+        old = self.wide(old)
+        if op.zero_point:
+            old = Binary("sub", old, const(self.type, op.zero_point))
+        return old if op.scale == 1 else Binary("mul", old, const(self.type, op.scale))
