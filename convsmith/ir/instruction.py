@@ -16,9 +16,10 @@ from convsmith.ir.stmt import Kernel
 class Instruction:
     """One row of a target's table.
 
-    ``spec`` is the text of a kernel; ``llvm`` the expression that computes the new ``c`` from ``{c}``, ``{a}``,
-    ``{b}`` (LLVM text, with ``declare`` what it needs declared); ``needs`` CPU features by LLVM's names;
-    ``mnemonic`` what must show in the assembly (empty where LLVM is free to choose); ``lanes`` the elements of ``c``.
+    ``spec`` is the text of a kernel; ``llvm`` the expression that computes the new ``c`` from ``{c}``, ``{a}`` and
+    ``{b}`` (LLVM text, with ``declare`` what it needs declared), after others, one a line, that it may name ``{0}``,
+    ``{1}`` ...; ``needs`` CPU features by LLVM's names; ``mnemonic`` what must show in the assembly (empty where LLVM
+    is free to choose); ``lanes`` the elements of ``c``, and ``terms`` how many products are added to each.
     """
 
     name: str
@@ -28,6 +29,9 @@ class Instruction:
     needs: tuple[str, ...]
     mnemonic: str
     lanes: int
+    terms: int
+    types: tuple[str, str, str]
+    """Names of the data types of ``a``, ``b`` and ``c``."""
 
     @cached_property
     def kernel(self) -> Kernel:
