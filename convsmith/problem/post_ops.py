@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ import numpy as np
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.problem.descriptor import split_items
 from convsmith.problem.eltwise import ALGORITHMS
-from convsmith.problem.types import array_type
+from convsmith.problem.types import array_type, print_f32
 
 __all__ = [
     "OPERATORS",
@@ -68,6 +68,10 @@ _OTHERS = frozenset(
 
 class PostOp:
     """One step."""
+
+    def canonical(self, rank: int) -> PostOp:
+        """The same step on a result of that rank, equal for equal steps."""
+        return self
 
     def check_operand(self, rank: int) -> None:
         """UsageError where the step's operand does not suit a result of that rank."""
@@ -133,9 +137,8 @@ class Sum(PostOp):
             return x + (shifted if self.scale == 1 else shifted * self.scale)
 
     def __str__(self) -> str:
-        tail = (f":{self.dtype}",) if self.dtype is not None else ()
-        if tail:
-            return f"sum:{_number(self.scale)}:{self.zero_point}" + tail[0]
+        if self.dtype is not None:
+            return f"sum:{print_f32(self.scale)}:{self.zero_point}:{self.dtype}"
         return _words("sum", self.scale, self.zero_point, defaults=(1, 0))
 
 
@@ -152,6 +155,10 @@ class Binary(PostOp):
         if self.alg not in OPERATORS:
             raise _unknown(self.alg)
         array_type(self.dtype, "attr-post-ops")
+
+    def canonical(self, rank: int) -> PostOp:
+        """The same step on a result of that rank, equal for equal steps."""
+        return replace(self, mask=PER_TENSOR) if self.mask == (1 << rank) - 1 else self
 
     def check_operand(self, rank: int) -> None:
         """UsageError where the mask names axes that a result of that rank lacks."""
@@ -173,6 +180,10 @@ class Prelu(PostOp):
     """`x` where it is above 0, else `x * operand`; the operand is f32."""
 
     mask: int = 0
+
+    def canonical(self, rank: int) -> PostOp:
+        """The same step on a result of that rank, equal for equal steps."""
+        return replace(self, mask=PER_TENSOR) if self.mask == (1 << rank) - 1 else self
 
     def check_operand(self, rank: int) -> None:
         """UsageError where the mask names axes that a result of that rank lacks."""
@@ -289,12 +300,7 @@ def _round(post_op: PostOp, *fields: str) -> None:
 def _words(alg: str, *numbers: float, defaults: tuple[float, ...]) -> str:
     """`alg` and the numbers up to the last that is not its default."""
     last = max((n for n, number in enumerate(numbers) if number != defaults[n]), default=-1)
-    return ":".join([alg, *(_number(number) for number in numbers[: last + 1])])
-
-
-def _number(value: float) -> str:
-    """The shortest text that reads back as this single-precision number."""
-    return str(np.float32(value)).removesuffix(".0") if isinstance(value, float) else str(value)
+    return ":".join([alg, *(print_f32(number) for number in numbers[: last + 1])])
 
 
 def _bad(message: str) -> UsageError:

@@ -11,9 +11,18 @@ from hypothesis import strategies as st
 
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.problem import Conv, Eltwise
+from convsmith.problem.attributes import ARGUMENTS, Quantity
 from convsmith.problem.descriptor import output_size
 
 EDGE_CASES = json.loads((Path(__file__).parents[1] / "data" / "oneDNN_edge_cases.json").read_text())
+
+
+FLOAT_TYPES = [("f32", "f32", "f32"), ("f64", "f64", "f64"), ("bf16", "bf16", "bf16"), ("f16", "f32", "f16")]
+DATA_TYPES = [*FLOAT_TYPES, ("u8", "s8", "s8"), ("f32", "bf16", "bf16")]
+FORWARD_TYPES = [
+    *FLOAT_TYPES[:3], ("f32", "bf16", "f32"), ("f32", "f16", "s8"), ("bf16", "bf16", "u8"), ("u8", "s8", "s32"),
+    ("s8", "s8", "bf16"), ("u8", "u8", "f16"),
+]  # fmt: skip
 
 
 @st.composite
@@ -27,8 +36,29 @@ def problems(draw: st.DrawFn) -> Conv:
 
     has_groups = draw(st.booleans())
     g = draw(st.integers(1, 5)) if has_groups else 1
-    i, k, s, d, p = sizes(0, 2**17), sizes(1, 9), sizes(1, 4), sizes(0, 3), sizes(0, 5)
-    smallest = [max(output_size(*axis, 0), 0) for axis in zip(i, k, s, d, p, strict=True)]
+    fine, k, s, d, p = sizes(0, 2**17), sizes(1, 9), sizes(1, 4), sizes(0, 3), sizes(0, 5)
+    smallest = [max(output_size(*axis, 0), 0) for axis in zip(fine, k, s, d, p, strict=True)]
+    coarse = tuple(size + draw(st.integers(0, 5)) for size in smallest)
+    deconv = draw(st.booleans())
+    i, o = (coarse, fine) if deconv else (fine, coarse)
+    dir = draw(st.sampled_from(["FWD_B", "FWD_D", "FWD_I", "BWD_D", "BWD_W", "BWD_WB"]))
+    forward = dir.startswith("FWD")
+    dt = draw(st.sampled_from(FORWARD_TYPES if forward else DATA_TYPES if dir == "BWD_D" else FLOAT_TYPES))
+    bia_dt = "" if dt[0] == "f64" else draw(st.sampled_from(["", "f32", "bf16", "f16"]))
+    scales, zero_points = [], []
+    if forward:
+        policies = [("src", "common"), ("wei", "per_oc"), ("wei", "per_dim_0"), ("dst", "common"), ("dst", "per_dim_1")]
+        for argument, policy in draw(st.lists(st.sampled_from(policies), max_size=3, unique_by=lambda pair: pair[0])):
+            values = draw(st.floats(2**-9, 2**9, width=32).map(lambda value: (value,)))
+            scales.append(
+                Quantity(argument, policy, values if policy == "common" else draw(st.just(()) | st.just(values)))
+            )
+        policies = [("dst", "common"), *([("src", "per_dim_1"), ("wei", "common")] if dt[0] in ("u8", "s8") else [])]
+        for argument, policy in draw(st.lists(st.sampled_from(policies), max_size=3, unique=True)):
+            values = (draw(st.integers(-128, 127)),) if policy == "common" else ()
+            zero_points.append(Quantity(argument, policy, values, draw(st.sampled_from(["s32", "s8"]))))
+    scales.sort(key=lambda q: ARGUMENTS.index(q.argument))
+    zero_points.sort(key=lambda q: ARGUMENTS.index(q.argument))
     names = st.text(st.characters(blacklist_categories=("C", "Z"), blacklist_characters='"'), min_size=1)
     post_ops = st.one_of(
         st.builds(Eltwise, st.just("relu"), st.floats(width=32, allow_nan=False)),
@@ -37,10 +67,10 @@ def problems(draw: st.DrawFn) -> Conv:
     activation_tags = ["any", "abx", "axb", "aBx16b", "a" + "cde"[:rank] + "b"]
     return Conv(
         mb=draw(st.integers(0, 9)), ic=g * draw(st.integers(1, 9)), oc=g * draw(st.integers(1, 9)),
-        i=i, o=tuple(o + draw(st.integers(0, 5)) for o in smallest), k=k, s=s, d=d, p=p, g=g, has_groups=has_groups,
-        dir=draw(st.sampled_from(["FWD_B", "FWD_D", "FWD_I"])), stag=draw(st.sampled_from(activation_tags)),
+        i=i, o=o, k=k, s=s, d=d, p=p, g=g, has_groups=has_groups, deconv=deconv, dir=dir, dt=dt, bia_dt=bia_dt,
+        scales=tuple(scales), zero_points=tuple(zero_points), stag=draw(st.sampled_from(activation_tags)),
         wtag=draw(st.sampled_from(["any", "abx", "xba"])), dtag=draw(st.sampled_from(activation_tags)),
-        post_ops=tuple(draw(st.lists(post_ops, max_size=3))), name=draw(st.none() | names),
+        post_ops=tuple(draw(st.lists(post_ops, max_size=3 if forward else 0))), name=draw(st.none() | names),
     )  # fmt: skip
 
 
@@ -72,6 +102,46 @@ def test_the_fields_of_a_line() -> None:
 
 
 @pytest.mark.parametrize(
+    ("options", "inputs", "outputs"),
+    [
+        ("--dir=FWD_D", "src:u8 wei:s8", "dst:f32"),
+        ("--dir=FWD_I", "src:u8 wei:s8", "dst:f32"),
+        ("--dir=FWD_B", "src:u8 wei:s8 bia:f32", "dst:f32"),
+        ("--dir=FWD_B --bia-dt=s32", "src:u8 wei:s8 bia:s32", "dst:f32"),
+        ("--dir=FWD_B --dt=f64", "src:f64 wei:f64 bia:f64", "dst:f64"),
+        ("--dir=BWD_D --dt=bf16:f32:f16", "wei:f32 diff_dst:f16", "diff_src:bf16"),
+        ("--dir=BWD_W --dt=bf16:f32:f16", "src:bf16 diff_dst:f16", "diff_wei:f32"),
+        ("--dir=BWD_WB --dt=bf16:f32:f16", "src:bf16 diff_dst:f16", "diff_wei:f32 diff_bia:f32"),
+        ("--dir=BWD_WB --dt=f32 --bia-dt=bf16", "src:f32 diff_dst:f32", "diff_wei:f32 diff_bia:bf16"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["", "--deconv"])
+def test_the_arrays_of_each_direction(kind: str, options: str, inputs: str, outputs: str) -> None:
+    types = "" if "--dt" in options else "--dt=u8:s8:f32 "
+    problem = Conv.parse(
+        f"{kind} {options} {types}--stag=axb --wtag=xba --dtag=aBx16b g2mb3ic4ih8iw6oc6oh8ow6kh3kw1ph1"
+    )
+    arrays = problem.tensors
+    assert " ".join(f"{t.name}:{t.dtype}" for t in arrays) == f"{inputs} {outputs}"
+    assert {t.name: t.role for t in arrays} == {
+        word.split(":")[0]: role for words, role in ((inputs, "in"), (outputs, "out")) for word in words.split()
+    }
+    shapes = {"src": (3, 4, 8, 6), "wei": (2, 3, 2, 3, 1), "bia": (6,), "dst": (3, 6, 8, 6)}
+    tags = {"src": "axb", "wei": "xba", "bia": "any", "dst": "aBx16b"}
+    dims = {
+        "src": ("mb", "ic", "ih", "iw"), "wei": ("g", "oc", "ic", "kh", "kw"), "bia": ("oc",),
+        "dst": ("mb", "oc", "oh", "ow"),
+    }  # fmt: skip
+    for tensor in arrays:
+        name = tensor.name.removeprefix("diff_")
+        assert (tensor.shape, tensor.tag, tensor.dims) == (shapes[name], tags[name], dims[name])
+        assert problem.tensor(tensor.name) is tensor
+    with pytest.raises(UsageError, match="has no array 'acc'; it has "):
+        problem.tensor("acc")
+    assert problem.acc == ("s32" if types else "f64" if "f64" in options else "f32")
+
+
+@pytest.mark.parametrize(
     ("text", "canonical"),
     [
         ("ic3ih5oc4kh3", "mb2ic3ih5oc4oh3kh3ph0"),
@@ -90,6 +160,15 @@ def test_the_fields_of_a_line() -> None:
         ("--dt=f32:f32:f32 --mb=7 ic3ih5oc4kh3", "mb7ic3ih5oc4oh3kh3ph0"),
         ("--conv --mb=0 mb1ic3ih5oc4kh3nresnet:c_1", 'mb1ic3ih5oc4oh3kh3ph0n"resnet:c_1"'),
         ("--strides=:: ic3ih5oc4kh3", "mb2ic3ih5oc4oh3kh3ph0"),
+        ("--deconv ic3ih5oc4kh3", "--deconv mb2ic3ih5oc4oh7kh3ph0"),
+        ("--deconv ic3iw5oc4kw3sw2pw1", "--deconv mb2ic3iw5oc4ow9kw3sw2pw1"),
+        ("--deconv ic3iw5oc4ow10kw3sw2", "--deconv mb2ic3iw5oc4ow10kw3sw2pw0"),
+        ("--deconv ic3iw5oc4kw3dw2", "--deconv mb2ic3iw5oc4ow11kw3pw0dw2"),
+        ("--bia_dt=f32 --attr-scales= ic3iw5oc4kw3", "mb2ic3iw5oc4ow3kw3pw0"),
+        ("--dir=BWD_D --dt=u8:s8:s8 --attr-scales=wei:common:0.10+src:per_oc ic3iw5oc4kw3",
+         "--dir=BWD_D --dt=u8:s8:s8 --attr-scales=src:per_oc+wei:common:0.1 mb2ic3iw5oc4ow3kw3pw0"),
+        ("--dt=U8:s8:u8 --attr-zero-points=wei:common:1:s8+src:common:-2* ic3iw5oc4kw3",
+         "--dt=u8:s8:u8 --attr-zero-points=src:common:-2+wei:common:1:s8 mb2ic3iw5oc4ow3kw3pw0"),
         ("--strides=100x1x20x4::9x9x3x1 --mb=1 ic3ih5oc1oh3kh3",
          "--stag=a:1:100_c:5:20_d:5:4_b:3:1 --dtag=abcd mb1ic3ih5oc1oh3kh3ph0"),
     ],
@@ -109,6 +188,14 @@ def test_the_back_pad_may_be_negative_or_large() -> None:
     c = Conv.parse("ic1ih4oc1oh40kh3ph0")
     assert c.pr == (38, 38)
     assert c.flops_real == 2 * 2 * (4 + 3 + 2) ** 2
+
+
+def test_equal_kernels_have_equal_canonical_problems() -> None:
+    lines = ("--dir=FWD_D --stag=nhwc --bia-dt=bf16 --attr-post-ops=add:f32:15+prelu:per_tensor+add:s8:per_oc",
+             "--dir=FWD_I --stag=axb --attr-post-ops=add:f32:per_tensor+prelu:15+binary_add:s8:2")  # fmt: skip
+    one, other = (Conv.parse(f"{line} mb1ic3ih5oc4kh3n{n}").canonical() for n, line in enumerate(lines))
+    assert one == other
+    assert Conv.parse("--dir=BWD_WB --bia-dt=bf16 ic3ih5oc4kh3").canonical().bia_dt == "bf16"
 
 
 @pytest.mark.parametrize("numbers", EDGE_CASES["zero_size_legal"], ids=str)
