@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
+from convsmith.build.elementwise import elementwise
 from convsmith.ir.buffer import Buffer, make_buffer
 from convsmith.ir.index import Index, Var, as_index, is_true
 from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, Store, block
 from convsmith.ir.types import DType
-from convsmith.ir.value import Binary, Load, Select, Value, Where, const
+from convsmith.ir.value import Binary, Load, Select, Value, const
 from convsmith.layout.view import Statement, View
 from convsmith.problem.post_ops import PostOp
 
 
 def _buffer(view: View, dtype: DType) -> Buffer:
     return Buffer(view.name, dtype, view.layout.padded_shape, view.layout.blocks)
-
-
-def _relu(x: Value, op: PostOp, t: DType) -> Value:
-    if op.alpha == 0:
-        return Binary("max", x, const(t, 0))
-    return Where("lt", x, const(t, 0), Binary("mul", x, const(t, op.alpha)), x)
-
-
-def _clip(x: Value, op: PostOp, t: DType) -> Value:
-    return Binary("min", Binary("max", x, const(t, op.alpha)), const(t, op.beta))
-
-
-EPILOGUES = {"relu": _relu, "clip": _clip, "clip_v2": _clip}
-"""How each element-wise algorithm is written in values; a new post-op is a row."""
 
 
 def naive(name: str, st: Statement, types: tuple[DType, DType, DType], bias_index: Index | None,
@@ -49,7 +36,7 @@ def naive(name: str, st: Statement, types: tuple[DType, DType, DType], bias_inde
         params.append(bia)
         value = Binary("add", value, Load(bia, (bias_index,), None))
     for op in post_ops:
-        value = EPILOGUES[op.alg](value, op, acc.dtype)
+        value = elementwise(op.alg, value, op.alpha, op.beta)
     body: Stmt = Alloc(acc, block(Store(acc, (), zero), reduce, Store(c, st.c.coords, value)))
     for d in reversed([d for d in st.dims if d.kind != "k"]):
         body = For(Var(d.name), as_index(0), as_index(d.size), body)
