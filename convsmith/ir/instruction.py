@@ -6,6 +6,7 @@ it; the pass that picks instructions matches statements against it; tests compar
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -32,6 +33,13 @@ class Instruction:
     terms: int
     types: tuple[str, str, str]
     """Names of the data types of ``a``, ``b`` and ``c``."""
+
+    def emit(self, put: Callable[[str], str], operands: Mapping[str, str]) -> str:
+        """The new ``c``: ``put`` takes each expression and names its result."""
+        done: list[str] = []
+        for line in self.llvm.splitlines():
+            done.append(put(line.format(*done, **operands)))
+        return done[-1]
 
     @cached_property
     def kernel(self) -> Kernel:

@@ -3,8 +3,7 @@
 ==========  ==========================================================================================
 naive       scalar statements in serial loops, over logical coordinates; a mask is a ``Select`` or an ``If``
 scheduled   loops are split, reordered and bound to hardware; accumulators are arrays
-realised    no mask is left inside of arithmetic but on a single factor: it guards a statement, or chooses the
-            whole stored value
+realised    no mask is left inside of arithmetic: it guards a statement, or chooses the whole stored value
             (a kernel that tests its masks at run time skips this stage)
 flat        memory is addressed by one offset; registers keep their coordinates
 tensorised  statements work on lanes; instructions are picked; loops carry pointers; indices have names
@@ -96,7 +95,7 @@ def _statement(s: Stmt, stage: Stage) -> Iterator[str]:
                 continue
             if type(v) not in stage.values:
                 yield f"`{line}`: a value {type(v).__name__} is not allowed"
-            if isinstance(v, Select) and v is not s.value and not stage.inner_masks and not isinstance(v.yes, Load):
+            if isinstance(v, Select) and v is not s.value and not stage.inner_masks:
                 yield f"`{line}`: the mask {v.cond} stands inside of arithmetic"
             if isinstance(v, Load):
                 accesses.append(v)

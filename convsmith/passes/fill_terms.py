@@ -50,7 +50,7 @@ def fill_terms(kernel: Kernel, loop: str, count: int) -> Kernel:
         kernel k(src: u8[3], wei_p: s8[16, 4], dst: s32[16])
           alloc acc: s32[16] @register:
             for l in 0 .. 16:
-              acc[l] = 0
+              acc[l] = s32(0)
             for l in 0 .. 16:
               for q in 0 .. 3:
                 acc[l] = acc[l] + cast(s32, src[q]) * cast(s32, wei_p[l, q])
@@ -62,10 +62,10 @@ def fill_terms(kernel: Kernel, loop: str, count: int) -> Kernel:
         kernel k(src: u8[3], wei_p: s8[16, 4], dst: s32[16])
           alloc acc: s32[16] @register:
             for l in 0 .. 16:
-              acc[l] = 0
+              acc[l] = s32(0)
             for l in 0 .. 16:
               for q in 0 .. 4:
-                acc[l] = acc[l] + cast(s32, (src[q] if -q + 2 >= 0 else 0)) * cast(s32, wei_p[l, q])
+                acc[l] = acc[l] + cast(s32, (src[q] if -q + 2 >= 0 else u8(0))) * cast(s32, wei_p[l, q])
             for l in 0 .. 16:
               dst[l] = acc[l]
     """
