@@ -9,7 +9,6 @@ In oneDNN's order, each step rounded to f32 (f64 where the sums are)::
 from __future__ import annotations
 
 from convsmith.build.elementwise import elementwise
-from convsmith.diag.errors import UnsupportedError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var, as_index
 from convsmith.ir.types import F32, F64, S32, DType, dtype
@@ -114,8 +113,6 @@ class Epilogue:
             return v if op.scale == 1 else Binary("mul", v, const(self.type, op.scale))
         if isinstance(op, post_ops.Sum):
             return Binary("add", v, self._old(op))
-        if isinstance(op, post_ops.Depthwise):
-            raise UnsupportedError(f"post-op {op} is not available within a kernel", code="bad-post-op")
         name = f"post_op_{n}"
         operand = self._operand(name, self._broadcast(self.problem.tensor(name).shape))
         if isinstance(op, post_ops.Prelu):

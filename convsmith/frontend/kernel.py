@@ -16,7 +16,10 @@ from convsmith.codegen.artifact import Artifact
 from convsmith.compiler.service import compile_problem, faults, repro
 from convsmith.diag import trace
 from convsmith.diag.errors import UsageError
+from convsmith.frontend.chain import ChainKernel
 from convsmith.frontend.nothing import NothingKernel
+from convsmith.problem.conv import Conv
+from convsmith.problem.fusion import split_depthwise
 from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
 from convsmith.runtime.arrays import Array
@@ -45,14 +48,21 @@ class Kernel:
         self.problem = problem
         self.target = target
         self.artifact: Artifact | None = None
-        host: HostKernel | NothingKernel
+        self.parts: tuple[Problem, ...] = (problem,)
+        """The problems of the kernels that run, one after the other."""
+        host: HostKernel | NothingKernel | ChainKernel
         if any(0 in tensor.shape for tensor in problem.tensors):
             host = NothingKernel(problem)
             self.config = config or Config(target.isa, "oc", threads=threads)
         else:
-            self.artifact = compile_problem(problem, target=target, config=config, threads=threads)
-            host = HostKernel(self.artifact, self._fallback)
+            fused = split_depthwise(problem) if isinstance(problem, Conv) and problem.depthwise is not None else None
+            self.parts = (fused.first, fused.second) if fused else (problem,)
+            self.artifact = compile_problem(self.parts[0], target=target, config=config, threads=threads)
             self.config = config or Config.parse(self.artifact.config)
+            host = HostKernel(self.artifact, self._fallback)
+            if fused:
+                second = compile_problem(fused.second, target=target, threads=self.config.threads)
+                host = ChainKernel(problem, fused, host, HostKernel(second))
         self._host = host
         self._call: Callable[..., Array] = host.call
         self._run: Callable[[dict[str, Given]], dict[str, Array]] = host.run
@@ -140,12 +150,12 @@ class Kernel:
             )
         recorder = Recorder()
         with faults(repro("show", self.problem, str(self.config))), interning():
-            return lower(self.problem.canonical(), self.config, self.target, [recorder]), recorder.records
+            return lower(self.parts[0].canonical(), self.config, self.target, [recorder]), recorder.records
 
     def _fallback(self) -> HostKernel:
         """The kernel for weights that are not finite: one that multiplies no stored zeros."""
         config = replace(self.config, realise="peel")
-        return HostKernel(compile_problem(self.problem, target=self.target, config=config))
+        return HostKernel(compile_problem(self.parts[0], target=self.target, config=config))
 
     def _traced(self, work: Callable[..., Any], *arguments: Any) -> Any:
         start = perf_counter()

@@ -1,0 +1,62 @@
+"""A convolution with a depthwise one among its post-ops, as the two problems that it stands for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from convsmith.diag.errors import UnsupportedError
+from convsmith.problem.attributes import SCALES, ZERO_POINTS, Quantity
+from convsmith.problem.conv import Conv
+
+__all__ = ["Fused", "split_depthwise"]
+
+_MIDDLE = "axb"
+"""Layout of what lies between the two: channels last, as a depthwise convolution reads best."""
+_PARTS = (("dst", "src"), ("attr_post_op_dw_wei", "wei"), ("attr_post_op_dw_dst", "dst"))
+"""Arguments of the whole, and what they are to the second problem."""
+
+
+@dataclass(frozen=True)
+class Fused:
+    """`first` gives the source of `second`; `names` are the second's inputs by their names in the whole."""
+
+    first: Conv
+    second: Conv
+    names: dict[str, str]
+
+
+def split_depthwise(problem: Conv) -> Fused:
+    """The two problems. UnsupportedError: the result of the first has a scale or zero point for each channel."""
+    at = problem.depthwise
+    assert at is not None
+    for kind in (SCALES, ZERO_POINTS):
+        quantity = problem.quantity(kind, "dst")
+        if quantity is not None and quantity.policy != "common":
+            raise UnsupportedError(
+                f"--{kind.option}={quantity} before post-op {problem.post_ops[at]} is not available; the nearest is "
+                "common",
+                code="unsupported-post-op",
+            )
+    first = replace(
+        problem, post_ops=problem.post_ops[:at], dtag=_MIDDLE, name=None,
+        scales=tuple(q for q in problem.scales if not q.argument.startswith("attr_post_op")),
+    )  # fmt: skip
+    scales = [_renamed(problem.quantity(SCALES, whole), own) for whole, own in _PARTS]
+    point = _renamed(problem.quantity(ZERO_POINTS, "dst"), "src")
+    second = replace(
+        problem.fused, stag=_MIDDLE, post_ops=problem.post_ops[at + 1 :], scales=tuple(filter(None, scales)),
+        zero_points=(point,) if point else (),
+    )  # fmt: skip
+    names = {"wei": f"post_op_{at}"}
+    names |= {f"post_op_{n}": f"post_op_{at + 1 + n}" for n in range(len(second.post_ops))}
+    for kind in (SCALES, ZERO_POINTS):
+        names |= {f"{kind.name}_{own}": problem.attribute_name(kind, whole) for whole, own in _PARTS}
+    return Fused(first, second, {own: whole for own, whole in names.items() if own in _inputs(second)})
+
+
+def _renamed(quantity: Quantity | None, argument: str) -> Quantity | None:
+    return None if quantity is None else replace(quantity, argument=argument)
+
+
+def _inputs(problem: Conv) -> set[str]:
+    return {tensor.name for tensor in problem.inputs}
