@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         UsageError,
     )
     from convsmith.diag.settings import settings
+    from convsmith.frontend import onnx_ops as onnx
     from convsmith.frontend.kernel import Kernel
     from convsmith.frontend.numpy_api import compile, conv1d, conv2d, conv3d, load_packed, reorder
     from convsmith.layout.layout import Layout
@@ -45,19 +46,23 @@ _HOME = {
     "runtime.packed": ("Packed",),
     "schedule.config": ("Config",),
 }  # fmt: skip
+_NAMESPACES = {"onnx": "convsmith.frontend.onnx_ops"}
 _MODULE = {name: f"convsmith.{module}" for module, names in _HOME.items() for name in names}
 
 __all__ = [
     "Config", "ConfigError", "Conv", "ConvsmithError", "InternalError", "Kernel", "Layout", "Packed", "ToolchainError",
-    "UnsupportedError", "UsageError", "__version__", "compile", "conv1d", "conv2d", "conv3d", "load_packed", "reorder",
-    "settings", "suite",
+    "UnsupportedError", "UsageError", "__version__", "compile", "conv1d", "conv2d", "conv3d", "load_packed", "onnx",
+    "reorder", "settings", "suite",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULE:
+    if name in _NAMESPACES:
+        value: Any = import_module(_NAMESPACES[name])
+    elif name in _MODULE:
+        value = getattr(import_module(_MODULE[name]), name)
+    else:
         raise AttributeError(f"module 'convsmith' has no attribute {name!r}")
-    value = getattr(import_module(_MODULE[name]), name)
     globals()[name] = value
     return value
 

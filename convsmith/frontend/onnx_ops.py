@@ -1,0 +1,207 @@
+"""ONNX's convolutions and integer matrix products (operator set 22) as functions on numpy arrays.
+
+Inputs come in ONNX's order and under its names, attributes as keywords. Arrays are (N, C, *spatial) with one to three
+spatial axes. Scales and zero points are arguments of a kernel, so that one kernel serves all their values; zero points
+that are all 0 are left out of it.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from convsmith.frontend.numpy_api import compile
+from convsmith.frontend.onnx_matrices import Product
+from convsmith.frontend.onnx_values import (
+    Points,
+    Scalars,
+    bias,
+    data_type,
+    given,
+    one_or,
+    present,
+    quantities,
+    scales,
+    zero_points,
+)
+from convsmith.frontend.onnx_window import Names, Numbers, convolution, transposed, window
+from convsmith.problem.matmul import Matmul
+from convsmith.problem.post_ops import Binary, Eltwise, PostOp
+from convsmith.runtime.arrays import Array
+
+__all__ = ["conv", "conv_integer", "conv_transpose", "matmul_integer", "qlinear_conv", "qlinear_matmul"]
+
+_FLOATS = ("f32", "f64", "f16", "bf16")
+_BYTES = ("u8", "s8")
+
+
+def conv(
+    X: Array, W: Array, B: Array | None = None, *, auto_pad: str = "NOTSET", dilations: Numbers = None,
+    group: int = 1, kernel_shape: Numbers = None, pads: Numbers = None, strides: Numbers = None,
+) -> Array:  # fmt: skip
+    """`Conv`: X (N, C, *) with W (M, C / group, *) and bias B (M,), all f32, f64, f16 or bf16.
+
+    Sums of f16 and bf16 are f32, rounded once. `pads` are all fronts, then all backs; `auto_pad` is "NOTSET",
+    "SAME_UPPER", "SAME_LOWER" or "VALID".
+    """
+    attributes = window(auto_pad, dilations, group, kernel_shape, pads, strides)
+    dtype = data_type("X", X, _FLOATS)
+    data_type("W", W, (dtype,))
+    options = _float_options(dtype, B)
+    problem = convolution(Names("X", "W"), X.shape, W.shape, attributes, **options)
+    arrays = {"src": X, "wei": W.reshape(problem.wei_shape)}
+    if B is not None:
+        arrays["bia"] = bias(B, dtype, problem.oc)
+    return compile(problem).run(**arrays)["dst"]
+
+
+def conv_transpose(
+    X: Array, W: Array, B: Array | None = None, *, auto_pad: str = "NOTSET", dilations: Numbers = None,
+    group: int = 1, kernel_shape: Numbers = None, output_padding: Numbers = None, output_shape: Numbers = None,
+    pads: Numbers = None, strides: Numbers = None,
+) -> Array:  # fmt: skip
+    """`ConvTranspose`: X (N, C, *) with W (C, M / group, *) and bias B (M,); types as in `conv`.
+
+    `output_shape` has the spatial sizes only; pads follow from it, an odd element at the front unless `auto_pad` is
+    "SAME_UPPER". Elements of the output that no element of X reaches are the bias, or 0.
+    """
+    attributes = window(auto_pad, dilations, group, kernel_shape, pads, strides, output_padding, output_shape)
+    dtype = data_type("X", X, _FLOATS)
+    data_type("W", W, (dtype,))
+    problem, shape = transposed(Names("X", "W"), X.shape, W.shape, attributes, **_float_options(dtype, B))
+    grouped = W.reshape(problem.g, problem.ic // problem.g, problem.oc // problem.g, *problem.k)
+    arrays = {"src": X, "wei": grouped.swapaxes(1, 2).reshape(problem.wei_shape)}
+    if B is not None:
+        arrays["bia"] = bias(B, dtype, problem.oc)
+    result = compile(problem).run(**arrays)["dst"]
+    if shape == problem.o:
+        return result
+    # Only a dilation lets an output go further than a stride beyond what the kernel reaches.
+    whole = np.empty((problem.mb, problem.oc, *shape), result.dtype)
+    whole[...] = 0 if B is None else B.reshape(-1, *(1,) * len(shape))
+    whole[(slice(None), slice(None), *(slice(size) for size in problem.o))] = result
+    return whole
+
+
+def conv_integer(
+    x: Array, w: Array, x_zero_point: Scalars | None = None, w_zero_point: Scalars | None = None, *,
+    auto_pad: str = "NOTSET", dilations: Numbers = None, group: int = 1, kernel_shape: Numbers = None,
+    pads: Numbers = None, strides: Numbers = None,
+) -> Array:  # fmt: skip
+    """`ConvInteger`: x and w of u8 or s8, less their zero points; the sums, in 32 bits.
+
+    `x_zero_point` is one number, `w_zero_point` one, or one for each output channel. Padding adds nothing.
+    """
+    attributes = window(auto_pad, dilations, group, kernel_shape, pads, strides)
+    dt = (data_type("x", x, _BYTES), data_type("w", w, _BYTES), "s32")
+    points = {
+        "src": _points("x_zero_point", x_zero_point, dt[0]),
+        "wei": _points("w_zero_point", w_zero_point, dt[1], w.shape[0] if w.ndim else 1),
+    }
+    problem = convolution(Names("x", "w"), x.shape, w.shape, attributes, dt=dt, zero_points=quantities(points))
+    return compile(problem).run(src=x, wei=w.reshape(problem.wei_shape), **given(points))["dst"]
+
+
+def qlinear_conv(
+    x: Array, x_scale: Scalars, x_zero_point: Scalars, w: Array, w_scale: Scalars, w_zero_point: Scalars,
+    y_scale: Scalars, y_zero_point: Array, B: Array | None = None, *, auto_pad: str = "NOTSET",
+    dilations: Numbers = None, group: int = 1, kernel_shape: Numbers = None, pads: Numbers = None,
+    strides: Numbers = None,
+) -> Array:  # fmt: skip
+    """`QLinearConv`: saturate(round((sums + B) * (x_scale * w_scale) / y_scale) + y_zero_point).
+
+    The result has the type of `y_zero_point`. Sums are exact in 32 bits; each step after them is rounded to f32, and
+    `round` is to nearest even. `w_scale` and `w_zero_point` are one number, or one for each output channel; B is s32.
+    """
+    attributes = window(auto_pad, dilations, group, kernel_shape, pads, strides)
+    dt = (data_type("x", x, _BYTES), data_type("w", w, _BYTES), data_type("y_zero_point", y_zero_point, _BYTES))
+    channels = w.shape[0] if w.ndim else 1
+    points = {
+        "src": _points("x_zero_point", x_zero_point, dt[0]),
+        "wei": _points("w_zero_point", w_zero_point, dt[1], channels),
+        "dst": _points("y_zero_point", y_zero_point, dt[2]),
+    }
+    scale = one_or("x_scale", scales("x_scale", x_scale), 1) * one_or("w_scale", scales("w_scale", w_scale), channels)
+    problem = convolution(
+        Names("x", "w"), x.shape, w.shape, attributes, dt=dt, zero_points=quantities(points),
+        post_ops=_requantise(2 if scale.size > 1 else 0), **({} if B is None else {"dir": "FWD_B", "bia_dt": "s32"}),
+    )  # fmt: skip
+    arrays = {"src": x, "wei": w.reshape(problem.wei_shape), **given(points)}
+    if B is not None:
+        arrays["bia"] = bias(B, "s32", problem.oc)
+    arrays["post_op_0"] = scale.reshape(1, -1, *(1,) * problem.rank)
+    arrays["post_op_1"] = one_or("y_scale", scales("y_scale", y_scale), 1).reshape((1,) * x.ndim)
+    return compile(problem).run(**arrays)["dst"]
+
+
+def matmul_integer(
+    A: Array, B: Array, a_zero_point: Scalars | None = None, b_zero_point: Scalars | None = None
+) -> Array:
+    """`MatMulInteger`: numpy.matmul of A and B, of u8 or s8, less their zero points; the sums, in 32 bits.
+
+    `a_zero_point` is one number, or one for each row, `b_zero_point` one, or one for each column; with batch dims they
+    are (..., M, 1) and (..., 1, N). A kernel takes one for A, and columns that are alike in every batch for B; what
+    others differ from those is added afterwards, exactly.
+    """
+    dt = (data_type("A", A, _BYTES), data_type("B", B, _BYTES), "s32")
+    product = Product("A", A, "B", B)
+    a = product.rows("a_zero_point", zero_points("a_zero_point", a_zero_point, dt[0]))
+    b = product.columns("b_zero_point", zero_points("b_zero_point", b_zero_point, dt[1]))
+    a_point, b_point, rest = product.points(a, b)
+    points = {"src": present(a_point), "wei": present(b_point)}
+    problem = _product(product.a.shape, product.b.shape, dt=dt, zero_points=quantities(points))
+    sums = compile(problem).run(src=product.a, wei=product.b, **given(points))["dst"]
+    return product.result(sums if rest is None else np.add(sums, rest).astype(np.int32))
+
+
+def qlinear_matmul(
+    a: Array, a_scale: Scalars, a_zero_point: Scalars, b: Array, b_scale: Scalars, b_zero_point: Scalars,
+    y_scale: Scalars, y_zero_point: Array,
+) -> Array:  # fmt: skip
+    """`QLinearMatMul`: saturate(round(sums * (a_scale * b_scale) / y_scale) + y_zero_point).
+
+    Types and rounding are those of `qlinear_conv`. Zero points are as in `matmul_integer`, where what a kernel does
+    not take is added to the sums in f32; scales, of f32, f16 or bf16, are likewise.
+    """
+    dt = (data_type("a", a, _BYTES), data_type("b", b, _BYTES), data_type("y_zero_point", y_zero_point, _BYTES))
+    product = Product("a", a, "b", b)
+    rows = product.rows("a_zero_point", zero_points("a_zero_point", a_zero_point, dt[0]))
+    columns = product.columns("b_zero_point", zero_points("b_zero_point", b_zero_point, dt[1]))
+    a_point, b_point, rest = product.points(rows, columns)
+    points = {
+        "src": present(a_point), "wei": present(b_point), "dst": _points("y_zero_point", y_zero_point, dt[2]),
+    }  # fmt: skip
+    scale = product.rows("a_scale", scales("a_scale", a_scale)) * product.columns("b_scale", scales("b_scale", b_scale))
+    mask = sum(1 << axis for axis, size in enumerate(scale.shape) if size > 1)
+    options = {} if rest is None else {"bia_mask": (1 << scale.ndim) - 1, "bia_dt": "s32"}
+    problem = _product(
+        product.a.shape, product.b.shape, dt=dt, zero_points=quantities(points), post_ops=_requantise(mask), **options
+    )
+    arrays = {"src": product.a, "wei": product.b, **given(points)}
+    if rest is not None:
+        arrays["bia"] = np.broadcast_to(rest, problem.bias_shape).astype(np.int32)
+    arrays["post_op_0"] = scale
+    arrays["post_op_1"] = one_or("y_scale", scales("y_scale", y_scale), 1).reshape((1,) * scale.ndim)
+    return product.result(compile(problem).run(**arrays)["dst"])
+
+
+@lru_cache(1024)
+def _product(src: tuple[int, ...], wei: tuple[int, ...], **options: Any) -> Matmul:
+    return Matmul(src=src, wei=wei, **options)
+
+
+def _points(name: str, values: Scalars | None, dtype: str, count: int = 1) -> Points:
+    return present(one_or(name, zero_points(name, values, dtype), count))
+
+
+def _float_options(dtype: str, B: Array | None) -> dict[str, Any]:
+    options: dict[str, Any] = {"dt": (dtype,) * 3}
+    return options if B is None else options | {"dir": "FWD_B", "bia_dt": dtype}
+
+
+@lru_cache
+def _requantise(mask: int) -> tuple[PostOp, ...]:
+    """Times the scale of the sums, divided by the result's, and rounded before the zero point is added."""
+    return (Binary("mul", "f32", mask), Binary("div"), Eltwise("round"))

@@ -1,0 +1,111 @@
+"""Inputs of ONNX's operators: their types, and scales and zero points as the arrays that a kernel takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convsmith.diag.errors import UsageError
+from convsmith.problem.attributes import Quantity
+from convsmith.problem.types import TYPES
+from convsmith.runtime.arrays import Array
+
+__all__ = [
+    "Points",
+    "Scalars",
+    "bias",
+    "data_type",
+    "given",
+    "one_or",
+    "present",
+    "quantities",
+    "scales",
+    "zero_points",
+]
+
+Scalars: TypeAlias = Array | Sequence[float] | float
+"""A scale or a zero point: one, or one for each channel, row or column. Numbers that are no arrays have any type."""
+
+Points: TypeAlias = NDArray[np.int32] | None
+"""Zero points as a kernel takes them; None where all are 0."""
+
+_TYPE_OF = {row.numpy: row.name for row in TYPES.values()}
+_SCALES = ("f32", "f16", "bf16")
+
+
+def data_type(name: str, array: object, legal: Sequence[str]) -> str:
+    """The type of an input, as problems name it. UsageError: it is not one of `legal`."""
+    if not isinstance(array, np.ndarray | np.generic):
+        raise UsageError(f"{name}: expected a numpy array, got {type(array).__name__}", code="not-an-array")
+    found = _TYPE_OF.get(array.dtype, "")
+    if found not in legal:
+        names = ", ".join(str(TYPES[row].numpy) for row in legal)
+        raise UsageError(f"{name}: dtype is {array.dtype}; legal: {names} (arrays are never cast)", code="dtype")
+    return found
+
+
+def bias(array: Array, dtype: str, channels: int) -> Array:
+    """The input B, checked."""
+    data_type("B", array, (dtype,))
+    if array.shape != (channels,):
+        raise UsageError(f"B: shape is {array.shape}; legal is ({channels},), one for each channel", code="shape")
+    return array
+
+
+def zero_points(name: str, given: Scalars | None, dtype: str) -> NDArray[np.int32]:
+    """Zero points of an input of that type; 0 where there are none."""
+    if given is None:
+        return np.zeros((), np.int32)
+    if isinstance(given, np.ndarray | np.generic):
+        data_type(name, given, (dtype,))
+        return np.asarray(given, np.int32)
+    values = np.asarray(given)
+    limits = np.iinfo(TYPES[dtype].numpy)
+    if values.dtype.kind not in "iu" or ((values < limits.min) | (values > limits.max)).any():
+        raise UsageError(
+            f"{name}={given!r} is not legal: expected whole numbers from {limits.min} to {limits.max}", code="value"
+        )
+    return values.astype(np.int32)
+
+
+def scales(name: str, given: Scalars) -> NDArray[np.float32]:
+    """Scales as f32."""
+    if isinstance(given, np.ndarray):
+        data_type(name, given, _SCALES)
+    values = np.asarray(given)
+    if values.dtype.kind == "f" or values.dtype == TYPES["bf16"].numpy or values.dtype.kind in "iu":
+        with np.errstate(over="ignore"):
+            values = values.astype(np.float32)
+        if np.isfinite(values).all() and values.all():
+            return values
+    raise UsageError(f"{name}={given!r} is not legal: expected finite numbers other than 0", code="value")
+
+
+def one_or(name: str, values: NDArray[Any], count: int) -> NDArray[Any]:
+    """The values as a vector of one, or of `count`."""
+    if values.ndim > 1 or values.size not in (1, count):
+        legal = "one number" if count == 1 else f"one number, or {count}: one for each output channel"
+        raise UsageError(f"{name}: shape is {values.shape}; legal is {legal}", code="shape")
+    return values.reshape(-1)
+
+
+def present(values: NDArray[np.int32]) -> Points:
+    """None where all are 0: kernels without zero points are faster."""
+    return values if values.any() else None
+
+
+def quantities(points: Mapping[str, Points]) -> tuple[Quantity, ...]:
+    """The zero points of a problem; calls give their values."""
+    return tuple(
+        Quantity(argument, "common" if values.size == 1 else "per_oc", (0,), "s32")
+        for argument, values in points.items()
+        if values is not None
+    )
+
+
+def given(points: Mapping[str, Points]) -> dict[str, Array]:
+    """The zero points of a call, by the names of a kernel's arguments."""
+    return {f"zero_points_{argument}": values for argument, values in points.items() if values is not None}
