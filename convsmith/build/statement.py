@@ -8,11 +8,12 @@ there are three statements, and which tensor is called what decides the rest.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from convsmith.arith.simplify import simplify
 from convsmith.ir.index import Cond, Index, Var, as_index, conj, eq, floordiv, mod, true
 from convsmith.layout.view import Dim, Statement, View
+from convsmith.problem.attributes import ZERO_POINTS
 from convsmith.problem.conv import Conv
 from convsmith.problem.matmul import Matmul
 from convsmith.problem.problem import Problem
@@ -22,9 +23,14 @@ from convsmith.problem.tensor import Tensor
 def statement(p: Problem) -> Statement:
     """The statement of a matrix product, or of a convolution or deconvolution in its direction."""
     if isinstance(p, Matmul):
-        return _product(p)
-    assert isinstance(p, Conv)
-    return _BY_RESULT[_result(p)](_Relation(p))
+        st = _product(p)
+    else:
+        assert isinstance(p, Conv)
+        st = _BY_RESULT[_result(p)](_Relation(p))
+    if not p.zero_points:
+        return st
+    a, b = (replace(v, shifted=p.quantity(ZERO_POINTS, v.name) is not None) for v in (st.a, st.b))
+    return replace(st, a=a, b=b)
 
 
 def _product(p: Matmul) -> Statement:

@@ -32,13 +32,17 @@ class Dim:
 
 @dataclass(frozen=True)
 class View:
-    """``tensor[coords]`` where all of ``masks`` hold; ``dtype`` is the tensor's."""
+    """``tensor[coords]`` where all of ``masks`` hold, of the tensor's ``dtype``.
+
+    ``shifted`` says that a zero point is subtracted: then a stored zero is no absent term.
+    """
 
     name: str
     dtype: str
     layout: Layout
     coords: tuple[Index, ...]
     masks: tuple[Cond, ...]
+    shifted: bool = False
 
     @property
     def mask(self) -> Cond:
