@@ -1,0 +1,80 @@
+"""Finish sums in a loop: they leave their registers for memory, from where short code takes them one by one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from convsmith.ir.buffer import Buffer, make_buffer
+from convsmith.ir.index import Index, Var
+from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, Store, block
+from convsmith.ir.value import Load, Value
+from convsmith.ir.walk import Rewriter, substitute
+from convsmith.passes.scope import perfect_nest, require_loops, with_body, wrap
+
+
+@dataclass(frozen=True)
+class _Nest:
+    loops: list[For]
+    store: Store
+
+
+class _Replace(Rewriter):
+    def __init__(self, old: Buffer, new: Buffer) -> None:
+        super().__init__()
+        self.old, self.new = old, new
+
+    def Load(self, v: Load) -> Value:
+        return Load(self.new, v.index, v.lanes) if v.buffer is self.old else self._Load(v)
+
+
+class _Drain(Rewriter):
+    def __init__(self, rename: dict[str, str]) -> None:
+        super().__init__()
+        self.rename = rename
+
+    def Alloc(self, s: Alloc) -> Stmt:
+        last = s.body.stmts[-1] if isinstance(s.body, Block) else s.body
+        nest = _writing(last) if s.buffer.scope == "register" and isinstance(last, For) else None
+        if nest is None or not isinstance(s.body, Block):
+            return self._Alloc(s)
+        memory = make_buffer(f"{s.buffer.name}_m", s.buffer.dtype, s.buffer.shape, "cache")
+        index: tuple[Index, ...] = tuple(loop.var for loop in nest.loops)
+        out = wrap(nest.loops, Store(memory, index, Load(s.buffer, index, None)))
+        names = {loop.var: Var(self.rename.get(loop.var.name, loop.var.name)) for loop in nest.loops}
+        store = substitute(_Replace(s.buffer, memory).stmt(nest.store), names)
+        loops = [For(names[x.var], x.lo, x.hi, x.body, x.kind, x.carried) for x in nest.loops]
+        return Alloc(memory, Alloc(s.buffer, block(*s.body.stmts[:-1], out, wrap(loops, store))))
+
+
+def _writing(loop: For) -> _Nest | None:
+    """The nest that writes results to memory, where that is what the loop begins."""
+    chain, body = perfect_nest(loop)
+    return _Nest(chain, body) if isinstance(body, Store) and body.buffer.scope != "register" else None
+
+
+def drain(kernel: Kernel, loops: tuple[str, ...], suffix: str) -> Kernel:
+    """Let the last nest of each accumulator read memory, under loops of its own (``loops`` with ``suffix``).
+
+    Before::
+
+        kernel k(a: f32[5], dst: f32[5])
+          alloc acc: f32[5] @register:
+            for i in 0 .. 5:
+              acc[i] = a[i]
+            for i in 0 .. 5:
+              dst[i] = acc[i] * acc[i]
+
+    After ``drain(("i",), ".w")``::
+
+        kernel k(a: f32[5], dst: f32[5])
+          alloc acc_m: f32[5] @cache:
+            alloc acc: f32[5] @register:
+              for i in 0 .. 5:
+                acc[i] = a[i]
+              for i in 0 .. 5:
+                acc_m[i] = acc[i]
+              for i.w in 0 .. 5:
+                dst[i.w] = acc_m[i.w] * acc_m[i.w]
+    """
+    require_loops(kernel, loops, "drain")
+    return with_body(kernel, _Drain({name: name + suffix for name in loops}).stmt(kernel.body))
