@@ -2,12 +2,13 @@
 
 As benchdnn writes them: `src:common:0.25+wei:per_oc` after `--attr-scales=`, `dst:common:2+wei:common:1:s8` after
 `--attr-zero-points=`. An array x of a type stands for (x - zero point) * scale. Without a value in the line, each call
-gives one for each channel.
+gives one for each channel; a line may also give all of them (`wei:per_oc:1:2:4`).
 """
 
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.problem.descriptor import split_items
-from convsmith.problem.types import array_type, is_integer
+from convsmith.problem.types import array_type, is_integer, print_f32
 
 __all__ = ["ARGUMENTS", "SCALES", "ZERO_POINTS", "Kind", "Quantity", "parse_quantities", "print_quantities"]
 
@@ -116,25 +117,28 @@ def _parse_one(kind: Kind, item: str) -> Quantity:
             f"--{kind.option}={item}: {argument} has none here; available: {', '.join(ARGUMENTS)}",
             code="unsupported-option",
         )
-    policy, number, dtype, *rest = [*words, *("common", "", kind.dtype)[len(words) :]]
-    if argument not in ARGUMENTS or policy not in _POLICIES or rest:
+    policy, *numbers = words or ["common"]
+    dtype = numbers.pop() if numbers and re.fullmatch("[a-z][a-z0-9_]*", numbers[-1]) else kind.dtype
+    if argument not in ARGUMENTS or policy not in _POLICIES:
         raise _bad(
             kind, item, f"expected argument:policy[:value[:type]], the argument one of {', '.join(ARGUMENTS)}, the "
             f"policy one of {', '.join(_POLICIES)}",
         )  # fmt: skip
+    if dtype in ("nan", "inf"):
+        numbers, dtype = [*numbers, dtype], kind.dtype
     if is_integer(array_type(dtype, kind.option).name) != (kind is ZERO_POINTS):
         wanted = "whole numbers" if kind is ZERO_POINTS else "floating-point numbers"
         raise _bad(kind, item, f"type {dtype}: expected one of {wanted}, such as {kind.dtype}")
     try:
         # The asterisk of old lines said that the value is not known before the call; here it never is.
-        value = float(number.removesuffix("*")) if number else None
+        values = tuple(float(number.removesuffix("*")) for number in numbers)
     except ValueError:
-        raise _bad(kind, item, f"{number!r} is not a number") from None
-    return Quantity(argument, policy, () if value is None else (value,), dtype)
+        raise _bad(kind, item, f"{':'.join(numbers)!r} is not a number") from None
+    return Quantity(argument, policy, values, dtype)
 
 
 def _number(value: float, dtype: str) -> str:
-    return str(int(value)) if is_integer(dtype) and math.isfinite(value) else str(np.float32(value)).removesuffix(".0")
+    return str(int(value)) if is_integer(dtype) and value % 1 == 0 else print_f32(value)
 
 
 def _bad(kind: Kind, text: str, why: str) -> UsageError:

@@ -22,7 +22,7 @@ import numpy as np
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.problem.descriptor import split_items
 from convsmith.problem.eltwise import ALGORITHMS
-from convsmith.problem.types import array_type
+from convsmith.problem.types import array_type, print_f32
 
 __all__ = [
     "OPERATORS",
@@ -133,9 +133,8 @@ class Sum(PostOp):
             return x + (shifted if self.scale == 1 else shifted * self.scale)
 
     def __str__(self) -> str:
-        tail = (f":{self.dtype}",) if self.dtype is not None else ()
-        if tail:
-            return f"sum:{_number(self.scale)}:{self.zero_point}" + tail[0]
+        if self.dtype is not None:
+            return f"sum:{print_f32(self.scale)}:{self.zero_point}:{self.dtype}"
         return _words("sum", self.scale, self.zero_point, defaults=(1, 0))
 
 
@@ -289,12 +288,7 @@ def _round(post_op: PostOp, *fields: str) -> None:
 def _words(alg: str, *numbers: float, defaults: tuple[float, ...]) -> str:
     """`alg` and the numbers up to the last that is not its default."""
     last = max((n for n, number in enumerate(numbers) if number != defaults[n]), default=-1)
-    return ":".join([alg, *(_number(number) for number in numbers[: last + 1])])
-
-
-def _number(value: float) -> str:
-    """The shortest text that reads back as this single-precision number."""
-    return str(np.float32(value)).removesuffix(".0") if isinstance(value, float) else str(value)
+    return ":".join([alg, *(print_f32(number) for number in numbers[: last + 1])])
 
 
 def _bad(message: str) -> UsageError:

@@ -12,7 +12,7 @@ import numpy as np
 
 from convsmith.diag.errors import UnsupportedError, UsageError
 
-__all__ = ["TYPES", "ArrayType", "array_type", "check_types", "convert", "is_integer", "print_types"]
+__all__ = ["TYPES", "ArrayType", "array_type", "check_types", "convert", "is_integer", "print_f32", "print_types"]
 
 Array = np.ndarray[Any, Any]
 
@@ -75,6 +75,12 @@ def convert(x: Array, name: str) -> Array:
         return np.clip(x, limits.min, limits.max).astype(row.numpy)
     wide = np.rint(x.astype(np.float64))  # holds every limit exactly
     return np.where(np.isnan(wide), 0, np.clip(wide, limits.min, limits.max)).astype(row.numpy)
+
+
+def print_f32(value: float) -> str:
+    """The shortest text that reads back as this single-precision number."""
+    with np.errstate(over="ignore"):
+        return str(np.float32(value)).removesuffix(".0")
 
 
 def print_types(types: tuple[str, ...]) -> str:

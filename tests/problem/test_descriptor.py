@@ -11,9 +11,18 @@ from hypothesis import strategies as st
 
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.problem import Conv, Eltwise
+from convsmith.problem.attributes import ARGUMENTS, Quantity
 from convsmith.problem.descriptor import output_size
 
 EDGE_CASES = json.loads((Path(__file__).parents[1] / "data" / "oneDNN_edge_cases.json").read_text())
+
+
+FLOAT_TYPES = [("f32", "f32", "f32"), ("f64", "f64", "f64"), ("bf16", "bf16", "bf16"), ("f16", "f32", "f16")]
+DATA_TYPES = [*FLOAT_TYPES, ("u8", "s8", "s8"), ("f32", "bf16", "bf16")]
+FORWARD_TYPES = [
+    *FLOAT_TYPES[:3], ("f32", "bf16", "f32"), ("f32", "f16", "s8"), ("bf16", "bf16", "u8"), ("u8", "s8", "s32"),
+    ("s8", "s8", "bf16"), ("u8", "u8", "f16"),
+]  # fmt: skip
 
 
 @st.composite
@@ -27,8 +36,29 @@ def problems(draw: st.DrawFn) -> Conv:
 
     has_groups = draw(st.booleans())
     g = draw(st.integers(1, 5)) if has_groups else 1
-    i, k, s, d, p = sizes(0, 2**17), sizes(1, 9), sizes(1, 4), sizes(0, 3), sizes(0, 5)
-    smallest = [max(output_size(*axis, 0), 0) for axis in zip(i, k, s, d, p, strict=True)]
+    fine, k, s, d, p = sizes(0, 2**17), sizes(1, 9), sizes(1, 4), sizes(0, 3), sizes(0, 5)
+    smallest = [max(output_size(*axis, 0), 0) for axis in zip(fine, k, s, d, p, strict=True)]
+    coarse = tuple(size + draw(st.integers(0, 5)) for size in smallest)
+    deconv = draw(st.booleans())
+    i, o = (coarse, fine) if deconv else (fine, coarse)
+    dir = draw(st.sampled_from(["FWD_B", "FWD_D", "FWD_I", "BWD_D", "BWD_W", "BWD_WB"]))
+    forward = dir.startswith("FWD")
+    dt = draw(st.sampled_from(FORWARD_TYPES if forward else DATA_TYPES if dir == "BWD_D" else FLOAT_TYPES))
+    bia_dt = "" if dt[0] == "f64" else draw(st.sampled_from(["", "f32", "bf16", "f16"]))
+    scales, zero_points = [], []
+    if forward:
+        policies = [("src", "common"), ("wei", "per_oc"), ("wei", "per_dim_0"), ("dst", "common"), ("dst", "per_dim_1")]
+        for argument, policy in draw(st.lists(st.sampled_from(policies), max_size=3, unique_by=lambda pair: pair[0])):
+            values = draw(st.floats(2**-9, 2**9, width=32).map(lambda value: (value,)))
+            scales.append(
+                Quantity(argument, policy, values if policy == "common" else draw(st.just(()) | st.just(values)))
+            )
+        policies = [("dst", "common"), *([("src", "per_dim_1"), ("wei", "common")] if dt[0] in ("u8", "s8") else [])]
+        for argument, policy in draw(st.lists(st.sampled_from(policies), max_size=3, unique=True)):
+            values = (draw(st.integers(-128, 127)),) if policy == "common" else ()
+            zero_points.append(Quantity(argument, policy, values, draw(st.sampled_from(["s32", "s8"]))))
+    scales.sort(key=lambda q: ARGUMENTS.index(q.argument))
+    zero_points.sort(key=lambda q: ARGUMENTS.index(q.argument))
     names = st.text(st.characters(blacklist_categories=("C", "Z"), blacklist_characters='"'), min_size=1)
     post_ops = st.one_of(
         st.builds(Eltwise, st.just("relu"), st.floats(width=32, allow_nan=False)),
@@ -37,10 +67,10 @@ def problems(draw: st.DrawFn) -> Conv:
     activation_tags = ["any", "abx", "axb", "aBx16b", "a" + "cde"[:rank] + "b"]
     return Conv(
         mb=draw(st.integers(0, 9)), ic=g * draw(st.integers(1, 9)), oc=g * draw(st.integers(1, 9)),
-        i=i, o=tuple(o + draw(st.integers(0, 5)) for o in smallest), k=k, s=s, d=d, p=p, g=g, has_groups=has_groups,
-        dir=draw(st.sampled_from(["FWD_B", "FWD_D", "FWD_I"])), stag=draw(st.sampled_from(activation_tags)),
+        i=i, o=o, k=k, s=s, d=d, p=p, g=g, has_groups=has_groups, deconv=deconv, dir=dir, dt=dt, bia_dt=bia_dt,
+        scales=tuple(scales), zero_points=tuple(zero_points), stag=draw(st.sampled_from(activation_tags)),
         wtag=draw(st.sampled_from(["any", "abx", "xba"])), dtag=draw(st.sampled_from(activation_tags)),
-        post_ops=tuple(draw(st.lists(post_ops, max_size=3))), name=draw(st.none() | names),
+        post_ops=tuple(draw(st.lists(post_ops, max_size=3 if forward else 0))), name=draw(st.none() | names),
     )  # fmt: skip
 
 

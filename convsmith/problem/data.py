@@ -1,0 +1,73 @@
+"""Random arrays of a problem, on which its results are exact: small whole numbers, scales that are powers of two."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from convsmith.problem.conv import Conv
+from convsmith.problem.post_ops import Binary
+from convsmith.problem.problem import Problem
+from convsmith.problem.tensor import Tensor
+from convsmith.problem.types import TYPES, convert, is_integer
+
+__all__ = ["random_arrays"]
+
+Array = np.ndarray[Any, Any]
+
+_EXACT = 1 << 24
+"""Whole numbers up to here are exact in f32."""
+
+
+def random_arrays(problem: Problem, seed: int = 0) -> dict[str, Array]:
+    """Logical arrays for every input, by name; scales and zero points are those of the line where it gives them.
+
+    Sums of products are exact in f32, and in the range of an 8-bit destination for the most part. Factors of integer
+    types use what their types hold.
+    """
+    rng = np.random.default_rng(seed)
+    return {tensor.name: _array(problem, tensor, rng) for tensor in problem.inputs}
+
+
+def terms(problem: Problem) -> int:
+    """Products in one sum, at most."""
+    if not isinstance(problem, Conv):
+        return problem.dims["k"]
+    if problem.dir.startswith("BWD_W"):
+        return problem.mb * math.prod(problem.coarse)
+    channels = problem.oc if problem.dir == "BWD_D" else problem.ic
+    return channels // problem.g * math.prod(problem.k)
+
+
+def _array(problem: Problem, tensor: Tensor, rng: np.random.Generator) -> Array:
+    if tensor.default is not None:
+        return convert(np.broadcast_to(np.asarray(tensor.default, np.float64), tensor.shape), tensor.dtype)
+    if tensor.name.startswith("scales"):
+        return convert(2.0 ** rng.integers(-2, 1, tensor.shape, endpoint=True), tensor.dtype)
+    if tensor.name.startswith("post_op") and isinstance(op := problem.post_ops[int(tensor.name[8:])], Binary):
+        if op.alg == "div":
+            return convert(2 ** rng.integers(0, 2, tensor.shape, endpoint=True), tensor.dtype)
+    if tensor.name in ("src", "wei", "diff_dst"):
+        return _factor(problem, tensor, rng)
+    most = 128 if tensor.name == "dst" and TYPES[tensor.dtype].bits == 8 else 4
+    return _whole(rng, tensor, most)
+
+
+def _factor(problem: Problem, tensor: Tensor, rng: np.random.Generator) -> Array:
+    count = terms(problem)
+    most = max(1, math.isqrt(_EXACT // (count + 1)))
+    if problem.acc != "s32":
+        return _whole(rng, tensor, min(most, 4))
+    values = _whole(rng, tensor, min(most, 255))
+    out = problem.outputs[0].dtype
+    if tensor.name == "wei" and is_integer(out) and TYPES[out].bits == 8:
+        # So few terms that the sums are not all saturated.
+        values = np.where(rng.random(tensor.shape) * count < 4, np.clip(values, -2, 2), 0).astype(values.dtype)
+    return values
+
+
+def _whole(rng: np.random.Generator, tensor: Tensor, most: int) -> Array:
+    low = 0 if tensor.dtype == "u8" else -most
+    return convert(rng.integers(low, most, tensor.shape, np.int64, endpoint=True), tensor.dtype)
