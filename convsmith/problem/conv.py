@@ -21,8 +21,9 @@ from functools import cached_property
 from convsmith.diag.errors import UsageError
 from convsmith.problem.attributes import SCALES, Kind
 from convsmith.problem.descriptor import AXES, Descriptor, output_size, parse_descriptor, print_descriptor, split_line
+from convsmith.problem.options import read_options, strided
 from convsmith.problem.post_ops import Depthwise
-from convsmith.problem.problem import DIRECTIONS, Problem, read_options, strided
+from convsmith.problem.problem import DIRECTIONS, Problem
 
 __all__ = ["DIRECTIONS", "Conv"]
 

@@ -18,7 +18,8 @@ from convsmith.diag.errors import UsageError
 from convsmith.layout.tags import MAX_DIMS
 from convsmith.problem.attributes import SCALES, Kind
 from convsmith.problem.descriptor import split_line
-from convsmith.problem.problem import Problem, read_options, strided
+from convsmith.problem.options import read_options, strided
+from convsmith.problem.problem import Problem
 
 __all__ = ["Matmul"]
 

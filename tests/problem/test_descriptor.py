@@ -102,6 +102,46 @@ def test_the_fields_of_a_line() -> None:
 
 
 @pytest.mark.parametrize(
+    ("options", "inputs", "outputs"),
+    [
+        ("--dir=FWD_D", "src:u8 wei:s8", "dst:f32"),
+        ("--dir=FWD_I", "src:u8 wei:s8", "dst:f32"),
+        ("--dir=FWD_B", "src:u8 wei:s8 bia:f32", "dst:f32"),
+        ("--dir=FWD_B --bia-dt=s32", "src:u8 wei:s8 bia:s32", "dst:f32"),
+        ("--dir=FWD_B --dt=f64", "src:f64 wei:f64 bia:f64", "dst:f64"),
+        ("--dir=BWD_D --dt=bf16:f32:f16", "wei:f32 diff_dst:f16", "diff_src:bf16"),
+        ("--dir=BWD_W --dt=bf16:f32:f16", "src:bf16 diff_dst:f16", "diff_wei:f32"),
+        ("--dir=BWD_WB --dt=bf16:f32:f16", "src:bf16 diff_dst:f16", "diff_wei:f32 diff_bia:f32"),
+        ("--dir=BWD_WB --dt=f32 --bia-dt=bf16", "src:f32 diff_dst:f32", "diff_wei:f32 diff_bia:bf16"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["", "--deconv"])
+def test_the_arrays_of_each_direction(kind: str, options: str, inputs: str, outputs: str) -> None:
+    types = "" if "--dt" in options else "--dt=u8:s8:f32 "
+    problem = Conv.parse(
+        f"{kind} {options} {types}--stag=axb --wtag=xba --dtag=aBx16b g2mb3ic4ih8iw6oc6oh8ow6kh3kw1ph1"
+    )
+    arrays = problem.tensors
+    assert " ".join(f"{t.name}:{t.dtype}" for t in arrays) == f"{inputs} {outputs}"
+    assert {t.name: t.role for t in arrays} == {
+        word.split(":")[0]: role for words, role in ((inputs, "in"), (outputs, "out")) for word in words.split()
+    }
+    shapes = {"src": (3, 4, 8, 6), "wei": (2, 3, 2, 3, 1), "bia": (6,), "dst": (3, 6, 8, 6)}
+    tags = {"src": "axb", "wei": "xba", "bia": "any", "dst": "aBx16b"}
+    dims = {
+        "src": ("mb", "ic", "ih", "iw"), "wei": ("g", "oc", "ic", "kh", "kw"), "bia": ("oc",),
+        "dst": ("mb", "oc", "oh", "ow"),
+    }  # fmt: skip
+    for tensor in arrays:
+        name = tensor.name.removeprefix("diff_")
+        assert (tensor.shape, tensor.tag, tensor.dims) == (shapes[name], tags[name], dims[name])
+        assert problem.tensor(tensor.name) is tensor
+    with pytest.raises(UsageError, match="has no array 'acc'; it has "):
+        problem.tensor("acc")
+    assert problem.acc == ("s32" if types else "f64" if "f64" in options else "f32")
+
+
+@pytest.mark.parametrize(
     ("text", "canonical"),
     [
         ("ic3ih5oc4kh3", "mb2ic3ih5oc4oh3kh3ph0"),
@@ -120,6 +160,15 @@ def test_the_fields_of_a_line() -> None:
         ("--dt=f32:f32:f32 --mb=7 ic3ih5oc4kh3", "mb7ic3ih5oc4oh3kh3ph0"),
         ("--conv --mb=0 mb1ic3ih5oc4kh3nresnet:c_1", 'mb1ic3ih5oc4oh3kh3ph0n"resnet:c_1"'),
         ("--strides=:: ic3ih5oc4kh3", "mb2ic3ih5oc4oh3kh3ph0"),
+        ("--deconv ic3ih5oc4kh3", "--deconv mb2ic3ih5oc4oh7kh3ph0"),
+        ("--deconv ic3iw5oc4kw3sw2pw1", "--deconv mb2ic3iw5oc4ow9kw3sw2pw1"),
+        ("--deconv ic3iw5oc4ow10kw3sw2", "--deconv mb2ic3iw5oc4ow10kw3sw2pw0"),
+        ("--deconv ic3iw5oc4kw3dw2", "--deconv mb2ic3iw5oc4ow11kw3pw0dw2"),
+        ("--bia_dt=f32 --attr-scales= ic3iw5oc4kw3", "mb2ic3iw5oc4ow3kw3pw0"),
+        ("--dir=BWD_D --dt=u8:s8:s8 --attr-scales=wei:common:0.10+src:per_oc ic3iw5oc4kw3",
+         "--dir=BWD_D --dt=u8:s8:s8 --attr-scales=src:per_oc+wei:common:0.1 mb2ic3iw5oc4ow3kw3pw0"),
+        ("--dt=U8:s8:u8 --attr-zero-points=wei:common:1:s8+src:common:-2* ic3iw5oc4kw3",
+         "--dt=u8:s8:u8 --attr-zero-points=src:common:-2+wei:common:1:s8 mb2ic3iw5oc4ow3kw3pw0"),
         ("--strides=100x1x20x4::9x9x3x1 --mb=1 ic3ih5oc1oh3kh3",
          "--stag=a:1:100_c:5:20_d:5:4_b:3:1 --dtag=abcd mb1ic3ih5oc1oh3kh3ph0"),
     ],

@@ -1,0 +1,81 @@
+"""Options of a line that every kind of problem has, and the fields that they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.layout.layout import Layout
+from convsmith.layout.tags import ANY
+from convsmith.problem.attributes import SCALES, ZERO_POINTS, parse_quantities
+from convsmith.problem.post_ops import parse_post_ops
+from convsmith.problem.problem import Problem
+
+__all__ = ["read_options", "strided"]
+
+P = TypeVar("P", bound=Problem)
+
+_OTHER_OPTIONS = (
+    "alg", "cfg", "attr-oscale", "attr-fpmath", "attr-acc-mode", "attr-scratchpad", "attr-dropout",
+    "attr-rounding-mode", "attr-deterministic", "ctx-init", "ctx-exe", "batch", "match", "impl", "skip-impl", "engine",
+    "mode", "reset", "canonical", "runtime-dims-masks", "encoding",
+)  # fmt: skip
+_COMMON_OPTIONS = ("dt", "bia-dt", "stag", "wtag", "dtag", "strides", "attr-scales", "attr-zero-points",
+                   "attr-post-ops")  # fmt: skip
+
+
+def read_options(options: Mapping[str, str], own: tuple[str, ...], channels: int) -> dict[str, Any]:
+    """The fields of `Problem` that options of a line state; those in `own` are left to the caller.
+
+    `channels` is the axis that `per_oc` means in a post-op. UnsupportedError: an option of benchdnn's that is not
+    available; UsageError: one that is nobody's.
+    """
+    legal = " ".join(f"--{option}" for option in (*own, *_COMMON_OPTIONS))
+    values: dict[str, Any] = {}
+    for option, text in options.items():
+        if option == "dt":
+            types = tuple(text.lower().split(":"))
+            values["dt"] = types * 3 if len(types) == 1 else types
+        elif option == "bia-dt":
+            values["bia_dt"] = text.lower()
+        elif option in ("stag", "wtag", "dtag"):
+            values[option] = text
+        elif option == "attr-scales":
+            values["scales"] = parse_quantities(SCALES, text)
+        elif option == "attr-zero-points":
+            values["zero_points"] = parse_quantities(ZERO_POINTS, text)
+        elif option == "attr-post-ops":
+            values["post_ops"] = parse_post_ops(text, channels)
+        elif option in _OTHER_OPTIONS:
+            raise UnsupportedError(f"--{option} is not available; available: {legal}", code="unsupported-option")
+        elif option not in own and option != "strides":
+            raise UsageError(f"--{option} is unknown; legal: {legal}", code="bad-option")
+    return values
+
+
+def strided(problem: P, options: Mapping[str, str]) -> P:
+    """The problem with the tags that `--strides=SRC:WEI:DST` stands for, each `6400x320x32x1` (elements) or empty."""
+    text = options.get("strides", "")
+    if not text.strip(":"):
+        return problem
+    parts = text.split(":")
+    if len(parts) != 3:
+        raise UsageError(f"--strides={text}: expected SRC:WEI:DST, each like 6400x320x32x1 or empty", code="bad-option")
+    tags: dict[str, Any] = {}
+    shapes = (problem.src_shape, problem.wei_shape, problem.dst_shape)
+    for option, part, shape in zip(("stag", "wtag", "dtag"), parts, shapes, strict=True):
+        if not part:
+            continue
+        strides = [int(word) for word in part.split("x") if word.isdecimal()]
+        if len(strides) != len(shape) or len(strides) != part.count("x") + 1:
+            raise UsageError(
+                f"--strides={text}: {part!r} is not one number for each of the {len(shape)} dims", code="bad-option"
+            )
+        if options.get(option, ANY) != ANY:
+            raise UsageError(
+                f"--strides and --{option} both say where elements lie; legal is one of them", code="bad-option"
+            )
+        tags[option] = Layout.plain(shape, strides).tag()
+    return replace(problem, **tags)
