@@ -42,7 +42,7 @@ def explain(kernel: Kernel) -> str:
     problem, config = kernel.problem, kernel.config
     if kernel.artifact is None:
         page = _problem(problem)
-        page.append(("result", "no elements in source or destination: nothing is compiled or computed"))
+        page.append(("result", "an array has no elements: nothing is compiled or multiplied"))
         return _layout(page)
     root, recorder = dump_root(), Recorder()
     instruments: list[Recorder | Dump] = [recorder]
@@ -174,7 +174,7 @@ def _notes(kernel: Kernel, low: Lowered) -> Iterator[Line]:
     assert kernel.artifact is not None
     notes = []
     for tensor in kernel.problem.tensors:
-        if tensor.layout.is_plain and len(tensor.shape) > 1 and not tensor.name.startswith("wei"):
+        if tensor.layout.is_plain and tensor.name.removeprefix("diff_") in ("src", "dst"):
             notes.append(f"{tensor.name} with other strides than {tensor.layout}'s is copied at each call")
     if _copies(low):
         notes.append("the source is copied into padded memory at each call")
