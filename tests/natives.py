@@ -29,7 +29,7 @@ def llvm_text(kernel: Kernel, target: Target) -> str:
 
 def run_native(kernel: Kernel, arrays: Arrays, target: Target) -> None:
     """Compile the kernel for a target and run it on the arrays, in place."""
-    arguments = tuple(Argument(b.name, "src", b.dtype.name, b.shape, "a", b.size, True) for b in kernel.params)
+    arguments = tuple(Argument(b.name, "inout", b.dtype.name, b.shape, "a", b.size) for b in kernel.params)
     code = llvm_bind.object_code(llvm_text(kernel, target), target.triple, target.cpu, target.features)
     function = HostLibrary(Artifact(code, target.isa, {"main": Entry("k", arguments)}, kernel.name, ""))["main"]
     block = (ctypes.c_uint64 * len(arguments))(*(arrays[a.name].ctypes.data for a in arguments))

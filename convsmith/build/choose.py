@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from convsmith.build.loops import Loops, loops_after_fusing, registers_needed, residues
+from convsmith.build.loops import Loops, Unit, loops_after_fusing, registers_needed, residues
 from convsmith.build.statement import statement
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
@@ -78,12 +78,12 @@ class Model:
         self.target = target
         self.st = st = statement(p)
         self.bytes = dtype(st.a.dtype).bytes
-        self.lanes = target.instructions[0].lanes
+        self.unit = Unit.of(st, target)
+        self.lanes = self.unit.lanes
         self.src, self.dst = _steps(st.a), _steps(st.c)
         self.classes = residues(st)
-        self.constant = st.b.name == "wei"
         self.sizes = {d.name: d.size for d in st.dims}
-        (self.n,) = (d.name for d in st.of("n"))
+        self.n = st.n
         self.batch = next((d.name for d in reversed(st.of("batch"))), "")
         self.k = st.reduce[-1]
         self.terms = prod(d.size for d in st.of("k")) // self.taken()
@@ -117,6 +117,8 @@ class Model:
         yield (g if depthwise else self.n), ()
         if g and not depthwise and columns < self.lanes and self.src.get(Var(g), 0) <= self.lanes:
             yield f"{g}_{self.n}", ((g, self.n),)
+        if self.unit.dot:
+            return
         inner = Var(self.st.of("m")[-1].name)
         if self.src.get(inner) == 1 and inner not in variables_of(self.st.a.mask):
             yield self.pixels()[-1], ()
@@ -166,7 +168,7 @@ class Model:
         lane, tile, target = config.lane, dict(config.tile), self.target
         along_k = loops.kinds[lane] == "k"
         channels = self.sizes[self.k]
-        steps = self.terms // channels * (-(-channels // self.lanes) if along_k else channels)
+        steps = self.terms // channels * (-(-channels // (self.lanes if along_k else self.unit.terms)))
         total = loops.extents[self.n] if along_k else -(-loops.extents[lane] // self.lanes)
         columns = _splits(total, tile.get(self.n, 1) if along_k else tile[lane] // self.lanes)
         pixels = [(1, 1)]
@@ -245,6 +247,8 @@ class Model:
     def shared_terms(self, lane: str) -> tuple[tuple[str, int], ...]:
         """Terms that stand innermost because gathers of neighbouring channels read the same vectors."""
         channels = self.sizes[self.k]
+        if self.unit.dot:
+            return ((self.k, self.unit.terms),) if lane != self.batch else ()
         if lane != f"{self.batch}_{self.n}" or self.src.get(Var(self.k)) != 1 or not 1 < channels < self.lanes:
             return ()
         return ((self.k, next(q for q in (8, 6, 4, 3, 2, 5, 7, 1) if q == channels or not channels % q)),)
@@ -255,7 +259,7 @@ class Model:
         single = all(Var(name) not in steps for name in lane.split("_"))
         inner = steps.get(Var(self.n)) == 1 and steps.get(Var(self.batch), 0) == self.sizes[self.n]
         ready = single or steps.get(Var(lane)) == 1 or (inner and lane == f"{self.batch}_{self.n}")
-        return (b.name,) if self.constant or not ready else ()
+        return (b.name,) if self.st.constant or not ready else ()
 
 
 def _together(*cycles: float) -> float:
@@ -287,7 +291,7 @@ def candidates(p: Problem, target: Target, threads: int) -> list[Choice]:
                     target.isa, lane, fuse, tuple(tile.items()), order, reduce, model.shared_terms(lane),
                     pack=model.packed(lane), threads=threads,
                 )  # fmt: skip
-                if registers_needed(loops, config, target, model.lanes)[0] <= target.registers:
+                if registers_needed(loops, config, target, model.unit)[0] <= target.registers:
                     found.append(Choice(model.cycles(loops, config), model.emitted(loops, config), config))
     if not found:
         raise ConfigError("no-config", f"no config makes a kernel of {p} for {target.isa}")

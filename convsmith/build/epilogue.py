@@ -8,7 +8,7 @@ In oneDNN's order, each step rounded to f32 (f64 where the sums are)::
 
 from __future__ import annotations
 
-from convsmith.build.elementwise import ELEMENTWISE
+from convsmith.build.elementwise import elementwise
 from convsmith.diag.errors import UnsupportedError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var, as_index
@@ -110,7 +110,7 @@ class Epilogue:
     def _post_op(self, n: int, op: post_ops.PostOp, v: Value) -> Value:
         zero = const(self.type, 0)
         if isinstance(op, post_ops.Eltwise):
-            v = ELEMENTWISE[op.alg](v, op.alpha, op.beta, self.type)
+            v = elementwise(op.alg, v, op.alpha, op.beta)
             return v if op.scale == 1 else Binary("mul", v, const(self.type, op.scale))
         if isinstance(op, post_ops.Sum):
             return Binary("add", v, self._old(op))

@@ -7,9 +7,34 @@ from math import gcd, lcm, prod
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Eq0, Mod, Var, parts_of
+from convsmith.ir.types import dtype
 from convsmith.layout.view import KINDS, Statement
 from convsmith.schedule.config import Config
 from convsmith.target.base import Target
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What a statement's products are computed with: ``lanes`` sums at once, each of ``terms`` products.
+
+    ``dot`` says that one instruction adds them up, on the operands' own types; else both are converted to the type of
+    sums first.
+    """
+
+    lanes: int
+    terms: int
+    dot: bool
+
+    @staticmethod
+    def of(st: Statement, target: Target, config: Config | None = None) -> Unit:
+        """The target's best for the types; under a config, what it makes of that."""
+        row = target.row(st.a.dtype, st.b.dtype, st.acc)
+        if row is not None and row.terms > 1 and st.constant:
+            wanted = config is None or [n for _, n in config.terms] == [row.terms]
+            if wanted and (config is None or config.lane in (st.n, *(f"{d.name}_{st.n}" for d in st.of("batch")))):
+                return Unit(row.lanes, row.terms, True)
+        row = target.row(st.acc, st.acc, st.acc)
+        return Unit(row.lanes if row is not None else target.lanes(dtype(st.acc).bits), 1, False)
 
 
 @dataclass(frozen=True)
@@ -67,11 +92,12 @@ def loops_after_fusing(st: Statement, config: Config) -> Loops:
     return Loops(extents, kinds, {n: axes[n] for n in extents}, classes)
 
 
-def check_config(loops: Loops, config: Config, target: Target, lanes: int) -> None:
+def check_config(loops: Loops, config: Config, target: Target, unit: Unit) -> None:
     """Raise ConfigError, with the numbers, where no kernel can be made from the config."""
     for name in (config.lane, *dict(config.tile), *config.order, *config.reduce, *dict(config.terms)):
         if name not in loops.extents:
             raise ConfigError("unknown-loop", f"config names loop {name!r}; there are {', '.join(loops.extents)}")
+    lanes = unit.lanes
     if config.size(config.lane) % lanes and dict(config.tile).get(config.lane):
         raise ConfigError(
             "lanes", f"--tile={config.lane}:{config.size(config.lane)} is no multiple of the {lanes} lanes of a vector"
@@ -79,12 +105,12 @@ def check_config(loops: Loops, config: Config, target: Target, lanes: int) -> No
     for name, size in config.terms:
         if loops.kinds[name] != "k":
             raise ConfigError("terms", f"--terms={name}:{size}: loop {name} is no reduction loop")
-    need, text = registers_needed(loops, config, target, lanes)
+    need, text = registers_needed(loops, config, target, unit)
     if need > target.registers:
         raise ConfigError("registers", f"needs {need} vector registers, target has {target.registers} ({text})")
 
 
-def registers_needed(loops: Loops, config: Config, target: Target, lanes: int) -> tuple[int, str]:
+def registers_needed(loops: Loops, config: Config, target: Target, unit: Unit) -> tuple[int, str]:
     """Vector registers of the register tile, and how they come about."""
     along_k = loops.kinds[config.lane] == "k"
     others = {n: config.size(n) for n, k in loops.kinds.items() if k != "k" and n != config.lane}
@@ -92,10 +118,10 @@ def registers_needed(loops: Loops, config: Config, target: Target, lanes: int) -
         vectors = prod(size for n, size in others.items() if loops.kinds[n] != "m")
         pixels = prod(size for n, size in others.items() if loops.kinds[n] == "m")
     else:
-        vectors = max(config.size(config.lane), lanes) // lanes
+        vectors = max(config.size(config.lane), unit.lanes) // unit.lanes
         pixels = prod(others.values())
     spare = target.costs.temporaries
-    read = vectors * prod(size for _, size in config.terms)
+    read = vectors * (1 if unit.dot else prod(size for _, size in config.terms))
     used = pixels * vectors + read + 1 + spare
     many, one = ("sources", "weight") if loops.kinds[config.lane] == "m" else ("weights", "source")
     text = f"{pixels}x{vectors}: {pixels * vectors} accumulators + {read} {many} + 1 {one}"

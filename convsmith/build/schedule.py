@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from convsmith.build.loops import Loops, check_config, loops_after_fusing
+from convsmith.build.loops import Loops, Unit, check_config, loops_after_fusing
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import is_false, is_true
 from convsmith.layout.view import KINDS, Statement
@@ -17,6 +17,7 @@ from convsmith.passes.coalesce import coalesce
 from convsmith.passes.collapse import collapse
 from convsmith.passes.cse import cse
 from convsmith.passes.derive_packing import derive_packing
+from convsmith.passes.fill_terms import fill_terms
 from convsmith.passes.fission import fission
 from convsmith.passes.flatten import flatten
 from convsmith.passes.fuse import fuse
@@ -52,13 +53,18 @@ class Nest:
 
     lane: str
     along_k: bool
-    lanes: int
+    unit: Unit
     around: list[str] = field(default_factory=list)
     pixels: list[str] = field(default_factory=list)
     vectors: list[str] = field(default_factory=list)
     reduce: list[str] = field(default_factory=list)
     terms: list[str] = field(default_factory=list)
     classes: list[str] = field(default_factory=list)
+
+    @property
+    def lanes(self) -> int:
+        """Elements of an accumulator."""
+        return self.unit.lanes
 
     @property
     def held(self) -> list[str]:
@@ -78,15 +84,15 @@ class Nest:
     @property
     def widths(self) -> tuple[tuple[str, int], ...]:
         """Loops that have room for a whole vector, however short they are."""
-        return ((self.lane, self.lanes),)
+        return ((self.lane, self.lanes), *((n, self.unit.terms) for n in self.terms if self.unit.dot))
 
 
 def schedule(st: Statement, config: Config, target: Target) -> list[Step]:
     """The rewrites, in order, that turn the naive nest of a statement into the kernel that the config describes."""
-    lanes = target.instructions[0].lanes
+    unit = Unit.of(st, target, config)
     loops = loops_after_fusing(st, config)
-    check_config(loops, config, target, lanes)
-    nest = Nest(config.lane + ".l", loops.kinds[config.lane] == "k", lanes)
+    check_config(loops, config, target, unit)
+    nest = Nest(config.lane + ".l", loops.kinds[config.lane] == "k", unit)
     return [
         *_order_steps(st, loops, config, nest),
         *_read_steps(st, loops, config, nest),
@@ -110,7 +116,8 @@ def _order_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> lis
         steps.append(Step(fission, tuple(nest.held), nest.widths))
     steps += [Step(sink, tuple(nest.register)), Step(reorder, (*nest.reduce, *nest.terms))]
     if nest.terms:
-        steps.append(Step(reorder, (*nest.pixels, *nest.vectors, *nest.terms, nest.lane)))
+        inner = (nest.lane, *nest.terms) if nest.unit.dot else (*nest.terms, nest.lane)
+        steps.append(Step(reorder, (*nest.pixels, *nest.vectors, *inner)))
     if nest.along_k:
         steps.append(Step(rfactor, nest.lane, nest.lanes))
     return steps
@@ -156,7 +163,7 @@ def _tile_steps(loops: Loops, config: Config, nest: Nest) -> list[Step]:
 
 def _read_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list[Step]:
     """Pack operands, realise the views, split off what is cut short."""
-    steps = [Step(derive_packing, name, nest.widths) for name in config.pack]
+    steps = [Step(derive_packing, name, nest.widths, not nest.unit.dot) for name in config.pack]
     masked = _masked(st)
     parallel = nest.around
     if masked and config.realise == "pad_copy":
@@ -166,6 +173,8 @@ def _read_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list
         steps.append(Step(skip_zero))
     if not nest.along_k:
         steps.append(Step(round_up, (*nest.vectors, nest.lane), nest.widths))
+    if nest.unit.dot:
+        steps += [Step(fill_terms, name, nest.unit.terms) for name in nest.terms]
     steps.append(Step(simplify))
     steps.append(Step(bind, tuple(nest.unrolled), "unrolled"))
     if config.threads > 1:
@@ -184,9 +193,12 @@ def _read_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list
 
 def _lower_steps(st: Statement, config: Config, target: Target, nest: Nest) -> list[Step]:
     """Flat offsets, vectors, instructions, functions, tasks, pointers."""
-    steps = [Step(guard_tails, tuple(nest.unrolled)), Step(flatten), Step(simplify), Step(narrow_index)]
+    steps = [Step(guard_tails, tuple(nest.unrolled))]
+    steps += [Step(flatten), Step(simplify), Step(narrow_index)]
     if _masked(st) and config.realise == "pad_copy":
         steps.append(Step(vectorise, f"{st.a.name}_s1.l", nest.lanes, False))
+    if nest.unit.dot:
+        steps += [Step(vectorise, name, nest.unit.terms, False) for name in nest.terms]
     steps += [Step(vectorise, nest.lane, nest.lanes, False), Step(pick_instructions, target.instructions)]
     *stepping, last = (n for n in nest.reduce if not n.endswith(".u"))
     steps += [Step(coalesce, n, last, last) for n in reversed(stepping)]

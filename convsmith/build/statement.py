@@ -35,7 +35,7 @@ def _product(p: Matmul) -> Statement:
         outer.append(Dim(d.name, d.size, "m" if size == 1 else "batch"))
     dims = (*outer, Dim(m.name, m.size, "m"), Dim(n.name, n.size, "n"), Dim(k.name, k.size, "k"))
     a, b, c = (_at(p.tensor(name)) for name in ("src", "wei", "dst"))
-    return Statement(dims, a, b, c, (k.name,))
+    return Statement(dims, a, b, c, (k.name,), p.acc)
 
 
 def _at(t: Tensor) -> View:
@@ -137,7 +137,7 @@ def _pixels(r: _Relation, result: _Side, source: _Side, a: View) -> Statement:
     dims = r.dims(
         ("m", (r.batch,)), ("n", (result.channel,)), ("m", result.axes), ("k", (source.channel, *r.taps))
     )  # fmt: skip
-    return Statement(dims, a, r.weights(), r.plain(result), (*(d.name for d in r.taps), source.channel.name))
+    return Statement(dims, a, r.weights(), r.plain(result), (*(d.name for d in r.taps), source.channel.name), r.p.acc)
 
 
 def _to_weights(r: _Relation) -> Statement:
@@ -145,7 +145,8 @@ def _to_weights(r: _Relation) -> Statement:
     dims = r.dims(
         ("n", (r.grid.channel,)), ("m", (*r.taps, r.image.channel)), ("k", (r.batch, *r.grid.axes))
     )  # fmt: skip
-    return Statement(dims, r.gathered(r.image), r.plain(r.grid), r.weights(), ("mb", *(d.name for d in r.grid.axes)))
+    order = ("mb", *(d.name for d in r.grid.axes))
+    return Statement(dims, r.gathered(r.image), r.plain(r.grid), r.weights(), order, r.p.acc)
 
 
 def _in_range(coord: Index, size: int) -> Cond:

@@ -77,7 +77,7 @@ class FunctionEmitter(ValueEmitter):
         operands = {n: self.value(a, lanes_of(a)) for n, a in zip(names, s.args)}
         operands["c"] = self.load(s.dst)
         self.declared[row.declare] = None
-        self.store(s.dst.buffer, s.dst.index, s.dst.lanes, self.put(row.llvm.format(**operands)))
+        self.store(s.dst.buffer, s.dst.index, s.dst.lanes, row.emit(self.put, operands))
 
     def _Call(self, s: Call) -> None:
         args = [f"ptr {self.address(b, i)}" for b, i in s.pointers] + [f"{self.it} {self.index(i)}" for i in s.indices]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from convsmith.build.loops import loops_after_fusing, registers_needed
+from convsmith.build.loops import Unit, loops_after_fusing, registers_needed
 from convsmith.build.statement import statement
 from convsmith.codegen import llvm_bind
 from convsmith.compiler.driver import Lowered, lower
@@ -85,9 +85,9 @@ def _problem(problem: Problem) -> list[Line]:
 
 def _plan(kernel: Kernel, records: Sequence[PassRecord]) -> list[Line]:
     config, target = kernel.config, kernel.target
-    lanes = target.instructions[0].lanes
-    loops = loops_after_fusing(statement(kernel.problem), config)
-    count, text = registers_needed(loops, config, target, lanes)
+    st = statement(kernel.problem)
+    loops = loops_after_fusing(st, config)
+    count, text = registers_needed(loops, config, target, Unit.of(st, target, config))
     plan = [r for r in records if r.name in _PLANNED][-1].kernel
     found: dict[str, For] = {loop.var.name: loop for loop in loops_of(plan.body)}
     reduction = {n for n, kind in loops.kinds.items() if kind == "k"}

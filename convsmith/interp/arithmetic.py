@@ -10,20 +10,30 @@ import numpy as np
 
 from convsmith.ir.types import BF16, DType
 
+
+def _better(beats: Any) -> Any:
+    """``b`` where it beats ``a`` or is NaN: of zeros of two signs, numpy's own leaves open which."""
+
+    def better(a: Any, b: Any) -> Any:
+        return np.asarray(np.where(beats(b, a) | (b != b), b, a))[()]
+
+    return better
+
+
 BINARY: dict[str, Any] = {
     "add": np.add,
     "sub": np.subtract,
     "mul": np.multiply,
     "div": np.divide,
-    "max": np.maximum,
-    "min": np.minimum,
+    "max": _better(np.greater),
+    "min": _better(np.less),
     "and": np.bitwise_and,
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,
     "shl": np.left_shift,
     "shr": np.right_shift,
 }
-"""Wraps for integers; ``max`` and ``min`` give NaN where an operand is NaN; ``div`` is for floating point only."""
+"""Wraps for integers; ``div`` is for floating point only."""
 
 UNARY: dict[str, Any] = {"round": np.rint, "floor": np.floor, "sqrt": np.sqrt, "abs": np.abs, "neg": np.negative}
 

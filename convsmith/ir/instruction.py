@@ -6,6 +6,7 @@ it; the pass that picks instructions matches statements against it; tests compar
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,9 +17,10 @@ from convsmith.ir.stmt import Kernel
 class Instruction:
     """One row of a target's table.
 
-    ``spec`` is the text of a kernel; ``llvm`` the expression that computes the new ``c`` from ``{c}``, ``{a}``,
-    ``{b}`` (LLVM text, with ``declare`` what it needs declared); ``needs`` CPU features by LLVM's names;
-    ``mnemonic`` what must show in the assembly (empty where LLVM is free to choose); ``lanes`` the elements of ``c``.
+    ``spec`` is the text of a kernel; ``llvm`` the expression that computes the new ``c`` from ``{c}``, ``{a}`` and
+    ``{b}`` (LLVM text, with ``declare`` what it needs declared), after others, one a line, that it may name ``{0}``,
+    ``{1}`` ...; ``needs`` CPU features by LLVM's names; ``mnemonic`` what must show in the assembly (empty where LLVM
+    is free to choose); ``lanes`` the elements of ``c``, and ``terms`` how many products are added to each.
     """
 
     name: str
@@ -28,6 +30,16 @@ class Instruction:
     needs: tuple[str, ...]
     mnemonic: str
     lanes: int
+    terms: int
+    types: tuple[str, str, str]
+    """Names of the data types of ``a``, ``b`` and ``c``."""
+
+    def emit(self, put: Callable[[str], str], operands: Mapping[str, str]) -> str:
+        """The new ``c``: ``put`` takes each expression and names its result."""
+        done: list[str] = []
+        for line in self.llvm.splitlines():
+            done.append(put(line.format(*done, **operands)))
+        return done[-1]
 
     @cached_property
     def kernel(self) -> Kernel:

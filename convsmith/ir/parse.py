@@ -374,19 +374,12 @@ class _Parser(Cursor):
         name = self._next().text
         self._expect("(")
         start = self._now
-        args = self._list(self._operand, ")")
+        args = self._list(self.value, ")")
         if not args:
             raise self._fail(f"the accumulator of {name}")
         if not isinstance(args[0], Load):
             raise self._fail("an access", start)
         return Invoke(name, args[0], tuple(args[1:]))
-
-    def _operand(self) -> Load | Repeat:
-        start = self._now
-        value = self.value()
-        if not isinstance(value, (Load, Repeat)):
-            raise self._fail("an access or repeat(...)", start)
-        return value
 
     def _call(self) -> Stmt:
         name = self._name("a function")

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from convsmith.ir.stmt import Alloc, Block, Call, For, If, Invoke, Kernel, Let, Stmt, Store
 from convsmith.ir.value import Binary, Bits, Cast, Const, Fma, Load, Repeat, Select, Sum, Sums, Unary, Value, Where
-from convsmith.ir.walk import statements_of, values_in
+from convsmith.ir.walk import statements_of, walk
 
 _SCALAR: frozenset[type[Value]] = frozenset({Load, Const, Binary, Unary, Fma, Cast, Bits, Select, Where})
 _VECTOR: frozenset[type[Value]] = _SCALAR | {Repeat, Sum, Sums}
@@ -90,7 +90,9 @@ def _statement(s: Stmt, stage: Stage) -> Iterator[str]:
             yield f"`{line}`: memory must have one dim, stored without gaps"
     elif isinstance(s, Store):
         accesses = [Load(s.buffer, s.index, s.lanes)]
-        for v in values_in(s.value):
+        for v in walk(s.value):
+            if not isinstance(v, Value):
+                continue
             if type(v) not in stage.values:
                 yield f"`{line}`: a value {type(v).__name__} is not allowed"
             if isinstance(v, Select) and v is not s.value and not stage.inner_masks:
@@ -99,7 +101,7 @@ def _statement(s: Stmt, stage: Stage) -> Iterator[str]:
                 accesses.append(v)
         yield from _accesses(line, accesses, stage)
     elif isinstance(s, Invoke):
-        loads = [v for a in s.args for v in values_in(a) if isinstance(v, Load)]
+        loads = [v for a in s.args for v in walk(a) if isinstance(v, Load)]
         yield from _accesses(line, [s.dst, *loads], stage)
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index, Var
-from convsmith.ir.value import Lanes, Load, Repeat, Value
+from convsmith.ir.value import Lanes, Load, Value
 
 LOOP_KINDS = ("serial", "unrolled", "parallel")
 
@@ -95,13 +95,13 @@ class Store(Stmt):
 class Invoke(Stmt):
     """A machine instruction (a row of the target's table): ``dst = instruction(dst, *args)``.
 
-    ``dst`` names the accumulator fragment that is read and written; each argument is a load with the lanes
-    that the instruction's specification gives that operand, or repeats a load that often.
+    ``dst`` names the accumulator fragment that is read and written; each argument has the lanes that
+    the instruction's specification gives that operand.
     """
 
     instruction: str
     dst: Load
-    args: tuple[Load | Repeat, ...]
+    args: tuple[Value, ...]
 
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)

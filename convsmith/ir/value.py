@@ -108,7 +108,7 @@ class Load(Value):
 
 
 class Binary(Value):
-    """``op`` one of BINARY; ``max`` and ``min`` give NaN where an operand is NaN.
+    """``op`` one of BINARY; ``max`` and ``min`` give NaN where an operand is NaN, and ``a`` where they are equal.
 
     Those of BITWISE are for integers.  A shift is by a constant less than the width; ``shr`` of a signed type keeps the
     sign.

@@ -160,8 +160,6 @@ class _Verifier:
             self._lanes_stored(s.dst.buffer, s.dst.lanes)
             for operand in (s.dst, *s.args):
                 self._value(operand, {})
-                if not isinstance(operand.a if isinstance(operand, Repeat) else operand, Load):
-                    self._fail(f"{operand}: an operand of {s.instruction} is an access, or repeats one")
         elif isinstance(s, Call):
             self._call(s)
         else:

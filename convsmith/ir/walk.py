@@ -104,24 +104,19 @@ class Visitor:
 
 
 def walk(n: AnyNode) -> Iterator[AnyNode]:
-    """The node and everything below it, in preorder."""
+    """The node and everything below it, in preorder; a composite value that a statement shares is met once there."""
+    seen: set[AnyNode] = set()
     stack = [n]
     while stack:
         x = stack.pop()
+        if isinstance(x, Stmt):
+            seen.clear()
+        elif isinstance(x, Value) and not isinstance(x, Load):
+            if x in seen:
+                continue
+            seen.add(x)
         yield x
         stack.extend(reversed(children(x)))
-
-
-def values_in(v: Value) -> Iterator[Value]:
-    """The distinct values that a value is made of, itself first."""
-    seen: dict[AnyNode, None] = {}
-    stack: list[AnyNode] = [v]
-    while stack:
-        x = stack.pop()
-        if isinstance(x, Value) and x not in seen:
-            seen[x] = None
-            yield x
-            stack.extend(reversed(children(x)))
 
 
 class Rewriter:

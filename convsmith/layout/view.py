@@ -50,8 +50,8 @@ class View:
 class Statement:
     """``c = finish(sum over k of a * b)`` over the dims of the nest, in the order of the naive nest.
 
-    ``reduce`` names the reduction loops in the order in which they read memory best, outermost first; the masks are
-    those of ``a``.
+    ``reduce`` names the reduction loops in the order in which they read memory best, outermost first; ``acc`` is the
+    type of the sums; the masks are those of ``a``.
     """
 
     dims: tuple[Dim, ...]
@@ -59,6 +59,17 @@ class Statement:
     b: View
     c: View
     reduce: tuple[str, ...]
+    acc: str
+
+    @property
+    def n(self) -> str:
+        """The dim of N."""
+        return self.of("n")[0].name
+
+    @property
+    def constant(self) -> bool:
+        """Whether B are weights, which stay the same from call to call."""
+        return self.b.name == "wei"
 
     def of(self, *kinds: str) -> tuple[Dim, ...]:
         """The dims in these roles."""

@@ -14,7 +14,7 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import make_buffer
 from convsmith.ir.index import as_index, conj, is_true
 from convsmith.ir.stmt import For, Kernel, Stmt, Store
-from convsmith.ir.value import Load, Select, Value, const
+from convsmith.ir.value import Cast, Load, Select, Value, const, dtype_of
 from convsmith.ir.walk import Rewriter, variables_of
 from convsmith.passes.scope import ScopedRewriter, extent
 
@@ -26,6 +26,7 @@ class _FindRead(ScopedRewriter):
         super().__init__()
         self.name = name
         self.loops: list[For] = []
+        self.casts: set[Cast] = set()
         self.reads: dict[Load, tuple[list[For], dict]] = {}  # type: ignore[type-arg]
 
     def For(self, loop: For) -> Stmt:
@@ -40,19 +41,31 @@ class _FindRead(ScopedRewriter):
         return v
 
 
+    def Cast(self, v: Cast) -> Value:
+        if isinstance(v.a, Load) and v.a.buffer.name == self.name:
+            self.casts.add(v)
+        return self._Cast(v)
+
+
 class _ReplaceRead(Rewriter):
-    def __init__(self, read: Load, new: Load) -> None:
+    def __init__(self, read: Value, new: Load) -> None:
         super().__init__()
         self.read, self.new = read, new
 
     def Load(self, v: Load) -> Value:
         return self.new if v is self.read else self._Load(v)
 
+    def Cast(self, v: Cast) -> Value:
+        return self.new if v is self.read else self._Cast(v)
 
-def derive_packing(kernel: Kernel, operand: str, widths: Sequence[tuple[str, int]] = ()) -> Kernel:
+
+def derive_packing(
+    kernel: Kernel, operand: str, widths: Sequence[tuple[str, int]] = (), convert: bool = False
+) -> Kernel:
     """Replace the one read of ``operand`` by a read of a packed buffer; add the packing kernel to ``packs``.
 
-    An operand that is not read (every term absent) stays as it is.
+    An operand that is not read (every term absent) stays as it is. ``convert`` packs what a conversion makes of the
+    elements, where the nest converts each.
 
     Before::
 
@@ -103,15 +116,16 @@ def derive_packing(kernel: Kernel, operand: str, widths: Sequence[tuple[str, int
         bounds.append(x.var < x.hi)
         if not (x.lo.is_const and x.lo.const == 0):
             raise ConfigError("bounds", f"derive_packing: loop {x.var} starts at {x.lo}, not at 0")
-    packed = make_buffer(operand + "_p", read.buffer.dtype, tuple(shape))
+    taken: Value = find.casts.pop() if convert and len(find.casts) == 1 else read
+    packed = make_buffer(operand + "_p", dtype_of(taken), tuple(shape))
     index = tuple(x.var for x in loops)
     full = {x.var: (0, n - 1) for x, n in zip(loops, shape)}
     cond = simplify(conj(bounds), full)
-    value: Value = read if is_true(cond) else Select(cond, read, const(read.buffer.dtype, 0))
+    value = taken if is_true(cond) else Select(cond, taken, const(packed.dtype, 0))
     body: Stmt = Store(packed, index, value)
     for x, n in reversed(list(zip(loops, shape))):
         body = For(x.var, as_index(0), as_index(n), body)
     pack = Kernel(f"{kernel.name}_pack_{operand}", (read.buffer, packed), body)
     params = tuple(packed if b is read.buffer else b for b in kernel.params)
-    new_body = _ReplaceRead(read, Load(packed, index, None)).stmt(kernel.body)
+    new_body = _ReplaceRead(taken, Load(packed, index, None)).stmt(kernel.body)
     return replace(kernel, params=params, body=new_body, packs=(*kernel.packs, pack))

@@ -7,21 +7,32 @@ from collections.abc import Iterable
 
 from convsmith.ir.index import FloorDiv, Index, Max, Min, Mod, Var
 from convsmith.ir.stmt import Let, Stmt
+from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import AnyNode, Rewriter, children
 
 COSTLY = (FloorDiv, Mod, Min, Max)
 
 
 def costly(n: AnyNode) -> Counter[Index]:
-    """The outermost divisions, modulos, minima and maxima below a node, with how often they occur."""
+    """The outermost divisions, modulos, minima and maxima below a node, with how often they occur.
+
+    A value that a statement shares counts once.
+    """
     out: Counter[Index] = Counter()
+    seen: set[AnyNode] = set()
     stack = [n]
     while stack:
         x = stack.pop()
         if isinstance(x, COSTLY):
             out[x] += 1
-        else:
-            stack.extend(children(x))
+            continue
+        if isinstance(x, Stmt):
+            seen.clear()
+        elif isinstance(x, Value) and not isinstance(x, Load):
+            if x in seen:
+                continue
+            seen.add(x)
+        stack.extend(children(x))
     return out
 
 

@@ -1,7 +1,7 @@
 """Replace vector statements by machine instructions, by matching them against specifications.
 
 A row's specification is vectorised like any other nest and then unified with the statement: fragments of the
-specification stand for loads of the kernel.  ``x + a * b`` is taken as ``fma(a, b, x)``, which rounds once.
+specification stand for what the kernel reads.  ``x + a * b`` is taken as ``fma(a, b, x)``, which rounds once.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from functools import cache
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.stmt import For, Invoke, Kernel, Stmt, Store
-from convsmith.ir.value import Binary, Fma, Load, Value, dtype_of
+from convsmith.ir.value import Binary, Cast, Fma, Load, Sum, Value, dtype_of, lanes_of
 from convsmith.ir.walk import Rewriter
 from convsmith.passes.scope import with_body
 from convsmith.passes.vectorise import vectorise
 
-Binding = dict[Buffer, Load]
+Binding = dict[Buffer, Value]
 
 
 def contract(v: Value) -> Value:
@@ -39,6 +39,8 @@ def pattern(row: Instruction) -> tuple[Store, tuple[Buffer, ...]]:
     kernel = row.kernel
     loop = kernel.body
     assert isinstance(loop, For)
+    if isinstance(loop.body, For):
+        kernel = vectorise(kernel, loop.body.var.name, row.terms)
     store = vectorise(kernel, loop.var.name, row.lanes).body
     assert isinstance(store, Store)
     return store, tuple(b for b in kernel.params if b.name != "c")
@@ -46,9 +48,7 @@ def pattern(row: Instruction) -> tuple[Store, tuple[Buffer, ...]]:
 
 def _unify(p: Value, v: Value, bound: Binding) -> Iterator[Binding]:
     if isinstance(p, Load):
-        if not isinstance(v, Load) or dtype_of(v) is not dtype_of(p):
-            return
-        if (v.lanes.count if v.lanes else 0) != (p.lanes.count if p.lanes else 0):
+        if lanes_of(v) != lanes_of(p) or dtype_of(v) is not dtype_of(p):
             return
         known = bound.get(p.buffer)
         if known is None or known is v:
@@ -61,6 +61,13 @@ def _unify(p: Value, v: Value, bound: Binding) -> Iterator[Binding]:
     elif isinstance(p, Binary) and isinstance(v, Binary) and p.op == v.op:
         for one in _unify(p.a, v.a, bound):
             yield from _unify(p.b, v.b, one)
+        if p.op == "mul":
+            for one in _unify(p.a, v.b, bound):
+                yield from _unify(p.b, v.a, one)
+    elif isinstance(p, Sum) and isinstance(v, Sum) and p.group == v.group:
+        yield from _unify(p.a, v.a, bound)
+    elif isinstance(p, Cast) and isinstance(v, Cast) and p.dtype is v.dtype:
+        yield from _unify(p.a, v.a, bound)
 
 
 class _Pick(Rewriter):

@@ -1,7 +1,8 @@
 """Turn a loop over lanes into statements on vectors.
 
 Each access gets its lanes' offsets by evaluating its index lane by lane: one element for all, neighbours, or any
-other map.  A sum over the lanes (``x = x + e(l)``) becomes ``x = x + sum(e)``.
+other map.  A sum over the lanes (``x = x + e(l)``) becomes ``x = x + sum(e)``.  What has lanes already gets the new ones
+ones around those: each of the new is a group of the old.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from typing import Any
 from convsmith.arith.simplify import Simplifier
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.index import Index, Var
+from convsmith.ir.index import Index, Var, is_false, is_true
 from convsmith.ir.stmt import Alloc, Block, For, If, Kernel, Stmt, Store, block
-from convsmith.ir.value import Binary, Lanes, Load, Select, Sum, Value, lanes_of
+from convsmith.ir import value as values
+from convsmith.ir.value import Binary, Const, Lanes, Load, Repeat, Select, Sum, Value, lanes_of
 from convsmith.ir.walk import Rewriter, substitute, variables_of
 from convsmith.passes.flatten import offset
 from convsmith.passes.scope import ScopedRewriter, require_loops, with_body
@@ -57,18 +59,37 @@ class LaneMap(Rewriter):
 
     def Load(self, v: Load) -> Value:
         index, lanes = self.access(v.buffer, v.index)
+        if v.lanes is not None:
+            return self.within(v, index, lanes)
         if lanes is None:
-            if v.buffer.scope == "register" or v.lanes:
+            if v.buffer.scope == "register":
                 return v
             return Load(v.buffer, v.index, Lanes((0,) * self.count, self.active))
-        if v.lanes is not None:
-            raise NotVector(f"{v.buffer.name} already has lanes")
         return Load(v.buffer, index, lanes)
 
+    def within(self, v: Load, index: tuple[Index, ...], lanes: Lanes | None) -> Value:
+        """A load that has lanes already: those become the groups of the new ones."""
+        inner = v.lanes
+        assert inner is not None
+        if lanes is None:
+            return Repeat(v, self.count)
+        if lanes.active * inner.active < lanes.count * inner.count and inner.active < inner.count:
+            raise NotVector(f"{v.buffer.name}: some lanes of each group are missing")
+        offsets = tuple(o + i for o in lanes.offsets for i in inner.offsets)
+        return Load(v.buffer, index, Lanes(offsets, lanes.active * inner.count))
+
     def Select(self, v: Select) -> Value:
-        if self.var in variables_of(v.cond):
+        if self.var not in variables_of(v.cond):
+            return self._Select(v)
+        index, lanes = self.access(v.yes.buffer, v.yes.index) if isinstance(v.yes, Load) else ((), None)
+        if lanes is None or not isinstance(v.no, Const) or v.no.value != 0:
             raise NotVector(f"the condition {v.cond} differs between lanes")
-        return self._Select(v)
+        holds = [self.simplifier.expr(substitute(v.cond, {self.var: self.start + n})) for n in range(self.active)]
+        active = sum(map(is_true, holds))
+        if not all(map(is_true, holds[:active])) or not all(map(is_false, holds[active:])):
+            raise NotVector(f"the condition {v.cond} does not hold for the first lanes, and only those")
+        assert isinstance(v.yes, Load)
+        return Load(v.yes.buffer, index, Lanes(lanes.offsets, active))
 
 
 class _Vectorise(ScopedRewriter):

@@ -48,19 +48,6 @@ class Quantity:
     values: tuple[float, ...] = ()
     dtype: str = "f32"
 
-    def mask(self, rank: int, groups: bool) -> int:
-        """Bit i is set where there is a value for each index of axis i, in a tensor of `rank` axes.
-
-        `per_oc` is the output channels of weights (with their groups), else axis 1.
-        """
-        if self.policy == "common":
-            return 0
-        if self.policy == "per_tensor":
-            return (1 << rank) - 1
-        if self.policy == "per_oc":
-            return (3 if groups else 1) if self.argument.endswith("wei") else 2
-        return sum(1 << int(axis) for axis in self.policy.removeprefix("per_dim_"))
-
     def __str__(self) -> str:
         kind = ZERO_POINTS if is_integer(self.dtype) else SCALES
         words = [self.argument, self.policy, *(_number(value, self.dtype) for value in self.values)]

@@ -70,8 +70,9 @@ def _factor(problem: Problem, tensor: Tensor, rng: np.random.Generator) -> Array
     values = _whole(rng, tensor, min(most, 255))
     out = problem.outputs[0].dtype
     if tensor.name == "wei" and is_integer(out) and TYPES[out].bits == 8:
-        # So few terms that the sums are not all saturated.
-        values = np.where(rng.random(tensor.shape) * count < 4, np.clip(values, -2, 2), 0).astype(values.dtype)
+        # So few terms that the sums are not all saturated, and at least one for each filter.
+        values = np.where(rng.random(tensor.shape) * count < 2, np.clip(values, -1, 1), 0).astype(values.dtype)
+        values.reshape(-1)[:: max(count, 1)] |= 1
     return values
 
 

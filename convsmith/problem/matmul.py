@@ -39,6 +39,8 @@ class Matmul(Problem):
         for field in ("src", "wei"):
             object.__setattr__(self, field, tuple(int(size) for size in getattr(self, field)))
         self._check_shapes()
+        if self.bia_mask is None and self.bia_dt:
+            raise UsageError(f"--bia-dt={self.bia_dt}, but no mask: legal is to give both", code="bad-option")
         if self.bia_mask is not None and not 0 <= self.bia_mask < 1 << self.rank:
             raise UsageError(
                 f"--bia-mask={self.bia_mask} in {self.descriptor()}: legal is 0 to {(1 << self.rank) - 1}, bit i for "

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -68,6 +68,10 @@ _OTHERS = frozenset(
 
 class PostOp:
     """One step."""
+
+    def canonical(self, rank: int) -> PostOp:
+        """The same step on a result of that rank, equal for equal steps."""
+        return self
 
     def check_operand(self, rank: int) -> None:
         """UsageError where the step's operand does not suit a result of that rank."""
@@ -152,6 +156,10 @@ class Binary(PostOp):
             raise _unknown(self.alg)
         array_type(self.dtype, "attr-post-ops")
 
+    def canonical(self, rank: int) -> PostOp:
+        """The same step on a result of that rank, equal for equal steps."""
+        return replace(self, mask=PER_TENSOR) if self.mask == (1 << rank) - 1 else self
+
     def check_operand(self, rank: int) -> None:
         """UsageError where the mask names axes that a result of that rank lacks."""
         _check_mask(self, self.mask, rank)
@@ -172,6 +180,10 @@ class Prelu(PostOp):
     """`x` where it is above 0, else `x * operand`; the operand is f32."""
 
     mask: int = 0
+
+    def canonical(self, rank: int) -> PostOp:
+        """The same step on a result of that rank, equal for equal steps."""
+        return replace(self, mask=PER_TENSOR) if self.mask == (1 << rank) - 1 else self
 
     def check_operand(self, rank: int) -> None:
         """UsageError where the mask names axes that a result of that rank lacks."""

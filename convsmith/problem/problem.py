@@ -163,7 +163,10 @@ class Problem(ABC):
             for tag, layout in (("stag", self.src_layout), ("wtag", self.wei_layout), ("dtag", self.dst_layout))
             if getattr(self, tag) != ANY
         }
-        return replace(self, name=None, **tags)
+        if not self.bias and self.dir != "BWD_WB":
+            tags["bia_dt"] = ""
+        post_ops = tuple(op.canonical(len(self.product_shape)) for op in self.post_ops)
+        return replace(self, name=None, post_ops=post_ops, **tags)
 
     # -- derived ----------------------------------------------------------------------------------------------------
 

@@ -51,11 +51,31 @@ class Target:
         return self.vector_bits // bits
 
 
-def multiply_add(name: str, lanes: int, llvm: str, declare: str, needs: tuple[str, ...], mnemonic: str) -> Instruction:
-    """The row of a lane-wise ``c = a * b + c`` on f32."""
+    def row(self, a: str, b: str, c: str) -> Instruction | None:
+        """The first instruction that adds products of types ``a`` and ``b`` to sums of type ``c``."""
+        return next((row for row in self.instructions if row.types == (a, b, c)), None)
+
+
+def multiply_add(name: str, lanes: int, llvm: str, declare: str, needs: tuple[str, ...], mnemonic: str,
+                 type_: str = "f32") -> Instruction:  # fmt: skip
+    """The row of a lane-wise ``c = a * b + c``."""
     spec = (
-        f"kernel {name}(c: f32[{lanes}], a: f32[{lanes}], b: f32[{lanes}])\n"
+        f"kernel {name}(c: {type_}[{lanes}], a: {type_}[{lanes}], b: {type_}[{lanes}])\n"
         f"  for l in 0 .. {lanes}:\n"
         f"    c[l] = fma(a[l], b[l], c[l])\n"
     )
-    return Instruction(name, spec, llvm, declare, needs, mnemonic, lanes)
+    return Instruction(name, spec, llvm, declare, needs, mnemonic, lanes, 1, (type_,) * 3)
+
+
+def dot(name: str, lanes: int, terms: int, types: tuple[str, str, str], llvm: str, declare: str,
+        needs: tuple[str, ...], mnemonic: str) -> Instruction:  # fmt: skip
+    """The row of a product of neighbouring elements: lane ``l`` of ``c`` gets the sum of ``terms`` products."""
+    a, b, c = types
+    n = lanes * terms
+    spec = (
+        f"kernel {name}(c: {c}[{lanes}], a: {a}[{n}], b: {b}[{n}])\n"
+        f"  for l in 0 .. {lanes}:\n"
+        f"    for r in 0 .. {terms}:\n"
+        f"      c[l] = c[l] + cast({c}, a[l * {terms} + r]) * cast({c}, b[l * {terms} + r])\n"
+    )
+    return Instruction(name, spec, llvm, declare, needs, mnemonic, lanes, terms, types)

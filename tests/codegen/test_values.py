@@ -35,7 +35,8 @@ def pairs(name: str) -> dict[str, np.ndarray]:
         low, high = row.limits
         ends = np.array([low, low + 1, 0, 1, 3, high // 2, high - 1, high])
         a, b = np.meshgrid(ends, ends)
-    return {"a": a.ravel().astype(row.numpy), "b": b.ravel().astype(row.numpy)}
+    with np.errstate(over="ignore"):
+        return {"a": a.ravel().astype(row.numpy), "b": b.ravel().astype(row.numpy)}
 
 
 def both(text: str, inputs: dict[str, np.ndarray], out: str, target: Target) -> None:
@@ -55,9 +56,9 @@ def test_comparisons(name: str, target: Target) -> None:
 
 @EACH_TARGET
 @pytest.mark.parametrize("name", FLOATS)
-@pytest.mark.parametrize("op", ["round", "floor", "sqrt", "abs", "neg"])
+@pytest.mark.parametrize("op", ["round", "floor", "sqrt", "abs", "neg", "max", "min"])
 def test_operations_on_floats(op: str, name: str, target: Target) -> None:
-    both(f"{op}(a@)", pairs(name), name, target)
+    both(f"{op}(a@, b@)" if op in ("max", "min") else f"{op}(a@)", pairs(name), name, target)
 
 
 @EACH_TARGET
@@ -86,7 +87,8 @@ def test_repeat(name: str, target: Target) -> None:
     for lanes, times in ((1, 4), (2, 2), (2, 8), (4, 1), (4, 16), (8, 2), (3, 4)):
         for active in {lanes, lanes // 2}:
             n = lanes * times
-            text = f"kernel k(a: {name}[32], out: {name}[{n}])\n  out[0]{{{n}}} = repeat(a[5]{{{lanes}/{active}}}, {times})"
+            value = f"repeat(a[5]{{{lanes}/{active}}}, {times})"
+            text = f"kernel k(a: {name}[32], out: {name}[{n}])\n  out[0]{{{n}}} = {value}"
             out = np.zeros(n, a.dtype)
             run_native(parse_kernel(text), {"a": a, "out": out}, target)
             one = np.where(np.arange(lanes) < active, a[5 : 5 + lanes], np.zeros((), a.dtype))
@@ -153,7 +155,7 @@ def test_what_occurs_twice_is_computed_once() -> None:
     arrays = {"a": np.array([16, 9, 25, 0, 0, 0, 0, 0], np.float32), "out": np.zeros(8, np.float32)}
     expected = {k: x.copy() for k, x in arrays.items()}
     run(kernel, expected)
-    # sqrt(r) once before the branch, sqrt(a[1]) in an arm; then sqrt(r) anew, and sqrt(a[2]) in each arm and after them.
+    # sqrt(r) before the branch, sqrt(a[1]) in an arm; then sqrt(r) anew, and sqrt(a[2]) in each arm and after them.
     assert len(re.findall("call float @llvm.sqrt", llvm_text(kernel, TARGETS[0]))) == 6
     for target in TARGETS:
         found = {k: x.copy() for k, x in arrays.items()}

@@ -151,7 +151,6 @@ def test_stages_refuse_what_comes_later(text: str, stage: Stage, message: str) -
         ("s[0] = shl(s[0], s32(32))", "a shift is by a constant from 0 to 31"),
         ("s[0] = shr(s[0], s[1])", "a shift is by a constant from 0 to 31"),
         ("s[0] = bits(s32, s8(1))", "bits(s32, s8(1)): s8 has 8 bits and s32 has 32"),
-        ("fma4(a[0]{4}, repeat(b[0]{2} + 1.0, 2))", "an operand of fma4 is an access, or repeats one"),
         ("a[0] = cast(s8, b[0])", "a value of type s8 is stored to a, which holds f32"),
         ("a[0]{4} = cast(f32, s[0]{8})", "a value of 8 lanes is stored to 4 lanes of a"),
         ("a[0] = b[0] + s32(1)", "b[0] + s32(1): operands have the types f32, s32"),

@@ -190,6 +190,14 @@ def test_the_back_pad_may_be_negative_or_large() -> None:
     assert c.flops_real == 2 * 2 * (4 + 3 + 2) ** 2
 
 
+def test_equal_kernels_have_equal_canonical_problems() -> None:
+    lines = ("--dir=FWD_D --stag=nhwc --bia-dt=bf16 --attr-post-ops=add:f32:15+prelu:per_tensor+add:s8:per_oc",
+             "--dir=FWD_I --stag=axb --attr-post-ops=add:f32:per_tensor+prelu:15+binary_add:s8:2")  # fmt: skip
+    one, other = (Conv.parse(f"{line} mb1ic3ih5oc4kh3n{n}").canonical() for n, line in enumerate(lines))
+    assert one == other
+    assert Conv.parse("--dir=BWD_WB --bia-dt=bf16 ic3ih5oc4kh3").canonical().bia_dt == "bf16"
+
+
 @pytest.mark.parametrize("numbers", EDGE_CASES["zero_size_legal"], ids=str)
 def test_zero_sizes_are_legal(numbers: list[int]) -> None:
     text = "".join(f"{dim.lower()}{size}" for dim, size in zip(EDGE_CASES["fields"], numbers, strict=True))

@@ -106,3 +106,8 @@ def test_bad_lines(line: str, kind: type[Exception], text: str) -> None:
     with pytest.raises(kind) as error:
         parse_problem(f"--matmul {line}")
     assert text in str(error.value)
+
+
+def test_a_type_of_the_bias_needs_a_mask() -> None:
+    with pytest.raises(UsageError, match="--bia-dt=bf16, but no mask: legal is to give both"):
+        Matmul(src=(2, 3), wei=(3, 4), bia_dt="bf16")

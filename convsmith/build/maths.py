@@ -1,0 +1,165 @@
+"""Exponentials and logarithms in f32, written in values: polynomials on a reduced range, and no branch.
+
+NaN gives NaN.  ``fit`` in a docstring is the greatest relative error of the polynomial in exact arithmetic.
+"""
+
+from __future__ import annotations
+
+import math
+
+from convsmith.ir.types import F32, F64, S32
+from convsmith.ir.value import Binary, Bits, Cast, Fma, Unary, Value, Where, const, dtype_of
+
+_MAGIC = 1.5 * 2.0**23
+"""Added to a number below 2**22, it rounds it to an integer, and leaves that in the low bits of the sum."""
+
+_EXP = (
+    1.0, 1.0, 0.4999999403953552, 0.1666652113199234, 0.04166838899254799, 0.008368710055947304,
+    0.0013814610429108143,
+)  # fmt: skip
+_EXPM1 = (1.0, 0.4999999701976776, 0.1666654348373413, 0.04166720062494278, 0.00836651399731636, 0.0013882520142942667)
+_LOG1P = (
+    1.0, -0.4999993145465851, 0.33330512046813965, -0.2495858520269394, 0.1969539225101471, -0.15355369448661804,
+    0.10680510848760605, -0.05766400322318077, 0.020204348489642143, -0.003318420145660639,
+)  # fmt: skip
+_LOG = (
+    0.3333333134651184, -0.250008225440979, 0.20001226663589478, -0.16623356938362122, 0.14201761782169342,
+    -0.131601944565773, 0.12761549651622772, -0.07634429633617401,
+)  # fmt: skip
+_LOG2 = (
+    2.885390081777848, 0.9617966941168936, 0.577077941248624, 0.41220937334517305, 0.31990042013729225,
+    0.2829797590026294,
+)  # fmt: skip
+_EXP2 = (
+    0.999999999999762, 0.693147180546515, 0.2402265069888241, 0.05550410939339949, 0.009618128542487121,
+    0.0013333452063421663, 0.00015403851978338027, 1.5309737195856286e-05, 1.3175813925984664e-06,
+)  # fmt: skip
+
+
+def f32(value: float) -> Value:
+    return const(F32, value)
+
+
+def s32(value: int) -> Value:
+    return const(S32, value)
+
+
+def add(a: Value, b: Value) -> Value:
+    return Binary("add", a, b)
+
+
+def sub(a: Value, b: Value) -> Value:
+    return Binary("sub", a, b)
+
+
+def mul(a: Value, b: Value) -> Value:
+    return Binary("mul", a, b)
+
+
+def div(a: Value, b: Value) -> Value:
+    return Binary("div", a, b)
+
+
+def clamp(x: Value, low: Value, high: Value) -> Value:
+    return Binary("min", Binary("max", x, low), high)
+
+
+def polynomial(x: Value, coefficients: tuple[float, ...]) -> Value:
+    """The sum of ``coefficients[n] * x**n``."""
+    *rest, last = [const(dtype_of(x), c) for c in coefficients]
+    out: Value = last
+    for c in reversed(rest):
+        out = Fma(out, x, c)
+    return out
+
+
+def _reduced(x: Value, sign: int = 1, low: Value | None = None, bias: int = 127) -> tuple[Value, Value]:
+    """``sign * x`` as ``n * log(2) + r`` with the nearest integer n: ``sign * r``, and bits that end in n + bias.
+
+    ``low`` is added to what r is made of.
+    """
+    moved = Fma(x, f32(sign / math.log(2)), f32(_MAGIC + bias))
+    n = sub(moved, f32(_MAGIC + bias))
+    high = 0.693145751953125
+    r = Fma(n, f32(-sign * high), x)
+    r = Fma(n, f32(sign * (high - math.log(2))), r)
+    return r if low is None else add(r, low), Bits(S32, moved)
+
+
+def _exponent(bits: Value) -> Value:
+    """The float whose exponent field the bits end in."""
+    return Bits(F32, Binary("shl", bits, s32(23)))
+
+
+def exp_within(x: Value, sign: int = 1, low: Value | None = None) -> Value:
+    """exp(sign * (x + low)), where that lies from 2**-126 to 2**127; ``low`` is a small correction.  fit 3e-9."""
+    r, bits = _reduced(x, sign, low)
+    return mul(polynomial(r, tuple(c * sign**n for n, c in enumerate(_EXP))), _exponent(bits))
+
+
+def exp(x: Value, high: float = 89.0) -> Value:
+    """exp(min(x, high)), with infinity, denormals and zero where they are due.  fit 3e-9.
+
+    Its power of two is the product of two, because the extremes are no floats.
+    """
+    r, bits = _reduced(clamp(x, f32(-104.0), f32(high)), bias=2 * 127)
+    half = Binary("shr", bits, s32(1))
+    return mul(mul(polynomial(r, _EXP), _exponent(half)), _exponent(sub(bits, half)))
+
+
+def expm1_of_negative(x: Value) -> Value:
+    """exp(x) - 1 where x is not positive.  fit 2e-8."""
+    r, bits = _reduced(Binary("max", x, f32(-18.0)))
+    scale = _exponent(bits)
+    return Fma(scale, mul(r, polynomial(r, _EXPM1)), sub(scale, f32(1.0)))
+
+
+def log1p_of_fraction(x: Value) -> Value:
+    """log(1 + x) where x lies in 0 .. 1.  fit 6e-9."""
+    return mul(x, polynomial(x, _LOG1P))
+
+
+def _split(x: Value) -> tuple[Value, Value]:
+    """A positive number as ``2**e * m`` with m from the root of 1/2 to the root of 2: e in s32, m in f32."""
+    small = (x, f32(2.0**-126))
+    bits = Bits(S32, Where("lt", *small, mul(x, f32(2.0**24)), x))
+    e = Binary("shr", sub(bits, s32(0x3F3504F3)), s32(23))
+    m = Bits(F32, sub(bits, Binary("shl", e, s32(23))))
+    return sub(e, Where("lt", *small, s32(24), s32(0))), m
+
+
+def _with_ends_of_log(x: Value, inside: Value) -> Value:
+    """Where x is 0, infinite or negative a logarithm is no series."""
+    nan, inf = (const(F32, v) for v in (math.nan, math.inf))
+    low = Where("eq", x, f32(0.0), f32(-math.inf), nan)
+    return Where("gt", x, f32(0.0), Where("lt", x, inf, inside, x), low)
+
+
+def log(x: Value) -> Value:
+    """The natural logarithm; -inf at zero, NaN below.  fit 6e-9."""
+    e, m = _split(x)
+    f, n = sub(m, f32(1.0)), Cast(F32, e)
+    high = 0.693359375
+    square = mul(f, f)
+    tail = mul(mul(square, f), polynomial(f, _LOG))
+    tail = Fma(n, f32(math.log(2) - high), tail)
+    total = add(Fma(square, f32(-0.5), tail), f)
+    return _with_ends_of_log(x, Fma(n, f32(high), total))
+
+
+def power_of_size(x: Value, exponent: float) -> Value:
+    """``abs(x) ** exponent`` for an exponent that is not zero, in f64 until the last step.  fit 1e-12."""
+    size = Unary("abs", x)
+    e, m32 = _split(size)
+    m, one = Cast(F64, m32), const(F64, 1.0)
+    s = div(sub(m, one), add(m, one))
+    series = Fma(s, polynomial(mul(s, s), _LOG2), Cast(F64, e))
+    y = clamp(mul(series, const(F64, exponent)), const(F64, -252.0), const(F64, 254.0))
+    n = Unary("round", y)
+    p = Cast(F32, polynomial(sub(y, n), _EXP2))
+    biased = add(Cast(S32, n), s32(2 * 127))
+    half = Binary("shr", biased, s32(1))
+    inside = mul(mul(p, _exponent(half)), _exponent(sub(biased, half)))
+    at_zero, at_infinity = (0.0, math.inf) if exponent > 0 else (math.inf, 0.0)
+    inside = Where("eq", size, f32(math.inf), f32(at_infinity), inside)
+    return Where("ne", x, x, x, Where("eq", size, f32(0.0), f32(at_zero), inside))

@@ -1,0 +1,73 @@
+"""Let a reduction loop run to full length: what lies beyond its end reads as zero."""
+
+from __future__ import annotations
+
+from convsmith.arith.ranges import Range, try_interval
+from convsmith.ir.index import Cond, Index, Min, Var, as_index, conj
+from convsmith.ir.stmt import For, Kernel, Stmt
+from convsmith.ir.value import Load, Select, Value, const
+from convsmith.ir.walk import variables_of
+from convsmith.passes.scope import ScopedRewriter, require_loops, with_body
+
+
+class _Mask(ScopedRewriter):
+    """Mask what a loop's variable may put outside of its buffer."""
+
+    def __init__(self, var: Var, cond: Cond, ranges: dict[Var, Range]) -> None:
+        super().__init__()
+        self.var, self.cond, self.ranges = var, cond, ranges
+
+    def Load(self, v: Load) -> Value:
+        if v.buffer.scope == "register" or not any(self.var in variables_of(i) for i in v.index):
+            return v
+        found = [try_interval(i, self.ranges) for i in v.index]
+        if all(r is not None and 0 <= r[0] and r[1] < size for r, size in zip(found, v.buffer.shape)):
+            return v
+        return Select(self.cond, v, const(v.buffer.dtype, 0))
+
+
+class _Fill(ScopedRewriter):
+    def __init__(self, name: str, count: int) -> None:
+        super().__init__()
+        self.name, self.count = name, count
+
+    def For(self, loop: For) -> Stmt:
+        if loop.var.name != self.name or loop.lo is not as_index(0) or loop.hi is as_index(self.count):
+            return self._For(loop)
+        ends: tuple[Index, ...] = loop.hi.args if isinstance(loop.hi, Min) else (loop.hi,)
+        cond = conj([loop.var < end for end in ends if end is not as_index(self.count)])
+        mask = _Mask(loop.var, cond, {**self.ranges, loop.var: (0, self.count - 1)})
+        return For(loop.var, loop.lo, as_index(self.count), mask.stmt(loop.body), loop.kind, loop.carried)
+
+
+def fill_terms(kernel: Kernel, loop: str, count: int) -> Kernel:
+    """Make each loop named ``loop``, over terms of a sum, run ``count`` times.
+
+    A factor that lies beyond its buffer there reads as zero; the other one, packed, holds zeros.
+
+    Before::
+
+        kernel k(src: u8[3], wei_p: s8[16, 4], dst: s32[16])
+          alloc acc: s32[16] @register:
+            for l in 0 .. 16:
+              acc[l] = s32(0)
+            for l in 0 .. 16:
+              for q in 0 .. 3:
+                acc[l] = acc[l] + cast(s32, src[q]) * cast(s32, wei_p[l, q])
+            for l in 0 .. 16:
+              dst[l] = acc[l]
+
+    After ``fill_terms("q", 4)``::
+
+        kernel k(src: u8[3], wei_p: s8[16, 4], dst: s32[16])
+          alloc acc: s32[16] @register:
+            for l in 0 .. 16:
+              acc[l] = s32(0)
+            for l in 0 .. 16:
+              for q in 0 .. 4:
+                acc[l] = acc[l] + cast(s32, (src[q] if -q + 2 >= 0 else u8(0))) * cast(s32, wei_p[l, q])
+            for l in 0 .. 16:
+              dst[l] = acc[l]
+    """
+    require_loops(kernel, (loop,), "fill_terms")
+    return with_body(kernel, _Fill(loop, count).stmt(kernel.body))
