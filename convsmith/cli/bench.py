@@ -186,7 +186,7 @@ def _print(rows: Sequence[Row], asked: Sequence[str], here: Sequence[str], means
         if name not in here:
             note(f"{name} is not installed: pip install 'convsmith[peers]'")
     for row in rows:
-        text = _unnamed(row.problem).descriptor()
+        text = _text(row.problem, shared)
         if row.error is not None:
             error_line(f"{text}: {row.error}", type(row.error).__name__)
         elif row.verdict is not None and not row.verdict.ok:
@@ -201,9 +201,7 @@ def _unsteady(times: Measurement) -> bool:
 
 
 def _cells(row: Row, asked: Sequence[str], shared: tuple[str, ...]) -> list[str]:
-    """Options that the line above the table shows are left out of the problem."""
-    text = _unnamed(row.problem)
-    head = [text.descriptor() if text.options() == shared else str(text)]
+    head = [_text(row.problem, shared)]
     if row.kernel is None or row.verdict is None:
         return [*head, "-", "-", "-", "-", "-", "no kernel", *("-" for _ in asked)]
     head.append(short_config(row.kernel))
@@ -225,6 +223,11 @@ def _mean_row(asked: Sequence[str], means: Mapping[str, float | None], rows: Seq
     peak = means["of_peak"]
     ratios = [f"{mean:.2f}" if (mean := means.get(name)) is not None else "-" for name in asked]
     return [["geometric mean", "", "", "", "-" if peak is None else f"{peak * 100:.1f}", "", "", *ratios]]
+
+
+def _text(problem: Problem, shared: tuple[str, ...]) -> str:
+    """The problem, without the options that the line above the table shows."""
+    return problem.descriptor() if problem.options() == shared else str(_unnamed(problem))
 
 
 def _unnamed(problem: Problem) -> Problem:

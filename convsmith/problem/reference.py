@@ -203,11 +203,13 @@ class _Run:
 
     def _quantity(self, kind: Kind, argument: str) -> Array | None:
         """Values of the scale or zero point of `argument`: one, or one for each channel; None where it has none."""
-        if self._problem.quantity(kind, argument) is None:
+        problem, quantity = self._problem, self._problem.quantity(kind, argument)
+        if quantity is None:
             return None
-        values = self._arrays[self._problem.attribute_name(kind, argument)]
-        if kind is SCALES and argument == "wei" and isinstance(self._problem, Conv) and values.size == self._problem.g:
-            values = np.repeat(values, self._problem.oc // self._problem.g)  # one for each group
+        values = self._arrays[problem.attribute_name(kind, argument)]
+        if (kind, argument, quantity.policy) == (SCALES, "wei", "per_dim_0") and problem.grouped:
+            assert isinstance(problem, Conv)
+            values = np.repeat(values, problem.oc // problem.g)
         return values.astype(np.int64) if kind is ZERO_POINTS else values
 
     def _channels(self, values: Array) -> Array:
