@@ -33,10 +33,11 @@ def machine(threads: int | None, as_json: bool) -> None:
             value = ", ".join(f"{level} {_size(nbytes)}" for level, nbytes in value.items())
         note(f"{name:12}{', '.join(value) if isinstance(value, list) else value}")
     headings = [f"{n} thread{'s' * (n > 1)}" for n in counts]
-    for title, key in (("f32 GFLOP/s", "fma_f32_gflops"), ("read GB/s", "read_gbs")):
+    products = {f"{isa} {types}": row for isa, rows in measured["fma_gflops"].items() for types, row in rows.items()}
+    for title, table in (("GFLOP/s", products), ("read GB/s", measured["read_gbs"])):
         note("")
-        rows = [[name, *(f"{by_threads[str(n)]:.1f}" for n in counts)] for name, by_threads in measured[key].items()]
-        print_table([title, *headings], rows)
+        lines = [[name, *(f"{by_threads[str(n)]:.1f}" for n in counts)] for name, by_threads in table.items()]
+        print_table([title, *headings], lines)
 
 
 def _size(nbytes: int) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from convsmith.build.bias import bias_kernel, bias_steps
 from convsmith.build.naive import naive
 from convsmith.build.packing import packing_steps
 from convsmith.build.schedule import schedule
@@ -28,9 +29,10 @@ from convsmith.target.base import Target
 
 @dataclass(frozen=True)
 class Lowered:
-    """What comes out of the rewrites: the kernel, its packing kernels, and LLVM's text of all of them."""
+    """What comes out of the rewrites: the kernel, the one that follows it, and LLVM's text of them and of packing."""
 
     kernel: Kernel
+    bias: Kernel | None
     text: str
     scratch: int
 
@@ -49,12 +51,16 @@ def lower(problem: Problem, config: Config, target: Target, instruments: Sequenc
     kernels = {SYMBOL: (kernel, config.threads)}
     for pack in kernel.packs:
         kernels[f"{SYMBOL}_{pack.name}"] = (run_steps(pack, packing_steps(pack, target)), 1)
+    bias = bias_kernel(problem)
+    if bias is not None:
+        bias = run_steps(bias, bias_steps(problem, target))
+        kernels[f"{SYMBOL}_{bias.name}"] = (bias, 1)
     private = [s.buffer for s in statements_of(kernel.body) if isinstance(s, Alloc) and s.buffer.scope == "cache"]
     *offsets, size = accumulate((-(-b.size // 16) * 16 for b in private), initial=0)
     scratch = {b: (offset, size) for b, offset in zip(private, offsets)}
     attributes = dict(target.attributes)
     text = module_text(kernels, rows, target.triple, attributes, scratch, target.half)
-    return Lowered(kernel, text, size)
+    return Lowered(kernel, bias, text, size)
 
 
 SYMBOL = "convsmith"
@@ -85,6 +91,8 @@ def emit(problem: Problem, config: Config, target: Target, low: Lowered) -> Arti
     if low.scratch:
         main.append(Argument("scratch", "scratch", "f32", (low.scratch,), "a", low.scratch))
     entries = {"main": Entry(SYMBOL, tuple(main), config.threads)}
+    if low.bias is not None:
+        entries["bias"] = Entry(f"{SYMBOL}_{low.bias.name}", tuple(argument(b) for b in low.bias.params), 1)
     notes = {}
     for pack in low.kernel.packs:
         operand = pack.params[0].name

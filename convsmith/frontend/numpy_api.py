@@ -68,7 +68,7 @@ def compile(
             raise UsageError(f"isa={isa!r}, but the config says --isa={chosen.isa}; legal is one of them", code="isa")
         chosen = replace(chosen, threads=_threads(chosen.threads if threads is None else threads))
     count = chosen.threads if chosen is not None else _threads(threads)
-    level = target(chosen.isa if chosen is not None else isa or settings.isa)
+    level = target(chosen.isa if chosen is not None else isa or settings.isa, conv.types)
     if _watched():
         return Kernel(conv, level, chosen, count)
     return _kernel(conv, level.isa, chosen, count)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ctypes
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
@@ -22,6 +22,8 @@ import numpy as np
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Argument, Artifact, Entry
 from convsmith.codegen.llvm_text import entry_text
+from convsmith.diag.errors import UnsupportedError
+from convsmith.ir.instruction import Instruction
 from convsmith.runtime import machine
 from convsmith.runtime.arrays import Array, address_of, aligned_empty
 from convsmith.runtime.host import HostFunction, HostLibrary
@@ -34,6 +36,12 @@ LEAST_FLOPS = 1e8
 """Of a thread in a sample: about a millisecond on today's machines."""
 SAMPLE_SECONDS = 2e-3
 """About how long one sample runs."""
+
+_WIDTH = {"float": 32, "double": 64, "bfloat": 16, "i32": 32, "i8": 8}
+"""Bits of an element."""
+
+Types = tuple[str, str, str]
+F32: Types = ("f32", "f32", "f32")
 
 _ATTRIBUTES = "attributes #0 = { nounwind }"
 _UNROLL = 4
@@ -66,12 +74,13 @@ class ReadSample(NamedTuple):
         return self.bytes / self.seconds * 1e-9
 
 
-def peak_sample(isa: str, threads: int = 1) -> PeakSample:
-    """Run independent f32 multiply-adds on `threads` threads for about 2 ms.
+def peak_sample(isa: str, threads: int = 1, types: Types = F32) -> PeakSample:
+    """Run independent multiply-adds on `threads` threads for about 2 ms.
 
-    The first call for a pair (isa, threads) also compiles. UnsupportedError: the CPU has no such instruction set.
+    `types` are those of the factors and of the sums. The first call for a triple also compiles. UnsupportedError: the
+    CPU has no such instruction set, or that has no instruction for the types.
     """
-    return PeakSample(*_fma_loop(isa, threads).sample())
+    return PeakSample(*_fma_loop(isa, threads, types).sample())
 
 
 def read_sample(nbytes: int, threads: int = 1) -> ReadSample:
@@ -82,20 +91,25 @@ def read_sample(nbytes: int, threads: int = 1) -> ReadSample:
 def ceilings(threads: Sequence[int], rounds: int = 15) -> dict[str, object]:
     """Medians of `rounds` samples, as JSON-able values.
 
-    {"fma_f32_gflops": {isa: {threads: ...}}, "read_gbs": {"L1": {threads: ...}, ..., "DRAM": ...}}: every instruction
-    set that runs here, and every cache level; L3 and DRAM are read in parts of one buffer. Takes about 30 ms for each
-    figure, and 4 times the last cache in memory while it runs.
+    {"fma_gflops": {isa: {types: {threads: ...}}}, "read_gbs": {"L1": {threads: ...}, ..., "DRAM": ...}}: each set
+    of instructions that runs here, and each cache level; L3 and DRAM are read in parts of one buffer. Takes about
+    30 ms for each figure, and 4 times the last cache in memory while it runs.
     """
     fma = {
-        isa: {str(n): statistics.median(peak_sample(isa, n).gflops for _ in range(rounds)) for n in threads}
-        for isa in (t.isa for t in host_targets())
+        t.isa: {
+            ":".join(types): {
+                str(n): statistics.median(peak_sample(t.isa, n, types).gflops for _ in range(rounds)) for n in threads
+            }
+            for types in dict.fromkeys(row.types for row in t.instructions)
+        }
+        for t in host_targets()
     }
     read = {
         level: {str(n): statistics.median(read_sample(size(n), n).gbs for _ in range(rounds)) for n in threads}
         for level, size in _read_sizes().items()
     }
     _read_loop.cache_clear()  # its buffers are large
-    return {"fma_f32_gflops": fma, "read_gbs": read}
+    return {"fma_gflops": fma, "read_gbs": read}
 
 
 @dataclass(frozen=True)
@@ -151,12 +165,21 @@ class _Loop:
 
 
 @cache
-def _fma_loop(isa: str, threads: int) -> _Loop:
+def _fma_loop(isa: str, threads: int, types: Types) -> _Loop:
     t = target(isa)
-    work = 2.0 * threads * _UNROLL * accumulators(t) * t.instructions[0].lanes
+    row = _row(t, types)
+    work = 2.0 * threads * _UNROLL * accumulators(t) * row.lanes * row.terms
     # The accumulators stay near 1: no denormal or infinity, which some CPUs are slow on.
     factors = np.array([0.5, 0.5], np.float32)
-    return _Loop(_load(_fma_text(t, threads), t, threads), work, factors, round(LEAST_FLOPS * threads / work))
+    return _Loop(_load(_fma_text(t, row, threads), t, threads), work, factors, round(LEAST_FLOPS * threads / work))
+
+
+def _row(t: Target, types: Types) -> Instruction:
+    row = t.row(*types)
+    if row is None:
+        known = ", ".join(":".join(r.types) for r in t.instructions)
+        raise UnsupportedError(f"isa {t.isa!r} has no instruction for {':'.join(types)}; it has some for {known}")
+    return row
 
 
 @cache
@@ -185,35 +208,71 @@ def _load(text: str, t: Target, threads: int) -> HostFunction:
     return HostLibrary(Artifact(code, t.isa, {"main": entry}, "ceiling", "", needs=t.needs))["main"]
 
 
-def assembly(t: Target) -> str:
+def assembly(t: Target, types: Types = F32) -> str:
     """The assembly of the multiply-add loop, for those who want to see what "peak" is."""
-    return llvm_bind.assembly(_fma_text(t, 1), t.triple, t.cpu, t.features)
+    return llvm_bind.assembly(_fma_text(t, _row(t, types), 1), t.triple, t.cpu, t.features)
 
 
-def _fma_text(t: Target, threads: int) -> str:
+def _fma_text(t: Target, row: Instruction, threads: int) -> str:
     """LLVM text: `count` turns of `_UNROLL` multiply-adds on each accumulator, with factor and addend from memory."""
-    row = t.instructions[0]
-    vector = f"<{row.lanes} x float>"
-    lines = _splat("x", "%data", row.lanes) + [
+    c, a, b = (f"<{p.size} x {p.dtype.llvm}>" for p in row.kernel.params)
+    vector = c
+    floats = f"<{t.vector_bits // 32} x float>"
+    lines = _splat("xf", "%data", t.vector_bits // 32) + [
         "%ydata = getelementptr float, ptr %data, i64 1",
-        *_splat("y", "%ydata", row.lanes),
+        *_splat("yf", "%ydata", t.vector_bits // 32),
+        *_bits("%x", "%xf", floats, b),
+        *_bits("%y", "%yf", floats, c),
         "br label %loop",
         "loop:",
         "%i = phi i64 [ 0, %entry ], [ %next, %loop ]",
     ]
+    start = "%y" if a == c else "zeroinitializer"
     # Each accumulator is a factor of its own next value, so that all of them stay near one.
     names = [f"%a{k}" for k in range(accumulators(t))]
-    lines += [f"{name} = phi {vector} [ %y, %entry ], [ {name}.{_UNROLL}, %loop ]" for name in names]
+    lines += [f"{name} = phi {vector} [ {start}, %entry ], [ {name}.{_UNROLL}, %loop ]" for name in names]
     for turn in range(_UNROLL):
         last = {name: name if turn == 0 else f"{name}.{turn}" for name in names}
         if t.costs.temporaries:  # no fused instruction: all products first is 10 % faster than each beside its sum
             lines += [f"{name}.p{turn} = fmul {vector} {last[name]}, %x" for name in names]
             lines += [f"{name}.{turn + 1} = fadd {vector} {name}.p{turn}, %y" for name in names]
         else:
-            lines += [f"{name}.{turn + 1} = {row.llvm.format(a=last[name], b='%x', c='%y')}" for name in names]
+            for name in names:
+                operands = {"a": last[name], "b": "%x", "c": "%y"}
+                if a != c:  # a sum's own bits are the factor, so that no product is the same in each turn
+                    lines += _bits(f"{name}.f{turn}", last[name], c, a)
+                    operands = {"a": f"{name}.f{turn}", "b": "%x", "c": last[name]}
+                lines += _steps(row, operands, f"{name}.{turn + 1}")
     lines += _turn_end("loop")
-    lines += _store_sum([f"{name}.{_UNROLL}" for name in names], "fadd", vector)
+    add = "fadd" if row.kernel.params[0].dtype.kind == "float" else "add"
+    lines += _store_sum([f"{name}.{_UNROLL}" for name in names], add, vector)
     return _module(lines, row.declare, threads)
+
+
+def _steps(row: Instruction, operands: Mapping[str, str], name: str) -> list[str]:
+    """The row's expressions as lines; the last defines `name`."""
+    lines: list[str] = []
+    count = row.llvm.count("\n") + 1
+
+    def put(expression: str) -> str:
+        lines.append(f"{name if len(lines) == count - 1 else f'{name}.s{len(lines)}'} = {expression}")
+        return lines[-1].partition(" ")[0]
+
+    row.emit(put, operands)
+    return lines
+
+
+def _bits(name: str, value: str, vector: str, wanted: str) -> list[str]:
+    """The first bits of a vector as another type, which may be shorter."""
+    length, size = (_WIDTH[v.split(" x ")[1][:-1]] for v in (vector, wanted))
+    count = int(wanted[1:].split(" x ")[0])
+    whole = int(vector[1:].split(" x ")[0]) * length // size
+    element = wanted.split(" x ")[1]
+    places = ", ".join(f"i32 {n}" for n in range(count))
+    return [
+        f"{name}.w = bitcast {vector} {value} to <{whole} x {element}",
+        f"{name} = shufflevector <{whole} x {element} {name}.w, <{whole} x {element} undef, <{count} x i32> <{places}>",
+    ]
 
 
 def _read_text(t: Target, threads: int, nbytes: int) -> str:

@@ -199,6 +199,12 @@ class Problem(ABC):
         return "f64" if "f64" in self.dt else "f32"
 
     @property
+    def types(self) -> tuple[str, str, str]:
+        """Types of the activations and of the other factor, and of their sums."""
+        a, b = self.factors
+        return (b, a, self.acc) if self.dir == "BWD_D" else (a, b, self.acc)
+
+    @property
     def depthwise(self) -> int | None:
         """Position of the fused depthwise convolution among the post-ops."""
         return next((n for n, op in enumerate(self.post_ops) if isinstance(op, Depthwise)), None)

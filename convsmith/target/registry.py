@@ -33,14 +33,19 @@ def host_targets() -> tuple[Target, ...]:
     return (*(t for t in tuned if set(t.needs) <= host_features()), level())
 
 
-def target(isa: str | None = None) -> Target:
+def target(isa: str | None = None, types: tuple[str, str, str] | None = None) -> Target:
     """The target of that name, by default the fastest this machine has.
 
-    UsageError for an unknown name, UnsupportedError for one that this machine does not have.
+    With `types` (of two factors and their sums) it is the lowest level that does as well as the fastest, so that code
+    asks for no more than it uses. UsageError for an unknown name, UnsupportedError for one that this machine lacks.
     """
     have = host_targets()
     if isa is None:
-        return have[0]
+        best = have[0]
+        if types is None:
+            return best
+        same = (t.vector_bits == best.vector_bits and t.row(*types) == best.row(*types) for t in have)
+        return [t for t, fits in zip(have, same) if fits][-1]
     for t in have:
         if t.isa == isa:
             return t

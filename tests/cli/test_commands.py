@@ -268,11 +268,12 @@ def test_show(options: list[str], text: str) -> None:
 
 
 def test_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured = {"fma_f32_gflops": {"generic": {"1": 10.0, "2": 20.0}}, "read_gbs": {"L1": {"1": 30.0, "2": 40.0}}}
+    peaks = {"generic": {"f32:f32:f32": {"1": 10.0, "2": 20.0}}}
+    measured = {"fma_gflops": peaks, "read_gbs": {"L1": {"1": 30.0, "2": 40.0}}}
     monkeypatch.setattr("convsmith.cli.machine.ceilings", lambda *_: measured)
     result = run("machine", "--threads", "2")
     assert result.exit_code == 0
-    assert "openmp" in result.stdout and ["generic", "10.0", "20.0"] in [
+    assert "openmp" in result.stdout and ["generic", "f32:f32:f32", "10.0", "20.0"] in [
         row.split() for row in result.stdout.splitlines()
     ]
     content = json.loads(run("machine", "--threads", "2", "--json").stdout)

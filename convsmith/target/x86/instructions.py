@@ -54,6 +54,7 @@ INSTRUCTIONS = (
     _dot("vdpbf16ps_512", _BF16, 16, 2, "avx512bf16.dpbf16ps.512", ("avx512bf16",)),
     _dot("vpdpbusd_256", _U8, 8, 4, "avx512.vpdpbusd.256", ("avxvnni",)),
     _dot("vpdpbssd_256", _S8, 8, 4, "avx2.vpdpbssd.256", ("avxvnniint8",)),
+    _words("vpdpwssd_256", "s8", 8, "avx512.vpdpwssd.256", ("avxvnni",), adds=True),
     _words("vpmaddwd_512_u8", "u8", 16, "avx512.pmaddw.d.512", ("avx512bw",), adds=False),
     _words("vpmaddwd_512_s8", "s8", 16, "avx512.pmaddw.d.512", ("avx512bw",), adds=False),
     _words("vpmaddwd_256_u8", "u8", 8, "avx2.pmadd.wd", ("avx2",), adds=False),
