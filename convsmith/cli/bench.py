@@ -26,7 +26,7 @@ from convsmith.cli.problems import (
 from convsmith.compiler.service import faults
 from convsmith.diag.errors import ConvsmithError, UsageError
 from convsmith.frontend.kernel import Kernel
-from convsmith.frontend.peak import peak_sample
+from convsmith.frontend.peak import peak_sample, peak_types
 from convsmith.frontend.verification import Verdict, real_arrays, verify_kernel
 from convsmith.layout.reorder import to_layout
 from convsmith.problem.problem import Problem
@@ -70,8 +70,8 @@ def bench(
 ) -> None:  # fmt: skip
     """Verify and time kernels: a network (resnet50, mobilenet_v2, vgg16), a descriptor, or a file of descriptors.
 
-    % of peak is of the f32 multiply-add peak that is measured in the same rounds; sums of integers have none. Taps
-    that meet padding count as work. A library's column is its time divided by ours (above 1: we are faster).
+    % of peak is of the multiply-add peak that is measured in the same rounds, in the types that are multiplied; some
+    levels have none for integers. Taps that meet padding count as work. A library's column is its time divided by ours (above 1: we are faster).
     """
     check_choices(isa, config)
     problems = read_problems(target, options, layout)
@@ -117,7 +117,8 @@ def bench_kernel(kernel: Kernel, peers: Sequence[str] = (), rounds: int = ROUNDS
         except Exception as error:  # whatever a library has against the problem must not stop the run
             calls.pop(name, None)
             row.missing[name] = str(error).partition("\n")[0]
-    peak = None if problem.acc == "s32" else lambda: peak_sample(isa, threads).gflops
+    types = peak_types(problem, kernel.target)
+    peak = None if types is None else lambda: peak_sample(isa, threads, types).gflops
     row.times = measure(_call(kernel, arrays), problem.flops_dense, peak, calls, rounds)
     return row
 

@@ -14,14 +14,14 @@ from convsmith.compiler.driver import Lowered, lower
 from convsmith.compiler.instruments import Dump, PassRecord, Recorder, dump_directory, dump_root
 from convsmith.compiler.service import faults, repro
 from convsmith.diag.errors import UsageError
-from convsmith.frontend.peak import peak_sample, read_sample
+from convsmith.frontend.peak import peak_sample, peak_types, read_sample
 from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Call, For
 from convsmith.ir.walk import loops_of, statements_of
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
-from convsmith.problem.types import TYPES
+from convsmith.problem.types import TYPES, print_types
 from convsmith.runtime import machine
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def _work(problem: Problem) -> Iterator[Line]:
 def _roofline(kernel: Kernel) -> Iterator[Line]:
     """Peak and bandwidth as sampled now; the bandwidth is that of a buffer as large as the tensors.
 
-    The peak is that of f32 for all floating-point types; of sums of integers none is known.
+    The peak is that of an instruction for the problem's own types, or for those that it widens to.
     """
     problem, config = kernel.problem, kernel.config
     nbytes = _moved(problem)
@@ -154,11 +154,12 @@ def _roofline(kernel: Kernel) -> Iterator[Line]:
     unit = rate_unit(problem)
     where = f"{config.isa} on {threads}, measured now:"
     bound, side = by_bytes, "the bytes"
-    if problem.acc == "s32":
+    types = peak_types(problem, kernel.target)
+    if types is None:
         yield "roofline", f"{where} {read:.1f} GB/s from {fits}"
     else:
-        peak = statistics.median(peak_sample(config.isa, config.threads).gflops for _ in range(_SAMPLES))
-        yield "roofline", f"{where} {peak:.1f} {unit} in f32, {read:.1f} GB/s from {fits}"
+        peak = statistics.median(peak_sample(config.isa, config.threads, types).gflops for _ in range(_SAMPLES))
+        yield "roofline", f"{where} {peak:.1f} {unit} in {print_types(types)}, {read:.1f} GB/s from {fits}"
         if peak <= bound:
             bound, side = peak, "the multiply-adds"
     least = problem.flops_real / bound * 1e-3 if bound else 0.0

@@ -15,12 +15,14 @@ import pytest
 import convsmith as cs
 from convsmith.frontend.bounds import Interval, intervals, within
 from convsmith.frontend.nothing import NothingKernel
+from convsmith.frontend.peak import peak_types
 from convsmith.frontend.verification import Verdict, has_real_data, verify_kernel
 from convsmith.ir.parse import parse_kernel
 from convsmith.layout.reorder import to_layout
 from convsmith.problem.conv import Conv
 from convsmith.problem.lines import parse_problem
 from convsmith.problem.reference import conv_reference
+from convsmith.target.registry import target
 
 Array = np.ndarray[Any, Any]
 LINE = "mb1ic6ih7oc20oh7kh3ph1"
@@ -378,7 +380,18 @@ def test_explain_tells_of_every_kind_of_problem(line: str) -> None:
         assert f" {tensor.name} {' x '.join(map(str, tensor.shape))} {tensor.dtype} " in page
     if k.artifact is not None:
         integers = k.problem.acc == "s32"
-        assert ("GOP/s" in page) == integers and ("GFLOP/s in f32" in page) != integers
+        assert ("GOP/s" in page) == integers and ("GFLOP/s in " in page) != integers
+
+
+def test_the_peak_is_that_of_the_types_that_are_multiplied() -> None:
+    bf16, integers, level = (
+        parse_problem("--dt=bf16 ic3iw5oc4kw3"),
+        parse_problem("--dt=u8:s8:s32 ic3iw5oc4kw3"),
+        target,
+    )
+    assert peak_types(bf16, target("avx512_bf16")) == ("bf16", "bf16", "f32")
+    assert peak_types(bf16, target("avx2")) == ("f32", "f32", "f32") and peak_types(integers, level("generic")) is None
+    assert peak_types(integers, target("avx512_vnni")) == ("u8", "s8", "s32")
 
 
 def test_layouts_of_the_data_are_those_of_the_problem() -> None:
