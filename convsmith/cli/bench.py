@@ -71,7 +71,8 @@ def bench(
     """Verify and time kernels: a network (resnet50, mobilenet_v2, vgg16), a descriptor, or a file of descriptors.
 
     % of peak is of the multiply-add peak that is measured in the same rounds, in the types that are multiplied; some
-    levels have none for integers. Taps that meet padding count as work. A library's column is its time divided by ours (above 1: we are faster).
+    levels have none for integers. Taps that meet padding count as work. A library's column is its time divided by ours
+    (above 1: we are faster).
     """
     check_choices(isa, config)
     problems = read_problems(target, options, layout)
