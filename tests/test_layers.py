@@ -37,7 +37,7 @@ LAYERS: dict[str, set[str]] = {
     "tune": {"numpy", "onnx", "onnxruntime", "torch"},
     "frontend": {"numpy"},
     PACKAGE: set(),
-    "cli": {"click", "numpy", "rich"},
+    "cli": {"click", "rich"},
 }
 """The folders, each importing only from those above it, with the packages of others that it may import."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from importlib.metadata import version
@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 
 from convsmith import __version__
 from convsmith.cli.output import error_line, exit_status, note, print_table, progress
@@ -27,10 +26,10 @@ from convsmith.cli.problems import (
 from convsmith.compiler.service import faults
 from convsmith.diag.errors import ConvsmithError, UsageError
 from convsmith.frontend.kernel import Kernel
-from convsmith.frontend.peak import peak_sample
-from convsmith.frontend.verification import Verdict, verify_kernel
+from convsmith.frontend.peak import peak_sample, peak_types
+from convsmith.frontend.verification import Verdict, real_arrays, verify_kernel
 from convsmith.layout.reorder import to_layout
-from convsmith.problem.conv import Conv
+from convsmith.problem.problem import Problem
 from convsmith.runtime.arrays import aligned_copy
 from convsmith.runtime.machine import cpu_model, describe
 from convsmith.tune.measure import ROUNDS, Measurement, Spread, geometric_mean, measure
@@ -48,7 +47,7 @@ UNSTEADY = 0.1
 class Row:
     """What is known of one problem: a kernel with verdict and times, or the error that stood in the way."""
 
-    problem: Conv
+    problem: Problem
     kernel: Kernel | None = None
     verdict: Verdict | None = None
     times: Measurement | None = None
@@ -67,12 +66,13 @@ class Row:
 @click.option("--json", "json_file", metavar="FILE", help="Write all of it, with the machine; - is stdout.")
 def bench(
     target: str, threads: int | None, isa: str | None, config: str | None, layout: str, vs: str, rounds: int,
-    json_file: str | None, **options: str | None,
+    json_file: str | None, **options: str | bool | None,
 ) -> None:  # fmt: skip
     """Verify and time kernels: a network (resnet50, mobilenet_v2, vgg16), a descriptor, or a file of descriptors.
 
-    % of peak is of the multiply-add peak that is measured in the same rounds; taps that meet padding count as work.
-    A library's column is its time divided by ours (above 1: we are faster).
+    % of peak is of the multiply-add peak that is measured in the same rounds, in the types that are multiplied; some
+    levels have none for integers. Taps that meet padding count as work. A library's column is its time divided by ours
+    (above 1: we are faster).
     """
     check_choices(isa, config)
     problems = read_problems(target, options, layout)
@@ -103,39 +103,45 @@ def bench(
 
 
 def bench_kernel(kernel: Kernel, peers: Sequence[str] = (), rounds: int = ROUNDS) -> Row:
-    """Verify a kernel on integer data, then time it with packed weights and `out=`, beside the peak and `peers`."""
+    """Verify a kernel on integer data, then time it with packed weights, in place, beside peak and `peers`."""
     problem = kernel.problem
     row = Row(problem, kernel, verify_kernel(kernel))
     if kernel.artifact is None:
         return row
-    rng = np.random.default_rng(0)
-    src = rng.standard_normal(problem.src_shape, np.float32)
-    wei = rng.standard_normal(problem.wei_shape, np.float32)
-    bias = rng.standard_normal(problem.bias_shape, np.float32) if problem.bias else None
+    arrays = real_arrays(problem)
     threads, isa = kernel.config.threads, kernel.config.isa
     calls = {}
     for name in peers:
         try:
-            calls[name] = peer_call(name, problem, src, wei, bias, threads)
+            calls[name] = peer_call(name, problem, arrays, threads)
             calls[name]()
         except Exception as error:  # whatever a library has against the problem must not stop the run
             calls.pop(name, None)
             row.missing[name] = str(error).partition("\n")[0]
-    x = aligned_copy(to_layout(src, problem.src_layout))
-    packed = kernel.pack(to_layout(wei, problem.wei_layout), bias)
-    out = kernel(x, packed)
-    row.times = measure(
-        lambda: kernel(x, packed, out=out),
-        problem.flops_dense,
-        lambda: peak_sample(isa, threads).gflops,
-        calls,
-        rounds,
-    )
+    types = peak_types(problem, kernel.target)
+    peak = None if types is None else lambda: peak_sample(isa, threads, types).gflops
+    row.times = measure(_call(kernel, arrays), problem.flops_dense, peak, calls, rounds)
     return row
 
 
+def _call(kernel: Kernel, arrays: Mapping[str, Any]) -> Callable[[], object]:
+    """A call on these logical arrays, with weights and bias packed, writing to the same memory every time."""
+    problem = kernel.problem
+    given: dict[str, Any] = {
+        t.name: aligned_copy(to_layout(arrays[t.name], t.layout)) for t in problem.inputs if t.default is None
+    }
+    bias = given.pop("bia", None) if problem.dir == "FWD_B" and "wei" in given else None
+    if "wei" in given:
+        given["wei"] = kernel.pack(given["wei"], bias)
+    given |= kernel.run(**given)
+    if given.keys() == {"src", "wei", "dst"} and problem.forward:
+        x, packed, out = given["src"], given["wei"], given["dst"]
+        return lambda: kernel(x, packed, out=out)
+    return lambda: kernel.run(**given)
+
+
 def _row(
-    problem: Conv, threads: int | None, isa: str | None, config: str | None, peers: Sequence[str], rounds: int
+    problem: Problem, threads: int | None, isa: str | None, config: str | None, peers: Sequence[str], rounds: int
 ) -> Row:
     try:
         with faults(command("bench", problem, threads, isa, config)):
@@ -154,7 +160,7 @@ def _status(rows: Sequence[Row]) -> int:
 def _means(rows: Sequence[Row], peers: Sequence[str]) -> dict[str, float | None]:
     """Geometric means: of the share of the peak, and of the speed-up over each library."""
     times = [row.times for row in rows if row.times]
-    means = {"of_peak": geometric_mean(t.of_peak.median for t in times)}
+    means = {"of_peak": geometric_mean(t.of_peak.median for t in times if t.of_peak)}
     for name in peers:
         means[name] = geometric_mean(t.peers[name].speedup.median for t in times if name in t.peers)
     return means
@@ -167,11 +173,13 @@ def _print(rows: Sequence[Row], asked: Sequence[str], here: Sequence[str], means
     if first is not None and first.kernel is not None and first.times is not None:
         config = first.kernel.config
         shared = first.problem.options()
+        peak = f", peak {first.times.peak_gflops.median:.1f} GFLOP/s" if first.times.peak_gflops else ""
         note(
-            f"{cpu_model()}, {config.isa}, {config.threads} thread{'s' * (config.threads > 1)}, peak "
-            f"{first.times.peak_gflops.median:.1f} GFLOP/s{''.join(f', {option}' for option in shared)}"
+            f"{cpu_model()}, {config.isa}, {config.threads} thread{'s' * (config.threads > 1)}"
+            f"{peak}{''.join(f', {option}' for option in shared)}"
         )
-    columns = ["problem", "config", "time us", "GFLOP/s", "% peak", "+-", "verified", *(f"vs {name}" for name in asked)]
+    rate = "GOP/s" if any(row.problem.acc == "s32" for row in rows) else "GFLOP/s"
+    columns = ["problem", "config", "time us", rate, "% peak", "+-", "verified", *(f"vs {name}" for name in asked)]
     print_table(columns, [_cells(row, asked, shared) for row in rows] + _mean_row(asked, means, rows), left=2)
     unsteady = sum(_unsteady(row.times) for row in rows if row.times)
     if unsteady:
@@ -180,7 +188,7 @@ def _print(rows: Sequence[Row], asked: Sequence[str], here: Sequence[str], means
         if name not in here:
             note(f"{name} is not installed: pip install 'convsmith[peers]'")
     for row in rows:
-        text = _unnamed(row.problem).descriptor()
+        text = _text(row.problem, shared)
         if row.error is not None:
             error_line(f"{text}: {row.error}", type(row.error).__name__)
         elif row.verdict is not None and not row.verdict.ok:
@@ -190,13 +198,12 @@ def _print(rows: Sequence[Row], asked: Sequence[str], here: Sequence[str], means
 
 
 def _unsteady(times: Measurement) -> bool:
-    return times.of_peak.high - times.of_peak.low > 2 * UNSTEADY * times.of_peak.median
+    figures = times.of_peak or times.gflops
+    return figures.high - figures.low > 2 * UNSTEADY * figures.median
 
 
 def _cells(row: Row, asked: Sequence[str], shared: tuple[str, ...]) -> list[str]:
-    """Options that the line above the table shows are left out of the problem."""
-    text = _unnamed(row.problem)
-    head = [text.descriptor() if text.options() == shared else str(text)]
+    head = [_text(row.problem, shared)]
     if row.kernel is None or row.verdict is None:
         return [*head, "-", "-", "-", "-", "-", "no kernel", *("-" for _ in asked)]
     head.append(short_config(row.kernel))
@@ -205,11 +212,11 @@ def _cells(row: Row, asked: Sequence[str], shared: tuple[str, ...]) -> list[str]
     if t is None:
         return [*head, "-", "-", "-", "-", verified, *("-" for _ in asked)]
     ratios = [f"{t.peers[name].speedup.median:.2f}" if name in t.peers else "-" for name in asked]
-    half = (t.of_peak.high - t.of_peak.low) / 2
-    return [
-        *head, f"{t.seconds.median * 1e6:.1f}", f"{t.gflops.median:.1f}", f"{t.of_peak.median * 100:.1f}",
-        f"{half * 100:.1f}", verified, *ratios,
-    ]  # fmt: skip
+    share = ["-", "-"]
+    if t.of_peak is not None:
+        share = [f"{t.of_peak.median * 100:.1f}", f"{(t.of_peak.high - t.of_peak.low) / 2 * 100:.1f}"]
+    times = [f"{t.seconds.median * 1e6:.1f}", f"{t.gflops.median:.1f}"]
+    return [*head, *times, *share, verified, *ratios]
 
 
 def _mean_row(asked: Sequence[str], means: Mapping[str, float | None], rows: Sequence[Row]) -> list[list[str]]:
@@ -220,7 +227,12 @@ def _mean_row(asked: Sequence[str], means: Mapping[str, float | None], rows: Seq
     return [["geometric mean", "", "", "", "-" if peak is None else f"{peak * 100:.1f}", "", "", *ratios]]
 
 
-def _unnamed(problem: Conv) -> Conv:
+def _text(problem: Problem, shared: tuple[str, ...]) -> str:
+    """The problem, without the options that the line above the table shows."""
+    return problem.descriptor() if problem.options() == shared else str(_unnamed(problem))
+
+
+def _unnamed(problem: Problem) -> Problem:
     return replace(problem, name=None)
 
 

@@ -16,7 +16,8 @@ __all__ = ["explain"]
 @click.option("--layout", help="Source and destination, where the line leaves them open; plain order by default.")
 @problem_options
 def explain(
-    descriptor: str, threads: int | None, isa: str | None, config: str | None, layout: str | None, **options: str | None
-) -> None:
+    descriptor: str, threads: int | None, isa: str | None, config: str | None, layout: str | None,
+    **options: str | bool | None,
+) -> None:  # fmt: skip
     """Problem, config, plan, packing, registers, operations, bytes, roofline, and the files that were generated."""
     note(build(read_one(descriptor, options, layout), threads, isa, config).explain())

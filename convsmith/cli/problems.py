@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import click
 
@@ -17,12 +17,15 @@ from convsmith.frontend.kernel import Kernel
 from convsmith.frontend.numpy_api import compile as compile_kernel
 from convsmith.layout.tags import ANY
 from convsmith.problem.conv import Conv
+from convsmith.problem.lines import parse_problem
+from convsmith.problem.problem import Problem
 from convsmith.problem.suites import SUITES, parse_problems, suite
 from convsmith.runtime.threads import default_threads
 from convsmith.schedule.config import Config
 from convsmith.target.registry import target
 
 __all__ = [
+    "Options",
     "build",
     "check_choices",
     "choice_options",
@@ -33,15 +36,26 @@ __all__ = [
     "short_config",
 ]
 
+Options: TypeAlias = Mapping[str, str | bool | None]
+"""Of `problem_options`: a text, or whether a flag is given."""
+
 F = TypeVar("F", bound=Callable[..., Any])
 
+_KINDS = ("conv", "deconv", "matmul")
+
 _LINE_OPTIONS = {
-    "--dir": "FWD_D (forward), FWD_B (with bias) or FWD_I.",
-    "--dt": "Data types.",
+    "--dir": "FWD_D (forward), FWD_B (with bias), FWD_I; BWD_D, BWD_W or BWD_WB (gradients).",
+    "--dt": "Types of source, weights and destination, such as bf16 or u8:s8:f32.",
+    "--bia-dt": "Type of the bias; it gives a matrix product one.",
+    "--bia-mask": "Axes along which the bias of a matrix product varies, such as 2.",
+    "--mb": "Batch.",
     "--stag": "Layout of the source, such as abx, axb, aBcd16b.",
     "--wtag": "Layout of the weights.",
     "--dtag": "Layout of the destination.",
-    "--attr-post-ops": "Post-ops, such as relu or clip:0:6.",
+    "--strides": "Strides of source, weights and destination, such as 6400x1x320x32::.",
+    "--attr-scales": "Scales, such as src:common:0.25+wei:per_oc.",
+    "--attr-zero-points": "Zero points, such as src:common:2.",
+    "--attr-post-ops": "Post-ops, such as relu or sum+clip:0:6.",
 }
 
 
@@ -49,6 +63,9 @@ def problem_options(command: F) -> F:
     """benchdnn's options of a problem, for lines that do not say them."""
     for name, text in reversed(_LINE_OPTIONS.items()):
         command = click.option(name, metavar="TEXT", help=text)(command)
+    for kind in reversed(_KINDS):
+        text = "Lines are matrix products." if kind == "matmul" else f"Lines are {kind}olutions."
+        command = click.option(f"--{kind}", is_flag=True, help=text)(command)
     return command
 
 
@@ -59,16 +76,16 @@ def choice_options(command: F) -> F:
     return click.option("--threads", type=click.IntRange(1), metavar="N", help="Threads; by default all CPUs.")(command)
 
 
-def read_problems(source: str, options: Mapping[str, str | None], layout: str | None) -> list[Conv]:
+def read_problems(source: str, options: Options, layout: str | None) -> list[Problem]:
     """The problems that `source` names: a suite, `-` (standard input), a file, or a descriptor with options.
 
     `options` (of `problem_options`) and `layout` (of source and destination) hold where the lines do not say.
     UsageError names file and line.
     """
     if source in SUITES:
-        problems = list(suite(source))
+        problems: list[Problem] = list(suite(source))
         given = {option: text for option, text in options.items() if text}
-        problems = [Conv.parse(_line(str(p), given)) for p in problems] if given else problems
+        problems = [parse_problem(_line(str(p), given)) for p in problems] if given else problems
     elif source == "-" or Path(source).is_file():
         problems = parse_problems(_with_options(_read(source), options), "standard input" if source == "-" else source)
         if not problems:
@@ -78,7 +95,7 @@ def read_problems(source: str, options: Mapping[str, str | None], layout: str | 
     return [_laid_out(problem, layout) for problem in problems] if layout else problems
 
 
-def read_one(descriptor: str, options: Mapping[str, str | None], layout: str | None) -> Conv:
+def read_one(descriptor: str, options: Options, layout: str | None) -> Problem:
     """The problem of a descriptor with options."""
     problem = _descriptor(descriptor, options)
     return _laid_out(problem, layout) if layout else problem
@@ -92,12 +109,12 @@ def check_choices(isa: str | None, config: str | None) -> None:
     target(isa or settings.isa)
 
 
-def build(problem: Conv, threads: int | None, isa: str | None, config: str | None) -> Kernel:
+def build(problem: Problem, threads: int | None, isa: str | None, config: str | None) -> Kernel:
     """The kernel that the options ask for."""
     return compile_kernel(problem, threads=threads, isa=isa, config=config)
 
 
-def command(verb: str, problem: Conv, threads: int | None, isa: str | None, config: str | None) -> str:
+def command(verb: str, problem: Problem, threads: int | None, isa: str | None, config: str | None) -> str:
     """The command that does `verb` to this problem alone."""
     words = (*problem.options(), replace(problem, name=None).descriptor())
     return trace.command(verb, *words, threads=threads, isa=isa, config=config)
@@ -112,9 +129,9 @@ def short_config(kernel: Kernel) -> str:
     return " ".join(words if config.realise == "peel" else [*words, config.realise])
 
 
-def _descriptor(text: str, options: Mapping[str, str | None]) -> Conv:
+def _descriptor(text: str, options: Options) -> Problem:
     try:
-        return Conv.parse(_line(text, {option: value for option, value in options.items() if value}))
+        return parse_problem(_line(text, {option: value for option, value in options.items() if value}))
     except UsageError as error:
         if error.code == "bad-descriptor" and ("/" in text or "." in text):
             raise UsageError(f"{text}: no such file, and no descriptor: {error}", code=error.code) from None
@@ -135,7 +152,7 @@ def _read(source: str) -> str:
         raise UsageError(f"{source}: cannot be read: {error.strerror}", code="bad-file") from None
 
 
-def _with_options(text: str, options: Mapping[str, str | None]) -> str:
+def _with_options(text: str, options: Options) -> str:
     """The text with options before each line that has none of that name."""
     given = {option: value for option, value in options.items() if value}
     if not given:
@@ -143,14 +160,21 @@ def _with_options(text: str, options: Mapping[str, str | None]) -> str:
     return "\n".join(_line(line, given) if line.split("#")[0].strip() else line for line in text.splitlines())
 
 
-def _line(line: str, given: Mapping[str, str]) -> str:
+def _line(line: str, given: Options) -> str:
     if not given:
         return line
     has = {word[2:].partition("=")[0] for word in line.split() if word.startswith("--")}
-    words = [f"--{option.replace('_', '-')}={value}" for option, value in given.items()]
-    return " ".join([*(w for w in words if w[2:].partition("=")[0] not in has), line.strip()])
+    words = []
+    for option, value in given.items():
+        name = option.replace("_", "-")
+        if name not in has and not (name in _KINDS and has & set(_KINDS)):
+            words.append(f"--{name}" if value is True else f"--{name}={value}")
+    return " ".join([*words, line.strip()])
 
 
-def _laid_out(problem: Conv, layout: str) -> Conv:
-    changes = {option: layout for option in ("stag", "dtag") if getattr(problem, option) == ANY}
-    return replace(problem, **changes)  # type: ignore[arg-type]
+def _laid_out(problem: Problem, layout: str) -> Problem:
+    """With that layout where a convolution leaves it open; matrices stay as they are."""
+    if not isinstance(problem, Conv):
+        return problem
+    changes: dict[str, Any] = {option: layout for option in ("stag", "dtag") if getattr(problem, option) == ANY}
+    return replace(problem, **changes)

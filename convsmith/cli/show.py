@@ -22,7 +22,7 @@ __all__ = ["show"]
 @click.option("--asm", is_flag=True, help="Assembly.")
 def show(
     descriptor: str, threads: int | None, isa: str | None, config: str | None, layout: str | None, after: str | None,
-    every: bool, llvm: bool, asm: bool, **options: str | None,
+    every: bool, llvm: bool, asm: bool, **options: str | bool | None,
 ) -> None:  # fmt: skip
     """Print a kernel: its IR as it goes to LLVM, or as one of the options says."""
     if sum((after is not None, every, llvm, asm)) > 1:

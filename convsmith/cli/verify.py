@@ -10,8 +10,8 @@ from convsmith.cli.output import error_line, exit_status, note, progress
 from convsmith.cli.problems import build, check_choices, choice_options, command, problem_options, read_problems
 from convsmith.compiler.service import faults
 from convsmith.diag.errors import ConvsmithError
-from convsmith.frontend.verification import verify_kernel
-from convsmith.problem.conv import Conv
+from convsmith.frontend.verification import has_real_data, verify_kernel
+from convsmith.problem.problem import Problem
 
 __all__ = ["verify"]
 
@@ -25,12 +25,13 @@ __all__ = ["verify"]
 @click.option("--real", is_flag=True, help="Real-valued data, against a bound, besides integer-valued data.")
 def verify(
     target: str, threads: int | None, isa: str | None, config: str | None, layout: str | None, seed: int, real: bool,
-    **options: str | None,
+    **options: str | bool | None,
 ) -> None:  # fmt: skip
     """Run each problem of a file on random data, and compare with the reference.
 
-    Integer-valued data must give equal results. With --real, real-valued data too: the error of each element must stay
-    below eps * (2 + sqrt(K)) * sum |a||b|, K being the number of terms. Exit status 1: some line did not.
+    Integer-valued data must give equal results. With --real, real-valued data too, where the types allow: sums may be
+    off by eps * (2 + sqrt(K)) * sum |a||b|, K being the number of terms, and each element must be what a number
+    within that bound, carried through scales and post-ops, becomes. Exit status 1: some line did not.
     """
     check_choices(isa, config)
     problems = read_problems(target, options, layout)
@@ -53,14 +54,15 @@ def verify(
 
 
 def _check(
-    problem: Conv, threads: int | None, isa: str | None, config: str | None, seed: int, real: bool
+    problem: Problem, threads: int | None, isa: str | None, config: str | None, seed: int, real: bool
 ) -> tuple[str, int]:
     """A line about the problem, and the exit status that it asks for."""
     text = str(replace(problem, name=None))
+    both = real and has_real_data(problem)
     try:
         with faults(command("verify", problem, threads, isa, config)):
             kernel = build(problem, threads, isa, config)
-            verdicts = [verify_kernel(kernel, seed, kind) for kind in ([False, True] if real else [False])]
+            verdicts = [verify_kernel(kernel, seed, kind) for kind in ([False, True] if both else [False])]
     except ConvsmithError as error:
         return f"{type(error).__name__}: {text}: {error}", exit_status(error)
     for verdict in verdicts:

@@ -25,8 +25,9 @@ from convsmith.ir.walk import walk
 from convsmith.layout.layout import Layout
 from convsmith.layout.reorder import to_layout
 from convsmith.passes.manager import Step
+from convsmith.problem.data import random_arrays, unwritten
 from convsmith.problem.problem import Problem
-from convsmith.problem.reference import conv_reference
+from convsmith.problem.reference import is_exact, reference, steps_type
 from convsmith.target.base import Target
 
 __all__ = [
@@ -38,6 +39,9 @@ Array = np.ndarray[Any, Any]
 
 INTERPRETED_FLOPS = 100_000
 """Problems of more floating-point operations are not interpreted: each takes some microseconds, after every pass."""
+
+_NEAR = 1e-5
+"""Relative difference, beside one unit in the last place, of transcendental functions that are both right."""
 
 _DUMPS = "dump"
 
@@ -119,28 +123,25 @@ class Verify:
 
 
 class Interpret:
-    """Interprets the kernel after every pass on small integers, and compares with the numpy reference.
+    """Interprets the kernel after every pass on small whole numbers, and compares with the numpy reference.
 
-    Sums of small integers are exact in any order, so every element must be equal. InternalError names the pass, and the
-    element that differs.
+    Sums of small whole numbers are exact in any order, so every element must be equal; where a post-op calls for a
+    transcendental function, nearly so. InternalError names the pass, and the element that differs.
     """
 
     def __init__(self, problem: Problem, target: Target, seed: int = 0) -> None:
-        rng = np.random.default_rng(seed)
-
-        def integers(shape: tuple[int, ...]) -> Array:
-            return rng.integers(-4, 5, shape).astype(np.float32)
-
-        src, wei = integers(problem.src_shape), integers(problem.wei_shape)
-        bias = integers(problem.bias_shape) if problem.bias else None
-        truth = conv_reference(problem, src, wei, bias, np.float32)
-        self._memory = {"src": _memory(src, problem.src_layout), "wei": _memory(wei, problem.wei_layout)}
-        if bias is not None:
-            self._memory["bia"] = bias
-        self._dst = _memory(np.full(problem.dst_shape, np.nan, np.float32), problem.dst_layout)
-        self._truth = _memory(truth, problem.dst_layout)
-        # Lanes that no logical element owns: zero once the kernel rounds its loops up, untouched before.
-        self._owned = np.isnan(self._dst)
+        arrays = random_arrays(problem, seed)
+        truths = reference(problem, arrays, steps_type(problem))
+        self._memory = {t.name: _memory(arrays[t.name], t.layout) for t in problem.inputs}
+        self._outputs: dict[str, tuple[Array, Array]] = {}
+        for tensor in problem.outputs:
+            # Lanes that no logical element owns: zero once the kernel rounds its loops up, untouched before.
+            owned = _memory(np.ones(tensor.shape, np.bool_), tensor.layout)
+            truth = _memory(truths[tensor.name], tensor.layout)
+            self._outputs[tensor.name] = truth, owned
+            if tensor.role == "out":
+                self._memory[tensor.name] = unwritten(truth.shape, truth.dtype)
+        self._exact = is_exact(problem)
         self._instructions = {row.name: row.kernel for row in target.instructions}
 
     @staticmethod
@@ -154,20 +155,28 @@ class Interpret:
 
     def _check(self, kernel: Kernel) -> None:
         memory = {name: array.copy() for name, array in self._memory.items()}
-        memory["dst"] = self._dst.copy()
         for pack in kernel.packs:
             operand, packed = pack.params
-            memory[packed.name] = np.full(packed.size, np.nan, packed.dtype.numpy)
+            memory[packed.name] = unwritten((packed.size,), np.dtype(packed.dtype.numpy))
             run(pack, {name: memory[name] for name in (operand.name, packed.name)}, self._instructions)
         run(kernel, {b.name: memory[b.name] for b in kernel.params}, self._instructions)
-        wrong = np.flatnonzero((memory["dst"] != self._truth) & self._owned)
-        if wrong.size:
-            at = int(wrong[0])
-            raise InternalError(
-                f"{wrong.size} of {int(self._owned.sum())} elements of dst differ from the reference; the first, at "
-                f"offset {at} of memory, is {memory['dst'][at]} where {self._truth[at]} is right",
-                code="interpret",
-            )
+        for name, (truth, owned) in self._outputs.items():
+            wrong = np.flatnonzero(self._differ(memory[name], truth) & owned)
+            if wrong.size:
+                at = int(wrong[0])
+                raise InternalError(
+                    f"{wrong.size} of {int(owned.sum())} elements of {name} differ from the reference; the first, at "
+                    f"offset {at} of memory, is {memory[name][at]} where {truth[at]} is right",
+                    code="interpret",
+                )
+
+    def _differ(self, found: Array, truth: Array) -> Array:
+        differ: Array = (found != truth) & ~((found != found) & (truth != truth))
+        if self._exact or not differ.any():
+            return differ
+        step = np.ones(()) if truth.dtype.kind in "iu" else np.spacing(np.abs(truth)).astype(np.float64)
+        a, b = found.astype(np.float64), truth.astype(np.float64)
+        return differ & ~(np.abs(a - b) <= step + _NEAR * np.maximum(np.abs(b), 1))
 
 
 def node_count(kernel: Kernel) -> int:

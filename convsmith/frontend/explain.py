@@ -14,18 +14,20 @@ from convsmith.compiler.driver import Lowered, lower
 from convsmith.compiler.instruments import Dump, PassRecord, Recorder, dump_directory, dump_root
 from convsmith.compiler.service import faults, repro
 from convsmith.diag.errors import UsageError
-from convsmith.frontend.peak import peak_sample, read_sample
+from convsmith.frontend.peak import peak_sample, peak_types, read_sample
 from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Call, For
 from convsmith.ir.walk import loops_of, statements_of
-from convsmith.layout.layout import Layout
 from convsmith.problem.conv import Conv
+from convsmith.problem.problem import Problem
+from convsmith.problem.tensor import Tensor
+from convsmith.problem.types import TYPES, print_types
 from convsmith.runtime import machine
 
 if TYPE_CHECKING:
     from convsmith.frontend.kernel import Kernel
 
-__all__ = ["explain"]
+__all__ = ["explain", "rate_unit"]
 
 _PLANNED = ("reorder", "rfactor", "derive_packing")
 """The last of these passes leaves the plan: all loops in their places, nothing cut into pieces yet."""
@@ -40,7 +42,7 @@ def explain(kernel: Kernel) -> str:
     problem, config = kernel.problem, kernel.config
     if kernel.artifact is None:
         page = _problem(problem)
-        page.append(("result", "no elements in source or destination: nothing is compiled or computed"))
+        page.append(("result", "an array has no elements: nothing is compiled or multiplied"))
         return _layout(page)
     root, recorder = dump_root(), Recorder()
     instruments: list[Recorder | Dump] = [recorder]
@@ -66,14 +68,16 @@ def explain(kernel: Kernel) -> str:
 Line = tuple[str, str]
 
 
-def _problem(problem: Conv) -> list[Line]:
+def _problem(problem: Problem) -> list[Line]:
     lines = [("problem", str(problem))]
-    tensors = (("src", problem.src_layout), ("wei", problem.wei_layout), ("dst", problem.dst_layout))
-    for name, layout in tensors:
+    for tensor in problem.tensors:
+        layout = tensor.layout
         shape = " x ".join(map(str, layout.shape))
         physical = "" if layout.is_plain else f", array of {' x '.join(map(str, layout.physical_shape))}"
-        lines.append(("", f"{name} {shape} f32 {layout}{physical}, {_bytes(layout.size * 4)}"))
-    if any(back != front for front, back in zip(problem.p, problem.pr)):
+        role = {"in": "", "out": ", written", "inout": ", read and written"}[tensor.role]
+        text = f"{tensor.name} {shape} {tensor.dtype} {layout}{physical}, {_bytes(_size(tensor))}{role}"
+        lines.append(("", text))
+    if isinstance(problem, Conv) and any(back != front for front, back in zip(problem.p, problem.pr)):
         pads = ", ".join(f"{a} {f} + {b}" for a, f, b in zip(problem.axes, problem.p, problem.pr))
         lines.append(("", f"pads in front + at the back: {pads}"))
     return lines
@@ -114,7 +118,7 @@ def _packing(low: Lowered) -> Iterator[Line]:
     for pack in low.kernel.packs:
         operand, packed = pack.params
         order = ", ".join(f"{loop.var} {loop.hi - loop.lo}" for loop in loops_of(pack.body))
-        yield "packing", f"{operand} in the order [{order}], {_bytes(packed.size * 4)}"
+        yield "packing", f"{operand} in the order [{order}], {_bytes(packed.size * packed.dtype.bits // 8)}"
 
 
 def _code(kernel: Kernel, low: Lowered) -> Iterator[Line]:
@@ -126,36 +130,53 @@ def _code(kernel: Kernel, low: Lowered) -> Iterator[Line]:
         yield "", f"{_bytes(low.scratch * 4)} of scratch memory for each of {kernel.config.threads} threads"
 
 
-def _work(problem: Conv) -> Iterator[Line]:
+def _work(problem: Problem) -> Iterator[Line]:
     real, dense = problem.flops_real, problem.flops_dense
-    yield "operations", f"{dense / 1e6:.3f} million counting taps that meet padding, {real / 1e6:.3f} without"
+    types = f"products of {' and '.join(dict.fromkeys(problem.factors))}, sums in {problem.acc}"
+    yield "operations", f"{dense / 1e6:.3f} million counting taps that meet padding, {real / 1e6:.3f} without; {types}"
     nbytes = _moved(problem)
-    yield "bytes", f"{_bytes(nbytes)} of source, weights and destination"
+    yield "bytes", f"{_bytes(nbytes)} of all arrays"
     yield "intensity", f"{real / max(nbytes, 1):.1f} operations a byte"
 
 
 def _roofline(kernel: Kernel) -> Iterator[Line]:
-    """Peak and bandwidth as sampled now; the bandwidth is that of a buffer as large as the tensors."""
+    """Peak and bandwidth as sampled now; the bandwidth is that of a buffer as large as the tensors.
+
+    The peak is that of an instruction for the problem's own types, or for those that it widens to.
+    """
     problem, config = kernel.problem, kernel.config
     nbytes = _moved(problem)
     each = max(1 << 12, min(nbytes, _LARGEST_READ) // config.threads)
-    peak = statistics.median(peak_sample(config.isa, config.threads).gflops for _ in range(_SAMPLES))
     read = statistics.median(read_sample(each, config.threads).gbs for _ in range(_SAMPLES))
     fits = next((level for level, size in machine.cache_sizes().items() if nbytes <= size), "DRAM")
-    bound = min(peak, problem.flops_real / max(nbytes, 1) * read)
+    by_bytes = problem.flops_real / max(nbytes, 1) * read
     threads = f"{config.threads} thread{'s' * (config.threads > 1)}"
-    yield "roofline", f"{config.isa} on {threads}, measured now: {peak:.1f} GFLOP/s, {read:.1f} GB/s from {fits}"
-    side = "the multiply-adds" if bound == peak else "the bytes"
+    unit = rate_unit(problem)
+    where = f"{config.isa} on {threads}, measured now:"
+    bound, side = by_bytes, "the bytes"
+    types = peak_types(problem, kernel.target)
+    if types is None:
+        yield "roofline", f"{where} {read:.1f} GB/s from {fits}"
+    else:
+        peak = statistics.median(peak_sample(config.isa, config.threads, types).gflops for _ in range(_SAMPLES))
+        yield "roofline", f"{where} {peak:.1f} {unit} in {print_types(types)}, {read:.1f} GB/s from {fits}"
+        if peak <= bound:
+            bound, side = peak, "the multiply-adds"
     least = problem.flops_real / bound * 1e-3 if bound else 0.0
-    yield "", f"bound by {side}: at most {bound:.1f} GFLOP/s, at least {least:.2f} us"
+    yield "", f"bound by {side}: at most {bound:.1f} {unit}, at least {least:.2f} us"
+
+
+def rate_unit(problem: Problem) -> str:
+    """What a rate of operations is called."""
+    return "GOP/s" if problem.acc == "s32" else "GFLOP/s"
 
 
 def _notes(kernel: Kernel, low: Lowered) -> Iterator[Line]:
     assert kernel.artifact is not None
     notes = []
-    for name, layout in (("source", kernel.problem.src_layout), ("destination", kernel.problem.dst_layout)):
-        if layout.is_plain:
-            notes.append(f"a {name} with other strides than {layout}'s is copied at each call")
+    for tensor in kernel.problem.tensors:
+        if tensor.layout.is_plain and tensor.name.removeprefix("diff_") in ("src", "dst"):
+            notes.append(f"{tensor.name} with other strides than {tensor.layout}'s is copied at each call")
     if _copies(low):
         notes.append("the source is copied into padded memory at each call")
     for name in kernel.artifact.needs_finite:
@@ -167,7 +188,7 @@ def _copies(low: Lowered) -> bool:
     return low.scratch > 0
 
 
-def _dump(problem: Conv, config: str) -> Dump | None:
+def _dump(problem: Problem, config: str) -> Dump | None:
     root = dump_root()
     try:
         return Dump(dump_directory(root, problem, config)) if root is not None else None
@@ -175,9 +196,12 @@ def _dump(problem: Conv, config: str) -> Dump | None:
         return None
 
 
-def _moved(problem: Conv) -> int:
-    layouts: tuple[Layout, ...] = (problem.src_layout, problem.wei_layout, problem.dst_layout)
-    return sum(layout.size * 4 for layout in layouts) + (problem.oc * 4 if problem.bias else 0)
+def _moved(problem: Problem) -> int:
+    return sum(map(_size, problem.tensors))
+
+
+def _size(tensor: Tensor) -> int:
+    return tensor.layout.size * TYPES[tensor.dtype].bits // 8
 
 
 def _bytes(count: int) -> str:

@@ -9,7 +9,8 @@ import numpy as np
 from convsmith.compiler.arguments import argument_of
 from convsmith.layout.reorder import from_layout, to_layout
 from convsmith.problem.problem import Problem
-from convsmith.problem.reference import conv_reference
+from convsmith.problem.reference import reference, steps_type
+from convsmith.problem.types import TYPES
 from convsmith.runtime.arrays import Array
 from convsmith.runtime.border import Border, Given
 from convsmith.runtime.packed import Packed, signature_of
@@ -53,7 +54,7 @@ class NothingKernel:
         if not border.empty:
             read = {name: array for name, array in results.items() if name in border.inputs}
             for name, values in _results(self._problem, {**border.defaults, **read, **taken}).items():
-                np.copyto(results[name], values.astype(results[name].dtype, copy=False))
+                np.copyto(results[name], values)
         return {name: arrays.get(name, result) for name, result in results.items()}  # type: ignore[misc]
 
 
@@ -61,18 +62,10 @@ def _results(problem: Problem, arrays: Mapping[str, Array | Packed]) -> dict[str
     """The outputs in their layouts, from all inputs in theirs; packed weights are as good as zeros."""
     tensors = {tensor.name: tensor for tensor in problem.tensors}
     inputs = {
-        name: np.zeros(tensors[name].shape, np.float32)
+        name: np.zeros(tensors[name].shape, TYPES[tensors[name].dtype].numpy)
         if isinstance(array, Packed)
         else from_layout(array, tensors[name].layout)
         for name, array in arrays.items()
     }
-    values = _reference(problem, inputs)
-    return {name: to_layout(values[name], tensor.layout) for name, tensor in tensors.items() if tensor.role != "in"}
-
-
-def _reference(problem: Problem, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Logical outputs from logical inputs. Gradients of nothing are zeros."""
-    outputs = [tensor for tensor in problem.tensors if tensor.role != "in"]
-    if any(tensor.name == "dst" for tensor in outputs):
-        return {"dst": conv_reference(problem, inputs["src"], inputs["wei"], inputs.get("bia"), np.float32)}
-    return {tensor.name: np.zeros(tensor.shape, np.float32) for tensor in outputs}
+    values = reference(problem, inputs, steps_type(problem))
+    return {name: to_layout(values[name], tensors[name].layout) for name in values}

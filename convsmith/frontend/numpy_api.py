@@ -198,7 +198,7 @@ def _conv(
         kernel = _kernel_of.__wrapped__(*arguments)
     else:
         kernel = (_kernel_of.__wrapped__ if _watched() else _kernel_of)(*arguments)
-    weights = w.reshape(kernel.problem.wei_shape) if kernel.problem.has_groups else w
+    weights = w.reshape(kernel.problem.wei_shape) if kernel.problem.grouped else w
     return kernel(x, weights, bias, out=out)
 
 

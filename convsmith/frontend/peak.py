@@ -24,13 +24,14 @@ from convsmith.codegen.artifact import Argument, Artifact, Entry
 from convsmith.codegen.llvm_text import entry_text
 from convsmith.diag.errors import UnsupportedError
 from convsmith.ir.instruction import Instruction
+from convsmith.problem.problem import Problem
 from convsmith.runtime import machine
 from convsmith.runtime.arrays import Array, address_of, aligned_empty
 from convsmith.runtime.host import HostFunction, HostLibrary
 from convsmith.target.base import Target
 from convsmith.target.registry import host_targets, target
 
-__all__ = ["PeakSample", "ReadSample", "assembly", "ceilings", "peak_sample", "read_sample"]
+__all__ = ["PeakSample", "ReadSample", "assembly", "ceilings", "peak_sample", "peak_types", "read_sample"]
 
 LEAST_FLOPS = 1e8
 """Of a thread in a sample: about a millisecond on today's machines."""
@@ -81,6 +82,12 @@ def peak_sample(isa: str, threads: int = 1, types: Types = F32) -> PeakSample:
     CPU has no such instruction set, or that has no instruction for the types.
     """
     return PeakSample(*_fma_loop(isa, threads, types).sample())
+
+
+def peak_types(problem: Problem, t: Target) -> Types | None:
+    """The types whose peak bounds the problem's kernel: its own, or those that it widens to; None: there is no row."""
+    own, wide = (*problem.factors, problem.acc), (problem.acc,) * 3
+    return next((types for types in (own, wide) if t.row(*types) is not None), None)
 
 
 def read_sample(nbytes: int, threads: int = 1) -> ReadSample:

@@ -1,33 +1,35 @@
 """Is a kernel right? Run it on data whose result is known, and compare.
 
-Integer-valued data: sums are exact in any order, so every element must be equal. Real-valued data: the error of each
-element must stay below eps * (2 + sqrt(K)) * sum |a||b|, K being the number of terms.
+Integer-valued data: sums are exact in any order and every step is rounded in the same way, so each element must be
+equal. Real-valued data, and post-ops that call for a transcendental function: each element must be what a number
+within the bound of `convsmith.frontend.bounds` becomes in the type of the result; so an integer may differ by one
+only next to a tie.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from convsmith.frontend.bounds import Interval, intervals, within
 from convsmith.frontend.kernel import Kernel
 from convsmith.layout.reorder import from_layout, to_layout
-from convsmith.problem.conv import Conv
-from convsmith.problem.post_ops import Eltwise
-from convsmith.problem.reference import conv_reference
+from convsmith.problem.data import random_arrays, unwritten
+from convsmith.problem.problem import Problem
+from convsmith.problem.reference import is_exact, reference, steps_type
+from convsmith.problem.types import TYPES, convert, is_integer
 
-__all__ = ["Verdict", "integer_data", "verify_kernel"]
+__all__ = ["Verdict", "has_real_data", "real_arrays", "verify_kernel"]
 
 Array = np.ndarray[Any, Any]
-
-_EXACT = 1 << 24  # whole numbers up to here are exact in f32
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`wrong` of `total` elements are not right; `detail` says it, or by how much a real-valued result was right."""
+    """`wrong` of `total` elements are not right; `detail` says it, or by how much a result was right."""
 
     wrong: int
     total: int
@@ -39,67 +41,95 @@ class Verdict:
         return self.wrong == 0
 
 
-def integer_data(problem: Conv, seed: int = 0) -> tuple[Array, Array, Array | None]:
-    """Logical source, weights and bias (where there is one) of small whole numbers, such that all sums are exact."""
+def has_real_data(problem: Problem) -> bool:
+    """Whether an array that a call must give is of a floating-point type."""
+    return any(tensor.default is None and not is_integer(tensor.dtype) for tensor in problem.inputs)
+
+
+def real_arrays(problem: Problem, seed: int = 0) -> dict[str, Array]:
+    """As `random_arrays`, with numbers that are not whole where the types allow: normal ones, and scales around 1."""
     rng = np.random.default_rng(seed)
-    terms = problem.ic // problem.g * math.prod(problem.k)
-    most = max(1, min(4, math.isqrt(_EXACT // (terms + 1))))
-
-    def integers(shape: tuple[int, ...]) -> Array:
-        return rng.integers(-most, most, shape, np.int8, endpoint=True).astype(np.float32)
-
-    src, wei = integers(problem.src_shape), integers(problem.wei_shape)
-    return src, wei, integers(problem.bias_shape) if problem.bias else None
+    arrays = random_arrays(problem, seed)
+    for tensor in problem.inputs:
+        if tensor.default is None and not is_integer(tensor.dtype):
+            scales = tensor.name.startswith("scales")
+            x = 2 ** rng.uniform(-1, 1, tensor.shape) if scales else rng.standard_normal(tensor.shape, np.float32)
+            arrays[tensor.name] = convert(x, tensor.dtype)
+    return arrays
 
 
 def verify_kernel(kernel: Kernel, seed: int = 0, real: bool = False) -> Verdict:
-    """Compare the kernel's result on random data with the numpy reference."""
+    """Compare the kernel's results on random data with the numpy reference."""
     problem = kernel.problem
-    if real:
-        rng = np.random.default_rng(seed)
-        shapes = [problem.src_shape, problem.wei_shape] + ([problem.bias_shape] if problem.bias else [])
-        src, wei, *rest = (rng.standard_normal(shape, np.float32) for shape in shapes)
-        bias = rest[0] if rest else None
+    arrays = real_arrays(problem, seed) if real else random_arrays(problem, seed)
+    physical, lanes = _physical(problem, arrays)
+    results = kernel.run(**physical)
+    logical = {tensor.name: from_layout(results[tensor.name], tensor.layout) for tensor in problem.outputs}
+    if not (real and has_real_data(problem)) and is_exact(problem):
+        truths = reference(problem, arrays, steps_type(problem))
+        verdicts = {name: _equal(logical[name], truth) for name, truth in truths.items()}
     else:
-        src, wei, bias = integer_data(problem, seed)
-    layout = problem.dst_layout
-    out = to_layout(np.zeros(problem.dst_shape, np.float32), layout)
-    out[...] = np.nan  # what is not written stays, padding lanes included
-    kernel(to_layout(src, problem.src_layout), to_layout(wei, problem.wei_layout), bias, out=out)
-    result = from_layout(out, layout)
-    if real:
-        verdict = _within_bound(problem, result, src, wei, bias)
-    else:
-        # In f32, as the kernel: sums are exact, and post-ops round as they do there.
-        verdict = _equal(result, conv_reference(problem, src, wei, bias, np.float32))
-    lanes = 0 if layout.is_plain else int(np.count_nonzero(out != to_layout(result, layout)))
-    if verdict.ok and lanes:
-        return Verdict(lanes, out.size, f"{lanes} padding lanes of {layout} are not zero")
+        found = intervals(problem, arrays, exact_sums=not real)
+        verdicts = {t.name: _inside(logical[t.name], found[t.name], t.dtype) for t in problem.outputs}
+    verdict = _all(verdicts)
+    if not verdict.ok:
+        return verdict
+    for tensor in problem.outputs:
+        count = int(np.count_nonzero(results[tensor.name][lanes[tensor.name]]))
+        if count:
+            text = f"{count} padding lanes of {tensor.layout} are not zero"
+            return Verdict(count, results[tensor.name].size, text)
     return verdict
 
 
+def _physical(problem: Problem, arrays: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Inputs and outputs in their layouts, and the elements of outputs that no logical element owns.
+
+    What is not written stays: an output holds NaN, or a pattern where its type has none, padding lanes included.
+    """
+    physical = {t.name: to_layout(arrays[t.name], t.layout) for t in problem.inputs if t.role == "in"}
+    lanes = {}
+    for tensor in problem.outputs:
+        poison = unwritten(tensor.shape, TYPES[tensor.dtype].numpy)
+        array = to_layout(arrays.get(tensor.name, poison), tensor.layout)
+        lanes[tensor.name] = to_layout(np.ones(tensor.shape, np.int8), tensor.layout) == 0
+        array[lanes[tensor.name]] = unwritten((), array.dtype)
+        physical[tensor.name] = array
+    return physical, lanes
+
+
+def _all(verdicts: Mapping[str, Verdict]) -> Verdict:
+    """One verdict on all outputs, which are named where there are several."""
+    chosen = {name: v for name, v in verdicts.items() if not v.ok} or verdicts
+    texts = [v.detail if len(verdicts) == 1 else f"{name}: {v.detail}" for name, v in chosen.items()]
+    if all(v.detail == "exact" for v in chosen.values()):
+        texts = ["exact"]
+    return Verdict(sum(v.wrong for v in verdicts.values()), sum(v.total for v in verdicts.values()), ", ".join(texts))
+
+
 def _equal(result: Array, truth: Array) -> Verdict:
-    wrong = result != truth
+    wrong = (result != truth) & ~((result != result) & (truth != truth))
     count = int(np.count_nonzero(wrong))
     return Verdict(count, truth.size, _first(result, truth, wrong) if count else "exact")
 
 
-def _within_bound(problem: Conv, result: Array, src: Array, wei: Array, bias: Array | None) -> Verdict:
-    truth = conv_reference(problem, src, wei, bias)
-    plain = Conv.parse(f"--dir={problem.dir} {problem.descriptor()}")
-    size = conv_reference(plain, abs(src), abs(wei), None if bias is None else abs(bias))
-    terms = problem.ic // problem.g * math.prod(problem.k)
-    steepest = math.prod(
-        max(1.0, abs(op.alpha)) for op in problem.post_ops if isinstance(op, Eltwise) and op.alg == "relu"
-    )
-    bound = np.finfo(np.float32).eps * (2 + math.sqrt(terms)) * size * steepest
-    error = abs(result - truth)
-    wrong = ~(error <= bound)
-    count = int(np.count_nonzero(wrong))
+def _inside(result: Array, interval: Interval, dtype: str) -> Verdict:
+    wrong = ~within(result, interval, dtype)
+    count, total = int(np.count_nonzero(wrong)), result.size
     if count:
-        return Verdict(count, truth.size, _first(result, truth, wrong))
-    share = float(np.max(error / np.maximum(bound, np.finfo(np.float32).tiny), initial=0.0))
-    return Verdict(0, truth.size, f"largest error is {share:.2f} of eps * (2 + sqrt({terms})) * sum |a||b|")
+        return Verdict(count, total, _first(result, interval.truth, wrong))
+    bound = "the rounding of the steps after the sums"
+    if interval.terms:
+        bound = f"eps * (2 + sqrt({interval.terms})) * sum |a||b|"
+    if dtype not in ("f32", "f64"):
+        with np.errstate(all="ignore"):
+            differ = int(np.count_nonzero(result != convert(interval.truth, dtype)))
+        return Verdict(0, total, f"{differ} of {total} differ from the nearest {dtype}, all within {bound}")
+    with np.errstate(all="ignore"):
+        error = np.abs(result - interval.truth)
+        share = error / (interval.error + np.finfo(result.dtype).eps / 2 * np.abs(interval.truth))
+    largest = float(np.max(share, initial=0.0, where=np.isfinite(share)))
+    return Verdict(0, total, f"largest error is {largest:.2f} of {bound}")
 
 
 def _first(result: Array, truth: Array, wrong: Array) -> str:

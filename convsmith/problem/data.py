@@ -13,7 +13,7 @@ from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
 from convsmith.problem.types import TYPES, convert, is_integer
 
-__all__ = ["random_arrays"]
+__all__ = ["random_arrays", "terms", "unwritten"]
 
 Array = np.ndarray[Any, Any]
 
@@ -39,6 +39,13 @@ def terms(problem: Problem) -> int:
         return problem.mb * math.prod(problem.coarse)
     channels = problem.oc if problem.dir == "BWD_D" else problem.ic
     return channels // problem.g * math.prod(problem.k)
+
+
+def unwritten(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """An array that shows where nobody wrote: of NaN, or of a pattern where the type has none."""
+    if dtype.kind in "iu":
+        return np.full((math.prod(shape) * dtype.itemsize,), 0xA5, np.uint8).view(dtype).reshape(shape)
+    return np.full(shape, np.nan).astype(dtype)
 
 
 def _array(problem: Problem, tensor: Tensor, rng: np.random.Generator) -> Array:

@@ -28,6 +28,8 @@ class Algorithm:
     """Whether alpha must not exceed beta."""
     divides: bool = False
     """Whether alpha must not be 0."""
+    transcendental: bool = False
+    """Whether two right implementations may differ in the last bits."""
 
 
 def _relu(x: Array, alpha: float, beta: float) -> Array:
@@ -68,21 +70,21 @@ ALGORITHMS: dict[str, Algorithm] = {
     "clip": Algorithm(("low", "high"), _clip, ordered=True),
     "clip_v2": Algorithm(("low", "high"), _clip, ordered=True),
     "abs": Algorithm((), lambda x, a, b: np.abs(x)),
-    "elu": Algorithm(("alpha",), lambda x, a, b: np.where(x > 0, x, np.expm1(x) * a)),
-    "exp": Algorithm((), lambda x, a, b: np.exp(x)),
-    "gelu_erf": Algorithm((), _gelu_erf),
-    "gelu_tanh": Algorithm((), _gelu_tanh),
+    "elu": Algorithm(("alpha",), lambda x, a, b: np.where(x > 0, x, np.expm1(x) * a), transcendental=True),
+    "exp": Algorithm((), lambda x, a, b: np.exp(x), transcendental=True),
+    "gelu_erf": Algorithm((), _gelu_erf, transcendental=True),
+    "gelu_tanh": Algorithm((), _gelu_tanh, transcendental=True),
     "hardsigmoid": Algorithm(("alpha", "beta"), _hardsigmoid),
     "hardswish": Algorithm(("alpha", "beta"), lambda x, a, b: x * _hardsigmoid(x, a, b)),
     "linear": Algorithm(("alpha", "beta"), lambda x, a, b: x * a + b),
-    "log": Algorithm((), lambda x, a, b: np.log(x)),
-    "logistic": Algorithm((), _logistic),
-    "mish": Algorithm((), lambda x, a, b: x * np.tanh(_soft_relu(x, 1, 0))),
-    "pow": Algorithm(("alpha", "beta"), lambda x, a, b: np.power(x, b) * a),
+    "log": Algorithm((), lambda x, a, b: np.log(x), transcendental=True),
+    "logistic": Algorithm((), _logistic, transcendental=True),
+    "mish": Algorithm((), lambda x, a, b: x * np.tanh(_soft_relu(x, 1, 0)), transcendental=True),
+    "pow": Algorithm(("alpha", "beta"), lambda x, a, b: np.power(x, b) * a, transcendental=True),
     "round": Algorithm((), lambda x, a, b: np.rint(x)),
-    "soft_relu": Algorithm(("alpha",), _soft_relu, divides=True),
+    "soft_relu": Algorithm(("alpha",), _soft_relu, divides=True, transcendental=True),
     "sqrt": Algorithm((), lambda x, a, b: np.sqrt(x)),
     "square": Algorithm((), lambda x, a, b: x * x),
-    "swish": Algorithm(("alpha",), lambda x, a, b: x * _logistic(x * a, 0, 0)),
-    "tanh": Algorithm((), lambda x, a, b: np.tanh(x)),
+    "swish": Algorithm(("alpha",), lambda x, a, b: x * _logistic(x * a, 0, 0), transcendental=True),
+    "tanh": Algorithm((), lambda x, a, b: np.tanh(x), transcendental=True),
 }

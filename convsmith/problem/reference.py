@@ -10,8 +10,9 @@ that an s32 destination without scale, bias, post-op and zero point of its own s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,12 +20,13 @@ from convsmith.diag.errors import UsageError
 from convsmith.problem import products
 from convsmith.problem.attributes import SCALES, ZERO_POINTS, Kind
 from convsmith.problem.conv import Conv
+from convsmith.problem.eltwise import ALGORITHMS
 from convsmith.problem.matmul import Matmul
-from convsmith.problem.post_ops import Binary, Depthwise, Eltwise, Prelu, Sum
+from convsmith.problem.post_ops import Binary, Depthwise, Eltwise, PostOp, Prelu, Sum
 from convsmith.problem.problem import Problem
 from convsmith.problem.types import TYPES, convert
 
-__all__ = ["conv_reference", "reference"]
+__all__ = ["Step", "conv_reference", "is_exact", "reference", "steps_type", "sums_and_steps"]
 
 Array = np.ndarray[Any, Any]
 
@@ -38,13 +40,41 @@ def reference(
     `raw` leaves out the conversion to the outputs' types. UsageError: an array is missing, in excess, or of another
     shape.
     """
-    run = _Run(problem, _checked(problem, arrays), np.dtype(dtype))
-    if problem.forward:
-        values = {"dst": run.destination()}
-    else:
-        assert isinstance(problem, Conv)
-        values = run.source_gradient() if problem.dir == "BWD_D" else run.weight_gradients()
+    values, following = sums_and_steps(problem, arrays, dtype)
+    with np.errstate(all="ignore"):
+        for step in following:
+            values = {name: step.apply(v) for name, v in values.items()}
     return values if raw else {tensor.name: convert(values[tensor.name], tensor.dtype) for tensor in problem.outputs}
+
+
+class Step(NamedTuple):
+    """One step between the sums and the conversion to the output's type.
+
+    `op` is the post-op that it is. Where `spread` is given, `apply` adds up several elements, and `spread` is the same
+    on magnitudes; else it takes each element by itself.
+    """
+
+    apply: Callable[[Array], Array]
+    op: PostOp | None = None
+    spread: Callable[[Array], Array] | None = None
+
+
+def sums_and_steps(
+    problem: Problem, arrays: Mapping[str, Array], dtype: Any = np.float64
+) -> tuple[dict[str, Array], tuple[Step, ...]]:
+    """What `reference` computes first, by output, and the steps that follow (of the one output that has some)."""
+    run = _Run(problem, _checked(problem, arrays), np.dtype(dtype))
+    return run.sums(), tuple(run.steps())
+
+
+def is_exact(problem: Problem) -> bool:
+    """Whether `reference` in `steps_type` gives a kernel's very bits, where the sums are exact."""
+    return not any(isinstance(op, Eltwise) and ALGORITHMS[op.alg].transcendental for op in problem.post_ops)
+
+
+def steps_type(problem: Problem) -> np.dtype[Any]:
+    """The type that holds sums of floating-point numbers in a kernel, and what every step gives."""
+    return np.dtype(np.float64 if problem.acc == "f64" else np.float32)
 
 
 def conv_reference(problem: Conv, src: Array, wei: Array, bias: Array | None = None, dtype: Any = np.float64) -> Array:
@@ -61,93 +91,95 @@ class _Run:
         self._arrays = arrays
         self._dtype = dtype
 
-    def destination(self) -> Array:
-        """Forward, unconverted."""
+    def sums(self) -> dict[str, Array]:
+        """Sums of products, those of integers modulo 2**32; of the bias's gradient, of its terms."""
         problem = self._problem
-        src = self._factor("src", self._source_points())
-        wei = self._factor("wei", self._weight_points())
-        if isinstance(problem, Matmul):
-            sums = products.matrix_product(src, wei)
-        else:
+        if problem.forward:
+            src, wei = self._factor("src", self._source_points()), self._factor("wei", self._weight_points())
+            if isinstance(problem, Matmul):
+                return {"dst": _wrapped(products.matrix_product(src, wei))}
             assert isinstance(problem, Conv)
-            sums = products.forward(problem, src, wei)
-        sums = _wrapped(sums)
-        steps = problem.scales or problem.post_ops or problem.bias or problem.quantity(ZERO_POINTS, "dst")
-        if problem.dt[2] == "s32" and not steps:
-            return sums
-        v = self._scaled(sums, "src", "wei")
-        if problem.bias:
-            bias = self._arrays["bia"].astype(self._dtype)
-            v = v + (bias if isinstance(problem, Matmul) else self._channels(bias))
-        with np.errstate(all="ignore"):
-            return self._post_ops(v)
-
-    def source_gradient(self) -> dict[str, Array]:
-        """`diff_src`, unconverted."""
-        assert isinstance(self._problem, Conv)
-        sums = products.source_gradient(self._problem, self._factor("wei"), self._factor("diff_dst"))
-        return {"diff_src": self._quantised(self._scaled(_wrapped(sums), "wei", "dst"), "src")}
-
-    def weight_gradients(self) -> dict[str, Array]:
-        """`diff_wei`, and `diff_bia` where it is asked for, unconverted."""
-        assert isinstance(self._problem, Conv)
+            return {"dst": _wrapped(products.forward(problem, src, wei))}
+        assert isinstance(problem, Conv)
+        if problem.dir == "BWD_D":
+            gradient = products.source_gradient(problem, self._factor("wei"), self._factor("diff_dst"))
+            return {"diff_src": _wrapped(gradient)}
         src, diff_dst = self._factor("src"), self._factor("diff_dst")
-        gradients = {"diff_wei": products.weight_gradient(self._problem, src, diff_dst)}
-        if self._problem.dir == "BWD_WB":
+        gradients = {"diff_wei": products.weight_gradient(problem, src, diff_dst)}
+        if problem.dir == "BWD_WB":
             gradients["diff_bia"] = products.bias_gradient(diff_dst)
         return gradients
 
-    # -- steps ------------------------------------------------------------------------------------------------------
+    def steps(self) -> Iterator[Step]:
+        """What follows."""
+        problem = self._problem
+        if problem.dir == "BWD_D":
+            yield from self._scaled("wei", "dst")
+            yield from self._quantised("src")
+        elif problem.forward:
+            steps = problem.scales or problem.post_ops or problem.bias or problem.quantity(ZERO_POINTS, "dst")
+            if problem.dt[2] == "s32" and not steps:
+                return
+            yield from self._scaled("src", "wei")
+            if problem.bias:
+                bias = self._arrays["bia"].astype(self._dtype)
+                operand = bias if isinstance(problem, Matmul) else self._channels(bias)
+                yield Step(lambda v: v + operand)
+            yield from self._post_ops()
 
-    def _post_ops(self, v: Array) -> Array:
+    def _post_ops(self) -> Iterator[Step]:
         result = "dst"
         for n, op in enumerate(self._problem.post_ops):
-            operand = self._arrays.get(f"post_op_{n}")
             if isinstance(op, Eltwise):
-                v = op.apply(v)
+                yield Step(op.apply, op)
             elif isinstance(op, Sum):
                 old = np.ascontiguousarray(convert(self._arrays["dst"], self._problem.dst_type))
-                v = op.apply(v, old if op.dtype is None else old.view(TYPES[op.dtype].numpy))
+                yield Step(partial(op.apply, old=old if op.dtype is None else old.view(TYPES[op.dtype].numpy)), op)
             elif isinstance(op, Depthwise):
-                assert operand is not None
-                v = self._depthwise(v, operand)
+                yield from self._depthwise(self._arrays[f"post_op_{n}"])
                 result = "attr_post_op_dw_dst"
             else:
-                assert isinstance(op, Binary | Prelu) and operand is not None
-                v = op.apply(v, operand)
-        return self._quantised(v, result)
+                assert isinstance(op, Binary | Prelu)
+                yield Step(partial(op.apply, operand=self._arrays[f"post_op_{n}"]), op)
+        yield from self._quantised(result)
 
-    def _depthwise(self, v: Array, wei: Array) -> Array:
-        """The fused convolution of `v`, once that has become what the destination of the first would hold."""
+    def _depthwise(self, wei: Array) -> Iterator[Step]:
+        """The fused convolution, of what the destination of the first would hold."""
         assert isinstance(self._problem, Conv)
         fused = self._problem.fused
-        middle = convert(self._quantised(v, "dst"), fused.dt[0])
-        point = self._quantity(ZERO_POINTS, "dst")
+        yield from self._quantised("dst")
+        point, scale = self._quantity(ZERO_POINTS, "dst"), self._quantity(SCALES, "dst")
         sums_type = np.int64 if fused.acc == "s32" else self._dtype
-        shifted = middle.astype(sums_type)
-        if point is not None:
-            shifted = shifted - self._channels(point).astype(sums_type)
-        scale = self._quantity(SCALES, "dst")
-        sums = _wrapped(products.forward(fused, shifted, wei.astype(sums_type))).astype(self._dtype)
-        if scale is not None:
-            sums = sums * self._channels(scale.astype(self._dtype))
-        return self._scaled(sums, "attr_post_op_dw_wei")
 
-    def _quantised(self, v: Array, argument: str) -> Array:
-        """What the array of `argument` holds for the real values `v`, unrounded."""
+        def middle(v: Array) -> Array:
+            held = convert(v, fused.dt[0]).astype(sums_type)
+            return held if point is None else held - self._channels(point).astype(sums_type)
+
+        def convolved(v: Array, wei: Array) -> Array:
+            return products.forward(fused, v, wei.astype(v.dtype))
+
+        yield Step(middle)
+        yield Step(lambda v: _wrapped(convolved(v, wei)), spread=lambda size: convolved(size, np.abs(wei)))
+        yield Step(lambda v: v.astype(self._dtype))
+        if scale is not None:
+            yield Step(lambda v: v * self._channels(scale.astype(self._dtype)))
+        yield from self._scaled("attr_post_op_dw_wei")
+
+    def _quantised(self, argument: str) -> Iterator[Step]:
+        """To what the array of `argument` holds for real values, unrounded."""
         scale, point = self._quantity(SCALES, argument), self._quantity(ZERO_POINTS, argument)
         if scale is not None:
-            v = v / self._channels(scale.astype(self._dtype))
-        return v if point is None else v + self._channels(point.astype(self._dtype))
+            yield Step(lambda v: v / self._channels(scale.astype(self._dtype)))
+        if point is not None:
+            yield Step(lambda v: v + self._channels(point.astype(self._dtype)))
 
-    def _scaled(self, sums: Array, *arguments: str) -> Array:
+    def _scaled(self, *arguments: str) -> Iterator[Step]:
         """Sums, times the scales of the arguments, one after the other."""
-        v = sums.astype(self._dtype)
+        yield Step(lambda v: v.astype(self._dtype))
         for argument in arguments:
             scale = self._quantity(SCALES, argument)
             if scale is not None:
-                v = v * self._channels(scale.astype(self._dtype))
-        return v
+                yield Step(partial(np.multiply, self._channels(scale.astype(self._dtype))))
 
     # -- arrays -----------------------------------------------------------------------------------------------------
 
@@ -171,11 +203,13 @@ class _Run:
 
     def _quantity(self, kind: Kind, argument: str) -> Array | None:
         """Values of the scale or zero point of `argument`: one, or one for each channel; None where it has none."""
-        if self._problem.quantity(kind, argument) is None:
+        problem, quantity = self._problem, self._problem.quantity(kind, argument)
+        if quantity is None:
             return None
-        values = self._arrays[self._problem.attribute_name(kind, argument)]
-        if kind is SCALES and argument == "wei" and isinstance(self._problem, Conv) and values.size == self._problem.g:
-            values = np.repeat(values, self._problem.oc // self._problem.g)  # one for each group
+        values = self._arrays[problem.attribute_name(kind, argument)]
+        if (kind, argument, quantity.policy) == (SCALES, "wei", "per_dim_0") and problem.grouped:
+            assert isinstance(problem, Conv)
+            values = np.repeat(values, problem.oc // problem.g)
         return values.astype(np.int64) if kind is ZERO_POINTS else values
 
     def _channels(self, values: Array) -> Array:

@@ -56,12 +56,12 @@ class PeerTime:
 
 @dataclass(frozen=True)
 class Measurement:
-    """A kernel's time of a call, operations a second (in 1e9), and share of the peak of the same rounds."""
+    """A kernel's time of a call, operations a second (in 1e9), and share of the peak of the same rounds, if known."""
 
     seconds: Spread
     gflops: Spread
-    peak_gflops: Spread
-    of_peak: Spread
+    peak_gflops: Spread | None
+    of_peak: Spread | None
     peers: dict[str, PeerTime] = field(default_factory=dict)
 
 
@@ -116,22 +116,23 @@ def alternate(
 def measure(
     call: Callable[[], object],
     flops: float,
-    peak: Callable[[], float],
+    peak: Callable[[], float] | None = None,
     peers: Mapping[str, Callable[[], object]] | None = None,
     rounds: int = ROUNDS,
 ) -> Measurement:
     """Time `call`, of `flops` operations, and each peer's same call, beside samples of the peak (1e9 a second)."""
     peers = peers or {}
-    subjects: dict[str, Callable[[], float]] = {" peak": peak, " kernel": Sampler(call)}
+    subjects: dict[str, Callable[[], float]] = {" peak": peak} if peak else {}
+    subjects[" kernel"] = Sampler(call)
     subjects |= {name: Sampler(peer) for name, peer in peers.items()}
     taken = alternate(subjects, rounds)
-    ours, peaks = taken[" kernel"], taken[" peak"]
+    ours, peaks = taken[" kernel"], taken.get(" peak")
     rates = [flops / seconds * 1e-9 for seconds in ours]
     return Measurement(
         seconds=spread(ours),
         gflops=spread(rates),
-        peak_gflops=spread(peaks),
-        of_peak=spread([rate / top for rate, top in zip(rates, peaks)]),
+        peak_gflops=spread(peaks) if peaks else None,
+        of_peak=spread([rate / top for rate, top in zip(rates, peaks)]) if peaks else None,
         peers={
             name: PeerTime(spread(taken[name]), spread([theirs / our for theirs, our in zip(taken[name], ours)]))
             for name in peers

@@ -75,6 +75,27 @@ def test_bench_takes_descriptors_standard_input_and_networks(monkeypatch: pytest
     assert len(seen) == 3 + 9
 
 
+KINDS = (
+    "--dir=BWD_W mb1ic3ih8oc4oh6kh3ph0\n--matmul --bia-dt=f32 --attr-post-ops=sum 8x9:9x10\n"
+    "--dir=FWD_B --dt=u8:s8:s8 --attr-scales=wei:per_oc --attr-post-ops=add:f32:per_oc mb1ic3ih8oc4oh6kh3ph0\n"
+)
+
+
+def test_bench_times_problems_of_every_kind(tmp_path: Path) -> None:
+    path = tmp_path / "out.json"
+    result = run("bench", "-", *FAST, "--isa", "generic", "--json", str(path), text=KINDS)
+    assert result.exit_code == 0, result.output
+    columns, gradient, product, integers, _ = result.stdout.splitlines()[1:6]
+    assert "GOP/s" in columns and all(" yes" in row for row in (gradient, product, integers))
+    assert gradient.startswith(LINE) and product.startswith(
+        "--matmul --bia-dt=f32 --bia-mask=2 --attr-post-ops=sum 8x9"
+    )
+    assert integers.split()[-3:-1] == ["-", "-"] and float(integers.split()[-4]) > 0
+    rows = json.loads(path.read_text())["rows"]
+    assert [row["of_peak"] is None for row in rows] == [False, False, True]  # this level has no row for integers
+    assert rows[2]["peak_gflops"] is None and rows[2]["gflops"]["median"] > 0
+
+
 def test_bench_writes_json(lines: str, tmp_path: Path) -> None:
     path = tmp_path / "out.json"
     assert run("bench", lines, *FAST, "--isa", "generic", "--json", str(path)).exit_code == 0
@@ -176,6 +197,36 @@ def test_verify_tries_every_line(lines: str) -> None:
     assert result.stdout.count("right: ") == 2 and result.stdout.count("exact; largest error is") == 2
 
 
+def test_verify_tries_lines_of_every_kind() -> None:
+    result = run("verify", "-", "--real", "--threads", "1", text=KINDS)
+    assert result.exit_code == 0 and result.stdout.splitlines()[-1] == "3 of 3 right", result.output
+    # What kind a line is, it may say itself.
+    result = run("verify", "-", "--matmul", "--threads", "1", text=f"3x4:4x5\n--conv {LINE}\n")
+    assert "right: --matmul 3x4:4x5: exact" in result.stdout and f"right: {LINE}: exact" in result.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments,line",
+    [
+        (["--deconv", "--dir=BWD_D", "mb1ic3ih8oc4oh10kh3ph0"], "--deconv --dir=BWD_D mb1ic3ih8oc4oh10kh3ph0"),
+        (["--matmul", "--dt=u8:s8:f32", "--bia-dt=f32", "3x4:4x5"],
+         "--matmul --bia-dt=f32 --bia-mask=2 --dt=u8:s8:f32 3x4:4x5"),
+        (["--dt=s8", "--attr-scales=dst:common:2", "--attr-zero-points=src:common:1", LINE],
+         f"--dt=s8 --attr-scales=dst:common:2 --attr-zero-points=src:common:1 {LINE}"),
+        (["--mb=2", LINE], LINE.replace("mb1", "mb2")),
+    ],
+)  # fmt: skip
+def test_options_of_every_kind_of_problem(arguments: list[str], line: str) -> None:
+    result = run("verify", *arguments, "--threads", "1")
+    assert result.exit_code == 0 and f"right: {line}: exact" in result.stdout, result.output
+
+
+@pytest.mark.parametrize("line", KINDS.splitlines())
+def test_explain_and_show_take_lines_of_every_kind(line: str) -> None:
+    assert "operations" in run("explain", *line.split(), "--threads", "1").stdout
+    assert "kernel conv(" in run("show", *line.split(), "--threads", "1").stdout
+
+
 @pytest.mark.parametrize("layout", ["axb", "aBx16b", "nope"])
 def test_verify_in_a_layout(layout: str) -> None:
     result = run("verify", LINE, "--layout", layout, "--threads", "1")
@@ -256,6 +307,10 @@ def test_cache(tmp_path: Path) -> None:
         (["show", LINE, "--after", "frobnicate"], "no pass 'frobnicate'"),
         (["show", LINE, "--llvm", "--asm"], "exclude each other"),
         (["frobnicate"], "No such command"),
+        (["verify", "--matmul", "3x4:5x6"], "the source has K=4, the weights have K=5"),
+        (["verify", "--dir=BWD_X", LINE], "--dir: 'BWD_X' is unknown"),
+        (["verify", "--dt=f8_e5m2", LINE], "f8_e5m2 is not available; available: f32"),
+        (["verify", "--bia-mask=2", LINE], "--bia-mask is unknown"),
     ],
 )
 def test_what_is_not_legal_is_exit_status_2_and_no_traceback(arguments: list[str], text: str) -> None:

@@ -13,13 +13,16 @@ import numpy as np
 import pytest
 
 import convsmith as cs
+from convsmith.frontend.bounds import Interval, intervals, within
 from convsmith.frontend.nothing import NothingKernel
-from convsmith.frontend.verification import verify_kernel
+from convsmith.frontend.peak import peak_types
+from convsmith.frontend.verification import Verdict, has_real_data, verify_kernel
 from convsmith.ir.parse import parse_kernel
 from convsmith.layout.reorder import to_layout
 from convsmith.problem.conv import Conv
+from convsmith.problem.lines import parse_problem
 from convsmith.problem.reference import conv_reference
-from convsmith.problem.tensor import Tensor
+from convsmith.target.registry import target
 
 Array = np.ndarray[Any, Any]
 LINE = "mb1ic6ih7oc20oh7kh3ph1"
@@ -219,19 +222,8 @@ def test_a_kernel_of_nothing_is_run_by_name() -> None:
         k.run(src=x, weight=w, bia=b)
 
 
-def gradients_of_nothing(*tensors: Tensor) -> NothingKernel:
-    """A kernel of a problem that has no other parts than its tensors."""
-    return NothingKernel(SimpleNamespace(tensors=tensors))  # type: ignore[arg-type]
-
-
 def test_gradients_of_an_empty_batch_are_zeros() -> None:
-    activations = ("mb", "c", "w")
-    k = gradients_of_nothing(
-        Tensor("src", "in", "f32", (0, 2, 5), activations),
-        Tensor("diff_dst", "in", "f32", (0, 20, 5), activations),
-        Tensor("diff_wei", "out", "f32", (20, 2, 1), ("oc", "ic", "kw"), "Abc16a"),
-        Tensor("diff_bia", "out", "f32", (20,), ("oc",)),
-    )
+    k = NothingKernel(parse_problem("--dir=BWD_WB --wtag=Abc16a mb0ic2iw5oc20ow5kw1"))
     given = {"src": np.zeros((0, 2, 5), np.float32), "diff_dst": np.zeros((0, 20, 5), np.float32)}
     out = np.full(20, np.nan, np.float32)
     results = k.run({**given, "diff_bia": out})
@@ -246,12 +238,7 @@ def test_gradients_of_an_empty_batch_are_zeros() -> None:
 
 
 def test_gradients_of_an_empty_result_are_zeros() -> None:
-    k = gradients_of_nothing(
-        Tensor("wei", "in", "f32", (3, 2, 9), ("oc", "ic", "kw")),
-        Tensor("diff_dst", "in", "f32", (1, 3, 0), ("mb", "oc", "ow")),
-        Tensor("scales_wei", "in", "f32", (1,), ("common",), default=(1.0,)),
-        Tensor("diff_src", "out", "f32", (1, 2, 5), ("mb", "ic", "iw"), "axb"),
-    )
+    k = NothingKernel(parse_problem("--dir=BWD_D --stag=axb --attr-scales=wei:common:1 mb1ic2iw5oc3ow0kw9pw2"))
     w, diff_dst = np.ones((3, 2, 9), np.float32), np.zeros((1, 3, 0), np.float32)
     for weights in (w, k.pack(w)):
         out = np.full((1, 5, 2), np.nan, np.float32).transpose(0, 2, 1)
@@ -301,7 +288,7 @@ def test_every_public_name_exists() -> None:
 def test_verification_finds_a_wrong_element_and_a_padding_lane(monkeypatch: pytest.MonkeyPatch) -> None:
     k = cs.compile(LINE, dst_tag="nChw16c", threads=1)
     assert verify_kernel(k).ok and verify_kernel(k, seed=3, real=True).ok
-    right = k._call
+    right = k.run
 
     class Wrong:
         problem = k.problem
@@ -309,15 +296,102 @@ def test_verification_finds_a_wrong_element_and_a_padding_lane(monkeypatch: pyte
         def __init__(self, at: tuple[int, ...]) -> None:
             self.at = at
 
-        def __call__(self, x: Array, w: Array, bias: Array | None, out: Array) -> Array:
-            right(x, w, bias, out)
-            out[self.at] += 1
-            return out
+        def run(self, **arrays: Array) -> dict[str, Array]:
+            results = right(**arrays)
+            results["dst"][self.at] += 1
+            return results
 
     element, lane = verify_kernel(Wrong((0, 1, 2, 3, 3))), verify_kernel(Wrong((0, 1, 2, 3, 4)))  # type: ignore[arg-type]
     assert element.wrong == 1 and "the first, at (0, 19, 2, 3), is" in element.detail
     assert lane.wrong == 1 and "padding lanes of aBcd16b are not zero" in lane.detail
     assert verify_kernel(Wrong((0, 1, 2, 3, 3)), real=True).wrong == 1  # type: ignore[arg-type]
+
+
+def wrong_by(k: cs.Kernel, **change: Any) -> Any:
+    """The kernel, with something added to some elements of its outputs."""
+
+    def run(**arrays: Array) -> dict[str, Array]:
+        results = k.run(**arrays)
+        for name, x in change.items():
+            results[name][...] = (results[name].astype(np.float64) + x).astype(results[name].dtype)
+        return results
+
+    return SimpleNamespace(problem=k.problem, run=run)
+
+
+EXACT = (
+    "--dir=BWD_D mb2ic5ih6oc7oh6kh3ph1", "--dir=BWD_W --stag=axb g2mb2ic6iw7oc4ow7kw3pw1",
+    "--deconv ic3iw5oc4ow5kw3pw1", "--dir=BWD_D --dt=s8:s8:u8 --attr-scales=src:per_oc+wei:common:3 ic3iw5oc4ow5kw3pw1",
+    "--matmul --bia-dt=f32 5x7:7x6", "--dir=FWD_B --dt=bf16 --dtag=aBc16b ic3iw5oc4ow5kw3pw1",
+    "--dir=FWD_B --dt=u8:s8:s8 --attr-scales=wei:per_oc+dst:common:3 --attr-post-ops=sum:0.7+relu ic3iw5oc4ow5kw3pw1",
+    "--dt=s8:s8:s32 --attr-zero-points=src:common:3 ic3iw5oc4ow5kw3pw1", "--dt=f64 ic3iw5oc4ow5kw3pw1",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("line", EXACT)
+def test_verification_of_every_kind_of_problem(line: str) -> None:
+    k = cs.compile(line, threads=1)
+    assert verify_kernel(k) == Verdict(0, int(np.prod(k.problem.outputs[0].shape)), "exact")
+    real = verify_kernel(k, real=True)
+    assert real.ok and (real.detail == "exact") != has_real_data(k.problem), real.detail
+    name = k.problem.outputs[0].name
+    assert not verify_kernel(wrong_by(k, **{name: 1})).ok
+    if has_real_data(k.problem):
+        assert not verify_kernel(wrong_by(k, **{name: 2}), real=True).ok
+
+
+@pytest.mark.parametrize("alg", ["exp", "log", "tanh", "gelu_erf", "swish:1.7", "elu:0.5", "pow:0.5:0.33", "mish"])
+def test_transcendental_post_ops_are_right_within_their_rounding(alg: str) -> None:
+    k = cs.compile(f"--attr-post-ops={alg} ic3iw50oc4ow50kw1", threads=1)
+    verdict = verify_kernel(k)
+    assert verdict.ok and verdict.detail.endswith("of the rounding of the steps after the sums"), verdict.detail
+    assert verify_kernel(k, seed=1, real=True).ok
+    assert not verify_kernel(wrong_by(k, dst=1e-2)).ok
+
+
+def test_a_rounded_integer_may_differ_next_to_a_tie_only() -> None:
+    near_tie, elsewhere = (Interval(np.array([x]), np.array([1e-6]), 9) for x in (2.5 + 1e-7, 2.4))
+    assert [bool(within(np.array([n], np.int8), near_tie, "s8")[0]) for n in (1, 2, 3, 4)] == [False, True, True, False]
+    assert [bool(within(np.array([n], np.int8), elsewhere, "s8")[0]) for n in (1, 2, 3)] == [False, True, False]
+    saturated = Interval(np.array([300.0, np.nan]), np.zeros(2), 0)
+    assert within(np.array([127, 0], np.int8), saturated, "s8").all()
+    assert within(np.array([np.inf, np.nan]), Interval(np.array([np.inf, np.nan]), np.zeros(2), 0), "f32").all()
+    assert not within(np.array([np.nan, 1.0]), Interval(np.array([1.0, np.nan]), np.zeros(2), 0), "f32").any()
+
+
+def test_the_bound_of_sums_and_steps() -> None:
+    """One product of 3 and 5, times 4 and through relu: the error of the sum is scaled, and each step rounds."""
+    p = parse_problem("--attr-scales=wei:common:4 --attr-post-ops=relu:-2 mb1ic1iw1oc1kw1")
+    arrays = {"src": np.full((1, 1, 1), 3, np.float32), "wei": np.full((1, 1, 1), -5, np.float32)}
+    arrays |= {"scales_wei": np.full(1, 4, np.float32)}
+    (found,) = intervals(p, arrays, exact_sums=False).values()
+    eps = np.finfo(np.float32).eps
+    assert found.truth == 120 and found.terms == 1
+    assert 3 * eps * 15 * 4 * 2 < found.error < 3 * eps * 15 * 4 * 2 + 50 * eps * 120
+    (exact,) = intervals(p, arrays, exact_sums=True).values()
+    assert 0 < exact.error < 50 * eps * 120 and exact.terms == 0
+
+
+@pytest.mark.parametrize("line", [*EXACT, "--dir=FWD_D --attr-post-ops=add:f32:per_oc+exp mb0ic3iw5oc4ow5kw3pw1"])
+def test_explain_tells_of_every_kind_of_problem(line: str) -> None:
+    k = cs.compile(line, threads=1)
+    page = k.explain()
+    for tensor in k.problem.tensors:
+        assert f" {tensor.name} {' x '.join(map(str, tensor.shape))} {tensor.dtype} " in page
+    if k.artifact is not None:
+        integers = k.problem.acc == "s32"
+        assert ("GOP/s" in page) == integers and ("GFLOP/s in " in page) != integers
+
+
+def test_the_peak_is_that_of_the_types_that_are_multiplied() -> None:
+    bf16, integers, level = (
+        parse_problem("--dt=bf16 ic3iw5oc4kw3"),
+        parse_problem("--dt=u8:s8:s32 ic3iw5oc4kw3"),
+        target,
+    )
+    assert peak_types(bf16, target("avx512_bf16")) == ("bf16", "bf16", "f32")
+    assert peak_types(bf16, target("avx2")) == ("f32", "f32", "f32") and peak_types(integers, level("generic")) is None
+    assert peak_types(integers, target("avx512_vnni")) == ("u8", "s8", "s32")
 
 
 def test_layouts_of_the_data_are_those_of_the_problem() -> None:

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from convsmith.diag.errors import UnsupportedError, UsageError
-from convsmith.problem.conv import Conv
-from convsmith.problem.reference import conv_reference
+from convsmith.problem.data import random_arrays
+from convsmith.problem.lines import parse_problem
+from convsmith.problem.reference import reference
 from convsmith.tune import measure as measure_module
 from convsmith.tune.measure import Sampler, Spread, alternate, geometric_mean, measure, spread, wait_until_idle
 from convsmith.tune.peers import PEERS, installed, peer_call
@@ -68,6 +69,12 @@ def test_a_sample_waits_for_threads_that_spin(monkeypatch: pytest.MonkeyPatch, s
     assert now == pytest.approx(min(spins, measure_module.SETTLE_SECONDS), abs=2e-3)
 
 
+def test_a_peak_may_be_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("convsmith.tune.measure.SAMPLE_SECONDS", 1e-4)
+    found = measure(lambda: sum(range(100)), 100, rounds=2)
+    assert found.peak_gflops is None and found.of_peak is None and found.gflops.median > 0
+
+
 def test_spread_and_geometric_mean() -> None:
     assert spread([3.0]) == Spread(3, 3, 3)
     assert spread([1.0, 2.0, 3.0, 4.0, 5.0]) == Spread(3, 2, 4)
@@ -76,34 +83,58 @@ def test_spread_and_geometric_mean() -> None:
     assert geometric_mean([]) is None
 
 
+CANNOT = {
+    "--dt=bf16 ic2ih4oc2kh1": {("onnxruntime", "types")},
+    "--dir=BWD_D g2mb2ic4ih9oc6kh3ph1": {("onnxruntime", "dir")},
+    "--dir=BWD_W mb2ic4iw9oc6kw3pw1": {("onnxruntime", "dir")},
+    "--dt=u8:s8:s32 mb2ic4ih9oc6kh3ph1": {("torch", "types")},
+    "--matmul --bia-dt=f32 --attr-post-ops=relu 3x4x5:1x5x6": {("onnxruntime", "dir")},
+}
+
+
 @pytest.mark.parametrize("name", PEERS)
 @pytest.mark.parametrize(
     "line",
     [
         "mb2ic4ih9oc6kh3ph1", "mb1ic4ih9oc6kh3sh2ph1dh1", "--dir=FWD_B --attr-post-ops=relu g2mb1ic4iw9oc6kw3",
         "--attr-post-ops=clip:0:6 mb1ic2id5oc3kd3pd1", "mb1ic3ih8oc4oh4kh3sh2ph1",
-        "--attr-post-ops=relu:0.5 ic2ih4oc2kh1",
+        "--attr-post-ops=relu:0.5 ic2ih4oc2kh1", "--dt=bf16 ic2ih4oc2kh1", "--dir=BWD_D g2mb2ic4ih9oc6kh3ph1",
+        "--dir=BWD_W mb2ic4iw9oc6kw3pw1", "--dt=u8:s8:s32 mb2ic4ih9oc6kh3ph1",
+        "--matmul --bia-dt=f32 --attr-post-ops=relu 3x4x5:1x5x6",
     ],
 )  # fmt: skip
 def test_peers_compute_the_problem(name: str, line: str) -> None:
     for module in {"torch": ("torch",), "onnxruntime": ("onnxruntime", "onnx")}[name]:
         pytest.importorskip(module)
-    problem = Conv.parse(line)
-    rng = np.random.default_rng(0)
-    x, w, b = (
-        rng.integers(-4, 5, s).astype(np.float32) for s in (problem.src_shape, problem.wei_shape, problem.bias_shape)
-    )
-    bias = b if problem.bias else None
-    result: Any = peer_call(name, problem, x, w, bias, 1)()
-    np.testing.assert_array_equal(result.numpy(), conv_reference(problem, x, w, bias))
+    problem = parse_problem(line)
+    arrays = random_arrays(problem)
+    try:
+        result: Any = peer_call(name, problem, arrays, 1)()
+    except UnsupportedError as error:
+        assert (name, error.code) in CANNOT[line]
+        return
+    assert (name not in (who for who, _ in CANNOT.get(line, ()))) and len(problem.outputs) == 1
+    found = result.float().numpy() if name == "torch" else result.numpy()
+    truth = reference(problem, arrays, np.float32)[problem.outputs[0].name]
+    np.testing.assert_array_equal(found.reshape(truth.shape), truth.astype(found.dtype))
 
 
-def test_what_a_library_cannot_do_is_said() -> None:
-    pytest.importorskip("torch")
-    problem = Conv.parse("mb1ic2ih8oc2oh8kh2ph0")
-    x, w = np.zeros(problem.src_shape, np.float32), np.zeros(problem.wei_shape, np.float32)
-    with pytest.raises(UnsupportedError, match="same pads"):
-        peer_call("torch", problem, x, w, None, 1)
+@pytest.mark.parametrize(
+    "name,line,code",
+    [
+        ("torch", "mb1ic2ih8oc2oh8kh2ph0", "pads"), ("torch", "--deconv ic2ih4oc2kh1", "deconv"),
+        ("torch", "--attr-post-ops=tanh ic2ih4oc2kh1", "post-ops"), ("torch", "--dt=u8:s8:f32 ic2ih4oc2kh1", "types"),
+        ("onnxruntime", "--attr-scales=src:common:2 ic2ih4oc2kh1", "attributes"),
+        ("onnxruntime", "--dir=BWD_D ic2ih4oc2kh1", "dir"), ("onnxruntime", "--dt=bf16 ic2ih4oc2kh1", "types"),
+        ("onnxruntime", "--dir=FWD_B --dt=u8:s8:s32 ic2ih4oc2kh1", "types"),
+    ],
+)  # fmt: skip
+def test_what_a_library_cannot_do_is_said(name: str, line: str, code: str) -> None:
+    pytest.importorskip(name)
+    problem = parse_problem(line)
+    with pytest.raises(UnsupportedError) as caught:
+        peer_call(name, problem, random_arrays(problem), 1)
+    assert caught.value.code == code
 
 
 def test_an_unknown_library_is_named() -> None:

@@ -12,6 +12,8 @@ from importlib import resources
 
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.problem.conv import Conv
+from convsmith.problem.lines import parse_problem
+from convsmith.problem.problem import Problem
 
 __all__ = ["SUITES", "parse_problems", "suite"]
 
@@ -28,18 +30,18 @@ def suite(name: str) -> tuple[Conv, ...]:
     if name not in SUITES:
         raise UsageError(f"unknown suite {name!r}: legal are {', '.join(SUITES)}", code="bad-suite")
     text = resources.files(__name__).joinpath(f"{name}.txt").read_text(encoding="utf-8")
-    return tuple(parse_problems(text, name))
+    return tuple(problem for problem in parse_problems(text, name) if isinstance(problem, Conv))
 
 
-def parse_problems(text: str, source: str) -> list[Conv]:
+def parse_problems(text: str, source: str) -> list[Problem]:
     """The problems of a text, one a line. An error names `source` and the line's number, and keeps its class."""
-    problems = []
+    problems: list[Problem] = []
     for number, line in enumerate(text.splitlines(), start=1):
         line = re.sub(r"(^|\s)#.*", "", line).strip()
         if not line:
             continue
         try:
-            problems.append(Conv.parse(line))
+            problems.append(parse_problem(line))
         except (UsageError, UnsupportedError) as error:
             raise type(error)(f"{source}:{number}: {error}", code=error.code) from None
     return problems

@@ -1,0 +1,127 @@
+"""How far a right result may lie from the reference: an error of the sums, carried through the steps that follow.
+
+A sum of K products of floating-point numbers is off by at most eps * (2 + sqrt(K)) * sum |a||b|; sums of integers, and
+of whole numbers that stay exact, are not. A step takes the ends of that interval to those of the next, and adds the
+rounding of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from convsmith.problem.conv import Conv
+from convsmith.problem.data import terms
+from convsmith.problem.eltwise import ALGORITHMS
+from convsmith.problem.matmul import Matmul
+from convsmith.problem.post_ops import Eltwise, Sum
+from convsmith.problem.problem import Problem
+from convsmith.problem.reference import Step, reference, steps_type, sums_and_steps
+from convsmith.problem.types import convert
+
+__all__ = ["Interval", "intervals", "within"]
+
+Array = np.ndarray[Any, Any]
+
+_ELTWISE = 8
+"""Roundings of an element-wise algorithm: the worst is right to six units in the last place."""
+
+
+class Interval(NamedTuple):
+    """The true values of an output before their conversion to its type, and by how much they may be missed.
+
+    `terms` is the number of products in a rounded sum; 0 where the sums are exact.
+    """
+
+    truth: Array
+    error: Array
+    terms: int
+
+
+def intervals(problem: Problem, arrays: Mapping[str, Array], exact_sums: bool) -> dict[str, Interval]:
+    """The interval of every output, by name. `exact_sums`: no sum of these arrays is rounded."""
+    sums, steps = sums_and_steps(problem, arrays, np.float64)
+    eps = float(np.finfo(steps_type(problem)).eps)
+    exact = exact_sums or problem.acc == "s32"
+    sizes = {} if exact else reference(_plain(problem), _magnitudes(problem, arrays), raw=True)
+    found = {}
+    for name, value in sums.items():
+        count = arrays["diff_dst"].size // max(problem.bias_shape[0], 1) if name == "diff_bia" else terms(problem)
+        error = np.zeros(value.shape) if exact else eps * (2 + math.sqrt(count)) * sizes[name]
+        with np.errstate(all="ignore"):
+            for step in steps:
+                value, error = _carried(step, value, error, eps)
+        found[name] = Interval(value, error, 0 if exact else count)
+    return found
+
+
+def within(result: Array, interval: Interval, dtype: str) -> Array:
+    """Whether each element of a result of that type is what a number in its interval may become."""
+    truth, error, _ = interval
+    with np.errstate(all="ignore"):
+        low, high, middle = (convert(x, dtype).astype(np.float64) for x in (truth - error, truth + error, truth))
+    got = result.astype(np.float64)
+    same = (got == middle) | (np.isnan(got) & np.isnan(middle))
+    inside: Array = same | ((low <= got) & (got <= high)) | np.isinf(error)
+    return inside
+
+
+def _carried(step: Step, value: Array, error: Array, eps: float) -> tuple[Array, Array]:
+    """The step on values, and what it makes of their error."""
+    after = step.apply(value)
+    if step.spread is not None:
+        sums = step.spread(np.abs(value).astype(np.float64))
+        return after, np.asarray(step.spread(error.astype(np.float64)) + eps * (2 + math.sqrt(sums.size)) * sums)
+    moved = np.zeros(after.shape)
+    if error.any():
+        ends = (step.apply(value + sign * error) for sign in (-1, 1))
+        moved = np.maximum(*(np.where(_same(end, after), 0, np.abs(end - after)) for end in ends))
+        moved = np.where(np.isnan(moved), np.inf, moved)
+    if _rounds(step, value):
+        rounding = eps * _size(step, value, after)
+        moved = moved + np.where(np.isfinite(rounding), rounding, 0)
+    return after, moved
+
+
+def _same(a: Array, b: Array) -> Array:
+    same: Array = (a == b) | (np.isnan(a) & np.isnan(b))
+    return same
+
+
+def _rounds(step: Step, value: Array) -> bool:
+    """Whether the step computes: clipping and the like only choose."""
+    if isinstance(step.op, Eltwise):
+        return ALGORITHMS[step.op.alg].transcendental or step.op.alg not in ("abs", "clip", "clip_v2", "round")
+    return not np.issubdtype(value.dtype, np.integer) or bool(np.abs(value).max(initial=0) >= 1 << 24)
+
+
+def _size(step: Step, value: Array, after: Array) -> Array:
+    """The magnitudes that are rounded on the way through the step."""
+    size: Array = np.abs(after)
+    if isinstance(step.op, Sum):
+        return size + np.abs(value)
+    if isinstance(step.op, Eltwise):
+        op = step.op
+        inner = np.abs(value) * max(1.0, abs(op.alpha)) + abs(op.beta)
+        size = _ELTWISE * (size + abs(op.scale) * inner)
+    return size
+
+
+def _plain(problem: Problem) -> Problem:
+    """The same sums in f32, and nothing after them."""
+    plain: dict[str, Any] = {
+        "dt": ("f32",) * 3, "bia_dt": "", "scales": (), "zero_points": (), "post_ops": (),
+        "stag": "any", "wtag": "any", "dtag": "any",
+    }  # fmt: skip
+    if isinstance(problem, Matmul):
+        return replace(problem, **plain, bia_mask=None)
+    assert isinstance(problem, Conv)
+    return replace(problem, **plain, dir="FWD_D" if problem.forward else problem.dir)
+
+
+def _magnitudes(problem: Problem, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    return {tensor.name: np.abs(arrays[tensor.name].astype(np.float64)) for tensor in _plain(problem).inputs}
