@@ -29,7 +29,9 @@ class Unit:
     def of(st: Statement, target: Target, config: Config | None = None) -> Unit:
         """The target's best for the types; under a config, what it makes of that."""
         row = target.row(st.a.dtype, st.b.dtype, st.acc)
-        if row is not None and row.terms > 1 and st.constant and not st.a.shifted and not st.b.shifted:
+        plain = st.constant and not (st.a.shifted or st.b.shifted)
+        several = next(d.size for d in st.dims if d.name == st.reduce[-1]) > 1
+        if row is not None and row.terms > 1 and plain and several:
             wanted = config is None or [n for _, n in config.terms] == [row.terms]
             if wanted and (config is None or config.lane in (st.n, *(f"{d.name}_{st.n}" for d in st.of("batch")))):
                 return Unit(row.lanes, row.terms, True)

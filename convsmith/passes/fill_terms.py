@@ -34,6 +34,8 @@ class _Fill(ScopedRewriter):
     def For(self, loop: For) -> Stmt:
         if loop.var.name != self.name or loop.lo is not as_index(0) or loop.hi is as_index(self.count):
             return self._For(loop)
+        if loop.var not in variables_of(loop.body):
+            return self._For(loop)
         ends: tuple[Index, ...] = loop.hi.args if isinstance(loop.hi, Min) else (loop.hi,)
         cond = conj([loop.var < end for end in ends if end is not as_index(self.count)])
         mask = _Mask(loop.var, cond, {**self.ranges, loop.var: (0, self.count - 1)})
@@ -43,7 +45,8 @@ class _Fill(ScopedRewriter):
 def fill_terms(kernel: Kernel, loop: str, count: int) -> Kernel:
     """Make each loop named ``loop``, over terms of a sum, run ``count`` times.
 
-    A factor that lies beyond its buffer there reads as zero; the other one, packed, holds zeros.
+    A factor that lies beyond its buffer there reads as zero; the other one, packed, holds zeros. A loop whose variable
+    nothing reads would only repeat its one term: it stays.
 
     Before::
 

@@ -167,5 +167,6 @@ def vectorise(kernel: Kernel, loop: str, lanes: int, strict: bool = True) -> Ker
               acc[0]{4} = a[i * 16]{4:4} * b[i]{4:0}
               dst[i * 4]{4/3} = acc[0]{4}
     """
-    require_loops(kernel, (loop,), "vectorise")
+    if strict:
+        require_loops(kernel, (loop,), "vectorise")
     return with_body(kernel, _Vectorise(loop, lanes, strict).stmt(kernel.body))
