@@ -14,13 +14,16 @@ from dataclasses import dataclass
 from math import prod
 
 from convsmith.build.loops import Loops, Unit, loops_after_fusing, registers_needed, residues
+from convsmith.build.naive import naive
 from convsmith.build.statement import statement
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var, as_index, is_true
 from convsmith.ir.intern import interning
+from convsmith.ir.stmt import Kernel, Store
 from convsmith.ir.types import dtype
-from convsmith.ir.walk import variables_of
+from convsmith.ir.value import Value
+from convsmith.ir.walk import statements_of, variables_of, walk
 from convsmith.layout.view import View
 from convsmith.passes.flatten import offset
 from convsmith.problem.problem import Problem
@@ -43,6 +46,8 @@ GATHER = 1.3
 """How much longer a step takes whose source lanes are gathered."""
 CLASH = 3.0
 """How much longer a step takes whose pixels evict each other."""
+LONG = 24
+"""Operations of an epilogue that are worth a loop of their own: as straight lines, LLVM takes long for them."""
 NEAR = 1.02
 """Configs whose expected cycles differ by less are told apart by what LLVM must compile."""
 COMPILED = 128
@@ -262,6 +267,12 @@ class Model:
         return (b.name,) if self.st.constant or not ready else ()
 
 
+def _operations(kernel: Kernel) -> int:
+    """Operations on the way from a sum to the result's element."""
+    *_, last = (s for s in statements_of(kernel.body) if isinstance(s, Store) and s.buffer is kernel.params[-1])
+    return sum(isinstance(v, Value) for v in walk(last.value))
+
+
 def _together(*cycles: float) -> float:
     """Cycles of things done at once: the longest, and a little more where another is nearly as long."""
     return float(sum(c**OVERLAP for c in cycles) ** (1 / OVERLAP))
@@ -279,6 +290,7 @@ def candidates(p: Problem, target: Target, threads: int) -> list[Choice]:
     with interning():
         model = Model(p, target)
         pixels = model.fusions()
+        long = _operations(naive(p, model.st)) > LONG
         for lane, needed in model.lane_loops():
             fuse = (*needed, *pixels)
             loops = loops_after_fusing(model.st, Config(target.isa, lane, fuse))
@@ -289,7 +301,7 @@ def candidates(p: Problem, target: Target, threads: int) -> list[Choice]:
                 reduce = (*(n for n in outer if n not in tiled), last, *tiled)
                 config = Config(
                     target.isa, lane, fuse, tuple(tile.items()), order, reduce, model.shared_terms(lane),
-                    pack=model.packed(lane), threads=threads,
+                    pack=model.packed(lane), drain=long and loops.kinds[lane] != "k", threads=threads,
                 )  # fmt: skip
                 if registers_needed(loops, config, target, model.unit)[0] <= target.registers:
                     found.append(Choice(model.cycles(loops, config), model.emitted(loops, config), config))

@@ -17,6 +17,7 @@ from convsmith.passes.coalesce import coalesce
 from convsmith.passes.collapse import collapse
 from convsmith.passes.cse import cse
 from convsmith.passes.derive_packing import derive_packing
+from convsmith.passes.drain import drain
 from convsmith.passes.fill_terms import fill_terms
 from convsmith.passes.fission import fission
 from convsmith.passes.flatten import flatten
@@ -120,6 +121,8 @@ def _order_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> lis
         steps.append(Step(reorder, (*nest.pixels, *nest.vectors, *inner)))
     if nest.along_k:
         steps.append(Step(rfactor, nest.lane, nest.lanes))
+    elif config.drain and nest.held:
+        steps.append(Step(drain, (*nest.pixels, *nest.vectors), ".w"))
     return steps
 
 

@@ -55,7 +55,8 @@ def lower(problem: Problem, config: Config, target: Target, instruments: Sequenc
     if bias is not None:
         bias = run_steps(bias, bias_steps(problem, target))
         kernels[f"{SYMBOL}_{bias.name}"] = (bias, 1)
-    private = [s.buffer for s in statements_of(kernel.body) if isinstance(s, Alloc) and s.buffer.scope == "cache"]
+    inside = (s.buffer for s in statements_of(kernel.body) if isinstance(s, Alloc))
+    private = list(dict.fromkeys(b for b in inside if b.scope == "cache"))
     *offsets, size = accumulate((-(-b.size // 16) * 16 for b in private), initial=0)
     scratch = {b: (offset, size) for b, offset in zip(private, offsets)}
     attributes = dict(target.attributes)

@@ -31,6 +31,7 @@ class Config:
     ``realise``   how masked elements are read: ``peel`` (skip, restrict, partition), ``mask`` (test each), or
                   ``pad_copy`` (a padded copy first)
     ``pack``      operands repacked in the order in which they are read
+    ``drain``     whether sums leave their registers for memory, from where a loop finishes them (for long post-ops)
     ``pieces``    most pieces that a partitioned loop may have
     ``outline``   whether register tiles become functions
     ``threads``   host threads
@@ -45,6 +46,7 @@ class Config:
     terms: tuple[tuple[str, int], ...] = ()
     realise: str = "peel"
     pack: tuple[str, ...] = ("wei",)
+    drain: bool = False
     pieces: int = 8
     outline: bool = True
     threads: int = 1
@@ -119,6 +121,10 @@ def _sizes_text(sizes: tuple[tuple[str, int], ...]) -> str:
     return ",".join(f"{n}:{s}" for n, s in sizes)
 
 
+def _flag_text(value: bool) -> str:
+    return "yes" if value else "no"
+
+
 def _flag(value: str) -> bool:
     if value not in ("yes", "no"):
         raise ValueError(value)
@@ -130,15 +136,17 @@ _PRINT: dict[str, Callable[[Any], str]] = {
     "fuse": lambda v: ",".join(f"{a}+{b}" for a, b in v),
     "tile": _sizes_text, "terms": _sizes_text,
     "order": ",".join, "reduce": ",".join, "pack": ",".join,
-    "outline": lambda v: "yes" if v else "no",
+    "outline": _flag_text, "drain": _flag_text,
 }  # fmt: skip
 _READ: dict[str, Callable[[str], Any]] = {
     "isa": str, "lane": str, "realise": str, "pieces": int, "threads": int, "fuse": _pairs, "tile": _sizes,
     "terms": _sizes,
     "order": _names, "reduce": _names, "pack": _names, "outline": _flag,
+    "drain": _flag,
 }  # fmt: skip
 _EXAMPLE = {
     "isa": "--isa=avx512", "lane": "--lane=oc", "realise": "--realise=peel", "pieces": "--pieces=8",
     "threads": "--threads=2", "fuse": "--fuse=oh+ow", "tile": "--tile=oc:32,ow:14", "order": "--order=mb,oc,oh,ow",
     "terms": "--terms=ic:4", "reduce": "--reduce=kh,kw,ic", "pack": "--pack=wei", "outline": "--outline=no",
+    "drain": "--drain=yes",
 }  # fmt: skip

@@ -23,9 +23,6 @@ LEVELS = [t.isa for t in host_targets()]
 SMALL = 2e6
 """Operations of a problem that takes some ten milliseconds."""
 
-FUSED = "dw:"
-"""In lines with a fused depthwise convolution, which no kernel computes yet."""
-
 TYPES = {
     "FWD_B": ("bf16", "u8:s8:s32", "f16", "s8:s8:f32", "u8:s8:u8", "s8:s8:s8", "f32", "bf16:bf16:f32", "f64"),
     "BWD_D": ("f32", "bf16", "f16", "f32:bf16:bf16", "f64"),
@@ -49,7 +46,7 @@ def listed() -> list[Problem]:
 
 
 LISTED = listed()
-ATTRIBUTES = [row[0] for row in read("oneDNN_attr_cases.json")["rows"] if FUSED not in row[0]]
+ATTRIBUTES = [row[0] for row in read("oneDNN_attr_cases.json")["rows"]]
 
 
 def check(line: str, isa: str | None = None, threads: int = 1, seed: int = 0) -> None:
