@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from convsmith.arith.simplify import simplify
 from convsmith.ir.index import Cond, Index, Var, as_index, conj, eq, floordiv, mod, true
 from convsmith.layout.view import Dim, Statement, View
+from convsmith.problem.attributes import ZERO_POINTS
 from convsmith.problem.conv import Conv
 from convsmith.problem.matmul import Matmul
 from convsmith.problem.problem import Problem
@@ -34,13 +35,17 @@ def _product(p: Matmul) -> Statement:
     for d, size in zip(batch, p.wei_shape):
         outer.append(Dim(d.name, d.size, "m" if size == 1 else "batch"))
     dims = (*outer, Dim(m.name, m.size, "m"), Dim(n.name, n.size, "n"), Dim(k.name, k.size, "k"))
-    a, b, c = (_at(p.tensor(name)) for name in ("src", "wei", "dst"))
-    return Statement(dims, a, b, c, (k.name,), p.acc)
+    a, b, c = (_at(p, p.tensor(name)) for name in ("src", "wei", "dst"))
+    return Statement(dims, a, b, c, (k.name,), p.acc, _shifted(p))
 
 
-def _at(t: Tensor) -> View:
-    """A matrix at the variables that its dims are named after; at 0 along a dim of one element."""
-    coords = tuple(as_index(0) if size == 1 else Var(name) for name, size in zip(t.dims, t.shape))
+def _shifted(p: Problem) -> bool:
+    return any(p.quantity(ZERO_POINTS, argument) for argument in ("src", "wei"))
+
+
+def _at(p: Matmul, t: Tensor) -> View:
+    """A matrix at the variables that its dims are named after; at 0 along a dim in which it is repeated."""
+    coords = tuple(Var(name) if size == p.dims[name] else as_index(0) for name, size in zip(t.dims, t.shape))
     return View(t.name, t.dtype, t.layout, coords, (true(),) * len(coords))
 
 
@@ -137,7 +142,8 @@ def _pixels(r: _Relation, result: _Side, source: _Side, a: View) -> Statement:
     dims = r.dims(
         ("m", (r.batch,)), ("n", (result.channel,)), ("m", result.axes), ("k", (source.channel, *r.taps))
     )  # fmt: skip
-    return Statement(dims, a, r.weights(), r.plain(result), (*(d.name for d in r.taps), source.channel.name), r.p.acc)
+    order = (*(d.name for d in r.taps), source.channel.name)
+    return Statement(dims, a, r.weights(), r.plain(result), order, r.p.acc, _shifted(r.p))
 
 
 def _to_weights(r: _Relation) -> Statement:

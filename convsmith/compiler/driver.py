@@ -28,7 +28,10 @@ from convsmith.target.base import Target
 
 @dataclass(frozen=True)
 class Lowered:
-    """What comes out of the rewrites: the kernel, its packing kernels, and LLVM's text of all of them."""
+    """What comes out of the rewrites: the kernel, its packing kernels, and LLVM's text of all of them.
+
+    ``scratch`` is the bytes of memory that a thread needs of its own.
+    """
 
     kernel: Kernel
     text: str
@@ -50,7 +53,7 @@ def lower(problem: Problem, config: Config, target: Target, instruments: Sequenc
     for pack in kernel.packs:
         kernels[f"{SYMBOL}_{pack.name}"] = (run_steps(pack, packing_steps(pack, target)), 1)
     private = [s.buffer for s in statements_of(kernel.body) if isinstance(s, Alloc) and s.buffer.scope == "cache"]
-    *offsets, size = accumulate((-(-b.size // 16) * 16 for b in private), initial=0)
+    *offsets, size = accumulate((-(-b.size * b.dtype.bytes // 64) * 64 for b in private), initial=0)
     scratch = {b: (offset, size) for b, offset in zip(private, offsets)}
     attributes = dict(target.attributes)
     text = module_text(kernels, rows, target.triple, attributes, scratch, target.half)
@@ -83,7 +86,7 @@ def emit(problem: Problem, config: Config, target: Target, low: Lowered) -> Arti
 
     main = [argument(b) for b in low.kernel.params]
     if low.scratch:
-        main.append(Argument("scratch", "scratch", "f32", (low.scratch,), "a", low.scratch))
+        main.append(Argument("scratch", "scratch", "f32", (low.scratch // 4,), "a", low.scratch // 4))
     entries = {"main": Entry(SYMBOL, tuple(main), config.threads)}
     notes = {}
     for pack in low.kernel.packs:
