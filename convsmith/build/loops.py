@@ -29,10 +29,9 @@ class Unit:
     def of(st: Statement, target: Target, config: Config | None = None) -> Unit:
         """The target's best for the types; under a config, what it makes of that."""
         row = target.row(st.a.dtype, st.b.dtype, st.acc)
-        plain = st.constant and not (st.a.shifted or st.b.shifted)
-        several = next(d.size for d in st.dims if d.name == st.reduce[-1]) > 1
-        if row is not None and row.terms > 1 and plain and several:
-            wanted = config is None or [n for _, n in config.terms] == [row.terms]
+        if row is not None and row.terms > 1 and st.constant and not st.shifted:
+            terms = ((st.reduce[-1], row.terms),) if config is None else config.terms
+            wanted = len(terms) == 1 and terms[0][1] == row.terms and _iterations(st, terms[0][0]) > 1
             if wanted and (config is None or config.lane in (st.n, *(f"{d.name}_{st.n}" for d in st.of("batch")))):
                 return Unit(row.lanes, row.terms, True)
         row = target.row(st.acc, st.acc, st.acc)
@@ -54,6 +53,12 @@ class Loops:
 
     def of(self, *kinds: str) -> list[str]:
         return [n for n, k in self.kinds.items() if k in kinds]
+
+
+def _iterations(st: Statement, loop: str) -> int:
+    """Most that a loop runs, fused or cut into residue classes."""
+    classes = residues(st)
+    return prod(-(-d.size // classes.get(d.name, 1)) for d in st.dims if d.name in loop.split("_"))
 
 
 def residues(st: Statement) -> dict[str, int]:

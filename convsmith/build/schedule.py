@@ -170,7 +170,7 @@ def _read_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list
     masked = _masked(st)
     parallel = nest.around
     if masked and config.realise == "pad_copy":
-        if st.a.shifted:
+        if st.shifted:
             raise ConfigError("stage", f"--realise=pad_copy: {st.a.name} has a zero point; legal are peel and mask")
         place, parallel = _stage_place(loops, config, nest.around)
         steps.append(Step(stage, st.a.name, place))

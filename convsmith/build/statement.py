@@ -8,7 +8,7 @@ there are three statements, and which tensor is called what decides the rest.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from convsmith.arith.simplify import simplify
 from convsmith.ir.index import Cond, Index, Var, as_index, conj, eq, floordiv, mod, true
@@ -23,14 +23,9 @@ from convsmith.problem.tensor import Tensor
 def statement(p: Problem) -> Statement:
     """The statement of a matrix product, or of a convolution or deconvolution in its direction."""
     if isinstance(p, Matmul):
-        st = _product(p)
-    else:
-        assert isinstance(p, Conv)
-        st = _BY_RESULT[_result(p)](_Relation(p))
-    if not p.zero_points:
-        return st
-    a, b = (replace(v, shifted=p.quantity(ZERO_POINTS, v.name) is not None) for v in (st.a, st.b))
-    return replace(st, a=a, b=b)
+        return _product(p)
+    assert isinstance(p, Conv)
+    return _BY_RESULT[_result(p)](_Relation(p))
 
 
 def _product(p: Matmul) -> Statement:
@@ -40,13 +35,17 @@ def _product(p: Matmul) -> Statement:
     for d, size in zip(batch, p.wei_shape):
         outer.append(Dim(d.name, d.size, "m" if size == 1 else "batch"))
     dims = (*outer, Dim(m.name, m.size, "m"), Dim(n.name, n.size, "n"), Dim(k.name, k.size, "k"))
-    a, b, c = (_at(p.tensor(name)) for name in ("src", "wei", "dst"))
-    return Statement(dims, a, b, c, (k.name,), p.acc)
+    a, b, c = (_at(p, p.tensor(name)) for name in ("src", "wei", "dst"))
+    return Statement(dims, a, b, c, (k.name,), p.acc, _shifted(p))
 
 
-def _at(t: Tensor) -> View:
-    """A matrix at the variables that its dims are named after; at 0 along a dim of one element."""
-    coords = tuple(as_index(0) if size == 1 else Var(name) for name, size in zip(t.dims, t.shape))
+def _shifted(p: Problem) -> bool:
+    return any(p.quantity(ZERO_POINTS, argument) for argument in ("src", "wei"))
+
+
+def _at(p: Matmul, t: Tensor) -> View:
+    """A matrix at the variables that its dims are named after; at 0 along a dim in which it is repeated."""
+    coords = tuple(Var(name) if size == p.dims[name] else as_index(0) for name, size in zip(t.dims, t.shape))
     return View(t.name, t.dtype, t.layout, coords, (true(),) * len(coords))
 
 
@@ -143,7 +142,8 @@ def _pixels(r: _Relation, result: _Side, source: _Side, a: View) -> Statement:
     dims = r.dims(
         ("m", (r.batch,)), ("n", (result.channel,)), ("m", result.axes), ("k", (source.channel, *r.taps))
     )  # fmt: skip
-    return Statement(dims, a, r.weights(), r.plain(result), (*(d.name for d in r.taps), source.channel.name), r.p.acc)
+    order = (*(d.name for d in r.taps), source.channel.name)
+    return Statement(dims, a, r.weights(), r.plain(result), order, r.p.acc, _shifted(r.p))
 
 
 def _to_weights(r: _Relation) -> Statement:

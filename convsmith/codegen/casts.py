@@ -7,7 +7,7 @@ conversions to integers fall apart into scalars, and those to bf16, and to f16 w
 from __future__ import annotations
 
 from convsmith.codegen.scalars import ScalarEmitter
-from convsmith.ir.types import BF16, F16, F32, F64, S16, S32, DType
+from convsmith.ir.types import BF16, F16, F32, F64, S32, DType
 from convsmith.ir.value import const
 
 
@@ -15,9 +15,8 @@ def literal(t: DType, value: float | int) -> str:
     """A constant in LLVM's spelling; f32 by the bits of the double that equals it."""
     if t.kind != "float":
         return str(value)
-    prefix, row = {F16: ("0xH", F16), BF16: ("0xR", BF16)}.get(t, ("0x", F64))
-    bits = int.from_bytes(const(row, value).bits, "little")
-    return f"{prefix}{bits:0{row.bytes * 2}X}"
+    bits = int.from_bytes(const(F64 if t.computes else t, value).bits, "little")
+    return f"0x{bits:016X}" if t.computes else str(bits)
 
 
 class CastEmitter(ScalarEmitter):
@@ -35,7 +34,7 @@ class CastEmitter(ScalarEmitter):
 
     def suffix(self, t: DType, lanes: int) -> str:
         """The end of an intrinsic's name."""
-        letter = "bf" if t is BF16 else "f" if t.kind == "float" else "i"
+        letter = "f" if t.kind == "float" and t.computes else "i"
         return f"{f'v{lanes}' if lanes else ''}{letter}{t.bits}"
 
     def const(self, t: DType, value: float | int, lanes: int) -> str:
@@ -118,11 +117,7 @@ class CastEmitter(ScalarEmitter):
     # -- floats
     def _float_to_float(self, x: str, a: DType, b: DType, lanes: int) -> str:
         if not a.computes:
-            if a is F16 and not self.half:
-                x = self._extend_half(x, lanes)
-            else:
-                x = self.convert("fpext", x, a, F32, lanes)
-            return self.cast(x, F32, b, lanes)
+            return self.cast((self._extend_bfloat if a is BF16 else self._extend_half)(x, lanes), F32, b, lanes)
         if b is F64:
             return self.convert("fpext", x, a, b, lanes)
         if b is F32:
@@ -131,7 +126,7 @@ class CastEmitter(ScalarEmitter):
             x = self._to_odd(x, lanes)
         if b is BF16:
             return self._truncate_bfloat(x, lanes)
-        return self.convert("fptrunc", x, F32, F16, lanes) if self.half else self._truncate_half(x, lanes)
+        return self._truncate_half(x, lanes)
 
     def _word(self, op: str, x: str, lanes: int, y: str | int) -> str:
         """Integer arithmetic on words of 32 bits."""
@@ -160,11 +155,19 @@ class CastEmitter(ScalarEmitter):
         quiet = self._word("or", upper, lanes, 0x40)
         odd_one = self.put(f"fcmp uno {self.type(F32, lanes)} {x}, {x}")
         found = self.choose(odd_one, S32, lanes, quiet, rounded)
-        return self.convert("bitcast", self.convert("trunc", found, S32, S16, lanes), S16, BF16, lanes)
+        return self.convert("trunc", found, S32, BF16, lanes)
+
+    def _extend_bfloat(self, x: str, lanes: int) -> str:
+        """The upper half of the f32."""
+        upper = self._word("shl", self.convert("zext", x, BF16, S32, lanes), lanes, 16)
+        return self.convert("bitcast", upper, S32, F32, lanes)
 
     def _extend_half(self, x: str, lanes: int) -> str:
         """Move the fields into place, then scale by the difference of the biases; that is exact for denormals too."""
-        half = self.convert("zext", self.convert("bitcast", x, F16, S16, lanes), S16, S32, lanes)
+        if self.half:
+            number = self.put(f"bitcast {self.type(F16, lanes)} {x} to {self._half_type(lanes)}")
+            return self.put(f"fpext {self._half_type(lanes)} {number} to {self.type(F32, lanes)}")
+        half = self.convert("zext", x, F16, S32, lanes)
         sign = self._word("shl", self._word("and", half, lanes, 0x8000), lanes, 16)
         moved = self._word("shl", self._word("and", half, lanes, 0x7FFF), lanes, 13)
         small = self.convert("bitcast", moved, S32, F32, lanes)
@@ -178,6 +181,9 @@ class CastEmitter(ScalarEmitter):
     def _truncate_half(self, x: str, lanes: int) -> str:
         """Three ranges: denormal (0.5 has their unit as its last place), normal, and infinite or NaN."""
         word, ty = self.type(S32, lanes), self.type(F32, lanes)
+        if self.half:
+            number = self.put(f"fptrunc {ty} {x} to {self._half_type(lanes)}")
+            return self.put(f"bitcast {self._half_type(lanes)} {number} to {self.type(F16, lanes)}")
         bits = self.convert("bitcast", x, F32, S32, lanes)
         size = self._word("and", bits, lanes, 0x7FFFFFFF)
         plain = self.convert("bitcast", size, S32, F32, lanes)
@@ -192,5 +198,7 @@ class CastEmitter(ScalarEmitter):
         big = self.put(f"icmp sge {word} {size}, {self.const(S32, 0x47800000, lanes)}")
         found = self.choose(small, S32, lanes, denormal, self.choose(big, S32, lanes, special, normal))
         sign = self._word("and", self._word("lshr", bits, lanes, 16), lanes, 0x8000)
-        short = self.convert("trunc", self._word("or", found, lanes, sign), S32, S16, lanes)
-        return self.convert("bitcast", short, S16, F16, lanes)
+        return self.convert("trunc", self._word("or", found, lanes, sign), S32, F16, lanes)
+
+    def _half_type(self, lanes: int) -> str:
+        return f"<{lanes} x half>" if lanes else "half"

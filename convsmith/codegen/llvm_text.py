@@ -193,7 +193,7 @@ def chunk_text(kernel: Kernel, rows: Mapping[str, Instruction], symbol: str, hal
     """The function that runs part ``tid`` of ``n`` of the kernel's tasks.
 
     ``scratch`` gives, for each buffer private to a thread, its place in the scratch argument and that argument's
-    size a thread, in elements; the scratch argument follows the kernel's own.
+    size a thread, in bytes; the scratch argument follows the kernel's own.
     """
     e = FunctionEmitter(kernel, rows, symbol, written_buffers(kernel.body), half)
     e.prepare(kernel.body)
@@ -206,7 +206,7 @@ def chunk_text(kernel: Kernel, rows: Mapping[str, Instruction], symbol: str, hal
         for b, (offset, size) in scratch.items():
             own = e.put(f"mul i64 %tid, {size}")
             at = e.put(f"add i64 {own}, {offset}")
-            e.bases[b] = e.put(f"getelementptr {b.dtype.llvm}, ptr {memory}, i64 {at}")
+            e.bases[b] = e.put(f"getelementptr i8, ptr {memory}, i64 {at}")
     for s in kernel.body.stmts if isinstance(kernel.body, Block) else (kernel.body,):
         _share(e, s)
     declared.update(e.declared)

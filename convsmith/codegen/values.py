@@ -9,7 +9,7 @@ from convsmith.codegen.gathers import Spans, extent_of, gathered_from
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index
-from convsmith.ir.types import S16, DType
+from convsmith.ir.types import DType
 from convsmith.ir.value import (
     Binary,
     Bits,
@@ -38,11 +38,6 @@ _INT_OPS = {op: op for op in ("add", "sub", "mul", "and", "or", "xor", "shl")}
 _UNARY = {"round": "rint", "floor": "floor", "sqrt": "sqrt", "abs": "fabs"}
 
 
-def _moved(t: DType) -> DType:
-    """The type under which elements are put into other lanes: LLVM aborts on some shuffles of 16-bit floats."""
-    return S16 if t.kind == "float" and t.bits == 16 else t
-
-
 class ValueEmitter(CastEmitter):
     """Adds values; ``vector_of`` gives the lanes of register buffers that are kept as vectors."""
 
@@ -66,17 +61,11 @@ class ValueEmitter(CastEmitter):
         key = ("splat", t.llvm, x, lanes)
         found = self.known.get(key)
         if found is None:
-            m = _moved(t)
-            ty = self.type(m, lanes)
-            one = self.put(f"insertelement {ty} poison, {m.llvm} {self.retype(x, t, m, 0)}, i64 0")
+            ty = self.type(t, lanes)
+            one = self.put(f"insertelement {ty} poison, {t.llvm} {x}, i64 0")
             found = self.put(f"shufflevector {ty} {one}, {ty} poison, <{lanes} x i32> zeroinitializer")
-            found = self.retype(found, m, t, lanes)
             self.known.set(key, found)
         return found
-
-    def retype(self, x: str, t: DType, to: DType, lanes: int) -> str:
-        """The same bits as another type."""
-        return x if t is to else self.put(f"bitcast {self.type(t, lanes)} {x} to {self.type(to, lanes)}")
 
     def mask(self, lanes: Lanes) -> str:
         bits = ", ".join(f"i1 {'true' if n < lanes.active else 'false'}" for n in range(lanes.count))
@@ -146,24 +135,20 @@ class ValueEmitter(CastEmitter):
             where = self.address(v.buffer, v.index[0])
             if whole:
                 return self.put(f"load {ty}, ptr {where}, align {t.bytes}")
-            m = _moved(t)
-            ty = self.type(m, n)
-            name = f"@llvm.masked.load.{self.suffix(m, n)}.p0"
+            name = f"@llvm.masked.load.{self.suffix(t, n)}.p0"
             self.declared[f"declare {ty} {name}(ptr, <{n} x i1>, {ty})"] = None
-            x = self.put(f"call {ty} {name}(ptr align {t.bytes} {where}, {self.mask(lanes)}, {ty} zeroinitializer)")
-            return self.retype(x, m, t, n)
+            return self.put(f"call {ty} {name}(ptr align {t.bytes} {where}, {self.mask(lanes)}, {ty} zeroinitializer)")
         lo, hi = self.spans.get((gathered_from(v), extent_of(v)), extent_of(v))
         if whole and hi - lo < n:
             span = strided(hi - lo + 1, 1)
             away = lo - v.index[0].const
-            block = self.retype(self.load(Load(v.buffer, (v.index[0] + away,), span)), t, _moved(t), span.count)
-            found = self.pick(_moved(t), block, span.count, [o - away for o in lanes.offsets])
-            return self.retype(found, _moved(t), t, n)
-        out, m = "zeroinitializer", _moved(t)
+            block = self.load(Load(v.buffer, (v.index[0] + away,), span))
+            return self.pick(t, block, span.count, [o - away for o in lanes.offsets])
+        out = "zeroinitializer"
         for lane in range(lanes.active):
-            x = self.retype(self.load(Load(v.buffer, (v.index[0] + lanes.offsets[lane],), None)), t, m, 0)
-            out = self.put(f"insertelement {self.type(m, n)} {out}, {m.llvm} {x}, i64 {lane}")
-        return self.retype(out, m, t, n)
+            x = self.load(Load(v.buffer, (v.index[0] + lanes.offsets[lane],), None))
+            out = self.put(f"insertelement {ty} {out}, {t.llvm} {x}, i64 {lane}")
+        return out
 
     def pick(self, t: DType, x: str, count: int, places: list[int]) -> str:
         """Lanes of a vector of ``count`` in new places.
@@ -206,14 +191,10 @@ class ValueEmitter(CastEmitter):
             if lanes.active == n:
                 self.lines.append(f"  store {ty} {x}, ptr {where}, align {t.bytes}")
             else:
-                x, t = self.retype(x, t, _moved(t), n), _moved(t)
-                ty = self.type(t, n)
                 name = f"@llvm.masked.store.{self.suffix(t, n)}.p0"
                 self.declared[f"declare void {name}({ty}, ptr, <{n} x i1>)"] = None
                 self.lines.append(f"  call void {name}({ty} {x}, ptr align {t.bytes} {where}, {self.mask(lanes)})")
             return
-        x, t = self.retype(x, t, _moved(t), n), _moved(t)
-        ty = self.type(t, n)
         for lane in range(lanes.active):
             one = self.put(f"extractelement {ty} {x}, i64 {lane}")
             where = self.address(buffer, index[0] + lanes.offsets[lane])
@@ -285,9 +266,7 @@ class ValueEmitter(CastEmitter):
             return self.splat(t, a, lanes)
         bits = n * t.bits
         if bits not in (16, 32, 64):
-            m = _moved(t)
-            moved = self.shuffle(self.type(m, n), self.retype(a, t, m, n), "poison", [i % n for i in range(lanes)])
-            return self.retype(moved, m, t, lanes)
+            return self.shuffle(self.type(t, n), a, "poison", [i % n for i in range(lanes)])
         word = self.put(f"bitcast {self.type(t, n)} {a} to i{bits}")
         wide = f"<{v.times} x i{bits}>"
         one = self.put(f"insertelement {wide} poison, i{bits} {word}, i64 0")

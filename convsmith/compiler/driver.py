@@ -29,7 +29,10 @@ from convsmith.target.base import Target
 
 @dataclass(frozen=True)
 class Lowered:
-    """What comes out of the rewrites: the kernel, the one that follows it, and LLVM's text of them and of packing."""
+    """What comes out of the rewrites: the kernel, the one that follows it, and LLVM's text of them and of packing.
+
+    ``scratch`` is the bytes of memory that a thread needs of its own.
+    """
 
     kernel: Kernel
     bias: Kernel | None
@@ -57,7 +60,7 @@ def lower(problem: Problem, config: Config, target: Target, instruments: Sequenc
         kernels[f"{SYMBOL}_{bias.name}"] = (bias, 1)
     inside = (s.buffer for s in statements_of(kernel.body) if isinstance(s, Alloc))
     private = list(dict.fromkeys(b for b in inside if b.scope == "cache"))
-    *offsets, size = accumulate((-(-b.size // 16) * 16 for b in private), initial=0)
+    *offsets, size = accumulate((-(-b.size * b.dtype.bytes // 64) * 64 for b in private), initial=0)
     scratch = {b: (offset, size) for b, offset in zip(private, offsets)}
     attributes = dict(target.attributes)
     text = module_text(kernels, rows, target.triple, attributes, scratch, target.half)
@@ -90,7 +93,7 @@ def emit(problem: Problem, config: Config, target: Target, low: Lowered) -> Arti
 
     main = [argument(b) for b in low.kernel.params]
     if low.scratch:
-        main.append(Argument("scratch", "scratch", "f32", (low.scratch,), "a", low.scratch))
+        main.append(Argument("scratch", "scratch", "f32", (low.scratch // 4,), "a", low.scratch // 4))
     entries = {"main": Entry(SYMBOL, tuple(main), config.threads)}
     if low.bias is not None:
         entries["bias"] = Entry(f"{SYMBOL}_{low.bias.name}", tuple(argument(b) for b in low.bias.params), 1)

@@ -127,7 +127,7 @@ def _code(kernel: Kernel, low: Lowered) -> Iterator[Line]:
     calls = sum(isinstance(s, Call) for body in bodies for s in statements_of(body))
     yield "code", f"{len(kernel.artifact.code)} bytes, {len(low.kernel.functions)} functions called from {calls} places"
     if low.scratch:
-        yield "", f"{_bytes(low.scratch * 4)} of scratch memory for each of {kernel.config.threads} threads"
+        yield "", f"{_bytes(low.scratch)} of scratch memory for each of {kernel.config.threads} threads"
 
 
 def _work(problem: Problem) -> Iterator[Line]:

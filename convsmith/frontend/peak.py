@@ -38,7 +38,7 @@ LEAST_FLOPS = 1e8
 SAMPLE_SECONDS = 2e-3
 """About how long one sample runs."""
 
-_WIDTH = {"float": 32, "double": 64, "bfloat": 16, "i32": 32, "i8": 8}
+_WIDTH = {"float": 32, "double": 64, "i32": 32, "i16": 16, "i8": 8}
 """Bits of an element."""
 
 Types = tuple[str, str, str]

@@ -14,7 +14,11 @@ from convsmith.diag.errors import UnsupportedError
 
 
 class DType(NamedTuple):
-    """``name`` is oneDNN's, ``kind`` one of ``float`` / ``int`` / ``uint``; ``numpy`` the dtype's name there."""
+    """``name`` is oneDNN's, ``kind`` one of ``float`` / ``int`` / ``uint``; ``numpy`` the dtype's name there.
+
+    ``llvm`` is the type of memory and of what is not computed with: LLVM moves floats of 16 bits as such by library
+    calls where it finds no instruction.
+    """
 
     name: str
     kind: str
@@ -46,8 +50,8 @@ DTYPES = {
     for t in (
         DType("f32", "float", 32, "float32", "float"),
         DType("f64", "float", 64, "float64", "double"),
-        DType("f16", "float", 16, "float16", "half"),
-        DType("bf16", "float", 16, "bfloat16", "bfloat"),
+        DType("f16", "float", 16, "float16", "i16"),
+        DType("bf16", "float", 16, "bfloat16", "i16"),
         DType("s32", "int", 32, "int32", "i32"),
         DType("s16", "int", 16, "int16", "i16"),
         DType("s8", "int", 8, "int8", "i8"),

@@ -32,17 +32,13 @@ class Dim:
 
 @dataclass(frozen=True)
 class View:
-    """``tensor[coords]`` where all of ``masks`` hold, of the tensor's ``dtype``.
-
-    ``shifted`` says that a zero point is subtracted: then a stored zero is no absent term.
-    """
+    """``tensor[coords]`` where all of ``masks`` hold; ``dtype`` is the tensor's."""
 
     name: str
     dtype: str
     layout: Layout
     coords: tuple[Index, ...]
     masks: tuple[Cond, ...]
-    shifted: bool = False
 
     @property
     def mask(self) -> Cond:
@@ -55,7 +51,7 @@ class Statement:
     """``c = finish(sum over k of a * b)`` over the dims of the nest, in the order of the naive nest.
 
     ``reduce`` names the reduction loops in the order in which they read memory best, outermost first; ``acc`` is the
-    type of the sums; the masks are those of ``a``.
+    type of the sums; ``shifted`` says that zero points are taken off the factors; the masks are those of ``a``.
     """
 
     dims: tuple[Dim, ...]
@@ -64,6 +60,7 @@ class Statement:
     c: View
     reduce: tuple[str, ...]
     acc: str
+    shifted: bool = False
 
     @property
     def n(self) -> str:

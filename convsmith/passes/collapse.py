@@ -1,11 +1,13 @@
 """Turn nested parallel loops into one loop over tasks.
 
-Each task finds its place by division; pieces of a loop that was partitioned become conditions.  The task loop is
+Each task finds its place by division; pieces of a loop that was partitioned become conditions, and so do bounds that
+depend on the loops around.  The task loop is
 what a host thread runs a range of.
 """
 
 from __future__ import annotations
 
+from convsmith.arith.ranges import interval
 from convsmith.arith.simplify import simplify
 from convsmith.diag.errors import InternalError
 from convsmith.ir.index import Index, Var, as_index, conj, is_true
@@ -25,8 +27,10 @@ def _pieces(s: Stmt) -> list[For]:
 
 
 def _levels(s: Stmt, out: dict[Var, tuple[int, int]]) -> None:
+    """Bounds of each loop, wherever those around it are."""
     for loop in _pieces(s):
-        lo, hi = int(loop.lo), int(loop.hi)
+        ranges = {v: (lo, hi - 1) for v, (lo, hi) in out.items()}
+        lo, hi = interval(loop.lo, ranges)[0], interval(loop.hi, ranges)[1]
         known = out.get(loop.var)
         out[loop.var] = (min(lo, known[0]), max(hi, known[1])) if known else (lo, hi)
         _levels(loop.body, out)

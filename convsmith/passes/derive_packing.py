@@ -108,8 +108,10 @@ def derive_packing(
         )
     ((read, (loops, ranges)),) = find.reads.items()
     used = set().union(*(variables_of(i) for i in read.index))
+    # A loop that does not index the operand may still be empty, and then nothing is read.
+    bounds = [x.lo < x.hi for x in loops if x.var not in used and variables_of(x.hi) <= used]
     loops = [x for x in loops if x.var in used]
-    shape, bounds = [], []
+    shape = []
     for x in loops:
         n = extent(x, {v: r for v, r in ranges.items() if v is not x.var})
         shape.append(max(n, dict(widths).get(x.var.name, 0)))

@@ -42,7 +42,8 @@ class _Drain(Rewriter):
         out = wrap(nest.loops, Store(memory, index, Load(s.buffer, index, None)))
         names = {loop.var: Var(self.rename.get(loop.var.name, loop.var.name)) for loop in nest.loops}
         store = substitute(_Replace(s.buffer, memory).stmt(nest.store), names)
-        loops = [For(names[x.var], substitute(x.lo, names), substitute(x.hi, names), x.body, x.kind) for x in nest.loops]
+        ends = [(substitute(x.lo, names), substitute(x.hi, names)) for x in nest.loops]
+        loops = [For(names[x.var], *end, x.body, x.kind) for x, end in zip(nest.loops, ends)]
         return Alloc(memory, Alloc(s.buffer, block(*s.body.stmts[:-1], out, wrap(loops, store))))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from convsmith.arith.ranges import Range, try_interval
+from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index, Min, Var, as_index, conj
 from convsmith.ir.stmt import For, Kernel, Stmt
 from convsmith.ir.value import Load, Select, Value, const
@@ -11,25 +12,26 @@ from convsmith.passes.scope import ScopedRewriter, require_loops, with_body
 
 
 class _Mask(ScopedRewriter):
-    """Mask what a loop's variable may put outside of its buffer."""
+    """Mask what a loop's variable may put outside of its buffer, or between its elements, which may be NaN."""
 
-    def __init__(self, var: Var, cond: Cond, ranges: dict[Var, Range]) -> None:
+    def __init__(self, var: Var, cond: Cond, ranges: dict[Var, Range], packed: frozenset[Buffer]) -> None:
         super().__init__()
-        self.var, self.cond, self.ranges = var, cond, ranges
+        self.var, self.cond, self.ranges, self.packed = var, cond, ranges, packed
 
     def Load(self, v: Load) -> Value:
         if v.buffer.scope == "register" or not any(self.var in variables_of(i) for i in v.index):
             return v
         found = [try_interval(i, self.ranges) for i in v.index]
-        if all(r is not None and 0 <= r[0] and r[1] < size for r, size in zip(found, v.buffer.shape)):
+        inside = all(r is not None and 0 <= r[0] and r[1] < size for r, size in zip(found, v.buffer.shape))
+        if inside and (v.buffer.dtype.kind != "float" or v.buffer in self.packed):
             return v
         return Select(self.cond, v, const(v.buffer.dtype, 0))
 
 
 class _Fill(ScopedRewriter):
-    def __init__(self, name: str, count: int) -> None:
+    def __init__(self, name: str, count: int, packed: frozenset[Buffer]) -> None:
         super().__init__()
-        self.name, self.count = name, count
+        self.name, self.count, self.packed = name, count, packed
 
     def For(self, loop: For) -> Stmt:
         if loop.var.name != self.name or loop.lo is not as_index(0) or loop.hi is as_index(self.count):
@@ -38,15 +40,15 @@ class _Fill(ScopedRewriter):
             return self._For(loop)
         ends: tuple[Index, ...] = loop.hi.args if isinstance(loop.hi, Min) else (loop.hi,)
         cond = conj([loop.var < end for end in ends if end is not as_index(self.count)])
-        mask = _Mask(loop.var, cond, {**self.ranges, loop.var: (0, self.count - 1)})
+        mask = _Mask(loop.var, cond, {**self.ranges, loop.var: (0, self.count - 1)}, self.packed)
         return For(loop.var, loop.lo, as_index(self.count), mask.stmt(loop.body), loop.kind, loop.carried)
 
 
 def fill_terms(kernel: Kernel, loop: str, count: int) -> Kernel:
     """Make each loop named ``loop``, over terms of a sum, run ``count`` times.
 
-    A factor that lies beyond its buffer there reads as zero; the other one, packed, holds zeros. A loop whose variable
-    nothing reads would only repeat its one term: it stays.
+    A factor that lies beyond its elements there reads as zero; the other one, packed, holds zeros. A loop whose
+    variable nothing reads would only repeat its one term: it stays.
 
     Before::
 
@@ -73,4 +75,5 @@ def fill_terms(kernel: Kernel, loop: str, count: int) -> Kernel:
               dst[l] = acc[l]
     """
     require_loops(kernel, (loop,), "fill_terms")
-    return with_body(kernel, _Fill(loop, count).stmt(kernel.body))
+    packed = frozenset(pack.params[1] for pack in kernel.packs)
+    return with_body(kernel, _Fill(loop, count, packed).stmt(kernel.body))

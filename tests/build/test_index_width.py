@@ -8,13 +8,14 @@ import re
 
 import numpy as np
 import pytest
-from convolutions import data_of, expected, places_of
+from guarded import expected, places_of
 
 from convsmith.compiler.driver import Lowered, build_artifact, lower
 from convsmith.interp import run
 from convsmith.ir.intern import interning
 from convsmith.layout.layout import Layout
 from convsmith.problem import Conv
+from convsmith.problem.data import random_arrays
 from convsmith.runtime.host import HostLibrary
 from convsmith.schedule.config import Config
 from convsmith.target.generic.level import level
@@ -95,12 +96,12 @@ def far(layout: Layout) -> np.ndarray:
 def test_interpreted_and_compiled(name: str) -> None:
     line, words = RUNS[name]
     problem = Conv.parse(line)
-    src, wei, bias = data_of(problem)
+    arrays = random_arrays(problem)
     layouts = {"src": problem.src_layout, "wei": problem.wei_layout, "dst": problem.dst_layout}
     memory = {n: far(layout) for n, layout in layouts.items()}
-    for n, x in (("src", src), ("wei", wei)):
+    for n, x in arrays.items():
         memory[n][places_of(layouts[n])] = x.ravel()
-    truth = expected(problem, src, wei, bias)
+    truth = expected(problem, arrays)["dst"]
     dst = memory["dst"]
     places = places_of(layouts["dst"])
 

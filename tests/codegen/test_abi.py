@@ -8,11 +8,12 @@ import struct
 import llvmlite.binding as llvm
 import numpy as np
 import pytest
-from convolutions import check_result, data_of, expected, memory_of
+from guarded import check_result, expected, memories
 
 from convsmith.codegen.artifact import Artifact
 from convsmith.compiler.driver import build_artifact
 from convsmith.problem import Conv
+from convsmith.problem.data import random_arrays
 from convsmith.runtime.host import HostLibrary
 from convsmith.schedule.config import Config
 from convsmith.target.generic.level import level
@@ -123,15 +124,13 @@ def call(library: HostLibrary, entry: str, memory: dict[str, np.ndarray], chunks
 @pytest.mark.parametrize("case", CASES)
 def test_a_call_by_hand(case: str, chunks: int) -> None:
     problem, artifact = built(case)
-    src, wei, bias = data_of(problem)
-    memory = {"src": memory_of(src, problem.src_layout), "wei": memory_of(wei, problem.wei_layout)}
-    if bias is not None:
-        memory["bia"] = bias
+    arrays = random_arrays(problem)
+    memory = memories(problem, arrays)
     library = HostLibrary(artifact)
     if "pack" in artifact.entries:
         call(library, "pack", memory, 0)
     call(library, "main", memory, chunks)
-    check_result(problem, memory["dst"], expected(problem, src, wei, bias))
+    check_result(problem, memory, expected(problem, arrays))
 
 
 def test_a_manifest_survives_its_file() -> None:

@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from convolutions import Compiled, check_result, data_of, expected
+from guarded import Compiled, check_result, expected
 
 from convsmith.build.choose import default_config
 from convsmith.compiler.driver import build_artifact
 from convsmith.problem import Conv
+from convsmith.problem.data import random_arrays
 from convsmith.problem.post_ops import parse_post_ops
 from convsmith.target.registry import host_targets
 
@@ -34,6 +35,6 @@ def variant(line: str, turn: int) -> Conv:
 def test_listed(number: int, isa: str) -> None:
     problem = variant(LINES[number], number + list(TARGETS).index(isa))
     config = default_config(problem, TARGETS[isa], 1 + number % 2)
-    src, wei, bias = data_of(problem, number, limit=2)
-    memory = Compiled(problem, build_artifact(problem, config, TARGETS[isa]))(src, wei, bias)
-    check_result(problem, memory, expected(problem, src, wei, bias))
+    arrays = random_arrays(problem, number)
+    memory = Compiled(problem, build_artifact(problem, config, TARGETS[isa]))(arrays)
+    check_result(problem, memory, expected(problem, arrays))

@@ -1,6 +1,6 @@
-"""Random shape x random config, compiled: exact on integers, nothing else touched; or a ConfigError.
+"""Random problem x random config, compiled: exact on integers, nothing else touched; or a ConfigError.
 
-All memory that belongs to no logical element holds NaN, and a canary surrounds every buffer.
+All memory that belongs to no logical element holds what spoils a sum, and a canary surrounds every buffer.
 """
 
 from __future__ import annotations
@@ -11,25 +11,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from convolutions import (
-    Compiled,
-    check_result,
-    data_of,
-    expected,
-    logical,
-    memory_of,
-    padding_lanes,
-    random_config,
-    random_problem,
-    with_options,
-)
+from guarded import Array, Compiled, check_result, expected, logical, memory_of
+from problems import random_config, random_convolution, random_problem, with_options
 
 from convsmith.build.choose import default_config
 from convsmith.codegen.artifact import Artifact
 from convsmith.compiler.driver import build_artifact
 from convsmith.diag.errors import ConfigError
-from convsmith.problem import Conv
-from convsmith.problem.reference import conv_reference
+from convsmith.problem import Conv, Problem
+from convsmith.problem.data import random_arrays
+from convsmith.problem.reference import reference
+from convsmith.problem.types import is_integer
 from convsmith.schedule.config import Config
 from convsmith.target.base import Target
 from convsmith.target.registry import host_targets
@@ -39,15 +31,23 @@ ISAS = [t.isa for t in host_targets()]
 TARGETS = {t.isa: t for t in host_targets()}
 
 
-def case(seed: int, isa: str | None = None, macs: int = 60_000) -> tuple[Conv, Config, Target]:
+def case(seed: int, isa: str | None = None, macs: int = 60_000) -> tuple[Problem, Config, Target]:
+    """Any problem, with a config that is mostly legal."""
     rng = random.Random(seed)
-    problem = with_options(random_problem(rng, macs), rng)
+    problem = random_problem(rng, macs)
     target = TARGETS[isa or rng.choice(ISAS)]
-    lanes = target.instructions[0].lanes
-    return problem, random_config(rng, problem, target.isa, lanes, rng.choice((1, 1, 1, 2, 4))), target
+    return problem, random_config(rng, problem, target, rng.choice((1, 1, 1, 2, 4))), target
 
 
-def build(problem: Conv, config: Config, target: Target) -> Artifact | None:
+def convolution_case(seed: int) -> tuple[Conv, Config, Target]:
+    """The same of forward convolutions in f32."""
+    rng = random.Random(seed)
+    problem = with_options(random_convolution(rng), rng)
+    target = TARGETS[rng.choice(ISAS)]
+    return problem, random_config(rng, problem, target, rng.choice((1, 1, 1, 2, 4))), target
+
+
+def build(problem: Problem, config: Config, target: Target) -> Artifact | None:
     """None where the config is not legal; any other error is a fault."""
     try:
         return build_artifact(problem, config, target)
@@ -61,10 +61,9 @@ def check_exact(seed: int, isa: str | None = None, macs: int = 60_000) -> bool:
     artifact = build(problem, config, target)
     if artifact is None:
         return False
-    src, wei, bias = data_of(problem, seed)
+    arrays = random_arrays(problem, seed)
     try:
-        memory = Compiled(problem, artifact)(src, wei, bias)
-        check_result(problem, memory, expected(problem, src, wei, bias))
+        check_result(problem, Compiled(problem, artifact)(arrays), expected(problem, arrays))
     except AssertionError as error:
         raise AssertionError(f"seed {seed}: {problem} under {config}: {error}") from error
     return True
@@ -83,15 +82,30 @@ def test_larger(chunk: int) -> None:
         check_exact(50_000 + seed, macs=2_000_000)
 
 
+def check_default(seed: int, isa: str) -> None:
+    rng = random.Random(seed)
+    problem = random_problem(rng, 200_000)
+    config = default_config(problem, TARGETS[isa], rng.choice((1, 2)))
+    arrays = random_arrays(problem, seed)
+    try:
+        memory = Compiled(problem, build_artifact(problem, config, TARGETS[isa]))(arrays)
+        check_result(problem, memory, expected(problem, arrays))
+    except AssertionError as error:
+        raise AssertionError(f"seed {seed}: {problem} under {config}: {error}") from error
+
+
 @pytest.mark.parametrize("isa", ISAS)
 def test_default_config(isa: str) -> None:
-    for seed in range(50):
-        rng = random.Random(seed)
-        problem = with_options(random_problem(rng, 200_000), rng)
-        config = default_config(problem, TARGETS[isa], rng.choice((1, 2)))
-        src, wei, bias = data_of(problem, seed)
-        memory = Compiled(problem, build_artifact(problem, config, TARGETS[isa]))(src, wei, bias)
-        check_result(problem, memory, expected(problem, src, wei, bias))
+    for seed in range(80):
+        check_default(seed, isa)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("chunk", range(20))
+def test_default_config_at_length(chunk: int, isa: str) -> None:
+    for seed in range(chunk * 100, (chunk + 1) * 100):
+        check_default(300_000 + seed, isa)
 
 
 @pytest.mark.slow
@@ -112,13 +126,11 @@ def test_illegal_configs_are_told_apart() -> None:
     assert {"registers", "fuse", "lanes", "stage"} <= codes.keys(), codes
 
 
-def real_data(problem: Conv, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+def real_data(problem: Problem, seed: int) -> dict[str, Array]:
     rng = np.random.default_rng(seed)
-
-    def make(shape: tuple[int, ...]) -> np.ndarray:
-        return rng.standard_normal(shape, np.float32)
-
-    return make(problem.src_shape), make(problem.wei_shape), make(problem.bias_shape) if problem.bias else None
+    floats = {t.name for t in problem.inputs if not is_integer(t.dtype)}
+    arrays = random_arrays(problem, seed)
+    return {n: rng.standard_normal(x.shape).astype(x.dtype) if n in floats else x for n, x in arrays.items()}
 
 
 @pytest.mark.parametrize("chunk", range(4))
@@ -132,10 +144,11 @@ def test_same_bits_every_time_and_for_any_number_of_threads(chunk: int) -> None:
             continue
         data = real_data(problem, seed)
         kernel, threaded = Compiled(problem, one), Compiled(problem, four)
-        bits = kernel(*data).view(np.uint32)
-        runs = [kernel(*data), threaded(*data), threaded(*data), *(threaded(*data, chunks=n) for n in (1, 2, 3, 4))]
+        bits = {name: x.tobytes() for name, x in kernel(data).items()}
+        runs = [kernel(data), threaded(data), threaded(data), *(threaded(data, chunks=n) for n in (1, 2, 3, 4))]
         for n, memory in enumerate(runs):
-            assert (memory.view(np.uint32) == bits).all(), f"seed {seed}: {problem} under {config}: run {n} differs"
+            same = {name: x.tobytes() for name, x in memory.items()} == bits
+            assert same, f"seed {seed}: {problem} under {config}: run {n} differs"
         compared += 1
     assert compared > 8
 
@@ -144,17 +157,16 @@ def test_same_bits_every_time_and_for_any_number_of_threads(chunk: int) -> None:
 def test_real_data_within_the_stated_bound(chunk: int) -> None:
     """eps * (2 + sqrt(K)) * sum |a||b|, of which a post-op of slope at most one keeps no more."""
     for seed in range(chunk * 40, (chunk + 1) * 40):
-        problem, config, target = case(seed)
+        problem, config, target = convolution_case(seed)
         artifact = build(problem, config, target)
         if artifact is None:
             continue
-        src, wei, bias = real_data(problem, seed)
-        truth = conv_reference(problem, src, wei, bias)
-        plain = replace(problem, post_ops=())
-        size = conv_reference(plain, abs(src), abs(wei), None if bias is None else abs(bias))
+        arrays = real_data(problem, seed)
+        truth = reference(problem, arrays)["dst"]
+        size = reference(replace(problem, post_ops=()), {name: abs(x) for name, x in arrays.items()})["dst"]
         terms = problem.ic // problem.g * int(np.prod(problem.k))
         bound = np.finfo(np.float32).eps * (2 + terms**0.5) * size
-        got = logical(problem, Compiled(problem, artifact)(src, wei, bias))
+        got = logical(problem, Compiled(problem, artifact)(arrays))
         assert (abs(got - truth) <= bound).all(), f"seed {seed}: {problem} under {config}"
 
 
@@ -163,17 +175,16 @@ def test_infinities_and_nan_meet_no_padding(chunk: int) -> None:
     """A masked term is absent, and relu and clip hand NaN on; lanes beyond the channels stay zero."""
     compared = 0
     for seed in range(chunk * 40, (chunk + 1) * 40):
-        problem, config, target = case(seed)
+        problem, config, target = convolution_case(seed)
         artifact = build(problem, config, target)
         if artifact is None or artifact.needs_finite:
             continue
-        src, wei, bias = data_of(problem, seed)
+        arrays = random_arrays(problem, seed)
         rng = np.random.default_rng(seed)
-        for array in [wei, src][: 1 + seed % 2] + ([bias] if bias is not None and seed % 3 else []):
+        for name in ["wei", "src"][: 1 + seed % 2] + (["bia"] if problem.bias and seed % 3 else []):
+            array = arrays[name]
             array.flat[rng.integers(array.size, size=2)] = rng.choice([np.inf, -np.inf, np.nan], 2)
-        memory = Compiled(problem, artifact)(src, wei, bias)
-        np.testing.assert_array_equal(logical(problem, memory), expected(problem, src, wei, bias), f"seed {seed}")
-        assert (memory[padding_lanes(problem.dst_layout)] == 0).all(), f"seed {seed}: lanes of padding"
+        check_result(problem, Compiled(problem, artifact)(arrays), expected(problem, arrays))
         compared += 1
     assert compared > 8
 
@@ -191,14 +202,14 @@ def test_pad_copy_asks_for_finite_weights() -> None:
 def test_canaries_work() -> None:
     """The guard itself: slack that is read, and a margin that is written, are noticed."""
     problem = Conv.parse("--stag=a:1:99_b:3:7_c:5:1 --dtag=abx mb1ic3iw5oc4ow5kw1")
-    src, wei, bias = data_of(problem)
-    memory = memory_of(src, problem.src_layout)
-    assert np.isnan(memory).sum() == problem.src_layout.size - src.size > 0
+    arrays = random_arrays(problem)
+    memory = memory_of(arrays["src"], problem.src_layout)
+    assert np.isnan(memory).sum() == problem.src_layout.size - arrays["src"].size > 0
     wrong = replace(problem, stag="a:1:99_b:3:6_c:5:1")
     artifact = build_artifact(wrong, Config("generic", "oc"), TARGETS["generic"])
-    got = logical(problem, Compiled(problem, artifact)(src, wei, bias))
+    got = logical(problem, Compiled(problem, artifact)(arrays))
     assert np.isnan(got).any()
     overlong = replace(problem, o=(6,), p=(1,))
     artifact = build_artifact(overlong, Config("generic", "oc"), TARGETS["generic"])
     with pytest.raises(AssertionError, match=r"dst: elements .* beyond"):
-        Compiled(problem, artifact)(src, wei, bias)
+        Compiled(problem, artifact)(arrays)

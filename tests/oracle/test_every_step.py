@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from functools import partial
+from types import ModuleType
 
-import numpy as np
 import pytest
-from convolutions import Oracle, random_config, random_problem, small_target, with_options
+from guarded import Array, memories
+from oracles import Oracle, small_target
+from problems import random_config, random_convolution, random_problem, with_options
 
 from convsmith.build.packing import packing_steps
 from convsmith.build.schedule import schedule
@@ -16,7 +19,7 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Kernel
 from convsmith.passes.manager import Step, run_steps
-from convsmith.problem import Conv
+from convsmith.problem import Problem, parse_problem
 from convsmith.schedule.config import Config
 from convsmith.target.base import Target
 
@@ -54,37 +57,97 @@ KINDS = {
     "threads-on-one-image": ("mb1ic3iw9oc3ow9kw3pw1", "--lane=oc --tile=oc:4,ow:3 --threads=2"),
     "few-pieces": ("mb1ic3iw5oc6ow5kw1", "--lane=oc --tile=oc:4,ow:3 --pieces=1"),
     "vanishing-loops": ("mb1ic1iw1oc1ow1kw1", "--lane=oc --tile=oc:4"),
+    "strided-backward": ("--dir=BWD_D mb1ic5ih5oc3oh3kh3kw2iw4ow2sh2sw2ph1", "--lane=ic --tile=ic:4,iw:2"),
+    "strided-backward-dilated": ("--dir=BWD_D g2mb1ic4iw7oc6ow3kw3dw1sw2pw2", "--lane=ic --tile=ic:4 --reduce=kw,oc"),
+    "strided-backward-mask": ("--dir=BWD_D mb1ic5iw7oc3ow3kw3sw3", "--lane=ic --tile=ic:4,iw:2 --realise=mask"),
+    "backward": ("--dir=BWD_D --dtag=axb mb2ic5ih4iw3oc3oh4ow3kh3kw3ph1pw1", "--lane=ic --tile=ic:4,iw:3 --threads=2"),
+    "backward-quantised": (
+        "--dir=BWD_D --dt=s8:s8:u8 --attr-scales=src:per_oc+wei:common:0.5 mb1ic5iw4oc6ow4kw3pw1",
+        "--lane=ic --tile=ic:4,iw:2 --terms=oc:4",
+    ),
+    "weights": (
+        "--dir=BWD_W mb2ic3ih4iw5oc5oh4ow5kh3kw3ph1pw1", "--lane=oc --tile=oc:4,ic:3 --pack=diff_dst --reduce=mb,oh,ow",
+    ),
+    "weights-not-packed": ("--dir=BWD_W --dtag=axb mb2ic3iw9oc5ow4kw3sw2", "--lane=oc --tile=oc:4,kw:3 --pack="),
+    "weights-of-groups": ("--dir=BWD_W --dt=bf16:f32:bf16 g3mb1ic6iw5oc6ow5kw3pw1", "--lane=ic --tile=ic:4 --pack="),
+    "deconvolution": ("--deconv mb1ic3ih3iw3oc5oh5ow5kh3kw3sh2sw2ph1pw1", "--lane=oc --tile=oc:4,ow:2"),
+    "deconvolution-backward": ("--deconv --dir=BWD_D mb1ic5iw3oc3ow5kw3sw2pw1", "--lane=ic --tile=ic:4,iw:2"),
+    "deconvolution-weights": ("--deconv --dir=BWD_W mb2ic5iw3oc3ow5kw3sw2pw1", "--lane=ic --tile=ic:4 --pack=src"),
+    "matmul": ("--matmul --bia-dt=f32 5x3:3x6", "--lane=n --tile=n:4,m:2"),
+    "matmul-batched": ("--matmul --stag=acb --wtag=acb 3x4x3:3x3x5", "--lane=n --tile=n:4,m:3 --threads=2"),
+    "matmul-shared": ("--matmul --dtag=acb 3x4x3:1x3x5", "--lane=n --fuse=b0+m --tile=n:4,b0_m:3"),
+    "matmul-dot": ("--matmul --dt=u8:s8:s32 3x7:7x5", "--lane=n --tile=n:4,m:2 --terms=k:4"),
+    "bytes": ("--dt=u8:s8:s32 mb1ic6ih3iw4oc5oh3ow4kh3kw3ph1pw1", "--lane=oc --tile=oc:4,ow:2 --terms=ic:4"),
+    "bytes-channels-last": (
+        "--dt=u8:s8:u8 --stag=axb --dtag=axb mb1ic5iw4oc5ow4kw3pw1", "--lane=oc --tile=oc:8,ow:2 --terms=ic:4",
+    ),
+    "bytes-blocked": ("--dt=s8:s8:s8 --stag=aBc4b --dtag=aBc4b mb1ic7iw5oc5ow3kw3", "--lane=oc --tile=oc:4 --terms=ic:2"),
+    "bytes-groups": ("--dt=u8:s8:f32 g2mb1ic6iw4oc6ow4kw3pw1", "--lane=g_oc --fuse=g+oc --tile=g_oc:4 --terms=ic:4"),
+    "bytes-masked": ("--dt=u8:s8:s32 mb1ic3iw5oc5ow5kw3pw1", "--lane=oc --tile=oc:4 --terms=ic:4 --realise=mask"),
+    "bytes-copied": ("--dt=u8:s8:s32 mb1ic6iw5oc5ow5kw3pw1", "--lane=oc --tile=oc:4 --terms=ic:4 --realise=pad_copy"),
+    "bytes-widened": ("--dt=u8:u8:s32 mb1ic3iw5oc5ow5kw3pw1", "--lane=oc --tile=oc:4,ow:2"),
+    "bf16": ("--dt=bf16 --stag=axb --dtag=axb mb1ic3iw5oc5ow5kw3pw1", "--lane=oc --tile=oc:4,ow:2 --terms=ic:2"),
+    "bf16-f32": ("--dt=bf16:bf16:f32 mb1ic4ih3iw3oc5oh2ow2kh2kw2", "--lane=oc --tile=oc:4,ow:2 --terms=ic:2"),
+    "f16": ("--dt=f16 mb1ic3iw5oc5ow5kw3pw1", "--lane=oc --tile=oc:4,ow:2"),
+    "f64": ("--dir=FWD_B --dt=f64 --attr-post-ops=relu mb1ic3iw5oc5ow5kw3pw1", "--lane=oc --tile=oc:4,ow:2"),
+    "shared-gathers": (
+        "--stag=axb --dtag=axb g3mb1ic6iw5oc6ow5kw3pw1", "--lane=g_oc --fuse=g+oc --tile=g_oc:4,ow:2 --terms=ic:2",
+    ),
+    "quantised": (
+        "--dir=FWD_B --dt=u8:s8:s8 --attr-scales=src:common:0.5+wei:per_oc+dst:common:2 "
+        "--attr-zero-points=src:common:3+dst:common:1 mb1ic3iw5oc5ow5kw3pw1",
+        "--lane=oc --tile=oc:4,ow:2",
+    ),
+    "zero-points-of-weights": (
+        "--dt=s8:s8:f32 --attr-zero-points=src:per_dim_1+wei:common:2 mb1ic3iw5oc5ow5kw3pw1", "--lane=oc --tile=oc:4",
+    ),
+    "post-ops": (
+        "--dtag=axb --attr-post-ops=sum:0.5+prelu:per_oc+add:f32:per_tensor+linear:2:1+mul:f32:per_oc+max:s8:common "
+        "mb2ic3iw5oc5ow5kw3pw1",
+        "--lane=oc --tile=oc:4,ow:2 --threads=2",
+    ),
+    "sum-of-bytes": ("--dt=u8:s8:u8 --attr-post-ops=sum:2:1:s8+relu mb1ic4iw5oc5ow5kw1", "--lane=oc --tile=oc:4 --terms=ic:4"),
+    "comparison": ("--attr-post-ops=abs+round+ge:f32:per_oc mb1ic3iw5oc5ow5kw1", "--lane=ow --tile=ow:4,oc:2"),
 }  # fmt: skip
 
 
-def interpret_all(problem: Conv, config: Config, target: Target, seed: int = 0) -> set[str]:
-    """Run the rewrites of the kernel and of its packing kernels; the passes that changed something."""
+def interpret_all(problem: Problem, config: Config, target: Target, seed: int = 0) -> None:
+    """Run the rewrites of the kernel and of its packing kernels, and interpret after each."""
     with interning():
         oracle = Oracle(problem, target, seed)
         st, kernel = naive_kernel(problem)
         kernel = run_steps(kernel, schedule(st, config, target), [oracle])
         for pack in kernel.packs:
-            truth = oracle.packed(pack, oracle.arrays(kernel)["wei"])
-            run_steps(pack, packing_steps(pack, target), [_Packing(oracle, truth)])
-        return oracle.changes
+            memory = memories(problem, oracle.arrays)
+            run_steps(pack, packing_steps(pack, target), [_Packing(oracle, memory, oracle.packed(pack, memory))])
 
 
 class _Packing:
     """The packing kernel too must write the same after every step."""
 
-    def __init__(self, oracle: Oracle, truth: np.ndarray) -> None:
-        self.oracle, self.truth = oracle, truth
+    def __init__(self, oracle: Oracle, memory: Mapping[str, Array], truth: Array) -> None:
+        self.oracle, self.memory, self.truth = oracle, memory, truth
 
     def after(self, number: int, step: Step | None, kernel: Kernel, seconds: float, changed: bool) -> None:
         if changed:
-            found = self.oracle.packed(kernel, self.oracle.arrays(kernel)["wei"])
-            assert (found == self.truth).all(), f"after {step}:\n{kernel}"
+            found = self.oracle.packed(kernel, self.memory)
+            assert found.tobytes() == self.truth.tobytes(), f"after {step}:\n{kernel}"
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_kind(kind: str) -> None:
     line, words = KINDS[kind]
-    interpret_all(Conv.parse(line), Config.parse(f"--isa=generic {words}"), small_target())
+    interpret_all(parse_problem(line), Config.parse(f"--isa=generic {words}"), small_target())
+
+
+def passes_of(*modules: ModuleType) -> set[str]:
+    """The passes that modules name."""
+    return {
+        name
+        for module in modules
+        for name, value in vars(module).items()
+        if getattr(value, "__module__", "").startswith("convsmith.passes.") and callable(value) and name != "Step"
+    }
 
 
 def test_the_kinds_use_every_pass() -> None:
@@ -92,12 +155,7 @@ def test_the_kinds_use_every_pass() -> None:
     import convsmith.build.packing
     import convsmith.build.schedule
 
-    used = {
-        name
-        for module in (convsmith.build.schedule, convsmith.build.packing)
-        for name, value in vars(module).items()
-        if getattr(value, "__module__", "").startswith("convsmith.passes.") and callable(value) and name != "Step"
-    }
+    used = passes_of(convsmith.build.schedule, convsmith.build.packing)
     changed: set[str] = set()
 
     class Changes:
@@ -105,18 +163,21 @@ def test_the_kinds_use_every_pass() -> None:
             if new and step is not None:
                 changed.add(step.name)
 
+    target = small_target()
     for line, words in KINDS.values():
         with interning():
-            st, kernel = naive_kernel(Conv.parse(line))
-            run_steps(kernel, schedule(st, Config.parse(f"--isa=generic {words}"), small_target()), [Changes()])
+            st, kernel = naive_kernel(parse_problem(line))
+            kernel = run_steps(kernel, schedule(st, Config.parse(f"--isa=generic {words}"), target), [Changes()])
+            for pack in kernel.packs:
+                run_steps(pack, packing_steps(pack, target), [Changes()])
     assert used - changed == set()
 
 
 def random_case(seed: int, lanes: int) -> bool:
     rng = random.Random(seed)
     target = small_target(lanes)
-    problem = with_options(random_problem(rng, macs=700), rng)
-    config = random_config(rng, problem, target.isa, lanes, rng.choice((1, 1, 2)))
+    problem = with_options(random_convolution(rng, macs=700), rng) if seed % 3 == 0 else random_problem(rng, macs=400)
+    config = random_config(rng, problem, target, rng.choice((1, 1, 2)))
     try:
         interpret_all(problem, config, target, seed)
     except ConfigError:

@@ -21,8 +21,13 @@ def _dot(name: str, types: tuple[str, str, str], lanes: int, terms: int, intrins
          needs: tuple[str, ...]) -> Instruction:  # fmt: skip
     """An instruction that takes its operands as they are."""
     a, b, c = (f"<{n} x {_LLVM[t]}>" for t, n in zip(types, (lanes * terms, lanes * terms, lanes)))
+    steps = [f"call {c} @llvm.x86.{intrinsic}({c} {{c}}, {a} {{a}}, {b} {{b}})"]
+    if types[0] == "bf16":
+        words = f"<{lanes * terms} x i16>"
+        steps = [f"bitcast {words} {{{x}}} to {a}" for x in "ab"]
+        steps.append(f"call {c} @llvm.x86.{intrinsic}({c} {{c}}, {a} {{0}}, {b} {{1}})")
     return dot(
-        name, lanes, terms, types, f"call {c} @llvm.x86.{intrinsic}({c} {{c}}, {a} {{a}}, {b} {{b}})",
+        name, lanes, terms, types, "\n".join(steps),
         f"declare {c} @llvm.x86.{intrinsic}({c}, {a}, {b})", needs, name.split("_")[0],
     )  # fmt: skip
 

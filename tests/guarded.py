@@ -1,0 +1,195 @@
+"""Arrays of a problem in guarded memory: what a kernel reads, and writes, beyond its elements is noticed.
+
+Memory that belongs to no logical element holds what spoils a sum, and canaries surround every buffer.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from convsmith.codegen.artifact import Artifact
+from convsmith.layout.layout import Layout
+from convsmith.problem import Problem, reference
+from convsmith.problem.types import TYPES
+from convsmith.runtime.host import HostLibrary
+
+Array = np.ndarray[Any, Any]
+Arrays = Mapping[str, Array]
+
+MARGIN = 64
+"""Elements of canary before and after each buffer."""
+
+
+def canary(dtype: np.dtype[Any]) -> Any:
+    """A number that no result is, as far as the type has one."""
+    return dtype.type(30000 if dtype.kind not in "iu" else np.iinfo(dtype).max // 3 * 2)
+
+
+def poison(dtype: np.dtype[Any]) -> Any:
+    """What spoils every sum: NaN, or the largest number."""
+    return dtype.type(np.nan if dtype.kind not in "iu" else np.iinfo(dtype).max)
+
+
+def expected(problem: Problem, arrays: Arrays) -> dict[str, Array]:
+    """The logical outputs that the reference computes, each step rounded as in kernels."""
+    with np.errstate(invalid="ignore"):
+        return reference(problem, arrays, np.float64 if problem.acc == "f64" else np.float32)
+
+
+def memory_of(x: Array, layout: Layout, slack: Any = None) -> Array:
+    """The memory of a logical array in a layout; what belongs to no logical element holds ``slack``, or poison."""
+    memory = np.full(layout.size, poison(x.dtype) if slack is None else slack, x.dtype)
+    memory[places_of(layout)] = x.ravel()
+    return memory
+
+
+def places_of(layout: Layout) -> Array:
+    """Offsets of all logical elements, in row-major order of their coordinates."""
+    total = np.zeros(layout.shape, np.int64)
+    for dim, size in enumerate(layout.shape):
+        rest = np.arange(size)
+        along = np.zeros(size, np.int64)
+        for b in reversed(layout.blocks):
+            if b.dim == dim:
+                along += rest % b.size * b.stride
+                rest = rest // b.size
+        total += along.reshape([-1 if n == dim else 1 for n in range(len(layout.shape))])
+    return total.ravel()
+
+
+def padding_lanes(layout: Layout) -> Array:
+    """Offsets of the elements that the blocks hold beyond the shape: zero in a result."""
+    full = Layout(layout.padded_shape, layout.blocks)
+    inside = np.zeros(layout.size, bool)
+    inside[places_of(layout)] = True
+    every = places_of(full)
+    return every[~inside[every]]
+
+
+def memories(problem: Problem, arrays: Arrays) -> dict[str, Array]:
+    """Memory of every array of a problem; canaries stand where outputs shall come."""
+    found = {}
+    for t in problem.tensors:
+        dtype = TYPES[t.dtype].numpy
+        if t.role == "out":
+            found[t.name] = np.full(t.layout.size, canary(dtype), dtype)
+        else:
+            found[t.name] = memory_of(arrays[t.name], t.layout, None if t.role == "in" else canary(dtype))
+    return found
+
+
+def logical(problem: Problem, memory: Arrays, name: str | None = None) -> Array:
+    """A logical array within its memory, by default that of the first output."""
+    t = problem.outputs[0] if name is None else problem.tensor(name)
+    return memory[t.name][places_of(t.layout)].reshape(t.shape)
+
+
+def check_result(problem: Problem, memory: Arrays, truth: Arrays) -> None:
+    """Every logical element of the outputs is exact, lanes of padding are zero, and nothing else has changed."""
+    for t in problem.outputs:
+        got, right = (x.astype(np.float64) for x in (logical(problem, memory, t.name), truth[t.name]))
+        wrong = np.argwhere((got != right) & ~(np.isnan(got) & np.isnan(right)))
+        assert not len(wrong), (
+            f"{t.name}: {len(wrong)} of {got.size} wrong, first {tuple(map(int, wrong[0]))}: "
+            f"{got[tuple(wrong[0])]}, not {right[tuple(wrong[0])]}"
+        )
+        found = memory[t.name]
+        lanes = found[padding_lanes(t.layout)]
+        assert (lanes == 0).all(), f"{t.name}: lanes of padding hold {lanes[lanes != 0][:4]}"
+        rest = np.ones(len(found), bool)
+        rest[places_of(t.layout)] = False
+        rest[padding_lanes(t.layout)] = False
+        assert (found[rest] == canary(found.dtype)).all(), f"{t.name}: elements between the logical ones changed"
+
+
+class Guarded:
+    """Memory with a margin on both sides that must not change."""
+
+    def __init__(self, contents: Array, margin: Any) -> None:
+        self.whole = np.full(len(contents) + 2 * MARGIN, margin, contents.dtype)
+        self.inside = self.whole[MARGIN : MARGIN + len(contents)]
+        self.inside[:] = contents
+        self.before = self.whole.copy()
+
+    @property
+    def address(self) -> int:
+        return self.inside.ctypes.data
+
+    @property
+    def same(self) -> Array:
+        """Which elements hold the same bits as at first."""
+        rows = (x.view(np.uint8).reshape(len(x), -1) for x in (self.whole, self.before))
+        return np.asarray(np.equal(*rows).all(1))
+
+    def check_margin(self, name: str) -> None:
+        same = self.same
+        same[MARGIN : MARGIN + len(self.inside)] = True
+        assert same.all(), f"{name}: elements {np.flatnonzero(~same) - MARGIN} beyond its {len(self.inside)} changed"
+
+    def check_unchanged(self, name: str) -> None:
+        assert self.same.all(), f"{name} was written to"
+
+
+class Compiled:
+    """An artifact in this process, called with poison in all slack and canaries around all buffers."""
+
+    def __init__(self, problem: Problem, artifact: Artifact) -> None:
+        self.problem, self.artifact = problem, artifact
+        self.library = HostLibrary(artifact)
+
+    def __call__(self, arrays: Arrays, chunks: int = 0) -> dict[str, Array]:
+        """The memory of the outputs, for logical inputs.
+
+        Fails where an input changes, or what lies around a buffer. With ``chunks`` the tasks run as that many chunks,
+        last one first, instead of through the entries.
+        """
+        outputs = [t.name for t in self.problem.outputs]
+        buffers = {
+            name: Guarded(x, (canary if name in outputs else poison)(x.dtype))
+            for name, x in memories(self.problem, arrays).items()
+        }
+        for name in self.artifact.packs.values():
+            self._pack(name, buffers)
+        for name in self.artifact.steps:
+            self._call(name, buffers, chunks)
+        for name, b in buffers.items():
+            if name in outputs or name == "scratch":
+                b.check_margin(name)
+            else:
+                b.check_unchanged(name)
+        return {name: buffers[name].inside for name in outputs}
+
+    def _pack(self, entry: str, buffers: dict[str, Guarded]) -> None:
+        """Run a packing entry twice, into memory that holds something else: what it leaves out differs."""
+        packed = next(a for a in self.artifact.entries[entry].arguments if a.role == "packed")
+        dtype = TYPES[packed.dtype].numpy
+        found = []
+        for fill in (dtype.type(1), dtype.type(2)):
+            buffers[packed.name] = Guarded(np.full(packed.size, fill), canary(dtype))
+            self._call(entry, buffers)
+            buffers[packed.name].check_margin(packed.name)
+            found.append(buffers[packed.name].inside)
+        assert found[0].tobytes() == found[1].tobytes(), f"{entry} leaves elements of {packed.name} out"
+        finite = dtype.kind in "iu" or not np.isnan(found[0].astype(np.float64)).any()
+        operand = logical(self.problem, {packed.of: buffers[packed.of].inside}, packed.of)
+        assert finite or np.isnan(operand.astype(np.float64)).any(), f"{packed.name} holds slack"
+        buffers[packed.name] = Guarded(found[0], poison(dtype))
+
+    def _call(self, name: str, buffers: dict[str, Guarded], chunks: int = 0) -> None:
+        function = self.library[name]
+        arguments = function.entry.arguments
+        block = (ctypes.c_uint64 * len(arguments))()
+        for n, a in enumerate(arguments):
+            if a.role == "scratch" and a.name not in buffers:
+                dtype = TYPES[a.dtype].numpy
+                buffers[a.name] = Guarded(np.full(a.size * function.entry.threads, canary(dtype)), canary(dtype))
+            block[n] = buffers[a.name].address
+        address = ctypes.addressof(block)
+        if not chunks:
+            function(address)
+        for part in reversed(range(chunks)):
+            function._chunk(address, part, chunks)

@@ -1,0 +1,71 @@
+"""The interpreter as an instrument: every kernel on the line computes what the reference computes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+from guarded import Array, check_result, expected, memories
+
+from convsmith.diag.errors import ConvsmithError
+from convsmith.interp import run
+from convsmith.ir.stmt import Kernel
+from convsmith.ir.verify import verify
+from convsmith.passes.manager import Step
+from convsmith.problem import Problem
+from convsmith.problem.data import random_arrays
+from convsmith.target.base import Target, dot, multiply_add
+from convsmith.target.generic.level import level
+
+
+def small_target(lanes: int = 4, registers: int = 32) -> Target:
+    """The portable level with vectors of that many lanes, so that tiny problems have tails.
+
+    It has rows that add several products, as specifications only.
+    """
+    rows = [multiply_add(f"multiply_add_{lanes}", lanes, "", "", (), "")]
+    if lanes > 2:
+        rows.append(multiply_add(f"multiply_add_double_{lanes}", lanes // 2, "", "", (), "", "f64"))
+    for terms, types in ((4, ("u8", "s8", "s32")), (2, ("s8", "s8", "s32")), (2, ("bf16", "bf16", "f32"))):
+        rows.append(dot(f"dot_{types[0]}_{lanes}", lanes, terms, types, "", "", (), ""))
+    return replace(level(), vector_bits=32 * lanes, registers=registers, instructions=tuple(rows))
+
+
+class Oracle:
+    """Interprets every kernel on the line and compares its outputs with the reference."""
+
+    def __init__(self, problem: Problem, target: Target, seed: int = 0) -> None:
+        self.problem = problem
+        self.instructions = {row.name: row.kernel for row in target.instructions}
+        self.arrays = random_arrays(problem, seed)
+        self.truth = expected(problem, self.arrays)
+
+    def after(self, number: int, step: Step | None, kernel: Kernel, seconds: float, changed: bool) -> None:
+        if not changed:
+            return
+        try:
+            verify(kernel)
+            self.check(kernel)
+        except (AssertionError, ConvsmithError) as error:
+            raise AssertionError(f"after {step or 'naive'}: {error}\n{kernel}") from error
+
+    def packed(self, pack: Kernel, memory: Mapping[str, Array]) -> Array:
+        """What a packing kernel makes of its operand: it writes every element, and no slack."""
+        operand, packed = pack.params
+        found = []
+        for fill in (1, 2):
+            out = np.full(packed.size, fill, packed.dtype.numpy)
+            run(pack, {operand.name: memory[operand.name].copy(), packed.name: out}, self.instructions)
+            found.append(out)
+        assert found[0].tobytes() == found[1].tobytes(), f"{pack.name} leaves elements out"
+        assert not np.isnan(found[0].astype(np.float64)).any(), f"{pack.name} packs slack"
+        return found[0]
+
+    def check(self, kernel: Kernel) -> None:
+        """Run the packing kernels and the kernel."""
+        memory = memories(self.problem, self.arrays)
+        for pack in kernel.packs:
+            memory[pack.params[1].name] = self.packed(pack, memory)
+        run(kernel, {b.name: memory[b.name] for b in kernel.params}, self.instructions)
+        check_result(self.problem, memory, self.truth)

@@ -1,0 +1,238 @@
+"""Random problems of every kind, and random configs for them."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from convsmith.build.loops import Unit
+from convsmith.build.statement import statement
+from convsmith.diag.errors import UsageError
+from convsmith.ir.intern import interning
+from convsmith.layout.layout import Layout
+from convsmith.layout.tags import print_strided
+from convsmith.layout.view import KINDS
+from convsmith.problem import Conv, Matmul, Problem
+from convsmith.problem.attributes import Quantity
+from convsmith.problem.post_ops import parse_post_ops
+from convsmith.schedule.config import REALISATIONS, Config
+from convsmith.target.base import Target
+
+TAGS = {
+    1: ("abx", "axb", "aBc4b", "aBc16b", "aBc8b", "cab", "ABc4b2a"),
+    2: ("abx", "axb", "aBcd4b", "aBcd16b", "aBcd8b", "dbac", "aBCd4b2c"),
+    3: ("abx", "axb", "aBcde4b", "aBcde16b", "aBcde8b", "edcba", "ABcde2b2a"),
+}
+WEIGHT_TAGS = {
+    False: {1: ("axb", "ABc4b4a"), 2: ("axb", "ABcd4b4a"), 3: ("axb", "ABcde4b4a")},
+    True: {1: ("axb", "aBCd4c4b"), 2: ("axb", "aBCde4c4b"), 3: ("axb", "aBCdef4c4b")},
+}
+MATRIX_TAGS = {2: ("ab", "ba", "aB4b"), 3: ("abc", "acb", "bac", "aBc4b")}
+POST_OPS = ("relu", "relu:0.5", "clip:-3:5", "clip_v2:0:6", "relu+clip:1:7")
+STEPS = (
+    "relu", "relu:0.5", "clip:-3:5", "clip_v2:0:6", "abs", "linear:2:1", "linear:1:1:0.5", "bounded_relu:20", "square",
+    "round", "hardsigmoid:0.25:0.5", "prelu:per_oc", "prelu", "prelu:per_tensor", "add:f32:per_oc", "add:f32", "ne:f32",
+    "sub:s8:per_tensor", "mul:f32:common", "max:f32:per_oc", "min:u8:per_tensor", "div:f32:per_oc", "ge:f32:per_oc",
+    "lt:f32:common", "add:bf16:per_oc", "mul:s32:per_oc",
+)  # fmt: skip
+"""Post-ops whose results do not hang on how a function is approximated."""
+
+SUMS = ("sum", "sum:0.5", "sum:2:1")
+EXTENTS = (1, 2, 3, 5, 7, 11, 13, 4, 8, 16, 17, 31)
+FLOATS = ("f32", "bf16", "f16")
+FORWARD_TYPES = (
+    "f32", "f64", "bf16", "f16", "f32:bf16:f32", "bf16:bf16:f32", "bf16:bf16:s8", "f16:f16:f32", "f32:f32:u8",
+    "u8:s8:s32", "u8:s8:f32", "u8:s8:u8", "u8:s8:s8", "s8:s8:s32", "s8:s8:f32", "s8:s8:s8", "s8:s8:bf16", "u8:u8:s32",
+    "s8:u8:f32",
+)  # fmt: skip
+SOURCE_TYPES = ("f32", "f64", "bf16", "f16", "f32:bf16:f32", "f32:bf16:bf16", "s32:s8:u8", "s8:s8:u8", "f32:s8:s8")
+WEIGHT_TYPES = ("f32", "f64", "bf16", "f16", "bf16:f32:bf16", "f32:bf16:f32", "f16:f32:f16")
+
+
+# -- problems
+def random_convolution(rng: random.Random, macs: int = 60_000) -> Conv:
+    """A legal forward convolution of at most ``macs`` multiplications, in f32."""
+    while True:
+        problem = _convolution(rng, macs)
+        if problem is not None:
+            return problem
+
+
+def random_problem(rng: random.Random, macs: int = 60_000) -> Problem:
+    """A legal problem of any kind, direction and types, with what may follow its sums."""
+    kind = rng.choice(("FWD_D", "FWD_D", "FWD_D", "BWD_D", "BWD_D", "BWD_W", "matmul"))
+    if kind == "matmul":
+        return with_attributes(_product(rng, macs), rng)
+    problem = random_convolution(rng, macs)
+    if rng.random() < 0.25:
+        problem = replace(problem, deconv=True, i=problem.o, o=problem.i)
+    problem = with_options(replace(problem, dir=kind), rng, post_ops=False)
+    types = {"FWD_D": FORWARD_TYPES, "BWD_D": SOURCE_TYPES, "BWD_W": WEIGHT_TYPES}[kind]
+    return with_attributes(replace(problem, dt=_types(rng.choice(types))), rng)
+
+
+def _types(text: str) -> tuple[str, str, str]:
+    a, b, c = text.split(":") * (1 if ":" in text else 3)
+    return a, b, c
+
+
+def _product(rng: random.Random, macs: int) -> Matmul:
+    while True:
+        m, n, k = (rng.choice((1, 2, 3, 5, 7, 16, 17, 31) if macs > 2000 else (1, 2, 3, 5, 7)) for _ in range(3))
+        b = rng.choice((1, 2, 3))
+        if b * m * n * k <= macs:
+            break
+    src, wei = rng.choice((((m, k), (k, n)), ((b, m, k), (b, k, n)), ((b, m, k), (1, k, n)), ((1, m, k), (b, k, n))))
+    tags = MATRIX_TAGS[len(src)]
+    return Matmul(
+        src=src, wei=wei, dt=_types(rng.choice(FORWARD_TYPES)), stag=rng.choice(tags), wtag=rng.choice(tags),
+        dtag=rng.choice(tags),
+    )  # fmt: skip
+
+
+def with_attributes(problem: Problem, rng: random.Random) -> Problem:
+    """The problem, often with a bias, scales, zero points and post-ops."""
+    double = problem.acc == "f64"
+    if rng.random() < 0.4 and not double:
+        policies = {"src": ("common",), "wei": ("common", "per_oc"), "dst": ("common", "per_oc")}
+        if problem.dir == "BWD_D":
+            policies = {"src": ("common", "per_oc"), "wei": ("common",), "dst": ("common",)}
+        if problem.dir != "BWD_W":
+            problem = replace(problem, scales=_quantities(policies, rng, (0.5, 2.0, 0.25), "f32"))
+    if not problem.forward:
+        return problem
+    if rng.random() < 0.3 and problem.acc == "s32":
+        along_source = f"per_dim_{problem.source_channels}"
+        policies = {"src": ("common", along_source), "wei": ("common", "per_oc"), "dst": ("common", "per_oc")}
+        problem = replace(problem, zero_points=_quantities(policies, rng, (1, 3, -2), "s32"))
+    if rng.random() < 0.4:
+        bias_type = rng.choice(("", "", "s32", "s8") if problem.acc == "s32" else ("", "" if double else "bf16"))
+        if isinstance(problem, Matmul):
+            problem = replace(problem, bia_mask=rng.randrange(1 << problem.rank), bia_dt=bias_type)
+        else:
+            problem = replace(problem, dir="FWD_B", bia_dt=bias_type)  # type: ignore[call-arg]
+    if rng.random() < 0.4:
+        steps = rng.sample(STEPS, rng.choice((1, 1, 2, 3)))
+        if rng.random() < 0.4:
+            steps.insert(rng.randrange(len(steps) + 1), rng.choice(SUMS))
+        problem = replace(problem, post_ops=parse_post_ops("+".join(steps)))
+    return problem
+
+
+def _quantities(
+    policies: dict[str, tuple[str, ...]], rng: random.Random, values: tuple[float, ...], dtype: str
+) -> tuple[Quantity, ...]:
+    found = []
+    for argument, legal in policies.items():
+        if rng.random() < 0.5:
+            policy = rng.choice(legal)
+            given = (rng.choice(values),) if policy == "common" else ()
+            found.append(Quantity(argument, policy, tuple(map(float, given)), dtype))
+    return tuple(found)
+
+
+def _convolution(rng: random.Random, macs: int) -> Conv | None:
+    rank = rng.choice((1, 2, 2, 2, 3))
+    small = macs < 2000
+    kind = rng.choice(("dense", "dense", "dense", "groups", "depthwise"))
+    channels = (1, 2, 3, 4, 5) if small else (1, 2, 3, 5, 7, 8, 13, 16, 17, 24, 31, 32, 37)
+    g = 1 if kind == "dense" else rng.choice((2, 3, 4) if small else (2, 3, 4, 7, 16, 19))
+    icg, ocg = (1, rng.choice((1, 1, 2))) if kind == "depthwise" else (rng.choice(channels), rng.choice(channels))
+    k = [rng.choice((1, 1, 2, 3, 3, 5)) for _ in range(rank)]
+    s = [rng.choice((1, 1, 1, 2, 3)) for _ in range(rank)]
+    d = [rng.choice((0, 0, 0, 1, 2)) for _ in range(rank)]
+    i = [rng.choice((1, 2, 3, 4, 5) if small else EXTENTS) for _ in range(rank)]
+    p = [rng.choice((0, 0, 1, 2, 4)) for _ in range(rank)]
+    o = []
+    for n in range(rank):
+        keff = (k[n] - 1) * (d[n] + 1) + 1
+        back = rng.choice((p[n], 0, 1, 3, -1, -(s[n] - 1)))
+        o.append((i[n] + p[n] + back - keff) // s[n] + 1)
+    if any(x < 1 for x in o):
+        return None
+    mb = rng.choice((1, 1, 1, 2, 3))
+    cost = mb * g * icg * ocg
+    for n in range(rank):
+        cost *= k[n] * o[n]
+    if cost > macs:
+        return None
+    tags = TAGS[rank]
+    has_groups = g > 1 or rng.random() < 0.1
+    try:
+        return Conv(
+            mb=mb, ic=g * icg, oc=g * ocg, i=tuple(i), o=tuple(o), k=tuple(k), s=tuple(s), d=tuple(d), p=tuple(p),
+            g=g, has_groups=has_groups, dir=rng.choice(("FWD_B", "FWD_D")),
+            stag=rng.choice(tags), dtag=rng.choice(tags), wtag=rng.choice(("any", *WEIGHT_TAGS[has_groups][rank])),
+        )  # fmt: skip
+    except UsageError:
+        return None
+
+
+def with_options(problem: Conv, rng: random.Random, post_ops: bool = True) -> Conv:
+    """The problem, half the time with a post-op, and now and then with slack in its tensors."""
+    tags = {}
+    for tag, layout in (("stag", problem.src_layout), ("wtag", problem.wei_layout), ("dtag", problem.dst_layout)):
+        if rng.random() < 0.15:
+            tags[tag] = with_slack(layout, rng)
+    chosen = parse_post_ops(rng.choice(POST_OPS)) if post_ops and rng.random() < 0.5 else ()
+    return replace(problem, post_ops=chosen, **tags)
+
+
+def with_slack(layout: Layout, rng: random.Random) -> str:
+    """A tag of the same blocks with memory between most of them that belongs to no element."""
+    stride, blocks = 1, []
+    for b in reversed(layout.blocks):
+        stride = max(stride, 1)
+        blocks.append((b.dim, b.size, stride))
+        stride = stride * max(b.size, 1) + rng.choice((0, 0, 1, 3))
+    return print_strided(tuple(reversed(blocks)))
+
+
+# -- configs
+def random_config(rng: random.Random, problem: Problem, target: Target, threads: int = 1) -> Config:
+    """A config that is mostly legal; one that is not shall raise ConfigError."""
+    with interning():
+        st = statement(problem)
+        unit = Unit.of(st, target)
+    kinds = {d.name: d.kind for d in sorted(st.dims, key=lambda d: KINDS.index(d.kind))}
+    names = list(kinds)
+    fuse = []
+    if rng.random() < 0.4 and len(names) > 1:
+        at = rng.randrange(len(names) - 1)
+        a, b = names[at], names[at + 1]
+        fuse.append((a, b))
+        names[at : at + 2] = [f"{a}_{b}"]
+        kinds[f"{a}_{b}"] = "n" if "n" in (kinds[a], kinds[b]) else kinds[b]
+        if rng.random() < 0.3 and at < len(names) - 1:
+            fuse.append((names[at], names[at + 1]))
+            kinds[f"{names[at]}_{names[at + 1]}"] = kinds[names[at + 1]]
+            names[at : at + 2] = [f"{names[at]}_{names[at + 1]}"]
+    reductions = [n for n in names if kinds[n] == "k"]
+    others = [n for n in names if n not in reductions]
+    output = [n for n in others if kinds[n] in ("n", "batch")] or others
+    lane = rng.choice([*output, *output, *output, *reductions, *(others if rng.random() < 0.2 else [])])
+    terms: tuple[tuple[str, int], ...] = ()
+    free = [n for n in reductions if n != lane]
+    if free and rng.random() < (0.8 if unit.dot else 0.2):
+        inner = [n for n in free if n == st.reduce[-1]] or free
+        size = unit.terms if unit.dot and rng.random() < 0.9 else rng.choice((1, 2, 3, 4))
+        terms = ((rng.choice((*inner, *inner, *free)), size),)
+    lanes = unit.lanes if terms or not unit.dot else Unit.of(st, target, Config(target.isa, lane)).lanes
+    tile = {}
+    for n in others:
+        if n != lane and rng.random() < 0.35:
+            tile[n] = rng.choice((2, 3, 4, 5, 7))
+    for n in reductions:
+        if n != lane and n not in dict(terms) and rng.random() < 0.25:
+            tile[n] = rng.choice((2, 3, 4))
+    if lane in others and rng.random() < 0.9:
+        tile[lane] = lanes * rng.choice((1, 1, 2, 3)) + (rng.random() < 0.03)
+    rng.shuffle(others)
+    rng.shuffle(reductions)
+    return Config(
+        isa=target.isa, lane=lane, fuse=tuple(fuse), tile=tuple(tile.items()),
+        order=tuple(others) if rng.random() < 0.7 else (), reduce=tuple(reductions) if rng.random() < 0.7 else (),
+        terms=terms, realise=rng.choice(("peel", "peel", "peel", "mask", *REALISATIONS)),
+        pack=(st.b.name,) if rng.random() < 0.85 else (), pieces=rng.choice((1, 2, 4, 8, 8, 16)),
+        outline=rng.random() < 0.7, threads=threads,
+    )  # fmt: skip
