@@ -147,7 +147,8 @@ class _Vectorise(ScopedRewriter):
 def vectorise(kernel: Kernel, loop: str, lanes: int, strict: bool = True) -> Kernel:
     """Replace the loops named ``loop`` (at most ``lanes`` iterations each) by vector statements.
 
-    Where ``strict`` is false, a loop that cannot be vectorised stays as it is; else it is a ConfigError.
+    Where ``strict`` is false, a loop that cannot be vectorised stays as it is, and there may be none; else that is a
+    ConfigError.
 
     Before::
 
@@ -167,5 +168,6 @@ def vectorise(kernel: Kernel, loop: str, lanes: int, strict: bool = True) -> Ker
               acc[0]{4} = a[i * 16]{4:4} * b[i]{4:0}
               dst[i * 4]{4/3} = acc[0]{4}
     """
-    require_loops(kernel, (loop,), "vectorise")
+    if strict:
+        require_loops(kernel, (loop,), "vectorise")
     return with_body(kernel, _Vectorise(loop, lanes, strict).stmt(kernel.body))
