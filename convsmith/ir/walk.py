@@ -43,7 +43,7 @@ from convsmith.ir.index import (
     mod,
 )
 from convsmith.ir.stmt import Alloc, Block, Call, Carried, For, If, Invoke, Let, Stmt, Store, block
-from convsmith.ir.value import Binary, Bits, Cast, Fma, Load, Repeat, Select, Sum, Sums, Unary, Value, Where
+from convsmith.ir.value import Binary, Bits, Cast, Fma, Load, Repeat, Select, Sum, Sums, Unary, Value, Where, lanes_of
 
 AnyNode = Stmt | Value | Cond | Index
 
@@ -237,10 +237,9 @@ class Rewriter:
 
     def _Select(self, v: Select) -> Value:
         c, a, b = self.expr(v.cond), self.expr(v.yes), self.expr(v.no)
-        if type(c) is And and not c.parts:
-            return a  # type: ignore[no-any-return]
-        if type(c) is Never:
-            return b  # type: ignore[no-any-return]
+        if type(c) is Never or (type(c) is And and not c.parts):
+            arm: Value = b if type(c) is Never else a
+            return arm if lanes_of(arm) == lanes_of(v) else Repeat(arm, lanes_of(v))
         return v if c is v.cond and a is v.yes and b is v.no else Select(c, a, b)
 
     def _Where(self, v: Where) -> Value:

@@ -109,7 +109,8 @@ def derive_packing(
     ((read, (loops, ranges)),) = find.reads.items()
     used = set().union(*(variables_of(i) for i in read.index))
     # A loop that does not index the operand may still be empty, and then nothing is read.
-    bounds = [x.lo < x.hi for x in loops if x.var not in used and variables_of(x.hi) <= used]
+    ends = [simplify(x.hi - x.lo, ranges) for x in loops if x.var not in used]
+    bounds = [end > 0 for end in ends if variables_of(end) <= used]
     loops = [x for x in loops if x.var in used]
     shape = []
     for x in loops:

@@ -147,7 +147,8 @@ class _Vectorise(ScopedRewriter):
 def vectorise(kernel: Kernel, loop: str, lanes: int, strict: bool = True) -> Kernel:
     """Replace the loops named ``loop`` (at most ``lanes`` iterations each) by vector statements.
 
-    Where ``strict`` is false, a loop that cannot be vectorised stays as it is; else it is a ConfigError.
+    Where ``strict`` is false, a loop that cannot be vectorised stays as it is, and there may be none; else that is a
+    ConfigError.
 
     Before::
 

@@ -71,7 +71,7 @@ def name_of(number: int) -> str:
 
 
 @pytest.mark.parametrize("direction", TYPES)
-@pytest.mark.parametrize("number", filter(small, range(len(LISTED))), ids=name_of)
+@pytest.mark.parametrize("number", list(filter(small, range(len(LISTED)))), ids=name_of)
 def test_listed_small(number: int, direction: str) -> None:
     check(variant(number, direction, number), threads=1 + number % 2)
 

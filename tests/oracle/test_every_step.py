@@ -45,6 +45,12 @@ KINDS = {
     "bias-leaky-clip": (
         "--dir=FWD_B --attr-post-ops=relu:0.5+clip:-2:6 mb1ic3iw5oc5ow5kw3pw1", "--lane=ic --tile=oc:2,ow:2",
     ),
+    "long-post-ops": (
+        "--attr-post-ops=relu:0.5+linear:2:1 g3mb1ic3iw5oc15ow5kw3pw1", "--lane=oc --tile=oc:4,ow:2 --drain=yes",
+    ),
+    "long-post-ops-threads": (
+        "--dt=u8:s8:u8 --attr-post-ops=square+linear:0.5:1 mb2ic3iw5oc5ow5kw3pw1", "--lane=oc --tile=oc:8,ow:3 --drain=yes --threads=2",
+    ),
     "channels-last": ("--stag=axb --dtag=axb mb2ic3iw5oc5ow5kw3pw1", "--lane=oc --tile=oc:4,ow:3"),
     "blocked": ("--stag=aBcd4b --dtag=aBcd4b mb1ic5ih3iw3oc6oh3ow3kh3kw3ph1pw1", "--lane=oc --tile=oc:4,ow:3"),
     "blocked-twice": ("--stag=aBc4b --dtag=ABc4b2a --wtag=ABc4b4a mb3ic5iw4oc3ow4kw3pw1", "--lane=oc --tile=oc:4"),
