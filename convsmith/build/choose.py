@@ -84,9 +84,13 @@ class Model:
         self.st = st = statement(p)
         self.bytes = dtype(st.a.dtype).bytes
         self.unit = Unit.of(st, target)
-        self.lanes = self.unit.lanes
         self.src, self.dst = _steps(st.a), _steps(st.c)
         self.classes = residues(st)
+        apart = self.unit.dot and self.src.get(Var(st.reduce[-1])) != 1
+        self.copied = apart and not self.classes and any(d.name == "mb" for d in st.of("m"))
+        if apart and not self.copied and st.acc != "s32":
+            self.unit = Unit.plain(st, target)
+        self.lanes = self.unit.lanes
         self.sizes = {d.name: d.size for d in st.dims}
         self.n = st.n
         self.batch = next((d.name for d in reversed(st.of("batch"))), "")
@@ -97,6 +101,8 @@ class Model:
         """Pixel loops that step through source and destination as one, innermost first."""
         sizes = self.sizes
         names = [d.name for d in self.st.of("m")]
+        if self.copied:
+            return ()
         out: list[tuple[str, str]] = []
         inner = names[-1]
         for a, b in zip(reversed(names[:-1]), reversed(names[1:])):
@@ -301,7 +307,8 @@ def candidates(p: Problem, target: Target, threads: int) -> list[Choice]:
                 reduce = (*(n for n in outer if n not in tiled), last, *tiled)
                 config = Config(
                     target.isa, lane, fuse, tuple(tile.items()), order, reduce, model.shared_terms(lane),
-                    pack=model.packed(lane), drain=long and loops.kinds[lane] != "k", threads=threads,
+                    realise="pad_copy" if model.copied and lane != model.batch else "peel", pack=model.packed(lane),
+                    drain=long and loops.kinds[lane] != "k", threads=threads,
                 )  # fmt: skip
                 if registers_needed(loops, config, target, model.unit)[0] <= target.registers:
                     found.append(Choice(model.cycles(loops, config), model.emitted(loops, config), config))

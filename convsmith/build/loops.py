@@ -34,6 +34,11 @@ class Unit:
             wanted = len(terms) == 1 and terms[0][1] == row.terms and _iterations(st, terms[0][0]) > 1
             if wanted and (config is None or config.lane in (st.n, *(f"{d.name}_{st.n}" for d in st.of("batch")))):
                 return Unit(row.lanes, row.terms, True)
+        return Unit.plain(st, target)
+
+    @staticmethod
+    def plain(st: Statement, target: Target) -> Unit:
+        """The target's best for products of the type of sums."""
         row = target.row(st.acc, st.acc, st.acc)
         return Unit(row.lanes if row is not None else target.lanes(dtype(st.acc).bits), 1, False)
 

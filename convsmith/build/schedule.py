@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 from convsmith.build.loops import Loops, Unit, check_config, loops_after_fusing
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.index import is_false, is_true
+from convsmith.ir.index import Var, is_false, is_true
+from convsmith.ir.walk import variables_of
 from convsmith.layout.view import KINDS, Statement
 from convsmith.passes.bind import bind
 from convsmith.passes.coalesce import coalesce
@@ -169,11 +170,11 @@ def _read_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list
     steps = [Step(derive_packing, name, nest.widths, not nest.unit.dot) for name in config.pack]
     masked = _masked(st)
     parallel = nest.around
-    if masked and config.realise == "pad_copy":
+    if _copied(st, config):
         if st.shifted:
             raise ConfigError("stage", f"--realise=pad_copy: {st.a.name} has a zero point; legal are peel and mask")
         place, parallel = _stage_place(loops, config, nest.around)
-        steps.append(Step(stage, st.a.name, place))
+        steps.append(Step(stage, st.a.name, place, *_neighbours(st, config, nest)))
     if masked and config.realise == "peel":
         steps.append(Step(skip_zero))
     if not nest.along_k:
@@ -191,7 +192,7 @@ def _read_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list
     tiled = (n for n in nest.around if n.endswith(".o") or n in nest.classes)
     lane_vectors = (n for n in nest.vectors if n.endswith(".v"))
     steps.append(Step(partition, (*tiled, *nest.reduce, *lane_vectors), config.pieces))
-    if masked and config.realise == "pad_copy":
+    if _copied(st, config):
         steps += _copy_steps(st, nest.lanes)
     return steps
 
@@ -200,7 +201,7 @@ def _lower_steps(st: Statement, config: Config, target: Target, nest: Nest) -> l
     """Flat offsets, vectors, instructions, functions, tasks, pointers."""
     steps = [Step(guard_tails, tuple(nest.unrolled))]
     steps += [Step(flatten), Step(simplify), Step(narrow_index)]
-    if _masked(st) and config.realise == "pad_copy":
+    if _copied(st, config):
         steps.append(Step(vectorise, f"{st.a.name}_s1.l", nest.lanes, False))
     if nest.unit.dot:
         steps += [Step(vectorise, name, nest.unit.terms, False) for name in nest.terms]
@@ -221,6 +222,17 @@ def _lower_steps(st: Statement, config: Config, target: Target, nest: Nest) -> l
 def _masked(st: Statement) -> bool:
     """Whether some terms are absent, and some are not."""
     return not is_true(st.a.mask) and not is_false(st.a.mask)
+
+
+def _copied(st: Statement, config: Config) -> bool:
+    """Whether A is copied first."""
+    return config.realise == "pad_copy" and not is_false(st.a.mask)
+
+
+def _neighbours(st: Statement, config: Config, nest: Nest) -> tuple[int, ...]:
+    """The dim of A whose elements one instruction adds up, if any: in the copy they lie side by side."""
+    loops = {Var(n) for n, _ in config.terms} if nest.unit.dot else set()
+    return tuple(dim for dim, x in enumerate(st.a.coords) if loops & variables_of(x))[-1:]
 
 
 def _stage_place(loops: Loops, config: Config, around: list[str]) -> tuple[str, list[str]]:

@@ -44,10 +44,10 @@ class _Redirect(Rewriter):
         return yes if is_true(cond) else Select(cond, yes, v.no)
 
 
-def _strides(old: Buffer, shape: Sequence[int]) -> tuple[Block, ...]:
-    """Dense blocks for the copy, its dims in the order in which the buffer has them in memory."""
+def _strides(old: Buffer, shape: Sequence[int], innermost: int | None) -> tuple[Block, ...]:
+    """Dense blocks for the copy: its dims in the order in which the buffer has them, but for ``innermost``."""
     nearest = {b.dim: b.stride for b in old.blocks}
-    order = sorted(range(len(shape)), key=lambda d: (-nearest.get(d, 0), d))
+    order = sorted(range(len(shape)), key=lambda d: (d == innermost, -nearest.get(d, 0), d))
     out, stride = [], 1
     for d in reversed(order):
         out.append(Block(d, shape[d], stride))
@@ -56,9 +56,9 @@ def _strides(old: Buffer, shape: Sequence[int]) -> tuple[Block, ...]:
 
 
 class _Stage(ScopedRewriter):
-    def __init__(self, buffer: str, loop: str) -> None:
+    def __init__(self, buffer: str, loop: str, innermost: int | None) -> None:
         super().__init__()
-        self.buffer, self.loop = buffer, loop
+        self.buffer, self.loop, self.innermost = buffer, loop, innermost
 
     def For(self, loop: For) -> Stmt:
         if loop.var.name != self.loop:
@@ -76,7 +76,7 @@ class _Stage(ScopedRewriter):
             base, lo, hi = _box([r.index[dim] for r in reads], ranges, inner, f"{self.buffer} along dim {dim}")
             origin.append(base + lo)
             shape.append(hi - lo + 1)
-        new = Buffer(f"{self.buffer}_s", old.dtype, tuple(shape), _strides(old, shape), "cache")
+        new = Buffer(f"{self.buffer}_s", old.dtype, tuple(shape), _strides(old, shape, self.innermost), "cache")
         copy = _copy(old, new, origin, {**ranges})
         body = _Redirect(old, new, origin).stmt(loop.body)
         return For(loop.var, loop.lo, loop.hi, Alloc(new, block(copy, body)), loop.kind, loop.carried)
@@ -111,8 +111,10 @@ def _copy(old: Buffer, new: Buffer, origin: Sequence[Index], ranges: dict[Var, R
     return body
 
 
-def stage(kernel: Kernel, buffer: str, loop: str) -> Kernel:
+def stage(kernel: Kernel, buffer: str, loop: str, innermost: int | None = None) -> Kernel:
     """At the start of each iteration of ``loop``, copy what it reads of ``buffer``; the copy is ``<buffer>_s``.
+
+    Dims lie as they do in the buffer, but for ``innermost``, whose elements become neighbours.
 
     Before::
 
@@ -135,4 +137,4 @@ def stage(kernel: Kernel, buffer: str, loop: str) -> Kernel:
                   c[n, i] = c[n, i] + a_s[0, i + k] * b[k]
     """
     require_loops(kernel, (loop,), "stage")
-    return with_body(kernel, _Stage(buffer, loop).stmt(kernel.body))
+    return with_body(kernel, _Stage(buffer, loop, innermost).stmt(kernel.body))

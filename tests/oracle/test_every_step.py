@@ -45,6 +45,12 @@ KINDS = {
     "bias-leaky-clip": (
         "--dir=FWD_B --attr-post-ops=relu:0.5+clip:-2:6 mb1ic3iw5oc5ow5kw3pw1", "--lane=ic --tile=oc:2,ow:2",
     ),
+    "terms-side-by-side": (
+        "--dt=u8:s8:s32 mb2ic5ih3iw4oc5oh3ow4kh3kw1ph1", "--lane=oc --tile=oc:4,ow:2 --terms=ic:4 --realise=pad_copy",
+    ),
+    "terms-side-by-side-without-masks": (
+        "--dt=bf16:bf16:f32 mb2ic6ih3iw4oc5oh3ow4kh1kw1", "--lane=oc --tile=oc:4,ow:2 --terms=ic:2 --realise=pad_copy",
+    ),
     "long-post-ops": (
         "--attr-post-ops=relu:0.5+linear:2:1 g3mb1ic3iw5oc15ow5kw3pw1", "--lane=oc --tile=oc:4,ow:2 --drain=yes",
     ),
