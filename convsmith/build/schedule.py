@@ -168,7 +168,9 @@ def _read_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list
     parallel = nest.around
     if masked and config.realise == "pad_copy":
         if st.shifted:
-            raise ConfigError("stage", "--realise=pad_copy makes zeros, but zero points are taken off them; peel does not")
+            raise ConfigError(
+                "stage", "--realise=pad_copy puts zeros where zero points are taken off; peel leaves them out"
+            )
         place, parallel = _stage_place(loops, config, nest.around)
         steps.append(Step(stage, st.a.name, place))
     if masked and config.realise == "peel":

@@ -1,7 +1,7 @@
 """Turn a loop over lanes into statements on vectors.
 
 Each access gets its lanes' offsets by evaluating its index lane by lane: one element for all, neighbours, or any
-other map.  A sum over the lanes (``x = x + e(l)``) becomes ``x = x + sum(e)``.  What has lanes already gets the new ones
+other map.  A sum over the lanes (``x = x + e(l)``) becomes ``x = x + sum(e)``.  What has lanes already gets the new
 ones around those: each of the new is a group of the old.
 """
 
@@ -14,7 +14,6 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var, is_false, is_true
 from convsmith.ir.stmt import Alloc, Block, For, If, Kernel, Stmt, Store, block
-from convsmith.ir import value as values
 from convsmith.ir.value import Binary, Const, Lanes, Load, Repeat, Select, Sum, Value, lanes_of
 from convsmith.ir.walk import Rewriter, substitute, variables_of
 from convsmith.passes.flatten import offset
@@ -60,23 +59,12 @@ class LaneMap(Rewriter):
     def Load(self, v: Load) -> Value:
         index, lanes = self.access(v.buffer, v.index)
         if v.lanes is not None:
-            return self.within(v, index, lanes)
+            return _within(v, index, lanes, self.count)
         if lanes is None:
             if v.buffer.scope == "register":
                 return v
             return Load(v.buffer, v.index, Lanes((0,) * self.count, self.active))
         return Load(v.buffer, index, lanes)
-
-    def within(self, v: Load, index: tuple[Index, ...], lanes: Lanes | None) -> Value:
-        """A load that has lanes already: those become the groups of the new ones."""
-        inner = v.lanes
-        assert inner is not None
-        if lanes is None:
-            return Repeat(v, self.count)
-        if lanes.active * inner.active < lanes.count * inner.count and inner.active < inner.count:
-            raise NotVector(f"{v.buffer.name}: some lanes of each group are missing")
-        offsets = tuple(o + i for o in lanes.offsets for i in inner.offsets)
-        return Load(v.buffer, index, Lanes(offsets, lanes.active * inner.count))
 
     def Select(self, v: Select) -> Value:
         if self.var not in variables_of(v.cond):
@@ -90,6 +78,18 @@ class LaneMap(Rewriter):
             raise NotVector(f"the condition {v.cond} does not hold for the first lanes, and only those")
         assert isinstance(v.yes, Load)
         return Load(v.yes.buffer, index, Lanes(lanes.offsets, active))
+
+
+def _within(v: Load, index: tuple[Index, ...], lanes: Lanes | None, count: int) -> Value:
+    """A load that has lanes already: those become the groups of the new ones."""
+    inner = v.lanes
+    assert inner is not None
+    if lanes is None:
+        return Repeat(v, count)
+    if lanes.active * inner.active < lanes.count * inner.count and inner.active < inner.count:
+        raise NotVector(f"{v.buffer.name}: some lanes of each group are missing")
+    offsets = tuple(o + i for o in lanes.offsets for i in inner.offsets)
+    return Load(v.buffer, index, Lanes(offsets, lanes.active * inner.count))
 
 
 class _Vectorise(ScopedRewriter):

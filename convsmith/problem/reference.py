@@ -174,8 +174,9 @@ class _Run:
         if self._problem.quantity(kind, argument) is None:
             return None
         values = self._arrays[self._problem.attribute_name(kind, argument)]
-        if kind is SCALES and argument == "wei" and isinstance(self._problem, Conv) and values.size == self._problem.g > 1:
-            values = np.repeat(values, self._problem.oc // self._problem.g)  # one for each group
+        p = self._problem
+        if kind is SCALES and argument == "wei" and isinstance(p, Conv) and values.size == p.g > 1:
+            values = np.repeat(values, p.oc // p.g)  # one for each group
         return values.astype(np.int64) if kind is ZERO_POINTS else values
 
     def _channels(self, values: Array) -> Array:
