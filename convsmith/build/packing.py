@@ -24,5 +24,3 @@ def packing_steps(pack: Kernel, target: Target) -> list[Step]:
     if loops and int(loops[-1].hi) <= lanes:
         steps.append(Step(vectorise, names[-1], lanes, False))
     return [*steps, Step(simplify, False), Step(narrow_index), Step(strength_reduce), Step(unused_let)]
-
-

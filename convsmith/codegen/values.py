@@ -310,6 +310,11 @@ class ValueEmitter(CastEmitter):
 
     def _sum(self, t: DType, x: str, lanes: int, group: int) -> str:
         groups = lanes // group
+        if groups == 1 and t.kind != "float" and lanes > 1:
+            # LLVM finds byte products in shuffles that add up their lanes, and then drops the sums of some.
+            name = f"@llvm.vector.reduce.add.{self.suffix(t, lanes)}"
+            self.declared[f"declare {t.llvm} {name}({self.type(t, lanes)})"] = None
+            return self.put(f"call {t.llvm} {name}({self.type(t, lanes)} {x})")
         x = self.fold(t, x, lanes, 1, groups)
         return x if groups > 1 else self.put(f"extractelement {self.type(t, 1)} {x}, i64 0")
 

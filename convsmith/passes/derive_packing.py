@@ -40,7 +40,6 @@ class _FindRead(ScopedRewriter):
             self.reads[v] = (list(self.loops), dict(self.ranges))
         return v
 
-
     def Cast(self, v: Cast) -> Value:
         if isinstance(v.a, Load) and v.a.buffer.name == self.name:
             self.casts.add(v)

@@ -50,7 +50,6 @@ class Target:
         """Elements of ``bits`` in a vector."""
         return self.vector_bits // bits
 
-
     def row(self, a: str, b: str, c: str) -> Instruction | None:
         """The first instruction that adds products of types ``a`` and ``b`` to sums of type ``c``."""
         return next((row for row in self.instructions if row.types == (a, b, c)), None)

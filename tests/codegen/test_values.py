@@ -121,6 +121,28 @@ def test_grouped_sums(lanes: int, group: int, name: str, target: Target) -> None
     assert_same_bits(found["out"], expected["out"])
 
 
+@EACH_TARGET
+@pytest.mark.parametrize("lanes", [8, 16, 32, 64])
+@pytest.mark.parametrize("types", ["u8 s8", "s8 u8", "s8 s8", "u8 u8"])
+def test_sums_of_products_of_bytes(types: str, lanes: int, target: Target) -> None:
+    """LLVM makes its own of them: sums of all lanes, of groups, and several at once."""
+    a, b = types.split()
+    rng = np.random.default_rng(0)
+    arrays = {"a": rng.integers(0, 120, 128).astype(DTYPES[a].numpy), "b": rng.integers(0, 120, 128)}
+    arrays["b"] = (arrays["b"] - (50 if b == "s8" else 0)).astype(DTYPES[b].numpy)
+    term, other = (f"cast(s32, a[{n}]{{{lanes}}}) * cast(s32, b[{64 - n}]{{{lanes}}})" for n in (0, 64))
+    for text in (
+        f"out[0] = sum({term})",
+        f"out[0]{{2}} = sums({term}, {other})",
+        f"out[0]{{2}} = sum({term}, {lanes // 2})",
+    ):
+        kernel = parse_kernel(f"kernel k(a: {a}[128], b: {b}[128], out: s32[2])\n  {text}\n")
+        expected, found = (arrays | {"out": np.zeros(2, np.int32)} for _ in range(2))
+        run(kernel, expected)
+        run_native(kernel, found, target)
+        assert_same_bits(found["out"], expected["out"])
+
+
 @pytest.mark.parametrize("target", LEVELS, ids=lambda t: t.isa)
 def test_repeated_bytes_are_one_broadcast(target: Target) -> None:
     n = target.vector_bits // 8

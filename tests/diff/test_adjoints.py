@@ -6,7 +6,6 @@ Compiled, of random problems, exact on whole numbers; nothing here asks the refe
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from guarded import Array, Compiled, logical
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 from convsmith.build.choose import default_config
 from convsmith.compiler.driver import build_artifact
 from convsmith.problem import Conv
+from convsmith.problem.types import TYPES as ROWS
 from convsmith.target.base import Target
 from convsmith.target.registry import host_targets
 
@@ -34,9 +34,10 @@ def problems(draw: st.DrawFn) -> Conv:
         coarse, k, s = (draw(st.integers(1, n)) for n in (5, 3, 3))
         d, p = (draw(st.integers(0, 2)) for _ in "dp")
         keff = (k - 1) * (d + 1) + 1
-        # The back pad is above -s.
         fine = (coarse - 1) * s + keff - p - draw(st.integers(1 - s, 2))
-        axes.append((coarse, max(fine, 1) if fine > 0 else (coarse - 1) * s + keff, k, s, d, p if fine > 0 else 0))
+        if fine < 1:
+            p, fine = 0, (coarse - 1) * s + keff
+        axes.append((coarse, fine, k, s, d, p))
     o, i, k, s, d, p = (tuple(column) for column in zip(*axes, strict=True))
     deconv = draw(st.booleans())
     return Conv(
@@ -49,14 +50,8 @@ def problems(draw: st.DrawFn) -> Conv:
 def computed(problem: Conv, target: Target, threads: int, arrays: dict[str, Array]) -> Array:
     """The output of the default kernel."""
     artifact = build_artifact(problem, default_config(problem, target, threads), target)
-    inputs = {t.name: arrays[t.name].astype(t.layout and _numpy(t.dtype)) for t in problem.inputs}
+    inputs = {t.name: arrays[t.name].astype(ROWS[t.dtype].numpy) for t in problem.inputs}
     return logical(problem, Compiled(problem, artifact)(inputs)).astype(np.float64)
-
-
-def _numpy(name: str) -> Any:
-    from convsmith.problem.types import TYPES as ROWS
-
-    return ROWS[name].numpy
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)

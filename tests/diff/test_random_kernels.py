@@ -26,7 +26,7 @@ from convsmith.schedule.config import Config
 from convsmith.target.base import Target
 from convsmith.target.registry import host_targets
 
-CHUNK = 60
+CHUNK = 50
 ISAS = [t.isa for t in host_targets()]
 TARGETS = {t.isa: t for t in host_targets()}
 
@@ -96,7 +96,7 @@ def check_default(seed: int, isa: str) -> None:
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_default_config(isa: str) -> None:
-    for seed in range(80):
+    for seed in range(40):
         check_default(seed, isa)
 
 

@@ -72,32 +72,42 @@ KINDS = {
     "strided-backward": ("--dir=BWD_D mb1ic5ih5oc3oh3kh3kw2iw4ow2sh2sw2ph1", "--lane=ic --tile=ic:4,iw:2"),
     "strided-backward-dilated": ("--dir=BWD_D g2mb1ic4iw7oc6ow3kw3dw1sw2pw2", "--lane=ic --tile=ic:4 --reduce=kw,oc"),
     "strided-backward-mask": ("--dir=BWD_D mb1ic5iw7oc3ow3kw3sw3", "--lane=ic --tile=ic:4,iw:2 --realise=mask"),
-    "backward": ("--dir=BWD_D --dtag=axb mb2ic5ih4iw3oc3oh4ow3kh3kw3ph1pw1", "--lane=ic --tile=ic:4,iw:3 --threads=2"),
+    "backward": ("--dir=BWD_D --dtag=axb mb2ic5ih3iw3oc2oh3ow3kh3kw2ph1pw1", "--lane=ic --tile=ic:4,iw:3 --threads=2"),
     "backward-quantised": (
         "--dir=BWD_D --dt=s8:s8:u8 --attr-scales=src:per_oc+wei:common:0.5 mb1ic5iw4oc6ow4kw3pw1",
         "--lane=ic --tile=ic:4,iw:2 --terms=oc:4",
     ),
     "weights": (
-        "--dir=BWD_W mb2ic3ih4iw5oc5oh4ow5kh3kw3ph1pw1", "--lane=oc --tile=oc:4,ic:3 --pack=diff_dst --reduce=mb,oh,ow",
+        "--dir=BWD_W mb2ic2ih3iw3oc5oh3ow3kh2kw2ph1pw1", "--lane=oc --tile=oc:4,ic:2 --pack=diff_dst --reduce=mb,oh,ow",
     ),
     "weights-not-packed": ("--dir=BWD_W --dtag=axb mb2ic3iw9oc5ow4kw3sw2", "--lane=oc --tile=oc:4,kw:3 --pack="),
     "weights-of-groups": ("--dir=BWD_W --dt=bf16:f32:bf16 g3mb1ic6iw5oc6ow5kw3pw1", "--lane=ic --tile=ic:4 --pack="),
-    "deconvolution": ("--deconv mb1ic3ih3iw3oc5oh5ow5kh3kw3sh2sw2ph1pw1", "--lane=oc --tile=oc:4,ow:2"),
+    "deconvolution": ("--deconv mb1ic2ih3iw3oc5oh5ow5kh3kw3sh2sw2ph1pw1", "--lane=oc --tile=oc:4,ow:2"),
     "deconvolution-backward": ("--deconv --dir=BWD_D mb1ic5iw3oc3ow5kw3sw2pw1", "--lane=ic --tile=ic:4,iw:2"),
     "deconvolution-weights": ("--deconv --dir=BWD_W mb2ic5iw3oc3ow5kw3sw2pw1", "--lane=ic --tile=ic:4 --pack=src"),
     "matmul": ("--matmul --bia-dt=f32 5x3:3x6", "--lane=n --tile=n:4,m:2"),
     "matmul-batched": ("--matmul --stag=acb --wtag=acb 3x4x3:3x3x5", "--lane=n --tile=n:4,m:3 --threads=2"),
     "matmul-shared": ("--matmul --dtag=acb 3x4x3:1x3x5", "--lane=n --fuse=b0+m --tile=n:4,b0_m:3"),
     "matmul-dot": ("--matmul --dt=u8:s8:s32 3x7:7x5", "--lane=n --tile=n:4,m:2 --terms=k:4"),
-    "bytes": ("--dt=u8:s8:s32 mb1ic6ih3iw4oc5oh3ow4kh3kw3ph1pw1", "--lane=oc --tile=oc:4,ow:2 --terms=ic:4"),
+    "bytes": ("--dt=u8:s8:s32 mb1ic5ih3iw3oc5oh2ow3kh2kw2pw1", "--lane=oc --tile=oc:4,ow:2 --terms=ic:4"),
     "bytes-channels-last": (
         "--dt=u8:s8:u8 --stag=axb --dtag=axb mb1ic5iw4oc5ow4kw3pw1", "--lane=oc --tile=oc:8,ow:2 --terms=ic:4",
     ),
-    "bytes-blocked": ("--dt=s8:s8:s8 --stag=aBc4b --dtag=aBc4b mb1ic7iw5oc5ow3kw3", "--lane=oc --tile=oc:4 --terms=ic:2"),
+    "bytes-blocked": (
+        "--dt=s8:s8:s8 --stag=aBc4b --dtag=aBc4b mb1ic7iw5oc5ow3kw3", "--lane=oc --tile=oc:4 --terms=ic:2",
+    ),
     "bytes-groups": ("--dt=u8:s8:f32 g2mb1ic6iw4oc6ow4kw3pw1", "--lane=g_oc --fuse=g+oc --tile=g_oc:4 --terms=ic:4"),
     "bytes-masked": ("--dt=u8:s8:s32 mb1ic3iw5oc5ow5kw3pw1", "--lane=oc --tile=oc:4 --terms=ic:4 --realise=mask"),
     "bytes-copied": ("--dt=u8:s8:s32 mb1ic6iw5oc5ow5kw3pw1", "--lane=oc --tile=oc:4 --terms=ic:4 --realise=pad_copy"),
     "bytes-widened": ("--dt=u8:u8:s32 mb1ic3iw5oc5ow5kw3pw1", "--lane=oc --tile=oc:4,ow:2"),
+    "bytes-of-one-channel": ("--dt=s8:s8:s32 mb1ic1iw5oc5ow5kw3pw1", "--lane=oc --tile=oc:4 --terms=ic:2"),
+    "bytes-only-padding": ("--dt=u8:s8:s32 mb1ic6iw3oc4ow2kw1sw9pw4", "--lane=oc --tile=oc:4 --terms=ic:4"),
+    "bf16-beside-slack": ("--matmul --dt=bf16 --stag=aB4b 2x3:3x5", "--lane=n --tile=n:4 --terms=k:2"),
+    "empty-classes": ("--dir=BWD_D mb1ic4iw9oc2ow3kw2sw4", "--lane=ic --tile=ic:4 --reduce=kw,oc --realise=mask"),
+    "empty-classes-of-terms": ("--dir=BWD_D mb1ic4iw9oc2ow3kw2sw4", "--lane=ic --tile=ic:4 --terms=kw:2"),
+    "classes-in-threads": (
+        "--dir=BWD_D mb1ic4iw7oc2ow3kw3sw3", "--lane=ic --tile=ic:4 --order=iw,ic --pieces=1 --threads=2",
+    ),
     "bf16": ("--dt=bf16 --stag=axb --dtag=axb mb1ic3iw5oc5ow5kw3pw1", "--lane=oc --tile=oc:4,ow:2 --terms=ic:2"),
     "bf16-f32": ("--dt=bf16:bf16:f32 mb1ic4ih3iw3oc5oh2ow2kh2kw2", "--lane=oc --tile=oc:4,ow:2 --terms=ic:2"),
     "f16": ("--dt=f16 mb1ic3iw5oc5ow5kw3pw1", "--lane=oc --tile=oc:4,ow:2"),
@@ -118,7 +128,9 @@ KINDS = {
         "mb2ic3iw5oc5ow5kw3pw1",
         "--lane=oc --tile=oc:4,ow:2 --threads=2",
     ),
-    "sum-of-bytes": ("--dt=u8:s8:u8 --attr-post-ops=sum:2:1:s8+relu mb1ic4iw5oc5ow5kw1", "--lane=oc --tile=oc:4 --terms=ic:4"),
+    "sum-of-bytes": (
+        "--dt=u8:s8:u8 --attr-post-ops=sum:2:1:s8+relu mb1ic4iw5oc5ow5kw1", "--lane=oc --tile=oc:4 --terms=ic:4",
+    ),
     "comparison": ("--attr-post-ops=abs+round+ge:f32:per_oc mb1ic3iw5oc5ow5kw1", "--lane=ow --tile=ow:4,oc:2"),
 }  # fmt: skip
 
@@ -202,7 +214,7 @@ def random_case(seed: int, lanes: int) -> bool:
 @pytest.mark.parametrize("lanes", [2, 4])
 @pytest.mark.parametrize("chunk", range(6))
 def test_random_config(chunk: int, lanes: int) -> None:
-    legal = sum(map(partial(random_case, lanes=lanes), range(chunk * 15, (chunk + 1) * 15)))
+    legal = sum(map(partial(random_case, lanes=lanes), range(chunk * 10, (chunk + 1) * 10)))
     assert legal > 3
 
 

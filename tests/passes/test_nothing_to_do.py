@@ -12,6 +12,7 @@ from convsmith.passes.coalesce import coalesce
 from convsmith.passes.collapse import collapse
 from convsmith.passes.cse import cse
 from convsmith.passes.derive_packing import derive_packing
+from convsmith.passes.fill_terms import fill_terms
 from convsmith.passes.flatten import flatten
 from convsmith.passes.guard_tails import guard_tails
 from convsmith.passes.hoist import hoist
@@ -31,6 +32,7 @@ from convsmith.passes.strength import strength_reduce
 from convsmith.passes.sum_together import sum_together
 from convsmith.passes.unroll import unroll
 from convsmith.passes.unused_let import unused_let
+from convsmith.passes.vectorise import vectorise
 from convsmith.target.generic.level import PORTABLE_FMA
 
 FLAT = """\
@@ -49,12 +51,12 @@ kernel k(a: f32[4], b: f32[4, 2])
 ONE: Any = ("i",)
 ON_FLAT = [
     Step(flatten), Step(narrow_index), Step(outline), Step(strength_reduce), Step(pick_instructions, (PORTABLE_FMA,)),
-    Step(sum_together, 4), Step(hoist), Step(cse), Step(unused_let),
+    Step(sum_together, 4), Step(hoist), Step(cse), Step(unused_let), Step(vectorise, "j", 4, False),
 ]  # fmt: skip
 ON_NEST = [
     Step(bind, ONE, "serial"), Step(coalesce, "i", "j", "i_j"), Step(collapse), Step(derive_packing, "c"),
     Step(guard_tails, ONE), Step(partition, ONE), Step(reorder, ("i", "j")), Step(round_up, ONE), Step(restrict, ONE),
-    Step(simplify), Step(sink, ("j",)), Step(skip_zero), Step(stage, "c", "i"), Step(unroll),
+    Step(fill_terms, "j", 2), Step(simplify), Step(sink, ("j",)), Step(skip_zero), Step(stage, "c", "i"), Step(unroll),
 ]  # fmt: skip
 
 

@@ -1,0 +1,74 @@
+"""What the products of a statement are computed with, and when instructions that add up several do not serve."""
+
+from __future__ import annotations
+
+import pytest
+
+from convsmith.build.loops import Unit, residues
+from convsmith.build.statement import statement
+from convsmith.ir.intern import interning
+from convsmith.problem import parse_problem
+from convsmith.schedule.config import Config
+from convsmith.target.x86.levels import LEVELS
+
+TARGETS = {t.isa: t for t in LEVELS}
+LAYER = "mb1ic8ih6oc32oh6kh3ph1"
+
+UNITS = {
+    "f32": (LAYER, "avx512", (16, 1, False)),
+    "f64": (f"--dt=f64 {LAYER}", "avx512", (8, 1, False)),
+    "f64-256": (f"--dt=f64 {LAYER}", "avx2", (4, 1, False)),
+    "bytes": (f"--dt=u8:s8:s32 {LAYER}", "avx512_vnni", (16, 4, True)),
+    "bytes-signed": (f"--dt=s8:s8:s32 {LAYER}", "avx512_vnni", (16, 2, True)),
+    "words": (f"--dt=u8:s8:s32 {LAYER}", "avx2", (8, 2, True)),
+    "bf16": (f"--dt=bf16 {LAYER}", "avx512_bf16", (16, 2, True)),
+    "bf16-converted": (f"--dt=bf16 {LAYER}", "avx512_vnni", (16, 1, False)),
+    "by-data": (f"--dir=BWD_D --dt=bf16 {LAYER}", "avx512_bf16", (16, 2, True)),
+    "by-weights": (f"--dir=BWD_W --dt=bf16 {LAYER}", "avx512_bf16", (16, 1, False)),
+    "zero-points": (f"--dt=u8:s8:s32 --attr-zero-points=src:common:3 {LAYER}", "avx512_vnni", (16, 1, False)),
+    "zero-point-behind": (f"--dt=u8:s8:u8 --attr-zero-points=dst:common:3 {LAYER}", "avx512_vnni", (16, 4, True)),
+    "one-channel": (f"--dt=u8:s8:s32 {LAYER.replace('ic8', 'ic1')}", "avx512_vnni", (16, 1, False)),
+    "product": ("--matmul --dt=u8:s8:s32 8x8:8x32", "avx512_vnni", (16, 4, True)),
+    "product-of-columns": ("--matmul --dt=u8:s8:s32 8x1:1x32", "avx512_vnni", (16, 1, False)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_unit(name: str) -> None:
+    line, isa, (lanes, terms, dot) = UNITS[name]
+    with interning():
+        assert Unit.of(statement(parse_problem(line)), TARGETS[isa]) == Unit(lanes, terms, dot)
+
+
+@pytest.mark.parametrize(
+    ("words", "dot"),
+    [
+        ("--lane=oc --terms=ic:4", True),
+        ("--lane=oc", False),
+        ("--lane=oc --terms=ic:2", False),
+        ("--lane=ic --terms=kh:4", False),
+        ("--lane=oh --terms=ic:4", False),
+        ("--lane=oc --terms=kh:4", True),
+    ],
+)
+def test_a_config_decides(words: str, dot: bool) -> None:
+    with interning():
+        st = statement(parse_problem(f"--dt=u8:s8:s32 {LAYER}"))
+        assert Unit.of(st, TARGETS["avx512_vnni"], Config.parse(f"--isa=avx512_vnni {words}")).dot is dot
+
+
+@pytest.mark.parametrize(
+    ("line", "classes"),
+    [
+        (LAYER, {}),
+        ("mb1ic8ih7oc8oh3kh3sh2", {}),
+        ("--dir=BWD_D mb1ic8iw7oc8ow3kw3sw2", {"iw": 2, "kw": 2}),
+        ("--dir=BWD_D mb1ic8iw9oc8ow3kw3sw2dw1", {"iw": 2}),
+        ("--dir=BWD_D mb1ic8iw20oc8ow3kw3sw6dw3", {"iw": 6, "kw": 3}),
+        ("--deconv mb1ic8ih3iw3oc8oh6ow7kh2kw3sh3sw2pw0", {"oh": 3, "kh": 3, "ow": 2, "kw": 2}),
+        ("--dir=BWD_W mb1ic8ih7oc8oh3kh3sh2", {}),
+    ],
+)
+def test_residues(line: str, classes: dict[str, int]) -> None:
+    with interning():
+        assert residues(statement(parse_problem(line))) == classes

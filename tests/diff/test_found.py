@@ -1,0 +1,46 @@
+"""Problems and configs that went wrong once, on every level."""
+
+from __future__ import annotations
+
+import pytest
+from guarded import Compiled, check_result, expected
+
+from convsmith.build.choose import default_config
+from convsmith.compiler.driver import build_artifact
+from convsmith.problem import parse_problem
+from convsmith.problem.data import random_arrays
+from convsmith.schedule.config import Config
+from convsmith.target.registry import host_targets
+
+TARGETS = {t.isa: t for t in host_targets()}
+
+FOUND = {
+    "scratch-of-doubles": ("--dt=f64 mb1ic16iw8oc16ow8kw3pw1", "--lane=oc --realise=pad_copy --threads=2"),
+    "bytes-along-lanes": ("--dt=u8:s8:s32 --stag=axb mb1ic16iw1oc1ow1kw1", "--lane=ic --pack= --outline=no"),
+    "part-of-a-vector-of-bf16": ("--dir=FWD_B --bia-dt=bf16 mb1ic4iw13oc5ow13kw1", "--lane=oc"),
+    "part-of-a-vector-of-f16": ("--dt=f16 --stag=axb --dtag=axb mb1ic5iw3oc5ow3kw1", "--lane=oc --pack="),
+    "products-of-nothing": ("--dt=u8:s8:s32 mb1ic6iw3oc20ow2kw1sw9pw4", ""),
+    "doubles-of-nothing": ("--dt=f64 g2mb1ic4iw1oc32ow2kw1sw3pw2", ""),
+    "terms-of-nothing": (
+        "--dir=BWD_D --dt=f32:bf16:bf16 --stag=aBc4b --dtag=a:1:3136_b:13:241_c:16:15_b:4:3_a:2:1 "
+        "g4mb1ic96iw17oc52ow16kw3pw1",
+        "",
+    ),
+    "zero-points-at-the-end-of-channels": (
+        "--dt=s8:s8:f32 --attr-zero-points=src:common:3+wei:common:2 mb1ic3iw5oc20ow5kw3pw1", "",
+    ),
+    "one-term": ("--matmul --dt=u8:s8:s32 7x1:1x20", ""),
+    "scale-of-one-group": ("--dir=BWD_D --dt=s32:s8:u8 --attr-scales=wei:common:0.5 mb1ic5iw4oc7ow4kw3pw1", ""),
+    "classes-in-threads": ("--dir=BWD_D mb1ic4iw7oc2ow3kw3sw3", "--lane=ic --order=iw,ic --pieces=1 --threads=2"),
+}  # fmt: skip
+"""A problem, and a config without its level, or nothing for the default."""
+
+
+@pytest.mark.parametrize("isa", list(TARGETS))
+@pytest.mark.parametrize("name", FOUND)
+def test_found(name: str, isa: str) -> None:
+    line, words = FOUND[name]
+    problem, target = parse_problem(line), TARGETS[isa]
+    config = Config.parse(f"--isa={isa} {words}") if words else default_config(problem, target)
+    arrays = random_arrays(problem)
+    check_result(problem, Compiled(problem, build_artifact(problem, config, target))(arrays), expected(problem, arrays))

@@ -1,0 +1,82 @@
+"""What the machine code of default kernels must contain, and must not, whatever the version of LLVM."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from convsmith.build.choose import default_config
+from convsmith.codegen import llvm_bind
+from convsmith.compiler.driver import lower
+from convsmith.ir.intern import interning
+from convsmith.problem import parse_problem
+from convsmith.target.x86.levels import LEVELS
+
+TARGETS = {t.isa: t for t in LEVELS}
+LAYER = "--stag=axb --dtag=axb mb1ic64ih14iw14oc64oh14ow14kh3kw3ph1pw1"
+PRODUCT = "64x128:128x96"
+
+CASES = {
+    "bytes": (f"--dt=u8:s8:s32 {LAYER}", "avx512_vnni", "vpdpbusd"),
+    "bytes-to-bytes": (f"--dt=u8:s8:u8 --attr-post-ops=relu {LAYER}", "avx512_vnni", "vpdpbusd"),
+    "bytes-signed": (f"--dt=s8:s8:s32 {LAYER}", "avx512_vnni", "vpdpwssd"),
+    "bytes-product": (f"--matmul --dt=u8:s8:s32 {PRODUCT}", "avx512_vnni", "vpdpbusd"),
+    "bytes-256": (f"--dt=u8:s8:s32 {LAYER}", "avx2_vnni", "vpdpbusd"),
+    "bytes-signed-256": (f"--dt=s8:s8:s32 {LAYER}", "avx2_vnni_int8", "vpdpbssd"),
+    "words": (f"--dt=u8:s8:s32 {LAYER}", "avx512", "vpmaddwd"),
+    "words-256": (f"--dt=u8:s8:s32 {LAYER}", "avx2", "vpmaddwd"),
+    "words-signed-256": (f"--dt=s8:s8:s32 {LAYER}", "avx2", "vpmaddwd"),
+    "bf16": (f"--dt=bf16:bf16:f32 {LAYER}", "avx512_bf16", "vdpbf16ps"),
+    "bf16-backward": (f"--dir=BWD_D --dt=f32:bf16:bf16 {LAYER}", "avx512_bf16", "vdpbf16ps"),
+    "bf16-converted": (f"--dt=bf16 {LAYER}", "avx512", "vfmadd"),
+    "f16": (f"--dt=f16 {LAYER}", "avx2", "vfmadd"),
+    "f64": (f"--dt=f64 {LAYER}", "avx512", "vfmadd"),
+    "f32": (LAYER, "avx2", "vfmadd"),
+    "f32-backward": (f"--dir=BWD_D {LAYER}", "avx512", "vfmadd"),
+    "f32-weights": (f"--dir=BWD_W {LAYER}", "avx512", "vfmadd"),
+    "deconvolution": (f"--deconv {LAYER}", "avx512", "vfmadd"),
+    "product": (f"--matmul {PRODUCT}", "avx2", "vfmadd"),
+}  # fmt: skip
+"""A problem, a level, and the instruction that its products are added up with."""
+
+
+def assembly_of(line: str, isa: str) -> str:
+    problem, target = parse_problem(line), TARGETS[isa]
+    config = default_config(problem, target)
+    with interning():
+        text = lower(problem, config, target).text
+    return llvm_bind.assembly(text, target.triple, target.cpu, target.features)
+
+
+def inner_loops(assembly: str) -> list[str]:
+    """The blocks that jump back to their own start."""
+    blocks = re.split(r"^(?=\.LBB\w+:)", assembly, flags=re.MULTILINE)
+    return [b for b in blocks if re.search(rf"^\tj\w+\t{re.escape(b.partition(':')[0])}$", b, re.MULTILINE)]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_hot_loop(name: str) -> None:
+    """The loop with most products keeps its sums in registers: nothing of it is on the stack."""
+    line, isa, mnemonic = CASES[name]
+    text = assembly_of(line, isa)
+    hot = max(inner_loops(text), key=lambda loop: loop.count(f"\t{mnemonic}"))
+    assert hot.count(f"\t{mnemonic}") >= 8, f"{mnemonic} in\n{hot}"
+    assert not re.search(r"%rsp|%rbp|Spill|Reload", hot), hot
+
+
+@pytest.mark.parametrize("isa", list(TARGETS))
+@pytest.mark.parametrize("types", ["u8:s8:s32", "s8:s8:s32", "u8:u8:s32", "s8:u8:f32"])
+def test_no_sum_of_words_saturates(types: str, isa: str) -> None:
+    """vpmaddubsw adds two products in 16 bits, which do not hold them."""
+    text = assembly_of(f"--dt={types} {LAYER}", isa)
+    assert "vpmaddubsw" not in text and "vpdpbusds" not in text and "vpdpwssds" not in text
+
+
+@pytest.mark.parametrize("isa", ["avx512_bf16", "avx2"])
+@pytest.mark.parametrize("types", ["bf16", "f16", "f32:bf16:f32", "bf16:bf16:s8"])
+def test_no_conversion_is_a_call(types: str, isa: str) -> None:
+    text = assembly_of(f"--dt={types} {LAYER}", isa)
+    called = set(re.findall(r"^\tcallq?\t(\w+)", text, re.MULTILINE))
+    own = set(re.findall(r"^(\w+):", text, re.MULTILINE))
+    assert called - own <= {"memset"}

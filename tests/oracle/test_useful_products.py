@@ -1,0 +1,53 @@
+"""A strided gradient multiplies what meets, and nothing else: no zeros are put between the elements."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from oracles import Oracle, small_target
+
+from convsmith.build.schedule import schedule
+from convsmith.compiler.driver import naive_kernel
+from convsmith.interp.interp import _Machine
+from convsmith.ir.intern import interning
+from convsmith.ir.stmt import Invoke, Store
+from convsmith.ir.value import Binary, Fma
+from convsmith.ir.walk import walk
+from convsmith.passes.manager import run_steps
+from convsmith.problem import parse_problem
+from convsmith.schedule.config import Config
+
+CASES = {
+    "stride": ("--dir=BWD_D mb1ic4iw9oc3ow5kw3sw2pw1", "--lane=ic --tile=ic:4,iw:2"),
+    "stride-beyond-the-taps": ("--dir=BWD_D mb1ic4iw11oc2ow4kw2sw3", "--lane=ic --tile=ic:4,iw:3"),
+    "two-axes": ("--dir=BWD_D mb1ic4ih5iw6oc2oh3ow3kh3kw3sh2sw2ph1pw1", "--lane=ic --tile=ic:4,iw:2 --reduce=kh,kw,oc"),
+    "dilation": ("--dir=BWD_D mb1ic4iw11oc3ow4kw3sw2dw2pw1", "--lane=ic --tile=ic:4"),
+    "deconvolution": ("--deconv mb2ic3iw4oc4ow8kw4sw2pw1", "--lane=oc --tile=oc:4,ow:2"),
+    "groups": ("--dir=BWD_D g2mb1ic8iw7oc4ow4kw3sw2pw1", "--lane=ic --tile=ic:4,iw:2 --threads=2"),
+    "not-strided": ("--dir=BWD_D mb1ic4iw6oc3ow6kw3pw1", "--lane=ic --tile=ic:4,iw:2"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_products_are_those_that_meet(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    line, words = CASES[name]
+    problem, target = parse_problem(line), small_target()
+    lanes = {row.name: row.lanes * row.terms for row in target.instructions}
+    counted: Counter[str] = Counter()
+    invoke = _Machine._invoke
+
+    def count(self: _Machine, s: Invoke) -> None:
+        counted[s.instruction] += 1
+        invoke(self, s)
+
+    with interning():
+        oracle = Oracle(problem, target)
+        st, kernel = naive_kernel(problem)
+        kernel = run_steps(kernel, schedule(st, Config.parse(f"--isa=generic {words}"), target))
+        monkeypatch.setattr(_Machine, "_invoke", count)
+        oracle.check(kernel)
+        bodies = (kernel.body, *(f.body for f in kernel.functions))
+        stored = [v for body in bodies for s in walk(body) if isinstance(s, Store) for v in walk(s.value)]
+    assert not any(isinstance(v, Fma) or (isinstance(v, Binary) and v.op == "mul") for v in stored)
+    assert sum(lanes[name] * n for name, n in counted.items()) * 2 == problem.flops_real
