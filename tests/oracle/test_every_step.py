@@ -55,7 +55,8 @@ KINDS = {
         "--attr-post-ops=relu:0.5+linear:2:1 g3mb1ic3iw5oc15ow5kw3pw1", "--lane=oc --tile=oc:4,ow:2 --drain=yes",
     ),
     "long-post-ops-threads": (
-        "--dt=u8:s8:u8 --attr-post-ops=square+linear:0.5:1 mb2ic3iw5oc5ow5kw3pw1", "--lane=oc --tile=oc:8,ow:3 --drain=yes --threads=2",
+        "--dt=u8:s8:u8 --attr-post-ops=square+linear:0.5:1 mb2ic3iw5oc5ow5kw3pw1",
+        "--lane=oc --tile=oc:8,ow:3 --drain=yes --threads=2",
     ),
     "channels-last": ("--stag=axb --dtag=axb mb2ic3iw5oc5ow5kw3pw1", "--lane=oc --tile=oc:4,ow:3"),
     "blocked": ("--stag=aBcd4b --dtag=aBcd4b mb1ic5ih3iw3oc6oh3ow3kh3kw3ph1pw1", "--lane=oc --tile=oc:4,ow:3"),
