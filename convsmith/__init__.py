@@ -3,6 +3,8 @@
     import convsmith as cs
     y = cs.conv2d(x, w, bias, stride=2, padding=1, activation="relu")
     k = cs.compile("mb1ic64ih56oc64oh56kh3ph1", src_tag="axb", dst_tag="axb")
+    z = cs.compile("--dir=BWD_D --dt=bf16 mb1ic64ih56oc64oh56kh3ph1").run(wei=w, diff_dst=d)["diff_src"]
+    y = cs.onnx.conv(x, w, b, strides=(2, 2))
 
 Names are loaded at first use: importing the package is cheap, and LLVM is loaded by the first kernel.
 """

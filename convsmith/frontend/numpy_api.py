@@ -52,12 +52,14 @@ def compile(
     isa: str | None = None,
     config: str | Config | None = None,
 ) -> Kernel:
-    """The kernel of a problem: a `Conv`, or a line in benchdnn's syntax with any of its options.
+    """The kernel of a problem: a `Conv`, or a line in benchdnn's syntax, for convolutions (`--conv`, the default),
+    deconvolutions (`--deconv`) and matrix products (`--matmul`) in any direction, types and attributes.
 
     `src_tag`, `wei_tag`, `dst_tag`: layouts, where the line leaves them open (plain order, `abx`, where nobody says).
-    `bias` adds one; `activation` is a post-op after those of the line: "relu", ("clip", 0, 6). `threads`: by default
-    CONVSMITH_THREADS, else the CPUs of this process; `isa`: CONVSMITH_ISA, else the best this machine has. `config`
-    makes every decision; its `isa` must not contradict, and its `threads` give way to those asked for.
+    `bias` adds one to a convolution; `activation` is a post-op after those of the line: "relu", ("clip", 0, 6).
+    `threads`: by default CONVSMITH_THREADS, else the CPUs of this process; `isa`: CONVSMITH_ISA, else the lowest level
+    that does as well for the problem's types as the best this machine has. `config` makes every decision; its `isa`
+    must not contradict, and its `threads` give way to those asked for.
 
     Errors are UsageError (the problem), UnsupportedError (this machine) and ConfigError (the config).
     """
