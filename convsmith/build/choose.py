@@ -235,7 +235,8 @@ class Model:
     def pixels_first(self) -> bool:
         """Whether all weights stay near enough to be read again for each tile of pixels."""
         groups = self.sizes.get(self.batch, 1)
-        return groups * self.sizes[self.n] * self.terms * self.bytes <= L2_SHARE
+        share = L2_SHARE * 2 if self.classes else L2_SHARE  # most of the time then goes into the result
+        return groups * self.sizes[self.n] * self.terms * self.bytes <= share
 
     def apart(self, loop: str) -> int:
         """Elements of the result between neighbours along a loop; a fused loop's innermost part counts."""

@@ -7,6 +7,7 @@ are read; lower what comes out to vectors, instructions, functions and pointers.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import chain
 
 from convsmith.build.loops import Loops, Unit, check_config, loops_after_fusing
 from convsmith.diag.errors import ConfigError
@@ -241,7 +242,8 @@ def _stage_place(loops: Loops, config: Config, around: list[str]) -> tuple[str, 
     One thread copies an image at a time; several copy the rows that they need, each its own.
     """
     rows = (n for n in around if loops.axes.get(n.partition(".")[0]))
-    place = "mb" if config.threads == 1 else next(rows, "mb")
+    images = (n for n in around if n.partition(".")[0] == "mb")
+    place = next(images if config.threads == 1 else chain(rows, images), "mb")
     if place not in around:
         raise ConfigError(
             "stage", f"--realise=pad_copy needs loop mb or a loop over rows around the tile, not {', '.join(around)}"

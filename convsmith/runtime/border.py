@@ -14,7 +14,7 @@ import numpy as np
 from convsmith.codegen.artifact import Argument
 from convsmith.diag.errors import UsageError
 from convsmith.ir.types import dtype as type_row
-from convsmith.runtime.arrays import Array, ArraySpec, overlap
+from convsmith.runtime.arrays import Array, ArraySpec, address_of, overlap
 from convsmith.runtime.packed import Packed
 
 __all__ = ["Border", "Given"]
@@ -57,14 +57,17 @@ class Border:
         for name, spec in self.specs.items():
             role = spec.argument.role
             if name in arrays:
+                given = arrays[name]
                 if role != "in":
-                    results[name] = spec.check_output(arrays[name])
+                    ready = type(given) is np.ndarray and spec.fits(given) and given.flags.writeable
+                    results[name] = given if ready else spec.check_output(given)  # type: ignore[assignment]
                 elif name == self.operand and isinstance(packed, Packed):
                     taken[name] = packed
                 elif name == "bia" and self.takes_bias and isinstance(packed, Packed):
                     raise _beside_packed()
                 else:
-                    taken[name] = _checked(spec, arrays[name])
+                    ready = type(given) is np.ndarray and not name.startswith(_QUANTITIES) and spec.fits(given)
+                    taken[name] = given if ready else _checked(spec, given)  # type: ignore[assignment]
             elif role == "out":
                 results[name] = spec.empty()
             elif name == "bia" and self.takes_bias and isinstance(packed, Packed):
@@ -132,8 +135,18 @@ class Border:
         for n, name in enumerate(outputs):
             others: dict[str, Array | Packed] = {**taken, **{other: results[other] for other in outputs[:n]}}
             for other, array in others.items():
-                if isinstance(array, np.ndarray) and overlap(results[name], array):
+                if isinstance(array, np.ndarray) and not self._apart(name, results[name], other, array) and overlap(
+                    results[name], array
+                ):
                     raise UsageError(f"{name}: shares memory with {other}; legal is memory of its own", code="overlap")
+
+    def _apart(self, name: str, array: Array, other: str, second: Array) -> bool:
+        """Whether two arrays that fit plainly lie in different places; False where that takes a closer look."""
+        a, b = self.specs[name], self.specs[other]
+        if array.strides not in a.stride_forms or second.strides not in b.stride_forms:
+            return False
+        start, second_start = address_of(array), address_of(second)
+        return start + a.extent <= second_start or second_start + b.extent <= start
 
     def _unknown(self, name: str) -> UsageError:
         near = difflib.get_close_matches(name, self.specs, 1, 0.5)
