@@ -41,10 +41,6 @@ def _clip(x: Value, alpha: float, beta: float, t: DType) -> Value:
     return clamp(x, const(t, alpha), const(t, beta))
 
 
-def _bounded_relu(x: Value, alpha: float, beta: float, t: DType) -> Value:
-    return clamp(x, const(t, 0), const(t, alpha))
-
-
 def _linear(x: Value, alpha: float, beta: float, t: DType) -> Value:
     return Fma(x, const(t, alpha), const(t, beta))
 
@@ -185,7 +181,6 @@ _ANY: dict[str, Function] = {
     "relu": _relu,
     "clip": _clip,
     "clip_v2": _clip,
-    "bounded_relu": _bounded_relu,
     "linear": _linear,
     "hardsigmoid": _hardsigmoid,
     "hardswish": _hardswish,

@@ -153,7 +153,9 @@ def _with_options(problem: str | Problem, tags: dict[str, str | None], bias: boo
             raise UsageError(f"the problem says --{option}={here}, the keyword {tag}; legal is one of them", code="tag")
         changes[option] = tag
     if bias and not conv.bias:
-        if "dir" in options:
+        if not isinstance(conv, Conv):
+            raise UsageError("bias=True is for convolutions; legal in a product's line is --bia-dt=f32", code="bias")
+        if "dir" in options or not conv.forward:
             raise UsageError(f"bias=True contradicts --dir={conv.dir}; legal is --dir=FWD_B", code="bias")
         changes["dir"] = "FWD_B"
     if steps := _post_ops(activation):

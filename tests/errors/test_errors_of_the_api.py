@@ -14,6 +14,7 @@ import pytest
 
 import convsmith as cs
 from convsmith.diag.settings import Settings
+from convsmith.problem.lines import parse_problem
 
 LINE = "mb1ic3ih8oc4oh6kh3ph0"
 X = np.ones((1, 3, 8, 8), np.float32)
@@ -72,6 +73,11 @@ def test_keywords_that_contradict() -> None:
     raises(cs.UsageError, "bias", "--dir=FWD_D", "legal is --dir=FWD_B")(
         lambda: cs.compile(f"--dir=FWD_D {LINE}", bias=True)
     )
+    for gradient in (f"--dir=BWD_D {LINE}", parse_problem(f"--dir=BWD_D {LINE}")):
+        raises(cs.UsageError, "bias", "--dir=BWD_D", "legal is --dir=FWD_B")(
+            lambda problem=gradient: cs.compile(problem, bias=True)  # type: ignore[misc]
+        )
+    raises(cs.UsageError, "bias", "for convolutions", "--bia-dt=f32")(lambda: cs.compile("--matmul 2x3:3x4", bias=True))
     raises(cs.UsageError, "isa", "isa='avx2'", "--isa=generic")(
         lambda: cs.compile(LINE, isa="avx2", config="--isa=generic --lane=oc")
     )
