@@ -34,6 +34,8 @@ CALL = 25
 """Cycles to call a register tile and to set up its loops."""
 HIDDEN = 0.66
 """Part of the registers for whose accumulators initialisation and write-back hide behind the neighbouring tiles."""
+HIDDEN_FAR = 0.5
+"""The same where the result is as large as weights are, and goes far away."""
 EXPOSED = 10
 """Multiply-adds that each further accumulator costs a tile."""
 LANE_SUM = 4
@@ -207,7 +209,8 @@ class Model:
                 step = _together(held * cost.multiply_add, cost.latency, loads)
                 step *= GATHER if lane == fused else 1.0
                 step *= CLASH if clash and m >= target.l1_ways else 1.0
-                finish = EXPOSED * cost.multiply_add * max(0.0, held - HIDDEN * target.registers)
+                hidden = HIDDEN if self.st.constant else HIDDEN_FAR
+                finish = EXPOSED * cost.multiply_add * max(0.0, held - hidden * target.registers)
                 finish += self.sums(held) if along_k else held * written
                 cycles += m_count * v_count * (steps * step + finish + CALL)
         return cycles * around
@@ -246,10 +249,10 @@ class Model:
     def order(self, loops: Loops, lane: str) -> tuple[str, ...]:
         """Images outermost; then channels, whose weights stay while pixels pass, or pixels where all weights stay.
 
-        A result whose vectors are scattered is written in the order of memory, so that lines are met again soon.
+        A result whose vectors are scattered, or that is as large as weights, is written in the order of memory.
         """
         names = [n for n in loops.extents if loops.kinds[n] != "k"]
-        if self.apart(lane) > 1:
+        if self.apart(lane) > 1 or not self.st.constant:
             return tuple(sorted(names, key=lambda n: -self.apart(n)))
         pixels = [n for n in names if loops.kinds[n] == "m" and n != "mb"]
         channels = [n for n in names if n not in pixels and n != "mb"]
