@@ -20,9 +20,9 @@ Extent = tuple[int, int]
 Spans = dict[tuple[Gathered, Extent], Extent]
 
 
-def is_gather(v: object) -> bool:
-    """Whether a value is such a load."""
-    return isinstance(v, Load) and v.lanes is not None and v.lanes.stride not in (0, 1) and v.buffer.scope != "register"
+def is_gather(v: Load) -> bool:
+    """Whether a load is one."""
+    return v.lanes is not None and v.buffer.scope != "register" and v.lanes.stride not in (0, 1)
 
 
 def gathered_from(v: Load) -> Gathered:
@@ -41,9 +41,11 @@ def spans_of(stmts: Sequence[Stmt]) -> Spans:
     """For each gather in statements that all run: what it and its neighbours read, where a vector can hold that."""
     found: dict[Gathered, dict[Extent, int]] = {}
     for s in stmts:
-        for v in walk(s) if isinstance(s, (Store, Invoke)) else ():
-            if is_gather(v) and isinstance(v, Load):
-                found.setdefault(gathered_from(v), {})[extent_of(v)] = lanes_of(v)
+        values = s.args if isinstance(s, Invoke) else (s.value,) if isinstance(s, Store) else ()
+        for value in values:
+            for v in (value,) if isinstance(value, Load) else walk(value):
+                if isinstance(v, Load) and is_gather(v):
+                    found.setdefault(gathered_from(v), {})[extent_of(v)] = lanes_of(v)
     spans: Spans = {}
     for key, extents in found.items():
         near: list[Extent] = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import struct
+from functools import lru_cache
 from typing import NamedTuple
 
 from convsmith.ir.buffer import Buffer
@@ -20,6 +21,12 @@ BITWISE = ("and", "or", "xor", "shl", "shr")
 BINARY = ("add", "sub", "mul", "div", "max", "min", *BITWISE)
 UNARY = ("round", "floor", "sqrt", "abs", "neg")
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+
+
+@lru_cache(1 << 12)
+def _stride(offsets: tuple[int, ...]) -> int | None:
+    step = offsets[1] - offsets[0] if len(offsets) > 1 else 1
+    return step if all(o == step * i for i, o in enumerate(offsets)) else None
 
 
 class Lanes(NamedTuple):
@@ -35,9 +42,7 @@ class Lanes(NamedTuple):
     @property
     def stride(self) -> int | None:
         """The common distance of neighbours (0: broadcast, 1: contiguous), or None."""
-        o = self.offsets
-        step = o[1] - o[0] if len(o) > 1 else 1
-        return step if all(o[i] == step * i for i in range(len(o))) else None
+        return _stride(self.offsets)
 
 
 def strided(count: int, stride: int, active: int | None = None) -> Lanes:
