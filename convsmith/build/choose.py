@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from convsmith.build.loops import Loops, Unit, loops_after_fusing, registers_needed, residues
 from convsmith.build.naive import naive
+from convsmith.build.split import PART
 from convsmith.build.statement import statement
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
@@ -48,6 +49,8 @@ GATHER = 1.3
 """How much longer a step takes whose source lanes are gathered."""
 CLASH = 3.0
 """How much longer a step takes whose pixels evict each other."""
+TILES_A_THREAD = 3
+"""Register tiles that make a result large enough to be divided among threads."""
 LONG = 24
 """Operations of an epilogue that are worth a loop of their own: as straight lines, LLVM takes long for them."""
 NEAR = 1.02
@@ -324,5 +327,19 @@ def candidates(p: Problem, target: Target, threads: int) -> list[Choice]:
 
 
 def default_config(problem: Problem, target: Target, threads: int = 1) -> Config:
-    """The config that the model expects to be fastest."""
-    return candidates(problem, target, threads)[0].config
+    """The config that the model expects to be fastest.
+
+    Where its result has too few tiles for the threads, they share a reduction.
+    """
+    config = candidates(problem, target, threads)[0].config
+    with interning():
+        st = statement(problem)
+        if threads == 1 or st.constant or not st.c.layout.is_plain:
+            return config
+        loops = loops_after_fusing(st, config)
+        tiles = prod(-(-n // config.size(name)) for name, n in loops.extents.items() if loops.kinds[name] != "k")
+        sizes = {d.name: d.size for d in st.of("k")}
+        parts, loop = max((max(p for p in range(1, threads + 1) if not sizes[n] % p), n) for n in st.reduce)
+    if tiles >= TILES_A_THREAD * threads or parts == 1:
+        return config
+    return replace(config, split=((loop, parts),), order=(PART, *config.order))

@@ -20,21 +20,26 @@ from convsmith.problem.problem import Problem
 
 
 class Buffers:
-    """The buffer of each tensor of a problem that the nest reads or writes, made when it is first asked for."""
+    """The buffer of each array that the nest reads or writes, made when it is first asked for.
 
-    def __init__(self, problem: Problem) -> None:
+    An array is one of the ``views``, or else a tensor of the problem.
+    """
+
+    def __init__(self, problem: Problem, *views: View) -> None:
         self._problem = problem
+        self._views = {v.name: v for v in views}
         self._made: dict[str, Buffer] = {}
 
     def __getitem__(self, name: str) -> Buffer:
         if name not in self._made:
-            t = self._problem.tensor(name)
-            self._made[name] = Buffer(name, dtype(t.dtype), t.layout.padded_shape, t.layout.blocks)
+            x = self._views[name] if name in self._views else self._problem.tensor(name)
+            self._made[name] = Buffer(name, dtype(x.dtype), x.layout.padded_shape, x.layout.blocks)
         return self._made[name]
 
     def params(self) -> tuple[Buffer, ...]:
-        """All of them, in the order of the problem's tensors."""
-        return tuple(self._made[t.name] for t in self._problem.tensors if t.name in self._made)
+        """All of them, in the order of the problem's tensors; what is no tensor comes last."""
+        names = [t.name for t in self._problem.tensors]
+        return tuple(self._made[n] for n in (*names, *(v for v in self._views if v not in names)) if n in self._made)
 
 
 class Epilogue:

@@ -14,7 +14,7 @@ from convsmith.problem.problem import Problem
 
 def naive(problem: Problem, st: Statement) -> Kernel:
     """The nest of a statement of the problem: sums in the problem's type of sums, and what follows them."""
-    buffers = Buffers(problem)
+    buffers = Buffers(problem, st.a, st.b, st.c)
     epilogue = Epilogue(problem, st, buffers)
     acc = make_buffer("acc", dtype(problem.acc), (), "register")
     here = Load(acc, (), None)

@@ -28,7 +28,7 @@ __all__ = ["ABI_VERSION", "Argument", "Artifact", "Entry", "Role"]
 ABI_VERSION = 2
 """Version of the calling convention above. Artifacts of another version are not run."""
 
-Role = Literal["in", "out", "inout", "packed", "scratch"]
+Role = Literal["in", "out", "inout", "packed", "scratch", "shared"]
 
 _PACK = "pack"
 
@@ -42,7 +42,7 @@ class Argument:
 
     `role` is what happens to it: "in" (read), "out" (written), "inout" (read, then written), "packed" (tensor `of` in
     an order of the kernel's own: written by a packing entry, read by others) or "scratch" (memory private to one call:
-    `size` elements for each thread, part tid using its own).
+    `size` elements for each thread, part tid using its own) or "shared" (memory of a call, from one entry to the next).
 
     `shape` is logical, `dims` are its dims' names, `layout` is a tag or block text of that shape, `size` the elements
     of memory (padding included). `default` holds the values that stand where a call gives none: one for all elements,

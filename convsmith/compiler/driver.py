@@ -11,6 +11,7 @@ from convsmith.build.bias import bias_kernel, bias_steps
 from convsmith.build.naive import naive
 from convsmith.build.packing import packing_steps
 from convsmith.build.schedule import schedule
+from convsmith.build.split import SUMS, scheduled, sums_kernel, sums_steps
 from convsmith.build.statement import statement
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Argument, Artifact, Entry
@@ -29,42 +30,44 @@ from convsmith.target.base import Target
 
 @dataclass(frozen=True)
 class Lowered:
-    """What comes out of the rewrites: the kernel, the one that follows it, and LLVM's text of them and of packing.
+    """What comes out of the rewrites: the kernel, those that follow it, and LLVM's text of them and of packing.
 
     ``scratch`` is the bytes of memory that a thread needs of its own.
     """
 
     kernel: Kernel
-    bias: Kernel | None
+    after: tuple[Kernel, ...]
     text: str
     scratch: int
 
 
-def naive_kernel(problem: Problem) -> tuple[Statement, Kernel]:
-    """The statement of a problem and its naive nest."""
-    st = statement(problem)
+def naive_kernel(problem: Problem, config: Config | None = None) -> tuple[Statement, Kernel]:
+    """The statement of a problem, as a config has it scheduled, and its naive nest."""
+    st = statement(problem) if config is None else scheduled(statement(problem), config)
     return st, naive(problem, st)
 
 
 def lower(problem: Problem, config: Config, target: Target, instruments: Sequence[Instrument] = ()) -> Lowered:
     """Run all rewrites and print LLVM's text; raises ConfigError where the config makes no kernel."""
-    st, kernel = naive_kernel(problem)
+    st, kernel = naive_kernel(problem, config)
     kernel = run_steps(kernel, schedule(st, config, target), instruments)
     rows = {r.name: r for r in target.instructions}
     kernels = {SYMBOL: (kernel, config.threads)}
     for pack in kernel.packs:
         kernels[f"{SYMBOL}_{pack.name}"] = (run_steps(pack, packing_steps(pack, target)), 1)
-    bias = bias_kernel(problem)
-    if bias is not None:
-        bias = run_steps(bias, bias_steps(problem, target))
-        kernels[f"{SYMBOL}_{bias.name}"] = (bias, 1)
+    after = []
+    if (sums := sums_kernel(statement(problem), config)) is not None:
+        after.append(run_steps(sums, sums_steps(statement(problem), target)))
+    if (bias := bias_kernel(problem)) is not None:
+        after.append(run_steps(bias, bias_steps(problem, target)))
+    kernels |= {f"{SYMBOL}_{k.name}": (k, 1) for k in after}
     inside = (s.buffer for s in statements_of(kernel.body) if isinstance(s, Alloc))
     private = list(dict.fromkeys(b for b in inside if b.scope == "cache"))
     *offsets, size = accumulate((-(-b.size * b.dtype.bytes // 64) * 64 for b in private), initial=0)
     scratch = {b: (offset, size) for b, offset in zip(private, offsets)}
     attributes = dict(target.attributes)
     text = module_text(kernels, rows, target.triple, attributes, scratch, target.half)
-    return Lowered(kernel, bias, text, size)
+    return Lowered(kernel, tuple(after), text, size)
 
 
 SYMBOL = "convsmith"
@@ -89,14 +92,16 @@ def emit(problem: Problem, config: Config, target: Target, low: Lowered) -> Arti
     def argument(b: Buffer) -> Argument:
         if b.name in tensors:
             return tensors[b.name]
+        if b.name == SUMS:
+            return Argument(b.name, "shared", b.dtype.name, (b.size,), "a", b.size)
         return Argument(b.name, "packed", b.dtype.name, (b.size,), "a", b.size, of=b.name.removesuffix("_p"))
 
     main = [argument(b) for b in low.kernel.params]
     if low.scratch:
         main.append(Argument("scratch", "scratch", "f32", (low.scratch // 4,), "a", low.scratch // 4))
     entries = {"main": Entry(SYMBOL, tuple(main), config.threads)}
-    if low.bias is not None:
-        entries["bias"] = Entry(f"{SYMBOL}_{low.bias.name}", tuple(argument(b) for b in low.bias.params), 1)
+    for k in low.after:
+        entries[k.name] = Entry(f"{SYMBOL}_{k.name}", tuple(argument(b) for b in k.params), 1)
     notes = {}
     for pack in low.kernel.packs:
         operand = pack.params[0].name

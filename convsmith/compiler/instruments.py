@@ -28,6 +28,7 @@ from convsmith.passes.manager import Step
 from convsmith.problem.data import random_arrays, unwritten
 from convsmith.problem.problem import Problem
 from convsmith.problem.reference import is_exact, reference, steps_type
+from convsmith.schedule.config import Config
 from convsmith.target.base import Target
 
 __all__ = [
@@ -145,9 +146,9 @@ class Interpret:
         self._instructions = {row.name: row.kernel for row in target.instructions}
 
     @staticmethod
-    def suits(problem: Problem) -> bool:
-        """Whether the problem is small enough."""
-        return problem.flops_dense <= INTERPRETED_FLOPS
+    def suits(problem: Problem, config: Config) -> bool:
+        """Whether the problem is small enough, and one kernel computes its whole result."""
+        return problem.flops_dense <= INTERPRETED_FLOPS and not config.split
 
     def after(self, number: int, step: Step | None, kernel: Kernel, seconds: float, changed: bool) -> None:
         if changed:

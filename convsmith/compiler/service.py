@@ -104,7 +104,8 @@ def _compile(problem: Problem, config: Config, target: Target) -> Artifact:
     dump = None if settings.dump is None else Dump(dump_directory(settings.dump, problem, str(config)))
     with llvm_bind.no_collection(), interning():
         verify = [] if settings.check == "off" else [Verify()]
-        interpret = [Interpret(problem, target)] if settings.check == "interpret" and Interpret.suits(problem) else []
+        wanted = settings.check == "interpret" and Interpret.suits(problem, config)
+        interpret = [Interpret(problem, target)] if wanted else []
         low = lower(problem, config, target, [*([dump] if dump else []), *verify, *interpret])
         if dump:
             dump.finish(low.text, llvm_bind.assembly(low.text, target.triple, target.cpu, target.features))

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from convsmith.build.loops import Unit, loops_after_fusing, registers_needed
+from convsmith.build.split import scheduled
 from convsmith.build.statement import statement
 from convsmith.codegen import llvm_bind
 from convsmith.compiler.driver import Lowered, lower
@@ -85,7 +86,7 @@ def _problem(problem: Problem) -> list[Line]:
 
 def _plan(kernel: Kernel, records: Sequence[PassRecord]) -> list[Line]:
     config, target = kernel.config, kernel.target
-    st = statement(kernel.problem)
+    st = scheduled(statement(kernel.parts[0]), config)
     loops = loops_after_fusing(st, config)
     count, text = registers_needed(loops, config, target, Unit.of(st, target, config))
     plan = [r for r in records if r.name in _PLANNED][-1].kernel

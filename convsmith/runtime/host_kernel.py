@@ -101,6 +101,7 @@ class HostKernel:
         self._steps = [_Call(library[name], border.defaults) for name in artifact.steps]
         self._packs = {name: _Call(library[entry], {}) for name, entry in artifact.packs.items()}
         arguments = [argument for entry in artifact.steps.values() for argument in entry.arguments]
+        self._shared = {argument.name: argument for argument in arguments if argument.role == "shared"}
         self._packed_arguments = {argument.of: argument for argument in arguments if argument.role == "packed"}
 
         # Without a packing entry the kernel reads the operand in its own layout, and packing is a copy.
@@ -244,6 +245,10 @@ class HostKernel:
                 copies.append((array, ready))
             addresses[name] = address_of(ready)
             keep.append(ready)
+        for name, argument in self._shared.items():
+            memory = aligned_empty(argument.size * numpy_dtype(argument.dtype).itemsize)
+            addresses[name] = address_of(memory)
+            keep.append(memory)
         for step in self._steps:
             step.run_with(addresses, keep)
         for array, ready in copies:
@@ -331,7 +336,7 @@ def _tensors(artifact: Artifact) -> dict[str, Argument]:
     tensors: dict[str, Argument] = {}
     for entry in artifact.steps.values():
         for argument in entry.arguments:
-            if argument.role == "scratch":
+            if argument.role in ("scratch", "shared"):
                 continue
             tensor = plain[argument.of] if argument.role == "packed" else argument
             known = tensors.setdefault(tensor.name, tensor)

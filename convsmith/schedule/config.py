@@ -28,6 +28,7 @@ class Config:
     ``reduce``    reduction loops, outermost first: also the order of the packed operand
     ``terms``     a reduction loop and how many of its iterations stand innermost, within the register tile: those that
                   one instruction adds up, or straight lines that share what they read
+    ``split``     a reduction loop, and in how many parts it is summed apart, for threads to share
     ``realise``   how masked elements are read: ``peel`` (skip, restrict, partition), ``mask`` (test each), or
                   ``pad_copy`` (a padded copy first)
     ``pack``      operands repacked in the order in which they are read
@@ -44,6 +45,7 @@ class Config:
     order: tuple[str, ...] = ()
     reduce: tuple[str, ...] = ()
     terms: tuple[tuple[str, int], ...] = ()
+    split: tuple[tuple[str, int], ...] = ()
     realise: str = "peel"
     pack: tuple[str, ...] = ("wei",)
     drain: bool = False
@@ -61,6 +63,11 @@ class Config:
             if size < 1 or name in dict(self.tile) or name == self.lane or len(self.terms) > 1:
                 raise ConfigError(
                     "terms", f"--terms={_sizes_text(self.terms)}: expected one loop that has no tile, and at least 1"
+                )
+        for _, parts in self.split:
+            if parts < 1 or len(self.split) > 1:
+                raise ConfigError(
+                    "split", f"--split={_sizes_text(self.split)}: expected one loop, in at least one part"
                 )
         if self.threads < 1:
             raise ConfigError("threads", f"--threads={self.threads}: at least one thread is needed")
@@ -134,19 +141,19 @@ def _flag(value: str) -> bool:
 _PRINT: dict[str, Callable[[Any], str]] = {
     "isa": str, "lane": str, "realise": str, "pieces": str, "threads": str,
     "fuse": lambda v: ",".join(f"{a}+{b}" for a, b in v),
-    "tile": _sizes_text, "terms": _sizes_text,
+    "tile": _sizes_text, "terms": _sizes_text, "split": _sizes_text,
     "order": ",".join, "reduce": ",".join, "pack": ",".join,
     "outline": _flag_text, "drain": _flag_text,
 }  # fmt: skip
 _READ: dict[str, Callable[[str], Any]] = {
     "isa": str, "lane": str, "realise": str, "pieces": int, "threads": int, "fuse": _pairs, "tile": _sizes,
-    "terms": _sizes,
+    "terms": _sizes, "split": _sizes,
     "order": _names, "reduce": _names, "pack": _names, "outline": _flag,
     "drain": _flag,
 }  # fmt: skip
 _EXAMPLE = {
     "isa": "--isa=avx512", "lane": "--lane=oc", "realise": "--realise=peel", "pieces": "--pieces=8",
     "threads": "--threads=2", "fuse": "--fuse=oh+ow", "tile": "--tile=oc:32,ow:14", "order": "--order=mb,oc,oh,ow",
-    "terms": "--terms=ic:4", "reduce": "--reduce=kh,kw,ic", "pack": "--pack=wei", "outline": "--outline=no",
-    "drain": "--drain=yes",
+    "terms": "--terms=ic:4", "split": "--split=mb:2", "reduce": "--reduce=kh,kw,ic", "pack": "--pack=wei",
+    "outline": "--outline=no", "drain": "--drain=yes",
 }  # fmt: skip

@@ -1,0 +1,109 @@
+"""Split a reduction among threads: each part is summed apart, and the parts are added up, always in the same order.
+
+Worth it where the result is too small to be divided: the gradient of few weights, summed over many pixels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.buffer import Buffer, make_buffer
+from convsmith.ir.index import Index, Var, as_index
+from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, Store, block
+from convsmith.ir.types import dtype
+from convsmith.ir.value import Binary, Cast, Load, Value, const
+from convsmith.ir.walk import substitute
+from convsmith.layout.layout import Layout
+from convsmith.layout.view import Dim, Statement, View
+from convsmith.passes.bind import bind
+from convsmith.passes.fission import fission
+from convsmith.passes.flatten import flatten
+from convsmith.passes.guard_tails import guard_tails
+from convsmith.passes.manager import Step
+from convsmith.passes.narrow_index import narrow_index
+from convsmith.passes.partition import partition
+from convsmith.passes.simplify import simplify
+from convsmith.passes.sink import sink
+from convsmith.passes.strength import strength_reduce
+from convsmith.passes.tile import tile
+from convsmith.passes.unroll import unroll
+from convsmith.passes.unused_let import unused_let
+from convsmith.passes.vectorise import vectorise
+from convsmith.schedule.config import Config
+from convsmith.target.base import Target
+
+PART = "part"
+"""The loop over parts, and in the name of their memory."""
+SUMS = "part_sums"
+"""The memory of the parts: a result each."""
+
+
+def scheduled(st: Statement, config: Config) -> Statement:
+    """The statement that the config schedules: with parts of their own where it splits a reduction."""
+    for loop, parts in config.split:
+        st = _split(st, loop, parts)
+    return st
+
+
+def _split(st: Statement, loop: str, parts: int) -> Statement:
+    sizes = {d.name: d.size for d in st.of("k")}
+    if loop not in sizes or sizes[loop] % parts:
+        legal = ", ".join(f"{name} ({size})" for name, size in sizes.items())
+        raise ConfigError("split", f"--split={loop}:{parts}: legal is a reduction loop and a divisor of it: {legal}")
+    if not st.c.layout.is_plain or st.constant:
+        raise ConfigError("split", f"--split={loop}:{parts}: only gradients of weights in a plain layout are split")
+    size = sizes[loop] // parts
+    moved: dict[Var, Index] = {Var(loop): Var(PART) * size + Var(loop)}
+    dims = tuple(replace(d, size=size) if d.name == loop else d for d in st.dims)
+    shape = (parts, *st.c.layout.shape)
+    layout = Layout.from_tag("any", shape)
+    c = View(SUMS, st.acc, layout, (Var(PART), *st.c.coords), (st.c.masks[0], *st.c.masks))
+    return replace(st, dims=(Dim(PART, parts, "batch"), *dims), a=_at(st.a, moved), b=_at(st.b, moved), c=c)
+
+
+def _at(view: View, moved: dict[Var, Index]) -> View:
+    coords = tuple(substitute(x, moved) for x in view.coords)
+    return replace(view, coords=coords, masks=tuple(substitute(m, moved) for m in view.masks))
+
+
+def sums_kernel(st: Statement, config: Config) -> Kernel | None:
+    """The naive nest that adds up the parts of the statement's result, where the config splits."""
+    if not config.split:
+        return None
+    parts = scheduled(st, config).c
+    given = Buffer(SUMS, dtype(st.acc), parts.layout.padded_shape, parts.layout.blocks)
+    result = Buffer(st.c.name, dtype(st.c.dtype), st.c.layout.padded_shape, st.c.layout.blocks)
+    acc = make_buffer("acc", dtype(st.acc), (), "register")
+    here = Load(acc, (), None)
+    index = tuple(Var(f"w{n}") for n in range(len(result.shape)))
+    add = Store(acc, (), Binary("add", here, Load(given, (Var(PART), *index), None)))
+    total: Value = here if result.dtype is acc.dtype else Cast(result.dtype, here)
+    reduce = For(Var(PART), as_index(0), as_index(parts.layout.shape[0]), add)
+    body: Stmt = Alloc(acc, block(Store(acc, (), const(acc.dtype, 0)), reduce, Store(result, index, total)))
+    for v, n in reversed(list(zip(index, st.c.layout.shape))):
+        body = For(v, as_index(0), as_index(n), body)
+    return Kernel("sums", (given, result), body)
+
+
+def sums_steps(st: Statement, target: Target) -> list[Step]:
+    """Vectors along the last dim."""
+    last, lanes = f"w{len(st.c.coords) - 1}", target.lanes(dtype(st.acc).bits)
+    lane = f"{last}.l"
+    return [
+        Step(tile, last, lanes, f"{last}.o", lane),
+        Step(fission, (lane,), ((lane, lanes),)),
+        Step(sink, (lane,)),
+        Step(simplify),
+        Step(bind, (lane,), "unrolled"),
+        Step(partition, (f"{last}.o",)),
+        Step(guard_tails, (lane,)),
+        Step(flatten),
+        Step(simplify),
+        Step(narrow_index),
+        Step(vectorise, lane, lanes, False),
+        Step(simplify, False),
+        Step(unused_let),
+        Step(strength_reduce),
+        Step(unroll),
+    ]
