@@ -47,6 +47,8 @@ FAR = 120
 """The same to places on lines of their own."""
 GATHER = 1.3
 """How much longer a step takes whose source lanes are gathered."""
+COPY = 4
+"""Cycles to copy a pixel's channels into padded memory."""
 CLASH = 3.0
 """How much longer a step takes whose pixels evict each other."""
 TILES_A_THREAD = 3
@@ -183,7 +185,7 @@ class Model:
         """Cycles of the whole convolution on one thread."""
         lane, tile, target = config.lane, dict(config.tile), self.target
         along_k = loops.kinds[lane] == "k"
-        channels = self.sizes[self.k]
+        channels = next((loops.extents[n] for n, _ in config.terms), self.sizes[self.k])
         steps = self.terms // channels * (-(-channels // (self.lanes if along_k else self.unit.terms)))
         total = loops.extents[self.n] if along_k else -(-loops.extents[lane] // self.lanes)
         columns = _splits(total, tile.get(self.n, 1) if along_k else tile[lane] // self.lanes)
@@ -216,7 +218,21 @@ class Model:
                 finish = EXPOSED * cost.multiply_add * max(0.0, held - hidden * target.registers)
                 finish += self.sums(held) if along_k else held * written
                 cycles += m_count * v_count * (steps * step + finish + CALL)
-        return cycles * around
+        copied = prod(self.st.a.layout.shape) / self.sizes[self.k] if config.realise == "pad_copy" else 0.0
+        return cycles * around + copied * COPY
+
+    def joined(self) -> str:
+        """The tap loop that, as one loop with few channels, leaves fewer terms of an instruction empty; or nothing.
+
+        In a copy without borders the two step through memory as one.
+        """
+        channels, terms = self.sizes[self.k], self.unit.terms
+        if not self.unit.dot or not channels % terms or self.copied or self.classes or len(self.st.reduce) < 2:
+            return ""
+        tap = self.st.reduce[-2]
+        even = self.src.get(Var(self.k)) == 1 and self.src.get(Var(tap)) == channels
+        images = any(d.name == "mb" for d in self.st.of("m"))
+        return tap if even and images and self.sizes[tap] > 1 else ""
 
     def emitted(self, loops: Loops, config: Config) -> int:
         """Multiply-adds of all register tiles, rests included, and the stores of scattered vectors."""
@@ -304,17 +320,21 @@ def candidates(p: Problem, target: Target, threads: int) -> list[Choice]:
         model = Model(p, target)
         pixels = model.fusions()
         long = _operations(naive(p, model.st)) > LONG
-        for lane, needed in model.lane_loops():
-            fuse = (*needed, *pixels)
+        ways = [(lane, (*needed, *pixels), "") for lane, needed in model.lane_loops()]
+        if tap := model.joined():
+            ways.append((model.n, ((tap, model.k),), f"{tap}_{model.k}"))
+        for lane, fuse, join in ways:
             loops = loops_after_fusing(model.st, Config(target.isa, lane, fuse))
             order = model.order(loops, lane)
             for tile in model.tiles(loops, lane):
-                *outer, last = model.st.reduce
+                *outer, last = [n for n in model.st.reduce if not join or n not in (tap, model.k)] + [join] * bool(join)
                 tiled = [n for n in outer if n in tile]
                 reduce = (*(n for n in outer if n not in tiled), last, *tiled)
+                copied = bool(join) or (model.copied and lane != model.batch)
                 config = Config(
-                    target.isa, lane, fuse, tuple(tile.items()), order, reduce, model.shared_terms(lane),
-                    realise="pad_copy" if model.copied and lane != model.batch else "peel", pack=model.packed(lane),
+                    target.isa, lane, fuse, tuple(tile.items()), order, reduce,
+                    ((join, model.unit.terms),) if join else model.shared_terms(lane),
+                    realise="pad_copy" if copied else "peel", pack=model.packed(lane),
                     drain=long and loops.kinds[lane] != "k", threads=threads,
                 )  # fmt: skip
                 if registers_needed(loops, config, target, model.unit)[0] <= target.registers:

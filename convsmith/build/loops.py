@@ -83,7 +83,7 @@ def residues(st: Statement) -> dict[str, int]:
 
 def loops_after_fusing(st: Statement, config: Config) -> Loops:
     """Names, extents and kinds of the loops once ``config.fuse`` is done; ConfigError where it cannot be."""
-    order = sorted(st.dims, key=lambda d: KINDS.index(d.kind))
+    order = sorted(st.dims, key=lambda d: (KINDS.index(d.kind), st.reduce.index(d.name) if d.kind == "k" else 0))
     classes = residues(st)
     extents = {d.name: -(-d.size // classes.get(d.name, 1)) for d in order}
     kinds = {d.name: d.kind for d in order}

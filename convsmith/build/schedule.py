@@ -107,6 +107,9 @@ def _order_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> lis
     """Fuse, tile, reorder; split the register loops' body; sink them under the reduction."""
     first = sorted((d for d in st.dims if d.kind != "k"), key=lambda d: KINDS.index(d.kind))
     steps = [Step(reorder, tuple(d.name for d in first))] if len(first) > 1 else []
+    inner = [n for n in st.reduce if any(n in pair for pair in config.fuse)]
+    if len(inner) > 1:
+        steps.append(Step(reorder, st.reduce))
     steps += [Step(fuse, a, b, f"{a}_{b}") for a, b in config.fuse]
     for n, modulus in loops.residues.items():
         steps.append(Step(residue, n, modulus, n + ".r"))
