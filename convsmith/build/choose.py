@@ -47,7 +47,7 @@ FAR = 120
 """The same to places on lines of their own."""
 GATHER = 1.3
 """How much longer a step takes whose source lanes are gathered."""
-COPY = 4
+COPY = 2
 """Cycles to copy a pixel's channels into padded memory."""
 CLASH = 3.0
 """How much longer a step takes whose pixels evict each other."""

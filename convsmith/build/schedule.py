@@ -12,6 +12,7 @@ from itertools import chain
 from convsmith.build.loops import Loops, Unit, check_config, loops_after_fusing
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Var, is_false, is_true
+from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.layout.view import KINDS, Statement
 from convsmith.passes.bind import bind
@@ -48,6 +49,9 @@ from convsmith.passes.unused_let import unused_let
 from convsmith.passes.vectorise import vectorise
 from convsmith.schedule.config import Config
 from convsmith.target.base import Target
+
+FEW_CHANNELS = 8
+"""So many are a small part of a vector."""
 
 
 @dataclass
@@ -107,8 +111,7 @@ def _order_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> lis
     """Fuse, tile, reorder; split the register loops' body; sink them under the reduction."""
     first = sorted((d for d in st.dims if d.kind != "k"), key=lambda d: KINDS.index(d.kind))
     steps = [Step(reorder, tuple(d.name for d in first))] if len(first) > 1 else []
-    inner = [n for n in st.reduce if any(n in pair for pair in config.fuse)]
-    if len(inner) > 1:
+    if sum(n in pair for pair in config.fuse for n in st.reduce) > 1:
         steps.append(Step(reorder, st.reduce))
     steps += [Step(fuse, a, b, f"{a}_{b}") for a, b in config.fuse]
     for n, modulus in loops.residues.items():
@@ -204,8 +207,11 @@ def _read_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list
 def _lower_steps(st: Statement, config: Config, target: Target, nest: Nest) -> list[Step]:
     """Flat offsets, vectors, instructions, functions, tasks, pointers."""
     steps = [Step(guard_tails, tuple(nest.unrolled))]
-    steps += [Step(flatten), Step(simplify), Step(narrow_index)]
-    if _copied(st, config):
+    steps += [Step(flatten), Step(simplify)]
+    if _copied(st, config) and _rows(st):
+        steps += _row_steps(st, target.lanes(dtype(st.a.dtype).bits))
+    steps.append(Step(narrow_index))
+    if _copied(st, config) and not _rows(st):
         steps.append(Step(vectorise, f"{st.a.name}_s1.l", nest.lanes, False))
     if nest.unit.dot:
         steps += [Step(vectorise, name, nest.unit.terms, False) for name in nest.terms]
@@ -259,9 +265,30 @@ def _copy_steps(st: Statement, lanes: int) -> list[Step]:
     name = f"{st.a.name}_s"
     channels = f"{name}1"
     others = [f"{name}{n}" for n in range(2, len(st.a.coords))]
+    if _rows(st):
+        return [Step(partition, tuple(others))]
     return [
         Step(tile, channels, lanes, channels + ".o", channels + ".l"),
         Step(partition, (*others, channels + ".o")),
+    ]
+
+
+def _rows(st: Statement) -> bool:
+    """Whether few channels lie side by side, and so do the pixels of a row: then rows are copied, not channels."""
+    layout, last = st.a.layout, len(st.a.coords) - 1
+    if not layout.is_plain or last < 2 or layout.shape[1] > FEW_CHANNELS:
+        return False
+    return layout.strides[1] == 1 and layout.strides[last] == layout.shape[1]
+
+
+def _row_steps(st: Statement, lanes: int) -> list[Step]:
+    """Make pixels and channels of a row one loop, of vectors."""
+    row, channels = (f"{st.a.name}_s{n}" for n in (len(st.a.coords) - 1, 1))
+    return [
+        Step(coalesce, row, channels, row),
+        Step(tile, row, lanes, row + ".o", row + ".l"),
+        Step(partition, (row + ".o",)),
+        Step(vectorise, row + ".l", lanes, False),
     ]
 
 

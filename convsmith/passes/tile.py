@@ -18,19 +18,19 @@ class _Tile(ScopedRewriter):
     def For(self, loop: For) -> Stmt:
         if loop.var.name != self.loop:
             return self._For(loop)
-        if loop.lo is not as_index(0):
-            raise ConfigError("bounds", f"tile: loop {self.loop} starts at {loop.lo}; only loops from 0 are tiled")
+        if not loop.lo.is_const:
+            raise ConfigError("bounds", f"tile: loop {self.loop} starts at {loop.lo}; only constant starts are tiled")
         n, size = extent(loop, self.ranges), self.size
-        start = self.outer * size
+        start = loop.lo + self.outer * size
         whole = loop.hi.is_const and n % size == 0
         inner_hi = as_index(size) if whole else minimum(size, loop.hi - start)
         body = substitute(loop.body, {loop.var: start + self.inner})
-        inner = For(self.inner, loop.lo, inner_hi, body, loop.kind)
-        return For(self.outer, loop.lo, as_index(-(-n // size)), inner, loop.kind)
+        inner = For(self.inner, as_index(0), inner_hi, body, loop.kind)
+        return For(self.outer, as_index(0), as_index(-(-n // size)), inner, loop.kind)
 
 
 def tile(kernel: Kernel, loop: str, size: int, outer: str, inner: str) -> Kernel:
-    """Split ``loop`` by ``size``: ``loop = outer * size + inner``; the last tile may be shorter.
+    """Split ``loop`` by ``size``: ``loop = start + outer * size + inner``; the last tile may be shorter.
 
     Before::
 

@@ -25,7 +25,7 @@ class Config:
     ``fuse``      pairs of neighbouring loops to make one
     ``tile``      loop -> iterations of its register tile; of the lane loop: elements, a multiple of the lanes
     ``order``     loops around the register tile, outermost first (those not named come after, in naive order)
-    ``reduce``    reduction loops, outermost first: also the order of the packed operand
+    ``reduce``    reduction loops, outermost first: also the order of the packed operand (those not named come after)
     ``terms``     a reduction loop and how many of its iterations stand innermost, within the register tile: those that
                   one instruction adds up, or straight lines that share what they read
     ``split``     a reduction loop, and in how many parts it is summed apart, for threads to share

@@ -39,11 +39,18 @@ KINDS = {
     "lanes-along-taps": ("mb1ic1iw12oc2ow8kw5", "--lane=kw --tile=oc:2,ow:4"),
     "lanes-along-pixels": ("mb1ic3iw13oc4ow13kw1", "--lane=ow --tile=ow:4,oc:3"),
     "fused-pixels": ("mb1ic3ih4iw5oc5oh4ow5kh1kw1", "--lane=oc --fuse=oh+ow --tile=oc:4,oh_ow:6"),
-    "fused-reduction": ("mb1ic3iw5oc4ow5kw3pw1", "--lane=oc --fuse=ic+kw --tile=oc:4,ic_kw:2"),
+    "fused-reduction": ("mb1ic3iw5oc4ow5kw3pw1", "--lane=oc --fuse=kw+ic --tile=oc:4,kw_ic:2"),
     "reduction-tiles": ("mb1ic5iw5oc5ow5kw3pw1", "--lane=oc --tile=oc:4,ow:2,ic:3,kw:2"),
     "bias-relu": ("--dir=FWD_B --attr-post-ops=relu mb1ic3iw5oc5ow5kw3pw1", "--lane=oc --tile=oc:4,ow:2"),
     "bias-leaky-clip": (
         "--dir=FWD_B --attr-post-ops=relu:0.5+clip:-2:6 mb1ic3iw5oc5ow5kw3pw1", "--lane=ic --tile=oc:2,ow:2",
+    ),
+    "terms-of-taps-and-channels": (
+        "--dt=u8:s8:s32 --stag=axb mb1ic3ih3iw5oc5oh3ow3kh2kw3ph1pw1sw2",
+        "--lane=oc --fuse=kw+ic --tile=oc:4,ow:2 --terms=kw_ic:4 --realise=pad_copy",
+    ),
+    "terms-of-taps-and-channels-peeled": (
+        "--dt=bf16:bf16:f32 --stag=axb mb1ic3iw7oc5ow7kw3pw1", "--lane=oc --fuse=kw+ic --tile=oc:4,ow:2 --terms=kw_ic:2",
     ),
     "terms-side-by-side": (
         "--dt=u8:s8:s32 mb2ic5ih3iw4oc5oh3ow4kh3kw1ph1", "--lane=oc --tile=oc:4,ow:2 --terms=ic:4 --realise=pad_copy",
