@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from convsmith.build.split import SUMS
 from convsmith.codegen.artifact import Artifact
 from convsmith.layout.layout import Layout
 from convsmith.problem import Problem, reference
@@ -157,7 +158,7 @@ class Compiled:
         for name in self.artifact.steps:
             self._call(name, buffers, chunks)
         for name, b in buffers.items():
-            if name in outputs or name == "scratch":
+            if name in (*outputs, "scratch", SUMS):
                 b.check_margin(name)
             else:
                 b.check_unchanged(name)
@@ -184,9 +185,9 @@ class Compiled:
         arguments = function.entry.arguments
         block = (ctypes.c_uint64 * len(arguments))()
         for n, a in enumerate(arguments):
-            if a.role == "scratch" and a.name not in buffers:
-                dtype = TYPES[a.dtype].numpy
-                buffers[a.name] = Guarded(np.full(a.size * function.entry.threads, canary(dtype)), canary(dtype))
+            if a.role in ("scratch", "shared") and a.name not in buffers:
+                dtype, times = TYPES[a.dtype].numpy, function.entry.threads if a.role == "scratch" else 1
+                buffers[a.name] = Guarded(np.full(a.size * times, canary(dtype)), canary(dtype))
             block[n] = buffers[a.name].address
         address = ctypes.addressof(block)
         if not chunks:

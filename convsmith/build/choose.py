@@ -15,7 +15,7 @@ from math import prod
 
 from convsmith.build.loops import Loops, Unit, loops_after_fusing, registers_needed, residues
 from convsmith.build.naive import naive
-from convsmith.build.split import PART
+from convsmith.build.split import PART, splits
 from convsmith.build.statement import statement
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
@@ -354,7 +354,7 @@ def default_config(problem: Problem, target: Target, threads: int = 1) -> Config
     config = candidates(problem, target, threads)[0].config
     with interning():
         st = statement(problem)
-        if threads == 1 or st.constant or not st.c.layout.is_plain:
+        if threads == 1 or not splits(st):
             return config
         loops = loops_after_fusing(st, config)
         tiles = prod(-(-n // config.size(name)) for name, n in loops.extents.items() if loops.kinds[name] != "k")

@@ -15,6 +15,7 @@ from convsmith.ir.types import dtype
 from convsmith.ir.value import Binary, Cast, Load, Value, const
 from convsmith.ir.walk import substitute
 from convsmith.layout.layout import Layout
+from convsmith.layout.tags import MAX_DIMS
 from convsmith.layout.view import Dim, Statement, View
 from convsmith.passes.bind import bind
 from convsmith.passes.fission import fission
@@ -46,13 +47,21 @@ def scheduled(st: Statement, config: Config) -> Statement:
     return st
 
 
+def splits(st: Statement) -> bool:
+    """Whether the result can have parts: gradients of weights, where another dim leaves a layout."""
+    return not st.constant and st.c.layout.is_plain and len(st.c.coords) < MAX_DIMS
+
+
 def _split(st: Statement, loop: str, parts: int) -> Statement:
     sizes = {d.name: d.size for d in st.of("k")}
     if loop not in sizes or sizes[loop] % parts:
         legal = ", ".join(f"{name} ({size})" for name, size in sizes.items())
         raise ConfigError("split", f"--split={loop}:{parts}: legal is a reduction loop and a divisor of it: {legal}")
-    if not st.c.layout.is_plain or st.constant:
-        raise ConfigError("split", f"--split={loop}:{parts}: only gradients of weights in a plain layout are split")
+    if not splits(st):
+        raise ConfigError(
+            "split", f"--split={loop}:{parts}: only gradients of weights are split, in a plain layout of fewer than "
+            f"{MAX_DIMS} dims",
+        )
     size = sizes[loop] // parts
     moved: dict[Var, Index] = {Var(loop): Var(PART) * size + Var(loop)}
     dims = tuple(replace(d, size=size) if d.name == loop else d for d in st.dims)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -172,7 +173,10 @@ def test_the_verifier_blames_the_pass_that_broke_the_kernel() -> None:
 
 
 def test_large_problems_are_not_interpreted() -> None:
-    assert Interpret.suits(PROBLEM) and not Interpret.suits(Conv.parse("mb1ic64ih56oc64oh56kh3ph1"))
+    plain = Config("generic", "oc")
+    assert Interpret.suits(PROBLEM, plain)
+    assert not Interpret.suits(PROBLEM, replace(plain, split=(("mb", 1),)))
+    assert not Interpret.suits(Conv.parse("mb1ic64ih56oc64oh56kh3ph1"), plain)
 
 
 def test_the_recorder_keeps_every_kernel() -> None:

@@ -99,7 +99,7 @@ def test_unknown_and_missing_instruction_sets() -> None:
     [
         ("--isa=generic --lane=oc --tile=oc:16,ow:6", "registers", ["vector registers, target has 16", "accumulators"]),
         ("--isa=generic --lane=oc --tile=oc:5", "lanes", ["--tile=oc:5", "multiple of the 4 lanes"]),
-        ("--isa=generic --lane=xx", "unknown-loop", ["'xx'", "oc, mb, oh, ow, ic, kh, kw"]),
+        ("--isa=generic --lane=xx", "unknown-loop", ["'xx'", "oc, mb, oh, ow, kh, kw, ic"]),
         ("--isa=generic --lane=oc --fuse=oc+kh", "fuse", ["oc+kh"]),
         ("--isa=generic --lane=oc --tile=oc:x", "syntax", ["--tile=oc:x", "for example --tile=oc:32,ow:14"]),
         ("--isa=generic", "syntax", ["--lane= is missing"]),

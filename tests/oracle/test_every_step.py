@@ -50,7 +50,8 @@ KINDS = {
         "--lane=oc --fuse=kw+ic --tile=oc:4,ow:2 --terms=kw_ic:4 --realise=pad_copy",
     ),
     "terms-of-taps-and-channels-peeled": (
-        "--dt=bf16:bf16:f32 --stag=axb mb1ic3iw7oc5ow7kw3pw1", "--lane=oc --fuse=kw+ic --tile=oc:4,ow:2 --terms=kw_ic:2",
+        "--dt=bf16:bf16:f32 --stag=axb mb1ic3iw7oc5ow7kw3pw1",
+        "--lane=oc --fuse=kw+ic --tile=oc:4,ow:2 --terms=kw_ic:2",
     ),
     "terms-side-by-side": (
         "--dt=u8:s8:s32 mb2ic5ih3iw4oc5oh3ow4kh3kw1ph1", "--lane=oc --tile=oc:4,ow:2 --terms=ic:4 --realise=pad_copy",
