@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 from convsmith.build.epilogue import Buffers
+from convsmith.build.sums import sum_steps
 from convsmith.ir.buffer import make_buffer
 from convsmith.ir.index import Var, as_index
 from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, Store, block
 from convsmith.ir.types import dtype
 from convsmith.ir.value import Binary, Cast, Load, Value, const, dtype_of
-from convsmith.passes.bind import bind
-from convsmith.passes.fission import fission
-from convsmith.passes.flatten import flatten
-from convsmith.passes.guard_tails import guard_tails
 from convsmith.passes.manager import Step
-from convsmith.passes.narrow_index import narrow_index
-from convsmith.passes.partition import partition
-from convsmith.passes.reorder import reorder
-from convsmith.passes.simplify import simplify
-from convsmith.passes.sink import sink
-from convsmith.passes.strength import strength_reduce
-from convsmith.passes.tile import tile
-from convsmith.passes.unroll import unroll
-from convsmith.passes.unused_let import unused_let
-from convsmith.passes.vectorise import vectorise
 from convsmith.problem.problem import Problem
 from convsmith.target.base import Target
 
@@ -55,24 +42,4 @@ def bias_steps(problem: Problem, target: Target) -> list[Step]:
     """Vectors of channels, held in registers while the pixels pass."""
     given = problem.tensor("diff_dst")
     channel, pixels = given.dims[1], tuple(d for d in given.dims if d != given.dims[1])
-    lanes = target.lanes(dtype(problem.acc).bits)
-    vectors, lane = f"{channel}.v", f"{channel}.l"
-    return [
-        Step(tile, channel, VECTORS * lanes, f"{channel}.o", f"{channel}.t"),
-        Step(tile, f"{channel}.t", lanes, vectors, lane),
-        Step(fission, (vectors, lane), ((lane, lanes),)),
-        Step(sink, (vectors, lane)),
-        Step(reorder, pixels),
-        Step(simplify),
-        Step(bind, (vectors, lane), "unrolled"),
-        Step(partition, (f"{channel}.o", vectors)),
-        Step(guard_tails, (vectors, lane)),
-        Step(flatten),
-        Step(simplify),
-        Step(narrow_index),
-        Step(vectorise, lane, lanes, False),
-        Step(simplify, False),
-        Step(unused_let),
-        Step(strength_reduce),
-        Step(unroll),
-    ]
+    return sum_steps(channel, VECTORS, target.lanes(dtype(problem.acc).bits), pixels)

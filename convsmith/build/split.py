@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from convsmith.build.sums import sum_steps
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer, make_buffer
 from convsmith.ir.index import Index, Var, as_index
@@ -17,20 +18,7 @@ from convsmith.ir.walk import substitute
 from convsmith.layout.layout import Layout
 from convsmith.layout.tags import MAX_DIMS
 from convsmith.layout.view import Dim, Statement, View
-from convsmith.passes.bind import bind
-from convsmith.passes.fission import fission
-from convsmith.passes.flatten import flatten
-from convsmith.passes.guard_tails import guard_tails
 from convsmith.passes.manager import Step
-from convsmith.passes.narrow_index import narrow_index
-from convsmith.passes.partition import partition
-from convsmith.passes.simplify import simplify
-from convsmith.passes.sink import sink
-from convsmith.passes.strength import strength_reduce
-from convsmith.passes.tile import tile
-from convsmith.passes.unroll import unroll
-from convsmith.passes.unused_let import unused_let
-from convsmith.passes.vectorise import vectorise
 from convsmith.schedule.config import Config
 from convsmith.target.base import Target
 
@@ -97,22 +85,4 @@ def sums_kernel(st: Statement, config: Config) -> Kernel | None:
 
 def sums_steps(st: Statement, target: Target) -> list[Step]:
     """Vectors along the last dim."""
-    last, lanes = f"w{len(st.c.coords) - 1}", target.lanes(dtype(st.acc).bits)
-    lane = f"{last}.l"
-    return [
-        Step(tile, last, lanes, f"{last}.o", lane),
-        Step(fission, (lane,), ((lane, lanes),)),
-        Step(sink, (lane,)),
-        Step(simplify),
-        Step(bind, (lane,), "unrolled"),
-        Step(partition, (f"{last}.o",)),
-        Step(guard_tails, (lane,)),
-        Step(flatten),
-        Step(simplify),
-        Step(narrow_index),
-        Step(vectorise, lane, lanes, False),
-        Step(simplify, False),
-        Step(unused_let),
-        Step(strength_reduce),
-        Step(unroll),
-    ]
+    return sum_steps(f"w{len(st.c.coords) - 1}", 1, target.lanes(dtype(st.acc).bits), (PART,))
