@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from convsmith.build.epilogue import Buffers
-from convsmith.build.sums import sum_steps
-from convsmith.ir.buffer import make_buffer
-from convsmith.ir.index import Var, as_index
-from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, Store, block
+from convsmith.build.sums import sum_nest, sum_steps
+from convsmith.ir.index import Var
+from convsmith.ir.stmt import Kernel
 from convsmith.ir.types import dtype
-from convsmith.ir.value import Binary, Cast, Load, Value, const, dtype_of
+from convsmith.ir.value import Load
 from convsmith.passes.manager import Step
 from convsmith.problem.problem import Problem
 from convsmith.target.base import Target
@@ -22,20 +21,11 @@ def bias_kernel(problem: Problem) -> Kernel | None:
     if problem.dir != "BWD_WB":
         return None
     buffers = Buffers(problem)
-    given, result = (problem.tensor(name) for name in ("diff_dst", "diff_bia"))
-    channel = given.dims[1]
-    acc = make_buffer("acc", dtype(problem.acc), (), "register")
-    term: Value = Load(buffers["diff_dst"], tuple(Var(d) for d in given.dims), None)
-    if dtype_of(term) is not acc.dtype:
-        term = Cast(acc.dtype, term)
-    here = Load(acc, (), None)
-    body: Stmt = Store(acc, (), Binary("add", here, term))
-    for name, size in reversed(list(zip(given.dims, given.shape))):
-        body = body if name == channel else For(Var(name), as_index(0), as_index(size), body)
-    out = buffers["diff_bia"]
-    total: Value = here if out.dtype is acc.dtype else Cast(out.dtype, here)
-    body = Alloc(acc, block(Store(acc, (), const(acc.dtype, 0)), body, Store(out, (Var(channel),), total)))
-    return Kernel("bias", buffers.params(), For(Var(channel), as_index(0), as_index(result.shape[0]), body))
+    given = problem.tensor("diff_dst")
+    loops = list(zip(given.dims, given.shape))
+    channel = loops.pop(1)
+    term = Load(buffers[given.name], tuple(Var(d) for d in given.dims), None)
+    return sum_nest("bias", term, buffers["diff_bia"], (Var(channel[0]),), dtype(problem.acc), [channel], loops)
 
 
 def bias_steps(problem: Problem, target: Target) -> list[Step]:

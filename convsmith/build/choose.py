@@ -94,7 +94,8 @@ class Model:
         self.src, self.dst = _steps(st.a), _steps(st.c)
         self.classes = residues(st)
         apart = self.unit.dot and self.src.get(Var(st.reduce[-1])) != 1
-        self.copied = apart and not self.classes and any(d.name == "mb" for d in st.of("m"))
+        self.images = any(d.name == "mb" for d in st.of("m"))
+        self.copied = apart and not self.classes and self.images
         if apart and not self.copied and st.acc != "s32":
             self.unit = Unit.plain(st, target)
         self.lanes = self.unit.lanes
@@ -231,8 +232,7 @@ class Model:
             return ""
         tap = self.st.reduce[-2]
         even = self.src.get(Var(self.k)) == 1 and self.src.get(Var(tap)) == channels
-        images = any(d.name == "mb" for d in self.st.of("m"))
-        return tap if even and images and self.sizes[tap] > 1 else ""
+        return tap if even and self.images and self.sizes[tap] > 1 else ""
 
     def emitted(self, loops: Loops, config: Config) -> int:
         """Multiply-adds of all register tiles, rests included, and the stores of scattered vectors."""
@@ -352,9 +352,11 @@ def default_config(problem: Problem, target: Target, threads: int = 1) -> Config
     Where its result has too few tiles for the threads, they share a reduction.
     """
     config = candidates(problem, target, threads)[0].config
+    if threads == 1:
+        return config
     with interning():
         st = statement(problem)
-        if threads == 1 or not splits(st):
+        if not splits(st):
             return config
         loops = loops_after_fusing(st, config)
         tiles = prod(-(-n // config.size(name)) for name, n in loops.extents.items() if loops.kinds[name] != "k")

@@ -206,8 +206,7 @@ def _read_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list
 
 def _lower_steps(st: Statement, config: Config, target: Target, nest: Nest) -> list[Step]:
     """Flat offsets, vectors, instructions, functions, tasks, pointers."""
-    steps = [Step(guard_tails, tuple(nest.unrolled))]
-    steps += [Step(flatten), Step(simplify)]
+    steps = [Step(guard_tails, tuple(nest.unrolled)), Step(flatten), Step(simplify)]
     if _copied(st, config) and _rows(st):
         steps += _row_steps(st, target.lanes(dtype(st.a.dtype).bits))
     steps.append(Step(narrow_index))

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from convsmith.build.sums import sum_steps
+from convsmith.build.sums import sum_nest, sum_steps
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.buffer import Buffer, make_buffer
-from convsmith.ir.index import Index, Var, as_index
-from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, Store, block
+from convsmith.ir.buffer import Buffer
+from convsmith.ir.index import Index, Var
+from convsmith.ir.stmt import Kernel
 from convsmith.ir.types import dtype
-from convsmith.ir.value import Binary, Cast, Load, Value, const
+from convsmith.ir.value import Load
 from convsmith.ir.walk import substitute
 from convsmith.layout.layout import Layout
 from convsmith.layout.tags import MAX_DIMS
@@ -64,23 +64,15 @@ def _at(view: View, moved: dict[Var, Index]) -> View:
     return replace(view, coords=coords, masks=tuple(substitute(m, moved) for m in view.masks))
 
 
-def sums_kernel(st: Statement, config: Config) -> Kernel | None:
-    """The naive nest that adds up the parts of the statement's result, where the config splits."""
-    if not config.split:
-        return None
-    parts = scheduled(st, config).c
-    given = Buffer(SUMS, dtype(st.acc), parts.layout.padded_shape, parts.layout.blocks)
-    result = Buffer(st.c.name, dtype(st.c.dtype), st.c.layout.padded_shape, st.c.layout.blocks)
-    acc = make_buffer("acc", dtype(st.acc), (), "register")
-    here = Load(acc, (), None)
-    index = tuple(Var(f"w{n}") for n in range(len(result.shape)))
-    add = Store(acc, (), Binary("add", here, Load(given, (Var(PART), *index), None)))
-    total: Value = here if result.dtype is acc.dtype else Cast(result.dtype, here)
-    reduce = For(Var(PART), as_index(0), as_index(parts.layout.shape[0]), add)
-    body: Stmt = Alloc(acc, block(Store(acc, (), const(acc.dtype, 0)), reduce, Store(result, index, total)))
-    for v, n in reversed(list(zip(index, st.c.layout.shape))):
-        body = For(v, as_index(0), as_index(n), body)
-    return Kernel("sums", (given, result), body)
+def sums_kernel(st: Statement, config: Config) -> Kernel:
+    """The naive nest that adds up the parts of the statement's result, which the config splits."""
+    given, result = (
+        Buffer(v.name, dtype(v.dtype), v.layout.padded_shape, v.layout.blocks) for v in (scheduled(st, config).c, st.c)
+    )
+    around = [(f"w{n}", size) for n, size in enumerate(st.c.layout.shape)]
+    index = tuple(Var(name) for name, _ in around)
+    term = Load(given, (Var(PART), *index), None)
+    return sum_nest("sums", term, result, index, dtype(st.acc), around, [(PART, given.shape[0])])
 
 
 def sums_steps(st: Statement, target: Target) -> list[Step]:

@@ -56,8 +56,9 @@ def lower(problem: Problem, config: Config, target: Target, instruments: Sequenc
     for pack in kernel.packs:
         kernels[f"{SYMBOL}_{pack.name}"] = (run_steps(pack, packing_steps(pack, target)), 1)
     after = []
-    if (sums := sums_kernel(statement(problem), config)) is not None:
-        after.append(run_steps(sums, sums_steps(statement(problem), target)))
+    if config.split:
+        whole = statement(problem)
+        after.append(run_steps(sums_kernel(whole, config), sums_steps(whole, target)))
     if (bias := bias_kernel(problem)) is not None:
         after.append(run_steps(bias, bias_steps(problem, target)))
     kernels |= {f"{SYMBOL}_{k.name}": (k, 1) for k in after}
