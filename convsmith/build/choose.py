@@ -13,19 +13,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
+from convsmith.build.epilogue import Buffers, Epilogue
 from convsmith.build.loops import Loops, Unit, loops_after_fusing, registers_needed, residues
-from convsmith.build.naive import naive
 from convsmith.build.split import PART, splits
 from convsmith.build.statement import statement
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.buffer import Buffer
+from convsmith.ir.buffer import Buffer, make_buffer
 from convsmith.ir.index import Index, Var, as_index, is_true
 from convsmith.ir.intern import interning
-from convsmith.ir.stmt import Kernel, Store
 from convsmith.ir.types import dtype
-from convsmith.ir.value import Value
-from convsmith.ir.walk import statements_of, variables_of, walk
-from convsmith.layout.view import View
+from convsmith.ir.value import Load, Value
+from convsmith.ir.walk import variables_of, walk
+from convsmith.layout.view import Statement, View
 from convsmith.passes.flatten import offset
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
@@ -296,10 +295,11 @@ class Model:
         return (b.name,) if self.st.constant or not ready else ()
 
 
-def _operations(kernel: Kernel) -> int:
+def _operations(p: Problem, st: Statement) -> int:
     """Operations on the way from a sum to the result's element."""
-    *_, last = (s for s in statements_of(kernel.body) if isinstance(s, Store) and s.buffer is kernel.params[-1])
-    return sum(isinstance(v, Value) for v in walk(last.value))
+    sums = Load(make_buffer("acc", dtype(p.acc), (), "register"), (), None)
+    element = Epilogue(p, st, Buffers(p, st.a, st.b, st.c)).value(sums)
+    return sum(isinstance(v, Value) for v in walk(element))
 
 
 def _together(*cycles: float) -> float:
@@ -319,7 +319,7 @@ def candidates(p: Problem, target: Target, threads: int) -> list[Choice]:
     with interning():
         model = Model(p, target)
         pixels = model.fusions()
-        long = _operations(naive(p, model.st)) > LONG
+        long = _operations(p, model.st) > LONG
         ways = [(lane, (*needed, *pixels), "") for lane, needed in model.lane_loops()]
         if tap := model.joined():
             ways.append((model.n, ((tap, model.k),), f"{tap}_{model.k}"))
