@@ -9,7 +9,7 @@ import numpy as np
 
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Argument, Artifact, Entry
-from convsmith.codegen.llvm_text import module_text
+from convsmith.codegen.llvm_text import Facts, module_text
 from convsmith.interp import run
 from convsmith.ir.parse import parse_kernel
 from convsmith.ir.stmt import Kernel
@@ -21,10 +21,10 @@ from convsmith.target.base import Target
 Arrays = dict[str, np.ndarray]
 
 
-def llvm_text(kernel: Kernel, target: Target) -> str:
+def llvm_text(kernel: Kernel, target: Target, symbol: str = "k") -> str:
     """The module of a kernel on one thread."""
-    rows = {r.name: r for r in target.instructions}
-    return module_text({"k": (kernel, 1)}, rows, target.triple, dict(target.attributes), {}, target.half)
+    facts = Facts({r.name: r for r in target.instructions}, target.half, target.fragments)
+    return module_text({symbol: (kernel, 1)}, facts, target.triple, dict(target.attributes), {})
 
 
 def run_native(kernel: Kernel, arrays: Arrays, target: Target) -> None:

@@ -10,26 +10,32 @@ from guarded import Array, check_result, expected, memories
 
 from convsmith.diag.errors import ConvsmithError
 from convsmith.interp import run
+from convsmith.ir.instruction import FragmentFile
 from convsmith.ir.stmt import Kernel
 from convsmith.ir.verify import verify
 from convsmith.passes.manager import Step
 from convsmith.problem import Problem
 from convsmith.problem.data import random_arrays
-from convsmith.target.base import Target, dot, multiply_add
+from convsmith.target.base import Target, dot, fragment_dot, multiply_add
 from convsmith.target.generic.level import level
 
 
 def small_target(lanes: int = 4, registers: int = 32) -> Target:
     """The portable level with vectors of that many lanes, so that tiny problems have tails.
 
-    It has rows that add several products, as specifications only.
+    It has rows that add several products, on vectors and on fragments of three rows, as specifications only.
     """
     rows = [multiply_add(f"multiply_add_{lanes}", lanes, "", "", (), "")]
     if lanes > 2:
         rows.append(multiply_add(f"multiply_add_double_{lanes}", lanes // 2, "", "", (), "", "f64"))
     for terms, types in ((4, ("u8", "s8", "s32")), (2, ("s8", "s8", "s32")), (2, ("bf16", "bf16", "f32"))):
         rows.append(dot(f"dot_{types[0]}_{lanes}", lanes, terms, types, "", "", (), ""))
-    return replace(level(), vector_bits=32 * lanes, registers=registers, instructions=tuple(rows))
+    for groups, group, types in ((2, 4, ("u8", "s8", "s32")), (2, 2, ("bf16", "bf16", "f32"))):
+        rows.append(fragment_dot(f"fragment_{types[0]}", (3, groups, lanes, group), types, "", "", (), ""))
+    file = FragmentFile(8, 3.0, 2.0, *[""] * 5, (), lambda shapes: b"")
+    return replace(
+        level(), vector_bits=32 * lanes, registers=registers, instructions=tuple(rows), fragments=file
+    )  # fmt: skip
 
 
 class Oracle:

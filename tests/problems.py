@@ -11,7 +11,7 @@ from convsmith.diag.errors import UsageError
 from convsmith.ir.intern import interning
 from convsmith.layout.layout import Layout
 from convsmith.layout.tags import print_strided
-from convsmith.layout.view import KINDS
+from convsmith.layout.view import KINDS, Statement
 from convsmith.problem import Conv, Matmul, Problem
 from convsmith.problem.attributes import Quantity
 from convsmith.problem.post_ops import parse_post_ops
@@ -193,7 +193,9 @@ def random_config(rng: random.Random, problem: Problem, target: Target, threads:
     """A config that is mostly legal; one that is not shall raise ConfigError."""
     with interning():
         st = statement(problem)
-        unit = Unit.of(st, target)
+        unit = rng.choice(Unit.choices(st, target))
+    if unit.rows > 1:
+        return _fragment_config(rng, st, unit, target, threads)
     kinds = {d.name: d.kind for d in sorted(st.dims, key=lambda d: KINDS.index(d.kind))}
     names = list(kinds)
     fuse = []
@@ -217,7 +219,7 @@ def random_config(rng: random.Random, problem: Problem, target: Target, threads:
         inner = [n for n in free if n == st.reduce[-1]] or free
         size = unit.terms if unit.dot and rng.random() < 0.9 else rng.choice((1, 2, 3, 4))
         terms = ((rng.choice((*inner, *inner, *free)), size),)
-    lanes = unit.lanes if terms or not unit.dot else Unit.of(st, target, Config(target.isa, lane)).lanes
+    lanes = unit.lanes if terms or not unit.dot else Unit.plain(st, target).lanes
     tile = {}
     for n in others:
         if n != lane and rng.random() < 0.35:
@@ -234,5 +236,16 @@ def random_config(rng: random.Random, problem: Problem, target: Target, threads:
         order=tuple(others) if rng.random() < 0.7 else (), reduce=tuple(reductions) if rng.random() < 0.7 else (),
         terms=terms, realise=rng.choice(("peel", "peel", "peel", "mask", *REALISATIONS)),
         pack=(st.b.name,) if rng.random() < 0.85 else (), pieces=rng.choice((1, 2, 4, 8, 8, 16)),
+        outline=rng.random() < 0.7, threads=threads,
+    )  # fmt: skip
+
+
+def _fragment_config(rng: random.Random, st: Statement, unit: Unit, target: Target, threads: int) -> Config:
+    """One that computes with fragments, if nothing is in the way."""
+    pixels = [d.name for d in st.of("m")][-1]
+    tile = {st.n: unit.lanes * rng.choice((1, 2)), pixels: rng.choice((2, 3, 4, 5, 6))}
+    return Config(
+        isa=target.isa, lane=st.n, tile=tuple(tile.items()), terms=((st.reduce[-1], unit.terms),),
+        realise=rng.choice(("peel", "pad_copy", "pad_copy")), pieces=rng.choice((1, 4, 8)),
         outline=rng.random() < 0.7, threads=threads,
     )  # fmt: skip

@@ -14,18 +14,18 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from convsmith.build.epilogue import Buffers, Epilogue
-from convsmith.build.loops import Loops, Unit, loops_after_fusing, registers_needed, residues
+from convsmith.build.fragments import fragment_cycles, fragment_tiles
+from convsmith.build.loops import Loops, Unit, fits_registers, loops_after_fusing, residues, view_steps
 from convsmith.build.split import PART, splits
 from convsmith.build.statement import statement
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.buffer import Buffer, make_buffer
-from convsmith.ir.index import Index, Var, as_index, is_true
+from convsmith.ir.buffer import make_buffer
+from convsmith.ir.index import Var, as_index, is_true
 from convsmith.ir.intern import interning
 from convsmith.ir.types import dtype
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import variables_of, walk
-from convsmith.layout.view import Statement, View
-from convsmith.passes.flatten import offset
+from convsmith.layout.view import Statement
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.target.base import Target
@@ -76,25 +76,20 @@ class Choice:
     config: Config
 
 
-def _steps(view: View) -> dict[Index, int]:
-    """Elements that each variable moves a view by."""
-    buffer = Buffer(view.name, dtype(view.dtype), view.layout.shape, view.layout.blocks)
-    return dict(offset(buffer, view.coords).terms)
-
-
 class Model:
     """What the candidates of one problem share."""
 
-    def __init__(self, p: Problem, target: Target) -> None:
+    def __init__(self, st: Statement, target: Target, unit: Unit) -> None:
         self.target = target
-        self.st = st = statement(p)
+        self.st = st
         self.bytes = dtype(st.a.dtype).bytes
-        self.unit = Unit.of(st, target)
-        self.src, self.dst = _steps(st.a), _steps(st.c)
+        self.unit = unit
+        self.src, self.dst = view_steps(st.a), view_steps(st.c)
         self.classes = residues(st)
         apart = self.unit.dot and self.src.get(Var(st.reduce[-1])) != 1
         self.images = any(d.name == "mb" for d in st.of("m"))
-        self.copied = apart and not self.classes and self.images
+        absent = unit.rows > 1 and not is_true(st.a.mask)
+        self.copied = (apart or absent) and not self.classes and self.images
         if apart and not self.copied and st.acc != "s32":
             self.unit = Unit.plain(st, target)
         self.lanes = self.unit.lanes
@@ -157,6 +152,9 @@ class Model:
         pixels = loops.of("m")
         inner = pixels[-1]
         size = loops.extents[inner]
+        if self.unit.rows > 1:
+            yield from fragment_tiles(inner, size, lane, loops.extents[lane], self.unit)
+            return
         along_k = lane == self.k
         tap = next((n for n in reversed(self.st.reduce[:-1]) if n not in self.classes), self.k)
         taps = self.sizes[tap]
@@ -196,9 +194,26 @@ class Model:
         counted = {lane, *rows} | ({self.n} if along_k else set())
         around = prod(n for name, n in loops.extents.items() if loops.kinds[name] != "k" and name not in counted)
         around *= prod(m for name, m in self.classes.items() if name not in self.st.reduce)
+        tiles = [(m, v, m_count * v_count) for m, m_count in pixels for v, v_count in columns]
+        if target.fragments is not None and self.unit.rows > 1:
+            cycles = fragment_cycles(tiles, steps, self.unit, target.fragments)
+        else:
+            passing = total if self.pixels_first() else max(v for v, _ in columns)
+            cycles = self.vector_cycles(loops, config, tiles, steps, passing)
+        copied = prod(self.st.a.layout.shape) / self.sizes[self.k] if config.realise == "pad_copy" else 0.0
+        return cycles * around + copied * COPY
+
+    def vector_cycles(
+        self, loops: Loops, config: Config, tiles: list[tuple[int, int, int]], steps: int, passing: int
+    ) -> float:
+        """Cycles of register tiles, each given as (pixels, vectors of channels, how many there are).
+
+        ``steps`` are those of a sum; between two tiles of the same pixels pass the weights of ``passing`` vectors.
+        """
+        lane, tile, target = config.lane, dict(config.tile), self.target
+        along_k = loops.kinds[lane] == "k"
         fused = f"{self.batch}_{self.n}"
         written = 0.0 if along_k or self.apart(lane) == 1 else SCATTER if self.apart(lane) * self.bytes < LINE else FAR
-        passing = total if self.pixels_first() else max(v for v, _ in columns)
         weights = passing * self.lanes * steps * self.bytes
         near = weights <= target.l1_bytes // 2
         cost = target.costs
@@ -207,19 +222,17 @@ class Model:
         clash = loops.kinds[lane] != "m" and self.ways(loops, tile) >= target.l1_ways
         taps = prod(n for name, n in tile.items() if loops.kinds[name] == "k" and name != lane)
         cycles = 0.0
-        for m, m_count in pixels:
-            for v, v_count in columns:
-                held = m * v
-                loads = v * read + (m + taps - 1) / taps * pixel
-                step = _together(held * cost.multiply_add, cost.latency, loads)
-                step *= GATHER if lane == fused else 1.0
-                step *= CLASH if clash and m >= target.l1_ways else 1.0
-                hidden = HIDDEN if self.st.constant else HIDDEN_FAR
-                finish = EXPOSED * cost.multiply_add * max(0.0, held - hidden * target.registers)
-                finish += self.sums(held) if along_k else held * written
-                cycles += m_count * v_count * (steps * step + finish + CALL)
-        copied = prod(self.st.a.layout.shape) / self.sizes[self.k] if config.realise == "pad_copy" else 0.0
-        return cycles * around + copied * COPY
+        for m, v, count in tiles:
+            held = m * v
+            loads = v * read + (m + taps - 1) / taps * pixel
+            step = _together(held * cost.multiply_add, cost.latency, loads)
+            step *= GATHER if lane == fused else 1.0
+            step *= CLASH if clash and m >= target.l1_ways else 1.0
+            hidden = HIDDEN if self.st.constant else HIDDEN_FAR
+            finish = EXPOSED * cost.multiply_add * max(0.0, held - hidden * target.registers)
+            finish += self.sums(held) if along_k else held * written
+            cycles += count * (steps * step + finish + CALL)
+        return cycles
 
     def joined(self) -> str:
         """The tap loop that, as one loop with few channels, leaves fewer terms of an instruction empty; or nothing.
@@ -227,7 +240,8 @@ class Model:
         In a copy without borders the two step through memory as one.
         """
         channels, terms = self.sizes[self.k], self.unit.terms
-        if not self.unit.dot or not channels % terms or self.copied or self.classes or len(self.st.reduce) < 2:
+        vectors = self.unit.dot and self.unit.rows == 1
+        if not vectors or not channels % terms or self.copied or self.classes or len(self.st.reduce) < 2:
             return ""
         tap = self.st.reduce[-2]
         even = self.src.get(Var(self.k)) == 1 and self.src.get(Var(tap)) == channels
@@ -288,7 +302,7 @@ class Model:
 
     def packed(self, lane: str) -> tuple[str, ...]:
         """Operands worth a copy in reading order: constant ones, and those whose vectors are scattered in memory."""
-        b, steps = self.st.b, _steps(self.st.b)
+        b, steps = self.st.b, view_steps(self.st.b)
         single = all(Var(name) not in steps for name in lane.split("_"))
         inner = steps.get(Var(self.n)) == 1 and steps.get(Var(self.batch), 0) == self.sizes[self.n]
         ready = single or steps.get(Var(lane)) == 1 or (inner and lane == f"{self.batch}_{self.n}")
@@ -315,35 +329,39 @@ def _splits(total: int, size: int) -> list[tuple[int, int]]:
 
 def candidates(p: Problem, target: Target, threads: int) -> list[Choice]:
     """Configs that make a kernel, best expected first."""
-    found = []
     with interning():
-        model = Model(p, target)
-        pixels = model.fusions()
-        long = _operations(p, model.st) > LONG
-        ways = [(lane, (*needed, *pixels), "") for lane, needed in model.lane_loops()]
-        if tap := model.joined():
-            ways.append((model.n, ((tap, model.k),), f"{tap}_{model.k}"))
-        for lane, fuse, join in ways:
-            loops = loops_after_fusing(model.st, Config(target.isa, lane, fuse))
-            order = model.order(loops, lane)
-            for tile in model.tiles(loops, lane):
-                *outer, last = [n for n in model.st.reduce if not join or n not in (tap, model.k)] + [join] * bool(join)
-                tiled = [n for n in outer if n in tile]
-                reduce = (*(n for n in outer if n not in tiled), last, *tiled)
-                copied = bool(join) or (model.copied and lane != model.batch)
-                config = Config(
-                    target.isa, lane, fuse, tuple(tile.items()), order, reduce,
-                    ((join, model.unit.terms),) if join else model.shared_terms(lane),
-                    realise="pad_copy" if copied else "peel", pack=model.packed(lane),
-                    drain=long and loops.kinds[lane] != "k", threads=threads,
-                )  # fmt: skip
-                if registers_needed(loops, config, target, model.unit)[0] <= target.registers:
-                    found.append(Choice(model.cycles(loops, config), model.emitted(loops, config), config))
+        st = statement(p)
+        long = _operations(p, st) > LONG
+        found = [c for unit in Unit.choices(st, target) for c in _of_unit(Model(st, target, unit), threads, long)]
     if not found:
         raise ConfigError("no-config", f"no config makes a kernel of {p} for {target.isa}")
     found.sort(key=lambda c: (c.cycles, c.emitted))
     near = [c for c in found if c.cycles <= found[0].cycles * NEAR]
     return sorted(near, key=lambda c: c.emitted // COMPILED) + found[len(near) :]
+
+
+def _of_unit(model: Model, threads: int, long: bool) -> Iterator[Choice]:
+    """The candidates that compute with the model's unit; a ``long`` epilogue has a loop of its own."""
+    target, pixels = model.target, model.fusions()
+    ways = [(lane, (*needed, *pixels), "") for lane, needed in model.lane_loops()]
+    if tap := model.joined():
+        ways.append((model.n, ((tap, model.k),), f"{tap}_{model.k}"))
+    for lane, fuse, join in ways:
+        loops = loops_after_fusing(model.st, Config(target.isa, lane, fuse))
+        order = model.order(loops, lane)
+        for tile in model.tiles(loops, lane):
+            *outer, last = [n for n in model.st.reduce if not join or n not in (tap, model.k)] + [join] * bool(join)
+            tiled = [n for n in outer if n in tile]
+            reduce = (*(n for n in outer if n not in tiled), last, *tiled)
+            copied = bool(join) or (model.copied and lane != model.batch)
+            config = Config(
+                target.isa, lane, fuse, tuple(tile.items()), order, reduce,
+                ((join, model.unit.terms),) if join else model.shared_terms(lane),
+                realise="pad_copy" if copied else "peel", pack=model.packed(lane),
+                drain=long and loops.kinds[lane] != "k", threads=threads,
+            )  # fmt: skip
+            if fits_registers(loops, config, target, model.unit):
+                yield Choice(model.cycles(loops, config), model.emitted(loops, config), config)
 
 
 def default_config(problem: Problem, target: Target, threads: int = 1) -> Config:

@@ -6,11 +6,17 @@ from dataclasses import dataclass
 from math import gcd, lcm, prod
 
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.index import Eq0, Mod, Var, parts_of
+from convsmith.ir.buffer import Buffer
+from convsmith.ir.index import Eq0, Index, Mod, Var, is_true, parts_of
+from convsmith.ir.instruction import Instruction
 from convsmith.ir.types import dtype
-from convsmith.layout.view import KINDS, Statement
+from convsmith.layout.view import KINDS, Statement, View
+from convsmith.passes.flatten import offset
 from convsmith.schedule.config import Config
 from convsmith.target.base import Target
+
+SPARE = 3
+"""Fragments for factors: of the weights, of the source, and of a rest of it that has fewer rows."""
 
 
 @dataclass(frozen=True)
@@ -18,16 +24,33 @@ class Unit:
     """What a statement's products are computed with: ``lanes`` sums at once, each of ``terms`` products.
 
     ``dot`` says that one instruction adds them up, on the operands' own types; else both are converted to the type of
-    sums first.
+    sums first. With several ``rows`` it works on fragments: so many rows of ``lanes`` sums, ``group`` of the terms side
+    by side in the packed operand.
     """
 
     lanes: int
     terms: int
     dot: bool
+    rows: int = 1
+    group: int = 1
 
     @staticmethod
-    def of(st: Statement, target: Target, config: Config | None = None) -> Unit:
-        """The target's best for the types; under a config, what it makes of that."""
+    def of(st: Statement, target: Target, config: Config) -> Unit:
+        """What a config makes of the target's instructions for the types."""
+        for row in target.fragment_rows(st.a.dtype, st.b.dtype, st.acc):
+            if fits_fragments(st, row, config):
+                return Unit(row.lanes, row.terms, True, row.rows, row.group)
+        return Unit._of_vectors(st, target, config)
+
+    @staticmethod
+    def choices(st: Statement, target: Target) -> list[Unit]:
+        """What is worth a look for the types: instructions on fragments, where they serve, and on vectors."""
+        fragments = (row for row in target.fragment_rows(st.a.dtype, st.b.dtype, st.acc) if fits_fragments(st, row))
+        found = [Unit(row.lanes, row.terms, True, row.rows, row.group) for row in fragments][:1]
+        return [*found, Unit._of_vectors(st, target, None)]
+
+    @staticmethod
+    def _of_vectors(st: Statement, target: Target, config: Config | None) -> Unit:
         row = target.row(st.a.dtype, st.b.dtype, st.acc)
         if row is not None and row.terms > 1 and st.constant and not st.shifted:
             terms = ((st.reduce[-1], row.terms),) if config is None else config.terms
@@ -41,6 +64,35 @@ class Unit:
         """The target's best for products of the type of sums."""
         row = target.row(st.acc, st.acc, st.acc)
         return Unit(row.lanes if row is not None else target.lanes(dtype(st.acc).bits), 1, False)
+
+
+def fits_fragments(st: Statement, row: Instruction, config: Config | None = None) -> bool:
+    """Whether an instruction on fragments serves a statement (under a config): no element of a fragment is absent.
+
+    Its terms fill fragments, and its pixels lie at even distances; where some are absent, or channels are apart, A is
+    copied first.
+    """
+    loop = st.reduce[-1]
+    if not st.constant or st.shifted or residues(st) or dict((d.name, d.size) for d in st.dims)[loop] % row.terms:
+        return False
+    steps = view_steps(st.a)
+    even = is_true(st.a.mask) and steps.get(Var(loop)) == 1
+    if config is None:
+        return even or any(d.name == "mb" for d in st.of("m"))
+    inner = [d.name for d in st.of("m")][-1]
+    names = {n for n, _ in config.tile if n != config.lane}
+    tiled = [n for n in names if n == inner or n.endswith(f"_{inner}")]
+    copied = config.realise == "pad_copy" and not any(st.of("k")[0].name in f for f in config.fuse)
+    return (
+        config.terms == ((loop, row.terms),) and config.lane == st.n and len(tiled) == len(names) == 1
+        and (copied or (even and is_true(st.a.mask)))
+    )  # fmt: skip
+
+
+def view_steps(view: View) -> dict[Index, int]:
+    """Elements that each variable moves a view by."""
+    buffer = Buffer(view.name, dtype(view.dtype), view.layout.shape, view.layout.blocks)
+    return dict(offset(buffer, view.coords).terms)
 
 
 @dataclass(frozen=True)
@@ -117,13 +169,22 @@ def check_config(loops: Loops, config: Config, target: Target, unit: Unit) -> No
     for name, size in config.terms:
         if loops.kinds[name] != "k":
             raise ConfigError("terms", f"--terms={name}:{size}: loop {name} is no reduction loop")
-    need, text = registers_needed(loops, config, target, unit)
-    if need > target.registers:
-        raise ConfigError("registers", f"needs {need} vector registers, target has {target.registers} ({text})")
+    if not fits_registers(loops, config, target, unit):
+        need, text = registers_needed(loops, config, target, unit)
+        there, what = target.registers, "vector registers"
+        if unit.rows > 1 and target.fragments is not None:
+            there, what = target.fragments.count, "registers for fragments"
+        raise ConfigError("registers", f"needs {need} {what}, target has {there} ({text})")
+
+
+def fits_registers(loops: Loops, config: Config, target: Target, unit: Unit) -> bool:
+    """Whether the register tile has room."""
+    there = target.fragments.count if unit.rows > 1 and target.fragments is not None else target.registers
+    return registers_needed(loops, config, target, unit)[0] <= there
 
 
 def registers_needed(loops: Loops, config: Config, target: Target, unit: Unit) -> tuple[int, str]:
-    """Vector registers of the register tile, and how they come about."""
+    """Registers of the register tile (of vectors, or of fragments), and how they come about."""
     along_k = loops.kinds[config.lane] == "k"
     others = {n: config.size(n) for n, k in loops.kinds.items() if k != "k" and n != config.lane}
     if along_k:
@@ -132,6 +193,9 @@ def registers_needed(loops: Loops, config: Config, target: Target, unit: Unit) -
     else:
         vectors = max(config.size(config.lane), unit.lanes) // unit.lanes
         pixels = prod(others.values())
+    if unit.rows > 1:
+        high = -(-pixels // unit.rows)
+        return high * vectors + SPARE, f"{high}x{vectors}: {high * vectors} accumulators + {SPARE} of factors"
     spare = target.costs.temporaries
     read = vectors * (1 if unit.dot else prod(size for _, size in config.terms))
     used = pixels * vectors + read + 1 + spare

@@ -31,6 +31,7 @@ from convsmith.passes.manager import Step
 from convsmith.passes.narrow_index import narrow_index
 from convsmith.passes.outline import outline
 from convsmith.passes.partition import partition
+from convsmith.passes.pick_fragments import pick_fragments
 from convsmith.passes.pick_instructions import pick_instructions
 from convsmith.passes.reorder import reorder
 from convsmith.passes.residue import residue
@@ -64,6 +65,7 @@ class Nest:
     around: list[str] = field(default_factory=list)
     pixels: list[str] = field(default_factory=list)
     vectors: list[str] = field(default_factory=list)
+    rows: list[str] = field(default_factory=list)
     reduce: list[str] = field(default_factory=list)
     terms: list[str] = field(default_factory=list)
     classes: list[str] = field(default_factory=list)
@@ -76,22 +78,35 @@ class Nest:
     @property
     def held(self) -> list[str]:
         """Loops over accumulators."""
-        return [*self.pixels, *self.vectors, *([] if self.along_k else [self.lane])]
+        return [*self.pixels, *self.vectors, *self.rows, *([] if self.along_k else [self.lane])]
 
     @property
     def register(self) -> list[str]:
         """Loops within the register tile."""
-        return [*self.pixels, *self.vectors, self.lane]
+        return [*self.pixels, *self.vectors, *self.rows, self.lane]
 
     @property
     def unrolled(self) -> list[str]:
-        """Loops that run as straight lines."""
+        """Loops that run as straight lines: of fragments, those from one to the next."""
+        if self.rows:
+            return [*self.pixels, *self.vectors]
         return [*self.register, *self.terms, *(n for n in self.reduce if n.endswith(".u"))]
 
     @property
     def widths(self) -> tuple[tuple[str, int], ...]:
-        """Loops that have room for a whole vector, however short they are."""
-        return ((self.lane, self.lanes), *((n, self.unit.terms) for n in self.terms if self.unit.dot))
+        """Loops that have room for a whole vector or fragment, however short they are."""
+        filled = self.terms if self.unit.dot and not self.rows else ()
+        rows = ((n, self.unit.rows) for n in self.rows)
+        return ((self.lane, self.lanes), *rows, *((n, self.unit.terms) for n in filled))
+
+    @property
+    def term_order(self) -> list[str]:
+        """The register tile's loops with the terms among them, as instructions take them."""
+        if self.rows:
+            groups, terms = self.terms
+            return [*self.pixels, *self.vectors, *self.rows, groups, self.lane, terms]
+        inner = (self.lane, *self.terms) if self.unit.dot else (*self.terms, self.lane)
+        return [*self.pixels, *self.vectors, *inner]
 
 
 def schedule(st: Statement, config: Config, target: Target) -> list[Step]:
@@ -125,12 +140,11 @@ def _order_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> lis
         steps.append(Step(fission, tuple(nest.held), nest.widths))
     steps += [Step(sink, tuple(nest.register)), Step(reorder, (*nest.reduce, *nest.terms))]
     if nest.terms:
-        inner = (nest.lane, *nest.terms) if nest.unit.dot else (*nest.terms, nest.lane)
-        steps.append(Step(reorder, (*nest.pixels, *nest.vectors, *inner)))
+        steps.append(Step(reorder, tuple(nest.term_order)))
     if nest.along_k:
         steps.append(Step(rfactor, nest.lane, nest.lanes))
-    elif config.drain and nest.held:
-        steps.append(Step(drain, (*nest.pixels, *nest.vectors), ".w"))
+    elif nest.rows or (config.drain and nest.held):
+        steps.append(Step(drain, (*nest.pixels, *nest.vectors, *nest.rows), ".w"))
     return steps
 
 
@@ -153,6 +167,15 @@ def _tile_steps(loops: Loops, config: Config, nest: Nest) -> list[Step]:
             steps.append(Step(tile, n, dict(config.terms)[n], n + ".o", n + ".q"))
             reduce[n] = [n + ".o"]
             nest.terms.append(n + ".q")
+            if nest.unit.rows > 1:
+                steps.append(Step(tile, n + ".q", nest.unit.group, n + ".q", n + ".p"))
+                nest.terms.append(n + ".p")
+        elif nest.unit.rows > 1 and kind == "m" and n in dict(config.tile):
+            steps.append(Step(tile, n, size, n + ".o", n + ".t"))
+            steps.append(Step(tile, n + ".t", _height(size, nest.unit.rows), n + ".i", n + ".m"))
+            outer[n] = n + ".o"
+            nest.pixels.append(n + ".i")
+            nest.rows.append(n + ".m")
         elif size > 1:
             inner = n + (".u" if kind == "k" else ".i")
             steps.append(Step(tile, n, size, n + ".o", inner))
@@ -172,6 +195,11 @@ def _tile_steps(loops: Loops, config: Config, nest: Nest) -> list[Step]:
     return steps
 
 
+def _height(pixels: int, most: int) -> int:
+    """Rows of each of the fragments that pixels are divided among."""
+    return -(-pixels // -(-pixels // most))
+
+
 def _read_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list[Step]:
     """Pack operands, realise the views, split off what is cut short."""
     steps = [Step(derive_packing, name, nest.widths, not nest.unit.dot) for name in config.pack]
@@ -186,7 +214,7 @@ def _read_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list
         steps.append(Step(skip_zero))
     if not nest.along_k:
         steps.append(Step(round_up, (*nest.vectors, nest.lane), nest.widths))
-    if nest.unit.dot:
+    if nest.unit.dot and not nest.rows:
         steps += [Step(fill_terms, name, nest.unit.terms) for name in nest.terms]
     steps.append(Step(simplify))
     steps.append(Step(bind, tuple(nest.unrolled), "unrolled"))
@@ -207,12 +235,16 @@ def _read_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list
 def _lower_steps(st: Statement, config: Config, target: Target, nest: Nest) -> list[Step]:
     """Flat offsets, vectors, instructions, functions, tasks, pointers."""
     steps = [Step(guard_tails, tuple(nest.unrolled)), Step(flatten), Step(simplify)]
+    if nest.rows:
+        groups, terms = nest.terms
+        steps += [Step(unroll), Step(simplify)]
+        steps.append(Step(pick_fragments, target.instructions, (*nest.rows, groups, nest.lane, terms)))
     if _copied(st, config) and _rows(st):
         steps += _row_steps(st, target.lanes(dtype(st.a.dtype).bits))
     steps.append(Step(narrow_index))
     if _copied(st, config) and not _rows(st):
         steps.append(Step(vectorise, f"{st.a.name}_s1.l", nest.lanes, False))
-    if nest.unit.dot:
+    if nest.unit.dot and not nest.rows:
         steps += [Step(vectorise, name, nest.unit.terms, False) for name in nest.terms]
     steps += [Step(vectorise, nest.lane, nest.lanes, False), Step(pick_instructions, target.instructions)]
     *stepping, last = (n for n in nest.reduce if not n.endswith(".u"))

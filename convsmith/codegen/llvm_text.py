@@ -7,14 +7,16 @@ element that its body writes.  The emitter decides nothing: order, addresses and
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
+from convsmith.codegen.fragments import Fragments
 from convsmith.codegen.gathers import spans_of
 from convsmith.codegen.values import Slot, ValueEmitter
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.instruction import Instruction
+from convsmith.ir.instruction import FragmentFile, Instruction
 from convsmith.ir.stmt import Alloc, Block, Call, Carried, For, Function, If, Invoke, Kernel, Let, Stmt, Store
-from convsmith.ir.value import lanes_of
+from convsmith.ir.value import Const, Load, lanes_of
 from convsmith.ir.walk import statements_of
 
 
@@ -23,19 +25,30 @@ def written_buffers(body: Stmt) -> set[Buffer]:
     return {s.buffer for s in statements_of(body) if isinstance(s, Store)}
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What of a target code generation needs: its instructions by name, whether some of them convert between f16 and
+    f32, and its registers for fragments.
+    """
+
+    rows: Mapping[str, Instruction]
+    half: bool = False
+    fragments: FragmentFile | None = None
+
+
 class FunctionEmitter(ValueEmitter):
     """Emits the statements of one function."""
 
-    def __init__(self, kernel: Kernel, rows: Mapping[str, Instruction], symbol: str, written: set[Buffer],
-                 half: bool) -> None:  # fmt: skip
-        super().__init__(kernel.index_bits or 64, written, half)
-        self.rows, self.symbol = rows, symbol
+    def __init__(self, kernel: Kernel, facts: Facts, symbol: str, written: set[Buffer]) -> None:
+        super().__init__(kernel.index_bits or 64, written, facts.half)
+        self.facts, self.rows, self.symbol = facts, facts.rows, symbol
+        self.fragments: dict[Buffer, Fragments] = {}
         self.task_range: tuple[str, str] | None = None
 
     def prepare(self, body: Stmt) -> None:
         """Learn which register buffers are kept as vectors."""
         for s in statements_of(body):
-            if isinstance(s, Invoke):
+            if isinstance(s, Invoke) and s.dst.buffer.scope == "register":
                 self.vector_of[s.dst.buffer] = lanes_of(s.dst)
             elif isinstance(s, Store) and s.lanes is not None and s.buffer.scope == "register":
                 self.vector_of[s.buffer] = s.lanes.count
@@ -52,11 +65,32 @@ class FunctionEmitter(ValueEmitter):
         self.spans = outer
 
     def _Alloc(self, s: Alloc) -> None:
+        if s.buffer.scope == "fragment":
+            self._fragments(s)
+            return
         if s.buffer.scope != "register" and s.buffer not in self.bases:
             raise InternalError(f"buffer {s.buffer.name} has no memory")
         # What another life of the buffer held may lie in a block that does not dominate this one.
         self.slots = {k: x for k, x in self.slots.items() if k[0] is not s.buffer}
         self.stmt(s.body)
+
+    def _fragments(self, s: Alloc) -> None:
+        """The life of fragments: their registers are configured, used and given back."""
+        file = self.facts.fragments
+        if file is None:
+            raise InternalError(f"the target has no registers for the fragments of {s.buffer.name}")
+        self.declared |= dict.fromkeys(file.declare)
+        made = Fragments(s.body, self.rows, file, lambda line: self.lines.append(f"  {line}"), self.address)
+        self.declared[made.begin()] = None
+        self.fragments[s.buffer] = made
+        self.stmt(s.body)
+        del self.fragments[s.buffer]
+        made.end()
+
+    def start(self, label: str) -> None:
+        for made in self.fragments.values():
+            made.forget()
+        super().start(label)
 
     def _Let(self, s: Let) -> None:
         self.vars[s.var] = self.index(s.value)
@@ -65,6 +99,19 @@ class FunctionEmitter(ValueEmitter):
         self.known.pop()
 
     def _Store(self, s: Store) -> None:
+        for made in self.fragments.values():
+            made.forget()
+        if s.buffer.scope == "fragment":
+            if not (isinstance(s.value, Const) and s.value.value == 0):
+                raise InternalError(f"fragments of {s.buffer.name} are set to {s.value}, not to zero")
+            self.fragments[s.buffer].zero(s.buffer, s.index)
+            return
+        if isinstance(s.value, Load) and s.value.buffer.scope == "fragment":
+            rows = s.lanes.rows if s.lanes else None
+            width = s.value.buffer.shape[-1]
+            distance = rows[2] if rows is not None and rows[1] == width else width
+            self.fragments[s.value.buffer].store(s.value, s.buffer, s.index[0], distance)
+            return
         lanes = s.lanes.count if s.lanes else 0
         x = self.value(s.value, lanes)
         if s.lanes and s.buffer.scope == "register" and s.lanes.active < s.lanes.count:
@@ -73,6 +120,10 @@ class FunctionEmitter(ValueEmitter):
 
     def _Invoke(self, s: Invoke) -> None:
         row = self.rows[s.instruction]
+        if s.dst.buffer.scope == "fragment":
+            self.declared[row.declare] = None
+            self.fragments[s.dst.buffer].invoke(s)
+            return
         names = [b.name for b in row.kernel.params if b.name != "c"]
         operands = {n: self.value(a, lanes_of(a)) for n, a in zip(names, s.args)}
         operands["c"] = self.load(s.dst)
@@ -89,7 +140,7 @@ class FunctionEmitter(ValueEmitter):
         for s in statements_of(body):
             if isinstance(s, Store) and s.buffer.scope == "register":
                 out[self.slot(s.buffer, s.index)[0]] = None
-            elif isinstance(s, Invoke):
+            elif isinstance(s, Invoke) and s.dst.buffer.scope == "register":
                 out[self.slot(s.dst.buffer, s.dst.index)[0]] = None
         local = {s.buffer for s in statements_of(body) if isinstance(s, Alloc)}
         return [k for k in out if k[0] not in local]
@@ -169,11 +220,10 @@ class FunctionEmitter(ValueEmitter):
         return self.put(f"freeze ptr {moved}")
 
 
-def function_text(f: Function, kernel: Kernel, rows: Mapping[str, Instruction], symbol: str, half: bool,
-                  declared: dict[str, None]) -> str:  # fmt: skip
+def function_text(f: Function, kernel: Kernel, facts: Facts, symbol: str, declared: dict[str, None]) -> str:
     """An outlined function; it stays a function, so that equal tiles share it and LLVM compiles it alone."""
     written = written_buffers(f.body)
-    e = FunctionEmitter(kernel, rows, symbol, written, half)
+    e = FunctionEmitter(kernel, facts, symbol, written)
     e.prepare(f.body)
     params = []
     for var, buffer in f.pointers:
@@ -188,14 +238,14 @@ def function_text(f: Function, kernel: Kernel, rows: Mapping[str, Instruction], 
     return "\n".join((head + " {", "entry:", *e.lines, "  ret void", "}", ""))
 
 
-def chunk_text(kernel: Kernel, rows: Mapping[str, Instruction], symbol: str, half: bool,
-               scratch: Mapping[Buffer, tuple[int, int]], declared: dict[str, None]) -> str:  # fmt: skip
+def chunk_text(kernel: Kernel, facts: Facts, symbol: str, scratch: Mapping[Buffer, tuple[int, int]],
+               declared: dict[str, None]) -> str:  # fmt: skip
     """The function that runs part ``tid`` of ``n`` of the kernel's tasks.
 
     ``scratch`` gives, for each buffer private to a thread, its place in the scratch argument and that argument's
     size a thread, in bytes; the scratch argument follows the kernel's own.
     """
-    e = FunctionEmitter(kernel, rows, symbol, written_buffers(kernel.body), half)
+    e = FunctionEmitter(kernel, facts, symbol, written_buffers(kernel.body))
     e.prepare(kernel.body)
     for n, b in enumerate(kernel.params):
         place = e.put(f"getelementptr i64, ptr %args, i64 {n}")
@@ -254,18 +304,14 @@ def entry_text(symbol: str, threads: int, declared: dict[str, None]) -> str:
     )
 
 
-def module_text(kernels: Mapping[str, tuple[Kernel, int]], rows: Mapping[str, Instruction], triple: str,
-                attributes: Mapping[str, str], scratch: Mapping[Buffer, tuple[int, int]],
-                half: bool = False) -> str:  # fmt: skip
-    """A module with an entry for each symbol: its kernel and the number of threads it is made for.
-
-    ``half`` says that the target converts between f16 and f32 by instructions.
-    """
+def module_text(kernels: Mapping[str, tuple[Kernel, int]], facts: Facts, triple: str, attributes: Mapping[str, str],
+                scratch: Mapping[Buffer, tuple[int, int]]) -> str:  # fmt: skip
+    """A module with an entry for each symbol: its kernel and the number of threads it is made for."""
     declared: dict[str, None] = {}
     parts = []
     for symbol, (kernel, threads) in kernels.items():
-        parts += [function_text(f, kernel, rows, symbol, half, declared) for f in kernel.functions]
-        parts.append(chunk_text(kernel, rows, symbol, half, scratch, declared))
+        parts += [function_text(f, kernel, facts, symbol, declared) for f in kernel.functions]
+        parts.append(chunk_text(kernel, facts, symbol, scratch, declared))
         parts.append(entry_text(symbol, threads, declared))
     texts = " ".join(f'"{k}"="{v}"' for k, v in attributes.items())
     head = f'target triple = "{triple}"\n' + "\n".join(declared) + "\n"

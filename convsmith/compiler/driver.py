@@ -15,7 +15,7 @@ from convsmith.build.split import SUMS, scheduled, sums_kernel, sums_steps
 from convsmith.build.statement import statement
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Argument, Artifact, Entry
-from convsmith.codegen.llvm_text import module_text
+from convsmith.codegen.llvm_text import Facts, module_text
 from convsmith.compiler.arguments import argument_of
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.intern import interning
@@ -51,7 +51,6 @@ def lower(problem: Problem, config: Config, target: Target, instruments: Sequenc
     """Run all rewrites and print LLVM's text; raises ConfigError where the config makes no kernel."""
     st, kernel = naive_kernel(problem, config)
     kernel = run_steps(kernel, schedule(st, config, target), instruments)
-    rows = {r.name: r for r in target.instructions}
     kernels = {SYMBOL: (kernel, config.threads)}
     for pack in kernel.packs:
         kernels[f"{SYMBOL}_{pack.name}"] = (run_steps(pack, packing_steps(pack, target)), 1)
@@ -67,7 +66,8 @@ def lower(problem: Problem, config: Config, target: Target, instruments: Sequenc
     *offsets, size = accumulate((-(-b.size * b.dtype.bytes // 64) * 64 for b in private), initial=0)
     scratch = {b: (offset, size) for b, offset in zip(private, offsets)}
     attributes = dict(target.attributes)
-    text = module_text(kernels, rows, target.triple, attributes, scratch, target.half)
+    facts = Facts({r.name: r for r in target.instructions}, target.half, target.fragments)
+    text = module_text(kernels, facts, target.triple, attributes, scratch)
     return Lowered(kernel, tuple(after), text, size)
 
 

@@ -175,14 +175,15 @@ class _Loop:
 def _fma_loop(isa: str, threads: int, types: Types) -> _Loop:
     t = target(isa)
     row = _row(t, types)
-    work = 2.0 * threads * _UNROLL * accumulators(t) * row.lanes * row.terms
+    work = 2.0 * threads * _UNROLL * accumulators(t, row) * row.rows * row.lanes * row.terms
     # The accumulators stay near 1: no denormal or infinity, which some CPUs are slow on.
     factors = np.array([0.5, 0.5], np.float32)
     return _Loop(_load(_fma_text(t, row, threads), t, threads), work, factors, round(LEAST_FLOPS * threads / work))
 
 
 def _row(t: Target, types: Types) -> Instruction:
-    row = t.row(*types)
+    """The instruction that does most at once."""
+    row = next(iter(t.fragment_rows(*types)), t.row(*types))
     if row is None:
         known = ", ".join(":".join(r.types) for r in t.instructions)
         raise UnsupportedError(f"isa {t.isa!r} has no instruction for {':'.join(types)}; it has some for {known}")
@@ -199,8 +200,10 @@ def _read_loop(nbytes: int, threads: int) -> _Loop:
     return _Loop(_load(_read_text(t, threads, each), t, threads), float(each * threads), data)
 
 
-def accumulators(t: Target) -> int:
+def accumulators(t: Target, row: Instruction) -> int:
     """Independent sums of the loop: with its two operands they fill the registers, and so hide the latency."""
+    if row.rows > 1 and t.fragments is not None:
+        return t.fragments.count - 2
     return t.registers - 2 - 2 * t.costs.temporaries
 
 
@@ -222,6 +225,8 @@ def assembly(t: Target, types: Types = F32) -> str:
 
 def _fma_text(t: Target, row: Instruction, threads: int) -> str:
     """LLVM text: `count` turns of `_UNROLL` multiply-adds on each accumulator, with factor and addend from memory."""
+    if row.rows > 1:
+        return _fragment_text(t, row, threads)
     c, a, b = (f"<{p.size} x {p.dtype.llvm}>" for p in row.kernel.params)
     vector = c
     floats = f"<{t.vector_bits // 32} x float>"
@@ -236,7 +241,7 @@ def _fma_text(t: Target, row: Instruction, threads: int) -> str:
     ]
     start = "%y" if a == c else "zeroinitializer"
     # Each accumulator is a factor of its own next value, so that all of them stay near one.
-    names = [f"%a{k}" for k in range(accumulators(t))]
+    names = [f"%a{k}" for k in range(accumulators(t, row))]
     lines += [f"{name} = phi {vector} [ {start}, %entry ], [ {name}.{_UNROLL}, %loop ]" for name in names]
     for turn in range(_UNROLL):
         last = {name: name if turn == 0 else f"{name}.{turn}" for name in names}
@@ -254,6 +259,28 @@ def _fma_text(t: Target, row: Instruction, threads: int) -> str:
     add = "fadd" if row.kernel.params[0].dtype.kind == "float" else "add"
     lines += _store_sum([f"{name}.{_UNROLL}" for name in names], add, vector)
     return _module(lines, row.declare, threads)
+
+
+def _fragment_text(t: Target, row: Instruction, threads: int) -> str:
+    """The same on fragments, all of them zero: the time does not depend on what they hold."""
+    file = t.fragments
+    assert file is not None
+    bytes_ = file.configuration([(row.rows, row.lanes * 4)] * file.count)
+    text = "".join(f"\\{x:02x}" for x in bytes_)
+    constant = f'@shapes = private unnamed_addr constant [{len(bytes_)} x i8] c"{text}", align 64'
+    *sums, a, b = range(file.count)
+    lines = [
+        file.begin.format(p="@shapes"),
+        *(file.zero.format(r=n) for n in range(file.count)),
+        "br label %loop",
+        "loop:",
+        "%i = phi i64 [ 0, %entry ], [ %next, %loop ]",
+        *(row.llvm.format(c=n, a=a, b=b) for _ in range(_UNROLL) for n in sums),
+        *_turn_end("loop"),
+        file.end,
+        "ret void",
+    ]
+    return _module(lines, "\n".join((constant, row.declare, *file.declare)), threads)
 
 
 def _steps(row: Instruction, operands: Mapping[str, str], name: str) -> list[str]:

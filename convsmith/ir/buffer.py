@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from convsmith.ir.types import DType
 
-SCOPES = ("global", "cache", "register")
+SCOPES = ("global", "cache", "register", "fragment")
 
 
 class Block(NamedTuple):
@@ -27,7 +27,8 @@ class Block(NamedTuple):
 class Buffer:
     """A named array; two buffers are the same only when they are the same object.
 
-    ``scope``: ``global`` (an argument), ``cache`` (memory private to the kernel) or ``register``.
+    ``scope``: ``global`` (an argument), ``cache`` (memory private to the kernel), ``register``, or ``fragment``
+    (registers that hold matrices of several rows: the buffer's last two dims).
     """
 
     name: str
@@ -42,6 +43,11 @@ class Buffer:
         if any(b.size == 0 for b in self.blocks):
             return 0
         return 1 + sum((b.size - 1) * b.stride for b in self.blocks)
+
+    @property
+    def in_registers(self) -> bool:
+        """Whether the elements have no address."""
+        return self.scope in ("register", "fragment")
 
     @property
     def flat(self) -> bool:

@@ -53,6 +53,7 @@ from convsmith.ir.value import (
     Where,
     const,
     lanes_of,
+    rows_of_lanes,
     strided,
 )
 
@@ -267,7 +268,9 @@ class _Parser(Cursor):
             out = Lanes(out.offsets, out.count)
         else:
             count = self._int("the number of lanes")
-            out = strided(count, self._int("a stride") if self._take(":") else 1)
+            length = self._int("the length of a row") if self._take("*") else 0
+            step = self._int("a stride") if self._take(":") else 1
+            out = rows_of_lanes(count, length, step) if length else strided(count, step)
         if self._take("/"):
             out = Lanes(out.offsets, self._int("the number of active lanes"))
         self._expect("}")

@@ -86,7 +86,7 @@ def _statement(s: Stmt, stage: Stage) -> Iterator[str]:
         if s.carried and not stage.pointers:
             yield f"`{line}`: loops carry no pointers yet"
     elif isinstance(s, Alloc):
-        if stage.flat and s.buffer.scope != "register" and not s.buffer.flat:
+        if stage.flat and not s.buffer.in_registers and not s.buffer.flat:
             yield f"`{line}`: memory must have one dim, stored without gaps"
     elif isinstance(s, Store):
         accesses = [Load(s.buffer, s.index, s.lanes)]
@@ -109,5 +109,5 @@ def _accesses(line: str, accesses: list[Load], stage: Stage) -> Iterator[str]:
     for a in accesses:
         if a.lanes and not stage.lanes:
             yield f"`{line}`: {a} has lanes"
-        if stage.constant_registers and a.buffer.scope == "register" and not all(i.is_const for i in a.index):
+        if stage.constant_registers and a.buffer.in_registers and not all(i.is_const for i in a.index):
             yield f"`{line}`: register {a} has coordinates that are not constant"

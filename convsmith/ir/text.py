@@ -10,7 +10,8 @@
 
 Values may be called by name: ``fma(a, b, c)``, ``cast(s8, a)``, ``where(a < b, yes, no)``, ``sum(a, 4)`` over groups
 of four lanes, ``repeat(a, 16)``.  Lanes follow an access in braces: ``{16}`` contiguous, ``{16:0}`` one element for
-all, ``{16:4}`` every fourth, ``{(0, 0, 1, 1)}`` any other map; ``/5`` after it says that only five lanes are active.
+all, ``{16:4}`` every fourth, ``{3 * 8:20}`` three rows of eight, 20 apart, ``{(0, 0, 1, 1)}`` any other map; ``/5``
+after it says that only five lanes are active.
 Buffers whose blocks are not row-major print them as ``dim:size:stride``.
 """
 
@@ -88,8 +89,10 @@ def cond_text(c: Cond) -> str:
 def lanes_text(lanes: Lanes | None) -> str:
     if lanes is None:
         return ""
-    stride = lanes.stride
+    stride, rows = lanes.stride, lanes.rows
     body = str(lanes.count) if stride == 1 else f"{lanes.count}:{stride}" if stride is not None else str(lanes.offsets)
+    if stride is None and rows is not None:
+        body = f"{rows[0]} * {rows[1]}:{rows[2]}"
     return "{" + body + (f"/{lanes.active}" if lanes.active != lanes.count else "") + "}"
 
 

@@ -29,6 +29,16 @@ def _stride(offsets: tuple[int, ...]) -> int | None:
     return step if all(o == step * i for i, o in enumerate(offsets)) else None
 
 
+@lru_cache(1 << 12)
+def _rows(offsets: tuple[int, ...]) -> tuple[int, int, int] | None:
+    length = next((i for i, o in enumerate(offsets) if o != i), 0)
+    if length < 2 or len(offsets) % length:
+        return None
+    distance = offsets[length]
+    even = all(o == i // length * distance + i % length for i, o in enumerate(offsets))
+    return (len(offsets) // length, length, distance) if even else None
+
+
 class Lanes(NamedTuple):
     """Offsets of the lanes from the index, in elements; only the first ``active`` are accessed."""
 
@@ -40,6 +50,11 @@ class Lanes(NamedTuple):
         return len(self.offsets)
 
     @property
+    def rows(self) -> tuple[int, int, int] | None:
+        """Where the lanes are rows of neighbours: how many, how long, and how far apart; or None."""
+        return _rows(self.offsets)
+
+    @property
     def stride(self) -> int | None:
         """The common distance of neighbours (0: broadcast, 1: contiguous), or None."""
         return _stride(self.offsets)
@@ -48,6 +63,12 @@ class Lanes(NamedTuple):
 def strided(count: int, stride: int, active: int | None = None) -> Lanes:
     """``count`` lanes, ``stride`` elements apart."""
     return Lanes(tuple(stride * i for i in range(count)), count if active is None else active)
+
+
+def rows_of_lanes(rows: int, length: int, distance: int, active: int | None = None) -> Lanes:
+    """``rows`` rows of ``length`` neighbours, ``distance`` elements apart; ``active`` rows are accessed."""
+    offsets = tuple(r * distance + i for r in range(rows) for i in range(length))
+    return Lanes(offsets, length * (rows if active is None else active))
 
 
 class Value(Node):

@@ -223,14 +223,14 @@ class _Verifier:
         """Pointers point into flat memory that is in scope."""
         if b not in self._buffers:
             self._fail(f"{what} {b}, which is not in scope")
-        if b.scope == "register" or len(b.shape) != 1:
+        if b.in_registers or len(b.shape) != 1:
             self._fail(f"{what} {b}, which is not memory of one dim")
 
     def _access(self, b: Buffer, index: tuple[Index, ...], lanes: Lanes | None) -> None:
         depth = self._buffers.get(b)
         if depth is None:
             self._fail(f"buffer {b} is not in scope")
-        if b.scope == "register" and "parallel" in self._loops[depth:]:
+        if b.in_registers and "parallel" in self._loops[depth:]:
             self._fail(f"register {b} is allocated outside of the parallel loop that uses it")
         if len(index) != len(b.shape):
             self._fail(f"{b}[{', '.join(map(str, index))}] has {len(index)} indices for {len(b.shape)} dims")

@@ -35,7 +35,7 @@ class _Flatten(Rewriter):
         self.flat: dict[Buffer, Buffer] = {}
 
     def buffer(self, b: Buffer) -> Buffer:
-        if b.scope == "register" or b.flat:
+        if b.in_registers or b.flat:
             return b
         if b not in self.flat:
             self.flat[b] = Buffer(b.name, b.dtype, (b.size,), (Block(0, b.size, 1),), b.scope)

@@ -44,7 +44,7 @@ class _Abstract(Rewriter):
         return var + rest - start.const
 
     def access(self, buffer: Buffer, index: tuple[Index, ...]) -> tuple[Index, ...]:
-        return index if buffer.scope == "register" else (self.position(buffer, index[0]),)
+        return index if buffer.in_registers else (self.position(buffer, index[0]),)
 
     def Load(self, v: Load) -> Value:
         return Load(v.buffer, self.access(v.buffer, v.index), v.lanes)
@@ -77,7 +77,7 @@ class _Outline(Rewriter):
         self.functions: dict[str, Function] = {}
 
     def Alloc(self, a: Alloc) -> Stmt:
-        if a.buffer.scope != "register":
+        if not a.buffer.in_registers:
             return self._Alloc(a)
         free = {x for x in walk(a) if type(x) is Var} - bound_in(a)
         abstract = _Abstract(free)

@@ -46,7 +46,8 @@ def pattern(row: Instruction) -> tuple[Store, tuple[Buffer, ...]]:
     return store, tuple(b for b in kernel.params if b.name != "c")
 
 
-def _unify(p: Value, v: Value, bound: Binding) -> Iterator[Binding]:
+def unify(p: Value, v: Value, bound: Binding) -> Iterator[Binding]:
+    """What the fragments of a pattern must stand for, so that it is the value: every way to do so."""
     if isinstance(p, Load):
         if lanes_of(v) != lanes_of(p) or dtype_of(v) is not dtype_of(p):
             return
@@ -55,25 +56,25 @@ def _unify(p: Value, v: Value, bound: Binding) -> Iterator[Binding]:
             yield {**bound, p.buffer: v}
     elif isinstance(p, Fma) and isinstance(v, Fma):
         for a, b in ((v.a, v.b), (v.b, v.a)):
-            for one in _unify(p.c, v.c, bound):
-                for two in _unify(p.a, a, one):
-                    yield from _unify(p.b, b, two)
+            for one in unify(p.c, v.c, bound):
+                for two in unify(p.a, a, one):
+                    yield from unify(p.b, b, two)
     elif isinstance(p, Binary) and isinstance(v, Binary) and p.op == v.op:
-        for one in _unify(p.a, v.a, bound):
-            yield from _unify(p.b, v.b, one)
+        for one in unify(p.a, v.a, bound):
+            yield from unify(p.b, v.b, one)
         if p.op == "mul":
-            for one in _unify(p.a, v.b, bound):
-                yield from _unify(p.b, v.a, one)
+            for one in unify(p.a, v.b, bound):
+                yield from unify(p.b, v.a, one)
     elif isinstance(p, Sum) and isinstance(v, Sum) and p.group == v.group:
-        yield from _unify(p.a, v.a, bound)
+        yield from unify(p.a, v.a, bound)
     elif isinstance(p, Cast) and isinstance(v, Cast) and p.dtype is v.dtype:
-        yield from _unify(p.a, v.a, bound)
+        yield from unify(p.a, v.a, bound)
 
 
 class _Pick(Rewriter):
     def __init__(self, rows: Sequence[Instruction]) -> None:
         super().__init__()
-        self.rows = [(row, pattern(row)) for row in rows]
+        self.rows = [(row, pattern(row)) for row in rows if row.rows == 1]
 
     def Store(self, s: Store) -> Stmt:
         if s.lanes is None or s.buffer.scope != "register":
@@ -81,7 +82,7 @@ class _Pick(Rewriter):
         value = contract(s.value)
         here = Load(s.buffer, s.index, s.lanes)
         for row, (p, operands) in self.rows:
-            for bound in _unify(contract(p.value), value, {p.buffer: here}):
+            for bound in unify(contract(p.value), value, {p.buffer: here}):
                 return Invoke(row.name, here, tuple([bound[b] for b in operands]))
         return s
 

@@ -1,4 +1,4 @@
-"""Let lane loops run to a full vector where nothing but registers is written."""
+"""Let lane loops run to a full vector where only registers, or memory of the kernel's own, are written."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from convsmith.passes.scope import ScopedRewriter, extent, loop_range, require_l
 
 
 def _legal(loop: For, n: int, outer: Mapping[Var, Range]) -> bool:
-    """Whether the extra iterations write only registers and read only what exists."""
+    """Whether the extra iterations write nothing but the kernel's own and read only what exists."""
     ranges = {**outer, loop.var: (0, n - 1)}
     for s in statements_of(loop.body):
         if isinstance(s, For):
             ranges[s.var] = loop_range(s, ranges)
-        if isinstance(s, Store) and s.buffer.scope != "register":
+        if isinstance(s, Store) and not _private(loop, s, ranges):
             return False
     for x in walk(loop.body):
         if isinstance(x, Load) and any(loop.var in variables_of(i) for i in x.index):
@@ -27,6 +27,14 @@ def _legal(loop: For, n: int, outer: Mapping[Var, Range]) -> bool:
                 if r is None or r[0] < 0 or r[1] >= size:
                     return False
     return True
+
+
+def _private(loop: For, s: Store, ranges: Mapping[Var, Range]) -> bool:
+    """Whether a store stays within memory of the kernel's own."""
+    if s.buffer.scope != "cache":
+        return s.buffer.scope == "register"
+    found = [try_interval(i, ranges) for i in s.index]
+    return all(r is not None and 0 <= r[0] and r[1] < size for r, size in zip(found, s.buffer.shape))
 
 
 class _RoundUp(ScopedRewriter):

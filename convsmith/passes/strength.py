@@ -44,7 +44,7 @@ class _Carry(Rewriter):
         return self.pointers[key].var + make_sum(e.const, rest)
 
     def access(self, buffer: Buffer, index: tuple[Index, ...]) -> tuple[Index, ...]:
-        return index if buffer.scope == "register" else (self.position(buffer, index[0]),)
+        return index if buffer.in_registers else (self.position(buffer, index[0]),)
 
     def Load(self, v: Load) -> Value:
         return Load(v.buffer, self.access(v.buffer, v.index), v.lanes)

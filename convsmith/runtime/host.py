@@ -11,6 +11,7 @@ import ctypes
 import itertools
 import threading
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from llvmlite import binding as llvm
@@ -85,6 +86,25 @@ def _check_runs_here(artifact: Artifact) -> None:
             f"{', '.join(missing)}; generic code runs everywhere",
             code="isa",
         )
+
+
+    refused = [name for name in artifact.needs if name in _STATES and not _permitted(name)]
+    if refused:
+        raise UnsupportedError(
+            f"kernel {artifact.problem!r} is made for {artifact.isa}: this CPU has {', '.join(refused)}, but the "
+            "system does not let this process use it; legal are levels that do not need it",
+            code="isa",
+        )
+
+
+_STATES = {"amx-tile": 18}
+"""Registers so large that Linux gives them to a process only when it asks: feature and number of the state."""
+
+
+@cache
+def _permitted(feature: str) -> bool:
+    """Ask for the registers of a feature (arch_prctl ARCH_REQ_XCOMP_PERM)."""
+    return bool(ctypes.CDLL(None).syscall(158, 0x1023, _STATES[feature]) == 0)
 
 
 def _link(artifact: Artifact, symbols: list[str]) -> Any:

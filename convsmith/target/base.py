@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from convsmith.ir.instruction import Instruction
+from convsmith.ir.instruction import FragmentFile, Instruction
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,8 @@ class Target:
     ``isa`` is the name that users give; ``registers`` the number of vector registers of ``vector_bits``;
     ``features`` what LLVM is told, ``needs`` what the machine must have; ``attributes`` go on every function.
     ``half`` says whether instructions convert between f16 and f32.
-    ``l1_bytes`` and ``l1_ways`` describe the first-level data cache; ``instructions`` are tried in order.
+    ``l1_bytes`` and ``l1_ways`` describe the first-level data cache; ``instructions`` are tried in order; those on
+    fragments have the registers of ``fragments``.
     """
 
     isa: str
@@ -45,14 +46,20 @@ class Target:
     attributes: tuple[tuple[str, str], ...]
     instructions: tuple[Instruction, ...]
     half: bool = False
+    fragments: FragmentFile | None = None
 
     def lanes(self, bits: int) -> int:
         """Elements of ``bits`` in a vector."""
         return self.vector_bits // bits
 
     def row(self, a: str, b: str, c: str) -> Instruction | None:
-        """The first instruction that adds products of types ``a`` and ``b`` to sums of type ``c``."""
-        return next((row for row in self.instructions if row.types == (a, b, c)), None)
+        """The first instruction that adds products of types ``a`` and ``b`` to a vector of sums of type ``c``."""
+        return next((row for row in self.instructions if row.types == (a, b, c) and row.rows == 1), None)
+
+    def fragment_rows(self, a: str, b: str, c: str) -> tuple[Instruction, ...]:
+        """The instructions on fragments that do so, those with most terms first."""
+        found = (row for row in self.instructions if row.types == (a, b, c) and row.rows > 1)
+        return tuple(sorted(found, key=lambda row: -row.terms))
 
 
 def multiply_add(name: str, lanes: int, llvm: str, declare: str, needs: tuple[str, ...], mnemonic: str,
@@ -78,3 +85,22 @@ def dot(name: str, lanes: int, terms: int, types: tuple[str, str, str], llvm: st
         f"      c[l] = c[l] + cast({c}, a[l * {terms} + r]) * cast({c}, b[l * {terms} + r])\n"
     )
     return Instruction(name, spec, llvm, declare, needs, mnemonic, lanes, terms, types)
+
+
+def fragment_dot(name: str, shape: tuple[int, int, int, int], types: tuple[str, str, str], llvm: str, declare: str,
+                 needs: tuple[str, ...], mnemonic: str) -> Instruction:  # fmt: skip
+    """The row of a product of matrices: ``c[m, l]`` gets the sum over ``k`` groups of ``group`` terms each.
+
+    ``shape`` is (rows of ``a`` and ``c``, groups, lanes, group); the terms of a group lie side by side in ``b``.
+    """
+    a, b, c = types
+    m, k, lanes, group = shape
+    spec = (
+        f"kernel {name}(c: {c}[{m}, {lanes}], a: {a}[{m}, {k * group}], b: {b}[{k}, {lanes * group}])\n"
+        f"  for m in 0 .. {m}:\n"
+        f"    for k in 0 .. {k}:\n"
+        f"      for l in 0 .. {lanes}:\n"
+        f"        for r in 0 .. {group}:\n"
+        f"          c[m, l] = c[m, l] + cast({c}, a[m, k * {group} + r]) * cast({c}, b[k, l * {group} + r])\n"
+    )
+    return Instruction(name, spec, llvm, declare, needs, mnemonic, lanes, k * group, types, m)

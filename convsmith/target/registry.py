@@ -6,6 +6,7 @@ import platform
 from functools import cache
 
 from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.ir.instruction import Instruction
 from convsmith.target.base import Target
 from convsmith.target.generic.level import level
 from convsmith.target.x86.levels import LEVELS
@@ -33,6 +34,10 @@ def host_targets() -> tuple[Target, ...]:
     return (*(t for t in tuned if set(t.needs) <= host_features()), level())
 
 
+def _rows(t: Target, types: tuple[str, str, str]) -> tuple[Instruction | None, ...]:
+    return t.row(*types), *t.fragment_rows(*types)
+
+
 def target(isa: str | None = None, types: tuple[str, str, str] | None = None) -> Target:
     """The target of that name, by default the fastest this machine has.
 
@@ -44,8 +49,7 @@ def target(isa: str | None = None, types: tuple[str, str, str] | None = None) ->
         best = have[0]
         if types is None:
             return best
-        same = (t.vector_bits == best.vector_bits and t.row(*types) == best.row(*types) for t in have)
-        return [t for t, fits in zip(have, same) if fits][-1]
+        return [t for t in have if t.vector_bits == best.vector_bits and _rows(t, types) == _rows(best, types)][-1]
     for t in have:
         if t.isa == isa:
             return t

@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 import pytest
+from natives import llvm_text
 
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Argument, Artifact, Entry
@@ -41,8 +42,27 @@ def specified(row: Instruction, data: dict[str, np.ndarray]) -> np.ndarray:
     return arrays["c"]
 
 
+def on_fragments(target: Target, row: Instruction) -> str:
+    """The same for a row on fragments, which then starts from zero."""
+    c, a, b = row.kernel.params
+    parameters = ", ".join(f"{x.name}: {x.dtype.name}[{x.size}]" for x in (c, a, b))
+    return llvm_text(
+        parse_kernel(
+            f"kernel row({parameters})\n"
+            f"  alloc acc: {c.dtype.name}[{c.shape[0]}, {c.shape[1]}] @fragment:\n"
+            f"    acc[0, 0]{{{c.size}}} = {'0.0' if c.dtype.kind == 'float' else f'{c.dtype.name}(0)'}\n"
+            f"    {row.name}(acc[0, 0]{{{c.size}}}, a[0]{{{a.size}}}, b[0]{{{b.size}}})\n"
+            f"    c[0]{{{c.size}}} = acc[0, 0]{{{c.size}}}\n"
+        ),
+        target,
+        "row",
+    )
+
+
 def module(target: Target, row: Instruction) -> str:
     """An entry ``row(c, a, b)`` that applies the row once, under the calling convention of artifacts."""
+    if row.rows > 1:
+        return on_fragments(target, row)
     lines, operands = [], {}
     for n, b in enumerate(row.kernel.params):
         vector = f"<{b.size} x {b.dtype.llvm}>"
@@ -91,11 +111,16 @@ def test_the_table_of_a_level(target: Target) -> None:
 def test_specification(target: Target, row: Instruction) -> None:
     """``c + a * b``, where several elements of ``a`` and ``b`` may belong to one of ``c``."""
     assert [b.name for b in row.kernel.params] == ["c", "a", "b"] and row.kernel.name == row.name
-    assert row.kernel.params[0].size == row.lanes
+    assert row.kernel.params[0].size == row.rows * row.lanes
     for seed in range(3):
         data = fragments(row, seed)
-        a, b = (data[name].astype(np.int64).reshape(row.lanes, -1) for name in "ab")
-        np.testing.assert_array_equal(specified(row, data), data["c"] + (a * b).sum(1))
+        a, b = (data[name].astype(np.int64) for name in "ab")
+        if row.rows > 1:
+            right = b.reshape(-1, row.lanes, row.group).swapaxes(1, 2).reshape(-1, row.lanes)
+            sums = (a.reshape(row.rows, -1) @ right).ravel()
+        else:
+            sums = (a.reshape(row.lanes, -1) * b.reshape(row.lanes, -1)).sum(1)
+        np.testing.assert_array_equal(specified(row, data), data["c"] + sums)
 
 
 @pytest.mark.parametrize("target, row", ROWS)
@@ -125,6 +150,7 @@ def test_machine_computes_the_specification(target: Target, row: Instruction) ->
     function = HostLibrary(Artifact(code, target.isa, {"main": Entry("row", arguments)}, row.name, ""))["main"]
     for seed in range(3):
         data = fragments(row, seed)
+        data["c"] *= row.rows == 1
         truth = specified(row, data)
         block = (ctypes.c_uint64 * len(arguments))(*(data[a.name].ctypes.data for a in arguments))
         function(ctypes.addressof(block))

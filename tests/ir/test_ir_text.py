@@ -226,7 +226,10 @@ def test_errors_of_indices(text: str, message: str) -> None:
             "alloc t: f99[4] @register: pass",
             "line 1, column 10: expected a data type (f32, f64, f16, bf16, s32, s16, s8, u8), found 'f99'",
         ),
-        ("alloc t: f32[4] @shared: pass", "line 1, column 18: expected global or cache or register, found 'shared'"),
+        (
+            "alloc t: f32[4] @shared: pass",
+            "line 1, column 18: expected global or cache or register or fragment, found 'shared'",
+        ),
         ("= 1.0", "line 1, column 1: expected a statement, found '='"),
     ],
 )

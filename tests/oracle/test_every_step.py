@@ -140,6 +140,35 @@ KINDS = {
     "sum-of-bytes": (
         "--dt=u8:s8:u8 --attr-post-ops=sum:2:1:s8+relu mb1ic4iw5oc5ow5kw1", "--lane=oc --tile=oc:4 --terms=ic:4",
     ),
+    "fragments": (
+        "--dt=u8:s8:s32 --stag=axb --dtag=axb mb1ic16ih4oc10oh4kh1",
+        "--lane=oc --fuse=oh+ow --tile=oc:8,oh_ow:6 --terms=ic:8",
+    ),
+    "fragments-with-rests": (
+        "--dt=u8:s8:f32 --stag=axb mb1ic8iw13oc5ow13kw1", "--lane=oc --tile=oc:4,ow:5 --terms=ic:8",
+    ),
+    "fragments-padded": (
+        "--dt=u8:s8:s8 --stag=axb --dtag=axb --attr-post-ops=relu:0.5 mb2ic8ih3iw5oc5oh3ow5kh3kw3ph1pw1",
+        "--lane=oc --tile=oc:8,ow:5 --reduce=kh,kw,ic --terms=ic:8 --realise=pad_copy",
+    ),
+    "fragments-apart": (
+        "--dt=bf16 mb1ic4ih5iw7oc5oh3ow4kh3kw3sh2sw2ph1pw1",
+        "--lane=oc --tile=oc:4,ow:4 --reduce=kh,kw,ic --terms=ic:4 --realise=pad_copy --threads=2",
+    ),
+    "fragments-groups": (
+        "--dt=bf16:bf16:f32 --stag=axb g2mb1ic8iw6oc6ow6kw1", "--lane=oc --tile=oc:4,ow:6 --terms=ic:4",
+    ),
+    "fragments-blocked": (
+        "--dt=bf16 --stag=aBc4b --dtag=aBc4b mb1ic8iw7oc6ow7kw1", "--lane=oc --tile=oc:8,ow:7 --terms=ic:4",
+    ),
+    "fragments-backward": (
+        "--dir=BWD_D --dt=bf16 --dtag=axb mb1ic5iw6oc8ow6kw3pw1",
+        "--lane=ic --tile=ic:8,iw:6 --terms=oc:4 --realise=pad_copy",
+    ),
+    "fragments-product": ("--matmul --dt=u8:s8:s32 7x16:16x9", "--lane=n --tile=n:12,m:3 --terms=k:8 --threads=2"),
+    "fragments-one-function": (
+        "--matmul --dt=bf16:bf16:f32 3x7x4:3x4x5", "--lane=n --tile=n:4,m:6 --terms=k:4 --outline=no",
+    ),
     "comparison": ("--attr-post-ops=abs+round+ge:f32:per_oc mb1ic3iw5oc5ow5kw1", "--lane=ow --tile=ow:4,oc:2"),
 }  # fmt: skip
 

@@ -30,11 +30,12 @@ import convsmith.passes
 from convsmith.interp import run
 from convsmith.ir.parse import parse_kernel
 from convsmith.ir.stmt import Kernel
+from convsmith.target.base import fragment_dot
 from convsmith.target.generic.level import PORTABLE_FMA
 
 NO_PASS = {"lets", "manager", "scope"}
 OTHER_NAME = {"strength": "strength_reduce"}
-ROWS = (PORTABLE_FMA,)
+ROWS = (PORTABLE_FMA, fragment_dot("fragment_dot", (4, 4, 4, 4), ("u8", "s8", "s32"), "", "", (), ""))
 INSTRUCTIONS = {row.name: row.kernel for row in ROWS}
 MODULES = sorted(m.name for m in pkgutil.iter_modules(convsmith.passes.__path__))
 PASSES = [name for name in MODULES if name not in NO_PASS]

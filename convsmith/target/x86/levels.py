@@ -5,6 +5,8 @@ from __future__ import annotations
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.types import dtype
 from convsmith.target.base import Costs, Target
+from convsmith.target.x86.amx import INSTRUCTIONS as FRAGMENT_INSTRUCTIONS
+from convsmith.target.x86.amx import TILES
 from convsmith.target.x86.instructions import INSTRUCTIONS
 
 TRIPLE = "x86_64-unknown-linux-gnu"
@@ -13,9 +15,10 @@ _AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl", *_AVX2)
 
 
 def _rows(features: tuple[str, ...], bits: int) -> tuple[Instruction, ...]:
-    """What the features allow on vectors of that width."""
+    """What the features allow on vectors of that width, and on fragments with such rows."""
+    rows = (*INSTRUCTIONS, *FRAGMENT_INSTRUCTIONS)
     return tuple(
-        r for r in INSTRUCTIONS if set(r.needs) <= set(features) and r.lanes * dtype(r.types[2]).bits == bits
+        r for r in rows if set(r.needs) <= set(features) and r.lanes * dtype(r.types[2]).bits == bits
     )  # fmt: skip
 
 
@@ -29,6 +32,7 @@ def _avx512(isa: str, *more: str) -> Target:
         isa=isa, triple=TRIPLE, cpu="x86-64-v4", features=_features(needs), needs=needs,
         vector_bits=512, registers=32, costs=Costs(1.0, 1.0, 0.5, 4.0), l1_bytes=32768, l1_ways=8,
         attributes=(("prefer-vector-width", "512"),), instructions=_rows(needs, 512), half=True,
+        fragments=TILES if "amx-tile" in needs else None,
     )  # fmt: skip
 
 
@@ -41,7 +45,11 @@ def _avx2(isa: str, *more: str) -> Target:
     )  # fmt: skip
 
 
+_AMX = ("avx512vnni", "avx512bf16", "amx-tile", "amx-int8", "amx-bf16")
+
 LEVELS = (
+    _avx512("avx512_amx_fp16", *_AMX, "amx-fp16"),
+    _avx512("avx512_amx", *_AMX),
     _avx512("avx512_bf16", "avx512vnni", "avx512bf16"),
     _avx512("avx512_vnni", "avx512vnni"),
     _avx512("avx512"),

@@ -1,0 +1,107 @@
+"""Fragments in their registers: which register holds what, and when it is read from memory.
+
+Accumulators keep a register each while they live.  The others hold operands, shared by those of the same shape; what
+was read last goes last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import cycle
+
+from convsmith.diag.errors import InternalError
+from convsmith.ir.buffer import Buffer
+from convsmith.ir.index import Index
+from convsmith.ir.instruction import FragmentFile, Instruction
+from convsmith.ir.stmt import Invoke, Stmt
+from convsmith.ir.value import Load
+from convsmith.ir.walk import statements_of
+
+Place = tuple[Buffer, tuple[Index, ...]]
+Shape = tuple[int, int]
+"""Rows, and bytes a row."""
+
+
+class Fragments:
+    """The registers within one life of a buffer of fragments.
+
+    ``emit`` takes a line; ``address`` gives the pointer to an element.
+    """
+
+    def __init__(self, body: Stmt, rows: Mapping[str, Instruction], file: FragmentFile,
+                 emit: Callable[[str], None], address: Callable[[Buffer, Index], str]) -> None:  # fmt: skip
+        self.rows, self.file, self.emit, self.address = rows, file, emit, address
+        self.number: dict[Place, int] = {}
+        shapes: list[Shape] = []
+        operands: dict[Shape, None] = {}
+        for s in statements_of(body):
+            if isinstance(s, Invoke) and rows[s.instruction].rows > 1:
+                read = [_shape(a, b) for a, b in zip(s.args, rows[s.instruction].kernel.params[1:])]
+                operands |= dict.fromkeys(read)
+                if _place(s.dst) not in self.number:
+                    self.number[_place(s.dst)] = len(shapes)
+                    shapes.append((read[0][0], rows[s.instruction].lanes * s.dst.buffer.dtype.bytes))
+        spare = file.count - len(shapes)
+        if spare < len(operands):
+            raise InternalError(f"{len(shapes)} fragments of sums leave {spare} registers for {len(operands)} shapes")
+        self.pools: dict[Shape, list[int]] = {shape: [] for shape in operands}
+        self.read: dict[int, Load] = {}
+        for _, shape in zip(range(spare), cycle(operands)):
+            self.pools[shape].append(len(shapes))
+            shapes.append(shape)
+        self.configuration = file.configuration(shapes)
+        self.name = "@fragments_" + "_".join(f"{rows}x{size}" for rows, size in shapes)
+
+    def begin(self) -> str:
+        """Configure the registers; returns the line that defines the memory from where it is done."""
+        self.emit(self.file.begin.format(p=self.name))
+        text = "".join(f"\\{x:02x}" for x in self.configuration)
+        return f'{self.name} = private unnamed_addr constant [{len(self.configuration)} x i8] c"{text}", align 64'
+
+    def end(self) -> None:
+        self.emit(self.file.end)
+
+    def forget(self) -> None:
+        """What operands hold may be out of date."""
+        self.read.clear()
+
+    def zero(self, buffer: Buffer, index: tuple[Index, ...]) -> None:
+        self.emit(self.file.zero.format(r=self.number[buffer, index]))
+
+    def store(self, v: Load, buffer: Buffer, index: Index, distance: int) -> None:
+        """Write an accumulator, rows ``distance`` elements apart."""
+        p = self.address(buffer, index)
+        bytes_ = distance * buffer.dtype.bytes
+        self.emit(self.file.store.format(r=self.number[_place(v)], p=p, distance=bytes_))
+
+    def invoke(self, s: Invoke) -> None:
+        """One instruction, with what it reads."""
+        row = self.rows[s.instruction]
+        names = [b.name for b in row.kernel.params[1:]]
+        registers = {n: self._operand(a, b) for n, a, b in zip(names, s.args, row.kernel.params[1:])}
+        self.emit(row.llvm.format(c=self.number[_place(s.dst)], **registers))
+
+    def _operand(self, v: object, b: Buffer) -> int:
+        shape = _shape(v, b)
+        assert isinstance(v, Load) and v.lanes is not None
+        pool = self.pools[shape]
+        register = next((r for r in pool if self.read.get(r) is v), None)
+        if register is None:
+            register = pool[0]
+            rows = v.lanes.rows
+            distance = (b.shape[1] if rows is None or rows[1] != b.shape[1] else rows[2]) * b.dtype.bytes
+            p = self.address(v.buffer, v.index[0])
+            self.emit(self.file.load.format(r=register, p=p, distance=distance))
+            self.read[register] = v
+        pool.remove(register)
+        pool.append(register)
+        return register
+
+
+def _place(v: Load) -> Place:
+    return v.buffer, v.index
+
+
+def _shape(v: object, b: Buffer) -> Shape:
+    assert isinstance(v, Load) and v.lanes is not None
+    return v.lanes.active // b.shape[1], b.shape[1] * b.dtype.bytes
