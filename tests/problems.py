@@ -192,7 +192,7 @@ def with_slack(layout: Layout, rng: random.Random) -> str:
 def random_config(rng: random.Random, problem: Problem, target: Target, threads: int = 1) -> Config:
     """A config that is mostly legal; one that is not shall raise ConfigError."""
     with interning():
-        st = statement(problem)
+        st = statement(problem, target)
         unit = Unit.of(st, target)
     kinds = {d.name: d.kind for d in sorted(st.dims, key=lambda d: KINDS.index(d.kind))}
     names = list(kinds)

@@ -87,7 +87,7 @@ class Model:
 
     def __init__(self, p: Problem, target: Target) -> None:
         self.target = target
-        self.st = st = statement(p)
+        self.st = st = statement(p, target)
         self.bytes = dtype(st.a.dtype).bytes
         self.unit = Unit.of(st, target)
         self.src, self.dst = _steps(st.a), _steps(st.c)
@@ -297,7 +297,7 @@ class Model:
 
 def _operations(p: Problem, st: Statement) -> int:
     """Operations on the way from a sum to the result's element."""
-    sums = Load(make_buffer("acc", dtype(p.acc), (), "register"), (), None)
+    sums = Load(make_buffer("acc", dtype(st.acc), (), "register"), (), None)
     element = Epilogue(p, st, Buffers(p, st.a, st.b, st.c)).value(sums)
     return sum(isinstance(v, Value) for v in walk(element))
 
@@ -355,7 +355,7 @@ def default_config(problem: Problem, target: Target, threads: int = 1) -> Config
     if threads == 1:
         return config
     with interning():
-        st = statement(problem)
+        st = statement(problem, target)
         if not splits(st):
             return config
         loops = loops_after_fusing(st, config)

@@ -14,6 +14,7 @@ from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.stmt import Alloc, Block, Call, Carried, For, Function, If, Invoke, Kernel, Let, Stmt, Store
+from convsmith.ir.types import Half
 from convsmith.ir.value import lanes_of
 from convsmith.ir.walk import statements_of
 
@@ -27,7 +28,7 @@ class FunctionEmitter(ValueEmitter):
     """Emits the statements of one function."""
 
     def __init__(self, kernel: Kernel, rows: Mapping[str, Instruction], symbol: str, written: set[Buffer],
-                 half: bool) -> None:  # fmt: skip
+                 half: Half) -> None:  # fmt: skip
         super().__init__(kernel.index_bits or 64, written, half)
         self.rows, self.symbol = rows, symbol
         self.task_range: tuple[str, str] | None = None
@@ -169,7 +170,7 @@ class FunctionEmitter(ValueEmitter):
         return self.put(f"freeze ptr {moved}")
 
 
-def function_text(f: Function, kernel: Kernel, rows: Mapping[str, Instruction], symbol: str, half: bool,
+def function_text(f: Function, kernel: Kernel, rows: Mapping[str, Instruction], symbol: str, half: Half,
                   declared: dict[str, None]) -> str:  # fmt: skip
     """An outlined function; it stays a function, so that equal tiles share it and LLVM compiles it alone."""
     written = written_buffers(f.body)
@@ -188,7 +189,7 @@ def function_text(f: Function, kernel: Kernel, rows: Mapping[str, Instruction], 
     return "\n".join((head + " {", "entry:", *e.lines, "  ret void", "}", ""))
 
 
-def chunk_text(kernel: Kernel, rows: Mapping[str, Instruction], symbol: str, half: bool,
+def chunk_text(kernel: Kernel, rows: Mapping[str, Instruction], symbol: str, half: Half,
                scratch: Mapping[Buffer, tuple[int, int]], declared: dict[str, None]) -> str:  # fmt: skip
     """The function that runs part ``tid`` of ``n`` of the kernel's tasks.
 
@@ -256,10 +257,10 @@ def entry_text(symbol: str, threads: int, declared: dict[str, None]) -> str:
 
 def module_text(kernels: Mapping[str, tuple[Kernel, int]], rows: Mapping[str, Instruction], triple: str,
                 attributes: Mapping[str, str], scratch: Mapping[Buffer, tuple[int, int]],
-                half: bool = False) -> str:  # fmt: skip
+                half: Half = "") -> str:  # fmt: skip
     """A module with an entry for each symbol: its kernel and the number of threads it is made for.
 
-    ``half`` says that the target converts between f16 and f32 by instructions.
+    ``half`` says what instructions the target has for f16.
     """
     declared: dict[str, None] = {}
     parts = []

@@ -86,8 +86,7 @@ def peak_sample(isa: str, threads: int = 1, types: Types = F32) -> PeakSample:
 
 def peak_types(problem: Problem, t: Target) -> Types | None:
     """The types whose peak bounds the problem's kernel: its own, or those that it widens to; None: there is no row."""
-    own, wide = (*problem.factors, problem.acc), (problem.acc,) * 3
-    return next((types for types in (own, wide) if t.row(*types) is not None), None)
+    return next((types for types in (problem.types, (problem.acc,) * 3) if t.row(*types) is not None), None)
 
 
 def read_sample(nbytes: int, threads: int = 1) -> ReadSample:

@@ -37,7 +37,7 @@ UNITS = {
 def test_unit(name: str) -> None:
     line, isa, (lanes, terms, dot) = UNITS[name]
     with interning():
-        assert Unit.of(statement(parse_problem(line)), TARGETS[isa]) == Unit(lanes, terms, dot)
+        assert Unit.of(statement(parse_problem(line), TARGETS[isa]), TARGETS[isa]) == Unit(lanes, terms, dot)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_unit(name: str) -> None:
 )
 def test_a_config_decides(words: str, dot: bool) -> None:
     with interning():
-        st = statement(parse_problem(f"--dt=u8:s8:s32 {LAYER}"))
+        st = statement(parse_problem(f"--dt=u8:s8:s32 {LAYER}"), TARGETS["avx512_vnni"])
         assert Unit.of(st, TARGETS["avx512_vnni"], Config.parse(f"--isa=avx512_vnni {words}")).dot is dot
 
 
@@ -71,4 +71,4 @@ def test_a_config_decides(words: str, dot: bool) -> None:
 )
 def test_residues(line: str, classes: dict[str, int]) -> None:
     with interning():
-        assert residues(statement(parse_problem(line))) == classes
+        assert residues(statement(parse_problem(line), TARGETS["avx512"])) == classes

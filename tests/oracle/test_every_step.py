@@ -148,7 +148,7 @@ def interpret_all(problem: Problem, config: Config, target: Target, seed: int = 
     """Run the rewrites of the kernel and of its packing kernels, and interpret after each."""
     with interning():
         oracle = Oracle(problem, target, seed)
-        st, kernel = naive_kernel(problem)
+        st, kernel = naive_kernel(problem, target)
         kernel = run_steps(kernel, schedule(st, config, target), [oracle])
         for pack in kernel.packs:
             memory = memories(problem, oracle.arrays)
@@ -199,7 +199,7 @@ def test_the_kinds_use_every_pass() -> None:
     target = small_target()
     for line, words in KINDS.values():
         with interning():
-            st, kernel = naive_kernel(parse_problem(line))
+            st, kernel = naive_kernel(parse_problem(line), target)
             kernel = run_steps(kernel, schedule(st, Config.parse(f"--isa=generic {words}"), target), [Changes()])
             for pack in kernel.packs:
                 run_steps(pack, packing_steps(pack, target), [Changes()])

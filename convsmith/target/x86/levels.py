@@ -28,7 +28,7 @@ def _avx512(isa: str, *more: str) -> Target:
     return Target(
         isa=isa, triple=TRIPLE, cpu="x86-64-v4", features=_features(needs), needs=needs,
         vector_bits=512, registers=32, costs=Costs(1.0, 1.0, 0.5, 4.0), l1_bytes=32768, l1_ways=8,
-        attributes=(("prefer-vector-width", "512"),), instructions=_rows(needs, 512), half=True,
+        attributes=(("prefer-vector-width", "512"),), instructions=_rows(needs, 512), half="computes" if "avx512fp16" in more else "converts",
     )  # fmt: skip
 
 
@@ -37,11 +37,12 @@ def _avx2(isa: str, *more: str) -> Target:
     return Target(
         isa=isa, triple=TRIPLE, cpu="x86-64-v3", features=_features(needs), needs=needs,
         vector_bits=256, registers=16, costs=Costs(0.5, 0.5, 0.5, 4.0), l1_bytes=32768, l1_ways=8,
-        attributes=(), instructions=_rows(needs, 256), half=True,
+        attributes=(), instructions=_rows(needs, 256), half="converts",
     )  # fmt: skip
 
 
 LEVELS = (
+    _avx512("avx512_fp16", "avx512vnni", "avx512bf16", "avx512fp16"),
     _avx512("avx512_bf16", "avx512vnni", "avx512bf16"),
     _avx512("avx512_vnni", "avx512vnni"),
     _avx512("avx512"),
