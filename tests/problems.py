@@ -93,6 +93,8 @@ def _product(rng: random.Random, macs: int) -> Matmul:
 def with_attributes(problem: Problem, rng: random.Random) -> Problem:
     """The problem, often with a bias, scales, zero points and post-ops."""
     double = problem.acc == "f64"
+    if problem.factors == ("f16", "f16"):
+        problem = replace(problem, acc_mode=rng.choice(("strict", "any", "f16")))
     if rng.random() < 0.4 and not double:
         policies = {"src": ("common",), "wei": ("common", "per_oc"), "dst": ("common", "per_oc")}
         if problem.dir == "BWD_D":

@@ -13,7 +13,6 @@ import ml_dtypes  # noqa: F401 - so that numpy knows "bfloat16"
 
 from convsmith.diag.errors import UnsupportedError
 
-
 Half = Literal["", "converts", "computes"]
 """What instructions there are for f16: none, those between it and f32, or arithmetic too."""
 

@@ -24,8 +24,8 @@ _EXACT = {False: 1 << 24, True: 1 << 11}
 def random_arrays(problem: Problem, seed: int = 0) -> dict[str, Array]:
     """Logical arrays for every input, by name; scales and zero points are those of the line where it gives them.
 
-    Sums of products are exact in the type that holds them, and in the range of an 8-bit destination for the most part. Factors of integer
-    types use what their types hold.
+    Sums of products are exact in the type that holds them, and in the range of an 8-bit destination for the most part.
+    Factors of integer types use what their types hold.
     """
     rng = np.random.default_rng(seed)
     return {tensor.name: _array(problem, tensor, rng) for tensor in problem.inputs}

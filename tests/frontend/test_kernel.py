@@ -364,11 +364,11 @@ def test_the_bound_of_sums_and_steps() -> None:
     p = parse_problem("--attr-scales=wei:common:4 --attr-post-ops=relu:-2 mb1ic1iw1oc1kw1")
     arrays = {"src": np.full((1, 1, 1), 3, np.float32), "wei": np.full((1, 1, 1), -5, np.float32)}
     arrays |= {"scales_wei": np.full(1, 4, np.float32)}
-    (found,) = intervals(p, arrays, exact_sums=False).values()
+    (found,) = intervals(p, arrays, "f32", exact_sums=False).values()
     eps = np.finfo(np.float32).eps
     assert found.truth == 120 and found.terms == 1
     assert 3 * eps * 15 * 4 * 2 < found.error < 3 * eps * 15 * 4 * 2 + 50 * eps * 120
-    (exact,) = intervals(p, arrays, exact_sums=True).values()
+    (exact,) = intervals(p, arrays, "f32", exact_sums=True).values()
     assert 0 < exact.error < 50 * eps * 120 and exact.terms == 0
 
 

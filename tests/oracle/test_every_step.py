@@ -120,6 +120,17 @@ KINDS = {
     "bf16": ("--dt=bf16 --stag=axb --dtag=axb mb1ic3iw5oc5ow5kw3pw1", "--lane=oc --tile=oc:4,ow:2 --terms=ic:2"),
     "bf16-f32": ("--dt=bf16:bf16:f32 mb1ic4ih3iw3oc5oh2ow2kh2kw2", "--lane=oc --tile=oc:4,ow:2 --terms=ic:2"),
     "f16": ("--dt=f16 mb1ic3iw5oc5ow5kw3pw1", "--lane=oc --tile=oc:4,ow:2"),
+    "f16-sums": (
+        "--dir=FWD_B --dt=f16 --attr-acc-mode=f16 --attr-post-ops=relu --stag=axb --dtag=axb mb1ic3iw5oc9ow5kw3pw1",
+        "--lane=oc --tile=oc:16,ow:2",
+    ),
+    "f16-sums-along-input": (
+        "--dt=f16:f16:f32 --attr-acc-mode=any mb1ic11ih3iw4oc2oh3ow4kh3kw1ph1", "--lane=ic --tile=oc:2,ow:3",
+    ),
+    "f16-sums-backward": ("--dir=BWD_D --dt=f16 --attr-acc-mode=f16 mb1ic9iw7oc3ow4kw3sw2pw1", "--lane=ic --tile=ic:8"),
+    "f16-sums-weights": (
+        "--dir=BWD_W --dt=f16 --attr-acc-mode=f16 --dtag=axb mb2ic3iw5oc9ow5kw3pw1", "--lane=oc --tile=oc:8 --pack=",
+    ),
     "f64": ("--dir=FWD_B --dt=f64 --attr-post-ops=relu mb1ic3iw5oc5ow5kw3pw1", "--lane=oc --tile=oc:4,ow:2"),
     "shared-gathers": (
         "--stag=axb --dtag=axb g3mb1ic6iw5oc6ow5kw3pw1", "--lane=g_oc --fuse=g+oc --tile=g_oc:4,ow:2 --terms=ic:2",

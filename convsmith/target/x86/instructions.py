@@ -5,7 +5,10 @@ from __future__ import annotations
 from convsmith.ir.instruction import Instruction
 from convsmith.target.base import dot, multiply_add
 
-_LLVM = {"f32": "float", "f64": "double", "f16": "half", "bf16": "bfloat", "s32": "i32", "s16": "i16", "s8": "i8", "u8": "i8"}
+_LLVM = {
+    "f32": "float", "f64": "double", "f16": "half", "bf16": "bfloat",
+    "s32": "i32", "s16": "i16", "s8": "i8", "u8": "i8",
+}  # fmt: skip
 
 
 def _fma(name: str, type_: str, lanes: int, needs: tuple[str, ...], mnemonic: str) -> Instruction:

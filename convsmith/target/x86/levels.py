@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from convsmith.ir.instruction import Instruction
-from convsmith.ir.types import dtype
+from convsmith.ir.types import Half, dtype
 from convsmith.target.base import Costs, Target
 from convsmith.target.x86.instructions import INSTRUCTIONS
 
@@ -25,10 +25,11 @@ def _features(names: tuple[str, ...]) -> str:
 
 def _avx512(isa: str, *more: str) -> Target:
     needs = (*_AVX512, *more)
+    half: Half = "computes" if "avx512fp16" in more else "converts"
     return Target(
         isa=isa, triple=TRIPLE, cpu="x86-64-v4", features=_features(needs), needs=needs,
         vector_bits=512, registers=32, costs=Costs(1.0, 1.0, 0.5, 4.0), l1_bytes=32768, l1_ways=8,
-        attributes=(("prefer-vector-width", "512"),), instructions=_rows(needs, 512), half="computes" if "avx512fp16" in more else "converts",
+        attributes=(("prefer-vector-width", "512"),), instructions=_rows(needs, 512), half=half,
     )  # fmt: skip
 
 
