@@ -176,7 +176,8 @@ def _fma_loop(isa: str, threads: int, types: Types) -> _Loop:
     row = _row(t, types)
     work = 2.0 * threads * _UNROLL * accumulators(t) * row.lanes * row.terms
     # The accumulators stay near 1: no denormal or infinity, which some CPUs are slow on.
-    factors = np.array([0.5, 0.5], np.float32)
+    number = np.dtype(np.float16 if row.types[2] == "f16" else np.float32)
+    factors = np.full(8 // number.itemsize, 0.5, number)
     return _Loop(_load(_fma_text(t, row, threads), t, threads), work, factors, round(LEAST_FLOPS * threads / work))
 
 
@@ -250,7 +251,7 @@ def _fma_text(t: Target, row: Instruction, threads: int) -> str:
                     operands = {"a": f"{name}.f{turn}", "b": "%x", "c": last[name]}
                 lines += _steps(row, operands, f"{name}.{turn + 1}")
     lines += _turn_end("loop")
-    add = "fadd" if row.kernel.params[0].dtype.kind == "float" else "add"
+    add = "add" if " x i" in vector else "fadd"  # f16 is kept as words
     lines += _store_sum([f"{name}.{_UNROLL}" for name in names], add, vector)
     return _module(lines, row.declare, threads)
 

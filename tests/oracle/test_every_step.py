@@ -12,9 +12,10 @@ from guarded import Array, memories
 from oracles import Oracle, small_target
 from problems import random_config, random_convolution, random_problem, with_options
 
+from convsmith.build.choose import default_config
 from convsmith.build.packing import packing_steps
 from convsmith.build.schedule import schedule
-from convsmith.compiler.driver import naive_kernel
+from convsmith.compiler.driver import lower, naive_kernel
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Kernel
@@ -22,6 +23,7 @@ from convsmith.passes.manager import Step, run_steps
 from convsmith.problem import Problem, parse_problem
 from convsmith.schedule.config import Config
 from convsmith.target.base import Target
+from convsmith.target.x86.levels import LEVELS
 
 KINDS = {
     "1x1": ("mb1ic5iw7oc6ow7kw1", "--lane=oc --tile=oc:4,ow:3"),
@@ -182,6 +184,29 @@ class _Packing:
 def test_kind(kind: str) -> None:
     line, words = KINDS[kind]
     interpret_all(parse_problem(line), Config.parse(f"--isa=generic {words}"), small_target())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--dt=f16 mb1ic5iw5oc33ow5kw3pw1",
+        "--dir=FWD_B --dt=f16:f16:f32 --stag=axb --dtag=axb --attr-post-ops=relu mb1ic3ih3iw3oc40oh3ow3kh3kw3ph1pw1",
+        "--dt=f16 --stag=axb --dtag=axb mb1ic40iw3oc2ow3kw1",
+        "--dir=BWD_D --dt=f16 mb1ic33iw5oc3ow3kw3sw2pw1",
+        "--dir=BWD_W --dt=f16 mb2ic3iw5oc33ow5kw3pw1",
+        "--dir=BWD_W --dt=f16 --stag=axb --dtag=axb mb1ic3iw9oc5ow9kw3pw1",
+        "--dt=f16 g33mb1ic33iw5oc33ow5kw3pw1",
+        "--matmul --dt=f16 5x7:7x40",
+    ],
+)
+def test_default_kernels_of_avx512_fp16(line: str) -> None:
+    """They add up in f16, with the row's own specification."""
+    problem, target = parse_problem(f"--attr-acc-mode=f16 {line}"), LEVELS[0]
+    assert target.isa == "avx512_fp16"
+    config = default_config(problem, target)
+    interpret_all(problem, config, target)
+    with interning():
+        assert "vfmadd_ph_512(acc" in str(lower(problem, config, target).kernel)
 
 
 def passes_of(*modules: ModuleType) -> set[str]:
