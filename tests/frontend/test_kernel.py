@@ -418,6 +418,13 @@ def test_the_peak_is_that_of_the_types_that_are_multiplied() -> None:
     assert peak_types(half, levels["avx512_bf16"]) == ("f32", "f32", "f32")
 
 
+def test_sums_in_f16_ask_for_the_level_that_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    problems = [parse_problem(f"--dt=f16 --attr-acc-mode={mode} ic3iw5oc4kw3") for mode in ("strict", "relaxed", "any")]
+    for lacking, levels in enumerate((["avx512", "avx512", "avx512_fp16"], ["avx512"] * 3)):
+        monkeypatch.setattr("convsmith.target.registry.host_targets", lambda n=lacking: LEVELS[n:])
+        assert [target(None, p.types).isa for p in problems] == levels
+
+
 def test_layouts_of_the_data_are_those_of_the_problem() -> None:
     k = cs.compile("--stag=axb --wtag=xba --dtag=abx " + LINE, threads=1)
     x, w, _ = data(k.problem)
