@@ -28,6 +28,7 @@ def small_target(lanes: int = 4, registers: int = 32) -> Target:
     rows = [multiply_add(f"multiply_add_{lanes}", lanes, "", "", (), "")]
     if lanes > 2:
         rows.append(multiply_add(f"multiply_add_double_{lanes}", lanes // 2, "", "", (), "", "f64"))
+        rows.append(multiply_add(f"multiply_add_half_{lanes}", lanes * 2, "", "", (), "", "f16"))
     for terms, types in ((4, ("u8", "s8", "s32")), (2, ("s8", "s8", "s32")), (2, ("bf16", "bf16", "f32"))):
         rows.append(dot(f"dot_{types[0]}_{lanes}", lanes, terms, types, "", "", (), ""))
     for groups, group, types in ((2, 4, ("u8", "s8", "s32")), (2, 2, ("bf16", "bf16", "f32"))):

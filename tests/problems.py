@@ -93,6 +93,8 @@ def _product(rng: random.Random, macs: int) -> Matmul:
 def with_attributes(problem: Problem, rng: random.Random) -> Problem:
     """The problem, often with a bias, scales, zero points and post-ops."""
     double = problem.acc == "f64"
+    if problem.factors == ("f16", "f16"):
+        problem = replace(problem, acc_mode=rng.choice(("strict", "any", "f16")))
     if rng.random() < 0.4 and not double:
         policies = {"src": ("common",), "wei": ("common", "per_oc"), "dst": ("common", "per_oc")}
         if problem.dir == "BWD_D":
@@ -192,7 +194,7 @@ def with_slack(layout: Layout, rng: random.Random) -> str:
 def random_config(rng: random.Random, problem: Problem, target: Target, threads: int = 1) -> Config:
     """A config that is mostly legal; one that is not shall raise ConfigError."""
     with interning():
-        st = statement(problem)
+        st = statement(problem, target)
         unit = rng.choice(Unit.choices(st, target))
     if unit.rows > 1:
         return _fragment_config(rng, st, unit, target, threads)

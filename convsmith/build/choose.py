@@ -311,7 +311,7 @@ class Model:
 
 def _operations(p: Problem, st: Statement) -> int:
     """Operations on the way from a sum to the result's element."""
-    sums = Load(make_buffer("acc", dtype(p.acc), (), "register"), (), None)
+    sums = Load(make_buffer("acc", dtype(st.acc), (), "register"), (), None)
     element = Epilogue(p, st, Buffers(p, st.a, st.b, st.c)).value(sums)
     return sum(isinstance(v, Value) for v in walk(element))
 
@@ -330,7 +330,7 @@ def _splits(total: int, size: int) -> list[tuple[int, int]]:
 def candidates(p: Problem, target: Target, threads: int) -> list[Choice]:
     """Configs that make a kernel, best expected first."""
     with interning():
-        st = statement(p)
+        st = statement(p, target)
         long = _operations(p, st) > LONG
         found = [c for unit in Unit.choices(st, target) for c in _of_unit(Model(st, target, unit), threads, long)]
     if not found:
@@ -373,7 +373,7 @@ def default_config(problem: Problem, target: Target, threads: int = 1) -> Config
     if threads == 1:
         return config
     with interning():
-        st = statement(problem)
+        st = statement(problem, target)
         if not splits(st):
             return config
         loops = loops_after_fusing(st, config)

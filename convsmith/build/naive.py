@@ -13,10 +13,10 @@ from convsmith.problem.problem import Problem
 
 
 def naive(problem: Problem, st: Statement) -> Kernel:
-    """The nest of a statement of the problem: sums in the problem's type of sums, and what follows them."""
+    """The nest of a statement of the problem: sums, and what follows them."""
     buffers = Buffers(problem, st.a, st.b, st.c)
     epilogue = Epilogue(problem, st, buffers)
-    acc = make_buffer("acc", dtype(problem.acc), (), "register")
+    acc = make_buffer("acc", dtype(st.acc), (), "register")
     here = Load(acc, (), None)
     zero = const(acc.dtype, 0)
     term: Value = Binary("mul", _factor(st.a, acc.dtype, epilogue), _factor(st.b, acc.dtype, epilogue))

@@ -18,17 +18,23 @@ from convsmith.problem.conv import Conv
 from convsmith.problem.matmul import Matmul
 from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
+from convsmith.target.base import Target
 
 
-def statement(p: Problem) -> Statement:
+def statement(p: Problem, target: Target) -> Statement:
     """The statement of a matrix product, or of a convolution or deconvolution in its direction."""
     if isinstance(p, Matmul):
-        return _product(p)
+        return _product(p, sums_type(p, target))
     assert isinstance(p, Conv)
-    return _BY_RESULT[_result(p)](_Relation(p))
+    return _BY_RESULT[_result(p)](_Relation(p, sums_type(p, target)))
 
 
-def _product(p: Matmul) -> Statement:
+def sums_type(p: Problem, target: Target) -> str:
+    """Type of the sums: the narrowest that the problem permits where the target adds up in it, else the problem's."""
+    return p.acc if target.row(*p.types) is None else p.types[2]
+
+
+def _product(p: Matmul, acc: str) -> Statement:
     """The views without masks; a batch dim along which the weights stay the same is a dim of M."""
     *batch, m, n, k = (Dim(name, size, "") for name, size in p.dims.items())
     outer = []
@@ -36,7 +42,7 @@ def _product(p: Matmul) -> Statement:
         outer.append(Dim(d.name, d.size, "m" if size == 1 else "batch"))
     dims = (*outer, Dim(m.name, m.size, "m"), Dim(n.name, n.size, "n"), Dim(k.name, k.size, "k"))
     a, b, c = (_at(p, p.tensor(name)) for name in ("src", "wei", "dst"))
-    return Statement(dims, a, b, c, (k.name,), p.acc, _shifted(p))
+    return Statement(dims, a, b, c, (k.name,), acc, _shifted(p))
 
 
 def _shifted(p: Problem) -> bool:
@@ -69,8 +75,8 @@ class _Side:
 class _Relation:
     """Variables, dims and views that the three statements have in common."""
 
-    def __init__(self, p: Conv) -> None:
-        self.p = p
+    def __init__(self, p: Conv, acc: str) -> None:
+        self.p, self.acc = p, acc
         self.group = (Dim("g", p.g, "batch"),) if p.g > 1 else ()
         self.g: Index = Var("g") if p.g > 1 else as_index(0)
         tensors = {t.name.removeprefix("diff_"): t for t in p.tensors}
@@ -143,7 +149,7 @@ def _pixels(r: _Relation, result: _Side, source: _Side, a: View) -> Statement:
         ("m", (r.batch,)), ("n", (result.channel,)), ("m", result.axes), ("k", (source.channel, *r.taps))
     )  # fmt: skip
     order = (*(d.name for d in r.taps), source.channel.name)
-    return Statement(dims, a, r.weights(), r.plain(result), order, r.p.acc, _shifted(r.p))
+    return Statement(dims, a, r.weights(), r.plain(result), order, r.acc, _shifted(r.p))
 
 
 def _to_weights(r: _Relation) -> Statement:
@@ -152,7 +158,7 @@ def _to_weights(r: _Relation) -> Statement:
         ("n", (r.grid.channel,)), ("m", (*r.taps, r.image.channel)), ("k", (r.batch, *r.grid.axes))
     )  # fmt: skip
     order = ("mb", *(d.name for d in r.grid.axes))
-    return Statement(dims, r.gathered(r.image), r.plain(r.grid), r.weights(), order, r.p.acc)
+    return Statement(dims, r.gathered(r.image), r.plain(r.grid), r.weights(), order, r.acc)
 
 
 def _in_range(coord: Index, size: int) -> Cond:

@@ -7,22 +7,28 @@ conversions to integers fall apart into scalars, and those to bf16, and to f16 w
 from __future__ import annotations
 
 from convsmith.codegen.scalars import ScalarEmitter
-from convsmith.ir.types import BF16, F16, F32, F64, S32, DType
+from convsmith.diag.errors import InternalError
+from convsmith.ir.types import BF16, F16, F32, F64, S32, DType, Half
 from convsmith.ir.value import const
+
+
+def is_word(t: DType) -> bool:
+    """Whether numbers of a floating-point type are kept as integers of their bits."""
+    return t.kind == "float" and t.bits < 32
 
 
 def literal(t: DType, value: float | int) -> str:
     """A constant in LLVM's spelling; f32 by the bits of the double that equals it."""
     if t.kind != "float":
         return str(value)
-    bits = int.from_bytes(const(F64 if t.computes else t, value).bits, "little")
-    return f"0x{bits:016X}" if t.computes else str(bits)
+    bits = int.from_bytes(const(t if is_word(t) else F64, value).bits, "little")
+    return str(bits) if is_word(t) else f"0x{bits:016X}"
 
 
 class CastEmitter(ScalarEmitter):
-    """Adds typed operands and conversions; ``half`` says that there are instructions between f16 and f32."""
+    """Adds typed operands and conversions; ``half`` says what instructions there are for f16."""
 
-    def __init__(self, bits: int, half: bool) -> None:
+    def __init__(self, bits: int, half: Half) -> None:
         super().__init__(bits)
         self.half = half
 
@@ -34,8 +40,24 @@ class CastEmitter(ScalarEmitter):
 
     def suffix(self, t: DType, lanes: int) -> str:
         """The end of an intrinsic's name."""
-        letter = "f" if t.kind == "float" and t.computes else "i"
+        letter = "f" if t.kind == "float" and not is_word(t) else "i"
         return f"{f'v{lanes}' if lanes else ''}{letter}{t.bits}"
+
+    def number(self, x: str, t: DType, lanes: int) -> str:
+        """The operand ``x`` as LLVM's arithmetic takes it."""
+        if not is_word(t):
+            return x
+        if t is not F16 or self.half != "computes":
+            raise InternalError(f"the target has no arithmetic on {t}")
+        return self.put(f"bitcast {self.type(t, lanes)} {x} to {self.number_type(t, lanes)}")
+
+    def kept(self, x: str, t: DType, lanes: int) -> str:
+        """The inverse of `number`."""
+        return self.put(f"bitcast {self.number_type(t, lanes)} {x} to {self.type(t, lanes)}") if is_word(t) else x
+
+    def number_type(self, t: DType, lanes: int) -> str:
+        """The type of what `number` gives."""
+        return self._half_type(lanes) if is_word(t) else self.type(t, lanes)
 
     def const(self, t: DType, value: float | int, lanes: int) -> str:
         """A constant in every lane."""
@@ -44,9 +66,21 @@ class CastEmitter(ScalarEmitter):
 
     def intrinsic(self, name: str, t: DType, lanes: int, *operands: str) -> str:
         """A function of LLVM's on operands of one type."""
-        ty, full = self.type(t, lanes), f"@llvm.{name}.{self.suffix(t, lanes)}"
+        ty = self.number_type(t, lanes)
+        full = f"@llvm.{name}.{f'v{lanes}' if lanes else ''}{'f' if t.kind == 'float' else 'i'}{t.bits}"
         self.declared[f"declare {ty} {full}({', '.join([ty] * len(operands))})"] = None
-        return self.put(f"call {ty} {full}({', '.join(f'{ty} {x}' for x in operands)})")
+        numbers = ", ".join([f"{ty} {self.number(x, t, lanes)}" for x in operands])
+        return self.kept(self.put(f"call {ty} {full}({numbers})"), t, lanes)
+
+    def operation(self, op: str, t: DType, lanes: int, *operands: str) -> str:
+        """One of LLVM's instructions on operands of one type, which its result has too."""
+        numbers = ", ".join([self.number(x, t, lanes) for x in operands])
+        return self.kept(self.put(f"{op} {self.number_type(t, lanes)} {numbers}"), t, lanes)
+
+    def compare(self, how: str, t: DType, lanes: int, a: str, b: str) -> str:
+        """A bit for each lane."""
+        numbers = [self.number(x, t, lanes) for x in (a, b)]
+        return self.put(f"{how} {self.number_type(t, lanes)} {', '.join(numbers)}")
 
     def convert(self, op: str, x: str, a: DType, b: DType, lanes: int) -> str:
         """One of LLVM's conversion instructions."""
@@ -78,13 +112,13 @@ class CastEmitter(ScalarEmitter):
 
     def _int_to_float(self, x: str, a: DType, b: DType, lanes: int) -> str:
         wide = self._int_to_int(x, a, S32, lanes) if a.bits < 32 else x
-        if b.computes:
+        if not is_word(b):
             return self.convert("sitofp", wide, S32, b, lanes)
         exact = F32 if a.bits <= 16 else F64
         return self.cast(self.convert("sitofp", wide, S32, exact, lanes), exact, b, lanes)
 
     def _float_to_int(self, x: str, a: DType, b: DType, lanes: int) -> str:
-        if not a.computes:
+        if is_word(a):
             x, a = self.cast(x, a, F32, lanes), F32
         ty = self.type(a, lanes)
         number = self.put(f"fcmp ord {ty} {x}, {x}")
@@ -116,7 +150,7 @@ class CastEmitter(ScalarEmitter):
 
     # -- floats
     def _float_to_float(self, x: str, a: DType, b: DType, lanes: int) -> str:
-        if not a.computes:
+        if is_word(a):
             return self.cast((self._extend_bfloat if a is BF16 else self._extend_half)(x, lanes), F32, b, lanes)
         if b is F64:
             return self.convert("fpext", x, a, b, lanes)

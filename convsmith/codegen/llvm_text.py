@@ -16,6 +16,7 @@ from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.instruction import FragmentFile, Instruction
 from convsmith.ir.stmt import Alloc, Block, Call, Carried, For, Function, If, Invoke, Kernel, Let, Stmt, Store
+from convsmith.ir.types import Half
 from convsmith.ir.value import Const, Load, lanes_of
 from convsmith.ir.walk import statements_of
 
@@ -27,12 +28,12 @@ def written_buffers(body: Stmt) -> set[Buffer]:
 
 @dataclass(frozen=True)
 class Facts:
-    """What of a target code generation needs: its instructions by name, whether some of them convert between f16 and
-    f32, and its registers for fragments.
+    """What of a target code generation needs: its instructions by name, what some of them do with f16, and its
+    registers for fragments.
     """
 
     rows: Mapping[str, Instruction]
-    half: bool = False
+    half: Half = ""
     fragments: FragmentFile | None = None
 
 

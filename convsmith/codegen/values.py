@@ -9,7 +9,7 @@ from convsmith.codegen.gathers import Spans, extent_of, gathered_from
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index
-from convsmith.ir.types import DType
+from convsmith.ir.types import DType, Half
 from convsmith.ir.value import (
     Binary,
     Bits,
@@ -41,7 +41,7 @@ _UNARY = {"round": "rint", "floor": "floor", "sqrt": "sqrt", "abs": "fabs"}
 class ValueEmitter(CastEmitter):
     """Adds values; ``vector_of`` gives the lanes of register buffers that are kept as vectors."""
 
-    def __init__(self, bits: int, written: set[Buffer], half: bool) -> None:
+    def __init__(self, bits: int, written: set[Buffer], half: Half) -> None:
         super().__init__(bits, half)
         self.written = written
         self.vector_of: dict[Buffer, int] = {}
@@ -233,10 +233,10 @@ class ValueEmitter(CastEmitter):
         if isinstance(v, Bits):
             return self.convert("bitcast", self.value(v.a, lanes), dtype_of(v.a), t, lanes)
         if isinstance(v, Binary):
-            return self._binary(v, t, ty, lanes)
+            return self._binary(v, t, lanes)
         if isinstance(v, Unary):
             a = self.value(v.a, lanes)
-            return self.put(f"fneg {ty} {a}") if v.op == "neg" else self.intrinsic(_UNARY[v.op], t, lanes, a)
+            return self.operation("fneg", t, lanes, a) if v.op == "neg" else self.intrinsic(_UNARY[v.op], t, lanes, a)
         if isinstance(v, Where):
             holds = self._compare(v, lanes)
             return self.choose(holds, t, lanes, self.value(v.yes, lanes), self.value(v.no, lanes))
@@ -256,7 +256,7 @@ class ValueEmitter(CastEmitter):
             how = f"fcmp {'une' if v.op == 'ne' else 'o' + v.op}"
         else:
             how = f"icmp {'' if v.op in ('eq', 'ne') else 's' if t.kind == 'int' else 'u'}{v.op}"
-        return self.put(f"{how} {self.type(t, lanes)} {self.value(v.a, lanes)}, {self.value(v.b, lanes)}")
+        return self.compare(how, t, lanes, self.value(v.a, lanes), self.value(v.b, lanes))
 
     def _repeat(self, v: Repeat, t: DType) -> str:
         """A splat of one integer where the lanes fit in one: a broadcast from memory is one instruction then."""
@@ -273,22 +273,20 @@ class ValueEmitter(CastEmitter):
         all_ = self.put(f"shufflevector {wide} {one}, {wide} poison, <{v.times} x i32> zeroinitializer")
         return self.put(f"bitcast {wide} {all_} to {self.type(t, lanes)}")
 
-    def _binary(self, v: Binary, t: DType, ty: str, lanes: int) -> str:
+    def _binary(self, v: Binary, t: DType, lanes: int) -> str:
         a, b = self.value(v.a, lanes), self.value(v.b, lanes)
         if t.kind != "float":
             sign = "s" if t.kind == "int" else "u"
             if v.op in ("max", "min"):
                 return self.intrinsic(sign + v.op, t, lanes, a, b)
-            return self.put(f"{_INT_OPS.get(v.op) or ('ashr' if sign == 's' else 'lshr')} {ty} {a}, {b}")
+            return self.operation(_INT_OPS.get(v.op) or ("ashr" if sign == "s" else "lshr"), t, lanes, a, b)
         if v.op in _FLOAT_OPS:
-            return self.put(f"{_FLOAT_OPS[v.op]} {ty} {a}, {b}")
+            return self.operation(_FLOAT_OPS[v.op], t, lanes, a, b)
         # `b beats a ? b : a` gives a where a is NaN; b must be a number, or be asked as well.
-        compare = self.put(f"fcmp {'ogt' if v.op == 'max' else 'olt'} {ty} {b}, {a}")
-        best = self.put(f"select {self.type_i1(lanes)} {compare}, {ty} {b}, {ty} {a}")
+        best = self.choose(self.compare(f"fcmp {'ogt' if v.op == 'max' else 'olt'}", t, lanes, b, a), t, lanes, b, a)
         if isinstance(v.b, Const):
             return best
-        odd = self.put(f"fcmp uno {ty} {b}, {b}")
-        return self.put(f"select {self.type_i1(lanes)} {odd}, {ty} {b}, {ty} {best}")
+        return self.choose(self.compare("fcmp uno", t, lanes, b, b), t, lanes, b, best)
 
     def shuffle(self, ty: str, a: str, b: str, places: Sequence[int]) -> str:
         """Lanes of ``a`` and ``b`` (counted on) in new places."""
@@ -296,7 +294,7 @@ class ValueEmitter(CastEmitter):
         return self.put(f"shufflevector {ty} {a}, {ty} {b}, <{len(places)} x i32> <{picked}>")
 
     def plus(self, t: DType, lanes: int, a: str, b: str) -> str:
-        return self.put(f"{'fadd' if t.kind == 'float' else 'add'} {self.type(t, lanes)} {a}, {b}")
+        return self.operation("fadd" if t.kind == "float" else "add", t, lanes, a, b)
 
     def fold(self, t: DType, x: str, lanes: int, to: int, groups: int = 1) -> str:
         """Add the upper half of each group of lanes to the lower, until a group has ``to`` lanes."""

@@ -41,22 +41,24 @@ class Lowered:
     scratch: int
 
 
-def naive_kernel(problem: Problem, config: Config | None = None) -> tuple[Statement, Kernel]:
+def naive_kernel(problem: Problem, target: Target, config: Config | None = None) -> tuple[Statement, Kernel]:
     """The statement of a problem, as a config has it scheduled, and its naive nest."""
-    st = statement(problem) if config is None else scheduled(statement(problem), config)
+    st = statement(problem, target)
+    if config is not None:
+        st = scheduled(st, config)
     return st, naive(problem, st)
 
 
 def lower(problem: Problem, config: Config, target: Target, instruments: Sequence[Instrument] = ()) -> Lowered:
     """Run all rewrites and print LLVM's text; raises ConfigError where the config makes no kernel."""
-    st, kernel = naive_kernel(problem, config)
+    st, kernel = naive_kernel(problem, target, config)
     kernel = run_steps(kernel, schedule(st, config, target), instruments)
     kernels = {SYMBOL: (kernel, config.threads)}
     for pack in kernel.packs:
         kernels[f"{SYMBOL}_{pack.name}"] = (run_steps(pack, packing_steps(pack, target)), 1)
     after = []
     if config.split:
-        whole = statement(problem)
+        whole = statement(problem, target)
         after.append(run_steps(sums_kernel(whole, config), sums_steps(whole, target)))
     if (bias := bias_kernel(problem)) is not None:
         after.append(run_steps(bias, bias_steps(problem, target)))

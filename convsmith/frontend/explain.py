@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from convsmith.build.loops import Unit, loops_after_fusing, registers_needed
 from convsmith.build.split import scheduled
-from convsmith.build.statement import statement
+from convsmith.build.statement import statement, sums_type
 from convsmith.codegen import llvm_bind
 from convsmith.compiler.driver import Lowered, lower
 from convsmith.compiler.instruments import Dump, PassRecord, Recorder, dump_directory, dump_root
@@ -24,6 +24,7 @@ from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
 from convsmith.problem.types import TYPES, print_types
 from convsmith.runtime import machine
+from convsmith.target.base import Target
 
 if TYPE_CHECKING:
     from convsmith.frontend.kernel import Kernel
@@ -57,7 +58,7 @@ def explain(kernel: Kernel) -> str:
             dump.finish(low.text, llvm_bind.assembly(low.text, target.triple, target.cpu, target.features))
         page = [
             *_problem(problem), ("config", str(config)), *_plan(kernel, recorder.records), *_packing(low),
-            *_code(kernel, low), *_work(problem), *_roofline(kernel), *_notes(kernel, low),
+            *_code(kernel, low), *_work(problem, target), *_roofline(kernel), *_notes(kernel, low),
         ]  # fmt: skip
     if dump is None:
         page.append(("files", "none: there is no directory for them (CONVSMITH_CACHE, CONVSMITH_DUMP)"))
@@ -86,7 +87,7 @@ def _problem(problem: Problem) -> list[Line]:
 
 def _plan(kernel: Kernel, records: Sequence[PassRecord]) -> list[Line]:
     config, target = kernel.config, kernel.target
-    st = scheduled(statement(kernel.parts[0]), config)
+    st = scheduled(statement(kernel.parts[0], target), config)
     loops = loops_after_fusing(st, config)
     count, text = registers_needed(loops, config, target, Unit.of(st, target, config))
     plan = [r for r in records if r.name in _PLANNED][-1].kernel
@@ -131,9 +132,9 @@ def _code(kernel: Kernel, low: Lowered) -> Iterator[Line]:
         yield "", f"{_bytes(low.scratch)} of scratch memory for each of {kernel.config.threads} threads"
 
 
-def _work(problem: Problem) -> Iterator[Line]:
+def _work(problem: Problem, target: Target) -> Iterator[Line]:
     real, dense = problem.flops_real, problem.flops_dense
-    types = f"products of {' and '.join(dict.fromkeys(problem.factors))}, sums in {problem.acc}"
+    types = f"products of {' and '.join(dict.fromkeys(problem.factors))}, sums in {sums_type(problem, target)}"
     yield "operations", f"{dense / 1e6:.3f} million counting taps that meet padding, {real / 1e6:.3f} without; {types}"
     nbytes = _moved(problem)
     yield "bytes", f"{_bytes(nbytes)} of all arrays"

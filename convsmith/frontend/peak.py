@@ -86,8 +86,7 @@ def peak_sample(isa: str, threads: int = 1, types: Types = F32) -> PeakSample:
 
 def peak_types(problem: Problem, t: Target) -> Types | None:
     """The types whose peak bounds the problem's kernel: its own, or those that it widens to; None: there is no row."""
-    own, wide = (*problem.factors, problem.acc), (problem.acc,) * 3
-    return next((types for types in (own, wide) if t.row(*types) is not None), None)
+    return next((types for types in (problem.types, (problem.acc,) * 3) if t.row(*types) is not None), None)
 
 
 def read_sample(nbytes: int, threads: int = 1) -> ReadSample:
@@ -177,7 +176,8 @@ def _fma_loop(isa: str, threads: int, types: Types) -> _Loop:
     row = _row(t, types)
     work = 2.0 * threads * _UNROLL * accumulators(t, row) * row.rows * row.lanes * row.terms
     # The accumulators stay near 1: no denormal or infinity, which some CPUs are slow on.
-    factors = np.array([0.5, 0.5], np.float32)
+    number = np.dtype(np.float16 if row.types[2] == "f16" else np.float32)
+    factors = np.full(8 // number.itemsize, 0.5, number)
     return _Loop(_load(_fma_text(t, row, threads), t, threads), work, factors, round(LEAST_FLOPS * threads / work))
 
 
@@ -256,7 +256,7 @@ def _fma_text(t: Target, row: Instruction, threads: int) -> str:
                     operands = {"a": f"{name}.f{turn}", "b": "%x", "c": last[name]}
                 lines += _steps(row, operands, f"{name}.{turn + 1}")
     lines += _turn_end("loop")
-    add = "fadd" if row.kernel.params[0].dtype.kind == "float" else "add"
+    add = "add" if " x i" in vector else "fadd"  # f16 is kept as words
     lines += _store_sum([f"{name}.{_UNROLL}" for name in names], add, vector)
     return _module(lines, row.declare, threads)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from convsmith.build.statement import sums_type
 from convsmith.frontend.bounds import Interval, intervals, within
 from convsmith.frontend.kernel import Kernel
 from convsmith.layout.reorder import from_layout, to_layout
@@ -69,7 +70,7 @@ def verify_kernel(kernel: Kernel, seed: int = 0, real: bool = False) -> Verdict:
         truths = reference(problem, arrays, steps_type(problem))
         verdicts = {name: _equal(logical[name], truth) for name, truth in truths.items()}
     else:
-        found = intervals(problem, arrays, exact_sums=not real)
+        found = intervals(problem, arrays, sums_type(problem, kernel.target), exact_sums=not real)
         verdicts = {t.name: _inside(logical[t.name], found[t.name], t.dtype) for t in problem.outputs}
     verdict = _all(verdicts)
     if not verdict.ok:

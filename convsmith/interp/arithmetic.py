@@ -48,20 +48,20 @@ COMPARISONS: dict[str, Any] = {
 
 
 def fma(a: Any, b: Any, c: Any) -> Any:
-    """``a * b + c`` rounded once: exactly so for f32 and f64; integers wrap."""
-    if c.dtype == np.float32:
-        return _fma32(a, b, c)
+    """``a * b + c`` rounded once; integers wrap."""
+    if c.dtype in (np.float16, np.float32):
+        return _fma_in_double(a, b, c)
     if c.dtype == np.float64:
         return np.vectorize(_fma64, otypes=[np.float64])(a, b, c)[()]
     return a * b + c
 
 
-def _fma32(a: Any, b: Any, c: Any) -> Any:
+def _fma_in_double(a: Any, b: Any, c: Any) -> Any:
     """The product is exact in double; the sum is rounded to odd there, so that rounding it again is harmless."""
     if not (a.ndim or b.ndim or c.ndim):
         exact = _exact_sum(float(a) * float(b), float(c))
         if exact is not None:
-            return np.float32(exact)
+            return c.dtype.type(exact)
     product = np.asarray(a, np.float64) * np.asarray(b, np.float64)
     addend = np.asarray(c, np.float64)
     total = np.asarray(product + addend)
@@ -70,7 +70,7 @@ def _fma32(a: Any, b: Any, c: Any) -> Any:
     even = (total.view(np.int64) & 1) == 0
     adjust = np.isfinite(total) & np.isfinite(error) & (error != 0) & even
     toward = np.where(error > 0, np.inf, -np.inf)
-    return np.where(adjust, np.nextafter(total, toward), total).astype(np.float32)[()]
+    return np.where(adjust, np.nextafter(total, toward), total).astype(c.dtype)[()]
 
 
 def _exact_sum(a: float, b: float) -> float | None:

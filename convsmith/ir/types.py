@@ -1,16 +1,20 @@
 """Data types of values, as rows of one table.  A new data type is a row here.
 
-Values wrap, saturate and round by their type; index arithmetic (:mod:`convsmith.ir.index`) has no type.  Floats of 16
-bits are types of memory: arithmetic is done on what they are cast to.
+Values wrap, saturate and round by their type; index arithmetic (:mod:`convsmith.ir.index`) has no type.  bf16 is a type
+of memory: arithmetic is done on what it is cast to.  So is f16 for the most part: only a target with instructions for
+it computes in f16, and only where it was asked to.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import ml_dtypes  # noqa: F401 - so that numpy knows "bfloat16"
 
 from convsmith.diag.errors import UnsupportedError
+
+Half = Literal["", "converts", "computes"]
+"""What instructions there are for f16: none, those between it and f32, or arithmetic too."""
 
 
 class DType(NamedTuple):
@@ -39,7 +43,7 @@ class DType(NamedTuple):
     @property
     def computes(self) -> bool:
         """Whether there is arithmetic on the type."""
-        return self.kind != "float" or self.bits >= 32
+        return self.name != "bf16"
 
     def __str__(self) -> str:
         return self.name

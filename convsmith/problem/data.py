@@ -17,15 +17,15 @@ __all__ = ["random_arrays", "terms", "unwritten"]
 
 Array = np.ndarray[Any, Any]
 
-_EXACT = 1 << 24
-"""Whole numbers up to here are exact in f32."""
+_EXACT = {False: 1 << 24, True: 1 << 11}
+"""Whole numbers up to here are exact in f32, or in f16 where sums may be held in that."""
 
 
 def random_arrays(problem: Problem, seed: int = 0) -> dict[str, Array]:
     """Logical arrays for every input, by name; scales and zero points are those of the line where it gives them.
 
-    Sums of products are exact in f32, and in the range of an 8-bit destination for the most part. Factors of integer
-    types use what their types hold.
+    Sums of products are exact in the type that holds them, and in the range of an 8-bit destination for the most part.
+    Factors of integer types use what their types hold.
     """
     rng = np.random.default_rng(seed)
     return {tensor.name: _array(problem, tensor, rng) for tensor in problem.inputs}
@@ -64,7 +64,7 @@ def _array(problem: Problem, tensor: Tensor, rng: np.random.Generator) -> Array:
 
 def _factor(problem: Problem, tensor: Tensor, rng: np.random.Generator) -> Array:
     count = terms(problem)
-    most = max(1, math.isqrt(_EXACT // (count + 1)))
+    most = max(1, math.isqrt(_EXACT[problem.half_sums] // (count + 1)))
     if problem.acc != "s32":
         return _whole(rng, tensor, min(most, 4))
     values = _whole(rng, tensor, min(most, 255))

@@ -18,12 +18,12 @@ __all__ = ["read_options", "strided"]
 P = TypeVar("P", bound=Problem)
 
 _OTHER_OPTIONS = (
-    "alg", "cfg", "attr-oscale", "attr-fpmath", "attr-acc-mode", "attr-scratchpad", "attr-dropout",
+    "alg", "cfg", "attr-oscale", "attr-fpmath", "attr-scratchpad", "attr-dropout",
     "attr-rounding-mode", "attr-deterministic", "ctx-init", "ctx-exe", "batch", "match", "impl", "skip-impl", "engine",
     "mode", "reset", "canonical", "runtime-dims-masks", "encoding",
 )  # fmt: skip
-_COMMON_OPTIONS = ("dt", "bia-dt", "stag", "wtag", "dtag", "strides", "attr-scales", "attr-zero-points",
-                   "attr-post-ops")  # fmt: skip
+_COMMON_OPTIONS = ("dt", "bia-dt", "stag", "wtag", "dtag", "strides", "attr-acc-mode", "attr-scales",
+                   "attr-zero-points", "attr-post-ops")  # fmt: skip
 
 
 def read_options(options: Mapping[str, str], own: tuple[str, ...], channels: int) -> dict[str, Any]:
@@ -42,6 +42,8 @@ def read_options(options: Mapping[str, str], own: tuple[str, ...], channels: int
             values["bia_dt"] = text.lower()
         elif option in ("stag", "wtag", "dtag"):
             values[option] = text
+        elif option == "attr-acc-mode":
+            values["acc_mode"] = text.lower()
         elif option == "attr-scales":
             values["scales"] = parse_quantities(SCALES, text)
         elif option == "attr-zero-points":

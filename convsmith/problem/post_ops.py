@@ -142,8 +142,27 @@ class Sum(PostOp):
         return _words("sum", self.scale, self.zero_point, defaults=(1, 0))
 
 
+class _WithOperand(PostOp):
+    """A step with a second array, which varies along the axes in its mask."""
+
+    mask: int
+
+    def canonical(self, rank: int) -> PostOp:
+        """The same step on a result of that rank, equal for equal steps."""
+        assert isinstance(self, Binary | Prelu)
+        return replace(self, mask=PER_TENSOR) if self.mask == (1 << rank) - 1 else self
+
+    def check_operand(self, rank: int) -> None:
+        """UsageError where the mask names axes that a result of that rank lacks."""
+        if self.mask != PER_TENSOR and not 0 <= self.mask < 1 << rank:
+            raise _bad(
+                f"post-op {self}: mask {self.mask} names axes that a result of {rank} axes lacks; legal is 0 to "
+                f"{(1 << rank) - 1}"
+            )
+
+
 @dataclass(frozen=True)
-class Binary(PostOp):
+class Binary(_WithOperand):
     """`x alg operand`: `alg` is a key of `OPERATORS`; the operand has a type, a mask and a layout of its own."""
 
     alg: str
@@ -155,14 +174,6 @@ class Binary(PostOp):
         if self.alg not in OPERATORS:
             raise _unknown(self.alg)
         array_type(self.dtype, "attr-post-ops")
-
-    def canonical(self, rank: int) -> PostOp:
-        """The same step on a result of that rank, equal for equal steps."""
-        return replace(self, mask=PER_TENSOR) if self.mask == (1 << rank) - 1 else self
-
-    def check_operand(self, rank: int) -> None:
-        """UsageError where the mask names axes that a result of that rank lacks."""
-        _check_mask(self, self.mask, rank)
 
     def apply(self, x: Array, operand: Array) -> Array:
         """The step on floating-point numbers; the operand is converted to their type."""
@@ -176,18 +187,10 @@ class Binary(PostOp):
 
 
 @dataclass(frozen=True)
-class Prelu(PostOp):
+class Prelu(_WithOperand):
     """`x` where it is above 0, else `x * operand`; the operand is f32."""
 
     mask: int = 0
-
-    def canonical(self, rank: int) -> PostOp:
-        """The same step on a result of that rank, equal for equal steps."""
-        return replace(self, mask=PER_TENSOR) if self.mask == (1 << rank) - 1 else self
-
-    def check_operand(self, rank: int) -> None:
-        """UsageError where the mask names axes that a result of that rank lacks."""
-        _check_mask(self, self.mask, rank)
 
     def apply(self, x: Array, operand: Array) -> Array:
         """The step on floating-point numbers."""
@@ -283,12 +286,6 @@ def _no_mask(word: str) -> int:
 
 def _policy(mask: int) -> str:
     return _POLICIES.get(mask, str(mask))
-
-
-def _check_mask(post_op: PostOp, mask: int, rank: int) -> None:
-    if mask != PER_TENSOR and not 0 <= mask < 1 << rank:
-        raise _bad(f"post-op {post_op}: mask {mask} names axes that a result of {rank} axes lacks; legal is 0 to "
-                   f"{(1 << rank) - 1}")  # fmt: skip
 
 
 def _round(post_op: PostOp, *fields: str) -> None:

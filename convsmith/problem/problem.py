@@ -28,7 +28,10 @@ from convsmith.problem.post_ops import Binary, Depthwise, PostOp, Prelu, Sum, pr
 from convsmith.problem.tensor import Tensor
 from convsmith.problem.types import TYPES, array_type, check_types, is_integer, print_types
 
-__all__ = ["DIRECTIONS", "Problem"]
+__all__ = ["ACC_MODES", "DIRECTIONS", "Problem"]
+
+ACC_MODES = ("strict", "relaxed", "any", "f32", "s32", "f16")
+"""What sums may be held in, as oneDNN has it; see `Problem.acc_mode`."""
 
 DIRECTIONS = {
     "FWD_B": "forward with bias",
@@ -46,6 +49,10 @@ class Problem(ABC):
 
     `bia_dt` is the bias's type; empty for the default, f32 (f64 where all types are). `stag`, `wtag` and `dtag` are
     layout tags as written; `any` leaves the layout open.
+
+    `acc_mode` is one of `ACC_MODES`: `any` and `f16` permit sums in f16 where both factors are f16. Sums are held in
+    it only where the target has instructions for that; they lose bits with their length, and end at 65504. The others
+    leave sums as they are: `relaxed` would let parts of them be rounded on their way through memory, where none go.
     """
 
     dt: tuple[str, str, str] = ("f32", "f32", "f32")
@@ -53,6 +60,7 @@ class Problem(ABC):
     stag: str = ANY
     wtag: str = ANY
     dtag: str = ANY
+    acc_mode: str = "strict"
     scales: tuple[Quantity, ...] = ()
     zero_points: tuple[Quantity, ...] = ()
     post_ops: tuple[PostOp, ...] = ()
@@ -146,6 +154,8 @@ class Problem(ABC):
         if self.bia_dt:
             words.append(f"--bia-dt={self.bia_dt}")
         words += [f"--{option}={tag}" for option in ("stag", "wtag", "dtag") if (tag := getattr(self, option)) != ANY]
+        if self.acc_mode != "strict":
+            words.append(f"--attr-acc-mode={self.acc_mode}")
         for kind, quantities in ((SCALES, self.scales), (ZERO_POINTS, self.zero_points)):
             if quantities:
                 words.append(f"--{kind.option}={print_quantities(quantities)}")
@@ -166,7 +176,8 @@ class Problem(ABC):
         if not self.bias and self.dir != "BWD_WB":
             tags["bia_dt"] = ""
         post_ops = tuple(op.canonical(len(self.product_shape)) for op in self.post_ops)
-        return replace(self, name=None, post_ops=post_ops, **tags)
+        acc_mode = "f16" if self.half_sums else "strict"
+        return replace(self, name=None, post_ops=post_ops, acc_mode=acc_mode, **tags)
 
     # -- derived ----------------------------------------------------------------------------------------------------
 
@@ -192,17 +203,23 @@ class Problem(ABC):
         return (src, wei) if self.forward else (wei, dst) if self.dir == "BWD_D" else (src, dst)
 
     @property
+    def half_sums(self) -> bool:
+        """Whether sums may be held in f16."""
+        return self.factors == ("f16", "f16") and self.acc_mode in ("any", "f16")
+
+    @property
     def acc(self) -> str:
-        """Type of the sums."""
+        """Type of the sums, on any target; one may hold them in f16 where `half_sums` says so."""
         if all(map(is_integer, self.factors)):
             return "s32"
         return "f64" if "f64" in self.dt else "f32"
 
     @property
     def types(self) -> tuple[str, str, str]:
-        """Types of the activations and of the other factor, and of their sums."""
+        """Types of the activations and of the other factor, and the narrowest of their sums."""
         a, b = self.factors
-        return (b, a, self.acc) if self.dir == "BWD_D" else (a, b, self.acc)
+        acc = "f16" if self.half_sums else self.acc
+        return (b, a, acc) if self.dir == "BWD_D" else (a, b, acc)
 
     @property
     def depthwise(self) -> int | None:
@@ -323,6 +340,7 @@ class Problem(ABC):
         if self.dir not in DIRECTIONS:
             raise UsageError(f"--dir: {self.dir!r} is unknown; legal: {', '.join(DIRECTIONS)}", code="bad-option")
         check_types(self.dt, self.dir)
+        self._check_acc_mode()
         self._check_bias_type()
         for option, layout in (("stag", "src_layout"), ("wtag", "wei_layout"), ("dtag", "dst_layout")):
             try:
@@ -342,6 +360,21 @@ class Problem(ABC):
                     f"{name} of shape {shape} in {self}: too large; legal are fewer than 2**60 elements",
                     code="too-large",
                 )
+
+    def _check_acc_mode(self) -> None:
+        if self.acc_mode not in ACC_MODES:
+            raise UsageError(
+                f"--attr-acc-mode={self.acc_mode} is unknown; legal: {', '.join(ACC_MODES)}", code="bad-option"
+            )
+        types = [self.acc, "f16"] if self.factors == ("f16", "f16") else [self.acc]
+        legal = [mode for mode in ACC_MODES if mode in ("strict", "relaxed", "any", *types)]
+        if self.acc_mode not in legal:
+            raise UsageError(
+                f"--attr-acc-mode={self.acc_mode} with --dt={print_types(self.dt)} and --dir={self.dir}: products of "
+                f"{' and '.join(dict.fromkeys(self.factors))} have no sums in {self.acc_mode}; legal are "
+                f"{', '.join(legal)}",
+                code="bad-option",
+            )
 
     def _check_bias_type(self) -> None:
         default = "f64" if "f64" in self.dt else "f32"
@@ -364,9 +397,9 @@ class Problem(ABC):
         for n, op in enumerate(self.post_ops):
             op.check_operand(len(self.product_shape))
             if isinstance(op, Sum) and self.depthwise is not None and n < self.depthwise:
-                raise UnsupportedError(
-                    "post-op sum before dw is not available: the destination has another shape there; the nearest is "
-                    "sum behind dw",
+                raise UsageError(
+                    "post-op sum before dw: what dw reads has no array that could hold what is added; legal is sum "
+                    "behind dw",
                     code="bad-post-op",
                 )
             if isinstance(op, Sum) and op.dtype and TYPES[op.dtype].bits != TYPES[self.dst_type].bits:
@@ -407,6 +440,12 @@ class Problem(ABC):
             if fused and self.depthwise is None:
                 raise UsageError(f"--{kind.option}={quantity}: there is no post-op dw", code="bad-" + _code(kind))
             legal = self._legal_policies(kind, quantity.argument)
+            if not legal and not self.forward:
+                raise UsageError(
+                    f"--{kind.option}={quantity} with --dir={self.dir}: gradients have no quantisation; legal with "
+                    "them are scales of BWD_D",
+                    code="bad-" + _code(kind),
+                )
             if quantity.policy not in legal:
                 raise UnsupportedError(
                     f"--{kind.option}={quantity} with --dir={self.dir} is not available; available for "

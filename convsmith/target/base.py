@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from convsmith.ir.instruction import FragmentFile, Instruction
+from convsmith.ir.types import Half
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Target:
 
     ``isa`` is the name that users give; ``registers`` the number of vector registers of ``vector_bits``;
     ``features`` what LLVM is told, ``needs`` what the machine must have; ``attributes`` go on every function.
-    ``half`` says whether instructions convert between f16 and f32.
+    ``half`` says what instructions do with f16: nothing, only convert between it and f32, or compute in it.
     ``l1_bytes`` and ``l1_ways`` describe the first-level data cache; ``instructions`` are tried in order; those on
     fragments have the registers of ``fragments``.
     """
@@ -45,7 +46,7 @@ class Target:
     l1_ways: int
     attributes: tuple[tuple[str, str], ...]
     instructions: tuple[Instruction, ...]
-    half: bool = False
+    half: Half = ""
     fragments: FragmentFile | None = None
 
     def lanes(self, bits: int) -> int:

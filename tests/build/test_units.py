@@ -25,6 +25,11 @@ UNITS = {
     "bf16-converted": (f"--dt=bf16 {LAYER}", "avx512_vnni", (16, 1, False)),
     "by-data": (f"--dir=BWD_D --dt=bf16 {LAYER}", "avx512_bf16", (16, 2, True)),
     "by-weights": (f"--dir=BWD_W --dt=bf16 {LAYER}", "avx512_bf16", (16, 1, False)),
+    "f16": (f"--dt=f16 {LAYER}", "avx512_fp16", (16, 1, False)),
+    "f16-sums": (f"--dt=f16:f16:f32 --attr-acc-mode=any {LAYER}", "avx512_fp16", (32, 1, False)),
+    "f16-sums-by-data": (f"--dir=BWD_D --dt=f16 --attr-acc-mode=f16 {LAYER}", "avx512_fp16", (32, 1, False)),
+    "f16-sums-by-weights": (f"--dir=BWD_W --dt=f16 --attr-acc-mode=f16 {LAYER}", "avx512_fp16", (32, 1, False)),
+    "f16-sums-without-a-row": (f"--dt=f16 --attr-acc-mode=f16 {LAYER}", "avx512_bf16", (16, 1, False)),
     "zero-points": (f"--dt=u8:s8:s32 --attr-zero-points=src:common:3 {LAYER}", "avx512_vnni", (16, 1, False)),
     "zero-point-behind": (f"--dt=u8:s8:u8 --attr-zero-points=dst:common:3 {LAYER}", "avx512_vnni", (16, 4, True)),
     "one-channel": (f"--dt=u8:s8:s32 {LAYER.replace('ic8', 'ic1')}", "avx512_vnni", (16, 1, False)),
@@ -37,7 +42,24 @@ UNITS = {
 def test_unit(name: str) -> None:
     line, isa, (lanes, terms, dot) = UNITS[name]
     with interning():
-        assert Unit.choices(statement(parse_problem(line)), TARGETS[isa])[0] == Unit(lanes, terms, dot)
+        st = statement(parse_problem(line), TARGETS[isa])
+        assert Unit.choices(st, TARGETS[isa])[0] == Unit(lanes, terms, dot)
+
+
+@pytest.mark.parametrize(
+    ("mode", "isa", "acc"),
+    [
+        ("strict", "avx512_fp16", "f32"), ("relaxed", "avx512_fp16", "f32"), ("any", "avx512_fp16", "f16"),
+        ("f16", "avx512_fp16", "f16"), ("f16", "avx512_bf16", "f32"), ("any", "avx2", "f32"),
+    ],
+)  # fmt: skip
+def test_the_type_of_sums(mode: str, isa: str, acc: str) -> None:
+    for kind in ("--dt=f16", "--dir=BWD_D --dt=f16", "--dir=BWD_W --dt=f16"):
+        with interning():
+            st = statement(parse_problem(f"{kind} --attr-acc-mode={mode} {LAYER}"), TARGETS[isa])
+            assert st.acc == acc
+    with interning():
+        assert statement(parse_problem(f"--dt=bf16 --attr-acc-mode=any {LAYER}"), TARGETS[isa]).acc == "f32"
 
 
 @pytest.mark.parametrize(
@@ -53,7 +75,7 @@ def test_unit(name: str) -> None:
 )
 def test_a_config_decides(words: str, dot: bool) -> None:
     with interning():
-        st = statement(parse_problem(f"--dt=u8:s8:s32 {LAYER}"))
+        st = statement(parse_problem(f"--dt=u8:s8:s32 {LAYER}"), TARGETS["avx512_vnni"])
         assert Unit.of(st, TARGETS["avx512_vnni"], Config.parse(f"--isa=avx512_vnni {words}")).dot is dot
 
 
@@ -71,4 +93,4 @@ def test_a_config_decides(words: str, dot: bool) -> None:
 )
 def test_residues(line: str, classes: dict[str, int]) -> None:
     with interning():
-        assert residues(statement(parse_problem(line))) == classes
+        assert residues(statement(parse_problem(line), TARGETS["avx512"])) == classes

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from natives import assert_same_bits, computed, llvm_text, mnemonics, run_native
 
+from convsmith.diag.errors import InternalError
 from convsmith.interp import run
 from convsmith.ir.parse import parse_kernel
 from convsmith.ir.types import DTYPES
 from convsmith.ir.value import COMPARISONS
 from convsmith.target.base import Target
+from convsmith.target.generic.level import level
 from convsmith.target.registry import host_targets
 from convsmith.target.x86.levels import LEVELS
 
@@ -24,6 +27,17 @@ SYMBOLS = ("<", "<=", ">", ">=", "==", "!=")
 COMPUTING = [name for name, row in DTYPES.items() if row.computes]
 FLOATS = [name for name in COMPUTING if DTYPES[name].kind == "float"]
 INTEGERS = [name for name in COMPUTING if name not in FLOATS]
+
+
+def typed(names: list[str]) -> pytest.MarkDecorator:
+    """Each type on each level; f16 on levels that convert it, where LLVM widens its arithmetic when asked for some."""
+    found = []
+    for target in TARGETS:
+        for name in names:
+            if name != "f16" or target.half:
+                t = replace(target, half="computes") if name == "f16" else target
+                found.append(pytest.param(name, t, id=f"{name}-{t.isa}"))
+    return pytest.mark.parametrize(("name", "target"), found)
 
 
 def pairs(name: str) -> dict[str, np.ndarray]:
@@ -45,8 +59,7 @@ def both(text: str, inputs: dict[str, np.ndarray], out: str, target: Target) -> 
         assert_same_bits(computed(text, inputs, out, lanes, target), expected)
 
 
-@EACH_TARGET
-@pytest.mark.parametrize("name", COMPUTING)
+@typed(COMPUTING)
 def test_comparisons(name: str, target: Target) -> None:
     assert len(SYMBOLS) == len(COMPARISONS)
     for symbol in SYMBOLS:
@@ -54,11 +67,22 @@ def test_comparisons(name: str, target: Target) -> None:
         both(f"where(b@ {symbol} a@, a@, b@)", pairs(name), name, target)
 
 
-@EACH_TARGET
-@pytest.mark.parametrize("name", FLOATS)
+@typed(FLOATS)
 @pytest.mark.parametrize("op", ["round", "floor", "sqrt", "abs", "neg", "max", "min"])
 def test_operations_on_floats(op: str, name: str, target: Target) -> None:
     both(f"{op}(a@, b@)" if op in ("max", "min") else f"{op}(a@)", pairs(name), name, target)
+
+
+@typed(FLOATS)
+def test_arithmetic_on_floats(name: str, target: Target) -> None:
+    for op in "+-*/":
+        both(f"a@ {op} b@", pairs(name), name, target)
+
+
+@pytest.mark.parametrize("text", ["a@ + b@", "max(a@, b@)", "fma(a@, b@, a@)", "where(a@ < b@, a@, b@)", "neg(a@)"])
+def test_arithmetic_on_f16_needs_a_target_that_has_it(text: str) -> None:
+    with pytest.raises(InternalError, match="the target has no arithmetic on f16"):
+        computed(text, pairs("f16"), "f16", 0, level())
 
 
 @EACH_TARGET
@@ -101,8 +125,7 @@ def test_repeat(name: str, target: Target) -> None:
     assert_same_bits(out, np.full(4, a[3]))
 
 
-@EACH_TARGET
-@pytest.mark.parametrize("name", COMPUTING)
+@typed(COMPUTING)
 @pytest.mark.parametrize(("lanes", "group"), [(16, 4), (16, 16), (16, 1), (8, 2), (12, 4), (2, 2)])
 def test_grouped_sums(lanes: int, group: int, name: str, target: Target) -> None:
     """In the interpreter's order of addition, which shows in the last places."""

@@ -143,7 +143,7 @@ def unbind(kernel: Kernel) -> Kernel:
 def naive() -> Kernel:
     from convsmith.compiler.driver import naive_kernel
 
-    return naive_kernel(PROBLEM)[1]
+    return naive_kernel(PROBLEM, GENERIC)[1]
 
 
 @pytest.mark.parametrize("check", ["verify", "interpret"])

@@ -52,6 +52,21 @@ def raises(kind: type[cs.ConvsmithError], code: str, *texts: str) -> Callable[[C
         ("--stag=nope " + LINE, "bad-tag", ["--stag=nope", "4 dims", "legal are"]),
         ("--frob=1 " + LINE, "bad-option", ["--frob is unknown", "legal: --dir"]),
         ("--dir=UP " + LINE, "bad-option", ["'UP' is unknown", "FWD_B"]),
+        ("--attr-acc-mode=f8 " + LINE, "bad-option", ["--attr-acc-mode=f8 is unknown", "strict, relaxed, any, f32"]),
+        (
+            "--attr-acc-mode=f16 --dt=f32:f16:f32 " + LINE,
+            "bad-option",
+            ["products of f32 and f16 have no sums in f16", "legal are strict, relaxed, any, f32"],
+        ),
+        (
+            "--attr-acc-mode=s32 --dt=f16 " + LINE,
+            "bad-option",
+            ["products of f16 have no sums in s32", "legal are strict, relaxed, any, f32, f16"],
+        ),
+        ("--attr-acc-mode=f32 --dt=u8:s8:s32 " + LINE, "bad-option", ["legal are strict, relaxed, any, s32"]),
+        ("--attr-acc-mode=f32 --dt=f64 " + LINE, "bad-option", ["no sums in f32", "legal are strict, relaxed, any"]),
+        ("--attr-post-ops=sum+dw:k3s1p1 ic3ih8oc4kh1", "bad-post-op", ["sum before dw", "legal is sum behind dw"]),
+        ("--dir=BWD_W --attr-scales=wei:common:2 " + LINE, "bad-scale", ["--dir=BWD_W", "gradients have no"]),
         ("--attr-post-ops=clip:3:1 " + LINE, "bad-post-op", ["low 3 is above high 1", "low <= high"]),
     ],
 )

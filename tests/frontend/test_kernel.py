@@ -17,12 +17,14 @@ from convsmith.frontend.bounds import Interval, intervals, within
 from convsmith.frontend.nothing import NothingKernel
 from convsmith.frontend.peak import peak_types
 from convsmith.frontend.verification import Verdict, has_real_data, verify_kernel
+from convsmith.interp.arithmetic import fma
 from convsmith.ir.parse import parse_kernel
 from convsmith.layout.reorder import to_layout
 from convsmith.problem.conv import Conv
 from convsmith.problem.lines import parse_problem
 from convsmith.problem.reference import conv_reference
 from convsmith.target.registry import target
+from convsmith.target.x86.levels import LEVELS
 
 Array = np.ndarray[Any, Any]
 LINE = "mb1ic6ih7oc20oh7kh3ph1"
@@ -291,7 +293,7 @@ def test_verification_finds_a_wrong_element_and_a_padding_lane(monkeypatch: pyte
     right = k.run
 
     class Wrong:
-        problem = k.problem
+        problem, target = k.problem, k.target
 
         def __init__(self, at: tuple[int, ...]) -> None:
             self.at = at
@@ -316,13 +318,14 @@ def wrong_by(k: cs.Kernel, **change: Any) -> Any:
             results[name][...] = (results[name].astype(np.float64) + x).astype(results[name].dtype)
         return results
 
-    return SimpleNamespace(problem=k.problem, run=run)
+    return SimpleNamespace(problem=k.problem, target=k.target, run=run)
 
 
 EXACT = (
     "--dir=BWD_D mb2ic5ih6oc7oh6kh3ph1", "--dir=BWD_W --stag=axb g2mb2ic6iw7oc4ow7kw3pw1",
     "--deconv ic3iw5oc4ow5kw3pw1", "--dir=BWD_D --dt=s8:s8:u8 --attr-scales=src:per_oc+wei:common:3 ic3iw5oc4ow5kw3pw1",
-    "--matmul --bia-dt=f32 5x7:7x6", "--dir=FWD_B --dt=bf16 --dtag=aBc16b ic3iw5oc4ow5kw3pw1",
+    "--matmul --bia-dt=f32 5x7:7x6", "--dt=f16 --attr-acc-mode=f16 ic3iw5oc4ow5kw3pw1",
+    "--dir=FWD_B --dt=bf16 --dtag=aBc16b ic3iw5oc4ow5kw3pw1",
     "--dir=FWD_B --dt=u8:s8:s8 --attr-scales=wei:per_oc+dst:common:3 --attr-post-ops=sum:0.7+relu ic3iw5oc4ow5kw3pw1",
     "--dt=s8:s8:s32 --attr-zero-points=src:common:3 ic3iw5oc4ow5kw3pw1", "--dt=f64 ic3iw5oc4ow5kw3pw1",
 )  # fmt: skip
@@ -364,12 +367,29 @@ def test_the_bound_of_sums_and_steps() -> None:
     p = parse_problem("--attr-scales=wei:common:4 --attr-post-ops=relu:-2 mb1ic1iw1oc1kw1")
     arrays = {"src": np.full((1, 1, 1), 3, np.float32), "wei": np.full((1, 1, 1), -5, np.float32)}
     arrays |= {"scales_wei": np.full(1, 4, np.float32)}
-    (found,) = intervals(p, arrays, exact_sums=False).values()
+    (found,) = intervals(p, arrays, "f32", exact_sums=False).values()
     eps = np.finfo(np.float32).eps
     assert found.truth == 120 and found.terms == 1
     assert 3 * eps * 15 * 4 * 2 < found.error < 3 * eps * 15 * 4 * 2 + 50 * eps * 120
-    (exact,) = intervals(p, arrays, exact_sums=True).values()
+    (exact,) = intervals(p, arrays, "f32", exact_sums=True).values()
     assert 0 < exact.error < 50 * eps * 120 and exact.terms == 0
+
+
+def test_the_bound_of_sums_in_f16() -> None:
+    """It is that of the type's own eps, and holds for sums of either length, one product after the other."""
+    rng = np.random.default_rng(0)
+    for k in (7, 600, 5000):
+        p = parse_problem(f"--matmul --dt=f16:f16:f32 --attr-acc-mode=f16 1x{k}:{k}x64")
+        arrays = {"src": rng.standard_normal((1, k)), "wei": rng.standard_normal((k, 64))}
+        arrays = {name: x.astype(np.float16) for name, x in arrays.items()}
+        sums = np.zeros((1, 64), np.float16)
+        for n in range(k):
+            sums = fma(np.repeat(arrays["src"][:, n], 64)[None], arrays["wei"][n : n + 1], sums)
+        narrow, wide = (intervals(p, arrays, acc, exact_sums=False)["dst"] for acc in ("f16", "f32"))
+        assert within(sums.astype(np.float32), narrow, "f32").all()
+        assert not within(sums.astype(np.float32), wide, "f32").all()
+        # eps is 2**13 times as large; the conversion to f32 adds a rounding of its own to the smaller one.
+        assert ((2**12 < narrow.error / wide.error) & (narrow.error / wide.error < 1.01 * 2**13)).all()
 
 
 @pytest.mark.parametrize("line", [*EXACT, "--dir=FWD_D --attr-post-ops=add:f32:per_oc+exp mb0ic3iw5oc4ow5kw3pw1"])
@@ -392,6 +412,18 @@ def test_the_peak_is_that_of_the_types_that_are_multiplied() -> None:
     assert peak_types(bf16, target("avx512_bf16")) == ("bf16", "bf16", "f32")
     assert peak_types(bf16, target("avx2")) == ("f32", "f32", "f32") and peak_types(integers, level("generic")) is None
     assert peak_types(integers, target("avx512_vnni")) == ("u8", "s8", "s32")
+    half = parse_problem("--dt=f16 --attr-acc-mode=f16 ic3iw5oc4kw3")
+    levels = {t.isa: t for t in LEVELS}
+    assert peak_types(half, levels["avx512_fp16"]) == ("f16", "f16", "f16")
+    assert peak_types(half, levels["avx512_bf16"]) == ("f32", "f32", "f32")
+
+
+def test_sums_in_f16_ask_for_the_level_that_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    problems = [parse_problem(f"--dt=f16 --attr-acc-mode={mode} ic3iw5oc4kw3") for mode in ("strict", "relaxed", "any")]
+    first = [t.isa for t in LEVELS].index("avx512_fp16")
+    for lacking, levels in enumerate((["avx512", "avx512", "avx512_fp16"], ["avx512"] * 3), first):
+        monkeypatch.setattr("convsmith.target.registry.host_targets", lambda n=lacking: LEVELS[n:])
+        assert [target(None, p.types).isa for p in problems] == levels
 
 
 def test_layouts_of_the_data_are_those_of_the_problem() -> None:

@@ -31,6 +31,10 @@ CASES = {
     "bf16-backward": (f"--dir=BWD_D --dt=f32:bf16:bf16 {LAYER}", "avx512_bf16", "vdpbf16ps"),
     "bf16-converted": (f"--dt=bf16 {LAYER}", "avx512", "vfmadd"),
     "f16": (f"--dt=f16 {LAYER}", "avx2", "vfmadd"),
+    "f16-sums": (f"--dt=f16 --attr-acc-mode=f16 {LAYER}", "avx512_fp16", "vfmadd231ph"),
+    "f16-sums-backward": (f"--dir=BWD_D --dt=f16 --attr-acc-mode=f16 {LAYER}", "avx512_fp16", "vfmadd231ph"),
+    "f16-sums-weights": (f"--dir=BWD_W --dt=f16 --attr-acc-mode=any {LAYER}", "avx512_fp16", "vfmadd231ph"),
+    "f16-sums-product": (f"--matmul --dt=f16 --attr-acc-mode=f16 {PRODUCT}", "avx512_fp16", "vfmadd231ph"),
     "f64": (f"--dt=f64 {LAYER}", "avx512", "vfmadd"),
     "f32": (LAYER, "avx2", "vfmadd"),
     "f32-backward": (f"--dir=BWD_D {LAYER}", "avx512", "vfmadd"),
@@ -65,6 +69,20 @@ def test_hot_loop(name: str) -> None:
     assert not re.search(r"%rsp|%rbp|Spill|Reload", hot), hot
 
 
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("f16-sums")])
+def test_sums_in_f16_convert_nothing_on_the_way(name: str) -> None:
+    line, isa, mnemonic = CASES[name]
+    hot = max(inner_loops(assembly_of(line, isa)), key=lambda loop: loop.count(f"\t{mnemonic}"))
+    assert "%zmm" in hot and "vcvt" not in hot and "vfmadd231ps" not in hot, hot
+
+
+def test_sums_in_f32_of_f16_take_one_conversion_with_avx512_fp16() -> None:
+    """LLVM has one instruction for load, broadcast and conversion."""
+    text = assembly_of(f"--dt=f16 {LAYER}", "avx512_fp16")
+    hot = max(inner_loops(text), key=lambda loop: loop.count("\tvfmadd231ps"))
+    assert re.search(r"vcvtph2psx\t.*\{1to16\}", hot) and "vpbroadcastw" not in hot, hot
+
+
 @pytest.mark.parametrize("isa", list(TARGETS))
 @pytest.mark.parametrize("types", ["u8:s8:s32", "s8:s8:s32", "u8:u8:s32", "s8:u8:f32"])
 def test_no_sum_of_words_saturates(types: str, isa: str) -> None:
@@ -73,8 +91,8 @@ def test_no_sum_of_words_saturates(types: str, isa: str) -> None:
     assert "vpmaddubsw" not in text and "vpdpbusds" not in text and "vpdpwssds" not in text
 
 
-@pytest.mark.parametrize("isa", ["avx512_bf16", "avx2"])
-@pytest.mark.parametrize("types", ["bf16", "f16", "f32:bf16:f32", "bf16:bf16:s8"])
+@pytest.mark.parametrize("isa", ["avx512_fp16", "avx512_bf16", "avx2"])
+@pytest.mark.parametrize("types", ["bf16", "f16", "f16 --attr-acc-mode=f16", "f32:bf16:f32", "bf16:bf16:s8"])
 def test_no_conversion_is_a_call(types: str, isa: str) -> None:
     text = assembly_of(f"--dt={types} {LAYER}", isa)
     called = set(re.findall(r"^\tcallq?\t(\w+)", text, re.MULTILINE))

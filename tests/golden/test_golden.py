@@ -79,6 +79,11 @@ PIPELINES = {
         "--isa=avx512_bf16 --lane=oc --tile=oc:16,ow:2 --terms=ic:2",
         "--isa=avx512_bf16 --lane=oc --tile=oc:16,ow:4 --terms=ic:2",
     ),
+    "f16-sums": (
+        "--dir=FWD_B --dt=f16 --attr-acc-mode=f16 --stag=axb --dtag=axb mb1ic4iw4oc32ow4kw1",
+        "--isa=avx512_fp16 --lane=oc --tile=oc:32,ow:2",
+        "--isa=avx512_fp16 --lane=oc --tile=oc:32,ow:4",
+    ),
 }
 """A problem with the config whose kernel is shown, and the one whose assembly is."""
 

@@ -157,21 +157,33 @@ def test_single_precision_rounds_every_operation() -> None:
     assert value_of("fma(a[0], a[0], -1.0 * a[1])", (1 + 2.0**-12, 1 + 2.0**-11))[0] == np.float32(2.0**-24)
 
 
-floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
+def floats(width: int) -> st.SearchStrategy[tuple[float, ...]]:
+    return st.tuples(*[st.floats(width=width, allow_nan=False, allow_infinity=False)] * 3)
 
 
 @settings(max_examples=300, deadline=None)
-@given(floats, floats, floats)
-def test_fma_rounds_once(a: float, b: float, c: float) -> None:
+@given(floats(32))
+def test_fma_rounds_once(numbers: tuple[float, float, float]) -> None:
+    check_fma(np.float32, *numbers)
+
+
+@settings(max_examples=300, deadline=None)
+@given(floats(16))
+def test_fma_of_halves_rounds_once(numbers: tuple[float, float, float]) -> None:
+    check_fma(np.float16, *numbers)
+
+
+def check_fma(number: type[np.floating], a: float, b: float, c: float) -> None:
     exact = Fraction(a) * Fraction(b) + Fraction(c)
     with np.errstate(all="ignore"):
-        out = fma(np.float32(a), np.float32(b), np.float32(c))
-        vector = fma(np.full(2, a, np.float32), np.float32(b), np.full(2, c, np.float32))
-        neighbours = [np.nextafter(out, np.float32(towards)) for towards in (-np.inf, np.inf)]
-    assert type(out) is np.float32 and vector.dtype == np.float32
+        out = fma(number(a), number(b), number(c))
+        vector = fma(np.full(2, a, number), number(b), np.full(2, c, number))
+        neighbours = [np.nextafter(out, number(towards)) for towards in (-np.inf, np.inf)]
+    assert type(out) is number and vector.dtype == number
     np.testing.assert_array_equal(vector, out)
     if not np.isfinite(out):
-        assert abs(exact) >= Fraction(2) ** 128 - Fraction(2) ** 103
+        row = np.finfo(number)
+        assert abs(exact) >= Fraction(2) ** row.maxexp - Fraction(2) ** (row.maxexp - row.nmant - 2)
         return
     error = abs(Fraction(float(out)) - exact)
     for neighbour in neighbours:
@@ -184,6 +196,9 @@ def test_fma_where_rounding_twice_goes_wrong() -> None:
     once = np.float32(1 + 2.0**-11 + 2.0**-23)
     assert np.float32(np.float64(a) * np.float64(b) + np.float64(c)) != once
     assert fma(a, b, c) == once
+    x, y, z = np.float16(48), np.float16(683), np.float16(2.0**-24)  # x * y lies in the middle of 32768 and 32800
+    assert np.float16(np.float32(x) * np.float32(y) + np.float32(z)) == 32768
+    assert fma(x, y, z) == 32800
 
 
 def test_fma_of_doubles_and_of_what_is_not_finite() -> None:

@@ -12,9 +12,10 @@ from guarded import Array, memories
 from oracles import Oracle, small_target
 from problems import random_config, random_convolution, random_problem, with_options
 
+from convsmith.build.choose import default_config
 from convsmith.build.packing import packing_steps
 from convsmith.build.schedule import schedule
-from convsmith.compiler.driver import naive_kernel
+from convsmith.compiler.driver import lower, naive_kernel
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Kernel
@@ -22,6 +23,7 @@ from convsmith.passes.manager import Step, run_steps
 from convsmith.problem import Problem, parse_problem
 from convsmith.schedule.config import Config
 from convsmith.target.base import Target
+from convsmith.target.x86.levels import LEVELS
 
 KINDS = {
     "1x1": ("mb1ic5iw7oc6ow7kw1", "--lane=oc --tile=oc:4,ow:3"),
@@ -120,6 +122,17 @@ KINDS = {
     "bf16": ("--dt=bf16 --stag=axb --dtag=axb mb1ic3iw5oc5ow5kw3pw1", "--lane=oc --tile=oc:4,ow:2 --terms=ic:2"),
     "bf16-f32": ("--dt=bf16:bf16:f32 mb1ic4ih3iw3oc5oh2ow2kh2kw2", "--lane=oc --tile=oc:4,ow:2 --terms=ic:2"),
     "f16": ("--dt=f16 mb1ic3iw5oc5ow5kw3pw1", "--lane=oc --tile=oc:4,ow:2"),
+    "f16-sums": (
+        "--dir=FWD_B --dt=f16 --attr-acc-mode=f16 --attr-post-ops=relu --stag=axb --dtag=axb mb1ic3iw5oc9ow5kw3pw1",
+        "--lane=oc --tile=oc:16,ow:2",
+    ),
+    "f16-sums-along-input": (
+        "--dt=f16:f16:f32 --attr-acc-mode=any mb1ic11ih3iw4oc2oh3ow4kh3kw1ph1", "--lane=ic --tile=oc:2,ow:3",
+    ),
+    "f16-sums-backward": ("--dir=BWD_D --dt=f16 --attr-acc-mode=f16 mb1ic9iw7oc3ow4kw3sw2pw1", "--lane=ic --tile=ic:8"),
+    "f16-sums-weights": (
+        "--dir=BWD_W --dt=f16 --attr-acc-mode=f16 --dtag=axb mb2ic3iw5oc9ow5kw3pw1", "--lane=oc --tile=oc:8 --pack=",
+    ),
     "f64": ("--dir=FWD_B --dt=f64 --attr-post-ops=relu mb1ic3iw5oc5ow5kw3pw1", "--lane=oc --tile=oc:4,ow:2"),
     "shared-gathers": (
         "--stag=axb --dtag=axb g3mb1ic6iw5oc6ow5kw3pw1", "--lane=g_oc --fuse=g+oc --tile=g_oc:4,ow:2 --terms=ic:2",
@@ -177,7 +190,7 @@ def interpret_all(problem: Problem, config: Config, target: Target, seed: int = 
     """Run the rewrites of the kernel and of its packing kernels, and interpret after each."""
     with interning():
         oracle = Oracle(problem, target, seed)
-        st, kernel = naive_kernel(problem)
+        st, kernel = naive_kernel(problem, target)
         kernel = run_steps(kernel, schedule(st, config, target), [oracle])
         for pack in kernel.packs:
             memory = memories(problem, oracle.arrays)
@@ -200,6 +213,29 @@ class _Packing:
 def test_kind(kind: str) -> None:
     line, words = KINDS[kind]
     interpret_all(parse_problem(line), Config.parse(f"--isa=generic {words}"), small_target())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--dt=f16 mb1ic5iw5oc33ow5kw3pw1",
+        "--dir=FWD_B --dt=f16:f16:f32 --stag=axb --dtag=axb --attr-post-ops=relu mb1ic3ih3iw3oc40oh3ow3kh3kw3ph1pw1",
+        "--dt=f16 --stag=axb --dtag=axb mb1ic40iw3oc2ow3kw1",
+        "--dir=BWD_D --dt=f16 mb1ic33iw5oc3ow3kw3sw2pw1",
+        "--dir=BWD_W --dt=f16 mb2ic3iw5oc33ow5kw3pw1",
+        "--dir=BWD_W --dt=f16 --stag=axb --dtag=axb mb1ic3iw9oc5ow9kw3pw1",
+        "--dt=f16 g33mb1ic33iw5oc33ow5kw3pw1",
+        "--matmul --dt=f16 5x7:7x40",
+    ],
+)
+def test_default_kernels_of_avx512_fp16(line: str) -> None:
+    """They add up in f16, with the row's own specification."""
+    problem, target = parse_problem(f"--attr-acc-mode=f16 {line}"), next(t for t in LEVELS if t.isa == "avx512_fp16")
+    assert target.isa == "avx512_fp16"
+    config = default_config(problem, target)
+    interpret_all(problem, config, target)
+    with interning():
+        assert "vfmadd_ph_512(acc" in str(lower(problem, config, target).kernel)
 
 
 def passes_of(*modules: ModuleType) -> set[str]:
@@ -228,7 +264,7 @@ def test_the_kinds_use_every_pass() -> None:
     target = small_target()
     for line, words in KINDS.values():
         with interning():
-            st, kernel = naive_kernel(parse_problem(line))
+            st, kernel = naive_kernel(parse_problem(line), target)
             kernel = run_steps(kernel, schedule(st, Config.parse(f"--isa=generic {words}"), target), [Changes()])
             for pack in kernel.packs:
                 run_steps(pack, packing_steps(pack, target), [Changes()])

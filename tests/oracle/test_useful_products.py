@@ -43,7 +43,7 @@ def test_products_are_those_that_meet(name: str, monkeypatch: pytest.MonkeyPatch
 
     with interning():
         oracle = Oracle(problem, target)
-        st, kernel = naive_kernel(problem)
+        st, kernel = naive_kernel(problem, target)
         kernel = run_steps(kernel, schedule(st, Config.parse(f"--isa=generic {words}"), target))
         monkeypatch.setattr(_Machine, "_invoke", count)
         oracle.check(kernel)

@@ -43,6 +43,14 @@ def test_lines(line: str) -> None:
             assert len(np.unique(result)) > 1, "the data shows nothing"
 
 
+def test_sums_that_may_be_held_in_f16_are_exact_there() -> None:
+    for line in ("mb1ic64iw5oc8kw3", "mb1ic2000iw1oc2kw1", "--dir=BWD_W mb4ic2iw9oc3kw3"):
+        problem = parse_problem(line.replace("mb", "--dt=f16 --attr-acc-mode=f16 mb"))
+        arrays = {name: np.abs(x.astype(np.float64)) for name, x in random_arrays(problem).items()}
+        (largest,) = reference(problem, arrays, raw=True).values()
+        assert 4 < largest.max() <= 2**11
+
+
 def test_seeds() -> None:
     problem = parse_problem("--dir=FWD_B --attr-scales=wei:per_oc mb1ic4ih5oc8kh3")
     one, same, other = (random_arrays(problem, seed) for seed in (1, 1, 2))

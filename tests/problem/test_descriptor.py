@@ -17,10 +17,13 @@ from convsmith.problem.descriptor import output_size
 EDGE_CASES = json.loads((Path(__file__).parents[1] / "data" / "oneDNN_edge_cases.json").read_text())
 
 
-FLOAT_TYPES = [("f32", "f32", "f32"), ("f64", "f64", "f64"), ("bf16", "bf16", "bf16"), ("f16", "f32", "f16")]
+FLOAT_TYPES = [
+    ("f32", "f32", "f32"), ("f64", "f64", "f64"), ("bf16", "bf16", "bf16"), ("f16", "f16", "f16"),
+    ("f16", "f32", "f16"),
+]  # fmt: skip
 DATA_TYPES = [*FLOAT_TYPES, ("u8", "s8", "s8"), ("f32", "bf16", "bf16")]
 FORWARD_TYPES = [
-    *FLOAT_TYPES[:3], ("f32", "bf16", "f32"), ("f32", "f16", "s8"), ("bf16", "bf16", "u8"), ("u8", "s8", "s32"),
+    *FLOAT_TYPES[:4], ("f32", "bf16", "f32"), ("f32", "f16", "s8"), ("bf16", "bf16", "u8"), ("u8", "s8", "s32"),
     ("s8", "s8", "bf16"), ("u8", "u8", "f16"),
 ]  # fmt: skip
 
@@ -44,6 +47,9 @@ def problems(draw: st.DrawFn) -> Conv:
     dir = draw(st.sampled_from(["FWD_B", "FWD_D", "FWD_I", "BWD_D", "BWD_W", "BWD_WB"]))
     forward = dir.startswith("FWD")
     dt = draw(st.sampled_from(FORWARD_TYPES if forward else DATA_TYPES if dir == "BWD_D" else FLOAT_TYPES))
+    modes = ["strict", "relaxed", "any"]
+    if dt == ("f16", "f16", "f16") or (dir.startswith("BWD_W") and dt[0] == dt[2] == "f16"):
+        modes += ["f16", "f32"]
     bia_dt = "" if dt[0] == "f64" else draw(st.sampled_from(["", "f32", "bf16", "f16"]))
     scales, zero_points = [], []
     if forward:
@@ -68,6 +74,7 @@ def problems(draw: st.DrawFn) -> Conv:
     return Conv(
         mb=draw(st.integers(0, 9)), ic=g * draw(st.integers(1, 9)), oc=g * draw(st.integers(1, 9)),
         i=i, o=o, k=k, s=s, d=d, p=p, g=g, has_groups=has_groups, deconv=deconv, dir=dir, dt=dt, bia_dt=bia_dt,
+        acc_mode=draw(st.sampled_from(modes)),
         scales=tuple(scales), zero_points=tuple(zero_points), stag=draw(st.sampled_from(activation_tags)),
         wtag=draw(st.sampled_from(["any", "abx", "xba"])), dtag=draw(st.sampled_from(activation_tags)),
         post_ops=tuple(draw(st.lists(post_ops, max_size=3 if forward else 0))), name=draw(st.none() | names),
@@ -198,6 +205,29 @@ def test_equal_kernels_have_equal_canonical_problems() -> None:
     assert Conv.parse("--dir=BWD_WB --bia-dt=bf16 ic3ih5oc4kh3").canonical().bia_dt == "bf16"
 
 
+@pytest.mark.parametrize(
+    ("options", "canonical", "types"),
+    [
+        ("--dt=f16", "--dt=f16", ("f16", "f16", "f32")),
+        ("--dt=f16 --attr-acc-mode=relaxed", "--dt=f16", ("f16", "f16", "f32")),
+        ("--dt=f16 --attr-acc-mode=f32", "--dt=f16", ("f16", "f16", "f32")),
+        ("--dt=f16 --attr-acc-mode=F16", "--dt=f16 --attr-acc-mode=f16", ("f16", "f16", "f16")),
+        ("--dt=f16:f16:s8 --attr-acc-mode=any", "--dt=f16:f16:s8 --attr-acc-mode=f16", ("f16", "f16", "f16")),
+        ("--dir=BWD_D --dt=f32:f16:f16 --attr-acc-mode=f16", "", ("f16", "f16", "f16")),
+        ("--dir=BWD_W --dt=f16:f32:f16 --attr-acc-mode=f16", "", ("f16", "f16", "f16")),
+        ("--dt=f32:f16:f32 --attr-acc-mode=any", "--dt=f32:f16:f32", ("f32", "f16", "f32")),
+        ("--dt=bf16 --attr-acc-mode=any", "--dt=bf16", ("bf16", "bf16", "f32")),
+        ("--dt=u8:s8:u8 --attr-acc-mode=s32", "--dt=u8:s8:u8", ("u8", "s8", "s32")),
+        ("--dt=f64 --attr-acc-mode=strict", "--dt=f64", ("f64", "f64", "f64")),
+    ],
+)
+def test_types_of_sums(options: str, canonical: str, types: tuple[str, str, str]) -> None:
+    """`any` and `f16` permit sums in f16 of products of f16; kernels of what permits the same are the same."""
+    problem = Conv.parse(f"{options} mb1ic4iw5oc4ow3kw3pw0")
+    assert problem.types == types and problem.acc == ("f32" if types[2] == "f16" else types[2])
+    assert str(problem.canonical()) == f"{canonical or options} mb1ic4iw5oc4ow3kw3pw0"
+
+
 @pytest.mark.parametrize("numbers", EDGE_CASES["zero_size_legal"], ids=str)
 def test_zero_sizes_are_legal(numbers: list[int]) -> None:
     text = "".join(f"{dim.lower()}{size}" for dim, size in zip(EDGE_CASES["fields"], numbers, strict=True))
@@ -299,7 +329,6 @@ def test_bad_lines(line: str, code: str, text: str) -> None:
         ("--attr-scales=src:per_dim_1", "is not available; available for src: common"),
         ("--attr-scales=wei:per_dim_01", "available for wei: common, per_oc, per_dim_0"),
         ("--attr-scales=src:common:2:f16", "scales of type f16 are not available; the nearest is f32"),
-        ("--dir=BWD_W --attr-scales=src:common:2", "with --dir=BWD_W is not available; available for src: none"),
         ("--attr-post-ops=relu+relu_dst", "post-op 'relu_dst' is not available, the nearest is relu; available are"),
         ("--attr-post-ops=select:f32", "post-op 'select' is not available; available are relu[:slope]"),
     ],

@@ -201,6 +201,9 @@ def test_a_depthwise_convolution_in_floating_point() -> None:
         ("--attr-zero-points=dst:common:200:s8", "bad-zero-point", "expected a whole number from -128 to 127"),
         ("--attr-zero-points=dst:common:2:f32", "bad-zero-point", "type f32: expected one of whole numbers"),
         ("--dir=BWD_D --attr-post-ops=relu", "bad-post-op", "with --dir=BWD_D: legal are FWD_B, FWD_D, FWD_I"),
+        ("--dir=BWD_W --attr-scales=src:common:2", "bad-scale", "with --dir=BWD_W: gradients have no quantisation"),
+        ("--dir=BWD_WB --attr-scales=wei:per_oc", "bad-scale", "legal with them are scales of BWD_D"),
+        ("--dir=BWD_D --attr-zero-points=dst:common:2", "bad-zero-point", "with --dir=BWD_D: gradients have no"),
         ("--attr-post-ops=add:f32:16", "bad-post-op", "mask 16 names axes that a result of 4 axes lacks"),
         ("--attr-post-ops=sum:1:0:u8", "bad-post-op", "u8 has not the size of the destination's f32; legal are f32,"),
         ("--attr-post-ops=dw:k3s1p1", "bad-post-op", "behind a convolution with a 1x1 kernel in two dimensions"),
@@ -218,7 +221,7 @@ def test_what_is_not_legal(options: str, code: str, text: str) -> None:
     [
         ("dw:k3s1p1+dw:k3s1p1", UsageError, "legal is one, behind a convolution with a 1x1 kernel"),
         ("dw:k1s1p3", UsageError, "imply a back pad of -3, which is not above -1; legal is p up to 0"),
-        ("sum+dw:k3s1p1", UnsupportedError, "sum before dw is not available"),
+        ("sum+dw:k3s1p1", UsageError, "what dw reads has no array that could hold what is added; legal is sum behind"),
         ("dw:k3s1p1:s32", UnsupportedError, "--dt=f32:f32:s32 with --dir=FWD_D is not available; the nearest"),
     ],
 )

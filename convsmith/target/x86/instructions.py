@@ -5,14 +5,23 @@ from __future__ import annotations
 from convsmith.ir.instruction import Instruction
 from convsmith.target.base import dot, multiply_add
 
-_LLVM = {"f32": "float", "f64": "double", "bf16": "bfloat", "s32": "i32", "s16": "i16", "s8": "i8", "u8": "i8"}
+_LLVM = {
+    "f32": "float", "f64": "double", "f16": "half", "bf16": "bfloat",
+    "s32": "i32", "s16": "i16", "s8": "i8", "u8": "i8",
+}  # fmt: skip
 
 
 def _fma(name: str, type_: str, lanes: int, needs: tuple[str, ...], mnemonic: str) -> Instruction:
     vector = f"<{lanes} x {_LLVM[type_]}>"
     intrinsic = f"@llvm.fma.v{lanes}{type_}"
+    steps = [f"call {vector} {intrinsic}({vector} {{a}}, {vector} {{b}}, {vector} {{c}})"]
+    if type_ == "f16":
+        words = f"<{lanes} x i16>"
+        steps = [f"bitcast {words} {{{x}}} to {vector}" for x in "abc"]
+        steps.append(f"call {vector} {intrinsic}({vector} {{0}}, {vector} {{1}}, {vector} {{2}})")
+        steps.append(f"bitcast {vector} {{3}} to {words}")
     return multiply_add(
-        name, lanes, f"call {vector} {intrinsic}({vector} {{a}}, {vector} {{b}}, {vector} {{c}})",
+        name, lanes, "\n".join(steps),
         f"declare {vector} {intrinsic}({vector}, {vector}, {vector})", needs, mnemonic, type_,
     )  # fmt: skip
 
@@ -52,6 +61,7 @@ _U8, _S8, _BF16 = ("u8", "s8", "s32"), ("s8", "s8", "s32"), ("bf16", "bf16", "f3
 INSTRUCTIONS = (
     _fma("vfmadd_ps_512", "f32", 16, ("avx512f",), "vfmadd"),
     _fma("vfmadd_pd_512", "f64", 8, ("avx512f",), "vfmadd"),
+    _fma("vfmadd_ph_512", "f16", 32, ("avx512fp16",), "vfmadd"),
     _fma("vfmadd_ps_256", "f32", 8, ("avx2", "fma"), "vfmadd"),
     _fma("vfmadd_pd_256", "f64", 4, ("avx2", "fma"), "vfmadd"),
     _dot("vpdpbusd_512", _U8, 16, 4, "avx512.vpdpbusd.512", ("avx512vnni",)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from convsmith.ir.instruction import Instruction
-from convsmith.ir.types import dtype
+from convsmith.ir.types import Half, dtype
 from convsmith.target.base import Costs, Target
 from convsmith.target.x86.amx import INSTRUCTIONS as FRAGMENT_INSTRUCTIONS
 from convsmith.target.x86.amx import TILES
@@ -28,10 +28,11 @@ def _features(names: tuple[str, ...]) -> str:
 
 def _avx512(isa: str, *more: str) -> Target:
     needs = (*_AVX512, *more)
+    half: Half = "computes" if "avx512fp16" in more else "converts"
     return Target(
         isa=isa, triple=TRIPLE, cpu="x86-64-v4", features=_features(needs), needs=needs,
         vector_bits=512, registers=32, costs=Costs(1.0, 1.0, 0.5, 4.0), l1_bytes=32768, l1_ways=8,
-        attributes=(("prefer-vector-width", "512"),), instructions=_rows(needs, 512), half=True,
+        attributes=(("prefer-vector-width", "512"),), instructions=_rows(needs, 512), half=half,
         fragments=TILES if "amx-tile" in needs else None,
     )  # fmt: skip
 
@@ -41,15 +42,16 @@ def _avx2(isa: str, *more: str) -> Target:
     return Target(
         isa=isa, triple=TRIPLE, cpu="x86-64-v3", features=_features(needs), needs=needs,
         vector_bits=256, registers=16, costs=Costs(0.5, 0.5, 0.5, 4.0), l1_bytes=32768, l1_ways=8,
-        attributes=(), instructions=_rows(needs, 256), half=True,
+        attributes=(), instructions=_rows(needs, 256), half="converts",
     )  # fmt: skip
 
 
-_AMX = ("avx512vnni", "avx512bf16", "amx-tile", "amx-int8", "amx-bf16")
+_AMX = ("avx512vnni", "avx512bf16", "avx512fp16", "amx-tile", "amx-int8", "amx-bf16")
 
 LEVELS = (
     _avx512("avx512_amx_fp16", *_AMX, "amx-fp16"),
     _avx512("avx512_amx", *_AMX),
+    _avx512("avx512_fp16", "avx512vnni", "avx512bf16", "avx512fp16"),
     _avx512("avx512_bf16", "avx512vnni", "avx512bf16"),
     _avx512("avx512_vnni", "avx512vnni"),
     _avx512("avx512"),
