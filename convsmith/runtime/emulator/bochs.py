@@ -25,9 +25,7 @@ __all__ = ["PROCESSORS", "Fault", "emulate", "emulator", "memory_functions", "pr
 _AVX2 = frozenset({"avx2", "fma", "f16c"})
 _VNNI = frozenset({"avxvnni"})
 _AVX512 = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd"})
-_SERVER = frozenset(
-    {"avx512vnni", "avx512bf16", "avx512fp16", "avx512vbmi", "amx-tile", "amx-int8", "amx-bf16"}
-)  # fmt: skip
+_SERVER = frozenset({"avx512vnni", "avx512bf16", "avx512fp16", "avx512vbmi", "amx-tile", "amx-int8", "amx-bf16"})
 
 PROCESSORS: dict[str, frozenset[str]] = {
     "corei7_haswell_4770": _AVX2,
@@ -166,7 +164,8 @@ def _rom() -> tuple[bytes, dict[str, int]]:
     quoted = "".join(c if c.isalnum() or c == " " else f"\\{ord(c):02x}" for c in source)
     triple = "x86_64-unknown-linux-gnu"
     machine = llvm.Target.from_triple(triple).create_target_machine()
-    code = ObjectCode(machine.emit_object(llvm.parse_assembly(f'target triple = "{triple}"\nmodule asm "{quoted}"\n')))
-    rom = code.at(ROM, {})
+    text = f'target triple = "{triple}"\nmodule asm "{quoted}"\n'
+    code = ObjectCode(machine.emit_object(llvm.parse_assembly(text)), {})
+    rom = code.at(ROM)
     assert len(rom) == ROM_SIZE
     return rom, code.symbols

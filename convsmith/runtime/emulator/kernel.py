@@ -11,7 +11,7 @@ import numpy as np
 from convsmith.codegen.artifact import ABI_VERSION, Argument, Artifact, Entry
 from convsmith.diag.errors import ToolchainError, UnsupportedError, UsageError
 from convsmith.runtime.arrays import ALIGNMENT, Array, ArraySpec, all_finite, numpy_dtype
-from convsmith.runtime.border import Border, tensors_of
+from convsmith.runtime.border import Border, Given, tensors_of
 from convsmith.runtime.emulator import bochs
 from convsmith.runtime.emulator.image import Image
 from convsmith.runtime.emulator.objects import ObjectCode
@@ -43,26 +43,26 @@ class EmulatedKernel:
             )
         self.artifact, self.timeout = artifact, timeout
         self.processor = bochs.processor(artifact.needs)
-        self._code = ObjectCode(artifact.code)
+        self._code = ObjectCode(artifact.code, bochs.memory_functions())
         for entry in artifact.entries.values():
             if entry.chunk_symbol not in self._code.symbols:
                 raise ToolchainError(f"object code of {artifact.problem!r} has no {entry.chunk_symbol}", code="symbol")
         self._border = Border(tuple(tensors_of(artifact).values()), "")
 
-    def run(self, **arrays: Array) -> dict[str, Array]:
+    def run(self, arrays: Mapping[str, Given]) -> dict[str, Array]:
         """Compute on arrays by name: all inputs without a default, and outputs to be written in place. Gives outputs.
 
         UsageError names what does not fit. ToolchainError says what the emulated processor stopped at.
         """
         return self.run_all([arrays])[0]
 
-    def run_all(self, calls: Sequence[Mapping[str, Array]]) -> list[dict[str, Array]]:
+    def run_all(self, calls: Sequence[Mapping[str, Given]]) -> list[dict[str, Array]]:
         """What `run` gives for each of several calls, which share one start of the emulator."""
         taken = [self._border.take(arrays) for arrays in calls]
         if not self._border.empty:
             self._compute([(cast(dict[str, Array], inputs), outputs) for inputs, outputs in taken])
         return [
-            {name: arrays.get(name, result) for name, result in outputs.items()}
+            {name: arrays.get(name, result) for name, result in outputs.items()}  # type: ignore[misc]
             for arrays, (_, outputs) in zip(calls, taken)
         ]
 
@@ -71,7 +71,7 @@ class EmulatedKernel:
             self._check_finite(inputs)
         image = Image()
         start = image.reserve(self._code.size, "execute", ALIGNMENT)
-        image.write(start, self._code.at(start, bochs.memory_functions()))
+        image.write(start, self._code.at(start))
         for inputs, outputs in calls:
             self._place(image, start, inputs, outputs)
         found = bochs.emulate(image, self.processor, self.timeout)

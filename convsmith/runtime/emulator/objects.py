@@ -20,8 +20,9 @@ _SYMBOLS, _ADDENDS, _NO_BITS = 2, 4, 8
 """Kinds of sections: the symbol table, relocations with addends, zeros that take no room in the file."""
 _LOADED = 2
 """Flag of sections that are there when code runs."""
-_RELATIVE = {2: "PC32", 4: "PLT32"}
+_RELATIVE = (2, 4)
 _ABSOLUTE = {1: "<Q", 10: "<I", 11: "<i"}
+"""Kinds of relocations: those relative to their place (PC32, PLT32), and forms of those that are not (64, 32, 32S)."""
 
 
 class _Section(NamedTuple):
@@ -46,52 +47,48 @@ class _Symbol(NamedTuple):
 class ObjectCode:
     """The loaded sections of an object, one after the other: `size` bytes; `symbols` are offsets in them by name.
 
-    ToolchainError when the bytes are no such object.
+    `outside` are addresses of what the object calls but does not hold. ToolchainError when some are missing, or when
+    the bytes are no such object.
     """
 
-    def __init__(self, code: bytes) -> None:
-        self._code = code
+    def __init__(self, code: bytes, outside: Mapping[str, int]) -> None:
+        self._code, self._outside = code, outside
         try:
             self._read()
         except (struct.error, IndexError, ValueError) as error:
             raise ToolchainError(
                 f"{len(code)} bytes are not relocatable object code (ELF, x86-64): {error}", code="object"
             ) from None
-
-    def at(self, address: int, outside: Mapping[str, int]) -> bytes:
-        """The bytes that run at `address`; `outside` are addresses of what the object does not hold itself."""
-        lacking = sorted({self._table[n].name for _, _, n, _ in self._places if not self._known(n, outside)})
+        called = [self._table[symbol] for _, _, symbol, _ in self._places]
+        lacking = sorted({s.name for s in called if s.section not in self._starts and s.name not in outside})
         if lacking:
             raise ToolchainError(
-                f"object code calls {', '.join(lacking)}, which the emulated machine lacks; it has "
-                f"{', '.join(sorted(outside)) or 'nothing'}",
+                f"object code calls {', '.join(lacking)}; there is {', '.join(sorted(outside)) or 'nothing'} to call",
                 code="symbol",
             )
+
+    def at(self, address: int) -> bytes:
+        """The bytes that run at an address."""
         memory = bytearray(self.size)
-        for section, start in self._starts.items():
-            s = self._sections[section]
-            if s.kind != _NO_BITS:
-                memory[start : start + s.size] = self._code[s.offset : s.offset + s.size]
+        for n, start in self._starts.items():
+            section = self._sections[n]
+            if section.kind != _NO_BITS:
+                memory[start : start + section.size] = self._code[section.offset : section.offset + section.size]
         for place, kind, n, addend in self._places:
             symbol = self._table[n]
-            inside = symbol.section in self._starts
-            target = self._starts[symbol.section] + symbol.value + address if inside else outside[symbol.name]
-            try:
-                if kind in _RELATIVE:
-                    struct.pack_into("<i", memory, place, target + addend - address - place)
-                else:
-                    struct.pack_into(_ABSOLUTE[kind], memory, place, target + addend)
-            except struct.error as error:
-                raise ToolchainError(
-                    f"{symbol.name} is too far from {address + place:#x}: {error}", code="object"
-                ) from None
+            if symbol.section in self._starts:
+                target = address + self._starts[symbol.section] + symbol.value + addend
+            else:
+                target = self._outside[symbol.name] + addend
+            if kind in _RELATIVE:
+                struct.pack_into("<i", memory, place, target - address - place)
+            else:
+                struct.pack_into(_ABSOLUTE[kind], memory, place, target)
         return bytes(memory)
 
-    def _known(self, symbol: int, outside: Mapping[str, int]) -> bool:
-        return self._table[symbol].section in self._starts or self._table[symbol].name in outside
-
     def _read(self) -> None:
-        magic, kind, machine, *_ = header = _HEADER.unpack_from(self._code)
+        header = _HEADER.unpack_from(self._code)
+        magic, kind, machine = header[:3]
         if magic[:6] != b"\x7fELF\x02\x01" or (kind, machine) != (_RELOCATABLE, _X86_64):
             raise ValueError("the header is another one")
         at, count = header[6], header[12]
@@ -128,6 +125,7 @@ class ObjectCode:
             symbol, kind = info >> 32, info & 0xFFFFFFFF
             if kind not in _RELATIVE and kind not in _ABSOLUTE:
                 raise ValueError(f"relocation {n} is of kind {kind}; known are {[*_RELATIVE, *_ABSOLUTE]}")
-            self._table[symbol]
+            if symbol >= len(self._table) or offset + 4 > self._sections[table.info].size:
+                raise ValueError(f"relocation {n} is of symbol {symbol} at {offset:#x}")
             found.append((self._starts[table.info] + offset, kind, symbol, addend))
         return found
