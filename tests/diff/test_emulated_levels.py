@@ -19,6 +19,7 @@ from convsmith.compiler.driver import build_artifact, lower
 from convsmith.diag.errors import ConfigError
 from convsmith.problem import parse_problem
 from convsmith.problem.data import random_arrays
+from convsmith.schedule.config import Config
 from convsmith.target.base import Target
 from convsmith.target.registry import host_features
 from convsmith.target.x86.levels import LEVELS
@@ -135,6 +136,16 @@ def test_nothing_saturates(target: Target, types: tuple[str, str, str]) -> None:
                 for t, n in zip(problem.inputs, (a, b))
             }
             check_emulated(problem, artifact, without_signs(problem, target, arrays))
+
+
+@needs_emulator
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.isa)
+def test_memory_that_entries_share(target: Target) -> None:
+    problem = parse_problem("--dir=BWD_WB mb1ic5ih14oc7kh3ph1")
+    config = Config.parse(f"--isa={target.isa} --lane=oc --tile=ic:2,oc:{target.lanes(32)} --split=oh:7")
+    artifact = build_artifact(problem, config, target)
+    assert "shared" in {a.role for entry in artifact.steps.values() for a in entry.arguments}
+    check_emulated(problem, artifact, random_arrays(problem))
 
 
 @pytest.mark.slow

@@ -201,7 +201,7 @@ def test_an_instruction_that_the_processor_lacks() -> None:
             'call void asm sideeffect "xor %ecx, %ecx; div %ecx", "~{rax},~{rdx},~{rcx}"()',
             "division error at k_chunk+0x",
         ),
-        ("call void %src()", "page fault (reading 0x"),
+        ("call void %src()", "page fault (executing 0x"),
         ("call void @k_deep(ptr %src)", "the emulated corei7_haswell_4770 began again"),
     ],
     ids=["trap", "input", "beyond-input", "beyond-output", "null", "division", "data", "stack"],

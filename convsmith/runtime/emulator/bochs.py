@@ -37,8 +37,9 @@ PROCESSORS: dict[str, frozenset[str]] = {
 
 _MARK = b"\nconvsmith results:"
 _FAULT = struct.Struct("<4Q")
+_PAGE_FAULT = 14
 _VECTORS = {0: "division error", 6: "illegal instruction", 7: "no such unit", 8: "double fault", 13: "protection fault",
-            14: "page fault", 19: "floating-point error"}  # fmt: skip
+            _PAGE_FAULT: "page fault", 19: "floating-point error"}  # fmt: skip
 
 _RC = """\
 display_library: nogui
@@ -72,9 +73,10 @@ class Fault:
     def kind(self) -> str:
         """What happened, in words."""
         name = _VECTORS.get(self.vector, f"exception {self.vector}")
-        if self.vector != 14:
+        if self.vector != _PAGE_FAULT:
             return name
-        return f"{name} ({'writing' if self.error & 2 else 'reading'} {self.accessed:#x})"
+        how = "executing" if self.error & 16 else "writing" if self.error & 2 else "reading"
+        return f"{name} ({how} {self.accessed:#x})"
 
 
 def emulator() -> str:
@@ -120,11 +122,10 @@ def emulate(image: Image, model: str, timeout: float) -> bytes | Fault:
         (folder / "rom").write_bytes(rom)
         (folder / "display").write_bytes(bytes(2048))
         (folder / "rc").write_text(_RC.format(model=model, megabytes=megabytes))
-        command = [bochs, "-q", "-f", "rc"]
         try:
             done = subprocess.run(
-                command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                timeout=timeout, check=False,
+                [bochs, "-q", "-f", "rc"], cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT, timeout=timeout, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             raise ToolchainError(f"Bochs ({bochs}) did not end within {timeout:g} s", code="timeout") from None
