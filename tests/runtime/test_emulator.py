@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from emulated import TILE_FORMS, skip_without_emulator, tile_products
+from emulated import MISREAD, TILE_FORMS, UNSIGNED, pair_products, skip_without_emulator, tile_products
 from llvm_kernels import (
     channels_last,
     chunk,
@@ -323,11 +323,19 @@ def test_other_abi() -> None:
     assert "ABI version 99" in refused(UsageError, "bad-artifact", dataclasses.replace(copies(""), abi=99))
 
 
-# -- tiles
+# -- what emulators are known to do wrong
 @needs_emulator
 @pytest.mark.parametrize("form", TILE_FORMS)
 def test_tiles_of_bytes_have_their_signs(form: str) -> None:
     found, truth, unsigned = tile_products(form)
     if form != "uud" and (found == unsigned).all():
-        pytest.skip("this Bochs takes all bytes in tiles as unsigned: CONTRIBUTING.md says what to change")
+        pytest.skip(UNSIGNED)
+    assert (found == truth).all()
+
+
+@needs_emulator
+def test_pairs_are_read_from_where_they_are() -> None:
+    found, truth, misread = pair_products()
+    if (found == misread).all():
+        pytest.skip(MISREAD)
     assert (found == truth).all()
