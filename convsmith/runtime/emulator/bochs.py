@@ -113,9 +113,9 @@ def emulate(image: Image, model: str, timeout: float) -> bytes | Fault:
 
     ToolchainError when Bochs ends otherwise (its `text` is Bochs' log), or takes more than `timeout` seconds.
     """
-    bochs = emulator()
     code, symbols = _rom()
     rom, size = image.rom(code, symbols["pages"]), image.result_size
+    bochs = emulator()
     megabytes = (image.end >> 20) + 2
     with tempfile.TemporaryDirectory(prefix="convsmith-bochs-") as directory:
         folder = Path(directory)
