@@ -84,6 +84,10 @@ def _parse_isa(text: str) -> str | None:
     return text
 
 
+def _parse_program(text: str) -> str | None:
+    return os.path.expanduser(text) or None
+
+
 @dataclass(frozen=True)
 class Variable:
     """One environment variable: `key` is its attribute of `settings`, `default` the text that stands for "not set"."""
@@ -157,6 +161,13 @@ VARIABLES: tuple[Variable, ...] = (
         "Instruction set of kernels for which none is asked.",
         "native",
     ),
+    Variable(
+        "CONVSMITH_BOCHS",
+        "bochs",
+        _parse_program,
+        "the path of an executable, or empty for bochs on PATH",
+        "Bochs, the emulator under which tests run kernels for instructions that this machine lacks.",
+    ),
 )
 _BY_KEY = {variable.key: variable for variable in VARIABLES}
 _NONE: Mapping[str, Any] = MappingProxyType({})
@@ -213,6 +224,11 @@ class Settings:
     def isa(self) -> str | None:
         """Default instruction set, or None for the best that the machine has."""
         return self._value("isa")  # type: ignore[no-any-return]
+
+    @property
+    def bochs(self) -> str | None:
+        """The Bochs emulator, or None for the one on PATH."""
+        return self._value("bochs")  # type: ignore[no-any-return]
 
     def reload(self) -> None:
         """Forget what was read: the next use reads the environment again. Values of open scopes stay in force."""

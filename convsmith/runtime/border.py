@@ -7,23 +7,40 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from convsmith.codegen.artifact import Argument
+from convsmith.codegen.artifact import Argument, Artifact
 from convsmith.diag.errors import UsageError
 from convsmith.ir.types import dtype as type_row
 from convsmith.runtime.arrays import Array, ArraySpec, address_of, overlap
 from convsmith.runtime.packed import Packed
 
-__all__ = ["Border", "Given"]
+__all__ = ["Border", "Given", "tensors_of"]
 
 Given: TypeAlias = Array | Packed | float
 """What a call may give: a number stands for a scale or zero point of one element."""
 
 _SCALES = "scales_"
 _QUANTITIES = (_SCALES, "zero_points_")
+
+
+def tensors_of(artifact: Artifact) -> dict[str, Argument]:
+    """What a call takes and gives. What an entry reads and a later one writes is read, then written."""
+    packing = (artifact.entries[entry] for entry in artifact.packs.values())
+    plain = {argument.name: argument for entry in packing for argument in entry.arguments if argument.role == "in"}
+    tensors: dict[str, Argument] = {}
+    for entry in artifact.steps.values():
+        for argument in entry.arguments:
+            if argument.role in ("scratch", "shared"):
+                continue
+            tensor = plain[argument.of] if argument.role == "packed" else argument
+            known = tensors.setdefault(tensor.name, tensor)
+            if known.role == "in" and tensor.role != "in":
+                tensors[tensor.name] = replace(known, role="inout")
+    return tensors
 
 
 class Border:
@@ -135,8 +152,10 @@ class Border:
         for n, name in enumerate(outputs):
             others: dict[str, Array | Packed] = {**taken, **{other: results[other] for other in outputs[:n]}}
             for other, array in others.items():
-                if isinstance(array, np.ndarray) and not self._apart(name, results[name], other, array) and overlap(
-                    results[name], array
+                if (
+                    isinstance(array, np.ndarray)
+                    and not self._apart(name, results[name], other, array)
+                    and overlap(results[name], array)
                 ):
                     raise UsageError(f"{name}: shares memory with {other}; legal is memory of its own", code="overlap")
 

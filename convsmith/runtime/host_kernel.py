@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ import numpy as np
 from convsmith.codegen.artifact import Argument, Artifact, Entry
 from convsmith.diag.errors import UnsupportedError
 from convsmith.runtime.arrays import Array, address_of, aligned_empty, all_finite, numpy_dtype
-from convsmith.runtime.border import Border, Given
+from convsmith.runtime.border import Border, Given, tensors_of
 from convsmith.runtime.host import HostFunction, HostLibrary
 from convsmith.runtime.packed import Packed, signature_of
 
@@ -95,7 +94,7 @@ class HostKernel:
     def __init__(self, artifact: Artifact, fallback: Callable[[], HostKernel] | None = None) -> None:
         library = HostLibrary(artifact)
         self.artifact = artifact
-        tensors = _tensors(artifact)
+        tensors = tensors_of(artifact)
         operand = _operand(artifact, tensors)
         self._border = border = Border(tuple(tensors.values()), operand)
         self._steps = [_Call(library[name], border.defaults) for name in artifact.steps]
@@ -327,22 +326,6 @@ class HostKernel:
                     )
                 self._fallback = self._make_fallback()
             return self._fallback
-
-
-def _tensors(artifact: Artifact) -> dict[str, Argument]:
-    """What a call takes and gives. What an entry reads and a later one writes is read, then written."""
-    packing = (artifact.entries[entry] for entry in artifact.packs.values())
-    plain = {argument.name: argument for entry in packing for argument in entry.arguments if argument.role == "in"}
-    tensors: dict[str, Argument] = {}
-    for entry in artifact.steps.values():
-        for argument in entry.arguments:
-            if argument.role in ("scratch", "shared"):
-                continue
-            tensor = plain[argument.of] if argument.role == "packed" else argument
-            known = tensors.setdefault(tensor.name, tensor)
-            if known.role == "in" and tensor.role != "in":
-                tensors[tensor.name] = replace(known, role="inout")
-    return tensors
 
 
 def _operand(artifact: Artifact, tensors: Mapping[str, Argument]) -> str:

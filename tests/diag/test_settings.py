@@ -11,8 +11,8 @@ from convsmith.diag.settings import VARIABLES, Settings
 
 def test_defaults() -> None:
     s = Settings({})
-    assert (s.verbose, s.dump, s.cache, s.cache_size, s.check, s.threads, s.isa) == (
-        frozenset(), None, "default", 256 << 20, "off", None, None,
+    assert (s.verbose, s.dump, s.cache, s.cache_size, s.check, s.threads, s.isa, s.bochs) == (
+        frozenset(), None, "default", 256 << 20, "off", None, None, None,
     )  # fmt: skip
 
 
@@ -33,6 +33,7 @@ def test_defaults() -> None:
         ("CONVSMITH_THREADS", "3", "threads", 3),
         ("CONVSMITH_ISA", "avx2", "isa", "avx2"),
         ("CONVSMITH_ISA", "native", "isa", None),
+        ("CONVSMITH_BOCHS", "/x/bochs", "bochs", "/x/bochs"),
     ],
 )
 def test_values(env: str, text: str, key: str, value: object) -> None:

@@ -1,0 +1,131 @@
+"""`ObjectCode`: relocatable object code (ELF, x86-64) as bytes that run at an address of one's choice."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from convsmith.diag.errors import ToolchainError
+
+__all__ = ["ObjectCode"]
+
+_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_SYMBOL = struct.Struct("<IBBHQQ")
+_RELOCATION = struct.Struct("<QQq")
+
+_RELOCATABLE, _X86_64 = 1, 62
+_SYMBOLS, _ADDENDS, _NO_BITS = 2, 4, 8
+"""Kinds of sections: the symbol table, relocations with addends, zeros that take no room in the file."""
+_LOADED = 2
+"""Flag of sections that are there when code runs."""
+_RELATIVE = (2, 4)
+_ABSOLUTE = {1: "<Q", 10: "<I", 11: "<i"}
+"""Kinds of relocations: those relative to their place (PC32, PLT32), and forms of those that are not (64, 32, 32S)."""
+
+
+class _Section(NamedTuple):
+    name: int
+    kind: int
+    flags: int
+    address: int
+    offset: int
+    size: int
+    link: int
+    info: int
+    alignment: int
+    entry: int
+
+
+class _Symbol(NamedTuple):
+    name: str
+    section: int
+    value: int
+
+
+class ObjectCode:
+    """The loaded sections of an object, one after the other: `size` bytes; `symbols` are offsets in them by name.
+
+    `outside` are addresses of what the object calls but does not hold. ToolchainError when some are missing, or when
+    the bytes are no such object.
+    """
+
+    def __init__(self, code: bytes, outside: Mapping[str, int]) -> None:
+        self._code, self._outside = code, outside
+        try:
+            self._read()
+        except (struct.error, IndexError, ValueError) as error:
+            raise ToolchainError(
+                f"{len(code)} bytes are not relocatable object code (ELF, x86-64): {error}", code="object"
+            ) from None
+        called = [self._table[symbol] for _, _, symbol, _ in self._places]
+        lacking = sorted({s.name for s in called if s.section not in self._starts and s.name not in outside})
+        if lacking:
+            raise ToolchainError(
+                f"object code calls {', '.join(lacking)}; there is {', '.join(sorted(outside)) or 'nothing'} to call",
+                code="symbol",
+            )
+
+    def at(self, address: int) -> bytes:
+        """The bytes that run at an address."""
+        memory = bytearray(self.size)
+        for n, start in self._starts.items():
+            section = self._sections[n]
+            if section.kind != _NO_BITS:
+                memory[start : start + section.size] = self._code[section.offset : section.offset + section.size]
+        for place, kind, n, addend in self._places:
+            symbol = self._table[n]
+            if symbol.section in self._starts:
+                target = address + self._starts[symbol.section] + symbol.value + addend
+            else:
+                target = self._outside[symbol.name] + addend
+            if kind in _RELATIVE:
+                struct.pack_into("<i", memory, place, target - address - place)
+            else:
+                struct.pack_into(_ABSOLUTE[kind], memory, place, target)
+        return bytes(memory)
+
+    def _read(self) -> None:
+        header = _HEADER.unpack_from(self._code)
+        magic, kind, machine = header[:3]
+        if magic[:6] != b"\x7fELF\x02\x01" or (kind, machine) != (_RELOCATABLE, _X86_64):
+            raise ValueError("the header is another one")
+        at, count = header[6], header[12]
+        self._sections = [_Section(*_SECTION.unpack_from(self._code, at + n * _SECTION.size)) for n in range(count)]
+        self.size = 0
+        self._starts: dict[int, int] = {}
+        for n, s in enumerate(self._sections):
+            if s.kind != _NO_BITS and s.offset + s.size > len(self._code):
+                raise ValueError(f"section {n} ends beyond the file")
+            if s.flags & _LOADED:
+                self._starts[n] = -(-self.size // max(s.alignment, 1)) * max(s.alignment, 1)
+                self.size = self._starts[n] + s.size
+        self._table: list[_Symbol] = []
+        for s in self._sections:
+            if s.kind == _SYMBOLS:
+                self._table = [self._symbol(s, n) for n in range(s.size // _SYMBOL.size)]
+        self.symbols = {
+            s.name: self._starts[s.section] + s.value for s in self._table if s.name and s.section in self._starts
+        }
+        self._places = [place for s in self._sections if s.kind == _ADDENDS for place in self._relocations(s)]
+
+    def _symbol(self, table: _Section, n: int) -> _Symbol:
+        name, _, _, section, value, _ = _SYMBOL.unpack_from(self._code, table.offset + n * _SYMBOL.size)
+        start = self._sections[table.link].offset + name
+        return _Symbol(self._code[start : self._code.index(b"\0", start)].decode(), section, value)
+
+    def _relocations(self, table: _Section) -> list[tuple[int, int, int, int]]:
+        """Place in the loaded sections, kind, number of the symbol, and what is added to it."""
+        if table.info not in self._starts:
+            return []
+        found = []
+        for n in range(table.size // _RELOCATION.size):
+            offset, info, addend = _RELOCATION.unpack_from(self._code, table.offset + n * _RELOCATION.size)
+            symbol, kind = info >> 32, info & 0xFFFFFFFF
+            if kind not in _RELATIVE and kind not in _ABSOLUTE:
+                raise ValueError(f"relocation {n} is of kind {kind}; known are {[*_RELATIVE, *_ABSOLUTE]}")
+            if symbol >= len(self._table) or offset + 4 > self._sections[table.info].size:
+                raise ValueError(f"relocation {n} is of symbol {symbol} at {offset:#x}")
+            found.append((self._starts[table.info] + offset, kind, symbol, addend))
+        return found
