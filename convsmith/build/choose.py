@@ -18,6 +18,7 @@ from convsmith.build.fragments import fragment_cycles, fragment_tiles
 from convsmith.build.loops import Loops, Unit, fits_registers, loops_after_fusing, residues, view_steps
 from convsmith.build.split import PART, splits
 from convsmith.build.statement import statement
+from convsmith.build.windows import first_reads, window_tiles
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import make_buffer
 from convsmith.ir.index import Var, as_index, is_true
@@ -155,6 +156,8 @@ class Model:
         if self.unit.rows > 1:
             yield from fragment_tiles(inner, size, lane, loops.extents[lane], self.unit)
             return
+        if lane == self.batch:
+            yield from window_tiles(loops, lane, self.lanes, self.target.registers, self.src)
         along_k = lane == self.k
         tap = next((n for n in reversed(self.st.reduce[:-1]) if n not in self.classes), self.k)
         taps = self.sizes[tap]
@@ -217,14 +220,17 @@ class Model:
         weights = passing * self.lanes * steps * self.bytes
         near = weights <= target.l1_bytes // 2
         cost = target.costs
-        read = cost.load if near else max(cost.load, target.vector_bits / L2_BITS)
-        pixel = cost.load if along_k or lane == self.batch else cost.broadcast
+        far = max(cost.load, target.vector_bits / L2_BITS)
+        read = cost.load if near else far
+        pixel = cost.load if along_k else cost.broadcast
+        if lane == self.batch:
+            pixel = cost.load if prod(self.st.a.layout.shape) * self.bytes <= target.l1_bytes else far
         clash = loops.kinds[lane] != "m" and self.ways(loops, tile) >= target.l1_ways
-        taps = prod(n for name, n in tile.items() if loops.kinds[name] == "k" and name != lane)
+        shared = first_reads(loops, tile, self.src)
         cycles = 0.0
         for m, v, count in tiles:
             held = m * v
-            loads = v * read + (m + taps - 1) / taps * pixel
+            loads = v * read + (held if lane == self.batch else m) * shared * pixel
             step = _together(held * cost.multiply_add, cost.latency, loads)
             step *= GATHER if lane == fused else 1.0
             step *= CLASH if clash and m >= target.l1_ways else 1.0

@@ -56,9 +56,9 @@ def _strides(old: Buffer, shape: Sequence[int], innermost: int | None) -> tuple[
 
 
 class _Stage(ScopedRewriter):
-    def __init__(self, buffer: str, loop: str, innermost: int | None) -> None:
+    def __init__(self, buffer: str, loop: str, innermost: int | None, scope: str) -> None:
         super().__init__()
-        self.buffer, self.loop, self.innermost = buffer, loop, innermost
+        self.buffer, self.loop, self.innermost, self.scope = buffer, loop, innermost, scope
 
     def For(self, loop: For) -> Stmt:
         if loop.var.name != self.loop:
@@ -76,7 +76,7 @@ class _Stage(ScopedRewriter):
             base, lo, hi = _box([r.index[dim] for r in reads], ranges, inner, f"{self.buffer} along dim {dim}")
             origin.append(base + lo)
             shape.append(hi - lo + 1)
-        new = Buffer(f"{self.buffer}_s", old.dtype, tuple(shape), _strides(old, shape, self.innermost), "cache")
+        new = Buffer(f"{self.buffer}_s", old.dtype, tuple(shape), _strides(old, shape, self.innermost), self.scope)
         copy = _copy(old, new, origin, {**ranges})
         body = _Redirect(old, new, origin).stmt(loop.body)
         return For(loop.var, loop.lo, loop.hi, Alloc(new, block(copy, body)), loop.kind, loop.carried)
@@ -98,7 +98,9 @@ def _box(indices: list[Index], outer: dict[Var, Range], inner: dict[Var, Range],
 
 
 def _copy(old: Buffer, new: Buffer, origin: Sequence[Index], ranges: dict[Var, Range]) -> Stmt:
-    index = tuple(Var(f"{new.name}{d}") for d in range(len(new.shape)))
+    *outer, lanes = new.blocks
+    last = lanes.dim if new.in_registers else None
+    index = tuple(Var(f"{new.name}.l" if d == last else f"{new.name}{d}") for d in range(len(new.shape)))
     source = tuple(o + i for o, i in zip(origin, index))
     full = {**ranges, **{v: (0, n - 1) for v, n in zip(index, new.shape)}}
     inside = simplify(conj(c for i, n in zip(source, old.shape) for c in (i >= 0, i < n)), full)
@@ -106,15 +108,20 @@ def _copy(old: Buffer, new: Buffer, origin: Sequence[Index], ranges: dict[Var, R
     if not is_true(inside):
         read = Select(inside, read, const(old.dtype, 0))
     body: Stmt = Store(new, index, read)
-    for b in reversed(new.blocks):
-        body = For(index[b.dim], as_index(0), as_index(b.size), body)
+    kind = "unrolled" if new.in_registers else "serial"
+    body = For(index[lanes.dim], as_index(0), as_index(lanes.size), body)
+    for b in reversed(outer):
+        body = For(index[b.dim], as_index(0), as_index(b.size), body, kind)
     return body
 
 
-def stage(kernel: Kernel, buffer: str, loop: str, innermost: int | None = None) -> Kernel:
+def stage(
+    kernel: Kernel, buffer: str, loop: str, innermost: int | None = None, scope: str = "cache"
+) -> Kernel:
     """At the start of each iteration of ``loop``, copy what it reads of ``buffer``; the copy is ``<buffer>_s``.
 
-    Dims lie as they do in the buffer, but for ``innermost``, whose elements become neighbours.
+    Dims lie as they do in the buffer, but for ``innermost``, whose elements become neighbours. A copy in registers is
+    written by straight lines, its last dim by a loop ``<buffer>_s.l`` that can become vectors.
 
     Before::
 
@@ -137,4 +144,4 @@ def stage(kernel: Kernel, buffer: str, loop: str, innermost: int | None = None) 
                   c[n, i] = c[n, i] + a_s[0, i + k] * b[k]
     """
     require_loops(kernel, (loop,), "stage")
-    return with_body(kernel, _Stage(buffer, loop, innermost).stmt(kernel.body))
+    return with_body(kernel, _Stage(buffer, loop, innermost, scope).stmt(kernel.body))

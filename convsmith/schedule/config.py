@@ -32,6 +32,7 @@ class Config:
     ``realise``   how masked elements are read: ``peel`` (skip, restrict, partition), ``mask`` (test each), or
                   ``pad_copy`` (a padded copy first)
     ``pack``      operands repacked in the order in which they are read
+    ``hold``      operands whose part for a register tile stays in registers while the innermost loop around it runs
     ``drain``     whether sums leave their registers for memory, from where a loop finishes them (for long post-ops)
     ``pieces``    most pieces that a partitioned loop may have
     ``outline``   whether register tiles become functions
@@ -48,6 +49,7 @@ class Config:
     split: tuple[tuple[str, int], ...] = ()
     realise: str = "peel"
     pack: tuple[str, ...] = ("wei",)
+    hold: tuple[str, ...] = ()
     drain: bool = False
     pieces: int = 8
     outline: bool = True
@@ -142,13 +144,13 @@ _PRINT: dict[str, Callable[[Any], str]] = {
     "isa": str, "lane": str, "realise": str, "pieces": str, "threads": str,
     "fuse": lambda v: ",".join(f"{a}+{b}" for a, b in v),
     "tile": _sizes_text, "terms": _sizes_text, "split": _sizes_text,
-    "order": ",".join, "reduce": ",".join, "pack": ",".join,
+    "order": ",".join, "reduce": ",".join, "pack": ",".join, "hold": ",".join,
     "outline": _flag_text, "drain": _flag_text,
 }  # fmt: skip
 _READ: dict[str, Callable[[str], Any]] = {
     "isa": str, "lane": str, "realise": str, "pieces": int, "threads": int, "fuse": _pairs, "tile": _sizes,
     "terms": _sizes, "split": _sizes,
-    "order": _names, "reduce": _names, "pack": _names, "outline": _flag,
+    "order": _names, "reduce": _names, "pack": _names, "hold": _names, "outline": _flag,
     "drain": _flag,
 }  # fmt: skip
 _EXAMPLE = {
@@ -156,4 +158,5 @@ _EXAMPLE = {
     "threads": "--threads=2", "fuse": "--fuse=oh+ow", "tile": "--tile=oc:32,ow:14", "order": "--order=mb,oc,oh,ow",
     "terms": "--terms=ic:4", "split": "--split=mb:2", "reduce": "--reduce=kh,kw,ic", "pack": "--pack=wei",
     "outline": "--outline=no", "drain": "--drain=yes",
+    "hold": "--hold=wei",
 }  # fmt: skip

@@ -98,3 +98,19 @@ def test_no_conversion_is_a_call(types: str, isa: str) -> None:
     called = set(re.findall(r"^\tcallq?\t(\w+)", text, re.MULTILINE))
     own = set(re.findall(r"^(\w+):", text, re.MULTILINE))
     assert called - own <= {"memset"}
+
+
+@pytest.mark.parametrize(
+    ("types", "isa", "mnemonic"),
+    [
+        ("u8:s8:s32", "avx512_amx", "tdpbusd"), ("s8:s8:f32", "avx512_amx", "tdpbssd"),
+        ("u8:u8:s32", "avx512_amx", "tdpbuud"), ("bf16", "avx512_amx", "tdpbf16ps"),
+        ("f16", "avx512_amx_fp16", "tdpfp16ps"),
+    ],
+)  # fmt: skip
+def test_hot_loop_on_fragments(types: str, isa: str, mnemonic: str) -> None:
+    """Each fragment of a factor is read once for all its products, and no sum leaves its register."""
+    hot = max(inner_loops(assembly_of(f"--matmul --dt={types} {PRODUCT}", isa)), key=lambda b: b.count(f"\t{mnemonic}"))
+    products, reads = hot.count(f"\t{mnemonic}"), hot.count("\ttileloadd")
+    assert products >= 3 and reads < 2 * products, hot
+    assert not re.search(r"tilestored|tilezero|%rsp|Spill|Reload", hot), hot

@@ -153,6 +153,21 @@ KINDS = {
     "sum-of-bytes": (
         "--dt=u8:s8:u8 --attr-post-ops=sum:2:1:s8+relu mb1ic4iw5oc5ow5kw1", "--lane=oc --tile=oc:4 --terms=ic:4",
     ),
+    "window": (
+        "--stag=axb --dtag=axb g6mb1ic6ih4iw5oc6oh4ow5kh3kw3ph1pw1",
+        "--lane=g --tile=g:4,oh:2,ow:2,kh:3,kw:3 --order=mb,oh,ow,g",
+    ),
+    "window-strided": (
+        "--dt=u8:s8:s32 g5mb1ic5ih5iw7oc5oh3ow4kh3kw3sh2sw2ph1pw1", "--lane=g --tile=g:4,oh:2,ow:3,kh:3,kw:3",
+    ),
+    "weights-held": (
+        "--stag=axb --dtag=axb g6mb2ic6ih4iw5oc6oh4ow5kh3kw3ph1pw1",
+        "--lane=g --tile=g:4,oh:2,ow:2,kh:3,kw:3 --order=mb,g,oh,ow --hold=wei --threads=2",
+    ),
+    "weights-held-not-packed": (
+        "--wtag=bcda --stag=axb --dtag=axb g4mb1ic4iw7oc4ow7kw3pw1",
+        "--lane=g --tile=g:4,ow:3,kw:3 --order=mb,g,ow --hold=wei --pack=",
+    ),
     "fragments": (
         "--dt=u8:s8:s32 --stag=axb --dtag=axb mb1ic16ih4oc10oh4kh1",
         "--lane=oc --fuse=oh+ow --tile=oc:8,oh_ow:6 --terms=ic:8",
