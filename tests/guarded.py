@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from convsmith.build.epilogue import SOURCE_SUMS
+from convsmith.build.offsets import CHANNEL_SUMS
 from convsmith.build.split import SUMS
 from convsmith.codegen.artifact import Artifact
 from convsmith.layout.layout import Layout
@@ -21,6 +23,8 @@ from convsmith.runtime.host import HostLibrary
 Array = np.ndarray[Any, Any]
 Arrays = Mapping[str, Array]
 
+OWN = ("scratch", SUMS, CHANNEL_SUMS, SOURCE_SUMS)
+"""Memory of a call that entries write to."""
 MARGIN = 64
 """Elements of canary before and after each buffer."""
 
@@ -153,12 +157,13 @@ class Compiled:
             name: Guarded(x, (canary if name in outputs else poison)(x.dtype))
             for name, x in memories(self.problem, arrays).items()
         }
-        for name in self.artifact.packs.values():
-            self._pack(name, buffers)
+        for names in self.artifact.packs.values():
+            for name in names:
+                self._pack(name, buffers)
         for name in self.artifact.steps:
             self._call(name, buffers, chunks)
         for name, b in buffers.items():
-            if name in (*outputs, "scratch", SUMS):
+            if name in (*outputs, *OWN):
                 b.check_margin(name)
             else:
                 b.check_unchanged(name)
@@ -166,7 +171,7 @@ class Compiled:
 
     def _pack(self, entry: str, buffers: dict[str, Guarded]) -> None:
         """Run a packing entry twice, into memory that holds something else: what it leaves out differs."""
-        packed = next(a for a in self.artifact.entries[entry].arguments if a.role == "packed")
+        packed = [a for a in self.artifact.entries[entry].arguments if a.role == "packed"][-1]
         dtype = TYPES[packed.dtype].numpy
         found = []
         for fill in (dtype.type(1), dtype.type(2)):

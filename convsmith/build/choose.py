@@ -15,6 +15,7 @@ from math import prod
 
 from convsmith.build.epilogue import Buffers, Epilogue
 from convsmith.build.loops import Loops, Unit, loops_after_fusing, registers_needed, residues
+from convsmith.build.offsets import summed
 from convsmith.build.split import PART, splits
 from convsmith.build.statement import statement
 from convsmith.diag.errors import ConfigError
@@ -87,7 +88,9 @@ class Model:
 
     def __init__(self, p: Problem, target: Target) -> None:
         self.target = target
-        self.st = st = statement(p)
+        each = statement(p)
+        sums = summed(p, each)
+        self.st = st = each if sums is None or not Unit.of(sums, target).dot else sums
         self.bytes = dtype(st.a.dtype).bytes
         self.unit = Unit.of(st, target)
         self.src, self.dst = _steps(st.a), _steps(st.c)
@@ -298,7 +301,7 @@ class Model:
 def _operations(p: Problem, st: Statement) -> int:
     """Operations on the way from a sum to the result's element."""
     sums = Load(make_buffer("acc", dtype(p.acc), (), "register"), (), None)
-    element = Epilogue(p, st, Buffers(p, st.a, st.b, st.c)).value(sums)
+    element = Epilogue(p, st, Buffers(p, st.a, st.b, st.c, *st.sums)).value(sums)
     return sum(isinstance(v, Value) for v in walk(element))
 
 
@@ -335,7 +338,8 @@ def candidates(p: Problem, target: Target, threads: int) -> list[Choice]:
                     target.isa, lane, fuse, tuple(tile.items()), order, reduce,
                     ((join, model.unit.terms),) if join else model.shared_terms(lane),
                     realise="pad_copy" if copied else "peel", pack=model.packed(lane),
-                    drain=long and loops.kinds[lane] != "k", threads=threads,
+                    offsets="sums" if model.st.sums else "each", drain=long and loops.kinds[lane] != "k",
+                    threads=threads,
                 )  # fmt: skip
                 if registers_needed(loops, config, target, model.unit)[0] <= target.registers:
                     found.append(Choice(model.cycles(loops, config), model.emitted(loops, config), config))

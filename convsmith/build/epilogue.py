@@ -18,6 +18,9 @@ from convsmith.problem import post_ops
 from convsmith.problem.attributes import SCALES, ZERO_POINTS, Kind
 from convsmith.problem.problem import Problem
 
+WEIGHT_SUMS, SOURCE_SUMS = "wei_sums", "src_sums"
+"""The memory of sums of entries, by which zero points are taken off the products' sums (`build/offsets.py`)."""
+
 
 class Buffers:
     """The buffer of each array that the nest reads or writes, made when it is first asked for.
@@ -46,7 +49,7 @@ class Epilogue:
     """Values of the steps at an element of the result, which lies at the coordinates of ``c``."""
 
     def __init__(self, problem: Problem, st: Statement, buffers: Buffers) -> None:
-        self.problem, self.buffers, self.c = problem, buffers, st.c
+        self.problem, self.buffers, self.st, self.c = problem, buffers, st, st.c
         self.type: DType = F64 if problem.acc == "f64" else F32
         self.channel = st.c.coords[problem.channels] if problem.forward or problem.dir == "BWD_D" else as_index(0)
         self.group: Index = next((Var(d.name) for d in st.of("batch")), as_index(0))
@@ -54,6 +57,11 @@ class Epilogue:
     def value(self, sums: Value) -> Value:
         """The result's element from its sum."""
         p = self.problem
+        for view in self.st.sums:
+            point = self.zero_point(self.st.a if view.name == WEIGHT_SUMS else self.st.b)
+            assert point is not None
+            load = Load(self.buffers[view.name], view.coords, None)
+            sums = Binary("sub", sums, Binary("mul", load, point))
         out = self.buffers[self.c.name].dtype
         steps = p.scales or p.post_ops or p.bias or p.quantity(ZERO_POINTS, "dst")
         if not steps:

@@ -51,7 +51,8 @@ class Statement:
     """``c = finish(sum over k of a * b)`` over the dims of the nest, in the order of the naive nest.
 
     ``reduce`` names the reduction loops in the order in which they read memory best, outermost first; ``acc`` is the
-    type of the sums; ``shifted`` says that zero points are taken off the factors; the masks are those of ``a``.
+    type of the sums; ``shifted`` says that zero points are taken off the factors; else ``sums`` of entries of A and B
+    at a point of the result are what they are taken off by; the masks are those of ``a``.
     """
 
     dims: tuple[Dim, ...]
@@ -61,6 +62,7 @@ class Statement:
     reduce: tuple[str, ...]
     acc: str
     shifted: bool = False
+    sums: tuple[View, ...] = ()
 
     @property
     def n(self) -> str:

@@ -12,9 +12,8 @@ from guarded import Array, memories
 from oracles import Oracle, small_target
 from problems import random_config, random_convolution, random_problem, with_options
 
-from convsmith.build.packing import packing_steps
 from convsmith.build.schedule import schedule
-from convsmith.compiler.driver import naive_kernel
+from convsmith.compiler.driver import naive_kernel, preparing
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Kernel
@@ -132,6 +131,35 @@ KINDS = {
     "zero-points-of-weights": (
         "--dt=s8:s8:f32 --attr-zero-points=src:per_dim_1+wei:common:2 mb1ic3iw5oc5ow5kw3pw1", "--lane=oc --tile=oc:4",
     ),
+    "zero-points-off-the-sums": (
+        "--dt=u8:s8:u8 --stag=axb --dtag=axb --attr-zero-points=src:common:3+wei:per_oc+dst:common:1 "
+        "mb2ic5ih3iw4oc5oh3ow4kh3kw3ph1pw1",
+        "--lane=oc --tile=oc:4,ow:3 --terms=ic:4 --offsets=sums --threads=2",
+    ),
+    "zero-points-of-a-copy": (
+        "--dt=u8:s8:s32 --attr-zero-points=src:common:-300 mb2ic5ih5iw4oc5oh3ow2kh3kw3sh2sw2ph1pw1",
+        "--lane=oc --tile=oc:4,ow:2 --terms=ic:4 --realise=pad_copy --offsets=sums",
+    ),
+    "zero-points-of-groups": (
+        "--dt=s8:s8:f32 --attr-zero-points=src:common:3+wei:per_dim_0 g2mb1ic6iw4oc6ow4kw3pw1",
+        "--lane=g_oc --fuse=g+oc --tile=g_oc:4 --terms=ic:2 --offsets=sums",
+    ),
+    "zero-points-of-both-borders": (
+        "--dt=u8:s8:s32 --attr-zero-points=src:common:3+wei:common:2 mb1ic3iw3oc5ow7kw5pw4",
+        "--lane=oc --tile=oc:4,ow:2 --terms=ic:4 --realise=mask --offsets=sums",
+    ),
+    "zero-points-where-a-stride-meets": (
+        "--deconv --dt=u8:s8:s32 --attr-zero-points=src:common:3+wei:common:2 mb1ic5iw5oc5ow9kw3sw2pw1",
+        "--lane=oc --tile=oc:4,ow:2 --terms=ic:4 --offsets=sums",
+    ),
+    "zero-points-of-a-product": (
+        "--matmul --dt=u8:s8:s32 --attr-zero-points=src:common:3+wei:per_oc 2x3x7:1x7x5",
+        "--lane=n --tile=n:4,m:2 --terms=k:4 --offsets=sums",
+    ),
+    "zero-points-off-the-sums-one-term": (
+        "--dt=u8:u8:f32 --attr-zero-points=src:common:3+wei:common:2 mb1ic3iw5oc5ow5kw3pw1",
+        "--lane=ow --tile=ow:4,oc:2 --realise=mask --offsets=sums",
+    ),
     "post-ops": (
         "--dtag=axb --attr-post-ops=sum:0.5+prelu:per_oc+add:f32:per_tensor+linear:2:1+mul:f32:per_oc+max:s8:common "
         "mb2ic3iw5oc5ow5kw3pw1",
@@ -148,11 +176,12 @@ def interpret_all(problem: Problem, config: Config, target: Target, seed: int = 
     """Run the rewrites of the kernel and of its packing kernels, and interpret after each."""
     with interning():
         oracle = Oracle(problem, target, seed)
-        st, kernel = naive_kernel(problem)
+        st, kernel = naive_kernel(problem, config)
         kernel = run_steps(kernel, schedule(st, config, target), [oracle])
-        for pack in kernel.packs:
-            memory = memories(problem, oracle.arrays)
-            run_steps(pack, packing_steps(pack, target), [_Packing(oracle, memory, oracle.packed(pack, memory))])
+        memory = memories(problem, oracle.arrays)
+        for pack, steps in preparing(problem, st, config, target, kernel):
+            memory[pack.params[-1].name] = truth = oracle.packed(pack, memory)
+            run_steps(pack, steps, [_Packing(oracle, memory, truth)])
 
 
 class _Packing:
@@ -199,10 +228,11 @@ def test_the_kinds_use_every_pass() -> None:
     target = small_target()
     for line, words in KINDS.values():
         with interning():
-            st, kernel = naive_kernel(parse_problem(line))
-            kernel = run_steps(kernel, schedule(st, Config.parse(f"--isa=generic {words}"), target), [Changes()])
-            for pack in kernel.packs:
-                run_steps(pack, packing_steps(pack, target), [Changes()])
+            problem, config = parse_problem(line), Config.parse(f"--isa=generic {words}")
+            st, kernel = naive_kernel(problem, config)
+            kernel = run_steps(kernel, schedule(st, config, target), [Changes()])
+            for pack, steps in preparing(problem, st, config, target, kernel):
+                run_steps(pack, steps, [Changes()])
     assert used - changed == set()
 
 

@@ -1,0 +1,211 @@
+"""Zero points taken off the sums rather than off each factor, so that instructions multiply the bytes as they are.
+
+With zero points p of the source and q of the weights, over the terms that are there (gemmlowp)::
+
+    sum (a - p) * (b - q)  =  sum a * b  -  p * sum b  -  q * sum (a - p)
+
+Sums of 32 bits wrap around on both sides alike, so the results are the same bits.  The sums of weights stay the same
+from call to call: they are packed beside the weights, once for each set of taps that some pixel meets
+(`build/presence.py`).  Those of the source are made in each call, before the products.  Where taps are summed over, the
+channels of each come first, in a buffer of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from convsmith.build.epilogue import SOURCE_SUMS, WEIGHT_SUMS, Buffers
+from convsmith.build.presence import cuts, number
+from convsmith.build.schedule import schedule
+from convsmith.build.split import parted
+from convsmith.build.statement import statement
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.buffer import make_buffer
+from convsmith.ir.index import Index, Var, as_index, conj, is_false, is_true, true
+from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, Store, block
+from convsmith.ir.types import S32
+from convsmith.ir.value import Binary, Cast, Load, Select, Value, const, dtype_of
+from convsmith.ir.walk import variables_of
+from convsmith.layout.layout import Layout
+from convsmith.layout.view import Dim, Statement, View
+from convsmith.passes.manager import Step
+from convsmith.problem.attributes import ZERO_POINTS
+from convsmith.problem.problem import Problem
+from convsmith.schedule.config import Config
+from convsmith.target.base import Target
+
+TAP_SUMS = "wei_taps"
+"""The memory of the weights' sums over the channels of each tap."""
+CHANNEL_SUMS = "src_channels"
+"""The memory of the source's sums over the channels of each pixel."""
+MOST = 1 << 20
+"""Sums of weights that are worth their memory."""
+VECTORS, PIXELS = 4, 8
+"""Vectors of sums, or pixels whose lanes are added up together, held at once."""
+
+
+def scheduled(problem: Problem, config: Config) -> Statement:
+    """The statement that the config schedules: with parts of its own where it splits a reduction."""
+    st = statement(problem)
+    if config.offsets == "sums":
+        found = summed(problem, st)
+        if found is None:
+            raise ConfigError(
+                "offsets",
+                "--offsets=sums: legal where source or weights have zero points, that of the source is "
+                f"common, and at most {MOST} sums of weights are needed; else --offsets=each",
+            )
+        if st.b.name not in config.pack:
+            raise ConfigError("offsets", f"--offsets=sums: needs --pack={st.b.name}, beside which the sums are packed")
+        st = found
+    return parted(st, config)
+
+
+def summed(problem: Problem, st: Statement) -> Statement | None:
+    """The statement with its zero points taken off the sums; None where that cannot be."""
+    source = problem.quantity(ZERO_POINTS, "src")
+    if not st.shifted or is_false(st.a.mask) or (source is not None and source.policy != "common"):
+        return None
+    sums = []
+    if source is not None:
+        found = cuts(st)
+        case, cases = number([(c.index, c.cases) for c in found])
+        others = _varying(st, st.b, "batch", "n")
+        if prod(d.size for d in others) * cases > MOST:
+            return None
+        dims = (Dim("case", cases, "m"), *others) if found else others
+        sums.append(_view(WEIGHT_SUMS, dims, *[case] * bool(found)))
+    if problem.quantity(ZERO_POINTS, "wei") is not None:
+        sums.append(_view(SOURCE_SUMS, _varying(st, st.a, "batch", "m")))
+    return replace(st, shifted=False, sums=tuple(sums))
+
+
+@dataclass(frozen=True)
+class Summing:
+    """A kernel that only adds up: ``result`` is the sum of the terms of ``given`` that are there, over ``reduce``.
+
+    ``shifted`` says that the source's zero point is taken off each term.
+    """
+
+    given: View
+    result: View
+    dims: tuple[Dim, ...]
+    reduce: tuple[str, ...]
+    shifted: bool = False
+
+    @property
+    def each_call(self) -> bool:
+        """Whether it runs in each call; else when the weights are packed."""
+        return self.result.name in (CHANNEL_SUMS, SOURCE_SUMS)
+
+    @property
+    def statement(self) -> Statement:
+        """As one whose only factor is what is given."""
+        return Statement(self.dims, self.given, self.result, self.result, self.reduce, "s32")
+
+    def kernel(self, problem: Problem) -> Kernel:
+        """The naive nest; its last parameter is the result."""
+        st = self.statement
+        buffers = Buffers(problem, self.given, self.result)
+        acc = make_buffer("acc", S32, (), "register")
+        here, zero = Load(acc, (), None), const(S32, 0)
+        term: Value = Load(buffers[self.given.name], self.given.coords, None)
+        term = term if dtype_of(term) is S32 else Cast(S32, term)
+        if self.shifted and problem.quantity(ZERO_POINTS, "src") is not None:
+            point: Value = Load(buffers[problem.attribute_name(ZERO_POINTS, "src")], (as_index(0),), None)
+            term = Binary("sub", term, point if dtype_of(point) is S32 else Cast(S32, point))
+        term = term if is_true(self.given.mask) else Select(self.given.mask, term, zero)
+        sums = _nest(st.of("k"), Store(acc, (), Binary("add", here, term)))
+        store = Store(buffers[self.result.name], self.result.coords, here)
+        body = _nest(st.of("batch", "n", "m"), Alloc(acc, block(Store(acc, (), zero), sums, store)))
+        return Kernel(self.result.name, buffers.params(), body)
+
+    def steps(self, target: Target, threads: int) -> list[Step]:
+        """Vectors along what lies side by side in memory: of sums, or of terms that are added up at the end."""
+        st, lanes = self.statement, target.lanes(S32.bits)
+        sizes = {d.name: d.size for d in st.dims}
+        lane = self._lane(sizes, lanes)
+        if lane in st.reduce:
+            last = next(d for d in reversed(self.dims) if d.kind != "k")
+            tile = {last.name: min(last.size, PIXELS)}
+        else:
+            tile = {lane: lanes * min(-(-sizes[lane] // lanes), VECTORS)}
+        config = Config(target.isa, lane, tile=tuple(tile.items()), pack=(), outline=False, threads=threads)
+        return schedule(st, config, target)
+
+    def _lane(self, sizes: dict[str, int], lanes: int) -> str:
+        """A dim along which elements are neighbours and all are there, or else the longest of the result."""
+        masked = {v.name for v in variables_of(self.given.mask)}
+        near = {b.dim for b in self.given.layout.blocks if b.stride == 1 and b.size > 1}
+        for dim in near:
+            for v, step in self.given.coords[dim].terms:
+                if isinstance(v, Var) and step == 1 and v.name not in masked and sizes.get(v.name, 0) * 2 >= lanes:
+                    return v.name
+        free = [d for d in self.dims if d.kind != "k" and d.name not in masked]
+        return max(free, key=lambda d: d.size).name
+
+
+def sums_of(problem: Problem, st: Statement) -> tuple[Summing, ...]:
+    """What makes the sums that the statement reads, in the order in which it is to run: the weights' when they are
+    packed, the source's in each call."""
+    makers = {WEIGHT_SUMS: _weights, SOURCE_SUMS: _source}
+    return tuple(s for view in st.sums for s in makers[view.name](problem, st, view))
+
+
+def _weights(_: Problem, st: Statement, result: View) -> tuple[Summing, ...]:
+    others = _varying(st, st.b, "batch", "n")
+    found = cuts(st)
+    if not found:
+        return (Summing(st.b, result, (*others, *st.of("k")), st.reduce),)
+    taps = tuple(d for d in st.of("k") if d.axis)
+    channels = tuple(d for d in st.of("k") if not d.axis)
+    kept = (*(replace(d, kind="m") for d in taps), *others)
+    each = _view(TAP_SUMS, kept)
+    given = replace(each, masks=(conj(c.cond for c in found), *each.masks[1:]))
+    case = number([(c.var, c.cases) for c in found])[0]
+    dims = (*(Dim(c.var.name, c.cases, "m") for c in found), *others)
+    return (
+        Summing(st.b, each, (*kept, *channels), tuple(d.name for d in channels)),
+        Summing(given, replace(result, coords=(case, *result.coords[1:])), (*dims, *taps), tuple(d.name for d in taps)),
+    )
+
+
+def _source(problem: Problem, st: Statement, result: View) -> tuple[Summing, ...]:
+    others = _varying(st, st.a, "batch", "m")
+    taps = tuple(d for d in st.of("k") if d.axis)
+    if is_true(st.a.mask) and all(d.size == 1 for d in taps):
+        return (Summing(st.a, result, (*others, *st.of("k")), st.reduce, shifted=True),)
+    names = problem.tensor(st.a.name).dims
+    image, _, *axes = (Dim(name, size, "m") for name, size in zip(names, st.a.layout.shape))
+    batch, channels = st.of("batch"), tuple(d for d in st.of("k") if not d.axis)
+    kept = (*batch, image, *axes)
+    each = _view(CHANNEL_SUMS, kept)
+    here = replace(st.a, coords=(*st.a.coords[:2], *(Var(d.name) for d in axes)), masks=(true(),) * len(names))
+    outer = (*(Var(d.name) for d in batch), Var(image.name))
+    masks = (*(true() for _ in outer), *st.a.masks[2:])
+    given = replace(each, coords=(*outer, *st.a.coords[2:]), masks=masks)
+    return (
+        Summing(here, each, (*kept, *channels), tuple(d.name for d in channels), shifted=True),
+        Summing(given, result, (*others, *taps), tuple(d.name for d in taps)),
+    )
+
+
+def _varying(st: Statement, view: View, *kinds: str) -> tuple[Dim, ...]:
+    """The dims of those kinds along which a view varies."""
+    names = {v for x in view.coords for v in variables_of(x)} | variables_of(view.mask)
+    return tuple(d for d in st.of(*kinds) if Var(d.name) in names)
+
+
+def _view(name: str, dims: Sequence[Dim], *index: Index) -> View:
+    """Sums for each point of dims, at that point, or at an index along the first ones."""
+    coords = (*index, *(Var(d.name) for d in dims[len(index) :]))
+    layout = Layout.from_tag("any", tuple(d.size for d in dims))
+    return View(name, "s32", layout, coords, (true(),) * len(coords))
+
+
+def _nest(dims: Sequence[Dim], body: Stmt) -> Stmt:
+    for d in reversed(dims):
+        body = For(Var(d.name), as_index(0), as_index(d.size), body)
+    return body
