@@ -89,7 +89,7 @@ class Model:
     def __init__(self, p: Problem, target: Target) -> None:
         self.target = target
         each = statement(p)
-        sums = summed(p, each)
+        sums = None if Unit.of(each, target).dot else summed(p, each)
         self.st = st = each if sums is None or not Unit.of(sums, target).dot else sums
         self.bytes = dtype(st.a.dtype).bytes
         self.unit = Unit.of(st, target)

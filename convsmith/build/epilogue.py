@@ -11,7 +11,7 @@ from __future__ import annotations
 from convsmith.build.elementwise import elementwise
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var, as_index
-from convsmith.ir.types import F32, F64, S32, DType, dtype
+from convsmith.ir.types import F32, F64, S8, S32, U8, DType, dtype
 from convsmith.ir.value import COMPARISONS, Binary, Bits, Cast, Load, Value, Where, const, dtype_of
 from convsmith.layout.view import Statement, View
 from convsmith.problem import post_ops
@@ -43,6 +43,12 @@ class Buffers:
         """All of them, in the order of the problem's tensors; what is no tensor comes last."""
         names = [t.name for t in self._problem.tensors]
         return tuple(self._made[n] for n in (*names, *(v for v in self._views if v not in names)) if n in self._made)
+
+
+def factor(view: View, buffers: Buffers) -> Value:
+    """An element of a view as it is multiplied."""
+    element: Value = Load(buffers[view.name], view.coords, None)
+    return Bits(S8, Binary("xor", element, const(U8, 128))) if view.flipped else element
 
 
 class Epilogue:
@@ -82,14 +88,15 @@ class Epilogue:
         return v if dtype_of(v) is self.type else Cast(self.type, v)
 
     def zero_point(self, view: View) -> Value | None:
-        """What is subtracted from an element of A or B, in the type of sums."""
+        """What is subtracted from a factor of A or B, in the type of sums."""
         name = view.name.removeprefix("diff_")
-        quantity = self.problem.quantity(ZERO_POINTS, name)
-        if quantity is None or not self.problem.forward:
-            return None
+        moved = const(S32, -128) if view.flipped else None
+        if self.problem.quantity(ZERO_POINTS, name) is None or not self.problem.forward:
+            return moved
         channel = view.coords[self.problem.source_channels] if name == "src" else self.channel
         load = self._quantity(ZERO_POINTS, name, channel)
-        return load if dtype_of(load) is S32 else Cast(S32, load)
+        point = load if dtype_of(load) is S32 else Cast(S32, load)
+        return point if moved is None else Binary("add", point, moved)
 
     def _with(self, op: str, v: Value, kind: Kind, argument: str) -> Value:
         if self.problem.quantity(kind, argument) is None:

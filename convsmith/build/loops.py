@@ -28,7 +28,7 @@ class Unit:
     @staticmethod
     def of(st: Statement, target: Target, config: Config | None = None) -> Unit:
         """The target's best for the types; under a config, what it makes of that."""
-        row = target.row(st.a.dtype, st.b.dtype, st.acc)
+        row = target.row(st.a.factor, st.b.factor, st.acc)
         if row is not None and row.terms > 1 and st.constant and not st.shifted:
             terms = ((st.reduce[-1], row.terms),) if config is None else config.terms
             wanted = len(terms) == 1 and terms[0][1] == row.terms and _iterations(st, terms[0][0]) > 1

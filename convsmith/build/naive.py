@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from convsmith.build.epilogue import Buffers, Epilogue
+from convsmith.build.epilogue import Buffers, Epilogue, factor
 from convsmith.build.offsets import sums_of
 from convsmith.ir.buffer import Buffer, make_buffer
 from convsmith.ir.index import Var, as_index, is_true
@@ -38,7 +38,7 @@ def naive(problem: Problem, st: Statement) -> Kernel:
 
 def _factor(view: View, acc: DType, buffers: Buffers, point: Value | None) -> Value:
     """An element of A or B as a number of the type of sums, less its zero point where that is taken off here."""
-    value: Value = Load(buffers[view.name], view.coords, None)
+    value = factor(view, buffers)
     if dtype_of(value) is not acc:
         value = Cast(acc, value)
     return value if point is None else Binary("sub", value, point)

@@ -4,7 +4,8 @@ With zero points p of the source and q of the weights, over the terms that are t
 
     sum (a - p) * (b - q)  =  sum a * b  -  p * sum b  -  q * sum (a - p)
 
-Sums of 32 bits wrap around on both sides alike, so the results are the same bits.  The sums of weights stay the same
+Sums of 32 bits wrap around on both sides alike, so the results are the same bits.  Weights of u8 pass for s8 whose
+zero point is 128 less.  The sums of weights stay the same
 from call to call: they are packed beside the weights, once for each set of taps that some pixel meets
 (`build/presence.py`).  Those of the source are made in each call, before the products.  Where taps are summed over, the
 channels of each come first, in a buffer of their own.
@@ -16,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from convsmith.build.epilogue import SOURCE_SUMS, WEIGHT_SUMS, Buffers
+from convsmith.build.epilogue import SOURCE_SUMS, WEIGHT_SUMS, Buffers, factor
 from convsmith.build.presence import cuts, number
 from convsmith.build.schedule import schedule
 from convsmith.build.split import parted
@@ -54,8 +55,8 @@ def scheduled(problem: Problem, config: Config) -> Statement:
         if found is None:
             raise ConfigError(
                 "offsets",
-                "--offsets=sums: legal where source or weights have zero points, that of the source is "
-                f"common, and at most {MOST} sums of weights are needed; else --offsets=each",
+                "--offsets=sums: legal where source or weights have zero points or weights are u8, the zero point of "
+                f"the source is common, and at most {MOST} sums of weights are needed; else --offsets=each",
             )
         if st.b.name not in config.pack:
             raise ConfigError("offsets", f"--offsets=sums: needs --pack={st.b.name}, beside which the sums are packed")
@@ -66,8 +67,10 @@ def scheduled(problem: Problem, config: Config) -> Statement:
 def summed(problem: Problem, st: Statement) -> Statement | None:
     """The statement with its zero points taken off the sums; None where that cannot be."""
     source = problem.quantity(ZERO_POINTS, "src")
-    if not st.shifted or is_false(st.a.mask) or (source is not None and source.policy != "common"):
+    flipped = st.constant and st.b.dtype == "u8" and problem.acc == "s32" and problem.forward
+    if not (st.shifted or flipped) or is_false(st.a.mask) or (source is not None and source.policy != "common"):
         return None
+    st = replace(st, b=replace(st.b, flipped=flipped), shifted=False)
     sums = []
     if source is not None:
         found = cuts(st)
@@ -77,9 +80,9 @@ def summed(problem: Problem, st: Statement) -> Statement | None:
             return None
         dims = (Dim("case", cases, "m"), *others) if found else others
         sums.append(_view(WEIGHT_SUMS, dims, *[case] * bool(found)))
-    if problem.quantity(ZERO_POINTS, "wei") is not None:
+    if flipped or problem.quantity(ZERO_POINTS, "wei") is not None:
         sums.append(_view(SOURCE_SUMS, _varying(st, st.a, "batch", "m")))
-    return replace(st, shifted=False, sums=tuple(sums))
+    return replace(st, sums=tuple(sums))
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,8 @@ class Summing:
     @property
     def statement(self) -> Statement:
         """As one whose only factor is what is given."""
-        return Statement(self.dims, self.given, self.result, self.result, self.reduce, "s32")
+        dims = tuple(replace(d, kind="k" if d.name in self.reduce else "m") for d in self.dims)
+        return Statement(dims, self.given, self.result, self.result, self.reduce, "s32")
 
     def kernel(self, problem: Problem) -> Kernel:
         """The naive nest; its last parameter is the result."""
@@ -111,7 +115,7 @@ class Summing:
         buffers = Buffers(problem, self.given, self.result)
         acc = make_buffer("acc", S32, (), "register")
         here, zero = Load(acc, (), None), const(S32, 0)
-        term: Value = Load(buffers[self.given.name], self.given.coords, None)
+        term = factor(self.given, buffers)
         term = term if dtype_of(term) is S32 else Cast(S32, term)
         if self.shifted and problem.quantity(ZERO_POINTS, "src") is not None:
             point: Value = Load(buffers[problem.attribute_name(ZERO_POINTS, "src")], (as_index(0),), None)
@@ -119,7 +123,7 @@ class Summing:
         term = term if is_true(self.given.mask) else Select(self.given.mask, term, zero)
         sums = _nest(st.of("k"), Store(acc, (), Binary("add", here, term)))
         store = Store(buffers[self.result.name], self.result.coords, here)
-        body = _nest(st.of("batch", "n", "m"), Alloc(acc, block(Store(acc, (), zero), sums, store)))
+        body = _nest(st.of("m"), Alloc(acc, block(Store(acc, (), zero), sums, store)))
         return Kernel(self.result.name, buffers.params(), body)
 
     def steps(self, target: Target, threads: int) -> list[Step]:
@@ -128,7 +132,7 @@ class Summing:
         sizes = {d.name: d.size for d in st.dims}
         lane = self._lane(sizes, lanes)
         if lane in st.reduce:
-            last = next(d for d in reversed(self.dims) if d.kind != "k")
+            last = st.of("m")[-1]
             tile = {last.name: min(last.size, PIXELS)}
         else:
             tile = {lane: lanes * min(-(-sizes[lane] // lanes), VECTORS)}
@@ -136,14 +140,17 @@ class Summing:
         return schedule(st, config, target)
 
     def _lane(self, sizes: dict[str, int], lanes: int) -> str:
-        """A dim along which elements are neighbours and all are there, or else the longest of the result."""
-        masked = {v.name for v in variables_of(self.given.mask)}
+        """A dim along which elements are neighbours and all are there, or else the longest of the result.
+
+        Lanes beyond the last term read as zero, which is no zero once it is flipped.
+        """
+        masked = {v.name for v in variables_of(self.given.mask)} | set(self.reduce if self.given.flipped else ())
         near = {b.dim for b in self.given.layout.blocks if b.stride == 1 and b.size > 1}
         for dim in near:
             for v, step in self.given.coords[dim].terms:
                 if isinstance(v, Var) and step == 1 and v.name not in masked and sizes.get(v.name, 0) * 2 >= lanes:
                     return v.name
-        free = [d for d in self.dims if d.kind != "k" and d.name not in masked]
+        free = [d for d in self.statement.of("m") if d.name not in masked]
         return max(free, key=lambda d: d.size).name
 
 
@@ -161,7 +168,7 @@ def _weights(_: Problem, st: Statement, result: View) -> tuple[Summing, ...]:
         return (Summing(st.b, result, (*others, *st.of("k")), st.reduce),)
     taps = tuple(d for d in st.of("k") if d.axis)
     channels = tuple(d for d in st.of("k") if not d.axis)
-    kept = (*(replace(d, kind="m") for d in taps), *others)
+    kept = (*taps, *others)
     each = _view(TAP_SUMS, kept)
     given = replace(each, masks=(conj(c.cond for c in found), *each.masks[1:]))
     case = number([(c.var, c.cases) for c in found])[0]

@@ -86,8 +86,8 @@ def peak_sample(isa: str, threads: int = 1, types: Types = F32) -> PeakSample:
 
 def peak_types(problem: Problem, t: Target) -> Types | None:
     """The types whose peak bounds the problem's kernel: its own, or those that it widens to; None: there is no row."""
-    own, wide = (*problem.factors, problem.acc), (problem.acc,) * 3
-    return next((types for types in (own, wide) if t.row(*types) is not None), None)
+    row = t.nearest(*problem.factors, problem.acc)
+    return None if row is None else row.types
 
 
 def read_sample(nbytes: int, threads: int = 1) -> ReadSample:

@@ -32,13 +32,22 @@ class Dim:
 
 @dataclass(frozen=True)
 class View:
-    """``tensor[coords]`` where all of ``masks`` hold; ``dtype`` is the tensor's."""
+    """``tensor[coords]`` where all of ``masks`` hold; ``dtype`` is the tensor's.
+
+    Of a ``flipped`` view of u8, what is multiplied has the top bit turned over: it is s8, and 128 less.
+    """
 
     name: str
     dtype: str
     layout: Layout
     coords: tuple[Index, ...]
     masks: tuple[Cond, ...]
+    flipped: bool = False
+
+    @property
+    def factor(self) -> str:
+        """The type of what is multiplied."""
+        return "s8" if self.flipped else self.dtype
 
     @property
     def mask(self) -> Cond:

@@ -54,6 +54,11 @@ class Target:
         """The first instruction that adds products of types ``a`` and ``b`` to sums of type ``c``."""
         return next((row for row in self.instructions if row.types == (a, b, c)), None)
 
+    def nearest(self, a: str, b: str, c: str) -> Instruction | None:
+        """The row of the types; or of what they are made: s8 for a second factor of u8, or both the type of sums."""
+        ways = ((a, b, c), *([(a, "s8", c)] if b == "u8" else []), (c, c, c))
+        return next((row for types in ways if (row := self.row(*types)) is not None), None)
+
 
 def multiply_add(name: str, lanes: int, llvm: str, declare: str, needs: tuple[str, ...], mnemonic: str,
                  type_: str = "f32") -> Instruction:  # fmt: skip

@@ -44,7 +44,7 @@ def target(isa: str | None = None, types: tuple[str, str, str] | None = None) ->
         best = have[0]
         if types is None:
             return best
-        same = (t.vector_bits == best.vector_bits and t.row(*types) == best.row(*types) for t in have)
+        same = (t.vector_bits == best.vector_bits and t.nearest(*types) == best.nearest(*types) for t in have)
         return [t for t, fits in zip(have, same) if fits][-1]
     for t in have:
         if t.isa == isa:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from convsmith.build.loops import Unit, residues
+from convsmith.build.offsets import summed
 from convsmith.build.statement import statement
 from convsmith.ir.intern import interning
 from convsmith.problem import parse_problem
@@ -38,6 +39,26 @@ def test_unit(name: str) -> None:
     line, isa, (lanes, terms, dot) = UNITS[name]
     with interning():
         assert Unit.of(statement(parse_problem(line)), TARGETS[isa]) == Unit(lanes, terms, dot)
+
+
+SUMMED = {
+    "zero-points": (f"--dt=u8:s8:s32 --attr-zero-points=src:common:3+wei:per_oc {LAYER}", (16, 4, True)),
+    "unsigned-weights": (f"--dt=u8:u8:s32 {LAYER}", (16, 4, True)),
+    "unsigned-weights-signed-source": (f"--dt=s8:u8:s32 --attr-zero-points=wei:common:128 {LAYER}", (16, 2, True)),
+    "each-source-channel": (f"--dt=u8:s8:s32 --attr-zero-points=src:per_dim_1 {LAYER}", None),
+    "no-zero-points": (f"--dt=u8:s8:s32 {LAYER}", None),
+    "zero-point-behind": (f"--dt=u8:s8:s8 --attr-zero-points=dst:common:3 {LAYER}", None),
+    "many-cases": ("--dt=u8:s8:s32 --attr-zero-points=src:common:3 mb1ic4ih64oc64kh41ph20", None),
+}
+
+
+@pytest.mark.parametrize("name", SUMMED)
+def test_unit_where_zero_points_are_taken_off_the_sums(name: str) -> None:
+    line, unit = SUMMED[name]
+    with interning():
+        problem = parse_problem(line)
+        st = summed(problem, statement(problem))
+        assert st is None if unit is None else st is not None and Unit.of(st, TARGETS["avx512_vnni"]) == Unit(*unit)
 
 
 @pytest.mark.parametrize(
