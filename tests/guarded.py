@@ -11,9 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from convsmith.build.epilogue import SOURCE_SUMS
-from convsmith.build.offsets import CHANNEL_SUMS
-from convsmith.build.split import SUMS
 from convsmith.codegen.artifact import Artifact
 from convsmith.layout.layout import Layout
 from convsmith.problem import Problem, reference
@@ -23,8 +20,6 @@ from convsmith.runtime.host import HostLibrary
 Array = np.ndarray[Any, Any]
 Arrays = Mapping[str, Array]
 
-OWN = ("scratch", SUMS, CHANNEL_SUMS, SOURCE_SUMS)
-"""Memory of a call that entries write to."""
 MARGIN = 64
 """Elements of canary before and after each buffer."""
 
@@ -162,8 +157,10 @@ class Compiled:
                 self._pack(name, buffers)
         for name in self.artifact.steps:
             self._call(name, buffers, chunks)
+        arguments = [a for entry in self.artifact.steps.values() for a in entry.arguments]
+        own = {a.name for a in arguments if a.role in ("scratch", "shared")}
         for name, b in buffers.items():
-            if name in (*outputs, *OWN):
+            if name in outputs or name in own:
                 b.check_margin(name)
             else:
                 b.check_unchanged(name)

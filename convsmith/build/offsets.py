@@ -8,7 +8,7 @@ Sums of 32 bits wrap around on both sides alike, so the results are the same bit
 zero point is 128 less.  The sums of weights stay the same
 from call to call: they are packed beside the weights, once for each set of taps that some pixel meets
 (`build/presence.py`).  Those of the source are made in each call, before the products.  Where taps are summed over, the
-channels of each come first, in a buffer of their own.
+channels of each come first, and then one axis after the other, each time in a buffer of their own.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from convsmith.target.base import Target
 TAP_SUMS = "wei_taps"
 """The memory of the weights' sums over the channels of each tap."""
 CHANNEL_SUMS = "src_channels"
-"""The memory of the source's sums over the channels of each pixel."""
+"""The memory of the source's sums over the channels of each pixel, and its name with an axis, over that as well."""
 MOST = 1 << 20
 """Sums of weights that are worth their memory."""
 VECTORS, PIXELS = 4, 8
@@ -89,19 +89,16 @@ def summed(problem: Problem, st: Statement) -> Statement | None:
 class Summing:
     """A kernel that only adds up: ``result`` is the sum of the terms of ``given`` that are there, over ``reduce``.
 
-    ``shifted`` says that the source's zero point is taken off each term.
+    It runs in ``each_call``, or else when weights are packed. ``shifted`` says that the source's zero point is taken
+    off each term.
     """
 
     given: View
     result: View
     dims: tuple[Dim, ...]
     reduce: tuple[str, ...]
+    each_call: bool = False
     shifted: bool = False
-
-    @property
-    def each_call(self) -> bool:
-        """Whether it runs in each call; else when the weights are packed."""
-        return self.result.name in (CHANNEL_SUMS, SOURCE_SUMS)
 
     @property
     def statement(self) -> Statement:
@@ -183,20 +180,25 @@ def _source(problem: Problem, st: Statement, result: View) -> tuple[Summing, ...
     others = _varying(st, st.a, "batch", "m")
     taps = tuple(d for d in st.of("k") if d.axis)
     if is_true(st.a.mask) and all(d.size == 1 for d in taps):
-        return (Summing(st.a, result, (*others, *st.of("k")), st.reduce, shifted=True),)
+        return (Summing(st.a, result, (*others, *st.of("k")), st.reduce, each_call=True, shifted=True),)
     names = problem.tensor(st.a.name).dims
-    image, _, *axes = (Dim(name, size, "m") for name, size in zip(names, st.a.layout.shape))
-    batch, channels = st.of("batch"), tuple(d for d in st.of("k") if not d.axis)
-    kept = (*batch, image, *axes)
-    each = _view(CHANNEL_SUMS, kept)
+    image, _, *axes = (Dim(name, size, "m", name[-1]) for name, size in zip(names, st.a.layout.shape))
+    channels = tuple(d for d in st.of("k") if not d.axis)
+    view = _view(CHANNEL_SUMS, (*st.of("batch"), image, *axes))
     here = replace(st.a, coords=(*st.a.coords[:2], *(Var(d.name) for d in axes)), masks=(true(),) * len(names))
-    outer = (*(Var(d.name) for d in batch), Var(image.name))
-    masks = (*(true() for _ in outer), *st.a.masks[2:])
-    given = replace(each, coords=(*outer, *st.a.coords[2:]), masks=masks)
-    return (
-        Summing(here, each, (*kept, *channels), tuple(d.name for d in channels), shifted=True),
-        Summing(given, result, (*others, *taps), tuple(d.name for d in taps)),
-    )
+    dims = (*st.of("batch"), image, *axes)
+    made = [Summing(here, view, (*dims, *channels), tuple(d.name for d in channels), each_call=True, shifted=True)]
+    at = {d.axis: (x, mask) for d, x, mask in zip(axes, st.a.coords[2:], st.a.masks[2:])}
+    windows = [d.axis for d in taps if d.size > 1 or not is_true(at[d.axis][1])]
+    for axis in windows:
+        done = {axis} if axis != windows[-1] else {axis, *(d.axis for d in taps if d.axis not in windows)}
+        coords, masks = zip(*(at[d.axis] if d.axis in done else (Var(d.name), true()) for d in dims))
+        dims = tuple(next(o for o in others if o.axis == d.axis) if d.axis in done else d for d in dims)
+        given = replace(view, coords=coords, masks=masks)
+        view = result if axis == windows[-1] else _view(f"{CHANNEL_SUMS}_{axis}", dims)
+        summed_over = tuple(d for d in taps if d.axis in done)
+        made.append(Summing(given, view, (*dims, *summed_over), tuple(d.name for d in summed_over), each_call=True))
+    return tuple(made)
 
 
 def _varying(st: Statement, view: View, *kinds: str) -> tuple[Dim, ...]:

@@ -126,7 +126,8 @@ class HostKernel:
         tensors = _tensors(artifact)
         operand = _operand(artifact, tensors)
         self._border = border = Border(tuple(tensors.values()), operand)
-        self._steps = [_Call(library[name], border.defaults) for name in artifact.steps]
+        steps = {name: _Call(library[name], border.defaults) for name in artifact.steps}
+        self._steps = list(steps.values())
         self._packs = {name: [_Call(library[e], {}) for e in entries] for name, entries in artifact.packs.items()}
         self._parts = {name: _Parts.of(artifact, name) for name in artifact.packs}
         arguments = [argument for entry in artifact.steps.values() for argument in entry.arguments]
@@ -153,7 +154,7 @@ class HostKernel:
         self._fallback: HostKernel | None = None
         self._lock = threading.Lock()
 
-        self._main = self._steps[0]
+        self._main = steps["main"]
         self._common: tuple[Any, ...] = ("", *[None] * 8, 0, False)
         if self._direct():
             s, d = self._src, self._dst = border.specs["src"], border.specs["dst"]
@@ -276,18 +277,31 @@ class HostKernel:
                 copies.append((array, ready))
             addresses[name] = address_of(ready)
             keep.append(ready)
-        for name, argument in self._shared.items():
-            memory = aligned_empty(argument.size * numpy_dtype(argument.dtype).itemsize)
-            addresses[name] = address_of(memory)
-            keep.append(memory)
+        shared = self._memory_of_call()
+        addresses |= {name: address_of(memory) for name, memory in shared.items()}
+        keep.append(shared)
         for step in self._steps:
             step.run_with(addresses, keep)
         for array, ready in copies:
             np.copyto(array, ready)
 
+    def _memory_of_call(self) -> dict[str, Array]:
+        """New memory from one entry to the next."""
+        sizes = {name: a.size * numpy_dtype(a.dtype).itemsize for name, a in self._shared.items()}
+        return {name: aligned_empty(size) for name, size in sizes.items()}
+
     def _run(self, src: int, weights: Packed, dst: int, keep: object) -> None:
         frame = self._main.take()
         block = frame.block
+        if self._shared:
+            shared = self._memory_of_call()
+            keep = (keep, shared)
+            addresses = {name: address_of(memory) for name, memory in shared.items()}
+            for step in self._steps[:-1]:
+                step.run_with({"src": src, **addresses}, keep)
+            for name, address in addresses.items():
+                if name in self._main.position:
+                    block[self._main.position[name]] = address
         block[self._at_src] = src
         block[self._at_dst] = dst
         packed, bias = weights.addresses
@@ -298,13 +312,16 @@ class HostKernel:
         self._main.run(frame, keep)
 
     def _direct(self) -> bool:
-        """Whether a call with packed weights may write four addresses, and run the one entry that there is."""
+        """Whether a call with packed weights may write four addresses, and run the entry behind those of the source."""
         border = self._border
+        *before, last = self.artifact.steps
+        arguments = [a for name in before for a in self.artifact.entries[name].arguments]
         return (
             border.forward
             and not border.empty
             and not border.without_default
-            and len(self._steps) == 1
+            and last == "main"
+            and all(a.role == "shared" or a.name == "src" or a.default is not None for a in arguments)
             and set(self._packs) <= {"wei"}
             and set(self.artifact.needs_finite) <= {"wei"}
         )
