@@ -15,7 +15,7 @@ from math import prod
 
 from convsmith.build.epilogue import Buffers, Epilogue
 from convsmith.build.loops import Loops, Unit, loops_after_fusing, registers_needed, residues
-from convsmith.build.offsets import summed
+from convsmith.build.offsets import flips, summed
 from convsmith.build.split import PART, splits
 from convsmith.build.statement import statement
 from convsmith.diag.errors import ConfigError
@@ -89,8 +89,9 @@ class Model:
     def __init__(self, p: Problem, target: Target) -> None:
         self.target = target
         each = statement(p)
-        sums = None if Unit.of(each, target).dot else summed(p, each)
-        self.st = st = each if sums is None or not Unit.of(sums, target).dot else sums
+        ways = (each, *(found for flip in flips(p, each) if (found := summed(p, each, flip)) is not None))
+        units = [Unit.of(st, target) for st in ways]
+        self.st = st = max(zip(ways, units), key=lambda way: way[1].terms if way[1].dot else 0)[0]
         self.bytes = dtype(st.a.dtype).bytes
         self.unit = Unit.of(st, target)
         self.src, self.dst = _steps(st.a), _steps(st.c)
@@ -106,6 +107,10 @@ class Model:
         self.batch = next((d.name for d in reversed(st.of("batch"))), "")
         self.k = st.reduce[-1]
         self.terms = prod(d.size for d in st.of("k")) // self.taken()
+
+    def flip(self) -> tuple[str, ...]:
+        """Operands that are flipped."""
+        return tuple(view.name for view in (self.st.a, self.st.b) if view.flipped)
 
     def fusions(self) -> tuple[tuple[str, str], ...]:
         """Pixel loops that step through source and destination as one, innermost first."""
@@ -338,8 +343,8 @@ def candidates(p: Problem, target: Target, threads: int) -> list[Choice]:
                     target.isa, lane, fuse, tuple(tile.items()), order, reduce,
                     ((join, model.unit.terms),) if join else model.shared_terms(lane),
                     realise="pad_copy" if copied else "peel", pack=model.packed(lane),
-                    offsets="sums" if model.st.sums else "each", drain=long and loops.kinds[lane] != "k",
-                    threads=threads,
+                    offsets="sums" if model.st.sums else "each", flip=model.flip(),
+                    drain=long and loops.kinds[lane] != "k", threads=threads,
                 )  # fmt: skip
                 if registers_needed(loops, config, target, model.unit)[0] <= target.registers:
                     found.append(Choice(model.cycles(loops, config), model.emitted(loops, config), config))

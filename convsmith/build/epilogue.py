@@ -11,7 +11,7 @@ from __future__ import annotations
 from convsmith.build.elementwise import elementwise
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var, as_index
-from convsmith.ir.types import F32, F64, S8, S32, U8, DType, dtype
+from convsmith.ir.types import F32, F64, S32, DType, dtype
 from convsmith.ir.value import COMPARISONS, Binary, Bits, Cast, Load, Value, Where, const, dtype_of
 from convsmith.layout.view import Statement, View
 from convsmith.problem import post_ops
@@ -48,7 +48,14 @@ class Buffers:
 def factor(view: View, buffers: Buffers) -> Value:
     """An element of a view as it is multiplied."""
     element: Value = Load(buffers[view.name], view.coords, None)
-    return Bits(S8, Binary("xor", element, const(U8, 128))) if view.flipped else element
+    if not view.flipped:
+        return element
+    return Bits(dtype(view.factor), Binary("xor", element, const(dtype_of(element), top_bit(view))))
+
+
+def top_bit(view: View) -> int:
+    """The element of a flipped view's type that has the top bit only; it becomes 0."""
+    return 128 if view.dtype == "u8" else -128
 
 
 class Epilogue:
@@ -90,7 +97,7 @@ class Epilogue:
     def zero_point(self, view: View) -> Value | None:
         """What is subtracted from a factor of A or B, in the type of sums."""
         name = view.name.removeprefix("diff_")
-        moved = const(S32, -128) if view.flipped else None
+        moved = const(S32, -top_bit(view)) if view.flipped else None
         if self.problem.quantity(ZERO_POINTS, name) is None or not self.problem.forward:
             return moved
         channel = view.coords[self.problem.source_channels] if name == "src" else self.channel

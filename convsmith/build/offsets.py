@@ -4,11 +4,13 @@ With zero points p of the source and q of the weights, over the terms that are t
 
     sum (a - p) * (b - q)  =  sum a * b  -  p * sum b  -  q * sum (a - p)
 
-Sums of 32 bits wrap around on both sides alike, so the results are the same bits.  Weights of u8 pass for s8 whose
-zero point is 128 less.  The sums of weights stay the same
-from call to call: they are packed beside the weights, once for each set of taps that some pixel meets
-(`build/presence.py`).  Those of the source are made in each call, before the products.  Where taps are summed over, the
-channels of each come first, and then one axis after the other, each time in a buffer of their own.
+Sums of 32 bits wrap around on both sides alike, so the results are the same bits.  An operand can be *flipped*: with
+its top bit turned over s8 is multiplied as u8, its zero point 128 more, and u8 as s8, 128 less; so instructions that
+ask for u8 by s8 serve all bytes.
+
+The sums of weights stay the same from call to call: they are packed beside the weights, once for each set of taps that
+some pixel meets (`build/presence.py`).  Those of the source are made in each call, before the products: over the
+channels of a pixel first, and then over the taps of one axis after the other, each time in a buffer of their own.
 """
 
 from __future__ import annotations
@@ -51,12 +53,13 @@ def scheduled(problem: Problem, config: Config) -> Statement:
     """The statement that the config schedules: with parts of its own where it splits a reduction."""
     st = statement(problem)
     if config.offsets == "sums":
-        found = summed(problem, st)
+        found = summed(problem, st, config.flip)
         if found is None:
             raise ConfigError(
                 "offsets",
-                "--offsets=sums: legal where source or weights have zero points or weights are u8, the zero point of "
-                f"the source is common, and at most {MOST} sums of weights are needed; else --offsets=each",
+                f"--offsets=sums --flip={','.join(config.flip)}: legal where source or weights have zero points or are "
+                "flipped (s8 sources and u8 weights can be), the zero point of the source is common, and at most "
+                f"{MOST} sums of weights are needed; else --offsets=each",
             )
         if st.b.name not in config.pack:
             raise ConfigError("offsets", f"--offsets=sums: needs --pack={st.b.name}, beside which the sums are packed")
@@ -64,15 +67,25 @@ def scheduled(problem: Problem, config: Config) -> Statement:
     return parted(st, config)
 
 
-def summed(problem: Problem, st: Statement) -> Statement | None:
-    """The statement with its zero points taken off the sums; None where that cannot be."""
+def flips(problem: Problem, st: Statement) -> tuple[tuple[str, ...], ...]:
+    """Operands that can be flipped together, the fewest first: s8 sources and u8 weights."""
+    source = [st.a.name] if st.a.dtype == "s8" else []
+    weights = [st.b.name] if st.b.dtype == "u8" else []
+    if not problem.forward or problem.acc != "s32":
+        return ((),)
+    return tuple(dict.fromkeys(((), tuple(weights), tuple(source), (*source, *weights))))
+
+
+def summed(problem: Problem, st: Statement, flip: tuple[str, ...] = ()) -> Statement | None:
+    """The statement with zero points, its own and those of flipping, taken off the sums; None where that cannot be."""
     source = problem.quantity(ZERO_POINTS, "src")
-    flipped = st.constant and st.b.dtype == "u8" and problem.acc == "s32" and problem.forward
-    if not (st.shifted or flipped) or is_false(st.a.mask) or (source is not None and source.policy != "common"):
+    legal = flip in flips(problem, st) and (st.shifted or flip) and not is_false(st.a.mask)
+    if not legal or (source is not None and source.policy != "common"):
         return None
-    st = replace(st, b=replace(st.b, flipped=flipped), shifted=False)
+    a, b = (replace(view, flipped=view.name in flip) for view in (st.a, st.b))
+    st = replace(st, a=a, b=b, shifted=False)
     sums = []
-    if source is not None:
+    if source is not None or a.flipped:
         found = cuts(st)
         case, cases = number([(c.index, c.cases) for c in found])
         others = _varying(st, st.b, "batch", "n")
@@ -80,7 +93,7 @@ def summed(problem: Problem, st: Statement) -> Statement | None:
             return None
         dims = (Dim("case", cases, "m"), *others) if found else others
         sums.append(_view(WEIGHT_SUMS, dims, *[case] * bool(found)))
-    if flipped or problem.quantity(ZERO_POINTS, "wei") is not None:
+    if b.flipped or problem.quantity(ZERO_POINTS, "wei") is not None:
         sums.append(_view(SOURCE_SUMS, _varying(st, st.a, "batch", "m")))
     return replace(st, sums=tuple(sums))
 
@@ -177,6 +190,7 @@ def _weights(_: Problem, st: Statement, result: View) -> tuple[Summing, ...]:
 
 
 def _source(problem: Problem, st: Statement, result: View) -> tuple[Summing, ...]:
+    st = replace(st, a=replace(st.a, flipped=False))  # less its zero point, an element is the same either way
     others = _varying(st, st.a, "batch", "m")
     taps = tuple(d for d in st.of("k") if d.axis)
     if is_true(st.a.mask) and all(d.size == 1 for d in taps):

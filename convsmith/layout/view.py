@@ -16,6 +16,9 @@ from convsmith.layout.layout import Layout
 KINDS = ("batch", "n", "m", "k")
 """Roles of dims, in the order in which schedules nest them, outermost first."""
 
+FLIPPED = {"u8": "s8", "s8": "u8"}
+"""What bytes become when their top bit is turned over."""
+
 
 @dataclass(frozen=True)
 class Dim:
@@ -34,7 +37,7 @@ class Dim:
 class View:
     """``tensor[coords]`` where all of ``masks`` hold; ``dtype`` is the tensor's.
 
-    Of a ``flipped`` view of u8, what is multiplied has the top bit turned over: it is s8, and 128 less.
+    Of a ``flipped`` view, what is multiplied has the top bit turned over: u8 becomes s8 and 128 less, s8 the reverse.
     """
 
     name: str
@@ -47,7 +50,7 @@ class View:
     @property
     def factor(self) -> str:
         """The type of what is multiplied."""
-        return "s8" if self.flipped else self.dtype
+        return FLIPPED[self.dtype] if self.flipped else self.dtype
 
     @property
     def mask(self) -> Cond:

@@ -7,7 +7,7 @@ from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index, Min, Var, as_index, conj
 from convsmith.ir.stmt import For, Kernel, Stmt
 from convsmith.ir.value import Load, Select, Value, const
-from convsmith.ir.walk import variables_of
+from convsmith.ir.walk import variables_of, walk
 from convsmith.passes.scope import ScopedRewriter, require_loops, with_body
 
 
@@ -23,7 +23,7 @@ class _Mask(ScopedRewriter):
             return v
         found = [try_interval(i, self.ranges) for i in v.index]
         inside = all(r is not None and 0 <= r[0] and r[1] < size for r, size in zip(found, v.buffer.shape))
-        if inside and (v.buffer.dtype.kind != "float" or v.buffer in self.packed):
+        if inside and (v.buffer in self.packed or (v.buffer.dtype.kind != "float" and self.packed)):
             return v
         return Select(self.cond, v, const(v.buffer.dtype, 0))
 
@@ -40,7 +40,8 @@ class _Fill(ScopedRewriter):
             return self._For(loop)
         ends: tuple[Index, ...] = loop.hi.args if isinstance(loop.hi, Min) else (loop.hi,)
         cond = conj([loop.var < end for end in ends if end is not as_index(self.count)])
-        mask = _Mask(loop.var, cond, {**self.ranges, loop.var: (0, self.count - 1)}, self.packed)
+        packed = self.packed & {x.buffer for x in walk(loop.body) if isinstance(x, Load)}
+        mask = _Mask(loop.var, cond, {**self.ranges, loop.var: (0, self.count - 1)}, packed)
         return For(loop.var, loop.lo, as_index(self.count), mask.stmt(loop.body), loop.kind, loop.carried)
 
 
@@ -75,5 +76,5 @@ def fill_terms(kernel: Kernel, loop: str, count: int) -> Kernel:
               dst[l] = acc[l]
     """
     require_loops(kernel, (loop,), "fill_terms")
-    packed = frozenset(pack.params[1] for pack in kernel.packs)
+    packed = frozenset(pack.params[-1] for pack in kernel.packs)
     return with_body(kernel, _Fill(loop, count, packed).stmt(kernel.body))

@@ -22,7 +22,8 @@ WEIGHTS = "--attr-zero-points=src:common:3+wei:common:2"
 CASES = {
     "bytes": (f"--dt=u8:s8:s32 {LAYER}", "avx512_vnni", "vpdpbusd"),
     "bytes-to-bytes": (f"--dt=u8:s8:u8 --attr-post-ops=relu {LAYER}", "avx512_vnni", "vpdpbusd"),
-    "bytes-signed": (f"--dt=s8:s8:s32 {LAYER}", "avx512_vnni", "vpdpwssd"),
+    "bytes-signed": (f"--dt=s8:s8:s32 {LAYER}", "avx512_vnni", "vpdpbusd"),
+    "bytes-signed-backward": (f"--dir=BWD_D --dt=s32:s8:s8 {LAYER}", "avx512_vnni", "vpdpwssd"),
     "bytes-product": (f"--matmul --dt=u8:s8:s32 {PRODUCT}", "avx512_vnni", "vpdpbusd"),
     "bytes-zero-point": (f"--dt=u8:s8:u8 {SOURCE} {LAYER}", "avx512_vnni", "vpdpbusd"),
     "bytes-zero-points": (f"--dt=u8:s8:s32 {WEIGHTS} {LAYER}", "avx512_vnni", "vpdpbusd"),

@@ -157,8 +157,25 @@ KINDS = {
         "--lane=n --tile=n:4,m:2 --terms=k:4 --offsets=sums",
     ),
     "zero-points-off-the-sums-one-term": (
-        "--dt=u8:u8:f32 --attr-zero-points=src:common:3+wei:common:2 mb1ic3iw5oc5ow5kw3pw1",
-        "--lane=ow --tile=ow:4,oc:2 --realise=mask --offsets=sums",
+        "--dt=s8:u8:f32 --attr-zero-points=src:common:3+wei:common:2 mb1ic3iw5oc5ow5kw3pw1",
+        "--lane=ow --tile=ow:4,oc:2 --realise=mask --offsets=sums --flip=src,wei",
+    ),
+    "flipped-weights": (
+        "--matmul --dt=u8:u8:s32 --wtag=ba 3x7:7x1", "--lane=n --tile=m:2 --terms=k:4 --offsets=sums --flip=wei",
+    ),
+    "flipped-source": (
+        "--dt=s8:s8:s32 --stag=axb mb1ic5ih3iw4oc5oh3ow4kh3kw3ph1pw1",
+        "--lane=oc --tile=oc:4,ow:3 --terms=ic:4 --offsets=sums --flip=src",
+    ),
+    "flipped-in-a-copy": (
+        "--dt=s8:u8:s32 --stag=axb mb1ic3ih3iw5oc5oh3ow5kh2kw3ph1pw1",
+        "--lane=oc --fuse=kw+ic --tile=oc:4,ow:2 --terms=kw_ic:4 --realise=pad_copy --offsets=sums --flip=src,wei",
+    ),
+    "flipped-along-pixels": (
+        "--dt=s8:s8:s32 mb1ic3iw5oc5ow5kw3pw1", "--lane=ow --tile=ow:4,oc:2 --realise=mask --offsets=sums --flip=src",
+    ),
+    "flipped-along-channels": (
+        "--dt=s8:u8:s32 --stag=axb mb1ic6iw5oc2ow5kw3pw1", "--lane=ic --tile=oc:2,ow:3 --offsets=sums --flip=src,wei",
     ),
     "post-ops": (
         "--dtag=axb --attr-post-ops=sum:0.5+prelu:per_oc+add:f32:per_tensor+linear:2:1+mul:f32:per_oc+max:s8:common "
