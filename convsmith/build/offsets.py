@@ -55,9 +55,10 @@ def scheduled(problem: Problem, config: Config) -> Statement:
     if config.offsets == "sums":
         found = summed(problem, st, config.flip)
         if found is None:
+            words = "--offsets=sums" + (f" --flip={','.join(config.flip)}" if config.flip else "")
             raise ConfigError(
                 "offsets",
-                f"--offsets=sums --flip={','.join(config.flip)}: legal where source or weights have zero points or are "
+                f"{words}: legal where source or weights have zero points or are "
                 "flipped (s8 sources and u8 weights can be), the zero point of the source is common, and at most "
                 f"{MOST} sums of weights are needed; else --offsets=each",
             )

@@ -118,7 +118,11 @@ def _packing(low: Lowered) -> Iterator[Line]:
     for pack in low.packs:
         operand, packed = pack.params
         order = ", ".join(f"{loop.var} {loop.hi - loop.lo}" for loop in loops_of(pack.body))
-        yield "packing", f"{operand} in the order [{order}], {_bytes(packed.size * packed.dtype.bits // 8)}"
+        text = f"{operand} in the order [{order}]" if packed.name == f"{operand}_p" else f"sums, {packed}"
+        yield "packing", f"{text}, {_bytes(packed.size * packed.dtype.bits // 8)}"
+    for kernel in low.before:
+        sums = kernel.params[-1]
+        yield "each call", f"sums, {sums}, {_bytes(sums.size * sums.dtype.bits // 8)}"
 
 
 def _code(kernel: Kernel, low: Lowered) -> Iterator[Line]:

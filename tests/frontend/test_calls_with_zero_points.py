@@ -51,3 +51,15 @@ def test_packed_without_sums_is_packed_elsewhere() -> None:
     with pytest.raises(cs.UsageError, match="wei: packed for another kernel") as caught:
         k(arrays["src"], plain.pack(arrays["wei"]))
     assert caught.value.code == "packing"
+
+
+def test_explain_names_the_sums() -> None:
+    page = cs.compile(LINE.format(WEIGHTS), threads=1).explain()
+    for text in (
+        "sums, wei_taps, ",
+        "sums, wei_sums, ",
+        "wei in the order ",
+        "sums, src_channels, ",
+        "sums, src_sums, ",
+    ):
+        assert text in page, text
