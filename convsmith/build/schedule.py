@@ -180,7 +180,9 @@ def _read_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list
     parallel = nest.around
     if _copied(st, config):
         if st.shifted:
-            raise ConfigError("stage", f"--realise=pad_copy: {st.a.name} has a zero point; legal are peel, mask, and --offsets=sums")
+            raise ConfigError(
+                "stage", f"--realise=pad_copy: {st.a.name} has a zero point; legal are peel, mask, and --offsets=sums"
+            )
         place, parallel = _stage_place(loops, config, nest.around)
         near = _neighbours(st, config, nest)
         filled = (*(near or (None,)), top_bit(st.a)) if st.a.flipped else near

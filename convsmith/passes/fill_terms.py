@@ -62,6 +62,10 @@ def fill_terms(kernel: Kernel, loop: str, count: int) -> Kernel:
                 acc[l] = acc[l] + cast(s32, src[q]) * cast(s32, wei_p[l, q])
             for l in 0 .. 16:
               dst[l] = acc[l]
+        pack k_pack_wei(wei: s8[16, 3], wei_p: s8[16, 4])
+          for l in 0 .. 16:
+            for q in 0 .. 4:
+              wei_p[l, q] = (wei[l, q] if -q + 2 >= 0 else s8(0))
 
     After ``fill_terms("q", 4)``::
 
@@ -74,6 +78,10 @@ def fill_terms(kernel: Kernel, loop: str, count: int) -> Kernel:
                 acc[l] = acc[l] + cast(s32, (src[q] if -q + 2 >= 0 else u8(0))) * cast(s32, wei_p[l, q])
             for l in 0 .. 16:
               dst[l] = acc[l]
+        pack k_pack_wei(wei: s8[16, 3], wei_p: s8[16, 4])
+          for l in 0 .. 16:
+            for q in 0 .. 4:
+              wei_p[l, q] = (wei[l, q] if -q + 2 >= 0 else s8(0))
     """
     require_loops(kernel, (loop,), "fill_terms")
     packed = frozenset(pack.params[-1] for pack in kernel.packs)
