@@ -16,6 +16,7 @@ from math import prod
 from convsmith.build.epilogue import Buffers, Epilogue
 from convsmith.build.fragments import fragment_cycles, fragment_tiles
 from convsmith.build.loops import Loops, Unit, fits_registers, loops_after_fusing, residues, view_steps
+from convsmith.build.offsets import flips, summed
 from convsmith.build.split import PART, splits
 from convsmith.build.statement import statement
 from convsmith.build.windows import first_reads, window_tiles
@@ -99,6 +100,10 @@ class Model:
         self.batch = next((d.name for d in reversed(st.of("batch"))), "")
         self.k = st.reduce[-1]
         self.terms = prod(d.size for d in st.of("k")) // self.taken()
+
+    def flip(self) -> tuple[str, ...]:
+        """Operands that are flipped."""
+        return tuple(view.name for view in (self.st.a, self.st.b) if view.flipped)
 
     def fusions(self) -> tuple[tuple[str, str], ...]:
         """Pixel loops that step through source and destination as one, innermost first."""
@@ -318,7 +323,7 @@ class Model:
 def _operations(p: Problem, st: Statement) -> int:
     """Operations on the way from a sum to the result's element."""
     sums = Load(make_buffer("acc", dtype(st.acc), (), "register"), (), None)
-    element = Epilogue(p, st, Buffers(p, st.a, st.b, st.c)).value(sums)
+    element = Epilogue(p, st, Buffers(p, st.a, st.b, st.c, *st.sums)).value(sums)
     return sum(isinstance(v, Value) for v in walk(element))
 
 
@@ -336,7 +341,10 @@ def _splits(total: int, size: int) -> list[tuple[int, int]]:
 def candidates(p: Problem, target: Target, threads: int) -> list[Choice]:
     """Configs that make a kernel, best expected first."""
     with interning():
-        st = statement(p, target)
+        each = statement(p, target)
+        ways = (each, *(way for flip in flips(p, each) if (way := summed(p, each, flip)) is not None))
+        best = [Unit.choices(st, target)[0] for st in ways]
+        st = max(zip(ways, best), key=lambda way: way[1].terms if way[1].dot else 0)[0]
         long = _operations(p, st) > LONG
         found = [c for unit in Unit.choices(st, target) for c in _of_unit(Model(st, target, unit), threads, long)]
     if not found:
@@ -364,6 +372,7 @@ def _of_unit(model: Model, threads: int, long: bool) -> Iterator[Choice]:
                 target.isa, lane, fuse, tuple(tile.items()), order, reduce,
                 ((join, model.unit.terms),) if join else model.shared_terms(lane),
                 realise="pad_copy" if copied else "peel", pack=model.packed(lane),
+                offsets="sums" if model.st.sums else "each", flip=model.flip(),
                 drain=long and loops.kinds[lane] != "k", threads=threads,
             )  # fmt: skip
             if fits_registers(loops, config, target, model.unit):

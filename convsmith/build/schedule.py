@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import chain
 
+from convsmith.build.epilogue import top_bit
 from convsmith.build.loops import Loops, Unit, check_config, loops_after_fusing
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Var, is_false, is_true
@@ -209,12 +210,16 @@ def _read_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list
         if len(nest.around) < 2 or nest.rows:
             raise ConfigError("hold", f"--hold={name} needs two loops around a register tile of vectors")
         parallel = nest.around[:-1]
-        steps.append(Step(stage, name, parallel[-1], None, "register"))
+        steps.append(Step(stage, name, parallel[-1], None, 0, "register"))
     if _copied(st, config):
         if st.shifted:
-            raise ConfigError("stage", f"--realise=pad_copy: {st.a.name} has a zero point; legal are peel and mask")
+            raise ConfigError(
+                "stage", f"--realise=pad_copy: {st.a.name} has a zero point; legal are peel, mask, and --offsets=sums"
+            )
         place, parallel = _stage_place(loops, config, nest.around)
-        steps.append(Step(stage, st.a.name, place, *_neighbours(st, config, nest)))
+        near = _neighbours(st, config, nest)
+        filled = (*(near or (None,)), top_bit(st.a)) if st.a.flipped else near
+        steps.append(Step(stage, st.a.name, place, *filled))
     if masked and config.realise == "peel":
         steps.append(Step(skip_zero))
     if not nest.along_k:
