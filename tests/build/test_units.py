@@ -109,8 +109,9 @@ def test_unit_where_zero_points_are_taken_off_the_sums(name: str) -> None:
     line, flip, unit = SUMMED[name]
     with interning():
         problem = parse_problem(line)
-        st = summed(problem, statement(problem, TARGETS["avx512_vnni"]), tuple(flip.split(",")) if flip else ())
-        assert st is None if unit is None else st is not None and Unit.choices(st, TARGETS["avx512_vnni"])[0] == Unit(*unit)
+        target = TARGETS["avx512_vnni"]
+        st = summed(problem, statement(problem, target), tuple(flip.split(",")) if flip else ())
+        assert st is None if unit is None else st is not None and Unit.choices(st, target)[0] == Unit(*unit)
 
 
 @pytest.mark.parametrize(
