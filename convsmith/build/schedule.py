@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import chain
 
+from convsmith.build.indirect import indirect, indirect_step
 from convsmith.build.loops import Loops, Unit, check_config, loops_after_fusing
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Var, is_false, is_true
@@ -101,10 +102,20 @@ def schedule(st: Statement, config: Config, target: Target) -> list[Step]:
     check_config(loops, config, target, unit)
     nest = Nest(config.lane + ".l", loops.kinds[config.lane] == "k", unit)
     return [
+        *_pointer_steps(st, config),
         *_order_steps(st, loops, config, nest),
         *_read_steps(st, loops, config, nest),
         *_lower_steps(st, config, target, nest),
     ]
+
+
+def _pointer_steps(st: Statement, config: Config) -> list[Step]:
+    """Read A through a table of pointers, where there is anything to read."""
+    if not indirect(st, config):
+        return []
+    if st.shifted:
+        raise ConfigError("table", f"--realise=indirection: {st.a.name} has a zero point; legal are peel and mask")
+    return [indirect_step(st, config.table)]
 
 
 def _order_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list[Step]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from convsmith.arith.simplify import simplify
 from convsmith.ir.index import Cond, Index, Var, as_index, conj, eq, floordiv, mod, true
+from convsmith.layout.indirection import Axis
 from convsmith.layout.view import Dim, Statement, View
 from convsmith.problem.attributes import ZERO_POINTS
 from convsmith.problem.conv import Conv
@@ -110,6 +111,13 @@ class _Relation:
             masks.append(conj((_in_range(coords[-1], d.size), eq(mod(moved, s), 0))))
         return self._view(side, coords, masks)
 
+    def window(self, source: _Side, output: _Side) -> tuple[Axis, ...]:
+        """The axes of the window between two sides; the other way round, it is read from the grid."""
+        p, extents = self.p, ((a.size, b.size) for a, b in zip(source.axes, output.axes))
+        return tuple(
+            Axis(i, o, k, s, d, pad, source is self.grid) for (i, o), k, s, d, pad in zip(extents, p.k, p.s, p.d, p.p)
+        )
+
     def meeting(self, n: int) -> Index:
         """The coordinate of the image that a pixel of the grid and a tap meet along axis ``n``."""
         pixel, tap = Var(self.grid.axes[n].name), Var(self.taps[n].name)
@@ -143,7 +151,8 @@ def _pixels(r: _Relation, result: _Side, source: _Side, a: View) -> Statement:
         ("m", (r.batch,)), ("n", (result.channel,)), ("m", result.axes), ("k", (source.channel, *r.taps))
     )  # fmt: skip
     order = (*(d.name for d in r.taps), source.channel.name)
-    return Statement(dims, a, r.weights(), r.plain(result), order, r.p.acc, _shifted(r.p))
+    axes = r.window(source, result)
+    return Statement(dims, a, r.weights(), r.plain(result), order, r.p.acc, _shifted(r.p), axes)
 
 
 def _to_weights(r: _Relation) -> Statement:
@@ -152,7 +161,8 @@ def _to_weights(r: _Relation) -> Statement:
         ("n", (r.grid.channel,)), ("m", (*r.taps, r.image.channel)), ("k", (r.batch, *r.grid.axes))
     )  # fmt: skip
     order = ("mb", *(d.name for d in r.grid.axes))
-    return Statement(dims, r.gathered(r.image), r.plain(r.grid), r.weights(), order, r.p.acc)
+    axes = r.window(r.image, r.grid)
+    return Statement(dims, r.gathered(r.image), r.plain(r.grid), r.weights(), order, r.p.acc, axes=axes)
 
 
 def _in_range(coord: Index, size: int) -> Cond:

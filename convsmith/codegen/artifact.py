@@ -25,10 +25,10 @@ from convsmith.diag.errors import UsageError
 
 __all__ = ["ABI_VERSION", "Argument", "Artifact", "Entry", "Role"]
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 """Version of the calling convention above. Artifacts of another version are not run."""
 
-Role = Literal["in", "out", "inout", "packed", "scratch", "shared"]
+Role = Literal["in", "out", "inout", "packed", "scratch", "shared", "table", "zero"]
 
 _PACK = "pack"
 
@@ -42,7 +42,9 @@ class Argument:
 
     `role` is what happens to it: "in" (read), "out" (written), "inout" (read, then written), "packed" (tensor `of` in
     an order of the kernel's own: written by a packing entry, read by others) or "scratch" (memory private to one call:
-    `size` elements for each thread, part tid using its own) or "shared" (memory of a call, from one entry to the next).
+    `size` elements for each thread, part tid using its own) or "shared" (memory of a call, from one entry to the next)
+    or "table" (addresses within tensor `of`, which `recipe` says, and those of absent elements: of the entry's "zero"
+    argument of the same tensor, memory that holds zeros).
 
     `shape` is logical, `dims` are its dims' names, `layout` is a tag or block text of that shape, `size` the elements
     of memory (padding included). `default` holds the values that stand where a call gives none: one for all elements,
@@ -58,11 +60,12 @@ class Argument:
     dims: tuple[str, ...] = ()
     default: tuple[float, ...] | None = None
     of: str = ""
+    recipe: str = ""
 
     def __post_init__(self) -> None:
         if self.role not in get_args(Role):
             raise UsageError(f"argument {self.name}: role {self.role!r} is not one of {', '.join(get_args(Role))}")
-        if (self.role == "packed") != bool(self.of):
+        if (self.role in ("packed", "table", "zero")) != bool(self.of):
             raise UsageError(f"argument {self.name}: of={self.of!r} with role {self.role}; packed tensors name theirs")
         if self.dims and len(self.dims) != len(self.shape):
             raise UsageError(f"argument {self.name}: {len(self.dims)} names for the {len(self.shape)} dims")

@@ -13,7 +13,7 @@ from convsmith.codegen.values import Slot, ValueEmitter
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.instruction import Instruction
-from convsmith.ir.stmt import Alloc, Block, Call, Carried, For, Function, If, Invoke, Kernel, Let, Stmt, Store
+from convsmith.ir.stmt import Alloc, At, Block, Call, Carried, For, Function, If, Invoke, Kernel, Let, Stmt, Store
 from convsmith.ir.value import lanes_of
 from convsmith.ir.walk import statements_of
 
@@ -56,6 +56,17 @@ class FunctionEmitter(ValueEmitter):
             raise InternalError(f"buffer {s.buffer.name} has no memory")
         # What another life of the buffer held may lie in a block that does not dominate this one.
         self.slots = {k: x for k, x in self.slots.items() if k[0] is not s.buffer}
+        self.stmt(s.body)
+
+    def _At(self, s: At) -> None:
+        """The pointer, moved unless it points to zeros."""
+        self.known.drop(s.buffer)
+        pointer = self.put(f"load ptr, ptr {self.address(s.table, s.index[0])}, align 8")
+        if not (s.offset.is_const and s.offset.const == 0):
+            absent = self.put(f"icmp eq ptr {pointer}, {self.address(s.zero, s.zero_at[0])}")
+            moved = f"getelementptr {s.buffer.dtype.llvm}, ptr {pointer}, {self.it} {self.index(s.offset)}"
+            pointer = self.put(f"select i1 {absent}, ptr {pointer}, ptr {self.put(moved)}")
+        self.bases[s.buffer] = pointer
         self.stmt(s.body)
 
     def _Let(self, s: Let) -> None:

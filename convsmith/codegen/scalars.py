@@ -21,6 +21,12 @@ class Scopes:
     def set(self, key: object, value: str) -> None:
         self.layers[-1][key] = value
 
+    def drop(self, buffer: Buffer) -> None:
+        """Forget what is known of a buffer that will be somewhere else: its addresses, and what was read there."""
+        for layer in self.layers:
+            for key in [k for k in layer if (k[0] if isinstance(k, tuple) else getattr(k, "buffer", None)) is buffer]:
+                del layer[key]
+
     def push(self) -> None:
         self.layers.append({})
 

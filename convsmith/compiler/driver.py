@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from convsmith.build.bias import bias_kernel, bias_steps
+from convsmith.build.indirect import indirect, pointers
 from convsmith.build.naive import naive
 from convsmith.build.packing import packing_steps
 from convsmith.build.schedule import schedule
@@ -20,7 +21,9 @@ from convsmith.compiler.arguments import argument_of
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Alloc, Kernel
+from convsmith.ir.types import PTR
 from convsmith.ir.walk import statements_of
+from convsmith.layout.indirection import recipe
 from convsmith.layout.view import Statement
 from convsmith.passes.manager import Instrument, run_steps
 from convsmith.problem.problem import Problem
@@ -90,9 +93,13 @@ def emit(problem: Problem, config: Config, target: Target, low: Lowered) -> Arti
     code = llvm_bind.object_code(low.text, target.triple, target.cpu, target.features)
     tensors = {tensor.name: argument_of(tensor) for tensor in problem.tensors}
 
+    own = _pointer_arguments(problem, config)
+
     def argument(b: Buffer) -> Argument:
         if b.name in tensors:
             return tensors[b.name]
+        if b.name in own:
+            return own[b.name]
         if b.name == SUMS:
             return Argument(b.name, "shared", b.dtype.name, (b.size,), "a", b.size)
         return Argument(b.name, "packed", b.dtype.name, (b.size,), "a", b.size, of=b.name.removesuffix("_p"))
@@ -113,5 +120,19 @@ def emit(problem: Problem, config: Config, target: Target, low: Lowered) -> Arti
     factor = "wei" if "in" in (t.role for t in problem.tensors if t.name == "wei") else "diff_dst"
     return Artifact(
         code=code, isa=target.isa, entries=entries, problem=str(problem), config=str(config), needs=target.needs,
-        needs_finite=(factor,) if config.realise == "pad_copy" else (), notes=notes,
+        needs_finite=(factor,) if config.realise in ("pad_copy", "indirection") else (), notes=notes,
     )  # fmt: skip
+
+
+def _pointer_arguments(problem: Problem, config: Config) -> dict[str, Argument]:
+    """The table of pointers and the zero buffer, where A is read through them."""
+    st = statement(problem)
+    if not indirect(st, config):
+        return {}
+    p = pointers(st, config.table)
+    made = recipe(p.window, p.form)
+    return {
+        p.table.name: Argument(p.table.name, "table", PTR.name, (p.table.size,), "a", p.table.size, of=st.a.name,
+                               recipe=made),
+        p.zero.name: Argument(p.zero.name, "zero", p.zero.dtype.name, (p.zero.size,), "a", p.zero.size, of=st.a.name),
+    }  # fmt: skip

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from string import ascii_lowercase, ascii_uppercase
 
-from convsmith.build.window import window_axes
+from convsmith.build.statement import statement
 from convsmith.diag.errors import UnsupportedError
-from convsmith.layout.indirection import ABSENT, FORMS, Axis, Entries, Table, Window, table
-from convsmith.problem.conv import Conv
+from convsmith.ir.types import ABSENT
+from convsmith.layout.indirection import FORMS, Axis, Entries, Table, Window, table
 from convsmith.problem.problem import Problem
 
 __all__ = ["TITLES", "indirection_page", "pixel_window"]
@@ -28,9 +28,9 @@ _SECTION_NAMES = {"top": "top", "mid": "middle", "bot": "bottom"}
 
 def pixel_window(problem: Problem) -> Window:
     """The window of a problem over an image of one element a pixel."""
-    if not isinstance(problem, Conv):
+    axes = statement(problem).axes
+    if not axes:
         raise UnsupportedError("a matrix product has no pixels to point at; tables are for convolutions")
-    axes = window_axes(problem)
     return Window(axes, tuple(math.prod(a.i for a in axes[n + 1 :]) for n in range(len(axes))))
 
 

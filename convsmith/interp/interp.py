@@ -4,9 +4,9 @@
 
 Arrays are one-dimensional: the memory of each argument, ``buffer.size`` elements in the order of memory.  They are
 changed in place.  What the IR must not do raises InterpError: touching an element outside of a buffer (of its
-coordinates or of its memory), reading an element of an ``alloc`` that was not written, parallel iterations that
-touch what one of them writes, a variable that is not bound or bound twice, an operation on values of different types
-or lanes.
+coordinates or of its memory), also through a pointer; reading an element of an ``alloc`` that was not written; parallel
+iterations that touch what one of them writes; a variable that is not bound or bound twice; an operation on values of
+different types or lanes.  A table of pointers holds places in what it points into, and ABSENT for its zeros.
 
 An instruction is specified in the IR: a kernel whose parameters are the fragments of the operands, the accumulator
 first, and whose body says what it does to them:
@@ -32,7 +32,8 @@ from convsmith.interp.arithmetic import BINARY, COMPARISONS, UNARY, cast, fma, s
 from convsmith.interp.memory import InterpError, Memory, Races, address
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index, Var
-from convsmith.ir.stmt import Alloc, Block, Call, For, If, Invoke, Kernel, Let, Stmt, Store
+from convsmith.ir.stmt import Alloc, At, Block, Call, For, If, Invoke, Kernel, Let, Stmt, Store
+from convsmith.ir.types import ABSENT, PTR
 from convsmith.ir.value import (
     BITWISE,
     Binary,
@@ -84,6 +85,7 @@ class _Machine:
         self._env: dict[Var, int] = {}
         self._races: list[Races] = []
         self._shared: dict[Memory, int] = {}
+        self._origins: dict[Buffer, int] = {}
         self._addresses: dict[Buffer, Callable[[Sequence[int]], int]] = {}
         self._constants: dict[Const, Any] = {}
         self._shares: dict[Value, Any] = {}
@@ -93,6 +95,7 @@ class _Machine:
             If: self._if,
             Let: self._let,
             Alloc: self._alloc,
+            At: self._at,
             Store: self._store,
             Invoke: self._invoke,
             Call: self._call,
@@ -161,7 +164,24 @@ class _Machine:
         self._stmt(s.body)
         del self._memories[s.buffer], self._shared[memory]
 
+    def _at(self, s: At) -> None:
+        """What a pointer points to lies from its origin on in the memory of the source, or of zeros."""
+        if s.table.dtype is not PTR or s.buffer in self._memories:
+            raise self._error(f"{s.table} holds {s.table.dtype}, or {s.buffer} is pointed to within its own life")
+        table, places = self._places(s.table, s.index, None)
+        self._read(table, places)
+        entry = int(table.data[places[0]])
+        if entry == ABSENT:
+            memory, (origin,) = self._places(s.zero, s.zero_at, None)
+        else:
+            memory, origin = self._memory(s.source), entry + self._index(s.offset)
+        self._memories[s.buffer], self._origins[s.buffer] = memory, origin
+        self._stmt(s.body)
+        del self._memories[s.buffer], self._origins[s.buffer]
+
     def _store(self, s: Store) -> None:
+        if s.buffer in self._origins:
+            raise self._error(f"{s.buffer}, which {s.value} is stored to, is only pointed to")
         self._shares.clear()
         value = self._value(s.value)
         memory, places = self._places(s.buffer, s.index, s.lanes)
@@ -214,12 +234,12 @@ class _Machine:
             memory = self._memory(buffer)
             if memories.setdefault(formal, memory) is not memory:
                 raise self._error(f"{s.function} gets two different buffers for {formal}")
-            env[var] = self._index(position)
+            env[var] = self._index(position) + self._origins.get(buffer, 0)
         env.update(zip(function.indices, map(self._index, s.indices)))
-        outer = self._env, self._memories
-        self._env, self._memories = env, memories
+        outer = self._env, self._memories, self._origins
+        self._env, self._memories, self._origins = env, memories, {}
         self._stmt(function.body)
-        self._env, self._memories = outer
+        self._env, self._memories, self._origins = outer
 
     @contextmanager
     def _bound(self, *variables: Var) -> Iterator[None]:
@@ -249,7 +269,7 @@ class _Machine:
         place = self._addresses.get(buffer)
         if place is None:
             place = self._addresses[buffer] = address(buffer)
-        base = place(at)
+        base = place(at) + self._origins.get(buffer, 0)
         places = [base] if lanes is None else [base + o for o in lanes.offsets[: lanes.active]]
         size = len(memory.data)
         for p in places:

@@ -14,7 +14,7 @@ from typing import Any
 
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index, Var
-from convsmith.ir.stmt import Alloc, Block, Call, For, Function, If, Invoke, Kernel, Let, Stmt, Store
+from convsmith.ir.stmt import Alloc, At, Block, Call, For, Function, If, Invoke, Kernel, Let, Stmt, Store
 from convsmith.ir.text import buffer_text, lanes_text
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import Rewriter, children
@@ -202,6 +202,14 @@ def _stmt(a: Stmt, b: Stmt, scope: _Scope) -> None:
         _stmts(a.body, b.body, inside.bind((a.var, b.var)))
     elif isinstance(a, Alloc) and isinstance(b, Alloc):
         _stmts(a.body, b.body, scope.at(f"alloc {a.buffer}").declare([(a.buffer, b.buffer)]))
+    elif isinstance(a, At) and isinstance(b, At):
+        at = scope.at(f"at {a.table}")
+        for one, other in ((a.table, b.table), (a.source, b.source), (a.zero, b.zero)):
+            at.same_buffer(one, other)
+        at.require(len(a.index) == len(b.index) and len(a.zero_at) == len(b.zero_at), a, b)
+        for i, j in zip((*a.index, a.offset, *a.zero_at), (*b.index, b.offset, *b.zero_at)):
+            at.same(i, j)
+        _stmts(a.body, b.body, at.declare([(a.buffer, b.buffer)]))
     elif isinstance(a, Store) and isinstance(b, Store):
         at = scope.at(f"store to {a.buffer}")
         at.same_buffer(a.buffer, b.buffer)

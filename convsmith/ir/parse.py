@@ -29,11 +29,11 @@ from convsmith.ir.index import (
     mod,
     true,
 )
-from convsmith.ir.stmt import LOOP_KINDS, Alloc, Call, Carried, For, Function, If, Invoke, Kernel, Let, Stmt, Store
+from convsmith.ir.stmt import LOOP_KINDS, Alloc, At, Call, Carried, For, Function, If, Invoke, Kernel, Let, Stmt, Store
 from convsmith.ir.stmt import Block as Sequence
 from convsmith.ir.text import COMPARISON_SYMBOLS, buffer_text
 from convsmith.ir.tokens import Cursor
-from convsmith.ir.types import DTYPES, F32, DType
+from convsmith.ir.types import DTYPES, F32, PTR, DType
 from convsmith.ir.value import (
     BINARY,
     UNARY,
@@ -301,7 +301,7 @@ class _Parser(Cursor):
 
     def statement(self) -> Stmt:
         word = self._now.text if self._now.kind == "name" else ""
-        compound = {"for": self._for, "if": self._if, "let": self._let, "alloc": self._alloc}
+        compound = {"for": self._for, "if": self._if, "let": self._let, "alloc": self._alloc, "at": self._at_entry}
         if word in compound:
             self._next()
             return compound[word]()
@@ -370,6 +370,20 @@ class _Parser(Cursor):
         with self._scope({buffer.name: buffer}):
             return Alloc(buffer, self.body())
 
+    def _at_entry(self) -> Stmt:
+        entry = self.access()
+        self._expect("+")
+        offset = self.index()
+        self._expect("in")
+        source = self._buffer()
+        self._expect("or")
+        zero = self.access()
+        self._expect("as")
+        buffer = self._declaration()
+        self._expect(":")
+        with self._scope({buffer.name: buffer}):
+            return At(buffer, entry.buffer, entry.index, offset, source, zero.buffer, zero.index, self.body())
+
     def _invoke(self) -> Stmt:
         name = self._next().text
         self._expect("(")
@@ -409,6 +423,8 @@ class _Parser(Cursor):
 
     # -- kernels
     def _dtype(self) -> DType:
+        if self._take("ptr"):
+            return PTR
         if self._now.text not in DTYPES:
             raise self._fail(f"a data type ({', '.join(DTYPES)})")
         return DTYPES[self._next().text]

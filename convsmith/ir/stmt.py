@@ -82,6 +82,24 @@ class Alloc(Stmt):
 
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
+class At(Stmt):
+    """Within ``body``, ``buffer`` is the memory that an entry of a table of pointers points to; it is only read.
+
+    The entry points into ``source``, and ``offset`` elements are added to it; or it is absent, that is, it points to
+    the element ``zero_at`` of ``zero``, and nothing is added.
+    """
+
+    buffer: Buffer
+    table: Buffer
+    index: tuple[Index, ...]
+    offset: Index
+    source: Buffer
+    zero: Buffer
+    zero_at: tuple[Index, ...]
+    body: Stmt
+
+
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Store(Stmt):
     """``buffer[index] = value``; with ``lanes`` the active lanes are written, the others left alone."""
 

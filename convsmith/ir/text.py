@@ -11,6 +11,7 @@
 Values may be called by name: ``fma(a, b, c)``, ``cast(s8, a)``, ``where(a < b, yes, no)``, ``sum(a, 4)`` over groups
 of four lanes, ``repeat(a, 16)``.  Lanes follow an access in braces: ``{16}`` contiguous, ``{16:0}`` one element for
 all, ``{16:4}`` every fourth, ``{(0, 0, 1, 1)}`` any other map; ``/5`` after it says that only five lanes are active.
+``at table[i] + 8 in src or zero[0] as pixel: f32[4]:`` reads ``pixel`` where an entry of a table points to.
 Buffers whose blocks are not row-major print them as ``dim:size:stride``.
 """
 
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 from convsmith.ir.buffer import Buffer, dense
 from convsmith.ir.index import And, Cond, Eq0, FloorDiv, Ge0, Index, Max, Min, Mod, Never, Var
-from convsmith.ir.stmt import Alloc, Block, Call, For, If, Invoke, Kernel, Let, Stmt, Store
+from convsmith.ir.stmt import Alloc, At, Block, Call, For, If, Invoke, Kernel, Let, Stmt, Store
 from convsmith.ir.value import (
     Binary,
     Bits,
@@ -156,6 +157,10 @@ def _lines(s: Stmt, pad: str, out: list[str]) -> None:
         _lines(s.body, inner, out)
     elif isinstance(s, Alloc):
         out.append(f"{pad}alloc {buffer_text(s.buffer)} @{s.buffer.scope}:")
+        _lines(s.body, inner, out)
+    elif isinstance(s, At):
+        entry = f"{access_text(s.table, s.index, None)} + {s.offset} in {s.source.name}"
+        out.append(f"{pad}at {entry} or {access_text(s.zero, s.zero_at, None)} as {buffer_text(s.buffer)}:")
         _lines(s.body, inner, out)
     elif isinstance(s, Store):
         out.append(f"{pad}{access_text(s.buffer, s.index, s.lanes)} = {value_text(s.value)}")

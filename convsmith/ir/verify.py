@@ -3,8 +3,9 @@
 Names: every variable is bound where it is used and none is bound again inside of its own scope; every buffer is a
 parameter or allocated around its use, under a name that no other buffer in scope has.  Accesses: as many indices as
 dims; at most as many active lanes as lanes; stores touch distinct elements.  Values: operands agree in type and
-lanes.  Loops: a parallel loop stands inside of parallel loops only.  Pointers: a carried pointer, or the pointer
-parameter of a function, is used for positions in its buffer and for nothing else.  Calls agree with the functions.
+lanes.  Tables of pointers: what an entry points to is only read, and has the type of what the table points into.
+Loops: a parallel loop stands inside of parallel loops only.  Pointers: a carried pointer, or the pointer parameter of
+a function, is used for positions in its buffer and for nothing else.  Calls agree with the functions.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import SCOPES, Buffer
 from convsmith.ir.index import Index, Var
 from convsmith.ir.stages import Stage, violations
-from convsmith.ir.stmt import LOOP_KINDS, Alloc, Block, Call, For, Function, If, Invoke, Kernel, Let, Stmt, Store
+from convsmith.ir.stmt import LOOP_KINDS, Alloc, At, Block, Call, For, Function, If, Invoke, Kernel, Let, Stmt, Store
+from convsmith.ir.types import PTR
 from convsmith.ir.value import (
     BINARY,
     BITWISE,
@@ -68,6 +70,7 @@ class _Verifier:
         self._free: dict[Any, frozenset[Var]] = {}
         self._callable: dict[str, Function] = {}
         self._formals: dict[Buffer, None] | None = None
+        self._pointed: set[Buffer] = set()
 
     def run(self) -> None:
         k = self._kernel
@@ -154,6 +157,9 @@ class _Verifier:
                     self._fail("only cache and register are allocated")
                 with self._declared((s.buffer,)):
                     self._stmt(s.body)
+        elif isinstance(s, At):
+            with self._at(f"at {s.table}"):
+                self._entry(s)
         elif isinstance(s, Store):
             self._store(s)
         elif isinstance(s, Invoke):
@@ -186,7 +192,25 @@ class _Verifier:
             self._stmt(s.body)
         self._loops.pop()
 
+    def _entry(self, s: At) -> None:
+        if s.table.dtype is not PTR:
+            self._fail(f"{s.table} holds {s.table.dtype}, no pointers")
+        if len({s.buffer.dtype, s.source.dtype, s.zero.dtype}) > 1:
+            self._fail(f"{s.buffer} is {s.buffer.dtype}, {s.source} {s.source.dtype} and {s.zero} {s.zero.dtype}")
+        if s.source not in self._buffers:
+            self._fail(f"buffer {s.source} is not in scope")
+        if s.buffer.scope != "global":
+            self._fail(f"{s.buffer} is {s.buffer.scope}; a table points to global memory")
+        self._access(s.table, s.index, None)
+        self._access(s.zero, s.zero_at, None)
+        self._plain(s.offset, "the offset")
+        self._pointed.add(s.buffer)
+        with self._declared((s.buffer,)):
+            self._stmt(s.body)
+
     def _store(self, s: Store) -> None:
+        if s.buffer in self._pointed:
+            self._fail(f"{s.buffer}, which a table points to, is written")
         self._access(s.buffer, s.index, s.lanes)
         self._lanes_stored(s.buffer, s.lanes)
         count = self._value(s.value, {})
@@ -276,6 +300,8 @@ class _Verifier:
         if isinstance(v, Const):
             return 0
         if isinstance(v, Load):
+            if v.buffer.dtype is PTR:
+                self._fail(f"{v}: a pointer is no value")
             self._access(v.buffer, v.index, v.lanes)
             return v.lanes.count if v.lanes else 0
         if isinstance(v, Select):

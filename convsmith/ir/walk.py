@@ -42,7 +42,7 @@ from convsmith.ir.index import (
     minimum,
     mod,
 )
-from convsmith.ir.stmt import Alloc, Block, Call, Carried, For, If, Invoke, Let, Stmt, Store, block
+from convsmith.ir.stmt import Alloc, At, Block, Call, Carried, For, If, Invoke, Let, Stmt, Store, block
 from convsmith.ir.value import Binary, Bits, Cast, Fma, Load, Repeat, Select, Sum, Sums, Unary, Value, Where, lanes_of
 
 AnyNode = Stmt | Value | Cond | Index
@@ -73,6 +73,7 @@ _CHILDREN: dict[type, Callable[[Any], tuple[AnyNode, ...]]] = {
     If: lambda n: (n.cond, n.body),
     Let: lambda n: (n.value, n.body),
     Alloc: lambda n: (n.body,),
+    At: lambda n: (*n.index, n.offset, *n.zero_at, n.body),
     Store: lambda n: (*n.index, n.value),
     Invoke: lambda n: (n.dst, *n.args),
     Call: lambda n: (*(i for _, i in n.pointers), *n.indices),
@@ -289,6 +290,13 @@ class Rewriter:
         body = self.stmt(s.body)
         return s if body is s.body else Alloc(s.buffer, body)
 
+    def _At(self, s: At) -> Stmt:
+        index, offset, zero_at = self.index(s.index), self.expr(s.offset), self.index(s.zero_at)
+        body = self.stmt(s.body)
+        if index == s.index and offset is s.offset and zero_at == s.zero_at and body is s.body:
+            return s
+        return At(s.buffer, s.table, index, offset, s.source, s.zero, zero_at, body)
+
     def _Store(self, s: Store) -> Stmt:
         index, value = self.index(s.index), self.expr(s.value)
         return s if index == s.index and value is s.value else Store(s.buffer, index, value, s.lanes)
@@ -362,5 +370,5 @@ def statements_of(s: Stmt) -> Iterator[Stmt]:
         yield x
         if isinstance(x, Block):
             stack.extend(reversed(x.stmts))
-        elif isinstance(x, (For, If, Let, Alloc)):
+        elif isinstance(x, (For, If, Let, Alloc, At)):
             stack.append(x.body)

@@ -29,11 +29,9 @@ import numpy as np
 import numpy.typing as npt
 
 from convsmith.diag.errors import UsageError
+from convsmith.ir.types import ABSENT
 
 FORMS = ("row", "column", "compressed", "sections")
-
-ABSENT = -(1 << 63)
-"""The entry of a tap that meets no pixel."""
 
 POINTER_BYTES = 8
 
@@ -179,6 +177,26 @@ class Table:
     def pointers(self, base: int, zero: int, item: int) -> npt.NDArray[np.uint64]:
         """Addresses: of `item` bytes an element from `base` on, and `zero` for what is absent."""
         return np.where(self.entries == ABSENT, zero, base + self.entries * item).astype(np.uint64)
+
+
+def recipe(window: Window, form: str) -> str:
+    """A line from which `from_recipe` makes the table again: `sections 5:5:3:1:0:1@40 6:6:3:1:0:1@8`."""
+    axes = (
+        ":".join(map(str, a[:-1])) + (":t" if a.transposed else "") + f"@{stride}"
+        for a, stride in zip(window.axes, window.strides)
+    )
+    return " ".join((form, *axes))
+
+
+def from_recipe(line: str) -> Table:
+    """The table of a line that `recipe` made."""
+    form, *words = line.split()
+    parts = [word.split("@") for word in words]
+    axes = []
+    for sizes, _ in parts:
+        i, o, k, s, d, p = map(int, sizes.removesuffix(":t").split(":"))
+        axes.append(Axis(i, o, k, s, d, p, sizes.endswith(":t")))
+    return table(Window(tuple(axes), tuple(int(stride) for _, stride in parts)), form)
 
 
 def check_tile(window: Window, kernel_tile: int | None) -> int:

@@ -16,6 +16,7 @@ import numpy as np
 
 from convsmith.codegen.artifact import Argument, Artifact, Entry
 from convsmith.diag.errors import UnsupportedError
+from convsmith.layout.indirection import from_recipe
 from convsmith.runtime.arrays import Array, address_of, aligned_empty, all_finite, numpy_dtype
 from convsmith.runtime.border import Border, Given
 from convsmith.runtime.host import HostFunction, HostLibrary
@@ -26,10 +27,32 @@ __all__ = ["HostKernel"]
 _ndarray = np.ndarray
 
 
+class _Pointers:
+    """A table of pointers of one argument block: made once, and moved when the tensor that it points into has moved."""
+
+    __slots__ = ("_array", "_base", "_item", "_of", "_table", "_zero")
+
+    def __init__(self, argument: Argument, of: int, item: int, zero: Array, size: int) -> None:
+        self._table = from_recipe(argument.recipe)
+        self._array = np.empty(size, np.uint64)
+        self._of, self._item, self._zero, self._base = of, item, zero, -1
+
+    @property
+    def address(self) -> int:
+        return address_of(self._array)
+
+    def follow(self, block: ctypes.Array[ctypes.c_uint64]) -> None:
+        """Point into the tensor where it is now."""
+        base = block[self._of]
+        if base != self._base:
+            self._base = base
+            self._array[:] = self._table.pointers(base, address_of(self._zero), self._item).ravel()
+
+
 class _Frame:
     """The argument block of one call, and the memory of the kernel's own that it points to: scratch and defaults."""
 
-    __slots__ = ("address", "block", "memory")
+    __slots__ = ("address", "block", "memory", "pointers")
 
     def __init__(self, entry: Entry, defaults: Mapping[int, Array]) -> None:
         self.block = (ctypes.c_uint64 * len(entry.arguments))()
@@ -40,7 +63,25 @@ class _Frame:
                 scratch = aligned_empty(argument.size * entry.threads * numpy_dtype(argument.dtype).itemsize)
                 self.memory.append(scratch)
                 self.block[position] = address_of(scratch)
+        self.pointers = self._tables(entry)
         self.bind(defaults)
+
+    def _tables(self, entry: Entry) -> list[_Pointers]:
+        """Tables of pointers, and the zeros that they point to where nothing is."""
+        places = {argument.name: position for position, argument in enumerate(entry.arguments)}
+        found = []
+        for argument in entry.arguments:
+            if argument.role != "table":
+                continue
+            zero = next(a for a in entry.arguments if a.role == "zero" and a.of == argument.of)
+            item = numpy_dtype(zero.dtype).itemsize
+            zeros = aligned_empty(zero.size * item)
+            zeros[:] = 0
+            table = _Pointers(argument, places[argument.of], item, zeros, argument.size)
+            self.memory.append(zeros)
+            self.block[places[zero.name]], self.block[places[argument.name]] = address_of(zeros), table.address
+            found.append(table)
+        return found
 
     def bind(self, arrays: Mapping[int, Array]) -> None:
         for position, array in arrays.items():
@@ -68,6 +109,8 @@ class _Call:
 
     def run(self, frame: _Frame, keep: object) -> None:
         """Run, and keep the frame for later. After an interrupt it is dropped: workers may still use it."""
+        for table in frame.pointers:
+            table.follow(frame.block)
         if self._whole is not None:
             self._whole(frame.address)
         else:
@@ -80,6 +123,8 @@ class _Call:
         for name, position in self.position.items():
             if name in addresses:
                 frame.block[position] = addresses[name]
+        for table in frame.pointers:
+            table.follow(frame.block)
         self._function(frame.address, (frame, keep))
         frame.bind(self._defaults)
         self._frames.append(frame)
@@ -336,7 +381,7 @@ def _tensors(artifact: Artifact) -> dict[str, Argument]:
     tensors: dict[str, Argument] = {}
     for entry in artifact.steps.values():
         for argument in entry.arguments:
-            if argument.role in ("scratch", "shared"):
+            if argument.role in ("scratch", "shared", "table", "zero"):
                 continue
             tensor = plain[argument.of] if argument.role == "packed" else argument
             known = tensors.setdefault(tensor.name, tensor)
@@ -348,7 +393,9 @@ def _tensors(artifact: Artifact) -> dict[str, Argument]:
 def _operand(artifact: Artifact, tensors: Mapping[str, Argument]) -> str:
     """The input that may be packed beforehand, the weights if there are any; empty where there is none."""
     arguments = [argument for entry in artifact.steps.values() for argument in entry.arguments]
-    both = {a.of for a in arguments} & {a.name for a in arguments}  # some entry reads these as they are given
+    both = {a.of for a in arguments if a.role == "packed"} & {
+        a.name for a in arguments
+    }  # some entry reads these as they are given
     legal = [name for name in artifact.packs if name not in both]
     if "wei" in tensors and tensors["wei"].role == "in" and "wei" not in artifact.packs:
         return "wei"

@@ -9,12 +9,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from convsmith.arith.evaluate import evaluate, holds
+from convsmith.build.indirect import pointers
 from convsmith.build.statement import statement
-from convsmith.build.window import window_of
 from convsmith.diag.errors import UsageError
 from convsmith.ir.index import Var
 from convsmith.ir.intern import interning
-from convsmith.layout.indirection import ABSENT, FORMS, Axis, Sections, Table, Window, table
+from convsmith.ir.types import ABSENT
+from convsmith.layout.indirection import FORMS, Axis, Sections, Table, Window, from_recipe, recipe, table
 from convsmith.problem.conv import Conv
 
 
@@ -50,7 +51,7 @@ def seen(problem: Conv) -> dict[tuple[int, ...], dict[tuple[int, ...], int]]:
     pixels = [Var(result + a) for a in problem.axes]
     taps = [Var("k" + a) for a in problem.axes]
     found: dict[tuple[int, ...], dict[tuple[int, ...], int]] = {}
-    window = window_of(problem, stated)
+    window = pointers(stated, "row").window
     for at in outputs_of(window):
         found[at] = {}
         for tap in product(*(range(a.k) for a in window.axes)):
@@ -64,7 +65,7 @@ def seen(problem: Conv) -> dict[tuple[int, ...], dict[tuple[int, ...], int]]:
 @given(problems(), st.sampled_from(FORMS), st.integers(0, 3))
 def test_entries_are_what_the_view_says(problem: Conv, form: str, more: int) -> None:
     with interning():
-        window, truth = window_of(problem, statement(problem)), seen(problem)
+        window, truth = pointers(statement(problem), "row").window, seen(problem)
     t = table(window, form, window.taps + more)
     rank = problem.rank
     for at, taps in truth.items():
@@ -73,9 +74,11 @@ def test_entries_are_what_the_view_says(problem: Conv, form: str, more: int) -> 
 
 
 @given(problems())
-def test_no_form_is_larger_than_the_one_before(problem: Conv) -> None:
+def test_recipes_read_back_and_no_form_is_larger_than_the_one_before(problem: Conv) -> None:
     with interning():
-        window = window_of(problem, statement(problem))
+        window = pointers(statement(problem), "row").window
+    for form in FORMS:
+        assert from_recipe(recipe(window, form)) is table(window, form)
     sizes = [table(window, form).bytes for form in FORMS]
     assert sizes[0] == sizes[1] >= sizes[2] >= sizes[3]
     assert sizes[0] == 8 * window.taps * len(outputs_of(window))
@@ -84,7 +87,7 @@ def test_no_form_is_larger_than_the_one_before(problem: Conv) -> None:
 @given(problems())
 def test_sections_cover_all_rows(problem: Conv) -> None:
     with interning():
-        window = window_of(problem, statement(problem))
+        window = pointers(statement(problem), "row").window
     for a in window.axes:
         s = a.sections
         places = [s.place(y) for y in range(a.o)]

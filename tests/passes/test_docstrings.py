@@ -28,13 +28,19 @@ import pytest
 
 import convsmith.passes
 from convsmith.interp import run
+from convsmith.ir.buffer import make_buffer
+from convsmith.ir.index import Var, as_index
 from convsmith.ir.parse import parse_kernel
 from convsmith.ir.stmt import Kernel
+from convsmith.ir.types import ABSENT, F32, PTR
 from convsmith.target.generic.level import PORTABLE_FMA
 
 NO_PASS = {"lets", "manager", "scope"}
 OTHER_NAME = {"strength": "strength_reduce"}
 ROWS = (PORTABLE_FMA,)
+TABLE, ZERO = make_buffer("a_row", PTR, (3, 2)), make_buffer("a_0", F32, (4,))
+ENTRIES = np.array([ABSENT, 0, 0, 4, 4, 8])
+NAMES = {"ROWS": ROWS, "TABLE": TABLE, "ZERO": ZERO, "Var": Var, "as_index": as_index}
 INSTRUCTIONS = {row.name: row.kernel for row in ROWS}
 MODULES = sorted(m.name for m in pkgutil.iter_modules(convsmith.passes.__path__))
 PASSES = [name for name in MODULES if name not in NO_PASS]
@@ -72,7 +78,7 @@ def example_of(module: str) -> Example:
     old = parse_kernel(before)
     name, arguments = call.removesuffix(")").split("(", 1)
     assert name == function.__name__
-    new = eval(f"run(kernel, {arguments})", {"run": function, "kernel": old, "ROWS": ROWS})
+    new = eval(f"run(kernel, {arguments})", {"run": function, "kernel": old, **NAMES})
     return Example(before, call, after, old, new)
 
 
@@ -80,7 +86,8 @@ def memory(*kernels: Kernel) -> dict[str, np.ndarray]:
     """Whole numbers for every parameter of the kernels, the same at each call."""
     numbers = np.random.default_rng(0)
     params = {b.name: b for k in kernels for b in k.params}
-    return {b.name: numbers.integers(-4, 5, b.size).astype(b.dtype.numpy) for b in params.values()}
+    arrays = {b.name: numbers.integers(-4, 5, b.size).astype(b.dtype.numpy) for b in params.values()}
+    return arrays | {n: x for n, x in (("a_row", ENTRIES.copy()), ("a_0", np.zeros(4, np.float32))) if n in arrays}
 
 
 def interpret(kernel: Kernel, arrays: dict[str, np.ndarray]) -> None:

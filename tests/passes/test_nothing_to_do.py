@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
+from convsmith.ir.buffer import make_buffer
+from convsmith.ir.index import as_index
 from convsmith.ir.parse import parse_kernel
+from convsmith.ir.types import F32, PTR
 from convsmith.passes.bind import bind
 from convsmith.passes.coalesce import coalesce
 from convsmith.passes.collapse import collapse
@@ -16,6 +19,7 @@ from convsmith.passes.fill_terms import fill_terms
 from convsmith.passes.flatten import flatten
 from convsmith.passes.guard_tails import guard_tails
 from convsmith.passes.hoist import hoist
+from convsmith.passes.indirect import indirect
 from convsmith.passes.manager import Step
 from convsmith.passes.narrow_index import narrow_index
 from convsmith.passes.outline import outline
@@ -56,6 +60,7 @@ ON_FLAT = [
 ON_NEST = [
     Step(bind, ONE, "serial"), Step(coalesce, "i", "j", "i_j"), Step(collapse), Step(derive_packing, "c"),
     Step(guard_tails, ONE), Step(partition, ONE), Step(reorder, ("i", "j")), Step(round_up, ONE), Step(restrict, ONE),
+    Step(indirect, "c", make_buffer("t", PTR, (4,)), make_buffer("z", F32, (1,)), (), as_index(0)),
     Step(fill_terms, "j", 2), Step(simplify), Step(sink, ("j",)), Step(skip_zero), Step(stage, "c", "i"), Step(unroll),
 ]  # fmt: skip
 

@@ -1,0 +1,89 @@
+"""Read a buffer through a table of pointers: what is absent becomes a product with a stored zero."""
+
+from __future__ import annotations
+
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.buffer import Block, Buffer
+from convsmith.ir.index import Index, as_index
+from convsmith.ir.stmt import At, Kernel, Stmt, Store
+from convsmith.ir.value import Binary, Load, Select, Value
+from convsmith.ir.walk import Rewriter, walk
+from convsmith.passes.flatten import offset
+from convsmith.passes.scope import with_body
+
+
+class _Redirect(Rewriter):
+    def __init__(self, read: Load, new: Load) -> None:
+        super().__init__()
+        self.read, self.new = read, new
+
+    def Load(self, v: Load) -> Value:
+        return self.new if v is self.read else self._Load(v)
+
+
+class _Indirect(Rewriter):
+    def __init__(self, source: str, table: Buffer, zero: Buffer, index: tuple[Index, ...], moved: Index) -> None:
+        super().__init__()
+        self.source, self.table, self.zero, self.index_, self.moved = source, table, zero, index, moved
+        self.found: Buffer | None = None
+
+    def Store(self, s: Store) -> Stmt:
+        reads = {x for x in walk(s.value) if isinstance(x, Load) and x.buffer.name == self.source}
+        if not reads:
+            return s
+        if len(reads) > 1 or self.found is not None:
+            raise ConfigError("reads", f"indirect: {self.source} is read in several places; a table serves one")
+        (read,) = reads
+        self.found = source = read.buffer
+        images, channel = Buffer(source.name, source.dtype, *_dim(source, 0)), read.index[1]
+        pixel = Buffer(f"{source.name}_at", source.dtype, self.zero.shape, self.zero.blocks)
+        value = s.value
+        if isinstance(value, Binary) and isinstance(value.b, Select):
+            value = Binary(value.op, value.a, value.b.yes)  # the table says what is absent
+        value = _Redirect(read, Load(pixel, (channel,), None)).expr(value)
+        away = self.moved + offset(images, read.index[:1])
+        body = Store(s.buffer, s.index, value, s.lanes)
+        start = (as_index(0),) * len(self.zero.shape)
+        return At(pixel, self.table, self.index_, away, source, self.zero, start, body)
+
+
+def _dim(b: Buffer, dim: int) -> tuple[tuple[int, ...], tuple[Block, ...]]:
+    """Shape and blocks of one dim of a buffer."""
+    return (b.shape[dim],), tuple(Block(0, x.size, x.stride) for x in b.blocks if x.dim == dim)
+
+
+def indirect(
+    kernel: Kernel, source: str, table: Buffer, zero: Buffer, index: tuple[Index, ...], moved: Index
+) -> Kernel:
+    """Let the term that reads ``source`` (images, channels, pixels) find its pixel through ``table`` at ``index``.
+
+    ``moved`` elements, and those of the image, are added to every entry that is not absent; ``zero`` has the layout of
+    a pixel's channels.  Table and zero buffer become parameters.
+
+    Before::
+
+        kernel k(a: f32[2, 4, 3] = 0:2:12 2:3:4 1:4:1, b: f32[2], c: f32[2, 4, 3])
+          for n in 0 .. 2:
+            for i in 0 .. 4:
+              for x in 0 .. 3:
+                for k in 0 .. 2:
+                  c[n, i, x] = c[n, i, x] + (a[n, i, k + x - 1] * b[k] if k + x - 1 >= 0 else 0.0)
+
+    After ``indirect("a", TABLE, ZERO, (Var("x"), Var("k")), as_index(0))``::
+
+        kernel k(a: f32[2, 4, 3] = 0:2:12 2:3:4 1:4:1, a_row: ptr[3, 2], a_0: f32[4], b: f32[2], c: f32[2, 4, 3])
+          for n in 0 .. 2:
+            for i in 0 .. 4:
+              for x in 0 .. 3:
+                for k in 0 .. 2:
+                  at a_row[x, k] + n * 12 in a or a_0[0] as a_at: f32[4]:
+                    c[n, i, x] = c[n, i, x] + a_at[i] * b[k]
+    """
+    i = _Indirect(source, table, zero, index, moved)
+    out = with_body(kernel, i.stmt(kernel.body))
+    if i.found is None:
+        return kernel
+    params: list[Buffer] = []
+    for b in kernel.params:
+        params += [b, table, zero] if b is i.found else [b]
+    return Kernel(out.name, tuple(params), out.body, out.functions, out.packs, out.index_bits)
