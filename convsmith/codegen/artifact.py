@@ -5,10 +5,10 @@ The object holds, for each `Entry`, two functions:
     void symbol(ptr block)                           the whole entry
     void symbol_chunk(ptr block, i64 tid, i64 n)     part tid of n of it, 0 <= tid < n
 
-`block` points to 64-bit addresses in the order of `Entry.arguments`. The n parts may run in any order, at the same
-time, and on any threads. With `threads == 1`, `symbol` is `symbol_chunk(block, 0, 1)`; else it asks an OpenMP runtime
-(`GOMP_parallel`) for `threads` threads and takes tid and n from `omp_get_thread_num` and `omp_get_num_threads`, so
-1 <= n <= threads. A call runs its entries one after the other.
+`block` points to 64-bit addresses in the order of `Entry.arguments`, and then `Entry.sizes`, 64-bit integers. The n
+parts may run in any order, at the same time, and on any threads. With `threads == 1`, `symbol` is
+`symbol_chunk(block, 0, 1)`; else it asks an OpenMP runtime (`GOMP_parallel`) for `threads` threads and takes tid and n
+from `omp_get_thread_num` and `omp_get_num_threads`, so 1 <= n <= threads. A call runs its entries one after the other.
 
 The file form is a magic word, the length of a JSON header, the header, the object code, and the SHA-256 of all that
 stands before it.
@@ -73,11 +73,15 @@ class Argument:
 
 @dataclass(frozen=True)
 class Entry:
-    """One callable of the object code: its symbol, its arguments in order, and how many threads it was made for."""
+    """One callable of the object code: its symbol, its arguments in order, and how many threads it was made for.
+
+    `sizes` are names of the numbers that a call gives after the arguments.
+    """
 
     symbol: str
     arguments: tuple[Argument, ...]
     threads: int = 1
+    sizes: tuple[str, ...] = ()
 
     @property
     def chunk_symbol(self) -> str:
@@ -160,7 +164,8 @@ def _packs(entry: str) -> bool:
 
 
 def _entry(fields: dict[str, Any]) -> Entry:
-    return Entry(fields["symbol"], tuple(map(_argument, fields["arguments"])), fields["threads"])
+    arguments = tuple(map(_argument, fields["arguments"]))
+    return Entry(fields["symbol"], arguments, fields["threads"], tuple(fields["sizes"]))
 
 
 def _argument(fields: dict[str, Any]) -> Argument:

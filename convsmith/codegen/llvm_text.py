@@ -204,7 +204,7 @@ def chunk_text(kernel: Kernel, rows: Mapping[str, Instruction], symbol: str, hal
     """The function that runs part ``tid`` of ``n`` of the kernel's tasks.
 
     ``scratch`` gives, for each buffer private to a thread, its place in the scratch argument and that argument's
-    size a thread, in bytes; the scratch argument follows the kernel's own.
+    size a thread, in bytes; the scratch argument follows the kernel's own, and then its sizes, 64 bits each.
     """
     e = FunctionEmitter(kernel, rows, symbol, written_buffers(kernel.body), half)
     e.prepare(kernel.body)
@@ -218,6 +218,9 @@ def chunk_text(kernel: Kernel, rows: Mapping[str, Instruction], symbol: str, hal
             own = e.put(f"mul i64 %tid, {size}")
             at = e.put(f"add i64 {own}, {offset}")
             e.bases[b] = e.put(f"getelementptr i8, ptr {memory}, i64 {at}")
+    for n, v in enumerate(kernel.sizes):
+        place = e.put(f"getelementptr i64, ptr %args, i64 {len(kernel.params) + bool(scratch) + n}")
+        e.vars[v] = e.put(f"load {e.it}, ptr {place}, align 8")
     for s in kernel.body.stmts if isinstance(kernel.body, Block) else (kernel.body,):
         _share(e, s)
     declared.update(e.declared)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.index import Affine, And, Cond, Eq0, FloorDiv, Ge0, Index, Min, Mod, Never, Var, make_sum
+from convsmith.ir.index import Affine, And, Cond, Eq0, FloorDiv, Ge0, Index, Min, Mod, Never, Prod, Var, make_sum
 
 
 class Scopes:
@@ -90,6 +90,11 @@ class ScalarEmitter:
             return self.put(f"add {it} {total}, {e.const}") if e.const else total
         if isinstance(e, (FloorDiv, Mod)):
             return self._divide(e)
+        if isinstance(e, Prod):
+            total = self.index(e.args[0])
+            for a in e.args[1:]:
+                total = self.put(f"mul {it} {total}, {self.index(a)}")
+            return total
         name = "smin" if isinstance(e, Min) else "smax"
         total = None
         for a in e.args:  # type: ignore[attr-defined]

@@ -30,7 +30,7 @@ import numpy.typing as npt
 from convsmith.arith.evaluate import evaluate, holds
 from convsmith.interp.arithmetic import BINARY, COMPARISONS, UNARY, cast, fma, sum_groups
 from convsmith.interp.memory import InterpError, Memory, Races, address
-from convsmith.ir.buffer import Buffer
+from convsmith.ir.buffer import UNKNOWN, Buffer
 from convsmith.ir.index import Cond, Index, Var
 from convsmith.ir.stmt import Alloc, At, Block, Call, For, If, Invoke, Kernel, Let, Stmt, Store
 from convsmith.ir.types import ABSENT, PTR
@@ -59,30 +59,42 @@ InstructionSpec: TypeAlias = Kernel
 Array: TypeAlias = npt.NDArray[Any]
 
 
-def run(kernel: Kernel, arrays: Mapping[str, Array], instructions: Mapping[str, InstructionSpec] | None = None) -> None:
-    """Run ``kernel`` on the arrays named after its parameters, changing them in place.  Raises InterpError."""
+def run(
+    kernel: Kernel, arrays: Mapping[str, Array], instructions: Mapping[str, InstructionSpec] | None = None,
+    sizes: Mapping[str, int] | None = None,
+) -> None:  # fmt: skip
+    """Run ``kernel`` on the arrays and sizes named after its parameters, changing the arrays in place.
+
+    Raises InterpError.
+    """
+    given = sizes or {}
+    if {v.name for v in kernel.sizes} != given.keys():
+        raise InterpError(f"kernel {kernel.name}: takes the sizes {list(map(str, kernel.sizes))}, not {list(given)}")
     memories: dict[Buffer, Memory] = {}
     for buffer in kernel.params:
         if buffer.name not in arrays:
             raise InterpError(f"kernel {kernel.name}: no array for parameter {buffer.name}")
         data = arrays[buffer.name]
-        if data.shape != (buffer.size,) or data.dtype != buffer.dtype.numpy:
+        fits = data.ndim == 1 if UNKNOWN in buffer.shape else data.shape == (buffer.size,)
+        if not fits or data.dtype != buffer.dtype.numpy:
             raise InterpError(
                 f"kernel {kernel.name}: parameter {buffer.name} needs an array of shape ({buffer.size},) and type "
                 f"{buffer.dtype.numpy}, not {data.shape} and {data.dtype}"
             )
         memories[buffer] = Memory(buffer.name, data, None)
     with np.errstate(all="ignore"):
-        _Machine(kernel, memories, instructions or {}).run()
+        _Machine(kernel, memories, instructions or {}, {Var(name): size for name, size in given.items()}).run()
 
 
 class _Machine:
-    def __init__(self, kernel: Kernel, memories: dict[Buffer, Memory], instructions: Mapping[str, Kernel]) -> None:
+    def __init__(
+        self, kernel: Kernel, memories: dict[Buffer, Memory], instructions: Mapping[str, Kernel], env: dict[Var, int]
+    ) -> None:
         self._kernel = kernel
         self._functions = {f.name: f for f in kernel.functions}
         self._instructions = instructions
         self._memories = memories
-        self._env: dict[Var, int] = {}
+        self._env = env
         self._races: list[Races] = []
         self._shared: dict[Memory, int] = {}
         self._origins: dict[Buffer, int] = {}
@@ -216,7 +228,7 @@ class _Machine:
             accumulator.ready[: len(places)] = bytes(target.ready[p] for p in places)
         accumulator.data[: len(places)] = target.data[places]
         try:
-            _Machine(spec, {spec.params[0]: accumulator, **fragments}, {}).run()
+            _Machine(spec, {spec.params[0]: accumulator, **fragments}, {}, {}).run()
         except InterpError as error:
             raise self._error(f"{s.instruction}({s.dst}, ...): {error.message}") from error
         self._write(target, places, accumulator.data[: len(places)])
@@ -370,9 +382,10 @@ class _Machine:
 
     def _bits(self, v: Bits) -> Any:
         a = self._value(v.a)
-        if a.itemsize != v.dtype.bytes:
+        if a.nbytes % v.dtype.bytes:
             raise self._error(f"{v} reads {a.dtype} as {v.dtype}")
-        return a.view(v.dtype.numpy)
+        out = np.atleast_1d(a).view(v.dtype.numpy)
+        return out if lanes_of(v) else out[0]
 
     def _repeat(self, v: Repeat) -> Any:
         return np.tile(self._value(v.a), v.times)

@@ -146,6 +146,8 @@ def _kernels(a: Kernel, b: Kernel, scope: _Scope) -> None:
     scope.require(a.index_bits == b.index_bits, f"#i{a.index_bits}", f"#i{b.index_bits}")
     inner = scope.at("parameters").declare(list(zip(a.params, b.params)))
     inner = replace(inner, path=scope.path)
+    scope.require(len(a.sizes) == len(b.sizes), f"{len(a.sizes)} sizes", f"{len(b.sizes)} sizes")
+    inner = inner.bind(*zip(a.sizes, b.sizes))
     _stmts(a.body, b.body, inner)
     for what, xs, ys in (("function", a.functions, b.functions), ("pack", a.packs, b.packs)):
         scope.require(len(xs) == len(ys), f"{len(xs)} {what}s", f"{len(ys)} {what}s")

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
-from convsmith.ir.buffer import SCOPES, Block, Buffer, dense
+from convsmith.ir.buffer import SCOPES, UNKNOWN, Block, Buffer, dense
 from convsmith.ir.index import (
     Cond,
     Index,
@@ -27,6 +27,7 @@ from convsmith.ir.index import (
     maximum,
     minimum,
     mod,
+    product,
     true,
 )
 from convsmith.ir.stmt import LOOP_KINDS, Alloc, At, Call, Carried, For, Function, If, Invoke, Kernel, Let, Stmt, Store
@@ -86,9 +87,7 @@ class _Parser(Cursor):
             start = self._now
             right = self._factor()
             if op.text == "*":
-                if out.terms and right.terms:
-                    raise self._fail("a constant factor", start)
-                out = out * right
+                out = product(out, right)
             elif right.terms or right.const <= 0:
                 raise self._fail("a positive constant", start)
             else:
@@ -434,7 +433,7 @@ class _Parser(Cursor):
         self._expect(":")
         dtype = self._dtype()
         self._expect("[")
-        shape = tuple(self._list(self._int, "]"))
+        shape = tuple(self._list(lambda: UNKNOWN if self._take("?") else self._int(), "]"))
         blocks = dense(shape)
         if self._take("="):
             listed: list[Block] = []
@@ -470,7 +469,18 @@ class _Parser(Cursor):
         name = self._name("a kernel")
         self._expect("(")
         same = {buffer_text(b): b for b in known}
-        params = tuple(same.get(buffer_text(b), b) for b in self._list(self._declaration, ")"))
+        params, sizes = [], []
+
+        def parameter() -> None:
+            if not self._follows(":"):
+                sizes.append(Var(self._name("a size")))
+                return
+            if sizes:
+                raise self._fail("a size: buffers come first")
+            b = self._declaration()
+            params.append(same.get(buffer_text(b), b))
+
+        self._list(parameter, ")")
         bits = 0
         if self._now.kind == "note":
             if not re.fullmatch(r"#i\d+", self._now.text):
@@ -487,7 +497,7 @@ class _Parser(Cursor):
             self._at = start
             functions.append(self._function())
         self._at = end
-        return Kernel(name, params, body, tuple(functions), index_bits=bits)
+        return Kernel(name, tuple(params), body, tuple(functions), index_bits=bits, sizes=tuple(sizes))
 
     def _skip_indented(self) -> None:
         depth = 0

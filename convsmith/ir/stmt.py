@@ -146,7 +146,7 @@ class Kernel:
     """A kernel: its arguments in order, its body, the functions it calls and the width of its indices.
 
     ``packs`` are kernels that prepare arguments of this one (see ``derive_packing``); ``index_bits`` is 0 until a
-    pass has proved a width.
+    pass has proved a width.  ``sizes`` are indices that a call gives after the arrays, none of them negative.
     """
 
     name: str
@@ -155,6 +155,7 @@ class Kernel:
     functions: tuple[Function, ...] = ()
     packs: tuple[Kernel, ...] = ()
     index_bits: int = 0
+    sizes: tuple[Var, ...] = ()
 
     def __str__(self) -> str:
         from convsmith.ir.text import kernel_text

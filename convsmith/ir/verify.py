@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from convsmith.diag.errors import InternalError
-from convsmith.ir.buffer import SCOPES, Buffer
+from convsmith.ir.buffer import SCOPES, UNKNOWN, Buffer
 from convsmith.ir.index import Index, Var
 from convsmith.ir.stages import Stage, violations
 from convsmith.ir.stmt import LOOP_KINDS, Alloc, At, Block, Call, For, Function, If, Invoke, Kernel, Let, Stmt, Store
@@ -83,7 +83,7 @@ class _Verifier:
         for f in k.functions:
             self._function(f)
         self._where = [f"kernel {k.name}"]
-        with self._declared(k.params):
+        with self._declared(k.params), self._bound(dict.fromkeys(k.sizes)):
             self._stmt(k.body)
 
     def _function(self, f: Function) -> None:
@@ -116,6 +116,8 @@ class _Verifier:
                 self._fail(f"buffer {b} has the scope {b.scope}; there are {', '.join(SCOPES)}")
             if any(not 0 <= x.dim < len(b.shape) or x.size < 1 for x in b.blocks if b.size):
                 self._fail(f"buffer {b} has blocks {[tuple(x) for x in b.blocks]} for {len(b.shape)} dims")
+            if UNKNOWN in b.shape and max(b.blocks, key=lambda x: x.stride).size != UNKNOWN:
+                self._fail(f"buffer {b}: an extent that is not known is the outermost in memory")
             self._buffers[b] = len(self._loops)
         yield
         self._buffers = outer
@@ -316,6 +318,8 @@ class _Verifier:
                 self._fail(f"{v}: a vector is repeated at least once, not {v.times} times")
             return lanes_of(v)
         self._types(v, parts)
+        if isinstance(v, Bits):
+            return lanes_of(v)
         if isinstance(v, (Sum, Sums)):
             group = v.group if isinstance(v, Sum) else count
             if not count or group < 1 or group & (group - 1) or count % group:
@@ -331,7 +335,7 @@ class _Verifier:
         if isinstance(v, Cast):
             return
         if isinstance(v, Bits):
-            if t.bits != v.dtype.bits:
+            if max(lanes_of(v.a), 1) * t.bits % v.dtype.bits:
                 self._fail(f"{v}: {t} has {t.bits} bits and {v.dtype} has {v.dtype.bits}")
             return
         alike = [types[:2], types[2:]] if isinstance(v, Where) else [types]

@@ -32,6 +32,7 @@ from convsmith.ir.index import (
     Min,
     Mod,
     Never,
+    Prod,
     Var,
     conj,
     eq,
@@ -41,6 +42,7 @@ from convsmith.ir.index import (
     maximum,
     minimum,
     mod,
+    product,
 )
 from convsmith.ir.stmt import Alloc, At, Block, Call, Carried, For, If, Invoke, Let, Stmt, Store, block
 from convsmith.ir.value import Binary, Bits, Cast, Fma, Load, Repeat, Select, Sum, Sums, Unary, Value, Where, lanes_of
@@ -54,6 +56,7 @@ _CHILDREN: dict[type, Callable[[Any], tuple[AnyNode, ...]]] = {
     Mod: lambda n: (n.num,),
     Min: lambda n: n.args,
     Max: lambda n: n.args,
+    Prod: lambda n: n.args,
     Ge0: lambda n: (n.arg,),
     Eq0: lambda n: (n.arg,),
     And: lambda n: n.parts,
@@ -193,6 +196,15 @@ class Rewriter:
     def _Max(self, e: Max) -> Index:
         args = tuple(map(self.expr, e.args))
         return e if args == e.args else maximum(*args)
+
+    def _Prod(self, e: Prod) -> Index:
+        args = tuple(map(self.expr, e.args))
+        if args == e.args:
+            return e
+        out: Index = args[0]
+        for x in args[1:]:
+            out = product(out, x)
+        return out
 
     def _Ge0(self, c: Ge0) -> Cond:
         arg = self.expr(c.arg)

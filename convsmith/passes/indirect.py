@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Block, Buffer
 from convsmith.ir.index import Index, as_index
@@ -86,4 +88,4 @@ def indirect(
     params: list[Buffer] = []
     for b in kernel.params:
         params += [b, table, zero] if b is i.found else [b]
-    return Kernel(out.name, tuple(params), out.body, out.functions, out.packs, out.index_bits)
+    return replace(out, params=tuple(params))

@@ -28,7 +28,7 @@ import pytest
 
 import convsmith.passes
 from convsmith.interp import run
-from convsmith.ir.buffer import make_buffer
+from convsmith.ir.buffer import UNKNOWN, make_buffer
 from convsmith.ir.index import Var, as_index
 from convsmith.ir.parse import parse_kernel
 from convsmith.ir.stmt import Kernel
@@ -40,7 +40,8 @@ OTHER_NAME = {"strength": "strength_reduce"}
 ROWS = (PORTABLE_FMA,)
 TABLE, ZERO = make_buffer("a_row", PTR, (3, 2)), make_buffer("a_0", F32, (4,))
 ENTRIES = np.array([ABSENT, 0, 0, 4, 4, 8])
-NAMES = {"ROWS": ROWS, "TABLE": TABLE, "ZERO": ZERO, "Var": Var, "as_index": as_index}
+SUMS = make_buffer("sums", F32, (4,))
+NAMES = {"ROWS": ROWS, "TABLE": TABLE, "ZERO": ZERO, "SUMS": SUMS, "Var": Var, "as_index": as_index}
 INSTRUCTIONS = {row.name: row.kernel for row in ROWS}
 MODULES = sorted(m.name for m in pkgutil.iter_modules(convsmith.passes.__path__))
 PASSES = [name for name in MODULES if name not in NO_PASS]
@@ -86,14 +87,15 @@ def memory(*kernels: Kernel) -> dict[str, np.ndarray]:
     """Whole numbers for every parameter of the kernels, the same at each call."""
     numbers = np.random.default_rng(0)
     params = {b.name: b for k in kernels for b in k.params}
-    arrays = {b.name: numbers.integers(-4, 5, b.size).astype(b.dtype.numpy) for b in params.values()}
+    sizes = {b.name: 48 if UNKNOWN in b.shape else b.size for b in params.values()}
+    arrays = {n: numbers.integers(-4, 5, sizes[n]).astype(b.dtype.numpy) for n, b in params.items()}
     return arrays | {n: x for n, x in (("a_row", ENTRIES.copy()), ("a_0", np.zeros(4, np.float32))) if n in arrays}
 
 
 def interpret(kernel: Kernel, arrays: dict[str, np.ndarray]) -> None:
     """Run the packing kernels, then the kernel."""
     for k in (*kernel.packs, kernel):
-        run(k, {b.name: arrays[b.name] for b in k.params}, INSTRUCTIONS)
+        run(k, {b.name: arrays[b.name] for b in k.params}, INSTRUCTIONS, {v.name: 7 for v in k.sizes})
 
 
 def test_modules_without_a_pass_are_these() -> None:
