@@ -13,6 +13,7 @@ from convsmith.ir.types import PTR, dtype
 from convsmith.layout.indirection import Sections, Table, Window, input_stride, shape_of, table
 from convsmith.layout.view import Statement
 from convsmith.passes import indirect as rewrite
+from convsmith.passes.flatten import offset
 from convsmith.passes.manager import Step
 from convsmith.schedule.config import Config
 
@@ -80,13 +81,14 @@ def indirect_step(st: Statement, form: str) -> Step:
     taps = [d for d in st.dims if d.axis and d.name == "k" + d.axis]
     outputs = [next(d.name for d in st.dims if d.axis == t.axis and d is not t) for t in taps]
     index: list[Index] = []
-    offset: Index = as_index(0)
+    images = [Block(0, b.size, b.stride) for b in st.a.layout.blocks if b.dim == 0]
+    away = offset(Buffer(st.a.name, PTR, st.a.layout.padded_shape[:1], tuple(images)), st.a.coords[:1])
     for name, axis, stride in zip(outputs[:-1], p.window.axes, p.window.strides):
         row, steps = (Var(name), as_index(0)) if form != "sections" else _place(axis.sections, Var(name))
         index.append(row)
-        offset = offset + steps * (axis.s * stride)
+        away = away + steps * (axis.s * stride)
     index += [Var(outputs[-1]), *(Var(t.name) for t in taps)]
-    return Step(rewrite.indirect, st.a.name, p.table, p.zero, tuple(index), offset)
+    return Step(rewrite.indirect, st.a.name, p.table, p.zero, tuple(index), away)
 
 
 def _place(s: Sections, output: Index) -> tuple[Index, Index]:

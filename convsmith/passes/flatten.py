@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from convsmith.ir.buffer import Block, Buffer
+from convsmith.ir.buffer import UNKNOWN, Block, Buffer
 from convsmith.ir.index import Index, as_index, floordiv, mod
 from convsmith.ir.stmt import Alloc, At, Kernel, Stmt, Store
 from convsmith.ir.value import Load, Value
@@ -38,7 +38,8 @@ class _Flatten(Rewriter):
         if b.scope == "register" or b.flat:
             return b
         if b not in self.flat:
-            self.flat[b] = Buffer(b.name, b.dtype, (b.size,), (Block(0, b.size, 1),), b.scope)
+            size = UNKNOWN if UNKNOWN in b.shape else b.size
+            self.flat[b] = Buffer(b.name, b.dtype, (size,), (Block(0, size, 1),), b.scope)
         return self.flat[b]
 
     def Load(self, v: Load) -> Value:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.buffer import Block, Buffer
+from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, as_index
 from convsmith.ir.stmt import At, Kernel, Stmt, Store
 from convsmith.ir.value import Binary, Load, Select, Value
 from convsmith.ir.walk import Rewriter, walk
-from convsmith.passes.flatten import offset
 from convsmith.passes.scope import with_body
 
 
@@ -37,21 +36,14 @@ class _Indirect(Rewriter):
             raise ConfigError("reads", f"indirect: {self.source} is read in several places; a table serves one")
         (read,) = reads
         self.found = source = read.buffer
-        images, channel = Buffer(source.name, source.dtype, *_dim(source, 0)), read.index[1]
         pixel = Buffer(f"{source.name}_at", source.dtype, self.zero.shape, self.zero.blocks)
         value = s.value
         if isinstance(value, Binary) and isinstance(value.b, Select):
             value = Binary(value.op, value.a, value.b.yes)  # the table says what is absent
-        value = _Redirect(read, Load(pixel, (channel,), None)).expr(value)
-        away = self.moved + offset(images, read.index[:1])
+        value = _Redirect(read, Load(pixel, (read.index[1],), None)).expr(value)
         body = Store(s.buffer, s.index, value, s.lanes)
         start = (as_index(0),) * len(self.zero.shape)
-        return At(pixel, self.table, self.index_, away, source, self.zero, start, body)
-
-
-def _dim(b: Buffer, dim: int) -> tuple[tuple[int, ...], tuple[Block, ...]]:
-    """Shape and blocks of one dim of a buffer."""
-    return (b.shape[dim],), tuple(Block(0, x.size, x.stride) for x in b.blocks if x.dim == dim)
+        return At(pixel, self.table, self.index_, self.moved, source, self.zero, start, body)
 
 
 def indirect(
@@ -59,8 +51,8 @@ def indirect(
 ) -> Kernel:
     """Let the term that reads ``source`` (images, channels, pixels) find its pixel through ``table`` at ``index``.
 
-    ``moved`` elements, and those of the image, are added to every entry that is not absent; ``zero`` has the layout of
-    a pixel's channels.  Table and zero buffer become parameters.
+    ``moved`` elements are added to every entry that is not absent: those of the image, and what the table leaves out.
+    ``zero`` has the layout of a pixel's channels.  Table and zero buffer become parameters.
 
     Before::
 
@@ -71,7 +63,7 @@ def indirect(
                 for k in 0 .. 2:
                   c[n, i, x] = c[n, i, x] + (a[n, i, k + x - 1] * b[k] if k + x - 1 >= 0 else 0.0)
 
-    After ``indirect("a", TABLE, ZERO, (Var("x"), Var("k")), as_index(0))``::
+    After ``indirect("a", TABLE, ZERO, (Var("x"), Var("k")), Var("n") * 12)``::
 
         kernel k(a: f32[2, 4, 3] = 0:2:12 2:3:4 1:4:1, a_row: ptr[3, 2], a_0: f32[4], b: f32[2], c: f32[2, 4, 3])
           for n in 0 .. 2:

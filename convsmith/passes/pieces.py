@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from convsmith.ir.index import Index, Var, as_index, eq, floordiv, mod
-from convsmith.ir.stmt import For, If, Kernel, Stmt, Store, block
+from convsmith.ir.stmt import At, For, If, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import Rewriter, Substitute
 from convsmith.passes.scope import require_loops, with_body
@@ -26,6 +26,10 @@ class _Piece(Rewriter):
         if count is None:
             return For(loop.var, loop.lo, loop.hi, body, loop.kind, loop.carried)
         return For(loop.var, as_index(0), as_index(count), body, loop.kind)
+
+    def At(self, s: At) -> Stmt:
+        index, offset = self.memory.index(s.index), self.memory.expr(s.offset)
+        return At(s.buffer, s.table, index, offset, s.source, s.zero, s.zero_at, self.stmt(s.body))
 
     def Load(self, v: Load) -> Value:
         return v if v.buffer.scope == "register" else Load(v.buffer, self.memory.index(v.index), v.lanes)
@@ -64,9 +68,10 @@ class _Pieces(Rewriter):
 
     def piece(self, outer: Var, body: Stmt, whole: Index, start: Index, count: int) -> Stmt:
         """So many iterations from a place within the last tile on."""
-        moved: dict[Var, Index] = {outer: whole}
-        moved[self.vector] = self.vector + floordiv(start, self.lanes)
-        moved[self.lane] = self.lane + mod(start, self.lanes)
+        moved: dict[Var, Index] = {outer: whole, self.lane: self.lane + start}
+        if self.size > self.lanes:
+            moved[self.vector] = self.vector + floordiv(start, self.lanes)
+            moved[self.lane] = self.lane + mod(start, self.lanes)
         counts = {self.vector.name: -(-count // self.lanes), self.lane.name: min(count, self.lanes)}
         return _Piece(counts, moved).stmt(body)
 
@@ -83,8 +88,8 @@ def _undone(hi: Index, size: int) -> Index:
 def pieces(kernel: Kernel, outer: str, vector: str, lane: str, sizes: tuple[int, int, int]) -> Kernel:
     """Split a tiled loop whose length is a size of the kernel, so that vectors and lanes run constant times.
 
-    ``outer`` counts tiles, ``vector`` the vectors in a tile, ``lane`` their lanes; ``sizes`` are those of a tile, of
-    the subtiles that the rest is cut into first, and of a vector.
+    ``outer`` counts tiles, ``vector`` the vectors in a tile (or is empty), ``lane`` their lanes; ``sizes`` are those of
+    a tile, of the subtiles that the rest is cut into first, and of a vector.
 
     Before::
 
@@ -126,5 +131,5 @@ def pieces(kernel: Kernel, outer: str, vector: str, lane: str, sizes: tuple[int,
                 for c.l in 0 .. 1:
                   b[c.l + c.v * 4 + (n % 4) // 2 * 2 + n // 4 * 4] = t[c.v, c.l]
     """
-    require_loops(kernel, (outer, vector, lane), "pieces")
+    require_loops(kernel, [name for name in (outer, vector, lane) if name], "pieces")
     return with_body(kernel, _Pieces(outer, vector, lane, sizes).stmt(kernel.body))

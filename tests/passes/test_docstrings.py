@@ -40,8 +40,19 @@ OTHER_NAME = {"strength": "strength_reduce"}
 ROWS = (PORTABLE_FMA,)
 TABLE, ZERO = make_buffer("a_row", PTR, (3, 2)), make_buffer("a_0", F32, (4,))
 ENTRIES = np.array([ABSENT, 0, 0, 4, 4, 8])
+SIZES = {"n": 3, "s": 2}
 SUMS = make_buffer("sums", F32, (4,))
-NAMES = {"ROWS": ROWS, "TABLE": TABLE, "ZERO": ZERO, "SUMS": SUMS, "Var": Var, "as_index": as_index}
+NAMES = {
+    "ROWS": ROWS,
+    "TABLE": TABLE,
+    "ZERO": ZERO,
+    "SUMS": SUMS,
+    "N": Var("n"),
+    "S": Var("s"),
+    "ONE": as_index(1),
+    "Var": Var,
+    "as_index": as_index,
+}
 INSTRUCTIONS = {row.name: row.kernel for row in ROWS}
 MODULES = sorted(m.name for m in pkgutil.iter_modules(convsmith.passes.__path__))
 PASSES = [name for name in MODULES if name not in NO_PASS]
@@ -87,7 +98,8 @@ def memory(*kernels: Kernel) -> dict[str, np.ndarray]:
     """Whole numbers for every parameter of the kernels, the same at each call."""
     numbers = np.random.default_rng(0)
     params = {b.name: b for k in kernels for b in k.params}
-    sizes = {b.name: 48 if UNKNOWN in b.shape else b.size for b in params.values()}
+    known = {b.name: b.size for k in kernels for b in k.params if UNKNOWN not in b.shape}
+    sizes = {name: known.get(name, 48) for name in params}
     arrays = {n: numbers.integers(-4, 5, sizes[n]).astype(b.dtype.numpy) for n, b in params.items()}
     return arrays | {n: x for n, x in (("a_row", ENTRIES.copy()), ("a_0", np.zeros(4, np.float32))) if n in arrays}
 
@@ -95,7 +107,9 @@ def memory(*kernels: Kernel) -> dict[str, np.ndarray]:
 def interpret(kernel: Kernel, arrays: dict[str, np.ndarray]) -> None:
     """Run the packing kernels, then the kernel."""
     for k in (*kernel.packs, kernel):
-        run(k, {b.name: arrays[b.name] for b in k.params}, INSTRUCTIONS, {v.name: 7 for v in k.sizes})
+        run(
+            k, {b.name: arrays[b.name] for b in k.params}, INSTRUCTIONS, {v.name: SIZES.get(v.name, 7) for v in k.sizes}
+        )
 
 
 def test_modules_without_a_pass_are_these() -> None:
