@@ -69,7 +69,7 @@ def dynamic_config(p: Conv, target: Target) -> Config:
     terms = ((st.reduce[-1], unit.terms),) if unit.dot and lane == st.n else ()
     row = f"o{p.axes[-1]}"
     order = tuple(d.name for d in st.dims if d.kind != "k" and d.name not in (lane, row))
-    for vectors, pixels in ((2, 12), (2, 6), (2, 5), (2, 4), (1, 12), (1, 6), (1, 4), (1, 1)):
+    for vectors, pixels in ((4, 6), (2, 12), (2, 6), (2, 5), (2, 4), (1, 12), (1, 6), (1, 4), (1, 1)):
         if lane == "g" and pixels > 4:
             continue  # nothing is shared between pixels but weights
         config = Config(
@@ -77,7 +77,7 @@ def dynamic_config(p: Conv, target: Target) -> Config:
             order=(*order, lane, row), reduce=st.reduce, terms=terms, realise="indirection",
         )  # fmt: skip
         unit = Unit.of(st, target, config)
-        if vectors > 1 and extent <= unit.lanes:
+        if extent <= (vectors - 1) * unit.lanes:
             continue
         try:
             check_config(loops_after_fusing(st, config), config, target, unit)

@@ -28,6 +28,8 @@ from convsmith.passes.flatten import flatten
 from convsmith.passes.fuse import fuse
 from convsmith.passes.guard_tails import guard_tails
 from convsmith.passes.hoist import hoist
+from convsmith.passes.hoist_pointers import hoist_pointers
+from convsmith.passes.lift import lift
 from convsmith.passes.manager import Step
 from convsmith.passes.narrow_index import narrow_index
 from convsmith.passes.outline import outline
@@ -200,6 +202,8 @@ def _read_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list
     if nest.unit.dot:
         steps += [Step(fill_terms, name, nest.unit.terms) for name in nest.terms]
     steps.append(Step(simplify))
+    if indirect(st, config):
+        steps.append(Step(lift))
     steps.append(Step(bind, tuple(nest.unrolled), "unrolled"))
     if config.threads > 1:
         steps.append(Step(bind, tuple(parallel), "parallel"))
@@ -234,6 +238,8 @@ def _lower_steps(st: Statement, config: Config, target: Target, nest: Nest) -> l
     if config.threads > 1:
         steps.append(Step(collapse))
     steps += [Step(unused_let), Step(hoist), Step(cse), Step(strength_reduce), Step(unroll)]
+    if indirect(st, config):
+        steps.append(Step(hoist_pointers))
     if nest.along_k:
         steps.append(Step(sum_together, nest.lanes))
     return steps

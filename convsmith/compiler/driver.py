@@ -116,7 +116,7 @@ def emit(problem: Problem, config: Config, target: Target, low: Lowered) -> Arti
         suffix = f":{operand}" if len(low.kernel.packs) > 1 else ""
         entries[f"pack{suffix}"] = Entry(f"{SYMBOL}_{pack.name}", tuple(argument(b) for b in pack.params), 1)
         notes[f"packing{suffix}"] = hashlib.sha256(str(pack).encode()).hexdigest()[:16]
-    # A copy into padded memory is of the activations; what multiplies its zeros is the other factor.
+    # Padding in memory stands for activations; what multiplies its zeros is the other factor.
     factor = "wei" if "in" in (t.role for t in problem.tensors if t.name == "wei") else "diff_dst"
     return Artifact(
         code=code, isa=target.isa, entries=entries, problem=str(problem), config=str(config), needs=target.needs,

@@ -367,7 +367,7 @@ class HostKernel:
                     raise UnsupportedError(
                         f"{name}: holds infinities or NaN, which the kernel of {self.artifact.problem!r} would "
                         f"multiply by stored zeros (config {self.artifact.config}); legal are finite values, or a "
-                        "config that does not copy into padded memory",
+                        "config that reads no padding from memory (peel, mask)",
                         code="non-finite",
                     )
                 self._fallback = self._make_fallback()
@@ -393,9 +393,8 @@ def _tensors(artifact: Artifact) -> dict[str, Argument]:
 def _operand(artifact: Artifact, tensors: Mapping[str, Argument]) -> str:
     """The input that may be packed beforehand, the weights if there are any; empty where there is none."""
     arguments = [argument for entry in artifact.steps.values() for argument in entry.arguments]
-    both = {a.of for a in arguments if a.role == "packed"} & {
-        a.name for a in arguments
-    }  # some entry reads these as they are given
+    # What is packed for one entry may be read by another as it is given.
+    both = {a.of for a in arguments if a.role == "packed"} & {a.name for a in arguments}
     legal = [name for name in artifact.packs if name not in both]
     if "wei" in tensors and tensors["wei"].role == "in" and "wei" not in artifact.packs:
         return "wei"

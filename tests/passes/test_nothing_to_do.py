@@ -20,6 +20,7 @@ from convsmith.passes.fill_terms import fill_terms
 from convsmith.passes.flatten import flatten
 from convsmith.passes.guard_tails import guard_tails
 from convsmith.passes.hoist import hoist
+from convsmith.passes.hoist_pointers import hoist_pointers
 from convsmith.passes.indirect import indirect
 from convsmith.passes.lift import lift
 from convsmith.passes.manager import Step
@@ -58,7 +59,8 @@ kernel k(a: f32[4], b: f32[4, 2])
 ONE: Any = ("i",)
 ON_FLAT = [
     Step(flatten), Step(narrow_index), Step(outline), Step(strength_reduce), Step(pick_instructions, (PORTABLE_FMA,)),
-    Step(sum_together, 4), Step(hoist), Step(cse), Step(unused_let), Step(vectorise, "j", 4, False),
+    Step(sum_together, 4), Step(hoist), Step(cse), Step(unused_let), Step(hoist_pointers),
+    Step(vectorise, "j", 4, False),
 ]  # fmt: skip
 ON_NEST = [
     Step(bind, ONE, "serial"), Step(coalesce, "i", "j", "i_j"), Step(collapse), Step(derive_packing, "c"),
