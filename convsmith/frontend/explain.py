@@ -130,7 +130,7 @@ def _tables(problem: Problem) -> Iterator[Line]:
     if isinstance(problem, Conv):
         window = pixel_window(problem)
         sizes = {form: math.prod(shape_of(window, form)) * POINTER_BYTES for form in FORMS}
-        yield "tables", "of pointers: " + ", ".join(f"{TITLES[form]} {_bytes(n)}" for form, n in sizes.items())
+        yield "tables", "of pointers: " + "; ".join(f"{TITLES[form]}: {_bytes(n)}" for form, n in sizes.items())
 
 
 def _code(kernel: Kernel, low: Lowered) -> Iterator[Line]:

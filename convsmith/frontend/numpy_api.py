@@ -89,7 +89,7 @@ def compile(
         if threads is not None and threads > 1:
             raise UnsupportedError(f"dynamic sizes run on one thread, not on {threads}", code="dynamic")
         fixed = None if chosen is None else replace(chosen, threads=1)
-        return DynamicKernel(conv, dynamic, target(chosen.isa if chosen else isa or settings.isa, conv.types), fixed)
+        return _dynamic(conv, dynamic, target(chosen.isa if chosen else isa or settings.isa, conv.types).isa, fixed)
     level = target(chosen.isa if chosen is not None else isa or settings.isa, conv.types)
     if _watched():
         return Kernel(conv, level, chosen, count)
@@ -138,6 +138,11 @@ def load_packed(path: str | os.PathLike[str]) -> Packed:
 @lru_cache(KEPT_KERNELS)
 def _kernel(problem: Problem, isa: str, config: Config | None, threads: int) -> Kernel:
     return Kernel(problem, target(isa), config, threads)
+
+
+@lru_cache(KEPT_KERNELS)
+def _dynamic(problem: Problem, dims: str, isa: str, config: Config | None) -> DynamicKernel:
+    return DynamicKernel(problem, dims, target(isa), config)
 
 
 def _watched() -> bool:

@@ -72,6 +72,7 @@ def test_any_sizes_and_pads(line: str, isa: str) -> None:
 
 def test_the_kernel_is_compiled_once_and_results_lie_channels_last() -> None:
     k = cs.compile(LINES[0], dynamic="mb,ih,iw")
+    assert cs.compile(LINES[0], dynamic="mb,ih,iw") is k
     w = np.ones((17, 3, 3, 3), np.float32)
     x = np.ones((2, 3, 11, 13), np.float32)
     y = k(x, w)

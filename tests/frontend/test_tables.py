@@ -151,7 +151,7 @@ def test_other_windows() -> None:
 def test_bytes_of_each_form_in_explain() -> None:
     page = cs.compile("g8ic8ih224iw224oc8oh224ow224kh3kw3ph1pw1", threads=1).explain()
     (line,) = (text for text in page.splitlines() if text.startswith("tables"))
-    for words in ("row first, uncompressed 3.45 MiB", "column first, compressed 1.16 MiB", "in sections 15.89 KiB"):
+    for words in ("row first, uncompressed: 3.45 MiB", "column first, compressed: 1.16 MiB", "in sections: 15.89 KiB"):
         assert words in line
 
 
