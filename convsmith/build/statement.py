@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from convsmith.arith.simplify import simplify
 from convsmith.ir.index import Cond, Index, Var, as_index, conj, eq, floordiv, mod, true
+from convsmith.layout.indirection import Axis
 from convsmith.layout.view import Dim, Statement, View
 from convsmith.problem.attributes import ZERO_POINTS
 from convsmith.problem.conv import Conv
@@ -21,17 +22,20 @@ from convsmith.problem.tensor import Tensor
 from convsmith.target.base import Target
 
 
-def statement(p: Problem, target: Target) -> Statement:
-    """The statement of a matrix product, or of a convolution or deconvolution in its direction."""
+def statement(p: Problem, target: Target | None = None) -> Statement:
+    """The statement of a matrix product, or of a convolution or deconvolution in its direction.
+
+    The target decides the type of the sums; without one, it is that which is right on any.
+    """
     if isinstance(p, Matmul):
         return _product(p, sums_type(p, target))
     assert isinstance(p, Conv)
     return _BY_RESULT[_result(p)](_Relation(p, sums_type(p, target)))
 
 
-def sums_type(p: Problem, target: Target) -> str:
+def sums_type(p: Problem, target: Target | None) -> str:
     """Type of the sums: the narrowest that the problem permits where the target adds up in it, else the problem's."""
-    return p.acc if target.row(*p.types) is None else p.types[2]
+    return p.acc if target is None or target.row(*p.types) is None else p.types[2]
 
 
 def _product(p: Matmul, acc: str) -> Statement:
@@ -116,6 +120,13 @@ class _Relation:
             masks.append(conj((_in_range(coords[-1], d.size), eq(mod(moved, s), 0))))
         return self._view(side, coords, masks)
 
+    def window(self, source: _Side, output: _Side) -> tuple[Axis, ...]:
+        """The axes of the window between two sides; the other way round, it is read from the grid."""
+        p, extents = self.p, ((a.size, b.size) for a, b in zip(source.axes, output.axes))
+        return tuple(
+            Axis(i, o, k, s, d, pad, source is self.grid) for (i, o), k, s, d, pad in zip(extents, p.k, p.s, p.d, p.p)
+        )
+
     def meeting(self, n: int) -> Index:
         """The coordinate of the image that a pixel of the grid and a tap meet along axis ``n``."""
         pixel, tap = Var(self.grid.axes[n].name), Var(self.taps[n].name)
@@ -149,7 +160,8 @@ def _pixels(r: _Relation, result: _Side, source: _Side, a: View) -> Statement:
         ("m", (r.batch,)), ("n", (result.channel,)), ("m", result.axes), ("k", (source.channel, *r.taps))
     )  # fmt: skip
     order = (*(d.name for d in r.taps), source.channel.name)
-    return Statement(dims, a, r.weights(), r.plain(result), order, r.acc, _shifted(r.p))
+    axes = r.window(source, result)
+    return Statement(dims, a, r.weights(), r.plain(result), order, r.acc, _shifted(r.p), axes=axes)
 
 
 def _to_weights(r: _Relation) -> Statement:
@@ -158,7 +170,8 @@ def _to_weights(r: _Relation) -> Statement:
         ("n", (r.grid.channel,)), ("m", (*r.taps, r.image.channel)), ("k", (r.batch, *r.grid.axes))
     )  # fmt: skip
     order = ("mb", *(d.name for d in r.grid.axes))
-    return Statement(dims, r.gathered(r.image), r.plain(r.grid), r.weights(), order, r.acc)
+    axes = r.window(r.image, r.grid)
+    return Statement(dims, r.gathered(r.image), r.plain(r.grid), r.weights(), order, r.acc, axes=axes)
 
 
 def _in_range(coord: Index, size: int) -> Cond:
