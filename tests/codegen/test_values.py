@@ -96,6 +96,22 @@ def test_operations_on_integers(name: str, target: Target) -> None:
 
 
 @EACH_TARGET
+def test_high_products(target: Target) -> None:
+    both("mulh(a@, b@)", pairs("s32"), "s32", target)
+    numbers = {"a": np.random.default_rng(0).integers(-(2**31), 2**31, 64).astype(np.int32)}
+    for factor in (-(2**31), 2**31 - 1, 1 << 30, 1518500250, -3):
+        both(f"mulh(a@, s32({factor}))", numbers, "s32", target)
+        both(f"mulh(s32({factor}), a@)", pairs("s32") | numbers, "s32", target)
+
+
+@EACH_TARGET
+@pytest.mark.parametrize("op", ["shl", "shr"])
+def test_shifts_by_numbers_of_an_array(op: str, target: Target) -> None:
+    a = np.random.default_rng(0).integers(-(2**31), 2**31, 64).astype(np.int32)
+    both(f"{op}(a@, b@)", {"a": a, "b": np.arange(64, dtype=np.int32) % 32}, "s32", target)
+
+
+@EACH_TARGET
 @pytest.mark.parametrize(
     ("of", "to"),
     [("f32", "s32"), ("s32", "f32"), ("f16", "s16"), ("s16", "bf16"), ("u8", "s8"), ("bf16", "f16"), ("f64", "f64")],
