@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from convsmith.build.split import SUMS
 from convsmith.codegen.artifact import Artifact
 from convsmith.layout.layout import Layout
 from convsmith.problem import Problem, reference
@@ -153,12 +152,15 @@ class Compiled:
             name: Guarded(x, (canary if name in outputs else poison)(x.dtype))
             for name, x in memories(self.problem, arrays).items()
         }
-        for name in self.artifact.packs.values():
-            self._pack(name, buffers)
+        for names in self.artifact.packs.values():
+            for name in names:
+                self._pack(name, buffers)
         for name in self.artifact.steps:
             self._call(name, buffers, chunks)
+        arguments = [a for entry in self.artifact.steps.values() for a in entry.arguments]
+        own = {a.name for a in arguments if a.role in ("scratch", "shared")}
         for name, b in buffers.items():
-            if name in (*outputs, "scratch", SUMS):
+            if name in outputs or name in own:
                 b.check_margin(name)
             else:
                 b.check_unchanged(name)
@@ -166,7 +168,7 @@ class Compiled:
 
     def _pack(self, entry: str, buffers: dict[str, Guarded]) -> None:
         """Run a packing entry twice, into memory that holds something else: what it leaves out differs."""
-        packed = next(a for a in self.artifact.entries[entry].arguments if a.role == "packed")
+        packed = [a for a in self.artifact.entries[entry].arguments if a.role == "packed"][-1]
         dtype = TYPES[packed.dtype].numpy
         found = []
         for fill in (dtype.type(1), dtype.type(2)):

@@ -58,12 +58,12 @@ class Oracle:
             raise AssertionError(f"after {step or 'naive'}: {error}\n{kernel}") from error
 
     def packed(self, pack: Kernel, memory: Mapping[str, Array]) -> Array:
-        """What a packing kernel makes of its operand: it writes every element, and no slack."""
-        operand, packed = pack.params
+        """What a packing kernel makes of its operands: it writes every element, and no slack."""
+        *given, packed = pack.params
         found = []
         for fill in (1, 2):
             out = np.full(packed.size, fill, packed.dtype.numpy)
-            run(pack, {operand.name: memory[operand.name].copy(), packed.name: out}, self.instructions)
+            run(pack, {**{b.name: memory[b.name].copy() for b in given}, packed.name: out}, self.instructions)
             found.append(out)
         assert found[0].tobytes() == found[1].tobytes(), f"{pack.name} leaves elements out"
         assert not np.isnan(found[0].astype(np.float64)).any(), f"{pack.name} packs slack"
@@ -73,6 +73,6 @@ class Oracle:
         """Run the packing kernels and the kernel."""
         memory = memories(self.problem, self.arrays)
         for pack in kernel.packs:
-            memory[pack.params[1].name] = self.packed(pack, memory)
+            memory[pack.params[-1].name] = self.packed(pack, memory)
         run(kernel, {b.name: memory[b.name] for b in kernel.params}, self.instructions)
         check_result(self.problem, memory, self.truth)

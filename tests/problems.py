@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 
 from convsmith.build.loops import Unit
+from convsmith.build.offsets import flips, summed
 from convsmith.build.statement import statement
 from convsmith.diag.errors import UsageError
 from convsmith.ir.intern import interning
@@ -195,6 +196,9 @@ def random_config(rng: random.Random, problem: Problem, target: Target, threads:
     """A config that is mostly legal; one that is not shall raise ConfigError."""
     with interning():
         st = statement(problem, target)
+        flip = rng.choice(flips(problem, st))
+        sums = summed(problem, st, flip) if rng.random() < 0.7 else None
+        st = sums or st
         unit = rng.choice(Unit.choices(st, target))
     if unit.rows > 1:
         return _fragment_config(rng, st, unit, target, threads)
@@ -238,7 +242,7 @@ def random_config(rng: random.Random, problem: Problem, target: Target, threads:
         order=tuple(others) if rng.random() < 0.7 else (), reduce=tuple(reductions) if rng.random() < 0.7 else (),
         terms=terms, realise=rng.choice(("peel", "peel", "peel", "mask", *REALISATIONS)),
         pack=(st.b.name,) if rng.random() < 0.85 else (), pieces=rng.choice((1, 2, 4, 8, 8, 16)),
-        outline=rng.random() < 0.7, threads=threads,
+        offsets="sums" if sums else "each", flip=flip if sums else (), outline=rng.random() < 0.7, threads=threads,
     )  # fmt: skip
 
 

@@ -16,8 +16,10 @@ from math import prod
 from convsmith.build.epilogue import Buffers, Epilogue
 from convsmith.build.fragments import fragment_cycles, fragment_tiles
 from convsmith.build.loops import Loops, Unit, fits_registers, loops_after_fusing, residues, view_steps
+from convsmith.build.offsets import flips, summed
 from convsmith.build.split import PART, splits
 from convsmith.build.statement import statement
+from convsmith.build.windows import first_reads, window_tiles
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import make_buffer
 from convsmith.ir.index import Var, as_index, is_true
@@ -99,6 +101,10 @@ class Model:
         self.k = st.reduce[-1]
         self.terms = prod(d.size for d in st.of("k")) // self.taken()
 
+    def flip(self) -> tuple[str, ...]:
+        """Operands that are flipped."""
+        return tuple(view.name for view in (self.st.a, self.st.b) if view.flipped)
+
     def fusions(self) -> tuple[tuple[str, str], ...]:
         """Pixel loops that step through source and destination as one, innermost first."""
         sizes = self.sizes
@@ -155,6 +161,8 @@ class Model:
         if self.unit.rows > 1:
             yield from fragment_tiles(inner, size, lane, loops.extents[lane], self.unit)
             return
+        if lane == self.batch:
+            yield from window_tiles(loops, lane, self.lanes, self.target.registers, self.src)
         along_k = lane == self.k
         tap = next((n for n in reversed(self.st.reduce[:-1]) if n not in self.classes), self.k)
         taps = self.sizes[tap]
@@ -217,14 +225,17 @@ class Model:
         weights = passing * self.lanes * steps * self.bytes
         near = weights <= target.l1_bytes // 2
         cost = target.costs
-        read = cost.load if near else max(cost.load, target.vector_bits / L2_BITS)
-        pixel = cost.load if along_k or lane == self.batch else cost.broadcast
+        far = max(cost.load, target.vector_bits / L2_BITS)
+        read = cost.load if near else far
+        pixel = cost.load if along_k else cost.broadcast
+        if lane == self.batch:
+            pixel = cost.load if prod(self.st.a.layout.shape) * self.bytes <= target.l1_bytes else far
         clash = loops.kinds[lane] != "m" and self.ways(loops, tile) >= target.l1_ways
-        taps = prod(n for name, n in tile.items() if loops.kinds[name] == "k" and name != lane)
+        shared = first_reads(loops, tile, self.src)
         cycles = 0.0
         for m, v, count in tiles:
             held = m * v
-            loads = v * read + (m + taps - 1) / taps * pixel
+            loads = v * read + (held if lane == self.batch else m) * shared * pixel
             step = _together(held * cost.multiply_add, cost.latency, loads)
             step *= GATHER if lane == fused else 1.0
             step *= CLASH if clash and m >= target.l1_ways else 1.0
@@ -312,7 +323,7 @@ class Model:
 def _operations(p: Problem, st: Statement) -> int:
     """Operations on the way from a sum to the result's element."""
     sums = Load(make_buffer("acc", dtype(st.acc), (), "register"), (), None)
-    element = Epilogue(p, st, Buffers(p, st.a, st.b, st.c)).value(sums)
+    element = Epilogue(p, st, Buffers(p, st.a, st.b, st.c, *st.sums)).value(sums)
     return sum(isinstance(v, Value) for v in walk(element))
 
 
@@ -330,7 +341,10 @@ def _splits(total: int, size: int) -> list[tuple[int, int]]:
 def candidates(p: Problem, target: Target, threads: int) -> list[Choice]:
     """Configs that make a kernel, best expected first."""
     with interning():
-        st = statement(p, target)
+        each = statement(p, target)
+        ways = (each, *(way for flip in flips(p, each) if (way := summed(p, each, flip)) is not None))
+        best = [Unit.choices(st, target)[0] for st in ways]
+        st = max(zip(ways, best), key=lambda way: way[1].terms if way[1].dot else 0)[0]
         long = _operations(p, st) > LONG
         found = [c for unit in Unit.choices(st, target) for c in _of_unit(Model(st, target, unit), threads, long)]
     if not found:
@@ -358,6 +372,7 @@ def _of_unit(model: Model, threads: int, long: bool) -> Iterator[Choice]:
                 target.isa, lane, fuse, tuple(tile.items()), order, reduce,
                 ((join, model.unit.terms),) if join else model.shared_terms(lane),
                 realise="pad_copy" if copied else "peel", pack=model.packed(lane),
+                offsets="sums" if model.st.sums else "each", flip=model.flip(),
                 drain=long and loops.kinds[lane] != "k", threads=threads,
             )  # fmt: skip
             if fits_registers(loops, config, target, model.unit):

@@ -21,6 +21,9 @@ from convsmith.problem import post_ops
 from convsmith.problem.attributes import SCALES, ZERO_POINTS, Kind
 from convsmith.problem.problem import Problem
 
+WEIGHT_SUMS, SOURCE_SUMS = "wei_sums", "src_sums"
+"""The memory of sums of entries, by which zero points are taken off the products' sums (`build/offsets.py`)."""
+
 
 class Buffers:
     """The buffer of each array that the nest reads or writes, made when it is first asked for.
@@ -45,11 +48,24 @@ class Buffers:
         return tuple(self._made[n] for n in (*names, *(v for v in self._views if v not in names)) if n in self._made)
 
 
+def factor(view: View, buffers: Buffers) -> Value:
+    """An element of a view as it is multiplied."""
+    element: Value = Load(buffers[view.name], view.coords, None)
+    if not view.flipped:
+        return element
+    return Bits(dtype(view.factor), Binary("xor", element, const(dtype_of(element), top_bit(view))))
+
+
+def top_bit(view: View) -> int:
+    """The element of a flipped view's type that has the top bit only; it becomes 0."""
+    return 128 if view.dtype == "u8" else -128
+
+
 class Epilogue:
     """Values of the steps at an element of the result, which lies at the coordinates of ``c``."""
 
     def __init__(self, problem: Problem, st: Statement, buffers: Buffers) -> None:
-        self.problem, self.buffers, self.c = problem, buffers, st.c
+        self.problem, self.buffers, self.st, self.c = problem, buffers, st, st.c
         self.type: DType = F64 if problem.acc == "f64" else F32
         self.channel = st.c.coords[problem.channels] if problem.forward or problem.dir == "BWD_D" else as_index(0)
         self.group: Index = next((Var(d.name) for d in st.of("batch")), as_index(0))
@@ -57,6 +73,11 @@ class Epilogue:
     def value(self, sums: Value) -> Value:
         """The result's element from its sum."""
         p = self.problem
+        for view in self.st.sums:
+            point = self.zero_point(self.st.a if view.name == WEIGHT_SUMS else self.st.b)
+            assert point is not None
+            load = Load(self.buffers[view.name], view.coords, None)
+            sums = Binary("sub", sums, Binary("mul", load, point))
         out = self.buffers[self.c.name].dtype
         steps = p.scales or p.post_ops or p.bias or p.quantity(ZERO_POINTS, "dst")
         if p.integer_steps:
@@ -89,14 +110,15 @@ class Epilogue:
         return v if dtype_of(v) is self.type else Cast(self.type, v)
 
     def zero_point(self, view: View) -> Value | None:
-        """What is subtracted from an element of A or B, in the type of sums."""
+        """What is subtracted from a factor of A or B, in the type of sums."""
         name = view.name.removeprefix("diff_")
-        quantity = self.problem.quantity(ZERO_POINTS, name)
-        if quantity is None or not self.problem.forward:
-            return None
+        moved = const(S32, -top_bit(view)) if view.flipped else None
+        if self.problem.quantity(ZERO_POINTS, name) is None or not self.problem.forward:
+            return moved
         channel = view.coords[self.problem.source_channels] if name == "src" else self.channel
         load = self._quantity(ZERO_POINTS, name, channel)
-        return load if dtype_of(load) is S32 else Cast(S32, load)
+        point = load if dtype_of(load) is S32 else Cast(S32, load)
+        return point if moved is None else Binary("add", point, moved)
 
     def _with(self, op: str, v: Value, kind: Kind, argument: str) -> Value:
         if self.problem.quantity(kind, argument) is None:

@@ -37,7 +37,7 @@ class Unit:
     @staticmethod
     def of(st: Statement, target: Target, config: Config) -> Unit:
         """What a config makes of the target's instructions for the types."""
-        for row in target.fragment_rows(st.a.dtype, st.b.dtype, st.acc):
+        for row in target.fragment_rows(st.a.factor, st.b.factor, st.acc):
             if fits_fragments(st, row, config):
                 return Unit(row.lanes, row.terms, True, row.rows, row.group)
         return Unit._of_vectors(st, target, config)
@@ -45,13 +45,13 @@ class Unit:
     @staticmethod
     def choices(st: Statement, target: Target) -> list[Unit]:
         """What is worth a look for the types: instructions on fragments, where they serve, and on vectors."""
-        fragments = (row for row in target.fragment_rows(st.a.dtype, st.b.dtype, st.acc) if fits_fragments(st, row))
+        fragments = (row for row in target.fragment_rows(st.a.factor, st.b.factor, st.acc) if fits_fragments(st, row))
         found = [Unit(row.lanes, row.terms, True, row.rows, row.group) for row in fragments][:1]
         return [*found, Unit._of_vectors(st, target, None)]
 
     @staticmethod
     def _of_vectors(st: Statement, target: Target, config: Config | None) -> Unit:
-        row = target.row(st.a.dtype, st.b.dtype, st.acc)
+        row = target.row(st.a.factor, st.b.factor, st.acc)
         if row is not None and row.terms > 1 and st.constant and not st.shifted:
             terms = ((st.reduce[-1], row.terms),) if config is None else config.terms
             wanted = len(terms) == 1 and terms[0][1] == row.terms and _iterations(st, terms[0][0]) > 1
@@ -73,7 +73,8 @@ def fits_fragments(st: Statement, row: Instruction, config: Config | None = None
     copied first.
     """
     loop = st.reduce[-1]
-    if not st.constant or st.shifted or residues(st) or dict((d.name, d.size) for d in st.dims)[loop] % row.terms:
+    size = next(d.size for d in st.dims if d.name == loop)
+    if st.a.factor != st.a.dtype or not st.constant or st.shifted or residues(st) or size % row.terms:
         return False
     steps = view_steps(st.a)
     even = is_true(st.a.mask) and steps.get(Var(loop)) == 1

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from convsmith.build.epilogue import Buffers, Epilogue
+from convsmith.build.epilogue import Buffers, Epilogue, factor
+from convsmith.build.offsets import sums_of
 from convsmith.ir.buffer import Buffer, make_buffer
 from convsmith.ir.index import Var, as_index, is_true
 from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, Store, block
@@ -14,12 +15,14 @@ from convsmith.problem.problem import Problem
 
 def naive(problem: Problem, st: Statement) -> Kernel:
     """The nest of a statement of the problem: sums, and what follows them."""
-    buffers = Buffers(problem, st.a, st.b, st.c)
+    buffers = Buffers(problem, st.a, st.b, st.c, *st.sums)
     epilogue = Epilogue(problem, st, buffers)
     acc = make_buffer("acc", dtype(st.acc), (), "register")
     here = Load(acc, (), None)
     zero = const(acc.dtype, 0)
-    term: Value = Binary("mul", _factor(st.a, acc.dtype, epilogue), _factor(st.b, acc.dtype, epilogue))
+    points = [epilogue.zero_point(view) if st.shifted else None for view in (st.a, st.b)]
+    a, b = (_factor(view, acc.dtype, buffers, point) for view, point in zip((st.a, st.b), points))
+    term: Value = Binary("mul", a, b)
     if not is_true(st.a.mask):
         term = Select(st.a.mask, term, zero)
     reduce: Stmt = Store(acc, (), Binary("add", here, term))
@@ -29,15 +32,15 @@ def naive(problem: Problem, st: Statement) -> Kernel:
     body: Stmt = Alloc(acc, block(Store(acc, (), zero), reduce, finish))
     for d in reversed(st.of("batch", "n", "m")):
         body = For(Var(d.name), as_index(0), as_index(d.size), body)
-    return Kernel("conv", buffers.params(), block(body, *_zero_lanes(st.c, buffers[st.c.name])))
+    packs = tuple(s.kernel(problem) for s in sums_of(problem, st))
+    return Kernel("conv", buffers.params(), block(body, *_zero_lanes(st.c, buffers[st.c.name])), packs=packs)
 
 
-def _factor(view: View, acc: DType, epilogue: Epilogue) -> Value:
-    """An element of A or B as a number of the type of sums, less its zero point."""
-    value: Value = Load(epilogue.buffers[view.name], view.coords, None)
+def _factor(view: View, acc: DType, buffers: Buffers, point: Value | None) -> Value:
+    """An element of A or B as a number of the type of sums, less its zero point where that is taken off here."""
+    value = factor(view, buffers)
     if dtype_of(value) is not acc:
         value = Cast(acc, value)
-    point = epilogue.zero_point(view)
     return value if point is None else Binary("sub", value, point)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import chain
 
+from convsmith.build.epilogue import top_bit
 from convsmith.build.loops import Loops, Unit, check_config, loops_after_fusing
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Var, is_false, is_true
@@ -205,11 +206,20 @@ def _read_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list
     steps = [Step(derive_packing, name, nest.widths, not nest.unit.dot) for name in config.pack]
     masked = _masked(st)
     parallel = nest.around
+    for name in _held(st, config):
+        if len(nest.around) < 2 or nest.rows:
+            raise ConfigError("hold", f"--hold={name} needs two loops around a register tile of vectors")
+        parallel = nest.around[:-1]
+        steps.append(Step(stage, name, parallel[-1], None, 0, "register"))
     if _copied(st, config):
         if st.shifted:
-            raise ConfigError("stage", f"--realise=pad_copy: {st.a.name} has a zero point; legal are peel and mask")
+            raise ConfigError(
+                "stage", f"--realise=pad_copy: {st.a.name} has a zero point; legal are peel, mask, and --offsets=sums"
+            )
         place, parallel = _stage_place(loops, config, nest.around)
-        steps.append(Step(stage, st.a.name, place, *_neighbours(st, config, nest)))
+        near = _neighbours(st, config, nest)
+        filled = (*(near or (None,)), top_bit(st.a)) if st.a.flipped else near
+        steps.append(Step(stage, st.a.name, place, *filled))
     if masked and config.realise == "peel":
         steps.append(Step(skip_zero))
     if not nest.along_k:
@@ -246,6 +256,7 @@ def _lower_steps(st: Statement, config: Config, target: Target, nest: Nest) -> l
         steps.append(Step(vectorise, f"{st.a.name}_s1.l", nest.lanes, False))
     if nest.unit.dot and not nest.rows:
         steps += [Step(vectorise, name, nest.unit.terms, False) for name in nest.terms]
+    steps += [Step(vectorise, f"{name}_s.l", nest.lanes, False) for name in _held(st, config)]
     steps += [Step(vectorise, nest.lane, nest.lanes, False), Step(pick_instructions, target.instructions)]
     *stepping, last = (n for n in nest.reduce if not n.endswith(".u"))
     steps += [Step(coalesce, n, last, last) for n in reversed(stepping)]
@@ -268,6 +279,14 @@ def _masked(st: Statement) -> bool:
 def _copied(st: Statement, config: Config) -> bool:
     """Whether A is copied first."""
     return config.realise == "pad_copy" and not is_false(st.a.mask)
+
+
+def _held(st: Statement, config: Config) -> tuple[str, ...]:
+    """Names under which the operands that stay in registers are read."""
+    for name in config.hold:
+        if name not in (st.a.name, st.b.name) or (name == st.a.name and config.realise == "pad_copy"):
+            raise ConfigError("hold", f"--hold={name}: legal are operands that are not copied first, {st.b.name} say")
+    return tuple(f"{name}_p" if name in config.pack else name for name in config.hold)
 
 
 def _neighbours(st: Statement, config: Config, nest: Nest) -> tuple[int, ...]:

@@ -28,7 +28,7 @@ SUMS = "part_sums"
 """The memory of the parts: a result each."""
 
 
-def scheduled(st: Statement, config: Config) -> Statement:
+def parted(st: Statement, config: Config) -> Statement:
     """The statement that the config schedules: with parts of their own where it splits a reduction."""
     for loop, parts in config.split:
         st = _split(st, loop, parts)
@@ -47,7 +47,8 @@ def _split(st: Statement, loop: str, parts: int) -> Statement:
         raise ConfigError("split", f"--split={loop}:{parts}: legal is a reduction loop and a divisor of it: {legal}")
     if not splits(st):
         raise ConfigError(
-            "split", f"--split={loop}:{parts}: only gradients of weights are split, in a plain layout of fewer than "
+            "split",
+            f"--split={loop}:{parts}: only gradients of weights are split, in a plain layout of fewer than "
             f"{MAX_DIMS} dims",
         )
     size = sizes[loop] // parts
@@ -67,7 +68,7 @@ def _at(view: View, moved: dict[Var, Index]) -> View:
 def sums_kernel(st: Statement, config: Config) -> Kernel:
     """The naive nest that adds up the parts of the statement's result, which the config splits."""
     given, result = (
-        Buffer(v.name, dtype(v.dtype), v.layout.padded_shape, v.layout.blocks) for v in (scheduled(st, config).c, st.c)
+        Buffer(v.name, dtype(v.dtype), v.layout.padded_shape, v.layout.blocks) for v in (parted(st, config).c, st.c)
     )
     around = [(f"w{n}", size) for n, size in enumerate(st.c.layout.shape)]
     index = tuple(Var(name) for name, _ in around)

@@ -41,8 +41,9 @@ class Argument:
     """One address of the argument block: memory of the tensor `name`, or what belongs to the kernel alone.
 
     `role` is what happens to it: "in" (read), "out" (written), "inout" (read, then written), "packed" (tensor `of` in
-    an order of the kernel's own: written by a packing entry, read by others) or "scratch" (memory private to one call:
-    `size` elements for each thread, part tid using its own) or "shared" (memory of a call, from one entry to the next).
+    an order of the kernel's own, or sums of it: written by a packing entry, read by others), "scratch" (memory private
+    to one call: `size` elements for each thread, part tid using its own) or "shared" (memory of a call, from one entry
+    to the next).
 
     `shape` is logical, `dims` are its dims' names, `layout` is a tag or block text of that shape, `size` the elements
     of memory (padding included). `default` holds the values that stand where a call gives none: one for all elements,
@@ -86,8 +87,8 @@ class Entry:
 class Artifact:
     """Object code (ELF, relocatable) with its manifest.
 
-    `entries` are in the order in which a call runs them, "main" first; those that pack a tensor ("pack", or "pack:wei"
-    where several are) are run when there is something to pack. `needs`: CPU features (LLVM's names) without which the
+    `entries` are in the order in which a call runs them; those that pack a tensor ("pack", or "pack:wei_p" where there
+    are several) are run when there is something to pack. `needs`: CPU features (LLVM's names) without which the
     code must not run. `needs_finite`: tensors that the kernel multiplies by stored zeros; with infinities or NaN in
     them, another kernel must run. `notes` are texts for people and for the run time ("packing": two kernels with the
     same text read the same packed tensor).
@@ -109,10 +110,14 @@ class Artifact:
         return {name: entry for name, entry in self.entries.items() if not _packs(name)}
 
     @property
-    def packs(self) -> dict[str, str]:
-        """Names of the packing entries, by the tensor that each one packs."""
-        packing = {name: entry for name, entry in self.entries.items() if _packs(name)}
-        return {a.of: name for name, entry in packing.items() for a in entry.arguments if a.role == "packed"}
+    def packs(self) -> dict[str, tuple[str, ...]]:
+        """Names of the packing entries, in order, by the tensor that they pack."""
+        found: dict[str, tuple[str, ...]] = {}
+        for name, entry in self.entries.items():
+            if _packs(name):
+                of = next(a.of for a in entry.arguments if a.role == "packed")
+                found[of] = (*found.get(of, ()), name)
+        return found
 
     def to_bytes(self) -> bytes:
         """The file form; `from_bytes` is the exact inverse."""

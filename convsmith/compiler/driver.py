@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 from convsmith.build.bias import bias_kernel, bias_steps
 from convsmith.build.naive import naive
+from convsmith.build.offsets import scheduled, sums_of
 from convsmith.build.packing import packing_steps
 from convsmith.build.schedule import schedule
-from convsmith.build.split import SUMS, scheduled, sums_kernel, sums_steps
+from convsmith.build.split import sums_kernel, sums_steps
 from convsmith.build.statement import statement
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Argument, Artifact, Entry
@@ -22,7 +23,7 @@ from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Alloc, Kernel
 from convsmith.ir.walk import statements_of
 from convsmith.layout.view import Statement
-from convsmith.passes.manager import Instrument, run_steps
+from convsmith.passes.manager import Instrument, Step, run_steps
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.target.base import Target
@@ -30,12 +31,15 @@ from convsmith.target.base import Target
 
 @dataclass(frozen=True)
 class Lowered:
-    """What comes out of the rewrites: the kernel, those that follow it, and LLVM's text of them and of packing.
+    """What comes out of the rewrites: the kernel, those around it, and LLVM's text of them and of packing.
 
-    ``scratch`` is the bytes of memory that a thread needs of its own.
+    ``before`` and ``after`` run in each call, ``packs`` when something is packed. ``scratch`` is the bytes of memory
+    that a thread needs of its own.
     """
 
     kernel: Kernel
+    packs: tuple[Kernel, ...]
+    before: tuple[Kernel, ...]
     after: tuple[Kernel, ...]
     text: str
     scratch: int
@@ -43,9 +47,7 @@ class Lowered:
 
 def naive_kernel(problem: Problem, target: Target, config: Config | None = None) -> tuple[Statement, Kernel]:
     """The statement of a problem, as a config has it scheduled, and its naive nest."""
-    st = statement(problem, target)
-    if config is not None:
-        st = scheduled(st, config)
+    st = statement(problem, target) if config is None else scheduled(problem, config, target)
     return st, naive(problem, st)
 
 
@@ -54,8 +56,9 @@ def lower(problem: Problem, config: Config, target: Target, instruments: Sequenc
     st, kernel = naive_kernel(problem, target, config)
     kernel = run_steps(kernel, schedule(st, config, target), instruments)
     kernels = {SYMBOL: (kernel, config.threads)}
-    for pack in kernel.packs:
-        kernels[f"{SYMBOL}_{pack.name}"] = (run_steps(pack, packing_steps(pack, target)), 1)
+    prepared = {pack.name: run_steps(pack, steps) for pack, steps in preparing(problem, st, config, target, kernel)}
+    each_call = {s.result.name for s in sums_of(problem, st) if s.each_call}
+    kernels |= {f"{SYMBOL}_{k.name}": (k, config.threads if k.name in each_call else 1) for k in prepared.values()}
     after = []
     if config.split:
         whole = statement(problem, target)
@@ -70,7 +73,22 @@ def lower(problem: Problem, config: Config, target: Target, instruments: Sequenc
     attributes = dict(target.attributes)
     facts = Facts({r.name: r for r in target.instructions}, target.half, target.fragments)
     text = module_text(kernels, facts, target.triple, attributes, scratch)
-    return Lowered(kernel, tuple(after), text, size)
+    before = tuple(k for name, k in prepared.items() if name in each_call)
+    packs = tuple(pack for pack in kernel.packs if pack.name not in each_call)
+    return Lowered(kernel, packs, before, tuple(after), text, size)
+
+
+def preparing(
+    problem: Problem, st: Statement, config: Config, target: Target, kernel: Kernel
+) -> Iterator[tuple[Kernel, list[Step]]]:
+    """What makes the kernel's arguments that are no arrays of the problem, naive, each with its rewrites."""
+    sums = {s.result.name: s for s in sums_of(problem, st)}
+    for pack in kernel.packs:
+        if pack.name in sums:
+            one = sums[pack.name]
+            yield pack, one.steps(target, config.threads if one.each_call else 1)
+        else:
+            yield pack, packing_steps(pack, target)
 
 
 SYMBOL = "convsmith"
@@ -91,25 +109,31 @@ def emit(problem: Problem, config: Config, target: Target, low: Lowered) -> Arti
     """
     code = llvm_bind.object_code(low.text, target.triple, target.cpu, target.features)
     tensors = {tensor.name: argument_of(tensor) for tensor in problem.tensors}
+    operands: dict[str, str] = {}
+    for pack in low.packs:
+        given, packed = pack.params[0].name, pack.params[-1].name
+        operands[packed] = operands.get(given, given)
 
     def argument(b: Buffer) -> Argument:
         if b.name in tensors:
             return tensors[b.name]
-        if b.name == SUMS:
-            return Argument(b.name, "shared", b.dtype.name, (b.size,), "a", b.size)
-        return Argument(b.name, "packed", b.dtype.name, (b.size,), "a", b.size, of=b.name.removesuffix("_p"))
+        if b.name in operands:
+            return Argument(b.name, "packed", b.dtype.name, (b.size,), "a", b.size, of=operands[b.name])
+        return Argument(b.name, "shared", b.dtype.name, (b.size,), "a", b.size)
+
+    def entry(k: Kernel, threads: int) -> Entry:
+        return Entry(f"{SYMBOL}_{k.name}", tuple(argument(b) for b in k.params), threads)
 
     main = [argument(b) for b in low.kernel.params]
     if low.scratch:
         main.append(Argument("scratch", "scratch", "f32", (low.scratch // 4,), "a", low.scratch // 4))
-    entries = {"main": Entry(SYMBOL, tuple(main), config.threads)}
-    for k in low.after:
-        entries[k.name] = Entry(f"{SYMBOL}_{k.name}", tuple(argument(b) for b in k.params), 1)
+    entries = {k.name: entry(k, config.threads) for k in low.before}
+    entries["main"] = Entry(SYMBOL, tuple(main), config.threads)
+    entries |= {k.name: entry(k, 1) for k in low.after}
     notes = {}
-    for pack in low.kernel.packs:
-        operand = pack.params[0].name
-        suffix = f":{operand}" if len(low.kernel.packs) > 1 else ""
-        entries[f"pack{suffix}"] = Entry(f"{SYMBOL}_{pack.name}", tuple(argument(b) for b in pack.params), 1)
+    for pack in low.packs:
+        suffix = f":{pack.params[-1].name}" if len(low.packs) > 1 else ""
+        entries[f"pack{suffix}"] = entry(pack, 1)
         notes[f"packing{suffix}"] = hashlib.sha256(str(pack).encode()).hexdigest()[:16]
     # A copy into padded memory is of the activations; what multiplies its zeros is the other factor.
     factor = "wei" if "in" in (t.role for t in problem.tensors if t.name == "wei") else "diff_dst"

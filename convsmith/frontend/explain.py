@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from convsmith.build.loops import Unit, loops_after_fusing, registers_needed
-from convsmith.build.split import scheduled
-from convsmith.build.statement import statement, sums_type
+from convsmith.build.offsets import scheduled
+from convsmith.build.statement import sums_type
 from convsmith.codegen import llvm_bind
 from convsmith.compiler.driver import Lowered, lower
 from convsmith.compiler.instruments import Dump, PassRecord, Recorder, dump_directory, dump_root
@@ -87,7 +87,7 @@ def _problem(problem: Problem) -> list[Line]:
 
 def _plan(kernel: Kernel, records: Sequence[PassRecord]) -> list[Line]:
     config, target = kernel.config, kernel.target
-    st = scheduled(statement(kernel.parts[0], target), config)
+    st = scheduled(kernel.parts[0], config, target)
     loops = loops_after_fusing(st, config)
     count, text = registers_needed(loops, config, target, Unit.of(st, target, config))
     plan = [r for r in records if r.name in _PLANNED][-1].kernel
@@ -115,12 +115,16 @@ def _plan(kernel: Kernel, records: Sequence[PassRecord]) -> list[Line]:
 
 
 def _packing(low: Lowered) -> Iterator[Line]:
-    if not low.kernel.packs:
+    if not low.packs:
         yield "packing", "none: weights are read as they lie, and copied once into memory of their own"
-    for pack in low.kernel.packs:
+    for pack in low.packs:
         operand, packed = pack.params
         order = ", ".join(f"{loop.var} {loop.hi - loop.lo}" for loop in loops_of(pack.body))
-        yield "packing", f"{operand} in the order [{order}], {_bytes(packed.size * packed.dtype.bits // 8)}"
+        text = f"{operand} in the order [{order}]" if packed.name == f"{operand}_p" else f"sums, {packed}"
+        yield "packing", f"{text}, {_bytes(packed.size * packed.dtype.bits // 8)}"
+    for kernel in low.before:
+        sums = kernel.params[-1]
+        yield "each call", f"sums, {sums}, {_bytes(sums.size * sums.dtype.bits // 8)}"
 
 
 def _code(kernel: Kernel, low: Lowered) -> Iterator[Line]:

@@ -86,7 +86,8 @@ def peak_sample(isa: str, threads: int = 1, types: Types = F32) -> PeakSample:
 
 def peak_types(problem: Problem, t: Target) -> Types | None:
     """The types whose peak bounds the problem's kernel: its own, or those that it widens to; None: there is no row."""
-    return next((types for types in (problem.types, (problem.acc,) * 3) if t.row(*types) is not None), None)
+    row = t.row(*problem.types) or t.nearest(*problem.factors, problem.acc)
+    return None if row is None else row.types
 
 
 def read_sample(nbytes: int, threads: int = 1) -> ReadSample:

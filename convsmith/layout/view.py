@@ -16,6 +16,9 @@ from convsmith.layout.layout import Layout
 KINDS = ("batch", "n", "m", "k")
 """Roles of dims, in the order in which schedules nest them, outermost first."""
 
+FLIPPED = {"u8": "s8", "s8": "u8"}
+"""What bytes become when their top bit is turned over."""
+
 
 @dataclass(frozen=True)
 class Dim:
@@ -32,13 +35,22 @@ class Dim:
 
 @dataclass(frozen=True)
 class View:
-    """``tensor[coords]`` where all of ``masks`` hold; ``dtype`` is the tensor's."""
+    """``tensor[coords]`` where all of ``masks`` hold; ``dtype`` is the tensor's.
+
+    Of a ``flipped`` view, what is multiplied has the top bit turned over: u8 becomes s8 and 128 less, s8 the reverse.
+    """
 
     name: str
     dtype: str
     layout: Layout
     coords: tuple[Index, ...]
     masks: tuple[Cond, ...]
+    flipped: bool = False
+
+    @property
+    def factor(self) -> str:
+        """The type of what is multiplied."""
+        return FLIPPED[self.dtype] if self.flipped else self.dtype
 
     @property
     def mask(self) -> Cond:
@@ -51,7 +63,8 @@ class Statement:
     """``c = finish(sum over k of a * b)`` over the dims of the nest, in the order of the naive nest.
 
     ``reduce`` names the reduction loops in the order in which they read memory best, outermost first; ``acc`` is the
-    type of the sums; ``shifted`` says that zero points are taken off the factors; the masks are those of ``a``.
+    type of the sums; ``shifted`` says that zero points are taken off the factors; else ``sums`` of entries of A and B
+    at a point of the result are what they are taken off by; the masks are those of ``a``.
     """
 
     dims: tuple[Dim, ...]
@@ -61,6 +74,7 @@ class Statement:
     reduce: tuple[str, ...]
     acc: str
     shifted: bool = False
+    sums: tuple[View, ...] = ()
 
     @property
     def n(self) -> str:

@@ -14,9 +14,16 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import make_buffer
 from convsmith.ir.index import as_index, conj, is_true
 from convsmith.ir.stmt import For, Kernel, Stmt, Store
-from convsmith.ir.value import Cast, Load, Select, Value, const, dtype_of
+from convsmith.ir.value import Binary, Bits, Cast, Const, Load, Select, Value, const, dtype_of
 from convsmith.ir.walk import Rewriter, variables_of
 from convsmith.passes.scope import ScopedRewriter, extent
+
+
+def _flipped(v: Value) -> Value:
+    """What is read where a value is that with some bits turned over; else the value."""
+    if isinstance(v, Bits) and isinstance(v.a, Binary) and v.a.op == "xor" and isinstance(v.a.b, Const):
+        return v.a.a
+    return v
 
 
 class _FindRead(ScopedRewriter):
@@ -26,6 +33,7 @@ class _FindRead(ScopedRewriter):
         super().__init__()
         self.name = name
         self.loops: list[For] = []
+        self.flips: set[Bits] = set()
         self.casts: set[Cast] = set()
         self.reads: dict[Load, tuple[list[For], dict]] = {}  # type: ignore[type-arg]
 
@@ -36,14 +44,22 @@ class _FindRead(ScopedRewriter):
         return out
 
     def Load(self, v: Load) -> Value:
-        if v.buffer.name == self.name:
+        if self.reads_it(v):
             self.reads[v] = (list(self.loops), dict(self.ranges))
         return v
 
+    def Bits(self, v: Bits) -> Value:
+        if self.reads_it(_flipped(v)):
+            self.flips.add(v)
+        return self._Bits(v)
+
     def Cast(self, v: Cast) -> Value:
-        if isinstance(v.a, Load) and v.a.buffer.name == self.name:
+        if self.reads_it(_flipped(v.a)):
             self.casts.add(v)
         return self._Cast(v)
+
+    def reads_it(self, v: Value) -> bool:
+        return isinstance(v, Load) and v.buffer.name == self.name
 
 
 class _ReplaceRead(Rewriter):
@@ -54,6 +70,9 @@ class _ReplaceRead(Rewriter):
     def Load(self, v: Load) -> Value:
         return self.new if v is self.read else self._Load(v)
 
+    def Bits(self, v: Bits) -> Value:
+        return self.new if v is self.read else self._Bits(v)
+
     def Cast(self, v: Cast) -> Value:
         return self.new if v is self.read else self._Cast(v)
 
@@ -63,8 +82,8 @@ def derive_packing(
 ) -> Kernel:
     """Replace the one read of ``operand`` by a read of a packed buffer; add the packing kernel to ``packs``.
 
-    An operand that is not read (every term absent) stays as it is. ``convert`` packs what a conversion makes of the
-    elements, where the nest converts each.
+    An operand that is not read (every term absent) stays as it is. Where the nest turns over bits of each element,
+    that is packed; ``convert`` packs what a conversion makes of the elements, where the nest converts each.
 
     Before::
 
@@ -118,7 +137,8 @@ def derive_packing(
         bounds.append(x.var < x.hi)
         if not (x.lo.is_const and x.lo.const == 0):
             raise ConfigError("bounds", f"derive_packing: loop {x.var} starts at {x.lo}, not at 0")
-    taken: Value = find.casts.pop() if convert and len(find.casts) == 1 else read
+    taken: Value = find.flips.pop() if len(find.flips) == 1 else read
+    taken = find.casts.pop() if convert and len(find.casts) == 1 else taken
     packed = make_buffer(operand + "_p", dtype_of(taken), tuple(shape))
     index = tuple(x.var for x in loops)
     full = {x.var: (0, n - 1) for x, n in zip(loops, shape)}

@@ -7,7 +7,7 @@ from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index, Min, Var, as_index, conj
 from convsmith.ir.stmt import For, Kernel, Stmt
 from convsmith.ir.value import Load, Select, Value, const
-from convsmith.ir.walk import variables_of
+from convsmith.ir.walk import variables_of, walk
 from convsmith.passes.scope import ScopedRewriter, require_loops, with_body
 
 
@@ -23,7 +23,7 @@ class _Mask(ScopedRewriter):
             return v
         found = [try_interval(i, self.ranges) for i in v.index]
         inside = all(r is not None and 0 <= r[0] and r[1] < size for r, size in zip(found, v.buffer.shape))
-        if inside and (v.buffer.dtype.kind != "float" or v.buffer in self.packed):
+        if inside and (v.buffer in self.packed or (v.buffer.dtype.kind != "float" and self.packed)):
             return v
         return Select(self.cond, v, const(v.buffer.dtype, 0))
 
@@ -40,7 +40,8 @@ class _Fill(ScopedRewriter):
             return self._For(loop)
         ends: tuple[Index, ...] = loop.hi.args if isinstance(loop.hi, Min) else (loop.hi,)
         cond = conj([loop.var < end for end in ends if end is not as_index(self.count)])
-        mask = _Mask(loop.var, cond, {**self.ranges, loop.var: (0, self.count - 1)}, self.packed)
+        packed = self.packed & {x.buffer for x in walk(loop.body) if isinstance(x, Load)}
+        mask = _Mask(loop.var, cond, {**self.ranges, loop.var: (0, self.count - 1)}, packed)
         return For(loop.var, loop.lo, as_index(self.count), mask.stmt(loop.body), loop.kind, loop.carried)
 
 
@@ -61,6 +62,10 @@ def fill_terms(kernel: Kernel, loop: str, count: int) -> Kernel:
                 acc[l] = acc[l] + cast(s32, src[q]) * cast(s32, wei_p[l, q])
             for l in 0 .. 16:
               dst[l] = acc[l]
+        pack k_pack_wei(wei: s8[16, 3], wei_p: s8[16, 4])
+          for l in 0 .. 16:
+            for q in 0 .. 4:
+              wei_p[l, q] = (wei[l, q] if -q + 2 >= 0 else s8(0))
 
     After ``fill_terms("q", 4)``::
 
@@ -73,7 +78,11 @@ def fill_terms(kernel: Kernel, loop: str, count: int) -> Kernel:
                 acc[l] = acc[l] + cast(s32, (src[q] if -q + 2 >= 0 else u8(0))) * cast(s32, wei_p[l, q])
             for l in 0 .. 16:
               dst[l] = acc[l]
+        pack k_pack_wei(wei: s8[16, 3], wei_p: s8[16, 4])
+          for l in 0 .. 16:
+            for q in 0 .. 4:
+              wei_p[l, q] = (wei[l, q] if -q + 2 >= 0 else s8(0))
     """
     require_loops(kernel, (loop,), "fill_terms")
-    packed = frozenset(pack.params[1] for pack in kernel.packs)
+    packed = frozenset(pack.params[-1] for pack in kernel.packs)
     return with_body(kernel, _Fill(loop, count, packed).stmt(kernel.body))

@@ -1,7 +1,7 @@
 """Copy what a loop's body reads of a buffer into memory of its own, padding included.
 
 The copy holds the exact footprint: for each dim of the buffer, the box of all coordinates that one iteration of the
-loop reads.  Where a coordinate lies outside the buffer the copy holds zero, and the test for it moves from every
+loop reads.  Where a coordinate lies outside the buffer the copy holds a zero, and the test for it moves from every
 access into the copy.  A term that was absent is then a product with a stored zero: equal as long as the other factor
 is finite.
 """
@@ -56,9 +56,9 @@ def _strides(old: Buffer, shape: Sequence[int], innermost: int | None) -> tuple[
 
 
 class _Stage(ScopedRewriter):
-    def __init__(self, buffer: str, loop: str, innermost: int | None) -> None:
+    def __init__(self, buffer: str, loop: str, innermost: int | None, scope: str, fill: int) -> None:
         super().__init__()
-        self.buffer, self.loop, self.innermost = buffer, loop, innermost
+        self.buffer, self.loop, self.innermost, self.scope, self.fill = buffer, loop, innermost, scope, fill
 
     def For(self, loop: For) -> Stmt:
         if loop.var.name != self.loop:
@@ -76,8 +76,8 @@ class _Stage(ScopedRewriter):
             base, lo, hi = _box([r.index[dim] for r in reads], ranges, inner, f"{self.buffer} along dim {dim}")
             origin.append(base + lo)
             shape.append(hi - lo + 1)
-        new = Buffer(f"{self.buffer}_s", old.dtype, tuple(shape), _strides(old, shape, self.innermost), "cache")
-        copy = _copy(old, new, origin, {**ranges})
+        new = Buffer(f"{self.buffer}_s", old.dtype, tuple(shape), _strides(old, shape, self.innermost), self.scope)
+        copy = _copy(old, new, origin, {**ranges}, self.fill)
         body = _Redirect(old, new, origin).stmt(loop.body)
         return For(loop.var, loop.lo, loop.hi, Alloc(new, block(copy, body)), loop.kind, loop.carried)
 
@@ -97,24 +97,32 @@ def _box(indices: list[Index], outer: dict[Var, Range], inner: dict[Var, Range],
     return bases.pop(), min(lows), max(highs)
 
 
-def _copy(old: Buffer, new: Buffer, origin: Sequence[Index], ranges: dict[Var, Range]) -> Stmt:
-    index = tuple(Var(f"{new.name}{d}") for d in range(len(new.shape)))
+def _copy(old: Buffer, new: Buffer, origin: Sequence[Index], ranges: dict[Var, Range], fill: int) -> Stmt:
+    *outer, lanes = new.blocks
+    last = lanes.dim if new.in_registers else None
+    index = tuple(Var(f"{new.name}.l" if d == last else f"{new.name}{d}") for d in range(len(new.shape)))
     source = tuple(o + i for o, i in zip(origin, index))
     full = {**ranges, **{v: (0, n - 1) for v, n in zip(index, new.shape)}}
     inside = simplify(conj(c for i, n in zip(source, old.shape) for c in (i >= 0, i < n)), full)
     read: Value = Load(old, source, None)
     if not is_true(inside):
-        read = Select(inside, read, const(old.dtype, 0))
+        read = Select(inside, read, const(old.dtype, fill))
     body: Stmt = Store(new, index, read)
-    for b in reversed(new.blocks):
-        body = For(index[b.dim], as_index(0), as_index(b.size), body)
+    kind = "unrolled" if new.in_registers else "serial"
+    body = For(index[lanes.dim], as_index(0), as_index(lanes.size), body)
+    for b in reversed(outer):
+        body = For(index[b.dim], as_index(0), as_index(b.size), body, kind)
     return body
 
 
-def stage(kernel: Kernel, buffer: str, loop: str, innermost: int | None = None) -> Kernel:
+def stage(
+    kernel: Kernel, buffer: str, loop: str, innermost: int | None = None, fill: int = 0, scope: str = "cache"
+) -> Kernel:
     """At the start of each iteration of ``loop``, copy what it reads of ``buffer``; the copy is ``<buffer>_s``.
 
-    Dims lie as they do in the buffer, but for ``innermost``, whose elements become neighbours.
+    Dims lie as they do in the buffer, but for ``innermost``, whose elements become neighbours. ``fill`` stands where
+    the buffer has no element; it is what makes the term zero. A copy in registers is written by straight lines, its
+    last dim by a loop ``<buffer>_s.l`` that can become vectors.
 
     Before::
 
@@ -137,4 +145,4 @@ def stage(kernel: Kernel, buffer: str, loop: str, innermost: int | None = None) 
                   c[n, i] = c[n, i] + a_s[0, i + k] * b[k]
     """
     require_loops(kernel, (loop,), "stage")
-    return with_body(kernel, _Stage(buffer, loop, innermost).stmt(kernel.body))
+    return with_body(kernel, _Stage(buffer, loop, innermost, scope, fill).stmt(kernel.body))

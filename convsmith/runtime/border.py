@@ -29,7 +29,7 @@ _QUANTITIES = (_SCALES, "zero_points_")
 
 def tensors_of(artifact: Artifact) -> dict[str, Argument]:
     """What a call takes and gives. What an entry reads and a later one writes is read, then written."""
-    packing = (artifact.entries[entry] for entry in artifact.packs.values())
+    packing = (artifact.entries[name] for names in artifact.packs.values() for name in names)
     plain = {argument.name: argument for entry in packing for argument in entry.arguments if argument.role == "in"}
     tensors: dict[str, Argument] = {}
     for entry in artifact.steps.values():

@@ -15,7 +15,7 @@ import numpy as np
 
 from convsmith.codegen.artifact import Argument, Artifact, Entry
 from convsmith.diag.errors import UnsupportedError
-from convsmith.runtime.arrays import Array, address_of, aligned_empty, all_finite, numpy_dtype
+from convsmith.runtime.arrays import ALIGNMENT, Array, address_of, aligned_empty, all_finite, numpy_dtype
 from convsmith.runtime.border import Border, Given, tensors_of
 from convsmith.runtime.host import HostFunction, HostLibrary
 from convsmith.runtime.packed import Packed, signature_of
@@ -84,6 +84,34 @@ class _Call:
         self._frames.append(frame)
 
 
+class _Parts:
+    """What is packed of an operand: one piece of memory, as elements of the first part's type."""
+
+    __slots__ = ("arguments", "dtype", "offsets", "size")
+
+    def __init__(self, arguments: tuple[Argument, ...]) -> None:
+        self.arguments = arguments
+        self.dtype = numpy_dtype(arguments[0].dtype)
+        self.offsets: dict[str, int] = {}
+        end = 0
+        for argument in arguments:
+            start = -(-end // ALIGNMENT) * ALIGNMENT
+            self.offsets[argument.name] = start
+            end = start + argument.size * numpy_dtype(argument.dtype).itemsize
+        self.size = -(-end // self.dtype.itemsize)
+
+    @staticmethod
+    def of(artifact: Artifact, operand: str) -> _Parts:
+        """Those that the kernel reads first, then what is only needed to make them."""
+        entries = [*artifact.steps.values(), *(artifact.entries[name] for name in artifact.packs[operand])]
+        found = {a.name: a for entry in entries for a in entry.arguments if a.of == operand}
+        return _Parts(tuple(found.values()))
+
+    def addresses(self, start: int) -> dict[str, int]:
+        """Where the parts lie in memory that starts there."""
+        return {name: start + offset for name, offset in self.offsets.items()}
+
+
 class HostKernel:
     """A compiled problem: `pack` weights once, then call with activations; or `run` on arrays by name.
 
@@ -97,24 +125,27 @@ class HostKernel:
         tensors = tensors_of(artifact)
         operand = _operand(artifact, tensors)
         self._border = border = Border(tuple(tensors.values()), operand)
-        self._steps = [_Call(library[name], border.defaults) for name in artifact.steps]
-        self._packs = {name: _Call(library[entry], {}) for name, entry in artifact.packs.items()}
+        steps = {name: _Call(library[name], border.defaults) for name in artifact.steps}
+        self._steps = list(steps.values())
+        self._packs = {name: [_Call(library[e], {}) for e in entries] for name, entries in artifact.packs.items()}
+        self._parts = {name: _Parts.of(artifact, name) for name in artifact.packs}
         arguments = [argument for entry in artifact.steps.values() for argument in entry.arguments]
         self._shared = {argument.name: argument for argument in arguments if argument.role == "shared"}
-        self._packed_arguments = {argument.of: argument for argument in arguments if argument.role == "packed"}
 
         # Without a packing entry the kernel reads the operand in its own layout, and packing is a copy.
-        self._memory = self._packed_arguments.get(operand, tensors.get(operand))
+        plain = _Parts((tensors[operand],)) if operand in tensors else None
+        self._memory = self._parts.get(operand, plain)
         self.packing = ""
         """The packing's name. A packed operand serves every kernel where it is the same."""
         self._signature = ""
         if self._memory is not None:
             memory, bias = self._memory, border.specs["bia"] if border.takes_bias else None
-            note = artifact.packs.get(operand, "").replace("pack", "packing", 1)
-            self.packing = artifact.notes[note] if note else f"{memory.layout} {memory.shape}"
+            notes = [artifact.notes[e.replace("pack", "packing", 1)] for e in artifact.packs.get(operand, ())]
+            first = memory.arguments[0]
+            self.packing = " ".join(notes) or f"{first.layout} {first.shape}"
             self._signature = signature_of(
                 self.packing,
-                (numpy_dtype(memory.dtype), memory.size),
+                (memory.dtype, memory.size),
                 (bias.dtype, bias.argument.size) if bias else None,
             )
         self._needs_finite = operand in artifact.needs_finite
@@ -122,7 +153,7 @@ class HostKernel:
         self._fallback: HostKernel | None = None
         self._lock = threading.Lock()
 
-        self._main = self._steps[0]
+        self._main = steps["main"]
         self._common: tuple[Any, ...] = ("", *[None] * 8, 0, False)
         if self._direct():
             s, d = self._src, self._dst = border.specs["src"], border.specs["dst"]
@@ -134,7 +165,8 @@ class HostKernel:
             )  # fmt: skip
             position = self._main.position
             self._at_src, self._at_dst = position["src"], position["dst"]
-            self._at_weights = position[memory.name]
+            places = ((position.get(name), offset) for name, offset in memory.offsets.items())
+            self._at_weights = [(at, offset) for at, offset in places if at is not None]
             self._at_bias = position.get("bia", -1)
 
     def pack(self, operand: Array, bias: Array | None = None) -> Packed:
@@ -224,7 +256,7 @@ class HostKernel:
         for name, array in taken.items():
             if isinstance(array, Packed):
                 assert self._memory is not None
-                addresses[self._memory.name] = array.addresses[0]
+                addresses |= self._memory.addresses(array.addresses[0])
                 keep.append(array)
                 continue
             ready = specs[name].prepare(array)
@@ -232,7 +264,7 @@ class HostKernel:
             keep.append(ready)
             if name in self._packs:
                 buffer = self._pack(name, ready)
-                addresses[self._packed_arguments[name].name] = address_of(buffer)
+                addresses |= self._parts[name].addresses(address_of(buffer))
                 keep.append(buffer)
         copies = []
         for name, array in results.items():
@@ -244,34 +276,52 @@ class HostKernel:
                 copies.append((array, ready))
             addresses[name] = address_of(ready)
             keep.append(ready)
-        for name, argument in self._shared.items():
-            memory = aligned_empty(argument.size * numpy_dtype(argument.dtype).itemsize)
-            addresses[name] = address_of(memory)
-            keep.append(memory)
+        shared = self._memory_of_call()
+        addresses |= {name: address_of(memory) for name, memory in shared.items()}
+        keep.append(shared)
         for step in self._steps:
             step.run_with(addresses, keep)
         for array, ready in copies:
             np.copyto(array, ready)
 
+    def _memory_of_call(self) -> dict[str, Array]:
+        """New memory from one entry to the next."""
+        sizes = {name: a.size * numpy_dtype(a.dtype).itemsize for name, a in self._shared.items()}
+        return {name: aligned_empty(size) for name, size in sizes.items()}
+
     def _run(self, src: int, weights: Packed, dst: int, keep: object) -> None:
         frame = self._main.take()
         block = frame.block
+        if self._shared:
+            shared = self._memory_of_call()
+            keep = (keep, shared)
+            addresses = {name: address_of(memory) for name, memory in shared.items()}
+            for step in self._steps[:-1]:
+                step.run_with({"src": src, **addresses}, keep)
+            for name, address in addresses.items():
+                if name in self._main.position:
+                    block[self._main.position[name]] = address
         block[self._at_src] = src
         block[self._at_dst] = dst
-        block[self._at_weights], bias = weights.addresses
+        packed, bias = weights.addresses
+        for position, offset in self._at_weights:
+            block[position] = packed + offset
         if bias:
             block[self._at_bias] = bias
         self._main.run(frame, keep)
 
     def _direct(self) -> bool:
-        """Whether a call with packed weights may write four addresses, and run the one entry that there is."""
+        """Whether a call with packed weights may write four addresses, and run the entry behind those of the source."""
         border = self._border
+        *before, last = self.artifact.steps
+        arguments = [a for name in before for a in self.artifact.entries[name].arguments]
         return (
             border.forward
             and not border.empty
             and not border.without_default
-            and len(self._steps) == 1
-            and set(self._packed_arguments) <= {"wei"}
+            and last == "main"
+            and all(a.role == "shared" or a.name == "src" or a.default is not None for a in arguments)
+            and set(self._packs) <= {"wei"}
             and set(self.artifact.needs_finite) <= {"wei"}
         )
 
@@ -296,13 +346,13 @@ class HostKernel:
 
     def _pack(self, name: str, array: Array) -> Array:
         """New packed memory of a tensor, from an array that fits."""
-        packed = self._packed_arguments[name]
-        dtype = numpy_dtype(packed.dtype)
-        buffer = aligned_empty(packed.size * dtype.itemsize)
+        parts = self._parts[name]
+        buffer = aligned_empty(parts.size * parts.dtype.itemsize)
         if array.size:
-            addresses = {name: address_of(array), packed.name: address_of(buffer)}
-            self._packs[name].run_with(addresses, (array, buffer))
-        return buffer.view(dtype)
+            addresses = {name: address_of(array), **parts.addresses(address_of(buffer))}
+            for call in self._packs[name]:
+                call.run_with(addresses, (array, buffer))
+        return buffer.view(parts.dtype)
 
     def _server(self, packed: Packed) -> HostKernel:
         """The kernel that may read `packed`: this one, or its fallback when the operand is not finite."""

@@ -14,6 +14,7 @@ from typing import Any
 from convsmith.diag.errors import ConfigError
 
 REALISATIONS = ("mask", "peel", "pad_copy")
+OFFSETS = ("each", "sums")
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,9 @@ class Config:
     ``realise``   how masked elements are read: ``peel`` (skip, restrict, partition), ``mask`` (test each), or
                   ``pad_copy`` (a padded copy first)
     ``pack``      operands repacked in the order in which they are read
+    ``hold``      operands whose part for a register tile stays in registers while the innermost loop around it runs
+    ``offsets``   where zero points of source and weights are taken off: ``each`` factor, or the ``sums``
+    ``flip``      bytes whose top bit is turned over before they are multiplied: s8 as u8, u8 as s8
     ``drain``     whether sums leave their registers for memory, from where a loop finishes them (for long post-ops)
     ``pieces``    most pieces that a partitioned loop may have
     ``outline``   whether register tiles become functions
@@ -48,6 +52,9 @@ class Config:
     split: tuple[tuple[str, int], ...] = ()
     realise: str = "peel"
     pack: tuple[str, ...] = ("wei",)
+    hold: tuple[str, ...] = ()
+    offsets: str = "each"
+    flip: tuple[str, ...] = ()
     drain: bool = False
     pieces: int = 8
     outline: bool = True
@@ -56,6 +63,10 @@ class Config:
     def __post_init__(self) -> None:
         if self.realise not in REALISATIONS:
             raise ConfigError("realise", f"--realise={self.realise} is unknown; legal are {', '.join(REALISATIONS)}")
+        if self.offsets not in OFFSETS:
+            raise ConfigError("offsets", f"--offsets={self.offsets} is unknown; legal are {', '.join(OFFSETS)}")
+        if self.flip and self.offsets != "sums":
+            raise ConfigError("offsets", f"--flip={','.join(self.flip)} needs --offsets=sums")
         for name, size in self.tile:
             if size < 1:
                 raise ConfigError("tile-size", f"--tile={name}:{size}: a tile has at least one iteration")
@@ -139,21 +150,22 @@ def _flag(value: str) -> bool:
 
 
 _PRINT: dict[str, Callable[[Any], str]] = {
-    "isa": str, "lane": str, "realise": str, "pieces": str, "threads": str,
+    "isa": str, "lane": str, "realise": str, "offsets": str, "pieces": str, "threads": str,
     "fuse": lambda v: ",".join(f"{a}+{b}" for a, b in v),
     "tile": _sizes_text, "terms": _sizes_text, "split": _sizes_text,
-    "order": ",".join, "reduce": ",".join, "pack": ",".join,
+    "order": ",".join, "reduce": ",".join, "pack": ",".join, "hold": ",".join, "flip": ",".join,
     "outline": _flag_text, "drain": _flag_text,
 }  # fmt: skip
 _READ: dict[str, Callable[[str], Any]] = {
-    "isa": str, "lane": str, "realise": str, "pieces": int, "threads": int, "fuse": _pairs, "tile": _sizes,
-    "terms": _sizes, "split": _sizes,
-    "order": _names, "reduce": _names, "pack": _names, "outline": _flag,
+    "isa": str, "lane": str, "realise": str, "offsets": str, "pieces": int, "threads": int, "fuse": _pairs,
+    "tile": _sizes, "terms": _sizes, "split": _sizes,
+    "order": _names, "reduce": _names, "pack": _names, "hold": _names, "flip": _names, "outline": _flag,
     "drain": _flag,
 }  # fmt: skip
 _EXAMPLE = {
     "isa": "--isa=avx512", "lane": "--lane=oc", "realise": "--realise=peel", "pieces": "--pieces=8",
     "threads": "--threads=2", "fuse": "--fuse=oh+ow", "tile": "--tile=oc:32,ow:14", "order": "--order=mb,oc,oh,ow",
     "terms": "--terms=ic:4", "split": "--split=mb:2", "reduce": "--reduce=kh,kw,ic", "pack": "--pack=wei",
-    "outline": "--outline=no", "drain": "--drain=yes",
+    "hold": "--hold=wei", "offsets": "--offsets=sums", "flip": "--flip=wei", "outline": "--outline=no",
+    "drain": "--drain=yes",
 }  # fmt: skip

@@ -62,6 +62,13 @@ class Target:
         found = (row for row in self.instructions if row.types == (a, b, c) and row.rows > 1)
         return tuple(sorted(found, key=lambda row: -row.terms))
 
+    def nearest(self, a: str, b: str, c: str) -> Instruction | None:
+        """The best row for the types, of bytes also as u8 by s8; else that of factors converted to the type of sums."""
+        ways = ((x, y, c) for y in dict.fromkeys((b, "s8" if b == "u8" else b))
+                for x in dict.fromkeys((a, "u8" if a == "s8" else a)))  # fmt: skip
+        rows = [row for types in ways if (row := self.row(*types)) is not None]
+        return max(rows, key=lambda row: row.terms) if rows else self.row(c, c, c)
+
 
 def multiply_add(name: str, lanes: int, llvm: str, declare: str, needs: tuple[str, ...], mnemonic: str,
                  type_: str = "f32") -> Instruction:  # fmt: skip

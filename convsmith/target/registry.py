@@ -35,7 +35,7 @@ def host_targets() -> tuple[Target, ...]:
 
 
 def _rows(t: Target, types: tuple[str, str, str]) -> tuple[Instruction | None, ...]:
-    return t.row(*types), *t.fragment_rows(*types)
+    return t.nearest(*types), *t.fragment_rows(*types)
 
 
 def target(isa: str | None = None, types: tuple[str, str, str] | None = None) -> Target:

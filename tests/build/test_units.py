@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from convsmith.build.choose import default_config
 from convsmith.build.loops import Unit, residues
+from convsmith.build.offsets import summed
 from convsmith.build.statement import statement
 from convsmith.ir.intern import interning
 from convsmith.problem import parse_problem
@@ -60,6 +62,56 @@ def test_the_type_of_sums(mode: str, isa: str, acc: str) -> None:
             assert st.acc == acc
     with interning():
         assert statement(parse_problem(f"--dt=bf16 --attr-acc-mode=any {LAYER}"), TARGETS[isa]).acc == "f32"
+
+
+SUMMED = {
+    "zero-points": (f"--dt=u8:s8:s32 --attr-zero-points=src:common:3+wei:per_oc {LAYER}", "", (16, 4, True)),
+    "unsigned-weights": (f"--dt=u8:u8:s32 {LAYER}", "wei", (16, 4, True)),
+    "unsigned-weights-as-they-are": (f"--dt=u8:u8:s32 --attr-zero-points=wei:common:1 {LAYER}", "", (16, 1, False)),
+    "signed-source": (f"--dt=s8:s8:s32 {LAYER}", "src", (16, 4, True)),
+    "both": (f"--dt=s8:u8:s32 --attr-zero-points=wei:common:128 {LAYER}", "src,wei", (16, 4, True)),
+    "weights-of-both": (f"--dt=s8:u8:s32 --attr-zero-points=wei:common:128 {LAYER}", "wei", (16, 2, True)),
+    "signed-weights": (f"--dt=u8:s8:s32 --attr-zero-points=wei:common:128 {LAYER}", "wei", None),
+    "each-source-channel": (f"--dt=s8:s8:s32 --attr-zero-points=src:per_dim_1 {LAYER}", "src", None),
+    "no-zero-points": (f"--dt=u8:s8:s32 {LAYER}", "", None),
+    "by-data": (f"--dir=BWD_D --dt=s32:s8:s8 {LAYER}", "", None),
+    "zero-point-behind": (f"--dt=u8:s8:s8 --attr-zero-points=dst:common:3 {LAYER}", "", None),
+    "many-cases": ("--dt=u8:s8:s32 --attr-zero-points=src:common:3 mb1ic4ih64oc64kh41ph20", "", None),
+}
+
+
+VNNI = [isa for isa in TARGETS if ("vnni" in isa and isa != "avx2_vnni_int8") or isa.startswith("avx512_")]
+FLIPPED = {
+    "u8:s8:s32": {}, "u8:u8:s32": {isa: ("wei",) for isa in TARGETS}, "f32": {},
+    "s8:s8:s32": {isa: ("src",) for isa in VNNI},
+    "s8:u8:s32": {isa: ("src", "wei") for isa in VNNI}
+    | {isa: ("wei",) for isa in ("avx512", "avx2", "avx2_vnni_int8")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("isa", TARGETS)
+@pytest.mark.parametrize("dt", FLIPPED)
+def test_what_is_flipped_by_default(dt: str, isa: str) -> None:
+    """As little as the instruction with most terms asks for."""
+    config = default_config(parse_problem(f"--dt={dt} {LAYER}"), TARGETS[isa])
+    assert config.flip == FLIPPED[dt].get(isa, ())
+    assert config.offsets == ("sums" if config.flip else "each")
+
+
+@pytest.mark.parametrize("dt", ["u8:u8:s32", "s8:s8:s32", "s8:u8:s32"])
+def test_fragments_take_bytes_of_any_signs(dt: str) -> None:
+    config = default_config(parse_problem(f"--dt={dt} {LAYER.replace('ic8', 'ic64')}"), TARGETS["avx512_amx"])
+    assert config.flip == () and dict(config.terms) == {"ic": 64}
+
+
+@pytest.mark.parametrize("name", SUMMED)
+def test_unit_where_zero_points_are_taken_off_the_sums(name: str) -> None:
+    line, flip, unit = SUMMED[name]
+    with interning():
+        problem = parse_problem(line)
+        target = TARGETS["avx512_vnni"]
+        st = summed(problem, statement(problem, target), tuple(flip.split(",")) if flip else ())
+        assert st is None if unit is None else st is not None and Unit.choices(st, target)[0] == Unit(*unit)
 
 
 @pytest.mark.parametrize(

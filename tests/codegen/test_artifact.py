@@ -36,7 +36,7 @@ def test_round_trip(code: bytes) -> None:
     assert again == artifact
     assert again.to_bytes() == artifact.to_bytes()
     assert list(again.entries) == ["main", "bias", "pack", "again"]
-    assert list(again.steps) == ["main", "bias", "again"] and again.packs == {"wei": "pack"}
+    assert list(again.steps) == ["main", "bias", "again"] and again.packs == {"wei": ("pack",)}
     assert again.entries["main"].arguments[0].shape == (1, 3, 8, 8)
     assert again.entries["main"].chunk_symbol == "k_main_chunk"
 
@@ -65,11 +65,12 @@ def test_other_abi_is_refused() -> None:
 def test_several_packed_tensors_have_an_entry_each() -> None:
     main = make().entries["main"]
     entries = {"main": main}
-    for name in ("src", "wei"):
-        packed = Argument(f"{name}_p", "packed", "f32", (3,), "a", 3, of=name)
-        entries[f"pack:{name}"] = Entry(f"k_{name}", (Argument(name, "in", "f32", (3,), "a", 3), packed))
+    for name, of in (("src_p", "src"), ("wei_sums", "wei"), ("wei_p", "wei")):
+        packed = Argument(name, "packed", "f32", (3,), "a", 3, of=of)
+        entries[f"pack:{name}"] = Entry(f"k_{name}", (Argument(of, "in", "f32", (3,), "a", 3), packed))
     artifact = make(entries=entries)
-    assert artifact.packs == {"src": "pack:src", "wei": "pack:wei"} and list(artifact.steps) == ["main"]
+    assert artifact.packs == {"src": ("pack:src_p",), "wei": ("pack:wei_sums", "pack:wei_p")}
+    assert list(artifact.steps) == ["main"]
 
 
 def test_bad_arguments_are_refused() -> None:

@@ -29,6 +29,9 @@ FOUND = {
     "zero-points-at-the-end-of-channels": (
         "--dt=s8:s8:f32 --attr-zero-points=src:common:3+wei:common:2 mb1ic3iw5oc20ow5kw3pw1", "",
     ),
+    "lanes-of-padding-not-packed": (
+        "--deconv --dt=u8:s8:s8 --stag=aBc8b --wtag=ABc4b4a mb1ic31iw32oc5ow31kw1pw1", "--lane=oc --terms=ic:4 --pack=",
+    ),
     "one-term": ("--matmul --dt=u8:s8:s32 7x1:1x20", ""),
     "scale-of-one-group": ("--dir=BWD_D --dt=s32:s8:u8 --attr-scales=wei:common:0.5 mb1ic5iw4oc7ow4kw3pw1", ""),
     "classes-in-threads": ("--dir=BWD_D mb1ic4iw7oc2ow3kw3sw3", "--lane=ic --order=iw,ic --pieces=1 --threads=2"),

@@ -119,10 +119,27 @@ def test_unknown_and_missing_instruction_sets() -> None:
         ("--isa=generic --lane=oc --tile=oc:x", "syntax", ["--tile=oc:x", "for example --tile=oc:32,ow:14"]),
         ("--isa=generic", "syntax", ["--lane= is missing"]),
         ("--isa=generic --lane=oc --realise=magic", "realise", ["magic", "mask, peel, pad_copy"]),
+        ("--isa=generic --lane=oc --offsets=magic", "offsets", ["magic", "each, sums"]),
+        ("--isa=generic --lane=oc --offsets=sums", "offsets", ["have zero points or are flipped", "--offsets=each"]),
+        ("--isa=generic --lane=oc --flip=wei", "offsets", ["--flip=wei needs --offsets=sums"]),
     ],
 )
 def test_configs(config: str, code: str, texts: list[str]) -> None:
     raises(cs.ConfigError, code, *texts)(lambda: cs.compile(LINE, config=config))
+
+
+@pytest.mark.parametrize(
+    "options,config,texts",
+    [
+        ("--attr-zero-points=src:per_dim_1", "", ["the zero point of the source is common", "--offsets=each"]),
+        ("--attr-zero-points=src:common:1", " --pack=", ["needs --pack=wei", "beside which the sums are packed"]),
+        ("", " --flip=wei", ["--offsets=sums --flip=wei: legal", "s8 sources and u8 weights"]),
+    ],
+)
+def test_offsets_of_configs(options: str, config: str, texts: list[str]) -> None:
+    raises(cs.ConfigError, "offsets", *texts)(
+        lambda: cs.compile(f"--dt=u8:s8:s32 {options} {LINE}", config=f"--isa=generic --lane=oc --offsets=sums{config}")
+    )
 
 
 # -- arrays

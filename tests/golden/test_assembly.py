@@ -16,12 +16,21 @@ from convsmith.target.x86.levels import LEVELS
 TARGETS = {t.isa: t for t in LEVELS}
 LAYER = "--stag=axb --dtag=axb mb1ic64ih14iw14oc64oh14ow14kh3kw3ph1pw1"
 PRODUCT = "64x128:128x96"
+SOURCE = "--attr-zero-points=src:common:3+dst:common:5"
+WEIGHTS = "--attr-zero-points=src:common:3+wei:common:2"
 
 CASES = {
     "bytes": (f"--dt=u8:s8:s32 {LAYER}", "avx512_vnni", "vpdpbusd"),
     "bytes-to-bytes": (f"--dt=u8:s8:u8 --attr-post-ops=relu {LAYER}", "avx512_vnni", "vpdpbusd"),
-    "bytes-signed": (f"--dt=s8:s8:s32 {LAYER}", "avx512_vnni", "vpdpwssd"),
+    "bytes-signed": (f"--dt=s8:s8:s32 {LAYER}", "avx512_vnni", "vpdpbusd"),
+    "bytes-signed-backward": (f"--dir=BWD_D --dt=s32:s8:s8 {LAYER}", "avx512_vnni", "vpdpwssd"),
     "bytes-product": (f"--matmul --dt=u8:s8:s32 {PRODUCT}", "avx512_vnni", "vpdpbusd"),
+    "bytes-zero-point": (f"--dt=u8:s8:u8 {SOURCE} {LAYER}", "avx512_vnni", "vpdpbusd"),
+    "bytes-zero-points": (f"--dt=u8:s8:s32 {WEIGHTS} {LAYER}", "avx512_vnni", "vpdpbusd"),
+    "bytes-unsigned-weights": (f"--dt=u8:u8:u8 {WEIGHTS} {LAYER}", "avx512_vnni", "vpdpbusd"),
+    "bytes-zero-points-product": (f"--matmul --dt=u8:u8:s32 {WEIGHTS} {PRODUCT}", "avx512_vnni", "vpdpbusd"),
+    "bytes-zero-points-256": (f"--dt=u8:s8:u8 {WEIGHTS} {LAYER}", "avx2_vnni", "vpdpbusd"),
+    "words-zero-points-256": (f"--dt=s8:s8:u8 {WEIGHTS} {LAYER}", "avx2", "vpmaddwd"),
     "bytes-256": (f"--dt=u8:s8:s32 {LAYER}", "avx2_vnni", "vpdpbusd"),
     "bytes-signed-256": (f"--dt=s8:s8:s32 {LAYER}", "avx2_vnni_int8", "vpdpbssd"),
     "words": (f"--dt=u8:s8:s32 {LAYER}", "avx512", "vpmaddwd"),
@@ -54,9 +63,10 @@ def assembly_of(line: str, isa: str) -> str:
 
 
 def inner_loops(assembly: str) -> list[str]:
-    """The blocks that jump back to their own start."""
+    """The blocks that jump back to their own start, as far as the jump."""
     blocks = re.split(r"^(?=\.LBB\w+:)", assembly, flags=re.MULTILINE)
-    return [b for b in blocks if re.search(rf"^\tj\w+\t{re.escape(b.partition(':')[0])}$", b, re.MULTILINE)]
+    jumps = ((b, re.search(rf"^\tj\w+\t{re.escape(b.partition(':')[0])}$", b, re.MULTILINE)) for b in blocks)
+    return [b[: jump.end()] for b, jump in jumps if jump]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -98,3 +108,19 @@ def test_no_conversion_is_a_call(types: str, isa: str) -> None:
     called = set(re.findall(r"^\tcallq?\t(\w+)", text, re.MULTILINE))
     own = set(re.findall(r"^(\w+):", text, re.MULTILINE))
     assert called - own <= {"memset"}
+
+
+@pytest.mark.parametrize(
+    ("types", "isa", "mnemonic"),
+    [
+        ("u8:s8:s32", "avx512_amx", "tdpbusd"), ("s8:s8:f32", "avx512_amx", "tdpbssd"),
+        ("u8:u8:s32", "avx512_amx", "tdpbuud"), ("bf16", "avx512_amx", "tdpbf16ps"),
+        ("f16", "avx512_amx_fp16", "tdpfp16ps"),
+    ],
+)  # fmt: skip
+def test_hot_loop_on_fragments(types: str, isa: str, mnemonic: str) -> None:
+    """Each fragment of a factor is read once for all its products, and no sum leaves its register."""
+    hot = max(inner_loops(assembly_of(f"--matmul --dt={types} {PRODUCT}", isa)), key=lambda b: b.count(f"\t{mnemonic}"))
+    products, reads = hot.count(f"\t{mnemonic}"), hot.count("\ttileloadd")
+    assert products >= 3 and reads < 2 * products, hot
+    assert not re.search(r"tilestored|tilezero|%rsp|Spill|Reload", hot), hot

@@ -74,6 +74,11 @@ PIPELINES = {
         "--isa=generic --lane=oc --tile=oc:8,ow:2",
         "--isa=avx512_vnni --lane=oc --tile=oc:16,ow:4",
     ),
+    "zero-points-off-the-sums": (
+        "--dt=u8:u8:u8 --stag=axb --dtag=axb --attr-zero-points=src:common:3+wei:per_oc mb1ic8iw5oc16ow5kw3pw1",
+        "--isa=avx512_vnni --lane=oc --tile=oc:16,ow:5 --terms=ic:4 --offsets=sums --flip=wei",
+        "--isa=avx512_vnni --lane=oc --tile=oc:16,ow:5 --terms=ic:4 --offsets=sums --flip=wei",
+    ),
     "bf16": (
         "--dt=bf16 --stag=axb --dtag=axb mb1ic4iw4oc16ow4kw1",
         "--isa=avx512_bf16 --lane=oc --tile=oc:16,ow:2 --terms=ic:2",

@@ -13,9 +13,8 @@ from oracles import Oracle, small_target
 from problems import random_config, random_convolution, random_problem, with_options
 
 from convsmith.build.choose import default_config
-from convsmith.build.packing import packing_steps
 from convsmith.build.schedule import schedule
-from convsmith.compiler.driver import lower, naive_kernel
+from convsmith.compiler.driver import lower, naive_kernel, preparing
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Kernel
@@ -145,6 +144,52 @@ KINDS = {
     "zero-points-of-weights": (
         "--dt=s8:s8:f32 --attr-zero-points=src:per_dim_1+wei:common:2 mb1ic3iw5oc5ow5kw3pw1", "--lane=oc --tile=oc:4",
     ),
+    "zero-points-off-the-sums": (
+        "--dt=u8:s8:u8 --stag=axb --dtag=axb --attr-zero-points=src:common:3+wei:per_oc+dst:common:1 "
+        "mb2ic5ih3iw4oc5oh3ow4kh3kw3ph1pw1",
+        "--lane=oc --tile=oc:4,ow:3 --terms=ic:4 --offsets=sums --threads=2",
+    ),
+    "zero-points-of-a-copy": (
+        "--dt=u8:s8:s32 --attr-zero-points=src:common:-300 mb2ic5ih5iw4oc5oh3ow2kh3kw3sh2sw2ph1pw1",
+        "--lane=oc --tile=oc:4,ow:2 --terms=ic:4 --realise=pad_copy --offsets=sums",
+    ),
+    "zero-points-of-groups": (
+        "--dt=s8:s8:f32 --attr-zero-points=src:common:3+wei:per_dim_0 g2mb1ic6iw4oc6ow4kw3pw1",
+        "--lane=g_oc --fuse=g+oc --tile=g_oc:4 --terms=ic:2 --offsets=sums",
+    ),
+    "zero-points-of-both-borders": (
+        "--dt=u8:s8:s32 --attr-zero-points=src:common:3+wei:common:2 mb1ic3iw3oc5ow7kw5pw4",
+        "--lane=oc --tile=oc:4,ow:2 --terms=ic:4 --realise=mask --offsets=sums",
+    ),
+    "zero-points-where-a-stride-meets": (
+        "--deconv --dt=u8:s8:s32 --attr-zero-points=src:common:3+wei:common:2 mb1ic5iw5oc5ow9kw3sw2pw1",
+        "--lane=oc --tile=oc:4,ow:2 --terms=ic:4 --offsets=sums",
+    ),
+    "zero-points-of-a-product": (
+        "--matmul --dt=u8:s8:s32 --attr-zero-points=src:common:3+wei:per_oc 2x3x7:1x7x5",
+        "--lane=n --tile=n:4,m:2 --terms=k:4 --offsets=sums",
+    ),
+    "zero-points-off-the-sums-one-term": (
+        "--dt=s8:u8:f32 --attr-zero-points=src:common:3+wei:common:2 mb1ic3iw5oc5ow5kw3pw1",
+        "--lane=ow --tile=ow:4,oc:2 --realise=mask --offsets=sums --flip=src,wei",
+    ),
+    "flipped-weights": (
+        "--matmul --dt=u8:u8:s32 --wtag=ba 3x7:7x1", "--lane=n --tile=m:2 --terms=k:4 --offsets=sums --flip=wei",
+    ),
+    "flipped-source": (
+        "--dt=s8:s8:s32 --stag=axb mb1ic5ih3iw4oc5oh3ow4kh3kw3ph1pw1",
+        "--lane=oc --tile=oc:4,ow:3 --terms=ic:4 --offsets=sums --flip=src",
+    ),
+    "flipped-in-a-copy": (
+        "--dt=s8:u8:s32 --stag=axb mb1ic3ih3iw5oc5oh3ow5kh2kw3ph1pw1",
+        "--lane=oc --fuse=kw+ic --tile=oc:4,ow:2 --terms=kw_ic:4 --realise=pad_copy --offsets=sums --flip=src,wei",
+    ),
+    "flipped-along-pixels": (
+        "--dt=s8:s8:s32 mb1ic3iw5oc5ow5kw3pw1", "--lane=ow --tile=ow:4,oc:2 --realise=mask --offsets=sums --flip=src",
+    ),
+    "flipped-along-channels": (
+        "--dt=s8:u8:s32 --stag=axb mb1ic6iw5oc2ow5kw3pw1", "--lane=ic --tile=oc:2,ow:3 --offsets=sums --flip=src,wei",
+    ),
     "post-ops": (
         "--dtag=axb --attr-post-ops=sum:0.5+prelu:per_oc+add:f32:per_tensor+linear:2:1+mul:f32:per_oc+max:s8:common "
         "mb2ic3iw5oc5ow5kw3pw1",
@@ -152,6 +197,21 @@ KINDS = {
     ),
     "sum-of-bytes": (
         "--dt=u8:s8:u8 --attr-post-ops=sum:2:1:s8+relu mb1ic4iw5oc5ow5kw1", "--lane=oc --tile=oc:4 --terms=ic:4",
+    ),
+    "window": (
+        "--stag=axb --dtag=axb g6mb1ic6ih4iw5oc6oh4ow5kh3kw3ph1pw1",
+        "--lane=g --tile=g:4,oh:2,ow:2,kh:3,kw:3 --order=mb,oh,ow,g",
+    ),
+    "window-strided": (
+        "--dt=u8:s8:s32 g5mb1ic5ih5iw7oc5oh3ow4kh3kw3sh2sw2ph1pw1", "--lane=g --tile=g:4,oh:2,ow:3,kh:3,kw:3",
+    ),
+    "weights-held": (
+        "--stag=axb --dtag=axb g6mb2ic6ih4iw5oc6oh4ow5kh3kw3ph1pw1",
+        "--lane=g --tile=g:4,oh:2,ow:2,kh:3,kw:3 --order=mb,g,oh,ow --hold=wei --threads=2",
+    ),
+    "weights-held-not-packed": (
+        "--wtag=bcda --stag=axb --dtag=axb g4mb1ic4iw7oc4ow7kw3pw1",
+        "--lane=g --tile=g:4,ow:3,kw:3 --order=mb,g,ow --hold=wei --pack=",
     ),
     "fragments": (
         "--dt=u8:s8:s32 --stag=axb --dtag=axb mb1ic16ih4oc10oh4kh1",
@@ -190,11 +250,12 @@ def interpret_all(problem: Problem, config: Config, target: Target, seed: int = 
     """Run the rewrites of the kernel and of its packing kernels, and interpret after each."""
     with interning():
         oracle = Oracle(problem, target, seed)
-        st, kernel = naive_kernel(problem, target)
+        st, kernel = naive_kernel(problem, target, config)
         kernel = run_steps(kernel, schedule(st, config, target), [oracle])
-        for pack in kernel.packs:
-            memory = memories(problem, oracle.arrays)
-            run_steps(pack, packing_steps(pack, target), [_Packing(oracle, memory, oracle.packed(pack, memory))])
+        memory = memories(problem, oracle.arrays)
+        for pack, steps in preparing(problem, st, config, target, kernel):
+            memory[pack.params[-1].name] = truth = oracle.packed(pack, memory)
+            run_steps(pack, steps, [_Packing(oracle, memory, truth)])
 
 
 class _Packing:
@@ -264,10 +325,11 @@ def test_the_kinds_use_every_pass() -> None:
     target = small_target()
     for line, words in KINDS.values():
         with interning():
-            st, kernel = naive_kernel(parse_problem(line), target)
-            kernel = run_steps(kernel, schedule(st, Config.parse(f"--isa=generic {words}"), target), [Changes()])
-            for pack in kernel.packs:
-                run_steps(pack, packing_steps(pack, target), [Changes()])
+            problem, config = parse_problem(line), Config.parse(f"--isa=generic {words}")
+            st, kernel = naive_kernel(problem, target, config)
+            kernel = run_steps(kernel, schedule(st, config, target), [Changes()])
+            for pack, steps in preparing(problem, st, config, target, kernel):
+                run_steps(pack, steps, [Changes()])
     assert used - changed == set()
 
 

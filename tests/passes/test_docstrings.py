@@ -78,9 +78,9 @@ def example_of(module: str) -> Example:
 
 
 def memory(*kernels: Kernel) -> dict[str, np.ndarray]:
-    """Whole numbers for every parameter of the kernels, the same at each call."""
+    """Whole numbers for every parameter of the kernels and their packing kernels, the same at each call."""
     numbers = np.random.default_rng(0)
-    params = {b.name: b for k in kernels for b in k.params}
+    params = {b.name: b for kernel in kernels for k in (kernel, *kernel.packs) for b in k.params}
     return {b.name: numbers.integers(-4, 5, b.size).astype(b.dtype.numpy) for b in params.values()}
 
 

@@ -97,9 +97,9 @@ class EmulatedKernel:
             old = result if specs[name].argument.role == "inout" else None
             addresses[name] = image.place(_memory(specs[name], old), "write", result.itemsize)
             image.result(addresses[name], specs[name].extent)
-        for of, entry in self.artifact.packs.items():
-            if not specs[of].empty_tensor:
-                self._call(image, start, self.artifact.entries[entry], addresses)
+        for of, entries in self.artifact.packs.items():
+            for name in entries if not specs[of].empty_tensor else ():
+                self._call(image, start, self.artifact.entries[name], addresses)
         for step in self.artifact.steps.values():
             self._call(image, start, step, addresses)
 

@@ -1,0 +1,235 @@
+"""Zero points taken off the sums rather than off each factor, so that instructions multiply the bytes as they are.
+
+With zero points p of the source and q of the weights, over the terms that are there (gemmlowp)::
+
+    sum (a - p) * (b - q)  =  sum a * b  -  p * sum b  -  q * sum (a - p)
+
+Sums of 32 bits wrap around on both sides alike, so the results are the same bits.  An operand can be *flipped*: with
+its top bit turned over s8 is multiplied as u8, its zero point 128 more, and u8 as s8, 128 less; so instructions that
+ask for u8 by s8 serve all bytes.
+
+The sums of weights stay the same from call to call: they are packed beside the weights, once for each set of taps that
+some pixel meets (`build/presence.py`).  Those of the source are made in each call, before the products: over the
+channels of a pixel first, and then over the taps of one axis after the other, each time in a buffer of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from convsmith.build.epilogue import SOURCE_SUMS, WEIGHT_SUMS, Buffers, factor
+from convsmith.build.presence import cuts, number
+from convsmith.build.schedule import schedule
+from convsmith.build.split import parted
+from convsmith.build.statement import statement
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.buffer import make_buffer
+from convsmith.ir.index import Index, Var, as_index, conj, is_false, is_true, true
+from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, Store, block
+from convsmith.ir.types import S32
+from convsmith.ir.value import Binary, Cast, Load, Select, Value, const, dtype_of
+from convsmith.ir.walk import variables_of
+from convsmith.layout.layout import Layout
+from convsmith.layout.view import Dim, Statement, View
+from convsmith.passes.manager import Step
+from convsmith.problem.attributes import ZERO_POINTS
+from convsmith.problem.problem import Problem
+from convsmith.schedule.config import Config
+from convsmith.target.base import Target
+
+TAP_SUMS = "wei_taps"
+"""The memory of the weights' sums over the channels of each tap."""
+CHANNEL_SUMS = "src_channels"
+"""The memory of the source's sums over the channels of each pixel, and its name with an axis, over that as well."""
+MOST = 1 << 20
+"""Sums of weights that are worth their memory."""
+VECTORS, PIXELS = 4, 8
+"""Vectors of sums, or pixels whose lanes are added up together, held at once."""
+
+
+def scheduled(problem: Problem, config: Config, target: Target) -> Statement:
+    """The statement that the config schedules: with parts of its own where it splits a reduction."""
+    st = statement(problem, target)
+    if config.offsets == "sums":
+        found = summed(problem, st, config.flip)
+        if found is None:
+            words = "--offsets=sums" + (f" --flip={','.join(config.flip)}" if config.flip else "")
+            raise ConfigError(
+                "offsets",
+                f"{words}: legal where source or weights have zero points or are "
+                "flipped (s8 sources and u8 weights can be), the zero point of the source is common, and at most "
+                f"{MOST} sums of weights are needed; else --offsets=each",
+            )
+        if st.b.name not in config.pack:
+            raise ConfigError("offsets", f"--offsets=sums: needs --pack={st.b.name}, beside which the sums are packed")
+        st = found
+    return parted(st, config)
+
+
+def flips(problem: Problem, st: Statement) -> tuple[tuple[str, ...], ...]:
+    """Operands that can be flipped together, the fewest first: s8 sources and u8 weights."""
+    source = [st.a.name] if st.a.dtype == "s8" else []
+    weights = [st.b.name] if st.b.dtype == "u8" else []
+    if not problem.forward or problem.acc != "s32":
+        return ((),)
+    return tuple(dict.fromkeys(((), tuple(weights), tuple(source), (*source, *weights))))
+
+
+def summed(problem: Problem, st: Statement, flip: tuple[str, ...] = ()) -> Statement | None:
+    """The statement with zero points, its own and those of flipping, taken off the sums; None where that cannot be."""
+    source = problem.quantity(ZERO_POINTS, "src")
+    legal = flip in flips(problem, st) and (st.shifted or flip) and not is_false(st.a.mask)
+    if not legal or (source is not None and source.policy != "common"):
+        return None
+    a, b = (replace(view, flipped=view.name in flip) for view in (st.a, st.b))
+    st = replace(st, a=a, b=b, shifted=False)
+    sums = []
+    if source is not None or a.flipped:
+        found = cuts(st)
+        case, cases = number([(c.index, c.cases) for c in found])
+        others = _varying(st, st.b, "batch", "n")
+        if prod(d.size for d in others) * cases > MOST:
+            return None
+        dims = (Dim("case", cases, "m"), *others) if found else others
+        sums.append(_view(WEIGHT_SUMS, dims, *[case] * bool(found)))
+    if b.flipped or problem.quantity(ZERO_POINTS, "wei") is not None:
+        sums.append(_view(SOURCE_SUMS, _varying(st, st.a, "batch", "m")))
+    return replace(st, sums=tuple(sums))
+
+
+@dataclass(frozen=True)
+class Summing:
+    """A kernel that only adds up: ``result`` is the sum of the terms of ``given`` that are there, over ``reduce``.
+
+    It runs in ``each_call``, or else when weights are packed. ``shifted`` says that the source's zero point is taken
+    off each term.
+    """
+
+    given: View
+    result: View
+    dims: tuple[Dim, ...]
+    reduce: tuple[str, ...]
+    each_call: bool = False
+    shifted: bool = False
+
+    @property
+    def statement(self) -> Statement:
+        """As one whose only factor is what is given."""
+        dims = tuple(replace(d, kind="k" if d.name in self.reduce else "m") for d in self.dims)
+        return Statement(dims, self.given, self.result, self.result, self.reduce, "s32")
+
+    def kernel(self, problem: Problem) -> Kernel:
+        """The naive nest; its last parameter is the result."""
+        st = self.statement
+        buffers = Buffers(problem, self.given, self.result)
+        acc = make_buffer("acc", S32, (), "register")
+        here, zero = Load(acc, (), None), const(S32, 0)
+        term = factor(self.given, buffers)
+        term = term if dtype_of(term) is S32 else Cast(S32, term)
+        if self.shifted and problem.quantity(ZERO_POINTS, "src") is not None:
+            point: Value = Load(buffers[problem.attribute_name(ZERO_POINTS, "src")], (as_index(0),), None)
+            term = Binary("sub", term, point if dtype_of(point) is S32 else Cast(S32, point))
+        term = term if is_true(self.given.mask) else Select(self.given.mask, term, zero)
+        sums = _nest(st.of("k"), Store(acc, (), Binary("add", here, term)))
+        store = Store(buffers[self.result.name], self.result.coords, here)
+        body = _nest(st.of("m"), Alloc(acc, block(Store(acc, (), zero), sums, store)))
+        return Kernel(self.result.name, buffers.params(), body)
+
+    def steps(self, target: Target, threads: int) -> list[Step]:
+        """Vectors along what lies side by side in memory: of sums, or of terms that are added up at the end."""
+        st, lanes = self.statement, target.lanes(S32.bits)
+        sizes = {d.name: d.size for d in st.dims}
+        lane = self._lane(sizes, lanes)
+        if lane in st.reduce:
+            last = st.of("m")[-1]
+            tile = {last.name: min(last.size, PIXELS)}
+        else:
+            tile = {lane: lanes * min(-(-sizes[lane] // lanes), VECTORS)}
+        config = Config(target.isa, lane, tile=tuple(tile.items()), pack=(), outline=False, threads=threads)
+        return schedule(st, config, target)
+
+    def _lane(self, sizes: dict[str, int], lanes: int) -> str:
+        """A dim along which elements are neighbours and all are there, or else the longest of the result.
+
+        Lanes beyond the last term read as zero, which is no zero once it is flipped.
+        """
+        masked = {v.name for v in variables_of(self.given.mask)} | set(self.reduce if self.given.flipped else ())
+        near = {b.dim for b in self.given.layout.blocks if b.stride == 1 and b.size > 1}
+        for dim in near:
+            for v, step in self.given.coords[dim].terms:
+                if isinstance(v, Var) and step == 1 and v.name not in masked and sizes.get(v.name, 0) * 2 >= lanes:
+                    return v.name
+        free = [d for d in self.statement.of("m") if d.name not in masked]
+        return max(free, key=lambda d: d.size).name
+
+
+def sums_of(problem: Problem, st: Statement) -> tuple[Summing, ...]:
+    """What makes the sums that the statement reads, in the order in which it is to run: the weights' when they are
+    packed, the source's in each call."""
+    makers = {WEIGHT_SUMS: _weights, SOURCE_SUMS: _source}
+    return tuple(s for view in st.sums for s in makers[view.name](problem, st, view))
+
+
+def _weights(_: Problem, st: Statement, result: View) -> tuple[Summing, ...]:
+    others = _varying(st, st.b, "batch", "n")
+    found = cuts(st)
+    if not found:
+        return (Summing(st.b, result, (*others, *st.of("k")), st.reduce),)
+    taps = tuple(d for d in st.of("k") if d.axis)
+    channels = tuple(d for d in st.of("k") if not d.axis)
+    kept = (*taps, *others)
+    each = _view(TAP_SUMS, kept)
+    given = replace(each, masks=(conj(c.cond for c in found), *each.masks[1:]))
+    case = number([(c.var, c.cases) for c in found])[0]
+    dims = (*(Dim(c.var.name, c.cases, "m") for c in found), *others)
+    return (
+        Summing(st.b, each, (*kept, *channels), tuple(d.name for d in channels)),
+        Summing(given, replace(result, coords=(case, *result.coords[1:])), (*dims, *taps), tuple(d.name for d in taps)),
+    )
+
+
+def _source(problem: Problem, st: Statement, result: View) -> tuple[Summing, ...]:
+    st = replace(st, a=replace(st.a, flipped=False))  # less its zero point, an element is the same either way
+    others = _varying(st, st.a, "batch", "m")
+    taps = tuple(d for d in st.of("k") if d.axis)
+    if is_true(st.a.mask) and all(d.size == 1 for d in taps):
+        return (Summing(st.a, result, (*others, *st.of("k")), st.reduce, each_call=True, shifted=True),)
+    names = problem.tensor(st.a.name).dims
+    image, _, *axes = (Dim(name, size, "m", name[-1]) for name, size in zip(names, st.a.layout.shape))
+    channels = tuple(d for d in st.of("k") if not d.axis)
+    view = _view(CHANNEL_SUMS, (*st.of("batch"), image, *axes))
+    here = replace(st.a, coords=(*st.a.coords[:2], *(Var(d.name) for d in axes)), masks=(true(),) * len(names))
+    dims = (*st.of("batch"), image, *axes)
+    made = [Summing(here, view, (*dims, *channels), tuple(d.name for d in channels), each_call=True, shifted=True)]
+    at = {d.axis: (x, mask) for d, x, mask in zip(axes, st.a.coords[2:], st.a.masks[2:])}
+    windows = [d.axis for d in taps if d.size > 1 or not is_true(at[d.axis][1])]
+    for axis in windows:
+        done = {axis} if axis != windows[-1] else {axis, *(d.axis for d in taps if d.axis not in windows)}
+        coords, masks = zip(*(at[d.axis] if d.axis in done else (Var(d.name), true()) for d in dims))
+        dims = tuple(next(o for o in others if o.axis == d.axis) if d.axis in done else d for d in dims)
+        given = replace(view, coords=coords, masks=masks)
+        view = result if axis == windows[-1] else _view(f"{CHANNEL_SUMS}_{axis}", dims)
+        summed_over = tuple(d for d in taps if d.axis in done)
+        made.append(Summing(given, view, (*dims, *summed_over), tuple(d.name for d in summed_over), each_call=True))
+    return tuple(made)
+
+
+def _varying(st: Statement, view: View, *kinds: str) -> tuple[Dim, ...]:
+    """The dims of those kinds along which a view varies."""
+    names = {v for x in view.coords for v in variables_of(x)} | variables_of(view.mask)
+    return tuple(d for d in st.of(*kinds) if Var(d.name) in names)
+
+
+def _view(name: str, dims: Sequence[Dim], *index: Index) -> View:
+    """Sums for each point of dims, at that point, or at an index along the first ones."""
+    coords = (*index, *(Var(d.name) for d in dims[len(index) :]))
+    layout = Layout.from_tag("any", tuple(d.size for d in dims))
+    return View(name, "s32", layout, coords, (true(),) * len(coords))
+
+
+def _nest(dims: Sequence[Dim], body: Stmt) -> Stmt:
+    for d in reversed(dims):
+        body = For(Var(d.name), as_index(0), as_index(d.size), body)
+    return body

@@ -1,0 +1,62 @@
+"""Register tiles whose taps are straight lines, so that neighbouring pixels share what they read.
+
+A depthwise convolution multiplies each element that it reads by few weights: reading is most of its work, and several
+pixels of several rows read a window of the image once for all their taps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import prod
+
+from convsmith.build.loops import Loops
+from convsmith.ir.index import Index, Var
+
+MOST_TAPS = 25
+"""Taps that are worth straight lines."""
+ROWS, COLUMNS = (1, 2, 3, 4), (1, 2, 3, 4, 5, 6, 7, 8, 14)
+"""Pixels of a tile along the two innermost axes."""
+
+
+def _distinct(pixels: int, taps: int, step: int) -> int:
+    """Elements along an axis that so many pixels and taps meet; pixels are ``step`` taps apart."""
+    return min(pixels * taps, (pixels - 1) * step + taps)
+
+
+def _step(loops: Loops, steps: Mapping[Index, int], pixel: str, tap: str) -> int:
+    """How many taps neighbouring pixels are apart; so many that they share nothing, where that is no whole number."""
+    moved, by = steps.get(Var(pixel), 0), steps.get(Var(tap), 0)
+    return moved // by if by and not moved % by else loops.extents[tap]
+
+
+def first_reads(loops: Loops, tile: Mapping[str, int], steps: Mapping[Index, int]) -> float:
+    """The part of a tile's reads of A that are the first of their element; ``steps`` are A's along each loop."""
+    part = 1.0
+    for tap, taps in tile.items():
+        axis = loops.axes[tap]
+        pixel = next((n for n in loops.of("m") if loops.axes[n] == axis), "")
+        if loops.kinds[tap] == "k" and len(axis) == 1 and pixel:
+            pixels = tile.get(pixel, 1)
+            part *= _distinct(pixels, taps, _step(loops, steps, pixel, tap)) / (pixels * taps)
+    return part
+
+
+def window_tiles(
+    loops: Loops, lane: str, lanes: int, registers: int, steps: Mapping[Index, int]
+) -> Iterator[dict[str, int]]:
+    """Tiles of rows and columns with all taps of both axes, as far as sums and what they share have registers."""
+    pixels = [n for n in loops.of("m") if len(loops.axes[n]) == 1][-2:]
+    taps = {loops.axes[n]: n for n in loops.of("k") if loops.axes[n] and n not in loops.residues}
+    pairs = [(n, taps[loops.axes[n]]) for n in pixels if loops.axes[n] in taps]
+    if not pairs or len(pairs) < len(pixels) or not 1 < prod(loops.extents[t] for _, t in pairs) <= MOST_TAPS:
+        return
+    (column, along), above = pairs[-1], pairs[:-1]
+    for rows in ROWS if above else (1,):
+        for columns in COLUMNS:
+            if columns > loops.extents[column] or any(rows > loops.extents[n] for n, _ in above):
+                continue
+            row = _distinct(columns, loops.extents[along], _step(loops, steps, column, along))
+            if rows * (columns + row) + 1 > registers:
+                continue
+            tile = {n: rows for n, _ in above} | {column: columns, lane: lanes}
+            yield tile | {t: loops.extents[t] for _, t in pairs if loops.extents[t] > 1}
