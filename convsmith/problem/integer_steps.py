@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["INTEGER_STEPS", "LIMITS", "IntegerStep", "normalised"]
+__all__ = ["INTEGER_STEPS", "LIMITS", "IntegerStep", "normalised", "wrapped"]
 
 Array = np.ndarray[Any, Any]
 
@@ -42,7 +42,8 @@ def wrapped(x: Array) -> Array:
 def high_product(a: Array, b: Array | int) -> Array:
     """a * b / 2**31 to the nearest, up where two are; saturated, which (-2**31)**2 needs."""
     product: Array = a * b
-    return np.minimum((product + 2**30) >> 31, LIMITS[1])
+    result: Array = np.minimum((product + 2**30) >> 31, LIMITS[1])
+    return result
 
 
 def rounding_shift(x: Array, e: Array | int) -> Array:
