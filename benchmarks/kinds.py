@@ -48,6 +48,25 @@ LONG = {
     for alg in ("tanh", "logistic", "gelu_erf", "gelu_tanh", "swish:1", "elu:1", "mish", "exp")
 }
 UNDER = {name: SQUARE[name] for name in ("3x3 128 @ 28", "3x3 256 @ 14")}
+DEPTHWISE = {
+    "32 @ 112": "g32mb1ic32ih112oc32oh112kh3ph1",
+    "96 @ 112, s2": "g96mb1ic96ih112oc96oh56kh3sh2ph1",
+    "144 @ 56": "g144mb1ic144ih56oc144oh56kh3ph1",
+    "144 @ 56, s2": "g144mb1ic144ih56oc144oh28kh3sh2ph1",
+    "192 @ 28": "g192mb1ic192ih28oc192oh28kh3ph1",
+    "192 @ 28, s2": "g192mb1ic192ih28oc192oh14kh3sh2ph1",
+    "384 @ 14": "g384mb1ic384ih14oc384oh14kh3ph1",
+    "576 @ 14": "g576mb1ic576ih14oc576oh14kh3ph1",
+    "576 @ 14, s2": "g576mb1ic576ih14oc576oh7kh3sh2ph1",
+    "960 @ 7": "g960mb1ic960ih7oc960oh7kh3ph1",
+}
+POINTS = {
+    "none": "--dt=u8:s8:u8",
+    "of the source": "--dt=u8:s8:u8 --attr-zero-points=src:common:3",
+    "of source and weights": "--dt=u8:s8:u8 --attr-zero-points=src:common:3+wei:common:2",
+    "s8 source": "--dt=s8:s8:u8",
+    "u8 weights": "--dt=u8:u8:u8",
+}
 OTHERS = ("f16", "s8:s8:s32", "f64", "f32:bf16:f32")
 
 
@@ -59,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         lines["int8", name] = f"--dt=u8:s8:s32 {LAST} {layer}"
         lines["bf16", name] = f"--dt=bf16 {LAST} {layer}"
         lines["data", name] = f"--dir=BWD_D {LAST} {layer}"
-        lines["weights", name] = f"--dir=BWD_W {LAST} {layer}"
+        lines["weights", name] = f"--dir=BWD_W {LAST} --wtag=axb {layer}"
     lines |= {("groups", name): f"{LAST} {layer}" for name, layer in GROUPS.items()}
     for name, pair in STRIDES.items():
         for kind, layer in zip(("strided", "unit"), pair, strict=True):
@@ -68,6 +87,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         lines["bare", name] = f"{LAST} {layer}"
         for post, options in (CHEAP | LONG).items():
             lines[post, name] = f"{options} {LAST} {layer}"
+    lines |= {("depthwise", name): f"{LAST} {layer}" for name, layer in DEPTHWISE.items()}
+    for name, layer in UNDER.items():
+        lines |= {(points, name): f"{options} {LAST} {layer}" for points, options in POINTS.items()}
     lines |= {("types", dt): f"--dt={dt} {LAST} {SQUARE['3x3 128 @ 28']}" for dt in OTHERS}
     fused = {
         "alone": f"{LAST} mb1ic24ih56oc144oh56kh1ph0",
@@ -101,6 +123,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for kind, heading in headings.items():
         report.table(heading, columns, [cells(kind, name) for name in RESNET])
     report.table("Forward, f32, 32 groups", columns, [cells("groups", name) for name in GROUPS])
+    report.table("Forward, f32, depthwise (MobileNetV2)", columns, [cells("depthwise", name) for name in DEPTHWISE])
+    report.table(
+        "Forward, bytes: zero points and signs", ["zero points, types", "layer", "us", "more time, %"],
+        [
+            [points, name, f"{rows[points, name]['seconds']['median'] * 1e6:.1f}",
+             f"{(rows[points, name]['seconds']['median'] / rows['none', name]['seconds']['median'] - 1) * 100:.1f}"]
+            for name in UNDER for points in POINTS
+        ],
+    )  # fmt: skip
     strided = []
     for name in STRIDES:
         share = rows["strided", name]["gflops"]["median"] / rows["unit", name]["gflops"]["median"]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from convsmith.codegen.artifact import Artifact
+from convsmith.layout.indirection import from_recipe
 from convsmith.layout.layout import Layout
 from convsmith.problem import Problem, reference
 from convsmith.problem.types import TYPES
@@ -190,7 +191,18 @@ class Compiled:
             if a.role in ("scratch", "shared") and a.name not in buffers:
                 dtype, times = TYPES[a.dtype].numpy, function.entry.threads if a.role == "scratch" else 1
                 buffers[a.name] = Guarded(np.full(a.size * times, canary(dtype)), canary(dtype))
-            block[n] = buffers[a.name].address
+            if a.role == "zero" and a.name not in buffers:
+                dtype = TYPES[a.dtype].numpy
+                buffers[a.name] = Guarded(np.zeros(a.size, dtype), poison(dtype))
+            if a.role != "table":
+                block[n] = buffers[a.name].address
+        for n, a in enumerate(arguments):
+            if a.role == "table":
+                zero = next(z.name for z in arguments if z.role == "zero" and z.of == a.of)
+                item = buffers[zero].inside.itemsize
+                entries = from_recipe(a.recipe).pointers(buffers[a.of].address, buffers[zero].address, item)
+                buffers[a.name] = Guarded(entries.ravel(), np.uint64(0))
+                block[n] = buffers[a.name].address
         address = ctypes.addressof(block)
         if not chunks:
             function(address)

@@ -9,7 +9,8 @@ import numpy as np
 
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Argument, Artifact, Entry
-from convsmith.codegen.llvm_text import Facts, module_text
+from convsmith.codegen.llvm_text import module_text
+from convsmith.compiler.facts import facts
 from convsmith.interp import run
 from convsmith.ir.parse import parse_kernel
 from convsmith.ir.stmt import Kernel
@@ -23,8 +24,7 @@ Arrays = dict[str, np.ndarray]
 
 def llvm_text(kernel: Kernel, target: Target, symbol: str = "k") -> str:
     """The module of a kernel on one thread."""
-    facts = Facts({r.name: r for r in target.instructions}, target.half, target.fragments)
-    return module_text({symbol: (kernel, 1)}, facts, target.triple, dict(target.attributes), {})
+    return module_text({symbol: (kernel, 1)}, facts(target), target.triple, dict(target.attributes), {})
 
 
 def run_native(kernel: Kernel, arrays: Arrays, target: Target) -> None:

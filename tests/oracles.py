@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 from guarded import Array, check_result, expected, memories
 
+from convsmith.compiler.tables import table_arrays
 from convsmith.diag.errors import ConvsmithError
 from convsmith.interp import run
 from convsmith.ir.instruction import FragmentFile
@@ -71,7 +72,7 @@ class Oracle:
 
     def check(self, kernel: Kernel) -> None:
         """Run the packing kernels and the kernel."""
-        memory = memories(self.problem, self.arrays)
+        memory = memories(self.problem, self.arrays) | table_arrays(self.problem)
         for pack in kernel.packs:
             memory[pack.params[-1].name] = self.packed(pack, memory)
         run(kernel, {b.name: memory[b.name] for b in kernel.params}, self.instructions)

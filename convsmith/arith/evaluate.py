@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from convsmith.ir.index import Affine, And, Cond, Eq0, FloorDiv, Ge0, Index, Max, Min, Mod, Never, Var
+from convsmith.ir.index import Affine, And, Cond, Eq0, FloorDiv, Ge0, Index, Max, Min, Mod, Never, Prod, Var
 
 
 def evaluate(e: Index, values: Mapping[Var, Any]) -> Any:
@@ -25,9 +25,13 @@ def evaluate(e: Index, values: Mapping[Var, Any]) -> Any:
         return evaluate(e.num, values) // e.den
     if type(e) is Mod:
         return evaluate(e.num, values) % e.den
-    assert isinstance(e, (Min, Max))
+    assert isinstance(e, (Min, Max, Prod))
     parts = [evaluate(a, values) for a in e.args]
     out = parts[0]
+    if type(e) is Prod:
+        for p in parts[1:]:
+            out = out * p
+        return out
     for p in parts[1:]:
         out = _lesser(out, p) if type(e) is Min else -_lesser(-out, -p)
     return out

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from convsmith.ir.index import Affine, FloorDiv, Index, Max, Min, Mod, Var
+from convsmith.ir.index import Affine, FloorDiv, Index, Max, Min, Mod, Prod, Var
 
 Range = tuple[int, int]
 """Lowest and highest value, both included.  An empty range (lowest above highest) belongs to a loop that never runs."""
@@ -44,6 +44,12 @@ def interval(e: Index, ranges: Ranges) -> Range:
         if lo // e.den == hi // e.den:
             return lo % e.den, hi % e.den
         return 0, e.den - 1
+    if type(e) is Prod:
+        lo, hi = 1, 1
+        for a in e.args:
+            ends = [x * y for x in (lo, hi) for y in interval(a, ranges)]
+            lo, hi = min(ends), max(ends)
+        return lo, hi
     if isinstance(e, (Min, Max)):
         parts = [interval(a, ranges) for a in e.args]
         pick = min if type(e) is Min else max

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from convsmith.build.epilogue import top_bit
+from convsmith.build.indirect import indirect, indirect_step
 from convsmith.build.loops import Loops, Unit, check_config, loops_after_fusing
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Var, is_false, is_true
@@ -28,6 +29,8 @@ from convsmith.passes.flatten import flatten
 from convsmith.passes.fuse import fuse
 from convsmith.passes.guard_tails import guard_tails
 from convsmith.passes.hoist import hoist
+from convsmith.passes.hoist_pointers import hoist_pointers
+from convsmith.passes.lift import lift
 from convsmith.passes.manager import Step
 from convsmith.passes.narrow_index import narrow_index
 from convsmith.passes.outline import outline
@@ -117,10 +120,20 @@ def schedule(st: Statement, config: Config, target: Target) -> list[Step]:
     check_config(loops, config, target, unit)
     nest = Nest(config.lane + ".l", loops.kinds[config.lane] == "k", unit)
     return [
+        *_pointer_steps(st, config),
         *_order_steps(st, loops, config, nest),
         *_read_steps(st, loops, config, nest),
         *_lower_steps(st, config, target, nest),
     ]
+
+
+def _pointer_steps(st: Statement, config: Config) -> list[Step]:
+    """Read A through a table of pointers, where there is anything to read."""
+    if not indirect(st, config):
+        return []
+    if st.shifted:
+        raise ConfigError("table", f"--realise=indirection: {st.a.name} has a zero point; legal are peel and mask")
+    return [indirect_step(st, config.table)]
 
 
 def _order_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list[Step]:
@@ -227,6 +240,8 @@ def _read_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list
     if nest.unit.dot and not nest.rows:
         steps += [Step(fill_terms, name, nest.unit.terms) for name in nest.terms]
     steps.append(Step(simplify))
+    if indirect(st, config):
+        steps.append(Step(lift))
     steps.append(Step(bind, tuple(nest.unrolled), "unrolled"))
     if config.threads > 1:
         steps.append(Step(bind, tuple(parallel), "parallel"))
@@ -266,6 +281,8 @@ def _lower_steps(st: Statement, config: Config, target: Target, nest: Nest) -> l
     if config.threads > 1:
         steps.append(Step(collapse))
     steps += [Step(unused_let), Step(hoist), Step(cse), Step(strength_reduce), Step(unroll)]
+    if indirect(st, config):
+        steps.append(Step(hoist_pointers))
     if nest.along_k:
         steps.append(Step(sum_together, nest.lanes))
     return steps

@@ -8,10 +8,12 @@ there are three statements, and which tensor is called what decides the rest.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from convsmith.arith.simplify import simplify
 from convsmith.ir.index import Cond, Index, Var, as_index, conj, eq, floordiv, mod, true
+from convsmith.layout.indirection import Axis
 from convsmith.layout.view import Dim, Statement, View
 from convsmith.problem.attributes import ZERO_POINTS
 from convsmith.problem.conv import Conv
@@ -21,17 +23,20 @@ from convsmith.problem.tensor import Tensor
 from convsmith.target.base import Target
 
 
-def statement(p: Problem, target: Target) -> Statement:
-    """The statement of a matrix product, or of a convolution or deconvolution in its direction."""
+def statement(p: Problem, target: Target | None = None) -> Statement:
+    """The statement of a matrix product, or of a convolution or deconvolution in its direction.
+
+    The target decides the type of the sums; without one, it is that which is right on any.
+    """
     if isinstance(p, Matmul):
         return _product(p, sums_type(p, target))
     assert isinstance(p, Conv)
     return _BY_RESULT[_result(p)](_Relation(p, sums_type(p, target)))
 
 
-def sums_type(p: Problem, target: Target) -> str:
+def sums_type(p: Problem, target: Target | None) -> str:
     """Type of the sums: the narrowest that the problem permits where the target adds up in it, else the problem's."""
-    return p.acc if target.row(*p.types) is None else p.types[2]
+    return p.acc if target is None or target.row(*p.types) is None else p.types[2]
 
 
 def _product(p: Matmul, acc: str) -> Statement:
@@ -41,7 +46,8 @@ def _product(p: Matmul, acc: str) -> Statement:
     for d, size in zip(batch, p.wei_shape):
         outer.append(Dim(d.name, d.size, "m" if size == 1 else "batch"))
     dims = (*outer, Dim(m.name, m.size, "m"), Dim(n.name, n.size, "n"), Dim(k.name, k.size, "k"))
-    a, b, c = (_at(p, p.tensor(name)) for name in ("src", "wei", "dst"))
+    rows = {d.name for d in outer if d.kind == "m"}
+    a, b, c = _at(p, p.tensor("src")), _at(p, p.tensor("wei"), rows), _at(p, p.tensor("dst"))
     return Statement(dims, a, b, c, (k.name,), acc, _shifted(p))
 
 
@@ -49,9 +55,10 @@ def _shifted(p: Problem) -> bool:
     return any(p.quantity(ZERO_POINTS, argument) for argument in ("src", "wei"))
 
 
-def _at(p: Matmul, t: Tensor) -> View:
+def _at(p: Matmul, t: Tensor, repeated: Collection[str] = ()) -> View:
     """A matrix at the variables that its dims are named after; at 0 along a dim in which it is repeated."""
-    coords = tuple(Var(name) if size == p.dims[name] else as_index(0) for name, size in zip(t.dims, t.shape))
+    varies = (size == p.dims[name] and name not in repeated for name, size in zip(t.dims, t.shape))
+    coords = tuple(Var(name) if v else as_index(0) for name, v in zip(t.dims, varies))
     return View(t.name, t.dtype, t.layout, coords, (true(),) * len(coords))
 
 
@@ -116,6 +123,13 @@ class _Relation:
             masks.append(conj((_in_range(coords[-1], d.size), eq(mod(moved, s), 0))))
         return self._view(side, coords, masks)
 
+    def window(self, source: _Side, output: _Side) -> tuple[Axis, ...]:
+        """The axes of the window between two sides; the other way round, it is read from the grid."""
+        p, extents = self.p, ((a.size, b.size) for a, b in zip(source.axes, output.axes))
+        return tuple(
+            Axis(i, o, k, s, d, pad, source is self.grid) for (i, o), k, s, d, pad in zip(extents, p.k, p.s, p.d, p.p)
+        )
+
     def meeting(self, n: int) -> Index:
         """The coordinate of the image that a pixel of the grid and a tap meet along axis ``n``."""
         pixel, tap = Var(self.grid.axes[n].name), Var(self.taps[n].name)
@@ -149,7 +163,8 @@ def _pixels(r: _Relation, result: _Side, source: _Side, a: View) -> Statement:
         ("m", (r.batch,)), ("n", (result.channel,)), ("m", result.axes), ("k", (source.channel, *r.taps))
     )  # fmt: skip
     order = (*(d.name for d in r.taps), source.channel.name)
-    return Statement(dims, a, r.weights(), r.plain(result), order, r.acc, _shifted(r.p))
+    axes = r.window(source, result)
+    return Statement(dims, a, r.weights(), r.plain(result), order, r.acc, _shifted(r.p), axes=axes)
 
 
 def _to_weights(r: _Relation) -> Statement:
@@ -158,7 +173,8 @@ def _to_weights(r: _Relation) -> Statement:
         ("n", (r.grid.channel,)), ("m", (*r.taps, r.image.channel)), ("k", (r.batch, *r.grid.axes))
     )  # fmt: skip
     order = ("mb", *(d.name for d in r.grid.axes))
-    return Statement(dims, r.gathered(r.image), r.plain(r.grid), r.weights(), order, r.acc)
+    axes = r.window(r.image, r.grid)
+    return Statement(dims, r.gathered(r.image), r.plain(r.grid), r.weights(), order, r.acc, axes=axes)
 
 
 def _in_range(coord: Index, size: int) -> Cond:

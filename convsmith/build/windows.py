@@ -14,7 +14,7 @@ from convsmith.ir.index import Index, Var
 
 MOST_TAPS = 25
 """Taps that are worth straight lines."""
-ROWS, COLUMNS = (1, 2, 3, 4), (1, 2, 3, 4, 5, 6, 7, 8, 14)
+ROWS, COLUMNS = (1, 2, 3), (3, 4, 5, 7, 8, 14)
 """Pixels of a tile along the two innermost axes."""
 
 

@@ -5,10 +5,10 @@ The object holds, for each `Entry`, two functions:
     void symbol(ptr block)                           the whole entry
     void symbol_chunk(ptr block, i64 tid, i64 n)     part tid of n of it, 0 <= tid < n
 
-`block` points to 64-bit addresses in the order of `Entry.arguments`. The n parts may run in any order, at the same
-time, and on any threads. With `threads == 1`, `symbol` is `symbol_chunk(block, 0, 1)`; else it asks an OpenMP runtime
-(`GOMP_parallel`) for `threads` threads and takes tid and n from `omp_get_thread_num` and `omp_get_num_threads`, so
-1 <= n <= threads. A call runs its entries one after the other.
+`block` points to 64-bit addresses in the order of `Entry.arguments`, and then `Entry.sizes`, 64-bit integers. The n
+parts may run in any order, at the same time, and on any threads. With `threads == 1`, `symbol` is
+`symbol_chunk(block, 0, 1)`; else it asks an OpenMP runtime (`GOMP_parallel`) for `threads` threads and takes tid and n
+from `omp_get_thread_num` and `omp_get_num_threads`, so 1 <= n <= threads. A call runs its entries one after the other.
 
 The file form is a magic word, the length of a JSON header, the header, the object code, and the SHA-256 of all that
 stands before it.
@@ -25,10 +25,10 @@ from convsmith.diag.errors import UsageError
 
 __all__ = ["ABI_VERSION", "Argument", "Artifact", "Entry", "Role"]
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 """Version of the calling convention above. Artifacts of another version are not run."""
 
-Role = Literal["in", "out", "inout", "packed", "scratch", "shared"]
+Role = Literal["in", "out", "inout", "packed", "scratch", "shared", "table", "zero"]
 
 _PACK = "pack"
 
@@ -43,7 +43,8 @@ class Argument:
     `role` is what happens to it: "in" (read), "out" (written), "inout" (read, then written), "packed" (tensor `of` in
     an order of the kernel's own, or sums of it: written by a packing entry, read by others), "scratch" (memory private
     to one call: `size` elements for each thread, part tid using its own) or "shared" (memory of a call, from one entry
-    to the next).
+    to the next) or "table" (addresses within tensor `of`, which `recipe` says, and those of absent elements: of the
+    entry's "zero" argument of the same tensor, memory that holds zeros).
 
     `shape` is logical, `dims` are its dims' names, `layout` is a tag or block text of that shape, `size` the elements
     of memory (padding included). `default` holds the values that stand where a call gives none: one for all elements,
@@ -59,11 +60,12 @@ class Argument:
     dims: tuple[str, ...] = ()
     default: tuple[float, ...] | None = None
     of: str = ""
+    recipe: str = ""
 
     def __post_init__(self) -> None:
         if self.role not in get_args(Role):
             raise UsageError(f"argument {self.name}: role {self.role!r} is not one of {', '.join(get_args(Role))}")
-        if (self.role == "packed") != bool(self.of):
+        if (self.role in ("packed", "table", "zero")) != bool(self.of):
             raise UsageError(f"argument {self.name}: of={self.of!r} with role {self.role}; packed tensors name theirs")
         if self.dims and len(self.dims) != len(self.shape):
             raise UsageError(f"argument {self.name}: {len(self.dims)} names for the {len(self.shape)} dims")
@@ -71,11 +73,15 @@ class Argument:
 
 @dataclass(frozen=True)
 class Entry:
-    """One callable of the object code: its symbol, its arguments in order, and how many threads it was made for."""
+    """One callable of the object code: its symbol, its arguments in order, and how many threads it was made for.
+
+    `sizes` are names of the numbers that a call gives after the arguments.
+    """
 
     symbol: str
     arguments: tuple[Argument, ...]
     threads: int = 1
+    sizes: tuple[str, ...] = ()
 
     @property
     def chunk_symbol(self) -> str:
@@ -162,7 +168,8 @@ def _packs(entry: str) -> bool:
 
 
 def _entry(fields: dict[str, Any]) -> Entry:
-    return Entry(fields["symbol"], tuple(map(_argument, fields["arguments"])), fields["threads"])
+    arguments = tuple(map(_argument, fields["arguments"]))
+    return Entry(fields["symbol"], arguments, fields["threads"], tuple(fields["sizes"]))
 
 
 def _argument(fields: dict[str, Any]) -> Argument:

@@ -15,7 +15,7 @@ from convsmith.codegen.values import Slot, ValueEmitter
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.instruction import FragmentFile, Instruction
-from convsmith.ir.stmt import Alloc, Block, Call, Carried, For, Function, If, Invoke, Kernel, Let, Stmt, Store
+from convsmith.ir.stmt import Alloc, At, Block, Call, Carried, For, Function, If, Invoke, Kernel, Let, Stmt, Store
 from convsmith.ir.types import Half
 from convsmith.ir.value import Const, Load, lanes_of
 from convsmith.ir.walk import statements_of
@@ -92,6 +92,17 @@ class FunctionEmitter(ValueEmitter):
         for made in self.fragments.values():
             made.forget()
         super().start(label)
+
+    def _At(self, s: At) -> None:
+        """The pointer, moved unless it points to zeros."""
+        self.known.drop(s.buffer)
+        pointer = self.put(f"load ptr, ptr {self.address(s.table, s.index[0])}, align 8")
+        if not (s.offset.is_const and s.offset.const == 0):
+            absent = self.put(f"icmp eq ptr {pointer}, {self.address(s.zero, s.zero_at[0])}")
+            moved = f"getelementptr {s.buffer.dtype.llvm}, ptr {pointer}, {self.it} {self.index(s.offset)}"
+            pointer = self.put(f"select i1 {absent}, ptr {pointer}, ptr {self.put(moved)}")
+        self.bases[s.buffer] = pointer
+        self.stmt(s.body)
 
     def _Let(self, s: Let) -> None:
         self.vars[s.var] = self.index(s.value)
@@ -244,7 +255,7 @@ def chunk_text(kernel: Kernel, facts: Facts, symbol: str, scratch: Mapping[Buffe
     """The function that runs part ``tid`` of ``n`` of the kernel's tasks.
 
     ``scratch`` gives, for each buffer private to a thread, its place in the scratch argument and that argument's
-    size a thread, in bytes; the scratch argument follows the kernel's own.
+    size a thread, in bytes; the scratch argument follows the kernel's own, and then its sizes, 64 bits each.
     """
     e = FunctionEmitter(kernel, facts, symbol, written_buffers(kernel.body))
     e.prepare(kernel.body)
@@ -258,6 +269,9 @@ def chunk_text(kernel: Kernel, facts: Facts, symbol: str, scratch: Mapping[Buffe
             own = e.put(f"mul i64 %tid, {size}")
             at = e.put(f"add i64 {own}, {offset}")
             e.bases[b] = e.put(f"getelementptr i8, ptr {memory}, i64 {at}")
+    for n, v in enumerate(kernel.sizes):
+        place = e.put(f"getelementptr i64, ptr %args, i64 {len(kernel.params) + bool(scratch) + n}")
+        e.vars[v] = e.put(f"load {e.it}, ptr {place}, align 8")
     for s in kernel.body.stmts if isinstance(kernel.body, Block) else (kernel.body,):
         _share(e, s)
     declared.update(e.declared)

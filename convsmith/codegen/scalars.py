@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.index import Affine, And, Cond, Eq0, FloorDiv, Ge0, Index, Min, Mod, Never, Var, make_sum
+from convsmith.ir.index import Affine, And, Cond, Eq0, FloorDiv, Ge0, Index, Min, Mod, Never, Prod, Var, make_sum
 
 
 class Scopes:
@@ -20,6 +20,12 @@ class Scopes:
 
     def set(self, key: object, value: str) -> None:
         self.layers[-1][key] = value
+
+    def drop(self, buffer: Buffer) -> None:
+        """Forget what is known of a buffer that will be somewhere else: its addresses, and what was read there."""
+        for layer in self.layers:
+            for key in [k for k in layer if (k[0] if isinstance(k, tuple) else getattr(k, "buffer", None)) is buffer]:
+                del layer[key]
 
     def push(self) -> None:
         self.layers.append({})
@@ -84,6 +90,11 @@ class ScalarEmitter:
             return self.put(f"add {it} {total}, {e.const}") if e.const else total
         if isinstance(e, (FloorDiv, Mod)):
             return self._divide(e)
+        if isinstance(e, Prod):
+            total = self.index(e.args[0])
+            for a in e.args[1:]:
+                total = self.put(f"mul {it} {total}, {self.index(a)}")
+            return total
         name = "smin" if isinstance(e, Min) else "smax"
         total = None
         for a in e.args:  # type: ignore[attr-defined]

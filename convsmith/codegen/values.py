@@ -232,7 +232,8 @@ class ValueEmitter(CastEmitter):
         if isinstance(v, Cast):
             return self.cast(self.value(v.a, lanes), dtype_of(v.a), t, lanes)
         if isinstance(v, Bits):
-            return self.convert("bitcast", self.value(v.a, lanes), dtype_of(v.a), t, lanes)
+            n = lanes_of(v.a)
+            return self.put(f"bitcast {self.type(dtype_of(v.a), n)} {self.value(v.a, n)} to {ty}")
         if isinstance(v, Binary):
             return self._binary(v, t, lanes)
         if isinstance(v, Unary):

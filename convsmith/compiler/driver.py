@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from convsmith.build.bias import bias_kernel, bias_steps
+from convsmith.build.indirect import indirect, pointers
 from convsmith.build.naive import naive
 from convsmith.build.offsets import scheduled, sums_of
 from convsmith.build.packing import packing_steps
@@ -16,12 +17,15 @@ from convsmith.build.split import sums_kernel, sums_steps
 from convsmith.build.statement import statement
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Argument, Artifact, Entry
-from convsmith.codegen.llvm_text import Facts, module_text
+from convsmith.codegen.llvm_text import module_text
 from convsmith.compiler.arguments import argument_of
+from convsmith.compiler.facts import facts
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Alloc, Kernel
+from convsmith.ir.types import PTR
 from convsmith.ir.walk import statements_of
+from convsmith.layout.indirection import recipe
 from convsmith.layout.view import Statement
 from convsmith.passes.manager import Instrument, Step, run_steps
 from convsmith.problem.problem import Problem
@@ -71,8 +75,7 @@ def lower(problem: Problem, config: Config, target: Target, instruments: Sequenc
     *offsets, size = accumulate((-(-b.size * b.dtype.bytes // 64) * 64 for b in private), initial=0)
     scratch = {b: (offset, size) for b, offset in zip(private, offsets)}
     attributes = dict(target.attributes)
-    facts = Facts({r.name: r for r in target.instructions}, target.half, target.fragments)
-    text = module_text(kernels, facts, target.triple, attributes, scratch)
+    text = module_text(kernels, facts(target), target.triple, attributes, scratch)
     before = tuple(k for name, k in prepared.items() if name in each_call)
     packs = tuple(pack for pack in kernel.packs if pack.name not in each_call)
     return Lowered(kernel, packs, before, tuple(after), text, size)
@@ -114,9 +117,13 @@ def emit(problem: Problem, config: Config, target: Target, low: Lowered) -> Arti
         given, packed = pack.params[0].name, pack.params[-1].name
         operands[packed] = operands.get(given, given)
 
+    own = _pointer_arguments(problem, config, target)
+
     def argument(b: Buffer) -> Argument:
         if b.name in tensors:
             return tensors[b.name]
+        if b.name in own:
+            return own[b.name]
         if b.name in operands:
             return Argument(b.name, "packed", b.dtype.name, (b.size,), "a", b.size, of=operands[b.name])
         return Argument(b.name, "shared", b.dtype.name, (b.size,), "a", b.size)
@@ -135,9 +142,23 @@ def emit(problem: Problem, config: Config, target: Target, low: Lowered) -> Arti
         suffix = f":{pack.params[-1].name}" if len(low.packs) > 1 else ""
         entries[f"pack{suffix}"] = entry(pack, 1)
         notes[f"packing{suffix}"] = hashlib.sha256(str(pack).encode()).hexdigest()[:16]
-    # A copy into padded memory is of the activations; what multiplies its zeros is the other factor.
+    # Padding in memory stands for activations; what multiplies its zeros is the other factor.
     factor = "wei" if "in" in (t.role for t in problem.tensors if t.name == "wei") else "diff_dst"
     return Artifact(
         code=code, isa=target.isa, entries=entries, problem=str(problem), config=str(config), needs=target.needs,
-        needs_finite=(factor,) if config.realise == "pad_copy" else (), notes=notes,
+        needs_finite=(factor,) if config.realise in ("pad_copy", "indirection") else (), notes=notes,
     )  # fmt: skip
+
+
+def _pointer_arguments(problem: Problem, config: Config, target: Target) -> dict[str, Argument]:
+    """The table of pointers and the zero buffer, where A is read through them."""
+    st = statement(problem, target)
+    if not indirect(st, config):
+        return {}
+    p = pointers(st, config.table)
+    made = recipe(p.window, p.form)
+    return {
+        p.table.name: Argument(p.table.name, "table", PTR.name, (p.table.size,), "a", p.table.size, of=st.a.name,
+                               recipe=made),
+        p.zero.name: Argument(p.zero.name, "zero", p.zero.dtype.name, (p.zero.size,), "a", p.zero.size, of=st.a.name),
+    }  # fmt: skip

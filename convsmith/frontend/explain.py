@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -16,9 +17,11 @@ from convsmith.compiler.instruments import Dump, PassRecord, Recorder, dump_dire
 from convsmith.compiler.service import faults, repro
 from convsmith.diag.errors import UsageError
 from convsmith.frontend.peak import peak_sample, peak_types, read_sample
+from convsmith.frontend.tables import TITLES, pixel_window
 from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Call, For
 from convsmith.ir.walk import loops_of, statements_of
+from convsmith.layout.indirection import FORMS, POINTER_BYTES, shape_of
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
@@ -58,7 +61,7 @@ def explain(kernel: Kernel) -> str:
             dump.finish(low.text, llvm_bind.assembly(low.text, target.triple, target.cpu, target.features))
         page = [
             *_problem(problem), ("config", str(config)), *_plan(kernel, recorder.records), *_packing(low),
-            *_code(kernel, low), *_work(problem, target), *_roofline(kernel), *_notes(kernel, low),
+            *_tables(problem), *_code(kernel, low), *_work(problem, target), *_roofline(kernel), *_notes(kernel, low),
         ]  # fmt: skip
     if dump is None:
         page.append(("files", "none: there is no directory for them (CONVSMITH_CACHE, CONVSMITH_DUMP)"))
@@ -125,6 +128,14 @@ def _packing(low: Lowered) -> Iterator[Line]:
     for kernel in low.before:
         sums = kernel.params[-1]
         yield "each call", f"sums, {sums}, {_bytes(sums.size * sums.dtype.bits // 8)}"
+
+
+def _tables(problem: Problem) -> Iterator[Line]:
+    """Bytes of the table of pointers in each form, where there are pixels to point at."""
+    if isinstance(problem, Conv):
+        window = pixel_window(problem)
+        sizes = {form: math.prod(shape_of(window, form)) * POINTER_BYTES for form in FORMS}
+        yield "tables", "of pointers: " + "; ".join(f"{TITLES[form]}: {_bytes(n)}" for form, n in sizes.items())
 
 
 def _code(kernel: Kernel, low: Lowered) -> Iterator[Line]:

@@ -11,13 +11,14 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, overload
 
 import numpy as np
 
 from convsmith.diag import trace
-from convsmith.diag.errors import UsageError
+from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.diag.settings import settings
+from convsmith.frontend.dynamic import DynamicKernel
 from convsmith.frontend.kernel import Kernel
 from convsmith.layout.reorder import reorder
 from convsmith.layout.tags import ANY
@@ -40,6 +41,18 @@ Activation: TypeAlias = str | tuple[str | float, ...] | None
 Padding: TypeAlias = int | str | Sequence[int] | Sequence[tuple[int, int]]
 
 
+@overload
+def compile(
+    problem: str | Problem, *, src_tag: str | None = None, wei_tag: str | None = None, dst_tag: str | None = None,
+    bias: bool = False, activation: Activation = None, threads: int | None = None, isa: str | None = None,
+    config: str | Config | None = None, dynamic: None = None,
+) -> Kernel: ...  # fmt: skip
+@overload
+def compile(
+    problem: str | Problem, *, src_tag: str | None = None, wei_tag: str | None = None, dst_tag: str | None = None,
+    bias: bool = False, activation: Activation = None, threads: int | None = None, isa: str | None = None,
+    config: str | Config | None = None, dynamic: str,
+) -> DynamicKernel: ...  # fmt: skip
 def compile(
     problem: str | Problem,
     *,
@@ -51,7 +64,8 @@ def compile(
     threads: int | None = None,
     isa: str | None = None,
     config: str | Config | None = None,
-) -> Kernel:
+    dynamic: str | None = None,
+) -> Kernel | DynamicKernel:
     """The kernel of a problem: a `Conv`, or a line in benchdnn's syntax, for convolutions (`--conv`, the default),
     deconvolutions (`--deconv`) and matrix products (`--matmul`) in any direction, types and attributes.
 
@@ -59,7 +73,8 @@ def compile(
     `bias` adds one to a convolution; `activation` is a post-op after those of the line: "relu", ("clip", 0, 6).
     `threads`: by default CONVSMITH_THREADS, else the CPUs of this process; `isa`: CONVSMITH_ISA, else the lowest level
     that does as well for the problem's types as the best this machine has. `config` makes every decision; its `isa`
-    must not contradict, and its `threads` give way to those asked for.
+    must not contradict, and its `threads` give way to those asked for. `dynamic` names dims of a forward convolution
+    that differ from call to call, such as "mb,ih,iw": then pads are arguments of the call as well, on one thread.
 
     Errors are UsageError (the problem), UnsupportedError (this machine) and ConfigError (the config).
     """
@@ -70,6 +85,11 @@ def compile(
             raise UsageError(f"isa={isa!r}, but the config says --isa={chosen.isa}; legal is one of them", code="isa")
         chosen = replace(chosen, threads=_threads(chosen.threads if threads is None else threads))
     count = chosen.threads if chosen is not None else _threads(threads)
+    if dynamic is not None:
+        if threads is not None and threads > 1:
+            raise UnsupportedError(f"dynamic sizes run on one thread, not on {threads}", code="dynamic")
+        fixed = None if chosen is None else replace(chosen, threads=1)
+        return _dynamic(conv, dynamic, target(chosen.isa if chosen else isa or settings.isa, conv.types).isa, fixed)
     level = target(chosen.isa if chosen is not None else isa or settings.isa, conv.types)
     if _watched():
         return Kernel(conv, level, chosen, count)
@@ -118,6 +138,11 @@ def load_packed(path: str | os.PathLike[str]) -> Packed:
 @lru_cache(KEPT_KERNELS)
 def _kernel(problem: Problem, isa: str, config: Config | None, threads: int) -> Kernel:
     return Kernel(problem, target(isa), config, threads)
+
+
+@lru_cache(KEPT_KERNELS)
+def _dynamic(problem: Problem, dims: str, isa: str, config: Config | None) -> DynamicKernel:
+    return DynamicKernel(problem, dims, target(isa), config)
 
 
 def _watched() -> bool:

@@ -4,9 +4,9 @@
 
 Arrays are one-dimensional: the memory of each argument, ``buffer.size`` elements in the order of memory.  They are
 changed in place.  What the IR must not do raises InterpError: touching an element outside of a buffer (of its
-coordinates or of its memory), reading an element of an ``alloc`` that was not written, parallel iterations that
-touch what one of them writes, a variable that is not bound or bound twice, an operation on values of different types
-or lanes.
+coordinates or of its memory), also through a pointer; reading an element of an ``alloc`` that was not written; parallel
+iterations that touch what one of them writes; a variable that is not bound or bound twice; an operation on values of
+different types or lanes.  A table of pointers holds places in what it points into, and ABSENT for its zeros.
 
 An instruction is specified in the IR: a kernel whose parameters are the fragments of the operands, the accumulator
 first, and whose body says what it does to them:
@@ -30,9 +30,10 @@ import numpy.typing as npt
 from convsmith.arith.evaluate import evaluate, holds
 from convsmith.interp.arithmetic import BINARY, COMPARISONS, UNARY, cast, fma, sum_groups
 from convsmith.interp.memory import InterpError, Memory, Races, address
-from convsmith.ir.buffer import Buffer
+from convsmith.ir.buffer import UNKNOWN, Buffer
 from convsmith.ir.index import Cond, Index, Var
-from convsmith.ir.stmt import Alloc, Block, Call, For, If, Invoke, Kernel, Let, Stmt, Store
+from convsmith.ir.stmt import Alloc, At, Block, Call, For, If, Invoke, Kernel, Let, Stmt, Store
+from convsmith.ir.types import ABSENT, PTR
 from convsmith.ir.value import (
     BITWISE,
     Binary,
@@ -58,32 +59,45 @@ InstructionSpec: TypeAlias = Kernel
 Array: TypeAlias = npt.NDArray[Any]
 
 
-def run(kernel: Kernel, arrays: Mapping[str, Array], instructions: Mapping[str, InstructionSpec] | None = None) -> None:
-    """Run ``kernel`` on the arrays named after its parameters, changing them in place.  Raises InterpError."""
+def run(
+    kernel: Kernel, arrays: Mapping[str, Array], instructions: Mapping[str, InstructionSpec] | None = None,
+    sizes: Mapping[str, int] | None = None,
+) -> None:  # fmt: skip
+    """Run ``kernel`` on the arrays and sizes named after its parameters, changing the arrays in place.
+
+    Raises InterpError.
+    """
+    given = sizes or {}
+    if {v.name for v in kernel.sizes} != given.keys():
+        raise InterpError(f"kernel {kernel.name}: takes the sizes {list(map(str, kernel.sizes))}, not {list(given)}")
     memories: dict[Buffer, Memory] = {}
     for buffer in kernel.params:
         if buffer.name not in arrays:
             raise InterpError(f"kernel {kernel.name}: no array for parameter {buffer.name}")
         data = arrays[buffer.name]
-        if data.shape != (buffer.size,) or data.dtype != buffer.dtype.numpy:
+        fits = data.ndim == 1 if UNKNOWN in buffer.shape else data.shape == (buffer.size,)
+        if not fits or data.dtype != buffer.dtype.numpy:
             raise InterpError(
                 f"kernel {kernel.name}: parameter {buffer.name} needs an array of shape ({buffer.size},) and type "
                 f"{buffer.dtype.numpy}, not {data.shape} and {data.dtype}"
             )
         memories[buffer] = Memory(buffer.name, data, None)
     with np.errstate(all="ignore"):
-        _Machine(kernel, memories, instructions or {}).run()
+        _Machine(kernel, memories, instructions or {}, {Var(name): size for name, size in given.items()}).run()
 
 
 class _Machine:
-    def __init__(self, kernel: Kernel, memories: dict[Buffer, Memory], instructions: Mapping[str, Kernel]) -> None:
+    def __init__(
+        self, kernel: Kernel, memories: dict[Buffer, Memory], instructions: Mapping[str, Kernel], env: dict[Var, int]
+    ) -> None:
         self._kernel = kernel
         self._functions = {f.name: f for f in kernel.functions}
         self._instructions = instructions
         self._memories = memories
-        self._env: dict[Var, int] = {}
+        self._env = env
         self._races: list[Races] = []
         self._shared: dict[Memory, int] = {}
+        self._origins: dict[Buffer, int] = {}
         self._addresses: dict[Buffer, Callable[[Sequence[int]], int]] = {}
         self._constants: dict[Const, Any] = {}
         self._shares: dict[Value, Any] = {}
@@ -93,6 +107,7 @@ class _Machine:
             If: self._if,
             Let: self._let,
             Alloc: self._alloc,
+            At: self._at,
             Store: self._store,
             Invoke: self._invoke,
             Call: self._call,
@@ -161,7 +176,24 @@ class _Machine:
         self._stmt(s.body)
         del self._memories[s.buffer], self._shared[memory]
 
+    def _at(self, s: At) -> None:
+        """What a pointer points to lies from its origin on in the memory of the source, or of zeros."""
+        if s.table.dtype is not PTR or s.buffer in self._memories:
+            raise self._error(f"{s.table} holds {s.table.dtype}, or {s.buffer} is pointed to within its own life")
+        table, places = self._places(s.table, s.index, None)
+        self._read(table, places)
+        entry = int(table.data[places[0]])
+        if entry == ABSENT:
+            memory, (origin,) = self._places(s.zero, s.zero_at, None)
+        else:
+            memory, origin = self._memory(s.source), entry + self._index(s.offset)
+        self._memories[s.buffer], self._origins[s.buffer] = memory, origin
+        self._stmt(s.body)
+        del self._memories[s.buffer], self._origins[s.buffer]
+
     def _store(self, s: Store) -> None:
+        if s.buffer in self._origins:
+            raise self._error(f"{s.buffer}, which {s.value} is stored to, is only pointed to")
         self._shares.clear()
         value = self._value(s.value)
         memory, places = self._places(s.buffer, s.index, s.lanes)
@@ -196,7 +228,7 @@ class _Machine:
             accumulator.ready[: len(places)] = bytes(target.ready[p] for p in places)
         accumulator.data[: len(places)] = target.data[places]
         try:
-            _Machine(spec, {spec.params[0]: accumulator, **fragments}, {}).run()
+            _Machine(spec, {spec.params[0]: accumulator, **fragments}, {}, {}).run()
         except InterpError as error:
             raise self._error(f"{s.instruction}({s.dst}, ...): {error.message}") from error
         self._write(target, places, accumulator.data[: len(places)])
@@ -214,12 +246,12 @@ class _Machine:
             memory = self._memory(buffer)
             if memories.setdefault(formal, memory) is not memory:
                 raise self._error(f"{s.function} gets two different buffers for {formal}")
-            env[var] = self._index(position)
+            env[var] = self._index(position) + self._origins.get(buffer, 0)
         env.update(zip(function.indices, map(self._index, s.indices)))
-        outer = self._env, self._memories
-        self._env, self._memories = env, memories
+        outer = self._env, self._memories, self._origins
+        self._env, self._memories, self._origins = env, memories, {}
         self._stmt(function.body)
-        self._env, self._memories = outer
+        self._env, self._memories, self._origins = outer
 
     @contextmanager
     def _bound(self, *variables: Var) -> Iterator[None]:
@@ -249,7 +281,7 @@ class _Machine:
         place = self._addresses.get(buffer)
         if place is None:
             place = self._addresses[buffer] = address(buffer)
-        base = place(at)
+        base = place(at) + self._origins.get(buffer, 0)
         places = [base] if lanes is None else [base + o for o in lanes.offsets[: lanes.active]]
         size = len(memory.data)
         for p in places:
@@ -350,9 +382,10 @@ class _Machine:
 
     def _bits(self, v: Bits) -> Any:
         a = self._value(v.a)
-        if a.itemsize != v.dtype.bytes:
+        if a.nbytes % v.dtype.bytes:
             raise self._error(f"{v} reads {a.dtype} as {v.dtype}")
-        return a.view(v.dtype.numpy)
+        out = np.atleast_1d(a).view(v.dtype.numpy)
+        return out if lanes_of(v) else out[0]
 
     def _repeat(self, v: Repeat) -> Any:
         return np.tile(self._value(v.a), v.times)

@@ -12,6 +12,9 @@ from typing import NamedTuple
 
 from convsmith.ir.types import DType
 
+UNKNOWN = 1 << 40
+"""The extent of a dim, the outermost in memory, that is known at the call only."""
+
 SCOPES = ("global", "cache", "register", "fragment")
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index, Var
-from convsmith.ir.stmt import Alloc, Block, Call, For, Function, If, Invoke, Kernel, Let, Stmt, Store
+from convsmith.ir.stmt import Alloc, At, Block, Call, For, Function, If, Invoke, Kernel, Let, Stmt, Store
 from convsmith.ir.text import buffer_text, lanes_text
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import Rewriter, children
@@ -146,6 +146,8 @@ def _kernels(a: Kernel, b: Kernel, scope: _Scope) -> None:
     scope.require(a.index_bits == b.index_bits, f"#i{a.index_bits}", f"#i{b.index_bits}")
     inner = scope.at("parameters").declare(list(zip(a.params, b.params)))
     inner = replace(inner, path=scope.path)
+    scope.require(len(a.sizes) == len(b.sizes), f"{len(a.sizes)} sizes", f"{len(b.sizes)} sizes")
+    inner = inner.bind(*zip(a.sizes, b.sizes))
     _stmts(a.body, b.body, inner)
     for what, xs, ys in (("function", a.functions, b.functions), ("pack", a.packs, b.packs)):
         scope.require(len(xs) == len(ys), f"{len(xs)} {what}s", f"{len(ys)} {what}s")
@@ -202,6 +204,14 @@ def _stmt(a: Stmt, b: Stmt, scope: _Scope) -> None:
         _stmts(a.body, b.body, inside.bind((a.var, b.var)))
     elif isinstance(a, Alloc) and isinstance(b, Alloc):
         _stmts(a.body, b.body, scope.at(f"alloc {a.buffer}").declare([(a.buffer, b.buffer)]))
+    elif isinstance(a, At) and isinstance(b, At):
+        at = scope.at(f"at {a.table}")
+        for one, other in ((a.table, b.table), (a.source, b.source), (a.zero, b.zero)):
+            at.same_buffer(one, other)
+        at.require(len(a.index) == len(b.index) and len(a.zero_at) == len(b.zero_at), a, b)
+        for i, j in zip((*a.index, a.offset, *a.zero_at), (*b.index, b.offset, *b.zero_at)):
+            at.same(i, j)
+        _stmts(a.body, b.body, at.declare([(a.buffer, b.buffer)]))
     elif isinstance(a, Store) and isinstance(b, Store):
         at = scope.at(f"store to {a.buffer}")
         at.same_buffer(a.buffer, b.buffer)

@@ -7,8 +7,9 @@ depend on one.  Wrap-around, saturation and rounding exist on *values* (:mod:`co
 
 Normal form.  The constructors normalise: every index is ``const + sum(coeff * atom)`` with the atoms sorted by
 their text, so two sums that are equal as affine forms are the same object: ``2 * (a + b) - a`` *is*
-``a + b * 2``.  Atoms are variables, floor divisions, modulos, minima and maxima.  What needs the *range* of a
-variable is left to :mod:`convsmith.arith`.
+``a + b * 2``.  Atoms are variables, floor divisions, modulos, minima and maxima, and products of these (a stride
+that is known at the call, times a loop's variable).  What needs the *range* of a variable is left to
+:mod:`convsmith.arith`.
 
 ``==`` is identity and builds nothing.  ``+ - * // %`` and ``< <= > >=`` build; :func:`eq` builds an equality.
 """
@@ -179,6 +180,13 @@ class Max(_Compound):
     _cached_ = ("_order",)
 
 
+class Prod(_Compound):
+    """The product of atoms, at least two; made by :func:`product`."""
+
+    args: tuple[Index, ...]
+    _cached_ = ("_order",)
+
+
 def as_index(value: IndexLike) -> Index:
     """An int as an index; an index as it is."""
     return Affine(value, ()) if isinstance(value, int) else value
@@ -227,6 +235,27 @@ def add(a: Index, factor: int, b: IndexLike) -> Index:
     for atom, c in b.terms:
         coeffs[atom] = coeffs.get(atom, 0) + c * factor
     return make_sum(a.const + factor * b.const, coeffs)
+
+
+def product(a: IndexLike, b: IndexLike) -> Index:
+    """``a * b``, multiplied out: a sum of products of atoms."""
+    a, b = as_index(a), as_index(b)
+    if not a.terms or not b.terms:
+        return a * b
+    total = a * b.const + b * a.const - a.const * b.const
+    for x, c in a.terms:
+        for y, d in b.terms:
+            args = sorted((*_factors(x), *_factors(y)), key=_atom_order)
+            total = total + make_sum(0, {Prod(tuple(args)): c * d})
+    return total
+
+
+def _factors(atom: Index) -> tuple[Index, ...]:
+    return atom.args if type(atom) is Prod else (atom,)
+
+
+def _atom_order(atom: Index) -> str:
+    return atom.order  # type: ignore[attr-defined,no-any-return]
 
 
 def _positive(den: int, what: str) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
-from convsmith.ir.buffer import SCOPES, Block, Buffer, dense
+from convsmith.ir.buffer import SCOPES, UNKNOWN, Block, Buffer, dense
 from convsmith.ir.index import (
     Cond,
     Index,
@@ -27,13 +27,14 @@ from convsmith.ir.index import (
     maximum,
     minimum,
     mod,
+    product,
     true,
 )
-from convsmith.ir.stmt import LOOP_KINDS, Alloc, Call, Carried, For, Function, If, Invoke, Kernel, Let, Stmt, Store
+from convsmith.ir.stmt import LOOP_KINDS, Alloc, At, Call, Carried, For, Function, If, Invoke, Kernel, Let, Stmt, Store
 from convsmith.ir.stmt import Block as Sequence
 from convsmith.ir.text import COMPARISON_SYMBOLS, buffer_text
 from convsmith.ir.tokens import Cursor
-from convsmith.ir.types import DTYPES, F32, DType
+from convsmith.ir.types import DTYPES, F32, PTR, DType
 from convsmith.ir.value import (
     BINARY,
     UNARY,
@@ -88,9 +89,7 @@ class _Parser(Cursor):
             start = self._now
             right = self._factor()
             if op.text == "*":
-                if out.terms and right.terms:
-                    raise self._fail("a constant factor", start)
-                out = out * right
+                out = product(out, right)
             elif right.terms or right.const <= 0:
                 raise self._fail("a positive constant", start)
             else:
@@ -318,7 +317,7 @@ class _Parser(Cursor):
     def statement(self) -> Stmt:
         self._value_names()
         word = self._now.text if self._now.kind == "name" else ""
-        compound = {"for": self._for, "if": self._if, "let": self._let, "alloc": self._alloc}
+        compound = {"for": self._for, "if": self._if, "let": self._let, "alloc": self._alloc, "at": self._at_entry}
         if word in compound:
             self._next()
             return compound[word]()
@@ -387,6 +386,20 @@ class _Parser(Cursor):
         with self._scope({buffer.name: buffer}):
             return Alloc(buffer, self.body())
 
+    def _at_entry(self) -> Stmt:
+        entry = self.access()
+        self._expect("+")
+        offset = self.index()
+        self._expect("in")
+        source = self._buffer()
+        self._expect("or")
+        zero = self.access()
+        self._expect("as")
+        buffer = self._declaration()
+        self._expect(":")
+        with self._scope({buffer.name: buffer}):
+            return At(buffer, entry.buffer, entry.index, offset, source, zero.buffer, zero.index, self.body())
+
     def _invoke(self) -> Stmt:
         name = self._next().text
         self._expect("(")
@@ -426,6 +439,8 @@ class _Parser(Cursor):
 
     # -- kernels
     def _dtype(self) -> DType:
+        if self._take("ptr"):
+            return PTR
         if self._now.text not in DTYPES:
             raise self._fail(f"a data type ({', '.join(DTYPES)})")
         return DTYPES[self._next().text]
@@ -435,7 +450,7 @@ class _Parser(Cursor):
         self._expect(":")
         dtype = self._dtype()
         self._expect("[")
-        shape = tuple(self._list(self._int, "]"))
+        shape = tuple(self._list(lambda: UNKNOWN if self._take("?") else self._int(), "]"))
         blocks = dense(shape)
         if self._take("="):
             listed: list[Block] = []
@@ -471,7 +486,18 @@ class _Parser(Cursor):
         name = self._name("a kernel")
         self._expect("(")
         same = {buffer_text(b): b for b in known}
-        params = tuple(same.get(buffer_text(b), b) for b in self._list(self._declaration, ")"))
+        params, sizes = [], []
+
+        def parameter() -> None:
+            if not self._follows(":"):
+                sizes.append(Var(self._name("a size")))
+                return
+            if sizes:
+                raise self._fail("a size: buffers come first")
+            b = self._declaration()
+            params.append(same.get(buffer_text(b), b))
+
+        self._list(parameter, ")")
         bits = 0
         if self._now.kind == "note":
             if not re.fullmatch(r"#i\d+", self._now.text):
@@ -488,7 +514,7 @@ class _Parser(Cursor):
             self._at = start
             functions.append(self._function())
         self._at = end
-        return Kernel(name, params, body, tuple(functions), index_bits=bits)
+        return Kernel(name, tuple(params), body, tuple(functions), index_bits=bits, sizes=tuple(sizes))
 
     def _skip_indented(self) -> None:
         depth = 0

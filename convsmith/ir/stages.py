@@ -18,13 +18,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from convsmith.ir.stmt import Alloc, Block, Call, For, If, Invoke, Kernel, Let, Stmt, Store
+from convsmith.ir.stmt import Alloc, At, Block, Call, For, If, Invoke, Kernel, Let, Stmt, Store
 from convsmith.ir.value import Binary, Bits, Cast, Const, Fma, Load, Repeat, Select, Sum, Sums, Unary, Value, Where
 from convsmith.ir.walk import statements_of, walk
 
 _SCALAR: frozenset[type[Value]] = frozenset({Load, Const, Binary, Unary, Fma, Cast, Bits, Select, Where})
 _VECTOR: frozenset[type[Value]] = _SCALAR | {Repeat, Sum, Sums}
-_PLAIN: frozenset[type[Stmt]] = frozenset({Block, For, If, Alloc, Store})
+_FIRST: frozenset[type[Stmt]] = frozenset({Block, For, If, Alloc, Store})
+_PLAIN: frozenset[type[Stmt]] = _FIRST | {At}
 _LOOPS = frozenset({"serial", "unrolled", "parallel"})
 
 
@@ -53,7 +54,7 @@ class Stage:
 
 _ALL = _PLAIN | {Let, Invoke, Call}
 
-NAIVE = Stage("naive", loops=frozenset({"serial"}), flat=False)
+NAIVE = Stage("naive", _FIRST, loops=frozenset({"serial"}), flat=False)
 SCHEDULED = Stage("scheduled", flat=False)
 REALISED = Stage("realised", inner_masks=False, flat=False)
 FLAT = Stage("flat")
@@ -87,6 +88,9 @@ def _statement(s: Stmt, stage: Stage) -> Iterator[str]:
             yield f"`{line}`: loops carry no pointers yet"
     elif isinstance(s, Alloc):
         if stage.flat and not s.buffer.in_registers and not s.buffer.flat:
+            yield f"`{line}`: memory must have one dim, stored without gaps"
+    elif isinstance(s, At):
+        if stage.flat and not s.buffer.flat:
             yield f"`{line}`: memory must have one dim, stored without gaps"
     elif isinstance(s, Store):
         accesses = [Load(s.buffer, s.index, s.lanes)]

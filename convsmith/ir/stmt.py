@@ -82,6 +82,24 @@ class Alloc(Stmt):
 
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
+class At(Stmt):
+    """Within ``body``, ``buffer`` is the memory that an entry of a table of pointers points to; it is only read.
+
+    The entry points into ``source``, and ``offset`` elements are added to it; or it is absent, that is, it points to
+    the element ``zero_at`` of ``zero``, and nothing is added.
+    """
+
+    buffer: Buffer
+    table: Buffer
+    index: tuple[Index, ...]
+    offset: Index
+    source: Buffer
+    zero: Buffer
+    zero_at: tuple[Index, ...]
+    body: Stmt
+
+
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Store(Stmt):
     """``buffer[index] = value``; with ``lanes`` the active lanes are written, the others left alone."""
 
@@ -128,7 +146,7 @@ class Kernel:
     """A kernel: its arguments in order, its body, the functions it calls and the width of its indices.
 
     ``packs`` are kernels that prepare arguments of this one (see ``derive_packing``); ``index_bits`` is 0 until a
-    pass has proved a width.
+    pass has proved a width.  ``sizes`` are indices that a call gives after the arrays, none of them negative.
     """
 
     name: str
@@ -137,6 +155,7 @@ class Kernel:
     functions: tuple[Function, ...] = ()
     packs: tuple[Kernel, ...] = ()
     index_bits: int = 0
+    sizes: tuple[Var, ...] = ()
 
     def __str__(self) -> str:
         from convsmith.ir.text import kernel_text

@@ -12,15 +12,17 @@ Values may be called by name: ``fma(a, b, c)``, ``cast(s8, a)``, ``where(a < b, 
 of four lanes, ``repeat(a, 16)``.  Lanes follow an access in braces: ``{16}`` contiguous, ``{16:0}`` one element for
 all, ``{16:4}`` every fourth, ``{3 * 8:20}`` three rows of eight, 20 apart, ``{(0, 0, 1, 1)}`` any other map; ``/5``
 after it says that only five lanes are active.
+``at table[i] + 8 in src or zero[0] as pixel: f32[4]:`` reads ``pixel`` where an entry of a table points to.
+A kernel may take sizes after its buffers, ``kernel k(a: f32[?], n)``; an extent known at the call only is ``?``.
 Buffers whose blocks are not row-major print them as ``dim:size:stride``.
 Where a statement's value is long and its parts occur again, they stand before it: ``value v0 = mulh(a[i], a[i])``.
 """
 
 from __future__ import annotations
 
-from convsmith.ir.buffer import Buffer, dense
-from convsmith.ir.index import And, Cond, Eq0, FloorDiv, Ge0, Index, Max, Min, Mod, Never, Var
-from convsmith.ir.stmt import Alloc, Block, Call, For, If, Invoke, Kernel, Let, Stmt, Store
+from convsmith.ir.buffer import UNKNOWN, Buffer, dense
+from convsmith.ir.index import And, Cond, Eq0, FloorDiv, Ge0, Index, Max, Min, Mod, Never, Prod, Var
+from convsmith.ir.stmt import Alloc, At, Block, Call, For, If, Invoke, Kernel, Let, Stmt, Store
 from convsmith.ir.value import (
     Binary,
     Bits,
@@ -53,6 +55,8 @@ def _atom_text(a: Index) -> str:
         if type(a.num) is not Var and not isinstance(a.num, (Min, Max)):
             num = f"({num})"
         return f"{num} {'//' if type(a) is FloorDiv else '%'} {a.den}"
+    if type(a) is Prod:
+        return " * ".join(f"({_atom_text(x)})" if type(x) in (FloorDiv, Mod) else _atom_text(x) for x in a.args)
     if isinstance(a, (Min, Max)):
         return f"{'min' if type(a) is Min else 'max'}({', '.join(index_text(x) for x in a.args)})"
     raise TypeError(type(a))
@@ -187,7 +191,7 @@ def _repeated(value: Value) -> list[Value]:
 
 
 def buffer_text(b: Buffer) -> str:
-    text = f"{b.name}: {b.dtype.name}[{', '.join(map(str, b.shape))}]"
+    text = f"{b.name}: {b.dtype.name}[{', '.join('?' if n == UNKNOWN else str(n) for n in b.shape)}]"
     if b.blocks != dense(b.shape):
         text += " = " + " ".join(f"{x.dim}:{x.size}:{x.stride}" for x in b.blocks)
     return text
@@ -214,6 +218,10 @@ def _lines(s: Stmt, pad: str, out: list[str]) -> None:
     elif isinstance(s, Alloc):
         out.append(f"{pad}alloc {buffer_text(s.buffer)} @{s.buffer.scope}:")
         _lines(s.body, inner, out)
+    elif isinstance(s, At):
+        entry = f"{access_text(s.table, s.index, None)} + {s.offset} in {s.source.name}"
+        out.append(f"{pad}at {entry} or {access_text(s.zero, s.zero_at, None)} as {buffer_text(s.buffer)}:")
+        _lines(s.body, inner, out)
     elif isinstance(s, Store):
         _store_lines(s, pad, out)
     elif isinstance(s, Invoke):
@@ -239,6 +247,6 @@ def kernel_text(k: Kernel, word: str = "kernel") -> str:
         out.append(f"function {f.name}({', '.join(args)})")
         _lines(f.body, "  ", out)
     bits = f" #i{k.index_bits}" if k.index_bits else ""
-    out.append(f"{word} {k.name}({', '.join(map(buffer_text, k.params))}){bits}")
+    out.append(f"{word} {k.name}({', '.join([*map(buffer_text, k.params), *map(str, k.sizes)])}){bits}")
     _lines(k.body, "  ", out)
     return "\n".join(out) + "\n" + "".join(kernel_text(p, "pack") for p in k.packs)

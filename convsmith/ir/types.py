@@ -43,7 +43,7 @@ class DType(NamedTuple):
     @property
     def computes(self) -> bool:
         """Whether there is arithmetic on the type."""
-        return self.name != "bf16"
+        return self.kind in ("int", "uint") or (self.kind == "float" and self.name != "bf16")
 
     def __str__(self) -> str:
         return self.name
@@ -64,6 +64,15 @@ DTYPES = {
 }
 F32, F64, F16, BF16 = DTYPES["f32"], DTYPES["f64"], DTYPES["f16"], DTYPES["bf16"]
 S32, S16, S8, U8 = DTYPES["s32"], DTYPES["s16"], DTYPES["s8"], DTYPES["u8"]
+
+PTR = DType("ptr", "pointer", 64, "int64", "ptr")
+"""The entries of a table of pointers: no values, so not among the types of those.
+
+To the interpreter an entry is a place, in elements of what it points into, or ABSENT; in machine code an address.
+"""
+
+ABSENT = -(1 << 63)
+"""The entry that stands for a pointer to the zero buffer."""
 
 
 def dtype(name: str) -> DType:

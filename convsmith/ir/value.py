@@ -173,7 +173,7 @@ class Cast(Value):
 
 
 class Bits(Value):
-    """The bits of ``a`` read as a ``dtype`` of the same width."""
+    """The bits of ``a`` read as ``dtype``: as many lanes as they make, a scalar where that is one."""
 
     dtype: DType
     a: Value
@@ -240,8 +240,12 @@ def _lanes_of(v: Value) -> int:
         return max(lanes_of(v.a), lanes_of(v.b), lanes_of(v.c))
     if isinstance(v, Select):
         return max(lanes_of(v.yes), lanes_of(v.no))
-    if isinstance(v, (Cast, Unary, Bits)):
+    if isinstance(v, (Cast, Unary)):
         return lanes_of(v.a)
+    if isinstance(v, Bits):
+        lanes, bits = lanes_of(v.a), dtype_of(v.a).bits
+        count = max(lanes, 1) * bits // v.dtype.bits
+        return lanes if bits == v.dtype.bits else count if count > 1 else 0
     if isinstance(v, Repeat):
         return max(lanes_of(v.a), 1) * v.times
     if isinstance(v, Sum):

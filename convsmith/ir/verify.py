@@ -3,8 +3,9 @@
 Names: every variable is bound where it is used and none is bound again inside of its own scope; every buffer is a
 parameter or allocated around its use, under a name that no other buffer in scope has.  Accesses: as many indices as
 dims; at most as many active lanes as lanes; stores touch distinct elements.  Values: operands agree in type and
-lanes.  Loops: a parallel loop stands inside of parallel loops only.  Pointers: a carried pointer, or the pointer
-parameter of a function, is used for positions in its buffer and for nothing else.  Calls agree with the functions.
+lanes.  Tables of pointers: what an entry points to is only read, and has the type of what the table points into.
+Loops: a parallel loop stands inside of parallel loops only.  Pointers: a carried pointer, or the pointer parameter of
+a function, is used for positions in its buffer and for nothing else.  Calls agree with the functions.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from convsmith.diag.errors import InternalError
-from convsmith.ir.buffer import SCOPES, Buffer
+from convsmith.ir.buffer import SCOPES, UNKNOWN, Buffer
 from convsmith.ir.index import Index, Var
 from convsmith.ir.stages import Stage, violations
-from convsmith.ir.stmt import LOOP_KINDS, Alloc, Block, Call, For, Function, If, Invoke, Kernel, Let, Stmt, Store
-from convsmith.ir.types import S32
+from convsmith.ir.stmt import LOOP_KINDS, Alloc, At, Block, Call, For, Function, If, Invoke, Kernel, Let, Stmt, Store
+from convsmith.ir.types import PTR, S32
 from convsmith.ir.value import (
     BINARY,
     BITWISE,
@@ -69,6 +70,7 @@ class _Verifier:
         self._free: dict[Any, frozenset[Var]] = {}
         self._callable: dict[str, Function] = {}
         self._formals: dict[Buffer, None] | None = None
+        self._pointed: set[Buffer] = set()
 
     def run(self) -> None:
         k = self._kernel
@@ -81,7 +83,7 @@ class _Verifier:
         for f in k.functions:
             self._function(f)
         self._where = [f"kernel {k.name}"]
-        with self._declared(k.params):
+        with self._declared(k.params), self._bound(dict.fromkeys(k.sizes)):
             self._stmt(k.body)
 
     def _function(self, f: Function) -> None:
@@ -114,6 +116,8 @@ class _Verifier:
                 self._fail(f"buffer {b} has the scope {b.scope}; there are {', '.join(SCOPES)}")
             if any(not 0 <= x.dim < len(b.shape) or x.size < 1 for x in b.blocks if b.size):
                 self._fail(f"buffer {b} has blocks {[tuple(x) for x in b.blocks]} for {len(b.shape)} dims")
+            if UNKNOWN in b.shape and max(b.blocks, key=lambda x: x.stride).size != UNKNOWN:
+                self._fail(f"buffer {b}: an extent that is not known is the outermost in memory")
             self._buffers[b] = len(self._loops)
         yield
         self._buffers = outer
@@ -155,6 +159,9 @@ class _Verifier:
                     self._fail("only cache and register are allocated")
                 with self._declared((s.buffer,)):
                     self._stmt(s.body)
+        elif isinstance(s, At):
+            with self._at(f"at {s.table}"):
+                self._entry(s)
         elif isinstance(s, Store):
             self._store(s)
         elif isinstance(s, Invoke):
@@ -187,7 +194,25 @@ class _Verifier:
             self._stmt(s.body)
         self._loops.pop()
 
+    def _entry(self, s: At) -> None:
+        if s.table.dtype is not PTR:
+            self._fail(f"{s.table} holds {s.table.dtype}, no pointers")
+        if len({s.buffer.dtype, s.source.dtype, s.zero.dtype}) > 1:
+            self._fail(f"{s.buffer} is {s.buffer.dtype}, {s.source} {s.source.dtype} and {s.zero} {s.zero.dtype}")
+        if s.source not in self._buffers:
+            self._fail(f"buffer {s.source} is not in scope")
+        if s.buffer.scope != "global":
+            self._fail(f"{s.buffer} is {s.buffer.scope}; a table points to global memory")
+        self._access(s.table, s.index, None)
+        self._access(s.zero, s.zero_at, None)
+        self._plain(s.offset, "the offset")
+        self._pointed.add(s.buffer)
+        with self._declared((s.buffer,)):
+            self._stmt(s.body)
+
     def _store(self, s: Store) -> None:
+        if s.buffer in self._pointed:
+            self._fail(f"{s.buffer}, which a table points to, is written")
         self._access(s.buffer, s.index, s.lanes)
         self._lanes_stored(s.buffer, s.lanes)
         count = self._value(s.value, {})
@@ -277,6 +302,8 @@ class _Verifier:
         if isinstance(v, Const):
             return 0
         if isinstance(v, Load):
+            if v.buffer.dtype is PTR:
+                self._fail(f"{v}: a pointer is no value")
             self._access(v.buffer, v.index, v.lanes)
             return v.lanes.count if v.lanes else 0
         if isinstance(v, Select):
@@ -291,6 +318,8 @@ class _Verifier:
                 self._fail(f"{v}: a vector is repeated at least once, not {v.times} times")
             return lanes_of(v)
         self._types(v, parts)
+        if isinstance(v, Bits):
+            return lanes_of(v)
         if isinstance(v, (Sum, Sums)):
             group = v.group if isinstance(v, Sum) else count
             if not count or group < 1 or group & (group - 1) or count % group:
@@ -306,7 +335,7 @@ class _Verifier:
         if isinstance(v, Cast):
             return
         if isinstance(v, Bits):
-            if t.bits != v.dtype.bits:
+            if max(lanes_of(v.a), 1) * t.bits % v.dtype.bits:
                 self._fail(f"{v}: {t} has {t.bits} bits and {v.dtype} has {v.dtype.bits}")
             return
         alike = [types[:2], types[2:]] if isinstance(v, Where) else [types]

@@ -32,6 +32,7 @@ from convsmith.ir.index import (
     Min,
     Mod,
     Never,
+    Prod,
     Var,
     conj,
     eq,
@@ -41,8 +42,9 @@ from convsmith.ir.index import (
     maximum,
     minimum,
     mod,
+    product,
 )
-from convsmith.ir.stmt import Alloc, Block, Call, Carried, For, If, Invoke, Let, Stmt, Store, block
+from convsmith.ir.stmt import Alloc, At, Block, Call, Carried, For, If, Invoke, Let, Stmt, Store, block
 from convsmith.ir.value import Binary, Bits, Cast, Fma, Load, Repeat, Select, Sum, Sums, Unary, Value, Where, lanes_of
 
 AnyNode = Stmt | Value | Cond | Index
@@ -54,6 +56,7 @@ _CHILDREN: dict[type, Callable[[Any], tuple[AnyNode, ...]]] = {
     Mod: lambda n: (n.num,),
     Min: lambda n: n.args,
     Max: lambda n: n.args,
+    Prod: lambda n: n.args,
     Ge0: lambda n: (n.arg,),
     Eq0: lambda n: (n.arg,),
     And: lambda n: n.parts,
@@ -73,6 +76,7 @@ _CHILDREN: dict[type, Callable[[Any], tuple[AnyNode, ...]]] = {
     If: lambda n: (n.cond, n.body),
     Let: lambda n: (n.value, n.body),
     Alloc: lambda n: (n.body,),
+    At: lambda n: (*n.index, n.offset, *n.zero_at, n.body),
     Store: lambda n: (*n.index, n.value),
     Invoke: lambda n: (n.dst, *n.args),
     Call: lambda n: (*(i for _, i in n.pointers), *n.indices),
@@ -193,6 +197,15 @@ class Rewriter:
         args = tuple(map(self.expr, e.args))
         return e if args == e.args else maximum(*args)
 
+    def _Prod(self, e: Prod) -> Index:
+        args = tuple(map(self.expr, e.args))
+        if args == e.args:
+            return e
+        out: Index = args[0]
+        for x in args[1:]:
+            out = product(out, x)
+        return out
+
     def _Ge0(self, c: Ge0) -> Cond:
         arg = self.expr(c.arg)
         return c if arg is c.arg else ge0(arg)
@@ -289,6 +302,13 @@ class Rewriter:
         body = self.stmt(s.body)
         return s if body is s.body else Alloc(s.buffer, body)
 
+    def _At(self, s: At) -> Stmt:
+        index, offset, zero_at = self.index(s.index), self.expr(s.offset), self.index(s.zero_at)
+        body = self.stmt(s.body)
+        if index == s.index and offset is s.offset and zero_at == s.zero_at and body is s.body:
+            return s
+        return At(s.buffer, s.table, index, offset, s.source, s.zero, zero_at, body)
+
     def _Store(self, s: Store) -> Stmt:
         index, value = self.index(s.index), self.expr(s.value)
         return s if index == s.index and value is s.value else Store(s.buffer, index, value, s.lanes)
@@ -362,5 +382,5 @@ def statements_of(s: Stmt) -> Iterator[Stmt]:
         yield x
         if isinstance(x, Block):
             stack.extend(reversed(x.stmts))
-        elif isinstance(x, (For, If, Let, Alloc)):
+        elif isinstance(x, (For, If, Let, Alloc, At)):
             stack.append(x.body)

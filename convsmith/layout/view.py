@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from convsmith.ir.index import Cond, Index, conj
+from convsmith.layout.indirection import Axis
 from convsmith.layout.layout import Layout
 
 KINDS = ("batch", "n", "m", "k")
@@ -62,6 +63,7 @@ class View:
 class Statement:
     """``c = finish(sum over k of a * b)`` over the dims of the nest, in the order of the naive nest.
 
+    ``axes`` are those of the window that A is read through, outermost first; a matrix product has none.
     ``reduce`` names the reduction loops in the order in which they read memory best, outermost first; ``acc`` is the
     type of the sums; ``shifted`` says that zero points are taken off the factors; else ``sums`` of entries of A and B
     at a point of the result are what they are taken off by; the masks are those of ``a``.
@@ -75,6 +77,7 @@ class Statement:
     acc: str
     shifted: bool = False
     sums: tuple[View, ...] = ()
+    axes: tuple[Axis, ...] = ()
 
     @property
     def n(self) -> str:

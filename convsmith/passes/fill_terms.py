@@ -5,9 +5,9 @@ from __future__ import annotations
 from convsmith.arith.ranges import Range, try_interval
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index, Min, Var, as_index, conj
-from convsmith.ir.stmt import For, Kernel, Stmt
+from convsmith.ir.stmt import At, For, Kernel, Stmt
 from convsmith.ir.value import Load, Select, Value, const
-from convsmith.ir.walk import variables_of, walk
+from convsmith.ir.walk import statements_of, variables_of, walk
 from convsmith.passes.scope import ScopedRewriter, require_loops, with_body
 
 
@@ -36,13 +36,19 @@ class _Fill(ScopedRewriter):
     def For(self, loop: For) -> Stmt:
         if loop.var.name != self.name or loop.lo is not as_index(0) or loop.hi is as_index(self.count):
             return self._For(loop)
-        if loop.var not in variables_of(loop.body):
+        if loop.var not in variables_of(loop.body) or _points_by(loop):
             return self._For(loop)
         ends: tuple[Index, ...] = loop.hi.args if isinstance(loop.hi, Min) else (loop.hi,)
         cond = conj([loop.var < end for end in ends if end is not as_index(self.count)])
         packed = self.packed & {x.buffer for x in walk(loop.body) if isinstance(x, Load)}
         mask = _Mask(loop.var, cond, {**self.ranges, loop.var: (0, self.count - 1)}, packed)
         return For(loop.var, loop.lo, as_index(self.count), mask.stmt(loop.body), loop.kind, loop.carried)
+
+
+def _points_by(loop: For) -> bool:
+    """Whether the loop's variable chooses among pointers: there are none beyond its end."""
+    entries = (s for s in statements_of(loop.body) if isinstance(s, At))
+    return any(loop.var in variables_of(i) for s in entries for i in s.index)
 
 
 def fill_terms(kernel: Kernel, loop: str, count: int) -> Kernel:

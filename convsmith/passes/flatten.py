@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from convsmith.ir.buffer import Block, Buffer
+from convsmith.ir.buffer import UNKNOWN, Block, Buffer
 from convsmith.ir.index import Index, as_index, floordiv, mod
-from convsmith.ir.stmt import Alloc, Kernel, Stmt, Store
+from convsmith.ir.stmt import Alloc, At, Kernel, Stmt, Store
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import Rewriter
 from convsmith.passes.scope import with_body
@@ -38,7 +38,8 @@ class _Flatten(Rewriter):
         if b.in_registers or b.flat:
             return b
         if b not in self.flat:
-            self.flat[b] = Buffer(b.name, b.dtype, (b.size,), (Block(0, b.size, 1),), b.scope)
+            size = UNKNOWN if UNKNOWN in b.shape else b.size
+            self.flat[b] = Buffer(b.name, b.dtype, (size,), (Block(0, size, 1),), b.scope)
         return self.flat[b]
 
     def Load(self, v: Load) -> Value:
@@ -50,6 +51,15 @@ class _Flatten(Rewriter):
         if new is s.buffer:
             return self._Store(s)
         return Store(new, (offset(s.buffer, s.index),), self.expr(s.value), s.lanes)
+
+    def At(self, s: At) -> Stmt:
+        table, zero = self.buffer(s.table), self.buffer(s.zero)
+        index = s.index if table is s.table else (offset(s.table, s.index),)
+        zero_at = s.zero_at if zero is s.zero else (offset(s.zero, s.zero_at),)
+        source, buffer, body = self.buffer(s.source), self.buffer(s.buffer), self.stmt(s.body)
+        if table is s.table and zero is s.zero and source is s.source and buffer is s.buffer and body is s.body:
+            return s
+        return At(buffer, table, index, s.offset, source, zero, zero_at, body)
 
     def Alloc(self, a: Alloc) -> Stmt:
         return Alloc(self.buffer(a.buffer), self.stmt(a.body))

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from convsmith.ir.index import FloorDiv, Index, Max, Min, Mod, Var
+from convsmith.ir.index import FloorDiv, Index, Max, Min, Mod, Prod, Var
 from convsmith.ir.stmt import Let, Stmt
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import AnyNode, Rewriter, children
 
-COSTLY = (FloorDiv, Mod, Min, Max)
+COSTLY = (FloorDiv, Mod, Min, Max, Prod)
 
 
 def costly(n: AnyNode) -> Counter[Index]:
-    """The outermost divisions, modulos, minima and maxima below a node, with how often they occur.
+    """The outermost divisions, modulos, minima, maxima and products below a node, with how often they occur.
 
     A value that a statement shares counts once.
     """

@@ -11,18 +11,18 @@ from dataclasses import replace
 from typing import Any
 
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.index import Index, Max, Min, Var, make_sum
-from convsmith.ir.stmt import Alloc, Call, Function, Kernel, Stmt, Store
+from convsmith.ir.index import Index, Max, Min, Var, as_index, make_sum
+from convsmith.ir.stmt import Alloc, At, Call, Function, Kernel, Stmt, Store
 from convsmith.ir.value import Load, Value
-from convsmith.ir.walk import Rewriter, bound_in, variables_of, walk
+from convsmith.ir.walk import Rewriter, bound_in, statements_of, variables_of, walk
 
 
 class _Abstract(Rewriter):
-    """Replace what is free in a statement by parameters."""
+    """Replace what is free in a statement by parameters; the buffers in ``own`` are its own."""
 
-    def __init__(self, free: set[Var]) -> None:
+    def __init__(self, free: set[Var], own: set[Buffer]) -> None:
         super().__init__()
-        self.free = free
+        self.free, self.own = free, own
         self.pointers: dict[tuple[Buffer, tuple[Any, ...]], tuple[Var, Index]] = {}
         self.indices: dict[Index, Var] = {}
 
@@ -44,7 +44,17 @@ class _Abstract(Rewriter):
         return var + rest - start.const
 
     def access(self, buffer: Buffer, index: tuple[Index, ...]) -> tuple[Index, ...]:
-        return index if buffer.in_registers else (self.position(buffer, index[0]),)
+        if buffer.in_registers:
+            return index
+        if buffer in self.own:
+            return self.index(index)
+        return (self.position(buffer, index[0]),)
+
+    def At(self, s: At) -> Stmt:
+        """The function takes the source too: the entries of the table point into it."""
+        index, zero_at = self.access(s.table, s.index), self.access(s.zero, s.zero_at)
+        self.access(s.source, (as_index(0),))
+        return At(s.buffer, s.table, index, self.expr(s.offset), s.source, s.zero, zero_at, self.stmt(s.body))
 
     def Load(self, v: Load) -> Value:
         return Load(v.buffer, self.access(v.buffer, v.index), v.lanes)
@@ -63,7 +73,7 @@ class _Abstract(Rewriter):
             local = self.expr(local)
         return self.parameter(free) + local
 
-    Affine = Var = FloorDiv = Mod = _abstract
+    Affine = Var = FloorDiv = Mod = Prod = _abstract
 
     def _extremum(self, e: Min | Max) -> Index:
         return self.parameter(e) if variables_of(e) <= self.free else self.rebuild(e)
@@ -80,7 +90,7 @@ class _Outline(Rewriter):
         if not a.buffer.in_registers:
             return self._Alloc(a)
         free = {x for x in walk(a) if type(x) is Var} - bound_in(a)
-        abstract = _Abstract(free)
+        abstract = _Abstract(free, {s.buffer for s in statements_of(a) if isinstance(s, At)})
         body = abstract.stmt(a)
         pointers = tuple((var, key[0]) for key, (var, _) in abstract.pointers.items())
         signature = " ".join(f"{v}:{b.name}" for v, b in pointers) + f" {len(abstract.indices)}\n"

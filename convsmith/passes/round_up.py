@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from convsmith.arith.ranges import Range, try_interval
 from convsmith.ir.index import Var, as_index
-from convsmith.ir.stmt import For, Kernel, Stmt, Store
+from convsmith.ir.stmt import At, For, Kernel, Stmt, Store
 from convsmith.ir.value import Load
 from convsmith.ir.walk import statements_of, variables_of, walk
 from convsmith.passes.scope import ScopedRewriter, extent, loop_range, require_loops, with_body
@@ -21,8 +21,8 @@ def _legal(loop: For, n: int, outer: Mapping[Var, Range]) -> bool:
         if isinstance(s, Store) and not _private(loop, s, ranges):
             return False
     for x in walk(loop.body):
-        if isinstance(x, Load) and any(loop.var in variables_of(i) for i in x.index):
-            for i, size in zip(x.index, x.buffer.shape):
+        if isinstance(x, (At, Load)) and any(loop.var in variables_of(i) for i in x.index):
+            for i, size in zip(x.index, (x.table if isinstance(x, At) else x.buffer).shape):
                 r = try_interval(i, ranges)
                 if r is None or r[0] < 0 or r[1] >= size:
                     return False

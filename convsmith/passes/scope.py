@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from convsmith.arith.ranges import Range, Unbounded, interval
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.index import Var
+from convsmith.ir.index import Min, Var
 from convsmith.ir.stmt import For, Kernel, Let, Stmt
 from convsmith.ir.walk import Rewriter, loops_of
 
@@ -35,8 +35,14 @@ def loop_range(loop: For, ranges: dict[Var, Range]) -> Range:
 
 
 def extent(loop: For, ranges: dict[Var, Range]) -> int:
-    """The largest number of iterations, from intervals and never from the bound's shape."""
-    return max(0, interval(loop.hi - loop.lo, ranges)[1])
+    """The largest number of iterations, from intervals; where a size is known at the call only, from a minimum."""
+    try:
+        return max(0, interval(loop.hi - loop.lo, ranges)[1])
+    except Unbounded:
+        ends = [a.const for a in loop.hi.args if a.is_const] if isinstance(loop.hi, Min) else []
+        if not ends or not loop.lo.is_const:
+            raise
+        return max(0, min(ends) - loop.lo.const)
 
 
 class ScopedRewriter(Rewriter):

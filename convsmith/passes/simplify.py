@@ -6,7 +6,7 @@ from typing import Any
 
 from convsmith.arith.simplify import Simplifier
 from convsmith.ir.index import Var
-from convsmith.ir.stmt import Block, For, If, Kernel, Stmt, block
+from convsmith.ir.stmt import At, Block, For, If, Kernel, Stmt, block
 from convsmith.ir.walk import substitute
 from convsmith.passes.scope import ScopedRewriter, each_body
 
@@ -41,6 +41,10 @@ class _Simplify(ScopedRewriter):
         if len(kept) == len(s.stmts) and all(a is b for a, b in zip(kept, s.stmts)):
             return s
         return block(*kept)
+
+    def At(self, s: At) -> Stmt:
+        out = self._At(s)
+        return Block(()) if isinstance(out, At) and isinstance(out.body, Block) and not out.body.stmts else out
 
     def If(self, s: If) -> Stmt:
         out = self._If(s)

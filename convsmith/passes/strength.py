@@ -1,7 +1,8 @@
 """Strength reduction: loops carry pointers instead of computing addresses.
 
 In each serial loop, the positions that move with the loop's variable become pointers that the loop carries.  What
-varies inside the loop by loops that will be unrolled stays a constant distance from the pointer.  A term that hides
+varies inside the loop by loops that will be unrolled stays a constant distance from the pointer.  What a table of
+pointers points to, read within the loop, is somewhere else each time.  A term that hides
 the variable inside a minimum or maximum does not move evenly and is left where it is.
 """
 
@@ -9,9 +10,9 @@ from __future__ import annotations
 
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Term, Var, make_sum
-from convsmith.ir.stmt import Carried, For, Kernel, Stmt, Store
+from convsmith.ir.stmt import At, Carried, For, Kernel, Stmt, Store
 from convsmith.ir.value import Load, Value
-from convsmith.ir.walk import Rewriter, bound_in, substitute, variables_of
+from convsmith.ir.walk import Rewriter, bound_in, statements_of, substitute, variables_of
 from convsmith.passes.scope import each_body
 
 
@@ -22,6 +23,7 @@ class _Carry(Rewriter):
         super().__init__()
         self.loop = loop
         self.local = bound_in(loop.body)
+        self.moved = {s.buffer for s in statements_of(loop.body) if isinstance(s, At)}
         self.pointers: dict[tuple[Buffer, tuple[Term, ...]], Carried] = {}
 
     def position(self, buffer: Buffer, e: Index) -> Index:
@@ -44,7 +46,13 @@ class _Carry(Rewriter):
         return self.pointers[key].var + make_sum(e.const, rest)
 
     def access(self, buffer: Buffer, index: tuple[Index, ...]) -> tuple[Index, ...]:
-        return index if buffer.in_registers else (self.position(buffer, index[0]),)
+        if buffer.in_registers or buffer in self.moved:
+            return index
+        return (self.position(buffer, index[0]),)
+
+    def At(self, s: At) -> Stmt:
+        index, zero_at = self.access(s.table, s.index), self.access(s.zero, s.zero_at)
+        return At(s.buffer, s.table, index, s.offset, s.source, s.zero, zero_at, self.stmt(s.body))
 
     def Load(self, v: Load) -> Value:
         return Load(v.buffer, self.access(v.buffer, v.index), v.lanes)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from convsmith.arith.ranges import Unbounded
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.index import Var, as_index, minimum
+from convsmith.ir.index import Var, as_index, floordiv, minimum
 from convsmith.ir.stmt import For, Kernel, Stmt
 from convsmith.ir.walk import substitute
 from convsmith.passes.scope import ScopedRewriter, extent, require_loops, with_body
@@ -20,13 +21,17 @@ class _Tile(ScopedRewriter):
             return self._For(loop)
         if not loop.lo.is_const:
             raise ConfigError("bounds", f"tile: loop {self.loop} starts at {loop.lo}; only constant starts are tiled")
-        n, size = extent(loop, self.ranges), self.size
+        size = self.size
+        try:
+            n = as_index(extent(loop, self.ranges))
+        except Unbounded:
+            n = loop.hi - loop.lo
         start = loop.lo + self.outer * size
-        whole = loop.hi.is_const and n % size == 0
+        whole = loop.hi.is_const and n.const % size == 0
         inner_hi = as_index(size) if whole else minimum(size, loop.hi - start)
         body = substitute(loop.body, {loop.var: start + self.inner})
         inner = For(self.inner, as_index(0), inner_hi, body, loop.kind)
-        return For(self.outer, as_index(0), as_index(-(-n // size)), inner, loop.kind)
+        return For(self.outer, as_index(0), floordiv(n + (size - 1), size), inner, loop.kind)
 
 
 def tile(kernel: Kernel, loop: str, size: int, outer: str, inner: str) -> Kernel:

@@ -13,7 +13,7 @@ from convsmith.arith.simplify import Simplifier
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var, is_false, is_true
-from convsmith.ir.stmt import Alloc, Block, For, If, Kernel, Stmt, Store, block
+from convsmith.ir.stmt import Alloc, At, Block, For, If, Kernel, Stmt, Store, block
 from convsmith.ir.value import Binary, Const, Lanes, Load, Repeat, Select, Sum, Value, lanes_of
 from convsmith.ir.walk import Rewriter, substitute, variables_of
 from convsmith.passes.flatten import offset
@@ -115,6 +115,11 @@ class _Vectorise(ScopedRewriter):
             return block(*(self.vector(x, lanes) for x in s.stmts))
         if isinstance(s, Alloc):
             return Alloc(s.buffer, self.vector(s.body, lanes))
+        if isinstance(s, At):
+            if any(lanes.var in variables_of(i) for i in (*s.index, s.offset)):
+                raise NotVector(f"the entries of {s.table} differ between lanes")
+            body = self.vector(s.body, lanes)
+            return At(s.buffer, s.table, s.index, s.offset, s.source, s.zero, s.zero_at, body)
         if isinstance(s, If):
             if lanes.var in variables_of(s.cond):
                 raise NotVector(f"the condition {s.cond} differs between lanes")

@@ -15,6 +15,7 @@ import numpy as np
 
 from convsmith.codegen.artifact import Argument, Artifact, Entry
 from convsmith.diag.errors import UnsupportedError
+from convsmith.layout.indirection import from_recipe
 from convsmith.runtime.arrays import ALIGNMENT, Array, address_of, aligned_empty, all_finite, numpy_dtype
 from convsmith.runtime.border import Border, Given, tensors_of
 from convsmith.runtime.host import HostFunction, HostLibrary
@@ -25,10 +26,32 @@ __all__ = ["HostKernel"]
 _ndarray = np.ndarray
 
 
+class _Pointers:
+    """A table of pointers of one argument block: made once, and moved when the tensor that it points into has moved."""
+
+    __slots__ = ("_array", "_base", "_item", "_of", "_table", "_zero")
+
+    def __init__(self, argument: Argument, of: int, item: int, zero: Array, size: int) -> None:
+        self._table = from_recipe(argument.recipe)
+        self._array = np.empty(size, np.uint64)
+        self._of, self._item, self._zero, self._base = of, item, zero, -1
+
+    @property
+    def address(self) -> int:
+        return address_of(self._array)
+
+    def follow(self, block: ctypes.Array[ctypes.c_uint64]) -> None:
+        """Point into the tensor where it is now."""
+        base = block[self._of]
+        if base != self._base:
+            self._base = base
+            self._array[:] = self._table.pointers(base, address_of(self._zero), self._item).ravel()
+
+
 class _Frame:
     """The argument block of one call, and the memory of the kernel's own that it points to: scratch and defaults."""
 
-    __slots__ = ("address", "block", "memory")
+    __slots__ = ("address", "block", "memory", "pointers")
 
     def __init__(self, entry: Entry, defaults: Mapping[int, Array]) -> None:
         self.block = (ctypes.c_uint64 * len(entry.arguments))()
@@ -39,7 +62,25 @@ class _Frame:
                 scratch = aligned_empty(argument.size * entry.threads * numpy_dtype(argument.dtype).itemsize)
                 self.memory.append(scratch)
                 self.block[position] = address_of(scratch)
+        self.pointers = self._tables(entry)
         self.bind(defaults)
+
+    def _tables(self, entry: Entry) -> list[_Pointers]:
+        """Tables of pointers, and the zeros that they point to where nothing is."""
+        places = {argument.name: position for position, argument in enumerate(entry.arguments)}
+        found = []
+        for argument in entry.arguments:
+            if argument.role != "table":
+                continue
+            zero = next(a for a in entry.arguments if a.role == "zero" and a.of == argument.of)
+            item = numpy_dtype(zero.dtype).itemsize
+            zeros = aligned_empty(zero.size * item)
+            zeros[:] = 0
+            table = _Pointers(argument, places[argument.of], item, zeros, argument.size)
+            self.memory.append(zeros)
+            self.block[places[zero.name]], self.block[places[argument.name]] = address_of(zeros), table.address
+            found.append(table)
+        return found
 
     def bind(self, arrays: Mapping[int, Array]) -> None:
         for position, array in arrays.items():
@@ -67,6 +108,8 @@ class _Call:
 
     def run(self, frame: _Frame, keep: object) -> None:
         """Run, and keep the frame for later. After an interrupt it is dropped: workers may still use it."""
+        for table in frame.pointers:
+            table.follow(frame.block)
         if self._whole is not None:
             self._whole(frame.address)
         else:
@@ -79,6 +122,8 @@ class _Call:
         for name, position in self.position.items():
             if name in addresses:
                 frame.block[position] = addresses[name]
+        for table in frame.pointers:
+            table.follow(frame.block)
         self._function(frame.address, (frame, keep))
         frame.bind(self._defaults)
         self._frames.append(frame)
@@ -371,7 +416,7 @@ class HostKernel:
                     raise UnsupportedError(
                         f"{name}: holds infinities or NaN, which the kernel of {self.artifact.problem!r} would "
                         f"multiply by stored zeros (config {self.artifact.config}); legal are finite values, or a "
-                        "config that does not copy into padded memory",
+                        "config that reads no padding from memory (peel, mask)",
                         code="non-finite",
                     )
                 self._fallback = self._make_fallback()
@@ -381,7 +426,8 @@ class HostKernel:
 def _operand(artifact: Artifact, tensors: Mapping[str, Argument]) -> str:
     """The input that may be packed beforehand, the weights if there are any; empty where there is none."""
     arguments = [argument for entry in artifact.steps.values() for argument in entry.arguments]
-    both = {a.of for a in arguments} & {a.name for a in arguments}  # some entry reads these as they are given
+    # What is packed for one entry may be read by another as it is given.
+    both = {a.of for a in arguments if a.role == "packed"} & {a.name for a in arguments}
     legal = [name for name in artifact.packs if name not in both]
     if "wei" in tensors and tensors["wei"].role == "in" and "wei" not in artifact.packs:
         return "wei"

@@ -13,7 +13,8 @@ from typing import Any
 
 from convsmith.diag.errors import ConfigError
 
-REALISATIONS = ("mask", "peel", "pad_copy")
+REALISATIONS = ("mask", "peel", "pad_copy", "indirection")
+TABLES = ("row", "column", "compressed", "sections")
 OFFSETS = ("each", "sums")
 
 
@@ -31,7 +32,9 @@ class Config:
                   one instruction adds up, or straight lines that share what they read
     ``split``     a reduction loop, and in how many parts it is summed apart, for threads to share
     ``realise``   how masked elements are read: ``peel`` (skip, restrict, partition), ``mask`` (test each), or
-                  ``pad_copy`` (a padded copy first)
+                  ``pad_copy`` (a padded copy first), or ``indirection`` (through a table of pointers)
+    ``table``     form of that table: taps by ``row`` or by ``column``, ``compressed`` (columns that outputs share are
+                  there once), or also in ``sections`` (one row for all outputs that meet no padding above or below)
     ``pack``      operands repacked in the order in which they are read
     ``hold``      operands whose part for a register tile stays in registers while the innermost loop around it runs
     ``offsets``   where zero points of source and weights are taken off: ``each`` factor, or the ``sums``
@@ -51,6 +54,7 @@ class Config:
     terms: tuple[tuple[str, int], ...] = ()
     split: tuple[tuple[str, int], ...] = ()
     realise: str = "peel"
+    table: str = "sections"
     pack: tuple[str, ...] = ("wei",)
     hold: tuple[str, ...] = ()
     offsets: str = "each"
@@ -67,6 +71,8 @@ class Config:
             raise ConfigError("offsets", f"--offsets={self.offsets} is unknown; legal are {', '.join(OFFSETS)}")
         if self.flip and self.offsets != "sums":
             raise ConfigError("offsets", f"--flip={','.join(self.flip)} needs --offsets=sums")
+        if self.table not in TABLES:
+            raise ConfigError("table", f"--table={self.table} is unknown; legal are {', '.join(TABLES)}")
         for name, size in self.tile:
             if size < 1:
                 raise ConfigError("tile-size", f"--tile={name}:{size}: a tile has at least one iteration")
@@ -150,21 +156,22 @@ def _flag(value: str) -> bool:
 
 
 _PRINT: dict[str, Callable[[Any], str]] = {
-    "isa": str, "lane": str, "realise": str, "offsets": str, "pieces": str, "threads": str,
+    "isa": str, "lane": str, "realise": str, "table": str, "offsets": str, "pieces": str, "threads": str,
     "fuse": lambda v: ",".join(f"{a}+{b}" for a, b in v),
     "tile": _sizes_text, "terms": _sizes_text, "split": _sizes_text,
     "order": ",".join, "reduce": ",".join, "pack": ",".join, "hold": ",".join, "flip": ",".join,
     "outline": _flag_text, "drain": _flag_text,
 }  # fmt: skip
 _READ: dict[str, Callable[[str], Any]] = {
-    "isa": str, "lane": str, "realise": str, "offsets": str, "pieces": int, "threads": int, "fuse": _pairs,
-    "tile": _sizes, "terms": _sizes, "split": _sizes,
+    "isa": str, "lane": str, "realise": str, "table": str, "offsets": str, "pieces": int, "threads": int,
+    "fuse": _pairs, "tile": _sizes, "terms": _sizes, "split": _sizes,
     "order": _names, "reduce": _names, "pack": _names, "hold": _names, "flip": _names, "outline": _flag,
     "drain": _flag,
 }  # fmt: skip
 _EXAMPLE = {
-    "isa": "--isa=avx512", "lane": "--lane=oc", "realise": "--realise=peel", "pieces": "--pieces=8",
-    "threads": "--threads=2", "fuse": "--fuse=oh+ow", "tile": "--tile=oc:32,ow:14", "order": "--order=mb,oc,oh,ow",
+    "isa": "--isa=avx512", "lane": "--lane=oc", "realise": "--realise=peel", "table": "--table=row",
+    "pieces": "--pieces=8", "threads": "--threads=2", "fuse": "--fuse=oh+ow", "tile": "--tile=oc:32,ow:14",
+    "order": "--order=mb,oc,oh,ow",
     "terms": "--terms=ic:4", "split": "--split=mb:2", "reduce": "--reduce=kh,kw,ic", "pack": "--pack=wei",
     "hold": "--hold=wei", "offsets": "--offsets=sums", "flip": "--flip=wei", "outline": "--outline=no",
     "drain": "--drain=yes",

@@ -118,7 +118,7 @@ def test_the_row_is_in_the_kernel(target: Target, types: tuple[str, str, str]) -
     problem = parse_problem(f"{type_options(types)} {SHAPES['one tap']}")
     low = lower(problem, default_config(problem, target), target)
     text = llvm_bind.assembly(low.text, target.triple, target.cpu, target.features)
-    row = next(iter(target.fragment_rows(*types)), target.row(*types))
+    row = next(iter(target.fragment_rows(*types)), target.nearest(*types))
     assert row is not None and f"\t{row.mnemonic}" in text
 
 

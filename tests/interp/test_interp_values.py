@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from natives import run_native
 
 from convsmith.interp import InterpError, run
 from convsmith.interp.arithmetic import cast, fma, sum_groups
 from convsmith.ir.parse import parse_kernel
 from convsmith.ir.types import DTYPES
 from convsmith.ir.value import const
+from convsmith.ir.verify import verify
+from convsmith.target.registry import host_targets
 
 INF, NAN = math.inf, math.nan
 
@@ -239,7 +242,7 @@ def test_a_sum_adds_the_halves() -> None:
         ("and(a[0], a[1])", "", r"and\(a\[0\], a\[1\]\) takes floats for integers"),
         ("cast(f32, shl(s32(1), s32(32)))", "", "shifts int32 by 32"),
         ("cast(f32, sqrt(s32(1)))", "", "is not for int32"),
-        ("cast(f32, bits(s16, a[0]))", "", "reads float32 as s16"),
+        ("cast(f32, bits(f64, a[0]))", "", "reads float32 as f64"),
     ],
 )
 def test_what_values_refuse(text: str, lanes: str, message: str) -> None:
@@ -297,3 +300,21 @@ def test_small_floats_are_for_memory() -> None:
     arrays = {"a": np.ones(2, "bfloat16"), "out": np.zeros(1, "bfloat16")}
     with pytest.raises(InterpError, match=r"a\[0\] \+ a\[1\] computes on bfloat16, which is for memory only"):
         run(parse_kernel("kernel k(a: bf16[2], out: bf16[1])\n  out[0] = a[0] + a[1]"), arrays)
+
+
+def test_bits_of_a_vector_make_as_many_lanes_as_they_can() -> None:
+    kernel = parse_kernel(
+        "kernel k(a: u8[8], words: s32[2], one: s32[1], back: u8[4])\n"
+        "  words[0]{2} = bits(s32, a[0]{8})\n  one[0] = bits(s32, a[4]{4})\n  back[0]{4} = bits(u8, words[0])\n"
+    )
+    bytes_ = np.arange(1, 9, dtype=np.uint8)
+    for target in (None, *host_targets()):
+        arrays = {"a": bytes_.copy(), "words": np.zeros(2, np.int32), "one": np.zeros(1, np.int32),
+                  "back": np.zeros(4, np.uint8)}  # fmt: skip
+        if target is None:
+            verify(kernel)
+            run(kernel, arrays)
+        else:
+            run_native(kernel, arrays, target)
+        assert arrays["words"].tolist() == bytes_.view(np.int32).tolist()
+        assert arrays["one"][0] == bytes_.view(np.int32)[1] and arrays["back"].tolist() == [1, 2, 3, 4]

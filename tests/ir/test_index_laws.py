@@ -24,6 +24,7 @@ from convsmith.ir.index import (
     maximum,
     minimum,
     mod,
+    product,
     true,
 )
 from convsmith.ir.parse import parse_cond, parse_index
@@ -37,7 +38,7 @@ leaves = st.one_of(st.sampled_from(NAMES), st.integers(-9, 9))
 
 def _grow(inner: st.SearchStrategy[Tree]) -> st.SearchStrategy[Tree]:
     return st.one_of(
-        st.tuples(st.sampled_from(["add", "sub", "min", "max"]), inner, inner),
+        st.tuples(st.sampled_from(["add", "sub", "min", "max", "product"]), inner, inner),
         st.tuples(st.just("mul"), inner, st.integers(-6, 6)),
         st.tuples(st.sampled_from(["div", "mod"]), inner, st.integers(1, 8)),
     )
@@ -50,6 +51,7 @@ OPERATIONS: dict[str, tuple[Callable[[Any, Any], Index], Callable[[int, int], in
     "add": (lambda a, b: a + b, lambda a, b: a + b),
     "sub": (lambda a, b: a - b, lambda a, b: a - b),
     "mul": (lambda a, b: a * b, lambda a, b: a * b),
+    "product": (product, lambda a, b: a * b),
     "div": (floordiv, lambda a, b: a // b),
     "mod": (mod, lambda a, b: a % b),
     "min": (minimum, min),
@@ -167,6 +169,14 @@ def test_conditions() -> None:
     assert conj([a >= 0, false()]) is false()
     assert conj([true(), a >= 0]) is (a >= 0)
     assert str(true()) == "true" and str(false()) == "false"
+
+
+def test_products_are_multiplied_out() -> None:
+    a, b, c = Var("a"), Var("b"), Var("c")
+    assert str(product(a + 1, b * 2 - 3)) == "-a * 3 + b * 2 + a * b * 2 - 3"
+    assert product(product(c, a), b) is product(a, product(b, c)) and str(product(c, a // 2)) == "c * (a // 2)"
+    assert product(a, 0).is_const and product(3, a) is a * 3
+    assert parse_index("(a + 1) * b - b") is product(a, b)
 
 
 def test_what_an_index_refuses() -> None:

@@ -73,6 +73,34 @@ KINDS = {
     "slack": ("--dtag=a:1:99_b:5:19_c:5:3 mb1ic3iw5oc5ow5kw3pw1", "--lane=oc --tile=oc:4,ow:2"),
     "mask": ("mb1ic3iw5oc5ow5kw3pw1", "--lane=oc --tile=oc:4,ow:2 --realise=mask"),
     "pad-copy": ("mb2ic2ih3iw4oc5oh3ow4kh3kw3ph1pw1", "--lane=oc --tile=oc:4,ow:3 --realise=pad_copy"),
+    "indirection": (
+        "mb2ic3ih4iw5oc5oh4ow5kh3kw3ph1pw1", "--lane=oc --tile=oc:4,ow:3 --reduce=kh,kw,ic --realise=indirection",
+    ),
+    "indirection-by-rows": (
+        "--stag=axb g5mb1ic5ih4iw4oc5oh2ow2kh3kw3sh2sw2ph1pw1",
+        "--lane=g --tile=g:4 --reduce=kh,kw,ic --realise=indirection --table=row",
+    ),
+    "indirection-compressed": (
+        "--stag=aBcd2b mb1ic3ih4iw7oc5oh3ow5kh2kw3ph0pw0", "--lane=oc --tile=oc:4,ow:2 --realise=indirection "
+        "--table=compressed",
+    ),
+    "indirection-3d": (
+        "mb1ic2id4ih4iw3oc3od4oh4ow3kd3kh2kw1pd1ph0pw0", "--lane=oc --tile=oc:4,oh:2 --realise=indirection",
+    ),
+    "indirection-backward": (
+        "--dir=BWD_D mb1ic5ih5oc3oh3kh3kw2iw4ow2sh2sw2ph1",
+        "--lane=ic --tile=ic:4,iw:2 --realise=indirection --table=column --threads=2",
+    ),
+    "indirection-weights": (
+        "--dir=BWD_W mb2ic2ih3iw3oc5oh3ow3kh2kw2ph1pw1", "--lane=oc --tile=oc:4,ic:2 --realise=indirection",
+    ),
+    "indirection-lanes-along-input": (
+        "--stag=axb mb1ic6ih3iw4oc2oh3ow4kh3kw1ph1", "--lane=ic --tile=oc:2,ow:3 --realise=indirection",
+    ),
+    "indirection-bytes": (
+        "--dt=u8:s8:s32 --stag=axb mb1ic5ih3iw3oc5oh3ow3kh2kw2pw1",
+        "--lane=oc --tile=oc:4,ow:2 --terms=ic:4 --realise=indirection",
+    ),
     "not-packed": ("mb1ic3iw5oc5ow5kw3pw1", "--lane=oc --tile=oc:4,ow:2 --pack="),
     "threads": ("mb2ic2ih3iw5oc3oh3ow5kh2kw3ph1pw1", "--lane=oc --tile=oc:4,ow:3 --reduce=kh,kw,ic --threads=2"),
     "one-function": ("mb1ic3iw5oc5ow5kw3pw1", "--lane=oc --tile=oc:4,ow:2 --outline=no"),

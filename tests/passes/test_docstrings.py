@@ -28,14 +28,32 @@ import pytest
 
 import convsmith.passes
 from convsmith.interp import run
+from convsmith.ir.buffer import UNKNOWN, make_buffer
+from convsmith.ir.index import Var, as_index
 from convsmith.ir.parse import parse_kernel
 from convsmith.ir.stmt import Kernel
+from convsmith.ir.types import ABSENT, F32, PTR
 from convsmith.target.base import fragment_dot
 from convsmith.target.generic.level import PORTABLE_FMA
 
 NO_PASS = {"lets", "manager", "scope"}
 OTHER_NAME = {"strength": "strength_reduce"}
 ROWS = (PORTABLE_FMA, fragment_dot("fragment_dot", (4, 4, 4, 4), ("u8", "s8", "s32"), "", "", (), ""))
+TABLE, ZERO = make_buffer("a_row", PTR, (3, 2)), make_buffer("a_0", F32, (4,))
+ENTRIES = np.array([ABSENT, 0, 0, 4, 4, 8])
+SIZES = {"n": 3, "s": 2}
+SUMS = make_buffer("sums", F32, (4,))
+NAMES = {
+    "ROWS": ROWS,
+    "TABLE": TABLE,
+    "ZERO": ZERO,
+    "SUMS": SUMS,
+    "N": Var("n"),
+    "S": Var("s"),
+    "ONE": as_index(1),
+    "Var": Var,
+    "as_index": as_index,
+}
 INSTRUCTIONS = {row.name: row.kernel for row in ROWS}
 MODULES = sorted(m.name for m in pkgutil.iter_modules(convsmith.passes.__path__))
 PASSES = [name for name in MODULES if name not in NO_PASS]
@@ -73,21 +91,27 @@ def example_of(module: str) -> Example:
     old = parse_kernel(before)
     name, arguments = call.removesuffix(")").split("(", 1)
     assert name == function.__name__
-    new = eval(f"run(kernel, {arguments})", {"run": function, "kernel": old, "ROWS": ROWS})
+    new = eval(f"run(kernel, {arguments})", {"run": function, "kernel": old, **NAMES})
     return Example(before, call, after, old, new)
 
 
 def memory(*kernels: Kernel) -> dict[str, np.ndarray]:
     """Whole numbers for every parameter of the kernels and their packing kernels, the same at each call."""
     numbers = np.random.default_rng(0)
-    params = {b.name: b for kernel in kernels for k in (kernel, *kernel.packs) for b in k.params}
-    return {b.name: numbers.integers(-4, 5, b.size).astype(b.dtype.numpy) for b in params.values()}
+    every = [b for kernel in kernels for k in (kernel, *kernel.packs) for b in k.params]
+    params = {b.name: b for b in every}
+    known = {b.name: b.size for b in every if UNKNOWN not in b.shape}
+    sizes = {name: known.get(name, 48) for name in params}
+    arrays = {n: numbers.integers(-4, 5, sizes[n]).astype(b.dtype.numpy) for n, b in params.items()}
+    return arrays | {n: x for n, x in (("a_row", ENTRIES.copy()), ("a_0", np.zeros(4, np.float32))) if n in arrays}
 
 
 def interpret(kernel: Kernel, arrays: dict[str, np.ndarray]) -> None:
     """Run the packing kernels, then the kernel."""
     for k in (*kernel.packs, kernel):
-        run(k, {b.name: arrays[b.name] for b in k.params}, INSTRUCTIONS)
+        run(
+            k, {b.name: arrays[b.name] for b in k.params}, INSTRUCTIONS, {v.name: SIZES.get(v.name, 7) for v in k.sizes}
+        )
 
 
 def test_modules_without_a_pass_are_these() -> None:

@@ -6,21 +6,29 @@ from typing import Any
 
 import pytest
 
+from convsmith.ir.buffer import make_buffer
+from convsmith.ir.index import as_index
 from convsmith.ir.parse import parse_kernel
+from convsmith.ir.types import F32, PTR
 from convsmith.passes.bind import bind
 from convsmith.passes.coalesce import coalesce
 from convsmith.passes.collapse import collapse
 from convsmith.passes.cse import cse
 from convsmith.passes.derive_packing import derive_packing
+from convsmith.passes.derive_stream import derive_stream
 from convsmith.passes.fill_terms import fill_terms
 from convsmith.passes.flatten import flatten
 from convsmith.passes.guard_tails import guard_tails
 from convsmith.passes.hoist import hoist
+from convsmith.passes.hoist_pointers import hoist_pointers
+from convsmith.passes.indirect import indirect
+from convsmith.passes.lift import lift
 from convsmith.passes.manager import Step
 from convsmith.passes.narrow_index import narrow_index
 from convsmith.passes.outline import outline
 from convsmith.passes.partition import partition
 from convsmith.passes.pick_instructions import pick_instructions
+from convsmith.passes.pieces import pieces
 from convsmith.passes.reorder import reorder
 from convsmith.passes.restrict import restrict
 from convsmith.passes.round_up import round_up
@@ -51,11 +59,14 @@ kernel k(a: f32[4], b: f32[4, 2])
 ONE: Any = ("i",)
 ON_FLAT = [
     Step(flatten), Step(narrow_index), Step(outline), Step(strength_reduce), Step(pick_instructions, (PORTABLE_FMA,)),
-    Step(sum_together, 4), Step(hoist), Step(cse), Step(unused_let), Step(vectorise, "j", 4, False),
+    Step(sum_together, 4), Step(hoist), Step(cse), Step(unused_let), Step(hoist_pointers),
+    Step(vectorise, "j", 4, False),
 ]  # fmt: skip
 ON_NEST = [
     Step(bind, ONE, "serial"), Step(coalesce, "i", "j", "i_j"), Step(collapse), Step(derive_packing, "c"),
     Step(guard_tails, ONE), Step(partition, ONE), Step(reorder, ("i", "j")), Step(round_up, ONE), Step(restrict, ONE),
+    Step(indirect, "c", make_buffer("t", PTR, (4,)), make_buffer("z", F32, (1,)), (), as_index(0)),
+    Step(derive_stream, ("c",), "s"), Step(lift), Step(pieces, "i", "j", "j", (4, 4, 2)),
     Step(fill_terms, "j", 2), Step(simplify), Step(sink, ("j",)), Step(skip_zero), Step(stage, "c", "i"), Step(unroll),
 ]  # fmt: skip
 

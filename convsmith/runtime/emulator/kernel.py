@@ -10,6 +10,7 @@ import numpy as np
 
 from convsmith.codegen.artifact import ABI_VERSION, Argument, Artifact, Entry
 from convsmith.diag.errors import ToolchainError, UnsupportedError, UsageError
+from convsmith.layout.indirection import from_recipe
 from convsmith.runtime.arrays import ALIGNMENT, Array, ArraySpec, all_finite, numpy_dtype
 from convsmith.runtime.border import Border, Given, tensors_of
 from convsmith.runtime.emulator import bochs
@@ -110,6 +111,15 @@ class EmulatedKernel:
             if a.role in ("packed", "shared") and a.name not in addresses:
                 addresses[a.name] = image.place(_poison(a), "write", ALIGNMENT)
         every = addresses | own
+        for a in entry.arguments:
+            if a.role == "zero":
+                every[a.name] = image.place(bytes(a.size * numpy_dtype(a.dtype).itemsize), "read", ALIGNMENT)
+        for a in entry.arguments:
+            if a.role == "table":
+                zero = next(z for z in entry.arguments if z.role == "zero" and z.of == a.of)
+                item = numpy_dtype(zero.dtype).itemsize
+                table = from_recipe(a.recipe).pointers(every[a.of], every[zero.name], item)
+                every[a.name] = image.place(table.tobytes(), "read", ALIGNMENT)
         block = struct.pack(f"<{len(entry.arguments)}Q", *(every[a.name] for a in entry.arguments))
         image.call(start + self._code.symbols[entry.chunk_symbol], image.place(block, "read", 8))
 

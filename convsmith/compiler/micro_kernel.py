@@ -1,0 +1,48 @@
+"""From the name of a micro-kernel to an artifact: the kernel, and the one that packs its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from convsmith.build.micro_kernel import micro_kernel_steps, micro_packing_steps, naive_micro_kernel
+from convsmith.codegen import llvm_bind
+from convsmith.codegen.artifact import Argument, Artifact, Entry
+from convsmith.codegen.llvm_text import module_text
+from convsmith.compiler.facts import facts
+from convsmith.ir.buffer import Buffer
+from convsmith.ir.intern import interning
+from convsmith.ir.stmt import Kernel
+from convsmith.passes.manager import Instrument, run_steps
+from convsmith.schedule.micro_kernel import MicroKernel
+from convsmith.target.base import Target
+
+WRITTEN = ("output", "buffer", "weights")
+"""Of the arguments of the two kernels; a micro-kernel only reads its weights."""
+
+
+def lower_micro_kernel(m: MicroKernel, target: Target, instruments: Sequence[Instrument] = ()) -> tuple[Kernel, Kernel]:
+    """The kernel after all rewrites, and its packing kernel."""
+    kernel = run_steps(naive_micro_kernel(m), micro_kernel_steps(m, target), instruments)
+    (pack,) = kernel.packs
+    return kernel, run_steps(pack, micro_packing_steps())
+
+
+def micro_kernel_artifact(m: MicroKernel, target: Target) -> Artifact:
+    """Compile a micro-kernel for a target."""
+    with llvm_bind.no_collection(), interning():
+        kernel, pack = lower_micro_kernel(m, target)
+        kernels = {m.name: (kernel, 1), f"{m.name}_pack": (pack, 1)}
+        text = module_text(kernels, facts(target), target.triple, dict(target.attributes), {})
+        entries = {"main": _entry(m.name, kernel), "pack": _entry(f"{m.name}_pack", pack)}
+    code = llvm_bind.object_code(text, target.triple, target.cpu, target.features)
+    return Artifact(code=code, isa=target.isa, entries=entries, problem=m.name, config=f"--isa={target.isa}",
+                    needs=target.needs)  # fmt: skip
+
+
+def _entry(symbol: str, kernel: Kernel) -> Entry:
+    written = WRITTEN if symbol.endswith("_pack") else WRITTEN[:2]
+
+    def argument(b: Buffer) -> Argument:
+        return Argument(b.name, "inout" if b.name in written else "in", b.dtype.name, (b.size,), "a", b.size)
+
+    return Entry(symbol, tuple(map(argument, kernel.params)), 1, tuple(map(str, kernel.sizes)))

@@ -1,0 +1,66 @@
+"""Follow pointers before the loops that do not change them, however many there are side by side.
+
+`lift` moves a look-up out of loops that hold nothing else.  Once loops are unrolled, those that remain hold one look-up
+for each pixel; these become as many buffers, and the loop reads through pointers that it was given.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from convsmith.ir.buffer import Buffer
+from convsmith.ir.index import Index
+from convsmith.ir.stmt import At, Block, For, Kernel, Stmt, block
+from convsmith.ir.walk import Rewriter, Substitute, bound_in, variables_of
+from convsmith.passes.scope import each_body
+
+_Entry = tuple[Buffer, Buffer, tuple[Index, ...], Index]
+
+
+class _HoistPointers(Rewriter):
+    def For(self, loop: For) -> Stmt:
+        out = self._For(loop)
+        if not isinstance(out, For) or out.kind != "serial":
+            return out
+        inside = bound_in(out)
+        found: dict[_Entry, At] = {}
+        parts = []
+        for s in out.body.stmts if isinstance(out.body, Block) else (out.body,):
+            if isinstance(s, At) and not any(variables_of(i) & inside for i in (*s.index, s.offset, *s.zero_at)):
+                entry = (s.buffer, s.table, s.index, s.offset)
+                if entry not in found:
+                    found[entry] = replace(s, buffer=replace(s.buffer, name=f"{s.buffer.name}{len(found)}"))
+                s = Substitute({}, {s.buffer: found[entry].buffer}).stmt(s.body)
+            parts.append(s)
+        if not found:
+            return out
+        nest: Stmt = For(out.var, out.lo, out.hi, block(*parts), out.kind, out.carried)
+        for at in reversed(found.values()):
+            nest = replace(at, body=nest)
+        return nest
+
+
+def hoist_pointers(kernel: Kernel) -> Kernel:
+    """Move look-ups in tables of pointers out of the loops that contain them and do not change them.
+
+    Before::
+
+        kernel k(a: f32[24], a_row: ptr[6], a_0: f32[4], c: f32[12])
+          for x in 0 .. 2:
+            for i in 0 .. 4:
+              at a_row[x * 2] + 0 in a or a_0[0] as a_at: f32[4]:
+                c[i] = c[i] + a_at[i]
+              at a_row[x * 2 + 1] + 0 in a or a_0[0] as a_at: f32[4]:
+                c[i + 4] = c[i + 4] + a_at[i]
+
+    After ``hoist_pointers()``::
+
+        kernel k(a: f32[24], a_row: ptr[6], a_0: f32[4], c: f32[12])
+          for x in 0 .. 2:
+            at a_row[x * 2] + 0 in a or a_0[0] as a_at0: f32[4]:
+              at a_row[x * 2 + 1] + 0 in a or a_0[0] as a_at1: f32[4]:
+                for i in 0 .. 4:
+                  c[i] = c[i] + a_at0[i]
+                  c[i + 4] = c[i + 4] + a_at1[i]
+    """
+    return each_body(kernel, lambda s: _HoistPointers().stmt(s))

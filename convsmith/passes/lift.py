@@ -1,0 +1,43 @@
+"""Follow pointers before the loops that they do not depend on."""
+
+from __future__ import annotations
+
+from convsmith.ir.stmt import At, For, Kernel, Stmt
+from convsmith.ir.walk import Rewriter, variables_of
+from convsmith.passes.scope import with_body
+
+
+class _Lift(Rewriter):
+    def For(self, loop: For) -> Stmt:
+        out = self._For(loop)
+        if not isinstance(out, For) or not isinstance(out.body, At):
+            return out
+        at = out.body
+        if any(out.var in variables_of(i) for i in (*at.index, at.offset, *at.zero_at)):
+            return out
+        inner = For(out.var, out.lo, out.hi, at.body, out.kind, out.carried)
+        return At(at.buffer, at.table, at.index, at.offset, at.source, at.zero, at.zero_at, inner)
+
+
+def lift(kernel: Kernel) -> Kernel:
+    """Move each look-up in a table of pointers out of the loops that contain nothing else and do not change it.
+
+    Before::
+
+        kernel k(a: f32[24], a_row: ptr[3, 2], a_0: f32[4], c: f32[12])
+          for x in 0 .. 3:
+            for k in 0 .. 2:
+              for i in 0 .. 4:
+                at a_row[x, k] + 0 in a or a_0[0] as a_at: f32[4]:
+                  c[i + x * 4] = c[i + x * 4] + a_at[i]
+
+    After ``lift()``::
+
+        kernel k(a: f32[24], a_row: ptr[3, 2], a_0: f32[4], c: f32[12])
+          for x in 0 .. 3:
+            for k in 0 .. 2:
+              at a_row[x, k] + 0 in a or a_0[0] as a_at: f32[4]:
+                for i in 0 .. 4:
+                  c[i + x * 4] = c[i + x * 4] + a_at[i]
+    """
+    return with_body(kernel, _Lift().stmt(kernel.body))

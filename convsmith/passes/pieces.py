@@ -1,0 +1,135 @@
+"""Tiles of a loop whose length is known at the call only: whole tiles, subtiles, and the rest in powers of two."""
+
+from __future__ import annotations
+
+from convsmith.ir.index import Index, Var, as_index, eq, floordiv, mod
+from convsmith.ir.stmt import At, For, If, Kernel, Stmt, Store, block
+from convsmith.ir.value import Load, Value
+from convsmith.ir.walk import Rewriter, Substitute
+from convsmith.passes.scope import require_loops, with_body
+
+
+class _Piece(Rewriter):
+    """Run the vectors and lanes of a tile a constant number of times, from a place within the tile on.
+
+    Registers are those of the piece; memory is moved.
+    """
+
+    def __init__(self, counts: dict[str, int], moved: dict[Var, Index]) -> None:
+        super().__init__()
+        self.counts = counts
+        self.memory = Substitute(moved)
+
+    def For(self, loop: For) -> Stmt:
+        count = self.counts.get(loop.var.name)
+        body = self.stmt(loop.body)
+        if count is None:
+            return For(loop.var, loop.lo, loop.hi, body, loop.kind, loop.carried)
+        return For(loop.var, as_index(0), as_index(count), body, loop.kind)
+
+    def At(self, s: At) -> Stmt:
+        index, offset = self.memory.index(s.index), self.memory.expr(s.offset)
+        return At(s.buffer, s.table, index, offset, s.source, s.zero, s.zero_at, self.stmt(s.body))
+
+    def Load(self, v: Load) -> Value:
+        return v if v.buffer.scope == "register" else Load(v.buffer, self.memory.index(v.index), v.lanes)
+
+    def Store(self, s: Store) -> Stmt:
+        index = s.index if s.buffer.scope == "register" else self.memory.index(s.index)
+        return Store(s.buffer, index, self.expr(s.value), s.lanes)
+
+
+class _Pieces(Rewriter):
+    def __init__(self, outer: str, vector: str, lane: str, sizes: tuple[int, int, int]) -> None:
+        super().__init__()
+        self.outer, self.vector, self.lane = outer, Var(vector), Var(lane)
+        self.size, self.subtile, self.lanes = sizes
+
+    def For(self, loop: For) -> Stmt:
+        if loop.var.name != self.outer or loop.hi.is_const:
+            return self._For(loop)
+        length = _undone(loop.hi, self.size)
+        whole = floordiv(length, self.size)
+        counts = {self.vector.name: -(-self.size // self.lanes), self.lane.name: min(self.size, self.lanes)}
+        parts: list[Stmt] = [For(loop.var, loop.lo, whole, _Piece(counts, {}).stmt(loop.body), loop.kind)]
+        rest, sub = mod(length, self.size), self.subtile
+        base: Index = as_index(0)
+        if sub < self.size:
+            name = Var(f"{loop.var}.s")
+            body = self.piece(loop.var, loop.body, whole, name * sub, sub)
+            parts.append(For(name, as_index(0), floordiv(rest, sub), body, loop.kind))
+            base, rest = floordiv(rest, sub) * sub, mod(length, sub) if not self.size % sub else mod(rest, sub)
+        n = 1 << (sub - 1).bit_length() >> 1
+        while n:
+            start = base + floordiv(rest, 2 * n) * (2 * n)
+            parts.append(If(eq(mod(floordiv(rest, n), 2), 1), self.piece(loop.var, loop.body, whole, start, n)))
+            n //= 2
+        return block(*parts)
+
+    def piece(self, outer: Var, body: Stmt, whole: Index, start: Index, count: int) -> Stmt:
+        """So many iterations from a place within the last tile on."""
+        moved: dict[Var, Index] = {outer: whole, self.lane: self.lane + start}
+        if self.size > self.lanes:
+            moved[self.vector] = self.vector + floordiv(start, self.lanes)
+            moved[self.lane] = self.lane + mod(start, self.lanes)
+        counts = {self.vector.name: -(-count // self.lanes), self.lane.name: min(count, self.lanes)}
+        return _Piece(counts, moved).stmt(body)
+
+
+def _undone(hi: Index, size: int) -> Index:
+    """``length`` of ``(length + size - 1) // size``."""
+    if size == 1:
+        return hi
+    (atom,) = (a for a, _ in hi.terms)
+    num: Index = atom.num  # type: ignore[attr-defined]
+    return num - (size - 1)
+
+
+def pieces(kernel: Kernel, outer: str, vector: str, lane: str, sizes: tuple[int, int, int]) -> Kernel:
+    """Split a tiled loop whose length is a size of the kernel, so that vectors and lanes run constant times.
+
+    ``outer`` counts tiles, ``vector`` the vectors in a tile (or is empty), ``lane`` their lanes; ``sizes`` are those of
+    a tile, of the subtiles that the rest is cut into first, and of a vector.
+
+    Before::
+
+        kernel k(a: f32[?], b: f32[?], n)
+          for c.o in 0 .. (n + 3) // 4:
+            alloc t: f32[1, 4] @register:
+              for c.v in 0 .. 1:
+                for c.l in 0 .. min(-c.o * 4 - c.v * 4 + n, 4):
+                  t[c.v, c.l] = a[c.l + c.o * 4 + c.v * 4]
+              for c.v in 0 .. 1:
+                for c.l in 0 .. min(-c.o * 4 - c.v * 4 + n, 4):
+                  b[c.l + c.o * 4 + c.v * 4] = t[c.v, c.l]
+
+    After ``pieces("c.o", "c.v", "c.l", (4, 4, 4))``::
+
+        kernel k(a: f32[?], b: f32[?], n)
+          for c.o in 0 .. n // 4:
+            alloc t: f32[1, 4] @register:
+              for c.v in 0 .. 1:
+                for c.l in 0 .. 4:
+                  t[c.v, c.l] = a[c.l + c.o * 4 + c.v * 4]
+              for c.v in 0 .. 1:
+                for c.l in 0 .. 4:
+                  b[c.l + c.o * 4 + c.v * 4] = t[c.v, c.l]
+          if ((n % 4) // 2) % 2 - 1 == 0:
+            alloc t: f32[1, 4] @register:
+              for c.v in 0 .. 1:
+                for c.l in 0 .. 2:
+                  t[c.v, c.l] = a[c.l + c.v * 4 + (n % 4) // 4 * 4 + n // 4 * 4]
+              for c.v in 0 .. 1:
+                for c.l in 0 .. 2:
+                  b[c.l + c.v * 4 + (n % 4) // 4 * 4 + n // 4 * 4] = t[c.v, c.l]
+          if n % 2 - 1 == 0:
+            alloc t: f32[1, 4] @register:
+              for c.v in 0 .. 1:
+                for c.l in 0 .. 1:
+                  t[c.v, c.l] = a[c.l + c.v * 4 + (n % 4) // 2 * 2 + n // 4 * 4]
+              for c.v in 0 .. 1:
+                for c.l in 0 .. 1:
+                  b[c.l + c.v * 4 + (n % 4) // 2 * 2 + n // 4 * 4] = t[c.v, c.l]
+    """
+    require_loops(kernel, [name for name in (outer, vector, lane) if name], "pieces")
+    return with_body(kernel, _Pieces(outer, vector, lane, sizes).stmt(kernel.body))

@@ -1,0 +1,396 @@
+"""Depthwise micro-kernels under XNNPACK's conditions: pointers shuffled, canaries around everything that is touched."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import sys
+from collections.abc import Iterator
+from fractions import Fraction
+from math import floor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import convsmith as cs
+from convsmith.build.micro_kernel import MEMORY, micro_kernel_steps, naive_micro_kernel
+from convsmith.frontend.micro_kernel import HostMicroKernel, Weights, micro_kernel
+from convsmith.interp import run
+from convsmith.ir.intern import interning
+from convsmith.ir.stmt import Kernel
+from convsmith.ir.types import ABSENT
+from convsmith.ir.verify import verify
+from convsmith.layout.indirection import Axis, Window, table
+from convsmith.passes.manager import Step, run_steps
+from convsmith.problem import reference
+from convsmith.schedule.micro_kernel import MicroKernel
+from convsmith.target.registry import host_targets
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parent))
+from cases import DATA, Case, multipass, unipass
+from guarded import Guarded, canary, poison
+from oracles import small_target
+
+Array = np.ndarray
+ISAS = [t.isa for t in host_targets()]
+TILES, TAPS = (4, 8, 16, 32), (3, 4, 9, 25)
+
+
+def memory_of(m: MicroKernel) -> np.dtype:
+    return np.dtype(MEMORY[m.type].numpy)
+
+
+class Setup:
+    """The arrays of one case: vectors of channels with poison between them, in no order, and pointers to them."""
+
+    def __init__(self, m: MicroKernel, case: Case, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        self.m, self.case, self.dtype = m, case, memory_of(m)
+        c, taps, n = case.channels, case.kernel_size, m.pointers(case.kernel_size)
+        shared = case.step > 1 and taps == n  # pointers beyond the kernel are to zeros: outputs cannot share them
+        self.stride = min(case.step, n) if shared else n
+        count = (case.width - 1) * self.stride + n
+        gap = c + 3
+        places = rng.permutation(count) * gap
+        source = np.full(count * gap + 3, poison(self.dtype), self.dtype)
+        low, high = (0, 256) if m.type == "qu8" else (-128, 128) if m.quantised else (-4, 5)
+        for place in places:
+            source[place : place + c] = rng.integers(low, high, c)
+        self.entries = places.astype(np.int64) - case.offset
+        self.input_point, self.kernel_point = case.points if m.type == "qu8" else (case.points[0] % 128, 0)
+        self.zero = np.full(c, self.input_point if m.quantised else 0, self.dtype)
+        for x in range(case.width):
+            window = self.entries[x * self.stride :][:n]
+            window[taps:] = ABSENT
+            if case.zero_index is not None:
+                window[case.zero_index] = ABSENT
+        self.source = source
+        self.kernel = rng.integers(low, high, (c, taps)).astype(self.dtype)
+        self.bias = rng.integers(-9, 10, c).astype(np.int32 if m.quantised else self.dtype)
+        self.scale = None
+        if m.quantised:
+            self.bias *= 100
+            self.scale = (rng.uniform(0.5, 1, c) * 2.0 ** rng.integers(-14, -6, c)).astype(np.float32)
+        self.sums = self._sums()
+        self.params, self.truth = self._finish()
+
+    def _sums(self) -> Array:
+        """Sums of the taps that count, as whole numbers: (outputs, channels)."""
+        case = self.case
+        out = np.tile(self.bias.astype(np.int64), (case.width, 1))
+        for x in range(case.width):
+            for t in range(case.kernel_size):
+                entry = self.entries[x * self.stride + t]
+                if entry == ABSENT:
+                    pixel = self.zero.astype(np.int64)
+                else:
+                    pixel = self.source[entry + case.offset :][: case.channels].astype(np.int64)
+                points = (self.input_point, self.kernel_point) if self.m.quantised else (0, 0)
+                out[x] += (pixel - points[0]) * (self.kernel[:, t].astype(np.int64) - points[1])
+        return out
+
+    def _finish(self) -> tuple[tuple[float, ...], Array]:
+        case, m = self.case, self.m
+        if not m.quantised:
+            least, most = float(self.sums.min()), float(self.sums.max())
+            bounds = np.round([least + case.low * (most - least), least + case.high * (most - least)])
+            return tuple(bounds), np.clip(self.sums, *bounds).astype(self.dtype)
+        limits = np.iinfo(self.dtype)
+        span = limits.max - limits.min
+        low, high = limits.min + int(case.low * span), limits.min + int(case.high * span)
+        point = int(limits.min) + 130
+        assert self.scale is not None
+        if m.requantise == "fp32":
+            scaled = self.sums.astype(np.float32) * self.scale
+            out = np.rint(np.clip(scaled, np.float32(low - point), np.float32(high - point))).astype(np.int64)
+        else:
+            out = np.array(
+                [[floor(Fraction(int(s)) * Fraction(float(f)) + Fraction(1, 2)) for s, f in zip(row, self.scale)]
+                 for row in self.sums]
+            )  # fmt: skip
+            out = np.clip(out, low - point, high - point)
+        return (self.input_point, self.kernel_point, point, low, high), (out + point).astype(self.dtype)
+
+
+def check(k: HostMicroKernel, case: Case, seed: int) -> None:
+    s = Setup(k.kernel, case, seed)
+    item = s.dtype.itemsize
+    source, zero = Guarded(s.source, poison(s.dtype)), Guarded(s.zero, poison(s.dtype))
+    addresses = np.where(s.entries == ABSENT, zero.address, source.address + s.entries * item).astype(np.uint64)
+    pitch = case.pitch or case.channels
+    size = (case.width - 1) * pitch + case.channels
+    output = Guarded(np.full(size, canary(s.dtype), s.dtype), canary(s.dtype))
+    packed = k.pack(s.kernel, s.bias, s.scale)
+    weights = Guarded(packed.buffer, np.uint8(255))
+    pointers = Guarded(addresses, np.uint64(8))
+    sums = Guarded(np.zeros(case.channels, np.int32 if k.kernel.quantised else np.float32), 77)
+    k(
+        channels=case.channels, output_width=case.width, input=pointers.inside,
+        weights=Weights(packed.name, packed.channels, packed.kernel_size, weights.inside), output=output.inside,
+        input_stride=s.stride * 8, output_increment=(pitch - case.channels) * item, input_offset=case.offset * item,
+        zero=zero.inside, params=s.params, buffer=sums.inside,
+    )  # fmt: skip
+    got = np.stack([output.inside[x * pitch :][: case.channels] for x in range(case.width)])
+    assert got.tobytes() == s.truth.tobytes(), f"{k.name} {case}\n{got}\n{s.truth}"
+    written = np.zeros(size, bool)
+    for x in range(case.width):
+        written[x * pitch :][: case.channels] = True
+    assert (output.inside[~written] == canary(s.dtype)).all(), f"{k.name} {case} writes between outputs"
+    output.check_margin("output")
+    sums.check_margin("buffer")
+    for name, x in (("source", source), ("zero", zero), ("weights", weights), ("input", pointers)):
+        x.check_unchanged(name)
+
+
+def some(cases: Iterator[Case], every: int) -> list[Case]:
+    """Each condition once at least, and so many of the rest."""
+    found = list(cases)
+    first = {c.test: c for c in reversed(found)}
+    return [*first.values(), *found[::every]]
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("taps", TAPS)
+@pytest.mark.parametrize("tile", TILES)
+def test_one_pass_in_f32(isa: str, tile: int, taps: int) -> None:
+    k = HostMicroKernel(MicroKernel("f32", tile, (taps,)), isa)
+    for seed, case in enumerate(some(unipass(tile, taps), 3)):
+        check(k, case, seed)
+
+
+@pytest.mark.parametrize("isa", [ISAS[0], "generic"])
+@pytest.mark.parametrize("taps", TAPS)
+@pytest.mark.parametrize("tile", TILES)
+@pytest.mark.parametrize("head", ["f16", "bf16", "qs8_fp32", "qs8_rndnu", "qu8_fp32", "qu8_rndnu"])
+def test_one_pass_in_other_types(head: str, isa: str, tile: int, taps: int) -> None:
+    type_, _, requantise = head.partition("_")
+    k = HostMicroKernel(MicroKernel(type_, tile, (taps,), requantise=requantise), isa)
+    for seed, case in enumerate(some(unipass(tile, taps, type_ == "qu8"), 40)):
+        check(k, case, seed)
+
+
+MULTIPASS = sorted({tuple(row) for rows in DATA["multipass"].values() for row in rows})
+
+
+@pytest.mark.parametrize("row", [r for r in MULTIPASS if r[3] in TILES and r[0] in (2, 5, 6, 7, 8)], ids=str)
+def test_several_passes_in_f32(row: tuple[int, ...]) -> None:
+    first, middle, last, tile, subtile, rounding = row
+    name = f"f32_dwconv_{first}f{middle}m{last}l{tile}c{subtile}s{rounding}r"
+    k = micro_kernel(name, ISAS[sum(row) % len(ISAS)])
+    assert k.name == name
+    for seed, case in enumerate(some(multipass(first, middle, last, tile), 12)):
+        check(k, case, seed)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(
+    "head", ["f32_dwconv_", "f16_dwconv_", "bf16_dwconv_", "qs8_dwconv_fp32_", "qu8_dwconv_rndnu_"]
+)
+def test_several_passes_in_every_type(head: str, isa: str) -> None:
+    k = micro_kernel(f"{head}5f5m5l16c8s4r", isa)
+    for seed, case in enumerate(some(multipass(5, 5, 5, 16), 25)):
+        check(k, case, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("kind", sorted(DATA["unipass"]))
+def test_every_condition_of_every_tile(kind: str, isa: str) -> None:
+    type_, *rest = kind.split("-")
+    requantise = rest[-1] if rest[-1] in ("fp32", "rndnu") else ""
+    for tile, taps in DATA["unipass"][kind]:
+        k = HostMicroKernel(MicroKernel(type_, tile, (taps,), requantise=requantise), isa)
+        for seed, case in enumerate(unipass(tile, taps, type_ == "qu8")):
+            check(k, case, seed)
+
+
+class Steps:
+    """The interpreter as an instrument: the kernel computes the truth after every rewrite."""
+
+    def __init__(self, s: Setup, instructions: dict[str, Kernel]) -> None:
+        self.s, self.instructions = s, instructions
+        m, case = s.m, s.case
+        self.pitch, item = case.pitch or case.channels, s.dtype.itemsize
+        self.sizes = {
+            "channels": case.channels, "output_width": case.width, "kernel_size": case.kernel_size,
+            "input_stride": s.stride * 8, "output_increment": (self.pitch - case.channels) * item,
+            "input_offset": case.offset * item,
+        }  # fmt: skip
+        self.arrays = {
+            "input": s.entries, "source": s.source, "zero": s.zero, "bias": s.bias, "kernel": s.kernel.ravel(),
+            "params": np.array(s.params, np.int32 if m.quantised else np.float32), "scale": s.scale,
+            "buffer": np.zeros(case.channels, np.int32 if m.quantised else np.float32),
+        }  # fmt: skip
+
+    def after(self, n: int, step: Step | None, kernel: Kernel, seconds: float, changed: bool) -> None:
+        verify(kernel)
+        given = {**self.arrays, "output": np.zeros(self.s.case.width * self.pitch, self.s.dtype)}
+        for pack in kernel.packs:
+            given["weights"] = np.zeros(4000, pack.params[-1].dtype.numpy)
+            self.run(pack, given)
+        self.run(kernel, given)
+        got = given["output"].reshape(self.s.case.width, self.pitch)[:, : self.s.case.channels]
+        assert (got == self.s.truth).all(), f"{self.s.m} {self.s.case} after {step}:\n{kernel}"
+
+    def run(self, kernel: Kernel, given: dict[str, Array]) -> None:
+        sizes = {v.name: self.sizes[v.name] for v in kernel.sizes}
+        run(kernel, {b.name: given[b.name] for b in kernel.params}, self.instructions, sizes)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "f32_dwconv_up8x3", "f32_dwconv_up6x2", "f16_dwconv_up4x3", "bf16_dwconv_up4x2", "qs8_dwconv_fp32_up4x3",
+        "qu8_dwconv_rndnu_up4x2", "f32_dwconv_2f2m2l8c4s1r", "qs8_dwconv_rndnu_2f1m2l4c2s1r",
+    ],
+)  # fmt: skip
+def test_every_step_computes_the_same(name: str) -> None:
+    """The interpreter runs the nest, and what every rewrite makes of it."""
+    target, m = small_target(4), MicroKernel.parse(name)
+    instructions = {row.name: row.kernel for row in target.instructions}
+    cases = [Case("all", 11, 2, 2, pitch=13, offset=5), Case("few", 3, 2, 2), Case("one", 1, 1, 2)]
+    for case in [*cases, *([Case("long", 9, 6, 2)] if m.multipass else [])]:
+        with interning():
+            steps = micro_kernel_steps(m, target)
+            run_steps(naive_micro_kernel(m), steps, [Steps(Setup(m, case, 1), instructions)])
+
+
+class _PageEnd:
+    """Copies that end where a page begins that cannot be read."""
+
+    def __init__(self) -> None:
+        self.libc = ctypes.CDLL(None, use_errno=True)
+        self.kept: list[mmap.mmap] = []
+
+    def __call__(self, x: Array) -> Array:
+        page = mmap.PAGESIZE
+        whole = -(-max(x.nbytes, 1) // page) * page
+        m = mmap.mmap(-1, whole + page)
+        start = ctypes.addressof(ctypes.c_char.from_buffer(m))
+        assert not self.libc.mprotect(ctypes.c_void_p(start + whole), ctypes.c_size_t(page), 0)
+        self.kept.append(m)
+        out = np.frombuffer(m, np.uint8, x.nbytes, whole - x.nbytes).view(x.dtype).reshape(x.shape)
+        out[...] = x
+        return out
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(
+    "name", ["f32_dwconv_up16x3", "f16_dwconv_up8x3", "qs8_dwconv_fp32_up16x3", "f32_dwconv_2f2m2l8c4s1r"]
+)
+def test_nothing_is_read_beyond_its_end(name: str, isa: str) -> None:
+    k, end = micro_kernel(name, isa), _PageEnd()
+    for channels in (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33):
+        s = Setup(k.kernel, Case("ends", channels, 3), channels)
+        rows = [end(s.source[e : e + channels]) for e in s.entries[:3]]
+        zero, output = end(s.zero), end(np.zeros(channels, s.dtype))
+        pointers = [*(r.ctypes.data for r in rows), *[zero.ctypes.data] * (k.kernel.pointers(3) - 3)]
+        packed = k.pack(end(s.kernel), end(s.bias), None if s.scale is None else end(s.scale))
+        weights = Weights(packed.name, packed.channels, packed.kernel_size, end(packed.buffer))
+        k(
+            channels=channels, output_width=1, input=end(np.array(pointers, np.uint64)), weights=weights, output=output,
+            input_stride=8, zero=zero, params=s.params,
+            buffer=end(np.zeros(channels, np.int32 if s.m.quantised else np.float32)),
+        )  # fmt: skip
+        assert (output == s.truth[0]).all()
+
+
+def test_packed_order_is_the_order_of_reading() -> None:
+    """Biases, then weights tap by tap, then scales, for each tile of channels; zeros where there is no channel."""
+    k = micro_kernel("f32_dwconv_up4x3")
+    w, b = np.arange(10, 20, dtype=np.float32).reshape(5, 2), np.arange(1, 6, dtype=np.float32)
+    assert k.pack(w, b).buffer.view(np.float32).tolist() == [
+        1, 2, 3, 4, 10, 12, 14, 16, 11, 13, 15, 17, 0, 0, 0, 0,
+        5, 0, 0, 0, 18, 0, 0, 0, 19, 0, 0, 0, 0, 0, 0, 0,
+    ]  # fmt: skip
+    q = micro_kernel("qs8_dwconv_fp32_up4x3")
+    scale = np.array([0.5, 0.25, 1, 2, 4], np.float32)
+    packed = q.pack(w.astype(np.int8), b.astype(np.int32), scale).buffer.reshape(2, 44)
+    assert packed[:, :16].copy().view(np.int32).tolist() == [[1, 2, 3, 4], [5, 0, 0, 0]]
+    assert packed[0, 16:28].view(np.int8).tolist() == [10, 12, 14, 16, 11, 13, 15, 17, 0, 0, 0, 0]
+    assert packed[:, 28:].copy().view(np.float32).tolist() == [[0.5, 0.25, 1, 2], [4, 0, 0, 0]]
+
+
+def test_rows_of_a_table_in_sections() -> None:
+    """An image through the three sections, row by row: the compute function of the document."""
+    k, rng, c = micro_kernel("f32_dwconv_up8x25"), np.random.default_rng(0), 19
+    for h, w, kh, kw, s, p in ((7, 6, 3, 3, 1, 1), (9, 8, 5, 5, 2, 2), (3, 5, 3, 1, 1, 1), (2, 2, 5, 5, 1, 2)):
+        x = rng.integers(-4, 5, (h, w, c)).astype(np.float32)
+        weights = rng.integers(-4, 5, (c, kh, kw)).astype(np.float32)
+        oh, ow = (h + 2 * p - kh) // s + 1, (w + 2 * (kw // 2) - kw) // s + 1
+        window = Window((Axis(h, oh, kh, s, 0, p), Axis(w, ow, kw, s, 0, kw // 2)), (w * c, c))
+        zero, out = np.zeros(c, np.float32), np.zeros((oh, ow, c), np.float32)
+        rows = k.pointers(window, x, zero)
+        packed = k.pack(weights.transpose(0, 2, 1).reshape(c, -1).copy(), np.zeros(c, np.float32))
+        for y in range(oh):
+            place = rows.table.place(y)
+            k(
+                channels=c, output_width=ow, input=rows, row=place.row, source=x, weights=packed,
+                output=out[y].reshape(-1), input_offset=place.offset * 4, zero=zero, params=(-1e9, 1e9),
+            )  # fmt: skip
+        line = f"--stag=axb --dtag=axb g{c}mb1ic{c}ih{h}iw{w}oc{c}oh{oh}ow{ow}kh{kh}kw{kw}sh{s}sw{s}ph{p}pw{kw // 2}"
+        problem = cs.Conv.parse(line)
+        truth = reference(problem, {"src": x.transpose(2, 0, 1)[None], "wei": weights[:, None, None]})["dst"]
+        assert (out == truth[0].transpose(1, 2, 0)).all()
+    assert table(window).form == "sections"
+
+
+def test_names_read_back() -> None:
+    for kind, tiles in DATA["unipass"].items():
+        for tile, taps in tiles:
+            requantise = f"{kind.rpartition('-')[2]}_" if kind.startswith("q") else ""
+            name = f"{kind.split('-')[0]}_dwconv_{requantise}up{tile}x{taps}"
+            assert MicroKernel.parse(name).name == name
+    for row in MULTIPASS:
+        name = "f32_dwconv_{}f{}m{}l{}c{}s{}r".format(*row)
+        assert MicroKernel.parse(name).name == name and MicroKernel.parse(name).taps == row[:3]
+
+
+@pytest.mark.parametrize(
+    "name, code, text",
+    [
+        ("f32_dwconv_up0x9", "channel-tile", "a channel tile of 0; at least 1 is legal"),
+        ("f32_dwconv_up4x0", "kernel-tile", "a kernel tile of 0; at least 1 is legal"),
+        ("f32_dwconv_4x9", "name", "is no name of a micro-kernel; for example f32_dwconv_up16x9"),
+        ("f64_dwconv_up4x9", "type", "legal are f32, f16, bf16, qs8, qu8"),
+        ("qs8_dwconv_up4x9", "requantisation", "expected _fp32_ or _rndnu_ after qs8_dwconv"),
+        ("f32_dwconv_fp32_up4x9", "requantisation", "expected no requantisation after f32_dwconv"),
+        ("f32_dwconv_5f5m5l16c6s4r", "subtile", "a subtile of 6 and a rounding of 4: expected a divisor of the tile"),
+    ],
+)
+def test_names_that_are_refused(name: str, code: str, text: str) -> None:
+    with pytest.raises(cs.ConfigError, match=text) as error:
+        micro_kernel(name)
+    assert error.value.code == code
+
+
+def test_calls_that_are_refused() -> None:
+    k, c = micro_kernel("f32_dwconv_up4x9"), 5
+    x, zero, out = np.zeros((4, 4, c), np.float32), np.zeros(c, np.float32), np.zeros(16 * c, np.float32)
+    window = Window((Axis(4, 4, 3, p=1), Axis(4, 4, 3, p=1)), (4 * c, c))
+    rows, packed = k.pointers(window, x, zero), k.pack(np.zeros((c, 9), np.float32), zero)
+    good = {"channels": c, "output_width": 4, "input": rows, "weights": packed, "output": out, "zero": zero,
+            "params": (0, 6)}  # fmt: skip
+    k(**good)  # type: ignore[arg-type]
+    other = k.pointers(Window((Axis(4, 4, 3, p=1), Axis(4, 3, 3)), (4 * c, c)), x, zero)
+    for change, code, text in (
+        ({"source": x[1:]}, "pointers", "and the source lies at"),
+        ({"zero": zero.copy()}, "pointers", "the table points to zeros at"),
+        ({"input": other}, "table", "9 taps in 9 pointers and 3 outputs; expected 9 in 9 and 4"),
+        ({"row": 3}, "table", "the table has 3 rows, no row 3"),
+        ({"channels": 4}, "packed-elsewhere", "packed for 5 channels of f32_dwconv_up4x9, not for 4"),
+        ({"output_increment": 3}, "bad-size", "output_increment=3: expected bytes, a multiple of 4"),
+        ({"output": out[:8]}, "bad-array", "output has 8 elements of float32; expected at least 20"),
+        ({"params": (1,)}, "bad-params", "params are minimum, maximum; 1 were given"),
+        ({"input": np.zeros(40, np.uint64)}, "missing-array", "input_stride is missing"),
+    ):
+        with pytest.raises(cs.UsageError, match=text) as error:
+            k(**{**good, **change})  # type: ignore[arg-type]
+        assert error.value.code == code
+    with pytest.raises(
+        cs.ConfigError, match="the kernel has 10 taps, its tile 9; legal are up to 9, or a multipass"
+    ) as e:
+        k.pack(np.zeros((c, 10), np.float32), zero)
+    assert e.value.code == "kernel-tile"
