@@ -189,7 +189,7 @@ def test_an_end_that_hangs_on_another_loop_is_refused() -> None:
         "kernel k(src: f32[3], dst: f32[5])\n  for n in 0 .. 2:\n    for m in 0 .. min(-n * 3 + 5, 3):\n"
         "      dst[n * 3 + m] = src[m]\n"
     )
-    with pytest.raises(ConfigError, match="loop m ends at .*, which hangs on loops that do not index src") as error:
+    with pytest.raises(ConfigError, match=r"loop m ends at .*, which hangs on loops that do not index src") as error:
         derive_packing(parse_kernel(text), "src")
     assert error.value.code == "bounds"
 
