@@ -17,14 +17,11 @@ from convsmith.problem.output_stages import staged
 DATA: dict[str, Any] = json.loads((Path(__file__).parents[1] / "data" / "gemmlowp_products.json").read_text())
 USUAL = "CFF"
 """Storage orders of lhs, rhs and result in most of its tests."""
-SLOW = 20_000_000
-"""Multiplications that take numpy a while."""
 
 
 def cases() -> Iterator[Any]:
     for m, k, n, params, orders in [*DATA["kernel"], *DATA["gemm"], *DATA["gemv"]]:
-        marks = [pytest.mark.slow] if m * k * n > SLOW else []
-        yield pytest.param(m, k, n, params, orders, id=f"{m}x{k}x{n}-{params}-{orders}", marks=marks)
+        yield pytest.param(m, k, n, params, orders, id=f"{m}x{k}x{n}-{params}-{orders}")
 
 
 def in_order(x: np.ndarray, order: str) -> np.ndarray:
