@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from convsmith.diag.errors import UsageError
-from convsmith.frontend.kernel import Kernel
-from convsmith.frontend.numpy_api import compile
+from convsmith.frontend.numpy_api import KEPT_KERNELS, compile
 from convsmith.problem.attributes import Quantity
 from convsmith.problem.integer_steps import LIMITS, wrapped
 from convsmith.problem.low_precision import (
@@ -121,12 +121,19 @@ class _Product:
                 )
                 arrays[f"post_op_{n}"] = operand
         types = (_TYPES[self.lhs.dtype], _TYPES[self.rhs.dtype], self.dtype)
-        problem = Matmul(
-            src=self.lhs.shape, wei=self.rhs.shape, dt=types, stag=_tag(self.lhs), wtag=_tag(self.rhs),
-            dtag="ba" if by_columns else "ab", zero_points=tuple(points), post_ops=tuple(post_ops),
-        )  # fmt: skip
-        kernel: Kernel = compile(problem, threads=threads)
+        tags = (_tag(self.lhs), _tag(self.rhs), "ba" if by_columns else "ab")
+        problem = _problem(self.lhs.shape, self.rhs.shape, types, tags, tuple(points), tuple(post_ops))
+        kernel = compile(problem, threads=threads)
         return kernel.run(**arrays, **({} if out is None else {"dst": out}))["dst"]
+
+
+@lru_cache(KEPT_KERNELS)
+def _problem(
+    lhs: tuple[int, ...], rhs: tuple[int, ...], types: tuple[str, str, str], tags: tuple[str, str, str],
+    points: tuple[Quantity, ...], post_ops: tuple[Integer, ...],
+) -> Matmul:  # fmt: skip
+    stag, wtag, dtag = tags
+    return Matmul(src=lhs, wei=rhs, dt=types, stag=stag, wtag=wtag, dtag=dtag, zero_points=points, post_ops=post_ops)
 
 
 def _requantised(

@@ -59,9 +59,12 @@ def requantised(values: Array, bits: int, rng: np.random.Generator | None = None
     """Entries of 0 to 255 as entries of `bits` bits: the nearest, or by numbers of a generator."""
     if bits == 8:
         return values
-    rest: Any = 127 if rng is None else rng.integers(0, FULL, values.shape, np.int64)
-    result: Array = ((values.astype(np.int64) * ((1 << bits) - 1) + rest) // FULL).astype(np.uint8)
-    return result
+    top = (1 << bits) - 1
+    if rng is None:
+        nearest = ((np.arange(FULL + 1) * top + 127) // FULL).astype(np.uint8)
+        return nearest[values]
+    rest = rng.integers(0, FULL, values.shape, np.int64)
+    return ((values * np.int64(top) + rest) // FULL).astype(np.uint8)
 
 
 def unpacking(lhs: Array, rhs: Array, offsets: tuple[Array, Array], bits: tuple[int, int]) -> LowPrecision:

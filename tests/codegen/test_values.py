@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from natives import assert_same_bits, computed, llvm_text, mnemonics, run_native
+from natives import assert_same_bits, computed, elementwise_kernel, llvm_text, mnemonics, run_native
 
 from convsmith.diag.errors import InternalError
 from convsmith.interp import run
@@ -102,6 +102,14 @@ def test_high_products(target: Target) -> None:
     for factor in (-(2**31), 2**31 - 1, 1 << 30, 1518500250, -3):
         both(f"mulh(a@, s32({factor}))", numbers, "s32", target)
         both(f"mulh(s32({factor}), a@)", pairs("s32") | numbers, "s32", target)
+
+
+@EACH_TARGET
+def test_a_high_product_is_two_products_of_words(target: Target) -> None:
+    if target.vector_bits < 256:
+        return
+    kernel = elementwise_kernel("mulh(a@, b@)", {"a": "s32", "b": "s32", "out": "s32"}, 64, target.vector_bits // 32)
+    assert mnemonics(kernel, target).count("vpmuldq") == 2
 
 
 @EACH_TARGET
