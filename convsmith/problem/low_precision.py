@@ -61,8 +61,8 @@ def requantised(values: Array, bits: int, rng: np.random.Generator | None = None
         return values
     top = (1 << bits) - 1
     if rng is None:
-        nearest = ((np.arange(FULL + 1) * top + 127) // FULL).astype(np.uint8)
-        return nearest[values]
+        nearest = bytes((v * top + 127) // FULL for v in range(FULL + 1))
+        return np.frombuffer(values.tobytes().translate(nearest), np.uint8).reshape(values.shape)
     rest = rng.integers(0, FULL, values.shape, np.int64)
     return ((values * np.int64(top) + rest) // FULL).astype(np.uint8)
 
