@@ -19,7 +19,7 @@ from convsmith.build.loops import Loops, Unit, fits_registers, loops_after_fusin
 from convsmith.build.offsets import flips, summed
 from convsmith.build.split import PART, splits
 from convsmith.build.statement import statement
-from convsmith.build.windows import first_reads, window_tiles
+from convsmith.build.windows import first_reads, window_tiles, window_weights
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import make_buffer
 from convsmith.ir.index import Var, as_index, is_true
@@ -34,6 +34,10 @@ from convsmith.target.base import Target
 
 CALL = 25
 """Cycles to call a register tile and to set up its loops."""
+HOLD_READS = 0.5
+"""The part of a window's reads that are the first of their element, above which reading weights again is little."""
+TURN = 8
+"""Cycles from one register tile to the next within a function."""
 HIDDEN = 0.66
 """Part of the registers for whose accumulators initialisation and write-back hide behind the neighbouring tiles."""
 HIDDEN_FAR = 0.5
@@ -65,6 +69,10 @@ OVERLAP = 4
 PAGE, LINE = 4096, 64
 L2_BITS = 256
 """Bits a cycle from the second-level cache."""
+NEAR_IMAGE = 1 << 21
+"""Bytes of an image that is near enough for its channels to be read some at a time."""
+STRIDES = 1.5
+"""How much longer it takes to read channels of a larger image, for which each line is a jump."""
 L2_SHARE = 1 << 18
 """Bytes of packed weights that stay in the second-level cache while pixels pass."""
 
@@ -228,8 +236,12 @@ class Model:
         far = max(cost.load, target.vector_bits / L2_BITS)
         read = cost.load if near else far
         pixel = cost.load if along_k else cost.broadcast
+        image = prod(self.st.a.layout.shape) // self.sizes.get("mb", 1) * self.bytes
         if lane == self.batch:
-            pixel = cost.load if prod(self.st.a.layout.shape) * self.bytes <= target.l1_bytes else far
+            pixel = cost.load if image <= target.l1_bytes else far
+        if config.hold:
+            read = 0.0
+            pixel *= 1 if image <= NEAR_IMAGE else STRIDES
         clash = loops.kinds[lane] != "m" and self.ways(loops, tile) >= target.l1_ways
         shared = first_reads(loops, tile, self.src)
         cycles = 0.0
@@ -242,7 +254,7 @@ class Model:
             hidden = HIDDEN if self.st.constant else HIDDEN_FAR
             finish = EXPOSED * cost.multiply_add * max(0.0, held - hidden * target.registers)
             finish += self.sums(held) if along_k else held * written
-            cycles += count * (steps * step + finish + CALL)
+            cycles += count * (steps * step + finish + (TURN if config.hold else CALL))
         return cycles
 
     def joined(self) -> str:
@@ -301,6 +313,19 @@ class Model:
         channels = [n for n in names if n not in pixels and n != "mb"]
         inner = [*pixels, *channels] if self.pixels_first() else [*channels, *pixels]
         return (*(n for n in names if n == "mb"), *inner)
+
+    def holding(self, loops: Loops, config: Config) -> Config | None:
+        """The same with the weights of a window in registers while the pixels of its channels pass; or None."""
+        tile = dict(config.tile)
+        weights = window_weights(loops, tile, self.target.registers, self.src)
+        if config.lane != self.batch or not weights or tile[config.lane] > self.lanes or not self.st.constant:
+            return None
+        if self.apart(config.lane) > 1 or first_reads(loops, tile, self.src) > HOLD_READS:
+            return None
+        names = [n for n in config.order if n != "mb" and loops.kinds[n] == "m"]
+        channels = [n for n in config.order if n not in names and n != "mb"]
+        images = [n for n in config.order if n == "mb"]
+        return replace(config, order=(*images, *channels, *names), hold=(self.st.b.name,))
 
     def shared_terms(self, lane: str) -> tuple[tuple[str, int], ...]:
         """Terms that stand innermost because gathers of neighbouring channels read the same vectors."""
@@ -375,8 +400,10 @@ def _of_unit(model: Model, threads: int, long: bool) -> Iterator[Choice]:
                 offsets="sums" if model.st.sums else "each", flip=model.flip(),
                 drain=long and loops.kinds[lane] != "k", threads=threads,
             )  # fmt: skip
-            if fits_registers(loops, config, target, model.unit):
-                yield Choice(model.cycles(loops, config), model.emitted(loops, config), config)
+            held = model.holding(loops, config)
+            for c in (config, held) if held is not None else (config,):
+                if fits_registers(loops, c, target, model.unit):
+                    yield Choice(model.cycles(loops, c), model.emitted(loops, c), c)
 
 
 def default_config(problem: Problem, target: Target, threads: int = 1) -> Config:

@@ -220,9 +220,13 @@ def _read_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list
     masked = _masked(st)
     parallel = nest.around
     for name in _held(st, config):
-        if len(nest.around) < 2 or nest.rows:
-            raise ConfigError("hold", f"--hold={name} needs two loops around a register tile of vectors")
-        parallel = nest.around[:-1]
+        moving = [n for n, loop in enumerate(nest.around) if _moves(st, loops, config, name.removesuffix("_p"), loop)]
+        if not moving or moving[-1] == len(nest.around) - 1 or nest.rows:
+            raise ConfigError(
+                "hold", f"--hold={','.join(config.hold)}: loops around a register tile of vectors that do not move "
+                f"{name} must be innermost, they are {', '.join(nest.around)}",
+            )  # fmt: skip
+        parallel = nest.around[: moving[-1] + 1]
         steps.append(Step(stage, name, parallel[-1], None, 0, "register"))
     if _copied(st, config):
         if st.shifted:
@@ -296,6 +300,14 @@ def _masked(st: Statement) -> bool:
 def _copied(st: Statement, config: Config) -> bool:
     """Whether A is copied first."""
     return config.realise == "pad_copy" and not is_false(st.a.mask)
+
+
+def _moves(st: Statement, loops: Loops, config: Config, operand: str, loop: str) -> bool:
+    """Whether a loop around the register tile moves an operand; one that runs once moves none."""
+    base = loop.partition(".")[0]
+    view = st.a if st.a.name == operand else st.b
+    indexes = any(Var(part) in variables_of(x) for x in view.coords for part in base.split("_"))
+    return indexes and loops.extents[base] > config.size(base)
 
 
 def _held(st: Statement, config: Config) -> tuple[str, ...]:

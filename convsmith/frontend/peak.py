@@ -86,7 +86,7 @@ def peak_sample(isa: str, threads: int = 1, types: Types = F32) -> PeakSample:
 
 def peak_types(problem: Problem, t: Target) -> Types | None:
     """The types whose peak bounds the problem's kernel: its own, or those that it widens to; None: there is no row."""
-    row = t.row(*problem.types) or t.nearest(*problem.factors, problem.acc)
+    row = t.nearest(*problem.types) or t.nearest(*problem.factors, problem.acc)
     return None if row is None else row.types
 
 

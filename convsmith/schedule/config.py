@@ -36,7 +36,7 @@ class Config:
     ``table``     form of that table: taps by ``row`` or by ``column``, ``compressed`` (columns that outputs share are
                   there once), or also in ``sections`` (one row for all outputs that meet no padding above or below)
     ``pack``      operands repacked in the order in which they are read
-    ``hold``      operands whose part for a register tile stays in registers while the innermost loop around it runs
+    ``hold``      operands whose part for a register tile stays in registers while loops run that do not move it
     ``offsets``   where zero points of source and weights are taken off: ``each`` factor, or the ``sums``
     ``flip``      bytes whose top bit is turned over before they are multiplied: s8 as u8, u8 as s8
     ``drain``     whether sums leave their registers for memory, from where a loop finishes them (for long post-ops)

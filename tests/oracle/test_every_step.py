@@ -248,7 +248,7 @@ KINDS = {
         "--lane=g --tile=g:4,oh:2,ow:2,kh:3,kw:3 --order=mb,g,oh,ow --hold=wei --threads=2",
     ),
     "weights-held-not-packed": (
-        "--wtag=bcda --stag=axb --dtag=axb g4mb1ic4iw7oc4ow7kw3pw1",
+        "--wtag=bcda --stag=axb --dtag=axb g8mb1ic8iw7oc8ow7kw3pw1",
         "--lane=g --tile=g:4,ow:3,kw:3 --order=mb,g,ow --hold=wei --pack=",
     ),
     "fragments": (
