@@ -14,7 +14,7 @@ from convsmith.layout.layout import Layout
 from convsmith.layout.tags import print_strided
 from convsmith.layout.view import KINDS, Statement
 from convsmith.problem import Conv, Matmul, Problem
-from convsmith.problem.attributes import Quantity
+from convsmith.problem.attributes import ZERO_POINTS, Quantity
 from convsmith.problem.post_ops import parse_post_ops
 from convsmith.schedule.config import REALISATIONS, Config
 from convsmith.target.base import Target
@@ -38,13 +38,20 @@ STEPS = (
 )  # fmt: skip
 """Post-ops whose results do not hang on how a function is approximated."""
 
+INTEGER_STEPS = (
+    "s32_add:per_oc", "s32_add:per_tensor", "s32_mul:common:17", "s32_mulh:common:1518500250", "s32_mulh:per_oc",
+    "s32_rshift:common:3", "s32_rshift:per_oc", "s32_shl:common:4", "s32_max:common:-50", "s32_min",
+    "s32_and:common:255", "s32_rescale:65025:105",
+)  # fmt: skip
+"""Post-ops that go with no others."""
+
 SUMS = ("sum", "sum:0.5", "sum:2:1")
 EXTENTS = (1, 2, 3, 5, 7, 11, 13, 4, 8, 16, 17, 31)
 FLOATS = ("f32", "bf16", "f16")
 FORWARD_TYPES = (
     "f32", "f64", "bf16", "f16", "f32:bf16:f32", "bf16:bf16:f32", "bf16:bf16:s8", "f16:f16:f32", "f32:f32:u8",
     "u8:s8:s32", "u8:s8:f32", "u8:s8:u8", "u8:s8:s8", "s8:s8:s32", "s8:s8:f32", "s8:s8:s8", "s8:s8:bf16", "u8:u8:s32",
-    "s8:u8:f32",
+    "s8:u8:f32", "u8:s8:s16",
 )  # fmt: skip
 SOURCE_TYPES = ("f32", "f64", "bf16", "f16", "f32:bf16:f32", "f32:bf16:bf16", "s32:s8:u8", "s8:s8:u8", "f32:s8:s8")
 WEIGHT_TYPES = ("f32", "f64", "bf16", "f16", "bf16:f32:bf16", "f32:bf16:f32", "f16:f32:f16")
@@ -119,6 +126,9 @@ def with_attributes(problem: Problem, rng: random.Random) -> Problem:
         if rng.random() < 0.4:
             steps.insert(rng.randrange(len(steps) + 1), rng.choice(SUMS))
         problem = replace(problem, post_ops=parse_post_ops("+".join(steps)))
+    elif problem.acc == "s32" and not (problem.scales or problem.bias or problem.quantity(ZERO_POINTS, "dst")):
+        steps = rng.sample(INTEGER_STEPS, rng.choice((0, 1, 2, 4)))
+        problem = replace(problem, post_ops=parse_post_ops("+".join(steps))) if steps else problem
     return problem
 
 

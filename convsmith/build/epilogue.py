@@ -4,11 +4,14 @@ In oneDNN's order, each step rounded to f32 (f64 where the sums are)::
 
     v = sums * src scale * weights' scale + bias, then the post-ops
     c = v / dst scale + dst zero point                 rounded to nearest even, saturated
+
+or steps in s32 arithmetic alone, whose result is saturated.
 """
 
 from __future__ import annotations
 
 from convsmith.build.elementwise import elementwise
+from convsmith.build.integer_steps import integer_step
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var, as_index
 from convsmith.ir.types import F32, F64, S32, DType, dtype
@@ -77,6 +80,8 @@ class Epilogue:
             sums = Binary("sub", sums, Binary("mul", load, point))
         out = self.buffers[self.c.name].dtype
         steps = p.scales or p.post_ops or p.bias or p.quantity(ZERO_POINTS, "dst")
+        if p.integer_steps:
+            sums, steps = self._whole(sums), ()
         if not steps:
             return sums if dtype_of(sums) is out else Cast(out, sums)
         v = self.wide(sums)
@@ -89,6 +94,16 @@ class Epilogue:
         result = "dst" if p.forward else "src"
         v = self._with("add", self._with("div", v, SCALES, result), ZERO_POINTS, result)
         return v if self.type is out else Cast(out, v)
+
+    def _whole(self, v: Value) -> Value:
+        for n, op in enumerate(self.problem.post_ops):
+            assert isinstance(op, post_ops.Integer)
+            operands: tuple[Value | int, ...] = op.numbers
+            if op.takes_operand:
+                buffer = self.buffers[f"post_op_{n}"]
+                operands = (Load(buffer, self._broadcast(buffer.shape), None),)
+            v = integer_step(op.alg, v, *operands)
+        return v
 
     def wide(self, v: Value) -> Value:
         """A value in the type of the steps."""

@@ -8,6 +8,7 @@ there are three statements, and which tensor is called what decides the rest.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from convsmith.arith.simplify import simplify
@@ -45,7 +46,8 @@ def _product(p: Matmul, acc: str) -> Statement:
     for d, size in zip(batch, p.wei_shape):
         outer.append(Dim(d.name, d.size, "m" if size == 1 else "batch"))
     dims = (*outer, Dim(m.name, m.size, "m"), Dim(n.name, n.size, "n"), Dim(k.name, k.size, "k"))
-    a, b, c = (_at(p, p.tensor(name)) for name in ("src", "wei", "dst"))
+    rows = {d.name for d in outer if d.kind == "m"}
+    a, b, c = _at(p, p.tensor("src")), _at(p, p.tensor("wei"), rows), _at(p, p.tensor("dst"))
     return Statement(dims, a, b, c, (k.name,), acc, _shifted(p))
 
 
@@ -53,9 +55,10 @@ def _shifted(p: Problem) -> bool:
     return any(p.quantity(ZERO_POINTS, argument) for argument in ("src", "wei"))
 
 
-def _at(p: Matmul, t: Tensor) -> View:
+def _at(p: Matmul, t: Tensor, repeated: Collection[str] = ()) -> View:
     """A matrix at the variables that its dims are named after; at 0 along a dim in which it is repeated."""
-    coords = tuple(Var(name) if size == p.dims[name] else as_index(0) for name, size in zip(t.dims, t.shape))
+    varies = (size == p.dims[name] and name not in repeated for name, size in zip(t.dims, t.shape))
+    coords = tuple(Var(name) if v else as_index(0) for name, v in zip(t.dims, varies))
     return View(t.name, t.dtype, t.layout, coords, (true(),) * len(coords))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from convsmith.codegen.casts import CastEmitter, literal
 from convsmith.codegen.gathers import Spans, extent_of, gathered_from
+from convsmith.codegen.products import LEAST, high_product
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index
@@ -278,6 +279,9 @@ class ValueEmitter(CastEmitter):
         a, b = self.value(v.a, lanes), self.value(v.b, lanes)
         if t.kind != "float":
             sign = "s" if t.kind == "int" else "u"
+            if v.op == "mulh":
+                saturates = all(not isinstance(x, Const) or x.value == LEAST for x in (v.a, v.b))
+                return high_product(self, a, b, lanes, saturates)
             if v.op in ("max", "min"):
                 return self.intrinsic(sign + v.op, t, lanes, a, b)
             return self.operation(_INT_OPS.get(v.op) or ("ashr" if sign == "s" else "lshr"), t, lanes, a, b)

@@ -23,7 +23,7 @@ from convsmith.problem.conv import Conv
 from convsmith.problem.data import terms
 from convsmith.problem.eltwise import ALGORITHMS
 from convsmith.problem.matmul import Matmul
-from convsmith.problem.post_ops import Eltwise, Sum
+from convsmith.problem.post_ops import Eltwise, Integer, Sum
 from convsmith.problem.problem import Problem
 from convsmith.problem.reference import Step, reference, steps_type, sums_and_steps
 from convsmith.problem.types import TYPES, convert
@@ -108,6 +108,8 @@ def _rounds(step: Step, value: Array) -> bool:
     """Whether the step computes: clipping and the like only choose."""
     if isinstance(step.op, Eltwise):
         return ALGORITHMS[step.op.alg].transcendental or step.op.alg not in ("abs", "clip", "clip_v2", "round")
+    if isinstance(step.op, Integer):
+        return False
     return not np.issubdtype(value.dtype, np.integer) or bool(np.abs(value).max(initial=0) >= 1 << 24)
 
 

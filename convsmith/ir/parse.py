@@ -68,6 +68,7 @@ class _Parser(Cursor):
         super().__init__(text)
         self._buffers = dict(buffers)
         self._allocated: dict[str, Buffer] = {}
+        self._values: dict[str, Value] = {}
 
     # -- indices and conditions
     def index(self) -> Index:
@@ -159,6 +160,8 @@ class _Parser(Cursor):
         name = self._now.text
         if self._now.kind == "name" and self._follows("["):
             return self.access()
+        if name in self._values and self._now.kind == "name" and not self._follows("("):
+            return self._values[self._next().text]
         if self._now.kind == "name" and self._follows("("):
             if name in DTYPES:
                 return self._typed_constant()
@@ -301,7 +304,18 @@ class _Parser(Cursor):
         self._kind("end", "the end")
         return out
 
+    def _value_names(self) -> None:
+        """Lines such as ``value v0 = a[i] + b[i]``, which the statement after them refers to."""
+        self._values = {}
+        while self._is("value") and not self._follows("[") and not self._follows("("):
+            self._next()
+            name = self._name("a value")
+            self._expect("=")
+            self._values[name] = self.value()
+            self._kind("newline", "the end of the value")
+
     def statement(self) -> Stmt:
+        self._value_names()
         word = self._now.text if self._now.kind == "name" else ""
         compound = {"for": self._for, "if": self._if, "let": self._let, "alloc": self._alloc, "at": self._at_entry}
         if word in compound:

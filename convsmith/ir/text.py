@@ -15,6 +15,7 @@ after it says that only five lanes are active.
 ``at table[i] + 8 in src or zero[0] as pixel: f32[4]:`` reads ``pixel`` where an entry of a table points to.
 A kernel may take sizes after its buffers, ``kernel k(a: f32[?], n)``; an extent known at the call only is ``?``.
 Buffers whose blocks are not row-major print them as ``dim:size:stride``.
+Where a statement's value is long and its parts occur again, they stand before it: ``value v0 = mulh(a[i], a[i])``.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from convsmith.ir.value import (
     Where,
     lanes_of,
 )
+from convsmith.ir.walk import children
 
 _SYMBOL = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 COMPARISON_SYMBOLS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
@@ -104,36 +106,88 @@ def access_text(buffer: Buffer, index: tuple[Index, ...], lanes: Lanes | None) -
     return f"{buffer.name}[{', '.join(map(index_text, index))}]{lanes_text(lanes)}"
 
 
+LONG = 1000
+"""So many operations, written out, and a statement's values get names where they occur again."""
+
+
+class _Values:
+    """Values as text; those in ``names`` by their names."""
+
+    def __init__(self, names: dict[Value, str]) -> None:
+        self._names = names
+
+    def text(self, v: Value, strength: int = 0) -> str:
+        """A value; ``strength`` is that of the operator around it."""
+        return self._names.get(v) or self.written(v, strength)
+
+    def written(self, v: Value, strength: int = 0) -> str:
+        """The same, but for its own name."""
+        text = self.text
+        if isinstance(v, Const):
+            return repr(v.value) if v.dtype.name == "f32" else f"{v.dtype.name}({v.value!r})"
+        if isinstance(v, Load):
+            return access_text(v.buffer, v.index, v.lanes)
+        if isinstance(v, Binary):
+            if v.op not in _SYMBOL:
+                return f"{v.op}({text(v.a)}, {text(v.b)})"
+            own = _STRENGTH[v.op]
+            out = f"{text(v.a, own)} {_SYMBOL[v.op]} {text(v.b, own + 1)}"
+            return f"({out})" if own < strength else out
+        if isinstance(v, Fma):
+            return f"fma({text(v.a)}, {text(v.b)}, {text(v.c)})"
+        if isinstance(v, Unary):
+            return f"{v.op}({text(v.a)})"
+        if isinstance(v, (Cast, Bits)):
+            return f"{'cast' if isinstance(v, Cast) else 'bits'}({v.dtype.name}, {text(v.a)})"
+        if isinstance(v, Select):
+            return f"({text(v.yes, 1)} if {cond_text(v.cond)} else {text(v.no, 1)})"
+        if isinstance(v, Where):
+            test = f"{text(v.a)} {COMPARISON_SYMBOLS[v.op]} {text(v.b)}"
+            return f"where({test}, {text(v.yes)}, {text(v.no)})"
+        if isinstance(v, Sums):
+            return f"sums({', '.join(map(text, v.args))})"
+        if isinstance(v, Sum):
+            return f"sum({text(v.a)}{f', {v.group}' if v.group != lanes_of(v.a) else ''})"
+        if isinstance(v, Repeat):
+            return f"repeat({text(v.a)}, {v.times})"
+        raise TypeError(type(v))
+
+
 def value_text(v: Value, strength: int = 0) -> str:
     """A value; ``strength`` is that of the operator around it."""
-    if isinstance(v, Const):
-        return repr(v.value) if v.dtype.name == "f32" else f"{v.dtype.name}({v.value!r})"
-    if isinstance(v, Load):
-        return access_text(v.buffer, v.index, v.lanes)
-    if isinstance(v, Binary):
-        if v.op not in _SYMBOL:
-            return f"{v.op}({value_text(v.a)}, {value_text(v.b)})"
-        own = _STRENGTH[v.op]
-        text = f"{value_text(v.a, own)} {_SYMBOL[v.op]} {value_text(v.b, own + 1)}"
-        return f"({text})" if own < strength else text
-    if isinstance(v, Fma):
-        return f"fma({value_text(v.a)}, {value_text(v.b)}, {value_text(v.c)})"
-    if isinstance(v, Unary):
-        return f"{v.op}({value_text(v.a)})"
-    if isinstance(v, (Cast, Bits)):
-        return f"{'cast' if isinstance(v, Cast) else 'bits'}({v.dtype.name}, {value_text(v.a)})"
-    if isinstance(v, Select):
-        return f"({value_text(v.yes, 1)} if {cond_text(v.cond)} else {value_text(v.no, 1)})"
-    if isinstance(v, Where):
-        test = f"{value_text(v.a)} {COMPARISON_SYMBOLS[v.op]} {value_text(v.b)}"
-        return f"where({test}, {value_text(v.yes)}, {value_text(v.no)})"
-    if isinstance(v, Sums):
-        return f"sums({', '.join(map(value_text, v.args))})"
-    if isinstance(v, Sum):
-        return f"sum({value_text(v.a)}{f', {v.group}' if v.group != lanes_of(v.a) else ''})"
-    if isinstance(v, Repeat):
-        return f"repeat({value_text(v.a)}, {v.times})"
-    raise TypeError(type(v))
+    return _Values({}).text(v, strength)
+
+
+def _store_lines(s: Store, pad: str, out: list[str]) -> None:
+    """Values that occur again, where the whole would be long without names, and the statement."""
+    names: dict[Value, str] = {}
+    values = _Values(names)
+    for v in _repeated(s.value):
+        line = f"{pad}value v{len(names)} = {values.written(v)}"
+        names[v] = f"v{len(names)}"
+        out.append(line)
+    out.append(f"{pad}{access_text(s.buffer, s.index, s.lanes)} = {values.text(s.value)}")
+
+
+def _repeated(value: Value) -> list[Value]:
+    """Operations that several others take, operands first; none where the text is short without names."""
+    sizes: dict[Value, int] = {}
+    uses: dict[Value, int] = {}
+    todo: list[Value] = [value]
+    while todo:
+        v = todo[-1]
+        parts = [x for x in children(v) if isinstance(x, Value)]
+        missing = [x for x in parts if x not in sizes]
+        todo += missing
+        if not missing:
+            todo.pop()
+            if v not in sizes:
+                sizes[v] = 1 + sum(sizes[x] for x in parts)
+                for x in parts:
+                    uses[x] = uses.get(x, 0) + 1
+    if sizes[value] <= LONG:
+        return []
+    return [v for v in sizes if uses.get(v, 0) > 1 and sizes[v] > 1]
 
 
 def buffer_text(b: Buffer) -> str:
@@ -169,7 +223,7 @@ def _lines(s: Stmt, pad: str, out: list[str]) -> None:
         out.append(f"{pad}at {entry} or {access_text(s.zero, s.zero_at, None)} as {buffer_text(s.buffer)}:")
         _lines(s.body, inner, out)
     elif isinstance(s, Store):
-        out.append(f"{pad}{access_text(s.buffer, s.index, s.lanes)} = {value_text(s.value)}")
+        _store_lines(s, pad, out)
     elif isinstance(s, Invoke):
         out.append(f"{pad}{s.instruction}({', '.join(map(value_text, (s.dst, *s.args)))})")
     elif isinstance(s, Call):

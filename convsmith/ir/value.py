@@ -18,7 +18,7 @@ from convsmith.ir.intern import Node
 from convsmith.ir.types import BF16, DType
 
 BITWISE = ("and", "or", "xor", "shl", "shr")
-BINARY = ("add", "sub", "mul", "div", "max", "min", *BITWISE)
+BINARY = ("add", "sub", "mul", "mulh", "div", "max", "min", *BITWISE)
 UNARY = ("round", "floor", "sqrt", "abs", "neg")
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 
@@ -136,8 +136,9 @@ class Load(Value):
 class Binary(Value):
     """``op`` one of BINARY; ``max`` and ``min`` give NaN where an operand is NaN, and ``a`` where they are equal.
 
-    Those of BITWISE are for integers.  A shift is by a constant less than the width; ``shr`` of a signed type keeps the
-    sign.
+    ``mulh`` is for s32: ``a * b / 2**31`` to the nearest, up where two are, and saturated (``(-2**31)**2`` is
+    ``2**31 - 1``).  Those of BITWISE are for integers.  A shift is by less than the width; ``shr`` of a signed type
+    keeps the sign.
     """
 
     op: str

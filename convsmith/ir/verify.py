@@ -19,7 +19,7 @@ from convsmith.ir.buffer import SCOPES, UNKNOWN, Buffer
 from convsmith.ir.index import Index, Var
 from convsmith.ir.stages import Stage, violations
 from convsmith.ir.stmt import LOOP_KINDS, Alloc, At, Block, Call, For, Function, If, Invoke, Kernel, Let, Stmt, Store
-from convsmith.ir.types import PTR
+from convsmith.ir.types import PTR, S32
 from convsmith.ir.value import (
     BINARY,
     BITWISE,
@@ -353,7 +353,9 @@ class _Verifier:
                 self._fail(f"{v}: division is for floating point only")
             if v.op in BITWISE and t.kind == "float":
                 self._fail(f"{v}: {v.op} is for integers only")
-            if v.op in ("shl", "shr") and not (isinstance(v.b, Const) and 0 <= v.b.value < t.bits):
-                self._fail(f"{v}: a shift is by a constant from 0 to {t.bits - 1}")
+            if v.op == "mulh" and t is not S32:
+                self._fail(f"{v}: mulh is for s32 only")
+            if v.op in ("shl", "shr") and isinstance(v.b, Const) and not 0 <= v.b.value < t.bits:
+                self._fail(f"{v}: a shift is by 0 to {t.bits - 1}")
         elif not isinstance(v, (Unary, Fma, Select, Where, Sum, Sums)):
             self._fail(f"{type(v).__name__} is no value")

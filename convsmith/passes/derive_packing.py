@@ -137,6 +137,9 @@ def derive_packing(
         bounds.append(x.var < x.hi)
         if not (x.lo.is_const and x.lo.const == 0):
             raise ConfigError("bounds", f"derive_packing: loop {x.var} starts at {x.lo}, not at 0")
+        if not variables_of(x.hi) <= used:
+            why = f"which hangs on loops that do not index {operand}"
+            raise ConfigError("bounds", f"derive_packing: loop {x.var} ends at {x.hi}, {why}")
     taken: Value = find.flips.pop() if len(find.flips) == 1 else read
     taken = find.casts.pop() if convert and len(find.casts) == 1 else taken
     packed = make_buffer(operand + "_p", dtype_of(taken), tuple(shape))

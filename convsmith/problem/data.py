@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from convsmith.problem.conv import Conv
-from convsmith.problem.post_ops import Binary
+from convsmith.problem.integer_steps import INTEGER_STEPS
+from convsmith.problem.post_ops import Binary, Integer
 from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
 from convsmith.problem.types import TYPES, convert, is_integer
@@ -53,8 +54,11 @@ def _array(problem: Problem, tensor: Tensor, rng: np.random.Generator) -> Array:
         return convert(np.broadcast_to(np.asarray(tensor.default, np.float64), tensor.shape), tensor.dtype)
     if tensor.name.startswith("scales"):
         return convert(2.0 ** rng.integers(-2, 1, tensor.shape, endpoint=True), tensor.dtype)
-    if tensor.name.startswith("post_op") and isinstance(op := problem.post_ops[int(tensor.name[8:])], Binary):
-        if op.alg == "div":
+    if tensor.name.startswith("post_op"):
+        op = problem.post_ops[int(tensor.name[8:])]
+        if isinstance(op, Integer):
+            return rng.integers(*INTEGER_STEPS[op.alg].limits[0], tensor.shape, np.int32, endpoint=True)
+        if isinstance(op, Binary) and op.alg == "div":
             return convert(2 ** rng.integers(0, 2, tensor.shape, endpoint=True), tensor.dtype)
     if tensor.name in ("src", "wei", "diff_dst"):
         return _factor(problem, tensor, rng)

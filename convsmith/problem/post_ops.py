@@ -1,10 +1,12 @@
 """Post-ops: steps after accumulation, in the order in which they apply, as benchdnn's `--attr-post-ops` writes them.
 
     relu:0.1 + sum:0.5:2:u8 + add:f32:per_oc + prelu:per_oc + dw:k3s2p1:s8
+    s32_add:per_oc + s32_mulh:common:1518500250 + s32_rshift:common:7
 
-Five kinds: an element-wise algorithm with up to two numbers and a scale; `sum` with what the destination holds; a
-binary operator with a second array; `prelu` with an array of slopes; a depthwise convolution of the result so far.
-Algorithms and operators are rows of tables; parser, printer, legality and numpy meaning follow from them.
+Five kinds on floating-point numbers: an element-wise algorithm with up to two numbers and a scale; `sum` with what the
+destination holds; a binary operator with a second array; `prelu` with an array of slopes; a depthwise convolution of
+the result so far. One more on s32 sums, which then have no others: a step in s32 arithmetic.
+Algorithms, operators and steps are rows of tables; parser, printer, legality and numpy meaning follow from them.
 
 A mask says along which axes of the result an operand varies: bit i for axis i; along the others it has extent 1.
 """
@@ -22,6 +24,7 @@ import numpy as np
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.problem.descriptor import split_items
 from convsmith.problem.eltwise import ALGORITHMS
+from convsmith.problem.integer_steps import INTEGER_STEPS
 from convsmith.problem.types import array_type, print_f32
 
 __all__ = [
@@ -30,6 +33,7 @@ __all__ = [
     "Binary",
     "Depthwise",
     "Eltwise",
+    "Integer",
     "PostOp",
     "Prelu",
     "Sum",
@@ -149,7 +153,7 @@ class _WithOperand(PostOp):
 
     def canonical(self, rank: int) -> PostOp:
         """The same step on a result of that rank, equal for equal steps."""
-        assert isinstance(self, Binary | Prelu)
+        assert isinstance(self, Binary | Prelu | Integer)
         return replace(self, mask=PER_TENSOR) if self.mask == (1 << rank) - 1 else self
 
     def check_operand(self, rank: int) -> None:
@@ -202,6 +206,43 @@ class Prelu(_WithOperand):
 
 
 @dataclass(frozen=True)
+class Integer(_WithOperand):
+    """A step in s32 arithmetic: `alg` is a key of `INTEGER_STEPS`. Its numbers, or an s32 operand where it has none."""
+
+    alg: str
+    numbers: tuple[int, ...] = ()
+    mask: int = 0
+
+    def __post_init__(self) -> None:
+        if self.alg not in INTEGER_STEPS:
+            raise _unknown(self.alg)
+        row = INTEGER_STEPS[self.alg]
+        one = len(row.parameters) == 1
+        legal = (0, 1) if one else (len(row.parameters),)
+        if len(self.numbers) not in legal or (self.mask and (self.numbers or not one)):
+            raise _bad(f"post-op {self.alg}: numbers {self.numbers} are not legal; expected {_form(self.alg)}")
+        for name, number, (low, high) in zip(row.parameters, self.numbers, row.limits):
+            if not low <= number <= high:
+                raise _bad(f"post-op {self.alg}: {name} {number} is not legal; expected {low} to {high}")
+
+    @property
+    def takes_operand(self) -> bool:
+        """Whether an array has the number."""
+        return not self.numbers
+
+    def apply(self, x: Array, operand: Array | None = None) -> Array:
+        """The step on whole numbers of 32 bits, held in int64."""
+        numbers = self.numbers if operand is None else (operand.astype(np.int64),)
+        return INTEGER_STEPS[self.alg].apply(x, *numbers)
+
+    def __str__(self) -> str:
+        words = [str(number) for number in self.numbers]
+        if len(words) == 1 or self.mask:
+            words = [_policy(self.mask), *words]
+        return ":".join([self.alg, *words])
+
+
+@dataclass(frozen=True)
 class Depthwise(PostOp):
     """A depthwise convolution (kernel k, stride s, front pad p, along each axis) of the result so far.
 
@@ -249,6 +290,9 @@ def _parse_one(item: str, channels: int) -> PostOp:
             sizes = re.fullmatch("k([0-9]+)s([0-9]+)p([0-9]+)", shape.lower())
             assert sizes is not None
             return Depthwise(*map(int, sizes.groups()), *(word.lower() for word in rest))  # type: ignore[arg-type]
+        if alg in INTEGER_STEPS:
+            policy = words.pop(0) if len(INTEGER_STEPS[alg].parameters) == 1 and words else "common"
+            return Integer(alg, tuple(map(int, words)), _mask(policy, channels))
         if alg in OPERATORS:
             dtype, *rest = words
             mask, tag = [*rest, *("common", "any")[len(rest) :]]
@@ -316,8 +360,12 @@ def _form(alg: str) -> str:
         return forms[alg]
     if alg in OPERATORS:
         return f"{alg}:dt[:policy[:tag]]"
+    if alg in INTEGER_STEPS:
+        names = INTEGER_STEPS[alg].parameters
+        return f"{alg}[:policy[:{names[0]}]]" if len(names) == 1 else ":".join((alg, *names))
     return alg + "".join(f"[:{name}]" for name in ALGORITHMS[alg].parameters) if alg in ALGORITHMS else _usage()
 
 
 def _usage() -> str:
-    return ", ".join([*map(_form, ALGORITHMS), *map(_form, ("sum", "prelu", "dw")), *(f"{o}:dt" for o in OPERATORS)])
+    forms = map(_form, (*ALGORITHMS, "sum", "prelu", "dw", *INTEGER_STEPS))
+    return ", ".join([*forms, *(f"{o}:dt" for o in OPERATORS)])

@@ -24,7 +24,7 @@ from convsmith.problem.attributes import (
     check_quantity,
     print_quantities,
 )
-from convsmith.problem.post_ops import Binary, Depthwise, PostOp, Prelu, Sum, print_post_ops
+from convsmith.problem.post_ops import Binary, Depthwise, Integer, PostOp, Prelu, Sum, print_post_ops
 from convsmith.problem.tensor import Tensor
 from convsmith.problem.types import TYPES, array_type, check_types, is_integer, print_types
 
@@ -222,6 +222,11 @@ class Problem(ABC):
         return (b, a, acc) if self.dir == "BWD_D" else (a, b, acc)
 
     @property
+    def integer_steps(self) -> bool:
+        """Whether the sums are finished in s32 arithmetic."""
+        return any(isinstance(op, Integer) for op in self.post_ops)
+
+    @property
     def depthwise(self) -> int | None:
         """Position of the fused depthwise convolution among the post-ops."""
         return next((n for n, op in enumerate(self.post_ops) if isinstance(op, Depthwise)), None)
@@ -332,6 +337,9 @@ class Problem(ABC):
                 operand = tuple(size if op.mask >> axis & 1 else 1 for axis, size in enumerate(shape))
                 dtype, tag = (op.dtype, op.tag) if isinstance(op, Binary) else ("f32", ANY)
                 tensors.append(Tensor(name, "in", dtype, operand, dims, tag))
+            elif isinstance(op, Integer) and op.takes_operand:
+                operand = tuple(size if op.mask >> axis & 1 else 1 for axis, size in enumerate(shape))
+                tensors.append(Tensor(name, "in", "s32", operand, dims))
         return tensors
 
     # -- checks -----------------------------------------------------------------------------------------------------
@@ -410,6 +418,8 @@ class Problem(ABC):
                 )
             if isinstance(op, Depthwise):
                 self._check_depthwise(n, op)
+            if isinstance(op, Integer):
+                self._check_integer(op)
 
     def _check_depthwise(self, n: int, op: Depthwise) -> None:
         if n != self.depthwise or not self._pointwise:
@@ -426,6 +436,17 @@ class Problem(ABC):
                     f"not above {-op.s}; legal is p up to {op.p + back + op.s - 1}",
                     code="bad-post-op",
                 )
+
+    def _check_integer(self, op: Integer) -> None:
+        others = [str(other) for other in self.post_ops if not isinstance(other, Integer)]
+        others += [f"scale of {q.argument}" for q in self.scales] + ["bias"] * self.bias
+        others += ["zero point of dst"] * (self.quantity(ZERO_POINTS, "dst") is not None)
+        if self.acc != "s32":
+            others.insert(0, f"sums of type {self.acc}")
+        if others:
+            raise UsageError(
+                f"post-op {op} with {others[0]}: legal is s32 arithmetic alone, on sums of type s32", code="bad-post-op"
+            )
 
     @property
     def _pointwise(self) -> bool:

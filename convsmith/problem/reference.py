@@ -5,7 +5,8 @@
     dst  = v / dst scale + dst zero point                                rounded to nearest even, saturated
 
 Sums of integers have 32 bits and wrap; they become floating-point numbers before the first step that needs one, so
-that an s32 destination without scale, bias, post-op and zero point of its own stays exact.
+that an s32 destination without scale, bias, post-op and zero point of its own stays exact. Post-ops in s32 arithmetic
+take the place of the second and of the third line: numbers stay whole.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from convsmith.problem.attributes import SCALES, ZERO_POINTS, Kind
 from convsmith.problem.conv import Conv
 from convsmith.problem.eltwise import ALGORITHMS
 from convsmith.problem.matmul import Matmul
-from convsmith.problem.post_ops import Binary, Depthwise, Eltwise, PostOp, Prelu, Sum
+from convsmith.problem.post_ops import Binary, Depthwise, Eltwise, Integer, PostOp, Prelu, Sum
 from convsmith.problem.problem import Problem
 from convsmith.problem.types import TYPES, convert
 
@@ -116,6 +117,8 @@ class _Run:
         if problem.dir == "BWD_D":
             yield from self._scaled("wei", "dst")
             yield from self._quantised("src")
+        elif problem.integer_steps:
+            yield from self._integer_steps()
         elif problem.forward:
             steps = problem.scales or problem.post_ops or problem.bias or problem.quantity(ZERO_POINTS, "dst")
             if problem.dt[2] == "s32" and not steps:
@@ -126,6 +129,11 @@ class _Run:
                 operand = bias if isinstance(problem, Matmul) else self._channels(bias)
                 yield Step(lambda v: v + operand)
             yield from self._post_ops()
+
+    def _integer_steps(self) -> Iterator[Step]:
+        for n, op in enumerate(self._problem.post_ops):
+            assert isinstance(op, Integer)
+            yield Step(partial(op.apply, operand=self._arrays[f"post_op_{n}"]) if op.takes_operand else op.apply, op)
 
     def _post_ops(self) -> Iterator[Step]:
         result = "dst"

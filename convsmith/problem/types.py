@@ -38,6 +38,7 @@ TYPES = {
         ArrayType("bf16", np.dtype(ml_dtypes.bfloat16), False),
         ArrayType("f16", np.dtype(np.float16), False),
         ArrayType("s32", np.dtype(np.int32), True),
+        ArrayType("s16", np.dtype(np.int16), True),
         ArrayType("s8", np.dtype(np.int8), True),
         ArrayType("u8", np.dtype(np.uint8), True),
     )

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from natives import assert_same_bits, computed, llvm_text, mnemonics, run_native
+from natives import assert_same_bits, computed, elementwise_kernel, llvm_text, mnemonics, run_native
 
 from convsmith.diag.errors import InternalError
 from convsmith.interp import run
@@ -93,6 +93,30 @@ def test_operations_on_integers(name: str, target: Target) -> None:
     texts += [f"{op}(a@, {name}({n}))" for op in ("shl", "shr") for n in (0, 1, 5, width - 1)]
     for text in texts:
         both(text, pairs(name), name, target)
+
+
+@EACH_TARGET
+def test_high_products(target: Target) -> None:
+    both("mulh(a@, b@)", pairs("s32"), "s32", target)
+    numbers = {"a": np.random.default_rng(0).integers(-(2**31), 2**31, 64).astype(np.int32)}
+    for factor in (-(2**31), 2**31 - 1, 1 << 30, 1518500250, -3):
+        both(f"mulh(a@, s32({factor}))", numbers, "s32", target)
+        both(f"mulh(s32({factor}), a@)", pairs("s32") | numbers, "s32", target)
+
+
+@EACH_TARGET
+def test_a_high_product_is_two_products_of_words(target: Target) -> None:
+    if target.vector_bits < 256:
+        return
+    kernel = elementwise_kernel("mulh(a@, b@)", {"a": "s32", "b": "s32", "out": "s32"}, 64, target.vector_bits // 32)
+    assert mnemonics(kernel, target).count("vpmuldq") == 2
+
+
+@EACH_TARGET
+@pytest.mark.parametrize("op", ["shl", "shr"])
+def test_shifts_by_numbers_of_an_array(op: str, target: Target) -> None:
+    a = np.random.default_rng(0).integers(-(2**31), 2**31, 64).astype(np.int32)
+    both(f"{op}(a@, b@)", {"a": a, "b": np.arange(64, dtype=np.int32) % 32}, "s32", target)
 
 
 @EACH_TARGET

@@ -48,6 +48,7 @@ KINDS = {
     "product-of-columns": "--matmul --wtag=ba --attr-zero-points=src:common:3+wei:common:4 9x70:70x1",
     "products": f"--matmul {BOTH} 3x9x20:3x20x40",
     "products-shared": f"--matmul {BOTH} 3x2x20:1x20x40",
+    "one-product": f"--matmul {BOTH} 1x9x20:1x20x40",
     "products-repeated": f"--matmul {BOTH} 1x2x20:3x20x40",
 }  # fmt: skip
 TYPES_OF_KINDS = ("u8:s8:s32", "u8:u8:u8", "s8:s8:f32", "s8:u8:s32")

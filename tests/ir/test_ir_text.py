@@ -105,6 +105,19 @@ def test_stores_print_and_parse(v: Value, n: Lanes | None) -> None:
     assert (back.buffer, back.index, back.value, back.lanes) == (SRC, s.index, v, n)
 
 
+def test_long_values_have_names_for_what_occurs_again() -> None:
+    v: Value = Load(SRC, (Var("i"),), None)
+    for _ in range(12):
+        v = Binary("max", v, Unary("neg", v))
+    s = Store(SRC, (Var("i"),), v, None)
+    lines = str(s).split("\n")
+    assert len(lines) == 12
+    assert lines[:2] == ["value v0 = max(src[i], neg(src[i]))", "value v1 = max(v0, neg(v0))"]
+    assert lines[-1] == "src[i] = max(v10, neg(v10))"
+    back = parse_stmt(str(s), BUFFERS)
+    assert isinstance(back, Store) and back.value is v
+
+
 def test_kernels_print_and_parse() -> None:
     kernel = parse_kernel(KERNEL)
     assert str(kernel) == KERNEL

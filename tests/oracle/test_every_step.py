@@ -67,6 +67,16 @@ KINDS = {
         "--dt=u8:s8:u8 --attr-post-ops=square+linear:0.5:1 mb2ic3iw5oc5ow5kw3pw1",
         "--lane=oc --tile=oc:8,ow:3 --drain=yes --threads=2",
     ),
+    "integer-steps": (
+        "--dt=u8:s8:u8 --attr-post-ops=s32_add:per_oc+s32_mulh:common:1518500250+s32_rshift:common:3"
+        " mb1ic3iw5oc5ow5kw3pw1",
+        "--lane=oc --tile=oc:4,ow:2",
+    ),
+    "integer-steps-drained": (
+        "--dt=u8:s8:s16 --attr-post-ops=s32_shl:per_oc+s32_mulh:per_oc+s32_rshift:per_oc+s32_rescale:65025:105"
+        " mb1ic3iw5oc5ow5kw3pw1",
+        "--lane=oc --tile=oc:4,ow:2 --drain=yes",
+    ),
     "channels-last": ("--stag=axb --dtag=axb mb2ic3iw5oc5ow5kw3pw1", "--lane=oc --tile=oc:4,ow:3"),
     "blocked": ("--stag=aBcd4b --dtag=aBcd4b mb1ic5ih3iw3oc6oh3ow3kh3kw3ph1pw1", "--lane=oc --tile=oc:4,ow:3"),
     "blocked-twice": ("--stag=aBc4b --dtag=ABc4b2a --wtag=ABc4b4a mb3ic5iw4oc3ow4kw3pw1", "--lane=oc --tile=oc:4"),

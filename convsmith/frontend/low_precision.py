@@ -1,0 +1,201 @@
+"""`gemm_lowp`: products of 8-bit matrices with offsets and gemmlowp's output stages, by kernels of matrix products.
+
+Offsets are zero points of the product, with the other sign, and stages are its post-ops. Where the result lies column
+by column, or rows of lhs have offsets of their own, the kernel computes the transposed product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convsmith.diag.errors import UsageError
+from convsmith.frontend.numpy_api import KEPT_KERNELS, compile
+from convsmith.problem.attributes import Quantity
+from convsmith.problem.integer_steps import LIMITS, wrapped
+from convsmith.problem.low_precision import (
+    centred,
+    check_bits,
+    check_reach,
+    check_rounding,
+    requantised,
+    unpacking,
+)
+from convsmith.problem.matmul import Matmul
+from convsmith.problem.output_stages import AppliedStep, Stage, result_type, stage_steps
+from convsmith.problem.post_ops import Integer
+from convsmith.runtime.arrays import Array
+
+__all__ = ["gemm_lowp"]
+
+Integers = NDArray[np.int64]
+
+_TYPES: dict[np.dtype[Any], str] = {np.dtype(np.uint8): "u8", np.dtype(np.int8): "s8"}
+_ORDERS = ("row", "column")
+_CONSTANT = ("s32_shl", "s32_rshift", "s32_and", "s32_rescale", "s32_tanh")
+"""Steps whose numbers, where there is one for all, are part of the kernel."""
+
+
+def gemm_lowp(
+    lhs: Array, rhs: Array, lhs_offset: Any = 0, rhs_offset: Any = 0, *, output_stages: Sequence[Stage] = (),
+    bits: tuple[int, int] = (8, 8), rounding: str = "nearest", seed: int = 0, order: str = "row",
+    out: Array | None = None, threads: int | None = None,
+) -> Array:  # fmt: skip
+    """Multiply lhs (M, K) by rhs (K, N), u8 or s8 each, in any storage order; offsets are *added* to their entries.
+
+    An offset is a number, or one for each row of lhs, or for each column of rhs. `output_stages` are tuples such as
+    `("fixed_point", mult, shift, offset)`, as in `convsmith.problem.output_stages`; without them the result is s32.
+    With `bits` below 8, entries are requantised: `rounding` is "nearest", or "probabilistic" by numbers of numpy's
+    `default_rng(seed)`. Returns `out`, or a new array whose rows, or columns by `order`, lie side by side.
+
+    The result is exact to the bit. UsageError: shapes, types or numbers are not legal, or sums may leave 32 bits.
+    """
+    _check_arrays(lhs, rhs)
+    shape = (lhs.shape[0], rhs.shape[1])
+    offsets = (_offset("lhs_offset", lhs_offset, shape, 0), _offset("rhs_offset", rhs_offset, shape, 1))
+    bits = check_bits(bits)
+    check_rounding(rounding)
+    check_reach(lhs, rhs, offsets)
+    steps = stage_steps(output_stages, shape)
+    if bits == (8, 8):
+        product = _Product(lhs, rhs, *offsets, steps, result_type(output_stages))
+    else:
+        rng = np.random.default_rng(seed) if rounding == "probabilistic" else None
+        product = _requantised(lhs, rhs, offsets, bits, rng, steps, result_type(output_stages))
+    return product.with_one_offset().run(_by_columns(order, out, shape), out, threads)
+
+
+@dataclass(frozen=True)
+class _Product:
+    """A product with offsets (1, 1), or (M, 1) of lhs and (1, N) of rhs, and what follows the sums."""
+
+    lhs: Array
+    rhs: Array
+    lhs_offset: Integers
+    rhs_offset: Integers
+    steps: tuple[AppliedStep, ...]
+    dtype: str
+
+    def with_one_offset(self) -> _Product:
+        """The same with one offset for all of lhs, or else for all of rhs; what is beyond it is added to the sums."""
+        if self.lhs_offset.size == 1 or self.rhs_offset.size == 1:
+            return self
+        columns = self.rhs.sum(0, dtype=np.int64, keepdims=True) + self.rhs_offset * self.lhs.shape[1]
+        steps = (AppliedStep("s32_add", (wrapped(self.lhs_offset * columns),)), *self.steps)
+        return _Product(self.lhs, self.rhs, np.zeros((1, 1), np.int64), self.rhs_offset, steps, self.dtype)
+
+    def transposed(self) -> _Product:
+        """The product of the transposed operands, whose result is the transposed one."""
+        steps = tuple(AppliedStep(alg, tuple(np.atleast_2d(x).T for x in numbers)) for alg, numbers in self.steps)
+        return _Product(self.rhs.T, self.lhs.T, self.rhs_offset.T, self.lhs_offset.T, steps, self.dtype)
+
+    def run(self, by_columns: bool, out: Array | None, threads: int | None) -> Array:
+        """The result, in the form in which the kernel has one offset for all of its source."""
+        if self.lhs_offset.size > 1 or (by_columns and self.rhs_offset.size == 1):
+            result = self.transposed()._run(not by_columns, None if out is None else out.T, threads)
+            return result.T if out is None else out
+        return self._run(by_columns, out, threads)
+
+    def _run(self, by_columns: bool, out: Array | None, threads: int | None) -> Array:
+        arrays: dict[str, Any] = {"src": self.lhs, "wei": self.rhs}
+        points = []
+        for name, offset in (("src", self.lhs_offset), ("wei", self.rhs_offset)):
+            if offset.any():
+                values = () if offset.size > 1 else (0.0,)
+                points.append(Quantity(name, "per_oc" if offset.size > 1 else "common", values, "s32"))
+                arrays[f"zero_points_{name}"] = wrapped(-offset).astype(np.int32).reshape(-1)
+        post_ops = []
+        for n, (alg, numbers) in enumerate(self.steps):
+            one = all(x.size == 1 for x in numbers)
+            if one and alg in _CONSTANT:
+                post_ops.append(Integer(alg, tuple(int(x.item()) for x in numbers)))
+            else:
+                (operand,) = (np.atleast_2d(x).astype(np.int32) for x in numbers)
+                post_ops.append(
+                    Integer(alg, mask=sum(1 << axis for axis, size in enumerate(operand.shape) if size > 1))
+                )
+                arrays[f"post_op_{n}"] = operand
+        types = (_TYPES[self.lhs.dtype], _TYPES[self.rhs.dtype], self.dtype)
+        tags = (_tag(self.lhs), _tag(self.rhs), "ba" if by_columns else "ab")
+        problem = _problem(self.lhs.shape, self.rhs.shape, types, tags, tuple(points), tuple(post_ops))
+        kernel = compile(problem, threads=threads)
+        return kernel.run(**arrays, **({} if out is None else {"dst": out}))["dst"]
+
+
+@lru_cache(KEPT_KERNELS)
+def _problem(
+    lhs: tuple[int, ...], rhs: tuple[int, ...], types: tuple[str, str, str], tags: tuple[str, str, str],
+    points: tuple[Quantity, ...], post_ops: tuple[Integer, ...],
+) -> Matmul:  # fmt: skip
+    stag, wtag, dtag = tags
+    return Matmul(src=lhs, wei=rhs, dt=types, stag=stag, wtag=wtag, dtag=dtag, zero_points=points, post_ops=post_ops)
+
+
+def _requantised(
+    lhs: Array, rhs: Array, offsets: tuple[Integers, Integers], bits: tuple[int, int],
+    rng: np.random.Generator | None, steps: tuple[AppliedStep, ...], dtype: str,
+) -> _Product:  # fmt: skip
+    """The product of entries with fewer bits, without offsets, which come back when it is put together again."""
+    (left, left_offset), (right, right_offset) = (centred(x, o) for x, o in zip((lhs, rhs), offsets, strict=True))
+    check_reach(left, right, (np.zeros((1, 1), np.int64), np.zeros((1, 1), np.int64)))
+    left, right = requantised(left, bits[0], rng), requantised(right, bits[1], rng)
+    scale, addends = unpacking(left, right, (left_offset, right_offset), bits)
+    first = AppliedStep("s32_rescale", tuple(np.array(number) for number in scale))
+    # Terms for all, rows and columns are added in that order, so that the fewest are as large as the result.
+    added = [AppliedStep("s32_add", (wrapped(x),)) for x in addends if x.any()]
+    right = right.view(np.int8) if bits[1] < 8 else right
+    none = np.zeros((1, 1), np.int64)
+    return _Product(left, right, none, none, (first, *added, *steps), dtype)
+
+
+def _check_arrays(lhs: Array, rhs: Array) -> None:
+    for name, array in (("lhs", lhs), ("rhs", rhs)):
+        if not isinstance(array, np.ndarray):
+            raise UsageError(f"{name}: expected a numpy array, got {type(array).__name__}", code="not-an-array")
+        if array.ndim != 2:
+            raise UsageError(f"{name}: rank is {array.ndim}, shape {array.shape}; legal is 2", code="rank")
+        if array.dtype not in _TYPES:
+            raise UsageError(f"{name}: type is {array.dtype}; legal are uint8 and int8", code="dtype")
+    if lhs.shape[1] != rhs.shape[0]:
+        raise UsageError(
+            f"lhs of shape {lhs.shape} has depth {lhs.shape[1]}, rhs of shape {rhs.shape} has depth {rhs.shape[0]}; "
+            "legal is the same",
+            code="shape",
+        )
+
+
+def _offset(name: str, value: Any, shape: tuple[int, int], axis: int) -> Integers:
+    """As (1, 1), or one for each row (M, 1), or one for each column (1, N)."""
+    array = np.asarray(value)
+    whole = tuple(shape[axis] if n == axis else 1 for n in range(2))
+    if array.dtype.kind not in "iu" or array.shape not in ((), (1,), (1, 1), whole, (shape[axis],)):
+        each = ("row of lhs", "column of rhs")[axis]
+        raise UsageError(
+            f"{name}: {array.dtype} of shape {array.shape}; legal are a whole number, and ({shape[axis]},) of them, "
+            f"one for each {each}",
+            code="offset",
+        )
+    if array.size and not LIMITS[0] < min(array.flat) <= max(array.flat) <= LIMITS[1]:
+        raise UsageError(
+            f"{name}={max(array.flat, key=abs)} is not legal: expected {LIMITS[0] + 1} to {LIMITS[1]}", code="offset"
+        )
+    return array.astype(np.int64).reshape((1, 1) if array.size == 1 else whole)
+
+
+def _by_columns(order: str, out: Array | None, shape: tuple[int, int]) -> bool:
+    if order not in _ORDERS:
+        raise UsageError(f"order={order!r} is not legal: expected {' or '.join(_ORDERS)}", code="order")
+    if out is None:
+        return order == "column"
+    if not isinstance(out, np.ndarray) or out.shape != shape:
+        raise UsageError(f"out: expected an array of shape {shape}, got {getattr(out, 'shape', out)}", code="shape")
+    return out.flags.f_contiguous and not out.flags.c_contiguous
+
+
+def _tag(matrix: Array) -> str:
+    return "ba" if matrix.flags.f_contiguous and not matrix.flags.c_contiguous else "ab"

@@ -1,0 +1,131 @@
+"""Steps in s32 arithmetic, as rows of one table: the numbers that each reads, and its meaning in numpy.
+
+They follow sums of integers where results are to be exact. Sums and operands are whole numbers of 32 bits, held in
+int64 here; what leaves that range wraps around, unless a row says otherwise. The words are gemmlowp's output stages
+taken apart: `s32_mulh` then `s32_rshift` is its multiplication by a fixed-point number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+__all__ = ["INTEGER_STEPS", "LIMITS", "IntegerStep", "normalised", "wrapped"]
+
+Array = np.ndarray[Any, Any]
+
+LIMITS = (-(2**31), 2**31 - 1)
+"""The least and the greatest number of 32 bits."""
+
+
+@dataclass(frozen=True)
+class IntegerStep:
+    """`parameters` name the numbers that the step reads, each within its `limits`; `apply(x, *numbers)` is its meaning.
+
+    A step of one parameter may read that of an array instead.
+    """
+
+    parameters: tuple[str, ...]
+    limits: tuple[tuple[int, int], ...]
+    apply: Callable[..., Array]
+
+
+def wrapped(x: Array) -> Array:
+    """Whole numbers modulo 2**32."""
+    result: Array = (x + 2**31) % 2**32 - 2**31
+    return result
+
+
+def high_product(a: Array, b: Array | int) -> Array:
+    """a * b / 2**31 to the nearest, up where two are; saturated, which (-2**31)**2 needs."""
+    product: Array = a * b
+    result: Array = np.minimum((product + 2**30) >> 31, LIMITS[1])
+    return result
+
+
+def rounding_shift(x: Array, e: Array | int) -> Array:
+    """x / 2**e to the nearest, away from zero where two are."""
+    unit = np.left_shift(np.int64(1), e)
+    result: Array = (x + (unit >> 1) - ((x < 0) & (unit > 1))) >> e
+    return result
+
+
+def saturating_shift(x: Array, e: int) -> Array:
+    """x * 2**e, saturated."""
+    result: Array = np.clip(x << e, *LIMITS)
+    return result
+
+
+def rescaled(x: Array, numerator: int, denominator: int) -> Array:
+    """x * numerator / denominator to the nearest, saturated; an odd denominator leaves no two that are."""
+    result: Array = np.clip((2 * x * numerator + denominator) // (2 * denominator), *LIMITS)
+    return result
+
+
+def normalised(amplitude: int) -> tuple[int, int, int, int]:
+    """1 / amplitude as m / 2**31 / 2**e, and the amplitude as m / 2**31 * 2**e: the two m with their e."""
+    inverse, down = 1.0 / amplitude, 0
+    while inverse < 0.5:
+        inverse, down = inverse * 2, down + 1
+    size, up = float(amplitude), 0
+    while size >= 1.0:
+        size, up = size / 2, up + 1
+    fixed = [min(int(x * 2**31 + 0.5), LIMITS[1]) for x in (inverse, size)]
+    return fixed[0], down, fixed[1], up
+
+
+def tanh(x: Array, zero: int, amplitude: int) -> Array:
+    """zero + amplitude * tanh((x - zero) / amplitude) in fixed point, as gemmlowp computes it, to the bit.
+
+    Beyond 8 amplitudes from zero the result is zero plus or minus one amplitude.
+    """
+    inverse, down, size, up = normalised(amplitude)
+    centred = wrapped(high_product(wrapped(x - zero), inverse) << 28 - down)
+    inside = zero + (high_product(_tanh(centred), size) >> 31 - up)
+    result: Array = np.where(x >= zero + 8 * amplitude, zero + amplitude, wrapped(inside))
+    return np.where(x <= zero - 8 * amplitude, zero - amplitude, result)
+
+
+def _tanh(a: Array) -> Array:
+    """Of a number with 3 integer bits, one with none: (1 - e) / (1 + e) with e = exp(-2 * abs(a)), and the sign."""
+    below = np.where(a < 0, a, wrapped(-a))
+    half = (_exp_of_negative(below) >> 1) + 2**30
+    x = 1515870810 + high_product(half, -1010580540)
+    for _ in range(3):
+        x = wrapped(x + saturating_shift(high_product(x, wrapped(2**29 - high_product(half, x))), 2))
+    t = saturating_shift(wrapped(x - 2**29), 2)
+    return np.where(a == 0, 0, np.where(a < 0, -t, t))
+
+
+def _exp_of_negative(a: Array) -> Array:
+    """exp of a number with 4 integer bits that is not positive: a series at -1/8, and a factor for each bit above."""
+    quarter = 2**25
+    low = (a & quarter - 1) - quarter
+    x = saturating_shift(low, 4) + 2**28
+    x2 = high_product(x, x)
+    x3, x4 = high_product(x2, x), high_product(x2, x2)
+    series = rounding_shift(high_product(rounding_shift(x4, 2) + x3, 715827883) + x2, 1)
+    result = 1895147668 + high_product(x + series, 1895147668)
+    rest = wrapped(low - a)
+    for bit, factor in enumerate((1672461947, 1302514674, 790015084, 290630308, 39332535, 720401)):
+        result = np.where(rest & quarter << bit, high_product(result, factor), result)
+    return np.where(a == 0, LIMITS[1], result)
+
+
+_SHIFTS = (0, 31)
+
+INTEGER_STEPS: dict[str, IntegerStep] = {
+    "s32_add": IntegerStep(("addend",), (LIMITS,), lambda x, y: wrapped(x + y)),
+    "s32_mul": IntegerStep(("factor",), (LIMITS,), lambda x, y: wrapped(x * y)),
+    "s32_mulh": IntegerStep(("factor",), (LIMITS,), high_product),
+    "s32_shl": IntegerStep(("bits",), (_SHIFTS,), lambda x, y: wrapped(x << y)),
+    "s32_rshift": IntegerStep(("bits",), (_SHIFTS,), rounding_shift),
+    "s32_and": IntegerStep(("mask",), (LIMITS,), lambda x, y: x & y),
+    "s32_max": IntegerStep(("low",), (LIMITS,), np.maximum),
+    "s32_min": IntegerStep(("high",), (LIMITS,), np.minimum),
+    "s32_rescale": IntegerStep(("numerator", "denominator"), ((1, 2**16), (1, 2**16)), rescaled),
+    "s32_tanh": IntegerStep(("zero", "amplitude"), (LIMITS, (1, 2**27)), tanh),
+}

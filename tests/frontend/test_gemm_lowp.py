@@ -1,0 +1,186 @@
+"""`gemm_lowp` against exact integers, gemmlowp's known answers, and every order of storage."""
+
+from __future__ import annotations
+
+import itertools
+from fractions import Fraction
+from math import floor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import convsmith as cs
+from convsmith.problem.output_stages import staged
+
+DATA = Path(__file__).parents[1] / "data"
+PRODUCTS = np.load(DATA / "gemmlowp_products.npz")
+TYPES = (np.uint8, np.int8)
+OFFSETS: dict[str, tuple[Any, Any]] = {
+    "none": (0, 0),
+    "both": (-75, -91),
+    "rows": (np.arange(13) * 7 - 20, 5),
+    "columns": (5, np.arange(37) - 100),
+    "each": (np.arange(13), np.arange(37)),
+}
+
+
+def matrix(rows: int, columns: int, dtype: Any, seed: int = 0) -> np.ndarray:
+    limits = np.iinfo(dtype)
+    return np.random.default_rng(seed).integers(limits.min, limits.max, (rows, columns), dtype, endpoint=True)
+
+
+def exact(lhs: np.ndarray, rhs: np.ndarray, lhs_offset: Any = 0, rhs_offset: Any = 0) -> np.ndarray:
+    return (lhs + np.reshape(lhs_offset, (-1, 1))) @ (rhs + np.reshape(rhs_offset, (1, -1)))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", ["small", "rows", "network"])
+def test_known_answers(name: str, threads: int) -> None:
+    given = {key.partition(".")[2]: PRODUCTS[key] for key in PRODUCTS if key.startswith(name + ".")}
+    product = (given["lhs"], given["rhs"], given["lhs_offset"], given["rhs_offset"])
+    assert np.array_equal(cs.gemm_lowp(*product, threads=threads), given["acc_int32"])
+    offset, mult = (np.reshape(given[key], (-1, 1)) for key in ("result_offset", "result_mult_int"))
+    stages = [("scale", offset, mult, int(given["result_shift"])), ("saturate_u8",)]
+    assert np.array_equal(cs.gemm_lowp(*product, output_stages=stages, threads=threads), given["expected"])
+
+
+@pytest.mark.parametrize("offsets", OFFSETS)
+@pytest.mark.parametrize(("left", "right"), list(itertools.product(TYPES, TYPES)))
+def test_types_and_offsets(left: Any, right: Any, offsets: str) -> None:
+    lhs, rhs = matrix(13, 70, left), matrix(70, 37, right, 1)
+    acc = exact(lhs, rhs, *OFFSETS[offsets])
+    for order in ("row", "column"):
+        result = cs.gemm_lowp(lhs, rhs, *OFFSETS[offsets], order=order, threads=1)
+        assert result.dtype == np.int32
+        assert np.array_equal(result, acc)
+        assert result.flags.c_contiguous == (order == "row")
+    shift = max(int(acc.std() / 40).bit_length(), 0)
+    stages = [("bias", -int(np.median(acc))), ("fixed_point", 1518500250, shift, 128), ("saturate_u8",)]
+    bytes_ = cs.gemm_lowp(lhs, rhs, *OFFSETS[offsets], output_stages=stages, threads=1)
+    assert bytes_.dtype == np.uint8
+    assert np.array_equal(bytes_, staged(acc, stages))
+    assert np.unique(bytes_).size > 50
+
+
+@pytest.mark.parametrize(("left", "right", "result"), list(itertools.product("CF", repeat=3)))
+def test_storage_orders(left: str, right: str, result: str) -> None:
+    lhs, rhs = np.asarray(matrix(9, 33, np.uint8), order=left), np.asarray(matrix(33, 20, np.uint8, 1), order=right)
+    out = np.zeros((9, 20), np.uint8, order=result)
+    stages = [("bias", np.arange(9)[:, None]), ("bias", np.arange(20)), ("scale", 100, 17, 12), ("truncate_u8",)]
+    found = cs.gemm_lowp(lhs, rhs, 12, -34, output_stages=stages, out=out, threads=2)
+    assert found is out
+    assert np.array_equal(out, staged(exact(lhs, rhs, 12, -34), stages))
+
+
+def test_arrays_with_other_strides() -> None:
+    lhs, rhs = matrix(18, 66, np.uint8)[::2, ::-2], matrix(33, 40, np.int8, 1)[:, ::2]
+    out = np.zeros((9, 60), np.int32)[:, ::3]
+    lhs.flags.writeable = False
+    assert cs.gemm_lowp(lhs, rhs, 3, 4, out=out) is out
+    assert np.array_equal(out, exact(lhs, rhs, 3, 4))
+
+
+STAGES: list[list[tuple[Any, ...]]] = [
+    [("scale", 74980, 123, 20)],
+    [("fixed_point_exponent", 1518500250, -9, 3), ("saturate_s8",)],
+    [("fixed_point_exponent", np.array([[1 << 30], [3 << 29]] * 4), np.arange(-4, 4)[:, None], 3), ("saturate_s16",)],
+    [("fixed_point_exponent", 1 << 30, np.arange(-10, 10), 3), ("saturate_s16",)],
+    [("bias", np.arange(160).reshape(8, 20)), ("tanh", 5, 100_000)],
+    [("scale", np.arange(20) * 100, np.arange(20) + 1, 12), ("clamp", -3, 3), ("bias", 100), ("saturate_u8",)],
+    [("truncate_u8",)],
+]
+
+
+@pytest.mark.parametrize("stages", STAGES, ids=lambda s: "-".join(stage[0] for stage in s))
+@pytest.mark.parametrize("order", ["row", "column"])
+def test_output_stages(stages: list[tuple[Any, ...]], order: str) -> None:
+    lhs, rhs = matrix(8, 40, np.uint8), matrix(40, 20, np.int8, 1)
+    result = cs.gemm_lowp(lhs, rhs, -7, 9, output_stages=stages, order=order)
+    expected = staged(exact(lhs, rhs, -7, 9), stages)
+    assert result.dtype == expected.dtype
+    assert np.array_equal(result, expected)
+
+
+def fewer_bits(
+    lhs: np.ndarray, rhs: np.ndarray, offsets: tuple[int, int], bits: tuple[int, int], seed: int | None
+) -> list[list[int]]:
+    """The formulae one number at a time; s8 entries as u8, 128 more."""
+    rng = None if seed is None else np.random.default_rng(seed)
+    entries = []
+    tops = [2**b - 1 for b in bits]
+    offs = list(offsets)
+    for n, x in enumerate((lhs, rhs)):
+        values = x.astype(int)
+        if x.dtype == np.int8:
+            values, offs[n] = values + 128, offs[n] - 128
+        r = np.full(x.shape, 127) if rng is None or bits[n] == 8 else rng.integers(0, 255, x.shape)
+        entries.append((values * tops[n] + r) // 255 if bits[n] < 8 else values)
+    left, right = entries
+    depth = lhs.shape[1]
+
+    def nearest(x: Fraction) -> int:
+        return floor(abs(x) + Fraction(1, 2)) * (1 if x >= 0 else -1)
+
+    def element(row: np.ndarray, column: np.ndarray) -> int:
+        total = nearest(Fraction(int(row @ column) * 255 * 255, tops[0] * tops[1]))
+        total += nearest(Fraction(int(row.sum()) * offs[1] * 255, tops[0]))
+        total += nearest(Fraction(int(column.sum()) * offs[0] * 255, tops[1]))
+        return total + offs[0] * offs[1] * depth
+
+    return [[element(row, column) for column in right.T] for row in left]
+
+
+@pytest.mark.parametrize("rounding", ["nearest", "probabilistic"])
+@pytest.mark.parametrize(("left", "right"), list(itertools.product(TYPES, TYPES)))
+@pytest.mark.parametrize("bits", [(7, 5), (1, 8), (8, 4), (1, 1), (3, 2)])
+def test_fewer_bits(bits: tuple[int, int], left: Any, right: Any, rounding: str) -> None:
+    lhs, rhs = matrix(5, 30, left), matrix(30, 7, right, 1)
+    found = cs.gemm_lowp(lhs, rhs, -75, 13, bits=bits, rounding=rounding, seed=3)
+    expected = fewer_bits(lhs, rhs, (-75, 13), bits, 3 if rounding == "probabilistic" else None)
+    assert found.tolist() == expected
+    stages = [("scale", 5, 17, 14), ("saturate_u8",)]
+    result = cs.gemm_lowp(lhs, rhs, -75, 13, bits=bits, rounding=rounding, seed=3, output_stages=stages)
+    assert np.array_equal(result, staged(np.array(expected), stages))
+
+
+def test_fewer_bits_with_offsets_for_rows_and_columns() -> None:
+    lhs, rhs = matrix(3, 30, np.uint8), matrix(30, 4, np.uint8, 1)
+    rows, columns = np.array([-5, 0, 70]), np.array([1, -2, 3, 4])
+    found = cs.gemm_lowp(lhs, rhs, rows, columns, bits=(7, 5))
+    for (i, a), (j, b) in itertools.product(enumerate(rows.tolist()), enumerate(columns.tolist())):
+        assert found[i, j] == fewer_bits(lhs[i : i + 1], rhs[:, j : j + 1], (a, b), (7, 5), None)[0][0]
+
+
+def test_probabilistic_rounding_is_the_better_one_for_deep_sums() -> None:
+    """Entries that all round the same way: their error adds up, unless it is drawn."""
+    lhs, rhs = np.full((4, 5000), 100, np.uint8), np.full((5000, 4), 100, np.uint8)
+    true = exact(lhs, rhs)
+    errors = [
+        np.abs(cs.gemm_lowp(lhs, rhs, bits=(5, 5), rounding=r) - true).max() for r in ("nearest", "probabilistic")
+    ]
+    assert errors[1] * 4 < errors[0]
+    assert np.array_equal(*(cs.gemm_lowp(lhs, rhs, bits=(5, 5), rounding="probabilistic", seed=7) for _ in range(2)))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.tuples(*[st.sampled_from([1, 2, 3, 5, 8, 17, 33])] * 3), st.sampled_from(TYPES), st.sampled_from(TYPES),
+    st.integers(-300, 300), st.integers(-300, 300), st.integers(0, 99),
+)  # fmt: skip
+def test_random_products(sizes: tuple[int, int, int], left: Any, right: Any, a: int, b: int, seed: int) -> None:
+    m, k, n = sizes
+    lhs, rhs = matrix(m, k, left, seed), matrix(k, n, right, seed + 1)
+    assert np.array_equal(cs.gemm_lowp(lhs, rhs, a, b), exact(lhs, rhs, a, b))
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 2), (2, 0, 3), (2, 3, 0)])
+def test_empty(shape: tuple[int, int, int]) -> None:
+    m, k, n = shape
+    lhs, rhs = matrix(m, k, np.uint8), matrix(k, n, np.uint8)
+    stages = [("bias", 300), ("saturate_u8",)]
+    assert np.array_equal(cs.gemm_lowp(lhs, rhs, 1, 2, output_stages=stages), np.full((m, n), 255, np.uint8))
+    assert cs.gemm_lowp(lhs, rhs, 1, 2, bits=(3, 3)).shape == (m, n)

@@ -1,0 +1,207 @@
+"""Packed operands are what the nest reads, in the order in which it reads; passes derive every packing kernel."""
+
+from __future__ import annotations
+
+import ast
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from guarded import Array, memories
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from oracles import small_target
+from problems import random_config, random_problem
+
+import convsmith
+from convsmith.build.schedule import schedule
+from convsmith.compiler.driver import naive_kernel
+from convsmith.diag.errors import ConfigError
+from convsmith.interp import run
+from convsmith.ir.index import is_true
+from convsmith.ir.intern import interning
+from convsmith.ir.parse import parse_kernel
+from convsmith.ir.stmt import For, Kernel
+from convsmith.ir.types import U8
+from convsmith.ir.walk import loops_of
+from convsmith.passes.derive_packing import derive_packing
+from convsmith.passes.manager import run_steps
+from convsmith.problem.data import random_arrays
+
+
+class Traced(np.ndarray[Any, Any]):
+    """An array that notes which elements are read and written, one after the other."""
+
+    def __getitem__(self, key: Any) -> Any:
+        self.read.extend(np.atleast_1d(key).tolist())
+        return np.asarray(self)[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.written.extend(np.atleast_1d(key).tolist())
+        np.asarray(self)[key] = value
+
+
+def traced(array: Array) -> Any:
+    found = array.copy().view(Traced)
+    found.read, found.written = [], []  # type: ignore[attr-defined]
+    return found
+
+
+def packed_by(pack: Kernel, memory: dict[str, Array]) -> Array:
+    """What the packing kernel writes; it writes one element after the other, each once."""
+    *given, packed = pack.params
+    out = traced(np.zeros(packed.size, packed.dtype.numpy))
+    run(pack, {**{b.name: memory[b.name] for b in given}, packed.name: out})
+    assert out.written == list(range(packed.size))
+    return np.asarray(out)
+
+
+def reads(kernel: Kernel, memory: dict[str, Array], name: str) -> tuple[list[float], list[int]]:
+    """The numbers that a kernel reads of an array, in order, and where they lie."""
+    copies = {b.name: memory[b.name].copy() for b in kernel.params}
+    copies[name] = traced(copies[name])
+    run(kernel, copies)
+    places = copies[name].read  # type: ignore[attr-defined]
+    return np.asarray(copies[name])[places].astype(np.float64).tolist(), places
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32))
+def test_the_packed_operand_in_the_order_of_the_nest(seed: int) -> None:
+    """For random problems and schedules: the nest reads the same numbers as before, from where packing wrote them."""
+    rng = random.Random(seed)
+    problem = random_problem(rng, 400)
+    target = small_target(rng.choice((2, 4)))
+    config = replace(random_config(rng, problem, target), threads=1, realise=rng.choice(("peel", "mask")))
+    with interning():
+        try:
+            statement, kernel = naive_kernel(problem, target, config)
+            sides = (statement.b.name, statement.a.name)
+            whole = is_true(statement.a.mask) and config.offsets == "each"
+            config = replace(config, pack=sides[: rng.choice((1, 2))] if whole else sides[:1])
+            steps = schedule(statement, config, target)
+            places = [n for n, step in enumerate(steps) if step.run is derive_packing]
+            before = run_steps(kernel, steps[: places[0]])
+            memory = memories(problem, random_arrays(problem, seed))
+            for pack in kernel.packs:
+                memory[pack.params[-1].name] = packed_by(pack, memory)
+            for n in places:
+                after = run_steps(before, [steps[n]])
+                assume(after is not before)
+                (pack,) = set(after.packs) - set(before.packs)
+                operand, packed = pack.params
+                memory[packed.name] = packed_by(pack, memory)
+                plain, _ = reads(before, memory, operand.name)
+                found, _ = reads(after, memory, packed.name)
+                if operand.name in config.flip:  # packed with the top bit turned over
+                    plain = [v - 128 if operand.dtype is U8 else v + 128 for v in plain]
+                assert found == plain
+                before = after
+        except ConfigError:
+            assume(False)
+
+
+def test_where_every_loop_indexes_the_operand_reading_is_sequential() -> None:
+    kernel = parse_kernel(
+        "kernel k(wei: f32[6, 8], dst: f32[6, 8])\n"
+        "  for n.o in 0 .. 2:\n    for k in 0 .. 6:\n      for n.l in 0 .. 4:\n"
+        "        dst[k, n.l + n.o * 4] = wei[k, n.l + n.o * 4]\n"
+    )
+    after = derive_packing(kernel, "wei")
+    memory = {"wei": np.arange(48, dtype=np.float32), "dst": np.zeros(48, np.float32)}
+    memory["wei_p"] = packed_by(after.packs[0], memory)
+    assert reads(after, memory, "wei_p")[1] == list(range(48))
+
+
+def loops(pack: Kernel) -> list[tuple[str, int]]:
+    return [(loop.var.name, int(loop.hi)) for loop in loops_of(pack.body) if isinstance(loop, For)]
+
+
+HIERARCHY = """\
+kernel compute(lhs: u8[48, 64], rhs: u8[64, 32], acc: s32[48, 32])
+  for l2.d in 0 .. 2:
+    for l1.w in 0 .. 4:
+      for l1.d in 0 .. 2:
+        for run.w in 0 .. 3:
+          for c in 0 .. 32:
+            for run.d in 0 .. 4:
+              for w in 0 .. 4:
+                for d in 0 .. 4:
+                  acc[l1.w * 12 + run.w * 4 + w, c] = acc[l1.w * 12 + run.w * 4 + w, c] + \
+cast(s32, lhs[l1.w * 12 + run.w * 4 + w, l2.d * 32 + l1.d * 16 + run.d * 4 + d]) * \
+cast(s32, rhs[l2.d * 32 + l1.d * 16 + run.d * 4 + d, c])
+"""
+"""The loops of the compute stage: blocks for L2 and for L1, runs along depth, and the kernel's cells."""
+
+
+def test_the_hierarchy_of_blocks() -> None:
+    """The packing loops are the compute loops, less those that do not index the side that is packed."""
+    after = derive_packing(derive_packing(parse_kernel(HIERARCHY), "lhs"), "rhs")
+    lhs, rhs = after.packs
+    order = [("l2.d", 2), ("l1.w", 4), ("l1.d", 2), ("run.w", 3), ("run.d", 4), ("w", 4), ("d", 4)]
+    assert loops(lhs) == order
+    assert loops(rhs) == [("l2.d", 2), ("l1.d", 2), ("c", 32), ("run.d", 4), ("d", 4)]
+    # A register block has the width of the kernel and the depth of a cell, side by side.
+    assert lhs.params[1].shape[-2:] == (4, 4)
+
+
+SIZES = [(48, 64, 16, 4), (24, 32, 32, 8), (12, 20, 5, 3)]
+
+
+@pytest.mark.parametrize(("l2_width", "l2_depth", "l1_depth", "width"), SIZES)
+def test_seek_run(l2_width: int, l2_depth: int, l1_depth: int, width: int) -> None:
+    """gemmlowp's position of a run, l2_width * start_depth + start_width * run depth, is the derived one."""
+    text = (
+        f"kernel k(lhs: u8[{l2_width}, {l2_depth}], out: u8[{l2_width}, {l2_depth}])\n"
+        f"  for depth in 0 .. {l2_depth // l1_depth}:\n    for run in 0 .. {l2_width // width}:\n"
+        f"      for d in 0 .. {l1_depth}:\n        for w in 0 .. {width}:\n"
+        f"          out[run * {width} + w, depth * {l1_depth} + d] = lhs[run * {width} + w, depth * {l1_depth} + d]\n"
+    )
+    pack = derive_packing(parse_kernel(text), "lhs").packs[0]
+    lhs = np.arange(l2_width * l2_depth).reshape(l2_width, l2_depth)
+    packed = packed_by(pack, {"lhs": (lhs % 251).astype(np.uint8).ravel()})
+    for start_depth in range(0, l2_depth, l1_depth):
+        for start_width in range(0, l2_width, width):
+            position = l2_width * start_depth + start_width * min(l1_depth, l2_depth - start_depth)
+            run_ = packed[position : position + l1_depth * width].reshape(l1_depth, width)
+            block = lhs[start_width : start_width + width, start_depth : start_depth + l1_depth]
+            assert np.array_equal(run_, block.T % 251)
+
+
+def test_unaligned_blocks_are_completed_with_zeros() -> None:
+    text = (
+        "kernel k(lhs: u8[5, 6], out: u8[5, 6])\n  for run in 0 .. 2:\n    for d in 0 .. 6:\n"
+        "      for w in 0 .. min(-run * 4 + 5, 4):\n        out[run * 4 + w, d] = lhs[run * 4 + w, d]\n"
+    )
+    pack = derive_packing(parse_kernel(text), "lhs").packs[0]
+    lhs = np.arange(1, 31, dtype=np.uint8).reshape(5, 6)
+    packed = packed_by(pack, {"lhs": lhs.ravel()}).reshape(2, 6, 4)
+    whole = np.zeros((8, 6), np.uint8)
+    whole[:5] = lhs
+    assert np.array_equal(packed, whole.reshape(2, 4, 6).transpose(0, 2, 1))
+
+
+def test_an_end_that_hangs_on_another_loop_is_refused() -> None:
+    text = (
+        "kernel k(src: f32[3], dst: f32[5])\n  for n in 0 .. 2:\n    for m in 0 .. min(-n * 3 + 5, 3):\n"
+        "      dst[n * 3 + m] = src[m]\n"
+    )
+    with pytest.raises(ConfigError, match=r"loop m ends at .*, which hangs on loops that do not index src") as error:
+        derive_packing(parse_kernel(text), "src")
+    assert error.value.code == "bounds"
+
+
+def test_no_other_function_makes_a_kernel_that_packs() -> None:
+    """Passes pack an operand, or several as one stream, from a nest; beside the naive nest there are sums only."""
+    root = Path(convsmith.__file__).parent
+    found = set()
+    for path in root.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and any(k.arg == "packs" for k in node.keywords):
+                found.add(path.relative_to(root).as_posix())
+    makers = {"passes/derive_packing.py", "passes/derive_stream.py", "build/naive.py"}
+    others = {"ir/parse.py", "compiler/driver.py", "frontend/explain.py"}
+    assert makers <= found <= makers | others
