@@ -69,6 +69,12 @@ def number(cases: Sequence[tuple[Index, int]]) -> tuple[Index, int]:
 def _cut(part: Cond, var: Var, taps: dict[Var, Range]) -> tuple[Index, Cond]:
     assert isinstance(part, (Ge0, Eq0))
     tap = next((v for v in taps if v in variables_of(part)), None)
+    if isinstance(part, Eq0) and not isinstance(part.arg, Mod):
+        step, rest = _take(part.arg, tap)
+        ends = (0, 0 if tap is None else -step * taps[tap][1])
+        least = min(ends) - 1  # as good as any below: no tap is there
+        moved = var + least if tap is None else tap * step + var + least
+        return minimum(maximum(rest, least), max(ends) + 1) - least, eq(moved, 0)
     if isinstance(part, Eq0):
         assert isinstance(part.arg, Mod)
         step, rest = _take(part.arg.num, tap)

@@ -43,6 +43,7 @@ KINDS = {
     "deconvolution": f"--deconv {LAST} {BOTH} mb1ic12ih4iw3oc20oh4ow3kh3kw3ph1pw1",
     "deconvolution-stride": f"--deconv {CHANNELS} mb1ic12ih4iw3oc20oh8ow6kh3kw3sh2sw2ph1pw1",
     "deconvolution-dilated": f"--deconv {BOTH} mb1ic12iw5oc20ow11kw2sw2dw1",
+    "one-pixel-of-a-stride": f"--deconv {LAST} {BOTH} mb1ic12ih2iw1oc20oh4ow3kh1kw1sh3sw3ph0pw0",
     "epilogue": f"--dir=FWD_B {LAST} {BOTH} --attr-scales=wei:per_oc --attr-post-ops=sum:0.5+relu mb1ic8iw6oc20kw3pw1",
     "product": "--matmul --attr-zero-points=src:common:3+wei:per_oc 9x20:20x40",
     "product-of-columns": "--matmul --wtag=ba --attr-zero-points=src:common:3+wei:common:4 9x70:70x1",
