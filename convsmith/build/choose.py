@@ -320,6 +320,8 @@ class Model:
         weights = window_weights(loops, tile, self.target.registers, self.src)
         if config.lane != self.batch or not weights or tile[config.lane] > self.lanes or not self.st.constant:
             return None
+        if any(n > tile.get(name, 1) for name, n in loops.extents.items() if loops.kinds[name] == "k"):
+            return None
         if self.apart(config.lane) > 1 or first_reads(loops, tile, self.src) > HOLD_READS:
             return None
         names = [n for n in config.order if n != "mb" and loops.kinds[n] == "m"]

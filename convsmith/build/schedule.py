@@ -220,14 +220,18 @@ def _read_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list
     masked = _masked(st)
     parallel = nest.around
     for name in _held(st, config):
-        moving = [n for n, loop in enumerate(nest.around) if _moves(st, loops, config, name.removesuffix("_p"), loop)]
-        if not moving or moving[-1] == len(nest.around) - 1 or nest.rows:
+        operand = name.removesuffix("_p")
+        moving = [n for n, loop in enumerate(nest.around) if _moves(st, loops, config, operand, loop)]
+        last = moving[-1] if moving else 0
+        if last == len(nest.around) - 1 or nest.rows:
             raise ConfigError(
-                "hold", f"--hold={','.join(config.hold)}: loops around a register tile of vectors that do not move "
-                f"{name} must be innermost, they are {', '.join(nest.around)}",
+                "hold", f"--hold={operand}: loops around a register tile of vectors that do not move {operand} must be "
+                f"innermost, they are {', '.join(nest.around)}",
             )  # fmt: skip
-        parallel = nest.around[: moving[-1] + 1]
-        steps.append(Step(stage, name, parallel[-1], None, 0, "register"))
+        if long := ", ".join(n for n in loops.of("k") if _moves(st, loops, config, operand, n)):
+            raise ConfigError("hold", f"--hold={operand}: needs register tiles of all of {long}")
+        parallel = nest.around[: last + 1]
+        steps.append(Step(stage, name, parallel[-1], None, 0, "register", nest.lanes))
     if _copied(st, config):
         if st.shifted:
             raise ConfigError(

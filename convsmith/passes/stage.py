@@ -56,9 +56,10 @@ def _strides(old: Buffer, shape: Sequence[int], innermost: int | None) -> tuple[
 
 
 class _Stage(ScopedRewriter):
-    def __init__(self, buffer: str, loop: str, innermost: int | None, scope: str, fill: int) -> None:
+    def __init__(self, buffer: str, loop: str, innermost: int | None, fill: int, scope: str, width: int) -> None:
         super().__init__()
-        self.buffer, self.loop, self.innermost, self.scope, self.fill = buffer, loop, innermost, scope, fill
+        self.buffer, self.loop, self.innermost, self.fill = buffer, loop, innermost, fill
+        self.scope, self.width = scope, width
 
     def For(self, loop: For) -> Stmt:
         if loop.var.name != self.loop:
@@ -76,6 +77,8 @@ class _Stage(ScopedRewriter):
             base, lo, hi = _box([r.index[dim] for r in reads], ranges, inner, f"{self.buffer} along dim {dim}")
             origin.append(base + lo)
             shape.append(hi - lo + 1)
+        nearest = min(old.blocks, key=lambda b: b.stride).dim
+        shape[nearest] = max(shape[nearest], self.width)
         new = Buffer(f"{self.buffer}_s", old.dtype, tuple(shape), _strides(old, shape, self.innermost), self.scope)
         copy = _copy(old, new, origin, {**ranges}, self.fill)
         body = _Redirect(old, new, origin).stmt(loop.body)
@@ -116,13 +119,14 @@ def _copy(old: Buffer, new: Buffer, origin: Sequence[Index], ranges: dict[Var, R
 
 
 def stage(
-    kernel: Kernel, buffer: str, loop: str, innermost: int | None = None, fill: int = 0, scope: str = "cache"
-) -> Kernel:
+    kernel: Kernel, buffer: str, loop: str, innermost: int | None = None, fill: int = 0, scope: str = "cache",
+    width: int = 1,
+) -> Kernel:  # fmt: skip
     """At the start of each iteration of ``loop``, copy what it reads of ``buffer``; the copy is ``<buffer>_s``.
 
     Dims lie as they do in the buffer, but for ``innermost``, whose elements become neighbours. ``fill`` stands where
     the buffer has no element; it is what makes the term zero. A copy in registers is written by straight lines, its
-    last dim by a loop ``<buffer>_s.l`` that can become vectors.
+    last dim by a loop ``<buffer>_s.l`` that can become vectors, for which it has room for ``width`` elements.
 
     Before::
 
@@ -145,4 +149,4 @@ def stage(
                   c[n, i] = c[n, i] + a_s[0, i + k] * b[k]
     """
     require_loops(kernel, (loop,), "stage")
-    return with_body(kernel, _Stage(buffer, loop, innermost, scope, fill).stmt(kernel.body))
+    return with_body(kernel, _Stage(buffer, loop, innermost, fill, scope, width).stmt(kernel.body))
