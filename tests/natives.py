@@ -24,7 +24,7 @@ Arrays = dict[str, np.ndarray]
 
 def llvm_text(kernel: Kernel, target: Target, symbol: str = "k") -> str:
     """The module of a kernel on one thread."""
-    return module_text({symbol: (kernel, 1)}, facts(target), target.triple, dict(target.attributes), {})
+    return module_text({symbol: (kernel, 1)}, facts(target), {})
 
 
 def run_native(kernel: Kernel, arrays: Arrays, target: Target) -> None:

@@ -19,7 +19,7 @@ from convsmith.build.loops import Loops, Unit, fits_registers, loops_after_fusin
 from convsmith.build.offsets import flips, summed
 from convsmith.build.split import PART, splits
 from convsmith.build.statement import statement
-from convsmith.build.windows import first_reads, window_tiles, window_weights
+from convsmith.build.windows import first_reads, weights_fit, window_tiles
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import make_buffer
 from convsmith.ir.index import Var, as_index, is_true
@@ -317,12 +317,11 @@ class Model:
     def holding(self, loops: Loops, config: Config) -> Config | None:
         """The same with the weights of a window in registers while the pixels of its channels pass; or None."""
         tile = dict(config.tile)
-        weights = window_weights(loops, tile, self.target.registers, self.src)
-        if config.lane != self.batch or not weights or tile[config.lane] > self.lanes or not self.st.constant:
+        if config.lane != self.batch or not self.st.constant or self.apart(config.lane) > 1:
             return None
-        if any(n > tile.get(name, 1) for name, n in loops.extents.items() if loops.kinds[name] == "k"):
+        if tile[config.lane] > self.lanes or not weights_fit(loops, tile, self.target.registers, self.src):
             return None
-        if self.apart(config.lane) > 1 or first_reads(loops, tile, self.src) > HOLD_READS:
+        if first_reads(loops, tile, self.src) > HOLD_READS:
             return None
         names = [n for n in config.order if n != "mb" and loops.kinds[n] == "m"]
         channels = [n for n in config.order if n not in names and n != "mb"]
@@ -370,10 +369,10 @@ def candidates(p: Problem, target: Target, threads: int) -> list[Choice]:
     with interning():
         each = statement(p, target)
         ways = (each, *(way for flip in flips(p, each) if (way := summed(p, each, flip)) is not None))
-        best = [Unit.choices(st, target)[0] for st in ways]
-        st = max(zip(ways, best), key=lambda way: way[1].terms if way[1].dot else 0)[0]
+        units = [Unit.choices(st, target) for st in ways]
+        st, choices = max(zip(ways, units), key=lambda way: way[1][0].terms if way[1][0].dot else 0)
         long = _operations(p, st) > LONG
-        found = [c for unit in Unit.choices(st, target) for c in _of_unit(Model(st, target, unit), threads, long)]
+        found = [c for unit in choices for c in _of_unit(Model(st, target, unit), threads, long)]
     if not found:
         raise ConfigError("no-config", f"no config makes a kernel of {p} for {target.isa}")
     found.sort(key=lambda c: (c.cycles, c.emitted))

@@ -86,7 +86,7 @@ def fits_fragments(st: Statement, row: Instruction, config: Config | None = None
     copied = config.realise == "pad_copy" and not any(st.of("k")[0].name in f for f in config.fuse)
     return (
         config.terms == ((loop, row.terms),) and config.lane == st.n and len(tiled) == len(names) == 1
-        and (copied or (even and is_true(st.a.mask)))
+        and (copied or even)
     )  # fmt: skip
 
 
@@ -170,18 +170,20 @@ def check_config(loops: Loops, config: Config, target: Target, unit: Unit) -> No
     for name, size in config.terms:
         if loops.kinds[name] != "k":
             raise ConfigError("terms", f"--terms={name}:{size}: loop {name} is no reduction loop")
-    if not fits_registers(loops, config, target, unit):
-        need, text = registers_needed(loops, config, target, unit)
-        there, what = target.registers, "vector registers"
-        if unit.rows > 1 and target.fragments is not None:
-            there, what = target.fragments.count, "registers for fragments"
+    need, text = registers_needed(loops, config, target, unit)
+    if need > (there := _registers(target, unit)):
+        what = "registers for fragments" if unit.rows > 1 else "vector registers"
         raise ConfigError("registers", f"needs {need} {what}, target has {there} ({text})")
 
 
 def fits_registers(loops: Loops, config: Config, target: Target, unit: Unit) -> bool:
     """Whether the register tile has room."""
-    there = target.fragments.count if unit.rows > 1 and target.fragments is not None else target.registers
-    return registers_needed(loops, config, target, unit)[0] <= there
+    return registers_needed(loops, config, target, unit)[0] <= _registers(target, unit)
+
+
+def _registers(target: Target, unit: Unit) -> int:
+    """Registers for what the unit works on: vectors, or fragments."""
+    return target.fragments.count if unit.rows > 1 and target.fragments is not None else target.registers
 
 
 def registers_needed(loops: Loops, config: Config, target: Target, unit: Unit) -> tuple[int, str]:

@@ -219,8 +219,7 @@ def _read_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list
     steps = [Step(derive_packing, name, nest.widths, not nest.unit.dot) for name in config.pack]
     masked = _masked(st)
     parallel = nest.around
-    for name in _held(st, config):
-        operand = name.removesuffix("_p")
+    for operand, name in _held(st, config).items():
         moving = [n for n, loop in enumerate(nest.around) if _moves(st, loops, config, operand, loop)]
         last = moving[-1] if moving else 0
         if last == len(nest.around) - 1 or nest.rows:
@@ -279,7 +278,7 @@ def _lower_steps(st: Statement, config: Config, target: Target, nest: Nest) -> l
         steps.append(Step(vectorise, f"{st.a.name}_s1.l", nest.lanes, False))
     if nest.unit.dot and not nest.rows:
         steps += [Step(vectorise, name, nest.unit.terms, False) for name in nest.terms]
-    steps += [Step(vectorise, f"{name}_s.l", nest.lanes, False) for name in _held(st, config)]
+    steps += [Step(vectorise, f"{name}_s.l", nest.lanes, False) for name in _held(st, config).values()]
     steps += [Step(vectorise, nest.lane, nest.lanes, False), Step(pick_instructions, target.instructions)]
     *stepping, last = (n for n in nest.reduce if not n.endswith(".u"))
     steps += [Step(coalesce, n, last, last) for n in reversed(stepping)]
@@ -314,12 +313,12 @@ def _moves(st: Statement, loops: Loops, config: Config, operand: str, loop: str)
     return indexes and loops.extents[base] > config.size(base)
 
 
-def _held(st: Statement, config: Config) -> tuple[str, ...]:
-    """Names under which the operands that stay in registers are read."""
+def _held(st: Statement, config: Config) -> dict[str, str]:
+    """The operands that stay in registers, with the names under which they are read."""
     for name in config.hold:
         if name not in (st.a.name, st.b.name) or (name == st.a.name and config.realise == "pad_copy"):
             raise ConfigError("hold", f"--hold={name}: legal are operands that are not copied first, {st.b.name} say")
-    return tuple(f"{name}_p" if name in config.pack else name for name in config.hold)
+    return {name: f"{name}_p" if name in config.pack else name for name in config.hold}
 
 
 def _neighbours(st: Statement, config: Config, nest: Nest) -> tuple[int, ...]:

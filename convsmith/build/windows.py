@@ -62,14 +62,15 @@ def window_tiles(
             yield tile | {t: loops.extents[t] for _, t in pairs if loops.extents[t] > 1}
 
 
-def window_weights(loops: Loops, tile: Mapping[str, int], registers: int, steps: Mapping[Index, int]) -> int:
-    """Vectors of weights of a window's taps, where they fit beside its sums and a row of what it reads; else 0."""
+def weights_fit(loops: Loops, tile: Mapping[str, int], registers: int, steps: Mapping[Index, int]) -> bool:
+    """Whether a vector of weights for every tap fits beside a window's sums and a row of what it reads."""
     taps = {loops.axes[n]: n for n in tile if loops.kinds[n] == "k"}
     pixels = [n for n in tile if loops.kinds[n] == "m"]
-    if not taps or not pixels or pixels[-1] not in tile or loops.axes[pixels[-1]] not in taps:
-        return 0
+    if any(n > tile.get(name, 1) for name, n in loops.extents.items() if loops.kinds[name] == "k"):
+        return False
+    if not pixels or loops.axes[pixels[-1]] not in taps:
+        return False
     column, along = pixels[-1], taps[loops.axes[pixels[-1]]]
     rows = prod(tile[n] for n in pixels[:-1])
     row = _distinct(tile[column], tile[along], _step(loops, steps, column, along))
-    weights = prod(tile[n] for n in taps.values())
-    return weights if rows * (tile[column] + row) + weights <= registers else 0
+    return rows * (tile[column] + row) + prod(tile[n] for n in taps.values()) <= registers

@@ -13,8 +13,8 @@ from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index
 from convsmith.ir.instruction import FragmentFile, Instruction
-from convsmith.ir.stmt import Invoke, Stmt
-from convsmith.ir.value import Load
+from convsmith.ir.stmt import Invoke, Stmt, Store
+from convsmith.ir.value import Lanes, Load
 from convsmith.ir.walk import statements_of
 
 Place = tuple[Buffer, tuple[Index, ...]]
@@ -55,8 +55,7 @@ class Fragments:
     def begin(self) -> str:
         """Configure the registers; returns the line that defines the memory from where it is done."""
         self.emit(self.file.begin.format(p=self.name))
-        text = "".join(f"\\{x:02x}" for x in self.configuration)
-        return f'{self.name} = private unnamed_addr constant [{len(self.configuration)} x i8] c"{text}", align 64'
+        return constant(self.name, self.configuration)
 
     def end(self) -> None:
         self.emit(self.file.end)
@@ -68,11 +67,12 @@ class Fragments:
     def zero(self, buffer: Buffer, index: tuple[Index, ...]) -> None:
         self.emit(self.file.zero.format(r=self.number[buffer, index]))
 
-    def store(self, v: Load, buffer: Buffer, index: Index, distance: int) -> None:
-        """Write an accumulator, rows ``distance`` elements apart."""
-        p = self.address(buffer, index)
-        bytes_ = distance * buffer.dtype.bytes
-        self.emit(self.file.store.format(r=self.number[_place(v)], p=p, distance=bytes_))
+    def store(self, s: Store) -> None:
+        """Write an accumulator to memory."""
+        v = s.value
+        assert isinstance(v, Load)
+        p, distance = self.address(s.buffer, s.index[0]), _distance(s.lanes, v.buffer.shape[-1])
+        self.emit(self.file.store.format(r=self.number[_place(v)], p=p, distance=distance * s.buffer.dtype.bytes))
 
     def invoke(self, s: Invoke) -> None:
         """One instruction, with what it reads."""
@@ -88,14 +88,25 @@ class Fragments:
         register = next((r for r in pool if self.read.get(r) is v), None)
         if register is None:
             register = pool[0]
-            rows = v.lanes.rows
-            distance = (b.shape[1] if rows is None or rows[1] != b.shape[1] else rows[2]) * b.dtype.bytes
+            distance = _distance(v.lanes, b.shape[1]) * b.dtype.bytes
             p = self.address(v.buffer, v.index[0])
             self.emit(self.file.load.format(r=register, p=p, distance=distance))
             self.read[register] = v
         pool.remove(register)
         pool.append(register)
         return register
+
+
+def constant(name: str, data: bytes) -> str:
+    """LLVM's definition of constant bytes."""
+    text = "".join(f"\\{x:02x}" for x in data)
+    return f'{name} = private unnamed_addr constant [{len(data)} x i8] c"{text}", align 64'
+
+
+def _distance(lanes: Lanes | None, width: int) -> int:
+    """Elements from one row of ``width`` lanes to the next."""
+    rows = lanes.rows if lanes is not None else None
+    return rows[2] if rows is not None and rows[1] == width else width
 
 
 def _place(v: Load) -> Place:

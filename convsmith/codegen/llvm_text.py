@@ -28,10 +28,12 @@ def written_buffers(body: Stmt) -> set[Buffer]:
 
 @dataclass(frozen=True)
 class Facts:
-    """What of a target code generation needs: its instructions by name, what some of them do with f16, and its
-    registers for fragments.
+    """What of a target code generation needs: what LLVM calls it, the attributes of every function, its instructions
+    by name, what some of them do with f16, and its registers for fragments.
     """
 
+    triple: str
+    attributes: Mapping[str, str]
     rows: Mapping[str, Instruction]
     half: Half = ""
     fragments: FragmentFile | None = None
@@ -119,10 +121,7 @@ class FunctionEmitter(ValueEmitter):
             self.fragments[s.buffer].zero(s.buffer, s.index)
             return
         if isinstance(s.value, Load) and s.value.buffer.scope == "fragment":
-            rows = s.lanes.rows if s.lanes else None
-            width = s.value.buffer.shape[-1]
-            distance = rows[2] if rows is not None and rows[1] == width else width
-            self.fragments[s.value.buffer].store(s.value, s.buffer, s.index[0], distance)
+            self.fragments[s.value.buffer].store(s)
             return
         lanes = s.lanes.count if s.lanes else 0
         x = self.value(s.value, lanes)
@@ -319,8 +318,9 @@ def entry_text(symbol: str, threads: int, declared: dict[str, None]) -> str:
     )
 
 
-def module_text(kernels: Mapping[str, tuple[Kernel, int]], facts: Facts, triple: str, attributes: Mapping[str, str],
-                scratch: Mapping[Buffer, tuple[int, int]]) -> str:  # fmt: skip
+def module_text(
+    kernels: Mapping[str, tuple[Kernel, int]], facts: Facts, scratch: Mapping[Buffer, tuple[int, int]]
+) -> str:
     """A module with an entry for each symbol: its kernel and the number of threads it is made for."""
     declared: dict[str, None] = {}
     parts = []
@@ -328,6 +328,6 @@ def module_text(kernels: Mapping[str, tuple[Kernel, int]], facts: Facts, triple:
         parts += [function_text(f, kernel, facts, symbol, declared) for f in kernel.functions]
         parts.append(chunk_text(kernel, facts, symbol, scratch, declared))
         parts.append(entry_text(symbol, threads, declared))
-    texts = " ".join(f'"{k}"="{v}"' for k, v in attributes.items())
-    head = f'target triple = "{triple}"\n' + "\n".join(declared) + "\n"
+    texts = " ".join(f'"{k}"="{v}"' for k, v in facts.attributes.items())
+    head = f'target triple = "{facts.triple}"\n' + "\n".join(declared) + "\n"
     return head + "\n".join(parts) + f"\nattributes #0 = {{ nounwind {texts} }}\n"

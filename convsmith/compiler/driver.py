@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -18,7 +17,7 @@ from convsmith.build.statement import statement
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Argument, Artifact, Entry
 from convsmith.codegen.llvm_text import module_text
-from convsmith.compiler.arguments import argument_of
+from convsmith.compiler.arguments import argument_of, packing_note
 from convsmith.compiler.facts import facts
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.intern import interning
@@ -74,8 +73,7 @@ def lower(problem: Problem, config: Config, target: Target, instruments: Sequenc
     private = list(dict.fromkeys(b for b in inside if b.scope == "cache"))
     *offsets, size = accumulate((-(-b.size * b.dtype.bytes // 64) * 64 for b in private), initial=0)
     scratch = {b: (offset, size) for b, offset in zip(private, offsets)}
-    attributes = dict(target.attributes)
-    text = module_text(kernels, facts(target), target.triple, attributes, scratch)
+    text = module_text(kernels, facts(target), scratch)
     before = tuple(k for name, k in prepared.items() if name in each_call)
     packs = tuple(pack for pack in kernel.packs if pack.name not in each_call)
     return Lowered(kernel, packs, before, tuple(after), text, size)
@@ -141,7 +139,7 @@ def emit(problem: Problem, config: Config, target: Target, low: Lowered) -> Arti
     for pack in low.packs:
         suffix = f":{pack.params[-1].name}" if len(low.packs) > 1 else ""
         entries[f"pack{suffix}"] = entry(pack, 1)
-        notes[f"packing{suffix}"] = hashlib.sha256(str(pack).encode()).hexdigest()[:16]
+        notes[f"packing{suffix}"] = packing_note(pack)
     # Padding in memory stands for activations; what multiplies its zeros is the other factor.
     factor = "wei" if "in" in (t.role for t in problem.tensors if t.name == "wei") else "diff_dst"
     return Artifact(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 
 from convsmith.build.dynamic import TABLE, check_dynamic, dynamic_config, dynamic_steps
@@ -10,7 +9,7 @@ from convsmith.build.packing import packing_steps
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Argument, Artifact, Entry
 from convsmith.codegen.llvm_text import module_text
-from convsmith.compiler.arguments import argument_of
+from convsmith.compiler.arguments import argument_of, packing_note
 from convsmith.compiler.driver import SYMBOL, naive_kernel
 from convsmith.compiler.facts import facts
 from convsmith.ir.buffer import Buffer
@@ -38,7 +37,7 @@ def dynamic_artifact(problem: Problem, target: Target, config: Config | None = N
         kernels = {SYMBOL: (kernel, 1)}
         for pack in kernel.packs:
             kernels[f"{SYMBOL}_pack"] = (run_steps(pack, packing_steps(pack, target)), 1)
-        text = module_text(kernels, facts(target), target.triple, dict(target.attributes), {})
+        text = module_text(kernels, facts(target), {})
         tensors = {t.name: argument_of(t) for t in p.tensors}
 
         def argument(b: Buffer) -> Argument:
@@ -54,7 +53,7 @@ def dynamic_artifact(problem: Problem, target: Target, config: Config | None = N
         notes = {}
         for pack in kernel.packs:
             entries["pack"] = Entry(f"{SYMBOL}_pack", tuple(map(argument, pack.params)))
-            notes["packing"] = hashlib.sha256(str(pack).encode()).hexdigest()[:16]
+            notes["packing"] = packing_note(pack)
     code = llvm_bind.object_code(text, target.triple, target.cpu, target.features)
     return Artifact(
         code=code, isa=target.isa, entries=entries, problem=str(p), config=str(config), needs=target.needs,

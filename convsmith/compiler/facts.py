@@ -7,5 +7,6 @@ from convsmith.target.base import Target
 
 
 def facts(target: Target) -> Facts:
-    """The target's instructions by name, and its registers for fragments."""
-    return Facts({r.name: r for r in target.instructions}, target.half, target.fragments)
+    """The target as code generation sees it."""
+    rows = {r.name: r for r in target.instructions}
+    return Facts(target.triple, dict(target.attributes), rows, target.half, target.fragments)

@@ -32,7 +32,7 @@ def micro_kernel_artifact(m: MicroKernel, target: Target) -> Artifact:
     with llvm_bind.no_collection(), interning():
         kernel, pack = lower_micro_kernel(m, target)
         kernels = {m.name: (kernel, 1), f"{m.name}_pack": (pack, 1)}
-        text = module_text(kernels, facts(target), target.triple, dict(target.attributes), {})
+        text = module_text(kernels, facts(target), {})
         entries = {"main": _entry(m.name, kernel), "pack": _entry(f"{m.name}_pack", pack)}
     code = llvm_bind.object_code(text, target.triple, target.cpu, target.features)
     return Artifact(code=code, isa=target.isa, entries=entries, problem=m.name, config=f"--isa={target.isa}",

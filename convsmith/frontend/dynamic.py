@@ -22,13 +22,14 @@ from convsmith.codegen.artifact import Artifact
 from convsmith.compiler.dynamic import dynamic_artifact
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.frontend.kernel import Kernel
-from convsmith.layout.indirection import Table, Window, table
+from convsmith.layout.indirection import Window, table
 from convsmith.problem.conv import Conv
 from convsmith.problem.descriptor import output_size
 from convsmith.problem.problem import Problem
 from convsmith.runtime.arrays import Array, address_of, aligned_empty, all_finite, numpy_dtype
 from convsmith.runtime.host import HostLibrary
 from convsmith.runtime.packed import Packed
+from convsmith.runtime.pointers import MovingTable
 from convsmith.schedule.config import Config
 from convsmith.target.base import Target
 
@@ -50,21 +51,6 @@ def dynamic_dims(problem: Conv, names: str) -> frozenset[str]:
     if not found:
         raise UsageError(f"dynamic={names!r} names no dim; legal are {', '.join(legal)}", code="dynamic")
     return frozenset(found)
-
-
-class _Shape:
-    """What one thread keeps of a shape: its table, as addresses of where the source was last."""
-
-    def __init__(self, window: Window, zero: Array, item: int) -> None:
-        self.table: Table = table(window)
-        self.zero, self.item, self.base = zero, item, -1
-        self.addresses = np.empty(self.table.entries.shape, np.uint64)
-
-    def follow(self, source: int) -> int:
-        if source != self.base:
-            self.base = source
-            self.addresses[...] = self.table.pointers(source, address_of(self.zero), self.item)
-        return address_of(self.addresses)
 
 
 class DynamicKernel:
@@ -170,19 +156,20 @@ class DynamicKernel:
     def _compute(self, x: Array, weights: Packed, last: Array, pads: list[tuple[int, int]]) -> None:
         p = self.problem
         window = dynamic_window(p, x.shape[1:-1], last.shape[1:-1], tuple(front for front, _ in pads))
-        shape = self._shape(window)
-        names = {"src": address_of(x), "dst": address_of(last), "src_table": shape.follow(address_of(x))}
+        pointers = self._table(window)
+        pointers.follow(address_of(x))
+        names = {"src": address_of(x), "dst": address_of(last), "src_table": pointers.address}
         names |= {"src_0": address_of(self._zero), "wei_p": address_of(weights.buffer)}
         names |= {name: address_of(array) for name, array in self._defaults.items()}
         if weights.bias is not None:
             names["bia"] = address_of(weights.bias)
         self._run("main", names, size_values(p, x.shape[0], window))
 
-    def _shape(self, window: Window) -> _Shape:
+    def _table(self, window: Window) -> MovingTable:
         """This thread's table of a shape."""
-        kept: OrderedDict[Window, _Shape] = self._own.__dict__.setdefault("shapes", OrderedDict())
+        kept: OrderedDict[Window, MovingTable] = self._own.__dict__.setdefault("tables", OrderedDict())
         if window not in kept:
-            kept[window] = _Shape(window, self._zero, self._item["src"].itemsize)
+            kept[window] = MovingTable(table(window), self._zero, self._item["src"].itemsize)
             if len(kept) > _KEPT:
                 kept.popitem(last=False)
         kept.move_to_end(window)

@@ -21,6 +21,7 @@ import numpy as np
 
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Argument, Artifact, Entry
+from convsmith.codegen.fragments import constant
 from convsmith.codegen.llvm_text import entry_text
 from convsmith.diag.errors import UnsupportedError
 from convsmith.ir.instruction import Instruction
@@ -266,9 +267,7 @@ def _fragment_text(t: Target, row: Instruction, threads: int) -> str:
     """The same on fragments, all of them zero: the time does not depend on what they hold."""
     file = t.fragments
     assert file is not None
-    bytes_ = file.configuration([(row.rows, row.lanes * 4)] * file.count)
-    text = "".join(f"\\{x:02x}" for x in bytes_)
-    constant = f'@shapes = private unnamed_addr constant [{len(bytes_)} x i8] c"{text}", align 64'
+    shapes = constant("@shapes", file.configuration([(row.rows, row.lanes * 4)] * file.count))
     *sums, a, b = range(file.count)
     lines = [
         file.begin.format(p="@shapes"),
@@ -281,7 +280,7 @@ def _fragment_text(t: Target, row: Instruction, threads: int) -> str:
         file.end,
         "ret void",
     ]
-    return _module(lines, "\n".join((constant, row.declare, *file.declare)), threads)
+    return _module(lines, "\n".join((shapes, row.declare, *file.declare)), threads)
 
 
 def _steps(row: Instruction, operands: Mapping[str, str], name: str) -> list[str]:

@@ -20,32 +20,11 @@ from convsmith.runtime.arrays import ALIGNMENT, Array, address_of, aligned_empty
 from convsmith.runtime.border import Border, Given, tensors_of
 from convsmith.runtime.host import HostFunction, HostLibrary
 from convsmith.runtime.packed import Packed, signature_of
+from convsmith.runtime.pointers import MovingTable
 
 __all__ = ["HostKernel"]
 
 _ndarray = np.ndarray
-
-
-class _Pointers:
-    """A table of pointers of one argument block: made once, and moved when the tensor that it points into has moved."""
-
-    __slots__ = ("_array", "_base", "_item", "_of", "_table", "_zero")
-
-    def __init__(self, argument: Argument, of: int, item: int, zero: Array, size: int) -> None:
-        self._table = from_recipe(argument.recipe)
-        self._array = np.empty(size, np.uint64)
-        self._of, self._item, self._zero, self._base = of, item, zero, -1
-
-    @property
-    def address(self) -> int:
-        return address_of(self._array)
-
-    def follow(self, block: ctypes.Array[ctypes.c_uint64]) -> None:
-        """Point into the tensor where it is now."""
-        base = block[self._of]
-        if base != self._base:
-            self._base = base
-            self._array[:] = self._table.pointers(base, address_of(self._zero), self._item).ravel()
 
 
 class _Frame:
@@ -65,8 +44,8 @@ class _Frame:
         self.pointers = self._tables(entry)
         self.bind(defaults)
 
-    def _tables(self, entry: Entry) -> list[_Pointers]:
-        """Tables of pointers, and the zeros that they point to where nothing is."""
+    def _tables(self, entry: Entry) -> list[tuple[int, MovingTable]]:
+        """Tables of pointers, each with the place of what it points into, and the zeros to point to elsewhere."""
         places = {argument.name: position for position, argument in enumerate(entry.arguments)}
         found = []
         for argument in entry.arguments:
@@ -76,10 +55,10 @@ class _Frame:
             item = numpy_dtype(zero.dtype).itemsize
             zeros = aligned_empty(zero.size * item)
             zeros[:] = 0
-            table = _Pointers(argument, places[argument.of], item, zeros, argument.size)
+            table = MovingTable(from_recipe(argument.recipe), zeros, item)
             self.memory.append(zeros)
             self.block[places[zero.name]], self.block[places[argument.name]] = address_of(zeros), table.address
-            found.append(table)
+            found.append((places[argument.of], table))
         return found
 
     def bind(self, arrays: Mapping[int, Array]) -> None:
@@ -108,8 +87,8 @@ class _Call:
 
     def run(self, frame: _Frame, keep: object) -> None:
         """Run, and keep the frame for later. After an interrupt it is dropped: workers may still use it."""
-        for table in frame.pointers:
-            table.follow(frame.block)
+        for place, table in frame.pointers:
+            table.follow(frame.block[place])
         if self._whole is not None:
             self._whole(frame.address)
         else:
@@ -122,8 +101,8 @@ class _Call:
         for name, position in self.position.items():
             if name in addresses:
                 frame.block[position] = addresses[name]
-        for table in frame.pointers:
-            table.follow(frame.block)
+        for place, table in frame.pointers:
+            table.follow(frame.block[place])
         self._function(frame.address, (frame, keep))
         frame.bind(self._defaults)
         self._frames.append(frame)
