@@ -83,10 +83,9 @@ def fits_fragments(st: Statement, row: Instruction, config: Config | None = None
     inner = [d.name for d in st.of("m")][-1]
     names = {n for n, _ in config.tile if n != config.lane}
     tiled = [n for n in names if n == inner or n.endswith(f"_{inner}")]
-    copied = config.realise == "pad_copy" and not any(st.of("k")[0].name in f for f in config.fuse)
     return (
         config.terms == ((loop, row.terms),) and config.lane == st.n and len(tiled) == len(names) == 1
-        and (copied or even)
+        and (even or config.realise == "pad_copy")
     )  # fmt: skip
 
 
