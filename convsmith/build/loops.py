@@ -75,7 +75,8 @@ def fits_fragments(st: Statement, row: Instruction, config: Config | None = None
     loop = st.reduce[-1]
     sizes = {d.name: d.size for d in st.dims}
     size = sizes[loop]
-    if sizes[st.n] == 1 or st.a.factor != st.a.dtype or not st.constant or st.shifted or residues(st) or size % row.terms:
+    plain = st.a.factor == st.a.dtype and st.constant and not st.shifted and not residues(st)
+    if not plain or sizes[st.n] == 1 or size % row.terms:
         return False
     steps = view_steps(st.a)
     even = is_true(st.a.mask) and steps.get(Var(loop)) == 1
