@@ -16,7 +16,7 @@ from convsmith.ir.value import Binary, Cast, Fma, Load, Select, Unary, Value, Wh
 from convsmith.passes.accumulate import accumulate
 from convsmith.passes.bind import bind
 from convsmith.passes.cse import cse
-from convsmith.passes.derive_stream import derive_stream
+from convsmith.passes.derive_packing import derive_packing
 from convsmith.passes.fission import fission
 from convsmith.passes.flatten import flatten
 from convsmith.passes.hoist import hoist
@@ -142,7 +142,7 @@ def micro_kernel_steps(m: MicroKernel, target: Target) -> list[Step]:
         Step(fission, ("c.v", "c.l"), (("c.l", lanes),)),
         Step(sink, ("c.v", "c.l")),
         Step(lift),
-        Step(derive_stream, PACKED, "weights"),
+        Step(derive_packing, PACKED, "weights"),
         Step(pieces, "c.o", "c.v", "c.l", (m.channel_tile, m.subtile or m.channel_tile, lanes)),
         Step(simplify),
         Step(bind, ("k", "c.v", "c.l"), "unrolled"),

@@ -216,7 +216,7 @@ def _height(pixels: int, most: int) -> int:
 
 def _read_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list[Step]:
     """Pack operands, realise the views, split off what is cut short."""
-    steps = [Step(derive_packing, name, nest.widths, not nest.unit.dot) for name in config.pack]
+    steps = [Step(derive_packing, (name,), f"{name}_p", nest.widths, not nest.unit.dot) for name in config.pack]
     masked = _masked(st)
     parallel = nest.around
     for operand, name in _held(st, config).items():

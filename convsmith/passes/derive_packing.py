@@ -1,89 +1,206 @@
-"""Derive how an operand is packed from the order in which the scheduled nest reads it.
+"""Derive how operands are packed from the order in which the scheduled nest reads them.
 
-The packing kernel is that nest without the loops that do not index the operand, writing sequentially.  Elements
-beyond the operand (where a loop was split with a rest, so that its last tile is cut short) are zero.
+The packing kernel is that nest without the loops that do not index the operands, writing sequentially.  What the nest
+makes of an element alone (bits turned over, a conversion, a mask) is packed; elements beyond an operand, where a loop
+was split with a rest, so that its last tile is cut short, are zero.
+
+Where the nest reads one place, in loops whose lengths are known, the packed operand is an array with a dim for each of
+them.  Several places, or lengths known at the call only, make a stream, in which positions are arithmetic; of several
+types it is a stream of bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
+from convsmith.arith.ranges import Range, Unbounded
 from convsmith.arith.simplify import simplify
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.buffer import make_buffer
-from convsmith.ir.index import as_index, conj, is_true
-from convsmith.ir.stmt import For, Kernel, Stmt, Store
-from convsmith.ir.value import Binary, Bits, Cast, Const, Load, Select, Value, const, dtype_of
-from convsmith.ir.walk import Rewriter, variables_of
-from convsmith.passes.scope import ScopedRewriter, extent
+from convsmith.ir.buffer import UNKNOWN, Buffer, make_buffer
+from convsmith.ir.index import Cond, Index, Var, as_index, conj, is_true, parts_of, product
+from convsmith.ir.stmt import Alloc, At, Block, For, If, Kernel, Let, Stmt, Store, block
+from convsmith.ir.types import U8
+from convsmith.ir.value import Bits, Const, Load, Select, Value, const, dtype_of, strided
+from convsmith.ir.walk import Rewriter, children, variables_of, walk
+from convsmith.passes.scope import extent, loop_range
 
 
-def _flipped(v: Value) -> Value:
-    """What is read where a value is that with some bits turned over; else the value."""
-    if isinstance(v, Bits) and isinstance(v.a, Binary) and v.a.op == "xor" and isinstance(v.a.b, Const):
-        return v.a.a
-    return v
+class _Elements(Rewriter):
+    """Replace what a value makes of elements of the operands alone by what ``read`` gives for it."""
 
-
-class _FindRead(ScopedRewriter):
-    """The read of a buffer and the loops around it."""
-
-    def __init__(self, name: str) -> None:
+    def __init__(self, names: frozenset[str], convert: bool, read: Callable[[Value], Value]) -> None:
         super().__init__()
-        self.name = name
-        self.loops: list[For] = []
-        self.flips: set[Bits] = set()
-        self.casts: set[Cast] = set()
-        self.reads: dict[Load, tuple[list[For], dict]] = {}  # type: ignore[type-arg]
+        self.names, self.convert, self.read = names, convert, read
+        self.known: dict[Value, set[Load] | None] = {}
 
-    def For(self, loop: For) -> Stmt:
-        self.loops.append(loop)
-        out = self._For(loop)
-        self.loops.pop()
-        return out
+    def expr(self, e: Any) -> Any:
+        if isinstance(e, Value) and e not in self._memo and (loads := self.loads(e)):
+            if self.convert or dtype_of(e).bits <= max(x.buffer.dtype.bits for x in loads):
+                self._memo[e] = self.read(e)
+        return super().expr(e)
 
-    def Load(self, v: Load) -> Value:
-        if self.reads_it(v):
-            self.reads[v] = (list(self.loops), dict(self.ranges))
-        return v
-
-    def Bits(self, v: Bits) -> Value:
-        if self.reads_it(_flipped(v)):
-            self.flips.add(v)
-        return self._Bits(v)
-
-    def Cast(self, v: Cast) -> Value:
-        if self.reads_it(_flipped(v.a)):
-            self.casts.add(v)
-        return self._Cast(v)
-
-    def reads_it(self, v: Value) -> bool:
-        return isinstance(v, Load) and v.buffer.name == self.name
+    def loads(self, v: Value) -> set[Load] | None:
+        """The elements of operands that a value hangs on; None where it hangs on others too."""
+        if v not in self.known:
+            found: set[Load] | None = set()
+            if isinstance(v, Load):
+                found = {v} if v.buffer.name in self.names else None
+            for x in children(v):
+                if isinstance(x, Value) and found is not None:
+                    below = self.loads(x)
+                    found = None if below is None else found | below
+            self.known[v] = found
+        return self.known[v]
 
 
-class _ReplaceRead(Rewriter):
-    def __init__(self, read: Value, new: Load) -> None:
-        super().__init__()
-        self.read, self.new = read, new
+class _Packing:
+    """Walks the nest; positions count elements of the stream."""
 
-    def Load(self, v: Load) -> Value:
-        return self.new if v is self.read else self._Load(v)
+    def __init__(self, kernel: Kernel, operands: frozenset[str], name: str, widths: dict[str, int], convert: bool):
+        self.kernel, self.operands, self.name, self.widths, self.convert = kernel, operands, name, widths, convert
+        self.kept: list[tuple[For, Index]] = []
+        self.bounds: list[Cond] = []
+        self.ranges: dict[Var, Range] = {}
+        self.found: dict[Stmt, list[Value]] = {}
+        places = self.elements(kernel.body)
+        types = {dtype_of(v) for v in places}
+        self.alone = len(places) == 1
+        self.dtype = types.pop() if len(types) == 1 else U8
+        self.packed: Buffer | None = None
 
-    def Bits(self, v: Bits) -> Value:
-        return self.new if v is self.read else self._Bits(v)
+    def elements(self, s: Stmt) -> list[Value]:
+        """What is packed of a statement, each once for each place that reads it."""
+        if s not in self.found:
+            found = self.found[s] = []
 
-    def Cast(self, v: Cast) -> Value:
-        return self.new if v is self.read else self._Cast(v)
+            def note(v: Value) -> Value:
+                found.append(v)
+                return v
+
+            if isinstance(s, Store):
+                _Elements(self.operands, self.convert, note).expr(s.value)
+            for x in children(s):
+                found += self.elements(x) if isinstance(x, Stmt) else ()
+        return self.found[s]
+
+    def width(self, v: Value) -> int:
+        return dtype_of(v).bytes // self.dtype.bytes
+
+    def length(self, loop: For) -> Index:
+        """Iterations of a loop; of one that a tile cut short, all of the tile."""
+        try:
+            most = extent(loop, {v: r for v, r in self.ranges.items() if v is not loop.var})
+        except Unbounded:
+            return loop.hi - loop.lo
+        return as_index(max(most, self.widths.get(loop.var.name, 0)))
+
+    def indexes(self, loop: For) -> bool:
+        return any(loop.var in variables_of(v) for v in self.elements(loop.body))
+
+    def size(self, s: Stmt) -> Index:
+        """Elements of the stream that a statement reads, once."""
+        if isinstance(s, Block):
+            return sum((self.size(x) for x in s.stmts), as_index(0))
+        if isinstance(s, For):
+            inner = self.size(s.body)
+            return product(self.length(s), inner) if self.indexes(s) else inner
+        if isinstance(s, (If, Let, Alloc, At)):
+            return self.size(s.body)
+        return as_index(sum(map(self.width, self.elements(s))))
+
+    def derive(self, s: Stmt, at: Index) -> tuple[Stmt, Stmt]:
+        """The statement reading what is packed from a position on, and the one that writes it there."""
+        if not self.elements(s):
+            return s, block()
+        if isinstance(s, Block):
+            parts = []
+            for x in s.stmts:
+                parts.append(self.derive(x, at))
+                at = at + self.size(x)
+            return block(*(new for new, _ in parts)), block(*(pack for _, pack in parts))
+        if isinstance(s, For):
+            return self.loop(s, at)
+        if isinstance(s, (If, Let, Alloc, At)):
+            new, pack = self.derive(s.body, at)
+            return replace(s, body=new), pack
+        assert isinstance(s, Store)
+        writes: list[Stmt] = []
+
+        def read(v: Value) -> Value:
+            nonlocal at
+            new, write = self.element(v, at)
+            writes.append(write)
+            at = at + self.width(v)
+            return new
+
+        value = _Elements(self.operands, self.convert, read).expr(s.value)
+        return Store(s.buffer, s.index, value, s.lanes), block(*writes)
+
+    def loop(self, s: For, at: Index) -> tuple[Stmt, Stmt]:
+        outer = dict(self.ranges)
+        kept = self.indexes(s)
+        own = {x.var for x, _ in self.kept}
+        if kept:
+            length = self.length(s)
+            self.check(s, own)
+            at = at + product(s.var, self.size(s.body))
+            bound = s.var < s.hi if length is not s.hi else conj(())
+            self.kept.append((s, length))
+        else:
+            # A loop that does not index the operands may still be empty, and then nothing is read.
+            end = simplify(s.hi - s.lo, self.ranges)
+            bound = end > 0 if variables_of(end) <= own else conj(())
+        try:
+            self.ranges[s.var] = loop_range(s, self.ranges)
+        except Unbounded:
+            self.ranges.pop(s.var, None)
+        self.bounds.append(bound)
+        new, pack = self.derive(s.body, at)
+        self.bounds.pop()
+        self.ranges = outer
+        if kept:
+            self.kept.pop()
+            pack = For(s.var, s.lo, length, pack)
+        return For(s.var, s.lo, s.hi, new, s.kind, s.carried), pack
+
+    def check(self, loop: For, own: set[Var]) -> None:
+        if not (loop.lo.is_const and loop.lo.const == 0):
+            raise ConfigError("bounds", f"derive_packing: loop {loop.var} starts at {loop.lo}, not at 0")
+        if not variables_of(loop.hi) <= own | set(self.kernel.sizes):
+            why = f"which hangs on loops that do not index {', '.join(sorted(self.operands))}"
+            raise ConfigError("bounds", f"derive_packing: loop {loop.var} ends at {loop.hi}, {why}")
+
+    def element(self, v: Value, at: Index) -> tuple[Value, Stmt]:
+        """An element as it is read where it is packed, and the store that puts it there."""
+        masked = isinstance(v, Select) and isinstance(v.no, Const) and v.no.value == 0
+        mask, value = (v.cond, v.yes) if masked and isinstance(v, Select) else (conj(()), v)
+        full = {x.var: (0, n.const - 1) for x, n in self.kept if n.is_const}
+        cond = simplify(conj((*self.bounds, *parts_of(mask))), full)
+        given = value if is_true(cond) else Select(cond, value, const(dtype_of(value), 0))
+        index: tuple[Index, ...] = (at,)
+        if self.alone and all(n.is_const for _, n in self.kept):
+            self.packed = make_buffer(self.name, self.dtype, tuple(n.const for _, n in self.kept))
+            index = tuple(x.var for x, _ in self.kept)
+        elif self.packed is None:
+            size = self.size(self.kernel.body)
+            self.packed = make_buffer(self.name, self.dtype, (size.const if size.is_const else UNKNOWN,))
+        if self.dtype is dtype_of(v):
+            return Load(self.packed, index, None), Store(self.packed, index, given)
+        width = self.width(v)
+        lanes = strided(width, 1) if width > 1 else None
+        read = Bits(dtype_of(v), Load(self.packed, index, lanes))
+        return read, Store(self.packed, index, Bits(self.dtype, given), lanes)
 
 
 def derive_packing(
-    kernel: Kernel, operand: str, widths: Sequence[tuple[str, int]] = (), convert: bool = False
+    kernel: Kernel, operands: Sequence[str], name: str, widths: Sequence[tuple[str, int]] = (), convert: bool = False
 ) -> Kernel:
-    """Replace the one read of ``operand`` by a read of a packed buffer; add the packing kernel to ``packs``.
+    """Let the kernel read its operands from a packed buffer, and add the packing kernel that writes it to ``packs``.
 
-    An operand that is not read (every term absent) stays as it is. Where the nest turns over bits of each element,
-    that is packed; ``convert`` packs what a conversion makes of the elements, where the nest converts each.
+    Operands that are not read (every term absent) stay as they are. ``widths`` gives loops that have room for more
+    elements than they run; ``convert`` packs what the nest makes of an element also where that is wider.
 
     Before::
 
@@ -98,7 +215,7 @@ def derive_packing(
               for oc.l in 0 .. min(-oc.o * 2 + 3, 2):
                 dst[oc.l + oc.o * 2] = acc[oc.l]
 
-    After ``derive_packing("wei")``::
+    After ``derive_packing(("wei",), "wei_p")``::
 
         kernel k(src: f32[6], wei_p: f32[2, 6, 2], dst: f32[3])
           for oc.o in 0 .. 2:
@@ -115,42 +232,20 @@ def derive_packing(
             for ic in 0 .. 6:
               for oc.l in 0 .. 2:
                 wei_p[oc.o, ic, oc.l] = (wei[oc.l + oc.o * 2, ic] if -oc.l - oc.o * 2 + 2 >= 0 else 0.0)
+
+    Several operands make a stream, in the order in which they are read: with a bias ``b`` read before the weights,
+    ``derive_packing(("b", "wei"), "s")`` reads ``s[oc.l + oc.o * 14]``, then ``s[ic * 2 + oc.l + oc.o * 14 + 2]``.
     """
-    find = _FindRead(operand)
-    find.stmt(kernel.body)
-    if not find.reads:
+    packing = _Packing(kernel, frozenset(operands), name, dict(widths), convert)
+    body, writes = packing.derive(kernel.body, as_index(0))
+    if packing.packed is None:
         return kernel
-    if len(find.reads) != 1:
-        raise ConfigError(
-            "reads", f"derive_packing: {operand} is read in {len(find.reads)} places; packing is derived from one"
-        )
-    ((read, (loops, ranges)),) = find.reads.items()
-    used = set().union(*(variables_of(i) for i in read.index))
-    # A loop that does not index the operand may still be empty, and then nothing is read.
-    ends = [simplify(x.hi - x.lo, ranges) for x in loops if x.var not in used]
-    bounds = [end > 0 for end in ends if variables_of(end) <= used]
-    loops = [x for x in loops if x.var in used]
-    shape = []
-    for x in loops:
-        n = extent(x, {v: r for v, r in ranges.items() if v is not x.var})
-        shape.append(max(n, dict(widths).get(x.var.name, 0)))
-        bounds.append(x.var < x.hi)
-        if not (x.lo.is_const and x.lo.const == 0):
-            raise ConfigError("bounds", f"derive_packing: loop {x.var} starts at {x.lo}, not at 0")
-        if not variables_of(x.hi) <= used:
-            why = f"which hangs on loops that do not index {operand}"
-            raise ConfigError("bounds", f"derive_packing: loop {x.var} ends at {x.hi}, {why}")
-    taken: Value = find.flips.pop() if len(find.flips) == 1 else read
-    taken = find.casts.pop() if convert and len(find.casts) == 1 else taken
-    packed = make_buffer(operand + "_p", dtype_of(taken), tuple(shape))
-    index = tuple(x.var for x in loops)
-    full = {x.var: (0, n - 1) for x, n in zip(loops, shape)}
-    cond = simplify(conj(bounds), full)
-    value = taken if is_true(cond) else Select(cond, taken, const(packed.dtype, 0))
-    body: Stmt = Store(packed, index, value)
-    for x, n in reversed(list(zip(loops, shape))):
-        body = For(x.var, as_index(0), as_index(n), body)
-    pack = Kernel(f"{kernel.name}_pack_{operand}", (read.buffer, packed), body)
-    params = tuple(packed if b is read.buffer else b for b in kernel.params)
-    new_body = _ReplaceRead(taken, Load(packed, index, None)).stmt(kernel.body)
-    return replace(kernel, params=params, body=new_body, packs=(*kernel.packs, pack))
+    loads = {x.buffer for x in walk(writes) if isinstance(x, Load)}
+    given = tuple(b for b in kernel.params if b in loads)
+    place = kernel.params.index(next(b for b in given if b.name in operands))
+    rest = [b for b in kernel.params if b not in given]
+    rest.insert(place, packing.packed)
+    free = variables_of(writes)
+    sizes = tuple(v for v in kernel.sizes if v in free)
+    pack = Kernel(f"{kernel.name}_pack_{'_'.join(operands)}", (*given, packing.packed), writes, sizes=sizes)
+    return replace(kernel, params=tuple(rest), body=body, packs=(*kernel.packs, pack))

@@ -15,7 +15,6 @@ from convsmith.passes.coalesce import coalesce
 from convsmith.passes.collapse import collapse
 from convsmith.passes.cse import cse
 from convsmith.passes.derive_packing import derive_packing
-from convsmith.passes.derive_stream import derive_stream
 from convsmith.passes.fill_terms import fill_terms
 from convsmith.passes.flatten import flatten
 from convsmith.passes.guard_tails import guard_tails
@@ -63,10 +62,10 @@ ON_FLAT = [
     Step(vectorise, "j", 4, False),
 ]  # fmt: skip
 ON_NEST = [
-    Step(bind, ONE, "serial"), Step(coalesce, "i", "j", "i_j"), Step(collapse), Step(derive_packing, "c"),
+    Step(bind, ONE, "serial"), Step(coalesce, "i", "j", "i_j"), Step(collapse), Step(derive_packing, ("c",), "c_p"),
     Step(guard_tails, ONE), Step(partition, ONE), Step(reorder, ("i", "j")), Step(round_up, ONE), Step(restrict, ONE),
     Step(indirect, "c", make_buffer("t", PTR, (4,)), make_buffer("z", F32, (1,)), (), as_index(0)),
-    Step(derive_stream, ("c",), "s"), Step(lift), Step(pieces, "i", "j", "j", (4, 4, 2)),
+    Step(lift), Step(pieces, "i", "j", "j", (4, 4, 2)),
     Step(fill_terms, "j", 2), Step(simplify), Step(sink, ("j",)), Step(skip_zero), Step(stage, "c", "i"), Step(unroll),
 ]  # fmt: skip
 
