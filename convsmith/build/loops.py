@@ -69,12 +69,14 @@ class Unit:
 def fits_fragments(st: Statement, row: Instruction, config: Config | None = None) -> bool:
     """Whether an instruction on fragments serves a statement (under a config): no element of a fragment is absent.
 
-    Its terms fill fragments, and its pixels lie at even distances; where some are absent, or channels are apart, A is
-    copied first.
+    Its terms fill fragments, its result has columns, and its pixels lie at even distances; where some are absent, or
+    channels are apart, A is copied first.
     """
     loop = st.reduce[-1]
-    size = next(d.size for d in st.dims if d.name == loop)
-    if st.a.factor != st.a.dtype or not st.constant or st.shifted or residues(st) or size % row.terms:
+    sizes = {d.name: d.size for d in st.dims}
+    size = sizes[loop]
+    plain = st.a.factor == st.a.dtype and st.constant and not st.shifted and not residues(st)
+    if not plain or sizes[st.n] == 1 or size % row.terms:
         return False
     steps = view_steps(st.a)
     even = is_true(st.a.mask) and steps.get(Var(loop)) == 1

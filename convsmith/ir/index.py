@@ -193,7 +193,10 @@ def as_index(value: IndexLike) -> Index:
 
 
 def make_sum(const: int, coeffs: dict[Index, int]) -> Index:
-    """``const + sum(coeff * atom)`` in normal form, with ``x // n * n + x % n`` put together again."""
+    """``const + sum(coeff * atom)`` in normal form, with what divisions took apart put together again.
+
+    ``x // n * n + x % n`` is ``x``, and ``(k + x // n) % m * n + x % n`` is ``(k * n + x) % (m * n)``.
+    """
     terms = [t for t in coeffs.items() if t[1]]
     if not terms:
         return Affine(const, ())
@@ -204,10 +207,19 @@ def make_sum(const: int, coeffs: dict[Index, int]) -> Index:
     for atom, c in terms:
         if type(atom) is Mod:
             whole = floordiv(atom.num, atom.den)
-            if whole.const == 0 and len(whole.terms) == 1 and coeffs.get(whole) == c * atom.den:
+            if whole.const or len(whole.terms) != 1:
+                continue
+            if coeffs.get(whole) == c * atom.den:
                 rest = dict(terms)
                 del rest[atom], rest[whole]
                 return add(make_sum(const, rest), c, atom.num)
+            for upper, k in terms:
+                if k == c * atom.den and type(upper) is Mod and (whole, 1) in upper.num.terms:
+                    rest = dict(terms)
+                    del rest[atom], rest[upper]
+                    above = add(upper.num, -1, whole)
+                    both = mod(add(atom.num, atom.den, above), atom.den * upper.den)
+                    return add(make_sum(const, rest), c, both)
     terms.sort(key=_order)
     return Affine(const, tuple(terms))
 
