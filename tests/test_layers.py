@@ -34,7 +34,7 @@ LAYERS: dict[str, set[str]] = {
     "codegen": {"llvmlite"},
     "compiler": {"llvmlite", "numpy", "platformdirs"},
     "runtime": {"llvmlite", "ml_dtypes", "numpy"},
-    "tune": {"numpy", "onnx", "onnxruntime", "torch"},
+    "tune": {"ai_edge_litert", "flatbuffers", "numpy", "onnx", "onnxruntime", "torch"},
     "frontend": {"numpy"},
     PACKAGE: set(),
     "cli": {"click", "rich"},

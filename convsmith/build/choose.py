@@ -13,13 +13,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
+from convsmith.arith.evaluate import evaluate
 from convsmith.build.epilogue import Buffers, Epilogue
 from convsmith.build.fragments import fragment_cycles, fragment_tiles
 from convsmith.build.loops import Loops, Unit, fits_registers, loops_after_fusing, residues, view_steps
 from convsmith.build.offsets import flips, summed
 from convsmith.build.split import PART, splits
 from convsmith.build.statement import statement
-from convsmith.build.windows import first_reads, weights_fit, window_tiles
+from convsmith.build.windows import fetched, first_reads, weights_fit, window_tiles
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import make_buffer
 from convsmith.ir.index import Var, as_index, is_true
@@ -34,8 +35,8 @@ from convsmith.target.base import Target
 
 CALL = 25
 """Cycles to call a register tile and to set up its loops."""
-HOLD_READS = 0.5
-"""The part of a window's reads that are the first of their element, above which reading weights again is little."""
+STRAIGHT = 16
+"""Cycles to call one without loops."""
 TURN = 8
 """Cycles from one register tile to the next within a function."""
 HIDDEN = 0.66
@@ -70,9 +71,13 @@ PAGE, LINE = 4096, 64
 L2_BITS = 256
 """Bits a cycle from the second-level cache."""
 NEAR_IMAGE = 1 << 21
-"""Bytes of an image that is near enough for its channels to be read some at a time."""
+"""Bytes of an image and its result that are near enough for reading to hide behind arithmetic."""
 STRIDES = 1.5
-"""How much longer it takes to read channels of a larger image, for which each line is a jump."""
+"""How much longer it takes to read channels some at a time, each line a jump, where they are far, or less than PAIR."""
+BEYOND = 3
+"""How much longer than from the second-level cache it takes to read what is farther."""
+PAIR = 128
+"""Bytes that caches fetch at a time."""
 L2_SHARE = 1 << 18
 """Bytes of packed weights that stay in the second-level cache while pixels pass."""
 
@@ -236,26 +241,50 @@ class Model:
         far = max(cost.load, target.vector_bits / L2_BITS)
         read = cost.load if near else far
         pixel = cost.load if along_k else cost.broadcast
-        image = prod(self.st.a.layout.shape) // self.sizes.get("mb", 1) * self.bytes
+        fetch, hides = 0.0, True
         if lane == self.batch:
-            pixel = cost.load if image <= target.l1_bytes else far
+            pixel = cost.load
+            fetch, hides = self.fetch(loops, config) * far, self.image() <= NEAR_IMAGE
         if config.hold:
             read = 0.0
-            pixel *= 1 if image <= NEAR_IMAGE else STRIDES
+        straight = steps == prod(n for name, n in config.tile if loops.kinds[name] == "k") > 1
+        turn = TURN if config.hold else STRAIGHT if straight else CALL
         clash = loops.kinds[lane] != "m" and self.ways(loops, tile) >= target.l1_ways
         shared = first_reads(loops, tile, self.src)
         cycles = 0.0
         for m, v, count in tiles:
             held = m * v
             loads = v * read + (held if lane == self.batch else m) * shared * pixel
-            step = _together(held * cost.multiply_add, cost.latency, loads)
+            step = _together(held * cost.multiply_add, cost.latency, loads, held * fetch * hides)
+            step += 0.0 if hides else held * fetch
             step *= GATHER if lane == fused else 1.0
             step *= CLASH if clash and m >= target.l1_ways else 1.0
             hidden = HIDDEN if self.st.constant else HIDDEN_FAR
             finish = EXPOSED * cost.multiply_add * max(0.0, held - hidden * target.registers)
             finish += self.sums(held) if along_k else held * written
-            cycles += count * (steps * step + finish + (TURN if config.hold else CALL))
+            cycles += count * (steps * step + finish + turn)
         return cycles
+
+    def image(self) -> int:
+        """Bytes of an image and of its result."""
+        return sum(prod(v.layout.shape) for v in (self.st.a, self.st.c)) // self.sizes.get("mb", 1) * self.bytes
+
+    def fetch(self, loops: Loops, config: Config) -> float:
+        """Vectors that come from beyond the first-level cache, and go there, for each that a window's tap multiplies.
+
+        A result is fetched before it is written. Where weights stay, channels pass some at a time.
+        """
+        if self.image() <= self.target.l1_bytes:
+            return 0.0
+        tile, inner = dict(config.tile), self.st.of("m")[-1].name
+        run = tile[config.lane] * self.bytes
+        apart = self.src.get(Var(inner), 0) * self.bytes
+        jumps = bool(config.hold) and run < apart
+        passing = self.image() * (run / apart if jumps else 1.0)
+        first, again = fetched(loops, tile, self.src, passing, self.target.l1_bytes)
+        near = self.image() <= NEAR_IMAGE
+        part = (first + 2 / self.terms) * (1 if near else BEYOND) + again
+        return part * (STRIDES if jumps and (run < PAIR or not near) else 1.0)
 
     def joined(self) -> str:
         """The tap loop that, as one loop with few channels, leaves fewer terms of an instruction empty; or nothing.
@@ -301,6 +330,11 @@ class Model:
         parts = (v for v in self.dst if isinstance(v, Var) and f"_{loop}".endswith(f"_{v.name}"))
         return self.dst.get(max(parts, key=lambda v: len(v.name), default=as_index(0)), 1)
 
+    def moved(self, loop: str, by: int) -> int:
+        """Elements that so many iterations of a loop move the source by, from the start."""
+        values = {v: by * (v.name == loop) for e in self.src for v in variables_of(e)}
+        return sum(c * int(evaluate(e, values)) for e, c in self.src.items())
+
     def order(self, loops: Loops, lane: str) -> tuple[str, ...]:
         """Images outermost; then channels, whose weights stay while pixels pass, or pixels where all weights stay.
 
@@ -311,7 +345,8 @@ class Model:
             return tuple(sorted(names, key=lambda n: -self.apart(n)))
         pixels = [n for n in names if loops.kinds[n] == "m" and n != "mb"]
         channels = [n for n in names if n not in pixels and n != "mb"]
-        inner = [*pixels, *channels] if self.pixels_first() else [*channels, *pixels]
+        blocked = lane == self.batch and self.moved(lane, self.lanes) > self.moved(pixels[0], 1)
+        inner = [*pixels, *channels] if self.pixels_first() and not blocked else [*channels, *pixels]
         return (*(n for n in names if n == "mb"), *inner)
 
     def holding(self, loops: Loops, config: Config) -> Config | None:
@@ -319,9 +354,7 @@ class Model:
         tile = dict(config.tile)
         if config.lane != self.batch or not self.st.constant or self.apart(config.lane) > 1:
             return None
-        if tile[config.lane] > self.lanes or not weights_fit(loops, tile, self.target.registers, self.src):
-            return None
-        if first_reads(loops, tile, self.src) > HOLD_READS:
+        if not weights_fit(loops, tile, -(-tile[config.lane] // self.lanes), self.target.registers, self.src):
             return None
         names = [n for n in config.order if n != "mb" and loops.kinds[n] == "m"]
         channels = [n for n in config.order if n not in names and n != "mb"]
@@ -402,8 +435,9 @@ def _of_unit(model: Model, threads: int, long: bool) -> Iterator[Choice]:
                 drain=long and loops.kinds[lane] != "k", threads=threads,
             )  # fmt: skip
             held = model.holding(loops, config)
-            for c in (config, held) if held is not None else (config,):
-                if fits_registers(loops, c, target, model.unit):
+            wide = lane == model.batch and tile[lane] > model.lanes
+            for c in (config if not wide else None, held):
+                if c is not None and fits_registers(loops, c, target, model.unit):
                     yield Choice(model.cycles(loops, c), model.emitted(loops, c), c)
 
 

@@ -14,8 +14,10 @@ from convsmith.ir.index import Index, Var
 
 MOST_TAPS = 25
 """Taps that are worth straight lines."""
-ROWS, COLUMNS = (1, 2, 3), (3, 4, 5, 7, 8, 14)
+ROWS, COLUMNS = (1, 2, 3, 4), (2, 3, 4, 5, 7, 8, 14)
 """Pixels of a tile along the two innermost axes."""
+VECTORS = (1, 2)
+"""Vectors of channels: one, or as much as caches fetch at a time."""
 
 
 def _distinct(pixels: int, taps: int, step: int) -> int:
@@ -41,6 +43,28 @@ def first_reads(loops: Loops, tile: Mapping[str, int], steps: Mapping[Index, int
     return part
 
 
+def fetched(
+    loops: Loops, tile: Mapping[str, int], steps: Mapping[Index, int], image: float, near: int
+) -> tuple[float, float]:
+    """The parts of a tile's reads of A that are the first of their element, and that are not but come from afar.
+
+    The tile beside it has read the columns that both share just before. The one above has read their rows, which have
+    stayed where those of an ``image`` of so many bytes are no more than what is ``near``.
+    """
+    *_, column = pixels = loops.of("m")
+    new, again, high = 1.0, 1.0, 1.0
+    for tap, taps in tile.items():
+        pixel = next((n for n in pixels if loops.axes[n] == loops.axes[tap]), "")
+        if loops.kinds[tap] == "k" and len(loops.axes[tap]) == 1 and pixel:
+            size, step = tile.get(pixel, 1), _step(loops, steps, pixel, tap)
+            read = _distinct(size, taps, step)
+            first = min(read, size * step)
+            new *= first / (size * taps)
+            again *= (first if pixel == column else read) / (size * taps)
+            high *= 1 if pixel == column else read / (step * loops.extents[pixel])
+    return new, 0.0 if image * high <= near else again - new
+
+
 def window_tiles(
     loops: Loops, lane: str, lanes: int, registers: int, steps: Mapping[Index, int]
 ) -> Iterator[dict[str, int]]:
@@ -56,14 +80,17 @@ def window_tiles(
             if columns > loops.extents[column] or any(rows > loops.extents[n] for n, _ in above):
                 continue
             row = _distinct(columns, loops.extents[along], _step(loops, steps, column, along))
-            if rows * (columns + row) + 1 > registers:
-                continue
-            tile = {n: rows for n, _ in above} | {column: columns, lane: lanes}
-            yield tile | {t: loops.extents[t] for _, t in pairs if loops.extents[t] > 1}
+            for vectors in VECTORS:
+                if rows * (columns * vectors + row) + 1 > registers or (vectors - 1) * lanes >= loops.extents[lane]:
+                    continue
+                tile = {n: rows for n, _ in above} | {column: columns, lane: lanes * vectors}
+                yield tile | {t: loops.extents[t] for _, t in pairs if loops.extents[t] > 1}
 
 
-def weights_fit(loops: Loops, tile: Mapping[str, int], registers: int, steps: Mapping[Index, int]) -> bool:
-    """Whether a vector of weights for every tap fits beside a window's sums and a row of what it reads."""
+def weights_fit(
+    loops: Loops, tile: Mapping[str, int], vectors: int, registers: int, steps: Mapping[Index, int]
+) -> bool:
+    """Whether weights for every tap fit beside a window's sums and a row of what it reads."""
     taps = {loops.axes[n]: n for n in tile if loops.kinds[n] == "k"}
     pixels = [n for n in tile if loops.kinds[n] == "m"]
     if any(n > tile.get(name, 1) for name, n in loops.extents.items() if loops.kinds[name] == "k"):
@@ -71,6 +98,6 @@ def weights_fit(loops: Loops, tile: Mapping[str, int], registers: int, steps: Ma
     if not pixels or loops.axes[pixels[-1]] not in taps:
         return False
     column, along = pixels[-1], taps[loops.axes[pixels[-1]]]
-    rows = prod(tile[n] for n in pixels[:-1])
     row = _distinct(tile[column], tile[along], _step(loops, steps, column, along))
-    return rows * (tile[column] + row) + prod(tile[n] for n in taps.values()) <= registers
+    sums, weights = prod(tile[n] for n in pixels), prod(tile[n] for n in taps.values())
+    return (sums + weights) * vectors + row <= registers

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +23,17 @@ from convsmith.cli.problems import (
     short_config,
 )
 from convsmith.compiler.service import faults
-from convsmith.diag.errors import ConvsmithError, UsageError
+from convsmith.diag.errors import ConvsmithError, UnsupportedError, UsageError
 from convsmith.frontend.kernel import Kernel
 from convsmith.frontend.peak import peak_sample, peak_types
-from convsmith.frontend.verification import Verdict, real_arrays, verify_kernel
+from convsmith.frontend.verification import Verdict, computed, real_arrays, verify_kernel
 from convsmith.layout.reorder import to_layout
+from convsmith.problem.data import random_arrays
 from convsmith.problem.problem import Problem
 from convsmith.runtime.arrays import aligned_copy
 from convsmith.runtime.machine import cpu_model, describe
 from convsmith.tune.measure import ROUNDS, Measurement, Spread, geometric_mean, measure
-from convsmith.tune.peers import installed, peer_call
+from convsmith.tune.peers import PEERS, installed, make_peer
 
 __all__ = ["JSON_SCHEMA", "Row", "bench", "bench_kernel"]
 
@@ -61,7 +61,7 @@ class Row:
 @choice_options
 @click.option("--layout", default="axb", show_default=True, help="Layout where a line leaves it open.")
 @problem_options
-@click.option("--vs", metavar="LIBRARIES", default="", help="Libraries to compare with: torch,onnxruntime.")
+@click.option("--vs", metavar="LIBRARIES", default="", help=f"Libraries to compare with: {','.join(PEERS)}.")
 @click.option("--rounds", type=click.IntRange(1), default=ROUNDS, show_default=True, help="Rounds of samples.")
 @click.option("--json", "json_file", metavar="FILE", help="Write all of it, with the machine; - is stdout.")
 def bench(
@@ -81,7 +81,8 @@ def bench(
     if json_file not in (None, "-") and not Path(str(json_file)).absolute().parent.is_dir():
         raise UsageError(f"--json={json_file}: there is no such directory", code="bad-file")
     for name in here:
-        import_module(name)  # before kernels are loaded, so that both share one OpenMP runtime
+        for module in PEERS[name].modules:
+            import_module(module)  # before kernels are loaded, so that both share one OpenMP runtime
     rows: list[Row] = []
     interrupted = False
     with progress(len(problems)) as bar:
@@ -113,10 +114,9 @@ def bench_kernel(kernel: Kernel, peers: Sequence[str] = (), rounds: int = ROUNDS
     calls = {}
     for name in peers:
         try:
-            calls[name] = peer_call(name, problem, arrays, threads)
-            calls[name]()
+            _check_peer(name, kernel)
+            calls[name] = make_peer(name, problem, arrays, threads).call
         except Exception as error:  # whatever a library has against the problem must not stop the run
-            calls.pop(name, None)
             row.missing[name] = str(error).partition("\n")[0]
     types = peak_types(problem, kernel.target)
     peak = None if types is None else lambda: peak_sample(isa, threads, types).gflops
@@ -124,8 +124,19 @@ def bench_kernel(kernel: Kernel, peers: Sequence[str] = (), rounds: int = ROUNDS
     return row
 
 
+def _check_peer(name: str, kernel: Kernel) -> None:
+    """UnsupportedError where a library computes something else than the kernel, on whole numbers with exact sums."""
+    arrays = random_arrays(kernel.problem)
+    peer = make_peer(name, kernel.problem, arrays, kernel.config.threads)
+    peer.call()
+    found, (right,) = peer.result(), computed(kernel, arrays).values()
+    wrong = int((found.reshape(right.shape) != right).sum())
+    if wrong:
+        raise UnsupportedError(f"{wrong} of {right.size} elements of its result are others", code="peer-result")
+
+
 def _call(kernel: Kernel, arrays: Mapping[str, Any]) -> Callable[[], object]:
-    """A call on these logical arrays, with weights and bias packed, writing to the same memory every time."""
+    """A call bound to these logical arrays, with weights and bias packed, writing to the same memory every time."""
     problem = kernel.problem
     given: dict[str, Any] = {
         t.name: aligned_copy(to_layout(arrays[t.name], t.layout)) for t in problem.inputs if t.default is None
@@ -135,8 +146,7 @@ def _call(kernel: Kernel, arrays: Mapping[str, Any]) -> Callable[[], object]:
         given["wei"] = kernel.pack(given["wei"], bias)
     given |= kernel.run(**given)
     if given.keys() == {"src", "wei", "dst"} and problem.forward:
-        x, packed, out = given["src"], given["wei"], given["dst"]
-        return lambda: kernel(x, packed, out=out)
+        return kernel.bind(given["src"], given["wei"], given["dst"])
     return lambda: kernel.run(**given)
 
 
@@ -245,7 +255,7 @@ def _as_json(
         "schema": JSON_SCHEMA,
         "convsmith": __version__,
         "machine": describe(),
-        "libraries": {name: version(name) if name in here else None for name in asked},
+        "libraries": {name: PEERS[name].version if name in here else None for name in asked},
         "rounds": rounds,
         "layout": layout,
         "complete": complete,

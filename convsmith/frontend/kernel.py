@@ -86,6 +86,15 @@ class Kernel:
         """
         return self._call(x, weights, bias, out)
 
+    def bind(self, x: Array, weights: Packed, out: Array) -> Callable[[], object]:
+        """A function that computes on these arrays whenever it is called: they are checked once, here.
+
+        What `x` and `out` hold may change in between. One thread at a time may call it.
+        """
+        if isinstance(self._host, HostKernel):
+            return self._host.bind(x, weights, out)
+        return partial(self._call, x, weights, None, out)
+
     def run(self, **arrays: Given) -> dict[str, Array]:
         """Compute on arrays by name, as `arguments` lists them; returns the outputs by name.
 

@@ -23,7 +23,7 @@ from convsmith.problem.problem import Problem
 from convsmith.problem.reference import is_exact, reference, steps_type
 from convsmith.problem.types import TYPES, convert, is_integer
 
-__all__ = ["Verdict", "has_real_data", "real_arrays", "verify_kernel"]
+__all__ = ["Verdict", "computed", "has_real_data", "real_arrays", "verify_kernel"]
 
 Array = np.ndarray[Any, Any]
 
@@ -81,6 +81,13 @@ def verify_kernel(kernel: Kernel, seed: int = 0, real: bool = False) -> Verdict:
             text = f"{count} padding lanes of {tensor.layout} are not zero"
             return Verdict(count, results[tensor.name].size, text)
     return verdict
+
+
+def computed(kernel: Kernel, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """What the kernel makes of logical arrays, as such, by name."""
+    physical, _ = _physical(kernel.problem, arrays)
+    results = kernel.run(**physical)
+    return {tensor.name: from_layout(results[tensor.name], tensor.layout) for tensor in kernel.problem.outputs}
 
 
 def _physical(problem: Problem, arrays: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str, Array]]:

@@ -15,22 +15,30 @@ from convsmith.arith.evaluate import evaluate, holds
 from convsmith.arith.ranges import Range, Unbounded
 from convsmith.ir.index import Cond, Eq0, Ge0, Index, Max, Min, Var, as_index
 from convsmith.ir.stmt import For, Kernel, Stmt, block
-from convsmith.ir.walk import loops_of, variables_of, walk
+from convsmith.ir.walk import children, loops_of, variables_of, walk
 from convsmith.passes.scope import ScopedRewriter, loop_range, require_loops, with_body
 from convsmith.passes.simplify import simplify_stmt
 
 MAX_POINTS = 1 << 20
 
 
-def _tests(body: Stmt) -> list[Cond | Index]:
-    """Conditions, minima, maxima, and bounds of loops."""
-    seen: dict[Cond | Index, None] = {}
-    for n in walk(body):
-        if isinstance(n, (Ge0, Eq0, Min, Max)):
-            seen[n] = None
-        elif isinstance(n, For):
-            seen.update({b: None for b in (n.lo, n.hi) if not isinstance(b, (Min, Max))})
-    return list(seen)
+Tests = dict[Cond | Index, frozenset[Var]]
+
+
+def _tests(s: Stmt, known: dict[Stmt, Tests]) -> Tests:
+    """Conditions, minima, maxima, and bounds of loops, with their variables; and ``known`` of all statements below."""
+    if s in known:
+        return known[s]
+    found: Tests = {}
+    for part in children(s):
+        if isinstance(part, Stmt):
+            found |= _tests(part, known)
+        else:
+            found |= {n: frozenset(variables_of(n)) for n in walk(part) if isinstance(n, (Ge0, Eq0, Min, Max))}
+    if isinstance(s, For):
+        found |= {b: frozenset(variables_of(b)) for b in (s.lo, s.hi) if not isinstance(b, (Min, Max))}
+    known[s] = found
+    return found
 
 
 def _outcomes(test: Cond | Index, values: dict[Var, np.ndarray]) -> list[np.ndarray]:
@@ -43,12 +51,11 @@ def _outcomes(test: Cond | Index, values: dict[Var, np.ndarray]) -> list[np.ndar
     return [np.asarray(holds(test, values))]
 
 
-def signatures(var: Var, r: Range, body: Stmt, inner: dict[Var, Range]) -> list[bytes] | None:
+def signatures(var: Var, r: Range, tests: Tests, inner: dict[Var, Range]) -> list[bytes] | None:
     """One signature an iteration; None where the box of the variables is too large to evaluate."""
     count = r[1] - r[0] + 1
     out = [b""] * count
-    for test in _tests(body):
-        names = variables_of(test)
+    for test, names in tests.items():
         if var not in names or not names <= inner.keys() | {var}:
             continue
         others = sorted(names - {var}, key=str)
@@ -69,6 +76,8 @@ class _Partition(ScopedRewriter):
     def __init__(self, names: tuple[str, ...], budget: int) -> None:
         super().__init__()
         self.names, self.budget = names, budget
+        self.simple = False
+        self.tests: dict[Stmt, Tests] = {}
 
     def For(self, loop: For) -> Stmt:
         if loop.var.name not in self.names or loop.carried or not (loop.lo.is_const and loop.hi.is_const):
@@ -88,18 +97,22 @@ class _Partition(ScopedRewriter):
             inner[x.var] = boxes[x.var] = (min(r[0], known[0]), max(r[1], known[1])) if known else r
         if any(b[1] < b[0] for b in boxes.values()):
             return self._For(loop)
-        signs = signatures(loop.var, (lo, hi - 1), loop.body, boxes)
+        signs = signatures(loop.var, (lo, hi - 1), _tests(loop.body, self.tests), boxes)
         if signs is None:
             return self._For(loop)
         cuts = [lo] + [lo + i for i in range(1, len(signs)) if signs[i] != signs[i - 1]] + [hi]
         if len(cuts) - 1 > self.budget:
             return self._For(loop)
         pieces: list[Stmt] = []
+        outer = self.simple
         for a, b in pairwise(cuts):
-            ranges = {**self.ranges, loop.var: (a, b - 1)}
-            body = simplify_stmt(loop.body, ranges)
+            body = loop.body
+            if len(cuts) > 2 or not outer:  # a whole loop within what is simple has nothing new to say
+                body = simplify_stmt(body, {**self.ranges, loop.var: (a, b - 1)})
+            self.simple = True
             with self.binding(loop.var, (a, b - 1)):
                 body = self.stmt(body)
+            self.simple = outer
             whole = body is loop.body and (a, b) == (lo, hi)
             pieces.append(loop if whole else For(loop.var, as_index(a), as_index(b), body, loop.kind, loop.carried))
         return block(*pieces)

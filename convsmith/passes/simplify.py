@@ -32,7 +32,9 @@ class _Simplify(ScopedRewriter):
             if n <= 0 or (isinstance(out.body, Block) and not out.body.stmts):
                 return Block(())
             if n == 1 and not self.keep_unit_loops and out.kind != "parallel" and not out.carried:
-                return self.stmt(substitute(out.body, {out.var: out.lo}))
+                # Most of it is done: a variable of one value has become that value.
+                body = substitute(out.body, {out.var: out.lo})
+                return body if body is out.body else self.stmt(body)
         return out
 
     def Block(self, s: Block) -> Stmt:

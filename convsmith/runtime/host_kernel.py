@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -83,7 +84,20 @@ class _Call:
         try:
             return self._frames.pop()
         except IndexError:
-            return _Frame(self._function.entry, self._defaults)
+            return self.frame()
+
+    def frame(self) -> _Frame:
+        """A new one."""
+        return _Frame(self._function.entry, self._defaults)
+
+    def bound(self, frame: _Frame, keep: object) -> Callable[[], object]:
+        """A function that runs the entry on a frame of its own; `keep` lives as long as it does."""
+        run = self._whole or self._function
+
+        def call(run: Callable[[int], None] = run, address: int = frame.address, keep: object = (frame, keep)) -> None:
+            run(address)
+
+        return call
 
     def run(self, frame: _Frame, keep: object) -> None:
         """Run, and keep the frame for later. After an interrupt it is dropped: workers may still use it."""
@@ -249,6 +263,21 @@ class HostKernel:
             return made
         return self.run(self._border.positional(src, weights, bias, out))["dst"]
 
+    def bind(self, src: Array, weights: Packed, out: Array) -> Callable[[], object]:
+        """A function that computes on these arrays whenever it is called; they are checked once, here.
+
+        What they hold may change in between. One thread at a time may call it.
+        """
+        self._border.take(self._border.positional(src, weights, None, out))
+        direct = self._common[0] and not self._shared and self._server(weights) is self
+        if not direct or not self._src.fits(src) or not self._dst.fits(out):
+            return partial(self.call, src, weights, None, out)
+        frame = self._main.frame()
+        if frame.pointers:
+            return partial(self.call, src, weights, None, out)
+        self._address(frame, address_of(src), weights, address_of(out))
+        return self._main.bound(frame, (src, weights, out))
+
     def run(self, arrays: Mapping[str, Given]) -> dict[str, Array]:
         """Compute on arrays by name: all inputs without a default, and outputs to be written in place. Returns outputs.
 
@@ -325,6 +354,12 @@ class HostKernel:
             for name, address in addresses.items():
                 if name in self._main.position:
                     block[self._main.position[name]] = address
+        self._address(frame, src, weights, dst)
+        self._main.run(frame, keep)
+
+    def _address(self, frame: _Frame, src: int, weights: Packed, dst: int) -> None:
+        """Write the four addresses of a call."""
+        block = frame.block
         block[self._at_src] = src
         block[self._at_dst] = dst
         packed, bias = weights.addresses
@@ -332,7 +367,6 @@ class HostKernel:
             block[position] = packed + offset
         if bias:
             block[self._at_bias] = bias
-        self._main.run(frame, keep)
 
     def _direct(self) -> bool:
         """Whether a call with packed weights may write four addresses, and run the entry behind those of the source."""

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from convsmith.problem.lines import parse_problem
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 TINY = '--stag=axb --dtag=axb mb1ic4ih4oc4oh4kh3ph1n"tiny"'
 
@@ -30,7 +32,7 @@ def test_a_run_of_bench_becomes_a_page_and_a_json_file(
     assert text in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["layers", "networks", "latency"])
+@pytest.mark.parametrize("name", ["layers", "networks", "kinds", "depthwise", "latency"])
 def test_a_script_can_be_imported(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     assert callable(importlib.import_module(name).main)
@@ -43,3 +45,20 @@ def test_the_lines_of_the_layers_parse(monkeypatch: pytest.MonkeyPatch) -> None:
     layers = importlib.import_module("layers")
     for line in (*layers.LAYERS.values(), *layers.ODD.values()):
         assert Conv.parse(f"{layers.POST} {layers.LAST} {line}").bias
+
+
+def test_the_best_library_is_the_one_that_gains_us_least(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    depthwise = importlib.import_module("depthwise")
+    speedups = {"a": {"onednn": 1.5, "xnnpack": 1.2}, "b": {"onednn": 2.0, "xnnpack": 3.0}}
+    rows = [
+        {
+            "name": name,
+            "of_peak": {"median": 0.5},
+            "libraries": {library: {"speedup": {"median": value}} for library, value in found.items()},
+        }
+        for name, found in speedups.items()
+    ]
+    assert depthwise._summary(rows) == ["1.55", "1.20 (a)", "50.0 %"]
+    problem = parse_problem("g16mb1ic16ih5oc16oh5kh3ph1")
+    assert depthwise._bytes(problem) == (2 * 25 + 9) * 16 * 4

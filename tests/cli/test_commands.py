@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
@@ -20,7 +21,9 @@ from convsmith.cli.main import main
 from convsmith.cli.output import print_table
 from convsmith.diag.errors import InternalError
 from convsmith.frontend.verification import Verdict
+from convsmith.problem.problem import Problem
 from convsmith.tune.measure import Measurement, Spread
+from convsmith.tune.peer import Peer
 
 LINE = "mb1ic3ih8oc4oh6kh3ph0"
 FAST = ["--threads", "1", "--rounds", "2"]
@@ -142,6 +145,17 @@ def test_what_a_library_cannot_do_is_a_dash_and_one_line() -> None:
     pytest.importorskip("torch")
     result = run("bench", "mb1ic2ih8oc2oh8kh2ph0", *FAST, "--vs", "torch")
     assert result.exit_code == 0 and "torch cannot do mb1ic2ih8oc2oh8kh2ph0: torch has the same pads" in result.stdout
+
+
+def test_a_library_that_computes_something_else_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(name: str, problem: Problem, arrays: dict[str, Any], threads: int) -> Peer:
+        return Peer(lambda: None, lambda: np.ones(problem.outputs[0].shape, np.float32))
+
+    monkeypatch.setattr(bench_module, "installed", lambda name: True)
+    monkeypatch.setattr(bench_module, "make_peer", make)
+    result = run("bench", "mb1ic16ih4oc16oh4kh3ph1", *FAST, "--vs", "onednn")
+    assert result.exit_code == 0 and "onednn cannot do mb1ic16ih4oc16oh4kh3ph1" in result.stdout
+    assert "of 256 elements of its result are others" in result.stdout
 
 
 def test_figures_that_vary_are_marked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,7 +312,7 @@ def test_cache(tmp_path: Path) -> None:
     [
         (["bench", "mb1ic3"], "oc is missing"),
         (["bench", "no/such.txt"], "no such file"),
-        (["bench", LINE, "--vs", "xnnpack"], "unknown library 'xnnpack': legal are torch, onnxruntime"),
+        (["bench", LINE, "--vs", "mkl"], "unknown library 'mkl': legal are torch, onnxruntime"),
         (["bench", LINE, "--threads", "0"], "0 is not in the range"),
         (["bench", LINE, "--json", "/no/such/dir/x.json"], "there is no such directory"),
         (["verify", LINE, "--isa", "sse9"], "isa 'sse9' is unknown"),

@@ -247,6 +247,10 @@ KINDS = {
         "--stag=axb --dtag=axb g6mb2ic6ih4iw5oc6oh4ow5kh3kw3ph1pw1",
         "--lane=g --tile=g:4,oh:2,ow:2,kh:3,kw:3 --order=mb,g,oh,ow --hold=wei --threads=2",
     ),
+    "weights-held-of-two-vectors": (
+        "--stag=axb --dtag=axb g14mb1ic14ih5iw5oc14oh3ow3kh3kw3sh2sw2ph1pw1",
+        "--lane=g --tile=g:8,oh:2,ow:2,kh:3,kw:3 --order=mb,g,oh,ow --hold=wei",
+    ),
     "weights-held-of-one-vector": (
         "--stag=axb --dtag=axb g3mb2ic3iw7oc3ow7kw3pw1", "--lane=g --tile=g:4,ow:3,kw:3 --order=mb,g,ow --hold=wei",
     ),

@@ -38,6 +38,40 @@ def test_calls(threads: int, bias: bool, scratch: bool, in_place: bool) -> None:
     assert packed.finite is None
 
 
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_bound_call_computes_on_what_its_arrays_hold(threads: int, bias: bool) -> None:
+    kernel = HostKernel(depthwise(SHAPE, threads=threads, bias=bias, scratch=True))
+    b = B if bias else None
+    x, out = X.copy(order="K"), np.full_like(X, np.nan)
+    call = kernel.bind(x, kernel.pack(W, b), out)
+    assert np.isnan(out).all()
+    for factor in (1, 2):
+        x[...] = X * factor
+        out[...] = np.nan
+        call()
+        assert (out == expected(x, W, b)).all()
+        assert (kernel(X, W, b) == expected(X, W, b)).all()
+
+
+def test_arrays_of_another_order_and_weights_that_are_not_finite_can_be_bound_too() -> None:
+    kernel = HostKernel(depthwise(SHAPE, needs_finite=True), Factory())
+    x, out = np.ascontiguousarray(X), np.full(SHAPE, np.nan, np.float32)
+    kernel.bind(x, kernel.pack(W), out)()
+    assert (out == expected(X, W)).all()
+    infinite = np.full_like(W, np.inf)
+    kernel.bind(X, kernel.pack(infinite), out)()
+    np.testing.assert_array_equal(out, expected(X, infinite))
+
+
+def test_what_does_not_fit_is_not_bound() -> None:
+    kernel = HostKernel(depthwise(SHAPE))
+    with pytest.raises(UsageError, match="shape"):
+        kernel.bind(X[:1], kernel.pack(W), np.empty_like(X))
+    with pytest.raises(UsageError, match="memory"):
+        kernel.bind(X, kernel.pack(W), X)
+
+
 @pytest.mark.parametrize("shape", [(1, 3, 5), (1, 3, 2, 3, 4), (1, 1, 1), (3, 17, 1, 1)])
 def test_ranks(shape: tuple[int, ...]) -> None:
     kernel = HostKernel(depthwise(shape))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import gc
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from convsmith.problem.lines import parse_problem
 from convsmith.problem.reference import reference
 from convsmith.tune import measure as measure_module
 from convsmith.tune.measure import Sampler, Spread, alternate, geometric_mean, measure, spread, wait_until_idle
-from convsmith.tune.peers import PEERS, installed, peer_call
+from convsmith.tune.peers import PEERS, installed, make_peer
 
 
 def test_a_sample_repeats_the_call_until_it_takes_long_enough() -> None:
@@ -83,13 +83,28 @@ def test_spread_and_geometric_mean() -> None:
     assert geometric_mean([]) is None
 
 
+PLAIN = ("onnxruntime-nchwc", "onednn", "xnnpack")
+"""Libraries that are compared on forward convolutions of images, in f32 and without post-ops."""
 CANNOT = {
-    "--dt=bf16 ic2ih4oc2kh1": {("onnxruntime", "types")},
-    "--dir=BWD_D g2mb2ic4ih9oc6kh3ph1": {("onnxruntime", "dir")},
-    "--dir=BWD_W mb2ic4iw9oc6kw3pw1": {("onnxruntime", "dir")},
-    "--dt=u8:s8:s32 mb2ic4ih9oc6kh3ph1": {("torch", "types")},
-    "--matmul --bia-dt=f32 --attr-post-ops=relu 3x4x5:1x5x6": {("onnxruntime", "dir")},
+    "mb2ic4ih9oc6kh3ph1": {("onnxruntime-nchwc", "groups"), ("xnnpack", "groups")},
+    "mb1ic4ih9oc6kh3sh2ph1dh1": {("onnxruntime-nchwc", "groups"), ("xnnpack", "groups")},
+    "--dir=FWD_B --attr-post-ops=relu g2mb1ic4iw9oc6kw3": {(name, "dir") for name in PLAIN},
+    "--attr-post-ops=clip:0:6 mb1ic2id5oc3kd3pd1": {(name, "dir") for name in PLAIN},
+    "mb1ic3ih8oc4oh4kh3sh2ph1": {("onnxruntime-nchwc", "groups"), ("xnnpack", "groups")},
+    "--attr-post-ops=relu:0.5 ic2ih4oc2kh1": {(name, "post-ops") for name in PLAIN},
+    "--dt=bf16 ic2ih4oc2kh1": {(name, "types") for name in ("onnxruntime", *PLAIN)},
+    "--dir=BWD_D g2mb2ic4ih9oc6kh3ph1": {(name, "dir") for name in ("onnxruntime", *PLAIN)},
+    "--dir=BWD_W mb2ic4iw9oc6kw3pw1": {(name, "dir") for name in ("onnxruntime", *PLAIN)},
+    "--dt=u8:s8:s32 mb2ic4ih9oc6kh3ph1": {(name, "types") for name in ("torch", *PLAIN)},
+    "--matmul --bia-dt=f32 --attr-post-ops=relu 3x4x5:1x5x6": {(name, "dir") for name in ("onnxruntime", *PLAIN)},
+    "g32mb2ic32ih7oc32oh9kh3ph2": {("xnnpack", "pads")},
 }
+
+
+def need(name: str) -> None:
+    """Skip the test where a library is missing."""
+    if not installed(name):
+        pytest.skip(f"{name} is not installed")
 
 
 @pytest.mark.parametrize("name", PEERS)
@@ -100,23 +115,36 @@ CANNOT = {
         "--attr-post-ops=clip:0:6 mb1ic2id5oc3kd3pd1", "mb1ic3ih8oc4oh4kh3sh2ph1",
         "--attr-post-ops=relu:0.5 ic2ih4oc2kh1", "--dt=bf16 ic2ih4oc2kh1", "--dir=BWD_D g2mb2ic4ih9oc6kh3ph1",
         "--dir=BWD_W mb2ic4iw9oc6kw3pw1", "--dt=u8:s8:s32 mb2ic4ih9oc6kh3ph1",
-        "--matmul --bia-dt=f32 --attr-post-ops=relu 3x4x5:1x5x6",
+        "--matmul --bia-dt=f32 --attr-post-ops=relu 3x4x5:1x5x6", "g32mb2ic32ih7oc32oh9kh3ph2",
+        "g32mb2ic32ih8oc32oh4kh3sh2ph1", "--dir=FWD_B g16mb1ic16ih9oc16oh9kh3ph1", "g16mb1ic16ih9oc16oh5kh3sh2ph1",
+        "g32mb1ic32ih9oc32oh7kh3ph0", "g16mb1ic16ih9iw12oc16oh9ow12kh3kw3ph2pw2dh1dw1", "g16mb1ic16ih9oc16oh9kh5ph2",
     ],
 )  # fmt: skip
 def test_peers_compute_the_problem(name: str, line: str) -> None:
-    for module in {"torch": ("torch",), "onnxruntime": ("onnxruntime", "onnx")}[name]:
-        pytest.importorskip(module)
+    need(name)
     problem = parse_problem(line)
     arrays = random_arrays(problem)
     try:
-        result: Any = peer_call(name, problem, arrays, 1)()
+        peer = make_peer(name, problem, arrays, 1)
     except UnsupportedError as error:
         assert (name, error.code) in CANNOT[line]
         return
     assert (name not in (who for who, _ in CANNOT.get(line, ()))) and len(problem.outputs) == 1
-    found = result.float().numpy() if name == "torch" else result.numpy()
+    peer.call()
     truth = reference(problem, arrays, np.float32)[problem.outputs[0].name]
-    np.testing.assert_array_equal(found.reshape(truth.shape), truth.astype(found.dtype))
+    np.testing.assert_array_equal(peer.result().reshape(truth.shape), truth)
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_what_a_call_needs_lives_as_long_as_the_call(name: str) -> None:
+    need(name)
+    problem = parse_problem("g16mb1ic16ih9oc16oh9kh3ph1")
+    call = make_peer(name, problem, random_arrays(problem), 1).call
+    gc.collect()
+    others = [np.ones(1296, np.float32) for _ in range(100)]
+    for _ in range(3):
+        call()
+    assert all((x == 1).all() for x in others)
 
 
 @pytest.mark.parametrize(
@@ -130,13 +158,13 @@ def test_peers_compute_the_problem(name: str, line: str) -> None:
     ],
 )  # fmt: skip
 def test_what_a_library_cannot_do_is_said(name: str, line: str, code: str) -> None:
-    pytest.importorskip(name)
+    need(name)
     problem = parse_problem(line)
     with pytest.raises(UnsupportedError) as caught:
-        peer_call(name, problem, random_arrays(problem), 1)
+        make_peer(name, problem, random_arrays(problem), 1)
     assert caught.value.code == code
 
 
 def test_an_unknown_library_is_named() -> None:
-    with pytest.raises(UsageError, match=r"'xnnpack': legal are torch, onnxruntime"):
-        installed("xnnpack")
+    with pytest.raises(UsageError, match=r"'mkl': legal are torch, onnxruntime, onnxruntime-nchwc, onednn, xnnpack"):
+        installed("mkl")

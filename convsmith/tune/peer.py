@@ -1,0 +1,53 @@
+"""A library's computation of a problem: a call to time, and what it computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from convsmith.diag.errors import UnsupportedError
+from convsmith.layout.layout import Layout
+from convsmith.layout.reorder import to_layout
+from convsmith.problem.conv import Conv
+from convsmith.problem.post_ops import Eltwise
+from convsmith.problem.problem import Problem
+from convsmith.runtime.arrays import aligned_copy
+
+__all__ = ["Array", "Peer", "clipping", "in_layout", "plain_f32"]
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Peer:
+    """``call`` computes the problem, as often as one likes; ``result`` is what it has computed, as a logical array."""
+
+    call: Callable[[], object]
+    result: Callable[[], Array]
+
+
+def in_layout(array: Array, layout: Layout) -> Array:
+    """A logical array as it lies in memory, aligned as kernels have theirs."""
+    return aligned_copy(to_layout(array, layout))
+
+
+def plain_f32(name: str, problem: Problem) -> Conv:
+    """The problem, if it is a forward convolution of images in f32 without post-ops; else UnsupportedError."""
+    if not isinstance(problem, Conv) or not problem.forward or problem.rank != 2:
+        raise UnsupportedError(f"{name} is compared on forward convolutions in two dimensions only", code="dir")
+    if problem.dt != ("f32",) * 3 or problem.bia_dt not in ("", "f32"):
+        raise UnsupportedError(f"{name} is compared in f32 only", code="types")
+    if problem.post_ops:
+        raise UnsupportedError(f"{name} is compared without post-ops only", code="post-ops")
+    return problem
+
+
+def clipping(problem: Problem) -> list[Eltwise]:
+    """The post-ops, if they are such as all libraries have; else UnsupportedError."""
+    steps = [op for op in problem.post_ops if isinstance(op, Eltwise) and op.alg in ("relu", "clip", "clip_v2")]
+    if len(steps) != len(problem.post_ops):
+        raise UnsupportedError("peers run post-ops relu, clip and clip_v2 only", code="post-ops")
+    return steps
