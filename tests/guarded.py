@@ -17,6 +17,7 @@ from convsmith.layout.layout import Layout
 from convsmith.problem import Problem, reference
 from convsmith.problem.types import TYPES
 from convsmith.runtime.host import HostLibrary
+from convsmith.runtime.pointers import absent_pixel
 
 Array = np.ndarray[Any, Any]
 Arrays = Mapping[str, Array]
@@ -193,7 +194,8 @@ class Compiled:
                 buffers[a.name] = Guarded(np.full(a.size * times, canary(dtype)), canary(dtype))
             if a.role == "zero" and a.name not in buffers:
                 dtype = TYPES[a.dtype].numpy
-                buffers[a.name] = Guarded(np.zeros(a.size, dtype), poison(dtype))
+                points = buffers[a.recipe].inside if a.recipe else np.zeros(1, np.int32)
+                buffers[a.name] = Guarded(absent_pixel(a, a.recipe, points), poison(dtype))
             if a.role != "table":
                 block[n] = buffers[a.name].address
         for n, a in enumerate(arguments):

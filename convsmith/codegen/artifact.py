@@ -25,7 +25,7 @@ from convsmith.diag.errors import UsageError
 
 __all__ = ["ABI_VERSION", "Argument", "Artifact", "Entry", "Role"]
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 """Version of the calling convention above. Artifacts of another version are not run."""
 
 Role = Literal["in", "out", "inout", "packed", "scratch", "shared", "table", "zero"]
@@ -43,8 +43,9 @@ class Argument:
     `role` is what happens to it: "in" (read), "out" (written), "inout" (read, then written), "packed" (tensor `of` in
     an order of the kernel's own, or sums of it: written by a packing entry, read by others), "scratch" (memory private
     to one call: `size` elements for each thread, part tid using its own) or "shared" (memory of a call, from one entry
-    to the next) or "table" (addresses within tensor `of`, which `recipe` says, and those of absent elements: of the
-    entry's "zero" argument of the same tensor, memory that holds zeros).
+    to the next), "table" (addresses within tensor `of`, which `recipe` says, and those of absent elements: of the
+    entry's "zero" argument of the same tensor) or "zero" (memory of zeros, or of the tensor's zero points: those of the
+    argument that `recipe` names, one for all or one for each channel).
 
     `shape` is logical, `dims` are its dims' names, `layout` is a tag or block text of that shape, `size` the elements
     of memory (padding included). `default` holds the values that stand where a call gives none: one for all elements,

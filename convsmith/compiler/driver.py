@@ -17,7 +17,7 @@ from convsmith.build.statement import statement
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Argument, Artifact, Entry
 from convsmith.codegen.llvm_text import module_text
-from convsmith.compiler.arguments import argument_of, packing_note
+from convsmith.compiler.arguments import argument_of, packing_note, zero_argument
 from convsmith.compiler.facts import facts
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.intern import interning
@@ -155,8 +155,5 @@ def _pointer_arguments(problem: Problem, config: Config, target: Target) -> dict
         return {}
     p = pointers(st, config.table)
     made = recipe(p.window, p.form)
-    return {
-        p.table.name: Argument(p.table.name, "table", PTR.name, (p.table.size,), "a", p.table.size, of=st.a.name,
-                               recipe=made),
-        p.zero.name: Argument(p.zero.name, "zero", p.zero.dtype.name, (p.zero.size,), "a", p.zero.size, of=st.a.name),
-    }  # fmt: skip
+    table = Argument(p.table.name, "table", PTR.name, (p.table.size,), "a", p.table.size, of=st.a.name, recipe=made)
+    return {table.name: table, p.zero.name: zero_argument(problem, p.zero, st.a.name)}

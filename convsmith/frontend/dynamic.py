@@ -169,7 +169,7 @@ class DynamicKernel:
         """This thread's table of a shape."""
         kept: OrderedDict[Window, MovingTable] = self._own.__dict__.setdefault("tables", OrderedDict())
         if window not in kept:
-            kept[window] = MovingTable(table(window), self._zero, self._item["src"].itemsize)
+            kept[window] = MovingTable(table(window), self._zero)
             if len(kept) > _KEPT:
                 kept.popitem(last=False)
         kept.move_to_end(window)

@@ -20,7 +20,7 @@ from convsmith.runtime.arrays import ALIGNMENT, Array, address_of, aligned_empty
 from convsmith.runtime.border import Border, Given, tensors_of
 from convsmith.runtime.host import HostFunction, HostLibrary
 from convsmith.runtime.packed import Packed, signature_of
-from convsmith.runtime.pointers import MovingTable
+from convsmith.runtime.pointers import AbsentPixel, MovingTable
 
 __all__ = ["HostKernel"]
 
@@ -30,7 +30,7 @@ _ndarray = np.ndarray
 class _Frame:
     """The argument block of one call, and the memory of the kernel's own that it points to: scratch and defaults."""
 
-    __slots__ = ("address", "block", "memory", "pointers")
+    __slots__ = ("address", "block", "memory", "pointers", "points")
 
     def __init__(self, entry: Entry, defaults: Mapping[int, Array]) -> None:
         self.block = (ctypes.c_uint64 * len(entry.arguments))()
@@ -41,25 +41,34 @@ class _Frame:
                 scratch = aligned_empty(argument.size * entry.threads * numpy_dtype(argument.dtype).itemsize)
                 self.memory.append(scratch)
                 self.block[position] = address_of(scratch)
-        self.pointers = self._tables(entry)
+        self.pointers: list[tuple[int, MovingTable]] = []
+        """Tables of pointers, each with the place of what it points into."""
+        self.points: list[tuple[int, AbsentPixel]] = []
+        """What tables point to elsewhere, with the place of the zero points that it holds."""
+        self._tables(entry)
         self.bind(defaults)
 
-    def _tables(self, entry: Entry) -> list[tuple[int, MovingTable]]:
-        """Tables of pointers, each with the place of what it points into, and the zeros to point to elsewhere."""
+    def _tables(self, entry: Entry) -> None:
         places = {argument.name: position for position, argument in enumerate(entry.arguments)}
-        found = []
         for argument in entry.arguments:
             if argument.role != "table":
                 continue
             zero = next(a for a in entry.arguments if a.role == "zero" and a.of == argument.of)
-            item = numpy_dtype(zero.dtype).itemsize
-            zeros = aligned_empty(zero.size * item)
-            zeros[:] = 0
-            table = MovingTable(from_recipe(argument.recipe), zeros, item)
-            self.memory.append(zeros)
-            self.block[places[zero.name]], self.block[places[argument.name]] = address_of(zeros), table.address
-            found.append((places[argument.of], table))
-        return found
+            points = next((a for a in entry.arguments if a.name == zero.recipe), None)
+            absent = AbsentPixel(zero, points)
+            table = MovingTable(from_recipe(argument.recipe), absent.memory)
+            self.memory.append(absent.memory)
+            self.block[places[zero.name]], self.block[places[argument.name]] = address_of(absent.memory), table.address
+            self.pointers.append((places[argument.of], table))
+            if points is not None:
+                self.points.append((places[points.name], absent))
+
+    def follow(self) -> None:
+        """Let tables point into the arrays of the call, and to its zero points."""
+        for place, absent in self.points:
+            absent.hold(self.block[place])
+        for place, table in self.pointers:
+            table.follow(self.block[place])
 
     def bind(self, arrays: Mapping[int, Array]) -> None:
         for position, array in arrays.items():
@@ -87,8 +96,8 @@ class _Call:
 
     def run(self, frame: _Frame, keep: object) -> None:
         """Run, and keep the frame for later. After an interrupt it is dropped: workers may still use it."""
-        for place, table in frame.pointers:
-            table.follow(frame.block[place])
+        if frame.pointers:
+            frame.follow()
         if self._whole is not None:
             self._whole(frame.address)
         else:
@@ -101,8 +110,8 @@ class _Call:
         for name, position in self.position.items():
             if name in addresses:
                 frame.block[position] = addresses[name]
-        for place, table in frame.pointers:
-            table.follow(frame.block[place])
+        if frame.pointers:
+            frame.follow()
         self._function(frame.address, (frame, keep))
         frame.bind(self._defaults)
         self._frames.append(frame)

@@ -93,10 +93,6 @@ def test_sections_have_three_rows_of_pointers() -> None:
     "line, words, code, text",
     [
         ("--matmul 8x9:9x16", "--lane=n --realise=indirection", "realise", "a matrix product has no pixels"),
-        (
-            "--dt=u8:s8:s32 --attr-zero-points=src:common:2 mb1ic8iw8oc16ow8kw3pw1",
-            "--lane=oc --realise=indirection", "table", "src has a zero point; legal are peel and mask",
-        ),
         ("mb1ic8iw8oc16ow8kw3pw1", "--lane=oc --table=long", "table", "--table=long is unknown; legal are row, column"),
         ("--stag=aBC2c4b mb1ic8iw8oc16ow8kw3pw1", "--lane=oc --realise=indirection", "realise", "blocks along pixels"),
     ],
