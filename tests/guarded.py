@@ -186,8 +186,9 @@ class Compiled:
 
     def _call(self, name: str, buffers: dict[str, Guarded], chunks: int = 0) -> None:
         function = self.library[name]
-        arguments = function.entry.arguments
-        block = (ctypes.c_uint64 * len(arguments))()
+        arguments, values = function.entry.arguments, function.entry.values
+        block = (ctypes.c_uint64 * (len(arguments) + len(values)))()
+        block[len(arguments) :] = list(values)
         for n, a in enumerate(arguments):
             if a.role in ("scratch", "shared") and a.name not in buffers:
                 dtype, times = TYPES[a.dtype].numpy, function.entry.threads if a.role == "scratch" else 1

@@ -76,13 +76,14 @@ class Argument:
 class Entry:
     """One callable of the object code: its symbol, its arguments in order, and how many threads it was made for.
 
-    `sizes` are names of the numbers that a call gives after the arguments.
+    `sizes` are names of the numbers that a call gives after the arguments; once they are known, `values` are they.
     """
 
     symbol: str
     arguments: tuple[Argument, ...]
     threads: int = 1
     sizes: tuple[str, ...] = ()
+    values: tuple[int, ...] = ()
 
     @property
     def chunk_symbol(self) -> str:
@@ -98,7 +99,7 @@ class Artifact:
     are several) are run when there is something to pack. `needs`: CPU features (LLVM's names) without which the
     code must not run. `needs_finite`: tensors that the kernel multiplies by stored zeros; with infinities or NaN in
     them, another kernel must run. `notes` are texts for people and for the run time ("packing": two kernels with the
-    same text read the same packed tensor).
+    same text read the same packed tensor; "requirements": what the sizes of a call must keep to).
     """
 
     code: bytes = field(repr=False)
@@ -170,7 +171,7 @@ def _packs(entry: str) -> bool:
 
 def _entry(fields: dict[str, Any]) -> Entry:
     arguments = tuple(map(_argument, fields["arguments"]))
-    return Entry(fields["symbol"], arguments, fields["threads"], tuple(fields["sizes"]))
+    return Entry(fields["symbol"], arguments, fields["threads"], tuple(fields["sizes"]), tuple(fields["values"]))
 
 
 def _argument(fields: dict[str, Any]) -> Argument:

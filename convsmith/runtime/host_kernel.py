@@ -33,7 +33,8 @@ class _Frame:
     __slots__ = ("address", "block", "memory", "pointers", "points")
 
     def __init__(self, entry: Entry, defaults: Mapping[int, Array]) -> None:
-        self.block = (ctypes.c_uint64 * len(entry.arguments))()
+        self.block = (ctypes.c_uint64 * (len(entry.arguments) + len(entry.values)))()
+        self.block[len(entry.arguments) :] = list(entry.values)
         self.address = ctypes.addressof(self.block)
         self.memory = list(defaults.values())
         for position, argument in enumerate(entry.arguments):
@@ -78,12 +79,12 @@ class _Frame:
 class _Call:
     """An entry with the frames of its calls; `defaults` are what its arguments point to when nobody says."""
 
-    __slots__ = ("_defaults", "_frames", "_function", "_whole", "position")
+    __slots__ = ("_defaults", "_entry", "_frames", "_function", "_whole", "position")
 
-    def __init__(self, function: HostFunction, defaults: Mapping[str, Array]) -> None:
-        self._function = function
+    def __init__(self, function: HostFunction, entry: Entry, defaults: Mapping[str, Array]) -> None:
+        self._function, self._entry = function, entry
         self._whole = function.whole
-        arguments = enumerate(function.entry.arguments)
+        arguments = enumerate(entry.arguments)
         self.position = {argument.name: position for position, argument in arguments if argument.role != "scratch"}
         self._defaults = {self.position[name]: array for name, array in defaults.items() if name in self.position}
         self._frames: list[_Frame] = []
@@ -92,7 +93,7 @@ class _Call:
         try:
             return self._frames.pop()
         except IndexError:
-            return _Frame(self._function.entry, self._defaults)
+            return _Frame(self._entry, self._defaults)
 
     def run(self, frame: _Frame, keep: object) -> None:
         """Run, and keep the frame for later. After an interrupt it is dropped: workers may still use it."""
@@ -149,18 +150,23 @@ class HostKernel:
     """A compiled problem: `pack` weights once, then call with activations; or `run` on arrays by name.
 
     `fallback` makes the kernel that serves operands with infinities or NaN, where `artifact` cannot (it multiplies
-    stored zeros); it is asked at most once, when such operands come.
+    stored zeros); it is asked at most once, when such operands come. Kernels of the same code can share its `library`.
     """
 
-    def __init__(self, artifact: Artifact, fallback: Callable[[], HostKernel] | None = None) -> None:
-        library = HostLibrary(artifact)
+    def __init__(
+        self, artifact: Artifact, fallback: Callable[[], HostKernel] | None = None, library: HostLibrary | None = None
+    ) -> None:
+        library = library or HostLibrary(artifact)
         self.artifact = artifact
         tensors = tensors_of(artifact)
         operand = _operand(artifact, tensors)
         self._border = border = Border(tuple(tensors.values()), operand)
-        steps = {name: _Call(library[name], border.defaults) for name in artifact.steps}
+        steps = {name: _Call(library[name], entry, border.defaults) for name, entry in artifact.steps.items()}
         self._steps = list(steps.values())
-        self._packs = {name: [_Call(library[e], {}) for e in entries] for name, entries in artifact.packs.items()}
+        self._packs = {
+            name: [_Call(library[e], artifact.entries[e], {}) for e in entries]
+            for name, entries in artifact.packs.items()
+        }
         self._parts = {name: _Parts.of(artifact, name) for name in artifact.packs}
         arguments = [argument for entry in artifact.steps.values() for argument in entry.arguments]
         self._shared = {argument.name: argument for argument in arguments if argument.role == "shared"}

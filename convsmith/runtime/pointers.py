@@ -66,8 +66,8 @@ def absent_pixel(argument: Argument, name: str, points: Array) -> Array:
             at = name if len(points) == 1 else f"{name}[{n}]"
             raise UsageError(
                 f"{at} is {point}: a kernel that reads {argument.of} through a table of pointers stores it as "
-                f"{argument.dtype}, from {low} to {high}; legal for other zero points are kernels with other "
-                "realisations, such as --realise=mask",
+                f"{argument.dtype}, from {low} to {high}; others are legal for kernels of one size with another "
+                "realisation, --realise=mask say",
                 code="value",
             )
     if len(points) == 1:
