@@ -17,6 +17,7 @@ from convsmith.layout.layout import Layout
 from convsmith.problem import Problem, reference
 from convsmith.problem.types import TYPES
 from convsmith.runtime.host import HostLibrary
+from convsmith.runtime.pointers import absent_pixel
 
 Array = np.ndarray[Any, Any]
 Arrays = Mapping[str, Array]
@@ -185,15 +186,17 @@ class Compiled:
 
     def _call(self, name: str, buffers: dict[str, Guarded], chunks: int = 0) -> None:
         function = self.library[name]
-        arguments = function.entry.arguments
-        block = (ctypes.c_uint64 * len(arguments))()
+        arguments, values = function.entry.arguments, function.entry.values
+        block = (ctypes.c_uint64 * (len(arguments) + len(values)))()
+        block[len(arguments) :] = list(values)
         for n, a in enumerate(arguments):
             if a.role in ("scratch", "shared") and a.name not in buffers:
                 dtype, times = TYPES[a.dtype].numpy, function.entry.threads if a.role == "scratch" else 1
                 buffers[a.name] = Guarded(np.full(a.size * times, canary(dtype)), canary(dtype))
             if a.role == "zero" and a.name not in buffers:
                 dtype = TYPES[a.dtype].numpy
-                buffers[a.name] = Guarded(np.zeros(a.size, dtype), poison(dtype))
+                points = buffers[a.recipe].inside if a.recipe else np.zeros(1, np.int32)
+                buffers[a.name] = Guarded(absent_pixel(a, a.recipe, points), poison(dtype))
             if a.role != "table":
                 block[n] = buffers[a.name].address
         for n, a in enumerate(arguments):

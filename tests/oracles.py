@@ -72,7 +72,7 @@ class Oracle:
 
     def check(self, kernel: Kernel) -> None:
         """Run the packing kernels and the kernel."""
-        memory = memories(self.problem, self.arrays) | table_arrays(self.problem)
+        memory = memories(self.problem, self.arrays) | table_arrays(self.problem, self.arrays)
         for pack in kernel.packs:
             memory[pack.params[-1].name] = self.packed(pack, memory)
         run(kernel, {b.name: memory[b.name] for b in kernel.params}, self.instructions)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from convsmith.ir.index import Affine, And, Cond, Eq0, FloorDiv, Ge0, Index, Max, Min, Mod, Never, Prod, Var
+from convsmith.ir.index import Affine, And, Cond, Eq0, FloorDiv, Ge0, Index, Max, Min, Mod, Never, Prod, Quot, Var
 
 
 def evaluate(e: Index, values: Mapping[Var, Any]) -> Any:
@@ -25,6 +25,8 @@ def evaluate(e: Index, values: Mapping[Var, Any]) -> Any:
         return evaluate(e.num, values) // e.den
     if type(e) is Mod:
         return evaluate(e.num, values) % e.den
+    if type(e) is Quot:
+        return evaluate(e.num, values) // evaluate(e.den, values)
     assert isinstance(e, (Min, Max, Prod))
     parts = [evaluate(a, values) for a in e.args]
     out = parts[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from convsmith.ir.index import Affine, FloorDiv, Index, Max, Min, Mod, Prod, Var
+from convsmith.ir.index import Affine, FloorDiv, Index, Max, Min, Mod, Prod, Quot, Var
 
 Range = tuple[int, int]
 """Lowest and highest value, both included.  An empty range (lowest above highest) belongs to a loop that never runs."""
@@ -50,6 +50,9 @@ def interval(e: Index, ranges: Ranges) -> Range:
             ends = [x * y for x in (lo, hi) for y in interval(a, ranges)]
             lo, hi = min(ends), max(ends)
         return lo, hi
+    if type(e) is Quot:
+        ends = [x // max(y, 1) for x in interval(e.num, ranges) for y in interval(e.den, ranges)]
+        return min(ends), max(ends)
     if isinstance(e, (Min, Max)):
         parts = [interval(a, ranges) for a in e.args]
         pick = min if type(e) is Min else max

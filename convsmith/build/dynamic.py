@@ -1,37 +1,42 @@
 """Forward convolutions whose batch, extents and pads are known at the call only: one kernel, reading through a table.
 
 Everything that depends on them is a size of the kernel: ends of loops, strides, and where the sections of the table
-lie.  What stays are channels, kernel, strides and dilations of the window.
+lie.  What stays are channels, kernel, strides and dilations of the window.  The kernel is made from the problem at
+sizes of no one's choice (`general`), so that lines which differ in them only have the same.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
-from convsmith.build.indirect import pointers
+from convsmith.build.epilogue import SOURCE_SUMS
+from convsmith.build.indirect import Pointers, pointers
 from convsmith.build.loops import Unit, check_config, loops_after_fusing
+from convsmith.build.offsets import flips, scheduled, summed
 from convsmith.build.schedule import schedule
 from convsmith.build.statement import statement
 from convsmith.diag.errors import ConfigError, UnsupportedError
 from convsmith.ir.buffer import UNKNOWN, make_buffer
-from convsmith.ir.index import Index, Var, as_index, is_false, maximum, minimum, product
+from convsmith.ir.index import Index, Var, as_index, maximum, minimum, product
 from convsmith.ir.types import PTR
-from convsmith.layout.indirection import Axis, Window, input_stride, shape_of
-from convsmith.layout.layout import Layout
+from convsmith.layout.indirection import input_stride, shape_of
 from convsmith.layout.view import Statement
 from convsmith.passes import indirect as rewrite
-from convsmith.passes.generalise import generalise
+from convsmith.passes.bind import bind
+from convsmith.passes.generalise import Place, generalise
 from convsmith.passes.manager import Step
 from convsmith.passes.pieces import pieces
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
+from convsmith.problem.tensor import Tensor
 from convsmith.schedule.config import Config
 from convsmith.target.base import Target
 
 TABLE = "src_table"
 
-
-SIZES_OF_ALL = ("mb_end", "src_image", "dst_image")
+_EXTENT = 64
+"""Of the result that a kernel is made from, along each axis."""
 
 
 def check_dynamic(p: Problem) -> Conv:
@@ -39,124 +44,173 @@ def check_dynamic(p: Problem) -> Conv:
     why = ""
     if not isinstance(p, Conv) or not p.forward or p.deconv:
         why = "is a gradient, a deconvolution or a matrix product; supported are forward convolutions"
-    elif any(x != Layout.parse("axb", x.shape) for x in (p.src_layout, p.dst_layout)):
-        why = "has other layouts than channels last; supported are src_tag='axb', dst_tag='axb'"
-    elif p.wei_layout != Layout.parse("any", p.wei_shape):
-        why = f"has weights in the layout {p.wei_layout}; supported is plain order"
-    elif p.depthwise is not None or any(t.default is None and t.name not in ARRAYS for t in p.tensors):
-        why = (
-            f"has arrays besides {', '.join(ARRAYS)}; supported are post-ops without an operand, and scales with values"
-        )
-    elif statement(p).shifted:
-        why = "has zero points of source or weights; supported are types without them"
-    elif is_false(statement(p).a.mask):
-        why = "meets no pixel with any tap at the sizes given; expected sizes of some image"
+    elif p.depthwise is not None:
+        why = "has a fused depthwise convolution; supported are other post-ops"
+    else:
+        for t in _varying(p):
+            blocks = [t.dims[dim] for dim in range(len(t.shape)) if dim != 1 and _blocks(t, dim) > 1]
+            if blocks or ":" in t.tag:
+                why = f"has {t.name} in the layout {t.layout}; supported are tags with blocks of channels alone"
     if why:
         raise UnsupportedError(f"dynamic sizes: {p} {why}", code="dynamic")
     assert isinstance(p, Conv)
     return p
 
 
-ARRAYS = ("src", "wei", "bia", "dst")
+def at_sizes(p: Conv, mb: int, i: tuple[int, ...], o: tuple[int, ...], fronts: tuple[int, ...]) -> Conv:
+    """The problem with the sizes and front pads of a call."""
+    return replace(p, mb=mb, i=i, o=o, p=fronts, name=None)
 
 
-def dynamic_config(p: Conv, target: Target) -> Config:
+def general(p: Conv, extent: int = _EXTENT) -> Conv:
+    """The problem at other sizes, without pads: the same for all problems that one kernel serves."""
+    i = tuple((extent - 1) * s + keff for s, keff in zip(p.s, p.keff))
+    return at_sizes(p, extent, i, (extent,) * p.rank, (0,) * p.rank)
+
+
+def dynamic_config(p: Conv, target: Target, threads: int = 1) -> Config:
     """Vectors of output channels, or of groups where each has one; as many pixels of a row as registers hold."""
-    st = statement(p, target)
+    each = statement(p, target)
+    ways: list[tuple[tuple[str, ...], str, Statement]] = [((), "each", each)]
+    for flip in flips(p, each):
+        found = summed(p, each, flip, filled=True)
+        if found is not None and all(view.name != SOURCE_SUMS for view in found.sums):
+            ways.append((flip, "sums", found))
+    flip, offsets, st = max(ways, key=lambda way: _terms(way[2], target))
     lane = "g" if p.g > 1 and p.ic == p.oc == p.g else st.n
     extent = next(d.size for d in st.dims if d.name == lane)
-    *_, unit = Unit.choices(st, target)
+    unit = Unit.choices(st, target)[-1]
     terms = ((st.reduce[-1], unit.terms),) if unit.dot and lane == st.n else ()
-    lanes = unit.lanes
     row = f"o{p.axes[-1]}"
     order = tuple(d.name for d in st.dims if d.kind != "k" and d.name not in (lane, row))
     for vectors, pixels in ((4, 6), (2, 12), (2, 6), (2, 5), (2, 4), (1, 12), (1, 6), (1, 4), (1, 1)):
         if lane == "g" and pixels > 4:
             continue  # nothing is shared between pixels but weights
         config = Config(
-            target.isa, lane, tile=((row, pixels), (lane, vectors * lanes)),
-            order=(*order, lane, row), reduce=st.reduce, terms=terms, realise="indirection",
+            target.isa, lane, tile=((row, pixels), (lane, vectors * unit.lanes)), order=(*order, lane, row),
+            reduce=st.reduce, terms=terms, realise="indirection", offsets=offsets, flip=flip, threads=threads,
         )  # fmt: skip
-        unit = Unit.of(st, target, config)
-        if extent <= (vectors - 1) * unit.lanes:
+        if extent <= (vectors - 1) * Unit.of(st, target, config).lanes:
             continue
         try:
-            check_config(loops_after_fusing(st, config), config, target, unit)
+            check_config(loops_after_fusing(st, config), config, target, Unit.of(st, target, config))
         except ConfigError:
             continue
         return config
     raise UnsupportedError(f"dynamic sizes: no config of {p} fits the registers of {target.isa}", code="dynamic")
 
 
+def _terms(st: Statement, target: Target) -> int:
+    """Products that an instruction on vectors adds up."""
+    unit = Unit.choices(st, target)[-1]
+    return unit.terms if unit.dot else 0
+
+
 def dynamic_steps(p: Conv, config: Config, target: Target) -> list[Step]:
-    """The rewrites of the problem at the sizes that its line has, made general before anything else."""
-    st = statement(p, target)
+    """The rewrites of the problem at the sizes that it has, made general before anything else."""
+    st = scheduled(p, config, target)
     row = f"o{p.axes[-1]}"
-    general = {"mb", *(f"o{a}" for a in p.axes)}
-    tiled = {name for name, size in config.tile if size > 1} & general
+    outputs = {"mb", *(f"o{a}" for a in p.axes)}
+    tiled = {name for name, size in config.tile if size > 1} & outputs
     wrong = [
         text
         for text, is_so in (
             (f"--realise={config.realise}", config.realise != "indirection"), (f"--table={config.table}",
             config.table != "sections"), ("--fuse", config.fuse), ("--split", config.split),
-            (f"--threads={config.threads}", config.threads > 1), (f"--lane={config.lane}", config.lane in general),
-            (f"--tile={','.join(sorted(tiled))}", tiled - {row}),
+            (f"--lane={config.lane}", config.lane in outputs), (f"--tile={','.join(sorted(tiled))}", tiled - {row}),
         ) if is_so
     ]  # fmt: skip
     if wrong:
         raise ConfigError(
-            "dynamic", f"{' '.join(wrong)}: dynamic sizes need --realise=indirection, one thread, lanes along channels "
-            f"and, of mb and the pixels, a tile of {row} at most",
+            "dynamic", f"{' '.join(wrong)}: dynamic sizes need --realise=indirection, lanes along channels and, of mb "
+            f"and the pixels, a tile of {row} at most",
+        )  # fmt: skip
+    if any(view.name == SOURCE_SUMS for view in st.sums):
+        raise ConfigError(
+            "dynamic", "--offsets=sums: zero points of weights, and flipped weights, need sums of the source, which "
+            "kernels with dynamic sizes do not make; legal is --offsets=each",
         )  # fmt: skip
     _, *steps = schedule(st, config, target)
     width = config.size(row)
-    out = [_general_step(p), _pointer_step(p, st)]
+    out = [_general_step(p), _pointer_step(p, st), *_pixel_steps(p, st)]
     for step in steps:
         if step.name == "partition" and width > 1:
             out.append(Step(pieces, f"{row}.o", "", f"{row}.i", (width, width, width)))
+        if step.name == "bind" and step.args[1] == "parallel":
+            # A loop in pieces stays within a task.
+            step = Step(bind, tuple(n for n in step.args[0] if n != f"{row}.o"), "parallel")
         out.append(step)
     return out
 
 
+# -- sizes
+def _varying(p: Conv) -> list[Tensor]:
+    """The tensors that have another shape at other sizes of the problem."""
+    pairs = zip(general(p).tensors, general(p, _EXTENT + 1).tensors)
+    return [a for a, b in pairs if a.shape != b.shape]
+
+
+def _blocks(t: Tensor, dim: int) -> int:
+    return sum(b.dim == dim for b in t.layout.blocks)
+
+
+def _places(p: Conv, name: str) -> tuple[Place, ...]:
+    """The blocks of a tensor's layout; a stride that is another at other sizes is a size of the kernel."""
+    layouts = (general(p, extent).tensor(name).layout.blocks for extent in (_EXTENT, _EXTENT + 1))
+    strides = (
+        as_index(a.stride) if a.stride == b.stride else Var(f"{name}_s{n}") for n, (a, b) in enumerate(zip(*layouts))
+    )
+    return tuple((b.dim, b.size, s) for b, s in zip(general(p).tensor(name).layout.blocks, strides))
+
+
 def sizes_of(p: Conv) -> tuple[Var, ...]:
     """The sizes of the kernel, in order."""
-    names = [*SIZES_OF_ALL, *(f"o{a}_end" for a in p.axes)]
+    found = [Var("mb_end"), *(Var(f"o{a}_end") for a in p.axes)]
+    for t in _varying(p):
+        found += [stride for _, _, stride in _places(p, t.name) if isinstance(stride, Var)]
     for a in p.axes[:-1]:
-        names += [f"dst_{a}", f"low_{a}", f"high_{a}", f"row_{a}", f"step_{a}"]
-    return tuple(map(Var, names))
+        found += map(Var, (f"low_{a}", f"high_{a}", f"row_{a}", f"step_{a}"))
+    return tuple(found)
 
 
-def dynamic_window(p: Conv, i: tuple[int, ...], o: tuple[int, ...], pads: tuple[int, ...]) -> Window:
-    """The window over an image of these extents."""
-    axes = tuple(Axis(*sizes) for sizes in zip(i, o, p.k, p.s, p.d, pads))
-    strides = [p.ic]
-    for extent in reversed(i[1:]):
-        strides.append(strides[-1] * extent)
-    return Window(axes, tuple(reversed(strides)))
-
-
-def size_values(p: Conv, mb: int, w: Window) -> dict[str, int]:
-    """What the sizes are for images of a window."""
-    extents, outputs = [a.i for a in w.axes], [a.o for a in w.axes]
-    found = {"mb_end": mb, "src_image": math.prod(extents) * p.ic, "dst_image": math.prod(outputs) * p.oc}
-    found |= {f"o{letter}_end": size for letter, size in zip(p.axes, outputs)}
-    _, length = shape_of(w, "sections")
-    rows = [a.sections.rows for a in w.axes[:-1]]
-    for n, (letter, axis, stride) in enumerate(zip(p.axes[:-1], w.axes, w.strides)):
+def size_values(q: Conv) -> dict[str, int]:
+    """What the sizes are, and more, for the problem at the sizes of a call."""
+    window = call_pointers(q).window
+    found = {"mb_end": q.mb} | {f"o{a}_end": size for a, size in zip(q.axes, q.o)}
+    for t in q.tensors:
+        found |= {f"{t.name}_s{n}": b.stride for n, b in enumerate(t.layout.blocks)}
+    _, length = shape_of(window, "sections")
+    rows = [a.sections.rows for a in window.axes[:-1]]
+    for n, (letter, axis, stride) in enumerate(zip(q.axes[:-1], window.axes, window.strides)):
         s = axis.sections
         low, high = (s.low, s.high) if s.low < s.high else (axis.o, axis.o + 1)
-        found[f"dst_{letter}"] = math.prod(outputs[n + 1 :]) * p.oc
         found[f"low_{letter}"], found[f"high_{letter}"] = low, high
         found[f"row_{letter}"] = math.prod(rows[n + 1 :]) * length
         found[f"step_{letter}"] = axis.s * stride
     return found
 
 
+def call_pointers(q: Conv) -> Pointers:
+    """The table of the problem at the sizes of a call, and what stands for absent pixels."""
+    return pointers(statement(q), "sections")
+
+
+# -- rewrites
+def _general_step(p: Conv) -> Step:
+    """Ends of loops and strides of arrays become sizes; the source keeps its own until it is read by pointers."""
+    ends = {"mb": Var("mb_end"), **{f"o{a}": Var(f"o{a}_end") for a in p.axes}}
+    layout = p.dst_layout
+    if layout.padded_shape != layout.shape:  # a nest of its own writes zeros to what blocks of channels add
+        ends |= {f"pad{n}": end for n, end in zip((0, *range(2, 2 + p.rank)), tuple(ends.values()))}
+    arrays = [(t.name, () if t.name == "src" else _places(p, t.name)) for t in _varying(p)]
+    return Step(generalise, tuple(ends.items()), tuple(arrays), sizes_of(p))
+
+
 def _pointer_step(p: Conv, st: Statement) -> Step:
     """Read the source through the table, its rows where the sizes say."""
     own = pointers(st, "sections")
     place: Index = as_index(0)
-    moved: Index = product(Var("mb"), Var("src_image"))
+    moved: Index = product(Var("mb"), next(stride for dim, _, stride in _places(p, "src") if dim == 0))
     for a in p.axes[:-1]:
         y, low, last = Var(f"o{a}"), Var(f"low_{a}"), Var(f"high_{a}") - 1
         below = maximum(y - last, 0)
@@ -176,8 +230,9 @@ def _pointer_step(p: Conv, st: Statement) -> Step:
     return Step(rewrite.indirect, st.a.name, table, own.zero, (place,), moved)
 
 
-def _general_step(p: Conv) -> Step:
-    rows = [Var(f"dst_{a}") for a in p.axes[:-1]]
-    dst: tuple[Index, ...] = (Var("dst_image"), as_index(1), *rows, as_index(p.oc))
-    ends = tuple((name, Var(f"{name}_end")) for name in ("mb", *(f"o{a}" for a in p.axes)))
-    return Step(generalise, ends, (("src", ()), ("dst", dst)), sizes_of(p))
+def _pixel_steps(p: Conv, st: Statement) -> list[Step]:
+    """The channels of a pixel lie as far apart as the sizes say, where they do."""
+    places = tuple((0, size, stride) for dim, size, stride in _places(p, "src") if dim == 1)
+    if all(stride.is_const for _, _, stride in places):
+        return []
+    return [Step(generalise, (), ((f"{st.a.name}_at", places), (f"{st.a.name}_0", places)), ())]

@@ -10,12 +10,14 @@ or steps in s32 arithmetic alone, whose result is saturated.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from convsmith.build.elementwise import elementwise
 from convsmith.build.integer_steps import integer_step
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.index import Index, Var, as_index
+from convsmith.ir.index import Index, Var, as_index, is_true
 from convsmith.ir.types import F32, F64, S32, DType, dtype
-from convsmith.ir.value import COMPARISONS, Binary, Bits, Cast, Load, Value, Where, const, dtype_of
+from convsmith.ir.value import COMPARISONS, Binary, Bits, Cast, Load, Select, Value, Where, const, dtype_of
 from convsmith.layout.view import Statement, View
 from convsmith.problem import post_ops
 from convsmith.problem.attributes import SCALES, ZERO_POINTS, Kind
@@ -48,9 +50,11 @@ class Buffers:
         return tuple(self._made[n] for n in (*names, *(v for v in self._views if v not in names)) if n in self._made)
 
 
-def factor(view: View, buffers: Buffers) -> Value:
-    """An element of a view as it is multiplied."""
+def factor(view: View, buffers: Buffers, absent: Value | None = None) -> Value:
+    """An element of a view as it is multiplied; one that is not there has the value ``absent``, if that is given."""
     element: Value = Load(buffers[view.name], view.coords, None)
+    if absent is not None:
+        element = Select(view.mask, element, absent)
     if not view.flipped:
         return element
     return Bits(dtype(view.factor), Binary("xor", element, const(dtype_of(element), top_bit(view))))
@@ -119,6 +123,13 @@ class Epilogue:
         load = self._quantity(ZERO_POINTS, name, channel)
         point = load if dtype_of(load) is S32 else Cast(S32, load)
         return point if moved is None else Binary("add", point, moved)
+
+    def absent(self, view: View) -> Value | None:
+        """What an element of A reads as where it is not there, if it is then read at all."""
+        if not view.filled or is_true(view.mask):
+            return None
+        element, point = dtype(view.dtype), self.zero_point(replace(view, flipped=False))
+        return const(element, 0) if point is None else Cast(element, point)
 
     def _with(self, op: str, v: Value, kind: Kind, argument: str) -> Value:
         if self.problem.quantity(kind, argument) is None:

@@ -21,9 +21,10 @@ def naive(problem: Problem, st: Statement) -> Kernel:
     here = Load(acc, (), None)
     zero = const(acc.dtype, 0)
     points = [epilogue.zero_point(view) if st.shifted else None for view in (st.a, st.b)]
-    a, b = (_factor(view, acc.dtype, buffers, point) for view, point in zip((st.a, st.b), points))
+    elements = factor(st.a, buffers, epilogue.absent(st.a)), factor(st.b, buffers)
+    a, b = (_factor(element, acc.dtype, point) for element, point in zip(elements, points))
     term: Value = Binary("mul", a, b)
-    if not is_true(st.a.mask):
+    if not is_true(st.a.mask) and not st.a.filled:
         term = Select(st.a.mask, term, zero)
     reduce: Stmt = Store(acc, (), Binary("add", here, term))
     for d in reversed(st.of("k")):
@@ -36,9 +37,8 @@ def naive(problem: Problem, st: Statement) -> Kernel:
     return Kernel("conv", buffers.params(), block(body, *_zero_lanes(st.c, buffers[st.c.name])), packs=packs)
 
 
-def _factor(view: View, acc: DType, buffers: Buffers, point: Value | None) -> Value:
+def _factor(value: Value, acc: DType, point: Value | None) -> Value:
     """An element of A or B as a number of the type of sums, less its zero point where that is taken off here."""
-    value = factor(view, buffers)
     if dtype_of(value) is not acc:
         value = Cast(acc, value)
     return value if point is None else Binary("sub", value, point)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from convsmith.build.epilogue import SOURCE_SUMS, WEIGHT_SUMS, Buffers, factor
-from convsmith.build.presence import cuts, number
+from convsmith.build.presence import Cut, cuts, number
 from convsmith.build.schedule import schedule
 from convsmith.build.split import parted
 from convsmith.build.statement import statement
@@ -53,7 +53,7 @@ def scheduled(problem: Problem, config: Config, target: Target) -> Statement:
     """The statement that the config schedules: with parts of its own where it splits a reduction."""
     st = statement(problem, target)
     if config.offsets == "sums":
-        found = summed(problem, st, config.flip)
+        found = summed(problem, st, config.flip, config.realise == "indirection")
         if found is None:
             words = "--offsets=sums" + (f" --flip={','.join(config.flip)}" if config.flip else "")
             raise ConfigError(
@@ -77,17 +77,20 @@ def flips(problem: Problem, st: Statement) -> tuple[tuple[str, ...], ...]:
     return tuple(dict.fromkeys(((), tuple(weights), tuple(source), (*source, *weights))))
 
 
-def summed(problem: Problem, st: Statement, flip: tuple[str, ...] = ()) -> Statement | None:
-    """The statement with zero points, its own and those of flipping, taken off the sums; None where that cannot be."""
+def summed(problem: Problem, st: Statement, flip: tuple[str, ...] = (), filled: bool = False) -> Statement | None:
+    """The statement with zero points, its own and those of flipping, taken off the sums; None where that cannot be.
+
+    With A ``filled``, all taps are there at every pixel, and one sum of weights serves all.
+    """
     source = problem.quantity(ZERO_POINTS, "src")
     legal = flip in flips(problem, st) and (st.shifted or flip) and not is_false(st.a.mask)
     if not legal or (source is not None and source.policy != "common"):
         return None
-    a, b = (replace(view, flipped=view.name in flip) for view in (st.a, st.b))
+    a, b = (replace(view, flipped=view.name in flip, filled=filled and view is st.a) for view in (st.a, st.b))
     st = replace(st, a=a, b=b, shifted=False)
     sums = []
     if source is not None or a.flipped:
-        found = cuts(st)
+        found = _cuts(st)
         case, cases = number([(c.index, c.cases) for c in found])
         others = _varying(st, st.b, "batch", "n")
         if prod(d.size for d in others) * cases > MOST:
@@ -174,7 +177,7 @@ def sums_of(problem: Problem, st: Statement) -> tuple[Summing, ...]:
 
 def _weights(_: Problem, st: Statement, result: View) -> tuple[Summing, ...]:
     others = _varying(st, st.b, "batch", "n")
-    found = cuts(st)
+    found = _cuts(st)
     if not found:
         return (Summing(st.b, result, (*others, *st.of("k")), st.reduce),)
     taps = tuple(d for d in st.of("k") if d.axis)
@@ -190,8 +193,14 @@ def _weights(_: Problem, st: Statement, result: View) -> tuple[Summing, ...]:
     )
 
 
+def _cuts(st: Statement) -> tuple[Cut, ...]:
+    """What the mask takes away from sums of weights: nothing where the terms are all there."""
+    return () if st.a.filled else cuts(st)
+
+
 def _source(problem: Problem, st: Statement, result: View) -> tuple[Summing, ...]:
-    st = replace(st, a=replace(st.a, flipped=False))  # less its zero point, an element is the same either way
+    # Less its zero point, an element is the same whether it is flipped or not, and zero where it is absent.
+    st = replace(st, a=replace(st.a, flipped=False, filled=False))
     others = _varying(st, st.a, "batch", "m")
     taps = tuple(d for d in st.of("k") if d.axis)
     if is_true(st.a.mask) and all(d.size == 1 for d in taps):

@@ -129,11 +129,7 @@ def schedule(st: Statement, config: Config, target: Target) -> list[Step]:
 
 def _pointer_steps(st: Statement, config: Config) -> list[Step]:
     """Read A through a table of pointers, where there is anything to read."""
-    if not indirect(st, config):
-        return []
-    if st.shifted:
-        raise ConfigError("table", f"--realise=indirection: {st.a.name} has a zero point; legal are peel and mask")
-    return [indirect_step(st, config.table)]
+    return [indirect_step(st, config.table)] if indirect(st, config) else []
 
 
 def _order_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list[Step]:

@@ -25,7 +25,7 @@ from convsmith.diag.errors import UsageError
 
 __all__ = ["ABI_VERSION", "Argument", "Artifact", "Entry", "Role"]
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 """Version of the calling convention above. Artifacts of another version are not run."""
 
 Role = Literal["in", "out", "inout", "packed", "scratch", "shared", "table", "zero"]
@@ -43,8 +43,9 @@ class Argument:
     `role` is what happens to it: "in" (read), "out" (written), "inout" (read, then written), "packed" (tensor `of` in
     an order of the kernel's own, or sums of it: written by a packing entry, read by others), "scratch" (memory private
     to one call: `size` elements for each thread, part tid using its own) or "shared" (memory of a call, from one entry
-    to the next) or "table" (addresses within tensor `of`, which `recipe` says, and those of absent elements: of the
-    entry's "zero" argument of the same tensor, memory that holds zeros).
+    to the next), "table" (addresses within tensor `of`, which `recipe` says, and those of absent elements: of the
+    entry's "zero" argument of the same tensor) or "zero" (memory of zeros, or of the tensor's zero points: those of the
+    argument that `recipe` names, one for all or one for each channel).
 
     `shape` is logical, `dims` are its dims' names, `layout` is a tag or block text of that shape, `size` the elements
     of memory (padding included). `default` holds the values that stand where a call gives none: one for all elements,
@@ -75,13 +76,14 @@ class Argument:
 class Entry:
     """One callable of the object code: its symbol, its arguments in order, and how many threads it was made for.
 
-    `sizes` are names of the numbers that a call gives after the arguments.
+    `sizes` are names of the numbers that a call gives after the arguments; once they are known, `values` are they.
     """
 
     symbol: str
     arguments: tuple[Argument, ...]
     threads: int = 1
     sizes: tuple[str, ...] = ()
+    values: tuple[int, ...] = ()
 
     @property
     def chunk_symbol(self) -> str:
@@ -97,7 +99,7 @@ class Artifact:
     are several) are run when there is something to pack. `needs`: CPU features (LLVM's names) without which the
     code must not run. `needs_finite`: tensors that the kernel multiplies by stored zeros; with infinities or NaN in
     them, another kernel must run. `notes` are texts for people and for the run time ("packing": two kernels with the
-    same text read the same packed tensor).
+    same text read the same packed tensor; "requirements": what the sizes of a call must keep to).
     """
 
     code: bytes = field(repr=False)
@@ -169,7 +171,7 @@ def _packs(entry: str) -> bool:
 
 def _entry(fields: dict[str, Any]) -> Entry:
     arguments = tuple(map(_argument, fields["arguments"]))
-    return Entry(fields["symbol"], arguments, fields["threads"], tuple(fields["sizes"]))
+    return Entry(fields["symbol"], arguments, fields["threads"], tuple(fields["sizes"]), tuple(fields["values"]))
 
 
 def _argument(fields: dict[str, Any]) -> Argument:

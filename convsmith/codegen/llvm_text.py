@@ -280,10 +280,19 @@ def chunk_text(kernel: Kernel, facts: Facts, symbol: str, scratch: Mapping[Buffe
 
 def _share(e: FunctionEmitter, s: Stmt) -> None:
     """This thread's part of a statement: a range of a parallel loop's tasks; all of anything else, on the first."""
+    if isinstance(s, Let):
+        e.vars[s.var] = e.index(s.value)
+        e.known.push()
+        for inner in s.body.stmts if isinstance(s.body, Block) else (s.body,):
+            _share(e, inner)
+        e.known.pop()
+        return
     if isinstance(s, For) and s.kind == "parallel":
-        ends = []
+        ends, total = [], e.index(s.hi)
+        if s.hi.terms and e.bits < 64:
+            total = e.put(f"sext {e.it} {total} to i64")
         for who in ("%tid", e.put("add i64 %tid, 1")):
-            scaled = e.put(f"mul i64 {who}, {int(s.hi)}")
+            scaled = e.put(f"mul i64 {who}, {total}")
             end = e.put(f"udiv i64 {scaled}, %n")
             ends.append(end if e.bits == 64 else e.put(f"trunc i64 {end} to {e.it}"))
         e.task_range = (ends[0], ends[1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.index import Affine, And, Cond, Eq0, FloorDiv, Ge0, Index, Min, Mod, Never, Prod, Var, make_sum
+from convsmith.ir.index import Affine, And, Cond, Eq0, FloorDiv, Ge0, Index, Min, Mod, Never, Prod, Quot, Var, make_sum
 
 
 class Scopes:
@@ -88,7 +88,7 @@ class ScalarEmitter:
                     total = self.put(f"{'sub' if c == -1 else 'add'} {it} {total}, {term}")
             assert total is not None
             return self.put(f"add {it} {total}, {e.const}") if e.const else total
-        if isinstance(e, (FloorDiv, Mod)):
+        if isinstance(e, (FloorDiv, Mod, Quot)):
             return self._divide(e)
         if isinstance(e, Prod):
             total = self.index(e.args[0])
@@ -107,10 +107,11 @@ class ScalarEmitter:
         assert total is not None
         return total
 
-    def _divide(self, e: FloorDiv | Mod) -> str:
+    def _divide(self, e: FloorDiv | Mod | Quot) -> str:
         """Floor division: LLVM's rounds to zero, so a negative remainder takes one off the quotient."""
-        it, x, d = self.it, self.index(e.num), e.den
-        if d & (d - 1) == 0:
+        it, x = self.it, self.index(e.num)
+        d = self.index(e.den) if isinstance(e, Quot) else e.den
+        if isinstance(d, int) and d & (d - 1) == 0:
             shift = d.bit_length() - 1
             return self.put(f"ashr {it} {x}, {shift}" if isinstance(e, FloorDiv) else f"and {it} {x}, {d - 1}")
         rest = self.put(f"srem {it} {x}, {d}")

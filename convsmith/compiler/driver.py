@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 from convsmith.build.bias import bias_kernel, bias_steps
+from convsmith.build.dynamic import TABLE, check_dynamic, dynamic_steps
 from convsmith.build.indirect import indirect, pointers
 from convsmith.build.naive import naive
 from convsmith.build.offsets import scheduled, sums_of
@@ -17,14 +19,14 @@ from convsmith.build.statement import statement
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Argument, Artifact, Entry
 from convsmith.codegen.llvm_text import module_text
-from convsmith.compiler.arguments import argument_of, packing_note
+from convsmith.compiler.arguments import argument_of, packing_note, zero_argument
 from convsmith.compiler.facts import facts
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Alloc, Kernel
 from convsmith.ir.types import PTR
 from convsmith.ir.walk import statements_of
-from convsmith.layout.indirection import recipe
+from convsmith.layout.indirection import recipe, shape_of
 from convsmith.layout.view import Statement
 from convsmith.passes.manager import Instrument, Step, run_steps
 from convsmith.problem.problem import Problem
@@ -54,10 +56,16 @@ def naive_kernel(problem: Problem, target: Target, config: Config | None = None)
     return st, naive(problem, st)
 
 
-def lower(problem: Problem, config: Config, target: Target, instruments: Sequence[Instrument] = ()) -> Lowered:
-    """Run all rewrites and print LLVM's text; raises ConfigError where the config makes no kernel."""
+def lower(
+    problem: Problem, config: Config, target: Target, instruments: Sequence[Instrument] = (), dynamic: bool = False
+) -> Lowered:
+    """Run all rewrites and print LLVM's text; raises ConfigError where the config makes no kernel.
+
+    A ``dynamic`` kernel serves any sizes of images.
+    """
     st, kernel = naive_kernel(problem, target, config)
-    kernel = run_steps(kernel, schedule(st, config, target), instruments)
+    steps = dynamic_steps(check_dynamic(problem), config, target) if dynamic else schedule(st, config, target)
+    kernel = run_steps(kernel, steps, instruments)
     kernels = {SYMBOL: (kernel, config.threads)}
     prepared = {pack.name: run_steps(pack, steps) for pack, steps in preparing(problem, st, config, target, kernel)}
     each_call = {s.result.name for s in sums_of(problem, st) if s.each_call}
@@ -96,11 +104,11 @@ SYMBOL = "convsmith"
 
 
 def build_artifact(
-    problem: Problem, config: Config, target: Target, instruments: Sequence[Instrument] = ()
+    problem: Problem, config: Config, target: Target, instruments: Sequence[Instrument] = (), dynamic: bool = False
 ) -> Artifact:
     """Compile a problem under a config for a target."""
     with llvm_bind.no_collection(), interning():
-        return emit(problem, config, target, lower(problem, config, target, instruments))
+        return emit(problem, config, target, lower(problem, config, target, instruments, dynamic))
 
 
 def emit(problem: Problem, config: Config, target: Target, low: Lowered) -> Artifact:
@@ -115,7 +123,7 @@ def emit(problem: Problem, config: Config, target: Target, low: Lowered) -> Arti
         given, packed = pack.params[0].name, pack.params[-1].name
         operands[packed] = operands.get(given, given)
 
-    own = _pointer_arguments(problem, config, target)
+    own = pointer_arguments(problem, config, target, bool(low.kernel.sizes))
 
     def argument(b: Buffer) -> Argument:
         if b.name in tensors:
@@ -127,13 +135,13 @@ def emit(problem: Problem, config: Config, target: Target, low: Lowered) -> Arti
         return Argument(b.name, "shared", b.dtype.name, (b.size,), "a", b.size)
 
     def entry(k: Kernel, threads: int) -> Entry:
-        return Entry(f"{SYMBOL}_{k.name}", tuple(argument(b) for b in k.params), threads)
+        return Entry(f"{SYMBOL}_{k.name}", tuple(argument(b) for b in k.params), threads, tuple(map(str, k.sizes)))
 
     main = [argument(b) for b in low.kernel.params]
     if low.scratch:
         main.append(Argument("scratch", "scratch", "f32", (low.scratch // 4,), "a", low.scratch // 4))
     entries = {k.name: entry(k, config.threads) for k in low.before}
-    entries["main"] = Entry(SYMBOL, tuple(main), config.threads)
+    entries["main"] = Entry(SYMBOL, tuple(main), config.threads, tuple(map(str, low.kernel.sizes)))
     entries |= {k.name: entry(k, 1) for k in low.after}
     notes = {}
     for pack in low.packs:
@@ -148,15 +156,12 @@ def emit(problem: Problem, config: Config, target: Target, low: Lowered) -> Arti
     )  # fmt: skip
 
 
-def _pointer_arguments(problem: Problem, config: Config, target: Target) -> dict[str, Argument]:
+def pointer_arguments(problem: Problem, config: Config, target: Target, dynamic: bool) -> dict[str, Argument]:
     """The table of pointers and the zero buffer, where A is read through them."""
     st = statement(problem, target)
-    if not indirect(st, config):
+    if not indirect(st, config) and not dynamic:
         return {}
     p = pointers(st, config.table)
-    made = recipe(p.window, p.form)
-    return {
-        p.table.name: Argument(p.table.name, "table", PTR.name, (p.table.size,), "a", p.table.size, of=st.a.name,
-                               recipe=made),
-        p.zero.name: Argument(p.zero.name, "zero", p.zero.dtype.name, (p.zero.size,), "a", p.zero.size, of=st.a.name),
-    }  # fmt: skip
+    made, name, size = recipe(p.window, p.form), TABLE if dynamic else p.table.name, math.prod(shape_of(*p[:2]))
+    table = Argument(name, "table", PTR.name, (size,), "a", size, of=st.a.name, recipe=made)
+    return {table.name: table, p.zero.name: zero_argument(problem, p.zero, st.a.name)}

@@ -134,7 +134,8 @@ class Interpret:
     def __init__(self, problem: Problem, target: Target, seed: int = 0) -> None:
         arrays = random_arrays(problem, seed)
         truths = reference(problem, arrays, steps_type(problem))
-        self._memory = {t.name: _memory(arrays[t.name], t.layout) for t in problem.inputs} | table_arrays(problem)
+        self._memory = {t.name: _memory(arrays[t.name], t.layout) for t in problem.inputs}
+        self._memory |= table_arrays(problem, arrays)
         self._outputs: dict[str, tuple[Array, Array]] = {}
         for tensor in problem.outputs:
             # Lanes that no logical element owns: zero once the kernel rounds its loops up, untouched before.

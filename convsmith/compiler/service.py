@@ -25,29 +25,33 @@ from convsmith.target.base import Target
 __all__ = ["compile_problem", "faults", "repro"]
 
 
-def compile_problem(problem: Problem, *, target: Target, config: Config | None = None, threads: int = 1) -> Artifact:
+def compile_problem(
+    problem: Problem, *, target: Target, config: Config | None = None, threads: int = 1, requirements: str = ""
+) -> Artifact:
     """The artifact of a problem for a target: from the cache, or compiled and stored there.
 
     `config` holds every decision, its number of threads included; without one, the default for `threads` is taken, and
-    the artifact's `config` says which. ConfigError: no kernel can be made from the config; ToolchainError: LLVM
-    refused.
+    the artifact's `config` says which. With `requirements` on the sizes of calls, as text, the kernel serves all sizes
+    that keep to them. ConfigError: no kernel can be made from the config; ToolchainError: LLVM refused.
     """
     start = perf_counter()
     if config is not None and config.isa != target.isa:
         raise UsageError(f"config is for isa {config.isa}, target is {target.isa}", code="isa")
-    plain = problem.canonical()
+    plain = _general(problem) if requirements else problem.canonical()
     cache = disk_cache()
     # The default is a function of what is in the key, and takes longer to find than an artifact to load.
     wanted = str(config) if config is not None else f"default --threads={threads}"
-    key = cache_key(str(plain), wanted, _target_key(target))
+    key = cache_key(str(plain), wanted, requirements, _target_key(target))
     watched = settings.dump is not None or settings.check != "off"
     found = cache.get(key) if cache is not None and not watched else None
     if found is not None:
         artifact, status = Artifact.from_bytes(found), "cached"
     else:
-        config = config if config is not None else _default(plain, target, threads)
+        config = config if config is not None else _default(plain, target, threads, bool(requirements))
         with faults(repro("verify", problem, str(config))):
-            artifact, status = _compile(plain, config, target), "compiled"
+            artifact, status = _compile(plain, config, target, bool(requirements)), "compiled"
+        if requirements:
+            artifact = replace(artifact, notes={**artifact.notes, "requirements": requirements})
         if cache is not None:
             cache.put(key, artifact.to_bytes())
     for event in ("create", "cache"):
@@ -61,11 +65,22 @@ def compile_problem(problem: Problem, *, target: Target, config: Config | None =
     return artifact
 
 
-def _default(problem: Problem, target: Target, threads: int) -> Config:
+def _general(problem: Problem) -> Problem:
+    from convsmith.build.dynamic import check_dynamic, general
+
+    return general(check_dynamic(problem)).canonical()
+
+
+def _default(problem: Problem, target: Target, threads: int, dynamic: bool) -> Config:
     from convsmith.build.choose import default_config
+    from convsmith.build.dynamic import check_dynamic, dynamic_config
+    from convsmith.ir.intern import interning
 
     command = trace.command("verify", *_words(problem), isa=target.isa, threads=threads)
     with faults(command):
+        if dynamic:
+            with interning():
+                return dynamic_config(check_dynamic(problem), target, threads)
         return default_config(problem, target, threads)
 
 
@@ -92,21 +107,21 @@ def faults(command: str) -> Iterator[None]:
         raise InternalError(f"{type(error).__name__}: {error}", repro=command) from error
 
 
-def _compile(problem: Problem, config: Config, target: Target) -> Artifact:
+def _compile(problem: Problem, config: Config, target: Target, dynamic: bool) -> Artifact:
     from convsmith.codegen import llvm_bind
     from convsmith.compiler.driver import build_artifact, emit, lower
     from convsmith.ir.intern import interning
 
     if settings.dump is None and settings.check == "off":
-        return build_artifact(problem, config, target)
+        return build_artifact(problem, config, target, dynamic=dynamic)
     from convsmith.compiler.instruments import Dump, Interpret, Verify, dump_directory
 
     dump = None if settings.dump is None else Dump(dump_directory(settings.dump, problem, str(config)))
     with llvm_bind.no_collection(), interning():
         verify = [] if settings.check == "off" else [Verify()]
-        wanted = settings.check == "interpret" and Interpret.suits(problem, config)
+        wanted = settings.check == "interpret" and not dynamic and Interpret.suits(problem, config)
         interpret = [Interpret(problem, target)] if wanted else []
-        low = lower(problem, config, target, [*([dump] if dump else []), *verify, *interpret])
+        low = lower(problem, config, target, [*([dump] if dump else []), *verify, *interpret], dynamic)
         if dump:
             dump.finish(low.text, llvm_bind.assembly(low.text, target.triple, target.cpu, target.features))
         return emit(problem, config, target, low)

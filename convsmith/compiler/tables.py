@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,17 +11,37 @@ import numpy.typing as npt
 from convsmith.build.indirect import pointers
 from convsmith.build.statement import statement
 from convsmith.diag.errors import ConfigError
+from convsmith.ir.buffer import Buffer
 from convsmith.layout.indirection import FORMS
+from convsmith.layout.layout import Layout
+from convsmith.problem.attributes import ZERO_POINTS
 from convsmith.problem.problem import Problem
 
+Array = npt.NDArray[Any]
 
-def table_arrays(problem: Problem) -> dict[str, npt.NDArray[Any]]:
-    """Entries of the table of every form, and zeros, by the names that kernels have for them."""
-    found: dict[str, npt.NDArray[Any]] = {}
+
+def table_arrays(problem: Problem, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Entries of the table of every form, and what is absent, by the names that kernels have for them."""
+    found: dict[str, Array] = {}
     try:
         for p in (pointers(statement(problem), form) for form in FORMS):
             found[p.table.name] = p.entries.entries.ravel().copy()
-            found[p.zero.name] = np.zeros(p.zero.size, p.zero.dtype.numpy)
+            found[p.zero.name] = absent_array(problem, p.zero, arrays)
     except ConfigError:
         return {}
     return found
+
+
+def absent_array(problem: Problem, zero: Buffer, arrays: Mapping[str, Array]) -> Array:
+    """The memory that stands for absent pixels: zeros, or the zero points among the arrays of the source.
+
+    Those that its type has no room for are those of no call.
+    """
+    memory = np.zeros(zero.size, zero.dtype.numpy)
+    points = arrays.get(problem.attribute_name(ZERO_POINTS, "src"))
+    if points is None:
+        return memory
+    points, layout = np.clip(points, *zero.dtype.limits), Layout(zero.shape, zero.blocks)
+    for channel, point in enumerate(np.broadcast_to(points, zero.shape if points.size == 1 else points.shape)):
+        memory[layout.offset((channel,))] = point
+    return memory

@@ -4,41 +4,46 @@
     y = k(x, k.pack(w))                       # the pads of the line, at both ends
     y = k(x, w, pads=((0, 2), (1, 1)))        # front and back pad of each axis
 
-The output size follows by the floor formula.  Tables of pointers are made once a shape; what they point into moves.
+The output size follows by the floor formula.  The code is compiled, and linked, once; a shape is bound to it when it is
+first met, with its table of pointers.
 """
 
 from __future__ import annotations
 
-import ctypes
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from convsmith.build.dynamic import dynamic_window, size_values
+from convsmith.build.dynamic import at_sizes, check_dynamic, general
 from convsmith.codegen.artifact import Artifact
-from convsmith.compiler.dynamic import dynamic_artifact
+from convsmith.compiler.dynamic import at_call, fixed_sizes, requirements
+from convsmith.compiler.service import compile_problem
 from convsmith.diag.errors import UnsupportedError, UsageError
-from convsmith.frontend.kernel import Kernel
-from convsmith.layout.indirection import Window, table
+from convsmith.frontend.nothing import NothingKernel
 from convsmith.problem.conv import Conv
 from convsmith.problem.descriptor import output_size
 from convsmith.problem.problem import Problem
-from convsmith.runtime.arrays import Array, address_of, aligned_empty, all_finite, numpy_dtype
+from convsmith.problem.tensor import Tensor
+from convsmith.runtime.arrays import Array, all_finite
+from convsmith.runtime.border import Given
 from convsmith.runtime.host import HostLibrary
+from convsmith.runtime.host_kernel import HostKernel
 from convsmith.runtime.packed import Packed
-from convsmith.runtime.pointers import MovingTable
 from convsmith.schedule.config import Config
 from convsmith.target.base import Target
+
+if TYPE_CHECKING:
+    from convsmith.compiler.driver import Lowered
+    from convsmith.passes.manager import Instrument
 
 __all__ = ["DynamicKernel", "dynamic_dims"]
 
 Pads = Sequence[int | tuple[int, int]] | int
+_Pairs = tuple[tuple[int, int], ...]
 
 _KEPT = 8
-"""Shapes whose tables a thread keeps."""
+"""Shapes that stay bound to the code."""
 
 
 def dynamic_dims(problem: Conv, names: str) -> frozenset[str]:
@@ -59,136 +64,116 @@ class DynamicKernel:
     `requirements` says what a call must keep to. May be called from several threads at once.
     """
 
-    def __init__(self, problem: Problem, dims: str, target: Target, config: Config | None = None) -> None:
+    def __init__(
+        self, problem: Problem, dims: str, target: Target, config: Config | None = None, threads: int = 1
+    ) -> None:
         if not isinstance(problem, Conv):
             raise UnsupportedError(f"dynamic sizes: {problem} is no convolution", code="dynamic")
         self.dynamic = dynamic_dims(problem, dims)
         axb = {tag: "axb" for tag in ("stag", "dtag") if getattr(problem, tag) == "any"}
-        self.problem = p = replace(problem, **axb)  # type: ignore[arg-type]
-        self.artifact: Artifact = dynamic_artifact(p.canonical(), target, config)
+        self.problem = p = check_dynamic(replace(problem, **axb))  # type: ignore[arg-type]
+        self.parts = (p,)
+        self.target = target
+        self.artifact: Artifact = compile_problem(
+            p, target=target, config=config, threads=threads, requirements=requirements(p, self.dynamic)
+        )
         self.config = Config.parse(self.artifact.config)
         self._library = HostLibrary(self.artifact)
-        self._target = target
-        self._item = {name: numpy_dtype(p.tensor(name).dtype) for name in ("src", "wei", "dst")}
-        zeros = next((a for a in self.artifact.entries["main"].arguments if a.role == "zero"), None)
-        self._zero = np.zeros(zeros.size if zeros else 1, self._item["src"])
-        self._defaults = {
-            t.name: np.resize(np.array(t.default), t.shape).astype(numpy_dtype(t.dtype))
-            for t in p.tensors if t.default is not None
-        }  # fmt: skip
-        self._own = threading.local()
+        self._fixed = fixed_sizes(self.artifact)
+        self._bound = lru_cache(_KEPT)(self._bind)
+        self._packing = HostKernel(self.artifact, library=self._library)
 
     @property
     def requirements(self) -> dict[str, int]:
         """The dims of a call that must be those of the line, and their sizes."""
-        fixed = {"ic": self.problem.ic, "mb": self.problem.mb}
-        fixed |= {f"i{a}": size for a, size in zip(self.problem.axes, self.problem.i)}
-        return {name: size for name, size in fixed.items() if name not in self.dynamic}
+        return dict(self._fixed)
+
+    @property
+    def arguments(self) -> tuple[Tensor, ...]:
+        """The arrays that `run` takes and gives, as `Kernel.arguments`, at the sizes of the line."""
+        return self.problem.tensors
 
     def pack(self, weights: Array, bias: Array | None = None) -> Packed:
         """Pack weights, and the bias where the problem has one, for any number of calls of any shape."""
-        p = self.problem
-        weights = self._checked("weights", weights, p.wei_shape, "wei")
-        if (bias is not None) != p.bias:
-            raise UsageError(f"{p}: {'a bias is missing' if p.bias else 'there is no bias'}", code="bias")
-        finite = all_finite(weights)
-        entry = self.artifact.entries["pack"]
-        packed = next(a for a in entry.arguments if a.role == "packed")
-        dtype = numpy_dtype(packed.dtype)
-        buffer = aligned_empty(packed.size * dtype.itemsize).view(dtype)
-        plain = np.ascontiguousarray(weights)
-        self._run("pack", {"wei": address_of(plain), packed.name: address_of(buffer)}, {})
-        own = None if bias is None else self._checked("bias", bias, p.bias_shape, "bia").copy()
-        return Packed(self.artifact.notes["packing"], buffer, own, finite)
+        checked, _ = self._packing._border.check_operand(weights, bias)
+        if not all_finite(checked):
+            raise UnsupportedError(
+                "weights hold infinities or NaN, which this kernel would multiply by stored zeros; legal are finite "
+                "weights, or plain ones at each call, which runs another kernel",
+                code="non-finite",
+            )
+        return self._packing.pack(weights, bias)
 
     def __call__(
         self, x: Array, weights: Packed | Array, bias: Array | None = None, *, pads: Pads | None = None,
         out: Array | None = None,
     ) -> Array:  # fmt: skip
-        """Compute the convolution of `x` (N, C, *spatial); returns `out`, or a new array, channels last in memory.
+        """Compute the convolution of `x` (N, C, *spatial); returns `out`, or a new array in the result's layout.
 
         `pads`: a number for all, or for each axis a number or (front, back); without it the front pads of the line, at
-        both ends. UsageError names what does not fit; nothing has been written then.
+        both ends. Otherwise as a call of `Kernel`.
         """
-        p = self.problem
-        self._check_source(x)
-        plain = None if isinstance(weights, Packed) else weights
-        if not isinstance(weights, Packed):
-            weights = self.pack(weights, bias)
-        elif weights.key != self.artifact.notes["packing"]:
-            raise UsageError(f"weights are packed as {weights.key}, not as {self.artifact.notes['packing']}",
-                             code="packed-elsewhere")  # fmt: skip
-        both = self._pads(pads)
-        shape = (x.shape[0], p.oc, *self._output(x.shape[2:], both))
-        if out is not None and (out.shape != shape or out.dtype != self._item["dst"]):
-            raise UsageError(
-                f"out is {out.dtype} {out.shape}, the result {self._item['dst']} {shape}", code="bad-array"
-            )
-        if out is not None and np.may_share_memory(out, x):
-            raise UsageError("out shares memory with the source; expected memory of its own", code="overlap")
-        if not weights.finite and plain is not None:
-            result = self._of_these_sizes(x.shape, shape, both)(x, plain, bias)
-            if out is None:
-                return result
-            np.copyto(out, result)
-            return out
-        if not weights.finite:
-            raise UnsupportedError(
-                "weights hold infinities or NaN, which this kernel would multiply by stored zeros: compile the sizes "
-                "of the call, or give finite weights",
-                code="non-finite",
-            )
-        last = np.empty((shape[0], *shape[2:], p.oc), self._item["dst"])
-        result = np.moveaxis(last, -1, 1)
-        if result.size:
-            self._compute(np.ascontiguousarray(np.moveaxis(x, 1, -1)), weights, last, both)
-        if out is None:
-            return result
-        np.copyto(out, result)
-        return out
+        return self._at(x, pads).call(x, weights, bias, out)
 
-    def _of_these_sizes(self, src: tuple[int, ...], dst: tuple[int, ...], pads: list[tuple[int, int]]) -> Kernel:
+    def run(self, *, pads: Pads | None = None, **arrays: Given) -> dict[str, Array]:
+        """Compute on arrays by name, as `Kernel.run`, with the pads of the call."""
+        if "src" not in arrays:
+            raise UsageError("src: missing; the sizes of a call are those of its source", code="missing")
+        return self._at(arrays["src"], pads).run(arrays)
+
+    def explain(self) -> str:
+        """What is computed, how it was decided, and what it costs at the sizes of the line."""
+        from convsmith.frontend.explain import explain
+
+        return explain(self)
+
+    def lowered(self, instruments: Sequence[Instrument]) -> Lowered:
+        """What the rewrites make, run again and seen by instruments."""
+        from convsmith.compiler.driver import lower
+
+        return lower(general(self.problem).canonical(), self.config, self.target, instruments, dynamic=True)
+
+    def _at(self, x: Given, pads: Pads | None) -> HostKernel | NothingKernel:
+        """The kernel bound to the sizes of a call."""
+        sizes = self._sizes(x)
+        return self._bound(sizes, self._pads(pads))
+
+    def _bind(self, sizes: tuple[int, ...], pads: _Pairs) -> HostKernel | NothingKernel:
+        p, (mb, *extents) = self.problem, sizes
+        q = at_sizes(p, mb, tuple(extents), self._output(extents, pads), tuple(front for front, _ in pads))
+        if any(0 in t.shape for t in q.tensors):
+            return NothingKernel(q)
+        return HostKernel(at_call(self.artifact, q, self.target), lambda: self._of_these_sizes(q), self._library)
+
+    def _of_these_sizes(self, q: Conv) -> HostKernel:
         """A kernel of these sizes alone, which multiplies no stored zeros."""
-        fronts = tuple(front for front, _ in pads)
-        sizes = replace(self.problem, mb=src[0], i=tuple(src[2:]), o=tuple(dst[2:]), p=fronts, name=None)
-        return Kernel(sizes, self._target)
+        artifact = compile_problem(q, target=self.target, threads=self.config.threads)
+        config = replace(Config.parse(artifact.config), realise="peel")
+        return HostKernel(compile_problem(q, target=self.target, config=config))
 
-    def _compute(self, x: Array, weights: Packed, last: Array, pads: list[tuple[int, int]]) -> None:
+    def _sizes(self, x: Given) -> tuple[int, ...]:
+        """Batch and extents of a source; UsageError where they are not what the requirements say."""
         p = self.problem
-        window = dynamic_window(p, x.shape[1:-1], last.shape[1:-1], tuple(front for front, _ in pads))
-        pointers = self._table(window)
-        pointers.follow(address_of(x))
-        names = {"src": address_of(x), "dst": address_of(last), "src_table": pointers.address}
-        names |= {"src_0": address_of(self._zero), "wei_p": address_of(weights.buffer)}
-        names |= {name: address_of(array) for name, array in self._defaults.items()}
-        if weights.bias is not None:
-            names["bia"] = address_of(weights.bias)
-        self._run("main", names, size_values(p, x.shape[0], window))
+        layout, names = p.src_layout, ("mb", "ic", *(f"i{a}" for a in p.axes))
+        shape = getattr(x, "shape", ())
+        dims = range(len(names)) if layout.is_plain else [b.dim for b in layout.blocks]
+        if len(shape) != len(dims):
+            form = ", ".join(names) if layout.is_plain else f"the physical shape of {layout}, {len(dims)} axes"
+            raise UsageError(f"src has {len(shape)} axes; expected ({form})", code="rank")
+        found = {names[dim]: size for dim, size in zip(dims, shape) if dim != 1 or layout.is_plain}
+        for name, size in found.items():
+            wanted = self._fixed.get(name, size)
+            if size != wanted:
+                raise UsageError(f"src has {name}={size}; the kernel is for {name}={wanted}", code="shape")
+        return tuple(size for name, size in found.items() if name != "ic")
 
-    def _table(self, window: Window) -> MovingTable:
-        """This thread's table of a shape."""
-        kept: OrderedDict[Window, MovingTable] = self._own.__dict__.setdefault("tables", OrderedDict())
-        if window not in kept:
-            kept[window] = MovingTable(table(window), self._zero, self._item["src"].itemsize)
-            if len(kept) > _KEPT:
-                kept.popitem(last=False)
-        kept.move_to_end(window)
-        return kept[window]
-
-    def _run(self, name: str, addresses: dict[str, int], sizes: dict[str, int]) -> None:
-        function = self._library[name]
-        entry = function.entry
-        values = [*(addresses[a.name] for a in entry.arguments), *(sizes[size] for size in entry.sizes)]
-        block = (ctypes.c_int64 * len(values))(*values)
-        function(ctypes.addressof(block))
-
-    def _pads(self, pads: Pads | None) -> list[tuple[int, int]]:
+    def _pads(self, pads: Pads | None) -> _Pairs:
         """Front and back pad of each axis."""
         p = self.problem
         if pads is None:
-            return [(pad, pad) for pad in p.p]
+            return tuple((pad, pad) for pad in p.p)
         given = [pads] * p.rank if isinstance(pads, int) else list(pads)
-        found = [(pad, pad) if isinstance(pad, int) else tuple(pad) for pad in given]
+        found = tuple((pad, pad) if isinstance(pad, int) else tuple(pad) for pad in given)
         if len(found) != p.rank or any(len(pair) != 2 or min(pair) < 0 for pair in found):
             raise UsageError(
                 f"pads={pads!r}: expected a number of at least 0, or one or (front, back) for each of "
@@ -197,7 +182,7 @@ class DynamicKernel:
             )
         return found  # type: ignore[return-value]
 
-    def _output(self, extents: tuple[int, ...], pads: list[tuple[int, int]]) -> list[int]:
+    def _output(self, extents: Sequence[int], pads: _Pairs) -> tuple[int, ...]:
         p, found = self.problem, []
         for n, (i, (front, back)) in enumerate(zip(extents, pads)):
             size = output_size(i, p.k[n], p.s[n], p.d[n], front, back)
@@ -209,26 +194,7 @@ class DynamicKernel:
                     code="bad-shape",
                 )
             found.append(size)
-        return found
-
-    def _check_source(self, x: Array) -> None:
-        p = self.problem
-        names = ("mb", "ic", *(f"i{a}" for a in p.axes))
-        if x.ndim != len(names) or x.dtype != self._item["src"]:
-            raise UsageError(
-                f"source is {x.dtype} with {x.ndim} axes; expected {self._item['src']} ({', '.join(names)})",
-                code="bad-array",
-            )
-        for name, size in zip(names, x.shape):
-            wanted = self.requirements.get(name, size)
-            if size != wanted:
-                raise UsageError(f"source has {name}={size}; the kernel is for {name}={wanted}", code="bad-shape")
-
-    def _checked(self, what: str, array: Array, shape: tuple[int, ...], name: str) -> Array:
-        dtype = numpy_dtype(self.problem.tensor(name).dtype)
-        if array.shape != shape or array.dtype != dtype:
-            raise UsageError(f"{what}: {array.dtype} {array.shape}; expected {dtype} {shape}", code="bad-array")
-        return array
+        return tuple(found)
 
     def __repr__(self) -> str:
         return f"<DynamicKernel {self.problem} dynamic={','.join(sorted(self.dynamic))}>"

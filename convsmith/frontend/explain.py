@@ -12,7 +12,7 @@ from convsmith.build.loops import Unit, loops_after_fusing, registers_needed
 from convsmith.build.offsets import scheduled
 from convsmith.build.statement import sums_type
 from convsmith.codegen import llvm_bind
-from convsmith.compiler.driver import Lowered, lower
+from convsmith.compiler.driver import Lowered
 from convsmith.compiler.instruments import Dump, PassRecord, Recorder, dump_directory, dump_root
 from convsmith.compiler.service import faults, repro
 from convsmith.diag.errors import UsageError
@@ -20,7 +20,7 @@ from convsmith.frontend.peak import peak_sample, peak_types, read_sample
 from convsmith.frontend.tables import TITLES, pixel_window
 from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Call, For
-from convsmith.ir.walk import loops_of, statements_of
+from convsmith.ir.walk import loops_of, statements_of, variables_of
 from convsmith.layout.indirection import FORMS, POINTER_BYTES, shape_of
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
@@ -30,6 +30,7 @@ from convsmith.runtime import machine
 from convsmith.target.base import Target
 
 if TYPE_CHECKING:
+    from convsmith.frontend.dynamic import DynamicKernel
     from convsmith.frontend.kernel import Kernel
 
 __all__ = ["explain", "rate_unit"]
@@ -42,7 +43,7 @@ _LARGEST_READ = 64 << 20
 _INDENT = 14
 
 
-def explain(kernel: Kernel) -> str:
+def explain(kernel: Kernel | DynamicKernel) -> str:
     """The page. Compiles again, samples the machine's ceilings for about 50 ms, and writes the files it names."""
     problem, config = kernel.problem, kernel.config
     if kernel.artifact is None:
@@ -56,12 +57,13 @@ def explain(kernel: Kernel) -> str:
         instruments.append(dump)
     target = kernel.target
     with faults(repro("explain", problem, str(config))), interning():
-        low = lower(problem.canonical(), config, target, instruments)
+        low = kernel.lowered(instruments)
         if dump is not None:
             dump.finish(low.text, llvm_bind.assembly(low.text, target.triple, target.cpu, target.features))
         page = [
-            *_problem(problem), ("config", str(config)), *_plan(kernel, recorder.records), *_packing(low),
-            *_tables(problem), *_code(kernel, low), *_work(problem, target), *_roofline(kernel), *_notes(kernel, low),
+            *_problem(problem), *_sizes(kernel, low), ("config", str(config)), *_plan(kernel, recorder.records),
+            *_packing(low), *_tables(problem), *_code(kernel, low), *_work(problem, target), *_roofline(kernel),
+            *_notes(kernel, low),
         ]  # fmt: skip
     if dump is None:
         page.append(("files", "none: there is no directory for them (CONVSMITH_CACHE, CONVSMITH_DUMP)"))
@@ -88,13 +90,23 @@ def _problem(problem: Problem) -> list[Line]:
     return lines
 
 
-def _plan(kernel: Kernel, records: Sequence[PassRecord]) -> list[Line]:
+def _sizes(kernel: Kernel | DynamicKernel, low: Lowered) -> Iterator[Line]:
+    """What differs from call to call, where something does."""
+    assert kernel.artifact is not None
+    if low.kernel.sizes:
+        yield "sizes", f"those of a call: {kernel.artifact.notes['requirements']}; pads are arguments"
+        yield "", f"the kernel is given {', '.join(map(str, low.kernel.sizes))}"
+        yield "", "bytes, operations and bounds below are for the sizes of the line"
+
+
+def _plan(kernel: Kernel | DynamicKernel, records: Sequence[PassRecord]) -> list[Line]:
     config, target = kernel.config, kernel.target
     st = scheduled(kernel.parts[0], config, target)
     loops = loops_after_fusing(st, config)
     count, text = registers_needed(loops, config, target, Unit.of(st, target, config))
     plan = [r for r in records if r.name in _PLANNED][-1].kernel
     found: dict[str, For] = {loop.var.name: loop for loop in loops_of(plan.body)}
+    sizes = set(plan.sizes)
     reduction = {n for n, kind in loops.kinds.items() if kind == "k"}
     inner: list[str] = []
     around: list[str] = []
@@ -102,7 +114,8 @@ def _plan(kernel: Kernel, records: Sequence[PassRecord]) -> list[Line]:
     for name, loop in found.items():
         base, _, part = name.partition(".")
         extent = loop.hi - loop.lo
-        item = f"{name} {extent}" if extent.is_const else f"{name} {config.size(base)} or less"
+        known = extent.is_const or variables_of(extent) <= sizes
+        item = f"{name} {extent}" if known else f"{name} {config.size(base)} or less"
         if part in ("i", "v", "l", "u"):
             inner.append(item)
         else:
@@ -138,7 +151,7 @@ def _tables(problem: Problem) -> Iterator[Line]:
         yield "tables", "of pointers: " + "; ".join(f"{TITLES[form]}: {_bytes(n)}" for form, n in sizes.items())
 
 
-def _code(kernel: Kernel, low: Lowered) -> Iterator[Line]:
+def _code(kernel: Kernel | DynamicKernel, low: Lowered) -> Iterator[Line]:
     assert kernel.artifact is not None
     bodies = [low.kernel.body, *(f.body for f in low.kernel.functions)]
     calls = sum(isinstance(s, Call) for body in bodies for s in statements_of(body))
@@ -156,7 +169,7 @@ def _work(problem: Problem, target: Target) -> Iterator[Line]:
     yield "intensity", f"{real / max(nbytes, 1):.1f} operations a byte"
 
 
-def _roofline(kernel: Kernel) -> Iterator[Line]:
+def _roofline(kernel: Kernel | DynamicKernel) -> Iterator[Line]:
     """Peak and bandwidth as sampled now; the bandwidth is that of a buffer as large as the tensors.
 
     The peak is that of an instruction for the problem's own types, or for those that it widens to.
@@ -188,7 +201,7 @@ def rate_unit(problem: Problem) -> str:
     return "GOP/s" if problem.acc == "s32" else "GFLOP/s"
 
 
-def _notes(kernel: Kernel, low: Lowered) -> Iterator[Line]:
+def _notes(kernel: Kernel | DynamicKernel, low: Lowered) -> Iterator[Line]:
     assert kernel.artifact is not None
     notes = []
     for tensor in kernel.problem.tensors:

@@ -6,7 +6,7 @@ when asked, so that a kernel loaded from the cache costs nothing but its code.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -32,6 +32,7 @@ from convsmith.target.base import Target
 if TYPE_CHECKING:
     from convsmith.compiler.driver import Lowered
     from convsmith.compiler.instruments import PassRecord
+    from convsmith.passes.manager import Instrument
 
 __all__ = ["Kernel"]
 
@@ -145,11 +146,16 @@ class Kernel:
         """The kernel after every pass, the naive nest first."""
         return self._lower()[1]
 
+    def lowered(self, instruments: Sequence[Instrument]) -> Lowered:
+        """What the rewrites make, run again and seen by instruments."""
+        from convsmith.compiler.driver import lower
+
+        return lower(self.parts[0].canonical(), self.config, self.target, instruments)
+
     def __repr__(self) -> str:
         return f"<Kernel {self.problem} {self.config}>"
 
     def _lower(self) -> tuple[Lowered, list[PassRecord]]:
-        from convsmith.compiler.driver import lower
         from convsmith.compiler.instruments import Recorder
         from convsmith.ir.intern import interning
 
@@ -159,7 +165,7 @@ class Kernel:
             )
         recorder = Recorder()
         with faults(repro("show", self.problem, str(self.config))), interning():
-            return lower(self.parts[0].canonical(), self.config, self.target, [recorder]), recorder.records
+            return self.lowered([recorder]), recorder.records
 
     def _fallback(self) -> HostKernel:
         """The kernel for weights that are not finite: one that multiplies no stored zeros."""

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, overload
 import numpy as np
 
 from convsmith.diag import trace
-from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.diag.errors import UsageError
 from convsmith.diag.settings import settings
 from convsmith.frontend.dynamic import DynamicKernel
 from convsmith.frontend.kernel import Kernel
@@ -74,7 +74,7 @@ def compile(
     `threads`: by default CONVSMITH_THREADS, else the CPUs of this process; `isa`: CONVSMITH_ISA, else the lowest level
     that does as well for the problem's types as the best this machine has. `config` makes every decision; its `isa`
     must not contradict, and its `threads` give way to those asked for. `dynamic` names dims of a forward convolution
-    that differ from call to call, such as "mb,ih,iw": then pads are arguments of the call as well, on one thread.
+    that differ from call to call, such as "mb,ih,iw": then pads are arguments of the call as well.
 
     Errors are UsageError (the problem), UnsupportedError (this machine) and ConfigError (the config).
     """
@@ -85,12 +85,9 @@ def compile(
             raise UsageError(f"isa={isa!r}, but the config says --isa={chosen.isa}; legal is one of them", code="isa")
         chosen = replace(chosen, threads=_threads(chosen.threads if threads is None else threads))
     count = chosen.threads if chosen is not None else _threads(threads)
-    if dynamic is not None:
-        if threads is not None and threads > 1:
-            raise UnsupportedError(f"dynamic sizes run on one thread, not on {threads}", code="dynamic")
-        fixed = None if chosen is None else replace(chosen, threads=1)
-        return _dynamic(conv, dynamic, target(chosen.isa if chosen else isa or settings.isa, conv.types).isa, fixed)
     level = target(chosen.isa if chosen is not None else isa or settings.isa, conv.types)
+    if dynamic is not None:
+        return _dynamic(conv, dynamic, level.isa, chosen, count)
     if _watched():
         return Kernel(conv, level, chosen, count)
     return _kernel(conv, level.isa, chosen, count)
@@ -141,8 +138,8 @@ def _kernel(problem: Problem, isa: str, config: Config | None, threads: int) -> 
 
 
 @lru_cache(KEPT_KERNELS)
-def _dynamic(problem: Problem, dims: str, isa: str, config: Config | None) -> DynamicKernel:
-    return DynamicKernel(problem, dims, target(isa), config)
+def _dynamic(problem: Problem, dims: str, isa: str, config: Config | None, threads: int) -> DynamicKernel:
+    return DynamicKernel(problem, dims, target(isa), config, threads)
 
 
 def _watched() -> bool:

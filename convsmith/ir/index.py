@@ -1,14 +1,14 @@
 """Index arithmetic and conditions.
 
 What an index means.  An index is a mathematical integer: it has no width, never wraps, and its only divisions
-are floor division ``//`` and the modulo ``%`` that goes with it, both by positive constants.  A width is chosen
-once, by the pass that proves the range of every index of a kernel (``narrow_index``); until then nothing may
-depend on one.  Wrap-around, saturation and rounding exist on *values* (:mod:`convsmith.ir.value`) only.
+are floor division ``//``, by what is positive, and the modulo ``%`` that goes with it, by positive constants.
+A width is chosen once, by the pass that proves the range of every index of a kernel (``narrow_index``); until then
+nothing may depend on one.  Wrap-around, saturation and rounding exist on *values* (:mod:`convsmith.ir.value`) only.
 
 Normal form.  The constructors normalise: every index is ``const + sum(coeff * atom)`` with the atoms sorted by
 their text, so two sums that are equal as affine forms are the same object: ``2 * (a + b) - a`` *is*
-``a + b * 2``.  Atoms are variables, floor divisions, modulos, minima and maxima, and products of these (a stride
-that is known at the call, times a loop's variable).  What needs the *range* of a variable is left to
+``a + b * 2``.  Atoms are variables, floor divisions, modulos, minima and maxima, and products and quotients of these
+(a stride that is known at the call, times a loop's variable).  What needs the *range* of a variable is left to
 :mod:`convsmith.arith`.
 
 ``==`` is identity and builds nothing.  ``+ - * // %`` and ``< <= > >=`` build; :func:`eq` builds an equality.
@@ -187,6 +187,17 @@ class Prod(_Compound):
     _cached_ = ("_order",)
 
 
+class Quot(_Compound):
+    """The largest integer not above ``num / den``, where ``den`` is a size known at the call; made by :func:`quotient`.
+
+    It is positive wherever it divides.
+    """
+
+    num: Index
+    den: Index
+    _cached_ = ("_order",)
+
+
 def as_index(value: IndexLike) -> Index:
     """An int as an index; an index as it is."""
     return Affine(value, ()) if isinstance(value, int) else value
@@ -260,6 +271,12 @@ def product(a: IndexLike, b: IndexLike) -> Index:
             args = sorted((*_factors(x), *_factors(y)), key=_atom_order)
             total = total + make_sum(0, {Prod(tuple(args)): c * d})
     return total
+
+
+def quotient(num: IndexLike, den: IndexLike) -> Index:
+    """``num // den``."""
+    num, den = as_index(num), as_index(den)
+    return Quot(num, den) if den.terms else floordiv(num, den.const)
 
 
 def _factors(atom: Index) -> tuple[Index, ...]:

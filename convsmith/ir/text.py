@@ -21,7 +21,7 @@ Where a statement's value is long and its parts occur again, they stand before i
 from __future__ import annotations
 
 from convsmith.ir.buffer import UNKNOWN, Buffer, dense
-from convsmith.ir.index import And, Cond, Eq0, FloorDiv, Ge0, Index, Max, Min, Mod, Never, Prod, Var
+from convsmith.ir.index import And, Cond, Eq0, FloorDiv, Ge0, Index, Max, Min, Mod, Never, Prod, Quot, Var
 from convsmith.ir.stmt import Alloc, At, Block, Call, For, If, Invoke, Kernel, Let, Stmt, Store
 from convsmith.ir.value import (
     Binary,
@@ -55,8 +55,11 @@ def _atom_text(a: Index) -> str:
         if type(a.num) is not Var and not isinstance(a.num, (Min, Max)):
             num = f"({num})"
         return f"{num} {'//' if type(a) is FloorDiv else '%'} {a.den}"
+    if type(a) is Quot:
+        num, den = (index_text(x) if type(x) is Var else f"({index_text(x)})" for x in (a.num, a.den))
+        return f"{num} // {den}"
     if type(a) is Prod:
-        return " * ".join(f"({_atom_text(x)})" if type(x) in (FloorDiv, Mod) else _atom_text(x) for x in a.args)
+        return " * ".join(f"({_atom_text(x)})" if type(x) in (FloorDiv, Mod, Quot) else _atom_text(x) for x in a.args)
     if isinstance(a, (Min, Max)):
         return f"{'min' if type(a) is Min else 'max'}({', '.join(index_text(x) for x in a.args)})"
     raise TypeError(type(a))
@@ -68,7 +71,7 @@ def index_text(e: Index) -> str:
     for atom, c in e.terms:
         sign = "-" if c < 0 else "+"
         body = _atom_text(atom)
-        if c < 0 and not out and type(atom) in (FloorDiv, Mod):
+        if c < 0 and not out and type(atom) in (FloorDiv, Mod, Quot):
             body = f"({body})"
         if abs(c) != 1:
             body += f" * {abs(c)}"

@@ -33,6 +33,7 @@ from convsmith.ir.index import (
     Mod,
     Never,
     Prod,
+    Quot,
     Var,
     conj,
     eq,
@@ -43,6 +44,7 @@ from convsmith.ir.index import (
     minimum,
     mod,
     product,
+    quotient,
 )
 from convsmith.ir.stmt import Alloc, At, Block, Call, Carried, For, If, Invoke, Let, Stmt, Store, block
 from convsmith.ir.value import Binary, Bits, Cast, Fma, Load, Repeat, Select, Sum, Sums, Unary, Value, Where, lanes_of
@@ -57,6 +59,7 @@ _CHILDREN: dict[type, Callable[[Any], tuple[AnyNode, ...]]] = {
     Min: lambda n: n.args,
     Max: lambda n: n.args,
     Prod: lambda n: n.args,
+    Quot: lambda n: (n.num, n.den),
     Ge0: lambda n: (n.arg,),
     Eq0: lambda n: (n.arg,),
     And: lambda n: n.parts,
@@ -205,6 +208,10 @@ class Rewriter:
         for x in args[1:]:
             out = product(out, x)
         return out
+
+    def _Quot(self, e: Quot) -> Index:
+        num, den = self.expr(e.num), self.expr(e.den)
+        return e if num is e.num and den is e.den else quotient(num, den)
 
     def _Ge0(self, c: Ge0) -> Cond:
         arg = self.expr(c.arg)

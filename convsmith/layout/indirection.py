@@ -14,7 +14,9 @@ sections    compressed, and of each outer axis the rows at the top and at the bo
 ==========  ===========================================================================================================
 
 With a kernel tile larger than the kernel each output has a tile of pointers, the rest of them ABSENT, and so no two
-outputs have pointers in common.
+outputs have pointers in common.  Were columns shared, the pointers that a micro-kernel reads beyond the kernel would be
+those of neighbours: valid to read, but their pixels would be multiplied by zero, and an infinity or NaN among them
+would spoil the sum of an output that does not meet it.
 """
 
 from __future__ import annotations

@@ -39,6 +39,7 @@ class View:
     """``tensor[coords]`` where all of ``masks`` hold; ``dtype`` is the tensor's.
 
     Of a ``flipped`` view, what is multiplied has the top bit turned over: u8 becomes s8 and 128 less, s8 the reverse.
+    Of a ``filled`` one, an element that is not there reads as the tensor's zero point, and its term is a term like any.
     """
 
     name: str
@@ -47,6 +48,7 @@ class View:
     coords: tuple[Index, ...]
     masks: tuple[Cond, ...]
     flipped: bool = False
+    filled: bool = False
 
     @property
     def factor(self) -> str:

@@ -1,8 +1,8 @@
 """Turn nested parallel loops into one loop over tasks.
 
 Each task finds its place by division; pieces of a loop that was partitioned become conditions, and so do bounds that
-depend on the loops around.  The task loop is
-what a host thread runs a range of.
+depend on the loops around.  A loop may end at a size of the kernel.  The task loop is what a host thread runs a range
+of.
 """
 
 from __future__ import annotations
@@ -10,9 +10,12 @@ from __future__ import annotations
 from convsmith.arith.ranges import interval
 from convsmith.arith.simplify import simplify
 from convsmith.diag.errors import InternalError
-from convsmith.ir.index import Index, Var, as_index, conj, is_true
+from convsmith.ir.index import Index, Var, as_index, conj, is_true, product, quotient, true
 from convsmith.ir.stmt import Block, For, If, Kernel, Let, Stmt, block
+from convsmith.ir.walk import variables_of
 from convsmith.passes.scope import with_body
+
+_Bounds = tuple[int, Index]
 
 
 def _pieces(s: Stmt) -> list[For]:
@@ -26,14 +29,21 @@ def _pieces(s: Stmt) -> list[For]:
     return loops
 
 
-def _levels(s: Stmt, out: dict[Var, tuple[int, int]]) -> None:
+def _levels(s: Stmt, out: dict[Var, _Bounds], sizes: set[Var]) -> None:
     """Bounds of each loop, wherever those around it are."""
     for loop in _pieces(s):
-        ranges = {v: (lo, hi - 1) for v, (lo, hi) in out.items()}
-        lo, hi = interval(loop.lo, ranges)[0], interval(loop.hi, ranges)[1]
-        known = out.get(loop.var)
-        out[loop.var] = (min(lo, known[0]), max(hi, known[1])) if known else (lo, hi)
-        _levels(loop.body, out)
+        if loop.lo.is_const and loop.hi.terms and variables_of(loop.hi) <= sizes:
+            out[loop.var] = (loop.lo.const, loop.hi)
+        else:
+            ranges = _ranges(out)
+            lo, hi = interval(loop.lo, ranges)[0], interval(loop.hi, ranges)[1]
+            known = out.get(loop.var)
+            out[loop.var] = (min(lo, known[0]), as_index(max(hi, int(known[1])))) if known else (lo, as_index(hi))
+        _levels(loop.body, out, sizes)
+
+
+def _ranges(levels: dict[Var, _Bounds]) -> dict[Var, tuple[int, int]]:
+    return {v: (lo, int(hi) - 1) for v, (lo, hi) in levels.items() if hi.is_const}
 
 
 def _guarded(s: Stmt, ranges: dict[Var, tuple[int, int]]) -> Stmt:
@@ -43,7 +53,7 @@ def _guarded(s: Stmt, ranges: dict[Var, tuple[int, int]]) -> Stmt:
     out = []
     for p in pieces:
         body = _guarded(p.body, ranges)
-        cond = simplify(conj((p.var >= p.lo, p.var < p.hi)), ranges)
+        cond = simplify(conj((p.var >= p.lo, p.var < p.hi)), ranges) if p.var in ranges else true()
         out.append(body if is_true(cond) else If(cond, body))
     return block(*out)
 
@@ -86,30 +96,31 @@ def collapse(kernel: Kernel, task: str = "task") -> Kernel:
                   dst[i * 4 + j] = 0.0
     """
     nests = _nests(kernel.body)
-    tasks = [_tasks(nest, task) for nest in nests]
+    tasks = [_tasks(nest, task, set(kernel.sizes)) for nest in nests]
     return kernel if all(a is b for a, b in zip(nests, tasks)) else with_body(kernel, block(*tasks))
 
 
-def _tasks(nest: Stmt, task: str) -> Stmt:
-    levels: dict[Var, tuple[int, int]] = {}
+def _tasks(nest: Stmt, task: str, sizes: set[Var]) -> Stmt:
+    levels: dict[Var, _Bounds] = {}
     if _parallel(nest):
-        _levels(nest, levels)
+        _levels(nest, levels, sizes)
     if not levels:
         return nest
-    body = _guarded(nest, {v: (lo, hi - 1) for v, (lo, hi) in levels.items()})
-    number: Index = Var(task)
+    body = _guarded(nest, _ranges(levels))
     lets = []
-    size = 1
-    total = 1
-    for lo, hi in levels.values():
-        total *= hi - lo
-    for v, (lo, hi) in reversed(list(levels.items())):
-        place = number // size
-        lets.append((v, (place if size * (hi - lo) == total else place % (hi - lo)) + lo))
-        size *= hi - lo
+    place: Index = Var(task)
+    total: Index = as_index(1)
+    extents = [hi - lo for lo, hi in levels.values()]
+    for n, (v, (lo, _)) in reversed(list(enumerate(levels.items()))):
+        extent = extents[n]
+        above = quotient(place, extent)
+        rest = place % extent.const if extent.is_const else place - product(above, extent)
+        alone = all(e == as_index(1) for e in extents[:n])
+        lets.append((v, (place if alone else rest) + lo))
+        place, total = above, product(total, extent)
     for v, value in lets:
         body = Let(v, value, body)
-    return For(Var(task), as_index(0), as_index(total), body, "parallel")
+    return For(Var(task), as_index(0), total, body, "parallel")
 
 
 def _parallel(s: Stmt) -> bool:

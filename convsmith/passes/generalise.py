@@ -6,42 +6,53 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from convsmith.ir.buffer import UNKNOWN, Block, Buffer, make_buffer
-from convsmith.ir.index import Index, Var, as_index, product
-from convsmith.ir.stmt import For, Kernel, Stmt, Store
+from convsmith.ir.index import Index, Var, as_index, floordiv, mod, product
+from convsmith.ir.stmt import At, For, Kernel, Stmt, Store
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import Rewriter
 from convsmith.passes.scope import require_loops
 
-Strides = tuple[Index, ...]
+Place = tuple[int, int, Index]
+"""A block of a buffer: its dim, its size, and its stride, which may be known at the call only."""
 
 
 class _Generalise(Rewriter):
-    def __init__(self, ends: dict[str, Index], strides: dict[str, Strides]) -> None:
+    def __init__(self, ends: dict[str, Index], places: dict[str, tuple[Place, ...]]) -> None:
         super().__init__()
-        self.ends, self.strides = ends, strides
+        self.ends, self.places = ends, places
         self.made: dict[Buffer, Buffer] = {}
 
     def buffer(self, b: Buffer) -> Buffer:
-        if b.name not in self.strides:
+        if b.name not in self.places:
             return b
         if b not in self.made:
             blocks = tuple(Block(x.dim, x.size if x.dim else UNKNOWN, x.stride) for x in b.blocks)
             flat = make_buffer(b.name, b.dtype, (UNKNOWN,), b.scope)
-            self.made[b] = flat if self.strides[b.name] else replace(b, shape=(UNKNOWN, *b.shape[1:]), blocks=blocks)
+            self.made[b] = flat if self.places[b.name] else replace(b, shape=(UNKNOWN, *b.shape[1:]), blocks=blocks)
         return self.made[b]
 
     def access(self, b: Buffer, index: tuple[Index, ...]) -> tuple[Index, ...]:
         index = self.index(index)
-        if not self.strides.get(b.name):
+        if not self.places.get(b.name):
             return index
-        places = [product(i, stride) for i, stride in zip(index, self.strides[b.name], strict=True)]
-        return (sum(places, as_index(0)),)
+        offset, rest = as_index(0), list(index)
+        outermost = {dim: n for n, (dim, *_) in reversed(list(enumerate(self.places[b.name])))}
+        for n, (dim, size, stride) in reversed(list(enumerate(self.places[b.name]))):
+            here = outermost[dim] == n  # whatever is left, for its size may be known at the call only
+            offset = offset + product(rest[dim] if here else mod(rest[dim], size), stride)
+            rest[dim] = rest[dim] if here else floordiv(rest[dim], size)
+        return (offset,)
 
     def For(self, loop: For) -> Stmt:
         end = self.ends.get(loop.var.name)
         if end is None:
             return self._For(loop)
         return For(loop.var, loop.lo, end, self.stmt(loop.body), loop.kind, loop.carried)
+
+    def At(self, s: At) -> Stmt:
+        index, zero_at = self.index(s.index), self.access(s.zero, s.zero_at)
+        pixel, source, zero = self.buffer(s.buffer), self.buffer(s.source), self.buffer(s.zero)
+        return At(pixel, s.table, index, self.expr(s.offset), source, zero, zero_at, self.stmt(s.body))
 
     def Load(self, v: Load) -> Value:
         return Load(self.buffer(v.buffer), self.access(v.buffer, v.index), v.lanes)
@@ -51,11 +62,15 @@ class _Generalise(Rewriter):
 
 
 def generalise(
-    kernel: Kernel, ends: Sequence[tuple[str, Index]], strides: Sequence[tuple[str, Strides]], sizes: Sequence[Var]
+    kernel: Kernel,
+    ends: Sequence[tuple[str, Index]],
+    places: Sequence[tuple[str, tuple[Place, ...]]],
+    sizes: Sequence[Var],
 ) -> Kernel:
-    """Run the named loops to other ends, and address the named buffers by other strides; both may hold ``sizes``.
+    """Run the named loops to other ends, and lay the named buffers out by other blocks; both may hold ``sizes``.
 
-    A buffer without strides keeps its own, and has any number of elements along its first dim.
+    Blocks are outermost first, as those of buffers.  A buffer without any keeps its own, and has any number of elements
+    along its first dim.
 
     Before::
 
@@ -64,15 +79,15 @@ def generalise(
             for j in 0 .. 2:
               dst[i, j] = a[i, j] + b[j]
 
-    After ``generalise((("i", N),), (("a", (S, ONE)), ("dst", (ONE + ONE, ONE))), (N, S))``::
+    After ``generalise((("i", N),), (("a", ((0, 3, S), (1, 2, ONE))), ("dst", ((0, 3, S), (1, 2, ONE)))), (N, S))``::
 
         kernel k(a: f32[?], b: f32[2], dst: f32[?], n, s)
           for i in 0 .. n:
             for j in 0 .. 2:
-              dst[i * 2 + j] = a[j + i * s] + b[j]
+              dst[j + i * s] = a[j + i * s] + b[j]
     """
     require_loops(kernel, [name for name, _ in ends], "generalise")
-    g = _Generalise(dict(ends), dict(strides))
+    g = _Generalise(dict(ends), dict(places))
     body = g.stmt(kernel.body)
     params = tuple(g.buffer(b) for b in kernel.params)
     return replace(kernel, params=params, body=body, sizes=(*kernel.sizes, *sizes))

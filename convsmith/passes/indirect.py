@@ -21,6 +21,9 @@ class _Redirect(Rewriter):
     def Load(self, v: Load) -> Value:
         return self.new if v is self.read else self._Load(v)
 
+    def Select(self, v: Select) -> Value:
+        return self.new if v.yes is self.read else self._Select(v)
+
 
 class _Indirect(Rewriter):
     def __init__(self, source: str, table: Buffer, zero: Buffer, index: tuple[Index, ...], moved: Index) -> None:

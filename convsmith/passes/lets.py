@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from convsmith.ir.index import FloorDiv, Index, Max, Min, Mod, Prod, Var
+from convsmith.ir.index import FloorDiv, Index, Max, Min, Mod, Prod, Quot, Var
 from convsmith.ir.stmt import Let, Stmt
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import AnyNode, Rewriter, children
 
-COSTLY = (FloorDiv, Mod, Min, Max, Prod)
+COSTLY = (FloorDiv, Mod, Min, Max, Prod, Quot)
 
 
 def costly(n: AnyNode) -> Counter[Index]:

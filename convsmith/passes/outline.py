@@ -73,7 +73,7 @@ class _Abstract(Rewriter):
             local = self.expr(local)
         return self.parameter(free) + local
 
-    Affine = Var = FloorDiv = Mod = Prod = _abstract
+    Affine = Var = FloorDiv = Mod = Prod = Quot = _abstract
 
     def _extremum(self, e: Min | Max) -> Index:
         return self.parameter(e) if variables_of(e) <= self.free else self.rebuild(e)

@@ -21,7 +21,7 @@ from convsmith.runtime.arrays import ALIGNMENT, Array, address_of, aligned_empty
 from convsmith.runtime.border import Border, Given, tensors_of
 from convsmith.runtime.host import HostFunction, HostLibrary
 from convsmith.runtime.packed import Packed, signature_of
-from convsmith.runtime.pointers import MovingTable
+from convsmith.runtime.pointers import AbsentPixel, MovingTable
 
 __all__ = ["HostKernel"]
 
@@ -31,10 +31,11 @@ _ndarray = np.ndarray
 class _Frame:
     """The argument block of one call, and the memory of the kernel's own that it points to: scratch and defaults."""
 
-    __slots__ = ("address", "block", "memory", "pointers")
+    __slots__ = ("address", "block", "memory", "pointers", "points")
 
     def __init__(self, entry: Entry, defaults: Mapping[int, Array]) -> None:
-        self.block = (ctypes.c_uint64 * len(entry.arguments))()
+        self.block = (ctypes.c_uint64 * (len(entry.arguments) + len(entry.values)))()
+        self.block[len(entry.arguments) :] = list(entry.values)
         self.address = ctypes.addressof(self.block)
         self.memory = list(defaults.values())
         for position, argument in enumerate(entry.arguments):
@@ -42,25 +43,34 @@ class _Frame:
                 scratch = aligned_empty(argument.size * entry.threads * numpy_dtype(argument.dtype).itemsize)
                 self.memory.append(scratch)
                 self.block[position] = address_of(scratch)
-        self.pointers = self._tables(entry)
+        self.pointers: list[tuple[int, MovingTable]] = []
+        """Tables of pointers, each with the place of what it points into."""
+        self.points: list[tuple[int, AbsentPixel]] = []
+        """What tables point to elsewhere, with the place of the zero points that it holds."""
+        self._tables(entry)
         self.bind(defaults)
 
-    def _tables(self, entry: Entry) -> list[tuple[int, MovingTable]]:
-        """Tables of pointers, each with the place of what it points into, and the zeros to point to elsewhere."""
+    def _tables(self, entry: Entry) -> None:
         places = {argument.name: position for position, argument in enumerate(entry.arguments)}
-        found = []
         for argument in entry.arguments:
             if argument.role != "table":
                 continue
             zero = next(a for a in entry.arguments if a.role == "zero" and a.of == argument.of)
-            item = numpy_dtype(zero.dtype).itemsize
-            zeros = aligned_empty(zero.size * item)
-            zeros[:] = 0
-            table = MovingTable(from_recipe(argument.recipe), zeros, item)
-            self.memory.append(zeros)
-            self.block[places[zero.name]], self.block[places[argument.name]] = address_of(zeros), table.address
-            found.append((places[argument.of], table))
-        return found
+            points = next((a for a in entry.arguments if a.name == zero.recipe), None)
+            absent = AbsentPixel(zero, points)
+            table = MovingTable(from_recipe(argument.recipe), absent.memory)
+            self.memory.append(absent.memory)
+            self.block[places[zero.name]], self.block[places[argument.name]] = address_of(absent.memory), table.address
+            self.pointers.append((places[argument.of], table))
+            if points is not None:
+                self.points.append((places[points.name], absent))
+
+    def follow(self) -> None:
+        """Let tables point into the arrays of the call, and to its zero points."""
+        for place, absent in self.points:
+            absent.hold(self.block[place])
+        for place, table in self.pointers:
+            table.follow(self.block[place])
 
     def bind(self, arrays: Mapping[int, Array]) -> None:
         for position, array in arrays.items():
@@ -70,12 +80,12 @@ class _Frame:
 class _Call:
     """An entry with the frames of its calls; `defaults` are what its arguments point to when nobody says."""
 
-    __slots__ = ("_defaults", "_frames", "_function", "_whole", "position")
+    __slots__ = ("_defaults", "_entry", "_frames", "_function", "_whole", "position")
 
-    def __init__(self, function: HostFunction, defaults: Mapping[str, Array]) -> None:
-        self._function = function
+    def __init__(self, function: HostFunction, entry: Entry, defaults: Mapping[str, Array]) -> None:
+        self._function, self._entry = function, entry
         self._whole = function.whole
-        arguments = enumerate(function.entry.arguments)
+        arguments = enumerate(entry.arguments)
         self.position = {argument.name: position for position, argument in arguments if argument.role != "scratch"}
         self._defaults = {self.position[name]: array for name, array in defaults.items() if name in self.position}
         self._frames: list[_Frame] = []
@@ -88,7 +98,7 @@ class _Call:
 
     def frame(self) -> _Frame:
         """A new one."""
-        return _Frame(self._function.entry, self._defaults)
+        return _Frame(self._entry, self._defaults)
 
     def bound(self, frame: _Frame, keep: object) -> Callable[[], object]:
         """A function that runs the entry on a frame of its own; `keep` lives as long as it does."""
@@ -101,8 +111,8 @@ class _Call:
 
     def run(self, frame: _Frame, keep: object) -> None:
         """Run, and keep the frame for later. After an interrupt it is dropped: workers may still use it."""
-        for place, table in frame.pointers:
-            table.follow(frame.block[place])
+        if frame.pointers:
+            frame.follow()
         if self._whole is not None:
             self._whole(frame.address)
         else:
@@ -115,8 +125,8 @@ class _Call:
         for name, position in self.position.items():
             if name in addresses:
                 frame.block[position] = addresses[name]
-        for place, table in frame.pointers:
-            table.follow(frame.block[place])
+        if frame.pointers:
+            frame.follow()
         self._function(frame.address, (frame, keep))
         frame.bind(self._defaults)
         self._frames.append(frame)
@@ -154,18 +164,23 @@ class HostKernel:
     """A compiled problem: `pack` weights once, then call with activations; or `run` on arrays by name.
 
     `fallback` makes the kernel that serves operands with infinities or NaN, where `artifact` cannot (it multiplies
-    stored zeros); it is asked at most once, when such operands come.
+    stored zeros); it is asked at most once, when such operands come. Kernels of the same code can share its `library`.
     """
 
-    def __init__(self, artifact: Artifact, fallback: Callable[[], HostKernel] | None = None) -> None:
-        library = HostLibrary(artifact)
+    def __init__(
+        self, artifact: Artifact, fallback: Callable[[], HostKernel] | None = None, library: HostLibrary | None = None
+    ) -> None:
+        library = library or HostLibrary(artifact)
         self.artifact = artifact
         tensors = tensors_of(artifact)
         operand = _operand(artifact, tensors)
         self._border = border = Border(tuple(tensors.values()), operand)
-        steps = {name: _Call(library[name], border.defaults) for name in artifact.steps}
+        steps = {name: _Call(library[name], entry, border.defaults) for name, entry in artifact.steps.items()}
         self._steps = list(steps.values())
-        self._packs = {name: [_Call(library[e], {}) for e in entries] for name, entries in artifact.packs.items()}
+        self._packs = {
+            name: [_Call(library[e], artifact.entries[e], {}) for e in entries]
+            for name, entries in artifact.packs.items()
+        }
         self._parts = {name: _Parts.of(artifact, name) for name in artifact.packs}
         arguments = [argument for entry in artifact.steps.values() for argument in entry.arguments]
         self._shared = {argument.name: argument for argument in arguments if argument.role == "shared"}

@@ -213,6 +213,17 @@ def test_operands_of_an_instruction_may_repeat(target: Target) -> None:
     np.testing.assert_array_equal(arrays["out"], 1 + a * np.resize([3, -5], n))
 
 
+@EACH_TARGET
+def test_quotients_by_variables_round_down(target: Target) -> None:
+    text = (
+        "kernel k(a: f32[32], out: f32[81])\n  for x in 0 .. 9:\n    for y in 1 .. 10:\n"
+        "      out[x * 9 + y - 1] = a[(x * 3 - 14) // y + 16]"
+    )
+    arrays = {"a": np.arange(32, dtype=np.float32), "out": np.zeros(81, np.float32)}
+    run_native(parse_kernel(text), arrays, target)
+    assert arrays["out"].tolist() == [(x * 3 - 14) // y + 16 for x in range(9) for y in range(1, 10)]
+
+
 def test_what_occurs_twice_is_computed_once() -> None:
     text = (
         "kernel k(a: f32[8], out: f32[8])\n  alloc r: f32[] @register:\n    r[] = a[0]\n"

@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 import random
-import threading
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+from callers import on_threads
+from guarded import Compiled, canary, check_result, expected, memory_of
 from oracles import small_target
 
 import convsmith as cs
-from convsmith.build.dynamic import check_dynamic, dynamic_config, dynamic_steps, dynamic_window, size_values
+from convsmith.build.dynamic import (
+    at_sizes,
+    call_pointers,
+    check_dynamic,
+    dynamic_config,
+    dynamic_steps,
+    general,
+    size_values,
+    sizes_of,
+)
+from convsmith.codegen.artifact import Artifact
+from convsmith.compiler import service
 from convsmith.compiler.driver import naive_kernel
+from convsmith.compiler.dynamic import at_call, fixed_sizes
+from convsmith.compiler.tables import absent_array
 from convsmith.frontend.dynamic import DynamicKernel
 from convsmith.interp import run
+from convsmith.ir.buffer import UNKNOWN
 from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Kernel
 from convsmith.ir.verify import verify
-from convsmith.layout.indirection import table
+from convsmith.layout.reorder import to_layout
 from convsmith.passes.manager import Step, run_steps
 from convsmith.problem import Conv, reference
 from convsmith.problem.data import random_arrays
@@ -34,6 +50,21 @@ LINES = (
     "--dt=u8:s8:s32 mb1ic8ih8iw8oc16oh8ow8kh3kw3ph1pw1",
     "--dt=bf16 mb1ic6ih8iw8oc20oh8ow8kh3kw3ph1pw1",
     "--dt=u8:s8:s8 --attr-scales=wei:common:0.5 mb1ic7ih8iw8oc9oh8ow8kh3kw3ph1pw1",
+    "--dt=u8:s8:s32 --attr-zero-points=src:common:2 mb1ic8ih8iw8oc16oh8ow8kh3kw3ph1pw1",
+    "--dt=s8:s8:s32 --attr-zero-points=src:common:2 mb1ic9ih8iw8oc17oh8ow8kh3kw3ph1pw1",
+    "--dt=s8:u8:s32 --attr-zero-points=src:common:2+wei:common:3 mb1ic9ih8iw8oc17oh8ow8kh3kw3ph1pw1",
+    "--dt=s8:s8:s32 --attr-zero-points=src:per_dim_1+wei:per_oc mb1ic9ih8iw8oc17oh8ow8kh3kw3ph1pw1",
+    "--dt=u8:s8:u8 --dir=FWD_B --attr-scales=src:common:0.5+wei:per_oc+dst:common:4 "
+    "--attr-zero-points=src:common:2+dst:common:3 mb1ic9ih8iw8oc17oh8ow8kh3kw3ph1pw1",
+    "--attr-post-ops=add:f32:per_oc+mul:f32:8 mb1ic9ih8iw8oc17oh8ow8kh3kw3ph1pw1",
+    "--attr-post-ops=add:f32:per_tensor mb1ic9ih8iw8oc17oh8ow8kh3kw3ph1pw1",
+    "--attr-post-ops=sum:0.5+prelu:per_oc mb1ic9ih8iw8oc17oh8ow8kh3kw3ph1pw1",
+    "--dir=FWD_B --dt=u8:s8:s32 --bia-dt=s32 mb1ic9ih8iw8oc17oh8ow8kh3kw3ph1pw1",
+    "--wtag=axb mb1ic9ih8iw8oc17oh8ow8kh3kw3ph1pw1",
+    "--stag=aBcd16b --dtag=aBcd16b mb1ic20ih8iw8oc17oh8ow8kh3kw3ph1pw1",
+    "--stag=aBcd16b --dtag=axb --dt=s8:s8:s32 --attr-zero-points=src:per_dim_1 mb1ic20ih8iw8oc17oh8ow8kh3kw3ph1pw1",
+    "--stag=abx --dtag=abx mb1ic20ih8iw8oc17oh8ow8kh3kw3ph1pw1",
+    "--stag=abx --dtag=aBcd16b --dt=u8:s8:u8 --attr-zero-points=src:common:9 g19mb1ic19ih8iw8oc19oh8ow8kh3kw3ph1pw1",
 )
 
 
@@ -52,21 +83,30 @@ def at(p: Conv, rng: random.Random) -> tuple[Conv, list[tuple[int, int]]]:
     return replace(p, mb=rng.randrange(1, 3), i=i, o=tuple(o), p=tuple(a for a, _ in pads)), pads
 
 
-@pytest.mark.parametrize("isa", [t.isa for t in host_targets()])
+def in_layouts(p: Conv, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The inputs of a call."""
+    return {t.name: to_layout(arrays[t.name], t.layout) for t in p.inputs}
+
+
+@pytest.mark.parametrize("number", range(2))
 @pytest.mark.parametrize("line", LINES)
-def test_any_sizes_and_pads(line: str, isa: str) -> None:
+def test_any_sizes_and_pads(line: str, number: int) -> None:
+    """On two levels and numbers of threads, which differ from line to line."""
+    levels = host_targets()
+    number += 2 * LINES.index(line)
     p, rng = Conv.parse(line), random.Random(line)
-    k = cs.compile(p, isa=isa, dynamic=dims_of(p))
+    k = cs.compile(p, isa=levels[number % len(levels)].isa, threads=1 + number % 3, dynamic=dims_of(p))
     assert isinstance(k, DynamicKernel) and k.requirements == {"ic": p.ic}
-    weights = random_arrays(p, 7)
+    weights = in_layouts(k.problem, random_arrays(k.problem, 7))
     packed = k.pack(weights["wei"], weights.get("bia"))
     for seed in range(25):
         q, pads = at(k.problem, rng)
-        arrays = {**random_arrays(q, seed), "wei": weights["wei"]}
-        if p.bias:
-            arrays["bia"] = weights["bia"]
-        truth = reference(q, arrays, np.float32)["dst"]
-        got = k(arrays["src"], packed, pads=pads)
+        arrays = random_arrays(q, seed)
+        arrays |= {name: x for name, x in weights.items() if name in ("wei", "bia")}
+        truth = to_layout(reference(q, arrays, np.float32)["dst"], q.dst_layout)
+        given = in_layouts(q, arrays) | {"wei": packed}
+        given.pop("bia", None)
+        got = k.run(pads=pads, **given)["dst"]
         np.testing.assert_array_equal(got.astype(np.float64), truth.astype(np.float64), err_msg=f"{q} {pads}")
 
 
@@ -85,30 +125,119 @@ def test_the_kernel_is_compiled_once_and_results_lie_channels_last() -> None:
     assert k(x, w, pads=((0, 2), 1)).shape == (2, 17, 11, 13)
 
 
+@pytest.mark.parametrize("line", [LINES[n] for n in (0, 1, 4, 10, 12, 15, 16, 19, 20, 21)])
+def test_nothing_is_touched_beyond_the_arrays(line: str) -> None:
+    """Canaries around all arrays; tasks in chunks, last one first."""
+    k, rng = cs.compile(line, threads=3, dynamic=dims_of(Conv.parse(line))), random.Random(line)
+    for seed in range(6):
+        q, _ = at(k.problem, rng)
+        arrays = random_arrays(q, seed)
+        compiled = Compiled(q, at_call(k.artifact, q, k.target))
+        for chunks in (1, 3, 7):
+            check_result(q, compiled(arrays, chunks), expected(q, arrays))
+
+
+def test_the_same_bits_on_any_number_of_threads() -> None:
+    line = "mb1ic7ih9iw9oc70oh9ow9kh3kw3ph1pw1"
+    rng = np.random.default_rng(1)
+    w, x = (rng.standard_normal(shape).astype(np.float32) for shape in ((70, 7, 3, 3), (2, 7, 23, 31)))
+    results = [cs.compile(line, threads=n, dynamic="mb,ih,iw")(x, w).tobytes() for n in (1, 2, 3, 5)]
+    assert len(set(results)) == 1
+
+
+def test_tasks_of_threads_are_divided_by_the_sizes_of_the_call() -> None:
+    k = cs.compile("mb1ic8ih9oc40kh3ph1", dynamic="mb,ih,iw", isa="generic", threads=2)
+    with interning():
+        text = str(k.lowered([]).kernel)
+    assert "in 0 .. " in text and "#parallel" in text and "// oh_end" in text
+
+
+def test_lines_that_differ_in_sizes_only_have_the_same_kernel() -> None:
+    pages = set()
+    for line in ("mb1ic3ih9iw9oc17oh9ow9kh3kw3ph1pw1", "mb7ic3ih1iw5oc17oh4ow8kh3kw3ph3pw3"):
+        p = Conv.parse(f"--stag=axb --dtag=axb --attr-post-ops=add:f32:per_tensor {line}")
+        pages.add(str(general(check_dynamic(p)).canonical()))
+    assert len(pages) == 1
+
+
+def test_a_second_compile_is_a_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONVSMITH_CACHE", str(tmp_path))
+    p, target = Conv.parse(f"--stag=axb --dtag=axb {LINES[0]}"), host_targets()[0]
+    first = DynamicKernel(p, "mb,ih,iw", target)
+    monkeypatch.setattr(service, "_compile", None)
+    second = DynamicKernel(replace(p, mb=5), "mb,ih,iw", target)
+    assert second.artifact == first.artifact and second.requirements == {"ic": 3}
+    x, w = np.ones((2, 3, 8, 5), np.float32), np.ones((17, 3, 3, 3), np.float32)
+    assert (second(x, first.pack(w)) == first(x, w)).all()
+    for dims, n, config in (("mb,ih", 1, None), ("mb,ih,iw", 2, None), ("mb,ih,iw", 1, replace(first.config, tile=()))):
+        with pytest.raises(cs.InternalError):  # another requirement, number of threads, or config: not in the cache
+            DynamicKernel(p, dims, target, config, n)
+
+
+def test_requirements_are_part_of_the_artifact() -> None:
+    k = cs.compile("mb2ic3ih9iw9oc4oh9ow9kh3kw3ph1pw1", dynamic="ih,mb")
+    again = Artifact.from_bytes(k.artifact.to_bytes())
+    assert again == k.artifact and again.notes["requirements"] == "ic == 3, mb >= 0, ih >= 0, iw == 9"
+    assert fixed_sizes(again) == {"ic": 3, "iw": 9}
+
+
+def test_explain() -> None:
+    k = cs.compile("mb2ic3ih9iw9oc4oh9ow9kh3kw3ph1pw1", dynamic="ih,mb", threads=2)
+    page = k.explain()
+    for text in (
+        "sizes         those of a call: ic == 3, mb >= 0, ih >= 0, iw == 9; pads are arguments",
+        "the kernel is given mb_end, oh_end, ow_end, src_s0, src_s1, dst_s0, dst_s1, low_h, high_h, row_h, step_h",
+        "around the register tile: mb mb_end, oh oh_end, oc.o 1, ow.o (ow_end + ",
+        f"config        {k.config}\n", "compressed, in sections: 792 bytes",
+    ):  # fmt: skip
+        assert text in page
+
+
+def test_zero_points_and_scales_of_the_call() -> None:
+    line = "--dt=u8:s8:s8 --attr-scales=wei:per_oc --attr-zero-points=src:common:3+dst:common:1"
+    k = cs.compile(f"{line} mb1ic8ih8iw8oc16oh8ow8kh3kw3ph1pw1", dynamic="mb,ih,iw")
+    packed = k.pack(random_arrays(k.problem, 0)["wei"])
+    q = at_sizes(k.problem, 2, (5, 6), (5, 6), (1, 1))
+    for seed, (src, dst) in enumerate(((3, 1), (255, -7), (0, 5), (255, 1))):
+        arrays = random_arrays(q, seed) | {"wei": random_arrays(k.problem, 0)["wei"]}
+        arrays |= {"zero_points_src": np.int32([src]), "zero_points_dst": np.int32([dst])}
+        assert (k.run(**{**arrays, "wei": packed})["dst"] == expected(q, arrays)["dst"]).all()
+    with pytest.raises(cs.UsageError, match=r"scales_wei: missing, without a default: legal is k\.run"):
+        k(arrays["src"], packed)
+    out = np.full((2, 16, 5, 6), 77, np.int8)
+    with pytest.raises(cs.UsageError, match=r"zero_points_src is -1: .* stores it as u8, from 0 to 255"):
+        k.run(**{**arrays, "wei": packed, "zero_points_src": np.int32([-1]), "dst": out})
+    assert (out == 77).all()
+
+
+def test_operands_are_those_of_the_call() -> None:
+    k = cs.compile(f"--attr-post-ops=add:f32:per_tensor {LINES[0]}", dynamic="mb,ih,iw")
+    assert [t.name for t in k.arguments] == ["src", "wei", "post_op_0", "dst"]
+    x, w = np.ones((2, 3, 5, 6), np.float32), np.ones((17, 3, 3, 3), np.float32)
+    with pytest.raises(cs.UsageError, match=r"post_op_0: dim 0 .* is 1, shape \(1, 17, 9, 9\); legal is 2"):
+        k.run(src=x, wei=w, post_op_0=np.ones((1, 17, 9, 9), np.float32))
+    more = np.ones((2, 17, 5, 6), np.float32)
+    assert (k.run(src=x, wei=w, post_op_0=more)["dst"] == cs.conv2d(x, w, padding=1) + 1).all()
+
+
 def test_tall_images_have_three_rows_of_pointers() -> None:
     p = Conv.parse(LINES[0])
     for height in (224, 5000):
-        w = dynamic_window(p, (height, 224), (height, 224), (1, 1))
-        assert table(w).entries.shape == (3, (224 + 2) * 3)
+        q = at_sizes(p, 1, (height, 224), (height, 224), (1, 1))
+        assert call_pointers(q).entries.entries.shape == (3, (224 + 2) * 3)
 
 
 def test_several_threads() -> None:
     k = cs.compile("--stag=axb --dtag=axb g16mb1ic16ih9iw9oc16oh9ow9kh3kw3ph1pw1", dynamic="mb,ih,iw")
     w = np.ones((16, 1, 1, 3, 3), np.float32)
-    packed, wrong = k.pack(w), []
+    packed = k.pack(w)
 
     def work(n: int) -> None:
         for size in range(3, 40):
             x = np.full((1, 16, size, n + 3), n, np.float32)
-            if not (k(x, packed)[0, :, 1:-1, 1:-1] == 9 * n).all():
-                wrong.append((n, size))
+            assert (k(x, packed)[0, :, 1:-1, 1:-1] == 9 * n).all(), size
 
-    workers = [threading.Thread(target=work, args=(n,)) for n in range(4)]
-    for t in workers:
-        t.start()
-    for t in workers:
-        t.join()
-    assert not wrong
+    on_threads(work, range(4))
 
 
 def test_infinite_weights() -> None:
@@ -119,7 +248,7 @@ def test_infinite_weights() -> None:
         truth = reference(k.problem, arrays, np.float32)["dst"]
     np.testing.assert_array_equal(k(arrays["src"], arrays["wei"]), truth)
     with pytest.raises(cs.UnsupportedError, match="weights hold infinities or NaN") as error:
-        k(arrays["src"], k.pack(arrays["wei"]))
+        k.pack(arrays["wei"])
     assert error.value.code == "non-finite"
 
 
@@ -130,42 +259,52 @@ class Sizes:
         self.q, self.instructions = q, instructions
         self.arrays = random_arrays(q, 3)
         self.truth = reference(q, self.arrays, np.float32)["dst"]
-        window = dynamic_window(p, q.i, q.o, q.p)
-        self.sizes = size_values(p, q.mb, window)
-        self.memory = {name: np.ascontiguousarray(x).ravel() for name, x in self.arrays.items()}
-        self.memory["src"] = np.ascontiguousarray(np.moveaxis(self.arrays["src"], 1, -1)).ravel()
-        self.memory["src_table"] = table(window).entries.ravel().copy()
-        self.memory["src_0"] = np.zeros(p.ic, self.memory["src"].dtype)
+        names = {v.name for v in sizes_of(p)}
+        self.sizes = {name: size for name, size in size_values(q).items() if name in names}
+        self.memory = {t.name: memory_of(self.arrays[t.name], t.layout) for t in q.inputs}
+        pointers = call_pointers(q)
+        self.memory["src_table"] = pointers.entries.entries.ravel().copy()
+        self.memory["src_0"] = absent_array(q, pointers.zero, self.arrays)
 
     def after(self, number: int, step: Step | None, kernel: Kernel, seconds: float, changed: bool) -> None:
-        if not kernel.sizes or not changed or step is None or step.name == "generalise":
-            return
+        zero = next((b for b in kernel.params if b.name == "src_0"), None)
+        if not changed or zero is None or zero.size not in (UNKNOWN, len(self.memory["src_0"])):
+            return  # the channels of a pixel do not lie where the sizes say yet
         verify(kernel)
-        given = {**self.memory, "dst": np.full(self.truth.size, 77, self.truth.dtype)}
+        given = {**self.memory, "dst": np.full(self.q.dst_layout.size, canary(self.truth.dtype))}
         for pack in kernel.packs:
-            given[pack.params[1].name] = np.zeros(pack.params[1].size, pack.params[1].dtype.numpy)
+            given[pack.params[-1].name] = np.zeros(pack.params[-1].size, pack.params[-1].dtype.numpy)
             run(pack, {b.name: given[b.name] for b in pack.params}, self.instructions)
         run(kernel, {b.name: given[b.name] for b in kernel.params}, self.instructions, self.sizes)
-        got = np.moveaxis(given["dst"].reshape(self.q.mb, *self.q.o, self.q.oc), -1, 1)
-        assert (got == self.truth).all(), f"after {step}:\n{kernel}"
+        try:
+            check_result(self.q, given, {"dst": self.truth})
+        except AssertionError as error:
+            raise AssertionError(f"after {step}: {error}\n{kernel}") from error
 
 
 @pytest.mark.parametrize(
-    "line, sizes",
+    "src, dst, options, line, sizes, threads",
     [
-        ("mb1ic2ih3iw4oc5oh3ow4kh3kw2ph1pw0", "mb2ic2ih4iw6oc5oh4ow5kh3kw2ph1pw0"),
-        ("g5mb1ic5ih3iw4oc5oh3ow4kh3kw3ph1pw1", "g5mb1ic5ih5iw7oc5oh5ow7kh3kw3ph1pw1"),
-        ("--dt=u8:s8:s32 mb1ic5iw4oc5ow4kw3pw1", "--dt=u8:s8:s32 mb2ic5iw7oc5ow5kw3pw0"),
-        ("mb1ic2id2ih3iw3oc3od2oh3ow3kd3kh1kw1pd1ph0pw0", "mb1ic2id4ih2iw5oc3od4oh2ow5kd3kh1kw1pd1ph0pw0"),
+        ("axb", "axb", "", "ic2oc5kh3kw2", "mb2ih3iw5ph1pw0", 2),
+        ("axb", "axb", "", "g5ic5oc5kh3kw3", "mb1ih4iw5ph1pw1", 1),
+        ("axb", "axb", "--dt=u8:s8:s32", "ic5oc5kw3", "mb2iw4pw1", 2),
+        ("axb", "axb", "--dt=s8:s8:s32 --attr-zero-points=src:common:-4", "ic5oc5kw3", "mb1iw5pw2", 1),
+        ("axb", "axb", "", "ic2oc3kd3kh1kw1", "mb2id3ih2iw3pd1ph0pw0", 2),
+        ("aBc4b", "aBc4b", "", "ic6oc7kw2", "mb2iw4pw1", 1),
+        ("abx", "aBcd4b", "--attr-post-ops=add:f32:per_tensor", "ic3oc6kh2kw2", "mb2ih3iw3ph1pw1", 2),
+        ("abx", "abx", "", "ic3oc6kh2kw2", "mb1ih3iw3ph1pw1", 1),
     ],
-)
-def test_every_step_computes_the_same(line: str, sizes: str) -> None:
+)  # fmt: skip
+def test_every_step_computes_the_same(
+    src: str, dst: str, options: str, line: str, sizes: str, threads: int
+) -> None:
     target = small_target(4, 12)
     instructions = {row.name: row.kernel for row in target.instructions}
     with interning():
-        p, q = (Conv.parse(f"--stag=axb --dtag=axb {x}") for x in (line, sizes))
-        config = dynamic_config(check_dynamic(p), target)
-        run_steps(naive_kernel(p, target)[1], dynamic_steps(p, config, target), [Sizes(p, q, instructions)])
+        q = Conv.parse(f"--stag={src} --dtag={dst} {options} {line}{sizes}")
+        p = general(check_dynamic(q)).canonical()
+        config = dynamic_config(p, target, threads)
+        run_steps(naive_kernel(p, target, config)[1], dynamic_steps(p, config, target), [Sizes(p, q, instructions)])
 
 
 def test_requirements_are_checked_at_the_call() -> None:
@@ -174,23 +313,26 @@ def test_requirements_are_checked_at_the_call() -> None:
     w = np.ones((4, 3, 3, 3), np.float32)
     assert k(np.ones((2, 3, 20, 9), np.float32), w).shape == (2, 4, 20, 9)
     for shape, text in (
-        ((2, 3, 9, 8), "source has iw=8; the kernel is for iw=9"), ((1, 3, 9, 9), "source has mb=1; .* for mb=2"),
-        ((2, 4, 9, 9), "source has ic=4; the kernel is for ic=3"),
+        ((2, 3, 9, 8), "src has iw=8; the kernel is for iw=9"), ((1, 3, 9, 9), "src has mb=1; .* for mb=2"),
+        ((2, 4, 9, 9), "src has ic=4; the kernel is for ic=3"),
     ):  # fmt: skip
         with pytest.raises(cs.UsageError, match=text) as error:
             k(np.ones(shape, np.float32), w)
-        assert error.value.code == "bad-shape"
+        assert error.value.code == "shape"
     x = np.ones((2, 3, 9, 9), np.float32)
     y = cs.compile("mb2ic3ih9iw9oc4oh9ow9kh1kw1ph0pw0", dynamic="ih")
     for call, code, text in (
-        (lambda: k(x.astype(np.float64), w), "bad-array", "source is float64 with 4 axes; expected float32"),
+        (lambda: k(x.astype(np.float64), w), "dtype", "src: dtype is float64; legal is float32"),
+        (lambda: k(x[0], w), "rank", r"src has 3 axes; expected \(mb, ic, ih, iw\)"),
         (lambda: k(x, w, pads=(1, 2, 3)), "bad-pads", r"expected a number of at least 0, or one or \(front, back\)"),
         (lambda: k(x, w, pads=-1), "bad-pads", "pads=-1"),
         (lambda: k(x[:, :, :1], w, pads=0), "bad-shape", "ih=1 with pads 0 and 0 is smaller than the kernel's 3"),
-        (lambda: k(x, w, out=np.zeros(3, np.float32)), "bad-array", "out is float32 .3,., the result float32"),
-        (lambda: k(x, w[:, :2]), "bad-array", "weights: float32 .4, 2, 3, 3.; expected float32 .4, 3, 3, 3."),
-        (lambda: k(x, w, np.ones(4, np.float32)), "bias", "there is no bias"),
-        (lambda: k(x, y.pack(w[..., :1, :1])), "packed-elsewhere", "weights are packed as"),
+        (lambda: k(x, w, out=np.zeros(3, np.float32)), "rank", "dst: rank is 1"),
+        (lambda: k(x, w[:, :2]), "shape", r"wei: dim 1 \(ic\) is 2"),
+        (lambda: k(x, w, np.ones(4, np.float32)), "bias", "this problem has no bias"),
+        (lambda: k(x, y.pack(w[..., :1, :1])), "packing", "packed for another kernel"),
+        (lambda: k.run(wei=w), "missing", "the sizes of a call are those of its source"),
+        (lambda: k.run(src=x, wie=w), "unknown-argument", "wie is unknown: legal are src, wei, dst"),
     ):
         with pytest.raises(cs.UsageError, match=text) as error:
             call()
@@ -204,13 +346,9 @@ def test_requirements_are_checked_at_the_call() -> None:
         (LINES[0], "", cs.UsageError, "names no dim; legal are mb, ih, iw"),
         ("--dir=BWD_D " + LINES[0], "mb", cs.UnsupportedError, "supported are forward convolutions"),
         ("--matmul 2x3:3x4", "mb", cs.UnsupportedError, "is no convolution"),
-        ("--stag=abx --dtag=axb " + LINES[0], "mb", cs.UnsupportedError, "supported are src_tag='axb', dst_tag='axb'"),
-        ("--attr-post-ops=add:f32:per_oc " + LINES[0], "mb", cs.UnsupportedError, "post-ops without an operand"),
-        ("--wtag=axb " + LINES[0], "mb", cs.UnsupportedError, "supported is plain order"),
-        (
-            "--dt=u8:s8:s32 --attr-zero-points=src:common:2 mb1ic8ih8iw8oc16oh8ow8kh3kw3ph1pw1", "mb",
-            cs.UnsupportedError, "has zero points of source or weights",
-        ),
+        ("--stag=aBCd2b2c " + LINES[0], "mb", cs.UnsupportedError, "has src in the layout aBCd2b2c; supported"),
+        ("--dtag=ABcd2a2b " + LINES[0], "mb", cs.UnsupportedError, "has dst in the layout ABcd2a2b; supported"),
+        ("--attr-post-ops=dw:k3s1p1 mb1ic3ih9oc17kh1ph0", "mb", cs.UnsupportedError, "a fused depthwise convolution"),
     ],
 )  # fmt: skip
 def test_what_is_refused(line: str, dims: str, kind: type[Exception], text: str) -> None:
@@ -220,8 +358,10 @@ def test_what_is_refused(line: str, dims: str, kind: type[Exception], text: str)
 
 
 def test_configs_that_are_refused() -> None:
-    with pytest.raises(cs.UnsupportedError, match="on one thread, not on 2"):
-        cs.compile(LINES[0], dynamic="mb", threads=2)
+    zero = "--dt=u8:s8:s32 --attr-zero-points=wei:common:2 mb1ic8iw8oc16ow8kw3pw1"
+    with pytest.raises(cs.ConfigError, match="need sums of the source") as error:
+        cs.compile(zero, dynamic="mb", config="--isa=generic --lane=oc --realise=indirection --offsets=sums")
+    assert error.value.code == "dynamic"
     for words in ("--realise=peel", "--fuse=oh+ow", "--tile=oh:2,oc:4", "--table=row", "--lane=ow"):
         given = {"--isa": "generic", "--lane": "oc", "--realise": "indirection"} | dict([words.split("=")])
         config = " ".join(f"{name}={value}" for name, value in given.items())
@@ -229,4 +369,4 @@ def test_configs_that_are_refused() -> None:
             cs.compile(LINES[0], dynamic="mb", config=config)
         assert error.value.code == "dynamic"
     config = "--isa=generic --lane=oc --tile=oc:8,ow:3 --realise=indirection"
-    assert str(cs.compile(LINES[0], dynamic="mb", config=config).config) == config
+    assert str(cs.compile(LINES[0], dynamic="mb", config=config, threads=1).config) == config

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from callers import on_threads
 
 import convsmith as cs
 from convsmith.frontend.bounds import Interval, intervals, within
@@ -72,19 +72,12 @@ def test_several_python_threads_may_call_at_once() -> None:
     k = cs.compile(LINE, threads=1)
     x, w, _ = data(k.problem)
     packed, want = k.pack(w), conv_reference(k.problem, x, w)
-    wrong: list[int] = []
 
-    def work() -> None:
-        for turn in range(200):
-            if not np.array_equal(k(x, packed), want):
-                wrong.append(turn)
+    def work(_: int) -> None:
+        for _ in range(200):
+            assert np.array_equal(k(x, packed), want)
 
-    workers = [threading.Thread(target=work) for _ in range(4)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert not wrong
+    on_threads(work, range(4))
 
 
 def test_weights_that_are_not_finite_go_through_a_kernel_that_multiplies_no_padding() -> None:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convsmith.arith.evaluate import evaluate, holds
+from convsmith.arith.ranges import interval
 from convsmith.ir.index import (
     Cond,
     Index,
@@ -25,9 +26,11 @@ from convsmith.ir.index import (
     minimum,
     mod,
     product,
+    quotient,
     true,
 )
 from convsmith.ir.parse import parse_cond, parse_index
+from convsmith.ir.walk import Substitute
 
 NAMES = ("a", "b", "ow.i", "oc.o.1")
 Tree = Any
@@ -180,6 +183,26 @@ def test_products_are_multiplied_out() -> None:
     assert product(product(c, a), b) is product(a, product(b, c)) and str(product(c, a // 2)) == "c * (a // 2)"
     assert product(a, 0).is_const and product(3, a) is a * 3
     assert parse_index("(a + 1) * b - b") is product(a, b)
+
+
+def test_quotients_by_sizes() -> None:
+    a, b, c = Var("a"), Var("b"), Var("c")
+    assert quotient(a + 7, as_index(4)) is floordiv(a + 7, 4)
+    e = quotient(a - 3, product(b, c) + 1)
+    assert str(e) == "(a - 3) // (b * c + 1)" and parse_index(str(e)) is e
+    for other in (e * 2 - a, product(quotient(a, b), b) - a, quotient(quotient(a, b), c), e % 3, a - quotient(a, b)):
+        assert parse_index(str(other)) is other
+    for number in range(-9, 9):
+        for low in (1, 2, 5):
+            values = {a: number, b: low, c: 2}
+            assert evaluate(e, values) == (number - 3) // (low * 2 + 1)
+            lo, hi = interval(e, {a: (number - 2, number + 1), b: (1, low), c: (2, 3)})
+            assert lo <= evaluate(e, values) <= hi
+    assert substitute_index(e, {b: as_index(2), c: as_index(3)}) is floordiv(a - 3, 7)
+
+
+def substitute_index(e: Index, values: dict[Var, Index]) -> Index:
+    return Substitute(values).expr(e)
 
 
 def test_what_an_index_refuses() -> None:

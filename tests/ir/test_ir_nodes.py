@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import pickle
-import threading
 
 import pytest
+from callers import on_threads
 
 from convsmith.ir.buffer import Block, Buffer, make_buffer
 from convsmith.ir.index import Affine, FloorDiv, Index, Var, as_index
@@ -69,15 +69,11 @@ def test_equal_fields_are_one_object_within_a_table() -> None:
 def test_threads_have_tables_of_their_own() -> None:
     seen: list[Index] = []
 
-    def build() -> None:
+    def build(_: int) -> None:
         with interning():
             seen.append(Var("thread") + 1)
 
-    threads = [threading.Thread(target=build) for _ in range(2)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
+    on_threads(build, range(2))
     assert seen[0] is not seen[1]
 
 

@@ -187,7 +187,7 @@ def test_empty_blocks_are_kept() -> None:
         ("a +", "line 1, column 4: expected an index, found end of line"),
         ("", "line 1, column 1: expected an index, found end of text"),
         ("a b", "line 1, column 3: expected the end, found 'b'"),
-        ("a // b", "line 1, column 6: expected a positive constant, found 'b'"),
+        ("a % b", "line 1, column 5: expected a positive constant, found 'b'"),
         ("a % 0", "line 1, column 5: expected a positive constant, found '0'"),
         ("(a + 1", "line 1, column 7: expected ')', found end of line"),
         ("min()", "line 1, column 6: expected arguments of min, found end of line"),

@@ -206,6 +206,18 @@ def test_every_condition_of_every_tile(kind: str, isa: str) -> None:
             check(k, case, seed)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("kind", sorted(DATA["multipass"]))
+def test_every_condition_of_several_passes(kind: str, isa: str) -> None:
+    type_, *rest = kind.split("-")
+    requantise = rest[-1] if rest[-1] in ("fp32", "rndnu") else ""
+    for first, middle, last, tile, subtile, rounding in DATA["multipass"][kind]:
+        k = HostMicroKernel(MicroKernel(type_, tile, (first, middle, last), subtile, rounding, requantise), isa)
+        for seed, case in enumerate(multipass(first, middle, last, tile)):
+            check(k, case, seed)
+
+
 class Steps:
     """The interpreter as an instrument: the kernel computes the truth after every rewrite."""
 
@@ -335,6 +347,23 @@ def test_rows_of_a_table_in_sections() -> None:
         truth = reference(problem, {"src": x.transpose(2, 0, 1)[None], "wei": weights[:, None, None]})["dst"]
         assert (out == truth[0].transpose(1, 2, 0)).all()
     assert table(window).form == "sections"
+
+
+def test_pixels_beyond_the_kernel_are_not_read() -> None:
+    """With a kernel tile larger than the kernel; pixels of other outputs would spoil a sum, even multiplied by 0."""
+    k, rng, c = micro_kernel("f32_dwconv_up8x9"), np.random.default_rng(0), 11
+    x = rng.integers(-4, 5, (1, 9, c)).astype(np.float32)
+    x[0, 6] = np.inf
+    weights = rng.integers(1, 5, (c, 3)).astype(np.float32)
+    zero, out = np.zeros(c, np.float32), np.zeros((7, c), np.float32)
+    window = Window((Axis(1, 1, 1), Axis(9, 7, 3)), (9 * c, c))
+    k(
+        channels=c, output_width=7, input=k.pointers(window, x, zero), source=x, weights=k.pack(weights, zero),
+        output=out.reshape(-1), zero=zero, params=(-1e9, np.inf),
+    )  # fmt: skip
+    truth = sum(x[0, t : t + 7] * weights[:, t] for t in range(3))
+    assert np.isfinite(truth[:4]).all() and (truth[4:] == np.inf).all()
+    np.testing.assert_array_equal(out, truth)
 
 
 def test_names_read_back() -> None:

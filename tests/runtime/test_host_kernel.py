@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from callers import on_threads
 from llvm_kernels import channels_last, data, depthwise, expected, weights
 
 from convsmith.diag.errors import UnsupportedError, UsageError
@@ -227,23 +228,14 @@ def test_scratch_is_private_to_a_call(threads: int) -> None:
     x = channels_last(shape)
     kernel = HostKernel(depthwise(shape, threads=threads, scratch=True))
     sets = [weights(16, seed=seed) for seed in range(6)]
-    wrong: list[int] = []
-    start = threading.Barrier(len(sets))
 
     def work(w: np.ndarray) -> None:
         truth, packed, out = expected(x, w), kernel.pack(w), np.empty_like(x)
-        start.wait()
         for turn in range(30):
             y = kernel(x, w) if turn % 3 == 0 else kernel(x, packed, out=out)
-            if not (y == truth).all():
-                wrong.append(turn)
+            assert (y == truth).all(), turn
 
-    workers = [threading.Thread(target=work, args=(w,)) for w in sets]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert not wrong
+    on_threads(work, sets)
     assert 1 <= len(kernel._main._frames) <= len(sets)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections.abc import Callable
 
 import ml_dtypes
 import numpy as np
 import pytest
+from callers import on_threads
 from llvm_kernels import (
     QUANTISED_SHAPE,
     channels_last,
@@ -82,23 +82,16 @@ def test_numbers_stand_for_scales_and_zero_points_of_one_element() -> None:
 
 def test_defaults_bound_to_frames_of_many_threads() -> None:
     kernel = HostKernel(quantised())
-    packed, wrong = kernel.pack(ONE), []
+    packed = kernel.pack(ONE)
 
     def work(scale: float) -> None:
         for turn in range(200):
             given = {"scales_src": scale} if turn % 2 else {}
             y = kernel.run({"src": Q, "wei": packed, **given})["dst"]
-            if not (y == Q * 3 * (scale if turn % 2 else 2) * CHANNELS).all():
-                wrong.append(scale)
-            if not (kernel(Q, packed, out=np.empty_like(Q)) == Q * 6 * CHANNELS).all():
-                wrong.append(0)
+            assert (y == Q * 3 * (scale if turn % 2 else 2) * CHANNELS).all()
+            assert (kernel(Q, packed, out=np.empty_like(Q)) == Q * 6 * CHANNELS).all()
 
-    workers = [threading.Thread(target=work, args=(scale,)) for scale in (4.0, 8.0, 16.0)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert not wrong
+    on_threads(work, (4.0, 8.0, 16.0))
 
 
 def test_a_call_needs_run_where_an_array_has_no_default() -> None:

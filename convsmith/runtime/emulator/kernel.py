@@ -16,6 +16,7 @@ from convsmith.runtime.border import Border, Given, tensors_of
 from convsmith.runtime.emulator import bochs
 from convsmith.runtime.emulator.image import Image
 from convsmith.runtime.emulator.objects import ObjectCode
+from convsmith.runtime.pointers import absent_pixel
 
 __all__ = ["EmulatedKernel"]
 
@@ -92,7 +93,8 @@ class EmulatedKernel:
         """Put the memory of a call into the image, and have its entries run."""
         specs = self._border.specs
         addresses: dict[str, int] = {}
-        for name, array in {**self._border.defaults, **inputs}.items():
+        given = {**self._border.defaults, **inputs}
+        for name, array in given.items():
             addresses[name] = image.place(_memory(specs[name], array), "read", array.itemsize)
         for name, result in outputs.items():
             old = result if specs[name].argument.role == "inout" else None
@@ -100,11 +102,13 @@ class EmulatedKernel:
             image.result(addresses[name], specs[name].extent)
         for of, entries in self.artifact.packs.items():
             for name in entries if not specs[of].empty_tensor else ():
-                self._call(image, start, self.artifact.entries[name], addresses)
+                self._call(image, start, self.artifact.entries[name], addresses, given)
         for step in self.artifact.steps.values():
-            self._call(image, start, step, addresses)
+            self._call(image, start, step, addresses, given)
 
-    def _call(self, image: Image, start: int, entry: Entry, addresses: dict[str, int]) -> None:
+    def _call(
+        self, image: Image, start: int, entry: Entry, addresses: dict[str, int], arrays: Mapping[str, Array]
+    ) -> None:
         """Have an entry run. `addresses` gets the memory of the kernel's own that other entries see too."""
         own = {a.name: image.place(_poison(a), "write", ALIGNMENT) for a in entry.arguments if a.role == "scratch"}
         for a in entry.arguments:
@@ -113,7 +117,8 @@ class EmulatedKernel:
         every = addresses | own
         for a in entry.arguments:
             if a.role == "zero":
-                every[a.name] = image.place(bytes(a.size * numpy_dtype(a.dtype).itemsize), "read", ALIGNMENT)
+                pixel = absent_pixel(a, a.recipe, arrays.get(a.recipe, np.zeros(1, np.int32)))
+                every[a.name] = image.place(pixel.tobytes(), "read", ALIGNMENT)
         for a in entry.arguments:
             if a.role == "table":
                 zero = next(z for z in entry.arguments if z.role == "zero" and z.of == a.of)
