@@ -30,6 +30,7 @@ from convsmith.passes.fuse import fuse
 from convsmith.passes.guard_tails import guard_tails
 from convsmith.passes.hoist import hoist
 from convsmith.passes.hoist_pointers import hoist_pointers
+from convsmith.passes.keep_sums import keep_sums
 from convsmith.passes.lift import lift
 from convsmith.passes.manager import Step
 from convsmith.passes.narrow_index import narrow_index
@@ -73,6 +74,15 @@ class Nest:
     reduce: list[str] = field(default_factory=list)
     terms: list[str] = field(default_factory=list)
     classes: list[str] = field(default_factory=list)
+    depth: str = ""
+    """The loop over blocks of a reduction loop."""
+    within: list[str] = field(default_factory=list)
+    """Loops around the register tile that run within such a block."""
+
+    @property
+    def outside(self) -> list[str]:
+        """Loops around the register tile that are around the whole of each sum."""
+        return self.around[: len(self.around) - len(self.within)]
 
     @property
     def lanes(self) -> int:
@@ -159,6 +169,8 @@ def _order_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> lis
         steps.append(Step(rfactor, nest.lane, nest.lanes))
     elif nest.rows or (config.drain and nest.held):
         steps.append(Step(drain, (*nest.pixels, *nest.vectors, *nest.rows), ".w"))
+    if nest.within:
+        steps.append(Step(keep_sums, nest.depth, tuple(nest.within)))
     return steps
 
 
@@ -167,43 +179,53 @@ def _tile_steps(loops: Loops, config: Config, nest: Nest) -> list[Step]:
     steps: list[Step] = []
     outer: dict[str, str] = {}
     reduce: dict[str, list[str]] = {}
+    blocks = {n: size for n, size in config.block if size < loops.extents[n]}
     for n, kind in loops.kinds.items():
-        size = config.size(n)
+        size, whole = config.size(n), n
+        if n in blocks:
+            whole = f"{n}.in"
+            steps.append(Step(tile, n, blocks[n], f"{n}.b", whole))
         if n == config.lane and kind == "k":
-            steps.append(Step(tile, n, nest.lanes, n + ".o", nest.lane))
+            steps.append(Step(tile, whole, nest.lanes, n + ".o", nest.lane))
             reduce[n] = [n + ".o"]
         elif n == config.lane:
-            steps.append(Step(tile, n, max(size, nest.lanes), n + ".o", n + ".t"))
+            steps.append(Step(tile, whole, max(size, nest.lanes), n + ".o", n + ".t"))
             steps.append(Step(tile, n + ".t", nest.lanes, n + ".v", nest.lane))
             outer[n] = n + ".o"
             nest.vectors.append(n + ".v")
         elif n in dict(config.terms):
-            steps.append(Step(tile, n, dict(config.terms)[n], n + ".o", n + ".q"))
+            steps.append(Step(tile, whole, dict(config.terms)[n], n + ".o", n + ".q"))
             reduce[n] = [n + ".o"]
             nest.terms.append(n + ".q")
             if nest.unit.rows > 1:
                 steps.append(Step(tile, n + ".q", nest.unit.group, n + ".q", n + ".p"))
                 nest.terms.append(n + ".p")
         elif nest.unit.rows > 1 and kind == "m" and n in dict(config.tile):
-            steps.append(Step(tile, n, size, n + ".o", n + ".t"))
+            steps.append(Step(tile, whole, size, n + ".o", n + ".t"))
             steps.append(Step(tile, n + ".t", _height(size, nest.unit.rows), n + ".i", n + ".m"))
             outer[n] = n + ".o"
             nest.pixels.append(n + ".i")
             nest.rows.append(n + ".m")
         elif size > 1:
             inner = n + (".u" if kind == "k" else ".i")
-            steps.append(Step(tile, n, size, n + ".o", inner))
+            steps.append(Step(tile, whole, size, n + ".o", inner))
             if kind == "k":
                 reduce[n] = [n + ".o", inner]
             else:
                 outer[n] = n + ".o"
                 (nest.pixels if kind == "m" else nest.vectors).append(inner)
         elif kind == "k":
-            reduce[n] = [n]
+            reduce[n] = [whole]
         else:
-            outer[n] = n
+            outer[n] = whole
+    deep = [loops.kinds[n] == "k" for n in blocks]
+    nest.around += [f"{n}.b" for n in blocks if loops.kinds[n] != "k"]
+    nest.reduce += [f"{n}.b" for n in blocks if loops.kinds[n] == "k"]
+    first = len(nest.around) - len(blocks) + 1 + deep.index(True) if any(deep) else 0
     nest.around += [outer.pop(n) for n in config.order if n in outer]
     nest.around += outer.values()
+    if any(deep):
+        nest.depth, nest.within = nest.reduce[-1], nest.around[first:]
     nest.reduce += [x for n in config.reduce if n in reduce for x in reduce.pop(n)]
     nest.reduce += [x for names in reduce.values() for x in names]
     return steps
@@ -218,7 +240,7 @@ def _read_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list
     """Pack operands, realise the views, split off what is cut short."""
     steps = [Step(derive_packing, name, nest.widths, not nest.unit.dot) for name in config.pack]
     masked = _masked(st)
-    parallel = nest.around
+    parallel = nest.outside
     for operand, name in _held(st, config).items():
         moving = [n for n, loop in enumerate(nest.around) if _moves(st, loops, config, operand, loop)]
         last = moving[-1] if moving else 0
@@ -229,7 +251,7 @@ def _read_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list
             )  # fmt: skip
         if long := ", ".join(n for n in loops.of("k") if _moves(st, loops, config, operand, n)):
             raise ConfigError("hold", f"--hold={operand}: needs register tiles of all of {long}")
-        parallel = nest.around[: last + 1]
+        parallel = nest.outside[: last + 1]
         steps.append(Step(stage, name, parallel[-1], None, 0, "register", nest.lanes))
     if _copied(st, config):
         if st.shifted:
@@ -237,6 +259,7 @@ def _read_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list
                 "stage", f"--realise=pad_copy: {st.a.name} has a zero point; legal are peel, mask, and --offsets=sums"
             )
         place, parallel = _stage_place(loops, config, nest.around)
+        parallel = [n for n in parallel if n in nest.outside]
         near = _neighbours(st, config, nest)
         filled = (*(near or (None,)), top_bit(st.a)) if st.a.flipped else near
         steps.append(Step(stage, st.a.name, place, *filled))
@@ -250,13 +273,13 @@ def _read_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list
     if indirect(st, config):
         steps.append(Step(lift))
     steps.append(Step(bind, tuple(nest.unrolled), "unrolled"))
-    if config.threads > 1:
+    if config.threads > 1 and parallel:
         steps.append(Step(bind, tuple(parallel), "parallel"))
     if masked and config.realise == "peel":
         tiled_axes = {a for n in nest.register for a in loops.axes[n.partition(".")[0]]}
         moved = (n for n in nest.reduce if n not in nest.classes and _free(loops.axes[n.partition(".")[0]], tiled_axes))
         steps.append(Step(restrict, tuple(moved)))
-    tiled = (n for n in nest.around if n.endswith(".o") or n in nest.classes)
+    tiled = (n for n in nest.around if n.endswith((".o", ".b")) or n in nest.classes)
     lane_vectors = (n for n in nest.vectors if n.endswith(".v"))
     steps.append(Step(partition, (*tiled, *nest.reduce, *lane_vectors), config.pieces))
     if _copied(st, config):
@@ -280,7 +303,7 @@ def _lower_steps(st: Statement, config: Config, target: Target, nest: Nest) -> l
         steps += [Step(vectorise, name, nest.unit.terms, False) for name in nest.terms]
     steps += [Step(vectorise, f"{name}_s.l", nest.lanes, False) for name in _held(st, config).values()]
     steps += [Step(vectorise, nest.lane, nest.lanes, False), Step(pick_instructions, target.instructions)]
-    *stepping, last = (n for n in nest.reduce if not n.endswith(".u"))
+    *stepping, last = (n for n in nest.reduce if not n.endswith((".u", ".b")))
     steps += [Step(coalesce, n, last, last) for n in reversed(stepping)]
     steps.append(Step(simplify, False))
     if config.outline:

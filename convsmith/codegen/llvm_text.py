@@ -117,6 +117,9 @@ class FunctionEmitter(ValueEmitter):
     def _Store(self, s: Store) -> None:
         for made in self.fragments.values():
             made.forget()
+        if s.buffer.scope == "fragment" and isinstance(s.value, Load):
+            self.fragments[s.buffer].fetch(s.buffer, s.index, s.value)
+            return
         if s.buffer.scope == "fragment":
             if not (isinstance(s.value, Const) and s.value.value == 0):
                 raise InternalError(f"fragments of {s.buffer.name} are set to {s.value}, not to zero")
