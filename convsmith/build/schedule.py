@@ -181,46 +181,47 @@ def _tile_steps(loops: Loops, config: Config, nest: Nest) -> list[Step]:
     reduce: dict[str, list[str]] = {}
     blocks = {n: size for n, size in config.block if size < loops.extents[n]}
     for n, kind in loops.kinds.items():
-        size, whole = config.size(n), n
-        if n in blocks:
-            whole = f"{n}.in"
-            steps.append(Step(tile, n, blocks[n], f"{n}.b", whole))
+        size = config.size(n)
         if n == config.lane and kind == "k":
-            steps.append(Step(tile, whole, nest.lanes, n + ".o", nest.lane))
+            steps.append(Step(tile, n, nest.lanes, n + ".o", nest.lane))
             reduce[n] = [n + ".o"]
         elif n == config.lane:
-            steps.append(Step(tile, whole, max(size, nest.lanes), n + ".o", n + ".t"))
+            steps.append(Step(tile, n, max(size, nest.lanes), n + ".o", n + ".t"))
             steps.append(Step(tile, n + ".t", nest.lanes, n + ".v", nest.lane))
             outer[n] = n + ".o"
             nest.vectors.append(n + ".v")
         elif n in dict(config.terms):
-            steps.append(Step(tile, whole, dict(config.terms)[n], n + ".o", n + ".q"))
+            steps.append(Step(tile, n, dict(config.terms)[n], n + ".o", n + ".q"))
             reduce[n] = [n + ".o"]
             nest.terms.append(n + ".q")
             if nest.unit.rows > 1:
                 steps.append(Step(tile, n + ".q", nest.unit.group, n + ".q", n + ".p"))
                 nest.terms.append(n + ".p")
         elif nest.unit.rows > 1 and kind == "m" and n in dict(config.tile):
-            steps.append(Step(tile, whole, size, n + ".o", n + ".t"))
+            steps.append(Step(tile, n, size, n + ".o", n + ".t"))
             steps.append(Step(tile, n + ".t", _height(size, nest.unit.rows), n + ".i", n + ".m"))
             outer[n] = n + ".o"
             nest.pixels.append(n + ".i")
             nest.rows.append(n + ".m")
         elif size > 1:
             inner = n + (".u" if kind == "k" else ".i")
-            steps.append(Step(tile, whole, size, n + ".o", inner))
+            steps.append(Step(tile, n, size, n + ".o", inner))
             if kind == "k":
                 reduce[n] = [n + ".o", inner]
             else:
                 outer[n] = n + ".o"
                 (nest.pixels if kind == "m" else nest.vectors).append(inner)
         elif kind == "k":
-            reduce[n] = [whole]
+            reduce[n] = [n]
         else:
-            outer[n] = whole
-    deep = [loops.kinds[n] == "k" for n in blocks]
-    nest.around += [f"{n}.b" for n in blocks if loops.kinds[n] != "k"]
-    nest.reduce += [f"{n}.b" for n in blocks if loops.kinds[n] == "k"]
+            outer[n] = n
+    for n, size in blocks.items():
+        tiles = outer[n] if n in outer else reduce[n][0]
+        tile_size = max(config.size(n), dict(config.terms).get(n, 1), nest.lanes if n == config.lane else 1)
+        steps.append(Step(tile, tiles, size // tile_size, f"{n}.b", tiles))
+    deep = [n in reduce for n in blocks]
+    nest.around += [f"{n}.b" for n in blocks if n in outer]
+    nest.reduce += [f"{n}.b" for n in blocks if n in reduce]
     first = len(nest.around) - len(blocks) + 1 + deep.index(True) if any(deep) else 0
     nest.around += [outer.pop(n) for n in config.order if n in outer]
     nest.around += outer.values()
