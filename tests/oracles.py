@@ -19,6 +19,7 @@ from convsmith.problem import Problem
 from convsmith.problem.data import random_arrays
 from convsmith.target.base import Target, dot, fragment_dot, multiply_add
 from convsmith.target.generic.level import level
+from convsmith.target.transpositions import transpositions
 
 
 def small_target(lanes: int = 4, registers: int = 32) -> Target:
@@ -35,8 +36,10 @@ def small_target(lanes: int = 4, registers: int = 32) -> Target:
     for groups, group, types in ((2, 4, ("u8", "s8", "s32")), (2, 2, ("bf16", "bf16", "f32"))):
         rows.append(fragment_dot(f"fragment_{types[0]}", (3, groups, lanes, group), types, "", "", (), ""))
     file = FragmentFile(8, 3.0, 2.0, *[""] * 5, (), lambda shapes: b"")
+    moves = transpositions(128, (), ("", "any")) if lanes == 4 else ()
     return replace(
-        level(), vector_bits=32 * lanes, registers=registers, instructions=tuple(rows), fragments=file
+        level(), vector_bits=32 * lanes, registers=registers, instructions=tuple(rows), transpositions=moves,
+        fragments=file,
     )  # fmt: skip
 
 

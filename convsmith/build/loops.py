@@ -160,7 +160,8 @@ def loops_after_fusing(st: Statement, config: Config) -> Loops:
 
 def check_config(loops: Loops, config: Config, target: Target, unit: Unit) -> None:
     """Raise ConfigError, with the numbers, where no kernel can be made from the config."""
-    for name in (config.lane, *dict(config.tile), *config.order, *config.reduce, *dict(config.terms)):
+    sizes = (*config.tile, *config.block, *config.terms)
+    for name in (config.lane, *dict(sizes), *config.order, *config.reduce):
         if name not in loops.extents:
             raise ConfigError("unknown-loop", f"config names loop {name!r}; there are {', '.join(loops.extents)}")
     lanes = unit.lanes
@@ -171,6 +172,14 @@ def check_config(loops: Loops, config: Config, target: Target, unit: Unit) -> No
     for name, size in config.terms:
         if loops.kinds[name] != "k":
             raise ConfigError("terms", f"--terms={name}:{size}: loop {name} is no reduction loop")
+    deep = [n for n, _ in config.block if loops.kinds[n] == "k"]
+    if len(deep) > 1 or (deep and loops.kinds[config.lane] == "k"):
+        raise ConfigError(
+            "block", f"--block={','.join(deep)}: legal is one reduction loop, where lanes do not lie along another"
+        )
+    for name, size in config.block:
+        if name == config.lane and size % lanes:
+            raise ConfigError("block", f"--block={name}:{size} is no multiple of the {lanes} lanes of a vector")
     need, text = registers_needed(loops, config, target, unit)
     if need > (there := _registers(target, unit)):
         what = "registers for fragments" if unit.rows > 1 else "vector registers"

@@ -1,26 +1,204 @@
-"""The rewrites of a packing kernel: it writes sequentially, and reads as the operand lies."""
+"""The rewrites of a packing kernel: it reads vectors of neighbours, and writes sequentially.
+
+Where neighbours in the packed operand are far apart in the other, and those of the other far apart in the packed one,
+tiles of both go through registers, where they are transposed.
+"""
 
 from __future__ import annotations
 
-from convsmith.ir.stmt import For, Kernel
-from convsmith.ir.walk import loops_of
-from convsmith.passes.flatten import flatten
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from convsmith.ir.index import Var
+from convsmith.ir.instruction import Transposition
+from convsmith.ir.stmt import For, Kernel, Store
+from convsmith.ir.types import dtype
+from convsmith.ir.value import Load, Select
+from convsmith.ir.walk import loops_of, variables_of, walk
+from convsmith.passes.bind import bind
+from convsmith.passes.flatten import flatten, offset
+from convsmith.passes.fuse import fuse
 from convsmith.passes.manager import Step
 from convsmith.passes.narrow_index import narrow_index
 from convsmith.passes.partition import partition
+from convsmith.passes.pick_transpositions import pick_transpositions
+from convsmith.passes.reorder import reorder
+from convsmith.passes.scope import perfect_nest
 from convsmith.passes.simplify import simplify
 from convsmith.passes.strength import strength_reduce
+from convsmith.passes.tile import tile
+from convsmith.passes.transpose import READ, WRITTEN, transpose
+from convsmith.passes.unroll import unroll
 from convsmith.passes.unused_let import unused_let
 from convsmith.passes.vectorise import vectorise
 from convsmith.target.base import Target
+
+PIECES = 4
+"""Most pieces of a loop."""
+FEW = 1 << 13
+"""Elements that are packed in less time than LLVM takes for a transposition."""
+SHARE = 4
+"""The part of the second-level cache for what a block reads."""
+LEAST = 8
+"""Fewest iterations of a block."""
+COLUMN = "columns"
+"""The loop whose iterations are the columns of tiles."""
+LONG = 4
+"""Most tiles in a row that are straight lines, because their columns lie unevenly in the packed operand."""
 
 
 def packing_steps(pack: Kernel, target: Target) -> list[Step]:
     """Split off what is cut short, and copy vectors."""
     loops: list[For] = list(loops_of(pack.body))
-    names = tuple(x.var.name for x in loops)
+    names = [x.var.name for x in loops]
+    steps: list[Step] = []
+    if (moved := _Moved.of(pack)) is not None:
+        for row in target.transpositions:
+            if (found := _tiles(moved, row)) is not None:
+                return _transposing_steps(moved, found, row, target)
+        steps, names = _blocked(moved, names, target)
+    steps += [Step(partition, tuple(names), PIECES), Step(flatten), Step(simplify)]
     lanes = target.lanes(pack.params[0].dtype.bits)
-    steps = [Step(partition, names, 4), Step(flatten), Step(simplify)]
     if loops and int(loops[-1].hi) <= lanes:
         steps.append(Step(vectorise, names[-1], lanes, False))
     return [*steps, Step(simplify, False), Step(narrow_index), Step(strength_reduce), Step(unused_let)]
+
+
+@dataclass(frozen=True)
+class _Moved:
+    """A packing nest: how often loops run, outermost first, and the elements that each moves what is read by.
+
+    ``plain`` says that elements are not changed on the way.
+    """
+
+    extents: dict[str, int]
+    steps: dict[str, int]
+    read: str
+    dtype: str
+    plain: bool
+
+    def with_loop(self, outer: str, columns: Sequence[str], width: int) -> _Moved:
+        """The same with a loop over tiles of ``width`` of the columns."""
+        count = -(-prod(self.extents[n] for n in columns) // width)
+        step = self.steps[columns[-1]] * width
+        return replace(self, extents={**self.extents, outer: count}, steps={**self.steps, outer: step})
+
+    @staticmethod
+    def of(pack: Kernel) -> _Moved | None:
+        """That of a kernel that copies elements of one operand, evenly; else None."""
+        if not isinstance(pack.body, For):
+            return None
+        nest, s = perfect_nest(pack.body)
+        reads = [v for v in walk(s.value) if isinstance(v, Load)] if isinstance(s, Store) else []
+        if len(reads) != 1 or not isinstance(s, Store) or s.index != tuple(x.var for x in nest):
+            return None
+        terms = dict(offset(reads[0].buffer, reads[0].index).terms)
+        if any(not isinstance(a, Var) and variables_of(a) for a in terms):
+            return None
+        steps = {x.var.name: terms.get(x.var, 0) for x in nest}
+        plain = isinstance(s.value.yes if isinstance(s.value, Select) else s.value, Load)
+        read, extents = reads[0].buffer.dtype.name, {x.var.name: int(x.hi) for x in nest}
+        return _Moved(extents, steps, read, s.buffer.dtype.name, plain)
+
+    def columns(self, first: int, most: int, taken: set[str]) -> list[str]:
+        """Loops that together step through what is read from neighbour to neighbour, the innermost last."""
+        found: list[str] = []
+        while True:
+            run = first * prod(self.extents[n] for n in found)
+            next_ = [n for n, step in self.steps.items() if step == run and n not in taken and self.extents[n] > 1]
+            if not next_ or (found and prod(self.extents[n] for n in (*found, next_[0])) > most):
+                return found
+            found.insert(0, next_[0])
+            taken = taken | {next_[0]}
+
+
+@dataclass(frozen=True)
+class _Tiles:
+    """Loops of tiles: those that make the columns, that of the rows, and that of a group."""
+
+    columns: tuple[str, ...]
+    rows: str
+    group: tuple[str, ...]
+
+
+def _tiles(moved: _Moved, row: Transposition) -> _Tiles | None:
+    """How the row transposes the nest; None where it does not."""
+    height, width, group = row.shape
+    if row.dtype != moved.dtype or prod(moved.extents.values()) < FEW:
+        return None
+    names = [n for n in moved.extents if moved.extents[n] > 1]
+    if len(names) < 2:
+        return None
+    if row.joined:
+        column, last = names[-2:]
+        fits = moved.extents[last] == height and moved.steps[last] != 1 == moved.steps[column]
+        return _Tiles((column,), last, ()) if fits else None
+    inner = names[-1:] if group > 1 else []
+    if inner and ((moved.extents[inner[0]], moved.steps[inner[0]]) != (group, 1) or len(names) < 3):
+        return None
+    lane = names[-1 - len(inner)]
+    if moved.steps[lane] in (0, group) or moved.extents[lane] > height:
+        return None
+    columns = moved.columns(group, LONG * width, {lane, *inner})
+    return _Tiles(tuple(columns), lane, tuple(inner)) if columns else None
+
+
+def _blocked(moved: _Moved, around: list[str], target: Target) -> tuple[list[Step], list[str]]:
+    """Blocks of the loop that steps farthest, where loops around it step less: what one reads stays in the cache.
+
+    The steps, and the loops in their new order.
+    """
+    far = max(around, key=lambda n: moved.steps[n], default="")
+    nearer = [n for n in around[: around.index(far)] if moved.steps[n] and moved.extents[n] > 1] if far else []
+    if not nearer:
+        return [], around
+    size = max(LEAST, target.l2_bytes // SHARE // (moved.steps[far] * dtype(moved.read).bytes))
+    if size >= moved.extents[far]:
+        return [], around
+    outer, inner = f"{far}.b", f"{far}.i"
+    order = [x for n in around for x in ((outer, n) if n == nearer[0] else (inner,) if n == far else (n,))]
+    return [Step(tile, far, size, outer, inner), Step(reorder, tuple(order))], order
+
+
+def _transposing_steps(moved: _Moved, found: _Tiles, row: Transposition, target: Target) -> list[Step]:
+    """Tiles innermost, through registers; the rest of the nest in its order."""
+    height, width, group = row.shape
+    names = tuple(moved.extents)
+    inner = (*found.columns, found.rows, *found.group)
+    place = max(names.index(n) for n in found.columns)
+    even = len(found.columns) == 1
+    around = [n for n in names if n not in inner]
+    steps = [Step(reorder, (*around, *inner))] if (*around, *inner) != names else []
+    fused = found.columns[0]
+    for n in found.columns[1:]:
+        steps.append(Step(fuse, fused, n, f"{fused}_{n}"))
+        fused = f"{fused}_{n}"
+    outer = f"{fused}.o"
+    steps.append(Step(tile, fused, width, outer, COLUMN))
+    if even:
+        before = [n for n in around if names.index(n) < place]
+        around = [*before, outer, *(n for n in around if n not in before)]
+        steps.append(Step(reorder, tuple(around)))
+    else:
+        around.append(outer)
+    loops = (COLUMN, found.rows, *found.group)
+    blocks, around = _blocked(moved.with_loop(outer, found.columns, width), around, target)
+    return [
+        *steps,
+        *blocks,
+        Step(partition, (*around, *(() if moved.plain else (COLUMN,))), PIECES),
+        Step(transpose, loops, (height, width), row.joined),
+        *([] if even else [Step(bind, (outer,), "unrolled")]),
+        Step(flatten),
+        Step(unroll),
+        Step(simplify),
+        Step(vectorise, READ, width * group, False),
+        Step(vectorise, WRITTEN, height * (width if row.joined else group), False),
+        Step(vectorise, loops[-1], max(height, group), False),
+        Step(pick_transpositions, target.transpositions),
+        Step(simplify, False),
+        Step(narrow_index),
+        Step(strength_reduce),
+        Step(unused_let),
+    ]  # fmt: skip

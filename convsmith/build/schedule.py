@@ -30,6 +30,7 @@ from convsmith.passes.fuse import fuse
 from convsmith.passes.guard_tails import guard_tails
 from convsmith.passes.hoist import hoist
 from convsmith.passes.hoist_pointers import hoist_pointers
+from convsmith.passes.keep_sums import keep_sums
 from convsmith.passes.lift import lift
 from convsmith.passes.manager import Step
 from convsmith.passes.narrow_index import narrow_index
@@ -73,6 +74,15 @@ class Nest:
     reduce: list[str] = field(default_factory=list)
     terms: list[str] = field(default_factory=list)
     classes: list[str] = field(default_factory=list)
+    depth: str = ""
+    """The loop over blocks of a reduction loop."""
+    within: list[str] = field(default_factory=list)
+    """Loops around the register tile that run within such a block."""
+
+    @property
+    def outside(self) -> list[str]:
+        """Loops around the register tile that are around the whole of each sum."""
+        return self.around[: len(self.around) - len(self.within)]
 
     @property
     def lanes(self) -> int:
@@ -155,6 +165,8 @@ def _order_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> lis
         steps.append(Step(rfactor, nest.lane, nest.lanes))
     elif nest.rows or (config.drain and nest.held):
         steps.append(Step(drain, (*nest.pixels, *nest.vectors, *nest.rows), ".w"))
+    if nest.within:
+        steps.append(Step(keep_sums, nest.depth, tuple(nest.within)))
     return steps
 
 
@@ -163,6 +175,7 @@ def _tile_steps(loops: Loops, config: Config, nest: Nest) -> list[Step]:
     steps: list[Step] = []
     outer: dict[str, str] = {}
     reduce: dict[str, list[str]] = {}
+    blocks = {n: size for n, size in config.block if size < loops.extents[n]}
     for n, kind in loops.kinds.items():
         size = config.size(n)
         if n == config.lane and kind == "k":
@@ -198,8 +211,18 @@ def _tile_steps(loops: Loops, config: Config, nest: Nest) -> list[Step]:
             reduce[n] = [n]
         else:
             outer[n] = n
+    for n, size in blocks.items():
+        tiles = outer[n] if n in outer else reduce[n][0]
+        tile_size = max(config.size(n), dict(config.terms).get(n, 1), nest.lanes if n == config.lane else 1)
+        steps.append(Step(tile, tiles, size // tile_size, f"{n}.b", tiles))
+    deep = [n in reduce for n in blocks]
+    nest.around += [f"{n}.b" for n in blocks if n in outer]
+    nest.reduce += [f"{n}.b" for n in blocks if n in reduce]
+    first = len(nest.around) - len(blocks) + 1 + deep.index(True) if any(deep) else 0
     nest.around += [outer.pop(n) for n in config.order if n in outer]
     nest.around += outer.values()
+    if any(deep):
+        nest.depth, nest.within = nest.reduce[-1], nest.around[first:]
     nest.reduce += [x for n in config.reduce if n in reduce for x in reduce.pop(n)]
     nest.reduce += [x for names in reduce.values() for x in names]
     return steps
@@ -214,7 +237,7 @@ def _read_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list
     """Pack operands, realise the views, split off what is cut short."""
     steps = [Step(derive_packing, (name,), f"{name}_p", nest.widths, not nest.unit.dot) for name in config.pack]
     masked = _masked(st)
-    parallel = nest.around
+    parallel = nest.outside
     for operand, name in _held(st, config).items():
         moving = [n for n, loop in enumerate(nest.around) if _moves(st, loops, config, operand, loop)]
         last = moving[-1] if moving else 0
@@ -225,7 +248,7 @@ def _read_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list
             )  # fmt: skip
         if long := ", ".join(n for n in loops.of("k") if _moves(st, loops, config, operand, n)):
             raise ConfigError("hold", f"--hold={operand}: needs register tiles of all of {long}")
-        parallel = nest.around[: last + 1]
+        parallel = nest.outside[: last + 1]
         steps.append(Step(stage, name, parallel[-1], None, 0, "register", nest.lanes))
     if _copied(st, config):
         if st.shifted:
@@ -233,6 +256,7 @@ def _read_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list
                 "stage", f"--realise=pad_copy: {st.a.name} has a zero point; legal are peel, mask, and --offsets=sums"
             )
         place, parallel = _stage_place(loops, config, nest.around)
+        parallel = [n for n in parallel if n in nest.outside]
         near = _neighbours(st, config, nest)
         filled = (*(near or (None,)), top_bit(st.a)) if st.a.flipped else near
         steps.append(Step(stage, st.a.name, place, *filled))
@@ -246,13 +270,13 @@ def _read_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list
     if indirect(st, config):
         steps.append(Step(lift))
     steps.append(Step(bind, tuple(nest.unrolled), "unrolled"))
-    if config.threads > 1:
+    if config.threads > 1 and parallel:
         steps.append(Step(bind, tuple(parallel), "parallel"))
     if masked and config.realise == "peel":
         tiled_axes = {a for n in nest.register for a in loops.axes[n.partition(".")[0]]}
         moved = (n for n in nest.reduce if n not in nest.classes and _free(loops.axes[n.partition(".")[0]], tiled_axes))
         steps.append(Step(restrict, tuple(moved)))
-    tiled = (n for n in nest.around if n.endswith(".o") or n in nest.classes)
+    tiled = (n for n in nest.around if n.endswith((".o", ".b")) or n in nest.classes)
     lane_vectors = (n for n in nest.vectors if n.endswith(".v"))
     steps.append(Step(partition, (*tiled, *nest.reduce, *lane_vectors), config.pieces))
     if _copied(st, config):
@@ -276,7 +300,7 @@ def _lower_steps(st: Statement, config: Config, target: Target, nest: Nest) -> l
         steps += [Step(vectorise, name, nest.unit.terms, False) for name in nest.terms]
     steps += [Step(vectorise, f"{name}_s.l", nest.lanes, False) for name in _held(st, config).values()]
     steps += [Step(vectorise, nest.lane, nest.lanes, False), Step(pick_instructions, target.instructions)]
-    *stepping, last = (n for n in nest.reduce if not n.endswith(".u"))
+    *stepping, last = (n for n in nest.reduce if not n.endswith((".u", ".b")))
     steps += [Step(coalesce, n, last, last) for n in reversed(stepping)]
     steps.append(Step(simplify, False))
     if config.outline:

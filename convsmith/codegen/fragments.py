@@ -67,6 +67,12 @@ class Fragments:
     def zero(self, buffer: Buffer, index: tuple[Index, ...]) -> None:
         self.emit(self.file.zero.format(r=self.number[buffer, index]))
 
+    def fetch(self, buffer: Buffer, index: tuple[Index, ...], v: Load) -> None:
+        """Read an accumulator from memory."""
+        p, distance = self.address(v.buffer, v.index[0]), _distance(v.lanes, buffer.shape[-1])
+        number = self.number[buffer, index]
+        self.emit(self.file.load.format(r=number, p=p, distance=distance * buffer.dtype.bytes))
+
     def store(self, s: Store) -> None:
         """Write an accumulator to memory."""
         v = s.value

@@ -14,7 +14,7 @@ from convsmith.codegen.gathers import spans_of
 from convsmith.codegen.values import Slot, ValueEmitter
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.instruction import FragmentFile, Instruction
+from convsmith.ir.instruction import FragmentFile, Instruction, Transposition
 from convsmith.ir.stmt import Alloc, At, Block, Call, Carried, For, Function, If, Invoke, Kernel, Let, Stmt, Store
 from convsmith.ir.types import Half
 from convsmith.ir.value import Const, Load, lanes_of
@@ -29,12 +29,13 @@ def written_buffers(body: Stmt) -> set[Buffer]:
 @dataclass(frozen=True)
 class Facts:
     """What of a target code generation needs: what LLVM calls it, the attributes of every function, its instructions
-    by name, what some of them do with f16, and its registers for fragments.
+    by name and those that transpose, what some do with f16, and its registers for fragments.
     """
 
     triple: str
     attributes: Mapping[str, str]
     rows: Mapping[str, Instruction]
+    transpositions: Mapping[str, Transposition]
     half: Half = ""
     fragments: FragmentFile | None = None
 
@@ -52,7 +53,8 @@ class FunctionEmitter(ValueEmitter):
         """Learn which register buffers are kept as vectors."""
         for s in statements_of(body):
             if isinstance(s, Invoke) and s.dst.buffer.scope == "register":
-                self.vector_of[s.dst.buffer] = lanes_of(s.dst)
+                whole = s.instruction in self.facts.transpositions
+                self.vector_of[s.dst.buffer] = s.dst.buffer.shape[-1] if whole else lanes_of(s.dst)
             elif isinstance(s, Store) and s.lanes is not None and s.buffer.scope == "register":
                 self.vector_of[s.buffer] = s.lanes.count
 
@@ -115,6 +117,9 @@ class FunctionEmitter(ValueEmitter):
     def _Store(self, s: Store) -> None:
         for made in self.fragments.values():
             made.forget()
+        if s.buffer.scope == "fragment" and isinstance(s.value, Load):
+            self.fragments[s.buffer].fetch(s.buffer, s.index, s.value)
+            return
         if s.buffer.scope == "fragment":
             if not (isinstance(s.value, Const) and s.value.value == 0):
                 raise InternalError(f"fragments of {s.buffer.name} are set to {s.value}, not to zero")
@@ -130,6 +135,9 @@ class FunctionEmitter(ValueEmitter):
         self.store(s.buffer, s.index, s.lanes, x)
 
     def _Invoke(self, s: Invoke) -> None:
+        if s.instruction in self.facts.transpositions:
+            self._transposed(s, self.facts.transpositions[s.instruction])
+            return
         row = self.rows[s.instruction]
         if s.dst.buffer.scope == "fragment":
             self.declared[row.declare] = None
@@ -140,6 +148,14 @@ class FunctionEmitter(ValueEmitter):
         operands["c"] = self.load(s.dst)
         self.declared[row.declare] = None
         self.store(s.dst.buffer, s.dst.index, s.dst.lanes, row.emit(self.put, operands))
+
+    def _transposed(self, s: Invoke, row: Transposition) -> None:
+        """Whole register arrays, each of its vectors one operand."""
+        (given,) = s.args
+        assert isinstance(given, Load)
+        rows = [self.held((given.buffer, (n,))) for n in range(given.buffer.shape[0])]
+        for n, x in enumerate(row.emit_rows(self.put, rows)):
+            self.slots[s.dst.buffer, (n,)] = x
 
     def _Call(self, s: Call) -> None:
         args = [f"ptr {self.address(b, i)}" for b, i in s.pointers] + [f"{self.it} {self.index(i)}" for i in s.indices]

@@ -9,4 +9,5 @@ from convsmith.target.base import Target
 def facts(target: Target) -> Facts:
     """The target as code generation sees it."""
     rows = {r.name: r for r in target.instructions}
-    return Facts(target.triple, dict(target.attributes), rows, target.half, target.fragments)
+    moves = {r.name: r for r in target.transpositions}
+    return Facts(target.triple, dict(target.attributes), rows, moves, target.half, target.fragments)

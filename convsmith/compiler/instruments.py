@@ -145,7 +145,7 @@ class Interpret:
             if tensor.role == "out":
                 self._memory[tensor.name] = unwritten(truth.shape, truth.dtype)
         self._exact = is_exact(problem)
-        self._instructions = {row.name: row.kernel for row in target.instructions}
+        self._instructions = {row.name: row.kernel for row in (*target.instructions, *target.transpositions)}
 
     @staticmethod
     def suits(problem: Problem, config: Config) -> bool:

@@ -1,7 +1,7 @@
 """Replace nests over matrices by instructions on fragments, by matching them against specifications.
 
 A register array whose sums come from such a nest moves into registers for fragments.  What else touches it is done on
-whole fragments too: it is filled with a constant, and copied to memory.
+whole fragments too: it is filled with a constant, copied to memory and back.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.stmt import Alloc, For, Invoke, Kernel, Stmt, Store
-from convsmith.ir.value import Const, Load, Value, rows_of_lanes, strided
+from convsmith.ir.value import Const, Lanes, Load, Value, rows_of_lanes, strided
 from convsmith.ir.walk import Rewriter, statements_of, substitute, walk
 from convsmith.passes.pick_instructions import contract, unify
 from convsmith.passes.scope import perfect_nest, require_loops, with_body, wrap
@@ -65,6 +65,8 @@ class _Pick(Rewriter):
         loops, s = perfect_nest(loop)
         if not isinstance(s, Store):
             return self._For(loop)
+        if s.buffer is self.old and isinstance(s.value, Load):
+            return wrap(loops[:-2], self.fetched(_Nest(loops[-2:], s), s.value))
         if s.buffer is self.old and not isinstance(s.value, Const):
             return wrap(loops[:-4], self.sums(_Nest(loops[-4:], s)))
         if s.buffer is self.old:
@@ -76,12 +78,20 @@ class _Pick(Rewriter):
 
     def copied(self, nest: _Nest, value: Load) -> Stmt:
         """A fragment's rows in memory."""
-        distance, step = nest.steps(nest.store.index[0])
-        if step != 1 or nest.sizes[1] != self.width:
-            raise ConfigError("fragment", f"{nest.sizes[1]} lanes, {step} apart, are no fragment's row: {nest.store}")
-        lanes = rows_of_lanes(self.height, self.width, distance, nest.sizes[0])
+        lanes = self.rows_at(nest, nest.store.index[0])
         fragment = Load(self.new, nest.at(value.index), self.whole)
         return Store(nest.store.buffer, nest.at(nest.store.index), fragment, lanes)
+
+    def fetched(self, nest: _Nest, value: Load) -> Stmt:
+        """A fragment from its rows in memory."""
+        rows = Load(value.buffer, nest.at(value.index), self.rows_at(nest, value.index[0]))
+        return Store(self.new, nest.at(nest.store.index), rows, self.whole)
+
+    def rows_at(self, nest: _Nest, index: Index) -> Lanes:
+        distance, step = nest.steps(index)
+        if step != 1 or nest.sizes[1] != self.width:
+            raise ConfigError("fragment", f"{nest.sizes[1]} lanes, {step} apart, are no fragment's row: {nest.store}")
+        return rows_of_lanes(self.height, self.width, distance, nest.sizes[0])
 
     def sums(self, nest: _Nest) -> Stmt:
         """The first instruction that computes the nest."""

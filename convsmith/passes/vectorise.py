@@ -50,7 +50,10 @@ class LaneMap(Rewriter):
                 if not d.is_const:
                     raise NotVector(f"{buffer.name}: the distance of lane {n} is {d}, no constant")
                 found.append(d.const)
-            offsets = tuple(found) + (found[-1],) * (self.count - self.active)
+            step = found[1] - found[0] if len(found) > 1 else 0
+            even = found == [found[0] + step * n for n in range(len(found))]
+            rest = range(1, self.count - self.active + 1)
+            offsets = (*found, *(found[-1] + step * n * even for n in rest))
         if buffer.scope == "register" and offsets != tuple(range(self.count)):
             raise NotVector(f"register array {buffer.name} is not contiguous along the lanes")
         active = self.count if buffer.scope == "register" else self.active

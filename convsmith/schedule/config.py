@@ -30,6 +30,8 @@ class Config:
     ``reduce``    reduction loops, outermost first: also the order of the packed operand (those not named come after)
     ``terms``     a reduction loop and how many of its iterations stand innermost, within the register tile: those that
                   one instruction adds up, or straight lines that share what they read
+    ``block``     loop -> iterations of a block for the caches, around the register tiles: outermost loop first; between
+                  blocks of a reduction loop sums are kept in memory, and what stands after it runs within each
     ``split``     a reduction loop, and in how many parts it is summed apart, for threads to share
     ``realise``   how masked elements are read: ``peel`` (skip, restrict, partition), ``mask`` (test each), or
                   ``pad_copy`` (a padded copy first), or ``indirection`` (through a table of pointers)
@@ -52,6 +54,7 @@ class Config:
     order: tuple[str, ...] = ()
     reduce: tuple[str, ...] = ()
     terms: tuple[tuple[str, int], ...] = ()
+    block: tuple[tuple[str, int], ...] = ()
     split: tuple[tuple[str, int], ...] = ()
     realise: str = "peel"
     table: str = "sections"
@@ -76,6 +79,9 @@ class Config:
         for name, size in self.tile:
             if size < 1:
                 raise ConfigError("tile-size", f"--tile={name}:{size}: a tile has at least one iteration")
+        for name, size in self.block:
+            if size < 1 or size % max(self.size(name), dict(self.terms).get(name, 1)):
+                raise ConfigError("block", f"--block={name}:{size}: a block is a multiple of the tile and of the terms")
         for name, size in self.terms:
             if size < 1 or name in dict(self.tile) or name == self.lane or len(self.terms) > 1:
                 raise ConfigError(
@@ -158,20 +164,20 @@ def _flag(value: str) -> bool:
 _PRINT: dict[str, Callable[[Any], str]] = {
     "isa": str, "lane": str, "realise": str, "table": str, "offsets": str, "pieces": str, "threads": str,
     "fuse": lambda v: ",".join(f"{a}+{b}" for a, b in v),
-    "tile": _sizes_text, "terms": _sizes_text, "split": _sizes_text,
+    "tile": _sizes_text, "block": _sizes_text, "terms": _sizes_text, "split": _sizes_text,
     "order": ",".join, "reduce": ",".join, "pack": ",".join, "hold": ",".join, "flip": ",".join,
     "outline": _flag_text, "drain": _flag_text,
 }  # fmt: skip
 _READ: dict[str, Callable[[str], Any]] = {
     "isa": str, "lane": str, "realise": str, "table": str, "offsets": str, "pieces": int, "threads": int,
-    "fuse": _pairs, "tile": _sizes, "terms": _sizes, "split": _sizes,
+    "fuse": _pairs, "tile": _sizes, "block": _sizes, "terms": _sizes, "split": _sizes,
     "order": _names, "reduce": _names, "pack": _names, "hold": _names, "flip": _names, "outline": _flag,
     "drain": _flag,
 }  # fmt: skip
 _EXAMPLE = {
     "isa": "--isa=avx512", "lane": "--lane=oc", "realise": "--realise=peel", "table": "--table=row",
     "pieces": "--pieces=8", "threads": "--threads=2", "fuse": "--fuse=oh+ow", "tile": "--tile=oc:32,ow:14",
-    "order": "--order=mb,oc,oh,ow",
+    "order": "--order=mb,oc,oh,ow", "block": "--block=oc:256,ic:128",
     "terms": "--terms=ic:4", "split": "--split=mb:2", "reduce": "--reduce=kh,kw,ic", "pack": "--pack=wei",
     "hold": "--hold=wei", "offsets": "--offsets=sums", "flip": "--flip=wei", "outline": "--outline=no",
     "drain": "--drain=yes",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from convsmith.ir.instruction import FragmentFile, Instruction
+from convsmith.ir.instruction import FragmentFile, Instruction, Transposition
 from convsmith.ir.types import Half
 
 
@@ -30,8 +30,9 @@ class Target:
     ``isa`` is the name that users give; ``registers`` the number of vector registers of ``vector_bits``;
     ``features`` what LLVM is told, ``needs`` what the machine must have; ``attributes`` go on every function.
     ``half`` says what instructions do with f16: nothing, only convert between it and f32, or compute in it.
-    ``l1_bytes`` and ``l1_ways`` describe the first-level data cache; ``instructions`` are tried in order; those on
-    fragments have the registers of ``fragments``.
+    ``l1_bytes`` and ``l1_ways`` describe the first-level data cache, ``l2_bytes`` what a core has of the second, as the
+    smaller machines of the level have them; ``instructions`` are tried in order, and so are ``transpositions``;
+    instructions on fragments have the registers of ``fragments``.
     """
 
     isa: str
@@ -44,8 +45,10 @@ class Target:
     costs: Costs
     l1_bytes: int
     l1_ways: int
+    l2_bytes: int
     attributes: tuple[tuple[str, str], ...]
     instructions: tuple[Instruction, ...]
+    transpositions: tuple[Transposition, ...] = ()
     half: Half = ""
     fragments: FragmentFile | None = None
 

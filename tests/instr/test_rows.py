@@ -12,7 +12,7 @@ from natives import llvm_text
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Argument, Artifact, Entry
 from convsmith.interp import run
-from convsmith.ir.instruction import Instruction
+from convsmith.ir.instruction import Instruction, Row, Transposition
 from convsmith.ir.parse import parse_kernel
 from convsmith.runtime.emulator.kernel import EmulatedKernel
 from convsmith.runtime.host_kernel import HostKernel
@@ -25,7 +25,10 @@ TARGETS = (*LEVELS, level())
 ROWS = [pytest.param(t, row, id=f"{t.isa}-{row.name}") for t in TARGETS for row in t.instructions]
 
 
-def fragments(row: Instruction, seed: int = 0) -> dict[str, np.ndarray]:
+SHUFFLES = [pytest.param(t, row, id=f"{t.isa}-{row.name}") for t in TARGETS for row in t.transpositions]
+
+
+def fragments(row: Row, seed: int = 0) -> dict[str, np.ndarray]:
     """Small integers for every operand."""
     rng = np.random.default_rng(seed)
     lows = {"uint": 0}
@@ -34,7 +37,7 @@ def fragments(row: Instruction, seed: int = 0) -> dict[str, np.ndarray]:
     }
 
 
-def specified(row: Instruction, data: dict[str, np.ndarray]) -> np.ndarray:
+def specified(row: Row, data: dict[str, np.ndarray]) -> np.ndarray:
     """What the specification leaves in the accumulator."""
     arrays = {name: x.copy() for name, x in data.items()}
     run(row.kernel, arrays)
@@ -162,3 +165,53 @@ def computed(artifact: Artifact, every: list[dict[str, np.ndarray]]) -> list[np.
         return [outputs["c"] for outputs in EmulatedKernel(artifact).run_all(copies)]
     kernel = HostKernel(artifact)
     return [kernel.run({**data, "c": data["c"].copy()})["c"] for data in every]
+
+
+def transposing(target: Target, row: Transposition) -> str:
+    """An entry ``row(c, a)`` that applies a row that transposes."""
+    c, a = row.kernel.params
+    name, size = row.dtype, a.shape[1]
+    text = (
+        f"kernel row(c: {name}[{c.size}], a: {name}[{a.size}])\n"
+        f"  alloc a_v: {name}[{a.shape[0]}, {size}] @register:\n"
+        f"    alloc c_v: {name}[{c.shape[0]}, {c.shape[1]}] @register:\n"
+        + "".join(f"      a_v[{n}, 0]{{{size}}} = a[{n * size}]{{{size}}}\n" for n in range(a.shape[0]))
+        + f"      {row.name}(c_v[0, 0]{{{c.size}}}, a_v[0, 0]{{{a.size}}})\n"
+        + "".join(
+            f"      c[{n * c.shape[1]}]{{{c.shape[1]}}} = c_v[{n}, 0]{{{c.shape[1]}}}\n" for n in range(c.shape[0])
+        )
+    )
+    return llvm_text(parse_kernel(text), target, "row")
+
+
+@pytest.mark.parametrize("target, row", SHUFFLES)
+def test_a_transposition(target: Target, row: Transposition) -> None:
+    """The specification is numpy's transposition of groups; the machine moves every element as it says."""
+    height, width, group = row.shape
+    data = fragments(row)
+    found = specified(row, data)
+    groups = data["a"].reshape(height, width, group).swapaxes(0, 1)
+    np.testing.assert_array_equal(found, groups.ravel())
+    arguments = tuple(
+        Argument(b.name, "inout" if b.name == "c" else "in", b.dtype.name, (b.size,), "a", b.size)
+        for b in row.kernel.params
+    )
+    code = llvm_bind.object_code(transposing(target, row), target.triple, target.cpu, target.features)
+    artifact = Artifact(code, target.isa, {"main": Entry("row", arguments)}, row.name, "", needs=target.needs)
+    (moved,) = computed(artifact, [data])
+    np.testing.assert_array_equal(moved, found)
+
+
+@pytest.mark.parametrize("target, row", SHUFFLES)
+def test_a_transposition_is_shuffles_of_vectors(target: Target, row: Transposition) -> None:
+    """No element goes alone, and there are no more shuffles than its two stages take."""
+    text = llvm_bind.assembly(transposing(target, row), target.triple, target.cpu, target.features)
+    mnemonics = re.findall(r"^\t([a-z]\w*)", text, re.MULTILINE)
+    assert not [m for m in mnemonics if re.match("v?p(insr|extr)|movzb|movb", m)], text
+    assert set(row.needs) <= set(target.needs)
+    shuffles = re.compile(f"{row.mnemonic or 'unpck'}|unpck|v(perm|p?shuf|insert|broadcast|p?blend)")
+    vectors = [m for m in mnemonics if shuffles.search(m)]
+    assert any(row.mnemonic in m for m in vectors), f"{row.mnemonic} not in\n{text}"
+    height, width, _ = row.shape
+    if target.needs:
+        assert len(vectors) <= (height + 2 if row.joined else height * (width.bit_length() - 1)), text

@@ -34,17 +34,19 @@ from convsmith.ir.parse import parse_kernel
 from convsmith.ir.stmt import Kernel
 from convsmith.ir.types import ABSENT, F32, PTR
 from convsmith.target.base import fragment_dot
-from convsmith.target.generic.level import PORTABLE_FMA
+from convsmith.target.generic.level import PORTABLE_FMA, level
 
 NO_PASS = {"lets", "manager", "scope"}
 OTHER_NAME = {"strength": "strength_reduce"}
 ROWS = (PORTABLE_FMA, fragment_dot("fragment_dot", (4, 4, 4, 4), ("u8", "s8", "s32"), "", "", (), ""))
+TRANSPOSITIONS = level().transpositions
 TABLE, ZERO = make_buffer("a_row", PTR, (3, 2)), make_buffer("a_0", F32, (4,))
 ENTRIES = np.array([ABSENT, 0, 0, 4, 4, 8])
 SIZES = {"n": 3, "s": 2}
 SUMS = make_buffer("sums", F32, (4,))
 NAMES = {
     "ROWS": ROWS,
+    "TRANSPOSITIONS": TRANSPOSITIONS,
     "TABLE": TABLE,
     "ZERO": ZERO,
     "SUMS": SUMS,
@@ -54,7 +56,7 @@ NAMES = {
     "Var": Var,
     "as_index": as_index,
 }
-INSTRUCTIONS = {row.name: row.kernel for row in ROWS}
+INSTRUCTIONS = {row.name: row.kernel for row in (*ROWS, *TRANSPOSITIONS)}
 MODULES = sorted(m.name for m in pkgutil.iter_modules(convsmith.passes.__path__))
 PASSES = [name for name in MODULES if name not in NO_PASS]
 

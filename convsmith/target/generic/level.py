@@ -5,6 +5,7 @@ from __future__ import annotations
 import llvmlite.binding as llvm
 
 from convsmith.target.base import Costs, Target, multiply_add
+from convsmith.target.transpositions import transpositions
 
 _VECTOR = "<4 x float>"
 
@@ -23,5 +24,6 @@ def level(triple: str | None = None) -> Target:
     return Target(
         isa="generic", triple=triple or llvm.get_default_triple(), cpu="", features="", needs=(), vector_bits=128,
         registers=16, costs=Costs(0.5, 0.5, 1.5, 6.0, temporaries=1),
-        l1_bytes=32768, l1_ways=8, attributes=(), instructions=(PORTABLE_FMA,),
+        l1_bytes=32768, l1_ways=8, l2_bytes=1 << 18, attributes=(), instructions=(PORTABLE_FMA,),
+        transpositions=transpositions(128, (), ("", "")),
     )  # fmt: skip

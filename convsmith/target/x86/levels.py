@@ -5,12 +5,14 @@ from __future__ import annotations
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.types import Half, dtype
 from convsmith.target.base import Costs, Target
+from convsmith.target.transpositions import transpositions
 from convsmith.target.x86.amx import INSTRUCTIONS as FRAGMENT_INSTRUCTIONS
 from convsmith.target.x86.amx import TILES
 from convsmith.target.x86.instructions import INSTRUCTIONS
 
 TRIPLE = "x86_64-unknown-linux-gnu"
 _AVX2 = ("avx2", "fma", "f16c")
+_SHUFFLES = ("unpck", "shuf")
 _AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl", *_AVX2)
 
 
@@ -31,8 +33,9 @@ def _avx512(isa: str, *more: str) -> Target:
     half: Half = "computes" if "avx512fp16" in more else "converts"
     return Target(
         isa=isa, triple=TRIPLE, cpu="x86-64-v4", features=_features(needs), needs=needs,
-        vector_bits=512, registers=32, costs=Costs(1.0, 1.0, 0.5, 4.0), l1_bytes=32768, l1_ways=8,
-        attributes=(("prefer-vector-width", "512"),), instructions=_rows(needs, 512), half=half,
+        vector_bits=512, registers=32, costs=Costs(1.0, 1.0, 0.5, 4.0), l1_bytes=32768, l1_ways=8, l2_bytes=1 << 20,
+        attributes=(("prefer-vector-width", "512"),), instructions=_rows(needs, 512),
+        transpositions=transpositions(512, _AVX512, _SHUFFLES), half=half,
         fragments=TILES if "amx-tile" in needs else None,
     )  # fmt: skip
 
@@ -41,8 +44,9 @@ def _avx2(isa: str, *more: str) -> Target:
     needs = (*_AVX2, *more)
     return Target(
         isa=isa, triple=TRIPLE, cpu="x86-64-v3", features=_features(needs), needs=needs,
-        vector_bits=256, registers=16, costs=Costs(0.5, 0.5, 0.5, 4.0), l1_bytes=32768, l1_ways=8,
-        attributes=(), instructions=_rows(needs, 256), half="converts",
+        vector_bits=256, registers=16, costs=Costs(0.5, 0.5, 0.5, 4.0), l1_bytes=32768, l1_ways=8, l2_bytes=1 << 18,
+        attributes=(), instructions=_rows(needs, 256),
+        transpositions=transpositions(256, _AVX2, _SHUFFLES), half="converts",
     )  # fmt: skip
 
 

@@ -1,0 +1,124 @@
+"""Copy by way of two register arrays, the second of which is the first transposed.
+
+A nest that reads neighbours along one loop and writes neighbours along another cannot have vectors on both sides. With
+the arrays between, reading and writing each have loops of their own, along which vectors are neighbours; what is left
+is a transposition in registers, for which there are instructions.
+"""
+
+from __future__ import annotations
+
+from convsmith.ir.buffer import make_buffer
+from convsmith.ir.index import Index, Var, as_index, parts_of
+from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, Store, block
+from convsmith.ir.value import Load, Select, Value, const
+from convsmith.ir.walk import Rewriter, substitute, variables_of, walk
+from convsmith.passes.scope import perfect_nest, require_loops, with_body
+
+READ, WRITTEN = "t.read", "t.write"
+"""Loops along the vectors that are read, and that are written."""
+
+
+class _Transpose(Rewriter):
+    def __init__(self, loops: tuple[str, ...], shape: tuple[int, int], joined: bool) -> None:
+        super().__init__()
+        self.loops, self.shape, self.joined = loops, shape, joined
+
+    def For(self, loop: For) -> Stmt:
+        if loop.var.name != self.loops[0]:
+            return self._For(loop)
+        nest, s = perfect_nest(loop)
+        known = all(x.lo is as_index(0) and x.hi.is_const for x in nest)
+        if tuple(x.var.name for x in nest) != self.loops or not known or not isinstance(s, Store):
+            return loop
+        columns, rows, *groups = nest
+        if not 1 < int(rows.hi) <= self.shape[0] or not 1 < int(columns.hi) <= self.shape[1]:
+            return loop
+        values = list(walk(s.value))
+        if not all(_prefix(v, columns, groups, rows) for v in values if isinstance(v, Select)):
+            return loop
+        if not any(isinstance(v, Load) for v in values):
+            return loop
+        return _through_registers(nest, s, self.shape, self.joined)
+
+
+def _through_registers(nest: list[For], s: Store, shape: tuple[int, int], joined: bool) -> Stmt:
+    """The copy of a tile, its loops as in :func:`transpose`."""
+    columns, rows, *groups = nest
+    height, width = shape
+    group = int(groups[0].hi) if groups else 1
+    dtype = s.buffer.dtype
+    t = make_buffer(f"{s.buffer.name}_t", dtype, (height, width * group), "register")
+    result = (1, height * width) if joined else (width, height * group)
+    u = make_buffer(f"{s.buffer.name}_u", dtype, result, "register")
+
+    row, x = Var("t.row"), Var(READ)
+    here: dict[Var, Index] = {rows.var: row, columns.var: x // group, **{g.var: x % group for g in groups}}
+    value: Value = substitute(s.value, here)
+    if int(rows.hi) < height:
+        value = Select(row < rows.hi, value, const(dtype, 0))
+    reading = _loop(row, height, _loop(x, int(columns.hi) * group, Store(t, (row, x), value)), "unrolled")
+
+    column, y = Var("t.column"), Var(WRITTEN)
+    k, m, r = Var("t.k"), Var("t.m"), Var("t.r")
+    if joined:
+        moved = _loop(k, width, _loop(m, height, Store(u, (as_index(0), k * height + m), Load(t, (m, k), None))))
+        at: dict[Var, Index] = {columns.var: y // height, rows.var: y % height}
+        write = Store(s.buffer, tuple(substitute(i, at) for i in s.index), Load(u, (as_index(0), y), None))
+        writing = _loop(y, int(columns.hi) * height, write)
+    else:
+        if groups:
+            inner = _loop(r, group, Store(u, (k, m * group + r), Load(t, (m, k * group + r), None)))
+        else:
+            inner = Store(u, (k, m), Load(t, (m, k), None))
+        moved = _loop(k, width, _loop(m, height, inner))
+        at = {columns.var: column, rows.var: y // group, **{g.var: y % group for g in groups}}
+        write = Store(s.buffer, tuple(substitute(i, at) for i in s.index), Load(u, (column, y), None))
+        writing = _loop(column, int(columns.hi), _loop(y, int(rows.hi) * group, write), "unrolled")
+    return Alloc(t, Alloc(u, block(reading, moved, writing)))
+
+
+def _prefix(v: Select, columns: For, groups: list[For], rows: For) -> bool:
+    """Whether vectors along the columns can be read where the condition holds, and are zero elsewhere."""
+    along = {columns.var, *(g.var for g in groups)}
+    used = [variables_of(part) for part in parts_of(v.cond)]
+    return all(isinstance(v.yes, Load) and names <= along | {rows.var} for names in used if names & along)
+
+
+def _loop(var: Var, count: int, body: Stmt, kind: str = "serial") -> Stmt:
+    return For(var, as_index(0), as_index(count), body, kind)
+
+
+def transpose(kernel: Kernel, loops: tuple[str, ...], shape: tuple[int, int], joined: bool = False) -> Kernel:
+    """Run innermost nests of ``loops`` (columns, rows, and within a row the elements of a group) through registers.
+
+    What is read lies side by side along the columns, what is written along the rows: of ``shape`` (rows, columns) at
+    most. ``joined`` says that the columns follow each other where they are written, too. Nests that run otherwise, or
+    with bounds that are no constants, stay; so do those that read nothing, or that read some columns only and compute
+    with what they read.
+
+    Before::
+
+        kernel k(a: f32[2, 12], dst: f32[3, 4, 2])
+          for i in 0 .. 3:
+            for k in 0 .. 4:
+              for n in 0 .. 2:
+                dst[i, k, n] = a[n, i * 4 + k]
+
+    After ``transpose(("k", "n"), (2, 4))``::
+
+        kernel k(a: f32[2, 12], dst: f32[3, 4, 2])
+          for i in 0 .. 3:
+            alloc dst_t: f32[2, 4] @register:
+              alloc dst_u: f32[4, 2] @register:
+                for t.row in 0 .. 2 #unrolled:
+                  for t.read in 0 .. 4:
+                    dst_t[t.row, t.read] = a[t.row, i * 4 + t.read]
+                for t.k in 0 .. 4:
+                  for t.m in 0 .. 2:
+                    dst_u[t.k, t.m] = dst_t[t.m, t.k]
+                for t.column in 0 .. 4 #unrolled:
+                  for t.write in 0 .. 2:
+                    dst[i, t.column, t.write] = dst_u[t.column, t.write]
+    """
+    require_loops(kernel, loops, "transpose")
+    return with_body(kernel, _Transpose(loops, shape, joined).stmt(kernel.body))

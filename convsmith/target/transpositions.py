@@ -1,0 +1,149 @@
+"""Rows that transpose: what packing needs where neighbours of the packed operand are far apart in the other.
+
+Each is made of shuffles that LLVM has instructions for: within 128 bits, or of blocks of 128 bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from convsmith.ir.instruction import Transposition
+from convsmith.ir.types import dtype
+
+BLOCK = 128
+"""Bits within which bytes move freely."""
+
+_WHOLE = (("f32", 1), ("s32", 1), ("f64", 1))
+_GROUPED = (("bf16", 2), ("u8", 4), ("s8", 4), ("u8", 2), ("s8", 2))
+"""Types, and how many neighbours go together: as many as an instruction adds the products of."""
+
+
+def transpositions(bits: int, needs: tuple[str, ...], mnemonics: tuple[str, str]) -> tuple[Transposition, ...]:
+    """The rows for a machine with vectors of so many bits.
+
+    ``mnemonics`` must show where squares are transposed, and where four rows are joined (of two, LLVM has a choice);
+    without the second there are no groups.
+    """
+    found = [_square(name, bits // dtype(name).bits, 1, needs, mnemonics[0]) for name, _ in _WHOLE]
+    if mnemonics[1]:
+        lanes = bits // 32
+        found += [_square(name, lanes, group, needs, mnemonics[0]) for name, group in _GROUPED]
+        found += [_joined(name, group, lanes, needs, mnemonics[1] if group > 2 else "") for name, group in _GROUPED]
+    return tuple(found)
+
+
+class _Text:
+    """Expressions, numbered in the order in which they are added."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def put(self, line: str) -> str:
+        self.lines.append(line)
+        return f"{{{len(self.lines) - 1}}}"
+
+    def shuffle(self, type_: str, a: str, b: str, places: Sequence[int]) -> str:
+        listed = ", ".join(f"i32 {i}" for i in places)
+        return self.put(f"shufflevector {type_} {a}, {type_} {b}, <{len(places)} x i32> <{listed}>")
+
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+
+def _square(type_: str, side: int, group: int, needs: tuple[str, ...], mnemonic: str) -> Transposition:
+    """``side`` rows of as many groups."""
+    t = dtype(type_)
+    name = f"transpose_{side}x{side}" + (f"x{group}" if group > 1 else "") + f"_{type_}"
+    given, units = f"<{side * group} x {t.llvm}>", f"<{side} x i{t.bits * group}>"
+    text = _Text()
+    rows = [text.put(f"bitcast {given} {{a{n}}} to {units}") for n in range(side)]
+    within = min(side, BLOCK // (t.bits * group))
+    for row in _across_blocks(text, units, _within_blocks(text, units, rows, side, within), side, within):
+        text.put(f"bitcast {units} {row} to {given}")
+    if group > 1:
+        spec = (
+            f"kernel {name}(c: {type_}[{side}, {side * group}], a: {type_}[{side}, {side * group}])\n"
+            f"  for k in 0 .. {side}:\n"
+            f"    for m in 0 .. {side}:\n"
+            f"      for r in 0 .. {group}:\n"
+            f"        c[k, m * {group} + r] = a[m, k * {group} + r]\n"
+        )
+    else:
+        spec = (
+            f"kernel {name}(c: {type_}[{side}, {side}], a: {type_}[{side}, {side}])\n"
+            f"  for k in 0 .. {side}:\n"
+            f"    for m in 0 .. {side}:\n"
+            f"      c[k, m] = a[m, k]\n"
+        )
+    return Transposition(name, spec, text.text(), "", needs, mnemonic, type_, (side, side, group), False)
+
+
+def _within_blocks(text: _Text, type_: str, rows: list[str], side: int, within: int) -> list[str]:
+    """Transpose each block of 128 bits among as many rows as it has elements.
+
+    Interleaving row ``i`` with row ``i + half`` as often as halves can be taken is a transposition.
+    """
+    out: list[str] = []
+    for first in range(0, side, within):
+        part, half = rows[first : first + within], within // 2
+        for _ in range(within.bit_length() - 1):
+            pairs = [(part[i], part[i + half]) for i in range(half)]
+            part = [
+                text.shuffle(type_, a, b, [
+                    block + start + i // 2 + side * (i % 2) for block in range(0, side, within) for i in range(within)
+                ])
+                for a, b in pairs for start in (0, half)
+            ]  # fmt: skip
+        out += part
+    return out
+
+
+def _across_blocks(text: _Text, type_: str, rows: list[str], side: int, within: int) -> list[str]:
+    """Transpose blocks: of the rows that hold the same places of their blocks, each gets those of one block.
+
+    Taking the even and the odd blocks of neighbouring rows as often as rows can be halved is a transposition.
+    """
+    count = side // within
+    out = [""] * side
+    for place in range(within):
+        part = rows[place::within]
+        for _ in range(count.bit_length() - 1):
+            halves = []
+            for odd in (0, 1):
+                blocks = range(odd, 2 * count, 2)
+                places = [block * within + i for block in blocks for i in range(within)]
+                halves += [text.shuffle(type_, part[i], part[i + 1], places) for i in range(0, count, 2)]
+            part = halves
+        out[place::within] = part
+    return out
+
+
+def _joined(type_: str, rows: int, columns: int, needs: tuple[str, ...], mnemonic: str) -> Transposition:
+    """``rows`` rows, whose elements of the same column become neighbours in one vector.
+
+    First each block of 128 bits gets its columns of all rows, then they are put in order within it.
+    """
+    t = dtype(type_)
+    name = f"interleave_{rows}x{columns}_{type_}"
+    text = _Text()
+    parts, size = [f"{{a{n}}}" for n in range(rows)], columns
+    while len(parts) > 1:
+        kind = f"<{size} x {t.llvm}>"
+        parts = [text.shuffle(kind, a, b, range(2 * size)) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+        size *= 2
+    kind = f"<{size} x {t.llvm}>"
+    blocks = max(1, size * t.bits // BLOCK)
+    width = columns // blocks
+    chunks = [row * columns + block * width + i for block in range(blocks) for row in range(rows) for i in range(width)]
+    # LLVM would make one shuffle of the two, for which most machines have no instruction.
+    near = text.put(f"freeze {kind} {text.shuffle(kind, parts[0], 'poison', chunks)}")
+    text.shuffle(kind, near, "poison", [
+        block * rows * width + row * width + i for block in range(blocks) for i in range(width) for row in range(rows)
+    ])  # fmt: skip
+    spec = (
+        f"kernel {name}(c: {type_}[1, {rows * columns}], a: {type_}[{rows}, {columns}])\n"
+        f"  for k in 0 .. {columns}:\n"
+        f"    for m in 0 .. {rows}:\n"
+        f"      c[0, k * {rows} + m] = a[m, k]\n"
+    )
+    return Transposition(name, spec, text.text(), "", needs, mnemonic, type_, (rows, columns, 1), True)
