@@ -37,7 +37,7 @@ CALL = 25
 """Cycles to call a register tile and to set up its loops."""
 STRAIGHT = 16
 """Cycles to call one without loops."""
-TURN = 8
+TURN = 2
 """Cycles from one register tile to the next within a function."""
 HIDDEN = 0.66
 """Part of the registers for whose accumulators initialisation and write-back hide behind the neighbouring tiles."""
@@ -255,7 +255,8 @@ class Model:
         for m, v, count in tiles:
             held = m * v
             loads = v * read + (held if lane == self.batch else m) * shared * pixel
-            step = _together(held * cost.multiply_add, cost.latency, loads, held * fetch * hides)
+            latency = 0.0 if config.hold else cost.latency  # the next tile begins meanwhile
+            step = _together(held * cost.multiply_add, latency, loads, held * fetch * hides)
             step += 0.0 if hides else held * fetch
             step *= GATHER if lane == fused else 1.0
             step *= CLASH if clash and m >= target.l1_ways else 1.0
@@ -300,11 +301,16 @@ class Model:
         return tap if even and self.images and self.sizes[tap] > 1 else ""
 
     def emitted(self, loops: Loops, config: Config) -> int:
-        """Multiply-adds of all register tiles, rests included, and the stores of scattered vectors."""
-        pieces = [1]
+        """Multiply-adds of all register tiles, rests included, and the stores of scattered vectors.
+
+        Where taps are part of a tile, the first and the last one along their axis are others.
+        """
+        pieces, taps = [1], {loops.axes[n] for n, _ in config.tile if loops.kinds[n] == "k"} - {""}
+        bordered = [n for n in loops.of("m") if loops.axes[n] in taps and not is_true(self.st.a.mask)]
         for name, size in config.tile:
             width = self.lanes if name == config.lane else 1
             rests = [-(-n // width) for n, _ in _splits(loops.extents[name], size)]
+            rests += rests[:1] * 2 * (name in bordered and size > 1)
             pieces = [p * n for p in pieces for n in rests]
         scattered = loops.kinds[config.lane] != "k" and self.apart(config.lane) > 1
         return sum(pieces) * (self.lanes if scattered else 1) * prod(self.classes.values()) // self.taken()
