@@ -70,10 +70,10 @@ OVERLAP = 4
 PAGE, LINE = 4096, 64
 L2_BITS = 256
 """Bits a cycle from the second-level cache."""
-NEAR_IMAGE = 1 << 21
-"""Bytes of an image and its result that are near enough for reading to hide behind arithmetic."""
+NEAR_IMAGES = 1 << 21
+"""Bytes of images and results that are near enough for reading to hide behind arithmetic."""
 STRIDES = 1.5
-"""How much longer it takes to read channels some at a time, each line a jump, where they are far, or less than PAIR."""
+"""How much longer at least it takes to read channels some at a time where they are far: each line is a jump."""
 BEYOND = 3
 """How much longer than from the second-level cache it takes to read what is farther."""
 PAIR = 128
@@ -244,7 +244,7 @@ class Model:
         fetch, hides = 0.0, True
         if lane == self.batch:
             pixel = cost.load
-            fetch, hides = self.fetch(loops, config) * far, self.image() <= NEAR_IMAGE
+            fetch, hides = self.fetch(loops, config) * far, self.footprint() <= NEAR_IMAGES
         if config.hold:
             read = 0.0
         straight = steps == prod(n for name, n in config.tile if loops.kinds[name] == "k") > 1
@@ -266,26 +266,27 @@ class Model:
             cycles += count * (steps * step + finish + turn)
         return cycles
 
-    def image(self) -> int:
-        """Bytes of an image and of its result."""
-        return sum(prod(v.layout.shape) for v in (self.st.a, self.st.c)) // self.sizes.get("mb", 1) * self.bytes
+    def footprint(self) -> int:
+        """Bytes of all images and their results."""
+        return sum(prod(v.layout.shape) for v in (self.st.a, self.st.c)) * self.bytes
 
     def fetch(self, loops: Loops, config: Config) -> float:
         """Vectors that come from beyond the first-level cache, and go there, for each that a window's tap multiplies.
 
         A result is fetched before it is written. Where weights stay, channels pass some at a time.
         """
-        if self.image() <= self.target.l1_bytes:
+        if self.footprint() <= self.target.l1_bytes:
             return 0.0
         tile, inner = dict(config.tile), self.st.of("m")[-1].name
         run = tile[config.lane] * self.bytes
         apart = self.src.get(Var(inner), 0) * self.bytes
         jumps = bool(config.hold) and run < apart
-        passing = self.image() * (run / apart if jumps else 1.0)
+        passing = self.footprint() / self.sizes.get("mb", 1) * (run / apart if jumps else 1.0)
         first, again = fetched(loops, tile, self.src, passing, self.target.l1_bytes)
-        near = self.image() <= NEAR_IMAGE
+        near = self.footprint() <= NEAR_IMAGES
         part = (first + 2 / self.terms) * (1 if near else BEYOND) + again
-        return part * (STRIDES if jumps and (run < PAIR or not near) else 1.0)
+        wasted = max(1.0, min(PAIR, apart) / run) if jumps else 1.0
+        return part * (max(wasted, STRIDES) if jumps and not near else wasted)
 
     def joined(self) -> str:
         """The tap loop that, as one loop with few channels, leaves fewer terms of an instruction empty; or nothing.
