@@ -284,7 +284,7 @@ class Model:
         passing = self.footprint() / self.sizes.get("mb", 1) * (run / apart if jumps else 1.0)
         first, again = fetched(loops, tile, self.src, passing, self.target.l1_bytes)
         near = self.footprint() <= NEAR_IMAGES
-        part = (first + 2 / self.terms) * (1 if near else BEYOND) + again
+        part = (first + 2 / max(self.terms, 1)) * (1 if near else BEYOND) + again
         wasted = max(1.0, min(PAIR, apart) / run) if jumps else 1.0
         return part * (max(wasted, STRIDES) if jumps and not near else wasted)
 

@@ -44,3 +44,10 @@ def test_what_a_depthwise_convolution_reads_at_a_time(
     assert config.order[-1] == inner and tile["kh"] == tile["kw"] == 3
     assert held is None or bool(config.hold) is held
     assert pairs is None or (tile["g"] > 16) is pairs
+
+
+@pytest.mark.parametrize("isa", ["avx2", "avx512"])
+def test_a_gradient_whose_stride_is_beyond_its_taps_has_a_config(isa: str) -> None:
+    (target,) = (t for t in LEVELS if t.isa == isa)
+    line = "--dir=BWD_D --stag=axb --dtag=axb g16mb1ic16iw1000oc16ow200kw3sw5pw0"
+    assert default_config(parse_problem(line), target).lane == "g"
