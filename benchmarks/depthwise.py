@@ -20,7 +20,7 @@ from convsmith.tune.measure import geometric_mean
 
 LIBRARIES = ("onednn", "onnxruntime-nchwc", "xnnpack")
 LAYOUTS = {"axb": "Channels last", "aBcd16b": "Channels in blocks of 16"}
-SAMPLES, ROUNDS = 15, 11
+SAMPLES = 15
 
 
 def main() -> None:
@@ -37,7 +37,7 @@ def main() -> None:
     summary = []
     bandwidths = [_bandwidth(problem) for problem in problems]
     for layout, title in LAYOUTS.items():
-        options = ("--threads", "1", "--layout", layout, "--rounds", str(ROUNDS), "--vs", ",".join(LIBRARIES))
+        options = ("--threads", "1", "--layout", layout, "--vs", ",".join(LIBRARIES))
         run = bench([str(problem) for problem in problems], *options)
         runs.append({"layout": layout, "read_gbs": bandwidths, **run})
         rows: list[Row] = run["rows"]

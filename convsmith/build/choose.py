@@ -37,7 +37,7 @@ CALL = 25
 """Cycles to call a register tile and to set up its loops."""
 STRAIGHT = 16
 """Cycles to call one without loops."""
-TURN = 8
+TURN = 2
 """Cycles from one register tile to the next within a function."""
 HIDDEN = 0.66
 """Part of the registers for whose accumulators initialisation and write-back hide behind the neighbouring tiles."""
@@ -70,10 +70,10 @@ OVERLAP = 4
 PAGE, LINE = 4096, 64
 L2_BITS = 256
 """Bits a cycle from the second-level cache."""
-NEAR_IMAGE = 1 << 21
-"""Bytes of an image and its result that are near enough for reading to hide behind arithmetic."""
+NEAR_IMAGES = 1 << 21
+"""Bytes of images and results that are near enough for reading to hide behind arithmetic."""
 STRIDES = 1.5
-"""How much longer it takes to read channels some at a time, each line a jump, where they are far, or less than PAIR."""
+"""How much longer at least it takes to read channels some at a time where they are far: each line is a jump."""
 BEYOND = 3
 """How much longer than from the second-level cache it takes to read what is farther."""
 PAIR = 128
@@ -244,7 +244,7 @@ class Model:
         fetch, hides = 0.0, True
         if lane == self.batch:
             pixel = cost.load
-            fetch, hides = self.fetch(loops, config) * far, self.image() <= NEAR_IMAGE
+            fetch, hides = self.fetch(loops, config) * far, self.footprint() <= NEAR_IMAGES
         if config.hold:
             read = 0.0
         straight = steps == prod(n for name, n in config.tile if loops.kinds[name] == "k") > 1
@@ -255,7 +255,8 @@ class Model:
         for m, v, count in tiles:
             held = m * v
             loads = v * read + (held if lane == self.batch else m) * shared * pixel
-            step = _together(held * cost.multiply_add, cost.latency, loads, held * fetch * hides)
+            latency = 0.0 if config.hold else cost.latency  # the next tile begins meanwhile
+            step = _together(held * cost.multiply_add, latency, loads, held * fetch * hides)
             step += 0.0 if hides else held * fetch
             step *= GATHER if lane == fused else 1.0
             step *= CLASH if clash and m >= target.l1_ways else 1.0
@@ -265,26 +266,27 @@ class Model:
             cycles += count * (steps * step + finish + turn)
         return cycles
 
-    def image(self) -> int:
-        """Bytes of an image and of its result."""
-        return sum(prod(v.layout.shape) for v in (self.st.a, self.st.c)) // self.sizes.get("mb", 1) * self.bytes
+    def footprint(self) -> int:
+        """Bytes of all images and their results."""
+        return sum(prod(v.layout.shape) for v in (self.st.a, self.st.c)) * self.bytes
 
     def fetch(self, loops: Loops, config: Config) -> float:
         """Vectors that come from beyond the first-level cache, and go there, for each that a window's tap multiplies.
 
         A result is fetched before it is written. Where weights stay, channels pass some at a time.
         """
-        if self.image() <= self.target.l1_bytes:
+        if self.footprint() <= self.target.l1_bytes:
             return 0.0
         tile, inner = dict(config.tile), self.st.of("m")[-1].name
         run = tile[config.lane] * self.bytes
         apart = self.src.get(Var(inner), 0) * self.bytes
         jumps = bool(config.hold) and run < apart
-        passing = self.image() * (run / apart if jumps else 1.0)
+        passing = self.footprint() / self.sizes.get("mb", 1) * (run / apart if jumps else 1.0)
         first, again = fetched(loops, tile, self.src, passing, self.target.l1_bytes)
-        near = self.image() <= NEAR_IMAGE
-        part = (first + 2 / self.terms) * (1 if near else BEYOND) + again
-        return part * (STRIDES if jumps and (run < PAIR or not near) else 1.0)
+        near = self.footprint() <= NEAR_IMAGES
+        part = (first + 2 / max(self.terms, 1)) * (1 if near else BEYOND) + again
+        wasted = max(1.0, min(PAIR, apart) / run) if jumps else 1.0
+        return part * (max(wasted, STRIDES) if jumps and not near else wasted)
 
     def joined(self) -> str:
         """The tap loop that, as one loop with few channels, leaves fewer terms of an instruction empty; or nothing.
@@ -300,11 +302,16 @@ class Model:
         return tap if even and self.images and self.sizes[tap] > 1 else ""
 
     def emitted(self, loops: Loops, config: Config) -> int:
-        """Multiply-adds of all register tiles, rests included, and the stores of scattered vectors."""
-        pieces = [1]
+        """Multiply-adds of all register tiles, rests included, and the stores of scattered vectors.
+
+        Where taps are part of a tile, the first and the last one along their axis are others.
+        """
+        pieces, taps = [1], {loops.axes[n] for n, _ in config.tile if loops.kinds[n] == "k"} - {""}
+        bordered = [n for n in loops.of("m") if loops.axes[n] in taps and not is_true(self.st.a.mask)]
         for name, size in config.tile:
             width = self.lanes if name == config.lane else 1
             rests = [-(-n // width) for n, _ in _splits(loops.extents[name], size)]
+            rests += rests[:1] * 2 * (name in bordered and size > 1)
             pieces = [p * n for p in pieces for n in rests]
         scattered = loops.kinds[config.lane] != "k" and self.apart(config.lane) > 1
         return sum(pieces) * (self.lanes if scattered else 1) * prod(self.classes.values()) // self.taken()

@@ -27,8 +27,8 @@ def _distinct(pixels: int, taps: int, step: int) -> int:
 
 def _step(loops: Loops, steps: Mapping[Index, int], pixel: str, tap: str) -> int:
     """How many taps neighbouring pixels are apart; so many that they share nothing, where that is no whole number."""
-    moved, by = steps.get(Var(pixel), 0), steps.get(Var(tap), 0)
-    return moved // by if by and not moved % by else loops.extents[tap]
+    moved, by = abs(steps.get(Var(pixel), 0)), abs(steps.get(Var(tap), 0))
+    return moved // by if moved and by and not moved % by else loops.extents[tap]
 
 
 def first_reads(loops: Loops, tile: Mapping[str, int], steps: Mapping[Index, int]) -> float:

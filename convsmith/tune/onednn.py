@@ -8,6 +8,8 @@ brought into its layouts before, and the result out of them afterwards. The libr
 from __future__ import annotations
 
 import ctypes
+import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -34,6 +36,8 @@ _SRC, _DST, _WEIGHTS, _BIAS = 1, 17, 33, 41
 """Names of arguments."""
 _QUERY_SRC, _QUERY_WEIGHTS, _QUERY_DST = 129, 131, 133
 _TRIAL_SECONDS, _TRIALS = 1e-3, 3
+_SLOW = 10
+"""How many times as long as another's first call may take that of an implementation worth a second one."""
 
 _Handle = ctypes.c_void_p
 
@@ -53,10 +57,21 @@ def onednn(problem: Problem, arrays: Mapping[str, Array], threads: int) -> Peer:
     conv = plain_f32("onednn", problem)
     library = _library()
     _openmp().omp_set_num_threads(threads)
-    found = [_peer(library, conv, arrays, primitive) for primitive in _primitives(library, conv)]
+    found: list[Peer] = []
+    for primitives in _primitives(library, conv):
+        least = math.inf
+        for primitive in primitives:  # the library's order is from fast to slow; its references take seconds
+            peer = _peer(library, conv, arrays, primitive)
+            start = time.perf_counter()
+            peer.call()
+            seconds = time.perf_counter() - start
+            if seconds > _SLOW * least:
+                break
+            least = min(least, seconds)
+            found.append(peer)
     if not found:
         raise UnsupportedError("onednn has no implementation of this convolution", code="types")
-    return min(found, key=lambda peer: min(sampler() for sampler in [Sampler(peer.call, _TRIAL_SECONDS)] * _TRIALS))
+    return min(found, key=lambda peer: min(sample() for sample in [Sampler(peer.call, _TRIAL_SECONDS)] * _TRIALS))
 
 
 class _Library:
@@ -117,8 +132,8 @@ class _Primitive:
     description: _Handle
 
 
-def _primitives(library: _Library, conv: Conv) -> Iterator[_Primitive]:
-    """All implementations, for channels last and for any layouts."""
+def _primitives(library: _Library, conv: Conv) -> Iterator[Iterator[_Primitive]]:
+    """All implementations, for channels last and for any layouts. Each is gone when the next one is taken."""
     shapes = (conv.src_shape, _weights_shape(conv), conv.dst_shape)
     for last in (True, False):
         src, weights, dst = (
@@ -133,9 +148,13 @@ def _primitives(library: _Library, conv: Conv) -> Iterator[_Primitive]:
             )
         except ToolchainError:
             continue
+        yield _implementations(library, description)
+
+
+def _implementations(library: _Library, description: _Handle) -> Iterator[_Primitive]:
+    yield _Primitive(library.make("dnnl_primitive_create", description), description)
+    while not library.next(description):
         yield _Primitive(library.make("dnnl_primitive_create", description), description)
-        while not library.next(description):
-            yield _Primitive(library.make("dnnl_primitive_create", description), description)
 
 
 def _weights_shape(conv: Conv) -> tuple[int, ...]:

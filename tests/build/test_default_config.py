@@ -26,20 +26,28 @@ def test_a_long_epilogue_has_a_loop_of_its_own_in_every_layout(
 @pytest.mark.parametrize(
     ("layout", "channels", "size", "inner", "held", "pairs"),
     [
-        ("axb", 192, 28, "ow", True, True),  # near: weights stay, and two lines of each pixel are fetched at a time
-        ("axb", 192, 112, "oc", False, False),  # far: the image is read in the order of memory
-        ("axb", 16, 8, "ow", None, False),  # one vector holds all channels
-        ("aBcd16b", 192, 28, "ow", None, None),  # a block of channels is an image of its own
-        ("aBcd16b", 192, 112, "ow", None, None),
+        ("axb", "g192mb1ic192oc192", 28, "ow", True, True),  # near: weights stay, two lines of a pixel come at a time
+        ("axb", "g192mb1ic192oc192", 112, "oc", False, False),  # far: the image is read in the order of memory
+        ("axb", "g192mb8ic192oc192", 28, "oc", False, False),  # so are many images
+        ("axb", "g16mb1ic16oc16", 8, "ow", None, False),  # one vector holds all channels
+        ("aBcd16b", "g192mb1ic192oc192", 28, "ow", None, None),  # a block of channels is an image of its own
+        ("aBcd16b", "g192mb1ic192oc192", 112, "ow", None, None),
     ],
 )
 def test_what_a_depthwise_convolution_reads_at_a_time(
-    layout: str, channels: int, size: int, inner: str, held: bool | None, pairs: bool | None, stride: int
+    layout: str, channels: str, size: int, inner: str, held: bool | None, pairs: bool | None, stride: int
 ) -> None:
     (target,) = (t for t in LEVELS if t.isa == "avx512")
-    sizes = f"g{channels}ic{channels}ih{size}oc{channels}oh{size // stride}kh3sh{stride}ph1"
+    sizes = f"{channels}ih{size}oh{size // stride}kh3sh{stride}ph1"
     config = default_config(parse_problem(f"--stag={layout} --dtag={layout} {sizes}"), target)
     tile = dict(config.tile)
     assert config.order[-1] == inner and tile["kh"] == tile["kw"] == 3
     assert held is None or bool(config.hold) is held
     assert pairs is None or (tile["g"] > 16) is pairs
+
+
+@pytest.mark.parametrize("isa", ["avx2", "avx512"])
+def test_a_gradient_whose_stride_is_beyond_its_taps_has_a_config(isa: str) -> None:
+    (target,) = (t for t in LEVELS if t.isa == isa)
+    line = "--dir=BWD_D --stag=axb --dtag=axb g16mb1ic16iw1000oc16ow200kw3sw5pw0"
+    assert default_config(parse_problem(line), target).lane == "g"

@@ -50,3 +50,12 @@ def test_tiles_fit_the_registers_and_the_image() -> None:
     assert {"oh": 4, "ow": 2, "g": 16, **TAPS} in tiles and {"oh": 2, "ow": 2, "g": 32, **TAPS} in tiles
     assert all(t["oh"] * t["ow"] * t["g"] // 16 < 32 and t["g"] <= CHANNELS for t in tiles)
     assert not list(window_tiles(LOOPS, "g", 16, 4, steps(1)))
+
+
+@pytest.mark.parametrize(("by", "elements"), [(1, 16), (-1, 16), (0, 36), (2, 36)])
+def test_taps_may_step_back_and_may_share_nothing(by: int, elements: int) -> None:
+    """As those of a gradient do: backwards, and by less than a pixel or by a division."""
+    along = {Var("oh"): 3, Var("ow"): 3, Var("kh"): by * 3, Var("kw"): by * 3}
+    tile = {"oh": 2, "ow": 2, "g": 16, **TAPS}
+    assert first_reads(LOOPS, tile, along) == pytest.approx(elements / 36)
+    assert all(0 <= part <= 1 for part in fetched(LOOPS, tile, along, 1e9, 1))

@@ -21,8 +21,10 @@ from convsmith.interp.arithmetic import fma
 from convsmith.ir.parse import parse_kernel
 from convsmith.layout.reorder import to_layout
 from convsmith.problem.conv import Conv
+from convsmith.problem.data import random_arrays
 from convsmith.problem.lines import parse_problem
 from convsmith.problem.reference import conv_reference
+from convsmith.problem.types import TYPES
 from convsmith.target.registry import target
 from convsmith.target.x86.levels import LEVELS
 
@@ -66,6 +68,30 @@ def test_packed_weights_are_saved_and_loaded(tmp_path: Path) -> None:
     x, w, b = data(k.problem)
     k.pack(w, b).save(tmp_path / "w.npz")
     np.testing.assert_array_equal(k(x, cs.load_packed(tmp_path / "w.npz")), k(x, w, b))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--dir=FWD_B mb1ic8ih5oc8kh3ph1", "mb0ic8ih5oc8kh3ph1", "--attr-post-ops=sum mb1ic8ih5oc8kh1",
+        "--dt=u8:s8:s32 --attr-zero-points=src:common:3 mb1ic8ih5oc8kh1",
+        "--stag=axb --dtag=abx g20mb1ic20ih5oc20kh3ph1",
+    ],
+)  # fmt: skip
+def test_a_bound_call_is_the_call(line: str) -> None:
+    kernel = cs.compile(line)
+    tensors = {t.name: t for t in kernel.arguments}
+    arrays = {name: to_layout(x, tensors[name].layout) for name, x in random_arrays(kernel.problem).items()}
+    packed = kernel.pack(arrays["wei"], arrays.get("bia"))
+    dst = tensors["dst"]
+    out = arrays.get("dst", to_layout(np.ones(dst.shape, TYPES[dst.dtype].numpy), dst.layout))
+    truth = out.copy(order="K")
+    call = kernel.bind(arrays["src"], packed, out)
+    np.testing.assert_array_equal(out, truth)
+    for _ in range(2):
+        kernel(arrays["src"], packed, out=truth)
+        call()
+        np.testing.assert_array_equal(out, truth)
 
 
 def test_several_python_threads_may_call_at_once() -> None:
