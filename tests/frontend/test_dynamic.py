@@ -132,7 +132,7 @@ def test_nothing_is_touched_beyond_the_arrays(line: str) -> None:
     for seed in range(6):
         q, _ = at(k.problem, rng)
         arrays = random_arrays(q, seed)
-        compiled = Compiled(q, at_call(k.artifact, q, k.target))
+        compiled = Compiled(q, at_call(k.artifact, q))
         for chunks in (1, 3, 7):
             check_result(q, compiled(arrays, chunks), expected(q, arrays))
 
@@ -143,6 +143,18 @@ def test_the_same_bits_on_any_number_of_threads() -> None:
     w, x = (rng.standard_normal(shape).astype(np.float32) for shape in ((70, 7, 3, 3), (2, 7, 23, 31)))
     results = [cs.compile(line, threads=n, dynamic="mb,ih,iw")(x, w).tobytes() for n in (1, 2, 3, 5)]
     assert len(set(results)) == 1
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_sums_leave_their_registers_before_a_long_epilogue(threads: int) -> None:
+    line = "--attr-post-ops=gelu_erf ic6oc40kh3kw3ph1pw1"
+    k = cs.compile(f"{line}ih9iw9", dynamic="mb,ih,iw", threads=threads)
+    assert k.config.drain
+    rng = np.random.default_rng(1)
+    for ih, iw in ((1, 1), (5, 13), (8, 24)):
+        x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((2, 6, ih, iw), (40, 6, 3, 3)))
+        same = cs.compile(f"--stag=axb --dtag=axb {line}ih{ih}iw{iw}", threads=1)
+        assert k(x, w).tobytes() == same(x, w).tobytes()
 
 
 def test_tasks_of_threads_are_divided_by_the_sizes_of_the_call() -> None:
@@ -170,8 +182,9 @@ def test_a_second_compile_is_a_load(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     x, w = np.ones((2, 3, 8, 5), np.float32), np.ones((17, 3, 3, 3), np.float32)
     assert (second(x, first.pack(w)) == first(x, w)).all()
     for dims, n, config in (("mb,ih", 1, None), ("mb,ih,iw", 2, None), ("mb,ih,iw", 1, replace(first.config, tile=()))):
-        with pytest.raises(cs.InternalError):  # another requirement, number of threads, or config: not in the cache
+        with pytest.raises(cs.InternalError) as error:  # another requirement, number of threads, or config
             DynamicKernel(p, dims, target, config, n)
+        assert f"dynamic='\"'\"'{dims}'" in error.value.repro
 
 
 def test_requirements_are_part_of_the_artifact() -> None:
@@ -259,10 +272,9 @@ class Sizes:
         self.q, self.instructions = q, instructions
         self.arrays = random_arrays(q, 3)
         self.truth = reference(q, self.arrays, np.float32)["dst"]
-        names = {v.name for v in sizes_of(p)}
-        self.sizes = {name: size for name, size in size_values(q).items() if name in names}
+        names, pointers = {v.name for v in sizes_of(p)}, call_pointers(q)
+        self.sizes = {name: size for name, size in size_values(q, pointers.window).items() if name in names}
         self.memory = {t.name: memory_of(self.arrays[t.name], t.layout) for t in q.inputs}
-        pointers = call_pointers(q)
         self.memory["src_table"] = pointers.entries.entries.ravel().copy()
         self.memory["src_0"] = absent_array(q, pointers.zero, self.arrays)
 
@@ -303,7 +315,7 @@ def test_every_step_computes_the_same(
     with interning():
         q = Conv.parse(f"--stag={src} --dtag={dst} {options} {line}{sizes}")
         p = general(check_dynamic(q)).canonical()
-        config = dynamic_config(p, target, threads)
+        config = replace(dynamic_config(p, target, threads), drain=threads == 2)
         run_steps(naive_kernel(p, target, config)[1], dynamic_steps(p, config, target), [Sizes(p, q, instructions)])
 
 
