@@ -133,14 +133,14 @@ def dynamic_steps(p: Conv, config: Config, target: Target) -> list[Step]:
             "kernels with dynamic sizes do not make; legal is --offsets=each",
         )  # fmt: skip
     _, *steps = schedule(st, config, target)
-    width = config.size(row)
+    width, shared = config.size(row), config.threads > 1 and p.rank == 1
     out = [_general_step(p), _pointer_step(p, st), *_pixel_steps(p, st)]
     for step in steps:
         if step.name == "partition" and width > 1:
             drained = (f"{row}.i.w",) if config.drain else ()
-            out.append(Step(pieces, f"{row}.o", "", f"{row}.i", (width, width, width), drained))
-        if step.name == "bind" and step.args[1] == "parallel":
-            # A loop in pieces stays within a task.
+            out.append(Step(pieces, f"{row}.o", "", f"{row}.i", (width, width, width), drained, shared))
+        if step.name == "bind" and step.args[1] == "parallel" and not shared:
+            # A loop in pieces stays within a task, unless there is nothing else in an image to share.
             step = Step(bind, tuple(n for n in step.args[0] if n != f"{row}.o"), "parallel")
         out.append(step)
     return out

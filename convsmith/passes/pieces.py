@@ -41,9 +41,10 @@ class _Piece(Rewriter):
 
 class _Pieces(Rewriter):
     def __init__(
-        self, outer: str, vector: str, lane: str, sizes: tuple[int, int, int], others: tuple[str, ...]
+        self, outer: str, vector: str, lane: str, sizes: tuple[int, int, int], others: tuple[str, ...], whole: bool
     ) -> None:
         super().__init__()
+        self.whole = whole
         self.outer, self.vector, self.each = outer, Var(vector), (Var(lane), *map(Var, others))
         self.size, self.subtile, self.lanes = sizes
 
@@ -53,7 +54,8 @@ class _Pieces(Rewriter):
         length = _undone(loop.hi, self.size)
         whole = floordiv(length, self.size)
         counts = self.counts(self.size)
-        parts: list[Stmt] = [For(loop.var, loop.lo, whole, _Piece(counts, {}).stmt(loop.body), loop.kind)]
+        tile = _Piece(counts, {}).stmt(loop.body)
+        parts: list[Stmt] = []
         rest, sub = mod(length, self.size), self.subtile
         base: Index = as_index(0)
         if sub < self.size:
@@ -66,7 +68,10 @@ class _Pieces(Rewriter):
             start = base + floordiv(rest, 2 * n) * (2 * n)
             parts.append(If(eq(mod(floordiv(rest, n), 2), 1), self.piece(loop.var, loop.body, whole, start, n)))
             n //= 2
-        return block(*parts)
+        if not self.whole:
+            return block(For(loop.var, loop.lo, whole, tile, loop.kind), *parts)
+        body = block(If(loop.var < whole, tile), If(loop.var >= whole, block(*parts)))
+        return For(loop.var, loop.lo, loop.hi, body, loop.kind)
 
     def piece(self, outer: Var, body: Stmt, whole: Index, start: Index, count: int) -> Stmt:
         """So many iterations from a place within the last tile on."""
@@ -93,12 +98,14 @@ def _undone(hi: Index, size: int) -> Index:
 
 
 def pieces(
-    kernel: Kernel, outer: str, vector: str, lane: str, sizes: tuple[int, int, int], others: tuple[str, ...] = ()
-) -> Kernel:
+    kernel: Kernel, outer: str, vector: str, lane: str, sizes: tuple[int, int, int], others: tuple[str, ...] = (),
+    whole: bool = False,
+) -> Kernel:  # fmt: skip
     """Split a tiled loop whose length is a size of the kernel, so that vectors and lanes run constant times.
 
     ``outer`` counts tiles, ``vector`` the vectors in a tile (or is empty), ``lane`` their lanes, as do
     ``others``; ``sizes`` are those of a tile, of the subtiles that the rest is cut into first, and of a vector.
+    With ``whole`` the loop stays one, with conditions inside.
 
     Before::
 
@@ -141,4 +148,4 @@ def pieces(
                   b[c.l + c.v * 4 + (n % 4) // 2 * 2 + n // 4 * 4] = t[c.v, c.l]
     """
     require_loops(kernel, [name for name in (outer, vector, lane, *others) if name], "pieces")
-    return with_body(kernel, _Pieces(outer, vector, lane, sizes, others).stmt(kernel.body))
+    return with_body(kernel, _Pieces(outer, vector, lane, sizes, others, whole).stmt(kernel.body))

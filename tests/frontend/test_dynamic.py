@@ -45,6 +45,7 @@ LINES = (
     "g37mb1ic37ih9iw9oc37oh9ow9kh3kw3ph1pw1",
     "--dir=FWD_B --attr-post-ops=relu mb1ic16ih9iw9oc33oh5ow5kh3kw3sh2sw2ph1pw1",
     "mb1ic5iw16oc8ow16kw5dw1pw4",
+    "mb1ic5iw16oc70ow16kw3pw1",
     "g2mb1ic6ih8iw8oc10oh8ow8kh1kw1",
     "mb1ic2id4ih5iw5oc5od4oh5ow5kd3kh3kw3pd1ph1pw1",
     "--dt=u8:s8:s32 mb1ic8ih8iw8oc16oh8ow8kh3kw3ph1pw1",
@@ -125,7 +126,7 @@ def test_the_kernel_is_compiled_once_and_results_lie_channels_last() -> None:
     assert k(x, w, pads=((0, 2), 1)).shape == (2, 17, 11, 13)
 
 
-@pytest.mark.parametrize("line", [LINES[n] for n in (0, 1, 4, 10, 12, 15, 16, 19, 20, 21)])
+@pytest.mark.parametrize("line", [LINES[n] for n in (0, 1, 4, 6, 11, 13, 16, 17, 20, 21, 22)])
 def test_nothing_is_touched_beyond_the_arrays(line: str) -> None:
     """Canaries around all arrays; tasks in chunks, last one first."""
     k, rng = cs.compile(line, threads=3, dynamic=dims_of(Conv.parse(line))), random.Random(line)
@@ -161,7 +162,11 @@ def test_tasks_of_threads_are_divided_by_the_sizes_of_the_call() -> None:
     k = cs.compile("mb1ic8ih9oc40kh3ph1", dynamic="mb,ih,iw", isa="generic", threads=2)
     with interning():
         text = str(k.lowered([]).kernel)
-    assert "in 0 .. " in text and "#parallel" in text and "// oh_end" in text
+    assert "for task in 0 .. mb_end * oh_end * 5 #parallel" in text and "(task // 5) // oh_end" in text
+    k = cs.compile("mb1ic8iw9oc40kw3pw1", dynamic="mb,iw", isa="generic", threads=2)
+    with interning():
+        text = str(k.lowered([]).kernel)
+    assert "for task in 0 .. mb_end * ((ow_end + 5) // 6) * 5 #parallel" in text
 
 
 def test_lines_that_differ_in_sizes_only_have_the_same_kernel() -> None:
@@ -300,7 +305,7 @@ class Sizes:
         ("axb", "axb", "", "ic2oc5kh3kw2", "mb2ih3iw5ph1pw0", 2),
         ("axb", "axb", "", "g5ic5oc5kh3kw3", "mb1ih4iw5ph1pw1", 1),
         ("axb", "axb", "--dt=u8:s8:s32", "ic5oc5kw3", "mb2iw4pw1", 2),
-        ("axb", "axb", "--dt=s8:s8:s32 --attr-zero-points=src:common:-4", "ic5oc5kw3", "mb1iw5pw2", 1),
+        ("axb", "axb", "--dt=s8:s8:s32 --attr-zero-points=src:common:-4", "ic5oc5kw3", "mb1iw5pw2", 2),
         ("axb", "axb", "", "ic2oc3kd3kh1kw1", "mb2id3ih2iw3pd1ph0pw0", 2),
         ("aBc4b", "aBc4b", "", "ic6oc7kw2", "mb2iw4pw1", 1),
         ("abx", "aBcd4b", "--attr-post-ops=add:f32:per_tensor", "ic3oc6kh2kw2", "mb2ih3iw3ph1pw1", 2),
