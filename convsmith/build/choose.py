@@ -386,7 +386,7 @@ class Model:
         return (b.name,) if self.st.constant or not ready else ()
 
 
-def _operations(p: Problem, st: Statement) -> int:
+def operations(p: Problem, st: Statement) -> int:
     """Operations on the way from a sum to the result's element."""
     sums = Load(make_buffer("acc", dtype(st.acc), (), "register"), (), None)
     element = Epilogue(p, st, Buffers(p, st.a, st.b, st.c, *st.sums)).value(sums)
@@ -411,7 +411,7 @@ def candidates(p: Problem, target: Target, threads: int) -> list[Choice]:
         ways = (each, *(way for flip in flips(p, each) if (way := summed(p, each, flip)) is not None))
         units = [Unit.choices(st, target) for st in ways]
         st, choices = max(zip(ways, units), key=lambda way: way[1][0].terms if way[1][0].dot else 0)
-        long = _operations(p, st) > LONG
+        long = operations(p, st) > LONG
         found = [c for unit in choices for c in _of_unit(Model(st, target, unit), threads, long)]
     if not found:
         raise ConfigError("no-config", f"no config makes a kernel of {p} for {target.isa}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from convsmith.build.choose import LONG, operations
 from convsmith.build.epilogue import SOURCE_SUMS
 from convsmith.build.indirect import Pointers, pointers
 from convsmith.build.loops import Unit, check_config, loops_after_fusing
@@ -20,7 +21,7 @@ from convsmith.diag.errors import ConfigError, UnsupportedError
 from convsmith.ir.buffer import UNKNOWN, make_buffer
 from convsmith.ir.index import Index, Var, as_index, maximum, minimum, product
 from convsmith.ir.types import PTR
-from convsmith.layout.indirection import input_stride, shape_of
+from convsmith.layout.indirection import Window, input_stride, shape_of
 from convsmith.layout.view import Statement
 from convsmith.passes import indirect as rewrite
 from convsmith.passes.bind import bind
@@ -88,7 +89,8 @@ def dynamic_config(p: Conv, target: Target, threads: int = 1) -> Config:
             continue  # nothing is shared between pixels but weights
         config = Config(
             target.isa, lane, tile=((row, pixels), (lane, vectors * unit.lanes)), order=(*order, lane, row),
-            reduce=st.reduce, terms=terms, realise="indirection", offsets=offsets, flip=flip, threads=threads,
+            reduce=st.reduce, terms=terms, realise="indirection", offsets=offsets, flip=flip,
+            drain=operations(p, st) > LONG, threads=threads,
         )  # fmt: skip
         if extent <= (vectors - 1) * Unit.of(st, target, config).lanes:
             continue
@@ -131,13 +133,14 @@ def dynamic_steps(p: Conv, config: Config, target: Target) -> list[Step]:
             "kernels with dynamic sizes do not make; legal is --offsets=each",
         )  # fmt: skip
     _, *steps = schedule(st, config, target)
-    width = config.size(row)
+    width, shared = config.size(row), config.threads > 1 and p.rank == 1
     out = [_general_step(p), _pointer_step(p, st), *_pixel_steps(p, st)]
     for step in steps:
         if step.name == "partition" and width > 1:
-            out.append(Step(pieces, f"{row}.o", "", f"{row}.i", (width, width, width)))
-        if step.name == "bind" and step.args[1] == "parallel":
-            # A loop in pieces stays within a task.
+            drained = (f"{row}.i.w",) if config.drain else ()
+            out.append(Step(pieces, f"{row}.o", "", f"{row}.i", (width, width, width), drained, shared))
+        if step.name == "bind" and step.args[1] == "parallel" and not shared:
+            # A loop in pieces stays within a task, unless there is nothing else in an image to share.
             step = Step(bind, tuple(n for n in step.args[0] if n != f"{row}.o"), "parallel")
         out.append(step)
     return out
@@ -173,9 +176,8 @@ def sizes_of(p: Conv) -> tuple[Var, ...]:
     return tuple(found)
 
 
-def size_values(q: Conv) -> dict[str, int]:
-    """What the sizes are, and more, for the problem at the sizes of a call."""
-    window = call_pointers(q).window
+def size_values(q: Conv, window: Window) -> dict[str, int]:
+    """What the sizes are, and more, for the problem at the sizes of a call, with the window over its source."""
     found = {"mb_end": q.mb} | {f"o{a}_end": size for a, size in zip(q.axes, q.o)}
     for t in q.tensors:
         found |= {f"{t.name}_s{n}": b.stride for n, b in enumerate(t.layout.blocks)}

@@ -9,7 +9,7 @@ from itertools import accumulate
 
 from convsmith.build.bias import bias_kernel, bias_steps
 from convsmith.build.dynamic import TABLE, check_dynamic, dynamic_steps
-from convsmith.build.indirect import indirect, pointers
+from convsmith.build.indirect import Pointers, indirect, pointers
 from convsmith.build.naive import naive
 from convsmith.build.offsets import scheduled, sums_of
 from convsmith.build.packing import packing_steps
@@ -123,7 +123,7 @@ def emit(problem: Problem, config: Config, target: Target, low: Lowered) -> Arti
         given, packed = pack.params[0].name, pack.params[-1].name
         operands[packed] = operands.get(given, given)
 
-    own = pointer_arguments(problem, config, target, bool(low.kernel.sizes))
+    own = _pointer_arguments(problem, config, target, bool(low.kernel.sizes))
 
     def argument(b: Buffer) -> Argument:
         if b.name in tensors:
@@ -156,12 +156,17 @@ def emit(problem: Problem, config: Config, target: Target, low: Lowered) -> Arti
     )  # fmt: skip
 
 
-def pointer_arguments(problem: Problem, config: Config, target: Target, dynamic: bool) -> dict[str, Argument]:
+def _pointer_arguments(problem: Problem, config: Config, target: Target, dynamic: bool) -> dict[str, Argument]:
     """The table of pointers and the zero buffer, where A is read through them."""
     st = statement(problem, target)
     if not indirect(st, config) and not dynamic:
         return {}
     p = pointers(st, config.table)
-    made, name, size = recipe(p.window, p.form), TABLE if dynamic else p.table.name, math.prod(shape_of(*p[:2]))
-    table = Argument(name, "table", PTR.name, (size,), "a", size, of=st.a.name, recipe=made)
-    return {table.name: table, p.zero.name: zero_argument(problem, p.zero, st.a.name)}
+    return pointer_arguments(problem, p, TABLE if dynamic else p.table.name, st.a.name)
+
+
+def pointer_arguments(problem: Problem, p: Pointers, name: str, of: str) -> dict[str, Argument]:
+    """A table of pointers into a tensor, called ``name``, and what stands for absent pixels."""
+    made, size = recipe(p.window, p.form), math.prod(shape_of(p.window, p.form))
+    table = Argument(name, "table", PTR.name, (size,), "a", size, of=of, recipe=made)
+    return {name: table, p.zero.name: zero_argument(problem, p.zero, of)}

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from convsmith.build.dynamic import size_values
+from convsmith.build.dynamic import TABLE, call_pointers, size_values
 from convsmith.codegen.artifact import Argument, Artifact
 from convsmith.compiler.arguments import argument_of
 from convsmith.compiler.driver import pointer_arguments
 from convsmith.ir.intern import interning
 from convsmith.problem.conv import Conv
-from convsmith.schedule.config import Config
-from convsmith.target.base import Target
 
 __all__ = ["at_call", "fixed_sizes", "requirements"]
 
@@ -29,12 +27,12 @@ def fixed_sizes(artifact: Artifact) -> dict[str, int]:
     return {name: int(size) for name, size in pairs}
 
 
-def at_call(artifact: Artifact, q: Conv, target: Target) -> Artifact:
+def at_call(artifact: Artifact, q: Conv) -> Artifact:
     """The artifact with the arguments and sizes of the problem `q`, which is the kernel's at the sizes of a call."""
     with interning():
-        values = size_values(q)
-        known = {t.name: argument_of(t) for t in q.tensors}
-        known |= pointer_arguments(q, Config.parse(artifact.config), target, True)
+        pointers = call_pointers(q)
+        values = size_values(q, pointers.window)
+        known = {t.name: argument_of(t) for t in q.tensors} | pointer_arguments(q, pointers, TABLE, "src")
 
     def argument(a: Argument) -> Argument:
         return known.get(a.name, a)

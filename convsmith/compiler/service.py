@@ -8,6 +8,7 @@ has it. A fault of ours leaves as InternalError with the command that shows it a
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -48,7 +49,7 @@ def compile_problem(
         artifact, status = Artifact.from_bytes(found), "cached"
     else:
         config = config if config is not None else _default(plain, target, threads, bool(requirements))
-        with faults(repro("verify", problem, str(config))):
+        with faults(repro("verify", problem, str(config), requirements)):
             artifact, status = _compile(plain, config, target, bool(requirements)), "compiled"
         if requirements:
             artifact = replace(artifact, notes={**artifact.notes, "requirements": requirements})
@@ -60,7 +61,7 @@ def compile_problem(
                 event, status=status if event == "create" else ("hit" if found is not None else "miss"),
                 isa=target.isa, threads=artifact.entries["main"].threads, time_ms=(perf_counter() - start) * 1e3,
                 config=artifact.config, detail=f"code_bytes={len(artifact.code)} key={key[:16]}",
-                repro=repro("verify", problem, artifact.config),
+                repro=repro("verify", problem, artifact.config, requirements),
             )  # fmt: skip
     return artifact
 
@@ -84,8 +85,12 @@ def _default(problem: Problem, target: Target, threads: int, dynamic: bool) -> C
         return default_config(problem, target, threads)
 
 
-def repro(verb: str, problem: Problem, config: str) -> str:
-    """The command that does `verb` to this problem under this config."""
+def repro(verb: str, problem: Problem, config: str, requirements: str = "") -> str:
+    """The command that does `verb` to this problem under this config; with requirements, one that compiles it."""
+    if requirements:
+        dims = ",".join(text.removesuffix(" >= 0") for text in requirements.split(", ") if text.endswith(" >= 0"))
+        call = f"convsmith.compile({str(problem)!r}, dynamic={dims!r}, config={config!r})"
+        return shlex.join(["python", "-c", f"import convsmith; {call}"])
     return trace.command(verb, *_words(problem), config=config)
 
 

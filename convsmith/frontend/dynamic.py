@@ -135,15 +135,18 @@ class DynamicKernel:
 
     def _at(self, x: Given, pads: Pads | None) -> HostKernel | NothingKernel:
         """The kernel bound to the sizes of a call."""
-        sizes = self._sizes(x)
-        return self._bound(sizes, self._pads(pads))
+        shape = getattr(x, "shape", ())
+        try:
+            return self._bound(shape, pads)
+        except TypeError:  # pads in lists
+            return self._bound(shape, self._pads(pads))
 
-    def _bind(self, sizes: tuple[int, ...], pads: _Pairs) -> HostKernel | NothingKernel:
-        p, (mb, *extents) = self.problem, sizes
+    def _bind(self, shape: tuple[int, ...], given: Pads | None) -> HostKernel | NothingKernel:
+        p, (mb, *extents), pads = self.problem, self._sizes(shape), self._pads(given)
         q = at_sizes(p, mb, tuple(extents), self._output(extents, pads), tuple(front for front, _ in pads))
         if any(0 in t.shape for t in q.tensors):
             return NothingKernel(q)
-        return HostKernel(at_call(self.artifact, q, self.target), lambda: self._of_these_sizes(q), self._library)
+        return HostKernel(at_call(self.artifact, q), lambda: self._of_these_sizes(q), self._library)
 
     def _of_these_sizes(self, q: Conv) -> HostKernel:
         """A kernel of these sizes alone, which multiplies no stored zeros."""
@@ -151,11 +154,10 @@ class DynamicKernel:
         config = replace(Config.parse(artifact.config), realise="peel")
         return HostKernel(compile_problem(q, target=self.target, config=config))
 
-    def _sizes(self, x: Given) -> tuple[int, ...]:
-        """Batch and extents of a source; UsageError where they are not what the requirements say."""
+    def _sizes(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Batch and extents of a source of this shape; UsageError where they are not what the requirements say."""
         p = self.problem
         layout, names = p.src_layout, ("mb", "ic", *(f"i{a}" for a in p.axes))
-        shape = getattr(x, "shape", ())
         dims = range(len(names)) if layout.is_plain else [b.dim for b in layout.blocks]
         if len(shape) != len(dims):
             form = ", ".join(names) if layout.is_plain else f"the physical shape of {layout}, {len(dims)} axes"

@@ -40,9 +40,12 @@ class _Piece(Rewriter):
 
 
 class _Pieces(Rewriter):
-    def __init__(self, outer: str, vector: str, lane: str, sizes: tuple[int, int, int]) -> None:
+    def __init__(
+        self, outer: str, vector: str, lane: str, sizes: tuple[int, int, int], others: tuple[str, ...], whole: bool
+    ) -> None:
         super().__init__()
-        self.outer, self.vector, self.lane = outer, Var(vector), Var(lane)
+        self.whole = whole
+        self.outer, self.vector, self.each = outer, Var(vector), (Var(lane), *map(Var, others))
         self.size, self.subtile, self.lanes = sizes
 
     def For(self, loop: For) -> Stmt:
@@ -50,8 +53,9 @@ class _Pieces(Rewriter):
             return self._For(loop)
         length = _undone(loop.hi, self.size)
         whole = floordiv(length, self.size)
-        counts = {self.vector.name: -(-self.size // self.lanes), self.lane.name: min(self.size, self.lanes)}
-        parts: list[Stmt] = [For(loop.var, loop.lo, whole, _Piece(counts, {}).stmt(loop.body), loop.kind)]
+        counts = self.counts(self.size)
+        tile = _Piece(counts, {}).stmt(loop.body)
+        parts: list[Stmt] = []
         rest, sub = mod(length, self.size), self.subtile
         base: Index = as_index(0)
         if sub < self.size:
@@ -64,16 +68,24 @@ class _Pieces(Rewriter):
             start = base + floordiv(rest, 2 * n) * (2 * n)
             parts.append(If(eq(mod(floordiv(rest, n), 2), 1), self.piece(loop.var, loop.body, whole, start, n)))
             n //= 2
-        return block(*parts)
+        if not self.whole:
+            return block(For(loop.var, loop.lo, whole, tile, loop.kind), *parts)
+        body = block(If(loop.var < whole, tile), If(loop.var >= whole, block(*parts)))
+        return For(loop.var, loop.lo, loop.hi, body, loop.kind)
 
     def piece(self, outer: Var, body: Stmt, whole: Index, start: Index, count: int) -> Stmt:
         """So many iterations from a place within the last tile on."""
-        moved: dict[Var, Index] = {outer: whole, self.lane: self.lane + start}
-        if self.size > self.lanes:
+        several = self.size > self.lanes
+        moved: dict[Var, Index] = {outer: whole}
+        moved |= {lane: lane + (mod(start, self.lanes) if several else start) for lane in self.each}
+        if several:
             moved[self.vector] = self.vector + floordiv(start, self.lanes)
-            moved[self.lane] = self.lane + mod(start, self.lanes)
-        counts = {self.vector.name: -(-count // self.lanes), self.lane.name: min(count, self.lanes)}
-        return _Piece(counts, moved).stmt(body)
+        return _Piece(self.counts(count), moved).stmt(body)
+
+    def counts(self, count: int) -> dict[str, int]:
+        """Iterations of the loops over so many lanes."""
+        vectors = -(-count // self.lanes)
+        return {self.vector.name: vectors} | {lane.name: min(count, self.lanes) for lane in self.each}
 
 
 def _undone(hi: Index, size: int) -> Index:
@@ -85,11 +97,15 @@ def _undone(hi: Index, size: int) -> Index:
     return num - (size - 1)
 
 
-def pieces(kernel: Kernel, outer: str, vector: str, lane: str, sizes: tuple[int, int, int]) -> Kernel:
+def pieces(
+    kernel: Kernel, outer: str, vector: str, lane: str, sizes: tuple[int, int, int], others: tuple[str, ...] = (),
+    whole: bool = False,
+) -> Kernel:  # fmt: skip
     """Split a tiled loop whose length is a size of the kernel, so that vectors and lanes run constant times.
 
-    ``outer`` counts tiles, ``vector`` the vectors in a tile (or is empty), ``lane`` their lanes; ``sizes`` are those of
-    a tile, of the subtiles that the rest is cut into first, and of a vector.
+    ``outer`` counts tiles, ``vector`` the vectors in a tile (or is empty), ``lane`` their lanes, as do
+    ``others``; ``sizes`` are those of a tile, of the subtiles that the rest is cut into first, and of a vector.
+    With ``whole`` the loop stays one, with conditions inside.
 
     Before::
 
@@ -131,5 +147,5 @@ def pieces(kernel: Kernel, outer: str, vector: str, lane: str, sizes: tuple[int,
                 for c.l in 0 .. 1:
                   b[c.l + c.v * 4 + (n % 4) // 2 * 2 + n // 4 * 4] = t[c.v, c.l]
     """
-    require_loops(kernel, [name for name in (outer, vector, lane) if name], "pieces")
-    return with_body(kernel, _Pieces(outer, vector, lane, sizes).stmt(kernel.body))
+    require_loops(kernel, [name for name in (outer, vector, lane, *others) if name], "pieces")
+    return with_body(kernel, _Pieces(outer, vector, lane, sizes, others, whole).stmt(kernel.body))

@@ -289,3 +289,32 @@ def test_a_full_disk_gives_one_warning(tmp_path: Path, monkeypatch: pytest.Monke
         for oc in (8, 9):
             cs.conv2d(np.ones((1, 2, 4, 4), np.float32), np.ones((oc, 2, 2, 2), np.float32), threads=1)
     assert len(caught) == 1
+
+
+DYNAMIC: dict[str, tuple[Callable[[], object], str, tuple[str, ...]]] = {
+    "channels": (lambda: dynamic()(X[:, :2], W), "shape", ("src has ic=2; the kernel is for ic=3",)),
+    "height": (lambda: dynamic()(X[:, :, :7], W), "shape", ("src has ih=7; the kernel is for ih=8",)),
+    "rank": (lambda: dynamic()(X[0], W), "rank", ("src has 3 axes; expected (mb, ic, ih, iw)",)),
+    "no array": (lambda: dynamic()([1], W), "rank", ("src has 0 axes",)),  # type: ignore[arg-type]
+    "pads": (lambda: dynamic()(X, W, pads=(1, [2])), "bad-pads", ("pads=(1, [2])", "each of the 2 axes")),
+    "no source": (lambda: dynamic().run(wei=W), "missing", ("src: missing",)),
+    "smaller than the kernel": (
+        lambda: dynamic()(X[..., :1], W), "bad-shape", ("iw=1 with pads 0 and 0", "expected iw >= 2"),
+    ),
+    "zero point": (
+        lambda: cs.compile(f"--dt=u8:s8:s32 --attr-zero-points=src:common:-5 {LINE}", dynamic="mb").run(
+            src=X.astype(np.uint8), wei=W.astype(np.int8)
+        ),
+        "value", ("zero_points_src is -5", "stores it as u8, from 0 to 255", "--realise=mask"),
+    ),
+}  # fmt: skip
+
+
+def dynamic() -> Any:
+    return cs.compile(LINE, dynamic="mb,iw")
+
+
+@pytest.mark.parametrize("name", DYNAMIC)
+def test_calls_with_dynamic_sizes(name: str) -> None:
+    call, code, texts = DYNAMIC[name]
+    raises(cs.UsageError, code, *texts)(call)

@@ -45,6 +45,7 @@ LINES = (
     "g37mb1ic37ih9iw9oc37oh9ow9kh3kw3ph1pw1",
     "--dir=FWD_B --attr-post-ops=relu mb1ic16ih9iw9oc33oh5ow5kh3kw3sh2sw2ph1pw1",
     "mb1ic5iw16oc8ow16kw5dw1pw4",
+    "mb1ic5iw16oc70ow16kw3pw1",
     "g2mb1ic6ih8iw8oc10oh8ow8kh1kw1",
     "mb1ic2id4ih5iw5oc5od4oh5ow5kd3kh3kw3pd1ph1pw1",
     "--dt=u8:s8:s32 mb1ic8ih8iw8oc16oh8ow8kh3kw3ph1pw1",
@@ -125,14 +126,14 @@ def test_the_kernel_is_compiled_once_and_results_lie_channels_last() -> None:
     assert k(x, w, pads=((0, 2), 1)).shape == (2, 17, 11, 13)
 
 
-@pytest.mark.parametrize("line", [LINES[n] for n in (0, 1, 4, 10, 12, 15, 16, 19, 20, 21)])
+@pytest.mark.parametrize("line", [LINES[n] for n in (0, 1, 4, 6, 11, 13, 16, 17, 20, 21, 22)])
 def test_nothing_is_touched_beyond_the_arrays(line: str) -> None:
     """Canaries around all arrays; tasks in chunks, last one first."""
     k, rng = cs.compile(line, threads=3, dynamic=dims_of(Conv.parse(line))), random.Random(line)
     for seed in range(6):
         q, _ = at(k.problem, rng)
         arrays = random_arrays(q, seed)
-        compiled = Compiled(q, at_call(k.artifact, q, k.target))
+        compiled = Compiled(q, at_call(k.artifact, q))
         for chunks in (1, 3, 7):
             check_result(q, compiled(arrays, chunks), expected(q, arrays))
 
@@ -145,11 +146,27 @@ def test_the_same_bits_on_any_number_of_threads() -> None:
     assert len(set(results)) == 1
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+def test_sums_leave_their_registers_before_a_long_epilogue(threads: int) -> None:
+    line = "--attr-post-ops=gelu_erf ic6oc40kh3kw3ph1pw1"
+    k = cs.compile(f"{line}ih9iw9", dynamic="mb,ih,iw", threads=threads)
+    assert k.config.drain
+    rng = np.random.default_rng(1)
+    for ih, iw in ((1, 1), (5, 13), (8, 24)):
+        x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((2, 6, ih, iw), (40, 6, 3, 3)))
+        same = cs.compile(f"--stag=axb --dtag=axb {line}ih{ih}iw{iw}", threads=1)
+        assert k(x, w).tobytes() == same(x, w).tobytes()
+
+
 def test_tasks_of_threads_are_divided_by_the_sizes_of_the_call() -> None:
     k = cs.compile("mb1ic8ih9oc40kh3ph1", dynamic="mb,ih,iw", isa="generic", threads=2)
     with interning():
         text = str(k.lowered([]).kernel)
-    assert "in 0 .. " in text and "#parallel" in text and "// oh_end" in text
+    assert "for task in 0 .. mb_end * oh_end * 5 #parallel" in text and "(task // 5) // oh_end" in text
+    k = cs.compile("mb1ic8iw9oc40kw3pw1", dynamic="mb,iw", isa="generic", threads=2)
+    with interning():
+        text = str(k.lowered([]).kernel)
+    assert "for task in 0 .. mb_end * ((ow_end + 5) // 6) * 5 #parallel" in text
 
 
 def test_lines_that_differ_in_sizes_only_have_the_same_kernel() -> None:
@@ -170,8 +187,9 @@ def test_a_second_compile_is_a_load(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     x, w = np.ones((2, 3, 8, 5), np.float32), np.ones((17, 3, 3, 3), np.float32)
     assert (second(x, first.pack(w)) == first(x, w)).all()
     for dims, n, config in (("mb,ih", 1, None), ("mb,ih,iw", 2, None), ("mb,ih,iw", 1, replace(first.config, tile=()))):
-        with pytest.raises(cs.InternalError):  # another requirement, number of threads, or config: not in the cache
+        with pytest.raises(cs.InternalError) as error:  # another requirement, number of threads, or config
             DynamicKernel(p, dims, target, config, n)
+        assert f"dynamic='\"'\"'{dims}'" in error.value.repro
 
 
 def test_requirements_are_part_of_the_artifact() -> None:
@@ -259,10 +277,9 @@ class Sizes:
         self.q, self.instructions = q, instructions
         self.arrays = random_arrays(q, 3)
         self.truth = reference(q, self.arrays, np.float32)["dst"]
-        names = {v.name for v in sizes_of(p)}
-        self.sizes = {name: size for name, size in size_values(q).items() if name in names}
+        names, pointers = {v.name for v in sizes_of(p)}, call_pointers(q)
+        self.sizes = {name: size for name, size in size_values(q, pointers.window).items() if name in names}
         self.memory = {t.name: memory_of(self.arrays[t.name], t.layout) for t in q.inputs}
-        pointers = call_pointers(q)
         self.memory["src_table"] = pointers.entries.entries.ravel().copy()
         self.memory["src_0"] = absent_array(q, pointers.zero, self.arrays)
 
@@ -288,7 +305,7 @@ class Sizes:
         ("axb", "axb", "", "ic2oc5kh3kw2", "mb2ih3iw5ph1pw0", 2),
         ("axb", "axb", "", "g5ic5oc5kh3kw3", "mb1ih4iw5ph1pw1", 1),
         ("axb", "axb", "--dt=u8:s8:s32", "ic5oc5kw3", "mb2iw4pw1", 2),
-        ("axb", "axb", "--dt=s8:s8:s32 --attr-zero-points=src:common:-4", "ic5oc5kw3", "mb1iw5pw2", 1),
+        ("axb", "axb", "--dt=s8:s8:s32 --attr-zero-points=src:common:-4", "ic5oc5kw3", "mb1iw5pw2", 2),
         ("axb", "axb", "", "ic2oc3kd3kh1kw1", "mb2id3ih2iw3pd1ph0pw0", 2),
         ("aBc4b", "aBc4b", "", "ic6oc7kw2", "mb2iw4pw1", 1),
         ("abx", "aBcd4b", "--attr-post-ops=add:f32:per_tensor", "ic3oc6kh2kw2", "mb2ih3iw3ph1pw1", 2),
@@ -303,7 +320,7 @@ def test_every_step_computes_the_same(
     with interning():
         q = Conv.parse(f"--stag={src} --dtag={dst} {options} {line}{sizes}")
         p = general(check_dynamic(q)).canonical()
-        config = dynamic_config(p, target, threads)
+        config = replace(dynamic_config(p, target, threads), drain=threads == 2)
         run_steps(naive_kernel(p, target, config)[1], dynamic_steps(p, config, target), [Sizes(p, q, instructions)])
 
 

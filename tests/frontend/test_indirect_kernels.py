@@ -41,6 +41,14 @@ def test_every_form_computes_the_same(line: str, table: str) -> None:
     assert (k(x, packed, out=out) == truth).all() and (out == truth).all()
 
 
+@pytest.mark.parametrize("line", ["mb1ic17ih6iw7oc9oh3ow4kh3kw3sh2sw2ph1pw1", "g4mb2ic8iw9oc8ow9kw3pw1"])
+def test_the_gradient_of_the_source_reads_the_gradient_of_the_result(line: str) -> None:
+    k = kernel(f"--dir=BWD_D {line}", "row")
+    w, dy = operands(k, 1)
+    truth = reference(k.problem, {"wei": w, "diff_dst": dy})["diff_src"]
+    assert (k.run(wei=w, diff_dst=dy)["diff_src"] == truth).all()
+
+
 def test_the_table_follows_the_source() -> None:
     k = kernel(threads=2)
     packed = k.pack(operands(k, 0)[1])
