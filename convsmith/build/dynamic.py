@@ -99,6 +99,7 @@ def dynamic_steps(p: Conv, config: Config, target: Target) -> list[Step]:
         for text, is_so in (
             (f"--realise={config.realise}", config.realise != "indirection"), (f"--table={config.table}",
             config.table != "sections"), ("--fuse", config.fuse), ("--split", config.split),
+            ("--block", config.block),
             (f"--threads={config.threads}", config.threads > 1), (f"--lane={config.lane}", config.lane in general),
             (f"--tile={','.join(sorted(tiled))}", tiled - {row}),
         ) if is_so
