@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from convsmith.diag.settings import settings
     from convsmith.frontend import onnx_ops as onnx
     from convsmith.frontend.kernel import Kernel
-    from convsmith.frontend.low_precision import gemm_lowp
+    from convsmith.frontend.low_precision import gemm_lowp, pack_lowp
     from convsmith.frontend.micro_kernel import micro_kernel
     from convsmith.frontend.numpy_api import compile, conv1d, conv2d, conv3d, load_packed, reorder
     from convsmith.layout.layout import Layout
@@ -43,7 +43,7 @@ _HOME = {
     ),
     "diag.settings": ("settings",),
     "frontend.kernel": ("Kernel",),
-    "frontend.low_precision": ("gemm_lowp",),
+    "frontend.low_precision": ("gemm_lowp", "pack_lowp"),
     "frontend.micro_kernel": ("micro_kernel",),
     "frontend.numpy_api": ("compile", "conv1d", "conv2d", "conv3d", "load_packed", "reorder"),
     "layout.layout": ("Layout",),
@@ -58,7 +58,7 @@ _MODULE = {name: f"convsmith.{module}" for module, names in _HOME.items() for na
 __all__ = [
     "Config", "ConfigError", "Conv", "ConvsmithError", "InternalError", "Kernel", "Layout", "Packed", "ToolchainError",
     "UnsupportedError", "UsageError", "__version__", "compile", "conv1d", "conv2d", "conv3d", "gemm_lowp",
-    "load_packed", "micro_kernel", "onnx", "reorder", "settings", "suite",
+    "load_packed", "micro_kernel", "onnx", "pack_lowp", "reorder", "settings", "suite",
 ]  # fmt: skip
 
 

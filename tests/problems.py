@@ -247,8 +247,13 @@ def random_config(rng: random.Random, problem: Problem, target: Target, threads:
         tile[lane] = lanes * rng.choice((1, 1, 2, 3)) + (rng.random() < 0.03)
     rng.shuffle(others)
     rng.shuffle(reductions)
+    block = []
+    for n in names if rng.random() < 0.25 else ():
+        if rng.random() < 0.5:
+            block.append((n, max(tile.get(n, 1), dict(terms).get(n, 1), lanes * (n == lane)) * rng.choice((1, 2, 3))))
+    rng.shuffle(block)
     return Config(
-        isa=target.isa, lane=lane, fuse=tuple(fuse), tile=tuple(tile.items()),
+        isa=target.isa, lane=lane, fuse=tuple(fuse), tile=tuple(tile.items()), block=tuple(block),
         order=tuple(others) if rng.random() < 0.7 else (), reduce=tuple(reductions) if rng.random() < 0.7 else (),
         terms=terms, realise=rng.choice(("peel", "peel", "peel", "mask", *REALISATIONS)),
         pack=(st.b.name,) if rng.random() < 0.85 else (), pieces=rng.choice((1, 2, 4, 8, 8, 16)),

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from convsmith.arith.evaluate import evaluate
+from convsmith.build.blocks import blocked
 from convsmith.build.epilogue import Buffers, Epilogue
 from convsmith.build.fragments import fragment_cycles, fragment_tiles
 from convsmith.build.loops import Loops, Unit, fits_registers, loops_after_fusing, residues, view_steps
@@ -454,13 +455,11 @@ def default_config(problem: Problem, target: Target, threads: int = 1) -> Config
     Where its result has too few tiles for the threads, they share a reduction.
     """
     config = candidates(problem, target, threads)[0].config
-    if threads == 1:
-        return config
     with interning():
         st = statement(problem, target)
-        if not splits(st):
-            return config
         loops = loops_after_fusing(st, config)
+        if threads == 1 or not splits(st):
+            return blocked(st, loops, config, target)
         tiles = prod(-(-n // config.size(name)) for name, n in loops.extents.items() if loops.kinds[name] != "k")
         sizes = {d.name: d.size for d in st.of("k")}
         parts, loop = max((max(p for p in range(1, threads + 1) if not sizes[n] % p), n) for n in st.reduce)

@@ -119,7 +119,8 @@ def dynamic_steps(p: Conv, config: Config, target: Target) -> list[Step]:
         for text, is_so in (
             (f"--realise={config.realise}", config.realise != "indirection"), (f"--table={config.table}",
             config.table != "sections"), ("--fuse", config.fuse), ("--split", config.split),
-            (f"--lane={config.lane}", config.lane in outputs), (f"--tile={','.join(sorted(tiled))}", tiled - {row}),
+            ("--block", config.block), (f"--lane={config.lane}", config.lane in outputs),
+            (f"--tile={','.join(sorted(tiled))}", tiled - {row}),
         ) if is_so
     ]  # fmt: skip
     if wrong:

@@ -84,6 +84,10 @@ class _Moved:
         step = self.steps[columns[-1]] * width
         return replace(self, extents={**self.extents, outer: count}, steps={**self.steps, outer: step})
 
+    @property
+    def bytes(self) -> int:
+        return dtype(self.dtype).bytes
+
     @staticmethod
     def of(pack: Kernel) -> _Moved | None:
         """That of a kernel that copies elements of one operand, evenly; else None."""
@@ -115,11 +119,15 @@ class _Moved:
 
 @dataclass(frozen=True)
 class _Tiles:
-    """Loops of tiles: those that make the columns, that of the rows, and that of a group."""
+    """Loops of tiles: those that make the columns, that of the rows, and that of a group.
+
+    With ``each`` the rows are those of that loop within the other.
+    """
 
     columns: tuple[str, ...]
     rows: str
     group: tuple[str, ...]
+    each: str = ""
 
 
 def _tiles(moved: _Moved, row: Transposition) -> _Tiles | None:
@@ -134,6 +142,12 @@ def _tiles(moved: _Moved, row: Transposition) -> _Tiles | None:
         column, last = names[-2:]
         fits = moved.extents[last] == height and moved.steps[last] != 1 == moved.steps[column]
         return _Tiles((column,), last, ()) if fits else None
+    if moved.bytes < 4 and group == 1:
+        *_, lane, last = names
+        columns = moved.columns(1, LONG * width, {lane, last})
+        count = moved.extents[lane] * moved.extents[last]
+        apart = moved.steps[last] > 1 and moved.steps[lane] > 1 and count <= height < 2 * count
+        return _Tiles(tuple(columns), lane, (), last) if columns and apart else None
     inner = names[-1:] if group > 1 else []
     if inner and ((moved.extents[inner[0]], moved.steps[inner[0]]) != (group, 1) or len(names) < 3):
         return None
@@ -165,7 +179,8 @@ def _transposing_steps(moved: _Moved, found: _Tiles, row: Transposition, target:
     """Tiles innermost, through registers; the rest of the nest in its order."""
     height, width, group = row.shape
     names = tuple(moved.extents)
-    inner = (*found.columns, found.rows, *found.group)
+    rows = (found.rows, *((found.each,) if found.each else ()))
+    inner = (*found.columns, *rows, *found.group)
     place = max(names.index(n) for n in found.columns)
     even = len(found.columns) == 1
     around = [n for n in names if n not in inner]
@@ -174,6 +189,9 @@ def _transposing_steps(moved: _Moved, found: _Tiles, row: Transposition, target:
     for n in found.columns[1:]:
         steps.append(Step(fuse, fused, n, f"{fused}_{n}"))
         fused = f"{fused}_{n}"
+    line = "_".join(rows)
+    if found.each:
+        steps.append(Step(fuse, *rows, line))
     outer = f"{fused}.o"
     steps.append(Step(tile, fused, width, outer, COLUMN))
     if even:
@@ -182,7 +200,7 @@ def _transposing_steps(moved: _Moved, found: _Tiles, row: Transposition, target:
         steps.append(Step(reorder, tuple(around)))
     else:
         around.append(outer)
-    loops = (COLUMN, found.rows, *found.group)
+    loops = (COLUMN, line, *found.group)
     blocks, around = _blocked(moved.with_loop(outer, found.columns, width), around, target)
     return [
         *steps,

@@ -217,12 +217,12 @@ def _tile_steps(loops: Loops, config: Config, nest: Nest) -> list[Step]:
         steps.append(Step(tile, tiles, size // tile_size, f"{n}.b", tiles))
     deep = [n in reduce for n in blocks]
     nest.around += [f"{n}.b" for n in blocks if n in outer]
-    nest.reduce += [f"{n}.b" for n in blocks if n in reduce]
+    nest.reduce[:0] = [f"{n}.b" for n in blocks if n in reduce]
     first = len(nest.around) - len(blocks) + 1 + deep.index(True) if any(deep) else 0
     nest.around += [outer.pop(n) for n in config.order if n in outer]
     nest.around += outer.values()
     if any(deep):
-        nest.depth, nest.within = nest.reduce[-1], nest.around[first:]
+        nest.depth, nest.within = nest.reduce[0], nest.around[first:]
     nest.reduce += [x for n in config.reduce if n in reduce for x in reduce.pop(n)]
     nest.reduce += [x for names in reduce.values() for x in names]
     return steps

@@ -6,8 +6,8 @@ by column, or rows of lhs have offsets of their own, the kernel computes the tra
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -15,7 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convsmith.diag.errors import UsageError
-from convsmith.frontend.numpy_api import KEPT_KERNELS, compile
+from convsmith.diag.settings import settings
+from convsmith.frontend.kernel import Kernel
+from convsmith.frontend.numpy_api import KEPT_KERNELS, compile, watched
 from convsmith.problem.attributes import Quantity
 from convsmith.problem.integer_steps import LIMITS, wrapped
 from convsmith.problem.low_precision import (
@@ -30,8 +32,10 @@ from convsmith.problem.matmul import Matmul
 from convsmith.problem.output_stages import AppliedStep, Stage, result_type, stage_steps
 from convsmith.problem.post_ops import Integer
 from convsmith.runtime.arrays import Array
+from convsmith.runtime.border import Given
+from convsmith.runtime.threads import default_threads
 
-__all__ = ["gemm_lowp"]
+__all__ = ["LowPrecisionProduct", "gemm_lowp", "pack_lowp"]
 
 Integers = NDArray[np.int64]
 
@@ -55,6 +59,45 @@ def gemm_lowp(
 
     The result is exact to the bit. UsageError: shapes, types or numbers are not legal, or sums may leave 32 bits.
     """
+    key = _key(lhs, rhs, lhs_offset, rhs_offset, output_stages, bits, (rounding, order, threads), out)
+    known = _PLANS.get(key) if key is not None else None
+    if known is not None:
+        return known.run(lhs, rhs, out)
+    plan = _planned(lhs, rhs, lhs_offset, rhs_offset, output_stages, bits, rounding, seed, order, out, threads)
+    if key is not None and plan.operands is None:
+        if len(_PLANS) >= KEPT_KERNELS:
+            _PLANS.clear()
+        _PLANS[key] = plan
+    return plan.run(lhs, rhs, out)
+
+
+def pack_lowp(
+    rows: int, rhs: Array, lhs_offset: Any = 0, rhs_offset: Any = 0, *, lhs_type: Any = np.uint8,
+    output_stages: Sequence[Stage] = (), order: str = "row", threads: int | None = None,
+) -> LowPrecisionProduct:  # fmt: skip
+    """The product `gemm_lowp(lhs, rhs, ...)` with rhs, offsets and stages given once: call it with lhs of `rows` rows.
+
+    What can be done before lhs is known is done: rhs is packed and summed up, and stages are checked.
+    """
+    if not isinstance(rows, int) or rows < 0 or np.dtype(lhs_type) not in _TYPES:
+        raise UsageError(
+            f"rows={rows!r}, lhs_type={lhs_type!r}: legal are a whole number, and uint8 or int8", code="shape"
+        )
+    _check_rank("rhs", rhs)
+    lhs = np.zeros((rows, rhs.shape[0]), np.dtype(lhs_type))
+    plan = _planned(
+        lhs, rhs, lhs_offset, rhs_offset, output_stages, (8, 8), "nearest", 0, order, None, threads
+    )  # fmt: skip
+    if plan.operands is not None:
+        raise UsageError("lhs_offset and rhs_offset: one of them must be a single number", code="offset")
+    return LowPrecisionProduct(plan, rhs, lhs.shape, lhs.dtype)
+
+
+def _planned(
+    lhs: Array, rhs: Array, lhs_offset: Any, rhs_offset: Any, output_stages: Sequence[Stage], bits: Any,
+    rounding: str, seed: int, order: str, out: Array | None, threads: int | None,
+) -> _Plan:  # fmt: skip
+    """Check everything, and find the kernel."""
     _check_arrays(lhs, rhs)
     shape = (lhs.shape[0], rhs.shape[1])
     offsets = (_offset("lhs_offset", lhs_offset, shape, 0), _offset("rhs_offset", rhs_offset, shape, 1))
@@ -67,7 +110,80 @@ def gemm_lowp(
     else:
         rng = np.random.default_rng(seed) if rounding == "probabilistic" else None
         product = _requantised(lhs, rhs, offsets, bits, rng, steps, result_type(output_stages))
-    return product.with_one_offset().run(_by_columns(order, out, shape), out, threads)
+    plan = product.with_one_offset().plan(_by_columns(order, out, shape), threads)
+    same = product.lhs is lhs and product.rhs is rhs and min(x.size for x in offsets) <= 1
+    return plan if same else replace(plan, operands=(product.lhs, product.rhs))
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The kernel of a product and its arrays but lhs and rhs; `transposed` says that it computes the transposed one.
+
+    With `operands` it serves these alone, in place of lhs and rhs.
+    """
+
+    kernel: Kernel
+    arrays: dict[str, Given]
+    transposed: bool
+    operands: tuple[Array, Array] | None = None
+
+    def run(self, lhs: Array, rhs: Given, out: Array | None) -> Array:
+        """The result: `out`, or a new array."""
+        arrays = dict(self.arrays)
+        left, right = self.operands or (lhs, rhs)
+        if self.transposed:
+            assert isinstance(right, np.ndarray)
+            arrays["src"], arrays["wei"] = right.T, left.T
+        else:
+            arrays["src"], arrays["wei"] = left, right
+        if out is not None:
+            arrays["dst"] = out.T if self.transposed else out
+        result = self.kernel.run(**arrays)["dst"]
+        return out if out is not None else result.T if self.transposed else result
+
+
+class LowPrecisionProduct:
+    """A product whose rhs is known: call it with lhs. May be called from several threads at once."""
+
+    def __init__(self, plan: _Plan, rhs: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self._plan, self._shape, self._dtype = plan, shape, dtype
+        packs = not plan.transposed and rhs.size and shape[0]
+        self._rhs: Given = plan.kernel.pack(rhs) if packs else rhs.copy()
+
+    def __call__(self, lhs: Array, *, out: Array | None = None) -> Array:
+        """The result of `gemm_lowp`, in `out` or a new array. UsageError: lhs is not as it was said."""
+        if not isinstance(lhs, np.ndarray) or lhs.shape != self._shape or lhs.dtype != self._dtype:
+            given = f"{getattr(lhs, 'dtype', type(lhs).__name__)} of shape {getattr(lhs, 'shape', ())}"
+            raise UsageError(f"lhs: {given}; legal is {self._dtype} of shape {self._shape}", code="shape")
+        return self._plan.run(lhs, self._rhs, out)
+
+
+_PLANS: dict[Hashable, _Plan] = {}
+"""Plans of calls before, by everything but the entries of lhs and rhs."""
+
+
+def _key(
+    lhs: Any, rhs: Any, lhs_offset: Any, rhs_offset: Any, stages: Any, bits: Any, words: tuple[Any, ...], out: Any
+) -> Hashable:  # fmt: skip
+    """Everything that a plan hangs on; None where there is something unusual, which is then looked at anew."""
+    if type(lhs) is not np.ndarray or type(rhs) is not np.ndarray or bits != (8, 8) or watched():
+        return None
+    try:
+        numbers = tuple(tuple(map(_value, stage)) for stage in stages)
+        place = None if out is None else (type(out), out.shape, out.flags.f_contiguous, out.flags.c_contiguous)
+        matrices = (lhs.shape, lhs.dtype, _tag(lhs), rhs.shape, rhs.dtype, _tag(rhs))
+        key = (matrices, _value(lhs_offset), _value(rhs_offset), numbers, words, place, settings.isa)
+        hash(key)
+    except (TypeError, AttributeError):
+        return None
+    return key if words[-1] is not None else (*key, default_threads())
+
+
+def _value(x: Any) -> Hashable:
+    """What tells numbers apart: 5 and 5.0 are equal, and not the same."""
+    if isinstance(x, np.ndarray):
+        return x.dtype.str, x.shape, x.tobytes()
+    return type(x), x
 
 
 @dataclass(frozen=True)
@@ -94,15 +210,14 @@ class _Product:
         steps = tuple(AppliedStep(alg, tuple(np.atleast_2d(x).T for x in numbers)) for alg, numbers in self.steps)
         return _Product(self.rhs.T, self.lhs.T, self.rhs_offset.T, self.lhs_offset.T, steps, self.dtype)
 
-    def run(self, by_columns: bool, out: Array | None, threads: int | None) -> Array:
-        """The result, in the form in which the kernel has one offset for all of its source."""
+    def plan(self, by_columns: bool, threads: int | None) -> _Plan:
+        """The plan, in the form in which the kernel has one offset for all of its source."""
         if self.lhs_offset.size > 1 or (by_columns and self.rhs_offset.size == 1):
-            result = self.transposed()._run(not by_columns, None if out is None else out.T, threads)
-            return result.T if out is None else out
-        return self._run(by_columns, out, threads)
+            return replace(self.transposed()._plan(not by_columns, threads), transposed=True)
+        return self._plan(by_columns, threads)
 
-    def _run(self, by_columns: bool, out: Array | None, threads: int | None) -> Array:
-        arrays: dict[str, Any] = {"src": self.lhs, "wei": self.rhs}
+    def _plan(self, by_columns: bool, threads: int | None) -> _Plan:
+        arrays: dict[str, Given] = {}
         points = []
         for name, offset in (("src", self.lhs_offset), ("wei", self.rhs_offset)):
             if offset.any():
@@ -124,7 +239,7 @@ class _Product:
         tags = (_tag(self.lhs), _tag(self.rhs), "ba" if by_columns else "ab")
         problem = _problem(self.lhs.shape, self.rhs.shape, types, tags, tuple(points), tuple(post_ops))
         kernel = compile(problem, threads=threads)
-        return kernel.run(**arrays, **({} if out is None else {"dst": out}))["dst"]
+        return _Plan(kernel, arrays, False)
 
 
 @lru_cache(KEPT_KERNELS)
@@ -153,12 +268,16 @@ def _requantised(
     return _Product(left, right, none, none, (first, *added, *steps), dtype)
 
 
+def _check_rank(name: str, array: Any) -> None:
+    if not isinstance(array, np.ndarray):
+        raise UsageError(f"{name}: expected a numpy array, got {type(array).__name__}", code="not-an-array")
+    if array.ndim != 2:
+        raise UsageError(f"{name}: rank is {array.ndim}, shape {array.shape}; legal is 2", code="rank")
+
+
 def _check_arrays(lhs: Array, rhs: Array) -> None:
     for name, array in (("lhs", lhs), ("rhs", rhs)):
-        if not isinstance(array, np.ndarray):
-            raise UsageError(f"{name}: expected a numpy array, got {type(array).__name__}", code="not-an-array")
-        if array.ndim != 2:
-            raise UsageError(f"{name}: rank is {array.ndim}, shape {array.shape}; legal is 2", code="rank")
+        _check_rank(name, array)
         if array.dtype not in _TYPES:
             raise UsageError(f"{name}: type is {array.dtype}; legal are uint8 and int8", code="dtype")
     if lhs.shape[1] != rhs.shape[0]:

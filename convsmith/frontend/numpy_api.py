@@ -88,7 +88,7 @@ def compile(
     level = target(chosen.isa if chosen is not None else isa or settings.isa, conv.types)
     if dynamic is not None:
         return _dynamic(conv, dynamic, level.isa, chosen, count)
-    if _watched():
+    if watched():
         return Kernel(conv, level, chosen, count)
     return _kernel(conv, level.isa, chosen, count)
 
@@ -142,7 +142,7 @@ def _dynamic(problem: Problem, dims: str, isa: str, config: Config | None, threa
     return DynamicKernel(problem, dims, target(isa), config, threads)
 
 
-def _watched() -> bool:
+def watched() -> bool:
     """Whether a setting asks to see what a kernel at hand would not show."""
     return settings.dump is not None or settings.check != "off" or trace.enabled("exec")
 
@@ -223,7 +223,7 @@ def _conv(
     except TypeError:  # something odd: let the checks name it
         kernel = _kernel_of.__wrapped__(*arguments)
     else:
-        kernel = (_kernel_of.__wrapped__ if _watched() else _kernel_of)(*arguments)
+        kernel = (_kernel_of.__wrapped__ if watched() else _kernel_of)(*arguments)
     weights = w.reshape(kernel.problem.wei_shape) if kernel.problem.grouped else w
     return kernel(x, weights, bias, out=out)
 

@@ -28,8 +28,9 @@ def transpositions(bits: int, needs: tuple[str, ...], mnemonics: tuple[str, str]
     if mnemonics[1]:
         lanes = bits // 32
         found += [_square(name, lanes, group, needs, mnemonics[0]) for name, group in _GROUPED]
+        found += [_tall(name, lanes * group, needs, mnemonics[0]) for name, group in _GROUPED]
         found += [_joined(name, group, lanes, needs, mnemonics[1] if group > 2 else "") for name, group in _GROUPED]
-    return tuple(found)
+    return tuple({row.name: row for row in found}.values())
 
 
 class _Text:
@@ -84,7 +85,7 @@ def _within_blocks(text: _Text, type_: str, rows: list[str], side: int, within: 
     Interleaving row ``i`` with row ``i + half`` as often as halves can be taken is a transposition.
     """
     out: list[str] = []
-    for first in range(0, side, within):
+    for first in range(0, len(rows), within):
         part, half = rows[first : first + within], within // 2
         for _ in range(within.bit_length() - 1):
             pairs = [(part[i], part[i + half]) for i in range(half)]
@@ -118,6 +119,38 @@ def _across_blocks(text: _Text, type_: str, rows: list[str], side: int, within: 
     return out
 
 
+def _tall(type_: str, side: int, needs: tuple[str, ...], mnemonic: str) -> Transposition:
+    """``side`` rows of 16 elements, as many as a vector has: blocks of rows that lie apart are put side by side."""
+    t = dtype(type_)
+    columns, within = 16, min(side, BLOCK // t.bits)
+    name = f"transpose_{side}x{columns}_{type_}"
+    text, found = _Text(), []
+    for start in range(0, columns, within):
+        blocks = [
+            text.shuffle(f"<{columns} x {t.llvm}>", f"{{a{n}}}", "poison", range(start, start + within))
+            if within < columns else f"{{a{n}}}" for n in range(side)
+        ]  # fmt: skip
+        rows = [_side_by_side(text, t.llvm, blocks[n::within], within) for n in range(within)]
+        found += _within_blocks(text, f"<{side} x {t.llvm}>", rows, side, within)
+    for row in found:
+        text.put(f"bitcast <{side} x {t.llvm}> {row} to <{side} x {t.llvm}>")
+    spec = (
+        f"kernel {name}(c: {type_}[{columns}, {side}], a: {type_}[{side}, {columns}])\n"
+        f"  for k in 0 .. {columns}:\n"
+        f"    for m in 0 .. {side}:\n"
+        f"      c[k, m] = a[m, k]\n"
+    )
+    return Transposition(name, spec, text.text(), "", needs, mnemonic, type_, (side, columns, 1), False)
+
+
+def _side_by_side(text: _Text, element: str, parts: list[str], size: int) -> str:
+    while len(parts) > 1:
+        kind = f"<{size} x {element}>"
+        parts = [text.shuffle(kind, a, b, range(2 * size)) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+        size *= 2
+    return parts[0]
+
+
 def _joined(type_: str, rows: int, columns: int, needs: tuple[str, ...], mnemonic: str) -> Transposition:
     """``rows`` rows, whose elements of the same column become neighbours in one vector.
 
@@ -126,17 +159,13 @@ def _joined(type_: str, rows: int, columns: int, needs: tuple[str, ...], mnemoni
     t = dtype(type_)
     name = f"interleave_{rows}x{columns}_{type_}"
     text = _Text()
-    parts, size = [f"{{a{n}}}" for n in range(rows)], columns
-    while len(parts) > 1:
-        kind = f"<{size} x {t.llvm}>"
-        parts = [text.shuffle(kind, a, b, range(2 * size)) for a, b in zip(parts[::2], parts[1::2], strict=True)]
-        size *= 2
+    whole, size = _side_by_side(text, t.llvm, [f"{{a{n}}}" for n in range(rows)], columns), rows * columns
     kind = f"<{size} x {t.llvm}>"
     blocks = max(1, size * t.bits // BLOCK)
     width = columns // blocks
     chunks = [row * columns + block * width + i for block in range(blocks) for row in range(rows) for i in range(width)]
     # LLVM would make one shuffle of the two, for which most machines have no instruction.
-    near = text.put(f"freeze {kind} {text.shuffle(kind, parts[0], 'poison', chunks)}")
+    near = text.put(f"freeze {kind} {text.shuffle(kind, whole, 'poison', chunks)}")
     text.shuffle(kind, near, "poison", [
         block * rows * width + row * width + i for block in range(blocks) for i in range(width) for row in range(rows)
     ])  # fmt: skip

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import convsmith as cs
+from convsmith.problem.low_precision import low_precision_reference
 from convsmith.problem.output_stages import staged
 
 DATA = Path(__file__).parents[1] / "data"
@@ -184,3 +185,54 @@ def test_empty(shape: tuple[int, int, int]) -> None:
     stages = [("bias", 300), ("saturate_u8",)]
     assert np.array_equal(cs.gemm_lowp(lhs, rhs, 1, 2, output_stages=stages), np.full((m, n), 255, np.uint8))
     assert cs.gemm_lowp(lhs, rhs, 1, 2, bits=(3, 3)).shape == (m, n)
+
+
+CALLS: list[dict[str, Any]] = [
+    {},
+    {"lhs_offset": -5, "rhs_offset": -3},
+    {"lhs_offset": -5, "rhs_offset": -3, "order": "column"},
+    {"rhs_offset": np.arange(37) - 9},
+    {"lhs_offset": np.arange(13) - 9, "rhs_offset": 4},
+    {"lhs_offset": 7, "output_stages": [("bias", np.arange(37)), ("fixed_point", 1518500250, 8, 3), ("saturate_u8",)]},
+]
+
+
+@pytest.mark.parametrize("arguments", CALLS)
+@pytest.mark.parametrize("storage", ["C", "F"])
+def test_a_later_call_finds_its_plan(arguments: dict[str, Any], storage: Any) -> None:
+    """Other entries, then other numbers: each result is that of its own arguments."""
+    for seed in range(3):
+        lhs, rhs = matrix(13, 70, np.uint8, seed), np.asarray(matrix(70, 37, np.uint8, seed + 9), order=storage)
+        expected = low_precision_reference(
+            lhs, rhs, *(arguments.get(name, 0) for name in ("lhs_offset", "rhs_offset")),
+            arguments.get("output_stages", ()),
+        )  # fmt: skip
+        assert np.array_equal(cs.gemm_lowp(lhs, rhs, threads=1, **arguments), expected)
+        product = cs.pack_lowp(13, rhs, threads=1, **arguments)
+        assert np.array_equal(product(lhs), expected)
+        out = np.zeros_like(expected)
+        assert product(lhs, out=out) is out and np.array_equal(out, expected)
+
+
+def test_numbers_that_change_are_seen() -> None:
+    lhs, rhs, bias = matrix(3, 20, np.uint8), matrix(20, 5, np.uint8), np.arange(5)
+    for step in range(3):
+        bias += step
+        found = cs.gemm_lowp(lhs, rhs, step, output_stages=[("bias", bias)], threads=1)
+        assert np.array_equal(found, exact(lhs, rhs, step) + bias)
+
+
+def test_errors_after_a_call_that_was_right() -> None:
+    """What was found once does not spare a call its checks."""
+    lhs, rhs = matrix(3, 20, np.uint8), matrix(20, 5, np.uint8)
+    cs.gemm_lowp(lhs, rhs)
+    for arguments in ({"rounding": "up"}, {"order": "none"}, {"lhs_offset": 1.0}, {"output_stages": [("none",)]}):
+        with pytest.raises(cs.UsageError):
+            cs.gemm_lowp(lhs, rhs, **arguments)
+    for wrong in (lhs[:2], lhs.astype(np.int8), lhs.T, [[1]]):
+        with pytest.raises(cs.UsageError, match=r"legal is uint8 of shape \(3, 20\)"):
+            cs.pack_lowp(3, rhs)(wrong)
+    with pytest.raises(cs.UsageError, match="whole number, and uint8 or int8"):
+        cs.pack_lowp(-1, rhs)
+    with pytest.raises(cs.UsageError, match="must be a single number"):
+        cs.pack_lowp(3, rhs, np.arange(3), np.arange(5))

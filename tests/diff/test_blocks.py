@@ -1,0 +1,124 @@
+"""Blocks of loops: right whatever they are, in the order of gemmlowp's hierarchy, and chosen where sums are long."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import convsmith as cs
+from convsmith.build.choose import default_config
+from convsmith.build.schedule import schedule
+from convsmith.compiler.driver import naive_kernel
+from convsmith.frontend.verification import verify_kernel
+from convsmith.ir.intern import interning
+from convsmith.ir.walk import loops_of
+from convsmith.passes.manager import run_steps
+from convsmith.problem import parse_problem
+from convsmith.schedule.config import Config
+from convsmith.target.registry import host_targets
+from convsmith.target.x86.levels import LEVELS
+
+ISAS = [t.isa for t in host_targets()]
+EACH = [isa for isa in ISAS if isa in ("avx512_bf16", "avx2", "generic")]
+CONV = "--lane=oc --tile=ow:2,oc:16"
+BLOCKS = [
+    ("--matmul 20x50:50x70", "--lane=n --tile=m:2,n:16 --block=k:16"),
+    ("--matmul 20x50:50x70", "--lane=n --tile=m:2,n:16 --block=n:64,k:16,m:8 --pack=src,wei"),
+    ("--matmul --dt=u8:s8:s32 20x50:50x70", "--lane=n --tile=m:2,n:16 --terms=k:4 --block=k:16,n:32"),
+    ("--matmul --dt=u8:s8:u8 --attr-zero-points=src:common:3 20x70:70x70",
+     "--lane=n --tile=m:2,n:16 --terms=k:4 --block=k:32"),
+    ("--matmul --dt=bf16 20x50:50x70", "--lane=n --tile=m:2,n:16 --terms=k:2 --block=k:16"),
+    ("mb2ic20ih7oc40oh7kh3ph1", f"{CONV} --reduce=kh,kw,ic --block=ic:8"),
+    ("--dir=FWD_B --attr-post-ops=tanh mb2ic20ih7oc70oh7kh3ph1", f"{CONV} --block=oc:32,ic:8,oh:3 --drain=yes"),
+    ("g2mb1ic20ih7oc40oh7kh3ph1", f"{CONV} --block=kh:1"),
+    ("mb1ic20ih7oc40oh4kh3ph1sh2", f"{CONV} --block=ic:16 --realise=mask"),
+    ("--dir=BWD_D mb1ic40ih7oc20oh4kh3ph1sh2", "--lane=ic --tile=ic:16,iw:2 --block=oc:6"),
+    ("mb1ic20ih7oc40oh7kh3ph1", f"{CONV} --block=ic:8 --realise=pad_copy"),
+    ("mb1ic20ih7oc40oh7kh3ph1", f"{CONV} --block=ic:8 --realise=indirection"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("line", "words", "isa"),
+    [(*block, isa) for block in BLOCKS for isa in EACH if isa != "generic" or "--terms" not in block[1]],
+)
+def test_blocks_are_exact(line: str, words: str, threads: int, isa: str) -> None:
+    kernel = cs.compile(line, config=f"--isa={isa} {words} --threads={threads}")
+    assert kernel.config.block
+    verdict = verify_kernel(kernel)
+    assert verdict.ok, verdict.detail
+
+
+@pytest.mark.parametrize("block", ["k:128", "n:32,k:64,m:32", "m:64,n:64"])
+def test_blocks_on_fragments(block: str) -> None:
+    """Sums go back into their registers where the next block begins."""
+    if "avx512_amx" not in ISAS:
+        pytest.skip("this machine lacks avx512_amx")
+    words = "--lane=n --tile=m:32,n:32 --terms=k:64"
+    kernel = cs.compile("--matmul --dt=u8:s8:s32 70x320:320x70", config=f"--isa=avx512_amx {words} --block={block}")
+    verdict = verify_kernel(kernel)
+    assert verdict.ok, verdict.detail
+
+
+def test_the_packed_order_has_the_blocks_of_the_config() -> None:
+    """L2 width, L2 depth, L1 width, the run along depth, the kernel's cells: as in gemmlowp's packing."""
+    (target,) = (t for t in LEVELS if t.isa == "avx512_vnni")
+    problem = parse_problem("--matmul --dt=u8:s8:s32 96x256:256x192").canonical()
+    config = Config.parse(
+        "--isa=avx512_vnni --lane=n --tile=m:6,n:32 --order=n,m --terms=k:4 --block=n:96,k:64,m:48 --pack=src,wei"
+    )
+    with interning():
+        st, kernel = naive_kernel(problem, target, config)
+        lhs, rhs = run_steps(kernel, schedule(st, config, target)).packs
+    orders = [[(x.var.name, int(x.hi)) for x in loops_of(p.body)] for p in (lhs, rhs)]
+    assert orders[0] == [("k.b", 4), ("m.b", 2), ("m.o", 8), ("k.o", 16), ("m.i", 6), ("k.q", 4)]
+    assert orders[1] == [("n.b", 2), ("k.b", 4), ("n.o", 3), ("k.o", 16), ("n.v", 2), ("n.l", 16), ("k.q", 4)]
+    # seek_run: a run of depth starts at l2_width * start_depth + start_width * run depth.
+    width, depth = rhs.params[1].shape[2:6], rhs.params[1].shape[3] * 4
+    assert np.prod(rhs.params[1].shape[2:]) == 96 * 64 and depth == 64 and width[0] * width[2] * width[3] == 96
+
+
+def test_blocks_where_a_tile_of_weights_outgrows_the_cache() -> None:
+    """Their weights fit in their part of the second-level cache, and so do the sums between them."""
+    (target,) = (t for t in LEVELS if t.isa == "avx512")
+    long = default_config(parse_problem("--matmul 512x16384:16384x4096"), target)
+    sizes = dict(long.block)
+    assert list(sizes) == ["n", "k"]
+    assert sizes["k"] * long.size("n") * 4 <= target.l2_bytes // 4
+    assert sizes["n"] * 512 * 4 <= target.l2_bytes
+    for line in ("--matmul 512x1024:1024x4096", "--matmul 1x16384:16384x4096", "mb1ic64ih56oc64oh56kh3ph1"):
+        assert not default_config(parse_problem(line), target).block
+    assert default_config(parse_problem("mb1ic1024ih14oc64oh14kh5ph2"), target).block
+
+
+def test_a_long_sum_by_default() -> None:
+    kernel = cs.compile("--matmul 20x9000:9000x70", threads=2)
+    assert kernel.config.block
+    verdict = verify_kernel(kernel)
+    assert verdict.ok, verdict.detail
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("--tile=m:4,n:32 --block=m:6", "a multiple of the tile"),
+        ("--tile=m:4,n:32 --block=n:0", "a multiple of the tile"),
+        ("--tile=m:4,n:32 --block=n:40", "a multiple of the tile"),
+        ("--tile=m:4 --block=n:3", "the 4 lanes"),
+    ],
+)
+def test_what_is_no_block(words: str, text: str) -> None:
+    with pytest.raises(cs.ConfigError, match="--block=") as caught:
+        cs.compile("--matmul 20x50:50x70", config=f"--isa=generic --lane=n {words}")
+    assert caught.value.code == "block" and text in str(caught.value)
+
+
+def test_one_reduction_loop_at_most() -> None:
+    config = "--isa=generic --lane=oc --block=ic:4,kh:1"
+    with pytest.raises(cs.ConfigError, match="legal is one reduction loop") as caught:
+        cs.compile("ic8ih7oc8oh7kh3ph1", config=config)
+    assert caught.value.code == "block"
+    assert str(replace(Config.parse(config), block=(("ic", 4),))).endswith("--block=ic:4")
