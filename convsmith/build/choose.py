@@ -353,8 +353,8 @@ class Model:
             return tuple(sorted(names, key=lambda n: -self.apart(n)))
         pixels = [n for n in names if loops.kinds[n] == "m" and n != "mb"]
         channels = [n for n in names if n not in pixels and n != "mb"]
-        blocked = lane == self.batch and self.moved(lane, self.lanes) > self.moved(pixels[0], 1)
-        inner = [*pixels, *channels] if self.pixels_first() and not blocked else [*channels, *pixels]
+        far = lane == self.batch and self.moved(lane, self.lanes) > self.moved(pixels[0], 1)
+        inner = [*pixels, *channels] if self.pixels_first() and not far else [*channels, *pixels]
         return (*(n for n in names if n == "mb"), *inner)
 
     def holding(self, loops: Loops, config: Config) -> Config | None:
