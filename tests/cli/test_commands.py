@@ -147,6 +147,14 @@ def test_what_a_library_cannot_do_is_a_dash_and_one_line() -> None:
     assert result.exit_code == 0 and "torch cannot do mb1ic2ih8oc2oh8kh2ph0: torch has the same pads" in result.stdout
 
 
+@pytest.mark.parametrize("direction", ["BWD_D", "BWD_W", "BWD_WB"])
+def test_libraries_are_timed_on_gradients(direction: str) -> None:
+    pytest.importorskip("torch")
+    result = run("bench", f"--dir={direction}", LINE, *FAST, "--vs", "torch")
+    assert result.exit_code == 0 and "cannot" not in result.stdout
+    assert float(result.stdout.splitlines()[2].split()[-1]) > 0
+
+
 def test_a_library_that_computes_something_else_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     def make(name: str, problem: Problem, arrays: dict[str, Any], threads: int) -> Peer:
         return Peer(lambda: None, lambda: np.ones(problem.outputs[0].shape, np.float32))
