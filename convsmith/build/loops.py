@@ -74,7 +74,9 @@ def fits_fragments(st: Statement, row: Instruction, config: Config | None = None
     """
     loop = st.reduce[-1]
     size = next(d.size for d in st.dims if d.name == loop)
-    if st.a.factor != st.a.dtype or not st.constant or st.shifted or residues(st) or size % row.terms:
+    if st.a.factor != st.a.dtype or st.a.fewer is not None or not st.constant or st.shifted:
+        return False
+    if residues(st) or size % row.terms:
         return False
     steps = view_steps(st.a)
     even = is_true(st.a.mask) and steps.get(Var(loop)) == 1

@@ -1,7 +1,7 @@
 """`gemm_lowp`: products of 8-bit matrices with offsets and gemmlowp's output stages, by kernels of matrix products.
 
 Offsets are zero points of the product, with the other sign, and stages are its post-ops. Where the result lies column
-by column, or rows of lhs have offsets of their own, the kernel computes the transposed product.
+by column, the kernel computes the transposed product.
 """
 
 from __future__ import annotations
@@ -18,14 +18,7 @@ from convsmith.diag.errors import UsageError
 from convsmith.frontend.numpy_api import KEPT_KERNELS, compile
 from convsmith.problem.attributes import Quantity
 from convsmith.problem.integer_steps import LIMITS, wrapped
-from convsmith.problem.low_precision import (
-    centred,
-    check_bits,
-    check_reach,
-    check_rounding,
-    requantised,
-    unpacking,
-)
+from convsmith.problem.low_precision import check_bits, check_reach, check_rounding, drawn
 from convsmith.problem.matmul import Matmul
 from convsmith.problem.output_stages import AppliedStep, Stage, result_type, stage_steps
 from convsmith.problem.post_ops import Integer
@@ -60,19 +53,19 @@ def gemm_lowp(
     offsets = (_offset("lhs_offset", lhs_offset, shape, 0), _offset("rhs_offset", rhs_offset, shape, 1))
     bits = check_bits(bits)
     check_rounding(rounding)
-    check_reach(lhs, rhs, offsets)
+    check_reach(lhs, rhs, offsets, bits)
     steps = stage_steps(output_stages, shape)
-    if bits == (8, 8):
-        product = _Product(lhs, rhs, *offsets, steps, result_type(output_stages))
-    else:
-        rng = np.random.default_rng(seed) if rounding == "probabilistic" else None
-        product = _requantised(lhs, rhs, offsets, bits, rng, steps, result_type(output_stages))
-    return product.with_one_offset().run(_by_columns(order, out, shape), out, threads)
+    rests = drawn((lhs.shape, rhs.shape), bits, seed) if rounding == "probabilistic" else (None, None)
+    product = _Product(lhs, rhs, *offsets, steps, result_type(output_stages), bits, rests)
+    return product.run(_by_columns(order, out, shape), out, threads)
 
 
 @dataclass(frozen=True)
 class _Product:
-    """A product with offsets (1, 1), or (M, 1) of lhs and (1, N) of rhs, and what follows the sums."""
+    """A product with offsets (1, 1), or (M, 1) of lhs and (1, N) of rhs, and what follows the sums.
+
+    `rests` are added to entries of fewer `bits` than 8 before they are divided; None stands for the nearest.
+    """
 
     lhs: Array
     rhs: Array
@@ -80,23 +73,21 @@ class _Product:
     rhs_offset: Integers
     steps: tuple[AppliedStep, ...]
     dtype: str
-
-    def with_one_offset(self) -> _Product:
-        """The same with one offset for all of lhs, or else for all of rhs; what is beyond it is added to the sums."""
-        if self.lhs_offset.size == 1 or self.rhs_offset.size == 1:
-            return self
-        columns = self.rhs.sum(0, dtype=np.int64, keepdims=True) + self.rhs_offset * self.lhs.shape[1]
-        steps = (AppliedStep("s32_add", (wrapped(self.lhs_offset * columns),)), *self.steps)
-        return _Product(self.lhs, self.rhs, np.zeros((1, 1), np.int64), self.rhs_offset, steps, self.dtype)
+    bits: tuple[int, int]
+    rests: tuple[Array | None, Array | None]
 
     def transposed(self) -> _Product:
         """The product of the transposed operands, whose result is the transposed one."""
         steps = tuple(AppliedStep(alg, tuple(np.atleast_2d(x).T for x in numbers)) for alg, numbers in self.steps)
-        return _Product(self.rhs.T, self.lhs.T, self.rhs_offset.T, self.lhs_offset.T, steps, self.dtype)
+        left, right = (None if rest is None else rest.T for rest in self.rests)
+        return _Product(
+            self.rhs.T, self.lhs.T, self.rhs_offset.T, self.lhs_offset.T, steps, self.dtype, self.bits[::-1],
+            (right, left),
+        )  # fmt: skip
 
     def run(self, by_columns: bool, out: Array | None, threads: int | None) -> Array:
-        """The result, in the form in which the kernel has one offset for all of its source."""
-        if self.lhs_offset.size > 1 or (by_columns and self.rhs_offset.size == 1):
+        """The result, in the form in which the kernel writes rows."""
+        if by_columns:
             result = self.transposed()._run(not by_columns, None if out is None else out.T, threads)
             return result.T if out is None else out
         return self._run(by_columns, out, threads)
@@ -104,10 +95,10 @@ class _Product:
     def _run(self, by_columns: bool, out: Array | None, threads: int | None) -> Array:
         arrays: dict[str, Any] = {"src": self.lhs, "wei": self.rhs}
         points = []
-        for name, offset in (("src", self.lhs_offset), ("wei", self.rhs_offset)):
+        for name, offset, policy in (("src", self.lhs_offset, "per_dim_0"), ("wei", self.rhs_offset, "per_oc")):
             if offset.any():
                 values = () if offset.size > 1 else (0.0,)
-                points.append(Quantity(name, "per_oc" if offset.size > 1 else "common", values, "s32"))
+                points.append(Quantity(name, policy if offset.size > 1 else "common", values, "s32"))
                 arrays[f"zero_points_{name}"] = wrapped(-offset).astype(np.int32).reshape(-1)
         post_ops = []
         for n, (alg, numbers) in enumerate(self.steps):
@@ -120,9 +111,14 @@ class _Product:
                     Integer(alg, mask=sum(1 << axis for axis, size in enumerate(operand.shape) if size > 1))
                 )
                 arrays[f"post_op_{n}"] = operand
+        for name, rest in zip(("src", "wei"), self.rests, strict=True):
+            if rest is not None:
+                arrays[f"rounding_{name}"] = rest
+        rounding = "nearest" if all(rest is None for rest in self.rests) else "probabilistic"
         types = (_TYPES[self.lhs.dtype], _TYPES[self.rhs.dtype], self.dtype)
         tags = (_tag(self.lhs), _tag(self.rhs), "ba" if by_columns else "ab")
-        problem = _problem(self.lhs.shape, self.rhs.shape, types, tags, tuple(points), tuple(post_ops))
+        problem = _problem(self.lhs.shape, self.rhs.shape, types, tags, tuple(points), tuple(post_ops),
+                           self.bits, rounding)  # fmt: skip
         kernel = compile(problem, threads=threads)
         return kernel.run(**arrays, **({} if out is None else {"dst": out}))["dst"]
 
@@ -130,27 +126,11 @@ class _Product:
 @lru_cache(KEPT_KERNELS)
 def _problem(
     lhs: tuple[int, ...], rhs: tuple[int, ...], types: tuple[str, str, str], tags: tuple[str, str, str],
-    points: tuple[Quantity, ...], post_ops: tuple[Integer, ...],
+    points: tuple[Quantity, ...], post_ops: tuple[Integer, ...], bits: tuple[int, int], rounding: str,
 ) -> Matmul:  # fmt: skip
     stag, wtag, dtag = tags
-    return Matmul(src=lhs, wei=rhs, dt=types, stag=stag, wtag=wtag, dtag=dtag, zero_points=points, post_ops=post_ops)
-
-
-def _requantised(
-    lhs: Array, rhs: Array, offsets: tuple[Integers, Integers], bits: tuple[int, int],
-    rng: np.random.Generator | None, steps: tuple[AppliedStep, ...], dtype: str,
-) -> _Product:  # fmt: skip
-    """The product of entries with fewer bits, without offsets, which come back when it is put together again."""
-    (left, left_offset), (right, right_offset) = (centred(x, o) for x, o in zip((lhs, rhs), offsets, strict=True))
-    check_reach(left, right, (np.zeros((1, 1), np.int64), np.zeros((1, 1), np.int64)))
-    left, right = requantised(left, bits[0], rng), requantised(right, bits[1], rng)
-    scale, addends = unpacking(left, right, (left_offset, right_offset), bits)
-    first = AppliedStep("s32_rescale", tuple(np.array(number) for number in scale))
-    # Terms for all, rows and columns are added in that order, so that the fewest are as large as the result.
-    added = [AppliedStep("s32_add", (wrapped(x),)) for x in addends if x.any()]
-    right = right.view(np.int8) if bits[1] < 8 else right
-    none = np.zeros((1, 1), np.int64)
-    return _Product(left, right, none, none, (first, *added, *steps), dtype)
+    return Matmul(src=lhs, wei=rhs, dt=types, stag=stag, wtag=wtag, dtag=dtag, zero_points=points, post_ops=post_ops,
+                  bits=bits, rounding=rounding)  # fmt: skip
 
 
 def _check_arrays(lhs: Array, rhs: Array) -> None:
