@@ -170,19 +170,23 @@ class Compiled:
 
     def _pack(self, entry: str, buffers: dict[str, Guarded]) -> None:
         """Run a packing entry twice, into memory that holds something else: what it leaves out differs."""
-        packed = [a for a in self.artifact.entries[entry].arguments if a.role == "packed"][-1]
-        dtype = TYPES[packed.dtype].numpy
-        found = []
-        for fill in (dtype.type(1), dtype.type(2)):
-            buffers[packed.name] = Guarded(np.full(packed.size, fill), canary(dtype))
+        made = [a for a in self.artifact.entries[entry].arguments if a.role == "packed" and a.name not in buffers]
+        runs = []
+        for fill in (1, 2):
+            for a in made:
+                dtype = TYPES[a.dtype].numpy
+                buffers[a.name] = Guarded(np.full(a.size, fill, dtype), canary(dtype))
             self._call(entry, buffers)
-            buffers[packed.name].check_margin(packed.name)
-            found.append(buffers[packed.name].inside)
-        assert found[0].tobytes() == found[1].tobytes(), f"{entry} leaves elements of {packed.name} out"
-        finite = dtype.kind in "iu" or not np.isnan(found[0].astype(np.float64)).any()
-        operand = logical(self.problem, {packed.of: buffers[packed.of].inside}, packed.of)
-        assert finite or np.isnan(operand.astype(np.float64)).any(), f"{packed.name} holds slack"
-        buffers[packed.name] = Guarded(found[0], poison(dtype))
+            for a in made:
+                buffers[a.name].check_margin(a.name)
+            runs.append([buffers[a.name].inside for a in made])
+        for a, one, two in zip(made, *runs):
+            dtype = TYPES[a.dtype].numpy
+            assert one.tobytes() == two.tobytes(), f"{entry} leaves elements of {a.name} out"
+            finite = dtype.kind in "iu" or not np.isnan(one.astype(np.float64)).any()
+            operand = logical(self.problem, {a.of: buffers[a.of].inside}, a.of)
+            assert finite or np.isnan(operand.astype(np.float64)).any(), f"{a.name} holds slack"
+            buffers[a.name] = Guarded(one, poison(dtype))
 
     def _call(self, name: str, buffers: dict[str, Guarded], chunks: int = 0) -> None:
         function = self.library[name]

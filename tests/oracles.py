@@ -61,22 +61,23 @@ class Oracle:
         except (AssertionError, ConvsmithError) as error:
             raise AssertionError(f"after {step or 'naive'}: {error}\n{kernel}") from error
 
-    def packed(self, pack: Kernel, memory: Mapping[str, Array]) -> Array:
-        """What a packing kernel makes of its operands: it writes every element, and no slack."""
-        *given, packed = pack.params
+    def prepared(self, pack: Kernel, memory: Mapping[str, Array]) -> dict[str, Array]:
+        """What a kernel makes of its operands for another one: it writes every element, and no slack."""
         found = []
         for fill in (1, 2):
-            out = np.full(packed.size, fill, packed.dtype.numpy)
-            run(pack, {**{b.name: memory[b.name].copy() for b in given}, packed.name: out}, self.instructions)
+            out = {b.name: np.full(b.size, fill, b.dtype.numpy) for b in pack.written}
+            given = {b.name: memory[b.name].copy() for b in pack.params if b.name not in out}
+            run(pack, {**given, **out}, self.instructions)
             found.append(out)
-        assert found[0].tobytes() == found[1].tobytes(), f"{pack.name} leaves elements out"
-        assert not np.isnan(found[0].astype(np.float64)).any(), f"{pack.name} packs slack"
+        for name, x in found[0].items():
+            assert x.tobytes() == found[1][name].tobytes(), f"{pack.name} leaves elements of {name} out"
+            assert not np.isnan(x.astype(np.float64)).any(), f"{pack.name} packs slack"
         return found[0]
 
     def check(self, kernel: Kernel) -> None:
-        """Run the packing kernels and the kernel."""
+        """Run the kernels that prepare arguments, and the kernel."""
         memory = memories(self.problem, self.arrays) | table_arrays(self.problem, self.arrays)
-        for pack in kernel.packs:
-            memory[pack.params[-1].name] = self.packed(pack, memory)
+        for pack in (*kernel.packs, *kernel.before):
+            memory |= self.prepared(pack, memory)
         run(kernel, {b.name: memory[b.name] for b in kernel.params}, self.instructions)
         check_result(self.problem, memory, self.truth)

@@ -18,7 +18,7 @@ from convsmith.build.blocks import blocked
 from convsmith.build.epilogue import Buffers, Epilogue
 from convsmith.build.fragments import fragment_cycles, fragment_tiles
 from convsmith.build.loops import Loops, Unit, fits_registers, loops_after_fusing, residues, view_steps
-from convsmith.build.offsets import flips, summed
+from convsmith.build.offsets import flips, of_fewer_bits, summed
 from convsmith.build.split import PART, splits
 from convsmith.build.statement import statement
 from convsmith.build.windows import fetched, first_reads, weights_fit, window_tiles
@@ -384,7 +384,8 @@ class Model:
         single = all(Var(name) not in steps for name in lane.split("_"))
         inner = steps.get(Var(self.n)) == 1 and steps.get(Var(self.batch), 0) == self.sizes[self.n]
         ready = single or steps.get(Var(lane)) == 1 or (inner and lane == f"{self.batch}_{self.n}")
-        return (b.name,) if self.st.constant or not ready else ()
+        a = (self.st.a.name,) if self.st.a.fewer is not None else ()
+        return (*a, b.name) if self.st.constant or not ready else a
 
 
 def operations(p: Problem, st: Statement) -> int:
@@ -409,7 +410,8 @@ def candidates(p: Problem, target: Target, threads: int) -> list[Choice]:
     """Configs that make a kernel, best expected first."""
     with interning():
         each = statement(p, target)
-        ways = (each, *(way for flip in flips(p, each) if (way := summed(p, each, flip)) is not None))
+        only = () if of_fewer_bits(each) else (each,)
+        ways = (*only, *(way for flip in flips(p, each) if (way := summed(p, each, flip)) is not None))
         units = [Unit.choices(st, target) for st in ways]
         st, choices = max(zip(ways, units), key=lambda way: way[1][0].terms if way[1][0].dot else 0)
         long = operations(p, st) > LONG
@@ -439,7 +441,7 @@ def _of_unit(model: Model, threads: int, long: bool) -> Iterator[Choice]:
                 target.isa, lane, fuse, tuple(tile.items()), order, reduce,
                 ((join, model.unit.terms),) if join else model.shared_terms(lane),
                 realise="pad_copy" if copied else "peel", pack=model.packed(lane),
-                offsets="sums" if model.st.sums else "each", flip=model.flip(),
+                offsets="sums" if model.st.sums or of_fewer_bits(model.st) else "each", flip=model.flip(),
                 drain=long and loops.kinds[lane] != "k", threads=threads,
             )  # fmt: skip
             held = model.holding(loops, config)

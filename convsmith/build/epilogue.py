@@ -16,15 +16,19 @@ from convsmith.build.elementwise import elementwise
 from convsmith.build.integer_steps import integer_step
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var, as_index, is_true
-from convsmith.ir.types import F32, F64, S32, DType, dtype
+from convsmith.ir.types import F32, F64, S8, S32, U8, DType, dtype
 from convsmith.ir.value import COMPARISONS, Binary, Bits, Cast, Load, Select, Value, Where, const, dtype_of
 from convsmith.layout.view import Statement, View
 from convsmith.problem import post_ops
 from convsmith.problem.attributes import SCALES, ZERO_POINTS, Kind
+from convsmith.problem.low_precision import FULL, NEAREST, greatest
+from convsmith.problem.matmul import Matmul
 from convsmith.problem.problem import Problem
 
 WEIGHT_SUMS, SOURCE_SUMS = "wei_sums", "src_sums"
 """The memory of sums of entries, by which zero points are taken off the products' sums (`build/offsets.py`)."""
+DIVIDE = 23
+"""Bits of the shift in a division by 255."""
 
 
 class Buffers:
@@ -55,9 +59,23 @@ def factor(view: View, buffers: Buffers, absent: Value | None = None) -> Value:
     element: Value = Load(buffers[view.name], view.coords, None)
     if absent is not None:
         element = Select(view.mask, element, absent)
+    if view.fewer is not None:
+        return _requantised(view, element, buffers)
     if not view.flipped:
         return element
     return Bits(dtype(view.factor), Binary("xor", element, const(dtype_of(element), top_bit(view))))
+
+
+def _requantised(view: View, element: Value, buffers: Buffers) -> Value:
+    """``(v * greatest + r) // 255``; dividing is a product and a shift, which are exact for so few bits."""
+    assert view.fewer is not None
+    bits, kind, rest = view.fewer
+    if view.dtype == "s8":
+        element = Bits(U8, Binary("xor", element, const(S8, top_bit(view))))
+    added: Value = Cast(S32, Load(buffers[rest], view.coords, None)) if rest else const(S32, NEAREST)
+    scaled = Binary("add", Binary("mul", Cast(S32, element), const(S32, greatest(bits))), added)
+    quotient = Binary("shr", Binary("mul", scaled, const(S32, (1 << DIVIDE) // FULL + 1)), const(S32, DIVIDE))
+    return Cast(dtype(kind), quotient)
 
 
 def top_bit(view: View) -> int:
@@ -77,7 +95,10 @@ class Epilogue:
     def value(self, sums: Value) -> Value:
         """The result's element from its sum."""
         p = self.problem
-        for view in self.st.sums:
+        fewer = isinstance(p, Matmul) and p.bits != (8, 8)
+        if isinstance(p, Matmul) and fewer:
+            sums = self._of_fewer_bits(p, sums)
+        for view in () if fewer else self.st.sums:
             point = self.zero_point(self.st.a if view.name == WEIGHT_SUMS else self.st.b)
             assert point is not None
             load = Load(self.buffers[view.name], view.coords, None)
@@ -99,6 +120,34 @@ class Epilogue:
         v = self._with("add", self._with("div", v, SCALES, result), ZERO_POINTS, result)
         return v if self.type is out else Cast(out, v)
 
+    def _of_fewer_bits(self, p: Matmul, v: Value) -> Value:
+        """Sums of requantised entries, put together again (`problem/low_precision.py`)."""
+        found = {view.name: Load(self.buffers[view.name], view.coords, None) for view in self.st.sums}
+        rows, columns = found.get(SOURCE_SUMS), found.get(WEIGHT_SUMS)
+        left, right = map(greatest, p.bits)
+        depth = p.dims["k"]
+        if p.bits[1] == 8:  # multiplied as entries that are 128 less
+            assert rows is not None
+            v = Binary("add", v, Binary("mul", rows, const(S32, 128)))
+        v = integer_step("s32_rescale", v, FULL * FULL, left * right)
+        offsets = [self._offset_of_entries(view) for view in (self.st.a, self.st.b)]
+        if rows is not None and offsets[1] is not None:
+            v = Binary("add", v, integer_step("s32_rescale", Binary("mul", rows, offsets[1]), FULL, left))
+        if columns is not None and offsets[0] is not None:
+            whole = Binary("add", columns, const(S32, 128 * depth)) if p.bits[1] == 8 else columns
+            v = Binary("add", v, integer_step("s32_rescale", Binary("mul", whole, offsets[0]), FULL, right))
+        if offsets[0] is None or offsets[1] is None:
+            return v
+        return Binary("add", v, Binary("mul", Binary("mul", offsets[0], offsets[1]), const(S32, depth)))
+
+    def _offset_of_entries(self, view: View) -> Value | None:
+        """What is added to an entry of 0 to 255."""
+        point = self._own_point(view.name, view)
+        centre = const(S32, -128) if view.dtype == "s8" else None
+        if point is None:
+            return centre
+        return Binary("sub", centre if centre is not None else const(S32, 0), point)
+
     def _whole(self, v: Value) -> Value:
         for n, op in enumerate(self.problem.post_ops):
             assert isinstance(op, post_ops.Integer)
@@ -117,12 +166,22 @@ class Epilogue:
         """What is subtracted from a factor of A or B, in the type of sums."""
         name = view.name.removeprefix("diff_")
         moved = const(S32, -top_bit(view)) if view.flipped else None
-        if self.problem.quantity(ZERO_POINTS, name) is None or not self.problem.forward:
-            return moved
-        channel = view.coords[self.problem.source_channels] if name == "src" else self.channel
+        point = self._own_point(name, view) if self.problem.forward else None
+        if point is None or moved is None:
+            return moved if point is None else point
+        return Binary("add", point, moved)
+
+    def _own_point(self, name: str, view: View) -> Value | None:
+        """The zero point that the problem has for an argument."""
+        quantity = self.problem.quantity(ZERO_POINTS, name)
+        if quantity is None:
+            return None
+        channel = self.channel
+        if name == "src":
+            axis = quantity.axis
+            channel = view.coords[self.problem.source_channels if axis is None else axis]
         load = self._quantity(ZERO_POINTS, name, channel)
-        point = load if dtype_of(load) is S32 else Cast(S32, load)
-        return point if moved is None else Binary("add", point, moved)
+        return load if dtype_of(load) is S32 else Cast(S32, load)
 
     def absent(self, view: View) -> Value | None:
         """What an element of A reads as where it is not there, if it is then read at all."""

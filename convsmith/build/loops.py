@@ -75,7 +75,7 @@ def fits_fragments(st: Statement, row: Instruction, config: Config | None = None
     loop = st.reduce[-1]
     sizes = {d.name: d.size for d in st.dims}
     size = sizes[loop]
-    plain = st.a.factor == st.a.dtype and st.constant and not st.shifted and not residues(st)
+    plain = st.a.factor == st.a.dtype and st.a.fewer is None and st.constant and not st.shifted and not residues(st)
     if not plain or sizes[st.n] == 1 or size % row.terms:
         return False
     steps = view_steps(st.a)

@@ -33,8 +33,8 @@ def naive(problem: Problem, st: Statement) -> Kernel:
     body: Stmt = Alloc(acc, block(Store(acc, (), zero), reduce, finish))
     for d in reversed(st.of("batch", "n", "m")):
         body = For(Var(d.name), as_index(0), as_index(d.size), body)
-    packs = tuple(s.kernel(problem) for s in sums_of(problem, st))
-    return Kernel("conv", buffers.params(), block(body, *_zero_lanes(st.c, buffers[st.c.name])), packs=packs)
+    before = tuple(s.kernel(problem) for s in sums_of(problem, st))
+    return Kernel("conv", buffers.params(), block(body, *_zero_lanes(st.c, buffers[st.c.name])), before=before)
 
 
 def _factor(value: Value, acc: DType, point: Value | None) -> Value:

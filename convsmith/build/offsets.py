@@ -8,9 +8,11 @@ Sums of 32 bits wrap around on both sides alike, so the results are the same bit
 its top bit turned over s8 is multiplied as u8, its zero point 128 more, and u8 as s8, 128 less; so instructions that
 ask for u8 by s8 serve all bytes.
 
-The sums of weights stay the same from call to call: they are packed beside the weights, once for each set of taps that
-some pixel meets (`build/presence.py`).  Those of the source are made in each call, before the products: over the
-channels of a pixel first, and then over the taps of one axis after the other, each time in a buffer of their own.
+The sums of weights stay the same from call to call.  Over the channels of each tap they are made while the weights are
+packed (`passes/packed_sums.py`); where taps may be absent, a kernel that runs after that adds them up, once for each
+set of taps that some pixel meets (`build/presence.py`).  Those of the source are made in each call, before the
+products: while it is packed, where a config packs it and all terms are there; else over the channels of a pixel first,
+and then over the taps of one axis after the other, each time in a buffer of their own.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from convsmith.build.epilogue import SOURCE_SUMS, WEIGHT_SUMS, Buffers, factor
+from convsmith.build.epilogue import SOURCE_SUMS, WEIGHT_SUMS, Buffers, factor, top_bit
 from convsmith.build.presence import Cut, cuts, number
 from convsmith.build.schedule import schedule
 from convsmith.build.split import parted
@@ -52,15 +54,22 @@ VECTORS, PIXELS = 4, 8
 def scheduled(problem: Problem, config: Config, target: Target) -> Statement:
     """The statement that the config schedules: with parts of its own where it splits a reduction."""
     st = statement(problem, target)
+    if of_fewer_bits(st):
+        need = [view.name for view in (st.a, st.b) if view.fewer is not None or view is st.b]
+        if config.offsets != "sums" or not set(need) <= set(config.pack):
+            raise ConfigError(
+                "bits", f"entries of fewer bits are made while packing: legal are --offsets=sums and "
+                f"--pack={','.join(need)}",
+            )  # fmt: skip
     if config.offsets == "sums":
-        found = summed(problem, st, config.flip, config.realise == "indirection")
+        found = summed(problem, st, config.flip, config.pack, config.realise == "indirection")
         if found is None:
             words = "--offsets=sums" + (f" --flip={','.join(config.flip)}" if config.flip else "")
             raise ConfigError(
                 "offsets",
                 f"{words}: legal where source or weights have zero points or are "
-                "flipped (s8 sources and u8 weights can be), the zero point of the source is common, and at most "
-                f"{MOST} sums of weights are needed; else --offsets=each",
+                "flipped (s8 sources and u8 weights can be), the zero point of the source is common to its channels, "
+                f"and at most {MOST} sums of weights are needed; else --offsets=each",
             )
         if st.b.name not in config.pack:
             raise ConfigError("offsets", f"--offsets=sums: needs --pack={st.b.name}, beside which the sums are packed")
@@ -70,26 +79,38 @@ def scheduled(problem: Problem, config: Config, target: Target) -> Statement:
 
 def flips(problem: Problem, st: Statement) -> tuple[tuple[str, ...], ...]:
     """Operands that can be flipped together, the fewest first: s8 sources and u8 weights."""
-    source = [st.a.name] if st.a.dtype == "s8" else []
-    weights = [st.b.name] if st.b.dtype == "u8" else []
+    source = [st.a.name] if st.a.dtype == "s8" and st.a.fewer is None else []
+    weights = [st.b.name] if st.b.dtype == "u8" and st.b.fewer is None else []
+    if of_fewer_bits(st):
+        return ((*source, *weights),)
     if not problem.forward or problem.acc != "s32":
         return ((),)
     return tuple(dict.fromkeys(((), tuple(weights), tuple(source), (*source, *weights))))
 
 
-def summed(problem: Problem, st: Statement, flip: tuple[str, ...] = (), filled: bool = False) -> Statement | None:
+def of_fewer_bits(st: Statement) -> bool:
+    """Whether entries are requantised."""
+    return st.a.fewer is not None or st.b.fewer is not None
+
+
+def summed(
+    problem: Problem, st: Statement, flip: tuple[str, ...] = (), pack: tuple[str, ...] = (), filled: bool = False
+) -> Statement | None:
     """The statement with zero points, its own and those of flipping, taken off the sums; None where that cannot be.
 
     With A ``filled``, all taps are there at every pixel, and one sum of weights serves all.
     """
     source = problem.quantity(ZERO_POINTS, "src")
-    legal = flip in flips(problem, st) and (st.shifted or flip) and not is_false(st.a.mask)
-    if not legal or (source is not None and source.policy != "common"):
+    fewer = of_fewer_bits(st)
+    legal = flip in flips(problem, st) and (st.shifted or flip or fewer) and not is_false(st.a.mask)
+    each_channel = source is not None and source.policy != "common" and source.axis in (None, problem.source_channels)
+    if not legal or each_channel:
         return None
-    a, b = (replace(view, flipped=view.name in flip, filled=filled and view is st.a) for view in (st.a, st.b))
+    a, b = (replace(v, flipped=v.name in flip, packed=v.name in pack) for v in (st.a, st.b))
+    a = replace(a, filled=filled)
     st = replace(st, a=a, b=b, shifted=False)
     sums = []
-    if source is not None or a.flipped:
+    if source is not None or a.flipped or (fewer and a.dtype == "s8"):
         found = _cuts(st)
         case, cases = number([(c.index, c.cases) for c in found])
         others = _varying(st, st.b, "batch", "n")
@@ -97,7 +118,8 @@ def summed(problem: Problem, st: Statement, flip: tuple[str, ...] = (), filled: 
             return None
         dims = (Dim("case", cases, "m"), *others) if found else others
         sums.append(_view(WEIGHT_SUMS, dims, *[case] * bool(found)))
-    if b.flipped or problem.quantity(ZERO_POINTS, "wei") is not None:
+    centred = fewer and (b.dtype == "s8" or b.fewer is None)
+    if b.flipped or problem.quantity(ZERO_POINTS, "wei") is not None or centred:
         sums.append(_view(SOURCE_SUMS, _varying(st, st.a, "batch", "m")))
     return replace(st, sums=tuple(sums))
 
@@ -107,7 +129,7 @@ class Summing:
     """A kernel that only adds up: ``result`` is the sum of the terms of ``given`` that are there, over ``reduce``.
 
     It runs in ``each_call``, or else when weights are packed. ``shifted`` says that the source's zero point is taken
-    off each term.
+    off each term; all are there then.
     """
 
     given: View
@@ -131,14 +153,25 @@ class Summing:
         here, zero = Load(acc, (), None), const(S32, 0)
         term = factor(self.given, buffers)
         term = term if dtype_of(term) is S32 else Cast(S32, term)
-        if self.shifted and problem.quantity(ZERO_POINTS, "src") is not None:
-            point: Value = Load(buffers[problem.attribute_name(ZERO_POINTS, "src")], (as_index(0),), None)
-            term = Binary("sub", term, point if dtype_of(point) is S32 else Cast(S32, point))
+        total: Value = here
+        if self.shifted and (point := self._point(problem, buffers)) is not None:
+            total = Binary("sub", here, Binary("mul", point, const(S32, prod(d.size for d in st.of("k")))))
         term = term if is_true(self.given.mask) else Select(self.given.mask, term, zero)
         sums = _nest(st.of("k"), Store(acc, (), Binary("add", here, term)))
-        store = Store(buffers[self.result.name], self.result.coords, here)
+        store = Store(buffers[self.result.name], self.result.coords, total)
         body = _nest(st.of("m"), Alloc(acc, block(Store(acc, (), zero), sums, store)))
         return Kernel(self.result.name, buffers.params(), body)
+
+    def _point(self, problem: Problem, buffers: Buffers) -> Value | None:
+        """What is taken off each entry of the source."""
+        moved = const(S32, -top_bit(self.given)) if self.given.flipped else None
+        quantity = problem.quantity(ZERO_POINTS, "src")
+        if quantity is None:
+            return moved
+        place = as_index(0) if quantity.axis is None else self.given.coords[quantity.axis]
+        load: Value = Load(buffers[problem.attribute_name(ZERO_POINTS, "src")], (place,), None)
+        point = load if dtype_of(load) is S32 else Cast(S32, load)
+        return point if moved is None else Binary("add", point, moved)
 
     def steps(self, target: Target, threads: int) -> list[Step]:
         """Vectors along what lies side by side in memory: of sums, or of terms that are added up at the end."""
@@ -199,17 +232,21 @@ def _cuts(st: Statement) -> tuple[Cut, ...]:
 
 
 def _source(problem: Problem, st: Statement, result: View) -> tuple[Summing, ...]:
-    # Less its zero point, an element is the same whether it is flipped or not, and zero where it is absent.
-    st = replace(st, a=replace(st.a, flipped=False, filled=False))
+    # Less its zero point, an element is zero where it is absent.
+    st = replace(st, a=replace(st.a, filled=False))
     others = _varying(st, st.a, "batch", "m")
     taps = tuple(d for d in st.of("k") if d.axis)
+    shifted = not of_fewer_bits(st)
+    if not st.a.packed and shifted:
+        st = replace(st, a=replace(st.a, flipped=False))  # less its zero point, an element is the same either way
     if is_true(st.a.mask) and all(d.size == 1 for d in taps):
-        return (Summing(st.a, result, (*others, *st.of("k")), st.reduce, each_call=True, shifted=True),)
+        return (Summing(st.a, result, (*others, *st.of("k")), st.reduce, each_call=True, shifted=shifted),)
     names = problem.tensor(st.a.name).dims
     image, _, *axes = (Dim(name, size, "m", name[-1]) for name, size in zip(names, st.a.layout.shape))
     channels = tuple(d for d in st.of("k") if not d.axis)
     view = _view(CHANNEL_SUMS, (*st.of("batch"), image, *axes))
-    here = replace(st.a, coords=(*st.a.coords[:2], *(Var(d.name) for d in axes)), masks=(true(),) * len(names))
+    coords = (*st.a.coords[:2], *(Var(d.name) for d in axes))
+    here = replace(st.a, flipped=False, coords=coords, masks=(true(),) * len(names))
     dims = (*st.of("batch"), image, *axes)
     made = [Summing(here, view, (*dims, *channels), tuple(d.name for d in channels), each_call=True, shifted=True)]
     at = {d.axis: (x, mask) for d, x, mask in zip(axes, st.a.coords[2:], st.a.masks[2:])}

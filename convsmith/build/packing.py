@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from convsmith.build.adding import adding_steps
 from convsmith.ir.index import Var
 from convsmith.ir.instruction import Transposition
-from convsmith.ir.stmt import For, Kernel, Store
+from convsmith.ir.stmt import Block, For, Kernel, Stmt, Store
 from convsmith.ir.types import dtype
 from convsmith.ir.value import Load, Select
 from convsmith.ir.walk import loops_of, variables_of, walk
@@ -21,6 +22,7 @@ from convsmith.passes.flatten import flatten, offset
 from convsmith.passes.fuse import fuse
 from convsmith.passes.manager import Step
 from convsmith.passes.narrow_index import narrow_index
+from convsmith.passes.packed_sums import HELD, MARK
 from convsmith.passes.partition import partition
 from convsmith.passes.pick_transpositions import pick_transpositions
 from convsmith.passes.reorder import reorder
@@ -49,11 +51,22 @@ LONG = 4
 
 
 def packing_steps(pack: Kernel, target: Target) -> list[Step]:
+    """Those of the copy, and of the sums that are made of it."""
+    steps = _copying_steps(pack, target)
+    before, after = adding_steps(pack, target)
+    flat = next(n for n, step in enumerate(steps) if step.run is flatten) + 1
+    unrolled = [Step(unroll)] if before else []
+    return [*before, *steps[:flat], *after, *steps[flat:], *unrolled]
+
+
+def _copying_steps(pack: Kernel, target: Target) -> list[Step]:
     """Split off what is cut short, and copy vectors."""
-    loops: list[For] = list(loops_of(pack.body))
+    parts = pack.body.stmts if isinstance(pack.body, Block) else (pack.body,)
+    copies = [s for s in parts if not any(x.var.name.endswith((MARK, HELD)) for x in loops_of(s))]
+    loops: list[For] = [x for s in copies for x in loops_of(s)]
     names = [x.var.name for x in loops]
     steps: list[Step] = []
-    if (moved := _Moved.of(pack)) is not None:
+    if len(copies) == 1 and (moved := _Moved.of(copies[0])) is not None:
         for row in target.transpositions:
             if (found := _tiles(moved, row)) is not None:
                 return _transposing_steps(moved, found, row, target)
@@ -89,11 +102,11 @@ class _Moved:
         return dtype(self.dtype).bytes
 
     @staticmethod
-    def of(pack: Kernel) -> _Moved | None:
-        """That of a kernel that copies elements of one operand, evenly; else None."""
-        if not isinstance(pack.body, For):
+    def of(copy: Stmt) -> _Moved | None:
+        """That of a nest that copies elements of one operand, evenly; else None."""
+        if not isinstance(copy, For):
             return None
-        nest, s = perfect_nest(pack.body)
+        nest, s = perfect_nest(copy)
         reads = [v for v in walk(s.value) if isinstance(v, Load)] if isinstance(s, Store) else []
         if len(reads) != 1 or not isinstance(s, Store) or s.index != tuple(x.var for x in nest):
             return None

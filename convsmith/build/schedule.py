@@ -235,7 +235,10 @@ def _height(pixels: int, most: int) -> int:
 
 def _read_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list[Step]:
     """Pack operands, realise the views, split off what is cut short."""
-    steps = [Step(derive_packing, (name,), f"{name}_p", nest.widths, not nest.unit.dot) for name in config.pack]
+    steps = [
+        Step(derive_packing, (name, *_added(st, name)), f"{name}_p", nest.widths, not nest.unit.dot)
+        for name in config.pack
+    ]
     masked = _masked(st)
     parallel = nest.outside
     for operand, name in _held(st, config).items():
@@ -313,6 +316,11 @@ def _lower_steps(st: Statement, config: Config, target: Target, nest: Nest) -> l
     if nest.along_k:
         steps.append(Step(sum_together, nest.lanes))
     return steps
+
+
+def _added(st: Statement, name: str) -> tuple[str, ...]:
+    """The array of what is added to each entry of an operand, where there is one."""
+    return tuple(v.fewer.rest for v in (st.a, st.b) if v.name == name and v.fewer is not None and v.fewer.rest)
 
 
 def _masked(st: Statement) -> bool:

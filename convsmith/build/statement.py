@@ -9,12 +9,12 @@ there are three statements, and which tensor is called what decides the rest.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from convsmith.arith.simplify import simplify
 from convsmith.ir.index import Cond, Index, Var, as_index, conj, eq, floordiv, mod, true
 from convsmith.layout.indirection import Axis
-from convsmith.layout.view import Dim, Statement, View
+from convsmith.layout.view import Dim, Fewer, Statement, View
 from convsmith.problem.attributes import ZERO_POINTS
 from convsmith.problem.conv import Conv
 from convsmith.problem.matmul import Matmul
@@ -48,7 +48,15 @@ def _product(p: Matmul, acc: str) -> Statement:
     dims = (*outer, Dim(m.name, m.size, "m"), Dim(n.name, n.size, "n"), Dim(k.name, k.size, "k"))
     rows = {d.name for d in outer if d.kind == "m"}
     a, b, c = _at(p, p.tensor("src")), _at(p, p.tensor("wei"), rows), _at(p, p.tensor("dst"))
+    a, b = _of_bits(p, a, p.bits[0], "u8"), _of_bits(p, b, p.bits[1], "s8")
     return Statement(dims, a, b, c, (k.name,), acc, _shifted(p))
+
+
+def _of_bits(p: Matmul, view: View, bits: int, factor: str) -> View:
+    """The view with its entries requantised, where they have fewer bits than 8."""
+    if bits == 8:
+        return view
+    return replace(view, fewer=Fewer(bits, factor, f"rounding_{view.name}" if p.rounding == "probabilistic" else ""))
 
 
 def _shifted(p: Problem) -> bool:

@@ -48,6 +48,8 @@ _LINE_OPTIONS = {
     "--dt": "Types of source, weights and destination, such as bf16 or u8:s8:f32.",
     "--bia-dt": "Type of the bias; it gives a matrix product one.",
     "--bia-mask": "Axes along which the bias of a matrix product varies, such as 2.",
+    "--bits": "Bits of the entries that a matrix product multiplies, such as 7:5.",
+    "--rounding": "How entries get fewer bits: nearest, or probabilistic.",
     "--mb": "Batch.",
     "--stag": "Layout of the source, such as abx, axb, aBcd16b.",
     "--wtag": "Layout of the weights.",

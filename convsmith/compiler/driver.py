@@ -38,8 +38,8 @@ from convsmith.target.base import Target
 class Lowered:
     """What comes out of the rewrites: the kernel, those around it, and LLVM's text of them and of packing.
 
-    ``before`` and ``after`` run in each call, ``packs`` when something is packed. ``scratch`` is the bytes of memory
-    that a thread needs of its own.
+    ``before`` and ``after`` run in each call, ``packs`` (and what makes further sums of theirs) when something is
+    packed. ``scratch`` is the bytes of memory that a thread needs of its own.
     """
 
     kernel: Kernel
@@ -82,22 +82,26 @@ def lower(
     *offsets, size = accumulate((-(-b.size * b.dtype.bytes // 64) * 64 for b in private), initial=0)
     scratch = {b: (offset, size) for b, offset in zip(private, offsets)}
     text = module_text(kernels, facts(target), scratch)
-    before = tuple(k for name, k in prepared.items() if name in each_call)
-    packs = tuple(pack for pack in kernel.packs if pack.name not in each_call)
-    return Lowered(kernel, packs, before, tuple(after), text, size)
+    packs = list(kernel.packs)
+    before = []
+    for k in kernel.before:
+        if k.name in each_call:
+            before.append(prepared[k.name])
+        else:
+            packs.append(k)
+    return Lowered(kernel, tuple(packs), tuple(before), tuple(after), text, size)
 
 
 def preparing(
     problem: Problem, st: Statement, config: Config, target: Target, kernel: Kernel
 ) -> Iterator[tuple[Kernel, list[Step]]]:
     """What makes the kernel's arguments that are no arrays of the problem, naive, each with its rewrites."""
-    sums = {s.result.name: s for s in sums_of(problem, st)}
     for pack in kernel.packs:
-        if pack.name in sums:
-            one = sums[pack.name]
-            yield pack, one.steps(target, config.threads if one.each_call else 1)
-        else:
-            yield pack, packing_steps(pack, target)
+        yield pack, packing_steps(pack, target)
+    sums = {s.result.name: s for s in sums_of(problem, st)}
+    for k in kernel.before:
+        one = sums[k.name]
+        yield k, one.steps(target, config.threads if one.each_call else 1)
 
 
 SYMBOL = "convsmith"
@@ -120,8 +124,8 @@ def emit(problem: Problem, config: Config, target: Target, low: Lowered) -> Arti
     tensors = {tensor.name: argument_of(tensor) for tensor in problem.tensors}
     operands: dict[str, str] = {}
     for pack in low.packs:
-        given, packed = pack.params[0].name, pack.params[-1].name
-        operands[packed] = operands.get(given, given)
+        given = pack.params[0].name
+        operands |= {b.name: operands.get(given, given) for b in pack.written}
 
     own = _pointer_arguments(problem, config, target, bool(low.kernel.sizes))
 

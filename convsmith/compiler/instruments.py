@@ -158,9 +158,9 @@ class Interpret:
 
     def _check(self, kernel: Kernel) -> None:
         memory = {name: array.copy() for name, array in self._memory.items()}
-        for pack in kernel.packs:
-            packed = pack.params[-1]
-            memory[packed.name] = unwritten((packed.size,), np.dtype(packed.dtype.numpy))
+        for pack in (*kernel.packs, *kernel.before):
+            for b in pack.written:
+                memory[b.name] = unwritten((b.size,), np.dtype(b.dtype.numpy))
             run(pack, {b.name: memory[b.name] for b in pack.params}, self._instructions)
         run(kernel, {b.name: memory[b.name] for b in kernel.params}, self._instructions)
         for name, (truth, owned) in self._outputs.items():

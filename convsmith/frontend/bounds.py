@@ -132,7 +132,7 @@ def _plain(problem: Problem) -> Problem:
         "stag": "any", "wtag": "any", "dtag": "any", "acc_mode": "strict",
     }  # fmt: skip
     if isinstance(problem, Matmul):
-        return replace(problem, **plain, bia_mask=None)
+        return replace(problem, **plain, bia_mask=None, bits=(8, 8), rounding="nearest")
     assert isinstance(problem, Conv)
     return replace(problem, **plain, dir="FWD_D" if problem.forward else problem.dir)
 

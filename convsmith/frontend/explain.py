@@ -18,8 +18,9 @@ from convsmith.compiler.service import faults, repro
 from convsmith.diag.errors import UsageError
 from convsmith.frontend.peak import peak_sample, peak_types, read_sample
 from convsmith.frontend.tables import TITLES, pixel_window
+from convsmith.ir.buffer import Buffer
 from convsmith.ir.intern import interning
-from convsmith.ir.stmt import Call, For
+from convsmith.ir.stmt import Call, For, Store
 from convsmith.ir.walk import loops_of, statements_of, variables_of
 from convsmith.layout.indirection import FORMS, POINTER_BYTES, shape_of
 from convsmith.problem.conv import Conv
@@ -127,20 +128,27 @@ def _plan(kernel: Kernel | DynamicKernel, records: Sequence[PassRecord]) -> list
         ("registers", f"{count} of {target.registers} vector registers of {target.vector_bits} bits, {text}"),
         ("plan", ""),
     ]
-    return [*lines, *(("", line[2:]) for line in str(replace(plan, packs=())).splitlines()[1:])]
+    return [*lines, *(("", line[2:]) for line in str(replace(plan, packs=(), before=())).splitlines()[1:])]
 
 
 def _packing(low: Lowered) -> Iterator[Line]:
     if not low.packs:
         yield "packing", "none: weights are read as they lie, and copied once into memory of their own"
     for pack in low.packs:
-        operand, packed = pack.params
-        order = ", ".join(f"{loop.var} {loop.hi - loop.lo}" for loop in loops_of(pack.body))
+        operand, packed = pack.params[0], pack.params[-1]
+        writing = (x for x in loops_of(pack.body) if packed in _stored(x))
+        order = ", ".join(f"{loop.var} {loop.hi - loop.lo}" for loop in writing)
         text = f"{operand} in the order [{order}]" if packed.name == f"{operand}_p" else f"sums, {packed}"
         yield "packing", f"{text}, {_bytes(packed.size * packed.dtype.bits // 8)}"
+        for sums in (b for b in pack.written if b is not packed):
+            yield "", f"and sums, {sums}, {_bytes(sums.size * sums.dtype.bits // 8)}"
     for kernel in low.before:
         sums = kernel.params[-1]
         yield "each call", f"sums, {sums}, {_bytes(sums.size * sums.dtype.bits // 8)}"
+
+
+def _stored(loop: For) -> set[Buffer]:
+    return {s.buffer for s in statements_of(loop.body) if isinstance(s, Store)}
 
 
 def _tables(problem: Problem) -> Iterator[Line]:

@@ -1,7 +1,7 @@
 """`gemm_lowp`: products of 8-bit matrices with offsets and gemmlowp's output stages, by kernels of matrix products.
 
 Offsets are zero points of the product, with the other sign, and stages are its post-ops. Where the result lies column
-by column, or rows of lhs have offsets of their own, the kernel computes the transposed product.
+by column, the kernel computes the transposed product.
 """
 
 from __future__ import annotations
@@ -20,14 +20,7 @@ from convsmith.frontend.kernel import Kernel
 from convsmith.frontend.numpy_api import KEPT_KERNELS, compile, watched
 from convsmith.problem.attributes import Quantity
 from convsmith.problem.integer_steps import LIMITS, wrapped
-from convsmith.problem.low_precision import (
-    centred,
-    check_bits,
-    check_reach,
-    check_rounding,
-    requantised,
-    unpacking,
-)
+from convsmith.problem.low_precision import check_bits, check_reach, check_rounding, drawn
 from convsmith.problem.matmul import Matmul
 from convsmith.problem.output_stages import AppliedStep, Stage, result_type, stage_steps
 from convsmith.problem.post_ops import Integer
@@ -59,12 +52,12 @@ def gemm_lowp(
 
     The result is exact to the bit. UsageError: shapes, types or numbers are not legal, or sums may leave 32 bits.
     """
-    key = _key(lhs, rhs, lhs_offset, rhs_offset, output_stages, bits, (rounding, order, threads), out)
+    key = _key(lhs, rhs, lhs_offset, rhs_offset, output_stages, bits, (rounding, seed, order, threads), out)
     known = _PLANS.get(key) if key is not None else None
     if known is not None:
         return known.run(lhs, rhs, out)
     plan = _planned(lhs, rhs, lhs_offset, rhs_offset, output_stages, bits, rounding, seed, order, out, threads)
-    if key is not None and plan.operands is None:
+    if key is not None:
         if len(_PLANS) >= KEPT_KERNELS:
             _PLANS.clear()
         _PLANS[key] = plan
@@ -73,7 +66,8 @@ def gemm_lowp(
 
 def pack_lowp(
     rows: int, rhs: Array, lhs_offset: Any = 0, rhs_offset: Any = 0, *, lhs_type: Any = np.uint8,
-    output_stages: Sequence[Stage] = (), order: str = "row", threads: int | None = None,
+    output_stages: Sequence[Stage] = (), bits: tuple[int, int] = (8, 8), rounding: str = "nearest", seed: int = 0,
+    order: str = "row", threads: int | None = None,
 ) -> LowPrecisionProduct:  # fmt: skip
     """The product `gemm_lowp(lhs, rhs, ...)` with rhs, offsets and stages given once: call it with lhs of `rows` rows.
 
@@ -85,11 +79,7 @@ def pack_lowp(
         )
     _check_rank("rhs", rhs)
     lhs = np.zeros((rows, rhs.shape[0]), np.dtype(lhs_type))
-    plan = _planned(
-        lhs, rhs, lhs_offset, rhs_offset, output_stages, (8, 8), "nearest", 0, order, None, threads
-    )  # fmt: skip
-    if plan.operands is not None:
-        raise UsageError("lhs_offset and rhs_offset: one of them must be a single number", code="offset")
+    plan = _planned(lhs, rhs, lhs_offset, rhs_offset, output_stages, bits, rounding, seed, order, None, threads)
     return LowPrecisionProduct(plan, rhs, lhs.shape, lhs.dtype)
 
 
@@ -103,39 +93,29 @@ def _planned(
     offsets = (_offset("lhs_offset", lhs_offset, shape, 0), _offset("rhs_offset", rhs_offset, shape, 1))
     bits = check_bits(bits)
     check_rounding(rounding)
-    check_reach(lhs, rhs, offsets)
+    check_reach(lhs, rhs, offsets, bits)
     steps = stage_steps(output_stages, shape)
-    if bits == (8, 8):
-        product = _Product(lhs, rhs, *offsets, steps, result_type(output_stages))
-    else:
-        rng = np.random.default_rng(seed) if rounding == "probabilistic" else None
-        product = _requantised(lhs, rhs, offsets, bits, rng, steps, result_type(output_stages))
-    plan = product.with_one_offset().plan(_by_columns(order, out, shape), threads)
-    same = product.lhs is lhs and product.rhs is rhs and min(x.size for x in offsets) <= 1
-    return plan if same else replace(plan, operands=(product.lhs, product.rhs))
+    rests = drawn((lhs.shape, rhs.shape), bits, seed) if rounding == "probabilistic" else (None, None)
+    product = _Product(lhs, rhs, *offsets, steps, result_type(output_stages), bits, rests)
+    return product.plan(_by_columns(order, out, shape), threads)
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """The kernel of a product and its arrays but lhs and rhs; `transposed` says that it computes the transposed one.
-
-    With `operands` it serves these alone, in place of lhs and rhs.
-    """
+    """The kernel of a product and its arrays but lhs and rhs; `transposed` says that it computes the transposed one."""
 
     kernel: Kernel
     arrays: dict[str, Given]
     transposed: bool
-    operands: tuple[Array, Array] | None = None
 
     def run(self, lhs: Array, rhs: Given, out: Array | None) -> Array:
         """The result: `out`, or a new array."""
         arrays = dict(self.arrays)
-        left, right = self.operands or (lhs, rhs)
         if self.transposed:
-            assert isinstance(right, np.ndarray)
-            arrays["src"], arrays["wei"] = right.T, left.T
+            assert isinstance(rhs, np.ndarray)
+            arrays["src"], arrays["wei"] = rhs.T, lhs.T
         else:
-            arrays["src"], arrays["wei"] = left, right
+            arrays["src"], arrays["wei"] = lhs, rhs
         if out is not None:
             arrays["dst"] = out.T if self.transposed else out
         result = self.kernel.run(**arrays)["dst"]
@@ -147,7 +127,7 @@ class LowPrecisionProduct:
 
     def __init__(self, plan: _Plan, rhs: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self._plan, self._shape, self._dtype = plan, shape, dtype
-        packs = not plan.transposed and rhs.size and shape[0]
+        packs = not plan.transposed and rhs.size and shape[0] and "rounding_wei" not in plan.arrays
         self._rhs: Given = plan.kernel.pack(rhs) if packs else rhs.copy()
 
     def __call__(self, lhs: Array, *, out: Array | None = None) -> Array:
@@ -166,13 +146,16 @@ def _key(
     lhs: Any, rhs: Any, lhs_offset: Any, rhs_offset: Any, stages: Any, bits: Any, words: tuple[Any, ...], out: Any
 ) -> Hashable:  # fmt: skip
     """Everything that a plan hangs on; None where there is something unusual, which is then looked at anew."""
-    if type(lhs) is not np.ndarray or type(rhs) is not np.ndarray or bits != (8, 8) or watched():
+    rounding, seed, *_ = words
+    drawn_anew = rounding == "probabilistic" and seed is None
+    if type(lhs) is not np.ndarray or type(rhs) is not np.ndarray or watched() or drawn_anew:
         return None
     try:
         numbers = tuple(tuple(map(_value, stage)) for stage in stages)
         place = None if out is None else (type(out), out.shape, out.flags.f_contiguous, out.flags.c_contiguous)
         matrices = (lhs.shape, lhs.dtype, _tag(lhs), rhs.shape, rhs.dtype, _tag(rhs))
-        key = (matrices, _value(lhs_offset), _value(rhs_offset), numbers, words, place, settings.isa)
+        given = (_value(lhs_offset), _value(rhs_offset), numbers, tuple(map(_value, bits)), *words)
+        key = (matrices, given, place, settings.isa)
         hash(key)
     except (TypeError, AttributeError):
         return None
@@ -188,7 +171,10 @@ def _value(x: Any) -> Hashable:
 
 @dataclass(frozen=True)
 class _Product:
-    """A product with offsets (1, 1), or (M, 1) of lhs and (1, N) of rhs, and what follows the sums."""
+    """A product with offsets (1, 1), or (M, 1) of lhs and (1, N) of rhs, and what follows the sums.
+
+    `rests` are added to entries of fewer `bits` than 8 before they are divided; None stands for the nearest.
+    """
 
     lhs: Array
     rhs: Array
@@ -196,33 +182,31 @@ class _Product:
     rhs_offset: Integers
     steps: tuple[AppliedStep, ...]
     dtype: str
-
-    def with_one_offset(self) -> _Product:
-        """The same with one offset for all of lhs, or else for all of rhs; what is beyond it is added to the sums."""
-        if self.lhs_offset.size == 1 or self.rhs_offset.size == 1:
-            return self
-        columns = self.rhs.sum(0, dtype=np.int64, keepdims=True) + self.rhs_offset * self.lhs.shape[1]
-        steps = (AppliedStep("s32_add", (wrapped(self.lhs_offset * columns),)), *self.steps)
-        return _Product(self.lhs, self.rhs, np.zeros((1, 1), np.int64), self.rhs_offset, steps, self.dtype)
+    bits: tuple[int, int]
+    rests: tuple[Array | None, Array | None]
 
     def transposed(self) -> _Product:
         """The product of the transposed operands, whose result is the transposed one."""
         steps = tuple(AppliedStep(alg, tuple(np.atleast_2d(x).T for x in numbers)) for alg, numbers in self.steps)
-        return _Product(self.rhs.T, self.lhs.T, self.rhs_offset.T, self.lhs_offset.T, steps, self.dtype)
+        left, right = (None if rest is None else rest.T for rest in self.rests)
+        return _Product(
+            self.rhs.T, self.lhs.T, self.rhs_offset.T, self.lhs_offset.T, steps, self.dtype, self.bits[::-1],
+            (right, left),
+        )  # fmt: skip
 
     def plan(self, by_columns: bool, threads: int | None) -> _Plan:
-        """The plan, in the form in which the kernel has one offset for all of its source."""
-        if self.lhs_offset.size > 1 or (by_columns and self.rhs_offset.size == 1):
-            return replace(self.transposed()._plan(not by_columns, threads), transposed=True)
-        return self._plan(by_columns, threads)
+        """The plan, in the form in which the kernel writes rows."""
+        if by_columns:
+            return replace(self.transposed()._plan(threads), transposed=True)
+        return self._plan(threads)
 
-    def _plan(self, by_columns: bool, threads: int | None) -> _Plan:
+    def _plan(self, threads: int | None) -> _Plan:
         arrays: dict[str, Given] = {}
         points = []
-        for name, offset in (("src", self.lhs_offset), ("wei", self.rhs_offset)):
+        for name, offset, policy in (("src", self.lhs_offset, "per_dim_0"), ("wei", self.rhs_offset, "per_oc")):
             if offset.any():
                 values = () if offset.size > 1 else (0.0,)
-                points.append(Quantity(name, "per_oc" if offset.size > 1 else "common", values, "s32"))
+                points.append(Quantity(name, policy if offset.size > 1 else "common", values, "s32"))
                 arrays[f"zero_points_{name}"] = wrapped(-offset).astype(np.int32).reshape(-1)
         post_ops = []
         for n, (alg, numbers) in enumerate(self.steps):
@@ -235,37 +219,25 @@ class _Product:
                     Integer(alg, mask=sum(1 << axis for axis, size in enumerate(operand.shape) if size > 1))
                 )
                 arrays[f"post_op_{n}"] = operand
+        for name, rest in zip(("src", "wei"), self.rests, strict=True):
+            if rest is not None:
+                arrays[f"rounding_{name}"] = rest
+        rounding = "nearest" if all(rest is None for rest in self.rests) else "probabilistic"
         types = (_TYPES[self.lhs.dtype], _TYPES[self.rhs.dtype], self.dtype)
-        tags = (_tag(self.lhs), _tag(self.rhs), "ba" if by_columns else "ab")
-        problem = _problem(self.lhs.shape, self.rhs.shape, types, tags, tuple(points), tuple(post_ops))
-        kernel = compile(problem, threads=threads)
-        return _Plan(kernel, arrays, False)
+        tags = (_tag(self.lhs), _tag(self.rhs), "ab")
+        problem = _problem(self.lhs.shape, self.rhs.shape, types, tags, tuple(points), tuple(post_ops),
+                           self.bits, rounding)  # fmt: skip
+        return _Plan(compile(problem, threads=threads), arrays, False)
 
 
 @lru_cache(KEPT_KERNELS)
 def _problem(
     lhs: tuple[int, ...], rhs: tuple[int, ...], types: tuple[str, str, str], tags: tuple[str, str, str],
-    points: tuple[Quantity, ...], post_ops: tuple[Integer, ...],
+    points: tuple[Quantity, ...], post_ops: tuple[Integer, ...], bits: tuple[int, int], rounding: str,
 ) -> Matmul:  # fmt: skip
     stag, wtag, dtag = tags
-    return Matmul(src=lhs, wei=rhs, dt=types, stag=stag, wtag=wtag, dtag=dtag, zero_points=points, post_ops=post_ops)
-
-
-def _requantised(
-    lhs: Array, rhs: Array, offsets: tuple[Integers, Integers], bits: tuple[int, int],
-    rng: np.random.Generator | None, steps: tuple[AppliedStep, ...], dtype: str,
-) -> _Product:  # fmt: skip
-    """The product of entries with fewer bits, without offsets, which come back when it is put together again."""
-    (left, left_offset), (right, right_offset) = (centred(x, o) for x, o in zip((lhs, rhs), offsets, strict=True))
-    check_reach(left, right, (np.zeros((1, 1), np.int64), np.zeros((1, 1), np.int64)))
-    left, right = requantised(left, bits[0], rng), requantised(right, bits[1], rng)
-    scale, addends = unpacking(left, right, (left_offset, right_offset), bits)
-    first = AppliedStep("s32_rescale", tuple(np.array(number) for number in scale))
-    # Terms for all, rows and columns are added in that order, so that the fewest are as large as the result.
-    added = [AppliedStep("s32_add", (wrapped(x),)) for x in addends if x.any()]
-    right = right.view(np.int8) if bits[1] < 8 else right
-    none = np.zeros((1, 1), np.int64)
-    return _Product(left, right, none, none, (first, *added, *steps), dtype)
+    return Matmul(src=lhs, wei=rhs, dt=types, stag=stag, wtag=wtag, dtag=dtag, zero_points=points, post_ops=post_ops,
+                  bits=bits, rounding=rounding)  # fmt: skip
 
 
 def _check_rank(name: str, array: Any) -> None:

@@ -149,11 +149,12 @@ def _kernels(a: Kernel, b: Kernel, scope: _Scope) -> None:
     scope.require(len(a.sizes) == len(b.sizes), f"{len(a.sizes)} sizes", f"{len(b.sizes)} sizes")
     inner = inner.bind(*zip(a.sizes, b.sizes))
     _stmts(a.body, b.body, inner)
-    for what, xs, ys in (("function", a.functions, b.functions), ("pack", a.packs, b.packs)):
+    for what, xs, ys in (("function", a.functions, b.functions), ("pack", a.packs, b.packs),
+                          ("before", a.before, b.before)):  # fmt: skip
         scope.require(len(xs) == len(ys), f"{len(xs)} {what}s", f"{len(ys)} {what}s")
     for f, g in zip(a.functions, b.functions):
         _functions(f, g, inner)
-    for p, q in zip(a.packs, b.packs):
+    for p, q in zip((*a.packs, *a.before), (*b.packs, *b.before)):
         _kernels(p, q, scope)
 
 

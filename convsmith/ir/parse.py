@@ -216,9 +216,11 @@ class _Parser(ValueParser):
         """A kernel that is the whole text."""
         kernel = self._kernel("kernel")
         packs: list[Kernel] = []
+        before: list[Kernel] = []
         while self._now.kind != "end":
-            packs.append(self._kernel("pack", kernel.params))
-        return replace(kernel, packs=tuple(packs))
+            last = bool(before) or self._is("before")
+            (before if last else packs).append(self._kernel("before" if last else "pack", kernel.params))
+        return replace(kernel, packs=tuple(packs), before=tuple(before))
 
     def _kernel(self, word: str, known: tuple[Buffer, ...] = ()) -> Kernel:
         """Functions stand first but use the buffers of the kernel: they are skipped, and read after it."""
@@ -313,8 +315,8 @@ def parse_stmt(text: str, buffers: Mapping[str, Buffer]) -> Stmt:
 
 
 def parse_kernel(text: str) -> Kernel:
-    """A kernel with its functions and packing kernels.
+    """A kernel with its functions, and the kernels that prepare arguments of it.
 
-    Its buffers are made anew; a packing kernel shares the parameters that read the same as the kernel's.
+    Its buffers are made anew; the others share the parameters that read the same as the kernel's.
     """
     return _Parser(text, {}).kernel()

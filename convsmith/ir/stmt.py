@@ -7,6 +7,7 @@ function, is a variable that stands for a position in one buffer.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -145,8 +146,9 @@ class Function:
 class Kernel:
     """A kernel: its arguments in order, its body, the functions it calls and the width of its indices.
 
-    ``packs`` are kernels that prepare arguments of this one (see ``derive_packing``); ``index_bits`` is 0 until a
-    pass has proved a width.  ``sizes`` are indices that a call gives after the arrays, none of them negative.
+    ``packs`` are kernels that pack operands of this one (see ``derive_packing``), and those ``before`` run after them
+    and write further arguments; ``index_bits`` is 0 until a pass has proved a width.  ``sizes`` are indices that a call
+    gives after the arrays, none of them negative.
     """
 
     name: str
@@ -156,11 +158,25 @@ class Kernel:
     packs: tuple[Kernel, ...] = ()
     index_bits: int = 0
     sizes: tuple[Var, ...] = ()
+    before: tuple[Kernel, ...] = ()
+
+    @property
+    def written(self) -> tuple[Buffer, ...]:
+        """The parameters that the kernel writes, in order."""
+        stores = {s.buffer for s in _below(self.body) if isinstance(s, Store)}
+        return tuple(b for b in self.params if b in stores)
 
     def __str__(self) -> str:
         from convsmith.ir.text import kernel_text
 
         return kernel_text(self)
+
+
+def _below(s: Stmt) -> Iterator[Stmt]:
+    yield s
+    inner = s.stmts if isinstance(s, Block) else (s.body,) if isinstance(s, (For, If, Let, Alloc, At)) else ()
+    for x in inner:
+        yield from _below(x)
 
 
 def block(*stmts: Stmt) -> Stmt:

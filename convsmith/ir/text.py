@@ -243,7 +243,7 @@ def stmt_text(s: Stmt) -> str:
 
 
 def kernel_text(k: Kernel, word: str = "kernel") -> str:
-    """The functions of a kernel, the kernel, then the same of each of its packing kernels (under the word ``pack``)."""
+    """The functions of a kernel, the kernel, then the same of those that prepare arguments: ``pack`` and ``before``."""
     out: list[str] = []
     for f in k.functions:
         args = [f"{v}: {b.name}" for v, b in f.pointers] + [str(v) for v in f.indices]
@@ -252,4 +252,6 @@ def kernel_text(k: Kernel, word: str = "kernel") -> str:
     bits = f" #i{k.index_bits}" if k.index_bits else ""
     out.append(f"{word} {k.name}({', '.join([*map(buffer_text, k.params), *map(str, k.sizes)])}){bits}")
     _lines(k.body, "  ", out)
-    return "\n".join(out) + "\n" + "".join(kernel_text(p, "pack") for p in k.packs)
+    return "\n".join(out) + "\n" + "".join(
+        kernel_text(p, word) for word, kernels in (("pack", k.packs), ("before", k.before)) for p in kernels
+    )

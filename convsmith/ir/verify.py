@@ -46,7 +46,7 @@ from convsmith.ir.walk import AnyNode, children, variables_of
 
 
 def verify(kernel: Kernel, stage: Stage | None = None) -> None:
-    """Check the kernel and its packing kernels; with a stage, the kernel also against the grammar of that.
+    """Check the kernel and those that prepare its arguments; with a stage, the kernel also against the grammar of that.
 
     Raises InternalError with code ``verify`` that names the loops around and the buffer.
     """
@@ -54,9 +54,10 @@ def verify(kernel: Kernel, stage: Stage | None = None) -> None:
     if stage is not None:
         for wrong in violations(kernel, stage):
             raise InternalError(f"kernel {kernel.name} is not {stage}: {wrong}", code="verify")
-    for pack in kernel.packs:
-        if pack.packs:
-            raise InternalError(f"kernel {pack.name}: a packing kernel has no packing kernels", code="verify")
+    for pack in (*kernel.packs, *kernel.before):
+        if pack.packs or pack.before:
+            why = "a kernel that prepares arguments has none of its own"
+            raise InternalError(f"kernel {pack.name}: {why}", code="verify")
         verify(pack)
 
 

@@ -9,6 +9,7 @@ is; a matrix product is the view without masks.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from convsmith.ir.index import Cond, Index, conj
 from convsmith.layout.indirection import Axis
@@ -34,12 +35,22 @@ class Dim:
     axis: str = ""
 
 
+class Fewer(NamedTuple):
+    """Entries of fewer bits than 8, of type ``factor``; ``rest`` is the array of what is added to each, or empty."""
+
+    bits: int
+    factor: str
+    rest: str
+
+
 @dataclass(frozen=True)
 class View:
     """``tensor[coords]`` where all of ``masks`` hold; ``dtype`` is the tensor's.
 
     Of a ``flipped`` view, what is multiplied has the top bit turned over: u8 becomes s8 and 128 less, s8 the reverse.
     Of a ``filled`` one, an element that is not there reads as the tensor's zero point, and its term is a term like any.
+    A ``packed`` one is read in the order of the nest, from memory of its own. Entries of one with ``fewer`` bits are
+    requantised before they are multiplied, s8 ones as those 128 more.
     """
 
     name: str
@@ -49,10 +60,14 @@ class View:
     masks: tuple[Cond, ...]
     flipped: bool = False
     filled: bool = False
+    packed: bool = False
+    fewer: Fewer | None = None
 
     @property
     def factor(self) -> str:
         """The type of what is multiplied."""
+        if self.fewer is not None:
+            return self.fewer.factor
         return FLIPPED[self.dtype] if self.flipped else self.dtype
 
     @property

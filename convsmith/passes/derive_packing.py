@@ -24,6 +24,7 @@ from convsmith.ir.stmt import Alloc, At, Block, For, If, Kernel, Let, Stmt, Stor
 from convsmith.ir.types import U8
 from convsmith.ir.value import Bits, Const, Load, Select, Value, const, dtype_of, strided
 from convsmith.ir.walk import Rewriter, children, variables_of, walk
+from convsmith.passes.packed_sums import Place, add_packed
 from convsmith.passes.scope import extent, loop_range
 
 
@@ -55,6 +56,26 @@ class _Elements(Rewriter):
         return self.known[v]
 
 
+def _guards(root: Value, v: Value) -> tuple[Cond, ...]:
+    """What holds wherever the root takes a value: conditions of the masks around it."""
+    known: dict[Value, tuple[Cond, ...] | None] = {}
+
+    def around(x: Value) -> tuple[Cond, ...] | None:
+        if x is v:
+            return ()
+        if x not in known:
+            ways: list[tuple[Cond, ...]] = []
+            for child in children(x):
+                found = around(child) if isinstance(child, Value) else None
+                if found is not None:
+                    masked = isinstance(x, Select) and child is x.yes and child is not x.no
+                    ways.append((*parts_of(x.cond), *found) if masked and isinstance(x, Select) else found)
+            known[x] = tuple(c for c in ways[0] if all(c in way for way in ways[1:])) if ways else None
+        return known[x]
+
+    return around(root) or ()
+
+
 class _Packing:
     """Walks the nest; positions count elements of the stream."""
 
@@ -69,6 +90,9 @@ class _Packing:
         self.alone = len(places) == 1
         self.dtype = types.pop() if len(types) == 1 else U8
         self.packed: Buffer | None = None
+        self.place: Place | None = None
+        self.whole = True
+        """Whether all that there is of the operands is packed."""
 
     def elements(self, s: Stmt) -> list[Value]:
         """What is packed of a statement, each once for each place that reads it."""
@@ -130,7 +154,7 @@ class _Packing:
 
         def read(v: Value) -> Value:
             nonlocal at
-            new, write = self.element(v, at)
+            new, write = self.element(v, at, _guards(s.value, v))
             writes.append(write)
             at = at + self.width(v)
             return new
@@ -152,6 +176,7 @@ class _Packing:
             # A loop that does not index the operands may still be empty, and then nothing is read.
             end = simplify(s.hi - s.lo, self.ranges)
             bound = end > 0 if variables_of(end) <= own else conj(())
+            self.whole &= is_true(bound)
         try:
             self.ranges[s.var] = loop_range(s, self.ranges)
         except Unbounded:
@@ -172,17 +197,24 @@ class _Packing:
             why = f"which hangs on loops that do not index {', '.join(sorted(self.operands))}"
             raise ConfigError("bounds", f"derive_packing: loop {loop.var} ends at {loop.hi}, {why}")
 
-    def element(self, v: Value, at: Index) -> tuple[Value, Stmt]:
-        """An element as it is read where it is packed, and the store that puts it there."""
+    def element(self, v: Value, at: Index, guards: tuple[Cond, ...]) -> tuple[Value, Stmt]:
+        """An element as it is read where it is packed, and the store that puts it there.
+
+        Where the guards do not hold, none is read, and there may be none.
+        """
+        own = {x.var for x, _ in self.kept}
+        absent = [c for c in guards if variables_of(c) <= own]
         masked = isinstance(v, Select) and isinstance(v.no, Const) and v.no.value == 0
         mask, value = (v.cond, v.yes) if masked and isinstance(v, Select) else (conj(()), v)
         full = {x.var: (0, n.const - 1) for x, n in self.kept if n.is_const}
-        cond = simplify(conj((*self.bounds, *parts_of(mask))), full)
+        cond = simplify(conj((*self.bounds, *absent, *parts_of(mask))), full)
         given = value if is_true(cond) else Select(cond, value, const(dtype_of(value), 0))
         index: tuple[Index, ...] = (at,)
         if self.alone and all(n.is_const for _, n in self.kept):
             self.packed = make_buffer(self.name, self.dtype, tuple(n.const for _, n in self.kept))
             index = tuple(x.var for x, _ in self.kept)
+            if self.whole and not absent:
+                self.place = Place(tuple((x, n.const) for x, n in self.kept), v, Load(self.packed, index, None))
         elif self.packed is None:
             size = self.size(self.kernel.body)
             self.packed = make_buffer(self.name, self.dtype, (size.const if size.is_const else UNKNOWN,))
@@ -200,7 +232,8 @@ def derive_packing(
     """Let the kernel read its operands from a packed buffer, and add the packing kernel that writes it to ``packs``.
 
     Operands that are not read (every term absent) stay as they are. ``widths`` gives loops that have room for more
-    elements than they run; ``convert`` packs what the nest makes of an element also where that is wider.
+    elements than they run; ``convert`` packs what the nest makes of an element also where that is wider. Where a kernel
+    ``before`` this one only adds up entries, packing does that too (:mod:`convsmith.passes.packed_sums`).
 
     Before::
 
@@ -240,12 +273,21 @@ def derive_packing(
     body, writes = packing.derive(kernel.body, as_index(0))
     if packing.packed is None:
         return kernel
-    loads = {x.buffer for x in walk(writes) if isinstance(x, Load)}
-    given = tuple(b for b in kernel.params if b in loads)
+    before, known = kernel.before, kernel.params
+    if packing.place is not None:
+        sums, adding = add_packed(packing.place, kernel.before)
+        if adding is not None:
+            writes = block(writes, sums)
+            before = tuple(k for k in kernel.before if k is not adding)
+            known = tuple(dict.fromkeys((*known, *(b for b in adding.params if b.name not in operands))))
+    loads = {x.buffer for x in walk(writes) if isinstance(x, Load)} - {packing.packed}
+    given = tuple(b for b in known if b in loads)
     place = kernel.params.index(next(b for b in given if b.name in operands))
-    rest = [b for b in kernel.params if b not in given]
+    rest = [b for b in kernel.params if b not in given or b.name not in operands]
     rest.insert(place, packing.packed)
     free = variables_of(writes)
     sizes = tuple(v for v in kernel.sizes if v in free)
-    pack = Kernel(f"{kernel.name}_pack_{'_'.join(operands)}", (*given, packing.packed), writes, sizes=sizes)
-    return replace(kernel, params=tuple(rest), body=body, packs=(*kernel.packs, pack))
+    stored = {x.buffer for x in walk(writes) if isinstance(x, Store)}
+    added = tuple(b for b in known if b in stored and b not in given)
+    pack = Kernel(f"{kernel.name}_pack_{'_'.join(operands)}", (*given, *added, packing.packed), writes, sizes=sizes)
+    return replace(kernel, params=tuple(rest), body=body, packs=(*kernel.packs, pack), before=before)

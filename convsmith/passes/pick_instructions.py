@@ -1,7 +1,8 @@
 """Replace vector statements by machine instructions, by matching them against specifications.
 
 A row's specification is vectorised like any other nest and then unified with the statement: fragments of the
-specification stand for what the kernel reads.  ``x + a * b`` is taken as ``fma(a, b, x)``, which rounds once.
+specification stand for what the kernel reads.  ``x + a * b`` is taken as ``fma(a, b, x)``, which rounds once; terms
+that are added up without a factor are each multiplied by one.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from functools import cache
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.stmt import For, Invoke, Kernel, Stmt, Store
-from convsmith.ir.value import Binary, Cast, Fma, Load, Sum, Value, dtype_of, lanes_of
+from convsmith.ir.value import Binary, Cast, Fma, Load, Repeat, Sum, Value, const, dtype_of, lanes_of
 from convsmith.ir.walk import Rewriter
 from convsmith.passes.scope import with_body
 from convsmith.passes.vectorise import vectorise
@@ -67,6 +68,11 @@ def unify(p: Value, v: Value, bound: Binding) -> Iterator[Binding]:
                 yield from unify(p.b, v.a, one)
     elif isinstance(p, Sum) and isinstance(v, Sum) and p.group == v.group:
         yield from unify(p.a, v.a, bound)
+        if isinstance(p.a, Binary) and p.a.op == "mul":  # what is added up may also be each times one
+            for factor, rest in ((p.a.a, p.a.b), (p.a.b, p.a.a)):
+                if isinstance(factor, Cast) and isinstance(factor.a, Load):
+                    ones = Repeat(const(factor.a.buffer.dtype, 1), lanes_of(factor.a))
+                    yield from unify(rest, v.a, {**bound, factor.a.buffer: ones})
     elif isinstance(p, Cast) and isinstance(v, Cast) and p.dtype is v.dtype:
         yield from unify(p.a, v.a, bound)
 

@@ -48,6 +48,12 @@ class Quantity:
     values: tuple[float, ...] = ()
     dtype: str = "f32"
 
+    @property
+    def axis(self) -> int | None:
+        """The axis along which the policy names it to vary, where it is one."""
+        digits = self.policy.removeprefix("per_dim_")
+        return int(digits) if digits.isdecimal() and len(digits) == 1 else None
+
     def __str__(self) -> str:
         kind = ZERO_POINTS if is_integer(self.dtype) else SCALES
         words = [self.argument, self.policy, *(_number(value, self.dtype) for value in self.values)]

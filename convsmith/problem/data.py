@@ -9,6 +9,7 @@ import numpy as np
 
 from convsmith.problem.conv import Conv
 from convsmith.problem.integer_steps import INTEGER_STEPS
+from convsmith.problem.low_precision import FULL
 from convsmith.problem.post_ops import Binary, Integer
 from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
@@ -60,6 +61,8 @@ def _array(problem: Problem, tensor: Tensor, rng: np.random.Generator) -> Array:
             return rng.integers(*INTEGER_STEPS[op.alg].limits[0], tensor.shape, np.int32, endpoint=True)
         if isinstance(op, Binary) and op.alg == "div":
             return convert(2 ** rng.integers(0, 2, tensor.shape, endpoint=True), tensor.dtype)
+    if tensor.name.startswith("rounding"):
+        return rng.integers(0, FULL, tensor.shape, np.int64).astype(np.uint8)
     if tensor.name in ("src", "wei", "diff_dst"):
         return _factor(problem, tensor, rng)
     most = 128 if tensor.name == "dst" and TYPES[tensor.dtype].bits == 8 else 4

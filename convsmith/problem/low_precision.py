@@ -8,12 +8,14 @@ along depth, the result is put together again, each term rounded to nearest, tie
 
     products * 255 * 255 / (L * R)  +  lhs sums * rhs offset * 255 / L  +  rhs sums * lhs offset * 255 / R
     + lhs offset * rhs offset * depth                                     with L and R the greatest entries
+
+Signed entries stand for those 128 more, with an offset that is 128 less.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -22,15 +24,18 @@ from convsmith.problem.integer_steps import INTEGER_STEPS, LIMITS, wrapped
 from convsmith.problem.output_stages import Stage, staged
 
 __all__ = [
+    "FULL",
+    "NEAREST",
     "ROUNDINGS",
-    "LowPrecision",
     "centred",
     "check_bits",
     "check_reach",
     "check_rounding",
+    "drawn",
+    "greatest",
     "low_precision_reference",
+    "low_precision_sums",
     "requantised",
-    "unpacking",
 ]
 
 Array = np.ndarray[Any, Any]
@@ -41,41 +46,56 @@ FULL = 255
 ROUNDINGS = ("nearest", "probabilistic")
 
 
-class LowPrecision(NamedTuple):
-    """What is added to sums of products of requantised entries, once those are rescaled by `scale`."""
-
-    scale: tuple[int, int]
-    addends: tuple[Array, ...]
+NEAREST = 127
+"""What is added before the division, so that an entry becomes the nearest."""
 
 
-def centred(values: Array, offset: Array) -> tuple[Array, Array]:
-    """Signed entries as entries of 0 to 255, 128 more, with an offset that is 128 less; unsigned ones as they are."""
-    if values.dtype != np.int8:
-        return values, offset
-    return values.view(np.uint8) ^ 0x80, offset - 128
+def greatest(bits: int) -> int:
+    """The greatest entry of so many bits."""
+    return (1 << bits) - 1
 
 
-def requantised(values: Array, bits: int, rng: np.random.Generator | None = None) -> Array:
-    """Entries of 0 to 255 as entries of `bits` bits: the nearest, or by numbers of a generator."""
-    if bits == 8:
-        return values
-    top = (1 << bits) - 1
-    if rng is None:
-        nearest = bytes((v * top + 127) // FULL for v in range(FULL + 1))
-        return np.frombuffer(values.tobytes().translate(nearest), np.uint8).reshape(values.shape)
-    rest = rng.integers(0, FULL, values.shape, np.int64)
-    return ((values * np.int64(top) + rest) // FULL).astype(np.uint8)
+def centred(values: Array) -> Array:
+    """Signed entries as entries of 0 to 255, 128 more; unsigned ones as they are."""
+    result: Array = values.astype(np.int64) + 128 * (values.dtype == np.int8)
+    return result
 
 
-def unpacking(lhs: Array, rhs: Array, offsets: tuple[Array, Array], bits: tuple[int, int]) -> LowPrecision:
-    """How the product of requantised entries is put together again; offsets are (1, 1), (M, 1) or (1, N)."""
-    left, right = ((1 << b) - 1 for b in bits)
-    lhs_offset, rhs_offset = offsets
-    rows = lhs.sum(1, dtype=np.int64, keepdims=True)
-    columns = rhs.sum(0, dtype=np.int64, keepdims=True)
-    terms = [_quotient(rows * rhs_offset * FULL, left), _quotient(columns * lhs_offset * FULL, right)]
-    constant = lhs_offset * rhs_offset * lhs.shape[1]
-    return LowPrecision((FULL * FULL, left * right), (*terms, constant))
+def requantised(values: Array, bits: int, rest: Array | int = NEAREST) -> Array:
+    """Entries of 0 to 255 as entries of `bits` bits."""
+    return values if bits == 8 else (values * greatest(bits) + rest) // FULL
+
+
+def drawn(shapes: Sequence[tuple[int, ...]], bits: tuple[int, int], seed: int) -> tuple[Array | None, Array | None]:
+    """What is added to the entries of lhs and of rhs: numbers of numpy's `default_rng(seed)`, those of lhs first, in
+    order of rows; None where entries keep their 8 bits.
+    """
+    rng = np.random.default_rng(seed)
+    lhs, rhs = (
+        rng.integers(0, FULL, shape, np.int64).astype(np.uint8) if b < 8 else None for shape, b in zip(shapes, bits)
+    )
+    return lhs, rhs
+
+
+def low_precision_sums(
+    lhs: Array, rhs: Array, offsets: tuple[Array | int, Array | int], bits: tuple[int, int],
+    rests: tuple[Array | None, Array | None] = (None, None),
+) -> Array:  # fmt: skip
+    """The product (..., M, N) of u8 or s8 entries (..., M, K) and (..., K, N), put together again, as int64.
+
+    Offsets are one, or (M, 1), or (1, N). `rests` are added to entries; where there are none, the nearest is taken.
+    """
+    left, right = (
+        requantised(centred(x), b, NEAREST if rest is None else rest.astype(np.int64))
+        for x, b, rest in zip((lhs, rhs), bits, rests)
+    )
+    lhs_offset, rhs_offset = (o - 128 * (x.dtype == np.int8) for x, o in zip((lhs, rhs), offsets))
+    tops = greatest(bits[0]), greatest(bits[1])
+    sums = INTEGER_STEPS["s32_rescale"].apply(left @ right, FULL * FULL, tops[0] * tops[1])
+    sums = sums + _quotient(left.sum(-1, keepdims=True) * rhs_offset * FULL, tops[0])
+    sums = sums + _quotient(right.sum(-2, keepdims=True) * lhs_offset * FULL, tops[1])
+    result: Array = sums + lhs_offset * rhs_offset * lhs.shape[-1]
+    return result
 
 
 def _quotient(a: Array, b: int) -> Array:
@@ -88,19 +108,10 @@ def low_precision_reference(
     lhs: Array, rhs: Array, lhs_offset: Any = 0, rhs_offset: Any = 0, output_stages: Sequence[Stage] = (),
     bits: tuple[int, int] = (8, 8), rounding: str = "nearest", seed: int = 0,
 ) -> Array:  # fmt: skip
-    """The product of u8 or s8 matrices (M, K) and (K, N), to the bit. Offsets: one, or one for each row or column.
-
-    Probabilistic rounding takes numbers of numpy's `default_rng(seed)`, those of lhs first, in order of rows.
-    """
+    """The product of u8 or s8 matrices (M, K) and (K, N), to the bit. Offsets: one, or one for each row or column."""
     offsets = (np.reshape(lhs_offset, (-1, 1)).astype(np.int64), np.reshape(rhs_offset, (1, -1)).astype(np.int64))
-    if bits == (8, 8):
-        return staged(wrapped((lhs + offsets[0]) @ (rhs + offsets[1])), output_stages)
-    rng = np.random.default_rng(seed) if rounding == "probabilistic" else None
-    (left, left_offset), (right, right_offset) = (centred(x, o) for x, o in zip((lhs, rhs), offsets, strict=True))
-    left, right = requantised(left, bits[0], rng), requantised(right, bits[1], rng)
-    scale, addends = unpacking(left, right, (left_offset, right_offset), bits)
-    acc = INTEGER_STEPS["s32_rescale"].apply(left.astype(np.int64) @ right.astype(np.int64), *scale)
-    return staged(wrapped(sum(addends, acc)), output_stages)
+    rests = drawn((lhs.shape, rhs.shape), bits, seed) if rounding == "probabilistic" else (None, None)
+    return staged(wrapped(low_precision_sums(lhs, rhs, offsets, bits, rests)), output_stages)
 
 
 def check_bits(bits: Any) -> tuple[int, int]:
@@ -118,15 +129,19 @@ def check_rounding(rounding: str) -> str:
     return rounding
 
 
-def check_reach(lhs: Array, rhs: Array, offsets: tuple[Array, Array]) -> None:
-    """UsageError where sums of entries of these types, with these offsets, may leave 32 bits at this depth."""
+def check_reach(lhs: Array, rhs: Array, offsets: tuple[Array, Array], bits: tuple[int, int] = (8, 8)) -> None:
+    """UsageError where sums of entries of these types, with these offsets, may leave 32 bits at this depth.
+
+    With fewer bits, that is where one of the terms that are put together may.
+    """
     depth = lhs.shape[1]
     sizes = []
     for x, offset in zip((lhs, rhs), offsets, strict=True):
         limits = np.iinfo(x.dtype)
-        sizes.append(
-            max((abs(int(end) + int(o)) for end in (limits.min, limits.max) for o in _ends(offset)), default=0)
-        )
+        size = max((abs(int(end) + int(o)) for end in (limits.min, limits.max) for o in _ends(offset)), default=0)
+        if bits != (8, 8):
+            size = max(FULL, size, *(abs(int(o) + int(limits.min)) for o in _ends(offset)))
+        sizes.append(size)
     reach = depth * sizes[0] * sizes[1]
     if reach > LIMITS[1]:
         raise UsageError(

@@ -4,6 +4,8 @@
 
 Source (..., M, K), weights (..., K, N), destination (..., M, N). A batch dim of 1 meets any extent on the other side.
 A bias is there when its type is given; bit i of its mask says that it varies along axis i, by default along N.
+`--bits=7:5` requantises the entries of source and weights to fewer bits first, `--rounding=probabilistic` with what is
+drawn for each (`problem/low_precision.py`).
 """
 
 from __future__ import annotations
@@ -18,12 +20,15 @@ from convsmith.diag.errors import UsageError
 from convsmith.layout.tags import MAX_DIMS
 from convsmith.problem.attributes import SCALES, Kind
 from convsmith.problem.descriptor import split_line
+from convsmith.problem.low_precision import check_bits, check_rounding
 from convsmith.problem.options import read_options, strided
 from convsmith.problem.problem import Problem
+from convsmith.problem.tensor import Tensor
+from convsmith.problem.types import is_integer
 
 __all__ = ["Matmul"]
 
-_OPTIONS = ("matmul", "bia-mask")
+_OPTIONS = ("matmul", "bia-mask", "bits", "rounding")
 _DESCRIPTOR = re.compile(r'([0-9]+(?:x[0-9]+)+):([0-9]+(?:x[0-9]+)+)(?::([0-9]+(?:x[0-9]+)+))?(?:_?n"?([^"]*)"?)?')
 
 
@@ -34,6 +39,8 @@ class Matmul(Problem):
     src: tuple[int, ...]
     wei: tuple[int, ...]
     bia_mask: int | None = None
+    bits: tuple[int, int] = (8, 8)
+    rounding: str = "nearest"
 
     def __post_init__(self) -> None:
         for field in ("src", "wei"):
@@ -48,6 +55,7 @@ class Matmul(Problem):
                 code="bad-option",
             )
         self._check_options()
+        self._check_bits()
 
     @staticmethod
     def parse(line: str) -> Matmul:
@@ -66,6 +74,11 @@ class Matmul(Problem):
         if "bia-dt" in given:
             mask = options.get("bia-mask", str(1 << len(shapes[0]) - 1))
             values["bia_mask"] = int(mask) if mask.isdecimal() else -1
+        if "bits" in given:
+            words = given["bits"].split(":")
+            values["bits"] = tuple(int(word) if word.isdecimal() else word for word in words)
+        if "rounding" in given:
+            values["rounding"] = given["rounding"]
         problem = Matmul(src=shapes[0], wei=shapes[1], name=match[4] or None, **values)
         if len(shapes) > 2 and shapes[2] != problem.product_shape:
             raise UsageError(
@@ -82,7 +95,8 @@ class Matmul(Problem):
     def _own_options(self) -> tuple[str, ...]:
         mask = f"--bia-mask={self.bia_mask}"
         bias = () if self.bia_mask is None else (*(() if self.bia_dt else (f"--bia-dt={self.bias_type}",)), mask)
-        return ("--matmul", *bias)
+        bits = () if self.bits == (8, 8) else (f"--bits={self.bits[0]}:{self.bits[1]}",)
+        return ("--matmul", *bias, *bits, *([f"--rounding={self.rounding}"] if self.rounding != "nearest" else []))
 
     # -- derived ---------------------------------------------------------------------------------------------------
 
@@ -152,10 +166,30 @@ class Matmul(Problem):
         last = f"per_dim_{self.rank - 1}"
         k, n = self.src[-1], self.wei[-1]
         along_n = {"common": 1, "per_oc": n, last: n}
-        source = {"common": 1} if kind is SCALES else {"common": 1, last: k}
+        rows = {f"per_dim_{self.rank - 2}": self.src[-2]}
+        columns = {last: k} if self.bits == (8, 8) else {}
+        source = {"common": 1} if kind is SCALES else {"common": 1, **rows, **columns}
         return {"src": source, "wei": along_n, "dst": along_n}.get(argument, {})
 
+    @cached_property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Every array; what is added to the entries of src and wei, numbers of 0 to 254, follows the others."""
+        *others, result = super().tensors
+        names = zip(("src", "wei"), self.bits, (self.src, self.wei), self._dim_names())
+        drawn = (Tensor(f"rounding_{name}", "in", "u8", shape, dims) for name, b, shape, dims in names if b < 8)
+        return (*others, *(drawn if self.rounding == "probabilistic" else ()), result)
+
     # -- checks ----------------------------------------------------------------------------------------------------
+
+    def _check_bits(self) -> None:
+        object.__setattr__(self, "bits", check_bits(self.bits))
+        check_rounding(self.rounding)
+        if self.bits == (8, 8):
+            object.__setattr__(self, "rounding", "nearest")
+        elif not all(map(is_integer, self.dt[:2])):
+            raise UsageError(
+                f"--bits={self.bits[0]}:{self.bits[1]} with --dt={':'.join(self.dt)}: legal are u8 and s8", code="bits"
+            )
 
     def _check_shapes(self) -> None:
         text = self.descriptor()

@@ -22,6 +22,7 @@ from convsmith.problem import products
 from convsmith.problem.attributes import SCALES, ZERO_POINTS, Kind
 from convsmith.problem.conv import Conv
 from convsmith.problem.eltwise import ALGORITHMS
+from convsmith.problem.low_precision import low_precision_sums
 from convsmith.problem.matmul import Matmul
 from convsmith.problem.post_ops import Binary, Depthwise, Eltwise, Integer, PostOp, Prelu, Sum
 from convsmith.problem.problem import Problem
@@ -96,6 +97,8 @@ class _Run:
         """Sums of products, those of integers modulo 2**32; of the bias's gradient, of its terms."""
         problem = self._problem
         if problem.forward:
+            if isinstance(problem, Matmul) and problem.bits != (8, 8):
+                return {"dst": _wrapped(self._of_fewer_bits(problem))}
             src, wei = self._factor("src", self._source_points()), self._factor("wei", self._weight_points())
             if isinstance(problem, Matmul):
                 return {"dst": _wrapped(products.matrix_product(src, wei))}
@@ -110,6 +113,12 @@ class _Run:
         if problem.dir == "BWD_WB":
             gradients["diff_bia"] = products.bias_gradient(diff_dst)
         return gradients
+
+    def _of_fewer_bits(self, problem: Matmul) -> Array:
+        src, wei = (self._arrays[name].astype(TYPES[t].numpy) for name, t in zip(("src", "wei"), problem.dt))
+        points = [0 if x is None else -x.astype(np.int64) for x in (self._source_points(), self._weight_points())]
+        rests = (self._arrays.get("rounding_src"), self._arrays.get("rounding_wei"))
+        return low_precision_sums(src, wei, (points[0], points[1]), problem.bits, rests)
 
     def steps(self) -> Iterator[Step]:
         """What follows."""
@@ -197,8 +206,13 @@ class _Run:
         return x if points is None else x - points
 
     def _source_points(self) -> Array | None:
-        points = self._quantity(ZERO_POINTS, "src")
-        return None if points is None else self._channels(points).astype(np.int64)
+        points, problem = self._quantity(ZERO_POINTS, "src"), self._problem
+        quantity = problem.quantity(ZERO_POINTS, "src")
+        if points is None or quantity is None:
+            return None
+        if isinstance(problem, Matmul) and quantity.policy == f"per_dim_{problem.rank - 2}":
+            return points.astype(np.int64).reshape(-1, 1)
+        return self._channels(points).astype(np.int64)
 
     def _weight_points(self) -> Array | None:
         points = self._quantity(ZERO_POINTS, "wei")

@@ -40,7 +40,16 @@ def tensors_of(artifact: Artifact) -> dict[str, Argument]:
             known = tensors.setdefault(tensor.name, tensor)
             if known.role == "in" and tensor.role != "in":
                 tensors[tensor.name] = replace(known, role="inout")
+            if argument.role == "packed":
+                for beside in _packed_with(artifact, argument.of):
+                    tensors.setdefault(beside.name, beside)
     return tensors
+
+
+def _packed_with(artifact: Artifact, operand: str) -> list[Argument]:
+    """What is read to pack an operand, besides it."""
+    entries = (artifact.entries[name] for name in artifact.packs[operand])
+    return [a for entry in entries for a in entry.arguments if a.role == "in" and a.name != operand]
 
 
 class Border:
@@ -129,6 +138,15 @@ class Border:
         checked = self.specs[self.operand].check(array)
         self._check_bias(bias, self.takes_bias)
         return checked, None if bias is None else self.specs["bia"].check(bias)
+
+    def check_packed_alone(self, artifact: Artifact) -> None:
+        """UsageError where the operand cannot be packed without arrays that only a call gives."""
+        others = [a.name for a in _packed_with(artifact, self.operand) if a.name not in self.defaults]
+        if others:
+            raise UsageError(
+                f"{self.operand} is packed with {', '.join(others)}: legal is {self._run()} with plain arrays",
+                code="packing",
+            )
 
     def packed_elsewhere(self, packed: Packed, signature: str) -> UsageError:
         """The error for an operand that is not packed as `signature` says."""

@@ -178,7 +178,7 @@ class HostKernel:
         steps = {name: _Call(library[name], entry, border.defaults) for name, entry in artifact.steps.items()}
         self._steps = list(steps.values())
         self._packs = {
-            name: [_Call(library[e], artifact.entries[e], {}) for e in entries]
+            name: [_Call(library[e], artifact.entries[e], border.defaults) for e in entries]
             for name, entries in artifact.packs.items()
         }
         self._parts = {name: _Parts.of(artifact, name) for name in artifact.packs}
@@ -330,8 +330,9 @@ class HostKernel:
             ready = specs[name].prepare(array)
             addresses[name] = address_of(ready)
             keep.append(ready)
-            if name in self._packs:
-                buffer = self._pack(name, ready)
+        for name in self._packs:
+            if isinstance(taken.get(name), _ndarray):
+                buffer = self._pack(name, addresses, keep)
                 addresses |= self._parts[name].addresses(address_of(buffer))
                 keep.append(buffer)
         copies = []
@@ -406,7 +407,9 @@ class HostKernel:
             return Packed(packed.key, packed.buffer, packed.bias, finite)
         spec, own_bias = self._border.specs[self._border.operand], None
         if self._border.operand in self._packs:
-            buffer = self._pack(self._border.operand, spec.prepare(operand))
+            self._border.check_packed_alone(self.artifact)
+            ready = spec.prepare(operand)
+            buffer = self._pack(self._border.operand, {self._border.operand: address_of(ready)}, ready)
         else:
             memory = aligned_empty(spec.argument.size * spec.dtype.itemsize)
             memory[:] = 0
@@ -417,14 +420,14 @@ class HostKernel:
             np.copyto(own_bias, bias)
         return Packed(self.packing, buffer, own_bias, finite)
 
-    def _pack(self, name: str, array: Array) -> Array:
-        """New packed memory of a tensor, from an array that fits."""
+    def _pack(self, name: str, addresses: Mapping[str, int], keep: object) -> Array:
+        """New packed memory of a tensor, from an array that fits, at its address among others."""
         parts = self._parts[name]
         buffer = aligned_empty(parts.size * parts.dtype.itemsize)
-        if array.size:
-            addresses = {name: address_of(array), **parts.addresses(address_of(buffer))}
+        if not self._border.specs[name].empty_tensor:
+            places = {**addresses, **parts.addresses(address_of(buffer))}
             for call in self._packs[name]:
-                call.run_with(addresses, (array, buffer))
+                call.run_with(places, (keep, buffer))
         return buffer.view(parts.dtype)
 
     def _server(self, packed: Packed) -> HostKernel:

@@ -14,8 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import convsmith as cs
-from convsmith.problem.low_precision import low_precision_reference
+from convsmith.build.epilogue import DIVIDE
+from convsmith.problem import reference
+from convsmith.problem.data import random_arrays
+from convsmith.problem.low_precision import FULL, low_precision_reference
 from convsmith.problem.output_stages import staged
+from convsmith.target.registry import host_targets
 
 DATA = Path(__file__).parents[1] / "data"
 PRODUCTS = np.load(DATA / "gemmlowp_products.npz")
@@ -154,6 +158,46 @@ def test_fewer_bits_with_offsets_for_rows_and_columns() -> None:
     found = cs.gemm_lowp(lhs, rhs, rows, columns, bits=(7, 5))
     for (i, a), (j, b) in itertools.product(enumerate(rows.tolist()), enumerate(columns.tolist())):
         assert found[i, j] == fewer_bits(lhs[i : i + 1], rhs[:, j : j + 1], (a, b), (7, 5), None)[0][0]
+
+
+@pytest.mark.parametrize("isa", [t.isa for t in host_targets()])
+@pytest.mark.parametrize("types", ["u8:u8:s32", "s8:s8:s32"])
+def test_entries_are_requantised_while_packing(isa: str, types: str) -> None:
+    """The packing kernels of both sides take the entries as they are, and what is added to each."""
+    points = "--attr-zero-points=src:per_dim_0+wei:per_oc"
+    line = f"--matmul --bits=7:5 --rounding=probabilistic --dt={types} {points} 19x70:70x37"
+    kernel = cs.compile(line, isa=isa, threads=1)
+    assert kernel.config.pack == ("src", "wei") and kernel.config.offsets == "sums"
+    arrays = random_arrays(kernel.problem, 1)
+    for name in ("src", "wei"):
+        limits = np.iinfo(arrays[name].dtype)
+        arrays[name] = matrix(*arrays[name].shape, arrays[name].dtype)
+        assert arrays[name].max() == limits.max
+    truth = reference(kernel.problem, arrays)["dst"]
+    assert np.array_equal(kernel.run(**arrays)["dst"], truth)
+    assert set(kernel.artifact.steps) == {"main"}
+    with pytest.raises(
+        cs.UsageError, match=r"wei is packed with rounding_wei: legal is k\.run\(src=\.\.\., rounding_src"
+    ) as e:
+        kernel.pack(arrays["wei"])
+    assert e.value.code == "packing"
+    with pytest.raises(cs.ConfigError, match="legal are --offsets=sums and --pack=src,wei") as error:
+        cs.compile(line, config="--isa=generic --lane=n --tile=n:4,m:2 --offsets=sums")
+    assert error.value.code == "bits"
+
+
+def test_division_by_255_is_exact() -> None:
+    """As the packing kernel does it, for each entry, each number of bits, and whatever is added."""
+    x = np.arange(255 * 127 + 255, dtype=np.int64)
+    assert np.array_equal(x // FULL, x * ((1 << DIVIDE) // FULL + 1) >> DIVIDE)
+    assert int(x[-1]) * ((1 << DIVIDE) // FULL + 1) < 2**31
+
+
+def test_terms_that_leave_32_bits_are_refused() -> None:
+    lhs, rhs = np.zeros((2, 300), np.uint8), np.zeros((300, 2), np.uint8)
+    assert cs.gemm_lowp(lhs, rhs, -128, -40_000)[0, 0] == 300 * 128 * 40_000
+    with pytest.raises(cs.UsageError, match=r"300 \* 255 \* 40000 = 3060000000, beyond 32 bits"):
+        cs.gemm_lowp(lhs, rhs, -128, -40_000, bits=(7, 7))
 
 
 def test_probabilistic_rounding_is_the_better_one_for_deep_sums() -> None:

@@ -36,7 +36,7 @@ from convsmith.ir.types import ABSENT, F32, PTR
 from convsmith.target.base import fragment_dot
 from convsmith.target.generic.level import PORTABLE_FMA, level
 
-NO_PASS = {"lets", "manager", "scope"}
+NO_PASS = {"lets", "manager", "packed_sums", "scope"}
 OTHER_NAME = {"strength": "strength_reduce"}
 ROWS = (PORTABLE_FMA, fragment_dot("fragment_dot", (4, 4, 4, 4), ("u8", "s8", "s32"), "", "", (), ""))
 TRANSPOSITIONS = level().transpositions
@@ -98,9 +98,9 @@ def example_of(module: str) -> Example:
 
 
 def memory(*kernels: Kernel) -> dict[str, np.ndarray]:
-    """Whole numbers for every parameter of the kernels and their packing kernels, the same at each call."""
+    """Whole numbers for every parameter of the kernels and of those that prepare arguments, the same at each call."""
     numbers = np.random.default_rng(0)
-    every = [b for kernel in kernels for k in (kernel, *kernel.packs) for b in k.params]
+    every = [b for kernel in kernels for k in (kernel, *kernel.packs, *kernel.before) for b in k.params]
     params = {b.name: b for b in every}
     known = {b.name: b.size for b in every if UNKNOWN not in b.shape}
     sizes = {name: known.get(name, 48) for name in params}
@@ -109,8 +109,8 @@ def memory(*kernels: Kernel) -> dict[str, np.ndarray]:
 
 
 def interpret(kernel: Kernel, arrays: dict[str, np.ndarray]) -> None:
-    """Run the packing kernels, then the kernel."""
-    for k in (*kernel.packs, kernel):
+    """Run the kernels that prepare arguments, then the kernel."""
+    for k in (*kernel.packs, *kernel.before, kernel):
         run(
             k, {b.name: arrays[b.name] for b in k.params}, INSTRUCTIONS, {v.name: SIZES.get(v.name, 7) for v in k.sizes}
         )

@@ -85,6 +85,18 @@ def test_each_side_of_the_sum() -> None:
     np.testing.assert_array_equal(reference(parse_problem(line), arrays, raw=True)["dst"], [[0.5, -0.5]])
 
 
+def test_lines_of_fewer_bits_read_back() -> None:
+    line = "--matmul --bits=7:5 --rounding=probabilistic --dt=u8:s8:s32 2x3:3x4"
+    problem = parse_problem(line)
+    assert str(problem) == line
+    assert [(t.name, t.dtype, t.shape) for t in problem.inputs[2:]] == [
+        ("rounding_src", "u8", (2, 3)), ("rounding_wei", "u8", (3, 4)),
+    ]  # fmt: skip
+    assert (
+        str(parse_problem("--matmul --bits=8:8 --rounding=probabilistic --dt=u8 2x3:3x4")) == "--matmul --dt=u8 2x3:3x4"
+    )
+
+
 @pytest.mark.parametrize(
     ("line", "kind", "text"),
     [
@@ -95,10 +107,20 @@ def test_each_side_of_the_sum() -> None:
         ("2x3:3x4:2x5", UsageError, "the destination is 2x4"),
         ("--bia-dt=f32 --bia-mask=4 2x3:3x4", UsageError, "--bia-mask=4 in 2x3:3x4: legal is 0 to 3"),
         ("--bia-dt=f32 --bia-mask=n 2x3:3x4", UsageError, "--bia-mask=-1 in 2x3:3x4: legal is 0 to 3"),
-        ("--dir=FWD_B 2x3:3x4", UsageError, "--dir is unknown; legal: --matmul --bia-mask --dt"),
+        ("--dir=FWD_B 2x3:3x4", UsageError, "--dir is unknown; legal: --matmul --bia-mask --bits --rounding --dt"),
         ("--stag=nhwc 2x3:3x4", UsageError, "--stag=nhwc: layout tag 'nhwc' does not suit a tensor of 2 dims"),
         ("--runtime_dims_masks=3:3 2x3:3x4", UnsupportedError, "--runtime-dims-masks is not available"),
         ("--attr-scales=src:per_dim_0 2x3:3x4", UnsupportedError, "available for src: common"),
+        ("--bits=7 2x3:3x4", UsageError, "bits=(7,) is not legal: expected those of lhs and of rhs, each 1 to 8"),
+        ("--dt=u8:s8:s32 --bits=0:8 2x3:3x4", UsageError, "bits=(0, 8) is not legal"),
+        ("--dt=u8:s8:s32 --bits=7:x 2x3:3x4", UsageError, "bits=(7, 'x') is not legal"),
+        ("--bits=7:5 2x3:3x4", UsageError, "--bits=7:5 with --dt=f32:f32:f32: legal are u8 and s8"),
+        ("--dt=u8:s8:s32 --bits=7:5 --rounding=up 2x3:3x4", UsageError, "rounding='up' is not legal"),
+        (
+            "--dt=u8:s8:s32 --bits=7:5 --attr-zero-points=src:per_dim_1 2x3:3x4",
+            UnsupportedError,
+            "available for src: common, per_dim_0",
+        ),
         ("--attr-post-ops=dw:k3s1p1 2x3:3x4", UsageError, "behind a convolution with a 1x1 kernel"),
     ],
 )

@@ -1,0 +1,156 @@
+"""Sums of an operand's entries, made while it is packed.
+
+A kernel that only adds up entries of an operand need not run where the operand is packed: the packing kernel adds up
+what it has written, in the order in which it wrote it.  Loops that the sums do not vary along are *depth*.  A *run* is
+the innermost block of loops: depth within (terms), loops along which sums lie side by side, depth around them.  Its
+sums are held at once.  Beyond an operand there are zeros, which add nothing.
+
+The kernel must be a nest with one number that is set to zero, added to, and stored; and each entry packed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import takewhile
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from convsmith.arith.evaluate import evaluate
+from convsmith.ir.buffer import Buffer
+from convsmith.ir.index import Index, Var, as_index
+from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, Store, block
+from convsmith.ir.value import Binary, Cast, Const, Load, Value, const
+from convsmith.ir.walk import Rewriter, Substitute, substitute, variables_of, walk
+from convsmith.passes.scope import perfect_nest, wrap
+
+SIDE_BY_SIDE = 256
+"""Most sums that a run holds at once."""
+MARK, HELD = ".s", ".h"
+"""At the end of the names of loops that add up: of all, and of those whose sums a run holds."""
+
+
+class Place(NamedTuple):
+    """Where an element lies once it is packed; ``loops`` end as in the nest, and packing runs each so often."""
+
+    loops: tuple[tuple[For, int], ...]
+    element: Value
+    packed: Load
+
+
+class _Adding(NamedTuple):
+    """What a kernel adds up: all ``loops``, the ``term``, and the store of what comes of the sum ``here``."""
+
+    loops: tuple[For, ...]
+    term: Value
+    here: Load
+    store: Store
+
+
+def add_packed(place: Place, kernels: Sequence[Kernel]) -> tuple[Stmt, Kernel | None]:
+    """What does the work of one of the kernels on packed elements, and which; nothing where none only adds them up."""
+    for kernel in kernels:
+        adding = _adding(kernel)
+        found = None if adding is None else _joined(place, adding)
+        if found is not None:
+            return found, kernel
+    return block(), None
+
+
+def _adding(kernel: Kernel) -> _Adding | None:
+    around, inner = perfect_nest(kernel.body) if isinstance(kernel.body, For) else ([], kernel.body)
+    if not isinstance(inner, Alloc) or not isinstance(inner.body, Block) or len(inner.body.stmts) != 3:
+        return None
+    first, sums, last = inner.body.stmts
+    below, add = perfect_nest(sums) if isinstance(sums, For) else ([], sums)
+    here = Load(inner.buffer, (), None)
+    if not (isinstance(first, Store) and isinstance(first.value, Const) and first.value.value == 0):
+        return None
+    if not (isinstance(add, Store) and isinstance(add.value, Binary) and add.value.op == "add" and add.value.a is here):
+        return None
+    if not isinstance(last, Store) or any(variables_of(x) and not isinstance(x, Var) for x in last.index):
+        return None
+    if any(variables_of(x) for loop in (*around, *below) for x in (loop.lo, loop.hi)):
+        return None
+    return _Adding((*around, *below), add.value.b, here, last)
+
+
+def _joined(place: Place, adding: _Adding) -> Stmt | None:
+    theirs = [x for x in walk(adding.term) if isinstance(x, Load)]
+    ours = [x for x in walk(place.element) if isinstance(x, Load)]
+    if not theirs or [x.buffer.name for x in theirs] != [x.buffer.name for x in ours]:
+        return None
+    moved: dict[Var, Index] = {v: x for v, x in zip(theirs[0].index, ours[0].index) if isinstance(v, Var)}
+    if set(moved) != {loop.var for loop in adding.loops} or not _each_once(place, adding, moved):
+        return None
+    buffers: dict[Buffer, Buffer] = {b.buffer: a.buffer for a, b in zip(ours, theirs)}
+    term = _Named(place.element, place.packed).expr(Substitute(moved, buffers).expr(adding.term))
+    if (term.a if isinstance(term, Cast) else term) is not place.packed:
+        return None
+    index = tuple(substitute(x, moved) for x in adding.store.index)
+    store = Store(adding.store.buffer, index, substitute(adding.store.value, moved))
+    return _nest(place, adding.here, term, store)
+
+
+def _each_once(place: Place, adding: _Adding, moved: dict[Var, Index]) -> bool:
+    """Whether the loops of packing meet each point of the others once: coordinate by coordinate."""
+    seen: set[Var] = set()
+    for loop in adding.loops:
+        names = variables_of(moved[loop.var])
+        own = [(x, n) for x, n in place.loops if x.var in names]
+        if seen & names or len(own) != len(names) or any(not variables_of(x.hi) <= names for x, _ in own):
+            return False
+        seen |= names
+        grids = np.meshgrid(*(np.arange(n) for _, n in own), indexing="ij", sparse=True)
+        values = {x.var: grid for (x, _), grid in zip(own, grids)}
+        shape = tuple(n for _, n in own)
+        inside = np.ones(shape, bool)
+        for x, _ in own:
+            inside &= values[x.var] < evaluate(x.hi, values)
+        met = np.broadcast_to(evaluate(moved[loop.var], values), shape)[inside]
+        if not np.array_equal(np.sort(met.ravel()), np.arange(evaluate(loop.lo, {}), evaluate(loop.hi, {}))):
+            return False
+    return seen == {x.var for x, _ in place.loops}
+
+
+class _Named(Rewriter):
+    def __init__(self, old: Value, new: Value) -> None:
+        super().__init__()
+        self._memo[old] = new
+
+
+def _nest(place: Place, here: Load, term: Value, store: Store) -> Stmt:
+    """Add up run by run; sums that several runs add to are set before them all."""
+    along = {v for x in store.index for v in variables_of(x)}
+    loops = list(reversed(place.loops))
+    terms = list(takewhile(lambda x: x[0].var not in along, loops))
+    rest = loops[len(terms) :]
+    side = list(takewhile(lambda x: x[0].var in along, rest))
+    depth = list(takewhile(lambda x: x[0].var not in along, rest[len(side) :]))
+    if not depth or prod(n for _, n in side) > SIDE_BY_SIDE:
+        side, depth = side[:1], []
+    outer = list(reversed(rest[len(side) + len(depth) :]))
+    held = {x.var for x, _ in side}
+    plain = {x.var: Var(x.var.name + MARK) for x, _ in loops}
+    marked = Substitute({v: Var(v.name + HELD) if v in held else new for v, new in plain.items()})
+    term, index = marked.expr(term), tuple(map(marked.expr, store.index))
+    total: Value = marked.expr(store.value)
+    several = any(x.var not in along for x, _ in outer)
+    start: Stmt = block()
+    if several:
+        first = Substitute(plain)
+        zero = _Named(here, const(here.buffer.dtype, 0)).expr(store.value)
+        start = Store(store.buffer, tuple(map(first.expr, store.index)), first.expr(zero))
+        for x, _ in (x for x in loops if x[0].var in along):
+            start = For(plain[x.var], as_index(0), first.expr(x.hi), start)
+        total = Binary("add", Load(store.buffer, index, None), here)
+
+    def around(chain: list[tuple[For, int]], body: Stmt) -> Stmt:
+        ends = (marked.expr(x.hi) if x.var in along else as_index(n) for x, n in chain)
+        return wrap([For(marked.expr(x.var), as_index(0), end, body) for (x, _), end in zip(chain, ends)], body)
+
+    reduce = around([*reversed(depth), *reversed(terms)], Store(here.buffer, (), Binary("add", here, term)))
+    clear = Store(here.buffer, (), const(here.buffer.dtype, 0))
+    body: Stmt = Alloc(here.buffer, block(clear, reduce, Store(store.buffer, index, total)))
+    return block(start, around([*outer, *reversed(side)], body))
