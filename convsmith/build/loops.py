@@ -73,7 +73,10 @@ def fits_fragments(st: Statement, row: Instruction, config: Config | None = None
     copied first.
     """
     loop = st.reduce[-1]
-    size = next(d.size for d in st.dims if d.name == loop)
+    sizes = {d.name: d.size for d in st.dims}
+    size = sizes[loop]
+    if sizes[st.n] == 1:  # nothing moves along the lanes
+        return False
     if st.a.factor != st.a.dtype or not st.constant or st.shifted or residues(st) or size % row.terms:
         return False
     steps = view_steps(st.a)
