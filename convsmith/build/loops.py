@@ -75,6 +75,7 @@ def fits_fragments(st: Statement, row: Instruction, config: Config | None = None
     loop = st.reduce[-1]
     sizes = {d.name: d.size for d in st.dims}
     size = sizes[loop]
+    # In a result of one column nothing moves along the lanes.
     plain = st.a.factor == st.a.dtype and st.a.fewer is None and st.constant and not st.shifted and not residues(st)
     if not plain or sizes[st.n] == 1 or size % row.terms:
         return False
