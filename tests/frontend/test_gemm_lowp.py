@@ -237,6 +237,10 @@ CALLS: list[dict[str, Any]] = [
     {"lhs_offset": -5, "rhs_offset": -3, "order": "column"},
     {"rhs_offset": np.arange(37) - 9},
     {"lhs_offset": np.arange(13) - 9, "rhs_offset": 4},
+    {"lhs_offset": np.arange(13) - 9, "rhs_offset": np.arange(37) - 9},
+    {"lhs_offset": 7, "rhs_offset": np.arange(37) - 9, "bits": (7, 5)},
+    {"lhs_offset": 7, "bits": (5, 8), "rounding": "probabilistic", "seed": 5},
+    {"rhs_offset": 7, "bits": (8, 5), "rounding": "probabilistic", "seed": 6},
     {"lhs_offset": 7, "output_stages": [("bias", np.arange(37)), ("fixed_point", 1518500250, 8, 3), ("saturate_u8",)]},
 ]
 
@@ -247,15 +251,21 @@ def test_a_later_call_finds_its_plan(arguments: dict[str, Any], storage: Any) ->
     """Other entries, then other numbers: each result is that of its own arguments."""
     for seed in range(3):
         lhs, rhs = matrix(13, 70, np.uint8, seed), np.asarray(matrix(70, 37, np.uint8, seed + 9), order=storage)
-        expected = low_precision_reference(
-            lhs, rhs, *(arguments.get(name, 0) for name in ("lhs_offset", "rhs_offset")),
-            arguments.get("output_stages", ()),
-        )  # fmt: skip
+        meaning = {name: value for name, value in arguments.items() if name != "order"}
+        expected = low_precision_reference(lhs, rhs, **meaning)
         assert np.array_equal(cs.gemm_lowp(lhs, rhs, threads=1, **arguments), expected)
         product = cs.pack_lowp(13, rhs, threads=1, **arguments)
         assert np.array_equal(product(lhs), expected)
         out = np.zeros_like(expected)
         assert product(lhs, out=out) is out and np.array_equal(out, expected)
+
+
+def test_another_seed_is_another_plan() -> None:
+    lhs, rhs = matrix(9, 40, np.uint8), matrix(40, 7, np.uint8)
+    for seed in (1, 2, 1):
+        found = cs.gemm_lowp(lhs, rhs, bits=(4, 4), rounding="probabilistic", seed=seed)
+        words = {"bits": (4, 4), "rounding": "probabilistic", "seed": seed}
+        assert np.array_equal(found, low_precision_reference(lhs, rhs, **words))
 
 
 def test_numbers_that_change_are_seen() -> None:
@@ -278,5 +288,5 @@ def test_errors_after_a_call_that_was_right() -> None:
             cs.pack_lowp(3, rhs)(wrong)
     with pytest.raises(cs.UsageError, match="whole number, and uint8 or int8"):
         cs.pack_lowp(-1, rhs)
-    with pytest.raises(cs.UsageError, match="must be a single number"):
-        cs.pack_lowp(3, rhs, np.arange(3), np.arange(5))
+    with pytest.raises(cs.UsageError, match="each 1 to 8"):
+        cs.pack_lowp(3, rhs, bits=(8, 9))
