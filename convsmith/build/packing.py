@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from math import gcd, prod
 
 from convsmith.build.adding import adding_steps
 from convsmith.ir.index import Var
@@ -42,8 +42,12 @@ FEW = 1 << 13
 """Elements that are packed in less time than LLVM takes for a transposition."""
 SHARE = 4
 """The part of the second-level cache for what a block reads."""
-LEAST = 8
-"""Fewest iterations of a block."""
+LINE = 64
+"""Bytes of a line of a cache."""
+LINES = 2
+"""The part of the first-level cache for lines that are read in pieces."""
+LEAST = 256
+"""Fewest bytes that a block writes in order."""
 COLUMN = "columns"
 """The loop whose iterations are the columns of tiles."""
 LONG = 4
@@ -95,11 +99,15 @@ class _Moved:
         """The same with a loop over tiles of ``width`` of the columns."""
         count = -(-prod(self.extents[n] for n in columns) // width)
         step = self.steps[columns[-1]] * width
-        return replace(self, extents={**self.extents, outer: count}, steps={**self.steps, outer: step})
+        return replace(self, extents={outer: count, **self.extents}, steps={outer: step, **self.steps})
 
     @property
     def bytes(self) -> int:
         return dtype(self.dtype).bytes
+
+    @property
+    def bytes_read(self) -> int:
+        return dtype(self.read).bytes
 
     @staticmethod
     def of(copy: Stmt) -> _Moved | None:
@@ -180,12 +188,26 @@ def _blocked(moved: _Moved, around: list[str], target: Target) -> tuple[list[Ste
     nearer = [n for n in around[: around.index(far)] if moved.steps[n] and moved.extents[n] > 1] if far else []
     if not nearer:
         return [], around
-    size = max(LEAST, target.l2_bytes // SHARE // (moved.steps[far] * dtype(moved.read).bytes))
+    step = moved.steps[far] * moved.bytes_read
+    names = list(moved.extents)
+    piece = prod(moved.extents[n] for n in names[names.index(far) + 1 :]) * moved.bytes
+    held = target.l2_bytes // SHARE // step
+    if 0 < moved.steps[nearer[-1]] * moved.bytes_read < LINE <= step:
+        held = min(held, _lines(moved, step, target))
+    size = max(-(-LEAST // piece), held)
     if size >= moved.extents[far]:
         return [], around
     outer, inner = f"{far}.b", f"{far}.i"
     order = [x for n in around for x in ((outer, n) if n == nearer[0] else (inner,) if n == far else (n,))]
     return [Step(tile, far, size, outer, inner), Step(reorder, tuple(order))], order
+
+
+def _lines(moved: _Moved, step: int, target: Target) -> int:
+    """Iterations whose lines the first-level cache keeps until all of each is read: some steps need the same sets."""
+    apart = min(s * moved.bytes_read for s in moved.steps.values() if s * moved.bytes_read >= LINE)
+    way = target.l1_bytes // target.l1_ways
+    places = min(way // LINE, way // gcd(apart, way))
+    return places * target.l1_ways // LINES // (step // apart)
 
 
 def _transposing_steps(moved: _Moved, found: _Tiles, row: Transposition, target: Target) -> list[Step]:

@@ -177,6 +177,16 @@ class ValueEmitter(CastEmitter):
         ty = self.type(t, lanes.count)
         return self.put(f"select {self.mask(lanes)}, {ty} {x}, {ty} zeroinitializer")
 
+    def _narrow(self, t: DType, lanes: Lanes, x: str) -> tuple[Lanes, str]:
+        """Half the vector as long as that has all active lanes: what is narrow lies across fewer lines."""
+        n = lanes.count
+        while n % 2 == 0 and n // 2 >= lanes.active and n // 2 * t.bits >= 128:
+            n //= 2
+        if n == lanes.count:
+            return lanes, x
+        part = self.shuffle(self.type(t, lanes.count), x, "poison", list(range(n)))
+        return strided(n, 1, lanes.active), part
+
     def store(self, buffer: Buffer, index: tuple[Index, ...], lanes: Lanes | None, x: str) -> None:
         """Write memory or a register; ``x`` has as many lanes as ``lanes`` says."""
         if buffer.scope == "register":
@@ -186,6 +196,8 @@ class ValueEmitter(CastEmitter):
         if lanes is None:
             self.lines.append(f"  store {t.llvm} {x}, ptr {self.address(buffer, index[0])}, align {t.bytes}")
             return
+        if lanes.stride == 1:
+            lanes, x = self._narrow(t, lanes, x)
         n, ty = lanes.count, self.type(t, lanes.count)
         if lanes.stride == 1:
             where = self.address(buffer, index[0])
