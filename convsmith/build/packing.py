@@ -6,12 +6,13 @@ tiles of both go through registers, where they are transposed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import gcd, prod
 
 from convsmith.build.adding import adding_steps
-from convsmith.ir.index import Var
+from convsmith.ir.index import Ge0, Var, parts_of
 from convsmith.ir.instruction import Transposition
 from convsmith.ir.stmt import Block, For, Kernel, Stmt, Store
 from convsmith.ir.types import dtype
@@ -86,7 +87,8 @@ def _copying_steps(pack: Kernel, target: Target) -> list[Step]:
 class _Moved:
     """A packing nest: how often loops run, outermost first, and the elements that each moves what is read by.
 
-    ``plain`` says that elements are not changed on the way.
+    ``plain`` says that elements are not changed on the way. Along ``masked`` loops some are not there, of which those
+    along ``ending`` ones are the last.
     """
 
     extents: dict[str, int]
@@ -94,6 +96,8 @@ class _Moved:
     read: str
     dtype: str
     plain: bool
+    masked: frozenset[str]
+    ending: frozenset[str]
 
     def with_loop(self, outer: str, columns: Sequence[str], width: int) -> _Moved:
         """The same with a loop over tiles of ``width`` of the columns."""
@@ -123,8 +127,16 @@ class _Moved:
             return None
         steps = {x.var.name: terms.get(x.var, 0) for x in nest}
         plain = isinstance(s.value.yes if isinstance(s.value, Select) else s.value, Load)
+        conds = parts_of(s.value.cond) if isinstance(s.value, Select) else ()
+        masked = Counter(v.name for c in conds for v in variables_of(c))
+        falling = {v.name for c in conds if isinstance(c, Ge0) for v, n in c.arg.terms if isinstance(v, Var) and n < 0}
+        ending = frozenset(n for n in falling if masked[n] == 1)
         read, extents = reads[0].buffer.dtype.name, {x.var.name: int(x.hi) for x in nest}
-        return _Moved(extents, steps, read, s.buffer.dtype.name, plain)
+        return _Moved(extents, steps, read, s.buffer.dtype.name, plain, frozenset(masked), ending)
+
+    def whole(self, *names: str) -> bool:
+        """Whether elements along the loops, as one, are all there, or all but the last ones along a single loop."""
+        return not set(names) & (self.masked if len(names) > 1 else self.masked - self.ending)
 
     def columns(self, first: int, most: int, taken: set[str]) -> list[str]:
         """Loops that together step through what is read from neighbour to neighbour, the innermost last."""
@@ -132,7 +144,9 @@ class _Moved:
         while True:
             run = first * prod(self.extents[n] for n in found)
             next_ = [n for n, step in self.steps.items() if step == run and n not in taken and self.extents[n] > 1]
-            if not next_ or (found and prod(self.extents[n] for n in (*found, next_[0])) > most):
+            if not next_ or not self.whole(next_[0], *found):
+                return found
+            if found and prod(self.extents[n] for n in (*found, next_[0])) > most:
                 return found
             found.insert(0, next_[0])
             taken = taken | {next_[0]}
@@ -157,7 +171,7 @@ def _tiles(moved: _Moved, row: Transposition) -> _Tiles | None:
     if row.dtype != moved.dtype or prod(moved.extents.values()) < FEW:
         return None
     names = [n for n in moved.extents if moved.extents[n] > 1]
-    if len(names) < 2:
+    if len(names) < 2 or not all(map(moved.whole, names[-3:])):
         return None
     if row.joined:
         column, last = names[-2:]

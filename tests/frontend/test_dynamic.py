@@ -289,8 +289,8 @@ class Sizes:
             return  # the channels of a pixel do not lie where the sizes say yet
         verify(kernel)
         given = {**self.memory, "dst": np.full(self.q.dst_layout.size, canary(self.truth.dtype))}
-        for pack in kernel.packs:
-            given[pack.params[-1].name] = np.zeros(pack.params[-1].size, pack.params[-1].dtype.numpy)
+        for pack in (*kernel.packs, *kernel.before):
+            given |= {b.name: np.zeros(b.size, b.dtype.numpy) for b in pack.written}
             run(pack, {b.name: given[b.name] for b in pack.params}, self.instructions)
         run(kernel, {b.name: given[b.name] for b in kernel.params}, self.instructions, self.sizes)
         try:
