@@ -9,8 +9,8 @@ from convsmith.ir.instruction import FragmentFile
 
 SHAPES = ((2, 2), (1, 4), (4, 1), (1, 3), (3, 1), (1, 2), (2, 1), (1, 1))
 """Fragments of sums: down the pixels, along the channels."""
-CONFIGURE = 60
-"""Cycles to configure the registers and to give them back."""
+TURN = 60
+"""Cycles from one register tile to the next."""
 FINISH = 4
 """Cycles to take a row of sums from memory and to write what becomes of it."""
 
@@ -33,5 +33,5 @@ def fragment_cycles(tiles: list[tuple[int, int, int]], steps: int, unit: Unit, f
         high = -(-pixels // unit.rows)
         step = max(high * wide * file.product, (high + wide) * file.move)
         finish = high * wide * file.move + pixels * wide * FINISH
-        cycles += count * (steps * step + finish + CONFIGURE)
+        cycles += count * (steps * step + finish + TURN)
     return cycles

@@ -13,24 +13,21 @@ from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index
 from convsmith.ir.instruction import FragmentFile, Instruction
-from convsmith.ir.stmt import Invoke, Stmt, Store
+from convsmith.ir.stmt import Alloc, Call, Invoke, Kernel, Stmt, Store
 from convsmith.ir.value import Lanes, Load
 from convsmith.ir.walk import statements_of
 
 Place = tuple[Buffer, tuple[Index, ...]]
 Shape = tuple[int, int]
 """Rows, and bytes a row."""
+Shapes = tuple[Shape, ...]
+"""Those of all registers, by number: a configuration."""
 
 
-class Fragments:
-    """The registers within one life of a buffer of fragments.
+class Assignment:
+    """Which register holds what within one life of a buffer of fragments; ``shapes`` are those of all registers."""
 
-    ``emit`` takes a line; ``address`` gives the pointer to an element.
-    """
-
-    def __init__(self, body: Stmt, rows: Mapping[str, Instruction], file: FragmentFile,
-                 emit: Callable[[str], None], address: Callable[[Buffer, Index], str]) -> None:  # fmt: skip
-        self.rows, self.file, self.emit, self.address = rows, file, emit, address
+    def __init__(self, body: Stmt, rows: Mapping[str, Instruction], file: FragmentFile) -> None:
         self.number: dict[Place, int] = {}
         shapes: list[Shape] = []
         operands: dict[Shape, None] = {}
@@ -45,20 +42,66 @@ class Fragments:
         if spare < len(operands):
             raise InternalError(f"{len(shapes)} fragments of sums leave {spare} registers for {len(operands)} shapes")
         self.pools: dict[Shape, list[int]] = {shape: [] for shape in operands}
-        self.read: dict[int, Load] = {}
         for _, shape in zip(range(spare), cycle(operands)):
             self.pools[shape].append(len(shapes))
             shapes.append(shape)
-        self.configuration = file.configuration(shapes)
-        self.name = "@fragments_" + "_".join(f"{rows}x{size}" for rows, size in shapes)
+        self.shapes = tuple(shapes)
 
-    def begin(self) -> str:
-        """Configure the registers; returns the line that defines the memory from where it is done."""
-        self.emit(self.file.begin.format(p=self.name))
-        return constant(self.name, self.configuration)
 
-    def end(self) -> None:
-        self.emit(self.file.end)
+class Configurations:
+    """Where registers for fragments are configured: around the largest statements for which one configuration does.
+
+    A function that needs a single one leaves it to its callers: configuring takes as long as many products.
+    """
+
+    def __init__(self, kernel: Kernel, rows: Mapping[str, Instruction], file: FragmentFile) -> None:
+        self.rows, self.file = rows, file
+        self._needed: dict[Stmt, frozenset[Shapes]] = {}
+        self.left_to_callers: dict[str, frozenset[Shapes]] = {}
+        for f in kernel.functions:
+            needed = self.needed(f.body)
+            self.left_to_callers[f.name] = needed if len(needed) == 1 else frozenset()
+
+    @staticmethod
+    def of(kernel: Kernel, rows: Mapping[str, Instruction], file: FragmentFile | None) -> Configurations | None:
+        """Those of a kernel that works on fragments."""
+        bodies = (kernel.body, *(f.body for f in kernel.functions))
+        if not any(_lives(s) for body in bodies for s in statements_of(body)):
+            return None
+        if file is None:
+            raise InternalError(f"the target has no registers for the fragments of {kernel.name}")
+        return Configurations(kernel, rows, file)
+
+    def needed(self, s: Stmt) -> frozenset[Shapes]:
+        """The configurations that a statement runs under."""
+        if s not in self._needed:
+            found: set[Shapes] = set()
+            for x in statements_of(s):
+                if isinstance(x, Alloc) and _lives(x):
+                    found.add(Assignment(x.body, self.rows, self.file).shapes)
+                elif isinstance(x, Call):
+                    found |= self.left_to_callers[x.function]
+            self._needed[s] = frozenset(found)
+        return self._needed[s]
+
+    def begin(self, shapes: Shapes) -> tuple[str, str]:
+        """The line that configures the registers, and the one that defines the memory from where it is done."""
+        name = "@fragments_" + "_".join(f"{rows}x{size}" for rows, size in shapes)
+        return self.file.begin.format(p=name), constant(name, self.file.configuration(shapes))
+
+
+class Fragments:
+    """The registers within one life of a buffer of fragments.
+
+    ``emit`` takes a line; ``address`` gives the pointer to an element.
+    """
+
+    def __init__(self, body: Stmt, rows: Mapping[str, Instruction], file: FragmentFile,
+                 emit: Callable[[str], None], address: Callable[[Buffer, Index], str]) -> None:  # fmt: skip
+        self.rows, self.file, self.emit, self.address = rows, file, emit, address
+        assigned = Assignment(body, rows, file)
+        self.number, self.pools = assigned.number, assigned.pools
+        self.read: dict[int, Load] = {}
 
     def forget(self) -> None:
         """What operands hold may be out of date."""
@@ -101,6 +144,10 @@ class Fragments:
         pool.remove(register)
         pool.append(register)
         return register
+
+
+def _lives(s: Stmt) -> bool:
+    return isinstance(s, Alloc) and s.buffer.scope == "fragment"
 
 
 def constant(name: str, data: bytes) -> str:

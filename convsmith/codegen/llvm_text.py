@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from convsmith.codegen.fragments import Fragments
+from convsmith.codegen.fragments import Configurations, Fragments, Shapes
 from convsmith.codegen.gathers import spans_of
 from convsmith.codegen.values import Slot, ValueEmitter
 from convsmith.diag.errors import InternalError
@@ -43,10 +43,13 @@ class Facts:
 class FunctionEmitter(ValueEmitter):
     """Emits the statements of one function."""
 
-    def __init__(self, kernel: Kernel, facts: Facts, symbol: str, written: set[Buffer]) -> None:
+    def __init__(
+        self, kernel: Kernel, facts: Facts, symbol: str, written: set[Buffer], configurations: Configurations | None
+    ) -> None:
         super().__init__(kernel.index_bits or 64, written, facts.half)
         self.facts, self.rows, self.symbol = facts, facts.rows, symbol
         self.fragments: dict[Buffer, Fragments] = {}
+        self.configurations, self.configured = configurations, False
         self.task_range: tuple[str, str] | None = None
 
     def prepare(self, body: Stmt) -> None:
@@ -59,9 +62,26 @@ class FunctionEmitter(ValueEmitter):
                 self.vector_of[s.buffer] = s.lanes.count
 
     def stmt(self, s: Stmt) -> None:
-        """Emit one statement."""
+        """Emit one statement, with registers for fragments configured around it where that is due."""
         self.forget()
+        if self.configurations is not None and not self.configured:
+            needed = self.configurations.needed(s)
+            if len(needed) == 1:
+                self._under(next(iter(needed)), s)
+                return
         getattr(self, "_" + type(s).__name__)(s)
+
+    def _under(self, shapes: Shapes, s: Stmt) -> None:
+        """Emit a statement under one configuration."""
+        assert self.configurations is not None
+        file = self.configurations.file
+        begin, memory = self.configurations.begin(shapes)
+        self.declared |= dict.fromkeys((*file.declare, memory))
+        self.lines.append(f"  {begin}")
+        self.configured = True
+        self.stmt(s)
+        self.configured = False
+        self.lines.append(f"  {file.end}")
 
     def _Block(self, s: Block) -> None:
         outer, self.spans = self.spans, spans_of(s.stmts)
@@ -80,17 +100,14 @@ class FunctionEmitter(ValueEmitter):
         self.stmt(s.body)
 
     def _fragments(self, s: Alloc) -> None:
-        """The life of fragments: their registers are configured, used and given back."""
-        file = self.facts.fragments
-        if file is None:
-            raise InternalError(f"the target has no registers for the fragments of {s.buffer.name}")
-        self.declared |= dict.fromkeys(file.declare)
-        made = Fragments(s.body, self.rows, file, lambda line: self.lines.append(f"  {line}"), self.address)
-        self.declared[made.begin()] = None
+        """The life of fragments."""
+        assert self.facts.fragments is not None
+        made = Fragments(
+            s.body, self.rows, self.facts.fragments, lambda line: self.lines.append(f"  {line}"), self.address
+        )
         self.fragments[s.buffer] = made
         self.stmt(s.body)
         del self.fragments[s.buffer]
-        made.end()
 
     def start(self, label: str) -> None:
         for made in self.fragments.values():
@@ -247,10 +264,12 @@ class FunctionEmitter(ValueEmitter):
         return self.put(f"freeze ptr {moved}")
 
 
-def function_text(f: Function, kernel: Kernel, facts: Facts, symbol: str, declared: dict[str, None]) -> str:
+def function_text(f: Function, kernel: Kernel, facts: Facts, symbol: str, configurations: Configurations | None,
+                  declared: dict[str, None]) -> str:  # fmt: skip
     """An outlined function; it stays a function, so that equal tiles share it and LLVM compiles it alone."""
     written = written_buffers(f.body)
-    e = FunctionEmitter(kernel, facts, symbol, written)
+    e = FunctionEmitter(kernel, facts, symbol, written, configurations)
+    e.configured = configurations is not None and bool(configurations.left_to_callers[f.name])
     e.prepare(f.body)
     params = []
     for var, buffer in f.pointers:
@@ -266,13 +285,13 @@ def function_text(f: Function, kernel: Kernel, facts: Facts, symbol: str, declar
 
 
 def chunk_text(kernel: Kernel, facts: Facts, symbol: str, scratch: Mapping[Buffer, tuple[int, int]],
-               declared: dict[str, None]) -> str:  # fmt: skip
+               configurations: Configurations | None, declared: dict[str, None]) -> str:  # fmt: skip
     """The function that runs part ``tid`` of ``n`` of the kernel's tasks.
 
     ``scratch`` gives, for each buffer private to a thread, its place in the scratch argument and that argument's
     size a thread, in bytes; the scratch argument follows the kernel's own, and then its sizes, 64 bits each.
     """
-    e = FunctionEmitter(kernel, facts, symbol, written_buffers(kernel.body))
+    e = FunctionEmitter(kernel, facts, symbol, written_buffers(kernel.body), configurations)
     e.prepare(kernel.body)
     for n, b in enumerate(kernel.params):
         place = e.put(f"getelementptr i64, ptr %args, i64 {n}")
@@ -350,8 +369,9 @@ def module_text(
     declared: dict[str, None] = {}
     parts = []
     for symbol, (kernel, threads) in kernels.items():
-        parts += [function_text(f, kernel, facts, symbol, declared) for f in kernel.functions]
-        parts.append(chunk_text(kernel, facts, symbol, scratch, declared))
+        configurations = Configurations.of(kernel, facts.rows, facts.fragments)
+        parts += [function_text(f, kernel, facts, symbol, configurations, declared) for f in kernel.functions]
+        parts.append(chunk_text(kernel, facts, symbol, scratch, configurations, declared))
         parts.append(entry_text(symbol, threads, declared))
     texts = " ".join(f'"{k}"="{v}"' for k, v in facts.attributes.items())
     head = f'target triple = "{facts.triple}"\n' + "\n".join(declared) + "\n"

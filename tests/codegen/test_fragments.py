@@ -1,0 +1,42 @@
+"""Registers for fragments are configured once for all tiles that need the same configuration, outside of loops."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from convsmith.compiler.driver import lower
+from convsmith.ir.intern import interning
+from convsmith.problem import parse_problem
+from convsmith.schedule.config import Config
+from convsmith.target.x86.levels import LEVELS
+
+AMX = next(t for t in LEVELS if t.isa == "avx512_amx")
+CONFIG = "--isa=avx512_amx --lane=n --tile=m:16,n:32 --order=m,n --terms=k:64"
+
+
+def functions(line: str, config: str) -> dict[str, str]:
+    """The text of each function of a kernel."""
+    with interning():
+        text = lower(parse_problem(line), Config.parse(config), AMX).text
+    return dict(re.findall(r"^define .*?@(\w+)\(.*?\{\n(.*?)^\}", text, re.MULTILINE | re.DOTALL))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("rows, configurations", [(64, 1), (72, 2)])
+def test_a_configuration_stands_around_all_of_its_tiles(rows: int, configurations: int, threads: int) -> None:
+    found = functions(f"--dt=u8:s8:s32 --matmul {rows}x128:128x64", f"{CONFIG} --threads={threads}")
+    tiles = [text for name, text in found.items() if "_tile" in name]
+    assert len(tiles) == configurations and all("tdpbusd" in text and "ldtilecfg" not in text for text in tiles)
+    chunk = found["convsmith_chunk"]
+    assert chunk.count("call void @llvm.x86.ldtilecfg") == chunk.count("call void @llvm.x86.tilerelease") > 0
+    if configurations == 1:
+        before, begin, inside = chunk.partition("call void @llvm.x86.ldtilecfg")
+        assert "phi" not in before, "within a loop"
+        assert inside.count("call void @convsmith_tile0") == 1 and begin
+
+
+def test_without_functions_a_tile_is_configured_in_place() -> None:
+    found = functions("--dt=u8:s8:s32 --matmul 64x128:128x64", f"{CONFIG} --outline=no")
+    assert found["convsmith_chunk"].count("call void @llvm.x86.ldtilecfg") == 1
