@@ -34,7 +34,13 @@ LAYERS = [
     "ic9ih5oc33oh5kh5ph2", "--dt=u8:s8:s32 ic20ih5oc40oh5kh3ph1",
     "--dt=bf16 --wtag=axb ic20ih5oc40oh5kh1ph0", "g3ic12ih5oc60oh5kh3ph1",
 ]  # fmt: skip
-LINES = [f"--matmul {line}" for line in PRODUCTS] + LAYERS
+PIECES = [
+    "--dt=u8:s8:s32 --stag=ba 37x84:84x64",
+    "--dt=u8:s8:s32 --stag=ba 33x70:70x48",
+    "--dt=bf16 --stag=ba 61x50:50x80",
+]
+"""Tiles of few rows, several of which are read at once, with rests on both sides."""
+LINES = [f"--matmul {line}" for line in PRODUCTS + PIECES] + LAYERS
 LEVELS = [t.isa for t in host_targets() if t.isa in ("avx512_bf16", "avx512_amx", "avx2", "generic")]
 
 
