@@ -21,6 +21,7 @@ from convsmith.ir.walk import loops_of, variables_of, walk
 from convsmith.passes.bind import bind
 from convsmith.passes.flatten import flatten, offset
 from convsmith.passes.fuse import fuse
+from convsmith.passes.gather_stores import gather_stores
 from convsmith.passes.manager import Step
 from convsmith.passes.narrow_index import narrow_index
 from convsmith.passes.packed_sums import HELD, MARK
@@ -47,6 +48,8 @@ LINE = 64
 """Bytes of a line of a cache."""
 LINES = 2
 """The part of the first-level cache for lines that are read in pieces."""
+TURNS = 8
+"""Most iterations whose pieces are written one place after the other."""
 LEAST = 256
 """Fewest bytes that a block writes in order."""
 COLUMN = "columns"
@@ -156,13 +159,15 @@ class _Moved:
 class _Tiles:
     """Loops of tiles: those that make the columns, that of the rows, and that of a group.
 
-    With ``each`` the rows are those of that loop within the other.
+    With ``each`` the rows are those of that loop within the other. With ``piece`` only so many columns follow each
+    other in the packed operand, and tiles have several such pieces.
     """
 
     columns: tuple[str, ...]
     rows: str
     group: tuple[str, ...]
     each: str = ""
+    piece: int = 0
 
 
 def _tiles(moved: _Moved, row: Transposition) -> _Tiles | None:
@@ -176,7 +181,13 @@ def _tiles(moved: _Moved, row: Transposition) -> _Tiles | None:
     if row.joined:
         column, last = names[-2:]
         fits = moved.extents[last] == height and moved.steps[last] != 1 == moved.steps[column]
-        return _Tiles((column,), last, ()) if fits else None
+        if not fits:
+            return None
+        piece = moved.extents[column]
+        next_ = [n for n in names[:-2] if moved.steps[n] == piece]
+        if next_ and 2 * piece <= width:
+            return _Tiles((next_[0], column), last, (), "", piece)
+        return _Tiles((column,), last, ())
     if moved.bytes < 4 and group == 1:
         *_, lane, last = names
         columns = moved.columns(1, LONG * width, {lane, last})
@@ -193,27 +204,42 @@ def _tiles(moved: _Moved, row: Transposition) -> _Tiles | None:
     return _Tiles(tuple(columns), lane, tuple(inner)) if columns else None
 
 
-def _blocked(moved: _Moved, around: list[str], target: Target) -> tuple[list[Step], list[str]]:
+def _blocked(moved: _Moved, around: list[str], target: Target, turns: int = 1) -> tuple[list[Step], list[str]]:
     """Blocks of the loop that steps farthest, where loops around it step less: what one reads stays in the cache.
 
-    The steps, and the loops in their new order.
+    Where an iteration of it reads more, it goes around them whole, and the next has blocks. What is beyond the second
+    cache is better read in long blocks, unless its lines have several parts.
+
+    Blocks are whole ``turns``. The steps, and the loops in their new order.
     """
-    far = max(around, key=lambda n: moved.steps[n], default="")
-    nearer = [n for n in around[: around.index(far)] if moved.steps[n] and moved.extents[n] > 1] if far else []
-    if not nearer:
-        return [], around
-    step = moved.steps[far] * moved.bytes_read
-    names = list(moved.extents)
-    piece = prod(moved.extents[n] for n in names[names.index(far) + 1 :]) * moved.bytes
-    held = target.l2_bytes // SHARE // step
-    if 0 < moved.steps[nearer[-1]] * moved.bytes_read < LINE <= step:
-        held = min(held, _lines(moved, step, target))
-    size = max(-(-LEAST // piece), held)
-    if size >= moved.extents[far]:
-        return [], around
-    outer, inner = f"{far}.b", f"{far}.i"
-    order = [x for n in around for x in ((outer, n) if n == nearer[0] else (inner,) if n == far else (n,))]
-    return [Step(tile, far, size, outer, inner), Step(reorder, tuple(order))], order
+    names, order = list(moved.extents), list(around)
+    near = max(moved.steps[n] * moved.extents[n] for n in names) * moved.bytes_read <= target.l2_bytes
+    for far in sorted((n for n in around if moved.steps[n]), key=lambda n: -moved.steps[n]):
+        nearer = [
+            n for n in order[: order.index(far)] if 0 < moved.steps[n] < moved.steps[far] and moved.extents[n] > 1
+        ]
+        if not nearer:
+            break
+        step = moved.steps[far] * moved.bytes_read
+        held = target.l2_bytes // SHARE // step
+        part = moved.steps[nearer[-1]] * moved.bytes_read
+        if part < LINE <= step and (near or 2 * part <= LINE):
+            held = min(held, _lines(moved, step, target))
+        piece = prod(moved.extents[n] for n in names[names.index(far) + 1 :]) * moved.bytes
+        size = max(-(-LEAST // piece), held)
+        size -= size % turns if size > turns else 0
+        if size >= moved.extents[far]:
+            break
+        place = order.index(nearer[0])
+        if not held and size == 1:
+            order.remove(far)
+            order.insert(place, far)
+            continue
+        outer, inner = f"{far}.b", f"{far}.i"
+        order[order.index(far)] = inner
+        order.insert(place, outer)
+        return [Step(tile, far, size, outer, inner), Step(reorder, tuple(order))], order
+    return ([Step(reorder, tuple(order))] if order != around else []), order
 
 
 def _lines(moved: _Moved, step: int, target: Target) -> int:
@@ -227,11 +253,13 @@ def _lines(moved: _Moved, step: int, target: Target) -> int:
 def _transposing_steps(moved: _Moved, found: _Tiles, row: Transposition, target: Target) -> list[Step]:
     """Tiles innermost, through registers; the rest of the nest in its order."""
     height, width, group = row.shape
+    length = width // found.piece * found.piece if found.piece else width
+    written = found.piece or width
     names = tuple(moved.extents)
     rows = (found.rows, *((found.each,) if found.each else ()))
     inner = (*found.columns, *rows, *found.group)
-    place = max(names.index(n) for n in found.columns)
-    even = len(found.columns) == 1
+    even = len(found.columns) == 1 or found.piece > 0
+    place = (min if found.piece else max)(names.index(n) for n in found.columns)
     around = [n for n in names if n not in inner]
     steps = [Step(reorder, (*around, *inner))] if (*around, *inner) != names else []
     fused = found.columns[0]
@@ -242,7 +270,7 @@ def _transposing_steps(moved: _Moved, found: _Tiles, row: Transposition, target:
     if found.each:
         steps.append(Step(fuse, *rows, line))
     outer = f"{fused}.o"
-    steps.append(Step(tile, fused, width, outer, COLUMN))
+    steps.append(Step(tile, fused, length, outer, COLUMN))
     if even:
         before = [n for n in around if names.index(n) < place]
         around = [*before, outer, *(n for n in around if n not in before)]
@@ -250,20 +278,27 @@ def _transposing_steps(moved: _Moved, found: _Tiles, row: Transposition, target:
     else:
         around.append(outer)
     loops = (COLUMN, line, *found.group)
-    blocks, around = _blocked(moved.with_loop(outer, found.columns, width), around, target)
+    lanes = height * (1 << (written - 1).bit_length() if row.joined else group)
+    turns = TURNS if found.piece and around[-1] != outer else 1
+    blocks, around = _blocked(moved.with_loop(outer, found.columns, length), around, target, turns)
+    turn = f"{around[-1]}.t"
+    if turns > 1:
+        blocks.append(Step(tile, around[-1], turns, f"{around[-1]}.g", turn))
+        around[-1:] = [f"{around[-1]}.g", turn]
     return [
         *steps,
         *blocks,
         Step(partition, (*around, *(() if moved.plain else (COLUMN,))), PIECES),
-        Step(transpose, loops, (height, width), row.joined),
+        Step(transpose, loops, (height, width), row.joined, found.piece),
         *([] if even else [Step(bind, (outer,), "unrolled")]),
         Step(flatten),
         Step(unroll),
         Step(simplify),
         Step(vectorise, READ, width * group, False),
-        Step(vectorise, WRITTEN, height * (width if row.joined else group), False),
+        Step(vectorise, WRITTEN, lanes, False),
         Step(vectorise, loops[-1], max(height, group), False),
         Step(pick_transpositions, target.transpositions),
+        *([Step(gather_stores, turn, turns)] if turns > 1 else []),
         Step(simplify, False),
         Step(narrow_index),
         Step(strength_reduce),

@@ -98,8 +98,14 @@ class ValueEmitter(CastEmitter):
     def read_slot(self, v: Load) -> str:
         slot, lane = self.slot(v.buffer, v.index)
         held = self.held(slot)
-        if lane is None or v.lanes is not None:
+        if lane is None:
             return held
+        if v.lanes is not None:
+            size, count = self.vector_of[v.buffer], v.lanes.count
+            if count == size:
+                return held
+            places = [min(lane.const + i, size - 1) for i in range(count)]
+            return self.shuffle(self.slot_type(slot), held, "poison", places)
         return self.put(f"extractelement {self.slot_type(slot)} {held}, {self.it} {self.index(lane)}")
 
     def write_slot(self, buffer: Buffer, index: tuple[Index, ...], lanes: Lanes | None, x: str) -> None:

@@ -19,9 +19,9 @@ READ, WRITTEN = "t.read", "t.write"
 
 
 class _Transpose(Rewriter):
-    def __init__(self, loops: tuple[str, ...], shape: tuple[int, int], joined: bool) -> None:
+    def __init__(self, loops: tuple[str, ...], shape: tuple[int, int], joined: bool, piece: int) -> None:
         super().__init__()
-        self.loops, self.shape, self.joined = loops, shape, joined
+        self.loops, self.shape, self.joined, self.piece = loops, shape, joined, piece
 
     def For(self, loop: For) -> Stmt:
         if loop.var.name != self.loops[0]:
@@ -33,15 +33,17 @@ class _Transpose(Rewriter):
         columns, rows, *groups = nest
         if not 1 < int(rows.hi) <= self.shape[0] or not 1 < int(columns.hi) <= self.shape[1]:
             return loop
+        if self.piece and int(columns.hi) % self.piece:
+            return loop
         values = list(walk(s.value))
         if not all(_prefix(v, columns, groups, rows) for v in values if isinstance(v, Select)):
             return loop
         if not any(isinstance(v, Load) for v in values):
             return loop
-        return _through_registers(nest, s, self.shape, self.joined)
+        return _through_registers(nest, s, self.shape, self.joined, self.piece)
 
 
-def _through_registers(nest: list[For], s: Store, shape: tuple[int, int], joined: bool) -> Stmt:
+def _through_registers(nest: list[For], s: Store, shape: tuple[int, int], joined: bool, piece: int) -> Stmt:
     """The copy of a tile, its loops as in :func:`transpose`."""
     columns, rows, *groups = nest
     height, width = shape
@@ -62,9 +64,12 @@ def _through_registers(nest: list[For], s: Store, shape: tuple[int, int], joined
     k, m, r = Var("t.k"), Var("t.m"), Var("t.r")
     if joined:
         moved = _loop(k, width, _loop(m, height, Store(u, (as_index(0), k * height + m), Load(t, (m, k), None))))
-        at: dict[Var, Index] = {columns.var: y // height, rows.var: y % height}
-        write = Store(s.buffer, tuple(substitute(i, at) for i in s.index), Load(u, (as_index(0), y), None))
-        writing = _loop(y, int(columns.hi) * height, write)
+        each = piece or int(columns.hi)
+        first = column * each
+        at: dict[Var, Index] = {columns.var: first + y // height, rows.var: y % height}
+        held = Load(u, (as_index(0), first * height + y), None)
+        write = Store(s.buffer, tuple(substitute(i, at) for i in s.index), held)
+        writing = _loop(column, int(columns.hi) // each, _loop(y, each * height, write), "unrolled")
     else:
         if groups:
             inner = _loop(r, group, Store(u, (k, m * group + r), Load(t, (m, k * group + r), None)))
@@ -88,13 +93,15 @@ def _loop(var: Var, count: int, body: Stmt, kind: str = "serial") -> Stmt:
     return For(var, as_index(0), as_index(count), body, kind)
 
 
-def transpose(kernel: Kernel, loops: tuple[str, ...], shape: tuple[int, int], joined: bool = False) -> Kernel:
+def transpose(
+    kernel: Kernel, loops: tuple[str, ...], shape: tuple[int, int], joined: bool = False, piece: int = 0
+) -> Kernel:
     """Run innermost nests of ``loops`` (columns, rows, and within a row the elements of a group) through registers.
 
     What is read lies side by side along the columns, what is written along the rows: of ``shape`` (rows, columns) at
-    most. ``joined`` says that the columns follow each other where they are written, too. Nests that run otherwise, or
-    with bounds that are no constants, stay; so do those that read nothing, or that read some columns only and compute
-    with what they read.
+    most. ``joined`` says that the columns follow each other where they are written, too: all, or each ``piece`` of
+    them. Nests that run otherwise, or with bounds that are no constants, stay; so do those that read nothing, or that
+    read some columns only and compute with what they read.
 
     Before::
 
@@ -121,4 +128,4 @@ def transpose(kernel: Kernel, loops: tuple[str, ...], shape: tuple[int, int], jo
                     dst[i, t.column, t.write] = dst_u[t.column, t.write]
     """
     require_loops(kernel, loops, "transpose")
-    return with_body(kernel, _Transpose(loops, shape, joined).stmt(kernel.body))
+    return with_body(kernel, _Transpose(loops, shape, joined, piece).stmt(kernel.body))

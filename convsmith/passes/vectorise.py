@@ -56,8 +56,12 @@ class LaneMap(Rewriter):
             offsets = (*found, *(found[-1] + step * n * even for n in rest))
         if buffer.scope == "register" and offsets != tuple(range(self.count)):
             raise NotVector(f"register array {buffer.name} is not contiguous along the lanes")
-        active = self.count if buffer.scope == "register" else self.active
-        return first, Lanes(offsets, active)
+        full = buffer.scope == "register" and not self.beyond(buffer, first)
+        return first, Lanes(offsets, self.count if full else self.active)
+
+    def beyond(self, buffer: Buffer, first: tuple[Index, ...]) -> bool:
+        """Whether a row of an array ends before the lanes do."""
+        return bool(first) and first[-1].is_const and first[-1].const + self.count > buffer.shape[-1]
 
     def Load(self, v: Load) -> Value:
         index, lanes = self.access(v.buffer, v.index)

@@ -34,7 +34,13 @@ LAYERS = [
     "ic9ih5oc33oh5kh5ph2", "--dt=u8:s8:s32 ic20ih5oc40oh5kh3ph1",
     "--dt=bf16 --wtag=axb ic20ih5oc40oh5kh1ph0", "g3ic12ih5oc60oh5kh3ph1",
 ]  # fmt: skip
-LINES = [f"--matmul {line}" for line in PRODUCTS] + LAYERS
+PIECES = [
+    "--dt=u8:s8:s32 --stag=ba 37x84:84x64",
+    "--dt=u8:s8:s32 --stag=ba 33x70:70x48",
+    "--dt=bf16 --stag=ba 61x50:50x80",
+]
+"""Tiles of few rows, several of which are read at once, with rests on both sides."""
+LINES = [f"--matmul {line}" for line in PRODUCTS + PIECES] + LAYERS
 LEVELS = [t.isa for t in host_targets() if t.isa in ("avx512_bf16", "avx512_amx", "avx2", "generic")]
 
 
@@ -110,3 +116,23 @@ def test_vectors_are_read_and_written(line: str, isa: str, row: str) -> None:
     body = text.partition("convsmith_conv_pack_wei_chunk:")[2].partition(".Lfunc_end")[0]
     mnemonics = re.findall(r"^\t([a-z]\w*)", body, re.MULTILINE)
     assert mnemonics and not [m for m in mnemonics if re.match("v?p(insr|extr)|movzb|movb|vmovss", m)], body
+
+
+BLOCKED = [
+    ("avx512_vnni", "--dt=u8:s8:s32 --stag=ba 512x512:512x512", "src", "k.o.b:16 m.o_m.i.o:36"),
+    ("avx512_amx", "--dt=u8:s8:s32 --wtag=ab 1024x1024:1024x1024", "wei", "k.o:16 k.q.b:4 n.o:32 n.v:2 k.q.i:4"),
+    ("avx512", "--stag=ba 512x512:512x512", "src", "k.b:64 m.o:56 k.i:8"),
+]
+
+
+@pytest.mark.parametrize("isa, line, operand, loops", BLOCKED)
+def test_lines_stay_until_all_of_each_is_read(isa: str, line: str, operand: str, loops: str) -> None:
+    """Where lines are read in parts, the loop over parts is around a block whose lines the first-level cache holds."""
+    level, problem = target(isa), parse_problem(f"--matmul {line}").canonical()
+    config = replace(default_config(problem, level), pack=(operand,))
+    with interning():
+        st, kernel = naive_kernel(problem, level, config)
+        (pack,) = run_steps(kernel, schedule(st, config, level)).packs
+        found = str(run_steps(pack, packing.packing_steps(pack, level)))
+    nest = re.findall(r"for (\S+) in 0 \.\. (\d+)", found.partition("alloc" if "alloc" in found else "{")[0])
+    assert " ".join(f"{name}:{count}" for name, count in nest) == loops

@@ -1,0 +1,134 @@
+"""Let iterations of a loop read one after the other, then write one after the other.
+
+Where an iteration writes in several places, and the next ones beside them, stores that follow each other go to
+different lines of the cache. Brought together, those of one place follow each other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from convsmith.arith.simplify import simplify
+from convsmith.ir.buffer import Buffer
+from convsmith.ir.index import Var, as_index
+from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, Store, block
+from convsmith.ir.value import Load, Value
+from convsmith.ir.walk import Rewriter, substitute, walk
+from convsmith.passes.scope import require_loops, with_body
+
+
+class _Gather(Rewriter):
+    def __init__(self, name: str, most: int) -> None:
+        super().__init__()
+        self.name, self.most = name, most
+
+    def For(self, loop: For) -> Stmt:
+        if loop.var.name != self.name or not (loop.lo.is_const and loop.hi.is_const):
+            return self._For(loop)
+        if not 1 < loop.hi.const - loop.lo.const <= self.most:
+            return loop
+        inner, arrays = loop.body, []
+        while isinstance(inner, Alloc):
+            arrays.append(inner.buffer)
+            inner = inner.body
+        made = list(inner.stmts) if isinstance(inner, Block) else [inner]
+        writes: list[Store] = []
+        while made and isinstance(made[-1], Store) and made[-1].buffer not in arrays:
+            s = made.pop()
+            assert isinstance(s, Store)
+            writes.insert(0, s)
+        if len(writes) < 2 or any(b.scope != "register" for b in arrays) or not _apart(made, writes, arrays):
+            return loop
+        return _gathered(loop, arrays, made, writes)
+
+
+def _apart(made: list[Stmt], writes: list[Store], arrays: list[Buffer]) -> bool:
+    """Whether what is written is one buffer in memory, and the rest only works in the register arrays."""
+    (to, *others) = {s.buffer for s in writes}
+    if others or to.scope == "register":
+        return False
+    nodes = [n for s in made for n in walk(s)]
+    stored = all(n.buffer in arrays for n in nodes if isinstance(n, Store))
+    loaded = [n for s in (*made, *writes) for n in walk(s) if isinstance(n, Load)]
+    return stored and not any(isinstance(n, (For, Alloc)) for n in nodes) and all(n.buffer is not to for n in loaded)
+
+
+def _gathered(loop: For, arrays: list[Buffer], made: list[Stmt], writes: list[Store]) -> Stmt:
+    """The iterations with register arrays of their own; the loop itself where two of them may write one element."""
+    before: list[Stmt] = []
+    after: list[list[Store]] = []
+    owned: list[Buffer] = []
+    for n in range(loop.lo.const, loop.hi.const):
+        own = {b: replace(b, name=f"{b.name}.{n}") for b in arrays}
+        owned += own.values()
+        turn = _Turn(loop.var, n, own)
+        before += [turn.made(s) for s in made]
+        after.append([turn.written(s) for s in writes])
+    places = [stores[n] for n in range(len(writes)) for stores in after]
+    if not all(_differ(a, b) for n, a in enumerate(places) for b in places[:n]):
+        return loop
+    out = block(*before, *places)
+    for b in reversed(owned):
+        out = Alloc(b, out)
+    return out
+
+
+class _Turn(Rewriter):
+    """An iteration, in register arrays of its own."""
+
+    def __init__(self, var: Var, n: int, own: dict[Buffer, Buffer]) -> None:
+        super().__init__()
+        self.at, self.own = {var: as_index(n)}, own
+
+    def made(self, s: Stmt) -> Stmt:
+        return self.stmt(substitute(s, self.at))
+
+    def written(self, s: Store) -> Store:
+        new: Store = substitute(s, self.at)
+        return Store(new.buffer, new.index, self.expr(new.value), new.lanes)
+
+    def Load(self, v: Load) -> Value:
+        return Load(self.own.get(v.buffer, v.buffer), v.index, v.lanes)
+
+    def Store(self, s: Store) -> Stmt:
+        return Store(self.own.get(s.buffer, s.buffer), s.index, self.expr(s.value), s.lanes)
+
+
+def _differ(a: Store, b: Store) -> bool:
+    """Whether two stores of a flat buffer write neighbours that are surely different."""
+    if len(a.index) != 1 or len(b.index) != 1 or any(s.lanes is not None and s.lanes.stride != 1 for s in (a, b)):
+        return False
+    away = simplify(a.index[0] - b.index[0], {})
+    count = (b if away.is_const and away.const > 0 else a).lanes
+    return bool(away.is_const) and abs(away.const) >= (count.active if count else 1)
+
+
+def gather_stores(kernel: Kernel, loop: str, most: int) -> Kernel:
+    """Unroll the loops named ``loop`` of at most ``most`` iterations, and store at the end, one place after the other.
+
+    That is done where iterations work in register arrays and then store in one buffer that they do not read, never an
+    element twice; other loops stay.
+
+    Before::
+
+        kernel k(a: f32[8], dst: f32[8])
+          for i in 0 .. 2:
+            alloc t: f32[4] @register:
+              t[0]{4} = a[i * 4]{4}
+              dst[i * 2]{2} = t[0]{2}
+              dst[i * 2 + 4]{2} = t[2]{2}
+
+    After ``gather_stores("i", 8)``::
+
+        kernel k(a: f32[8], dst: f32[8])
+          alloc t.0: f32[4] @register:
+            alloc t.1: f32[4] @register:
+              t.0[0]{4} = a[0]{4}
+              t.1[0]{4} = a[4]{4}
+              dst[0]{2} = t.0[0]{2}
+              dst[2]{2} = t.1[0]{2}
+              dst[4]{2} = t.0[2]{2}
+              dst[6]{2} = t.1[2]{2}
+    """
+    require_loops(kernel, (loop,), "gather_stores")
+    return with_body(kernel, _Gather(loop, most).stmt(kernel.body))
