@@ -42,6 +42,9 @@ KINDS = {
     "fused-pixels": ("mb1ic3ih4iw5oc5oh4ow5kh1kw1", "--lane=oc --fuse=oh+ow --tile=oc:4,oh_ow:6"),
     "fused-reduction": ("mb1ic3iw5oc4ow5kw3pw1", "--lane=oc --fuse=kw+ic --tile=oc:4,kw_ic:2"),
     "reduction-tiles": ("mb1ic5iw5oc5ow5kw3pw1", "--lane=oc --tile=oc:4,ow:2,ic:3,kw:2"),
+    "packed-in-pieces": (
+        "--matmul --dt=u8:s8:s32 --stag=ba 5x36:36x3", "--lane=n --tile=m:2,n:4 --terms=k:4 --pack=src,wei",
+    ),
     "blocks": ("mb1ic5iw4oc9ow4kw3pw1", "--lane=oc --tile=oc:4,ow:2 --block=oc:8,ic:2"),
     "bias-relu": ("--dir=FWD_B --attr-post-ops=relu mb1ic3iw5oc5ow5kw3pw1", "--lane=oc --tile=oc:4,ow:2"),
     "bias-leaky-clip": (
