@@ -92,10 +92,11 @@ def dynamic_config(p: Conv, target: Target, threads: int = 1) -> Config:
             reduce=st.reduce, terms=terms, realise="indirection", offsets=offsets, flip=flip,
             drain=operations(p, st) > LONG, threads=threads,
         )  # fmt: skip
-        if extent <= (vectors - 1) * Unit.of(st, target, config).lanes:
+        own = Unit.of(st, target, config)
+        if extent <= (vectors - 1) * own.lanes:
             continue
         try:
-            check_config(loops_after_fusing(st, config), config, target, Unit.of(st, target, config))
+            check_config(loops_after_fusing(st, config), config, target, own)
         except ConfigError:
             continue
         return config

@@ -83,6 +83,28 @@ def top_bit(view: View) -> int:
     return 128 if view.dtype == "u8" else -128
 
 
+def source_point(problem: Problem, view: View, buffers: Buffers) -> Value | None:
+    """The zero point that the problem has for an element of its source."""
+    quantity = problem.quantity(ZERO_POINTS, "src")
+    if quantity is None:
+        return None
+    axis = problem.source_channels if quantity.axis is None else quantity.axis
+    place = as_index(0) if quantity.policy == "common" else view.coords[axis]
+    return _whole_number(Load(buffers[problem.attribute_name(ZERO_POINTS, "src")], (place,), None))
+
+
+def of_flipped(view: View, point: Value | None) -> Value | None:
+    """The zero point of what is multiplied, from that of the tensor."""
+    if not view.flipped:
+        return point
+    moved = const(S32, -top_bit(view))
+    return moved if point is None else Binary("add", point, moved)
+
+
+def _whole_number(v: Value) -> Value:
+    return v if dtype_of(v) is S32 else Cast(S32, v)
+
+
 class Epilogue:
     """Values of the steps at an element of the result, which lies at the coordinates of ``c``."""
 
@@ -165,23 +187,15 @@ class Epilogue:
     def zero_point(self, view: View) -> Value | None:
         """What is subtracted from a factor of A or B, in the type of sums."""
         name = view.name.removeprefix("diff_")
-        moved = const(S32, -top_bit(view)) if view.flipped else None
-        point = self._own_point(name, view) if self.problem.forward else None
-        if point is None or moved is None:
-            return moved if point is None else point
-        return Binary("add", point, moved)
+        return of_flipped(view, self._own_point(name, view) if self.problem.forward else None)
 
     def _own_point(self, name: str, view: View) -> Value | None:
         """The zero point that the problem has for an argument."""
-        quantity = self.problem.quantity(ZERO_POINTS, name)
-        if quantity is None:
-            return None
-        channel = self.channel
         if name == "src":
-            axis = quantity.axis
-            channel = view.coords[self.problem.source_channels if axis is None else axis]
-        load = self._quantity(ZERO_POINTS, name, channel)
-        return load if dtype_of(load) is S32 else Cast(S32, load)
+            return source_point(self.problem, view, self.buffers)
+        if self.problem.quantity(ZERO_POINTS, name) is None:
+            return None
+        return _whole_number(self._quantity(ZERO_POINTS, name, self.channel))
 
     def absent(self, view: View) -> Value | None:
         """What an element of A reads as where it is not there, if it is then read at all."""

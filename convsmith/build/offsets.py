@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from convsmith.build.epilogue import SOURCE_SUMS, WEIGHT_SUMS, Buffers, factor, top_bit
+from convsmith.build.epilogue import SOURCE_SUMS, WEIGHT_SUMS, Buffers, factor, of_flipped, source_point
 from convsmith.build.presence import Cut, cuts, number
 from convsmith.build.schedule import schedule
 from convsmith.build.split import parted
@@ -154,24 +154,14 @@ class Summing:
         term = factor(self.given, buffers)
         term = term if dtype_of(term) is S32 else Cast(S32, term)
         total: Value = here
-        if self.shifted and (point := self._point(problem, buffers)) is not None:
+        point = of_flipped(self.given, source_point(problem, self.given, buffers)) if self.shifted else None
+        if point is not None:
             total = Binary("sub", here, Binary("mul", point, const(S32, prod(d.size for d in st.of("k")))))
         term = term if is_true(self.given.mask) else Select(self.given.mask, term, zero)
         sums = _nest(st.of("k"), Store(acc, (), Binary("add", here, term)))
         store = Store(buffers[self.result.name], self.result.coords, total)
         body = _nest(st.of("m"), Alloc(acc, block(Store(acc, (), zero), sums, store)))
         return Kernel(self.result.name, buffers.params(), body)
-
-    def _point(self, problem: Problem, buffers: Buffers) -> Value | None:
-        """What is taken off each entry of the source."""
-        moved = const(S32, -top_bit(self.given)) if self.given.flipped else None
-        quantity = problem.quantity(ZERO_POINTS, "src")
-        if quantity is None:
-            return moved
-        place = as_index(0) if quantity.axis is None else self.given.coords[quantity.axis]
-        load: Value = Load(buffers[problem.attribute_name(ZERO_POINTS, "src")], (place,), None)
-        point = load if dtype_of(load) is S32 else Cast(S32, load)
-        return point if moved is None else Binary("add", point, moved)
 
     def steps(self, target: Target, threads: int) -> list[Step]:
         """Vectors along what lies side by side in memory: of sums, or of terms that are added up at the end."""
