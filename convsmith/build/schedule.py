@@ -125,16 +125,27 @@ class Nest:
 
 def schedule(st: Statement, config: Config, target: Target) -> list[Step]:
     """The rewrites, in order, that turn the naive nest of a statement into the kernel that the config describes."""
+    loops, nest, order_steps = _ordered(st, config, target)
+    return [
+        *_pointer_steps(st, config),
+        *order_steps,
+        *_read_steps(st, loops, config, nest),
+        *_lower_steps(st, config, target, nest),
+    ]
+
+
+def nest_of(st: Statement, config: Config, target: Target) -> Nest:
+    """Return the loops of the scheduled nest by their roles."""
+    return _ordered(st, config, target)[1]
+
+
+def _ordered(st: Statement, config: Config, target: Target) -> tuple[Loops, Nest, list[Step]]:
+    """Return the fused loops, the nest that tiling makes of them, and the steps that make it."""
     unit = Unit.of(st, target, config)
     loops = loops_after_fusing(st, config)
     check_config(loops, config, target, unit)
     nest = Nest(config.lane + ".l", loops.kinds[config.lane] == "k", unit)
-    return [
-        *_pointer_steps(st, config),
-        *_order_steps(st, loops, config, nest),
-        *_read_steps(st, loops, config, nest),
-        *_lower_steps(st, config, target, nest),
-    ]
+    return loops, nest, _order_steps(st, loops, config, nest)
 
 
 def _pointer_steps(st: Statement, config: Config) -> list[Step]:

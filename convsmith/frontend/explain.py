@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from convsmith.build.loops import Unit, loops_after_fusing, registers_needed
+from convsmith.build.loops import loops_after_fusing, registers_needed
 from convsmith.build.offsets import scheduled
+from convsmith.build.schedule import nest_of
 from convsmith.build.statement import sums_type
 from convsmith.codegen import llvm_bind
 from convsmith.compiler.driver import Lowered
 from convsmith.compiler.instruments import Dump, PassRecord, Recorder, dump_directory, dump_root
 from convsmith.compiler.service import faults, repro
 from convsmith.diag.errors import UsageError
-from convsmith.frontend.peak import peak_sample, peak_types, read_sample
+from convsmith.frontend.ceilings import peak_ceiling, read_ceiling
+from convsmith.frontend.peak import peak_types
 from convsmith.frontend.tables import TITLES, pixel_window
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.intern import interning
@@ -28,24 +29,26 @@ from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
 from convsmith.problem.types import TYPES, print_types
 from convsmith.runtime import machine
+from convsmith.schedule.config import Config
 from convsmith.target.base import Target
 
 if TYPE_CHECKING:
     from convsmith.frontend.dynamic import DynamicKernel
     from convsmith.frontend.kernel import Kernel
 
-__all__ = ["explain", "rate_unit"]
+__all__ = ["explain", "plan_lines", "rate_unit"]
 
 _PLANNED = ("reorder", "rfactor", "derive_packing")
 """The last of these passes leaves the plan: all loops in their places, nothing cut into pieces yet."""
 
-_SAMPLES = 5
-_LARGEST_READ = 64 << 20
 _INDENT = 14
 
 
 def explain(kernel: Kernel | DynamicKernel) -> str:
-    """The page. Compiles again, samples the machine's ceilings for about 50 ms, and writes the files it names."""
+    """Return the page. Compiles again, and writes the files that it names.
+
+    The machine's ceilings are kept figures; one that is missing is measured, which takes about 50 ms.
+    """
     problem, config = kernel.problem, kernel.config
     if kernel.artifact is None:
         page = _problem(problem)
@@ -62,7 +65,8 @@ def explain(kernel: Kernel | DynamicKernel) -> str:
         if dump is not None:
             dump.finish(low.text, llvm_bind.assembly(low.text, target.triple, target.cpu, target.features))
         page = [
-            *_problem(problem), *_sizes(kernel, low), ("config", str(config)), *_plan(kernel, recorder.records),
+            *_problem(problem), *_sizes(kernel, low), ("config", str(config)),
+            *plan_lines(kernel.parts[0], kernel.config, target, recorder.records),
             *_packing(low), *_tables(problem), *_code(kernel, low), *_work(problem, target), *_roofline(kernel),
             *_notes(kernel, low),
         ]  # fmt: skip
@@ -100,34 +104,40 @@ def _sizes(kernel: Kernel | DynamicKernel, low: Lowered) -> Iterator[Line]:
         yield "", "bytes, operations and bounds below are for the sizes of the line"
 
 
-def _plan(kernel: Kernel | DynamicKernel, records: Sequence[PassRecord]) -> list[Line]:
-    config, target = kernel.config, kernel.target
-    st = scheduled(kernel.parts[0], config, target)
-    loops = loops_after_fusing(st, config)
-    count, text = registers_needed(loops, config, target, Unit.of(st, target, config))
+def plan_lines(problem: Problem, config: Config, target: Target, records: Sequence[PassRecord]) -> list[Line]:
+    """Return what the config makes of the nest: loops by role, registers, and the nest itself from `records`."""
+    st = scheduled(problem, config, target)
+    nest = nest_of(st, config, target)
     plan = [r for r in records if r.name in _PLANNED][-1].kernel
-    found: dict[str, For] = {loop.var.name: loop for loop in loops_of(plan.body)}
+    loops = {loop.var.name: loop for loop in loops_of(plan.body)}
     sizes = set(plan.sizes)
-    reduction = {n for n, kind in loops.kinds.items() if kind == "k"}
-    inner: list[str] = []
-    around: list[str] = []
-    reduce: list[str] = []
-    for name, loop in found.items():
-        base, _, part = name.partition(".")
-        extent = loop.hi - loop.lo
-        known = extent.is_const or variables_of(extent) <= sizes
-        item = f"{name} {extent}" if known else f"{name} {config.size(base)} or less"
-        if part in ("i", "v", "l", "u"):
-            inner.append(item)
-        else:
-            (reduce if base in reduction else around).append(item)
+
+    def extents(names: Sequence[str]) -> str:
+        items = []
+        for name in (n for n in names if n in loops):
+            extent = loops[name].hi - loops[name].lo
+            known = extent.is_const or variables_of(extent) <= sizes
+            items.append(f"{name} {extent}" if known else f"{name} {config.size(name.partition('.')[0])} or less")
+        return ", ".join(items) or "none"
+
+    reduction = [n for n in nest.reduce if n not in nest.unrolled]
     lines = [
-        ("loops", f"around the register tile: {', '.join(around) or 'none'}"),
-        ("", f"reduction: {', '.join(reduce) or 'none'}"),
-        ("", f"register tile (unrolled): {', '.join(inner)}"),
-        ("registers", f"{count} of {target.registers} vector registers of {target.vector_bits} bits, {text}"),
-        ("plan", ""),
+        ("loops", f"around the register tile: {extents(nest.around)}"),
+        ("", f"reduction: {extents(reduction)}"),
     ]
+    if nest.rows:
+        lines.append(("", f"register tile (unrolled), of fragments: {extents([*nest.pixels, *nest.vectors])}"))
+        lines.append(("", f"an instruction runs: {extents([*nest.rows, *nest.terms, nest.lane])}"))
+    else:
+        terms = [n for n in nest.terms if n not in nest.reduce]
+        tile = [*nest.pixels, *nest.vectors, nest.lane, *terms, *(n for n in nest.reduce if n in nest.unrolled)]
+        lines.append(("", f"register tile (unrolled): {extents(tile)}"))
+    count, text = registers_needed(loops_after_fusing(st, config), config, target, nest.unit)
+    if nest.rows and target.fragments is not None:
+        registers = f"{target.fragments.count} registers for fragments of {nest.unit.rows} rows"
+    else:
+        registers = f"{target.registers} vector registers of {target.vector_bits} bits"
+    lines += [("registers", f"{count} of {registers}, {text}"), ("plan", "")]
     return [*lines, *(("", line[2:]) for line in str(replace(plan, packs=(), before=())).splitlines()[1:])]
 
 
@@ -178,29 +188,32 @@ def _work(problem: Problem, target: Target) -> Iterator[Line]:
 
 
 def _roofline(kernel: Kernel | DynamicKernel) -> Iterator[Line]:
-    """Peak and bandwidth as sampled now; the bandwidth is that of a buffer as large as the tensors.
+    """The bounds of the machine's kept ceilings; the bandwidth is that of the smallest cache that holds all arrays.
 
     The peak is that of an instruction for the problem's own types, or for those that it widens to.
     """
     problem, config = kernel.problem, kernel.config
     nbytes = _moved(problem)
-    each = max(1 << 12, min(nbytes, _LARGEST_READ) // config.threads)
-    read = statistics.median(read_sample(each, config.threads).gbs for _ in range(_SAMPLES))
-    fits = next((level for level, size in machine.cache_sizes().items() if nbytes <= size), "DRAM")
-    by_bytes = problem.flops_real / max(nbytes, 1) * read
-    threads = f"{config.threads} thread{'s' * (config.threads > 1)}"
+    level = next((level for level, size in machine.cache_sizes().items() if nbytes <= size), "DRAM")
+    read = read_ceiling(level, config.threads)
+    by_bytes = problem.flops_real / max(nbytes, 1) * read.rate
     unit = rate_unit(problem)
-    where = f"{config.isa} on {threads}, measured now:"
     bound, side = by_bytes, "the bytes"
     types = peak_types(problem, kernel.target)
-    if types is None:
-        yield "roofline", f"{where} {read:.1f} GB/s from {fits}"
-    else:
-        peak = statistics.median(peak_sample(config.isa, config.threads, types).gflops for _ in range(_SAMPLES))
-        yield "roofline", f"{where} {peak:.1f} {unit} in {print_types(types)}, {read:.1f} GB/s from {fits}"
-        if peak <= bound:
-            bound, side = peak, "the multiply-adds"
-    least = problem.flops_real / bound * 1e-3 if bound else 0.0
+    rates = [f"{read.rate:.1f} GB/s from {level}"]
+    measured = [read]
+    if types is not None:
+        peak = peak_ceiling(config.isa, config.threads, types)
+        rates.insert(0, f"{peak.rate:.1f} {unit} in {print_types(types)}")
+        measured.append(peak)
+        if peak.rate <= bound:
+            bound, side = peak.rate, "the multiply-adds"
+    threads = f"{config.threads} thread{'s' * (config.threads > 1)}"
+    dates = " and ".join(sorted({ceiling.date for ceiling in measured}))
+    yield "roofline", f"{config.isa} on {threads}, measured {dates}: {', '.join(rates)}"
+    if not all(ceiling.is_steady for ceiling in measured):
+        yield "", "the machine was busy during the measurement: these rates are too low, and are not kept"
+    least = problem.flops_real / bound * 1e-3
     yield "", f"bound by {side}: at most {bound:.1f} {unit}, at least {least:.2f} us"
 
 

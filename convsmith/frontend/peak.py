@@ -12,7 +12,7 @@ from __future__ import annotations
 import ctypes
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
@@ -32,7 +32,10 @@ from convsmith.runtime.host import HostFunction, HostLibrary
 from convsmith.target.base import Target
 from convsmith.target.registry import host_targets, target
 
-__all__ = ["PeakSample", "ReadSample", "assembly", "ceilings", "peak_sample", "peak_types", "read_sample"]
+__all__ = [
+    "PeakSample", "ReadSample", "assembly", "ceilings", "peak_sample", "peak_types", "read_level_bytes", "read_sample",
+    "release_read_buffers",
+]  # fmt: skip
 
 LEAST_FLOPS = 1e8
 """Of a thread in a sample: about a millisecond on today's machines."""
@@ -114,10 +117,15 @@ def ceilings(threads: Sequence[int], rounds: int = 15) -> dict[str, object]:
     }
     read = {
         level: {str(n): statistics.median(read_sample(size(n), n).gbs for _ in range(rounds)) for n in threads}
-        for level, size in _read_sizes().items()
+        for level, size in read_level_bytes().items()
     }
-    _read_loop.cache_clear()  # its buffers are large
+    release_read_buffers()
     return {"fma_gflops": fma, "read_gbs": read}
+
+
+def release_read_buffers() -> None:
+    """Free the buffers of all read samples: they are up to 1 GiB large."""
+    _read_loop.cache_clear()
 
 
 @dataclass(frozen=True)
@@ -131,8 +139,11 @@ class _Size:
         return self.nbytes // threads if self.shared else self.nbytes
 
 
-def _read_sizes() -> dict[str, _Size]:
-    """Of each level half a private cache, a quarter of a shared one, and four times the last for DRAM."""
+def read_level_bytes() -> Mapping[str, Callable[[int], int]]:
+    """Return how many bytes a measurement of each level reads, as a function of the number of threads.
+
+    A private cache is half filled, a shared one to a quarter; DRAM gets four times the last cache.
+    """
     caches = machine.cache_sizes()
     sizes = {level: _Size(nbytes // 2, False) for level, nbytes in caches.items() if level in ("L1", "L2")}
     sizes |= {level: _Size(nbytes // 4, True) for level, nbytes in caches.items() if level not in sizes}

@@ -1,0 +1,51 @@
+"""`explain` describes the loops, registers and instructions that the kernel has, for vectors and for fragments."""
+
+from __future__ import annotations
+
+import pytest
+
+from convsmith.build.choose import default_config
+from convsmith.compiler.driver import lower
+from convsmith.compiler.instruments import Recorder
+from convsmith.frontend.explain import plan_lines
+from convsmith.ir.intern import interning
+from convsmith.problem.lines import parse_problem
+from convsmith.target.registry import target
+
+LINE = "--dt=bf16 --stag=axb --dtag=axb mb1ic64ih56oc64oh56kh3ph1"
+
+
+def described(line: str, isa: str) -> list[str]:
+    """The lines above the printed nest. The kernel is compiled for the level and does not run: any machine will do."""
+    problem, level, recorder = parse_problem(line), target(isa), Recorder()
+    config = default_config(problem, level)
+    with interning():
+        lower(problem.canonical(), config, level, [recorder])
+        lines = plan_lines(problem, config, level, recorder.records)
+    heads = [head for head, _ in lines]
+    return [text for _, text in lines[: heads.index("plan")]]
+
+
+def test_fragments() -> None:
+    around, reduction, tile, instruction, registers = described(LINE, "avx512_amx")
+    assert around.startswith("around the register tile: mb 1, oh 56, ow.o ")
+    assert reduction == "reduction: kh 3, kw 3, ic.o 2"
+    assert tile.startswith("register tile (unrolled), of fragments: ow.i ")
+    assert instruction.startswith("an instruction runs: ow.m ") and instruction.endswith("ic.q 16, ic.p 2, oc.l 16")
+    assert " of 8 registers for fragments of 16 rows, " in registers
+
+
+@pytest.mark.parametrize("isa", ["avx512_bf16", "avx512", "generic"])
+def test_vectors(isa: str) -> None:
+    around, reduction, tile, registers = described(LINE, isa)
+    assert around.startswith("around the register tile: mb 1, oh 56, ow.o ")
+    assert reduction.startswith("reduction: kh 3, kw 3, ic")
+    assert tile.startswith("register tile (unrolled): ow.i ") and "oc.l " in tile
+    assert f" of {target(isa).registers} vector registers of {target(isa).vector_bits} bits, " in registers
+
+
+@pytest.mark.parametrize("isa", ["avx512_amx", "avx512"])
+def test_loops_that_the_epilogue_adds_are_not_loops_around_the_tile(isa: str) -> None:
+    # A long epilogue drains the accumulators in loops of its own.
+    text = described(LINE.replace("--dt=bf16", "--dt=bf16 --attr-post-ops=gelu_erf"), isa)
+    assert all(".w" not in line for line in text)
