@@ -31,8 +31,7 @@ from convsmith.runtime import machine
 from convsmith.target.base import Target
 
 if TYPE_CHECKING:
-    from convsmith.frontend.dynamic import DynamicKernel
-    from convsmith.frontend.kernel import Kernel
+    from convsmith.frontend.inspection import Inspected
 
 __all__ = ["explain", "rate_unit"]
 
@@ -44,7 +43,7 @@ _LARGEST_READ = 64 << 20
 _INDENT = 14
 
 
-def explain(kernel: Kernel | DynamicKernel) -> str:
+def explain(kernel: Inspected) -> str:
     """The page. Compiles again, samples the machine's ceilings for about 50 ms, and writes the files it names."""
     problem, config = kernel.problem, kernel.config
     if kernel.artifact is None:
@@ -91,7 +90,7 @@ def _problem(problem: Problem) -> list[Line]:
     return lines
 
 
-def _sizes(kernel: Kernel | DynamicKernel, low: Lowered) -> Iterator[Line]:
+def _sizes(kernel: Inspected, low: Lowered) -> Iterator[Line]:
     """What differs from call to call, where something does."""
     assert kernel.artifact is not None
     if low.kernel.sizes:
@@ -100,7 +99,7 @@ def _sizes(kernel: Kernel | DynamicKernel, low: Lowered) -> Iterator[Line]:
         yield "", "bytes, operations and bounds below are for the sizes of the line"
 
 
-def _plan(kernel: Kernel | DynamicKernel, records: Sequence[PassRecord]) -> list[Line]:
+def _plan(kernel: Inspected, records: Sequence[PassRecord]) -> list[Line]:
     config, target = kernel.config, kernel.target
     st = scheduled(kernel.parts[0], config, target)
     loops = loops_after_fusing(st, config)
@@ -159,7 +158,7 @@ def _tables(problem: Problem) -> Iterator[Line]:
         yield "tables", "of pointers: " + "; ".join(f"{TITLES[form]}: {_bytes(n)}" for form, n in sizes.items())
 
 
-def _code(kernel: Kernel | DynamicKernel, low: Lowered) -> Iterator[Line]:
+def _code(kernel: Inspected, low: Lowered) -> Iterator[Line]:
     assert kernel.artifact is not None
     bodies = [low.kernel.body, *(f.body for f in low.kernel.functions)]
     calls = sum(isinstance(s, Call) for body in bodies for s in statements_of(body))
@@ -177,7 +176,7 @@ def _work(problem: Problem, target: Target) -> Iterator[Line]:
     yield "intensity", f"{real / max(nbytes, 1):.1f} operations a byte"
 
 
-def _roofline(kernel: Kernel | DynamicKernel) -> Iterator[Line]:
+def _roofline(kernel: Inspected) -> Iterator[Line]:
     """Peak and bandwidth as sampled now; the bandwidth is that of a buffer as large as the tensors.
 
     The peak is that of an instruction for the problem's own types, or for those that it widens to.
@@ -209,7 +208,7 @@ def rate_unit(problem: Problem) -> str:
     return "GOP/s" if problem.acc == "s32" else "GFLOP/s"
 
 
-def _notes(kernel: Kernel | DynamicKernel, low: Lowered) -> Iterator[Line]:
+def _notes(kernel: Inspected, low: Lowered) -> Iterator[Line]:
     assert kernel.artifact is not None
     notes = []
     for tensor in kernel.problem.tensors:
