@@ -10,16 +10,19 @@ first met, with its table of pointers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from functools import lru_cache
-from typing import TYPE_CHECKING
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from convsmith.build.dynamic import at_sizes, check_dynamic, general
 from convsmith.codegen.artifact import Artifact
 from convsmith.compiler.dynamic import at_call, fixed_sizes, requirements
 from convsmith.compiler.service import compile_problem
 from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.frontend.inspection import Inspected
 from convsmith.frontend.nothing import NothingKernel
 from convsmith.problem.conv import Conv
 from convsmith.problem.descriptor import output_size
@@ -37,9 +40,9 @@ if TYPE_CHECKING:
     from convsmith.compiler.driver import Lowered
     from convsmith.passes.manager import Instrument
 
-__all__ = ["DynamicKernel", "dynamic_dims"]
+__all__ = ["DynamicKernel", "dynamic_dims", "dynamic_names"]
 
-Pads = Sequence[int | tuple[int, int]] | int
+Pads = Sequence[int | Sequence[int]] | int
 _Pairs = tuple[tuple[int, int], ...]
 
 _KEPT = 8
@@ -58,11 +61,23 @@ def dynamic_dims(problem: Conv, names: str) -> frozenset[str]:
     return frozenset(found)
 
 
-class DynamicKernel:
+def dynamic_names(given: object) -> str:
+    """Return dims as one text, "ih,iw,mb", from such a text or from a collection of names."""
+    listed = [given] if isinstance(given, str) else list(given) if isinstance(given, Collection) else [given]
+    names = [name for name in listed if isinstance(name, str)]
+    if len(names) < len(listed):
+        raise UsageError(f"dynamic={given!r}: legal is a text such as 'mb,ih,iw', or a list of names", code="dynamic")
+    return ",".join(sorted({part.strip() for name in names for part in name.split(",")}))
+
+
+class DynamicKernel(Inspected):
     """The kernel of `problem` for any sizes of the dims in `dynamic`, and any pads: `k(x, k.pack(w))` or `k(x, w)`.
 
     `requirements` says what a call must keep to. May be called from several threads at once.
     """
+
+    problem: Conv
+    artifact: Artifact
 
     def __init__(
         self, problem: Problem, dims: str, target: Target, config: Config | None = None, threads: int = 1
@@ -74,7 +89,7 @@ class DynamicKernel:
         self.problem = p = check_dynamic(replace(problem, **axb))  # type: ignore[arg-type]
         self.parts = (p,)
         self.target = target
-        self.artifact: Artifact = compile_problem(
+        self.artifact = compile_problem(
             p, target=target, config=config, threads=threads, requirements=requirements(p, self.dynamic)
         )
         self.config = Config.parse(self.artifact.config)
@@ -115,17 +130,18 @@ class DynamicKernel:
         """
         return self._at(x, pads).call(x, weights, bias, out)
 
+    def bind(self, x: Array, weights: Packed, out: Array, pads: Pads | None = None) -> Callable[[], object]:
+        """A function that computes on these arrays whenever it is called, as `Kernel.bind`; sizes are found once."""
+        kernel = self._at(x, pads)
+        if isinstance(kernel, HostKernel):
+            return kernel.bind(x, weights, out)
+        return partial(kernel.call, x, weights, None, out)
+
     def run(self, *, pads: Pads | None = None, **arrays: Given) -> dict[str, Array]:
         """Compute on arrays by name, as `Kernel.run`, with the pads of the call."""
         if "src" not in arrays:
             raise UsageError("src: missing; the sizes of a call are those of its source", code="missing")
         return self._at(arrays["src"], pads).run(arrays)
-
-    def explain(self) -> str:
-        """What is computed, how it was decided, and what it costs at the sizes of the line."""
-        from convsmith.frontend.explain import explain
-
-        return explain(self)
 
     def lowered(self, instruments: Sequence[Instrument]) -> Lowered:
         """What the rewrites make, run again and seen by instruments."""
@@ -135,17 +151,18 @@ class DynamicKernel:
 
     def _at(self, x: Given, pads: Pads | None) -> HostKernel | NothingKernel:
         """The kernel bound to the sizes of a call."""
-        shape = getattr(x, "shape", ())
-        try:
-            return self._bound(shape, pads)
-        except TypeError:  # pads in lists
-            return self._bound(shape, self._pads(pads))
+        shape = getattr(x, "shape", None)
+        if shape is None:
+            raise UsageError(f"src: expected an array, got {type(x).__name__}", code="not-an-array")
+        # Numbers that are equal have one hash, so only what is legal may become a key.
+        known = pads is None or type(pads) is int
+        return self._bound(tuple(shape), pads if known else self._pads(pads))
 
     def _bind(self, shape: tuple[int, ...], given: Pads | None) -> HostKernel | NothingKernel:
         p, (mb, *extents), pads = self.problem, self._sizes(shape), self._pads(given)
         q = at_sizes(p, mb, tuple(extents), self._output(extents, pads), tuple(front for front, _ in pads))
         if any(0 in t.shape for t in q.tensors):
-            return NothingKernel(q)
+            return NothingKernel(q, self._packing.signature)
         return HostKernel(at_call(self.artifact, q), lambda: self._of_these_sizes(q), self._library)
 
     def _of_these_sizes(self, q: Conv) -> HostKernel:
@@ -174,25 +191,27 @@ class DynamicKernel:
         p = self.problem
         if pads is None:
             return tuple((pad, pad) for pad in p.p)
-        given = [pads] * p.rank if isinstance(pads, int) else list(pads)
-        found = tuple((pad, pad) if isinstance(pad, int) else tuple(pad) for pad in given)
-        if len(found) != p.rank or any(len(pair) != 2 or min(pair) < 0 for pair in found):
+        given = _items(pads)
+        found: list[Any] = [(pads, pads)] * p.rank if given is None else [_items(pad) or (pad, pad) for pad in given]
+        whole = all(isinstance(pad, int | np.integer) and not isinstance(pad, bool) for pair in found for pad in pair)
+        if len(found) != p.rank or any(len(pair) != 2 for pair in found) or not whole or min(map(min, found)) < 0:
             raise UsageError(
-                f"pads={pads!r}: expected a number of at least 0, or one or (front, back) for each of "
+                f"pads={pads!r}: expected a whole number of at least 0, or one or (front, back) for each of "
                 f"the {p.rank} axes",
                 code="bad-pads",
             )
-        return found  # type: ignore[return-value]
+        return tuple((int(front), int(back)) for front, back in found)
 
     def _output(self, extents: Sequence[int], pads: _Pairs) -> tuple[int, ...]:
         p, found = self.problem, []
         for n, (i, (front, back)) in enumerate(zip(extents, pads)):
             size = output_size(i, p.k[n], p.s[n], p.d[n], front, back)
             if size < 0:
-                a = p.axes[n]
+                a, least = p.axes[n], p.keff[n] - front - back
+                empty = f" (from {max(0, least - p.s[n])} on the result is empty)"
                 raise UsageError(
                     f"i{a}={i} with pads {front} and {back} is smaller than the kernel's {p.keff[n]}: expected "
-                    f"i{a} >= {p.keff[n] - front - back - p.s[n]}",
+                    f"i{a} >= {least}{empty}",
                     code="bad-shape",
                 )
             found.append(size)
@@ -200,3 +219,8 @@ class DynamicKernel:
 
     def __repr__(self) -> str:
         return f"<DynamicKernel {self.problem} dynamic={','.join(sorted(self.dynamic))}>"
+
+
+def _items(given: Any) -> list[Any] | None:
+    """The items of a list, a tuple or an array; None for anything else."""
+    return list(given) if isinstance(given, list | tuple) or (isinstance(given, np.ndarray) and given.ndim) else None

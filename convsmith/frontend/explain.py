@@ -33,8 +33,7 @@ from convsmith.schedule.config import Config
 from convsmith.target.base import Target
 
 if TYPE_CHECKING:
-    from convsmith.frontend.dynamic import DynamicKernel
-    from convsmith.frontend.kernel import Kernel
+    from convsmith.frontend.inspection import Inspected
 
 __all__ = ["explain", "plan_lines", "rate_unit"]
 
@@ -44,7 +43,7 @@ _PLANNED = ("reorder", "rfactor", "derive_packing")
 _INDENT = 14
 
 
-def explain(kernel: Kernel | DynamicKernel) -> str:
+def explain(kernel: Inspected) -> str:
     """Return the page. Compiles again, and writes the files that it names.
 
     The machine's ceilings are kept figures; one that is missing is measured, which takes about 50 ms.
@@ -95,7 +94,7 @@ def _problem(problem: Problem) -> list[Line]:
     return lines
 
 
-def _sizes(kernel: Kernel | DynamicKernel, low: Lowered) -> Iterator[Line]:
+def _sizes(kernel: Inspected, low: Lowered) -> Iterator[Line]:
     """What differs from call to call, where something does."""
     assert kernel.artifact is not None
     if low.kernel.sizes:
@@ -169,7 +168,7 @@ def _tables(problem: Problem) -> Iterator[Line]:
         yield "tables", "of pointers: " + "; ".join(f"{TITLES[form]}: {_bytes(n)}" for form, n in sizes.items())
 
 
-def _code(kernel: Kernel | DynamicKernel, low: Lowered) -> Iterator[Line]:
+def _code(kernel: Inspected, low: Lowered) -> Iterator[Line]:
     assert kernel.artifact is not None
     bodies = [low.kernel.body, *(f.body for f in low.kernel.functions)]
     calls = sum(isinstance(s, Call) for body in bodies for s in statements_of(body))
@@ -187,7 +186,7 @@ def _work(problem: Problem, target: Target) -> Iterator[Line]:
     yield "intensity", f"{real / max(nbytes, 1):.1f} operations a byte"
 
 
-def _roofline(kernel: Kernel | DynamicKernel) -> Iterator[Line]:
+def _roofline(kernel: Inspected) -> Iterator[Line]:
     """The bounds of the machine's kept ceilings; the bandwidth is that of the smallest cache that holds all arrays.
 
     The peak is that of an instruction for the problem's own types, or for those that it widens to.
@@ -222,7 +221,7 @@ def rate_unit(problem: Problem) -> str:
     return "GOP/s" if problem.acc == "s32" else "GFLOP/s"
 
 
-def _notes(kernel: Kernel | DynamicKernel, low: Lowered) -> Iterator[Line]:
+def _notes(kernel: Inspected, low: Lowered) -> Iterator[Line]:
     assert kernel.artifact is not None
     notes = []
     for tensor in kernel.problem.tensors:

@@ -13,10 +13,10 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from convsmith.codegen.artifact import Artifact
-from convsmith.compiler.service import compile_problem, faults, repro
+from convsmith.compiler.service import compile_problem, repro
 from convsmith.diag import trace
-from convsmith.diag.errors import UsageError
 from convsmith.frontend.chain import ChainKernel
+from convsmith.frontend.inspection import Inspected
 from convsmith.frontend.nothing import NothingKernel
 from convsmith.problem.conv import Conv
 from convsmith.problem.fusion import split_depthwise
@@ -31,13 +31,12 @@ from convsmith.target.base import Target
 
 if TYPE_CHECKING:
     from convsmith.compiler.driver import Lowered
-    from convsmith.compiler.instruments import PassRecord
     from convsmith.passes.manager import Instrument
 
 __all__ = ["Kernel"]
 
 
-class Kernel:
+class Kernel(Inspected):
     """The kernel of `problem` for `target`: `k(x, k.pack(w))` or `k(x, w)`, or `k.run(src=x, wei=w)` by names.
 
     `config` holds every decision, `artifact` the object code with its manifest. A problem with an empty tensor
@@ -111,41 +110,6 @@ class Kernel:
         """
         return self._host.pack(operand, bias)
 
-    def explain(self) -> str:
-        """A page on the kernel: problem, config, plan, packing, work, and where the machine's limits lie."""
-        from convsmith.frontend.explain import explain
-
-        return explain(self)
-
-    def ir(self, stage: str | None = None) -> str:
-        """The IR, by default as it goes to LLVM; "naive" as it starts; after a pass, by its name or number.
-
-        A pass that runs several times is meant the last time; its number says which time. UsageError names the passes.
-        """
-        records = self.passes()
-        if stage is None:
-            return str(records[-1].kernel)
-        found = [r for r in records if stage == r.name or (stage.isdecimal() and int(stage) == r.number)]
-        if not found:
-            names = ", ".join(dict.fromkeys(r.name for r in records))
-            raise UsageError(f"no pass {stage!r}: legal are 0 to {len(records) - 1}, {names}", code="bad-pass")
-        return str(found[-1].kernel)
-
-    def llvm(self) -> str:
-        """The LLVM text that is compiled."""
-        return self._lower()[0].text
-
-    def asm(self) -> str:
-        """The assembly that LLVM makes of it."""
-        from convsmith.codegen import llvm_bind
-
-        target = self.target
-        return llvm_bind.assembly(self.llvm(), target.triple, target.cpu, target.features)
-
-    def passes(self) -> list[PassRecord]:
-        """The kernel after every pass, the naive nest first."""
-        return self._lower()[1]
-
     def lowered(self, instruments: Sequence[Instrument]) -> Lowered:
         """What the rewrites make, run again and seen by instruments."""
         from convsmith.compiler.driver import lower
@@ -154,18 +118,6 @@ class Kernel:
 
     def __repr__(self) -> str:
         return f"<Kernel {self.problem} {self.config}>"
-
-    def _lower(self) -> tuple[Lowered, list[PassRecord]]:
-        from convsmith.compiler.instruments import Recorder
-        from convsmith.ir.intern import interning
-
-        if self.artifact is None:
-            raise UsageError(
-                f"{self.problem} has no elements in its source or destination: nothing is compiled", code="nothing"
-            )
-        recorder = Recorder()
-        with faults(repro("show", self.problem, str(self.config))), interning():
-            return self.lowered([recorder]), recorder.records
 
     def _fallback(self) -> HostKernel:
         """The kernel for weights that are not finite: one that multiplies no stored zeros."""

@@ -1,14 +1,20 @@
 """Depthwise micro-kernels as they are, with XNNPACK's contract: for those who drive them row by row themselves.
 
 k = cs.micro_kernel("f32_dwconv_up16x9")
-weights = k.pack(kernel, bias)                      # kernel (channels, taps)
+weights = k.pack(kernel, bias)                      # kernel (channels, rows, columns)
 rows = k.pointers(window, source, zero)             # a table of pointers into source
 k(channels=c, output_width=w, input=rows, weights=weights, output=out, zero=zero, params=(low, high))
+
+A call that reads through such a table is checked: each pixel lies in the source, and weights and table have the taps in
+the same order. A call with addresses of its own reads wherever they point, unless it names the `source` that they must
+point into.
 """
 
 from __future__ import annotations
 
 import ctypes
+import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -19,7 +25,9 @@ import numpy.typing as npt
 from convsmith.build.micro_kernel import MEMORY, POINTS, sums_type
 from convsmith.compiler.micro_kernel import micro_kernel_artifact
 from convsmith.diag.errors import UsageError
-from convsmith.layout.indirection import Table, Window, table
+from convsmith.frontend.micro_order import check_order, packed_order, taps_first
+from convsmith.ir.types import ABSENT
+from convsmith.layout.indirection import FORMS, Table, Window, table
 from convsmith.runtime.arrays import Array, address_of, aligned_empty, numpy_dtype
 from convsmith.runtime.host import HostLibrary
 from convsmith.schedule.micro_kernel import MicroKernel
@@ -28,31 +36,35 @@ from convsmith.target.registry import target
 __all__ = ["HostMicroKernel", "Pointers", "Weights", "micro_kernel"]
 
 POINTER = 8
+"""Bytes of a pointer."""
+_LARGEST = 1 << 62
+"""Sizes in bytes stay below this, so that sums of two fit 64 bits."""
 
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """Packed biases, weights and scales for kernels of one name, in the order in which they read them."""
+    """Packed biases, weights and scales for kernels of one name, in the order in which they read them.
+
+    `kernel` are the extents of the window that the taps were packed for, `order` is "row" or "column"; both are empty
+    where the taps were given one after the other.
+    """
 
     name: str
     channels: int
     kernel_size: int
     buffer: Array
+    kernel: tuple[int, ...] = ()
+    order: str = ""
 
 
 @dataclass(frozen=True, eq=False)
 class Pointers:
-    """A table as addresses: of a source whose first element lies at `base`, and of zeros at `zero`."""
+    """A table as addresses, into `source` and, for what is absent, to `zero`."""
 
     table: Table
-    base: int
-    zero: int
+    source: Array
+    zero: Array
     addresses: npt.NDArray[np.uint64]
-
-    def row(self, number: int) -> npt.NDArray[np.uint64]:
-        """The pointers of one row of outputs or section."""
-        found: npt.NDArray[np.uint64] = self.addresses[number]
-        return found
 
 
 class HostMicroKernel:
@@ -68,34 +80,72 @@ class HostMicroKernel:
     def name(self) -> str:
         return self.kernel.name
 
-    def pack(self, kernel: Array, bias: Array, scale: Array | None = None) -> Weights:
-        """Pack weights of shape (channels, taps), and a bias and a scale for each channel."""
+    def pack(self, kernel: Array, bias: Array, scale: Array | None = None, form: str = "sections") -> Weights:
+        """Pack weights, and a bias and a scale for each channel.
+
+        Weights of the shape (channels, *window) are brought into the order of the taps in a table of that `form`.
+        Weights of the shape (channels, taps) stay in their order: it must be that of the pointers.
+        """
         m = self.kernel
-        if kernel.ndim != 2 or not kernel.shape[0]:
-            raise UsageError(f"{m}: weights have the shape (channels, taps), not {kernel.shape}", code="bad-shape")
+        self._check_form(form)
+        if not isinstance(kernel, np.ndarray):
+            raise self._no_array("kernel", kernel)
+        if not 2 <= kernel.ndim <= 4 or 0 in kernel.shape:
+            raise UsageError(
+                f"{m}: kernel has the shape {kernel.shape}; legal are (channels, taps) and (channels, *window), "
+                "none of them 0",
+                code="bad-shape",
+            )
+        window, order = packed_order(kernel.shape, form)
+        kernel = taps_first(kernel, order)
         channels, taps = kernel.shape
         pointers = m.pointers(taps)
-        arrays = {"kernel": self._checked("kernel", kernel, self._memory, channels * taps)}
+        arrays = {"kernel": self._input("kernel", kernel, self._memory, channels * taps)}
         bias_type = np.dtype(np.int32) if m.quantised else self._memory
-        arrays["bias"] = self._checked("bias", bias, bias_type, channels)
+        arrays["bias"] = self._input("bias", bias, bias_type, channels)
         if m.quantised:
             if scale is None:
                 raise UsageError(f"{m}: a scale for each channel is missing", code="missing-array")
-            arrays["scale"] = self._checked("scale", scale, np.dtype(np.float32), channels)
-        tiles = -(-channels // m.channel_tile)
-        each = bias_type.itemsize + pointers * self._memory.itemsize + (4 if m.quantised else 0)
-        arrays["weights"] = aligned_empty(tiles * m.channel_tile * each)
+            arrays["scale"] = self._input("scale", scale, np.dtype(np.float32), channels)
+        elif scale is not None:
+            raise UsageError(f"{m}: scale is given; a kernel that does not requantise has none", code="bad-array")
+        arrays["weights"] = aligned_empty(self._packed_bytes(channels, pointers))
         self._run("pack", arrays, {"channels": channels, "kernel_size": taps})
-        return Weights(m.name, channels, taps, arrays["weights"])
+        return Weights(m.name, channels, taps, arrays["weights"], window, order)
 
     def pointers(
         self, window: Window, source: Array, zero: Array, form: str = "sections", kernel_tile: int | None = None
     ) -> Pointers:
-        """The table of a window over a source whose first element is the array's; what is absent points to `zero`."""
-        tile = self.kernel.pointers(window.taps) if kernel_tile is None else kernel_tile
+        """Return the table of a window over a source whose first element is the array's; absent taps point to `zero`.
+
+        UsageError where a pixel of the window lies outside the source.
+        """
+        m = self.kernel
+        if not isinstance(window, Window):
+            raise UsageError(f"{m}: window is {window!r}; legal is a Window", code="bad-window")
+        self._check_form(form)
+        for name, array in (("source", source), ("zero", zero)):
+            self._typed(name, array, self._memory)
+        self._input("zero", zero, self._memory, 1)
+        tile = m.pointers(window.taps) if kernel_tile is None else self._size("kernel_tile", kernel_tile, 1)
         t = table(window, form, tile)
-        base, zeros = address_of(source), address_of(zero)
-        return Pointers(t, base, zeros, t.pointers(base, zeros, self._memory.itemsize))
+        # Rows of a middle section move with a call's offset: the last of them is farther than any entry.
+        strides = zip(window.axes, window.strides)
+        ends = [sorted((0, (axis.i - 1) * stride)) for axis, stride in strides if axis.i]
+        if len(ends) == len(window.axes) and (t.entries != ABSENT).any():
+            item = self._memory.itemsize
+            start, end = _bounds(source)
+            low, high = (address_of(source) + sum(end[n] for end in ends) * item for n in (0, 1))
+            if low < start or high + item > end:
+                extents = " x ".join(str(axis.i) for axis in window.axes)
+                raise UsageError(
+                    f"{m}: a window over {extents} pixels with strides {window.strides} reaches from element "
+                    f"{(low - address_of(source)) // item} to {(high - address_of(source)) // item}; source has the "
+                    f"shape {source.shape}, and ends after element {(end - address_of(source)) // item - 1}",
+                    code="bad-window",
+                )
+        addresses = t.pointers(address_of(source), address_of(zero), self._memory.itemsize)
+        return Pointers(t, source, zero, addresses)
 
     def __call__(
         self, *, channels: int, output_width: int, input: Array | Pointers, weights: Weights, output: Array,
@@ -104,83 +154,167 @@ class HostMicroKernel:
     ) -> None:  # fmt: skip
         """Compute one row of outputs.
 
-        `input` are addresses, or a table and the number of its row; with `source`, the array that it must point into.
-        `params` are minimum and maximum; of quantised kernels the zero points of input, weights and output, and the
-        output's minimum and maximum. `buffer` is for the sums of kernels of several passes.
+        `input` is an array of addresses, or a table whose row `row` is read. Every pixel that is read must lie in
+        `source` (default: the source of the table); addresses without a `source` are not checked. `params` are
+        minimum and maximum; for quantised kernels the zero points of input, weights and output, and the output's
+        minimum and maximum. `buffer` holds the sums of kernels of several passes.
         """
         m, item = self.kernel, self._memory.itemsize
+        channels = self._size("channels", channels, 1)
+        width = self._size("output_width", output_width, 0)
+        self._check_weights(weights, channels)
         if isinstance(input, Pointers):
-            input, input_stride = self._row(input, row, input_stride, source, zero, weights.kernel_size, output_width)
-        if input_stride is None:
+            stride = input.table.input_stride * POINTER if input_stride is None else input_stride
+            addresses = self._row(input, row, zero, weights, width)
+            source = input.source if source is None else source
+        elif input_stride is None:
             raise UsageError(f"{m}: input_stride is missing: the bytes from one output's pointers to the next's",
                              code="missing-array")  # fmt: skip
-        if weights.name != m.name or weights.channels != channels:
-            raise UsageError(
-                f"{m}: weights are packed for {weights.channels} channels of {weights.name}, not for {channels}",
-                code="packed-elsewhere",
-            )
-        for name, size, unit in (
-            ("input_stride", input_stride, POINTER), ("output_increment", output_increment, item),
-            ("input_offset", input_offset, item),
-        ):  # fmt: skip
-            if size % unit or (name == "input_stride" and size < 0):
-                raise UsageError(f"{m}: {name}={size}: expected bytes, a multiple of {unit}", code="bad-size")
-        if channels < 1 or output_width < 0:
-            raise UsageError(f"{m}: {channels} channels, {output_width} outputs: expected at least 1 and 0",
-                             code="bad-size")  # fmt: skip
-        if not output_width:
-            return
-        need = (output_width - 1) * (input_stride // POINTER) + m.pointers(weights.kernel_size)
-        arrays = {"input": self._checked("input", input, np.dtype(np.uint64), need)}
-        last = (output_width - 1) * (channels * item + output_increment) // item + channels
-        arrays["output"] = self._checked("output", output, self._memory, last)
-        arrays["zero"] = self._checked("zero", zero, self._memory, channels)
-        arrays["weights"] = weights.buffer
-        arrays["params"] = self._params(params)
+        else:
+            addresses, stride = input, input_stride
+        sizes = {
+            "channels": channels, "output_width": width, "kernel_size": weights.kernel_size,
+            "input_stride": self._size("input_stride", stride, 0, POINTER),
+            "output_increment": self._size("output_increment", output_increment, 0, item),
+            "input_offset": self._size("input_offset", input_offset, -_LARGEST, item),
+        }  # fmt: skip
+        need = (width - 1) * (sizes["input_stride"] // POINTER) + m.pointers(weights.kernel_size) if width else 0
+        last = (width - 1) * (channels + sizes["output_increment"] // item) + channels if width else 0
+        arrays = {
+            "input": self._input("input", addresses, np.dtype(np.uint64), need),
+            "output": self._output("output", output, self._memory, last),
+            "zero": self._input("zero", zero, self._memory, channels),
+            "weights": weights.buffer,
+            "params": self._params(params),
+        }  # fmt: skip
         if m.multipass:
             sums = numpy_dtype(sums_type(m).name)
-            if buffer is None:
-                buffer = np.empty(channels, sums)
-            arrays["buffer"] = self._checked("buffer", buffer, sums, channels)
-        sizes = {
-            "channels": channels, "output_width": output_width, "kernel_size": weights.kernel_size,
-            "input_stride": input_stride, "output_increment": output_increment, "input_offset": input_offset,
-        }  # fmt: skip
-        self._run("main", arrays, sizes)
+            arrays["buffer"] = self._output("buffer", np.empty(channels, sums) if buffer is None else buffer, sums,
+                                            channels)  # fmt: skip
+        if source is not None:
+            self._typed("source", source, self._memory)
+            self._check_reach(arrays["input"][:need], sizes, source, zero, channels * item)
+        self._check_overlaps(arrays, source)
+        if width:
+            self._run("main", arrays, sizes)
 
-    def _row(
-        self, given: Pointers, row: int, stride: int | None, source: Array | None, zero: Array, taps: int, width: int
-    ) -> tuple[Array, int]:
-        """The addresses of one row; UsageError where the table is another's."""
+    def _row(self, given: Pointers, row: int, zero: Array, weights: Weights, width: int) -> Array:
+        """Return the addresses of one row of a table; UsageError where the table does not go with the call."""
         m, t = self.kernel, given.table
-        if source is not None and address_of(source) != given.base:
+        self._typed("zero", zero, self._memory)
+        if address_of(zero) != address_of(given.zero):
             raise UsageError(
-                f"{m}: the table points into memory from {given.base:#x} on, and the source lies at "
-                f"{address_of(source):#x}: make the pointers again, or give the distance as input_offset",
+                f"{m}: the table points to zeros at {address_of(given.zero):#x}, not {address_of(zero):#x}",
                 code="pointers",
             )
-        if address_of(zero) != given.zero:
-            raise UsageError(f"{m}: the table points to zeros at {given.zero:#x}, not {address_of(zero):#x}",
-                             code="pointers")  # fmt: skip
-        own = t.input_stride * POINTER
+        taps = weights.kernel_size
         if t.window.taps != taps or t.kernel_tile != m.pointers(taps) or t.window.axes[-1].o < width:
             raise UsageError(
                 f"{m}: the table is for {t.window.taps} taps in {t.kernel_tile} pointers and {t.window.axes[-1].o} "
                 f"outputs; expected {taps} in {m.pointers(taps)} and {width}",
                 code="table",
             )
-        if not 0 <= row < len(given.addresses):
-            raise UsageError(f"{m}: the table has {len(given.addresses)} rows, no row {row}", code="table")
-        return given.row(row), own if stride is None else stride
+        check_order(m.name, weights.kernel, weights.order, t)
+        number = self._size("row", row, 0)
+        if number >= len(given.addresses):
+            raise UsageError(f"{m}: the table has {len(given.addresses)} rows, no row {number}", code="table")
+        addresses: Array = given.addresses[number]
+        return addresses
+
+    def _check_weights(self, weights: Weights, channels: int) -> None:
+        m = self.kernel
+        if not isinstance(weights, Weights):
+            raise UsageError(f"{m}: weights are {type(weights).__name__}; legal is what pack returns", code="bad-array")
+        if weights.name != m.name or weights.channels != channels:
+            raise UsageError(
+                f"{m}: weights are packed for {weights.channels} channels of {weights.name}, not for {channels}",
+                code="packed-elsewhere",
+            )
+        need = self._packed_bytes(channels, m.pointers(self._size("kernel_size", weights.kernel_size, 1)))
+        self._input("weights", weights.buffer, np.dtype(np.uint8), need)
+
+    def _packed_bytes(self, channels: int, pointers: int) -> int:
+        """Return the bytes of packed weights: bias, taps and scale of each channel, in whole tiles of channels."""
+        m = self.kernel
+        each = (4 if m.quantised else self._memory.itemsize) + pointers * self._memory.itemsize
+        return -(-channels // m.channel_tile) * m.channel_tile * (each + (4 if m.quantised else 0))
+
+    def _check_reach(
+        self, addresses: Array, sizes: dict[str, int], source: Array, zero: Array, nbytes: int
+    ) -> None:
+        """UsageError where a pixel of `nbytes` bytes, other than `zero`, does not lie in the source."""
+        places = [int(a) + sizes["input_offset"] for a in np.unique(addresses) if a != address_of(zero)]
+        start, end = _bounds(source)
+        if places and (min(places) < start or max(places) + nbytes > end):
+            raise UsageError(
+                f"{self.kernel}: the pixels read, {nbytes} bytes each with an input_offset of "
+                f"{sizes['input_offset']}, lie from {min(places):#x} to {max(places) + nbytes:#x}, and source from "
+                f"{start:#x} to {end:#x}: make the pointers again, or give the distance as input_offset",
+                code="pointers",
+            )
+
+    def _check_overlaps(self, arrays: dict[str, Array], source: Array | None) -> None:
+        """UsageError where what a call writes shares memory with anything else that it uses."""
+        used = {name: _bounds(array) for name, array in arrays.items() if array.size}
+        if source is not None and source.size:
+            used["source"] = _bounds(source)
+        for name in ("output", "buffer"):
+            low, high = used.get(name, (0, 0))
+            for other, (start, end) in used.items():
+                if other != name and low < end and start < high:
+                    raise UsageError(f"{self.kernel}: {name} shares memory with {other}; legal is memory of its own",
+                                     code="overlap")  # fmt: skip
 
     def _params(self, params: Sequence[float]) -> Array:
         m = self.kernel
         names = POINTS if m.quantised else ("minimum", "maximum")
-        if len(params) != len(names):
-            raise UsageError(f"{m}: params are {', '.join(names)}; {len(params)} were given", code="bad-params")
-        return np.array(params, np.int32 if m.quantised else np.float32)
+        try:
+            values = [operator.index(x) if m.quantised else float(x) for x in params]  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            raise UsageError(
+                f"{m}: params are {params!r}; legal are {'whole ' * m.quantised}numbers {', '.join(names)}",
+                code="bad-params",
+            ) from None
+        if len(values) != len(names):
+            raise UsageError(f"{m}: params are {', '.join(names)}; {len(values)} were given", code="bad-params")
+        low, high = MEMORY[m.type].limits if m.quantised else (-math.inf, math.inf)
+        for name, value in zip(names, values):
+            if not low <= value <= high:  # NaN too
+                legal = f"legal are {low} to {high}" if m.quantised else "legal are numbers"
+                raise UsageError(f"{m}: params have a {name} of {value}; {legal}", code="bad-params")
+        if values[-2] > values[-1]:
+            raise UsageError(f"{m}: params have a minimum of {values[-2]} above the maximum of {values[-1]}",
+                             code="bad-params")  # fmt: skip
+        return np.array(values, np.int32 if m.quantised else np.float32)
 
-    def _checked(self, name: str, array: Array, dtype: np.dtype[np.generic], size: int) -> Array:
+    def _size(self, name: str, size: object, least: int, unit: int = 1) -> int:
+        """Return a size as an int; UsageError where it is no whole number, too small, or no multiple of `unit`."""
+        legal = f"a multiple of {unit}" if least < 0 else f"at least {least}" + f", a multiple of {unit}" * (unit > 1)
+        try:
+            found = operator.index(size)  # type: ignore[arg-type]
+        except TypeError:
+            found = None
+        if found is None or isinstance(size, bool) or not least <= found < _LARGEST or found % unit:
+            bytes_ = "bytes, " if unit > 1 else ""
+            raise UsageError(f"{self.kernel}: {name}={size!r}: expected {bytes_}{legal}", code="bad-size")
+        return found
+
+    def _check_form(self, form: object) -> None:
+        if form not in FORMS:
+            raise UsageError(f"{self.kernel}: form is {form!r}; legal are {', '.join(FORMS)}", code="bad-form")
+
+    def _no_array(self, name: str, given: object) -> UsageError:
+        return UsageError(f"{self.kernel}: {name} is {type(given).__name__}; legal is a numpy array", code="bad-array")
+
+    def _typed(self, name: str, array: Array, dtype: np.dtype[np.generic]) -> None:
+        if not isinstance(array, np.ndarray):
+            raise self._no_array(name, array)
+        if array.dtype != dtype:
+            raise UsageError(f"{self.kernel}: {name} is {array.dtype}; legal is {dtype}", code="bad-array")
+
+    def _input(self, name: str, array: Array, dtype: np.dtype[np.generic], size: int) -> Array:
+        if not isinstance(array, np.ndarray):
+            raise self._no_array(name, array)
         if array.dtype != dtype or array.size < size or not array.flags.c_contiguous:
             raise UsageError(
                 f"{self.kernel}: {name} has {array.size} elements of {array.dtype}; expected at least {size} of "
@@ -188,6 +322,12 @@ class HostMicroKernel:
                 code="bad-array",
             )
         return array
+
+    def _output(self, name: str, array: Array, dtype: np.dtype[np.generic], size: int) -> Array:
+        checked = self._input(name, array, dtype, size)
+        if not checked.flags.writeable:
+            raise UsageError(f"{self.kernel}: {name} is read-only; legal is a writeable array", code="read-only")
+        return checked
 
     def _run(self, entry: str, arrays: dict[str, Array], sizes: dict[str, int]) -> None:
         function = self._library[entry]
@@ -200,7 +340,23 @@ class HostMicroKernel:
         function(ctypes.addressof(block))
 
 
+def _bounds(array: Array) -> tuple[int, int]:
+    """Return the addresses of an array's first byte and of the byte after its last."""
+    low, high = np.lib.array_utils.byte_bounds(array)
+    return (low, high) if array.size else (low, low)
+
+
 @cache
+def _micro_kernel(m: MicroKernel, isa: str | None) -> HostMicroKernel:
+    return HostMicroKernel(m, isa)
+
+
 def micro_kernel(name: str, isa: str | None = None) -> HostMicroKernel:
-    """The micro-kernel of that name, such as `f32_dwconv_up16x9`, for a level of instructions (default: the best)."""
-    return HostMicroKernel(MicroKernel.parse(name), isa)
+    """Return the micro-kernel of a name such as `f32_dwconv_up16x9`, for a level of instructions (default: the best).
+
+    ConfigError: the name is none of a micro-kernel. UnsupportedError: the machine lacks the level.
+    """
+    for what, given in (("name", name), ("isa", isa)):
+        if not isinstance(given, str) and not (what == "isa" and given is None):
+            raise UsageError(f"micro_kernel: {what} is {given!r}; legal is a text", code="bad-type")
+    return _micro_kernel(MicroKernel.parse(name), isa)

@@ -19,9 +19,12 @@ __all__ = ["NothingKernel"]
 
 
 class NothingKernel:
-    """Checks its arguments as `HostKernel` does, and compiles nothing."""
+    """Checks its arguments as `HostKernel` does, and compiles nothing.
 
-    def __init__(self, problem: Problem) -> None:
+    `signature` is that of the packed operands that it takes, by default of its own.
+    """
+
+    def __init__(self, problem: Problem, signature: str | None = None) -> None:
         self._problem = problem
         tensors = {tensor.name: tensor for tensor in problem.tensors}
         operand = "wei" if "wei" in tensors and tensors["wei"].role == "in" else ""
@@ -31,7 +34,7 @@ class NothingKernel:
             weights = border.specs[operand]
             bias = border.specs["bia"] if border.takes_bias else None
             self.packing = f"plain {weights.argument.layout} {weights.argument.shape}"
-            self._signature = signature_of(
+            self._signature = signature or signature_of(
                 self.packing, (weights.dtype, 0), (bias.dtype, bias.argument.size) if bias else None
             )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeAlias, overload
@@ -18,7 +18,7 @@ import numpy as np
 from convsmith.diag import trace
 from convsmith.diag.errors import UsageError
 from convsmith.diag.settings import settings
-from convsmith.frontend.dynamic import DynamicKernel
+from convsmith.frontend.dynamic import DynamicKernel, dynamic_names
 from convsmith.frontend.kernel import Kernel
 from convsmith.layout.reorder import reorder
 from convsmith.layout.tags import ANY
@@ -51,7 +51,7 @@ def compile(
 def compile(
     problem: str | Problem, *, src_tag: str | None = None, wei_tag: str | None = None, dst_tag: str | None = None,
     bias: bool = False, activation: Activation = None, threads: int | None = None, isa: str | None = None,
-    config: str | Config | None = None, dynamic: str,
+    config: str | Config | None = None, dynamic: str | Collection[str],
 ) -> DynamicKernel: ...  # fmt: skip
 def compile(
     problem: str | Problem,
@@ -64,7 +64,7 @@ def compile(
     threads: int | None = None,
     isa: str | None = None,
     config: str | Config | None = None,
-    dynamic: str | None = None,
+    dynamic: str | Collection[str] | None = None,
 ) -> Kernel | DynamicKernel:
     """The kernel of a problem: a `Conv`, or a line in benchdnn's syntax, for convolutions (`--conv`, the default),
     deconvolutions (`--deconv`) and matrix products (`--matmul`) in any direction, types and attributes.
@@ -74,7 +74,7 @@ def compile(
     `threads`: by default CONVSMITH_THREADS, else the CPUs of this process; `isa`: CONVSMITH_ISA, else the lowest level
     that does as well for the problem's types as the best this machine has. `config` makes every decision; its `isa`
     must not contradict, and its `threads` give way to those asked for. `dynamic` names dims of a forward convolution
-    that differ from call to call, such as "mb,ih,iw": then pads are arguments of the call as well.
+    that differ from call to call, such as "mb,ih,iw" (or a list of names): then pads are arguments of the call as well.
 
     Errors are UsageError (the problem), UnsupportedError (this machine) and ConfigError (the config).
     """
@@ -87,7 +87,7 @@ def compile(
     count = chosen.threads if chosen is not None else _threads(threads)
     level = target(chosen.isa if chosen is not None else isa or settings.isa, conv.types)
     if dynamic is not None:
-        return _dynamic(conv, dynamic, level.isa, chosen, count)
+        return _dynamic(conv, dynamic_names(dynamic), level.isa, chosen, count)
     if watched():
         return Kernel(conv, level, chosen, count)
     return _kernel(conv, level.isa, chosen, count)

@@ -40,6 +40,10 @@ POINTER_BYTES = 8
 Entries = npt.NDArray[np.int64]
 
 
+def _is_whole(size: object) -> bool:
+    return isinstance(size, int | np.integer) and not isinstance(size, bool)
+
+
 class Axis(NamedTuple):
     """One axis: extents of source, output and kernel, stride, dilation (0 is dense), front pad.
 
@@ -54,6 +58,12 @@ class Axis(NamedTuple):
     d: int = 0
     p: int = 0
     transposed: bool = False
+
+    @property
+    def is_legal(self) -> bool:
+        """Whether the numbers are whole, and none is too small."""
+        least = ((self.i, 0), (self.o, 0), (self.k, 1), (self.s, 1), (self.d, 0), (self.p, -math.inf))
+        return all(_is_whole(size) and size >= low for size, low in least)
 
     def meeting(self) -> Entries:
         """The source's coordinate for each output and tap, or -1."""
@@ -122,6 +132,14 @@ class Window:
                 f"a window has 1 to 3 axes with a stride each, not {len(self.axes)} and {len(self.strides)}",
                 code="bad-window",
             )
+        for axis, stride in zip(self.axes, self.strides):
+            if not (isinstance(axis, Axis) and axis.is_legal and _is_whole(stride)):
+                raise UsageError(
+                    f"a window has the axis {axis!r} with stride {stride!r}; legal are whole numbers: extents i and o "
+                    "of at least 0, a kernel k and a stride s of at least 1, a dilation d of at least 0, any front pad "
+                    "p, and any distance between pixels",
+                    code="bad-window",
+                )
 
     @property
     def taps(self) -> int:

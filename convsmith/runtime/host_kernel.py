@@ -222,6 +222,11 @@ class HostKernel:
             self._at_weights = [(at, offset) for at, offset in places if at is not None]
             self._at_bias = position.get("bia", -1)
 
+    @property
+    def signature(self) -> str:
+        """The signature of the packed operands that the kernel takes."""
+        return self._signature
+
     def pack(self, operand: Array, bias: Array | None = None) -> Packed:
         """Pack the weights (and the bias, when the problem has one), or what it has instead, for any number of calls.
 

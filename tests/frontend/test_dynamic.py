@@ -341,7 +341,7 @@ def test_requirements_are_checked_at_the_call() -> None:
     for call, code, text in (
         (lambda: k(x.astype(np.float64), w), "dtype", "src: dtype is float64; legal is float32"),
         (lambda: k(x[0], w), "rank", r"src has 3 axes; expected \(mb, ic, ih, iw\)"),
-        (lambda: k(x, w, pads=(1, 2, 3)), "bad-pads", r"expected a number of at least 0, or one or \(front, back\)"),
+        (lambda: k(x, w, pads=(1, 2, 3)), "bad-pads", "expected a whole number of at least 0, or one"),
         (lambda: k(x, w, pads=-1), "bad-pads", "pads=-1"),
         (lambda: k(x[:, :, :1], w, pads=0), "bad-shape", "ih=1 with pads 0 and 0 is smaller than the kernel's 3"),
         (lambda: k(x, w, out=np.zeros(3, np.float32)), "rank", "dst: rank is 1"),

@@ -335,7 +335,7 @@ def test_rows_of_a_table_in_sections() -> None:
         window = Window((Axis(h, oh, kh, s, 0, p), Axis(w, ow, kw, s, 0, kw // 2)), (w * c, c))
         zero, out = np.zeros(c, np.float32), np.zeros((oh, ow, c), np.float32)
         rows = k.pointers(window, x, zero)
-        packed = k.pack(weights.transpose(0, 2, 1).reshape(c, -1).copy(), np.zeros(c, np.float32))
+        packed = k.pack(weights, np.zeros(c, np.float32))
         for y in range(oh):
             place = rows.table.place(y)
             k(
@@ -399,18 +399,18 @@ def test_calls_that_are_refused() -> None:
     k, c = micro_kernel("f32_dwconv_up4x9"), 5
     x, zero, out = np.zeros((4, 4, c), np.float32), np.zeros(c, np.float32), np.zeros(16 * c, np.float32)
     window = Window((Axis(4, 4, 3, p=1), Axis(4, 4, 3, p=1)), (4 * c, c))
-    rows, packed = k.pointers(window, x, zero), k.pack(np.zeros((c, 9), np.float32), zero)
+    rows, packed = k.pointers(window, x, zero), k.pack(np.zeros((c, 3, 3), np.float32), zero)
     good = {"channels": c, "output_width": 4, "input": rows, "weights": packed, "output": out, "zero": zero,
             "params": (0, 6)}  # fmt: skip
     k(**good)  # type: ignore[arg-type]
     other = k.pointers(Window((Axis(4, 4, 3, p=1), Axis(4, 3, 3)), (4 * c, c)), x, zero)
     for change, code, text in (
-        ({"source": x[1:]}, "pointers", "and the source lies at"),
+        ({"source": x[1:]}, "pointers", "and source from"),
         ({"zero": zero.copy()}, "pointers", "the table points to zeros at"),
         ({"input": other}, "table", "9 taps in 9 pointers and 3 outputs; expected 9 in 9 and 4"),
         ({"row": 3}, "table", "the table has 3 rows, no row 3"),
         ({"channels": 4}, "packed-elsewhere", "packed for 5 channels of f32_dwconv_up4x9, not for 4"),
-        ({"output_increment": 3}, "bad-size", "output_increment=3: expected bytes, a multiple of 4"),
+        ({"output_increment": 3}, "bad-size", "output_increment=3: expected bytes, at least 0, a multiple of 4"),
         ({"output": out[:8]}, "bad-array", "output has 8 elements of float32; expected at least 20"),
         ({"params": (1,)}, "bad-params", "params are minimum, maximum; 1 were given"),
         ({"input": np.zeros(40, np.uint64)}, "missing-array", "input_stride is missing"),

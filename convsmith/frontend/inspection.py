@@ -1,0 +1,82 @@
+"""`Inspected`: what any compiled kernel tells about how it was made. Each answer runs the compiler again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from convsmith.codegen.artifact import Artifact
+from convsmith.compiler.service import faults, repro
+from convsmith.diag.errors import UsageError
+from convsmith.problem.problem import Problem
+from convsmith.schedule.config import Config
+from convsmith.target.base import Target
+
+if TYPE_CHECKING:
+    from convsmith.compiler.driver import Lowered
+    from convsmith.compiler.instruments import PassRecord
+    from convsmith.passes.manager import Instrument
+
+__all__ = ["Inspected"]
+
+
+class Inspected:
+    """Base of kernels. `artifact` is None where nothing is compiled."""
+
+    problem: Problem
+    config: Config
+    target: Target
+    artifact: Artifact | None
+    parts: tuple[Problem, ...]
+    """The problems of the kernels that run, one after the other."""
+
+    def lowered(self, instruments: Sequence[Instrument]) -> Lowered:
+        """Run the rewrites again, seen by instruments, and return what they make."""
+        raise NotImplementedError
+
+    def explain(self) -> str:
+        """A page on the kernel: problem, config, plan, packing, work, and where the machine's limits lie."""
+        from convsmith.frontend.explain import explain
+
+        return explain(self)
+
+    def ir(self, stage: str | None = None) -> str:
+        """The IR, by default as it goes to LLVM; "naive" as it starts; after a pass, by its name or number.
+
+        A pass that runs several times is meant the last time; its number says which time. UsageError names the passes.
+        """
+        records = self.passes()
+        if stage is None:
+            return str(records[-1].kernel)
+        found = [r for r in records if stage == r.name or (stage.isdecimal() and int(stage) == r.number)]
+        if not found:
+            names = ", ".join(dict.fromkeys(r.name for r in records))
+            raise UsageError(f"no pass {stage!r}: legal are 0 to {len(records) - 1}, {names}", code="bad-pass")
+        return str(found[-1].kernel)
+
+    def llvm(self) -> str:
+        """The LLVM text that is compiled."""
+        return self._lower()[0].text
+
+    def asm(self) -> str:
+        """The assembly that LLVM makes of it."""
+        from convsmith.codegen import llvm_bind
+
+        target = self.target
+        return llvm_bind.assembly(self.llvm(), target.triple, target.cpu, target.features)
+
+    def passes(self) -> list[PassRecord]:
+        """The kernel after every pass, the naive nest first."""
+        return self._lower()[1]
+
+    def _lower(self) -> tuple[Lowered, list[PassRecord]]:
+        from convsmith.compiler.instruments import Recorder
+        from convsmith.ir.intern import interning
+
+        if self.artifact is None:
+            raise UsageError(
+                f"{self.problem} has no elements in its source or destination: nothing is compiled", code="nothing"
+            )
+        recorder = Recorder()
+        with faults(repro("show", self.problem, str(self.config))), interning():
+            return self.lowered([recorder]), recorder.records
