@@ -10,18 +10,20 @@ from convsmith.compiler.instruments import Recorder
 from convsmith.frontend.explain import plan_lines
 from convsmith.ir.intern import interning
 from convsmith.problem.lines import parse_problem
-from convsmith.target.registry import target
+from convsmith.target.generic.level import level
+from convsmith.target.x86.levels import LEVELS
 
+TARGETS = {t.isa: t for t in (*LEVELS, level())}
 LINE = "--dt=bf16 --stag=axb --dtag=axb mb1ic64ih56oc64oh56kh3ph1"
 
 
 def described(line: str, isa: str) -> list[str]:
     """The lines above the printed nest. The kernel is compiled for the level and does not run: any machine will do."""
-    problem, level, recorder = parse_problem(line), target(isa), Recorder()
-    config = default_config(problem, level)
+    problem, target, recorder = parse_problem(line), TARGETS[isa], Recorder()
+    config = default_config(problem, target)
     with interning():
-        lower(problem.canonical(), config, level, [recorder])
-        lines = plan_lines(problem, config, level, recorder.records)
+        lower(problem.canonical(), config, target, [recorder])
+        lines = plan_lines(problem, config, target, recorder.records)
     heads = [head for head, _ in lines]
     return [text for _, text in lines[: heads.index("plan")]]
 
@@ -41,7 +43,7 @@ def test_vectors(isa: str) -> None:
     assert around.startswith("around the register tile: mb 1, oh 56, ow.o ")
     assert reduction.startswith("reduction: kh 3, kw 3, ic")
     assert tile.startswith("register tile (unrolled): ow.i ") and "oc.l " in tile
-    assert f" of {target(isa).registers} vector registers of {target(isa).vector_bits} bits, " in registers
+    assert f" of {TARGETS[isa].registers} vector registers of {TARGETS[isa].vector_bits} bits, " in registers
 
 
 @pytest.mark.parametrize("isa", ["avx512_amx", "avx512"])
