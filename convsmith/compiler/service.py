@@ -18,6 +18,7 @@ from convsmith.codegen.artifact import Artifact
 from convsmith.compiler.cache import cache_key, disk_cache
 from convsmith.diag import trace
 from convsmith.diag.errors import ConvsmithError, InternalError, UsageError
+from convsmith.diag.forking import import_lock
 from convsmith.diag.settings import settings
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
@@ -67,15 +68,17 @@ def compile_problem(
 
 
 def _general(problem: Problem) -> Problem:
-    from convsmith.build.dynamic import check_dynamic, general
+    with import_lock:
+        from convsmith.build.dynamic import check_dynamic, general
 
     return general(check_dynamic(problem)).canonical()
 
 
 def _default(problem: Problem, target: Target, threads: int, dynamic: bool) -> Config:
-    from convsmith.build.choose import default_config
-    from convsmith.build.dynamic import check_dynamic, dynamic_config
-    from convsmith.ir.intern import interning
+    with import_lock:
+        from convsmith.build.choose import default_config
+        from convsmith.build.dynamic import check_dynamic, dynamic_config
+        from convsmith.ir.intern import interning
 
     command = trace.command("verify", *_words(problem), isa=target.isa, threads=threads)
     with faults(command):
@@ -113,13 +116,15 @@ def faults(command: str) -> Iterator[None]:
 
 
 def _compile(problem: Problem, config: Config, target: Target, dynamic: bool) -> Artifact:
-    from convsmith.codegen import llvm_bind
-    from convsmith.compiler.driver import build_artifact, emit, lower
-    from convsmith.ir.intern import interning
+    with import_lock:
+        from convsmith.codegen import llvm_bind
+        from convsmith.compiler.driver import build_artifact, emit, lower
+        from convsmith.ir.intern import interning
 
     if settings.dump is None and settings.check == "off":
         return build_artifact(problem, config, target, dynamic=dynamic)
-    from convsmith.compiler.instruments import Dump, Interpret, Verify, dump_directory
+    with import_lock:
+        from convsmith.compiler.instruments import Dump, Interpret, Verify, dump_directory
 
     dump = None if settings.dump is None else Dump(dump_directory(settings.dump, problem, str(config)))
     with llvm_bind.no_collection(), interning():

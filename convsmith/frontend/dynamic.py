@@ -20,6 +20,7 @@ from convsmith.codegen.artifact import Artifact
 from convsmith.compiler.dynamic import at_call, fixed_sizes, requirements
 from convsmith.compiler.service import compile_problem
 from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.diag.forking import import_lock
 from convsmith.frontend.nothing import NothingKernel
 from convsmith.problem.conv import Conv
 from convsmith.problem.descriptor import output_size
@@ -123,13 +124,15 @@ class DynamicKernel:
 
     def explain(self) -> str:
         """What is computed, how it was decided, and what it costs at the sizes of the line."""
-        from convsmith.frontend.explain import explain
+        with import_lock:
+            from convsmith.frontend.explain import explain
 
         return explain(self)
 
     def lowered(self, instruments: Sequence[Instrument]) -> Lowered:
         """What the rewrites make, run again and seen by instruments."""
-        from convsmith.compiler.driver import lower
+        with import_lock:
+            from convsmith.compiler.driver import lower
 
         return lower(general(self.problem).canonical(), self.config, self.target, instruments, dynamic=True)
 

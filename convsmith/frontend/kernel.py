@@ -16,6 +16,7 @@ from convsmith.codegen.artifact import Artifact
 from convsmith.compiler.service import compile_problem, faults, repro
 from convsmith.diag import trace
 from convsmith.diag.errors import UsageError
+from convsmith.diag.forking import import_lock
 from convsmith.frontend.chain import ChainKernel
 from convsmith.frontend.nothing import NothingKernel
 from convsmith.problem.conv import Conv
@@ -113,7 +114,8 @@ class Kernel:
 
     def explain(self) -> str:
         """A page on the kernel: problem, config, plan, packing, work, and where the machine's limits lie."""
-        from convsmith.frontend.explain import explain
+        with import_lock:
+            from convsmith.frontend.explain import explain
 
         return explain(self)
 
@@ -137,7 +139,8 @@ class Kernel:
 
     def asm(self) -> str:
         """The assembly that LLVM makes of it."""
-        from convsmith.codegen import llvm_bind
+        with import_lock:
+            from convsmith.codegen import llvm_bind
 
         target = self.target
         return llvm_bind.assembly(self.llvm(), target.triple, target.cpu, target.features)
@@ -148,7 +151,8 @@ class Kernel:
 
     def lowered(self, instruments: Sequence[Instrument]) -> Lowered:
         """What the rewrites make, run again and seen by instruments."""
-        from convsmith.compiler.driver import lower
+        with import_lock:
+            from convsmith.compiler.driver import lower
 
         return lower(self.parts[0].canonical(), self.config, self.target, instruments)
 
@@ -156,8 +160,9 @@ class Kernel:
         return f"<Kernel {self.problem} {self.config}>"
 
     def _lower(self) -> tuple[Lowered, list[PassRecord]]:
-        from convsmith.compiler.instruments import Recorder
-        from convsmith.ir.intern import interning
+        with import_lock:
+            from convsmith.compiler.instruments import Recorder
+            from convsmith.ir.intern import interning
 
         if self.artifact is None:
             raise UsageError(
