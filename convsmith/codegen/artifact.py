@@ -24,7 +24,7 @@ from typing import Any, Literal, get_args
 from convsmith.codegen.decode import decoder
 from convsmith.diag.errors import UsageError
 from convsmith.diag.settings import MOST_THREADS
-from convsmith.ir.types import DTYPES
+from convsmith.ir.types import DTYPES, PTR
 
 __all__ = ["ABI_VERSION", "Argument", "Artifact", "Entry", "Role"]
 
@@ -73,7 +73,7 @@ class Argument:
             raise UsageError(f"argument {self.name}: of={self.of!r} with role {self.role}; packed tensors name theirs")
         if self.dims and len(self.dims) != len(self.shape):
             raise UsageError(f"argument {self.name}: {len(self.dims)} names for the {len(self.shape)} dims")
-        if self.dtype not in DTYPES:
+        if (self.dtype != PTR.name) if self.role == "table" else (self.dtype not in DTYPES):
             raise UsageError(f"argument {self.name}: type {self.dtype!r} is not one of {', '.join(DTYPES)}")
         if self.size < 0 or any(size < 0 for size in self.shape):
             raise UsageError(f"argument {self.name}: {self.size} elements of shape {self.shape}; no size is negative")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
 import tempfile
 import time
@@ -286,8 +287,10 @@ def _tree_hash(root: Path, memory: DiskCache | None) -> str:
     files = sorted(_sources(str(root)))
     status = hashlib.sha256(repr([(str(root), *files)]).encode()).hexdigest()
     known = memory.get(f"sources-{status}") if memory else None
-    if known is not None:
-        return known.decode()
+    if memory and known is not None:
+        if re.fullmatch(rb"[0-9a-f]{64}", known):
+            return known.decode()
+        memory.discard(f"sources-{status}", "is damaged: no SHA-256")
     digest = hashlib.sha256()
     for name, *_ in files:
         content = Path(name).read_bytes()

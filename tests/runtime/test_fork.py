@@ -182,7 +182,7 @@ STRESS = """
             k = cs.compile(f"mb1ic4ih6iw{{7 + number}}oc4kh3kw3ph1pw1", threads=1 + number % 2)
             y = k(np.ones((1, 4, 6, 7 + number), np.float32), np.ones((4, 4, 3, 3), np.float32))
         return (y[0, :, 1:-1, 1:-1] == 36).all()
-    threads = [threading.Thread(target=compile_on, args=(n,)) for n in range(3)]
+    threads = [threading.Thread(target=compile_on, args=(n,), daemon=True) for n in range(3)]
     for thread in threads: thread.start()
     for number in range({forks}):
         time.sleep(0.003 * (number % 7))
