@@ -106,7 +106,7 @@ class Variable:
         """The typed value of `text`; UsageError when it is not legal."""
         try:
             return self.parse(text)
-        except ValueError:
+        except (ValueError, RuntimeError):  # the latter for the home of an unknown user
             raise UsageError(f"{self.env}={text!r} is not legal: expected {self.legal}", code="bad-setting") from None
 
 

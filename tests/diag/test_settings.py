@@ -51,6 +51,8 @@ def test_values(env: str, text: str, key: str, value: object) -> None:
         ("CONVSMITH_CHECK", "2", "check", "interpret"),
         ("CONVSMITH_THREADS", "0", "threads", "from 1 to 1024"),
         ("CONVSMITH_THREADS", "two", "threads", "from 1 to 1024"),
+        ("CONVSMITH_CACHE", "~nobody-of-that-name/cache", "cache", "a directory, 'default' or 'off'"),
+        ("CONVSMITH_DUMP", "~nobody-of-that-name/dump", "dump", "a directory"),
         ("CONVSMITH_THREADS", "1025", "threads", "from 1 to 1024"),
         ("CONVSMITH_ISA", "avx 2", "isa", "instruction set"),
     ],
