@@ -14,7 +14,6 @@ import hashlib
 import os
 import re
 import stat
-import tempfile
 import time
 from dataclasses import dataclass
 from functools import cache
@@ -144,14 +143,15 @@ class DiskCache:
         return self.directory / f"{key}{_SUFFIX}"
 
     def _write(self, key: str, content: bytes) -> None:
-        handle, temporary = tempfile.mkstemp(_TEMPORARY, ".", self.directory)
+        # Not by the tempfile module: it holds a lock, which a forked child would wait for.
+        temporary = self.directory / f".{os.urandom(12).hex()}{_TEMPORARY}"
         try:
-            with open(handle, "wb") as file:
+            with open(_new_file(temporary), "wb") as file:
                 file.write(_MAGIC + _digest(key, content))
                 file.write(content)
             os.replace(temporary, self._path(key))
         except BaseException:
-            _remove(Path(temporary))
+            _remove(temporary)
             raise
 
     def _look(self) -> tuple[str, str]:
@@ -330,6 +330,11 @@ def _read_entry(path: Path) -> bytes:
         if found.st_size > _LARGEST_ENTRY:
             raise _UnfitEntry(f"has {found.st_size} bytes, more than the {_LARGEST_ENTRY} of the largest entry")
         return file.read(_LARGEST_ENTRY)
+
+
+def _new_file(path: Path) -> int:
+    """A handle to a file that did not exist, which only the user may read."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
 
 
 def _digest(key: str, content: bytes) -> bytes:

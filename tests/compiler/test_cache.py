@@ -9,7 +9,6 @@ import resource
 import signal
 import socket
 import stat
-import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -193,14 +192,14 @@ def test_directory_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO])
-@pytest.mark.parametrize("call", ["mkstemp", "replace"])
+@pytest.mark.parametrize("call", ["_new_file", "replace"])
 def test_full_disk(cache: DiskCache, monkeypatch: pytest.MonkeyPatch, code: int, call: str) -> None:
     cache.put("old", b"content")
 
     def fail(*_: object, **__: object) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(tempfile if call == "mkstemp" else os, call, fail)
+    monkeypatch.setattr(cache_module if call == "_new_file" else os, call, fail)
     with pytest.warns(CacheWarning) as caught:
         for _ in range(3):
             cache.put("new", b"content")
@@ -214,14 +213,13 @@ def test_full_disk(cache: DiskCache, monkeypatch: pytest.MonkeyPatch, code: int,
 
 def test_disk_that_is_really_full(cache: DiskCache, monkeypatch: pytest.MonkeyPatch) -> None:
     """Writes go to a device that has no space; whatever was begun is removed."""
-    real = tempfile.mkstemp
+    real = cache_module._new_file
 
-    def on_full_device(*arguments: str) -> tuple[int, str]:
-        handle, name = real(*arguments)
-        os.close(handle)
-        return os.open("/dev/full", os.O_WRONLY), name
+    def on_full_device(path: Path) -> int:
+        os.close(real(path))
+        return os.open("/dev/full", os.O_WRONLY)
 
-    monkeypatch.setattr(tempfile, "mkstemp", on_full_device)
+    monkeypatch.setattr(cache_module, "_new_file", on_full_device)
     with pytest.warns(CacheWarning, match="cannot be written: No space left on device"):
         cache.put("key", bytes(100_000))
     assert list(cache.directory.iterdir()) == []
