@@ -15,6 +15,7 @@ import os
 import re
 import stat
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -62,6 +63,9 @@ class DiskCache:
     def __init__(self, directory: Path, limit: int) -> None:
         self.directory = directory
         self.limit = limit
+        # Both on the way to a link and to what it names. Only who may write there can make another link.
+        above = (*directory.parents, *Path(os.path.realpath(directory)).parents)
+        self._above = list(dict.fromkeys(map(str, above)))
         self._warned = False
         self._stuck: set[str] = set()
         self._full = False
@@ -157,7 +161,7 @@ class DiskCache:
     def _look(self) -> tuple[str, str]:
         """Mode of the directory, and why it must not be used (`_MISSING`: it does not exist yet)."""
         try:
-            problem = _replaceable(self.directory)
+            problem = _replaceable(self._above)
             found = os.stat(self.directory)
         except FileNotFoundError:
             return "none", problem or _MISSING
@@ -178,7 +182,7 @@ class DiskCache:
         return mode, ""
 
     def _refused(self, create: bool) -> bool:
-        """True when the directory must not be used now; looked at each time, for it takes 3 us."""
+        """True when the directory must not be used now; looked at each time, for it takes 5 us."""
         mode, problem = self._look()
         if problem == _MISSING and create:
             try:
@@ -254,7 +258,9 @@ def disk_cache() -> DiskCache | None:
     if choice == "off":
         return None
     directory = Path(user_cache_dir("convsmith")) if choice == "default" else Path(choice).absolute()
-    return _caches.setdefault((directory, settings.cache_size), DiskCache(directory, settings.cache_size))
+    limit = settings.cache_size
+    found = _caches.get((directory, limit))
+    return found or _caches.setdefault((directory, limit), DiskCache(directory, limit))
 
 
 def cache_key(*parts: str) -> str:
@@ -329,7 +335,7 @@ def _read_entry(path: Path) -> bytes:
             raise _UnfitEntry(f"belongs to user {found.st_uid}")
         if found.st_size > _LARGEST_ENTRY:
             raise _UnfitEntry(f"has {found.st_size} bytes, more than the {_LARGEST_ENTRY} of the largest entry")
-        return file.read(_LARGEST_ENTRY)
+        return file.read(found.st_size)
 
 
 def _new_file(path: Path) -> int:
@@ -352,9 +358,9 @@ def _make_private(directory: Path) -> None:
         path.mkdir(mode=0o700, exist_ok=True)
 
 
-def _replaceable(directory: Path) -> str:
-    """Why others can put another directory in this one's place; empty where they cannot."""
-    for parent in dict.fromkeys((*directory.parents, *Path(os.path.realpath(directory)).parents)):
+def _replaceable(above: Iterable[str]) -> str:
+    """Why others can put another directory in the place of one below these; empty where they cannot."""
+    for parent in above:
         try:
             mode = os.stat(parent).st_mode
         except FileNotFoundError:

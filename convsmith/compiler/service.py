@@ -76,13 +76,13 @@ def _stored(
         return None
     try:
         artifact = Artifact.from_bytes(content)
-        held = Config.parse(artifact.config)
+        held = config or Config.parse(artifact.config)
     except (UsageError, ConfigError) as error:
         cache.discard(key, f"is damaged: {error}")
         return None
     wanted = {
         "problem": (artifact.problem, problem),
-        "config": (artifact.config, str(config) if config is not None else artifact.config),
+        "config": (artifact.config, artifact.config if config is None else str(config)),
         "instruction set": (artifact.isa, target.isa),
         "instruction set of the config": (held.isa, target.isa),
         "needed CPU features": (artifact.needs, target.needs),
