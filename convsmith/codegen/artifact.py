@@ -73,8 +73,9 @@ class Argument:
             raise UsageError(f"argument {self.name}: of={self.of!r} with role {self.role}; packed tensors name theirs")
         if self.dims and len(self.dims) != len(self.shape):
             raise UsageError(f"argument {self.name}: {len(self.dims)} names for the {len(self.shape)} dims")
-        if (self.dtype != PTR.name) if self.role == "table" else (self.dtype not in DTYPES):
-            raise UsageError(f"argument {self.name}: type {self.dtype!r} is not one of {', '.join(DTYPES)}")
+        if self.dtype not in (*DTYPES, PTR.name):
+            legal = ", ".join((*DTYPES, PTR.name))
+            raise UsageError(f"argument {self.name}: type {self.dtype!r} is not one of {legal}")
         if self.size < 0 or any(size < 0 for size in self.shape):
             raise UsageError(f"argument {self.name}: {self.size} elements of shape {self.shape}; no size is negative")
 
