@@ -14,6 +14,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from convsmith.diag.forking import import_lock
+
 if TYPE_CHECKING:
     from convsmith.diag.errors import (
         ConfigError,
@@ -64,12 +66,14 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _NAMESPACES:
-        value: Any = import_module(_NAMESPACES[name])
+        module, attribute = _NAMESPACES[name], ""
     elif name in _MODULE:
-        value = getattr(import_module(_MODULE[name]), name)
+        module, attribute = _MODULE[name], name
     else:
         raise AttributeError(f"module 'convsmith' has no attribute {name!r}")
-    globals()[name] = value
+    with import_lock:
+        found = import_module(module)
+    globals()[name] = value = getattr(found, attribute) if attribute else found
     return value
 
 

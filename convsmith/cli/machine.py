@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from convsmith.cli.output import note, print_table
+from convsmith.diag.settings import MOST_THREADS
 from convsmith.frontend.peak import ceilings
 from convsmith.runtime.machine import describe
 from convsmith.tune.measure import ROUNDS
@@ -18,7 +19,7 @@ _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
 @click.command()
-@click.option("--threads", type=click.IntRange(1), metavar="N", help="Threads to measure beside one.")
+@click.option("--threads", type=click.IntRange(1, MOST_THREADS), metavar="N", help="Threads to measure beside one.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def machine(threads: int | None, as_json: bool) -> None:
     """Describe this machine, and measure its ceilings: multiply-adds per second, and reads from each cache level."""

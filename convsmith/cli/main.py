@@ -9,6 +9,9 @@ from __future__ import annotations
 import errno
 import shlex
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -18,6 +21,7 @@ from convsmith import __version__
 from convsmith.cli.output import error_line, exit_status
 from convsmith.diag.errors import ConvsmithError, InternalError
 from convsmith.diag.settings import VARIABLES
+from convsmith.diag.warning import ConvsmithWarning
 
 __all__ = ["main"]
 
@@ -39,7 +43,8 @@ class _Group(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with _plain_warnings():
+                return super().invoke(ctx)
         except ConvsmithError as error:
             error_line(str(error), type(error).__name__)
             ctx.exit(exit_status(error))
@@ -58,6 +63,23 @@ class _Group(click.Group):
             fault = InternalError(f"{type(error).__name__}: {error}", repro=command)
             error_line(str(fault), "InternalError")
             ctx.exit(1)
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Show each warning of this package as one line, without the line of source that Python adds."""
+    with warnings.catch_warnings():
+        other = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+            if issubclass(category, ConvsmithWarning):
+                error_line(str(message), "warning")
+            else:
+                other(message, category, *place, **more)
+
+        warnings.showwarning = show
+        warnings.simplefilter("always", ConvsmithWarning)
+        yield
 
 
 @click.group(cls=_Group, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})

@@ -12,7 +12,7 @@ import click
 
 from convsmith.diag import trace
 from convsmith.diag.errors import UsageError
-from convsmith.diag.settings import settings
+from convsmith.diag.settings import MOST_THREADS, settings
 from convsmith.frontend.kernel import Kernel
 from convsmith.frontend.numpy_api import compile as compile_kernel
 from convsmith.layout.tags import ANY
@@ -75,7 +75,8 @@ def choice_options(command: F) -> F:
     """--threads, --isa, --config."""
     command = click.option("--config", metavar="CONFIG", help="Every decision, as `explain` prints them.")(command)
     command = click.option("--isa", metavar="NAME", help="Instruction set (see `convsmith machine`).")(command)
-    return click.option("--threads", type=click.IntRange(1), metavar="N", help="Threads; by default all CPUs.")(command)
+    threads = click.IntRange(1, MOST_THREADS)
+    return click.option("--threads", type=threads, metavar="N", help="Threads; by default all CPUs.")(command)
 
 
 def read_problems(source: str, options: Options, layout: str | None) -> list[Problem]:

@@ -21,7 +21,10 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
+from convsmith.codegen.decode import decoder
 from convsmith.diag.errors import UsageError
+from convsmith.diag.settings import MOST_THREADS
+from convsmith.ir.types import DTYPES, PTR
 
 __all__ = ["ABI_VERSION", "Argument", "Artifact", "Entry", "Role"]
 
@@ -70,6 +73,11 @@ class Argument:
             raise UsageError(f"argument {self.name}: of={self.of!r} with role {self.role}; packed tensors name theirs")
         if self.dims and len(self.dims) != len(self.shape):
             raise UsageError(f"argument {self.name}: {len(self.dims)} names for the {len(self.shape)} dims")
+        if self.dtype not in (*DTYPES, PTR.name):
+            legal = ", ".join((*DTYPES, PTR.name))
+            raise UsageError(f"argument {self.name}: type {self.dtype!r} is not one of {legal}")
+        if self.size < 0 or any(size < 0 for size in self.shape):
+            raise UsageError(f"argument {self.name}: {self.size} elements of shape {self.shape}; no size is negative")
 
 
 @dataclass(frozen=True)
@@ -85,10 +93,28 @@ class Entry:
     sizes: tuple[str, ...] = ()
     values: tuple[int, ...] = ()
 
+    def __post_init__(self) -> None:
+        if not 1 <= self.threads <= MOST_THREADS:
+            raise UsageError(f"entry {self.symbol}: {self.threads} threads; expected 1 to {MOST_THREADS}")
+
     @property
     def chunk_symbol(self) -> str:
         """The function that runs one part of the entry."""
         return f"{self.symbol}_chunk"
+
+
+@dataclass(frozen=True)
+class _Manifest:
+    """The header of the file form; the fields are those of `Artifact`."""
+
+    isa: str
+    entries: tuple[tuple[object, ...], ...]
+    problem: str
+    config: str
+    abi: int
+    needs: tuple[str, ...]
+    needs_finite: tuple[str, ...]
+    notes: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -145,7 +171,10 @@ class Artifact:
 
     @staticmethod
     def from_bytes(data: bytes) -> Artifact:
-        """Read the file form. UsageError (code `bad-artifact`) when it is not whole, or of another ABI version."""
+        """Read the file form. UsageError (code `bad-artifact`) when it is not whole, or of another ABI version.
+
+        Every field has the type that `Artifact` declares, whatever the bytes are.
+        """
         if not data.startswith(_MAGIC):
             raise _bad(f"{len(data)} bytes that do not begin with {_MAGIC!r} are not an artifact")
         body, digest = data[:-_DIGEST], data[-_DIGEST:]
@@ -153,12 +182,17 @@ class Artifact:
             raise _bad(f"artifact of {len(data)} bytes is damaged: its checksum differs")
         start = len(_MAGIC) + 4
         end = start + int.from_bytes(body[len(_MAGIC) : start], "little")
-        manifest = json.loads(body[start:end])
-        if manifest["abi"] != ABI_VERSION:
-            raise _bad(f"artifact has ABI version {manifest['abi']}; this convsmith runs {ABI_VERSION}")
-        manifest |= {key: tuple(manifest[key]) for key in ("needs", "needs_finite")}
-        manifest["entries"] = {name: _entry(entry) for name, entry in manifest["entries"]}
-        return Artifact(code=body[end:], **manifest)
+        try:
+            manifest = json.loads(body[start:end])
+            if isinstance(manifest, dict) and manifest.get("abi", ABI_VERSION) != ABI_VERSION:
+                raise _bad(f"artifact has ABI version {manifest['abi']!r:.80}; this convsmith runs {ABI_VERSION}")
+            head = decoder(_Manifest)(manifest)
+            entries = _entries(head.entries)
+        except (ValueError, RecursionError) as error:
+            raise _bad(f"artifact of {len(data)} bytes is damaged: its manifest is not legal: {error}") from None
+        except UsageError as error:
+            raise _bad(error.message) from None
+        return Artifact(**{**vars(head), "code": body[end:], "entries": entries})
 
 
 def _bad(message: str) -> UsageError:
@@ -169,12 +203,15 @@ def _packs(entry: str) -> bool:
     return entry.partition(":")[0] == _PACK
 
 
-def _entry(fields: dict[str, Any]) -> Entry:
-    arguments = tuple(map(_argument, fields["arguments"]))
-    return Entry(fields["symbol"], arguments, fields["threads"], tuple(fields["sizes"]), tuple(fields["values"]))
-
-
-def _argument(fields: dict[str, Any]) -> Argument:
-    default = fields["default"]
-    tuples = {"shape": tuple(fields["shape"]), "dims": tuple(fields["dims"])}
-    return Argument(**{**fields, **tuples, "default": None if default is None else tuple(default)})
+def _entries(pairs: tuple[tuple[Any, ...], ...]) -> dict[str, Entry]:
+    """The entries by name, in order. ValueError where one is missing that a call looks for."""
+    found = {}
+    for pair in pairs:
+        if len(pair) != 2 or type(pair[0]) is not str:
+            raise ValueError(f"{pair!r:.80} is no entry with its name")
+        found[pair[0]] = entry = decoder(Entry)(pair[1])
+        if _packs(pair[0]) and all(a.role != "packed" for a in entry.arguments):
+            raise ValueError(f"entry {pair[0]} packs nothing")
+    if "main" not in found:
+        raise ValueError("no entry main")
+    return found

@@ -6,6 +6,8 @@ No IR passes are run: what they would find has been done on the IR before, and t
 from __future__ import annotations
 
 import gc
+import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -37,13 +39,31 @@ def machine(triple: str, cpu: str, features: str) -> Any:
 @contextmanager
 def no_collection() -> Iterator[None]:
     """Pause the cyclic collector: with live LLVM modules it costs tens of milliseconds."""
-    was = gc.isenabled()
+    if not gc.isenabled():
+        yield
+        return
+    thread = threading.get_ident()
+    _pausing.add(thread)
     gc.disable()
     try:
         yield
     finally:
-        if was:
-            gc.enable()
+        gc.enable()
+        _pausing.discard(thread)
+
+
+_pausing: set[int] = set()
+"""Threads that have paused the collector and will resume it."""
+
+
+def _resume_in_child() -> None:
+    """Resume the collector in a forked child for a thread that only the parent has."""
+    if _pausing - {threading.get_ident()}:
+        _pausing.clear()
+        gc.enable()
+
+
+os.register_at_fork(after_in_child=_resume_in_child)
 
 
 def parse(text: str, triple: str, cpu: str, features: str) -> Any:

@@ -15,9 +15,10 @@ from dataclasses import replace
 from time import perf_counter
 
 from convsmith.codegen.artifact import Artifact
-from convsmith.compiler.cache import cache_key, disk_cache
+from convsmith.compiler.cache import DiskCache, cache_key, disk_cache
 from convsmith.diag import trace
-from convsmith.diag.errors import ConvsmithError, InternalError, UsageError
+from convsmith.diag.errors import ConfigError, ConvsmithError, InternalError, UsageError
+from convsmith.diag.forking import import_lock
 from convsmith.diag.settings import settings
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
@@ -44,9 +45,9 @@ def compile_problem(
     wanted = str(config) if config is not None else f"default --threads={threads}"
     key = cache_key(str(plain), wanted, requirements, _target_key(target))
     watched = settings.dump is not None or settings.check != "off"
-    found = cache.get(key) if cache is not None and not watched else None
-    if found is not None:
-        artifact, status = Artifact.from_bytes(found), "cached"
+    stored = _stored(cache, key, str(plain), config, threads, target, requirements) if cache and not watched else None
+    if stored is not None:
+        artifact, status = stored, "cached"
     else:
         config = config if config is not None else _default(plain, target, threads, bool(requirements))
         with faults(repro("verify", problem, str(config), requirements)):
@@ -58,7 +59,7 @@ def compile_problem(
     for event in ("create", "cache"):
         if trace.enabled(event) and (event == "create" or cache is not None):
             trace.emit(
-                event, status=status if event == "create" else ("hit" if found is not None else "miss"),
+                event, status=status if event == "create" else ("hit" if stored is not None else "miss"),
                 isa=target.isa, threads=artifact.entries["main"].threads, time_ms=(perf_counter() - start) * 1e3,
                 config=artifact.config, detail=f"code_bytes={len(artifact.code)} key={key[:16]}",
                 repro=repro("verify", problem, artifact.config, requirements),
@@ -66,16 +67,48 @@ def compile_problem(
     return artifact
 
 
+def _stored(
+    cache: DiskCache, key: str, problem: str, config: Config | None, threads: int, target: Target, requirements: str
+) -> Artifact | None:
+    """The artifact that the cache has under `key`; None, and the entry is removed, where it is another kernel's."""
+    content = cache.get(key)
+    if content is None:
+        return None
+    try:
+        artifact = Artifact.from_bytes(content)
+        held = config or Config.parse(artifact.config)
+    except (UsageError, ConfigError) as error:
+        cache.discard(key, f"is damaged: {error}")
+        return None
+    wanted = {
+        "problem": (artifact.problem, problem),
+        "config": (artifact.config, artifact.config if config is None else str(config)),
+        "instruction set": (artifact.isa, target.isa),
+        "instruction set of the config": (held.isa, target.isa),
+        "needed CPU features": (artifact.needs, target.needs),
+        "requirements": (artifact.notes.get("requirements", ""), requirements),
+        "threads": (artifact.entries["main"].threads, held.threads),
+        "most threads": (min(held.threads, threads), held.threads) if config is None else (0, 0),
+    }
+    for name, (found, asked) in wanted.items():
+        if found != asked:
+            cache.discard(key, f"is another kernel's: its {name} is {found}, not {asked}")
+            return None
+    return artifact
+
+
 def _general(problem: Problem) -> Problem:
-    from convsmith.build.dynamic import check_dynamic, general
+    with import_lock:
+        from convsmith.build.dynamic import check_dynamic, general
 
     return general(check_dynamic(problem)).canonical()
 
 
 def _default(problem: Problem, target: Target, threads: int, dynamic: bool) -> Config:
-    from convsmith.build.choose import default_config
-    from convsmith.build.dynamic import check_dynamic, dynamic_config
-    from convsmith.ir.intern import interning
+    with import_lock:
+        from convsmith.build.choose import default_config
+        from convsmith.build.dynamic import check_dynamic, dynamic_config
+        from convsmith.ir.intern import interning
 
     command = trace.command("verify", *_words(problem), isa=target.isa, threads=threads)
     with faults(command):
@@ -113,13 +146,15 @@ def faults(command: str) -> Iterator[None]:
 
 
 def _compile(problem: Problem, config: Config, target: Target, dynamic: bool) -> Artifact:
-    from convsmith.codegen import llvm_bind
-    from convsmith.compiler.driver import build_artifact, emit, lower
-    from convsmith.ir.intern import interning
+    with import_lock:
+        from convsmith.codegen import llvm_bind
+        from convsmith.compiler.driver import build_artifact, emit, lower
+        from convsmith.ir.intern import interning
 
     if settings.dump is None and settings.check == "off":
         return build_artifact(problem, config, target, dynamic=dynamic)
-    from convsmith.compiler.instruments import Dump, Interpret, Verify, dump_directory
+    with import_lock:
+        from convsmith.compiler.instruments import Dump, Interpret, Verify, dump_directory
 
     dump = None if settings.dump is None else Dump(dump_directory(settings.dump, problem, str(config)))
     with llvm_bind.no_collection(), interning():

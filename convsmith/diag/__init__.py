@@ -1,1 +1,1 @@
-"""Errors, settings and the trace sink. This package knows nothing else of the compiler."""
+"""Errors, warnings, settings, the trace sink, and fork(). This package knows nothing else of the compiler."""

@@ -21,10 +21,13 @@ from typing import Any, Literal
 
 from convsmith.diag.errors import UsageError
 
-__all__ = ["EVENTS", "VARIABLES", "CacheChoice", "Settings", "Variable", "settings"]
+__all__ = ["EVENTS", "MOST_THREADS", "VARIABLES", "CacheChoice", "Settings", "Variable", "settings"]
 
 EVENTS = ("create", "exec", "cache")
 CHECKS = ("off", "verify", "interpret")
+
+MOST_THREADS = 1024
+"""Largest number of threads that a kernel may be made for."""
 
 CacheChoice = Path | Literal["default", "off"]
 
@@ -71,7 +74,7 @@ def _parse_threads(text: str) -> int | None:
     if text == "":
         return None
     count = int(text)
-    if count < 1:
+    if not 1 <= count <= MOST_THREADS:
         raise ValueError
     return count
 
@@ -103,7 +106,7 @@ class Variable:
         """The typed value of `text`; UsageError when it is not legal."""
         try:
             return self.parse(text)
-        except ValueError:
+        except (ValueError, RuntimeError):  # the latter for the home of an unknown user
             raise UsageError(f"{self.env}={text!r} is not legal: expected {self.legal}", code="bad-setting") from None
 
 
@@ -150,7 +153,7 @@ VARIABLES: tuple[Variable, ...] = (
         "CONVSMITH_THREADS",
         "threads",
         _parse_threads,
-        "a whole number of at least 1, or empty for all CPUs of the process",
+        f"a whole number from 1 to {MOST_THREADS}, or empty for all CPUs of the process",
         "Threads of kernels for which no count is asked.",
     ),
     Variable(

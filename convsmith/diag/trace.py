@@ -11,11 +11,11 @@ import csv
 import io
 import shlex
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from convsmith.diag.errors import InternalError
+from convsmith.diag.forking import RenewedLock
 from convsmith.diag.settings import EVENTS, settings
 
 __all__ = ["COLUMNS", "VERSION", "command", "emit", "enabled", "redirect"]
@@ -29,11 +29,10 @@ class _Sink:
 
     def __init__(self, write: Callable[[str], object]) -> None:
         self._write = write
-        self._lock = threading.Lock()
         self._headed = False
 
     def line(self, row: list[str]) -> None:
-        with self._lock:
+        with _writing.lock:
             if not self._headed:
                 self._headed = True
                 self._write(_csv(list(COLUMNS)))
@@ -46,6 +45,7 @@ def _csv(row: list[str]) -> str:
     return out.getvalue()
 
 
+_writing = RenewedLock()
 # Not `sys.stderr.write` itself: the stream may be replaced later.
 _sink = _Sink(lambda text: sys.stderr.write(text))
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import NamedTuple
 
 from convsmith.compiler.cache import disk_cache
+from convsmith.diag.forking import RenewedLock
 from convsmith.frontend.peak import Types, peak_sample, read_level_bytes, read_sample, release_read_buffers
 from convsmith.runtime.machine import cache_sizes, cpu_features, cpu_model
 from convsmith.runtime.threads import default_threads
@@ -36,7 +36,7 @@ _METHOD = 1
 """Number of the method of measurement. Figures of another method are not used."""
 
 _in_process: dict[str, Ceiling] = {}
-_lock = threading.Lock()
+_lock = RenewedLock()
 
 
 class Ceiling(NamedTuple):
@@ -93,7 +93,7 @@ def _measured(key: str, sample: Callable[[], float], threads: int, samples: int)
         (steady if share >= LEAST_SHARE else starved).append(rate)
     found = Ceiling(max(steady or starved), datetime.now(UTC).date().isoformat(), bool(steady))
     if found.is_steady:
-        with _lock:
+        with _lock.lock:
             _in_process[key] = found
         if (cache := disk_cache()) is not None:
             cache.put(key, json.dumps(found).encode())
@@ -101,14 +101,14 @@ def _measured(key: str, sample: Callable[[], float], threads: int, samples: int)
 
 
 def _kept(key: str) -> Ceiling | None:
-    with _lock:
+    with _lock.lock:
         if key in _in_process:
             return _in_process[key]
     cache = disk_cache()
     content = cache.get(key) if cache is not None else None
     found = _parsed(content) if content is not None else None
     if found is not None:
-        with _lock:
+        with _lock.lock:
             _in_process[key] = found
     return found
 

@@ -22,6 +22,7 @@ from convsmith.codegen.artifact import Artifact
 from convsmith.compiler.dynamic import at_call, fixed_sizes, requirements
 from convsmith.compiler.service import compile_problem
 from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.diag.forking import import_lock
 from convsmith.frontend.inspection import Inspected
 from convsmith.frontend.nothing import NothingKernel
 from convsmith.problem.conv import Conv
@@ -145,7 +146,8 @@ class DynamicKernel(Inspected):
 
     def lowered(self, instruments: Sequence[Instrument]) -> Lowered:
         """What the rewrites make, run again and seen by instruments."""
-        from convsmith.compiler.driver import lower
+        with import_lock:
+            from convsmith.compiler.driver import lower
 
         return lower(general(self.problem).canonical(), self.config, self.target, instruments, dynamic=True)
 

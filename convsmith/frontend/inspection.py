@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from convsmith.codegen.artifact import Artifact
 from convsmith.compiler.service import faults, repro
 from convsmith.diag.errors import UsageError
+from convsmith.diag.forking import import_lock
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.target.base import Target
@@ -36,7 +37,8 @@ class Inspected:
 
     def explain(self) -> str:
         """A page on the kernel: problem, config, plan, packing, work, and where the machine's limits lie."""
-        from convsmith.frontend.explain import explain
+        with import_lock:
+            from convsmith.frontend.explain import explain
 
         return explain(self)
 
@@ -60,7 +62,8 @@ class Inspected:
 
     def asm(self) -> str:
         """The assembly that LLVM makes of it."""
-        from convsmith.codegen import llvm_bind
+        with import_lock:
+            from convsmith.codegen import llvm_bind
 
         target = self.target
         return llvm_bind.assembly(self.llvm(), target.triple, target.cpu, target.features)
@@ -70,8 +73,9 @@ class Inspected:
         return self._lower()[1]
 
     def _lower(self) -> tuple[Lowered, list[PassRecord]]:
-        from convsmith.compiler.instruments import Recorder
-        from convsmith.ir.intern import interning
+        with import_lock:
+            from convsmith.compiler.instruments import Recorder
+            from convsmith.ir.intern import interning
 
         if self.artifact is None:
             raise UsageError(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from convsmith.codegen.artifact import Artifact
 from convsmith.compiler.service import compile_problem, repro
 from convsmith.diag import trace
+from convsmith.diag.forking import import_lock
 from convsmith.frontend.chain import ChainKernel
 from convsmith.frontend.inspection import Inspected
 from convsmith.frontend.nothing import NothingKernel
@@ -112,7 +113,8 @@ class Kernel(Inspected):
 
     def lowered(self, instruments: Sequence[Instrument]) -> Lowered:
         """What the rewrites make, run again and seen by instruments."""
-        from convsmith.compiler.driver import lower
+        with import_lock:
+            from convsmith.compiler.driver import lower
 
         return lower(self.parts[0].canonical(), self.config, self.target, instruments)
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from convsmith.diag import trace
 from convsmith.diag.errors import UsageError
-from convsmith.diag.settings import settings
+from convsmith.diag.settings import MOST_THREADS, settings
 from convsmith.frontend.dynamic import DynamicKernel, dynamic_names
 from convsmith.frontend.kernel import Kernel
 from convsmith.layout.reorder import reorder
@@ -151,8 +151,8 @@ def _threads(count: int | None) -> int:
     if count is None:
         return default_threads()
     number = _whole("threads", count)
-    if number < 1:
-        raise UsageError(f"threads={number} is not legal: expected at least 1", code="threads")
+    if not 1 <= number <= MOST_THREADS:
+        raise UsageError(f"threads={number} is not legal: expected 1 to {MOST_THREADS}", code="threads")
     return number
 
 

@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from math import gcd
 from typing import Union
 
+from convsmith.diag.forking import import_lock
 from convsmith.ir.intern import Node
 
 Term = tuple["Index", int]
@@ -95,7 +96,8 @@ class Index(Node):
         return self.const
 
     def __str__(self) -> str:
-        from convsmith.ir.text import index_text
+        with import_lock:
+            from convsmith.ir.text import index_text
 
         return index_text(self)
 
@@ -379,7 +381,8 @@ class Cond(Node):
     __slots__ = ()
 
     def __str__(self) -> str:
-        from convsmith.ir.text import cond_text
+        with import_lock:
+            from convsmith.ir.text import cond_text
 
         return cond_text(self)
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
+from convsmith.diag.forking import cached_property, import_lock
 from convsmith.ir.stmt import Kernel
 
 
@@ -42,7 +42,8 @@ class Row:
     @cached_property
     def kernel(self) -> Kernel:
         """The parsed specification."""
-        from convsmith.ir.parse import parse_kernel
+        with import_lock:
+            from convsmith.ir.parse import parse_kernel
 
         return parse_kernel(self.spec)
 

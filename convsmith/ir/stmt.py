@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from convsmith.diag.forking import import_lock
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index, Var
 from convsmith.ir.value import Lanes, Load, Value
@@ -24,7 +25,8 @@ class Stmt:
     __slots__ = ()
 
     def __str__(self) -> str:
-        from convsmith.ir.text import stmt_text
+        with import_lock:
+            from convsmith.ir.text import stmt_text
 
         return stmt_text(self)
 
@@ -167,7 +169,8 @@ class Kernel:
         return tuple(b for b in self.params if b in stores)
 
     def __str__(self) -> str:
-        from convsmith.ir.text import kernel_text
+        with import_lock:
+            from convsmith.ir.text import kernel_text
 
         return kernel_text(self)
 

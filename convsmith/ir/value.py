@@ -12,6 +12,7 @@ import struct
 from functools import lru_cache
 from typing import NamedTuple
 
+from convsmith.diag.forking import import_lock
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index
 from convsmith.ir.intern import Node
@@ -77,7 +78,8 @@ class Value(Node):
     __slots__ = ("_lanes",)
 
     def __str__(self) -> str:
-        from convsmith.ir.text import value_text
+        with import_lock:
+            from convsmith.ir.text import value_text
 
         return value_text(self)
 

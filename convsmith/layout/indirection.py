@@ -24,13 +24,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from convsmith.diag.errors import UsageError
+from convsmith.diag.forking import cached_property
 from convsmith.ir.types import ABSENT
 
 FORMS = ("row", "column", "compressed", "sections")

@@ -13,9 +13,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from convsmith.diag.errors import UsageError
+from convsmith.diag.forking import cached_property
 from convsmith.ir.buffer import Block
 from convsmith.layout.tags import ANY, MAX_DIMS, SizedBlock, TagForm, parse_sized, parse_tag, print_strided, print_tag
 

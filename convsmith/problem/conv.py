@@ -16,9 +16,9 @@ import math
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 from convsmith.diag.errors import UsageError
+from convsmith.diag.forking import cached_property
 from convsmith.problem.attributes import SCALES, Kind
 from convsmith.problem.descriptor import AXES, Descriptor, output_size, parse_descriptor, print_descriptor, split_line
 from convsmith.problem.options import read_options, strided

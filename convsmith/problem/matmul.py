@@ -14,9 +14,9 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 from convsmith.diag.errors import UsageError
+from convsmith.diag.forking import cached_property
 from convsmith.layout.tags import MAX_DIMS
 from convsmith.problem.attributes import SCALES, Kind
 from convsmith.problem.descriptor import split_line

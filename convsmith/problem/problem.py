@@ -10,10 +10,10 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, Self
 
 from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.diag.forking import cached_property
 from convsmith.layout.layout import Layout
 from convsmith.layout.tags import ANY
 from convsmith.problem.attributes import (

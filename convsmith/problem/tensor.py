@@ -6,8 +6,8 @@ Names are oneDNN's: src, wei, bia, dst and, for gradients, diff_src, diff_wei, d
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
+from convsmith.diag.forking import cached_property
 from convsmith.layout.layout import Layout
 
 __all__ = ["Tensor"]

@@ -1,15 +1,15 @@
 """Loading object code into this process, and running its entries.
 
-One ORC LLJIT serves the process: each artifact becomes a library of its own in it, unloaded with its `HostLibrary`.
-Linking an object takes about 0.2 ms with JITLink (0.25 with RuntimeDyld, which also aborts the process over a
-relocation that does not fit, where JITLink reports it; MCJIT with an engine for each object takes 0.75).
+An ORC LLJIT links artifacts: each becomes a library of its own in it, unloaded with its `HostLibrary`. A new LLJIT is
+made after every 64 libraries, because LLVM frees the last traces of a library with its LLJIT only, which goes with the
+last of its libraries. Linking an object takes about 0.2 ms with JITLink (0.25 with RuntimeDyld, which also aborts the
+process over a relocation that does not fit, where JITLink reports it; MCJIT with an engine for each object takes 0.75).
 """
 
 from __future__ import annotations
 
 import ctypes
 import itertools
-import threading
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -18,6 +18,7 @@ from llvmlite import binding as llvm
 
 from convsmith.codegen.artifact import ABI_VERSION, Artifact, Entry
 from convsmith.diag.errors import ToolchainError, UnsupportedError, UsageError
+from convsmith.diag.forking import RenewedLock
 from convsmith.runtime import machine, threads
 
 __all__ = ["HostFunction", "HostLibrary"]
@@ -26,9 +27,13 @@ __all__ = ["HostFunction", "HostLibrary"]
 _WHOLE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _CHUNK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
-_lock = threading.Lock()
+_jit_guard = RenewedLock()
 _names = itertools.count()
 _lljit: Any = None
+_linked = 0
+
+_LIBRARIES_OF_A_JIT = 64
+"""Libraries that are linked by one LLJIT. LLVM keeps 9 KB of each, unloaded or not, until the LLJIT itself is gone."""
 
 
 class HostFunction:
@@ -50,9 +55,7 @@ class HostFunction:
         """Run the entry and wait. `keep` holds the memory in use alive, should an interrupt end the wait early."""
         if self.whole is not None:
             self.whole(block)
-        elif threads.openmp() is not None:
-            self._symbol(block)
-        else:
+        elif not threads.run_region(self._symbol, block, self.entry.threads):
             threads.run_chunks(self._chunk, block, self.entry.threads, keep)
 
 
@@ -135,10 +138,12 @@ def _openmp_addresses() -> dict[str, int]:
 
 
 def _jit() -> Any:
-    global _lljit
-    with _lock:
-        if _lljit is None:
+    """The LLJIT of the next library."""
+    global _lljit, _linked
+    with _jit_guard.lock:
+        if _linked % _LIBRARIES_OF_A_JIT == 0:
             llvm.initialize_native_target()
             llvm.initialize_native_asmprinter()
             _lljit = llvm.create_lljit_compiler(use_jit_link=True)
+        _linked += 1
         return _lljit

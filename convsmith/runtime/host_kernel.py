@@ -7,7 +7,6 @@ own, kept for later calls. The GIL is released while native code runs.
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 
 from convsmith.codegen.artifact import Argument, Artifact, Entry
 from convsmith.diag.errors import UnsupportedError
+from convsmith.diag.forking import RenewedLock
 from convsmith.layout.indirection import from_recipe
 from convsmith.runtime.arrays import ALIGNMENT, Array, address_of, aligned_empty, all_finite, numpy_dtype
 from convsmith.runtime.border import Border, Given, tensors_of
@@ -26,6 +26,7 @@ from convsmith.runtime.pointers import AbsentPixel, MovingTable
 __all__ = ["HostKernel"]
 
 _ndarray = np.ndarray
+_making = RenewedLock()
 
 
 class _Frame:
@@ -204,7 +205,6 @@ class HostKernel:
         self._needs_finite = operand in artifact.needs_finite
         self._make_fallback = fallback
         self._fallback: HostKernel | None = None
-        self._lock = threading.Lock()
 
         self._main = steps["main"]
         self._common: tuple[Any, ...] = ("", *[None] * 8, 0, False)
@@ -446,7 +446,7 @@ class HostKernel:
         return self
 
     def _finite_fallback(self, name: str) -> HostKernel:
-        with self._lock:
+        with _making.lock:
             if self._fallback is None:
                 if self._make_fallback is None:
                     raise UnsupportedError(

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from convsmith.diag.forking import import_lock
 from convsmith.runtime import threads
 
 __all__ = ["cache_sizes", "cpu_features", "cpu_model", "describe"]
@@ -26,7 +27,8 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 @cache
 def cpu_features() -> frozenset[str]:
     """Features of the host CPU, by LLVM's names."""
-    from llvmlite import binding as llvm
+    with import_lock:
+        from llvmlite import binding as llvm
 
     return frozenset(name for name, present in llvm.get_host_cpu_features().items() if present)
 
@@ -58,7 +60,8 @@ def cache_sizes() -> dict[str, int]:
 
 def describe() -> dict[str, object]:
     """The machine as JSON-able values: what a measured figure has to be read with."""
-    from llvmlite import binding as llvm
+    with import_lock:
+        from llvmlite import binding as llvm
 
     return {
         "cpu": cpu_model(),

@@ -4,25 +4,42 @@ An OpenMP runtime that is already loaded is taken (PyTorch brings one: one pool 
 choice is made once, when the first kernel of several threads is loaded. libgomp's workers do not survive `fork()`, and
 a parallel region in the child waits for them for ever: a child of a process that had an OpenMP runtime uses Python
 threads, which run the same chunks.
+
+An OpenMP runtime ends the process when the system has no more threads for it. Each thread that calls kernels has a team
+of its own, so before a team grows, its new threads are started on trial. Where the system refuses one, kernels of as
+many threads run on Python threads, as many as there are, with one warning.
 """
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import re
+import sys
 import threading
+import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 
-from convsmith.diag.settings import settings
+from convsmith.diag.settings import MOST_THREADS, settings
+from convsmith.diag.warning import ConvsmithWarning, warn
 
-__all__ = ["SYMBOLS", "OpenMP", "default_threads", "describe", "openmp", "run_chunks"]
+__all__ = ["SYMBOLS", "OpenMP", "ThreadsWarning", "default_threads", "describe", "openmp", "run_chunks", "run_region"]
 
 SYMBOLS = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
 """What generated code calls."""
+
+_SPARE_THREADS = 8
+"""Threads that the system must have beyond those of a new team: other processes of the user start some meanwhile."""
+
+_LONGEST_TRIAL = 10.0
+"""Seconds to wait for the end of threads that were started on trial."""
+
+_LOCK_BYTES = 256
+"""Bytes that hold a pthread_rwlock_t of any system."""
 
 _RUNTIME = re.compile(r"lib(gomp|iomp5|omp)\b[^/]*\.(so|dylib)[^/]*")
 
@@ -35,6 +52,16 @@ class OpenMP:
     addresses: dict[str, int]
 
 
+class ThreadsWarning(ConvsmithWarning):
+    """The system has fewer threads than a kernel is made for. It runs on those that there are."""
+
+
+class _Team(threading.local):
+    """Threads of the OpenMP team of the calling thread, itself included."""
+
+    size = 1
+
+
 class _State:
     """What this process has found and started; made anew in a forked child."""
 
@@ -43,10 +70,12 @@ class _State:
         self.lock = threading.Lock()
         self.searched = False
         self.openmp: OpenMP | None = None
-        self.pool: ThreadPoolExecutor | None = None
-
-
-_state = _State(inherited=False)
+        self.workers = _Workers(os.cpu_count() or 1)
+        self.team = _Team()
+        self.growing = threading.Lock()
+        self.refused = MOST_THREADS + 1
+        """Threads of the smallest team that the system had no threads for."""
+        self.warned = False
 
 
 def _after_fork() -> None:
@@ -68,18 +97,85 @@ def openmp() -> OpenMP | None:
     return state.openmp
 
 
+def run_region(region: Callable[[int], None], block: int, threads: int) -> bool:
+    """Run region(block), which asks the OpenMP runtime for a team of `threads`.
+
+    False, and nothing was run, where there is no runtime, or the system has no threads for the team.
+    """
+    state = _state
+    team = state.team
+    if team.size == threads and state.openmp is not None:
+        region(block)
+        return True
+    if openmp() is None or threads >= state.refused:
+        return False
+    with state.growing:  # no other team takes the threads that were found
+        if threads > team.size and not _can_start(threads - team.size + _SPARE_THREADS):
+            state.refused = min(state.refused, threads)
+            _warn_of_few(threads)
+            return False
+        team.size = threads  # a runtime ends the threads that a smaller team does not need
+        region(block)
+    return True
+
+
+def _can_start(count: int) -> bool:
+    """Whether the system has so many more threads now: they are started, and have ended when this returns.
+
+    Each waits for a lock that the caller holds, in native code: Python threads take several times as long to start.
+    """
+    system = ctypes.PyDLL(None)
+    lock = ctypes.create_string_buffer(_LOCK_BYTES)
+    wait = ctypes.cast(system.pthread_rwlock_rdlock, ctypes.c_void_p)
+    handles = (ctypes.c_void_p * count)()
+    system.pthread_rwlock_init(lock, None)
+    system.pthread_rwlock_wrlock(lock)
+    others = _tasks()
+    started = 0
+    while started < count and not system.pthread_create(
+        ctypes.byref(handles, started * ctypes.sizeof(ctypes.c_void_p)), None, wait, lock
+    ):
+        started += 1
+    made = _tasks() - others
+    system.pthread_rwlock_unlock(lock)
+    for handle in handles[:started]:
+        system.pthread_join(ctypes.c_void_p(handle), None)
+    end = time.monotonic() + _LONGEST_TRIAL
+    # A thread counts against the limits until the system has taken it off its list, which is after it was joined.
+    while len(made & _tasks()) > len(made) - started:
+        if time.monotonic() > end:
+            return False
+        time.sleep(2e-5)
+    return started == count
+
+
+def _tasks() -> set[str]:
+    """The threads of this process as the system lists them; none outside Linux."""
+    try:
+        return set(os.listdir("/proc/self/task"))
+    except OSError:
+        return set()
+
+
+def _warn_of_few(threads: int) -> None:
+    """Warn, once in a process, that a kernel of `threads` threads gets fewer."""
+    state = _state
+    if not state.warned and not sys.is_finalizing():
+        state.warned = True
+        warn(
+            f"the system has too few threads for a kernel of {threads} (limits on processes: ulimit -u, pids.max): it "
+            "runs on those that there are; set CONVSMITH_THREADS, or threads=, to fewer",
+            ThreadsWarning,
+        )
+
+
 def run_chunks(chunk: Callable[[int, int, int], None], block: int, threads: int, keep: object) -> None:
     """Run chunk(block, tid, threads) for every tid below `threads` on Python threads, and wait.
 
     `keep` holds the memory that the chunks use: an interrupt can end the wait while workers still run.
     """
     region = _Region(chunk, block, threads, keep)
-    try:
-        pool = _pool()
-        for _ in range(threads - 1):
-            pool.submit(region.work)
-    except RuntimeError:
-        pass  # no more threads (a limit, or the interpreter is shutting down): the caller does what is left
+    _state.workers.help(region, threads - 1)
     region.work()
     region.done.wait()
 
@@ -109,13 +205,52 @@ class _Region:
                         self.done.set()
 
 
-def _pool() -> ThreadPoolExecutor:
-    state = _state
-    if state.pool is None:
-        with state.lock:
-            if state.pool is None:
-                state.pool = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="convsmith")
-    return state.pool
+class _Workers:
+    """At most `most` Python threads that take part in regions; fewer where the system has no more."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self._regions: SimpleQueue[_Region | None] = SimpleQueue()
+
+    def help(self, region: _Region, count: int) -> None:
+        """Let up to `count` threads take part in a region."""
+        if len(self._threads) < min(count, self._most):
+            self._start(count)
+        for _ in range(min(count, len(self._threads))):
+            self._regions.put(region)
+
+    def stop(self) -> None:
+        """Wait until all threads have ended; regions are left to their callers from then on."""
+        with self._lock:
+            self._most = 0
+            threads, self._threads = self._threads, []
+        for _ in threads:
+            self._regions.put(None)
+        for thread in threads:
+            thread.join()
+
+    def _start(self, count: int) -> None:
+        with self._lock:
+            while len(self._threads) < min(count, self._most):
+                thread = threading.Thread(target=self._work, name="convsmith", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # a limit, or the interpreter is shutting down: the caller does what is left
+                    self._most = len(self._threads)
+                    _warn_of_few(count + 1)
+                    return
+                self._threads.append(thread)
+
+    def _work(self) -> None:
+        while (region := self._regions.get()) is not None:
+            region.work()
+            del region  # what it holds may be large
+
+
+_state = _State(inherited=False)
+atexit.register(lambda: _state.workers.stop())
 
 
 def default_threads() -> int:
@@ -123,8 +258,8 @@ def default_threads() -> int:
     if settings.threads is not None:
         return settings.threads
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        return min(len(os.sched_getaffinity(0)), MOST_THREADS)
+    return min(os.cpu_count() or 1, MOST_THREADS)
 
 
 def describe() -> str:

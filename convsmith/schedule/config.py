@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from convsmith.diag.errors import ConfigError
+from convsmith.diag.settings import MOST_THREADS
 
 REALISATIONS = ("mask", "peel", "pad_copy", "indirection")
 TABLES = ("row", "column", "compressed", "sections")
@@ -92,8 +93,8 @@ class Config:
                 raise ConfigError(
                     "split", f"--split={_sizes_text(self.split)}: expected one loop, in at least one part"
                 )
-        if self.threads < 1:
-            raise ConfigError("threads", f"--threads={self.threads}: at least one thread is needed")
+        if not 1 <= self.threads <= MOST_THREADS:
+            raise ConfigError("threads", f"--threads={self.threads}: expected 1 to {MOST_THREADS}")
         if self.pieces < 1:
             raise ConfigError("pieces", f"--pieces={self.pieces}: a loop has at least one piece")
 

@@ -6,6 +6,7 @@ import platform
 from functools import cache
 
 from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.diag.forking import import_lock
 from convsmith.ir.instruction import Instruction
 from convsmith.target.base import Target
 from convsmith.target.generic.level import level
@@ -17,7 +18,8 @@ _BY_MACHINE: dict[str, tuple[Target, ...]] = {"x86_64": LEVELS, "amd64": LEVELS}
 @cache
 def host_features() -> frozenset[str]:
     """Names of the CPU features of this machine, as LLVM spells them."""
-    import llvmlite.binding as llvm
+    with import_lock:
+        import llvmlite.binding as llvm
 
     return frozenset(name for name, on in llvm.get_host_cpu_features().items() if on)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from convsmith.cli import bench as bench_module
 from convsmith.cli.main import main
 from convsmith.cli.output import print_table
 from convsmith.diag.errors import InternalError
+from convsmith.diag.settings import settings
 from convsmith.frontend.verification import Verdict
 from convsmith.problem.problem import Problem
 from convsmith.tune.measure import Measurement, Spread
@@ -402,3 +404,42 @@ def test_tables_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: p
     print_table(["name", "n"], [["[a]", "1"]])
     out = capsys.readouterr().out
     assert "[a]" in out and "name" in out
+
+
+# -- warnings
+@pytest.mark.parametrize("command", ["bench", "verify", "explain", "show"])
+def test_an_unusable_cache_is_one_line(command: str, tmp_path: Path) -> None:
+    directory = tmp_path / "file" / "cache"
+    directory.parent.touch()
+    line = f"mb1ic{30 + len(command)}ih8oc4oh6kh3ph0"  # that this process has no kernel of
+    with settings.scope(cache=directory):
+        result = run(command, line, *(FAST if command == "bench" else FAST[:2]))
+    assert result.exit_code == 0
+    told = [line for line in result.stderr.splitlines() if "cache" in line.lower()]
+    assert len(told) == 1 and told[0].startswith(
+        f"warning: cache directory {directory} (mode unknown) is not used: cannot be reached: Not a directory; "
+    )
+    assert "Warning" not in result.stderr and ".py" not in result.stderr
+
+
+def test_an_unusable_cache_in_a_process_of_its_own(tmp_path: Path) -> None:
+    """On the command line a plain line; in Python a warning that names the caller's line."""
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    program = tmp_path / "program.py"
+    program.write_text(f"import convsmith\n\nconvsmith.compile({LINE!r}, threads=1)\n")
+    called = "from convsmith.cli.main import main; main()"
+    environment = {
+        **os.environ, "CONVSMITH_CACHE": str(tmp_path / "open"), "PYTHONPATH": str(Path(cs.__file__).parents[1]),
+    }  # fmt: skip
+
+    def errors(*words: str) -> list[str]:
+        done = subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return done.stderr.splitlines()
+
+    text = f"cache directory {tmp_path / 'open'} (mode 0777) is not used: others can write to it; kernels are compiled"
+    (line,) = errors("-c", called, "show", LINE, "--threads", "1")
+    assert line.startswith(f"warning: {text}")
+    first, source = errors(str(program))
+    assert first.startswith(f"{program}:3: CacheWarning: {text}") and source.strip().startswith("convsmith.compile")

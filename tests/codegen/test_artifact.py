@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import hashlib
+import json
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -55,6 +60,71 @@ def test_every_flipped_byte_is_noticed() -> None:
 def test_truncation_is_noticed(cut: int) -> None:
     with pytest.raises(UsageError):
         Artifact.from_bytes(make().to_bytes()[:cut])
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every container in a JSON value, with each of its keys."""
+    for key in list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield value, key
+        yield from places(value[key])
+
+
+def with_manifest(manifest: object) -> bytes:
+    """The file form, checksum included, of an artifact with this manifest."""
+    header = json.dumps(manifest).encode()
+    body = b"convsmith\x00\x01\x00" + len(header).to_bytes(4, "little") + header + make().code
+    return body + hashlib.sha256(body).digest()
+
+
+def manifest_of(artifact: Artifact) -> Any:
+    data = artifact.to_bytes()
+    return json.loads(data[16 : 16 + int.from_bytes(data[12:16], "little")])
+
+
+WRONG = (None, 1, -1, 1.5, True, "", "text", [], {}, [1], ["a"], [["a", {}]], {"a": 1}, 1 << 70)
+
+
+def test_every_manifest_is_read_as_it_is_declared_or_refused() -> None:
+    """Whatever stands in any place of a manifest, with a valid checksum around it."""
+    refused = 0
+    whole = manifest_of(make())
+    for n in range(len(list(places(whole)))):
+        for wrong in (*WRONG, "absent", "more"):
+            manifest = copy.deepcopy(whole)
+            container, key = list(places(manifest))[n]
+            if wrong == "absent":
+                del container[key]
+            elif wrong == "more" and isinstance(container, dict):
+                container["another"] = 1
+            else:
+                container[key] = wrong
+            try:
+                again = Artifact.from_bytes(with_manifest(manifest))
+            except UsageError as error:
+                assert error.code == "bad-artifact"
+                refused += 1
+                continue
+            assert again.steps and isinstance(again.packs, dict)
+            for entry in again.entries.values():
+                assert type(entry.symbol) is str and type(entry.threads) is int and 1 <= entry.threads <= 1024
+                for argument in entry.arguments:
+                    assert type(argument.size) is int and argument.size >= 0 and type(argument.layout) is str
+                    assert all(type(size) is int and size >= 0 for size in argument.shape)
+                    assert all(type(dim) is str for dim in argument.dims)
+                    assert argument.default is None or all(type(x) in (int, float) for x in argument.default)
+            assert Artifact.from_bytes(again.to_bytes()) == again
+    assert refused > 1000
+
+
+@pytest.mark.parametrize(
+    "header", [b"", b"{", b"null", b"[]", b"3", b'"x"', b"{}", b"\xff", b"[" * 100_000, b'{"abi": [1]}']
+)
+def test_headers_that_are_no_manifest(header: bytes) -> None:
+    body = b"convsmith\x00\x01\x00" + len(header).to_bytes(4, "little") + header
+    for data in (body, body[:14], body + b"code"):
+        with pytest.raises(UsageError) as caught:
+            Artifact.from_bytes(data + hashlib.sha256(data).digest())
+        assert caught.value.code == "bad-artifact"
 
 
 def test_other_abi_is_refused() -> None:

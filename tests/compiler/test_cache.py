@@ -5,10 +5,13 @@ from __future__ import annotations
 import errno
 import multiprocessing
 import os
+import resource
+import signal
+import socket
 import stat
-import tempfile
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -93,7 +96,7 @@ def test_damage_is_noticed_once_and_mended(cache: DiskCache, at: int) -> None:
     data = bytearray(entry_of(cache).read_bytes())
     data[at] ^= 1
     entry_of(cache).write_bytes(data)
-    with pytest.warns(CacheWarning, match=r"entry .*key\.entry is damaged; it is removed and made anew") as caught:
+    with pytest.warns(CacheWarning, match=r"entry .*key\.entry is damaged, .*; it is removed and made anew") as caught:
         assert cache.get("key") is None
     assert len(caught) == 1
     assert cache.get("key") is None  # now simply absent
@@ -189,14 +192,14 @@ def test_directory_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO])
-@pytest.mark.parametrize("call", ["mkstemp", "replace"])
+@pytest.mark.parametrize("call", ["_new_file", "replace"])
 def test_full_disk(cache: DiskCache, monkeypatch: pytest.MonkeyPatch, code: int, call: str) -> None:
     cache.put("old", b"content")
 
     def fail(*_: object, **__: object) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(tempfile if call == "mkstemp" else os, call, fail)
+    monkeypatch.setattr(cache_module if call == "_new_file" else os, call, fail)
     with pytest.warns(CacheWarning) as caught:
         for _ in range(3):
             cache.put("new", b"content")
@@ -210,25 +213,143 @@ def test_full_disk(cache: DiskCache, monkeypatch: pytest.MonkeyPatch, code: int,
 
 def test_disk_that_is_really_full(cache: DiskCache, monkeypatch: pytest.MonkeyPatch) -> None:
     """Writes go to a device that has no space; whatever was begun is removed."""
-    real = tempfile.mkstemp
+    real = cache_module._new_file
 
-    def on_full_device(*arguments: str) -> tuple[int, str]:
-        handle, name = real(*arguments)
-        os.close(handle)
-        return os.open("/dev/full", os.O_WRONLY), name
+    def on_full_device(path: Path) -> int:
+        os.close(real(path))
+        return os.open("/dev/full", os.O_WRONLY)
 
-    monkeypatch.setattr(tempfile, "mkstemp", on_full_device)
+    monkeypatch.setattr(cache_module, "_new_file", on_full_device)
     with pytest.warns(CacheWarning, match="cannot be written: No space left on device"):
         cache.put("key", bytes(100_000))
     assert list(cache.directory.iterdir()) == []
 
 
-def test_unreadable_entry(cache: DiskCache) -> None:
+def test_unreadable_entry(cache: DiskCache, monkeypatch: pytest.MonkeyPatch) -> None:
     cache.put("key", b"content")
-    entry_of(cache).unlink()
-    (cache.directory / "key.entry").mkdir()
-    with pytest.warns(CacheWarning, match="cannot be read: Is a directory"):
+
+    def fail(path: Path) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(cache_module, "_read_entry", fail)
+    with pytest.warns(CacheWarning, match="cannot be read: Input/output error"):
         assert cache.get("key") is None
+
+
+@pytest.mark.parametrize("one", ["a", "sources-x"])
+def test_entry_under_another_key(cache: DiskCache, one: str) -> None:
+    cache.put(one, b"content")
+    os.replace(entry_of(cache), cache.directory / "b.entry")
+    with pytest.warns(CacheWarning, match=r"b\.entry is damaged, or was stored under another") as caught:
+        assert cache.get("b") is None and cache.get(one) is None
+    assert len(caught) == 1 and list(cache.directory.iterdir()) == []
+
+
+def plant_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        folder = os.open(path.parent, os.O_RDONLY)  # a socket's path must be short
+        made.bind(f"/proc/self/fd/{folder}/{path.name}")
+        os.close(folder)
+
+
+def plant_sparse(path: Path) -> None:
+    path.write_bytes(cache_module._MAGIC)
+    os.truncate(path, 1 << 40)
+
+
+PLANTED: dict[str, Callable[[Path], object]] = {
+    "fifo": os.mkfifo,
+    "link to an endless device": lambda path: path.symlink_to("/dev/zero"),
+    "link to a file": lambda path: path.symlink_to(__file__),
+    "link to nothing": lambda path: path.symlink_to("/nowhere/at/all"),
+    "link to itself": lambda path: path.symlink_to(path),
+    "socket": plant_socket,
+    "folder": Path.mkdir,
+    "sparse file": plant_sparse,
+}
+
+
+@pytest.mark.parametrize("kind", list(PLANTED))
+def test_an_entry_that_is_no_file_of_an_entrys_size(cache: DiskCache, kind: str) -> None:
+    """Nothing is waited for, followed or read; the entry is removed with one warning, and works again."""
+    cache.put("other", b"kept")
+    PLANTED[kind](cache.directory / "key.entry")
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    signal.alarm(20)
+    with pytest.warns(CacheWarning, match=r"key\.entry (is not a regular file|has \d+ bytes).*it is removed") as caught:
+        assert cache.get("key") is None and cache.get("key") is None
+    signal.alarm(0)
+    assert len(caught) == 1
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory < 32 << 10
+    cache.put("key", b"content")
+    assert cache.get("key") == b"content" and cache.get("other") == b"kept"
+    assert Path(__file__).exists()
+
+
+@pytest.mark.parametrize("kind", list(PLANTED))
+def test_planted_files_are_listed_and_removed(cache: DiskCache, kind: str) -> None:
+    cache.put("other", b"kept")
+    PLANTED[kind](cache.directory / "key.entry")
+    assert cache.info().entries == 2
+    cache._shrink()
+    assert cache.get("other") == b"kept"
+    assert cache.clear() >= 1 and list(cache.directory.iterdir()) == []
+
+
+def test_a_folder_that_holds_files_stays(cache: DiskCache) -> None:
+    (cache.directory / "key.entry" / "mine").mkdir(parents=True, mode=0o700)
+    with pytest.warns(CacheWarning, match="cannot be removed: its kernel is not kept") as caught:
+        for _ in range(3):
+            assert cache.get("key") is None
+            cache.put("key", b"content")
+    assert len(caught) == 1
+    cache.put("other", b"content")
+    assert cache.get("other") == b"content"
+
+
+def test_content_larger_than_any_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_module, "_LARGEST_ENTRY", 200)
+    cache = DiskCache(tmp_path / "cache", BIG)
+    cache.put("large", bytes(200))
+    cache.put("small", bytes(100))
+    assert cache.get("large") is None and cache.get("small") == bytes(100)
+
+
+@pytest.mark.parametrize("mask", [0, 0o022, 0o077])
+def test_parents_are_private_too(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        cache = DiskCache(tmp_path / "a" / "b" / "cache", BIG)
+        cache.put("key", b"content")
+    finally:
+        os.umask(before)
+    assert cache.get("key") == b"content"
+    for path in (tmp_path / "a", tmp_path / "a" / "b", cache.directory):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700, path
+
+
+@pytest.mark.parametrize("levels", [1, 2, 3])
+@pytest.mark.parametrize("exists", [False, True])
+@pytest.mark.parametrize("through", ["itself", "a link"])
+def test_a_parent_in_which_others_can_replace_it(tmp_path: Path, levels: int, exists: bool, through: str) -> None:
+    """World-writable and not sticky, at any distance, on the way to the directory or to what a link names."""
+    bad = tmp_path / "open"
+    directory = bad.joinpath(*"abc"[:levels])
+    directory.parent.mkdir(parents=True)
+    if exists or through == "a link":
+        directory.mkdir(mode=0o700)
+    bad.chmod(0o777)
+    if through == "a link":
+        (tmp_path / "link").symlink_to(directory)
+        directory = tmp_path / "link"
+    cache = DiskCache(directory, BIG)
+    (message,) = use(cache)
+    assert f"cache directory {directory} (mode " in message
+    assert f"others can replace it, because {bad} has mode 0777 without the sticky bit" in message
+    assert "others can replace it" in cache.info().problem
+    assert list(bad.rglob("*.entry")) == [] and directory.exists() == (exists or through == "a link")
+    bad.chmod(0o1777)
+    assert use(DiskCache(directory, BIG)) == []
 
 
 def test_least_recently_used_goes_first(tmp_path: Path) -> None:

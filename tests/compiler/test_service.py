@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import csv
+import shutil
+import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +14,7 @@ import pytest
 
 from convsmith.codegen.artifact import Artifact
 from convsmith.compiler import service
+from convsmith.compiler.cache import CacheWarning, disk_cache
 from convsmith.compiler.instruments import Interpret, Recorder, Verify
 from convsmith.compiler.service import compile_problem, faults
 from convsmith.diag import trace
@@ -75,6 +79,81 @@ def test_a_damaged_entry_is_made_anew(tmp_path: Path) -> None:
         entry.write_bytes(entry.read_bytes()[:-1])
         with pytest.warns(UserWarning, match="damaged"):
             assert compile_problem(PROBLEM, target=GENERIC, config=CONFIG) == first
+
+
+def stored(directory: Path) -> Path:
+    (entry,) = [path for path in directory.glob("*.entry") if not path.name.startswith("sources")]
+    return entry
+
+
+ASKED: dict[str, Callable[[], Artifact]] = {
+    "all given": lambda: compile_problem(PROBLEM, target=GENERIC, config=CONFIG),
+    "problem": lambda: compile_problem(OTHER, target=GENERIC, config=CONFIG),
+    "config": lambda: compile_problem(PROBLEM, target=GENERIC, config=replace(CONFIG, outline=False)),
+    "threads": lambda: compile_problem(PROBLEM, target=GENERIC, config=replace(CONFIG, threads=2)),
+    "target": lambda: compile_problem(PROBLEM, target=target("avx2"), config=replace(CONFIG, isa="avx2")),
+    "default": lambda: compile_problem(OTHER, target=GENERIC),
+    "default of two threads": lambda: compile_problem(LARGE, target=GENERIC, threads=2),
+    "default of one thread": lambda: compile_problem(LARGE, target=GENERIC),
+    "any sizes": lambda: compile_problem(DYNAMIC, target=GENERIC, requirements="mb >= 0"),
+    "other sizes": lambda: compile_problem(DYNAMIC, target=GENERIC, requirements="mb >= 0, ih >= 0"),
+}
+"""Kernels that differ from another one in what the word says."""
+
+OTHER = Conv.parse("--stag=axb --dtag=axb mb1ic3ih5oc5oh5kh3ph1")
+LARGE = Conv.parse("--stag=axb --dtag=axb mb4ic16ih16oc32oh16kh3ph1")
+DYNAMIC = Conv.parse("--stag=axb --dtag=axb mb1ic8ih8oc8oh8kh3ph1")
+
+
+@pytest.mark.parametrize("way", ["content", "file"])
+def test_the_entry_of_another_kernel_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """Every kernel's bytes under every other kernel's key: as content with a valid checksum, and as a file moved."""
+    right: dict[str, Artifact] = {}
+    paths: dict[str, Path] = {}
+    for name, compiled in ASKED.items():
+        with settings.scope(cache=tmp_path / name):
+            right[name] = compiled()
+        paths[name] = stored(tmp_path / name)
+    for name, compiled in ASKED.items():
+        monkeypatch.setattr(service, "_compile", lambda *_, name=name: right[name])
+        for other in ASKED:
+            if other == name:
+                continue
+            if way == "content" and name.startswith("default") and right[other].problem == right[name].problem:
+                continue  # no default config is made to compare with, and what it computes is right
+            with settings.scope(cache=tmp_path / name):
+                if way == "file":
+                    shutil.copy(paths[other], paths[name])
+                else:
+                    cache = disk_cache()
+                    assert cache is not None
+                    cache.put(paths[name].stem, right[other].to_bytes())
+                with pytest.warns(CacheWarning, match=r"; it is removed and made anew") as caught:
+                    assert compiled() == right[name], (name, other)
+                assert len(caught) == 1
+                with warnings.catch_warnings():
+                    warnings.simplefilter("error")
+                    assert compiled() == right[name]
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [b"", b"junk", bytes(99), lambda data: data[:-1], lambda data: data[:40] + b"{}" + data[42:], lambda d: d * 2],
+)
+def test_a_damaged_artifact_in_a_whole_entry_is_made_anew(
+    tmp_path: Path, inside: bytes | Callable[[bytes], bytes]
+) -> None:
+    with settings.scope(cache=tmp_path):
+        first = compile_problem(PROBLEM, target=GENERIC, config=CONFIG)
+        cache = disk_cache()
+        assert cache is not None
+        cache.put(stored(tmp_path).stem, inside(first.to_bytes()) if callable(inside) else inside)
+        with pytest.warns(CacheWarning, match=r"is damaged: .*; it is removed and made anew") as caught:
+            for _ in range(2):
+                assert compile_problem(PROBLEM, target=GENERIC, config=CONFIG) == first
+        assert len(caught) == 1
 
 
 # -- trace

@@ -49,8 +49,11 @@ def test_values(env: str, text: str, key: str, value: object) -> None:
         ("CONVSMITH_VERBOSE", "create,run", "verbose", "create, exec, cache"),
         ("CONVSMITH_CACHE_SIZE", "much", "cache_size", "256M"),
         ("CONVSMITH_CHECK", "2", "check", "interpret"),
-        ("CONVSMITH_THREADS", "0", "threads", "at least 1"),
-        ("CONVSMITH_THREADS", "two", "threads", "at least 1"),
+        ("CONVSMITH_THREADS", "0", "threads", "from 1 to 1024"),
+        ("CONVSMITH_THREADS", "two", "threads", "from 1 to 1024"),
+        ("CONVSMITH_CACHE", "~nobody-of-that-name/cache", "cache", "a directory, 'default' or 'off'"),
+        ("CONVSMITH_DUMP", "~nobody-of-that-name/dump", "dump", "a directory"),
+        ("CONVSMITH_THREADS", "1025", "threads", "from 1 to 1024"),
         ("CONVSMITH_ISA", "avx 2", "isa", "instruction set"),
     ],
 )

@@ -5,6 +5,9 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import gc
+import os
+from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +15,7 @@ from llvm_kernels import depthwise, object_code
 
 from convsmith.codegen.artifact import Argument, Artifact, Entry
 from convsmith.diag.errors import ToolchainError, UnsupportedError, UsageError
-from convsmith.runtime import machine, threads
+from convsmith.runtime import host, machine, threads
 from convsmith.runtime.host import HostLibrary
 
 # Writes what it was given: (tid, n) at dst[tid], and the addresses of the block behind them.
@@ -136,3 +139,36 @@ def test_memory_functions_of_libc_resolve() -> None:
     block = (ctypes.c_uint64 * 2)(seen.ctypes.data, 0)
     function(ctypes.addressof(block))
     assert (seen.view(np.uint8) == 1).all()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_nothing_is_left_of_libraries_that_are_dropped(count: int) -> None:
+    """The process grows by less than 1 KB a library, in the median of batches: LLVM keeps 9 KB until its LLJIT goes."""
+    artifact = depthwise(threads=count)
+
+    def resident() -> int:
+        gc.collect()
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    sizes = []
+    for _ in range(8):
+        for _ in range(128):
+            HostLibrary(artifact)
+        sizes.append(resident())
+    growth = sorted(after - before for before, after in pairwise(sizes))
+    assert growth[len(growth) // 2] < 128 * 1024, growth
+
+
+def test_libraries_outlive_the_jit_that_linked_them() -> None:
+    """Those of several LLJITs live side by side, whatever else is dropped between them."""
+    artifact, kept = recorder(), []
+    for number in range(3 * host._LIBRARIES_OF_A_JIT):
+        library = HostLibrary(artifact)
+        if number % 50 == 0:
+            kept.append(library)
+    gc.collect()
+    for library in kept:
+        dst = np.zeros(9, np.int64)
+        block = np.array([dst.ctypes.data, 77], np.uint64)
+        library["main"](block.ctypes.data)
+        assert (dst[0], dst[8]) == (1, 77)

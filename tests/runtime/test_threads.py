@@ -66,8 +66,12 @@ def test_no_more_threads(python_threads: None, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     seen: list[int] = []
-    threads.run_chunks(lambda block, tid, n: seen.append(tid), 0, 5, None)
-    assert sorted(seen) == [0, 1, 2, 3, 4]
+    with pytest.warns(threads.ThreadsWarning, match="too few threads for a kernel of 5") as caught:
+        for _ in range(3):
+            threads.run_chunks(lambda block, tid, n: seen.append(tid), 0, 5, None)
+            assert sorted(seen) == [0, 1, 2, 3, 4]
+            seen.clear()
+    assert len(caught) == 1
 
 
 def test_memory_lives_until_the_last_chunk_ends(python_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,9 +94,7 @@ def test_memory_lives_until_the_last_chunk_ends(python_threads: None, monkeypatc
         threads.run_chunks(chunk, 0, 2, Memory())
     assert not alive
     release.set()
-    pool = threads._state.pool
-    assert pool is not None
-    pool.shutdown()
+    threads._state.workers.stop()
     assert alive == [True]
 
 
@@ -137,6 +139,97 @@ def test_pytorchs_runtime_is_shared() -> None:
         print(threads.describe())
     """)
     assert "/torch/" in out
+
+
+LIMITED = """
+    import os, resource, threading, warnings
+    from llvm_kernels import *
+    from convsmith.runtime import threads
+    from convsmith.runtime.host_kernel import HostKernel
+    if {python_threads}:
+        threads._find = lambda: None
+    x, w = channels_last((2, 5, 3, 7)), weights(5)
+    def kernel(count):
+        k = HostKernel(depthwise(threads=count, scratch=True))
+        return k, k.pack(w)
+    def right(k, packed):
+        return all((k(x, packed) == expected(x, w)).all() for _ in range(3))
+    def limit(more):
+        # Root has no limit, and the limit counts all processes of a user.
+        if os.getuid() == 0:
+            os.setuid(60000 + os.getpid() % 5000)
+        else:
+            more = 0
+        used = len(os.listdir("/proc/self/task")) if more else 0
+        resource.setrlimit(resource.RLIMIT_NPROC, (used + more, used + more))
+    def warned(caught):
+        assert all(c.category is threads.ThreadsWarning for c in caught), [str(c.message) for c in caught]
+        return len(caught)
+    warnings.simplefilter("always")
+"""
+
+
+@pytest.mark.parametrize("python_threads", [False, True])
+@pytest.mark.parametrize("count", [2, 64])
+@pytest.mark.parametrize("more", [0, 1, 30])
+def test_the_system_has_no_more_threads(python_threads: bool, count: int, more: int) -> None:
+    """Fewer threads serve, with one warning, and the process lives on."""
+    out = run_python(textwrap.dedent(LIMITED.format(python_threads=python_threads)) + textwrap.dedent(f"""
+        kernels = [kernel({count}) for _ in range(2)]
+        limit({more})
+        with warnings.catch_warnings(record=True) as caught:
+            assert all(right(*k) for k in kernels)
+        wanted = min(os.cpu_count(), {count} - 1) if {python_threads} else {count} - 1 + threads._SPARE_THREADS
+        enough = os.getuid() >= 60000 and {more} >= wanted
+        assert warned(caught) == (not enough), (warned(caught), enough)
+        print("alive")
+    """))  # fmt: skip
+    assert out == "alive\n"
+
+
+def test_a_team_that_is_there_needs_no_more_threads() -> None:
+    out = run_python(textwrap.dedent(LIMITED.format(python_threads=False)) + textwrap.dedent("""
+        two, large = kernel(2), kernel(16)
+        assert right(*two)
+        limit(0)
+        with warnings.catch_warnings(record=True) as caught:
+            assert right(*two) and not warned(caught)
+            assert right(*large) and warned(caught) == 1
+            assert right(*two) and right(*large) and warned(caught) == 1
+        print("alive")
+    """))  # fmt: skip
+    assert out == "alive\n"
+
+
+def test_callers_that_need_the_same_threads() -> None:
+    """Each calling thread has a team of its own: there are threads for some of them."""
+    out = run_python(textwrap.dedent(LIMITED.format(python_threads=False)) + textwrap.dedent("""
+        k, packed = kernel(6)
+        go, end, good = threading.Event(), threading.Barrier(8), []
+        def call():
+            go.wait()
+            good.append(right(k, packed))
+            end.wait()
+        callers = [threading.Thread(target=call) for _ in range(8)]
+        for caller in callers: caller.start()
+        limit(20)
+        with warnings.catch_warnings(record=True) as caught:
+            go.set()
+            for caller in callers: caller.join()
+        assert good == [True] * 8 and warned(caught) == 1
+        print("alive")
+    """))  # fmt: skip
+    assert out == "alive\n"
+
+
+@pytest.mark.parametrize("python_threads", [False, True])
+def test_the_most_threads(python_threads: bool) -> None:
+    out = run_python(textwrap.dedent(LIMITED.format(python_threads=python_threads)) + textwrap.dedent("""
+        with warnings.catch_warnings(record=True) as caught:
+            assert all(right(*kernel(count)) for count in (1024, 2, 1024)) and not caught
+        print("alive")
+    """))  # fmt: skip
+    assert out == "alive\n"
 
 
 FORKED = """

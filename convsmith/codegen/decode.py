@@ -1,0 +1,64 @@
+"""JSON values as the types that a dataclass declares; anything else is refused.
+
+A decoder is made once for each type. It takes what `json.loads` gives, and raises ValueError where that is no value of
+the type: lists become tuples, nothing else is converted.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from functools import cache
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+__all__ = ["decoder"]
+
+Decoder = Callable[[Any], Any]
+
+
+@cache
+def decoder(kind: Any) -> Decoder:
+    """The function that decodes a value of `kind`: a dataclass, a plain type, or a tuple, dict or union of them."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if isinstance(kind, type) and is_dataclass(kind):
+        return _record(kind)
+    if origin is tuple:
+        items = decoder(arguments[0])
+        return lambda value: tuple(map(items, _plain(list, value)))
+    if origin is dict:
+        values = decoder(arguments[1])
+        return lambda value: {key: values(each) for key, each in _plain(dict, value).items()}
+    if origin in (Union, types.UnionType):
+        (other,) = (decoder(a) for a in arguments if a is not type(None))
+        return lambda value: None if value is None else other(value)
+    if kind is object:
+        return lambda value: value
+    if origin is Literal:
+        return lambda value: _member(arguments, value)
+    return lambda value: _plain(kind, value)
+
+
+def _record(kind: Any) -> Decoder:
+    hints = get_type_hints(kind)
+    parts = {f.name: decoder(hints[f.name]) for f in fields(kind)}
+
+    def decode(value: Any) -> Any:
+        if _plain(dict, value).keys() != parts.keys():
+            raise ValueError(f"{kind.__name__} with the fields {', '.join(value)}")
+        return kind(**{name: part(value[name]) for name, part in parts.items()})
+
+    return decode
+
+
+def _member(legal: tuple[Any, ...], value: Any) -> Any:
+    if type(value) is not str or value not in legal:
+        raise ValueError(f"{value!r:.80} is not one of {', '.join(legal)}")
+    return value
+
+
+def _plain(kind: Any, value: Any) -> Any:
+    # bool is a subclass of int
+    if type(value) is not kind and not (kind is float and type(value) is int):
+        raise ValueError(f"{value!r:.80} is no {kind.__name__}")
+    return value
