@@ -12,7 +12,7 @@ from __future__ import annotations
 import ctypes
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
@@ -32,7 +32,10 @@ from convsmith.runtime.host import HostFunction, HostLibrary
 from convsmith.target.base import Target
 from convsmith.target.registry import host_targets, target
 
-__all__ = ["PeakSample", "ReadSample", "assembly", "ceilings", "peak_sample", "peak_types", "read_sample"]
+__all__ = [
+    "Ceiling", "PeakSample", "ReadSample", "assembly", "ceilings", "known_ceilings", "peak_sample", "peak_types",
+    "read_sample",
+]  # fmt: skip
 
 LEAST_FLOPS = 1e8
 """Of a thread in a sample: about a millisecond on today's machines."""
@@ -96,28 +99,44 @@ def read_sample(nbytes: int, threads: int = 1) -> ReadSample:
     return ReadSample(*_read_loop(nbytes, threads).sample())
 
 
-def ceilings(threads: Sequence[int], rounds: int = 15) -> dict[str, object]:
-    """Medians of `rounds` samples, as JSON-able values.
-
-    {"fma_gflops": {isa: {types: {threads: ...}}}, "read_gbs": {"L1": {threads: ...}, ..., "DRAM": ...}}: each set
-    of instructions that runs here, and each cache level; L3 and DRAM are read in parts of one buffer. Takes about
-    30 ms for each figure, and 4 times the last cache in memory while it runs.
+@dataclass(frozen=True)
+class Ceiling:
+    """A figure of the machine: 1e9 operations a second of instructions (`table` is "fma_gflops", `name` the level), or
+    1e9 bytes read a second ("read_gbs", the level of a cache). `sample` measures it once on a number of threads.
     """
-    fma = {
-        t.isa: {
-            ":".join(types): {
-                str(n): statistics.median(peak_sample(t.isa, n, types).gflops for _ in range(rounds)) for n in threads
-            }
-            for types in dict.fromkeys(row.types for row in t.instructions)
-        }
+
+    table: str
+    name: str
+    types: str
+    sample: Callable[[int], float]
+
+
+def known_ceilings() -> list[Ceiling]:
+    """Each type of product of each set of instructions that runs here, then each cache level.
+
+    L3 and DRAM are read in parts of one buffer, of up to 4 times the last cache.
+    """
+
+    def products(isa: str, types: Types) -> Callable[[int], float]:
+        return lambda threads: peak_sample(isa, threads, types).gflops
+
+    def reads(size: Callable[[int], int]) -> Callable[[int], float]:
+        return lambda threads: read_sample(size(threads), threads).gbs
+
+    return [
+        Ceiling("fma_gflops", t.isa, ":".join(types), products(t.isa, types))
         for t in host_targets()
-    }
-    read = {
-        level: {str(n): statistics.median(read_sample(size(n), n).gbs for _ in range(rounds)) for n in threads}
-        for level, size in _read_sizes().items()
-    }
-    _read_loop.cache_clear()  # its buffers are large
-    return {"fma_gflops": fma, "read_gbs": read}
+        for types in dict.fromkeys(row.types for row in t.instructions)
+    ] + [Ceiling("read_gbs", level, "", reads(size)) for level, size in _read_sizes().items()]
+
+
+def ceilings(chosen: Iterable[Ceiling], threads: Sequence[int], rounds: int = 15) -> Iterator[dict[int, float]]:
+    """Of each ceiling the median of `rounds` samples, by the number of threads. A figure takes about 30 ms."""
+    try:
+        for ceiling in chosen:
+            yield {n: statistics.median(ceiling.sample(n) for _ in range(rounds)) for n in threads}
+    finally:
+        _read_loop.cache_clear()  # its buffers are large
 
 
 @dataclass(frozen=True)

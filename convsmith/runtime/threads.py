@@ -19,7 +19,7 @@ from pathlib import Path
 
 from convsmith.diag.settings import settings
 
-__all__ = ["SYMBOLS", "OpenMP", "default_threads", "describe", "openmp", "run_chunks"]
+__all__ = ["SYMBOLS", "OpenMP", "available_cpus", "default_threads", "describe", "openmp", "run_chunks"]
 
 SYMBOLS = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
 """What generated code calls."""
@@ -120,8 +120,11 @@ def _pool() -> ThreadPoolExecutor:
 
 def default_threads() -> int:
     """CONVSMITH_THREADS, else the number of CPUs that this process may use."""
-    if settings.threads is not None:
-        return settings.threads
+    return available_cpus() if settings.threads is None else settings.threads
+
+
+def available_cpus() -> int:
+    """The number of CPUs that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
