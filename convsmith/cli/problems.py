@@ -66,7 +66,9 @@ _LINE_OPTIONS = {
 
 
 class ProblemCommand(click.Command):
-    """A command that takes a quoted line, such as "--dt=f16 mb1ic8iw8oc8kw1", as its words."""
+    """A command that reads options of problems as benchdnn does: a quoted line, such as "--dt=f16 mb1ic8iw8oc8kw1",
+    is its words, and an underscore in the name of an option is a dash.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """As click does, after lines are taken apart."""
@@ -74,11 +76,20 @@ class ProblemCommand(click.Command):
 
 
 def _words_of_line(argument: str) -> list[str]:
-    """The words of an argument that begins with an option of problems and goes on behind a blank."""
+    """The words of an argument that begins with an option of problems; another argument as it is."""
     words = split_words(argument)
-    name = words[0].partition("=")[0].replace("_", "-") if words else ""
-    line = len(words) > 1 and (name in _LINE_OPTIONS or name[2:] in KINDS)
-    return words if line else [argument]
+    if not words or not _is_of_problems(_dashed(words[0])):
+        return [argument]
+    return [_dashed(word) if _is_of_problems(_dashed(word)) else word for word in words]
+
+
+def _is_of_problems(word: str) -> bool:
+    return word.partition("=")[0] in _LINE_OPTIONS or (word.startswith("--") and word[2:] in KINDS)
+
+
+def _dashed(word: str) -> str:
+    name, equals, text = word.partition("=")
+    return name.replace("_", "-") + equals + text
 
 
 def problem_options(command: F) -> F:
@@ -227,14 +238,13 @@ def _read(source: str) -> str:
 
 def _listed(items: Sequence[Item], layout: str) -> Listed:
     """With that layout where a convolution leaves it open; matrices stay as they are."""
-    problems = []
+    problems, used = [], False
     for item in items:
         problem = item.problem
         if isinstance(problem, Conv):
             changes: dict[str, Any] = {tag: layout for tag in ("stag", "dtag") if getattr(problem, tag) == ANY}
-            problem = replace(problem, **changes)
+            problem, used = replace(problem, **changes), used or bool(changes)
         problems.append(problem)
-    used = any(problem is not item.problem for problem, item in zip(problems, items))
     return Listed(tuple(problems), layout if used else None, any(item.batch_assumed for item in items))
 
 

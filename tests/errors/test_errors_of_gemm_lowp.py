@@ -41,7 +41,7 @@ LHS, RHS = np.zeros((4, 5), np.uint8), np.zeros((5, 6), np.uint8)
         ({"lhs_offset": np.array([0, 7, 1, 2**31 - 1])}, "overflow", r"lhs_offset=0\.\.2147483647 and rhs_offset=0"),
         ({"out": np.zeros((4, 5), np.int32)}, "shape", r"out: expected an array of shape \(4, 6\), got \(4, 5\)"),
         ({"output_stages": [("scale", 1)]}, "bad-output-stage", "output stage scale has 1 numbers"),
-        ({"output_stages": np.int64(1)}, "bad-output-stage", r"output_stages=np.int64\(1\) is not legal: expected a list"),
+        ({"output_stages": np.int64(1)}, "bad-output-stage", "output_stages=.*1.* is not legal: expected a list"),
         ({"output_stages": iter([("bias", 1)])}, "bad-output-stage", "is not legal: expected a list of stages"),
         ({"output_stages": [("bias", [1, [2]])]}, "bad-output-stage", "output stage bias: values is .* a whole number"),
         ({"rounding": np.array([1, 2])}, "rounding", r"rounding=array\(\[1, 2\]\) is not legal"),
