@@ -90,7 +90,7 @@ class Page:
             Column(_TIME, 7),
             Column(self._unit, 7, GIVES_WAY - 2) if self._unit else Column(_RATE, 14, GIVES_WAY - 2),
             Column(_PEAK, 6, GIVES_WAY - 3),
-            Column(_SPREAD, 4, GIVES_WAY),
+            Column(_SPREAD, 3, GIVES_WAY),
             Column(_VERIFIED, 8, GIVES_WAY - 1),
             *(Column(f"vs {name}", max(len(name) + 3, 6)) for name in self._asked),
         ]
@@ -119,8 +119,9 @@ class Page:
         return {_PROBLEM: "geometric mean", _PEAK: "-" if peak is None else f"{peak * 100:.1f}", **ratios}
 
     def _left_out(self) -> Iterator[str]:
-        if self._rows.left_out:
-            yield f"left out, for the width: {', '.join(self._rows.left_out)} (--wide and --json have all)"
+        figures = [title for title in self._rows.left_out if title != _NAME]
+        if figures:
+            yield f"left out, for the width: {', '.join(figures)} (--wide and --json have all)"
 
     def _libraries(self, rows: Sequence[Row], here: Sequence[str]) -> Iterator[str]:
         for name in self._asked:
