@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -91,3 +93,13 @@ def test_progress_on_a_terminal() -> None:
     lines = visible_lines(output)
     assert status == 0 and any("0/1" in line and "generic f32:f32:f32" in line for line in lines)
     assert sum(line.startswith("generic f32:f32:f32 ") for line in lines) == 1
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_rows_are_there_once_where_both_streams_are_one(together: bool) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "convsmith.cli.main", "machine", "--isa", "generic", "--threads", "1"],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT if together else subprocess.PIPE, text=True, check=True,
+    )  # fmt: skip
+    row = "\ngeneric f32:f32:f32 "
+    assert done.stdout.count(row) == 1 and (together or done.stderr.count(row) == 1)
