@@ -53,7 +53,7 @@ class Page:
         self._listed, self._asked, self._data_only = listed, asked, data_only
         units = {rate_unit(problem) for problem in listed.problems}
         self._unit = units.pop() if len(units) == 1 else None
-        """That of all rates; None where each row says its own."""
+        """The unit of all rates; None where each row says its own."""
         self._rows = Rows(self._columns(), data_only, wide)
 
     def head(self, heading: str) -> None:
@@ -66,7 +66,7 @@ class Page:
         self._rows.row(self._cells(row))
 
     def foot(self, rows: Sequence[Row], here: Sequence[str], means: Mapping[str, float | None]) -> None:
-        """Print the means, the peaks, and what is to be said of rows and libraries; `here` are those installed."""
+        """Print the means, the peaks, and remarks on rows and libraries; `here` are the libraries installed."""
         if len(rows) > 1:
             self._rows.row(self._mean_cells(means))
         for row in rows:

@@ -20,7 +20,7 @@ from convsmith.tune.measure import ROUNDS
 __all__ = ["machine"]
 
 _TABLES = {"multiply-adds": ("fma_gflops", "GFLOP/s, GOP/s"), "reads": ("read_gbs", "read GB/s")}
-"""What can be measured: its key in the JSON, and the heading of its table."""
+"""Kinds of ceilings: the key in the JSON, and the heading of the table."""
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 

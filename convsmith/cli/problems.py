@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import click
 
+from convsmith.compiler.service import line_words
 from convsmith.diag import trace
 from convsmith.diag.errors import UsageError
 from convsmith.diag.settings import settings
@@ -44,7 +45,8 @@ Options: TypeAlias = Mapping[str, str | bool | None]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_LAYOUTS = {"axb": "channels last", "abx": "channels first"}
+_LAYOUTS = {"axb": "channels last", "abx": "channels first", ANY: "channels first"}
+"""Layouts in words."""
 
 _LINE_OPTIONS = {
     "--dir": "FWD_D (forward), FWD_B (with bias), FWD_I; BWD_D, BWD_W or BWD_WB (gradients).",
@@ -61,7 +63,7 @@ _LINE_OPTIONS = {
     "--attr-scales": "Scales, such as src:common:0.25+wei:per_oc.",
     "--attr-zero-points": "Zero points, such as src:common:2.",
     "--attr-post-ops": "Post-ops, such as relu or sum+clip:0:6.",
-    "--attr-acc-mode": "What sums may be held in: any or f16 permit f16 where both factors are f16.",
+    "--attr-acc-mode": "Types that may hold sums: any and f16 permit f16 where both factors are f16.",
 }
 
 
@@ -189,10 +191,9 @@ def command(
     verb: str, problem: Problem, threads: int | None, isa: str | None, config: str | None, **options: object
 ) -> str:
     """The command that does `verb` to this problem alone, with `options` of its own."""
-    words = (*problem.options(), replace(problem, name=None).descriptor())
     if config is None:
         threads, isa = threads or settings.threads, isa or settings.isa
-    return trace.command(verb, *words, threads=threads, isa=isa, config=config, **options)
+    return trace.command(verb, *line_words(problem), threads=threads, isa=isa, config=config, **options)
 
 
 def short_config(kernel: Kernel) -> str:

@@ -1,8 +1,9 @@
-"""What commands are given: quoted lines, benchdnn's files, defaults that are said, and one problem or many."""
+"""Arguments of commands: quoted lines, benchdnn's files, defaults that are said, and one problem or many."""
 
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,10 @@ from commands import run
 import convsmith as cs
 from convsmith.cli.main import main
 from convsmith.cli.problems import build
+from convsmith.compiler.service import repro
 from convsmith.problem import conv, matmul, options
+from convsmith.problem.lines import parse_problem
+from convsmith.problem.problem import Problem
 
 LINE = "mb1ic3ih8oc4oh6kh3ph0"
 LAST = "--stag=axb --dtag=axb"
@@ -207,6 +211,27 @@ def test_the_command_that_reproduces_a_fault_has_every_option_that_matters(monke
         result = run("verify", LINE, "--seed", "7", "--real", "--layout", "abx", "--dt=bf16")
     said = "CONVSMITH_CHECK=verify convsmith verify --threads 2 --isa generic --seed 7 --real --dt=bf16 --stag=abx"
     assert result.exit_code == 1 and f"To reproduce: {said} --dtag=abx {LINE}" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "line", [LINE, f"--stag=axb {LINE}", f"--stag=abx --dtag=axb {LINE}", "--matmul 3x4:4x5", f"--dir=BWD_D {LINE}"]
+)
+@pytest.mark.parametrize("name", list(FAST))
+def test_a_command_that_reproduces_compiles_the_problem_that_it_is_for(
+    name: str, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Commands take channels last where a line leaves the layout open, Python does not."""
+    problem = parse_problem(line)
+    words = shlex.split(repro(name, problem, str(cs.compile(problem, threads=1, isa="generic").config)))
+    built: list[Problem] = []
+
+    def noted(problem: Problem, *arguments: object) -> cs.Kernel:
+        built.append(problem)
+        return build(problem, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(f"convsmith.cli.{name}.build", noted)
+    assert run(*words[1:], *FAST[name]).exit_code == 0
+    assert [p.canonical() for p in built] == [problem.canonical()]
 
 
 def test_a_process_of_its_own_says_a_wrong_setting_once() -> None:
