@@ -54,7 +54,9 @@ class Page:
         units = {rate_unit(problem) for problem in listed.problems}
         self._unit = units.pop() if len(units) == 1 else None
         """The unit of all rates; None where each row says its own."""
-        self._rows = Rows(self._columns(), data_only, wide)
+        columns = self._columns()
+        self._titles = [column.title for column in columns]
+        self._rows = Rows(columns, data_only, wide)
 
     def head(self, heading: str) -> None:
         """Print the heading, and the line above the columns."""
@@ -96,7 +98,7 @@ class Page:
         ]
 
     def _cells(self, row: Row) -> dict[str, str]:
-        cells = dict.fromkeys((c.title for c in self._columns()), "-")
+        cells = dict.fromkeys(self._titles, "-")
         cells |= {_PROBLEM: self._listed.text(row.problem), _NAME: row.problem.name or ""}
         if row.kernel is None or row.verdict is None:
             return cells | {_VERIFIED: "none"}

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -124,7 +125,7 @@ class Listed:
     layout: str | None
     batch_assumed: bool
 
-    @property
+    @cached_property
     def shared(self) -> tuple[str, ...]:
         """The options that all problems have."""
         first, *others = (problem.options() for problem in self.problems)
