@@ -127,27 +127,31 @@ class Listed:
 
     @cached_property
     def shared(self) -> tuple[str, ...]:
-        """The options that all problems have."""
+        """The options that all problems have, but those for which `layout` stands."""
         first, *others = (problem.options() for problem in self.problems)
-        return tuple(option for option in first if all(option in options for options in others))
+        shared = (option for option in first if all(option in options for options in others))
+        return tuple(option for option in shared if option not in self._implied)
+
+    @property
+    def _implied(self) -> tuple[str, ...]:
+        """The options of a convolution for which `layout` stands."""
+        return () if self.layout is None else tuple(f"--{tag}={self.layout}" for tag in ("stag", "dtag"))
 
     def heading(self, threads: int | None, config: str | None) -> str:
         """One line that says what holds for all problems: threads, layout, batch, options."""
         count = Config.parse(config).threads if config is not None else threads or default_threads()
         words = [f"{count} thread{'s' * (count > 1)}"]
-        rest = self.shared
         if self.layout is not None:
             meaning = _LAYOUTS.get(self.layout)
             words.append(f"--layout={self.layout}" + (f" ({meaning})" if meaning else ""))
-            rest = tuple(option for option in rest if option not in _tags(self.layout))
         if self.batch_assumed:
             words.append("a batch of 2 where no mb is given")
-        return ", ".join([*words, *([" ".join(rest)] if rest else [])])
+        return ", ".join([*words, *([" ".join(self.shared)] if self.shared else [])])
 
-    def text(self, problem: Problem, named: bool = False) -> str:
-        """The problem without the options that the heading shows, and without its name unless `named`."""
-        shown = problem if named else replace(problem, name=None)
-        return " ".join([*(o for o in problem.options() if o not in self.shared), shown.descriptor()])
+    def text(self, problem: Problem) -> str:
+        """The problem without its name, and without the options that the heading shows."""
+        said = self.shared + (self._implied if isinstance(problem, Conv) else ())
+        return " ".join([*(o for o in problem.options() if o not in said), replace(problem, name=None).descriptor()])
 
 
 def read_problems(source: str, options: Options, layout: str, verb: str = "") -> Listed:
@@ -248,7 +252,3 @@ def _listed(items: Sequence[Item], layout: str) -> Listed:
             problem, used = replace(problem, **changes), used or bool(changes)
         problems.append(problem)
     return Listed(tuple(problems), layout if used else None, any(item.batch_assumed for item in items))
-
-
-def _tags(layout: str) -> tuple[str, ...]:
-    return tuple(f"--{tag}={layout}" for tag in ("stag", "dtag"))

@@ -122,6 +122,11 @@ def test_options_that_all_problems_share_are_in_the_heading(measured: list[Probl
     heading, _, *rows = result.stdout.splitlines()[:4]
     assert heading.endswith("1 thread, --layout=axb (channels last), --dir=FWD_B")
     assert rows[0].startswith(f"{LINE} ") and rows[1].startswith(f"--attr-post-ops=relu {LINE} ")
+    text = f"{LINE}\n--dtag=abx {LINE}\n--matmul --stag=axb --dtag=axb 2x3x4:2x4x5\n"
+    heading, _, *rows = run("bench", "-", *FAST, text=text).stdout.splitlines()[:5]
+    assert heading.endswith("1 thread, --layout=axb (channels last)")
+    assert rows[0].startswith(f"{LINE} ") and rows[1].startswith(f"--dtag=abx {LINE} ")
+    assert rows[2].startswith("--matmul --stag=axb --dtag=axb 2x3x4:2x4x5 ")  # a layout of convolutions
     result = run("bench", "-", *FAST, text=f"--stag=abx --dtag=abx {LINE}\n--matmul 3x4:4x5\n{'3x4:4x6'}")
     heading, _, *rows = result.stdout.splitlines()[:5]
     assert heading.endswith("1 thread") and rows[0].startswith(f"--stag=abx --dtag=abx {LINE}")
