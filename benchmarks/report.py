@@ -40,7 +40,8 @@ def bench(problems: Sequence[str], *options: str, **environment: str) -> dict[st
         json_file = Path(directory) / "bench.json"
         command = [sys.executable, "-m", "convsmith.cli.main", "bench", "-", "--json", str(json_file), *options]
         env = os.environ | environment
-        done = subprocess.run(command, input="\n".join(problems), text=True, check=False, env=env)
+        text = "\n".join(f"--reset {problem}" for problem in problems)
+        done = subprocess.run(command, input=text, text=True, check=False, env=env)
         if done.returncode:
             sys.exit(done.returncode)
         result: dict[str, Any] = json.loads(json_file.read_text(encoding="utf-8"))

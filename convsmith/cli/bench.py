@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,70 +12,55 @@ from typing import Any
 import click
 
 from convsmith import __version__
-from convsmith.cli.output import error_line, exit_status, note, print_table, progress
+from convsmith.cli.bench_page import Page, Row
+from convsmith.cli.output import error_line, exit_status, note, progress
 from convsmith.cli.problems import (
+    ProblemCommand,
     build,
     check_choices,
     choice_options,
     command,
     problem_options,
     read_problems,
-    short_config,
 )
 from convsmith.compiler.service import faults
 from convsmith.diag.errors import ConvsmithError, UnsupportedError, UsageError
 from convsmith.frontend.kernel import Kernel
 from convsmith.frontend.peak import peak_sample, peak_types
-from convsmith.frontend.verification import Verdict, computed, real_arrays, verify_kernel
+from convsmith.frontend.verification import computed, real_arrays, verify_kernel
 from convsmith.layout.reorder import to_layout
 from convsmith.problem.data import random_arrays
 from convsmith.problem.problem import Problem
 from convsmith.runtime.arrays import aligned_copy
 from convsmith.runtime.machine import cpu_model, describe
-from convsmith.tune.measure import ROUNDS, Measurement, Spread, geometric_mean, measure
+from convsmith.tune.measure import ROUNDS, Spread, geometric_mean, measure
 from convsmith.tune.peers import PEERS, installed, make_peer
 
-__all__ = ["JSON_SCHEMA", "Row", "bench", "bench_kernel"]
+__all__ = ["JSON_SCHEMA", "bench", "bench_kernel"]
 
 JSON_SCHEMA = 1
 
-UNSTEADY = 0.1
-"""Half the distance of the quartiles, as a share of the median, above which a figure means little."""
-
-
-@dataclass
-class Row:
-    """What is known of one problem: a kernel with verdict and times, or the error that stood in the way."""
-
-    problem: Problem
-    kernel: Kernel | None = None
-    verdict: Verdict | None = None
-    times: Measurement | None = None
-    error: ConvsmithError | None = None
-    missing: dict[str, str] = field(default_factory=dict)
-    """Libraries that cannot do this problem, and why."""
-
-
-@click.command()
+@click.command(cls=ProblemCommand)
 @click.argument("target", metavar="NETWORK|DESCRIPTOR|FILE|-")
 @choice_options
-@click.option("--layout", default="axb", show_default=True, help="Layout where a line leaves it open.")
 @problem_options
 @click.option("--vs", metavar="LIBRARIES", default="", help=f"Libraries to compare with: {','.join(PEERS)}.")
 @click.option("--rounds", type=click.IntRange(1), default=ROUNDS, show_default=True, help="Rounds of samples.")
+@click.option("--wide", is_flag=True, help="All columns and names, however wide the terminal is.")
 @click.option("--json", "json_file", metavar="FILE", help="Write all of it, with the machine; - is stdout.")
 def bench(
     target: str, threads: int | None, isa: str | None, config: str | None, layout: str, vs: str, rounds: int,
-    json_file: str | None, **options: str | bool | None,
+    wide: bool, json_file: str | None, **options: str | bool | None,
 ) -> None:  # fmt: skip
     """Verify and time kernels: a network (resnet50, mobilenet_v2, vgg16), a descriptor, or a file of descriptors.
 
     % of peak is of the multiply-add peak that is measured in the same rounds, in the types that are multiplied; some
     levels have none for integers. Taps that meet padding count as work. A library's column is its time divided by ours
-    (above 1: we are faster).
+    (above 1: we are faster). Each row is printed when it is measured; where standard output is no terminal, also to
+    standard error.
     """
     check_choices(isa, config)
-    problems = read_problems(target, options, layout)
+    listed = read_problems(target, options, layout)
     asked = list(dict.fromkeys(name.strip() for name in vs.split(",") if name.strip()))
     here = [name for name in asked if installed(name)]
     if json_file not in (None, "-") and not Path(str(json_file)).absolute().parent.is_dir():
@@ -83,21 +68,24 @@ def bench(
     for name in here:
         for module in PEERS[name].modules:
             import_module(module)  # before kernels are loaded, so that both share one OpenMP runtime
+    page = Page(listed, asked, data_only=json_file == "-", wide=wide)
+    page.head(f"{cpu_model()}, {listed.heading(threads, config)}")
     rows: list[Row] = []
     interrupted = False
-    with progress(len(problems)) as bar:
+    with progress(len(listed.problems)) as bar:
         try:
-            for problem in problems:
-                bar.start(str(problem))
+            for problem in listed.problems:
+                bar.start(listed.text(problem))
                 rows.append(_row(problem, threads, isa, config, here, rounds))
+                with bar.aside():
+                    page.row(rows[-1])
                 bar.advance()
         except KeyboardInterrupt:
             interrupted = True
     means = _means(rows, here)
-    if json_file != "-":
-        _print(rows, asked, here, means)
+    page.foot(rows, here, means)
     if interrupted:
-        error_line(f"interrupted: {len(rows)} of {len(problems)} measured")
+        error_line(f"interrupted: {len(rows)} of {len(listed.problems)} measured")
     if json_file is not None:
         _write_json(json_file, _as_json(rows, asked, here, means, rounds, layout, not interrupted))
     click.get_current_context().exit(130 if interrupted else _status(rows))
@@ -118,9 +106,9 @@ def bench_kernel(kernel: Kernel, peers: Sequence[str] = (), rounds: int = ROUNDS
             calls[name] = make_peer(name, problem, arrays, threads).call
         except Exception as error:  # whatever a library has against the problem must not stop the run
             row.missing[name] = str(error).partition("\n")[0]
-    types = peak_types(problem, kernel.target)
+    types = row.peak_types = peak_types(problem, kernel.target)
     peak = None if types is None else lambda: peak_sample(isa, threads, types).gflops
-    row.times = measure(_call(kernel, arrays), problem.flops_dense, peak, calls, rounds)
+    row.times = measure(_call(kernel, arrays), problem.flops_dense, peak, calls, rounds, threads)
     return row
 
 
@@ -179,76 +167,6 @@ def _means(rows: Sequence[Row], peers: Sequence[str]) -> dict[str, float | None]
     return means
 
 
-# -- text
-def _print(rows: Sequence[Row], asked: Sequence[str], here: Sequence[str], means: Mapping[str, float | None]) -> None:
-    shared: tuple[str, ...] = ()
-    first = next((row for row in rows if row.kernel and row.times), None)
-    if first is not None and first.kernel is not None and first.times is not None:
-        config = first.kernel.config
-        shared = first.problem.options()
-        peak = f", peak {first.times.peak_gflops.median:.1f} GFLOP/s" if first.times.peak_gflops else ""
-        note(
-            f"{cpu_model()}, {config.isa}, {config.threads} thread{'s' * (config.threads > 1)}"
-            f"{peak}{''.join(f', {option}' for option in shared)}"
-        )
-    rate = "GOP/s" if any(row.problem.acc == "s32" for row in rows) else "GFLOP/s"
-    columns = ["problem", "config", "time us", rate, "% peak", "+-", "verified", *(f"vs {name}" for name in asked)]
-    print_table(columns, [_cells(row, asked, shared) for row in rows] + _mean_row(asked, means, rows), left=2)
-    unsteady = sum(_unsteady(row.times) for row in rows if row.times)
-    if unsteady:
-        note(f"{unsteady} of {len(rows)} rows vary by more than {UNSTEADY:.0%} (+-): is something else running?")
-    for name in asked:
-        if name not in here:
-            note(f"{name} is not installed: pip install 'convsmith[peers]'")
-    for row in rows:
-        text = _text(row.problem, shared)
-        if row.error is not None:
-            error_line(f"{text}: {row.error}", type(row.error).__name__)
-        elif row.verdict is not None and not row.verdict.ok:
-            error_line(f"{text}: {row.verdict.detail}", "mismatch")
-        for name, why in row.missing.items():
-            note(f"{name} cannot do {text}: {why}")
-
-
-def _unsteady(times: Measurement) -> bool:
-    figures = times.of_peak or times.gflops
-    return figures.high - figures.low > 2 * UNSTEADY * figures.median
-
-
-def _cells(row: Row, asked: Sequence[str], shared: tuple[str, ...]) -> list[str]:
-    head = [_text(row.problem, shared)]
-    if row.kernel is None or row.verdict is None:
-        return [*head, "-", "-", "-", "-", "-", "no kernel", *("-" for _ in asked)]
-    head.append(short_config(row.kernel))
-    verified = "yes" if row.verdict.ok else "NO"
-    t = row.times
-    if t is None:
-        return [*head, "-", "-", "-", "-", verified, *("-" for _ in asked)]
-    ratios = [f"{t.peers[name].speedup.median:.2f}" if name in t.peers else "-" for name in asked]
-    share = ["-", "-"]
-    if t.of_peak is not None:
-        share = [f"{t.of_peak.median * 100:.1f}", f"{(t.of_peak.high - t.of_peak.low) / 2 * 100:.1f}"]
-    times = [f"{t.seconds.median * 1e6:.1f}", f"{t.gflops.median:.1f}"]
-    return [*head, *times, *share, verified, *ratios]
-
-
-def _mean_row(asked: Sequence[str], means: Mapping[str, float | None], rows: Sequence[Row]) -> list[list[str]]:
-    if len(rows) < 2:
-        return []
-    peak = means["of_peak"]
-    ratios = [f"{mean:.2f}" if (mean := means.get(name)) is not None else "-" for name in asked]
-    return [["geometric mean", "", "", "", "-" if peak is None else f"{peak * 100:.1f}", "", "", *ratios]]
-
-
-def _text(problem: Problem, shared: tuple[str, ...]) -> str:
-    """The problem, without the options that the line above the table shows."""
-    return problem.descriptor() if problem.options() == shared else str(_unnamed(problem))
-
-
-def _unnamed(problem: Problem) -> Problem:
-    return replace(problem, name=None)
-
-
 # -- JSON
 def _as_json(
     rows: Sequence[Row], asked: Sequence[str], here: Sequence[str], means: Mapping[str, float | None], rounds: int,
@@ -270,7 +188,7 @@ def _as_json(
 def _row_json(row: Row) -> dict[str, Any]:
     kernel, t = row.kernel, row.times
     return {
-        "problem": str(_unnamed(row.problem)),
+        "problem": str(replace(row.problem, name=None)),
         "name": row.problem.name,
         "flops": row.problem.flops_dense,
         "config": str(kernel.config) if kernel else None,
@@ -282,6 +200,8 @@ def _row_json(row: Row) -> dict[str, Any]:
         "gflops": _spread(t.gflops if t else None),
         "peak_gflops": _spread(t.peak_gflops if t else None),
         "of_peak": _spread(t.of_peak if t else None),
+        "peak_types": ":".join(row.peak_types) if row.peak_types else None,
+        "cpu_share": t.cpu_share if t else None,
         "libraries": {
             name: {"seconds": _spread(peer.seconds), "speedup": _spread(peer.speedup)}
             for name, peer in (t.peers if t else {}).items()

@@ -5,19 +5,20 @@ from __future__ import annotations
 import click
 
 from convsmith.cli.output import note
-from convsmith.cli.problems import build, choice_options, problem_options, read_one
+from convsmith.cli.problems import ProblemCommand, build, check_choices, choice_options, problem_options, read_problems
 
 __all__ = ["explain"]
 
 
-@click.command()
-@click.argument("descriptor")
+@click.command(cls=ProblemCommand)
+@click.argument("target", metavar="DESCRIPTOR|FILE|-")
 @choice_options
-@click.option("--layout", help="Source and destination, where the line leaves them open; plain order by default.")
 @problem_options
 def explain(
-    descriptor: str, threads: int | None, isa: str | None, config: str | None, layout: str | None,
-    **options: str | bool | None,
-) -> None:  # fmt: skip
+    target: str, threads: int | None, isa: str | None, config: str | None, layout: str, **options: str | bool | None
+) -> None:
     """Problem, config, plan, packing, registers, operations, bytes, roofline, and the files that were generated."""
-    note(build(read_one(descriptor, options, layout), threads, isa, config).explain())
+    check_choices(isa, config)
+    listed = read_problems(target, options, layout, "explain")
+    page = build(listed.problems[0], threads, isa, config).explain()
+    note(f"{listed.heading(threads, config)}\n\n{page}")

@@ -2,36 +2,41 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 import click
 
+from convsmith.compiler.service import line_words
 from convsmith.diag import trace
 from convsmith.diag.errors import UsageError
+from convsmith.diag.forking import cached_property
 from convsmith.diag.settings import MOST_THREADS, settings
 from convsmith.frontend.kernel import Kernel
 from convsmith.frontend.numpy_api import compile as compile_kernel
 from convsmith.layout.tags import ANY
+from convsmith.problem.batch import Item, read_batch, split_words
 from convsmith.problem.conv import Conv
-from convsmith.problem.lines import parse_problem
+from convsmith.problem.descriptor import KINDS
 from convsmith.problem.problem import Problem
-from convsmith.problem.suites import SUITES, parse_problems, suite
+from convsmith.problem.suites import SUITES, suite
 from convsmith.runtime.threads import default_threads
 from convsmith.schedule.config import Config
 from convsmith.target.registry import target
 
 __all__ = [
+    "Listed",
     "Options",
+    "ProblemCommand",
     "build",
     "check_choices",
     "choice_options",
     "command",
     "problem_options",
-    "read_one",
     "read_problems",
     "short_config",
 ]
@@ -41,7 +46,8 @@ Options: TypeAlias = Mapping[str, str | bool | None]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_KINDS = ("conv", "deconv", "matmul")
+_LAYOUTS = {"axb": "channels last", "abx": "channels first", ANY: "channels first"}
+"""Layouts in words."""
 
 _LINE_OPTIONS = {
     "--dir": "FWD_D (forward), FWD_B (with bias), FWD_I; BWD_D, BWD_W or BWD_WB (gradients).",
@@ -58,55 +64,125 @@ _LINE_OPTIONS = {
     "--attr-scales": "Scales, such as src:common:0.25+wei:per_oc.",
     "--attr-zero-points": "Zero points, such as src:common:2.",
     "--attr-post-ops": "Post-ops, such as relu or sum+clip:0:6.",
+    "--attr-acc-mode": "Types that may hold sums: any and f16 permit f16 where both factors are f16.",
 }
+
+
+class ProblemCommand(click.Command):
+    """A command that reads options of problems as benchdnn does: a quoted line, such as "--dt=f16 mb1ic8iw8oc8kw1",
+    is its words, and an underscore in the name of an option is a dash.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does, after lines are taken apart."""
+        return super().parse_args(ctx, [word for arg in args for word in _words_of_line(arg)])
+
+
+def _words_of_line(argument: str) -> list[str]:
+    """The words of an argument that begins with an option of problems; another argument as it is."""
+    words = split_words(argument)
+    if not words or not _is_of_problems(_dashed(words[0])):
+        return [argument]
+    return [_dashed(word) if _is_of_problems(_dashed(word)) else word for word in words]
+
+
+def _is_of_problems(word: str) -> bool:
+    return word.partition("=")[0] in _LINE_OPTIONS or (word.startswith("--") and word[2:] in KINDS)
+
+
+def _dashed(word: str) -> str:
+    name, equals, text = word.partition("=")
+    return name.replace("_", "-") + equals + text
 
 
 def problem_options(command: F) -> F:
     """benchdnn's options of a problem, for lines that do not say them."""
     for name, text in reversed(_LINE_OPTIONS.items()):
         command = click.option(name, metavar="TEXT", help=text)(command)
-    for kind in reversed(_KINDS):
+    for kind in reversed(KINDS):
         text = "Lines are matrix products." if kind == "matmul" else f"Lines are {kind}olutions."
         command = click.option(f"--{kind}", is_flag=True, help=text)(command)
     return command
 
 
 def choice_options(command: F) -> F:
-    """--threads, --isa, --config."""
+    """--threads, --isa, --config, --layout."""
+    text = "Layout of source and destination where a line leaves it open: axb has channels last, abx first."
+    command = click.option("--layout", default="axb", show_default=True, help=text)(command)
     command = click.option("--config", metavar="CONFIG", help="Every decision, as `explain` prints them.")(command)
     command = click.option("--isa", metavar="NAME", help="Instruction set (see `convsmith machine`).")(command)
     threads = click.IntRange(1, MOST_THREADS)
     return click.option("--threads", type=threads, metavar="N", help="Threads; by default all CPUs.")(command)
 
 
-def read_problems(source: str, options: Options, layout: str | None) -> list[Problem]:
+@dataclass(frozen=True)
+class Listed:
+    """The problems that a command was given, and what their lines leave to defaults.
+
+    `layout` is that of the command, None where no line leaves one open; `batch_assumed` says that a line has no batch.
+    """
+
+    problems: tuple[Problem, ...]
+    layout: str | None
+    batch_assumed: bool
+
+    @cached_property
+    def shared(self) -> tuple[str, ...]:
+        """The options that all problems have, but those for which `layout` stands."""
+        first, *others = (problem.options() for problem in self.problems)
+        shared = (option for option in first if all(option in options for options in others))
+        return tuple(option for option in shared if option not in self._implied)
+
+    @property
+    def _implied(self) -> tuple[str, ...]:
+        """The options of a convolution for which `layout` stands."""
+        return () if self.layout is None else tuple(f"--{tag}={self.layout}" for tag in ("stag", "dtag"))
+
+    def heading(self, threads: int | None, config: str | None) -> str:
+        """One line that says what holds for all problems: threads, layout, batch, options."""
+        count = Config.parse(config).threads if config is not None else threads or default_threads()
+        words = [f"{count} thread{'s' * (count > 1)}"]
+        if self.layout is not None:
+            meaning = _LAYOUTS.get(self.layout)
+            words.append(f"--layout={self.layout}" + (f" ({meaning})" if meaning else ""))
+        if self.batch_assumed:
+            words.append("a batch of 2 where no mb is given")
+        return ", ".join([*words, *([" ".join(self.shared)] if self.shared else [])])
+
+    def text(self, problem: Problem) -> str:
+        """The problem without its name, and without the options that the heading shows."""
+        said = self.shared + (self._implied if isinstance(problem, Conv) else ())
+        return " ".join([*(o for o in problem.options() if o not in said), replace(problem, name=None).descriptor()])
+
+
+def read_problems(source: str, options: Options, layout: str, verb: str = "") -> Listed:
     """The problems that `source` names: a suite, `-` (standard input), a file, or a descriptor with options.
 
-    `options` (of `problem_options`) and `layout` (of source and destination) hold where the lines do not say.
-    UsageError names file and line.
+    `options` (of `problem_options`) and `layout` (of source and destination) hold where the lines do not say. `verb` is
+    that of a command that takes one problem only. UsageError names file and line.
     """
+    given = {name.replace("_", "-"): "" if text is True else str(text) for name, text in options.items() if text}
     if source in SUITES:
-        problems: list[Problem] = list(suite(source))
-        given = {option: text for option, text in options.items() if text}
-        problems = [parse_problem(_line(str(p), given)) for p in problems] if given else problems
-    elif source == "-" or Path(source).is_file():
-        problems = parse_problems(_with_options(_read(source), options), "standard input" if source == "-" else source)
-        if not problems:
-            raise UsageError(f"{source}: no descriptor in it", code="no-problem")
+        items = list(read_batch("\n".join(map(str, suite(source))), source if given else None, given))
+    elif source == "-":
+        items = list(read_batch(_read("-"), "standard input", given, _batch_file))
+    elif os.path.exists(source):
+        items = list(read_batch(_read(source), source, given, _batch_file))
     else:
-        problems = [_descriptor(source, options)]
-    return [_laid_out(problem, layout) for problem in problems] if layout else problems
-
-
-def read_one(descriptor: str, options: Options, layout: str | None) -> Problem:
-    """The problem of a descriptor with options."""
-    problem = _descriptor(descriptor, options)
-    return _laid_out(problem, layout) if layout else problem
+        items = _descriptor(source, given, one=bool(verb))
+    if not items:
+        raise UsageError(f"{source}: no descriptor in it", code="no-problem")
+    if verb and len(items) > 1:
+        first = str(replace(items[0].problem, name=None))
+        raise UsageError(
+            f"{source} stands for {len(items)} problems; `{verb}` takes one, such as {first!r}", code="several-problems"
+        )
+    return _listed(items, layout)
 
 
 def check_choices(isa: str | None, config: str | None) -> None:
-    """Raise now what would be wrong with every problem, the settings of defaults included."""
-    default_threads()
+    """Raise now what would be wrong with every problem, settings included."""
+    settings.validate()
     if config is not None:
         isa = Config.parse(config).isa
     target(isa or settings.isa)
@@ -117,10 +193,13 @@ def build(problem: Problem, threads: int | None, isa: str | None, config: str | 
     return compile_kernel(problem, threads=threads, isa=isa, config=config)
 
 
-def command(verb: str, problem: Problem, threads: int | None, isa: str | None, config: str | None) -> str:
-    """The command that does `verb` to this problem alone."""
-    words = (*problem.options(), replace(problem, name=None).descriptor())
-    return trace.command(verb, *words, threads=threads, isa=isa, config=config)
+def command(
+    verb: str, problem: Problem, threads: int | None, isa: str | None, config: str | None, **options: object
+) -> str:
+    """The command that does `verb` to this problem alone, with `options` of its own."""
+    if config is None:
+        threads, isa = threads or settings.threads, isa or settings.isa
+    return trace.command(verb, *line_words(problem), threads=threads, isa=isa, config=config, **options)
 
 
 def short_config(kernel: Kernel) -> str:
@@ -132,16 +211,25 @@ def short_config(kernel: Kernel) -> str:
     return " ".join(words if config.realise == "peel" else [*words, config.realise])
 
 
-def _descriptor(text: str, options: Options) -> Problem:
+def _descriptor(text: str, given: Mapping[str, str], one: bool) -> list[Item]:
     try:
-        return parse_problem(_line(text, {option: value for option, value in options.items() if value}))
+        return list(read_batch(text, None, given))
     except UsageError as error:
-        if error.code == "bad-descriptor" and ("/" in text or "." in text):
+        if error.code != "bad-descriptor":
+            raise
+        if "/" in text or "." in text:
             raise UsageError(f"{text}: no such file, and no descriptor: {error}", code=error.code) from None
-        if error.code == "bad-descriptor":
-            legal = f"legal are {', '.join(SUITES)}, a file, - and descriptors such as mb1ic64ih56oc64oh56kh3ph1"
-            raise UsageError(f"{error}; {legal}", code=error.code) from None
-        raise
+        example = "64x256:256x32" if "matmul" in given else "mb1ic64ih56oc64oh56kh3ph1"
+        networks = [] if one or "matmul" in given else SUITES
+        legal = f"{', '.join([*networks, 'a file'])}, - and descriptors such as {example}"
+        raise UsageError(f"{error}; legal are {legal}", code=error.code) from None
+
+
+def _batch_file(name: str, source: str | None) -> tuple[str, str]:
+    """A file that a file names with `--batch`: beside that one, or from here."""
+    beside = os.path.join(os.path.dirname(source or ""), name)
+    path = beside if os.path.exists(beside) else name
+    return path, _read(path)
 
 
 def _read(source: str) -> str:
@@ -155,29 +243,13 @@ def _read(source: str) -> str:
         raise UsageError(f"{source}: cannot be read: {error.strerror}", code="bad-file") from None
 
 
-def _with_options(text: str, options: Options) -> str:
-    """The text with options before each line that has none of that name."""
-    given = {option: value for option, value in options.items() if value}
-    if not given:
-        return text
-    return "\n".join(_line(line, given) if line.split("#")[0].strip() else line for line in text.splitlines())
-
-
-def _line(line: str, given: Options) -> str:
-    if not given:
-        return line
-    has = {word[2:].partition("=")[0] for word in line.split() if word.startswith("--")}
-    words = []
-    for option, value in given.items():
-        name = option.replace("_", "-")
-        if name not in has and not (name in _KINDS and has & set(_KINDS)):
-            words.append(f"--{name}" if value is True else f"--{name}={value}")
-    return " ".join([*words, line.strip()])
-
-
-def _laid_out(problem: Problem, layout: str) -> Problem:
+def _listed(items: Sequence[Item], layout: str) -> Listed:
     """With that layout where a convolution leaves it open; matrices stay as they are."""
-    if not isinstance(problem, Conv):
-        return problem
-    changes: dict[str, Any] = {option: layout for option in ("stag", "dtag") if getattr(problem, option) == ANY}
-    return replace(problem, **changes)
+    problems, used = [], False
+    for item in items:
+        problem = item.problem
+        if isinstance(problem, Conv):
+            changes: dict[str, Any] = {tag: layout for tag in ("stag", "dtag") if getattr(problem, tag) == ANY}
+            problem, used = replace(problem, **changes), used or bool(changes)
+        problems.append(problem)
+    return Listed(tuple(problems), layout if used else None, any(item.batch_assumed for item in items))

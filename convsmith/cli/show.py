@@ -5,17 +5,16 @@ from __future__ import annotations
 import click
 
 from convsmith.cli.output import note
-from convsmith.cli.problems import build, choice_options, problem_options, read_one
+from convsmith.cli.problems import ProblemCommand, build, check_choices, choice_options, problem_options, read_problems
 from convsmith.diag.errors import UsageError
 from convsmith.frontend.tables import indirection_page
 
 __all__ = ["show"]
 
 
-@click.command()
-@click.argument("descriptor")
+@click.command(cls=ProblemCommand)
+@click.argument("target", metavar="DESCRIPTOR|FILE|-")
 @choice_options
-@click.option("--layout", help="Source and destination, where the line leaves them open; plain order by default.")
 @problem_options
 @click.option("--after", metavar="PASS", help="The IR after a pass, by name or number; `naive` is before all.")
 @click.option("--all", "every", is_flag=True, help="The IR after every pass that changed it.")
@@ -24,10 +23,10 @@ __all__ = ["show"]
 @click.option("--indirection", is_flag=True, help="The table of pointers to the source, in every form.")
 @click.option("--kernel-tile", type=click.IntRange(0), metavar="N", help="Pointers of an output in that table.")
 def show(
-    descriptor: str, threads: int | None, isa: str | None, config: str | None, layout: str | None, after: str | None,
+    target: str, threads: int | None, isa: str | None, config: str | None, layout: str, after: str | None,
     every: bool, llvm: bool, asm: bool, indirection: bool, kernel_tile: int | None, **options: str | bool | None,
 ) -> None:  # fmt: skip
-    """Print a kernel: its IR as it goes to LLVM, or as one of the options says."""
+    """Print a kernel: its IR as it goes to LLVM, or as one of the options says. The first line is a comment."""
     if sum((after is not None, every, llvm, asm, indirection)) > 1:
         raise UsageError(
             "--after, --all, --llvm, --asm and --indirection exclude each other; legal is one of them",
@@ -35,19 +34,23 @@ def show(
         )
     if kernel_tile is not None and not indirection:
         raise UsageError("--kernel-tile is for --indirection", code="bad-option")
+    check_choices(isa, config)
+    listed = read_problems(target, options, layout, "show")
+    heading = listed.heading(threads, config)
     if indirection:
-        note(indirection_page(read_one(descriptor, options, layout), kernel_tile))
+        note(f"# {heading}\n{indirection_page(listed.problems[0], kernel_tile)}")
         return
-    kernel = build(read_one(descriptor, options, layout), threads, isa, config)
+    kernel = build(listed.problems[0], threads, isa, config)
     if llvm:
-        note(kernel.llvm())
+        note(f"; {heading}\n{kernel.llvm()}")
     elif asm:
-        note(kernel.asm())
+        note(f"# {heading}\n{kernel.asm()}")
     elif every:
+        note(f"# {heading}")
         for record in kernel.passes():
             changed = "" if record.changed else "  (unchanged)"
             note(f"# {record.number:03} {record.step}, {record.seconds * 1e3:.3f} ms{changed}")
             if record.changed:
                 note(str(record.kernel))
     else:
-        note(kernel.ir(after))
+        note(f"# {heading}\n{kernel.ir(after)}")

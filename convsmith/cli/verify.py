@@ -7,7 +7,15 @@ from dataclasses import replace
 import click
 
 from convsmith.cli.output import error_line, exit_status, note, progress
-from convsmith.cli.problems import build, check_choices, choice_options, command, problem_options, read_problems
+from convsmith.cli.problems import (
+    ProblemCommand,
+    build,
+    check_choices,
+    choice_options,
+    command,
+    problem_options,
+    read_problems,
+)
 from convsmith.compiler.service import faults
 from convsmith.diag.errors import ConvsmithError
 from convsmith.frontend.verification import has_real_data, verify_kernel
@@ -16,15 +24,14 @@ from convsmith.problem.problem import Problem
 __all__ = ["verify"]
 
 
-@click.command()
+@click.command(cls=ProblemCommand)
 @click.argument("target", metavar="FILE|-|NETWORK|DESCRIPTOR")
 @choice_options
-@click.option("--layout", help="Source and destination, where a line leaves them open; plain order by default.")
 @problem_options
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the data.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the data.")
 @click.option("--real", is_flag=True, help="Real-valued data, against a bound, besides integer-valued data.")
 def verify(
-    target: str, threads: int | None, isa: str | None, config: str | None, layout: str | None, seed: int, real: bool,
+    target: str, threads: int | None, isa: str | None, config: str | None, layout: str, seed: int, real: bool,
     **options: str | bool | None,
 ) -> None:  # fmt: skip
     """Run each problem of a file on random data, and compare with the reference.
@@ -34,17 +41,20 @@ def verify(
     within that bound, carried through scales and post-ops, becomes. Exit status 1: some line did not.
     """
     check_choices(isa, config)
-    problems = read_problems(target, options, layout)
+    listed = read_problems(target, options, layout)
+    problems = listed.problems
+    note(listed.heading(threads, config))
     status, right, tried = 0, 0, 0
     with progress(len(problems)) as bar:
         try:
             for problem in problems:
-                bar.start(str(problem))
+                bar.start(listed.text(problem))
                 line, failed = _check(problem, threads, isa, config, seed, real)
                 tried += 1
                 right += not failed
                 status = max(status, failed) if 1 not in (status, failed) else 1
-                bar.say(line, err=bool(failed))
+                with bar.aside():
+                    (error_line if failed else note)(line)
                 bar.advance()
         except KeyboardInterrupt:
             error_line(f"interrupted: {tried} of {len(problems)} tried")
@@ -60,7 +70,7 @@ def _check(
     text = str(replace(problem, name=None))
     both = real and has_real_data(problem)
     try:
-        with faults(command("verify", problem, threads, isa, config)):
+        with faults(command("verify", problem, threads, isa, config, seed=seed or None, real=real)):
             kernel = build(problem, threads, isa, config)
             verdicts = [verify_kernel(kernel, seed, kind) for kind in ([False, True] if both else [False])]
     except ConvsmithError as error:

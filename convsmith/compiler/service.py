@@ -20,11 +20,13 @@ from convsmith.diag import trace
 from convsmith.diag.errors import ConfigError, ConvsmithError, InternalError, UsageError
 from convsmith.diag.forking import import_lock
 from convsmith.diag.settings import settings
+from convsmith.layout.tags import ANY
+from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.target.base import Target
 
-__all__ = ["compile_problem", "faults", "repro"]
+__all__ = ["compile_problem", "faults", "line_words", "repro"]
 
 
 def compile_problem(
@@ -110,7 +112,7 @@ def _default(problem: Problem, target: Target, threads: int, dynamic: bool) -> C
         from convsmith.build.dynamic import check_dynamic, dynamic_config
         from convsmith.ir.intern import interning
 
-    command = trace.command("verify", *_words(problem), isa=target.isa, threads=threads)
+    command = trace.command("verify", *line_words(problem), isa=target.isa, threads=threads)
     with faults(command):
         if dynamic:
             with interning():
@@ -124,11 +126,14 @@ def repro(verb: str, problem: Problem, config: str, requirements: str = "") -> s
         dims = ",".join(text.removesuffix(" >= 0") for text in requirements.split(", ") if text.endswith(" >= 0"))
         call = f"convsmith.compile({str(problem)!r}, dynamic={dims!r}, config={config!r})"
         return shlex.join(["python", "-c", f"import convsmith; {call}"])
-    return trace.command(verb, *_words(problem), config=config)
+    return trace.command(verb, *line_words(problem), config=config)
 
 
-def _words(problem: Problem) -> tuple[str, ...]:
-    return (*problem.options(), replace(problem, name=None).descriptor())
+def line_words(problem: Problem) -> tuple[str, ...]:
+    """The words of a command line that state the problem; commands must not choose a layout that it leaves open."""
+    leaves_open = isinstance(problem, Conv) and ANY in (problem.stag, problem.dtag)
+    layout = (f"--layout={ANY}",) if leaves_open else ()
+    return (*layout, *problem.options(), replace(problem, name=None).descriptor())
 
 
 @contextmanager

@@ -233,6 +233,11 @@ class Settings:
         """The Bochs emulator, or None for the one on PATH."""
         return self._value("bochs")  # type: ignore[no-any-return]
 
+    def validate(self) -> None:
+        """Read every variable now. UsageError names the first whose value is not legal."""
+        for variable in VARIABLES:
+            self._value(variable.key)
+
     def reload(self) -> None:
         """Forget what was read: the next use reads the environment again. Values of open scopes stay in force."""
         self._process.clear()

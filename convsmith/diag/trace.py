@@ -79,12 +79,17 @@ def emit(event: str, **fields: object) -> None:
 
 
 def command(verb: str, *arguments: object, **options: object) -> str:
-    """The shell line `convsmith verb --name value ... arguments`, quoted; options that are None are left out."""
+    """The shell line `convsmith verb --name value ... arguments`, quoted.
+
+    An option that is True is a flag; one that is None or False is left out. CONVSMITH_CHECK stands in front where it is
+    set, because a failure of a check shows with it only.
+    """
     words = ["convsmith", verb]
     for name, value in options.items():
-        if value is not None:
-            words += [f"--{name.replace('_', '-')}", str(value)]
-    return shlex.join([*words, *map(str, arguments)])
+        if value is not None and value is not False:
+            words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    check = "" if settings.check == "off" else f"CONVSMITH_CHECK={settings.check} "
+    return check + shlex.join([*words, *map(str, arguments)])
 
 
 @contextmanager

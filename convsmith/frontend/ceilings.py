@@ -12,16 +12,19 @@ import json
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import NamedTuple
 
 from convsmith.compiler.cache import disk_cache
 from convsmith.diag.forking import RenewedLock
 from convsmith.frontend.peak import Types, peak_sample, read_level_bytes, read_sample, release_read_buffers
 from convsmith.runtime.machine import cache_sizes, cpu_features, cpu_model
-from convsmith.runtime.threads import default_threads
+from convsmith.runtime.threads import available_cpus
+from convsmith.target.registry import host_targets
 
-__all__ = ["Ceiling", "measure_peak", "measure_read", "peak_ceiling", "read_ceiling"]
+__all__ = ["Ceiling", "Figure", "known_ceilings", "peak_ceiling", "read_ceiling"]
 
 SAMPLES = 15
 """Samples of each figure; a sample takes about 2 ms, or what it takes to read its buffer once."""
@@ -35,11 +38,11 @@ LEAST_SHARE = 0.9
 _METHOD = 1
 """Number of the method of measurement. Figures of another method are not used."""
 
-_in_process: dict[str, Ceiling] = {}
+_in_process: dict[str, Figure] = {}
 _lock = RenewedLock()
 
 
-class Ceiling(NamedTuple):
+class Figure(NamedTuple):
     """`rate` operations or bytes per nanosecond, measured on `date` (year-month-day, UTC).
 
     `is_steady` says that at least one sample got its CPU time; other figures are too low, and are not kept.
@@ -50,38 +53,62 @@ class Ceiling(NamedTuple):
     is_steady: bool
 
 
-def peak_ceiling(isa: str, threads: int, types: Types) -> Ceiling:
-    """Return the kept multiply-add peak in operations per nanosecond; the first call for its arguments measures it.
-
-    UnsupportedError: the CPU lacks the instruction set, or the set has no instruction for the types.
+@dataclass(frozen=True)
+class Ceiling:
+    """A limit of the machine: operations of an instruction set (`table` is "fma_gflops", `name` the level), or bytes
+    read from a cache level ("read_gbs"). `sample` measures it once on a number of threads, in 1e9 a second.
     """
-    key = _key("peak", isa, str(threads), *types)
-    return _kept(key) or measure_peak(isa, threads, types)
+
+    table: str
+    name: str
+    types: str
+    sample: Callable[[int], float]
+
+    def figure(self, threads: int) -> Figure:
+        """Return the kept figure; the first call for a number of threads measures it, in 30 to 300 ms."""
+        return _kept(self._key(threads)) or self.measure(threads)
+
+    def measure(self, threads: int, samples: int = SAMPLES) -> Figure:
+        """Measure the ceiling, and keep the figure."""
+        try:
+            return _measured(self._key(threads), partial(self.sample, threads), threads, samples)
+        finally:
+            release_read_buffers()
+
+    def _key(self, threads: int) -> str:
+        """The entry's key: the machine's facts that a figure depends on, and which figure it is."""
+        facts = (str(_METHOD), cpu_model(), *sorted(cpu_features()), repr(cache_sizes()))
+        what = (self.table, self.name, self.types, str(threads))
+        return "ceiling-" + hashlib.sha256("\0".join((*facts, *what)).encode()).hexdigest()
 
 
-def read_ceiling(level: str, threads: int) -> Ceiling:
-    """Return the kept read bandwidth of a cache level (or "DRAM") in bytes per nanosecond, measured once."""
-    return _kept(_key("read", level, str(threads))) or measure_read(level, threads)
+def peak_ceiling(isa: str, types: Types) -> Ceiling:
+    """Return the ceiling of multiply-adds.
+
+    Its figures raise UnsupportedError where the CPU lacks the instruction set, or the set has no row for the types.
+    """
+    return Ceiling("fma_gflops", isa, ":".join(types), lambda threads: peak_sample(isa, threads, types).gflops)
 
 
-def measure_peak(isa: str, threads: int, types: Types, samples: int = SAMPLES) -> Ceiling:
-    """Measure the multiply-add peak, and keep it."""
-    key = _key("peak", isa, str(threads), *types)
-    return _measured(key, lambda: peak_sample(isa, threads, types).gflops, threads, samples)
+def read_ceiling(level: str) -> Ceiling:
+    """Return the ceiling of reads from a cache level, or from "DRAM"."""
+    size = read_level_bytes()[level]
+    return Ceiling("read_gbs", level, "", lambda threads: read_sample(size(threads), threads).gbs)
 
 
-def measure_read(level: str, threads: int, samples: int = SAMPLES) -> Ceiling:
-    """Measure the read bandwidth of a cache level or of "DRAM", and keep it."""
-    nbytes = read_level_bytes()[level](threads)
-    found = _measured(_key("read", level, str(threads)), lambda: read_sample(nbytes, threads).gbs, threads, samples)
-    release_read_buffers()
-    return found
+def known_ceilings() -> list[Ceiling]:
+    """Return the ceiling of each type of product of each set of instructions that runs here, then of each cache level.
+
+    L3 and DRAM are read in parts of one buffer, of up to 4 times the last cache.
+    """
+    kinds = ((t.isa, types) for t in host_targets() for types in dict.fromkeys(row.types for row in t.instructions))
+    return [*(peak_ceiling(isa, types) for isa, types in kinds), *map(read_ceiling, read_level_bytes())]
 
 
-def _measured(key: str, sample: Callable[[], float], threads: int, samples: int) -> Ceiling:
+def _measured(key: str, sample: Callable[[], float], threads: int, samples: int) -> Figure:
     steady: list[float] = []
     starved: list[float] = []
-    running = min(threads, default_threads())
+    running = min(threads, available_cpus())
     sample()  # compiles the loop, and touches its memory
     start = time.perf_counter()
     for number in range(samples):
@@ -91,7 +118,7 @@ def _measured(key: str, sample: Callable[[], float], threads: int, samples: int)
         rate = sample()
         share = (time.process_time() - cpu) / (time.perf_counter() - wall) / running
         (steady if share >= LEAST_SHARE else starved).append(rate)
-    found = Ceiling(max(steady or starved), datetime.now(UTC).date().isoformat(), bool(steady))
+    found = Figure(max(steady or starved), datetime.now(UTC).date().isoformat(), bool(steady))
     if found.is_steady:
         with _lock.lock:
             _in_process[key] = found
@@ -100,7 +127,7 @@ def _measured(key: str, sample: Callable[[], float], threads: int, samples: int)
     return found
 
 
-def _kept(key: str) -> Ceiling | None:
+def _kept(key: str) -> Figure | None:
     with _lock.lock:
         if key in _in_process:
             return _in_process[key]
@@ -113,7 +140,7 @@ def _kept(key: str) -> Ceiling | None:
     return found
 
 
-def _parsed(content: bytes) -> Ceiling | None:
+def _parsed(content: bytes) -> Figure | None:
     """The figure of an entry; None where it is no such figure."""
     try:
         rate, date, is_steady = json.loads(content)
@@ -121,10 +148,4 @@ def _parsed(content: bytes) -> Ceiling | None:
     except (ValueError, TypeError):
         return None
     good = isinstance(rate, float) and math.isfinite(rate) and rate > 0 and is_steady is True
-    return Ceiling(rate, date, is_steady) if good else None
-
-
-def _key(*what: str) -> str:
-    """The entry's key: the machine's facts that a figure depends on, and which figure it is."""
-    facts = (str(_METHOD), cpu_model(), *sorted(cpu_features()), repr(cache_sizes()), *what)
-    return "ceiling-" + hashlib.sha256("\0".join(facts).encode()).hexdigest()
+    return Figure(rate, date, is_steady) if good else None

@@ -194,7 +194,7 @@ def _roofline(kernel: Inspected) -> Iterator[Line]:
     problem, config = kernel.problem, kernel.config
     nbytes = _moved(problem)
     level = next((level for level, size in machine.cache_sizes().items() if nbytes <= size), "DRAM")
-    read = read_ceiling(level, config.threads)
+    read = read_ceiling(level).figure(config.threads)
     by_bytes = problem.flops_real / max(nbytes, 1) * read.rate
     unit = rate_unit(problem)
     bound, side = by_bytes, "the bytes"
@@ -202,15 +202,15 @@ def _roofline(kernel: Inspected) -> Iterator[Line]:
     rates = [f"{read.rate:.1f} GB/s from {level}"]
     measured = [read]
     if types is not None:
-        peak = peak_ceiling(config.isa, config.threads, types)
+        peak = peak_ceiling(config.isa, types).figure(config.threads)
         rates.insert(0, f"{peak.rate:.1f} {unit} in {print_types(types)}")
         measured.append(peak)
         if peak.rate <= bound:
             bound, side = peak.rate, "the multiply-adds"
     threads = f"{config.threads} thread{'s' * (config.threads > 1)}"
-    dates = " and ".join(sorted({ceiling.date for ceiling in measured}))
+    dates = " and ".join(sorted({figure.date for figure in measured}))
     yield "roofline", f"{config.isa} on {threads}, measured {dates}: {', '.join(rates)}"
-    if not all(ceiling.is_steady for ceiling in measured):
+    if not all(figure.is_steady for figure in measured):
         yield "", "the machine was busy during the measurement: these rates are too low, and are not kept"
     least = problem.flops_real / bound * 1e-3
     yield "", f"bound by {side}: at most {bound:.1f} {unit}, at least {least:.2f} us"

@@ -19,10 +19,10 @@ from convsmith.diag.settings import settings
 from convsmith.frontend.kernel import Kernel
 from convsmith.frontend.numpy_api import KEPT_KERNELS, compile, watched
 from convsmith.problem.attributes import Quantity
-from convsmith.problem.integer_steps import LIMITS, wrapped
-from convsmith.problem.low_precision import check_bits, check_reach, check_rounding, drawn
+from convsmith.problem.integer_steps import LIMITS, as_array, wrapped
+from convsmith.problem.low_precision import check_bits, check_reach, check_rounding, check_seed, drawn
 from convsmith.problem.matmul import Matmul
-from convsmith.problem.output_stages import AppliedStep, Stage, result_type, stage_steps
+from convsmith.problem.output_stages import AppliedStep, Stage, check_stages, result_type, stage_steps
 from convsmith.problem.post_ops import Integer
 from convsmith.runtime.arrays import Array
 from convsmith.runtime.border import Given
@@ -73,12 +73,13 @@ def pack_lowp(
 
     What can be done before lhs is known is done: rhs is packed and summed up, and stages are checked.
     """
-    if not isinstance(rows, int) or rows < 0 or np.dtype(lhs_type) not in _TYPES:
+    dtype = _dtype(lhs_type)
+    if not isinstance(rows, int) or isinstance(rows, bool) or rows < 0 or dtype not in _TYPES:
         raise UsageError(
             f"rows={rows!r}, lhs_type={lhs_type!r}: legal are a whole number, and uint8 or int8", code="shape"
         )
     _check_rank("rhs", rhs)
-    lhs = np.zeros((rows, rhs.shape[0]), np.dtype(lhs_type))
+    lhs = np.zeros((rows, rhs.shape[0]), dtype)
     plan = _planned(lhs, rhs, lhs_offset, rhs_offset, output_stages, bits, rounding, seed, order, None, threads)
     return LowPrecisionProduct(plan, rhs, lhs.shape, lhs.dtype)
 
@@ -93,6 +94,8 @@ def _planned(
     offsets = (_offset("lhs_offset", lhs_offset, shape, 0), _offset("rhs_offset", rhs_offset, shape, 1))
     bits = check_bits(bits)
     check_rounding(rounding)
+    check_seed(seed)
+    check_stages(output_stages)
     check_reach(lhs, rhs, offsets, bits)
     steps = stage_steps(output_stages, shape)
     rests = drawn((lhs.shape, rhs.shape), bits, seed) if rounding == "probabilistic" else (None, None)
@@ -147,14 +150,16 @@ def _key(
 ) -> Hashable:  # fmt: skip
     """Everything that a plan hangs on; None where there is something unusual, which is then looked at anew."""
     rounding, seed, *_ = words
-    drawn_anew = rounding == "probabilistic" and seed is None
+    drawn_anew = isinstance(rounding, str) and rounding == "probabilistic" and seed is None
     if type(lhs) is not np.ndarray or type(rhs) is not np.ndarray or watched() or drawn_anew:
+        return None
+    if not isinstance(stages, (list, tuple)):
         return None
     try:
         numbers = tuple(tuple(map(_value, stage)) for stage in stages)
         place = None if out is None else (type(out), out.shape, out.flags.f_contiguous, out.flags.c_contiguous)
         matrices = (lhs.shape, lhs.dtype, _tag(lhs), rhs.shape, rhs.dtype, _tag(rhs))
-        given = (_value(lhs_offset), _value(rhs_offset), numbers, tuple(map(_value, bits)), *words)
+        given = (_value(lhs_offset), _value(rhs_offset), numbers, tuple(map(_value, bits)), *map(_value, words))
         key = (matrices, given, place, settings.isa)
         hash(key)
     except (TypeError, AttributeError):
@@ -262,7 +267,7 @@ def _check_arrays(lhs: Array, rhs: Array) -> None:
 
 def _offset(name: str, value: Any, shape: tuple[int, int], axis: int) -> Integers:
     """As (1, 1), or one for each row (M, 1), or one for each column (1, N)."""
-    array = np.asarray(value)
+    array = as_array(value)
     whole = tuple(shape[axis] if n == axis else 1 for n in range(2))
     if array.dtype.kind not in "iu" or array.shape not in ((), (1,), (1, 1), whole, (shape[axis],)):
         each = ("row of lhs", "column of rhs")[axis]
@@ -279,13 +284,22 @@ def _offset(name: str, value: Any, shape: tuple[int, int], axis: int) -> Integer
 
 
 def _by_columns(order: str, out: Array | None, shape: tuple[int, int]) -> bool:
-    if order not in _ORDERS:
+    if not isinstance(order, str) or order not in _ORDERS:
         raise UsageError(f"order={order!r} is not legal: expected {' or '.join(_ORDERS)}", code="order")
     if out is None:
         return order == "column"
     if not isinstance(out, np.ndarray) or out.shape != shape:
         raise UsageError(f"out: expected an array of shape {shape}, got {getattr(out, 'shape', out)}", code="shape")
     return out.flags.f_contiguous and not out.flags.c_contiguous
+
+
+def _dtype(given: Any) -> np.dtype[Any] | None:
+    """What numpy understands as a type; None where it is none."""
+    try:
+        found: np.dtype[Any] = np.dtype(given)
+    except (TypeError, ValueError):
+        return None
+    return found
 
 
 def _tag(matrix: Array) -> str:

@@ -10,9 +10,8 @@ peak means something only when both were measured together.
 from __future__ import annotations
 
 import ctypes
-import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
@@ -33,7 +32,7 @@ from convsmith.target.base import Target
 from convsmith.target.registry import host_targets, target
 
 __all__ = [
-    "PeakSample", "ReadSample", "assembly", "ceilings", "peak_sample", "peak_types", "read_level_bytes", "read_sample",
+    "PeakSample", "ReadSample", "assembly", "peak_sample", "peak_types", "read_level_bytes", "read_sample",
     "release_read_buffers",
 ]  # fmt: skip
 
@@ -97,30 +96,6 @@ def peak_types(problem: Problem, t: Target) -> Types | None:
 def read_sample(nbytes: int, threads: int = 1) -> ReadSample:
     """Read a buffer of about `nbytes` for each thread, again and again, for about 2 ms (at least once)."""
     return ReadSample(*_read_loop(nbytes, threads).sample())
-
-
-def ceilings(threads: Sequence[int], rounds: int = 15) -> dict[str, object]:
-    """Medians of `rounds` samples, as JSON-able values.
-
-    {"fma_gflops": {isa: {types: {threads: ...}}}, "read_gbs": {"L1": {threads: ...}, ..., "DRAM": ...}}: each set
-    of instructions that runs here, and each cache level; L3 and DRAM are read in parts of one buffer. Takes about
-    30 ms for each figure, and 4 times the last cache in memory while it runs.
-    """
-    fma = {
-        t.isa: {
-            ":".join(types): {
-                str(n): statistics.median(peak_sample(t.isa, n, types).gflops for _ in range(rounds)) for n in threads
-            }
-            for types in dict.fromkeys(row.types for row in t.instructions)
-        }
-        for t in host_targets()
-    }
-    read = {
-        level: {str(n): statistics.median(read_sample(size(n), n).gbs for _ in range(rounds)) for n in threads}
-        for level, size in read_level_bytes().items()
-    }
-    release_read_buffers()
-    return {"fma_gflops": fma, "read_gbs": read}
 
 
 def release_read_buffers() -> None:

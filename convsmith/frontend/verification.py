@@ -49,8 +49,8 @@ def has_real_data(problem: Problem) -> bool:
 
 def real_arrays(problem: Problem, seed: int = 0) -> dict[str, Array]:
     """As `random_arrays`, with numbers that are not whole where the types allow: normal ones, and scales around 1."""
-    rng = np.random.default_rng(seed)
     arrays = random_arrays(problem, seed)
+    rng = np.random.default_rng(seed)
     for tensor in problem.inputs:
         if tensor.default is None and not is_integer(tensor.dtype):
             scales = tensor.name.startswith("scales")

@@ -9,7 +9,7 @@ import numpy as np
 
 from convsmith.problem.conv import Conv
 from convsmith.problem.integer_steps import INTEGER_STEPS
-from convsmith.problem.low_precision import FULL
+from convsmith.problem.low_precision import FULL, check_seed
 from convsmith.problem.post_ops import Binary, Integer
 from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
@@ -29,7 +29,7 @@ def random_arrays(problem: Problem, seed: int = 0) -> dict[str, Array]:
     Sums of products are exact in the type that holds them, and in the range of an 8-bit destination for the most part.
     Factors of integer types use what their types hold.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(check_seed(seed))
     return {tensor.name: _array(problem, tensor, rng) for tensor in problem.inputs}
 
 

@@ -29,6 +29,7 @@ __all__ = [
     "KINDS",
     "Descriptor",
     "OptionLine",
+    "names_batch",
     "output_size",
     "parse_descriptor",
     "print_descriptor",
@@ -91,6 +92,11 @@ def parse_descriptor(text: str, deconv: bool = False) -> Descriptor:
     return Descriptor(
         values.get("g", 1), "g" in values, values.get("mb", 2), values["ic"], values["oc"], i, o, k, s, d, p, name
     )
+
+
+def names_batch(text: str) -> bool:
+    """Whether a descriptor says its batch; where it does not, `parse_descriptor` takes benchdnn's default, 2."""
+    return "mb" in _tokens(text)[0]
 
 
 def print_descriptor(descriptor: Descriptor) -> str:

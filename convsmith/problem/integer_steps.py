@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["INTEGER_STEPS", "LIMITS", "IntegerStep", "normalised", "wrapped"]
+__all__ = ["INTEGER_STEPS", "LIMITS", "IntegerStep", "as_array", "normalised", "wrapped"]
 
 Array = np.ndarray[Any, Any]
 
@@ -31,6 +31,14 @@ class IntegerStep:
     parameters: tuple[str, ...]
     limits: tuple[tuple[int, int], ...]
     apply: Callable[..., Array]
+
+
+def as_array(value: Any) -> Array:
+    """A value as an array; one of objects where numpy makes none of it, such as of lists of different lengths."""
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError):
+        return np.asarray(None)
 
 
 def wrapped(x: Array) -> Array:

@@ -31,6 +31,7 @@ __all__ = [
     "check_bits",
     "check_reach",
     "check_rounding",
+    "check_seed",
     "drawn",
     "greatest",
     "low_precision_reference",
@@ -70,7 +71,7 @@ def drawn(shapes: Sequence[tuple[int, ...]], bits: tuple[int, int], seed: int) -
     """What is added to the entries of lhs and of rhs: numbers of numpy's `default_rng(seed)`, those of lhs first, in
     order of rows; None where entries keep their 8 bits.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(check_seed(seed))
     lhs, rhs = (
         rng.integers(0, FULL, shape, np.int64).astype(np.uint8) if b < 8 else None for shape, b in zip(shapes, bits)
     )
@@ -124,9 +125,18 @@ def check_bits(bits: Any) -> tuple[int, int]:
 
 def check_rounding(rounding: str) -> str:
     """One of `ROUNDINGS`. UsageError: it is none."""
-    if rounding not in ROUNDINGS:
+    if not isinstance(rounding, str) or rounding not in ROUNDINGS:
         raise UsageError(f"rounding={rounding!r} is not legal: expected {' or '.join(ROUNDINGS)}", code="rounding")
     return rounding
+
+
+def check_seed(seed: Any) -> int | None:
+    """A seed of numpy's `default_rng`; None draws one. UsageError: no whole number of at least 0."""
+    if seed is None:
+        return None
+    if not isinstance(seed, (int, np.integer)) or isinstance(seed, bool) or seed < 0:
+        raise UsageError(f"seed={seed!r} is not legal: expected a whole number of at least 0", code="seed")
+    return int(seed)
 
 
 def check_reach(lhs: Array, rhs: Array, offsets: tuple[Array, Array], bits: tuple[int, int] = (8, 8)) -> None:

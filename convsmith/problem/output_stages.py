@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from convsmith.diag.errors import UsageError
-from convsmith.problem.integer_steps import INTEGER_STEPS, LIMITS
+from convsmith.problem.integer_steps import INTEGER_STEPS, LIMITS, as_array
 
-__all__ = ["STAGES", "AppliedStep", "OutputStage", "Stage", "result_type", "stage_steps", "staged"]
+__all__ = ["STAGES", "AppliedStep", "OutputStage", "Stage", "check_stages", "result_type", "stage_steps", "staged"]
 
 Array = np.ndarray[Any, Any]
 Stage: TypeAlias = Sequence[Any]
@@ -70,7 +70,15 @@ def result_type(stages: Sequence[Stage]) -> str:
 
 def stage_steps(stages: Sequence[Stage], shape: tuple[int, int]) -> tuple[AppliedStep, ...]:
     """The integer steps of stages on a result of that shape. UsageError names what is not legal about a stage."""
+    check_stages(stages)
     return tuple(step for n, stage in enumerate(stages) for step in _steps_of(stage, n == len(stages) - 1, shape))
+
+
+def check_stages(stages: Any) -> None:
+    """UsageError: this is no list or tuple."""
+    if not isinstance(stages, (list, tuple)):
+        example = '[("bias", 3), ("saturate_u8",)]'
+        raise _bad(f"output_stages={stages!r} is not legal: expected a list of stages, such as {example}")
 
 
 def staged(acc: Array, stages: Sequence[Stage]) -> Array:
@@ -120,7 +128,7 @@ def _limits(name: str, parameter: str) -> tuple[int, int]:
 
 
 def _number(what: str, value: Any, shape: tuple[int, int]) -> Array:
-    array = np.asarray(value)
+    array = as_array(value)
     if array.dtype.kind not in "iu" or array.ndim > 2:
         raise _bad(f"{what} is {value!r}; expected a whole number, or an array of them")
     if any(n not in (1, most) for n, most in zip(array.shape[::-1], shape[::-1], strict=False)):

@@ -27,7 +27,10 @@ from queue import SimpleQueue
 from convsmith.diag.settings import MOST_THREADS, settings
 from convsmith.diag.warning import ConvsmithWarning, warn
 
-__all__ = ["SYMBOLS", "OpenMP", "ThreadsWarning", "default_threads", "describe", "openmp", "run_chunks", "run_region"]
+__all__ = [
+    "SYMBOLS", "OpenMP", "ThreadsWarning", "available_cpus", "default_threads", "describe", "openmp", "run_chunks",
+    "run_region",
+]  # fmt: skip
 
 SYMBOLS = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
 """What generated code calls."""
@@ -255,8 +258,11 @@ atexit.register(lambda: _state.workers.stop())
 
 def default_threads() -> int:
     """CONVSMITH_THREADS, else the number of CPUs that this process may use."""
-    if settings.threads is not None:
-        return settings.threads
+    return available_cpus() if settings.threads is None else settings.threads
+
+
+def available_cpus() -> int:
+    """The number of CPUs that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return min(len(os.sched_getaffinity(0)), MOST_THREADS)
     return min(os.cpu_count() or 1, MOST_THREADS)

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from convsmith.runtime.threads import available_cpus
+
 __all__ = [
     "Measurement",
     "PeerTime",
@@ -63,6 +65,8 @@ class Measurement:
     peak_gflops: Spread | None
     of_peak: Spread | None
     peers: dict[str, PeerTime] = field(default_factory=dict)
+    cpu_share: float = 1.0
+    """CPU time of the process during the kernel's samples, as a share of what its threads can take on the CPUs."""
 
 
 class Sampler:
@@ -70,6 +74,7 @@ class Sampler:
 
     def __init__(self, call: Callable[[], object], seconds: float = SAMPLE_SECONDS) -> None:
         self._call = call
+        self._wall = self._cpu = 0.0
         self.repeats = 1
         self._run(1)
         while (took := self._run(self.repeats)) < seconds / 4:
@@ -78,7 +83,16 @@ class Sampler:
 
     def __call__(self) -> float:
         self._run(max(1, self.repeats // 16))  # back into the caches, which another subject has just used
-        return self._run(self.repeats) / self.repeats
+        before = time.process_time()
+        took = self._run(self.repeats)
+        self._cpu += time.process_time() - before
+        self._wall += took
+        return took / self.repeats
+
+    @property
+    def busy_cpus(self) -> float:
+        """CPU time for each second of the samples so far; 0 before the first."""
+        return self._cpu / self._wall if self._wall else 0.0
 
     def _run(self, repeats: int) -> float:
         call = self._call
@@ -119,11 +133,15 @@ def measure(
     peak: Callable[[], float] | None = None,
     peers: Mapping[str, Callable[[], object]] | None = None,
     rounds: int = ROUNDS,
+    threads: int = 1,
 ) -> Measurement:
-    """Time `call`, of `flops` operations, and each peer's same call, beside samples of the peak (1e9 a second)."""
+    """Time `call`, of `flops` operations, and each peer's same call, beside samples of the peak (1e9 a second).
+
+    `threads` is how many threads `call` runs on.
+    """
     peers = peers or {}
     subjects: dict[str, Callable[[], float]] = {" peak": peak} if peak else {}
-    subjects[" kernel"] = Sampler(call)
+    subjects[" kernel"] = kernel = Sampler(call)
     subjects |= {name: Sampler(peer) for name, peer in peers.items()}
     taken = alternate(subjects, rounds)
     ours, peaks = taken[" kernel"], taken.get(" peak")
@@ -137,6 +155,7 @@ def measure(
             name: PeerTime(spread(taken[name]), spread([theirs / our for theirs, our in zip(taken[name], ours)]))
             for name in peers
         },
+        cpu_share=kernel.busy_cpus / min(threads, available_cpus()),
     )
 
 

@@ -32,6 +32,17 @@ def test_a_run_of_bench_becomes_a_page_and_a_json_file(
     assert text in capsys.readouterr().out
 
 
+def test_each_line_of_a_run_stands_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An option of one line does not hold for the next, although it would in a file."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    report = importlib.import_module("report")
+    lines = ["--dir=FWD_B mb1ic4ih4oc4oh4kh3ph1", "mb1ic4ih4oc4oh4kh3ph1", "--matmul 3x4:4x5", "mb1ic2iw4oc2ow4kw1pw0"]
+    run = report.bench(lines, "--threads", "1", "--rounds", "1", "--isa", "generic")
+    wanted = [line if "matmul" in line else f"--stag=axb --dtag=axb {line}" for line in lines]
+    wanted[0] = "--dir=FWD_B --stag=axb --dtag=axb mb1ic4ih4oc4oh4kh3ph1"
+    assert [row["problem"] for row in run["rows"]] == wanted
+
+
 @pytest.mark.parametrize("name", ["layers", "networks", "kinds", "depthwise", "packing", "latency"])
 def test_a_script_can_be_imported(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))

@@ -41,6 +41,13 @@ LHS, RHS = np.zeros((4, 5), np.uint8), np.zeros((5, 6), np.uint8)
         ({"lhs_offset": np.array([0, 7, 1, 2**31 - 1])}, "overflow", r"lhs_offset=0\.\.2147483647 and rhs_offset=0"),
         ({"out": np.zeros((4, 5), np.int32)}, "shape", r"out: expected an array of shape \(4, 6\), got \(4, 5\)"),
         ({"output_stages": [("scale", 1)]}, "bad-output-stage", "output stage scale has 1 numbers"),
+        ({"output_stages": np.int64(1)}, "bad-output-stage", "output_stages=.*1.* is not legal: expected a list"),
+        ({"output_stages": iter([("bias", 1)])}, "bad-output-stage", "is not legal: expected a list of stages"),
+        ({"output_stages": [("bias", [1, [2]])]}, "bad-output-stage", "output stage bias: values is .* a whole number"),
+        ({"rounding": np.array([1, 2])}, "rounding", r"rounding=array\(\[1, 2\]\) is not legal"),
+        ({"order": np.array(["row", "column"])}, "order", "order=array.* is not legal"),
+        ({"seed": -1}, "seed", "seed=-1 is not legal: expected a whole number of at least 0"),
+        ({"lhs_offset": [1, [2]]}, "offset", "lhs_offset: object of shape"),
     ],
 )
 def test_errors(changes: dict[str, Any], code: str, message: str) -> None:
@@ -63,3 +70,39 @@ def test_depth_that_8_bits_alone_overflow() -> None:
 def test_out_of_another_type() -> None:
     with pytest.raises(cs.UsageError, match="dst"):
         cs.gemm_lowp(LHS, RHS, out=np.zeros((4, 6), np.int64))
+
+
+class _Odd:
+    pass
+
+
+ODD: tuple[Any, ...] = (
+    None, True, -1, 0, 1.0, float("nan"), 1j, "x", b"x", (), (1, 2), [1], [1, [2]], [None], {}, {"a": 1}, set(),
+    object(), _Odd, _Odd(), iter([1]), range(3), len, np.int64(1), np.float32(1), np.array([1, 2]), np.array(["a"]),
+    np.array(None), np.zeros(0), np.zeros((4, 6), np.int32), np.zeros((4, 5), object), np.zeros((4, 6), ">i4"),
+    np.ma.masked, np.datetime64("2020"), [("bias",)], [("bias", None)], [("clamp", np.array([[1, 2]]), 3)],
+    [("tanh", np.zeros(0), 1)], [(np.array(["scale"]),)], [({},)], "clamp", (np.int64(8), 8),
+)  # fmt: skip
+FEW_BITS: dict[str, Any] = {"rounding": "probabilistic", "bits": (7, 7)}
+
+
+@pytest.mark.parametrize("options", [{}, FEW_BITS], ids=["nearest", "probabilistic"])
+@pytest.mark.parametrize("odd", ODD, ids=lambda x: type(x).__name__)
+def test_no_argument_raises_another_error(odd: Any, options: dict[str, Any]) -> None:
+    """Whatever is given for whichever argument, it is taken or a UsageError says what is wrong."""
+    shared = ["lhs_offset", "rhs_offset", "output_stages", "bits", "rounding", "seed", "order", "threads"]
+    calls = {cs.gemm_lowp: (["lhs", "rhs", "out", *shared], {"lhs": LHS, "rhs": RHS}),
+             cs.pack_lowp: (["rows", "rhs", "lhs_type", *shared], {"rows": 4, "rhs": RHS})}  # fmt: skip
+    for call, (names, arguments) in calls.items():
+        for name in names:
+            try:
+                call(**(arguments | options | {name: odd}))
+            except cs.UsageError as error:
+                assert "Traceback" not in str(error)
+
+
+def test_equal_arguments_of_another_type_are_refused_whatever_was_called_before() -> None:
+    cs.gemm_lowp(LHS, RHS, seed=1, threads=1)
+    for changes in ({"seed": True}, {"seed": 1.0}, {"threads": 1.0}, {"order": b"row"}):
+        with pytest.raises(cs.UsageError):
+            cs.gemm_lowp(LHS, RHS, **{"seed": 1, "threads": 1, **changes})

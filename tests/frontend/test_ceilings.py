@@ -10,8 +10,10 @@ import pytest
 
 import convsmith as cs
 from convsmith.compiler.cache import disk_cache
-from convsmith.frontend import ceilings
+from convsmith.frontend import ceilings, peak
 from convsmith.frontend.peak import PeakSample, ReadSample
+from convsmith.runtime import machine
+from convsmith.target.registry import host_targets
 
 LINE = "mb1ic16ih9oc16oh9kh3ph1"
 TYPES = ("f32", "f32", "f32")
@@ -64,45 +66,45 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_peak_is_measured_once_and_found_by_other_processes(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = ceilings.peak_ceiling("generic", 1, TYPES)
+    first = ceilings.peak_ceiling("generic", TYPES).figure(1)
     assert first.is_steady and re.fullmatch(r"\d{4}-\d\d-\d\d", first.date)
     measured = clock.wall
-    assert ceilings.peak_ceiling("generic", 1, TYPES) == first
+    assert ceilings.peak_ceiling("generic", TYPES).figure(1) == first
     forget(monkeypatch)
-    assert ceilings.peak_ceiling("generic", 1, TYPES) == first and clock.wall == measured
+    assert ceilings.peak_ceiling("generic", TYPES).figure(1) == first and clock.wall == measured
 
 
 def test_the_highest_sample_counts_and_the_first_does_not(clock: Clock) -> None:
     # 15 samples of 1 s each: after three the time for one figure is over. The first run compiles the loop.
-    assert ceilings.peak_ceiling("generic", 1, TYPES).rate == pytest.approx(1 + ceilings.LEAST_SAMPLES)
+    assert ceilings.peak_ceiling("generic", TYPES).figure(1).rate == pytest.approx(1 + ceilings.LEAST_SAMPLES)
 
 
 def test_figures_are_kept_apart(clock: Clock) -> None:
     kinds = itertools.product(("generic", "avx2"), (1, 2), (TYPES, ("f64", "f64", "f64")))
-    peaks = [ceilings.peak_ceiling(isa, n, types) for isa, n, types in kinds]
-    reads = [ceilings.read_ceiling(level, n) for level in ("L1", "DRAM") for n in (1, 2)]
+    peaks = [ceilings.peak_ceiling(isa, types).figure(n) for isa, n, types in kinds]
+    reads = [ceilings.read_ceiling(level).figure(n) for level in ("L1", "DRAM") for n in (1, 2)]
     assert len({c.rate for c in (*peaks, *reads)}) == 12
 
 
 def test_measuring_again_replaces_the_kept_figure(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    old = ceilings.read_ceiling("L1", 1)
-    new = ceilings.measure_read("L1", 1)
-    assert new.rate > old.rate and ceilings.read_ceiling("L1", 1) == new
+    old = ceilings.read_ceiling("L1").figure(1)
+    new = ceilings.read_ceiling("L1").measure(1)
+    assert new.rate > old.rate and ceilings.read_ceiling("L1").figure(1) == new
     forget(monkeypatch)
-    assert ceilings.read_ceiling("L1", 1) == new
+    assert ceilings.read_ceiling("L1").figure(1) == new
 
 
 def test_a_starved_measurement_is_marked_and_not_kept(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     clock.share = 0.5
-    starved = ceilings.peak_ceiling("generic", 1, TYPES)
+    starved = ceilings.peak_ceiling("generic", TYPES).figure(1)
     assert not starved.is_steady
     clock.share = 1.0
-    steady = ceilings.peak_ceiling("generic", 1, TYPES)
+    steady = ceilings.peak_ceiling("generic", TYPES).figure(1)
     assert steady.is_steady and steady.rate > starved.rate
     clock.share = 0.5
-    ceilings.measure_peak("generic", 1, TYPES)
+    ceilings.peak_ceiling("generic", TYPES).measure(1)
     forget(monkeypatch)
-    assert ceilings.peak_ceiling("generic", 1, TYPES) == steady
+    assert ceilings.peak_ceiling("generic", TYPES).figure(1) == steady
 
 
 @pytest.mark.parametrize(
@@ -116,24 +118,34 @@ def test_an_entry_that_is_no_figure_is_measured_anew(
 ) -> None:
     cache = disk_cache()
     assert cache is not None
-    cache.put(ceilings._key("read", "L1", "1"), content)
-    assert ceilings.read_ceiling("L1", 1).rate == pytest.approx(1 + ceilings.LEAST_SAMPLES)
+    cache.put(ceilings.read_ceiling("L1")._key(1), content)
+    assert ceilings.read_ceiling("L1").figure(1).rate == pytest.approx(1 + ceilings.LEAST_SAMPLES)
 
 
 def test_without_a_cache_figures_are_kept_in_the_process(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ceilings, "disk_cache", lambda: None)
-    assert ceilings.read_ceiling("L1", 1) == ceilings.read_ceiling("L1", 1)
+    assert ceilings.read_ceiling("L1").figure(1) == ceilings.read_ceiling("L1").figure(1)
 
 
 def test_explain_gives_the_kept_figures_and_their_date(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     k = cs.compile(LINE, isa="generic", threads=1)
     page = k.explain()
-    assert f"measured {ceilings.peak_ceiling('generic', 1, TYPES).date}:" in page
+    assert f"measured {ceilings.peak_ceiling('generic', TYPES).figure(1).date}:" in page
     clock.share = 0.1
     assert k.explain() == page
     assert "the machine was busy" in cs.compile(LINE, isa="generic", threads=2).explain()
 
 
 def test_measured_rates_of_this_machine_are_plausible() -> None:
-    peak, read = ceilings.measure_peak("generic", 1, TYPES, 3), ceilings.measure_read("L1", 1, 3)
+    peak, read = ceilings.peak_ceiling("generic", TYPES).measure(1, 3), ceilings.read_ceiling("L1").measure(1, 3)
     assert 0.1 < peak.rate < 1e4 and 0.1 < read.rate < 1e4
+
+
+def test_known_ceilings() -> None:
+    known = ceilings.known_ceilings()
+    products = [(c.name, c.types) for c in known if c.table == "fma_gflops"]
+    assert set(products) == {(t.isa, ":".join(row.types)) for t in host_targets() for row in t.instructions}
+    assert len(set(products)) == len(products)
+    assert [c.name for c in known if c.table == "read_gbs"] == [*machine.cache_sizes(), "DRAM"]
+    assert all(c.measure(1, 1).rate > 0 for c in known)
+    assert peak._read_loop.cache_info().currsize == 0  # the buffers are free again

@@ -113,7 +113,9 @@ output_y | section | row in indirection buffer | input offset
 def shown(line: str, *more: str) -> str:
     result = CliRunner().invoke(main, ["show", line, "--indirection", *more])
     assert result.exit_code == 0, result.output
-    return result.stdout
+    heading, page = result.stdout.split("\n", 1)
+    assert heading.startswith("# ")
+    return page
 
 
 def test_the_first_example() -> None:

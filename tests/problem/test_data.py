@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from convsmith.diag.errors import UsageError
 from convsmith.problem import Conv, parse_problem, reference
 from convsmith.problem.data import random_arrays
 from convsmith.problem.types import TYPES
@@ -66,3 +67,9 @@ def test_defaults_of_the_line_may_be_left_out() -> None:
     np.testing.assert_array_equal(reference(problem, ones)["dst"], [[[0.5, 0.5]]])
     given = reference(problem, ones | {"scales_src": np.array([4.0])})["dst"]
     np.testing.assert_array_equal(given, [[[4, 4]]])
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, "x", True, np.array([1, 2])])
+def test_a_seed_is_a_whole_number(seed: object) -> None:
+    with pytest.raises(UsageError, match="expected a whole number of at least 0"):
+        random_arrays(Conv.parse("ic2iw3oc2kw1"), seed)  # type: ignore[arg-type]

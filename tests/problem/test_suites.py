@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from convsmith.diag.errors import UnsupportedError, UsageError
-from convsmith.problem.suites import SUITES, parse_problems, suite
+from convsmith.diag.errors import UsageError
+from convsmith.problem.suites import SUITES, suite
 
 Layer = tuple[int, int, int, int, int, bool]  # ic, oc, kernel, input size, stride, depthwise
 
@@ -78,15 +78,3 @@ def test_a_suite_lists_the_unique_convolutions_of_its_network(name: str) -> None
 def test_unknown_suite() -> None:
     with pytest.raises(UsageError, match="unknown suite 'resnet51': legal are resnet50, mobilenet_v2, vgg16"):
         suite("resnet51")
-
-
-def test_files_of_problems() -> None:
-    text = "# a list\n\n--dir=FWD_B mb1ic4ih5oc4kh3  # with bias\nmb1ic4ih5oc4kh1 #\n"
-    assert [str(p) for p in parse_problems(text, "f")] == [
-        "--dir=FWD_B mb1ic4ih5oc4oh3kh3ph0",
-        "mb1ic4ih5oc4oh5kh1ph0",
-    ]
-    with pytest.raises(UsageError, match=r"list\.txt:2: .*kh is missing"):
-        parse_problems("mb1ic4ih5oc4kh1\nic4ih5oc4\n", "list.txt")
-    with pytest.raises(UnsupportedError, match="-:1: "):
-        parse_problems("--dt=s4 mb1ic4ih5oc4kh1", "-")

@@ -30,6 +30,7 @@ from convsmith.codegen import llvm_bind
 from convsmith.compiler import cache
 from convsmith.diag import forking, trace
 from convsmith.diag.forking import RenewedLock, cached_property
+from convsmith.frontend import ceilings
 from convsmith.runtime import host, host_kernel
 
 ROOT = Path(cs.__file__).parents[1]
@@ -44,6 +45,7 @@ LOCKS: dict[str, Callable[[], AbstractContextManager[object]]] = {
     "fallback": lambda: host_kernel._making.lock,
     "cache": lambda: cache._counting.lock,
     "trace": lambda: trace._writing.lock,
+    "ceilings": lambda: ceilings._lock.lock,
 }
 
 
@@ -115,7 +117,7 @@ def test_every_lock_is_known() -> None:
         assert not re.search(r"from functools import .*cached_property|functools\.cached_property\b", text) or (
             file.stem == "forking"
         ), f"{file}: functools.cached_property holds a lock before Python 3.12"
-    assert found == {"forking", "trace", "cache", "host", "host_kernel", "threads"}
+    assert found == {"forking", "trace", "cache", "ceilings", "host", "host_kernel", "threads"}
 
 
 def test_imports_inside_functions_hold_the_lock() -> None:

@@ -39,7 +39,7 @@ def test_the_median_of_ratios_is_taken_within_rounds(monkeypatch: pytest.MonkeyP
 
     class Fake:
         def __init__(self, call: object) -> None:
-            self.seconds, self.turn = call, -1  # type: ignore[var-annotated]
+            self.seconds, self.turn, self.busy_cpus = call, -1, 0.5  # type: ignore[var-annotated]
 
         def __call__(self) -> float:
             self.turn += 1
@@ -52,6 +52,32 @@ def test_the_median_of_ratios_is_taken_within_rounds(monkeypatch: pytest.MonkeyP
     assert found.peers["other"].speedup.median == pytest.approx(3)
     assert found.seconds.median == 1e-3 and found.seconds.high > 1e-3
     assert found.gflops.median == pytest.approx(50)
+    assert found.cpu_share == 0.5
+
+
+@pytest.mark.parametrize(
+    "threads,cpus,busy,share",
+    [(1, 2, 1.0, 1.0), (1, 2, 0.25, 0.25), (2, 2, 1.0, 0.5), (2, 2, 2.0, 1.0), (8, 2, 1.5, 0.75)],
+)
+def test_the_share_of_cpu_time(
+    monkeypatch: pytest.MonkeyPatch, threads: int, cpus: int, busy: float, share: float
+) -> None:
+    """On a clock of its own: each second of a call, the process gets `busy` seconds of CPU time."""
+    now = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    def call() -> None:
+        sleep(1e-3)
+
+    clock = SimpleNamespace(perf_counter=lambda: now, process_time=lambda: now * busy, sleep=sleep)
+    monkeypatch.setattr(measure_module, "time", clock)
+    monkeypatch.setattr(measure_module, "available_cpus", lambda: cpus)
+    sampler = Sampler(call)
+    assert sampler.busy_cpus == 0
+    assert measure(call, 1, rounds=2, threads=threads).cpu_share == pytest.approx(share)
 
 
 @pytest.mark.parametrize("spins", [0.0, 0.05, 10.0])

@@ -1,21 +1,19 @@
-"""Lists of problems: the unique convolutions of known networks, and files of descriptors.
+"""Lists of problems: the unique convolutions of known networks.
 
-A list is text: one problem a line, `#` at the start of a word begins a comment. Networks are at batch 1, square input
-of 224 pixels; names say network, channels, kernel, input size, stride (`rn50_128-128_k3_56_s2`).
+Networks are at batch 1, square input of 224 pixels; names say network, channels, kernel, input size, stride
+(`rn50_128-128_k3_56_s2`).
 """
 
 from __future__ import annotations
 
-import re
 from functools import cache
 from importlib import resources
 
-from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.diag.errors import UsageError
+from convsmith.problem.batch import parse_problems
 from convsmith.problem.conv import Conv
-from convsmith.problem.lines import parse_problem
-from convsmith.problem.problem import Problem
 
-__all__ = ["SUITES", "parse_problems", "suite"]
+__all__ = ["SUITES", "suite"]
 
 SUITES = {
     "resnet50": "ResNet-50 v1.5 (the stride of a bottleneck is on its 3x3)",
@@ -31,17 +29,3 @@ def suite(name: str) -> tuple[Conv, ...]:
         raise UsageError(f"unknown suite {name!r}: legal are {', '.join(SUITES)}", code="bad-suite")
     text = resources.files(__name__).joinpath(f"{name}.txt").read_text(encoding="utf-8")
     return tuple(problem for problem in parse_problems(text, name) if isinstance(problem, Conv))
-
-
-def parse_problems(text: str, source: str) -> list[Problem]:
-    """The problems of a text, one a line. An error names `source` and the line's number, and keeps its class."""
-    problems: list[Problem] = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        line = re.sub(r"(^|\s)#.*", "", line).strip()
-        if not line:
-            continue
-        try:
-            problems.append(parse_problem(line))
-        except (UsageError, UnsupportedError) as error:
-            raise type(error)(f"{source}:{number}: {error}", code=error.code) from None
-    return problems

@@ -1,0 +1,168 @@
+"""The page that `convsmith bench` prints: a heading, a row for each problem as it is measured, means, and remarks."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from convsmith.cli.output import Rows, error_line, note
+from convsmith.cli.problems import Listed, short_config
+from convsmith.cli.table import GIVES_WAY, Column
+from convsmith.diag.errors import ConvsmithError
+from convsmith.frontend.explain import rate_unit
+from convsmith.frontend.kernel import Kernel
+from convsmith.frontend.peak import Types
+from convsmith.frontend.verification import Verdict
+from convsmith.problem.problem import Problem
+from convsmith.problem.types import is_integer, print_types
+from convsmith.tune.measure import Measurement
+
+__all__ = ["Page", "Row"]
+
+UNSTEADY = 0.1
+"""Half the distance of the quartiles, as a share of the median, above which a figure means little."""
+STARVED = 0.8
+"""CPU time of the threads, as a share of the time of the samples, below which a figure means little."""
+
+_PROBLEM, _NAME, _CONFIG, _VERIFIED = "problem", "name", "config", "verified"
+_TIME, _RATE, _PEAK, _SPREAD = "time us", "rate", "% peak", "+-"
+_LONG_TIME = 1e5
+"""Microseconds from which a time is printed without decimals."""
+
+
+@dataclass
+class Row:
+    """What is known of one problem: a kernel with verdict and times, or the error that stood in the way."""
+
+    problem: Problem
+    kernel: Kernel | None = None
+    verdict: Verdict | None = None
+    times: Measurement | None = None
+    error: ConvsmithError | None = None
+    peak_types: Types | None = None
+    """Types of the multiply-adds whose peak was measured beside the kernel."""
+    missing: dict[str, str] = field(default_factory=dict)
+    """Libraries that cannot do this problem, and why."""
+
+
+class Page:
+    """Prints the parts in their order. `asked` are the libraries that have a column."""
+
+    def __init__(self, listed: Listed, asked: Sequence[str], data_only: bool = False, wide: bool = False) -> None:
+        self._listed, self._asked, self._data_only = listed, asked, data_only
+        units = {rate_unit(problem) for problem in listed.problems}
+        self._unit = units.pop() if len(units) == 1 else None
+        """The unit of all rates; None where each row says its own."""
+        columns = self._columns()
+        self._titles = [column.title for column in columns]
+        self._rows = Rows(columns, data_only, wide)
+
+    def head(self, heading: str) -> None:
+        """Print the heading, and the line above the columns."""
+        self._rows.text(heading)
+        self._rows.head()
+
+    def row(self, row: Row) -> None:
+        """Print a row."""
+        self._rows.row(self._cells(row))
+
+    def foot(self, rows: Sequence[Row], here: Sequence[str], means: Mapping[str, float | None]) -> None:
+        """Print the means, the peaks, and remarks on rows and libraries; `here` are the libraries installed."""
+        if len(rows) > 1:
+            self._rows.row(self._mean_cells(means))
+        for row in rows:
+            if row.error is not None:
+                error_line(f"{self._listed.text(row.problem)}: {row.error}", type(row.error).__name__)
+            elif row.verdict is not None and not row.verdict.ok:
+                error_line(f"{self._listed.text(row.problem)}: {row.verdict.detail}", "mismatch")
+        if self._data_only:
+            return
+        for remark in (*_peaks(rows), *self._left_out(), *_doubts(rows), *self._libraries(rows, here)):
+            note(remark)
+
+    def _columns(self) -> list[Column]:
+        problems = self._listed.problems
+        longest = max(*(len(self._listed.text(problem)) for problem in problems), len("geometric mean"))
+        names = [len(problem.name) for problem in problems if problem.name]
+        return [
+            Column(_PROBLEM, longest, left=True),
+            *([Column(_NAME, max(*names, len(_NAME)), GIVES_WAY + 2, left=True)] if names else []),
+            Column(_CONFIG, 18, GIVES_WAY + 1, left=True),
+            Column(_TIME, 7),
+            Column(self._unit, 7, GIVES_WAY - 2) if self._unit else Column(_RATE, 14, GIVES_WAY - 2),
+            Column(_PEAK, 6, GIVES_WAY - 3),
+            Column(_SPREAD, 3, GIVES_WAY),
+            Column(_VERIFIED, 8, GIVES_WAY - 1),
+            *(Column(f"vs {name}", max(len(name) + 3, 6)) for name in self._asked),
+        ]
+
+    def _cells(self, row: Row) -> dict[str, str]:
+        cells = dict.fromkeys(self._titles, "-")
+        cells |= {_PROBLEM: self._listed.text(row.problem), _NAME: row.problem.name or ""}
+        if row.kernel is None or row.verdict is None:
+            return cells | {_VERIFIED: "none"}
+        cells |= {_CONFIG: short_config(row.kernel), _VERIFIED: "yes" if row.verdict.ok else "NO"}
+        t = row.times
+        if t is None:
+            return cells
+        time = t.seconds.median * 1e6
+        rate = f"{t.gflops.median:.1f}"
+        cells[_TIME] = f"{time:.0f}" if time >= _LONG_TIME else f"{time:.1f}"
+        cells |= {self._unit: rate} if self._unit else {_RATE: f"{rate} {rate_unit(row.problem)}"}
+        if t.of_peak is not None:
+            cells[_PEAK] = f"{t.of_peak.median * 100:.1f}"
+            cells[_SPREAD] = f"{(t.of_peak.high - t.of_peak.low) / 2 * 100:.1f}"
+        return cells | {f"vs {name}": f"{peer.speedup.median:.2f}" for name, peer in t.peers.items()}
+
+    def _mean_cells(self, means: Mapping[str, float | None]) -> dict[str, str]:
+        peak = means["of_peak"]
+        ratios = {f"vs {name}": "-" if (mean := means.get(name)) is None else f"{mean:.2f}" for name in self._asked}
+        return {_PROBLEM: "geometric mean", _PEAK: "-" if peak is None else f"{peak * 100:.1f}", **ratios}
+
+    def _left_out(self) -> Iterator[str]:
+        figures = [title for title in self._rows.left_out if title != _NAME]
+        if figures:
+            yield f"left out, for the width: {', '.join(figures)} (--wide and --json have all)"
+
+    def _libraries(self, rows: Sequence[Row], here: Sequence[str]) -> Iterator[str]:
+        for name in self._asked:
+            if name not in here:
+                yield f"{name} is not installed: in a clone of convsmith, pip install '.[peers]' brings it"
+        for row in rows:
+            for name, why in row.missing.items():
+                yield f"{name} cannot do {self._listed.text(row.problem)}: {why}"
+
+
+def _peaks(rows: Sequence[Row]) -> Iterator[str]:
+    """One line: the peak of each level and types that rows were measured beside."""
+    found: dict[tuple[str, Types], list[float]] = {}
+    for row in rows:
+        if row.kernel and row.peak_types and row.times and row.times.peak_gflops:
+            key = row.kernel.config.isa, row.peak_types
+            found.setdefault(key, []).append(row.times.peak_gflops.median)
+    texts = [
+        f"{isa} {print_types(types)} {statistics.median(peaks):.1f} {'GOP/s' if is_integer(types[-1]) else 'GFLOP/s'}"
+        for (isa, types), peaks in found.items()
+    ]
+    if texts:
+        yield f"peak{'s' * (len(texts) > 1)}: {', '.join(texts)}"
+
+
+def _doubts(rows: Sequence[Row]) -> Iterator[str]:
+    """Reasons why figures may mean little."""
+    times = [row.times for row in rows if row.times]
+    unsteady = sum(_is_unsteady(t) for t in times)
+    if unsteady:
+        yield f"{unsteady} of {len(rows)} rows vary by more than {UNSTEADY:.0%} (+-): is something else running?"
+    starved = [t.cpu_share for t in times if t.cpu_share < STARVED]
+    if starved:
+        yield (
+            f"{len(starved)} of {len(rows)} rows had less than {STARVED:.0%} of the CPU time of their threads (the "
+            f"least {min(starved):.0%}): something else took it, or threads waited for each other"
+        )
+
+
+def _is_unsteady(times: Measurement) -> bool:
+    figures = times.of_peak or times.gflops
+    return figures.high - figures.low > 2 * UNSTEADY * figures.median

@@ -1,0 +1,138 @@
+"""Lists of problems, read as benchdnn reads its batch files.
+
+    --reset --dt=f32,bf16            # two types
+    --dir=FWD_B,BWD_D
+    mb1ic16ih8oc16oh8kh3ph1          # four problems
+    --batch=more.txt                 # a file beside this one
+
+A text is a sequence of words with blanks between them; a word that starts with `#` makes the rest of its line a
+comment. An option holds for every descriptor behind it until it is given again. `--reset` brings back the options that
+the caller gives. An option of several values, with commas between them, makes one problem of each; several such options
+make one of each combination, in benchdnn's order of its loops. A file named by `--batch` starts with the options of the
+caller, and leaves those of this text alone.
+
+benchdnn has one kind of problem in a run; here a line that names its kind (`--conv`, `--deconv`, `--matmul`) begins
+with the options of the caller.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.problem.conv import Conv
+from convsmith.problem.descriptor import KINDS, names_batch
+from convsmith.problem.lines import parse_problem
+from convsmith.problem.problem import Problem
+
+__all__ = ["Item", "parse_problems", "read_batch", "split_words"]
+
+_WORD = re.compile(r'(?:[^\s"]|"[^"]*(?:"|$))+')
+
+_LOOPS = ("dir", "dt", "bia-dt", "bia-mask", "stag", "wtag", "dtag", "strides", "attr-scales", "attr-zero-points",
+          "attr-post-ops", "attr-acc-mode", "bits", "rounding", "mb")  # fmt: skip
+"""Options in the order in which benchdnn's loops nest, the outermost first."""
+
+_DEEPEST = 16
+"""Files within files by `--batch`, at most."""
+
+Reader = Callable[[str, str | None], tuple[str, str]]
+"""Takes the name of a file and the source that names it; returns the file's own source, and its text."""
+
+
+class Item(NamedTuple):
+    """A problem; whether its line names no batch, so that benchdnn's default holds."""
+
+    problem: Problem
+    batch_assumed: bool
+
+
+def parse_problems(text: str, source: str) -> list[Problem]:
+    """The problems of a text. An error names `source` and the line's number, and keeps its class."""
+    return [item.problem for item in read_batch(text, source)]
+
+
+def read_batch(
+    text: str, source: str | None, given: Mapping[str, str] | None = None, reader: Reader | None = None, depth: int = 0
+) -> Iterator[Item]:
+    """The problems of a text in which the options `given` (name without dashes -> text) hold from the start.
+
+    Errors name `source`, unless it is None, and the line's number. `reader` finds the files of `--batch`.
+    """
+    start = dict(given or {})
+    options, last = start, None
+    for number, line in enumerate(text.splitlines(), start=1):
+        words = split_words(line)
+        if any(word[2:] in KINDS for word in words if word.startswith("--")):
+            options = {name: value for name, value in start.items() if name not in KINDS}
+        for word in words:
+            place = None if source is None else f"{source}:{number}"
+            if not word.startswith("-"):
+                with _at(place):
+                    items = list(_items(options, word))
+                yield from items
+                last = None
+            elif word == "--reset":
+                options, last = start, None
+            elif word.startswith("--batch="):
+                with _at(place):
+                    inner_source, inner = _inner(word, source, reader, depth)
+                yield from read_batch(inner, inner_source, start, reader, depth + 1)
+            else:
+                with _at(place):
+                    options = _with_option(options, word)
+                last = place, word
+    if last is not None:
+        with _at(last[0]):
+            raise UsageError(
+                f"no descriptor follows {last[1]}; options stand before the descriptors that they hold for",
+                code="bad-descriptor",
+            )
+
+
+def split_words(line: str) -> list[str]:
+    """The words of a line without its comment. Blanks inside the quotes of a problem's name belong to the word."""
+    return list(itertools.takewhile(lambda word: not word.startswith("#"), _WORD.findall(line)))
+
+
+@contextmanager
+def _at(place: str | None) -> Iterator[None]:
+    """Put the place before an error's message."""
+    try:
+        yield
+    except (UsageError, UnsupportedError) as error:
+        if place is None:
+            raise
+        raise type(error)(f"{place}: {error}", code=error.code) from None
+
+
+def _with_option(options: Mapping[str, str], word: str) -> dict[str, str]:
+    name, equals, value = word[2:].partition("=")
+    name = name.replace("_", "-")
+    if not word.startswith("--") or not (equals or name in KINDS):
+        raise UsageError(f"cannot read {word!r}: options are written --name=value", code="bad-option")
+    return {n: v for n, v in options.items() if not (name in KINDS and n in KINDS)} | {name: value}
+
+
+def _items(options: Mapping[str, str], descriptor: str) -> Iterator[Item]:
+    """One for each combination of the options' values."""
+    names = sorted(options, key=lambda name: _LOOPS.index(name) if name in _LOOPS else -1)
+    for values in itertools.product(*(options[name].split(",") for name in names)):
+        chosen = dict(zip(names, values))
+        words = [f"--{name}" if name in KINDS else f"--{name}={value}" for name, value in chosen.items()]
+        problem = parse_problem(" ".join([*words, descriptor]))
+        assumed = isinstance(problem, Conv) and chosen.get("mb") in (None, "", "0") and not names_batch(descriptor)
+        yield Item(problem, assumed)
+
+
+def _inner(word: str, source: str | None, reader: Reader | None, depth: int) -> tuple[str, str]:
+    """Source and text of a file that `--batch` names."""
+    if reader is None:
+        raise UsageError(f"{word}: legal in files only", code="bad-option")
+    if depth == _DEEPEST:
+        raise UsageError(f"{word}: files name each other, {_DEEPEST} deep", code="bad-file")
+    return reader(word.partition("=")[2], source)
