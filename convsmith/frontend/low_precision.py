@@ -24,7 +24,7 @@ from convsmith.problem.low_precision import check_bits, check_reach, check_round
 from convsmith.problem.matmul import Matmul
 from convsmith.problem.output_stages import AppliedStep, Stage, result_type, stage_steps
 from convsmith.problem.post_ops import Integer
-from convsmith.runtime.arrays import Array
+from convsmith.runtime.arrays import Array, as_array, takes_arrays
 from convsmith.runtime.border import Given
 from convsmith.runtime.threads import default_threads
 
@@ -38,6 +38,7 @@ _CONSTANT = ("s32_shl", "s32_rshift", "s32_and", "s32_rescale", "s32_tanh")
 """Steps whose numbers, where there is one for all, are part of the kernel."""
 
 
+@takes_arrays
 def gemm_lowp(
     lhs: Array, rhs: Array, lhs_offset: Any = 0, rhs_offset: Any = 0, *, output_stages: Sequence[Stage] = (),
     bits: tuple[int, int] = (8, 8), rounding: str = "nearest", seed: int = 0, order: str = "row",
@@ -64,6 +65,7 @@ def gemm_lowp(
     return plan.run(lhs, rhs, out)
 
 
+@takes_arrays
 def pack_lowp(
     rows: int, rhs: Array, lhs_offset: Any = 0, rhs_offset: Any = 0, *, lhs_type: Any = np.uint8,
     output_stages: Sequence[Stage] = (), bits: tuple[int, int] = (8, 8), rounding: str = "nearest", seed: int = 0,
@@ -130,6 +132,7 @@ class LowPrecisionProduct:
         packs = not plan.transposed and rhs.size and shape[0] and "rounding_wei" not in plan.arrays
         self._rhs: Given = plan.kernel.pack(rhs) if packs else rhs.copy()
 
+    @takes_arrays
     def __call__(self, lhs: Array, *, out: Array | None = None) -> Array:
         """The result of `gemm_lowp`, in `out` or a new array. UsageError: lhs is not as it was said."""
         if not isinstance(lhs, np.ndarray) or lhs.shape != self._shape or lhs.dtype != self._dtype:
@@ -241,8 +244,7 @@ def _problem(
 
 
 def _check_rank(name: str, array: Any) -> None:
-    if not isinstance(array, np.ndarray):
-        raise UsageError(f"{name}: expected a numpy array, got {type(array).__name__}", code="not-an-array")
+    array = as_array(name, array)
     if array.ndim != 2:
         raise UsageError(f"{name}: rank is {array.ndim}, shape {array.shape}; legal is 2", code="rank")
 

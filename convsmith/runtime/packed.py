@@ -75,6 +75,11 @@ class Packed:
     def __repr__(self) -> str:
         return f"Packed({self.signature})"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Addresses are of this process, and of this memory.
+        parts = (_raw(self._buffer), None if self._bias is None else _raw(self._bias))
+        return _restored, (self.key, *parts, self._finite)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a numpy `.npz` file at exactly `path`; `load` reads it back."""
         # Raw bytes beside the type's name, because numpy's file format knows only numpy's own types.
@@ -101,10 +106,23 @@ class Packed:
 
 def _typed(parts: Mapping[str, Array], name: str) -> Array:
     """A part of the file, as elements of its data type in aligned memory."""
-    dtype = str(parts[f"{name}_dtype"])
+    return _aligned(parts[name], str(parts[f"{name}_dtype"]))
+
+
+def _aligned(raw: Array | bytes, dtype: str) -> Array:
+    """Bytes as elements of the data type of that name, in aligned memory."""
     if dtype not in _TYPES:
         raise ValueError(f"data type {dtype!r} is not one of {', '.join(_TYPES)}")
-    raw = parts[name]
-    copy = aligned_empty(raw.size)
-    copy[:] = raw
+    given = np.frombuffer(raw, np.uint8)
+    copy = aligned_empty(given.size)
+    copy[:] = given
     return copy.view(numpy_dtype(_TYPES[dtype]))
+
+
+def _raw(array: Array) -> tuple[bytes, str]:
+    return array.tobytes(), array.dtype.name
+
+
+def _restored(key: str, buffer: tuple[bytes, str], bias: tuple[bytes, str] | None, finite: bool | None) -> Packed:
+    """Packed weights from what a pickle holds."""
+    return Packed(key, _aligned(*buffer), None if bias is None else _aligned(*bias), finite)

@@ -15,7 +15,7 @@ LHS, RHS = np.zeros((4, 5), np.uint8), np.zeros((5, 6), np.uint8)
 @pytest.mark.parametrize(
     ("changes", "code", "message"),
     [
-        ({"lhs": [[1]]}, "not-an-array", "lhs: expected a numpy array, got list"),
+        ({"lhs": [[1]]}, "not-an-array", "lhs: expected an array, got list"),
         ({"lhs": np.zeros(5, np.uint8)}, "rank", r"lhs: rank is 1, shape \(5,\); legal is 2"),
         ({"rhs": np.zeros((5, 6))}, "dtype", "rhs: type is float64; legal are uint8 and int8"),
         (
