@@ -1,16 +1,17 @@
-"""Checks of arguments that functions of several kinds share: data types of arrays, and whole numbers."""
+"""Checks of arrays that functions of several kinds share."""
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from convsmith.diag.errors import UsageError
 from convsmith.problem.types import TYPES
 
-__all__ = ["data_type", "whole"]
+__all__ = ["as_numbers", "data_type"]
 
 _TYPE_OF = {row.numpy: row.name for row in TYPES.values()}
 
@@ -26,11 +27,11 @@ def data_type(name: str, array: object, legal: Sequence[str]) -> str:
     return found
 
 
-def whole(name: str, value: object) -> int:
-    """A whole number, of Python or numpy. UsageError: anything else, True and 2.0 too, which equal whole numbers."""
+def as_numbers(name: str, value: object) -> NDArray[Any]:
+    """Numbers, or one, as an array; who asks looks at its type and shape. UsageError: no array can be made of it."""
     try:
-        if not isinstance(value, bool):
-            return operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        pass
-    raise UsageError(f"{name}={value!r} is not a whole number", code="bad-dim")
+        return np.asarray(value)
+    except (TypeError, ValueError):
+        raise UsageError(
+            f"{name}={value!r} is not legal: expected a number, or an array of them", code="value"
+        ) from None

@@ -13,8 +13,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from convsmith.diag.errors import UsageError
+from convsmith.diag.expect import integer
 from convsmith.diag.settings import settings
-from convsmith.frontend.arguments import data_type, whole
+from convsmith.frontend.arguments import data_type
 from convsmith.frontend.kernel import Kernel
 from convsmith.frontend.numpy_api import KEPT_KERNELS, compile, watched
 from convsmith.frontend.transposed import run_transposed, transposed_problem, whole_size
@@ -136,7 +137,7 @@ def _conv(
         rank, x.shape, x.dtype, src_tag, w.shape, w.dtype, _tag(w), dst_tag,
         None if bias is None else as_array("bias", bias).dtype,
         *(_frozen(name, option) for name, option in zip(names, options)),
-        None if threads is None else whole("threads", threads), settings.threads, settings.isa,
+        None if threads is None else integer("threads", threads), settings.threads, settings.isa,
     )  # fmt: skip
     make = _kernel_of if len(options) == 5 else _transposed_of
     kernel, sizes = (make.__wrapped__ if watched() else make)(*key)
@@ -254,7 +255,7 @@ def _types(x: np.dtype[Any], w: np.dtype[Any], bias: np.dtype[Any] | None) -> di
 
 
 def _groups(groups: Any) -> int:
-    g = whole("groups", groups)
+    g = integer("groups", groups)
     if g < 1:
         raise UsageError(f"groups={g} is not legal: expected at least 1", code="bad-groups")
     return g
@@ -283,7 +284,7 @@ def _frozen(name: str, value: Any) -> Any:
         if type(value) is float or isinstance(value, np.number):
             return float(value)
         raise UsageError(f"activation={value!r} is not legal: expected numbers after the name", code="bad-post-op")
-    return whole(name, value)
+    return integer(name, value)
 
 
 def _per_axis(name: str, value: Any, rank: int, least: int) -> tuple[int, ...]:
@@ -292,7 +293,7 @@ def _per_axis(name: str, value: Any, rank: int, least: int) -> tuple[int, ...]:
         raise UsageError(
             f"{name}={value!r} has {len(values)} entries; legal is a number, or {rank} of them", code="bad-dim"
         )
-    numbers = tuple(whole(name, number) for number in values)
+    numbers = tuple(integer(name, number) for number in values)
     if min(numbers) < least:
         raise UsageError(f"{name}={value!r} is not legal: expected at least {least} everywhere", code="bad-dim")
     return numbers

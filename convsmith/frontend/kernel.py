@@ -16,6 +16,7 @@ from convsmith.codegen.artifact import Artifact
 from convsmith.compiler.service import compile_problem, faults, repro
 from convsmith.diag import trace
 from convsmith.diag.errors import UsageError
+from convsmith.diag.expect import expect_text
 from convsmith.frontend.chain import ChainKernel
 from convsmith.frontend.nothing import NothingKernel
 from convsmith.problem.conv import Conv
@@ -134,6 +135,8 @@ class Kernel:
 
         A pass that runs several times is meant the last time; its number says which time. UsageError names the passes.
         """
+        if stage is not None:
+            expect_text("stage", stage, "bad-pass")
         records = self.passes()
         if stage is None:
             return str(records[-1].kernel)

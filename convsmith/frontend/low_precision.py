@@ -15,7 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convsmith.diag.errors import UsageError
+from convsmith.diag.expect import expect_word, integer
 from convsmith.diag.settings import settings
+from convsmith.frontend.arguments import as_numbers
 from convsmith.frontend.kernel import Kernel
 from convsmith.frontend.numpy_api import KEPT_KERNELS, compile, watched
 from convsmith.problem.attributes import Quantity
@@ -33,6 +35,7 @@ __all__ = ["LowPrecisionProduct", "gemm_lowp", "pack_lowp"]
 Integers = NDArray[np.int64]
 
 _TYPES: dict[np.dtype[Any], str] = {np.dtype(np.uint8): "u8", np.dtype(np.int8): "s8"}
+_MOST_ROWS = 2**40
 _ORDERS = ("row", "column")
 _CONSTANT = ("s32_shl", "s32_rshift", "s32_and", "s32_rescale", "s32_tanh")
 """Steps whose numbers, where there is one for all, are part of the kernel."""
@@ -75,12 +78,14 @@ def pack_lowp(
 
     What can be done before lhs is known is done: rhs is packed and summed up, and stages are checked.
     """
-    if not isinstance(rows, int) or rows < 0 or np.dtype(lhs_type) not in _TYPES:
-        raise UsageError(
-            f"rows={rows!r}, lhs_type={lhs_type!r}: legal are a whole number, and uint8 or int8", code="shape"
-        )
+    if not 0 <= integer("rows", rows) < _MOST_ROWS:
+        raise UsageError(f"rows={rows!r} is not legal: expected 0 to {_MOST_ROWS - 1}", code="shape")
+    named = isinstance(lhs_type, (str, type, np.dtype))
+    dtype = next((known for known in _TYPES if named and lhs_type in (known.type, known.name, known)), None)
+    if dtype is None:
+        raise UsageError(f"lhs_type={lhs_type!r} is not legal: expected uint8 or int8", code="dtype")
     _check_rank("rhs", rhs)
-    lhs = np.zeros((rows, rhs.shape[0]), np.dtype(lhs_type))
+    lhs = np.broadcast_to(dtype.type(0), (rows, rhs.shape[0]))
     plan = _planned(lhs, rhs, lhs_offset, rhs_offset, output_stages, bits, rounding, seed, order, None, threads)
     return LowPrecisionProduct(plan, rhs, lhs.shape, lhs.dtype)
 
@@ -96,6 +101,10 @@ def _planned(
     bits = check_bits(bits)
     check_rounding(rounding)
     check_reach(lhs, rhs, offsets, bits)
+    if not isinstance(output_stages, Sequence) or isinstance(output_stages, str):
+        raise UsageError(
+            f"output_stages={output_stages!r} is not legal: expected a list of tuples", code="bad-output-stage"
+        )
     steps = stage_steps(output_stages, shape)
     rests = drawn((lhs.shape, rhs.shape), bits, seed) if rounding == "probabilistic" else (None, None)
     product = _Product(lhs, rhs, *offsets, steps, result_type(output_stages), bits, rests)
@@ -150,7 +159,7 @@ def _key(
 ) -> Hashable:  # fmt: skip
     """Everything that a plan hangs on; None where there is something unusual, which is then looked at anew."""
     rounding, seed, *_ = words
-    drawn_anew = rounding == "probabilistic" and seed is None
+    drawn_anew = isinstance(rounding, str) and rounding == "probabilistic" and seed is None
     if type(lhs) is not np.ndarray or type(rhs) is not np.ndarray or watched() or drawn_anew:
         return None
     try:
@@ -264,7 +273,7 @@ def _check_arrays(lhs: Array, rhs: Array) -> None:
 
 def _offset(name: str, value: Any, shape: tuple[int, int], axis: int) -> Integers:
     """As (1, 1), or one for each row (M, 1), or one for each column (1, N)."""
-    array = np.asarray(value)
+    array = as_numbers(name, value)
     whole = tuple(shape[axis] if n == axis else 1 for n in range(2))
     if array.dtype.kind not in "iu" or array.shape not in ((), (1,), (1, 1), whole, (shape[axis],)):
         each = ("row of lhs", "column of rhs")[axis]
@@ -281,8 +290,7 @@ def _offset(name: str, value: Any, shape: tuple[int, int], axis: int) -> Integer
 
 
 def _by_columns(order: str, out: Array | None, shape: tuple[int, int]) -> bool:
-    if order not in _ORDERS:
-        raise UsageError(f"order={order!r} is not legal: expected {' or '.join(_ORDERS)}", code="order")
+    expect_word("order", order, _ORDERS, "order")
     if out is None:
         return order == "column"
     if not isinstance(out, np.ndarray) or out.shape != shape:

@@ -7,15 +7,15 @@ same sizes and strides finds its kernel in some microseconds.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, overload
 
 from convsmith.diag import trace
 from convsmith.diag.errors import UsageError
+from convsmith.diag.expect import expect_text, integer, integers
 from convsmith.diag.settings import settings
-from convsmith.frontend.arguments import whole
 from convsmith.frontend.dynamic import DynamicKernel
 from convsmith.frontend.kernel import Kernel
 from convsmith.layout.reorder import reorder as reordered
@@ -73,7 +73,9 @@ def compile(
 
     Errors are UsageError (the problem), UnsupportedError (this machine) and ConfigError (the config).
     """
-    _check_texts(src_tag=src_tag, wei_tag=wei_tag, dst_tag=dst_tag, isa=isa)
+    for name, text in (("src_tag", src_tag), ("wei_tag", wei_tag), ("dst_tag", dst_tag), ("isa", isa)):
+        if text is not None:
+            expect_text(name, text, "bad-option")
     if not isinstance(bias, bool):
         raise UsageError(f"bias={bias!r} is not legal: expected True or False", code="bias")
     if not isinstance(config, str | Config | None):
@@ -100,14 +102,9 @@ def reorder(x: Array, from_tag: str, to_tag: str, shape: Sequence[int] | None = 
     `shape` is the logical shape. Without it, a blocked `x` is taken to be full: 16 * 4 channels for nChw16c with 4
     blocks. UsageError: a tag is malformed or the array does not have the shape that it asks for.
     """
-    _check_texts(from_tag=from_tag, to_tag=to_tag)
-    if from_tag is None or to_tag is None:
-        raise UsageError("from_tag and to_tag are both needed", code="bad-tag")
-    if shape is not None:
-        if isinstance(shape, str) or not isinstance(shape, Iterable):
-            raise UsageError(f"shape={shape!r} is not legal: expected whole numbers in a list", code="shape")
-        shape = tuple(whole("shape", size) for size in shape)
-    return reordered(as_array("x", x), from_tag, to_tag, shape)
+    for name, tag in (("from_tag", from_tag), ("to_tag", to_tag)):
+        expect_text(name, tag, "bad-tag")
+    return reordered(as_array("x", x), from_tag, to_tag, None if shape is None else integers("shape", shape))
 
 
 def load_packed(path: str | os.PathLike[str]) -> Packed:
@@ -134,16 +131,10 @@ def watched() -> bool:
 def _threads(count: int | None) -> int:
     if count is None:
         return default_threads()
-    number = whole("threads", count)
+    number = integer("threads", count)
     if number < 1:
         raise UsageError(f"threads={number} is not legal: expected at least 1", code="threads")
     return number
-
-
-def _check_texts(**options: object) -> None:
-    for name, value in options.items():
-        if value is not None and not isinstance(value, str):
-            raise UsageError(f"{name}={value!r} is not legal: expected a text", code="bad-option")
 
 
 def _with_options(problem: str | Problem, tags: dict[str, str | None], bias: bool, activation: Activation) -> Problem:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convsmith.diag.errors import UsageError
-from convsmith.frontend.arguments import data_type
+from convsmith.frontend.arguments import as_numbers, data_type
 from convsmith.problem.attributes import Quantity
 from convsmith.problem.types import TYPES
 from convsmith.runtime.arrays import Array
@@ -50,7 +50,7 @@ def zero_points(name: str, given: Scalars | None, dtype: str) -> NDArray[np.int3
     if isinstance(given, np.ndarray | np.generic):
         data_type(name, given, (dtype,))
         return np.asarray(given, np.int32)
-    values = np.asarray(given)
+    values = as_numbers(name, given)
     limits = np.iinfo(TYPES[dtype].numpy)
     if values.dtype.kind not in "iu" or ((values < limits.min) | (values > limits.max)).any():
         raise UsageError(
@@ -63,7 +63,7 @@ def scales(name: str, given: Scalars) -> NDArray[np.float32]:
     """Scales as f32."""
     if isinstance(given, np.ndarray):
         data_type(name, given, _SCALES)
-    values = np.asarray(given)
+    values = as_numbers(name, given)
     if values.dtype.kind == "f" or values.dtype == TYPES["bf16"].numpy or values.dtype.kind in "iu":
         with np.errstate(over="ignore"):
             values = values.astype(np.float32)

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 from convsmith.diag.errors import UsageError
-from convsmith.frontend.arguments import whole
+from convsmith.diag.expect import expect_word, integer, integers
 from convsmith.frontend.transposed import transposed_problem, whole_size
 from convsmith.problem.conv import Conv
 
@@ -55,14 +55,13 @@ def window(
     output_padding: Numbers = None, output_shape: Numbers = None,
 ) -> Window:  # fmt: skip
     """The attributes of a call, those checked that mean something by themselves."""
-    name = auto_pad.decode() if isinstance(auto_pad, bytes) else auto_pad
-    if name not in _AUTO_PADS:
-        raise UsageError(f"auto_pad={auto_pad!r} is unknown: legal are {', '.join(_AUTO_PADS)}", code="bad-padding")
+    name = auto_pad.decode(errors="replace") if isinstance(auto_pad, bytes) else auto_pad
+    expect_word("auto_pad", name, _AUTO_PADS, "bad-padding")
     if pads is not None and name != "NOTSET":
         raise UsageError(f"auto_pad={name} and pads are both given; legal is one of them", code="bad-padding")
     if pads is not None and output_shape is not None:
         raise UsageError("output_shape and pads are both given; legal is one of them", code="bad-padding")
-    groups = whole("group", group)
+    groups = integer("group", group)
     if groups < 1:
         raise UsageError(f"group={groups} is not legal: expected at least 1", code="bad-groups")
     return Window(
@@ -199,9 +198,4 @@ def _counted(name: str, value: tuple[int, ...], count: int, least: int) -> tuple
 
 
 def _numbers(name: str, value: Numbers) -> tuple[int, ...] | None:
-    if value is None:
-        return None
-    try:
-        return tuple(whole(name, number) for number in value)
-    except TypeError:
-        raise UsageError(f"{name}={value!r} is not legal: expected whole numbers in a list", code="bad-dim") from None
+    return None if value is None else integers(name, value)

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from convsmith.diag.errors import UsageError
+from convsmith.diag.expect import expect_word
 from convsmith.problem.integer_steps import INTEGER_STEPS, LIMITS, wrapped
 from convsmith.problem.output_stages import Stage, staged
 
@@ -70,7 +71,10 @@ def drawn(shapes: Sequence[tuple[int, ...]], bits: tuple[int, int], seed: int) -
     """What is added to the entries of lhs and of rhs: numbers of numpy's `default_rng(seed)`, those of lhs first, in
     order of rows; None where entries keep their 8 bits.
     """
-    rng = np.random.default_rng(seed)
+    try:
+        rng = np.random.default_rng(seed)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"seed={seed!r} is not legal: {error}", code="seed") from None
     lhs, rhs = (
         rng.integers(0, FULL, shape, np.int64).astype(np.uint8) if b < 8 else None for shape, b in zip(shapes, bits)
     )
@@ -124,8 +128,7 @@ def check_bits(bits: Any) -> tuple[int, int]:
 
 def check_rounding(rounding: str) -> str:
     """One of `ROUNDINGS`. UsageError: it is none."""
-    if rounding not in ROUNDINGS:
-        raise UsageError(f"rounding={rounding!r} is not legal: expected {' or '.join(ROUNDINGS)}", code="rounding")
+    expect_word("rounding", rounding, ROUNDINGS, "rounding")
     return rounding
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from convsmith.diag.errors import UsageError
+from convsmith.diag.expect import expect_word
 from convsmith.runtime.arrays import Array, as_array
 
 __all__ = ["DENORMALS", "DenormalWarning", "count_denormals", "warn_of_denormals", "with_denormals"]
@@ -33,8 +33,7 @@ class DenormalWarning(UserWarning):
 
 def with_denormals(choice: str, name: str, weights: Any) -> Any:
     """The argument `name` as the caller asks for it: itself, or with zeros for its denormal numbers."""
-    if choice not in DENORMALS:
-        raise UsageError(f"denormals={choice!r} is unknown; legal are {', '.join(DENORMALS)}", code="denormals")
+    expect_word("denormals", choice, DENORMALS, "denormals")
     if choice == "keep":
         return weights
     array = as_array(name, weights)

@@ -87,21 +87,36 @@ class Packed:
         arrays: dict[str, Any] = {name: array.view(np.uint8) for name, array in parts.items()}
         arrays |= {f"{name}_dtype": array.dtype.name for name, array in parts.items()}
         finite = -1 if self._finite is None else int(self._finite)
-        with open(path, "wb") as file:
-            np.savez(file, allow_pickle=False, format=_FILE_FORMAT, key=self.key, finite=finite, **arrays)
+        name = _path(path)
+        try:
+            with open(name, "wb") as file:
+                np.savez(file, allow_pickle=False, format=_FILE_FORMAT, key=self.key, finite=finite, **arrays)
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{name!r} cannot be written: {error}", code="bad-path") from None
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Packed:
         """Read what `save` wrote. UsageError (code `bad-packed`) when the file is something else."""
+        name = _path(path)
         try:
-            with open(path, "rb") as file, np.load(file, allow_pickle=False) as parts:
+            with open(name, "rb") as file, np.load(file, allow_pickle=False) as parts:
                 if parts["format"] != _FILE_FORMAT:
                     raise ValueError(f"format {parts['format']}, not {_FILE_FORMAT}")
                 bias = _typed(parts, "bias") if "bias" in parts else None
                 finite = int(parts["finite"])
                 return Packed(str(parts["key"]), _typed(parts, "buffer"), bias, None if finite < 0 else bool(finite))
+        except OSError as error:
+            raise UsageError(f"{name!r} cannot be read: {error}", code="bad-path") from None
         except (ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
-            raise UsageError(f"{os.fspath(path)} is not a file of packed weights: {error}", code="bad-packed") from None
+            raise UsageError(f"{name} is not a file of packed weights: {error}", code="bad-packed") from None
+
+
+def _path(path: str | os.PathLike[str]) -> str:
+    if isinstance(path, (str, os.PathLike)):
+        name = os.fspath(path)
+        if isinstance(name, str) and name and "\0" not in name:
+            return name
+    raise UsageError(f"path={path!r} is not legal: expected the name of a file", code="bad-path")
 
 
 def _typed(parts: Mapping[str, Array], name: str) -> Array:

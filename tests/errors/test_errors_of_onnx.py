@@ -46,7 +46,7 @@ def refused(function: Any, code: str, texts: tuple[str, ...], arguments: dict[st
             "shape",
             ("kernel_shape=(3, 2)", "that of W, shape (6, 4, 3, 3)", "legal is (3, 3)"),
         ),
-        ({"auto_pad": "SAME"}, "bad-padding", ("auto_pad='SAME' is unknown", "NOTSET, SAME_UPPER, SAME_LOWER, VALID")),
+        ({"auto_pad": "SAME"}, "bad-padding", ("auto_pad='SAME'", "NOTSET or SAME_UPPER or SAME_LOWER or VALID")),
         ({"auto_pad": "VALID", "pads": [0] * 4}, "bad-padding", ("auto_pad=VALID and pads are both given",)),
         ({"pads": [1, 1]}, "bad-dim", ("pads=(1, 1) has 2 entries; legal are 4",)),
         ({"pads": [1, 1, -1, 1]}, "bad-dim", ("pads=(1, 1, -1, 1)", "at least 0")),
