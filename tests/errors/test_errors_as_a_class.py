@@ -93,8 +93,8 @@ def bad_calls(function: Callable[..., Any], legal: dict[str, Any]) -> Iterator[t
 NAMES = [
     "compile", "conv1d", "conv2d", "conv3d", "conv_transpose2d", "gemm_lowp", "gemm_lowp, drawn", "pack_lowp",
     "product", "load_packed", "save", "reorder", "suite", "onnx.conv", "onnx.conv_transpose", "onnx.conv_integer",
-    "onnx.qlinear_conv", "onnx.matmul_integer", "onnx.qlinear_matmul", "kernel", "kernel, packed", "bind", "run", "pack", "ir", "Conv",
-    "Conv.parse", "Config", "Config.parse", "Layout.from_tag", "settings.scope",
+    "onnx.qlinear_conv", "onnx.matmul_integer", "onnx.qlinear_matmul", "kernel", "kernel, packed", "bind", "run",
+    "pack", "ir", "Conv", "Conv.parse", "Config", "Config.parse", "Layout.from_tag", "settings.scope",
 ]  # fmt: skip
 
 
