@@ -30,7 +30,7 @@ from convsmith.runtime.host_kernel import HostKernel
 from convsmith.runtime.packed import Packed
 from convsmith.schedule.config import Config
 from convsmith.target.base import Target
-from convsmith.target.registry import target
+from convsmith.target.registry import target as host_level
 
 if TYPE_CHECKING:
     from convsmith.compiler.driver import Lowered
@@ -205,4 +205,4 @@ class Kernel:
 
 def _restored(problem: Problem, isa: str, config: Config) -> Kernel:
     """The kernel that a pickle holds. UnsupportedError where this machine lacks its instructions."""
-    return Kernel(problem, target(isa), config, config.threads)
+    return Kernel(problem, host_level(isa), config, config.threads)

@@ -24,7 +24,7 @@ from convsmith.codegen.artifact import Argument
 from convsmith.diag.errors import UsageError
 from convsmith.ir.types import dtype as type_row
 from convsmith.layout.layout import Layout
-from convsmith.runtime.foreign import like, speaks, view
+from convsmith.runtime.foreign import is_frozen, like, speaks, view
 
 __all__ = [
     "ALIGNMENT",
@@ -213,7 +213,7 @@ class ArraySpec:
         """Like `check`, and the array must be one that results can be stored in."""
         name = name or self.argument.name
         checked = self.check(given, name)
-        if not checked.flags.writeable:
+        if not checked.flags.writeable or is_frozen(given):
             raise UsageError(f"{name}: is read-only; legal is a writeable array", code="read-only")
         if _overlaps_itself(checked):
             raise UsageError(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from convsmith.diag.errors import UsageError
 
-__all__ = ["like", "speaks", "view"]
+__all__ = ["is_frozen", "like", "speaks", "view"]
 
 Array = NDArray[np.generic]
 
@@ -96,6 +96,14 @@ def view(name: str, given: Any) -> Array:
         return np.asarray(given)
     except Exception as error:
         raise _unreadable(name, given, error) from None
+
+
+def is_frozen(given: object) -> bool:
+    """Whether an array of another library must not be written. Its view for numpy says so, DLPack often does not."""
+    try:
+        return speaks(given) and not np.asarray(given).flags.writeable
+    except Exception:
+        return False
 
 
 def like(given: object, array: Array) -> Any:
