@@ -40,7 +40,8 @@ def with_denormals(choice: str, name: str, weights: Any) -> Any:
     if not np.issubdtype(array.dtype, np.floating) and array.dtype != ml_dtypes.bfloat16:
         return array
     tiny = ml_dtypes.finfo(array.dtype).smallest_normal  # type: ignore[no-untyped-call]
-    return np.where(np.abs(array) < tiny, array.dtype.type(0), array)
+    with np.errstate(invalid="ignore"):
+        return np.where(np.abs(array) < tiny, array.dtype.type(0), array)
 
 
 def count_denormals(array: Array) -> int:
@@ -71,5 +72,5 @@ def warn_of_denormals(name: str, count: int, size: int) -> None:
         f'{name}: {count} of {size} are denormal numbers, which slow every multiplication; denormals="flush" takes '
         "them as zero (conv2d and its like, Kernel.pack)",
         DenormalWarning,
-        stacklevel=level - 1,
+        stacklevel=level,
     )
