@@ -27,7 +27,7 @@ from convsmith.problem.matmul import Matmul
 from convsmith.problem.output_stages import AppliedStep, Stage, result_type, stage_steps
 from convsmith.problem.post_ops import Integer
 from convsmith.runtime.arrays import Array, as_array, takes_arrays
-from convsmith.runtime.border import Given
+from convsmith.runtime.border import Given, Names
 from convsmith.runtime.threads import default_threads
 
 __all__ = ["LowPrecisionProduct", "gemm_lowp", "pack_lowp"]
@@ -36,6 +36,8 @@ Integers = NDArray[np.int64]
 
 _TYPES: dict[np.dtype[Any], str] = {np.dtype(np.uint8): "u8", np.dtype(np.int8): "s8"}
 _MOST_ROWS = 2**40
+_NAMES = Names({"src": "lhs", "wei": "rhs", "dst": "out"})
+_SWAPPED = Names({"src": "rhs", "wei": "lhs", "dst": "out"})
 _ORDERS = ("row", "column")
 _CONSTANT = ("s32_shl", "s32_rshift", "s32_and", "s32_rescale", "s32_tanh")
 """Steps whose numbers, where there is one for all, are part of the kernel."""
@@ -129,7 +131,7 @@ class _Plan:
             arrays["src"], arrays["wei"] = lhs, rhs
         if out is not None:
             arrays["dst"] = out.T if self.transposed else out
-        result = self.kernel.run(**arrays)["dst"]
+        result = self.kernel.run_as(_SWAPPED if self.transposed else _NAMES, arrays)["dst"]
         return out if out is not None else result.T if self.transposed else result
 
 

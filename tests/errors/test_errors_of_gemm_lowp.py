@@ -61,5 +61,5 @@ def test_depth_that_8_bits_alone_overflow() -> None:
 
 
 def test_out_of_another_type() -> None:
-    with pytest.raises(cs.UsageError, match="dst"):
+    with pytest.raises(cs.UsageError, match="out: dtype is int64"):
         cs.gemm_lowp(LHS, RHS, out=np.zeros((4, 6), np.int64))
