@@ -24,7 +24,10 @@ DENORMALS = ("keep", "flush")
 _CHUNK = 1 << 15
 """Elements that are looked at together: their bits stay in the cache of the second level."""
 
-_SLOW = (np.dtype(np.float32), np.dtype(np.float64), np.dtype(ml_dtypes.bfloat16))
+_SLOW = {np.dtype(name): (np.dtype(f"u{size}"), mantissa) for name, size, mantissa in (
+    ("float32", 4, 23), ("float64", 8, 52), ("bfloat16", 2, 7),
+)}  # fmt: skip
+"""Types whose denormal numbers slow a multiplication: the unsigned type of their bits, and those of the mantissa."""
 
 
 class DenormalWarning(UserWarning):
@@ -46,17 +49,17 @@ def with_denormals(choice: str, name: str, weights: Any) -> Any:
 
 def count_denormals(array: Array) -> int:
     """How many elements slow a multiplication."""
-    if array.dtype not in _SLOW:
+    row = _SLOW.get(array.dtype)
+    if row is None:
         return 0
-    row = ml_dtypes.finfo(array.dtype)  # type: ignore[no-untyped-call]
-    bits = np.dtype(f"u{array.itemsize}").type
+    bits, mantissa = row
     flat = array.ravel("K").view(bits)
-    # Without the sign, and less 1 so that zero becomes the largest number, denormal ones are the smallest.
-    limit = bits((1 << row.nmant + 1) - 1)
+    one, limit = bits.type(1), (1 << mantissa + 1) - 1
     found = 0
     for start in range(0, flat.size, _CHUNK):
-        magnitudes = flat[start : start + _CHUNK] << bits(1)
-        magnitudes -= bits(1)
+        # Without the sign, and less 1 so that zero becomes the largest number, denormal ones are the smallest.
+        magnitudes = flat[start : start + _CHUNK] << one
+        magnitudes -= one
         if magnitudes.min() < limit:
             found += int(np.count_nonzero(magnitudes < limit))
     return found
