@@ -346,8 +346,8 @@ class Problem(ABC):
     # -- checks -----------------------------------------------------------------------------------------------------
 
     def _check_fields(self) -> None:
-        # The bits of a product are checked with what they mean.
-        check_fields(self, lambda message: UsageError(message, code="bad-option"), skip=("bits",))
+        # Types and the bits of a product are checked with what they mean.
+        check_fields(self, lambda message: UsageError(message, code="bad-option"), skip=("dt", "bits"))
 
     def _check_options(self) -> None:
         if self.dir not in DIRECTIONS:

@@ -87,16 +87,12 @@ class Packed:
         arrays: dict[str, Any] = {name: array.view(np.uint8) for name, array in parts.items()}
         arrays |= {f"{name}_dtype": array.dtype.name for name, array in parts.items()}
         finite = -1 if self._finite is None else int(self._finite)
-        name = _path(path)
-        try:
-            with open(name, "wb") as file:
-                np.savez(file, allow_pickle=False, format=_FILE_FORMAT, key=self.key, finite=finite, **arrays)
-        except (OSError, ValueError) as error:
-            raise UsageError(f"{name!r} cannot be written: {error}", code="bad-path") from None
+        with open(_path(path), "wb") as file:
+            np.savez(file, allow_pickle=False, format=_FILE_FORMAT, key=self.key, finite=finite, **arrays)
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Packed:
-        """Read what `save` wrote. UsageError (code `bad-packed`) when the file is something else."""
+        """Read what `save` wrote. UsageError (code `bad-packed`) when the file is something else; OSError: no file."""
         name = _path(path)
         try:
             with open(name, "rb") as file, np.load(file, allow_pickle=False) as parts:
@@ -105,8 +101,6 @@ class Packed:
                 bias = _typed(parts, "bias") if "bias" in parts else None
                 finite = int(parts["finite"])
                 return Packed(str(parts["key"]), _typed(parts, "buffer"), bias, None if finite < 0 else bool(finite))
-        except OSError as error:
-            raise UsageError(f"{name!r} cannot be read: {error}", code="bad-path") from None
         except (ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
             raise UsageError(f"{name} is not a file of packed weights: {error}", code="bad-packed") from None
 

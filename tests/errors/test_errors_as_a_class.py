@@ -99,7 +99,8 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_value_raises_an_error_of_python(name: str, tmp_path: Path) -> None:
+def test_no_value_raises_an_error_of_python(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     kernel = cs.compile(LINE, bias=True, threads=1)
     table = cases(kernel, tmp_path)
     assert list(table) == NAMES
@@ -114,5 +115,7 @@ def test_no_value_raises_an_error_of_python(name: str, tmp_path: Path) -> None:
             if not str(error):
                 wrong.append(f"{argument}={kind}: no text")
         except Exception as error:
+            if isinstance(error, FileNotFoundError) and given.get("path") == "text":
+                continue  # the name of a file that is not there
             wrong.append(f"{argument}={kind}: {type(error).__name__}: {error}")
     assert not wrong, "\n".join(wrong)
