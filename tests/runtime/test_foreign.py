@@ -145,20 +145,37 @@ def test_what_is_refused(name: str) -> None:
         assert caught.value.code == code and text in str(caught.value)
 
 
+def _pointer(capsule: object) -> int:
+    """The address of the `DLTensor` in a capsule."""
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    return int(pointer(capsule, b"dltensor"))
+
+
 def test_types_that_no_kernel_takes() -> None:
     class Odd(Legacy):
         dtype = "odd8"
 
         def __dlpack__(self, stream: object = None) -> object:
             capsule = self.array.__dlpack__()
-            pointer = ctypes.pythonapi.PyCapsule_GetPointer
-            pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-            # Behind the pointer, the device and the number of axes stands the type's code.
-            ctypes.c_uint8.from_address(pointer(capsule, b"dltensor") + 20).value = 10
+            ctypes.c_uint8.from_address(_pointer(capsule) + 20).value = 10  # behind data, device and number of axes
             return capsule
 
     with pytest.raises(cs.UsageError, match="x: dtype is odd8, which no kernel takes"):
         as_array("x", Odd(np.ones(3, np.uint8)))
+
+
+def test_data_may_begin_behind_its_address() -> None:
+    class Behind(Legacy):
+        def __dlpack__(self, stream: object = None) -> object:
+            capsule = self.array.__dlpack__()
+            start = _pointer(capsule)
+            ctypes.c_uint64.from_address(start).value -= 8
+            ctypes.c_uint64.from_address(start + 40).value = 8  # behind addresses of shape and strides
+            return capsule
+
+    array = integers((3, 4))
+    assert as_array("x", Behind(array)).ctypes.data == array.ctypes.data
 
 
 def test_a_result_goes_to_the_library_of_the_activations(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,6 +201,9 @@ def test_a_result_goes_to_the_library_of_the_activations(monkeypatch: pytest.Mon
         assert type(result) is np.ndarray
         np.testing.assert_array_equal(result, want)
     assert type(cs.conv2d(Legacy(x), w)) is np.ndarray  # its module takes no arrays
+    back = cs.compile(f"--dir=BWD_D {LINE}", threads=1)
+    assert type(back.run(wei=w, diff_dst=Tensor(want))["diff_src"]) is Tensor
+    assert type(back.run(wei=Tensor(w), diff_dst=want)["diff_src"]) is np.ndarray
 
 
 # -- torch -----------------------------------------------------------------------------------------------------------
