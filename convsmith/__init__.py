@@ -27,13 +27,22 @@ if TYPE_CHECKING:
     )
     from convsmith.diag.settings import settings
     from convsmith.frontend import onnx_ops as onnx
+    from convsmith.frontend.conv_functions import (
+        conv1d,
+        conv2d,
+        conv3d,
+        conv_transpose1d,
+        conv_transpose2d,
+        conv_transpose3d,
+    )
     from convsmith.frontend.kernel import Kernel
     from convsmith.frontend.low_precision import gemm_lowp, pack_lowp
     from convsmith.frontend.micro_kernel import micro_kernel
-    from convsmith.frontend.numpy_api import compile, conv1d, conv2d, conv3d, load_packed, reorder
+    from convsmith.frontend.numpy_api import compile, load_packed, reorder
     from convsmith.layout.layout import Layout
     from convsmith.problem.conv import Conv
     from convsmith.problem.suites import suite
+    from convsmith.runtime.denormals import DenormalWarning
     from convsmith.runtime.packed import Packed
     from convsmith.schedule.config import Config
 
@@ -44,13 +53,17 @@ _HOME = {
         "ConfigError", "ConvsmithError", "InternalError", "ToolchainError", "UnsupportedError", "UsageError",
     ),
     "diag.settings": ("settings",),
+    "frontend.conv_functions": (
+        "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
+    ),
     "frontend.kernel": ("Kernel",),
     "frontend.low_precision": ("gemm_lowp", "pack_lowp"),
     "frontend.micro_kernel": ("micro_kernel",),
-    "frontend.numpy_api": ("compile", "conv1d", "conv2d", "conv3d", "load_packed", "reorder"),
+    "frontend.numpy_api": ("compile", "load_packed", "reorder"),
     "layout.layout": ("Layout",),
     "problem.conv": ("Conv",),
     "problem.suites": ("suite",),
+    "runtime.denormals": ("DenormalWarning",),
     "runtime.packed": ("Packed",),
     "schedule.config": ("Config",),
 }  # fmt: skip
@@ -58,9 +71,10 @@ _NAMESPACES = {"onnx": "convsmith.frontend.onnx_ops"}
 _MODULE = {name: f"convsmith.{module}" for module, names in _HOME.items() for name in names}
 
 __all__ = [
-    "Config", "ConfigError", "Conv", "ConvsmithError", "InternalError", "Kernel", "Layout", "Packed", "ToolchainError",
-    "UnsupportedError", "UsageError", "__version__", "compile", "conv1d", "conv2d", "conv3d", "gemm_lowp",
-    "load_packed", "micro_kernel", "onnx", "pack_lowp", "reorder", "settings", "suite",
+    "Config", "ConfigError", "Conv", "ConvsmithError", "DenormalWarning", "InternalError", "Kernel", "Layout", "Packed",
+    "ToolchainError", "UnsupportedError", "UsageError", "__version__", "compile", "conv1d", "conv2d", "conv3d",
+    "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "gemm_lowp", "load_packed", "micro_kernel", "onnx",
+    "pack_lowp", "reorder", "settings", "suite",
 ]  # fmt: skip
 
 
@@ -78,4 +92,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return list(__all__)

@@ -5,38 +5,35 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from convsmith.compiler.arguments import argument_of
+from convsmith.frontend.by_name import NamedKernel
 from convsmith.problem.fusion import Fused
 from convsmith.problem.problem import Problem
 from convsmith.runtime.arrays import Array
-from convsmith.runtime.border import Border, Given
+from convsmith.runtime.border import BY_NAME, Border, Given, Names
 from convsmith.runtime.host_kernel import HostKernel
 from convsmith.runtime.packed import Packed
 
 __all__ = ["ChainKernel"]
 
 
-class ChainKernel:
+class ChainKernel(NamedKernel):
     """Takes the arrays of `problem`, and hands each of its two kernels its own."""
 
     def __init__(self, problem: Problem, fused: Fused, first: HostKernel, second: HostKernel) -> None:
-        self._border = Border([argument_of(tensor) for tensor in problem.tensors], "wei")
+        super().__init__(Border([argument_of(tensor) for tensor in problem.tensors], "wei"))
         self._first, self._second = first, second
         self._own = [tensor.name for tensor in fused.first.inputs]
         self._names = fused.names
 
-    def pack(self, operand: Array, bias: Array | None = None) -> Packed:
+    def pack(self, operand: Array, bias: Array | None = None, names: Names = BY_NAME) -> Packed:
         """Pack the weights and the bias of the first convolution."""
-        return self._first.pack(*self._border.check_operand(operand, bias))
+        return self._first.pack(*self._border.check_operand(operand, bias, names))
 
-    def call(self, src: Array, weights: Packed | Array, bias: Array | None = None, out: Array | None = None) -> Array:
-        """The destination, from what is given by position."""
-        return self.run(self._border.positional(src, weights, bias, out))["dst"]
-
-    def run(self, arrays: Mapping[str, Given]) -> dict[str, Array]:
+    def run(self, arrays: Mapping[str, Given], names: Names = BY_NAME) -> dict[str, Array]:
         """Outputs by name, from inputs by name, as `HostKernel.run`."""
-        taken, results = self._border.take(arrays)
+        taken, results = self._border.take(arrays, names)
         inputs: dict[str, Given] = {**self._border.defaults, **taken}
         middle = self._first.run({name: inputs[name] for name in self._own if name in inputs})["dst"]
         given = {own: inputs[whole] for own, whole in self._names.items() if whole in inputs}
         self._second.run({"src": middle, **given, "dst": results["dst"]})
-        return {name: arrays.get(name, result) for name, result in results.items()}  # type: ignore[misc]
+        return self._border.give(arrays, results)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from convsmith.codegen.artifact import Artifact
 from convsmith.compiler.service import faults, repro
 from convsmith.diag.errors import UsageError
+from convsmith.diag.expect import expect_text
 from convsmith.diag.forking import import_lock
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
@@ -47,6 +48,8 @@ class Inspected:
 
         A pass that runs several times is meant the last time; its number says which time. UsageError names the passes.
         """
+        if stage is not None:
+            expect_text("stage", stage, "bad-pass")
         records = self.passes()
         if stage is None:
             return str(records[-1].kernel)

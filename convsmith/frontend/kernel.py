@@ -24,17 +24,22 @@ from convsmith.problem.fusion import split_depthwise
 from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
 from convsmith.runtime.arrays import Array
-from convsmith.runtime.border import Given
+from convsmith.runtime.border import Given, Names
+from convsmith.runtime.denormals import with_denormals
 from convsmith.runtime.host_kernel import HostKernel
 from convsmith.runtime.packed import Packed
 from convsmith.schedule.config import Config
 from convsmith.target.base import Target
+from convsmith.target.registry import target as host_level
 
 if TYPE_CHECKING:
     from convsmith.compiler.driver import Lowered
     from convsmith.passes.manager import Instrument
 
 __all__ = ["Kernel"]
+
+_CALL = Names({"src": "x", "wei": "weights", "bia": "bias", "dst": "out"})
+"""What `Kernel.__call__`, `bind` and `pack` call tensors."""
 
 
 class Kernel(Inspected):
@@ -43,6 +48,10 @@ class Kernel(Inspected):
     `config` holds every decision, `artifact` the object code with its manifest. A problem with an empty tensor
     compiles nothing: `artifact` is None, `config` decides nothing, and the result is what bias and post-ops make of
     zero. May be called from several threads at once.
+
+    Arrays are numpy's, or of any library with DLPack or the array interface, on the CPU: nothing is copied for it, and
+    a new result is of the library of the activations. Weights with groups may come without a dim of groups, in
+    PyTorch's shape (OC, IC/G, *kernel). A kernel can be pickled: problem, config and target are, and make it anew.
     """
 
     def __init__(self, problem: Problem, target: Target, config: Config | None = None, threads: int = 1) -> None:
@@ -66,7 +75,7 @@ class Kernel(Inspected):
                 host = ChainKernel(problem, fused, host, HostKernel(second))
         self._host = host
         self._call: Callable[..., Array] = host.call
-        self._run: Callable[[dict[str, Given]], dict[str, Array]] = host.run
+        self._run: Callable[..., dict[str, Array]] = host.run
         if trace.enabled("exec"):
             self._call, self._run = partial(self._traced, host.call), partial(self._traced, host.run)
 
@@ -85,16 +94,14 @@ class Kernel(Inspected):
         names what does not fit (nothing has been written then), or the names for `run` where the problem is not a
         forward one, or has further arrays without defaults.
         """
-        return self._call(x, weights, bias, out)
+        return self._call(x, weights, bias, out, _CALL)
 
-    def bind(self, x: Array, weights: Packed, out: Array) -> Callable[[], object]:
+    def bind(self, x: Array, weights: Packed | Array, out: Array) -> Callable[[], object]:
         """A function that computes on these arrays whenever it is called: they are checked once, here.
 
-        What `x` and `out` hold may change in between. One thread at a time may call it.
+        What `x` and `out` hold may change in between; plain weights are packed here. One thread at a time may call it.
         """
-        if isinstance(self._host, HostKernel):
-            return self._host.bind(x, weights, out)
-        return partial(self._call, x, weights, None, out)
+        return self._host.bind(x, weights, out, _CALL)
 
     def run(self, **arrays: Given) -> dict[str, Array]:
         """Compute on arrays by name, as `arguments` lists them; returns the outputs by name.
@@ -104,12 +111,17 @@ class Kernel(Inspected):
         """
         return self._run(arrays)
 
-    def pack(self, operand: Array, bias: Array | None = None) -> Packed:
+    def run_as(self, names: Names, arrays: dict[str, Given]) -> dict[str, Array]:
+        """As `run`, for functions that call the arrays by other `names`, which messages then use."""
+        return self._run(arrays, names)
+
+    def pack(self, operand: Array, bias: Array | None = None, *, denormals: str = "keep") -> Packed:
         """Pack weights, and the bias where the problem has one, for any number of calls. Can be saved.
 
-        A problem without weights among its inputs packs another operand, or none (UsageError).
+        A problem without weights among its inputs packs another operand, or none (UsageError). Denormal weights slow
+        every multiplication, and give a DenormalWarning; `denormals="flush"` takes them as zero.
         """
-        return self._host.pack(operand, bias)
+        return self._host.pack(with_denormals(denormals, "weights", operand), bias, _CALL)
 
     def lowered(self, instruments: Sequence[Instrument]) -> Lowered:
         """What the rewrites make, run again and seen by instruments."""
@@ -120,6 +132,9 @@ class Kernel(Inspected):
 
     def __repr__(self) -> str:
         return f"<Kernel {self.problem} {self.config}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (self.problem, self.target.isa, self.config)
 
     def _fallback(self) -> HostKernel:
         """The kernel for weights that are not finite: one that multiplies no stored zeros."""
@@ -137,3 +152,8 @@ class Kernel(Inspected):
             repro=repro("bench", self.problem, str(self.config)),
         )  # fmt: skip
         return result
+
+
+def _restored(problem: Problem, isa: str, config: Config) -> Kernel:
+    """The kernel that a pickle holds. UnsupportedError where this machine lacks its instructions."""
+    return Kernel(problem, host_level(isa), config, config.threads)

@@ -15,17 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convsmith.diag.errors import UsageError
+from convsmith.diag.expect import expect_word, integer
 from convsmith.diag.settings import settings
+from convsmith.frontend.arguments import as_numbers
 from convsmith.frontend.kernel import Kernel
 from convsmith.frontend.numpy_api import KEPT_KERNELS, compile, watched
 from convsmith.problem.attributes import Quantity
-from convsmith.problem.integer_steps import LIMITS, as_array, wrapped
+from convsmith.problem.integer_steps import LIMITS, wrapped
 from convsmith.problem.low_precision import check_bits, check_reach, check_rounding, check_seed, drawn
 from convsmith.problem.matmul import Matmul
 from convsmith.problem.output_stages import AppliedStep, Stage, check_stages, result_type, stage_steps
 from convsmith.problem.post_ops import Integer
-from convsmith.runtime.arrays import Array
-from convsmith.runtime.border import Given
+from convsmith.runtime.arrays import Array, as_array, takes_arrays
+from convsmith.runtime.border import Given, Names
 from convsmith.runtime.threads import default_threads
 
 __all__ = ["LowPrecisionProduct", "gemm_lowp", "pack_lowp"]
@@ -33,11 +35,15 @@ __all__ = ["LowPrecisionProduct", "gemm_lowp", "pack_lowp"]
 Integers = NDArray[np.int64]
 
 _TYPES: dict[np.dtype[Any], str] = {np.dtype(np.uint8): "u8", np.dtype(np.int8): "s8"}
+_MOST_ROWS = 2**40
+_NAMES = Names({"src": "lhs", "wei": "rhs", "dst": "out"})
+_SWAPPED = Names({"src": "rhs", "wei": "lhs", "dst": "out"})
 _ORDERS = ("row", "column")
 _CONSTANT = ("s32_shl", "s32_rshift", "s32_and", "s32_rescale", "s32_tanh")
 """Steps whose numbers, where there is one for all, are part of the kernel."""
 
 
+@takes_arrays
 def gemm_lowp(
     lhs: Array, rhs: Array, lhs_offset: Any = 0, rhs_offset: Any = 0, *, output_stages: Sequence[Stage] = (),
     bits: tuple[int, int] = (8, 8), rounding: str = "nearest", seed: int = 0, order: str = "row",
@@ -64,6 +70,7 @@ def gemm_lowp(
     return plan.run(lhs, rhs, out)
 
 
+@takes_arrays
 def pack_lowp(
     rows: int, rhs: Array, lhs_offset: Any = 0, rhs_offset: Any = 0, *, lhs_type: Any = np.uint8,
     output_stages: Sequence[Stage] = (), bits: tuple[int, int] = (8, 8), rounding: str = "nearest", seed: int = 0,
@@ -73,13 +80,14 @@ def pack_lowp(
 
     What can be done before lhs is known is done: rhs is packed and summed up, and stages are checked.
     """
-    dtype = _dtype(lhs_type)
-    if not isinstance(rows, int) or isinstance(rows, bool) or rows < 0 or dtype not in _TYPES:
-        raise UsageError(
-            f"rows={rows!r}, lhs_type={lhs_type!r}: legal are a whole number, and uint8 or int8", code="shape"
-        )
+    if not 0 <= integer("rows", rows) < _MOST_ROWS:
+        raise UsageError(f"rows={rows!r} is not legal: expected 0 to {_MOST_ROWS - 1}", code="shape")
+    named = isinstance(lhs_type, (str, type, np.dtype))
+    dtype = next((known for known in _TYPES if named and lhs_type in (known.type, known.name, known)), None)
+    if dtype is None:
+        raise UsageError(f"lhs_type={lhs_type!r} is not legal: expected uint8 or int8", code="dtype")
     _check_rank("rhs", rhs)
-    lhs = np.zeros((rows, rhs.shape[0]), dtype)
+    lhs = np.broadcast_to(dtype.type(0), (rows, rhs.shape[0]))
     plan = _planned(lhs, rhs, lhs_offset, rhs_offset, output_stages, bits, rounding, seed, order, None, threads)
     return LowPrecisionProduct(plan, rhs, lhs.shape, lhs.dtype)
 
@@ -121,7 +129,7 @@ class _Plan:
             arrays["src"], arrays["wei"] = lhs, rhs
         if out is not None:
             arrays["dst"] = out.T if self.transposed else out
-        result = self.kernel.run(**arrays)["dst"]
+        result = self.kernel.run_as(_SWAPPED if self.transposed else _NAMES, arrays)["dst"]
         return out if out is not None else result.T if self.transposed else result
 
 
@@ -133,6 +141,7 @@ class LowPrecisionProduct:
         packs = not plan.transposed and rhs.size and shape[0] and "rounding_wei" not in plan.arrays
         self._rhs: Given = plan.kernel.pack(rhs) if packs else rhs.copy()
 
+    @takes_arrays
     def __call__(self, lhs: Array, *, out: Array | None = None) -> Array:
         """The result of `gemm_lowp`, in `out` or a new array. UsageError: lhs is not as it was said."""
         if not isinstance(lhs, np.ndarray) or lhs.shape != self._shape or lhs.dtype != self._dtype:
@@ -246,8 +255,7 @@ def _problem(
 
 
 def _check_rank(name: str, array: Any) -> None:
-    if not isinstance(array, np.ndarray):
-        raise UsageError(f"{name}: expected a numpy array, got {type(array).__name__}", code="not-an-array")
+    array = as_array(name, array)
     if array.ndim != 2:
         raise UsageError(f"{name}: rank is {array.ndim}, shape {array.shape}; legal is 2", code="rank")
 
@@ -267,7 +275,7 @@ def _check_arrays(lhs: Array, rhs: Array) -> None:
 
 def _offset(name: str, value: Any, shape: tuple[int, int], axis: int) -> Integers:
     """As (1, 1), or one for each row (M, 1), or one for each column (1, N)."""
-    array = as_array(value)
+    array = as_numbers(name, value)
     whole = tuple(shape[axis] if n == axis else 1 for n in range(2))
     if array.dtype.kind not in "iu" or array.shape not in ((), (1,), (1, 1), whole, (shape[axis],)):
         each = ("row of lhs", "column of rhs")[axis]
@@ -284,8 +292,7 @@ def _offset(name: str, value: Any, shape: tuple[int, int], axis: int) -> Integer
 
 
 def _by_columns(order: str, out: Array | None, shape: tuple[int, int]) -> bool:
-    if not isinstance(order, str) or order not in _ORDERS:
-        raise UsageError(f"order={order!r} is not legal: expected {' or '.join(_ORDERS)}", code="order")
+    expect_word("order", order, _ORDERS, "order")
     if out is None:
         return order == "column"
     if not isinstance(out, np.ndarray) or out.shape != shape:

@@ -7,18 +7,19 @@ from collections.abc import Mapping
 import numpy as np
 
 from convsmith.compiler.arguments import argument_of
+from convsmith.frontend.by_name import NamedKernel
 from convsmith.layout.reorder import from_layout, to_layout
 from convsmith.problem.problem import Problem
 from convsmith.problem.reference import reference, steps_type
 from convsmith.problem.types import TYPES
 from convsmith.runtime.arrays import Array
-from convsmith.runtime.border import Border, Given
+from convsmith.runtime.border import BY_NAME, Border, Given, Names
 from convsmith.runtime.packed import Packed, signature_of
 
 __all__ = ["NothingKernel"]
 
 
-class NothingKernel:
+class NothingKernel(NamedKernel):
     """Checks its arguments as `HostKernel` does, and compiles nothing.
 
     `signature` is that of the packed operands that it takes, by default of its own.
@@ -28,7 +29,8 @@ class NothingKernel:
         self._problem = problem
         tensors = {tensor.name: tensor for tensor in problem.tensors}
         operand = "wei" if "wei" in tensors and tensors["wei"].role == "in" else ""
-        self._border = border = Border([argument_of(tensor) for tensor in problem.tensors], operand)
+        border = Border([argument_of(tensor) for tensor in problem.tensors], operand)
+        super().__init__(border)
         self.packing, self._signature = "", ""
         if operand:
             weights = border.specs[operand]
@@ -38,27 +40,23 @@ class NothingKernel:
                 self.packing, (weights.dtype, 0), (bias.dtype, bias.argument.size) if bias else None
             )
 
-    def pack(self, operand: Array, bias: Array | None = None) -> Packed:
+    def pack(self, operand: Array, bias: Array | None = None, names: Names = BY_NAME) -> Packed:
         """Keep the bias; the weights are checked, and meet no source."""
-        checked, own_bias = self._border.check_operand(operand, bias)
+        checked, own_bias = self._border.check_operand(operand, bias, names)
         return Packed(self.packing, np.zeros(0, checked.dtype), None if own_bias is None else own_bias.copy(), True)
 
-    def call(self, src: Array, weights: Packed | Array, bias: Array | None = None, out: Array | None = None) -> Array:
-        """The destination: zero elements, or bias and post-ops applied to zero."""
-        return self.run(self._border.positional(src, weights, bias, out))["dst"]
-
-    def run(self, arrays: Mapping[str, Given]) -> dict[str, Array]:
+    def run(self, arrays: Mapping[str, Given], names: Names = BY_NAME) -> dict[str, Array]:
         """Outputs by name, from inputs by name, as `HostKernel.run`."""
         border = self._border
-        taken, results = border.take(arrays)
+        taken, results = border.take(arrays, names)
         packed = taken.get(border.operand)
         if isinstance(packed, Packed) and packed.signature != self._signature:
-            raise border.packed_elsewhere(packed, self._signature)
+            raise border.packed_elsewhere(packed, self._signature, names)
         if not border.empty:
             read = {name: array for name, array in results.items() if name in border.inputs}
             for name, values in _results(self._problem, {**border.defaults, **read, **taken}).items():
                 np.copyto(results[name], values)
-        return {name: arrays.get(name, result) for name, result in results.items()}  # type: ignore[misc]
+        return self._border.give(arrays, results)
 
 
 def _results(problem: Problem, arrays: Mapping[str, Array | Packed]) -> dict[str, Array]:

@@ -1,4 +1,4 @@
-"""ONNX's convolutions and integer matrix products (operator set 22) as functions on numpy arrays.
+"""ONNX's convolutions and integer matrix products (operator set 22) as functions on arrays.
 
 Inputs come in ONNX's order and under its names, attributes as keywords. Arrays are (N, C, *spatial) with one to three
 spatial axes. Scales and zero points are arguments of a kernel, so that one kernel serves all their values; zero points
@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from convsmith.frontend.arguments import data_type
 from convsmith.frontend.numpy_api import compile
 from convsmith.frontend.onnx_matrices import Product
 from convsmith.frontend.onnx_values import (
     Points,
     Scalars,
     bias,
-    data_type,
     given,
     one_or,
     present,
@@ -27,16 +27,20 @@ from convsmith.frontend.onnx_values import (
     zero_points,
 )
 from convsmith.frontend.onnx_window import Names, Numbers, convolution, transposed, window
+from convsmith.frontend.transposed import run_transposed
 from convsmith.problem.matmul import Matmul
 from convsmith.problem.post_ops import Binary, Eltwise, PostOp
-from convsmith.runtime.arrays import Array
+from convsmith.runtime.arrays import Array, takes_arrays
+from convsmith.runtime.border import Names as CallNames
 
 __all__ = ["conv", "conv_integer", "conv_transpose", "matmul_integer", "qlinear_conv", "qlinear_matmul"]
 
 _FLOATS = ("f32", "f64", "f16", "bf16")
 _BYTES = ("u8", "s8")
+_NAMES = CallNames({"src": "X", "wei": "W", "bia": "B", "dst": "Y"})
 
 
+@takes_arrays
 def conv(
     X: Array, W: Array, B: Array | None = None, *, auto_pad: str = "NOTSET", dilations: Numbers = None,
     group: int = 1, kernel_shape: Numbers = None, pads: Numbers = None, strides: Numbers = None,
@@ -57,6 +61,7 @@ def conv(
     return compile(problem).run(**arrays)["dst"]
 
 
+@takes_arrays
 def conv_transpose(
     X: Array, W: Array, B: Array | None = None, *, auto_pad: str = "NOTSET", dilations: Numbers = None,
     group: int = 1, kernel_shape: Numbers = None, output_padding: Numbers = None, output_shape: Numbers = None,
@@ -71,20 +76,11 @@ def conv_transpose(
     dtype = data_type("X", X, _FLOATS)
     data_type("W", W, (dtype,))
     problem, shape = transposed(Names("X", "W"), X.shape, W.shape, attributes, **_float_options(dtype, B))
-    grouped = W.reshape(problem.g, problem.ic // problem.g, problem.oc // problem.g, *problem.k)
-    arrays = {"src": X, "wei": grouped.swapaxes(1, 2).reshape(problem.wei_shape)}
-    if B is not None:
-        arrays["bia"] = bias(B, dtype, problem.oc)
-    result = compile(problem).run(**arrays)["dst"]
-    if shape == problem.o:
-        return result
-    # Only a dilation lets an output go further than a stride beyond what the kernel reaches.
-    whole = np.empty((problem.mb, problem.oc, *shape), result.dtype)
-    whole[...] = 0 if B is None else B.reshape(-1, *(1,) * len(shape))
-    whole[(slice(None), slice(None), *(slice(size) for size in problem.o))] = result
-    return whole
+    checked = None if B is None else bias(B, dtype, problem.oc)
+    return run_transposed(compile(problem), shape, _NAMES, X, W, checked, None)
 
 
+@takes_arrays
 def conv_integer(
     x: Array, w: Array, x_zero_point: Scalars | None = None, w_zero_point: Scalars | None = None, *,
     auto_pad: str = "NOTSET", dilations: Numbers = None, group: int = 1, kernel_shape: Numbers = None,
@@ -104,6 +100,7 @@ def conv_integer(
     return compile(problem).run(src=x, wei=w.reshape(problem.wei_shape), **given(points))["dst"]
 
 
+@takes_arrays
 def qlinear_conv(
     x: Array, x_scale: Scalars, x_zero_point: Scalars, w: Array, w_scale: Scalars, w_zero_point: Scalars,
     y_scale: Scalars, y_zero_point: Array, B: Array | None = None, *, auto_pad: str = "NOTSET",
@@ -136,6 +133,7 @@ def qlinear_conv(
     return compile(problem).run(**arrays)["dst"]
 
 
+@takes_arrays
 def matmul_integer(
     A: Array, B: Array, a_zero_point: Scalars | None = None, b_zero_point: Scalars | None = None
 ) -> Array:
@@ -156,6 +154,7 @@ def matmul_integer(
     return product.result(sums if rest is None else np.add(sums, rest).astype(np.int32))
 
 
+@takes_arrays
 def qlinear_matmul(
     a: Array, a_scale: Scalars, a_zero_point: Scalars, b: Array, b_scale: Scalars, b_zero_point: Scalars,
     y_scale: Scalars, y_zero_point: Array,
@@ -205,3 +204,7 @@ def _float_options(dtype: str, B: Array | None) -> dict[str, Any]:
 def _requantise(mask: int) -> tuple[PostOp, ...]:
     """Times the scale of the sums, divided by the result's, and rounded before the zero point is added."""
     return (Binary("mul", "f32", mask), Binary("div"), Eltwise("round"))
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convsmith.diag.errors import UsageError
+from convsmith.frontend.arguments import as_numbers, data_type
 from convsmith.problem.attributes import Quantity
 from convsmith.problem.types import TYPES
 from convsmith.runtime.arrays import Array
@@ -17,7 +18,6 @@ __all__ = [
     "Points",
     "Scalars",
     "bias",
-    "data_type",
     "given",
     "one_or",
     "present",
@@ -32,19 +32,7 @@ Scalars: TypeAlias = Array | Sequence[float] | float
 Points: TypeAlias = NDArray[np.int32] | None
 """Zero points as a kernel takes them; None where all are 0."""
 
-_TYPE_OF = {row.numpy: row.name for row in TYPES.values()}
 _SCALES = ("f32", "f16", "bf16")
-
-
-def data_type(name: str, array: object, legal: Sequence[str]) -> str:
-    """The type of an input, as problems name it. UsageError: it is not one of `legal`."""
-    if not isinstance(array, np.ndarray | np.generic):
-        raise UsageError(f"{name}: expected a numpy array, got {type(array).__name__}", code="not-an-array")
-    found = _TYPE_OF.get(array.dtype, "")
-    if found not in legal:
-        names = ", ".join(str(TYPES[row].numpy) for row in legal)
-        raise UsageError(f"{name}: dtype is {array.dtype}; legal: {names} (arrays are never cast)", code="dtype")
-    return found
 
 
 def bias(array: Array, dtype: str, channels: int) -> Array:
@@ -62,7 +50,7 @@ def zero_points(name: str, given: Scalars | None, dtype: str) -> NDArray[np.int3
     if isinstance(given, np.ndarray | np.generic):
         data_type(name, given, (dtype,))
         return np.asarray(given, np.int32)
-    values = np.asarray(given)
+    values = as_numbers(name, given)
     limits = np.iinfo(TYPES[dtype].numpy)
     if values.dtype.kind not in "iu" or ((values < limits.min) | (values > limits.max)).any():
         raise UsageError(
@@ -75,7 +63,7 @@ def scales(name: str, given: Scalars) -> NDArray[np.float32]:
     """Scales as f32."""
     if isinstance(given, np.ndarray):
         data_type(name, given, _SCALES)
-    values = np.asarray(given)
+    values = as_numbers(name, given)
     if values.dtype.kind == "f" or values.dtype == TYPES["bf16"].numpy or values.dtype.kind in "iu":
         with np.errstate(over="ignore"):
             values = values.astype(np.float32)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 from convsmith.diag.errors import UsageError
+from convsmith.diag.expect import expect_word, integer, integers
+from convsmith.frontend.transposed import transposed_problem, whole_size
 from convsmith.problem.conv import Conv
 
 __all__ = ["Names", "Numbers", "Window", "convolution", "transposed", "window"]
@@ -54,14 +55,13 @@ def window(
     output_padding: Numbers = None, output_shape: Numbers = None,
 ) -> Window:  # fmt: skip
     """The attributes of a call, those checked that mean something by themselves."""
-    name = auto_pad.decode() if isinstance(auto_pad, bytes) else auto_pad
-    if name not in _AUTO_PADS:
-        raise UsageError(f"auto_pad={auto_pad!r} is unknown: legal are {', '.join(_AUTO_PADS)}", code="bad-padding")
+    name = auto_pad.decode(errors="replace") if isinstance(auto_pad, bytes) else auto_pad
+    expect_word("auto_pad", name, _AUTO_PADS, "bad-padding")
     if pads is not None and name != "NOTSET":
         raise UsageError(f"auto_pad={name} and pads are both given; legal is one of them", code="bad-padding")
     if pads is not None and output_shape is not None:
         raise UsageError("output_shape and pads are both given; legal is one of them", code="bad-padding")
-    groups = _whole("group", group)
+    groups = integer("group", group)
     if groups < 1:
         raise UsageError(f"group={groups} is not legal: expected at least 1", code="bad-groups")
     return Window(
@@ -110,20 +110,17 @@ def convolution(
 def transposed(
     names: Names, x_shape: tuple[int, ...], w_shape: tuple[int, ...], window: Window, **options: Any
 ) -> tuple[Conv, tuple[int, ...]]:
-    """The deconvolution of sources (N, C, *) with weights (C, M / group, *), and the spatial shape of its output.
-
-    That shape may go beyond the problem's, by elements that no source reaches: a problem has fewer than its strides.
-    """
+    """The deconvolution of sources (N, C, *) with weights (C, M / group, *), and the spatial shape of its output."""
     rank, k = _kernel(names, x_shape, w_shape, window)
-    n, c, *i = x_shape
+    c, *i = x_shape[1:]
     g = window.group
     _check_channels(names, c, g, w_shape[0], f"{names.w} has {w_shape[0]} (dim 0)")
     s, d = window.per_axis("strides", rank, 1, 1), window.per_axis("dilations", rank, 1, 1)
     pads = window.front_and_back(rank)
     extra, shape = window.per_axis("output_padding", rank, 0, 0), window.per_axis("output_shape", rank, 1, 0)
-    o, p, reached = [], [], []
+    o, p = [], []
     for axis in range(rank):
-        full = s[axis] * (i[axis] - 1) + (k[axis] - 1) * d[axis] + 1
+        full = whole_size(i[axis], k[axis], s[axis], d[axis])
         limit = max(s[axis], d[axis])
         if extra[axis] >= limit:
             raise UsageError(
@@ -150,12 +147,7 @@ def transposed(
             )
         o.append(size)
         p.append(front)
-        reached.append(min(size, max(full + s[axis] - 1 - front, 0)))
-    problem = Conv(
-        mb=n, ic=c, oc=w_shape[1] * g, i=tuple(i), o=tuple(reached), k=k, s=s, d=tuple(hole - 1 for hole in d),
-        p=tuple(p), g=g, has_groups=g > 1, deconv=True, wtag="acbx" if g > 1 else "bax", **options,
-    )  # fmt: skip
-    return problem, tuple(o)
+    return transposed_problem(x_shape, w_shape, g, s, d, p, o, **options), tuple(o)
 
 
 def _kernel(
@@ -206,16 +198,4 @@ def _counted(name: str, value: tuple[int, ...], count: int, least: int) -> tuple
 
 
 def _numbers(name: str, value: Numbers) -> tuple[int, ...] | None:
-    if value is None:
-        return None
-    try:
-        return tuple(_whole(name, number) for number in value)
-    except TypeError:
-        raise UsageError(f"{name}={value!r} is not legal: expected whole numbers in a list", code="bad-dim") from None
-
-
-def _whole(name: str, value: object) -> int:
-    try:
-        return operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise UsageError(f"{name}: {value!r} is not a whole number", code="bad-dim") from None
+    return None if value is None else integers(name, value)

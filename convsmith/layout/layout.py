@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from convsmith.diag.errors import UsageError
+from convsmith.diag.expect import expect_text, integers
 from convsmith.diag.forking import cached_property
 from convsmith.ir.buffer import Block
 from convsmith.layout.tags import ANY, MAX_DIMS, SizedBlock, TagForm, parse_sized, parse_tag, print_strided, print_tag
@@ -56,7 +57,8 @@ class Layout:
         `any` leaves the choice open: it is plain order, what arrays have when nobody chose. Spellings
         with sizes are accepted too. UsageError: the tag is malformed or is for another number of dims.
         """
-        shape = tuple(shape)
+        expect_text("tag", tag, "bad-tag")
+        shape = integers("shape", shape)
         if tag == ANY:
             tag = "abcdef"[: len(shape)]
         sized = parse_sized(tag, len(shape))

@@ -13,11 +13,11 @@ beyond the fine side is padding.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from convsmith.diag.errors import UsageError
+from convsmith.diag.expect import integer, integers
 from convsmith.diag.forking import cached_property
 from convsmith.problem.attributes import SCALES, Kind
 from convsmith.problem.descriptor import AXES, Descriptor, output_size, parse_descriptor, print_descriptor, split_line
@@ -53,6 +53,7 @@ class Conv(Problem):
 
     def __post_init__(self) -> None:
         self._normalise()
+        self._check_fields()
         self._check_extents()
         self._check_groups()
         for axis in range(self.rank):
@@ -228,9 +229,9 @@ class Conv(Problem):
     def _normalise(self) -> None:
         """Make every number a Python int: numpy's would overflow."""
         for field in ("mb", "ic", "oc", "g"):
-            object.__setattr__(self, field, _integer(field, getattr(self, field)))
+            object.__setattr__(self, field, integer(field, getattr(self, field)))
         for field in "ioksdp":
-            object.__setattr__(self, field, tuple(_integer(field, size) for size in getattr(self, field)))
+            object.__setattr__(self, field, integers(field, getattr(self, field)))
         if not 1 <= self.rank <= 3 or any(len(getattr(self, field)) != self.rank for field in "ioksdp"):
             raise UsageError(
                 "i, o, k, s, d and p must have the same length, 1 to 3 (one entry per axis)", code="bad-rank"
@@ -287,10 +288,3 @@ class Conv(Problem):
 
     def _fail(self, why: str, code: str) -> UsageError:
         return UsageError(f"{why} (in {self.descriptor()})", code=code)
-
-
-def _integer(field: str, value: object) -> int:
-    try:
-        return operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise UsageError(f"{field}={value!r} is not a whole number", code="bad-dim") from None

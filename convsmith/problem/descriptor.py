@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from convsmith.diag.errors import UsageError
+from convsmith.diag.expect import expect_text
 
 __all__ = [
     "AXES",
@@ -128,6 +129,7 @@ def split_line(line: str) -> OptionLine:
 
     Blanks inside the quotes of a problem's name belong to it.
     """
+    expect_text("line", line, "bad-descriptor")
     rest = line.strip()
     options: dict[str, str] = {}
     while rest.startswith("-"):

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["INTEGER_STEPS", "LIMITS", "IntegerStep", "as_array", "normalised", "wrapped"]
+__all__ = ["INTEGER_STEPS", "LIMITS", "IntegerStep", "array_of", "normalised", "wrapped"]
 
 Array = np.ndarray[Any, Any]
 
@@ -33,7 +33,7 @@ class IntegerStep:
     apply: Callable[..., Array]
 
 
-def as_array(value: Any) -> Array:
+def array_of(value: Any) -> Array:
     """A value as an array; one of objects where numpy makes none of it, such as of lists of different lengths."""
     try:
         return np.asarray(value)

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from convsmith.diag.errors import UsageError
+from convsmith.diag.expect import expect_word
 from convsmith.problem.integer_steps import INTEGER_STEPS, LIMITS, wrapped
 from convsmith.problem.output_stages import Stage, staged
 
@@ -125,8 +126,7 @@ def check_bits(bits: Any) -> tuple[int, int]:
 
 def check_rounding(rounding: str) -> str:
     """One of `ROUNDINGS`. UsageError: it is none."""
-    if not isinstance(rounding, str) or rounding not in ROUNDINGS:
-        raise UsageError(f"rounding={rounding!r} is not legal: expected {' or '.join(ROUNDINGS)}", code="rounding")
+    expect_word("rounding", rounding, ROUNDINGS, "rounding")
     return rounding
 
 

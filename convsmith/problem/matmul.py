@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from convsmith.diag.errors import UsageError
+from convsmith.diag.expect import integers
 from convsmith.diag.forking import cached_property
 from convsmith.layout.tags import MAX_DIMS
 from convsmith.problem.attributes import SCALES, Kind
@@ -44,7 +45,8 @@ class Matmul(Problem):
 
     def __post_init__(self) -> None:
         for field in ("src", "wei"):
-            object.__setattr__(self, field, tuple(int(size) for size in getattr(self, field)))
+            object.__setattr__(self, field, integers(field, getattr(self, field)))
+        self._check_fields()
         self._check_shapes()
         if self.bia_mask is None and self.bia_dt:
             raise UsageError(f"--bia-dt={self.bia_dt}, but no mask: legal is to give both", code="bad-option")

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from convsmith.diag.errors import UsageError
-from convsmith.problem.integer_steps import INTEGER_STEPS, LIMITS, as_array
+from convsmith.problem.integer_steps import INTEGER_STEPS, LIMITS, array_of
 
 __all__ = ["STAGES", "AppliedStep", "OutputStage", "Stage", "check_stages", "result_type", "stage_steps", "staged"]
 
@@ -128,7 +128,7 @@ def _limits(name: str, parameter: str) -> tuple[int, int]:
 
 
 def _number(what: str, value: Any, shape: tuple[int, int]) -> Array:
-    array = as_array(value)
+    array = array_of(value)
     if array.dtype.kind not in "iu" or array.ndim > 2:
         raise _bad(f"{what} is {value!r}; expected a whole number, or an array of them")
     if any(n not in (1, most) for n, most in zip(array.shape[::-1], shape[::-1], strict=False)):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.diag.expect import check_fields
 from convsmith.diag.forking import cached_property
 from convsmith.layout.layout import Layout
 from convsmith.layout.tags import ANY
@@ -343,6 +344,10 @@ class Problem(ABC):
         return tensors
 
     # -- checks -----------------------------------------------------------------------------------------------------
+
+    def _check_fields(self) -> None:
+        # Types and the bits of a product are checked with what they mean.
+        check_fields(self, lambda message: UsageError(message, code="bad-option"), skip=("dt", "bits"))
 
     def _check_options(self) -> None:
         if self.dir not in DIRECTIONS:

@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.diag.expect import conforms
 
 __all__ = ["TYPES", "ArrayType", "array_type", "check_types", "convert", "is_integer", "print_f32", "print_types"]
 
@@ -91,7 +92,7 @@ def print_types(types: tuple[str, ...]) -> str:
 
 def check_types(dt: tuple[str, str, str], direction: str) -> None:
     """Source, weights and destination as `--dt` has them. UnsupportedError names the nearest that is available."""
-    if len(dt) != 3:
+    if not conforms(dt, tuple[str, str, str]):
         raise UsageError(f"dt={dt!r}: expected the types of source, weights and destination", code="bad-option")
     for name in dt:
         array_type(name, "dt")

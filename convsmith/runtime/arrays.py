@@ -1,9 +1,9 @@
-"""Arrays at the border: what an argument asks of a numpy array, and how an array is made to answer it.
+"""Arrays at the border: what an argument asks of an array, and how an array is made to answer it.
 
 A plain layout is strides of an array of logical shape; a blocked one is an array of physical shape (block sizes,
 outermost first). Any array of the right type and shape works: one with other strides, misaligned, read-only or of a
-subclass is copied into the form that the kernel reads. Types are never cast. Errors are raised before anything is
-written.
+subclass is copied into the form that the kernel reads; one of another library is seen as numpy's on the same memory.
+Types are never cast. Errors are raised before anything is written.
 """
 
 from __future__ import annotations
@@ -11,6 +11,10 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable
+from functools import wraps
+from inspect import signature
+from itertools import zip_longest
+from typing import Any, TypeVar, cast
 
 import ml_dtypes  # noqa: F401  # numpy then knows bfloat16 and other small types by name
 import numpy as np
@@ -20,6 +24,7 @@ from convsmith.codegen.artifact import Argument
 from convsmith.diag.errors import UsageError
 from convsmith.ir.types import dtype as type_row
 from convsmith.layout.layout import Layout
+from convsmith.runtime.foreign import is_frozen, like, speaks, view
 
 __all__ = [
     "ALIGNMENT",
@@ -29,8 +34,10 @@ __all__ = [
     "aligned_copy",
     "aligned_empty",
     "all_finite",
+    "as_array",
     "numpy_dtype",
     "overlap",
+    "takes_arrays",
 ]
 
 Array = NDArray[np.generic]
@@ -39,6 +46,46 @@ ALIGNMENT = 64
 """Bytes: a cache line, and the widest vector. Memory made here begins at a multiple of it."""
 
 _STRIDE_FORMS = 8
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+_PLAIN = frozenset({np.ndarray, type(None), int, float, bool, str, list, tuple})
+"""Types of arguments that no other library makes; a set, because every call asks."""
+
+
+def as_array(name: str, given: object) -> Array:
+    """The argument `name` as a numpy array on its own memory. UsageError: it is no array, or not one on the CPU."""
+    if isinstance(given, np.ndarray):
+        return given
+    if speaks(given):
+        return view(name, given)
+    raise UsageError(
+        f"{name}: expected an array, got {type(given).__name__}; legal is one of numpy, or of a library with DLPack",
+        code="not-an-array",
+    )
+
+
+def takes_arrays(function: _Function) -> _Function:
+    """The function of numpy arrays as one of any library's: its result is of the library of the first array given."""
+    names = tuple(signature(function).parameters)
+
+    @wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        if all(type(x) in _PLAIN for x in args) and all(type(x) in _PLAIN for x in options.values()):
+            return function(*args, **options)
+        result = function(
+            *(as_array(name, x) if speaks(x) else x for name, x in zip_longest(names[: len(args)], args)),
+            **{name: as_array(name, x) if speaks(x) else x for name, x in options.items()},
+        )
+        if not isinstance(result, np.ndarray):
+            return result
+        given = {**dict(zip(names, args)), **options}
+        if given.get("out") is not None:
+            return given["out"]
+        arrays = (given[name] for name in names if name in given)
+        return like(next((x for x in arrays if speaks(x) or isinstance(x, np.ndarray)), None), result)
+
+    return cast(_Function, call)
 
 
 def _attribute_address(array: Array) -> int:
@@ -118,6 +165,10 @@ class ArraySpec:
         self.misalignment = itemsize - 1
         self._memory = max(argument.size * itemsize, self.extent)
         self._dims = argument.dims if self.plain and argument.dims else ("",) * len(self.shape)
+        self.without_groups: tuple[int, ...] = ()
+        """Of weights with groups, the shape (OC, IC/G, *kernel), which is as clear."""
+        if self._dims[:2] == ("g", "oc") and argument.role == "in":
+            self.without_groups = (self.shape[0] * self.shape[1], *self.shape[2:])
         self.stride_forms: set[tuple[int, ...]] = {self.strides}
         """Strides met that mean the same: dims of one element may have any."""
 
@@ -131,11 +182,13 @@ class ArraySpec:
             and not address_of(array) & self.misalignment
         )
 
-    def check(self, array: object) -> Array:
-        """The array as a base-class array on the same memory. UsageError when it is of another type or shape."""
-        name = self.argument.name
-        if not isinstance(array, np.ndarray):
-            raise UsageError(f"{name}: expected a numpy array, got {type(array).__name__}", code="not-an-array")
+    def check(self, given: object, name: str = "") -> Array:
+        """The array as numpy's base class on the same memory, in the shape of this argument.
+
+        UsageError when it is of another type or shape; messages call it `name`, by default as the argument is called.
+        """
+        name = name or self.argument.name
+        array = as_array(name, given)
         if array.dtype != self.dtype:
             order = " in native byte order" if array.dtype.newbyteorder("=") == self.dtype else ""
             raise UsageError(
@@ -143,24 +196,28 @@ class ArraySpec:
                 "(arrays are never cast)",
                 code="dtype",
             )
-        if array.ndim != len(self.shape):
+        merged = 0 < len(self.without_groups) == array.ndim
+        shape, dims = (self.without_groups, self._dims[1:]) if merged else (self.shape, self._dims)
+        if array.ndim != len(shape):
             raise UsageError(f"{name}: rank is {array.ndim}, shape {array.shape}; legal is {self.form}", code="rank")
-        for dim, (extent, legal) in enumerate(zip(array.shape, self.shape)):
+        for dim, (extent, legal) in enumerate(zip(array.shape, shape)):
             if extent != legal:
-                word = f"dim {dim} ({self._dims[dim]})" if self._dims[dim] else f"dim {dim}"
+                word = f"dim {dim} ({dims[dim]})" if dims[dim] else f"dim {dim}"
                 raise UsageError(
                     f"{name}: {word} is {extent}, shape {array.shape}; legal is {legal}: {self.form}", code="shape"
                 )
-        return np.asarray(array)
+        # To split an axis moves nothing, whatever the strides.
+        return np.asarray(array).reshape(self.shape) if merged else np.asarray(array)
 
-    def check_output(self, array: object) -> Array:
+    def check_output(self, given: object, name: str = "") -> Array:
         """Like `check`, and the array must be one that results can be stored in."""
-        checked = self.check(array)
-        if not checked.flags.writeable:
-            raise UsageError(f"{self.argument.name}: is read-only; legal is a writeable array", code="read-only")
+        name = name or self.argument.name
+        checked = self.check(given, name)
+        if not checked.flags.writeable or is_frozen(given):
+            raise UsageError(f"{name}: is read-only; legal is a writeable array", code="read-only")
         if _overlaps_itself(checked):
             raise UsageError(
-                f"{self.argument.name}: has strides {checked.strides} with shape {checked.shape}: elements share "
+                f"{name}: has strides {checked.strides} with shape {checked.shape}: elements share "
                 "memory; legal is an array whose elements are all distinct",
                 code="overlap",
             )
@@ -198,6 +255,8 @@ class ArraySpec:
         if not self.plain:
             return f"the physical shape {self.shape} of layout {self.argument.layout}, rank {len(self.shape)}"
         names = f" = ({', '.join(self._dims)})" if all(self._dims) else ""
+        if self.without_groups:
+            names += f", or without g rank {len(self.without_groups)}, shape {self.without_groups}"
         return f"rank {len(self.shape)}, shape {self.shape}{names} (shapes are logical; the layout only fixes strides)"
 
 

@@ -16,12 +16,23 @@ from convsmith.codegen.artifact import Argument, Artifact
 from convsmith.diag.errors import UsageError
 from convsmith.ir.types import dtype as type_row
 from convsmith.runtime.arrays import Array, ArraySpec, address_of, overlap
+from convsmith.runtime.foreign import like, speaks
 from convsmith.runtime.packed import Packed
 
-__all__ = ["Border", "Given", "tensors_of"]
+__all__ = ["BY_NAME", "Border", "Given", "Names", "tensors_of"]
 
 Given: TypeAlias = Array | Packed | float
 """What a call may give: a number stands for a scale or zero point of one element."""
+
+
+class Names(dict[str, str]):
+    """What the caller's function calls tensors, for messages; those that are not in it go by their own names."""
+
+    def __missing__(self, name: str) -> str:
+        return name
+
+
+BY_NAME = Names()
 
 _SCALES = "scales_"
 _QUANTITIES = (_SCALES, "zero_points_")
@@ -72,7 +83,9 @@ class Border:
             name for name in self.inputs if name not in (*self.defaults, "src", "wei", "bia", "dst")
         )
 
-    def take(self, arrays: Mapping[str, Given]) -> tuple[dict[str, Array | Packed], dict[str, Array]]:
+    def take(
+        self, arrays: Mapping[str, Given], names: Names = BY_NAME
+    ) -> tuple[dict[str, Array | Packed], dict[str, Array]]:
         """Checked inputs (only those given, without "inout" ones) and outputs (new ones where none are given)."""
         for name in arrays:
             if name not in self.specs:
@@ -86,14 +99,14 @@ class Border:
                 given = arrays[name]
                 if role != "in":
                     ready = type(given) is np.ndarray and spec.fits(given) and given.flags.writeable
-                    results[name] = given if ready else spec.check_output(given)  # type: ignore[assignment]
+                    results[name] = given if ready else spec.check_output(given, names[name])  # type: ignore[assignment]
                 elif name == self.operand and isinstance(packed, Packed):
                     taken[name] = packed
                 elif name == "bia" and self.takes_bias and isinstance(packed, Packed):
-                    raise _beside_packed()
+                    raise _beside_packed(names)
                 else:
                     ready = type(given) is np.ndarray and not name.startswith(_QUANTITIES) and spec.fits(given)
-                    taken[name] = given if ready else _checked(spec, given)  # type: ignore[assignment]
+                    taken[name] = given if ready else _checked(spec, given, names[name])  # type: ignore[assignment]
             elif role == "out":
                 results[name] = spec.empty()
             elif name == "bia" and self.takes_bias and isinstance(packed, Packed):
@@ -101,11 +114,23 @@ class Border:
                     taken[name] = packed.bias
             elif name not in self.defaults:
                 old = " with the values that the kernel reads" if role == "inout" else ""
-                raise UsageError(f"{name}: missing; legal is an array of {spec.form}{old}", code="missing")
-        self._check_overlaps(arrays.keys(), taken, results)
+                raise UsageError(f"{names[name]}: missing; legal is an array of {spec.form}{old}", code="missing")
+        self._check_overlaps(arrays.keys(), taken, results, names)
         return taken, results
 
-    def positional(self, src: Given, weights: Given, bias: Array | None, out: Array | None) -> dict[str, Given]:
+    def give(self, arrays: Mapping[str, Given], results: Mapping[str, Array]) -> dict[str, Array]:
+        """What a call returns: outputs as they were given, and new ones in the library of the first activations."""
+        first: Given | None = None
+        for name in self.inputs:
+            given = arrays.get(name)
+            if name not in ("wei", *self.outputs) and (isinstance(given, np.ndarray) or speaks(given)):
+                first = given
+                break
+        return {name: arrays[name] if name in arrays else like(first, x) for name, x in results.items()}  # type: ignore[misc]
+
+    def positional(
+        self, src: Given, weights: Given, bias: Array | None, out: Array | None, names: Names = BY_NAME
+    ) -> dict[str, Given]:
         """The arrays of a call (src, weights, bias, out) by name."""
         if not self.forward:
             raise UsageError(
@@ -119,25 +144,26 @@ class Border:
             )
         if isinstance(weights, Packed):
             if bias is not None:
-                raise _beside_packed()
+                raise _beside_packed(names)
         else:
-            self._check_bias(bias, "bia" in self.inputs)
+            self._check_bias(bias, "bia" in self.inputs, names)
         arrays = {"src": src, "wei": weights}
         if bias is not None:
             arrays["bia"] = bias
         if out is not None:
             arrays["dst"] = out
         elif "dst" in self.inputs:
-            raise UsageError("dst: missing; legal is out= with the values that the kernel reads", code="missing")
+            message = f"{names['dst']}: missing; legal is out= with the values that the kernel reads"
+            raise UsageError(message, code="missing")
         return arrays
 
-    def check_operand(self, array: Array, bias: Array | None) -> tuple[Array, Array | None]:
+    def check_operand(self, array: Array, bias: Array | None, names: Names = BY_NAME) -> tuple[Array, Array | None]:
         """The operand and the bias that are to be packed, checked."""
         if not self.operand:
             raise UsageError(f"this kernel packs nothing: legal is {self._run()} with plain arrays", code="packing")
-        checked = self.specs[self.operand].check(array)
-        self._check_bias(bias, self.takes_bias)
-        return checked, None if bias is None else self.specs["bia"].check(bias)
+        checked = self.specs[self.operand].check(array, names[self.operand])
+        self._check_bias(bias, self.takes_bias, names)
+        return checked, None if bias is None else self.specs["bia"].check(bias, names["bia"])
 
     def check_packed_alone(self, artifact: Artifact) -> None:
         """UsageError where the operand cannot be packed without arrays that only a call gives."""
@@ -148,23 +174,27 @@ class Border:
                 code="packing",
             )
 
-    def packed_elsewhere(self, packed: Packed, signature: str) -> UsageError:
+    def packed_elsewhere(self, packed: Packed, signature: str, names: Names = BY_NAME) -> UsageError:
         """The error for an operand that is not packed as `signature` says."""
         return UsageError(
-            f"{self.operand}: packed for another kernel: {packed.signature}; legal is {signature} (what `pack` of this "
-            "kernel returns)",
+            f"{names[self.operand]}: packed for another kernel: {packed.signature}; legal is {signature} (what `pack` "
+            "of this kernel returns)",
             code="packing",
         )
 
-    def _check_bias(self, bias: Array | None, due: bool) -> None:
+    def _check_bias(self, bias: Array | None, due: bool, names: Names) -> None:
+        called = names["bia"]
         if not due:
             if bias is not None:
-                raise UsageError("bia: this problem has no bias; legal is None, or a problem with one", code="bias")
+                raise UsageError(
+                    f"{called}: this problem has no bias; legal is None, or a problem with one", code="bias"
+                )
         elif bias is None:
-            raise UsageError(f"bia: missing; this problem has a bias of shape {self.specs['bia'].shape}", code="bias")
+            shape = self.specs["bia"].shape
+            raise UsageError(f"{called}: missing; this problem has a bias of shape {shape}", code="bias")
 
     def _check_overlaps(
-        self, given: Iterable[str], taken: Mapping[str, Array | Packed], results: Mapping[str, Array]
+        self, given: Iterable[str], taken: Mapping[str, Array | Packed], results: Mapping[str, Array], names: Names
     ) -> None:
         outputs = [name for name in given if name in results]
         for n, name in enumerate(outputs):
@@ -175,7 +205,9 @@ class Border:
                     and not self._apart(name, results[name], other, array)
                     and overlap(results[name], array)
                 ):
-                    raise UsageError(f"{name}: shares memory with {other}; legal is memory of its own", code="overlap")
+                    raise UsageError(
+                        f"{names[name]}: shares memory with {names[other]}; legal is memory of its own", code="overlap"
+                    )
 
     def _apart(self, name: str, array: Array, other: str, second: Array) -> bool:
         """Whether two arrays that fit plainly lie in different places; False where that takes a closer look."""
@@ -195,15 +227,15 @@ class Border:
         return f"k.run({', '.join(f'{name}=...' for name in needed)})"
 
 
-def _beside_packed() -> UsageError:
-    return UsageError("bia: packed weights hold the bias; legal is no bias beside them", code="bias")
+def _beside_packed(names: Names) -> UsageError:
+    message = f"{names['bia']}: packed weights hold the bias; legal is no bias beside them"
+    return UsageError(message, code="bias")
 
 
-def _checked(spec: ArraySpec, given: object) -> Array:
+def _checked(spec: ArraySpec, given: object, name: str) -> Array:
     """An input as an array; scales and zero points of one element may be numbers, and scales must be divisors."""
-    name = spec.argument.name
     if not name.startswith(_QUANTITIES):
-        return spec.check(given)
+        return spec.check(given, name)
     array = _of_number(spec, given) if isinstance(given, (int, float, np.number)) else spec.check(given)
     if name.startswith(_SCALES):
         wrong = np.argwhere(~np.isfinite(array) | (array == 0))

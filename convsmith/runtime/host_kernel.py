@@ -17,8 +17,9 @@ from convsmith.codegen.artifact import Argument, Artifact, Entry
 from convsmith.diag.errors import UnsupportedError
 from convsmith.diag.forking import RenewedLock
 from convsmith.layout.indirection import from_recipe
-from convsmith.runtime.arrays import ALIGNMENT, Array, address_of, aligned_empty, all_finite, numpy_dtype
-from convsmith.runtime.border import Border, Given, tensors_of
+from convsmith.runtime.arrays import ALIGNMENT, Array, address_of, aligned_empty, all_finite, as_array, numpy_dtype
+from convsmith.runtime.border import BY_NAME, Border, Given, Names, tensors_of
+from convsmith.runtime.denormals import count_denormals, warn_of_denormals
 from convsmith.runtime.host import HostFunction, HostLibrary
 from convsmith.runtime.packed import Packed, signature_of
 from convsmith.runtime.pointers import AbsentPixel, MovingTable
@@ -205,6 +206,7 @@ class HostKernel:
         self._needs_finite = operand in artifact.needs_finite
         self._make_fallback = fallback
         self._fallback: HostKernel | None = None
+        self._looks_for_denormals = True
 
         self._main = steps["main"]
         self._common: tuple[Any, ...] = ("", *[None] * 8, 0, False)
@@ -227,12 +229,15 @@ class HostKernel:
         """The signature of the packed operands that the kernel takes."""
         return self._signature
 
-    def pack(self, operand: Array, bias: Array | None = None) -> Packed:
+    def pack(self, operand: Array, bias: Array | None = None, names: Names = BY_NAME) -> Packed:
         """Pack the weights (and the bias, when the problem has one), or what it has instead, for any number of calls.
 
         Shapes as the problem states them. UsageError names what does not fit.
         """
-        return self._packed(*self._border.check_operand(operand, bias))
+        checked, own_bias = self._border.check_operand(operand, bias, names)
+        if self._border.operand == "wei":
+            self._look_for_denormals(checked, names)
+        return self._packed(checked, own_bias)
 
     def __call__(
         self, src: Array, weights: Packed | Array, bias: Array | None = None, *, out: Array | None = None
@@ -244,7 +249,10 @@ class HostKernel:
         """
         return self.call(src, weights, bias, out)
 
-    def call(self, src: Array, weights: Packed | Array, bias: Array | None = None, out: Array | None = None) -> Array:
+    def call(
+        self, src: Array, weights: Packed | Array, bias: Array | None = None, out: Array | None = None,
+        names: Names = BY_NAME,
+    ) -> Array:  # fmt: skip
         """The same as calling the kernel, for wrappers: `object(...)` costs 0.2 us more than a method."""
         # The common call, where all is as the kernel wants it; each test is a reason to take the long way.
         (signature, src_type, src_shape, src_strides, src_extent, dst_type, dst_shape, dst_strides, dst_extent,
@@ -275,51 +283,59 @@ class HostKernel:
             and bias is None
             and type(weights) is Packed
             and weights.signature is signature
+            and isinstance(src, _ndarray)
             and (not needs_finite or weights.finite)
             and "dst" not in self._border.inputs
         ):
-            ready, made = self._src.prepare(self._src.check(src)), self._dst.empty()
+            ready, made = self._src.prepare(self._src.check(src, names["src"])), self._dst.empty()
             self._run(address_of(ready), weights, address_of(made), (ready, weights, made))
             return made
-        return self.run(self._border.positional(src, weights, bias, out))["dst"]
+        return self.run(self._border.positional(src, weights, bias, out, names), names)["dst"]
 
-    def bind(self, src: Array, weights: Packed, out: Array) -> Callable[[], object]:
+    def bind(self, src: Array, weights: Packed | Array, out: Array, names: Names = BY_NAME) -> Callable[[], object]:
         """A function that computes on these arrays whenever it is called; they are checked once, here.
 
-        What they hold may change in between. One thread at a time may call it.
+        What `src` and `out` hold may change in between; plain weights are packed here. One thread at a time may call
+        it.
         """
-        self._border.take(self._border.positional(src, weights, None, out))
+        as_array(names["dst"], out)
+        if not isinstance(weights, Packed):
+            weights = self.pack(weights, names=names)
+        taken, results = self._border.take(self._border.positional(src, weights, None, out, names), names)
+        src, out = taken["src"], results["dst"]  # type: ignore[assignment]  # only an operand comes packed
         direct = self._common[0] and not self._shared and self._server(weights) is self
         if not direct or not self._src.fits(src) or not self._dst.fits(out):
-            return partial(self.call, src, weights, None, out)
+            return partial(self.call, src, weights, None, out, names)
         frame = self._main.frame()
         if frame.pointers:
-            return partial(self.call, src, weights, None, out)
+            return partial(self.call, src, weights, None, out, names)
         self._address(frame, address_of(src), weights, address_of(out))
         return self._main.bound(frame, (src, weights, out))
 
-    def run(self, arrays: Mapping[str, Given]) -> dict[str, Array]:
+    def run(self, arrays: Mapping[str, Given], names: Names = BY_NAME) -> dict[str, Array]:
         """Compute on arrays by name: all inputs without a default, and outputs to be written in place. Returns outputs.
 
         An "inout" array is read, then written. Outputs must not share memory with inputs or each other. UsageError
         names what does not fit; nothing has been written then.
         """
         border = self._border
-        taken, results = border.take(arrays)
+        taken, results = border.take(arrays, names)
         kernel = self
         packed = taken.get(border.operand)
         if isinstance(packed, Packed):
-            kernel = self._server(packed)
+            kernel = self._server(packed, names)
         if not border.empty:
             for name in self.artifact.needs_finite if kernel is self else ():
                 array = taken.get(name)
                 if isinstance(array, _ndarray) and not all_finite(array):
                     kernel = self._finite_fallback(name)
                     break
-            if kernel is not self:
-                return kernel.run({**arrays, **{name: arrays.get(name, x) for name, x in results.items()}})
-            self._compute(taken, results)
-        return {name: arrays.get(name, result) for name, result in results.items()}  # type: ignore[misc]
+            if kernel is self:
+                self._look_for_denormals(taken.get("wei"), names)
+                self._compute(taken, results)
+            else:
+                kernel.run({**arrays, **results}, names)
+        return border.give(arrays, results)
 
     def _compute(self, taken: Mapping[str, Array | Packed], results: Mapping[str, Array]) -> None:
         """Run all entries on checked arrays, through copies of those that do not fit."""
@@ -435,14 +451,20 @@ class HostKernel:
                 call.run_with(places, (keep, buffer))
         return buffer.view(parts.dtype)
 
-    def _server(self, packed: Packed) -> HostKernel:
+    def _look_for_denormals(self, weights: Array | Packed | None, names: Names) -> None:
+        """Warn of denormal weights, once for this kernel."""
+        if self._looks_for_denormals and isinstance(weights, _ndarray) and (count := count_denormals(weights)):
+            self._looks_for_denormals = False
+            warn_of_denormals(names["wei"], count, weights.size)
+
+    def _server(self, packed: Packed, names: Names = BY_NAME) -> HostKernel:
         """The kernel that may read `packed`: this one, or its fallback when the operand is not finite."""
         if self._needs_finite and packed.finite is False:
-            return self._finite_fallback(self._border.operand)._server(packed)
+            return self._finite_fallback(self._border.operand)._server(packed, names)
         if packed.signature != self._signature:
-            raise self._border.packed_elsewhere(packed, self._signature)
+            raise self._border.packed_elsewhere(packed, self._signature, names)
         if self._needs_finite and not packed.look_for_finite():
-            return self._finite_fallback(self._border.operand)._server(packed)
+            return self._finite_fallback(self._border.operand)._server(packed, names)
         return self
 
     def _finite_fallback(self, name: str) -> HostKernel:

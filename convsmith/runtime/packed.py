@@ -75,6 +75,11 @@ class Packed:
     def __repr__(self) -> str:
         return f"Packed({self.signature})"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Addresses are of this process, and of this memory.
+        parts = (_raw(self._buffer), None if self._bias is None else _raw(self._bias))
+        return _restored, (self.key, *parts, self._finite)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a numpy `.npz` file at exactly `path`; `load` reads it back."""
         # Raw bytes beside the type's name, because numpy's file format knows only numpy's own types.
@@ -82,29 +87,51 @@ class Packed:
         arrays: dict[str, Any] = {name: array.view(np.uint8) for name, array in parts.items()}
         arrays |= {f"{name}_dtype": array.dtype.name for name, array in parts.items()}
         finite = -1 if self._finite is None else int(self._finite)
-        with open(path, "wb") as file:
+        with open(_path(path), "wb") as file:
             np.savez(file, allow_pickle=False, format=_FILE_FORMAT, key=self.key, finite=finite, **arrays)
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Packed:
-        """Read what `save` wrote. UsageError (code `bad-packed`) when the file is something else."""
+        """Read what `save` wrote. UsageError (code `bad-packed`) when the file is something else; OSError: no file."""
+        name = _path(path)
         try:
-            with open(path, "rb") as file, np.load(file, allow_pickle=False) as parts:
+            with open(name, "rb") as file, np.load(file, allow_pickle=False) as parts:
                 if parts["format"] != _FILE_FORMAT:
                     raise ValueError(f"format {parts['format']}, not {_FILE_FORMAT}")
                 bias = _typed(parts, "bias") if "bias" in parts else None
                 finite = int(parts["finite"])
                 return Packed(str(parts["key"]), _typed(parts, "buffer"), bias, None if finite < 0 else bool(finite))
         except (ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
-            raise UsageError(f"{os.fspath(path)} is not a file of packed weights: {error}", code="bad-packed") from None
+            raise UsageError(f"{name} is not a file of packed weights: {error}", code="bad-packed") from None
+
+
+def _path(path: str | os.PathLike[str]) -> str:
+    if isinstance(path, (str, os.PathLike)):
+        name = os.fspath(path)
+        if isinstance(name, str) and name and "\0" not in name:
+            return name
+    raise UsageError(f"path={path!r} is not legal: expected the name of a file", code="bad-path")
 
 
 def _typed(parts: Mapping[str, Array], name: str) -> Array:
     """A part of the file, as elements of its data type in aligned memory."""
-    dtype = str(parts[f"{name}_dtype"])
+    return _aligned(parts[name], str(parts[f"{name}_dtype"]))
+
+
+def _aligned(raw: Array | bytes, dtype: str) -> Array:
+    """Bytes as elements of the data type of that name, in aligned memory."""
     if dtype not in _TYPES:
         raise ValueError(f"data type {dtype!r} is not one of {', '.join(_TYPES)}")
-    raw = parts[name]
-    copy = aligned_empty(raw.size)
-    copy[:] = raw
+    given = np.frombuffer(raw, np.uint8)
+    copy = aligned_empty(given.size)
+    copy[:] = given
     return copy.view(numpy_dtype(_TYPES[dtype]))
+
+
+def _raw(array: Array) -> tuple[bytes, str]:
+    return array.tobytes(), array.dtype.name
+
+
+def _restored(key: str, buffer: tuple[bytes, str], bias: tuple[bytes, str] | None, finite: bool | None) -> Packed:
+    """Packed weights from what a pickle holds."""
+    return Packed(key, _aligned(*buffer), None if bias is None else _aligned(*bias), finite)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from convsmith.diag.errors import ConfigError
+from convsmith.diag.expect import check_fields
 from convsmith.diag.settings import MOST_THREADS
 
 REALISATIONS = ("mask", "peel", "pad_copy", "indirection")
@@ -69,6 +70,7 @@ class Config:
     threads: int = 1
 
     def __post_init__(self) -> None:
+        check_fields(self, lambda message: ConfigError("syntax", f"config: {message}"))
         if self.realise not in REALISATIONS:
             raise ConfigError("realise", f"--realise={self.realise} is unknown; legal are {', '.join(REALISATIONS)}")
         if self.offsets not in OFFSETS:
@@ -113,6 +115,8 @@ class Config:
     @staticmethod
     def parse(text: str) -> Config:
         """Read what ``str`` prints; ConfigError names the word that is wrong."""
+        if not isinstance(text, str):
+            raise ConfigError("syntax", f"config: expected a text, got {text!r}")
         values: dict[str, Any] = {}
         for word in text.split():
             key, eq, value = word.removeprefix("--").partition("=")

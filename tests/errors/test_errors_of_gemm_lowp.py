@@ -15,7 +15,7 @@ LHS, RHS = np.zeros((4, 5), np.uint8), np.zeros((5, 6), np.uint8)
 @pytest.mark.parametrize(
     ("changes", "code", "message"),
     [
-        ({"lhs": [[1]]}, "not-an-array", "lhs: expected a numpy array, got list"),
+        ({"lhs": [[1]]}, "not-an-array", "lhs: expected an array, got list"),
         ({"lhs": np.zeros(5, np.uint8)}, "rank", r"lhs: rank is 1, shape \(5,\); legal is 2"),
         ({"rhs": np.zeros((5, 6))}, "dtype", "rhs: type is float64; legal are uint8 and int8"),
         (
@@ -68,7 +68,7 @@ def test_depth_that_8_bits_alone_overflow() -> None:
 
 
 def test_out_of_another_type() -> None:
-    with pytest.raises(cs.UsageError, match="dst"):
+    with pytest.raises(cs.UsageError, match="out: dtype is int64"):
         cs.gemm_lowp(LHS, RHS, out=np.zeros((4, 6), np.int64))
 
 

@@ -48,7 +48,7 @@ def test_packed_without_sums_is_packed_elsewhere() -> None:
     plain = cs.compile("--dt=u8:s8:s32 " + LINE.split()[-1], threads=1)
     k = cs.compile(LINE.format(""), threads=1)
     arrays = random_arrays(k.problem)
-    with pytest.raises(cs.UsageError, match="wei: packed for another kernel") as caught:
+    with pytest.raises(cs.UsageError, match="weights: packed for another kernel") as caught:
         k(arrays["src"], plain.pack(arrays["wei"]))
     assert caught.value.code == "packing"
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 import convsmith as cs
+from convsmith.problem.activations import ACTIVATIONS, activation_post_ops
 from convsmith.problem.conv import Conv
 from convsmith.problem.post_ops import parse_post_ops
 from convsmith.problem.reference import conv_reference
@@ -107,6 +110,116 @@ def test_activations(activation: Any, text: str) -> None:
     x, w, b = integers((1, 3, 6, 6)), integers((4, 3, 3, 3), 1), integers((4,), 2)
     y = cs.conv2d(x, w, b, activation=activation, threads=1)
     np.testing.assert_array_equal(y, truth(x, w, b, (1, 1), ((0, 0), (0, 0)), (1, 1), post_ops=text))
+
+
+NAMED = {
+    "relu6": lambda v: np.clip(v, 0, 6),
+    "leaky_relu": lambda v: np.where(v > 0, v, v * 0.01),
+    ("leaky_relu", 0.25): lambda v: np.where(v > 0, v, v / 4),
+    "leaky_relu:0.25": lambda v: np.where(v > 0, v, v / 4),
+    "elu": lambda v: np.where(v > 0, v, np.expm1(v)),
+    ("elu", 0.5): lambda v: np.where(v > 0, v, np.expm1(v) / 2),
+    "selu": lambda v: 1.0507009873554805 * np.where(v > 0, v, 1.6732632423543772 * np.expm1(v)),
+    "gelu": lambda v: v * 0.5 * (1 + np.vectorize(math.erf)(v / math.sqrt(2))),
+    "gelu_tanh": lambda v: v * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (v + 0.044715 * v**3))),
+    "silu": lambda v: v / (1 + np.exp(-v)),
+    "swish": lambda v: v / (1 + np.exp(-v)),
+    ("swish", 2): lambda v: v / (1 + np.exp(-2 * v)),
+    "quick_gelu": lambda v: v / (1 + np.exp(-1.702 * v)),
+    "sigmoid": lambda v: 1 / (1 + np.exp(-v)),
+    "hardsigmoid": lambda v: np.clip(v / 6 + 0.5, 0, 1),
+    "hardswish": lambda v: v * np.clip(v / 6 + 0.5, 0, 1),
+    "hardtanh": lambda v: np.clip(v, -1, 1),
+    ("hardtanh", -2, 3): lambda v: np.clip(v, -2, 3),
+    "softplus": lambda v: np.log1p(np.exp(v)),
+    "mish": lambda v: v * np.tanh(np.log1p(np.exp(v))),
+    "tanh": np.tanh,
+    "identity": lambda v: v,
+    "relu+hardtanh": lambda v: np.clip(v, 0, 1),
+}
+
+
+def test_every_activation_is_tried() -> None:
+    assert set(ACTIVATIONS) <= {name if isinstance(name, str) else name[0] for name in NAMED}
+
+
+@pytest.mark.parametrize("activation", NAMED, ids=str)
+def test_activations_mean_what_frameworks_mean(activation: Any) -> None:
+    x = np.linspace(-4, 4, 64, dtype=np.float32).reshape(1, 1, 8, 8)
+    w = np.ones((1, 1, 1, 1), np.float32)
+    want = NAMED[activation](x.astype(np.float64))
+    np.testing.assert_allclose(cs.conv2d(x, w, activation=activation, threads=1), want, rtol=1e-5, atol=1e-6)
+    problem = cs.compile("mb1ic1ih8oc1kh1", activation=activation, threads=1).problem
+    assert problem.post_ops == activation_post_ops(activation)
+
+
+@pytest.mark.parametrize(
+    "activation,text",
+    [
+        ("frelu", "'frelu' is not available"), ("relu6:3", "relu6 has 1 numbers; legal are none"),
+        (("swish", 1, 2), "swish has 2 numbers; legal are up to 1"), (("gelu", "x"), "is not legal"),
+        ("silu:x", "is not legal"), ((), "is not legal"), (3, "is not legal"), ([["clip"], 1], "is not legal"),
+        (("clip", 0, 6, 1, 1), "is not legal"), (("clip", 6, 0), "low 6 is above high 0"),
+    ],
+)  # fmt: skip
+def test_activations_that_are_refused(activation: Any, text: str) -> None:
+    x, w = integers((1, 3, 6, 6)), integers((4, 3, 3, 3), 1)
+    line = "ic3ih6oc4kh3"
+    for call in (lambda: cs.conv2d(x, w, activation=activation), lambda: cs.compile(line, activation=activation)):
+        with pytest.raises(cs.UsageError) as caught:
+            call()
+        assert caught.value.code == "bad-post-op" and text in str(caught.value)
+
+
+# -- types
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("wide_bias", [False, True])
+def test_floats(dtype: Any, wide_bias: bool) -> None:
+    x, w, b = (integers(s, n) for n, s in enumerate([(1, 4, 7, 7), (6, 4, 3, 3), (6,)]))
+    want = truth(x, w, b, (1, 1), ((1, 1), (1, 1)), (1, 1))
+    wide = np.float32 if wide_bias and dtype != np.float64 else dtype
+    y = cs.conv2d(x.astype(dtype), w.astype(dtype), b.astype(wide), padding=1, threads=1)
+    assert y.dtype == dtype
+    np.testing.assert_array_equal(y, want.astype(dtype))
+
+
+@pytest.mark.parametrize("x_type", [np.uint8, np.int8])
+@pytest.mark.parametrize("w_type", [np.uint8, np.int8])
+@pytest.mark.parametrize("bias_type", [np.int32, np.float32])
+def test_bytes(x_type: Any, w_type: Any, bias_type: Any) -> None:
+    x, w, b = (np.abs(integers(s, n)) for n, s in enumerate([(1, 4, 7, 7), (6, 4, 3, 3), (6,)]))
+    w = w if w_type == np.uint8 else -w
+    y = cs.conv2d(x.astype(x_type), w.astype(w_type), b.astype(bias_type), padding=1, threads=1)
+    assert y.dtype == np.int32
+    np.testing.assert_array_equal(y, truth(x, w, b, (1, 1), ((1, 1), (1, 1)), (1, 1)))
+
+
+@pytest.mark.parametrize(
+    "x,w,bias,text",
+    [
+        ("f4", "f8", "f4", "w: dtype is float64; legal: float32"), ("f2", "f4", "f4", "w: dtype is float32"),
+        ("i4", "f4", "f4", "x: dtype is int32; legal: float32, float64, float16, bfloat16, uint8, int8"),
+        ("u1", "f4", "f4", "w: dtype is float32; legal: uint8, int8"), ("f4", "f4", "f8", "bias: dtype is float64"),
+        ("f8", "f8", "f4", "bias: dtype is float32; legal: float64"), (">f4", "f4", "f4", "x: dtype is >f4"),
+        ("i1", "i1", "i2", "bias: dtype is int16; legal: int32, float32"), ("f4", "?", "f4", "w: dtype is bool"),
+    ],
+)  # fmt: skip
+def test_types_that_do_not_go_together(x: str, w: str, bias: str, text: str) -> None:
+    with pytest.raises(cs.UsageError) as caught:
+        cs.conv2d(np.ones((1, 4, 7, 7), x), np.ones((6, 4, 3, 3), w), np.ones(6, bias))
+    assert caught.value.code == "dtype" and text in str(caught.value)
+
+
+@pytest.mark.parametrize("option", ["stride", "padding", "dilation", "groups", "threads"])
+def test_what_equals_a_whole_number_and_is_none_is_refused_whatever_came_before(option: str) -> None:
+    x, w = integers((1, 2, 6, 6)), integers((4, 2, 3, 3), 1)
+    for value in (1.0, True, np.float32(1), np.True_, np.array(1.0), "1", [1.0, 1], (True, 1), 1 + 0j):
+        for _ in range(2):
+            with pytest.raises(cs.UsageError):
+                cs.conv2d(x, w, **{option: value})  # type: ignore[arg-type]
+            cs.conv2d(x, w, **{option: 1})  # type: ignore[arg-type]
+    for value in (np.int64(1), np.uint8(1)):
+        np.testing.assert_array_equal(cs.conv2d(x, w, **{option: value}), cs.conv2d(x, w, **{option: 1}))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("rank", FUNCTIONS)

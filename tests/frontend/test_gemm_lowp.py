@@ -286,7 +286,9 @@ def test_errors_after_a_call_that_was_right() -> None:
     for wrong in (lhs[:2], lhs.astype(np.int8), lhs.T, [[1]]):
         with pytest.raises(cs.UsageError, match=r"legal is uint8 of shape \(3, 20\)"):
             cs.pack_lowp(3, rhs)(wrong)
-    with pytest.raises(cs.UsageError, match="whole number, and uint8 or int8"):
+    with pytest.raises(cs.UsageError, match="rows=-1 is not legal"):
         cs.pack_lowp(-1, rhs)
+    with pytest.raises(cs.UsageError, match="lhs_type='f4' is not legal: expected uint8 or int8"):
+        cs.pack_lowp(3, rhs, lhs_type="f4")
     with pytest.raises(cs.UsageError, match="each 1 to 8"):
         cs.pack_lowp(3, rhs, bits=(8, 9))

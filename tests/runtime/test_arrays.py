@@ -143,9 +143,9 @@ def test_touching_is_not_overlapping(kernel: HostKernel) -> None:
 
 X, W = channels_last(SHAPE), weights(5)
 BAD_INPUTS = {
-    "list": (X.tolist(), "not-an-array", "src: expected a numpy array, got list"),
-    "none": (None, "not-an-array", "src: expected a numpy array, got NoneType"),
-    "scalar": (np.float32(1), "not-an-array", "src: expected a numpy array, got float32"),
+    "list": (X.tolist(), "not-an-array", "src: expected an array, got list"),
+    "none": (None, "not-an-array", "src: expected an array, got NoneType"),
+    "scalar": (np.float32(1), "not-an-array", "src: expected an array, got float32"),
     "double": (X.astype("f8"), "dtype", "src: dtype is float64; legal is float32 (arrays are never cast)"),
     "half": (X.astype("f2"), "dtype", "src: dtype is float16; legal is float32"),
     "integers": (X.astype("i4"), "dtype", "src: dtype is int32; legal is float32"),
@@ -183,7 +183,7 @@ BAD_OUTS = {
         np.lib.stride_tricks.as_strided(np.zeros(105, "f4"), SHAPE, (0, 4, 20, 60)), "overlap", "share memory"),
     "sliding": (
         np.lib.stride_tricks.as_strided(np.zeros(210, "f4"), SHAPE, (400, 80, 8, 4)), "overlap", "share memory"),
-    "list": ([1.0], "not-an-array", "dst: expected a numpy array, got list"),
+    "list": ([1.0], "not-an-array", "dst: expected an array, got list"),
 }  # fmt: skip
 
 

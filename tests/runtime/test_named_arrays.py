@@ -196,7 +196,7 @@ def test_nothing_to_pack(artifact: object) -> None:
         kernel.pack(G["diff_dst"])
     assert caught.value.code == "packing"
     assert str(caught.value) == ("this kernel packs nothing: legal is k.run(src=..., diff_dst=...) with plain arrays")
-    with pytest.raises(UsageError, match="diff_dst: expected a numpy array, got Packed"):
+    with pytest.raises(UsageError, match="diff_dst: expected an array, got Packed"):
         kernel.run({"src": G["src"], "diff_dst": HostKernel(gradients(packed=True)).pack(G["diff_dst"])})
 
 
@@ -251,8 +251,8 @@ REFUSED: dict[str, tuple[dict[str, object], str, str]] = {
             "zero_points_dst, dst"),
     "bias": ({"bia": B}, "unknown-argument", "bia is unknown"),
     "dtype": ({"src": Q.astype(float)}, "dtype", "src: dtype is float64; legal is float32"),
-    "none": ({"src": None}, "not-an-array", "src: expected a numpy array, got NoneType"),
-    "number": ({"wei": 3.0}, "not-an-array", "wei: expected a numpy array, got float"),
+    "none": ({"src": None}, "not-an-array", "src: expected an array, got NoneType"),
+    "number": ({"wei": 3.0}, "not-an-array", "wei: expected an array, got float"),
     "0-d": ({"scales_src": np.array(1, np.float32)}, "rank", "scales_src: rank is 0, shape (); legal is rank 1"),
     "length": ({"scales_wei": f32(1, 2)}, "shape", "scales_wei: dim 0 is 2, shape (2,); legal is 3: rank 1"),
     "number for many": (
@@ -271,7 +271,7 @@ REFUSED: dict[str, tuple[dict[str, object], str, str]] = {
     "too large": ({"zero_points_dst": 2**31}, "value", "zero_points_dst is 2147483648; legal are whole numbers"),
     "dst shape": ({"dst": np.zeros((2, 3, 5), np.float32)}, "shape", "dst: dim 2 is 5, shape (2, 3, 5); legal is 4"),
     "dst dtype": ({"dst": np.zeros((2, 3, 4))}, "dtype", "dst: dtype is float64"),
-    "dst none": ({"dst": None}, "not-an-array", "dst: expected a numpy array, got NoneType"),
+    "dst none": ({"dst": None}, "not-an-array", "dst: expected an array, got NoneType"),
     "read-only": (
         {"dst": np.broadcast_to(np.float32(1), (2, 3, 4))}, "read-only",
         "dst: is read-only; legal is a writeable array",
@@ -322,7 +322,7 @@ def test_packed_weights_hold_their_bias() -> None:
         kernel.run({"src": X, "wei": W})
     with pytest.raises(UsageError, match=r"wei: packed for another kernel: .* no bias; legal is"):
         kernel.run({"src": X, "wei": HostKernel(depthwise(SHAPE)).pack(W)})
-    with pytest.raises(UsageError, match="src: expected a numpy array, got Packed"):
+    with pytest.raises(UsageError, match="src: expected an array, got Packed"):
         kernel.run({"src": packed, "wei": packed})
 
 

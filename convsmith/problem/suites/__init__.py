@@ -22,10 +22,14 @@ SUITES = {
 }
 
 
-@cache
 def suite(name: str) -> tuple[Conv, ...]:
     """The problems of a network in `SUITES`, in the order of the network. UsageError: no such network."""
-    if name not in SUITES:
+    if not isinstance(name, str) or name not in SUITES:
         raise UsageError(f"unknown suite {name!r}: legal are {', '.join(SUITES)}", code="bad-suite")
+    return _suite(name)
+
+
+@cache
+def _suite(name: str) -> tuple[Conv, ...]:
     text = resources.files(__name__).joinpath(f"{name}.txt").read_text(encoding="utf-8")
     return tuple(problem for problem in parse_problems(text, name) if isinstance(problem, Conv))

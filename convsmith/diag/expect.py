@@ -1,0 +1,91 @@
+"""Values against what is expected of them, for records and functions that anybody may call with anything."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Collection
+from dataclasses import fields
+from functools import cache
+from numbers import Integral, Real
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from convsmith.diag.errors import ConvsmithError, UsageError
+
+__all__ = ["check_fields", "conforms", "expect_text", "expect_word", "integer", "integers"]
+
+
+def conforms(value: Any, hint: Any) -> bool:
+    """Whether a value is what a type hint says: a class, a union, or a tuple of such. Truth values are no numbers."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return True
+    if origin in (Union, UnionType):
+        return any(conforms(value, part) for part in parts)
+    if origin is tuple:
+        if not isinstance(value, tuple):
+            return False
+        if parts[-1] is Ellipsis:
+            return all(conforms(x, parts[0]) for x in value)
+        return len(value) == len(parts) and all(map(conforms, value, parts))
+    if hint in (int, float):
+        return isinstance(value, Integral if hint is int else Real) and not isinstance(value, bool)
+    return isinstance(value, origin or hint)
+
+
+def check_fields(record: Any, fail: Callable[[str], ConvsmithError], skip: Collection[str] = ()) -> None:
+    """Raise what `fail` makes of a message where a field of a dataclass does not conform to its hint."""
+    kind: Any = type(record)
+    for name, hint in _hints(kind).items():
+        value = getattr(record, name)
+        if name not in skip and not conforms(value, hint):
+            raise fail(f"{name}={value!r} is not legal: expected {_text(hint)}")
+
+
+def expect_text(name: str, value: object, code: str) -> None:
+    """UsageError where an argument is no text."""
+    if not isinstance(value, str):
+        raise UsageError(f"{name}: expected a text, got {value!r}", code=code)
+
+
+def expect_word(name: str, value: object, legal: Collection[str], code: str) -> None:
+    """UsageError where an argument is none of the legal words."""
+    if not isinstance(value, str) or value not in legal:
+        raise UsageError(f"{name}={value!r} is not legal: expected {' or '.join(legal)}", code=code)
+
+
+def integer(name: str, value: object) -> int:
+    """A whole number, of Python or numpy. UsageError: anything else, True and 2.0 too, which equal whole numbers."""
+    try:
+        if not isinstance(value, bool):
+            return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        pass
+    raise UsageError(f"{name}={value!r} is not a whole number", code="bad-dim")
+
+
+def integers(name: str, values: Any) -> tuple[int, ...]:
+    """Whole numbers of any collection in order. UsageError: it is none, or holds something else."""
+    try:
+        found = tuple(values)
+    except TypeError:
+        raise UsageError(f"{name}={values!r} is not legal: expected whole numbers in a list", code="bad-dim") from None
+    return tuple(integer(name, value) for value in found)
+
+
+@cache
+def _hints(record: Any) -> dict[str, Any]:
+    hints = get_type_hints(record)
+    return {field.name: hints[field.name] for field in fields(record)}
+
+
+def _text(hint: Any) -> str:
+    """A hint in words."""
+    parts = get_args(hint)
+    if get_origin(hint) is tuple:
+        several = parts[-1] is Ellipsis
+        return "a tuple of " + (f"any number of {_text(parts[0])}" if several else " and ".join(map(_text, parts)))
+    if parts:
+        return " or ".join(map(_text, parts))
+    words = {str: "a text", int: "a whole number", float: "a number", bool: "True or False", NoneType: "None"}
+    return words.get(hint, getattr(hint, "__name__", str(hint)))

@@ -1,0 +1,323 @@
+"""Convolutions at once, with PyTorch's meaning of the options: `conv1d`, `conv2d`, `conv3d`, and transposed ones.
+
+Arrays are of any library. Data types and layouts are those of the arguments; a second call with the same types, sizes
+and strides finds its kernel in some microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from convsmith.diag.errors import UsageError
+from convsmith.diag.expect import integer
+from convsmith.diag.settings import settings
+from convsmith.frontend.arguments import data_type
+from convsmith.frontend.kernel import Kernel
+from convsmith.frontend.numpy_api import KEPT_KERNELS, compile, watched
+from convsmith.frontend.transposed import run_transposed, transposed_problem, whole_size
+from convsmith.layout.tags import ANY
+from convsmith.problem.activations import Activation, activation_post_ops
+from convsmith.problem.conv import Conv
+from convsmith.problem.descriptor import AXES, output_size
+from convsmith.runtime.arrays import Array, as_array, takes_arrays
+from convsmith.runtime.border import Given, Names
+from convsmith.runtime.denormals import with_denormals
+
+__all__ = [
+    "Padding", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
+]  # fmt: skip
+
+Numbers: TypeAlias = int | Sequence[int]
+Padding: TypeAlias = int | str | Sequence[int] | Sequence[tuple[int, int]]
+_Pairs: TypeAlias = tuple[tuple[int, int], ...]
+
+_NAMES = Names({"src": "x", "wei": "w", "bia": "bias", "dst": "out"})
+_FLOATS = ("f32", "f64", "f16", "bf16")
+_BYTES = ("u8", "s8")
+
+
+@takes_arrays
+def conv1d(
+    x: Array, w: Array, bias: Array | None = None, *, stride: Numbers = 1, padding: Padding = 0,
+    dilation: Numbers = 1, groups: int = 1, activation: Activation = None, out: Array | None = None,
+    threads: int | None = None, denormals: str = "keep",
+) -> Array:  # fmt: skip
+    """Convolve x (N, C, W) with w (OC, C / groups, KW); otherwise as `conv2d`."""
+    return _conv(1, x, w, bias, (stride, padding, dilation, groups, activation), out, threads, denormals)
+
+
+@takes_arrays
+def conv2d(
+    x: Array, w: Array, bias: Array | None = None, *, stride: Numbers = 1, padding: Padding = 0,
+    dilation: Numbers = 1, groups: int = 1, activation: Activation = None, out: Array | None = None,
+    threads: int | None = None, denormals: str = "keep",
+) -> Array:  # fmt: skip
+    """Convolve x (N, C, H, W) with w (OC, C / groups, KH, KW), with PyTorch's meaning of the options.
+
+    x and w are f32, f64, f16 or bf16, both the same, and so is the result; or each u8 or s8, which gives s32. The bias
+    (OC,) is of the result's type, or f32. Sums of f16 and bf16 are f32, rounded once.
+
+    `stride` and `dilation` (1 is dense): a number, or one for each axis. `padding`: a number, one for each axis, a
+    (front, back) pair for each axis, "valid" (none) or "same" (the output has the size of x; stride 1 only).
+    `activation`: a name such as "relu", "gelu" or "silu", or with numbers ("leaky_relu", 0.2), ("clip", low, high).
+    Returns `out`, or a new array (N, OC, OH, OW) of x's library: channels-last in memory when x is, else C-contiguous.
+    Arrays that are neither are copied. Weights are packed at each call; `denormals="flush"` takes those as zero that
+    are so near it that a CPU slows down.
+    """
+    return _conv(2, x, w, bias, (stride, padding, dilation, groups, activation), out, threads, denormals)
+
+
+@takes_arrays
+def conv3d(
+    x: Array, w: Array, bias: Array | None = None, *, stride: Numbers = 1, padding: Padding = 0,
+    dilation: Numbers = 1, groups: int = 1, activation: Activation = None, out: Array | None = None,
+    threads: int | None = None, denormals: str = "keep",
+) -> Array:  # fmt: skip
+    """Convolve x (N, C, D, H, W) with w (OC, C / groups, KD, KH, KW); otherwise as `conv2d`."""
+    return _conv(3, x, w, bias, (stride, padding, dilation, groups, activation), out, threads, denormals)
+
+
+@takes_arrays
+def conv_transpose1d(
+    x: Array, w: Array, bias: Array | None = None, *, stride: Numbers = 1, padding: Padding = 0,
+    output_padding: Numbers = 0, groups: int = 1, dilation: Numbers = 1, activation: Activation = None,
+    out: Array | None = None, threads: int | None = None, denormals: str = "keep",
+) -> Array:  # fmt: skip
+    """Transposed convolution of x (N, C, W) with w (C, OC / groups, KW); otherwise as `conv_transpose2d`."""
+    options = (stride, padding, dilation, groups, activation, output_padding)
+    return _conv(1, x, w, bias, options, out, threads, denormals)
+
+
+@takes_arrays
+def conv_transpose2d(
+    x: Array, w: Array, bias: Array | None = None, *, stride: Numbers = 1, padding: Padding = 0,
+    output_padding: Numbers = 0, groups: int = 1, dilation: Numbers = 1, activation: Activation = None,
+    out: Array | None = None, threads: int | None = None, denormals: str = "keep",
+) -> Array:  # fmt: skip
+    """Transposed convolution of x (N, C, H, W) with w (C, OC / groups, KH, KW), as PyTorch means it.
+
+    Each axis of the result has `stride * (size - 1) + dilation * (kernel - 1) + 1 + output_padding` elements, less the
+    padding at front and back. `output_padding` is below the stride or the dilation. Otherwise as `conv2d`, whose
+    `padding` in words this function does not take.
+    """
+    options = (stride, padding, dilation, groups, activation, output_padding)
+    return _conv(2, x, w, bias, options, out, threads, denormals)
+
+
+@takes_arrays
+def conv_transpose3d(
+    x: Array, w: Array, bias: Array | None = None, *, stride: Numbers = 1, padding: Padding = 0,
+    output_padding: Numbers = 0, groups: int = 1, dilation: Numbers = 1, activation: Activation = None,
+    out: Array | None = None, threads: int | None = None, denormals: str = "keep",
+) -> Array:  # fmt: skip
+    """Transposed convolution of x (N, C, D, H, W) with w (C, OC / groups, KD, KH, KW); as `conv_transpose2d`."""
+    options = (stride, padding, dilation, groups, activation, output_padding)
+    return _conv(3, x, w, bias, options, out, threads, denormals)
+
+
+def _conv(
+    rank: int, x: Array, w: Array, bias: Array | None, options: tuple[Any, ...], out: Array | None,
+    threads: int | None, denormals: str,
+) -> Array:  # fmt: skip
+    """The convolution, or with a sixth option, the output padding, the transposed one."""
+    for name, array in (("x", x), ("w", w)):
+        if as_array(name, array).ndim != rank + 2:
+            function = f"conv{'_transpose' * (len(options) > 5)}{rank}d"
+            raise UsageError(
+                f"{name}: rank is {array.ndim}, shape {array.shape}; {function} takes rank {rank + 2}", code="rank"
+            )
+    src_tag = _tag(x)
+    dst_tag = src_tag if not isinstance(out, np.ndarray) or out.ndim != x.ndim else _tag(out, src_tag)
+    names = ("stride", "padding", "dilation", "groups", "activation", "output_padding")
+    key = (
+        rank, x.shape, x.dtype, src_tag, w.shape, w.dtype, _tag(w), dst_tag,
+        None if bias is None else as_array("bias", bias).dtype,
+        *(_frozen(name, option) for name, option in zip(names, options)),
+        None if threads is None else integer("threads", threads), settings.threads, settings.isa,
+    )  # fmt: skip
+    make = _kernel_of if len(options) == 5 else _transposed_of
+    kernel, sizes = (make.__wrapped__ if watched() else make)(*key)
+    w = with_denormals(denormals, "w", w)
+    if sizes:
+        return run_transposed(kernel, sizes, _NAMES, x, w, bias, out)
+    arrays: dict[str, Given] = {"src": x, "wei": w}
+    if bias is not None:
+        arrays["bia"] = bias
+    if out is not None:
+        arrays["dst"] = out
+    return kernel.run_as(_NAMES, arrays)["dst"]
+
+
+@lru_cache(KEPT_KERNELS)
+def _kernel_of(
+    rank: int, x_shape: tuple[int, ...], x_type: np.dtype[Any], src_tag: str, w_shape: tuple[int, ...],
+    w_type: np.dtype[Any], wei_tag: str, dst_tag: str, bias_type: np.dtype[Any] | None, stride: Any, padding: Any,
+    dilation: Any, groups: Any, activation: Any, threads: int | None, *_: object,
+) -> tuple[Kernel, tuple[int, ...]]:  # fmt: skip
+    """The kernel of a call; the rest are settings that the default of `threads` and the target depend on."""
+    types = _types(x_type, w_type, bias_type)
+    g = _groups(groups)
+    n, ic, *i = x_shape
+    oc, icg, *k = w_shape
+    for dim, size in (("channels of x", ic), ("output channels of w", oc)):
+        if size % g:
+            raise UsageError(f"groups={g} does not divide the {size} {dim}", code="bad-groups")
+    if ic != icg * g:
+        raise UsageError(
+            f"x has {ic} channels (dim 1 of {x_shape}), but w has {icg} for each of {g} groups (dim 1 of {w_shape}); "
+            f"legal are {icg * g} channels of x, or {ic // g} in dim 1 of w",
+            code="shape",
+        )
+    s = _per_axis("stride", stride, rank, 1)
+    d = _per_axis("dilation", dilation, rank, 1)
+    pads = _pads(padding, rank, s, d, tuple(k))
+    o = []
+    for axis, (size, kernel, step, hole, (front, back)) in enumerate(zip(i, k, s, d, pads)):
+        extent = output_size(size, kernel, step, hole - 1, front, back)
+        if extent < 0 or (extent == 0 and size > 0):
+            raise UsageError(
+                f"axis {AXES[rank][axis]}: the kernel spans {(kernel - 1) * hole + 1} elements, x with its padding "
+                f"only {size + front + back} ({front} + {size} + {back}); legal is a kernel that fits",
+                code="bad-output-size",
+            )
+        o.append(extent)
+    problem = Conv(
+        mb=n, ic=ic, oc=oc, i=tuple(i), o=tuple(o), k=tuple(k), s=s, d=tuple(hole - 1 for hole in d),
+        p=tuple(front for front, _ in pads), g=g, has_groups=g > 1,
+        stag=src_tag, dtag=dst_tag, wtag=wei_tag if g == 1 else ANY, post_ops=activation_post_ops(activation), **types,
+    )  # fmt: skip
+    return compile(problem, threads=threads), ()
+
+
+@lru_cache(KEPT_KERNELS)
+def _transposed_of(
+    rank: int, x_shape: tuple[int, ...], x_type: np.dtype[Any], src_tag: str, w_shape: tuple[int, ...],
+    w_type: np.dtype[Any], _wei_tag: str, dst_tag: str, bias_type: np.dtype[Any] | None, stride: Any, padding: Any,
+    dilation: Any, groups: Any, activation: Any, output_padding: Any, threads: int | None, *_: object,
+) -> tuple[Kernel, tuple[int, ...]]:  # fmt: skip
+    """The kernel of a call of a transposed convolution, and the spatial shape of the result."""
+    types = _types(x_type, w_type, bias_type)
+    g = _groups(groups)
+    if x_shape[1] != w_shape[0]:
+        raise UsageError(
+            f"x has {x_shape[1]} channels (dim 1 of {x_shape}), but w has {w_shape[0]} (dim 0 of {w_shape}); legal is "
+            "the same number",
+            code="shape",
+        )
+    if x_shape[1] % g:
+        raise UsageError(f"groups={g} does not divide the {x_shape[1]} channels of x", code="bad-groups")
+    s = _per_axis("stride", stride, rank, 1)
+    d = _per_axis("dilation", dilation, rank, 1)
+    extra = _per_axis("output_padding", output_padding, rank, 0)
+    if isinstance(padding, str):
+        raise UsageError(f"padding={padding!r} is not legal: expected numbers", code="bad-padding")
+    pads = _pads(padding, rank, s, d, w_shape[2:])
+    o = []
+    for axis, (size, kernel, step, hole, more, (front, back)) in enumerate(
+        zip(x_shape[2:], w_shape[2:], s, d, extra, pads)
+    ):
+        letter = AXES[rank][axis]
+        if more >= max(step, hole):
+            raise UsageError(
+                f"output_padding={output_padding!r}: {more} on axis {letter} is not below its stride {step} or its "
+                f"dilation {hole}; legal are 0 to {max(step, hole) - 1}",
+                code="bad-output-size",
+            )
+        full = whole_size(size, kernel, step, hole) + more
+        if size and full - front - back < 1:
+            raise UsageError(
+                f"axis {letter}: padding {front} and {back} leaves nothing of {full} elements; legal is padding that "
+                "sums to less",
+                code="bad-output-size",
+            )
+        o.append(max(full - front - back, 0))
+    problem = transposed_problem(
+        x_shape, w_shape, g, s, d, [front for front, _ in pads], o, stag=src_tag, dtag=dst_tag,
+        post_ops=activation_post_ops(activation), **types,
+    )  # fmt: skip
+    return compile(problem, threads=threads), tuple(o)
+
+
+def _types(x: np.dtype[Any], w: np.dtype[Any], bias: np.dtype[Any] | None) -> dict[str, Any]:
+    """The fields of a problem that types of arguments decide."""
+    src = data_type("x", np.empty(0, x), _FLOATS + _BYTES)
+    wei = data_type("w", np.empty(0, w), _BYTES if src in _BYTES else (src,))
+    dst = "s32" if src in _BYTES else src
+    options: dict[str, Any] = {"dt": (src, wei, dst)}
+    if bias is not None:
+        legal = (dst,) if dst in ("f32", "f64") else (dst, "f32")
+        options |= {"dir": "FWD_B", "bia_dt": data_type("bias", np.empty(0, bias), legal)}
+    return options
+
+
+def _groups(groups: Any) -> int:
+    g = integer("groups", groups)
+    if g < 1:
+        raise UsageError(f"groups={g} is not legal: expected at least 1", code="bad-groups")
+    return g
+
+
+def _tag(array: Array, otherwise: str = "abx") -> str:
+    """`abx` or `axb`, whichever the strides say; `otherwise` where they say neither (the array will be copied)."""
+    if array.flags.c_contiguous:
+        return "abx" if otherwise == "abx" or not _channels_last(array) else otherwise
+    return "axb" if _channels_last(array) else otherwise
+
+
+def _channels_last(array: Array) -> bool:
+    return array.transpose(0, *range(2, array.ndim), 1).flags.c_contiguous
+
+
+def _frozen(name: str, value: Any) -> Any:
+    """An option as what tells calls apart: lists as tuples, and no numbers that equal others and mean nothing."""
+    if type(value) is int or value is None or isinstance(value, str):
+        return value
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, (list, tuple)):
+        return tuple(_frozen(name, entry) for entry in value)
+    if name == "activation":
+        if type(value) is float or isinstance(value, np.number):
+            return float(value)
+        raise UsageError(f"activation={value!r} is not legal: expected numbers after the name", code="bad-post-op")
+    return integer(name, value)
+
+
+def _per_axis(name: str, value: Any, rank: int, least: int) -> tuple[int, ...]:
+    values = value if isinstance(value, tuple) else (value,) * rank
+    if len(values) != rank:
+        raise UsageError(
+            f"{name}={value!r} has {len(values)} entries; legal is a number, or {rank} of them", code="bad-dim"
+        )
+    numbers = tuple(integer(name, number) for number in values)
+    if min(numbers) < least:
+        raise UsageError(f"{name}={value!r} is not legal: expected at least {least} everywhere", code="bad-dim")
+    return numbers
+
+
+def _pads(
+    padding: Any, rank: int, stride: tuple[int, ...], dilation: tuple[int, ...], kernel: tuple[int, ...]
+) -> _Pairs:
+    """Front and back padding of each axis."""
+    if isinstance(padding, str):
+        if padding == "valid":
+            return ((0, 0),) * rank
+        if padding != "same":
+            raise UsageError(f'padding={padding!r} is unknown: legal are "same", "valid", numbers', code="bad-padding")
+        if set(stride) != {1}:
+            raise UsageError(f'padding="same" needs stride 1, not {stride}; legal are numbers', code="bad-padding")
+        totals = [(k - 1) * d for k, d in zip(kernel, dilation)]
+        return tuple((total // 2, total - total // 2) for total in totals)
+    pairs = isinstance(padding, tuple) and any(isinstance(entry, tuple) for entry in padding)
+    if not pairs:
+        return tuple((p, p) for p in _per_axis("padding", padding, rank, 0))
+    if len(padding) != rank or any(not isinstance(entry, tuple) or len(entry) != 2 for entry in padding):
+        raise UsageError(
+            f"padding={padding!r} is not legal: expected a (front, back) pair for each of {rank} axes",
+            code="bad-padding",
+        )
+    return tuple((front, back) for front, back in (_per_axis("padding", pair, 2, 0) for pair in padding))

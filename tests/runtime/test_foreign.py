@@ -1,0 +1,332 @@
+"""Arrays of other libraries: seen without a copy, refused in words, and results in the caller's library."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import sys
+from types import ModuleType
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import convsmith as cs
+from convsmith.runtime.arrays import as_array
+from convsmith.runtime.foreign import like, speaks
+
+Array = np.ndarray[Any, Any]
+LINE = "mb2ic4ih6oc8oh6kh3ph1"
+
+
+def integers(shape: tuple[int, ...], seed: int = 0, dtype: Any = np.float32) -> Array:
+    return np.random.default_rng(seed).integers(-3, 4, shape).astype(dtype)
+
+
+# -- a library that has nothing but the protocols --------------------------------------------------------------------
+
+
+class Legacy:
+    """An exporter of DLPack from before version 1.0."""
+
+    def __init__(self, array: Array, device: tuple[int, int] = (1, 0)) -> None:
+        self.array, self.shape, self.where = array, array.shape, device
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.where
+
+    def __dlpack__(self, stream: object = None) -> object:
+        return self.array.__dlpack__()
+
+
+class Versioned(Legacy):
+    """An exporter of DLPack 1.0, which says what must not be written."""
+
+    def __dlpack__(self, *, stream: object = None, max_version: tuple[int, int] = (0, 0), **_: object) -> object:
+        return self.array.__dlpack__(max_version=max_version)
+
+
+class Interface:
+    """An exporter of numpy's array interface."""
+
+    def __init__(self, array: Array) -> None:
+        self.__array_interface__ = array.__array_interface__
+        self.shape, self.array = array.shape, array
+
+
+class Immutable(Legacy):
+    """An array of a library that writes nothing, which DLPack before version 1.0 cannot say."""
+
+    def __array__(self, *_: object, **__: object) -> Array:
+        view = self.array.view()
+        view.flags.writeable = False
+        return view
+
+
+class OnGpu:
+    """An exporter of CUDA's array interface."""
+
+    __cuda_array_interface__: dict[str, Any] = {}
+    device = "cuda:0"
+
+
+class Broken(Legacy):
+    def __dlpack__(self, stream: object = None) -> object:
+        raise RuntimeError("has no storage")
+
+
+class NoCapsule(Legacy):
+    def __dlpack__(self, stream: object = None) -> object:
+        return 3
+
+
+FORMS = [Legacy, Versioned, Interface]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dtype", ["f4", "f8", "f2", "i4", "i2", "i1", "u1", "c8", "?"])
+def test_memory_is_shared_whatever_the_strides(form: Any, dtype: str) -> None:
+    whole = integers((5, 4, 6), dtype=dtype)
+    for array in (whole, whole.transpose(2, 0, 1), whole[1:4, ::2], whole[:0], whole[0, 0, 0, ...], whole[:, ::-1]):
+        seen = as_array("x", form(array))
+        assert type(seen) is np.ndarray and seen.dtype == array.dtype and seen.shape == array.shape
+        np.testing.assert_array_equal(seen, array)
+        if array.size:
+            assert seen.ctypes.data == array.ctypes.data and seen.strides == array.strides
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_memory_lives_as_long_as_what_is_seen_of_it(form: Any) -> None:
+    seen = as_array("x", form(np.full(1 << 16, 7, np.float32)))
+    gc.collect()
+    others = [np.zeros(1 << 16, np.float32) for _ in range(8)]
+    assert (seen == 7).all() and not any(other.any() for other in others)
+
+
+def test_what_must_not_be_written_is_read_only() -> None:
+    frozen = integers((2, 8, 6, 6))
+    frozen.flags.writeable = False
+    k, x, w = cs.compile(LINE, threads=1), integers((2, 4, 6, 6)), integers((8, 4, 3, 3))
+    for out in (Versioned(frozen), Interface(frozen), Immutable(integers((2, 8, 6, 6)))):
+        with pytest.raises(cs.UsageError, match="out: is read-only"):
+            k(x, w, out=out)
+    np.testing.assert_array_equal(k(Versioned(x), Interface(w)), k(x, w))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_out_is_written_in_place_and_returned(form: Any) -> None:
+    x, w = integers((2, 4, 6, 6)), integers((8, 4, 3, 3), 1)
+    out = np.zeros((2, 8, 6, 6), np.float32)
+    given = form(out)
+    assert cs.conv2d(form(x), form(w), padding=1, out=given, threads=1) is given
+    np.testing.assert_array_equal(out, cs.conv2d(x, w, padding=1, threads=1))
+    with pytest.raises(cs.UsageError, match="out: shares memory with x"):
+        cs.compile("mb2ic4ih6oc4kh1")(form(x), integers((4, 4, 1, 1)), out=form(x))
+
+
+REFUSED = {
+    "device": (Legacy(np.ones(3), (2, 0)), "device", "x: is on another device than the CPU; legal is memory of"),
+    "cuda": (OnGpu(), "device", "x: is on cuda:0; legal is memory of the CPU"),
+    "broken": (Broken(np.ones(3)), "not-an-array", "x: no array can be read from this Broken: has no storage"),
+    "no capsule": (NoCapsule(np.ones(3)), "not-an-array", "x: no array can be read from this NoCapsule"),
+    "list": ([1.0], "not-an-array", "x: expected an array, got list; legal is one of numpy, or of a library"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused(name: str) -> None:
+    given, code, text = REFUSED[name]
+    w = integers((8, 4, 3, 3))
+    calls = [lambda: cs.conv2d(given, w), lambda: cs.compile(LINE)(given, w), lambda: as_array("x", given)]
+    for call in calls:
+        with pytest.raises(cs.UsageError) as caught:
+            call()
+        assert caught.value.code == code and text in str(caught.value)
+
+
+def _pointer(capsule: object) -> int:
+    """The address of the `DLTensor` in a capsule."""
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    return int(pointer(capsule, b"dltensor"))
+
+
+def test_types_that_no_kernel_takes() -> None:
+    class Odd(Legacy):
+        dtype = "odd8"
+
+        def __dlpack__(self, stream: object = None) -> object:
+            capsule = self.array.__dlpack__()
+            ctypes.c_uint8.from_address(_pointer(capsule) + 20).value = 10  # behind data, device and number of axes
+            return capsule
+
+    with pytest.raises(cs.UsageError, match="x: dtype is odd8, which no kernel takes"):
+        as_array("x", Odd(np.ones(3, np.uint8)))
+
+
+def test_data_may_begin_behind_its_address() -> None:
+    class Behind(Legacy):
+        def __dlpack__(self, stream: object = None) -> object:
+            capsule = self.array.__dlpack__()
+            start = _pointer(capsule)
+            ctypes.c_uint64.from_address(start).value -= 8
+            ctypes.c_uint64.from_address(start + 40).value = 8  # behind addresses of shape and strides
+            return capsule
+
+    array = integers((3, 4))
+    assert as_array("x", Behind(array)).ctypes.data == array.ctypes.data
+
+
+def test_a_result_goes_to_the_library_of_the_activations(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = ModuleType("a_library")
+
+    class Tensor(Legacy):
+        pass
+
+    Tensor.__module__ = "a_library.tensors"
+    library.from_dlpack = Tensor  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "a_library", library)
+    x, w = integers((2, 4, 6, 6)), integers((8, 4, 3, 3), 1)
+    want = cs.conv2d(x, w, padding=1, threads=1)
+    k = cs.compile(LINE, threads=1)
+    results = [
+        cs.conv2d(Tensor(x), w, padding=1, threads=1), cs.conv2d(w=Tensor(w), x=Tensor(x), padding=1, threads=1),
+        k(Tensor(x), w), k(Tensor(x), k.pack(Tensor(w))), k.run(wei=w, src=Tensor(x))["dst"],
+    ]  # fmt: skip
+    for result in results:
+        assert type(result) is Tensor
+        np.testing.assert_array_equal(result.array, want)
+    for result in (cs.conv2d(x, Tensor(w), padding=1, threads=1), k.run(src=x, wei=Tensor(w))["dst"]):
+        assert type(result) is np.ndarray
+        np.testing.assert_array_equal(result, want)
+    assert type(cs.conv2d(Legacy(x), w)) is np.ndarray  # its module takes no arrays
+    back = cs.compile(f"--dir=BWD_D {LINE}", threads=1)
+    assert type(back.run(wei=w, diff_dst=Tensor(want))["diff_src"]) is Tensor
+    assert type(back.run(wei=Tensor(w), diff_dst=want)["diff_src"]) is np.ndarray
+
+
+# -- torch -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def torch() -> Any:
+    return pytest.importorskip("torch")
+
+
+TYPES = ["float32", "float64", "float16", "bfloat16"]
+
+
+@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("last", [False, True])
+def test_torch_tensors_in_and_out(torch: Any, name: str, last: bool) -> None:
+    dtype = getattr(torch, name)
+    memory = {"memory_format": torch.channels_last if last else torch.contiguous_format}
+    x, w, b = (torch.from_numpy(integers(s, n)).to(dtype) for n, s in enumerate([(2, 4, 6, 6), (8, 4, 3, 3), (8,)]))
+    x = x.to(**memory)
+    want = torch.nn.functional.conv2d(x.double(), w.double(), b.double(), stride=2, padding=1).to(dtype)
+    y = cs.conv2d(x, w, b, stride=2, padding=1)
+    assert type(y) is torch.Tensor and y.dtype == dtype and torch.equal(y, want)
+    assert y.is_contiguous(**memory)
+    seen = as_array("x", x)
+    assert seen.ctypes.data == x.data_ptr() and seen.strides == tuple(n * x.element_size() for n in x.stride())
+    out = torch.zeros_like(want).to(**memory)
+    place = out.data_ptr()
+    assert cs.conv2d(x, w, b, stride=2, padding=1, out=out) is out
+    assert torch.equal(out, want) and out.data_ptr() == place
+
+
+def test_kernels_take_torch_tensors(torch: Any) -> None:
+    x, w, d = (torch.from_numpy(integers(s, n)) for n, s in enumerate([(2, 4, 6, 6), (8, 4, 3, 3), (2, 8, 6, 6)]))
+    k = cs.compile(LINE, threads=1)
+    want = torch.nn.functional.conv2d(x, w, padding=1)
+    packed = k.pack(w)
+    results = [k(x, w), k(x, packed), k(x.numpy(), packed), k.run(src=x, wei=packed)["dst"], k(x, w.numpy())]
+    assert [type(y).__module__ for y in results] == ["torch", "torch", "numpy", "torch", "torch"]
+    assert all(torch.equal(torch.as_tensor(y), want) for y in results)
+    out = torch.zeros(want.shape)
+    again = k.bind(x, packed, out)
+    again()
+    assert torch.equal(out, want)
+    x.copy_(x.flip(0))
+    again()
+    assert torch.equal(out, want.flip(0))
+    x.copy_(x.flip(0))
+    for direction, given, name, truth in (
+        ("BWD_D", {"wei": w, "diff_dst": d}, "diff_src", torch.nn.grad.conv2d_input(x.shape, w, d, padding=1)),
+        ("BWD_W", {"src": x, "diff_dst": d}, "diff_wei", torch.nn.grad.conv2d_weight(x, w.shape, d, padding=1)),
+    ):
+        gradient = cs.compile(f"--dir={direction} {LINE}", threads=1).run(**given)[name]
+        assert type(gradient) is torch.Tensor and torch.equal(gradient, truth)
+    dynamic = cs.compile(LINE, dynamic="mb,ih,iw", threads=1)
+    assert torch.equal(dynamic(x[:1], dynamic.pack(w)), want[:1])
+    nothing = cs.compile("mb0ic4ih6oc8kh3")(x[:0], w)
+    assert type(nothing) is torch.Tensor and nothing.shape == (0, 8, 4, 4)
+    fused = cs.compile("--attr-post-ops=dw:k3s1p1 mb2ic4ih6oc8kh1", threads=1)
+    depthwise = torch.ones(8, 1, 3, 3)
+    middle = torch.nn.functional.conv2d(x, w[:, :, :1, :1])
+    y = fused.run(src=x, wei=w[:, :, :1, :1], post_op_0=depthwise)["dst"]
+    assert torch.equal(y, torch.nn.functional.conv2d(middle, depthwise, padding=1, groups=8))
+
+
+def test_weights_that_are_not_finite_take_the_other_kernel(torch: Any) -> None:
+    k = cs.compile(LINE, threads=1, config="--isa=generic --lane=oc --realise=pad_copy")
+    w = torch.ones(8, 4, 3, 3)
+    w[0, 0, 0, 0] = float("inf")
+    y = k(torch.ones(2, 4, 6, 6), w)
+    assert type(y) is torch.Tensor and not torch.isnan(y).any() and torch.isinf(y[:, 0]).any()
+
+
+def test_other_functions_take_torch_tensors(torch: Any) -> None:
+    lhs, rhs = (torch.from_numpy(integers(s, n).astype(np.int8)) for n, s in enumerate([(5, 7), (7, 6)]))
+    want = lhs.int() @ rhs.int()
+    out = torch.zeros(5, 6, dtype=torch.int32)
+    for y in (
+        cs.gemm_lowp(lhs, rhs), cs.gemm_lowp(lhs, rhs, out=out), out, cs.onnx.matmul_integer(lhs, rhs),
+        cs.pack_lowp(5, rhs, lhs_type=np.int8)(lhs),
+    ):  # fmt: skip
+        assert type(y) is torch.Tensor and y.dtype == torch.int32 and torch.equal(y, want)
+    x, w = torch.from_numpy(integers((2, 4, 6, 6))), torch.from_numpy(integers((4, 8, 3, 3), 1))
+    y = cs.onnx.conv_transpose(x, w, strides=(2, 2))
+    assert type(y) is torch.Tensor and torch.equal(y, torch.nn.functional.conv_transpose2d(x, w, stride=2))
+    blocked = cs.reorder(x, "abcd", "aBcd16b")
+    assert type(blocked) is torch.Tensor and torch.equal(cs.reorder(blocked, "aBcd16b", "abcd", x.shape), x)
+    u = torch.randint(0, 9, (1, 4, 5, 5), dtype=torch.uint8)
+    point = torch.tensor(3, dtype=torch.uint8)
+    v = torch.from_numpy(integers((2, 4, 3, 3)).astype(np.int8))
+    y = cs.onnx.conv_integer(u, v, point)
+    assert torch.equal(y, torch.nn.functional.conv2d(u.double() - 3, v.double()).int())
+
+
+def test_torch_tensors_that_are_refused(torch: Any) -> None:
+    x, w = torch.ones(1, 4, 6, 6), torch.ones(8, 4, 3, 3)
+    k = cs.compile(LINE.replace("mb2", "mb1"), threads=1)
+    cases = [
+        (x.clone().requires_grad_(), "requires-grad", "x: requires a gradient, which no kernel records; legal is x.d"),
+        (torch.ones(1, 4, 6, 6, device="meta"), "device", "x: is on meta; legal is memory of the CPU"),
+        (x.to_sparse(), "not-an-array", "x: no array can be read from this Tensor"),
+        (x.to(torch.complex64), "dtype", "x: dtype is complex64"),
+        (x.to(torch.float8_e5m2), "dtype", "x: dtype is torch.float8_e5m2, which no kernel takes"),
+    ]
+    for given, code, text in cases:
+        for call in (lambda given=given: k(given, w), lambda given=given: cs.conv2d(given, w)):
+            with pytest.raises(cs.UsageError) as caught:
+                call()
+            assert caught.value.code == code and text in str(caught.value)
+    parameter = torch.nn.Parameter(w)
+    with pytest.raises(cs.UsageError, match=r"weights: requires a gradient.*weights.detach\(\)"):
+        k.pack(parameter)
+    with pytest.raises(cs.UsageError, match=r"out: requires a gradient"):
+        k(x, w, out=torch.zeros(1, 8, 6, 6, requires_grad=True))
+    assert torch.equal(k(x, parameter.detach()), k(x, w))
+    with pytest.raises(cs.UsageError, match=r"out: has strides .* elements share memory"):
+        k(x, w, out=torch.zeros(1, 1, 6, 6).expand(1, 8, 6, 6))
+
+
+def test_bfloat16_goes_both_ways(torch: Any) -> None:
+    tensor = torch.arange(12.0).to(torch.bfloat16).reshape(3, 4).T
+    seen = as_array("x", tensor)
+    assert seen.dtype == ml_dtypes.bfloat16 and seen.shape == (4, 3) and seen.ctypes.data == tensor.data_ptr()
+    back = like(tensor, seen)
+    assert back.dtype == torch.bfloat16 and torch.equal(back, tensor) and back.data_ptr() == tensor.data_ptr()
+    assert speaks(tensor) and not speaks(seen) and not speaks(torch.Tensor)
