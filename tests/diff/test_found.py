@@ -35,6 +35,15 @@ FOUND = {
     "one-term": ("--matmul --dt=u8:s8:s32 7x1:1x20", ""),
     "scale-of-one-group": ("--dir=BWD_D --dt=s32:s8:u8 --attr-scales=wei:common:0.5 mb1ic5iw4oc7ow4kw3pw1", ""),
     "classes-in-threads": ("--dir=BWD_D mb1ic4iw7oc2ow3kw3sw3", "--lane=ic --order=iw,ic --pieces=1 --threads=2"),
+    "weights-held-and-a-long-epilogue": (
+        "--stag=axb --dtag=axb --attr-post-ops=square+linear:2:1 g32mb2ic32iw9oc32ow9kw3pw1",
+        "--lane=g --tile=ow:3,kw:3 --order=mb,g,oc,ow --hold=wei --drain=yes --threads=2",
+    ),
+    "few-columns-of-a-group": ("--dt=bf16:bf16:f32 --stag=axb --dtag=axb g2mb1ic32iw16oc16ow16kw1", ""),
+    "few-columns-of-a-group-of-bytes": ("--dt=u8:s8:s32 --stag=axb g2mb1ic32iw64oc16ow64kw1", ""),
+    "taps-farther-apart-than-the-stride": ("--deconv --dt=s8:s8:s32 mb1ic4iw3oc4kw3sw2dw2", ""),
+    "taps-and-stride-with-a-common-factor": ("--deconv --dt=s8:u8:f32 mb1ic4iw3oc20ow22kw4sw4dw5pw1", ""),
+    "pixels-before-the-first-class": ("--deconv --dt=s8:s8:s32 mb1ic4iw1oc20ow2kw3sw4dw1pw2", ""),
 }  # fmt: skip
 """A problem, and a config without its level, or nothing for the default."""
 
