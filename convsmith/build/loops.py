@@ -75,9 +75,11 @@ def fits_fragments(st: Statement, row: Instruction, config: Config | None = None
     loop = st.reduce[-1]
     sizes = {d.name: d.size for d in st.dims}
     size = sizes[loop]
+    plain = st.a.factor == st.a.dtype and st.a.fewer is None and st.constant and not st.shifted
+    # A copy has zeros beyond the borders; between elements that a stride does not meet it has none.
+    bordered = not any(isinstance(part, Eq0) for part in parts_of(st.a.mask))
     # In a result of one column nothing moves along the lanes.
-    plain = st.a.factor == st.a.dtype and st.a.fewer is None and st.constant and not st.shifted and not residues(st)
-    if not plain or sizes[st.n] == 1 or size % row.terms:
+    if not plain or not bordered or sizes[st.n] == 1 or size % row.terms:
         return False
     steps = view_steps(st.a)
     even = is_true(st.a.mask) and steps.get(Var(loop)) == 1
