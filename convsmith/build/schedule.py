@@ -334,11 +334,11 @@ def _copied(st: Statement, config: Config) -> bool:
 
 
 def _moves(st: Statement, loops: Loops, config: Config, operand: str, loop: str) -> bool:
-    """Whether a loop around the register tile moves an operand; one that runs once moves none."""
+    """Whether a loop around the register tile moves an operand; one that runs once, in one class, moves none."""
     base = loop.partition(".")[0]
     view = st.a if st.a.name == operand else st.b
     indexes = any(Var(part) in variables_of(x) for x in view.coords for part in base.split("_"))
-    return indexes and loops.extents[base] > config.size(base)
+    return indexes and (loops.extents[base] > config.size(base) or base in loops.residues)
 
 
 def _held(st: Statement, config: Config) -> dict[str, str]:

@@ -48,6 +48,9 @@ FOUND = {
     "weights-of-classes-cut-short": (
         "--dir=BWD_D --dt=u8:s8:u8 mb1ic16ih20iw5oc31oh6ow3kh7kw3sh3sw2ph1pw1", "",
     ),
+    "weights-of-many-classes": (
+        "--deconv --stag=axb --dtag=axb g32mb1ic32id1ih6iw6oc32od7oh6ow6kd7kh1kw3sd20pd0ph0pw1", "",
+    ),
     "pixels-before-the-first-class": ("--deconv --dt=s8:s8:s32 mb1ic4iw1oc20ow2kw3sw4dw1pw2", ""),
 }  # fmt: skip
 """A problem, and a config without its level, or nothing for the default."""
