@@ -21,6 +21,9 @@ FOUND = {
     "part-of-a-vector-of-f16": ("--dt=f16 --stag=axb --dtag=axb mb1ic5iw3oc5ow3kw1", "--lane=oc --pack="),
     "products-of-nothing": ("--dt=u8:s8:s32 mb1ic6iw3oc20ow2kw1sw9pw4", ""),
     "fragments-where-taps-meet-nothing": ("--dir=BWD_D --dt=bf16:s8:s8 mb1ic4ih1oc128oh2kh2sh4ph14dh9", ""),
+    "fragments-of-nothing": (
+        "--dir=BWD_D --dt=f16:u8:u8 mb1ic40ih56iw2oc16oh35ow2kh5kw11sh3sw3ph44pw64dh9dw5", "",
+    ),
     "fragments-where-pairs-meet-nothing": ("--dir=BWD_D --dt=f32:bf16:bf16 mb2ic16iw1oc1024ow2kw2sw4pw14dw9", ""),
     "doubles-of-nothing": ("--dt=f64 g2mb1ic4iw1oc32ow2kw1sw3pw2", ""),
     "terms-of-nothing": (
