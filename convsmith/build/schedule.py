@@ -249,6 +249,10 @@ def _read_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list
                 "hold", f"--hold={operand}: loops around a register tile of vectors that do not move {operand} must be "
                 f"innermost, they are {', '.join(nest.around)}",
             )  # fmt: skip
+        if nest.along_k:
+            raise ConfigError(
+                "hold", f"--hold={operand}: lanes lie along the reduction loop {config.lane}; legal are others"
+            )
         if long := ", ".join(n for n in loops.of("k") if _moves(st, loops, config, operand, n)):
             raise ConfigError("hold", f"--hold={operand}: needs register tiles of all of {long}")
         parallel = nest.outside[: last + 1]
