@@ -350,6 +350,9 @@ def _held(st: Statement, config: Config) -> dict[str, str]:
     for name in config.hold:
         if name not in (st.a.name, st.b.name) or (name == st.a.name and config.realise == "pad_copy"):
             raise ConfigError("hold", f"--hold={name}: legal are operands that are not copied first, {st.b.name} say")
+        view = st.a if st.a.name == name else st.b
+        if name not in config.pack and not view.layout.is_plain:
+            raise ConfigError("hold", f"--hold={name}: its layout has blocks; legal is to pack it: --pack={name}")
     return {name: f"{name}_p" if name in config.pack else name for name in config.hold}
 
 
