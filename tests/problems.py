@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from convsmith.build.loops import Unit
+from convsmith.build.loops import Unit, loops_after_fusing
 from convsmith.build.offsets import flips, summed
 from convsmith.build.statement import statement
 from convsmith.diag.errors import UsageError
@@ -252,12 +252,26 @@ def random_config(rng: random.Random, problem: Problem, target: Target, threads:
         if rng.random() < 0.5:
             block.append((n, max(tile.get(n, 1), dict(terms).get(n, 1), lanes * (n == lane)) * rng.choice((1, 2, 3))))
     rng.shuffle(block)
-    return Config(
+    config = Config(
         isa=target.isa, lane=lane, fuse=tuple(fuse), tile=tuple(tile.items()), block=tuple(block),
         order=tuple(others) if rng.random() < 0.7 else (), reduce=tuple(reductions) if rng.random() < 0.7 else (),
         terms=terms, realise=rng.choice(("peel", "peel", "peel", "mask", *REALISATIONS)),
         pack=(st.b.name,) if rng.random() < 0.85 else (), pieces=rng.choice((1, 2, 4, 8, 8, 16)),
         offsets="sums" if sums else "each", flip=flip if sums else (), outline=rng.random() < 0.7, threads=threads,
+    )  # fmt: skip
+    config = replace(config, drain=rng.random() < 0.3)
+    return _holding(config, st) if rng.random() < 0.2 and not fuse else config
+
+
+def _holding(config: Config, st: Statement) -> Config:
+    """The config with B in registers: a tile holds whole sums, and the loops that do not move B are innermost."""
+    loops = loops_after_fusing(st, config)
+    moving = {d.name for d in st.of("batch", "n")}
+    order = sorted(loops.of("batch", "n", "m"), key=lambda n: moving.isdisjoint(n.split("_")))
+    kept = {n: size for n, size in config.tile if loops.kinds[n] != "k"}
+    whole = {n: loops.extents[n] for n in loops.of("k") if loops.extents[n] > 1}
+    return replace(
+        config, tile=tuple((kept | whole).items()), terms=(), block=(), order=tuple(order), hold=(st.b.name,)
     )  # fmt: skip
 
 

@@ -6,8 +6,8 @@ it is compiled to the code that runs and it is what the tests prove with z3, for
 proposes values for the names in the text; ``lo`` and ``hi`` give the bounds of a part.
 
 Every rule makes its node smaller in the declared order: fewer divisions, modulos, minima and maxima; then fewer
-modulos inside of divisions; then fewer terms and arguments below all of these.  A condition may become several, each
-smaller than it was.
+modulos inside of divisions; then fewer terms and arguments below all of these; then fewer terms of a condition.  A
+condition may become several, each smaller than it was.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from convsmith.arith.ranges import Ranges, try_interval
 from convsmith.ir.index import (
+    Eq0,
     FloorDiv,
     Ge0,
     Max,
@@ -24,6 +25,7 @@ from convsmith.ir.index import (
     Mod,
     as_index,
     conj,
+    eq,
     false,
     floordiv,
     ge0,
@@ -78,6 +80,7 @@ _BUILD: dict[str, Any] = {
     "max": maximum,
     "both": lambda a, b: conj((a, b)),
     "nonneg": ge0,
+    "zero": lambda e: eq(e, 0),
     "TRUE": true(),
     "FALSE": false(),
 }
@@ -140,10 +143,16 @@ def _first_extremum(kind: type) -> Callable[[Ge0], Iterator[Binding]]:
 
 
 def _division(c: Ge0) -> Iterator[Binding]:
-    if len(c.arg.terms) == 1 and type(c.arg.terms[0][0]) is FloorDiv:
-        atom, k = c.arg.terms[0]
-        if abs(k) == 1:
-            yield {"x": atom.num, "d": atom.den, "k": k, "c": c.arg.const}  # type: ignore[attr-defined]
+    for atom, k in c.arg.terms:
+        if type(atom) is FloorDiv and abs(k) == 1:
+            yield {"x": atom.num, "d": atom.den, "k": k, "r": c.arg - atom * k}
+
+
+def _remainder(c: Eq0) -> Iterator[Binding]:
+    for atom, k in c.arg.terms:
+        rest = c.arg - atom * k
+        if type(atom) is Mod and rest.terms:
+            yield {"m": atom, "k": abs(k), "r": rest if k > 0 else -rest}
 
 
 RULES: tuple[Rule, ...] = (
@@ -172,10 +181,12 @@ RULES: tuple[Rule, ...] = (
           "nonneg(max(a, b) * k + r)", "both(nonneg(a * k + r), nonneg(b * k + r))", "k < 0",
           "a b r", "k", _first_extremum(Max)),
     _rule("div-at-least", Ge0,
-          "nonneg(div(x, d) * k + c)", "nonneg(x + c * d)", "k == 1", "x", "d k c", _division),
+          "nonneg(div(x, d) * k + r)", "nonneg(x + r * d)", "k == 1", "x r", "d k", _division),
     _rule("div-at-most", Ge0,
-          "nonneg(div(x, d) * k + c)", "nonneg(c * d + d - 1 - x)", "k == -1", "x", "d k c", _division),
+          "nonneg(div(x, d) * k + r)", "nonneg(r * d + (d - 1) - x)", "k == -1", "x r", "d k", _division),
+    _rule("no-remainder", Eq0,
+          "zero(m * k + r)", "both(zero(m), zero(r))", "k > 0 and lo_m >= 0 and lo_r >= 0", "m r", "k", _remainder),
 )
 BY_ROOT: dict[type, tuple[Rule, ...]] = {
-    root: tuple(r for r in RULES if r.root is root) for root in (FloorDiv, Mod, Min, Max, Ge0)
+    root: tuple(r for r in RULES if r.root is root) for root in (FloorDiv, Mod, Min, Max, Ge0, Eq0)
 }

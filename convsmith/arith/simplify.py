@@ -12,7 +12,7 @@ from typing import Any
 
 from convsmith.arith.ranges import Range, Ranges, try_interval
 from convsmith.arith.rules import BY_ROOT
-from convsmith.ir.index import Cond, Eq0, FloorDiv, Ge0, Index, Max, Min, Mod, Var, as_index, eq, false
+from convsmith.ir.index import Cond, Eq0, FloorDiv, Ge0, Index, Max, Min, Mod, Var, as_index, false
 from convsmith.ir.walk import Rewriter
 
 _NO_RANGES: Mapping[Var, Range] = {}
@@ -58,11 +58,10 @@ class Simplifier(Rewriter):
         return self._to_fixpoint(c)  # type: ignore[no-any-return]
 
     def Eq0(self, c: Eq0) -> Cond:
-        arg = self.expr(c.arg)
-        r = try_interval(arg, self.ranges)
+        r = try_interval(self.expr(c.arg), self.ranges)
         if r is not None and (r[0] > 0 or r[1] < 0):
             return false()
-        return c if arg is c.arg else eq(arg, 0)
+        return self._to_fixpoint(c)  # type: ignore[no-any-return]
 
 
 def simplify(e: Any, ranges: Ranges = _NO_RANGES) -> Any:

@@ -447,7 +447,10 @@ def _of_unit(model: Model, threads: int, long: bool) -> Iterator[Choice]:
             held = model.holding(loops, config)
             wide = lane == model.batch and tile[lane] > model.lanes
             for c in (config if not wide else None, held):
-                if c is not None and fits_registers(loops, c, target, model.unit):
+                if c is None or not fits_registers(loops, c, target, model.unit):
+                    continue
+                # Fragments serve some lanes only; on others the config gets a unit whose cycles and registers differ.
+                if Unit.of(model.st, target, c) == model.unit:
                     yield Choice(model.cycles(loops, c), model.emitted(loops, c), c)
 
 

@@ -7,7 +7,7 @@ from math import gcd, lcm, prod
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.index import Eq0, Index, Mod, Var, is_true, parts_of
+from convsmith.ir.index import Eq0, Ge0, Index, Mod, Var, is_true, parts_of
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.types import dtype
 from convsmith.layout.view import KINDS, Statement, View
@@ -75,9 +75,11 @@ def fits_fragments(st: Statement, row: Instruction, config: Config | None = None
     loop = st.reduce[-1]
     sizes = {d.name: d.size for d in st.dims}
     size = sizes[loop]
+    plain = st.a.factor == st.a.dtype and st.a.fewer is None and st.constant and not st.shifted
+    # A copy has zeros beyond the borders; it has none where a stride meets no element, and there is none of nothing.
+    bordered = all(isinstance(part, Ge0) for part in parts_of(st.a.mask))
     # In a result of one column nothing moves along the lanes.
-    plain = st.a.factor == st.a.dtype and st.a.fewer is None and st.constant and not st.shifted and not residues(st)
-    if not plain or sizes[st.n] == 1 or size % row.terms:
+    if not plain or not bordered or sizes[st.n] == 1 or size % row.terms:
         return False
     steps = view_steps(st.a)
     even = is_true(st.a.mask) and steps.get(Var(loop)) == 1

@@ -260,6 +260,10 @@ def _read_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list
                 "hold", f"--hold={operand}: loops around a register tile of vectors that do not move {operand} must be "
                 f"innermost, they are {', '.join(nest.around)}",
             )  # fmt: skip
+        if nest.along_k:
+            raise ConfigError(
+                "hold", f"--hold={operand}: lanes lie along the reduction loop {config.lane}; legal are others"
+            )
         if long := ", ".join(n for n in loops.of("k") if _moves(st, loops, config, operand, n)):
             raise ConfigError("hold", f"--hold={operand}: needs register tiles of all of {long}")
         parallel = nest.outside[: last + 1]
@@ -345,11 +349,11 @@ def _copied(st: Statement, config: Config) -> bool:
 
 
 def _moves(st: Statement, loops: Loops, config: Config, operand: str, loop: str) -> bool:
-    """Whether a loop around the register tile moves an operand; one that runs once moves none."""
+    """Whether a loop around the register tile moves an operand; one that runs once, in one class, moves none."""
     base = loop.partition(".")[0]
     view = st.a if st.a.name == operand else st.b
     indexes = any(Var(part) in variables_of(x) for x in view.coords for part in base.split("_"))
-    return indexes and loops.extents[base] > config.size(base)
+    return indexes and (loops.extents[base] > config.size(base) or base in loops.residues)
 
 
 def _held(st: Statement, config: Config) -> dict[str, str]:
@@ -357,6 +361,9 @@ def _held(st: Statement, config: Config) -> dict[str, str]:
     for name in config.hold:
         if name not in (st.a.name, st.b.name) or (name == st.a.name and config.realise == "pad_copy"):
             raise ConfigError("hold", f"--hold={name}: legal are operands that are not copied first, {st.b.name} say")
+        view = st.a if st.a.name == name else st.b
+        if name not in config.pack and not view.layout.is_plain:
+            raise ConfigError("hold", f"--hold={name}: its layout has blocks; legal is to pack it: --pack={name}")
     return {name: f"{name}_p" if name in config.pack else name for name in config.hold}
 
 

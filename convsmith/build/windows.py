@@ -93,7 +93,7 @@ def weights_fit(
     """Whether weights for every tap fit beside a window's sums and a row of what it reads."""
     taps = {loops.axes[n]: n for n in tile if loops.kinds[n] == "k"}
     pixels = [n for n in tile if loops.kinds[n] == "m"]
-    if any(n > tile.get(name, 1) for name, n in loops.extents.items() if loops.kinds[name] == "k"):
+    if any(loops.extents[n] > tile.get(n, 1) or n in loops.residues for n in loops.of("k")):
         return False
     if not pixels or loops.axes[pixels[-1]] not in taps:
         return False

@@ -1,8 +1,9 @@
 """Move each register tile into a function of its own; equal tiles share one.
 
-The function gets a pointer into each buffer it touches, with everything that is constant for the tile folded
-into it, and the loop bounds that depend on the tile's place.  That keeps the functions small and alike (LLVM's
-time grows faster than a function's size) and names the micro-kernels in the assembly.
+The function gets a pointer into each buffer it touches, with everything that is constant for the tile folded into
+it, and the loop bounds that depend on the tile's place. The caller allocates memory that the tile uses. That keeps
+the functions small and alike (LLVM's time grows faster than a function's size) and names the micro-kernels in the
+assembly.
 """
 
 from __future__ import annotations
@@ -18,11 +19,15 @@ from convsmith.ir.walk import Rewriter, bound_in, statements_of, variables_of, w
 
 
 class _Abstract(Rewriter):
-    """Replace what is free in a statement by parameters; the buffers in ``own`` are its own."""
+    """Replace what is free in a statement by parameters; the buffers in ``own`` are its own.
+
+    ``memory`` collects the buffers in memory that the statement allocates: their allocations move around the call.
+    """
 
     def __init__(self, free: set[Var], own: set[Buffer]) -> None:
         super().__init__()
         self.free, self.own = free, own
+        self.memory: dict[Buffer, None] = {}
         self.pointers: dict[tuple[Buffer, tuple[Any, ...]], tuple[Var, Index]] = {}
         self.indices: dict[Index, Var] = {}
 
@@ -49,6 +54,12 @@ class _Abstract(Rewriter):
         if buffer in self.own:
             return self.index(index)
         return (self.position(buffer, index[0]),)
+
+    def Alloc(self, a: Alloc) -> Stmt:
+        if a.buffer.in_registers:
+            return self._Alloc(a)
+        self.memory[a.buffer] = None
+        return self.stmt(a.body)
 
     def At(self, s: At) -> Stmt:
         """The function takes the source too: the entries of the table point into it."""
@@ -100,7 +111,10 @@ class _Outline(Rewriter):
             self.functions[text] = Function(name, pointers, tuple(abstract.indices.values()), body)
         f = self.functions[text]
         starts = tuple((key[0], start) for key, (_, start) in abstract.pointers.items())
-        return Call(f.name, starts, tuple(abstract.indices))
+        call: Stmt = Call(f.name, starts, tuple(abstract.indices))
+        for buffer in reversed(abstract.memory):
+            call = Alloc(buffer, call)
+        return call
 
 
 def outline(kernel: Kernel) -> Kernel:

@@ -52,12 +52,15 @@ def _outcomes(test: Cond | Index, values: dict[Var, np.ndarray]) -> list[np.ndar
 
 
 def signatures(var: Var, r: Range, tests: Tests, inner: dict[Var, Range]) -> list[bytes] | None:
-    """One signature an iteration; None where the box of the variables is too large to evaluate."""
+    """One signature an iteration, one for all without tests; None where the variables' box is too large to evaluate."""
     count = r[1] - r[0] + 1
+    decided = {test: names for test, names in tests.items() if var in names and names <= inner.keys() | {var}}
+    if not decided:
+        return [b""]
+    if count > MAX_POINTS:
+        return None
     out = [b""] * count
-    for test, names in tests.items():
-        if var not in names or not names <= inner.keys() | {var}:
-            continue
+    for test, names in decided.items():
         others = sorted(names - {var}, key=str)
         shape = [count] + [inner[v][1] - inner[v][0] + 1 for v in others]
         if np.prod(shape, dtype=float) > MAX_POINTS:

@@ -12,7 +12,7 @@ from typing import Any
 from convsmith.arith.simplify import Simplifier
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.index import Index, Var, is_false, is_true
+from convsmith.ir.index import Index, Var, conj, is_false, is_true, parts_of
 from convsmith.ir.stmt import Alloc, At, Block, For, If, Kernel, Stmt, Store, block
 from convsmith.ir.value import Binary, Const, Lanes, Load, Repeat, Select, Sum, Value, lanes_of
 from convsmith.ir.walk import Rewriter, substitute, variables_of
@@ -79,12 +79,15 @@ class LaneMap(Rewriter):
         index, lanes = self.access(v.yes.buffer, v.yes.index) if isinstance(v.yes, Load) else ((), None)
         if lanes is None or not isinstance(v.no, Const) or v.no.value != 0:
             raise NotVector(f"the condition {v.cond} differs between lanes")
-        holds = [self.simplifier.expr(substitute(v.cond, {self.var: self.start + n})) for n in range(self.active)]
+        same = [part for part in parts_of(v.cond) if self.var not in variables_of(part)]
+        cond = conj(part for part in parts_of(v.cond) if part not in same)
+        holds = [self.simplifier.expr(substitute(cond, {self.var: self.start + n})) for n in range(self.active)]
         active = sum(map(is_true, holds))
         if not all(map(is_true, holds[:active])) or not all(map(is_false, holds[active:])):
             raise NotVector(f"the condition {v.cond} does not hold for the first lanes, and only those")
         assert isinstance(v.yes, Load)
-        return Load(v.yes.buffer, index, Lanes(lanes.offsets, active))
+        load = Load(v.yes.buffer, index, Lanes(lanes.offsets, active))
+        return Select(conj(same), load, v.no) if same else load
 
 
 def _within(v: Load, index: tuple[Index, ...], lanes: Lanes | None, count: int) -> Value:

@@ -483,6 +483,13 @@ class Problem(ABC):
                     f"--{kind.option}={quantity}: {types[quantity.argument]} has no zero point; legal are u8 and s8",
                     code="bad-zero-point",
                 )
+            before = kind is ZERO_POINTS and quantity.argument == "dst" and self.depthwise is not None
+            if before and not is_integer(self.dt[2]):
+                raise UsageError(
+                    f"--{kind.option}={quantity}: {self.dt[2]}, which post-op dw reads, has no zero point; legal are "
+                    "u8 and s8",
+                    code="bad-zero-point",
+                )
             if len(quantity.values) not in (0, 1, legal[quantity.policy]):
                 raise UsageError(
                     f"--{kind.option}={quantity}: {len(quantity.values)} values; legal are 1 or "

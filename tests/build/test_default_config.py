@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from convsmith.build.choose import default_config
+from convsmith.build.choose import candidates, default_config
+from convsmith.build.loops import Unit, check_config, loops_after_fusing
+from convsmith.build.offsets import scheduled
+from convsmith.ir.intern import interning
 from convsmith.problem import parse_problem
+from convsmith.target.base import Target
 from convsmith.target.x86.levels import LEVELS
 
 LAYER = "mb1ic8ih7oc20kh3ph1"
@@ -51,3 +55,19 @@ def test_a_gradient_whose_stride_is_beyond_its_taps_has_a_config(isa: str) -> No
     (target,) = (t for t in LEVELS if t.isa == isa)
     line = "--dir=BWD_D --stag=axb --dtag=axb g16mb1ic16iw1000oc16ow200kw3sw5pw0"
     assert default_config(parse_problem(line), target).lane == "g"
+
+
+@pytest.mark.parametrize("target", LEVELS, ids=lambda t: t.isa)
+@pytest.mark.parametrize("kind", ["", "--dir=BWD_D ", "--deconv "])
+@pytest.mark.parametrize("dt", ["f32", "f16", "bf16", "u8:s8:s32", "s8:s8:s32"])
+def test_every_candidate_keeps_to_the_registers(dt: str, kind: str, target: Target) -> None:
+    """Few channels a group, whose groups and channels lie along the lanes as one loop, and many."""
+    if kind == "--dir=BWD_D " and dt[0] in "us":
+        dt = f"s32:{dt.split(':')[1]}:{dt.split(':')[0]}"
+    for shape in ("g2mb1ic32iw16oc16ow16kw1", "g2mb1ic128iw64oc128ow64kw1", "g4mb2ic64iw9oc32ow9kw3pw1"):
+        problem = parse_problem(f"{kind}--dt={dt} --stag=axb --dtag=axb {shape}")
+        for choice in candidates(problem, target, 1):
+            with interning():
+                st = scheduled(problem, choice.config, target)
+                unit = Unit.of(st, target, choice.config)
+                check_config(loops_after_fusing(st, choice.config), choice.config, target, unit)

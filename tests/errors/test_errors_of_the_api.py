@@ -66,6 +66,10 @@ def raises(kind: type[cs.ConvsmithError], code: str, *texts: str) -> Callable[[C
         ("--attr-acc-mode=f32 --dt=u8:s8:s32 " + LINE, "bad-option", ["legal are strict, relaxed, any, s32"]),
         ("--attr-acc-mode=f32 --dt=f64 " + LINE, "bad-option", ["no sums in f32", "legal are strict, relaxed, any"]),
         ("--attr-post-ops=sum+dw:k3s1p1 ic3ih8oc4kh1", "bad-post-op", ["sum before dw", "legal is sum behind dw"]),
+        (
+            "--attr-zero-points=dst:common:3 --attr-post-ops=dw:k3s1p1 ic3ih8oc4kh1", "bad-zero-point",
+            ["dst:common:3", "f32, which post-op dw reads, has no zero point", "u8 and s8"],
+        ),
         ("--dir=BWD_W --attr-scales=wei:common:2 " + LINE, "bad-scale", ["--dir=BWD_W", "gradients have no"]),
         ("--attr-post-ops=clip:3:1 " + LINE, "bad-post-op", ["low 3 is above high 1", "low <= high"]),
     ],

@@ -1,7 +1,8 @@
 """Laws of the simplifier: equal within the ranges, idempotent, the same object where nothing is found, smaller else.
 
 The order in which every rule makes a node smaller: fewer divisions, modulos, minima and maxima; then fewer modulos
-inside of divisions; then fewer terms below all of these.  A condition may become several, each smaller than it was.
+inside of divisions; then fewer terms below all of these; then fewer terms of a condition. A condition may become
+several, each smaller than it was.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from convsmith.arith.rules import BY_ROOT, RULES
 from convsmith.arith.simplify import simplify
 from convsmith.ir.index import (
     Cond,
+    Eq0,
     FloorDiv,
+    Ge0,
     Index,
     Max,
     Min,
@@ -132,18 +135,18 @@ def test_intervals_of_sums_are_exact(ranges: Ranges, factors: list[int], const: 
 
 
 # -- termination
-Size = tuple[int, int, int]
+Size = tuple[int, int, int, int]
 
 
 def size(e: Any) -> Size:
-    """Divisions and the like; modulos inside of divisions; terms and arguments below divisions and the like."""
+    """Divisions and the like; modulos inside of divisions; terms and arguments below those; terms of a condition."""
     nodes = [n for n in _tree(e) if isinstance(n, (FloorDiv, Mod, Min, Max))]
     inside = sum(isinstance(x, Mod) for n in nodes if isinstance(n, FloorDiv) for x in _tree(n.num))
     below = 0
     for n in nodes:
         arguments = n.args if isinstance(n, (Min, Max)) else (n.num,)
         below += sum(1 + len(a.terms) for a in arguments)
-    return len(nodes), inside, below
+    return len(nodes), inside, below, len(e.arg.terms) if isinstance(e, (Ge0, Eq0)) else 0
 
 
 def _tree(e: Any) -> list[Any]:
@@ -186,8 +189,9 @@ EXAMPLES = {
     "never": (i + j < 0, {i: (2, 5), j: (-2, 3)}, "false"),
     "min-at-least": (minimum(i, j) >= k, {}, "i - k >= 0 and j - k >= 0"),
     "max-at-most": (maximum(i, j) <= k, {}, "-i + k >= 0 and -j + k >= 0"),
-    "div-at-least": (floordiv(i, 4) >= 3, {}, "i - 12 >= 0"),
-    "div-at-most": (floordiv(i, 4) < 3, {}, "-i + 11 >= 0"),
+    "div-at-least": (floordiv(i, 4) >= 3 - j, {}, "i + j * 4 - 12 >= 0"),
+    "div-at-most": (floordiv(i, 4) < j, {}, "-i + j * 4 - 1 >= 0"),
+    "no-remainder": (eq(mod(i, 4) * 2 + j, 0), {i: (0, 9), j: (0, 1)}, "i % 4 == 0 and j == 0"),
 }
 
 

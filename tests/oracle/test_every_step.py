@@ -289,6 +289,14 @@ KINDS = {
     "weights-held-of-one-vector": (
         "--stag=axb --dtag=axb g3mb2ic3iw7oc3ow7kw3pw1", "--lane=g --tile=g:4,ow:3,kw:3 --order=mb,g,ow --hold=wei",
     ),
+    "weights-held-drained": (
+        "--stag=axb --dtag=axb --attr-post-ops=square+linear:2:1 g6mb2ic6ih4iw5oc6oh4ow5kh3kw3ph1pw1",
+        "--lane=g --tile=g:4,oh:2,ow:2,kh:3,kw:3 --order=mb,g,oh,ow --hold=wei --drain=yes --threads=2",
+    ),
+    "weights-held-drained-of-a-deconvolution": (
+        "--deconv --stag=axb --dtag=axb --attr-post-ops=square g5mb1ic5iw7oc5ow7kw3pw1",
+        "--lane=g --tile=g:8,ow:3,kw:3 --order=mb,g,ow --hold=wei --drain=yes",
+    ),
     "weights-held-not-packed": (
         "--wtag=bcda --stag=axb --dtag=axb g8mb1ic8iw7oc8ow7kw3pw1",
         "--lane=g --tile=g:4,ow:3,kw:3 --order=mb,g,ow --hold=wei --pack=",

@@ -93,6 +93,7 @@ _CALL = {
     "max": lambda a, b: z3.If(a >= b, a, b),
     "both": lambda a, b: z3.And(a, b),
     "nonneg": lambda a: a >= 0,
+    "zero": lambda a: a == 0,
 }
 
 
@@ -140,6 +141,8 @@ def test_another_right_hand_side_is_refuted(rule: Rule) -> None:
     wrong = {"TRUE": "FALSE", "FALSE": "TRUE"}.get(rule.rhs)
     if wrong is None and "nonneg(" in rule.rhs:
         wrong = rule.rhs.replace("nonneg(", "nonneg(1 + ", 1)
+    if wrong is None and "zero(" in rule.rhs:
+        wrong = rule.rhs.replace("zero(", "zero(1 + ", 1)
     wrong = wrong or f"{rule.rhs} + 1"
     assert refute(rule, rhs=wrong)[0] == z3.sat
 
@@ -163,6 +166,9 @@ BY_NAME = {r.name: r for r in RULES}
         ("max-at-most", "k > 0"),
         ("div-at-least", "k == -1"),
         ("div-at-most", "k == 1"),
+        ("no-remainder", "k > 0 and lo_m >= 0"),
+        ("no-remainder", "k > 0 and lo_r >= 0"),
+        ("no-remainder", "lo_m >= 0 and lo_r >= 0"),
     ],
 )
 def test_a_wrong_condition_is_refuted(name: str, when: str) -> None:
