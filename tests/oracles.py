@@ -50,7 +50,7 @@ class Oracle:
         self.problem = problem
         self.instructions = {row.name: row.kernel for row in target.instructions}
         self.arrays = random_arrays(problem, seed)
-        self.truth = expected(problem, self.arrays)
+        self.truth = dict(expected(problem, self.arrays))
 
     def after(self, number: int, step: Step | None, kernel: Kernel, seconds: float, changed: bool) -> None:
         if not changed:
