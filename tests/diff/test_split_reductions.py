@@ -90,7 +90,7 @@ FEW = [
     "--dir=FWD_B --attr-post-ops=relu mb1ic9000ih5oc6kh3",
     "--stag=axb --dtag=axb g2mb1ic16384ih4oc4kh3ph1",
     "--deconv mb1ic65536iw9oc4kw3pw1sw2",
-    "--dir=BWD_D --dtag=axb mb1ic5ih6oc9000kh3ph1",
+    "--dir=BWD_D --dtag=axb mb1ic5iw6oc30000kw3pw1",
 ]
 
 
@@ -115,7 +115,8 @@ def test_few_outputs_have_the_same_bits_for_any_number_of_threads(line: str) -> 
 
 
 @pytest.mark.parametrize(
-    "line", ["mb1ic64ih14oc64kh3ph1", "--matmul 64x4096:4096x512", "--matmul 4x64:64x4", "g32mb1ic32ih56oc32kh3ph1"]
+    "line",
+    ["mb1ic64ih14oc64kh3ph1", "--dt=u8:s8:s32 --stag=axb mb1ic64ih14oc64kh3ph1", "--matmul 64x4096:4096x512", "--matmul 4x64:64x4", "g32mb1ic32ih56oc32kh3ph1"]
 )
 @pytest.mark.parametrize("threads", [1, 16])
 def test_many_outputs_and_short_sums_are_not_split(line: str, threads: int) -> None:
