@@ -116,8 +116,11 @@ def test_few_outputs_have_the_same_bits_for_any_number_of_threads(line: str) -> 
 
 @pytest.mark.parametrize(
     "line",
-    ["mb1ic64ih14oc64kh3ph1", "--dt=u8:s8:s32 --stag=axb mb1ic64ih14oc64kh3ph1", "--matmul 64x4096:4096x512", "--matmul 4x64:64x4", "g32mb1ic32ih56oc32kh3ph1"]
-)
+    [
+        "mb1ic64ih14oc64kh3ph1", "--dt=u8:s8:s32 --stag=axb mb1ic64ih14oc64kh3ph1", "--matmul 64x4096:4096x512",
+        "--matmul 4x64:64x4", "g32mb1ic32ih56oc32kh3ph1",
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("threads", [1, 16])
 def test_many_outputs_and_short_sums_are_not_split(line: str, threads: int) -> None:
     assert not cs.compile(line, threads=threads).config.split
