@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-from guarded import Array, check_result, expected, memories
+from guarded import Array, canary, check_result, expected, memories
 
 from convsmith.compiler.tables import table_arrays
 from convsmith.diag.errors import ConvsmithError
@@ -50,7 +50,9 @@ class Oracle:
         self.problem = problem
         self.instructions = {row.name: row.kernel for row in target.instructions}
         self.arrays = random_arrays(problem, seed)
-        self.truth = expected(problem, self.arrays)
+        self.truth = dict(expected(problem, self.arrays))
+        self.finish: Kernel | None = None
+        """What makes results of the kernel's, where those are parts of sums."""
 
     def after(self, number: int, step: Step | None, kernel: Kernel, seconds: float, changed: bool) -> None:
         if not changed:
@@ -79,5 +81,9 @@ class Oracle:
         memory = memories(self.problem, self.arrays) | table_arrays(self.problem, self.arrays)
         for pack in (*kernel.packs, *kernel.before):
             memory |= self.prepared(pack, memory)
+        for b in self.finish.params if self.finish is not None else ():
+            memory.setdefault(b.name, np.full(b.size, canary(np.dtype(b.dtype.numpy)), b.dtype.numpy))
         run(kernel, {b.name: memory[b.name] for b in kernel.params}, self.instructions)
+        if self.finish is not None:
+            run(self.finish, {b.name: memory[b.name] for b in self.finish.params}, self.instructions)
         check_result(self.problem, memory, self.truth)

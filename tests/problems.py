@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from convsmith.build.loops import Unit, loops_after_fusing
 from convsmith.build.offsets import flips, summed
+from convsmith.build.split import PART, splits
 from convsmith.build.statement import statement
 from convsmith.diag.errors import UsageError
 from convsmith.ir.intern import interning
@@ -273,6 +274,16 @@ def _holding(config: Config, st: Statement) -> Config:
     return replace(
         config, tile=tuple((kept | whole).items()), terms=(), block=(), order=tuple(order), hold=(st.b.name,)
     )  # fmt: skip
+
+
+def with_split(rng: random.Random, problem: Problem, config: Config, target: Target) -> Config:
+    """The config with a reduction loop in parts, where it can have them."""
+    with interning():
+        st = statement(problem, target)
+    ways = [(d.name, p) for d in st.of("k") for p in range(2, min(d.size, 8) + 1) if not d.size % p]
+    if not ways or not splits(st):
+        return config
+    return replace(config, split=(rng.choice(ways),), order=(PART, *config.order) if config.order else ())
 
 
 def _fragment_config(rng: random.Random, st: Statement, unit: Unit, target: Target, threads: int) -> Config:

@@ -60,6 +60,12 @@ CLASH = 3.0
 """How much longer a step takes whose pixels evict each other."""
 TILES_A_THREAD = 3
 """Register tiles that make a result large enough to be divided among threads."""
+SHARES = 16
+"""Register tiles, times parts of their sums, that any number of threads can share."""
+PART_WORK = 1 << 20
+"""Multiply-adds of one product a lane that are worth a part of a sum of their own, and a thread's start."""
+BYTE_WORK = 2
+"""Multiply-adds in the time that a byte takes from memory."""
 LONG = 24
 """Operations of an epilogue that are worth a loop of their own: as straight lines, LLVM takes long for them."""
 NEAR = 1.02
@@ -457,17 +463,38 @@ def _of_unit(model: Model, threads: int, long: bool) -> Iterator[Choice]:
 def default_config(problem: Problem, target: Target, threads: int = 1) -> Config:
     """The config that the model expects to be fastest.
 
-    Where its result has too few tiles for the threads, they share a reduction.
+    Where its result has too few tiles for threads, they share a reduction.
     """
     config = candidates(problem, target, threads)[0].config
     with interning():
         st = statement(problem, target)
         loops = loops_after_fusing(st, config)
-        if threads == 1 or not splits(st):
-            return blocked(st, loops, config, target)
         tiles = prod(-(-n // config.size(name)) for name, n in loops.extents.items() if loops.kinds[name] != "k")
-        sizes = {d.name: d.size for d in st.of("k")}
-        parts, loop = max((max(p for p in range(1, threads + 1) if not sizes[n] % p), n) for n in st.reduce)
-    if tiles >= TILES_A_THREAD * threads or parts == 1:
-        return config
-    return replace(config, split=((loop, parts),), order=(PART, *config.order))
+        unit = Unit.of(st, target, config)
+        parts, loop = _parts(problem, st, config, tiles, unit.terms * unit.rows) if splits(st) else (1, "")
+        if parts > 1:
+            return replace(config, split=((loop, parts),), order=(PART, *config.order))
+        return config if threads > 1 and splits(st) and not st.constant else blocked(st, loops, config, target)
+
+
+def _parts(problem: Problem, st: Statement, config: Config, tiles: int, products: int) -> tuple[int, str]:
+    """In how many parts a loop is summed, and which one.
+
+    Gradients of weights have as many as there are threads. Others have the same for any number of threads, and so the
+    same bits: as many as make enough work for threads, each long enough to be worth one. An instruction adds so many
+    ``products`` to a lane.
+    """
+    if not st.constant:
+        most = config.threads if tiles < TILES_A_THREAD * config.threads else 1
+    else:
+        read = sum(v.layout.size * dtype(v.dtype).bytes for v in (st.a, st.b))
+        work = problem.flops_real // 2 // products + read * BYTE_WORK
+        most = min(SHARES // max(tiles, 1), work // PART_WORK)
+    sizes = {d.name: d.size for d in st.of("k")}
+    terms, fused = dict(config.terms), {n for pair in config.fuse for n in pair}
+    ways = []
+    for n in st.reduce:
+        whole = sizes[n] if n in fused else max(config.size(n), 1)
+        even = (p for p in range(1, most + 1) if not sizes[n] % (p * terms.get(n, 1)) and sizes[n] // p >= whole)
+        ways.append((max(even, default=1), n))
+    return max(ways, key=lambda way: (way[0], way[1] != config.lane))

@@ -1,21 +1,18 @@
 """Split a reduction among threads: each part is summed apart, and the parts are added up, always in the same order.
 
-Worth it where the result is too small to be divided: the gradient of few weights, summed over many pixels.
+Worth it where the result is too small to be divided: few outputs of long sums, the gradient of few weights.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from convsmith.build.sums import sum_nest, sum_steps
+from convsmith.build.loops import view_steps
+from convsmith.build.sums import sum_steps
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.buffer import Buffer
-from convsmith.ir.index import Index, Var
-from convsmith.ir.stmt import Kernel
+from convsmith.ir.index import Index, Var, true
 from convsmith.ir.types import dtype
-from convsmith.ir.value import Load
 from convsmith.ir.walk import substitute
-from convsmith.layout.layout import Layout
 from convsmith.layout.tags import MAX_DIMS
 from convsmith.layout.view import Dim, Statement, View
 from convsmith.passes.manager import Step
@@ -36,8 +33,8 @@ def parted(st: Statement, config: Config) -> Statement:
 
 
 def splits(st: Statement) -> bool:
-    """Whether the result can have parts: gradients of weights, where another dim leaves a layout."""
-    return not st.constant and st.c.layout.is_plain and len(st.c.coords) < MAX_DIMS
+    """Whether the result can have parts: where another dim leaves a layout."""
+    return len(st.c.coords) < MAX_DIMS
 
 
 def _split(st: Statement, loop: str, parts: int) -> Statement:
@@ -47,17 +44,15 @@ def _split(st: Statement, loop: str, parts: int) -> Statement:
         raise ConfigError("split", f"--split={loop}:{parts}: legal is a reduction loop and a divisor of it: {legal}")
     if not splits(st):
         raise ConfigError(
-            "split",
-            f"--split={loop}:{parts}: only gradients of weights are split, in a plain layout of fewer than "
-            f"{MAX_DIMS} dims",
+            "split", f"--split={loop}:{parts}: {st.c.name} has {MAX_DIMS} dims; legal with a split are fewer"
         )
     size = sizes[loop] // parts
     moved: dict[Var, Index] = {Var(loop): Var(PART) * size + Var(loop)}
     dims = tuple(replace(d, size=size) if d.name == loop else d for d in st.dims)
-    shape = (parts, *st.c.layout.shape)
-    layout = Layout.from_tag("any", shape)
-    c = View(SUMS, st.acc, layout, (Var(PART), *st.c.coords), (st.c.masks[0], *st.c.masks))
-    return replace(st, dims=(Dim(PART, parts, "batch"), *dims), a=_at(st.a, moved), b=_at(st.b, moved), c=c)
+    c = View(SUMS, st.acc, st.c.layout.repeated(parts), (Var(PART), *st.c.coords), (true(),) * (len(st.c.coords) + 1))
+    return replace(
+        st, dims=(Dim(PART, parts, "batch"), *dims), a=_at(st.a, moved), b=_at(st.b, moved), c=c, sums=(), parts_of=st
+    )
 
 
 def _at(view: View, moved: dict[Var, Index]) -> View:
@@ -65,17 +60,12 @@ def _at(view: View, moved: dict[Var, Index]) -> View:
     return replace(view, coords=coords, masks=tuple(substitute(m, moved) for m in view.masks))
 
 
-def sums_kernel(st: Statement, config: Config) -> Kernel:
-    """The naive nest that adds up the parts of the statement's result, which the config splits."""
-    given, result = (
-        Buffer(v.name, dtype(v.dtype), v.layout.padded_shape, v.layout.blocks) for v in (parted(st, config).c, st.c)
-    )
-    around = [(f"w{n}", size) for n, size in enumerate(st.c.layout.shape)]
-    index = tuple(Var(name) for name, _ in around)
-    term = Load(given, (Var(PART), *index), None)
-    return sum_nest("sums", term, result, index, dtype(st.acc), around, [(PART, given.shape[0])])
-
-
 def sums_steps(st: Statement, target: Target) -> list[Step]:
-    """Vectors along the last dim."""
-    return sum_steps(f"w{len(st.c.coords) - 1}", 1, target.lanes(dtype(st.acc).bits), (PART,))
+    """The rewrites of the nest that adds up parts: vectors along the last loop over the result."""
+    return sum_steps(around(st.whole)[-1].name, 1, target.lanes(dtype(st.acc).bits), (PART,))
+
+
+def around(st: Statement) -> tuple[Dim, ...]:
+    """The dims of the result; along the last one elements are neighbours."""
+    steps = view_steps(st.c)
+    return tuple(sorted(st.of("batch", "n", "m"), key=lambda d: (d.size > 1, -steps.get(Var(d.name), 0))))

@@ -10,11 +10,11 @@ from itertools import accumulate
 from convsmith.build.bias import bias_kernel, bias_steps
 from convsmith.build.dynamic import TABLE, check_dynamic, dynamic_steps
 from convsmith.build.indirect import Pointers, indirect, pointers
-from convsmith.build.naive import naive
+from convsmith.build.naive import naive, parts_kernel
 from convsmith.build.offsets import scheduled, sums_of
 from convsmith.build.packing import packing_steps
 from convsmith.build.schedule import schedule
-from convsmith.build.split import sums_kernel, sums_steps
+from convsmith.build.split import sums_steps
 from convsmith.build.statement import statement
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Argument, Artifact, Entry
@@ -68,12 +68,11 @@ def lower(
     kernel = run_steps(kernel, steps, instruments)
     kernels = {SYMBOL: (kernel, config.threads)}
     prepared = {pack.name: run_steps(pack, steps) for pack, steps in preparing(problem, st, config, target, kernel)}
-    each_call = {s.result.name for s in sums_of(problem, st) if s.each_call}
+    each_call = {s.result.name for s in sums_of(problem, st.whole) if s.each_call}
     kernels |= {f"{SYMBOL}_{k.name}": (k, config.threads if k.name in each_call else 1) for k in prepared.values()}
     after = []
     if config.split:
-        whole = statement(problem, target)
-        after.append(run_steps(sums_kernel(whole, config), sums_steps(whole, target)))
+        after.append(run_steps(parts_kernel(problem, st), sums_steps(st, target)))
     if (bias := bias_kernel(problem)) is not None:
         after.append(run_steps(bias, bias_steps(problem, target)))
     kernels |= {f"{SYMBOL}_{k.name}": (k, 1) for k in after}
@@ -98,7 +97,7 @@ def preparing(
     """What makes the kernel's arguments that are no arrays of the problem, naive, each with its rewrites."""
     for pack in kernel.packs:
         yield pack, packing_steps(pack, target)
-    sums = {s.result.name: s for s in sums_of(problem, st)}
+    sums = {s.result.name: s for s in sums_of(problem, st.whole)}
     for k in kernel.before:
         one = sums[k.name]
         yield k, one.steps(target, config.threads if one.each_call else 1)

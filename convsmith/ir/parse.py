@@ -311,7 +311,8 @@ def parse_value(text: str, buffers: Mapping[str, Buffer]) -> Value:
 
 def parse_stmt(text: str, buffers: Mapping[str, Buffer]) -> Stmt:
     """The statements of the text, over the buffers of those names."""
-    return _Parser(text, buffers).program()
+    parser = _Parser(text, buffers)
+    return parser.read(parser.program)
 
 
 def parse_kernel(text: str) -> Kernel:
@@ -319,4 +320,5 @@ def parse_kernel(text: str) -> Kernel:
 
     Its buffers are made anew; the others share the parameters that read the same as the kernel's.
     """
-    return _Parser(text, {}).kernel()
+    parser = _Parser(text, {})
+    return parser.read(parser.kernel)

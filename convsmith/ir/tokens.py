@@ -8,12 +8,15 @@ comment.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeVar
 
 from convsmith.diag.errors import UsageError
 
 T = TypeVar("T")
+
+_MAX_DIGITS = 1000
 
 _TOKEN = re.compile(
     r"(?P<float>\d+\.\d+(?:e[+-]?\d+)?|\d+e[+-]?\d+)"
@@ -55,9 +58,12 @@ def tokens(text: str) -> Iterator[Token]:
             match = _TOKEN.match(line, at)
             if match is None:
                 raise UsageError(f"line {number}, column {at + 1}: {line[at]!r} starts no token")
+            if match.lastgroup == "int" and match.end() - at > _MAX_DIGITS:
+                raise UsageError(f"line {number}, column {at + 1}: expected an integer of at most {_MAX_DIGITS} digits")
             yield Token(str(match.lastgroup), match.group(), number, at + 1)
             at = match.end()
-            at += len(line) - at - len(line[at:].lstrip(" "))
+            while line.startswith(" ", at):
+                at += 1
         yield Token("newline", "end of line", number, len(line) + 1)
     for _ in levels[1:]:
         yield Token("dedent", "less indentation", number, 1)
@@ -123,9 +129,16 @@ class Cursor:
                 self._expect(",")
         return out
 
+    def read(self, item: Callable[[], T]) -> T:
+        """The item that the text begins with. UsageError: it nests deeper than Python's stack reaches."""
+        try:
+            return item()
+        except RecursionError:
+            raise self._fail(f"less nesting (the stack has {sys.getrecursionlimit()} frames)") from None
+
     def whole(self, item: Callable[[], T]) -> T:
         """An item that is the whole text, on one line."""
-        out = item()
+        out = self.read(item)
         self._kind("newline", "the end")
         self._kind("end", "the end")
         return out

@@ -127,6 +127,13 @@ class Layout:
         """The sizes of the blocks, outermost first: (N, C/16 rounded up, H, W, 16) for nChw16c."""
         return tuple(block.size for block in self.blocks)
 
+    def repeated(self, count: int) -> Layout:
+        """The layout of so many tensors of this shape, each dense and in this order, one after the other."""
+        if len(self.shape) == MAX_DIMS:
+            raise _fail(f"a tensor of {MAX_DIMS} dims cannot have another")
+        each = (Block(block.dim + 1, block.size, 0) for block in self.blocks)
+        return Layout((count, *self.shape), _dense((Block(0, count, 0), *each)))
+
     def offset(self, coordinates: Sequence[int]) -> int:
         """Elements from the start of memory to the element at `coordinates` (which may lie in the padding)."""
         if len(coordinates) != len(self.shape):

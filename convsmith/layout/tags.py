@@ -1,7 +1,8 @@
 """Spellings of layout tags, and nothing about sizes of tensors.
 
-A tag such as `aBcd16b` has two parts: one letter a dim, outermost first, then inner blocks, outermost first. A dim
-that is blocked is written as a capital. Letters come from one of several alphabets:
+A tag such as `aBcd16b` has two parts: one letter a dim, outermost first, then inner blocks, outermost first. oneDNN
+writes a blocked dim as a capital (`nChw16c`), TVM writes all dims as capitals (`NCHW16c`, `NHWC`); both are read.
+Letters come from one of several alphabets:
 
 - the dims in order: `a b c ...`;
 - of activations: `n c` and the spatial `d h w`, as many as there are (`nhwc`, `nCw16c`);
@@ -68,7 +69,8 @@ def _fail(tag: str, ndims: int, why: str) -> UsageError:
     alphabets = ", ".join(_alphabets(ndims))
     return UsageError(
         f"layout tag {tag!r} does not suit a tensor of {ndims} dims: {why}; legal are orders of {alphabets}, "
-        "meta tags (abx, axb, aBx16b), blocks with sizes (4n2c7h7w32n32c) or strides (a:2:20_b:20:1), and 'any'",
+        "blocks (nChw16c, NCHW16c), meta tags (abx, axb, aBx16b), blocks with sizes (4n2c7h7w32n32c) or strides "
+        "(a:2:20_b:20:1), and 'any'",
         code="bad-tag",
     )
 
@@ -100,8 +102,8 @@ def parse_tag(tag: str, ndims: int) -> TagForm:
             raise _fail(tag, ndims, f"the block {size}{letter} is not a block of one of its dims")
         inner.append((alphabet.index(letter), int(size)))
     capitals = {alphabet.index(c.lower()) for c in letters if c.isupper()}
-    if capitals != {dim for dim, _ in inner}:
-        raise _fail(tag, ndims, "capital letters must name exactly the blocked dims")
+    if capitals != {dim for dim, _ in inner} and not letters.isupper():
+        raise _fail(tag, ndims, "capital letters must name exactly the blocked dims, or all dims")
     return TagForm(tuple(alphabet.index(c) for c in lower), tuple(inner))
 
 

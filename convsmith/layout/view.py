@@ -84,6 +84,7 @@ class Statement:
     ``reduce`` names the reduction loops in the order in which they read memory best, outermost first; ``acc`` is the
     type of the sums; ``shifted`` says that zero points are taken off the factors; else ``sums`` of entries of A and B
     at a point of the result are what they are taken off by; the masks are those of ``a``.
+    Of a statement in parts, each sum is a part of one of the statement ``parts_of``, which finishes it.
     """
 
     dims: tuple[Dim, ...]
@@ -95,6 +96,12 @@ class Statement:
     shifted: bool = False
     sums: tuple[View, ...] = ()
     axes: tuple[Axis, ...] = ()
+    parts_of: Statement | None = None
+
+    @property
+    def whole(self) -> Statement:
+        """The statement whose result is finished."""
+        return self if self.parts_of is None else self.parts_of
 
     @property
     def n(self) -> str:

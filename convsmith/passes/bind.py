@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from convsmith.diag.errors import ConfigError
 from convsmith.ir.stmt import LOOP_KINDS, For, Kernel, Stmt
 from convsmith.ir.walk import Rewriter
 from convsmith.passes.scope import with_body
@@ -37,5 +38,6 @@ def bind(kernel: Kernel, loops: tuple[str, ...], kind: str) -> Kernel:
             for j in 0 .. 3:
               dst[i, j] = 0.0
     """
-    assert kind in LOOP_KINDS
+    if kind not in LOOP_KINDS:
+        raise ConfigError("loop-kind", f"bind: loops have no kind {kind!r}; legal are {', '.join(LOOP_KINDS)}")
     return with_body(kernel, _Bind(tuple(loops), kind).stmt(kernel.body))

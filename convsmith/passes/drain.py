@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from convsmith.ir.buffer import Buffer, make_buffer
 from convsmith.ir.index import Index, Var
-from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, Store, block
+from convsmith.ir.stmt import Alloc, Block, For, If, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import Rewriter, substitute
 from convsmith.passes.scope import perfect_nest, require_loops, with_body, wrap
@@ -14,8 +14,10 @@ from convsmith.passes.scope import perfect_nest, require_loops, with_body, wrap
 
 @dataclass(frozen=True)
 class _Nest:
+    """A store, or one under a condition, and the loops around it."""
+
     loops: list[For]
-    store: Store
+    store: Stmt
 
 
 class _Replace(Rewriter):
@@ -50,7 +52,8 @@ class _Drain(Rewriter):
 def _writing(loop: For) -> _Nest | None:
     """The nest that writes results to memory, where that is what the loop begins."""
     chain, body = perfect_nest(loop)
-    return _Nest(chain, body) if isinstance(body, Store) and body.buffer.scope != "register" else None
+    store = body.body if isinstance(body, If) else body
+    return _Nest(chain, body) if isinstance(store, Store) and store.buffer.scope != "register" else None
 
 
 def drain(kernel: Kernel, loops: tuple[str, ...], suffix: str) -> Kernel:

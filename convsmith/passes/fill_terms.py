@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from convsmith.arith.ranges import Range, try_interval
+from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index, Min, Var, as_index, conj
 from convsmith.ir.stmt import At, For, Kernel, Stmt
@@ -38,6 +39,9 @@ class _Fill(ScopedRewriter):
             return self._For(loop)
         if loop.var not in variables_of(loop.body) or _points_by(loop):
             return self._For(loop)
+        highest = try_interval(loop.hi, self.ranges)
+        if highest is not None and highest[1] > self.count:
+            raise ConfigError("terms", f"fill_terms: loop {self.name} runs up to {highest[1]} times, not {self.count}")
         ends: tuple[Index, ...] = loop.hi.args if isinstance(loop.hi, Min) else (loop.hi,)
         cond = conj([loop.var < end for end in ends if end is not as_index(self.count)])
         packed = self.packed & {x.buffer for x in walk(loop.body) if isinstance(x, Load)}

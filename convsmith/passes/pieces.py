@@ -147,5 +147,5 @@ def pieces(
                 for c.l in 0 .. 1:
                   b[c.l + c.v * 4 + (n % 4) // 2 * 2 + n // 4 * 4] = t[c.v, c.l]
     """
-    require_loops(kernel, [name for name in (outer, vector, lane, *others) if name], "pieces")
+    require_loops(kernel, (outer, *((vector,) if vector else ()), lane, *others), "pieces")
     return with_body(kernel, _Pieces(outer, vector, lane, sizes, others, whole).stmt(kernel.body))

@@ -61,9 +61,10 @@ class _Rfactor(ScopedRewriter):
         loops = [x for x in loops_of(a.body) if x.var.name == self.name]
         if not loops:
             return self._Alloc(a)
-        if not isinstance(a.body, Block) or len(a.body.stmts) != 3:
+        if not isinstance(a.body, Block) or not 2 <= len(a.body.stmts) <= 3:
             raise ConfigError("not-nested", f"rfactor: loop {self.name} must lie in a split nest")
-        init, reduce, finish = a.body.stmts
+        # Where nothing is stored, there is no last part.
+        init, reduce, *finish = a.body.stmts
         old = a.buffer
         ranges = dict(self.ranges)
         for x in loops_of(reduce):
@@ -77,7 +78,8 @@ class _Rfactor(ScopedRewriter):
             def Store(self, s: Store) -> Stmt:
                 return For(lane, as_index(0), as_index(lanes), more.stmt(s))
 
-        return Alloc(new, block(Init().stmt(init), more.stmt(reduce), _WriteBack(old, new, lane, lanes).stmt(finish)))
+        write = _WriteBack(old, new, lane, lanes)
+        return Alloc(new, block(Init().stmt(init), more.stmt(reduce), *(write.stmt(s) for s in finish)))
 
 
 def rfactor(kernel: Kernel, loop: str, lanes: int = 1) -> Kernel:

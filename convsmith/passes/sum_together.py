@@ -10,6 +10,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Index
 from convsmith.ir.stmt import Alloc, Block, Kernel, Stmt, Store, block
 from convsmith.ir.value import Binary, Const, Lanes, Load, Repeat, Sum, Sums, Value
@@ -132,4 +133,6 @@ def sum_together(kernel: Kernel, lanes: int) -> Kernel:
         kernel k(a: f32[16], b: f32[2], dst: f32[2])
           dst[0]{2} = sums(a[0]{8}, a[8]{8}) + b[0]{2}
     """
+    if lanes < 1:
+        raise ConfigError("lanes", f"sum_together: {lanes} lanes; legal is at least one")
     return each_body(kernel, lambda s: _SumTogether(lanes).stmt(s))

@@ -12,7 +12,7 @@ from typing import Any
 from convsmith.arith.simplify import Simplifier
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.index import Index, Var, conj, is_false, is_true, parts_of
+from convsmith.ir.index import Cond, Index, Var, conj, is_false, is_true, parts_of
 from convsmith.ir.stmt import Alloc, At, Block, For, If, Kernel, Stmt, Store, block
 from convsmith.ir.value import Binary, Const, Lanes, Load, Repeat, Select, Sum, Value, lanes_of
 from convsmith.ir.walk import Rewriter, substitute, variables_of
@@ -80,14 +80,18 @@ class LaneMap(Rewriter):
         if lanes is None or not isinstance(v.no, Const) or v.no.value != 0:
             raise NotVector(f"the condition {v.cond} differs between lanes")
         same = [part for part in parts_of(v.cond) if self.var not in variables_of(part)]
-        cond = conj(part for part in parts_of(v.cond) if part not in same)
-        holds = [self.simplifier.expr(substitute(cond, {self.var: self.start + n})) for n in range(self.active)]
-        active = sum(map(is_true, holds))
-        if not all(map(is_true, holds[:active])) or not all(map(is_false, holds[active:])):
-            raise NotVector(f"the condition {v.cond} does not hold for the first lanes, and only those")
+        active = self.holding(conj(part for part in parts_of(v.cond) if part not in same))
         assert isinstance(v.yes, Load)
         load = Load(v.yes.buffer, index, Lanes(lanes.offsets, active))
         return Select(conj(same), load, v.no) if same else load
+
+    def holding(self, cond: Cond) -> int:
+        """The number of lanes that a condition holds for, which are the first ones."""
+        holds = [self.simplifier.expr(substitute(cond, {self.var: self.start + n})) for n in range(self.active)]
+        active = sum(map(is_true, holds))
+        if not all(map(is_true, holds[:active])) or not all(map(is_false, holds[active:])):
+            raise NotVector(f"the condition {cond} does not hold for the first lanes, and only those")
+        return active
 
 
 def _within(v: Load, index: tuple[Index, ...], lanes: Lanes | None, count: int) -> Value:
@@ -131,9 +135,12 @@ class _Vectorise(ScopedRewriter):
             body = self.vector(s.body, lanes)
             return At(s.buffer, s.table, s.index, s.offset, s.source, s.zero, s.zero_at, body)
         if isinstance(s, If):
-            if lanes.var in variables_of(s.cond):
-                raise NotVector(f"the condition {s.cond} differs between lanes")
-            return If(s.cond, self.vector(s.body, lanes))
+            if lanes.var not in variables_of(s.cond):
+                return If(s.cond, self.vector(s.body, lanes))
+            active = lanes.holding(s.cond)
+            if not active:
+                return Block(())
+            return self.vector(s.body, LaneMap(lanes.var, lanes.start, active, lanes.count, self.ranges))
         if isinstance(s, For):
             if lanes.var in variables_of(s.lo) | variables_of(s.hi):
                 raise NotVector(f"the bounds of loop {s.var} differ between lanes")

@@ -36,7 +36,9 @@ ARGUMENTS = ("src", "wei", "dst", "attr_post_op_dw_wei", "attr_post_op_dw_dst")
 """In the order in which a kernel takes their arrays."""
 
 _POLICIES = ("common", "per_oc", "per_dim_0", "per_dim_1", "per_dim_01", "per_dim_2", "per_dim_3", "per_tensor")
-_OTHER_ARGUMENTS = ("bia", "src0", "src1", "attr_post_op_dw_bia", "attr_post_op_dw_src")
+_ALIASES = {"src0": "src"}
+"""Second names of arguments, which benchdnn reads too."""
+_OTHER_ARGUMENTS = ("bia", "src1", "attr_post_op_dw_bia", "attr_post_op_dw_src")
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,7 @@ def _value(kind: Kind, quantity: Quantity, value: float) -> float:
 
 def _parse_one(kind: Kind, item: str) -> Quantity:
     argument, *words = item.split(":")
+    argument = _ALIASES.get(argument, argument)
     if argument in _OTHER_ARGUMENTS:
         raise UnsupportedError(
             f"--{kind.option}={item}: {argument} has none here; available: {', '.join(ARGUMENTS)}",

@@ -131,6 +131,11 @@ class Sum(PostOp):
         _round(self, "scale")
         if not math.isfinite(self.scale):
             raise _bad(f"post-op sum: the scale {self.scale} is not legal; expected {_form('sum')}")
+        if not -(1 << 31) <= self.zero_point < 1 << 31:
+            raise _bad(
+                f"post-op sum: the zero point {self.zero_point} is not legal; expected a whole number from -2147483648 "
+                "to 2147483647"
+            )
         if self.dtype is not None:
             array_type(self.dtype, "attr-post-ops")
 
@@ -141,9 +146,9 @@ class Sum(PostOp):
             return x + (shifted if self.scale == 1 else shifted * self.scale)
 
     def __str__(self) -> str:
-        if self.dtype is not None:
-            return f"sum:{print_f32(self.scale)}:{self.zero_point}:{self.dtype}"
-        return _words("sum", self.scale, self.zero_point, defaults=(1, 0))
+        if self.dtype is None and not self.zero_point:
+            return _words("sum", self.scale, defaults=(1,))
+        return f"sum:{print_f32(self.scale)}:{self.zero_point}" + (f":{self.dtype}" if self.dtype is not None else "")
 
 
 class _WithOperand(PostOp):

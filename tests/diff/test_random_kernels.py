@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from guarded import Array, Compiled, check_result, expected, logical, memory_of
-from problems import random_config, random_convolution, random_problem, with_options
+from problems import random_config, random_convolution, random_problem, with_options, with_split
 
 from convsmith.build.choose import default_config
 from convsmith.codegen.artifact import Artifact
@@ -56,8 +56,10 @@ def build(problem: Problem, config: Config, target: Target) -> Artifact | None:
         return None
 
 
-def check_exact(seed: int, isa: str | None = None, macs: int = 60_000) -> bool:
+def check_exact(seed: int, isa: str | None = None, macs: int = 60_000, split: bool = False) -> bool:
     problem, config, target = case(seed, isa, macs)
+    if split:
+        config = with_split(random.Random(seed), problem, config, target)
     artifact = build(problem, config, target)
     if artifact is None:
         return False
@@ -74,6 +76,19 @@ def check_exact(seed: int, isa: str | None = None, macs: int = 60_000) -> bool:
 def test_exact_or_refused(isa: str, chunk: int) -> None:
     legal = sum(check_exact(seed, isa) for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK))
     assert legal > CHUNK // 4, f"only {legal} of {CHUNK} random configs are legal"
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_exact_in_parts_or_refused(isa: str) -> None:
+    legal = sum(check_exact(20_000 + seed, isa, 20_000, split=True) for seed in range(CHUNK))
+    assert legal > CHUNK // 4, f"only {legal} of {CHUNK} random configs are legal"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chunk", range(10))
+def test_exact_in_parts_or_refused_at_length(chunk: int) -> None:
+    for seed in range(chunk * 100, (chunk + 1) * 100):
+        check_exact(400_000 + seed, macs=20_000, split=True)
 
 
 @pytest.mark.parametrize("chunk", range(2))

@@ -55,6 +55,22 @@ def test_links_lead_somewhere(name: str) -> None:
             assert (ROOT / name).parent.joinpath(target).exists(), f"{name} links to {target}"
 
 
+def test_the_source_map_names_what_there_is() -> None:
+    """Its files and tests exist, and a docstring that it calls a test is one."""
+    page = (ROOT / "docs" / "source-map.md").read_text(encoding="utf-8")
+    tests = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py"))
+    for word in re.findall(r"`(test_[a-z0-9_]+)`", page):
+        assert f"def {word}(" in tests, f"there is no {word}"
+    for word in re.findall(r"`([a-z_]+/[a-zA-Z0-9_/.]*)`", page):
+        assert (ROOT / word).exists() or (ROOT / "convsmith" / word).exists(), f"there is no {word}"
+    for row in page.splitlines():
+        cells = row.split(" | ")
+        if len(cells) == 3 and "docstring" in cells[2]:
+            for word in re.findall(r"`passes/([a-z_]+\.py)`", cells[1]):
+                text = (ROOT / "convsmith" / "passes" / word).read_text(encoding="utf-8")
+                assert "Before::" in text, f"passes/{word} has no docstring that is a test"
+
+
 def test_outputs_are_replaced_in_place() -> None:
     page = "a\n```console\n$ x=2\n$ echo $((x + 1))\nold\n```\nb\n```console measured\n$ echo 2 ms\n1 ms\n```\n"
     new = update.updated(page)

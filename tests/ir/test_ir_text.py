@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -192,6 +195,7 @@ def test_empty_blocks_are_kept() -> None:
         ("(a + 1", "line 1, column 7: expected ')', found end of line"),
         ("min()", "line 1, column 6: expected arguments of min, found end of line"),
         ("a & 1", "line 1, column 3: '&' starts no token"),
+        ("a * " + "9" * 5000, "line 1, column 5: expected an integer of at most 1000 digits"),
         ("a\n+ b", "line 2, column 1: expected the end, found '+'"),
     ],
 )
@@ -272,6 +276,43 @@ def test_errors_of_kernels(text: str, message: str) -> None:
     with pytest.raises(UsageError) as error:
         parse_kernel(text)
     assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("parse", "before", "inner", "after", "end"),
+    [
+        (parse_index, "(", "i", ")", ""),
+        (parse_index, "-", "i", "", ""),
+        (parse_index, "min(", "i", ", 3)", ""),
+        (parse_cond, "(", "i", ")", " < 3"),
+        (lambda text: parse_value(text, BUFFERS), "neg(", "src[0]", ")", ""),
+        (lambda text: parse_value(text, BUFFERS), "(src[0] + ", "src[0]", ")", ""),
+        (lambda text: parse_value(text, BUFFERS), "(", "src[0]", " if i == 0 else 1.0)", ""),
+        (lambda text: parse_stmt(text, BUFFERS), "for i in 0 .. 4: ", "pass", "", ""),
+        (lambda text: parse_kernel(f"kernel k(src: f32[4])\n  src[0] = {text}\n"), "neg(", "src[0]", ")", ""),
+    ],
+)
+def test_nests_are_read_or_said_to_be_too_deep(
+    parse: Callable[[str], object], before: str, inner: str, after: str, end: str
+) -> None:
+    assert str(parse(before * 40 + inner + after * 40 + end))
+    with pytest.raises(UsageError, match=r"line [12], column [0-9]+: expected less nesting"):
+        parse(before * 5000 + inner + after * 5000 + end)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_spoilt_text_is_read_or_refused(data: st.DataObject) -> None:
+    text = KERNEL
+    pieces = st.sampled_from(re.findall(r"\w+|\s+|[^\w\s]", KERNEL) + ["9" * 5000, "((", "-", "?", "#", "\t", "é", "²"])
+    for _ in range(data.draw(st.integers(1, 3))):
+        start = data.draw(st.integers(0, len(text)))
+        end = min(len(text), start + data.draw(st.integers(0, 8)))
+        text = text[:start] + data.draw(pieces) + text[end:]
+    try:
+        parse_kernel(text)
+    except UsageError as error:
+        assert re.match("line [0-9]+, column [0-9]+: ", str(error))
 
 
 def test_a_function_sees_the_buffers_of_its_own_kernel() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,6 +53,30 @@ def test_every_spelling_is_an_order_of_letters(ndims: int, tag: str, letters: st
     assert str(layout) == letters
 
 
+@pytest.mark.parametrize(("ndims", "tag"), [(ndims, tag) for ndims, tag, _ in CASES if "x" not in tag])
+def test_all_dims_may_be_capitals(ndims: int, tag: str) -> None:
+    dims, inner = re.fullmatch("([A-Za-z]+)(.*)", tag).groups()  # type: ignore[union-attr]
+    assert parse_tag(dims.upper() + inner, ndims) == parse_tag(tag, ndims)
+
+
+@pytest.mark.parametrize(
+    ("tag", "shape", "physical"),
+    [
+        ("NHWC8h8w32c", (1, 128, 64, 64), (1, 8, 8, 4, 8, 8, 32)),
+        ("NHWC8h8w32c", (1, 128, 62, 62), (1, 8, 8, 4, 8, 8, 32)),
+        ("OIHW8i32o4i", (128, 128, 1, 1), (4, 4, 1, 1, 8, 32, 4)),
+        ("OIHW8i32o4i", (128, 128, 3, 3), (4, 4, 3, 3, 8, 32, 4)),
+        ("NHWC", (1, 128, 64, 64), (1, 64, 64, 128)),
+        ("OIHW", (128, 128, 3, 3), (128, 128, 3, 3)),
+    ],
+)
+def test_the_layouts_of_hexagon(tag: str, shape: tuple[int, ...], physical: tuple[int, ...]) -> None:
+    layout = Layout.from_tag(tag, shape)
+    assert layout.physical_shape == physical
+    assert infer_ndims(tag, len(physical)) == 4
+    assert Layout.from_tag(str(layout), shape) == layout
+
+
 @st.composite
 def forms(draw: st.DrawFn) -> TagForm:
     ndims = draw(st.integers(1, 6))
@@ -71,6 +97,8 @@ def test_print_and_parse_are_inverse(form: TagForm) -> None:
         ("nhwc", 3, "names the dims"),
         ("nchhw", 4, "twice"),
         ("nChw", 4, "capital letters"),
+        ("nHWc8h8w32c", 4, "capital letters"),
+        ("NHWc8h8w", 4, "capital letters"),
         ("nchw16c", 4, "capital letters"),
         ("nChw16w", 4, "capital letters"),
         ("nChw16k", 4, "16k"),

@@ -13,7 +13,9 @@ from oracles import Oracle, small_target
 from problems import random_config, random_convolution, random_problem, with_options
 
 from convsmith.build.choose import default_config
+from convsmith.build.naive import parts_kernel
 from convsmith.build.schedule import schedule
+from convsmith.build.split import sums_steps
 from convsmith.compiler.driver import lower, naive_kernel, preparing
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.intern import interning
@@ -119,6 +121,12 @@ KINDS = {
     "threads": ("mb2ic2ih3iw5oc3oh3ow5kh2kw3ph1pw1", "--lane=oc --tile=oc:4,ow:3 --reduce=kh,kw,ic --threads=2"),
     "one-function": ("mb1ic3iw5oc5ow5kw3pw1", "--lane=oc --tile=oc:4,ow:2 --outline=no"),
     "threads-on-one-image": ("mb1ic3iw9oc3ow9kw3pw1", "--lane=oc --tile=oc:4,ow:3 --threads=2"),
+    "parts": ("--dir=FWD_B mb2ic6iw5oc5kw3pw1", "--lane=oc --tile=oc:4,ow:2 --split=ic:3 --threads=2"),
+    "parts-of-weights": ("--dir=BWD_W --dtag=axb mb2ic3iw5oc5ow5kw3pw1", "--lane=oc --tile=oc:4 --split=mb:2"),
+    "parts-of-bytes": (
+        "--dt=u8:s8:u8 --dtag=aBc4b --attr-zero-points=src:common:3+wei:per_oc --attr-post-ops=relu mb1ic8iw3oc6kw2pw1",
+        "--lane=oc --tile=oc:4 --terms=ic:4 --split=ic:2 --offsets=sums",
+    ),
     "few-pieces": ("mb1ic3iw5oc6ow5kw1", "--lane=oc --tile=oc:4,ow:3 --pieces=1"),
     "vanishing-loops": ("mb1ic1iw1oc1ow1kw1", "--lane=oc --tile=oc:4"),
     "strided-backward": ("--dir=BWD_D mb1ic5ih5oc3oh3kh3kw2iw4ow2sh2sw2ph1", "--lane=ic --tile=ic:4,iw:2"),
@@ -339,12 +347,27 @@ def interpret_all(problem: Problem, config: Config, target: Target, seed: int = 
     with interning():
         oracle = Oracle(problem, target, seed)
         st, kernel = naive_kernel(problem, target, config)
+        oracle.finish = None if st.parts_of is None else parts_kernel(problem, st)
         kernel = run_steps(kernel, schedule(st, config, target), [oracle])
+        if oracle.finish is not None:
+            run_steps(oracle.finish, sums_steps(st, target), [_Finishing(oracle, kernel)])
         memory = memories(problem, oracle.arrays)
         for pack, steps in preparing(problem, st, config, target, kernel):
             truth = oracle.prepared(pack, memory)
             memory |= truth
             run_steps(pack, steps, [_Packing(oracle, memory, truth)])
+
+
+class _Finishing:
+    """What adds up parts must give the same results after every step."""
+
+    def __init__(self, oracle: Oracle, kernel: Kernel) -> None:
+        self.oracle, self.kernel = oracle, kernel
+
+    def after(self, number: int, step: Step | None, kernel: Kernel, seconds: float, changed: bool) -> None:
+        if changed:
+            self.oracle.finish = kernel
+            self.oracle.after(number, step, self.kernel, seconds, changed)
 
 
 class _Packing:

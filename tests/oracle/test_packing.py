@@ -282,27 +282,39 @@ def test_the_hierarchy_of_blocks() -> None:
     assert lhs.params[1].shape[-2:] == (4, 4)
 
 
-SIZES = [(48, 64, 16, 4), (24, 32, 32, 8), (12, 20, 5, 3)]
+SIZES = [(48, 64, 16, 4), (24, 32, 32, 8), (12, 20, 5, 3), (24, 20, 16, 8), (10, 20, 16, 4), (9, 7, 3, 2)]
 
 
 @pytest.mark.parametrize(("l2_width", "l2_depth", "l1_depth", "width"), SIZES)
 def test_seek_run(l2_width: int, l2_depth: int, l1_depth: int, width: int) -> None:
-    """gemmlowp's position of a run, l2_width * start_depth + start_width * run depth, is the derived one."""
+    """A run begins at width * start_depth + start_width * run depth, the width rounded up to whole runs.
+
+    That is gemmlowp's position but for the runs of a last block of less depth: gemmlowp lets them follow each other,
+    here each has the room of the others, and zeros after its entries.
+    """
+    depths, runs = -(-l2_depth // l1_depth), -(-l2_width // width)
     text = (
         f"kernel k(lhs: u8[{l2_width}, {l2_depth}], out: u8[{l2_width}, {l2_depth}])\n"
-        f"  for depth in 0 .. {l2_depth // l1_depth}:\n    for run in 0 .. {l2_width // width}:\n"
-        f"      for d in 0 .. {l1_depth}:\n        for w in 0 .. {width}:\n"
+        f"  for depth in 0 .. {depths}:\n    for run in 0 .. {runs}:\n"
+        f"      for d in 0 .. min({l2_depth} - depth * {l1_depth}, {l1_depth}):\n"
+        f"        for w in 0 .. min({l2_width} - run * {width}, {width}):\n"
         f"          out[run * {width} + w, depth * {l1_depth} + d] = lhs[run * {width} + w, depth * {l1_depth} + d]\n"
     )
     pack = derive_packing(parse_kernel(text), ("lhs",), "lhs_p").packs[0]
-    lhs = np.arange(l2_width * l2_depth).reshape(l2_width, l2_depth)
-    packed = packed_by(pack, {"lhs": (lhs % 251).astype(np.uint8).ravel()})
+    whole = np.zeros((runs * width, depths * l1_depth), np.uint8)
+    whole[:l2_width, :l2_depth] = (np.arange(l2_width * l2_depth) % 250 + 1).reshape(l2_width, l2_depth)
+    packed = packed_by(pack, {"lhs": whole[:l2_width, :l2_depth].ravel()})
+    assert len(packed) == whole.size
     for start_depth in range(0, l2_depth, l1_depth):
+        gemmlowp_depth = min(l1_depth, l2_depth - start_depth)
         for start_width in range(0, l2_width, width):
-            position = l2_width * start_depth + start_width * min(l1_depth, l2_depth - start_depth)
+            position = runs * width * start_depth + start_width * l1_depth
+            if gemmlowp_depth == l1_depth or not start_width:
+                assert position == runs * width * start_depth + start_width * gemmlowp_depth
             run_ = packed[position : position + l1_depth * width].reshape(l1_depth, width)
-            block = lhs[start_width : start_width + width, start_depth : start_depth + l1_depth]
-            assert np.array_equal(run_, block.T % 251)
+            block = whole[start_width : start_width + width, start_depth : start_depth + l1_depth]
+            assert np.array_equal(run_, block.T)
+            assert not run_[gemmlowp_depth:].any() and run_[0].any()
 
 
 def test_unaligned_blocks_are_completed_with_zeros() -> None:

@@ -21,12 +21,13 @@ import re
 from collections.abc import Callable
 from importlib import import_module
 from textwrap import dedent
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 import convsmith.passes
+from convsmith.diag.errors import ConfigError
 from convsmith.interp import run
 from convsmith.ir.buffer import UNKNOWN, make_buffer
 from convsmith.ir.index import Var, as_index
@@ -152,3 +153,36 @@ def test_before_and_after_compute_the_same(module: str) -> None:
     assert any(not np.array_equal(start[n], old[n]) for n in names), "the example computes nothing"
     for n in names:
         np.testing.assert_array_equal(old[n], new[n], err_msg=n)
+
+
+def spoilt(value: Any) -> list[Any]:
+    """Values of the kind of an argument that are not legal, or mean something else: numbers, names, names in tuples."""
+    if isinstance(value, str):
+        return ["nothing"]
+    if isinstance(value, int) and not isinstance(value, bool):
+        return [-1, 0, 1]
+    if isinstance(value, tuple) and value and isinstance(value[0], str):
+        return [("nothing",) * len(value)]
+    return []
+
+
+@pytest.mark.parametrize("module", PASSES)
+def test_other_arguments_are_refused_or_compute_the_same(module: str) -> None:
+    example, function = example_of(module), pass_of(module)
+    _, arguments = example.call.removesuffix(")").split("(", 1)
+    bind = inspect.signature(function).bind
+    given = eval(f"bind(kernel, {arguments})", {"bind": bind, "kernel": example.old, **NAMES})
+    for name, value in list(given.arguments.items())[1:]:
+        for other in spoilt(value):
+            given.arguments[name] = other
+            try:
+                new = function(*given.args, **given.kwargs)
+            except ConfigError as error:
+                assert str(error).startswith(function.__name__)
+                continue
+            start, changed = (memory(example.old, new) for _ in range(2))
+            interpret(example.old, start)
+            interpret(new, changed)
+            for b in example.old.params:
+                np.testing.assert_array_equal(start[b.name], changed[b.name], err_msg=f"{name}={other!r}: {b.name}")
+        given.arguments[name] = value

@@ -39,7 +39,7 @@ def eltwise(draw: st.DrawFn) -> Eltwise:
 
 POST_OPS: st.SearchStrategy[PostOp] = st.one_of(
     eltwise(),
-    st.builds(Sum, FINITE, st.integers(-9, 9), st.none() | TYPES),
+    st.builds(Sum, FINITE, st.integers(-9, 9) | st.integers(-(2**31), 2**31 - 1), st.none() | TYPES),
     st.builds(Binary, st.sampled_from(sorted(OPERATORS)), TYPES, MASKS, st.sampled_from(["any", "axb"])),
     st.builds(Prelu, MASKS),
     st.builds(Depthwise, st.integers(1, 9), st.integers(1, 3), st.integers(0, 3), TYPES),
@@ -204,6 +204,8 @@ def test_operands() -> None:
         ("relu+", UsageError, "post-op '' is not available"),
         ("sum:inf", UsageError, "the scale inf is not legal"),
         ("sum:1:0.5", UsageError, "expected sum[:scale[:zero_point[:dt]]]"),
+        ("sum:2:9223372036854775807", UsageError, "the zero point 9223372036854775807 is not legal; expected a whole"),
+        ("sum:1:-2147483649", UsageError, "the zero point -2147483649 is not legal"),
         ("sum:1:0:u9", UsageError, "--attr-post-ops: 'u9' is unknown; legal: f32"),
         ("sum:1:0:f8_e5m2", UnsupportedError, "f8_e5m2 is not available; available: f32"),
         ("add", UsageError, "post-op 'add' is malformed; expected add:dt[:policy[:tag]]"),

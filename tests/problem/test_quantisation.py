@@ -63,6 +63,16 @@ def test_every_step_in_order() -> None:
     assert run(line, raw=True, src=[0, 2, 4, 255], wei=4, bia=10) == [3, 4.25, 5.75, 194]
 
 
+@pytest.mark.parametrize("descriptor", ["mb1ic2ih5oc2kh1", "--matmul 4x2:2x3", "--deconv mb1ic2iw5oc2kw1"])
+@pytest.mark.parametrize("option", ["scales=src{}:common:0.5", "zero-points=dst:common:1+src{}:common:2"])
+def test_the_source_has_two_names(option: str, descriptor: str) -> None:
+    line = f"--dt=u8:s8:u8 --attr-{option} {descriptor}"
+    problem = parse_problem(line.format("0"))
+    assert problem == parse_problem(line.format("")) and "src0" not in str(problem)
+    with pytest.raises(UsageError, match="src is given twice"):
+        parse_problem(f"--dt=u8:s8:u8 --attr-{option.format('0')}+src:common:2 {descriptor}")
+
+
 def test_one_for_each_channel() -> None:
     line = (
         "--dt=u8:s8:s8 --attr-scales=wei:per_oc+dst:per_dim_1 --attr-zero-points=src:per_dim_1+dst:per_dim_1 "
