@@ -17,7 +17,7 @@ from convsmith.arith.evaluate import evaluate
 from convsmith.build.blocks import blocked
 from convsmith.build.epilogue import Buffers, Epilogue
 from convsmith.build.fragments import fragment_cycles, fragment_tiles
-from convsmith.build.loops import Loops, Unit, fits_registers, loops_after_fusing, residues, view_steps
+from convsmith.build.loops import Loops, Unit, filled_lanes, fits_registers, loops_after_fusing, residues, view_steps
 from convsmith.build.offsets import flips, of_fewer_bits, summed
 from convsmith.build.split import PART, splits
 from convsmith.build.statement import statement
@@ -148,7 +148,7 @@ class Model:
         channels = [d.size for d in self.st.dims if not d.axis and d.name not in (g, "mb")]
         depthwise = bool(g) and prod(channels) == 1
         yield (g if depthwise else self.n), ()
-        if g and not depthwise and columns < self.lanes and self.src.get(Var(g), 0) <= self.lanes:
+        if g and not depthwise and 2 * columns <= self.lanes and self.src.get(Var(g), 0) <= self.lanes:
             yield f"{g}_{self.n}", ((g, self.n),)
         if self.unit.dot:
             return
@@ -158,6 +158,10 @@ class Model:
         short = columns % self.lanes and columns < 4 * self.lanes
         if short and self.sizes[self.k] >= self.lanes // 2 and self.src.get(Var(self.k)) == 1:
             yield self.k, ()
+
+    def filled(self, lane: str) -> int:
+        """Lanes of a vector that are in use where it lies along a loop."""
+        return filled_lanes(self.st, lane, self.unit)
 
     def ways(self, loops: Loops, tile: dict[str, int]) -> int:
         """Most pixels of a register tile that fall into one set of the first-level cache."""
@@ -180,7 +184,8 @@ class Model:
         along_k = lane == self.k
         tap = next((n for n in reversed(self.st.reduce[:-1]) if n not in self.classes), self.k)
         taps = self.sizes[tap]
-        columns = loops.extents[self.n] if along_k else -(-loops.extents[lane] // self.lanes)
+        lanes = self.filled(lane)
+        columns = loops.extents[self.n] if along_k else -(-loops.extents[lane] // lanes)
         for v in range(1, min(columns, 7) + 1):
             widest = (self.target.registers - 1 - v) // v
             if widest < 1:
@@ -189,9 +194,9 @@ class Model:
             widths = {wide, wide - 1, *(m for m in (4, 5, 6, 7, 8, 12, 14, 16, 28) if m < wide)}
             for m in sorted(w for w in widths if w > 0):
                 if lane == inner:
-                    tile = {self.n: min(m, loops.extents[self.n]), lane: v * self.lanes}
+                    tile = {self.n: min(m, loops.extents[self.n]), lane: v * lanes}
                 else:
-                    tile = {inner: m, **({self.n: v} if along_k else {lane: v * self.lanes})}
+                    tile = {inner: m, **({self.n: v} if along_k else {lane: v * lanes})}
                 yield tile
                 if along_k and tap != self.k and 1 < taps <= 3 and m * v + m + v < self.target.registers - 1:
                     yield {**tile, tap: taps}
@@ -207,8 +212,9 @@ class Model:
         along_k = loops.kinds[lane] == "k"
         channels = next((loops.extents[n] for n, _ in config.terms), self.sizes[self.k])
         steps = self.terms // channels * (-(-channels // (self.lanes if along_k else self.unit.terms)))
-        total = loops.extents[self.n] if along_k else -(-loops.extents[lane] // self.lanes)
-        columns = _splits(total, tile.get(self.n, 1) if along_k else tile[lane] // self.lanes)
+        lanes = self.filled(lane)
+        total = loops.extents[self.n] if along_k else -(-loops.extents[lane] // lanes)
+        columns = _splits(total, tile.get(self.n, 1) if along_k else tile[lane] // lanes)
         pixels = [(1, 1)]
         rows = [self.n] if loops.kinds[lane] == "m" else loops.of("m")
         for name in rows:
@@ -310,7 +316,7 @@ class Model:
         pieces, taps = [1], {loops.axes[n] for n, _ in config.tile if loops.kinds[n] == "k"} - {""}
         bordered = [n for n in loops.of("m") if loops.axes[n] in taps and not is_true(self.st.a.mask)]
         for name, size in config.tile:
-            width = self.lanes if name == config.lane else 1
+            width = self.filled(name) if name == config.lane else 1
             rests = [-(-n // width) for n, _ in _splits(loops.extents[name], size)]
             rests += rests[:1] * 2 * (name in bordered and size > 1)
             pieces = [p * n for p in pieces for n in rests]
@@ -447,7 +453,7 @@ def _of_unit(model: Model, threads: int, long: bool) -> Iterator[Choice]:
             held = model.holding(loops, config)
             wide = lane == model.batch and tile[lane] > model.lanes
             for c in (config if not wide else None, held):
-                if c is not None and fits_registers(loops, c, target, model.unit):
+                if c is not None and fits_registers(loops, c, target, model.unit, model.filled(lane)):
                     yield Choice(model.cycles(loops, c), model.emitted(loops, c), c)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from convsmith.build.loops import Unit, loops_after_fusing, registers_needed
+from convsmith.build.loops import Unit, filled_lanes, loops_after_fusing, registers_needed
 from convsmith.build.offsets import scheduled
 from convsmith.build.statement import sums_type
 from convsmith.codegen import llvm_bind
@@ -104,7 +104,8 @@ def _plan(kernel: Kernel | DynamicKernel, records: Sequence[PassRecord]) -> list
     config, target = kernel.config, kernel.target
     st = scheduled(kernel.parts[0], config, target)
     loops = loops_after_fusing(st, config)
-    count, text = registers_needed(loops, config, target, Unit.of(st, target, config))
+    unit = Unit.of(st, target, config)
+    count, text = registers_needed(loops, config, target, unit, filled_lanes(st, config.lane, unit))
     plan = [r for r in records if r.name in _PLANNED][-1].kernel
     found: dict[str, For] = {loop.var.name: loop for loop in loops_of(plan.body)}
     sizes = set(plan.sizes)

@@ -148,7 +148,7 @@ KINDS = {
     "bytes-blocked": (
         "--dt=s8:s8:s8 --stag=aBc4b --dtag=aBc4b mb1ic7iw5oc5ow3kw3", "--lane=oc --tile=oc:4 --terms=ic:2",
     ),
-    "bytes-groups": ("--dt=u8:s8:f32 g2mb1ic6iw4oc6ow4kw3pw1", "--lane=g_oc --fuse=g+oc --tile=g_oc:4 --terms=ic:4"),
+    "bytes-groups": ("--dt=u8:s8:f32 g2mb1ic6iw4oc6ow4kw3pw1", "--lane=g_oc --fuse=g+oc --tile=g_oc:3 --terms=ic:4"),
     "bytes-masked": ("--dt=u8:s8:s32 mb1ic3iw5oc5ow5kw3pw1", "--lane=oc --tile=oc:4 --terms=ic:4 --realise=mask"),
     "bytes-copied": ("--dt=u8:s8:s32 mb1ic6iw5oc5ow5kw3pw1", "--lane=oc --tile=oc:4 --terms=ic:4 --realise=pad_copy"),
     "bytes-widened": ("--dt=u8:u8:s32 mb1ic3iw5oc5ow5kw3pw1", "--lane=oc --tile=oc:4,ow:2"),
@@ -197,7 +197,7 @@ KINDS = {
     ),
     "zero-points-of-groups": (
         "--dt=s8:s8:f32 --attr-zero-points=src:common:3+wei:per_dim_0 g2mb1ic6iw4oc6ow4kw3pw1",
-        "--lane=g_oc --fuse=g+oc --tile=g_oc:4 --terms=ic:2 --offsets=sums",
+        "--lane=g_oc --fuse=g+oc --tile=g_oc:3 --terms=ic:2 --offsets=sums",
     ),
     "zero-points-of-both-borders": (
         "--dt=u8:s8:s32 --attr-zero-points=src:common:3+wei:common:2 mb1ic3iw3oc5ow7kw5pw4",
