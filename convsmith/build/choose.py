@@ -54,12 +54,16 @@ FAR = 120
 """The same to places on lines of their own."""
 GATHER = 1.3
 """How much longer a step takes whose source lanes are gathered."""
+SINGLY = 5
+"""The same where more than two vectors hold the lanes of one, and each lane is read by itself."""
 COPY = 2
 """Cycles to copy a pixel's channels into padded memory."""
 CLASH = 3.0
 """How much longer a step takes whose pixels evict each other."""
 TILES_A_THREAD = 3
 """Register tiles that make a result large enough to be divided among threads."""
+CUT_TAPS = 16
+"""Most taps whose first and last vectors of pixels are code of their own."""
 LONG = 24
 """Operations of an epilogue that are worth a loop of their own: as straight lines, LLVM takes long for them."""
 NEAR = 1.02
@@ -148,20 +152,27 @@ class Model:
         channels = [d.size for d in self.st.dims if not d.axis and d.name not in (g, "mb")]
         depthwise = bool(g) and prod(channels) == 1
         yield (g if depthwise else self.n), ()
-        if g and not depthwise and 2 * columns <= self.lanes and self.src.get(Var(g), 0) <= self.lanes:
+        whole = not self.unit.dot or not self.sizes[self.k] % self.unit.terms
+        if g and not depthwise and whole and 2 * columns <= self.lanes and self.src.get(Var(g), 0) <= self.lanes:
             yield f"{g}_{self.n}", ((g, self.n),)
         if self.unit.dot:
             return
         inner = Var(self.st.of("m")[-1].name)
         if self.src.get(inner) == 1 and inner not in variables_of(self.st.a.mask):
             yield self.pixels()[-1], ()
-        short = columns % self.lanes and columns < 4 * self.lanes
+        short = columns % self.lanes and columns < 4 * self.lanes and self.cut_apart() <= CUT_TAPS
         if short and self.sizes[self.k] >= self.lanes // 2 and self.src.get(Var(self.k)) == 1:
             yield self.k, ()
 
     def filled(self, lane: str) -> int:
         """Lanes of a vector that are in use where it lies along a loop."""
         return filled_lanes(self.st, lane, self.unit)
+
+    def cut_apart(self) -> int:
+        """Taps for each of which a row of pixels, as lanes, ends elsewhere."""
+        axes = {d.axis for d in self.st.of("k") if d.name == self.k} - {""}
+        masked = variables_of(self.st.a.mask)
+        return prod(d.size for d in self.st.of("m") if d.axis in axes and Var(d.name) in masked)
 
     def ways(self, loops: Loops, tile: dict[str, int]) -> int:
         """Most pixels of a register tile that fall into one set of the first-level cache."""
@@ -258,6 +269,8 @@ class Model:
         turn = TURN if config.hold else STRAIGHT if straight else CALL
         clash = loops.kinds[lane] != "m" and self.ways(loops, tile) >= target.l1_ways
         shared = first_reads(loops, tile, self.src)
+        groups = self.filled(lane) // self.sizes[self.n]
+        gather = GATHER if groups * self.src.get(Var(self.batch), 0) <= 2 * self.lanes else SINGLY
         cycles = 0.0
         for m, v, count in tiles:
             held = m * v
@@ -265,7 +278,7 @@ class Model:
             latency = 0.0 if config.hold else cost.latency  # the next tile begins meanwhile
             step = _together(held * cost.multiply_add, latency, loads, held * fetch * hides)
             step += 0.0 if hides else held * fetch
-            step *= GATHER if lane == fused else 1.0
+            step *= gather if lane == fused else 1.0
             step *= CLASH if clash and m >= target.l1_ways else 1.0
             hidden = HIDDEN if self.st.constant else HIDDEN_FAR
             finish = EXPOSED * cost.multiply_add * max(0.0, held - hidden * target.registers)
@@ -448,7 +461,8 @@ def _of_unit(model: Model, threads: int, long: bool) -> Iterator[Choice]:
                 ((join, model.unit.terms),) if join else model.shared_terms(lane),
                 realise="pad_copy" if copied else "peel", pack=model.packed(lane),
                 offsets="sums" if model.st.sums or of_fewer_bits(model.st) else "each", flip=model.flip(),
-                drain=long and loops.kinds[lane] != "k", threads=threads,
+                drain=long and loops.kinds[lane] != "k",
+                pieces=max(Config.pieces, model.cut_apart()) if lane == model.k else Config.pieces, threads=threads,
             )  # fmt: skip
             held = model.holding(loops, config)
             wide = lane == model.batch and tile[lane] > model.lanes
