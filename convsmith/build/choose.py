@@ -62,6 +62,10 @@ CLASH = 3.0
 """How much longer a step takes whose pixels evict each other."""
 TILES_A_THREAD = 3
 """Register tiles that make a result large enough to be divided among threads."""
+FEW_VECTORS = 3
+"""Vectors of channels on one side of a gradient of weights below which its pixels may lie along the lanes."""
+PACK, PACK_FAR = 1, 3
+"""Cycles to pack an element in each call: near, and where the second-level cache does not hold the operand."""
 CUT_TAPS = 16
 """Most taps whose first and last vectors of pixels are code of their own."""
 LONG = 24
@@ -160,8 +164,10 @@ class Model:
         inner = Var(self.st.of("m")[-1].name)
         if self.src.get(inner) == 1 and inner not in variables_of(self.st.a.mask):
             yield self.pixels()[-1], ()
-        short = columns % self.lanes and columns < 4 * self.lanes and self.cut_apart() <= CUT_TAPS
-        if short and self.sizes[self.k] >= self.lanes // 2 and self.src.get(Var(self.k)) == 1:
+        short = columns % self.lanes and columns < 4 * self.lanes
+        if not self.st.constant:
+            short = short or min(columns, self.sizes[self.st.of("m")[-1].name]) < FEW_VECTORS * self.lanes
+        if short and self.cut_apart() <= CUT_TAPS and self.sizes[self.k] >= self.lanes // 2 and self.src.get(Var(self.k)) == 1:
             yield self.k, ()
 
     def filled(self, lane: str) -> int:
@@ -240,7 +246,9 @@ class Model:
             passing = total if self.pixels_first() else max(v for v, _ in columns)
             cycles = self.vector_cycles(loops, config, tiles, steps, passing)
         copied = prod(self.st.a.layout.shape) / self.sizes[self.k] if config.realise == "pad_copy" else 0.0
-        return cycles * around + copied * COPY
+        packed = 0 if self.st.constant or self.st.b.name not in config.pack else prod(self.st.b.layout.shape)
+        pack = PACK if packed * self.bytes <= target.l2_bytes else PACK_FAR
+        return cycles * around + copied * COPY + packed * pack
 
     def vector_cycles(
         self, loops: Loops, config: Config, tiles: list[tuple[int, int, int]], steps: int, passing: int

@@ -183,9 +183,9 @@ def check_config(st: Statement, loops: Loops, config: Config, target: Target, un
         if loops.kinds[name] != "k":
             raise ConfigError("terms", f"--terms={name}:{size}: loop {name} is no reduction loop")
     deep = [n for n, _ in config.block if loops.kinds[n] == "k"]
-    if len(deep) > 1 or (deep and loops.kinds[config.lane] == "k"):
+    if len(deep) > 1 or config.lane in deep:
         raise ConfigError(
-            "block", f"--block={','.join(deep)}: legal is one reduction loop, where lanes do not lie along another"
+            "block", f"--block={','.join(deep)}: legal is one reduction loop that lanes do not lie along"
         )
     for name, size in config.block:
         if name == config.lane and size % lanes:
