@@ -28,8 +28,8 @@ LONG = 32
 
 def blocked(st: Statement, loops: Loops, config: Config, target: Target) -> Config:
     """The config with blocks of channels and of the longest reduction loop, where that pays."""
-    if not st.constant and config.realise == "peel" and (pixels := _pixels(st, loops, config, target)):
-        return replace(config, block=pixels)
+    if not st.constant and config.realise == "peel" and (block := _pixels(st, loops, config, target)):
+        return replace(config, block=block)
     inner = max(loops.of("k"), key=lambda n: loops.extents[n])
     if loops.kinds[config.lane] != "n" or config.hold or loops.residues or config.realise != "peel":
         return config

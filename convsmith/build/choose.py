@@ -167,7 +167,8 @@ class Model:
         short = columns % self.lanes and columns < 4 * self.lanes
         if not self.st.constant:
             short = short or min(columns, self.sizes[self.st.of("m")[-1].name]) < FEW_VECTORS * self.lanes
-        if short and self.cut_apart() <= CUT_TAPS and self.sizes[self.k] >= self.lanes // 2 and self.src.get(Var(self.k)) == 1:
+        fills = self.sizes[self.k] >= self.lanes // 2 and self.src.get(Var(self.k)) == 1
+        if short and fills and self.cut_apart() <= CUT_TAPS:
             yield self.k, ()
 
     def filled(self, lane: str) -> int:
@@ -492,7 +493,8 @@ def default_config(problem: Problem, target: Target, threads: int = 1) -> Config
             return blocked(st, loops, config, target)
         tiles = prod(-(-n // config.size(name)) for name, n in loops.extents.items() if loops.kinds[name] != "k")
         sizes = {d.name: d.size for d in st.of("k")}
-        parts, loop = max((max(p for p in range(1, threads + 1) if not sizes[n] % p), n) for n in st.reduce)
+        shared = [n for n in st.reduce if n != config.lane and sizes[n] > 1] or st.reduce
+        parts, loop = max((max(p for p in range(1, threads + 1) if not sizes[n] % p), n) for n in shared)
     if tiles >= TILES_A_THREAD * threads or parts == 1:
         return config
     return replace(config, split=((loop, parts),), order=(PART, *config.order))

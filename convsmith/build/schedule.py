@@ -13,7 +13,7 @@ from convsmith.build.epilogue import top_bit
 from convsmith.build.indirect import indirect, indirect_step
 from convsmith.build.loops import Loops, Unit, check_config, filled_lanes, loops_after_fusing
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.index import Var, is_false, is_true
+from convsmith.ir.index import Var, is_false, is_true, parts_of
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.layout.view import KINDS, Statement
@@ -282,7 +282,7 @@ def _read_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list
         tiled_axes = {a for n in nest.register for a in loops.axes[n.partition(".")[0]]}
         moved = (n for n in nest.reduce if n not in nest.classes and _free(loops.axes[n.partition(".")[0]], tiled_axes))
         steps.append(Step(restrict, (*moved, nest.lane) if nest.along_k else tuple(moved)))
-    cut = _cutting(loops, nest) if masked and nest.along_k and config.realise == "peel" else set()
+    cut = _cutting(st, nest) if masked and nest.along_k and config.realise == "peel" else set()
     tiled = (n for n in nest.around if n.endswith((".o", ".b")) or n in nest.classes or n in cut)
     vectors = (n for n in (*nest.pixels, *nest.vectors) if n.endswith(".v") or n in cut)
     exact = ((nest.lane,),) if cut else ()
@@ -409,10 +409,12 @@ def _row_steps(st: Statement, lanes: int) -> list[Step]:
     ]
 
 
-def _cutting(loops: Loops, nest: Nest) -> set[str]:
+def _cutting(st: Statement, nest: Nest) -> set[str]:
     """Loops of the result that decide which lanes along a reduction loop have terms."""
-    axes = set(loops.axes[nest.lane.partition(".")[0]])
-    return {n for n in (*nest.around, *nest.pixels) if axes & set(loops.axes[n.partition(".")[0]])}
+    lane = {Var(name) for name in nest.lane.partition(".")[0].split("_")}
+    masks = (variables_of(part) for part in parts_of(st.a.mask))
+    names = {str(v) for used in masks if used & lane for v in used}
+    return {n for n in (*nest.around, *nest.pixels) if names & set(n.partition(".")[0].split("_"))}
 
 
 def _free(axes: str, tiled: set[str]) -> bool:
