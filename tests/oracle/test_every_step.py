@@ -53,9 +53,6 @@ KINDS = {
     "lanes-along-pixels-in-blocks-of-rows": (
         "--dir=BWD_W mb1ic2ih4iw6oc2oh4ow6kh3kw3ph1pw1", "--lane=ow --tile=ic:2,oc:2 --pack= --block=oh:3",
     ),
-    "lanes-along-pixels-in-parts": (
-        "--dir=BWD_W mb1ic2iw8oc2ow8kw3pw1", "--lane=ow --tile=ic:2,oc:2 --order=part,oc --pack= --split=ow:2",
-    ),
     "lanes-along-pixels-far-apart": (
         "--dir=BWD_W --dtag=axb mb1ic2iw11oc2ow5kw3sw2dw1pw1", "--lane=ow --tile=ic:2,oc:2,kw:2 --pack=",
     ),
