@@ -279,7 +279,7 @@ class Model:
         clash = loops.kinds[lane] != "m" and self.ways(loops, tile) >= target.l1_ways
         shared = first_reads(loops, tile, self.src)
         groups = self.filled(lane) // self.sizes[self.n]
-        gather = GATHER if groups * self.src.get(Var(self.batch), 0) <= 2 * self.lanes else SINGLY
+        gather = GATHER if groups * self.src.get(Var(self.batch), 0) <= 2 * self.lanes * self.unit.terms else SINGLY
         cycles = 0.0
         for m, v, count in tiles:
             held = m * v
