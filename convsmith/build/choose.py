@@ -64,7 +64,7 @@ TILES_A_THREAD = 3
 """Register tiles that make a result large enough to be divided among threads."""
 FEW_VECTORS = 3
 """Vectors of channels on one side of a gradient of weights below which its pixels may lie along the lanes."""
-PACK, PACK_FAR = 1, 3
+PACK, PACK_FAR = 0.5, 3
 """Cycles to pack an element in each call: near, and where the second-level cache does not hold the operand."""
 CUT_TAPS = 16
 """Most taps whose first and last vectors of pixels are code of their own."""
