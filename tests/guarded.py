@@ -6,6 +6,7 @@ Memory that belongs to no logical element holds what spoils a sum, and canaries 
 from __future__ import annotations
 
 import ctypes
+import mmap
 from collections.abc import Mapping
 from typing import Any
 
@@ -215,3 +216,22 @@ class Compiled:
             function(address)
         for part in reversed(range(chunks)):
             function._chunk(address, part, chunks)
+
+
+class PageEnd:
+    """Copies that end where a page begins that cannot be read."""
+
+    def __init__(self) -> None:
+        self.libc = ctypes.CDLL(None, use_errno=True)
+        self.kept: list[mmap.mmap] = []
+
+    def __call__(self, x: Array) -> Array:
+        page = mmap.PAGESIZE
+        whole = -(-max(x.nbytes, 1) // page) * page
+        m = mmap.mmap(-1, whole + page)
+        start = ctypes.addressof(ctypes.c_char.from_buffer(m))
+        assert not self.libc.mprotect(ctypes.c_void_p(start + whole), ctypes.c_size_t(page), 0)
+        self.kept.append(m)
+        out = np.frombuffer(m, np.uint8, x.nbytes, whole - x.nbytes).view(x.dtype).reshape(x.shape)
+        out[...] = x
+        return out

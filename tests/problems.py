@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from convsmith.build.loops import Unit, loops_after_fusing
+from convsmith.build.loops import Unit, filled_lanes, loops_after_fusing
 from convsmith.build.offsets import flips, summed
 from convsmith.build.split import PART, splits
 from convsmith.build.statement import statement
@@ -202,6 +202,32 @@ def with_slack(layout: Layout, rng: random.Random) -> str:
     return print_strided(tuple(reversed(blocks)))
 
 
+# -- few channels
+def _window(rng: random.Random, g: int, ic: int, oc: int) -> str:
+    """Sizes of a convolution along one axis or two."""
+    taps, stride, pixels = rng.choice((1, 3, 5)), rng.choice((1, 1, 2)), rng.choice((7, 14, 20, 33, 50))
+    pad = taps // 2
+    out = (pixels + 2 * pad - taps) // stride + 1
+    axes = ("h", "w") if rng.random() < 0.6 else ("w",)
+    around = "".join(f"i{a}{pixels}o{a}{out}k{a}{taps}s{a}{stride}p{a}{pad}" for a in axes)
+    return f"{f'g{g}' if g > 1 else ''}mb{rng.choice((1, 2))}ic{g * ic}oc{g * oc}{around}"
+
+
+def few_channels_a_group(rng: random.Random) -> str:
+    """Some channels a group, which fill no vector, channels last."""
+    channels, g = rng.choice((2, 3, 5, 6, 7, 9, 10, 11, 13, 15)), rng.choice((2, 3, 8, 32))
+    direction = rng.choice(("FWD_D", "BWD_D", "BWD_W"))
+    return f"--dir={direction} --stag=axb --dtag=axb {_window(rng, g, channels, channels)}"
+
+
+def gradient_of_few_channels(rng: random.Random) -> str:
+    """Gradients of weights with few channels on one side, in both plain layouts."""
+    few, many = rng.randint(1, 15), rng.choice((1, 2, 8, 16, 48, 100))
+    ic, oc = rng.choice(((few, many), (many, few)))
+    tag, g = rng.choice(("abx", "abx", "axb")), rng.choice((1, 1, 1, 4))
+    return f"--dir=BWD_W --stag={tag} --dtag={tag} {_window(rng, g, ic, oc)}"
+
+
 # -- configs
 def random_config(rng: random.Random, problem: Problem, target: Target, threads: int = 1) -> Config:
     """A config that is mostly legal; one that is not shall raise ConfigError."""
@@ -236,7 +262,8 @@ def random_config(rng: random.Random, problem: Problem, target: Target, threads:
         inner = [n for n in free if n == st.reduce[-1]] or free
         size = unit.terms if unit.dot and rng.random() < 0.9 else rng.choice((1, 2, 3, 4))
         terms = ((rng.choice((*inner, *inner, *free)), size),)
-    lanes = unit.lanes if terms or not unit.dot else Unit.plain(st, target).lanes
+    used = unit if terms or not unit.dot else Unit.plain(st, target)
+    lanes = filled_lanes(st, lane, used)
     tile = {}
     for n in others:
         if n != lane and rng.random() < 0.35:

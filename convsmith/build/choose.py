@@ -17,7 +17,7 @@ from convsmith.arith.evaluate import evaluate
 from convsmith.build.blocks import blocked
 from convsmith.build.epilogue import Buffers, Epilogue
 from convsmith.build.fragments import fragment_cycles, fragment_tiles
-from convsmith.build.loops import Loops, Unit, fits_registers, loops_after_fusing, residues, view_steps
+from convsmith.build.loops import Loops, Unit, filled_lanes, fits_registers, loops_after_fusing, residues, view_steps
 from convsmith.build.offsets import flips, of_fewer_bits, summed
 from convsmith.build.split import PART, splits
 from convsmith.build.statement import statement
@@ -54,6 +54,8 @@ FAR = 120
 """The same to places on lines of their own."""
 GATHER = 1.3
 """How much longer a step takes whose source lanes are gathered."""
+SINGLY = 5
+"""The same where more than two vectors hold the lanes of one, and each lane is read by itself."""
 COPY = 2
 """Cycles to copy a pixel's channels into padded memory."""
 CLASH = 3.0
@@ -66,6 +68,12 @@ PART_WORK = 1 << 20
 """Multiply-adds of one product a lane that are worth a part of a sum of their own, and a thread's start."""
 BYTE_WORK = 2
 """Multiply-adds in the time that a byte takes from memory."""
+FEW_VECTORS = 3
+"""Vectors of channels on one side of a gradient of weights below which its pixels may lie along the lanes."""
+PACK, PACK_FAR = 0.5, 3
+"""Cycles to pack an element in each call: near, and where the second-level cache does not hold the operand."""
+CUT_TAPS = 16
+"""Most taps whose first and last vectors of pixels are code of their own."""
 LONG = 24
 """Operations of an epilogue that are worth a loop of their own: as straight lines, LLVM takes long for them."""
 NEAR = 1.02
@@ -154,7 +162,8 @@ class Model:
         channels = [d.size for d in self.st.dims if not d.axis and d.name not in (g, "mb")]
         depthwise = bool(g) and prod(channels) == 1
         yield (g if depthwise else self.n), ()
-        if g and not depthwise and columns < self.lanes and self.src.get(Var(g), 0) <= self.lanes:
+        whole = not self.unit.dot or not self.sizes[self.k] % self.unit.terms
+        if g and not depthwise and whole and 2 * columns <= self.lanes and self.src.get(Var(g), 0) <= self.lanes:
             yield f"{g}_{self.n}", ((g, self.n),)
         if self.unit.dot:
             return
@@ -162,8 +171,21 @@ class Model:
         if self.src.get(inner) == 1 and inner not in variables_of(self.st.a.mask):
             yield self.pixels()[-1], ()
         short = columns % self.lanes and columns < 4 * self.lanes
-        if short and self.sizes[self.k] >= self.lanes // 2 and self.src.get(Var(self.k)) == 1:
+        if not self.st.constant:
+            short = short or min(columns, self.sizes[self.st.of("m")[-1].name]) < FEW_VECTORS * self.lanes
+        fills = self.sizes[self.k] >= self.lanes // 2 and self.src.get(Var(self.k)) == 1
+        if short and fills and self.cut_apart() <= CUT_TAPS:
             yield self.k, ()
+
+    def filled(self, lane: str) -> int:
+        """Lanes of a vector that are in use where it lies along a loop."""
+        return filled_lanes(self.st, lane, self.unit)
+
+    def cut_apart(self) -> int:
+        """Taps for each of which a row of pixels, as lanes, ends elsewhere."""
+        axes = {d.axis for d in self.st.of("k") if d.name == self.k} - {""}
+        masked = variables_of(self.st.a.mask)
+        return prod(d.size for d in self.st.of("m") if d.axis in axes and Var(d.name) in masked)
 
     def ways(self, loops: Loops, tile: dict[str, int]) -> int:
         """Most pixels of a register tile that fall into one set of the first-level cache."""
@@ -186,7 +208,8 @@ class Model:
         along_k = lane == self.k
         tap = next((n for n in reversed(self.st.reduce[:-1]) if n not in self.classes), self.k)
         taps = self.sizes[tap]
-        columns = loops.extents[self.n] if along_k else -(-loops.extents[lane] // self.lanes)
+        lanes = self.filled(lane)
+        columns = loops.extents[self.n] if along_k else -(-loops.extents[lane] // lanes)
         for v in range(1, min(columns, 7) + 1):
             widest = (self.target.registers - 1 - v) // v
             if widest < 1:
@@ -195,9 +218,9 @@ class Model:
             widths = {wide, wide - 1, *(m for m in (4, 5, 6, 7, 8, 12, 14, 16, 28) if m < wide)}
             for m in sorted(w for w in widths if w > 0):
                 if lane == inner:
-                    tile = {self.n: min(m, loops.extents[self.n]), lane: v * self.lanes}
+                    tile = {self.n: min(m, loops.extents[self.n]), lane: v * lanes}
                 else:
-                    tile = {inner: m, **({self.n: v} if along_k else {lane: v * self.lanes})}
+                    tile = {inner: m, **({self.n: v} if along_k else {lane: v * lanes})}
                 yield tile
                 if along_k and tap != self.k and 1 < taps <= 3 and m * v + m + v < self.target.registers - 1:
                     yield {**tile, tap: taps}
@@ -213,8 +236,9 @@ class Model:
         along_k = loops.kinds[lane] == "k"
         channels = next((loops.extents[n] for n, _ in config.terms), self.sizes[self.k])
         steps = self.terms // channels * (-(-channels // (self.lanes if along_k else self.unit.terms)))
-        total = loops.extents[self.n] if along_k else -(-loops.extents[lane] // self.lanes)
-        columns = _splits(total, tile.get(self.n, 1) if along_k else tile[lane] // self.lanes)
+        lanes = self.filled(lane)
+        total = loops.extents[self.n] if along_k else -(-loops.extents[lane] // lanes)
+        columns = _splits(total, tile.get(self.n, 1) if along_k else tile[lane] // lanes)
         pixels = [(1, 1)]
         rows = [self.n] if loops.kinds[lane] == "m" else loops.of("m")
         for name in rows:
@@ -229,7 +253,9 @@ class Model:
             passing = total if self.pixels_first() else max(v for v, _ in columns)
             cycles = self.vector_cycles(loops, config, tiles, steps, passing)
         copied = prod(self.st.a.layout.shape) / self.sizes[self.k] if config.realise == "pad_copy" else 0.0
-        return cycles * around + copied * COPY
+        packed = 0 if self.st.constant or self.st.b.name not in config.pack else prod(self.st.b.layout.shape)
+        pack = PACK if packed * self.bytes <= target.l2_bytes else PACK_FAR
+        return cycles * around + copied * COPY + packed * pack
 
     def vector_cycles(
         self, loops: Loops, config: Config, tiles: list[tuple[int, int, int]], steps: int, passing: int
@@ -258,6 +284,8 @@ class Model:
         turn = TURN if config.hold else STRAIGHT if straight else CALL
         clash = loops.kinds[lane] != "m" and self.ways(loops, tile) >= target.l1_ways
         shared = first_reads(loops, tile, self.src)
+        groups = self.filled(lane) // self.sizes[self.n]
+        gather = GATHER if groups * self.src.get(Var(self.batch), 0) <= 2 * self.lanes * self.unit.terms else SINGLY
         cycles = 0.0
         for m, v, count in tiles:
             held = m * v
@@ -265,7 +293,7 @@ class Model:
             latency = 0.0 if config.hold else cost.latency  # the next tile begins meanwhile
             step = _together(held * cost.multiply_add, latency, loads, held * fetch * hides)
             step += 0.0 if hides else held * fetch
-            step *= GATHER if lane == fused else 1.0
+            step *= gather if lane == fused else 1.0
             step *= CLASH if clash and m >= target.l1_ways else 1.0
             hidden = HIDDEN if self.st.constant else HIDDEN_FAR
             finish = EXPOSED * cost.multiply_add * max(0.0, held - hidden * target.registers)
@@ -316,7 +344,7 @@ class Model:
         pieces, taps = [1], {loops.axes[n] for n, _ in config.tile if loops.kinds[n] == "k"} - {""}
         bordered = [n for n in loops.of("m") if loops.axes[n] in taps and not is_true(self.st.a.mask)]
         for name, size in config.tile:
-            width = self.lanes if name == config.lane else 1
+            width = self.filled(name) if name == config.lane else 1
             rests = [-(-n // width) for n, _ in _splits(loops.extents[name], size)]
             rests += rests[:1] * 2 * (name in bordered and size > 1)
             pieces = [p * n for p in pieces for n in rests]
@@ -448,12 +476,13 @@ def _of_unit(model: Model, threads: int, long: bool) -> Iterator[Choice]:
                 ((join, model.unit.terms),) if join else model.shared_terms(lane),
                 realise="pad_copy" if copied else "peel", pack=model.packed(lane),
                 offsets="sums" if model.st.sums or of_fewer_bits(model.st) else "each", flip=model.flip(),
-                drain=long and loops.kinds[lane] != "k", threads=threads,
+                drain=long and loops.kinds[lane] != "k",
+                pieces=max(Config.pieces, model.cut_apart()) if lane == model.k else Config.pieces, threads=threads,
             )  # fmt: skip
             held = model.holding(loops, config)
             wide = lane == model.batch and tile[lane] > model.lanes
             for c in (config if not wide else None, held):
-                if c is None or not fits_registers(loops, c, target, model.unit):
+                if c is None or not fits_registers(loops, c, target, model.unit, model.filled(lane)):
                     continue
                 # Fragments serve some lanes only; on others the config gets a unit whose cycles and registers differ.
                 if Unit.of(model.st, target, c) == model.unit:
@@ -493,8 +522,8 @@ def _parts(problem: Problem, st: Statement, config: Config, tiles: int, products
     sizes = {d.name: d.size for d in st.of("k")}
     terms, fused = dict(config.terms), {n for pair in config.fuse for n in pair}
     ways = []
-    for n in st.reduce:
+    for n in [n for n in st.reduce if n != config.lane and sizes[n] > 1] or st.reduce:
         whole = sizes[n] if n in fused else max(config.size(n), 1)
         even = (p for p in range(1, most + 1) if not sizes[n] % (p * terms.get(n, 1)) and sizes[n] // p >= whole)
         ways.append((max(even, default=1), n))
-    return max(ways, key=lambda way: (way[0], way[1] != config.lane))
+    return max(ways)

@@ -96,7 +96,7 @@ def dynamic_config(p: Conv, target: Target, threads: int = 1) -> Config:
         if extent <= (vectors - 1) * own.lanes:
             continue
         try:
-            check_config(loops_after_fusing(st, config), config, target, own)
+            check_config(st, loops_after_fusing(st, config), config, target, own)
         except ConfigError:
             continue
         return config

@@ -161,37 +161,46 @@ def loops_after_fusing(st: Statement, config: Config) -> Loops:
     return Loops(extents, kinds, {n: axes[n] for n in extents}, classes)
 
 
-def check_config(loops: Loops, config: Config, target: Target, unit: Unit) -> None:
+def filled_lanes(st: Statement, lane: str, unit: Unit) -> int:
+    """Lanes of a vector that are in use: where it holds channels of several groups, as many as are whole groups.
+
+    Then all vectors have the same channels at the same places.
+    """
+    fused = (n.size for n in st.of("n") for d in st.of("batch") if lane == f"{d.name}_{n.name}")
+    channels = next(fused, unit.lanes)
+    return unit.lanes - unit.lanes % channels if channels < unit.lanes else unit.lanes
+
+
+def check_config(st: Statement, loops: Loops, config: Config, target: Target, unit: Unit) -> None:
     """Raise ConfigError, with the numbers, where no kernel can be made from the config."""
     sizes = (*config.tile, *config.block, *config.terms)
     for name in (config.lane, *dict(sizes), *config.order, *config.reduce):
         if name not in loops.extents:
             raise ConfigError("unknown-loop", f"config names loop {name!r}; there are {', '.join(loops.extents)}")
-    lanes = unit.lanes
+    lanes = filled_lanes(st, config.lane, unit)
+    held = f"{lanes} lanes of a vector" + (" that whole groups fill" if lanes < unit.lanes else "")
     if config.size(config.lane) % lanes and dict(config.tile).get(config.lane):
-        raise ConfigError(
-            "lanes", f"--tile={config.lane}:{config.size(config.lane)} is no multiple of the {lanes} lanes of a vector"
-        )
+        raise ConfigError("lanes", f"--tile={config.lane}:{config.size(config.lane)} is no multiple of the {held}")
     for name, size in config.terms:
         if loops.kinds[name] != "k":
             raise ConfigError("terms", f"--terms={name}:{size}: loop {name} is no reduction loop")
     deep = [n for n, _ in config.block if loops.kinds[n] == "k"]
-    if len(deep) > 1 or (deep and loops.kinds[config.lane] == "k"):
+    if len(deep) > 1 or config.lane in deep:
         raise ConfigError(
-            "block", f"--block={','.join(deep)}: legal is one reduction loop, where lanes do not lie along another"
+            "block", f"--block={','.join(deep)}: legal is one reduction loop that lanes do not lie along"
         )
     for name, size in config.block:
         if name == config.lane and size % lanes:
-            raise ConfigError("block", f"--block={name}:{size} is no multiple of the {lanes} lanes of a vector")
-    need, text = registers_needed(loops, config, target, unit)
+            raise ConfigError("block", f"--block={name}:{size} is no multiple of the {held}")
+    need, text = registers_needed(loops, config, target, unit, lanes)
     if need > (there := _registers(target, unit)):
         what = "registers for fragments" if unit.rows > 1 else "vector registers"
         raise ConfigError("registers", f"needs {need} {what}, target has {there} ({text})")
 
 
-def fits_registers(loops: Loops, config: Config, target: Target, unit: Unit) -> bool:
-    """Whether the register tile has room."""
-    return registers_needed(loops, config, target, unit)[0] <= _registers(target, unit)
+def fits_registers(loops: Loops, config: Config, target: Target, unit: Unit, filled: int) -> bool:
+    """Whether the register tile has room, where vectors have ``filled`` lanes in use."""
+    return registers_needed(loops, config, target, unit, filled)[0] <= _registers(target, unit)
 
 
 def _registers(target: Target, unit: Unit) -> int:
@@ -199,7 +208,7 @@ def _registers(target: Target, unit: Unit) -> int:
     return target.fragments.count if unit.rows > 1 and target.fragments is not None else target.registers
 
 
-def registers_needed(loops: Loops, config: Config, target: Target, unit: Unit) -> tuple[int, str]:
+def registers_needed(loops: Loops, config: Config, target: Target, unit: Unit, filled: int) -> tuple[int, str]:
     """Registers of the register tile (of vectors, or of fragments), and how they come about."""
     along_k = loops.kinds[config.lane] == "k"
     others = {n: config.size(n) for n, k in loops.kinds.items() if k != "k" and n != config.lane}
@@ -207,7 +216,7 @@ def registers_needed(loops: Loops, config: Config, target: Target, unit: Unit) -
         vectors = prod(size for n, size in others.items() if loops.kinds[n] != "m")
         pixels = prod(size for n, size in others.items() if loops.kinds[n] == "m")
     else:
-        vectors = max(config.size(config.lane), unit.lanes) // unit.lanes
+        vectors = max(config.size(config.lane), filled) // filled
         pixels = prod(others.values())
     if unit.rows > 1:
         high = -(-pixels // unit.rows)

@@ -11,9 +11,9 @@ from itertools import chain
 
 from convsmith.build.epilogue import top_bit
 from convsmith.build.indirect import indirect, indirect_step
-from convsmith.build.loops import Loops, Unit, check_config, loops_after_fusing
+from convsmith.build.loops import Loops, Unit, check_config, filled_lanes, loops_after_fusing
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.index import Var, is_false, is_true
+from convsmith.ir.index import Var, is_false, is_true, parts_of
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.layout.view import KINDS, Statement
@@ -38,6 +38,7 @@ from convsmith.passes.outline import outline
 from convsmith.passes.partition import partition
 from convsmith.passes.pick_fragments import pick_fragments
 from convsmith.passes.pick_instructions import pick_instructions
+from convsmith.passes.rebase import rebase
 from convsmith.passes.reorder import reorder
 from convsmith.passes.residue import residue
 from convsmith.passes.restrict import restrict
@@ -67,6 +68,8 @@ class Nest:
     lane: str
     along_k: bool
     unit: Unit
+    filled: int
+    """Lanes of a vector that are in use."""
     around: list[str] = field(default_factory=list)
     pixels: list[str] = field(default_factory=list)
     vectors: list[str] = field(default_factory=list)
@@ -143,8 +146,8 @@ def _ordered(st: Statement, config: Config, target: Target) -> tuple[Loops, Nest
     """Return the fused loops, the nest that tiling makes of them, and the steps that make it."""
     unit = Unit.of(st, target, config)
     loops = loops_after_fusing(st, config)
-    check_config(loops, config, target, unit)
-    nest = Nest(config.lane + ".l", loops.kinds[config.lane] == "k", unit)
+    check_config(st, loops, config, target, unit)
+    nest = Nest(config.lane + ".l", loops.kinds[config.lane] == "k", unit, filled_lanes(st, config.lane, unit))
     return loops, nest, _order_steps(st, loops, config, nest)
 
 
@@ -193,8 +196,8 @@ def _tile_steps(loops: Loops, config: Config, nest: Nest) -> list[Step]:
             steps.append(Step(tile, n, nest.lanes, n + ".o", nest.lane))
             reduce[n] = [n + ".o"]
         elif n == config.lane:
-            steps.append(Step(tile, n, max(size, nest.lanes), n + ".o", n + ".t"))
-            steps.append(Step(tile, n + ".t", nest.lanes, n + ".v", nest.lane))
+            steps.append(Step(tile, n, max(size, nest.filled), n + ".o", n + ".t"))
+            steps.append(Step(tile, n + ".t", nest.filled, n + ".v", nest.lane))
             outer[n] = n + ".o"
             nest.vectors.append(n + ".v")
         elif n in dict(config.terms):
@@ -224,7 +227,7 @@ def _tile_steps(loops: Loops, config: Config, nest: Nest) -> list[Step]:
             outer[n] = n
     for n, size in blocks.items():
         tiles = outer[n] if n in outer else reduce[n][0]
-        tile_size = max(config.size(n), dict(config.terms).get(n, 1), nest.lanes if n == config.lane else 1)
+        tile_size = max(config.size(n), dict(config.terms).get(n, 1), nest.filled if n == config.lane else 1)
         steps.append(Step(tile, tiles, size // tile_size, f"{n}.b", tiles))
     deep = [n in reduce for n in blocks]
     nest.around += [f"{n}.b" for n in blocks if n in outer]
@@ -281,7 +284,7 @@ def _read_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list
     if masked and config.realise == "peel":
         steps.append(Step(skip_zero))
     if not nest.along_k:
-        steps.append(Step(round_up, (*nest.vectors, nest.lane), nest.widths))
+        steps.append(Step(round_up, (*nest.vectors, nest.lane), (*nest.widths, (nest.lane, nest.filled))))
     if nest.unit.dot and not nest.rows:
         steps += [Step(fill_terms, name, nest.unit.terms) for name in nest.terms]
     steps.append(Step(simplify))
@@ -293,10 +296,14 @@ def _read_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list
     if masked and config.realise == "peel":
         tiled_axes = {a for n in nest.register for a in loops.axes[n.partition(".")[0]]}
         moved = (n for n in nest.reduce if n not in nest.classes and _free(loops.axes[n.partition(".")[0]], tiled_axes))
-        steps.append(Step(restrict, tuple(moved)))
-    tiled = (n for n in nest.around if n.endswith((".o", ".b")) or n in nest.classes)
-    lane_vectors = (n for n in nest.vectors if n.endswith(".v"))
-    steps.append(Step(partition, (*tiled, *nest.reduce, *lane_vectors), config.pieces))
+        steps.append(Step(restrict, (*moved, nest.lane) if nest.along_k else tuple(moved)))
+    cut = _cutting(st, nest) if masked and nest.along_k and config.realise == "peel" else set()
+    tiled = (n for n in nest.around if n.endswith((".o", ".b")) or n in nest.classes or n in cut)
+    vectors = (n for n in (*nest.pixels, *nest.vectors) if n.endswith(".v") or n in cut)
+    exact = ((nest.lane,),) if cut else ()
+    steps.append(Step(partition, (*tiled, *nest.reduce, *vectors), config.pieces, *exact))
+    if cut:
+        steps.append(Step(rebase, nest.lane))
     if _copied(st, config):
         steps += _copy_steps(st, nest.lanes)
     return steps
@@ -418,6 +425,14 @@ def _row_steps(st: Statement, lanes: int) -> list[Step]:
         Step(partition, (row + ".o",)),
         Step(vectorise, row + ".l", lanes, False),
     ]
+
+
+def _cutting(st: Statement, nest: Nest) -> set[str]:
+    """Loops of the result that decide which lanes along a reduction loop have terms."""
+    lane = {Var(name) for name in nest.lane.partition(".")[0].split("_")}
+    masks = (variables_of(part) for part in parts_of(st.a.mask))
+    names = {str(v) for used in masks if used & lane for v in used}
+    return {n for n in (*nest.around, *nest.pixels) if names & set(n.partition(".")[0].split("_"))}
 
 
 def _free(axes: str, tiled: set[str]) -> bool:

@@ -33,8 +33,8 @@ def gathered_from(v: Load) -> Gathered:
 def extent_of(v: Load) -> Extent:
     """First and last element of a gather, counted from what `gathered_from` names."""
     assert v.lanes is not None
-    start = v.index[0].const
-    return start + min(v.lanes.offsets), start + max(v.lanes.offsets)
+    start, offsets = v.index[0].const, v.lanes.offsets[: v.lanes.active]
+    return start + min(offsets), start + max(offsets)
 
 
 def spans_of(stmts: Sequence[Stmt]) -> Spans:

@@ -151,11 +151,29 @@ class ValueEmitter(CastEmitter):
             away = lo - v.index[0].const
             block = self.load(Load(v.buffer, (v.index[0] + away,), span))
             return self.pick(t, block, span.count, [o - away for o in lanes.offsets])
+        if hi - lo < 2 * n and (whole or hi - lo + 1 < 2 * n):
+            return self._gather(v, lanes, lo - v.index[0].const, hi - lo + 1)
         out = "zeroinitializer"
         for lane in range(lanes.active):
             x = self.load(Load(v.buffer, (v.index[0] + lanes.offsets[lane],), None))
             out = self.put(f"insertelement {ty} {out}, {t.llvm} {x}, i64 {lane}")
         return out
+
+    def _gather(self, v: Load, lanes: Lanes, away: int, span: int) -> str:
+        """Lanes of the one or two vectors that hold the ``span`` elements from ``away`` on; zero where none is active.
+
+        What a vector has beyond the span is zero.
+        """
+        t, n = v.buffer.dtype, lanes.count
+        first = self.load(Load(v.buffer, (v.index[0] + away,), strided(n, 1, min(span, n))))
+        absent = n - 1 if span < n else 2 * n - 1
+        places = [o - away if lane < lanes.active else absent for lane, o in enumerate(lanes.offsets)]
+        if span < n:
+            return self.pick(t, first, n, places)
+        second = "zeroinitializer"
+        if span > n:
+            second = self.load(Load(v.buffer, (v.index[0] + away + n,), strided(n, 1, span - n)))
+        return self.shuffle(self.type(t, n), first, second, places)
 
     def pick(self, t: DType, x: str, count: int, places: list[int]) -> str:
         """Lanes of a vector of ``count`` in new places.

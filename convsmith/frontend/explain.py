@@ -131,7 +131,7 @@ def plan_lines(problem: Problem, config: Config, target: Target, records: Sequen
         terms = [n for n in nest.terms if n not in nest.reduce]
         tile = [*nest.pixels, *nest.vectors, nest.lane, *terms, *(n for n in nest.reduce if n in nest.unrolled)]
         lines.append(("", f"register tile (unrolled): {extents(tile)}"))
-    count, text = registers_needed(loops_after_fusing(st, config), config, target, nest.unit)
+    count, text = registers_needed(loops_after_fusing(st, config), config, target, nest.unit, nest.filled)
     if nest.rows and target.fragments is not None:
         registers = f"{target.fragments.count} registers for fragments of {nest.unit.rows} rows"
     else:

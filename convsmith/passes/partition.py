@@ -3,10 +3,13 @@
 Every condition, minimum and maximum below the loop that depends on its variable (and otherwise only on loops
 inside it) is evaluated for all iterations.  Neighbouring iterations that agree everywhere form one piece, and the
 piece is simplified under its range.  Nothing is solved symbolically.
+
+Of a minimum or maximum, pieces agree on the argument that it is; of the bounds of some loops, on the value.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -22,32 +25,47 @@ from convsmith.passes.simplify import simplify_stmt
 MAX_POINTS = 1 << 20
 
 
-Tests = dict[Cond | Index, frozenset[Var]]
+@dataclass(frozen=True)
+class _Value:
+    """A bound whose value pieces agree on."""
+
+    bound: Index
 
 
-def _tests(s: Stmt, known: dict[Stmt, Tests]) -> Tests:
-    """Conditions, minima, maxima, and bounds of loops, with their variables; and ``known`` of all statements below."""
+Test = Cond | Index | _Value
+Tests = dict[Test, frozenset[Var]]
+
+
+def _tests(s: Stmt, known: dict[Stmt, Tests], exact: frozenset[str]) -> Tests:
+    """Conditions, minima, maxima, and bounds of loops, with their variables; and ``known`` of all statements below.
+
+    Loops named in ``exact`` have bounds of which the value counts.
+    """
     if s in known:
         return known[s]
     found: Tests = {}
     for part in children(s):
         if isinstance(part, Stmt):
-            found |= _tests(part, known)
+            found |= _tests(part, known, exact)
         else:
             found |= {n: frozenset(variables_of(n)) for n in walk(part) if isinstance(n, (Ge0, Eq0, Min, Max))}
     if isinstance(s, For):
-        found |= {b: frozenset(variables_of(b)) for b in (s.lo, s.hi) if not isinstance(b, (Min, Max))}
+        valued = s.var.name in exact
+        for b in (s.lo, s.hi):
+            if valued or not isinstance(b, (Min, Max)):
+                found[_Value(b)] = frozenset(variables_of(b))
     known[s] = found
     return found
 
 
-def _outcomes(test: Cond | Index, values: dict[Var, np.ndarray]) -> list[np.ndarray]:
+def _outcomes(test: Test, values: dict[Var, np.ndarray]) -> list[np.ndarray]:
     """How the test comes out, as arrays over the box of its variables."""
     if isinstance(test, (Min, Max)):
         args = [np.asarray(evaluate(a, values)) for a in test.args]
         return [np.asarray(a <= b) for a, b in pairwise(args)]
-    if isinstance(test, Index):
-        return [np.asarray(evaluate(test, values))]
+    if isinstance(test, _Value):
+        return [np.asarray(evaluate(test.bound, values))]
+    assert isinstance(test, Cond)
     return [np.asarray(holds(test, values))]
 
 
@@ -76,9 +94,9 @@ def signatures(var: Var, r: Range, tests: Tests, inner: dict[Var, Range]) -> lis
 
 
 class _Partition(ScopedRewriter):
-    def __init__(self, names: tuple[str, ...], budget: int) -> None:
+    def __init__(self, names: tuple[str, ...], budget: int, exact: frozenset[str]) -> None:
         super().__init__()
-        self.names, self.budget = names, budget
+        self.names, self.budget, self.exact = names, budget, exact
         self.simple = False
         self.tests: dict[Stmt, Tests] = {}
 
@@ -100,7 +118,7 @@ class _Partition(ScopedRewriter):
             inner[x.var] = boxes[x.var] = (min(r[0], known[0]), max(r[1], known[1])) if known else r
         if any(b[1] < b[0] for b in boxes.values()):
             return self._For(loop)
-        signs = signatures(loop.var, (lo, hi - 1), _tests(loop.body, self.tests), boxes)
+        signs = signatures(loop.var, (lo, hi - 1), _tests(loop.body, self.tests, self.exact), boxes)
         if signs is None:
             return self._For(loop)
         cuts = [lo] + [lo + i for i in range(1, len(signs)) if signs[i] != signs[i - 1]] + [hi]
@@ -121,8 +139,10 @@ class _Partition(ScopedRewriter):
         return block(*pieces)
 
 
-def partition(kernel: Kernel, loops: tuple[str, ...], budget: int = 8) -> Kernel:
+def partition(kernel: Kernel, loops: tuple[str, ...], budget: int = 8, exact: tuple[str, ...] = ()) -> Kernel:
     """Split each named loop with constant bounds into at most ``budget`` pieces; give up on it above that.
+
+    Loops named in ``exact`` run as often in all iterations of a piece.
 
     Before::
 
@@ -142,4 +162,4 @@ def partition(kernel: Kernel, loops: tuple[str, ...], budget: int = 8) -> Kernel
               dst[i.i + 8] = a[i.i + 8]
     """
     require_loops(kernel, loops, "partition")
-    return with_body(kernel, _Partition(tuple(loops), budget).stmt(kernel.body))
+    return with_body(kernel, _Partition(tuple(loops), budget, frozenset(exact)).stmt(kernel.body))

@@ -14,7 +14,7 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index, Var, conj, is_false, is_true, parts_of
 from convsmith.ir.stmt import Alloc, At, Block, For, If, Kernel, Stmt, Store, block
-from convsmith.ir.value import Binary, Const, Lanes, Load, Repeat, Select, Sum, Value, lanes_of
+from convsmith.ir.value import Binary, Const, Lanes, Load, Repeat, Select, Sum, Value, lanes_of, strided
 from convsmith.ir.walk import Rewriter, substitute, variables_of
 from convsmith.passes.flatten import offset
 from convsmith.passes.scope import ScopedRewriter, require_loops, with_body
@@ -35,7 +35,7 @@ class LaneMap(Rewriter):
     def access(self, buffer: Buffer, index: tuple[Index, ...]) -> tuple[tuple[Index, ...], Lanes | None]:
         """The index of the first lane and the lanes; None where the access is the same for all."""
         if not any(self.var in variables_of(i) for i in index):
-            return index, None
+            return index, self.first(buffer, index) if self.active == 1 else None
         first = tuple(substitute(i, {self.var: self.start}) for i in index)
         origin = offset(buffer, first)
         whole = offset(buffer, index)
@@ -58,6 +58,13 @@ class LaneMap(Rewriter):
             raise NotVector(f"register array {buffer.name} is not contiguous along the lanes")
         full = buffer.scope == "register" and not self.beyond(buffer, first)
         return first, Lanes(offsets, self.count if full else self.active)
+
+    def first(self, buffer: Buffer, index: tuple[Index, ...]) -> Lanes | None:
+        """The lanes of an access that is the first lane of a vector, as the only one; None where no vector is there."""
+        if buffer.scope != "register":
+            return strided(self.count, 1, 1)
+        whole = bool(index) and index[-1].is_const and index[-1].const == 0 and not self.beyond(buffer, index)
+        return strided(self.count, 1) if whole else None
 
     def beyond(self, buffer: Buffer, first: tuple[Index, ...]) -> bool:
         """Whether a row of an array ends before the lanes do."""
@@ -147,7 +154,8 @@ class _Vectorise(ScopedRewriter):
             return For(s.var, s.lo, s.hi, self.vector(s.body, lanes), s.kind, s.carried)
         if not isinstance(s, Store):
             raise NotVector(f"{type(s).__name__} cannot be done on vectors")
-        if lanes.active == 1 and lanes.var not in variables_of(s):
+        alone = lanes.active == 1 and lanes.var not in variables_of(s)
+        if alone and (s.buffer.scope != "register" or lanes.first(s.buffer, s.index) is None):
             return s
         index, where = lanes.access(s.buffer, s.index)
         value = lanes.expr(s.value)

@@ -70,4 +70,4 @@ def test_every_candidate_keeps_to_the_registers(dt: str, kind: str, target: Targ
             with interning():
                 st = scheduled(problem, choice.config, target)
                 unit = Unit.of(st, target, choice.config)
-                check_config(loops_after_fusing(st, choice.config), choice.config, target, unit)
+                check_config(st, loops_after_fusing(st, choice.config), choice.config, target, unit)

@@ -35,6 +35,9 @@ BLOCKS = [
     ("g2mb1ic20ih7oc40oh7kh3ph1", f"{CONV} --block=kh:1"),
     ("mb1ic20ih7oc40oh4kh3ph1sh2", f"{CONV} --block=ic:16 --realise=mask"),
     ("--dir=BWD_D mb1ic40ih7oc20oh4kh3ph1sh2", "--lane=ic --tile=ic:16,iw:2 --block=oc:6"),
+    ("--dir=BWD_W mb2ic5ih9oc6oh9kh3ph1", "--lane=ow --tile=ic:2,oc:3 --block=oh:4 --pack="),
+    ("--dir=BWD_W mb4ic5ih7oc6oh4kh3ph1sh2", "--lane=oc --tile=ic:2,oc:16 --block=mb:2 --pack=diff_dst"),
+    ("--dir=BWD_W g2mb1ic4ih20oc6oh20kh5ph2", "--lane=ow --tile=kw:2,ic:2 --block=oc:2,oh:8 --pack="),
     ("mb1ic20ih7oc40oh7kh3ph1", f"{CONV} --block=ic:8 --realise=pad_copy"),
     ("mb1ic20ih7oc40oh7kh3ph1", f"{CONV} --block=ic:8 --realise=indirection"),
 ]  # fmt: skip
@@ -92,6 +95,17 @@ def test_blocks_where_a_tile_of_weights_outgrows_the_cache() -> None:
     for line in ("--matmul 512x1024:1024x4096", "--matmul 1x16384:16384x4096", "mb1ic64ih56oc64oh56kh3ph1"):
         assert not default_config(parse_problem(line), target).block
     assert default_config(parse_problem("mb1ic1024ih14oc64oh14kh5ph2"), target).block
+
+
+@pytest.mark.parametrize("layout", ["abx", "axb"])
+def test_blocks_of_the_pixels_of_a_gradient(layout: str) -> None:
+    """Where tiles read images that outgrow the cache: what a block reads stays there, and so do its sums."""
+    (target,) = (t for t in LEVELS if t.isa == "avx512")
+    tags = f"--dir=BWD_W --stag={layout} --dtag={layout}"
+    ((loop, rows),) = default_config(parse_problem(f"{tags} mb1ic16ih256iw512oc72oh256ow512kh1kw1"), target).block
+    assert loop == "oh" and target.l2_bytes // 4 < rows * 512 * (16 + 72) * 4 <= target.l2_bytes
+    for sizes in ("mb1ic16ih28oc72oh28kh1", "mb1ic6ih256iw512oc2oh256ow512kh1kw1", "mb4ic1024ih28oc512oh28kh1"):
+        assert not default_config(parse_problem(f"{tags} {sizes}"), target).block
 
 
 def test_a_long_sum_by_default() -> None:

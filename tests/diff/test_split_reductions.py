@@ -17,6 +17,7 @@ SPLIT = [
     ("--dir=BWD_W --dt=bf16 g4mb4ic16ih9oc20kh3ph1sh2", "--lane=oc --tile=ic:2,oc:16 --split=mb:4"),
     ("--dir=BWD_W --wtag=axb mb4ic16iw9oc20kw3pw1dw1", "--lane=ic --tile=oc:2,ic:16 --split=mb:2 --pack=diff_dst"),
     ("--deconv --dir=BWD_W mb2ic5ih9oc7kh3ph1sh2", "--lane=ic --tile=oc:2,ic:16 --reduce=mb,ih,iw --split=ih:3"),
+    ("--dir=BWD_W mb1ic3iw40oc2ow40kw3pw1", "--lane=ow --tile=ic:3,oc:2 --split=ow:2 --pack="),
     ("--dir=BWD_W --dt=f64 mb3ic4iw7oc4kw2", "--lane=oc --split=mb:3"),
     ("--dir=BWD_W --wtag=Abc16a mb2ic4iw7oc20kw2", "--lane=oc --split=mb:2"),
     ("mb1ic16ih4oc4kh3ph1", "--lane=oc --tile=oc:16 --split=ic:4"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import sys
 from collections.abc import Iterator
 from fractions import Fraction
@@ -30,7 +28,7 @@ from convsmith.target.registry import host_targets
 sys.path.insert(0, str(Path(__file__).parent.parent))
 sys.path.insert(0, str(Path(__file__).parent))
 from cases import DATA, Case, multipass, unipass
-from guarded import Guarded, canary, poison
+from guarded import Guarded, PageEnd, canary, poison
 from oracles import small_target
 
 Array = np.ndarray
@@ -269,31 +267,12 @@ def test_every_step_computes_the_same(name: str) -> None:
             run_steps(naive_micro_kernel(m), steps, [Steps(Setup(m, case, 1), instructions)])
 
 
-class _PageEnd:
-    """Copies that end where a page begins that cannot be read."""
-
-    def __init__(self) -> None:
-        self.libc = ctypes.CDLL(None, use_errno=True)
-        self.kept: list[mmap.mmap] = []
-
-    def __call__(self, x: Array) -> Array:
-        page = mmap.PAGESIZE
-        whole = -(-max(x.nbytes, 1) // page) * page
-        m = mmap.mmap(-1, whole + page)
-        start = ctypes.addressof(ctypes.c_char.from_buffer(m))
-        assert not self.libc.mprotect(ctypes.c_void_p(start + whole), ctypes.c_size_t(page), 0)
-        self.kept.append(m)
-        out = np.frombuffer(m, np.uint8, x.nbytes, whole - x.nbytes).view(x.dtype).reshape(x.shape)
-        out[...] = x
-        return out
-
-
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize(
     "name", ["f32_dwconv_up16x3", "f16_dwconv_up8x3", "qs8_dwconv_fp32_up16x3", "f32_dwconv_2f2m2l8c4s1r"]
 )
 def test_nothing_is_read_beyond_its_end(name: str, isa: str) -> None:
-    k, end = micro_kernel(name, isa), _PageEnd()
+    k, end = micro_kernel(name, isa), PageEnd()
     for channels in (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33):
         s = Setup(k.kernel, Case("ends", channels, 3), channels)
         rows = [end(s.source[e : e + channels]) for e in s.entries[:3]]

@@ -38,6 +38,26 @@ KINDS = {
     "groups": ("g3mb1ic6iw5oc9ow5kw3pw1", "--lane=oc --tile=oc:4,ow:2"),
     "groups-along-lanes": ("g5mb1ic5ih3iw4oc5oh3ow4kh3kw3ph1pw1", "--lane=g --tile=g:4,ow:2 --reduce=kh,kw,ic"),
     "groups-and-channels": ("g3mb1ic6iw5oc6ow5kw3pw1", "--lane=g_oc --fuse=g+oc --tile=g_oc:4,ow:2"),
+    "groups-in-part-of-a-vector": ("g5mb1ic10iw5oc15ow5kw3pw1", "--lane=g_oc --fuse=g+oc --tile=g_oc:6,ow:2"),
+    "groups-in-part-of-a-vector-by-weights": (
+        "--dir=BWD_W --stag=axb --dtag=axb g3mb2ic9iw5oc9ow5kw3pw1",
+        "--lane=g_oc --fuse=g+oc --tile=ic:2,g_oc:3,kw:2 --pack=",
+    ),
+    "lanes-along-pixels-that-meet-padding": (
+        "--dir=BWD_W mb2ic3ih3iw9oc2oh3ow9kh3kw3ph1pw1", "--lane=ow --tile=ic:2,oc:2 --pack=",
+    ),
+    "lanes-along-pixels-that-meet-padding-for-each-tap": (
+        "--dir=BWD_W mb1ic2iw6oc3ow5kw5pw2", "--lane=ow --tile=ic:2,oc:2,kw:3 --pack=",
+    ),
+    "lanes-along-pixels-in-too-many-pieces": (
+        "--dir=BWD_W mb1ic2iw6oc2ow6kw5pw2", "--lane=ow --tile=ic:2,oc:2 --pack= --pieces=2",
+    ),
+    "lanes-along-pixels-in-blocks-of-rows": (
+        "--dir=BWD_W mb1ic2ih4iw6oc2oh4ow6kh3kw3ph1pw1", "--lane=ow --tile=ic:2,oc:2 --pack= --block=oh:3",
+    ),
+    "lanes-along-pixels-far-apart": (
+        "--dir=BWD_W --dtag=axb mb1ic2iw11oc2ow5kw3sw2dw1pw1", "--lane=ow --tile=ic:2,oc:2,kw:2 --pack=",
+    ),
     "lanes-along-input": ("mb1ic6ih3iw4oc2oh3ow4kh3kw1ph1", "--lane=ic --tile=oc:2,ow:3 --reduce=kh,kw,ic"),
     "lanes-along-taps": ("mb1ic1iw12oc2ow8kw5", "--lane=kw --tile=oc:2,ow:4"),
     "lanes-along-pixels": ("mb1ic3iw13oc4ow13kw1", "--lane=ow --tile=ow:4,oc:3"),
@@ -156,7 +176,7 @@ KINDS = {
     "bytes-blocked": (
         "--dt=s8:s8:s8 --stag=aBc4b --dtag=aBc4b mb1ic7iw5oc5ow3kw3", "--lane=oc --tile=oc:4 --terms=ic:2",
     ),
-    "bytes-groups": ("--dt=u8:s8:f32 g2mb1ic6iw4oc6ow4kw3pw1", "--lane=g_oc --fuse=g+oc --tile=g_oc:4 --terms=ic:4"),
+    "bytes-groups": ("--dt=u8:s8:f32 g2mb1ic6iw4oc6ow4kw3pw1", "--lane=g_oc --fuse=g+oc --tile=g_oc:3 --terms=ic:4"),
     "bytes-masked": ("--dt=u8:s8:s32 mb1ic3iw5oc5ow5kw3pw1", "--lane=oc --tile=oc:4 --terms=ic:4 --realise=mask"),
     "bytes-copied": ("--dt=u8:s8:s32 mb1ic6iw5oc5ow5kw3pw1", "--lane=oc --tile=oc:4 --terms=ic:4 --realise=pad_copy"),
     "bytes-widened": ("--dt=u8:u8:s32 mb1ic3iw5oc5ow5kw3pw1", "--lane=oc --tile=oc:4,ow:2"),
@@ -205,7 +225,7 @@ KINDS = {
     ),
     "zero-points-of-groups": (
         "--dt=s8:s8:f32 --attr-zero-points=src:common:3+wei:per_dim_0 g2mb1ic6iw4oc6ow4kw3pw1",
-        "--lane=g_oc --fuse=g+oc --tile=g_oc:4 --terms=ic:2 --offsets=sums",
+        "--lane=g_oc --fuse=g+oc --tile=g_oc:3 --terms=ic:2 --offsets=sums",
     ),
     "zero-points-of-both-borders": (
         "--dt=u8:s8:s32 --attr-zero-points=src:common:3+wei:common:2 mb1ic3iw3oc5ow7kw5pw4",

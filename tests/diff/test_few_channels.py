@@ -1,0 +1,42 @@
+"""Default kernels where channels fill no vector, on every level: exact, and nothing else is written."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from guarded import Compiled, check_result, expected
+from problems import few_channels_a_group, gradient_of_few_channels
+
+from convsmith.build.choose import default_config
+from convsmith.compiler.driver import build_artifact
+from convsmith.problem import parse_problem
+from convsmith.problem.data import random_arrays
+from convsmith.target.registry import host_targets
+
+TARGETS = {t.isa: t for t in host_targets()}
+
+
+def check(draw: Callable[[random.Random], str], seed: int, isa: str) -> None:
+    line = draw(random.Random(f"{isa} {seed}"))
+    problem, target = parse_problem(line), TARGETS[isa]
+    config = default_config(problem, target)
+    arrays = random_arrays(problem)
+    found = Compiled(problem, build_artifact(problem, config, target))(arrays)
+    check_result(problem, found, expected(problem, arrays))
+
+
+@pytest.mark.parametrize("isa", TARGETS)
+@pytest.mark.parametrize("draw", [few_channels_a_group, gradient_of_few_channels])
+def test_few_channels(draw: Callable[[random.Random], str], isa: str) -> None:
+    for seed in range(3):
+        check(draw, seed, isa)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isa", TARGETS)
+@pytest.mark.parametrize("draw", [few_channels_a_group, gradient_of_few_channels])
+def test_few_channels_at_length(draw: Callable[[random.Random], str], isa: str) -> None:
+    for seed in range(100, 160):
+        check(draw, seed, isa)
