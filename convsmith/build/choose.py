@@ -522,8 +522,8 @@ def _parts(problem: Problem, st: Statement, config: Config, tiles: int, products
     sizes = {d.name: d.size for d in st.of("k")}
     terms, fused = dict(config.terms), {n for pair in config.fuse for n in pair}
     ways = []
-    for n in [n for n in st.reduce if n != config.lane and sizes[n] > 1] or st.reduce:
+    for n in st.reduce:
         whole = sizes[n] if n in fused else max(config.size(n), 1)
         even = (p for p in range(1, most + 1) if not sizes[n] % (p * terms.get(n, 1)) and sizes[n] // p >= whole)
         ways.append((max(even, default=1), n))
-    return max(ways)
+    return max(ways, key=lambda way: (way[0] > 1 and way[1] != config.lane, way))

@@ -109,7 +109,7 @@ def test_blocks_of_the_pixels_of_a_gradient(layout: str) -> None:
 
 
 def test_a_long_sum_by_default() -> None:
-    kernel = cs.compile("--matmul 20x9000:9000x70", threads=2)
+    kernel = cs.compile("--matmul 200x9000:9000x70", threads=2)
     assert kernel.config.block
     verdict = verify_kernel(kernel)
     assert verdict.ok, verdict.detail
