@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import gcd, lcm, prod
 
+from convsmith.build.phases import phased
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Eq0, Index, Mod, Var, is_true, parts_of
@@ -137,7 +138,8 @@ def residues(st: Statement) -> dict[str, int]:
 
 
 def loops_after_fusing(st: Statement, config: Config) -> Loops:
-    """Names, extents and kinds of the loops once ``config.fuse`` is done; ConfigError where it cannot be."""
+    """Names, extents and kinds of the loops with phases and once fused, by the config; ConfigError where it cannot be."""
+    st = phased(st, config.phases)
     order = sorted(st.dims, key=lambda d: (KINDS.index(d.kind), st.reduce.index(d.name) if d.kind == "k" else 0))
     classes = residues(st)
     extents = {d.name: -(-d.size // classes.get(d.name, 1)) for d in order}

@@ -1,0 +1,101 @@
+"""Pixels at the same place between multiples of a stride, as columns of the product.
+
+Where a gradient of the source or a deconvolution has a stride ``s``, a pixel ``x = X * s + r`` meets only taps
+``k = K * s + (r + p) % s``: its sum is one over ``K`` of ``A[X - K + (r + p) // s] * B[k]``. The phase ``r`` moves the
+weights and the result, and not the source, as a channel of the result does. Where the stride is large, neighbouring
+phases fill the lanes that few channels leave empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.index import Eq0, FloorDiv, Var, conj, floordiv, mod, parts_of
+from convsmith.ir.walk import substitute, variables_of
+from convsmith.layout.view import Dim, Statement
+
+
+@dataclass(frozen=True)
+class Phase:
+    """The phases of a pixel loop: their number, the tap loop that they meet, and how far pads move them.
+
+    ``runs`` are the lengths of neighbouring phases with the same pixels of A, the same taps and as many pixels.
+    """
+
+    pixel: str
+    tap: str
+    stride: int
+    moved: int
+    runs: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """The loop over the phases."""
+        return "r" + self.pixel[1:]
+
+    @property
+    def cuts(self) -> tuple[int, ...]:
+        """The phases that begin a run."""
+        return tuple(sum(self.runs[:n]) for n in range(1, len(self.runs)))
+
+
+def phases(st: Statement) -> dict[str, Phase]:
+    """The pixel loops that can have phases: those along which a stride meets taps side by side."""
+    sizes = {d.name: d.size for d in st.dims}
+    found = {}
+    for coord in st.a.coords:
+        atoms = [a for a, c in coord.terms if isinstance(a, FloorDiv) and c == 1]
+        if len(atoms) != 1 or len(coord.terms) != 1:
+            continue
+        num, stride = atoms[0].num, atoms[0].den
+        moved = num.const + coord.const * stride
+        names = {c: v.name for v, c in num.terms if isinstance(v, Var)}
+        if len(num.terms) == 2 and names.keys() == {1, -1}:
+            runs = tuple(_runs(stride, moved, sizes[names[-1]], sizes[names[1]]))
+            found[names[1]] = Phase(names[1], names[-1], stride, moved, runs)
+    return found
+
+
+def _runs(stride: int, moved: int, taps: int, pixels: int) -> Iterator[int]:
+    """Lengths of runs of phases between which something differs."""
+    wrap = -moved % stride
+    starts = {0, wrap, (taps - moved) % stride, pixels % stride, stride}
+    for a, b in pairwise(sorted(starts)):
+        yield b - a
+
+
+def phased(st: Statement, names: tuple[str, ...]) -> Statement:
+    """The statement with phases of pixel loops as columns; ConfigError where a loop has none."""
+    found = phases(st)
+    for name in names:
+        if name not in found:
+            legal = ", ".join(found) or "none here"
+            raise ConfigError(
+                "phases", f"--phases={name}: legal are pixel loops of a stride, without dilation: {legal}"
+            )
+        st = _phased(st, found[name])
+    return st
+
+
+def _phased(st: Statement, p: Phase) -> Statement:
+    pixel, tap, phase = Var(p.pixel), Var(p.tap), Var(p.name)
+    counts = {d.name: -(-d.size // p.stride) for d in st.dims if d.name in (p.pixel, p.tap)}
+    dims = [replace(d, size=counts.get(d.name, d.size)) for d in st.dims]
+    channel = next(n for n, d in enumerate(dims) if d.name == st.n)
+    dims.insert(channel, Dim(p.name, min(p.stride, _size(st, p.pixel)), "n"))
+    away = phase + p.moved
+    moved = {pixel: pixel * p.stride + phase, tap: tap * p.stride + mod(away, p.stride)}
+    a_coords, a_masks = [], []
+    for coord, mask in zip(st.a.coords, st.a.masks):
+        meets = pixel in variables_of(coord)
+        a_coords.append(pixel - tap + floordiv(away, p.stride) if meets else coord)
+        a_masks.append(substitute(conj(c for c in parts_of(mask) if not (meets and isinstance(c, Eq0))), moved))
+    b, c = (replace(v, coords=tuple(substitute(x, moved) for x in v.coords)) for v in (st.b, st.c))
+    return replace(st, dims=tuple(dims), a=replace(st.a, coords=tuple(a_coords), masks=tuple(a_masks)), b=b, c=c)
+
+
+def _size(st: Statement, name: str) -> int:
+    return next(d.size for d in st.dims if d.name == name)
