@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Eq0, FloorDiv, Var, conj, floordiv, mod, parts_of
@@ -20,7 +20,7 @@ from convsmith.layout.view import Dim, Statement
 
 @dataclass(frozen=True)
 class Phase:
-    """The phases of a pixel loop: their number, the tap loop that they meet, and how far pads move them.
+    """The phases of a pixel loop: the tap loop that they meet, the stride, and how far pads move them.
 
     ``runs`` are the lengths of neighbouring phases with the same pixels of A, the same taps and as many pixels.
     """
@@ -32,14 +32,19 @@ class Phase:
     runs: tuple[int, ...]
 
     @property
+    def count(self) -> int:
+        """Phases that have pixels."""
+        return sum(self.runs)
+
+    @property
     def name(self) -> str:
         """The loop over the phases."""
         return "r" + self.pixel[1:]
 
     @property
     def cuts(self) -> tuple[int, ...]:
-        """The phases that begin a run."""
-        return tuple(sum(self.runs[:n]) for n in range(1, len(self.runs)))
+        """The phases that begin a run; the last have no pixels."""
+        return tuple(accumulate(self.runs))
 
 
 def phases(st: Statement) -> dict[str, Phase]:
@@ -61,9 +66,9 @@ def phases(st: Statement) -> dict[str, Phase]:
 
 def _runs(stride: int, moved: int, taps: int, pixels: int) -> Iterator[int]:
     """Lengths of runs of phases between which something differs."""
-    wrap = -moved % stride
-    starts = {0, wrap, (taps - moved) % stride, pixels % stride, stride}
-    for a, b in pairwise(sorted(starts)):
+    count = min(stride, pixels)
+    starts = {0, -moved % stride, (taps - moved) % stride, pixels % stride, count}
+    for a, b in pairwise(sorted(n for n in starts if n <= count)):
         yield b - a
 
 
@@ -85,7 +90,7 @@ def _phased(st: Statement, p: Phase) -> Statement:
     counts = {d.name: -(-d.size // p.stride) for d in st.dims if d.name in (p.pixel, p.tap)}
     dims = [replace(d, size=counts.get(d.name, d.size)) for d in st.dims]
     channel = next(n for n, d in enumerate(dims) if d.name == st.n)
-    dims.insert(channel, Dim(p.name, min(p.stride, _size(st, p.pixel)), "n"))
+    dims.insert(channel, Dim(p.name, p.count, "n"))
     away = phase + p.moved
     moved = {pixel: pixel * p.stride + phase, tap: tap * p.stride + mod(away, p.stride)}
     a_coords, a_masks = [], []
@@ -95,7 +100,3 @@ def _phased(st: Statement, p: Phase) -> Statement:
         a_masks.append(substitute(conj(c for c in parts_of(mask) if not (meets and isinstance(c, Eq0))), moved))
     b, c = (replace(v, coords=tuple(substitute(x, moved) for x in v.coords)) for v in (st.b, st.c))
     return replace(st, dims=tuple(dims), a=replace(st.a, coords=tuple(a_coords), masks=tuple(a_masks)), b=b, c=c)
-
-
-def _size(st: Statement, name: str) -> int:
-    return next(d.size for d in st.dims if d.name == name)
