@@ -17,9 +17,9 @@ from convsmith.arith.evaluate import evaluate
 from convsmith.build.blocks import blocked
 from convsmith.build.epilogue import Buffers, Epilogue
 from convsmith.build.fragments import fragment_cycles, fragment_tiles
-from convsmith.build.loops import Loops, Unit, fits_registers, loops_after_fusing, residues, view_steps
+from convsmith.build.loops import Loops, Unit, fits_registers, loops_after_fusing, view_steps
 from convsmith.build.offsets import flips, of_fewer_bits, summed
-from convsmith.build.phases import Phase, phased, phases
+from convsmith.build.phases import Phase, phased, phases, residues
 from convsmith.build.split import PART, splits
 from convsmith.build.statement import statement
 from convsmith.build.windows import fetched, first_reads, weights_fit, window_tiles
@@ -449,7 +449,7 @@ def candidates(p: Problem, target: Target, threads: int) -> list[Choice]:
         st, choices = max(zip(ways, units), key=lambda way: way[1][0].terms if way[1][0].dot else 0)
         long = operations(p, st) > LONG
         models = [Model(st, target, unit) for unit in choices]
-        if (along := models[0].worth()):
+        if along := models[0].worth():
             models.append(Model(st, target, Unit.plain(st, target), along))
         found = [c for model in models for c in _of_unit(model, threads, long)]
     if not found:
@@ -476,7 +476,8 @@ def _of_unit(model: Model, threads: int, long: bool) -> Iterator[Choice]:
             config = Config(
                 target.isa, lane, fuse, tuple(tile.items()), order, reduce,
                 ((join, model.unit.terms),) if join else model.shared_terms(lane),
-                phases=tuple(p.pixel for p in model.phases), realise="pad_copy" if copied else "peel", pack=model.packed(lane),
+                phases=tuple(p.pixel for p in model.phases),
+                realise="pad_copy" if copied else "peel", pack=model.packed(lane),
                 offsets="sums" if model.st.sums or of_fewer_bits(model.st) else "each", flip=model.flip(),
                 drain=long and loops.kinds[lane] != "k", threads=threads,
             )  # fmt: skip

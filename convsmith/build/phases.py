@@ -11,11 +11,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
+from math import gcd, lcm
 
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.index import Eq0, FloorDiv, Var, conj, floordiv, mod, parts_of
+from convsmith.ir.index import Eq0, FloorDiv, Mod, Var, conj, floordiv, mod, parts_of
 from convsmith.ir.walk import substitute, variables_of
 from convsmith.layout.view import Dim, Statement
+
+
+def residues(st: Statement) -> dict[str, int]:
+    """For each loop that a stride must divide: how many classes make the mask the same within each class.
+
+    ``e % s == 0`` does not change when a variable with the coefficient ``c`` in ``e`` moves by ``s / gcd(s, c)``.
+    """
+    found: dict[str, int] = {}
+    for part in parts_of(st.a.mask):
+        for atom, _ in part.arg.terms if isinstance(part, Eq0) else ():
+            if isinstance(atom, Mod):
+                for v, c in atom.num.terms:
+                    if isinstance(v, Var) and (m := atom.den // gcd(atom.den, c)) > 1:
+                        found[v.name] = lcm(m, found.get(v.name, 1))
+    return found
 
 
 @dataclass(frozen=True)
@@ -50,6 +66,7 @@ class Phase:
 def phases(st: Statement) -> dict[str, Phase]:
     """The pixel loops that can have phases: those along which a stride meets taps side by side."""
     sizes = {d.name: d.size for d in st.dims}
+    classes = residues(st).keys()
     found = {}
     for coord in st.a.coords:
         atoms = [a for a, c in coord.terms if isinstance(a, FloorDiv) and c == 1]
@@ -58,7 +75,7 @@ def phases(st: Statement) -> dict[str, Phase]:
         num, stride = atoms[0].num, atoms[0].den
         moved = num.const + coord.const * stride
         names = {c: v.name for v, c in num.terms if isinstance(v, Var)}
-        if len(num.terms) == 2 and names.keys() == {1, -1}:
+        if len(num.terms) == 2 and names.keys() == {1, -1} and set(names.values()) <= classes:
             runs = tuple(_runs(stride, moved, sizes[names[-1]], sizes[names[1]]))
             found[names[1]] = Phase(names[1], names[-1], stride, moved, runs)
     return found
@@ -81,11 +98,12 @@ def phased(st: Statement, names: tuple[str, ...]) -> Statement:
             raise ConfigError(
                 "phases", f"--phases={name}: legal are pixel loops of a stride, without dilation: {legal}"
             )
-        st = _phased(st, found[name])
+        st = _phased(st, found.pop(name))
     return st
 
 
 def _phased(st: Statement, p: Phase) -> Statement:
+    """The statement with another loop, of columns, and with fewer pixels and taps."""
     pixel, tap, phase = Var(p.pixel), Var(p.tap), Var(p.name)
     counts = {d.name: -(-d.size // p.stride) for d in st.dims if d.name in (p.pixel, p.tap)}
     dims = [replace(d, size=counts.get(d.name, d.size)) for d in st.dims]

@@ -11,8 +11,8 @@ from itertools import chain
 
 from convsmith.build.epilogue import top_bit
 from convsmith.build.indirect import indirect, indirect_step
-from convsmith.build.loops import Loops, Unit, check_config, loops_after_fusing, residues
-from convsmith.build.phases import phased, phases
+from convsmith.build.loops import Loops, Unit, check_config, loops_after_fusing
+from convsmith.build.phases import phased, phases, residues
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Var, is_false, is_true
 from convsmith.ir.types import dtype

@@ -61,7 +61,8 @@ class _Solve(Rewriter):
                 assert isinstance(s, Store) and isinstance(s.value, Binary)
                 cond = conj(left if p is part else p for p in parts)
                 new = Store(s.buffer, s.index, Binary("add", s.value.a, Select(cond, term.yes, term.no)), s.lanes)
-                return substitute(wrap(chain, new), {loop.var: value})
+                solved: Stmt = substitute(wrap(chain, new), {loop.var: value})
+                return solved
         return loop
 
 

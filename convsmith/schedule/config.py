@@ -33,8 +33,8 @@ class Config:
     ``block``     loop -> iterations of a block for the caches, around the register tiles: outermost loop first; between
                   blocks of a reduction loop sums are kept in memory, and what stands after it runs within each
     ``split``     a reduction loop, and in how many parts it is summed apart, for threads to share
-    ``phases``    pixel loops of the result that a stride divides: the places between its multiples become columns of the
-                  product, in a loop of their own (``rw`` of ``ow`` or ``iw``)
+    ``phases``    pixel loops of the result that a stride divides: the places between its multiples become columns of
+                  the product, in a loop of their own (``rw`` of ``ow`` or ``iw``)
     ``realise``   how masked elements are read: ``peel`` (skip, restrict, partition), ``mask`` (test each), or
                   ``pad_copy`` (a padded copy first), or ``indirection`` (through a table of pointers)
     ``table``     form of that table: taps by ``row`` or by ``column``, ``compressed`` (columns that outputs share are

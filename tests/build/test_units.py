@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from convsmith.build.choose import default_config
-from convsmith.build.loops import Unit, residues
+from convsmith.build.loops import Unit
 from convsmith.build.offsets import summed
+from convsmith.build.phases import residues
 from convsmith.build.statement import statement
 from convsmith.ir.intern import interning
 from convsmith.problem import parse_problem
