@@ -167,7 +167,7 @@ class Model:
     def worth(self) -> tuple[Phase, ...]:
         """Phases that may fill lanes which channels leave empty."""
         columns = self.sizes[self.n]
-        if not self.classes or self.st.sums or not columns % self.lanes or columns >= 4 * self.lanes:
+        if not self.classes or not columns % self.lanes or columns >= 4 * self.lanes:
             return ()
         return tuple(p for p in phases(self.st).values() if p.count > 1)
 

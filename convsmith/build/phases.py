@@ -91,13 +91,13 @@ def _runs(stride: int, moved: int, taps: int, pixels: int) -> Iterator[int]:
 
 def phased(st: Statement, names: tuple[str, ...]) -> Statement:
     """The statement with phases of pixel loops as columns; ConfigError where a loop has none."""
-    found = phases(st)
+    found, whole = phases(st), st
     for name in names:
         if name not in found:
-            legal = ", ".join(found) or "none here"
             raise ConfigError(
-                "phases", f"--phases={name}: legal are pixel loops of a stride, without dilation: {legal}"
-            )
+                "phases", f"--phases={','.join(names)}: legal, once each, are pixel loops that a stride divides, where "
+                f"taps are not dilated: {', '.join(phases(whole)) or 'none here'}",
+            )  # fmt: skip
         st = _phased(st, found.pop(name))
     return st
 

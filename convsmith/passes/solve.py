@@ -20,10 +20,10 @@ def _absent(s: Store) -> Select | None:
     return v.b if same and isinstance(v.b.no, Const) and v.b.no.value == 0 else None
 
 
-def _solution(cond: Cond, var: Var, count: int, inner: set[Var]) -> tuple[Index, Cond] | None:
-    """The one value of ``var`` in ``0 .. count`` for which ``cond`` may hold, and what it then still asks for.
+def _solution(cond: Cond, var: Var, end: int, inner: set[Var]) -> tuple[Index, Cond] | None:
+    """The one value of ``var`` in ``0 .. end`` for which ``cond`` may hold, and what it then still asks for.
 
-    None where the condition is no equation modulo a number, or has another number of solutions.
+    None where the condition is no equation modulo a number, or may have several solutions.
     """
     if type(cond) is not Eq0 or cond.arg.const or len(cond.arg.terms) != 1:
         return None
@@ -34,10 +34,11 @@ def _solution(cond: Cond, var: Var, count: int, inner: set[Var]) -> tuple[Index,
     factor = coeffs.pop(var, 0)
     rest = make_sum(atom.num.const, coeffs)
     common = gcd(factor, atom.den)
-    if not factor or atom.den // common != count or variables_of(rest) & (inner | {var}):
+    count = atom.den // common
+    if not factor or end > count or variables_of(rest) & (inner | {var}):
         return None
-    inverse = pow(-factor // common, -1, count)
-    return mod(floordiv(rest, common) * inverse, count), eq(mod(rest, common), 0)
+    value = mod(floordiv(rest, common) * pow(-factor // common, -1, count), count)
+    return value, conj((eq(mod(rest, common), 0), *((value < end,) if end < count else ())))
 
 
 class _Solve(Rewriter):
