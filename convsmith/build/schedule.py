@@ -180,14 +180,16 @@ def _class_steps(st: Statement, config: Config, nest: Nest) -> list[Step]:
     steps: list[Step] = []
     kinds = {d.name: d.kind for d in st.dims}
     found = {n: p for n, p in phases(st).items() if n in config.phases}
+    solved: list[Step] = []
     for n, modulus in residues(st).items():
         name = found[n].name if n in found else n + ".r"
         steps.append(Step(residue, n, modulus, name))
         if kinds[n] == "k" and not indirect(st, config):
-            steps.append(Step(solve, name))
+            solved.append(Step(solve, name))
         elif n not in found:
             (nest.reduce if kinds[n] == "k" else nest.around).append(name)
             nest.classes.append(name)
+    steps += solved
     if found:
         whole = phased(st, config.phases)
         names = [d.name for d in sorted(whole.dims, key=lambda d: KINDS.index(d.kind)) if d.kind != "k"]
