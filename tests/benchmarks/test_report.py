@@ -32,7 +32,7 @@ def test_a_run_of_bench_becomes_a_page_and_a_json_file(
     assert text in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["layers", "networks", "kinds", "depthwise", "packing", "latency"])
+@pytest.mark.parametrize("name", ["layers", "networks", "kinds", "depthwise", "packing", "latency", "strides"])
 def test_a_script_can_be_imported(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     assert callable(importlib.import_module(name).main)
