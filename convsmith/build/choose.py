@@ -144,6 +144,10 @@ class Model:
             names = [*names[:-2], f"{a}_{b}"]
         return names
 
+    def innermost(self, pixels: list[str]) -> str:
+        """The last of the pixel loops that runs more than once, or of all."""
+        return next((n for n in reversed(pixels) if self.sizes.get(n, 2) > 1), pixels[-1])
+
     def lane_loops(self) -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:
         """Loops worth lying along the lanes, with what must be fused for it."""
         columns, g = self.sizes[self.n], self.batch
@@ -157,9 +161,10 @@ class Model:
             yield f"{g}_{self.n}", ((g, self.n),)
         if self.unit.dot:
             return
-        inner = Var(self.st.of("m")[-1].name)
+        pixel = self.innermost(self.pixels())
+        inner = Var(pixel.rpartition("_")[2])
         if self.src.get(inner) == 1 and inner not in variables_of(self.st.a.mask):
-            yield self.pixels()[-1], ()
+            yield pixel, ()
         short = columns % self.lanes and columns < 4 * self.lanes
         if short and self.sizes[self.k] >= self.lanes // 2 and self.src.get(Var(self.k)) == 1:
             yield self.k, ()
@@ -199,6 +204,8 @@ class Model:
         """Register tiles that fit."""
         pixels = loops.of("m")
         inner = pixels[-1]
+        if lane in pixels:
+            inner = lane
         size = loops.extents[inner]
         if self.unit.rows > 1:
             yield from fragment_tiles(inner, size, lane, loops.extents[lane], self.unit)

@@ -34,6 +34,7 @@ CASES = {
     "phases-with-fewer-taps": ("--dir=BWD_D mb1ic1iw36oc5ow4kw12sw8", ""),
     "phases-without-taps": ("--dir=BWD_D mb2ic1iw20oc5ow3kw4sw8", ""),
     "phases-of-one-pixel": ("--dir=BWD_D mb1ic1ih5iw8oc3oh3ow1kh3kw8", ""),
+    "taps-of-one-channel": ("--dir=BWD_W mb1ic1iw28oc3ow6kw8sw4", ""),
 }
 """A problem, and a config without its level, or nothing for the default."""
 
