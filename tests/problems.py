@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from convsmith.build.loops import Unit, filled_lanes, loops_after_fusing
 from convsmith.build.offsets import flips, summed
+from convsmith.build.phases import phased, phases
 from convsmith.build.split import PART, splits
 from convsmith.build.statement import statement
 from convsmith.diag.errors import UsageError
@@ -237,6 +238,9 @@ def random_config(rng: random.Random, problem: Problem, target: Target, threads:
         sums = summed(problem, st, flip) if rng.random() < 0.7 else None
         st = sums or st
         unit = rng.choice(Unit.choices(st, target))
+        possible = list(phases(st))
+        named = tuple(rng.sample(possible, rng.choice((1, len(possible))))) if possible and rng.random() < 0.5 else ()
+        st = phased(st, named)
     if unit.rows > 1:
         return _fragment_config(rng, st, unit, target, threads)
     kinds = {d.name: d.kind for d in sorted(st.dims, key=lambda d: KINDS.index(d.kind))}
@@ -286,6 +290,7 @@ def random_config(rng: random.Random, problem: Problem, target: Target, threads:
         terms=terms, realise=rng.choice(("peel", "peel", "peel", "mask", *REALISATIONS)),
         pack=(st.b.name,) if rng.random() < 0.85 else (), pieces=rng.choice((1, 2, 4, 8, 8, 16)),
         offsets="sums" if sums else "each", flip=flip if sums else (), outline=rng.random() < 0.7, threads=threads,
+        phases=named,
     )  # fmt: skip
     config = replace(config, drain=rng.random() < 0.3)
     return _holding(config, st) if rng.random() < 0.2 and not fuse else config

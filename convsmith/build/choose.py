@@ -17,8 +17,9 @@ from convsmith.arith.evaluate import evaluate
 from convsmith.build.blocks import blocked
 from convsmith.build.epilogue import Buffers, Epilogue
 from convsmith.build.fragments import fragment_cycles, fragment_tiles
-from convsmith.build.loops import Loops, Unit, filled_lanes, fits_registers, loops_after_fusing, residues, view_steps
+from convsmith.build.loops import Loops, Unit, filled_lanes, fits_registers, loops_after_fusing, view_steps
 from convsmith.build.offsets import flips, of_fewer_bits, summed
+from convsmith.build.phases import Phase, phased, phases, residues
 from convsmith.build.split import PART, splits
 from convsmith.build.statement import statement
 from convsmith.build.windows import fetched, first_reads, weights_fit, window_tiles
@@ -109,9 +110,10 @@ class Choice:
 class Model:
     """What the candidates of one problem share."""
 
-    def __init__(self, st: Statement, target: Target, unit: Unit) -> None:
+    def __init__(self, st: Statement, target: Target, unit: Unit, along: tuple[Phase, ...] = ()) -> None:
         self.target = target
-        self.st = st
+        self.phases = along
+        self.st = st = phased(st, tuple(p.pixel for p in along))
         self.bytes = dtype(st.a.dtype).bytes
         self.unit = unit
         self.src, self.dst = view_steps(st.a), view_steps(st.c)
@@ -156,9 +158,16 @@ class Model:
             names = [*names[:-2], f"{a}_{b}"]
         return names
 
+    def innermost(self, pixels: list[str]) -> str:
+        """The last of the pixel loops that runs more than once, or of all."""
+        return next((n for n in reversed(pixels) if self.sizes.get(n, 2) > 1), pixels[-1])
+
     def lane_loops(self) -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:
         """Loops worth lying along the lanes, with what must be fused for it."""
         columns, g = self.sizes[self.n], self.batch
+        if self.phases:
+            yield from self.phase_lanes()
+            return
         channels = [d.size for d in self.st.dims if not d.axis and d.name not in (g, "mb")]
         depthwise = bool(g) and prod(channels) == 1
         yield (g if depthwise else self.n), ()
@@ -167,9 +176,10 @@ class Model:
             yield f"{g}_{self.n}", ((g, self.n),)
         if self.unit.dot:
             return
-        inner = Var(self.st.of("m")[-1].name)
+        pixel = self.innermost(self.pixels())
+        inner = Var(pixel.rpartition("_")[2])
         if self.src.get(inner) == 1 and inner not in variables_of(self.st.a.mask):
-            yield self.pixels()[-1], ()
+            yield pixel, ()
         short = columns % self.lanes and columns < 4 * self.lanes
         if not self.st.constant:
             short = short or min(columns, self.sizes[self.st.of("m")[-1].name]) < FEW_VECTORS * self.lanes
@@ -187,6 +197,29 @@ class Model:
         masked = variables_of(self.st.a.mask)
         return prod(d.size for d in self.st.of("m") if d.axis in axes and Var(d.name) in masked)
 
+    def worth(self) -> tuple[Phase, ...]:
+        """Phases that may fill lanes which channels leave empty."""
+        columns = self.sizes[self.n]
+        if not self.classes or not columns % self.lanes or columns >= 4 * self.lanes:
+            return ()
+        return tuple(p for p in phases(self.st).values() if p.count > 1)
+
+    def phase_lanes(self) -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:
+        """Phases along the innermost axis, alone or with the channels, as they lie side by side in the result."""
+        phase = self.phases[-1].name
+        apart, channels = self.dst.get(Var(phase)), self.sizes[self.n]
+        if apart == 1:
+            yield phase, ()
+        elif apart == channels and self.dst.get(Var(self.n)) == 1:
+            yield f"{phase}_{self.n}", ((phase, self.n),)
+
+    def columns(self, loops: Loops, lane: str) -> list[int]:
+        """Columns along the lanes, in runs that vectors do not cross."""
+        for p in self.phases:
+            if p.name in lane.split("_"):
+                return [n * loops.extents[lane] // p.count for n in p.runs]
+        return [loops.extents[lane]]
+
     def ways(self, loops: Loops, tile: dict[str, int]) -> int:
         """Most pixels of a register tile that fall into one set of the first-level cache."""
         places = [0]
@@ -199,6 +232,8 @@ class Model:
         """Register tiles that fit."""
         pixels = loops.of("m")
         inner = pixels[-1]
+        if lane in pixels:
+            inner = lane
         size = loops.extents[inner]
         if self.unit.rows > 1:
             yield from fragment_tiles(inner, size, lane, loops.extents[lane], self.unit)
@@ -238,7 +273,11 @@ class Model:
         steps = self.terms // channels * (-(-channels // (self.lanes if along_k else self.unit.terms)))
         lanes = self.filled(lane)
         total = loops.extents[self.n] if along_k else -(-loops.extents[lane] // lanes)
-        columns = _splits(total, tile.get(self.n, 1) if along_k else tile[lane] // lanes)
+        if along_k:
+            columns = _splits(total, tile.get(self.n, 1))
+        else:
+            runs = (-(-n // lanes) for n in self.columns(loops, lane))
+            columns = [x for n in runs for x in _splits(n, tile[lane] // lanes)]
         pixels = [(1, 1)]
         rows = [self.n] if loops.kinds[lane] == "m" else loops.of("m")
         for name in rows:
@@ -349,7 +388,8 @@ class Model:
             rests += rests[:1] * 2 * (name in bordered and size > 1)
             pieces = [p * n for p in pieces for n in rests]
         scattered = loops.kinds[config.lane] != "k" and self.apart(config.lane) > 1
-        return sum(pieces) * (self.lanes if scattered else 1) * prod(self.classes.values()) // self.taken()
+        copies = prod(self.classes.values()) * prod(len(p.runs) for p in self.phases)
+        return sum(pieces) * (self.lanes if scattered else 1) * copies // self.taken()
 
     def taken(self) -> int:
         """Residue classes of reduction loops: one of them meets each class of the result."""
@@ -365,7 +405,7 @@ class Model:
         """Whether all weights stay near enough to be read again for each tile of pixels."""
         groups = self.sizes.get(self.batch, 1)
         share = L2_SHARE * 2 if self.classes else L2_SHARE  # most of the time then goes into the result
-        return groups * self.sizes[self.n] * self.terms * self.bytes <= share
+        return groups * prod(d.size for d in self.st.of("n")) * self.terms * self.bytes <= share
 
     def apart(self, loop: str) -> int:
         """Elements of the result between neighbours along a loop; a fused loop's innermost part counts."""
@@ -449,7 +489,10 @@ def candidates(p: Problem, target: Target, threads: int) -> list[Choice]:
         units = [Unit.choices(st, target) for st in ways]
         st, choices = max(zip(ways, units), key=lambda way: way[1][0].terms if way[1][0].dot else 0)
         long = operations(p, st) > LONG
-        found = [c for unit in choices for c in _of_unit(Model(st, target, unit), threads, long)]
+        models = [Model(st, target, unit) for unit in choices]
+        if along := models[0].worth():
+            models.append(Model(st, target, Unit.plain(st, target), along))
+        found = [c for model in models for c in _of_unit(model, threads, long)]
     if not found:
         raise ConfigError("no-config", f"no config makes a kernel of {p} for {target.isa}")
     found.sort(key=lambda c: (c.cycles, c.emitted))
@@ -474,6 +517,7 @@ def _of_unit(model: Model, threads: int, long: bool) -> Iterator[Choice]:
             config = Config(
                 target.isa, lane, fuse, tuple(tile.items()), order, reduce,
                 ((join, model.unit.terms),) if join else model.shared_terms(lane),
+                phases=tuple(p.pixel for p in model.phases),
                 realise="pad_copy" if copied else "peel", pack=model.packed(lane),
                 offsets="sums" if model.st.sums or of_fewer_bits(model.st) else "each", flip=model.flip(),
                 drain=long and loops.kinds[lane] != "k",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import gcd, lcm, prod
+from math import prod
 
+from convsmith.build.phases import phased, residues
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.index import Eq0, Ge0, Index, Mod, Var, is_true, parts_of
+from convsmith.ir.index import Ge0, Index, Var, is_true, parts_of
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.types import dtype
 from convsmith.layout.view import KINDS, Statement, View
@@ -123,23 +124,9 @@ def _iterations(st: Statement, loop: str) -> int:
     return prod(-(-d.size // classes.get(d.name, 1)) for d in st.dims if d.name in loop.split("_"))
 
 
-def residues(st: Statement) -> dict[str, int]:
-    """For each loop that a stride must divide: how many classes make the mask the same within each class.
-
-    ``e % s == 0`` does not change when a variable with the coefficient ``c`` in ``e`` moves by ``s / gcd(s, c)``.
-    """
-    found: dict[str, int] = {}
-    for part in parts_of(st.a.mask):
-        for atom, _ in part.arg.terms if isinstance(part, Eq0) else ():
-            if isinstance(atom, Mod):
-                for v, c in atom.num.terms:
-                    if isinstance(v, Var) and (m := atom.den // gcd(atom.den, c)) > 1:
-                        found[v.name] = lcm(m, found.get(v.name, 1))
-    return found
-
-
 def loops_after_fusing(st: Statement, config: Config) -> Loops:
-    """Names, extents and kinds of the loops once ``config.fuse`` is done; ConfigError where it cannot be."""
+    """Names, extents and kinds of the loops with the config's phases, once fused; ConfigError where that cannot be."""
+    st = phased(st, config.phases)
     order = sorted(st.dims, key=lambda d: (KINDS.index(d.kind), st.reduce.index(d.name) if d.kind == "k" else 0))
     classes = residues(st)
     extents = {d.name: -(-d.size // classes.get(d.name, 1)) for d in order}

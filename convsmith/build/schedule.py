@@ -12,6 +12,7 @@ from itertools import chain
 from convsmith.build.epilogue import top_bit
 from convsmith.build.indirect import indirect, indirect_step
 from convsmith.build.loops import Loops, Unit, check_config, filled_lanes, loops_after_fusing
+from convsmith.build.phases import phased, phases, residues
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Var, is_false, is_true, parts_of
 from convsmith.ir.types import dtype
@@ -21,6 +22,7 @@ from convsmith.passes.bind import bind
 from convsmith.passes.coalesce import coalesce
 from convsmith.passes.collapse import collapse
 from convsmith.passes.cse import cse
+from convsmith.passes.cut import cut
 from convsmith.passes.derive_packing import derive_packing
 from convsmith.passes.drain import drain
 from convsmith.passes.fill_terms import fill_terms
@@ -47,6 +49,7 @@ from convsmith.passes.round_up import round_up
 from convsmith.passes.simplify import simplify
 from convsmith.passes.sink import sink
 from convsmith.passes.skip_zero import skip_zero
+from convsmith.passes.solve import solve
 from convsmith.passes.stage import stage
 from convsmith.passes.strength import strength_reduce
 from convsmith.passes.sum_together import sum_together
@@ -129,9 +132,10 @@ class Nest:
 def schedule(st: Statement, config: Config, target: Target) -> list[Step]:
     """The rewrites, in order, that turn the naive nest of a statement into the kernel that the config describes."""
     loops, nest, order_steps = _ordered(st, config, target)
+    start = [*_pointer_steps(st, config), *order_steps]
+    st = phased(st, config.phases)
     return [
-        *_pointer_steps(st, config),
-        *order_steps,
+        *start,
         *_read_steps(st, loops, config, nest),
         *_lower_steps(st, config, target, nest),
     ]
@@ -153,7 +157,11 @@ def _ordered(st: Statement, config: Config, target: Target) -> tuple[Loops, Nest
 
 def _pointer_steps(st: Statement, config: Config) -> list[Step]:
     """Read A through a table of pointers, where there is anything to read."""
-    return [indirect_step(st, config.table)] if indirect(st, config) else []
+    if not indirect(st, config):
+        return []
+    if config.phases:
+        raise ConfigError("phases", f"--phases={','.join(config.phases)}: --realise=indirection has none")
+    return [indirect_step(st, config.table)]
 
 
 def _order_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list[Step]:
@@ -162,11 +170,8 @@ def _order_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> lis
     steps = [Step(reorder, tuple(d.name for d in first))] if len(first) > 1 else []
     if sum(n in pair for pair in config.fuse for n in st.reduce) > 1:
         steps.append(Step(reorder, st.reduce))
+    steps += _class_steps(st, config, nest)
     steps += [Step(fuse, a, b, f"{a}_{b}") for a, b in config.fuse]
-    for n, modulus in loops.residues.items():
-        steps.append(Step(residue, n, modulus, n + ".r"))
-        (nest.reduce if loops.kinds[n] == "k" else nest.around).append(n + ".r")
-    nest.classes += [n + ".r" for n in loops.residues]
     steps.append(Step(simplify))
     steps += _tile_steps(loops, config, nest)
     steps.append(Step(reorder, (*nest.around, *nest.held)))
@@ -181,6 +186,30 @@ def _order_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> lis
         steps.append(Step(drain, (*nest.pixels, *nest.vectors, *nest.rows), ".w"))
     if nest.within:
         steps.append(Step(keep_sums, nest.depth, tuple(nest.within)))
+    return steps
+
+
+def _class_steps(st: Statement, config: Config, nest: Nest) -> list[Step]:
+    """Cut loops that a stride must divide into residue classes; phases go outside, in runs that are all alike."""
+    steps: list[Step] = []
+    kinds = {d.name: d.kind for d in st.dims}
+    found = {n: p for n, p in phases(st).items() if n in config.phases}
+    solved: list[Step] = []
+    for n, modulus in residues(st).items():
+        name = found[n].name if n in found else n + ".r"
+        steps.append(Step(residue, n, modulus, name))
+        if kinds[n] == "k" and not indirect(st, config):
+            solved.append(Step(solve, name))
+        elif n not in found:
+            (nest.reduce if kinds[n] == "k" else nest.around).append(name)
+            nest.classes.append(name)
+    steps += solved
+    if found:
+        whole = phased(st, config.phases)
+        names = [d.name for d in sorted(whole.dims, key=lambda d: KINDS.index(d.kind)) if d.kind != "k"]
+        for p in found.values():
+            steps += [Step(reorder, (p.name, *(n for n in names if n != p.name))), Step(cut, p.name, p.cuts)]
+        steps += [Step(simplify), Step(reorder, tuple(names))]
     return steps
 
 

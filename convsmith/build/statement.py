@@ -125,7 +125,8 @@ class _Relation:
         """The grid at a pixel of the image and a tap: there only where the stride meets it."""
         coords, masks = [], []
         for n, (image, d) in enumerate(zip(self.image.axes, side.axes)):
-            s = self.p.s[n]
+            # A grid of one pixel is met at the tap alone, as with any stride; one as long as the kernel says so.
+            s = max(self.p.s[n], self.p.k[n]) if d.size == 1 and not self.p.d[n] else self.p.s[n]
             moved = Var(image.name) + self.p.p[n] - Var(self.taps[n].name) * (self.p.d[n] + 1)
             coords.append(floordiv(moved, s))
             masks.append(conj((_in_range(coords[-1], d.size), eq(mod(moved, s), 0))))

@@ -105,8 +105,8 @@ class Statement:
 
     @property
     def n(self) -> str:
-        """The dim of N."""
-        return self.of("n")[0].name
+        """The dim of channels of N."""
+        return self.of("n")[-1].name
 
     @property
     def constant(self) -> bool:

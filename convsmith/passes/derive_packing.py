@@ -128,7 +128,9 @@ class _Packing:
         if isinstance(s, Block):
             return sum((self.size(x) for x in s.stmts), as_index(0))
         if isinstance(s, For):
+            outer = self.enter(s)
             inner = self.size(s.body)
+            self.ranges = outer
             return product(self.length(s), inner) if self.indexes(s) else inner
         if isinstance(s, (If, Let, Alloc, At)):
             return self.size(s.body)
@@ -162,8 +164,17 @@ class _Packing:
         value = _Elements(self.operands, self.convert, read).expr(s.value)
         return Store(s.buffer, s.index, value, s.lanes), block(*writes)
 
-    def loop(self, s: For, at: Index) -> tuple[Stmt, Stmt]:
+    def enter(self, loop: For) -> dict[Var, Range]:
+        """Bind the loop's variable to its range; the ranges before."""
         outer = dict(self.ranges)
+        try:
+            self.ranges[loop.var] = loop_range(loop, self.ranges)
+        except Unbounded:
+            self.ranges.pop(loop.var, None)
+        return outer
+
+    def loop(self, s: For, at: Index) -> tuple[Stmt, Stmt]:
+        outer = self.enter(s)
         kept = self.indexes(s)
         own = {x.var for x, _ in self.kept}
         if kept:
@@ -174,13 +185,9 @@ class _Packing:
             self.kept.append((s, length))
         else:
             # A loop that does not index the operands may still be empty, and then nothing is read.
-            end = simplify(s.hi - s.lo, self.ranges)
+            end = simplify(s.hi - s.lo, outer)
             bound = end > 0 if variables_of(end) <= own else conj(())
             self.whole &= is_true(bound)
-        try:
-            self.ranges[s.var] = loop_range(s, self.ranges)
-        except Unbounded:
-            self.ranges.pop(s.var, None)
         self.bounds.append(bound)
         new, pack = self.derive(s.body, at)
         self.bounds.pop()

@@ -22,11 +22,13 @@ class _Residue(Rewriter):
         m, r = self.modulus, self.remainder
         body = substitute(loop.body, {loop.var: loop.var * m + r})
         inner = For(loop.var, loop.lo, floordiv(loop.hi - r + (m - 1), m), body, loop.kind)
-        return For(r, loop.lo, as_index(m), inner, loop.kind)
+        return For(r, loop.lo, as_index(min(m, loop.hi.const) if loop.hi.is_const else m), inner, loop.kind)
 
 
 def residue(kernel: Kernel, loop: str, modulus: int, name: str) -> Kernel:
     """Run ``loop`` once for each remainder: ``loop`` becomes ``loop * modulus + name``, with ``name`` outside.
+
+    A loop that is shorter than the modulus has only as many remainders.
 
     Before::
 

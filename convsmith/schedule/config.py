@@ -35,6 +35,8 @@ class Config:
     ``block``     loop -> iterations of a block for the caches, around the register tiles: outermost loop first; between
                   blocks of a reduction loop sums are kept in memory, and what stands after it runs within each
     ``split``     a reduction loop, and in how many parts it is summed apart, for threads to share
+    ``phases``    pixel loops of the result that a stride divides: the places between its multiples become columns of
+                  the product, in a loop of their own (``rw`` of ``ow`` or ``iw``)
     ``realise``   how masked elements are read: ``peel`` (skip, restrict, partition), ``mask`` (test each), or
                   ``pad_copy`` (a padded copy first), or ``indirection`` (through a table of pointers)
     ``table``     form of that table: taps by ``row`` or by ``column``, ``compressed`` (columns that outputs share are
@@ -58,6 +60,7 @@ class Config:
     terms: tuple[tuple[str, int], ...] = ()
     block: tuple[tuple[str, int], ...] = ()
     split: tuple[tuple[str, int], ...] = ()
+    phases: tuple[str, ...] = ()
     realise: str = "peel"
     table: str = "sections"
     pack: tuple[str, ...] = ("wei",)
@@ -171,13 +174,13 @@ _PRINT: dict[str, Callable[[Any], str]] = {
     "fuse": lambda v: ",".join(f"{a}+{b}" for a, b in v),
     "tile": _sizes_text, "block": _sizes_text, "terms": _sizes_text, "split": _sizes_text,
     "order": ",".join, "reduce": ",".join, "pack": ",".join, "hold": ",".join, "flip": ",".join,
-    "outline": _flag_text, "drain": _flag_text,
+    "phases": ",".join, "outline": _flag_text, "drain": _flag_text,
 }  # fmt: skip
 _READ: dict[str, Callable[[str], Any]] = {
     "isa": str, "lane": str, "realise": str, "table": str, "offsets": str, "pieces": int, "threads": int,
     "fuse": _pairs, "tile": _sizes, "block": _sizes, "terms": _sizes, "split": _sizes,
-    "order": _names, "reduce": _names, "pack": _names, "hold": _names, "flip": _names, "outline": _flag,
-    "drain": _flag,
+    "order": _names, "reduce": _names, "pack": _names, "hold": _names, "flip": _names, "phases": _names,
+    "outline": _flag, "drain": _flag,
 }  # fmt: skip
 _EXAMPLE = {
     "isa": "--isa=avx512", "lane": "--lane=oc", "realise": "--realise=peel", "table": "--table=row",
@@ -185,5 +188,5 @@ _EXAMPLE = {
     "order": "--order=mb,oc,oh,ow", "block": "--block=oc:256,ic:128",
     "terms": "--terms=ic:4", "split": "--split=mb:2", "reduce": "--reduce=kh,kw,ic", "pack": "--pack=wei",
     "hold": "--hold=wei", "offsets": "--offsets=sums", "flip": "--flip=wei", "outline": "--outline=no",
-    "drain": "--drain=yes",
+    "drain": "--drain=yes", "phases": "--phases=ow",
 }  # fmt: skip

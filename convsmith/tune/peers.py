@@ -1,8 +1,9 @@
 """The libraries that kernels are compared with, each called in the way that the name stands for.
 
 `torch` is `torch.nn.functional.conv*` under inference_mode, input and weight in channels-last memory format (1D has
-none), no prepacking; gradients are `convolution_backward` with only the wanted output, matrix products `torch.matmul`.
-A post-op follows as the library's own call. The others have a file each. All have the thread count of the kernel.
+none), no prepacking; deconvolutions are `conv_transpose*`, gradients `convolution_backward` with only the wanted
+output, matrix products `torch.matmul`. A post-op follows as the library's own call. The others have a file each. All
+have the thread count of the kernel.
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ __all__ = ["PEERS", "installed", "make_peer"]
 
 @dataclass(frozen=True)
 class Library:
-    """How a library is called; the package that it comes in, and the modules that must be there."""
+    """How a library is called, and whether for deconvolutions too; its package, and the modules that must be there."""
 
     peer: Callable[[Problem, Mapping[str, Array], int], Peer]
     package: str
     modules: tuple[str, ...]
+    deconvolutions: bool = False
 
     @property
     def version(self) -> str | None:
@@ -58,8 +60,9 @@ def make_peer(name: str, problem: Problem, arrays: Mapping[str, Array], threads:
     """
     if problem.scales or problem.zero_points:
         raise UnsupportedError("peers run without scales and zero points only", code="attributes")
-    if isinstance(problem, Conv) and problem.deconv:
-        raise UnsupportedError("peers run no deconvolutions", code="deconv")
+    if isinstance(problem, Conv) and problem.deconv and not PEERS[name].deconvolutions:
+        able = ", ".join(n for n, library in PEERS.items() if library.deconvolutions)
+        raise UnsupportedError(f"{name} is called for no deconvolutions; {able} is", code="deconv")
     return PEERS[name].peer(problem, arrays, threads)
 
 
@@ -103,6 +106,8 @@ def _torch_convolution(problem: Conv, tensor: Callable[..., Any], bias: Any) -> 
     import torch
     from torch.nn import functional
 
+    if problem.deconv:
+        return _torch_deconvolution(problem, tensor, bias)
     sizes = zip(problem.i, problem.k, problem.s, problem.d, problem.p, problem.p, strict=True)
     if problem.o != tuple(output_size(*size) for size in sizes):
         raise UnsupportedError("torch has the same pads at front and back, which give another size", code="pads")
@@ -127,6 +132,25 @@ def _torch_convolution(problem: Conv, tensor: Callable[..., Any], bias: Any) -> 
     return gradient
 
 
+def _torch_deconvolution(problem: Conv, tensor: Callable[..., Any], bias: Any) -> Callable[[], Any]:
+    """Forward, with the weights in torch's order: input channels first."""
+    from torch.nn import functional
+
+    sizes = zip(problem.o, problem.i, problem.k, problem.s, problem.d, problem.p, strict=True)
+    more = tuple(o - ((i - 1) * s - 2 * p + (k - 1) * (d + 1) + 1) for o, i, k, s, d, p in sizes)
+    if not problem.forward or any(not 0 <= n < s for n, s in zip(more, problem.s, strict=True)):
+        raise UnsupportedError(
+            "torch runs deconvolutions forward, with the same pads at front and back, and less than a stride more at "
+            "the back", code="pads",
+        )  # fmt: skip
+    groups, channels = problem.g, (problem.oc // problem.g, problem.ic // problem.g)
+    turned = tensor("wei", (groups, *channels, *problem.k)).transpose(1, 2)
+    x, w = tensor("src"), turned.reshape(problem.ic, channels[0], *problem.k).contiguous()
+    transposed = (functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d)
+    convolution = transposed[problem.rank - 1]
+    return lambda: convolution(x, w, bias, problem.s, problem.p, more, groups, tuple(d + 1 for d in problem.d))
+
+
 def _torch_post_op(alg: str, alpha: float, beta: float) -> Callable[[Any], Any]:
     from torch.nn import functional
 
@@ -136,7 +160,7 @@ def _torch_post_op(alg: str, alpha: float, beta: float) -> Callable[[Any], Any]:
 
 
 PEERS: dict[str, Library] = {
-    "torch": Library(_torch, "torch", ("torch",)),
+    "torch": Library(_torch, "torch", ("torch",), deconvolutions=True),
     "onnxruntime": Library(onnxruntime, "onnxruntime", ("onnxruntime", "onnx")),
     "onnxruntime-nchwc": Library(nchwc, "onnxruntime", ("onnxruntime", "onnx")),
     "onednn": Library(onednn, PACKAGE, ()),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from convsmith.build.choose import default_config
-from convsmith.build.loops import Unit, residues
+from convsmith.build.loops import Unit
 from convsmith.build.offsets import summed
+from convsmith.build.phases import residues
 from convsmith.build.statement import statement
 from convsmith.ir.intern import interning
 from convsmith.problem import parse_problem
@@ -141,6 +142,8 @@ def test_a_config_decides(words: str, dot: bool) -> None:
         ("--dir=BWD_D mb1ic8iw20oc8ow3kw3sw6dw3", {"iw": 6, "kw": 3}),
         ("--deconv mb1ic8ih3iw3oc8oh6ow7kh2kw3sh3sw2pw0", {"oh": 3, "kh": 3, "ow": 2, "kw": 2}),
         ("--dir=BWD_W mb1ic8ih7oc8oh3kh3sh2", {}),
+        ("--dir=BWD_D mb1ic8ih9iw7oc8oh3ow1kh7kw7", {"iw": 7, "kw": 7}),
+        ("--dir=BWD_D mb1ic8iw7oc8ow1kw4dw1", {}),
     ],
 )
 def test_residues(line: str, classes: dict[str, int]) -> None:

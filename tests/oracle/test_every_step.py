@@ -152,6 +152,32 @@ KINDS = {
     "strided-backward": ("--dir=BWD_D mb1ic5ih5oc3oh3kh3kw2iw4ow2sh2sw2ph1", "--lane=ic --tile=ic:4,iw:2"),
     "strided-backward-dilated": ("--dir=BWD_D g2mb1ic4iw7oc6ow3kw3dw1sw2pw2", "--lane=ic --tile=ic:4 --reduce=kw,oc"),
     "strided-backward-mask": ("--dir=BWD_D mb1ic5iw7oc3ow3kw3sw3", "--lane=ic --tile=ic:4,iw:2 --realise=mask"),
+    "phases": (
+        "--deconv --dir=FWD_B --attr-post-ops=relu mb1ic2iw3oc1ow14kw7sw4pw1",
+        "--lane=rw --phases=ow --tile=rw:4,ow:2",
+    ),
+    "phases-and-channels": (
+        "--deconv --dtag=axb mb1ic2iw3oc2ow10kw6sw3pw1",
+        "--lane=rw_oc --phases=ow --fuse=rw+oc --tile=rw_oc:8,ow:2 --reduce=kw,ic",
+    ),
+    "phases-of-two-axes": (
+        "--dir=BWD_D mb1ic2ih6iw8oc2oh3ow2kh3kw4sh2sw4ph0pw0",
+        "--lane=rw --phases=ih,iw --tile=rw:4,iw:2 --reduce=kh,kw,oc --threads=2",
+    ),
+    "phases-beside-classes": (
+        "--dir=BWD_D mb1ic1ih6iw8oc2oh3ow2kh3kw4sh2sw4ph1pw0", "--lane=rw --phases=iw --tile=rw:4,iw:2",
+    ),
+    "phases-of-one-pixel": ("--dir=BWD_D mb1ic1ih4iw4oc3oh2ow1kh3kw4", "--lane=rw --phases=iw --tile=rw:4,ih:2"),
+    "phases-without-pixels-or-taps": ("--dir=BWD_D mb1ic2iw6oc2ow2kw2sw5pw1", "--lane=rw --phases=iw --tile=rw:4"),
+    "phases-outside-the-lanes": ("--deconv mb1ic6iw3oc2ow11kw5sw4pw1", "--lane=ic --phases=ow --tile=ow:2,oc:2"),
+    "phases-of-a-copy": (
+        "--deconv --stag=axb mb1ic3iw4oc1ow13kw5sw4pw2",
+        "--lane=rw --phases=ow --tile=rw:4,ow:2 --realise=pad_copy --block=ow:4,ic:2",
+    ),
+    "phases-of-bytes": (
+        "--deconv --dt=u8:s8:s32 --attr-zero-points=src:common:3+wei:common:2 mb1ic4iw3oc2ow11kw5sw4pw1",
+        "--lane=rw --phases=ow --tile=rw:4,ow:2 --offsets=sums",
+    ),
     "backward": ("--dir=BWD_D --dtag=axb mb2ic5ih3iw3oc2oh3ow3kh3kw2ph1pw1", "--lane=ic --tile=ic:4,iw:3 --threads=2"),
     "backward-quantised": (
         "--dir=BWD_D --dt=s8:s8:u8 --attr-scales=src:per_oc+wei:common:0.5 mb1ic5iw4oc6ow4kw3pw1",

@@ -7,13 +7,14 @@ from collections import Counter
 import pytest
 from oracles import Oracle, small_target
 
+from convsmith.build.choose import default_config
 from convsmith.build.schedule import schedule
 from convsmith.compiler.driver import naive_kernel
 from convsmith.interp.interp import _Machine
 from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Invoke, Store
 from convsmith.ir.value import Binary, Fma
-from convsmith.ir.walk import walk
+from convsmith.ir.walk import loops_of, walk
 from convsmith.passes.manager import run_steps
 from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
@@ -26,7 +27,16 @@ CASES = {
     "deconvolution": ("--deconv mb2ic3iw4oc4ow8kw4sw2pw1", "--lane=oc --tile=oc:4,ow:2"),
     "groups": ("--dir=BWD_D g2mb1ic8iw7oc4ow4kw3sw2pw1", "--lane=ic --tile=ic:4,iw:2 --threads=2"),
     "not-strided": ("--dir=BWD_D mb1ic4iw6oc3ow6kw3pw1", "--lane=ic --tile=ic:4,iw:2"),
+    "phases": ("--deconv mb1ic3iw5oc1ow24kw8sw4", ""),
+    "phases-of-channels": ("--deconv --stag=axb --dtag=axb mb1ic3ih3iw3oc2oh6ow12kh2kw4sh2sw4", ""),
+    "phases-of-many": ("--dir=BWD_D mb1ic1ih6iw8oc9oh3ow2kh2kw4sh2sw4", ""),
+    "phases-moved-by-pads": ("--deconv mb1ic5iw5oc1ow32kw16sw8pw4", ""),
+    "phases-with-fewer-taps": ("--dir=BWD_D mb1ic1iw36oc5ow4kw12sw8", ""),
+    "phases-without-taps": ("--dir=BWD_D mb2ic1iw20oc5ow3kw4sw8", ""),
+    "phases-of-one-pixel": ("--dir=BWD_D mb1ic1ih5iw8oc3oh3ow1kh3kw8", ""),
+    "taps-of-one-channel": ("--dir=BWD_W mb1ic1iw28oc3ow6kw8sw4", ""),
 }
+"""A problem, and a config without its level, or nothing for the default."""
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -43,11 +53,14 @@ def test_products_are_those_that_meet(name: str, monkeypatch: pytest.MonkeyPatch
 
     with interning():
         oracle = Oracle(problem, target)
-        st, kernel = naive_kernel(problem, target)
-        kernel = run_steps(kernel, schedule(st, Config.parse(f"--isa=generic {words}"), target))
+        config = Config.parse(f"--isa=generic {words}") if words else default_config(problem, target)
+        st, kernel = naive_kernel(problem, target, config)
+        kernel = run_steps(kernel, schedule(st, config, target))
         monkeypatch.setattr(_Machine, "_invoke", count)
         oracle.check(kernel)
         bodies = (kernel.body, *(f.body for f in kernel.functions))
         stored = [v for body in bodies for s in walk(body) if isinstance(s, Store) for v in walk(s.value)]
+        loops = {loop.var.name for body in bodies for loop in loops_of(body)}
+    assert not loops & {f"{d.name}.r" for d in st.of("k")}, "a loop looks for the taps that meet a pixel"
     assert not any(isinstance(v, Fma) or (isinstance(v, Binary) and v.op == "mul") for v in stored)
     assert sum(lanes[name] * n for name, n in counted.items()) * 2 == problem.flops_real

@@ -124,6 +124,7 @@ CANNOT = {
     "--dt=u8:s8:s32 mb2ic4ih9oc6kh3ph1": {(name, "types") for name in ("torch", *PLAIN)},
     "--matmul --bia-dt=f32 --attr-post-ops=relu 3x4x5:1x5x6": {(name, "dir") for name in ("onnxruntime", *PLAIN)},
     "g32mb2ic32ih7oc32oh9kh3ph2": {("xnnpack", "pads")},
+    "--deconv --dir=FWD_B g2mb2ic4ih4oc6oh9kh3sh2dh1ph1": {(name, "deconv") for name in ("onnxruntime", *PLAIN)},
 }
 
 
@@ -144,6 +145,7 @@ def need(name: str) -> None:
         "--matmul --bia-dt=f32 --attr-post-ops=relu 3x4x5:1x5x6", "g32mb2ic32ih7oc32oh9kh3ph2",
         "g32mb2ic32ih8oc32oh4kh3sh2ph1", "--dir=FWD_B g16mb1ic16ih9oc16oh9kh3ph1", "g16mb1ic16ih9oc16oh5kh3sh2ph1",
         "g32mb1ic32ih9oc32oh7kh3ph0", "g16mb1ic16ih9iw12oc16oh9ow12kh3kw3ph2pw2dh1dw1", "g16mb1ic16ih9oc16oh9kh5ph2",
+        "--deconv --dir=FWD_B g2mb2ic4ih4oc6oh9kh3sh2dh1ph1",
     ],
 )  # fmt: skip
 def test_peers_compute_the_problem(name: str, line: str) -> None:
@@ -176,7 +178,8 @@ def test_what_a_call_needs_lives_as_long_as_the_call(name: str) -> None:
 @pytest.mark.parametrize(
     "name,line,code",
     [
-        ("torch", "mb1ic2ih8oc2oh8kh2ph0", "pads"), ("torch", "--deconv ic2ih4oc2kh1", "deconv"),
+        ("torch", "mb1ic2ih8oc2oh8kh2ph0", "pads"), ("onnxruntime", "--deconv ic2ih4oc2kh1", "deconv"),
+        ("torch", "--deconv --dir=BWD_D ic2ih4oc2kh1", "pads"),
         ("torch", "--attr-post-ops=tanh ic2ih4oc2kh1", "post-ops"), ("torch", "--dt=u8:s8:f32 ic2ih4oc2kh1", "types"),
         ("onnxruntime", "--attr-scales=src:common:2 ic2ih4oc2kh1", "attributes"),
         ("onnxruntime", "--dir=BWD_D ic2ih4oc2kh1", "dir"), ("onnxruntime", "--dt=bf16 ic2ih4oc2kh1", "types"),

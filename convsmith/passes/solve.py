@@ -1,0 +1,90 @@
+"""Run a loop only where an equation modulo a number permits it: there its variable is a function of the others."""
+
+from __future__ import annotations
+
+from math import gcd
+
+from convsmith.ir.index import Cond, Eq0, Index, Mod, Var, conj, eq, floordiv, make_sum, mod, parts_of
+from convsmith.ir.stmt import For, Kernel, Stmt, Store
+from convsmith.ir.value import Binary, Const, Load, Select
+from convsmith.ir.walk import Rewriter, substitute, variables_of
+from convsmith.passes.scope import perfect_nest, require_loops, with_body, wrap
+
+
+def _absent(s: Store) -> Select | None:
+    """The term that a store adds, where it may be absent."""
+    v = s.value
+    if not (isinstance(v, Binary) and v.op == "add" and isinstance(v.a, Load) and isinstance(v.b, Select)):
+        return None
+    same = v.a.buffer is s.buffer and v.a.index == s.index
+    return v.b if same and isinstance(v.b.no, Const) and v.b.no.value == 0 else None
+
+
+def _solution(cond: Cond, var: Var, end: int, inner: set[Var]) -> tuple[Index, Cond] | None:
+    """The one value of ``var`` in ``0 .. end`` for which ``cond`` may hold, and what it then still asks for.
+
+    None where the condition is no equation modulo a number, or may have several solutions.
+    """
+    if type(cond) is not Eq0 or cond.arg.const or len(cond.arg.terms) != 1:
+        return None
+    atom = cond.arg.terms[0][0]
+    if not isinstance(atom, Mod):
+        return None
+    coeffs = dict(atom.num.terms)
+    factor = coeffs.pop(var, 0)
+    rest = make_sum(atom.num.const, coeffs)
+    common = gcd(factor, atom.den)
+    count = atom.den // common
+    if not factor or end > count or variables_of(rest) & (inner | {var}):
+        return None
+    value = mod(floordiv(rest, common) * pow(-factor // common, -1, count), count)
+    return value, conj((eq(mod(rest, common), 0), *((value < end,) if end < count else ())))
+
+
+class _Solve(Rewriter):
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def For(self, loop: For) -> Stmt:
+        if loop.var.name != self.name:
+            return self._For(loop)
+        (_, *chain), s = perfect_nest(loop)
+        term = _absent(s) if isinstance(s, Store) else None
+        if term is None or not (loop.lo.is_const and loop.lo.const == 0 and loop.hi.is_const):
+            return loop
+        inner = {x.var for x in chain}
+        parts = parts_of(term.cond)
+        for part in parts:
+            found = _solution(part, loop.var, loop.hi.const, inner)
+            if found is not None:
+                value, left = found
+                assert isinstance(s, Store) and isinstance(s.value, Binary)
+                cond = conj(left if p is part else p for p in parts)
+                new = Store(s.buffer, s.index, Binary("add", s.value.a, Select(cond, term.yes, term.no)), s.lanes)
+                solved: Stmt = substitute(wrap(chain, new), {loop.var: value})
+                return solved
+        return loop
+
+
+def solve(kernel: Kernel, loop: str) -> Kernel:
+    """Put the solution of an equation for the loop's variable in the place of the loop.
+
+    The equation is a condition of the term that is added there, such that all other iterations add nothing. A loop
+    without one stays.
+
+    Before::
+
+        kernel k(a: f32[7], b: f32[4], dst: f32[5])
+          for i in 0 .. 5:
+            for k in 0 .. 3:
+              dst[i] = dst[i] + (a[i + k] * b[k] if (i - k + 1) % 3 == 0 else 0.0)
+
+    After ``solve("k")``::
+
+        kernel k(a: f32[7], b: f32[4], dst: f32[5])
+          for i in 0 .. 5:
+            dst[i] = dst[i] + a[i + (i + 1) % 3] * b[(i + 1) % 3]
+    """
+    require_loops(kernel, (loop,), "solve")
+    return with_body(kernel, _Solve(loop).stmt(kernel.body))
