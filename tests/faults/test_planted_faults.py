@@ -1,0 +1,50 @@
+"""The suite is tested: each fault on the list is planted in a copy of the package, and its test has to fail."""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from pathlib import Path
+
+import pytest
+from planted import PACKAGE, ROOT, Fault, copy_of_the_package, faults, is_failure, is_success, run_tests
+
+FAULTS = faults()
+
+
+@cache
+def tests_of(file: str) -> frozenset[str]:
+    """Names of the tests in a file."""
+    tree = ast.parse((ROOT / file).read_text())
+    return frozenset(x.name for x in tree.body if isinstance(x, ast.FunctionDef) and x.name.startswith("test_"))
+
+
+def test_there_are_faults_in_every_package() -> None:
+    packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert {fault.file.partition("/")[0] for fault in FAULTS} == packages == {fault.package for fault in FAULTS}
+    assert len({(fault.file, fault.old, fault.new) for fault in FAULTS}) == len(FAULTS) >= 150
+
+
+@pytest.mark.parametrize("package", sorted({fault.package for fault in FAULTS}))
+def test_every_fault_can_be_planted(package: str) -> None:
+    for fault in FAULTS:
+        if fault.package == package:
+            assert fault.file.startswith(f"{package}/"), fault.name
+            compile(fault.planted(), fault.file, "exec", dont_inherit=True)
+            file, _, name = fault.test.partition("::")
+            assert name.partition("[")[0] in tests_of(file), f"{fault.name}: there is no test {fault.test}"
+
+
+@pytest.mark.slow
+def test_without_a_fault_every_named_test_passes(tmp_path: Path) -> None:
+    copy_of_the_package(tmp_path, None)
+    done = run_tests(tmp_path, sorted({fault.test for fault in FAULTS}))
+    assert is_success(done), done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.package}: {fault.name}")
+def test_a_planted_fault_is_caught(fault: Fault, tmp_path: Path) -> None:
+    copy_of_the_package(tmp_path, fault)
+    done = run_tests(tmp_path, [fault.test])
+    assert is_failure(done, fault.test), f"{fault.test} does not fail with {fault.new!r}\n{done.stdout}{done.stderr}"
