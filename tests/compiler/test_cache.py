@@ -9,6 +9,7 @@ import stat
 import tempfile
 import time
 import warnings
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -253,7 +254,7 @@ def test_room_is_made_for_more_than_one_entry(tmp_path: Path) -> None:
         sizes.append(cache.info().bytes)
     entry = sizes[0]
     assert max(sizes) > 10_000 - entry
-    after = [b for a, b in zip(sizes, sizes[1:]) if b < a]
+    after = [b for a, b in pairwise(sizes) if b < a]
     assert after and all(9_000 - entry < size <= 9_000 for size in after)
     kept = sorted(path.name for path in cache.directory.iterdir())
     assert kept == [f"k{number:02}.entry" for number in range(30 - len(kept), 30)]

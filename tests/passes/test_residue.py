@@ -28,7 +28,8 @@ def test_bounds_that_vary() -> None:
 
 @pytest.mark.parametrize("start", ["1", "-2", "n", "n + 1"])
 def test_a_loop_that_does_not_start_at_zero_is_refused(start: str) -> None:
-    kernel = parse_kernel(f"kernel k(d: f32[8])\n  for n in 0 .. 2:\n    for i in {start} .. 5:\n      d[i + 2] = 1.0\n")
+    text = f"kernel k(d: f32[8])\n  for n in 0 .. 2:\n    for i in {start} .. 5:\n      d[i + 2] = 1.0\n"
+    kernel = parse_kernel(text)
     with pytest.raises(ConfigError) as error:
         residue(kernel, "i", 2, "i.r")
     assert str(error.value).startswith(f"residue: loop i starts at {start}; only loops from 0 are cut")

@@ -27,7 +27,7 @@ JOINED = {
     "reversed": ("b[4] = total[]", "b[2] = total[]", {}),
     "operands-of-each": ("b[1] = total[] + c[3]", "b[2] = total[] + c[9]", {}),
     "one-operand": ("b[1] = max(total[] * c[3], 1.0)", "b[2] = max(total[] * c[3], 1.0)", {}),
-    "one-after-the-other-of-a-vector": ("b[1] = total[]", "b[2] = total[]", {"add": "total[] + sum(a[@]{4} * c[@]{4})"}),
+    "products": ("b[1] = total[]", "b[2] = total[]", {"add": "total[] + sum(a[@]{4} * c[@]{4})"}),
 }
 
 
