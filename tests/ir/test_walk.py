@@ -15,10 +15,11 @@ PARTS = [
     "b[0] = (a[0] if n - x >= 0 else 1.0)", "b[0] = (1.0 if n >= 0 else a[x])",
     "b[0] = where(a[0] < a[x], 1.0, 0.0)", "b[0] = where(a[0] < 1.0, 1.0, a[x])", "b[0] = sum(a[x]{4})",
     "b[0]{2} = sums(a[0]{4}, a[x]{4})", "b[0]{4} = repeat(a[x]{2}, 2)", "b[0] = cast(f32, sqrt(a[x]))",
-    "if n - x >= 0: b[0] = 0.0", "let y = x * 2: b[y] = 0.0", "for y in x .. 4: b[y] = 0.0", "for y in 0 .. x: b[y] = 0.0",
-    "for y in 0 .. 4 carrying p: b = x step 2: b[p] = 0.0", "at t[x] + 0 in a or z[0] as p: f32[4]: b[0] = p[0]",
-    "at t[0] + x in a or z[0] as p: f32[4]: b[0] = p[0]", "at t[0] + 0 in a or z[x] as p: f32[4]: b[0] = p[0]",
-    "at t[0] + 0 in a or z[0] as p: f32[4]: b[0] = p[x]", "fma4(b[x]{4}, a[0]{4})", "fma4(b[0]{4}, a[0]{4}, a[x]{4})",
+    "if n - x >= 0: b[0] = 0.0", "let y = x * 2: b[y] = 0.0", "for y in x .. 4: b[y] = 0.0",
+    "for y in 0 .. x: b[y] = 0.0", "for y in 0 .. 4 carrying p: b = x step 2: b[p] = 0.0",
+    "at t[x] + 0 in a or z[0] as p: f32[4]: b[0] = p[0]", "at t[0] + x in a or z[0] as p: f32[4]: b[0] = p[0]",
+    "at t[0] + 0 in a or z[x] as p: f32[4]: b[0] = p[0]", "at t[0] + 0 in a or z[0] as p: f32[4]: b[0] = p[x]",
+    "fma4(b[x]{4}, a[0]{4})", "fma4(b[0]{4}, a[0]{4}, a[x]{4})",
     "call g(a @ x, 1)", "call g(a @ 0, x)",
 ]  # fmt: skip
 
