@@ -30,7 +30,7 @@ PACKAGE = ROOT / "convsmith"
 SECONDS = 120
 """Time that a test may take: a fault that keeps it busy for longer is caught by nobody."""
 
-_FAILED = re.compile(r"^FAILED (\S+)", re.MULTILINE)
+_FAILED = re.compile(r"^FAILED (.+)", re.MULTILINE)
 _PASSED = re.compile(r"^\d+ passed", re.MULTILINE)
 
 

@@ -27,8 +27,8 @@ def test_what_tells_plans_apart() -> None:
         key(right=numbers.reshape(1, 4)), key(stages=(("bias", numbers),)), key(stages=(("bias", numbers + 1),)),
         key(stages=(("clamp", 0, 5),)), key(stages=(("clamp", 0, 6),)), key(bits=(7, 5)), key(bits=(5, 7)),
         key(words=("probabilistic", 0, "row", 1)), key(words=("probabilistic", 1, "row", 1)),
-        key(words=("nearest", 0, "column", 1)), key(words=("nearest", 0, "row", 2)), key(out=np.zeros((2, 4), np.int32)),
-        key(out=np.zeros((4, 2), np.int32).T),
+        key(words=("nearest", 0, "column", 1)), key(words=("nearest", 0, "row", 2)),
+        key(out=np.zeros((2, 4), np.int32)), key(out=np.zeros((4, 2), np.int32).T),
     ]  # fmt: skip
     assert all(k is not None for k in keys) and len(set(keys)) == len(keys)
     assert key(np.ones((2, 3), np.uint8), np.ones((3, 4), np.uint8)) == key()
@@ -47,7 +47,8 @@ def test_a_transposed_product_is_the_product_of_the_transposed(bits: tuple[int, 
     rests = (rng.integers(0, 255, (3, 5), np.uint8), None)
     product = _Product(lhs, rhs, left, right, (bias, row), "s32", bits, rests)
     other = product.transposed()
-    assert [x.shape for x in (other.lhs, other.rhs, other.lhs_offset, other.rhs_offset)] == [(4, 5), (5, 3), (4, 1), (1, 3)]
+    shapes = [x.shape for x in (other.lhs, other.rhs, other.lhs_offset, other.rhs_offset)]
+    assert shapes == [(4, 5), (5, 3), (4, 1), (1, 3)]
     assert [step.numbers[0].shape for step in other.steps] == [(4, 3), (4, 1)]
 
     def sums(p: _Product) -> np.ndarray:
