@@ -52,7 +52,7 @@ def test_every_product_is_that_of_the_loops(kind: str) -> None:
             continue  # the statement hides the tap in a division
         o = (i + p - (k - 1) * (d + 1) - 1) // s + 1 + rng.choice((0, 0, 1, 3))
         i, o = (o, i) if "deconv" in kind else (i, o)
-        check(f"{options} {head}mb1ic2iw{i}oc2ow{o}kw{k}sw{s}dw{d}pw{p}")
+        check(f"{options} {head}mb1ic4iw{i}oc2ow{o}kw{k}sw{s}dw{d}pw{p}")
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,8 @@ from pathlib import Path
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 PACKAGE = ROOT / "convsmith"
-SECONDS = 120
-"""Time that a test may take: a fault that keeps it busy for longer is caught by nobody."""
+SECONDS = 300
+"""Time that tests may take, in seconds: a fault that keeps one busy for longer is caught by nobody."""
 
 _FAILED = re.compile(r"^FAILED (.+)", re.MULTILINE)
 _PASSED = re.compile(r"^\d+ passed", re.MULTILINE)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import shutil
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -17,6 +19,13 @@ def tests_of(file: str) -> frozenset[str]:
     """Names of the tests in a file."""
     tree = ast.parse((ROOT / file).read_text())
     return frozenset(x.name for x in tree.body if isinstance(x, ast.FunctionDef) and x.name.startswith("test_"))
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    """Where a copy of the package goes, which does not stay."""
+    yield tmp_path
+    shutil.rmtree(tmp_path)
 
 
 def test_there_are_faults_in_every_package() -> None:
@@ -36,15 +45,15 @@ def test_every_fault_can_be_planted(package: str) -> None:
 
 
 @pytest.mark.slow
-def test_without_a_fault_every_named_test_passes(tmp_path: Path) -> None:
-    copy_of_the_package(tmp_path, None)
-    done = run_tests(tmp_path, sorted({fault.test for fault in FAULTS}))
+def test_without_a_fault_every_named_test_passes(directory: Path) -> None:
+    copy_of_the_package(directory, None)
+    done = run_tests(directory, sorted({fault.test for fault in FAULTS}))
     assert is_success(done), done.stdout + done.stderr
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.package}: {fault.name}")
-def test_a_planted_fault_is_caught(fault: Fault, tmp_path: Path) -> None:
-    copy_of_the_package(tmp_path, fault)
-    done = run_tests(tmp_path, [fault.test])
+def test_a_planted_fault_is_caught(fault: Fault, directory: Path) -> None:
+    copy_of_the_package(directory, fault)
+    done = run_tests(directory, [fault.test])
     assert is_failure(done, fault.test), f"{fault.test} does not fail with {fault.new!r}\n{done.stdout}{done.stderr}"
