@@ -15,7 +15,7 @@ FAULTS = faults()
 
 
 @cache
-def tests_of(file: str) -> frozenset[str]:
+def names_of_tests(file: str) -> frozenset[str]:
     """Names of the tests in a file."""
     tree = ast.parse((ROOT / file).read_text())
     return frozenset(x.name for x in tree.body if isinstance(x, ast.FunctionDef) and x.name.startswith("test_"))
@@ -41,7 +41,7 @@ def test_every_fault_can_be_planted(package: str) -> None:
             assert fault.file.startswith(f"{package}/"), fault.name
             compile(fault.planted(), fault.file, "exec", dont_inherit=True)
             file, _, name = fault.test.partition("::")
-            assert name.partition("[")[0] in tests_of(file), f"{fault.name}: there is no test {fault.test}"
+            assert name.partition("[")[0] in names_of_tests(file), f"{fault.name}: there is no test {fault.test}"
 
 
 @pytest.mark.slow
