@@ -33,9 +33,11 @@ def same(body: str) -> None:
     verify(kernel)
     found = []
     for native in (False, True):
-        arrays = {"a": np.arange(64, dtype=np.float32), "d": np.full(300, -1, np.float32)}
+        # A wrong address lies in memory of the test's own.
+        memory = {"a": np.arange(-64, 128, dtype=np.float32), "d": np.full(900, -1, np.float32)}
+        arrays = {"a": memory["a"][64:128], "d": memory["d"][300:600]}
         run_native(kernel, arrays, level()) if native else run(kernel, arrays)
-        found.append(arrays["d"])
+        found.append(memory["d"])
     np.testing.assert_array_equal(*found)
     assert (found[0] >= 0).any()
 

@@ -28,7 +28,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 PACKAGE = ROOT / "convsmith"
 SECONDS = 300
-"""Time that tests may take, in seconds: a fault that keeps one busy for longer is caught by nobody."""
+"""Time that a test may take, in seconds: a fault that keeps it busy for longer is caught by nobody."""
 
 _FAILED = re.compile(r"^FAILED (.+)", re.MULTILINE)
 _PASSED = re.compile(r"^\d+ passed", re.MULTILINE)
@@ -74,14 +74,14 @@ def copy_of_the_package(directory: Path, fault: Fault | None) -> None:
             stale.unlink()
 
 
-def run_tests(directory: Path, tests: Iterable[str]) -> subprocess.CompletedProcess[str]:
-    """Run tests against the copy of the package in a directory."""
+def run_tests(directory: Path, tests: Iterable[str], seconds: int = SECONDS) -> subprocess.CompletedProcess[str]:
+    """Run tests against the copy of the package in a directory, for so many seconds at most."""
     own = {"PYTHONPATH": str(directory), "PYTHONDONTWRITEBYTECODE": "1"}
     own["HYPOTHESIS_STORAGE_DIRECTORY"] = str(directory / "examples")  # what fails here is no example for other runs
     options = ["-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--color=no"]
     return subprocess.run(
         [sys.executable, "-P", "-m", "pytest", *options, *tests],
-        cwd=ROOT, env={**os.environ, **own}, timeout=SECONDS, capture_output=True, text=True,
+        cwd=ROOT, env={**os.environ, **own}, timeout=seconds, capture_output=True, text=True,
     )  # fmt: skip
 
 

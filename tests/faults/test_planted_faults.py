@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from planted import PACKAGE, ROOT, Fault, copy_of_the_package, faults, is_failure, is_success, run_tests
+from planted import PACKAGE, ROOT, SECONDS, Fault, copy_of_the_package, faults, is_failure, is_success, run_tests
 
 FAULTS = faults()
 
@@ -47,7 +47,7 @@ def test_every_fault_can_be_planted(package: str) -> None:
 @pytest.mark.slow
 def test_without_a_fault_every_named_test_passes(directory: Path) -> None:
     copy_of_the_package(directory, None)
-    done = run_tests(directory, sorted({fault.test for fault in FAULTS}))
+    done = run_tests(directory, sorted({fault.test for fault in FAULTS}), 10 * SECONDS)
     assert is_success(done), done.stdout + done.stderr
 
 
