@@ -87,3 +87,18 @@ class Oracle:
         if self.finish is not None:
             run(self.finish, {b.name: memory[b.name] for b in self.finish.params}, self.instructions)
         check_result(self.problem, memory, self.truth)
+
+
+def assert_same_results(before: Kernel, after: Kernel) -> None:
+    """Two kernels of the same parameters leave the same in all of them, and do something."""
+    rng = np.random.default_rng(0)
+    start = {b.name: rng.integers(-9, 10, b.size).astype(b.dtype.numpy) for b in before.params}
+    found = []
+    for kernel in (before, after):
+        verify(kernel)
+        memory = {name: x.copy() for name, x in start.items()}
+        run(kernel, memory)
+        found.append(memory)
+    assert any(not np.array_equal(found[0][name], start[name]) for name in start), f"nothing is done\n{before}"
+    for name in start:
+        np.testing.assert_array_equal(found[1][name], found[0][name], err_msg=f"{name}\n{before}\n{after}")

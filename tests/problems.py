@@ -154,15 +154,16 @@ def _convolution(rng: random.Random, macs: int) -> Conv | None:
     g = 1 if kind == "dense" else rng.choice((2, 3, 4) if small else (2, 3, 4, 7, 16, 19))
     icg, ocg = (1, rng.choice((1, 1, 2))) if kind == "depthwise" else (rng.choice(channels), rng.choice(channels))
     k = [rng.choice((1, 1, 2, 3, 3, 5)) for _ in range(rank)]
-    s = [rng.choice((1, 1, 1, 2, 3)) for _ in range(rank)]
     d = [rng.choice((0, 0, 0, 1, 2)) for _ in range(rank)]
+    whole = [(taps - 1) * (holes + 1) + 1 for taps, holes in zip(k, d)]
+    # Strides and pads beyond the kernel too: pixels that no tap meets, and outputs that see padding alone.
+    s = [rng.choice((1, 1, 1, 2, 3, size + 1)) for size in whole]
     i = [rng.choice((1, 2, 3, 4, 5) if small else EXTENTS) for _ in range(rank)]
-    p = [rng.choice((0, 0, 1, 2, 4)) for _ in range(rank)]
+    p = [rng.choice((0, 0, 1, 2, 4, size, size + 2)) for size in whole]
     o = []
     for n in range(rank):
-        keff = (k[n] - 1) * (d[n] + 1) + 1
-        back = rng.choice((p[n], 0, 1, 3, -1, -(s[n] - 1)))
-        o.append((i[n] + p[n] + back - keff) // s[n] + 1)
+        back = rng.choice((p[n], 0, 1, 3, -1, -(s[n] - 1), whole[n] + 1))
+        o.append((i[n] + p[n] + back - whole[n]) // s[n] + 1)
     if any(x < 1 for x in o):
         return None
     mb = rng.choice((1, 1, 1, 2, 3))

@@ -115,7 +115,7 @@ class _Verifier:
                 self._fail(f"two buffers in scope have the name {b}")
             if b.scope not in SCOPES:
                 self._fail(f"buffer {b} has the scope {b.scope}; there are {', '.join(SCOPES)}")
-            if any(not 0 <= x.dim < len(b.shape) or x.size < 1 for x in b.blocks if b.size):
+            if any(not 0 <= x.dim < len(b.shape) or x.size < 0 for x in b.blocks):
                 self._fail(f"buffer {b} has blocks {[tuple(x) for x in b.blocks]} for {len(b.shape)} dims")
             if UNKNOWN in b.shape and max(b.blocks, key=lambda x: x.stride).size != UNKNOWN:
                 self._fail(f"buffer {b}: an extent that is not known is the outermost in memory")

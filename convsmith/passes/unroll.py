@@ -11,6 +11,9 @@ from convsmith.passes.scope import each_body
 BUDGET = 20_000
 _NOTHING = Block(())
 
+Splits = dict[Index, tuple[tuple[Term, ...], list[tuple[Var, int]]] | None]
+"""Of a sum, the terms that stay and those that only move its constant; None where it takes a closer look."""
+
 
 class _Unroll(Rewriter):
     """Carries the values of the unrolled variables and makes every statement once, in its final form."""
@@ -19,7 +22,13 @@ class _Unroll(Rewriter):
         super().__init__()
         self.budget, self.made = budget, 0
         self.values: dict[Var, int] = {}
-        self.splits: dict[Index, tuple[tuple[Term, ...], list[tuple[Var, int]]] | None] = {}
+        self.known: dict[frozenset[Var], Splits] = {}
+        self.splits: Splits = {}
+
+    def entered(self) -> None:
+        """What a statement becomes depends on the values, how an index splits on which variables have one."""
+        self._memo = {}
+        self.splits = self.known.setdefault(frozenset(self.values), {})
 
     def For(self, loop: For) -> Stmt:
         if loop.kind != "unrolled":
@@ -28,17 +37,17 @@ class _Unroll(Rewriter):
         if not (lo.is_const and hi.is_const):
             raise ConfigError("bounds", f"unroll: loop {loop.var} runs {lo} .. {hi}, no constants")
         out: list[Stmt] = []
-        outer = self._memo
+        outer = self._memo, self.splits
         for n in range(lo.const, hi.const):
             self.values[loop.var] = n
-            self._memo = {}
+            self.entered()
             s = self.stmt(loop.body)
             if isinstance(s, Block):
                 out.extend(s.stmts)
             else:
                 out.append(s)
         self.values.pop(loop.var, None)
-        self._memo = outer
+        self._memo, self.splits = outer
         return block(*out) if out else _NOTHING
 
     def Let(self, s: Let) -> Stmt:
@@ -47,8 +56,8 @@ class _Unroll(Rewriter):
         if not value.is_const:
             return self._Let(s)
         outer = self._memo, self.splits
-        self._memo, self.splits = {}, {}
         self.values[s.var] = value.const
+        self.entered()
         body = self.stmt(s.body)
         del self.values[s.var]
         self._memo, self.splits = outer
@@ -65,7 +74,7 @@ class _Unroll(Rewriter):
             moving = [(a, c) for a, c in e.terms if type(a) is Var and a in self.values]
             self.splits[e] = None if hidden else (tuple(t for t in e.terms if t[0] not in self.values), moving)
         split = self.splits[e]
-        if split is None or any(v not in self.values for v, _ in split[1]):
+        if split is None:
             return self._Affine(e)
         staying, moving = split
         if not moving:

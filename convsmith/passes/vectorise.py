@@ -14,8 +14,8 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index, Var, conj, is_false, is_true, parts_of
 from convsmith.ir.stmt import Alloc, At, Block, For, If, Kernel, Stmt, Store, block
-from convsmith.ir.value import Binary, Const, Lanes, Load, Repeat, Select, Sum, Value, lanes_of, strided
-from convsmith.ir.walk import Rewriter, substitute, variables_of
+from convsmith.ir.value import Binary, Cast, Const, Lanes, Load, Repeat, Select, Sum, Value, lanes_of, strided
+from convsmith.ir.walk import Rewriter, children, substitute, variables_of
 from convsmith.passes.flatten import offset
 from convsmith.passes.scope import ScopedRewriter, require_loops, with_body
 
@@ -113,6 +113,21 @@ def _within(v: Load, index: tuple[Index, ...], lanes: Lanes | None, count: int) 
     return Load(v.buffer, index, Lanes(offsets, lanes.active * inner.count))
 
 
+def _is_zero_beyond(v: Value) -> bool:
+    """Whether lanes that are not active add nothing to a sum; such lanes of memory read as zero.
+
+    Registers hold zeros there: those who fill them see to it.
+    """
+    if isinstance(v, Load):
+        return v.lanes is not None
+    if isinstance(v, Const):
+        return v.value == 0
+    if isinstance(v, Binary) and v.op == "mul":
+        return _is_zero_beyond(v.a) or _is_zero_beyond(v.b)
+    linear = isinstance(v, (Cast, Select, Repeat, Sum)) or (isinstance(v, Binary) and v.op in ("add", "sub"))
+    return linear and all(_is_zero_beyond(x) for x in children(v) if isinstance(x, Value))
+
+
 class _Vectorise(ScopedRewriter):
     def __init__(self, name: str, lanes: int, strict: bool) -> None:
         super().__init__()
@@ -171,6 +186,8 @@ class _Vectorise(ScopedRewriter):
             raise NotVector(f"every lane writes the same element of {s.buffer.name}")
         if not lanes_of(value.b):
             raise NotVector(f"every lane adds the same to {s.buffer.name}")
+        if lanes.active < lanes.count and not _is_zero_beyond(value.b):
+            raise NotVector(f"lanes beyond the last would add to {s.buffer.name}")
         return Store(s.buffer, s.index, Binary("add", v.a, Sum(value.b, lanes_of(value.b))))
 
 

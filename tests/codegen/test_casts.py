@@ -23,6 +23,7 @@ def samples(name: str) -> np.ndarray:
     if row.kind != "float":
         low, high = row.limits
         ends = [low, low + 1, high - 1, high, 0, 1, -1 if low else 2, 127, 126, 2**24 + 1, 2**24 + 3, 65519, 65520, 255]
+        ends += [2**25 + 2**17 + 1, 2**30 - 2**21 - 1, -(2**25) - 2**17 - 1]  # of f32 a tie of bf16, and none
         kept = [x for x in ends if low <= x <= high]
         return np.concatenate([kept, rng.integers(low, high + 1, 288 - len(kept))]).astype(row.numpy)
     powers = 2.0 ** np.arange(-150, 130)

@@ -1,58 +1,63 @@
-"""Gathers as machine code: every lane is right, and nothing is read before the first or after the last of them."""
+"""Gathers share a load of what they read together as long as a vector holds it, and not one element longer."""
 
 from __future__ import annotations
 
-import random
-import re
+from itertools import combinations
 
-import numpy as np
 import pytest
-from guarded import PageEnd
-from natives import assert_same_bits, llvm_text, run_native
 
-from convsmith.interp import run
+from convsmith.codegen.gathers import extent_of, gathered_from, is_gather, spans_of
+from convsmith.ir.buffer import make_buffer
+from convsmith.ir.index import Var, as_index
 from convsmith.ir.parse import parse_kernel
-from convsmith.ir.types import DTYPES
-from convsmith.target.base import Target
-from convsmith.target.registry import host_targets
+from convsmith.ir.stmt import Stmt, Store
+from convsmith.ir.types import F32
+from convsmith.ir.value import Lanes, Load, lanes_of, strided
+from convsmith.ir.walk import walk
 
 
-def offsets(lanes: int, rng: random.Random) -> dict[str, list[int]]:
-    """Lane maps by what they are made of."""
-    groups = {f"{c}-of-{step}": [n // c * step for n in range(lanes)] for c, step in ((2, 2), (3, 3), (3, 5), (6, 6))}
-    return groups | {
-        "every-second": [n * 2 for n in range(lanes)],
-        "every-third": [n * 3 for n in range(lanes)],
-        "backwards": [-n for n in range(lanes)],
-        "any": [0, *(rng.randrange(-lanes, lanes) for _ in range(lanes - 1))],
-    }
+def loads(starts: tuple[int, ...], stride: int, lanes: int = 4, at: str = "p + ") -> list[Stmt]:
+    """Statements that gather from each start."""
+    text = "kernel k(a: f32[99], d: f32[99])\n  for p in 0 .. 9:\n"
+    text += "".join(f"    d[{lanes * n}]{{{lanes}}} = a[{at}{s}]{{{lanes}:{stride}}}\n" for n, s in enumerate(starts))
+    return [s for s in walk(parse_kernel(text).body) if isinstance(s, Store)]
 
 
-@pytest.mark.parametrize("target", host_targets(), ids=lambda t: t.isa)
-@pytest.mark.parametrize("name", ["f32", "f64", "bf16", "u8"])
-def test_gathers(name: str, target: Target) -> None:
-    rng, end, t = random.Random(0), PageEnd(), DTYPES[name].numpy
-    params, lines, inputs, outputs = [], [], {}, {}
-    cases = [(n, p, a) for n in (4, 16) for p in offsets(n, rng).values() for a in (n, n - 1, n // 2 + 1)]
-    for n, (lanes, places, active) in enumerate(cases):
-        used = places[:active]
-        inputs[f"a{n}"] = end(np.arange(1, max(used) - min(used) + 2).astype(t))
-        outputs[f"out{n}"] = np.zeros(lanes, t)
-        params.append(f"a{n}: {name}[{len(inputs[f'a{n}'])}], out{n}: {name}[{lanes}]")
-        where = f"[{-min(used)}]{{({', '.join(map(str, places))})/{active}}}"
-        lines.append(f"  out{n}[0]{{{lanes}}} = a{n}{where}\n")
-    kernel = parse_kernel(f"kernel k({', '.join(params)})\n{''.join(lines)}")
-    expected = {x: out.copy() for x, out in outputs.items()}
-    run(kernel, {**inputs, **expected})
-    run_native(kernel, {**inputs, **outputs}, target)
-    for x, out in outputs.items():
-        assert_same_bits(out, expected[x])
+def values(stmts: list[Stmt]) -> list[Load]:
+    found = [x.value for x in stmts if isinstance(x, Store)]
+    assert all(isinstance(v, Load) for v in found)
+    return found  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("active", [16, 13])
-@pytest.mark.parametrize(("step", "single"), [(2, False), (3, True)])
-def test_two_vectors_hold_what_is_read(step: int, single: bool, active: int) -> None:
-    """Beyond that, lanes are read one by one."""
-    places = ", ".join(str(n // 2 * 2 * step + n % 2) for n in range(16))
-    kernel = parse_kernel(f"kernel k(a: f32[64], out: f32[16])\n  out[0]{{16}} = a[0]{{({places})/{active}}}")
-    assert bool(re.search(r"insertelement .* i64 1\n", llvm_text(kernel, host_targets()[0]))) is single
+@pytest.mark.parametrize("lanes", [(0, 0, 1, 1), (1, 0, 1, 0), (0, 2, 1, 0), (0, 3), (0, 1, 3, 2), (0, 2)])
+def test_two_gathers_share_what_fits_a_vector(lanes: tuple[int, ...]) -> None:
+    """A vector of 4 lanes holds elements that lie less than 4 apart."""
+    a, d = (make_buffer(name, F32, (99,)) for name in "ad")
+    for starts in combinations(range(9), 2):
+        values = [Load(a, (Var("p") + start,), Lanes(lanes, len(lanes))) for start in starts]
+        spans = spans_of([Store(d, (as_index(0),), v, strided(len(lanes), 1)) for v in values])
+        low, high = starts[0] + min(lanes), starts[1] + max(lanes)
+        for v in values:
+            own = extent_of(v)
+            assert spans[gathered_from(v), own] == ((low, high) if high - low < len(lanes) else own), starts
+
+
+def test_many_gathers() -> None:
+    """From the first that is not covered on, as many as one vector holds."""
+    for starts in combinations(range(12), 4):
+        stmts = loads(starts, 2)
+        spans = spans_of(stmts)
+        for v in values(stmts):
+            low, high = extent_of(v)
+            first, last = spans[gathered_from(v), (low, high)]
+            assert first <= low and high <= last
+            assert last - first < max(lanes_of(v), high - low + 1)
+
+
+def test_what_is_no_gather_has_no_span() -> None:
+    for stride in (0, 1):
+        stmts = loads((3,), stride)
+        assert not is_gather(values(stmts)[0]) and spans_of(stmts) == {}
+    stmts = loads((3,), 2)
+    assert is_gather(values(stmts)[0]) and len(spans_of(stmts)) == 1
+    assert gathered_from(values(stmts)[0])[1] == Var("p")

@@ -12,6 +12,7 @@ import stat
 import time
 import warnings
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -362,6 +363,39 @@ def test_least_recently_used_goes_first(tmp_path: Path) -> None:
     assert cache.info().bytes <= 10_000
     assert cache.get("k0") is not None and cache.get("k9") is not None
     assert cache.get("k1") is None and cache.get("k8") is not None
+
+
+def test_room_is_made_for_more_than_one_entry(tmp_path: Path) -> None:
+    """The oldest go until 90 % of the limit is not exceeded, and no more than those."""
+    cache = DiskCache(tmp_path / "cache", 10_000)
+    sizes = []
+    for number in range(30):
+        cache.put(f"k{number:02}", bytes(450))
+        os.utime(tmp_path / "cache" / f"k{number:02}.entry", (number, number))
+        sizes.append(cache.info().bytes)
+    entry = sizes[0]
+    assert max(sizes) > 10_000 - entry
+    after = [b for a, b in pairwise(sizes) if b < a]
+    assert after and all(9_000 - entry < size <= 9_000 for size in after)
+    kept = sorted(path.name for path in cache.directory.iterdir())
+    assert kept == [f"k{number:02}.entry" for number in range(30 - len(kept), 30)]
+
+
+def test_a_cleared_cache_is_written_again(cache: DiskCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once there is room, that the disk was full counts no longer."""
+    with monkeypatch.context() as patch:
+
+        def fail(*_: object, **__: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        patch.setattr("convsmith.compiler.cache._new_file", fail)
+        with pytest.warns(CacheWarning, match="No space left"):
+            cache.put("new", b"content")
+    cache.put("new", b"content")
+    assert cache.get("new") is None
+    cache.clear()
+    cache.put("new", b"content")
+    assert cache.get("new") == b"content"
 
 
 def test_size_stays_bounded_across_instances(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from convsmith.codegen.artifact import Artifact
+from convsmith.codegen.artifact import Artifact, Entry
 from convsmith.compiler import service
-from convsmith.compiler.cache import CacheWarning, disk_cache
+from convsmith.compiler.cache import CacheWarning, cache_key, disk_cache
 from convsmith.compiler.instruments import Interpret, Recorder, Verify
 from convsmith.compiler.service import compile_problem, faults
 from convsmith.diag import trace
@@ -34,6 +34,7 @@ from convsmith.target.registry import target
 PROBLEM = Conv.parse("--dir=FWD_B --stag=axb --dtag=nChw16c --attr-post-ops=relu mb1ic3ih5oc5oh5kh3ph1")
 GENERIC = target("generic")
 CONFIG = Config.parse("--isa=generic --lane=oc --tile=oc:8,ow:3 --reduce=kh,kw,ic")
+ARTIFACT = Artifact(b"", "generic", {"main": Entry("k", ())}, "", "")
 
 
 # -- the cache
@@ -52,6 +53,25 @@ def test_the_default_config_is_kept_with_the_kernel(tmp_path: Path, monkeypatch:
         assert Config.parse(first.config).threads in (1, 2)
         monkeypatch.setattr("convsmith.build.choose.default_config", None)
         assert compile_problem(PROBLEM, target=GENERIC, threads=2) == first
+
+
+def test_every_fact_of_the_target_that_code_depends_on_is_in_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel for one set of features is not taken for another's."""
+    keys: list[str] = []
+    monkeypatch.setattr(service, "_compile", lambda *_: ARTIFACT)
+    monkeypatch.setattr(service, "cache_key", lambda *parts: keys.append(cache_key(*parts)) or keys[-1])
+    others: dict[str, object] = {
+        "triple": "x86_64-unknown-none", "cpu": "znver4", "features": GENERIC.features + ",+avx2",
+        "attributes": (*GENERIC.attributes, ("prefer-vector-width", "128")),
+        "l1_bytes": GENERIC.l1_bytes * 2, "l1_ways": GENERIC.l1_ways + 1,
+    }  # fmt: skip
+    with settings.scope(cache=tmp_path):
+        compile_problem(PROBLEM, target=GENERIC, config=CONFIG)
+        for field, value in others.items():
+            compile_problem(PROBLEM, target=replace(GENERIC, **{field: value}), config=CONFIG)
+    assert len(set(keys)) == 1 + len(others)
 
 
 def test_whatever_makes_another_kernel_makes_another_key(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -163,6 +164,17 @@ def test_the_contract_example() -> None:
 )
 def test_normal_forms(text: str, printed: str) -> None:
     assert str(parse_index(text)) == printed
+
+
+def test_quotients_and_remainders_of_every_sum() -> None:
+    """Common factors, negative ones and constants: the value is that of Python's integers."""
+    for a, b, const, den in itertools.product(range(-6, 7, 2), (-4, -1, 0, 3), range(-5, 6), (1, 2, 3, 4, 6)):
+        num = Var("x") * a + Var("y") * b + const
+        made = num // den, num % den, num // den * den + num % den, num % den // 2, num // den // 3, num % den % 2
+        for x, y in ((-3, 2), (0, 0), (1, -1), (5, 7)):
+            n = a * x + b * y + const
+            right = n // den, n % den, n, n % den // 2, n // den // 3, n % den % 2
+            assert tuple(evaluate(e, {Var("x"): x, Var("y"): y}) for e in made) == right, (str(num), den, x, y)
 
 
 def test_conditions() -> None:

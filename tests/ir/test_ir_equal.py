@@ -72,6 +72,11 @@ def test_tables_do_not_count() -> None:
             "(src: f32[65],",
             "kernel k > parameters: `src: f32[64] @global` is not `src: f32[65] @global`",
         ),
+        (
+            "(src: f32[64],",
+            "(src: f32[64] = 0:64:2,",
+            "kernel k > parameters: `src: f32[64] @global` is not `src: f32[64] = 0:64:2 @global`",
+        ),
         ("for a in 0", "for a in 1", "kernel k > for a > from: `0` is not `1`"),
         (".. 8", ".. 9", "kernel k > for a > to: `8` is not `9`"),
         (".. 8:", ".. 8 #parallel:", "kernel k > for a > kind: `serial` is not `parallel`"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 
+import numpy as np
 import pytest
 from callers import on_threads
 
@@ -13,7 +14,7 @@ from convsmith.ir.index import Affine, FloorDiv, Index, Var, as_index
 from convsmith.ir.intern import interning
 from convsmith.ir.parse import parse_kernel, parse_stmt, parse_value
 from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, Store, block
-from convsmith.ir.types import F32, F64, S32
+from convsmith.ir.types import DTYPES, F32, F64, S32
 from convsmith.ir.value import Const, Fma, Lanes, Load, Sum, Value, const, dtype_of, lanes_of, strided
 from convsmith.ir.walk import Rewriter, Substitute, Visitor, children, loops_of, substitute, variables_of, walk
 
@@ -98,6 +99,18 @@ def test_constants_are_known_by_their_bits() -> None:
     assert const(F32, 1e39).value == float("inf") and const(F32, -1e39).value == float("-inf")
     assert const(S32, 7).value == 7 and const(F64, 0.1).value == 0.1
     assert isinstance(const(S32, 7), Const)
+
+
+@pytest.mark.parametrize("name", [name for name, row in DTYPES.items() if row.kind == "float"])
+def test_constants_are_the_nearest_of_their_type(name: str) -> None:
+    """To even of two, denormals and what overflows included."""
+    row = DTYPES[name]
+    rng = np.random.default_rng(0)
+    some = [0.0, 1.0, 1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-11, 65519.0, 65520.0, 3.4e38, 1e-40, 2.0**-25, 1.5 * 2.0**-24]
+    for x in (*some, *rng.standard_normal(200), *(2 ** rng.uniform(-30, 15, 200))):
+        with np.errstate(over="ignore"):
+            right = np.array([x, -x]).astype(row.numpy)
+        assert const(row, float(x)).bits + const(row, float(-x)).bits == right.tobytes(), x
 
 
 def test_lanes_and_types_of_values() -> None:

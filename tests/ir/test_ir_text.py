@@ -99,6 +99,14 @@ def test_values_print_and_parse(v: Value) -> None:
     assert parse_value(str(v), BUFFERS) is v
 
 
+@pytest.mark.parametrize("inner", BINARY)
+@pytest.mark.parametrize("outer", BINARY)
+def test_operators_within_operators(outer: str, inner: str) -> None:
+    a, b, c = (Load(SRC, (as_index(n),), None) for n in range(3))
+    for v in (Binary(outer, Binary(inner, a, b), c), Binary(outer, a, Binary(inner, b, c))):
+        assert parse_value(str(v), BUFFERS) is v
+
+
 @settings(max_examples=50, deadline=None)
 @given(values, lanes)
 def test_stores_print_and_parse(v: Value, n: Lanes | None) -> None:

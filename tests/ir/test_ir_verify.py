@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from convsmith.diag.errors import InternalError
-from convsmith.ir.buffer import Block, Buffer, make_buffer
+from convsmith.ir.buffer import UNKNOWN, Block, Buffer, make_buffer
 from convsmith.ir.index import Var, as_index
 from convsmith.ir.parse import parse_kernel, parse_stmt
 from convsmith.ir.stages import FLAT, NAIVE, REALISED, SCHEDULED, STAGES, TENSORISED, UNROLLED, Stage
@@ -184,6 +184,18 @@ def test_stages_refuse_what_comes_later(text: str, stage: Stage, message: str) -
         ("for i in 0 .. 2 carrying p: a = 0 step 1: call g(b @ p, 1)", "the start of p is p: p points into a"),
         ("for i in 0 .. 2 carrying p: a = 0 step 1: call g(a @ 0, p)", "an argument of g is p: p is a pointer into a"),
         ("fma4(a[0]{4:0}, b[0]{4})", "two lanes of a store to a touch the same element"),
+        ("fma4(a[i]{4}, b[0]{4})", "an index of a is i: variable i is not bound"),
+        ("fma4(a[0]{4}, b[0]{4}, b[i + 4]{4})", "an index of b is i + 4: variable i is not bound"),
+        ("fma4(a[0]{4}, m[0]{4})", "m[0] has 1 indices for 2 dims"),
+        ("a[0] = max(1.0, b[i])", "an index of b is i: variable i is not bound"),
+        ("a[0]{4} = sum(b[i]{8}, 2)", "an index of b is i: variable i is not bound"),
+        ("alloc t: f32[64] @cache: call g(t @ 0, 1)", "p of g points to f32 @global, but t is f32 @cache"),
+        ("alloc t: f32[64] @register: call g(t @ 0, 1)", "p of g points to t, which is not memory of one dim"),
+        ("call g(a @ i, 1)", "the start of p is i: variable i is not bound"),
+        ("call g(a @ 0, i)", "an argument of g is i: variable i is not bound"),
+        ("for i in 0 .. 2 carrying p: a = j step 1: pass", "the start of p is j: variable j is not bound"),
+        ("alloc t: f32[4] = 0:-2:1 @cache: pass", "buffer t has blocks [(0, -2, 1)] for 1 dims"),
+        ("alloc t: f32[4] = 0:2:2 0:-2:1 @cache: pass", "buffer t has blocks [(0, 2, 2), (0, -2, 1)] for 1 dims"),
     ],
 )
 def test_each_rule(body: str, message: str) -> None:
@@ -200,6 +212,68 @@ def test_each_rule(body: str, message: str) -> None:
         verify(kernel)
     assert message in str(error.value)
     assert str(error.value).startswith("kernel k")
+
+
+POINTERS = """\
+kernel k(t: ptr[3], n: s32[3], a: f32[64], z: f32[4], b: s32[8], d: f32[4])
+  for i in 0 .. 3:
+    at t[i] + i in a or z[i] as p: f32[4]:
+      d[i] = p[i]
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("a: f32[64], ", "", "buffer a is not in scope"),
+        ("z: f32[4], ", "", "buffer z is not in scope"),
+        ("t: ptr[3], ", "", "buffer t is not in scope"),
+        ("at t[i] + i", "at t[j] + i", "an index of t is j: variable j is not bound"),
+        ("at t[i] + i", "at t[i] + j", "the offset is j: variable j is not bound"),
+        ("or z[i]", "or z[j]", "an index of z is j: variable j is not bound"),
+        ("or z[i]", "or z[i, i]", "z[i, i] has 2 indices for 1 dims"),
+        ("at t[i] + i", "at t[i, 0] + i", "t[i, 0] has 2 indices for 1 dims"),
+        ("at t[i]", "at n[i]", "n holds s32, no pointers"),
+        ("in a or", "in b or", "p is f32, b s32 and z f32"),
+        ("p: f32[4]:", "p: f32[4] @cache:", "p is cache; a table points to global memory"),
+        ("d[i] = p[i]", "p[i] = 0.0", "p, which a table points to, is written"),
+        ("d[i] = p[i]", "d[i] = p[i] + p[j]", "an index of p is j: variable j is not bound"),
+        ("p: f32[4]:\n      d[i] = p[i]", "d: f32[4]:\n      pass", "two buffers in scope have the name d"),
+    ],
+)
+def test_tables_of_pointers(old: str, new: str, message: str) -> None:
+    """What leaves scope here is a parameter where the text is parsed."""
+    verify(parse_kernel(POINTERS))
+    assert old in POINTERS
+    if new:
+        kernel = parse_kernel(POINTERS.replace(old, new))
+    else:
+        whole = parse_kernel(POINTERS)
+        kernel = replace(whole, params=tuple(b for b in whole.params if b.name != old[0]))
+    with pytest.raises(InternalError) as error:
+        verify(kernel)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("shape", "blocks", "legal"),
+    [
+        ((UNKNOWN, 4), (Block(0, UNKNOWN, 4), Block(1, 4, 1)), True),
+        ((4, UNKNOWN), (Block(1, UNKNOWN, 4), Block(0, 4, 1)), True),
+        ((4, UNKNOWN), (Block(0, 4, 8), Block(1, UNKNOWN, 1)), False),
+        ((UNKNOWN, 4), (Block(1, 4, 16), Block(0, UNKNOWN, 4)), False),
+        ((2, UNKNOWN, 4), (Block(0, 2, 99), Block(1, UNKNOWN, 4), Block(2, 4, 1)), False),
+    ],
+)
+def test_an_extent_that_is_not_known_is_outermost(
+    shape: tuple[int, ...], blocks: tuple[Block, ...], legal: bool
+) -> None:
+    kernel = Kernel("k", (Buffer("a", F32, shape, blocks),), parse_stmt("pass", {}))
+    if legal:
+        verify(kernel)
+        return
+    with pytest.raises(InternalError, match="buffer a: an extent that is not known is the outermost in memory"):
+        verify(kernel)
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,27 @@ def test_recipes_read_back_and_no_form_is_larger_than_the_one_before(problem: Co
     assert sizes[0] == 8 * window.taps * len(outputs_of(window))
 
 
+AXES = [
+    Axis(i, o, k, s, d, p)
+    for i, k, s, d, p in product((1, 6), (1, 3), (1, 2, 4), (0, 1), (0, 1, 5))
+    for o in {1, (i - 1 + p) // s + 1}
+]
+"""Of every kind: pads, strides and holes beyond the kernel, single taps and pixels, many that meet no padding."""
+
+
+def test_every_form_gives_an_output_the_same_pixels() -> None:
+    """Along two outer axes, one of which has a middle that one row stands for."""
+    plain = Axis(7, 7, 3, 1, 0, 1)
+    for axis, other in product(AXES, (plain, Axis(2, 3, 2, 1, 0, 1))):
+        for axes in ((axis, other, plain), (other, axis, plain), (plain, other, axis)):
+            window = Window(axes, (500, 20, 1))
+            right, *others = (table(window, form) for form in ("column", "compressed", "sections"))
+            for y, z in product(range(axes[0].o), range(axes[1].o)):
+                for x in {0, axes[2].o // 2, axes[2].o - 1}:
+                    found = right.window_of(y, z, x)
+                    assert all((t.window_of(y, z, x) == found).all() for t in others), (axes, y, z, x)
+
+
 @given(problems())
 def test_sections_cover_all_rows(problem: Conv) -> None:
     with interning():

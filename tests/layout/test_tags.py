@@ -77,6 +77,19 @@ def test_the_layouts_of_hexagon(tag: str, shape: tuple[int, ...], physical: tupl
     assert Layout.from_tag(str(layout), shape) == layout
 
 
+@pytest.mark.parametrize(
+    ("tag", "axes", "ndims"),
+    [
+        ("a:2:16_b:2:8_b:8:1", 3, 2), ("a:2:6_b:3:2_c:2:1", 3, 3), ("a:4:1", 1, 1), ("a:2:8_a:2:4_a:4:1", 3, 1),
+        ("4n2c7h7w32n32c", 6, 4), ("2a3b", 2, 2), ("8a4a", 2, 1), ("nChw16c", 5, 4), ("OIhw16i16o", 6, 4),
+        ("OIhw8o16i2o", 7, 4), ("abcd", 4, 4), ("abx", 3, 3), ("aBx16b", 5, 4), ("any", 4, 4),
+    ],
+)  # fmt: skip
+def test_dims_of_a_physical_array(tag: str, axes: int, ndims: int) -> None:
+    """Several blocks of a dim are several axes, in every spelling."""
+    assert infer_ndims(tag, axes) == ndims
+
+
 @st.composite
 def forms(draw: st.DrawFn) -> TagForm:
     ndims = draw(st.integers(1, 6))

@@ -1,12 +1,59 @@
-"""Loops of more iterations than can be evaluated stay whole, whether or not something below depends on them."""
+"""Pieces of a loop cover it once; within each, tests have one outcome; a loop of too many pieces stays whole."""
 
 from __future__ import annotations
 
 import pytest
+from oracles import assert_same_results
 
 from convsmith.ir.intern import interning
 from convsmith.ir.parse import parse_kernel
+from convsmith.ir.stmt import Kernel
+from convsmith.ir.walk import loops_of
 from convsmith.passes.partition import partition
+
+
+def padded(pixels: int, taps: int, step: int, pad: int, size: int) -> Kernel:
+    """Taps that are there, of a row of pixels."""
+    return parse_kernel(f"""kernel k(a: f32[{size}], d: f32[{pixels}])
+  for o in 0 .. {pixels}:
+    d[o] = d[o] + 1.0
+    for k in 0 .. {taps}:
+      if o * {step} + k - {pad} >= 0 and -k - o * {step} + {pad + size - 1} >= 0:
+        d[o] = d[o] + a[o * {step} + k - {pad}]
+""")
+
+
+@pytest.mark.parametrize("pad", [0, 1, 4, 7])
+@pytest.mark.parametrize("step", [1, 2, 5])
+@pytest.mark.parametrize(("taps", "size"), [(1, 1), (3, 1), (3, 6), (2, 9)])
+def test_windows(taps: int, size: int, step: int, pad: int) -> None:
+    """Pads and steps beyond the taps, single taps and pixels; pixels that see padding alone have no loop."""
+    kernel = padded(9, taps, step, pad, size)
+    made = partition(kernel, ("o",), 100)
+    pieces = [loop for loop in loops_of(made.body) if loop.var.name == "o"]
+    assert [x.lo.const for x in pieces[1:]] == [x.hi.const for x in pieces[:-1]]
+    assert (pieces[0].lo.const, pieces[-1].hi.const) == (0, 9)
+    assert_same_results(kernel, made)
+
+
+def test_a_loop_of_many_pieces_stays() -> None:
+    kernel = padded(9, 3, 1, 3, 4)
+    made = partition(kernel, ("o",), 9)
+    count = sum(loop.var.name == "o" for loop in loops_of(made.body))
+    assert count > 3 and str(partition(kernel, ("o",), count)) == str(made)
+    assert partition(kernel, ("o",), count - 1) is kernel
+
+
+def test_extrema_are_constant_within_a_piece() -> None:
+    kernel = parse_kernel("""kernel k(a: f32[16], d: f32[16])
+  for o in 0 .. 9:
+    for k in max(-o + 2, 0) .. min(-o + 8, 3):
+      d[o] = d[o] + a[o + k]
+""")
+    made = partition(kernel, ("o",), 9)
+    assert "max(" in str(kernel) and "max(" not in str(made) and "min(" not in str(made)
+    assert_same_results(kernel, made)
+
 
 MANY = 1 << 40
 TAIL = "min(-i * 4 + 4398046511103, 4)"

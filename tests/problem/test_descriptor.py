@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +89,23 @@ def test_print_and_parse_are_inverse(problem: Conv) -> None:
     canonical = problem.canonical()
     assert canonical == canonical.canonical()
     assert (canonical.src_layout, canonical.wei_layout) == (problem.src_layout, problem.wei_layout)
+
+
+@pytest.mark.parametrize("deconv", [False, True])
+def test_the_least_coarse_size_is_the_number_of_windows_that_fit(deconv: bool) -> None:
+    """Every size from there on is legal, and none below; windows are counted one by one."""
+    for fine, k, s, d, p in product((1, 2, 5, 8), (1, 2, 4), (1, 2, 3, 6), (0, 2), (0, 1, 4)):
+        fit = sum(start + (k - 1) * (d + 1) < fine + p for start in range(0, fine + p, s))
+        for coarse in range(1, fit + 3):
+            i, o = (coarse, fine) if deconv else (fine, coarse)
+            line = f"{'--deconv ' if deconv else ''}mb1ic1iw{i}oc1ow{o}kw{k}sw{s}dw{d}pw{p}"
+            if coarse >= fit:
+                (back,) = Conv.parse(line).pr
+                assert back == (coarse - 1) * s + (k - 1) * (d + 1) + 1 - fine - p, line
+            else:
+                with pytest.raises(UsageError) as error:
+                    Conv.parse(line)
+                assert error.value.code == "bad-output-size", line
 
 
 def test_the_fields_of_a_line() -> None:

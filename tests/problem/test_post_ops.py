@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,6 +15,7 @@ from convsmith.problem.post_ops import (
     Binary,
     Depthwise,
     Eltwise,
+    Integer,
     PostOp,
     Prelu,
     Sum,
@@ -186,6 +189,16 @@ def test_operands() -> None:
         assert result.dtype == np.float32
     np.testing.assert_array_equal(Prelu().apply(x, np.float32([0.5])), [-1, 3, np.nan])
     np.testing.assert_array_equal(Sum(0.5, 2).apply(x, np.array([4, 0, 0], np.uint8)), [-1, 2, np.nan])
+
+
+@pytest.mark.parametrize("rank", [1, 2, 4, 5])
+def test_masks_name_axes_that_are_there(rank: int) -> None:
+    for op in (Binary("add"), Prelu(), Integer("s32_add")):
+        for mask in (PER_TENSOR, 0, 1, (1 << rank) - 1):
+            replace(op, mask=mask).check_operand(rank)
+        for mask in (-2, 1 << rank, (1 << rank) + 1):
+            with pytest.raises(UsageError, match=f"mask {mask} names axes that a result of {rank} axes lacks"):
+                replace(op, mask=mask).check_operand(rank)
 
 
 @pytest.mark.parametrize(

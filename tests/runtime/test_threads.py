@@ -230,6 +230,24 @@ def test_the_most_threads(python_threads: bool) -> None:
         print("alive")
     """))  # fmt: skip
     assert out == "alive\n"
+@pytest.mark.parametrize(
+    ("before", "loaded", "inherited"),
+    [("nothing", [], False), ("nothing", ["/lib/libgomp.so.1"], True), ("found", [], True), ("inherited", [], True)],
+    ids=["no-runtime", "loaded-by-others", "found-here", "grandchild"],
+)
+def test_a_child_of_a_process_with_an_openmp_runtime_takes_none(
+    monkeypatch: pytest.MonkeyPatch, before: str, loaded: list[str], inherited: bool
+) -> None:
+    """It does not matter who loaded the runtime: its workers are gone, and what it started would wait for them."""
+    state = threads._State(inherited=before == "inherited")
+    state.openmp = threads.OpenMP("libgomp.so.1", {}) if before == "found" else None
+    found = threads.OpenMP("found by the child", {})
+    monkeypatch.setattr(threads, "_state", state)
+    monkeypatch.setattr(threads, "_loaded", lambda: loaded)
+    monkeypatch.setattr(threads, "_find", lambda: found)
+    threads._after_fork()
+    assert threads._state is not state
+    assert threads.openmp() is (None if inherited else found)
 
 
 FORKED = """

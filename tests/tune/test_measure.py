@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.problem.conv import Conv
 from convsmith.problem.data import random_arrays
 from convsmith.problem.lines import parse_problem
 from convsmith.problem.reference import reference
 from convsmith.tune import measure as measure_module
 from convsmith.tune.measure import Sampler, Spread, alternate, geometric_mean, measure, spread, wait_until_idle
 from convsmith.tune.peers import PEERS, installed, make_peer
+from convsmith.tune.xnnpack import _padding
 
 
 def test_a_sample_repeats_the_call_until_it_takes_long_enough() -> None:
@@ -23,6 +25,21 @@ def test_a_sample_repeats_the_call_until_it_takes_long_enough() -> None:
     before = len(calls)
     assert sampler.repeats > 100 and 0 < sampler() < 1e-4
     assert len(calls) - before > sampler.repeats
+
+
+@pytest.mark.parametrize("seconds", [1e-3, 4e-3])
+def test_a_sample_is_seconds_of_a_call(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """On a clock of its own, on which a call takes 10 us."""
+    now = 0.0
+
+    def call() -> None:
+        nonlocal now
+        now += 1e-5
+
+    monkeypatch.setattr(measure_module, "time", SimpleNamespace(perf_counter=lambda: now))
+    sampler = Sampler(call, seconds)
+    assert sampler.repeats == pytest.approx(seconds / 1e-5, abs=1)
+    assert sampler() == pytest.approx(1e-5)
 
 
 def test_subjects_take_turns_at_being_first() -> None:
@@ -192,6 +209,34 @@ def test_what_a_library_cannot_do_is_said(name: str, line: str, code: str) -> No
     with pytest.raises(UnsupportedError) as caught:
         make_peer(name, problem, random_arrays(problem), 1)
     assert caught.value.code == code
+
+
+@pytest.mark.parametrize("option", ["--attr-scales=wei:common:2", "--attr-zero-points=src:common:2 --dt=u8:s8:s32"])
+@pytest.mark.parametrize("name", PEERS)
+def test_peers_run_without_scales_and_zero_points(name: str, option: str) -> None:
+    problem = parse_problem(f"{option} ic2ih4oc2kh1")
+    with pytest.raises(UnsupportedError, match="without scales and zero points only") as caught:
+        make_peer(name, problem, {}, 1)
+    assert caught.value.code == "attributes"
+
+
+@pytest.mark.parametrize(
+    ("line", "padding"),
+    [
+        ("ic1iw9oc1ow9kw3pw1", (True, 1)), ("ic1iw9oc1ow7kw3pw0", (False, 1)), ("ic1iw8oc1ow4kw3sw2pw0", (True, 1)),
+        ("ic1iw8oc1ow4kw3sw2pw1", (True, -1)), ("ic1iw9oc1ow9kw4pw1", (True, 1)), ("ic1iw9oc1ow9kw4pw2", (True, -1)),
+        ("ic1iw9oc1ow9kw5pw0", None), ("ic1iw9oc1ow9kw5pw3", None),
+    ],
+)  # fmt: skip
+def test_same_padding_of_xnnpack(line: str, padding: tuple[bool, int] | None) -> None:
+    """TensorFlow has the odd pixel at the back; from the other end, it is at the front."""
+    problem = parse_problem(line)
+    assert isinstance(problem, Conv)
+    if padding is None:
+        with pytest.raises(UnsupportedError, match="padding that keeps the size"):
+            _padding(problem)
+    else:
+        assert _padding(problem) == padding
 
 
 def test_an_unknown_library_is_named() -> None:

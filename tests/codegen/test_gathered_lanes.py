@@ -1,0 +1,58 @@
+"""Gathers as machine code: every lane is right, and nothing is read before the first or after the last of them."""
+
+from __future__ import annotations
+
+import random
+import re
+
+import numpy as np
+import pytest
+from guarded import PageEnd
+from natives import assert_same_bits, llvm_text, run_native
+
+from convsmith.interp import run
+from convsmith.ir.parse import parse_kernel
+from convsmith.ir.types import DTYPES
+from convsmith.target.base import Target
+from convsmith.target.registry import host_targets
+
+
+def offsets(lanes: int, rng: random.Random) -> dict[str, list[int]]:
+    """Lane maps by what they are made of."""
+    groups = {f"{c}-of-{step}": [n // c * step for n in range(lanes)] for c, step in ((2, 2), (3, 3), (3, 5), (6, 6))}
+    return groups | {
+        "every-second": [n * 2 for n in range(lanes)],
+        "every-third": [n * 3 for n in range(lanes)],
+        "backwards": [-n for n in range(lanes)],
+        "any": [0, *(rng.randrange(-lanes, lanes) for _ in range(lanes - 1))],
+    }
+
+
+@pytest.mark.parametrize("target", host_targets(), ids=lambda t: t.isa)
+@pytest.mark.parametrize("name", ["f32", "f64", "bf16", "u8"])
+def test_gathers(name: str, target: Target) -> None:
+    rng, end, t = random.Random(0), PageEnd(), DTYPES[name].numpy
+    params, lines, inputs, outputs = [], [], {}, {}
+    cases = [(n, p, a) for n in (4, 16) for p in offsets(n, rng).values() for a in (n, n - 1, n // 2 + 1)]
+    for n, (lanes, places, active) in enumerate(cases):
+        used = places[:active]
+        inputs[f"a{n}"] = end(np.arange(1, max(used) - min(used) + 2).astype(t))
+        outputs[f"out{n}"] = np.zeros(lanes, t)
+        params.append(f"a{n}: {name}[{len(inputs[f'a{n}'])}], out{n}: {name}[{lanes}]")
+        where = f"[{-min(used)}]{{({', '.join(map(str, places))})/{active}}}"
+        lines.append(f"  out{n}[0]{{{lanes}}} = a{n}{where}\n")
+    kernel = parse_kernel(f"kernel k({', '.join(params)})\n{''.join(lines)}")
+    expected = {x: out.copy() for x, out in outputs.items()}
+    run(kernel, {**inputs, **expected})
+    run_native(kernel, {**inputs, **outputs}, target)
+    for x, out in outputs.items():
+        assert_same_bits(out, expected[x])
+
+
+@pytest.mark.parametrize("active", [16, 13])
+@pytest.mark.parametrize(("step", "single"), [(2, False), (3, True)])
+def test_two_vectors_hold_what_is_read(step: int, single: bool, active: int) -> None:
+    """Beyond that, lanes are read one by one."""
+    places = ", ".join(str(n // 2 * 2 * step + n % 2) for n in range(16))
+    kernel = parse_kernel(f"kernel k(a: f32[64], out: f32[16])\n  out[0]{{16}} = a[0]{{({places})/{active}}}")
+    assert bool(re.search(r"insertelement .* i64 1\n", llvm_text(kernel, host_targets()[0]))) is single

@@ -1,0 +1,42 @@
+"""Tails become whole where only registers see it; reads and writes beyond an array's end stay as they are."""
+
+from __future__ import annotations
+
+import pytest
+from oracles import assert_same_results
+
+from convsmith.ir.parse import parse_kernel
+from convsmith.ir.stmt import Kernel
+from convsmith.passes.round_up import round_up
+
+
+def tail(read: str, packed: str = "f32[3, 4]", write: str = "acc[l] = {}", scope: str = "register") -> Kernel:
+    return parse_kernel(f"""kernel k(a: {packed}, d: f32[10])
+  for o in 0 .. 3:
+    alloc acc: f32[4] @{scope}:
+      for l in 0 .. min(-o * 4 + 10, 4):
+        {write.format(read)}
+      for m in 0 .. min(-o * 4 + 10, 4):
+        d[m + o * 4] = acc[m]
+""")
+
+
+@pytest.mark.parametrize("scope", ["register", "cache"])
+def test_a_tail_of_registers_and_of_own_memory(scope: str) -> None:
+    kernel = tail("a[o, l]", scope=scope)
+    made = round_up(kernel, ("l",))
+    assert "for l in 0 .. 4:" in str(made)
+    assert_same_results(kernel, made)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        tail("a[o * 4 + l]", "f32[10]"), tail("a[o, l]", "f32[3, 3]"), tail("a[o, l - 1]"), tail("a[2 - o, l + 1]"),
+        tail("a[o, l]", write="d[l + o * 4] = {}"), tail("a[o, l]", write="a[o, l] = {} + 1.0"),
+        tail("a[o, l]", write="acc[l + 1] = {}", scope="cache"),
+    ],
+    ids=["row-ends", "one-too-few", "before", "beyond", "writes-results", "writes-what-it-reads", "beyond-own-memory"],
+)  # fmt: skip
+def test_these_are_left(kernel: Kernel) -> None:
+    assert round_up(kernel, ("l",)) is kernel

@@ -1,0 +1,87 @@
+"""Vector statements compute what the loop over lanes did, or the loop is refused."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from oracles import assert_same_results
+
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.parse import parse_kernel
+from convsmith.ir.stmt import Kernel
+from convsmith.passes.vectorise import vectorise
+
+LANES = 4
+
+
+def over_lanes(body: str, count: int = LANES, start: int = 0, allocs: str = "") -> Kernel:
+    """A statement on lanes ``l``, for two ``i``; of registers, what lies in them is stored afterwards."""
+    text = "kernel k(a: f32[64], b: f32[64], d: f32[64])\n"
+    loop = f"for l in {start} .. {start + count}:"
+    if allocs:
+        return parse_kernel(
+            f"{text}  for i in 0 .. 2:\n    alloc t: {allocs} @register:\n      {loop}\n        {body}\n"
+            f"      {loop}\n        d[i * 8 + l] = t[l]\n"
+        )
+    return parse_kernel(f"{text}  for i in 0 .. 2:\n    {loop}\n      {body}\n")
+
+
+DONE = [
+    ("d[i * 8 + l] = a[l]", 4, 0), ("d[i * 8 + l] = a[l] * b[i]", 3, 0), ("d[i * 8 + l] = a[l] + b[i]", 4, 3),
+    ("d[l * 2 + i] = a[l // 2]", 4, 0), ("d[l * 2 + i] = a[l // 2]", 4, 1), ("d[40 - l * 3 - i] = a[l % 2 + i]", 3, 1),
+    ("d[(l + 1) // 2 * 8 + l + i] = a[63 - l]", 4, 0), ("d[i] = d[i] + a[l * 2]", 4, 0), ("d[i] = d[i] + a[l]", 4, 2),
+    ("d[l] = (a[l + i] if 2 - l >= 0 else 0.0)", 4, 0), ("d[l] = (a[l] if i - 1 >= 0 else 0.0)", 4, 0),
+    ("d[i] = d[i] + a[i]", 3, 0), ("d[i] = d[i] + (a[l] + 1.0)", 4, 0), ("d[i] = d[i] + a[l] * (b[l] + 1.0)", 3, 1),
+    ("d[i] = d[i] + (a[l] - b[i])", 3, 0),
+    ("d[i * 8 + l] = a[l * 5]", 1, 2), ("d[i] = a[i]", 1, 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "count", "start"), DONE)
+def test_vectors_compute_the_same(body: str, count: int, start: int) -> None:
+    kernel = over_lanes(body, count, start)
+    assert_same_results(kernel, vectorise(kernel, "l", LANES))
+
+
+@pytest.mark.parametrize("count", [3, 4])
+def test_registers_are_vectors(count: int) -> None:
+    kernel = over_lanes("t[l] = a[i * 8 + l] + b[l * 2]", count, allocs="f32[4]")
+    assert_same_results(kernel, vectorise(kernel, "l", LANES))
+
+
+SAME = "lanes of d write the same element"
+REFUSED = [
+    ("d[l // 2] = a[l]", 4, 0, SAME), ("d[l // 2 + i] = a[l]", 2, 0, SAME), ("d[l % 3] = a[l]", 4, 0, SAME),
+    ("d[min(l, 2)] = a[l]", 4, 0, SAME), ("d[(l + i * 4) // 4] = a[l]", 3, 0, SAME),
+    ("d[i] = a[l]", 4, 0, "every lane writes the same element of d"),
+    ("d[i] = d[i] * a[l]", 4, 0, "every lane writes the same element of d"),
+    ("d[i] = d[i + 1] + a[l]", 4, 0, "every lane writes the same element of d"),
+    ("d[i] = b[i] + a[l]", 4, 0, "every lane writes the same element of d"),
+    ("d[i] = d[i] + 1.0", 4, 0, "every lane adds the same to d"),
+    ("d[i] = d[i] + (a[l] + 1.0)", 3, 0, "lanes beyond the last would add to d"),
+    ("d[i] = d[i] + max(a[l], 2.0)", 3, 1, "lanes beyond the last would add to d"),
+    ("d[i] = d[i] + a[l] * 2.0 / b[l]", 3, 1, "lanes beyond the last would add to d"),
+    ("d[(l + i) // 2 + l] = a[l]", 4, 0, "no constant"),
+    ("if l - 2 >= 0: d[l] = a[l]", 4, 0, "does not hold for the first lanes, and only those"),
+    ("d[l] = (a[l] if l - 1 >= 0 else 0.0)", 4, 0, "does not hold for the first lanes, and only those"),
+    ("d[l] = (a[l] if i + 1 - l >= 0 else 0.0)", 4, 0, "does not hold for the first lanes, and only those"),
+    ("d[l] = (a[l] if 2 - l >= 0 else 1.0)", 4, 0, "differs between lanes"),
+    ("for j in 0 .. l: d[l] = a[j]", 4, 1, "the bounds of loop j differ between lanes"),
+    ("d[l] = a[l]", 5, 0, "loop l runs 5 times, a vector has 4 lanes"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "count", "start", "message"), REFUSED)
+def test_what_vectors_cannot_do_is_refused(body: str, count: int, start: int, message: str) -> None:
+    kernel = over_lanes(body, count, start)
+    with pytest.raises(ConfigError, match=re.escape(message)) as error:
+        vectorise(kernel, "l", LANES)
+    assert error.value.code == "lanes"
+    if count <= LANES:
+        assert vectorise(kernel, "l", LANES, strict=False) is kernel
+
+
+def test_registers_that_are_not_vectors_are_refused() -> None:
+    with pytest.raises(ConfigError, match="register array t is not contiguous along the lanes"):
+        vectorise(over_lanes("t[l * 2] = a[l]", allocs="f32[8]"), "l", LANES)
