@@ -1,0 +1,115 @@
+"""Kernels that are generated again and compared: config, LLVM text and object code, each by its hash.
+
+`kernels.json` holds one row a kernel. A change of the compiler that is meant to keep every kernel leaves the rows as
+they are; one that is meant to change some of them writes the rows again, and its difference shows which:
+
+    python tests/replay/kernels.py          # write the hashes of all rows again
+    python tests/replay/kernels.py --diff   # print the rows that differ, and write nothing
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from llvmlite import binding as llvm
+
+from convsmith.build.choose import default_config
+from convsmith.build.dynamic import check_dynamic, dynamic_config, general
+from convsmith.codegen import llvm_bind
+from convsmith.codegen.llvm_text import module_text
+from convsmith.compiler.driver import lower
+from convsmith.compiler.facts import facts
+from convsmith.compiler.micro_kernel import lower_micro_kernel
+from convsmith.ir.intern import interning
+from convsmith.problem.conv import Conv
+from convsmith.problem.lines import parse_problem
+from convsmith.schedule.micro_kernel import MicroKernel
+from convsmith.target.base import Target
+from convsmith.target.generic.level import level as generic_level
+from convsmith.target.x86.levels import LEVELS
+
+ROWS = Path(__file__).parent / "kernels.json"
+HASH_LETTERS = 16
+TARGETS = {t.isa: t for t in (*LEVELS, generic_level())}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A kernel, and what it was when the row was written.
+
+    `kind` is "fixed" (a problem's line), "dynamic" (the same, for sizes of each call) or "micro" (a name). `text` and
+    `code` are hashes of the LLVM text and of the object code.
+    """
+
+    kind: str
+    line: str
+    isa: str
+    threads: int
+    config: str = ""
+    text: str = ""
+    code: str = ""
+
+
+def generate(row: Row) -> Row:
+    """Return the row of the kernel as the compiler makes it now. Compiles for levels that the host lacks as well."""
+    level = TARGETS[row.isa]
+    with llvm_bind.no_collection(), interning():
+        config, text = _lowered(row, level)
+        code = llvm_bind.object_code(text, level.triple, level.cpu, level.features)
+    return Row(row.kind, row.line, row.isa, row.threads, config, _hash(text.encode()), _hash(code))
+
+
+def read_rows() -> tuple[str, list[Row]]:
+    """Return the LLVM version that made the object code of the rows, and the rows."""
+    content = json.loads(ROWS.read_text())
+    return content["llvm"], [Row(**row) for row in content["rows"]]
+
+
+def llvm_version() -> str:
+    return ".".join(map(str, llvm.llvm_version_info))
+
+
+def _lowered(row: Row, level: Target) -> tuple[str, str]:
+    """Return config and LLVM text."""
+    if row.kind == "micro":
+        m = MicroKernel.parse(row.line)
+        kernel, pack = lower_micro_kernel(m, level)
+        return "", module_text({m.name: (kernel, 1), f"{m.name}_pack": (pack, 1)}, facts(level), {})
+    problem = parse_problem(row.line)
+    if row.kind == "dynamic":
+        assert isinstance(problem, Conv)
+        plain = general(check_dynamic(problem)).canonical()
+        config = dynamic_config(plain, level, row.threads)
+        return str(config), lower(plain, config, level, dynamic=True).text
+    plain = problem.canonical()
+    config = default_config(plain, level, row.threads)
+    return str(config), lower(plain, config, level).text
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:HASH_LETTERS]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--diff", action="store_true")
+    options = parser.parse_args()
+    _, rows = read_rows()
+    new = [generate(row) for row in rows]
+    changed = [(a, b) for a, b in zip(rows, new) if a != b]
+    for old, now in changed:
+        fields = [f"{name}: {getattr(old, name)} -> {getattr(now, name)}" for name in ("config", "text", "code")
+                  if getattr(old, name) != getattr(now, name)]  # fmt: skip
+        print(f"{now.kind} {now.isa} {now.threads} {now.line}", *fields, sep="\n    ")
+    print(f"{len(changed)} of {len(rows)} kernels differ")
+    if not options.diff:
+        lines = ",\n".join(json.dumps(asdict(row)) for row in new)
+        ROWS.write_text(f'{{"llvm": "{llvm_version()}", "rows": [\n{lines}\n]}}\n')
+
+
+if __name__ == "__main__":
+    main()
