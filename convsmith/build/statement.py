@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from convsmith.arith.simplify import simplify
-from convsmith.ir.index import Cond, Index, Var, as_index, conj, eq, floordiv, mod, true
+from convsmith.ir.index import Cond, Index, Var, as_index, conj, eq, false, floordiv, mod, true
 from convsmith.layout.indirection import Axis
 from convsmith.layout.view import Dim, Fewer, Statement, View
 from convsmith.problem.attributes import ZERO_POINTS
@@ -129,8 +129,18 @@ class _Relation:
             s = max(self.p.s[n], self.p.k[n]) if d.size == 1 and not self.p.d[n] else self.p.s[n]
             moved = Var(image.name) + self.p.p[n] - Var(self.taps[n].name) * (self.p.d[n] + 1)
             coords.append(floordiv(moved, s))
-            masks.append(conj((_in_range(coords[-1], d.size), eq(mod(moved, s), 0))))
+            there = conj((_in_range(coords[-1], d.size), eq(mod(moved, s), 0)))
+            masks.append(there if self._meets(n, image.size, d.size, s) else false())
         return self._view(side, coords, masks)
+
+    def _meets(self, n: int, image: int, grid: int, s: int) -> bool:
+        """Whether any pixel of the image meets any of the grid's at a tap, along axis ``n`` with stride ``s``."""
+        for tap in range(self.taps[n].size):
+            start = tap * (self.p.d[n] + 1) - self.p.p[n]
+            first = max(0, -(start // s))
+            if first < grid and start + first * s < image:
+                return True
+        return False
 
     def window(self, source: _Side, output: _Side) -> tuple[Axis, ...]:
         """The axes of the window between two sides; the other way round, it is read from the grid."""
