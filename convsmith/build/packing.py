@@ -7,7 +7,7 @@ tiles of both go through registers, where they are transposed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import gcd, prod
 
@@ -235,11 +235,18 @@ def _blocked(moved: _Moved, around: list[str], target: Target, turns: int = 1) -
             order.remove(far)
             order.insert(place, far)
             continue
-        outer, inner = f"{far}.b", f"{far}.i"
+        outer, inner = _fresh(f"{far}.b", names), _fresh(f"{far}.i", names)
         order[order.index(far)] = inner
         order.insert(place, outer)
         return [Step(tile, far, size, outer, inner), Step(reorder, tuple(order))], order
     return ([Step(reorder, tuple(order))] if order != around else []), order
+
+
+def _fresh(name: str, taken: Iterable[str]) -> str:
+    """Return a name that no loop of the nest has: packing copies the loops of the kernel, which has blocks as well."""
+    while name in taken:
+        name += "b"
+    return name
 
 
 def _lines(moved: _Moved, step: int, target: Target) -> int:
@@ -269,7 +276,7 @@ def _transposing_steps(moved: _Moved, found: _Tiles, row: Transposition, target:
     line = "_".join(rows)
     if found.each:
         steps.append(Step(fuse, *rows, line))
-    outer = f"{fused}.o"
+    outer = _fresh(f"{fused}.o", names)
     steps.append(Step(tile, fused, length, outer, COLUMN))
     if even:
         before = [n for n in around if names.index(n) < place]
@@ -281,10 +288,10 @@ def _transposing_steps(moved: _Moved, found: _Tiles, row: Transposition, target:
     lanes = height * (1 << (written - 1).bit_length() if row.joined else group)
     turns = TURNS if found.piece and around[-1] != outer else 1
     blocks, around = _blocked(moved.with_loop(outer, found.columns, length), around, target, turns)
-    turn = f"{around[-1]}.t"
+    turn, group_of_turns = _fresh(f"{around[-1]}.t", names), _fresh(f"{around[-1]}.g", names)
     if turns > 1:
-        blocks.append(Step(tile, around[-1], turns, f"{around[-1]}.g", turn))
-        around[-1:] = [f"{around[-1]}.g", turn]
+        blocks.append(Step(tile, around[-1], turns, group_of_turns, turn))
+        around[-1:] = [group_of_turns, turn]
     return [
         *steps,
         *blocks,

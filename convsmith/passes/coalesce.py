@@ -5,7 +5,7 @@ from __future__ import annotations
 from convsmith.ir.index import Index, Var, as_index, make_sum
 from convsmith.ir.stmt import For, Kernel, Stmt
 from convsmith.ir.walk import Rewriter, children, substitute, variables_of
-from convsmith.passes.scope import with_body
+from convsmith.passes.scope import require_new, with_body
 
 
 class _Mismatch(Exception):
@@ -68,4 +68,5 @@ def coalesce(kernel: Kernel, outer: str, inner: str, name: str) -> Kernel:
               acc[] = acc[] + src[ic - 8] * wei[ic]
             dst[0] = acc[]
     """
+    require_new(kernel, outer, {name} - {inner}, "coalesce")
     return with_body(kernel, _Coalesce(outer, inner, name).stmt(kernel.body))

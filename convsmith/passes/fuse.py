@@ -6,7 +6,7 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Var, as_index
 from convsmith.ir.stmt import For, Kernel, Stmt
 from convsmith.ir.walk import Rewriter, substitute
-from convsmith.passes.scope import require_loops, with_body
+from convsmith.passes.scope import require_loops, require_new, with_body
 
 
 class _Fuse(Rewriter):
@@ -45,4 +45,5 @@ def fuse(kernel: Kernel, outer: str, inner: str, name: str) -> Kernel:
             dst[i_j // 3, i_j % 3] = a[i_j // 3, i_j % 3]
     """
     require_loops(kernel, (outer, inner), "fuse")
+    require_new(kernel, outer, {name} - {inner}, "fuse")
     return with_body(kernel, _Fuse(outer, inner, name).stmt(kernel.body))

@@ -6,7 +6,7 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Var, as_index, floordiv
 from convsmith.ir.stmt import For, Kernel, Stmt
 from convsmith.ir.walk import Rewriter, substitute
-from convsmith.passes.scope import require_loops, with_body
+from convsmith.passes.scope import require_loops, require_new, with_body
 
 
 class _Residue(Rewriter):
@@ -48,4 +48,5 @@ def residue(kernel: Kernel, loop: str, modulus: int, name: str) -> Kernel:
     require_loops(kernel, (loop,), "residue")
     if modulus < 1:
         raise ConfigError("modulus", f"residue: loop {loop} modulo {modulus}; there is at least one class")
+    require_new(kernel, loop, (name,), "residue")
     return with_body(kernel, _Residue(loop, modulus, name).stmt(kernel.body))

@@ -10,7 +10,7 @@ from convsmith.arith.ranges import Range, Unbounded, interval
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Min, Var
 from convsmith.ir.stmt import For, Kernel, Let, Stmt
-from convsmith.ir.walk import Rewriter, loops_of
+from convsmith.ir.walk import Rewriter, children, loops_of
 
 
 def with_body(kernel: Kernel, body: Stmt) -> Kernel:
@@ -27,6 +27,25 @@ def require_loops(kernel: Kernel, names: Iterable[str], what: str) -> None:
                 "unknown-loop",
                 f"{what}: kernel {kernel.name} has no loop {n!r}; its loops are {', '.join(sorted(known))}",
             )
+
+
+def require_new(kernel: Kernel, loop: str, names: Iterable[str], what: str) -> None:
+    """Raise ConfigError where a loop around or within ``loop`` already has the name of a new loop.
+
+    Indices refer to loops by name: of two loops with one name, only the inner one could be meant.
+    """
+    new = set(names) - {loop}
+    stack: list[tuple[Stmt, frozenset[str]]] = [(kernel.body, frozenset())]
+    while stack:
+        s, around = stack.pop()
+        if isinstance(s, For):
+            if s.var.name == loop and (clash := new & (around | {x.var.name for x in loops_of(s.body)})):
+                raise ConfigError(
+                    "loop-name",
+                    f"{what}: a loop around or within {loop} of kernel {kernel.name} is called {min(clash)} already",
+                )
+            around |= {s.var.name}
+        stack += [(x, around) for x in children(s) if isinstance(x, Stmt)]
 
 
 def loop_range(loop: For, ranges: dict[Var, Range]) -> Range:

@@ -7,7 +7,7 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Var, as_index, floordiv, minimum
 from convsmith.ir.stmt import For, Kernel, Stmt
 from convsmith.ir.walk import substitute
-from convsmith.passes.scope import ScopedRewriter, extent, require_loops, with_body
+from convsmith.passes.scope import ScopedRewriter, extent, require_loops, require_new, with_body
 
 
 class _Tile(ScopedRewriter):
@@ -53,4 +53,5 @@ def tile(kernel: Kernel, loop: str, size: int, outer: str, inner: str) -> Kernel
     require_loops(kernel, (loop,), "tile")
     if size < 1:
         raise ConfigError("tile-size", f"tile: loop {loop} by {size}; a tile has at least one iteration")
+    require_new(kernel, loop, (outer, inner), "tile")
     return with_body(kernel, _Tile(loop, size, outer, inner).stmt(kernel.body))

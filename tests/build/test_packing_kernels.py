@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import convsmith as cs
 from convsmith.build import packing
 from convsmith.build.choose import default_config
 from convsmith.build.schedule import schedule
@@ -136,3 +137,22 @@ def test_lines_stay_until_all_of_each_is_read(isa: str, line: str, operand: str,
         found = str(run_steps(pack, packing.packing_steps(pack, level)))
     nest = re.findall(r"for (\S+) in 0 \.\. (\d+)", found.partition("alloc" if "alloc" in found else "{")[0])
     assert " ".join(f"{name}:{count}" for name, count in nest) == loops
+
+
+@pytest.mark.parametrize("isa", [t.isa for t in host_targets()][-3:])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("vectors", "depth"), [(2, 1000), (0, 1000), (4, 500), (2, 2000)])
+def test_blocks_of_weights_beyond_the_cache(vectors: int, depth: int, threads: int, isa: str) -> None:
+    """The packing kernel has blocks of its own, beside those of the config that it copies."""
+    k, m = 8000, 3
+    lanes = target(isa).lanes(32)
+    n, wide = 8 * lanes, vectors * lanes
+    block = f"n:{wide},k:{depth}" if wide else f"k:{depth}"
+    config = f"--isa={isa} --lane=n --tile=m:3,n:{lanes} --order=n,m --reduce=k --block={block} --threads={threads}"
+    kernel = cs.compile(f"--matmul {m}x{k}:{k}x{n}", config=config)
+    rng = np.random.default_rng(0)
+    x, w = rng.integers(-2, 3, (m, k)).astype(np.float32), rng.integers(-2, 3, (k, n)).astype(np.float32)
+    blocks = w.reshape(k // depth, depth, n // (wide or n), (wide or n) // lanes, lanes)
+    want = blocks.transpose(2, 0, 3, 1, 4) if wide else blocks.transpose(0, 2, 3, 1, 4)
+    np.testing.assert_array_equal(kernel.pack(w).buffer, want.ravel())
+    np.testing.assert_array_equal(kernel.run(src=x, wei=w)["dst"], x @ w)
