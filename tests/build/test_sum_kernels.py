@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from convsmith.build.loops import Unit, check_config, loops_after_fusing, registers_needed
+from convsmith.build.loops import Unit, check_config, filled_lanes, loops_after_fusing, registers_needed
 from convsmith.build.statement import statement
 from convsmith.build.sums import sum_nest, sum_steps
 from convsmith.diag.errors import ConfigError
@@ -57,25 +57,28 @@ def test_as_many_vectors_at_once() -> None:
 
 
 LAYER = "mb2ic8ih6oc32oh6kh3ph1"
+GROUPS = "g4mb2ic12ih6oc12oh6kh3ph1"
 
 
 @pytest.mark.parametrize(
-    ("words", "need", "text"),
+    ("problem", "words", "need", "text"),
     [
-        ("--lane=oc --tile=oc:8,ow:3", 10, "3x2: 6 accumulators + 2 weights + 1 source + 1 temporary"),
-        ("--lane=oc --tile=oc:4,ow:3,oh:2", 9, "6x1: 6 accumulators + 1 weights + 1 source + 1 temporary"),
-        ("--lane=oc --tile=oc:8 --terms=ic:4", 12, "1x2: 2 accumulators + 8 weights + 1 source + 1 temporary"),
-        ("--lane=ic --tile=oc:3,ow:2", 11, "2x3: 6 accumulators + 3 weights + 1 source + 1 temporary"),
+        (LAYER, "--lane=oc --tile=oc:8,ow:3", 10, "3x2: 6 accumulators + 2 weights + 1 source + 1 temporary"),
+        (LAYER, "--lane=oc --tile=oc:4,ow:3,oh:2", 9, "6x1: 6 accumulators + 1 weights + 1 source + 1 temporary"),
+        (LAYER, "--lane=oc --tile=oc:8 --terms=ic:4", 12, "1x2: 2 accumulators + 8 weights + 1 source + 1 temporary"),
+        (LAYER, "--lane=ic --tile=oc:3,ow:2", 11, "2x3: 6 accumulators + 3 weights + 1 source + 1 temporary"),
+        (GROUPS, "--fuse=g+oc --lane=g_oc --tile=g_oc:6,ow:3", 10,
+         "3x2: 6 accumulators + 2 weights + 1 source + 1 temporary"),
     ],
-)
-def test_registers_of_a_tile(words: str, need: int, text: str) -> None:
+)  # fmt: skip
+def test_registers_of_a_tile(problem: str, words: str, need: int, text: str) -> None:
     with interning():
-        st = statement(parse_problem(LAYER))
+        st = statement(parse_problem(problem))
         config = Config.parse(f"--isa=generic {words}")
         loops = loops_after_fusing(st, config)
-        target = level()
-        assert registers_needed(loops, config, target, Unit(4, 1, False)) == (need, text)
-        check_config(loops, config, target, Unit(4, 1, False))
+        target, unit = level(), Unit(4, 1, False)
+        assert registers_needed(loops, config, target, unit, filled_lanes(st, config.lane, unit)) == (need, text)
+        check_config(st, loops, config, target, unit)
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_what_is_printed_is_read(words: str) -> None:
         ("--terms=ic:4,kw:2", "terms", "--terms=ic:4,kw:2: expected one loop"),
         ("--split=mb:0", "split", "--split=mb:0: expected one loop, in at least one part"),
         ("--split=mb:2,oh:2", "split", "--split=mb:2,oh:2: expected one loop"),
-        ("--threads=0", "threads", "--threads=0: at least one thread is needed"),
+        ("--threads=0", "threads", "--threads=0: expected 1 to 1024"),
         ("--pieces=0", "pieces", "--pieces=0: a loop has at least one piece"),
         ("--pieces=many", "syntax", "'--pieces=many' does not read as pieces; for example --pieces=8"),
         ("--outline=maybe", "syntax", "'--outline=maybe' does not read as outline"),

@@ -36,7 +36,7 @@ def test_a_sample_is_seconds_of_a_call(monkeypatch: pytest.MonkeyPatch, seconds:
         nonlocal now
         now += 1e-5
 
-    monkeypatch.setattr(measure_module, "time", SimpleNamespace(perf_counter=lambda: now))
+    monkeypatch.setattr(measure_module, "time", SimpleNamespace(perf_counter=lambda: now, process_time=lambda: now))
     sampler = Sampler(call, seconds)
     assert sampler.repeats == pytest.approx(seconds / 1e-5, abs=1)
     assert sampler() == pytest.approx(1e-5)
