@@ -241,7 +241,7 @@ def random_config(rng: random.Random, problem: Problem, target: Target, threads:
         unit = rng.choice(Unit.choices(st, target))
         possible = list(phases(st))
         named = tuple(rng.sample(possible, rng.choice((1, len(possible))))) if possible and rng.random() < 0.5 else ()
-        st = phased(st, named)
+        whole, st = st, phased(st, named)
     if unit.rows > 1:
         return _fragment_config(rng, st, unit, target, threads)
     kinds = {d.name: d.kind for d in sorted(st.dims, key=lambda d: KINDS.index(d.kind))}
@@ -294,7 +294,7 @@ def random_config(rng: random.Random, problem: Problem, target: Target, threads:
         phases=named,
     )  # fmt: skip
     config = replace(config, drain=rng.random() < 0.3)
-    return _holding(config, st) if rng.random() < 0.2 and not fuse else config
+    return _holding(config, whole) if rng.random() < 0.2 and not fuse else config
 
 
 def _holding(config: Config, st: Statement) -> Config:

@@ -305,8 +305,8 @@ def _read_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list
             raise ConfigError(
                 "stage", f"--realise=pad_copy: {st.a.name} has a zero point; legal are peel, mask, and --offsets=sums"
             )
-        place, parallel = _stage_place(loops, config, nest.around)
-        parallel = [n for n in parallel if n in nest.outside]
+        place, around = _stage_place(loops, config, nest.around)
+        parallel = [n for n in around if n in parallel]
         near = _neighbours(st, config, nest)
         filled = (*(near or (None,)), top_bit(st.a)) if st.a.flipped else near
         steps.append(Step(stage, st.a.name, place, *filled))

@@ -44,6 +44,10 @@ FOUND = {
         "--stag=axb --dtag=axb --attr-post-ops=square+linear:2:1 g32mb2ic32iw9oc32ow9kw3pw1",
         "--lane=g --tile=ow:3,kw:3 --order=mb,g,oc,ow --hold=wei --drain=yes --threads=2",
     ),
+    "weights-held-beside-a-copy-in-threads": (
+        "--stag=axb --dtag=axb g2mb3ic2ih5iw1oc4oh5ow7kh3kw1ph4pw3dh1",
+        "--lane=g --tile=oc:3,kh:3 --order=g,oc,mb,oh,ow --reduce=kw,ic,kh --realise=pad_copy --hold=wei --threads=2",
+    ),
     "few-columns-of-a-group": ("--dt=bf16:bf16:f32 --stag=axb --dtag=axb g2mb1ic32iw16oc16ow16kw1", ""),
     "few-columns-of-a-group-of-bytes": ("--dt=u8:s8:s32 --stag=axb g2mb1ic32iw64oc16ow64kw1", ""),
     "taps-farther-apart-than-the-stride": ("--deconv --dt=s8:s8:s32 mb1ic4iw3oc4kw3sw2dw2", ""),

@@ -47,7 +47,7 @@ LHS, RHS = np.zeros((4, 5), np.uint8), np.zeros((5, 6), np.uint8)
         ({"rounding": np.array([1, 2])}, "rounding", r"rounding=array\(\[1, 2\]\) is not legal"),
         ({"order": np.array(["row", "column"])}, "order", "order=array.* is not legal"),
         ({"seed": -1}, "seed", "seed=-1 is not legal: expected a whole number of at least 0"),
-        ({"lhs_offset": [1, [2]]}, "offset", "lhs_offset: object of shape"),
+        ({"lhs_offset": [1, [2]]}, "value", r"lhs_offset=\[1, \[2\]\] is not legal: expected a number"),
     ],
 )
 def test_errors(changes: dict[str, Any], code: str, message: str) -> None:
