@@ -1,6 +1,6 @@
-"""Deconvolutions and gradients of the source with a large stride and few channels beside torch, one thread.
+"""Large strides and few channels beside torch, one thread: problems that leave lanes of vectors empty if read naively.
 
-Run: python benchmarks/strides.py
+Run: python benchmarks/cliffs.py
 """
 
 from __future__ import annotations
@@ -26,6 +26,12 @@ PROBLEMS = {
     "patches, source, channels first": "--dir=BWD_D mb1ic3ih224oc768oh14kh16sh16ph0",
     "rows of a text, source": f"--dir=BWD_D {LAST} mb1ic1ih98iw28oc96oh80ow1kh19kw28",
     "rows of a text, source, channels first": "--dir=BWD_D mb1ic1ih98iw28oc96oh80ow1kh19kw28",
+    "24 channels, weights": "--dir=BWD_W mb1ic48ih192oc24oh192kh3ph1",
+    "12 channels, weights": "--dir=BWD_W mb1ic292ih16oc12oh16kh3ph1",
+    "1x1, weights": f"--dir=BWD_W {LAST} mb1ic512ih80oc128oh80kh1ph0",
+    "6 channels a group": f"{LAST} g32mb4ic192ih28oc192oh28kh3ph1",
+    "6 channels a group, source": f"--dir=BWD_D {LAST} g32mb4ic192ih28oc192oh28kh3ph1",
+    "6 channels a group, weights": f"--dir=BWD_W {LAST} g32mb4ic192ih28oc192oh28kh3ph1",
 }
 """A name and a problem; those without a layout have channels first."""
 
@@ -35,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.parse_args(arguments)
     first = [line if LAST in line else f"--stag=abx --dtag=abx {line}" for line in PROBLEMS.values()]
     run = bench(first, "--threads", "1", "--vs", "torch")
-    report = Report("strides", "Large strides and few channels, one thread")
+    report = Report("cliffs", "Large strides and few channels, one thread")
     report.data = {"runs": [run]}
     report.note(
         "f32. `vs torch` is torch's time divided by ours, from rounds in which both ran in turn. torch has channels "
