@@ -113,6 +113,7 @@ class Model:
     def __init__(self, st: Statement, target: Target, unit: Unit, along: tuple[Phase, ...] = ()) -> None:
         self.target = target
         self.phases = along
+        self.whole = st
         self.st = st = phased(st, tuple(p.pixel for p in along))
         self.bytes = dtype(st.a.dtype).bytes
         self.unit = unit
@@ -529,7 +530,7 @@ def _of_unit(model: Model, threads: int, long: bool) -> Iterator[Choice]:
                 if c is None or not fits_registers(loops, c, target, model.unit, model.filled(lane)):
                     continue
                 # Fragments serve some lanes only; on others the config gets a unit whose cycles and registers differ.
-                if Unit.of(model.st, target, c) == model.unit:
+                if Unit.of(model.whole, target, c) == model.unit:
                     yield Choice(model.cycles(loops, c), model.emitted(loops, c), c)
 
 
@@ -565,8 +566,10 @@ def _parts(problem: Problem, st: Statement, config: Config, tiles: int, products
         most = min(SHARES // max(tiles, 1), work // PART_WORK)
     sizes = {d.name: d.size for d in st.of("k")}
     terms, fused = dict(config.terms), {n for pair in config.fuse for n in pair}
-    ways = []
-    for n in st.reduce:
+    found = phases(st)
+    tapped = {found[pixel].tap for pixel in config.phases}  # cut by their phases already
+    ways = [(1, st.reduce[-1])]
+    for n in (n for n in st.reduce if n not in tapped):
         whole = sizes[n] if n in fused else max(config.size(n), 1)
         even = (p for p in range(1, most + 1) if not sizes[n] % (p * terms.get(n, 1)) and sizes[n] // p >= whole)
         ways.append((max(even, default=1), n))

@@ -79,6 +79,9 @@ def fits_fragments(st: Statement, row: Instruction, config: Config | None = None
     plain = st.a.factor == st.a.dtype and st.a.fewer is None and st.constant and not st.shifted
     # A copy has zeros beyond the borders; it has none where a stride meets no element, and there is none of nothing.
     bordered = all(isinstance(part, Ge0) for part in parts_of(st.a.mask))
+    # Blocks round an axis up: elements between its end and theirs lie in memory, and count as absent there.
+    extents = zip(st.a.masks, st.a.layout.shape, st.a.layout.padded_shape)
+    bordered = bordered and all(is_true(mask) or size == rounded for mask, size, rounded in extents)
     # In a result of one column nothing moves along the lanes.
     if not plain or not bordered or sizes[st.n] == 1 or size % row.terms:
         return False
