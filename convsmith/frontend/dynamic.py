@@ -22,6 +22,7 @@ from convsmith.codegen.artifact import Artifact
 from convsmith.compiler.dynamic import at_call, fixed_sizes, requirements
 from convsmith.compiler.service import compile_problem
 from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.diag.expect import conforms
 from convsmith.diag.forking import import_lock
 from convsmith.frontend.inspection import Inspected
 from convsmith.frontend.nothing import NothingKernel
@@ -195,7 +196,7 @@ class DynamicKernel(Inspected):
             return tuple((pad, pad) for pad in p.p)
         given = _items(pads)
         found: list[Any] = [(pads, pads)] * p.rank if given is None else [_items(pad) or (pad, pad) for pad in given]
-        whole = all(isinstance(pad, int | np.integer) and not isinstance(pad, bool) for pair in found for pad in pair)
+        whole = all(conforms(pad, int) for pair in found for pad in pair)
         if len(found) != p.rank or any(len(pair) != 2 for pair in found) or not whole or min(map(min, found)) < 0:
             raise UsageError(
                 f"pads={pads!r}: expected a whole number of at least 0, or one or (front, back) for each of "

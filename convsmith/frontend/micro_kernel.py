@@ -243,12 +243,15 @@ class HostMicroKernel:
         self, addresses: Array, sizes: dict[str, int], source: Array, zero: Array, nbytes: int
     ) -> None:
         """UsageError where a pixel of `nbytes` bytes, other than `zero`, does not lie in the source."""
-        places = [int(a) + sizes["input_offset"] for a in np.unique(addresses) if a != address_of(zero)]
+        read = addresses[addresses != np.uint64(address_of(zero))]
+        if not read.size:
+            return
+        low, high = (int(place) + sizes["input_offset"] for place in (read.min(), read.max()))
         start, end = _bounds(source)
-        if places and (min(places) < start or max(places) + nbytes > end):
+        if low < start or high + nbytes > end:
             raise UsageError(
                 f"{self.kernel}: the pixels read, {nbytes} bytes each with an input_offset of "
-                f"{sizes['input_offset']}, lie from {min(places):#x} to {max(places) + nbytes:#x}, and source from "
+                f"{sizes['input_offset']}, lie from {low:#x} to {high + nbytes:#x}, and source from "
                 f"{start:#x} to {end:#x}: make the pointers again, or give the distance as input_offset",
                 code="pointers",
             )
@@ -342,8 +345,11 @@ class HostMicroKernel:
 
 def _bounds(array: Array) -> tuple[int, int]:
     """Return the addresses of an array's first byte and of the byte after its last."""
-    low, high = np.lib.array_utils.byte_bounds(array)
-    return (low, high) if array.size else (low, low)
+    start = address_of(array)
+    if not array.size:
+        return start, start
+    reach = [(n - 1) * stride for n, stride in zip(array.shape, array.strides)]
+    return start + sum(min(r, 0) for r in reach), start + sum(max(r, 0) for r in reach) + array.itemsize
 
 
 @cache

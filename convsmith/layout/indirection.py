@@ -31,6 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from convsmith.diag.errors import UsageError
+from convsmith.diag.expect import conforms
 from convsmith.diag.forking import cached_property
 from convsmith.ir.types import ABSENT
 
@@ -39,10 +40,6 @@ FORMS = ("row", "column", "compressed", "sections")
 POINTER_BYTES = 8
 
 Entries = npt.NDArray[np.int64]
-
-
-def _is_whole(size: object) -> bool:
-    return isinstance(size, int | np.integer) and not isinstance(size, bool)
 
 
 class Axis(NamedTuple):
@@ -64,7 +61,7 @@ class Axis(NamedTuple):
     def is_legal(self) -> bool:
         """Whether the numbers are whole, and none is too small."""
         least = ((self.i, 0), (self.o, 0), (self.k, 1), (self.s, 1), (self.d, 0), (self.p, -math.inf))
-        return all(_is_whole(size) and size >= low for size, low in least)
+        return all(conforms(size, int) and size >= low for size, low in least)
 
     def meeting(self) -> Entries:
         """The source's coordinate for each output and tap, or -1."""
@@ -134,7 +131,7 @@ class Window:
                 code="bad-window",
             )
         for axis, stride in zip(self.axes, self.strides):
-            if not (isinstance(axis, Axis) and axis.is_legal and _is_whole(stride)):
+            if not (isinstance(axis, Axis) and axis.is_legal and conforms(stride, int)):
                 raise UsageError(
                     f"a window has the axis {axis!r} with stride {stride!r}; legal are whole numbers: extents i and o "
                     "of at least 0, a kernel k and a stride s of at least 1, a dilation d of at least 0, any front pad "
