@@ -13,10 +13,10 @@ from typing import Any
 from report import Report, Row, bench, percent, ratio
 
 import convsmith as cs
-from convsmith.frontend.peak import read_sample
+from convsmith.machine.host import cache_sizes
+from convsmith.measure.peak import read_sample
+from convsmith.measure.timing import geometric_mean
 from convsmith.problem.suites import suite
-from convsmith.runtime.machine import cache_sizes
-from convsmith.tune.measure import geometric_mean
 
 LIBRARIES = ("onednn", "onnxruntime-nchwc", "xnnpack")
 LAYOUTS = {"axb": "Channels last", "aBcd16b": "Channels in blocks of 16"}

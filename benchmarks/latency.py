@@ -17,16 +17,16 @@ import numpy as np
 from report import Report
 
 import convsmith as cs
-from convsmith.build.choose import default_config
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Artifact
 from convsmith.compiler.driver import emit, lower
 from convsmith.frontend.kernel import Kernel
 from convsmith.ir.intern import interning
+from convsmith.machine.base import Target
+from convsmith.machine.registry import target
 from convsmith.runtime.arrays import Array, aligned_empty
 from convsmith.runtime.host import HostLibrary
-from convsmith.target.base import Target
-from convsmith.target.registry import target
+from convsmith.tune.model import default_config
 
 REPEATS = 5
 IMPORTS = 15

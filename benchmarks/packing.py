@@ -14,11 +14,11 @@ from report import Report
 
 import convsmith as cs
 from convsmith.frontend.kernel import Kernel
-from convsmith.frontend.peak import peak_sample
+from convsmith.machine.registry import host_targets
+from convsmith.measure.peak import peak_sample
+from convsmith.measure.timing import Sampler, alternate, measure, spread
 from convsmith.runtime.arrays import address_of, aligned_empty, numpy_dtype
 from convsmith.runtime.host import HostLibrary
-from convsmith.target.registry import host_targets
-from convsmith.tune.measure import Sampler, alternate, measure, spread
 
 ROUNDS = 9
 BYTES = ("u8", "s8", "s32")

@@ -20,7 +20,7 @@ from typing import Any
 
 from convsmith import __version__
 from convsmith.compiler.cache import compiler_source_hash
-from convsmith.runtime.machine import describe
+from convsmith.measure.description import describe
 
 __all__ = ["Report", "Row", "bench", "percent", "ratio"]
 

@@ -6,21 +6,21 @@ from functools import cache
 
 import numpy as np
 import pytest
+from emulator import bochs
+from emulator.kernel import EmulatedKernel
 from guarded import Array, Arrays, check_result, expected, memories, memory_of
 
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Argument, Artifact, Entry
 from convsmith.compiler.arguments import argument_of
 from convsmith.diag.errors import UnsupportedError
+from convsmith.machine.host import cpu_features
+from convsmith.machine.x86.levels import LEVELS, TRIPLE
 from convsmith.problem import Problem
 from convsmith.problem.types import is_integer
 from convsmith.runtime.arrays import ArraySpec, numpy_dtype
-from convsmith.runtime.emulator import bochs
-from convsmith.runtime.emulator.kernel import EmulatedKernel
-from convsmith.target.registry import host_features
-from convsmith.target.x86.levels import LEVELS, TRIPLE
 
-LACKING = tuple(t for t in LEVELS if not set(t.needs) <= host_features())
+LACKING = tuple(t for t in LEVELS if not set(t.needs) <= cpu_features())
 """Levels that can only be emulated here."""
 
 TILE_FORMS = {"ssd": ("s8", "s8"), "sud": ("s8", "u8"), "usd": ("u8", "s8"), "uud": ("u8", "u8")}

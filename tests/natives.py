@@ -16,8 +16,8 @@ from convsmith.ir.parse import parse_kernel
 from convsmith.ir.stmt import Kernel
 from convsmith.ir.types import DTYPES
 from convsmith.ir.verify import verify
+from convsmith.machine.base import Target
 from convsmith.runtime.host import HostLibrary
-from convsmith.target.base import Target
 
 Arrays = dict[str, np.ndarray]
 

@@ -14,12 +14,12 @@ from convsmith.interp import run
 from convsmith.ir.instruction import FragmentFile
 from convsmith.ir.stmt import Kernel
 from convsmith.ir.verify import verify
+from convsmith.machine.base import Target, dot, fragment_dot, multiply_add
+from convsmith.machine.generic.level import level
+from convsmith.machine.transpositions import transpositions
 from convsmith.passes.manager import Step
 from convsmith.problem import Problem
 from convsmith.problem.data import random_arrays
-from convsmith.target.base import Target, dot, fragment_dot, multiply_add
-from convsmith.target.generic.level import level
-from convsmith.target.transpositions import transpositions
 
 
 def small_target(lanes: int = 4, registers: int = 32) -> Target:

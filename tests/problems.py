@@ -5,21 +5,21 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from convsmith.build.loops import Unit, filled_lanes, loops_after_fusing
-from convsmith.build.offsets import flips, summed
-from convsmith.build.phases import phased, phases
-from convsmith.build.split import PART, splits
-from convsmith.build.statement import statement
 from convsmith.diag.errors import UsageError
 from convsmith.ir.intern import interning
 from convsmith.layout.layout import Layout
 from convsmith.layout.tags import print_strided
-from convsmith.layout.view import KINDS, Statement
+from convsmith.machine.base import Target
+from convsmith.plan.config import REALISATIONS, Config
+from convsmith.plan.loops import Unit, filled_lanes, loops_after_fusing
 from convsmith.problem import Conv, Matmul, Problem
 from convsmith.problem.attributes import ZERO_POINTS, Quantity
 from convsmith.problem.post_ops import parse_post_ops
-from convsmith.schedule.config import REALISATIONS, Config
-from convsmith.target.base import Target
+from convsmith.statement.offsets import flips, summed
+from convsmith.statement.parts import PART, splits
+from convsmith.statement.phases import phased, phases
+from convsmith.statement.statement import KINDS, Statement
+from convsmith.statement.views import statement
 
 TAGS = {
     1: ("abx", "axb", "aBc4b", "aBc16b", "aBc8b", "cab", "ABc4b2a"),

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 
 import convsmith
-from convsmith.target.registry import isa_names
+from convsmith.machine.registry import isa_names
 
 ROOT = Path(convsmith.__file__).parent
 
@@ -22,19 +22,20 @@ PACKAGE = "convsmith/__init__.py"
 
 LAYERS: dict[str, set[str]] = {
     "diag": set(),
+    "layout": {"numpy"},
+    "problem": {"ml_dtypes", "numpy"},
     "ir": {"ml_dtypes"},
     "arith": set(),
-    "layout": {"numpy"},
     "interp": {"numpy"},
-    "problem": {"ml_dtypes", "numpy"},
-    "schedule": set(),
     "passes": {"numpy"},
-    "target": {"llvmlite"},
-    "build": set(),
+    "machine": {"llvmlite"},
+    "statement": set(),
+    "plan": set(),
     "codegen": {"llvmlite"},
     "compiler": {"llvmlite", "numpy", "platformdirs"},
     "runtime": {"llvmlite", "ml_dtypes", "numpy"},
-    "tune": {"ai_edge_litert", "flatbuffers", "numpy", "onnx", "onnxruntime", "torch"},
+    "measure": {"ai_edge_litert", "flatbuffers", "llvmlite", "numpy", "onnx", "onnxruntime", "torch"},
+    "tune": set(),
     "frontend": {"numpy"},
     PACKAGE: set(),
     "cli": {"click", "rich"},
@@ -44,19 +45,20 @@ LAYERS: dict[str, set[str]] = {
 ORDER = list(LAYERS)
 
 UNKNOWN = {
-    "layout": {"arith"},
-    "interp": {"layout", "passes", "codegen"},
-    "problem": {"arith", "interp"},
-    "schedule": {"ir", "arith", "layout", "interp", "problem"},
-    "passes": {"interp", "problem", "schedule", "tune", "runtime"},
-    "target": {"arith", "layout", "interp", "problem", "schedule", "passes"},
-    "build": {"interp"},
-    "codegen": {"interp", "problem", "schedule", "passes", "target", "build", "tune", "runtime"},
-    "tune": {"ir", "arith", "interp", "passes", "codegen"},
+    "ir": {"problem"},
+    "arith": {"layout", "problem"},
+    "interp": {"problem", "passes", "codegen"},
+    "passes": {"problem", "interp"},
+    "machine": {"arith", "layout", "interp", "problem", "passes"},
+    "statement": {"interp"},
+    "plan": {"interp"},
+    "codegen": {"interp", "problem", "passes", "machine", "statement", "plan"},
+    "measure": {"arith", "interp", "passes", "plan", "tune"},
+    "tune": {"interp"},
 }
 """What a folder must not import although it stands above."""
 
-SEEN_BY_RUNTIME = {"diag", "layout", "ir.types", "codegen.artifact", "runtime"}
+SEEN_BY_RUNTIME = {"diag", "layout", "ir.types", "machine.host", "codegen.artifact", "runtime"}
 
 
 class Import(NamedTuple):
@@ -135,11 +137,11 @@ def test_runtime_sees_only_an_artifact() -> None:
 
 def test_target_folders_do_not_know_each_other() -> None:
     """A folder of one target imports what all share, and itself."""
-    targets = {file.parent.name for file in FILES if file.parent.parent == ROOT / "target"}
+    targets = {file.parent.name for file in FILES if file.parent.parent == ROOT / "machine"}
     assert len(targets) > 1
     wrong = []
     for i in IMPORTS:
-        if i.file.parent.parent == ROOT / "target" and i.ours and i.imported == "target":
+        if i.file.parent.parent == ROOT / "machine" and i.ours and i.imported == "machine":
             folder = i.module.split(".")[2]
             if folder != i.file.parent.name and (folder in targets or folder == "registry"):
                 wrong.append(i)

@@ -26,15 +26,16 @@ from convsmith.cli.problems import (
 from convsmith.compiler.service import faults
 from convsmith.diag.errors import ConvsmithError, UnsupportedError, UsageError
 from convsmith.frontend.kernel import Kernel
-from convsmith.frontend.peak import peak_sample, peak_types
-from convsmith.frontend.verification import computed, real_arrays, verify_kernel
 from convsmith.layout.reorder import to_layout
+from convsmith.machine.host import cpu_model
+from convsmith.measure.description import describe
+from convsmith.measure.peak import peak_sample, peak_types
+from convsmith.measure.peers import PEERS, installed, make_peer
+from convsmith.measure.timing import ROUNDS, Spread, geometric_mean, measure
+from convsmith.measure.verification import computed, real_arrays, verify_kernel
 from convsmith.problem.data import random_arrays
 from convsmith.problem.problem import Problem
 from convsmith.runtime.arrays import aligned_copy
-from convsmith.runtime.machine import cpu_model, describe
-from convsmith.tune.measure import ROUNDS, Spread, geometric_mean, measure
-from convsmith.tune.peers import PEERS, installed, make_peer
 
 __all__ = ["JSON_SCHEMA", "bench", "bench_kernel"]
 

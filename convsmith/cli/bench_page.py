@@ -12,11 +12,11 @@ from convsmith.cli.table import GIVES_WAY, Column
 from convsmith.diag.errors import ConvsmithError
 from convsmith.frontend.explain import rate_unit
 from convsmith.frontend.kernel import Kernel
-from convsmith.frontend.peak import Types
-from convsmith.frontend.verification import Verdict
+from convsmith.measure.peak import Types
+from convsmith.measure.timing import Measurement
+from convsmith.measure.verification import Verdict
 from convsmith.problem.problem import Problem
 from convsmith.problem.types import is_integer, print_types
-from convsmith.tune.measure import Measurement
 
 __all__ = ["Page", "Row"]
 

@@ -11,11 +11,11 @@ import click
 from convsmith.cli.output import Progress, Rows, error_line, note, progress
 from convsmith.cli.table import Column
 from convsmith.diag.errors import UnsupportedError, UsageError
-from convsmith.frontend.ceilings import Ceiling, known_ceilings
-from convsmith.runtime.machine import describe
+from convsmith.machine.registry import target
+from convsmith.measure.ceilings import Ceiling, known_ceilings
+from convsmith.measure.description import describe
+from convsmith.measure.timing import ROUNDS
 from convsmith.runtime.threads import available_cpus, default_threads
-from convsmith.target.registry import target
-from convsmith.tune.measure import ROUNDS
 
 __all__ = ["machine"]
 

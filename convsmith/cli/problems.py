@@ -19,14 +19,14 @@ from convsmith.diag.settings import MOST_THREADS, settings
 from convsmith.frontend.kernel import Kernel
 from convsmith.frontend.numpy_api import compile as compile_kernel
 from convsmith.layout.tags import ANY
+from convsmith.machine.registry import target
+from convsmith.plan.config import Config
 from convsmith.problem.batch import Item, read_batch, split_words
 from convsmith.problem.conv import Conv
 from convsmith.problem.descriptor import KINDS
 from convsmith.problem.problem import Problem
 from convsmith.problem.suites import SUITES, suite
 from convsmith.runtime.threads import default_threads
-from convsmith.schedule.config import Config
-from convsmith.target.registry import target
 
 __all__ = [
     "Listed",

@@ -18,7 +18,7 @@ from convsmith.cli.problems import (
 )
 from convsmith.compiler.service import faults
 from convsmith.diag.errors import ConvsmithError
-from convsmith.frontend.verification import has_real_data, verify_kernel
+from convsmith.measure.verification import has_real_data, verify_kernel
 from convsmith.problem.problem import Problem
 
 __all__ = ["verify"]

@@ -7,15 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from convsmith.build.bias import bias_kernel, bias_steps
-from convsmith.build.dynamic import TABLE, check_dynamic, dynamic_steps
-from convsmith.build.indirect import Pointers, indirect, pointers
-from convsmith.build.naive import naive, parts_kernel
-from convsmith.build.offsets import scheduled, sums_of
-from convsmith.build.packing import packing_steps
-from convsmith.build.schedule import schedule
-from convsmith.build.split import sums_steps
-from convsmith.build.statement import statement
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Argument, Artifact, Entry
 from convsmith.codegen.llvm_text import module_text
@@ -27,11 +18,21 @@ from convsmith.ir.stmt import Alloc, Kernel
 from convsmith.ir.types import PTR
 from convsmith.ir.walk import statements_of
 from convsmith.layout.indirection import recipe, shape_of
-from convsmith.layout.view import Statement
+from convsmith.machine.base import Target
 from convsmith.passes.manager import Instrument, Step, run_steps
+from convsmith.plan.config import Config
+from convsmith.plan.dynamic import TABLE, check_dynamic, dynamic_steps
+from convsmith.plan.packing import packing_steps
+from convsmith.plan.pointers import Pointers, indirect, pointers
+from convsmith.plan.schedule import schedule
+from convsmith.plan.scheduled import scheduled, summing_steps
+from convsmith.plan.sums import bias_steps, sums_steps
 from convsmith.problem.problem import Problem
-from convsmith.schedule.config import Config
-from convsmith.target.base import Target
+from convsmith.statement.bias import bias_kernel
+from convsmith.statement.naive import naive, parts_kernel
+from convsmith.statement.offsets import sums_of
+from convsmith.statement.statement import Statement
+from convsmith.statement.views import statement
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def preparing(
     sums = {s.result.name: s for s in sums_of(problem, st.whole)}
     for k in kernel.before:
         one = sums[k.name]
-        yield k, one.steps(target, config.threads if one.each_call else 1)
+        yield k, summing_steps(one, target, config.threads if one.each_call else 1)
 
 
 SYMBOL = "convsmith"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from convsmith.build.dynamic import TABLE, call_pointers, size_values
 from convsmith.codegen.artifact import Argument, Artifact
 from convsmith.compiler.arguments import argument_of
 from convsmith.compiler.driver import pointer_arguments
 from convsmith.ir.intern import interning
+from convsmith.plan.dynamic import TABLE, call_pointers, size_values
 from convsmith.problem.conv import Conv
 
 __all__ = ["at_call", "fixed_sizes", "requirements"]

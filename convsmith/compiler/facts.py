@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from convsmith.codegen.llvm_text import Facts
-from convsmith.target.base import Target
+from convsmith.machine.base import Target
 
 
 def facts(target: Target) -> Facts:

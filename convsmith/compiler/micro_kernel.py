@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from convsmith.build.micro_kernel import micro_kernel_steps, micro_packing_steps, naive_micro_kernel
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Argument, Artifact, Entry
 from convsmith.codegen.llvm_text import module_text
@@ -12,9 +11,11 @@ from convsmith.compiler.facts import facts
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Kernel
+from convsmith.machine.base import Target
 from convsmith.passes.manager import Instrument, run_steps
-from convsmith.schedule.micro_kernel import MicroKernel
-from convsmith.target.base import Target
+from convsmith.plan.micro_kernel import micro_kernel_steps, micro_packing_steps
+from convsmith.problem.micro_kernel import MicroKernel
+from convsmith.statement.micro_kernel import naive_micro_kernel
 
 WRITTEN = ("output", "buffer", "weights")
 """Of the arguments of the two kernels; a micro-kernel only reads its weights."""

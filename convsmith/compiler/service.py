@@ -1,6 +1,6 @@
-"""From a problem to an artifact, through the cache on disk: what frontends and the tuner call.
+"""From a problem to an artifact, through the cache on disk.
 
-    compile_problem(problem, target=target("avx2"), threads=1) -> Artifact
+    compile_or_load(problem, target=target("avx2"), choose=choose, threads=1) -> Artifact
 
 `CONVSMITH_DUMP` and `CONVSMITH_CHECK` want to see every pass, so with them a kernel is compiled even where the cache
 has it. A fault of ours leaves as InternalError with the command that shows it again.
@@ -9,7 +9,7 @@ has it. A fault of ours leaves as InternalError with the command that shows it a
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from time import perf_counter
@@ -21,22 +21,28 @@ from convsmith.diag.errors import ConfigError, ConvsmithError, InternalError, Us
 from convsmith.diag.forking import import_lock
 from convsmith.diag.settings import settings
 from convsmith.layout.tags import ANY
+from convsmith.machine.base import Target
+from convsmith.plan.config import Config
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
-from convsmith.schedule.config import Config
-from convsmith.target.base import Target
 
-__all__ = ["compile_problem", "faults", "line_words", "repro"]
+__all__ = ["Chooser", "compile_or_load", "faults", "line_words", "repro"]
 
 
-def compile_problem(
-    problem: Problem, *, target: Target, config: Config | None = None, threads: int = 1, requirements: str = ""
-) -> Artifact:
+Chooser = Callable[[Problem, Target, int, bool], Config]
+"""Returns the default config for (problem, target, threads, whether the sizes are known at the call only)."""
+
+
+def compile_or_load(
+    problem: Problem, *, target: Target, choose: Chooser, config: Config | None = None, threads: int = 1,
+    requirements: str = "",
+) -> Artifact:  # fmt: skip
     """The artifact of a problem for a target: from the cache, or compiled and stored there.
 
-    `config` holds every decision, its number of threads included; without one, the default for `threads` is taken, and
-    the artifact's `config` says which. With `requirements` on the sizes of calls, as text, the kernel serves all sizes
-    that keep to them. ConfigError: no kernel can be made from the config; ToolchainError: LLVM refused.
+    `config` holds every decision, its number of threads included; without one, `choose` returns the default for
+    `threads`, and the artifact's `config` says which. With `requirements` on the sizes of calls, as text, the kernel
+    serves all sizes that keep to them. ConfigError: no kernel can be made from the config; ToolchainError: LLVM
+    refused.
     """
     start = perf_counter()
     if config is not None and config.isa != target.isa:
@@ -51,7 +57,9 @@ def compile_problem(
     if stored is not None:
         artifact, status = stored, "cached"
     else:
-        config = config if config is not None else _default(plain, target, threads, bool(requirements))
+        if config is None:
+            with faults(trace.command("verify", *line_words(plain), isa=target.isa, threads=threads)):
+                config = choose(plain, target, threads, bool(requirements))
         with faults(repro("verify", problem, str(config), requirements)):
             artifact, status = _compile(plain, config, target, bool(requirements)), "compiled"
         if requirements:
@@ -101,23 +109,9 @@ def _stored(
 
 def _general(problem: Problem) -> Problem:
     with import_lock:
-        from convsmith.build.dynamic import check_dynamic, general
+        from convsmith.plan.dynamic import check_dynamic, general
 
     return general(check_dynamic(problem)).canonical()
-
-
-def _default(problem: Problem, target: Target, threads: int, dynamic: bool) -> Config:
-    with import_lock:
-        from convsmith.build.choose import default_config
-        from convsmith.build.dynamic import check_dynamic, dynamic_config
-        from convsmith.ir.intern import interning
-
-    command = trace.command("verify", *line_words(problem), isa=target.isa, threads=threads)
-    with faults(command):
-        if dynamic:
-            with interning():
-                return dynamic_config(check_dynamic(problem), target, threads)
-        return default_config(problem, target, threads)
 
 
 def repro(verb: str, problem: Problem, config: str, requirements: str = "") -> str:

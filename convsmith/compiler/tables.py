@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from convsmith.build.indirect import pointers
-from convsmith.build.statement import statement
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.layout.indirection import FORMS
 from convsmith.layout.layout import Layout
+from convsmith.plan.pointers import pointers
 from convsmith.problem.attributes import ZERO_POINTS
 from convsmith.problem.problem import Problem
+from convsmith.statement.views import statement
 
 Array = npt.NDArray[Any]
 

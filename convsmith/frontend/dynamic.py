@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from convsmith.build.dynamic import at_sizes, check_dynamic, general
 from convsmith.codegen.artifact import Artifact
 from convsmith.compiler.dynamic import at_call, fixed_sizes, requirements
-from convsmith.compiler.service import compile_problem
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.diag.expect import conforms
 from convsmith.diag.forking import import_lock
 from convsmith.frontend.inspection import Inspected
 from convsmith.frontend.nothing import NothingKernel
+from convsmith.machine.base import Target
+from convsmith.plan.config import Config
+from convsmith.plan.dynamic import at_sizes, check_dynamic, general
 from convsmith.problem.conv import Conv
 from convsmith.problem.descriptor import output_size
 from convsmith.problem.problem import Problem
@@ -35,8 +36,7 @@ from convsmith.runtime.border import Given
 from convsmith.runtime.host import HostLibrary
 from convsmith.runtime.host_kernel import HostKernel
 from convsmith.runtime.packed import Packed
-from convsmith.schedule.config import Config
-from convsmith.target.base import Target
+from convsmith.tune.compile import compile_problem
 
 if TYPE_CHECKING:
     from convsmith.compiler.driver import Lowered

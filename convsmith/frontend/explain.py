@@ -7,30 +7,30 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from convsmith.build.loops import loops_after_fusing, registers_needed
-from convsmith.build.offsets import scheduled
-from convsmith.build.schedule import nest_of
-from convsmith.build.statement import sums_type
 from convsmith.codegen import llvm_bind
 from convsmith.compiler.driver import Lowered
 from convsmith.compiler.instruments import Dump, PassRecord, Recorder, dump_directory, dump_root
 from convsmith.compiler.service import faults, repro
 from convsmith.diag.errors import UsageError
-from convsmith.frontend.ceilings import peak_ceiling, read_ceiling
-from convsmith.frontend.peak import peak_types
 from convsmith.frontend.tables import TITLES, pixel_window
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Call, For, Store
 from convsmith.ir.walk import loops_of, statements_of, variables_of
 from convsmith.layout.indirection import FORMS, POINTER_BYTES, shape_of
+from convsmith.machine.base import Target
+from convsmith.machine.host import cache_sizes
+from convsmith.measure.ceilings import peak_ceiling, read_ceiling
+from convsmith.measure.peak import peak_types
+from convsmith.plan.config import Config
+from convsmith.plan.loops import loops_after_fusing, registers_needed
+from convsmith.plan.schedule import nest_of
+from convsmith.plan.scheduled import scheduled
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
 from convsmith.problem.types import TYPES, print_types
-from convsmith.runtime import machine
-from convsmith.schedule.config import Config
-from convsmith.target.base import Target
+from convsmith.statement.views import sums_type
 
 if TYPE_CHECKING:
     from convsmith.frontend.inspection import Inspected
@@ -193,7 +193,7 @@ def _roofline(kernel: Inspected) -> Iterator[Line]:
     """
     problem, config = kernel.problem, kernel.config
     nbytes = _moved(problem)
-    level = next((level for level, size in machine.cache_sizes().items() if nbytes <= size), "DRAM")
+    level = next((level for level, size in cache_sizes().items() if nbytes <= size), "DRAM")
     read = read_ceiling(level).figure(config.threads)
     by_bytes = problem.flops_real / max(nbytes, 1) * read.rate
     unit = rate_unit(problem)

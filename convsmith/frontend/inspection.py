@@ -10,9 +10,9 @@ from convsmith.compiler.service import faults, repro
 from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import expect_text
 from convsmith.diag.forking import import_lock
+from convsmith.machine.base import Target
+from convsmith.plan.config import Config
 from convsmith.problem.problem import Problem
-from convsmith.schedule.config import Config
-from convsmith.target.base import Target
 
 if TYPE_CHECKING:
     from convsmith.compiler.driver import Lowered

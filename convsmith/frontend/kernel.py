@@ -13,12 +13,15 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from convsmith.codegen.artifact import Artifact
-from convsmith.compiler.service import compile_problem, repro
+from convsmith.compiler.service import repro
 from convsmith.diag import trace
 from convsmith.diag.forking import import_lock
 from convsmith.frontend.chain import ChainKernel
 from convsmith.frontend.inspection import Inspected
 from convsmith.frontend.nothing import NothingKernel
+from convsmith.machine.base import Target
+from convsmith.machine.registry import target as host_level
+from convsmith.plan.config import Config
 from convsmith.problem.conv import Conv
 from convsmith.problem.fusion import split_depthwise
 from convsmith.problem.problem import Problem
@@ -28,9 +31,7 @@ from convsmith.runtime.border import Given, Names
 from convsmith.runtime.denormals import with_denormals
 from convsmith.runtime.host_kernel import HostKernel
 from convsmith.runtime.packed import Packed
-from convsmith.schedule.config import Config
-from convsmith.target.base import Target
-from convsmith.target.registry import target as host_level
+from convsmith.tune.compile import compile_problem
 
 if TYPE_CHECKING:
     from convsmith.compiler.driver import Lowered

@@ -22,16 +22,16 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from convsmith.build.micro_kernel import MEMORY, POINTS, sums_type
 from convsmith.compiler.micro_kernel import micro_kernel_artifact
 from convsmith.diag.errors import UsageError
 from convsmith.frontend.micro_order import check_order, packed_order, taps_first
-from convsmith.ir.types import ABSENT
+from convsmith.layout.block import ABSENT
 from convsmith.layout.indirection import FORMS, Table, Window, table
+from convsmith.machine.registry import target
+from convsmith.problem.micro_kernel import MicroKernel
 from convsmith.runtime.arrays import Array, address_of, aligned_empty, numpy_dtype
 from convsmith.runtime.host import HostLibrary
-from convsmith.schedule.micro_kernel import MicroKernel
-from convsmith.target.registry import target
+from convsmith.statement.micro_kernel import MEMORY, POINTS, sums_type
 
 __all__ = ["HostMicroKernel", "Pointers", "Weights", "micro_kernel"]
 

@@ -20,6 +20,8 @@ from convsmith.frontend.dynamic import DynamicKernel, dynamic_names
 from convsmith.frontend.kernel import Kernel
 from convsmith.layout.reorder import reorder as reordered
 from convsmith.layout.tags import ANY
+from convsmith.machine.registry import target
+from convsmith.plan.config import Config
 from convsmith.problem.activations import Activation, activation_post_ops
 from convsmith.problem.conv import Conv
 from convsmith.problem.descriptor import split_line
@@ -28,8 +30,6 @@ from convsmith.problem.problem import Problem
 from convsmith.runtime.arrays import Array, as_array, takes_arrays
 from convsmith.runtime.packed import Packed
 from convsmith.runtime.threads import default_threads
-from convsmith.schedule.config import Config
-from convsmith.target.registry import target
 
 __all__ = ["KEPT_KERNELS", "compile", "load_packed", "reorder", "watched"]
 

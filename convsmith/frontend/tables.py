@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from string import ascii_lowercase, ascii_uppercase
 
-from convsmith.build.statement import statement
 from convsmith.diag.errors import UnsupportedError
-from convsmith.ir.types import ABSENT
+from convsmith.layout.block import ABSENT
 from convsmith.layout.indirection import FORMS, Axis, Entries, Table, Window, table
 from convsmith.problem.problem import Problem
+from convsmith.statement.views import statement
 
 __all__ = ["TITLES", "indirection_page", "pixel_window"]
 

@@ -33,7 +33,7 @@ from convsmith.interp.memory import InterpError, Memory, Races, address
 from convsmith.ir.buffer import UNKNOWN, Buffer
 from convsmith.ir.index import Cond, Index, Var
 from convsmith.ir.stmt import Alloc, At, Block, Call, For, If, Invoke, Kernel, Let, Stmt, Store
-from convsmith.ir.types import ABSENT, PTR
+from convsmith.ir.types import PTR
 from convsmith.ir.value import (
     BITWISE,
     Binary,
@@ -53,6 +53,7 @@ from convsmith.ir.value import (
     dtype_of,
     lanes_of,
 )
+from convsmith.layout.block import ABSENT
 
 InstructionSpec: TypeAlias = Kernel
 

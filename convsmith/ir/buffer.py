@@ -8,22 +8,14 @@ the innermost takes the coordinate modulo its size (oneDNN's ``4n2c7h7w32n32c`` 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from convsmith.ir.types import DType
+from convsmith.layout.block import LayoutBlock
 
 UNKNOWN = 1 << 40
 """The extent of a dim, the outermost in memory, that is known at the call only."""
 
 SCOPES = ("global", "cache", "register", "fragment")
-
-
-class Block(NamedTuple):
-    """``size`` steps of dim ``dim``, ``stride`` elements apart."""
-
-    dim: int
-    size: int
-    stride: int
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -37,7 +29,7 @@ class Buffer:
     name: str
     dtype: DType
     shape: tuple[int, ...]
-    blocks: tuple[Block, ...]
+    blocks: tuple[LayoutBlock, ...]
     scope: str = "global"
 
     @property
@@ -55,7 +47,7 @@ class Buffer:
     @property
     def flat(self) -> bool:
         """Whether the buffer is already addressed by one offset."""
-        return len(self.shape) == 1 and self.blocks == (Block(0, self.shape[0], 1),)
+        return len(self.shape) == 1 and self.blocks == (LayoutBlock(0, self.shape[0], 1),)
 
     def __str__(self) -> str:
         return self.name
@@ -64,11 +56,11 @@ class Buffer:
         return f"Buffer({self.name}: {self.dtype.name}{list(self.shape)} @{self.scope})"
 
 
-def dense(shape: tuple[int, ...]) -> tuple[Block, ...]:
+def dense(shape: tuple[int, ...]) -> tuple[LayoutBlock, ...]:
     """Blocks of a row-major array of that shape, one a dim."""
     out, stride = [], 1
     for dim in reversed(range(len(shape))):
-        out.append(Block(dim, shape[dim], stride))
+        out.append(LayoutBlock(dim, shape[dim], stride))
         stride *= shape[dim]
     return tuple(reversed(out))
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
-from convsmith.ir.buffer import SCOPES, UNKNOWN, Block, Buffer, dense
+from convsmith.ir.buffer import SCOPES, UNKNOWN, Buffer, dense
 from convsmith.ir.index import (
     Cond,
     Index,
@@ -26,6 +26,7 @@ from convsmith.ir.value import (
     Load,
     Value,
 )
+from convsmith.layout.block import LayoutBlock
 
 
 class _Parser(ValueParser):
@@ -197,13 +198,13 @@ class _Parser(ValueParser):
         shape = tuple(self._list(lambda: UNKNOWN if self._take("?") else self._int(), "]"))
         blocks = dense(shape)
         if self._take("="):
-            listed: list[Block] = []
+            listed: list[LayoutBlock] = []
             while self._now.kind == "int":
                 dim = self._int()
                 self._expect(":")
                 size = self._int()
                 self._expect(":")
-                listed.append(Block(dim, size, self._int()))
+                listed.append(LayoutBlock(dim, size, self._int()))
             blocks = tuple(listed)
         scope = "global"
         if self._take("@"):

@@ -71,9 +71,6 @@ PTR = DType("ptr", "pointer", 64, "int64", "ptr")
 To the interpreter an entry is a place, in elements of what it points into, or ABSENT; in machine code an address.
 """
 
-ABSENT = -(1 << 63)
-"""The entry that stands for a pointer to the zero buffer."""
-
 
 def dtype(name: str) -> DType:
     """The row of that name, or UnsupportedError naming the types there are."""

@@ -1,6 +1,6 @@
 """Physical layouts of tensors: blocks, tag spellings, and conversion of arrays.
 
-Logical coordinates and masks (views) stand in `convsmith.layout.view`.
+Logical coordinates and masks (views) stand in `convsmith.statement.statement`.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ import numpy.typing as npt
 from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import conforms
 from convsmith.diag.forking import cached_property
-from convsmith.ir.types import ABSENT
+from convsmith.layout.block import ABSENT
 
 FORMS = ("row", "column", "compressed", "sections")
 

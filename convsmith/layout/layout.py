@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import expect_text, integers
 from convsmith.diag.forking import cached_property
-from convsmith.ir.buffer import Block
+from convsmith.layout.block import LayoutBlock
 from convsmith.layout.tags import ANY, MAX_DIMS, SizedBlock, TagForm, parse_sized, parse_tag, print_strided, print_tag
 
 __all__ = ["Layout"]
@@ -28,7 +28,7 @@ class Layout:
     """A logical `shape` and its `blocks`, outermost first."""
 
     shape: tuple[int, ...]
-    blocks: tuple[Block, ...]
+    blocks: tuple[LayoutBlock, ...]
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.shape) <= MAX_DIMS:
@@ -70,7 +70,7 @@ class Layout:
     def plain(shape: Sequence[int], strides: Sequence[int]) -> Layout:
         """One block a dim, with the given strides (elements)."""
         order = sorted(range(len(shape)), key=lambda dim: (-strides[dim], dim))
-        return Layout(tuple(shape), tuple(Block(dim, shape[dim], strides[dim]) for dim in order))
+        return Layout(tuple(shape), tuple(LayoutBlock(dim, shape[dim], strides[dim]) for dim in order))
 
     @staticmethod
     def _from_form(form: TagForm, shape: tuple[int, ...]) -> Layout:
@@ -131,8 +131,8 @@ class Layout:
         """The layout of so many tensors of this shape, each dense and in this order, one after the other."""
         if len(self.shape) == MAX_DIMS:
             raise _fail(f"a tensor of {MAX_DIMS} dims cannot have another")
-        each = (Block(block.dim + 1, block.size, 0) for block in self.blocks)
-        return Layout((count, *self.shape), _dense((Block(0, count, 0), *each)))
+        each = (LayoutBlock(block.dim + 1, block.size, 0) for block in self.blocks)
+        return Layout((count, *self.shape), _dense((LayoutBlock(0, count, 0), *each)))
 
     def offset(self, coordinates: Sequence[int]) -> int:
         """Elements from the start of memory to the element at `coordinates` (which may lie in the padding)."""
@@ -148,18 +148,18 @@ class Layout:
         return offset
 
 
-def _dense(blocks: Sequence[Block | SizedBlock]) -> tuple[Block, ...]:
+def _dense(blocks: Sequence[LayoutBlock | SizedBlock]) -> tuple[LayoutBlock, ...]:
     """The same dims and sizes, packed without gaps, the last block innermost."""
     out = []
     stride = 1
     for block in reversed(blocks):
-        out.append(Block(block.dim, block.size, stride))
+        out.append(LayoutBlock(block.dim, block.size, stride))
         stride *= max(block.size, 1)
     return tuple(reversed(out))
 
 
 def _from_sized(sized: tuple[SizedBlock, ...], shape: tuple[int, ...]) -> Layout:
-    strided = tuple(Block(b.dim, b.size, b.stride) for b in sized if b.stride is not None)
+    strided = tuple(LayoutBlock(b.dim, b.size, b.stride) for b in sized if b.stride is not None)
     return Layout(shape, strided or _dense(sized))
 
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from convsmith.ir.buffer import UNKNOWN, Block, Buffer
+from convsmith.ir.buffer import UNKNOWN, Buffer
 from convsmith.ir.index import Index, as_index, floordiv, mod
 from convsmith.ir.stmt import Alloc, At, Kernel, Stmt, Store
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import Rewriter
+from convsmith.layout.block import LayoutBlock
 from convsmith.passes.scope import with_body
 
 
 def offset(buffer: Buffer, index: tuple[Index, ...]) -> Index:
     """Elements from the buffer's start to the element at a logical index."""
-    per_dim: dict[int, list[Block]] = {}
+    per_dim: dict[int, list[LayoutBlock]] = {}
     for b in buffer.blocks:
         per_dim.setdefault(b.dim, []).append(b)
     total = as_index(0)
@@ -39,7 +40,7 @@ class _Flatten(Rewriter):
             return b
         if b not in self.flat:
             size = UNKNOWN if UNKNOWN in b.shape else b.size
-            self.flat[b] = Buffer(b.name, b.dtype, (size,), (Block(0, size, 1),), b.scope)
+            self.flat[b] = Buffer(b.name, b.dtype, (size,), (LayoutBlock(0, size, 1),), b.scope)
         return self.flat[b]
 
     def Load(self, v: Load) -> Value:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from convsmith.ir.buffer import UNKNOWN, Block, Buffer, make_buffer
+from convsmith.ir.buffer import UNKNOWN, Buffer, make_buffer
 from convsmith.ir.index import Index, Var, as_index, floordiv, mod, product
 from convsmith.ir.stmt import At, For, Kernel, Stmt, Store
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import Rewriter
+from convsmith.layout.block import LayoutBlock
 from convsmith.passes.scope import require_loops
 
 Place = tuple[int, int, Index]
@@ -26,7 +27,7 @@ class _Generalise(Rewriter):
         if b.name not in self.places:
             return b
         if b not in self.made:
-            blocks = tuple(Block(x.dim, x.size if x.dim else UNKNOWN, x.stride) for x in b.blocks)
+            blocks = tuple(LayoutBlock(x.dim, x.size if x.dim else UNKNOWN, x.stride) for x in b.blocks)
             flat = make_buffer(b.name, b.dtype, (UNKNOWN,), b.scope)
             self.made[b] = flat if self.places[b.name] else replace(b, shape=(UNKNOWN, *b.shape[1:]), blocks=blocks)
         return self.made[b]

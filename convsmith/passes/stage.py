@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from convsmith.arith.ranges import Range, interval
 from convsmith.arith.simplify import simplify
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.buffer import Block, Buffer
+from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index, Var, as_index, conj, is_true, make_sum, parts_of
 from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load, Select, Value, const
 from convsmith.ir.walk import Rewriter, loops_of, variables_of, walk
+from convsmith.layout.block import LayoutBlock
 from convsmith.passes.scope import ScopedRewriter, loop_range, require_loops, with_body
 
 
@@ -44,13 +45,13 @@ class _Redirect(Rewriter):
         return yes if is_true(cond) else Select(cond, yes, v.no)
 
 
-def _strides(old: Buffer, shape: Sequence[int], innermost: int | None) -> tuple[Block, ...]:
+def _strides(old: Buffer, shape: Sequence[int], innermost: int | None) -> tuple[LayoutBlock, ...]:
     """Dense blocks for the copy: its dims in the order in which the buffer has them, but for ``innermost``."""
     nearest = {b.dim: b.stride for b in old.blocks}
     order = sorted(range(len(shape)), key=lambda d: (d == innermost, -nearest.get(d, 0), d))
     out, stride = [], 1
     for d in reversed(order):
-        out.append(Block(d, shape[d], stride))
+        out.append(LayoutBlock(d, shape[d], stride))
         stride *= shape[d]
     return tuple(reversed(out))
 

@@ -19,7 +19,8 @@ from llvmlite import binding as llvm
 from convsmith.codegen.artifact import ABI_VERSION, Artifact, Entry
 from convsmith.diag.errors import ToolchainError, UnsupportedError, UsageError
 from convsmith.diag.forking import RenewedLock
-from convsmith.runtime import machine, threads
+from convsmith.machine.host import cpu_features
+from convsmith.runtime import threads
 
 __all__ = ["HostFunction", "HostLibrary"]
 
@@ -82,7 +83,7 @@ def _check_runs_here(artifact: Artifact) -> None:
     if artifact.abi != ABI_VERSION:
         message = f"artifact has ABI version {artifact.abi}; this convsmith runs {ABI_VERSION}"
         raise UsageError(message, code="bad-artifact")
-    missing = [name for name in artifact.needs if name not in machine.cpu_features()]
+    missing = [name for name in artifact.needs if name not in cpu_features()]
     if missing:
         raise UnsupportedError(
             f"kernel {artifact.problem!r} is made for {artifact.isa}, which this CPU cannot run: it lacks "

@@ -1,1 +1,1 @@
-"""Measuring: timing loops, alternation of subjects, and the libraries that kernels are compared with."""
+"""Which config: candidates, and a model of their cost that ranks them."""

@@ -13,11 +13,11 @@ from commands import on_terminal, run, visible_lines
 import convsmith as cs
 from convsmith.cli import bench as bench_module
 from convsmith.cli.bench_page import STARVED, Row
-from convsmith.frontend.peak import peak_types
-from convsmith.frontend.verification import Verdict
+from convsmith.machine.registry import target
+from convsmith.measure.peak import peak_types
+from convsmith.measure.timing import Measurement, PeerTime, Spread
+from convsmith.measure.verification import Verdict
 from convsmith.problem.problem import Problem
-from convsmith.target.registry import target
-from convsmith.tune.measure import Measurement, PeerTime, Spread
 
 LINE = "mb1ic3ih8oc4oh6kh3ph0"
 FAST = ["--threads", "1", "--rounds", "2"]
@@ -151,7 +151,7 @@ def test_a_starved_run_is_said(measured: list[Problem], monkeypatch: pytest.Monk
 
 def test_the_share_of_cpu_time_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Calls that sleep take time and no CPU time."""
-    monkeypatch.setattr("convsmith.tune.measure.SAMPLE_SECONDS", 1e-4)
+    monkeypatch.setattr("convsmith.measure.timing.SAMPLE_SECONDS", 1e-4)
     import time
 
     monkeypatch.setattr(bench_module, "_call", lambda *_: lambda: time.sleep(1e-3))

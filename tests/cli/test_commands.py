@@ -21,10 +21,10 @@ from convsmith.cli import bench as bench_module
 from convsmith.cli.main import main
 from convsmith.diag.errors import InternalError
 from convsmith.diag.settings import settings
-from convsmith.frontend.verification import Verdict
+from convsmith.measure.peer import Peer
+from convsmith.measure.timing import Measurement, Spread
+from convsmith.measure.verification import Verdict
 from convsmith.problem.problem import Problem
-from convsmith.tune.measure import Measurement, Spread
-from convsmith.tune.peer import Peer
 
 LINE = "mb1ic3ih8oc4oh6kh3ph0"
 LAST = "--stag=axb --dtag=axb"
@@ -34,7 +34,7 @@ LIST = f"# two problems\n{LINE}  # the first\n\n--dir=FWD_B --attr-post-ops=relu
 
 @pytest.fixture(autouse=True)
 def _short_samples(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("convsmith.tune.measure.SAMPLE_SECONDS", 1e-4)
+    monkeypatch.setattr("convsmith.measure.timing.SAMPLE_SECONDS", 1e-4)
     yield
 
 

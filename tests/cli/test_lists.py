@@ -34,7 +34,7 @@ def command_of(name: str) -> click.Command:
 
 @pytest.fixture(autouse=True)
 def _short_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("convsmith.tune.measure.SAMPLE_SECONDS", 1e-4)
+    monkeypatch.setattr("convsmith.measure.timing.SAMPLE_SECONDS", 1e-4)
 
 
 # -- options

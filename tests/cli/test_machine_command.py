@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import pytest
 from commands import on_terminal, run, visible_lines
 
-from convsmith.frontend.ceilings import Ceiling, known_ceilings
+from convsmith.machine.registry import host_targets
+from convsmith.measure.ceilings import Ceiling, known_ceilings
 from convsmith.runtime.threads import available_cpus
-from convsmith.target.registry import host_targets
 
 HOST = [t.isa for t in host_targets()]
 

@@ -9,9 +9,9 @@ import pytest
 from natives import assert_same_bits, computed, elementwise_kernel, mnemonics
 
 from convsmith.ir.types import DTYPES
-from convsmith.target.base import Target
-from convsmith.target.registry import host_targets
-from convsmith.target.x86.levels import LEVELS
+from convsmith.machine.base import Target
+from convsmith.machine.registry import host_targets
+from convsmith.machine.x86.levels import LEVELS
 
 TARGETS = host_targets()
 

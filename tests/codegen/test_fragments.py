@@ -8,9 +8,9 @@ import pytest
 
 from convsmith.compiler.driver import lower
 from convsmith.ir.intern import interning
+from convsmith.machine.x86.levels import LEVELS
+from convsmith.plan.config import Config
 from convsmith.problem import parse_problem
-from convsmith.schedule.config import Config
-from convsmith.target.x86.levels import LEVELS
 
 AMX = next(t for t in LEVELS if t.isa == "avx512_amx")
 CONFIG = "--isa=avx512_amx --lane=n --tile=m:16,n:32 --order=m,n --terms=k:64"

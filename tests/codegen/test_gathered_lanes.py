@@ -13,8 +13,8 @@ from natives import assert_same_bits, llvm_text, run_native
 from convsmith.interp import run
 from convsmith.ir.parse import parse_kernel
 from convsmith.ir.types import DTYPES
-from convsmith.target.base import Target
-from convsmith.target.registry import host_targets
+from convsmith.machine.base import Target
+from convsmith.machine.registry import host_targets
 
 
 def offsets(lanes: int, rng: random.Random) -> dict[str, list[int]]:

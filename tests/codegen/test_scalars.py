@@ -11,8 +11,8 @@ from natives import run_native
 from convsmith.interp import run
 from convsmith.ir.parse import parse_kernel
 from convsmith.ir.verify import verify
+from convsmith.machine.generic.level import level
 from convsmith.passes.narrow_index import narrow_index
-from convsmith.target.generic.level import level
 
 INDICES = [
     "i // 3", "i % 3", "i // 4", "i % 4", "(i - j) // 5 * 5", "(i * 2 - j) % 7", "min(i, j, 1)", "max(i, j - 2, -1)",

@@ -14,10 +14,10 @@ from convsmith.interp import run
 from convsmith.ir.parse import parse_kernel
 from convsmith.ir.types import DTYPES
 from convsmith.ir.value import COMPARISONS
-from convsmith.target.base import Target
-from convsmith.target.generic.level import level
-from convsmith.target.registry import host_targets
-from convsmith.target.x86.levels import LEVELS
+from convsmith.machine.base import Target
+from convsmith.machine.generic.level import level
+from convsmith.machine.registry import host_targets
+from convsmith.machine.x86.levels import LEVELS
 
 TARGETS = host_targets()
 EACH_TARGET = pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.isa)

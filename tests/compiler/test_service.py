@@ -16,7 +16,7 @@ from convsmith.codegen.artifact import Artifact, Entry
 from convsmith.compiler import service
 from convsmith.compiler.cache import CacheWarning, cache_key, disk_cache
 from convsmith.compiler.instruments import Interpret, Recorder, Verify
-from convsmith.compiler.service import compile_problem, faults
+from convsmith.compiler.service import faults
 from convsmith.diag import trace
 from convsmith.diag.errors import ConfigError, InternalError, UsageError
 from convsmith.diag.settings import settings
@@ -26,10 +26,11 @@ from convsmith.ir.parse import parse_kernel
 from convsmith.ir.stmt import For, Kernel
 from convsmith.ir.value import Const, const
 from convsmith.ir.walk import Rewriter
+from convsmith.machine.registry import target
 from convsmith.passes.manager import Step, run_steps
+from convsmith.plan.config import Config
 from convsmith.problem.conv import Conv
-from convsmith.schedule.config import Config
-from convsmith.target.registry import target
+from convsmith.tune.compile import compile_problem
 
 PROBLEM = Conv.parse("--dir=FWD_B --stag=axb --dtag=nChw16c --attr-post-ops=relu mb1ic3ih5oc5oh5kh3ph1")
 GENERIC = target("generic")
@@ -51,7 +52,7 @@ def test_the_default_config_is_kept_with_the_kernel(tmp_path: Path, monkeypatch:
     with settings.scope(cache=tmp_path):
         first = compile_problem(PROBLEM, target=GENERIC, threads=2)
         assert Config.parse(first.config).threads in (1, 2)
-        monkeypatch.setattr("convsmith.build.choose.default_config", None)
+        monkeypatch.setattr("convsmith.tune.model.default_config", None)
         assert compile_problem(PROBLEM, target=GENERIC, threads=2) == first
 
 

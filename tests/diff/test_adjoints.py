@@ -12,12 +12,12 @@ from guarded import Array, Compiled, logical
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from convsmith.build.choose import default_config
 from convsmith.compiler.driver import build_artifact
+from convsmith.machine.base import Target
+from convsmith.machine.registry import host_targets
 from convsmith.problem import Conv
 from convsmith.problem.types import TYPES as ROWS
-from convsmith.target.base import Target
-from convsmith.target.registry import host_targets
+from convsmith.tune.model import default_config
 
 TYPES = {"f32": 4, "f64": 9, "bf16:bf16:f32": 4, "f16:f16:f32": 4}
 """Types of source, weights and destination, with the greatest factor whose sums are exact."""

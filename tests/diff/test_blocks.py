@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 import convsmith as cs
-from convsmith.build.choose import default_config
-from convsmith.build.schedule import schedule
 from convsmith.compiler.driver import naive_kernel
-from convsmith.frontend.verification import verify_kernel
 from convsmith.ir.intern import interning
 from convsmith.ir.walk import loops_of
+from convsmith.machine.registry import host_targets
+from convsmith.machine.x86.levels import LEVELS
+from convsmith.measure.verification import verify_kernel
 from convsmith.passes.manager import run_steps
+from convsmith.plan.config import Config
+from convsmith.plan.schedule import schedule
 from convsmith.problem import parse_problem
-from convsmith.schedule.config import Config
-from convsmith.target.registry import host_targets
-from convsmith.target.x86.levels import LEVELS
+from convsmith.tune.model import default_config
 
 ISAS = [t.isa for t in host_targets()]
 EACH = [isa for isa in ISAS if isa in ("avx512_bf16", "avx2", "generic")]

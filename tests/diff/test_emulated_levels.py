@@ -13,16 +13,16 @@ import pytest
 from emulated import LACKING, check_emulated, known_fault, skip_without_emulator, without_signs
 from problems import random_config, random_problem
 
-from convsmith.build.choose import default_config
 from convsmith.codegen import llvm_bind
 from convsmith.compiler.driver import build_artifact, lower
 from convsmith.diag.errors import ConfigError
+from convsmith.machine.base import Target
+from convsmith.machine.host import cpu_features
+from convsmith.machine.x86.levels import LEVELS
+from convsmith.plan.config import Config
 from convsmith.problem import parse_problem
 from convsmith.problem.data import random_arrays
-from convsmith.schedule.config import Config
-from convsmith.target.base import Target
-from convsmith.target.registry import host_features
-from convsmith.target.x86.levels import LEVELS
+from convsmith.tune.model import default_config
 
 TARGETS = (*LACKING, *(t for t in LEVELS if t.isa in ("avx512", "avx2") and t not in LACKING))
 
@@ -65,7 +65,7 @@ def types_of(target: Target) -> list[tuple[str, str, str]]:
     if target not in LACKING:
         return [("f32", "f32", "f32")]
     rows = {row.types: row for row in reversed(target.instructions)}  # of several for the same types the first is taken
-    return [types for types, row in rows.items() if not set(row.needs) <= host_features()]
+    return [types for types, row in rows.items() if not set(row.needs) <= cpu_features()]
 
 
 def cases(target: Target) -> dict[str, str]:

@@ -9,11 +9,11 @@ import pytest
 from guarded import Compiled, check_result, expected
 from problems import few_channels_a_group, gradient_of_few_channels
 
-from convsmith.build.choose import default_config
 from convsmith.compiler.driver import build_artifact
+from convsmith.machine.registry import host_targets
 from convsmith.problem import parse_problem
 from convsmith.problem.data import random_arrays
-from convsmith.target.registry import host_targets
+from convsmith.tune.model import default_config
 
 TARGETS = {t.isa: t for t in host_targets()}
 

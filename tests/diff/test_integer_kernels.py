@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import convsmith as cs
+from convsmith.machine.registry import host_targets
 from convsmith.problem.data import random_arrays
 from convsmith.problem.reference import reference
-from convsmith.target.registry import host_targets
 
 LINES = (
     "--matmul --dt=u8:s8:u8 --attr-post-ops="

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from guarded import Compiled, check_result, expected
 
-from convsmith.build.choose import default_config
 from convsmith.compiler.driver import build_artifact
+from convsmith.machine.registry import host_targets
 from convsmith.problem import parse_problem
 from convsmith.problem.data import random_arrays
-from convsmith.target.registry import host_targets
+from convsmith.tune.model import default_config
 
 TARGETS = {t.isa: t for t in host_targets()}
 BEST = next(iter(TARGETS))

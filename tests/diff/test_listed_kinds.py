@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 import convsmith as cs
-from convsmith.frontend.verification import verify_kernel
+from convsmith.machine.registry import host_targets
+from convsmith.measure.verification import verify_kernel
 from convsmith.problem.conv import Conv
 from convsmith.problem.lines import parse_problem
 from convsmith.problem.problem import Problem
-from convsmith.target.registry import host_targets
 
 DATA = Path(__file__).parents[1] / "data"
 LEVELS = [t.isa for t in host_targets()]

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from guarded import Compiled, check_result, expected
 
-from convsmith.build.choose import default_config
 from convsmith.compiler.driver import build_artifact
+from convsmith.machine.registry import host_targets
 from convsmith.problem import Conv
 from convsmith.problem.data import random_arrays
 from convsmith.problem.post_ops import parse_post_ops
-from convsmith.target.registry import host_targets
+from convsmith.tune.model import default_config
 
 DATA = json.loads((Path(__file__).parents[1] / "data" / "oneDNN_problems.json").read_text())
 LINES = [row[DATA["columns"].index("desc")] for row in DATA["rows"]]

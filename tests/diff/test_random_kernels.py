@@ -14,17 +14,17 @@ import pytest
 from guarded import Array, Compiled, check_result, expected, logical, memory_of
 from problems import random_config, random_convolution, random_problem, with_options, with_split
 
-from convsmith.build.choose import default_config
 from convsmith.codegen.artifact import Artifact
 from convsmith.compiler.driver import build_artifact
 from convsmith.diag.errors import ConfigError
+from convsmith.machine.base import Target
+from convsmith.machine.registry import host_targets
+from convsmith.plan.config import Config
 from convsmith.problem import Conv, Problem
 from convsmith.problem.data import random_arrays
 from convsmith.problem.reference import reference
 from convsmith.problem.types import is_integer
-from convsmith.schedule.config import Config
-from convsmith.target.base import Target
-from convsmith.target.registry import host_targets
+from convsmith.tune.model import default_config
 
 CHUNK = 50
 ISAS = [t.isa for t in host_targets()]

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import convsmith as cs
-from convsmith.frontend.verification import verify_kernel
+from convsmith.machine.registry import host_targets
+from convsmith.measure.verification import verify_kernel
 from convsmith.problem.types import TYPES
-from convsmith.target.registry import host_targets
 
 ISAS = [t.isa for t in host_targets()]
 SPLIT = [

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from guarded import Array, Compiled, check_result, expected
 
-from convsmith.build.choose import default_config
 from convsmith.compiler.driver import build_artifact
+from convsmith.machine.registry import host_targets
 from convsmith.problem import Problem, parse_problem
 from convsmith.problem.data import random_arrays
 from convsmith.problem.types import TYPES
-from convsmith.target.registry import host_targets
+from convsmith.tune.model import default_config
 
 TARGETS = {t.isa: t for t in host_targets()}
 

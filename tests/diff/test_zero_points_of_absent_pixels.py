@@ -10,21 +10,21 @@ from guarded import Array, Compiled, check_result, expected
 from oracles import Oracle, small_target
 
 import convsmith as cs
-from convsmith.build.choose import default_config
-from convsmith.build.loops import Unit
-from convsmith.build.naive import naive
-from convsmith.build.offsets import scheduled
-from convsmith.build.schedule import schedule
-from convsmith.build.statement import statement
 from convsmith.compiler.driver import build_artifact
 from convsmith.ir.intern import interning
+from convsmith.machine.base import Target
+from convsmith.machine.registry import host_targets
 from convsmith.passes.manager import run_steps
+from convsmith.plan.config import Config
+from convsmith.plan.loops import Unit
+from convsmith.plan.schedule import schedule
+from convsmith.plan.scheduled import scheduled
 from convsmith.problem import Problem, parse_problem
 from convsmith.problem.data import random_arrays
 from convsmith.problem.types import TYPES
-from convsmith.schedule.config import Config
-from convsmith.target.base import Target
-from convsmith.target.registry import host_targets
+from convsmith.statement.naive import naive
+from convsmith.statement.views import statement
+from convsmith.tune.model import default_config
 
 LAST = "--stag=axb --dtag=axb"
 BOTH = "--attr-zero-points=src:common:3+wei:common:2"

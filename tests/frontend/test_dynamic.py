@@ -13,16 +13,6 @@ from guarded import Compiled, canary, check_result, expected, memory_of
 from oracles import small_target
 
 import convsmith as cs
-from convsmith.build.dynamic import (
-    at_sizes,
-    call_pointers,
-    check_dynamic,
-    dynamic_config,
-    dynamic_steps,
-    general,
-    size_values,
-    sizes_of,
-)
 from convsmith.codegen.artifact import Artifact
 from convsmith.compiler import service
 from convsmith.compiler.driver import naive_kernel
@@ -35,10 +25,20 @@ from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Kernel
 from convsmith.ir.verify import verify
 from convsmith.layout.reorder import to_layout
+from convsmith.machine.registry import host_targets
 from convsmith.passes.manager import Step, run_steps
+from convsmith.plan.dynamic import (
+    at_sizes,
+    call_pointers,
+    check_dynamic,
+    dynamic_config,
+    dynamic_steps,
+    general,
+    size_values,
+    sizes_of,
+)
 from convsmith.problem import Conv, reference
 from convsmith.problem.data import random_arrays
-from convsmith.target.registry import host_targets
 
 LINES = (
     "mb1ic3ih9iw9oc17oh9ow9kh3kw3ph1pw1",

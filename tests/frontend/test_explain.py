@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from convsmith.build.choose import default_config
 from convsmith.compiler.driver import lower
 from convsmith.compiler.instruments import Recorder
 from convsmith.frontend.explain import plan_lines
 from convsmith.ir.intern import interning
+from convsmith.machine.generic.level import level
+from convsmith.machine.x86.levels import LEVELS
 from convsmith.problem.lines import parse_problem
-from convsmith.target.generic.level import level
-from convsmith.target.x86.levels import LEVELS
+from convsmith.tune.model import default_config
 
 TARGETS = {t.isa: t for t in (*LEVELS, level())}
 LINE = "--dt=bf16 --stag=axb --dtag=axb mb1ic64ih56oc64oh56kh3ph1"

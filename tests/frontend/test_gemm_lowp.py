@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import convsmith as cs
-from convsmith.build.epilogue import DIVIDE
+from convsmith.machine.registry import host_targets
 from convsmith.problem import reference
 from convsmith.problem.data import random_arrays
 from convsmith.problem.low_precision import FULL, low_precision_reference
 from convsmith.problem.output_stages import staged
-from convsmith.target.registry import host_targets
+from convsmith.statement.epilogue import DIVIDE
 
 DATA = Path(__file__).parents[1] / "data"
 PRODUCTS = np.load(DATA / "gemmlowp_products.npz")

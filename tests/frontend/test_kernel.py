@@ -13,20 +13,20 @@ import pytest
 from callers import on_threads
 
 import convsmith as cs
-from convsmith.frontend.bounds import Interval, intervals, within
 from convsmith.frontend.nothing import NothingKernel
-from convsmith.frontend.peak import peak_types
-from convsmith.frontend.verification import Verdict, has_real_data, verify_kernel
 from convsmith.interp.arithmetic import fma
 from convsmith.ir.parse import parse_kernel
 from convsmith.layout.reorder import to_layout
+from convsmith.machine.registry import target
+from convsmith.machine.x86.levels import LEVELS
+from convsmith.measure.bounds import Interval, intervals, within
+from convsmith.measure.peak import peak_types
+from convsmith.measure.verification import Verdict, has_real_data, verify_kernel
 from convsmith.problem.conv import Conv
 from convsmith.problem.data import random_arrays
 from convsmith.problem.lines import parse_problem
 from convsmith.problem.reference import conv_reference
 from convsmith.problem.types import TYPES
-from convsmith.target.registry import target
-from convsmith.target.x86.levels import LEVELS
 
 Array = np.ndarray[Any, Any]
 LINE = "mb1ic6ih7oc20oh7kh3ph1"
@@ -441,7 +441,7 @@ def test_sums_in_f16_ask_for_the_level_that_has_them(monkeypatch: pytest.MonkeyP
     problems = [parse_problem(f"--dt=f16 --attr-acc-mode={mode} ic3iw5oc4kw3") for mode in ("strict", "relaxed", "any")]
     first = [t.isa for t in LEVELS].index("avx512_fp16")
     for lacking, levels in enumerate((["avx512", "avx512", "avx512_fp16"], ["avx512"] * 3), first):
-        monkeypatch.setattr("convsmith.target.registry.host_targets", lambda n=lacking: LEVELS[n:])
+        monkeypatch.setattr("convsmith.machine.registry.host_targets", lambda n=lacking: LEVELS[n:])
         assert [target(None, p.types).isa for p in problems] == levels
 
 

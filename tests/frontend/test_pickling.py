@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import convsmith as cs
+from convsmith.machine.registry import target
 from convsmith.problem.data import random_arrays
-from convsmith.target.registry import target
 
 LINES = [
     "mb1ic6ih7oc20oh7kh3ph1", "--dir=FWD_B --dt=bf16 --stag=axb --dtag=axb mb1ic16ih5oc16kh3",

@@ -6,12 +6,12 @@ import re
 
 import pytest
 
-from convsmith.build.choose import default_config
 from convsmith.codegen import llvm_bind
 from convsmith.compiler.driver import lower
 from convsmith.ir.intern import interning
+from convsmith.machine.x86.levels import LEVELS
 from convsmith.problem import parse_problem
-from convsmith.target.x86.levels import LEVELS
+from convsmith.tune.model import default_config
 
 TARGETS = {t.isa: t for t in LEVELS}
 LAYER = "--stag=axb --dtag=axb mb1ic64ih14iw14oc64oh14ow14kh3kw3ph1pw1"

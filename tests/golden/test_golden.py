@@ -18,12 +18,12 @@ from convsmith.compiler.driver import Lowered, lower
 from convsmith.ir.intern import interning
 from convsmith.ir.parse import parse_kernel
 from convsmith.ir.stmt import Kernel
+from convsmith.machine.base import Target
+from convsmith.machine.generic.level import level
+from convsmith.machine.x86.levels import LEVELS
 from convsmith.passes.manager import Instrument, Step
+from convsmith.plan.config import Config
 from convsmith.problem import parse_problem
-from convsmith.schedule.config import Config
-from convsmith.target.base import Target
-from convsmith.target.generic.level import level
-from convsmith.target.x86.levels import LEVELS
 
 HERE = Path(__file__).parent
 

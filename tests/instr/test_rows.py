@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 from emulated import skip_without_emulator
+from emulator.kernel import EmulatedKernel
 from natives import llvm_text
 
 from convsmith.codegen import llvm_bind
@@ -14,12 +15,11 @@ from convsmith.codegen.artifact import Argument, Artifact, Entry
 from convsmith.interp import run
 from convsmith.ir.instruction import Instruction, Row, Transposition
 from convsmith.ir.parse import parse_kernel
-from convsmith.runtime.emulator.kernel import EmulatedKernel
+from convsmith.machine.base import Target
+from convsmith.machine.generic.level import level
+from convsmith.machine.registry import host_targets, isa_names
+from convsmith.machine.x86.levels import LEVELS
 from convsmith.runtime.host_kernel import HostKernel
-from convsmith.target.base import Target
-from convsmith.target.generic.level import level
-from convsmith.target.registry import host_targets, isa_names
-from convsmith.target.x86.levels import LEVELS
 
 TARGETS = (*LEVELS, level())
 ROWS = [pytest.param(t, row, id=f"{t.isa}-{row.name}") for t in TARGETS for row in t.instructions]

@@ -18,7 +18,7 @@ from convsmith.ir.parse import parse_kernel
 from convsmith.ir.types import DTYPES
 from convsmith.ir.value import const
 from convsmith.ir.verify import verify
-from convsmith.target.registry import host_targets
+from convsmith.machine.registry import host_targets
 
 INF, NAN = math.inf, math.nan
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from callers import on_threads
 
-from convsmith.ir.buffer import Block, Buffer, make_buffer
+from convsmith.ir.buffer import Buffer, make_buffer
 from convsmith.ir.index import Affine, FloorDiv, Index, Var, as_index
 from convsmith.ir.intern import interning
 from convsmith.ir.parse import parse_kernel, parse_stmt, parse_value
@@ -17,6 +17,7 @@ from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, Store, block
 from convsmith.ir.types import DTYPES, F32, F64, S32
 from convsmith.ir.value import Const, Fma, Lanes, Load, Sum, Value, const, dtype_of, lanes_of, strided
 from convsmith.ir.walk import Rewriter, Substitute, Visitor, children, loops_of, substitute, variables_of, walk
+from convsmith.layout.block import LayoutBlock
 
 SRC = make_buffer("src", F32, (64,))
 DST = make_buffer("dst", F32, (64,))
@@ -122,7 +123,7 @@ def test_lanes_and_types_of_values() -> None:
 
 
 def test_buffers() -> None:
-    b = Buffer("x", F32, (4, 32), (Block(1, 2, 64), Block(0, 4, 16), Block(1, 16, 1)))
+    b = Buffer("x", F32, (4, 32), (LayoutBlock(1, 2, 64), LayoutBlock(0, 4, 16), LayoutBlock(1, 16, 1)))
     assert (b.size, b.flat, SRC.flat) == (128, False, True)
     assert make_buffer("y", F32, ()).size == 1
     assert make_buffer("z", F32, (0, 4)).size == 0

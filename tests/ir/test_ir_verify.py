@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from convsmith.diag.errors import InternalError
-from convsmith.ir.buffer import UNKNOWN, Block, Buffer, make_buffer
+from convsmith.ir.buffer import UNKNOWN, Buffer, make_buffer
 from convsmith.ir.index import Var, as_index
 from convsmith.ir.parse import parse_kernel, parse_stmt
 from convsmith.ir.stages import FLAT, NAIVE, REALISED, SCHEDULED, STAGES, TENSORISED, UNROLLED, Stage
@@ -15,6 +15,7 @@ from convsmith.ir.stmt import Alloc, Call, Carried, For, Kernel, Store
 from convsmith.ir.types import F32, S32
 from convsmith.ir.value import Binary, Fma, Lanes, Load, Select, Sum, Unary, Where, const, strided
 from convsmith.ir.verify import verify
+from convsmith.layout.block import LayoutBlock
 
 NAIVE_TEXT = """\
 kernel conv(src: f32[8, 4], dst: f32[8])
@@ -258,15 +259,15 @@ def test_tables_of_pointers(old: str, new: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("shape", "blocks", "legal"),
     [
-        ((UNKNOWN, 4), (Block(0, UNKNOWN, 4), Block(1, 4, 1)), True),
-        ((4, UNKNOWN), (Block(1, UNKNOWN, 4), Block(0, 4, 1)), True),
-        ((4, UNKNOWN), (Block(0, 4, 8), Block(1, UNKNOWN, 1)), False),
-        ((UNKNOWN, 4), (Block(1, 4, 16), Block(0, UNKNOWN, 4)), False),
-        ((2, UNKNOWN, 4), (Block(0, 2, 99), Block(1, UNKNOWN, 4), Block(2, 4, 1)), False),
+        ((UNKNOWN, 4), (LayoutBlock(0, UNKNOWN, 4), LayoutBlock(1, 4, 1)), True),
+        ((4, UNKNOWN), (LayoutBlock(1, UNKNOWN, 4), LayoutBlock(0, 4, 1)), True),
+        ((4, UNKNOWN), (LayoutBlock(0, 4, 8), LayoutBlock(1, UNKNOWN, 1)), False),
+        ((UNKNOWN, 4), (LayoutBlock(1, 4, 16), LayoutBlock(0, UNKNOWN, 4)), False),
+        ((2, UNKNOWN, 4), (LayoutBlock(0, 2, 99), LayoutBlock(1, UNKNOWN, 4), LayoutBlock(2, 4, 1)), False),
     ],
 )
 def test_an_extent_that_is_not_known_is_outermost(
-    shape: tuple[int, ...], blocks: tuple[Block, ...], legal: bool
+    shape: tuple[int, ...], blocks: tuple[LayoutBlock, ...], legal: bool
 ) -> None:
     kernel = Kernel("k", (Buffer("a", F32, shape, blocks),), parse_stmt("pass", {}))
     if legal:
@@ -310,9 +311,8 @@ def test_what_text_cannot_say() -> None:
     fails(Kernel("k", (make_buffer("t", F32, (), "cache"),), empty), "parameter t is cache, not global")
     fails(Kernel("k", (a, a), empty), "two buffers in scope have the name a")
     fails(Kernel("k", (), Alloc(Buffer("t", F32, (), (), "heap"), empty)), "buffer t has the scope heap")
-    fails(
-        Kernel("k", (Buffer("t", F32, (2,), (Block(1, 2, 1),)),), empty), "buffer t has blocks [(1, 2, 1)] for 1 dims"
-    )
+    wrong = Buffer("t", F32, (2,), (LayoutBlock(1, 2, 1),))
+    fails(Kernel("k", (wrong,), empty), "buffer t has blocks [(1, 2, 1)] for 1 dims")
     fails(Kernel("k", (a,), For(Var("i"), i, i, empty, "quick")), "the loop is quick; there are serial")
     fails(Kernel("k", (a,), Store(a, (i,), Binary("pow", load, load))), "pow is no operation")
     fails(Kernel("k", (a,), Store(a, (i,), load, Lanes((), 0))), "0 of 0 lanes of a are active")

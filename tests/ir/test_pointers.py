@@ -11,9 +11,9 @@ from convsmith.interp import InterpError, run
 from convsmith.ir.equal import structural_equal
 from convsmith.ir.parse import parse_kernel
 from convsmith.ir.stages import FLAT, NAIVE
-from convsmith.ir.types import ABSENT
 from convsmith.ir.verify import verify
-from convsmith.target.registry import host_targets
+from convsmith.layout.block import ABSENT
+from convsmith.machine.registry import host_targets
 
 TEXT = """\
 kernel k(src: f32[12], table: ptr[4], zero: f32[6], dst: f32[16])

@@ -9,14 +9,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from convsmith.arith.evaluate import evaluate, holds
-from convsmith.build.indirect import pointers
-from convsmith.build.statement import statement
 from convsmith.diag.errors import UsageError
 from convsmith.ir.index import Var
 from convsmith.ir.intern import interning
-from convsmith.ir.types import ABSENT
+from convsmith.layout.block import ABSENT
 from convsmith.layout.indirection import FORMS, Axis, Sections, Table, Window, from_recipe, recipe, table
+from convsmith.plan.pointers import pointers
 from convsmith.problem.conv import Conv
+from convsmith.statement.views import statement
 
 
 @st.composite

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from convsmith.diag.errors import UsageError
-from convsmith.ir.buffer import Block
+from convsmith.layout.block import LayoutBlock
 from convsmith.layout.layout import Layout
 from convsmith.layout.reorder import from_layout, to_layout
 from convsmith.layout.tags import TagForm, print_tag
@@ -26,7 +26,7 @@ def layouts(draw: st.DrawFn) -> Layout:
     layout = Layout.from_tag(print_tag(TagForm(order, inner)), shape)
     if draw(st.booleans()):
         gap = draw(st.integers(1, 3))
-        layout = Layout(shape, tuple(Block(b.dim, b.size, b.stride * gap) for b in layout.blocks))
+        layout = Layout(shape, tuple(LayoutBlock(b.dim, b.size, b.stride * gap) for b in layout.blocks))
     return layout
 
 

@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 
 import convsmith as cs
-from convsmith.build.micro_kernel import MEMORY, micro_kernel_steps, naive_micro_kernel
 from convsmith.frontend.micro_kernel import HostMicroKernel, Weights, micro_kernel
 from convsmith.interp import run
 from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Kernel
-from convsmith.ir.types import ABSENT
 from convsmith.ir.verify import verify
+from convsmith.layout.block import ABSENT
 from convsmith.layout.indirection import Axis, Window, table
+from convsmith.machine.registry import host_targets
 from convsmith.passes.manager import Step, run_steps
 from convsmith.problem import reference
-from convsmith.schedule.micro_kernel import MicroKernel
-from convsmith.target.registry import host_targets
+from convsmith.problem.micro_kernel import MicroKernel
+from convsmith.statement.micro_kernel import MEMORY, micro_kernel_steps, naive_micro_kernel
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 sys.path.insert(0, str(Path(__file__).parent))

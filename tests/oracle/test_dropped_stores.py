@@ -10,18 +10,18 @@ from guarded import Array, Compiled, canary, check_result
 from oracles import Oracle, small_target
 
 from convsmith.arith.simplify import simplify
-from convsmith.build.naive import naive, parts_kernel
-from convsmith.build.offsets import scheduled
-from convsmith.build.schedule import schedule
 from convsmith.compiler import driver
 from convsmith.ir.index import Cond, Index, Var, conj, eq, mod
 from convsmith.ir.intern import interning
-from convsmith.layout.view import Statement
+from convsmith.machine.base import Target
+from convsmith.machine.registry import host_targets
 from convsmith.passes.manager import run_steps
+from convsmith.plan.config import Config
+from convsmith.plan.schedule import schedule
+from convsmith.plan.scheduled import scheduled
 from convsmith.problem import Problem, parse_problem
-from convsmith.schedule.config import Config
-from convsmith.target.base import Target
-from convsmith.target.registry import host_targets
+from convsmith.statement.naive import naive, parts_kernel
+from convsmith.statement.statement import Statement
 
 KINDS = {
     "channels": ("mb1ic2ih2iw4oc7kh1kw3pw1", "--lane=oc --tile=oc:4,ow:3 --reduce=kh,kw,ic"),

@@ -12,19 +12,19 @@ from guarded import Array, memories
 from oracles import Oracle, small_target
 from problems import random_config, random_convolution, random_problem, with_options
 
-from convsmith.build.choose import default_config
-from convsmith.build.naive import parts_kernel
-from convsmith.build.schedule import schedule
-from convsmith.build.split import sums_steps
 from convsmith.compiler.driver import lower, naive_kernel, preparing
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Kernel
+from convsmith.machine.base import Target
+from convsmith.machine.x86.levels import LEVELS
 from convsmith.passes.manager import Step, run_steps
+from convsmith.plan.config import Config
+from convsmith.plan.schedule import schedule
 from convsmith.problem import Problem, parse_problem
-from convsmith.schedule.config import Config
-from convsmith.target.base import Target
-from convsmith.target.x86.levels import LEVELS
+from convsmith.statement.naive import parts_kernel
+from convsmith.statement.parts import sums_steps
+from convsmith.tune.model import default_config
 
 KINDS = {
     "1x1": ("mb1ic5iw7oc6ow7kw1", "--lane=oc --tile=oc:4,ow:3"),
@@ -474,11 +474,11 @@ def _makes_kernels(value: object) -> bool:
 
 def test_the_kinds_use_every_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every pass that a schedule or a packing pipeline names changes some kernel above."""
-    import convsmith.build.packing
-    import convsmith.build.schedule
+    import convsmith.plan.packing
+    import convsmith.plan.schedule
 
-    monkeypatch.setattr(convsmith.build.packing, "FEW", 0)
-    used = passes_of(convsmith.build.schedule, convsmith.build.packing)
+    monkeypatch.setattr(convsmith.plan.packing, "FEW", 0)
+    used = passes_of(convsmith.plan.schedule, convsmith.plan.packing)
     changed: set[str] = set()
 
     class Changes:

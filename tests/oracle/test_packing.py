@@ -18,9 +18,6 @@ from oracles import small_target
 from problems import random_config, random_problem
 
 import convsmith
-from convsmith.build.packing import packing_steps
-from convsmith.build.schedule import schedule
-from convsmith.build.statement import statement
 from convsmith.compiler.driver import naive_kernel
 from convsmith.diag.errors import ConfigError
 from convsmith.interp import run
@@ -32,7 +29,10 @@ from convsmith.ir.types import U8
 from convsmith.ir.walk import loops_of
 from convsmith.passes.derive_packing import derive_packing
 from convsmith.passes.manager import run_steps
+from convsmith.plan.packing import packing_steps
+from convsmith.plan.schedule import schedule
 from convsmith.problem.data import random_arrays
+from convsmith.statement.views import statement
 
 
 class Traced(np.ndarray[Any, Any]):

@@ -7,8 +7,6 @@ from collections import Counter
 import pytest
 from oracles import Oracle, small_target
 
-from convsmith.build.choose import default_config
-from convsmith.build.schedule import schedule
 from convsmith.compiler.driver import naive_kernel
 from convsmith.interp.interp import _Machine
 from convsmith.ir.intern import interning
@@ -16,8 +14,10 @@ from convsmith.ir.stmt import Invoke, Store
 from convsmith.ir.value import Binary, Fma
 from convsmith.ir.walk import loops_of, walk
 from convsmith.passes.manager import run_steps
+from convsmith.plan.config import Config
+from convsmith.plan.schedule import schedule
 from convsmith.problem import parse_problem
-from convsmith.schedule.config import Config
+from convsmith.tune.model import default_config
 
 CASES = {
     "stride": ("--dir=BWD_D mb1ic4iw9oc3ow5kw3sw2pw1", "--lane=ic --tile=ic:4,iw:2"),

@@ -33,9 +33,10 @@ from convsmith.ir.buffer import UNKNOWN, make_buffer
 from convsmith.ir.index import Var, as_index
 from convsmith.ir.parse import parse_kernel
 from convsmith.ir.stmt import Kernel
-from convsmith.ir.types import ABSENT, F32, PTR
-from convsmith.target.base import fragment_dot
-from convsmith.target.generic.level import PORTABLE_FMA, level
+from convsmith.ir.types import F32, PTR
+from convsmith.layout.block import ABSENT
+from convsmith.machine.base import fragment_dot
+from convsmith.machine.generic.level import PORTABLE_FMA, level
 
 NO_PASS = {"lets", "manager", "packed_sums", "scope"}
 OTHER_NAME = {"strength": "strength_reduce"}

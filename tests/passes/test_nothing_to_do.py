@@ -10,6 +10,7 @@ from convsmith.ir.buffer import make_buffer
 from convsmith.ir.index import as_index
 from convsmith.ir.parse import parse_kernel
 from convsmith.ir.types import F32, PTR
+from convsmith.machine.generic.level import PORTABLE_FMA
 from convsmith.passes.bind import bind
 from convsmith.passes.coalesce import coalesce
 from convsmith.passes.collapse import collapse
@@ -40,7 +41,6 @@ from convsmith.passes.sum_together import sum_together
 from convsmith.passes.unroll import unroll
 from convsmith.passes.unused_let import unused_let
 from convsmith.passes.vectorise import vectorise
-from convsmith.target.generic.level import PORTABLE_FMA
 
 FLAT = """\
 kernel k(a: f32[4], b: f32[4]) #i32

@@ -10,8 +10,8 @@ import pytest
 from convsmith.interp import run
 from convsmith.ir.parse import parse_kernel
 from convsmith.ir.stmt import Kernel
-from convsmith.ir.types import ABSENT
 from convsmith.ir.verify import verify
+from convsmith.layout.block import ABSENT
 from convsmith.passes.hoist_pointers import hoist_pointers
 from convsmith.passes.lift import lift
 

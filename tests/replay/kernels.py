@@ -17,20 +17,21 @@ from pathlib import Path
 
 from llvmlite import binding as llvm
 
-from convsmith.build.choose import default_config
-from convsmith.build.dynamic import check_dynamic, dynamic_config, general
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.llvm_text import module_text
 from convsmith.compiler.driver import lower
 from convsmith.compiler.facts import facts
 from convsmith.compiler.micro_kernel import lower_micro_kernel
 from convsmith.ir.intern import interning
+from convsmith.machine.base import Target
+from convsmith.machine.generic.level import level as generic_level
+from convsmith.machine.x86.levels import LEVELS
+from convsmith.plan.dynamic import check_dynamic, general
 from convsmith.problem.conv import Conv
 from convsmith.problem.lines import parse_problem
-from convsmith.schedule.micro_kernel import MicroKernel
-from convsmith.target.base import Target
-from convsmith.target.generic.level import level as generic_level
-from convsmith.target.x86.levels import LEVELS
+from convsmith.problem.micro_kernel import MicroKernel
+from convsmith.tune.dynamic import dynamic_config
+from convsmith.tune.model import default_config
 
 ROWS = Path(__file__).parent / "kernels.json"
 HASH_LETTERS = 16

@@ -18,6 +18,7 @@ from emulated import (
     skip_without_emulator,
     tile_products,
 )
+from emulator.kernel import EmulatedKernel
 from llvm_kernels import (
     channels_last,
     chunk,
@@ -35,10 +36,9 @@ from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Argument, Artifact, Entry
 from convsmith.diag.errors import ConvsmithError, ToolchainError, UnsupportedError, UsageError
 from convsmith.diag.settings import settings
-from convsmith.runtime.emulator.kernel import EmulatedKernel
+from convsmith.machine.x86.levels import LEVELS
 from convsmith.runtime.host_kernel import HostKernel
 from convsmith.runtime.packed import Packed
-from convsmith.target.x86.levels import LEVELS
 
 SHAPE = (2, 5, 3, 7)
 X, W, B = channels_last(SHAPE), weights(5), data((5,), 9)

@@ -30,7 +30,7 @@ from convsmith.codegen import llvm_bind
 from convsmith.compiler import cache
 from convsmith.diag import forking, trace
 from convsmith.diag.forking import RenewedLock, cached_property
-from convsmith.frontend import ceilings
+from convsmith.measure import ceilings
 from convsmith.runtime import host, host_kernel
 
 ROOT = Path(cs.__file__).parents[1]

@@ -15,7 +15,7 @@ from llvm_kernels import depthwise, object_code
 
 from convsmith.codegen.artifact import Argument, Artifact, Entry
 from convsmith.diag.errors import ToolchainError, UnsupportedError, UsageError
-from convsmith.runtime import host, machine, threads
+from convsmith.runtime import host, threads
 from convsmith.runtime.host import HostLibrary
 
 # Writes what it was given: (tid, n) at dst[tid], and the addresses of the block behind them.
@@ -106,7 +106,7 @@ def test_missing_symbol() -> None:
 
 
 def test_isa_of_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "cpu_features", lambda: frozenset({"avx2", "fma", "avx512f"}))
+    monkeypatch.setattr(host, "cpu_features", lambda: frozenset({"avx2", "fma", "avx512f"}))
     with pytest.raises(UnsupportedError) as caught:
         HostLibrary(dataclasses.replace(recorder(), isa="avx512", needs=("avx512f", "avx512vl", "avx512bw", "avx2")))
     assert str(caught.value) == (

@@ -1,0 +1,65 @@
+"""Levels of x86 that code is tuned for, highest first."""
+
+from __future__ import annotations
+
+from convsmith.ir.instruction import Instruction
+from convsmith.ir.types import Half, dtype
+from convsmith.machine.base import Costs, Target
+from convsmith.machine.transpositions import transpositions
+from convsmith.machine.x86.amx import INSTRUCTIONS as FRAGMENT_INSTRUCTIONS
+from convsmith.machine.x86.amx import TILES
+from convsmith.machine.x86.instructions import INSTRUCTIONS
+
+TRIPLE = "x86_64-unknown-linux-gnu"
+_AVX2 = ("avx2", "fma", "f16c")
+_SHUFFLES = ("unpck", "shuf")
+_AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl", *_AVX2)
+
+
+def _rows(features: tuple[str, ...], bits: int) -> tuple[Instruction, ...]:
+    """What the features allow on vectors of that width, and on fragments with such rows."""
+    rows = (*INSTRUCTIONS, *FRAGMENT_INSTRUCTIONS)
+    return tuple(
+        r for r in rows if set(r.needs) <= set(features) and r.lanes * dtype(r.types[2]).bits == bits
+    )  # fmt: skip
+
+
+def _features(names: tuple[str, ...]) -> str:
+    return ",".join("+" + n for n in names)
+
+
+def _avx512(isa: str, *more: str) -> Target:
+    needs = (*_AVX512, *more)
+    half: Half = "computes" if "avx512fp16" in more else "converts"
+    return Target(
+        isa=isa, triple=TRIPLE, cpu="x86-64-v4", features=_features(needs), needs=needs,
+        vector_bits=512, registers=32, costs=Costs(1.0, 1.0, 0.5, 4.0), l1_bytes=32768, l1_ways=8, l2_bytes=1 << 20,
+        attributes=(("prefer-vector-width", "512"),), instructions=_rows(needs, 512),
+        transpositions=transpositions(512, _AVX512, _SHUFFLES), half=half,
+        fragments=TILES if "amx-tile" in needs else None,
+    )  # fmt: skip
+
+
+def _avx2(isa: str, *more: str) -> Target:
+    needs = (*_AVX2, *more)
+    return Target(
+        isa=isa, triple=TRIPLE, cpu="x86-64-v3", features=_features(needs), needs=needs,
+        vector_bits=256, registers=16, costs=Costs(0.5, 0.5, 0.5, 4.0), l1_bytes=32768, l1_ways=8, l2_bytes=1 << 18,
+        attributes=(), instructions=_rows(needs, 256),
+        transpositions=transpositions(256, _AVX2, _SHUFFLES), half="converts",
+    )  # fmt: skip
+
+
+_AMX = ("avx512vnni", "avx512bf16", "avx512fp16", "amx-tile", "amx-int8", "amx-bf16")
+
+LEVELS = (
+    _avx512("avx512_amx_fp16", *_AMX, "amx-fp16"),
+    _avx512("avx512_amx", *_AMX),
+    _avx512("avx512_fp16", "avx512vnni", "avx512bf16", "avx512fp16"),
+    _avx512("avx512_bf16", "avx512vnni", "avx512bf16"),
+    _avx512("avx512_vnni", "avx512vnni"),
+    _avx512("avx512"),
+    _avx2("avx2_vnni_int8", "avxvnni", "avxvnniint8"),
+    _avx2("avx2_vnni", "avxvnni"),
+    _avx2("avx2"),
+)

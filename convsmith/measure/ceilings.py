@@ -1,0 +1,151 @@
+"""The machine's ceilings as kept figures: each is measured once, and stored with its date in the cache directory.
+
+A figure that is measured while a page prints describes the load of that moment. A kept figure is the highest of
+several samples, and a sample counts only where its threads got the CPU time that they asked for. Measuring a ceiling
+again (`convsmith machine`) replaces the kept figure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import NamedTuple
+
+from convsmith.compiler.cache import disk_cache
+from convsmith.diag.forking import RenewedLock
+from convsmith.machine.host import cache_sizes, cpu_features, cpu_model
+from convsmith.machine.registry import host_targets
+from convsmith.measure.peak import Types, peak_sample, read_level_bytes, read_sample, release_read_buffers
+from convsmith.runtime.threads import available_cpus
+
+__all__ = ["Ceiling", "Figure", "known_ceilings", "peak_ceiling", "read_ceiling"]
+
+SAMPLES = 15
+"""Samples of each figure; a sample takes about 2 ms, or what it takes to read its buffer once."""
+LEAST_SAMPLES = 3
+"""Samples of a figure whose samples are long."""
+LONGEST = 0.3
+"""Seconds after which no further sample is taken, once there are `LEAST_SAMPLES`."""
+LEAST_SHARE = 0.9
+"""Ratio of CPU time to wall-clock time of a sample, per thread, below which the sample does not count."""
+
+_METHOD = 1
+"""Number of the method of measurement. Figures of another method are not used."""
+
+_in_process: dict[str, Figure] = {}
+_lock = RenewedLock()
+
+
+class Figure(NamedTuple):
+    """`rate` operations or bytes per nanosecond, measured on `date` (year-month-day, UTC).
+
+    `is_steady` says that at least one sample got its CPU time; other figures are too low, and are not kept.
+    """
+
+    rate: float
+    date: str
+    is_steady: bool
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """A limit of the machine: operations of an instruction set (`table` is "fma_gflops", `name` the level), or bytes
+    read from a cache level ("read_gbs"). `sample` measures it once on a number of threads, in 1e9 a second.
+    """
+
+    table: str
+    name: str
+    types: str
+    sample: Callable[[int], float]
+
+    def figure(self, threads: int) -> Figure:
+        """Return the kept figure; the first call for a number of threads measures it, in 30 to 300 ms."""
+        return _kept(self._key(threads)) or self.measure(threads)
+
+    def measure(self, threads: int, samples: int = SAMPLES) -> Figure:
+        """Measure the ceiling, and keep the figure."""
+        try:
+            return _measured(self._key(threads), partial(self.sample, threads), threads, samples)
+        finally:
+            release_read_buffers()
+
+    def _key(self, threads: int) -> str:
+        """The entry's key: the machine's facts that a figure depends on, and which figure it is."""
+        facts = (str(_METHOD), cpu_model(), *sorted(cpu_features()), repr(cache_sizes()))
+        what = (self.table, self.name, self.types, str(threads))
+        return "ceiling-" + hashlib.sha256("\0".join((*facts, *what)).encode()).hexdigest()
+
+
+def peak_ceiling(isa: str, types: Types) -> Ceiling:
+    """Return the ceiling of multiply-adds.
+
+    Its figures raise UnsupportedError where the CPU lacks the instruction set, or the set has no row for the types.
+    """
+    return Ceiling("fma_gflops", isa, ":".join(types), lambda threads: peak_sample(isa, threads, types).gflops)
+
+
+def read_ceiling(level: str) -> Ceiling:
+    """Return the ceiling of reads from a cache level, or from "DRAM"."""
+    size = read_level_bytes()[level]
+    return Ceiling("read_gbs", level, "", lambda threads: read_sample(size(threads), threads).gbs)
+
+
+def known_ceilings() -> list[Ceiling]:
+    """Return the ceiling of each type of product of each set of instructions that runs here, then of each cache level.
+
+    L3 and DRAM are read in parts of one buffer, of up to 4 times the last cache.
+    """
+    kinds = ((t.isa, types) for t in host_targets() for types in dict.fromkeys(row.types for row in t.instructions))
+    return [*(peak_ceiling(isa, types) for isa, types in kinds), *map(read_ceiling, read_level_bytes())]
+
+
+def _measured(key: str, sample: Callable[[], float], threads: int, samples: int) -> Figure:
+    steady: list[float] = []
+    starved: list[float] = []
+    running = min(threads, available_cpus())
+    sample()  # compiles the loop, and touches its memory
+    start = time.perf_counter()
+    for number in range(samples):
+        wall, cpu = time.perf_counter(), time.process_time()
+        if number >= LEAST_SAMPLES and wall - start > LONGEST:
+            break
+        rate = sample()
+        share = (time.process_time() - cpu) / (time.perf_counter() - wall) / running
+        (steady if share >= LEAST_SHARE else starved).append(rate)
+    found = Figure(max(steady or starved), datetime.now(UTC).date().isoformat(), bool(steady))
+    if found.is_steady:
+        with _lock.lock:
+            _in_process[key] = found
+        if (cache := disk_cache()) is not None:
+            cache.put(key, json.dumps(found).encode())
+    return found
+
+
+def _kept(key: str) -> Figure | None:
+    with _lock.lock:
+        if key in _in_process:
+            return _in_process[key]
+    cache = disk_cache()
+    content = cache.get(key) if cache is not None else None
+    found = _parsed(content) if content is not None else None
+    if found is not None:
+        with _lock.lock:
+            _in_process[key] = found
+    return found
+
+
+def _parsed(content: bytes) -> Figure | None:
+    """The figure of an entry; None where it is no such figure."""
+    try:
+        rate, date, is_steady = json.loads(content)
+        datetime.fromisoformat(date)
+    except (ValueError, TypeError):
+        return None
+    good = isinstance(rate, float) and math.isfinite(rate) and rate > 0 and is_steady is True
+    return Figure(rate, date, is_steady) if good else None

@@ -1,0 +1,37 @@
+"""A description of the machine, to be stored beside measured figures: its CPU, caches, and versions of software."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from importlib import metadata
+
+import numpy as np
+
+from convsmith.diag.forking import import_lock
+from convsmith.machine.host import cache_sizes, cpu_features, cpu_model
+from convsmith.runtime import threads
+
+__all__ = ["describe"]
+
+
+def describe() -> dict[str, object]:
+    """Return the machine as values that JSON can hold."""
+    with import_lock:
+        from llvmlite import binding as llvm
+
+    return {
+        "cpu": cpu_model(),
+        "llvm_cpu": llvm.get_host_cpu_name(),
+        "cpus": os.cpu_count() or 1,
+        "threads": threads.default_threads(),
+        "features": sorted(cpu_features()),
+        "caches": cache_sizes(),
+        "os": platform.platform(),
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "numpy": np.__version__,
+        "llvmlite": metadata.version("llvmlite"),
+        "llvm": ".".join(map(str, llvm.llvm_version_info)),
+        "openmp": threads.describe(),
+    }

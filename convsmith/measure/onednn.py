@@ -1,0 +1,224 @@
+"""oneDNN's own convolution, called through its C interface, without a framework around it.
+
+Of all its implementations, for channels last and for the layouts that it likes best, the fastest is taken; arrays are
+brought into its layouts before, and the result out of them afterwards. The library is that of the package
+`onednn-cpu-gomp`, which brings no Python module.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from convsmith.diag.errors import ToolchainError, UnsupportedError
+from convsmith.measure.peer import Array, Peer, plain_f32
+from convsmith.measure.timing import Sampler
+from convsmith.problem.conv import Conv
+from convsmith.problem.problem import Problem
+from convsmith.runtime.arrays import aligned_copy, aligned_empty
+
+__all__ = ["PACKAGE", "onednn"]
+
+PACKAGE = "onednn-cpu-gomp"
+
+_CPU, _IN_ORDER, _F32, _ANY = 1, 1, 3, 1
+_FORWARD_INFERENCE, _DIRECT = 96, 1
+_SRC, _DST, _WEIGHTS, _BIAS = 1, 17, 33, 41
+"""Names of arguments."""
+_QUERY_SRC, _QUERY_WEIGHTS, _QUERY_DST = 129, 131, 133
+_TRIAL_SECONDS, _TRIALS = 1e-3, 3
+_SLOW = 10
+"""How many times as long as another's first call may take that of an implementation worth a second one."""
+
+_Handle = ctypes.c_void_p
+
+
+class _Argument(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_int), ("memory", _Handle)]
+
+
+@dataclass(frozen=True)
+class _Memory:
+    handle: _Handle
+    array: Array
+
+
+def onednn(problem: Problem, arrays: Mapping[str, Array], threads: int) -> Peer:
+    """The fastest of what the library has for the problem."""
+    conv = plain_f32("onednn", problem)
+    library = _library()
+    _openmp().omp_set_num_threads(threads)
+    found: list[Peer] = []
+    for primitives in _primitives(library, conv):
+        least = math.inf
+        for primitive in primitives:  # the library's order is from fast to slow; its references take seconds
+            peer = _peer(library, conv, arrays, primitive)
+            start = time.perf_counter()
+            peer.call()
+            seconds = time.perf_counter() - start
+            if seconds > _SLOW * least:
+                break
+            least = min(least, seconds)
+            found.append(peer)
+    if not found:
+        raise UnsupportedError("onednn has no implementation of this convolution", code="types")
+    return min(found, key=lambda peer: min(sample() for sample in [Sampler(peer.call, _TRIAL_SECONDS)] * _TRIALS))
+
+
+class _Library:
+    """The C functions, with an engine and a stream; a status that is not 0 is an error."""
+
+    def __init__(self, path: Path) -> None:
+        self._functions = ctypes.CDLL(str(path))
+        self._functions.dnnl_primitive_desc_query_md.restype = _Handle
+        self._functions.dnnl_memory_desc_get_size.restype = ctypes.c_size_t
+        self.engine = self.make("dnnl_engine_create", _CPU, ctypes.c_size_t(0))
+        self.stream = self.make("dnnl_stream_create", self.engine, _IN_ORDER)
+        self.execute = self._functions.dnnl_primitive_execute
+        self.next = self._functions.dnnl_primitive_desc_next_impl
+
+    def make(self, name: str, *arguments: object) -> _Handle:
+        """What a function that returns a handle through its first argument makes."""
+        handle = _Handle()
+        if status := getattr(self._functions, name)(ctypes.byref(handle), *arguments):
+            raise ToolchainError(f"oneDNN: {name} returned {status}")
+        return handle
+
+    def plain(self, shape: Sequence[int], strides: Sequence[int] | None) -> _Handle:
+        """The description of an f32 array; without strides, the library chooses how it lies."""
+        dims = (ctypes.c_int64 * len(shape))(*shape)
+        if strides is None:
+            return self.make("dnnl_memory_desc_create_with_tag", len(shape), dims, _F32, _ANY)
+        steps = (ctypes.c_int64 * len(shape))(*strides)
+        return self.make("dnnl_memory_desc_create_with_strides", len(shape), dims, _F32, steps)
+
+    def wanted(self, description: _Handle, what: int) -> _Handle:
+        """How an implementation wants an array; the description's own answer goes with its next implementation."""
+        answer = _Handle(self._functions.dnnl_primitive_desc_query_md(description, what, 0))
+        return self.make("dnnl_memory_desc_clone", answer)
+
+    def memory(self, description: _Handle, array: Array | None = None) -> _Memory:
+        """An array, or room for one."""
+        if array is None:
+            array = aligned_empty(self._functions.dnnl_memory_desc_get_size(description))
+        address = _Handle(array.ctypes.data)
+        return _Memory(self.make("dnnl_memory_create", description, self.engine, address), array)
+
+    def run(self, primitive: _Handle, arguments: Mapping[int, _Memory]) -> None:
+        """Run a primitive once."""
+        packed = _packed(arguments)
+        if status := self.execute(primitive, self.stream, len(packed), packed):
+            raise ToolchainError(f"oneDNN: dnnl_primitive_execute returned {status}")
+
+    def reorder(self, source: _Memory, source_form: _Handle, target: _Memory, target_form: _Handle) -> None:
+        """Copy an array into another form."""
+        forms = (source_form, self.engine, target_form, self.engine, None)
+        description = self.make("dnnl_reorder_primitive_desc_create", *forms)
+        self.run(self.make("dnnl_primitive_create", description), {_SRC: source, _DST: target})
+
+
+@dataclass(frozen=True)
+class _Primitive:
+    handle: _Handle
+    description: _Handle
+
+
+def _primitives(library: _Library, conv: Conv) -> Iterator[Iterator[_Primitive]]:
+    """All implementations, for channels last and for any layouts. Each is gone when the next one is taken."""
+    shapes = (conv.src_shape, _weights_shape(conv), conv.dst_shape)
+    for last in (True, False):
+        src, weights, dst = (
+            library.plain(shape, _channels_last(shape) if last and shape is not shapes[1] else None) for shape in shapes
+        )
+        bias = library.plain((conv.oc,), (1,)) if conv.bias else None
+        sizes = [(ctypes.c_int64 * 2)(*values) for values in (conv.s, conv.d, conv.p, conv.pr)]
+        how = (library.engine, _FORWARD_INFERENCE, _DIRECT)
+        try:
+            description = library.make(
+                "dnnl_convolution_forward_primitive_desc_create", *how, src, weights, bias, dst, *sizes, None
+            )
+        except ToolchainError:
+            continue
+        yield _implementations(library, description)
+
+
+def _implementations(library: _Library, description: _Handle) -> Iterator[_Primitive]:
+    yield _Primitive(library.make("dnnl_primitive_create", description), description)
+    while not library.next(description):
+        yield _Primitive(library.make("dnnl_primitive_create", description), description)
+
+
+def _weights_shape(conv: Conv) -> tuple[int, ...]:
+    return (conv.g, conv.oc // conv.g, conv.ic // conv.g, *conv.k)
+
+
+def _channels_last(shape: Sequence[int]) -> tuple[int, ...]:
+    _, channels, height, width = shape
+    return (height * width * channels, 1, width * channels, channels)
+
+
+def _plain_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple(int(np.prod(shape[n + 1 :])) for n in range(len(shape)))
+
+
+def _packed(arguments: Mapping[int, _Memory]) -> ctypes.Array[_Argument]:
+    """Arguments as the library takes them."""
+    pairs = [_Argument(name, memory.handle) for name, memory in arguments.items()]
+    return (_Argument * len(pairs))(*pairs)
+
+
+def _peer(library: _Library, conv: Conv, arrays: Mapping[str, Array], primitive: _Primitive) -> Peer:
+    def given(name: str, shape: tuple[int, ...], query: int) -> _Memory:
+        form = library.plain(shape, _plain_strides(shape))
+        source = library.memory(form, aligned_copy(np.ascontiguousarray(arrays[name], np.float32).reshape(shape)))
+        wanted = library.wanted(primitive.description, query)
+        target = library.memory(wanted)
+        library.reorder(source, form, target, wanted)
+        return target
+
+    written = library.wanted(primitive.description, _QUERY_DST)
+    arguments = {
+        _SRC: given("src", conv.src_shape, _QUERY_SRC),
+        _WEIGHTS: given("wei", _weights_shape(conv), _QUERY_WEIGHTS),
+        _DST: library.memory(written),
+    }
+    if conv.bias:
+        arguments[_BIAS] = library.memory(library.plain((conv.oc,), (1,)), aligned_copy(arrays["bia"]))
+    packed = _packed(arguments)
+    execute, handle, stream, count = library.execute, primitive.handle, library.stream, len(packed)
+
+    def call(kept: object = arguments) -> object:
+        return execute(handle, stream, count, packed)
+
+    form = library.plain(conv.dst_shape, _plain_strides(conv.dst_shape))
+
+    def result() -> Array:
+        plain = np.empty(conv.dst_shape, np.float32)
+        library.reorder(arguments[_DST], written, library.memory(form, plain), form)
+        return plain
+
+    return Peer(call, result)
+
+
+@cache
+def _library() -> _Library:
+    files = metadata.files(PACKAGE) or []
+    path = next((Path(str(f.locate())) for f in files if f.name.startswith("libdnnl.so")), None)
+    if path is None or not path.exists():
+        raise UnsupportedError(f"package {PACKAGE} has no libdnnl.so", code="library")
+    return _Library(path.resolve())
+
+
+@cache
+def _openmp() -> Any:
+    """The OpenMP runtime that the library has been linked with."""
+    return ctypes.CDLL("libgomp.so.1")

@@ -1,0 +1,119 @@
+"""ONNX Runtime, as a session of a model with one node, input and output bound to their memory.
+
+`onnxruntime` has a `Conv` (or `ConvInteger`) on contiguous input, weights being initializers, which it packs before. A
+post-op is a node of its own. `nchwc` has the operator in blocks of channels that its optimiser uses within graphs; it
+puts a reordering at both ends of a single `Conv`, so here the model is the inner operator alone, and source and weights
+are brought into its blocks before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from convsmith.diag.errors import UnsupportedError
+from convsmith.layout.layout import Layout
+from convsmith.layout.reorder import from_layout, to_layout
+from convsmith.measure.peer import Array, Peer, clipping, in_layout, plain_f32
+from convsmith.problem.conv import Conv
+from convsmith.problem.problem import Problem
+
+__all__ = ["nchwc", "onnxruntime"]
+
+_DOMAIN = "com.microsoft.nchwc"
+_OPSET, _IR_VERSION = 17, 9
+_BLOCK = 16
+"""Channels of a block, on machines with vectors as long as that."""
+
+
+def onnxruntime(problem: Problem, arrays: Mapping[str, Array], threads: int) -> Peer:
+    """The operators that the standard has."""
+    from onnx import helper
+
+    if not isinstance(problem, Conv) or not problem.forward:
+        raise UnsupportedError("onnxruntime is compared on forward convolutions only", code="dir")
+    types = {("f32",) * 3: ("Conv", np.float32), ("u8", "s8", "s32"): ("ConvInteger", np.int32)}
+    if problem.dt not in types or problem.bia_dt or (problem.acc == "s32" and (problem.bias or problem.post_ops)):
+        raise UnsupportedError("onnxruntime runs f32, or u8:s8:s32 without bias and post-ops", code="types")
+    operator, result_type = types[problem.dt]
+    weights = np.ascontiguousarray(arrays["wei"]).reshape(problem.oc, problem.ic // problem.g, *problem.k)
+    constants = {"w": weights, "b": arrays["bia"]} if problem.bias else {"w": weights}
+    nodes = [helper.make_node(operator, ["x", *constants], ["y0"], **_attributes(problem))]
+    for n, op in enumerate(clipping(problem)):
+        ends = [f"y{n}"], [f"y{n + 1}"]
+        if op.alg == "relu":
+            slope: dict[str, Any] = {"alpha": op.alpha} if op.alpha else {}
+            nodes.append(helper.make_node("LeakyRelu" if op.alpha else "Relu", *ends, **slope))
+        else:
+            bounds = {f"low{n}": np.float32(op.alpha), f"high{n}": np.float32(op.beta)}
+            constants |= {name: np.asarray(value) for name, value in bounds.items()}
+            nodes.append(helper.make_node("Clip", [*ends[0], *bounds], ends[1]))
+    result = np.zeros(problem.dst_shape, result_type)
+    return _session(nodes, constants, np.ascontiguousarray(arrays["src"]), result, threads)
+
+
+def nchwc(problem: Problem, arrays: Mapping[str, Array], threads: int) -> Peer:
+    """The operator in blocks of channels."""
+    from onnx import helper
+
+    conv = plain_f32("onnxruntime-nchwc", problem)
+    if not conv.g == conv.ic == conv.oc or conv.oc % _BLOCK:
+        raise UnsupportedError(
+            f"onnxruntime-nchwc is compared on depthwise convolutions of {_BLOCK} channels and multiples", code="groups"
+        )
+    shape = (conv.oc, 1, *conv.k)
+    weights = to_layout(arrays["wei"].reshape(shape), Layout.from_tag("Abcd16a", shape)).reshape(shape)
+    constants = {"w": weights, "b": arrays["bia"]} if conv.bias else {"w": weights}
+    node = helper.make_node("Conv", ["x", *constants], ["y"], domain=_DOMAIN, **_attributes(conv))
+    source, layout = (Layout.from_tag("aBcd16b", shape) for shape in (conv.src_shape, conv.dst_shape))
+    x = in_layout(arrays["src"], source).reshape(conv.src_shape)
+    y = in_layout(np.zeros(conv.dst_shape, np.float32), layout).reshape(conv.dst_shape)
+    peer = _session([node], constants, x, y, threads)
+    return Peer(peer.call, lambda: from_layout(peer.result().reshape(layout.physical_shape), layout))
+
+
+def _attributes(conv: Conv) -> dict[str, Any]:
+    # A negative pad leaves out the input that the rounded-down output size leaves out anyway.
+    back = [max(pr, 0) for pr in conv.pr]
+    return {
+        "strides": list(conv.s), "pads": [*conv.p, *back], "dilations": [d + 1 for d in conv.d], "group": conv.g,
+        "kernel_shape": list(conv.k),
+    }  # fmt: skip
+
+
+def _session(nodes: Sequence[Any], constants: Mapping[str, Array], source: Array, result: Array, threads: int) -> Peer:
+    """A session of these nodes, from `x` to what the last one is called."""
+    import onnxruntime as ort
+    from onnx import helper, numpy_helper
+
+    name = nodes[-1].output[0]
+    values = (
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        for n, array in (("x", source), (name, result))
+    )
+    inputs, outputs = ([value] for value in values)
+    initializers = [numpy_helper.from_array(np.ascontiguousarray(value), n) for n, value in constants.items()]
+    opsets = [helper.make_opsetid("", _OPSET), helper.make_opsetid(_DOMAIN, 1)]
+    graph = helper.make_graph(nodes, "convolution", inputs, outputs, initializers)
+    model = helper.make_model(graph, opset_imports=opsets)
+    model.ir_version = _IR_VERSION
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    x, y = (ort.OrtValue.ortvalue_from_numpy(array) for array in (source, result))
+    binding = session.io_binding()
+    binding.bind_ortvalue_input("x", x)
+    binding.bind_ortvalue_output(name, y)
+
+    def call(kept: object = (x, y)) -> object:
+        return session.run_with_iobinding(binding)
+
+    def computed() -> Array:
+        array: Array = y.numpy()
+        return array
+
+    return Peer(call, computed)

@@ -1,0 +1,375 @@
+"""The measured ceilings of this machine: multiply-adds per second of each instruction set, bytes read per second of
+each cache level.
+
+Both come from loops in LLVM text, made of the target's own instruction into artifacts that the same loader and threads
+run as kernels. A sample takes
+a few milliseconds, so that a benchmark can take one beside each run of a kernel: clocks change, and a percentage of
+peak means something only when both were measured together.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+from convsmith.codegen import llvm_bind
+from convsmith.codegen.artifact import Argument, Artifact, Entry
+from convsmith.codegen.fragments import constant
+from convsmith.codegen.llvm_text import entry_text
+from convsmith.diag.errors import UnsupportedError
+from convsmith.ir.instruction import Instruction
+from convsmith.machine.base import Target
+from convsmith.machine.host import cache_sizes
+from convsmith.machine.registry import host_targets, target
+from convsmith.problem.problem import Problem
+from convsmith.runtime.arrays import Array, address_of, aligned_empty
+from convsmith.runtime.host import HostFunction, HostLibrary
+
+__all__ = [
+    "PeakSample", "ReadSample", "assembly", "peak_sample", "peak_types", "read_level_bytes", "read_sample",
+    "release_read_buffers",
+]  # fmt: skip
+
+LEAST_FLOPS = 1e8
+"""Of a thread in a sample: about a millisecond on today's machines."""
+SAMPLE_SECONDS = 2e-3
+"""About how long one sample runs."""
+
+_WIDTH = {"float": 32, "double": 64, "i32": 32, "i16": 16, "i8": 8}
+"""Bits of an element."""
+
+Types = tuple[str, str, str]
+F32: Types = ("f32", "f32", "f32")
+
+_ATTRIBUTES = "attributes #0 = { nounwind }"
+_UNROLL = 4
+_ADDENDS = 8
+_SINK_FLOATS = 16  # one cache line for each thread
+_LARGEST = 1 << 30
+
+
+class PeakSample(NamedTuple):
+    """`flops` floating-point operations (two for each multiply-add and lane) took `seconds`."""
+
+    seconds: float
+    flops: float
+
+    @property
+    def gflops(self) -> float:
+        """Operations per nanosecond."""
+        return self.flops / self.seconds * 1e-9
+
+
+class ReadSample(NamedTuple):
+    """Reading `bytes` bytes took `seconds`."""
+
+    seconds: float
+    bytes: float
+
+    @property
+    def gbs(self) -> float:
+        """Bytes per nanosecond."""
+        return self.bytes / self.seconds * 1e-9
+
+
+def peak_sample(isa: str, threads: int = 1, types: Types = F32) -> PeakSample:
+    """Run independent multiply-adds on `threads` threads for about 2 ms.
+
+    `types` are those of the factors and of the sums. The first call for a triple also compiles. UnsupportedError: the
+    CPU has no such instruction set, or that has no instruction for the types.
+    """
+    return PeakSample(*_fma_loop(isa, threads, types).sample())
+
+
+def peak_types(problem: Problem, t: Target) -> Types | None:
+    """The types whose peak bounds the problem's kernel: its own, or those that it widens to; None: there is no row."""
+    row = t.nearest(*problem.types) or t.nearest(*problem.factors, problem.acc)
+    return None if row is None else row.types
+
+
+def read_sample(nbytes: int, threads: int = 1) -> ReadSample:
+    """Read a buffer of about `nbytes` for each thread, again and again, for about 2 ms (at least once)."""
+    return ReadSample(*_read_loop(nbytes, threads).sample())
+
+
+def release_read_buffers() -> None:
+    """Free the buffers of all read samples: they are up to 1 GiB large."""
+    _read_loop.cache_clear()
+
+
+@dataclass(frozen=True)
+class _Size:
+    """Bytes that each thread reads: all of `nbytes`, or its share where the level is shared."""
+
+    nbytes: int
+    shared: bool
+
+    def __call__(self, threads: int) -> int:
+        return self.nbytes // threads if self.shared else self.nbytes
+
+
+def read_level_bytes() -> Mapping[str, Callable[[int], int]]:
+    """Return how many bytes a measurement of each level reads, as a function of the number of threads.
+
+    A private cache is half filled, a shared one to a quarter; DRAM gets four times the last cache.
+    """
+    caches = cache_sizes()
+    sizes = {level: _Size(nbytes // 2, False) for level, nbytes in caches.items() if level in ("L1", "L2")}
+    sizes |= {level: _Size(nbytes // 4, True) for level, nbytes in caches.items() if level not in sizes}
+    last = max(caches.values(), default=16 << 20)
+    return sizes | {"DRAM": _Size(min(4 * last, _LARGEST), True)}
+
+
+class _Loop:
+    """A loaded loop, its memory, and the turns that take about `SAMPLE_SECONDS`."""
+
+    def __init__(self, function: HostFunction, work: float, data: Array, least: int = 1) -> None:
+        self._function = function
+        self._work = work  # of one turn of all threads
+        self._data = data
+        self._count = np.ones(1, np.int64)
+        self._sink = aligned_empty(function.entry.threads * _SINK_FLOATS * 4)
+        self._block = (ctypes.c_uint64 * 3)(address_of(self._count), address_of(data), address_of(self._sink))
+        self._turns = 1
+        while (seconds := self._quickest()) < SAMPLE_SECONDS / 4:
+            self._turns *= 2
+        # A machine that was busy meanwhile must not leave a sample too short to mean anything.
+        self._turns = max(least, round(self._turns * SAMPLE_SECONDS / seconds))
+
+    def sample(self) -> tuple[float, float]:
+        self._run(max(1, self._turns // 64))  # wakes threads and vector units
+        return self._run(self._turns), self._turns * self._work
+
+    def _quickest(self) -> float:
+        """Of three, because starting threads, or another process, makes some slow."""
+        return min(self._run(self._turns) for _ in range(3))
+
+    def _run(self, turns: int) -> float:
+        self._count[0] = turns
+        block = ctypes.addressof(self._block)
+        start = time.perf_counter()
+        self._function(block, self)
+        return time.perf_counter() - start
+
+
+@cache
+def _fma_loop(isa: str, threads: int, types: Types) -> _Loop:
+    t = target(isa)
+    row = _row(t, types)
+    work = 2.0 * threads * _UNROLL * accumulators(t, row) * row.rows * row.lanes * row.terms
+    # The accumulators stay near 1: no denormal or infinity, which some CPUs are slow on.
+    number = np.dtype(np.float16 if row.types[2] == "f16" else np.float32)
+    factors = np.full(8 // number.itemsize, 0.5, number)
+    return _Loop(_load(_fma_text(t, row, threads), t, threads), work, factors, round(LEAST_FLOPS * threads / work))
+
+
+def _row(t: Target, types: Types) -> Instruction:
+    """The instruction that does most at once."""
+    row = next(iter(t.fragment_rows(*types)), t.row(*types))
+    if row is None:
+        known = ", ".join(":".join(r.types) for r in t.instructions)
+        raise UnsupportedError(f"isa {t.isa!r} has no instruction for {':'.join(types)}; it has some for {known}")
+    return row
+
+
+@cache
+def _read_loop(nbytes: int, threads: int) -> _Loop:
+    t = host_targets()[0]
+    step = _ADDENDS * t.lanes(32) * 4
+    each = max(nbytes // step, 1) * step
+    data = aligned_empty(each * threads)
+    data[:] = 1
+    return _Loop(_load(_read_text(t, threads, each), t, threads), float(each * threads), data)
+
+
+def accumulators(t: Target, row: Instruction) -> int:
+    """Independent sums of the loop: with its two operands they fill the registers, and so hide the latency."""
+    if row.rows > 1 and t.fragments is not None:
+        return t.fragments.count - 2
+    return t.registers - 2 - 2 * t.costs.temporaries
+
+
+def _load(text: str, t: Target, threads: int) -> HostFunction:
+    arguments = (
+        Argument("count", "in", "s32", (2,), "a", 2),
+        Argument("data", "in", "f32", (2,), "a", 2),
+        Argument("sink", "out", "f32", (_SINK_FLOATS,), "a", _SINK_FLOATS),
+    )
+    entry = Entry("loop", arguments, threads)
+    code = llvm_bind.object_code(text, t.triple, t.cpu, t.features)
+    return HostLibrary(Artifact(code, t.isa, {"main": entry}, "ceiling", "", needs=t.needs))["main"]
+
+
+def assembly(t: Target, types: Types = F32) -> str:
+    """The assembly of the multiply-add loop, for those who want to see what "peak" is."""
+    return llvm_bind.assembly(_fma_text(t, _row(t, types), 1), t.triple, t.cpu, t.features)
+
+
+def _fma_text(t: Target, row: Instruction, threads: int) -> str:
+    """LLVM text: `count` turns of `_UNROLL` multiply-adds on each accumulator, with factor and addend from memory."""
+    if row.rows > 1:
+        return _fragment_text(t, row, threads)
+    c, a, b = (f"<{p.size} x {p.dtype.llvm}>" for p in row.kernel.params)
+    vector = c
+    floats = f"<{t.vector_bits // 32} x float>"
+    lines = _splat("xf", "%data", t.vector_bits // 32) + [
+        "%ydata = getelementptr float, ptr %data, i64 1",
+        *_splat("yf", "%ydata", t.vector_bits // 32),
+        *_bits("%x", "%xf", floats, b),
+        *_bits("%y", "%yf", floats, c),
+        "br label %loop",
+        "loop:",
+        "%i = phi i64 [ 0, %entry ], [ %next, %loop ]",
+    ]
+    start = "%y" if a == c else "zeroinitializer"
+    # Each accumulator is a factor of its own next value, so that all of them stay near one.
+    names = [f"%a{k}" for k in range(accumulators(t, row))]
+    lines += [f"{name} = phi {vector} [ {start}, %entry ], [ {name}.{_UNROLL}, %loop ]" for name in names]
+    for turn in range(_UNROLL):
+        last = {name: name if turn == 0 else f"{name}.{turn}" for name in names}
+        if t.costs.temporaries:  # no fused instruction: all products first is 10 % faster than each beside its sum
+            lines += [f"{name}.p{turn} = fmul {vector} {last[name]}, %x" for name in names]
+            lines += [f"{name}.{turn + 1} = fadd {vector} {name}.p{turn}, %y" for name in names]
+        else:
+            for name in names:
+                operands = {"a": last[name], "b": "%x", "c": "%y"}
+                if a != c:  # a sum's own bits are the factor, so that no product is the same in each turn
+                    lines += _bits(f"{name}.f{turn}", last[name], c, a)
+                    operands = {"a": f"{name}.f{turn}", "b": "%x", "c": last[name]}
+                lines += _steps(row, operands, f"{name}.{turn + 1}")
+    lines += _turn_end("loop")
+    add = "add" if " x i" in vector else "fadd"  # f16 is kept as words
+    lines += _store_sum([f"{name}.{_UNROLL}" for name in names], add, vector)
+    return _module(lines, row.declare, threads)
+
+
+def _fragment_text(t: Target, row: Instruction, threads: int) -> str:
+    """The same on fragments, all of them zero: the time does not depend on what they hold."""
+    file = t.fragments
+    assert file is not None
+    shapes = constant("@shapes", file.configuration([(row.rows, row.lanes * 4)] * file.count))
+    *sums, a, b = range(file.count)
+    lines = [
+        file.begin.format(p="@shapes"),
+        *(file.zero.format(r=n) for n in range(file.count)),
+        "br label %loop",
+        "loop:",
+        "%i = phi i64 [ 0, %entry ], [ %next, %loop ]",
+        *(row.llvm.format(c=n, a=a, b=b) for _ in range(_UNROLL) for n in sums),
+        *_turn_end("loop"),
+        file.end,
+        "ret void",
+    ]
+    return _module(lines, "\n".join((shapes, row.declare, *file.declare)), threads)
+
+
+def _steps(row: Instruction, operands: Mapping[str, str], name: str) -> list[str]:
+    """The row's expressions as lines; the last defines `name`."""
+    lines: list[str] = []
+    count = row.llvm.count("\n") + 1
+
+    def put(expression: str) -> str:
+        lines.append(f"{name if len(lines) == count - 1 else f'{name}.s{len(lines)}'} = {expression}")
+        return lines[-1].partition(" ")[0]
+
+    row.emit(put, operands)
+    return lines
+
+
+def _bits(name: str, value: str, vector: str, wanted: str) -> list[str]:
+    """The first bits of a vector as another type, which may be shorter."""
+    length, size = (_WIDTH[v.split(" x ")[1][:-1]] for v in (vector, wanted))
+    count = int(wanted[1:].split(" x ")[0])
+    whole = int(vector[1:].split(" x ")[0]) * length // size
+    element = wanted.split(" x ")[1]
+    places = ", ".join(f"i32 {n}" for n in range(count))
+    return [
+        f"{name}.w = bitcast {vector} {value} to <{whole} x {element}",
+        f"{name} = shufflevector <{whole} x {element} {name}.w, <{whole} x {element} undef, <{count} x i32> <{places}>",
+    ]
+
+
+def _read_text(t: Target, threads: int, nbytes: int) -> str:
+    """LLVM text: `count` times the sum of the `nbytes` bytes of a thread's part of the data, as integers."""
+    vector = f"<{t.lanes(32)} x i32>"
+    names = [f"%s{k}" for k in range(_ADDENDS)]
+    lines = [
+        f"%offset = mul i64 %tid, {nbytes}",
+        "%part = getelementptr i8, ptr %data, i64 %offset",
+        f"%stop = getelementptr i8, ptr %part, i64 {nbytes}",
+        "br label %turn",
+        "turn:",
+        "%i = phi i64 [ 0, %entry ], [ %next, %latch ]",
+        *(f"{name}.o = phi {vector} [ zeroinitializer, %entry ], [ {name}.n, %latch ]" for name in names),
+        "br label %loop",
+        "loop:",
+        "%p = phi ptr [ %part, %turn ], [ %pn, %loop ]",
+        *(f"{name} = phi {vector} [ {name}.o, %turn ], [ {name}.n, %loop ]" for name in names),
+    ]
+    for k, name in enumerate(names):
+        lines += [
+            f"{name}.p = getelementptr {vector}, ptr %p, i64 {k}",
+            f"{name}.v = load {vector}, ptr {name}.p, align 64",
+            f"{name}.n = add {vector} {name}, {name}.v",
+        ]
+    lines += [
+        f"%pn = getelementptr {vector}, ptr %p, i64 {_ADDENDS}",
+        "%inside = icmp ult ptr %pn, %stop",
+        "br i1 %inside, label %loop, label %latch",
+        "latch:",
+        *_turn_end("turn"),
+        *_store_sum([f"{name}.n" for name in names], "add", vector),
+    ]
+    return _module(lines, "", threads)
+
+
+def _splat(name: str, pointer: str, lanes: int) -> list[str]:
+    vector = f"<{lanes} x float>"
+    return [
+        f"%{name}s = load float, ptr {pointer}",
+        f"%{name}i = insertelement {vector} undef, float %{name}s, i32 0",
+        f"%{name} = shufflevector {vector} %{name}i, {vector} undef, <{lanes} x i32> zeroinitializer",
+    ]
+
+
+def _turn_end(label: str) -> list[str]:
+    return [
+        "%next = add i64 %i, 1",
+        "%more = icmp slt i64 %next, %turns",
+        f"br i1 %more, label %{label}, label %exit",
+        "exit:",
+    ]
+
+
+def _store_sum(names: list[str], operation: str, vector: str) -> list[str]:
+    """One vector of each thread is stored, so that nothing computed is dead."""
+    lines, last = [], names[0]
+    for k, name in enumerate(names[1:]):
+        lines.append(f"%t{k} = {operation} {vector} {last}, {name}")
+        last = f"%t{k}"
+    return [
+        *lines,
+        f"%line = mul i64 %tid, {_SINK_FLOATS}",
+        "%mine = getelementptr float, ptr %sink, i64 %line",
+        f"store {vector} {last}, ptr %mine",
+        "ret void",
+    ]
+
+
+def _module(body: list[str], declare: str, threads: int) -> str:
+    """The module with the functions of the calling convention (`convsmith.codegen.artifact`) around a chunk's body."""
+    arguments = "\n".join(
+        f"  %p.{name} = getelementptr ptr, ptr %block, i64 {k}\n  %{name} = load ptr, ptr %p.{name}"
+        for k, name in enumerate(("count", "data", "sink"))
+    )
+    declared = {declare: None}
+    entry = entry_text("loop", threads, declared)
+    lines = "\n".join(line if line.endswith(":") else f"  {line}" for line in body)
+    chunk = f"define void @loop_chunk(ptr %block, i64 %tid, i64 %n) #0 {{\nentry:\n{arguments}\n"
+    return "\n".join((*declared, f"{chunk}  %turns = load i64, ptr %count\n{lines}\n}}", entry, _ATTRIBUTES))

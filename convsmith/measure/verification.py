@@ -1,0 +1,162 @@
+"""Is a kernel right? Run it on data whose result is known, and compare.
+
+Integer-valued data: sums are exact in any order and every step is rounded in the same way, so each element must be
+equal. Real-valued data, and post-ops that call for a transcendental function: each element must be what a number
+within the bound of `convsmith.measure.bounds` becomes in the type of the result; so an integer may differ by one
+only next to a tie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from convsmith.layout.reorder import from_layout, to_layout
+from convsmith.machine.base import Target
+from convsmith.measure.bounds import Interval, intervals, within
+from convsmith.problem.data import random_arrays, unwritten
+from convsmith.problem.problem import Problem
+from convsmith.problem.reference import is_exact, reference, steps_type
+from convsmith.problem.types import TYPES, convert, is_integer
+from convsmith.statement.views import sums_type
+
+__all__ = ["Verdict", "computed", "has_real_data", "real_arrays", "verify_kernel"]
+
+Array = np.ndarray[Any, Any]
+
+
+class CompiledKernel(Protocol):
+    """A kernel with the problem that it computes."""
+
+    @property
+    def problem(self) -> Problem: ...
+
+    @property
+    def target(self) -> Target: ...
+
+    def run(self, **arrays: Any) -> dict[str, Array]:
+        """Compute on physical arrays by name and return the outputs by name."""
+        ...
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`wrong` of `total` elements are not right; `detail` says it, or by how much a result was right."""
+
+    wrong: int
+    total: int
+    detail: str
+
+    @property
+    def ok(self) -> bool:
+        """Whether all elements are right."""
+        return self.wrong == 0
+
+
+def has_real_data(problem: Problem) -> bool:
+    """Whether an array that a call must give is of a floating-point type."""
+    return any(tensor.default is None and not is_integer(tensor.dtype) for tensor in problem.inputs)
+
+
+def real_arrays(problem: Problem, seed: int = 0) -> dict[str, Array]:
+    """As `random_arrays`, with numbers that are not whole where the types allow: normal ones, and scales around 1."""
+    arrays = random_arrays(problem, seed)
+    rng = np.random.default_rng(seed)
+    for tensor in problem.inputs:
+        if tensor.default is None and not is_integer(tensor.dtype):
+            scales = tensor.name.startswith("scales")
+            x = 2 ** rng.uniform(-1, 1, tensor.shape) if scales else rng.standard_normal(tensor.shape, np.float32)
+            arrays[tensor.name] = convert(x, tensor.dtype)
+    return arrays
+
+
+def verify_kernel(kernel: CompiledKernel, seed: int = 0, real: bool = False) -> Verdict:
+    """Compare the kernel's results on random data with the numpy reference."""
+    problem = kernel.problem
+    arrays = real_arrays(problem, seed) if real else random_arrays(problem, seed)
+    physical, lanes = _physical(problem, arrays)
+    results = kernel.run(**physical)
+    logical = {tensor.name: from_layout(results[tensor.name], tensor.layout) for tensor in problem.outputs}
+    if not (real and has_real_data(problem)) and is_exact(problem):
+        truths = reference(problem, arrays, steps_type(problem))
+        verdicts = {name: _equal(logical[name], truth) for name, truth in truths.items()}
+    else:
+        found = intervals(problem, arrays, sums_type(problem, kernel.target), exact_sums=not real)
+        verdicts = {t.name: _inside(logical[t.name], found[t.name], t.dtype) for t in problem.outputs}
+    verdict = _all(verdicts)
+    if not verdict.ok:
+        return verdict
+    for tensor in problem.outputs:
+        count = int(np.count_nonzero(results[tensor.name][lanes[tensor.name]]))
+        if count:
+            text = f"{count} padding lanes of {tensor.layout} are not zero"
+            return Verdict(count, results[tensor.name].size, text)
+    return verdict
+
+
+def computed(kernel: CompiledKernel, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """What the kernel makes of logical arrays, as such, by name."""
+    physical, _ = _physical(kernel.problem, arrays)
+    results = kernel.run(**physical)
+    return {tensor.name: from_layout(results[tensor.name], tensor.layout) for tensor in kernel.problem.outputs}
+
+
+def _physical(problem: Problem, arrays: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Inputs and outputs in their layouts, and the elements of outputs that no logical element owns.
+
+    What is not written stays: an output holds NaN, or a pattern where its type has none, padding lanes included.
+    """
+    physical = {t.name: to_layout(arrays[t.name], t.layout) for t in problem.inputs if t.role == "in"}
+    lanes = {}
+    for tensor in problem.outputs:
+        poison = unwritten(tensor.shape, TYPES[tensor.dtype].numpy)
+        array = to_layout(arrays.get(tensor.name, poison), tensor.layout)
+        lanes[tensor.name] = to_layout(np.ones(tensor.shape, np.int8), tensor.layout) == 0
+        array[lanes[tensor.name]] = unwritten((), array.dtype)
+        physical[tensor.name] = array
+    return physical, lanes
+
+
+def _all(verdicts: Mapping[str, Verdict]) -> Verdict:
+    """One verdict on all outputs, which are named where there are several."""
+    chosen = {name: v for name, v in verdicts.items() if not v.ok} or verdicts
+    texts = [v.detail if len(verdicts) == 1 else f"{name}: {v.detail}" for name, v in chosen.items()]
+    if all(v.detail == "exact" for v in chosen.values()):
+        texts = ["exact"]
+    return Verdict(sum(v.wrong for v in verdicts.values()), sum(v.total for v in verdicts.values()), ", ".join(texts))
+
+
+def _equal(result: Array, truth: Array) -> Verdict:
+    wrong = (result != truth) & ~((result != result) & (truth != truth))
+    count = int(np.count_nonzero(wrong))
+    return Verdict(count, truth.size, _first(result, truth, wrong) if count else "exact")
+
+
+def _inside(result: Array, interval: Interval, dtype: str) -> Verdict:
+    wrong = ~within(result, interval, dtype)
+    count, total = int(np.count_nonzero(wrong)), result.size
+    if count:
+        return Verdict(count, total, _first(result, interval.truth, wrong))
+    bound = "the rounding of the steps after the sums"
+    if interval.terms:
+        bound = f"eps * (2 + sqrt({interval.terms})) * sum |a||b|"
+    if dtype not in ("f32", "f64"):
+        with np.errstate(all="ignore"):
+            differ = int(np.count_nonzero(result != convert(interval.truth, dtype)))
+        return Verdict(0, total, f"{differ} of {total} differ from the nearest {dtype}, all within {bound}")
+    with np.errstate(all="ignore"):
+        error = np.abs(result - interval.truth)
+        share = error / (interval.error + np.finfo(result.dtype).eps / 2 * np.abs(interval.truth))
+    largest = float(np.max(share, initial=0.0, where=np.isfinite(share)))
+    return Verdict(0, total, f"largest error is {largest:.2f} of {bound}")
+
+
+def _first(result: Array, truth: Array, wrong: Array) -> str:
+    at = tuple(int(i) for i in np.argwhere(wrong)[0])
+    return (
+        f"{np.count_nonzero(wrong)} of {truth.size} elements differ; the first, at {at}, is {result[at]} where "
+        f"{truth[at]} is right"
+    )

@@ -1,0 +1,63 @@
+"""The rewrites of a depthwise micro-kernel and of its packing kernel."""
+
+from __future__ import annotations
+
+from convsmith.ir.buffer import UNKNOWN, make_buffer
+from convsmith.machine.base import Target
+from convsmith.passes.accumulate import accumulate
+from convsmith.passes.bind import bind
+from convsmith.passes.cse import cse
+from convsmith.passes.derive_packing import derive_packing
+from convsmith.passes.fission import fission
+from convsmith.passes.flatten import flatten
+from convsmith.passes.hoist import hoist
+from convsmith.passes.lift import lift
+from convsmith.passes.manager import Step
+from convsmith.passes.narrow_index import narrow_index
+from convsmith.passes.pick_instructions import pick_instructions
+from convsmith.passes.pieces import pieces
+from convsmith.passes.simplify import simplify
+from convsmith.passes.sink import sink
+from convsmith.passes.strength import strength_reduce
+from convsmith.passes.tile import tile
+from convsmith.passes.unroll import unroll
+from convsmith.passes.unused_let import unused_let
+from convsmith.passes.vectorise import vectorise
+from convsmith.problem.micro_kernel import MicroKernel
+from convsmith.statement.micro_kernel import PACKED, passes_of, sums_type
+
+
+def micro_kernel_steps(m: MicroKernel, target: Target) -> list[Step]:
+    """Tiles of channels; what is packed; pieces for the channels that are left; vectors."""
+    lanes = min(m.channel_tile, target.lanes(32))
+    steps = []
+    if m.multipass:
+        sums = make_buffer("buffer", sums_type(m), (UNKNOWN,))
+        steps.append(Step(accumulate, "c", "k", m.taps, passes_of(m), sums))
+    return [
+        *steps,
+        Step(tile, "c", m.channel_tile, "c.o", "c.t"),
+        Step(tile, "c.t", lanes, "c.v", "c.l"),
+        Step(fission, ("c.v", "c.l"), (("c.l", lanes),)),
+        Step(sink, ("c.v", "c.l")),
+        Step(lift),
+        Step(derive_packing, PACKED, "weights"),
+        Step(pieces, "c.o", "c.v", "c.l", (m.channel_tile, m.subtile or m.channel_tile, lanes)),
+        Step(simplify),
+        Step(bind, ("k", "c.v", "c.l"), "unrolled"),
+        Step(flatten),
+        Step(narrow_index),
+        Step(vectorise, "c.l", lanes),
+        Step(pick_instructions, target.instructions),
+        Step(simplify, False),
+        Step(unused_let),
+        Step(hoist),
+        Step(cse),
+        Step(strength_reduce),
+        Step(unroll),
+    ]
+
+
+def micro_packing_steps() -> list[Step]:
+    """A packing kernel writes element by element."""
+    return [Step(simplify, False), Step(narrow_index), Step(hoist), Step(cse), Step(strength_reduce)]

@@ -1,0 +1,313 @@
+"""The rewrites of a packing kernel: it reads vectors of neighbours, and writes sequentially.
+
+Where neighbours in the packed operand are far apart in the other, and those of the other far apart in the packed one,
+tiles of both go through registers, where they are transposed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import gcd, prod
+
+from convsmith.ir.index import Ge0, Var, parts_of
+from convsmith.ir.instruction import Transposition
+from convsmith.ir.stmt import Block, For, Kernel, Stmt, Store
+from convsmith.ir.types import dtype
+from convsmith.ir.value import Load, Select
+from convsmith.ir.walk import loops_of, variables_of, walk
+from convsmith.machine.base import Target
+from convsmith.passes.bind import bind
+from convsmith.passes.flatten import flatten, offset
+from convsmith.passes.fuse import fuse
+from convsmith.passes.gather_stores import gather_stores
+from convsmith.passes.manager import Step
+from convsmith.passes.narrow_index import narrow_index
+from convsmith.passes.packed_sums import HELD, MARK
+from convsmith.passes.partition import partition
+from convsmith.passes.pick_transpositions import pick_transpositions
+from convsmith.passes.reorder import reorder
+from convsmith.passes.scope import perfect_nest
+from convsmith.passes.simplify import simplify
+from convsmith.passes.strength import strength_reduce
+from convsmith.passes.tile import tile
+from convsmith.passes.transpose import READ, WRITTEN, transpose
+from convsmith.passes.unroll import unroll
+from convsmith.passes.unused_let import unused_let
+from convsmith.passes.vectorise import vectorise
+from convsmith.plan.adding import adding_steps
+
+PIECES = 4
+"""Most pieces of a loop."""
+FEW = 1 << 13
+"""Elements that are packed in less time than LLVM takes for a transposition."""
+SHARE = 4
+"""The part of the second-level cache for what a block reads."""
+LINE = 64
+"""Bytes of a line of a cache."""
+LINES = 2
+"""The part of the first-level cache for lines that are read in pieces."""
+TURNS = 8
+"""Most iterations whose pieces are written one place after the other."""
+LEAST = 256
+"""Fewest bytes that a block writes in order."""
+COLUMN = "columns"
+"""The loop whose iterations are the columns of tiles."""
+LONG = 4
+"""Most tiles in a row that are straight lines, because their columns lie unevenly in the packed operand."""
+
+
+def packing_steps(pack: Kernel, target: Target) -> list[Step]:
+    """Those of the copy, and of the sums that are made of it."""
+    steps = _copying_steps(pack, target)
+    before, after = adding_steps(pack, target)
+    flat = next(n for n, step in enumerate(steps) if step.run is flatten) + 1
+    unrolled = [Step(unroll)] if before else []
+    return [*before, *steps[:flat], *after, *steps[flat:], *unrolled]
+
+
+def _copying_steps(pack: Kernel, target: Target) -> list[Step]:
+    """Split off what is cut short, and copy vectors."""
+    parts = pack.body.stmts if isinstance(pack.body, Block) else (pack.body,)
+    copies = [s for s in parts if not any(x.var.name.endswith((MARK, HELD)) for x in loops_of(s))]
+    loops: list[For] = [x for s in copies for x in loops_of(s)]
+    names = [x.var.name for x in loops]
+    steps: list[Step] = []
+    if len(copies) == 1 and (moved := _Moved.of(copies[0])) is not None:
+        for row in target.transpositions:
+            if (found := _tiles(moved, row)) is not None:
+                return _transposing_steps(moved, found, row, target)
+        steps, names = _blocked(moved, names, target)
+    steps += [Step(partition, tuple(names), PIECES), Step(flatten), Step(simplify)]
+    lanes = target.lanes(pack.params[0].dtype.bits)
+    if loops and int(loops[-1].hi) <= lanes:
+        steps.append(Step(vectorise, names[-1], lanes, False))
+    return [*steps, Step(simplify, False), Step(narrow_index), Step(strength_reduce), Step(unused_let)]
+
+
+@dataclass(frozen=True)
+class _Moved:
+    """A packing nest: how often loops run, outermost first, and the elements that each moves what is read by.
+
+    ``plain`` says that elements are not changed on the way. Along ``masked`` loops some are not there, of which those
+    along ``ending`` ones are the last.
+    """
+
+    extents: dict[str, int]
+    steps: dict[str, int]
+    read: str
+    dtype: str
+    plain: bool
+    masked: frozenset[str]
+    ending: frozenset[str]
+
+    def with_loop(self, outer: str, columns: Sequence[str], width: int) -> _Moved:
+        """The same with a loop over tiles of ``width`` of the columns."""
+        count = -(-prod(self.extents[n] for n in columns) // width)
+        step = self.steps[columns[-1]] * width
+        return replace(self, extents={outer: count, **self.extents}, steps={outer: step, **self.steps})
+
+    @property
+    def bytes(self) -> int:
+        return dtype(self.dtype).bytes
+
+    @property
+    def bytes_read(self) -> int:
+        return dtype(self.read).bytes
+
+    @staticmethod
+    def of(copy: Stmt) -> _Moved | None:
+        """That of a nest that copies elements of one operand, evenly; else None."""
+        if not isinstance(copy, For):
+            return None
+        nest, s = perfect_nest(copy)
+        reads = [v for v in walk(s.value) if isinstance(v, Load)] if isinstance(s, Store) else []
+        if len(reads) != 1 or not isinstance(s, Store) or s.index != tuple(x.var for x in nest):
+            return None
+        terms = dict(offset(reads[0].buffer, reads[0].index).terms)
+        if any(not isinstance(a, Var) and variables_of(a) for a in terms):
+            return None
+        steps = {x.var.name: terms.get(x.var, 0) for x in nest}
+        plain = isinstance(s.value.yes if isinstance(s.value, Select) else s.value, Load)
+        conds = parts_of(s.value.cond) if isinstance(s.value, Select) else ()
+        masked = Counter(v.name for c in conds for v in variables_of(c))
+        falling = {v.name for c in conds if isinstance(c, Ge0) for v, n in c.arg.terms if isinstance(v, Var) and n < 0}
+        ending = frozenset(n for n in falling if masked[n] == 1)
+        read, extents = reads[0].buffer.dtype.name, {x.var.name: int(x.hi) for x in nest}
+        return _Moved(extents, steps, read, s.buffer.dtype.name, plain, frozenset(masked), ending)
+
+    def whole(self, *names: str) -> bool:
+        """Whether elements along the loops, as one, are all there, or all but the last ones along a single loop."""
+        return not set(names) & (self.masked if len(names) > 1 else self.masked - self.ending)
+
+    def columns(self, first: int, most: int, taken: set[str]) -> list[str]:
+        """Loops that together step through what is read from neighbour to neighbour, the innermost last."""
+        found: list[str] = []
+        while True:
+            run = first * prod(self.extents[n] for n in found)
+            next_ = [n for n, step in self.steps.items() if step == run and n not in taken and self.extents[n] > 1]
+            if not next_ or not self.whole(next_[0], *found):
+                return found
+            if found and prod(self.extents[n] for n in (*found, next_[0])) > most:
+                return found
+            found.insert(0, next_[0])
+            taken = taken | {next_[0]}
+
+
+@dataclass(frozen=True)
+class _Tiles:
+    """Loops of tiles: those that make the columns, that of the rows, and that of a group.
+
+    With ``each`` the rows are those of that loop within the other. With ``piece`` only so many columns follow each
+    other in the packed operand, and tiles have several such pieces.
+    """
+
+    columns: tuple[str, ...]
+    rows: str
+    group: tuple[str, ...]
+    each: str = ""
+    piece: int = 0
+
+
+def _tiles(moved: _Moved, row: Transposition) -> _Tiles | None:
+    """How the row transposes the nest; None where it does not."""
+    height, width, group = row.shape
+    if row.dtype != moved.dtype or prod(moved.extents.values()) < FEW:
+        return None
+    names = [n for n in moved.extents if moved.extents[n] > 1]
+    if len(names) < 2 or not all(map(moved.whole, names[-3:])):
+        return None
+    if row.joined:
+        column, last = names[-2:]
+        fits = moved.extents[last] == height and moved.steps[last] != 1 == moved.steps[column]
+        if not fits:
+            return None
+        piece = moved.extents[column]
+        next_ = [n for n in names[:-2] if moved.steps[n] == piece]
+        if next_ and 2 * piece <= width:
+            return _Tiles((next_[0], column), last, (), "", piece)
+        return _Tiles((column,), last, ())
+    if moved.bytes < 4 and group == 1:
+        *_, lane, last = names
+        columns = moved.columns(1, LONG * width, {lane, last})
+        count = moved.extents[lane] * moved.extents[last]
+        apart = moved.steps[last] > 1 and moved.steps[lane] > 1 and count <= height < 2 * count
+        return _Tiles(tuple(columns), lane, (), last) if columns and apart else None
+    inner = names[-1:] if group > 1 else []
+    if inner and ((moved.extents[inner[0]], moved.steps[inner[0]]) != (group, 1) or len(names) < 3):
+        return None
+    lane = names[-1 - len(inner)]
+    if moved.steps[lane] in (0, group) or moved.extents[lane] > height:
+        return None
+    columns = moved.columns(group, LONG * width, {lane, *inner})
+    return _Tiles(tuple(columns), lane, tuple(inner)) if columns else None
+
+
+def _blocked(moved: _Moved, around: list[str], target: Target, turns: int = 1) -> tuple[list[Step], list[str]]:
+    """Blocks of the loop that steps farthest, where loops around it step less: what one reads stays in the cache.
+
+    Where an iteration of it reads more, it goes around them whole, and the next has blocks. What is beyond the second
+    cache is better read in long blocks, unless its lines have several parts.
+
+    Blocks are whole ``turns``. The steps, and the loops in their new order.
+    """
+    names, order = list(moved.extents), list(around)
+    near = max(moved.steps[n] * moved.extents[n] for n in names) * moved.bytes_read <= target.l2_bytes
+    for far in sorted((n for n in around if moved.steps[n]), key=lambda n: -moved.steps[n]):
+        nearer = [
+            n for n in order[: order.index(far)] if 0 < moved.steps[n] < moved.steps[far] and moved.extents[n] > 1
+        ]
+        if not nearer:
+            break
+        step = moved.steps[far] * moved.bytes_read
+        held = target.l2_bytes // SHARE // step
+        part = moved.steps[nearer[-1]] * moved.bytes_read
+        if part < LINE <= step and (near or 2 * part <= LINE):
+            held = min(held, _lines(moved, step, target))
+        piece = prod(moved.extents[n] for n in names[names.index(far) + 1 :]) * moved.bytes
+        size = max(-(-LEAST // piece), held)
+        size -= size % turns if size > turns else 0
+        if size >= moved.extents[far]:
+            break
+        place = order.index(nearer[0])
+        if not held and size == 1:
+            order.remove(far)
+            order.insert(place, far)
+            continue
+        outer, inner = _fresh(f"{far}.b", names), _fresh(f"{far}.i", names)
+        order[order.index(far)] = inner
+        order.insert(place, outer)
+        return [Step(tile, far, size, outer, inner), Step(reorder, tuple(order))], order
+    return ([Step(reorder, tuple(order))] if order != around else []), order
+
+
+def _fresh(name: str, taken: Iterable[str]) -> str:
+    """Return a name that no loop of the nest has: packing copies the loops of the kernel, which has blocks as well."""
+    while name in taken:
+        name += "b"
+    return name
+
+
+def _lines(moved: _Moved, step: int, target: Target) -> int:
+    """Iterations whose lines the first-level cache keeps until all of each is read: some steps need the same sets."""
+    apart = min(s * moved.bytes_read for s in moved.steps.values() if s * moved.bytes_read >= LINE)
+    way = target.l1_bytes // target.l1_ways
+    places = min(way // LINE, way // gcd(apart, way))
+    return places * target.l1_ways // LINES // (step // apart)
+
+
+def _transposing_steps(moved: _Moved, found: _Tiles, row: Transposition, target: Target) -> list[Step]:
+    """Tiles innermost, through registers; the rest of the nest in its order."""
+    height, width, group = row.shape
+    length = width // found.piece * found.piece if found.piece else width
+    written = found.piece or width
+    names = tuple(moved.extents)
+    rows = (found.rows, *((found.each,) if found.each else ()))
+    inner = (*found.columns, *rows, *found.group)
+    even = len(found.columns) == 1 or found.piece > 0
+    place = (min if found.piece else max)(names.index(n) for n in found.columns)
+    around = [n for n in names if n not in inner]
+    steps = [Step(reorder, (*around, *inner))] if (*around, *inner) != names else []
+    fused = found.columns[0]
+    for n in found.columns[1:]:
+        steps.append(Step(fuse, fused, n, f"{fused}_{n}"))
+        fused = f"{fused}_{n}"
+    line = "_".join(rows)
+    if found.each:
+        steps.append(Step(fuse, *rows, line))
+    outer = _fresh(f"{fused}.o", names)
+    steps.append(Step(tile, fused, length, outer, COLUMN))
+    if even:
+        before = [n for n in around if names.index(n) < place]
+        around = [*before, outer, *(n for n in around if n not in before)]
+        steps.append(Step(reorder, tuple(around)))
+    else:
+        around.append(outer)
+    loops = (COLUMN, line, *found.group)
+    lanes = height * (1 << (written - 1).bit_length() if row.joined else group)
+    turns = TURNS if found.piece and around[-1] != outer else 1
+    blocks, around = _blocked(moved.with_loop(outer, found.columns, length), around, target, turns)
+    turn, group_of_turns = _fresh(f"{around[-1]}.t", names), _fresh(f"{around[-1]}.g", names)
+    if turns > 1:
+        blocks.append(Step(tile, around[-1], turns, group_of_turns, turn))
+        around[-1:] = [group_of_turns, turn]
+    return [
+        *steps,
+        *blocks,
+        Step(partition, (*around, *(() if moved.plain else (COLUMN,))), PIECES),
+        Step(transpose, loops, (height, width), row.joined, found.piece),
+        *([] if even else [Step(bind, (outer,), "unrolled")]),
+        Step(flatten),
+        Step(unroll),
+        Step(simplify),
+        Step(vectorise, READ, width * group, False),
+        Step(vectorise, WRITTEN, lanes, False),
+        Step(vectorise, loops[-1], max(height, group), False),
+        Step(pick_transpositions, target.transpositions),
+        *([Step(gather_stores, turn, turns)] if turns > 1 else []),
+        Step(simplify, False),
+        Step(narrow_index),
+        Step(strength_reduce),
+        Step(unused_let),
+    ]  # fmt: skip

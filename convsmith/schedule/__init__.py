@@ -1,1 +1,0 @@
-"""What may be chosen for a kernel, as data: :class:`~convsmith.schedule.config.Config`."""

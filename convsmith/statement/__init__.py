@@ -1,0 +1,1 @@
+"""What may be chosen for a kernel, as data: :class:`~convsmith.plan.config.Config`."""

@@ -1,0 +1,259 @@
+"""What follows the sums: scales, bias, post-ops, and the conversion to the result's type.
+
+In oneDNN's order, each step rounded to f32 (f64 where the sums are)::
+
+    v = sums * src scale * weights' scale + bias, then the post-ops
+    c = v / dst scale + dst zero point                 rounded to nearest even, saturated
+
+or steps in s32 arithmetic alone, whose result is saturated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from convsmith.ir.buffer import Buffer
+from convsmith.ir.index import Index, Var, as_index, is_true
+from convsmith.ir.types import F32, F64, S8, S32, U8, DType, dtype
+from convsmith.ir.value import COMPARISONS, Binary, Bits, Cast, Load, Select, Value, Where, const, dtype_of
+from convsmith.problem import post_ops
+from convsmith.problem.attributes import SCALES, ZERO_POINTS, Kind
+from convsmith.problem.low_precision import FULL, NEAREST, greatest
+from convsmith.problem.matmul import Matmul
+from convsmith.problem.problem import Problem
+from convsmith.statement.elementwise import elementwise
+from convsmith.statement.integer_steps import integer_step
+from convsmith.statement.statement import Statement, View
+
+WEIGHT_SUMS, SOURCE_SUMS = "wei_sums", "src_sums"
+"""The memory of sums of entries, by which zero points are taken off the products' sums (`statement/offsets.py`)."""
+DIVIDE = 23
+"""Bits of the shift in a division by 255."""
+
+
+class Buffers:
+    """The buffer of each array that the nest reads or writes, made when it is first asked for.
+
+    An array is one of the ``views``, or else a tensor of the problem.
+    """
+
+    def __init__(self, problem: Problem, *views: View) -> None:
+        self._problem = problem
+        self._views = {v.name: v for v in views}
+        self._made: dict[str, Buffer] = {}
+
+    def __getitem__(self, name: str) -> Buffer:
+        if name not in self._made:
+            x = self._views[name] if name in self._views else self._problem.tensor(name)
+            self._made[name] = Buffer(name, dtype(x.dtype), x.layout.padded_shape, x.layout.blocks)
+        return self._made[name]
+
+    def params(self) -> tuple[Buffer, ...]:
+        """All of them, in the order of the problem's tensors; what is no tensor comes last."""
+        names = [t.name for t in self._problem.tensors]
+        return tuple(self._made[n] for n in (*names, *(v for v in self._views if v not in names)) if n in self._made)
+
+
+def factor(view: View, buffers: Buffers, absent: Value | None = None) -> Value:
+    """An element of a view as it is multiplied; one that is not there has the value ``absent``, if that is given."""
+    element: Value = Load(buffers[view.name], view.coords, None)
+    if absent is not None:
+        element = Select(view.mask, element, absent)
+    if view.fewer is not None:
+        return _requantised(view, element, buffers)
+    if not view.flipped:
+        return element
+    return Bits(dtype(view.factor), Binary("xor", element, const(dtype_of(element), top_bit(view))))
+
+
+def _requantised(view: View, element: Value, buffers: Buffers) -> Value:
+    """``(v * greatest + r) // 255``; dividing is a product and a shift, which are exact for so few bits."""
+    assert view.fewer is not None
+    bits, kind, rest = view.fewer
+    if view.dtype == "s8":
+        element = Bits(U8, Binary("xor", element, const(S8, top_bit(view))))
+    added: Value = Cast(S32, Load(buffers[rest], view.coords, None)) if rest else const(S32, NEAREST)
+    scaled = Binary("add", Binary("mul", Cast(S32, element), const(S32, greatest(bits))), added)
+    quotient = Binary("shr", Binary("mul", scaled, const(S32, (1 << DIVIDE) // FULL + 1)), const(S32, DIVIDE))
+    return Cast(dtype(kind), quotient)
+
+
+def top_bit(view: View) -> int:
+    """The element of a flipped view's type that has the top bit only; it becomes 0."""
+    return 128 if view.dtype == "u8" else -128
+
+
+def source_point(problem: Problem, view: View, buffers: Buffers) -> Value | None:
+    """The zero point that the problem has for an element of its source."""
+    quantity = problem.quantity(ZERO_POINTS, "src")
+    if quantity is None:
+        return None
+    axis = problem.source_channels if quantity.axis is None else quantity.axis
+    place = as_index(0) if quantity.policy == "common" else view.coords[axis]
+    return _whole_number(Load(buffers[problem.attribute_name(ZERO_POINTS, "src")], (place,), None))
+
+
+def of_flipped(view: View, point: Value | None) -> Value | None:
+    """The zero point of what is multiplied, from that of the tensor."""
+    if not view.flipped:
+        return point
+    moved = const(S32, -top_bit(view))
+    return moved if point is None else Binary("add", point, moved)
+
+
+def _whole_number(v: Value) -> Value:
+    return v if dtype_of(v) is S32 else Cast(S32, v)
+
+
+class Epilogue:
+    """Values of the steps at an element of the result, which lies at the coordinates of ``c``."""
+
+    def __init__(self, problem: Problem, st: Statement, buffers: Buffers) -> None:
+        self.problem, self.buffers, self.st, self.c = problem, buffers, st, st.c
+        self.type: DType = F64 if problem.acc == "f64" else F32
+        self.channel = st.c.coords[problem.channels] if problem.forward or problem.dir == "BWD_D" else as_index(0)
+        self.group: Index = next((Var(d.name) for d in st.of("batch")), as_index(0))
+
+    def value(self, sums: Value) -> Value:
+        """The result's element from its sum."""
+        p = self.problem
+        fewer = isinstance(p, Matmul) and p.bits != (8, 8)
+        if isinstance(p, Matmul) and fewer:
+            sums = self._of_fewer_bits(p, sums)
+        for view in () if fewer else self.st.sums:
+            point = self.zero_point(self.st.a if view.name == WEIGHT_SUMS else self.st.b)
+            assert point is not None
+            load = Load(self.buffers[view.name], view.coords, None)
+            sums = Binary("sub", sums, Binary("mul", load, point))
+        out = self.buffers[self.c.name].dtype
+        steps = p.scales or p.post_ops or p.bias or p.quantity(ZERO_POINTS, "dst")
+        if p.integer_steps:
+            sums, steps = self._whole(sums), ()
+        if not steps:
+            return sums if dtype_of(sums) is out else Cast(out, sums)
+        v = self.wide(sums)
+        for argument in ("src", "wei") if p.forward else ("wei", "dst"):
+            v = self._with("mul", v, SCALES, argument)
+        if p.bias:
+            v = Binary("add", v, self._operand("bia", self._bias_coords()))
+        for n, op in enumerate(p.post_ops):
+            v = self._post_op(n, op, v)
+        result = "dst" if p.forward else "src"
+        v = self._with("add", self._with("div", v, SCALES, result), ZERO_POINTS, result)
+        return v if self.type is out else Cast(out, v)
+
+    def _of_fewer_bits(self, p: Matmul, v: Value) -> Value:
+        """Sums of requantised entries, put together again (`problem/low_precision.py`)."""
+        found = {view.name: Load(self.buffers[view.name], view.coords, None) for view in self.st.sums}
+        rows, columns = found.get(SOURCE_SUMS), found.get(WEIGHT_SUMS)
+        left, right = map(greatest, p.bits)
+        depth = p.dims["k"]
+        if p.bits[1] == 8:  # multiplied as entries that are 128 less
+            assert rows is not None
+            v = Binary("add", v, Binary("mul", rows, const(S32, 128)))
+        v = integer_step("s32_rescale", v, FULL * FULL, left * right)
+        offsets = [self._offset_of_entries(view) for view in (self.st.a, self.st.b)]
+        if rows is not None and offsets[1] is not None:
+            v = Binary("add", v, integer_step("s32_rescale", Binary("mul", rows, offsets[1]), FULL, left))
+        if columns is not None and offsets[0] is not None:
+            whole = Binary("add", columns, const(S32, 128 * depth)) if p.bits[1] == 8 else columns
+            v = Binary("add", v, integer_step("s32_rescale", Binary("mul", whole, offsets[0]), FULL, right))
+        if offsets[0] is None or offsets[1] is None:
+            return v
+        return Binary("add", v, Binary("mul", Binary("mul", offsets[0], offsets[1]), const(S32, depth)))
+
+    def _offset_of_entries(self, view: View) -> Value | None:
+        """What is added to an entry of 0 to 255."""
+        point = self._own_point(view.name, view)
+        centre = const(S32, -128) if view.dtype == "s8" else None
+        if point is None:
+            return centre
+        return Binary("sub", centre if centre is not None else const(S32, 0), point)
+
+    def _whole(self, v: Value) -> Value:
+        for n, op in enumerate(self.problem.post_ops):
+            assert isinstance(op, post_ops.Integer)
+            operands: tuple[Value | int, ...] = op.numbers
+            if op.takes_operand:
+                buffer = self.buffers[f"post_op_{n}"]
+                operands = (Load(buffer, self._broadcast(buffer.shape), None),)
+            v = integer_step(op.alg, v, *operands)
+        return v
+
+    def wide(self, v: Value) -> Value:
+        """A value in the type of the steps."""
+        return v if dtype_of(v) is self.type else Cast(self.type, v)
+
+    def zero_point(self, view: View) -> Value | None:
+        """What is subtracted from a factor of A or B, in the type of sums."""
+        name = view.name.removeprefix("diff_")
+        return of_flipped(view, self._own_point(name, view) if self.problem.forward else None)
+
+    def _own_point(self, name: str, view: View) -> Value | None:
+        """The zero point that the problem has for an argument."""
+        if name == "src":
+            return source_point(self.problem, view, self.buffers)
+        if self.problem.quantity(ZERO_POINTS, name) is None:
+            return None
+        return _whole_number(self._quantity(ZERO_POINTS, name, self.channel))
+
+    def absent(self, view: View) -> Value | None:
+        """What an element of A reads as where it is not there, if it is then read at all."""
+        if not view.filled or is_true(view.mask):
+            return None
+        element, point = dtype(view.dtype), self.zero_point(replace(view, flipped=False))
+        return const(element, 0) if point is None else Cast(element, point)
+
+    def _with(self, op: str, v: Value, kind: Kind, argument: str) -> Value:
+        if self.problem.quantity(kind, argument) is None:
+            return v
+        return Binary(op, v, self.wide(self._quantity(kind, argument, self.channel)))
+
+    def _quantity(self, kind: Kind, argument: str, channel: Index) -> Value:
+        buffer = self.buffers[self.problem.attribute_name(kind, argument)]
+        quantity = self.problem.quantity(kind, argument)
+        assert quantity is not None
+        if quantity.policy == "common":
+            place = as_index(0)
+        elif argument == "wei" and quantity.policy == "per_dim_0" and self.problem.grouped:
+            place = self.group
+        else:
+            place = channel
+        return Load(buffer, (place,), None)
+
+    def _bias_coords(self) -> tuple[Index, ...]:
+        shape = self.buffers["bia"].shape
+        return self._broadcast(shape) if len(shape) == len(self.c.coords) else (self.channel,)
+
+    def _broadcast(self, shape: tuple[int, ...]) -> tuple[Index, ...]:
+        """The result's coordinates in an operand that has one element where it does not vary."""
+        return tuple(as_index(0) if n == 1 else x for n, x in zip(shape, self.c.coords, strict=True))
+
+    def _operand(self, name: str, coords: tuple[Index, ...]) -> Value:
+        return self.wide(Load(self.buffers[name], coords, None))
+
+    def _post_op(self, n: int, op: post_ops.PostOp, v: Value) -> Value:
+        zero = const(self.type, 0)
+        if isinstance(op, post_ops.Eltwise):
+            v = elementwise(op.alg, v, op.alpha, op.beta)
+            return v if op.scale == 1 else Binary("mul", v, const(self.type, op.scale))
+        if isinstance(op, post_ops.Sum):
+            return Binary("add", v, self._old(op))
+        name = f"post_op_{n}"
+        operand = self._operand(name, self._broadcast(self.problem.tensor(name).shape))
+        if isinstance(op, post_ops.Prelu):
+            return Where("gt", v, zero, v, Binary("mul", v, operand))
+        assert isinstance(op, post_ops.Binary)
+        if op.alg in COMPARISONS:
+            return Where(op.alg, v, operand, const(self.type, 1), zero)
+        return Binary(op.alg, v, operand)
+
+    def _old(self, op: post_ops.Sum) -> Value:
+        """What the destination holds, as the post-op reads it."""
+        old: Value = Load(self.buffers[self.c.name], self.c.coords, None)
+        if op.dtype is not None and dtype(op.dtype) is not dtype_of(old):
+            old = Bits(dtype(op.dtype), old)
+        old = self.wide(old)
+        if op.zero_point:
+            old = Binary("sub", old, const(self.type, op.zero_point))
+        return old if op.scale == 1 else Binary("mul", old, const(self.type, op.scale))

@@ -1,0 +1,108 @@
+"""Depthwise micro-kernels with XNNPACK's contract: the nest that says what one computes, and its rewrites.
+
+A call makes one row of outputs.  Sizes are in bytes, as the document has them, but for ``channels``, ``output_width``
+and ``kernel_size``.  For each output its pointers stand at ``input``, ``input_stride`` bytes on for the next one; to
+each that is not ``zero`` the ``input_offset`` is added.  ``output_increment`` is added to the output pointer once the
+channels of an output are written.
+"""
+
+from __future__ import annotations
+
+from convsmith.ir.buffer import UNKNOWN, Buffer, make_buffer
+from convsmith.ir.index import Index, Var, as_index, conj, floordiv, maximum, product
+from convsmith.ir.stmt import Alloc, At, For, Kernel, Stmt, Store, block
+from convsmith.ir.types import BF16, F16, F32, F64, PTR, S8, S32, U8, DType
+from convsmith.ir.value import Binary, Cast, Fma, Load, Select, Unary, Value, Where, const, dtype_of
+from convsmith.problem.micro_kernel import MicroKernel
+
+MEMORY: dict[str, DType] = {"f32": F32, "f16": F16, "bf16": BF16, "qs8": S8, "qu8": U8}
+
+POINTS = ("input_zero_point", "kernel_zero_point", "output_zero_point", "output_min", "output_max")
+"""What ``params`` of a quantised kernel are, in order; of the others there are minimum and maximum."""
+
+PACKED = ("bias", "kernel", "scale")
+
+
+def sums_type(m: MicroKernel) -> DType:
+    return S32 if m.quantised else F32
+
+
+def naive_micro_kernel(m: MicroKernel) -> Kernel:
+    """The nest: a sum over the taps for each channel of each output."""
+    memory, acc_type = MEMORY[m.type], sums_type(m)
+
+    def given(name: str, t: DType, *shape: int) -> Buffer:
+        return make_buffer(name, t, shape or (UNKNOWN,))
+
+    table, source, zero = given("input", PTR), given("source", memory), given("zero", memory)
+    bias, kernel = given("bias", S32 if m.quantised else memory), given("kernel", memory)
+    scale, output = given("scale", F32), given("output", memory)
+    params = given("params", S32, len(POINTS)) if m.quantised else given("params", F32, 2)
+    sizes = names = ("channels", "output_width", "kernel_size", "input_stride", "output_increment", "input_offset")
+    channels, width, kernel_size, stride, increment, offset = map(Var, names)
+    x, c, k = Var("x"), Var("c"), Var("k")
+    acc, pixel = make_buffer("acc", acc_type, (), "register"), given("pixel", memory)
+    here = Load(acc, (), None)
+
+    def parameter(name: str) -> Value:
+        return Load(params, (as_index(POINTS.index(name)),), None)
+
+    def factor(b: Buffer, at: Index, point: str) -> Value:
+        v: Value = Load(b, (at,), None)
+        if b is kernel:
+            v = Select(conj((k < kernel_size,)), v, const(memory, 0))
+        v = v if memory is acc_type else Cast(acc_type, v)
+        return Binary("sub", v, parameter(point)) if m.quantised else v
+
+    term = Binary(
+        "mul", factor(pixel, c, "input_zero_point"), factor(kernel, product(c, kernel_size) + k, "kernel_zero_point")
+    )
+    entry = (product(x, floordiv(stride, PTR.bytes)) + k,)
+    moved = floordiv(offset, memory.bytes)
+    add = At(pixel, table, entry, moved, source, zero, (as_index(0),), Store(acc, (), Binary("add", here, term)))
+    taps: Index = as_index(m.taps[0])
+    if m.multipass:
+        taps = passes_of(m) * m.taps[1] + (m.taps[0] + m.taps[2])
+    start: Value = Load(bias, (c,), None)
+    start = start if bias.dtype is acc_type else Cast(acc_type, start)
+    value = _requantised(m, here, Load(scale, (c,), None), parameter) if m.quantised else _clamped(here, params)
+    value = value if dtype_of(value) is memory else Cast(memory, value)
+    to = product(x, channels + floordiv(increment, memory.bytes)) + c
+    body: Stmt = block(Store(acc, (), start), For(k, as_index(0), taps, add), Store(output, (to,), value))
+    nest = For(x, as_index(0), width, For(c, as_index(0), channels, Alloc(acc, body)))
+    arguments = (table, source, zero, bias, kernel, *((scale,) if m.quantised else ()), params, output)
+    return Kernel("dwconv", arguments, nest, sizes=tuple(map(Var, sizes)))
+
+
+def passes_of(m: MicroKernel) -> Index:
+    """Passes in the middle."""
+    first, middle, last = m.taps
+    return maximum(floordiv(Var("kernel_size") - (first + last) + (middle - 1), middle), 0)
+
+
+def _clamped(v: Value, params: Buffer) -> Value:
+    low, high = (Load(params, (as_index(n),), None) for n in range(2))
+    return Binary("min", Binary("max", v, low), high)
+
+
+def _requantised(m: MicroKernel, sums: Value, scale: Value, parameter) -> Value:  # type: ignore[no-untyped-def]
+    """XNNPACK's: scaled and clamped before the zero point is added; to even of two, or up."""
+    point = parameter("output_zero_point")
+    low, high = (Binary("sub", parameter(name), point) for name in ("output_min", "output_max"))
+    if m.requantise == "fp32":
+        scaled: Value = Binary("mul", Cast(F32, sums), scale)
+        bounded = Binary("min", Binary("max", scaled, Cast(F32, low)), Cast(F32, high))
+        return Binary("add", Cast(S32, bounded), point)
+    rounded = _half_up(Cast(F64, sums), Cast(F64, scale))
+    bounded = Binary("min", Binary("max", rounded, Cast(F64, low)), Cast(F64, high))
+    return Binary("add", Cast(S32, bounded), point)
+
+
+def _half_up(a: Value, b: Value) -> Value:
+    """``floor(a * b + 1/2)``, exact: the product as a double and what that leaves."""
+    p = Binary("mul", a, b)
+    left = Fma(a, b, Unary("neg", p))
+    whole = Unary("floor", p)
+    half = Binary("sub", Binary("sub", p, whole), const(F64, 0.5))
+    up = Where("ge", half, Unary("neg", left), const(F64, 1), const(F64, 0))
+    return Binary("add", whole, up)

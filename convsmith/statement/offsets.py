@@ -1,0 +1,209 @@
+"""Zero points taken off the sums rather than off each factor, so that instructions multiply the bytes as they are.
+
+With zero points p of the source and q of the weights, over the terms that are there (gemmlowp)::
+
+    sum (a - p) * (b - q)  =  sum a * b  -  p * sum b  -  q * sum (a - p)
+
+Sums of 32 bits wrap around on both sides alike, so the results are the same bits.  An operand can be *flipped*: with
+its top bit turned over s8 is multiplied as u8, its zero point 128 more, and u8 as s8, 128 less; so instructions that
+ask for u8 by s8 serve all bytes.
+
+The sums of weights stay the same from call to call.  Over the channels of each tap they are made while the weights are
+packed (`passes/packed_sums.py`); where taps may be absent, a kernel that runs after that adds them up, once for each
+set of taps that some pixel meets (`statement/presence.py`).  Those of the source are made in each call, before the
+products: while it is packed, where a config packs it and all terms are there; else over the channels of a pixel first,
+and then over the taps of one axis after the other, each time in a buffer of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from convsmith.ir.buffer import make_buffer
+from convsmith.ir.index import Index, Var, as_index, conj, is_false, is_true, true
+from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, Store, block
+from convsmith.ir.types import S32
+from convsmith.ir.value import Binary, Cast, Load, Select, Value, const, dtype_of
+from convsmith.ir.walk import variables_of
+from convsmith.layout.layout import Layout
+from convsmith.problem.attributes import ZERO_POINTS
+from convsmith.problem.problem import Problem
+from convsmith.statement.epilogue import SOURCE_SUMS, WEIGHT_SUMS, Buffers, factor, of_flipped, source_point
+from convsmith.statement.presence import Cut, cuts, number
+from convsmith.statement.statement import Dim, Statement, View
+
+TAP_SUMS = "wei_taps"
+"""The memory of the weights' sums over the channels of each tap."""
+CHANNEL_SUMS = "src_channels"
+"""The memory of the source's sums over the channels of each pixel, and its name with an axis, over that as well."""
+MOST = 1 << 20
+"""Sums of weights that are worth their memory."""
+
+
+def flips(problem: Problem, st: Statement) -> tuple[tuple[str, ...], ...]:
+    """Operands that can be flipped together, the fewest first: s8 sources and u8 weights."""
+    source = [st.a.name] if st.a.dtype == "s8" and st.a.fewer is None else []
+    weights = [st.b.name] if st.b.dtype == "u8" and st.b.fewer is None else []
+    if of_fewer_bits(st):
+        return ((*source, *weights),)
+    if not problem.forward or problem.acc != "s32":
+        return ((),)
+    return tuple(dict.fromkeys(((), tuple(weights), tuple(source), (*source, *weights))))
+
+
+def of_fewer_bits(st: Statement) -> bool:
+    """Whether entries are requantised."""
+    return st.a.fewer is not None or st.b.fewer is not None
+
+
+def summed(
+    problem: Problem, st: Statement, flip: tuple[str, ...] = (), pack: tuple[str, ...] = (), filled: bool = False
+) -> Statement | None:
+    """The statement with zero points, its own and those of flipping, taken off the sums; None where that cannot be.
+
+    With A ``filled``, all taps are there at every pixel, and one sum of weights serves all.
+    """
+    source = problem.quantity(ZERO_POINTS, "src")
+    fewer = of_fewer_bits(st)
+    legal = flip in flips(problem, st) and (st.shifted or flip or fewer) and not is_false(st.a.mask)
+    each_channel = source is not None and source.policy != "common" and source.axis in (None, problem.source_channels)
+    if not legal or each_channel:
+        return None
+    a, b = (replace(v, flipped=v.name in flip, packed=v.name in pack) for v in (st.a, st.b))
+    a = replace(a, filled=filled)
+    st = replace(st, a=a, b=b, shifted=False)
+    sums = []
+    if source is not None or a.flipped or (fewer and a.dtype == "s8"):
+        found = _cuts(st)
+        case, cases = number([(c.index, c.cases) for c in found])
+        others = _varying(st, st.b, "batch", "n")
+        if prod(d.size for d in others) * cases > MOST:
+            return None
+        dims = (Dim("case", cases, "m"), *others) if found else others
+        sums.append(_view(WEIGHT_SUMS, dims, *[case] * bool(found)))
+    centred = fewer and (b.dtype == "s8" or b.fewer is None)
+    if b.flipped or problem.quantity(ZERO_POINTS, "wei") is not None or centred:
+        sums.append(_view(SOURCE_SUMS, _varying(st, st.a, "batch", "m")))
+    return replace(st, sums=tuple(sums))
+
+
+@dataclass(frozen=True)
+class Summing:
+    """A kernel that only adds up: ``result`` is the sum of the terms of ``given`` that are there, over ``reduce``.
+
+    It runs in ``each_call``, or else when weights are packed. ``shifted`` says that the source's zero point is taken
+    off each term; all are there then.
+    """
+
+    given: View
+    result: View
+    dims: tuple[Dim, ...]
+    reduce: tuple[str, ...]
+    each_call: bool = False
+    shifted: bool = False
+
+    @property
+    def statement(self) -> Statement:
+        """As one whose only factor is what is given."""
+        dims = tuple(replace(d, kind="k" if d.name in self.reduce else "m") for d in self.dims)
+        return Statement(dims, self.given, self.result, self.result, self.reduce, "s32")
+
+    def kernel(self, problem: Problem) -> Kernel:
+        """The naive nest; its last parameter is the result."""
+        st = self.statement
+        buffers = Buffers(problem, self.given, self.result)
+        acc = make_buffer("acc", S32, (), "register")
+        here, zero = Load(acc, (), None), const(S32, 0)
+        term = factor(self.given, buffers)
+        term = term if dtype_of(term) is S32 else Cast(S32, term)
+        total: Value = here
+        point = of_flipped(self.given, source_point(problem, self.given, buffers)) if self.shifted else None
+        if point is not None:
+            total = Binary("sub", here, Binary("mul", point, const(S32, prod(d.size for d in st.of("k")))))
+        term = term if is_true(self.given.mask) else Select(self.given.mask, term, zero)
+        sums = _nest(st.of("k"), Store(acc, (), Binary("add", here, term)))
+        store = Store(buffers[self.result.name], self.result.coords, total)
+        body = _nest(st.of("m"), Alloc(acc, block(Store(acc, (), zero), sums, store)))
+        return Kernel(self.result.name, buffers.params(), body)
+
+
+def sums_of(problem: Problem, st: Statement) -> tuple[Summing, ...]:
+    """What makes the sums that the statement reads, in the order in which it is to run: the weights' when they are
+    packed, the source's in each call."""
+    makers = {WEIGHT_SUMS: _weights, SOURCE_SUMS: _source}
+    return tuple(s for view in st.sums for s in makers[view.name](problem, st, view))
+
+
+def _weights(_: Problem, st: Statement, result: View) -> tuple[Summing, ...]:
+    others = _varying(st, st.b, "batch", "n")
+    found = _cuts(st)
+    if not found:
+        return (Summing(st.b, result, (*others, *st.of("k")), st.reduce),)
+    taps = tuple(d for d in st.of("k") if d.axis)
+    channels = tuple(d for d in st.of("k") if not d.axis)
+    kept = (*taps, *others)
+    each = _view(TAP_SUMS, kept)
+    given = replace(each, masks=(conj(c.cond for c in found), *each.masks[1:]))
+    case = number([(c.var, c.cases) for c in found])[0]
+    dims = (*(Dim(c.var.name, c.cases, "m") for c in found), *others)
+    return (
+        Summing(st.b, each, (*kept, *channels), tuple(d.name for d in channels)),
+        Summing(given, replace(result, coords=(case, *result.coords[1:])), (*dims, *taps), tuple(d.name for d in taps)),
+    )
+
+
+def _cuts(st: Statement) -> tuple[Cut, ...]:
+    """What the mask takes away from sums of weights: nothing where the terms are all there."""
+    return () if st.a.filled else cuts(st)
+
+
+def _source(problem: Problem, st: Statement, result: View) -> tuple[Summing, ...]:
+    # Less its zero point, an element is zero where it is absent.
+    st = replace(st, a=replace(st.a, filled=False))
+    others = _varying(st, st.a, "batch", "m")
+    taps = tuple(d for d in st.of("k") if d.axis)
+    shifted = not of_fewer_bits(st)
+    if not st.a.packed and shifted:
+        st = replace(st, a=replace(st.a, flipped=False))  # less its zero point, an element is the same either way
+    if is_true(st.a.mask) and all(d.size == 1 for d in taps):
+        return (Summing(st.a, result, (*others, *st.of("k")), st.reduce, each_call=True, shifted=shifted),)
+    names = problem.tensor(st.a.name).dims
+    image, _, *axes = (Dim(name, size, "m", name[-1]) for name, size in zip(names, st.a.layout.shape))
+    channels = tuple(d for d in st.of("k") if not d.axis)
+    view = _view(CHANNEL_SUMS, (*st.of("batch"), image, *axes))
+    coords = (*st.a.coords[:2], *(Var(d.name) for d in axes))
+    here = replace(st.a, flipped=False, coords=coords, masks=(true(),) * len(names))
+    dims = (*st.of("batch"), image, *axes)
+    made = [Summing(here, view, (*dims, *channels), tuple(d.name for d in channels), each_call=True, shifted=True)]
+    at = {d.axis: (x, mask) for d, x, mask in zip(axes, st.a.coords[2:], st.a.masks[2:])}
+    windows = [d.axis for d in taps if d.size > 1 or not is_true(at[d.axis][1])]
+    for axis in windows:
+        done = {axis} if axis != windows[-1] else {axis, *(d.axis for d in taps if d.axis not in windows)}
+        coords, masks = zip(*(at[d.axis] if d.axis in done else (Var(d.name), true()) for d in dims))
+        dims = tuple(next(o for o in others if o.axis == d.axis) if d.axis in done else d for d in dims)
+        given = replace(view, coords=coords, masks=masks)
+        view = result if axis == windows[-1] else _view(f"{CHANNEL_SUMS}_{axis}", dims)
+        summed_over = tuple(d for d in taps if d.axis in done)
+        made.append(Summing(given, view, (*dims, *summed_over), tuple(d.name for d in summed_over), each_call=True))
+    return tuple(made)
+
+
+def _varying(st: Statement, view: View, *kinds: str) -> tuple[Dim, ...]:
+    """The dims of those kinds along which a view varies."""
+    names = {v for x in view.coords for v in variables_of(x)} | variables_of(view.mask)
+    return tuple(d for d in st.of(*kinds) if Var(d.name) in names)
+
+
+def _view(name: str, dims: Sequence[Dim], *index: Index) -> View:
+    """Sums for each point of dims, at that point, or at an index along the first ones."""
+    coords = (*index, *(Var(d.name) for d in dims[len(index) :]))
+    layout = Layout.from_tag("any", tuple(d.size for d in dims))
+    return View(name, "s32", layout, coords, (true(),) * len(coords))
+
+
+def _nest(dims: Sequence[Dim], body: Stmt) -> Stmt:
+    for d in reversed(dims):
+        body = For(Var(d.name), as_index(0), as_index(d.size), body)
+    return body

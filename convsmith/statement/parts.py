@@ -1,0 +1,61 @@
+"""Split a reduction among threads: each part is summed apart, and the parts are added up, always in the same order.
+
+Worth it where the result is too small to be divided: few outputs of long sums, the gradient of few weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.index import Index, Var, true
+from convsmith.ir.walk import substitute
+from convsmith.layout.tags import MAX_DIMS
+from convsmith.statement.statement import Dim, Statement, View, view_steps
+
+PART = "part"
+"""The loop over parts, and in the name of their memory."""
+SUMS = "part_sums"
+"""The memory of the parts: a result each."""
+
+
+def parted(st: Statement, split: Sequence[tuple[str, int]]) -> Statement:
+    """Return the statement with parts of their own for each ``(reduction loop, number of parts)`` of ``split``."""
+    for loop, parts in split:
+        st = _split(st, loop, parts)
+    return st
+
+
+def splits(st: Statement) -> bool:
+    """Whether the result can have parts: where another dim leaves a layout."""
+    return len(st.c.coords) < MAX_DIMS
+
+
+def _split(st: Statement, loop: str, parts: int) -> Statement:
+    sizes = {d.name: d.size for d in st.of("k")}
+    if loop not in sizes or sizes[loop] % parts:
+        legal = ", ".join(f"{name} ({size})" for name, size in sizes.items())
+        raise ConfigError("split", f"--split={loop}:{parts}: legal is a reduction loop and a divisor of it: {legal}")
+    if not splits(st):
+        raise ConfigError(
+            "split", f"--split={loop}:{parts}: {st.c.name} has {MAX_DIMS} dims; legal with a split are fewer"
+        )
+    size = sizes[loop] // parts
+    moved: dict[Var, Index] = {Var(loop): Var(PART) * size + Var(loop)}
+    dims = tuple(replace(d, size=size) if d.name == loop else d for d in st.dims)
+    c = View(SUMS, st.acc, st.c.layout.repeated(parts), (Var(PART), *st.c.coords), (true(),) * (len(st.c.coords) + 1))
+    return replace(
+        st, dims=(Dim(PART, parts, "batch"), *dims), a=_at(st.a, moved), b=_at(st.b, moved), c=c, sums=(), parts_of=st
+    )
+
+
+def _at(view: View, moved: dict[Var, Index]) -> View:
+    coords = tuple(substitute(x, moved) for x in view.coords)
+    return replace(view, coords=coords, masks=tuple(substitute(m, moved) for m in view.masks))
+
+
+def around(st: Statement) -> tuple[Dim, ...]:
+    """The dims of the result; along the last one elements are neighbours."""
+    steps = view_steps(st.c)
+    return tuple(sorted(st.of("batch", "n", "m"), key=lambda d: (d.size > 1, -steps.get(Var(d.name), 0))))

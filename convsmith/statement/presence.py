@@ -1,0 +1,96 @@
+"""Which terms of a sum are there, as a function of the element of the result: few cases, counted by cuts.
+
+A padded tap is absent at some pixels. What is known before any pixel (sums of weights) is then needed for each set of
+taps that occurs. A mask is a conjunction along the axes, and each of its parts takes away taps from one end of an
+axis, those in other residue classes of a stride, or all: how many, or which class, is an index over the pixel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from convsmith.arith.ranges import Range, interval
+from convsmith.arith.simplify import simplify
+from convsmith.ir.index import (
+    Cond,
+    Eq0,
+    Ge0,
+    Index,
+    Mod,
+    Var,
+    as_index,
+    eq,
+    floordiv,
+    make_sum,
+    maximum,
+    minimum,
+    mod,
+    parts_of,
+)
+from convsmith.ir.walk import variables_of
+from convsmith.statement.statement import Statement
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A part of the mask: ``index`` is its case at an element of the result, below ``cases``.
+
+    ``cond`` is the part in terms of the case, called ``var``, and of the taps.
+    """
+
+    var: Var
+    index: Index
+    cases: int
+    cond: Cond
+
+
+def cuts(st: Statement) -> tuple[Cut, ...]:
+    """One for each part of the statement's mask."""
+    taps = {Var(d.name): (0, d.size - 1) for d in st.of("k")}
+    pixels = {Var(d.name): (0, d.size - 1) for d in st.of("batch", "n", "m")}
+    found = []
+    for n, part in enumerate(parts_of(st.a.mask)):
+        var = Var(f"cut{n}")
+        index, cond = _cut(part, var, taps)
+        index = simplify(index, pixels)
+        found.append(Cut(var, index, interval(index, pixels)[1] + 1, cond))
+    return tuple(found)
+
+
+def number(cases: Sequence[tuple[Index, int]]) -> tuple[Index, int]:
+    """All cases as one: its index, and how many there are."""
+    total, count = as_index(0), 1
+    for index, size in cases:
+        total, count = total * size + index, count * size
+    return total, count
+
+
+def _cut(part: Cond, var: Var, taps: dict[Var, Range]) -> tuple[Index, Cond]:
+    assert isinstance(part, (Ge0, Eq0))
+    tap = next((v for v in taps if v in variables_of(part)), None)
+    if isinstance(part, Eq0) and not isinstance(part.arg, Mod):
+        step, rest = _take(part.arg, tap)
+        ends = (0, 0 if tap is None else -step * taps[tap][1])
+        least = min(ends) - 1  # as good as any below: no tap is there
+        moved = var + least if tap is None else tap * step + var + least
+        return minimum(maximum(rest, least), max(ends) + 1) - least, eq(moved, 0)
+    if isinstance(part, Eq0):
+        assert isinstance(part.arg, Mod)
+        step, rest = _take(part.arg.num, tap)
+        moved = var if tap is None else tap * step + var
+        return mod(rest, part.arg.den), eq(mod(moved, part.arg.den), 0)
+    step, rest = _take(part.arg, tap)
+    if tap is None:
+        return minimum(maximum(-rest, 0), 1), var <= 0
+    last = taps[tap][1]
+    if step > 0:
+        return minimum(maximum(floordiv(-rest + (step - 1), step), 0), last + 1), tap >= var
+    return minimum(maximum(last - floordiv(rest, -step), 0), last + 1), tap <= last - var
+
+
+def _take(e: Index, tap: Var | None) -> tuple[int, Index]:
+    """The coefficient of the tap, and what is left without it."""
+    terms = dict(e.terms)
+    step = terms.pop(tap, 0) if tap is not None else 0
+    return step, make_sum(e.const, terms)

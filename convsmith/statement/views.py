@@ -1,0 +1,203 @@
+"""A problem as a GEMM-like statement ``C[m, n] += A[m, k] * B[k, n]`` over views.
+
+A convolution relates two tensors: the *image*, whose coordinate along an axis is ``x * s + k * (d + 1) - p``, and the
+*grid*, whose coordinate is ``x``.  Forward computes the grid from the image, backward by data the image from the grid,
+backward by weights the weights from both; a deconvolution is the same with source and destination exchanged.  So
+there are three statements, and which tensor is called what decides the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from convsmith.arith.simplify import simplify
+from convsmith.ir.index import Cond, Index, Var, as_index, conj, eq, false, floordiv, mod, true
+from convsmith.layout.indirection import Axis
+from convsmith.machine.base import Target
+from convsmith.problem.attributes import ZERO_POINTS
+from convsmith.problem.conv import Conv
+from convsmith.problem.matmul import Matmul
+from convsmith.problem.problem import Problem
+from convsmith.problem.tensor import Tensor
+from convsmith.statement.statement import Dim, Fewer, Statement, View
+
+
+def statement(p: Problem, target: Target | None = None) -> Statement:
+    """The statement of a matrix product, or of a convolution or deconvolution in its direction.
+
+    The target decides the type of the sums; without one, it is that which is right on any.
+    """
+    if isinstance(p, Matmul):
+        return _product(p, sums_type(p, target))
+    assert isinstance(p, Conv)
+    return _BY_RESULT[_result(p)](_Relation(p, sums_type(p, target)))
+
+
+def sums_type(p: Problem, target: Target | None) -> str:
+    """Type of the sums: the narrowest that the problem permits where the target adds up in it, else the problem's."""
+    return p.acc if target is None or target.row(*p.types) is None else p.types[2]
+
+
+def _product(p: Matmul, acc: str) -> Statement:
+    """The views without masks; a batch dim along which the weights stay the same is a dim of M."""
+    *batch, m, n, k = (Dim(name, size, "") for name, size in p.dims.items())
+    outer = []
+    for d, size in zip(batch, p.wei_shape):
+        outer.append(Dim(d.name, d.size, "m" if size == 1 else "batch"))
+    dims = (*outer, Dim(m.name, m.size, "m"), Dim(n.name, n.size, "n"), Dim(k.name, k.size, "k"))
+    rows = {d.name for d in outer if d.kind == "m"}
+    a, b, c = _at(p, p.tensor("src")), _at(p, p.tensor("wei"), rows), _at(p, p.tensor("dst"))
+    a, b = _of_bits(p, a, p.bits[0], "u8"), _of_bits(p, b, p.bits[1], "s8")
+    return Statement(dims, a, b, c, (k.name,), acc, _shifted(p))
+
+
+def _of_bits(p: Matmul, view: View, bits: int, factor: str) -> View:
+    """The view with its entries requantised, where they have fewer bits than 8."""
+    if bits == 8:
+        return view
+    return replace(view, fewer=Fewer(bits, factor, f"rounding_{view.name}" if p.rounding == "probabilistic" else ""))
+
+
+def _shifted(p: Problem) -> bool:
+    return any(p.quantity(ZERO_POINTS, argument) for argument in ("src", "wei"))
+
+
+def _at(p: Matmul, t: Tensor, repeated: Collection[str] = ()) -> View:
+    """A matrix at the variables that its dims are named after; at 0 along a dim in which it is repeated."""
+    varies = (size == p.dims[name] and name not in repeated for name, size in zip(t.dims, t.shape))
+    coords = tuple(Var(name) if v else as_index(0) for name, v in zip(t.dims, varies))
+    return View(t.name, t.dtype, t.layout, coords, (true(),) * len(coords))
+
+
+def _result(p: Conv) -> str:
+    """Which of the three tensors is computed."""
+    if p.dir.startswith("BWD_W"):
+        return "weights"
+    return "image" if p.deconv != (p.dir == "BWD_D") else "grid"
+
+
+@dataclass(frozen=True)
+class _Side:
+    """A tensor of activations: its channels within a group, and its coordinate along each axis."""
+
+    tensor: Tensor
+    channel: Dim
+    size: int
+    axes: tuple[Dim, ...]
+
+
+class _Relation:
+    """Variables, dims and views that the three statements have in common."""
+
+    def __init__(self, p: Conv, acc: str) -> None:
+        self.p, self.acc = p, acc
+        self.group = (Dim("g", p.g, "batch"),) if p.g > 1 else ()
+        self.g: Index = Var("g") if p.g > 1 else as_index(0)
+        tensors = {t.name.removeprefix("diff_"): t for t in p.tensors}
+        src = self._side(tensors["src"], "ic", p.ic, "i", p.i)
+        dst = self._side(tensors["dst"], "oc", p.oc, "o", p.o)
+        self.image, self.grid = (dst, src) if p.deconv else (src, dst)
+        self.wei = tensors["wei"]
+        self.batch = Dim("mb", p.mb, "")
+        self.taps = tuple(Dim("k" + a, n, "", a) for a, n in zip(p.axes, p.k))
+
+    def _side(self, tensor: Tensor, channel: str, channels: int, letter: str, sizes: tuple[int, ...]) -> _Side:
+        axes = tuple(Dim(letter + a, n, "", a) for a, n in zip(self.p.axes, sizes))
+        return _Side(tensor, Dim(channel, channels // self.p.g, ""), channels, axes)
+
+    def weights(self) -> View:
+        """The weights, always there."""
+        head = (self.g,) if self.p.has_groups else ()
+        coords = (*head, Var("oc"), Var("ic"), *(Var(d.name) for d in self.taps))
+        return View(self.wei.name, self.wei.dtype, self.wei.layout, coords, (true(),) * len(coords))
+
+    def plain(self, side: _Side) -> View:
+        """A side at its own coordinates."""
+        return self._view(side, [Var(d.name) for d in side.axes], [true() for _ in side.axes])
+
+    def gathered(self, side: _Side) -> View:
+        """The image at a pixel of the grid and a tap."""
+        coords = [self.meeting(n) for n in range(self.p.rank)]
+        return self._view(side, coords, [_in_range(x, d.size) for x, d in zip(coords, side.axes)])
+
+    def scattered(self, side: _Side) -> View:
+        """The grid at a pixel of the image and a tap: there only where the stride meets it."""
+        coords, masks = [], []
+        for n, (image, d) in enumerate(zip(self.image.axes, side.axes)):
+            # A grid of one pixel is met at the tap alone, as with any stride; one as long as the kernel says so.
+            s = max(self.p.s[n], self.p.k[n]) if d.size == 1 and not self.p.d[n] else self.p.s[n]
+            moved = Var(image.name) + self.p.p[n] - Var(self.taps[n].name) * (self.p.d[n] + 1)
+            coords.append(floordiv(moved, s))
+            there = conj((_in_range(coords[-1], d.size), eq(mod(moved, s), 0)))
+            masks.append(there if self._meets(n, image.size, d.size, s) else false())
+        return self._view(side, coords, masks)
+
+    def _meets(self, n: int, image: int, grid: int, s: int) -> bool:
+        """Whether any pixel of the image meets any of the grid's at a tap, along axis ``n`` with stride ``s``."""
+        for tap in range(self.taps[n].size):
+            start = tap * (self.p.d[n] + 1) - self.p.p[n]
+            first = max(0, -(start // s))
+            if first < grid and start + first * s < image:
+                return True
+        return False
+
+    def window(self, source: _Side, output: _Side) -> tuple[Axis, ...]:
+        """The axes of the window between two sides; the other way round, it is read from the grid."""
+        p, extents = self.p, ((a.size, b.size) for a, b in zip(source.axes, output.axes))
+        return tuple(
+            Axis(i, o, k, s, d, pad, source is self.grid) for (i, o), k, s, d, pad in zip(extents, p.k, p.s, p.d, p.p)
+        )
+
+    def meeting(self, n: int) -> Index:
+        """The coordinate of the image that a pixel of the grid and a tap meet along axis ``n``."""
+        pixel, tap = Var(self.grid.axes[n].name), Var(self.taps[n].name)
+        return pixel * self.p.s[n] + tap * (self.p.d[n] + 1) - self.p.p[n]
+
+    def _view(self, side: _Side, coords: list[Index], masks: list[Cond]) -> View:
+        dims = (*self.image.axes, *self.grid.axes, *self.taps)
+        ranges = {Var(d.name): (0, d.size - 1) for d in dims}
+        channel = self.g * side.channel.size + Var(side.channel.name)
+        simple = [simplify(m, ranges) for m in masks]
+        t = side.tensor
+        return View(t.name, t.dtype, t.layout, (Var("mb"), channel, *coords), (true(), true(), *simple))
+
+    def dims(self, *roles: tuple[str, tuple[Dim, ...]]) -> tuple[Dim, ...]:
+        """The group, then dims in the roles given."""
+        return (*self.group, *(Dim(d.name, d.size, kind, d.axis) for kind, dims in roles for d in dims))
+
+
+def _to_grid(r: _Relation) -> Statement:
+    """A is the image, B the weights: N is the grid's channels, K the image's channels and the taps."""
+    return _pixels(r, r.grid, r.image, r.gathered(r.image))
+
+
+def _to_image(r: _Relation) -> Statement:
+    """A is the grid, B the weights: N is the image's channels, K the grid's channels and the taps."""
+    return _pixels(r, r.image, r.grid, r.scattered(r.grid))
+
+
+def _pixels(r: _Relation, result: _Side, source: _Side, a: View) -> Statement:
+    dims = r.dims(
+        ("m", (r.batch,)), ("n", (result.channel,)), ("m", result.axes), ("k", (source.channel, *r.taps))
+    )  # fmt: skip
+    order = (*(d.name for d in r.taps), source.channel.name)
+    axes = r.window(source, result)
+    return Statement(dims, a, r.weights(), r.plain(result), order, r.acc, _shifted(r.p), axes=axes)
+
+
+def _to_weights(r: _Relation) -> Statement:
+    """A is the image, B the grid: N is the grid's channels, M the taps and the image's channels, K all pixels."""
+    dims = r.dims(
+        ("n", (r.grid.channel,)), ("m", (*r.taps, r.image.channel)), ("k", (r.batch, *r.grid.axes))
+    )  # fmt: skip
+    order = ("mb", *(d.name for d in r.grid.axes))
+    axes = r.window(r.image, r.grid)
+    return Statement(dims, r.gathered(r.image), r.plain(r.grid), r.weights(), order, r.acc, axes=axes)
+
+
+def _in_range(coord: Index, size: int) -> Cond:
+    return conj((coord >= 0, coord < size))
+
+
+_BY_RESULT = {"grid": _to_grid, "image": _to_image, "weights": _to_weights}

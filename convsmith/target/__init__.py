@@ -1,1 +1,0 @@
-"""What hardware: facts and instruction tables, one folder a target, collected in :mod:`convsmith.target.registry`."""

@@ -1,0 +1,79 @@
+"""Blocks for the caches, derived from the target's: where the packed operand of one register tile outgrows them.
+
+While pixels pass, the weights of a tile of channels stay in the second-level cache. Where their sums are so long that
+they do not, a part of each sum is taken at a time, for so many channels that the sums in between stay there too.
+
+A gradient of weights sums over pixels, and each of its tiles reads some channels of all images. Where the images
+outgrow the cache, all tiles read a block of pixels before the next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from convsmith.ir.types import dtype
+from convsmith.machine.base import Target
+from convsmith.plan.config import Config
+from convsmith.plan.loops import Loops
+from convsmith.statement.statement import Statement
+
+SHARE = 4
+"""The part of the second-level cache that weights of a block fill: the source and the sums pass through it as well."""
+BLOCKS_A_THREAD = 3
+"""Blocks of channels that make threads end at about the same time."""
+LONG = 32
+"""Fewest multiply-adds of an accumulator that pay for a block, which moves it to memory and back."""
+
+
+def blocked(st: Statement, loops: Loops, config: Config, target: Target) -> Config:
+    """The config with blocks of channels and of the longest reduction loop, where that pays."""
+    if not st.constant and config.realise == "peel" and (block := _pixels(st, loops, config, target)):
+        return replace(config, block=block)
+    inner = max(loops.of("k"), key=lambda n: loops.extents[n])
+    if loops.kinds[config.lane] != "n" or config.hold or loops.residues or config.realise != "peel":
+        return config
+    terms = prod(loops.extents[n] for n in loops.of("k"))
+    wide = config.size(config.lane)
+    panel = terms * wide * dtype(st.b.dtype).bytes
+    again = prod(-(-loops.extents[n] // config.size(n)) for n in loops.of("m"))
+    if panel <= target.l2_bytes or again < 2:
+        return config
+    unit = max(config.size(inner), dict(config.terms).get(inner, 1))
+    parts = -(-panel * SHARE // target.l2_bytes)
+    depth = -(-loops.extents[inner] // (parts * unit)) * unit
+    pixels = prod(loops.extents[n] for n in loops.of("m"))
+    tiles = -(-loops.extents[config.lane] // wide)
+    held = max(1, target.l2_bytes // (pixels * wide * dtype(st.acc).bytes))
+    if config.threads > 1:
+        held = min(held, max(1, tiles // (BLOCKS_A_THREAD * config.threads)))
+    channels = ((config.lane, held * wide),) if held < tiles else ()
+    return replace(config, block=(*channels, (inner, depth)))
+
+
+def _pixels(st: Statement, loops: Loops, config: Config, target: Target) -> tuple[tuple[str, int], ...]:
+    """A block of the pixels that a gradient of weights sums over, where that pays.
+
+    It does not where several taps read what a tile needs, one after the other, and the cache keeps that.
+    """
+    width = dtype(st.b.dtype).bytes
+    terms = prod(loops.extents[n] for n in loops.of("k"))
+    groups = prod(loops.extents[n] for n in loops.of("batch"))
+    images = sum(prod(v.layout.shape) for v in (st.a, st.b)) * width // groups
+    tiles = {n: -(-loops.extents[n] // config.size(n)) for n in loops.of("n", "m")}
+    taps = prod(tiles[n] for n in loops.of("m") if loops.axes[n])
+    channels = sum(config.size(n) for n in tiles if not loops.axes[n])
+    if images <= target.l2_bytes or prod(tiles.values()) < 2:
+        return ()
+    if taps > 1 and channels * terms * width <= target.l2_bytes:
+        return ()
+    lanes = target.lanes(dtype(st.acc).bits) if loops.kinds[config.lane] == "k" else 1
+    parts = -(-images * 2 // target.l2_bytes)
+    rows = [n for n in st.reduce if n in loops.extents and n != config.lane]
+    loop = next((n for n in rows if loops.extents[n] >= parts), "")
+    if not loop:
+        return ()
+    depth = loops.extents[loop] // parts
+    sums = prod(loops.extents[n] for n in tiles) * lanes * dtype(st.acc).bytes
+    long = terms * depth // loops.extents[loop] // lanes >= LONG
+    return ((loop, depth),) if long and sums <= target.l2_bytes else ()

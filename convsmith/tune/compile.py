@@ -1,0 +1,39 @@
+"""From a problem to an artifact under the config that is expected to be fastest: what frontends call."""
+
+from __future__ import annotations
+
+from convsmith.codegen.artifact import Artifact
+from convsmith.compiler.service import compile_or_load
+from convsmith.diag.forking import import_lock
+from convsmith.machine.base import Target
+from convsmith.plan.config import Config
+from convsmith.problem.problem import Problem
+
+__all__ = ["choose", "compile_problem"]
+
+
+def compile_problem(
+    problem: Problem, *, target: Target, config: Config | None = None, threads: int = 1, requirements: str = ""
+) -> Artifact:
+    """Return the artifact of `problem` for `target` under `config`, by default under the one that `choose` returns.
+
+    With `requirements` on the sizes of calls, as text, the kernel serves all sizes that keep to them. ConfigError: no
+    kernel can be made from the config; ToolchainError: LLVM refused.
+    """
+    return compile_or_load(
+        problem, target=target, choose=choose, config=config, threads=threads, requirements=requirements
+    )
+
+
+def choose(problem: Problem, target: Target, threads: int, dynamic: bool) -> Config:
+    """Return the default config; of a `dynamic` kernel, whose sizes are known at the call, one that fits all sizes."""
+    with import_lock:
+        from convsmith.ir.intern import interning
+        from convsmith.plan.dynamic import check_dynamic
+        from convsmith.tune.dynamic import dynamic_config
+        from convsmith.tune.model import default_config
+
+    if dynamic:
+        with interning():
+            return dynamic_config(check_dynamic(problem), target, threads)
+    return default_config(problem, target, threads)

@@ -1,0 +1,54 @@
+"""The default config of a kernel whose sizes are known at the call."""
+
+from __future__ import annotations
+
+from convsmith.diag.errors import ConfigError, UnsupportedError
+from convsmith.machine.base import Target
+from convsmith.plan.config import Config
+from convsmith.plan.loops import Unit, check_config, loops_after_fusing
+from convsmith.problem.conv import Conv
+from convsmith.statement.epilogue import SOURCE_SUMS
+from convsmith.statement.offsets import flips, summed
+from convsmith.statement.statement import Statement
+from convsmith.statement.views import statement
+from convsmith.tune.model import LONG, operations
+
+
+def dynamic_config(p: Conv, target: Target, threads: int = 1) -> Config:
+    """Vectors of output channels, or of groups where each has one; as many pixels of a row as registers hold."""
+    each = statement(p, target)
+    ways: list[tuple[tuple[str, ...], str, Statement]] = [((), "each", each)]
+    for flip in flips(p, each):
+        found = summed(p, each, flip, filled=True)
+        if found is not None and all(view.name != SOURCE_SUMS for view in found.sums):
+            ways.append((flip, "sums", found))
+    flip, offsets, st = max(ways, key=lambda way: _terms(way[2], target))
+    lane = "g" if p.g > 1 and p.ic == p.oc == p.g else st.n
+    extent = next(d.size for d in st.dims if d.name == lane)
+    unit = Unit.choices(st, target)[-1]
+    terms = ((st.reduce[-1], unit.terms),) if unit.dot and lane == st.n else ()
+    row = f"o{p.axes[-1]}"
+    order = tuple(d.name for d in st.dims if d.kind != "k" and d.name not in (lane, row))
+    for vectors, pixels in ((4, 6), (2, 12), (2, 6), (2, 5), (2, 4), (1, 12), (1, 6), (1, 4), (1, 1)):
+        if lane == "g" and pixels > 4:
+            continue  # nothing is shared between pixels but weights
+        config = Config(
+            target.isa, lane, tile=((row, pixels), (lane, vectors * unit.lanes)), order=(*order, lane, row),
+            reduce=st.reduce, terms=terms, realise="indirection", offsets=offsets, flip=flip,
+            drain=operations(p, st) > LONG, threads=threads,
+        )  # fmt: skip
+        own = Unit.of(st, target, config)
+        if extent <= (vectors - 1) * own.lanes:
+            continue
+        try:
+            check_config(st, loops_after_fusing(st, config), config, target, own)
+        except ConfigError:
+            continue
+        return config
+    raise UnsupportedError(f"dynamic sizes: no config of {p} fits the registers of {target.isa}", code="dynamic")
+
+
+def _terms(st: Statement, target: Target) -> int:
+    """Products that an instruction on vectors adds up."""
+    unit = Unit.choices(st, target)[-1]
+    return unit.terms if unit.dot else 0

@@ -1,0 +1,576 @@
+"""The default config: candidates that the target's registers allow, ranked by a model of their cost.
+
+The structural choice comes first: which loop lies along the vector lanes.  Output channels are best where there are
+enough of them; else input channels (partial sums, added up at the end), groups, or groups and their channels fused.
+Then the register tile: vectors times pixels, as many as the registers hold, such that rests are short and the
+pixels do not fall into one set of the first-level cache.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import prod
+
+from convsmith.arith.evaluate import evaluate
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.buffer import make_buffer
+from convsmith.ir.index import Var, as_index, is_true
+from convsmith.ir.intern import interning
+from convsmith.ir.types import dtype
+from convsmith.ir.value import Load, Value
+from convsmith.ir.walk import variables_of, walk
+from convsmith.machine.base import Target
+from convsmith.plan.config import Config
+from convsmith.plan.loops import Loops, Unit, filled_lanes, fits_registers, loops_after_fusing
+from convsmith.problem.problem import Problem
+from convsmith.statement.epilogue import Buffers, Epilogue
+from convsmith.statement.offsets import flips, of_fewer_bits, summed
+from convsmith.statement.parts import PART, splits
+from convsmith.statement.phases import Phase, phased, phases, residues
+from convsmith.statement.statement import Statement, view_steps
+from convsmith.statement.views import statement
+from convsmith.tune.blocks import blocked
+from convsmith.tune.fragments import fragment_cycles, fragment_tiles
+from convsmith.tune.windows import fetched, first_reads, weights_fit, window_tiles
+
+CALL = 25
+"""Cycles to call a register tile and to set up its loops."""
+STRAIGHT = 16
+"""Cycles to call one without loops."""
+TURN = 2
+"""Cycles from one register tile to the next within a function."""
+HIDDEN = 0.66
+"""Part of the registers for whose accumulators initialisation and write-back hide behind the neighbouring tiles."""
+HIDDEN_FAR = 0.5
+"""The same where the result is as large as weights are, and goes far away."""
+EXPOSED = 10
+"""Multiply-adds that each further accumulator costs a tile."""
+LANE_SUM = 4
+"""Cycles to add up the lanes of one accumulator among others; half as many where half a vector holds the sums."""
+SCATTER = 30
+"""Cycles to write the lanes of one vector to places that are no neighbours."""
+FAR = 120
+"""The same to places on lines of their own."""
+GATHER = 1.3
+"""How much longer a step takes whose source lanes are gathered."""
+SINGLY = 5
+"""The same where more than two vectors hold the lanes of one, and each lane is read by itself."""
+COPY = 2
+"""Cycles to copy a pixel's channels into padded memory."""
+CLASH = 3.0
+"""How much longer a step takes whose pixels evict each other."""
+TILES_A_THREAD = 3
+"""Register tiles that make a result large enough to be divided among threads."""
+SHARES = 16
+"""Register tiles, times parts of their sums, that any number of threads can share."""
+PART_WORK = 1 << 20
+"""Multiply-adds of one product a lane that are worth a part of a sum of their own, and a thread's start."""
+BYTE_WORK = 2
+"""Multiply-adds in the time that a byte takes from memory."""
+FEW_VECTORS = 3
+"""Vectors of channels on one side of a gradient of weights below which its pixels may lie along the lanes."""
+PACK, PACK_FAR = 0.5, 3
+"""Cycles to pack an element in each call: near, and where the second-level cache does not hold the operand."""
+CUT_TAPS = 16
+"""Most taps whose first and last vectors of pixels are code of their own."""
+LONG = 24
+"""Operations of an epilogue that are worth a loop of their own: as straight lines, LLVM takes long for them."""
+NEAR = 1.02
+"""Configs whose expected cycles differ by less are told apart by what LLVM must compile."""
+COMPILED = 128
+"""Multiply-adds and stores that LLVM compiles in the time that a kernel takes in any case."""
+OVERLAP = 4
+"""How well arithmetic, loads and latency hide each other; at infinity, wholly."""
+PAGE, LINE = 4096, 64
+L2_BITS = 256
+"""Bits a cycle from the second-level cache."""
+NEAR_IMAGES = 1 << 21
+"""Bytes of images and results that are near enough for reading to hide behind arithmetic."""
+STRIDES = 1.5
+"""How much longer at least it takes to read channels some at a time where they are far: each line is a jump."""
+BEYOND = 3
+"""How much longer than from the second-level cache it takes to read what is farther."""
+PAIR = 128
+"""Bytes that caches fetch at a time."""
+L2_SHARE = 1 << 18
+"""Bytes of packed weights that stay in the second-level cache while pixels pass."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A config with the cycles that the model expects, and the multiply-adds that are emitted."""
+
+    cycles: float
+    emitted: int
+    config: Config
+
+
+class Model:
+    """What the candidates of one problem share."""
+
+    def __init__(self, st: Statement, target: Target, unit: Unit, along: tuple[Phase, ...] = ()) -> None:
+        self.target = target
+        self.phases = along
+        self.whole = st
+        self.st = st = phased(st, tuple(p.pixel for p in along))
+        self.bytes = dtype(st.a.dtype).bytes
+        self.unit = unit
+        self.src, self.dst = view_steps(st.a), view_steps(st.c)
+        self.classes = residues(st)
+        apart = self.unit.dot and self.src.get(Var(st.reduce[-1])) != 1
+        self.images = any(d.name == "mb" for d in st.of("m"))
+        absent = unit.rows > 1 and not is_true(st.a.mask)
+        self.copied = (apart or absent) and not self.classes and self.images
+        if apart and not self.copied and st.acc != "s32":
+            self.unit = Unit.plain(st, target)
+        self.lanes = self.unit.lanes
+        self.sizes = {d.name: d.size for d in st.dims}
+        self.n = st.n
+        self.batch = next((d.name for d in reversed(st.of("batch"))), "")
+        self.k = st.reduce[-1]
+        self.terms = prod(d.size for d in st.of("k")) // self.taken()
+
+    def flip(self) -> tuple[str, ...]:
+        """Operands that are flipped."""
+        return tuple(view.name for view in (self.st.a, self.st.b) if view.flipped)
+
+    def fusions(self) -> tuple[tuple[str, str], ...]:
+        """Pixel loops that step through source and destination as one, innermost first."""
+        sizes = self.sizes
+        names = [d.name for d in self.st.of("m")]
+        if self.copied:
+            return ()
+        out: list[tuple[str, str]] = []
+        inner = names[-1]
+        for a, b in zip(reversed(names[:-1]), reversed(names[1:])):
+            even = all(s.get(Var(a), 0) == sizes[b] * s.get(Var(b), 0) for s in (self.src, self.dst))
+            if not even or not is_true(self.st.a.mask):
+                break
+            out.append((a, inner))
+            inner = f"{a}_{inner}"
+        return tuple(out)
+
+    def pixels(self) -> list[str]:
+        """Pixel loops once they are fused, outermost first."""
+        names = [d.name for d in self.st.of("m")]
+        for a, b in self.fusions():
+            names = [*names[:-2], f"{a}_{b}"]
+        return names
+
+    def innermost(self, pixels: list[str]) -> str:
+        """The last of the pixel loops that runs more than once, or of all."""
+        return next((n for n in reversed(pixels) if self.sizes.get(n, 2) > 1), pixels[-1])
+
+    def lane_loops(self) -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:
+        """Loops worth lying along the lanes, with what must be fused for it."""
+        columns, g = self.sizes[self.n], self.batch
+        if self.phases:
+            yield from self.phase_lanes()
+            return
+        channels = [d.size for d in self.st.dims if not d.axis and d.name not in (g, "mb")]
+        depthwise = bool(g) and prod(channels) == 1
+        yield (g if depthwise else self.n), ()
+        whole = not self.unit.dot or not self.sizes[self.k] % self.unit.terms
+        if g and not depthwise and whole and 2 * columns <= self.lanes and self.src.get(Var(g), 0) <= self.lanes:
+            yield f"{g}_{self.n}", ((g, self.n),)
+        if self.unit.dot:
+            return
+        pixel = self.innermost(self.pixels())
+        inner = Var(pixel.rpartition("_")[2])
+        if self.src.get(inner) == 1 and inner not in variables_of(self.st.a.mask):
+            yield pixel, ()
+        short = columns % self.lanes and columns < 4 * self.lanes
+        if not self.st.constant:
+            short = short or min(columns, self.sizes[self.st.of("m")[-1].name]) < FEW_VECTORS * self.lanes
+        fills = self.sizes[self.k] >= self.lanes // 2 and self.src.get(Var(self.k)) == 1
+        if short and fills and self.cut_apart() <= CUT_TAPS:
+            yield self.k, ()
+
+    def filled(self, lane: str) -> int:
+        """Lanes of a vector that are in use where it lies along a loop."""
+        return filled_lanes(self.st, lane, self.unit)
+
+    def cut_apart(self) -> int:
+        """Taps for each of which a row of pixels, as lanes, ends elsewhere."""
+        axes = {d.axis for d in self.st.of("k") if d.name == self.k} - {""}
+        masked = variables_of(self.st.a.mask)
+        return prod(d.size for d in self.st.of("m") if d.axis in axes and Var(d.name) in masked)
+
+    def worth(self) -> tuple[Phase, ...]:
+        """Phases that may fill lanes which channels leave empty."""
+        columns = self.sizes[self.n]
+        if not self.classes or not columns % self.lanes or columns >= 4 * self.lanes:
+            return ()
+        return tuple(p for p in phases(self.st).values() if p.count > 1)
+
+    def phase_lanes(self) -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:
+        """Phases along the innermost axis, alone or with the channels, as they lie side by side in the result."""
+        phase = self.phases[-1].name
+        apart, channels = self.dst.get(Var(phase)), self.sizes[self.n]
+        if apart == 1:
+            yield phase, ()
+        elif apart == channels and self.dst.get(Var(self.n)) == 1:
+            yield f"{phase}_{self.n}", ((phase, self.n),)
+
+    def columns(self, loops: Loops, lane: str) -> list[int]:
+        """Columns along the lanes, in runs that vectors do not cross."""
+        for p in self.phases:
+            if p.name in lane.split("_"):
+                return [n * loops.extents[lane] // p.count for n in p.runs]
+        return [loops.extents[lane]]
+
+    def ways(self, loops: Loops, tile: dict[str, int]) -> int:
+        """Most pixels of a register tile that fall into one set of the first-level cache."""
+        places = [0]
+        for name in loops.of("m"):
+            stride = self.src.get(Var(name.rsplit("_", 1)[-1]), 0) * self.bytes
+            places = [x + i * stride for x in places for i in range(tile.get(name, 1))]
+        return max(Counter(x % PAGE // LINE for x in {x // LINE * LINE for x in places}).values())
+
+    def tiles(self, loops: Loops, lane: str) -> Iterator[dict[str, int]]:
+        """Register tiles that fit."""
+        pixels = loops.of("m")
+        inner = pixels[-1]
+        if lane in pixels:
+            inner = lane
+        size = loops.extents[inner]
+        if self.unit.rows > 1:
+            yield from fragment_tiles(inner, size, lane, loops.extents[lane], self.unit)
+            return
+        if lane == self.batch:
+            yield from window_tiles(loops, lane, self.lanes, self.target.registers, self.src)
+        along_k = lane == self.k
+        tap = next((n for n in reversed(self.st.reduce[:-1]) if n not in self.classes), self.k)
+        taps = self.sizes[tap]
+        lanes = self.filled(lane)
+        columns = loops.extents[self.n] if along_k else -(-loops.extents[lane] // lanes)
+        for v in range(1, min(columns, 7) + 1):
+            widest = (self.target.registers - 1 - v) // v
+            if widest < 1:
+                break
+            wide = min(widest, loops.extents[self.n] if lane == inner else size)
+            widths = {wide, wide - 1, *(m for m in (4, 5, 6, 7, 8, 12, 14, 16, 28) if m < wide)}
+            for m in sorted(w for w in widths if w > 0):
+                if lane == inner:
+                    tile = {self.n: min(m, loops.extents[self.n]), lane: v * lanes}
+                else:
+                    tile = {inner: m, **({self.n: v} if along_k else {lane: v * lanes})}
+                yield tile
+                if along_k and tap != self.k and 1 < taps <= 3 and m * v + m + v < self.target.registers - 1:
+                    yield {**tile, tap: taps}
+                if m == size <= 5 and len(pixels) > 1 and m * 2 <= widest:
+                    rows = loops.extents[pixels[-2]]
+                    for r in {min(rows, widest // m), 2}:
+                        if 1 < r <= rows:
+                            yield {pixels[-2]: r, **tile}
+
+    def cycles(self, loops: Loops, config: Config) -> float:
+        """Cycles of the whole convolution on one thread."""
+        lane, tile, target = config.lane, dict(config.tile), self.target
+        along_k = loops.kinds[lane] == "k"
+        channels = next((loops.extents[n] for n, _ in config.terms), self.sizes[self.k])
+        steps = self.terms // channels * (-(-channels // (self.lanes if along_k else self.unit.terms)))
+        lanes = self.filled(lane)
+        total = loops.extents[self.n] if along_k else -(-loops.extents[lane] // lanes)
+        if along_k:
+            columns = _splits(total, tile.get(self.n, 1))
+        else:
+            runs = (-(-n // lanes) for n in self.columns(loops, lane))
+            columns = [x for n in runs for x in _splits(n, tile[lane] // lanes)]
+        pixels = [(1, 1)]
+        rows = [self.n] if loops.kinds[lane] == "m" else loops.of("m")
+        for name in rows:
+            pixels = [(m * a, n * b) for m, n in pixels for a, b in _splits(loops.extents[name], tile.get(name, 1))]
+        counted = {lane, *rows} | ({self.n} if along_k else set())
+        around = prod(n for name, n in loops.extents.items() if loops.kinds[name] != "k" and name not in counted)
+        around *= prod(m for name, m in self.classes.items() if name not in self.st.reduce)
+        tiles = [(m, v, m_count * v_count) for m, m_count in pixels for v, v_count in columns]
+        if target.fragments is not None and self.unit.rows > 1:
+            cycles = fragment_cycles(tiles, steps, self.unit, target.fragments)
+        else:
+            passing = total if self.pixels_first() else max(v for v, _ in columns)
+            cycles = self.vector_cycles(loops, config, tiles, steps, passing)
+        copied = prod(self.st.a.layout.shape) / self.sizes[self.k] if config.realise == "pad_copy" else 0.0
+        packed = 0 if self.st.constant or self.st.b.name not in config.pack else prod(self.st.b.layout.shape)
+        pack = PACK if packed * self.bytes <= target.l2_bytes else PACK_FAR
+        return cycles * around + copied * COPY + packed * pack
+
+    def vector_cycles(
+        self, loops: Loops, config: Config, tiles: list[tuple[int, int, int]], steps: int, passing: int
+    ) -> float:
+        """Cycles of register tiles, each given as (pixels, vectors of channels, how many there are).
+
+        ``steps`` are those of a sum; between two tiles of the same pixels pass the weights of ``passing`` vectors.
+        """
+        lane, tile, target = config.lane, dict(config.tile), self.target
+        along_k = loops.kinds[lane] == "k"
+        fused = f"{self.batch}_{self.n}"
+        written = 0.0 if along_k or self.apart(lane) == 1 else SCATTER if self.apart(lane) * self.bytes < LINE else FAR
+        weights = passing * self.lanes * steps * self.bytes
+        near = weights <= target.l1_bytes // 2
+        cost = target.costs
+        far = max(cost.load, target.vector_bits / L2_BITS)
+        read = cost.load if near else far
+        pixel = cost.load if along_k else cost.broadcast
+        fetch, hides = 0.0, True
+        if lane == self.batch:
+            pixel = cost.load
+            fetch, hides = self.fetch(loops, config) * far, self.footprint() <= NEAR_IMAGES
+        if config.hold:
+            read = 0.0
+        straight = steps == prod(n for name, n in config.tile if loops.kinds[name] == "k") > 1
+        turn = TURN if config.hold else STRAIGHT if straight else CALL
+        clash = loops.kinds[lane] != "m" and self.ways(loops, tile) >= target.l1_ways
+        shared = first_reads(loops, tile, self.src)
+        groups = self.filled(lane) // self.sizes[self.n]
+        gather = GATHER if groups * self.src.get(Var(self.batch), 0) <= 2 * self.lanes * self.unit.terms else SINGLY
+        cycles = 0.0
+        for m, v, count in tiles:
+            held = m * v
+            loads = v * read + (held if lane == self.batch else m) * shared * pixel
+            latency = 0.0 if config.hold else cost.latency  # the next tile begins meanwhile
+            step = _together(held * cost.multiply_add, latency, loads, held * fetch * hides)
+            step += 0.0 if hides else held * fetch
+            step *= gather if lane == fused else 1.0
+            step *= CLASH if clash and m >= target.l1_ways else 1.0
+            hidden = HIDDEN if self.st.constant else HIDDEN_FAR
+            finish = EXPOSED * cost.multiply_add * max(0.0, held - hidden * target.registers)
+            finish += self.sums(held) if along_k else held * written
+            cycles += count * (steps * step + finish + turn)
+        return cycles
+
+    def footprint(self) -> int:
+        """Bytes of all images and their results."""
+        return sum(prod(v.layout.shape) for v in (self.st.a, self.st.c)) * self.bytes
+
+    def fetch(self, loops: Loops, config: Config) -> float:
+        """Vectors that come from beyond the first-level cache, and go there, for each that a window's tap multiplies.
+
+        A result is fetched before it is written. Where weights stay, channels pass some at a time.
+        """
+        if self.footprint() <= self.target.l1_bytes:
+            return 0.0
+        tile, inner = dict(config.tile), self.st.of("m")[-1].name
+        run = tile[config.lane] * self.bytes
+        apart = self.src.get(Var(inner), 0) * self.bytes
+        jumps = bool(config.hold) and run < apart
+        passing = self.footprint() / self.sizes.get("mb", 1) * (run / apart if jumps else 1.0)
+        first, again = fetched(loops, tile, self.src, passing, self.target.l1_bytes)
+        near = self.footprint() <= NEAR_IMAGES
+        part = (first + 2 / max(self.terms, 1)) * (1 if near else BEYOND) + again
+        wasted = max(1.0, min(PAIR, apart) / run) if jumps else 1.0
+        return part * (max(wasted, STRIDES) if jumps and not near else wasted)
+
+    def joined(self) -> str:
+        """The tap loop that, as one loop with few channels, leaves fewer terms of an instruction empty; or nothing.
+
+        In a copy without borders the two step through memory as one.
+        """
+        channels, terms = self.sizes[self.k], self.unit.terms
+        vectors = self.unit.dot and self.unit.rows == 1
+        if not vectors or not channels % terms or self.copied or self.classes or len(self.st.reduce) < 2:
+            return ""
+        tap = self.st.reduce[-2]
+        even = self.src.get(Var(self.k)) == 1 and self.src.get(Var(tap)) == channels
+        return tap if even and self.images and self.sizes[tap] > 1 else ""
+
+    def emitted(self, loops: Loops, config: Config) -> int:
+        """Multiply-adds of all register tiles, rests included, and the stores of scattered vectors.
+
+        Where taps are part of a tile, the first and the last one along their axis are others.
+        """
+        pieces, taps = [1], {loops.axes[n] for n, _ in config.tile if loops.kinds[n] == "k"} - {""}
+        bordered = [n for n in loops.of("m") if loops.axes[n] in taps and not is_true(self.st.a.mask)]
+        for name, size in config.tile:
+            width = self.filled(name) if name == config.lane else 1
+            rests = [-(-n // width) for n, _ in _splits(loops.extents[name], size)]
+            rests += rests[:1] * 2 * (name in bordered and size > 1)
+            pieces = [p * n for p in pieces for n in rests]
+        scattered = loops.kinds[config.lane] != "k" and self.apart(config.lane) > 1
+        copies = prod(self.classes.values()) * prod(len(p.runs) for p in self.phases)
+        return sum(pieces) * (self.lanes if scattered else 1) * copies // self.taken()
+
+    def taken(self) -> int:
+        """Residue classes of reduction loops: one of them meets each class of the result."""
+        return prod(m for name, m in self.classes.items() if name in self.st.reduce)
+
+    def sums(self, held: int) -> float:
+        """Cycles to add up the lanes of the accumulators; a vector of sums costs the same when it is not full."""
+        if held <= self.lanes // 2:
+            return held * LANE_SUM / 2
+        return -(-held // self.lanes) * self.lanes * LANE_SUM
+
+    def pixels_first(self) -> bool:
+        """Whether all weights stay near enough to be read again for each tile of pixels."""
+        groups = self.sizes.get(self.batch, 1)
+        share = L2_SHARE * 2 if self.classes else L2_SHARE  # most of the time then goes into the result
+        return groups * prod(d.size for d in self.st.of("n")) * self.terms * self.bytes <= share
+
+    def apart(self, loop: str) -> int:
+        """Elements of the result between neighbours along a loop; a fused loop's innermost part counts."""
+        parts = (v for v in self.dst if isinstance(v, Var) and f"_{loop}".endswith(f"_{v.name}"))
+        return self.dst.get(max(parts, key=lambda v: len(v.name), default=as_index(0)), 1)
+
+    def moved(self, loop: str, by: int) -> int:
+        """Elements that so many iterations of a loop move the source by, from the start."""
+        values = {v: by * (v.name == loop) for e in self.src for v in variables_of(e)}
+        return sum(c * int(evaluate(e, values)) for e, c in self.src.items())
+
+    def order(self, loops: Loops, lane: str) -> tuple[str, ...]:
+        """Images outermost; then channels, whose weights stay while pixels pass, or pixels where all weights stay.
+
+        A result whose vectors are scattered, or that is as large as weights, is written in the order of memory.
+        """
+        names = [n for n in loops.extents if loops.kinds[n] != "k"]
+        if self.apart(lane) > 1 or not self.st.constant:
+            return tuple(sorted(names, key=lambda n: -self.apart(n)))
+        pixels = [n for n in names if loops.kinds[n] == "m" and n != "mb"]
+        channels = [n for n in names if n not in pixels and n != "mb"]
+        far = lane == self.batch and self.moved(lane, self.lanes) > self.moved(pixels[0], 1)
+        inner = [*pixels, *channels] if self.pixels_first() and not far else [*channels, *pixels]
+        return (*(n for n in names if n == "mb"), *inner)
+
+    def holding(self, loops: Loops, config: Config) -> Config | None:
+        """The same with the weights of a window in registers while the pixels of its channels pass; or None."""
+        tile = dict(config.tile)
+        if config.lane != self.batch or not self.st.constant or self.apart(config.lane) > 1:
+            return None
+        if not weights_fit(loops, tile, -(-tile[config.lane] // self.lanes), self.target.registers, self.src):
+            return None
+        names = [n for n in config.order if n != "mb" and loops.kinds[n] == "m"]
+        channels = [n for n in config.order if n not in names and n != "mb"]
+        images = [n for n in config.order if n == "mb"]
+        return replace(config, order=(*images, *channels, *names), hold=(self.st.b.name,))
+
+    def shared_terms(self, lane: str) -> tuple[tuple[str, int], ...]:
+        """Terms that stand innermost because gathers of neighbouring channels read the same vectors."""
+        channels = self.sizes[self.k]
+        if self.unit.dot:
+            return ((self.k, self.unit.terms),) if lane != self.batch else ()
+        if lane != f"{self.batch}_{self.n}" or self.src.get(Var(self.k)) != 1 or not 1 < channels < self.lanes:
+            return ()
+        return ((self.k, next(q for q in (8, 6, 4, 3, 2, 5, 7, 1) if q == channels or not channels % q)),)
+
+    def packed(self, lane: str) -> tuple[str, ...]:
+        """Operands worth a copy in reading order: constant ones, and those whose vectors are scattered in memory."""
+        b, steps = self.st.b, view_steps(self.st.b)
+        single = all(Var(name) not in steps for name in lane.split("_"))
+        inner = steps.get(Var(self.n)) == 1 and steps.get(Var(self.batch), 0) == self.sizes[self.n]
+        ready = single or steps.get(Var(lane)) == 1 or (inner and lane == f"{self.batch}_{self.n}")
+        a = (self.st.a.name,) if self.st.a.fewer is not None else ()
+        return (*a, b.name) if self.st.constant or not ready else a
+
+
+def operations(p: Problem, st: Statement) -> int:
+    """Operations on the way from a sum to the result's element."""
+    sums = Load(make_buffer("acc", dtype(st.acc), (), "register"), (), None)
+    element = Epilogue(p, st, Buffers(p, st.a, st.b, st.c, *st.sums)).value(sums)
+    return sum(isinstance(v, Value) for v in walk(element))
+
+
+def _together(*cycles: float) -> float:
+    """Cycles of things done at once: the longest, and a little more where another is nearly as long."""
+    return float(sum(c**OVERLAP for c in cycles) ** (1 / OVERLAP))
+
+
+def _splits(total: int, size: int) -> list[tuple[int, int]]:
+    """(size, count) of full tiles and of the rest."""
+    full, rest = divmod(total, size)
+    return [x for x in ((size, full), (rest, 1)) if x[0] and x[1]]
+
+
+def candidates(p: Problem, target: Target, threads: int) -> list[Choice]:
+    """Configs that make a kernel, best expected first."""
+    with interning():
+        each = statement(p, target)
+        only = () if of_fewer_bits(each) else (each,)
+        ways = (*only, *(way for flip in flips(p, each) if (way := summed(p, each, flip)) is not None))
+        units = [Unit.choices(st, target) for st in ways]
+        st, choices = max(zip(ways, units), key=lambda way: way[1][0].terms if way[1][0].dot else 0)
+        long = operations(p, st) > LONG
+        models = [Model(st, target, unit) for unit in choices]
+        if along := models[0].worth():
+            models.append(Model(st, target, Unit.plain(st, target), along))
+        found = [c for model in models for c in _of_unit(model, threads, long)]
+    if not found:
+        raise ConfigError("no-config", f"no config makes a kernel of {p} for {target.isa}")
+    found.sort(key=lambda c: (c.cycles, c.emitted))
+    near = [c for c in found if c.cycles <= found[0].cycles * NEAR]
+    return sorted(near, key=lambda c: c.emitted // COMPILED) + found[len(near) :]
+
+
+def _of_unit(model: Model, threads: int, long: bool) -> Iterator[Choice]:
+    """The candidates that compute with the model's unit; a ``long`` epilogue has a loop of its own."""
+    target, pixels = model.target, model.fusions()
+    ways = [(lane, (*needed, *pixels), "") for lane, needed in model.lane_loops()]
+    if tap := model.joined():
+        ways.append((model.n, ((tap, model.k),), f"{tap}_{model.k}"))
+    for lane, fuse, join in ways:
+        loops = loops_after_fusing(model.st, Config(target.isa, lane, fuse))
+        order = model.order(loops, lane)
+        for tile in model.tiles(loops, lane):
+            *outer, last = [n for n in model.st.reduce if not join or n not in (tap, model.k)] + [join] * bool(join)
+            tiled = [n for n in outer if n in tile]
+            reduce = (*(n for n in outer if n not in tiled), last, *tiled)
+            copied = bool(join) or (model.copied and lane != model.batch)
+            config = Config(
+                target.isa, lane, fuse, tuple(tile.items()), order, reduce,
+                ((join, model.unit.terms),) if join else model.shared_terms(lane),
+                phases=tuple(p.pixel for p in model.phases),
+                realise="pad_copy" if copied else "peel", pack=model.packed(lane),
+                offsets="sums" if model.st.sums or of_fewer_bits(model.st) else "each", flip=model.flip(),
+                drain=long and loops.kinds[lane] != "k",
+                pieces=max(Config.pieces, model.cut_apart()) if lane == model.k else Config.pieces, threads=threads,
+            )  # fmt: skip
+            held = model.holding(loops, config)
+            wide = lane == model.batch and tile[lane] > model.lanes
+            for c in (config if not wide else None, held):
+                if c is None or not fits_registers(loops, c, target, model.unit, model.filled(lane)):
+                    continue
+                # Fragments serve some lanes only; on others the config gets a unit whose cycles and registers differ.
+                if Unit.of(model.whole, target, c) == model.unit:
+                    yield Choice(model.cycles(loops, c), model.emitted(loops, c), c)
+
+
+def default_config(problem: Problem, target: Target, threads: int = 1) -> Config:
+    """The config that the model expects to be fastest.
+
+    Where its result has too few tiles for threads, they share a reduction.
+    """
+    config = candidates(problem, target, threads)[0].config
+    with interning():
+        st = statement(problem, target)
+        loops = loops_after_fusing(st, config)
+        tiles = prod(-(-n // config.size(name)) for name, n in loops.extents.items() if loops.kinds[name] != "k")
+        unit = Unit.of(st, target, config)
+        parts, loop = _parts(problem, st, config, tiles, unit.terms * unit.rows) if splits(st) else (1, "")
+        if parts > 1:
+            return replace(config, split=((loop, parts),), order=(PART, *config.order))
+        return config if threads > 1 and splits(st) and not st.constant else blocked(st, loops, config, target)
+
+
+def _parts(problem: Problem, st: Statement, config: Config, tiles: int, products: int) -> tuple[int, str]:
+    """In how many parts a loop is summed, and which one.
+
+    Gradients of weights have as many as there are threads. Others have the same for any number of threads, and so the
+    same bits: as many as make enough work for threads, each long enough to be worth one. An instruction adds so many
+    ``products`` to a lane.
+    """
+    if not st.constant:
+        most = config.threads if tiles < TILES_A_THREAD * config.threads else 1
+    else:
+        read = sum(v.layout.size * dtype(v.dtype).bytes for v in (st.a, st.b))
+        work = problem.flops_real // 2 // products + read * BYTE_WORK
+        most = min(SHARES // max(tiles, 1), work // PART_WORK)
+    sizes = {d.name: d.size for d in st.of("k")}
+    terms, fused = dict(config.terms), {n for pair in config.fuse for n in pair}
+    found = phases(st)
+    tapped = {found[pixel].tap for pixel in config.phases}  # cut by their phases already
+    ways = [(1, st.reduce[-1])]
+    for n in (n for n in st.reduce if n not in tapped):
+        whole = sizes[n] if n in fused else max(config.size(n), 1)
+        even = (p for p in range(1, most + 1) if not sizes[n] % (p * terms.get(n, 1)) and sizes[n] // p >= whole)
+        ways.append((max(even, default=1), n))
+    return max(ways, key=lambda way: (way[0] > 1 and way[1] != config.lane, way))

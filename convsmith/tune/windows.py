@@ -1,0 +1,103 @@
+"""Register tiles whose taps are straight lines, so that neighbouring pixels share what they read.
+
+A depthwise convolution multiplies each element that it reads by few weights: reading is most of its work, and several
+pixels of several rows read a window of the image once for all their taps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import prod
+
+from convsmith.ir.index import Index, Var
+from convsmith.plan.loops import Loops
+
+MOST_TAPS = 25
+"""Taps that are worth straight lines."""
+ROWS, COLUMNS = (1, 2, 3, 4), (2, 3, 4, 5, 7, 8, 14)
+"""Pixels of a tile along the two innermost axes."""
+VECTORS = (1, 2)
+"""Vectors of channels: one, or as much as caches fetch at a time."""
+
+
+def _distinct(pixels: int, taps: int, step: int) -> int:
+    """Elements along an axis that so many pixels and taps meet; pixels are ``step`` taps apart."""
+    return min(pixels * taps, (pixels - 1) * step + taps)
+
+
+def _step(loops: Loops, steps: Mapping[Index, int], pixel: str, tap: str) -> int:
+    """How many taps neighbouring pixels are apart; so many that they share nothing, where that is no whole number."""
+    moved, by = abs(steps.get(Var(pixel), 0)), abs(steps.get(Var(tap), 0))
+    return moved // by if moved and by and not moved % by else loops.extents[tap]
+
+
+def first_reads(loops: Loops, tile: Mapping[str, int], steps: Mapping[Index, int]) -> float:
+    """The part of a tile's reads of A that are the first of their element; ``steps`` are A's along each loop."""
+    part = 1.0
+    for tap, taps in tile.items():
+        axis = loops.axes[tap]
+        pixel = next((n for n in loops.of("m") if loops.axes[n] == axis), "")
+        if loops.kinds[tap] == "k" and len(axis) == 1 and pixel:
+            pixels = tile.get(pixel, 1)
+            part *= _distinct(pixels, taps, _step(loops, steps, pixel, tap)) / (pixels * taps)
+    return part
+
+
+def fetched(
+    loops: Loops, tile: Mapping[str, int], steps: Mapping[Index, int], image: float, near: int
+) -> tuple[float, float]:
+    """The parts of a tile's reads of A that are the first of their element, and that are not but come from afar.
+
+    The tile beside it has read the columns that both share just before. The one above has read their rows, which have
+    stayed where those of an ``image`` of so many bytes are no more than what is ``near``.
+    """
+    *_, column = pixels = loops.of("m")
+    new, again, high = 1.0, 1.0, 1.0
+    for tap, taps in tile.items():
+        pixel = next((n for n in pixels if loops.axes[n] == loops.axes[tap]), "")
+        if loops.kinds[tap] == "k" and len(loops.axes[tap]) == 1 and pixel:
+            size, step = tile.get(pixel, 1), _step(loops, steps, pixel, tap)
+            read = _distinct(size, taps, step)
+            first = min(read, size * step)
+            new *= first / (size * taps)
+            again *= (first if pixel == column else read) / (size * taps)
+            high *= 1 if pixel == column else read / (step * loops.extents[pixel])
+    return new, 0.0 if image * high <= near else again - new
+
+
+def window_tiles(
+    loops: Loops, lane: str, lanes: int, registers: int, steps: Mapping[Index, int]
+) -> Iterator[dict[str, int]]:
+    """Tiles of rows and columns with all taps of both axes, as far as sums and what they share have registers."""
+    pixels = [n for n in loops.of("m") if len(loops.axes[n]) == 1][-2:]
+    taps = {loops.axes[n]: n for n in loops.of("k") if loops.axes[n] and n not in loops.residues}
+    pairs = [(n, taps[loops.axes[n]]) for n in pixels if loops.axes[n] in taps]
+    if not pairs or len(pairs) < len(pixels) or not 1 < prod(loops.extents[t] for _, t in pairs) <= MOST_TAPS:
+        return
+    (column, along), above = pairs[-1], pairs[:-1]
+    for rows in ROWS if above else (1,):
+        for columns in COLUMNS:
+            if columns > loops.extents[column] or any(rows > loops.extents[n] for n, _ in above):
+                continue
+            row = _distinct(columns, loops.extents[along], _step(loops, steps, column, along))
+            for vectors in VECTORS:
+                if rows * (columns * vectors + row) + 1 > registers or (vectors - 1) * lanes >= loops.extents[lane]:
+                    continue
+                tile = {n: rows for n, _ in above} | {column: columns, lane: lanes * vectors}
+                yield tile | {t: loops.extents[t] for _, t in pairs if loops.extents[t] > 1}
+
+
+def weights_fit(
+    loops: Loops, tile: Mapping[str, int], vectors: int, registers: int, steps: Mapping[Index, int]
+) -> bool:
+    """Whether weights for every tap fit beside a window's sums and a row of what it reads."""
+    taps = {loops.axes[n]: n for n in tile if loops.kinds[n] == "k"}
+    pixels = [n for n in tile if loops.kinds[n] == "m"]
+    if any(loops.extents[n] > tile.get(n, 1) or n in loops.residues for n in loops.of("k")):
+        return False
+    if not pixels or loops.axes[pixels[-1]] not in taps:
+        return False
+    column, along = pixels[-1], taps[loops.axes[pixels[-1]]]
+    row = _distinct(tile[column], tile[along], _step(loops, steps, column, along))
+    sums, weights = prod(tile[n] for n in pixels), prod(tile[n] for n in taps.values())
+    return (sums + weights) * vectors + row <= registers

@@ -1,0 +1,87 @@
+"""Configs and names of micro-kernels: what they print they read, and what contradicts itself is refused."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from convsmith.diag.errors import ConfigError
+from convsmith.plan.config import OFFSETS, REALISATIONS, TABLES, Config
+from convsmith.problem.micro_kernel import MicroKernel
+
+HEAD = "--isa=avx2 --lane=oc"
+WORDS = [
+    "", "--fuse=oh+ow,mb+oh_ow", "--tile=oc:32,ow:14", "--order=mb,oc,oh", "--reduce=kh,ic", "--terms=ic:4",
+    "--tile=oc:8 --block=oc:64,ic:128", "--split=mb:3", "--pack=", "--pack=src,wei", "--hold=wei", "--drain=yes",
+    "--offsets=sums --flip=src,wei", "--pieces=1", "--outline=no", "--threads=7", "--terms=ic:4 --block=ic:8",
+    *(f"--realise={word}" for word in REALISATIONS), *(f"--table={word}" for word in TABLES),
+    *(f"--offsets={word}" for word in OFFSETS),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_what_is_printed_is_read(words: str) -> None:
+    config = Config.parse(f"{HEAD} {words}")
+    assert Config.parse(str(config)) == config
+    for word in words.split():
+        known = word in (f"--{name}={getattr(Config('', ''), name)}" for name in ("realise", "table", "offsets"))
+        assert known or word in str(config).split()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        ("--realise=guess", "realise", "--realise=guess is unknown; legal are mask, peel"),
+        ("--table=diagonal", "table", "--table=diagonal is unknown; legal are row"),
+        ("--offsets=none", "offsets", "--offsets=none is unknown; legal are each, sums"),
+        ("--flip=src", "offsets", "--flip=src needs --offsets=sums"),
+        ("--tile=oc:8,ow:0", "tile-size", "--tile=ow:0: a tile has at least one iteration"),
+        ("--block=oc:0", "block", "--block=oc:0: a block is a multiple"),
+        ("--tile=oc:8 --block=oc:12", "block", "--block=oc:12: a block is a multiple of the tile and of the terms"),
+        ("--terms=ic:4 --block=ic:6", "block", "--block=ic:6: a block is a multiple of the tile and of the terms"),
+        ("--terms=ic:0", "terms", "--terms=ic:0: expected one loop that has no tile, and at least 1"),
+        ("--terms=oc:4", "terms", "--terms=oc:4: expected one loop"),
+        ("--tile=ic:4 --terms=ic:4", "terms", "--terms=ic:4: expected one loop"),
+        ("--terms=ic:4,kw:2", "terms", "--terms=ic:4,kw:2: expected one loop"),
+        ("--split=mb:0", "split", "--split=mb:0: expected one loop, in at least one part"),
+        ("--split=mb:2,oh:2", "split", "--split=mb:2,oh:2: expected one loop"),
+        ("--threads=0", "threads", "--threads=0: expected 1 to 1024"),
+        ("--pieces=0", "pieces", "--pieces=0: a loop has at least one piece"),
+        ("--pieces=many", "syntax", "'--pieces=many' does not read as pieces; for example --pieces=8"),
+        ("--outline=maybe", "syntax", "'--outline=maybe' does not read as outline"),
+        ("--fuse=oh", "syntax", "'--fuse=oh' does not read as fuse; for example --fuse=oh+ow"),
+        ("tile=oc:8", "syntax", "'tile=oc:8' is not one of --isa=, --lane="),
+        ("--tiles=oc:8", "syntax", "'--tiles=oc:8' is not one of"),
+    ],
+)
+def test_what_is_refused(words: str, code: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(text)) as error:
+        Config.parse(f"{HEAD} {words}")
+    assert error.value.code == code
+
+
+@pytest.mark.parametrize("word", ["isa", "lane"])
+def test_what_every_config_says(word: str) -> None:
+    other = "lane" if word == "isa" else "isa"
+    with pytest.raises(ConfigError, match=f"--{word}= is missing"):
+        Config.parse(f"--{other}=x")
+
+
+@pytest.mark.parametrize("name", ["f32_dwconv_up16x9", "f32_dwconv_5f5m5l16c8s4r", "qs8_dwconv_fp32_up16x9"])
+def test_names_of_micro_kernels(name: str) -> None:
+    assert MicroKernel.parse(name).name == name
+
+
+def test_passes_of_micro_kernels() -> None:
+    """Each tap has a pointer, and no pass in the middle is empty."""
+    kernel = MicroKernel.parse("f32_dwconv_3f4m5l16c8s4r")
+    for taps in range(1, 40):
+        middle = kernel.passes(taps)
+        assert middle >= 0 and kernel.pointers(taps) == 3 + 4 * middle + 5 >= taps
+        assert middle == 0 or 3 + 4 * (middle - 1) + 5 < taps
+    one = MicroKernel.parse("f32_dwconv_up8x9")
+    assert [one.pointers(taps) for taps in (1, 9)] == [9, 9] and one.passes(9) == 0
+    for wrong in (0, 10):
+        with pytest.raises(ConfigError):
+            one.pointers(wrong)

@@ -1,0 +1,103 @@
+"""Kernels that only add up, step by step; registers and fused loops of configs."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from convsmith.diag.errors import ConfigError
+from convsmith.interp import run
+from convsmith.ir.buffer import make_buffer
+from convsmith.ir.index import Var
+from convsmith.ir.intern import interning
+from convsmith.ir.stmt import Kernel
+from convsmith.ir.types import F32, S8, S32, DType
+from convsmith.ir.value import Load
+from convsmith.ir.verify import verify
+from convsmith.ir.walk import loops_of
+from convsmith.machine.generic.level import level
+from convsmith.plan.config import Config
+from convsmith.plan.loops import Unit, check_config, filled_lanes, loops_after_fusing, registers_needed
+from convsmith.plan.sums import sum_steps
+from convsmith.problem import parse_problem
+from convsmith.statement.bias import sum_nest
+from convsmith.statement.views import statement
+
+
+def stages(columns: int, depth: int, of: DType, acc: DType, vectors: int) -> list[Kernel]:
+    """Sums of columns, after each step: vectors of 4."""
+    source, result = make_buffer("a", of, (depth, columns)), make_buffer("sums", acc, (columns,))
+    term = Load(source, (Var("k"), Var("n")), None)
+    kernel = sum_nest("add", term, result, (Var("n"),), acc, [("n", columns)], [("k", depth)])
+    found = [kernel]
+    for step in sum_steps("n", vectors, 4, ("k",)):
+        found.append(step(found[-1]))
+    return found
+
+
+@pytest.mark.parametrize("columns", [1, 4, 7, 19])
+@pytest.mark.parametrize(("of", "acc"), [(F32, F32), (S8, S32)], ids=["f32", "s8"])
+def test_every_step_adds_the_same(columns: int, of: DType, acc: DType) -> None:
+    with interning():
+        a = np.random.default_rng(0).integers(-9, 10, (5, columns))
+        for kernel in stages(columns, 5, of, acc, 2):
+            verify(kernel)
+            sums = np.full(columns, 77, acc.numpy)
+            run(kernel, {"a": a.astype(of.numpy).ravel(), "sums": sums})
+            np.testing.assert_array_equal(sums, a.sum(0), err_msg=str(kernel))
+
+
+def test_as_many_vectors_at_once() -> None:
+    """Two vectors stay in registers under one loop over the terms."""
+    with interning():
+        last = stages(16, 5, F32, F32, 2)[-1]
+    around = [loop for loop in loops_of(last.body) if loop.var.name != "k"]
+    assert [loop.hi.const for loop in around] == [2] and str(last).count("f32[2, 4] @register") == 1
+
+
+LAYER = "mb2ic8ih6oc32oh6kh3ph1"
+GROUPS = "g4mb2ic12ih6oc12oh6kh3ph1"
+
+
+@pytest.mark.parametrize(
+    ("problem", "words", "need", "text"),
+    [
+        (LAYER, "--lane=oc --tile=oc:8,ow:3", 10, "3x2: 6 accumulators + 2 weights + 1 source + 1 temporary"),
+        (LAYER, "--lane=oc --tile=oc:4,ow:3,oh:2", 9, "6x1: 6 accumulators + 1 weights + 1 source + 1 temporary"),
+        (LAYER, "--lane=oc --tile=oc:8 --terms=ic:4", 12, "1x2: 2 accumulators + 8 weights + 1 source + 1 temporary"),
+        (LAYER, "--lane=ic --tile=oc:3,ow:2", 11, "2x3: 6 accumulators + 3 weights + 1 source + 1 temporary"),
+        (GROUPS, "--fuse=g+oc --lane=g_oc --tile=g_oc:6,ow:3", 10,
+         "3x2: 6 accumulators + 2 weights + 1 source + 1 temporary"),
+    ],
+)  # fmt: skip
+def test_registers_of_a_tile(problem: str, words: str, need: int, text: str) -> None:
+    with interning():
+        st = statement(parse_problem(problem))
+        config = Config.parse(f"--isa=generic {words}")
+        loops = loops_after_fusing(st, config)
+        target, unit = level(), Unit(4, 1, False)
+        assert registers_needed(loops, config, target, unit, filled_lanes(st, config.lane, unit)) == (need, text)
+        check_config(st, loops, config, target, unit)
+
+
+@pytest.mark.parametrize(
+    ("problem", "words", "text"),
+    [
+        (LAYER, "mb+ow", "--fuse=mb+ow: no such neighbours among "), (LAYER, "ow+oh", "no such neighbours"),
+        (LAYER, "oh+oh", "--fuse=oh+oh: no such neighbours"), (LAYER, "oh+q", "no such neighbours"),
+        (LAYER, "ow+kh", "a reduction loop and another cannot be one"),
+        ("--deconv mb1ic2ih3oc2oh5kh3sh2ph1", "oh+ow", "a loop that a stride must divide cannot be fused"),
+    ],
+)  # fmt: skip
+def test_fusing_that_is_refused(problem: str, words: str, text: str) -> None:
+    with interning(), pytest.raises(ConfigError, match=re.escape(text)) as error:
+        loops_after_fusing(statement(parse_problem(problem)), Config.parse(f"--isa=generic --lane=oc --fuse={words}"))
+    assert error.value.code == "fuse"
+
+
+def test_fused_loops() -> None:
+    with interning():
+        loops = loops_after_fusing(statement(parse_problem(LAYER)), Config.parse("--isa=x --lane=oc --fuse=oh+ow"))
+    assert loops.extents["oh_ow"] == 36 and loops.kinds["oh_ow"] == "m" and loops.axes["oh_ow"] == "hw"

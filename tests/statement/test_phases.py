@@ -1,0 +1,69 @@
+"""Phases of a strided result: which there are, where they differ, and when channels leave room for them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.intern import interning
+from convsmith.machine.x86.levels import LEVELS
+from convsmith.plan.config import Config
+from convsmith.plan.schedule import schedule
+from convsmith.problem import parse_problem
+from convsmith.problem.conv import Conv
+from convsmith.statement.phases import phases
+from convsmith.statement.views import statement
+from convsmith.tune.model import default_config
+
+TARGET = next(t for t in LEVELS if t.isa == "avx512")
+BOTH = "--deconv mb1ic4ih3iw3oc2oh9ow9kh3kw3sh3sw3"
+
+
+@pytest.mark.parametrize("pad", range(4))
+@pytest.mark.parametrize("taps", [2, 4, 5, 7, 8, 11])
+@pytest.mark.parametrize("pixels", [5, 9, 12, 13, 15])
+def test_a_run_ends_where_something_differs(pixels: int, taps: int, pad: int) -> None:
+    """Within a run, phases meet the same pixels of the source at as many taps, and are met in as many places."""
+    stride = 4
+    size = (pixels + pad) // stride + 2
+    problem = parse_problem(f"--deconv mb1ic2iw{size}oc1ow{pixels}kw{taps}sw{stride}pw{pad}")
+    with interning():
+        phase = phases(statement(problem, TARGET))["ow"]
+
+    def facts(r: int) -> tuple[int, int, int]:
+        return (r + pad) // stride, len(range((r + pad) % stride, taps, stride)), len(range(r, pixels, stride))
+
+    assert (phase.stride, phase.moved, phase.count) == (stride, pad, min(stride, pixels))
+    starts = (0, *phase.cuts)
+    for a, b in pairwise(starts):
+        assert len({facts(r) for r in range(a, b)}) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "words", "legal"),
+    [
+        ("mb1ic4iw5oc4ow5kw3pw1", "--lane=oc --phases=ow", "none here"),
+        ("--deconv mb1ic4iw3oc4ow7kw3sw2dw1", "--lane=oc --phases=ow", "none here"),
+        (BOTH, "--lane=rw --phases=iw", "oh, ow"),
+        (BOTH, "--lane=rw --phases=ow,ow", "oh, ow"),
+        (BOTH, "--lane=rw --phases=ow --realise=indirection", "has none"),
+    ],
+)
+def test_what_has_no_phases_is_said(line: str, words: str, legal: str) -> None:
+    config = Config.parse(f"--isa=avx512 {words}")
+    with interning(), pytest.raises(ConfigError, match=legal) as caught:
+        schedule(statement(parse_problem(line), TARGET), config, TARGET)
+    assert caught.value.code == "phases" and f"--phases={','.join(config.phases)}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("channels", "layout", "lane"),
+    [(1, "abx", "rw"), (1, "axb", "rw"), (3, "abx", "rw"), (3, "axb", "rw_oc"), (16, "axb", "oc"), (64, "abx", "oc")],
+)
+def test_lanes_that_channels_fill_are_theirs(channels: int, layout: str, lane: str) -> None:
+    problem = parse_problem(f"--deconv --stag={layout} --dtag={layout} mb1ic512iw50oc{channels}ow3200kw128sw64")
+    assert isinstance(problem, Conv)
+    config = default_config(problem, TARGET)
+    assert config.lane == lane and bool(config.phases) == lane.startswith("rw")

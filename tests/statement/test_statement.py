@@ -1,0 +1,77 @@
+"""Naive nests, interpreted: every kind of problem is what the reference says, borders and strides of every size."""
+
+from __future__ import annotations
+
+import random
+from itertools import product
+
+import numpy as np
+import pytest
+from guarded import check_result, expected, memories
+
+from convsmith.interp import run
+from convsmith.ir.intern import interning
+from convsmith.problem import parse_problem
+from convsmith.problem.data import random_arrays
+from convsmith.statement.naive import naive
+from convsmith.statement.views import statement
+
+SIZES = [
+    (i, k, s, d, p)
+    for i, k, s, d, p in product((1, 2, 5), (1, 2, 3), (1, 2, 5), (0, 2), (0, 1, 4))
+    if i + p > (k - 1) * (d + 1)
+]
+"""Image, kernel, stride, dilation and pad: pads and strides beyond the kernel, sizes of 1."""
+
+KINDS = ("", "--dir=BWD_D", "--dir=BWD_W", "--deconv", "--deconv --dir=BWD_D", "--deconv --dir=BWD_W")
+
+
+def check(line: str) -> None:
+    """The naive nest leaves the reference's numbers, and touches nothing else."""
+    problem = parse_problem(line)
+    arrays = random_arrays(problem)
+    memory = memories(problem, arrays)
+    with interning():
+        kernel = naive(problem, statement(problem))
+        run(kernel, {b.name: memory[b.name] for b in kernel.params})
+    check_result(problem, memory, expected(problem, arrays))
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "groups", "products", "zero points"])
+def test_every_product_is_that_of_the_loops(kind: str) -> None:
+    rng = random.Random(kind)
+    if kind == "products":
+        for line in ("2x3:3x4", "2x2x3:1x3x2", "1x2x3:2x3x2", "2x1x3:2x3x1", "2x1x2x3:1x3x3x2"):
+            check(f"--matmul {line}")
+        return
+    head = {"groups": "g2", "zero points": ""}.get(kind, "")
+    points = "--dt=u8:s8:s32 --attr-zero-points=src:common:3+wei:common:2"
+    options = {"groups": "", "zero points": points}.get(kind, kind)
+    for i, k, s, d, p in rng.sample(SIZES, 24):
+        o = (i + p - (k - 1) * (d + 1) - 1) // s + 1 + rng.choice((0, 0, 1, 3))
+        i, o = (o, i) if "deconv" in kind else (i, o)
+        check(f"{options} {head}mb1ic4iw{i}oc2ow{o}kw{k}sw{s}dw{d}pw{p}")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--dir=FWD_B", "--attr-scales=src:common:0.5+wei:per_oc", "--attr-scales=dst:common:0.25 --dt=s8:s8:s8",
+        "--attr-post-ops=sum:2:1", "--attr-post-ops=relu:0.5+sum:0.5", "--attr-post-ops=add:f32:per_oc+clip:-3:5",
+        "--attr-post-ops=prelu:per_oc", "--attr-zero-points=dst:common:3 --dt=u8:s8:u8", "--dt=s8:s8:s8 --dir=FWD_B",
+        "--dt=u8:s8:s32 --attr-post-ops=s32_add:per_oc+s32_rshift:common:2", "--attr-post-ops=sub:s8:per_tensor",
+    ],
+)  # fmt: skip
+def test_what_follows_the_sums(options: str) -> None:
+    check(f"{options} mb2ic3iw4oc5ow4kw3pw1")
+
+
+def test_nothing_is_read_beyond_the_arrays() -> None:
+    """The interpreter refuses what lies outside, so a mask that lets it in is an error and no wrong number."""
+    problem = parse_problem("mb1ic1iw2oc1ow5kw2pw2")
+    with interning():
+        st = statement(problem)
+        kernel = naive(problem, st)
+    memory = memories(problem, random_arrays(problem))
+    run(kernel, {b.name: memory[b.name] for b in kernel.params})
+    assert np.isfinite(memory["dst"]).all()

@@ -1,0 +1,73 @@
+"""What the default config makes of a problem's shape and of what follows its sums."""
+
+from __future__ import annotations
+
+import pytest
+
+from convsmith.ir.intern import interning
+from convsmith.machine.base import Target
+from convsmith.machine.x86.levels import LEVELS
+from convsmith.plan.loops import Unit, check_config, loops_after_fusing
+from convsmith.plan.scheduled import scheduled
+from convsmith.problem import parse_problem
+from convsmith.tune.model import candidates, default_config
+
+LAYER = "mb1ic8ih7oc20kh3ph1"
+
+
+@pytest.mark.parametrize("isa", ["avx2", "avx512"])
+@pytest.mark.parametrize("layout", ["", "--dtag=abcd", "--dtag=aBcd16b", "--dtag=aBcd8b"])
+@pytest.mark.parametrize(("post_ops", "long"), [("", False), ("relu", False), ("tanh", True)])
+def test_a_long_epilogue_has_a_loop_of_its_own_in_every_layout(
+    isa: str, layout: str, post_ops: str, long: bool
+) -> None:
+    (target,) = (t for t in LEVELS if t.isa == isa)
+    words = (layout, f"--attr-post-ops={post_ops}" if post_ops else "", LAYER)
+    assert default_config(parse_problem(" ".join(filter(None, words))), target).drain is long
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize(
+    ("layout", "channels", "size", "inner", "held", "pairs"),
+    [
+        ("axb", "g192mb1ic192oc192", 28, "ow", True, True),  # near: weights stay, two lines of a pixel come at a time
+        ("axb", "g192mb1ic192oc192", 112, "oc", False, False),  # far: the image is read in the order of memory
+        ("axb", "g192mb8ic192oc192", 28, "oc", False, False),  # so are many images
+        ("axb", "g16mb1ic16oc16", 8, "ow", None, False),  # one vector holds all channels
+        ("aBcd16b", "g192mb1ic192oc192", 28, "ow", None, None),  # a block of channels is an image of its own
+        ("aBcd16b", "g192mb1ic192oc192", 112, "ow", None, None),
+    ],
+)
+def test_what_a_depthwise_convolution_reads_at_a_time(
+    layout: str, channels: str, size: int, inner: str, held: bool | None, pairs: bool | None, stride: int
+) -> None:
+    (target,) = (t for t in LEVELS if t.isa == "avx512")
+    sizes = f"{channels}ih{size}oh{size // stride}kh3sh{stride}ph1"
+    config = default_config(parse_problem(f"--stag={layout} --dtag={layout} {sizes}"), target)
+    tile = dict(config.tile)
+    assert config.order[-1] == inner and tile["kh"] == tile["kw"] == 3
+    assert held is None or bool(config.hold) is held
+    assert pairs is None or (tile["g"] > 16) is pairs
+
+
+@pytest.mark.parametrize("isa", ["avx2", "avx512"])
+def test_a_gradient_whose_stride_is_beyond_its_taps_has_a_config(isa: str) -> None:
+    (target,) = (t for t in LEVELS if t.isa == isa)
+    line = "--dir=BWD_D --stag=axb --dtag=axb g16mb1ic16iw1000oc16ow200kw3sw5pw0"
+    assert default_config(parse_problem(line), target).lane == "g"
+
+
+@pytest.mark.parametrize("target", LEVELS, ids=lambda t: t.isa)
+@pytest.mark.parametrize("kind", ["", "--dir=BWD_D ", "--deconv "])
+@pytest.mark.parametrize("dt", ["f32", "f16", "bf16", "u8:s8:s32", "s8:s8:s32"])
+def test_every_candidate_keeps_to_the_registers(dt: str, kind: str, target: Target) -> None:
+    """Few channels a group, whose groups and channels lie along the lanes as one loop, and many."""
+    if kind == "--dir=BWD_D " and dt[0] in "us":
+        dt = f"s32:{dt.split(':')[1]}:{dt.split(':')[0]}"
+    for shape in ("g2mb1ic32iw16oc16ow16kw1", "g2mb1ic128iw64oc128ow64kw1", "g4mb2ic64iw9oc32ow9kw3pw1"):
+        problem = parse_problem(f"{kind}--dt={dt} --stag=axb --dtag=axb {shape}")
+        for choice in candidates(problem, target, 1):
+            with interning():
+                st = scheduled(problem, choice.config, target)
+                unit = Unit.of(st, target, choice.config)
+                check_config(st, loops_after_fusing(st, choice.config), choice.config, target, unit)

@@ -1,0 +1,157 @@
+"""Every legal problem has a default config, and a kernel comes out of it: on every level, for 1 to 4 threads.
+
+Each problem passes through the choice of the config, the schedule, every rewrite of the kernel and of the kernels
+around it (packing, sums, bias, a depthwise convolution behind it), LLVM's text, and LLVM's parser. LLVM makes machine
+code for some of them. Nothing is run, so levels that this machine lacks take part.
+
+A failure names the number of its draw: `draw(number)` gives problem, level and threads again.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from math import prod
+
+import pytest
+from legal import legal_problem, types_of
+
+from convsmith.codegen import llvm_bind
+from convsmith.compiler.driver import lower
+from convsmith.diag.errors import UnsupportedError
+from convsmith.ir.intern import interning
+from convsmith.machine.base import Target
+from convsmith.machine.generic.level import level
+from convsmith.machine.x86.levels import LEVELS
+from convsmith.problem import Conv, Problem
+from convsmith.problem.fusion import split_depthwise
+from convsmith.problem.problem import DIRECTIONS
+from convsmith.tune.model import default_config
+
+TARGETS = (*LEVELS, level())
+FEW, CHUNK = 500, 25
+"""Draws of the normal tier, and of one test there."""
+ALL, LONG_CHUNK = 20_500, 250
+"""The same of the slow tier."""
+CODE = 25
+"""For one problem in so many, LLVM makes machine code."""
+CLASSES = 16
+"""Most residue classes of a problem of the normal tier: each is compiled on its own."""
+UNAVAILABLE = 0.02
+"""The part of the draws for which an UnsupportedError may say at compilation that they are not available."""
+
+
+def draw(number: int, most: int | None = None) -> tuple[Problem, Target, int]:
+    """A problem, of ``most`` residue classes where that is given, a level and a number of threads."""
+    rng = random.Random(number)
+    while True:
+        problem = legal_problem(rng)
+        if most is None or classes(problem) <= most:
+            return problem, rng.choice(TARGETS), rng.randint(1, 4)
+
+
+def classes(problem: Problem) -> int:
+    """Residue classes of pixels where strides must divide."""
+    scatters = isinstance(problem, Conv) and problem.deconv != (problem.dir == "BWD_D")
+    return prod(problem.s) if scatters and not problem.dir.startswith("BWD_W") else 1
+
+
+def parts(problem: Problem) -> list[Problem]:
+    """The problems of the kernels that run, one after the other."""
+    if isinstance(problem, Conv) and problem.depthwise is not None:
+        fused = split_depthwise(problem)
+        return [fused.first, fused.second]
+    return [problem]
+
+
+def compile_default(problem: Problem, target: Target, threads: int, code: bool) -> None:
+    """Compile the problem's default config, up to machine code or to LLVM's module."""
+    for part in parts(problem):
+        with llvm_bind.no_collection():
+            config = default_config(part.canonical(), target, threads)
+            with interning():
+                text = lower(part.canonical(), config, target).text
+            make = llvm_bind.object_code if code else llvm_bind.parse
+            make(text, target.triple, target.cpu, target.features)
+
+
+def check(numbers: range, most: int | None = None) -> None:
+    """All draws of those numbers compile; each that does not is reported."""
+    failures, unavailable = [], 0
+    for number in numbers:
+        problem, target, threads = draw(number, most)
+        try:
+            compile_default(problem, target, threads, number % CODE == 0)
+        except UnsupportedError:
+            unavailable += 1
+        except Exception as error:
+            words = f"--isa {target.isa} --threads {threads} {problem}"
+            failures.append(f"draw {number}: {type(error).__name__}: {str(error)[:300]}\n    {words}")
+    assert not failures, "\n".join(failures)
+    assert unavailable <= 1 + UNAVAILABLE * len(numbers)
+
+
+@pytest.mark.parametrize("chunk", range(FEW // CHUNK))
+def test_a_default_config_makes_a_kernel(chunk: int) -> None:
+    check(range(chunk * CHUNK, (chunk + 1) * CHUNK), CLASSES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chunk", range(ALL // LONG_CHUNK))
+def test_a_default_config_makes_a_kernel_at_length(chunk: int) -> None:
+    check(range(chunk * LONG_CHUNK, (chunk + 1) * LONG_CHUNK))
+
+
+# -- the draws
+def traits(problem: Problem, target: Target, threads: int) -> Iterator[str]:
+    """What a draw has of what draws are to have."""
+    yield from (target.isa, f"{threads} threads", *(type(op).__name__ for op in problem.post_ops))
+    yield from (q.policy for q in (*problem.scales, *problem.zero_points))
+    yield from (f"zero point of {q.argument}" for q in problem.zero_points)
+    layouts = (problem.src_layout, problem.wei_layout, problem.dst_layout)
+    yield from ("plain" if layout.is_plain else "blocked" for layout in layouts)
+    if not isinstance(problem, Conv):
+        yield f"matrices of {len(problem.src_shape)} dims"
+        return
+    yield f"{'deconvolution' if problem.deconv else 'convolution'} {problem.dir} {problem.rank}d"
+    for k, s, p, fine, reach in zip(problem.k, problem.s, problem.p, problem.fine, problem.keff):
+        yield from ("kernel beyond the image",) * (reach > fine) + ("stride beyond the kernel",) * (s > k > 1)
+        yield from ("pad beyond the kernel",) * (p > reach) + ("long kernel",) * (k > 100)
+        yield from ("size of 1",) * (fine == 1)
+    if "axb" in (problem.stag, problem.dtag):
+        yield "channels last"
+    if problem.g > 1:
+        yield "depthwise" if problem.g == problem.ic == problem.oc else "groups"
+
+
+COMMON = {
+    *(t.isa for t in TARGETS), *(f"{n} threads" for n in range(1, 5)), "Eltwise", "Binary", "Prelu", "Sum", "Depthwise",
+    "Integer", "common", "per_oc", "per_dim_0", "per_dim_1", "zero point of src", "zero point of wei",
+    "zero point of dst", "plain", "blocked", "channels last", "depthwise", "groups", "matrices of 2 dims",
+    "matrices of 3 dims", "matrices of 4 dims",
+    "kernel beyond the image", "stride beyond the kernel", "pad beyond the kernel", "size of 1", "long kernel",
+}  # fmt: skip
+SHAPES = {f"{kind} {d} {rank}d" for kind in ("convolution", "deconvolution") for d in DIRECTIONS for rank in (1, 2, 3)}
+
+
+def test_few_draws_have_what_all_have() -> None:
+    draws = [draw(number, CLASSES) for number in range(FEW)]
+    assert len({str(d) for d in draws}) > FEW * 0.99
+    found = Counter(trait for d in draws for trait in traits(*d))
+    assert COMMON - found.keys() == set()
+    assert len(SHAPES - found.keys()) <= 3
+
+
+@pytest.mark.slow
+def test_all_draws_are_distinct_and_have_all_types() -> None:
+    found: Counter[str] = Counter()
+    distinct, types = set(), set()
+    for number in range(ALL):
+        problem, target, threads = draw(number)
+        distinct.add(f"{problem} {target.isa} {threads}")
+        types.add((problem.dir, problem.dt))
+        found.update(traits(problem, target, threads))
+    assert len(distinct) >= 20_000
+    assert (COMMON | SHAPES) - found.keys() == set()
+    assert {(d, dt) for d in DIRECTIONS for dt in types_of(d)} - types == set()

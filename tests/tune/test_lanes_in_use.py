@@ -1,0 +1,42 @@
+"""Default configs multiply vectors, however few the channels are, and wherever a row of pixels meets the padding."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from problems import few_channels_a_group, gradient_of_few_channels
+
+from convsmith.codegen.gathers import extent_of, is_gather
+from convsmith.compiler.driver import lower
+from convsmith.ir.intern import interning
+from convsmith.ir.stmt import Invoke, Store
+from convsmith.ir.value import Binary, Fma, Load, lanes_of
+from convsmith.ir.walk import walk
+from convsmith.machine.x86.levels import LEVELS
+from convsmith.problem import parse_problem
+from convsmith.tune.model import default_config
+
+TARGETS = {t.isa: t for t in LEVELS}
+
+
+@pytest.mark.parametrize("isa", ["avx512", "avx2"])
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("draw", [few_channels_a_group, gradient_of_few_channels])
+def test_products_are_vectors(draw: Callable[[random.Random], str], seed: int, isa: str) -> None:
+    line = draw(random.Random(f"{isa} {seed}"))
+    problem, target = parse_problem(line), TARGETS[isa]
+    config = default_config(problem, target, threads=1 + seed % 2)
+    with interning():
+        low = lower(problem, config, target)
+        bodies = (low.kernel.body, *(f.body for f in low.kernel.functions))
+        stmts = [s for body in bodies for s in walk(body)]
+        stored = {v for s in stmts if isinstance(s, Store) for v in walk(s.value)}
+        read = {x for s in stmts if isinstance(s, Invoke) for x in s.args if isinstance(x, Load)}
+    alone = [v for v in stored if isinstance(v, Fma) or (isinstance(v, Binary) and v.op == "mul")]
+    assert not alone, f"{line} under {config}: {alone[0]}"
+    for x in filter(is_gather, read):
+        first, last = extent_of(x)
+        assert last - first < 2 * lanes_of(x), f"{line} under {config}: {x}"
+    assert read

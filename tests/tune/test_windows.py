@@ -1,0 +1,61 @@
+"""What tiles of rows and columns share, and what they fetch; for a 3x3 window."""
+
+from __future__ import annotations
+
+import pytest
+
+from convsmith.ir.index import Index, Var
+from convsmith.plan.loops import Loops
+from convsmith.tune.windows import fetched, first_reads, weights_fit, window_tiles
+
+CHANNELS, WIDTH = 64, 30
+LOOPS = Loops(
+    {"mb": 1, "g": CHANNELS, "oh": 28, "ow": 28, "kh": 3, "kw": 3},
+    {"mb": "m", "g": "batch", "oh": "m", "ow": "m", "kh": "k", "kw": "k"},
+    {"mb": "", "g": "", "oh": "h", "ow": "w", "kh": "h", "kw": "w"},
+    {},
+)
+TAPS = {"kh": 3, "kw": 3}
+
+
+def steps(stride: int) -> dict[Index, int]:
+    """Elements of an image, channels last, along each loop."""
+    row, column = WIDTH * CHANNELS, CHANNELS
+    return {Var("oh"): row * stride, Var("ow"): column * stride, Var("kh"): row, Var("kw"): column, Var("g"): 1}
+
+
+@pytest.mark.parametrize(
+    ("stride", "rows", "columns", "elements", "new", "again"),
+    [(1, 2, 2, 16, 4, 4), (1, 4, 2, 24, 8, 4), (1, 1, 4, 18, 4, 8), (2, 2, 2, 25, 16, 4), (2, 1, 3, 21, 12, 6)],
+)
+def test_what_is_read_is_counted_once(
+    stride: int, rows: int, columns: int, elements: int, new: int, again: int
+) -> None:
+    """``elements`` of the image lie under the tile; of those are ``new``, and ``again`` in rows that were long ago."""
+    tile, reads = {"oh": rows, "ow": columns, "g": 16, **TAPS}, rows * columns * 9
+    assert first_reads(LOOPS, tile, steps(stride)) == pytest.approx(elements / reads)
+    assert fetched(LOOPS, tile, steps(stride), 1e9, 1) == pytest.approx((new / reads, again / reads))
+    assert fetched(LOOPS, tile, steps(stride), 1, 1) == pytest.approx((new / reads, 0))
+
+
+def test_weights_of_two_vectors_fit_beside_four_pixels() -> None:
+    four, eight = ({"oh": 2, "ow": n, "g": 32, **TAPS} for n in (2, 4))
+    assert weights_fit(LOOPS, four, 2, 32, steps(1)) and not weights_fit(LOOPS, four, 2, 29, steps(1))
+    assert not weights_fit(LOOPS, eight, 2, 32, steps(1)) and weights_fit(LOOPS, eight, 1, 32, steps(1))
+    assert not weights_fit(LOOPS, {"oh": 2, "ow": 2, "g": 16}, 1, 32, steps(1))
+
+
+def test_tiles_fit_the_registers_and_the_image() -> None:
+    tiles = list(window_tiles(LOOPS, "g", 16, 32, steps(1)))
+    assert {"oh": 4, "ow": 2, "g": 16, **TAPS} in tiles and {"oh": 2, "ow": 2, "g": 32, **TAPS} in tiles
+    assert all(t["oh"] * t["ow"] * t["g"] // 16 < 32 and t["g"] <= CHANNELS for t in tiles)
+    assert not list(window_tiles(LOOPS, "g", 16, 4, steps(1)))
+
+
+@pytest.mark.parametrize(("by", "elements"), [(1, 16), (-1, 16), (0, 36), (2, 36)])
+def test_taps_may_step_back_and_may_share_nothing(by: int, elements: int) -> None:
+    """As those of a gradient do: backwards, and by less than a pixel or by a division."""
+    along = {Var("oh"): 3, Var("ow"): 3, Var("kh"): by * 3, Var("kw"): by * 3}
+    tile = {"oh": 2, "ow": 2, "g": 16, **TAPS}
+    assert first_reads(LOOPS, tile, along) == pytest.approx(elements / 36)
+    assert all(0 <= part <= 1 for part in fetched(LOOPS, tile, along, 1e9, 1))
