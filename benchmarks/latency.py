@@ -22,7 +22,7 @@ from convsmith.codegen.artifact import Artifact
 from convsmith.compiler.driver import emit, lower
 from convsmith.frontend.kernel import Kernel
 from convsmith.ir.intern import interning
-from convsmith.machine.base import Target
+from convsmith.machine.base import Machine
 from convsmith.machine.registry import target
 from convsmith.runtime.arrays import Array, aligned_empty
 from convsmith.runtime.host import HostLibrary
@@ -78,7 +78,7 @@ def main() -> None:
     report.write()
 
 
-def _steps(line: str, level: Target) -> Steps:
+def _steps(line: str, level: Machine) -> Steps:
     """Median seconds of `STEPS`, from a line to a callable."""
     taken: list[tuple[float, float, float]] = []
     for _ in range(REPEATS):
@@ -96,7 +96,7 @@ def _steps(line: str, level: Target) -> Steps:
     return {step: statistics.median(column) for step, column in zip(STEPS, columns, strict=True)}
 
 
-def _from_cache(lines: list[str], level: Target) -> dict[str, float]:
+def _from_cache(lines: list[str], level: Machine) -> dict[str, float]:
     """Median seconds from a problem to a kernel whose artifact is in the cache on disk."""
     seconds = {}
     with tempfile.TemporaryDirectory() as directory, cs.settings.scope(cache=directory):

@@ -16,18 +16,18 @@ from convsmith.ir.parse import parse_kernel
 from convsmith.ir.stmt import Kernel
 from convsmith.ir.types import DTYPES
 from convsmith.ir.verify import verify
-from convsmith.machine.base import Target
+from convsmith.machine.base import Machine
 from convsmith.runtime.host import HostLibrary
 
 Arrays = dict[str, np.ndarray]
 
 
-def llvm_text(kernel: Kernel, target: Target, symbol: str = "k") -> str:
+def llvm_text(kernel: Kernel, target: Machine, symbol: str = "k") -> str:
     """The module of a kernel on one thread."""
     return module_text({symbol: (kernel, 1)}, facts(target), {})
 
 
-def run_native(kernel: Kernel, arrays: Arrays, target: Target) -> None:
+def run_native(kernel: Kernel, arrays: Arrays, target: Machine) -> None:
     """Compile the kernel for a target and run it on the arrays, in place."""
     arguments = tuple(Argument(b.name, "inout", b.dtype.name, b.shape, "a", b.size) for b in kernel.params)
     code = llvm_bind.object_code(llvm_text(kernel, target), target.triple, target.cpu, target.features)
@@ -36,7 +36,7 @@ def run_native(kernel: Kernel, arrays: Arrays, target: Target) -> None:
     function(ctypes.addressof(block))
 
 
-def mnemonics(kernel: Kernel, target: Target) -> list[str]:
+def mnemonics(kernel: Kernel, target: Machine) -> list[str]:
     """The instructions that the target's machine code of the kernel's loops is made of."""
     text = llvm_bind.assembly(llvm_text(kernel, target), target.triple, target.cpu, target.features)
     body = text[text.index("k_chunk:") :]
@@ -52,7 +52,7 @@ def elementwise_kernel(text: str, types: dict[str, str], size: int, lanes: int) 
     )
 
 
-def computed(text: str, inputs: Arrays, out: str, lanes: int, target: Target | None) -> np.ndarray:
+def computed(text: str, inputs: Arrays, out: str, lanes: int, target: Machine | None) -> np.ndarray:
     """The elements of ``out[i] = text``, by the interpreter where no target is given."""
     names = {row.numpy: row.name for row in DTYPES.values()}
     size = len(next(iter(inputs.values())))

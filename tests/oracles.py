@@ -14,7 +14,7 @@ from convsmith.interp import run
 from convsmith.ir.instruction import FragmentFile
 from convsmith.ir.stmt import Kernel
 from convsmith.ir.verify import verify
-from convsmith.machine.base import Target, dot, fragment_dot, multiply_add
+from convsmith.machine.base import Machine, dot, fragment_dot, multiply_add
 from convsmith.machine.generic.level import level
 from convsmith.machine.transpositions import transpositions
 from convsmith.passes.manager import Step
@@ -22,7 +22,7 @@ from convsmith.problem import Problem
 from convsmith.problem.data import random_arrays
 
 
-def small_target(lanes: int = 4, registers: int = 32) -> Target:
+def small_target(lanes: int = 4, registers: int = 32) -> Machine:
     """The portable level with vectors of that many lanes, so that tiny problems have tails.
 
     It has rows that add several products, on vectors and on fragments of three rows, as specifications only.
@@ -46,7 +46,7 @@ def small_target(lanes: int = 4, registers: int = 32) -> Target:
 class Oracle:
     """Interprets every kernel on the line and compares its outputs with the reference."""
 
-    def __init__(self, problem: Problem, target: Target, seed: int = 0) -> None:
+    def __init__(self, problem: Problem, target: Machine, seed: int = 0) -> None:
         self.problem = problem
         self.instructions = {row.name: row.kernel for row in target.instructions}
         self.arrays = random_arrays(problem, seed)

@@ -9,7 +9,7 @@ from convsmith.diag.errors import UsageError
 from convsmith.ir.intern import interning
 from convsmith.layout.layout import Layout
 from convsmith.layout.tags import print_strided
-from convsmith.machine.base import Target
+from convsmith.machine.base import Machine
 from convsmith.plan.config import REALISATIONS, Config
 from convsmith.plan.loops import Unit, filled_lanes, loops_after_fusing
 from convsmith.problem import Conv, Matmul, Problem
@@ -231,7 +231,7 @@ def gradient_of_few_channels(rng: random.Random) -> str:
 
 
 # -- configs
-def random_config(rng: random.Random, problem: Problem, target: Target, threads: int = 1) -> Config:
+def random_config(rng: random.Random, problem: Problem, target: Machine, threads: int = 1) -> Config:
     """A config that is mostly legal; one that is not shall raise ConfigError."""
     with interning():
         st = statement(problem, target)
@@ -309,7 +309,7 @@ def _holding(config: Config, st: Statement) -> Config:
     )  # fmt: skip
 
 
-def with_split(rng: random.Random, problem: Problem, config: Config, target: Target) -> Config:
+def with_split(rng: random.Random, problem: Problem, config: Config, target: Machine) -> Config:
     """The config with a reduction loop in parts, where it can have them."""
     with interning():
         st = statement(problem, target)
@@ -319,7 +319,7 @@ def with_split(rng: random.Random, problem: Problem, config: Config, target: Tar
     return replace(config, split=(rng.choice(ways),), order=(PART, *config.order) if config.order else ())
 
 
-def _fragment_config(rng: random.Random, st: Statement, unit: Unit, target: Target, threads: int) -> Config:
+def _fragment_config(rng: random.Random, st: Statement, unit: Unit, target: Machine, threads: int) -> Config:
     """One that computes with fragments, if nothing is in the way."""
     pixels = [d.name for d in st.of("m")][-1]
     tile = {st.n: unit.lanes * rng.choice((1, 2)), pixels: rng.choice((2, 3, 4, 5, 6))}

@@ -18,7 +18,7 @@ from convsmith.ir.stmt import Alloc, Kernel
 from convsmith.ir.types import PTR
 from convsmith.ir.walk import statements_of
 from convsmith.layout.indirection import recipe, shape_of
-from convsmith.machine.base import Target
+from convsmith.machine.base import Machine
 from convsmith.passes.manager import Instrument, Step, run_steps
 from convsmith.plan.config import Config
 from convsmith.plan.dynamic import TABLE, check_dynamic, dynamic_steps
@@ -51,14 +51,14 @@ class Lowered:
     scratch: int
 
 
-def naive_kernel(problem: Problem, target: Target, config: Config | None = None) -> tuple[Statement, Kernel]:
+def naive_kernel(problem: Problem, target: Machine, config: Config | None = None) -> tuple[Statement, Kernel]:
     """The statement of a problem, as a config has it scheduled, and its naive nest."""
     st = statement(problem, target) if config is None else scheduled(problem, config, target)
     return st, naive(problem, st)
 
 
 def lower(
-    problem: Problem, config: Config, target: Target, instruments: Sequence[Instrument] = (), dynamic: bool = False
+    problem: Problem, config: Config, target: Machine, instruments: Sequence[Instrument] = (), dynamic: bool = False
 ) -> Lowered:
     """Run all rewrites and print LLVM's text; raises ConfigError where the config makes no kernel.
 
@@ -93,7 +93,7 @@ def lower(
 
 
 def preparing(
-    problem: Problem, st: Statement, config: Config, target: Target, kernel: Kernel
+    problem: Problem, st: Statement, config: Config, target: Machine, kernel: Kernel
 ) -> Iterator[tuple[Kernel, list[Step]]]:
     """What makes the kernel's arguments that are no arrays of the problem, naive, each with its rewrites."""
     for pack in kernel.packs:
@@ -108,14 +108,14 @@ SYMBOL = "convsmith"
 
 
 def build_artifact(
-    problem: Problem, config: Config, target: Target, instruments: Sequence[Instrument] = (), dynamic: bool = False
+    problem: Problem, config: Config, target: Machine, instruments: Sequence[Instrument] = (), dynamic: bool = False
 ) -> Artifact:
     """Compile a problem under a config for a target."""
     with llvm_bind.no_collection(), interning():
         return emit(problem, config, target, lower(problem, config, target, instruments, dynamic))
 
 
-def emit(problem: Problem, config: Config, target: Target, low: Lowered) -> Artifact:
+def emit(problem: Problem, config: Config, target: Machine, low: Lowered) -> Artifact:
     """Object code of what `lower` made of the problem, with its manifest.
 
     A kernel's parameter X is the problem's tensor X, and X_p what the packing kernel makes of it.
@@ -160,7 +160,7 @@ def emit(problem: Problem, config: Config, target: Target, low: Lowered) -> Arti
     )  # fmt: skip
 
 
-def _pointer_arguments(problem: Problem, config: Config, target: Target, dynamic: bool) -> dict[str, Argument]:
+def _pointer_arguments(problem: Problem, config: Config, target: Machine, dynamic: bool) -> dict[str, Argument]:
     """The table of pointers and the zero buffer, where A is read through them."""
     st = statement(problem, target)
     if not indirect(st, config) and not dynamic:

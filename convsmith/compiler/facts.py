@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from convsmith.codegen.llvm_text import Facts
-from convsmith.machine.base import Target
+from convsmith.machine.base import Machine
 
 
-def facts(target: Target) -> Facts:
+def facts(target: Machine) -> Facts:
     """The target as code generation sees it."""
     rows = {r.name: r for r in target.instructions}
     moves = {r.name: r for r in target.transpositions}

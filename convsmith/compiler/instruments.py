@@ -25,7 +25,7 @@ from convsmith.ir.verify import verify
 from convsmith.ir.walk import walk
 from convsmith.layout.layout import Layout
 from convsmith.layout.reorder import to_layout
-from convsmith.machine.base import Target
+from convsmith.machine.base import Machine
 from convsmith.passes.manager import Step
 from convsmith.plan.config import Config
 from convsmith.problem.data import random_arrays, unwritten
@@ -131,7 +131,7 @@ class Interpret:
     transcendental function, nearly so. InternalError names the pass, and the element that differs.
     """
 
-    def __init__(self, problem: Problem, target: Target, seed: int = 0) -> None:
+    def __init__(self, problem: Problem, target: Machine, seed: int = 0) -> None:
         arrays = random_arrays(problem, seed)
         truths = reference(problem, arrays, steps_type(problem))
         self._memory = {t.name: _memory(arrays[t.name], t.layout) for t in problem.inputs}

@@ -11,7 +11,7 @@ from convsmith.compiler.facts import facts
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Kernel
-from convsmith.machine.base import Target
+from convsmith.machine.base import Machine
 from convsmith.passes.manager import Instrument, run_steps
 from convsmith.plan.micro_kernel import micro_kernel_steps, micro_packing_steps
 from convsmith.problem.micro_kernel import MicroKernel
@@ -21,14 +21,16 @@ WRITTEN = ("output", "buffer", "weights")
 """Of the arguments of the two kernels; a micro-kernel only reads its weights."""
 
 
-def lower_micro_kernel(m: MicroKernel, target: Target, instruments: Sequence[Instrument] = ()) -> tuple[Kernel, Kernel]:
+def lower_micro_kernel(
+    m: MicroKernel, target: Machine, instruments: Sequence[Instrument] = ()
+) -> tuple[Kernel, Kernel]:
     """The kernel after all rewrites, and its packing kernel."""
     kernel = run_steps(naive_micro_kernel(m), micro_kernel_steps(m, target), instruments)
     (pack,) = kernel.packs
     return kernel, run_steps(pack, micro_packing_steps())
 
 
-def micro_kernel_artifact(m: MicroKernel, target: Target) -> Artifact:
+def micro_kernel_artifact(m: MicroKernel, target: Machine) -> Artifact:
     """Compile a micro-kernel for a target."""
     with llvm_bind.no_collection(), interning():
         kernel, pack = lower_micro_kernel(m, target)

@@ -21,7 +21,7 @@ from convsmith.diag.errors import ConfigError, ConvsmithError, InternalError, Us
 from convsmith.diag.forking import import_lock
 from convsmith.diag.settings import settings
 from convsmith.layout.tags import ANY
-from convsmith.machine.base import Target
+from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
@@ -29,12 +29,12 @@ from convsmith.problem.problem import Problem
 __all__ = ["Chooser", "compile_or_load", "faults", "line_words", "repro"]
 
 
-Chooser = Callable[[Problem, Target, int, bool], Config]
+Chooser = Callable[[Problem, Machine, int, bool], Config]
 """Returns the default config for (problem, target, threads, whether the sizes are known at the call only)."""
 
 
 def compile_or_load(
-    problem: Problem, *, target: Target, choose: Chooser, config: Config | None = None, threads: int = 1,
+    problem: Problem, *, target: Machine, choose: Chooser, config: Config | None = None, threads: int = 1,
     requirements: str = "",
 ) -> Artifact:  # fmt: skip
     """The artifact of a problem for a target: from the cache, or compiled and stored there.
@@ -78,7 +78,7 @@ def compile_or_load(
 
 
 def _stored(
-    cache: DiskCache, key: str, problem: str, config: Config | None, threads: int, target: Target, requirements: str
+    cache: DiskCache, key: str, problem: str, config: Config | None, threads: int, target: Machine, requirements: str
 ) -> Artifact | None:
     """The artifact that the cache has under `key`; None, and the entry is removed, where it is another kernel's."""
     content = cache.get(key)
@@ -144,7 +144,7 @@ def faults(command: str) -> Iterator[None]:
         raise InternalError(f"{type(error).__name__}: {error}", repro=command) from error
 
 
-def _compile(problem: Problem, config: Config, target: Target, dynamic: bool) -> Artifact:
+def _compile(problem: Problem, config: Config, target: Machine, dynamic: bool) -> Artifact:
     with import_lock:
         from convsmith.codegen import llvm_bind
         from convsmith.compiler.driver import build_artifact, emit, lower
@@ -166,7 +166,7 @@ def _compile(problem: Problem, config: Config, target: Target, dynamic: bool) ->
         return emit(problem, config, target, low)
 
 
-def _target_key(target: Target) -> str:
+def _target_key(target: Machine) -> str:
     """The target's facts; its instructions are part of the compiler's sources."""
     fields = ("isa", "triple", "cpu", "features", "attributes", "l1_bytes", "l1_ways")
     return " ".join(str(getattr(target, field)) for field in fields)

@@ -24,7 +24,7 @@ from convsmith.diag.expect import conforms
 from convsmith.diag.forking import import_lock
 from convsmith.frontend.inspection import Inspected
 from convsmith.frontend.nothing import NothingKernel
-from convsmith.machine.base import Target
+from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
 from convsmith.plan.dynamic import at_sizes, check_dynamic, general
 from convsmith.problem.conv import Conv
@@ -82,7 +82,7 @@ class DynamicKernel(Inspected):
     artifact: Artifact
 
     def __init__(
-        self, problem: Problem, dims: str, target: Target, config: Config | None = None, threads: int = 1
+        self, problem: Problem, dims: str, target: Machine, config: Config | None = None, threads: int = 1
     ) -> None:
         if not isinstance(problem, Conv):
             raise UnsupportedError(f"dynamic sizes: {problem} is no convolution", code="dynamic")

@@ -18,7 +18,7 @@ from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Call, For, Store
 from convsmith.ir.walk import loops_of, statements_of, variables_of
 from convsmith.layout.indirection import FORMS, POINTER_BYTES, shape_of
-from convsmith.machine.base import Target
+from convsmith.machine.base import Machine
 from convsmith.machine.host import cache_sizes
 from convsmith.measure.ceilings import peak_ceiling, read_ceiling
 from convsmith.measure.peak import peak_types
@@ -103,7 +103,7 @@ def _sizes(kernel: Inspected, low: Lowered) -> Iterator[Line]:
         yield "", "bytes, operations and bounds below are for the sizes of the line"
 
 
-def plan_lines(problem: Problem, config: Config, target: Target, records: Sequence[PassRecord]) -> list[Line]:
+def plan_lines(problem: Problem, config: Config, target: Machine, records: Sequence[PassRecord]) -> list[Line]:
     """Return what the config makes of the nest: loops by role, registers, and the nest itself from `records`."""
     st = scheduled(problem, config, target)
     nest = nest_of(st, config, target)
@@ -177,7 +177,7 @@ def _code(kernel: Inspected, low: Lowered) -> Iterator[Line]:
         yield "", f"{_bytes(low.scratch)} of scratch memory for each of {kernel.config.threads} threads"
 
 
-def _work(problem: Problem, target: Target) -> Iterator[Line]:
+def _work(problem: Problem, target: Machine) -> Iterator[Line]:
     real, dense = problem.flops_real, problem.flops_dense
     types = f"products of {' and '.join(dict.fromkeys(problem.factors))}, sums in {sums_type(problem, target)}"
     yield "operations", f"{dense / 1e6:.3f} million counting taps that meet padding, {real / 1e6:.3f} without; {types}"

@@ -10,7 +10,7 @@ from convsmith.compiler.service import faults, repro
 from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import expect_text
 from convsmith.diag.forking import import_lock
-from convsmith.machine.base import Target
+from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
 from convsmith.problem.problem import Problem
 
@@ -27,7 +27,7 @@ class Inspected:
 
     problem: Problem
     config: Config
-    target: Target
+    target: Machine
     artifact: Artifact | None
     parts: tuple[Problem, ...]
     """The problems of the kernels that run, one after the other."""

@@ -19,7 +19,7 @@ from convsmith.diag.forking import import_lock
 from convsmith.frontend.chain import ChainKernel
 from convsmith.frontend.inspection import Inspected
 from convsmith.frontend.nothing import NothingKernel
-from convsmith.machine.base import Target
+from convsmith.machine.base import Machine
 from convsmith.machine.registry import target as host_level
 from convsmith.plan.config import Config
 from convsmith.problem.conv import Conv
@@ -55,7 +55,7 @@ class Kernel(Inspected):
     PyTorch's shape (OC, IC/G, *kernel). A kernel can be pickled: problem, config and target are, and make it anew.
     """
 
-    def __init__(self, problem: Problem, target: Target, config: Config | None = None, threads: int = 1) -> None:
+    def __init__(self, problem: Problem, target: Machine, config: Config | None = None, threads: int = 1) -> None:
         self.problem = problem
         self.target = target
         self.artifact: Artifact | None = None

@@ -1,4 +1,7 @@
-"""What a target is: the facts that schedules, passes and code generation are given."""
+"""What a machine is: the facts that schedules, passes and code generation are given.
+
+A target is the machine that a kernel is made for.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ class Costs:
 
 
 @dataclass(frozen=True)
-class Target:
+class Machine:
     """One level of an instruction set.
 
     ``isa`` is the name that users give; ``registers`` the number of vector registers of ``vector_bits``;

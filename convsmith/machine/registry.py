@@ -7,12 +7,12 @@ from functools import cache
 
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.ir.instruction import Instruction
-from convsmith.machine.base import Target
+from convsmith.machine.base import Machine
 from convsmith.machine.generic.level import level
 from convsmith.machine.host import cpu_features
 from convsmith.machine.x86.levels import LEVELS
 
-_BY_MACHINE: dict[str, tuple[Target, ...]] = {"x86_64": LEVELS, "amd64": LEVELS}
+_BY_MACHINE: dict[str, tuple[Machine, ...]] = {"x86_64": LEVELS, "amd64": LEVELS}
 
 
 def isa_names() -> tuple[str, ...]:
@@ -21,17 +21,17 @@ def isa_names() -> tuple[str, ...]:
 
 
 @cache
-def host_targets() -> tuple[Target, ...]:
+def host_targets() -> tuple[Machine, ...]:
     """The levels that run on this machine, fastest first; the last is always ``generic``."""
     tuned = _BY_MACHINE.get(platform.machine().lower(), ())
     return (*(t for t in tuned if set(t.needs) <= cpu_features()), level())
 
 
-def _rows(t: Target, types: tuple[str, str, str]) -> tuple[Instruction | None, ...]:
+def _rows(t: Machine, types: tuple[str, str, str]) -> tuple[Instruction | None, ...]:
     return t.nearest(*types), *t.fragment_rows(*types)
 
 
-def target(isa: str | None = None, types: tuple[str, str, str] | None = None) -> Target:
+def target(isa: str | None = None, types: tuple[str, str, str] | None = None) -> Machine:
     """The target of that name, by default the fastest this machine has.
 
     With `types` (of two factors and their sums) it is the lowest level that does as well as the fastest, so that code

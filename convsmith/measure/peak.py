@@ -24,7 +24,7 @@ from convsmith.codegen.fragments import constant
 from convsmith.codegen.llvm_text import entry_text
 from convsmith.diag.errors import UnsupportedError
 from convsmith.ir.instruction import Instruction
-from convsmith.machine.base import Target
+from convsmith.machine.base import Machine
 from convsmith.machine.host import cache_sizes
 from convsmith.machine.registry import host_targets, target
 from convsmith.problem.problem import Problem
@@ -87,7 +87,7 @@ def peak_sample(isa: str, threads: int = 1, types: Types = F32) -> PeakSample:
     return PeakSample(*_fma_loop(isa, threads, types).sample())
 
 
-def peak_types(problem: Problem, t: Target) -> Types | None:
+def peak_types(problem: Problem, t: Machine) -> Types | None:
     """The types whose peak bounds the problem's kernel: its own, or those that it widens to; None: there is no row."""
     row = t.nearest(*problem.types) or t.nearest(*problem.factors, problem.acc)
     return None if row is None else row.types
@@ -169,7 +169,7 @@ def _fma_loop(isa: str, threads: int, types: Types) -> _Loop:
     return _Loop(_load(_fma_text(t, row, threads), t, threads), work, factors, round(LEAST_FLOPS * threads / work))
 
 
-def _row(t: Target, types: Types) -> Instruction:
+def _row(t: Machine, types: Types) -> Instruction:
     """The instruction that does most at once."""
     row = next(iter(t.fragment_rows(*types)), t.row(*types))
     if row is None:
@@ -188,14 +188,14 @@ def _read_loop(nbytes: int, threads: int) -> _Loop:
     return _Loop(_load(_read_text(t, threads, each), t, threads), float(each * threads), data)
 
 
-def accumulators(t: Target, row: Instruction) -> int:
+def accumulators(t: Machine, row: Instruction) -> int:
     """Independent sums of the loop: with its two operands they fill the registers, and so hide the latency."""
     if row.rows > 1 and t.fragments is not None:
         return t.fragments.count - 2
     return t.registers - 2 - 2 * t.costs.temporaries
 
 
-def _load(text: str, t: Target, threads: int) -> HostFunction:
+def _load(text: str, t: Machine, threads: int) -> HostFunction:
     arguments = (
         Argument("count", "in", "s32", (2,), "a", 2),
         Argument("data", "in", "f32", (2,), "a", 2),
@@ -206,12 +206,12 @@ def _load(text: str, t: Target, threads: int) -> HostFunction:
     return HostLibrary(Artifact(code, t.isa, {"main": entry}, "ceiling", "", needs=t.needs))["main"]
 
 
-def assembly(t: Target, types: Types = F32) -> str:
+def assembly(t: Machine, types: Types = F32) -> str:
     """The assembly of the multiply-add loop, for those who want to see what "peak" is."""
     return llvm_bind.assembly(_fma_text(t, _row(t, types), 1), t.triple, t.cpu, t.features)
 
 
-def _fma_text(t: Target, row: Instruction, threads: int) -> str:
+def _fma_text(t: Machine, row: Instruction, threads: int) -> str:
     """LLVM text: `count` turns of `_UNROLL` multiply-adds on each accumulator, with factor and addend from memory."""
     if row.rows > 1:
         return _fragment_text(t, row, threads)
@@ -249,7 +249,7 @@ def _fma_text(t: Target, row: Instruction, threads: int) -> str:
     return _module(lines, row.declare, threads)
 
 
-def _fragment_text(t: Target, row: Instruction, threads: int) -> str:
+def _fragment_text(t: Machine, row: Instruction, threads: int) -> str:
     """The same on fragments, all of them zero: the time does not depend on what they hold."""
     file = t.fragments
     assert file is not None
@@ -295,7 +295,7 @@ def _bits(name: str, value: str, vector: str, wanted: str) -> list[str]:
     ]
 
 
-def _read_text(t: Target, threads: int, nbytes: int) -> str:
+def _read_text(t: Machine, threads: int, nbytes: int) -> str:
     """LLVM text: `count` times the sum of the `nbytes` bytes of a thread's part of the data, as integers."""
     vector = f"<{t.lanes(32)} x i32>"
     names = [f"%s{k}" for k in range(_ADDENDS)]

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from convsmith.layout.reorder import from_layout, to_layout
-from convsmith.machine.base import Target
+from convsmith.machine.base import Machine
 from convsmith.measure.bounds import Interval, intervals, within
 from convsmith.problem.data import random_arrays, unwritten
 from convsmith.problem.problem import Problem
@@ -35,7 +35,7 @@ class CompiledKernel(Protocol):
     def problem(self) -> Problem: ...
 
     @property
-    def target(self) -> Target: ...
+    def target(self) -> Machine: ...
 
     def run(self, **arrays: Any) -> dict[str, Array]:
         """Compute on physical arrays by name and return the outputs by name."""

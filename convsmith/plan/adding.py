@@ -5,7 +5,7 @@ from __future__ import annotations
 from convsmith.ir.stmt import Alloc, For, Kernel
 from convsmith.ir.types import S32
 from convsmith.ir.walk import loops_of, statements_of
-from convsmith.machine.base import Target
+from convsmith.machine.base import Machine
 from convsmith.passes.bind import bind
 from convsmith.passes.fission import fission
 from convsmith.passes.guard_tails import guard_tails
@@ -19,7 +19,7 @@ from convsmith.passes.tile import tile
 from convsmith.passes.vectorise import vectorise
 
 
-def adding_steps(pack: Kernel, target: Target) -> tuple[list[Step], list[Step]]:
+def adding_steps(pack: Kernel, target: Machine) -> tuple[list[Step], list[Step]]:
     """What comes before memory is flat, and after; nothing where the packing kernel makes no sums."""
     run = next((s for s in statements_of(pack.body) if isinstance(s, Alloc)), None)
     if run is None:

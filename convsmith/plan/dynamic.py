@@ -15,7 +15,7 @@ from convsmith.ir.buffer import UNKNOWN, make_buffer
 from convsmith.ir.index import Index, Var, as_index, maximum, minimum, product
 from convsmith.ir.types import PTR
 from convsmith.layout.indirection import Window, input_stride, shape_of
-from convsmith.machine.base import Target
+from convsmith.machine.base import Machine
 from convsmith.passes import indirect as rewrite
 from convsmith.passes.bind import bind
 from convsmith.passes.generalise import Place, generalise
@@ -67,7 +67,7 @@ def general(p: Conv, extent: int = _EXTENT) -> Conv:
     return at_sizes(p, extent, i, (extent,) * p.rank, (0,) * p.rank)
 
 
-def dynamic_steps(p: Conv, config: Config, target: Target) -> list[Step]:
+def dynamic_steps(p: Conv, config: Config, target: Machine) -> list[Step]:
     """The rewrites of the problem at the sizes that it has, made general before anything else."""
     st = scheduled(p, config, target)
     row = f"o{p.axes[-1]}"

@@ -9,7 +9,7 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Ge0, Var, is_true, parts_of
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.types import dtype
-from convsmith.machine.base import Target
+from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
 from convsmith.statement.phases import phased, residues
 from convsmith.statement.statement import KINDS, Statement, view_steps
@@ -34,7 +34,7 @@ class Unit:
     group: int = 1
 
     @staticmethod
-    def of(st: Statement, target: Target, config: Config) -> Unit:
+    def of(st: Statement, target: Machine, config: Config) -> Unit:
         """What a config makes of the target's instructions for the types."""
         for row in target.fragment_rows(st.a.factor, st.b.factor, st.acc):
             if fits_fragments(st, row, config):
@@ -42,14 +42,14 @@ class Unit:
         return Unit._of_vectors(st, target, config)
 
     @staticmethod
-    def choices(st: Statement, target: Target) -> list[Unit]:
+    def choices(st: Statement, target: Machine) -> list[Unit]:
         """What is worth a look for the types: instructions on fragments, where they serve, and on vectors."""
         fragments = (row for row in target.fragment_rows(st.a.factor, st.b.factor, st.acc) if fits_fragments(st, row))
         found = [Unit(row.lanes, row.terms, True, row.rows, row.group) for row in fragments][:1]
         return [*found, Unit._of_vectors(st, target, None)]
 
     @staticmethod
-    def _of_vectors(st: Statement, target: Target, config: Config | None) -> Unit:
+    def _of_vectors(st: Statement, target: Machine, config: Config | None) -> Unit:
         row = target.row(st.a.factor, st.b.factor, st.acc)
         if row is not None and row.terms > 1 and st.constant and not st.shifted:
             terms = ((st.reduce[-1], row.terms),) if config is None else config.terms
@@ -59,7 +59,7 @@ class Unit:
         return Unit.plain(st, target)
 
     @staticmethod
-    def plain(st: Statement, target: Target) -> Unit:
+    def plain(st: Statement, target: Machine) -> Unit:
         """The target's best for products of the type of sums."""
         row = target.row(st.acc, st.acc, st.acc)
         return Unit(row.lanes if row is not None else target.lanes(dtype(st.acc).bits), 1, False)
@@ -153,7 +153,7 @@ def filled_lanes(st: Statement, lane: str, unit: Unit) -> int:
     return unit.lanes - unit.lanes % channels if channels < unit.lanes else unit.lanes
 
 
-def check_config(st: Statement, loops: Loops, config: Config, target: Target, unit: Unit) -> None:
+def check_config(st: Statement, loops: Loops, config: Config, target: Machine, unit: Unit) -> None:
     """Raise ConfigError, with the numbers, where no kernel can be made from the config."""
     sizes = (*config.tile, *config.block, *config.terms)
     for name in (config.lane, *dict(sizes), *config.order, *config.reduce):
@@ -180,17 +180,17 @@ def check_config(st: Statement, loops: Loops, config: Config, target: Target, un
         raise ConfigError("registers", f"needs {need} {what}, target has {there} ({text})")
 
 
-def fits_registers(loops: Loops, config: Config, target: Target, unit: Unit, filled: int) -> bool:
+def fits_registers(loops: Loops, config: Config, target: Machine, unit: Unit, filled: int) -> bool:
     """Whether the register tile has room, where vectors have ``filled`` lanes in use."""
     return registers_needed(loops, config, target, unit, filled)[0] <= _registers(target, unit)
 
 
-def _registers(target: Target, unit: Unit) -> int:
+def _registers(target: Machine, unit: Unit) -> int:
     """Registers for what the unit works on: vectors, or fragments."""
     return target.fragments.count if unit.rows > 1 and target.fragments is not None else target.registers
 
 
-def registers_needed(loops: Loops, config: Config, target: Target, unit: Unit, filled: int) -> tuple[int, str]:
+def registers_needed(loops: Loops, config: Config, target: Machine, unit: Unit, filled: int) -> tuple[int, str]:
     """Registers of the register tile (of vectors, or of fragments), and how they come about."""
     along_k = loops.kinds[config.lane] == "k"
     others = {n: config.size(n) for n, k in loops.kinds.items() if k != "k" and n != config.lane}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from convsmith.ir.buffer import UNKNOWN, make_buffer
-from convsmith.machine.base import Target
+from convsmith.machine.base import Machine
 from convsmith.passes.accumulate import accumulate
 from convsmith.passes.bind import bind
 from convsmith.passes.cse import cse
@@ -27,7 +27,7 @@ from convsmith.problem.micro_kernel import MicroKernel
 from convsmith.statement.micro_kernel import PACKED, passes_of, sums_type
 
 
-def micro_kernel_steps(m: MicroKernel, target: Target) -> list[Step]:
+def micro_kernel_steps(m: MicroKernel, target: Machine) -> list[Step]:
     """Tiles of channels; what is packed; pieces for the channels that are left; vectors."""
     lanes = min(m.channel_tile, target.lanes(32))
     steps = []

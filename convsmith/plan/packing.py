@@ -17,7 +17,7 @@ from convsmith.ir.stmt import Block, For, Kernel, Stmt, Store
 from convsmith.ir.types import dtype
 from convsmith.ir.value import Load, Select
 from convsmith.ir.walk import loops_of, variables_of, walk
-from convsmith.machine.base import Target
+from convsmith.machine.base import Machine
 from convsmith.passes.bind import bind
 from convsmith.passes.flatten import flatten, offset
 from convsmith.passes.fuse import fuse
@@ -58,7 +58,7 @@ LONG = 4
 """Most tiles in a row that are straight lines, because their columns lie unevenly in the packed operand."""
 
 
-def packing_steps(pack: Kernel, target: Target) -> list[Step]:
+def packing_steps(pack: Kernel, target: Machine) -> list[Step]:
     """Those of the copy, and of the sums that are made of it."""
     steps = _copying_steps(pack, target)
     before, after = adding_steps(pack, target)
@@ -67,7 +67,7 @@ def packing_steps(pack: Kernel, target: Target) -> list[Step]:
     return [*before, *steps[:flat], *after, *steps[flat:], *unrolled]
 
 
-def _copying_steps(pack: Kernel, target: Target) -> list[Step]:
+def _copying_steps(pack: Kernel, target: Machine) -> list[Step]:
     """Split off what is cut short, and copy vectors."""
     parts = pack.body.stmts if isinstance(pack.body, Block) else (pack.body,)
     copies = [s for s in parts if not any(x.var.name.endswith((MARK, HELD)) for x in loops_of(s))]
@@ -204,7 +204,7 @@ def _tiles(moved: _Moved, row: Transposition) -> _Tiles | None:
     return _Tiles(tuple(columns), lane, tuple(inner)) if columns else None
 
 
-def _blocked(moved: _Moved, around: list[str], target: Target, turns: int = 1) -> tuple[list[Step], list[str]]:
+def _blocked(moved: _Moved, around: list[str], target: Machine, turns: int = 1) -> tuple[list[Step], list[str]]:
     """Blocks of the loop that steps farthest, where loops around it step less: what one reads stays in the cache.
 
     Where an iteration of it reads more, it goes around them whole, and the next has blocks. What is beyond the second
@@ -249,7 +249,7 @@ def _fresh(name: str, taken: Iterable[str]) -> str:
     return name
 
 
-def _lines(moved: _Moved, step: int, target: Target) -> int:
+def _lines(moved: _Moved, step: int, target: Machine) -> int:
     """Iterations whose lines the first-level cache keeps until all of each is read: some steps need the same sets."""
     apart = min(s * moved.bytes_read for s in moved.steps.values() if s * moved.bytes_read >= LINE)
     way = target.l1_bytes // target.l1_ways
@@ -257,7 +257,7 @@ def _lines(moved: _Moved, step: int, target: Target) -> int:
     return places * target.l1_ways // LINES // (step // apart)
 
 
-def _transposing_steps(moved: _Moved, found: _Tiles, row: Transposition, target: Target) -> list[Step]:
+def _transposing_steps(moved: _Moved, found: _Tiles, row: Transposition, target: Machine) -> list[Step]:
     """Tiles innermost, through registers; the rest of the nest in its order."""
     height, width, group = row.shape
     length = width // found.piece * found.piece if found.piece else width

@@ -13,7 +13,7 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Var, is_false, is_true, parts_of
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
-from convsmith.machine.base import Target
+from convsmith.machine.base import Machine
 from convsmith.passes.bind import bind
 from convsmith.passes.coalesce import coalesce
 from convsmith.passes.collapse import collapse
@@ -129,7 +129,7 @@ class Nest:
         return [*self.pixels, *self.vectors, *inner]
 
 
-def schedule(st: Statement, config: Config, target: Target) -> list[Step]:
+def schedule(st: Statement, config: Config, target: Machine) -> list[Step]:
     """The rewrites, in order, that turn the naive nest of a statement into the kernel that the config describes."""
     loops, nest, order_steps = _ordered(st, config, target)
     start = [*_pointer_steps(st, config), *order_steps]
@@ -141,12 +141,12 @@ def schedule(st: Statement, config: Config, target: Target) -> list[Step]:
     ]
 
 
-def nest_of(st: Statement, config: Config, target: Target) -> Nest:
+def nest_of(st: Statement, config: Config, target: Machine) -> Nest:
     """Return the loops of the scheduled nest by their roles."""
     return _ordered(st, config, target)[1]
 
 
-def _ordered(st: Statement, config: Config, target: Target) -> tuple[Loops, Nest, list[Step]]:
+def _ordered(st: Statement, config: Config, target: Machine) -> tuple[Loops, Nest, list[Step]]:
     """Return the fused loops, the nest that tiling makes of them, and the steps that make it."""
     unit = Unit.of(st, target, config)
     loops = loops_after_fusing(st, config)
@@ -338,7 +338,7 @@ def _read_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list
     return steps
 
 
-def _lower_steps(st: Statement, config: Config, target: Target, nest: Nest) -> list[Step]:
+def _lower_steps(st: Statement, config: Config, target: Machine, nest: Nest) -> list[Step]:
     """Flat offsets, vectors, instructions, functions, tasks, pointers."""
     steps = [Step(guard_tails, tuple(nest.unrolled)), Step(flatten), Step(simplify)]
     if nest.rows:

@@ -6,7 +6,7 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Var
 from convsmith.ir.types import S32
 from convsmith.ir.walk import variables_of
-from convsmith.machine.base import Target
+from convsmith.machine.base import Machine
 from convsmith.passes.manager import Step
 from convsmith.plan.config import Config
 from convsmith.plan.schedule import schedule
@@ -20,7 +20,7 @@ VECTORS, PIXELS = 4, 8
 """Vectors of sums, or pixels whose lanes are added up together, held at once."""
 
 
-def scheduled(problem: Problem, config: Config, target: Target) -> Statement:
+def scheduled(problem: Problem, config: Config, target: Machine) -> Statement:
     """The statement that the config schedules: with parts of its own where it splits a reduction."""
     st = statement(problem, target)
     if of_fewer_bits(st):
@@ -46,7 +46,7 @@ def scheduled(problem: Problem, config: Config, target: Target) -> Statement:
     return parted(st, config.split)
 
 
-def summing_steps(summing: Summing, target: Target, threads: int) -> list[Step]:
+def summing_steps(summing: Summing, target: Machine, threads: int) -> list[Step]:
     """Vectors along what lies side by side in memory: of sums, or of terms that are added up at the end."""
     st, lanes = summing.statement, target.lanes(S32.bits)
     sizes = {d.name: d.size for d in st.dims}

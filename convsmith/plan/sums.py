@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from convsmith.ir.types import dtype
-from convsmith.machine.base import Target
+from convsmith.machine.base import Machine
 from convsmith.passes.bind import bind
 from convsmith.passes.fission import fission
 from convsmith.passes.flatten import flatten
@@ -51,13 +51,13 @@ def sum_steps(loop: str, vectors: int, lanes: int, reduction: tuple[str, ...]) -
     ]
 
 
-def bias_steps(problem: Problem, target: Target) -> list[Step]:
+def bias_steps(problem: Problem, target: Machine) -> list[Step]:
     """Vectors of channels, held in registers while the pixels pass."""
     given = problem.tensor("diff_dst")
     channel, pixels = given.dims[1], tuple(d for d in given.dims if d != given.dims[1])
     return sum_steps(channel, VECTORS, target.lanes(dtype(problem.acc).bits), pixels)
 
 
-def sums_steps(st: Statement, target: Target) -> list[Step]:
+def sums_steps(st: Statement, target: Machine) -> list[Step]:
     """The rewrites of the nest that adds up parts: vectors along the last loop over the result."""
     return sum_steps(around(st.whole)[-1].name, 1, target.lanes(dtype(st.acc).bits), (PART,))

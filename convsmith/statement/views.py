@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from convsmith.arith.simplify import simplify
 from convsmith.ir.index import Cond, Index, Var, as_index, conj, eq, false, floordiv, mod, true
 from convsmith.layout.indirection import Axis
-from convsmith.machine.base import Target
+from convsmith.machine.base import Machine
 from convsmith.problem.attributes import ZERO_POINTS
 from convsmith.problem.conv import Conv
 from convsmith.problem.matmul import Matmul
@@ -23,7 +23,7 @@ from convsmith.problem.tensor import Tensor
 from convsmith.statement.statement import Dim, Fewer, Statement, View
 
 
-def statement(p: Problem, target: Target | None = None) -> Statement:
+def statement(p: Problem, target: Machine | None = None) -> Statement:
     """The statement of a matrix product, or of a convolution or deconvolution in its direction.
 
     The target decides the type of the sums; without one, it is that which is right on any.
@@ -34,7 +34,7 @@ def statement(p: Problem, target: Target | None = None) -> Statement:
     return _BY_RESULT[_result(p)](_Relation(p, sums_type(p, target)))
 
 
-def sums_type(p: Problem, target: Target | None) -> str:
+def sums_type(p: Problem, target: Machine | None) -> str:
     """Type of the sums: the narrowest that the problem permits where the target adds up in it, else the problem's."""
     return p.acc if target is None or target.row(*p.types) is None else p.types[2]
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from math import prod
 
 from convsmith.ir.types import dtype
-from convsmith.machine.base import Target
+from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
 from convsmith.plan.loops import Loops
 from convsmith.statement.statement import Statement
@@ -26,7 +26,7 @@ LONG = 32
 """Fewest multiply-adds of an accumulator that pay for a block, which moves it to memory and back."""
 
 
-def blocked(st: Statement, loops: Loops, config: Config, target: Target) -> Config:
+def blocked(st: Statement, loops: Loops, config: Config, target: Machine) -> Config:
     """The config with blocks of channels and of the longest reduction loop, where that pays."""
     if not st.constant and config.realise == "peel" and (block := _pixels(st, loops, config, target)):
         return replace(config, block=block)
@@ -51,7 +51,7 @@ def blocked(st: Statement, loops: Loops, config: Config, target: Target) -> Conf
     return replace(config, block=(*channels, (inner, depth)))
 
 
-def _pixels(st: Statement, loops: Loops, config: Config, target: Target) -> tuple[tuple[str, int], ...]:
+def _pixels(st: Statement, loops: Loops, config: Config, target: Machine) -> tuple[tuple[str, int], ...]:
     """A block of the pixels that a gradient of weights sums over, where that pays.
 
     It does not where several taps read what a tile needs, one after the other, and the cache keeps that.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from convsmith.codegen.artifact import Artifact
 from convsmith.compiler.service import compile_or_load
 from convsmith.diag.forking import import_lock
-from convsmith.machine.base import Target
+from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
 from convsmith.problem.problem import Problem
 
@@ -13,7 +13,7 @@ __all__ = ["choose", "compile_problem"]
 
 
 def compile_problem(
-    problem: Problem, *, target: Target, config: Config | None = None, threads: int = 1, requirements: str = ""
+    problem: Problem, *, target: Machine, config: Config | None = None, threads: int = 1, requirements: str = ""
 ) -> Artifact:
     """Return the artifact of `problem` for `target` under `config`, by default under the one that `choose` returns.
 
@@ -25,7 +25,7 @@ def compile_problem(
     )
 
 
-def choose(problem: Problem, target: Target, threads: int, dynamic: bool) -> Config:
+def choose(problem: Problem, target: Machine, threads: int, dynamic: bool) -> Config:
     """Return the default config; of a `dynamic` kernel, whose sizes are known at the call, one that fits all sizes."""
     with import_lock:
         from convsmith.ir.intern import interning

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from convsmith.diag.errors import ConfigError, UnsupportedError
-from convsmith.machine.base import Target
+from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
 from convsmith.plan.loops import Unit, check_config, loops_after_fusing
 from convsmith.problem.conv import Conv
@@ -14,7 +14,7 @@ from convsmith.statement.views import statement
 from convsmith.tune.model import LONG, operations
 
 
-def dynamic_config(p: Conv, target: Target, threads: int = 1) -> Config:
+def dynamic_config(p: Conv, target: Machine, threads: int = 1) -> Config:
     """Vectors of output channels, or of groups where each has one; as many pixels of a row as registers hold."""
     each = statement(p, target)
     ways: list[tuple[tuple[str, ...], str, Statement]] = [((), "each", each)]
@@ -48,7 +48,7 @@ def dynamic_config(p: Conv, target: Target, threads: int = 1) -> Config:
     raise UnsupportedError(f"dynamic sizes: no config of {p} fits the registers of {target.isa}", code="dynamic")
 
 
-def _terms(st: Statement, target: Target) -> int:
+def _terms(st: Statement, target: Machine) -> int:
     """Products that an instruction on vectors adds up."""
     unit = Unit.choices(st, target)[-1]
     return unit.terms if unit.dot else 0

@@ -21,7 +21,7 @@ from convsmith.ir.intern import interning
 from convsmith.ir.types import dtype
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import variables_of, walk
-from convsmith.machine.base import Target
+from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
 from convsmith.plan.loops import Loops, Unit, filled_lanes, fits_registers, loops_after_fusing
 from convsmith.problem.problem import Problem
@@ -110,7 +110,7 @@ class Choice:
 class Model:
     """What the candidates of one problem share."""
 
-    def __init__(self, st: Statement, target: Target, unit: Unit, along: tuple[Phase, ...] = ()) -> None:
+    def __init__(self, st: Statement, target: Machine, unit: Unit, along: tuple[Phase, ...] = ()) -> None:
         self.target = target
         self.phases = along
         self.whole = st
@@ -481,7 +481,7 @@ def _splits(total: int, size: int) -> list[tuple[int, int]]:
     return [x for x in ((size, full), (rest, 1)) if x[0] and x[1]]
 
 
-def candidates(p: Problem, target: Target, threads: int) -> list[Choice]:
+def candidates(p: Problem, target: Machine, threads: int) -> list[Choice]:
     """Configs that make a kernel, best expected first."""
     with interning():
         each = statement(p, target)
@@ -534,7 +534,7 @@ def _of_unit(model: Model, threads: int, long: bool) -> Iterator[Choice]:
                     yield Choice(model.cycles(loops, c), model.emitted(loops, c), c)
 
 
-def default_config(problem: Problem, target: Target, threads: int = 1) -> Config:
+def default_config(problem: Problem, target: Machine, threads: int = 1) -> Config:
     """The config that the model expects to be fastest.
 
     Where its result has too few tiles for threads, they share a reduction.

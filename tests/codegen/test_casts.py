@@ -9,7 +9,7 @@ import pytest
 from natives import assert_same_bits, computed, elementwise_kernel, mnemonics
 
 from convsmith.ir.types import DTYPES
-from convsmith.machine.base import Target
+from convsmith.machine.base import Machine
 from convsmith.machine.registry import host_targets
 from convsmith.machine.x86.levels import LEVELS
 
@@ -55,7 +55,7 @@ def samples(name: str) -> np.ndarray:
 @pytest.mark.parametrize("lanes", [0, 4, 16])
 @pytest.mark.parametrize("to", DTYPES)
 @pytest.mark.parametrize("of", DTYPES)
-def test_every_pair(of: str, to: str, lanes: int, target: Target) -> None:
+def test_every_pair(of: str, to: str, lanes: int, target: Machine) -> None:
     inputs = {"a": samples(of)}
     expected = computed(f"cast({to}, a@)", inputs, to, 16, None)
     assert_same_bits(computed(f"cast({to}, a@)", inputs, to, lanes, target), expected)
@@ -79,7 +79,7 @@ def test_constants_of_every_type() -> None:
         ("s32", "f32", 1), ("s32", "s8", 3), ("s32", "u8", 3), ("f64", "f32", 3), ("f32", "f64", 3),
     ],
 )  # fmt: skip
-def test_vectors_stay_vectors(of: str, to: str, most: int, target: Target) -> None:
+def test_vectors_stay_vectors(of: str, to: str, most: int, target: Machine) -> None:
     """No calls, no scalar arithmetic, and few instructions besides loads, stores and constants."""
     lanes = target.lanes(32)
     names = mnemonics(elementwise_kernel(f"cast({to}, a@)", {"a": of, "out": to}, lanes * 8, lanes), target)

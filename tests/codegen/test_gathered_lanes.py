@@ -13,7 +13,7 @@ from natives import assert_same_bits, llvm_text, run_native
 from convsmith.interp import run
 from convsmith.ir.parse import parse_kernel
 from convsmith.ir.types import DTYPES
-from convsmith.machine.base import Target
+from convsmith.machine.base import Machine
 from convsmith.machine.registry import host_targets
 
 
@@ -30,7 +30,7 @@ def offsets(lanes: int, rng: random.Random) -> dict[str, list[int]]:
 
 @pytest.mark.parametrize("target", host_targets(), ids=lambda t: t.isa)
 @pytest.mark.parametrize("name", ["f32", "f64", "bf16", "u8"])
-def test_gathers(name: str, target: Target) -> None:
+def test_gathers(name: str, target: Machine) -> None:
     rng, end, t = random.Random(0), PageEnd(), DTYPES[name].numpy
     params, lines, inputs, outputs = [], [], {}, {}
     cases = [(n, p, a) for n in (4, 16) for p in offsets(n, rng).values() for a in (n, n - 1, n // 2 + 1)]

@@ -14,7 +14,7 @@ from convsmith.interp import run
 from convsmith.ir.parse import parse_kernel
 from convsmith.ir.types import DTYPES
 from convsmith.ir.value import COMPARISONS
-from convsmith.machine.base import Target
+from convsmith.machine.base import Machine
 from convsmith.machine.generic.level import level
 from convsmith.machine.registry import host_targets
 from convsmith.machine.x86.levels import LEVELS
@@ -53,14 +53,14 @@ def pairs(name: str) -> dict[str, np.ndarray]:
         return {"a": a.ravel().astype(row.numpy), "b": b.ravel().astype(row.numpy)}
 
 
-def both(text: str, inputs: dict[str, np.ndarray], out: str, target: Target) -> None:
+def both(text: str, inputs: dict[str, np.ndarray], out: str, target: Machine) -> None:
     expected = computed(text, inputs, out, 0, None)
     for lanes in (0, 16):
         assert_same_bits(computed(text, inputs, out, lanes, target), expected)
 
 
 @typed(COMPUTING)
-def test_comparisons(name: str, target: Target) -> None:
+def test_comparisons(name: str, target: Machine) -> None:
     assert len(SYMBOLS) == len(COMPARISONS)
     for symbol in SYMBOLS:
         both(f"where(a@ {symbol} b@, s8(1), s8(0))", pairs(name), "s8", target)
@@ -69,12 +69,12 @@ def test_comparisons(name: str, target: Target) -> None:
 
 @typed(FLOATS)
 @pytest.mark.parametrize("op", ["round", "floor", "sqrt", "abs", "neg", "max", "min"])
-def test_operations_on_floats(op: str, name: str, target: Target) -> None:
+def test_operations_on_floats(op: str, name: str, target: Machine) -> None:
     both(f"{op}(a@, b@)" if op in ("max", "min") else f"{op}(a@)", pairs(name), name, target)
 
 
 @typed(FLOATS)
-def test_arithmetic_on_floats(name: str, target: Target) -> None:
+def test_arithmetic_on_floats(name: str, target: Machine) -> None:
     for op in "+-*/":
         both(f"a@ {op} b@", pairs(name), name, target)
 
@@ -87,7 +87,7 @@ def test_arithmetic_on_f16_needs_a_target_that_has_it(text: str) -> None:
 
 @EACH_TARGET
 @pytest.mark.parametrize("name", INTEGERS)
-def test_operations_on_integers(name: str, target: Target) -> None:
+def test_operations_on_integers(name: str, target: Machine) -> None:
     width = DTYPES[name].bits
     texts = [f"{op}(a@, b@)" for op in ("and", "or", "xor", "max", "min")] + [f"a@ {op} b@" for op in "+-*"]
     texts += [f"{op}(a@, {name}({n}))" for op in ("shl", "shr") for n in (0, 1, 5, width - 1)]
@@ -96,7 +96,7 @@ def test_operations_on_integers(name: str, target: Target) -> None:
 
 
 @EACH_TARGET
-def test_high_products(target: Target) -> None:
+def test_high_products(target: Machine) -> None:
     both("mulh(a@, b@)", pairs("s32"), "s32", target)
     numbers = {"a": np.random.default_rng(0).integers(-(2**31), 2**31, 64).astype(np.int32)}
     for factor in (-(2**31), 2**31 - 1, 1 << 30, 1518500250, -3):
@@ -105,7 +105,7 @@ def test_high_products(target: Target) -> None:
 
 
 @EACH_TARGET
-def test_a_high_product_is_two_products_of_words(target: Target) -> None:
+def test_a_high_product_is_two_products_of_words(target: Machine) -> None:
     if target.vector_bits < 256:
         return
     kernel = elementwise_kernel("mulh(a@, b@)", {"a": "s32", "b": "s32", "out": "s32"}, 64, target.vector_bits // 32)
@@ -114,7 +114,7 @@ def test_a_high_product_is_two_products_of_words(target: Target) -> None:
 
 @EACH_TARGET
 @pytest.mark.parametrize("op", ["shl", "shr"])
-def test_shifts_by_numbers_of_an_array(op: str, target: Target) -> None:
+def test_shifts_by_numbers_of_an_array(op: str, target: Machine) -> None:
     a = np.random.default_rng(0).integers(-(2**31), 2**31, 64).astype(np.int32)
     both(f"{op}(a@, b@)", {"a": a, "b": np.arange(64, dtype=np.int32) % 32}, "s32", target)
 
@@ -124,13 +124,13 @@ def test_shifts_by_numbers_of_an_array(op: str, target: Target) -> None:
     ("of", "to"),
     [("f32", "s32"), ("s32", "f32"), ("f16", "s16"), ("s16", "bf16"), ("u8", "s8"), ("bf16", "f16"), ("f64", "f64")],
 )
-def test_bits(of: str, to: str, target: Target) -> None:
+def test_bits(of: str, to: str, target: Machine) -> None:
     both(f"bits({to}, a@)", {"a": pairs(of)["a"]}, to, target)
 
 
 @EACH_TARGET
 @pytest.mark.parametrize("name", DTYPES)
-def test_repeat(name: str, target: Target) -> None:
+def test_repeat(name: str, target: Machine) -> None:
     a = np.arange(1, 33).astype(DTYPES[name].numpy)
     for lanes, times in ((1, 4), (2, 2), (2, 8), (4, 1), (4, 16), (8, 2), (3, 4)):
         for active in {lanes, lanes // 2}:
@@ -151,7 +151,7 @@ def test_repeat(name: str, target: Target) -> None:
 
 @typed(COMPUTING)
 @pytest.mark.parametrize(("lanes", "group"), [(16, 4), (16, 16), (16, 1), (8, 2), (12, 4), (2, 2)])
-def test_grouped_sums(lanes: int, group: int, name: str, target: Target) -> None:
+def test_grouped_sums(lanes: int, group: int, name: str, target: Machine) -> None:
     """In the interpreter's order of addition, which shows in the last places."""
     n = lanes // group
     place = f"{{{n}}}" if n > 1 else ""
@@ -171,7 +171,7 @@ def test_grouped_sums(lanes: int, group: int, name: str, target: Target) -> None
 @EACH_TARGET
 @pytest.mark.parametrize("lanes", [8, 16, 32, 64])
 @pytest.mark.parametrize("types", ["u8 s8", "s8 u8", "s8 s8", "u8 u8"])
-def test_sums_of_products_of_bytes(types: str, lanes: int, target: Target) -> None:
+def test_sums_of_products_of_bytes(types: str, lanes: int, target: Machine) -> None:
     """LLVM makes its own of them: sums of all lanes, of groups, and several at once."""
     a, b = types.split()
     rng = np.random.default_rng(0)
@@ -191,7 +191,7 @@ def test_sums_of_products_of_bytes(types: str, lanes: int, target: Target) -> No
 
 
 @pytest.mark.parametrize("target", LEVELS, ids=lambda t: t.isa)
-def test_repeated_bytes_are_one_broadcast(target: Target) -> None:
+def test_repeated_bytes_are_one_broadcast(target: Machine) -> None:
     n = target.vector_bits // 8
     kernel = parse_kernel(f"kernel k(a: s8[4], out: s8[{n}])\n  out[0]{{{n}}} = repeat(a[0]{{4}}, {n // 4})")
     names = [x for x in mnemonics(kernel, target) if x.startswith("v") and x != "vzeroupper"]
@@ -199,7 +199,7 @@ def test_repeated_bytes_are_one_broadcast(target: Target) -> None:
 
 
 @EACH_TARGET
-def test_operands_of_an_instruction_may_repeat(target: Target) -> None:
+def test_operands_of_an_instruction_may_repeat(target: Machine) -> None:
     row = target.instructions[0]
     n = row.lanes
     text = (
@@ -214,7 +214,7 @@ def test_operands_of_an_instruction_may_repeat(target: Target) -> None:
 
 
 @EACH_TARGET
-def test_quotients_by_variables_round_down(target: Target) -> None:
+def test_quotients_by_variables_round_down(target: Machine) -> None:
     text = (
         "kernel k(a: f32[32], out: f32[81])\n  for x in 0 .. 9:\n    for y in 1 .. 10:\n"
         "      out[x * 9 + y - 1] = a[(x * 3 - 14) // y + 16]"

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convsmith.compiler.driver import build_artifact
-from convsmith.machine.base import Target
+from convsmith.machine.base import Machine
 from convsmith.machine.registry import host_targets
 from convsmith.problem import Conv
 from convsmith.problem.types import TYPES as ROWS
@@ -47,7 +47,7 @@ def problems(draw: st.DrawFn) -> Conv:
     )  # fmt: skip
 
 
-def computed(problem: Conv, target: Target, threads: int, arrays: dict[str, Array]) -> Array:
+def computed(problem: Conv, target: Machine, threads: int, arrays: dict[str, Array]) -> Array:
     """The output of the default kernel."""
     artifact = build_artifact(problem, default_config(problem, target, threads), target)
     inputs = {t.name: arrays[t.name].astype(ROWS[t.dtype].numpy) for t in problem.inputs}
@@ -56,7 +56,7 @@ def computed(problem: Conv, target: Target, threads: int, arrays: dict[str, Arra
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(problems(), st.sampled_from(list(TYPES)), st.sampled_from(host_targets()), st.integers(1, 2), st.integers(0, 99))
-def test_gradients_are_adjoints(forward: Conv, types: str, target: Target, threads: int, seed: int) -> None:
+def test_gradients_are_adjoints(forward: Conv, types: str, target: Machine, threads: int, seed: int) -> None:
     a, b, c = types.split(":") if ":" in types else [types] * 3
     rng = np.random.default_rng(seed)
     most = TYPES[types]

@@ -16,7 +16,7 @@ from problems import random_config, random_problem
 from convsmith.codegen import llvm_bind
 from convsmith.compiler.driver import build_artifact, lower
 from convsmith.diag.errors import ConfigError
-from convsmith.machine.base import Target
+from convsmith.machine.base import Machine
 from convsmith.machine.host import cpu_features
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.plan.config import Config
@@ -60,7 +60,7 @@ def type_options(types: tuple[str, str, str]) -> str:
     return f"--dt={':'.join(types)}" + (" --attr-acc-mode=f16" if types[2] == "f16" else "")
 
 
-def types_of(target: Target) -> list[tuple[str, str, str]]:
+def types_of(target: Machine) -> list[tuple[str, str, str]]:
     """Types of factors and sums that are of interest on a level."""
     if target not in LACKING:
         return [("f32", "f32", "f32")]
@@ -68,7 +68,7 @@ def types_of(target: Target) -> list[tuple[str, str, str]]:
     return [types for types, row in rows.items() if not set(row.needs) <= cpu_features()]
 
 
-def cases(target: Target) -> dict[str, str]:
+def cases(target: Machine) -> dict[str, str]:
     """Lines by name."""
     found = {}
     for types in types_of(target):
@@ -91,7 +91,7 @@ def emulator() -> None:
 needs_emulator = pytest.mark.usefixtures("emulator")
 
 
-def check(target: Target, line: str) -> None:
+def check(target: Machine, line: str) -> None:
     problem = parse_problem(line)
     artifact = build_artifact(problem, default_config(problem, target), target)
     if fault := known_fault(problem, artifact):
@@ -101,19 +101,19 @@ def check(target: Target, line: str) -> None:
 
 @needs_emulator
 @pytest.mark.parametrize("target, types", ROWS)
-def test_every_row_runs(target: Target, types: tuple[str, str, str]) -> None:
+def test_every_row_runs(target: Machine, types: tuple[str, str, str]) -> None:
     check(target, f"{type_options(types)} {SHAPES['one tap']}")
 
 
 @pytest.mark.slow
 @needs_emulator
 @pytest.mark.parametrize("target, line", CASES)
-def test_exact(target: Target, line: str) -> None:
+def test_exact(target: Machine, line: str) -> None:
     check(target, line)
 
 
 @pytest.mark.parametrize("target, types", ROWS)
-def test_the_row_is_in_the_kernel(target: Target, types: tuple[str, str, str]) -> None:
+def test_the_row_is_in_the_kernel(target: Machine, types: tuple[str, str, str]) -> None:
     """What `test_exact` runs has the instruction of the first row for these types."""
     problem = parse_problem(f"{type_options(types)} {SHAPES['one tap']}")
     low = lower(problem, default_config(problem, target), target)
@@ -125,7 +125,7 @@ def test_the_row_is_in_the_kernel(target: Target, types: tuple[str, str, str]) -
 @pytest.mark.slow
 @needs_emulator
 @pytest.mark.parametrize("target, types", [p for p in ROWS if p.values[1][2] == "s32"])
-def test_nothing_saturates(target: Target, types: tuple[str, str, str]) -> None:
+def test_nothing_saturates(target: Machine, types: tuple[str, str, str]) -> None:
     """Factors at the ends of their types; sums of them leave 16 bits at once."""
     problem = parse_problem(f"{type_options(types)} ic300ih2oc20kh1")
     artifact = build_artifact(problem, default_config(problem, target), target)
@@ -141,7 +141,7 @@ def test_nothing_saturates(target: Target, types: tuple[str, str, str]) -> None:
 
 @needs_emulator
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.isa)
-def test_memory_that_entries_share(target: Target) -> None:
+def test_memory_that_entries_share(target: Machine) -> None:
     problem = parse_problem("--dir=BWD_WB mb1ic5ih14oc7kh3ph1")
     config = Config.parse(f"--isa={target.isa} --lane=oc --tile=ic:2,oc:{target.lanes(32)} --split=oh:7")
     artifact = build_artifact(problem, config, target)
@@ -153,7 +153,7 @@ def test_memory_that_entries_share(target: Target) -> None:
 @needs_emulator
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.isa)
 @pytest.mark.parametrize("chunk", range(4))
-def test_random_configs(target: Target, chunk: int) -> None:
+def test_random_configs(target: Machine, chunk: int) -> None:
     legal = 0
     for seed in range(chunk * 40, (chunk + 1) * 40):
         rng = random.Random(seed)

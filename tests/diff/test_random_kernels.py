@@ -17,7 +17,7 @@ from problems import random_config, random_convolution, random_problem, with_opt
 from convsmith.codegen.artifact import Artifact
 from convsmith.compiler.driver import build_artifact
 from convsmith.diag.errors import ConfigError
-from convsmith.machine.base import Target
+from convsmith.machine.base import Machine
 from convsmith.machine.registry import host_targets
 from convsmith.plan.config import Config
 from convsmith.problem import Conv, Problem
@@ -31,7 +31,7 @@ ISAS = [t.isa for t in host_targets()]
 TARGETS = {t.isa: t for t in host_targets()}
 
 
-def case(seed: int, isa: str | None = None, macs: int = 60_000) -> tuple[Problem, Config, Target]:
+def case(seed: int, isa: str | None = None, macs: int = 60_000) -> tuple[Problem, Config, Machine]:
     """Any problem, with a config that is mostly legal."""
     rng = random.Random(seed)
     problem = random_problem(rng, macs)
@@ -39,7 +39,7 @@ def case(seed: int, isa: str | None = None, macs: int = 60_000) -> tuple[Problem
     return problem, random_config(rng, problem, target, rng.choice((1, 1, 1, 2, 4))), target
 
 
-def convolution_case(seed: int) -> tuple[Conv, Config, Target]:
+def convolution_case(seed: int) -> tuple[Conv, Config, Machine]:
     """The same of forward convolutions in f32."""
     rng = random.Random(seed)
     problem = with_options(random_convolution(rng), rng)
@@ -47,7 +47,7 @@ def convolution_case(seed: int) -> tuple[Conv, Config, Target]:
     return problem, random_config(rng, problem, target, rng.choice((1, 1, 1, 2, 4))), target
 
 
-def build(problem: Problem, config: Config, target: Target) -> Artifact | None:
+def build(problem: Problem, config: Config, target: Machine) -> Artifact | None:
     """None where the config is not legal; any other error is a fault."""
     try:
         return build_artifact(problem, config, target)

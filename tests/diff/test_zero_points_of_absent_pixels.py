@@ -12,7 +12,7 @@ from oracles import Oracle, small_target
 import convsmith as cs
 from convsmith.compiler.driver import build_artifact
 from convsmith.ir.intern import interning
-from convsmith.machine.base import Target
+from convsmith.machine.base import Machine
 from convsmith.machine.registry import host_targets
 from convsmith.passes.manager import run_steps
 from convsmith.plan.config import Config
@@ -67,7 +67,7 @@ def arrays_of(problem: Problem, seed: int) -> dict[str, Array]:
     return arrays
 
 
-def through_a_table(problem: Problem, target: Target, table: str = "sections") -> list[Config]:
+def through_a_table(problem: Problem, target: Machine, table: str = "sections") -> list[Config]:
     """The default config, reading through a table: with zero points taken off each factor, and off the sums."""
     config = replace(default_config(problem, target, 2), realise="indirection", table=table, pieces=8)
     each = replace(config, offsets="each", flip=(), terms=())

@@ -18,7 +18,7 @@ from convsmith.compiler.driver import Lowered, lower
 from convsmith.ir.intern import interning
 from convsmith.ir.parse import parse_kernel
 from convsmith.ir.stmt import Kernel
-from convsmith.machine.base import Target
+from convsmith.machine.base import Machine
 from convsmith.machine.generic.level import level
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.passes.manager import Instrument, Step
@@ -107,7 +107,7 @@ class Stations:
             self.kernels[step.name if step else "naive"] = kernel
 
 
-def lowered(line: str, words: str, *instruments: Instrument) -> tuple[Lowered, Target]:
+def lowered(line: str, words: str, *instruments: Instrument) -> tuple[Lowered, Machine]:
     config = Config.parse(words)
     target = TARGETS[config.isa]
     with interning():

@@ -15,7 +15,7 @@ from convsmith.codegen.artifact import Argument, Artifact, Entry
 from convsmith.interp import run
 from convsmith.ir.instruction import Instruction, Row, Transposition
 from convsmith.ir.parse import parse_kernel
-from convsmith.machine.base import Target
+from convsmith.machine.base import Machine
 from convsmith.machine.generic.level import level
 from convsmith.machine.registry import host_targets, isa_names
 from convsmith.machine.x86.levels import LEVELS
@@ -48,7 +48,7 @@ def specified(row: Row, data: dict[str, np.ndarray]) -> np.ndarray:
     return arrays["c"]
 
 
-def on_fragments(target: Target, row: Instruction) -> str:
+def on_fragments(target: Machine, row: Instruction) -> str:
     """The same for a row on fragments, which then starts from zero."""
     c, a, b = row.kernel.params
     parameters = ", ".join(f"{x.name}: {x.dtype.name}[{x.size}]" for x in (c, a, b))
@@ -65,7 +65,7 @@ def on_fragments(target: Target, row: Instruction) -> str:
     )
 
 
-def module(target: Target, row: Instruction) -> str:
+def module(target: Machine, row: Instruction) -> str:
     """An entry ``row(c, a, b)`` that applies the row once, under the calling convention of artifacts."""
     if row.rows > 1:
         return on_fragments(target, row)
@@ -104,7 +104,7 @@ def test_every_level_is_here() -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.isa)
-def test_the_table_of_a_level(target: Target) -> None:
+def test_the_table_of_a_level(target: Machine) -> None:
     """The first row fills a vector, no name comes twice, and a level has what its rows need."""
     assert target.instructions[0].lanes * 32 == target.vector_bits
     assert target.instructions[0].types == ("f32", "f32", "f32")
@@ -114,7 +114,7 @@ def test_the_table_of_a_level(target: Target) -> None:
 
 
 @pytest.mark.parametrize("target, row", ROWS)
-def test_specification(target: Target, row: Instruction) -> None:
+def test_specification(target: Machine, row: Instruction) -> None:
     """``c + a * b``, where several elements of ``a`` and ``b`` may belong to one of ``c``."""
     assert [b.name for b in row.kernel.params] == ["c", "a", "b"] and row.kernel.name == row.name
     assert row.kernel.params[0].size == row.rows * row.lanes
@@ -130,12 +130,12 @@ def test_specification(target: Target, row: Instruction) -> None:
 
 
 @pytest.mark.parametrize("target, row", ROWS)
-def test_text_parses_back(target: Target, row: Instruction) -> None:
+def test_text_parses_back(target: Machine, row: Instruction) -> None:
     assert str(parse_kernel(str(row.kernel))) == str(row.kernel)
 
 
 @pytest.mark.parametrize("target, row", ROWS)
-def test_assembly_has_the_mnemonic(target: Target, row: Instruction) -> None:
+def test_assembly_has_the_mnemonic(target: Machine, row: Instruction) -> None:
     text = llvm_bind.assembly(module(target, row), target.triple, target.cpu, target.features)
     mnemonics = re.findall(r"^\t(?:{vex}\t)?([a-z]\w*)", text, re.MULTILINE)
     assert mnemonics
@@ -145,7 +145,7 @@ def test_assembly_has_the_mnemonic(target: Target, row: Instruction) -> None:
 
 
 @pytest.mark.parametrize("target, row", ROWS)
-def test_machine_computes_the_specification(target: Target, row: Instruction) -> None:
+def test_machine_computes_the_specification(target: Machine, row: Instruction) -> None:
     arguments = tuple(
         Argument(b.name, "inout" if b.name == "c" else "in", b.dtype.name, (b.size,), "a", b.size)
         for b in row.kernel.params
@@ -170,7 +170,7 @@ def computed(artifact: Artifact, every: list[dict[str, np.ndarray]]) -> list[np.
     return [kernel.run({**data, "c": data["c"].copy()})["c"] for data in every]
 
 
-def transposing(target: Target, row: Transposition) -> str:
+def transposing(target: Machine, row: Transposition) -> str:
     """An entry ``row(c, a)`` that applies a row that transposes."""
     c, a = row.kernel.params
     name, size = row.dtype, a.shape[1]
@@ -188,7 +188,7 @@ def transposing(target: Target, row: Transposition) -> str:
 
 
 @pytest.mark.parametrize("target, row", SHUFFLES)
-def test_a_transposition(target: Target, row: Transposition) -> None:
+def test_a_transposition(target: Machine, row: Transposition) -> None:
     """The specification is numpy's transposition of groups; the machine moves every element as it says."""
     height, width, group = row.shape
     data = fragments(row)
@@ -206,7 +206,7 @@ def test_a_transposition(target: Target, row: Transposition) -> None:
 
 
 @pytest.mark.parametrize("target, row", SHUFFLES)
-def test_a_transposition_is_shuffles_of_vectors(target: Target, row: Transposition) -> None:
+def test_a_transposition_is_shuffles_of_vectors(target: Machine, row: Transposition) -> None:
     """No element goes alone, and there are no more shuffles than its two stages take."""
     text = llvm_bind.assembly(transposing(target, row), target.triple, target.cpu, target.features)
     mnemonics = re.findall(r"^\t([a-z]\w*)", text, re.MULTILINE)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from convsmith.ir.types import DTYPES
-from convsmith.machine.base import Target, dot, fragment_dot, multiply_add
+from convsmith.machine.base import Machine, dot, fragment_dot, multiply_add
 from convsmith.machine.generic.level import level
 from convsmith.machine.x86.levels import LEVELS
 
@@ -15,12 +15,12 @@ BYTES = ("u8", "s8", "s32")
 FRAGMENTS = [fragment_dot(f"fragment_{k}", (2, k, 16, 4), BYTES, "", "", (), "") for k in (2, 8, 4)]
 
 
-def with_rows(*rows: object) -> Target:
+def with_rows(*rows: object) -> Machine:
     return replace(level(), vector_bits=512, instructions=rows)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("target", LEVELS, ids=lambda t: t.isa)
-def test_a_vector_of_every_level_is_full(target: Target) -> None:
+def test_a_vector_of_every_level_is_full(target: Machine) -> None:
     """Every row fills a vector of sums; of each type there are as many lanes as a vector holds."""
     for row in target.instructions:
         assert row.lanes * DTYPES[row.types[2]].bits == target.vector_bits, row.name
@@ -28,7 +28,7 @@ def test_a_vector_of_every_level_is_full(target: Target) -> None:
 
 
 @pytest.mark.parametrize("target", LEVELS, ids=lambda t: t.isa)
-def test_a_level_has_what_its_rows_need(target: Target) -> None:
+def test_a_level_has_what_its_rows_need(target: Machine) -> None:
     for row in (*target.instructions, *target.transpositions):
         assert set(row.needs) <= set(target.needs), row.name
     assert set(target.features.split(",")) == {f"+{name}" for name in target.needs}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from convsmith.diag.errors import UsageError
-from convsmith.machine.base import Target
+from convsmith.machine.base import Machine
 from convsmith.machine.generic.level import level
 from convsmith.machine.registry import host_targets
 from convsmith.machine.x86.levels import LEVELS
@@ -20,7 +20,7 @@ ALL = [*LEVELS, level()]
 
 @pytest.mark.parametrize("t", host_targets(), ids=HOST)
 @pytest.mark.parametrize("threads", [1, 2])
-def test_peak_sample(t: Target, threads: int) -> None:
+def test_peak_sample(t: Machine, threads: int) -> None:
     sample = peak.peak_sample(t.isa, threads)
     assert sample.seconds > 0 and sample.flops > 0
     assert sample.gflops == pytest.approx(sample.flops / sample.seconds / 1e9)
@@ -39,7 +39,7 @@ def test_peak_of_an_isa_that_is_not_there() -> None:
 
 
 @pytest.mark.parametrize("t", ALL, ids=[t.isa for t in ALL])
-def test_the_loop_is_what_it_says(t: Target) -> None:
+def test_the_loop_is_what_it_says(t: Machine) -> None:
     """The right instruction, once for each accumulator and turn, and no spill."""
     for types in {row.types for row in t.instructions}:
         assembly = peak.assembly(t, types)

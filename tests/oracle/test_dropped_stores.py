@@ -13,7 +13,7 @@ from convsmith.arith.simplify import simplify
 from convsmith.compiler import driver
 from convsmith.ir.index import Cond, Index, Var, conj, eq, mod
 from convsmith.ir.intern import interning
-from convsmith.machine.base import Target
+from convsmith.machine.base import Machine
 from convsmith.machine.registry import host_targets
 from convsmith.passes.manager import run_steps
 from convsmith.plan.config import Config
@@ -71,7 +71,7 @@ def dropping(st: Statement, forms: dict[int, str]) -> Statement:
     return replace(st, c=replace(st.c, masks=tuple(masks)))
 
 
-def oracle(problem: Problem, target: Target, forms: dict[int, str]) -> Oracle:
+def oracle(problem: Problem, target: Machine, forms: dict[int, str]) -> Oracle:
     """One that expects what the result's array held before where the store is dropped."""
     made, (result, *_) = Oracle(problem, target), problem.outputs
     whole = made.truth[result.name]

@@ -16,7 +16,7 @@ from convsmith.compiler.driver import lower, naive_kernel, preparing
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Kernel
-from convsmith.machine.base import Target
+from convsmith.machine.base import Machine
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.passes.manager import Step, run_steps
 from convsmith.plan.config import Config
@@ -388,7 +388,7 @@ KINDS = {
 }  # fmt: skip
 
 
-def interpret_all(problem: Problem, config: Config, target: Target, seed: int = 0) -> None:
+def interpret_all(problem: Problem, config: Config, target: Machine, seed: int = 0) -> None:
     """Run the rewrites of the kernel and of its packing kernels, and interpret after each."""
     with interning():
         oracle = Oracle(problem, target, seed)

@@ -15,7 +15,7 @@ from convsmith.compiler.driver import build_artifact, lower, naive_kernel
 from convsmith.interp import run
 from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Kernel
-from convsmith.machine.base import Target
+from convsmith.machine.base import Machine
 from convsmith.machine.registry import host_targets, target
 from convsmith.passes.manager import run_steps
 from convsmith.plan import packing
@@ -45,7 +45,7 @@ LINES = [f"--matmul {line}" for line in PRODUCTS + PIECES] + LAYERS
 LEVELS = [t.isa for t in host_targets() if t.isa in ("avx512_bf16", "avx512_amx", "avx2", "generic")]
 
 
-def chosen(line: str, isa: str) -> tuple[Problem, Config, Target]:
+def chosen(line: str, isa: str) -> tuple[Problem, Config, Machine]:
     """The problem with its default config for a level, and products with both sides packed."""
     problem, level = parse_problem(line).canonical(), target(isa)
     config = default_config(problem, level)
@@ -53,7 +53,7 @@ def chosen(line: str, isa: str) -> tuple[Problem, Config, Target]:
     return problem, replace(config, pack=SIDES) if both else config, level
 
 
-def packed(pack: Kernel, given: np.ndarray, level: Target) -> np.ndarray:
+def packed(pack: Kernel, given: np.ndarray, level: Machine) -> np.ndarray:
     """What the interpreter has a packing kernel write."""
     operand, result = pack.params
     out = np.full(result.size, 77, result.dtype.numpy)

@@ -23,7 +23,7 @@ from convsmith.compiler.driver import lower
 from convsmith.compiler.facts import facts
 from convsmith.compiler.micro_kernel import lower_micro_kernel
 from convsmith.ir.intern import interning
-from convsmith.machine.base import Target
+from convsmith.machine.base import Machine
 from convsmith.machine.generic.level import level as generic_level
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.plan.dynamic import check_dynamic, general
@@ -74,7 +74,7 @@ def llvm_version() -> str:
     return ".".join(map(str, llvm.llvm_version_info))
 
 
-def _lowered(row: Row, level: Target) -> tuple[str, str]:
+def _lowered(row: Row, level: Machine) -> tuple[str, str]:
     """Return config and LLVM text."""
     if row.kind == "micro":
         m = MicroKernel.parse(row.line)

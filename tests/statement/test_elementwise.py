@@ -19,7 +19,7 @@ from convsmith.ir.stmt import For, Kernel, Store
 from convsmith.ir.types import DTYPES, F32, F64, DType
 from convsmith.ir.value import Load, strided
 from convsmith.ir.verify import verify
-from convsmith.machine.base import Target
+from convsmith.machine.base import Machine
 from convsmith.machine.registry import host_targets
 from convsmith.statement.elementwise import ELEMENTWISE, elementwise
 
@@ -158,7 +158,7 @@ def test_against_double_precision(case: Case) -> None:
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.isa)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_machine_code_is_the_interpreter(case: Case, target: Target) -> None:
+def test_machine_code_is_the_interpreter(case: Case, target: Machine) -> None:
     x = samples(768)
     expected = np.zeros_like(x)
     kernel = kernel_of(case, len(x), len(x))

@@ -13,7 +13,7 @@ from convsmith.ir.stmt import For, Kernel, Store
 from convsmith.ir.types import S32
 from convsmith.ir.value import Load, Value, strided
 from convsmith.ir.verify import verify
-from convsmith.machine.base import Target
+from convsmith.machine.base import Machine
 from convsmith.machine.registry import host_targets
 from convsmith.problem.integer_steps import INTEGER_STEPS, LIMITS
 from convsmith.statement.integer_steps import _STEPS, integer_step
@@ -75,7 +75,7 @@ def test_numbers_from_an_array(alg: str) -> None:
 
 @pytest.mark.parametrize("target", host_targets(), ids=lambda t: t.isa)
 @pytest.mark.parametrize("alg", INTEGER_STEPS)
-def test_machine_code(alg: str, target: Target) -> None:
+def test_machine_code(alg: str, target: Machine) -> None:
     x = values()
     few = NUMBERS.get(alg) or [(n,) for n in operands(alg)[::3]]
     y = np.resize(np.array(operands(alg), np.int32), len(x))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from convsmith.ir.intern import interning
-from convsmith.machine.base import Target
+from convsmith.machine.base import Machine
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.plan.loops import Unit, check_config, loops_after_fusing
 from convsmith.plan.scheduled import scheduled
@@ -60,7 +60,7 @@ def test_a_gradient_whose_stride_is_beyond_its_taps_has_a_config(isa: str) -> No
 @pytest.mark.parametrize("target", LEVELS, ids=lambda t: t.isa)
 @pytest.mark.parametrize("kind", ["", "--dir=BWD_D ", "--deconv "])
 @pytest.mark.parametrize("dt", ["f32", "f16", "bf16", "u8:s8:s32", "s8:s8:s32"])
-def test_every_candidate_keeps_to_the_registers(dt: str, kind: str, target: Target) -> None:
+def test_every_candidate_keeps_to_the_registers(dt: str, kind: str, target: Machine) -> None:
     """Few channels a group, whose groups and channels lie along the lanes as one loop, and many."""
     if kind == "--dir=BWD_D " and dt[0] in "us":
         dt = f"s32:{dt.split(':')[1]}:{dt.split(':')[0]}"

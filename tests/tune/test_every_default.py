@@ -21,7 +21,7 @@ from convsmith.codegen import llvm_bind
 from convsmith.compiler.driver import lower
 from convsmith.diag.errors import UnsupportedError
 from convsmith.ir.intern import interning
-from convsmith.machine.base import Target
+from convsmith.machine.base import Machine
 from convsmith.machine.generic.level import level
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.problem import Conv, Problem
@@ -42,7 +42,7 @@ UNAVAILABLE = 0.02
 """The part of the draws for which an UnsupportedError may say at compilation that they are not available."""
 
 
-def draw(number: int, most: int | None = None) -> tuple[Problem, Target, int]:
+def draw(number: int, most: int | None = None) -> tuple[Problem, Machine, int]:
     """A problem, of ``most`` residue classes where that is given, a level and a number of threads."""
     rng = random.Random(number)
     while True:
@@ -65,7 +65,7 @@ def parts(problem: Problem) -> list[Problem]:
     return [problem]
 
 
-def compile_default(problem: Problem, target: Target, threads: int, code: bool) -> None:
+def compile_default(problem: Problem, target: Machine, threads: int, code: bool) -> None:
     """Compile the problem's default config, up to machine code or to LLVM's module."""
     for part in parts(problem):
         with llvm_bind.no_collection():
@@ -104,7 +104,7 @@ def test_a_default_config_makes_a_kernel_at_length(chunk: int) -> None:
 
 
 # -- the draws
-def traits(problem: Problem, target: Target, threads: int) -> Iterator[str]:
+def traits(problem: Problem, target: Machine, threads: int) -> Iterator[str]:
     """What a draw has of what draws are to have."""
     yield from (target.isa, f"{threads} threads", *(type(op).__name__ for op in problem.post_ops))
     yield from (q.policy for q in (*problem.scales, *problem.zero_points))

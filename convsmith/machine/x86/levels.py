@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.types import Half, dtype
-from convsmith.machine.base import Costs, Target
+from convsmith.machine.base import Costs, Machine
 from convsmith.machine.transpositions import transpositions
 from convsmith.machine.x86.amx import INSTRUCTIONS as FRAGMENT_INSTRUCTIONS
 from convsmith.machine.x86.amx import TILES
@@ -28,10 +28,10 @@ def _features(names: tuple[str, ...]) -> str:
     return ",".join("+" + n for n in names)
 
 
-def _avx512(isa: str, *more: str) -> Target:
+def _avx512(isa: str, *more: str) -> Machine:
     needs = (*_AVX512, *more)
     half: Half = "computes" if "avx512fp16" in more else "converts"
-    return Target(
+    return Machine(
         isa=isa, triple=TRIPLE, cpu="x86-64-v4", features=_features(needs), needs=needs,
         vector_bits=512, registers=32, costs=Costs(1.0, 1.0, 0.5, 4.0), l1_bytes=32768, l1_ways=8, l2_bytes=1 << 20,
         attributes=(("prefer-vector-width", "512"),), instructions=_rows(needs, 512),
@@ -40,9 +40,9 @@ def _avx512(isa: str, *more: str) -> Target:
     )  # fmt: skip
 
 
-def _avx2(isa: str, *more: str) -> Target:
+def _avx2(isa: str, *more: str) -> Machine:
     needs = (*_AVX2, *more)
-    return Target(
+    return Machine(
         isa=isa, triple=TRIPLE, cpu="x86-64-v3", features=_features(needs), needs=needs,
         vector_bits=256, registers=16, costs=Costs(0.5, 0.5, 0.5, 4.0), l1_bytes=32768, l1_ways=8, l2_bytes=1 << 18,
         attributes=(), instructions=_rows(needs, 256),
