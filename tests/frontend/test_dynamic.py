@@ -31,7 +31,6 @@ from convsmith.plan.dynamic import (
     at_sizes,
     call_pointers,
     check_dynamic,
-    dynamic_config,
     dynamic_steps,
     general,
     size_values,
@@ -39,6 +38,7 @@ from convsmith.plan.dynamic import (
 )
 from convsmith.problem import Conv, reference
 from convsmith.problem.data import random_arrays
+from convsmith.tune.dynamic import dynamic_config
 
 LINES = (
     "mb1ic3ih9iw9oc17oh9ow9kh3kw3ph1pw1",

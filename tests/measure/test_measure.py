@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.measure import timing as measure_module
 from convsmith.measure.peers import PEERS, installed, make_peer
 from convsmith.measure.timing import Sampler, Spread, alternate, geometric_mean, measure, spread, wait_until_idle
 from convsmith.measure.xnnpack import _padding
@@ -16,7 +17,6 @@ from convsmith.problem.conv import Conv
 from convsmith.problem.data import random_arrays
 from convsmith.problem.lines import parse_problem
 from convsmith.problem.reference import reference
-from convsmith.tune import measure as measure_module
 
 
 def test_a_sample_repeats_the_call_until_it_takes_long_enough() -> None:

@@ -21,9 +21,10 @@ from convsmith.layout.block import ABSENT
 from convsmith.layout.indirection import Axis, Window, table
 from convsmith.machine.registry import host_targets
 from convsmith.passes.manager import Step, run_steps
+from convsmith.plan.micro_kernel import micro_kernel_steps
 from convsmith.problem import reference
 from convsmith.problem.micro_kernel import MicroKernel
-from convsmith.statement.micro_kernel import MEMORY, micro_kernel_steps, naive_micro_kernel
+from convsmith.statement.micro_kernel import MEMORY, naive_micro_kernel
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 sys.path.insert(0, str(Path(__file__).parent))

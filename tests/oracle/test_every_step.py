@@ -21,9 +21,9 @@ from convsmith.machine.x86.levels import LEVELS
 from convsmith.passes.manager import Step, run_steps
 from convsmith.plan.config import Config
 from convsmith.plan.schedule import schedule
+from convsmith.plan.sums import sums_steps
 from convsmith.problem import Problem, parse_problem
 from convsmith.statement.naive import parts_kernel
-from convsmith.statement.parts import sums_steps
 from convsmith.tune.model import default_config
 
 KINDS = {
