@@ -10,15 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from convsmith.arith.ranges import Range, interval
+from convsmith.arith.ranges import Range
 from convsmith.arith.simplify import simplify
-from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.index import Cond, Index, Var, as_index, conj, is_true, make_sum, parts_of
+from convsmith.ir.index import Cond, Index, Var, as_index, conj, is_true, parts_of
 from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load, Select, Value, const
-from convsmith.ir.walk import Rewriter, loops_of, variables_of, walk
-from convsmith.layout.block import LayoutBlock
+from convsmith.ir.walk import Rewriter, loops_of, walk
+from convsmith.passes.footprint import box, dense_blocks
 from convsmith.passes.scope import ScopedRewriter, loop_range, require_loops, with_body
 
 
@@ -45,17 +44,6 @@ class _Redirect(Rewriter):
         return yes if is_true(cond) else Select(cond, yes, v.no)
 
 
-def _strides(old: Buffer, shape: Sequence[int], innermost: int | None) -> tuple[LayoutBlock, ...]:
-    """Dense blocks for the copy: its dims in the order in which the buffer has them, but for ``innermost``."""
-    nearest = {b.dim: b.stride for b in old.blocks}
-    order = sorted(range(len(shape)), key=lambda d: (d == innermost, -nearest.get(d, 0), d))
-    out, stride = [], 1
-    for d in reversed(order):
-        out.append(LayoutBlock(d, shape[d], stride))
-        stride *= shape[d]
-    return tuple(reversed(out))
-
-
 class _Stage(ScopedRewriter):
     def __init__(self, buffer: str, loop: str, innermost: int | None, fill: int, scope: str, width: int) -> None:
         super().__init__()
@@ -75,30 +63,15 @@ class _Stage(ScopedRewriter):
             inner[x.var] = loop_range(x, {**ranges, **inner})
         origin, shape = [], []
         for dim in range(len(old.shape)):
-            base, lo, hi = _box([r.index[dim] for r in reads], ranges, inner, f"{self.buffer} along dim {dim}")
+            base, lo, hi = box([r.index[dim] for r in reads], ranges, inner, f"{self.buffer} along dim {dim}")
             origin.append(base + lo)
             shape.append(hi - lo + 1)
         nearest = min(old.blocks, key=lambda b: b.stride).dim
         shape[nearest] = max(shape[nearest], self.width)
-        new = Buffer(f"{self.buffer}_s", old.dtype, tuple(shape), _strides(old, shape, self.innermost), self.scope)
+        new = Buffer(f"{self.buffer}_s", old.dtype, tuple(shape), dense_blocks(old, shape, self.innermost), self.scope)
         copy = _copy(old, new, origin, {**ranges}, self.fill)
         body = _Redirect(old, new, origin).stmt(loop.body)
         return For(loop.var, loop.lo, loop.hi, Alloc(new, block(copy, body)), loop.kind, loop.carried)
-
-
-def _box(indices: list[Index], outer: dict[Var, Range], inner: dict[Var, Range], what: str) -> tuple[Index, int, int]:
-    """(base, lowest, highest): every index is the base plus something between, for all of the inner loops."""
-    bases, lows, highs = set(), [], []
-    for e in indices:
-        fixed = {a: c for a, c in e.terms if not variables_of(a) & inner.keys()}
-        moving = make_sum(e.const, {a: c for a, c in e.terms if a not in fixed})
-        bases.add(make_sum(0, fixed))
-        lo, hi = interval(moving, {**outer, **inner})
-        lows.append(lo)
-        highs.append(hi)
-    if len(bases) != 1:
-        raise ConfigError("footprint", f"stage: the reads of {what} have no common place to start from")
-    return bases.pop(), min(lows), max(highs)
 
 
 def _copy(old: Buffer, new: Buffer, origin: Sequence[Index], ranges: dict[Var, Range], fill: int) -> Stmt:

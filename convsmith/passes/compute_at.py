@@ -1,0 +1,285 @@
+"""Compute a buffer where it is read: the nest that writes it moves under a loop of the nest that reads it.
+
+Each iteration of the loop computes the footprint of its reads only (bounds inference), and the buffer shrinks to it.
+Where consecutive iterations read overlapping rows, the halo, the buffer can be circular: it keeps the rows that the
+next iteration reads again, each iteration computes only its new rows, and a nest before the loop computes the halo of
+the first.
+
+The rewrite relies on five facts, and checks them: the statement that writes the buffer writes nothing else and does
+not read it; each of its loops that index the buffer moves one coordinate, an element at a time; one later statement
+reads the buffer, all of it under the loop; and no statement changes what the moved one reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from convsmith.arith.ranges import Range, Unbounded
+from convsmith.arith.simplify import simplify
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.buffer import Buffer
+from convsmith.ir.index import Index, Var, as_index, maximum, minimum, mod
+from convsmith.ir.stmt import Alloc, At, Block, Call, For, Invoke, Kernel, Let, Stmt, Store, block
+from convsmith.ir.value import Load, Value
+from convsmith.ir.walk import Rewriter, bound_in, loops_of, statements_of, substitute, variables_of, walk
+from convsmith.passes.footprint import box, dense_blocks
+from convsmith.passes.scope import ScopedRewriter, loop_range, perfect_nest, require_loops, with_body, wrap
+
+
+def _refuse(why: str) -> ConfigError:
+    return ConfigError("compute-at", f"compute_at: {why}")
+
+
+@dataclass(frozen=True)
+class _Producer:
+    """The nest that writes `buffer`: for each dim, the loop that moves its coordinate, or None where it is constant."""
+
+    buffer: Buffer
+    loops: list[For]
+    body: Stmt
+    coords: tuple[For | Index, ...]
+
+    @staticmethod
+    def of(buffer: Buffer, s: Stmt) -> _Producer:
+        """The nest of `s`; ConfigError where `s` is no nest whose loops each move one coordinate of `buffer`."""
+        if not isinstance(s, For):
+            raise _refuse(f"{buffer} is not written by a nest of loops")
+        loops, body = perfect_nest(s)
+        if any(x.kind == "parallel" or x.carried for x in loops):
+            raise _refuse(f"a loop of the nest that writes {buffer} is parallel already")
+        own = {x.buffer for x in statements_of(s) if isinstance(x, Alloc)}
+        stores = [x for x in statements_of(s) if isinstance(x, Store) and x.buffer not in own]
+        if other := [x.buffer for x in stores if x.buffer is not buffer]:
+            raise _refuse(f"the nest that writes {buffer} writes {other[0]} too")
+        if any(isinstance(x, Load) and x.buffer is buffer for x in walk(s)):
+            raise _refuse(f"the nest that writes {buffer} reads it too")
+        index, *others = {x.index for x in stores}
+        if others:
+            raise _refuse(f"{buffer} is written at {_place(buffer, index)} and at {_place(buffer, others[0])}")
+        by_var = {x.var: x for x in loops}
+        coords = tuple(by_var.get(i, i) if isinstance(i, Var) else i for i in index)
+        moved = [x for x in coords if isinstance(x, For)]
+        if len(set(moved)) < len(moved) or any(isinstance(x, Index) and not x.is_const for x in coords):
+            raise _refuse(f"{buffer} is written at {_place(buffer, index)}; legal are distinct loops and constants")
+        if any(variables_of(end) for x in moved for end in (x.lo, x.hi)):
+            raise _refuse(f"a loop of the nest that writes {buffer} depends on others")
+        return _Producer(buffer, loops, body, coords)
+
+    def over(self, rows: Mapping[For, tuple[Index, Index]], store: Rewriter) -> Stmt:
+        """The nest with loops cut to `rows`, (first coordinate, number), and its stores rewritten."""
+        shift = {loop.var: start + loop.var for loop, (start, _) in rows.items()}
+        body = substitute(store.stmt(self.body), shift)
+        loops = [For(x.var, as_index(0), rows[x][1], body, x.kind) if x in rows else x for x in self.loops]
+        return wrap(loops, body)
+
+
+def _place(buffer: Buffer, index: tuple[Index, ...]) -> str:
+    return f"{buffer}[{', '.join(map(str, index))}]"
+
+
+class _Redirect(Rewriter):
+    """Access the small buffer in place of the whole one: coordinates are relative to an origin, or go round."""
+
+    def __init__(self, old: Buffer, new: Buffer, origin: tuple[Index, ...], circular: int | None) -> None:
+        super().__init__()
+        self.old, self.new, self.origin, self.circular = old, new, origin, circular
+
+    def place(self, index: tuple[Index, ...]) -> tuple[Index, ...]:
+        return tuple(
+            mod(self.expr(i), self.new.shape[dim]) if dim == self.circular else self.expr(i) - start
+            for dim, (i, start) in enumerate(zip(index, self.origin))
+        )
+
+    def Load(self, v: Load) -> Value:
+        return Load(self.new, self.place(v.index), v.lanes) if v.buffer is self.old else self._Load(v)
+
+    def Store(self, s: Store) -> Stmt:
+        if s.buffer is not self.old:
+            return self._Store(s)
+        return Store(self.new, self.place(s.index), self.expr(s.value), s.lanes)
+
+
+@dataclass(frozen=True)
+class _Interval:
+    """`size` coordinates of a dim from `first` on, for one iteration of the loop."""
+
+    first: Index
+    size: int
+
+    def step(self, var: Var) -> int:
+        """How far an iteration of `var` moves the interval; 0 where the distance is not constant."""
+        coefficients = dict(self.first.terms)
+        step = coefficients.pop(var, 0)
+        return 0 if any(var in variables_of(atom) for atom in coefficients) else step
+
+
+class _ComputeAt(ScopedRewriter):
+    """Puts the producer into `loop`, wherever that is in the statement that it rewrites."""
+
+    def __init__(self, producer: _Producer, loop: str, rolling: bool) -> None:
+        super().__init__()
+        self.producer, self.loop, self.rolling = producer, loop, rolling
+        self.reached = 0
+
+    def For(self, loop: For) -> Stmt:
+        if loop.var.name != self.loop:
+            return self._For(loop)
+        self.reached += sum(isinstance(x, Load) and x.buffer is self.producer.buffer for x in walk(loop.body))
+        try:
+            return _moved(self.producer, loop, self.rolling, self.ranges)
+        except Unbounded as unknown:
+            raise _refuse(f"what {loop.var} reads of {self.producer.buffer} depends on {unknown.args[0]}") from None
+
+
+def _moved(producer: _Producer, loop: For, rolling: bool, outer: dict[Var, Range]) -> Stmt:
+    """The loop with the producer of what its iterations read; `outer` are the ranges around it."""
+    old = producer.buffer
+    ranges = {**outer, loop.var: loop_range(loop, outer)}
+    footprint = _footprint(old, loop, ranges)
+    rolled = _rolled(producer, loop, footprint) if rolling else None
+    shape, origin, rows = [], [], {}
+    for dim, (coord, part) in enumerate(zip(producer.coords, footprint)):
+        whole = part.size >= old.shape[dim] and dim != rolled
+        shape.append(old.shape[dim] if whole else part.size)
+        origin.append(as_index(0) if whole else part.first)
+        if not whole and isinstance(coord, For):
+            rows[coord] = _cut(coord, part, ranges)
+    if rolled is None:
+        new = Buffer(old.name, old.dtype, tuple(shape), dense_blocks(old, shape), "cache")
+        redirect = _Redirect(old, new, tuple(origin), None)
+        body = block(producer.over(rows, redirect), redirect.stmt(loop.body))
+        return For(loop.var, loop.lo, loop.hi, Alloc(new, body), loop.kind, loop.carried)
+    part, coord = footprint[rolled], producer.coords[rolled]
+    assert isinstance(coord, For)
+    shape[rolled] = 1 << (part.size - 1).bit_length()  # a power of two: the modulo is a bitwise "and"
+    new = Buffer(old.name, old.dtype, tuple(shape), dense_blocks(old, shape), "cache")
+    redirect = _Redirect(old, new, tuple(origin), rolled)
+    halo = part.size - part.step(loop.var)
+    warm = _Interval(substitute(part.first, {loop.var: loop.lo}), halo)
+    first = producer.over({**rows, coord: _cut(coord, warm, outer)}, redirect)
+    fresh = _Interval(part.first + halo, part.size - halo)
+    body = block(producer.over({**rows, coord: _cut(coord, fresh, ranges)}, redirect), redirect.stmt(loop.body))
+    return Alloc(new, block(first, For(loop.var, loop.lo, loop.hi, body, loop.kind, loop.carried)))
+
+
+def _footprint(old: Buffer, loop: For, ranges: Mapping[Var, Range]) -> list[_Interval]:
+    """For each dim of the buffer, the interval that an iteration of the loop reads."""
+    reads = [x for x in walk(loop.body) if isinstance(x, Load) and x.buffer is old]
+    inner: dict[Var, Range] = {}
+    for x in loops_of(loop.body):
+        inner[x.var] = loop_range(x, {**ranges, **inner})
+    out = []
+    for dim in range(len(old.shape)):
+        base, lo, hi = box([r.index[dim] for r in reads], ranges, inner, f"{old} along dim {dim}")
+        out.append(_Interval(base + lo, hi - lo + 1))
+    if any(part.size < 1 for part in out):
+        raise _refuse(f"{loop.var} reads nothing of {old}")
+    return out
+
+
+def _rolled(producer: _Producer, loop: For, footprint: list[_Interval]) -> int | None:
+    """The dim along which consecutive iterations of `loop` overlap, if there is one."""
+    moving = [n for n, part in enumerate(footprint) if loop.var in variables_of(part.first)]
+    if len(moving) != 1 or not isinstance(producer.coords[moving[0]], For):
+        return None
+    part = footprint[moving[0]]
+    if not 0 < part.step(loop.var) < part.size:
+        return None
+    if loop.kind == "parallel":
+        raise _refuse(f"iterations of the parallel loop {loop.var} cannot keep rows for each other")
+    return moving[0]
+
+
+def _cut(loop: For, part: _Interval, ranges: Mapping[Var, Range]) -> tuple[Index, Index]:
+    """First coordinate and number of the iterations of `loop` that lie in the interval."""
+    end = part.first + part.size
+    start = simplify(maximum(part.first, loop.lo), ranges)
+    number = minimum(part.size, end - loop.lo, loop.hi - part.first, loop.hi - loop.lo)
+    return start, simplify(number, ranges)
+
+
+def compute_at(kernel: Kernel, buffer: str, loop: str, rolling: bool = True) -> Kernel:
+    """Move the nest that writes `buffer` into `loop` of the nest that reads it; `buffer` shrinks to the footprint.
+
+    With `rolling`, the buffer is circular where iterations overlap: rows are never computed twice. Else each iteration
+    computes its halo again.
+
+    Before::
+
+        kernel k(a: f32[8], b: f32[6])
+          alloc t: f32[8] @cache:
+            for x in 0 .. 8:
+              t[x] = a[x] * a[x]
+            for i in 0 .. 6:
+              b[i] = t[i] + t[i + 2]
+
+    After ``compute_at("t", "i")``::
+
+        kernel k(a: f32[8], b: f32[6])
+          alloc t: f32[4] @cache:
+            for x in 0 .. 2:
+              t[x % 4] = a[x] * a[x]
+            for i in 0 .. 6:
+              for x in 0 .. 1:
+                t[(i + x + 2) % 4] = a[i + x + 2] * a[i + x + 2]
+              b[i] = t[i % 4] + t[(i + 2) % 4]
+    """
+    require_loops(kernel, (loop,), "compute_at")
+    moving = _Moving(buffer, loop, rolling)
+    body = moving.stmt(kernel.body)
+    if not moving.found:
+        raise _refuse(f"kernel {kernel.name} allocates no {buffer}, or not around statements that write and read it")
+    return with_body(kernel, body)
+
+
+class _Moving(ScopedRewriter):
+    """Rewrites the allocation of the buffer."""
+
+    def __init__(self, buffer: str, loop: str, rolling: bool) -> None:
+        super().__init__()
+        self.buffer, self.loop, self.rolling = buffer, loop, rolling
+        self.found = False
+
+    def Alloc(self, s: Alloc) -> Stmt:
+        if s.buffer.name != self.buffer or not isinstance(s.body, Block):
+            return self._Alloc(s)
+        self.found = True
+        _check_stage(s)
+        writes = [x for x in s.body.stmts if s.buffer in _written(x)]
+        reads = [x for x in s.body.stmts if s.buffer in _read(x)]
+        for what, found in (("written", writes), ("read", reads)):
+            if len(found) != 1:
+                raise _refuse(f"{s.buffer} is {what} by {len(found)} statements; legal is one")
+        (writer,), (reader,) = writes, reads
+        producer = _Producer.of(s.buffer, writer)
+        before, after = s.body.stmts.index(writer), s.body.stmts.index(reader)
+        if before >= after:
+            raise _refuse(f"{s.buffer} is read before it is written")
+        for x in s.body.stmts[before + 1 : after + 1]:
+            if changed := sorted(b.name for b in _written(x) & _read(writer)):
+                raise _refuse(f"{changed[0]}, from which {s.buffer} is computed, changes before {s.buffer} is read")
+        if clash := sorted(v.name for v in bound_in(writer) & bound_in(reader)):
+            raise _refuse(f"a loop of both nests is called {clash[0]}")
+        into = _ComputeAt(producer, self.loop, self.rolling)
+        into.ranges = self.ranges
+        moved = into.stmt(reader)
+        every = sum(isinstance(x, Load) and x.buffer is s.buffer for x in walk(reader))
+        if into.reached != every:
+            raise _refuse(f"{every - into.reached} of {every} reads of {s.buffer} are not within loop {self.loop}")
+        return block(*(moved if x is reader else x for x in s.body.stmts if x is not writer))
+
+
+def _check_stage(s: Alloc) -> None:
+    """ConfigError where accesses have lanes, or memory is reached by other statements than stores."""
+    nodes = walk(s)
+    if any(isinstance(x, (At, Call, Invoke, Let)) or (isinstance(x, (Load, Store)) and x.lanes) for x in nodes):
+        raise _refuse(f"statements within {s.buffer} have lanes, pointers or functions; legal are scalar nests")
+
+
+def _written(s: Stmt) -> set[Buffer]:
+    return {x.buffer for x in statements_of(s) if isinstance(x, Store)}
+
+
+def _read(s: Stmt) -> set[Buffer]:
+    return {x.buffer for x in walk(s) if isinstance(x, Load)}
