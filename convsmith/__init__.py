@@ -61,11 +61,11 @@ _HOME = {
     "frontend.micro_kernel": ("micro_kernel",),
     "frontend.numpy_api": ("compile", "load_packed", "reorder"),
     "layout.layout": ("Layout",),
+    "plan.config": ("Config",),
     "problem.conv": ("Conv",),
     "problem.suites": ("suite",),
     "runtime.denormals": ("DenormalWarning",),
     "runtime.packed": ("Packed",),
-    "schedule.config": ("Config",),
 }  # fmt: skip
 _NAMESPACES = {"onnx": "convsmith.frontend.onnx_ops"}
 _MODULE = {name: f"convsmith.{module}" for module, names in _HOME.items() for name in names}

@@ -1,1 +1,1 @@
-"""Errors, warnings, settings, the trace sink, and fork(). This package knows nothing else of the compiler."""
+"""Errors, warnings, settings, the event log and fork handlers. This package imports nothing else of convsmith."""

@@ -1,8 +1,9 @@
-"""The error classes that a user can meet, and what each one means.
+"""The exception classes that a user of convsmith can meet.
 
-Every message names what is wrong (a dim, a loop, a buffer, an option, with its value) and what would be legal.
-Every error has a `code`: a short kebab-case word that stays the same when the message is reworded, so that the
-tuner can count rejections and tests can assert on it. Errors survive pickling (worker processes send them back).
+Every message names the wrong item (a dim, a loop, a buffer, an option) with its value, and states which values are
+legal. Every error has a `code`, a short kebab-case word that survives a rewording of the message: the tuner counts
+rejected configs by code, and tests assert on it. Errors can be pickled, because worker processes send them to their
+parent.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ __all__ = ["ConfigError", "ConvsmithError", "InternalError", "ToolchainError", "
 
 
 class ConvsmithError(Exception):
-    """Base of every error that this package raises on purpose."""
+    """Base class of every error that convsmith raises on purpose."""
 
     default_code = "error"
 
@@ -25,13 +26,14 @@ class ConvsmithError(Exception):
 
 
 class UsageError(ConvsmithError):
-    """What was asked for is not legal: a malformed descriptor, a wrong shape or type, an unknown option."""
+    """The request is not legal: a malformed descriptor, a wrong shape or type, an unknown option."""
 
     default_code = "usage"
 
 
 class ConfigError(ConvsmithError):
-    """The problem is legal, the config is not, for this problem and target. The code, which is counted, comes first."""
+    """The problem is legal, but the config is not legal for this problem on this target. `code` is the first argument.
+    """
 
     default_code = "config"
 
@@ -41,13 +43,13 @@ class ConfigError(ConvsmithError):
 
 
 class UnsupportedError(ConvsmithError):
-    """Legal, but not available here: the message names the nearest thing that is."""
+    """The request is legal, but convsmith cannot serve it; the message names the nearest request that it can serve."""
 
     default_code = "unsupported"
 
 
 class ToolchainError(ConvsmithError):
-    """LLVM, an assembler or a driver refused what it was given. `text` keeps the input or the full report."""
+    """LLVM, an assembler or a driver rejected its input. `text` holds that input, or the tool's full report."""
 
     default_code = "toolchain"
 
@@ -57,7 +59,8 @@ class ToolchainError(ConvsmithError):
 
 
 class InternalError(ConvsmithError):
-    """Our fault. `repro`, where known, is the one command line that shows the failure again; the message ends in it."""
+    """A fault of convsmith itself. `repro`, if known, is a shell command that reproduces it; the message ends with it.
+    """
 
     default_code = "internal"
 

@@ -1,4 +1,4 @@
-"""Values against what is expected of them, for records and functions that anybody may call with anything."""
+"""Checks of arguments and dataclass fields against type hints, for functions and records that users call directly."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ __all__ = ["check_fields", "conforms", "expect_text", "expect_word", "integer", 
 
 
 def conforms(value: Any, hint: Any) -> bool:
-    """Whether a value is what a type hint says: a class, a union, or a tuple of such. Truth values are no numbers."""
+    """Return whether `value` is an instance of the type hint `hint`: a class, a union or a tuple type.
+
+    A bool is never accepted as a number.
+    """
     origin, parts = get_origin(hint), get_args(hint)
     if hint is Any:
         return True
@@ -34,7 +37,10 @@ def conforms(value: Any, hint: Any) -> bool:
 
 
 def check_fields(record: Any, fail: Callable[[str], ConvsmithError], skip: Collection[str] = ()) -> None:
-    """Raise what `fail` makes of a message where a field of a dataclass does not conform to its hint."""
+    """Check every field of the dataclass instance `record`, except those in `skip`, against its type hint.
+
+    Raise `fail(message)` for the first field that does not conform.
+    """
     kind: Any = type(record)
     for name, hint in _hints(kind).items():
         value = getattr(record, name)
@@ -43,19 +49,22 @@ def check_fields(record: Any, fail: Callable[[str], ConvsmithError], skip: Colle
 
 
 def expect_text(name: str, value: object, code: str) -> None:
-    """UsageError where an argument is no text."""
+    """Raise UsageError with `code` if `value`, the argument `name`, is not a str."""
     if not isinstance(value, str):
         raise UsageError(f"{name}: expected a text, got {value!r}", code=code)
 
 
 def expect_word(name: str, value: object, legal: Collection[str], code: str) -> None:
-    """UsageError where an argument is none of the legal words."""
+    """Raise UsageError with `code` if `value`, the argument `name`, is not one of the strings in `legal`."""
     if not isinstance(value, str) or value not in legal:
         raise UsageError(f"{name}={value!r} is not legal: expected {' or '.join(legal)}", code=code)
 
 
 def integer(name: str, value: object) -> int:
-    """A whole number, of Python or numpy. UsageError: anything else, True and 2.0 too, which equal whole numbers."""
+    """Return `value` (Python or numpy integer) as an int.
+
+    UsageError if it is anything else, including True and 2.0, which compare equal to integers.
+    """
     try:
         if not isinstance(value, bool):
             return operator.index(value)  # type: ignore[arg-type]
@@ -65,12 +74,12 @@ def integer(name: str, value: object) -> int:
 
 
 def integers(name: str, values: Any) -> tuple[int, ...]:
-    """Whole numbers of any collection in order. UsageError: it is none, or holds something else."""
+    """Return the elements of the iterable `values` as ints. UsageError if it is not iterable or holds a non-integer."""
     try:
-        found = tuple(values)
+        elements = tuple(values)
     except TypeError:
         raise UsageError(f"{name}={values!r} is not legal: expected whole numbers in a list", code="bad-dim") from None
-    return tuple(integer(name, value) for value in found)
+    return tuple(integer(name, value) for value in elements)
 
 
 @cache
@@ -80,7 +89,7 @@ def _hints(record: Any) -> dict[str, Any]:
 
 
 def _text(hint: Any) -> str:
-    """A hint in words."""
+    """Return the type hint `hint` in words, for an error message."""
     parts = get_args(hint)
     if get_origin(hint) is tuple:
         several = parts[-1] is Ellipsis

@@ -1,12 +1,12 @@
-"""Locks that a forked child must find free.
+"""Locks that are free in a forked child.
 
 A forked child has one thread, so a lock that another thread of the parent held stays locked in the child for ever.
 Three mechanisms prevent this:
 
-- `fork()` waits until no other thread imports a module of this package or is inside LLVM, and holds both locks until
-  parent and child run on. The state behind these locks is whole then, and whoever is inside leaves soon.
-- A `RenewedLock` guards Python objects that are whole at every moment: the child gets a new one.
-- `cached_property` has no lock (the one of `functools` has one before Python 3.12).
+- `os.fork()` first acquires the import lock of this module and llvmlite's lock, so that no other thread is importing or
+  inside LLVM at the moment of the fork; parent and child release both locks afterwards.
+- A `RenewedLock` guards Python objects that are consistent at every moment: the child gets a new lock.
+- `cached_property` takes no lock (that of `functools` takes one before Python 3.12).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ __all__ = ["RenewedLock", "cached_property", "import_lock"]
 T = TypeVar("T")
 
 import_lock = threading.RLock()
-"""Held around every import inside a function: Python's own lock of a module that is being imported is never renewed."""
+"""Held during every import inside a function, because Python does not renew a module's import lock in a child."""
 
-_held: list[AbstractContextManager[Any]] = []
-"""Locks that the fork under way holds, in the order in which it took them."""
+_acquired: list[AbstractContextManager[Any]] = []
+"""Locks that the current fork has acquired, in the order of acquisition."""
 
 
 class RenewedLock:
-    """A reentrant lock, `lock`, that is replaced in a forked child."""
+    """A holder of a reentrant lock, `lock`, that is replaced by a new one in a forked child."""
 
     __slots__ = ("lock",)
 
@@ -43,7 +43,8 @@ class RenewedLock:
 
 
 class cached_property(Generic[T]):
-    """`functools.cached_property` without a lock: two threads may both compute the value, which is the same."""
+    """`functools.cached_property` without a lock: two threads may both compute the value, and both results are equal.
+    """
 
     def __init__(self, function: Callable[[Any], T]) -> None:
         self._function = function
@@ -64,20 +65,20 @@ class cached_property(Generic[T]):
 
 
 def _before_fork() -> None:
-    _hold(import_lock)  # first: the import of llvmlite takes the other one
+    _acquire(import_lock)  # before llvmlite's lock, because importing llvmlite acquires that lock
     llvm = getattr(sys.modules.get("llvmlite.binding.ffi"), "lib", None)
     if llvm is not None:
-        _hold(llvm._lock)
+        _acquire(llvm._lock)
 
 
-def _hold(lock: AbstractContextManager[Any]) -> None:
+def _acquire(lock: AbstractContextManager[Any]) -> None:
     lock.__enter__()
-    _held.append(lock)
+    _acquired.append(lock)
 
 
 def _after_fork() -> None:
-    while _held:
-        _held.pop().__exit__(None, None, None)
+    while _acquired:
+        _acquired.pop().__exit__(None, None, None)
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

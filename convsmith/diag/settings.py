@@ -1,10 +1,10 @@
-"""Environment variables: typed, documented, validated, and overridable for a stretch of code.
+"""Environment variables of convsmith: typed, documented, validated, and overridable in a `with` block.
 
-Each variable is one row of `VARIABLES`. Values are read from the environment at first use and kept, because kernels
-look at them on every call; `settings.reload()` reads them again. `settings.scope(dump=..., verbose=...)` overrides
-values for the current thread (and asyncio task) until the block ends; other threads keep theirs.
+Each variable is one row of `VARIABLES`. A value is read from the environment at first use and kept, because kernels
+query settings on every call; `settings.reload()` reads the environment again. `settings.scope(dump=..., verbose=...)`
+overrides values for the current thread (and asyncio task) until the block ends; other threads keep theirs.
 
-A value that cannot be understood raises `UsageError`, which names variable, value and legal values.
+An illegal value raises `UsageError`, which names the variable, the value and the legal values.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ EVENTS = ("create", "exec", "cache")
 CHECKS = ("off", "verify", "interpret")
 
 MOST_THREADS = 1024
-"""Largest number of threads that a kernel may be made for."""
+"""Largest number of threads that a kernel may be compiled for."""
 
 CacheChoice = Path | Literal["default", "off"]
 
@@ -93,7 +93,7 @@ def _parse_program(text: str) -> str | None:
 
 @dataclass(frozen=True)
 class Variable:
-    """One environment variable: `key` is its attribute of `settings`, `default` the text that stands for "not set"."""
+    """One environment variable. `key` is the attribute of `settings`; `default` is the text used when it is not set."""
 
     env: str
     key: str
@@ -103,10 +103,10 @@ class Variable:
     default: str = ""
 
     def value(self, text: str) -> Any:
-        """The typed value of `text`; UsageError when it is not legal."""
+        """Return `text` converted to the variable's type. UsageError if it is not legal."""
         try:
             return self.parse(text)
-        except (ValueError, RuntimeError):  # the latter for the home of an unknown user
+        except (ValueError, RuntimeError):  # `expanduser` raises RuntimeError for an unknown user
             raise UsageError(f"{self.env}={text!r} is not legal: expected {self.legal}", code="bad-setting") from None
 
 
@@ -177,7 +177,7 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class Settings:
-    """The values in force. One instance, `settings`, serves the process; tests make their own over a mapping."""
+    """The settings in force. The process uses one instance, `settings`; tests create others over their own mapping."""
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         self._environment = os.environ if environment is None else environment
@@ -195,58 +195,59 @@ class Settings:
 
     @property
     def verbose(self) -> frozenset[str]:
-        """Names of the events to report (`EVENTS`)."""
+        """The events to log, a subset of `EVENTS`."""
         return self._value("verbose")  # type: ignore[no-any-return]
 
     @property
     def dump(self) -> Path | None:
-        """Directory for IR, LLVM text and assembly, or None."""
+        """Directory that receives IR, LLVM text and assembly; None writes nothing."""
         return self._value("dump")  # type: ignore[no-any-return]
 
     @property
     def cache(self) -> CacheChoice:
-        """Directory of compiled kernels, "default" for the platform's, or "off"."""
+        """Directory of compiled kernels; "default" is the platform's cache directory, "off" disables the cache."""
         return self._value("cache")  # type: ignore[no-any-return]
 
     @property
     def cache_size(self) -> int:
-        """Most bytes that the cache may take."""
+        """Upper limit of the cache's size in bytes."""
         return self._value("cache_size")  # type: ignore[no-any-return]
 
     @property
     def check(self) -> Literal["off", "verify", "interpret"]:
-        """What is checked between passes."""
+        """Kind of checks that run after each pass."""
         return self._value("check")  # type: ignore[no-any-return]
 
     @property
     def threads(self) -> int | None:
-        """Default thread count, or None for the CPUs that the process may use."""
+        """Default number of threads; None uses all CPUs available to the process."""
         return self._value("threads")  # type: ignore[no-any-return]
 
     @property
     def isa(self) -> str | None:
-        """Default instruction set, or None for the best that the machine has."""
+        """Default instruction-set level; None uses the best level of this machine."""
         return self._value("isa")  # type: ignore[no-any-return]
 
     @property
     def bochs(self) -> str | None:
-        """The Bochs emulator, or None for the one on PATH."""
+        """Path of the Bochs emulator; None searches PATH."""
         return self._value("bochs")  # type: ignore[no-any-return]
 
     def validate(self) -> None:
-        """Read every variable now. UsageError names the first whose value is not legal."""
+        """Read every variable now. UsageError names the first one with an illegal value."""
         for variable in VARIABLES:
             self._value(variable.key)
 
     def reload(self) -> None:
-        """Forget what was read: the next use reads the environment again. Values of open scopes stay in force."""
+        """Discard the values read so far; the next use reads the environment again. Open scopes keep their values."""
         self._process.clear()
 
     @contextmanager
     def scope(self, **values: object) -> Iterator[None]:
-        """Override settings inside a `with` block. A value is written as in the environment, or given as its type.
+        """Override settings inside a `with` block, for example `scope(verbose="create,exec", dump=tmp_path,
+        threads=2)`.
 
-        `scope(verbose="create,exec", dump=tmp_path, threads=2)`; None stands for "not set".
+        A value is the environment variable's text or a value of the setting's type; None means "not set".
         """
         typed: dict[str, Any] = {}
         for key, value in values.items():
@@ -261,7 +262,7 @@ class Settings:
             self._overrides.reset(token)
 
     def describe(self) -> str:
-        """One paragraph a variable: name, value in force and where it comes from, legal values, meaning."""
+        """Return one paragraph per variable: its name, value, origin of the value, legal values and meaning."""
         paragraphs = []
         for variable in VARIABLES:
             if variable.key in self._overrides.get():
@@ -274,7 +275,7 @@ class Settings:
 
 
 def _text(value: object) -> str:
-    """`value` as it would stand in the environment."""
+    """Return `value` as the text of an environment variable."""
     if value is None:
         return ""
     if isinstance(value, bool):

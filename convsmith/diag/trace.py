@@ -1,8 +1,8 @@
-"""The event sink behind CONVSMITH_VERBOSE: one CSV line an event, headed once by a line that names the columns.
+"""The event log that CONVSMITH_VERBOSE turns on: one CSV line per event, after one header line with the column names.
 
-The first column holds the format's version, so that a reader can tell when columns change; the last is the command
-that reproduces the line. Fields without a column of their own go into `detail` as `name=value` pairs. Nothing is
-formatted unless the event was asked for; code on a hot path asks `enabled` first.
+The first column is the version of the format; it changes when the columns change. The last column is the command that
+reproduces the event. A field without a column of its own is written as `name=value` in the column `detail`. An event
+that is not enabled is not formatted; code on a hot path calls `enabled` before it collects fields.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COLUMNS = ("version", "event", "status", "isa", "threads", "time_ms", "config", 
 
 
 class _Sink:
-    """Where lines go. The header is written before the first line."""
+    """Writes CSV lines with `write`, the header line before the first one."""
 
     def __init__(self, write: Callable[[str], object]) -> None:
         self._write = write
@@ -46,20 +46,20 @@ def _csv(row: list[str]) -> str:
 
 
 _writing = RenewedLock()
-# Not `sys.stderr.write` itself: the stream may be replaced later.
+# A lambda, because `sys.stderr` may be replaced after this module is imported.
 _sink = _Sink(lambda text: sys.stderr.write(text))
 
 
 def enabled(event: str) -> bool:
-    """True when lines for `event` (`create`, `exec` or `cache`) were asked for."""
+    """Return whether CONVSMITH_VERBOSE enables `event` (`create`, `exec` or `cache`)."""
     return event in settings.verbose
 
 
 def emit(event: str, **fields: object) -> None:
-    """Write one line, if `event` was asked for.
+    """Write one line for `event` if it is enabled.
 
-    `fields` are columns (`COLUMNS`) or anything else, which lands in `detail`. Numbers of milliseconds are written
-    with microsecond resolution; None is an empty field.
+    `fields` are columns (`COLUMNS`); every other field is appended to `detail`. A float is a time in milliseconds and
+    is written with microsecond resolution; None leaves the field empty.
     """
     if event not in EVENTS:
         raise InternalError(f"unknown trace event {event!r}: legal are {', '.join(EVENTS)}")
@@ -79,10 +79,10 @@ def emit(event: str, **fields: object) -> None:
 
 
 def command(verb: str, *arguments: object, **options: object) -> str:
-    """The shell line `convsmith verb --name value ... arguments`, quoted.
+    """Return the quoted shell command `convsmith verb --name value ... arguments`.
 
-    An option that is True is a flag; one that is None or False is left out. CONVSMITH_CHECK stands in front where it is
-    set, because a failure of a check shows with it only.
+    An option with the value True becomes a flag; an option with the value None or False is omitted. If CONVSMITH_CHECK
+    is set, the command sets it too, because a failed check is reproduced only with it.
     """
     words = ["convsmith", verb]
     for name, value in options.items():
@@ -94,7 +94,9 @@ def command(verb: str, *arguments: object, **options: object) -> str:
 
 @contextmanager
 def redirect(write: Callable[[str], object]) -> Iterator[None]:
-    """Inside a `with` block, send all threads' lines to `write`: one call a line, newline included, header first."""
+    """Inside a `with` block, send the lines of all threads to `write`: one call per line (with newline), the header
+    first.
+    """
     global _sink
     before, _sink = _sink, _Sink(write)
     try:

@@ -1,4 +1,4 @@
-"""Warnings of this package, which point to the line of the program that called it."""
+"""Warnings that point at the caller's source line instead of a line inside convsmith."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
 class ConvsmithWarning(UserWarning):
-    """Something is not as it should be, and the program works on."""
+    """Base class of convsmith's warnings: the program continues, but a result or its speed may not be as intended."""
 
 
 def warn(message: str, category: type[ConvsmithWarning]) -> None:
-    """Issue a warning for the innermost line outside this package."""
+    """Issue a warning of class `category` at the innermost stack frame outside convsmith."""
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         level, frame = level + 1, frame.f_back

@@ -1,4 +1,4 @@
-"""Problems: what is to be computed, as pure data, and the numpy reference that says what the right numbers are."""
+"""Problems (a convolution or a matrix product, as pure data) and the numpy reference that computes their results."""
 
 from __future__ import annotations
 

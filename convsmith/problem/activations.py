@@ -1,9 +1,9 @@
-"""Activations by the names that frameworks give them, as post-ops.
+"""Activations under the names that frameworks use, converted to post-ops.
 
     "relu"   "gelu"   "leaky_relu:0.2"   ("clip", 0, 6)   "add:f32:per_oc+silu"
 
-A name of this table means what frameworks mean by it, with their defaults; all other names are those of post-ops. So a
-bare "swish" is x times its sigmoid here, and in `--attr-post-ops`, where numbers left out are 0, half of x.
+A name in `ACTIVATIONS` has the frameworks' meaning and default parameters; every other name is that of a post-op. A
+bare "swish" therefore is x * sigmoid(x) here. In `--attr-post-ops` an omitted parameter is 0, so "swish" is x / 2.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Activation: TypeAlias = str | tuple[str | float, ...] | None
 
 
 class _Row(NamedTuple):
-    """An algorithm with its numbers; the first `free` of them are defaults that a call may replace."""
+    """A post-op algorithm and its parameters; a call may override the first `free` of them."""
 
     alg: str
     numbers: tuple[float, ...] = ()
@@ -44,11 +44,11 @@ ACTIVATIONS: dict[str, _Row | None] = {
     "hardtanh": _Row("clip", (-1, 1), 2),
     "softplus": _Row("soft_relu", (1,), 1),
 }
-"""None stands for no step at all."""
+"""Activation name -> post-op; None maps to no post-op."""
 
 
 def activation_post_ops(activation: Activation) -> tuple[PostOp, ...]:
-    """The post-ops of an `activation` argument. UsageError: it is unknown, or its numbers are not legal."""
+    """Return the post-ops for the `activation` argument of a call. UsageError if a name or a parameter is not legal."""
     if activation is None:
         return ()
     if isinstance(activation, str):

@@ -1,8 +1,9 @@
-"""Scales and zero points: one value, or one for each channel, of source, weights or destination.
+"""Scales and zero points of source, weights and destination: one value per tensor or one per channel.
 
-As benchdnn writes them: `src:common:0.25+wei:per_oc` after `--attr-scales=`, `dst:common:2+wei:common:1:s8` after
-`--attr-zero-points=`. An array x of a type stands for (x - zero point) * scale. Without a value in the line, each call
-gives one for each channel; a line may also give all of them (`wei:per_oc:1:2:4`).
+benchdnn writes them as `src:common:0.25+wei:per_oc` after `--attr-scales=` and `dst:common:2+wei:common:1:s8` after
+`--attr-zero-points=`. An element x of a quantised array stands for the real number (x - zero point) * scale. If the
+line gives no value, every call passes the values as an array; a line may also list one value per channel
+(`wei:per_oc:1:2:4`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ __all__ = ["ARGUMENTS", "SCALES", "ZERO_POINTS", "Kind", "Quantity", "parse_quan
 
 
 class Kind(NamedTuple):
-    """`name` begins the names of tensors, `option` the word in a line; `dtype` is the type where none is given."""
+    """Scales or zero points. `name` is the prefix of tensor names, `option` the option of a line, `dtype` the default
+    type.
+    """
 
     name: str
     option: str
@@ -33,17 +36,18 @@ SCALES = Kind("scales", "attr-scales", "f32")
 ZERO_POINTS = Kind("zero_points", "attr-zero-points", "s32")
 
 ARGUMENTS = ("src", "wei", "dst", "attr_post_op_dw_wei", "attr_post_op_dw_dst")
-"""In the order in which a kernel takes their arrays."""
+"""Quantised arguments, in the order in which a kernel takes the arrays of their scales and zero points."""
 
 _POLICIES = ("common", "per_oc", "per_dim_0", "per_dim_1", "per_dim_01", "per_dim_2", "per_dim_3", "per_tensor")
 _ALIASES = {"src0": "src"}
-"""Second names of arguments, which benchdnn reads too."""
+"""benchdnn's alternative names of arguments."""
 _OTHER_ARGUMENTS = ("bia", "src1", "attr_post_op_dw_bia", "attr_post_op_dw_src")
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """The scale or zero point of `argument`. `values` is one number for all channels, one for each, or empty."""
+    """The scale or zero point of `argument`. `values` holds one number for all channels, one per channel, or nothing.
+    """
 
     argument: str
     policy: str = "common"
@@ -52,7 +56,7 @@ class Quantity:
 
     @property
     def axis(self) -> int | None:
-        """The axis along which the policy names it to vary, where it is one."""
+        """The axis n of the policy `per_dim_n`; None for every other policy."""
         digits = self.policy.removeprefix("per_dim_")
         return int(digits) if digits.isdecimal() and len(digits) == 1 else None
 
@@ -63,7 +67,7 @@ class Quantity:
 
 
 def parse_quantities(kind: Kind, text: str) -> tuple[Quantity, ...]:
-    """The entries of `src:common:0.25+wei:per_oc`, in the order of `ARGUMENTS`; none for the empty text."""
+    """Return the entries of a text such as `src:common:0.25+wei:per_oc`, sorted like `ARGUMENTS`."""
     entries = [_parse_one(kind, item) for item in split_items(text)]
     for quantity in entries:
         if [other.argument for other in entries].count(quantity.argument) > 1:
@@ -72,12 +76,12 @@ def parse_quantities(kind: Kind, text: str) -> tuple[Quantity, ...]:
 
 
 def print_quantities(quantities: tuple[Quantity, ...]) -> str:
-    """The inverse of `parse_quantities`."""
+    """Return the text that `parse_quantities` reads back as `quantities`."""
     return "+".join(map(str, quantities))
 
 
 def check_quantity(kind: Kind, quantity: Quantity) -> Quantity:
-    """The entry with its values rounded to its type. UsageError where they are not legal."""
+    """Return `quantity` with its values rounded to its type. UsageError if a field of it is not legal."""
     if quantity.argument not in ARGUMENTS or quantity.policy not in _POLICIES:
         raise _bad(kind, str(quantity), f"expected one of {', '.join(ARGUMENTS)} and one of {', '.join(_POLICIES)}")
     if kind is SCALES and quantity.dtype != "f32":
@@ -126,7 +130,7 @@ def _parse_one(kind: Kind, item: str) -> Quantity:
         wanted = "whole numbers" if kind is ZERO_POINTS else "floating-point numbers"
         raise _bad(kind, item, f"type {dtype}: expected one of {wanted}, such as {kind.dtype}")
     try:
-        # The asterisk of old lines said that the value is not known before the call; here it never is.
+        # Old benchdnn lines mark a value that is passed at the call with an asterisk; here all values may be.
         values = tuple(float(number.removesuffix("*")) for number in numbers)
     except ValueError:
         raise _bad(kind, item, f"{':'.join(numbers)!r} is not a number") from None

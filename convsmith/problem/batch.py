@@ -1,18 +1,18 @@
-"""Lists of problems, read as benchdnn reads its batch files.
+"""A parser of problem lists in the format of benchdnn's batch files.
 
     --reset --dt=f32,bf16            # two types
     --dir=FWD_B,BWD_D
     mb1ic16ih8oc16oh8kh3ph1          # four problems
     --batch=more.txt                 # a file beside this one
 
-A text is a sequence of words with blanks between them; a word that starts with `#` makes the rest of its line a
-comment. An option holds for every descriptor behind it until it is given again. `--reset` brings back the options that
-the caller gives. An option of several values, with commas between them, makes one problem of each; several such options
-make one of each combination, in benchdnn's order of its loops. A file named by `--batch` starts with the options of the
-caller, and leaves those of this text alone.
+A list is a sequence of words separated by blanks; a word that starts with `#` makes the rest of its line a comment. An
+option applies to all descriptors after it until it is given again. `--reset` restores the options of the caller. An
+option may list several values, separated by commas; a descriptor then yields one problem per combination of values, in
+the order of benchdnn's loops. A file named by `--batch` starts with the caller's options and does not change the
+options of the file that names it.
 
-benchdnn has one kind of problem in a run; here a line that names its kind (`--conv`, `--deconv`, `--matmul`) begins
-with the options of the caller.
+A benchdnn run has one kind of problem. Here a line that names its kind (`--conv`, `--deconv`, `--matmul`) starts again
+from the caller's options.
 """
 
 from __future__ import annotations
@@ -35,33 +35,34 @@ _WORD = re.compile(r'(?:[^\s"]|"[^"]*(?:"|$))+')
 
 _LOOPS = ("dir", "dt", "bia-dt", "bia-mask", "stag", "wtag", "dtag", "strides", "attr-scales", "attr-zero-points",
           "attr-post-ops", "attr-acc-mode", "bits", "rounding", "mb")  # fmt: skip
-"""Options in the order in which benchdnn's loops nest, the outermost first."""
+"""Options in the nesting order of benchdnn's loops, outermost first."""
 
 _DEEPEST = 16
-"""Files within files by `--batch`, at most."""
+"""Maximum nesting depth of files included by `--batch`."""
 
 Reader = Callable[[str, str | None], tuple[str, str]]
-"""Takes the name of a file and the source that names it; returns the file's own source, and its text."""
+"""Takes a file name and the source that includes it; returns the file's own source and its text."""
 
 
 class Item(NamedTuple):
-    """A problem; whether its line names no batch, so that benchdnn's default holds."""
+    """A problem, and whether its line gives no batch size, so that benchdnn's default applies."""
 
     problem: Problem
     batch_assumed: bool
 
 
 def parse_problems(text: str, source: str) -> list[Problem]:
-    """The problems of a text. An error names `source` and the line's number, and keeps its class."""
+    """Return the problems listed in `text`. The message of an error starts with `source` and the line's number."""
     return [item.problem for item in read_batch(text, source)]
 
 
 def read_batch(
     text: str, source: str | None, given: Mapping[str, str] | None = None, reader: Reader | None = None, depth: int = 0
 ) -> Iterator[Item]:
-    """The problems of a text in which the options `given` (name without dashes -> text) hold from the start.
+    """Yield the problems listed in `text`, starting from the options `given` (name without dashes -> text).
 
-    Errors name `source`, unless it is None, and the line's number. `reader` finds the files of `--batch`.
+    The message of an error starts with `source` (unless None) and the line's number. `reader` loads the files that
+    `--batch` includes; `depth` is the number of files around this one.
     """
     start = dict(given or {})
     options, last = start, None
@@ -95,13 +96,15 @@ def read_batch(
 
 
 def split_words(line: str) -> list[str]:
-    """The words of a line without its comment. Blanks inside the quotes of a problem's name belong to the word."""
+    """Return the words of `line` without its comment. Blanks inside the quotes of a problem's name do not separate
+    words.
+    """
     return list(itertools.takewhile(lambda word: not word.startswith("#"), _WORD.findall(line)))
 
 
 @contextmanager
 def _at(place: str | None) -> Iterator[None]:
-    """Put the place before an error's message."""
+    """Prefix `place` to the message of a UsageError or UnsupportedError raised inside the block."""
     try:
         yield
     except (UsageError, UnsupportedError) as error:
@@ -119,7 +122,7 @@ def _with_option(options: Mapping[str, str], word: str) -> dict[str, str]:
 
 
 def _items(options: Mapping[str, str], descriptor: str) -> Iterator[Item]:
-    """One for each combination of the options' values."""
+    """Yield the problem of `descriptor` for every combination of the options' values."""
     names = sorted(options, key=lambda name: _LOOPS.index(name) if name in _LOOPS else -1)
     for values in itertools.product(*(options[name].split(",") for name in names)):
         chosen = dict(zip(names, values))
@@ -130,9 +133,9 @@ def _items(options: Mapping[str, str], descriptor: str) -> Iterator[Item]:
 
 
 def _inner(word: str, source: str | None, reader: Reader | None, depth: int) -> tuple[str, str]:
-    """Source and text of a file that `--batch` names."""
+    """Return source and text of the file that the word `--batch=name` includes."""
     if reader is None:
-        raise UsageError(f"{word}: legal in files only", code="bad-option")
+        raise UsageError(f"{word}: --batch is legal in files only", code="bad-option")
     if depth == _DEEPEST:
-        raise UsageError(f"{word}: files name each other, {_DEEPEST} deep", code="bad-file")
+        raise UsageError(f"{word}: files include each other more than {_DEEPEST} levels deep", code="bad-file")
     return reader(word.partition("=")[2], source)

@@ -1,13 +1,13 @@
-"""`Conv`: one convolution or deconvolution, checked, printable as one line, and read back from it.
+"""`Conv`: one convolution or deconvolution, checked, printable as one line, and parsed from that line.
 
-Dims are oneDNN's: ic and oc count all groups, dilation 0 is dense, p is the front pad. A convolution's output o and tap
-k meet the input i = o * s + k * (d + 1) - p. A deconvolution exchanges i and o: it adds what its input i and tap k
-give to the output o = i * s + k * (d + 1) - p, like the gradient of a convolution's source. So of either, one side is
-coarse (it has strides) and the other fine.
+Dims have oneDNN's names and meanings: ic and oc count the channels of all groups, dilation 0 is dense, p is the front
+pad. In a convolution, output o and tap k read the input i = o * s + k * (d + 1) - p. A deconvolution swaps the roles of
+i and o: input i and tap k contribute to the output o = i * s + k * (d + 1) - p, as in a convolution's gradient of the
+source. Either kind therefore has a coarse side, which is strided over, and a fine side, which is padded.
 
-The back pad is what the sizes imply, `pr = (coarse - 1) * s - fine + keff - p` with `keff = (k - 1) * (d + 1) + 1`. It
-may be negative (the end of the fine side meets nothing) but must stay above -s. It has no upper limit: what lies
-beyond the fine side is padding.
+The back pad follows from the sizes: `pr = (coarse - 1) * s - fine + keff - p` with `keff = (k - 1) * (d + 1) + 1`. It
+may be negative (no tap reads the end of the fine side) but must exceed -s. It has no upper limit: taps beyond the fine
+side read padding.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _OPTIONS = ("dir", "mb", "conv", "deconv")
 
 @dataclass(frozen=True, kw_only=True)
 class Conv(Problem):
-    """A convolution, or a deconvolution, or a gradient of either (`dir`, a key of `DIRECTIONS`).
+    """A convolution, a deconvolution, or a gradient of either (`dir`, a key of `DIRECTIONS`).
 
-    Spatial tuples have one entry per axis, 1 (w) to 3 (d, h, w). FWD_B adds a bias, FWD_D and FWD_I none.
+    A spatial tuple has one entry per axis: (w), (h, w) or (d, h, w). FWD_B adds a bias; FWD_D and FWD_I do not.
     """
 
     mb: int
@@ -64,9 +64,10 @@ class Conv(Problem):
 
     @staticmethod
     def parse(line: str) -> Conv:
-        """The problem of one line: options, then a descriptor. The inverse of `str`.
+        """Return the problem of `line`, which consists of options and a descriptor. Inverse of `str`.
 
-        UsageError: malformed or not legal. UnsupportedError: legal in benchdnn, not available here.
+        UsageError if the line is malformed or not legal; UnsupportedError if it is legal in benchdnn but unavailable
+        here.
         """
         options, text = split_line(line)
         values = read_options(options, _OPTIONS, channels=1)
@@ -75,12 +76,12 @@ class Conv(Problem):
         values["deconv"] = "deconv" in options
         values |= parse_descriptor(text, values["deconv"])._asdict()
         if mb := options.get("mb"):
-            # As in benchdnn, 0 keeps the descriptor's own.
+            # As in benchdnn, --mb=0 keeps the descriptor's batch size.
             values["mb"] = (int(mb) or values["mb"]) if mb.isdecimal() else mb
         return strided(Conv(**values), options)
 
     def descriptor(self) -> str:
-        """The problem without its options, such as `mb1ic64ih56oc64oh56kh3ph1`."""
+        """Return the problem without its options, such as `mb1ic64ih56oc64oh56kh3ph1`."""
         return print_descriptor(Descriptor(*(getattr(self, field) for field in Descriptor._fields)))
 
     def _own_options(self) -> tuple[str, ...]:
@@ -100,83 +101,86 @@ class Conv(Problem):
 
     @property
     def channels(self) -> int:
-        """The axis of the result along which output channels lie."""
+        """Index of the output-channel axis in the result: 1."""
         return 1
 
     @property
     def source_channels(self) -> int:
-        """The axis of the source along which input channels lie."""
+        """Index of the input-channel axis in the source: 1."""
         return 1
 
     @property
     def grouped(self) -> bool:
-        """Whether the weights have a dim of groups."""
+        """Whether the weights have a group dim."""
         return self.has_groups
 
     @property
     def keff(self) -> tuple[int, ...]:
-        """Extents of the kernel with its holes."""
+        """Extents of the dilated kernel."""
         return tuple((k - 1) * (d + 1) + 1 for k, d in zip(self.k, self.d, strict=True))
 
     @property
     def coarse(self) -> tuple[int, ...]:
-        """Extents of the side that has strides: the output, a deconvolution's input."""
+        """Extents of the strided side: the output of a convolution, the input of a deconvolution."""
         return self.i if self.deconv else self.o
 
     @property
     def fine(self) -> tuple[int, ...]:
-        """Extents of the side that pads: the input, a deconvolution's output."""
+        """Extents of the padded side: the input of a convolution, the output of a deconvolution."""
         return self.o if self.deconv else self.i
 
     @property
     def pr(self) -> tuple[int, ...]:
-        """Back pads that the sizes imply; negative where the end of the fine side meets nothing."""
+        """Back pads, which follow from the sizes; negative where no tap reads the end of the fine side."""
         sizes = zip(self.coarse, self.fine, self.keff, self.s, self.p, strict=True)
         return tuple((coarse - 1) * s - fine + keff - p for coarse, fine, keff, s, p in sizes)
 
     @property
     def src_shape(self) -> tuple[int, ...]:
-        """(MB, IC, *I)"""
+        """(MB, IC, *I)."""
         return (self.mb, self.ic, *self.i)
 
     @property
     def wei_shape(self) -> tuple[int, ...]:
-        """(OC, IC, *K), or (G, OC/G, IC/G, *K) when the descriptor has groups"""
+        """(OC, IC, *K), or (G, OC/G, IC/G, *K) if the descriptor has groups."""
         groups = (self.g,) if self.has_groups else ()
         return (*groups, self.oc // self.g, self.ic // self.g, *self.k)
 
     @property
     def product_shape(self) -> tuple[int, ...]:
-        """(MB, OC, *O)"""
+        """(MB, OC, *O)."""
         return (self.mb, self.oc, *self.o)
 
     @property
     def bias_shape(self) -> tuple[int, ...]:
-        """(OC,)"""
+        """(OC,)."""
         return (self.oc,)
 
     @cached_property
     def dims(self) -> Mapping[str, int]:
-        """Every dim by name (g, mb, ic, oc, ih, ...), for the axes that exist."""
+        """Size of every dim by name (g, mb, ic, oc, ih, ...), for the existing axes only."""
         spatial = {kind + axis: getattr(self, kind)[n] for kind in "ioksdp" for n, axis in enumerate(self.axes)}
         return {"g": self.g, "mb": self.mb, "ic": self.ic, "oc": self.oc, **spatial}
 
     @property
     def flops_dense(self) -> int:
-        """Two per element of the coarse side, tap and pair of channels, taps that only meet padding counted."""
+        """Two operations per element of the coarse side, tap and pair of channels, including taps that read padding."""
         taps = math.prod(self.k) * math.prod(self.coarse)
         fused = 0 if self.depthwise is None else self.fused.flops_dense
         return 2 * self.mb * self.oc * (self.ic // self.g) * taps + fused
 
     @property
     def flops_real(self) -> int:
-        """Two per multiplication with an element that exists."""
+        """Two operations per multiplication with an element that exists, taps on padding excluded."""
         taps = math.prod(self._real_taps(axis) for axis in range(self.rank))
         fused = 0 if self.depthwise is None else self.fused.flops_real
         return 2 * self.mb * self.oc * (self.ic // self.g) * taps + fused
 
     def tap_range(self, axis: int, tap: int) -> tuple[int, int]:
-        """Half-open range of the coarse coordinates along `axis` at which `tap` meets the fine side; may be empty."""
+        """Return the half-open range of coarse coordinates along `axis` at which `tap` reads inside the fine side.
+
+        The range may be empty.
+        """
         offset = tap * (self.d[axis] + 1) - self.p[axis]
         s = self.s[axis]
         low = min(max(0, -(offset // s)), self.coarse[axis])
@@ -184,7 +188,10 @@ class Conv(Problem):
         return low, max(low, high)
 
     def canonical(self) -> Conv:
-        """The same computation with tags in `aBcd16b` form, FWD_D for FWD_I, and no name: equal for equal kernels."""
+        """Return the same computation without name, with tags in `aBcd16b` form, and FWD_D for FWD_I.
+
+        Two problems with equal canonical forms have the same kernel.
+        """
         return replace(super().canonical(), dir="FWD_D" if self.dir == "FWD_I" else self.dir)
 
     def _dim_names(self) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
@@ -211,7 +218,9 @@ class Conv(Problem):
 
     @cached_property
     def fused(self) -> Conv:
-        """The depthwise convolution among the post-ops, its input and output counted as a problem of their own."""
+        """The depthwise convolution among the post-ops as a problem of its own; its flops are counted by this problem
+        too.
+        """
         op = self.post_ops[self.depthwise or 0]
         assert isinstance(op, Depthwise)
         return Conv(
@@ -227,7 +236,7 @@ class Conv(Problem):
     # -- checks ----------------------------------------------------------------------------------------------------
 
     def _normalise(self) -> None:
-        """Make every number a Python int: numpy's would overflow."""
+        """Convert every number to a Python int, because numpy integers overflow."""
         for field in ("mb", "ic", "oc", "g"):
             object.__setattr__(self, field, integer(field, getattr(self, field)))
         for field in "ioksdp":
@@ -265,25 +274,25 @@ class Conv(Problem):
         )
         if pr > -s:
             return
-        what = f"o{a}={o} implies a back pad of {pr}, which is not above -s{a}={-s}: "
+        implied = f"o{a}={o} implies a back pad of {pr}, which is not above -s{a}={-s}: "
         if self.deconv:
             largest = i * s + self.keff[axis] - p - 1
             same = (i - 1) * s + self.keff[axis] - 2 * p
             raise self._fail(
-                f"{what}this is output padding that no input size explains; the largest legal o{a} is {largest}, and "
-                f"there is no smallest; equal pads at both ends give o{a}={same}",
+                f"{implied}this is output padding that no input size explains; the largest legal o{a} is {largest}, "
+                f"and there is no smallest; equal pads at both ends give o{a}={same}",
                 "bad-output-size",
             )
         smallest = max(output_size(i, k, s, d, p, 0), 0)
         raise self._fail(
-            f"{what}the smallest legal o{a} is "
+            f"{implied}the smallest legal o{a} is "
             f"{smallest}, and there is no largest (output beyond the input only sees padding); equal pads at both "
             f"ends give o{a}={output_size(i, k, s, d, p, p)}",
             "bad-output-size",
         )
 
     def _real_taps(self, axis: int) -> int:
-        """Pairs of coarse coordinate and tap along `axis` that meet the fine side."""
+        """Return the number of pairs (coarse coordinate, tap) along `axis` that read inside the fine side."""
         return sum(high - low for low, high in (self.tap_range(axis, tap) for tap in range(self.k[axis])))
 
     def _fail(self, why: str, code: str) -> UsageError:

@@ -1,4 +1,4 @@
-"""Random arrays of a problem, on which its results are exact: small whole numbers, scales that are powers of two."""
+"""Random arrays for a problem, chosen so that results are exact: small integers, and powers of two as scales."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ __all__ = ["random_arrays", "terms", "unwritten"]
 Array = np.ndarray[Any, Any]
 
 _EXACT = {False: 1 << 24, True: 1 << 11}
-"""Whole numbers up to here are exact in f32, or in f16 where sums may be held in that."""
+"""Largest integer up to which all integers are exact, for sums in f32 (False) and in f16 (True)."""
 
 
 def random_arrays(problem: Problem, seed: int = 0) -> dict[str, Array]:
-    """Logical arrays for every input, by name; scales and zero points are those of the line where it gives them.
+    """Return a logical array for every input, by name; scales and zero points that the line gives keep their values.
 
-    Sums of products are exact in the type that holds them, and in the range of an 8-bit destination for the most part.
-    Factors of integer types use what their types hold.
+    Sums of products are exact in the accumulator's type, and mostly within the range of an 8-bit destination. Factors
+    of integer types use the full range of their types as far as the sums stay exact.
     """
     rng = np.random.default_rng(check_seed(seed))
     return {tensor.name: _array(problem, tensor, rng) for tensor in problem.inputs}
 
 
 def terms(problem: Problem) -> int:
-    """Products in one sum, at most."""
+    """Return the maximum number of products in one sum of `problem`."""
     if not isinstance(problem, Conv):
         return problem.dims["k"]
     if problem.dir.startswith("BWD_W"):
@@ -44,7 +44,7 @@ def terms(problem: Problem) -> int:
 
 
 def unwritten(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """An array that shows where nobody wrote: of NaN, or of a pattern where the type has none."""
+    """Return an array that shows which elements a kernel has not written: NaN, or the byte 0xA5 for integer types."""
     if dtype.kind in "iu":
         return np.full((math.prod(shape) * dtype.itemsize,), 0xA5, np.uint8).view(dtype).reshape(shape)
     return np.full(shape, np.nan).astype(dtype)
@@ -77,7 +77,7 @@ def _factor(problem: Problem, tensor: Tensor, rng: np.random.Generator) -> Array
     values = _whole(rng, tensor, min(most, 255))
     out = problem.outputs[0].dtype
     if tensor.name == "wei" and is_integer(out) and TYPES[out].bits == 8:
-        # So few terms that the sums are not all saturated, and at least one for each filter.
+        # Sparse weights keep most sums from saturating; every filter has at least one non-zero weight.
         values = np.where(rng.random(tensor.shape) * count < 2, np.clip(values, -1, 1), 0).astype(values.dtype)
         values.reshape(-1)[:: max(count, 1)] |= 1
     return values

@@ -1,19 +1,19 @@
-"""The grammar of benchdnn's convolution descriptors and of option lines, as text and numbers only.
+"""The grammar of benchdnn's convolution descriptors and option lines.
 
     g32mb1ic128ih56oc128oh56kh3sh1ph1dh0n"name"
 
-Tokens are a dim and a number, in any order; `_` between them is ignored; `n` starts the name, which ends the
-descriptor. Rules:
+A token is a dim followed by a number; tokens may come in any order; `_` between them is ignored; `n` starts the name,
+which ends the descriptor. Rules:
 
-- `mb` is 2 when absent. `g1` gives the weights a group dim of extent 1; without `g` they have none.
-- A spatial axis (d, h, w) exists when something other than its defaults is given for it. 1D uses w, 2D h and w, 3D
-  all; where only h is given, w is its copy; where only d is given, h and w are.
+- `mb` defaults to 2. `g1` gives the weights a group dim of extent 1; without `g` they have no group dim.
+- A spatial axis (d, h, w) exists if the descriptor gives a non-default value for one of its dims. 1D uses w, 2D uses h
+  and w, 3D uses all; a lone h is copied to w; a lone d is copied to h and w.
 - Stride defaults to 1, dilation to 0 (dense).
-- An output size of its own implies the back pad; the front pad then defaults to half of the total, rounded to zero.
+- An explicit output size determines the back pad; the front pad then defaults to half of the total, rounded to zero.
   Without an output size, pads are symmetric (default 0) and the size is floor((i + 2p - keff) / s) + 1.
-- A deconvolution reads the same with i and o exchanged: without an output size it is (i - 1) * s + keff - 2p.
+- A deconvolution exchanges i and o: its default output size is (i - 1) * s + keff - 2p.
 
-Whether the numbers make a legal convolution is for `convsmith.problem.conv` to say.
+This module handles text and numbers only; `convsmith.problem.conv` checks that they make a legal convolution.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 KINDS = ("conv", "deconv", "matmul")
-"""Words that say what a line describes."""
+"""Words that name the kind of problem that a line describes."""
 
 AXES = {1: "w", 2: "hw", 3: "dhw"}
 _DIMS = ("g", "mb", "ic", "oc", *(kind + axis for kind in "iokspd" for axis in "dhw"))
@@ -47,7 +47,7 @@ _TOKEN = re.compile(f"({'|'.join(sorted(_DIMS, key=len, reverse=True))})(-?[0-9]
 
 
 class Descriptor(NamedTuple):
-    """The numbers of a descriptor with all defaults filled in; spatial tuples have one entry per axis."""
+    """The numbers of a descriptor with all defaults filled in; a spatial tuple has one entry per axis."""
 
     g: int
     has_groups: bool
@@ -64,19 +64,25 @@ class Descriptor(NamedTuple):
 
 
 class OptionLine(NamedTuple):
-    """A line cut into its options (name without dashes -> text) and its descriptor."""
+    """A line split into its options (name without dashes -> text) and its descriptor."""
 
     options: dict[str, str]
     descriptor: str
 
 
 def output_size(i: int, k: int, s: int, d: int, front: int, back: int) -> int:
-    """floor((i + front + back - keff) / s) + 1, keff = (k - 1) * (d + 1) + 1; below 1 when the kernel does not fit."""
+    """Return floor((i + front + back - keff) / s) + 1 with keff = (k - 1) * (d + 1) + 1.
+
+    The result is below 1 if the kernel does not fit.
+    """
     return (i + front + back - (k - 1) * (d + 1) - 1) // s + 1
 
 
 def parse_descriptor(text: str, deconv: bool = False) -> Descriptor:
-    """The numbers of a descriptor. UsageError: malformed, a dim missing, or no output size can be derived."""
+    """Return the numbers of the descriptor `text`.
+
+    UsageError if it is malformed, lacks a dim, or implies no output size.
+    """
     values, name = _tokens(text)
     for dim in ("ic", "oc"):
         if dim not in values:
@@ -96,14 +102,14 @@ def parse_descriptor(text: str, deconv: bool = False) -> Descriptor:
 
 
 def names_batch(text: str) -> bool:
-    """Whether a descriptor says its batch; where it does not, `parse_descriptor` takes benchdnn's default, 2."""
+    """Return whether the descriptor `text` gives `mb`; if not, `parse_descriptor` uses benchdnn's default of 2."""
     return "mb" in _tokens(text)[0]
 
 
 def print_descriptor(descriptor: Descriptor) -> str:
-    """The canonical text; `parse_descriptor` reads it back to the same numbers.
+    """Return the canonical text of `descriptor`, which `parse_descriptor` reads back as the same numbers.
 
-    Strides and dilations are left out when all are the default; axes after the first when all are its copy.
+    Default strides and dilations are omitted; if all axes are equal, only the first is printed.
     """
     c = descriptor
     axes = AXES[len(c.i)]
@@ -125,9 +131,9 @@ def print_descriptor(descriptor: Descriptor) -> str:
 
 
 def split_line(line: str) -> OptionLine:
-    """Cut `[--conv] [--name=value ...] descriptor`; an underscore in the name of an option is a dash.
+    """Split a line `[--conv] [--name=value ...] descriptor`; an underscore in an option's name becomes a dash.
 
-    Blanks inside the quotes of a problem's name belong to it.
+    Blanks inside the quotes of a problem's name belong to the name.
     """
     expect_text("line", line, "bad-descriptor")
     rest = line.strip()
@@ -151,13 +157,13 @@ def split_line(line: str) -> OptionLine:
     before_name = re.split(r'n"', rest, maxsplit=1)[0]
     if blank := re.search(r"\s+(\S.*)?", before_name):
         raise _fail(
-            rest, f"nothing may follow the descriptor, found {blank.group().strip()!r}; options stand before it"
+            rest, f"{blank.group().strip()!r} follows the descriptor; legal are options before it, and nothing after it"
         )
     return OptionLine(options, rest)
 
 
 def split_items(text: str) -> list[str]:
-    """The items of `one+two`, cut at each + but that of an exponent (`1e+10`); none for the empty text."""
+    """Split `one+two` at every `+` except that of an exponent (`1e+10`); the empty text has no items."""
     items: list[str] = []
     for piece in text.split("+") if text else ():
         if items and re.search(r"[0-9.][eE]$", items[-1]):
@@ -168,7 +174,7 @@ def split_items(text: str) -> list[str]:
 
 
 def _tokens(text: str) -> tuple[dict[str, int], str | None]:
-    """The numbers as written, and the name."""
+    """Return the numbers by dim, as written, and the name."""
     values: dict[str, int] = {}
     for position, dim, digits in _scan(text):
         if dim == "n":
@@ -201,7 +207,7 @@ def _scan(text: str) -> Iterator[tuple[int, str, str]]:
 
 
 def _axis(text: str, values: dict[str, int], axis: str, deconv: bool) -> tuple[int, int, int, int, int, int] | None:
-    """(i, o, k, s, d, p) of one axis with defaults filled in; None when the axis does not exist."""
+    """Return (i, o, k, s, d, p) of `axis` with defaults filled in; None if the axis does not exist."""
     i, o, k = (values.get(kind + axis) for kind in "iok")
     s, d, p = values.get("s" + axis, 1), values.get("d" + axis, 0), values.get("p" + axis)
     if not (i or o or k or d or s != 1 or p):
@@ -211,7 +217,7 @@ def _axis(text: str, values: dict[str, int], axis: str, deconv: bool) -> tuple[i
             raise _fail(text, f"{dim} is missing")
     assert i is not None and k is not None
     if k < 1 or s < 1 or i < 0 or d < 0 or (p or 0) < 0:
-        # Not legal, and no output size follows from it: let the check of the whole problem say so.
+        # No output size follows from illegal dims; the check of the whole problem reports them.
         return (i, o or 0, k, s, d, p or 0)
     keff = (k - 1) * (d + 1) + 1
     if o is None:

@@ -1,7 +1,7 @@
-"""Element-wise algorithms, as rows of one table: the numbers that each reads, and its meaning in numpy.
+"""Element-wise algorithms as rows of one table: the parameters that each reads, and its meaning in numpy.
 
-Meanings are oneDNN's, for one array of floating-point numbers; each step is rounded to the type of that array, and NaN
-stays NaN. `clip_v2` differs from `clip` in its gradient at the bounds only.
+Meanings are oneDNN's, for an array of floating-point numbers. Every operation rounds to the type of that array, and NaN
+stays NaN. `clip_v2` differs from `clip` only in its gradient at the bounds.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ Array = np.ndarray[tuple[int, ...], Any]
 
 @dataclass(frozen=True)
 class Algorithm:
-    """`parameters` name the numbers that the algorithm reads; `apply(x, alpha, beta)` is its meaning."""
+    """An element-wise function. `parameters` names the numbers that it reads; `apply(x, alpha, beta)` computes it in
+    numpy.
+    """
 
     parameters: tuple[str, ...]
     apply: Callable[[Array, float, float], Array]
     ordered: bool = False
     """Whether alpha must not exceed beta."""
     divides: bool = False
-    """Whether alpha must not be 0."""
+    """Whether the algorithm divides by alpha, so that alpha must not be 0."""
     transcendental: bool = False
-    """Whether two right implementations may differ in the last bits."""
+    """Whether two correct implementations may differ in the last bits."""
 
 
 def _relu(x: Array, alpha: float, beta: float) -> Array:

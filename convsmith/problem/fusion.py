@@ -1,4 +1,4 @@
-"""A convolution with a depthwise one among its post-ops, as the two problems that it stands for."""
+"""Splits a convolution with a fused depthwise convolution into the two problems that it consists of."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from convsmith.problem.conv import Conv
 __all__ = ["Fused", "split_depthwise"]
 
 _MIDDLE = "axb"
-"""Layout of what lies between the two: channels last, as a depthwise convolution reads best."""
+"""Layout of the array between the two convolutions: channels last, the fastest for a depthwise convolution."""
 _PARTS = (("dst", "src"), ("attr_post_op_dw_wei", "wei"), ("attr_post_op_dw_dst", "dst"))
-"""Arguments of the whole, and what they are to the second problem."""
+"""(argument of the fused problem, argument of the second problem) pairs."""
 
 
 @dataclass(frozen=True)
 class Fused:
-    """`first` gives the source of `second`; `names` are the second's inputs by their names in the whole."""
+    """`first` computes the source of `second`; `names` maps inputs of `second` to their names in the fused problem."""
 
     first: Conv
     second: Conv
@@ -26,7 +26,10 @@ class Fused:
 
 
 def split_depthwise(problem: Conv) -> Fused:
-    """The two problems. UnsupportedError: the result of the first has a scale or zero point for each channel."""
+    """Return the pointwise and the depthwise convolution that `problem` fuses.
+
+    UnsupportedError if the result of the first has a scale or zero point per channel.
+    """
     at = problem.depthwise
     assert at is not None
     for kind in (SCALES, ZERO_POINTS):

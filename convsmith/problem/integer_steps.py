@@ -1,8 +1,8 @@
-"""Steps in s32 arithmetic, as rows of one table: the numbers that each reads, and its meaning in numpy.
+"""Steps in s32 arithmetic as rows of one table: the parameters that each reads, and its meaning in numpy.
 
-They follow sums of integers where results are to be exact. Sums and operands are whole numbers of 32 bits, held in
-int64 here; what leaves that range wraps around, unless a row says otherwise. The words are gemmlowp's output stages
-taken apart: `s32_mulh` then `s32_rshift` is its multiplication by a fixed-point number.
+These steps requantise integer sums exactly. Sums and operands are 32-bit integers, held in int64 arrays here; a result
+outside 32 bits wraps around, unless a row says otherwise. The steps are the parts of gemmlowp's output stages:
+`s32_mulh` followed by `s32_rshift` is gemmlowp's multiplication by a fixed-point number.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ __all__ = ["INTEGER_STEPS", "LIMITS", "IntegerStep", "array_of", "normalised", "
 Array = np.ndarray[Any, Any]
 
 LIMITS = (-(2**31), 2**31 - 1)
-"""The least and the greatest number of 32 bits."""
+"""Smallest and largest 32-bit integer."""
 
 
 @dataclass(frozen=True)
 class IntegerStep:
-    """`parameters` name the numbers that the step reads, each within its `limits`; `apply(x, *numbers)` is its meaning.
+    """A step. `parameters` names the numbers that it reads, each within its `limits`; `apply(x, *numbers)` computes it.
 
-    A step of one parameter may read that of an array instead.
+    A step with one parameter may read that parameter from an array instead.
     """
 
     parameters: tuple[str, ...]
@@ -34,7 +34,7 @@ class IntegerStep:
 
 
 def array_of(value: Any) -> Array:
-    """A value as an array; one of objects where numpy makes none of it, such as of lists of different lengths."""
+    """Return `value` as an array; if numpy cannot convert it (lists of different lengths), an array that holds None."""
     try:
         return np.asarray(value)
     except (TypeError, ValueError):
@@ -42,39 +42,39 @@ def array_of(value: Any) -> Array:
 
 
 def wrapped(x: Array) -> Array:
-    """Whole numbers modulo 2**32."""
+    """Return the integers of `x` modulo 2**32, in the range of s32."""
     result: Array = (x + 2**31) % 2**32 - 2**31
     return result
 
 
 def high_product(a: Array, b: Array | int) -> Array:
-    """a * b / 2**31 to the nearest, up where two are; saturated, which (-2**31)**2 needs."""
+    """Return a * b / 2**31 rounded to nearest, ties up, saturated (only (-2**31)**2 saturates)."""
     product: Array = a * b
     result: Array = np.minimum((product + 2**30) >> 31, LIMITS[1])
     return result
 
 
 def rounding_shift(x: Array, e: Array | int) -> Array:
-    """x / 2**e to the nearest, away from zero where two are."""
+    """Return x / 2**e rounded to nearest, ties away from zero."""
     unit = np.left_shift(np.int64(1), e)
     result: Array = (x + (unit >> 1) - ((x < 0) & (unit > 1))) >> e
     return result
 
 
 def saturating_shift(x: Array, e: int) -> Array:
-    """x * 2**e, saturated."""
+    """Return x * 2**e, saturated."""
     result: Array = np.clip(x << e, *LIMITS)
     return result
 
 
 def rescaled(x: Array, numerator: int, denominator: int) -> Array:
-    """x * numerator / denominator to the nearest, saturated; an odd denominator leaves no two that are."""
+    """Return x * numerator / denominator rounded to nearest, saturated; an odd denominator has no ties."""
     result: Array = np.clip((2 * x * numerator + denominator) // (2 * denominator), *LIMITS)
     return result
 
 
 def normalised(amplitude: int) -> tuple[int, int, int, int]:
-    """1 / amplitude as m / 2**31 / 2**e, and the amplitude as m / 2**31 * 2**e: the two m with their e."""
+    """Return (m, e, n, f) with 1 / amplitude = m / 2**31 / 2**e and amplitude = n / 2**31 * 2**f."""
     inverse, down = 1.0 / amplitude, 0
     while inverse < 0.5:
         inverse, down = inverse * 2, down + 1
@@ -86,9 +86,9 @@ def normalised(amplitude: int) -> tuple[int, int, int, int]:
 
 
 def tanh(x: Array, zero: int, amplitude: int) -> Array:
-    """zero + amplitude * tanh((x - zero) / amplitude) in fixed point, as gemmlowp computes it, to the bit.
+    """Return zero + amplitude * tanh((x - zero) / amplitude) in fixed point, bit for bit as gemmlowp computes it.
 
-    Beyond 8 amplitudes from zero the result is zero plus or minus one amplitude.
+    Beyond 8 amplitudes from `zero` the result is zero plus or minus one amplitude.
     """
     inverse, down, size, up = normalised(amplitude)
     centred = wrapped(high_product(wrapped(x - zero), inverse) << 28 - down)
@@ -98,7 +98,10 @@ def tanh(x: Array, zero: int, amplitude: int) -> Array:
 
 
 def _tanh(a: Array) -> Array:
-    """Of a number with 3 integer bits, one with none: (1 - e) / (1 + e) with e = exp(-2 * abs(a)), and the sign."""
+    """Return tanh of `a` (3 integer bits) as a number with 0 integer bits.
+
+    It is sign(a) * (1 - e) / (1 + e) with e = exp(-2 * abs(a)); three Newton steps compute the quotient.
+    """
     below = np.where(a < 0, a, wrapped(-a))
     half = (_exp_of_negative(below) >> 1) + 2**30
     x = 1515870810 + high_product(half, -1010580540)
@@ -109,7 +112,7 @@ def _tanh(a: Array) -> Array:
 
 
 def _exp_of_negative(a: Array) -> Array:
-    """exp of a number with 4 integer bits that is not positive: a series at -1/8, and a factor for each bit above."""
+    """Return exp(a) for `a` <= 0 with 4 integer bits: a series around -1/8, times one factor per bit above it."""
     quarter = 2**25
     low = (a & quarter - 1) - quarter
     x = saturating_shift(low, 4) + 2**28
@@ -117,9 +120,9 @@ def _exp_of_negative(a: Array) -> Array:
     x3, x4 = high_product(x2, x), high_product(x2, x2)
     series = rounding_shift(high_product(rounding_shift(x4, 2) + x3, 715827883) + x2, 1)
     result = 1895147668 + high_product(x + series, 1895147668)
-    rest = wrapped(low - a)
+    remainder = wrapped(low - a)
     for bit, factor in enumerate((1672461947, 1302514674, 790015084, 290630308, 39332535, 720401)):
-        result = np.where(rest & quarter << bit, high_product(result, factor), result)
+        result = np.where(remainder & quarter << bit, high_product(result, factor), result)
     return np.where(a == 0, LIMITS[1], result)
 
 

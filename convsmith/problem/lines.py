@@ -1,4 +1,4 @@
-"""Lines of any kind of problem."""
+"""Parses the line of any kind of problem."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ __all__ = ["parse_problem"]
 
 
 def parse_problem(line: str) -> Problem:
-    """The problem of `[--conv|--deconv|--matmul] [--name=value ...] descriptor`. The inverse of `str`."""
+    """Return the problem of `[--conv|--deconv|--matmul] [--name=value ...] descriptor`. Inverse of `str`."""
     return Matmul.parse(line) if "matmul" in split_line(line).options else Conv.parse(line)

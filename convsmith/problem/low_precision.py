@@ -1,15 +1,15 @@
-"""Products of 8-bit matrices with offsets, as gemmlowp has them: what they mean in numpy, and with fewer bits than 8.
+"""The numpy reference of gemmlowp's products: 8-bit matrices with offsets, optionally requantised to fewer bits.
 
     sum over depth of (lhs + lhs offset) * (rhs + rhs offset)       offsets are added: they are minus the zero points
 
-With b bits an entry v of 0 to 255 becomes one of 0 to 2**b - 1, (v * (2**b - 1) + r) // 255, where r is 127, or is
-drawn from 0 to 254 so that what is lost averages out. From sums of products of such entries, and sums of the entries
-along depth, the result is put together again, each term rounded to nearest, ties away from zero::
+With b bits an entry v in 0..255 becomes (v * (2**b - 1) + r) // 255, in 0..2**b - 1. The rounding term r is 127, or is
+drawn at random from 0..254 so that rounding errors average out. The result is recovered from the sums of products of
+requantised entries and from the entries' sums along depth, each term rounded to nearest, ties away from zero::
 
     products * 255 * 255 / (L * R)  +  lhs sums * rhs offset * 255 / L  +  rhs sums * lhs offset * 255 / R
-    + lhs offset * rhs offset * depth                                     with L and R the greatest entries
+    + lhs offset * rhs offset * depth                                     with L and R the largest entries
 
-Signed entries stand for those 128 more, with an offset that is 128 less.
+A signed entry v is treated as the unsigned entry v + 128, with an offset that is 128 less.
 """
 
 from __future__ import annotations
@@ -43,34 +43,35 @@ __all__ = [
 Array = np.ndarray[Any, Any]
 
 FULL = 255
-"""The greatest entry of 8 bits."""
+"""The largest 8-bit entry."""
 
 ROUNDINGS = ("nearest", "probabilistic")
 
 
 NEAREST = 127
-"""What is added before the division, so that an entry becomes the nearest."""
+"""Rounding term that rounds an entry to the nearest."""
 
 
 def greatest(bits: int) -> int:
-    """The greatest entry of so many bits."""
+    """Return the largest entry of `bits` bits."""
     return (1 << bits) - 1
 
 
 def centred(values: Array) -> Array:
-    """Signed entries as entries of 0 to 255, 128 more; unsigned ones as they are."""
+    """Return signed entries plus 128, in 0..255; unsigned entries unchanged. The result is int64."""
     result: Array = values.astype(np.int64) + 128 * (values.dtype == np.int8)
     return result
 
 
-def requantised(values: Array, bits: int, rest: Array | int = NEAREST) -> Array:
-    """Entries of 0 to 255 as entries of `bits` bits."""
-    return values if bits == 8 else (values * greatest(bits) + rest) // FULL
+def requantised(values: Array, bits: int, rounding_term: Array | int = NEAREST) -> Array:
+    """Return entries of 0..255 as entries of `bits` bits; `rest` is the rounding term."""
+    return values if bits == 8 else (values * greatest(bits) + rounding_term) // FULL
 
 
 def drawn(shapes: Sequence[tuple[int, ...]], bits: tuple[int, int], seed: int) -> tuple[Array | None, Array | None]:
-    """What is added to the entries of lhs and of rhs: numbers of numpy's `default_rng(seed)`, those of lhs first, in
-    order of rows; None where entries keep their 8 bits.
+    """Return the random rounding terms of lhs and rhs; None for a matrix that keeps its 8 bits.
+
+    The terms come from numpy's `default_rng(seed)`, lhs first, in row-major order.
     """
     rng = np.random.default_rng(check_seed(seed))
     lhs, rhs = (
@@ -83,9 +84,10 @@ def low_precision_sums(
     lhs: Array, rhs: Array, offsets: tuple[Array | int, Array | int], bits: tuple[int, int],
     rests: tuple[Array | None, Array | None] = (None, None),
 ) -> Array:  # fmt: skip
-    """The product (..., M, N) of u8 or s8 entries (..., M, K) and (..., K, N), put together again, as int64.
+    """Return the product (..., M, N) of u8 or s8 entries (..., M, K) and (..., K, N) at `bits` bits, as int64.
 
-    Offsets are one, or (M, 1), or (1, N). `rests` are added to entries; where there are none, the nearest is taken.
+    An offset is a scalar or has shape (M, 1) for lhs or (1, N) for rhs. `rests` holds the rounding terms; None rounds
+    to nearest.
     """
     left, right = (
         requantised(centred(x), b, NEAREST if rest is None else rest.astype(np.int64))
@@ -101,7 +103,7 @@ def low_precision_sums(
 
 
 def _quotient(a: Array, b: int) -> Array:
-    """a / b to the nearest, away from zero where two are."""
+    """Return a / b rounded to nearest, ties away from zero."""
     size: Array = (2 * np.abs(a) + b) // (2 * b)
     return np.sign(a) * size
 
@@ -110,14 +112,17 @@ def low_precision_reference(
     lhs: Array, rhs: Array, lhs_offset: Any = 0, rhs_offset: Any = 0, output_stages: Sequence[Stage] = (),
     bits: tuple[int, int] = (8, 8), rounding: str = "nearest", seed: int = 0,
 ) -> Array:  # fmt: skip
-    """The product of u8 or s8 matrices (M, K) and (K, N), to the bit. Offsets: one, or one for each row or column."""
+    """Return the product of the u8 or s8 matrices (M, K) and (K, N), bit for bit.
+
+    An offset is a scalar, or one value per row of lhs or column of rhs.
+    """
     offsets = (np.reshape(lhs_offset, (-1, 1)).astype(np.int64), np.reshape(rhs_offset, (1, -1)).astype(np.int64))
     rests = drawn((lhs.shape, rhs.shape), bits, seed) if rounding == "probabilistic" else (None, None)
     return staged(wrapped(low_precision_sums(lhs, rhs, offsets, bits, rests)), output_stages)
 
 
 def check_bits(bits: Any) -> tuple[int, int]:
-    """The bits of lhs and rhs. UsageError: not two whole numbers of 1 to 8."""
+    """Return the bits of lhs and rhs as a tuple. UsageError unless `bits` holds two integers of 1 to 8."""
     legal = isinstance(bits, tuple | list) and len(bits) == 2 and all(type(b) is int and 1 <= b <= 8 for b in bits)
     if not legal:
         raise UsageError(f"bits={bits!r} is not legal: expected those of lhs and of rhs, each 1 to 8", code="bits")
@@ -125,13 +130,13 @@ def check_bits(bits: Any) -> tuple[int, int]:
 
 
 def check_rounding(rounding: str) -> str:
-    """One of `ROUNDINGS`. UsageError: it is none."""
+    """Return `rounding`. UsageError unless it is one of `ROUNDINGS`."""
     expect_word("rounding", rounding, ROUNDINGS, "rounding")
     return rounding
 
 
 def check_seed(seed: Any) -> int | None:
-    """A seed of numpy's `default_rng`; None draws one. UsageError: no whole number of at least 0."""
+    """Return `seed` as an int; None (a random seed) unchanged. UsageError if it is not an integer of at least 0."""
     if seed is None:
         return None
     if not isinstance(seed, (int, np.integer)) or isinstance(seed, bool) or seed < 0:
@@ -140,9 +145,9 @@ def check_seed(seed: Any) -> int | None:
 
 
 def check_reach(lhs: Array, rhs: Array, offsets: tuple[Array, Array], bits: tuple[int, int] = (8, 8)) -> None:
-    """UsageError where sums of entries of these types, with these offsets, may leave 32 bits at this depth.
+    """Raise UsageError if sums of entries of these types and offsets can overflow 32 bits at the depth of `lhs`.
 
-    With fewer bits, that is where one of the terms that are put together may.
+    With fewer than 8 bits, the same limit applies to each term from which the result is recovered.
     """
     depth = lhs.shape[1]
     sizes = []

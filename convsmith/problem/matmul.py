@@ -1,11 +1,11 @@
-"""`Matmul`: one matrix product, batched or not, as benchdnn's matmul lines describe it.
+"""`Matmul`: one matrix product, optionally batched, as a benchdnn matmul line describes it.
 
     --matmul --dt=u8:s8:f32 --bia-dt=f32 8x64x256:8x256x32
 
-Source (..., M, K), weights (..., K, N), destination (..., M, N). A batch dim of 1 meets any extent on the other side.
-A bias is there when its type is given; bit i of its mask says that it varies along axis i, by default along N.
-`--bits=7:5` requantises the entries of source and weights to fewer bits first, `--rounding=probabilistic` with what is
-drawn for each (`problem/low_precision.py`).
+The source is (..., M, K), the weights are (..., K, N), the destination is (..., M, N). A batch dim of 1 broadcasts.
+`--bia-dt` adds a bias; bit i of `--bia-mask` makes it vary along axis i (default: N). `--bits=7:5` requantises the
+entries of source and weights to fewer bits first; `--rounding=probabilistic` does so with random rounding terms
+(`problem/low_precision.py`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _DESCRIPTOR = re.compile(r'([0-9]+(?:x[0-9]+)+):([0-9]+(?:x[0-9]+)+)(?::([0-9]+(
 
 @dataclass(frozen=True, kw_only=True)
 class Matmul(Problem):
-    """A product of matrices `src` and `wei`; forward only. `bia_mask` is None where there is no bias."""
+    """A forward product of matrices `src` and `wei`. `bia_mask` is None if there is no bias."""
 
     src: tuple[int, ...]
     wei: tuple[int, ...]
@@ -61,7 +61,7 @@ class Matmul(Problem):
 
     @staticmethod
     def parse(line: str) -> Matmul:
-        """The problem of one line: options, then a descriptor. The inverse of `str`."""
+        """Return the problem of `line`, which consists of options and a descriptor. Inverse of `str`."""
         options, text = split_line(line)
         match = _DESCRIPTOR.fullmatch(text)
         if match is None:
@@ -70,7 +70,7 @@ class Matmul(Problem):
                 code="bad-descriptor",
             )
         shapes = [tuple(map(int, part.split("x"))) for part in match.groups()[:3] if part]
-        # Without a bias, benchdnn says undef.
+        # benchdnn writes --bia-dt=undef for no bias.
         given = {option: word for option, word in options.items() if (option, word) != ("bia-dt", "undef")}
         values = read_options(given, _OPTIONS, channels=len(shapes[0]) - 1)
         if "bia-dt" in given:
@@ -84,13 +84,13 @@ class Matmul(Problem):
         problem = Matmul(src=shapes[0], wei=shapes[1], name=match[4] or None, **values)
         if len(shapes) > 2 and shapes[2] != problem.product_shape:
             raise UsageError(
-                f"descriptor {text!r}: the destination is {'x'.join(map(str, problem.product_shape))}",
+                f"descriptor {text!r}: legal is the destination {'x'.join(map(str, problem.product_shape))}",
                 code="bad-descriptor",
             )
         return strided(problem, options)
 
     def descriptor(self) -> str:
-        """The problem without its options, such as `10x30:30x20`."""
+        """Return the problem without its options, such as `10x30:30x20`."""
         text = ":".join("x".join(map(str, shape)) for shape in (self.src, self.wei))
         return text + (f'n"{self.name}"' if self.name is not None else "")
 
@@ -104,60 +104,60 @@ class Matmul(Problem):
 
     @property
     def dir(self) -> str:
-        """FWD_B with a bias, else FWD_D."""
+        """FWD_B with a bias, otherwise FWD_D."""
         return "FWD_D" if self.bia_mask is None else "FWD_B"
 
     @property
     def rank(self) -> int:
-        """Number of axes, batch dims counted."""
+        """Number of axes, including batch dims."""
         return len(self.src)
 
     @property
     def channels(self) -> int:
-        """The axis N."""
+        """Index of the axis N in the result."""
         return self.rank - 1
 
     @property
     def source_channels(self) -> int:
-        """The axis K."""
+        """Index of the axis K in the source."""
         return self.rank - 1
 
     @property
     def src_shape(self) -> tuple[int, ...]:
-        """(..., M, K)"""
+        """(..., M, K)."""
         return self.src
 
     @property
     def wei_shape(self) -> tuple[int, ...]:
-        """(..., K, N)"""
+        """(..., K, N)."""
         return self.wei
 
     @property
     def product_shape(self) -> tuple[int, ...]:
-        """(..., M, N)"""
+        """(..., M, N)."""
         batch = (b if a == 1 else a for a, b in zip(self.src[:-2], self.wei[:-2], strict=True))
         return (*batch, self.src[-2], self.wei[-1])
 
     @property
     def bias_shape(self) -> tuple[int, ...]:
-        """As many axes as the destination, 1 along those that are not in the mask."""
+        """The destination's extent along axes in the mask, 1 along the others."""
         mask = self.bia_mask or 0
         return tuple(size if mask >> axis & 1 else 1 for axis, size in enumerate(self.product_shape))
 
     @cached_property
     def dims(self) -> Mapping[str, int]:
-        """m, n, k, and b0, b1, ... of the destination's batch."""
+        """Sizes of m, n, k, and of the destination's batch dims b0, b1, ..."""
         batch = {f"b{n}": size for n, size in enumerate(self.product_shape[:-2])}
         return {**batch, "m": self.src[-2], "n": self.wei[-1], "k": self.src[-1]}
 
     @property
     def flops_dense(self) -> int:
-        """Two per multiplication."""
+        """Two operations per multiplication."""
         return 2 * math.prod(self.product_shape) * self.src[-1]
 
     @property
     def flops_real(self) -> int:
-        """The same: nothing is padded."""
+        """Equal to `flops_dense`, because a product has no padding."""
         return self.flops_dense
 
     def _dim_names(self) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
@@ -175,7 +175,7 @@ class Matmul(Problem):
 
     @cached_property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Every array; what is added to the entries of src and wei, numbers of 0 to 254, follows the others."""
+        """Every array; the random rounding terms of src and wei stand before the destination."""
         *others, result = super().tensors
         names = zip(("src", "wei"), self.bits, (self.src, self.wei), self._dim_names())
         drawn = (Tensor(f"rounding_{name}", "in", "u8", shape, dims) for name, b, shape, dims in names if b < 8)

@@ -1,9 +1,10 @@
-"""Names of depthwise micro-kernels: every decision of one, as XNNPACK spells them.
+"""Names of depthwise micro-kernels, which encode every decision, in XNNPACK's notation.
 
-``f32_dwconv_up16x9`` takes 16 channels and 9 taps in one pass.  ``f32_dwconv_5f5m5l16c8s4r`` takes larger kernels in
-several: 5 taps in the first pass, 5 in each of those in the middle, 5 in the last, 16 channels at once; what is left of
-the channels in subtiles of 8.  The 4, to which others round the channels up, is part of the name only: nothing is read
-beyond the channels.  Quantised ones name their requantisation: ``qs8_dwconv_fp32_up16x9``.
+``f32_dwconv_up16x9`` computes 16 channels and 9 taps in one pass.  ``f32_dwconv_5f5m5l16c8s4r`` computes larger kernels
+in several passes: 5 taps in the first, 5 in each middle pass and 5 in the last, for a tile of 16 channels; remainder
+channels go in subtiles of 8.  XNNPACK rounds channels up to a multiple of 4 here; convsmith never reads beyond the
+channels and keeps this number only as part of the name.  Quantised kernels name their requantisation, for example
+``qs8_dwconv_fp32_up16x9``.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ _NAME = re.compile(
 
 @dataclass(frozen=True)
 class MicroKernel:
-    """``taps`` of one pass, or of the first, those in the middle, and the last."""
+    """A micro-kernel's name, parsed. ``taps`` holds the taps of the single pass, or of the first, middle and last pass.
+    """
 
     type: str
     channel_tile: int
@@ -56,14 +58,17 @@ class MicroKernel:
 
     @property
     def quantised(self) -> bool:
+        """Whether the kernel computes on quantised integers."""
         return self.type.startswith("q")
 
     @property
     def multipass(self) -> bool:
+        """Whether the taps are split into several passes."""
         return len(self.taps) > 1
 
     @property
     def name(self) -> str:
+        """XNNPACK's name of the kernel."""
         head = f"{self.type}_dwconv_" + (f"{self.requantise}_" if self.requantise else "")
         if not self.multipass:
             return f"{head}up{self.channel_tile}x{self.taps[0]}"
@@ -75,28 +80,30 @@ class MicroKernel:
 
     @staticmethod
     def parse(name: str) -> MicroKernel:
-        """Read a name; ConfigError says what is wrong with it."""
-        found = _NAME.fullmatch(name)
-        if found is None:
+        """Return the micro-kernel called `name`. ConfigError if the name or one of its numbers is not legal."""
+        match = _NAME.fullmatch(name)
+        if match is None:
             raise ConfigError(
                 "name",
-                f"{name!r} is no name of a micro-kernel; for example f32_dwconv_up16x9, f32_dwconv_5f5m5l16c8s4r",
+                f"{name!r} is not the name of a micro-kernel; legal is, for example, f32_dwconv_up16x9 or "
+                "f32_dwconv_5f5m5l16c8s4r",
             )
-        type_, requantise = found["type"], found["requantise"] or ""
-        if found["up"]:
-            return MicroKernel(type_, int(found["up"]), (int(found["taps"]),), requantise=requantise)
-        taps = tuple(int(found[x]) for x in "fml")
-        return MicroKernel(type_, int(found["c"]), taps, int(found["s"]), int(found["r"]), requantise)
+        type_, requantise = match["type"], match["requantise"] or ""
+        if match["up"]:
+            return MicroKernel(type_, int(match["up"]), (int(match["taps"]),), requantise=requantise)
+        taps = tuple(int(match[x]) for x in "fml")
+        return MicroKernel(type_, int(match["c"]), taps, int(match["s"]), int(match["r"]), requantise)
 
     def passes(self, kernel_size: int) -> int:
-        """Passes in the middle for a kernel of that many taps."""
+        """Return the number of middle passes for a kernel of `kernel_size` taps."""
         if not self.multipass:
             return 0
         first, middle, last = self.taps
         return max(0, -(-(kernel_size - first - last) // middle))
 
     def pointers(self, kernel_size: int) -> int:
-        """Pointers of an output, those to zeros included; ConfigError where the tile is too small."""
+        """Return the number of pointers per output, including those to zeros. ConfigError if the taps exceed the tile.
+        """
         if kernel_size < 1:
             raise ConfigError("kernel-size", f"{self.name}: a kernel of {kernel_size} taps; at least 1 is legal")
         if self.multipass:

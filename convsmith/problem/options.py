@@ -1,4 +1,4 @@
-"""Options of a line that every kind of problem has, and the fields that they stand for."""
+"""Options that lines of all kinds of problem share, and the fields of `Problem` that they set."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _COMMON_OPTIONS = ("dt", "bia-dt", "stag", "wtag", "dtag", "strides", "attr-acc-
 
 
 def read_options(options: Mapping[str, str], own: tuple[str, ...], channels: int) -> dict[str, Any]:
-    """The fields of `Problem` that options of a line state; those in `own` are left to the caller.
+    """Return the fields of `Problem` that `options` set, by name; options in `own` are left to the caller.
 
-    `channels` is the axis that `per_oc` means in a post-op. UnsupportedError: an option of benchdnn's that is not
-    available; UsageError: one that is nobody's.
+    `channels` is the axis that `per_oc` means in a post-op. UnsupportedError for an option of benchdnn that is
+    unavailable here; UsageError for an unknown option.
     """
     legal = " ".join(f"--{option}" for option in (*own, *_COMMON_OPTIONS))
     values: dict[str, Any] = {}
@@ -58,7 +58,10 @@ def read_options(options: Mapping[str, str], own: tuple[str, ...], channels: int
 
 
 def strided(problem: P, options: Mapping[str, str]) -> P:
-    """The problem with the tags that `--strides=SRC:WEI:DST` stands for, each `6400x320x32x1` (elements) or empty."""
+    """Return `problem` with the layout tags that `--strides=SRC:WEI:DST` describes.
+
+    Each part lists strides in elements, such as `6400x320x32x1`, or is empty.
+    """
     text = options.get("strides", "")
     if not text.strip(":"):
         return problem
@@ -73,11 +76,13 @@ def strided(problem: P, options: Mapping[str, str]) -> P:
         strides = [int(word) for word in part.split("x") if word.isdecimal()]
         if len(strides) != len(shape) or len(strides) != part.count("x") + 1:
             raise UsageError(
-                f"--strides={text}: {part!r} is not one number for each of the {len(shape)} dims", code="bad-option"
+                f"--strides={text}: {part!r} has {part.count('x') + 1} strides; legal is one integer for each of the "
+                f"{len(shape)} dims",
+                code="bad-option",
             )
         if options.get(option, ANY) != ANY:
             raise UsageError(
-                f"--strides and --{option} both say where elements lie; legal is one of them", code="bad-option"
+                f"--strides and --{option} both give the layout of {option[0]}; legal is one of them", code="bad-option"
             )
         tags[option] = Layout.plain(shape, strides).tag()
     return replace(problem, **tags)

@@ -1,7 +1,7 @@
-"""gemmlowp's output stages, as rows of one table: the numbers that each reads, and the integer steps that it is.
+"""gemmlowp's output stages as rows of one table: the parameters that each reads, and the integer steps it expands to.
 
-A stage is a tuple of its name and its numbers, such as `("fixed_point", 1518500250, 7, 128)`. A number may be an array
-that is broadcast against the result: shape (M, 1) is one number for each row, (N,) or (1, N) one for each column.
+A stage is a tuple of its name and its parameters, such as `("fixed_point", 1518500250, 7, 128)`. A parameter may be an
+array that is broadcast against the result: one value per row with shape (M, 1), one per column with (N,) or (1, N).
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ Stage: TypeAlias = Sequence[Any]
 
 
 class AppliedStep(NamedTuple):
-    """A key of `INTEGER_STEPS`, and its numbers: arrays of one element, or of one for each row, column or both."""
+    """A key of `INTEGER_STEPS` and its numbers: arrays of one element, of one per row, per column, or per element."""
 
     alg: str
     numbers: tuple[Array, ...]
 
 
 class OutputStage(NamedTuple):
-    """`parameters` name the numbers, the last ones of which have `defaults`; `steps` gives (step, numbers) for them."""
+    """A stage. `parameters` names its numbers, of which the last have `defaults`; `steps(*numbers)` gives (step,
+    *numbers).
+    """
 
     parameters: tuple[str, ...]
     steps: Callable[..., tuple[tuple[Any, ...], ...]]
@@ -57,32 +59,35 @@ STAGES: dict[str, OutputStage] = {
     "saturate_s16": OutputStage((), lambda: ()),
     "truncate_u8": OutputStage((), lambda: (("s32_and", np.int64(255)),)),
 }  # fmt: skip
-"""`scale`: (x + offset) * mult / 2**shift. `fixed_point`: x * mult / 2**31 / 2**shift + offset. Casts come last."""
+"""`scale` is (x + offset) * mult / 2**shift. `fixed_point` is x * mult / 2**31 / 2**shift + offset. A cast must be
+last.
+"""
 
 _NEUTRAL = {"s32_add": 0, "s32_mul": 1, "s32_shl": 0, "s32_rshift": 0}
+"""Operand for which a step changes nothing and is dropped."""
 
 
 def result_type(stages: Sequence[Stage]) -> str:
-    """The type of what the stages give: that of the cast at their end, else s32."""
+    """Return the type of the result of `stages`: that of the final cast, otherwise s32."""
     _, _, cast = _name(stages[-1]).rpartition("_") if stages else ("", "", "")
     return cast if cast in ("u8", "s8", "s16") else "s32"
 
 
 def stage_steps(stages: Sequence[Stage], shape: tuple[int, int]) -> tuple[AppliedStep, ...]:
-    """The integer steps of stages on a result of that shape. UsageError names what is not legal about a stage."""
+    """Return the integer steps of `stages` on a result of `shape`. UsageError if a stage is not legal."""
     check_stages(stages)
     return tuple(step for n, stage in enumerate(stages) for step in _steps_of(stage, n == len(stages) - 1, shape))
 
 
 def check_stages(stages: Any) -> None:
-    """UsageError: this is no list or tuple."""
+    """Raise UsageError unless `stages` is a list or tuple."""
     if not isinstance(stages, (list, tuple)):
         example = '[("bias", 3), ("saturate_u8",)]'
         raise _bad(f"output_stages={stages!r} is not legal: expected a list of stages, such as {example}")
 
 
 def staged(acc: Array, stages: Sequence[Stage]) -> Array:
-    """What stages make of s32 sums: an array of their `result_type`."""
+    """Return the s32 sums `acc` after `stages`, as an array of their `result_type`."""
     values = acc.astype(np.int64)
     for step in stage_steps(stages, values.shape):
         values = INTEGER_STEPS[step.alg].apply(values, *step.numbers)

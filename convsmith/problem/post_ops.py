@@ -1,14 +1,14 @@
-"""Post-ops: steps after accumulation, in the order in which they apply, as benchdnn's `--attr-post-ops` writes them.
+"""Post-ops: steps after accumulation, in order of application, in the notation of benchdnn's `--attr-post-ops`.
 
     relu:0.1 + sum:0.5:2:u8 + add:f32:per_oc + prelu:per_oc + dw:k3s2p1:s8
     s32_add:per_oc + s32_mulh:common:1518500250 + s32_rshift:common:7
 
-Five kinds on floating-point numbers: an element-wise algorithm with up to two numbers and a scale; `sum` with what the
-destination holds; a binary operator with a second array; `prelu` with an array of slopes; a depthwise convolution of
-the result so far. One more on s32 sums, which then have no others: a step in s32 arithmetic.
-Algorithms, operators and steps are rows of tables; parser, printer, legality and numpy meaning follow from them.
+Five kinds work on floating-point numbers: an element-wise algorithm with up to two parameters and a scale; `sum`, which
+adds the destination's old value; a binary operator with a second array; `prelu` with an array of slopes; a depthwise
+convolution of the result so far. The sixth kind, a step in s32 arithmetic, works on s32 sums and excludes the others.
+Algorithms, operators and steps are rows of tables, from which parser, printer, checks and numpy meaning are derived.
 
-A mask says along which axes of the result an operand varies: bit i for axis i; along the others it has extent 1.
+Bit i of a mask makes an operand vary along axis i of the result; along the other axes its extent is 1.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = [
 Array = np.ndarray[tuple[int, ...], Any]
 
 PER_TENSOR = -1
-"""The mask of an operand that varies along all axes, whatever the rank."""
+"""Mask of an operand that varies along all axes, whatever the rank of the result."""
 
 OPERATORS: dict[str, Callable[[Array, Array], Any]] = {
     "add": np.add,
@@ -60,32 +60,32 @@ OPERATORS: dict[str, Callable[[Array, Array], Any]] = {
     "eq": np.equal,
     "ne": np.not_equal,
 }
-"""Comparisons give 1 or 0."""
+"""Binary operators by name; a comparison gives 1 or 0."""
 
 _MASKS = {"common": 0, "per_dim_0": 1, "per_dim_1": 2, "per_dim_01": 3, "per_tensor": PER_TENSOR}
 _POLICIES = {mask: policy for policy, mask in _MASKS.items()}
-# Legal in benchdnn, without a row here.
+# Post-ops that benchdnn knows and convsmith does not.
 _OTHERS = frozenset(
     {"select"} | {f"{alg}_dst" for alg in ("relu", "tanh", "elu", "sqrt", "logistic", "exp", "clip_v2")}
 )
 
 
 class PostOp:
-    """One step."""
+    """Base class of the post-ops."""
 
     def canonical(self, rank: int) -> PostOp:
-        """The same step on a result of that rank, equal for equal steps."""
+        """Return the same step on a result of rank `rank`; two steps with equal effect have equal canonical forms."""
         return self
 
     def check_operand(self, rank: int) -> None:
-        """UsageError where the step's operand does not suit a result of that rank."""
+        """Raise UsageError if the step's operand does not suit a result of rank `rank`."""
 
 
 @dataclass(frozen=True)
 class Eltwise(PostOp):
-    """`scale * alg(x)`: `alg` is a key of `ALGORITHMS`; numbers that the algorithm does not read are 0.
+    """`scale * alg(x)`, where `alg` is a key of `ALGORITHMS`; a parameter that the algorithm does not read is 0.
 
-    Numbers are single precision in the kernel; they are rounded to it here, so that the reference uses the same.
+    Numbers are rounded to single precision, because the kernel holds them in it and the reference must use the same.
     """
 
     alg: str
@@ -110,7 +110,7 @@ class Eltwise(PostOp):
             raise _bad(f"post-op {self.alg}: alpha is 0, and it divides; legal is another, such as {self.alg}:1")
 
     def apply(self, x: Array) -> Array:
-        """The step on an array of floating-point numbers; NaN stays NaN."""
+        """Return the step applied to the floating-point array `x`; NaN stays NaN."""
         with np.errstate(all="ignore"):
             result = ALGORITHMS[self.alg].apply(x, self.alpha, self.beta)
             return result if self.scale == 1 else result * self.scale
@@ -121,7 +121,8 @@ class Eltwise(PostOp):
 
 @dataclass(frozen=True)
 class Sum(PostOp):
-    """`x + scale * (old - zero_point)`, old being what the destination holds, read as `dtype` where that is given."""
+    """`x + scale * (old - zero_point)`; `old` is the destination's previous content, read as `dtype` if that is given.
+    """
 
     scale: float = 1.0
     zero_point: int = 0
@@ -140,7 +141,7 @@ class Sum(PostOp):
             array_type(self.dtype, "attr-post-ops")
 
     def apply(self, x: Array, old: Array) -> Array:
-        """The step on floating-point numbers."""
+        """Return the step applied to the floating-point array `x` and the destination's content `old`."""
         with np.errstate(all="ignore"):
             shifted = old.astype(x.dtype) - self.zero_point
             return x + (shifted if self.scale == 1 else shifted * self.scale)
@@ -152,17 +153,17 @@ class Sum(PostOp):
 
 
 class _WithOperand(PostOp):
-    """A step with a second array, which varies along the axes in its mask."""
+    """A step with a second array, which varies along the axes in `mask`."""
 
     mask: int
 
     def canonical(self, rank: int) -> PostOp:
-        """The same step on a result of that rank, equal for equal steps."""
+        """Return the same step with `PER_TENSOR` for a mask that names all `rank` axes."""
         assert isinstance(self, Binary | Prelu | Integer)
         return replace(self, mask=PER_TENSOR) if self.mask == (1 << rank) - 1 else self
 
     def check_operand(self, rank: int) -> None:
-        """UsageError where the mask names axes that a result of that rank lacks."""
+        """Raise UsageError if the mask names an axis that a result of rank `rank` lacks."""
         if self.mask != PER_TENSOR and not 0 <= self.mask < 1 << rank:
             raise _bad(
                 f"post-op {self}: mask {self.mask} names axes that a result of {rank} axes lacks; legal is 0 to "
@@ -172,7 +173,7 @@ class _WithOperand(PostOp):
 
 @dataclass(frozen=True)
 class Binary(_WithOperand):
-    """`x alg operand`: `alg` is a key of `OPERATORS`; the operand has a type, a mask and a layout of its own."""
+    """`alg(x, operand)`, where `alg` is a key of `OPERATORS`; the operand has its own type, mask and layout."""
 
     alg: str
     dtype: str = "f32"
@@ -185,7 +186,7 @@ class Binary(_WithOperand):
         array_type(self.dtype, "attr-post-ops")
 
     def apply(self, x: Array, operand: Array) -> Array:
-        """The step on floating-point numbers; the operand is converted to their type."""
+        """Return the step applied to the floating-point array `x`; the operand is converted to its type."""
         with np.errstate(all="ignore"):
             result: Array = OPERATORS[self.alg](x, operand.astype(x.dtype)).astype(x.dtype)
             return result
@@ -197,12 +198,12 @@ class Binary(_WithOperand):
 
 @dataclass(frozen=True)
 class Prelu(_WithOperand):
-    """`x` where it is above 0, else `x * operand`; the operand is f32."""
+    """`x` where x > 0, otherwise `x * operand`; the operand is f32."""
 
     mask: int = 0
 
     def apply(self, x: Array, operand: Array) -> Array:
-        """The step on floating-point numbers."""
+        """Return the step applied to the floating-point array `x` with the slopes `operand`."""
         with np.errstate(all="ignore"):
             return np.where(x > 0, x, x * operand.astype(x.dtype))
 
@@ -212,7 +213,7 @@ class Prelu(_WithOperand):
 
 @dataclass(frozen=True)
 class Integer(_WithOperand):
-    """A step in s32 arithmetic: `alg` is a key of `INTEGER_STEPS`. Its numbers, or an s32 operand where it has none."""
+    """A step in s32 arithmetic: `alg` is a key of `INTEGER_STEPS`. Without `numbers` it reads an s32 operand."""
 
     alg: str
     numbers: tuple[int, ...] = ()
@@ -232,11 +233,11 @@ class Integer(_WithOperand):
 
     @property
     def takes_operand(self) -> bool:
-        """Whether an array has the number."""
+        """Whether the step reads its number from an array."""
         return not self.numbers
 
     def apply(self, x: Array, operand: Array | None = None) -> Array:
-        """The step on whole numbers of 32 bits, held in int64."""
+        """Return the step applied to 32-bit integers, held in the int64 array `x`."""
         numbers = self.numbers if operand is None else (operand.astype(np.int64),)
         return INTEGER_STEPS[self.alg].apply(x, *numbers)
 
@@ -251,7 +252,7 @@ class Integer(_WithOperand):
 class Depthwise(PostOp):
     """A depthwise convolution (kernel k, stride s, front pad p, along each axis) of the result so far.
 
-    Its outputs are as many as strides begin within its input; `dtype` is the type of its result.
+    Its output extent is ceil(input extent / s); `dtype` is the type of its result.
     """
 
     k: int
@@ -269,15 +270,15 @@ class Depthwise(PostOp):
 
 
 def parse_post_ops(text: str, channels: int = 1) -> tuple[PostOp, ...]:
-    """The steps of `relu:0.1+add:f32:per_oc`; `channels` is the axis that `per_oc` means.
+    """Return the steps of a text such as `relu:0.1+add:f32:per_oc`; `channels` is the axis that `per_oc` means.
 
-    UnsupportedError: legal in benchdnn, not here.
+    UnsupportedError for a step that benchdnn knows and convsmith does not.
     """
     return tuple(_parse_one(item, channels) for item in split_items(text))
 
 
 def print_post_ops(post_ops: tuple[PostOp, ...]) -> str:
-    """The inverse of `parse_post_ops`."""
+    """Return the text that `parse_post_ops` reads back as `post_ops`."""
     return "+".join(map(str, post_ops))
 
 
@@ -317,7 +318,7 @@ def _parse_eltwise(alg: str, words: list[str]) -> Eltwise:
     elif alg == "logsigmoid":
         alg, alpha, beta = "soft_relu", -1.0, 0.0
     if len(numbers) == 3:
-        # Numbers that are not read hold the place before the scale.
+        # Parameters that the algorithm does not read are placeholders before the scale.
         read = len(ALGORITHMS[alg].parameters)
         alpha, beta = alpha if read > 0 else 0.0, beta if read > 1 else 0.0
     return Eltwise(alg, alpha, beta, scale)
@@ -344,7 +345,7 @@ def _round(post_op: PostOp, *fields: str) -> None:
 
 
 def _words(alg: str, *numbers: float, defaults: tuple[float, ...]) -> str:
-    """`alg` and the numbers up to the last that is not its default."""
+    """Return `alg` and `numbers` joined by colons, without trailing numbers that equal their defaults."""
     last = max((n for n, number in enumerate(numbers) if number != defaults[n]), default=-1)
     return ":".join([alg, *(print_f32(number) for number in numbers[: last + 1])])
 

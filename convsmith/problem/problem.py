@@ -1,7 +1,7 @@
-"""`Problem`: what convolutions and matrix products have in common: types, layouts, attributes, and their arrays.
+"""`Problem`: the types, layouts, attributes and arrays that convolutions and matrix products have in common.
 
-A problem that exists is legal and available. What is legal but not available raises UnsupportedError. Pure data: no
-IR, no target.
+Every instance is legal and available: the constructor raises UsageError or UnsupportedError otherwise. A problem is
+pure data and knows neither IR nor target.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from convsmith.problem.types import TYPES, array_type, check_types, is_integer, 
 __all__ = ["ACC_MODES", "DIRECTIONS", "Problem"]
 
 ACC_MODES = ("strict", "relaxed", "any", "f32", "s32", "f16")
-"""What sums may be held in, as oneDNN has it; see `Problem.acc_mode`."""
+"""Accumulation modes of oneDNN; see `Problem`."""
 
 DIRECTIONS = {
     "FWD_B": "forward with bias",
@@ -46,14 +46,15 @@ DIRECTIONS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Problem(ABC):
-    """`dt` are the types of source, weights and destination, or of their gradients where those are computed.
+    """One convolution or matrix product.
 
-    `bia_dt` is the bias's type; empty for the default, f32 (f64 where all types are). `stag`, `wtag` and `dtag` are
-    layout tags as written; `any` leaves the layout open.
+    `dt` holds the types of source, weights and destination (of their gradients where the problem computes those).
+    `bia_dt` is the bias's type; empty stands for the default, f32 (f64 if a type in `dt` is f64). `stag`, `wtag` and
+    `dtag` are layout tags as written; `any` leaves the layout open.
 
-    `acc_mode` is one of `ACC_MODES`: `any` and `f16` permit sums in f16 where both factors are f16. Sums are held in
-    it only where the target has instructions for that; they lose bits with their length, and end at 65504. The others
-    leave sums as they are: `relaxed` would let parts of them be rounded on their way through memory, where none go.
+    `acc_mode` is one of `ACC_MODES`. `any` and `f16` permit sums in f16 if both factors are f16; the kernel uses f16
+    sums only if the target has instructions for them. Such sums lose precision with their length and overflow at 65504.
+    The other modes change nothing: `relaxed` permits rounding of partial sums in memory, and kernels never round them.
     """
 
     dt: tuple[str, str, str] = ("f32", "f32", "f32")
@@ -67,17 +68,17 @@ class Problem(ABC):
     post_ops: tuple[PostOp, ...] = ()
     name: str | None = None
 
-    # -- what kinds of problems differ in ---------------------------------------------------------------------------
+    # -- defined by each kind of problem ----------------------------------------------------------------------------
 
     @property
     @abstractmethod
     def dir(self) -> str:
-        """A key of `DIRECTIONS`."""
+        """Direction, a key of `DIRECTIONS`."""
 
     @property
     @abstractmethod
     def rank(self) -> int:
-        """Number of axes that are neither batch nor channels of a convolution; of a matrix, its axes."""
+        """Number of spatial axes of a convolution; number of all axes of a matrix product."""
 
     @property
     @abstractmethod
@@ -92,7 +93,9 @@ class Problem(ABC):
     @property
     @abstractmethod
     def product_shape(self) -> tuple[int, ...]:
-        """Logical shape of the result before post-ops: the destination's, unless a depthwise convolution follows."""
+        """Logical shape of the result before post-ops; differs from `dst_shape` only with a fused depthwise
+        convolution.
+        """
 
     @property
     @abstractmethod
@@ -102,16 +105,16 @@ class Problem(ABC):
     @property
     @abstractmethod
     def channels(self) -> int:
-        """The axis of the result along which output channels lie."""
+        """Index of the output-channel axis in the result."""
 
     @property
     @abstractmethod
     def source_channels(self) -> int:
-        """The axis of the source along which its channels lie."""
+        """Index of the input-channel axis in the source."""
 
     @property
     def grouped(self) -> bool:
-        """Whether the weights have a dim of groups."""
+        """Whether the weights have a group dim."""
         return False
 
     @property
@@ -122,33 +125,33 @@ class Problem(ABC):
     @property
     @abstractmethod
     def flops_dense(self) -> int:
-        """Two per multiplication, those with padding counted."""
+        """Two operations per multiplication, including multiplications with padding."""
 
     @property
     @abstractmethod
     def flops_real(self) -> int:
-        """Two per multiplication with elements that exist."""
+        """Two operations per multiplication with elements that exist."""
 
     @abstractmethod
     def descriptor(self) -> str:
-        """The problem without its options."""
+        """Return the problem without its options."""
 
     @abstractmethod
     def _dim_names(self) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-        """Names of the dims of source, weights, destination and bias."""
+        """Return the dim names of source, weights, destination and bias."""
 
     @abstractmethod
     def _legal_policies(self, kind: Kind, argument: str) -> dict[str, int]:
-        """Policies that make sense, and the number of values that each needs."""
+        """Return the legal policies for the `kind` of `argument`, each with the number of values that it needs."""
 
     @abstractmethod
     def _own_options(self) -> tuple[str, ...]:
-        """Words of the options that other kinds of problems lack; they come first."""
+        """Return the options that only this kind of problem has; they come first in a line."""
 
     # -- text -------------------------------------------------------------------------------------------------------
 
     def options(self) -> tuple[str, ...]:
-        """The options that differ from their defaults, such as `--dir=FWD_B`."""
+        """Return the options that differ from their defaults, such as `--dir=FWD_B`."""
         words = list(self._own_options())
         if self.dt != ("f32", "f32", "f32"):
             words.append(f"--dt={print_types(self.dt)}")
@@ -168,7 +171,10 @@ class Problem(ABC):
         return " ".join((*self.options(), self.descriptor()))
 
     def canonical(self) -> Self:
-        """The same computation with tags in `aBcd16b` form and no name: equal for equal kernels."""
+        """Return the same computation with tags in `aBcd16b` form and no name.
+
+        Two problems with equal canonical forms have the same kernel.
+        """
         tags: dict[str, Any] = {
             tag: layout.tag()
             for tag, layout in (("stag", self.src_layout), ("wtag", self.wei_layout), ("dtag", self.dst_layout))
@@ -184,17 +190,17 @@ class Problem(ABC):
 
     @property
     def forward(self) -> bool:
-        """Whether the destination is computed, not a gradient."""
+        """Whether the problem computes the destination, not a gradient."""
         return self.dir.startswith("FWD")
 
     @property
     def bias(self) -> bool:
-        """Whether a bias of `bias_shape` is added."""
+        """Whether the problem adds a bias of shape `bias_shape`."""
         return self.dir == "FWD_B"
 
     @property
     def bias_type(self) -> str:
-        """Type of the bias, or of its gradient."""
+        """Type of the bias or of its gradient."""
         return self.bia_dt or ("f64" if "f64" in self.dt else "f32")
 
     @property
@@ -205,31 +211,31 @@ class Problem(ABC):
 
     @property
     def half_sums(self) -> bool:
-        """Whether sums may be held in f16."""
+        """Whether `acc_mode` permits sums in f16."""
         return self.factors == ("f16", "f16") and self.acc_mode in ("any", "f16")
 
     @property
     def acc(self) -> str:
-        """Type of the sums, on any target; one may hold them in f16 where `half_sums` says so."""
+        """Default type of the sums; a kernel may hold them in f16 if `half_sums` is true."""
         if all(map(is_integer, self.factors)):
             return "s32"
         return "f64" if "f64" in self.dt else "f32"
 
     @property
     def types(self) -> tuple[str, str, str]:
-        """Types of the activations and of the other factor, and the narrowest of their sums."""
+        """Types of the activations and of the other factor, and the narrowest permitted type of their sums."""
         a, b = self.factors
         acc = "f16" if self.half_sums else self.acc
         return (b, a, acc) if self.dir == "BWD_D" else (a, b, acc)
 
     @property
     def integer_steps(self) -> bool:
-        """Whether the sums are finished in s32 arithmetic."""
+        """Whether post-ops in s32 arithmetic finish the sums."""
         return any(isinstance(op, Integer) for op in self.post_ops)
 
     @property
     def depthwise(self) -> int | None:
-        """Position of the fused depthwise convolution among the post-ops."""
+        """Position of the fused depthwise convolution among the post-ops, or None."""
         return next((n for n, op in enumerate(self.post_ops) if isinstance(op, Depthwise)), None)
 
     @property
@@ -243,28 +249,28 @@ class Problem(ABC):
 
     @property
     def dst_type(self) -> str:
-        """Type of the destination: that of a fused depthwise convolution, where there is one."""
+        """Type of the destination; with a fused depthwise convolution, the type of its result."""
         post_op = None if self.depthwise is None else self.post_ops[self.depthwise]
         return post_op.dtype if isinstance(post_op, Depthwise) else self.dt[2]
 
     @cached_property
     def src_layout(self) -> Layout:
-        """Layout of the source; `any` is plain order."""
+        """Layout of the source; `any` is row-major."""
         return Layout.parse(self.stag, self.src_shape)
 
     @cached_property
     def wei_layout(self) -> Layout:
-        """Layout of the weights as they are handed over; `any` is plain order."""
+        """Layout of the weights as the caller passes them; `any` is row-major."""
         return Layout.parse(self.wtag, self.wei_shape)
 
     @cached_property
     def dst_layout(self) -> Layout:
-        """Layout of the destination; `any` is plain order."""
+        """Layout of the destination; `any` is row-major."""
         return Layout.parse(self.dtag, self.dst_shape)
 
     @cached_property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Every array that a kernel takes or gives, in the order in which it does."""
+        """Every array that a kernel takes or returns, in the order of its arguments."""
         src_dims, wei_dims, dst_dims, bias_dims = self._dim_names()
         out = {"BWD_D": ("src",), "BWD_W": ("wei",), "BWD_WB": ("wei", "bia")}.get(self.dir, ("dst",))
 
@@ -287,7 +293,7 @@ class Problem(ABC):
         return (*given, *self._attribute_tensors(), *self._post_op_tensors(), *(main[name] for name in out))
 
     def tensor(self, name: str) -> Tensor:
-        """The array of that name. UsageError: there is none."""
+        """Return the array called `name`. UsageError if the problem has none."""
         for tensor in self.tensors:
             if tensor.name == name:
                 return tensor
@@ -296,21 +302,21 @@ class Problem(ABC):
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        """The arrays that are read."""
+        """The arrays that a kernel reads."""
         return tuple(tensor for tensor in self.tensors if tensor.role != "out")
 
     @property
     def outputs(self) -> tuple[Tensor, ...]:
-        """The arrays that are written."""
+        """The arrays that a kernel writes."""
         return tuple(tensor for tensor in self.tensors if tensor.role != "in")
 
     def quantity(self, kind: Kind, argument: str) -> Quantity | None:
-        """The scale or zero point of `argument`, where the problem has one."""
+        """Return the scale or zero point of `argument`, or None."""
         quantities = self.scales if kind is SCALES else self.zero_points
         return next((quantity for quantity in quantities if quantity.argument == argument), None)
 
     def attribute_name(self, kind: Kind, argument: str) -> str:
-        """Name of the array of the scale or zero point of `argument`."""
+        """Return the tensor name of the scale or zero point of `argument`."""
         fused = argument.removeprefix("attr_post_op_dw_")
         return f"{kind.name}_{argument if fused == argument else f'post_op_{self.depthwise}_{fused}'}"
 
@@ -346,7 +352,7 @@ class Problem(ABC):
     # -- checks -----------------------------------------------------------------------------------------------------
 
     def _check_fields(self) -> None:
-        # Types and the bits of a product are checked with what they mean.
+        # `check_types` and `Matmul._check_bits` check these two, with better messages.
         check_fields(self, lambda message: UsageError(message, code="bad-option"), skip=("dt", "bits"))
 
     def _check_options(self) -> None:
@@ -411,14 +417,14 @@ class Problem(ABC):
             op.check_operand(len(self.product_shape))
             if isinstance(op, Sum) and self.depthwise is not None and n < self.depthwise:
                 raise UsageError(
-                    "post-op sum before dw: what dw reads has no array that could hold what is added; legal is sum "
-                    "behind dw",
+                    "post-op sum before dw: the array between the two convolutions is internal and holds no addend; "
+                    "legal is sum behind dw",
                     code="bad-post-op",
                 )
             if isinstance(op, Sum) and op.dtype and TYPES[op.dtype].bits != TYPES[self.dst_type].bits:
                 same = ", ".join(row.name for row in TYPES.values() if row.bits == TYPES[self.dst_type].bits)
                 raise UsageError(
-                    f"post-op {op}: {op.dtype} has not the size of the destination's {self.dst_type}; legal are {same}",
+                    f"post-op {op}: {op.dtype} and the destination's {self.dst_type} differ in size; legal are {same}",
                     code="bad-post-op",
                 )
             if isinstance(op, Depthwise):
@@ -429,7 +435,7 @@ class Problem(ABC):
     def _check_depthwise(self, n: int, op: Depthwise) -> None:
         if n != self.depthwise or not self._pointwise:
             raise UsageError(
-                f"post-op {op}: legal is one, behind a convolution with a 1x1 kernel in two dimensions",
+                f"post-op {op}: legal is one dw, behind a convolution with a 1x1 kernel in two dimensions",
                 code="bad-post-op",
             )
         check_types((self.dt[2], self.dt[1], op.dtype), self.dir)
@@ -455,7 +461,7 @@ class Problem(ABC):
 
     @property
     def _pointwise(self) -> bool:
-        """Whether a depthwise convolution can follow."""
+        """Whether a depthwise convolution may be fused behind this problem."""
         return False
 
     def _checked_quantities(self, kind: Kind, quantities: tuple[Quantity, ...]) -> tuple[Quantity, ...]:

@@ -1,7 +1,8 @@
-"""Sums of products of a problem, in the plainest way that is fast enough to test with.
+"""Sums of products of a problem in numpy, in the plainest form that is fast enough for tests.
 
-One step a kernel tap: the rectangle of coarse coordinates at which the tap meets the fine side takes part; elsewhere
-the term is absent, so padding never multiplies an infinite or NaN number. Independent of the compiler: no IR, no views.
+Each step handles one kernel tap: it adds the products for the rectangle of coarse coordinates at which the tap reads
+inside the fine side. Padding is skipped, not multiplied by zero, so an infinity or a NaN never meets it. This module
+shares no code with the compiler: no IR, no views.
 """
 
 from __future__ import annotations
@@ -19,26 +20,26 @@ __all__ = ["bias_gradient", "forward", "matrix_product", "source_gradient", "wei
 Array = np.ndarray[tuple[int, ...], Any]
 
 _EXACT = 2**53
-"""Whole numbers up to here are exact in float64."""
+"""Largest integer up to which all integers are exact in float64."""
 
 
 def forward(problem: Conv, src: Array, wei: Array) -> Array:
-    """The destination: sums of source times weights."""
+    """Return the destination of `problem`: sums of source times weights."""
     return (_to_fine if problem.deconv else _to_coarse)(problem, src, _grouped(problem, wei), problem.product_shape)
 
 
 def source_gradient(problem: Conv, wei: Array, diff_dst: Array) -> Array:
-    """The gradient of the source; zero where no tap has read it."""
+    """Return the gradient of the source; elements that no tap reads are zero."""
     return (_to_coarse if problem.deconv else _to_fine)(problem, diff_dst, _grouped(problem, wei), problem.src_shape)
 
 
 def weight_gradient(problem: Conv, src: Array, diff_dst: Array) -> Array:
-    """The gradient of the weights; zero at taps that meet only padding."""
+    """Return the gradient of the weights; taps that read only padding are zero."""
     coarse, fine = (src, diff_dst) if problem.deconv else (diff_dst, src)
     a, b = _split_channels(problem, coarse), _split_channels(problem, fine)
     sums = np.zeros((problem.g, a.shape[2], b.shape[2], *problem.k), a.dtype)
     for taps, inside, at in _steps(problem):
-        # (n, g, c, p) and (n, g, f, p): sums over n and p
+        # Shapes (n, g, c, p) and (n, g, f, p); the reduction is over n and p.
         left, right = (np.moveaxis(_pixels(x[index]), 0, 2) for x, index in ((a, inside), (b, at)))
         left, right = (x.reshape(*x.shape[:2], -1) for x in (left, right))
         sums[(...,) + taps] = matrix_product(left, np.swapaxes(right, 1, 2))
@@ -46,19 +47,21 @@ def weight_gradient(problem: Conv, src: Array, diff_dst: Array) -> Array:
 
 
 def bias_gradient(diff_dst: Array) -> Array:
-    """Sums over everything but channels."""
+    """Return the sums of `diff_dst` over all axes except channels."""
     result: Array = diff_dst.sum(axis=tuple(axis for axis in range(diff_dst.ndim) if axis != 1))
     return result
 
 
 def matrix_product(a: Array, b: Array) -> Array:
-    """The product over the last two axes, others broadcast; NaN times 0 is NaN. Of integers, the exact one."""
+    """Return the matrix product over the last two axes, broadcast over the others; exact for integers. NaN times 0 is
+    NaN.
+    """
     if np.issubdtype(a.dtype, np.integer):
         largest = int(np.abs(a).max(initial=0)) * int(np.abs(b).max(initial=0)) * max(a.shape[-1], 1)
         if largest < _EXACT:
             return np.asarray(np.matmul(a.astype(np.float64), b.astype(np.float64)).astype(np.int64))
     elif not (np.isfinite(a).all() and np.isfinite(b).all()):
-        # BLAS may skip terms whose factor is zero, which hides NaN from 0 * inf.
+        # BLAS may skip terms with a zero factor and so lose the NaN of 0 * inf.
         with np.errstate(invalid="ignore"):
             return np.asarray(np.einsum("...ij,...jk->...ik", a, b))
     return np.asarray(np.matmul(a, b))
@@ -84,7 +87,9 @@ def _to_fine(problem: Conv, coarse: Array, wei: Array, shape: tuple[int, ...]) -
 
 
 def _steps(problem: Conv) -> Iterator[tuple[tuple[int, ...], tuple[Any, ...], tuple[Any, ...]]]:
-    """Each tap, the coarse coordinates at which it meets the fine side, and the fine ones that they meet."""
+    """Yield each tap, the slices of coarse coordinates at which it reads the fine side, and the fine slices it reads
+    there.
+    """
     for taps in itertools.product(*map(range, problem.k)):
         inside: list[Any] = [...]
         at: list[Any] = [...]
@@ -98,7 +103,7 @@ def _steps(problem: Conv) -> Iterator[tuple[tuple[int, ...], tuple[Any, ...], tu
 
 
 def _grouped(problem: Conv, wei: Array) -> Array:
-    """Weights as (g, channels of the coarse side, of the fine side, *k)."""
+    """Return the weights as (g, channels of the coarse side, channels of the fine side, *k)."""
     grouped = wei.reshape(problem.g, problem.oc // problem.g, problem.ic // problem.g, *problem.k)
     return np.swapaxes(grouped, 1, 2) if problem.deconv else grouped
 
@@ -108,5 +113,5 @@ def _split_channels(problem: Conv, x: Array) -> Array:
 
 
 def _pixels(x: Array) -> Array:
-    """All spatial axes as one."""
+    """Return `x` with all spatial axes flattened to one."""
     return x.reshape(*x.shape[:3], int(np.prod(x.shape[3:])))

@@ -1,12 +1,12 @@
-"""The numpy reference: the right numbers of a problem, in oneDNN's order.
+"""The numpy reference: the correct result of a problem, with oneDNN's order of operations.
 
     sums = sum (src - src zero point) * (wei - weights' zero point)      over taps inside the image
     v    = sums * src scale * weights' scale + bias, then the post-ops
     dst  = v / dst scale + dst zero point                                rounded to nearest even, saturated
 
-Sums of integers have 32 bits and wrap; they become floating-point numbers before the first step that needs one, so
-that an s32 destination without scale, bias, post-op and zero point of its own stays exact. Post-ops in s32 arithmetic
-take the place of the second and of the third line: numbers stay whole.
+Sums of integers wrap at 32 bits. They are converted to floating point before the first step that needs it, so an s32
+destination without scale, bias, post-op and zero point stays exact. Post-ops in s32 arithmetic replace the second and
+third line and keep integers.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ Array = np.ndarray[Any, Any]
 def reference(
     problem: Problem, arrays: Mapping[str, Array], dtype: Any = np.float64, raw: bool = False
 ) -> dict[str, Array]:
-    """The outputs, by name, from arrays of the shapes that `problem.inputs` state; defaults may be left out.
+    """Return the outputs by name, computed from `arrays`, which have the shapes that `problem.inputs` states.
 
-    `dtype` (float64 or float32) holds sums of floating-point numbers, and every step after the sums is rounded to it.
-    `raw` leaves out the conversion to the outputs' types. UsageError: an array is missing, in excess, or of another
-    shape.
+    An input with a default may be omitted. `dtype` (float64 or float32) is the type of floating-point sums and of every
+    step after them. `raw` omits the conversion to the outputs' types. UsageError if an array is missing, unknown or of
+    a wrong shape.
     """
     values, following = sums_and_steps(problem, arrays, dtype)
     with np.errstate(all="ignore"):
@@ -52,8 +52,8 @@ def reference(
 class Step(NamedTuple):
     """One step between the sums and the conversion to the output's type.
 
-    `op` is the post-op that it is. Where `spread` is given, `apply` adds up several elements, and `spread` is the same
-    on magnitudes; else it takes each element by itself.
+    `op` is the corresponding post-op, if any. If `spread` is None, `apply` works on each element alone. Otherwise
+    `apply` adds up several elements, and `spread` adds up their magnitudes in the same way, for error bounds.
     """
 
     apply: Callable[[Array], Array]
@@ -64,29 +64,31 @@ class Step(NamedTuple):
 def sums_and_steps(
     problem: Problem, arrays: Mapping[str, Array], dtype: Any = np.float64
 ) -> tuple[dict[str, Array], tuple[Step, ...]]:
-    """What `reference` computes first, by output, and the steps that follow (of the one output that has some)."""
+    """Return the sums by output, and the steps that `reference` applies to them."""
     run = _Run(problem, _checked(problem, arrays), np.dtype(dtype))
     return run.sums(), tuple(run.steps())
 
 
 def is_exact(problem: Problem) -> bool:
-    """Whether `reference` in `steps_type` gives a kernel's very bits, where the sums are exact."""
+    """Return whether `reference` with dtype `steps_type` equals a kernel's result bit for bit, given exact sums."""
     return not any(isinstance(op, Eltwise) and ALGORITHMS[op.alg].transcendental for op in problem.post_ops)
 
 
 def steps_type(problem: Problem) -> np.dtype[Any]:
-    """The type that holds sums of floating-point numbers in a kernel, and what every step gives."""
+    """Return the type of a kernel's floating-point sums and of its steps."""
     return np.dtype(np.float64 if problem.acc == "f64" else np.float32)
 
 
 def conv_reference(problem: Conv, src: Array, wei: Array, bias: Array | None = None, dtype: Any = np.float64) -> Array:
-    """The destination of a forward problem without other arrays, before its conversion to the destination's type."""
+    """Return the destination of a forward `problem` that has no other arrays, before conversion to the destination's
+    type.
+    """
     arrays = {"src": src, "wei": wei} | ({} if bias is None else {"bia": bias})
     return reference(problem, arrays, dtype, raw=True)["dst"]
 
 
 class _Run:
-    """One evaluation: the problem, its arrays, and the type of floating-point numbers."""
+    """One evaluation of the reference on given arrays."""
 
     def __init__(self, problem: Problem, arrays: Mapping[str, Array], dtype: np.dtype[Any]) -> None:
         self._problem = problem
@@ -94,7 +96,7 @@ class _Run:
         self._dtype = dtype
 
     def sums(self) -> dict[str, Array]:
-        """Sums of products, those of integers modulo 2**32; of the bias's gradient, of its terms."""
+        """Return the sums of products, integers modulo 2**32, and for BWD_WB the sums of the bias gradient."""
         problem = self._problem
         if problem.forward:
             if isinstance(problem, Matmul) and problem.bits != (8, 8):
@@ -121,7 +123,7 @@ class _Run:
         return low_precision_sums(src, wei, (points[0], points[1]), problem.bits, rests)
 
     def steps(self) -> Iterator[Step]:
-        """What follows."""
+        """Yield the steps that follow the sums."""
         problem = self._problem
         if problem.dir == "BWD_D":
             yield from self._scaled("wei", "dst")
@@ -161,7 +163,8 @@ class _Run:
         yield from self._quantised(result)
 
     def _depthwise(self, wei: Array) -> Iterator[Step]:
-        """The fused convolution, of what the destination of the first would hold."""
+        """Yield the steps of the fused depthwise convolution, which reads the rounded result of the first convolution.
+        """
         assert isinstance(self._problem, Conv)
         fused = self._problem.fused
         yield from self._quantised("dst")
@@ -169,8 +172,8 @@ class _Run:
         sums_type = np.int64 if fused.acc == "s32" else self._dtype
 
         def middle(v: Array) -> Array:
-            held = convert(v, fused.dt[0]).astype(sums_type)
-            return held if point is None else held - self._channels(point).astype(sums_type)
+            rounded = convert(v, fused.dt[0]).astype(sums_type)
+            return rounded if point is None else rounded - self._channels(point).astype(sums_type)
 
         def convolved(v: Array, wei: Array) -> Array:
             return products.forward(fused, v, wei.astype(v.dtype))
@@ -183,7 +186,7 @@ class _Run:
         yield from self._scaled("attr_post_op_dw_wei")
 
     def _quantised(self, argument: str) -> Iterator[Step]:
-        """To what the array of `argument` holds for real values, unrounded."""
+        """Yield the steps from real values to the unrounded quantised values of `argument`."""
         scale, point = self._quantity(SCALES, argument), self._quantity(ZERO_POINTS, argument)
         if scale is not None:
             yield Step(lambda v: v / self._channels(scale.astype(self._dtype)))
@@ -191,7 +194,7 @@ class _Run:
             yield Step(lambda v: v + self._channels(point.astype(self._dtype)))
 
     def _scaled(self, *arguments: str) -> Iterator[Step]:
-        """Sums, times the scales of the arguments, one after the other."""
+        """Yield the steps that multiply the sums by the scales of `arguments`."""
         yield Step(lambda v: v.astype(self._dtype))
         for argument in arguments:
             scale = self._quantity(SCALES, argument)
@@ -201,7 +204,7 @@ class _Run:
     # -- arrays -----------------------------------------------------------------------------------------------------
 
     def _factor(self, name: str, points: Array | None = None) -> Array:
-        """One factor of the products: whole numbers where both are, less its zero points."""
+        """Return one factor of the products less its zero points, as int64 if the sums are integers."""
         x = self._arrays[name].astype(np.int64 if self._problem.acc == "s32" else self._dtype)
         return x if points is None else x - points
 
@@ -220,11 +223,12 @@ class _Run:
             return points
         assert isinstance(self._problem, Conv)
         outer = self._problem.wei_shape[: 2 if self._problem.has_groups else 1]
-        each = points.reshape(-1, *(1,) * (len(outer) - 1)) if points.size < np.prod(outer) else points.reshape(outer)
-        return each.reshape(*each.shape, *(1,) * (len(self._problem.wei_shape) - len(outer)))
+        shape = (-1, *(1,) * (len(outer) - 1)) if points.size < np.prod(outer) else outer
+        channels = points.reshape(shape)
+        return channels.reshape(*channels.shape, *(1,) * (len(self._problem.wei_shape) - len(outer)))
 
     def _quantity(self, kind: Kind, argument: str) -> Array | None:
-        """Values of the scale or zero point of `argument`: one, or one for each channel; None where it has none."""
+        """Return the values of the scale or zero point of `argument`, one or one per channel; None if it has none."""
         problem, quantity = self._problem, self._problem.quantity(kind, argument)
         if quantity is None:
             return None
@@ -235,22 +239,22 @@ class _Run:
         return values.astype(np.int64) if kind is ZERO_POINTS else values
 
     def _channels(self, values: Array) -> Array:
-        """One value, or one for each channel, against the result."""
+        """Return `values` (one, or one per channel) in a shape that broadcasts against the result."""
         axis, rank = self._problem.channels, len(self._problem.product_shape)
         return values.reshape(-1, *[1] * (rank - 1 - axis))
 
 
 def _wrapped(sums: Array) -> Array:
-    """Sums of integers modulo 2**32, as 32-bit accumulators hold them; others as they are."""
+    """Return integer sums modulo 2**32, like a 32-bit accumulator; other sums unchanged."""
     return sums.astype(np.int32).astype(np.int64) if np.issubdtype(sums.dtype, np.integer) else sums
 
 
 def _checked(problem: Problem, arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """The inputs by name, with the defaults of those that are not given."""
+    """Return the inputs by name, with defaults for those that `arrays` omits."""
     tensors = {tensor.name: tensor for tensor in problem.inputs}
     for name in arrays:
         if name not in tensors:
-            raise UsageError(f"{name} is no input of {problem}; its inputs are {', '.join(tensors)}", code="bad-array")
+            raise UsageError(f"{name} is not an input of {problem}; legal are {', '.join(tensors)}", code="bad-array")
     checked = {}
     for name, tensor in tensors.items():
         if name in arrays:

@@ -1,4 +1,4 @@
-"""`Tensor`: one array that a problem takes or gives: its name, what happens to it, type, shape and layout.
+"""`Tensor`: name, role, type, shape and layout of one array of a problem.
 
 Names are oneDNN's: src, wei, bia, dst and, for gradients, diff_src, diff_wei, diff_bia, diff_dst.
 """
@@ -17,9 +17,9 @@ __all__ = ["Tensor"]
 class Tensor:
     """One array of a problem.
 
-    `role` is "in" (read), "out" (written) or "inout" (read, then written). `shape` is logical, `dims` the names of its
-    dims, `tag` the layout as written. `default` holds the values that stand where a call gives none: one for all
-    elements, or one for each; None where a call must give the array.
+    `role` is "in" (read), "out" (written) or "inout" (read, then written). `shape` is logical, `dims` holds the dims'
+    names, `tag` is the layout as written. `default` holds the values used when a call omits the array, one for all
+    elements or one per element; None if a call must pass the array.
     """
 
     name: str
@@ -32,5 +32,5 @@ class Tensor:
 
     @cached_property
     def layout(self) -> Layout:
-        """Where the elements lie; `any` is plain order."""
+        """The memory layout; `any` is row-major."""
         return Layout.parse(self.tag, self.shape)

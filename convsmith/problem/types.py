@@ -1,6 +1,6 @@
-"""Data types of arrays, as rows of one table: numpy's type, the kind, and how a number becomes one.
+"""Data types of arrays as rows of one table: name, numpy type, and whether they are integers; and conversions to them.
 
-Conversions to an integer round to nearest even and saturate; NaN becomes 0. Values are clamped before they are cast.
+A conversion to an integer type rounds to nearest even and saturates; NaN becomes 0. Values are clamped before the cast.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 
 
 class ArrayType(NamedTuple):
-    """`name` is oneDNN's; `bits` is the size of an element."""
+    """One data type; `name` is oneDNN's."""
 
     name: str
     numpy: np.dtype[Any]
@@ -27,7 +27,7 @@ class ArrayType(NamedTuple):
 
     @property
     def bits(self) -> int:
-        """Bits of an element."""
+        """Size of an element in bits."""
         return self.numpy.itemsize * 8
 
 
@@ -50,7 +50,11 @@ _INPUTS = ("f32", "bf16", "f16")
 
 
 def array_type(name: str, option: str) -> ArrayType:
-    """The row of that name. UnsupportedError: known to benchdnn only; UsageError: to nobody."""
+    """Return the row of the type `name`.
+
+    UnsupportedError for a type that only benchdnn knows; UsageError for an unknown one. `option` is named in the
+    message.
+    """
     row = TYPES.get(name)
     if row is not None:
         return row
@@ -62,12 +66,12 @@ def array_type(name: str, option: str) -> ArrayType:
 
 
 def is_integer(name: str) -> bool:
-    """Whether numbers of that type are whole."""
+    """Return whether the type `name` is an integer type."""
     return TYPES[name].integer
 
 
 def convert(x: Array, name: str) -> Array:
-    """`x` as an array of that type: rounded to nearest even, integers saturated, NaN as 0 where there is none."""
+    """Return `x` converted to the type `name`: rounded to nearest even, integers saturated, NaN to 0 for integers."""
     row = TYPES[name]
     if not row.integer:
         with np.errstate(over="ignore", invalid="ignore"):
@@ -80,18 +84,21 @@ def convert(x: Array, name: str) -> Array:
 
 
 def print_f32(value: float) -> str:
-    """The shortest text that reads back as this single-precision number."""
+    """Return the shortest text that reads back as the single-precision number `value`."""
     with np.errstate(over="ignore"):
         return str(np.float32(value)).removesuffix(".0")
 
 
 def print_types(types: tuple[str, ...]) -> str:
-    """`f32`, or `u8:s8:s32` where they differ."""
+    """Return `f32` if all `types` are equal, otherwise `u8:s8:s32`."""
     return types[0] if len(set(types)) == 1 else ":".join(types)
 
 
 def check_types(dt: tuple[str, str, str], direction: str) -> None:
-    """Source, weights and destination as `--dt` has them. UnsupportedError names the nearest that is available."""
+    """Raise UnsupportedError, which names the nearest available types, if `dt` is not available for `direction`.
+
+    `dt` holds the types of source, weights and destination. UsageError for an unknown type.
+    """
     if not conforms(dt, tuple[str, str, str]):
         raise UsageError(f"dt={dt!r}: expected the types of source, weights and destination", code="bad-option")
     for name in dt:
@@ -106,7 +113,7 @@ def check_types(dt: tuple[str, str, str], direction: str) -> None:
 
 
 def _nearest(dt: tuple[str, str, str], direction: str) -> tuple[str, str, str]:
-    """`dt` itself where it is available."""
+    """Return the available types nearest to `dt`: `dt` itself if it is available."""
     src, wei, dst = dt
     if "f64" in dt:
         return ("f64", "f64", "f64")
@@ -121,7 +128,7 @@ def _nearest(dt: tuple[str, str, str], direction: str) -> tuple[str, str, str]:
 
 
 def _nearest_product(a: str, b: str, out: str, mixed: bool) -> tuple[str, str, str]:
-    """Of two factors and the result. `mixed` allows any two floating-point types."""
+    """Return the nearest available types of two factors and the result; `mixed` permits two floating-point types."""
     if is_integer(a) or is_integer(b):
         a = a if a in ("u8", "s8") else "s8"
         return a, b if b in ("u8", "s8") else "s8", out

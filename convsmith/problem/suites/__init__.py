@@ -1,6 +1,6 @@
-"""Lists of problems: the unique convolutions of known networks.
+"""Suites of problems: the distinct convolutions of well-known networks.
 
-Networks are at batch 1, square input of 224 pixels; names say network, channels, kernel, input size, stride
+Networks have batch 1 and square inputs of 224 pixels. A name gives channels, kernel, input size and stride
 (`rn50_128-128_k3_56_s2`).
 """
 
@@ -23,7 +23,8 @@ SUITES = {
 
 
 def suite(name: str) -> tuple[Conv, ...]:
-    """The problems of a network in `SUITES`, in the order of the network. UsageError: no such network."""
+    """Return the problems of the network `name`, a key of `SUITES`, in network order. UsageError for an unknown name.
+    """
     if not isinstance(name, str) or name not in SUITES:
         raise UsageError(f"unknown suite {name!r}: legal are {', '.join(SUITES)}", code="bad-suite")
     return _suite(name)
