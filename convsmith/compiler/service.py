@@ -51,7 +51,7 @@ def compile_or_load(
     cache = disk_cache()
     # The default is a function of what is in the key, and takes longer to find than an artifact to load.
     wanted = str(config) if config is not None else f"default --threads={threads}"
-    key = cache_key(str(plain), wanted, requirements, _target_key(target))
+    key = cache_key(str(plain), wanted, requirements, target.key)
     watched = settings.dump is not None or settings.check != "off"
     stored = _stored(cache, key, str(plain), config, threads, target, requirements) if cache and not watched else None
     if stored is not None:
@@ -164,9 +164,3 @@ def _compile(problem: Problem, config: Config, target: Machine, dynamic: bool) -
         if dump:
             dump.finish(low.text, llvm_bind.assembly(low.text, target.triple, target.cpu, target.features))
         return emit(problem, config, target, low)
-
-
-def _target_key(target: Machine) -> str:
-    """The target's facts; its instructions are part of the compiler's sources."""
-    fields = ("isa", "triple", "cpu", "features", "attributes", "l1_bytes", "l1_ways")
-    return " ".join(str(getattr(target, field)) for field in fields)

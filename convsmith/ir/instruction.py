@@ -92,17 +92,23 @@ class Transposition(Row):
 
 
 @dataclass(frozen=True)
-class FragmentFile:
+class RegisterFile:
+    """Registers of one kind: ``count`` of them, each of ``bits``."""
+
+    name: str
+    count: int
+    bits: int
+
+
+@dataclass(frozen=True)
+class FragmentFile(RegisterFile):
     """Registers for fragments, and what a function does with them (LLVM text).
 
     ``zero`` clears register ``{r}``; ``load`` and ``store`` move it from and to ``{p}``, rows ``{distance}`` bytes
     apart; ``begin`` takes ``{p}``, what ``configuration`` makes of the rows and bytes a row of each register; ``end``
-    gives the registers back. ``product`` and ``move`` are the cycles of an instruction and of a load or store.
+    gives the registers back.
     """
 
-    count: int
-    product: float
-    move: float
     zero: str
     load: str
     store: str

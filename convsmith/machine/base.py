@@ -5,37 +5,27 @@ A target is the machine that a kernel is made for.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from dataclasses import dataclass, fields, is_dataclass
+from types import FunctionType
 
-from convsmith.ir.instruction import FragmentFile, Instruction, Transposition
+from convsmith.diag.forking import cached_property
+from convsmith.ir.instruction import FragmentFile, Instruction, RegisterFile, Transposition
 from convsmith.ir.types import Half
-
-
-@dataclass(frozen=True)
-class Costs:
-    """Cycles of what a kernel's inner loop does: a multiply-add of a vector, a load of one, a load of one element
-    into all lanes (one of each after the other), and ``latency`` from a multiply-add to the next on its result.
-
-    ``temporaries`` are registers that a multiply-add needs besides its operands.
-    """
-
-    multiply_add: float
-    load: float
-    broadcast: float
-    latency: float
-    temporaries: int = 0
+from convsmith.machine.costs import Costs
+from convsmith.machine.memory import Memory
 
 
 @dataclass(frozen=True)
 class Machine:
-    """One level of an instruction set.
+    """One level of an instruction set on one micro-architecture.
 
-    ``isa`` is the name that users give; ``registers`` the number of vector registers of ``vector_bits``;
-    ``features`` what LLVM is told, ``needs`` what the machine must have; ``attributes`` go on every function.
-    ``half`` says what instructions do with f16: nothing, only convert between it and f32, or compute in it.
-    ``l1_bytes`` and ``l1_ways`` describe the first-level data cache, ``l2_bytes`` what a core has of the second, as the
-    smaller machines of the level have them; ``instructions`` are tried in order, and so are ``transpositions``;
-    instructions on fragments have the registers of ``fragments``.
+    ``isa`` is the level's name, which users give; ``features`` what LLVM is told, ``needs`` what the CPU must have;
+    ``attributes`` go on every function. ``vectors`` are the vector registers; instructions on fragments have the
+    registers of ``fragments``. ``memories`` are the caches of a core, nearest first. The facts of a level are its
+    *reference facts*, those of the smaller machines that have it. ``half`` says what instructions do with f16:
+    nothing, only convert between it and f32, or compute in it. ``instructions`` are tried in order, and so are
+    ``transpositions``.
     """
 
     isa: str
@@ -43,17 +33,43 @@ class Machine:
     cpu: str
     features: str
     needs: tuple[str, ...]
-    vector_bits: int
-    registers: int
+    vectors: RegisterFile
+    memories: tuple[Memory, ...]
     costs: Costs
-    l1_bytes: int
-    l1_ways: int
-    l2_bytes: int
     attributes: tuple[tuple[str, str], ...]
     instructions: tuple[Instruction, ...]
     transpositions: tuple[Transposition, ...] = ()
     half: Half = ""
     fragments: FragmentFile | None = None
+
+    @property
+    def registers(self) -> int:
+        """The number of vector registers."""
+        return self.vectors.count
+
+    @property
+    def vector_bits(self) -> int:
+        """Bits of a vector register."""
+        return self.vectors.bits
+
+    @property
+    def l1(self) -> Memory:
+        """The first-level data cache."""
+        return self.memories[0]
+
+    @property
+    def l2(self) -> Memory:
+        """The second-level cache."""
+        return self.memories[1]
+
+    @cached_property
+    def key(self) -> str:
+        """A hash of all facts of the machine: machines that differ in any fact have different keys."""
+        return hashlib.sha256(facts_text(self).encode()).hexdigest()
+
+    def load(self, memory: Memory) -> float:
+        """Cycles to load a vector from a memory."""
+        return self.vector_bits / 8 / memory.rate
 
     def lanes(self, bits: int) -> int:
         """Elements of ``bits`` in a vector."""
@@ -74,6 +90,16 @@ class Machine:
                 for x in dict.fromkeys((a, "u8" if a == "s8" else a)))  # fmt: skip
         rows = [row for types in ways if (row := self.row(*types)) is not None]
         return max(rows, key=lambda row: row.terms) if rows else self.row(c, c, c)
+
+
+def facts_text(value: object) -> str:
+    """Return the value as text that no other value has: a function by its name, a dataclass by all its fields."""
+    if is_dataclass(value):
+        values = (facts_text(getattr(value, f.name)) for f in fields(value))
+        return f"{type(value).__name__}({', '.join(values)})"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(facts_text, value))})"
+    return f"{value.__module__}.{value.__qualname__}" if isinstance(value, FunctionType) else repr(value)
 
 
 def multiply_add(name: str, lanes: int, llvm: str, declare: str, needs: tuple[str, ...], mnemonic: str,

@@ -42,12 +42,6 @@ PIECES = 4
 """Most pieces of a loop."""
 FEW = 1 << 13
 """Elements that are packed in less time than LLVM takes for a transposition."""
-SHARE = 4
-"""The part of the second-level cache for what a block reads."""
-LINE = 64
-"""Bytes of a line of a cache."""
-LINES = 2
-"""The part of the first-level cache for lines that are read in pieces."""
 TURNS = 8
 """Most iterations whose pieces are written one place after the other."""
 LEAST = 256
@@ -213,7 +207,7 @@ def _blocked(moved: _Moved, around: list[str], target: Machine, turns: int = 1) 
     Blocks are whole ``turns``. The steps, and the loops in their new order.
     """
     names, order = list(moved.extents), list(around)
-    near = max(moved.steps[n] * moved.extents[n] for n in names) * moved.bytes_read <= target.l2_bytes
+    near = max(moved.steps[n] * moved.extents[n] for n in names) * moved.bytes_read <= target.l2.bytes
     for far in sorted((n for n in around if moved.steps[n]), key=lambda n: -moved.steps[n]):
         nearer = [
             n for n in order[: order.index(far)] if 0 < moved.steps[n] < moved.steps[far] and moved.extents[n] > 1
@@ -221,9 +215,10 @@ def _blocked(moved: _Moved, around: list[str], target: Machine, turns: int = 1) 
         if not nearer:
             break
         step = moved.steps[far] * moved.bytes_read
-        held = target.l2_bytes // SHARE // step
+        held = target.l2.kept // step
         part = moved.steps[nearer[-1]] * moved.bytes_read
-        if part < LINE <= step and (near or 2 * part <= LINE):
+        line = target.l1.line
+        if part < line <= step and (near or 2 * part <= line):
             held = min(held, _lines(moved, step, target))
         piece = prod(moved.extents[n] for n in names[names.index(far) + 1 :]) * moved.bytes
         size = max(-(-LEAST // piece), held)
@@ -251,10 +246,10 @@ def _fresh(name: str, taken: Iterable[str]) -> str:
 
 def _lines(moved: _Moved, step: int, target: Machine) -> int:
     """Iterations whose lines the first-level cache keeps until all of each is read: some steps need the same sets."""
-    apart = min(s * moved.bytes_read for s in moved.steps.values() if s * moved.bytes_read >= LINE)
-    way = target.l1_bytes // target.l1_ways
-    places = min(way // LINE, way // gcd(apart, way))
-    return places * target.l1_ways // LINES // (step // apart)
+    l1 = target.l1
+    apart = min(s * moved.bytes_read for s in moved.steps.values() if s * moved.bytes_read >= l1.line)
+    places = min(l1.way // l1.line, l1.way // gcd(apart, l1.way))
+    return places * l1.ways // l1.share // (step // apart)
 
 
 def _transposing_steps(moved: _Moved, found: _Tiles, row: Transposition, target: Machine) -> list[Step]:

@@ -18,12 +18,8 @@ from convsmith.plan.config import Config
 from convsmith.plan.loops import Loops
 from convsmith.statement.statement import Statement
 
-SHARE = 4
-"""The part of the second-level cache that weights of a block fill: the source and the sums pass through it as well."""
 BLOCKS_A_THREAD = 3
 """Blocks of channels that make threads end at about the same time."""
-LONG = 32
-"""Fewest multiply-adds of an accumulator that pay for a block, which moves it to memory and back."""
 
 
 def blocked(st: Statement, loops: Loops, config: Config, target: Machine) -> Config:
@@ -37,14 +33,14 @@ def blocked(st: Statement, loops: Loops, config: Config, target: Machine) -> Con
     wide = config.size(config.lane)
     panel = terms * wide * dtype(st.b.dtype).bytes
     again = prod(-(-loops.extents[n] // config.size(n)) for n in loops.of("m"))
-    if panel <= target.l2_bytes or again < 2:
+    if panel <= target.l2.bytes or again < 2:
         return config
     unit = max(config.size(inner), dict(config.terms).get(inner, 1))
-    parts = -(-panel * SHARE // target.l2_bytes)
+    parts = -(-panel // target.l2.kept)
     depth = -(-loops.extents[inner] // (parts * unit)) * unit
     pixels = prod(loops.extents[n] for n in loops.of("m"))
     tiles = -(-loops.extents[config.lane] // wide)
-    held = max(1, target.l2_bytes // (pixels * wide * dtype(st.acc).bytes))
+    held = max(1, target.l2.bytes // (pixels * wide * dtype(st.acc).bytes))
     if config.threads > 1:
         held = min(held, max(1, tiles // (BLOCKS_A_THREAD * config.threads)))
     channels = ((config.lane, held * wide),) if held < tiles else ()
@@ -63,17 +59,17 @@ def _pixels(st: Statement, loops: Loops, config: Config, target: Machine) -> tup
     tiles = {n: -(-loops.extents[n] // config.size(n)) for n in loops.of("n", "m")}
     taps = prod(tiles[n] for n in loops.of("m") if loops.axes[n])
     channels = sum(config.size(n) for n in tiles if not loops.axes[n])
-    if images <= target.l2_bytes or prod(tiles.values()) < 2:
+    if images <= target.l2.bytes or prod(tiles.values()) < 2:
         return ()
-    if taps > 1 and channels * terms * width <= target.l2_bytes:
+    if taps > 1 and channels * terms * width <= target.l2.bytes:
         return ()
     lanes = target.lanes(dtype(st.acc).bits) if loops.kinds[config.lane] == "k" else 1
-    parts = -(-images * 2 // target.l2_bytes)
+    parts = -(-images * 2 // target.l2.bytes)
     rows = [n for n in st.reduce if n in loops.extents and n != config.lane]
     loop = next((n for n in rows if loops.extents[n] >= parts), "")
     if not loop:
         return ()
     depth = loops.extents[loop] // parts
     sums = prod(loops.extents[n] for n in tiles) * lanes * dtype(st.acc).bytes
-    long = terms * depth // loops.extents[loop] // lanes >= LONG
-    return ((loop, depth),) if long and sums <= target.l2_bytes else ()
+    long = terms * depth // loops.extents[loop] // lanes >= target.costs.reload
+    return ((loop, depth),) if long and sums <= target.l2.bytes else ()

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from convsmith.ir.instruction import FragmentFile
+from convsmith.machine.costs import Costs
 from convsmith.plan.loops import Unit
 
 SHAPES = ((2, 2), (1, 4), (4, 1), (1, 3), (3, 1), (1, 2), (2, 1), (1, 1))
 """Fragments of sums: down the pixels, along the channels."""
-TURN = 60
-"""Cycles from one register tile to the next."""
-FINISH = 4
-"""Cycles to take a row of sums from memory and to write what becomes of it."""
 
 
 def fragment_tiles(pixels: str, size: int, lane: str, channels: int, unit: Unit) -> Iterator[dict[str, int]]:
@@ -26,12 +22,12 @@ def fragment_tiles(pixels: str, size: int, lane: str, channels: int, unit: Unit)
             yield {pixels: height, lane: wide * unit.lanes}
 
 
-def fragment_cycles(tiles: list[tuple[int, int, int]], steps: int, unit: Unit, file: FragmentFile) -> float:
+def fragment_cycles(tiles: list[tuple[int, int, int]], steps: int, unit: Unit, costs: Costs) -> float:
     """Cycles of register tiles, each given as (pixels, fragments along the channels, how many there are)."""
     cycles = 0.0
     for pixels, wide, count in tiles:
         high = -(-pixels // unit.rows)
-        step = max(high * wide * file.product, (high + wide) * file.move)
-        finish = high * wide * file.move + pixels * wide * FINISH
-        cycles += count * (steps * step + finish + TURN)
+        step = max(high * wide * costs.fragment_product, (high + wide) * costs.fragment_move)
+        finish = high * wide * costs.fragment_move + pixels * wide * costs.fragment_finish
+        cycles += count * (steps * step + finish + costs.fragment_turn)
     return cycles

@@ -22,6 +22,7 @@ from convsmith.ir.types import dtype
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import variables_of, walk
 from convsmith.machine.base import Machine
+from convsmith.machine.costs import Costs
 from convsmith.plan.config import Config
 from convsmith.plan.loops import Loops, Unit, filled_lanes, fits_registers, loops_after_fusing
 from convsmith.problem.problem import Problem
@@ -35,67 +36,25 @@ from convsmith.tune.blocks import blocked
 from convsmith.tune.fragments import fragment_cycles, fragment_tiles
 from convsmith.tune.windows import fetched, first_reads, weights_fit, window_tiles
 
-CALL = 25
-"""Cycles to call a register tile and to set up its loops."""
-STRAIGHT = 16
-"""Cycles to call one without loops."""
-TURN = 2
-"""Cycles from one register tile to the next within a function."""
-HIDDEN = 0.66
-"""Part of the registers for whose accumulators initialisation and write-back hide behind the neighbouring tiles."""
-HIDDEN_FAR = 0.5
-"""The same where the result is as large as weights are, and goes far away."""
-EXPOSED = 10
-"""Multiply-adds that each further accumulator costs a tile."""
-LANE_SUM = 4
-"""Cycles to add up the lanes of one accumulator among others; half as many where half a vector holds the sums."""
-SCATTER = 30
-"""Cycles to write the lanes of one vector to places that are no neighbours."""
-FAR = 120
-"""The same to places on lines of their own."""
-GATHER = 1.3
-"""How much longer a step takes whose source lanes are gathered."""
-SINGLY = 5
-"""The same where more than two vectors hold the lanes of one, and each lane is read by itself."""
-COPY = 2
-"""Cycles to copy a pixel's channels into padded memory."""
-CLASH = 3.0
-"""How much longer a step takes whose pixels evict each other."""
 TILES_A_THREAD = 3
-"""Register tiles that make a result large enough to be divided among threads."""
+"""Register tiles a thread that make a result large enough to be divided among threads."""
 SHARES = 16
 """Register tiles, times parts of their sums, that any number of threads can share."""
-PART_WORK = 1 << 20
-"""Multiply-adds of one product a lane that are worth a part of a sum of their own, and a thread's start."""
-BYTE_WORK = 2
-"""Multiply-adds in the time that a byte takes from memory."""
 FEW_VECTORS = 3
 """Vectors of channels on one side of a gradient of weights below which its pixels may lie along the lanes."""
-PACK, PACK_FAR = 0.5, 3
-"""Cycles to pack an element in each call: near, and where the second-level cache does not hold the operand."""
 CUT_TAPS = 16
 """Most taps whose first and last vectors of pixels are code of their own."""
 LONG = 24
 """Operations of an epilogue that are worth a loop of their own: as straight lines, LLVM takes long for them."""
 NEAR = 1.02
-"""Configs whose expected cycles differ by less are told apart by what LLVM must compile."""
+"""Ratio of expected cycles below which LLVM's work decides between two configs: the model is no more exact."""
 COMPILED = 128
 """Multiply-adds and stores that LLVM compiles in the time that a kernel takes in any case."""
 OVERLAP = 4
-"""How well arithmetic, loads and latency hide each other; at infinity, wholly."""
-PAGE, LINE = 4096, 64
-L2_BITS = 256
-"""Bits a cycle from the second-level cache."""
-NEAR_IMAGES = 1 << 21
-"""Bytes of images and results that are near enough for reading to hide behind arithmetic."""
-STRIDES = 1.5
-"""How much longer at least it takes to read channels some at a time where they are far: each line is a jump."""
-BEYOND = 3
-"""How much longer than from the second-level cache it takes to read what is farther."""
-PAIR = 128
-"""Bytes that caches fetch at a time."""
-L2_SHARE = 1 << 18
-"""Bytes of packed weights that stay in the second-level cache while pixels pass."""
+"""Exponent of the norm that adds up cycles of arithmetic, loads and latency; at infinity they hide each other wholly.
+
+It is a property of the model: it smooths the maximum, on any machine that runs them side by side.
+"""
 
 
 @dataclass(frozen=True)
@@ -227,7 +186,8 @@ class Model:
         for name in loops.of("m"):
             stride = self.src.get(Var(name.rsplit("_", 1)[-1]), 0) * self.bytes
             places = [x + i * stride for x in places for i in range(tile.get(name, 1))]
-        return max(Counter(x % PAGE // LINE for x in {x // LINE * LINE for x in places}).values())
+        line, way = self.target.l1.line, self.target.l1.way
+        return max(Counter(x % way // line for x in {x // line * line for x in places}).values())
 
     def tiles(self, loops: Loops, lane: str) -> Iterator[dict[str, int]]:
         """Register tiles that fit."""
@@ -287,15 +247,15 @@ class Model:
         around = prod(n for name, n in loops.extents.items() if loops.kinds[name] != "k" and name not in counted)
         around *= prod(m for name, m in self.classes.items() if name not in self.st.reduce)
         tiles = [(m, v, m_count * v_count) for m, m_count in pixels for v, v_count in columns]
-        if target.fragments is not None and self.unit.rows > 1:
-            cycles = fragment_cycles(tiles, steps, self.unit, target.fragments)
+        if self.unit.rows > 1:
+            cycles = fragment_cycles(tiles, steps, self.unit, target.costs)
         else:
             passing = total if self.pixels_first() else max(v for v, _ in columns)
             cycles = self.vector_cycles(loops, config, tiles, steps, passing)
         copied = prod(self.st.a.layout.shape) / self.sizes[self.k] if config.realise == "pad_copy" else 0.0
         packed = 0 if self.st.constant or self.st.b.name not in config.pack else prod(self.st.b.layout.shape)
-        pack = PACK if packed * self.bytes <= target.l2_bytes else PACK_FAR
-        return cycles * around + copied * COPY + packed * pack
+        pack = target.costs.pack if packed * self.bytes <= target.l2.bytes else target.costs.pack_far
+        return cycles * around + copied * target.costs.copy + packed * pack
 
     def vector_cycles(
         self, loops: Loops, config: Config, tiles: list[tuple[int, int, int]], steps: int, passing: int
@@ -307,25 +267,26 @@ class Model:
         lane, tile, target = config.lane, dict(config.tile), self.target
         along_k = loops.kinds[lane] == "k"
         fused = f"{self.batch}_{self.n}"
-        written = 0.0 if along_k or self.apart(lane) == 1 else SCATTER if self.apart(lane) * self.bytes < LINE else FAR
+        cost, load, far = target.costs, target.load(target.l1), target.load(target.l2)
+        written = 0.0
+        if not along_k and self.apart(lane) != 1:
+            written = cost.scatter if self.apart(lane) * self.bytes < target.l1.line else cost.scatter_far
         weights = passing * self.lanes * steps * self.bytes
-        near = weights <= target.l1_bytes // 2
-        cost = target.costs
-        far = max(cost.load, target.vector_bits / L2_BITS)
-        read = cost.load if near else far
-        pixel = cost.load if along_k else cost.broadcast
+        read = load if weights <= target.l1.kept else far
+        pixel = load if along_k else cost.broadcast
         fetch, hides = 0.0, True
         if lane == self.batch:
-            pixel = cost.load
-            fetch, hides = self.fetch(loops, config) * far, self.footprint() <= NEAR_IMAGES
+            pixel = load
+            fetch, hides = self.fetch(loops, config) * far, self.footprint() <= cost.images_near
         if config.hold:
             read = 0.0
         straight = steps == prod(n for name, n in config.tile if loops.kinds[name] == "k") > 1
-        turn = TURN if config.hold else STRAIGHT if straight else CALL
-        clash = loops.kinds[lane] != "m" and self.ways(loops, tile) >= target.l1_ways
+        turn = cost.turn if config.hold else cost.straight_call if straight else cost.call
+        clash = loops.kinds[lane] != "m" and self.ways(loops, tile) >= target.l1.ways
         shared = first_reads(loops, tile, self.src)
         groups = self.filled(lane) // self.sizes[self.n]
-        gather = GATHER if groups * self.src.get(Var(self.batch), 0) <= 2 * self.lanes * self.unit.terms else SINGLY
+        two = groups * self.src.get(Var(self.batch), 0) <= 2 * self.lanes * self.unit.terms
+        gather = cost.gather if two else cost.gather_singly
         cycles = 0.0
         for m, v, count in tiles:
             held = m * v
@@ -334,9 +295,9 @@ class Model:
             step = _together(held * cost.multiply_add, latency, loads, held * fetch * hides)
             step += 0.0 if hides else held * fetch
             step *= gather if lane == fused else 1.0
-            step *= CLASH if clash and m >= target.l1_ways else 1.0
-            hidden = HIDDEN if self.st.constant else HIDDEN_FAR
-            finish = EXPOSED * cost.multiply_add * max(0.0, held - hidden * target.registers)
+            step *= cost.clash if clash and m >= target.l1.ways else 1.0
+            hidden = cost.hidden if self.st.constant else cost.hidden_far
+            finish = cost.exposed * cost.multiply_add * max(0.0, held - hidden * target.registers)
             finish += self.sums(held) if along_k else held * written
             cycles += count * (steps * step + finish + turn)
         return cycles
@@ -350,18 +311,19 @@ class Model:
 
         A result is fetched before it is written. Where weights stay, channels pass some at a time.
         """
-        if self.footprint() <= self.target.l1_bytes:
+        l1, cost = self.target.l1, self.target.costs
+        if self.footprint() <= l1.bytes:
             return 0.0
         tile, inner = dict(config.tile), self.st.of("m")[-1].name
         run = tile[config.lane] * self.bytes
         apart = self.src.get(Var(inner), 0) * self.bytes
         jumps = bool(config.hold) and run < apart
         passing = self.footprint() / self.sizes.get("mb", 1) * (run / apart if jumps else 1.0)
-        first, again = fetched(loops, tile, self.src, passing, self.target.l1_bytes)
-        near = self.footprint() <= NEAR_IMAGES
-        part = (first + 2 / max(self.terms, 1)) * (1 if near else BEYOND) + again
-        wasted = max(1.0, min(PAIR, apart) / run) if jumps else 1.0
-        return part * (max(wasted, STRIDES) if jumps and not near else wasted)
+        first, again = fetched(loops, tile, self.src, passing, l1.bytes)
+        near = self.footprint() <= cost.images_near
+        part = (first + 2 / max(self.terms, 1)) * (1 if near else cost.beyond) + again
+        wasted = max(1.0, min(cost.fetched, apart) / run) if jumps else 1.0
+        return part * (max(wasted, cost.jump) if jumps and not near else wasted)
 
     def joined(self) -> str:
         """The tap loop that, as one loop with few channels, leaves fewer terms of an instruction empty; or nothing.
@@ -398,14 +360,15 @@ class Model:
 
     def sums(self, held: int) -> float:
         """Cycles to add up the lanes of the accumulators; a vector of sums costs the same when it is not full."""
+        each = self.target.costs.lane_sum
         if held <= self.lanes // 2:
-            return held * LANE_SUM / 2
-        return -(-held // self.lanes) * self.lanes * LANE_SUM
+            return held * each / 2
+        return -(-held // self.lanes) * self.lanes * each
 
     def pixels_first(self) -> bool:
         """Whether all weights stay near enough to be read again for each tile of pixels."""
         groups = self.sizes.get(self.batch, 1)
-        share = L2_SHARE * 2 if self.classes else L2_SHARE  # most of the time then goes into the result
+        share = self.target.costs.weights_kept * (2 if self.classes else 1)  # the result then takes most of the time
         return groups * prod(d.size for d in self.st.of("n")) * self.terms * self.bytes <= share
 
     def apart(self, loop: str) -> int:
@@ -545,13 +508,16 @@ def default_config(problem: Problem, target: Machine, threads: int = 1) -> Confi
         loops = loops_after_fusing(st, config)
         tiles = prod(-(-n // config.size(name)) for name, n in loops.extents.items() if loops.kinds[name] != "k")
         unit = Unit.of(st, target, config)
-        parts, loop = _parts(problem, st, config, tiles, unit.terms * unit.rows) if splits(st) else (1, "")
+        products, costs = unit.terms * unit.rows, target.costs
+        parts, loop = _parts(problem, st, config, tiles, products, costs) if splits(st) else (1, "")
         if parts > 1:
             return replace(config, split=((loop, parts),), order=(PART, *config.order))
         return config if threads > 1 and splits(st) and not st.constant else blocked(st, loops, config, target)
 
 
-def _parts(problem: Problem, st: Statement, config: Config, tiles: int, products: int) -> tuple[int, str]:
+def _parts(
+    problem: Problem, st: Statement, config: Config, tiles: int, products: int, costs: Costs
+) -> tuple[int, str]:
     """In how many parts a loop is summed, and which one.
 
     Gradients of weights have as many as there are threads. Others have the same for any number of threads, and so the
@@ -562,8 +528,8 @@ def _parts(problem: Problem, st: Statement, config: Config, tiles: int, products
         most = config.threads if tiles < TILES_A_THREAD * config.threads else 1
     else:
         read = sum(v.layout.size * dtype(v.dtype).bytes for v in (st.a, st.b))
-        work = problem.flops_real // 2 // products + read * BYTE_WORK
-        most = min(SHARES // max(tiles, 1), work // PART_WORK)
+        work = problem.flops_real // 2 // products + read * costs.memory_byte
+        most = min(SHARES // max(tiles, 1), work // costs.thread_start)
     sizes = {d.name: d.size for d in st.of("k")}
     terms, fused = dict(config.terms), {n for pair in config.fuse for n in pair}
     found = phases(st)

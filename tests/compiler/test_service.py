@@ -56,22 +56,19 @@ def test_the_default_config_is_kept_with_the_kernel(tmp_path: Path, monkeypatch:
         assert compile_problem(PROBLEM, target=GENERIC, threads=2) == first
 
 
-def test_every_fact_of_the_target_that_code_depends_on_is_in_the_key(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A kernel for one set of features is not taken for another's."""
+def test_every_fact_of_the_machine_is_in_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel for one set of features, or for one size of caches, is not taken for another's."""
     keys: list[str] = []
     monkeypatch.setattr(service, "_compile", lambda *_: ARTIFACT)
     monkeypatch.setattr(service, "cache_key", lambda *parts: keys.append(cache_key(*parts)) or keys[-1])
-    others: dict[str, object] = {
-        "triple": "x86_64-unknown-none", "cpu": "znver4", "features": GENERIC.features + ",+avx2",
-        "attributes": (*GENERIC.attributes, ("prefer-vector-width", "128")),
-        "l1_bytes": GENERIC.l1_bytes * 2, "l1_ways": GENERIC.l1_ways + 1,
-    }  # fmt: skip
+    others = [
+        replace(GENERIC, features=GENERIC.features + ",+avx2"), replace(GENERIC, attributes=(("a", "b"),)),
+        replace(GENERIC, memories=(replace(GENERIC.l1, bytes=49152), *GENERIC.memories[1:])),
+        replace(GENERIC, costs=replace(GENERIC.costs, call=26)),
+    ]  # fmt: skip
     with settings.scope(cache=tmp_path):
-        compile_problem(PROBLEM, target=GENERIC, config=CONFIG)
-        for field, value in others.items():
-            compile_problem(PROBLEM, target=replace(GENERIC, **{field: value}), config=CONFIG)
+        for machine in (GENERIC, *others):
+            compile_problem(PROBLEM, target=machine, config=CONFIG)
     assert len(set(keys)) == 1 + len(others)
 
 

@@ -90,8 +90,8 @@ def test_blocks_where_a_tile_of_weights_outgrows_the_cache() -> None:
     long = default_config(parse_problem("--matmul 512x16384:16384x4096"), target)
     sizes = dict(long.block)
     assert list(sizes) == ["n", "k"]
-    assert sizes["k"] * long.size("n") * 4 <= target.l2_bytes // 4
-    assert sizes["n"] * 512 * 4 <= target.l2_bytes
+    assert sizes["k"] * long.size("n") * 4 <= target.l2.bytes // 4
+    assert sizes["n"] * 512 * 4 <= target.l2.bytes
     for line in ("--matmul 512x1024:1024x4096", "--matmul 1x16384:16384x4096", "mb1ic64ih56oc64oh56kh3ph1"):
         assert not default_config(parse_problem(line), target).block
     assert default_config(parse_problem("mb1ic1024ih14oc64oh14kh5ph2"), target).block
@@ -103,7 +103,7 @@ def test_blocks_of_the_pixels_of_a_gradient(layout: str) -> None:
     (target,) = (t for t in LEVELS if t.isa == "avx512")
     tags = f"--dir=BWD_W --stag={layout} --dtag={layout}"
     ((loop, rows),) = default_config(parse_problem(f"{tags} mb1ic16ih256iw512oc72oh256ow512kh1kw1"), target).block
-    assert loop == "oh" and target.l2_bytes // 4 < rows * 512 * (16 + 72) * 4 <= target.l2_bytes
+    assert loop == "oh" and target.l2.bytes // 4 < rows * 512 * (16 + 72) * 4 <= target.l2.bytes
     for sizes in ("mb1ic16ih28oc72oh28kh1", "mb1ic6ih256iw512oc2oh256ow512kh1kw1", "mb4ic1024ih28oc512oh28kh1"):
         assert not default_config(parse_problem(f"{tags} {sizes}"), target).block
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
 
 import pytest
 
+from convsmith.ir.instruction import RegisterFile
 from convsmith.ir.types import DTYPES
 from convsmith.machine.base import Machine, dot, fragment_dot, multiply_add
 from convsmith.machine.generic.level import level
@@ -16,7 +19,7 @@ FRAGMENTS = [fragment_dot(f"fragment_{k}", (2, k, 16, 4), BYTES, "", "", (), "")
 
 
 def with_rows(*rows: object) -> Machine:
-    return replace(level(), vector_bits=512, instructions=rows)  # type: ignore[arg-type]
+    return replace(level(), vectors=RegisterFile("vector", 32, 512), instructions=rows)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("target", LEVELS, ids=lambda t: t.isa)
@@ -62,3 +65,39 @@ def test_the_nearest_row_adds_most_products() -> None:
     assert with_rows(plain, words, whole).nearest("u8", "u8", "s32") is whole
     assert with_rows(plain).nearest("bf16", "bf16", "f32") is plain
     assert with_rows(four).nearest("f32", "f32", "f32") is None
+
+
+def changed(value: Any) -> Iterator[Any]:
+    """Yield the value with each of its numbers, texts and functions changed, one at a time and at any depth."""
+    if is_dataclass(value):
+        for f in fields(value):
+            for other in changed(getattr(value, f.name)):
+                yield replace(value, **{f.name: other})
+    elif isinstance(value, tuple):
+        yield (*value, "more")
+        for n, item in enumerate(value):
+            yield from ((*value[:n], other, *value[n + 1 :]) for other in changed(item))
+    elif callable(value):
+        yield changed
+    else:
+        yield f"{value}+" if isinstance(value, str) else not value if isinstance(value, bool) else (value or 0) + 1
+
+
+def test_a_machine_with_any_other_fact_has_another_key() -> None:
+    """Of a level that has everything: fragments, transpositions, attributes."""
+    whole = next(t for t in LEVELS if t.fragments)
+    machine = replace(whole, instructions=whole.instructions[-2:], transpositions=whole.transpositions[:1])
+    others = list(changed(machine))
+    assert {f.name for f in fields(machine)} == {
+        f.name for f in fields(machine) if any(getattr(o, f.name) != getattr(machine, f.name) for o in others)
+    }
+    assert len({machine.key, *(o.key for o in others)}) == 1 + len(others) > 100
+    assert replace(machine).key == machine.key
+
+
+def test_caches_of_the_levels() -> None:
+    """Lines at the distance of a way fall into one set; a part of a cache is for data that passes through."""
+    target = next(t for t in LEVELS if t.isa == "avx512")
+    assert (target.l1.bytes, target.l1.way, target.l1.kept) == (32 << 10, 4096, 16 << 10)
+    assert (target.l2.bytes, target.l2.kept) == (1 << 20, 256 << 10)
+    assert (target.load(target.l1), target.load(target.l2)) == (1.0, 2.0)

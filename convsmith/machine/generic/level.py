@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import llvmlite.binding as llvm
 
-from convsmith.machine.base import Costs, Machine, multiply_add
+from convsmith.ir.instruction import RegisterFile
+from convsmith.machine.base import Machine, multiply_add
+from convsmith.machine.costs import Costs
+from convsmith.machine.memory import caches
 from convsmith.machine.transpositions import transpositions
 
 _VECTOR = "<4 x float>"
@@ -22,8 +25,8 @@ PORTABLE_FMA = multiply_add(
 def level(triple: str | None = None) -> Machine:
     """The portable level for a triple of LLVM's, by default this process's."""
     return Machine(
-        isa="generic", triple=triple or llvm.get_default_triple(), cpu="", features="", needs=(), vector_bits=128,
-        registers=16, costs=Costs(0.5, 0.5, 1.5, 6.0, temporaries=1),
-        l1_bytes=32768, l1_ways=8, l2_bytes=1 << 18, attributes=(), instructions=(PORTABLE_FMA,),
-        transpositions=transpositions(128, (), ("", "")),
+        isa="generic", triple=triple or llvm.get_default_triple(), cpu="", features="", needs=(),
+        vectors=RegisterFile("vector", 16, 128), memories=caches(32768, 1 << 18, rates=(32, 32)),
+        costs=Costs(multiply_add=0.5, broadcast=1.5, latency=6.0, temporaries=1),
+        attributes=(), instructions=(PORTABLE_FMA,), transpositions=transpositions(128, (), ("", "")),
     )  # fmt: skip

@@ -45,9 +45,9 @@ def _configuration(shapes: Sequence[tuple[int, int]]) -> bytes:
 
 
 TILES = FragmentFile(
+    name="tile",
     count=8,
-    product=16.0,
-    move=8.0,
+    bits=16 * 64 * 8,
     zero="call void @llvm.x86.tilezero(i8 {r})",
     load="call void @llvm.x86.tileloadd64(i8 {r}, ptr {p}, i64 {distance})",
     store="call void @llvm.x86.tilestored64(i8 {r}, ptr {p}, i64 {distance})",
