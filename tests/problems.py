@@ -286,7 +286,7 @@ def random_config(rng: random.Random, problem: Problem, target: Machine, threads
             block.append((n, max(tile.get(n, 1), dict(terms).get(n, 1), lanes * (n == lane)) * rng.choice((1, 2, 3))))
     rng.shuffle(block)
     config = Config(
-        isa=target.isa, lane=lane, fuse=tuple(fuse), tile=tuple(tile.items()), block=tuple(block),
+        isa=target.isa, lane=lane, fuse=tuple(fuse), register=tuple(tile.items()), cache=tuple(block),
         order=tuple(others) if rng.random() < 0.7 else (), reduce=tuple(reductions) if rng.random() < 0.7 else (),
         terms=terms, realise=rng.choice(("peel", "peel", "peel", "mask", *REALISATIONS)),
         pack=(st.b.name,) if rng.random() < 0.85 else (), pieces=rng.choice((1, 2, 4, 8, 8, 16)),
@@ -302,10 +302,10 @@ def _holding(config: Config, st: Statement) -> Config:
     loops = loops_after_fusing(st, config)
     moving = {d.name for d in st.of("batch", "n")}
     order = sorted(loops.of("batch", "n", "m"), key=lambda n: moving.isdisjoint(n.split("_")))
-    kept = {n: size for n, size in config.tile if loops.kinds[n] != "k"}
+    kept = {n: size for n, size in config.register if loops.kinds[n] != "k"}
     whole = {n: loops.extents[n] for n in loops.of("k") if loops.extents[n] > 1}
     return replace(
-        config, tile=tuple((kept | whole).items()), terms=(), block=(), order=tuple(order), hold=(st.b.name,)
+        config, register=tuple((kept | whole).items()), terms=(), cache=(), order=tuple(order), hold=(st.b.name,)
     )  # fmt: skip
 
 
@@ -324,7 +324,7 @@ def _fragment_config(rng: random.Random, st: Statement, unit: Unit, target: Mach
     pixels = [d.name for d in st.of("m")][-1]
     tile = {st.n: unit.lanes * rng.choice((1, 2)), pixels: rng.choice((2, 3, 4, 5, 6))}
     return Config(
-        isa=target.isa, lane=st.n, tile=tuple(tile.items()), terms=((st.reduce[-1], unit.terms),),
+        isa=target.isa, lane=st.n, register=tuple(tile.items()), terms=((st.reduce[-1], unit.terms),),
         realise=rng.choice(("peel", "pad_copy", "pad_copy")), pieces=rng.choice((1, 4, 8)),
         outline=rng.random() < 0.7, threads=threads,
     )  # fmt: skip

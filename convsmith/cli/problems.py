@@ -207,7 +207,7 @@ def short_config(kernel: Kernel) -> str:
     config = kernel.config
     if kernel.artifact is None:
         return "-"
-    words = [config.lane, ",".join(f"{name}{size}" for name, size in config.tile) or "-"]
+    words = [config.lane, ",".join(f"{name}{size}" for name, size in config.register) or "-"]
     return " ".join(words if config.realise == "peel" else [*words, config.realise])
 
 

@@ -27,13 +27,13 @@ class Config:
     ``isa``       level of the instruction set
     ``lane``      loop along the vector lanes: an N or batch loop, or a K loop (then partial sums are added up)
     ``fuse``      pairs of neighbouring loops to make one
-    ``tile``      loop -> iterations of its register tile; of the lane loop: elements, a multiple of the lanes
+    ``register``  loop -> iterations of its register tile; of the lane loop: elements, a multiple of the lanes
     ``order``     loops around the register tile, outermost first (those not named come after, in naive order)
     ``reduce``    reduction loops, outermost first: also the order of the packed operand (those not named come after)
     ``terms``     a reduction loop and how many of its iterations stand innermost, within the register tile: those that
                   one instruction adds up, or straight lines that share what they read
-    ``block``     loop -> iterations of a block for the caches, around the register tiles: outermost loop first; between
-                  blocks of a reduction loop sums are kept in memory, and what stands after it runs within each
+    ``cache``     loop -> iterations of its cache tile, around the register tiles: outermost loop first; between cache
+                  tiles of a reduction loop sums are kept in memory, and the loops named after it run within each
     ``split``     a reduction loop, and in how many parts it is summed apart, for threads to share
     ``phases``    pixel loops of the result that a stride divides: the places between its multiples become columns of
                   the product, in a loop of their own (``rw`` of ``ow`` or ``iw``)
@@ -54,11 +54,11 @@ class Config:
     isa: str
     lane: str
     fuse: tuple[tuple[str, str], ...] = ()
-    tile: tuple[tuple[str, int], ...] = ()
+    register: tuple[tuple[str, int], ...] = ()
     order: tuple[str, ...] = ()
     reduce: tuple[str, ...] = ()
     terms: tuple[tuple[str, int], ...] = ()
-    block: tuple[tuple[str, int], ...] = ()
+    cache: tuple[tuple[str, int], ...] = ()
     split: tuple[tuple[str, int], ...] = ()
     phases: tuple[str, ...] = ()
     realise: str = "peel"
@@ -82,14 +82,14 @@ class Config:
             raise ConfigError("offsets", f"--flip={','.join(self.flip)} needs --offsets=sums")
         if self.table not in TABLES:
             raise ConfigError("table", f"--table={self.table} is unknown; legal are {', '.join(TABLES)}")
-        for name, size in self.tile:
+        for name, size in self.register:
             if size < 1:
-                raise ConfigError("tile-size", f"--tile={name}:{size}: a tile has at least one iteration")
-        for name, size in self.block:
+                raise ConfigError("tile-size", f"--register={name}:{size}: a tile has at least one iteration")
+        for name, size in self.cache:
             if size < 1 or size % max(self.size(name), dict(self.terms).get(name, 1)):
-                raise ConfigError("block", f"--block={name}:{size}: a block is a multiple of the tile and of the terms")
+                raise ConfigError("cache", f"--cache={name}:{size}: a block is a multiple of the tile and of the terms")
         for name, size in self.terms:
-            if size < 1 or name in dict(self.tile) or name == self.lane or len(self.terms) > 1:
+            if size < 1 or name in dict(self.register) or name == self.lane or len(self.terms) > 1:
                 raise ConfigError(
                     "terms", f"--terms={_sizes_text(self.terms)}: expected one loop that has no tile, and at least 1"
                 )
@@ -105,7 +105,7 @@ class Config:
 
     def size(self, loop: str) -> int:
         """The register tile of a loop; 1 where none is given."""
-        return dict(self.tile).get(loop, 1)
+        return dict(self.register).get(loop, 1)
 
     def __str__(self) -> str:
         words = []
@@ -172,20 +172,20 @@ def _flag(value: str) -> bool:
 _PRINT: dict[str, Callable[[Any], str]] = {
     "isa": str, "lane": str, "realise": str, "table": str, "offsets": str, "pieces": str, "threads": str,
     "fuse": lambda v: ",".join(f"{a}+{b}" for a, b in v),
-    "tile": _sizes_text, "block": _sizes_text, "terms": _sizes_text, "split": _sizes_text,
+    "register": _sizes_text, "cache": _sizes_text, "terms": _sizes_text, "split": _sizes_text,
     "order": ",".join, "reduce": ",".join, "pack": ",".join, "hold": ",".join, "flip": ",".join,
     "phases": ",".join, "outline": _flag_text, "drain": _flag_text,
 }  # fmt: skip
 _READ: dict[str, Callable[[str], Any]] = {
     "isa": str, "lane": str, "realise": str, "table": str, "offsets": str, "pieces": int, "threads": int,
-    "fuse": _pairs, "tile": _sizes, "block": _sizes, "terms": _sizes, "split": _sizes,
+    "fuse": _pairs, "register": _sizes, "cache": _sizes, "terms": _sizes, "split": _sizes,
     "order": _names, "reduce": _names, "pack": _names, "hold": _names, "flip": _names, "phases": _names,
     "outline": _flag, "drain": _flag,
 }  # fmt: skip
 _EXAMPLE = {
     "isa": "--isa=avx512", "lane": "--lane=oc", "realise": "--realise=peel", "table": "--table=row",
-    "pieces": "--pieces=8", "threads": "--threads=2", "fuse": "--fuse=oh+ow", "tile": "--tile=oc:32,ow:14",
-    "order": "--order=mb,oc,oh,ow", "block": "--block=oc:256,ic:128",
+    "pieces": "--pieces=8", "threads": "--threads=2", "fuse": "--fuse=oh+ow", "register": "--register=oc:32,ow:14",
+    "order": "--order=mb,oc,oh,ow", "cache": "--cache=oc:256,ic:128",
     "terms": "--terms=ic:4", "split": "--split=mb:2", "reduce": "--reduce=kh,kw,ic", "pack": "--pack=wei",
     "hold": "--hold=wei", "offsets": "--offsets=sums", "flip": "--flip=wei", "outline": "--outline=no",
     "drain": "--drain=yes", "phases": "--phases=ow",

@@ -72,14 +72,14 @@ def dynamic_steps(p: Conv, config: Config, target: Machine) -> list[Step]:
     st = scheduled(p, config, target)
     row = f"o{p.axes[-1]}"
     outputs = {"mb", *(f"o{a}" for a in p.axes)}
-    tiled = {name for name, size in config.tile if size > 1} & outputs
+    tiled = {name for name, size in config.register if size > 1} & outputs
     wrong = [
         text
         for text, is_so in (
             (f"--realise={config.realise}", config.realise != "indirection"), (f"--table={config.table}",
             config.table != "sections"), ("--fuse", config.fuse), ("--split", config.split),
-            ("--block", config.block), (f"--lane={config.lane}", config.lane in outputs),
-            (f"--tile={','.join(sorted(tiled))}", tiled - {row}),
+            ("--cache", config.cache), (f"--lane={config.lane}", config.lane in outputs),
+            (f"--register={','.join(sorted(tiled))}", tiled - {row}),
         ) if is_so
     ]  # fmt: skip
     if wrong:

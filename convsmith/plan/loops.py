@@ -88,7 +88,7 @@ def fits_fragments(st: Statement, row: Instruction, config: Config | None = None
     if config is None:
         return even or any(d.name == "mb" for d in st.of("m"))
     inner = [d.name for d in st.of("m")][-1]
-    names = {n for n, _ in config.tile if n != config.lane}
+    names = {n for n, _ in config.register if n != config.lane}
     tiled = [n for n in names if n == inner or n.endswith(f"_{inner}")]
     return (
         config.terms == ((loop, row.terms),) and config.lane == st.n and len(tiled) == len(names) == 1
@@ -155,25 +155,25 @@ def filled_lanes(st: Statement, lane: str, unit: Unit) -> int:
 
 def check_config(st: Statement, loops: Loops, config: Config, target: Machine, unit: Unit) -> None:
     """Raise ConfigError, with the numbers, where no kernel can be made from the config."""
-    sizes = (*config.tile, *config.block, *config.terms)
+    sizes = (*config.register, *config.cache, *config.terms)
     for name in (config.lane, *dict(sizes), *config.order, *config.reduce):
         if name not in loops.extents:
             raise ConfigError("unknown-loop", f"config names loop {name!r}; there are {', '.join(loops.extents)}")
     lanes = filled_lanes(st, config.lane, unit)
     held = f"{lanes} lanes of a vector" + (" that whole groups fill" if lanes < unit.lanes else "")
-    if config.size(config.lane) % lanes and dict(config.tile).get(config.lane):
-        raise ConfigError("lanes", f"--tile={config.lane}:{config.size(config.lane)} is no multiple of the {held}")
+    if config.size(config.lane) % lanes and dict(config.register).get(config.lane):
+        raise ConfigError("lanes", f"--register={config.lane}:{config.size(config.lane)} is no multiple of the {held}")
     for name, size in config.terms:
         if loops.kinds[name] != "k":
             raise ConfigError("terms", f"--terms={name}:{size}: loop {name} is no reduction loop")
-    deep = [n for n, _ in config.block if loops.kinds[n] == "k"]
+    deep = [n for n, _ in config.cache if loops.kinds[n] == "k"]
     if len(deep) > 1 or config.lane in deep:
         raise ConfigError(
-            "block", f"--block={','.join(deep)}: legal is one reduction loop that lanes do not lie along"
+            "cache", f"--cache={','.join(deep)}: legal is one reduction loop that lanes do not lie along"
         )
-    for name, size in config.block:
+    for name, size in config.cache:
         if name == config.lane and size % lanes:
-            raise ConfigError("block", f"--block={name}:{size} is no multiple of the {held}")
+            raise ConfigError("cache", f"--cache={name}:{size} is no multiple of the {held}")
     need, text = registers_needed(loops, config, target, unit, lanes)
     if need > (there := _registers(target, unit)):
         what = "registers for fragments" if unit.rows > 1 else "vector registers"

@@ -218,7 +218,7 @@ def _tile_steps(loops: Loops, config: Config, nest: Nest) -> list[Step]:
     steps: list[Step] = []
     outer: dict[str, str] = {}
     reduce: dict[str, list[str]] = {}
-    blocks = {n: size for n, size in config.block if size < loops.extents[n]}
+    blocks = {n: size for n, size in config.cache if size < loops.extents[n]}
     for n, kind in loops.kinds.items():
         size = config.size(n)
         if n == config.lane and kind == "k":
@@ -236,7 +236,7 @@ def _tile_steps(loops: Loops, config: Config, nest: Nest) -> list[Step]:
             if nest.unit.rows > 1:
                 steps.append(Step(tile, n + ".q", nest.unit.group, n + ".q", n + ".p"))
                 nest.terms.append(n + ".p")
-        elif nest.unit.rows > 1 and kind == "m" and n in dict(config.tile):
+        elif nest.unit.rows > 1 and kind == "m" and n in dict(config.register):
             steps.append(Step(tile, n, size, n + ".o", n + ".t"))
             steps.append(Step(tile, n + ".t", _height(size, nest.unit.rows), n + ".i", n + ".m"))
             outer[n] = n + ".o"

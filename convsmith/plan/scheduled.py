@@ -56,7 +56,7 @@ def summing_steps(summing: Summing, target: Machine, threads: int) -> list[Step]
         tile = {last.name: min(last.size, PIXELS)}
     else:
         tile = {lane: lanes * min(-(-sizes[lane] // lanes), VECTORS)}
-    config = Config(target.isa, lane, tile=tuple(tile.items()), pack=(), outline=False, threads=threads)
+    config = Config(target.isa, lane, register=tuple(tile.items()), pack=(), outline=False, threads=threads)
     return schedule(st, config, target)
 
 

@@ -25,7 +25,7 @@ BLOCKS_A_THREAD = 3
 def blocked(st: Statement, loops: Loops, config: Config, target: Machine) -> Config:
     """The config with blocks of channels and of the longest reduction loop, where that pays."""
     if not st.constant and config.realise == "peel" and (block := _pixels(st, loops, config, target)):
-        return replace(config, block=block)
+        return replace(config, cache=block)
     inner = max(loops.of("k"), key=lambda n: loops.extents[n])
     if loops.kinds[config.lane] != "n" or config.hold or loops.residues or config.realise != "peel":
         return config
@@ -44,7 +44,7 @@ def blocked(st: Statement, loops: Loops, config: Config, target: Machine) -> Con
     if config.threads > 1:
         held = min(held, max(1, tiles // (BLOCKS_A_THREAD * config.threads)))
     channels = ((config.lane, held * wide),) if held < tiles else ()
-    return replace(config, block=(*channels, (inner, depth)))
+    return replace(config, cache=(*channels, (inner, depth)))
 
 
 def _pixels(st: Statement, loops: Loops, config: Config, target: Machine) -> tuple[tuple[str, int], ...]:

@@ -33,7 +33,7 @@ def dynamic_config(p: Conv, target: Machine, threads: int = 1) -> Config:
         if lane == "g" and pixels > 4:
             continue  # nothing is shared between pixels but weights
         config = Config(
-            target.isa, lane, tile=((row, pixels), (lane, vectors * unit.lanes)), order=(*order, lane, row),
+            target.isa, lane, register=((row, pixels), (lane, vectors * unit.lanes)), order=(*order, lane, row),
             reduce=st.reduce, terms=terms, realise="indirection", offsets=offsets, flip=flip,
             drain=operations(p, st) > LONG, threads=threads,
         )  # fmt: skip

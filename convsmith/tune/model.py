@@ -228,7 +228,7 @@ class Model:
 
     def cycles(self, loops: Loops, config: Config) -> float:
         """Cycles of the whole convolution on one thread."""
-        lane, tile, target = config.lane, dict(config.tile), self.target
+        lane, tile, target = config.lane, dict(config.register), self.target
         along_k = loops.kinds[lane] == "k"
         channels = next((loops.extents[n] for n, _ in config.terms), self.sizes[self.k])
         steps = self.terms // channels * (-(-channels // (self.lanes if along_k else self.unit.terms)))
@@ -264,7 +264,7 @@ class Model:
 
         ``steps`` are those of a sum; between two tiles of the same pixels pass the weights of ``passing`` vectors.
         """
-        lane, tile, target = config.lane, dict(config.tile), self.target
+        lane, tile, target = config.lane, dict(config.register), self.target
         along_k = loops.kinds[lane] == "k"
         fused = f"{self.batch}_{self.n}"
         cost, load, far = target.costs, target.load(target.l1), target.load(target.l2)
@@ -280,7 +280,7 @@ class Model:
             fetch, hides = self.fetch(loops, config) * far, self.footprint() <= cost.images_near
         if config.hold:
             read = 0.0
-        straight = steps == prod(n for name, n in config.tile if loops.kinds[name] == "k") > 1
+        straight = steps == prod(n for name, n in config.register if loops.kinds[name] == "k") > 1
         turn = cost.turn if config.hold else cost.straight_call if straight else cost.call
         clash = loops.kinds[lane] != "m" and self.ways(loops, tile) >= target.l1.ways
         shared = first_reads(loops, tile, self.src)
@@ -314,7 +314,7 @@ class Model:
         l1, cost = self.target.l1, self.target.costs
         if self.footprint() <= l1.bytes:
             return 0.0
-        tile, inner = dict(config.tile), self.st.of("m")[-1].name
+        tile, inner = dict(config.register), self.st.of("m")[-1].name
         run = tile[config.lane] * self.bytes
         apart = self.src.get(Var(inner), 0) * self.bytes
         jumps = bool(config.hold) and run < apart
@@ -343,9 +343,9 @@ class Model:
 
         Where taps are part of a tile, the first and the last one along their axis are others.
         """
-        pieces, taps = [1], {loops.axes[n] for n, _ in config.tile if loops.kinds[n] == "k"} - {""}
+        pieces, taps = [1], {loops.axes[n] for n, _ in config.register if loops.kinds[n] == "k"} - {""}
         bordered = [n for n in loops.of("m") if loops.axes[n] in taps and not is_true(self.st.a.mask)]
-        for name, size in config.tile:
+        for name, size in config.register:
             width = self.filled(name) if name == config.lane else 1
             rests = [-(-n // width) for n, _ in _splits(loops.extents[name], size)]
             rests += rests[:1] * 2 * (name in bordered and size > 1)
@@ -397,7 +397,7 @@ class Model:
 
     def holding(self, loops: Loops, config: Config) -> Config | None:
         """The same with the weights of a window in registers while the pixels of its channels pass; or None."""
-        tile = dict(config.tile)
+        tile = dict(config.register)
         if config.lane != self.batch or not self.st.constant or self.apart(config.lane) > 1:
             return None
         if not weights_fit(loops, tile, -(-tile[config.lane] // self.lanes), self.target.registers, self.src):

@@ -207,7 +207,7 @@ def test_a_mismatch_is_said_and_is_exit_status_1(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_config_that_does_not_suit_one_layer_leaves_the_others() -> None:
-    config = "--isa=generic --lane=oc --tile=oc:4,oh:2"
+    config = "--isa=generic --lane=oc --register=oc:4,oh:2"
     result = run("bench", "-", *FAST, "--config", config, text=f"{LINE}\nmb1ic3iw9oc4kw3\n")
     assert result.exit_code == 2
     assert result.stdout.splitlines()[3].split()[-6:] == ["-"] * 5 + ["none"]  # it has no loop oh
@@ -270,7 +270,7 @@ def test_the_command_of_a_trace_line_can_be_run() -> None:
     from convsmith.compiler.service import repro
 
     problem = cs.Conv.parse(f'--dir=FWD_B --stag=axb --attr-post-ops=relu {LINE}n"a b"')
-    words = repro("verify", problem, "--isa=generic --lane=oc --tile=oc:4,ow:3")
+    words = repro("verify", problem, "--isa=generic --lane=oc --register=oc:4,ow:3")
     result = run(*shlex.split(words)[1:])
     assert result.exit_code == 0 and "1 of 1 right" in result.stdout, result.stderr
 
@@ -316,7 +316,7 @@ def test_cache(tmp_path: Path) -> None:
         (["bench", LINE, "--json", "/no/such/dir/x.json"], "there is no such directory"),
         (["verify", LINE, "--isa", "sse9"], "isa 'sse9' is unknown"),
         (["verify", LINE, "--config", "--isa=generic"], "--lane= is missing"),
-        (["explain", LINE, "--config", "--isa=generic --lane=oc --tile=oc:64"], "vector registers, target has 16"),
+        (["explain", LINE, "--config", "--isa=generic --lane=oc --register=oc:64"], "vector registers, target has 16"),
         (["show", LINE, "--after", "frobnicate"], "no pass 'frobnicate'"),
         (["show", LINE, "--llvm", "--asm"], "exclude each other"),
         (["frobnicate"], "No such command"),

@@ -67,7 +67,7 @@ def test_a_config_is_not_taken_for_a_line() -> None:
     known = {f"--{field.name}" for field in dataclasses.fields(cs.Config)}
     legal = {f"--{option}" for option in (*options._COMMON_OPTIONS, *conv._OPTIONS, *matmul._OPTIONS)}
     assert not known & legal
-    config = "--isa=generic --lane=oc --tile=oc:4,ow:3"
+    config = "--isa=generic --lane=oc --register=oc:4,ow:3"
     assert run("verify", LINE, "--config", config).exit_code == 0
     assert run("verify", LINE, f"--config={config}").exit_code == 0
 
@@ -94,7 +94,7 @@ def test_the_first_line_says_what_holds(name: str, line: str, said: str) -> None
 def test_threads_are_said_as_they_are_asked() -> None:
     with cs.settings.scope(threads=3):
         assert run("verify", LINE).stdout.startswith("3 threads, ")
-        config = "--isa=generic --lane=oc --tile=oc:4 --threads=2"
+        config = "--isa=generic --lane=oc --register=oc:4 --threads=2"
         assert run("verify", LINE, "--config", config).stdout.startswith("2 threads, ")
 
 

@@ -20,7 +20,7 @@ from convsmith.runtime.host import HostLibrary
 
 PADDED = "mb2ic3ih5oc6oh5kh3ph1"
 BLOCKED = f"--stag=aBcd4b --dtag=aBcd4b {PADDED}"
-TILES = "--lane=oc --tile=oc:8,ow:2"
+TILES = "--lane=oc --register=oc:8,ow:2"
 
 CASES = {
     "plain": (PADDED, TILES),

@@ -13,7 +13,7 @@ from convsmith.plan.config import Config
 from convsmith.problem import parse_problem
 
 AMX = next(t for t in LEVELS if t.isa == "avx512_amx")
-CONFIG = "--isa=avx512_amx --lane=n --tile=m:16,n:32 --order=m,n --terms=k:64"
+CONFIG = "--isa=avx512_amx --lane=n --register=m:16,n:32 --order=m,n --terms=k:64"
 
 
 def functions(line: str, config: str) -> dict[str, str]:

@@ -34,7 +34,7 @@ from convsmith.tune.compile import compile_problem
 
 PROBLEM = Conv.parse("--dir=FWD_B --stag=axb --dtag=nChw16c --attr-post-ops=relu mb1ic3ih5oc5oh5kh3ph1")
 GENERIC = target("generic")
-CONFIG = Config.parse("--isa=generic --lane=oc --tile=oc:8,ow:3 --reduce=kh,kw,ic")
+CONFIG = Config.parse("--isa=generic --lane=oc --register=oc:8,ow:3 --reduce=kh,kw,ic")
 ARTIFACT = Artifact(b"", "generic", {"main": Entry("k", ())}, "", "")
 
 

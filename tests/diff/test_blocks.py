@@ -22,24 +22,24 @@ from convsmith.tune.model import default_config
 
 ISAS = [t.isa for t in host_targets()]
 EACH = [isa for isa in ISAS if isa in ("avx512_bf16", "avx2", "generic")]
-CONV = "--lane=oc --tile=ow:2,oc:16"
+CONV = "--lane=oc --register=ow:2,oc:16"
 BLOCKS = [
-    ("--matmul 20x50:50x70", "--lane=n --tile=m:2,n:16 --block=k:16"),
-    ("--matmul 20x50:50x70", "--lane=n --tile=m:2,n:16 --block=n:64,k:16,m:8 --pack=src,wei"),
-    ("--matmul --dt=u8:s8:s32 20x50:50x70", "--lane=n --tile=m:2,n:16 --terms=k:4 --block=k:16,n:32"),
+    ("--matmul 20x50:50x70", "--lane=n --register=m:2,n:16 --cache=k:16"),
+    ("--matmul 20x50:50x70", "--lane=n --register=m:2,n:16 --cache=n:64,k:16,m:8 --pack=src,wei"),
+    ("--matmul --dt=u8:s8:s32 20x50:50x70", "--lane=n --register=m:2,n:16 --terms=k:4 --cache=k:16,n:32"),
     ("--matmul --dt=u8:s8:u8 --attr-zero-points=src:common:3 20x70:70x70",
-     "--lane=n --tile=m:2,n:16 --terms=k:4 --block=k:32"),
-    ("--matmul --dt=bf16 20x50:50x70", "--lane=n --tile=m:2,n:16 --terms=k:2 --block=k:16"),
-    ("mb2ic20ih7oc40oh7kh3ph1", f"{CONV} --reduce=kh,kw,ic --block=ic:8"),
-    ("--dir=FWD_B --attr-post-ops=tanh mb2ic20ih7oc70oh7kh3ph1", f"{CONV} --block=oc:32,ic:8,oh:3 --drain=yes"),
-    ("g2mb1ic20ih7oc40oh7kh3ph1", f"{CONV} --block=kh:1"),
-    ("mb1ic20ih7oc40oh4kh3ph1sh2", f"{CONV} --block=ic:16 --realise=mask"),
-    ("--dir=BWD_D mb1ic40ih7oc20oh4kh3ph1sh2", "--lane=ic --tile=ic:16,iw:2 --block=oc:6"),
-    ("--dir=BWD_W mb2ic5ih9oc6oh9kh3ph1", "--lane=ow --tile=ic:2,oc:3 --block=oh:4 --pack="),
-    ("--dir=BWD_W mb4ic5ih7oc6oh4kh3ph1sh2", "--lane=oc --tile=ic:2,oc:16 --block=mb:2 --pack=diff_dst"),
-    ("--dir=BWD_W g2mb1ic4ih20oc6oh20kh5ph2", "--lane=ow --tile=kw:2,ic:2 --block=oc:2,oh:8 --pack="),
-    ("mb1ic20ih7oc40oh7kh3ph1", f"{CONV} --block=ic:8 --realise=pad_copy"),
-    ("mb1ic20ih7oc40oh7kh3ph1", f"{CONV} --block=ic:8 --realise=indirection"),
+     "--lane=n --register=m:2,n:16 --terms=k:4 --cache=k:32"),
+    ("--matmul --dt=bf16 20x50:50x70", "--lane=n --register=m:2,n:16 --terms=k:2 --cache=k:16"),
+    ("mb2ic20ih7oc40oh7kh3ph1", f"{CONV} --reduce=kh,kw,ic --cache=ic:8"),
+    ("--dir=FWD_B --attr-post-ops=tanh mb2ic20ih7oc70oh7kh3ph1", f"{CONV} --cache=oc:32,ic:8,oh:3 --drain=yes"),
+    ("g2mb1ic20ih7oc40oh7kh3ph1", f"{CONV} --cache=kh:1"),
+    ("mb1ic20ih7oc40oh4kh3ph1sh2", f"{CONV} --cache=ic:16 --realise=mask"),
+    ("--dir=BWD_D mb1ic40ih7oc20oh4kh3ph1sh2", "--lane=ic --register=ic:16,iw:2 --cache=oc:6"),
+    ("--dir=BWD_W mb2ic5ih9oc6oh9kh3ph1", "--lane=ow --register=ic:2,oc:3 --cache=oh:4 --pack="),
+    ("--dir=BWD_W mb4ic5ih7oc6oh4kh3ph1sh2", "--lane=oc --register=ic:2,oc:16 --cache=mb:2 --pack=diff_dst"),
+    ("--dir=BWD_W g2mb1ic4ih20oc6oh20kh5ph2", "--lane=ow --register=kw:2,ic:2 --cache=oc:2,oh:8 --pack="),
+    ("mb1ic20ih7oc40oh7kh3ph1", f"{CONV} --cache=ic:8 --realise=pad_copy"),
+    ("mb1ic20ih7oc40oh7kh3ph1", f"{CONV} --cache=ic:8 --realise=indirection"),
 ]  # fmt: skip
 
 
@@ -50,7 +50,7 @@ BLOCKS = [
 )
 def test_blocks_are_exact(line: str, words: str, threads: int, isa: str) -> None:
     kernel = cs.compile(line, config=f"--isa={isa} {words} --threads={threads}")
-    assert kernel.config.block
+    assert kernel.config.cache
     verdict = verify_kernel(kernel)
     assert verdict.ok, verdict.detail
 
@@ -60,8 +60,8 @@ def test_blocks_on_fragments(block: str) -> None:
     """Sums go back into their registers where the next block begins."""
     if "avx512_amx" not in ISAS:
         pytest.skip("this machine lacks avx512_amx")
-    words = "--lane=n --tile=m:32,n:32 --terms=k:64"
-    kernel = cs.compile("--matmul --dt=u8:s8:s32 70x320:320x70", config=f"--isa=avx512_amx {words} --block={block}")
+    words = "--lane=n --register=m:32,n:32 --terms=k:64"
+    kernel = cs.compile("--matmul --dt=u8:s8:s32 70x320:320x70", config=f"--isa=avx512_amx {words} --cache={block}")
     verdict = verify_kernel(kernel)
     assert verdict.ok, verdict.detail
 
@@ -71,7 +71,7 @@ def test_the_packed_order_has_the_blocks_of_the_config() -> None:
     (target,) = (t for t in LEVELS if t.isa == "avx512_vnni")
     problem = parse_problem("--matmul --dt=u8:s8:s32 96x256:256x192").canonical()
     config = Config.parse(
-        "--isa=avx512_vnni --lane=n --tile=m:6,n:32 --order=n,m --terms=k:4 --block=n:96,k:64,m:48 --pack=src,wei"
+        "--isa=avx512_vnni --lane=n --register=m:6,n:32 --order=n,m --terms=k:4 --cache=n:96,k:64,m:48 --pack=src,wei"
     )
     with interning():
         st, kernel = naive_kernel(problem, target, config)
@@ -110,7 +110,7 @@ def test_blocks_of_the_pixels_of_a_gradient(layout: str) -> None:
 
 def test_a_long_sum_by_default() -> None:
     kernel = cs.compile("--matmul 200x9000:9000x70", threads=2)
-    assert kernel.config.block
+    assert kernel.config.cache
     verdict = verify_kernel(kernel)
     assert verdict.ok, verdict.detail
 
@@ -118,21 +118,21 @@ def test_a_long_sum_by_default() -> None:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ("--tile=m:4,n:32 --block=m:6", "a multiple of the tile"),
-        ("--tile=m:4,n:32 --block=n:0", "a multiple of the tile"),
-        ("--tile=m:4,n:32 --block=n:40", "a multiple of the tile"),
-        ("--tile=m:4 --block=n:3", "the 4 lanes"),
+        ("--register=m:4,n:32 --cache=m:6", "a multiple of the tile"),
+        ("--register=m:4,n:32 --cache=n:0", "a multiple of the tile"),
+        ("--register=m:4,n:32 --cache=n:40", "a multiple of the tile"),
+        ("--register=m:4 --cache=n:3", "the 4 lanes"),
     ],
 )
 def test_what_is_no_block(words: str, text: str) -> None:
-    with pytest.raises(cs.ConfigError, match="--block=") as caught:
+    with pytest.raises(cs.ConfigError, match="--cache=") as caught:
         cs.compile("--matmul 20x50:50x70", config=f"--isa=generic --lane=n {words}")
-    assert caught.value.code == "block" and text in str(caught.value)
+    assert caught.value.code == "cache" and text in str(caught.value)
 
 
 def test_one_reduction_loop_at_most() -> None:
-    config = "--isa=generic --lane=oc --block=ic:4,kh:1"
+    config = "--isa=generic --lane=oc --cache=ic:4,kh:1"
     with pytest.raises(cs.ConfigError, match="legal is one reduction loop") as caught:
         cs.compile("ic8ih7oc8oh7kh3ph1", config=config)
-    assert caught.value.code == "block"
-    assert str(replace(Config.parse(config), block=(("ic", 4),))).endswith("--block=ic:4")
+    assert caught.value.code == "cache"
+    assert str(replace(Config.parse(config), cache=(("ic", 4),))).endswith("--cache=ic:4")

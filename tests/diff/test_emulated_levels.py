@@ -143,7 +143,7 @@ def test_nothing_saturates(target: Machine, types: tuple[str, str, str]) -> None
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.isa)
 def test_memory_that_entries_share(target: Machine) -> None:
     problem = parse_problem("--dir=BWD_WB mb1ic5ih14oc7kh3ph1")
-    config = Config.parse(f"--isa={target.isa} --lane=oc --tile=ic:2,oc:{target.lanes(32)} --split=oh:7")
+    config = Config.parse(f"--isa={target.isa} --lane=oc --register=ic:2,oc:{target.lanes(32)} --split=oh:7")
     artifact = build_artifact(problem, config, target)
     assert "shared" in {a.role for entry in artifact.steps.values() for a in entry.arguments}
     check_emulated(problem, artifact, random_arrays(problem))

@@ -42,7 +42,7 @@ FOUND = {
     "classes-in-threads": ("--dir=BWD_D mb1ic4iw7oc2ow3kw3sw3", "--lane=ic --order=iw,ic --pieces=1 --threads=2"),
     "weights-held-and-a-long-epilogue": (
         "--stag=axb --dtag=axb --attr-post-ops=square+linear:2:1 g32mb2ic32iw9oc32ow9kw3pw1",
-        "--lane=g --tile=ow:3,kw:3 --order=mb,g,oc,ow --hold=wei --drain=yes --threads=2",
+        "--lane=g --register=ow:3,kw:3 --order=mb,g,oc,ow --hold=wei --drain=yes --threads=2",
     ),
     "fragments-of-rows-in-blocks": (
         "--dir=FWD_B --dt=bf16 --stag=aBCd4b2c --dtag=axb mb1ic64ih15oc8oh17kh1ph1", "",
@@ -50,7 +50,8 @@ FOUND = {
     "phases-of-a-long-sum": ("--deconv --stag=axb mb1ic32ih1iw1oc5oh1ow2kh7kw1024sh10sw1ph0pw0", ""),
     "weights-held-beside-a-copy-in-threads": (
         "--stag=axb --dtag=axb g2mb3ic2ih5iw1oc4oh5ow7kh3kw1ph4pw3dh1",
-        "--lane=g --tile=oc:3,kh:3 --order=g,oc,mb,oh,ow --reduce=kw,ic,kh --realise=pad_copy --hold=wei --threads=2",
+        "--lane=g --register=oc:3,kh:3 --order=g,oc,mb,oh,ow --reduce=kw,ic,kh --realise=pad_copy --hold=wei "
+        "--threads=2",
     ),
     "few-columns-of-a-group": ("--dt=bf16:bf16:f32 --stag=axb --dtag=axb g2mb1ic32iw16oc16ow16kw1", ""),
     "few-columns-of-a-group-of-bytes": ("--dt=u8:s8:s32 --stag=axb g2mb1ic32iw64oc16ow64kw1", ""),

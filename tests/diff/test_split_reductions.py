@@ -12,21 +12,21 @@ from convsmith.problem.types import TYPES
 
 ISAS = [t.isa for t in host_targets()]
 SPLIT = [
-    ("--dir=BWD_W --stag=axb --dtag=axb mb2ic16ih8oc16kh3ph1", "--lane=oc --tile=ic:2,oc:16 --split=mb:2 --pack="),
-    ("--dir=BWD_WB mb1ic5ih14oc7kh3ph1", "--lane=oc --tile=ic:2,oc:16 --split=oh:7"),
-    ("--dir=BWD_W --dt=bf16 g4mb4ic16ih9oc20kh3ph1sh2", "--lane=oc --tile=ic:2,oc:16 --split=mb:4"),
-    ("--dir=BWD_W --wtag=axb mb4ic16iw9oc20kw3pw1dw1", "--lane=ic --tile=oc:2,ic:16 --split=mb:2 --pack=diff_dst"),
-    ("--deconv --dir=BWD_W mb2ic5ih9oc7kh3ph1sh2", "--lane=ic --tile=oc:2,ic:16 --reduce=mb,ih,iw --split=ih:3"),
-    ("--dir=BWD_W mb1ic3iw40oc2ow40kw3pw1", "--lane=ow --tile=ic:3,oc:2 --split=ow:2 --pack="),
+    ("--dir=BWD_W --stag=axb --dtag=axb mb2ic16ih8oc16kh3ph1", "--lane=oc --register=ic:2,oc:16 --split=mb:2 --pack="),
+    ("--dir=BWD_WB mb1ic5ih14oc7kh3ph1", "--lane=oc --register=ic:2,oc:16 --split=oh:7"),
+    ("--dir=BWD_W --dt=bf16 g4mb4ic16ih9oc20kh3ph1sh2", "--lane=oc --register=ic:2,oc:16 --split=mb:4"),
+    ("--dir=BWD_W --wtag=axb mb4ic16iw9oc20kw3pw1dw1", "--lane=ic --register=oc:2,ic:16 --split=mb:2 --pack=diff_dst"),
+    ("--deconv --dir=BWD_W mb2ic5ih9oc7kh3ph1sh2", "--lane=ic --register=oc:2,ic:16 --reduce=mb,ih,iw --split=ih:3"),
+    ("--dir=BWD_W mb1ic3iw40oc2ow40kw3pw1", "--lane=ow --register=ic:3,oc:2 --split=ow:2 --pack="),
     ("--dir=BWD_W --dt=f64 mb3ic4iw7oc4kw2", "--lane=oc --split=mb:3"),
     ("--dir=BWD_W --wtag=Abc16a mb2ic4iw7oc20kw2", "--lane=oc --split=mb:2"),
-    ("mb1ic16ih4oc4kh3ph1", "--lane=oc --tile=oc:16 --split=ic:4"),
+    ("mb1ic16ih4oc4kh3ph1", "--lane=oc --register=oc:16 --split=ic:4"),
     (
         "--dir=FWD_B --attr-post-ops=relu:0.5+sum:2+add:f32:per_oc --dtag=axb mb1ic6ih4oc4kh3ph1",
         "--lane=oc --split=kh:3",
     ),
-    ("--stag=axb mb1ic16ih4oc4kh3ph1", "--lane=oc --tile=oc:16 --split=ic:4 --realise=pad_copy"),
-    ("--stag=axb mb1ic16ih4oc4kh3ph1", "--lane=ic --tile=oc:4 --split=ic:2 --realise=mask"),
+    ("--stag=axb mb1ic16ih4oc4kh3ph1", "--lane=oc --register=oc:16 --split=ic:4 --realise=pad_copy"),
+    ("--stag=axb mb1ic16ih4oc4kh3ph1", "--lane=ic --register=oc:4 --split=ic:2 --realise=mask"),
     ("--attr-post-ops=tanh --dtag=a:1:99_b:5:19_c:5:3 mb1ic4iw5oc5kw3pw1", "--lane=oc --split=ic:2 --drain=yes"),
     ("g4mb1ic4iw9oc4kw3pw1", "--lane=g --split=kw:3"),
     ("--deconv g2mb2ic8ih6oc6kh3ph1sh2", "--lane=oc --split=ic:2"),
@@ -49,7 +49,7 @@ SPLIT = [
     ("--matmul --stag=acb 2x3x8:1x8x5", "--lane=n --split=k:2"),
     (
         "--matmul --bits=7:5 --dt=u8:s8:s32 --attr-zero-points=src:per_dim_0+wei:common:2 5x8:8x6",
-        "--lane=n --tile=n:16,m:2 --offsets=sums --pack=src,wei --split=k:2",
+        "--lane=n --register=n:16,m:2 --offsets=sums --pack=src,wei --split=k:2",
     ),
 ]  # fmt: skip
 

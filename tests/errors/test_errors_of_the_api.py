@@ -116,11 +116,13 @@ def test_unknown_and_missing_instruction_sets() -> None:
 @pytest.mark.parametrize(
     "config,code,texts",
     [
-        ("--isa=generic --lane=oc --tile=oc:16,ow:6", "registers", ["vector registers, target has 16", "accumulators"]),
-        ("--isa=generic --lane=oc --tile=oc:5", "lanes", ["--tile=oc:5", "multiple of the 4 lanes"]),
+        ("--isa=generic --lane=oc --register=oc:16,ow:6", "registers",
+         ["vector registers, target has 16", "accumulators"]),
+        ("--isa=generic --lane=oc --register=oc:5", "lanes", ["--register=oc:5", "multiple of the 4 lanes"]),
         ("--isa=generic --lane=xx", "unknown-loop", ["'xx'", "oc, mb, oh, ow, kh, kw, ic"]),
         ("--isa=generic --lane=oc --fuse=oc+kh", "fuse", ["oc+kh"]),
-        ("--isa=generic --lane=oc --tile=oc:x", "syntax", ["--tile=oc:x", "for example --tile=oc:32,ow:14"]),
+        ("--isa=generic --lane=oc --register=oc:x", "syntax",
+         ["--register=oc:x", "for example --register=oc:32,ow:14"]),
         ("--isa=generic", "syntax", ["--lane= is missing"]),
         ("--isa=generic --lane=oc --realise=magic", "realise", ["magic", "mask, peel, pad_copy"]),
         ("--isa=generic --lane=oc --offsets=magic", "offsets", ["magic", "each, sums"]),
@@ -206,7 +208,7 @@ def test_out_must_be_memory_of_its_own_and_stays_as_it_was() -> None:
 
 
 def test_weights_packed_for_another_kernel() -> None:
-    one = cs.compile(LINE, threads=1, config="--isa=generic --lane=oc --tile=oc:4")
+    one = cs.compile(LINE, threads=1, config="--isa=generic --lane=oc --register=oc:4")
     other = cs.compile(LINE.replace("oc4", "oc5"), threads=1)
     with_bias = cs.compile(LINE, bias=True, threads=1)
     packed = one.pack(W)

@@ -186,7 +186,11 @@ def test_a_second_compile_is_a_load(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert second.artifact == first.artifact and second.requirements == {"ic": 3}
     x, w = np.ones((2, 3, 8, 5), np.float32), np.ones((17, 3, 3, 3), np.float32)
     assert (second(x, first.pack(w)) == first(x, w)).all()
-    for dims, n, config in (("mb,ih", 1, None), ("mb,ih,iw", 2, None), ("mb,ih,iw", 1, replace(first.config, tile=()))):
+    for dims, n, config in (
+        ("mb,ih", 1, None),
+        ("mb,ih,iw", 2, None),
+        ("mb,ih,iw", 1, replace(first.config, register=())),
+    ):
         with pytest.raises(cs.InternalError) as error:  # another requirement, number of threads, or config
             DynamicKernel(p, dims, target, config, n)
         assert f"dynamic='\"'\"'{dims}'" in error.value.repro
@@ -312,9 +316,7 @@ class Sizes:
         ("abx", "abx", "", "ic3oc6kh2kw2", "mb1ih3iw3ph1pw1", 1),
     ],
 )  # fmt: skip
-def test_every_step_computes_the_same(
-    src: str, dst: str, options: str, line: str, sizes: str, threads: int
-) -> None:
+def test_every_step_computes_the_same(src: str, dst: str, options: str, line: str, sizes: str, threads: int) -> None:
     target = small_target(4, 12)
     instructions = {row.name: row.kernel for row in target.instructions}
     with interning():
@@ -379,11 +381,11 @@ def test_configs_that_are_refused() -> None:
     with pytest.raises(cs.ConfigError, match="need sums of the source") as error:
         cs.compile(zero, dynamic="mb", config="--isa=generic --lane=oc --realise=indirection --offsets=sums")
     assert error.value.code == "dynamic"
-    for words in ("--realise=peel", "--fuse=oh+ow", "--tile=oh:2,oc:4", "--table=row", "--lane=ow"):
+    for words in ("--realise=peel", "--fuse=oh+ow", "--register=oh:2,oc:4", "--table=row", "--lane=ow"):
         given = {"--isa": "generic", "--lane": "oc", "--realise": "indirection"} | dict([words.split("=")])
         config = " ".join(f"{name}={value}" for name, value in given.items())
         with pytest.raises(cs.ConfigError, match=f"{words.split('=')[0]}.*dynamic sizes need") as error:
             cs.compile(LINES[0], dynamic="mb", config=config)
         assert error.value.code == "dynamic"
-    config = "--isa=generic --lane=oc --tile=oc:8,ow:3 --realise=indirection"
+    config = "--isa=generic --lane=oc --register=oc:8,ow:3 --realise=indirection"
     assert str(cs.compile(LINES[0], dynamic="mb", config=config, threads=1).config) == config

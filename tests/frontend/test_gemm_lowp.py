@@ -182,7 +182,7 @@ def test_entries_are_requantised_while_packing(isa: str, types: str) -> None:
         kernel.pack(arrays["wei"])
     assert e.value.code == "packing"
     with pytest.raises(cs.ConfigError, match="legal are --offsets=sums and --pack=src,wei") as error:
-        cs.compile(line, config="--isa=generic --lane=n --tile=n:4,m:2 --offsets=sums")
+        cs.compile(line, config="--isa=generic --lane=n --register=n:4,m:2 --offsets=sums")
     assert error.value.code == "bits"
 
 

@@ -107,7 +107,7 @@ def test_several_python_threads_may_call_at_once() -> None:
 
 
 def test_weights_that_are_not_finite_go_through_a_kernel_that_multiplies_no_padding() -> None:
-    config = "--isa=generic --lane=oc --tile=oc:4 --realise=pad_copy"
+    config = "--isa=generic --lane=oc --register=oc:4 --realise=pad_copy"
     k = cs.compile(LINE, config=config, threads=1)
     x, w, _ = data(k.problem)
     assert k.artifact is not None and k.artifact.needs_finite == ("wei",)
@@ -170,7 +170,7 @@ def test_options_of_the_line_and_keywords_add_up() -> None:
 
 
 def test_a_config_makes_every_decision() -> None:
-    text = "--isa=generic --lane=oc --tile=ow:5,oc:8"
+    text = "--isa=generic --lane=oc --register=ow:5,oc:8"
     k = cs.compile(LINE, config=text)
     assert str(k.config) == text and k.config.threads == 1
     assert cs.compile(LINE, config=cs.Config.parse(text)) is k

@@ -49,7 +49,7 @@ def test_a_kernel_is_what_it_was(line: str) -> None:
 
 
 def test_kernel_and_packed_weights_in_another_process(tmp_path: Path) -> None:
-    config = "--isa=generic --lane=oc --tile=oc:8,ow:3 --threads=2"
+    config = "--isa=generic --lane=oc --register=oc:8,ow:3 --threads=2"
     kernel = cs.compile("mb1ic6ih7oc20oh7kh3ph1", bias=True, config=config)
     arrays = arrays_of(kernel)
     want = kernel.run(**arrays)

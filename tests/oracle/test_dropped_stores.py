@@ -24,25 +24,25 @@ from convsmith.statement.naive import naive, parts_kernel
 from convsmith.statement.statement import Statement
 
 KINDS = {
-    "channels": ("mb1ic2ih2iw4oc7kh1kw3pw1", "--lane=oc --tile=oc:4,ow:3 --reduce=kh,kw,ic"),
-    "pixels": ("mb2ic2iw7oc3kw1", "--lane=ow --tile=ow:4,oc:2"),
-    "threads": ("--stag=axb --dtag=axb mb2ic2iw5oc7kw3pw1", "--lane=oc --tile=oc:4,ow:3 --threads=2"),
-    "one-function": ("mb1ic2iw5oc7kw3pw1", "--lane=oc --tile=oc:4,ow:2 --outline=no --realise=mask"),
-    "drained": ("--attr-post-ops=linear:2:1 mb1ic2iw5oc7kw1", "--lane=oc --tile=oc:4,ow:2 --drain=yes"),
-    "blocks": ("mb1ic5iw4oc9kw1", "--lane=oc --tile=oc:4,ow:2 --block=oc:8,ic:2"),
-    "lanes-along-input": ("mb1ic6iw4oc4kw1", "--lane=ic --tile=oc:2,ow:3 --reduce=kw,ic"),
-    "groups": ("g6mb1ic6iw5oc6kw3pw1", "--lane=g --tile=g:4,ow:2 --reduce=kw,ic"),
-    "fused": ("mb1ic3ih2iw5oc6kh1kw1", "--lane=oc --fuse=oh+ow --tile=oc:4,oh_ow:6"),
-    "sum": ("--attr-post-ops=sum:0.5 --dtag=aBc4b mb1ic2iw5oc6kw1", "--lane=oc --tile=oc:4,ow:2"),
-    "bytes": ("--dt=u8:s8:u8 --attr-post-ops=relu mb1ic5iw5oc6kw1", "--lane=oc --tile=oc:4,ow:2"),
+    "channels": ("mb1ic2ih2iw4oc7kh1kw3pw1", "--lane=oc --register=oc:4,ow:3 --reduce=kh,kw,ic"),
+    "pixels": ("mb2ic2iw7oc3kw1", "--lane=ow --register=ow:4,oc:2"),
+    "threads": ("--stag=axb --dtag=axb mb2ic2iw5oc7kw3pw1", "--lane=oc --register=oc:4,ow:3 --threads=2"),
+    "one-function": ("mb1ic2iw5oc7kw3pw1", "--lane=oc --register=oc:4,ow:2 --outline=no --realise=mask"),
+    "drained": ("--attr-post-ops=linear:2:1 mb1ic2iw5oc7kw1", "--lane=oc --register=oc:4,ow:2 --drain=yes"),
+    "blocks": ("mb1ic5iw4oc9kw1", "--lane=oc --register=oc:4,ow:2 --cache=oc:8,ic:2"),
+    "lanes-along-input": ("mb1ic6iw4oc4kw1", "--lane=ic --register=oc:2,ow:3 --reduce=kw,ic"),
+    "groups": ("g6mb1ic6iw5oc6kw3pw1", "--lane=g --register=g:4,ow:2 --reduce=kw,ic"),
+    "fused": ("mb1ic3ih2iw5oc6kh1kw1", "--lane=oc --fuse=oh+ow --register=oc:4,oh_ow:6"),
+    "sum": ("--attr-post-ops=sum:0.5 --dtag=aBc4b mb1ic2iw5oc6kw1", "--lane=oc --register=oc:4,ow:2"),
+    "bytes": ("--dt=u8:s8:u8 --attr-post-ops=relu mb1ic5iw5oc6kw1", "--lane=oc --register=oc:4,ow:2"),
     "held": (
-        "--stag=axb --dtag=axb g6mb1ic6iw5oc6kw3pw1", "--lane=g --tile=g:4,ow:2,kw:3 --order=mb,g,ow --hold=wei",
+        "--stag=axb --dtag=axb g6mb1ic6iw5oc6kw3pw1", "--lane=g --register=g:4,ow:2,kw:3 --order=mb,g,ow --hold=wei",
     ),
-    "backward": ("--dir=BWD_D mb1ic5iw7oc2ow4kw3sw2pw1", "--lane=ic --tile=ic:4,iw:2"),
-    "weights": ("--dir=BWD_W mb2ic3iw4oc6kw2", "--lane=oc --tile=oc:4,ic:2"),
-    "product": ("--matmul 2x5x3:2x3x6", "--lane=n --tile=n:4,m:2"),
-    "parts": ("--dir=FWD_B mb2ic6iw5oc7kw1", "--lane=oc --tile=oc:4,ow:2 --split=ic:3"),
-    "fragments": ("--matmul --dt=u8:s8:s32 7x16:16x9", "--lane=n --tile=n:12,m:3 --terms=k:8 --threads=2"),
+    "backward": ("--dir=BWD_D mb1ic5iw7oc2ow4kw3sw2pw1", "--lane=ic --register=ic:4,iw:2"),
+    "weights": ("--dir=BWD_W mb2ic3iw4oc6kw2", "--lane=oc --register=oc:4,ic:2"),
+    "product": ("--matmul 2x5x3:2x3x6", "--lane=n --register=n:4,m:2"),
+    "parts": ("--dir=FWD_B mb2ic6iw5oc7kw1", "--lane=oc --register=oc:4,ow:2 --split=ic:3"),
+    "fragments": ("--matmul --dt=u8:s8:s32 7x16:16x9", "--lane=n --register=n:12,m:3 --terms=k:8 --threads=2"),
 }  # fmt: skip
 FORMS = ("first", "from-second", "every-other", "none")
 

@@ -20,13 +20,16 @@ from convsmith.problem import parse_problem
 from convsmith.tune.model import default_config
 
 CASES = {
-    "stride": ("--dir=BWD_D mb1ic4iw9oc3ow5kw3sw2pw1", "--lane=ic --tile=ic:4,iw:2"),
-    "stride-beyond-the-taps": ("--dir=BWD_D mb1ic4iw11oc2ow4kw2sw3", "--lane=ic --tile=ic:4,iw:3"),
-    "two-axes": ("--dir=BWD_D mb1ic4ih5iw6oc2oh3ow3kh3kw3sh2sw2ph1pw1", "--lane=ic --tile=ic:4,iw:2 --reduce=kh,kw,oc"),
-    "dilation": ("--dir=BWD_D mb1ic4iw11oc3ow4kw3sw2dw2pw1", "--lane=ic --tile=ic:4"),
-    "deconvolution": ("--deconv mb2ic3iw4oc4ow8kw4sw2pw1", "--lane=oc --tile=oc:4,ow:2"),
-    "groups": ("--dir=BWD_D g2mb1ic8iw7oc4ow4kw3sw2pw1", "--lane=ic --tile=ic:4,iw:2 --threads=2"),
-    "not-strided": ("--dir=BWD_D mb1ic4iw6oc3ow6kw3pw1", "--lane=ic --tile=ic:4,iw:2"),
+    "stride": ("--dir=BWD_D mb1ic4iw9oc3ow5kw3sw2pw1", "--lane=ic --register=ic:4,iw:2"),
+    "stride-beyond-the-taps": ("--dir=BWD_D mb1ic4iw11oc2ow4kw2sw3", "--lane=ic --register=ic:4,iw:3"),
+    "two-axes": (
+        "--dir=BWD_D mb1ic4ih5iw6oc2oh3ow3kh3kw3sh2sw2ph1pw1",
+        "--lane=ic --register=ic:4,iw:2 --reduce=kh,kw,oc",
+    ),
+    "dilation": ("--dir=BWD_D mb1ic4iw11oc3ow4kw3sw2dw2pw1", "--lane=ic --register=ic:4"),
+    "deconvolution": ("--deconv mb2ic3iw4oc4ow8kw4sw2pw1", "--lane=oc --register=oc:4,ow:2"),
+    "groups": ("--dir=BWD_D g2mb1ic8iw7oc4ow4kw3sw2pw1", "--lane=ic --register=ic:4,iw:2 --threads=2"),
+    "not-strided": ("--dir=BWD_D mb1ic4iw6oc3ow6kw3pw1", "--lane=ic --register=ic:4,iw:2"),
     "phases": ("--deconv mb1ic3iw5oc1ow24kw8sw4", ""),
     "phases-of-channels": ("--deconv --stag=axb --dtag=axb mb1ic3ih3iw3oc2oh6ow12kh2kw4sh2sw4", ""),
     "phases-of-many": ("--dir=BWD_D mb1ic1ih6iw8oc9oh3ow2kh2kw4sh2sw4", ""),

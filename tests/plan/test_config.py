@@ -12,9 +12,9 @@ from convsmith.problem.micro_kernel import MicroKernel
 
 HEAD = "--isa=avx2 --lane=oc"
 WORDS = [
-    "", "--fuse=oh+ow,mb+oh_ow", "--tile=oc:32,ow:14", "--order=mb,oc,oh", "--reduce=kh,ic", "--terms=ic:4",
-    "--tile=oc:8 --block=oc:64,ic:128", "--split=mb:3", "--pack=", "--pack=src,wei", "--hold=wei", "--drain=yes",
-    "--offsets=sums --flip=src,wei", "--pieces=1", "--outline=no", "--threads=7", "--terms=ic:4 --block=ic:8",
+    "", "--fuse=oh+ow,mb+oh_ow", "--register=oc:32,ow:14", "--order=mb,oc,oh", "--reduce=kh,ic", "--terms=ic:4",
+    "--register=oc:8 --cache=oc:64,ic:128", "--split=mb:3", "--pack=", "--pack=src,wei", "--hold=wei", "--drain=yes",
+    "--offsets=sums --flip=src,wei", "--pieces=1", "--outline=no", "--threads=7", "--terms=ic:4 --cache=ic:8",
     *(f"--realise={word}" for word in REALISATIONS), *(f"--table={word}" for word in TABLES),
     *(f"--offsets={word}" for word in OFFSETS),
 ]  # fmt: skip
@@ -36,13 +36,13 @@ def test_what_is_printed_is_read(words: str) -> None:
         ("--table=diagonal", "table", "--table=diagonal is unknown; legal are row"),
         ("--offsets=none", "offsets", "--offsets=none is unknown; legal are each, sums"),
         ("--flip=src", "offsets", "--flip=src needs --offsets=sums"),
-        ("--tile=oc:8,ow:0", "tile-size", "--tile=ow:0: a tile has at least one iteration"),
-        ("--block=oc:0", "block", "--block=oc:0: a block is a multiple"),
-        ("--tile=oc:8 --block=oc:12", "block", "--block=oc:12: a block is a multiple of the tile and of the terms"),
-        ("--terms=ic:4 --block=ic:6", "block", "--block=ic:6: a block is a multiple of the tile and of the terms"),
+        ("--register=oc:8,ow:0", "tile-size", "--register=ow:0: a tile has at least one iteration"),
+        ("--cache=oc:0", "cache", "--cache=oc:0: a block is a multiple"),
+        ("--register=oc:8 --cache=oc:12", "cache", "--cache=oc:12: a block is a multiple of the tile and of the terms"),
+        ("--terms=ic:4 --cache=ic:6", "cache", "--cache=ic:6: a block is a multiple of the tile and of the terms"),
         ("--terms=ic:0", "terms", "--terms=ic:0: expected one loop that has no tile, and at least 1"),
         ("--terms=oc:4", "terms", "--terms=oc:4: expected one loop"),
-        ("--tile=ic:4 --terms=ic:4", "terms", "--terms=ic:4: expected one loop"),
+        ("--register=ic:4 --terms=ic:4", "terms", "--terms=ic:4: expected one loop"),
         ("--terms=ic:4,kw:2", "terms", "--terms=ic:4,kw:2: expected one loop"),
         ("--split=mb:0", "split", "--split=mb:0: expected one loop, in at least one part"),
         ("--split=mb:2,oh:2", "split", "--split=mb:2,oh:2: expected one loop"),
@@ -51,7 +51,7 @@ def test_what_is_printed_is_read(words: str) -> None:
         ("--pieces=many", "syntax", "'--pieces=many' does not read as pieces; for example --pieces=8"),
         ("--outline=maybe", "syntax", "'--outline=maybe' does not read as outline"),
         ("--fuse=oh", "syntax", "'--fuse=oh' does not read as fuse; for example --fuse=oh+ow"),
-        ("tile=oc:8", "syntax", "'tile=oc:8' is not one of --isa=, --lane="),
+        ("register=oc:8", "syntax", "'register=oc:8' is not one of --isa=, --lane="),
         ("--tiles=oc:8", "syntax", "'--tiles=oc:8' is not one of"),
     ],
 )

@@ -20,7 +20,7 @@ from convsmith.problem import Conv
 from convsmith.problem.data import random_arrays
 from convsmith.runtime.host import HostLibrary
 
-TILES = "--lane=oc --tile=oc:4"
+TILES = "--lane=oc --register=oc:4"
 HALF = 1 << 30
 FAR = HALF + 7
 
@@ -41,7 +41,7 @@ RUNS = {
     "source-masked": (f"--stag=a:1:1_b:2:1_c:4:{FAR} mb1ic2iw4oc5ow4kw3pw1", f"{TILES} --realise=mask"),
     "source-copied": (f"--stag=a:1:1_b:2:1_c:4:{FAR} mb1ic2iw4oc5ow4kw3pw1", f"{TILES} --realise=pad_copy"),
     "images": (f"--stag=a:3:{FAR}_b:2:3_c:3:1 mb3ic2iw3oc4ow3kw1", f"{TILES} --threads=2"),
-    "channels-along-lanes": (f"--stag=a:1:1_b:4:{FAR}_c:3:1 mb1ic4iw3oc2ow3kw1", "--lane=ic --tile=oc:2"),
+    "channels-along-lanes": (f"--stag=a:1:1_b:4:{FAR}_c:3:1 mb1ic4iw3oc2ow3kw1", "--lane=ic --register=oc:2"),
     "destination": (f"--dtag=a:1:1_b:5:{FAR}_c:3:1 mb1ic2iw3oc5ow3kw1", TILES),
     "weights": (f"--wtag=a:3:{FAR}_b:2:1_c:3:2 mb1ic2iw3oc3ow3kw3pw1", TILES),
     "weights-not-packed": (f"--wtag=a:3:{FAR}_b:2:1_c:3:2 mb1ic2iw3oc3ow3kw3pw1", f"{TILES} --pack="),

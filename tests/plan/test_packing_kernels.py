@@ -148,7 +148,7 @@ def test_blocks_of_weights_beyond_the_cache(vectors: int, depth: int, threads: i
     lanes = target(isa).lanes(32)
     n, wide = 8 * lanes, vectors * lanes
     block = f"n:{wide},k:{depth}" if wide else f"k:{depth}"
-    config = f"--isa={isa} --lane=n --tile=m:3,n:{lanes} --order=n,m --reduce=k --block={block} --threads={threads}"
+    config = f"--isa={isa} --lane=n --register=m:3,n:{lanes} --order=n,m --reduce=k --cache={block} --threads={threads}"
     kernel = cs.compile(f"--matmul {m}x{k}:{k}x{n}", config=config)
     rng = np.random.default_rng(0)
     x, w = rng.integers(-2, 3, (m, k)).astype(np.float32), rng.integers(-2, 3, (k, n)).astype(np.float32)

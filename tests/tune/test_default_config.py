@@ -44,7 +44,7 @@ def test_what_a_depthwise_convolution_reads_at_a_time(
     (target,) = (t for t in LEVELS if t.isa == "avx512")
     sizes = f"{channels}ih{size}oh{size // stride}kh3sh{stride}ph1"
     config = default_config(parse_problem(f"--stag={layout} --dtag={layout} {sizes}"), target)
-    tile = dict(config.tile)
+    tile = dict(config.register)
     assert config.order[-1] == inner and tile["kh"] == tile["kw"] == 3
     assert held is None or bool(config.hold) is held
     assert pairs is None or (tile["g"] > 16) is pairs
