@@ -12,7 +12,7 @@ from itertools import cycle
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index
-from convsmith.ir.instruction import FragmentFile, Instruction
+from convsmith.ir.instruction import FragmentFile, Instruction, Operand
 from convsmith.ir.stmt import Alloc, Call, Invoke, Kernel, Stmt, Store
 from convsmith.ir.value import Lanes, Load
 from convsmith.ir.walk import statements_of
@@ -32,12 +32,13 @@ class Assignment:
         shapes: list[Shape] = []
         operands: dict[Shape, None] = {}
         for s in statements_of(body):
-            if isinstance(s, Invoke) and rows[s.instruction].rows > 1:
-                read = [_shape(a, b) for a, b in zip(s.args, rows[s.instruction].kernel.params[1:])]
+            if isinstance(s, Invoke) and s.dst.buffer.scope == "fragment":
+                row = rows[s.instruction]
+                read = [_shape(a, x) for a, x in zip(s.args, row.operands[1:])]
                 operands |= dict.fromkeys(read)
                 if _place(s.dst) not in self.number:
                     self.number[_place(s.dst)] = len(shapes)
-                    shapes.append((read[0][0], rows[s.instruction].lanes * s.dst.buffer.dtype.bytes))
+                    shapes.append((read[0][0], row.result.layout.elements * s.dst.buffer.dtype.bytes))
         spare = file.count - len(shapes)
         if spare < len(operands):
             raise InternalError(f"{len(shapes)} fragments of sums leave {spare} registers for {len(operands)} shapes")
@@ -126,18 +127,17 @@ class Fragments:
     def invoke(self, s: Invoke) -> None:
         """One instruction, with what it reads."""
         row = self.rows[s.instruction]
-        names = [b.name for b in row.kernel.params[1:]]
-        registers = {n: self._operand(a, b) for n, a, b in zip(names, s.args, row.kernel.params[1:])}
+        registers = {x.name: self._operand(a, x) for x, a in zip(row.operands[1:], s.args)}
         self.emit(row.llvm.format(c=self.number[_place(s.dst)], **registers))
 
-    def _operand(self, v: object, b: Buffer) -> int:
-        shape = _shape(v, b)
+    def _operand(self, v: object, operand: Operand) -> int:
+        shape = _shape(v, operand)
         assert isinstance(v, Load) and v.lanes is not None
         pool = self.pools[shape]
         register = next((r for r in pool if self.read.get(r) is v), None)
         if register is None:
             register = pool[0]
-            distance = _distance(v.lanes, b.shape[1]) * b.dtype.bytes
+            distance = _distance(v.lanes, operand.layout.elements) * v.buffer.dtype.bytes
             p = self.address(v.buffer, v.index[0])
             self.emit(self.file.load.format(r=register, p=p, distance=distance))
             self.read[register] = v
@@ -166,6 +166,7 @@ def _place(v: Load) -> Place:
     return v.buffer, v.index
 
 
-def _shape(v: object, b: Buffer) -> Shape:
+def _shape(v: object, operand: Operand) -> Shape:
     assert isinstance(v, Load) and v.lanes is not None
-    return v.lanes.active // b.shape[1], b.shape[1] * b.dtype.bytes
+    elements = operand.layout.elements
+    return v.lanes.active // elements, elements * v.buffer.dtype.bytes

@@ -14,10 +14,10 @@ from convsmith.codegen.gathers import spans_of
 from convsmith.codegen.values import Slot, ValueEmitter
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.instruction import FragmentFile, Instruction, Transposition
+from convsmith.ir.instruction import FragmentFile, Instruction, Operand
 from convsmith.ir.stmt import Alloc, At, Block, Call, Carried, For, Function, If, Invoke, Kernel, Let, Stmt, Store
 from convsmith.ir.types import Half
-from convsmith.ir.value import Const, Load, lanes_of
+from convsmith.ir.value import Const, Load, Value, lanes_of
 from convsmith.ir.walk import statements_of
 
 
@@ -28,14 +28,13 @@ def written_buffers(body: Stmt) -> set[Buffer]:
 
 @dataclass(frozen=True)
 class Facts:
-    """What of a target code generation needs: what LLVM calls it, the attributes of every function, its instructions
-    by name and those that transpose, what some do with f16, and its registers for fragments.
+    """The facts of a target that code generation needs: LLVM's name for it, the attributes of every function, its
+    instructions by name, what some do with f16, and its registers for fragments.
     """
 
     triple: str
     attributes: Mapping[str, str]
     rows: Mapping[str, Instruction]
-    transpositions: Mapping[str, Transposition]
     half: Half = ""
     fragments: FragmentFile | None = None
 
@@ -56,8 +55,8 @@ class FunctionEmitter(ValueEmitter):
         """Learn which register buffers are kept as vectors."""
         for s in statements_of(body):
             if isinstance(s, Invoke) and s.dst.buffer.scope == "register":
-                whole = s.instruction in self.facts.transpositions
-                self.vector_of[s.dst.buffer] = s.dst.buffer.shape[-1] if whole else lanes_of(s.dst)
+                registers = self.rows[s.instruction].result.layout.registers
+                self.vector_of[s.dst.buffer] = lanes_of(s.dst) // registers
             elif isinstance(s, Store) and s.lanes is not None and s.buffer.scope == "register":
                 self.vector_of[s.buffer] = s.lanes.count
 
@@ -152,27 +151,30 @@ class FunctionEmitter(ValueEmitter):
         self.store(s.buffer, s.index, s.lanes, x)
 
     def _Invoke(self, s: Invoke) -> None:
-        if s.instruction in self.facts.transpositions:
-            self._transposed(s, self.facts.transpositions[s.instruction])
-            return
         row = self.rows[s.instruction]
         if s.dst.buffer.scope == "fragment":
             self.declared[row.declare] = None
             self.fragments[s.dst.buffer].invoke(s)
             return
-        names = [b.name for b in row.kernel.params if b.name != "c"]
-        operands = {n: self.value(a, lanes_of(a)) for n, a in zip(names, s.args)}
-        operands["c"] = self.load(s.dst)
-        self.declared[row.declare] = None
-        self.store(s.dst.buffer, s.dst.index, s.dst.lanes, row.emit(self.put, operands))
-
-    def _transposed(self, s: Invoke, row: Transposition) -> None:
-        """Whole register arrays, each of its vectors one operand."""
-        (given,) = s.args
-        assert isinstance(given, Load)
-        rows = [self.held((given.buffer, (n,))) for n in range(given.buffer.shape[0])]
-        for n, x in enumerate(row.emit_rows(self.put, rows)):
+        _, *read = row.operands
+        registers = {x.name: self._registers(x, a) for x, a in zip(read, s.args)}
+        count = row.result.layout.registers
+        if count == 1:
+            registers[row.result.name] = [self.load(s.dst)]
+        if row.declare:
+            self.declared[row.declare] = None
+        values = row.emit(self.put, registers)
+        if count == 1:
+            self.store(s.dst.buffer, s.dst.index, s.dst.lanes, values[0])
+        for n, x in enumerate(values if count > 1 else ()):
             self.slots[s.dst.buffer, (n,)] = x
+
+    def _registers(self, operand: Operand, v: Value) -> list[str]:
+        """Return the registers of an operand; several are a whole register array, a row each."""
+        if operand.layout.registers == 1:
+            return [self.value(v, lanes_of(v))]
+        assert isinstance(v, Load)
+        return [self.held((v.buffer, (n,))) for n in range(operand.layout.registers)]
 
     def _Call(self, s: Call) -> None:
         args = [f"ptr {self.address(b, i)}" for b, i in s.pointers] + [f"{self.it} {self.index(i)}" for i in s.indices]

@@ -8,6 +8,5 @@ from convsmith.machine.base import Machine
 
 def facts(target: Machine) -> Facts:
     """The target as code generation sees it."""
-    rows = {r.name: r for r in target.instructions}
-    moves = {r.name: r for r in target.transpositions}
-    return Facts(target.triple, dict(target.attributes), rows, moves, target.half, target.fragments)
+    rows = {r.name: r for r in (*target.instructions, *target.transpositions)}
+    return Facts(target.triple, dict(target.attributes), rows, target.half, target.fragments)

@@ -1,43 +1,139 @@
-"""Machine instructions as rows: what one computes, what it is called, what it needs.
+"""Machine instructions as rows: the computation, the registers of the operands, LLVM's text, the features needed.
 
-The specification is a kernel over fragments: ``c`` is written, and read where products are added to it; the others are
-read.  The interpreter runs it; passes that pick rows match statements against it; tests compare it with the machine.
+The specification is a kernel over the operands: it writes ``c``, and reads ``c`` where it accumulates.  The interpreter
+runs it, the pass ``replace`` unifies it with nests, and tests compare it with the machine.
 
-Most instructions work on vectors. Some work on *fragments*, matrices of several rows that have registers of their own
-(:class:`FragmentFile`): their operands are read from memory row by row, at any distance.
+An operand has logical coordinates and a *layout* that says which register, which lane and which element of the lane
+hold each coordinate.  A vector is one register of many lanes; a transposition works on arrays of such registers; a
+matrix fragment keeps several rows in one register (AMX, smmla) or spreads them over the registers of the threads of a
+warp (a GPU).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
+from math import prod
 
 from convsmith.diag.forking import cached_property, import_lock
-from convsmith.ir.stmt import Kernel
+from convsmith.ir.index import Index, IndexLike, Var, as_index
+from convsmith.ir.stmt import For, Kernel, Store
+from convsmith.ir.value import Load
+from convsmith.ir.walk import loops_of, statements_of, substitute, walk
+
+SCALE = "vscale"
+"""The size, in the specification of a scalable instruction, that the machine multiplies lane counts by."""
 
 
 @dataclass(frozen=True)
-class Row:
-    """What every row of a target's table has.
+class FragmentLayout:
+    """The place of each element of an operand: `registers` of `lanes` of `elements` each.
 
-    ``spec`` is the text of a kernel; ``llvm`` expressions (LLVM text, with ``declare`` what they need declared), one a
-    line, that name the operands ``{a}`` ... and, by their numbers, those before them: ``{0}``, ``{1}`` ...; ``needs``
-    CPU features by LLVM's names; ``mnemonic`` what must show in the assembly (empty where LLVM is free to choose).
+    `coords` gives the operand's coordinates as index text over `r` (register), `l` (lane) and `e` (element of the
+    lane). Examples:
+
+    - a vector of 16 lanes: ``FragmentLayout(("l",), 16)``
+    - four vectors, one for each row of a matrix: ``FragmentLayout(("r", "l"), 16, registers=4)``
+    - an AMX tile, whose lanes are rows of 64 bytes: ``FragmentLayout(("l", "e"), 16, elements=64)``
+    - the 2x8 bytes of NEON's smmla: ``FragmentLayout(("l // 8", "l % 8"), 16)``
+    - the 16x16 halves of mma.m16n8k16, over the 32 threads of a warp:
+      ``FragmentLayout(("l // 4 + r % 2 * 8", "l % 4 * 2 + e + r // 2 * 8"), 32, elements=2, registers=4)``
+
+    A `scalable` layout has `lanes` times ``vscale`` lanes, along the operand's first coordinate.
+    """
+
+    coords: tuple[str, ...]
+    lanes: int
+    elements: int = 1
+    registers: int = 1
+    scalable: bool = False
+
+    @property
+    def count(self) -> int:
+        """Elements of all registers; of a scalable layout, for each unit of ``vscale``."""
+        return self.registers * self.lanes * self.elements
+
+    @cached_property
+    def indices(self) -> tuple[Index, ...]:
+        """The parsed `coords`."""
+        with import_lock:
+            from convsmith.ir.parse import parse_index
+
+        return tuple(parse_index(text) for text in self.coords)
+
+    def coordinates(self, register: IndexLike, lane: IndexLike, element: IndexLike) -> tuple[Index, ...]:
+        """The coordinates that an element of a lane of a register holds."""
+        here = {Var(name): as_index(x) for name, x in zip("rle", (register, lane, element))}
+        return tuple(substitute(i, here) for i in self.indices)
+
+    def places(self, scale: int = 1) -> dict[tuple[int, ...], tuple[int, int, int]]:
+        """The register, lane and element of each coordinate, on a machine whose ``vscale`` is `scale`."""
+        lanes = self.lanes * scale if self.scalable else self.lanes
+        every = product(range(self.registers), range(lanes), range(self.elements))
+        return {tuple(map(int, self.coordinates(*place))): place for place in every}
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An operand of an instruction: its name in the specification, its type, its shape and its layout.
+
+    `file` names the registers that hold it. `scope` is the scope of the buffers that the instruction writes:
+    ``register``, whose innermost dim is one vector, or ``fragment``, whose last dims are one fragment. The first extent
+    of a scalable operand counts for each unit of ``vscale``.
     """
 
     name: str
-    spec: str
+    dtype: str
+    shape: tuple[int, ...]
+    layout: FragmentLayout
+    file: str = "vector"
+    scope: str = "register"
+
+    @property
+    def size(self) -> int:
+        """Elements; of a scalable operand, for each unit of ``vscale``."""
+        return prod(self.shape)
+
+    def __str__(self) -> str:
+        first, *rest = map(str, self.shape)
+        return f"{self.name}: {self.dtype}[{', '.join(['?' if self.layout.scalable else first, *rest])}]"
+
+
+def vector(name: str, dtype: str, *shape: int, scalable: bool = False) -> Operand:
+    """Return the operand of that shape whose last dim is a vector, the dims before it numbering registers."""
+    *leading, lanes = shape
+    layout = FragmentLayout(("r", "l") if leading else ("l",), lanes, 1, prod(leading), scalable)
+    return Operand(name, dtype, shape, layout)
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """A row of a target's table.
+
+    `operands` start with the one that is written, `c`. `body` is the text of the specification's body. `llvm` holds
+    expressions in LLVM text, one a line, and `declare` their declarations: an expression names operands ``{a}`` (of one
+    register) or ``{a0}``, ``{a1}`` ... (of several), and the results of expressions before it ``{0}``, ``{1}`` ...; the
+    last expressions are the new registers of `c`. On registers that LLVM numbers (AMX) `llvm` is a call on the numbers.
+
+    `needs` are CPU features by LLVM's names; `mnemonic` must show in the assembly (empty where LLVM may choose).
+    `predicate` names a size of the specification and a mask in `llvm`: the number of leading lanes that are active.
+    """
+
+    name: str
+    operands: tuple[Operand, ...]
+    body: str
     llvm: str
     declare: str
     needs: tuple[str, ...]
     mnemonic: str
+    predicate: str = ""
 
-    def emit_all(self, put: Callable[[str], str], operands: Mapping[str, str]) -> list[str]:
-        """The values of all expressions: ``put`` takes each and names its result."""
-        done: list[str] = []
-        for line in self.llvm.splitlines():
-            done.append(put(line.format(*done, **operands)))
-        return done
+    @property
+    def spec(self) -> str:
+        """The specification, as the text of a kernel."""
+        sizes = [SCALE] * self.is_scalable + [self.predicate] * bool(self.predicate)
+        return f"kernel {self.name}({', '.join([*map(str, self.operands), *sizes])})\n{self.body}"
 
     @cached_property
     def kernel(self) -> Kernel:
@@ -47,48 +143,74 @@ class Row:
 
         return parse_kernel(self.spec)
 
+    @property
+    def result(self) -> Operand:
+        """The operand that is written."""
+        return self.operands[0]
 
-@dataclass(frozen=True)
-class Instruction(Row):
-    """A row that adds products to ``c``.
-
-    ``llvm`` computes the new ``c`` from ``{c}``, ``{a}`` and ``{b}``; ``lanes`` are the elements of a row of ``c``, and
-    ``terms`` how many products are added to each. With several ``rows`` the operands are fragments, and ``llvm`` is one
-    call on the numbers of their registers.
-    """
-
-    lanes: int
-    terms: int
-    types: tuple[str, str, str]
-    """Names of the data types of ``a``, ``b`` and ``c``."""
-    rows: int = 1
+    @cached_property
+    def types(self) -> tuple[str, ...]:
+        """Names of the data types of the operands that are read, and of `c`."""
+        return tuple(x.dtype for x in (*self.operands[1:], self.result))
 
     @property
+    def is_scalable(self) -> bool:
+        """Whether lane counts are multiples of the machine's ``vscale``."""
+        return any(x.layout.scalable for x in self.operands)
+
+    @property
+    def lanes(self) -> int:
+        """Columns of `c`: its last extent."""
+        return self.result.shape[-1]
+
+    @property
+    def rows(self) -> int:
+        """Rows of `c`."""
+        return self.result.size // self.lanes
+
+    @cached_property
+    def terms(self) -> int:
+        """Values that the specification adds to each element of `c`."""
+        sums = self.steps(0)
+        return prod(size for var, size in self.loops.items() if not sums.get(var))
+
+    @cached_property
     def group(self) -> int:
-        """Terms of a sum that lie side by side in ``b``."""
-        return self.terms if self.rows == 1 else self.kernel.params[2].shape[-1] // self.lanes
+        """Terms of an element of `c` that are neighbours in the last operand."""
+        sums, factors = self.steps(0), self.steps(-1)
+        lane = min((abs(n) for v, n in factors.items() if sums.get(v)), default=0)
+        return prod(n for v, n in self.loops.items() if not sums.get(v) and 0 < factors.get(v, 0) < lane)
 
-    def emit(self, put: Callable[[str], str], operands: Mapping[str, str]) -> str:
-        """The new ``c``."""
-        return self.emit_all(put, operands)[-1]
+    @cached_property
+    def loops(self) -> dict[Var, int]:
+        """Iterations of each loop; of a loop over scalable lanes, for each unit of ``vscale``."""
+        scale = {Var(SCALE): as_index(1)}
+        loops: list[For] = list(loops_of(self.kernel.body))
+        return {x.var: int(substitute(x.hi, scale)) for x in loops}
 
+    def steps(self, operand: int) -> dict[Var, int]:
+        """Return the elements that each loop moves the operand of that number by, rows following each other."""
+        buffer = self.kernel.params[operand]
+        (store,) = (s for s in statements_of(self.kernel.body) if isinstance(s, Store))
+        reads = (v.index for v in walk(store.value) if isinstance(v, Load) and v.buffer is buffer)
+        index = store.index if store.buffer is buffer else next(reads)
+        steps: dict[Var, int] = {}
+        for dim, i in enumerate(index):
+            apart = prod(self.operands[operand].shape[dim + 1 :])
+            for atom, n in i.terms:
+                if isinstance(atom, Var):
+                    steps[atom] = steps.get(atom, 0) + n * apart
+        return steps
 
-@dataclass(frozen=True)
-class Transposition(Row):
-    """A row that writes rows of ``a`` as columns of ``c``: groups of neighbours of ``a`` stay together.
-
-    Operands are vectors: ``{a0}``, ``{a1}`` ... are the rows of ``a``, and the last expressions those of ``c``.
-    ``shape`` is (rows of ``a``, groups in a row, elements of a group); ``joined`` says that ``c`` is one vector.
-    """
-
-    dtype: str
-    shape: tuple[int, int, int]
-    joined: bool
-
-    def emit_rows(self, put: Callable[[str], str], rows: Sequence[str]) -> list[str]:
-        """The rows of ``c``."""
-        done = self.emit_all(put, {f"a{n}": row for n, row in enumerate(rows)})
-        return done[-self.kernel.params[0].shape[0] :]
+    def emit(self, put: Callable[[str], str], registers: Mapping[str, Sequence[str]]) -> list[str]:
+        """Return the new registers of `c`; `put` takes an expression and names its result."""
+        names: dict[str, str] = {}
+        for name, values in registers.items():
+            names |= {name: values[0]} if len(values) == 1 else {f"{name}{n}": x for n, x in enumerate(values)}
+        done: list[str] = []
+        for line in self.llvm.splitlines():
+            done.append(put(line.format(*done, **names)))
+        return done[-self.result.layout.registers :]
 
 
 @dataclass(frozen=True)
@@ -102,11 +224,11 @@ class RegisterFile:
 
 @dataclass(frozen=True)
 class FragmentFile(RegisterFile):
-    """Registers for fragments, and what a function does with them (LLVM text).
+    """Registers for fragments that LLVM numbers, and the LLVM text that zeroes, loads, stores and configures them.
 
-    ``zero`` clears register ``{r}``; ``load`` and ``store`` move it from and to ``{p}``, rows ``{distance}`` bytes
-    apart; ``begin`` takes ``{p}``, what ``configuration`` makes of the rows and bytes a row of each register; ``end``
-    gives the registers back.
+    ``zero`` clears register ``{r}``; ``load`` and ``store`` move it from and to ``{p}``, lanes ``{distance}`` bytes
+    apart; ``begin`` takes ``{p}``, the address of the constant that ``configuration`` makes of the lanes and the bytes
+    a lane of each register; ``end`` releases the registers.
     """
 
     zero: str

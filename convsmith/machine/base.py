@@ -6,11 +6,19 @@ A target is the machine that a kernel is made for.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from types import FunctionType
 
 from convsmith.diag.forking import cached_property
-from convsmith.ir.instruction import FragmentFile, Instruction, RegisterFile, Transposition
+from convsmith.ir.instruction import (
+    FragmentFile,
+    FragmentLayout,
+    Instruction,
+    Operand,
+    RegisterFile,
+    vector,
+)
 from convsmith.ir.types import Half
 from convsmith.machine.costs import Costs
 from convsmith.machine.memory import Memory
@@ -38,7 +46,7 @@ class Machine:
     costs: Costs
     attributes: tuple[tuple[str, str], ...]
     instructions: tuple[Instruction, ...]
-    transpositions: tuple[Transposition, ...] = ()
+    transpositions: tuple[Instruction, ...] = ()
     half: Half = ""
     fragments: FragmentFile | None = None
 
@@ -76,13 +84,16 @@ class Machine:
         return self.vector_bits // bits
 
     def row(self, a: str, b: str, c: str) -> Instruction | None:
-        """The first instruction that adds products of types ``a`` and ``b`` to a vector of sums of type ``c``."""
-        return next((row for row in self.instructions if row.types == (a, b, c) and row.rows == 1), None)
+        """Return the first instruction that adds products of types `a` and `b` to a vector of sums of type `c`."""
+        return next((row for row in self._rows(a, b, c) if row.result.scope == "register"), None)
 
     def fragment_rows(self, a: str, b: str, c: str) -> tuple[Instruction, ...]:
-        """The instructions on fragments that do so, those with most terms first."""
-        found = (row for row in self.instructions if row.types == (a, b, c) and row.rows > 1)
+        """Return the instructions that add such products to fragments of sums, those with most terms first."""
+        found = (row for row in self._rows(a, b, c) if row.result.scope == "fragment")
         return tuple(sorted(found, key=lambda row: -row.terms))
+
+    def _rows(self, a: str, b: str, c: str) -> Iterator[Instruction]:
+        return (row for row in self.instructions if row.types == (a, b, c))
 
     def nearest(self, a: str, b: str, c: str) -> Instruction | None:
         """The best row for the types, of bytes also as u8 by s8; else that of factors converted to the type of sums."""
@@ -104,43 +115,44 @@ def facts_text(value: object) -> str:
 
 def multiply_add(name: str, lanes: int, llvm: str, declare: str, needs: tuple[str, ...], mnemonic: str,
                  type_: str = "f32") -> Instruction:  # fmt: skip
-    """The row of a lane-wise ``c = a * b + c``."""
-    spec = (
-        f"kernel {name}(c: {type_}[{lanes}], a: {type_}[{lanes}], b: {type_}[{lanes}])\n"
-        f"  for l in 0 .. {lanes}:\n"
-        f"    c[l] = fma(a[l], b[l], c[l])\n"
-    )
-    return Instruction(name, spec, llvm, declare, needs, mnemonic, lanes, 1, (type_,) * 3)
+    """Return the row of a lane-wise ``c = a * b + c``."""
+    body = f"  for l in 0 .. {lanes}:\n    c[l] = fma(a[l], b[l], c[l])\n"
+    operands = tuple(vector(x, type_, lanes) for x in "cab")
+    return Instruction(name, operands, body, llvm, declare, needs, mnemonic)
 
 
 def dot(name: str, lanes: int, terms: int, types: tuple[str, str, str], llvm: str, declare: str,
         needs: tuple[str, ...], mnemonic: str) -> Instruction:  # fmt: skip
-    """The row of a product of neighbouring elements: lane ``l`` of ``c`` gets the sum of ``terms`` products."""
+    """Return the row of a dot product of neighbours: lane ``l`` of ``c`` gets the sum of ``terms`` products."""
     a, b, c = types
-    n = lanes * terms
-    spec = (
-        f"kernel {name}(c: {c}[{lanes}], a: {a}[{n}], b: {b}[{n}])\n"
+    body = (
         f"  for l in 0 .. {lanes}:\n"
         f"    for r in 0 .. {terms}:\n"
         f"      c[l] = c[l] + cast({c}, a[l * {terms} + r]) * cast({c}, b[l * {terms} + r])\n"
     )
-    return Instruction(name, spec, llvm, declare, needs, mnemonic, lanes, terms, types)
+    operands = (vector("c", c, lanes), vector("a", a, lanes * terms), vector("b", b, lanes * terms))
+    return Instruction(name, operands, body, llvm, declare, needs, mnemonic)
 
 
 def fragment_dot(name: str, shape: tuple[int, int, int, int], types: tuple[str, str, str], llvm: str, declare: str,
                  needs: tuple[str, ...], mnemonic: str) -> Instruction:  # fmt: skip
-    """The row of a product of matrices: ``c[m, l]`` gets the sum over ``k`` groups of ``group`` terms each.
+    """Return the row of a product of matrices: ``c[m, l]`` gets the sum over ``k`` groups of ``group`` terms each.
 
-    ``shape`` is (rows of ``a`` and ``c``, groups, lanes, group); the terms of a group lie side by side in ``b``.
+    ``shape`` is (rows of ``a`` and ``c``, groups, lanes, group); the terms of a group are neighbours in ``b``. A lane
+    of a register is a row of a matrix.
     """
     a, b, c = types
     m, k, lanes, group = shape
-    spec = (
-        f"kernel {name}(c: {c}[{m}, {lanes}], a: {a}[{m}, {k * group}], b: {b}[{k}, {lanes * group}])\n"
+    body = (
         f"  for m in 0 .. {m}:\n"
         f"    for k in 0 .. {k}:\n"
         f"      for l in 0 .. {lanes}:\n"
         f"        for r in 0 .. {group}:\n"
         f"          c[m, l] = c[m, l] + cast({c}, a[m, k * {group} + r]) * cast({c}, b[k, l * {group} + r])\n"
     )
-    return Instruction(name, spec, llvm, declare, needs, mnemonic, lanes, k * group, types, m)
+    shapes = (("c", c, m, lanes), ("a", a, m, k * group), ("b", b, k, lanes * group))
+    operands = tuple(
+        Operand(x, type_, (rows, columns), FragmentLayout(("l", "e"), rows, columns), "tile", "fragment")
+        for x, type_, rows, columns in shapes
+    )
+    return Instruction(name, operands, body, llvm, declare, needs, mnemonic)

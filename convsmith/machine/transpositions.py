@@ -6,8 +6,9 @@ Each is made of shuffles that LLVM has instructions for: within 128 bits, or of 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
-from convsmith.ir.instruction import Transposition
+from convsmith.ir.instruction import Instruction, vector
 from convsmith.ir.types import dtype
 
 BLOCK = 128
@@ -18,7 +19,7 @@ _GROUPED = (("bf16", 2), ("u8", 4), ("s8", 4), ("u8", 2), ("s8", 2))
 """Types, and how many neighbours go together: as many as an instruction adds the products of."""
 
 
-def transpositions(bits: int, needs: tuple[str, ...], mnemonics: tuple[str, str]) -> tuple[Transposition, ...]:
+def transpositions(bits: int, needs: tuple[str, ...], mnemonics: tuple[str, str]) -> tuple[Instruction, ...]:
     """The rows for a machine with vectors of so many bits.
 
     ``mnemonics`` must show where squares are transposed, and where four rows are joined (of two, LLVM has a choice);
@@ -31,6 +32,19 @@ def transpositions(bits: int, needs: tuple[str, ...], mnemonics: tuple[str, str]
         found += [_tall(name, lanes * group, needs, mnemonics[0]) for name, group in _GROUPED]
         found += [_joined(name, group, lanes, needs, mnemonics[1] if group > 2 else "") for name, group in _GROUPED]
     return tuple({row.name: row for row in found}.values())
+
+
+def tile_shape(row: Instruction) -> tuple[int, int, int]:
+    """Return the rows of the operand that `row` transposes, the groups in a row and the elements of a group."""
+    height, width = row.operands[1].shape
+    written, read = row.steps(0), row.steps(1)
+    group = prod(size for var, size in row.loops.items() if written.get(var) == read.get(var))
+    return height, width // group, group
+
+
+def is_joined(row: Instruction) -> bool:
+    """Return whether `row` writes one vector, in which the columns of its operand follow each other."""
+    return row.result.layout.registers == 1
 
 
 class _Text:
@@ -51,7 +65,7 @@ class _Text:
         return "\n".join(self.lines)
 
 
-def _square(type_: str, side: int, group: int, needs: tuple[str, ...], mnemonic: str) -> Transposition:
+def _square(type_: str, side: int, group: int, needs: tuple[str, ...], mnemonic: str) -> Instruction:
     """``side`` rows of as many groups."""
     t = dtype(type_)
     name = f"transpose_{side}x{side}" + (f"x{group}" if group > 1 else "") + f"_{type_}"
@@ -62,21 +76,20 @@ def _square(type_: str, side: int, group: int, needs: tuple[str, ...], mnemonic:
     for row in _across_blocks(text, units, _within_blocks(text, units, rows, side, within), side, within):
         text.put(f"bitcast {units} {row} to {given}")
     if group > 1:
-        spec = (
-            f"kernel {name}(c: {type_}[{side}, {side * group}], a: {type_}[{side}, {side * group}])\n"
+        body = (
             f"  for k in 0 .. {side}:\n"
             f"    for m in 0 .. {side}:\n"
             f"      for r in 0 .. {group}:\n"
             f"        c[k, m * {group} + r] = a[m, k * {group} + r]\n"
         )
     else:
-        spec = (
-            f"kernel {name}(c: {type_}[{side}, {side}], a: {type_}[{side}, {side}])\n"
+        body = (
             f"  for k in 0 .. {side}:\n"
             f"    for m in 0 .. {side}:\n"
             f"      c[k, m] = a[m, k]\n"
         )
-    return Transposition(name, spec, text.text(), "", needs, mnemonic, type_, (side, side, group), False)
+    operands = (vector("c", type_, side, side * group), vector("a", type_, side, side * group))
+    return Instruction(name, operands, body, text.text(), "", needs, mnemonic)
 
 
 def _within_blocks(text: _Text, type_: str, rows: list[str], side: int, within: int) -> list[str]:
@@ -119,7 +132,7 @@ def _across_blocks(text: _Text, type_: str, rows: list[str], side: int, within: 
     return out
 
 
-def _tall(type_: str, side: int, needs: tuple[str, ...], mnemonic: str) -> Transposition:
+def _tall(type_: str, side: int, needs: tuple[str, ...], mnemonic: str) -> Instruction:
     """``side`` rows of 16 elements, as many as a vector has: blocks of rows that lie apart are put side by side."""
     t = dtype(type_)
     columns, within = 16, min(side, BLOCK // t.bits)
@@ -134,13 +147,13 @@ def _tall(type_: str, side: int, needs: tuple[str, ...], mnemonic: str) -> Trans
         found += _within_blocks(text, f"<{side} x {t.llvm}>", rows, side, within)
     for row in found:
         text.put(f"bitcast <{side} x {t.llvm}> {row} to <{side} x {t.llvm}>")
-    spec = (
-        f"kernel {name}(c: {type_}[{columns}, {side}], a: {type_}[{side}, {columns}])\n"
+    body = (
         f"  for k in 0 .. {columns}:\n"
         f"    for m in 0 .. {side}:\n"
         f"      c[k, m] = a[m, k]\n"
     )
-    return Transposition(name, spec, text.text(), "", needs, mnemonic, type_, (side, columns, 1), False)
+    operands = (vector("c", type_, columns, side), vector("a", type_, side, columns))
+    return Instruction(name, operands, body, text.text(), "", needs, mnemonic)
 
 
 def _side_by_side(text: _Text, element: str, parts: list[str], size: int) -> str:
@@ -151,7 +164,7 @@ def _side_by_side(text: _Text, element: str, parts: list[str], size: int) -> str
     return parts[0]
 
 
-def _joined(type_: str, rows: int, columns: int, needs: tuple[str, ...], mnemonic: str) -> Transposition:
+def _joined(type_: str, rows: int, columns: int, needs: tuple[str, ...], mnemonic: str) -> Instruction:
     """``rows`` rows, whose elements of the same column become neighbours in one vector.
 
     First each block of 128 bits gets its columns of all rows, then they are put in order within it.
@@ -169,10 +182,10 @@ def _joined(type_: str, rows: int, columns: int, needs: tuple[str, ...], mnemoni
     text.shuffle(kind, near, "poison", [
         block * rows * width + row * width + i for block in range(blocks) for i in range(width) for row in range(rows)
     ])  # fmt: skip
-    spec = (
-        f"kernel {name}(c: {type_}[1, {rows * columns}], a: {type_}[{rows}, {columns}])\n"
+    body = (
         f"  for k in 0 .. {columns}:\n"
         f"    for m in 0 .. {rows}:\n"
         f"      c[0, k * {rows} + m] = a[m, k]\n"
     )
-    return Transposition(name, spec, text.text(), "", needs, mnemonic, type_, (rows, columns, 1), True)
+    operands = (vector("c", type_, 1, rows * columns), vector("a", type_, rows, columns))
+    return Instruction(name, operands, body, text.text(), "", needs, mnemonic)

@@ -44,7 +44,7 @@ SAMPLE_SECONDS = 2e-3
 _WIDTH = {"float": 32, "double": 64, "i32": 32, "i16": 16, "i8": 8}
 """Bits of an element."""
 
-Types = tuple[str, str, str]
+Types = tuple[str, ...]
 F32: Types = ("f32", "f32", "f32")
 
 _ATTRIBUTES = "attributes #0 = { nounwind }"
@@ -190,7 +190,7 @@ def _read_loop(nbytes: int, threads: int) -> _Loop:
 
 def accumulators(t: Machine, row: Instruction) -> int:
     """Independent sums of the loop: with its two operands they fill the registers, and so hide the latency."""
-    if row.rows > 1 and t.fragments is not None:
+    if row.result.scope == "fragment" and t.fragments is not None:
         return t.fragments.count - 2
     return t.registers - 2 - 2 * t.costs.temporaries
 
@@ -213,7 +213,7 @@ def assembly(t: Machine, types: Types = F32) -> str:
 
 def _fma_text(t: Machine, row: Instruction, threads: int) -> str:
     """LLVM text: `count` turns of `_UNROLL` multiply-adds on each accumulator, with factor and addend from memory."""
-    if row.rows > 1:
+    if row.result.scope == "fragment":
         return _fragment_text(t, row, threads)
     c, a, b = (f"<{p.size} x {p.dtype.llvm}>" for p in row.kernel.params)
     vector = c
@@ -278,7 +278,7 @@ def _steps(row: Instruction, operands: Mapping[str, str], name: str) -> list[str
         lines.append(f"{name if len(lines) == count - 1 else f'{name}.s{len(lines)}'} = {expression}")
         return lines[-1].partition(" ")[0]
 
-    row.emit(put, operands)
+    row.emit(put, {operand: (value,) for operand, value in operands.items()})
     return lines
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.equal import structural_equal
 from convsmith.ir.index import as_index
-from convsmith.ir.instruction import Transposition
+from convsmith.ir.instruction import Instruction
 from convsmith.ir.stmt import For, Invoke, Kernel, Stmt, Store
 from convsmith.ir.value import Load, Value, strided
 from convsmith.ir.walk import Rewriter
@@ -15,7 +15,7 @@ from convsmith.passes.scope import perfect_nest, with_body
 
 
 class _Pick(Rewriter):
-    def __init__(self, rows: Sequence[Transposition]) -> None:
+    def __init__(self, rows: Sequence[Instruction]) -> None:
         super().__init__()
         self.rows = rows
 
@@ -49,7 +49,7 @@ class _Between(Rewriter):
         return Store(self.c, s.index, self.expr(s.value), s.lanes)
 
 
-def pick_transpositions(kernel: Kernel, rows: Sequence[Transposition]) -> Kernel:
+def pick_transpositions(kernel: Kernel, rows: Sequence[Instruction]) -> Kernel:
     """Use the first row that computes each nest over whole register arrays; what none computes stays.
 
     Before::

@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from math import gcd, prod
 
 from convsmith.ir.index import Ge0, Var, parts_of
-from convsmith.ir.instruction import Transposition
+from convsmith.ir.instruction import Instruction
 from convsmith.ir.stmt import Block, For, Kernel, Stmt, Store
 from convsmith.ir.types import dtype
 from convsmith.ir.value import Load, Select
 from convsmith.ir.walk import loops_of, variables_of, walk
 from convsmith.machine.base import Machine
+from convsmith.machine.transpositions import is_joined, tile_shape
 from convsmith.passes.bind import bind
 from convsmith.passes.flatten import flatten, offset
 from convsmith.passes.fuse import fuse
@@ -164,15 +165,15 @@ class _Tiles:
     piece: int = 0
 
 
-def _tiles(moved: _Moved, row: Transposition) -> _Tiles | None:
+def _tiles(moved: _Moved, row: Instruction) -> _Tiles | None:
     """How the row transposes the nest; None where it does not."""
-    height, width, group = row.shape
-    if row.dtype != moved.dtype or prod(moved.extents.values()) < FEW:
+    if row.result.dtype != moved.dtype or prod(moved.extents.values()) < FEW:
         return None
+    height, width, group = tile_shape(row)
     names = [n for n in moved.extents if moved.extents[n] > 1]
     if len(names) < 2 or not all(map(moved.whole, names[-3:])):
         return None
-    if row.joined:
+    if is_joined(row):
         column, last = names[-2:]
         fits = moved.extents[last] == height and moved.steps[last] != 1 == moved.steps[column]
         if not fits:
@@ -252,9 +253,9 @@ def _lines(moved: _Moved, step: int, target: Machine) -> int:
     return places * l1.ways // l1.share // (step // apart)
 
 
-def _transposing_steps(moved: _Moved, found: _Tiles, row: Transposition, target: Machine) -> list[Step]:
+def _transposing_steps(moved: _Moved, found: _Tiles, row: Instruction, target: Machine) -> list[Step]:
     """Tiles innermost, through registers; the rest of the nest in its order."""
-    height, width, group = row.shape
+    height, width, group = tile_shape(row)
     length = width // found.piece * found.piece if found.piece else width
     written = found.piece or width
     names = tuple(moved.extents)
@@ -280,7 +281,7 @@ def _transposing_steps(moved: _Moved, found: _Tiles, row: Transposition, target:
     else:
         around.append(outer)
     loops = (COLUMN, line, *found.group)
-    lanes = height * (1 << (written - 1).bit_length() if row.joined else group)
+    lanes = height * (1 << (written - 1).bit_length() if is_joined(row) else group)
     turns = TURNS if found.piece and around[-1] != outer else 1
     blocks, around = _blocked(moved.with_loop(outer, found.columns, length), around, target, turns)
     turn, group_of_turns = _fresh(f"{around[-1]}.t", names), _fresh(f"{around[-1]}.g", names)
@@ -291,7 +292,7 @@ def _transposing_steps(moved: _Moved, found: _Tiles, row: Transposition, target:
         *steps,
         *blocks,
         Step(partition, (*around, *(() if moved.plain else (COLUMN,))), PIECES),
-        Step(transpose, loops, (height, width), row.joined, found.piece),
+        Step(transpose, loops, (height, width), is_joined(row), found.piece),
         *([] if even else [Step(bind, (outer,), "unrolled")]),
         Step(flatten),
         Step(unroll),

@@ -13,11 +13,12 @@ from natives import llvm_text
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Argument, Artifact, Entry
 from convsmith.interp import run
-from convsmith.ir.instruction import Instruction, Row, Transposition
+from convsmith.ir.instruction import Instruction
 from convsmith.ir.parse import parse_kernel
 from convsmith.machine.base import Machine
 from convsmith.machine.generic.level import level
 from convsmith.machine.registry import host_targets, isa_names
+from convsmith.machine.transpositions import is_joined, tile_shape
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.runtime.host_kernel import HostKernel
 
@@ -28,7 +29,7 @@ ROWS = [pytest.param(t, row, id=f"{t.isa}-{row.name}") for t in TARGETS for row 
 SHUFFLES = [pytest.param(t, row, id=f"{t.isa}-{row.name}") for t in TARGETS for row in t.transpositions]
 
 
-def fragments(row: Row, seed: int = 0, whole: bool = False) -> dict[str, np.ndarray]:
+def fragments(row: Instruction, seed: int = 0, whole: bool = False) -> dict[str, np.ndarray]:
     """Small integers for every operand, or bytes over the whole of their range."""
     rng = np.random.default_rng(seed)
     limits = {b.name: (0 if b.dtype.kind == "uint" else -9, 9) for b in row.kernel.params}
@@ -39,7 +40,7 @@ def fragments(row: Row, seed: int = 0, whole: bool = False) -> dict[str, np.ndar
     }
 
 
-def specified(row: Row, data: dict[str, np.ndarray]) -> np.ndarray:
+def specified(row: Instruction, data: dict[str, np.ndarray]) -> np.ndarray:
     """What the specification leaves in the accumulator."""
     arrays = {name: x.copy() for name, x in data.items()}
     run(row.kernel, arrays)
@@ -67,7 +68,7 @@ def on_fragments(target: Machine, row: Instruction) -> str:
 
 def module(target: Machine, row: Instruction) -> str:
     """An entry ``row(c, a, b)`` that applies the row once, under the calling convention of artifacts."""
-    if row.rows > 1:
+    if row.result.scope == "fragment":
         return on_fragments(target, row)
     lines, operands = [], {}
     for n, b in enumerate(row.kernel.params):
@@ -77,14 +78,14 @@ def module(target: Machine, row: Instruction) -> str:
             f"%p.{b.name} = load ptr, ptr %at.{b.name}, align 8",
             f"%v.{b.name} = load {vector}, ptr %p.{b.name}, align {b.dtype.bytes}",
         ]
-        operands[b.name] = f"%v.{b.name}"
+        operands[b.name] = [f"%v.{b.name}"]
     c = row.kernel.params[0]
 
     def put(expression: str) -> str:
         lines.append(f"%x{len(lines)} = {expression}")
         return f"%x{len(lines) - 1}"
 
-    result = row.emit(put, operands)
+    (result,) = row.emit(put, operands)
     lines += [
         f"store <{c.size} x {c.dtype.llvm}> {result}, ptr %p.c, align {c.dtype.bytes}",
         "ret void",
@@ -170,10 +171,10 @@ def computed(artifact: Artifact, every: list[dict[str, np.ndarray]]) -> list[np.
     return [kernel.run({**data, "c": data["c"].copy()})["c"] for data in every]
 
 
-def transposing(target: Machine, row: Transposition) -> str:
+def transposing(target: Machine, row: Instruction) -> str:
     """An entry ``row(c, a)`` that applies a row that transposes."""
     c, a = row.kernel.params
-    name, size = row.dtype, a.shape[1]
+    name, size = row.result.dtype, a.shape[1]
     text = (
         f"kernel row(c: {name}[{c.size}], a: {name}[{a.size}])\n"
         f"  alloc a_v: {name}[{a.shape[0]}, {size}] @register:\n"
@@ -188,9 +189,9 @@ def transposing(target: Machine, row: Transposition) -> str:
 
 
 @pytest.mark.parametrize("target, row", SHUFFLES)
-def test_a_transposition(target: Machine, row: Transposition) -> None:
+def test_a_transposition(target: Machine, row: Instruction) -> None:
     """The specification is numpy's transposition of groups; the machine moves every element as it says."""
-    height, width, group = row.shape
+    height, width, group = tile_shape(row)
     data = fragments(row)
     found = specified(row, data)
     groups = data["a"].reshape(height, width, group).swapaxes(0, 1)
@@ -206,7 +207,7 @@ def test_a_transposition(target: Machine, row: Transposition) -> None:
 
 
 @pytest.mark.parametrize("target, row", SHUFFLES)
-def test_a_transposition_is_shuffles_of_vectors(target: Machine, row: Transposition) -> None:
+def test_a_transposition_is_shuffles_of_vectors(target: Machine, row: Instruction) -> None:
     """No element goes alone, and there are no more shuffles than its two stages take."""
     text = llvm_bind.assembly(transposing(target, row), target.triple, target.cpu, target.features)
     mnemonics = re.findall(r"^\t([a-z]\w*)", text, re.MULTILINE)
@@ -215,6 +216,6 @@ def test_a_transposition_is_shuffles_of_vectors(target: Machine, row: Transposit
     shuffles = re.compile(f"{row.mnemonic or 'unpck'}|unpck|v(perm|p?shuf|insert|broadcast|p?blend)")
     vectors = [m for m in mnemonics if shuffles.search(m)]
     assert any(row.mnemonic in m for m in vectors), f"{row.mnemonic} not in\n{text}"
-    height, width, _ = row.shape
+    height, width, _ = tile_shape(row)
     if target.needs:
-        assert len(vectors) <= (height + 2 if row.joined else height * (width.bit_length() - 1)), text
+        assert len(vectors) <= (height + 2 if is_joined(row) else height * (width.bit_length() - 1)), text
