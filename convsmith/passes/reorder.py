@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.stmt import For, Kernel, Stmt
-from convsmith.ir.walk import Rewriter, variables_of
-from convsmith.passes.scope import perfect_nest, require_loops, with_body, wrap
+from convsmith.ir.walk import variables_of
+from convsmith.passes.order import require_nest_order
+from convsmith.passes.scope import ScopedRewriter, perfect_nest, require_loops, with_body, wrap
 
 
 def _check_bounds(loops: Sequence[For]) -> None:
@@ -23,7 +24,7 @@ def _check_bounds(loops: Sequence[For]) -> None:
         inside.discard(loop.var)
 
 
-class _Reorder(Rewriter):
+class _Reorder(ScopedRewriter):
     def __init__(self, names: Sequence[str]) -> None:
         super().__init__()
         self.names = names
@@ -37,6 +38,7 @@ class _Reorder(Rewriter):
             if new == chain:
                 return loop
             _check_bounds(new)
+            require_nest_order(f"reorder({', '.join(self.names)})", chain, new, self.ranges)
             return wrap(new, body)
         return self._For(loop)
 

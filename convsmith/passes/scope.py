@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
 from convsmith.arith.ranges import Range, Unbounded, interval
@@ -89,13 +89,17 @@ class ScopedRewriter(Rewriter):
     def entered(self) -> None:
         """Called when the ranges in scope have changed."""
 
-    def inside(self, loop: For) -> Stmt:
-        """The loop's body, rewritten under the loop's range."""
+    def under(self, loop: For) -> AbstractContextManager[None]:
+        """Let the loop's variable have the loop's range within the ``with`` body."""
         try:
             r: Range | None = loop_range(loop, self.ranges)
         except Unbounded:
             r = None
-        with self.binding(loop.var, r):
+        return self.binding(loop.var, r)
+
+    def inside(self, loop: For) -> Stmt:
+        """The loop's body, rewritten under the loop's range."""
+        with self.under(loop):
             return self.stmt(loop.body)
 
     def _For(self, s: For) -> Stmt:

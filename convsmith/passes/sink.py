@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from convsmith.ir.stmt import For, Kernel, Stmt
-from convsmith.ir.walk import Rewriter, variables_of
-from convsmith.passes.scope import perfect_nest, require_loops, with_body, wrap
+from convsmith.ir.walk import variables_of
+from convsmith.passes.order import require_nest_order
+from convsmith.passes.scope import ScopedRewriter, perfect_nest, require_loops, with_body, wrap
+
+Loop = For
+"""Within a rewriter, ``For`` is its method."""
 
 
-class _Sink(Rewriter):
+class _Sink(ScopedRewriter):
     def __init__(self, names: Sequence[str]) -> None:
         super().__init__()
         self.names = names
@@ -23,9 +27,18 @@ class _Sink(Rewriter):
         for x in staying:
             if (variables_of(x.lo) | variables_of(x.hi)) & vars_moving:
                 return self._For(loop)
-        new_body = self.stmt(body)
         new = staying + moving
+        if new != chain:
+            require_nest_order(f"sink({', '.join(self.names)})", chain, new, self.ranges)
+        new_body = self.within(chain, body)
         return loop if new == chain and new_body is body else wrap(new, new_body)
+
+    def within(self, chain: Sequence[Loop], body: Stmt) -> Stmt:
+        """The body of a perfect nest, rewritten under the ranges of its loops."""
+        if not chain:
+            return self.stmt(body)
+        with self.under(chain[0]):
+            return self.within(chain[1:], body)
 
 
 def sink(kernel: Kernel, names: Sequence[str]) -> Kernel:

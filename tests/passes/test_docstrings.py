@@ -38,7 +38,7 @@ from convsmith.layout.block import ABSENT
 from convsmith.machine.base import fragment_dot
 from convsmith.machine.generic.level import PORTABLE_FMA, level
 
-NO_PASS = {"footprint", "lets", "manager", "packed_sums", "scope"}
+NO_PASS = {"accesses", "footprint", "lets", "manager", "order", "packed_sums", "scope"}
 OTHER_NAME = {"strength": "strength_reduce"}
 ROWS = (PORTABLE_FMA, fragment_dot("fragment_dot", (4, 4, 4, 4), ("u8", "s8", "s32"), "", "", (), ""))
 TRANSPOSITIONS = level().transpositions

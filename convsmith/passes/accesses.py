@@ -1,0 +1,171 @@
+"""The accesses of a statement, each with the loops, conditions and positions that say when it happens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from convsmith.arith.dependence import INFINITE, Access, LoopBounds
+from convsmith.arith.ranges import Range, Ranges, try_interval
+from convsmith.ir.buffer import Buffer
+from convsmith.ir.index import Cond, Index, Min, Var, parts_of
+from convsmith.ir.stmt import Alloc, At, Block, Call, For, If, Invoke, Let, Stmt, Store
+from convsmith.ir.text import access_text
+from convsmith.ir.value import Binary, Lanes, Load, Select, Value
+from convsmith.ir.walk import children, statements_of
+
+Path = tuple[int | LoopBounds, ...]
+"""When an access happens: positions in blocks and loops, outermost first, then 0 for a read and 1 for a write."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Site:
+    """An access and its path.
+
+    ``storage`` is the allocation of the buffer, or the buffer where the statement does not allocate it; iterations of
+    the ``private`` outermost loops have memory of their own there.  ``is_sum`` says that the access belongs to a
+    statement ``x[i] = x[i] + e``.
+    """
+
+    access: Access
+    path: Path
+    storage: Alloc | Buffer
+    private: int
+    is_sum: bool
+
+    def __str__(self) -> str:
+        name, index = self.access.buffer, self.access.index
+        text = f"{name}[?]" if index is None else access_text(name, index, None)
+        return f"{text} = ..." if self.access.is_write else f"... {text}"
+
+
+def sites_of(s: Stmt, ranges: Ranges) -> list[Site]:
+    """Return the accesses of the buffers that ``s`` writes, in order of the text.
+
+    ``ranges`` are of the variables around ``s``.
+    """
+    collector = _Collector(s, ranges)
+    collector.stmt(s, ())
+    return collector.sites
+
+
+def written_in(s: Stmt) -> set[Buffer]:
+    """Return the buffers that ``s`` writes, or may write through a function."""
+    out: set[Buffer] = set()
+    for x in statements_of(s):
+        if isinstance(x, Store):
+            out.add(x.buffer)
+        elif isinstance(x, Invoke):
+            out.add(x.dst.buffer)
+        elif isinstance(x, Call):
+            out.update(b for b, _ in x.pointers)
+    return out
+
+
+class _Collector:
+    def __init__(self, s: Stmt, ranges: Ranges) -> None:
+        self.sites: list[Site] = []
+        self.written = written_in(s)
+        self.ranges = dict(ranges)
+        self.loops: tuple[LoopBounds, ...] = ()
+        self.conds: tuple[Cond, ...] = ()
+        self.storage: dict[Buffer, tuple[Alloc, int]] = {}
+        self.targets: dict[Buffer, tuple[Buffer, ...]] = {}
+        """For the memory behind a pointer, the buffers that the pointer points into."""
+
+    def stmt(self, s: Stmt, path: Path) -> None:
+        if isinstance(s, Block):
+            for n, x in enumerate(s.stmts):
+                self.stmt(x, (*path, n))
+        elif isinstance(s, For):
+            around = LoopBounds(s.var, s.lo, s.hi, _range(s, self.ranges))
+            pointers = [(c.var, c.init + (s.var - s.lo) * c.step) for c in s.carried]
+            self.inside((around, *self.named(pointers)), s.body, (*path, around))
+        elif isinstance(s, Let):
+            self.inside(self.named([(s.var, s.value)]), s.body, path)
+        elif isinstance(s, If):
+            conds, self.conds = self.conds, (*self.conds, *parts_of(s.cond))
+            self.stmt(s.body, path)
+            self.conds = conds
+        elif isinstance(s, Alloc):
+            storage, self.storage = self.storage, {**self.storage, s.buffer: (s, len(self.loops))}
+            self.stmt(s.body, path)
+            self.storage = storage
+        elif isinstance(s, At):
+            targets, self.targets = self.targets, {**self.targets, s.buffer: (s.source, s.zero)}
+            self.site(s.table, s.index, None, False, path)
+            self.stmt(s.body, path)
+            self.targets = targets
+        elif isinstance(s, Store):
+            self.store(s, path)
+        elif isinstance(s, Invoke):
+            for v in (s.dst, *s.args):
+                self.reads(v, path)
+            self.site(s.dst.buffer, s.dst.index, s.dst.lanes, True, path)
+        elif isinstance(s, Call):
+            for is_write in (False, True):
+                for buffer, _ in s.pointers:
+                    self.site(buffer, None, None, is_write, path)
+
+    def named(self, values: Sequence[tuple[Var, Index]]) -> tuple[LoopBounds, ...]:
+        """A variable with a value is a loop that runs once."""
+        unknown = (-INFINITE, INFINITE)
+        return tuple(LoopBounds(v, e, e + 1, try_interval(e, self.ranges) or unknown) for v, e in values)
+
+    def inside(self, around: tuple[LoopBounds, ...], body: Stmt, path: Path) -> None:
+        loops, ranges = self.loops, self.ranges
+        self.loops, self.ranges = (*loops, *around), {**ranges, **{x.var: x.range for x in around}}
+        self.stmt(body, path)
+        self.loops, self.ranges = loops, ranges
+
+    def store(self, s: Store, path: Path) -> None:
+        v, first = s.value, len(self.sites)
+        own = Load(s.buffer, s.index, s.lanes)
+        is_sum = isinstance(v, Binary) and v.op == "add" and v.a is own
+        if isinstance(v, Binary) and is_sum:
+            self.reads(v.b, path)
+            is_sum = all(x.access.buffer is not s.buffer for x in self.sites[first:])
+            self.site(s.buffer, s.index, s.lanes, False, path, is_sum)
+        else:
+            self.reads(v, path)
+        self.site(s.buffer, s.index, s.lanes, True, path, is_sum)
+
+    def reads(self, v: Value, path: Path) -> None:
+        stack = [(v, self.conds)]
+        outer, seen = self.conds, set()
+        while stack:
+            x, self.conds = stack.pop()
+            if (x, self.conds) in seen:
+                continue
+            seen.add((x, self.conds))
+            if isinstance(x, Load):
+                self.site(x.buffer, x.index, x.lanes, False, path)
+            elif isinstance(x, Select):
+                stack += [(x.no, self.conds), (x.yes, (*self.conds, *parts_of(x.cond)))]
+            else:
+                stack += [(y, self.conds) for y in reversed(children(x)) if isinstance(y, Value)]
+        self.conds = outer
+
+    def site(
+        self, buffer: Buffer, index: tuple[Index, ...] | None, lanes: Lanes | None, is_write: bool, path: Path,
+        is_sum: bool = False,
+    ) -> None:  # fmt: skip
+        for target in self.targets.get(buffer, ()):
+            self.site(target, None, None, is_write, path)
+        if buffer not in self.written:
+            return
+        spread = (0, 0)
+        if lanes is not None:
+            spread = min(lanes.offsets), max(lanes.offsets)
+            if not (buffer.flat or buffer.in_registers):
+                index = None
+        storage, private = self.storage.get(buffer, (buffer, 0))
+        access = Access(buffer, index, is_write, self.loops, self.conds, spread)
+        self.sites.append(Site(access, (*path, int(is_write)), storage, private, is_sum))
+
+
+def _range(loop: For, ranges: Ranges) -> Range:
+    """The range of a loop; one that ends at a size known at the call only has no end, but for a constant minimum."""
+    lo, hi = try_interval(loop.lo, ranges), try_interval(loop.hi, ranges)
+    ends = [a.const for a in loop.hi.args if a.is_const] if isinstance(loop.hi, Min) else []
+    return lo[0] if lo else -INFINITE, (hi[1] if hi else min(ends, default=INFINITE)) - 1
