@@ -20,9 +20,9 @@ def conforms(value: Any, hint: Any) -> bool:
 
     A bool is never accepted as a number.
     """
-    origin, parts = get_origin(hint), get_args(hint)
-    if hint is Any:
+    if hint is Any or type(value) is hint:
         return True
+    origin, parts = _parts(hint)
     if origin in (Union, UnionType):
         return any(conforms(value, part) for part in parts)
     if origin is tuple:
@@ -80,6 +80,12 @@ def integers(name: str, values: Any) -> tuple[int, ...]:
     except TypeError:
         raise UsageError(f"{name}={values!r} is not legal: expected whole numbers in a list", code="bad-dim") from None
     return tuple(integer(name, value) for value in elements)
+
+
+@cache
+def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return the generic type of a type hint, None where it is a class, and its arguments."""
+    return get_origin(hint), get_args(hint)
 
 
 @cache

@@ -22,7 +22,6 @@ from convsmith.ir.types import dtype
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import variables_of, walk
 from convsmith.machine.base import Machine
-from convsmith.machine.costs import Costs
 from convsmith.plan.config import Config
 from convsmith.plan.loops import Loops, Unit, filled_lanes, fits_registers, loops_after_fusing
 from convsmith.problem.problem import Problem
@@ -34,12 +33,9 @@ from convsmith.statement.statement import Statement, view_steps
 from convsmith.statement.views import statement
 from convsmith.tune.blocks import blocked
 from convsmith.tune.fragments import fragment_cycles, fragment_tiles
+from convsmith.tune.parts import parts_of_sums
 from convsmith.tune.windows import fetched, first_reads, weights_fit, window_tiles
 
-TILES_A_THREAD = 3
-"""Register tiles a thread that make a result large enough to be divided among threads."""
-SHARES = 16
-"""Register tiles, times parts of their sums, that any number of threads can share."""
 FEW_VECTORS = 3
 """Vectors of channels on one side of a gradient of weights below which its pixels may lie along the lanes."""
 CUT_TAPS = 16
@@ -69,7 +65,10 @@ class Choice:
 class Model:
     """What the candidates of one problem share."""
 
-    def __init__(self, st: Statement, target: Machine, unit: Unit, along: tuple[Phase, ...] = ()) -> None:
+    def __init__(
+        self, problem: Problem, st: Statement, target: Machine, unit: Unit, along: tuple[Phase, ...] = ()
+    ) -> None:
+        self.problem = problem
         self.target = target
         self.phases = along
         self.whole = st
@@ -426,6 +425,19 @@ class Model:
         return (*a, b.name) if self.st.constant or not ready else a
 
 
+    def complete(self, loops: Loops, config: Config) -> Config:
+        """The config with its reduction in parts for threads, or else with blocks for the caches, where either pays.
+
+        Threads that share a gradient of weights have no blocks beside that: each reads pixels of its own.
+        """
+        splittable = splits(self.whole)
+        if splittable and (parts := parts_of_sums(self.problem, self.whole, loops, config, self.unit, self.target)):
+            return replace(config, split=parts, order=(PART, *config.order))
+        if config.threads > 1 and splittable and not self.st.constant:
+            return config
+        return blocked(self.whole, loops, config, self.target)
+
+
 def operations(p: Problem, st: Statement) -> int:
     """Operations on the way from a sum to the result's element."""
     sums = Load(make_buffer("acc", dtype(st.acc), (), "register"), (), None)
@@ -445,7 +457,7 @@ def _splits(total: int, size: int) -> list[tuple[int, int]]:
 
 
 def candidates(p: Problem, target: Machine, threads: int) -> list[Choice]:
-    """Configs that make a kernel, best expected first."""
+    """Return the configs that make a kernel, each with all its decisions, best expected first."""
     with interning():
         each = statement(p, target)
         only = () if of_fewer_bits(each) else (each,)
@@ -453,9 +465,9 @@ def candidates(p: Problem, target: Machine, threads: int) -> list[Choice]:
         units = [Unit.choices(st, target) for st in ways]
         st, choices = max(zip(ways, units), key=lambda way: way[1][0].terms if way[1][0].dot else 0)
         long = operations(p, st) > LONG
-        models = [Model(st, target, unit) for unit in choices]
+        models = [Model(p, st, target, unit) for unit in choices]
         if along := models[0].worth():
-            models.append(Model(st, target, Unit.plain(st, target), along))
+            models.append(Model(p, st, target, Unit.plain(st, target), along))
         found = [c for model in models for c in _of_unit(model, threads, long)]
     if not found:
         raise ConfigError("no-config", f"no config makes a kernel of {p} for {target.isa}")
@@ -466,77 +478,38 @@ def candidates(p: Problem, target: Machine, threads: int) -> list[Choice]:
 
 def _of_unit(model: Model, threads: int, long: bool) -> Iterator[Choice]:
     """The candidates that compute with the model's unit; a ``long`` epilogue has a loop of its own."""
-    target, pixels = model.target, model.fusions()
+    target, pixels, flip, along = model.target, model.fusions(), model.flip(), tuple(p.pixel for p in model.phases)
+    offsets = "sums" if model.st.sums or of_fewer_bits(model.st) else "each"
     ways = [(lane, (*needed, *pixels), "") for lane, needed in model.lane_loops()]
     if tap := model.joined():
         ways.append((model.n, ((tap, model.k),), f"{tap}_{model.k}"))
     for lane, fuse, join in ways:
         loops = loops_after_fusing(model.st, Config(target.isa, lane, fuse))
-        order = model.order(loops, lane)
+        order, pack, filled = model.order(loops, lane), model.packed(lane), model.filled(lane)
+        terms = ((join, model.unit.terms),) if join else model.shared_terms(lane)
+        copied = bool(join) or (model.copied and lane != model.batch)
+        drain = long and loops.kinds[lane] != "k"
+        pieces = max(Config.pieces, model.cut_apart()) if lane == model.k else Config.pieces
         for tile in model.tiles(loops, lane):
             *outer, last = [n for n in model.st.reduce if not join or n not in (tap, model.k)] + [join] * bool(join)
             tiled = [n for n in outer if n in tile]
             reduce = (*(n for n in outer if n not in tiled), last, *tiled)
-            copied = bool(join) or (model.copied and lane != model.batch)
             config = Config(
-                target.isa, lane, fuse, tuple(tile.items()), order, reduce,
-                ((join, model.unit.terms),) if join else model.shared_terms(lane),
-                phases=tuple(p.pixel for p in model.phases),
-                realise="pad_copy" if copied else "peel", pack=model.packed(lane),
-                offsets="sums" if model.st.sums or of_fewer_bits(model.st) else "each", flip=model.flip(),
-                drain=long and loops.kinds[lane] != "k",
-                pieces=max(Config.pieces, model.cut_apart()) if lane == model.k else Config.pieces, threads=threads,
+                target.isa, lane, fuse, tuple(tile.items()), order, reduce, terms,
+                phases=along, realise="pad_copy" if copied else "peel", pack=pack,
+                offsets=offsets, flip=flip, drain=drain, pieces=pieces, threads=threads,
             )  # fmt: skip
             held = model.holding(loops, config)
             wide = lane == model.batch and tile[lane] > model.lanes
             for c in (config if not wide else None, held):
-                if c is None or not fits_registers(loops, c, target, model.unit, model.filled(lane)):
+                if c is None or not fits_registers(loops, c, target, model.unit, filled):
                     continue
                 # Fragments serve some lanes only; on others the config gets a unit whose cycles and registers differ.
                 if Unit.of(model.whole, target, c) == model.unit:
+                    c = model.complete(loops, c)
                     yield Choice(model.cycles(loops, c), model.emitted(loops, c), c)
 
 
 def default_config(problem: Problem, target: Machine, threads: int = 1) -> Config:
-    """The config that the model expects to be fastest.
-
-    Where its result has too few tiles for threads, they share a reduction.
-    """
-    config = candidates(problem, target, threads)[0].config
-    with interning():
-        st = statement(problem, target)
-        loops = loops_after_fusing(st, config)
-        tiles = prod(-(-n // config.size(name)) for name, n in loops.extents.items() if loops.kinds[name] != "k")
-        unit = Unit.of(st, target, config)
-        products, costs = unit.terms * unit.rows, target.costs
-        parts, loop = _parts(problem, st, config, tiles, products, costs) if splits(st) else (1, "")
-        if parts > 1:
-            return replace(config, split=((loop, parts),), order=(PART, *config.order))
-        return config if threads > 1 and splits(st) and not st.constant else blocked(st, loops, config, target)
-
-
-def _parts(
-    problem: Problem, st: Statement, config: Config, tiles: int, products: int, costs: Costs
-) -> tuple[int, str]:
-    """In how many parts a loop is summed, and which one.
-
-    Gradients of weights have as many as there are threads. Others have the same for any number of threads, and so the
-    same bits: as many as make enough work for threads, each long enough to be worth one. An instruction adds so many
-    ``products`` to a lane.
-    """
-    if not st.constant:
-        most = config.threads if tiles < TILES_A_THREAD * config.threads else 1
-    else:
-        read = sum(v.layout.size * dtype(v.dtype).bytes for v in (st.a, st.b))
-        work = problem.flops_real // 2 // products + read * costs.memory_byte
-        most = min(SHARES // max(tiles, 1), work // costs.thread_start)
-    sizes = {d.name: d.size for d in st.of("k")}
-    terms, fused = dict(config.terms), {n for pair in config.fuse for n in pair}
-    found = phases(st)
-    tapped = {found[pixel].tap for pixel in config.phases}  # cut by their phases already
-    ways = [(1, st.reduce[-1])]
-    for n in (n for n in st.reduce if n not in tapped):
-        whole = sizes[n] if n in fused else max(config.size(n), 1)
-        even = (p for p in range(1, most + 1) if not sizes[n] % (p * terms.get(n, 1)) and sizes[n] // p >= whole)
-        ways.append((max(even, default=1), n))
-    return max(ways, key=lambda way: (way[0] > 1 and way[1] != config.lane, way))
+    """Return the config that the model expects to be fastest."""
+    return candidates(problem, target, threads)[0].config

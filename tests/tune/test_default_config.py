@@ -71,3 +71,21 @@ def test_every_candidate_keeps_to_the_registers(dt: str, kind: str, target: Mach
                 st = scheduled(problem, choice.config, target)
                 unit = Unit.of(st, target, choice.config)
                 check_config(st, loops_after_fusing(st, choice.config), choice.config, target, unit)
+
+
+def test_candidates_have_blocks_before_they_are_ranked() -> None:
+    """The weights of a block fit in their part of the cache, in every candidate and not in the best alone."""
+    (target,) = (t for t in LEVELS if t.isa == "avx512")
+    found = candidates(parse_problem("--matmul 512x16384:16384x4096"), target, 1)
+    blocks = {c.config.size("n"): dict(c.config.cache) for c in found if c.config.lane == "n"}
+    assert {wide for wide, sizes in blocks.items() if not sizes} == {16}  # whose weights fit in the whole cache
+    assert len(blocks) > 5 and all((b["k"] - 1) * wide * 4 < target.l2.kept for wide, b in blocks.items() if b)
+
+
+def test_candidates_have_parts_before_they_are_ranked() -> None:
+    """A gradient of few weights has a part for each of four threads, whatever its register tile."""
+    (target,) = (t for t in LEVELS if t.isa == "avx512")
+    problem = parse_problem("--dir=BWD_W --stag=axb --dtag=axb mb4ic3ih32oc8oh32kh1")
+    found = [c.config for c in candidates(problem, target, 4)]
+    assert len(found) > 3 and {(c.order[0], c.split) for c in found} == {("part", (("ow", 4),))}
+    assert default_config(problem, target, 4) == found[0]

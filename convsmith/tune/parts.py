@@ -1,0 +1,53 @@
+"""Parts of sums: how threads share a reduction whose result has too few register tiles for them."""
+
+from __future__ import annotations
+
+from math import prod
+
+from convsmith.ir.types import dtype
+from convsmith.machine.base import Machine
+from convsmith.plan.config import Config
+from convsmith.plan.loops import Loops, Unit
+from convsmith.problem.problem import Problem
+from convsmith.statement.phases import phases
+from convsmith.statement.statement import Statement
+
+TILES_A_THREAD = 3
+"""Register tiles a thread that make a result large enough to be divided among threads."""
+SHARES = 16
+"""Register tiles, times parts of their sums, that any number of threads can share."""
+
+
+def parts_of_sums(
+    problem: Problem, st: Statement, loops: Loops, config: Config, unit: Unit, target: Machine
+) -> tuple[tuple[str, int], ...]:
+    """Return the reduction loop that threads share and the number of its parts; nothing where that does not pay.
+
+    A gradient of weights has as many parts as there are threads. Other results have the same for any number of threads,
+    and so the same bits: as many as make enough work for threads, each long enough to be worth a thread.
+    """
+    tiles = prod(-(-n // config.size(name)) for name, n in loops.extents.items() if loops.kinds[name] != "k")
+    if not st.constant:
+        most = config.threads if tiles < TILES_A_THREAD * config.threads else 1
+    else:
+        most = SHARES // max(tiles, 1)
+        most = min(most, _work(problem, st, unit, target) // target.costs.thread_start) if most > 1 else 1
+    if most < 2:
+        return ()
+    sizes = {d.name: d.size for d in st.of("k")}
+    terms, fused = dict(config.terms), {n for pair in config.fuse for n in pair}
+    found = phases(st) if config.phases else {}
+    tapped = {found[pixel].tap for pixel in config.phases}  # cut by their phases already
+    ways = [(1, st.reduce[-1])]
+    for n in (n for n in st.reduce if n not in tapped):
+        whole = sizes[n] if n in fused else max(config.size(n), 1)
+        even = (p for p in range(1, most + 1) if not sizes[n] % (p * terms.get(n, 1)) and sizes[n] // p >= whole)
+        ways.append((max(even, default=1), n))
+    parts, loop = max(ways, key=lambda way: (way[0] > 1 and way[1] != config.lane, way))
+    return ((loop, parts),) if parts > 1 else ()
+
+
+def _work(problem: Problem, st: Statement, unit: Unit, target: Machine) -> int:
+    """Multiply-adds, one in each lane, in the time that the sums take, reading from memory included."""
+    read = sum(v.layout.size * dtype(v.dtype).bytes for v in (st.a, st.b))
+    return problem.flops_real // 2 // (unit.terms * unit.rows) + read * target.costs.memory_byte
