@@ -1,0 +1,2 @@
+"""Arithmetic on indices: evaluation, intervals and simplification. This package needs no numpy."""
+

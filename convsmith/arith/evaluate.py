@@ -1,7 +1,6 @@
-"""Evaluation of indices and conditions for given values of their variables: ints, or numpy arrays of them.
+"""Evaluation of indices and conditions for given values of their variables, which are ints or arrays.
 
-The functions are duck-typed: whatever the mapping holds is added, multiplied and divided with ``// %``; only
-``minimum`` and ``maximum`` of more than ints are asked of the caller, so that this package needs no numpy.
+The functions are duck-typed: they use only ``+ - * // %`` and comparisons, so that arrays work without numpy here.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from convsmith.ir.index import Affine, And, Cond, Eq0, FloorDiv, Ge0, Index, Max
 
 
 def evaluate(e: Index, values: Mapping[Var, Any]) -> Any:
-    """The value of an index."""
+    """Return the value of ``e``, given the ``values`` of its variables. KeyError if a variable has none."""
     if type(e) is Var:
         return values[e]
     if type(e) is Affine:
@@ -46,7 +45,7 @@ def _lesser(a: Any, b: Any) -> Any:
 
 
 def holds(c: Cond, values: Mapping[Var, Any]) -> Any:
-    """Whether a condition holds (a bool, or an array of them)."""
+    """Return whether ``c`` holds, as a bool or an array of bools."""
     if type(c) is Ge0:
         return evaluate(c.arg, values) >= 0
     if type(c) is Eq0:

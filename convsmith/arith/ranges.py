@@ -1,4 +1,4 @@
-"""Intervals of index expressions, from the ranges of their variables."""
+"""Intervals of index expressions, derived from the ranges of their variables."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from collections.abc import Mapping
 from convsmith.ir.index import Affine, FloorDiv, Index, Max, Min, Mod, Prod, Quot, Var
 
 Range = tuple[int, int]
-"""Lowest and highest value, both included.  An empty range (lowest above highest) belongs to a loop that never runs."""
+"""Lowest and highest value, both inclusive.  If the lowest exceeds the highest, the loop never runs."""
 
 Ranges = Mapping[Var, Range]
 
 
 class Unbounded(Exception):
-    """A variable without a known range was met; carries the variable."""
+    """Raised for a variable without a known range; carries the variable."""
 
 
 def interval(e: Index, ranges: Ranges) -> Range:
-    """Bounds of ``e``; exact for sums of distinct variables, else safe.  Raises Unbounded."""
+    """Return bounds of ``e``: tight for sums of distinct variables, otherwise conservative.  Unbounded if a range is
+    missing.
+    """
     if type(e) is Affine:
         lo = hi = e.const
         for atom, c in e.terms:
@@ -61,7 +63,7 @@ def interval(e: Index, ranges: Ranges) -> Range:
 
 
 def try_interval(e: Index, ranges: Ranges) -> Range | None:
-    """The interval, or None where a variable has no known range."""
+    """Return the interval of ``e``, or None if a variable has no known range."""
     try:
         return interval(e, ranges)
     except Unbounded:

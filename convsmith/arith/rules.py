@@ -1,13 +1,13 @@
-"""The simplifier's rules, as data.
+"""The rules of the simplifier, as data.
 
-The normal form (:mod:`convsmith.ir.index`) does what holds for all integers.  A rule adds what holds when the
-parts lie in known ranges.  Each rule is one row: what it matches, what it gives, and when.  The text is the rule:
-it is compiled to the code that runs and it is what the tests prove with z3, for all integers.  The *matcher* only
-proposes values for the names in the text; ``lo`` and ``hi`` give the bounds of a part.
+The normal form (:mod:`convsmith.ir.index`) applies identities that hold for all integers.  A rule applies an identity
+that holds if the parts lie within known ranges.  Each rule is one row: left-hand side, right-hand side and condition.
+Its text is compiled to the code that runs, and tests prove the same text with z3 for all integers.  A *matcher* only
+proposes values for the names in the text; ``lo`` and ``hi`` are the bounds of a part.
 
-Every rule makes its node smaller in the declared order: fewer divisions, modulos, minima and maxima; then fewer
-modulos inside of divisions; then fewer terms and arguments below all of these; then fewer terms of a condition.  A
-condition may become several, each smaller than it was.
+Every rule makes its node smaller in this order, so that simplification terminates: fewer divisions, modulos, minima and
+maxima; then fewer modulos inside divisions; then fewer terms and arguments below all of these; then fewer terms of a
+condition.  A condition may become a conjunction of smaller ones.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ Binding = dict[str, Any]
 
 
 class Rule(NamedTuple):
-    """``lhs`` becomes ``rhs`` where ``when`` holds.
+    """Replaces ``lhs`` by ``rhs`` if ``when`` holds.
 
-    ``parts`` names the index expressions of the text, ``constants`` the ints (divisors are positive);
-    ``lo_r`` and ``hi_r`` are bounds of the part ``r``, and the rule holds for every ``r`` within them.
+    ``parts`` names the index expressions of the text, ``constants`` the ints (divisors are positive).  ``lo_r`` and
+    ``hi_r`` are bounds of the part ``r``; the rule holds for every ``r`` within them.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Rule(NamedTuple):
     build: Callable[..., Any]
 
     def apply(self, node: Any, ranges: Ranges) -> Any:
-        """What the rule makes of the node, or None where it does not apply."""
+        """Return the rewritten node, or None if the rule does not apply."""
         for binding in self.match(node):
             for part in self.bounded:
                 r = try_interval(as_index(binding[part]), ranges)
@@ -95,14 +95,14 @@ def _rule(name: str, root: type, lhs: str, rhs: str, when: str, parts: str, cons
     return Rule(name, root, lhs, rhs, when, *words, bounded, match, guard, build)
 
 
-# -- matchers: how a node may be seen as an instance of the left-hand side
+# -- matchers: they yield the bindings under which a node is an instance of the left-hand side
 def _split_by_range(e: FloorDiv | Mod) -> Iterator[Binding]:
     q, r = split_multiple(e.num, e.den)
     yield {"q": q, "r": r, "d": e.den}
 
 
 def _split_small(e: FloorDiv | Mod) -> Iterator[Binding]:
-    """num = g * x + r with g dividing the divisor, for each g among the coefficients."""
+    """Yield num = g * x + r with g dividing the divisor, for each coefficient g."""
     for g in sorted({abs(c) for _, c in e.num.terms if 1 < abs(c) < e.den and e.den % abs(c) == 0}, reverse=True):
         x, r = split_multiple(e.num, g)
         if x.terms and r.terms:
@@ -116,7 +116,7 @@ def _div_of_mod(e: FloorDiv | Mod) -> Iterator[Binding]:
 
 
 def _pairs(e: Min | Max) -> Iterator[Binding]:
-    """The argument ``a + d`` against ``a``, with ``o`` the extremum of the others."""
+    """Yield arguments ``a + d`` and ``a``, with ``o`` the extremum of the others."""
     join = minimum if type(e) is Min else maximum
     for j, b in enumerate(e.args):
         for i, a in enumerate(e.args):
@@ -133,11 +133,11 @@ def _first_extremum(kind: type) -> Callable[[Ge0], Iterator[Binding]]:
     def match(c: Ge0) -> Iterator[Binding]:
         for atom, k in c.arg.terms:
             if type(atom) is kind:
-                rest = make_sum(c.arg.const, {a: n for a, n in c.arg.terms if a is not atom})
+                remainder = make_sum(c.arg.const, {a: n for a, n in c.arg.terms if a is not atom})
                 first = atom.args[0]  # type: ignore[attr-defined]
                 others = atom.args[1:]  # type: ignore[attr-defined]
                 other = minimum(*others) if kind is Min else maximum(*others)
-                yield {"a": first, "b": other, "r": rest, "k": k}
+                yield {"a": first, "b": other, "r": remainder, "k": k}
 
     return match
 
@@ -150,9 +150,9 @@ def _division(c: Ge0) -> Iterator[Binding]:
 
 def _remainder(c: Eq0) -> Iterator[Binding]:
     for atom, k in c.arg.terms:
-        rest = c.arg - atom * k
-        if type(atom) is Mod and rest.terms:
-            yield {"m": atom, "k": abs(k), "r": rest if k > 0 else -rest}
+        others = c.arg - atom * k
+        if type(atom) is Mod and others.terms:
+            yield {"m": atom, "k": abs(k), "r": others if k > 0 else -others}
 
 
 RULES: tuple[Rule, ...] = (

@@ -1,8 +1,7 @@
-"""Simplify indices, conditions and the indices within values, knowing the ranges of variables.
+"""Simplification of indices, conditions and the indices within values, under ranges of variables.
 
-The rules are rows of :mod:`convsmith.arith.rules`.  Laws, held by tests: an expression that cannot be simplified
-comes back as the same object; simplifying twice changes nothing more; the result is equal for every value within
-the ranges.
+The rules are rows of :mod:`convsmith.arith.rules`.  Tests hold three laws: an expression that cannot be simplified is
+returned as the same object; simplification is idempotent; the result is equal for all values within the ranges.
 """
 
 from __future__ import annotations
@@ -65,8 +64,8 @@ class Simplifier(Rewriter):
 
 
 def simplify(e: Any, ranges: Ranges = _NO_RANGES) -> Any:
-    """The simplest form of an index, condition or value that the rules find.
+    """Return the simplest form of the index, condition or value ``e`` that the rules reach.
 
-    ``ranges`` gives the lowest and highest value of variables; a variable without one may be any integer.
+    ``ranges`` maps variables to their lowest and highest value; a variable without a range may be any integer.
     """
     return Simplifier(ranges).expr(e)

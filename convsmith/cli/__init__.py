@@ -1,1 +1,1 @@
-"""The command line: `convsmith bench`, `verify`, `explain`, `show`, `machine`, `cache`."""
+"""The command line: `convsmith bench`, `verify`, `explain`, `show`, `machine` and `cache`."""

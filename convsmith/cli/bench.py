@@ -1,4 +1,4 @@
-"""`convsmith bench`: verify and time kernels, beside the peak and other libraries, in one run."""
+"""`convsmith bench`: verify kernels and time them beside the measured peak and other libraries, in one run."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def bench(
 
 
 def bench_kernel(kernel: Kernel, peers: Sequence[str] = (), rounds: int = ROUNDS) -> Row:
-    """Verify a kernel on integer data, then time it with packed weights, in place, beside peak and `peers`."""
+    """Verify `kernel` on integer data, then time it in place with packed weights, beside the peak and `peers`."""
     problem = kernel.problem
     row = Row(problem, kernel, verify_kernel(kernel))
     if kernel.artifact is None:
@@ -105,7 +105,7 @@ def bench_kernel(kernel: Kernel, peers: Sequence[str] = (), rounds: int = ROUNDS
         try:
             _check_peer(name, kernel)
             calls[name] = make_peer(name, problem, arrays, threads).call
-        except Exception as error:  # whatever a library has against the problem must not stop the run
+        except Exception as error:  # a library that fails on a problem must not stop the run
             row.missing[name] = str(error).partition("\n")[0]
     types = row.peak_types = peak_types(problem, kernel.target)
     peak = None if types is None else lambda: peak_sample(isa, threads, types).gflops
@@ -114,21 +114,25 @@ def bench_kernel(kernel: Kernel, peers: Sequence[str] = (), rounds: int = ROUNDS
 
 
 def _check_peer(name: str, kernel: Kernel) -> None:
-    """UnsupportedError where a library computes something else than the kernel, on whole numbers with exact sums.
+    """Raise UnsupportedError if the library `name` and the kernel disagree on integer data, whose sums are exact.
 
-    Of several results, a library is asked for the first.
+    If the problem has several results, only the first is compared.
     """
     arrays = random_arrays(kernel.problem)
     peer = make_peer(name, kernel.problem, arrays, kernel.config.threads)
     peer.call()
-    found, right = peer.result(), next(iter(computed(kernel, arrays).values()))
-    wrong = int((found.reshape(right.shape) != right).sum())
-    if wrong:
-        raise UnsupportedError(f"{wrong} of {right.size} elements of its result are others", code="peer-result")
+    result, expected = peer.result(), next(iter(computed(kernel, arrays).values()))
+    differing = int((result.reshape(expected.shape) != expected).sum())
+    if differing:
+        raise UnsupportedError(
+            f"{differing} of {expected.size} elements of its result differ from convsmith's", code="peer-result"
+        )
 
 
 def _call(kernel: Kernel, arrays: Mapping[str, Any]) -> Callable[[], object]:
-    """A call bound to these logical arrays, with weights and bias packed, writing to the same memory every time."""
+    """Return a call bound to the logical `arrays`, with packed weights and bias, that writes to the same memory every
+    time.
+    """
     problem = kernel.problem
     given: dict[str, Any] = {
         t.name: aligned_copy(to_layout(arrays[t.name], t.layout)) for t in problem.inputs if t.default is None
@@ -153,14 +157,14 @@ def _row(
 
 
 def _status(rows: Sequence[Row]) -> int:
-    """1 after a mismatch or a fault of ours, 2 where a problem or config was not legal."""
+    """Return 1 after a mismatch or a fault of convsmith, 2 if a problem or config was not legal, otherwise 0."""
     if any(row.verdict and not row.verdict.ok for row in rows):
         return 1
     return max((exit_status(row.error) for row in rows if row.error), default=0)
 
 
 def _means(rows: Sequence[Row], peers: Sequence[str]) -> dict[str, float | None]:
-    """Geometric means: of the share of the peak, and of the speed-up over each library."""
+    """Return the geometric means of the fraction of the peak, and of the speed-up over each library."""
     times = [row.times for row in rows if row.times]
     means = {"of_peak": geometric_mean(t.of_peak.median for t in times if t.of_peak)}
     for name in peers:

@@ -1,4 +1,4 @@
-"""The page that `convsmith bench` prints: a heading, a row for each problem as it is measured, means, and remarks."""
+"""The page that `convsmith bench` prints: a heading, one row per measured problem, geometric means, and remarks."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from convsmith.problem.types import is_integer, print_types
 __all__ = ["Page", "Row"]
 
 UNSTEADY = 0.1
-"""Half the distance of the quartiles, as a share of the median, above which a figure means little."""
+"""Half the interquartile range, relative to the median, above which a row counts as unsteady."""
 STARVED = 0.8
-"""CPU time of the threads, as a share of the time of the samples, below which a figure means little."""
+"""Ratio of the threads' CPU time to the wall time of the samples, below which a row counts as starved."""
 
 _PROBLEM, _NAME, _CONFIG, _VERIFIED = "problem", "name", "config", "verified"
 _TIME, _RATE, _PEAK, _SPREAD = "time us", "rate", "% peak", "+-"
@@ -33,7 +33,7 @@ _LONG_TIME = 1e5
 
 @dataclass
 class Row:
-    """What is known of one problem: a kernel with verdict and times, or the error that stood in the way."""
+    """The results for one problem: a kernel with verdict and times, or the error that prevented them."""
 
     problem: Problem
     kernel: Kernel | None = None
@@ -43,32 +43,32 @@ class Row:
     peak_types: Types | None = None
     """Types of the multiply-adds whose peak was measured beside the kernel."""
     missing: dict[str, str] = field(default_factory=dict)
-    """Libraries that cannot do this problem, and why."""
+    """Libraries that cannot compute this problem, with the reason."""
 
 
 class Page:
-    """Prints the parts in their order. `asked` are the libraries that have a column."""
+    """Prints the parts of the page in order; every library in `asked` has a column."""
 
     def __init__(self, listed: Listed, asked: Sequence[str], data_only: bool = False, wide: bool = False) -> None:
         self._listed, self._asked, self._data_only = listed, asked, data_only
         units = {rate_unit(problem) for problem in listed.problems}
         self._unit = units.pop() if len(units) == 1 else None
-        """The unit of all rates; None where each row says its own."""
+        """The unit of all rates; None if rows differ, and each shows its own."""
         columns = self._columns()
         self._titles = [column.title for column in columns]
         self._rows = Rows(columns, data_only, wide)
 
     def head(self, heading: str) -> None:
-        """Print the heading, and the line above the columns."""
+        """Print the heading and the line of column titles."""
         self._rows.text(heading)
         self._rows.head()
 
     def row(self, row: Row) -> None:
-        """Print a row."""
+        """Print `row`."""
         self._rows.row(self._cells(row))
 
     def foot(self, rows: Sequence[Row], here: Sequence[str], means: Mapping[str, float | None]) -> None:
-        """Print the means, the peaks, and remarks on rows and libraries; `here` are the libraries installed."""
+        """Print the means, the peaks, and remarks on rows and libraries; `here` lists the installed libraries."""
         if len(rows) > 1:
             self._rows.row(self._mean_cells(means))
         for row in rows:
@@ -135,22 +135,22 @@ class Page:
 
 
 def _peaks(rows: Sequence[Row]) -> Iterator[str]:
-    """One line: the peak of each level and types that rows were measured beside."""
-    found: dict[tuple[str, Types], list[float]] = {}
+    """Yield one line with the peak of each instruction-set level and types that rows were measured beside."""
+    peaks_by_types: dict[tuple[str, Types], list[float]] = {}
     for row in rows:
         if row.kernel and row.peak_types and row.times and row.times.peak_gflops:
             key = row.kernel.config.isa, row.peak_types
-            found.setdefault(key, []).append(row.times.peak_gflops.median)
+            peaks_by_types.setdefault(key, []).append(row.times.peak_gflops.median)
     texts = [
         f"{isa} {print_types(types)} {statistics.median(peaks):.1f} {'GOP/s' if is_integer(types[-1]) else 'GFLOP/s'}"
-        for (isa, types), peaks in found.items()
+        for (isa, types), peaks in peaks_by_types.items()
     ]
     if texts:
         yield f"peak{'s' * (len(texts) > 1)}: {', '.join(texts)}"
 
 
 def _doubts(rows: Sequence[Row]) -> Iterator[str]:
-    """Reasons why figures may mean little."""
+    """Yield reasons to distrust figures."""
     times = [row.times for row in rows if row.times]
     unsteady = sum(_is_unsteady(t) for t in times)
     if unsteady:

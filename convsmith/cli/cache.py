@@ -1,4 +1,4 @@
-"""`convsmith cache`: the compiled kernels on disk."""
+"""`convsmith cache`: the cache of compiled kernels on disk."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def cache() -> None:
 @cache.command()
 def info() -> None:
     """Directory, mode, entries, bytes, and why it is not used, where that is so."""
-    found = disk_cache()
-    if found is None:
+    store = disk_cache()
+    if store is None:
         note("the cache is off (CONVSMITH_CACHE)")
         return
-    facts = found.info()
+    facts = store.info()
     note(f"directory  {facts.directory}\nmode       {facts.mode}\nentries    {facts.entries}")
     note(f"bytes      {facts.bytes} of {facts.limit}")
     if facts.problem:
@@ -33,9 +33,9 @@ def info() -> None:
 @cache.command()
 def clear() -> None:
     """Remove all entries, and the files that `explain` left there."""
-    found = disk_cache()
-    if found is None:
+    store = disk_cache()
+    if store is None:
         note("the cache is off (CONVSMITH_CACHE)")
         return
-    note(f"removed {found.clear()} entries from {found.directory}")
-    remove_dumps(found.directory)
+    note(f"removed {store.clear()} entries from {store.directory}")
+    remove_dumps(store.directory)

@@ -1,4 +1,4 @@
-"""`convsmith explain`: a page on one kernel."""
+"""`convsmith explain`: a page about one kernel."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`convsmith`: the group of commands, and what becomes of errors.
+"""`convsmith`: the group of commands, and the handling of errors.
 
-Exit status: 0 fine, 1 a mismatch (or a fault of ours), 2 what was asked for is not legal, 130 interrupted. A person
-never sees a traceback.
+Exit status: 0 success, 1 a mismatch or a fault of convsmith, 2 an illegal request, 130 interrupted. A user never sees a
+traceback.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _EPILOG = "Environment:\n\n" + "\n\n".join(f"{v.env}: {v.doc} Legal: {v.legal}."
 
 
 class _Group(click.Group):
-    """Loads a command's module when it is called, and turns errors into one message and an exit status."""
+    """Imports a command's module when the command is called, and turns errors into one message and an exit status."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -55,7 +55,7 @@ class _Group(click.Group):
             ctx.exit(130)
         except OSError as error:
             if error.errno == errno.EPIPE:
-                raise  # the reader went away; click ends quietly
+                raise  # the reader closed the pipe; click exits silently
             error_line(str(error), type(error).__name__)
             ctx.exit(2)
         except Exception as error:
@@ -67,7 +67,7 @@ class _Group(click.Group):
 
 @contextmanager
 def _plain_warnings() -> Iterator[None]:
-    """Show each warning of this package as one line, without the line of source that Python adds."""
+    """Show each of convsmith's warnings as one line, without the source line that Python adds."""
     with warnings.catch_warnings():
         other = warnings.showwarning
 

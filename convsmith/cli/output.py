@@ -1,4 +1,4 @@
-"""Messages, progress, and rows that are printed as soon as they are known. NO_COLOR leaves all of it plain."""
+"""Messages, progress, and tables printed row by row. NO_COLOR turns colours off."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ from convsmith.diag.errors import ConvsmithError, InternalError, ToolchainError
 __all__ = ["Progress", "Rows", "error_line", "exit_status", "note", "progress", "width_of"]
 
 _BAR = 20
-"""Characters of the progress bar."""
+"""Width of the progress bar in characters."""
 
 
 class Progress(Protocol):
-    """A running count of what is done."""
+    """Reports how many items are done."""
 
     def start(self, text: str) -> None:
-        """Say what is worked on now."""
+        """Show `text` as the current item."""
 
     def advance(self) -> None:
-        """One more is done."""
+        """Count one more item as done."""
 
     def aside(self) -> AbstractContextManager[None]:
-        """Take the bar away while a block prints."""
+        """Hide the bar while the block prints."""
 
 
 def error_line(message: str, kind: str = "") -> None:
-    """A message to standard error."""
+    """Print a message to standard error."""
     click.secho(f"{kind}: {message}" if kind else message, err=True, fg="red", color=_colour())
 
 
 def exit_status(error: ConvsmithError) -> int:
-    """2 where the question is at fault, 1 where the answer is."""
+    """Return 1 for a fault of convsmith or its tools, 2 for an illegal request."""
     return 1 if isinstance(error, (InternalError, ToolchainError)) else 2
 
 
 def note(message: str, err: bool = False) -> None:
-    """Text to standard output, or to standard error."""
+    """Print text to standard output, or to standard error."""
     click.echo(message.rstrip("\n"), err=err)
 
 
 def width_of(stream: TextIO) -> int | None:
-    """Characters of a line: COLUMNS, else the width of the terminal; None where the stream is none."""
+    """Return the characters per line: COLUMNS, else the terminal's width; None if `stream` is not a terminal."""
     columns = os.environ.get("COLUMNS", "")
     if columns.isdecimal() and int(columns) > 0:
         return int(columns)
@@ -59,9 +59,9 @@ def width_of(stream: TextIO) -> int | None:
 
 
 class Rows:
-    """A table on standard output, row by row; where that is no terminal, the rows go to standard error too.
+    """A table on standard output, printed row by row; if that is not a terminal, rows also go to standard error.
 
-    With `data_only`, standard output is left to data.
+    With `data_only`, nothing is printed to standard output, which is reserved for data.
     """
 
     def __init__(self, columns: Sequence[Column], data_only: bool = False, wide: bool = False) -> None:
@@ -72,12 +72,12 @@ class Rows:
             self._add(columns, True, wide)
 
     def head(self) -> None:
-        """Print the line of headings."""
+        """Print the line of column titles."""
         for err, table in self._tables:
             click.secho(table.head, err=err, bold=True, color=_colour())
 
     def row(self, cells: Mapping[str, str]) -> None:
-        """Print a row, by headings."""
+        """Print a row; `cells` maps column titles to texts."""
         for err, table in self._tables:
             note(table.line(cells), err)
 
@@ -88,7 +88,7 @@ class Rows:
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """Headings of the columns for which there is no place."""
+        """Titles of the columns that do not fit."""
         return self._tables[0][1].left_out
 
     def _add(self, columns: Sequence[Column], err: bool, wide: bool) -> None:
@@ -109,7 +109,7 @@ class _Silent:
 
 @contextmanager
 def progress(total: int) -> Iterator[Progress]:
-    """A progress bar on standard error while the block runs; nothing where that is no terminal."""
+    """Show a progress bar on standard error while the block runs; nothing if that is not a terminal."""
     if not sys.stderr.isatty():
         yield _Silent()
         return
@@ -119,8 +119,7 @@ def progress(total: int) -> Iterator[Progress]:
 
     width = width_of(sys.stderr) or 80
     room = width - _BAR - 2 * len(str(total)) - 4
-    # No thread that redraws, for it would disturb what is measured; no redirection, for it would send what belongs on
-    # standard output to the bar's terminal.
+    # A redrawing thread would disturb measurements, and a redirection would send standard output to the bar's terminal.
     with Bar(
         BarColumn(_BAR), MofNCompleteColumn(), TextColumn("{task.description}", markup=False),
         console=Console(stderr=True, width=width), transient=True, auto_refresh=False, redirect_stdout=False,
@@ -147,7 +146,7 @@ def progress(total: int) -> Iterator[Progress]:
 
 
 def _colour() -> bool | None:
-    """False where NO_COLOR is set; None leaves it to the stream."""
+    """Return False if NO_COLOR is set; None lets the stream decide."""
     return False if os.environ.get("NO_COLOR") else None
 
 

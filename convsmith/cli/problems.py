@@ -1,4 +1,4 @@
-"""What commands are given: problems (a network, a descriptor, a file of them) and how to compile them."""
+"""Arguments of the commands: problems (a network, a descriptor, a file) and how to compile them."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ __all__ = [
 ]
 
 Options: TypeAlias = Mapping[str, str | bool | None]
-"""Of `problem_options`: a text, or whether a flag is given."""
+"""Values of `problem_options`: a text, or whether a flag is given."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _LAYOUTS = {"axb": "channels last", "abx": "channels first", ANY: "channels first"}
-"""Layouts in words."""
+"""Layout tags in words."""
 
 _LINE_OPTIONS = {
     "--dir": "FWD_D (forward), FWD_B (with bias), FWD_I; BWD_D, BWD_W or BWD_WB (gradients).",
@@ -69,17 +69,19 @@ _LINE_OPTIONS = {
 
 
 class ProblemCommand(click.Command):
-    """A command that reads options of problems as benchdnn does: a quoted line, such as "--dt=f16 mb1ic8iw8oc8kw1",
-    is its words, and an underscore in the name of an option is a dash.
+    """A command that accepts benchdnn's problem options.
+
+    A quoted line, such as "--dt=f16 mb1ic8iw8oc8kw1", is split into its words; an underscore in the name of an option
+    becomes a dash.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does, after lines are taken apart."""
+        """Parse `args` like click, after splitting quoted lines into words."""
         return super().parse_args(ctx, [word for arg in args for word in _words_of_line(arg)])
 
 
 def _words_of_line(argument: str) -> list[str]:
-    """The words of an argument that begins with an option of problems; another argument as it is."""
+    """Return the words of `argument` if it begins with a problem option, otherwise `argument` itself."""
     words = split_words(argument)
     if not words or not _is_of_problems(_dashed(words[0])):
         return [argument]
@@ -96,7 +98,7 @@ def _dashed(word: str) -> str:
 
 
 def problem_options(command: F) -> F:
-    """benchdnn's options of a problem, for lines that do not say them."""
+    """Add benchdnn's problem options; they apply to lines that do not set them."""
     for name, text in reversed(_LINE_OPTIONS.items()):
         command = click.option(name, metavar="TEXT", help=text)(command)
     for kind in reversed(KINDS):
@@ -106,7 +108,7 @@ def problem_options(command: F) -> F:
 
 
 def choice_options(command: F) -> F:
-    """--threads, --isa, --config, --layout."""
+    """Add --threads, --isa, --config and --layout."""
     text = "Layout of source and destination where a line leaves it open: axb has channels last, abx first."
     command = click.option("--layout", default="axb", show_default=True, help=text)(command)
     command = click.option("--config", metavar="CONFIG", help="Every decision, as `explain` prints them.")(command)
@@ -117,9 +119,9 @@ def choice_options(command: F) -> F:
 
 @dataclass(frozen=True)
 class Listed:
-    """The problems that a command was given, and what their lines leave to defaults.
+    """The problems given to a command, and the defaults that their lines rely on.
 
-    `layout` is that of the command, None where no line leaves one open; `batch_assumed` says that a line has no batch.
+    `layout` is the command's layout, None if every line sets its own; `batch_assumed` is true if a line gives no batch.
     """
 
     problems: tuple[Problem, ...]
@@ -128,18 +130,18 @@ class Listed:
 
     @cached_property
     def shared(self) -> tuple[str, ...]:
-        """The options that all problems have, but those for which `layout` stands."""
+        """The options that all problems share, without those that `layout` implies."""
         first, *others = (problem.options() for problem in self.problems)
         shared = (option for option in first if all(option in options for options in others))
         return tuple(option for option in shared if option not in self._implied)
 
     @property
     def _implied(self) -> tuple[str, ...]:
-        """The options of a convolution for which `layout` stands."""
+        """The options of a convolution that `layout` implies."""
         return () if self.layout is None else tuple(f"--{tag}={self.layout}" for tag in ("stag", "dtag"))
 
     def heading(self, threads: int | None, config: str | None) -> str:
-        """One line that says what holds for all problems: threads, layout, batch, options."""
+        """Return one line with the properties that all problems share: threads, layout, batch, options."""
         count = Config.parse(config).threads if config is not None else threads or default_threads()
         words = [f"{count} thread{'s' * (count > 1)}"]
         if self.layout is not None:
@@ -150,16 +152,16 @@ class Listed:
         return ", ".join([*words, *([" ".join(self.shared)] if self.shared else [])])
 
     def text(self, problem: Problem) -> str:
-        """The problem without its name, and without the options that the heading shows."""
+        """Return the problem without its name and without the options that the heading shows."""
         said = self.shared + (self._implied if isinstance(problem, Conv) else ())
         return " ".join([*(o for o in problem.options() if o not in said), replace(problem, name=None).descriptor()])
 
 
 def read_problems(source: str, options: Options, layout: str, verb: str = "") -> Listed:
-    """The problems that `source` names: a suite, `-` (standard input), a file, or a descriptor with options.
+    """Return the problems that `source` names: a suite, `-` (standard input), a file, or a descriptor with options.
 
-    `options` (of `problem_options`) and `layout` (of source and destination) hold where the lines do not say. `verb` is
-    that of a command that takes one problem only. UsageError names file and line.
+    `options` (from `problem_options`) and `layout` (of source and destination) apply to lines that do not set their
+    own. `verb` is the name of a command that takes a single problem. UsageError names file and line.
     """
     given = {name.replace("_", "-"): "" if text is True else str(text) for name, text in options.items() if text}
     if source in SUITES:
@@ -171,7 +173,7 @@ def read_problems(source: str, options: Options, layout: str, verb: str = "") ->
     else:
         items = _descriptor(source, given, one=bool(verb))
     if not items:
-        raise UsageError(f"{source}: no descriptor in it", code="no-problem")
+        raise UsageError(f"{source} contains no descriptor", code="no-problem")
     if verb and len(items) > 1:
         first = str(replace(items[0].problem, name=None))
         raise UsageError(
@@ -181,7 +183,7 @@ def read_problems(source: str, options: Options, layout: str, verb: str = "") ->
 
 
 def check_choices(isa: str | None, config: str | None) -> None:
-    """Raise now what would be wrong with every problem, settings included."""
+    """Raise the errors that would occur for every problem, illegal settings included."""
     settings.validate()
     if config is not None:
         isa = Config.parse(config).isa
@@ -189,21 +191,23 @@ def check_choices(isa: str | None, config: str | None) -> None:
 
 
 def build(problem: Problem, threads: int | None, isa: str | None, config: str | None) -> Kernel:
-    """The kernel that the options ask for."""
+    """Compile the kernel that the options describe."""
     return compile_kernel(problem, threads=threads, isa=isa, config=config)
 
 
 def command(
     verb: str, problem: Problem, threads: int | None, isa: str | None, config: str | None, **options: object
 ) -> str:
-    """The command that does `verb` to this problem alone, with `options` of its own."""
+    """Return the shell command that runs `verb` on `problem` alone, with further `options`."""
     if config is None:
         threads, isa = threads or settings.threads, isa or settings.isa
     return trace.command(verb, *line_words(problem), threads=threads, isa=isa, config=config, **options)
 
 
 def short_config(kernel: Kernel) -> str:
-    """The decisions that matter most, in a table's column: `oc ow28,oc16` is lanes along oc and a tile of 28 x 16."""
+    """Return the main decisions of a config for a table: `oc ow28,oc16` has lanes along oc and a register tile of 28 x
+    16.
+    """
     config = kernel.config
     if kernel.artifact is None:
         return "-"
@@ -218,7 +222,7 @@ def _descriptor(text: str, given: Mapping[str, str], one: bool) -> list[Item]:
         if error.code != "bad-descriptor":
             raise
         if "/" in text or "." in text:
-            raise UsageError(f"{text}: no such file, and no descriptor: {error}", code=error.code) from None
+            raise UsageError(f"{text} is neither a file nor a descriptor: {error}", code=error.code) from None
         example = "64x256:256x32" if "matmul" in given else "mb1ic64ih56oc64oh56kh3ph1"
         networks = [] if one or "matmul" in given else SUITES
         legal = f"{', '.join([*networks, 'a file'])}, - and descriptors such as {example}"
@@ -226,7 +230,9 @@ def _descriptor(text: str, given: Mapping[str, str], one: bool) -> list[Item]:
 
 
 def _batch_file(name: str, source: str | None) -> tuple[str, str]:
-    """A file that a file names with `--batch`: beside that one, or from here."""
+    """Return path and text of the file `name` that `source` includes; it is searched beside `source`, then in this
+    directory.
+    """
     beside = os.path.join(os.path.dirname(source or ""), name)
     path = beside if os.path.exists(beside) else name
     return path, _read(path)
@@ -244,7 +250,7 @@ def _read(source: str) -> str:
 
 
 def _listed(items: Sequence[Item], layout: str) -> Listed:
-    """With that layout where a convolution leaves it open; matrices stay as they are."""
+    """Apply `layout` to convolutions that leave theirs open; matrix products stay unchanged."""
     problems, used = [], False
     for item in items:
         problem = item.problem

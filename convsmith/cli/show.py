@@ -1,4 +1,4 @@
-"""`convsmith show`: the IR of one kernel at any stage, its LLVM text, its assembly, or its tables of pointers."""
+"""`convsmith show`: the IR of one kernel at any stage, its LLVM text, its assembly, or its pointer tables."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def show(
             code="bad-option",
         )
     if kernel_tile is not None and not indirection:
-        raise UsageError("--kernel-tile is for --indirection", code="bad-option")
+        raise UsageError("--kernel-tile is legal with --indirection only", code="bad-option")
     check_choices(isa, config)
     listed = read_problems(target, options, layout, "show")
     heading = listed.heading(threads, config)

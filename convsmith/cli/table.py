@@ -1,4 +1,4 @@
-"""Tables of which each row is printed as soon as it is known: one line a row, within the columns of the terminal."""
+"""Formats tables that are printed row by row, one line per row, within the width of the terminal."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ __all__ = ["Column", "Table", "fitted"]
 
 _GAP = 2
 _SHORTEST = 32
-"""Characters that the first column keeps before columns of rank below `GIVES_WAY` are left out."""
+"""Minimum width of the first column, in characters, while columns of rank below `GIVES_WAY` can still be dropped."""
 
 GIVES_WAY = 4
-"""Rank from which a column is left out rather than the first one cut."""
+"""Rank from which a column is dropped before the first column is truncated."""
 
 _ELLIPSIS = "…"
 
 
 class Column(NamedTuple):
-    """A heading, and the width of the cells. Columns of the highest rank are left out first, those of rank 0 never."""
+    """Title and cell width of a column. Columns of the highest rank are dropped first; rank 0 is never dropped."""
 
     title: str
     width: int
@@ -29,7 +29,7 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """The columns that fit, and the headings of those that are left out; `limit` is the width of a line, if any."""
+    """The columns that fit, and the titles of dropped columns; `limit` is the width of a line, or None."""
 
     columns: tuple[Column, ...]
     left_out: tuple[str, ...] = ()
@@ -37,14 +37,14 @@ class Table:
 
     @property
     def head(self) -> str:
-        """The line of headings."""
+        """The line of column titles."""
         return self.line({column.title: column.title for column in self.columns})
 
     def line(self, cells: Mapping[str, str]) -> str:
-        """A row; `cells` go by the headings, and those of columns that are left out are ignored."""
+        """Return a row; `cells` maps titles to texts, and cells of dropped columns are ignored."""
         words, over = [], 0
         for n, column in enumerate(self.columns):
-            # A cell that is wider than its column takes from the blanks before the next.
+            # A cell wider than its column uses up blanks before the next column.
             width = max(column.width - over, 1)
             cell = cells.get(column.title, "")
             if self.limit is not None and column.left:
@@ -56,7 +56,7 @@ class Table:
 
 
 def fitted(columns: Sequence[Column], limit: int | None) -> Table:
-    """The table of columns that fit into `limit` characters; the first column is cut where that is not enough."""
+    """Return the table of the columns that fit into `limit` characters; the first column is truncated if necessary."""
     kept = list(columns)
     natural = columns[0].width
     if limit is not None:

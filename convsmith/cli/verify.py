@@ -1,4 +1,4 @@
-"""`convsmith verify`: kernels against the numpy reference."""
+"""`convsmith verify`: compare kernels with the numpy reference."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def verify(
 def _check(
     problem: Problem, threads: int | None, isa: str | None, config: str | None, seed: int, real: bool
 ) -> tuple[str, int]:
-    """A line about the problem, and the exit status that it asks for."""
+    """Return a line about the problem, and its exit status."""
     text = str(replace(problem, name=None))
     both = real and has_real_data(problem)
     try:

@@ -1,1 +1,1 @@
-"""The driver: from a problem to an artifact, through the cache of artifacts on disk."""
+"""The driver: compiles a problem to an artifact, and keeps artifacts in a cache on disk."""

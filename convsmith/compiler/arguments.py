@@ -1,4 +1,4 @@
-"""A problem's tensors as arguments of a kernel, and what tells one packing of them from another."""
+"""Arguments of a kernel derived from a problem's tensors, and the identity of a packing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["argument_of", "packing_note", "zero_argument"]
 
 
 def argument_of(tensor: Tensor) -> Argument:
-    """The argument that takes a tensor as it is."""
+    """Return the argument that passes `tensor` in its own layout."""
     return Argument(
         tensor.name, tensor.role, tensor.dtype, tensor.shape, tensor.layout.tag(), tensor.layout.size,  # type: ignore[arg-type]
         tensor.dims, tensor.default,
@@ -24,7 +24,8 @@ def argument_of(tensor: Tensor) -> Argument:
 
 
 def zero_argument(problem: Problem, zero: Buffer, of: str) -> Argument:
-    """What stands for absent pixels of a tensor; it holds the tensor's zero points, where there are any."""
+    """Return the argument for the zero buffer of the tensor `of`, which holds the tensor's zero points, if it has any.
+    """
     given = problem.quantity(ZERO_POINTS, of) is not None
     points = problem.attribute_name(ZERO_POINTS, of) if given else ""
     layout = Layout(zero.shape, zero.blocks)
@@ -32,5 +33,5 @@ def zero_argument(problem: Problem, zero: Buffer, of: str) -> Argument:
 
 
 def packing_note(pack: Kernel) -> str:
-    """The same for packing kernels that write the same."""
+    """Return a hash of a packing kernel; equal hashes mean equal packed weights."""
     return hashlib.sha256(str(pack).encode()).hexdigest()[:16]

@@ -1,11 +1,11 @@
 """The cache of compiled kernels on disk.
 
-Entries are code that will run, so the directory has to be the user's own, and nobody else may write to it or replace
-it; one that is not, or that cannot be written, is not used, and the program works on with one warning. An entry is a
-regular file: a magic word, the SHA-256 of key and content, the content. Files are written aside and renamed, so readers
-and any number of writers never see half an entry; a damaged one (a crash can leave it empty), or one that was stored
-under another key, is removed, with a warning, and counts as absent. The least recently used entries go when the
-directory exceeds its size: reading one sets its time.
+An entry is code that will be executed, so the directory must belong to the user, and nobody else may write to it or
+replace it. A directory that violates this, or cannot be written, is not used; the program continues after one warning.
+An entry is a regular file: a magic word, the SHA-256 of key and content, the content. A writer renames a complete
+temporary file, so no reader ever sees half an entry. A damaged entry (a crash can leave it empty), or one stored under
+another key, is removed with a warning and counts as absent. If the directory exceeds its limit, the least recently used
+entries are removed; reading an entry updates its time.
 """
 
 from __future__ import annotations
@@ -34,20 +34,23 @@ _HEAD = len(_MAGIC) + hashlib.sha256().digest_size
 _SUFFIX = ".entry"
 _TEMPORARY = ".tmp"
 _STALE_SECONDS = 60.0
+"""Age in seconds from which a temporary file is considered abandoned."""
 _PUTS_BETWEEN_SCANS = 64
+"""Number of stored entries between two scans of the directory."""
 _KEPT = 0.9
+"""Fraction of the limit to which a full cache is reduced."""
 _LARGEST_ENTRY = 1 << 26
-"""Bytes of the largest file that is read, or written, as an entry."""
+"""Bytes of the largest entry that is read or written."""
 _counting = RenewedLock()
 
 
 class CacheWarning(ConvsmithWarning):
-    """The cache directory cannot be used, or an entry was damaged. The program works on without it."""
+    """The cache directory cannot be used, or an entry is damaged. The program continues without it."""
 
 
 @dataclass(frozen=True)
 class CacheInfo:
-    """What `convsmith cache info` shows. `problem` says why the directory is not used; empty when it is."""
+    """The content of `convsmith cache info`. `problem` states why the directory is not used; empty if it is used."""
 
     directory: Path
     mode: str
@@ -58,12 +61,12 @@ class CacheInfo:
 
 
 class DiskCache:
-    """Bytes by key, in one directory of at most about `limit` bytes. Safe for threads and processes."""
+    """A store of bytes by key in one directory of about `limit` bytes at most. Safe for threads and processes."""
 
     def __init__(self, directory: Path, limit: int) -> None:
         self.directory = directory
         self.limit = limit
-        # Both on the way to a link and to what it names. Only who may write there can make another link.
+        # Parents of the path and of its resolved target: a user who may write to one of them could replace the link.
         above = (*directory.parents, *Path(os.path.realpath(directory)).parents)
         self._above = list(dict.fromkeys(map(str, above)))
         self._warned = False
@@ -73,7 +76,7 @@ class DiskCache:
         self._puts = 0
 
     def get(self, key: str) -> bytes | None:
-        """The content stored under `key`, or None."""
+        """Return the content stored under `key`, or None."""
         if self._refused(create=False):
             return None
         path = self._path(key)
@@ -92,11 +95,11 @@ class DiskCache:
         try:
             os.utime(path)
         except OSError:
-            pass  # removed by another process, or times cannot be set: only the order of removal suffers
+            pass  # another process removed it, or times cannot be set, which only affects the order of removal
         return data[_HEAD:]
 
     def discard(self, key: str, why: str) -> None:
-        """Remove an entry that must not be believed, with one warning."""
+        """Remove an untrustworthy entry, with one warning."""
         removed, path = _remove(self._path(key)), self._path(key)
         if not removed and key in self._stuck:
             return
@@ -106,14 +109,14 @@ class DiskCache:
         warn(f"cache entry {path} {why}; {outcome}", CacheWarning)
 
     def put(self, key: str, content: bytes) -> None:
-        """Store `content` under `key`; an entry larger than the whole cache may be is not stored."""
+        """Store `content` under `key`, unless it is larger than the cache or the largest entry."""
         size = _HEAD + len(content)
         if self._full or size > min(self.limit, _LARGEST_ENTRY) or self._refused(create=True):
             return
         try:
             self._write(key, content)
         except (FileNotFoundError, IsADirectoryError):
-            return  # somebody removed the directory just now, or a folder stands where the entry should
+            return  # the directory was just removed, or a folder has the name of the entry
         except OSError as error:
             self._full = True
             self._warn(f"cannot be written: {error.strerror}")
@@ -126,7 +129,7 @@ class DiskCache:
             self._shrink()
 
     def info(self) -> CacheInfo:
-        """The directory and what it holds now."""
+        """Return the directory's state and content."""
         entries = self._entries()
         mode, problem = self._look()
         return CacheInfo(
@@ -135,7 +138,7 @@ class DiskCache:
         )  # fmt: skip
 
     def clear(self) -> int:
-        """Remove every entry, and return how many there were. Nothing else in the directory is touched."""
+        """Remove every entry and return their number. Other files in the directory stay."""
         removed = sum(_remove(path) for path, _, _ in self._entries())
         self._remove_stale()
         with _counting.lock:
@@ -147,7 +150,7 @@ class DiskCache:
         return self.directory / f"{key}{_SUFFIX}"
 
     def _write(self, key: str, content: bytes) -> None:
-        # Not by the tempfile module: it holds a lock, which a forked child would wait for.
+        # The tempfile module holds a lock, on which a forked child would wait for ever.
         temporary = self.directory / f".{os.urandom(12).hex()}{_TEMPORARY}"
         try:
             with open(_new_file(temporary), "wb") as file:
@@ -159,30 +162,32 @@ class DiskCache:
             raise
 
     def _look(self) -> tuple[str, str]:
-        """Mode of the directory, and why it must not be used (`_MISSING`: it does not exist yet)."""
+        """Return the mode of the directory, and why it must not be used (`_MISSING`: it does not exist yet; empty:
+        usable).
+        """
         try:
             problem = _replaceable(self._above)
-            found = os.stat(self.directory)
+            status = os.stat(self.directory)
         except FileNotFoundError:
             return "none", problem or _MISSING
         except OSError as error:
             return "unknown", f"cannot be reached: {error.strerror}"
-        mode = f"{stat.S_IMODE(found.st_mode):04o}"
+        mode = f"{stat.S_IMODE(status.st_mode):04o}"
         if problem:
             return mode, problem
-        if not stat.S_ISDIR(found.st_mode):
+        if not stat.S_ISDIR(status.st_mode):
             return mode, "is not a directory"
-        if found.st_uid != os.geteuid():
-            return mode, f"belongs to user {found.st_uid}, not {os.geteuid()}"
-        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        if status.st_uid != os.geteuid():
+            return mode, f"belongs to user {status.st_uid}, not {os.geteuid()}"
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             return mode, "others can write to it"
-        # The mode is asked too: access() lets root do anything.
-        if found.st_mode & stat.S_IRWXU != stat.S_IRWXU or not os.access(self.directory, os.W_OK | os.X_OK):
+        # The mode is checked as well, because access() grants root everything.
+        if status.st_mode & stat.S_IRWXU != stat.S_IRWXU or not os.access(self.directory, os.W_OK | os.X_OK):
             return mode, "cannot be written"
         return mode, ""
 
     def _refused(self, create: bool) -> bool:
-        """True when the directory must not be used now; looked at each time, for it takes 5 us."""
+        """Return whether the directory must not be used now. The check takes 5 us and is repeated at each access."""
         mode, problem = self._look()
         if problem == _MISSING and create:
             try:
@@ -207,8 +212,8 @@ class DiskCache:
         )
 
     def _entries(self) -> list[tuple[Path, int, int]]:
-        """Path, bytes and time of last use (ns) of every entry."""
-        found = []
+        """Return path, bytes and time of last use (ns) of every entry."""
+        entries = []
         try:
             with os.scandir(self.directory) as files:
                 for file in files:
@@ -217,17 +222,18 @@ class DiskCache:
                             status = file.stat(follow_symlinks=False)
                         except FileNotFoundError:
                             continue
-                        found.append((Path(file.path), status.st_size, status.st_mtime_ns))
+                        entries.append((Path(file.path), status.st_size, status.st_mtime_ns))
         except OSError:
             return []
-        return found
+        return entries
 
     def _shrink(self) -> None:
-        """Count the entries, and remove the least recently used ones until 90 % of the limit is not exceeded."""
+        """Count the entries; if they exceed the limit, remove the least recently used until 90 % of the limit remain.
+        """
         entries = self._entries()
         total = sum(size for _, size, _ in entries)
         if total > self.limit:
-            # Files that no reader takes go first.
+            # Files that are too large for a reader are removed first.
             for path, size, _ in sorted(entries, key=lambda entry: (entry[1] <= _LARGEST_ENTRY, entry[2])):
                 if total <= self.limit * _KEPT:
                     break
@@ -238,7 +244,7 @@ class DiskCache:
             self._bytes = total
 
     def _remove_stale(self) -> None:
-        """Remove what writers that died have left."""
+        """Remove temporary files of writers that died."""
         for path in self.directory.glob(f".*{_TEMPORARY}"):
             try:
                 if time.time() - path.lstat().st_mtime >= _STALE_SECONDS:
@@ -253,20 +259,20 @@ _caches: dict[tuple[Path, int], DiskCache] = {}
 
 
 def disk_cache() -> DiskCache | None:
-    """The cache that the settings ask for; None when they say "off". One object for each directory and size."""
+    """Return the cache that the settings name, one object per directory and size; None if it is off."""
     choice = settings.cache
     if choice == "off":
         return None
     directory = Path(user_cache_dir("convsmith")) if choice == "default" else Path(choice).absolute()
     limit = settings.cache_size
-    found = _caches.get((directory, limit))
-    return found or _caches.setdefault((directory, limit), DiskCache(directory, limit))
+    existing = _caches.get((directory, limit))
+    return existing or _caches.setdefault((directory, limit), DiskCache(directory, limit))
 
 
 def cache_key(*parts: str) -> str:
-    """The key of what is made from `parts` (problem, config, target with its CPU features, ...) by this compiler.
+    """Return the key of an artifact made from `parts` (problem, config, target with its CPU features, ...).
 
-    The compiler's sources, the versions of llvmlite and LLVM, and the ABI version are part of it.
+    The key also covers the compiler's sources, the versions of llvmlite and LLVM, and the ABI version.
     """
     with import_lock:
         import llvmlite
@@ -282,9 +288,9 @@ def cache_key(*parts: str) -> str:
 
 @cache
 def compiler_source_hash() -> str:
-    """SHA-256 of every Python source of this package, with its name.
+    """Return the SHA-256 of every Python source of this package, with its name.
 
-    The content is read only when a file's status (size, times, inode) was not seen before: 0.5 ms instead of 3.
+    A cached digest is used if the status (size, times, inode) of every file is unchanged: 0.5 ms instead of 3.
     """
     return _tree_hash(Path(__file__).parents[1], disk_cache())
 
@@ -307,39 +313,41 @@ def _tree_hash(root: Path, memory: DiskCache | None) -> str:
 
 
 def _sources(folder: str) -> list[tuple[str, int, int, int, int]]:
-    found = []
+    files = []
     with os.scandir(folder) as items:
         for item in items:
             if item.name.endswith(".py"):
                 status = item.stat()
-                # The time of change and the inode too: an installer can give a new file the old file's time.
-                found.append((item.path, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino))
+                # An installer can give a new file the old file's modification time, but not its ctime and inode.
+                files.append((item.path, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino))
             elif item.is_dir() and not item.name.startswith(("__", ".")):
-                found += _sources(item.path)
-    return found
+                files += _sources(item.path)
+    return files
 
 
 class _UnfitEntry(Exception):
-    """Why a file must not be taken for an entry."""
+    """The reason why a file is not a legal entry."""
 
 
 def _read_entry(path: Path) -> bytes:
-    """The content of a regular file of the user's own, of a legal size. A FIFO or a device is not waited for."""
+    """Return the content of a regular file that belongs to the user and has a legal size. Never blocks on a FIFO or
+    device.
+    """
     if not stat.S_ISREG(os.lstat(path).st_mode):  # opening a device can have effects
         raise _UnfitEntry("is not a regular file")
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode):  # replaced just now
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):  # replaced since the first check
             raise _UnfitEntry("is not a regular file")
-        if found.st_uid != os.geteuid():
-            raise _UnfitEntry(f"belongs to user {found.st_uid}")
-        if found.st_size > _LARGEST_ENTRY:
-            raise _UnfitEntry(f"has {found.st_size} bytes, more than the {_LARGEST_ENTRY} of the largest entry")
-        return file.read(found.st_size)
+        if status.st_uid != os.geteuid():
+            raise _UnfitEntry(f"belongs to user {status.st_uid}")
+        if status.st_size > _LARGEST_ENTRY:
+            raise _UnfitEntry(f"has {status.st_size} bytes, more than the {_LARGEST_ENTRY} of the largest entry")
+        return file.read(status.st_size)
 
 
 def _new_file(path: Path) -> int:
-    """A handle to a file that did not exist, which only the user may read."""
+    """Return a descriptor of a newly created file that only the user may read."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
 
 
@@ -352,14 +360,14 @@ def _whole(key: str, data: bytes) -> bool:
 
 
 def _make_private(directory: Path) -> None:
-    """Make a directory, and the missing ones above it, with mode 0700."""
+    """Create a directory and its missing parents with mode 0700."""
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     for path in reversed(missing):
         path.mkdir(mode=0o700, exist_ok=True)
 
 
 def _replaceable(above: Iterable[str]) -> str:
-    """Why others can put another directory in the place of one below these; empty where they cannot."""
+    """Return why other users can replace a directory below one in `above`; empty if they cannot."""
     for parent in above:
         try:
             mode = os.stat(parent).st_mode
@@ -371,7 +379,7 @@ def _replaceable(above: Iterable[str]) -> str:
 
 
 def _remove(path: Path) -> bool:
-    """Remove a file, or an empty folder; True where it is gone."""
+    """Remove a file or an empty folder; return whether it is gone."""
     try:
         if stat.S_ISDIR(path.lstat().st_mode):
             path.rmdir()

@@ -1,4 +1,4 @@
-"""What code generation is told of a target."""
+"""Extracts from a target the facts that code generation needs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from convsmith.machine.base import Machine
 
 
 def facts(target: Machine) -> Facts:
-    """The target as code generation sees it."""
+    """Return the facts of `target` for code generation."""
     rows = {r.name: r for r in (*target.instructions, *target.transpositions)}
     return Facts(target.triple, dict(target.attributes), rows, target.half, target.fragments)

@@ -1,7 +1,7 @@
-"""Instruments for the pass manager: record, dump, verify, and interpret-and-compare.
+"""Instruments of the pass manager: record, dump, verify, and interpret-and-compare.
 
-Each sees every kernel on the line from the naive nest on, and changes none. `CONVSMITH_DUMP` and `CONVSMITH_CHECK`
-choose which of them a compilation runs under (`convsmith.compiler.service`).
+Each instrument sees the kernel after every pass, from the naive nest on, and changes none. `CONVSMITH_DUMP` and
+`CONVSMITH_CHECK` select the instruments of a compilation (`convsmith.compiler.service`).
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ __all__ = [
 Array = np.ndarray[Any, Any]
 
 INTERPRETED_FLOPS = 100_000
-"""Problems of more floating-point operations are not interpreted: each takes some microseconds, after every pass."""
+"""Floating-point operations above which a problem is not interpreted: each takes microseconds, after every pass."""
 
-_NEAR = 1e-5
-"""Relative difference, beside one unit in the last place, of transcendental functions that are both right."""
+_TOLERANCE = 1e-5
+"""Relative difference allowed, besides one unit in the last place, between correct transcendental functions."""
 
 _DUMPS = "dump"
 
@@ -51,7 +51,7 @@ _STAGE_AFTER: dict[str, Stage] = {"flatten": FLAT, "vectorise": TENSORISED, "unr
 
 
 class PassRecord(NamedTuple):
-    """What one pass left: `name` is that of the pass ("naive" for the kernel as it came), `step` with its arguments."""
+    """The result of one pass: `name` is the pass ("naive" for the initial kernel), `step` includes its arguments."""
 
     number: int
     name: str
@@ -62,7 +62,7 @@ class PassRecord(NamedTuple):
 
 
 class Recorder:
-    """Keeps the kernel after every pass, in `records`."""
+    """Keeps the kernel after every pass in `records`."""
 
     def __init__(self) -> None:
         self.records: list[PassRecord] = []
@@ -72,9 +72,9 @@ class Recorder:
 
 
 class Dump:
-    """Writes `NNN_pass.ir` into a directory for every pass that changed the kernel, and `passes.txt` with all of them.
+    """Writes `NNN_pass.ir` for every pass that changed the kernel, and `passes.txt` with the list of all passes.
 
-    A file begins with comments that give the pass with its arguments, its time and the nodes of the kernel, and parses.
+    A file starts with comments (the pass with its arguments, its time, the number of nodes); the rest is parsable IR.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -96,13 +96,13 @@ class Dump:
             self.write(f"{number:03}_{_name(step)}.ir", head + str(kernel))
 
     def finish(self, llvm: str, assembly: str) -> None:
-        """Write the list of passes, LLVM's text and the assembly."""
+        """Write the list of passes, the LLVM text and the assembly."""
         self.write("passes.txt", "\n".join(self._list) + "\n")
         self.write("kernel.ll", llvm)
         self.write("kernel.s", assembly)
 
     def write(self, name: str, text: str) -> None:
-        """One file of the directory. UsageError when it cannot be written."""
+        """Write one file of the directory. UsageError if that fails."""
         try:
             (self.directory / name).write_text(text, encoding="utf-8")
         except OSError as error:
@@ -110,7 +110,7 @@ class Dump:
 
 
 class Verify:
-    """Verifies the kernel after every pass; InternalError names the pass."""
+    """Verifies the kernel after every pass. InternalError names the pass."""
 
     def __init__(self) -> None:
         self._stage = NAIVE
@@ -125,10 +125,10 @@ class Verify:
 
 
 class Interpret:
-    """Interprets the kernel after every pass on small whole numbers, and compares with the numpy reference.
+    """Interprets the kernel after every pass on small integers, and compares the result with the numpy reference.
 
-    Sums of small whole numbers are exact in any order, so every element must be equal; where a post-op calls for a
-    transcendental function, nearly so. InternalError names the pass, and the element that differs.
+    Sums of small integers are exact in any order, so every element must be equal; after a transcendental post-op it
+    must agree within a tolerance. InternalError names the pass and the first element that differs.
     """
 
     def __init__(self, problem: Problem, target: Machine, seed: int = 0) -> None:
@@ -138,7 +138,7 @@ class Interpret:
         self._memory |= table_arrays(problem, arrays)
         self._outputs: dict[str, tuple[Array, Array]] = {}
         for tensor in problem.outputs:
-            # Lanes that no logical element owns: zero once the kernel rounds its loops up, untouched before.
+            # Padding elements are not compared: a kernel writes zeros to them only once its loops are rounded up.
             owned = _memory(np.ones(tensor.shape, np.bool_), tensor.layout)
             truth = _memory(truths[tensor.name], tensor.layout)
             self._outputs[tensor.name] = truth, owned
@@ -149,7 +149,7 @@ class Interpret:
 
     @staticmethod
     def suits(problem: Problem, config: Config) -> bool:
-        """Whether the problem is small enough, and one kernel computes its whole result."""
+        """Return whether the problem is small enough, and one kernel computes its whole result."""
         return problem.flops_dense <= INTERPRETED_FLOPS and not config.split
 
     def after(self, number: int, step: Step | None, kernel: Kernel, seconds: float, changed: bool) -> None:
@@ -173,29 +173,31 @@ class Interpret:
                     code="interpret",
                 )
 
-    def _differ(self, found: Array, truth: Array) -> Array:
-        differ: Array = (found != truth) & ~((found != found) & (truth != truth))
+    def _differ(self, computed: Array, truth: Array) -> Array:
+        differ: Array = (computed != truth) & ~((computed != computed) & (truth != truth))
         if self._exact or not differ.any():
             return differ
         step = np.ones(()) if truth.dtype.kind in "iu" else np.spacing(np.abs(truth)).astype(np.float64)
-        a, b = found.astype(np.float64), truth.astype(np.float64)
-        return differ & ~(np.abs(a - b) <= step + _NEAR * np.maximum(np.abs(b), 1))
+        a, b = computed.astype(np.float64), truth.astype(np.float64)
+        return differ & ~(np.abs(a - b) <= step + _TOLERANCE * np.maximum(np.abs(b), 1))
 
 
 def node_count(kernel: Kernel) -> int:
-    """Nodes of the body and the functions, as a tree: shared expressions count as often as they occur."""
+    """Return the number of nodes of the body and the functions as a tree; a shared expression counts once per
+    occurrence.
+    """
     return sum(1 for body in (kernel.body, *(f.body for f in kernel.functions)) for _ in walk(body))
 
 
 def dump_directory(root: Path, problem: Problem, config: str) -> Path:
-    """The directory under `root` for one kernel: readable, and its own."""
+    """Return the directory under `root` for one kernel, with a readable and unique name."""
     plain = problem.canonical()
     digest = hashlib.sha256(f"{plain} {config}".encode()).hexdigest()
     return root / f"{plain.descriptor()[:120]}_{digest[:8]}"
 
 
 def dump_root() -> Path | None:
-    """Where files for people go: CONVSMITH_DUMP, else a folder of the cache's directory; None where neither can be."""
+    """Return the directory of dumps: CONVSMITH_DUMP, else a folder of the cache; None if neither is usable."""
     if settings.dump is not None:
         return settings.dump
     cache = disk_cache()
@@ -203,7 +205,7 @@ def dump_root() -> Path | None:
 
 
 def remove_dumps(directory: Path) -> None:
-    """Remove the files for people from the cache's directory."""
+    """Remove the folder of dumps from the cache `directory`."""
     shutil.rmtree(directory / _DUMPS, ignore_errors=True)
 
 
@@ -212,7 +214,7 @@ def _name(step: Step | None) -> str:
 
 
 def _memory(x: Array, layout: Layout) -> Array:
-    """The memory of a logical array in a layout, in the order of memory; zero between its elements."""
+    """Return the memory of a logical array in `layout`, zero between its elements."""
     physical = to_layout(x, layout)
     strides = layout.strides if layout.is_plain else tuple(block.stride for block in layout.blocks)
     memory = np.zeros(layout.size, x.dtype)

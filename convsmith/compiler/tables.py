@@ -1,4 +1,4 @@
-"""Memory for the tables of pointers of a problem: what the interpreter is given in place of addresses."""
+"""Pointer tables of a problem as the interpreter takes them: positions in place of addresses."""
 
 from __future__ import annotations
 
@@ -21,21 +21,23 @@ Array = npt.NDArray[Any]
 
 
 def table_arrays(problem: Problem, arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """Entries of the table of every form, and what is absent, by the names that kernels have for them."""
-    found: dict[str, Array] = {}
+    """Return the entries of the pointer table of every form, and its zero buffer, by the names of the kernels'
+    parameters.
+    """
+    arrays_by_name: dict[str, Array] = {}
     try:
         for p in (pointers(statement(problem), form) for form in FORMS):
-            found[p.table.name] = p.entries.entries.ravel().copy()
-            found[p.zero.name] = absent_array(problem, p.zero, arrays)
+            arrays_by_name[p.table.name] = p.entries.entries.ravel().copy()
+            arrays_by_name[p.zero.name] = absent_array(problem, p.zero, arrays)
     except ConfigError:
         return {}
-    return found
+    return arrays_by_name
 
 
 def absent_array(problem: Problem, zero: Buffer, arrays: Mapping[str, Array]) -> Array:
-    """The memory that stands for absent pixels: zeros, or the zero points among the arrays of the source.
+    """Return the memory of the zero buffer: zeros, or the source's zero points.
 
-    Those that its type has no room for are those of no call.
+    Zero points outside the range of the source's type are clamped; no legal call has them.
     """
     memory = np.zeros(zero.size, zero.dtype.numpy)
     points = arrays.get(problem.attribute_name(ZERO_POINTS, "src"))

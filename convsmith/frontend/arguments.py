@@ -1,4 +1,4 @@
-"""Checks of arrays that functions of several kinds share."""
+"""Checks of array arguments that several public functions share."""
 
 from __future__ import annotations
 
@@ -17,18 +17,21 @@ _TYPE_OF = {row.numpy: row.name for row in TYPES.values()}
 
 
 def data_type(name: str, array: object, legal: Sequence[str]) -> str:
-    """The type of an input, as problems name it. UsageError: it is not one of `legal`."""
+    """Return the type of the input `array`, in the spelling of problems. UsageError if it is not one of `legal`."""
     if not isinstance(array, np.ndarray | np.generic):
         raise UsageError(f"{name}: expected an array, got {type(array).__name__}", code="not-an-array")
-    found = _TYPE_OF.get(array.dtype, "")
-    if found not in legal:
+    dtype = _TYPE_OF.get(array.dtype, "")
+    if dtype not in legal:
         names = ", ".join(str(TYPES[row].numpy) for row in legal)
         raise UsageError(f"{name}: dtype is {array.dtype}; legal: {names} (arrays are never cast)", code="dtype")
-    return found
+    return dtype
 
 
 def as_numbers(name: str, value: object) -> NDArray[Any]:
-    """Numbers, or one, as an array; who asks looks at its type and shape. UsageError: no array can be made of it."""
+    """Return `value`, a number or a sequence of numbers, as an array. UsageError if numpy cannot convert it.
+
+    The caller checks type and shape.
+    """
     try:
         return np.asarray(value)
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Calls of kernels that know their arrays by name only."""
+"""Kernels that take arrays by name; this base class adds calls by position."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ class NamedKernel(ABC):
 
     @abstractmethod
     def run(self, arrays: Mapping[str, Given], names: Names = BY_NAME) -> dict[str, Array]:
-        """Outputs by name, from inputs by name, as `HostKernel.run`."""
+        """Return the outputs by name, computed from the inputs by name; see `HostKernel.run`."""
 
     @abstractmethod
     def pack(self, operand: Array, bias: Array | None = None, names: Names = BY_NAME) -> Packed:
-        """Packed weights, as `HostKernel.pack`."""
+        """Return packed weights; see `HostKernel.pack`."""
 
     def call(
         self, src: Array, weights: Packed | Array, bias: Array | None = None, out: Array | None = None,
         names: Names = BY_NAME,
     ) -> Array:  # fmt: skip
-        """The destination, from what is given by position."""
+        """Return the destination, computed from arrays passed by position."""
         return self.run(self._border.positional(src, weights, bias, out, names), names)["dst"]
 
     def bind(self, src: Array, weights: Packed | Array, out: Array, names: Names = BY_NAME) -> Callable[[], object]:
-        """A function that computes on these arrays whenever it is called, as `HostKernel.bind`."""
+        """Return a function that computes on these arrays at each call; see `HostKernel.bind`."""
         as_array(names["dst"], out)
         packed = weights if isinstance(weights, Packed) else self.pack(weights, names=names)
         self._border.take(self._border.positional(src, packed, None, out, names), names)

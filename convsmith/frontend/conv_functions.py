@@ -1,7 +1,7 @@
-"""Convolutions at once, with PyTorch's meaning of the options: `conv1d`, `conv2d`, `conv3d`, and transposed ones.
+"""One-call convolutions with the options of PyTorch: `conv1d`, `conv2d`, `conv3d` and their transposed counterparts.
 
-Arrays are of any library. Data types and layouts are those of the arguments; a second call with the same types, sizes
-and strides finds its kernel in some microseconds.
+Arrays may come from any library. Data types and layouts are those of the arguments; a second call with the same types,
+sizes and strides finds its kernel within microseconds.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def conv1d(
     dilation: Numbers = 1, groups: int = 1, activation: Activation = None, out: Array | None = None,
     threads: int | None = None, denormals: str = "keep",
 ) -> Array:  # fmt: skip
-    """Convolve x (N, C, W) with w (OC, C / groups, KW); otherwise as `conv2d`."""
+    """Return the convolution of x (N, C, W) with w (OC, C / groups, KW); otherwise like `conv2d`."""
     return _conv(1, x, w, bias, (stride, padding, dilation, groups, activation), out, threads, denormals)
 
 
@@ -56,17 +56,18 @@ def conv2d(
     dilation: Numbers = 1, groups: int = 1, activation: Activation = None, out: Array | None = None,
     threads: int | None = None, denormals: str = "keep",
 ) -> Array:  # fmt: skip
-    """Convolve x (N, C, H, W) with w (OC, C / groups, KH, KW), with PyTorch's meaning of the options.
+    """Return the convolution of x (N, C, H, W) with w (OC, C / groups, KH, KW), with the options of PyTorch.
 
-    x and w are f32, f64, f16 or bf16, both the same, and so is the result; or each u8 or s8, which gives s32. The bias
-    (OC,) is of the result's type, or f32. Sums of f16 and bf16 are f32, rounded once.
+    x and w have one type of f32, f64, f16 and bf16, which the result has too; or each is u8 or s8, and the result is
+    s32. The bias (OC,) has the result's type or f32. Sums of f16 and bf16 are f32 and are rounded once.
 
-    `stride` and `dilation` (1 is dense): a number, or one for each axis. `padding`: a number, one for each axis, a
-    (front, back) pair for each axis, "valid" (none) or "same" (the output has the size of x; stride 1 only).
-    `activation`: a name such as "relu", "gelu" or "silu", or with numbers ("leaky_relu", 0.2), ("clip", low, high).
-    Returns `out`, or a new array (N, OC, OH, OW) of x's library: channels-last in memory when x is, else C-contiguous.
-    Arrays that are neither are copied. Weights are packed at each call; `denormals="flush"` takes those as zero that
-    are so near it that a CPU slows down.
+    `stride` and `dilation` (1 is dense): a number, or one per axis. `padding`: a number, one per axis, a (front, back)
+    pair per axis, "valid" (none) or "same" (the output has the size of x; stride 1 only). `activation`: a name such as
+    "relu", "gelu" or "silu", or a name with parameters: ("leaky_relu", 0.2), ("clip", low, high).
+
+    The result is `out`, or a new array (N, OC, OH, OW) of x's library, channels-last in memory if x is, otherwise
+    C-contiguous. An array with other strides is copied. Weights are packed at each call; `denormals="flush"` replaces
+    denormal weights, which slow a CPU down, by zero.
     """
     return _conv(2, x, w, bias, (stride, padding, dilation, groups, activation), out, threads, denormals)
 
@@ -77,7 +78,7 @@ def conv3d(
     dilation: Numbers = 1, groups: int = 1, activation: Activation = None, out: Array | None = None,
     threads: int | None = None, denormals: str = "keep",
 ) -> Array:  # fmt: skip
-    """Convolve x (N, C, D, H, W) with w (OC, C / groups, KD, KH, KW); otherwise as `conv2d`."""
+    """Return the convolution of x (N, C, D, H, W) with w (OC, C / groups, KD, KH, KW); otherwise like `conv2d`."""
     return _conv(3, x, w, bias, (stride, padding, dilation, groups, activation), out, threads, denormals)
 
 
@@ -87,7 +88,8 @@ def conv_transpose1d(
     output_padding: Numbers = 0, groups: int = 1, dilation: Numbers = 1, activation: Activation = None,
     out: Array | None = None, threads: int | None = None, denormals: str = "keep",
 ) -> Array:  # fmt: skip
-    """Transposed convolution of x (N, C, W) with w (C, OC / groups, KW); otherwise as `conv_transpose2d`."""
+    """Return the transposed convolution of x (N, C, W) with w (C, OC / groups, KW); otherwise like `conv_transpose2d`.
+    """
     options = (stride, padding, dilation, groups, activation, output_padding)
     return _conv(1, x, w, bias, options, out, threads, denormals)
 
@@ -98,11 +100,11 @@ def conv_transpose2d(
     output_padding: Numbers = 0, groups: int = 1, dilation: Numbers = 1, activation: Activation = None,
     out: Array | None = None, threads: int | None = None, denormals: str = "keep",
 ) -> Array:  # fmt: skip
-    """Transposed convolution of x (N, C, H, W) with w (C, OC / groups, KH, KW), as PyTorch means it.
+    """Return the transposed convolution of x (N, C, H, W) with w (C, OC / groups, KH, KW), with the options of PyTorch.
 
-    Each axis of the result has `stride * (size - 1) + dilation * (kernel - 1) + 1 + output_padding` elements, less the
-    padding at front and back. `output_padding` is below the stride or the dilation. Otherwise as `conv2d`, whose
-    `padding` in words this function does not take.
+    Each axis of the result has `stride * (size - 1) + dilation * (kernel - 1) + 1 + output_padding` elements, minus the
+    padding at front and back. `output_padding` must be below the stride or the dilation. Other options are those of
+    `conv2d`, except that `padding` must be numbers.
     """
     options = (stride, padding, dilation, groups, activation, output_padding)
     return _conv(2, x, w, bias, options, out, threads, denormals)
@@ -114,7 +116,9 @@ def conv_transpose3d(
     output_padding: Numbers = 0, groups: int = 1, dilation: Numbers = 1, activation: Activation = None,
     out: Array | None = None, threads: int | None = None, denormals: str = "keep",
 ) -> Array:  # fmt: skip
-    """Transposed convolution of x (N, C, D, H, W) with w (C, OC / groups, KD, KH, KW); as `conv_transpose2d`."""
+    """Return the transposed convolution of x (N, C, D, H, W) with w (C, OC / groups, KD, KH, KW); like
+    `conv_transpose2d`.
+    """
     options = (stride, padding, dilation, groups, activation, output_padding)
     return _conv(3, x, w, bias, options, out, threads, denormals)
 
@@ -123,7 +127,7 @@ def _conv(
     rank: int, x: Array, w: Array, bias: Array | None, options: tuple[Any, ...], out: Array | None,
     threads: int | None, denormals: str,
 ) -> Array:  # fmt: skip
-    """The convolution, or with a sixth option, the output padding, the transposed one."""
+    """Return the convolution, or the transposed convolution if `options` has a sixth entry, the output padding."""
     for name, array in (("x", x), ("w", w)):
         if as_array(name, array).ndim != rank + 2:
             function = f"conv{'_transpose' * (len(options) > 5)}{rank}d"
@@ -158,7 +162,8 @@ def _kernel_of(
     w_type: np.dtype[Any], wei_tag: str, dst_tag: str, bias_type: np.dtype[Any] | None, stride: Any, padding: Any,
     dilation: Any, groups: Any, activation: Any, threads: int | None, *_: object,
 ) -> tuple[Kernel, tuple[int, ...]]:  # fmt: skip
-    """The kernel of a call; the rest are settings that the default of `threads` and the target depend on."""
+    """Return the kernel of a call. Unused arguments are settings that affect the default of `threads` and the target.
+    """
     types = _types(x_type, w_type, bias_type)
     g = _groups(groups)
     n, ic, *i = x_shape
@@ -199,7 +204,7 @@ def _transposed_of(
     w_type: np.dtype[Any], _wei_tag: str, dst_tag: str, bias_type: np.dtype[Any] | None, stride: Any, padding: Any,
     dilation: Any, groups: Any, activation: Any, output_padding: Any, threads: int | None, *_: object,
 ) -> tuple[Kernel, tuple[int, ...]]:  # fmt: skip
-    """The kernel of a call of a transposed convolution, and the spatial shape of the result."""
+    """Return the kernel of a transposed convolution, and the spatial shape of the result."""
     types = _types(x_type, w_type, bias_type)
     g = _groups(groups)
     if x_shape[1] != w_shape[0]:
@@ -243,7 +248,7 @@ def _transposed_of(
 
 
 def _types(x: np.dtype[Any], w: np.dtype[Any], bias: np.dtype[Any] | None) -> dict[str, Any]:
-    """The fields of a problem that types of arguments decide."""
+    """Return the fields of a problem that the types of the arguments determine."""
     src = data_type("x", np.empty(0, x), _FLOATS + _BYTES)
     wei = data_type("w", np.empty(0, w), _BYTES if src in _BYTES else (src,))
     dst = "s32" if src in _BYTES else src
@@ -262,7 +267,7 @@ def _groups(groups: Any) -> int:
 
 
 def _tag(array: Array, otherwise: str = "abx") -> str:
-    """`abx` or `axb`, whichever the strides say; `otherwise` where they say neither (the array will be copied)."""
+    """Return `abx` or `axb` according to the strides; `otherwise` for other strides, whose array will be copied."""
     if array.flags.c_contiguous:
         return "abx" if otherwise == "abx" or not _channels_last(array) else otherwise
     return "axb" if _channels_last(array) else otherwise
@@ -273,7 +278,7 @@ def _channels_last(array: Array) -> bool:
 
 
 def _frozen(name: str, value: Any) -> Any:
-    """An option as what tells calls apart: lists as tuples, and no numbers that equal others and mean nothing."""
+    """Return an option as a hashable cache key: lists as tuples; floats that equal integers are refused."""
     if type(value) is int or value is None or isinstance(value, str):
         return value
     if isinstance(value, np.ndarray):
@@ -302,7 +307,7 @@ def _per_axis(name: str, value: Any, rank: int, least: int) -> tuple[int, ...]:
 def _pads(
     padding: Any, rank: int, stride: tuple[int, ...], dilation: tuple[int, ...], kernel: tuple[int, ...]
 ) -> _Pairs:
-    """Front and back padding of each axis."""
+    """Return (front, back) padding of each axis."""
     if isinstance(padding, str):
         if padding == "valid":
             return ((0, 0),) * rank

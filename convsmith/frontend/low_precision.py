@@ -1,7 +1,7 @@
-"""`gemm_lowp`: products of 8-bit matrices with offsets and gemmlowp's output stages, by kernels of matrix products.
+"""`gemm_lowp`: products of 8-bit matrices with offsets and gemmlowp's output stages, computed by `Matmul` kernels.
 
-Offsets are zero points of the product, with the other sign, and stages are its post-ops. Where the result lies column
-by column, the kernel computes the transposed product.
+An offset is a negated zero point of the product; output stages become its post-ops. If the result is stored by columns,
+the kernel computes the transposed product.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _NAMES = Names({"src": "lhs", "wei": "rhs", "dst": "out"})
 _SWAPPED = Names({"src": "rhs", "wei": "lhs", "dst": "out"})
 _ORDERS = ("row", "column")
 _CONSTANT = ("s32_shl", "s32_rshift", "s32_and", "s32_rescale", "s32_tanh")
-"""Steps whose numbers, where there is one for all, are part of the kernel."""
+"""Steps that a kernel takes as constants if each parameter is a single number."""
 
 
 @takes_arrays
@@ -49,14 +49,14 @@ def gemm_lowp(
     bits: tuple[int, int] = (8, 8), rounding: str = "nearest", seed: int = 0, order: str = "row",
     out: Array | None = None, threads: int | None = None,
 ) -> Array:  # fmt: skip
-    """Multiply lhs (M, K) by rhs (K, N), u8 or s8 each, in any storage order; offsets are *added* to their entries.
+    """Return the product of lhs (M, K) and rhs (K, N), u8 or s8 each, in any storage order.
 
-    An offset is a number, or one for each row of lhs, or for each column of rhs. `output_stages` are tuples such as
-    `("fixed_point", mult, shift, offset)`, as in `convsmith.problem.output_stages`; without them the result is s32.
-    With `bits` below 8, entries are requantised: `rounding` is "nearest", or "probabilistic" by numbers of numpy's
-    `default_rng(seed)`. Returns `out`, or a new array whose rows, or columns by `order`, lie side by side.
+    An offset, a number or one per row of lhs or column of rhs, is *added* to the entries. `output_stages` are tuples
+    such as `("fixed_point", mult, shift, offset)`, listed in `convsmith.problem.output_stages`; without them the result
+    is s32. `bits` below 8 requantise the entries: `rounding` is "nearest", or "probabilistic" with random numbers from
+    numpy's `default_rng(seed)`. The result is `out`, or a new array stored by rows or columns according to `order`.
 
-    The result is exact to the bit. UsageError: shapes, types or numbers are not legal, or sums may leave 32 bits.
+    The result is exact to the bit. UsageError if shapes, types or numbers are not legal, or sums may overflow 32 bits.
     """
     key = _key(lhs, rhs, lhs_offset, rhs_offset, output_stages, bits, (rounding, seed, order, threads), out)
     known = _PLANS.get(key) if key is not None else None
@@ -76,9 +76,10 @@ def pack_lowp(
     output_stages: Sequence[Stage] = (), bits: tuple[int, int] = (8, 8), rounding: str = "nearest", seed: int = 0,
     order: str = "row", threads: int | None = None,
 ) -> LowPrecisionProduct:  # fmt: skip
-    """The product `gemm_lowp(lhs, rhs, ...)` with rhs, offsets and stages given once: call it with lhs of `rows` rows.
+    """Return the product `gemm_lowp(lhs, rhs, ...)` as a callable on lhs of `rows` rows; rhs, offsets and stages are
+    fixed.
 
-    What can be done before lhs is known is done: rhs is packed and summed up, and stages are checked.
+    All work that does not depend on lhs is done here: rhs is packed and summed, and the stages are checked.
     """
     if not 0 <= integer("rows", rows) < _MOST_ROWS:
         raise UsageError(f"rows={rows!r} is not legal: expected 0 to {_MOST_ROWS - 1}", code="shape")
@@ -96,7 +97,7 @@ def _planned(
     lhs: Array, rhs: Array, lhs_offset: Any, rhs_offset: Any, output_stages: Sequence[Stage], bits: Any,
     rounding: str, seed: int, order: str, out: Array | None, threads: int | None,
 ) -> _Plan:  # fmt: skip
-    """Check everything, and find the kernel."""
+    """Check all arguments, and return the plan of the product."""
     _check_arrays(lhs, rhs)
     shape = (lhs.shape[0], rhs.shape[1])
     offsets = (_offset("lhs_offset", lhs_offset, shape, 0), _offset("rhs_offset", rhs_offset, shape, 1))
@@ -113,14 +114,15 @@ def _planned(
 
 @dataclass(frozen=True)
 class _Plan:
-    """The kernel of a product and its arrays but lhs and rhs; `transposed` says that it computes the transposed one."""
+    """A product's kernel and its arrays except lhs and rhs; `transposed` if the kernel computes the transposed product.
+    """
 
     kernel: Kernel
     arrays: dict[str, Given]
     transposed: bool
 
     def run(self, lhs: Array, rhs: Given, out: Array | None) -> Array:
-        """The result: `out`, or a new array."""
+        """Return the product, in `out` or a new array."""
         arrays = dict(self.arrays)
         if self.transposed:
             assert isinstance(rhs, np.ndarray)
@@ -134,7 +136,7 @@ class _Plan:
 
 
 class LowPrecisionProduct:
-    """A product whose rhs is known: call it with lhs. May be called from several threads at once."""
+    """A product with a fixed rhs, to be called with lhs. Several threads may call it at once."""
 
     def __init__(self, plan: _Plan, rhs: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self._plan, self._shape, self._dtype = plan, shape, dtype
@@ -143,7 +145,7 @@ class LowPrecisionProduct:
 
     @takes_arrays
     def __call__(self, lhs: Array, *, out: Array | None = None) -> Array:
-        """The result of `gemm_lowp`, in `out` or a new array. UsageError: lhs is not as it was said."""
+        """Return the result of `gemm_lowp`, in `out` or a new array. UsageError if lhs has another shape or type."""
         if not isinstance(lhs, np.ndarray) or lhs.shape != self._shape or lhs.dtype != self._dtype:
             given = f"{getattr(lhs, 'dtype', type(lhs).__name__)} of shape {getattr(lhs, 'shape', ())}"
             raise UsageError(f"lhs: {given}; legal is {self._dtype} of shape {self._shape}", code="shape")
@@ -151,13 +153,13 @@ class LowPrecisionProduct:
 
 
 _PLANS: dict[Hashable, _Plan] = {}
-"""Plans of calls before, by everything but the entries of lhs and rhs."""
+"""Plans of earlier calls, keyed by everything except the entries of lhs and rhs."""
 
 
 def _key(
     lhs: Any, rhs: Any, lhs_offset: Any, rhs_offset: Any, stages: Any, bits: Any, words: tuple[Any, ...], out: Any
 ) -> Hashable:  # fmt: skip
-    """Everything that a plan hangs on; None where there is something unusual, which is then looked at anew."""
+    """Return everything that a plan depends on; None if an argument cannot be a key, which prevents caching."""
     rounding, seed, *_ = words
     drawn_anew = isinstance(rounding, str) and rounding == "probabilistic" and seed is None
     if type(lhs) is not np.ndarray or type(rhs) is not np.ndarray or watched() or drawn_anew:
@@ -177,7 +179,7 @@ def _key(
 
 
 def _value(x: Any) -> Hashable:
-    """What tells numbers apart: 5 and 5.0 are equal, and not the same."""
+    """Return a key that tells numbers apart by type and value: 5 and 5.0 are equal, but only 5 is legal."""
     if isinstance(x, np.ndarray):
         return x.dtype.str, x.shape, x.tobytes()
     return type(x), x
@@ -185,9 +187,9 @@ def _value(x: Any) -> Hashable:
 
 @dataclass(frozen=True)
 class _Product:
-    """A product with offsets (1, 1), or (M, 1) of lhs and (1, N) of rhs, and what follows the sums.
+    """A product with offsets (1, 1), or (M, 1) for lhs and (1, N) for rhs, and the steps that follow its sums.
 
-    `rests` are added to entries of fewer `bits` than 8 before they are divided; None stands for the nearest.
+    `rests` are the rounding terms of entries with fewer than 8 `bits`; None rounds to nearest.
     """
 
     lhs: Array
@@ -200,7 +202,7 @@ class _Product:
     rests: tuple[Array | None, Array | None]
 
     def transposed(self) -> _Product:
-        """The product of the transposed operands, whose result is the transposed one."""
+        """Return the product of the transposed operands, whose result is the transpose."""
         steps = tuple(AppliedStep(alg, tuple(np.atleast_2d(x).T for x in numbers)) for alg, numbers in self.steps)
         left, right = (None if rest is None else rest.T for rest in self.rests)
         return _Product(
@@ -209,7 +211,7 @@ class _Product:
         )  # fmt: skip
 
     def plan(self, by_columns: bool, threads: int | None) -> _Plan:
-        """The plan, in the form in which the kernel writes rows."""
+        """Return the plan of this product, or of the transposed one if the result is stored `by_columns`."""
         if by_columns:
             return replace(self.transposed()._plan(threads), transposed=True)
         return self._plan(threads)
@@ -274,7 +276,7 @@ def _check_arrays(lhs: Array, rhs: Array) -> None:
 
 
 def _offset(name: str, value: Any, shape: tuple[int, int], axis: int) -> Integers:
-    """As (1, 1), or one for each row (M, 1), or one for each column (1, N)."""
+    """Return the offset in shape (1, 1), (M, 1) per row or (1, N) per column. UsageError if it is not legal."""
     array = as_numbers(name, value)
     whole = tuple(shape[axis] if n == axis else 1 for n in range(2))
     if array.dtype.kind not in "iu" or array.shape not in ((), (1,), (1, 1), whole, (shape[axis],)):
@@ -301,7 +303,7 @@ def _by_columns(order: str, out: Array | None, shape: tuple[int, int]) -> bool:
 
 
 def _dtype(given: Any) -> np.dtype[Any] | None:
-    """What numpy understands as a type; None where it is none."""
+    """Return `given` as a numpy dtype; None if numpy does not accept it."""
     try:
         found: np.dtype[Any] = np.dtype(given)
     except (TypeError, ValueError):

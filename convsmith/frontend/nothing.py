@@ -1,4 +1,4 @@
-"""Kernels of problems with an empty tensor: nothing is multiplied; results are what bias and post-ops make of zero."""
+"""Kernels of problems with an empty tensor: no product is computed, and bias and post-ops apply to zero."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = ["NothingKernel"]
 
 
 class NothingKernel(NamedKernel):
-    """Checks its arguments as `HostKernel` does, and compiles nothing.
+    """Checks its arguments like `HostKernel`, and compiles nothing.
 
-    `signature` is that of the packed operands that it takes, by default of its own.
+    `signature` identifies the packed operands that it accepts; by default it is the kernel's own.
     """
 
     def __init__(self, problem: Problem, signature: str | None = None) -> None:
@@ -41,26 +41,26 @@ class NothingKernel(NamedKernel):
             )
 
     def pack(self, operand: Array, bias: Array | None = None, names: Names = BY_NAME) -> Packed:
-        """Keep the bias; the weights are checked, and meet no source."""
+        """Check the weights, and return a packed operand that keeps only the bias."""
         checked, own_bias = self._border.check_operand(operand, bias, names)
         return Packed(self.packing, np.zeros(0, checked.dtype), None if own_bias is None else own_bias.copy(), True)
 
     def run(self, arrays: Mapping[str, Given], names: Names = BY_NAME) -> dict[str, Array]:
-        """Outputs by name, from inputs by name, as `HostKernel.run`."""
+        """Return the outputs by name, computed from the inputs by name; see `HostKernel.run`."""
         border = self._border
-        taken, results = border.take(arrays, names)
-        packed = taken.get(border.operand)
+        inputs, results = border.take(arrays, names)
+        packed = inputs.get(border.operand)
         if isinstance(packed, Packed) and packed.signature != self._signature:
             raise border.packed_elsewhere(packed, self._signature, names)
         if not border.empty:
             read = {name: array for name, array in results.items() if name in border.inputs}
-            for name, values in _results(self._problem, {**border.defaults, **read, **taken}).items():
+            for name, values in _results(self._problem, {**border.defaults, **read, **inputs}).items():
                 np.copyto(results[name], values)
         return self._border.give(arrays, results)
 
 
 def _results(problem: Problem, arrays: Mapping[str, Array | Packed]) -> dict[str, Array]:
-    """The outputs in their layouts, from all inputs in theirs; packed weights are as good as zeros."""
+    """Return the outputs in their layouts, computed from all inputs; packed weights count as zeros."""
     tensors = {tensor.name: tensor for tensor in problem.tensors}
     inputs = {
         name: np.zeros(tensors[name].shape, TYPES[tensors[name].dtype].numpy)

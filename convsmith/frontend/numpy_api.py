@@ -1,7 +1,7 @@
-"""`compile` a problem into a kernel; packed weights from files, and arrays in other layouts.
+"""`compile`, which turns a problem into a kernel; packed weights from files; arrays in other layouts.
 
-Kernels are kept in the process, the least recently used of `KEPT_KERNELS` going first, so that a second call with the
-same sizes and strides finds its kernel in some microseconds.
+The process keeps the `KEPT_KERNELS` most recently used kernels, so a second call with the same sizes and strides finds
+its kernel within microseconds.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from convsmith.runtime.threads import default_threads
 __all__ = ["KEPT_KERNELS", "compile", "load_packed", "reorder", "watched"]
 
 KEPT_KERNELS = 1024
+"""Maximum number of kernels that the process keeps per cache."""
 
 
 @overload
@@ -61,17 +62,20 @@ def compile(
     config: str | Config | None = None,
     dynamic: str | Collection[str] | None = None,
 ) -> Kernel | DynamicKernel:
-    """The kernel of a problem: a `Conv`, or a line in benchdnn's syntax, for convolutions (`--conv`, the default),
-    deconvolutions (`--deconv`) and matrix products (`--matmul`) in any direction, types and attributes.
+    """Return the kernel of `problem`: a `Conv`, a `Matmul`, or a line in benchdnn's syntax.
 
-    `src_tag`, `wei_tag`, `dst_tag`: layouts, where the line leaves them open (plain order, `abx`, where nobody says).
-    `bias` adds one to a convolution; `activation` is a post-op after those of the line: "relu", ("clip", 0, 6).
-    `threads`: by default CONVSMITH_THREADS, else the CPUs of this process; `isa`: CONVSMITH_ISA, else the lowest level
-    that does as well for the problem's types as the best this machine has. `config` makes every decision; its `isa`
-    must not contradict, and its `threads` give way to those asked for. `dynamic` names dims of a forward convolution
-    that differ from call to call, such as "mb,ih,iw" (or a list of names): then pads are arguments of the call as well.
+    A line describes a convolution (`--conv`, the default), a deconvolution (`--deconv`) or a matrix product
+    (`--matmul`) of any direction, types and attributes. `src_tag`, `wei_tag` and `dst_tag` are the layouts that the
+    line leaves open (default: row-major, `abx`). `bias` adds a bias to a convolution; `activation` ("relu", ("clip", 0,
+    6)) is a post-op after those of the line.
 
-    Errors are UsageError (the problem), UnsupportedError (this machine) and ConfigError (the config).
+    `threads` defaults to CONVSMITH_THREADS, else to the CPUs of this process. `isa` defaults to CONVSMITH_ISA, else to
+    the lowest instruction-set level that is as fast for the problem's types as the machine's highest one. `config`
+    makes every decision; `isa` must not contradict it, and `threads` overrides its thread count. `dynamic` names dims
+    of a forward convolution whose sizes are passed at each call, such as "mb,ih,iw" or a list; pads are then passed
+    too.
+
+    UsageError for an illegal problem, UnsupportedError for an unsuitable machine, ConfigError for an illegal config.
     """
     for name, text in (("src_tag", src_tag), ("wei_tag", wei_tag), ("dst_tag", dst_tag), ("isa", isa)):
         if text is not None:
@@ -97,10 +101,10 @@ def compile(
 
 @takes_arrays
 def reorder(x: Array, from_tag: str, to_tag: str, shape: Sequence[int] | None = None) -> Array:
-    """A new array with the elements of `x`, which is in `from_tag`, in `to_tag`.
+    """Return a new array in `to_tag` with the elements of `x`, which is in `from_tag`.
 
-    `shape` is the logical shape. Without it, a blocked `x` is taken to be full: 16 * 4 channels for nChw16c with 4
-    blocks. UsageError: a tag is malformed or the array does not have the shape that it asks for.
+    `shape` is the logical shape; by default a blocked `x` has no padding (64 channels for nChw16c with 4 blocks).
+    UsageError if a tag is malformed or does not suit the shape of `x`.
     """
     for name, tag in (("from_tag", from_tag), ("to_tag", to_tag)):
         expect_text(name, tag, "bad-tag")
@@ -108,7 +112,7 @@ def reorder(x: Array, from_tag: str, to_tag: str, shape: Sequence[int] | None = 
 
 
 def load_packed(path: str | os.PathLike[str]) -> Packed:
-    """Packed weights from a file that `Packed.save` wrote. UsageError when it is something else."""
+    """Return the packed weights in a file that `Packed.save` wrote. UsageError if the file is something else."""
     return Packed.load(path)
 
 
@@ -124,7 +128,7 @@ def _dynamic(problem: Problem, dims: str, isa: str, config: Config | None, threa
 
 
 def watched() -> bool:
-    """Whether a setting asks to see what a kernel at hand would not show."""
+    """Return whether a setting requires a fresh compilation or run, which a cached kernel would skip."""
     return settings.dump is not None or settings.check != "off" or trace.enabled("exec")
 
 
@@ -138,7 +142,7 @@ def _threads(count: int | None) -> int:
 
 
 def _with_options(problem: str | Problem, tags: dict[str, str | None], bias: bool, activation: Activation) -> Problem:
-    """The problem with what the keywords add. UsageError where they contradict it."""
+    """Return the problem with the layouts, bias and activation of the keywords. UsageError if the two contradict."""
     if isinstance(problem, str):
         options: set[str] = set(split_line(problem).options)
         conv = parse_problem(problem)

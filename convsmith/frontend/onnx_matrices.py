@@ -1,4 +1,4 @@
-"""Matrix products as numpy.matmul and ONNX mean them, brought into the form of a `Matmul`."""
+"""Matrix products with the shape rules of numpy.matmul and ONNX, converted to the form of a `Matmul`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Integers = NDArray[np.int32]
 
 
 class Product:
-    """Operands `a` (..., M, K) and `b` (..., K, N), of as many dims, and what becomes of the result.
+    """Operands `a` (..., M, K) and `b` (..., K, N) of equal rank, and the shape of the result.
 
-    As in numpy.matmul, a vector is a row on the left, a column on the right, and its dim is not in the result.
+    As in numpy.matmul, a vector is a row on the left and a column on the right, and its dim is absent from the result.
     """
 
     def __init__(self, a_name: str, a: Array, b_name: str, b: Array) -> None:
@@ -47,18 +47,18 @@ class Product:
         self._shape = (*batch, *self.a.shape[-2:-1][: a.ndim > 1], *self.b.shape[-1:][: b.ndim > 1])
 
     def rows(self, name: str, values: NDArray[Any]) -> NDArray[Any]:
-        """Values of `a`, against the result: one, or one for each row."""
+        """Return `values` of `a`, one or one per row, in a shape that broadcasts against the result."""
         return self._along(name, values, self.a.shape, -2, self._ranks[0])
 
     def columns(self, name: str, values: NDArray[Any]) -> NDArray[Any]:
-        """Values of `b`, against the result: one, or one for each column."""
+        """Return `values` of `b`, one or one per column, in a shape that broadcasts against the result."""
         return self._along(name, values, self.b.shape, -1, self._ranks[1])
 
     def points(self, a: Integers, b: Integers) -> tuple[Integers, Integers, NDArray[np.int64] | None]:
-        """Zero points that a kernel can take, one for `a`, one or N for `b`, and what is to be added to its sums.
+        """Return the zero points that a kernel can take (one for `a`, one or N for `b`) and a correction of its sums.
 
-        With A' and B' shifted by those, and p and q what the zero points have beyond them,
-        sum (A' - p) * (B' - q) = sum A' * B' - p * sum B' - q * sum A' + K * p * q.
+        Let A' and B' be the operands shifted by the kernel's zero points, and p and q the differences of the true zero
+        points from them. Then sum (A' - p) * (B' - q) = sum A' * B' - p * sum B' - q * sum A' + K * p * q.
         """
         own_a, own_b = (_middle(x) if x.size > 1 and np.ptp(x) else x.flat[:1] for x in (a, b))
         if b.size == b.shape[-1]:
@@ -72,7 +72,7 @@ class Product:
         return own_a, own_b, k * p * q - p * columns - q * rows
 
     def result(self, dst: Array) -> Array:
-        """The result without the dims of vectors."""
+        """Return `dst` without the dims of vectors."""
         return dst.reshape(self._shape)
 
     def _along(self, name: str, values: NDArray[Any], shape: tuple[int, ...], axis: int, rank: int) -> NDArray[Any]:
@@ -92,5 +92,5 @@ class Product:
 
 
 def _middle(values: Integers) -> Integers:
-    """One value that all are near."""
+    """Return the midpoint of the range of `values`, which keeps the differences small."""
     return np.array([(int(values.min()) + int(values.max())) // 2], np.int32)

@@ -1,8 +1,8 @@
 """ONNX's convolutions and integer matrix products (operator set 22) as functions on arrays.
 
-Inputs come in ONNX's order and under its names, attributes as keywords. Arrays are (N, C, *spatial) with one to three
-spatial axes. Scales and zero points are arguments of a kernel, so that one kernel serves all their values; zero points
-that are all 0 are left out of it.
+Inputs have ONNX's order and names; attributes are keywords. Arrays are (N, C, *spatial) with one to three spatial axes.
+Scales and zero points are arguments of a kernel, so one kernel serves all their values; an all-zero zero point is
+omitted from the kernel.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def conv(
     X: Array, W: Array, B: Array | None = None, *, auto_pad: str = "NOTSET", dilations: Numbers = None,
     group: int = 1, kernel_shape: Numbers = None, pads: Numbers = None, strides: Numbers = None,
 ) -> Array:  # fmt: skip
-    """`Conv`: X (N, C, *) with W (M, C / group, *) and bias B (M,), all f32, f64, f16 or bf16.
+    """`Conv`: convolve X (N, C, *) with W (M, C / group, *) and add the bias B (M,); all f32, f64, f16 or bf16.
 
-    Sums of f16 and bf16 are f32, rounded once. `pads` are all fronts, then all backs; `auto_pad` is "NOTSET",
-    "SAME_UPPER", "SAME_LOWER" or "VALID".
+    Sums of f16 and bf16 are f32 and are rounded once. `pads` lists all front pads, then all back pads; `auto_pad` is
+    "NOTSET", "SAME_UPPER", "SAME_LOWER" or "VALID".
     """
     attributes = window(auto_pad, dilations, group, kernel_shape, pads, strides)
     dtype = data_type("X", X, _FLOATS)
@@ -67,10 +67,11 @@ def conv_transpose(
     group: int = 1, kernel_shape: Numbers = None, output_padding: Numbers = None, output_shape: Numbers = None,
     pads: Numbers = None, strides: Numbers = None,
 ) -> Array:  # fmt: skip
-    """`ConvTranspose`: X (N, C, *) with W (C, M / group, *) and bias B (M,); types as in `conv`.
+    """`ConvTranspose`: transposed convolution of X (N, C, *) with W (C, M / group, *), plus bias B (M,); types as in
+    `conv`.
 
-    `output_shape` has the spatial sizes only; pads follow from it, an odd element at the front unless `auto_pad` is
-    "SAME_UPPER". Elements of the output that no element of X reaches are the bias, or 0.
+    `output_shape` holds the spatial sizes only and determines the pads; the odd element of a pad is at the front unless
+    `auto_pad` is "SAME_UPPER". An output element that no element of X reaches equals the bias, or 0.
     """
     attributes = window(auto_pad, dilations, group, kernel_shape, pads, strides, output_padding, output_shape)
     dtype = data_type("X", X, _FLOATS)
@@ -86,9 +87,9 @@ def conv_integer(
     auto_pad: str = "NOTSET", dilations: Numbers = None, group: int = 1, kernel_shape: Numbers = None,
     pads: Numbers = None, strides: Numbers = None,
 ) -> Array:  # fmt: skip
-    """`ConvInteger`: x and w of u8 or s8, less their zero points; the sums, in 32 bits.
+    """`ConvInteger`: convolve x with w, u8 or s8, less their zero points, and return s32 sums.
 
-    `x_zero_point` is one number, `w_zero_point` one, or one for each output channel. Padding adds nothing.
+    `x_zero_point` is one number; `w_zero_point` is one number or one per output channel. Padding contributes nothing.
     """
     attributes = window(auto_pad, dilations, group, kernel_shape, pads, strides)
     dt = (data_type("x", x, _BYTES), data_type("w", w, _BYTES), "s32")
@@ -109,8 +110,8 @@ def qlinear_conv(
 ) -> Array:  # fmt: skip
     """`QLinearConv`: saturate(round((sums + B) * (x_scale * w_scale) / y_scale) + y_zero_point).
 
-    The result has the type of `y_zero_point`. Sums are exact in 32 bits; each step after them is rounded to f32, and
-    `round` is to nearest even. `w_scale` and `w_zero_point` are one number, or one for each output channel; B is s32.
+    The result has the type of `y_zero_point`. Sums are exact in 32 bits; each later step is rounded to f32; `round` is
+    to nearest even. `w_scale` and `w_zero_point` are one number or one per output channel; B is s32.
     """
     attributes = window(auto_pad, dilations, group, kernel_shape, pads, strides)
     dt = (data_type("x", x, _BYTES), data_type("w", w, _BYTES), data_type("y_zero_point", y_zero_point, _BYTES))
@@ -137,21 +138,21 @@ def qlinear_conv(
 def matmul_integer(
     A: Array, B: Array, a_zero_point: Scalars | None = None, b_zero_point: Scalars | None = None
 ) -> Array:
-    """`MatMulInteger`: numpy.matmul of A and B, of u8 or s8, less their zero points; the sums, in 32 bits.
+    """`MatMulInteger`: numpy.matmul of A and B, u8 or s8, less their zero points; returns s32 sums.
 
-    `a_zero_point` is one number, or one for each row, `b_zero_point` one, or one for each column; with batch dims they
-    are (..., M, 1) and (..., 1, N). A kernel takes one for A, and columns that are alike in every batch for B; what
-    others differ from those is added afterwards, exactly.
+    `a_zero_point` is one number or one per row, `b_zero_point` one or one per column; with batch dims they are (..., M,
+    1) and (..., 1, N). A kernel takes one zero point for A and the same columns of zero points in every batch for B;
+    the contribution of differences from these is added to the sums afterwards, exactly.
     """
     dt = (data_type("A", A, _BYTES), data_type("B", B, _BYTES), "s32")
     product = Product("A", A, "B", B)
     a = product.rows("a_zero_point", zero_points("a_zero_point", a_zero_point, dt[0]))
     b = product.columns("b_zero_point", zero_points("b_zero_point", b_zero_point, dt[1]))
-    a_point, b_point, rest = product.points(a, b)
+    a_point, b_point, correction = product.points(a, b)
     points = {"src": present(a_point), "wei": present(b_point)}
     problem = _product(product.a.shape, product.b.shape, dt=dt, zero_points=quantities(points))
     sums = compile(problem).run(src=product.a, wei=product.b, **given(points))["dst"]
-    return product.result(sums if rest is None else np.add(sums, rest).astype(np.int32))
+    return product.result(sums if correction is None else np.add(sums, correction).astype(np.int32))
 
 
 @takes_arrays
@@ -161,26 +162,26 @@ def qlinear_matmul(
 ) -> Array:  # fmt: skip
     """`QLinearMatMul`: saturate(round(sums * (a_scale * b_scale) / y_scale) + y_zero_point).
 
-    Types and rounding are those of `qlinear_conv`. Zero points are as in `matmul_integer`, where what a kernel does
-    not take is added to the sums in f32; scales, of f32, f16 or bf16, are likewise.
+    Types and rounding are those of `qlinear_conv`. Zero points are as in `matmul_integer`, except that the correction
+    is added to the sums in f32. Scales, f32, f16 or bf16, have the shapes of zero points.
     """
     dt = (data_type("a", a, _BYTES), data_type("b", b, _BYTES), data_type("y_zero_point", y_zero_point, _BYTES))
     product = Product("a", a, "b", b)
     rows = product.rows("a_zero_point", zero_points("a_zero_point", a_zero_point, dt[0]))
     columns = product.columns("b_zero_point", zero_points("b_zero_point", b_zero_point, dt[1]))
-    a_point, b_point, rest = product.points(rows, columns)
+    a_point, b_point, correction = product.points(rows, columns)
     points = {
         "src": present(a_point), "wei": present(b_point), "dst": _points("y_zero_point", y_zero_point, dt[2]),
     }  # fmt: skip
     scale = product.rows("a_scale", scales("a_scale", a_scale)) * product.columns("b_scale", scales("b_scale", b_scale))
     mask = sum(1 << axis for axis, size in enumerate(scale.shape) if size > 1)
-    options = {} if rest is None else {"bia_mask": (1 << scale.ndim) - 1, "bia_dt": "s32"}
+    options = {} if correction is None else {"bia_mask": (1 << scale.ndim) - 1, "bia_dt": "s32"}
     problem = _product(
         product.a.shape, product.b.shape, dt=dt, zero_points=quantities(points), post_ops=_requantise(mask), **options
     )
     arrays = {"src": product.a, "wei": product.b, **given(points)}
-    if rest is not None:
-        arrays["bia"] = np.broadcast_to(rest, problem.bias_shape).astype(np.int32)
+    if correction is not None:
+        arrays["bia"] = np.broadcast_to(correction, problem.bias_shape).astype(np.int32)
     arrays["post_op_0"] = scale
     arrays["post_op_1"] = one_or("y_scale", scales("y_scale", y_scale), 1).reshape((1,) * scale.ndim)
     return product.result(compile(problem).run(**arrays)["dst"])
@@ -202,7 +203,7 @@ def _float_options(dtype: str, B: Array | None) -> dict[str, Any]:
 
 @lru_cache
 def _requantise(mask: int) -> tuple[PostOp, ...]:
-    """Times the scale of the sums, divided by the result's, and rounded before the zero point is added."""
+    """Return the post-ops that multiply by the sums' scale, divide by the result's scale and round to an integer."""
     return (Binary("mul", "f32", mask), Binary("div"), Eltwise("round"))
 
 

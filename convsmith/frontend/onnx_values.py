@@ -1,4 +1,4 @@
-"""Inputs of ONNX's operators: their types, and scales and zero points as the arrays that a kernel takes."""
+"""Inputs of ONNX operators: checks of their types, and scales and zero points as arrays for a kernel."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ __all__ = [
 ]
 
 Scalars: TypeAlias = Array | Sequence[float] | float
-"""A scale or a zero point: one, or one for each channel, row or column. Numbers that are no arrays have any type."""
+"""A scale or a zero point: one, or one per channel, row or column. A Python number may have any type."""
 
 Points: TypeAlias = NDArray[np.int32] | None
-"""Zero points as a kernel takes them; None where all are 0."""
+"""Zero points as a kernel takes them; None if all are 0."""
 
 _SCALES = ("f32", "f16", "bf16")
 
 
 def bias(array: Array, dtype: str, channels: int) -> Array:
-    """The input B, checked."""
+    """Return the input B. UsageError if its type or shape is not legal."""
     data_type("B", array, (dtype,))
     if array.shape != (channels,):
         raise UsageError(f"B: shape is {array.shape}; legal is ({channels},), one for each channel", code="shape")
@@ -44,7 +44,7 @@ def bias(array: Array, dtype: str, channels: int) -> Array:
 
 
 def zero_points(name: str, given: Scalars | None, dtype: str) -> NDArray[np.int32]:
-    """Zero points of an input of that type; 0 where there are none."""
+    """Return the zero points of an input of type `dtype` as s32; 0 if `given` is None."""
     if given is None:
         return np.zeros((), np.int32)
     if isinstance(given, np.ndarray | np.generic):
@@ -60,7 +60,7 @@ def zero_points(name: str, given: Scalars | None, dtype: str) -> NDArray[np.int3
 
 
 def scales(name: str, given: Scalars) -> NDArray[np.float32]:
-    """Scales as f32."""
+    """Return the scales as f32. UsageError if one is 0 or not finite."""
     if isinstance(given, np.ndarray):
         data_type(name, given, _SCALES)
     values = as_numbers(name, given)
@@ -73,7 +73,7 @@ def scales(name: str, given: Scalars) -> NDArray[np.float32]:
 
 
 def one_or(name: str, values: NDArray[Any], count: int) -> NDArray[Any]:
-    """The values as a vector of one, or of `count`."""
+    """Return `values` as a vector of one element or of `count`."""
     if values.ndim > 1 or values.size not in (1, count):
         legal = "one number" if count == 1 else f"one number, or {count}: one for each output channel"
         raise UsageError(f"{name}: shape is {values.shape}; legal is {legal}", code="shape")
@@ -81,12 +81,12 @@ def one_or(name: str, values: NDArray[Any], count: int) -> NDArray[Any]:
 
 
 def present(values: NDArray[np.int32]) -> Points:
-    """None where all are 0: kernels without zero points are faster."""
+    """Return `values`, or None if all are 0, because a kernel without zero points is faster."""
     return values if values.any() else None
 
 
 def quantities(points: Mapping[str, Points]) -> tuple[Quantity, ...]:
-    """The zero points of a problem; calls give their values."""
+    """Return the zero points of a problem; each call passes their values."""
     return tuple(
         Quantity(argument, "common" if values.size == 1 else "per_oc", (0,), "s32")
         for argument, values in points.items()
@@ -95,5 +95,5 @@ def quantities(points: Mapping[str, Points]) -> tuple[Quantity, ...]:
 
 
 def given(points: Mapping[str, Points]) -> dict[str, Array]:
-    """The zero points of a call, by the names of a kernel's arguments."""
+    """Return the zero points of a call, by the names of a kernel's arguments."""
     return {f"zero_points_{argument}": values for argument, values in points.items() if values is not None}

@@ -1,4 +1,4 @@
-"""The attributes of ONNX's convolutions, and the problems that they and the shapes of the inputs state."""
+"""The attributes of ONNX's convolutions, and the problems that attributes and input shapes describe."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KEPT = 1024
 
 
 class Names(NamedTuple):
-    """What an operator calls its source and its weights; for messages."""
+    """An operator's names for its source and weights, for messages."""
 
     x: str
     w: str
@@ -40,12 +40,14 @@ class Window(NamedTuple):
     output_shape: tuple[int, ...] | None
 
     def per_axis(self, name: str, rank: int, least: int, default: int) -> tuple[int, ...]:
-        """An attribute with one number for each axis. UsageError: it has another count, or one is too small."""
+        """Return the attribute `name`, which has one number per axis. UsageError if it has another count or a number
+        below `least`.
+        """
         value = getattr(self, name)
         return (default,) * rank if value is None else _counted(name, value, rank, least)
 
     def front_and_back(self, rank: int) -> list[tuple[int, int]]:
-        """The pads of each axis, as they are given."""
+        """Return the explicit pads of each axis."""
         pads = (0,) * 2 * rank if self.pads is None else _counted("pads", self.pads, 2 * rank, 0)
         return list(zip(pads[:rank], pads[rank:]))
 
@@ -54,7 +56,7 @@ def window(
     auto_pad: str, dilations: Numbers, group: int, kernel_shape: Numbers, pads: Numbers, strides: Numbers,
     output_padding: Numbers = None, output_shape: Numbers = None,
 ) -> Window:  # fmt: skip
-    """The attributes of a call, those checked that mean something by themselves."""
+    """Return the attributes of a call. UsageError if one is illegal irrespective of the input shapes."""
     name = auto_pad.decode(errors="replace") if isinstance(auto_pad, bytes) else auto_pad
     expect_word("auto_pad", name, _AUTO_PADS, "bad-padding")
     if pads is not None and name != "NOTSET":
@@ -75,7 +77,9 @@ def window(
 def convolution(
     names: Names, x_shape: tuple[int, ...], w_shape: tuple[int, ...], window: Window, **options: Any
 ) -> Conv:
-    """The convolution of sources (N, C, *) with weights (M, C / group, *); `options` are further fields of `Conv`."""
+    """Return the convolution of sources (N, C, *) with weights (M, C / group, *); `options` are further fields of
+    `Conv`.
+    """
     rank, k = _kernel(names, x_shape, w_shape, window)
     n, c, *i = x_shape
     m, per_group = w_shape[:2]
@@ -110,7 +114,9 @@ def convolution(
 def transposed(
     names: Names, x_shape: tuple[int, ...], w_shape: tuple[int, ...], window: Window, **options: Any
 ) -> tuple[Conv, tuple[int, ...]]:
-    """The deconvolution of sources (N, C, *) with weights (C, M / group, *), and the spatial shape of its output."""
+    """Return the deconvolution of sources (N, C, *) with weights (C, M / group, *), and the spatial shape of its
+    output.
+    """
     rank, k = _kernel(names, x_shape, w_shape, window)
     c, *i = x_shape[1:]
     g = window.group
@@ -153,7 +159,7 @@ def transposed(
 def _kernel(
     names: Names, x_shape: tuple[int, ...], w_shape: tuple[int, ...], window: Window
 ) -> tuple[int, tuple[int, ...]]:
-    """Number of spatial axes, and the kernel's extents."""
+    """Return the number of spatial axes, and the extents of the kernel."""
     rank = len(x_shape) - 2
     if not 1 <= rank <= _MAX_RANK:
         raise UsageError(
@@ -185,7 +191,7 @@ def _check_channels(names: Names, channels: int, group: int, wanted: int, why: s
 
 
 def _split(total: int, upper: bool) -> tuple[int, int]:
-    """Padding at front and back; the odd element is at the back for `upper`."""
+    """Return front and back padding; `upper` puts the odd element at the back."""
     return (total // 2, total - total // 2) if upper else (total - total // 2, total // 2)
 
 

@@ -1,4 +1,4 @@
-"""Tables of pointers as text: pixels as letters, padding as 0, as in the document that XNNPACK has on them."""
+"""Pointer tables as text: pixels are letters, padding is 0, in the notation of XNNPACK's document on indirection."""
 
 from __future__ import annotations
 
@@ -23,19 +23,20 @@ TITLES = {
 }
 
 _MOST_LINES = 24
+"""Maximum number of lines printed for one table."""
 _SECTION_NAMES = {"top": "top", "mid": "middle", "bot": "bottom"}
 
 
 def pixel_window(problem: Problem) -> Window:
-    """The window of a problem over an image of one element a pixel."""
+    """Return the window of `problem` over an image with one element per pixel."""
     axes = statement(problem).axes
     if not axes:
-        raise UnsupportedError("a matrix product has no pixels to point at; tables are for convolutions")
+        raise UnsupportedError("a matrix product has no pixels; pointer tables are available for convolutions")
     return Window(axes, tuple(math.prod(a.i for a in axes[n + 1 :]) for n in range(len(axes))))
 
 
 def indirection_page(problem: Problem, kernel_tile: int | None = None) -> str:
-    """What a window meets, and its table in every form."""
+    """Return a page with the image, the kernel, and the pointer table in every form."""
     window = pixel_window(problem)
     page = [*_pictures(window), ""]
     for form in FORMS:
@@ -57,7 +58,7 @@ def _coordinates(outputs: Sequence[int]) -> str:
 
 
 def _pictures(window: Window) -> Iterator[str]:
-    """Source, kernel and output side by side; images of three axes, and those without letters, as sizes."""
+    """Yield source, kernel and output side by side; sizes only, for three axes or more pixels than letters."""
     pixels, taps, outputs = (math.prod(getattr(a, f) for a in window.axes) for f in "iko")
     axes = window.axes if len(window.axes) > 1 else (Axis(1, 1, 1), *window.axes)
     if len(axes) > 2 or pixels > len(ascii_uppercase) or taps > len(ascii_lowercase):
@@ -87,7 +88,7 @@ def _letters(alphabet: str, height: int, width: int) -> list[str]:
 
 
 def _padded(rows: Axis, columns: Axis) -> list[str]:
-    """The image, and a 0 for each place around it that some output meets."""
+    """Return the image with a 0 for each padding element that some output reads."""
     front_y, back_y = _pads(rows)
     front_x, back_x = _pads(columns)
     inside = ["0" * front_x + line + "0" * back_x for line in _letters(ascii_uppercase, rows.i, columns.i)]
@@ -102,7 +103,7 @@ def _pads(a: Axis) -> tuple[int, int]:
 
 
 def _name(entry: int, letters: bool) -> str:
-    """A pixel's letter, or its number from 1 on; 0 where there is none."""
+    """Return the letter of a pixel, or its number counted from 1; 0 for padding."""
     if entry == ABSENT:
         return "0"
     return ascii_uppercase[entry] if letters else str(entry + 1)
@@ -124,7 +125,7 @@ def _rows(t: Table) -> Iterator[str]:
 
 
 def _sum(t: Table, outputs: Sequence[int]) -> str:
-    """`ADBECF + 1 * 3 = DGEHFI`: the row that an output reads, the offset in steps of a row, and what comes of it."""
+    """Return, for example, `ADBECF + 1 * 3 = DGEHFI`: the row that an output reads, the offset, and their sum."""
     place = t.place(*outputs)
     row = t.entries[place.row]
     moved = row.copy()
@@ -135,7 +136,7 @@ def _sum(t: Table, outputs: Sequence[int]) -> str:
 
 
 def _shortened(lines: list[str]) -> list[str]:
-    """The first and last lines of many, and long ones cut."""
+    """Return `lines` without the middle ones if there are many, and with long lines truncated."""
     cut = [line if len(line) <= 400 else f"{line[:200]} ... {line[-60:]}" for line in lines]
     if len(cut) <= _MOST_LINES:
         return cut

@@ -1,4 +1,4 @@
-"""Transposed convolutions as PyTorch and ONNX mean them, brought into the form of a deconvolution."""
+"""Transposed convolutions with the options of PyTorch and ONNX, converted to the form of a deconvolution."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ Numbers = Sequence[int]
 
 
 def whole_size(size: int, kernel: int, stride: int, dilation: int) -> int:
-    """The outputs along an axis that `size` inputs reach, without pads. A dilation of 1 is dense."""
+    """Return the number of outputs along an axis that `size` inputs reach, without pads. A dilation of 1 is dense."""
     return stride * (size - 1) + (kernel - 1) * dilation + 1
 
 
 def transposed_problem(
     x_shape: Numbers, w_shape: Numbers, g: int, s: Numbers, d: Numbers, fronts: Numbers, sizes: Numbers, **options: Any
 ) -> Conv:
-    """The deconvolution of sources (N, C, *) with weights (C, OC / g, *); `options` are further fields of `Conv`.
+    """Return the deconvolution of sources (N, C, *) with weights (C, OC / g, *); `options` are further fields of
+    `Conv`.
 
-    `sizes` may go beyond the problem's, by elements that no source reaches: a problem has fewer than its strides.
+    `sizes` may exceed the problem's output sizes by elements that no source reaches, because a `Conv` permits fewer of
+    these than its stride.
     """
     n, ic, *i = x_shape
     _, ocg, *k = w_shape
@@ -47,7 +49,9 @@ def transposed_problem(
 def run_transposed(
     kernel: Kernel, sizes: tuple[int, ...], names: Names, x: Array, w: Array, bias: Array | None, out: Array | None
 ) -> Array:
-    """The result of the kernel of a problem of `transposed_problem`, of these sizes: `out`, or a new array."""
+    """Return the output of spatial shape `sizes`, computed by the kernel of a `transposed_problem`, in `out` or a new
+    array.
+    """
     problem = kernel.problem
     assert isinstance(problem, Conv)
     shape = (problem.mb, problem.oc, *sizes)
@@ -59,7 +63,7 @@ def run_transposed(
         arrays["bia"] = bias
     if sizes == problem.o:
         return kernel.run_as(names, arrays if out is None else {**arrays, "dst": out})["dst"]
-    # Only a dilation lets an output go further than a stride beyond what the kernel reaches.
+    # Only with a dilation may the output exceed the reached elements by a stride or more.
     steps = [step for step in problem.post_ops if isinstance(step, Eltwise)]
     if len(steps) < len(problem.post_ops):
         raise UnsupportedError(
@@ -81,7 +85,7 @@ def run_transposed(
 
 
 def _empty(problem: Conv, shape: tuple[int, ...]) -> Array:
-    """A new array that lies in memory as the result of the problem does: channels first, or last."""
+    """Return a new array with the memory order of the problem's result: channels first or last."""
     dtype = TYPES[problem.dst_type].numpy
     if problem.dtag != "axb":
         return np.empty(shape, dtype)

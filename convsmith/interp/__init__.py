@@ -1,4 +1,4 @@
-"""The strict interpreter: the living definition of what the IR means.  It imports no pass and no code generator."""
+"""The strict interpreter, which defines the meaning of the IR. It imports no pass and no code generator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arithmetic on values: numpy scalars and vectors of the value's own type, each operation rounded once."""
+"""Arithmetic on values: numpy scalars and vectors of the value's own type; every operation rounds once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from convsmith.ir.types import BF16, DType
 
 
 def _better(beats: Any) -> Any:
-    """``b`` where it beats ``a`` or is NaN: of zeros of two signs, numpy's own leaves open which."""
+    """Return a max or min whose result is ``b`` if ``beats(b, a)`` or ``b`` is NaN, otherwise ``a``.
+
+    numpy's own maximum leaves open which of two zeros of opposite sign it returns.
+    """
 
     def better(a: Any, b: Any) -> Any:
         return np.asarray(np.where(beats(b, a) | (b != b), b, a))[()]
@@ -21,7 +24,7 @@ def _better(beats: Any) -> Any:
 
 
 def _high_product(a: Any, b: Any) -> Any:
-    """The product of two s32, halved 31 times and rounded at once."""
+    """Return ``a * b / 2**31`` of two s32, rounded once to nearest, ties up, and saturated."""
     whole = (a.astype(np.int64) * b.astype(np.int64) + 2**30) >> 31
     return np.minimum(whole, 2**31 - 1).astype(np.int32)[()]
 
@@ -40,7 +43,7 @@ BINARY: dict[str, Any] = {
     "shl": np.left_shift,
     "shr": np.right_shift,
 }
-"""Wraps for integers; ``div`` is for floating point only."""
+"""Binary operations; integers wrap; ``div`` is for floating point only."""
 
 UNARY: dict[str, Any] = {"round": np.rint, "floor": np.floor, "sqrt": np.sqrt, "abs": np.abs, "neg": np.negative}
 
@@ -55,7 +58,7 @@ COMPARISONS: dict[str, Any] = {
 
 
 def fma(a: Any, b: Any, c: Any) -> Any:
-    """``a * b + c`` rounded once; integers wrap."""
+    """Return ``a * b + c`` rounded once; integers wrap."""
     if c.dtype in (np.float16, np.float32):
         return _fma_in_double(a, b, c)
     if c.dtype == np.float64:
@@ -64,7 +67,10 @@ def fma(a: Any, b: Any, c: Any) -> Any:
 
 
 def _fma_in_double(a: Any, b: Any, c: Any) -> Any:
-    """The product is exact in double; the sum is rounded to odd there, so that rounding it again is harmless."""
+    """Return the fma of f16 or f32 operands, computed in double precision.
+
+    The product is exact in double; the sum is rounded to odd there, so that the second rounding is correct.
+    """
     if not (a.ndim or b.ndim or c.ndim):
         exact = _exact_sum(float(a) * float(b), float(c))
         if exact is not None:
@@ -72,8 +78,8 @@ def _fma_in_double(a: Any, b: Any, c: Any) -> Any:
     product = np.asarray(a, np.float64) * np.asarray(b, np.float64)
     addend = np.asarray(c, np.float64)
     total = np.asarray(product + addend)
-    rest = total - product
-    error = (product - (total - rest)) + (addend - rest)
+    rounded_addend = total - product
+    error = (product - (total - rounded_addend)) + (addend - rounded_addend)
     even = (total.view(np.int64) & 1) == 0
     adjust = np.isfinite(total) & np.isfinite(error) & (error != 0) & even
     toward = np.where(error > 0, np.inf, -np.inf)
@@ -81,10 +87,10 @@ def _fma_in_double(a: Any, b: Any, c: Any) -> Any:
 
 
 def _exact_sum(a: float, b: float) -> float | None:
-    """The sum where a double holds it, else None."""
+    """Return ``a + b`` if a double holds it exactly, otherwise None."""
     total = a + b
-    rest = total - a
-    return total if (a - (total - rest)) + (b - rest) == 0 else None
+    rounded_b = total - a
+    return total if (a - (total - rounded_b)) + (b - rounded_b) == 0 else None
 
 
 def _fma64(a: float, b: float, c: float) -> float:
@@ -100,7 +106,11 @@ def _fma64(a: float, b: float, c: float) -> float:
 
 
 def cast(a: Any, to: DType) -> Any:
-    """To a float: the nearest.  To an integer: rounded half to even, NaN to 0, and to the bounds of the type."""
+    """Return ``a`` converted to ``to``.
+
+    A conversion to a float rounds to nearest even.  A conversion to an integer rounds to nearest even, turns NaN to 0
+    and saturates.
+    """
     dtype = np.dtype(to.numpy)
     if a.dtype == dtype:
         return a
@@ -112,7 +122,7 @@ def cast(a: Any, to: DType) -> Any:
 
 
 def _to_odd(a: Any) -> Any:
-    """Doubles in single precision, inexact ones rounded to the odd neighbour, so that rounding again is harmless."""
+    """Return doubles in single precision, rounded to odd, so that a second rounding to bf16 is correct."""
     a = np.asarray(a)
     out = a.astype(np.float32)
     bits = out.view(np.int32) - (np.abs(out) > np.abs(a)) | (out != a)
@@ -120,7 +130,7 @@ def _to_odd(a: Any) -> Any:
 
 
 def sum_groups(a: Any, group: int) -> Any:
-    """Sums over groups of 2**n lanes: the lower half of each plus the upper half, until one lane is left."""
+    """Return the sum of each group of 2**n lanes, adding the upper half to the lower half until one lane is left."""
     a = a.reshape(-1, group)
     while group > 1:
         group //= 2

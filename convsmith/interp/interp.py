@@ -2,19 +2,19 @@
 
     run(kernel, {"src": src, "wei": wei, "dst": dst}, instructions)
 
-Arrays are one-dimensional: the memory of each argument, ``buffer.size`` elements in the order of memory.  They are
-changed in place.  What the IR must not do raises InterpError: touching an element outside of a buffer (of its
-coordinates or of its memory), also through a pointer; reading an element of an ``alloc`` that was not written; parallel
-iterations that touch what one of them writes; a variable that is not bound or bound twice; an operation on values of
-different types or lanes.  A table of pointers holds places in what it points into, and ABSENT for its zeros.
+Each array is one-dimensional: the memory of an argument, ``buffer.size`` elements in memory order, changed in place.
+Illegal behaviour raises InterpError: an access outside of a buffer's coordinates or memory, also through a pointer; a
+read of an ``alloc``ed element before its first write; a race between iterations of a parallel loop; a variable that is
+unbound or bound twice; an operation on operands of different types or lanes.  A pointer table holds positions in the
+buffer that it points into, or ABSENT for a pointer to zeros.
 
-An instruction is specified in the IR: a kernel whose parameters are the fragments of the operands, the accumulator
-first, and whose body says what it does to them:
+An instruction is specified in the IR as a kernel whose parameters are the fragments of the operands, the accumulator
+first, and whose body is the instruction's effect:
 
     kernel fma4(c: f32[4], a: f32[4], b: f32[4])
       for l in 0 .. 4: c[l] = fma(a[l], b[l], c[l])
 
-``invoke`` gathers the lanes of each operand into a fragment (inactive ones are zero), runs the body, and writes the
+``Invoke`` gathers the lanes of each operand into a fragment (inactive lanes are zero), runs the body, and writes the
 active lanes of the accumulator back.
 """
 
@@ -64,9 +64,9 @@ def run(
     kernel: Kernel, arrays: Mapping[str, Array], instructions: Mapping[str, InstructionSpec] | None = None,
     sizes: Mapping[str, int] | None = None,
 ) -> None:  # fmt: skip
-    """Run ``kernel`` on the arrays and sizes named after its parameters, changing the arrays in place.
+    """Run ``kernel`` on arrays and sizes named after its parameters; the arrays change in place.
 
-    Raises InterpError.
+    InterpError if the kernel does something illegal.
     """
     given = sizes or {}
     if {v.name for v in kernel.sizes} != given.keys():
@@ -178,7 +178,7 @@ class _Machine:
         del self._memories[s.buffer], self._shared[memory]
 
     def _at(self, s: At) -> None:
-        """What a pointer points to lies from its origin on in the memory of the source, or of zeros."""
+        """Bind the buffer to the memory of the source or of the zeros, from the entry's position on."""
         if s.table.dtype is not PTR or s.buffer in self._memories:
             raise self._error(f"{s.table} holds {s.table.dtype}, or {s.buffer} is pointed to within its own life")
         table, places = self._places(s.table, s.index, None)
@@ -271,7 +271,7 @@ class _Machine:
         return memory
 
     def _places(self, buffer: Buffer, index: tuple[Index, ...], lanes: Lanes | None) -> tuple[Memory, list[int]]:
-        """The memory of a buffer and the places in it that an access touches: those of the active lanes."""
+        """Return the memory of ``buffer`` and the positions in it that the active lanes of an access touch."""
         memory = self._memory(buffer)
         at = [self._index(i) for i in index]
         if len(at) != len(buffer.shape):
@@ -291,7 +291,7 @@ class _Machine:
         return memory, places
 
     def _read(self, memory: Memory, places: list[int]) -> None:
-        """Check that the elements may be read."""
+        """Require that the elements are initialised, and record the read."""
         if memory.ready is not None:
             for p in places:
                 if not memory.ready[p]:
@@ -309,9 +309,9 @@ class _Machine:
 
     def _touch(self, memory: Memory, places: list[int], write: bool) -> None:
         for races in self._races[self._shared.get(memory, 0) :]:
-            wrong = races.touch(memory, places, write)
-            if wrong:
-                raise self._error(f"{memory.name}: {wrong}")
+            race = races.touch(memory, places, write)
+            if race:
+                raise self._error(f"{memory.name}: {race}")
 
     # -- expressions
     def _index(self, e: Index) -> int:
@@ -327,7 +327,7 @@ class _Machine:
             raise self._error(f"variable {error.args[0]} in {c} is not bound") from None
 
     def _value(self, v: Value) -> Any:
-        """A value; one that occurs several times in a statement is computed once."""
+        """Return the value of ``v``; a value that occurs several times in a statement is computed once."""
         out = self._shares.get(v)
         if out is None:
             out = self._shares[v] = self._values[type(v)](v)
@@ -404,7 +404,7 @@ class _Machine:
         return np.array([self._summed(v, a, lanes_of(a)) for a in v.args])
 
     def _operands(self, v: Value, *parts: Value) -> list[Any]:
-        """The operands, after a check that their types are the same and that all vectors have the same lanes."""
+        """Return the operands after a check that their types agree and that all vectors have the same lanes."""
         out = [self._value(p) for p in parts]
         self._alike(v, *out)
         if not dtype_of(parts[0]).computes:

@@ -1,7 +1,7 @@
-"""What the interpreter keeps of a buffer: its elements, which of them were written, and who touches them.
+"""The interpreter's memory: elements of a buffer, their initialisation, and the detection of races.
 
-:class:`Memory` is one instance of a buffer (an ``alloc`` that runs twice makes two).  :class:`Races` watches one
-parallel loop: an element that one iteration writes must not be touched by another.
+:class:`Memory` is one instance of a buffer (an ``alloc`` that runs twice creates two).  :class:`Races` watches one
+parallel loop: no iteration may touch an element that another iteration writes.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ _SEVERAL = object()
 
 
 class InterpError(InternalError):
-    """The IR does what it must not.  The message names buffer, index and the values of the loops around it."""
+    """The IR does something illegal.  The message names the buffer, the index and the values of the enclosing loops."""
 
     default_code = "interp"
 
 
 class Memory:
-    """``data`` holds the elements in the order of memory; ``ready`` is None where all of them count as written."""
+    """The elements ``data`` in memory order; ``ready`` flags initialised elements and is None if all are initialised.
+    """
 
     __slots__ = ("data", "name", "ready")
 
@@ -36,16 +37,16 @@ class Memory:
 
     @classmethod
     def fresh(cls, buffer: Buffer) -> Memory:
-        """Memory for a buffer, with nothing written."""
+        """Return uninitialised memory for ``buffer``."""
         size = buffer.size
         return cls(buffer.name, np.zeros(size, buffer.dtype.numpy), bytearray(size))
 
 
 def address(buffer: Buffer) -> Callable[[Iterable[int]], int]:
-    """The function from the coordinates of an element of the buffer to its place in memory.
+    """Return the function that maps an element's coordinates to its position in the memory of ``buffer``.
 
-    The coordinate of a dim is split over the dim's blocks: inner blocks take it modulo their size, the outermost
-    takes the rest.
+    A dim's coordinate is split over the dim's blocks: an inner block takes it modulo its size, the outermost takes the
+    quotient.
     """
     parts: list[tuple[int, int, int, int]] = []
     inner: dict[int, int] = {}
@@ -68,7 +69,7 @@ def address(buffer: Buffer) -> Callable[[Iterable[int]], int]:
 
 
 class Races:
-    """Who touched which element in the iterations of one parallel loop; ``iteration`` is the one that runs."""
+    """The readers and writers of each element in one parallel loop; ``iteration`` is the current iteration."""
 
     def __init__(self, var: str) -> None:
         self.var = var
@@ -77,7 +78,7 @@ class Races:
         self._writers: dict[tuple[Memory, int], int] = {}
 
     def touch(self, memory: Memory, places: Iterable[int], write: bool) -> str | None:
-        """Note an access; what is wrong with it, or None."""
+        """Record an access; return a message if it races with another iteration, otherwise None."""
         now = self.iteration
         for place in places:
             key = memory, place

@@ -1,8 +1,8 @@
 """Buffers: named arrays of one data type in one memory scope.
 
-A buffer has a logical ``shape`` and ``blocks`` that say where an element lies: each block cuts ``size`` steps
-off one dim, ``stride`` elements apart.  The blocks of a dim are listed from the outermost to the innermost, and
-the innermost takes the coordinate modulo its size (oneDNN's ``4n2c7h7w32n32c`` is such a list).
+A buffer has a logical ``shape`` and ``blocks``, which determine the offset of an element: each block takes ``size``
+positions of one dim, ``stride`` elements apart.  The blocks of a dim are listed from the outermost to the innermost;
+the innermost takes the coordinate modulo its size, as in oneDNN's tag ``4n2c7h7w32n32c``.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from convsmith.ir.types import DType
 from convsmith.layout.block import LayoutBlock
 
 UNKNOWN = 1 << 40
-"""The extent of a dim, the outermost in memory, that is known at the call only."""
+"""Extent, in elements, of a dim whose size is known only at the call; such a dim is outermost in memory."""
 
 SCOPES = ("global", "cache", "register", "fragment")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Buffer:
-    """A named array; two buffers are the same only when they are the same object.
+    """A named array; two buffers are equal only if they are the same object.
 
-    ``scope``: ``global`` (an argument), ``cache`` (memory private to the kernel), ``register``, or ``fragment``
-    (registers that hold matrices of several rows: the buffer's last two dims).
+    ``scope`` is ``global`` (an argument), ``cache`` (memory private to the kernel), ``register``, or ``fragment``
+    (matrix registers that hold the buffer's last two dims).
     """
 
     name: str
@@ -34,19 +34,19 @@ class Buffer:
 
     @property
     def size(self) -> int:
-        """Elements of memory from the first to the last, lanes of padding included."""
+        """Number of elements from the first to the last in memory, padding included."""
         if any(b.size == 0 for b in self.blocks):
             return 0
         return 1 + sum((b.size - 1) * b.stride for b in self.blocks)
 
     @property
     def in_registers(self) -> bool:
-        """Whether the elements have no address."""
+        """Whether the elements are held in registers and have no address."""
         return self.scope in ("register", "fragment")
 
     @property
     def flat(self) -> bool:
-        """Whether the buffer is already addressed by one offset."""
+        """Whether the buffer has one dim without gaps, so that an index is an offset."""
         return len(self.shape) == 1 and self.blocks == (LayoutBlock(0, self.shape[0], 1),)
 
     def __str__(self) -> str:
@@ -57,7 +57,7 @@ class Buffer:
 
 
 def dense(shape: tuple[int, ...]) -> tuple[LayoutBlock, ...]:
-    """Blocks of a row-major array of that shape, one a dim."""
+    """Return the blocks of a row-major array of ``shape``, one per dim."""
     out, stride = [], 1
     for dim in reversed(range(len(shape))):
         out.append(LayoutBlock(dim, shape[dim], stride))
@@ -66,5 +66,5 @@ def dense(shape: tuple[int, ...]) -> tuple[LayoutBlock, ...]:
 
 
 def make_buffer(name: str, dtype: DType, shape: tuple[int, ...], scope: str = "global") -> Buffer:
-    """A row-major buffer."""
+    """Return a row-major buffer."""
     return Buffer(name, dtype, tuple(shape), dense(tuple(shape)), scope)

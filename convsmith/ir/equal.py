@@ -1,8 +1,8 @@
-"""Structural equality up to the names of bound variables and buffers.
+"""Structural equality of IR up to the names of bound variables and buffers.
 
-Loop variables, pointers, ``let`` variables, ``alloc``ed buffers and the parameters of kernels and functions are
-bound: they may have any name.  Free variables and free buffers are the same when name and declaration are.  Names of
-kernels, functions and instructions count.  How statements are nested into blocks does not.
+Loop variables, pointers, ``let`` variables, ``alloc``ed buffers and the parameters of kernels and functions are bound;
+their names do not matter.  Free variables and free buffers are equal if their names and declarations are equal.  Names
+of kernels, functions and instructions matter.  The nesting of blocks does not.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ Comparable = Kernel | Function | Stmt | Value | Cond | Index
 
 
 def structural_equal(a: Comparable, b: Comparable) -> bool:
-    """Whether the two are the same up to the names of what is bound in them."""
+    """Return whether ``a`` and ``b`` are equal up to the names of variables and buffers bound in them."""
     return first_mismatch(a, b) is None
 
 
 def first_mismatch(a: Comparable, b: Comparable) -> str | None:
-    """Where the two differ first: the path to it and both fragments; None where they are equal."""
+    """Return a message with the path to the first difference of ``a`` and ``b`` and both fragments; None if they are
+    equal.
+    """
     scope = _Scope()
     try:
         if isinstance(a, Kernel) and isinstance(b, Kernel):
@@ -54,7 +56,9 @@ class _Mismatch(Exception):
 
 
 class _Canonical(Rewriter):
-    """Bound names as what they stand for; a free buffer under the name of its whole declaration."""
+    """Replaces bound variables and buffers by their canonical names; a free buffer's name becomes its whole
+    declaration.
+    """
 
     def __init__(self, variables: Mapping[Var, Var], buffers: Mapping[Buffer, Buffer]) -> None:
         super().__init__()
@@ -75,7 +79,7 @@ class _Canonical(Rewriter):
 
 @dataclass(frozen=True)
 class _Scope:
-    """What the bound names of both sides stand for, and the way here."""
+    """The canonical names of variables and buffers bound on both sides, and the path from the root."""
 
     path: tuple[str, ...] = ()
     variables: tuple[dict[Var, Var], dict[Var, Var]] = field(default_factory=lambda: ({}, {}))
@@ -91,14 +95,17 @@ class _Scope:
         return replace(self, path=(*self.path, *steps))
 
     def bind(self, *pairs: tuple[Var, Var]) -> _Scope:
-        """The scope in which each pair of variables is one."""
+        """Return the scope in which each pair of variables has one canonical name."""
         a, b = dict(self.variables[0]), dict(self.variables[1])
         for x, y in pairs:
             a[x] = b[y] = Var(f"${next(self.numbers)}")
         return replace(self, variables=(a, b))
 
     def declare(self, pairs: Sequence[tuple[Buffer, Buffer]]) -> _Scope:
-        """The scope in which each pair of buffers is one; their declarations must agree but for the name."""
+        """Return the scope in which each pair of buffers has one canonical name.
+
+        The declarations of a pair may differ only in the name.
+        """
         a, b = dict(self.buffers[0]), dict(self.buffers[1])
         for x, y in pairs:
             if (x.dtype, x.shape, x.blocks, x.scope) != (y.dtype, y.shape, y.blocks, y.scope):
@@ -111,7 +118,8 @@ class _Scope:
             raise _Mismatch(self.path, a, b)
 
     def same(self, a: Any, b: Any) -> None:
-        """Compare indices, conditions or values; what is reported is the innermost part that differs."""
+        """Require that two indices, conditions or values are equal; the message shows the innermost part that differs.
+        """
         if self._key(0, a) == self._key(1, b):
             return
         below = children(a), children(b)
@@ -124,7 +132,7 @@ class _Scope:
         raise _Mismatch(self.path, a, b)
 
     def _alike(self, a: Any, b: Any) -> bool:
-        """Whether two nodes of a class can differ in their children only."""
+        """Return whether two nodes of one class are equal except for their children."""
         if isinstance(a, Load):
             return a.lanes == b.lanes and self.buffer(0, a.buffer) == self.buffer(1, b.buffer)
         return all(getattr(a, x, None) == getattr(b, x, None) for x in ("op", "dtype", "times", "group"))

@@ -1,14 +1,14 @@
 """Index arithmetic and conditions.
 
-What an index means.  An index is a mathematical integer: it has no width, never wraps, and its only divisions
-are floor division ``//``, by what is positive, and the modulo ``%`` that goes with it, by positive constants.
-A width is chosen once, by the pass that proves the range of every index of a kernel (``narrow_index``); until then
-nothing may depend on one.  Wrap-around, saturation and rounding exist on *values* (:mod:`convsmith.ir.value`) only.
+Semantics.  An index is a mathematical integer without a width: it never wraps.  Its only divisions are floor division
+``//`` by a positive index and the matching modulo ``%`` by a positive constant.  The pass ``narrow_index`` proves the
+range of every index of a kernel and chooses the width; no earlier code may depend on a width.  Wrap-around, saturation
+and rounding exist only on *values* (:mod:`convsmith.ir.value`).
 
-Normal form.  The constructors normalise: every index is ``const + sum(coeff * atom)`` with the atoms sorted by
-their text, so two sums that are equal as affine forms are the same object: ``2 * (a + b) - a`` *is*
-``a + b * 2``.  Atoms are variables, floor divisions, modulos, minima and maxima, and products and quotients of these
-(a stride that is known at the call, times a loop's variable).  What needs the *range* of a variable is left to
+Normal form.  The constructors normalise: every index is ``const + sum(coeff * atom)`` with atoms sorted by their text.
+Two sums that are equal as affine forms are therefore the same object: ``2 * (a + b) - a`` *is* ``a + b * 2``.  Atoms
+are variables, floor divisions, modulos, minima, maxima, and products and quotients of these (for example a stride known
+at the call times a loop variable).  A simplification that needs the *range* of a variable belongs to
 :mod:`convsmith.arith`.
 
 ``==`` is identity and builds nothing.  ``+ - * // %`` and ``< <= > >=`` build; :func:`eq` builds an equality.
@@ -28,7 +28,7 @@ IndexLike = Union["Index", int]
 
 
 class Index(Node):
-    """Base of all index expressions: ``const`` plus the sum of ``terms`` (atom, coefficient)."""
+    """Base class of index expressions: ``const`` plus the sum of ``terms`` (atom, coefficient)."""
 
     __slots__ = ()
 
@@ -105,7 +105,7 @@ class Index(Node):
 
 
 class Atom(Index):
-    """An index that is no sum.  ``order`` is its place among the atoms of a sum."""
+    """An index that is not a sum.  ``order`` is its sort key among the atoms of a sum."""
 
     __slots__ = ()
 
@@ -123,7 +123,7 @@ class Atom(Index):
 
 
 class Var(Atom):
-    """A variable, known by its name: within one table two variables of a name are the same."""
+    """A variable, identified by its name: within one intern table, two variables of equal name are the same object."""
 
     name: str
 
@@ -133,7 +133,7 @@ class Var(Atom):
 
 
 class Affine(Index):
-    """``const + sum(terms)``; made by :func:`make_sum` only, which normalises."""
+    """``const + sum(terms)``; only :func:`make_sum` constructs it, in normal form."""
 
     const: int
     terms: tuple[Term, ...]
@@ -153,7 +153,7 @@ class _Compound(Atom):
 
 
 class FloorDiv(_Compound):
-    """The largest integer not above ``num / den``; made by :func:`floordiv`."""
+    """``floor(num / den)``; constructed by :func:`floordiv`."""
 
     num: Index
     den: int
@@ -161,7 +161,7 @@ class FloorDiv(_Compound):
 
 
 class Mod(_Compound):
-    """``num - den * (num // den)``, in ``0 .. den``; made by :func:`mod`."""
+    """``num - den * (num // den)``, in ``0 .. den``; constructed by :func:`mod`."""
 
     num: Index
     den: int
@@ -169,30 +169,30 @@ class Mod(_Compound):
 
 
 class Min(_Compound):
-    """The least of ``args``; made by :func:`minimum`."""
+    """The minimum of ``args``; constructed by :func:`minimum`."""
 
     args: tuple[Index, ...]
     _cached_ = ("_order",)
 
 
 class Max(_Compound):
-    """The greatest of ``args``; made by :func:`maximum`."""
+    """The maximum of ``args``; constructed by :func:`maximum`."""
 
     args: tuple[Index, ...]
     _cached_ = ("_order",)
 
 
 class Prod(_Compound):
-    """The product of atoms, at least two; made by :func:`product`."""
+    """The product of at least two atoms; constructed by :func:`product`."""
 
     args: tuple[Index, ...]
     _cached_ = ("_order",)
 
 
 class Quot(_Compound):
-    """The largest integer not above ``num / den``, where ``den`` is a size known at the call; made by :func:`quotient`.
+    """``floor(num / den)``, where ``den`` is a size known only at the call; constructed by :func:`quotient`.
 
-    It is positive wherever it divides.
+    ``den`` is positive wherever the division is evaluated.
     """
 
     num: Index
@@ -201,14 +201,14 @@ class Quot(_Compound):
 
 
 def as_index(value: IndexLike) -> Index:
-    """An int as an index; an index as it is."""
+    """Return an int as an index; an index unchanged."""
     return Affine(value, ()) if isinstance(value, int) else value
 
 
 def make_sum(const: int, coeffs: dict[Index, int]) -> Index:
-    """``const + sum(coeff * atom)`` in normal form, with what divisions took apart put together again.
+    """Return ``const + sum(coeff * atom)`` in normal form, with quotients and remainders recombined.
 
-    ``x // n * n + x % n`` is ``x``, and ``(k + x // n) % m * n + x % n`` is ``(k * n + x) % (m * n)``.
+    ``x // n * n + x % n`` becomes ``x``, and ``(k + x // n) % m * n + x % n`` becomes ``(k * n + x) % (m * n)``.
     """
     terms = [t for t in coeffs.items() if t[1]]
     if not terms:
@@ -223,22 +223,22 @@ def make_sum(const: int, coeffs: dict[Index, int]) -> Index:
             if whole.const or len(whole.terms) != 1:
                 continue
             if coeffs.get(whole) == c * atom.den:
-                rest = dict(terms)
-                del rest[atom], rest[whole]
-                return add(make_sum(const, rest), c, atom.num)
+                others = dict(terms)
+                del others[atom], others[whole]
+                return add(make_sum(const, others), c, atom.num)
             for upper, k in terms:
                 if k == c * atom.den and type(upper) is Mod and (whole, 1) in upper.num.terms:
-                    rest = dict(terms)
-                    del rest[atom], rest[upper]
+                    others = dict(terms)
+                    del others[atom], others[upper]
                     above = add(upper.num, -1, whole)
                     both = mod(add(atom.num, atom.den, above), atom.den * upper.den)
-                    return add(make_sum(const, rest), c, both)
+                    return add(make_sum(const, others), c, both)
     terms.sort(key=_order)
     return Affine(const, tuple(terms))
 
 
 def from_sorted(const: int, terms: tuple[Term, ...]) -> Index:
-    """``const`` plus terms that are in normal order already."""
+    """Return ``const`` plus ``terms``, which are already in normal order."""
     if not const and len(terms) == 1 and terms[0][1] == 1:
         return terms[0][0]
     return Affine(const, terms)
@@ -249,7 +249,7 @@ def _order(term: Term) -> str:
 
 
 def add(a: Index, factor: int, b: IndexLike) -> Index:
-    """``a + factor * b``."""
+    """Return ``a + factor * b``."""
     if isinstance(b, int):
         if not b:
             return a
@@ -263,7 +263,7 @@ def add(a: Index, factor: int, b: IndexLike) -> Index:
 
 
 def product(a: IndexLike, b: IndexLike) -> Index:
-    """``a * b``, multiplied out: a sum of products of atoms."""
+    """Return ``a * b``, expanded to a sum of products of atoms."""
     a, b = as_index(a), as_index(b)
     if not a.terms or not b.terms:
         return a * b
@@ -276,7 +276,7 @@ def product(a: IndexLike, b: IndexLike) -> Index:
 
 
 def quotient(num: IndexLike, den: IndexLike) -> Index:
-    """``num // den``."""
+    """Return ``num // den``."""
     num, den = as_index(num), as_index(den)
     return Quot(num, den) if den.terms else floordiv(num, den.const)
 
@@ -289,13 +289,14 @@ def _atom_order(atom: Index) -> str:
     return atom.order  # type: ignore[attr-defined,no-any-return]
 
 
-def _positive(den: int, what: str) -> None:
+def _positive(den: int, operation: str) -> None:
     if not isinstance(den, int) or den <= 0:
-        raise ValueError(f"{what} by {den}: only positive constants divide an index")
+        raise ValueError(f"{operation} by {den}: only positive constants divide an index")
 
 
 def split_multiple(num: Index, den: int) -> tuple[Index, Index]:
-    """``(q, r)`` with ``num = q * den + r`` where the coefficients of ``r`` are below ``den`` and keep their signs."""
+    """Return ``(q, r)`` with ``num = q * den + r``; the coefficients of ``r`` are below ``den`` and keep their signs.
+    """
     q: dict[Index, int] = {}
     r: dict[Index, int] = {}
     for a, c in num.terms:
@@ -305,7 +306,7 @@ def split_multiple(num: Index, den: int) -> tuple[Index, Index]:
 
 
 def floordiv(num: IndexLike, den: int) -> Index:
-    """``num // den``, with multiples of ``den`` taken out and common factors cancelled."""
+    """Return ``num // den``, with multiples of ``den`` taken out and common factors cancelled."""
     num = as_index(num)
     _positive(den, "division")
     if den == 1:
@@ -325,7 +326,7 @@ def floordiv(num: IndexLike, den: int) -> Index:
 
 
 def mod(num: IndexLike, den: int) -> Index:
-    """``num % den``, with multiples of ``den`` dropped and common factors taken out."""
+    """Return ``num % den``, with multiples of ``den`` dropped and common factors taken out."""
     num = as_index(num)
     _positive(den, "modulo")
     _, r = split_multiple(num, den)
@@ -366,17 +367,17 @@ def _extremum(args: Iterable[IndexLike], node: type[Min] | type[Max]) -> Index:
 
 
 def minimum(*args: IndexLike) -> Index:
-    """The least of the arguments."""
+    """Return the minimum of ``args``."""
     return _extremum(args, Min)
 
 
 def maximum(*args: IndexLike) -> Index:
-    """The greatest of the arguments."""
+    """Return the maximum of ``args``."""
     return _extremum(args, Max)
 
 
 class Cond(Node):
-    """Base of conditions on indices."""
+    """Base class of conditions on indices."""
 
     __slots__ = ()
 
@@ -390,25 +391,25 @@ class Cond(Node):
 
 
 class Ge0(Cond):
-    """``arg >= 0``; made by :func:`ge0`."""
+    """``arg >= 0``; constructed by :func:`ge0`."""
 
     arg: Index
 
 
 class Eq0(Cond):
-    """``arg == 0``; made by :func:`eq`."""
+    """``arg == 0``; constructed by :func:`eq`."""
 
     arg: Index
 
 
 class And(Cond):
-    """All of ``parts``; none of them means true."""
+    """The conjunction of ``parts``; the empty conjunction is true."""
 
     parts: tuple[Cond, ...]
 
 
 class Never(Cond):
-    """False."""
+    """The condition that is false."""
 
     why: str
 
@@ -430,7 +431,7 @@ def is_false(c: Cond) -> bool:
 
 
 def ge0(arg: IndexLike) -> Cond:
-    """``arg >= 0`` with the coefficients' common factor divided out (and the constant rounded down)."""
+    """Return ``arg >= 0``, divided by the coefficients' common factor (the constant is rounded down)."""
     arg = as_index(arg)
     if not arg.terms:
         return true() if arg.const >= 0 else false()
@@ -443,7 +444,7 @@ def ge0(arg: IndexLike) -> Cond:
 
 
 def eq(a: IndexLike, b: IndexLike) -> Cond:
-    """``a == b``; false at once where no integer solves it."""
+    """Return ``a == b``; false if no integer solves it."""
     arg = as_index(a) - b
     if not arg.terms:
         return true() if arg.const == 0 else false()
@@ -458,7 +459,7 @@ def eq(a: IndexLike, b: IndexLike) -> Cond:
 
 
 def conj(parts: Iterable[Cond]) -> Cond:
-    """All of the parts: flattened, without repetition, false if one is."""
+    """Return the conjunction of ``parts``, flattened and without duplicates; false if one part is false."""
     seen: dict[Cond, None] = {}
     for p in parts:
         if type(p) is Never:
@@ -470,5 +471,5 @@ def conj(parts: Iterable[Cond]) -> Cond:
 
 
 def parts_of(c: Cond) -> tuple[Cond, ...]:
-    """The conjuncts of a condition."""
+    """Return the conjuncts of ``c``."""
     return c.parts if type(c) is And else (c,)

@@ -1,8 +1,8 @@
-"""Interned immutable nodes: equal fields give the same object, within one table.
+"""Interned immutable nodes: within one table, equal fields give the same object.
 
-A table is owned by whoever compiles (:func:`interning`); outside of any compilation a table of the process
-serves.  The table is a plain dict with strong references: it dies with its owner.  It is looked up through a
-context variable, so threads that compile at the same time do not see each other's nodes.
+Each compilation owns a table (:func:`interning`); outside of a compilation, nodes go to a table of the process.  A
+table is a dict with strong references and is freed with its owner.  A context variable holds the current table, so
+threads that compile at the same time do not share nodes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TABLE: ContextVar[Table] = ContextVar("convsmith_nodes", default={})  # noqa: B
 
 @contextmanager
 def interning() -> Iterator[Table]:
-    """Run the body with a table of its own; nodes made in it are not identical to nodes made outside."""
+    """Run the ``with`` block with a new table; nodes created in it are not identical to nodes created outside."""
     table: Table = {}
     token = _TABLE.set(table)
     try:
@@ -49,9 +49,9 @@ def _constructor(cls: type, fields: tuple[str, ...]) -> Any:
 
 @dataclass_transform(frozen_default=True, eq_default=False)
 class InternMeta(type):
-    """Make each subclass slotted, immutable and interned by its annotated fields, in order.
+    """Makes each subclass slotted, immutable and interned by its annotated fields, in order.
 
-    A class that sets ``__slots__`` itself is abstract; names in ``_cached_`` become slots filled later.
+    A class that defines ``__slots__`` itself is abstract; names in ``_cached_`` become slots that are filled later.
     """
 
     def __new__(mcs, name: str, bases: tuple[type, ...], space: dict[str, Any]) -> InternMeta:
@@ -66,7 +66,7 @@ class InternMeta(type):
 
 
 class Node(metaclass=InternMeta):
-    """An interned, immutable expression node.  ``==`` is identity."""
+    """An interned, immutable expression node; ``==`` is identity."""
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{type(self).__name__} is immutable")

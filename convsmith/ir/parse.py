@@ -1,8 +1,8 @@
-"""The printed form of the IR read back: the exact inverse of :mod:`convsmith.ir.text`.
+"""Parses the printed form of the IR; the exact inverse of :mod:`convsmith.ir.text`.
 
-What was printed parses to the same interned expression, and to a statement that prints to the same text.
-Besides what the printer writes, the body of a loop may stand on the line of the loop.  A text that does not parse
-raises UsageError with line, column and what was expected.
+A printed expression parses to the same interned object; a printed statement parses to one that prints the same text.
+The parser also accepts the body of a loop on the line of the loop.  A text that does not parse raises UsageError with
+line, column and the expected token.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from convsmith.layout.block import LayoutBlock
 class _Parser(ValueParser):
     # -- statements
     def body(self) -> Stmt:
-        """What follows a colon: one statement on the same line, or an indented block."""
+        """Parse the body after a colon: one statement on the same line, or an indented block."""
         if self._now.kind != "newline":
             return self.statement()
         self._next()
@@ -51,13 +51,13 @@ class _Parser(ValueParser):
         return out[0] if len(out) == 1 else Sequence(tuple(out))
 
     def program(self) -> Stmt:
-        """Statements that are the whole text."""
+        """Parse statements up to the end of the text."""
         out = self.statements()
         self._kind("end", "the end")
         return out
 
     def _value_names(self) -> None:
-        """Lines such as ``value v0 = a[i] + b[i]``, which the statement after them refers to."""
+        """Parse lines such as ``value v0 = a[i] + b[i]``, which name values of the following statement."""
         self._values = {}
         while self._is("value") and not self._follows("[") and not self._follows("("):
             self._next()
@@ -214,7 +214,7 @@ class _Parser(ValueParser):
         return Buffer(name, dtype, shape, blocks, scope)
 
     def kernel(self) -> Kernel:
-        """A kernel that is the whole text."""
+        """Parse a kernel up to the end of the text, with the kernels that prepare its arguments."""
         kernel = self._kernel("kernel")
         packs: list[Kernel] = []
         before: list[Kernel] = []
@@ -224,7 +224,10 @@ class _Parser(ValueParser):
         return replace(kernel, packs=tuple(packs), before=tuple(before))
 
     def _kernel(self, word: str, known: tuple[Buffer, ...] = ()) -> Kernel:
-        """Functions stand first but use the buffers of the kernel: they are skipped, and read after it."""
+        """Parse one kernel; ``word`` is its keyword, ``known`` are buffers that it may share.
+
+        Functions precede the kernel but use its buffers, so they are skipped first and parsed after it.
+        """
         starts: list[int] = []
         while self._is("function"):
             starts.append(self._at)
@@ -293,33 +296,33 @@ class _Parser(ValueParser):
 
 
 def parse_index(text: str) -> Index:
-    """The index that the text means, in normal form."""
+    """Return the index that ``text`` denotes, in normal form."""
     parser = _Parser(text, {})
     return parser.whole(parser.index)
 
 
 def parse_cond(text: str) -> Cond:
-    """The condition that the text means."""
+    """Return the condition that ``text`` denotes."""
     parser = _Parser(text, {})
     return parser.whole(parser.cond)
 
 
 def parse_value(text: str, buffers: Mapping[str, Buffer]) -> Value:
-    """The value that the text means, over the buffers of those names."""
+    """Return the value that ``text`` denotes; ``buffers`` maps names to buffers."""
     parser = _Parser(text, buffers)
     return parser.whole(parser.value)
 
 
 def parse_stmt(text: str, buffers: Mapping[str, Buffer]) -> Stmt:
-    """The statements of the text, over the buffers of those names."""
+    """Return the statements of ``text``; ``buffers`` maps names to buffers."""
     parser = _Parser(text, buffers)
     return parser.read(parser.program)
 
 
 def parse_kernel(text: str) -> Kernel:
-    """A kernel with its functions, and the kernels that prepare arguments of it.
+    """Return the kernel of ``text`` with its functions and the kernels that prepare its arguments.
 
-    Its buffers are made anew; the others share the parameters that read the same as the kernel's.
+    All buffers are new; the preparing kernels share those parameters whose declarations equal the kernel's.
     """
     parser = _Parser(text, {})
     return parser.read(parser.kernel)

@@ -1,4 +1,4 @@
-"""Indices, conditions and values read back from their printed form; :mod:`convsmith.ir.parse` reads what holds them.
+"""Parses the printed form of indices, conditions and values; :mod:`convsmith.ir.parse` parses statements and kernels.
 
 Indices and conditions go through the normalising constructors, so ``2 * (a + b) - a`` parses to ``a + b * 2``.
 Comparisons may be any of ``< <= > >= ==``.
@@ -58,7 +58,7 @@ _COMPARISONS = {symbol: op for op, symbol in COMPARISON_SYMBOLS.items()}
 
 
 class ValueParser(Cursor):
-    """Reads indices, conditions and values, of which a text holds a part."""
+    """Parses the indices, conditions and values within a text."""
 
     def __init__(self, text: str, buffers: Mapping[str, Buffer]) -> None:
         super().__init__(text)

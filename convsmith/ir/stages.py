@@ -1,16 +1,16 @@
-"""The stages a kernel goes through, as grammars held as data: what may stand in a kernel at each.
+"""The stages of a kernel during compilation; a grammar, held as data, states which nodes each stage permits.
 
 ==========  ==========================================================================================
 naive       scalar statements in serial loops, over logical coordinates; a mask is a ``Select`` or an ``If``
 scheduled   loops are split, reordered and bound to hardware; accumulators are arrays
-realised    no mask is left inside of arithmetic: it guards a statement, or chooses the whole stored value
+realised    a mask guards a statement or selects the whole stored value, and never stands inside arithmetic
             (a kernel that tests its masks at run time skips this stage)
-flat        memory is addressed by one offset; registers keep their coordinates
-tensorised  statements work on lanes; instructions are picked; loops carry pointers; indices have names
-unrolled    no loop is left to unroll, so every access of a register has constant coordinates
+flat        a memory access has one offset; a register access keeps its coordinates
+tensorised  statements work on lanes; instructions are selected; loops carry pointers; indices have names
+unrolled    loops marked for unrolling are gone, so every register access has constant coordinates
 ==========  ==========================================================================================
 
-What holds at every stage is in :mod:`convsmith.ir.verify`.
+:mod:`convsmith.ir.verify` checks the rules that hold at every stage.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _LOOPS = frozenset({"serial", "unrolled", "parallel"})
 
 @dataclass(frozen=True)
 class Stage:
-    """What a kernel of the stage may contain.
+    """The nodes that a kernel of the stage may contain.
 
-    ``inner_masks``: a Select may stand inside of arithmetic.  ``flat``: memory has one dim, stored without gaps.
-    ``lanes``: accesses may have lanes.  ``pointers``: loops may carry pointers, and functions may be called.
-    ``constant_registers``: registers are accessed at constant coordinates.
+    ``inner_masks``: a Select may stand inside arithmetic.  ``flat``: memory has one dim without gaps.  ``lanes``:
+    accesses may have lanes.  ``pointers``: loops may carry pointers, and functions may be called.
+    ``constant_registers``: register accesses have constant coordinates.
     """
 
     name: str
@@ -65,7 +65,8 @@ STAGES = {s.name: s for s in (NAIVE, SCHEDULED, REALISED, FLAT, TENSORISED, UNRO
 
 
 def violations(kernel: Kernel, stage: Stage) -> Iterator[str]:
-    """What the stage does not allow, in the order of the kernel: each names the statement."""
+    """Yield one message per node of ``kernel`` that ``stage`` does not permit, in program order, naming the statement.
+    """
     if kernel.functions and not stage.pointers:
         yield f"function {kernel.functions[0].name}: functions come later"
     if stage.flat:

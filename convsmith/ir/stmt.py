@@ -1,8 +1,8 @@
-"""Statements, functions and kernels: plain immutable trees, not interned.
+"""Statements, functions and kernels: immutable trees, not interned.
 
-Loops run ``lo .. hi`` in steps of one; where ``hi <= lo`` they do not run.  A loop may *carry* pointers: each
-starts at ``init`` and moves by ``step`` elements an iteration.  A carried pointer, like a pointer parameter of a
-function, is a variable that stands for a position in one buffer.
+A loop runs over ``lo .. hi`` in steps of one and does not run if ``hi <= lo``.  A loop may *carry* pointers: each
+starts at ``init`` and advances by ``step`` elements per iteration.  A carried pointer, like a pointer parameter of a
+function, is a variable that denotes a position in one buffer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LOOP_KINDS = ("serial", "unrolled", "parallel")
 
 
 class Stmt:
-    """Base of statements."""
+    """Base class of statements."""
 
     __slots__ = ()
 
@@ -33,13 +33,13 @@ class Stmt:
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Block(Stmt):
-    """Statements one after the other."""
+    """Statements executed in order."""
 
     stmts: tuple[Stmt, ...]
 
 
 class Carried(NamedTuple):
-    """A pointer into ``buffer`` that a loop carries: ``var = init``, then ``var += step`` an iteration."""
+    """A pointer into ``buffer`` that a loop carries: ``var = init`` before, ``var += step`` after each iteration."""
 
     var: Var
     buffer: Buffer
@@ -61,7 +61,7 @@ class For(Stmt):
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
 class If(Stmt):
-    """``body`` where the condition holds."""
+    """Executes ``body`` if the condition holds."""
 
     cond: Cond
     body: Stmt
@@ -69,7 +69,7 @@ class If(Stmt):
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Let(Stmt):
-    """``var = value`` within ``body``."""
+    """Binds ``var = value`` within ``body``."""
 
     var: Var
     value: Index
@@ -78,7 +78,7 @@ class Let(Stmt):
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Alloc(Stmt):
-    """``buffer`` lives within ``body``; it starts uninitialised."""
+    """Allocates ``buffer``, uninitialised, within ``body``."""
 
     buffer: Buffer
     body: Stmt
@@ -86,10 +86,11 @@ class Alloc(Stmt):
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
 class At(Stmt):
-    """Within ``body``, ``buffer`` is the memory that an entry of a table of pointers points to; it is only read.
+    """Binds ``buffer`` within ``body`` to the memory at which an entry of a pointer table points; ``body`` only reads
+    it.
 
-    The entry points into ``source``, and ``offset`` elements are added to it; or it is absent, that is, it points to
-    the element ``zero_at`` of ``zero``, and nothing is added.
+    The entry ``table[index]`` is a position in ``source``, to which ``offset`` elements are added. An absent entry
+    points at the element ``zero_at`` of ``zero`` instead, without the offset.
     """
 
     buffer: Buffer
@@ -104,7 +105,7 @@ class At(Stmt):
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Store(Stmt):
-    """``buffer[index] = value``; with ``lanes`` the active lanes are written, the others left alone."""
+    """``buffer[index] = value``; with ``lanes``, only the active lanes are written."""
 
     buffer: Buffer
     index: tuple[Index, ...]
@@ -116,8 +117,8 @@ class Store(Stmt):
 class Invoke(Stmt):
     """A machine instruction (a row of the target's table): ``dst = instruction(dst, *args)``.
 
-    ``dst`` names the accumulator fragment that is read and written; each argument has the lanes that
-    the instruction's specification gives that operand.
+    ``dst`` is the accumulator fragment, which is read and written; each argument has as many lanes as the operand in
+    the instruction's specification.
     """
 
     instruction: str
@@ -127,7 +128,7 @@ class Invoke(Stmt):
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Call(Stmt):
-    """Call a function of the kernel: pointer arguments first (positions in the named buffers), then indices."""
+    """Calls a function of the kernel with pointers (positions in the named buffers) and indices."""
 
     function: str
     pointers: tuple[tuple[Buffer, Index], ...]
@@ -136,7 +137,7 @@ class Call(Stmt):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Function:
-    """An outlined piece: ``pointers`` are (variable, buffer) pairs, ``indices`` plain variables."""
+    """An outlined function: ``pointers`` are (variable, buffer) pairs, ``indices`` are plain variables."""
 
     name: str
     pointers: tuple[tuple[Var, Buffer], ...]
@@ -148,9 +149,9 @@ class Function:
 class Kernel:
     """A kernel: its arguments in order, its body, the functions it calls and the width of its indices.
 
-    ``packs`` are kernels that pack operands of this one (see ``derive_packing``), and those ``before`` run after them
-    and write further arguments; ``index_bits`` is 0 until a pass has proved a width.  ``sizes`` are indices that a call
-    gives after the arrays, none of them negative.
+    ``packs`` are kernels that pack operands of this one (see ``derive_packing``); the kernels ``before`` run after them
+    and write further arguments.  ``index_bits`` is 0 until a pass has proved a width.  ``sizes`` are non-negative
+    indices that the caller passes after the arrays.
     """
 
     name: str
@@ -183,7 +184,7 @@ def _below(s: Stmt) -> Iterator[Stmt]:
 
 
 def block(*stmts: Stmt) -> Stmt:
-    """The statements in order, nested blocks flattened; a single one as itself."""
+    """Return the statements in order with nested blocks flattened; a single statement is returned as it is."""
     out: list[Stmt] = []
     for s in stmts:
         out.extend(s.stmts if type(s) is Block else (s,))

@@ -1,4 +1,4 @@
-"""Printed form of the IR: Python-like, one statement a line; :mod:`convsmith.ir.parse` reads it back.
+"""Prints the IR as Python-like text, one statement per line; :mod:`convsmith.ir.parse` parses it.
 
     kernel conv(src: f32[1, 6, 6, 8], wei: f32[8, 8, 3, 3], dst: f32[1, 5, 6, 8] = 0:1:240 1:5:48 2:6:8 3:8:1)
       for oc in 0 .. 8:
@@ -8,14 +8,15 @@
             if kh - 1 >= 0 and -kh + 2 >= 0:
               acc[0]{16} = acc[0]{16} + src[p + 8]{16:0} * wei[oc * 16]{16}
 
-Values may be called by name: ``fma(a, b, c)``, ``cast(s8, a)``, ``where(a < b, yes, no)``, ``sum(a, 4)`` over groups
-of four lanes, ``repeat(a, 16)``.  Lanes follow an access in braces: ``{16}`` contiguous, ``{16:0}`` one element for
-all, ``{16:4}`` every fourth, ``{3 * 8:20}`` three rows of eight, 20 apart, ``{(0, 0, 1, 1)}`` any other map; ``/5``
-after it says that only five lanes are active.
-``at table[i] + 8 in src or zero[0] as pixel: f32[4]:`` reads ``pixel`` where an entry of a table points to.
-A kernel may take sizes after its buffers, ``kernel k(a: f32[?], n)``; an extent known at the call only is ``?``.
-Buffers whose blocks are not row-major print them as ``dim:size:stride``.
-Where a statement's value is long and its parts occur again, they stand before it: ``value v0 = mulh(a[i], a[i])``.
+Operations print as calls: ``fma(a, b, c)``, ``cast(s8, a)``, ``where(a < b, yes, no)``, ``sum(a, 4)`` over groups of
+four lanes, ``repeat(a, 16)``.  Lanes follow an access in braces: ``{16}`` contiguous, ``{16:0}`` broadcast, ``{16:4}``
+with stride 4, ``{3 * 8:20}`` three rows of eight, 20 apart, ``{(0, 0, 1, 1)}`` any other map; a suffix ``/5`` means
+that only the first five lanes are active.
+
+``at table[i] + 8 in src or zero[0] as pixel: f32[4]:`` binds ``pixel`` to the memory at which a table's entry points.
+A kernel may take sizes after its buffers, ``kernel k(a: f32[?], n)``; ``?`` is an extent known only at the call.
+A buffer that is not row-major prints its blocks as ``dim:size:stride``.
+Repeated parts of a statement's long value are printed before it: ``value v0 = mulh(a[i], a[i])``.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def _atom_text(a: Index) -> str:
 
 
 def index_text(e: Index) -> str:
-    """``a + b * 2 - 1``: coefficients last, the constant at the end."""
+    """Return an index such as ``a + b * 2 - 1``: coefficients after atoms, the constant last."""
     out = ""
     for atom, c in e.terms:
         sign = "-" if c < 0 else "+"
@@ -84,7 +85,7 @@ def index_text(e: Index) -> str:
 
 
 def cond_text(c: Cond) -> str:
-    """``a - 1 >= 0 and b == 0``."""
+    """Return a condition such as ``a - 1 >= 0 and b == 0``."""
     if type(c) is Ge0:
         return f"{index_text(c.arg)} >= 0"
     if type(c) is Eq0:
@@ -110,21 +111,21 @@ def access_text(buffer: Buffer, index: tuple[Index, ...], lanes: Lanes | None) -
 
 
 LONG = 1000
-"""So many operations, written out, and a statement's values get names where they occur again."""
+"""Number of printed operations from which a statement's repeated values get names."""
 
 
 class _Values:
-    """Values as text; those in ``names`` by their names."""
+    """Prints values; a value in ``names`` is printed as its name."""
 
     def __init__(self, names: dict[Value, str]) -> None:
         self._names = names
 
     def text(self, v: Value, strength: int = 0) -> str:
-        """A value; ``strength`` is that of the operator around it."""
+        """Return ``v`` as text; ``strength`` is the precedence of the operator around it."""
         return self._names.get(v) or self.written(v, strength)
 
     def written(self, v: Value, strength: int = 0) -> str:
-        """The same, but for its own name."""
+        """Return ``v`` written out even if it has a name; its operands are printed by name."""
         text = self.text
         if isinstance(v, Const):
             return repr(v.value) if v.dtype.name == "f32" else f"{v.dtype.name}({v.value!r})"
@@ -157,12 +158,12 @@ class _Values:
 
 
 def value_text(v: Value, strength: int = 0) -> str:
-    """A value; ``strength`` is that of the operator around it."""
+    """Return ``v`` as text; ``strength`` is the precedence of the operator around it."""
     return _Values({}).text(v, strength)
 
 
 def _store_lines(s: Store, pad: str, out: list[str]) -> None:
-    """Values that occur again, where the whole would be long without names, and the statement."""
+    """Append the lines of a store: its named values if it is long, then the statement."""
     names: dict[Value, str] = {}
     values = _Values(names)
     for v in _repeated(s.value):
@@ -173,7 +174,7 @@ def _store_lines(s: Store, pad: str, out: list[str]) -> None:
 
 
 def _repeated(value: Value) -> list[Value]:
-    """Operations that several others take, operands first; none where the text is short without names."""
+    """Return operations that several others use, operands first; empty if the text is short without names."""
     sizes: dict[Value, int] = {}
     uses: dict[Value, int] = {}
     todo: list[Value] = [value]
@@ -243,7 +244,10 @@ def stmt_text(s: Stmt) -> str:
 
 
 def kernel_text(k: Kernel, word: str = "kernel") -> str:
-    """The functions of a kernel, the kernel, then the same of those that prepare arguments: ``pack`` and ``before``."""
+    """Return the text of a kernel: its functions, the kernel, then the kernels that prepare arguments.
+
+    The latter start with the word ``pack`` or ``before``.
+    """
     out: list[str] = []
     for f in k.functions:
         args = [f"{v}: {b.name}" for v, b in f.pointers] + [str(v) for v in f.indices]

@@ -1,7 +1,7 @@
 """Tokens of printed IR, and a cursor over them.
 
-Lines and their indentation give tokens of their own, as in Python: every line ends in ``newline``, a deeper line
-starts with ``indent`` and a less deep one with as many ``dedent`` as blocks end.  A line that starts with ``# `` is a
+Lines and indentation produce tokens, as in Python: every line ends in ``newline``, a deeper line starts with
+``indent``, and a shallower line starts with one ``dedent`` per block that ends.  A line that starts with ``# `` is a
 comment.
 """
 
@@ -37,6 +37,7 @@ class Token(NamedTuple):
 
 
 def tokens(text: str) -> Iterator[Token]:
+    """Yield the tokens of ``text``. UsageError, with line and column, if a character starts no token."""
     levels: list[int] = []
     number = 0
     for number, line in enumerate(text.split("\n"), 1):
@@ -71,7 +72,7 @@ def tokens(text: str) -> Iterator[Token]:
 
 
 class Cursor:
-    """A place in the tokens of a text, with what a parser asks of it."""
+    """A position in the tokens of a text, and the primitives of a recursive-descent parser."""
 
     def __init__(self, text: str) -> None:
         self._tokens = list(tokens(text))
@@ -90,7 +91,7 @@ class Cursor:
         return self._now.text in texts and self._now.kind in ("op", "name", "note")
 
     def _follows(self, text: str) -> bool:
-        """Whether the token after this one is that operator."""
+        """Return whether the next token after the current one is the operator ``text``."""
         t = self._tokens[self._at + 1] if self._now.kind != "end" else self._now
         return t.kind == "op" and t.text == text
 
@@ -113,15 +114,15 @@ class Cursor:
             raise self._fail(expected)
         return self._next().text
 
-    def _name(self, what: str) -> str:
-        return self._kind("name", f"the name of {what}")
+    def _name(self, meaning: str) -> str:
+        return self._kind("name", f"the name of {meaning}")
 
-    def _int(self, what: str = "an integer") -> int:
+    def _int(self, meaning: str = "an integer") -> int:
         sign = -1 if self._take("-") else 1
-        return sign * int(self._kind("int", what))
+        return sign * int(self._kind("int", meaning))
 
     def _list(self, item: Callable[[], T], end: str) -> list[T]:
-        """Items with commas between them, up to and with ``end``."""
+        """Parse items separated by commas up to and including ``end``."""
         out: list[T] = []
         while not self._take(end):
             out.append(item())
@@ -130,14 +131,14 @@ class Cursor:
         return out
 
     def read(self, item: Callable[[], T]) -> T:
-        """The item that the text begins with. UsageError: it nests deeper than Python's stack reaches."""
+        """Parse ``item``. UsageError if the text nests deeper than Python's stack permits."""
         try:
             return item()
         except RecursionError:
             raise self._fail(f"less nesting (the stack has {sys.getrecursionlimit()} frames)") from None
 
     def whole(self, item: Callable[[], T]) -> T:
-        """An item that is the whole text, on one line."""
+        """Parse ``item``, which must be the whole text on one line."""
         out = self.read(item)
         self._kind("newline", "the end")
         self._kind("end", "the end")

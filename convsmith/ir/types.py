@@ -1,8 +1,8 @@
-"""Data types of values, as rows of one table.  A new data type is a row here.
+"""Data types of values as rows of one table; a new data type is a new row.
 
-Values wrap, saturate and round by their type; index arithmetic (:mod:`convsmith.ir.index`) has no type.  bf16 is a type
-of memory: arithmetic is done on what it is cast to.  So is f16 for the most part: only a target with instructions for
-it computes in f16, and only where it was asked to.
+Values wrap, saturate and round by their type; index arithmetic (:mod:`convsmith.ir.index`) has no type.  bf16 is a
+storage type: values are cast to f32 for arithmetic.  f16 is a storage type as well, unless the target has f16
+arithmetic and the problem permits it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ import ml_dtypes  # noqa: F401 - so that numpy knows "bfloat16"
 from convsmith.diag.errors import UnsupportedError
 
 Half = Literal["", "converts", "computes"]
-"""What instructions there are for f16: none, those between it and f32, or arithmetic too."""
+"""The target's f16 instructions: none, conversions from and to f32, or arithmetic as well."""
 
 
 class DType(NamedTuple):
-    """``name`` is oneDNN's, ``kind`` one of ``float`` / ``int`` / ``uint``; ``numpy`` the dtype's name there.
+    """A data type. ``name`` is oneDNN's, ``kind`` is ``float``, ``int`` or ``uint``, ``numpy`` is numpy's name of the
+    dtype.
 
-    ``llvm`` is the type of memory and of what is not computed with: LLVM moves floats of 16 bits as such by library
-    calls where it finds no instruction.
+    ``llvm`` is the LLVM type in memory.  16-bit floats are integers there, because LLVM calls library functions to move
+    half and bfloat values on targets without instructions for them.
     """
 
     name: str
@@ -32,17 +33,18 @@ class DType(NamedTuple):
 
     @property
     def bytes(self) -> int:
+        """Size of an element in bytes."""
         return self.bits // 8
 
     @property
     def limits(self) -> tuple[int, int]:
-        """The least and the greatest integer of an integer type."""
+        """Smallest and largest integer of an integer type."""
         half = 1 << self.bits - 1
         return (0, 2 * half - 1) if self.kind == "uint" else (-half, half - 1)
 
     @property
     def computes(self) -> bool:
-        """Whether there is arithmetic on the type."""
+        """Whether the type has arithmetic."""
         return self.kind in ("int", "uint") or (self.kind == "float" and self.name != "bf16")
 
     def __str__(self) -> str:
@@ -66,14 +68,15 @@ F32, F64, F16, BF16 = DTYPES["f32"], DTYPES["f64"], DTYPES["f16"], DTYPES["bf16"
 S32, S16, S8, U8 = DTYPES["s32"], DTYPES["s16"], DTYPES["s8"], DTYPES["u8"]
 
 PTR = DType("ptr", "pointer", 64, "int64", "ptr")
-"""The entries of a table of pointers: no values, so not among the types of those.
+"""Type of the entries of a pointer table; not a value type, hence not in DTYPES.
 
-To the interpreter an entry is a place, in elements of what it points into, or ABSENT; in machine code an address.
+In the interpreter an entry is a position in elements of the buffer it points into, or ABSENT; in machine code it is an
+address.
 """
 
 
 def dtype(name: str) -> DType:
-    """The row of that name, or UnsupportedError naming the types there are."""
+    """Return the row of ``name``. UnsupportedError, which lists the supported types, if there is none."""
     try:
         return DTYPES[name]
     except KeyError:

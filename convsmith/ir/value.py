@@ -1,8 +1,7 @@
-"""Values: typed expressions over loads and constants, scalar or of several lanes.
+"""Values: typed expressions over loads and constants, either scalar or with several lanes.
 
-A load with ``lanes`` gives a vector: lane ``l`` is the element at the index plus ``lanes.offsets[l]``, and lanes
-from ``lanes.active`` on read as zero without being touched.  In an operation with a vector, scalars are
-broadcast.  Every operation rounds to its type; a ``fma`` rounds once.
+A load with ``lanes`` gives a vector: lane ``l`` is the element at the index plus ``lanes.offsets[l]``; scalar operands
+are broadcast.  Every operation rounds to its type; ``fma`` rounds once.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def _rows(offsets: tuple[int, ...]) -> tuple[int, int, int] | None:
 
 
 class Lanes(NamedTuple):
-    """Offsets of the lanes from the index, in elements; only the first ``active`` are accessed."""
+    """Offsets of the lanes from the index, in elements; only the first ``active`` lanes are accessed."""
 
     offsets: tuple[int, ...]
     active: int
@@ -52,28 +51,30 @@ class Lanes(NamedTuple):
 
     @property
     def rows(self) -> tuple[int, int, int] | None:
-        """Where the lanes are rows of neighbours: how many, how long, and how far apart; or None."""
+        """(rows, lanes per row, distance of rows) if the lanes form rows of adjacent elements, otherwise None."""
         return _rows(self.offsets)
 
     @property
     def stride(self) -> int | None:
-        """The common distance of neighbours (0: broadcast, 1: contiguous), or None."""
+        """The common distance of adjacent lanes (0: broadcast, 1: contiguous), or None."""
         return _stride(self.offsets)
 
 
 def strided(count: int, stride: int, active: int | None = None) -> Lanes:
-    """``count`` lanes, ``stride`` elements apart."""
+    """Return ``count`` lanes, ``stride`` elements apart."""
     return Lanes(tuple(stride * i for i in range(count)), count if active is None else active)
 
 
 def rows_of_lanes(rows: int, length: int, distance: int, active: int | None = None) -> Lanes:
-    """``rows`` rows of ``length`` neighbours, ``distance`` elements apart; ``active`` rows are accessed."""
+    """Return ``rows`` rows of ``length`` adjacent lanes, ``distance`` elements apart, of which ``active`` rows are
+    accessed.
+    """
     offsets = tuple(r * distance + i for r in range(rows) for i in range(length))
     return Lanes(offsets, length * (rows if active is None else active))
 
 
 class Value(Node):
-    """Base of values."""
+    """Base class of values."""
 
     __slots__ = ("_lanes",)
 
@@ -87,7 +88,7 @@ class Value(Node):
 
 
 class Const(Value):
-    """A constant; interned by its bits, so that 0.0 and -0.0 differ and NaN equals itself."""
+    """A constant; interned by its bits, so that 0.0 and -0.0 differ and a NaN equals itself."""
 
     dtype: DType
     bits: bytes
@@ -104,7 +105,7 @@ _PACKED = {2: "<e", 4: "<f", 8: "<d"}
 
 
 def const(dtype: DType, value: float | int) -> Const:
-    """``value`` rounded to ``dtype``; an integer must be one of the type."""
+    """Return ``value`` rounded to ``dtype``; an integer must be within the type's limits."""
     if dtype.kind != "float":
         return Const(dtype, int(value).to_bytes(dtype.bytes, "little", signed=dtype.kind == "int"))
     if dtype is BF16:
@@ -120,7 +121,7 @@ def _float_bits(code: str, value: float) -> bytes:
 
 
 def _eight_bits(value: float) -> float:
-    """The nearest number of eight significant bits, as many as bf16 has."""
+    """Return the number with eight significant bits, the precision of bf16, that is nearest to ``value``."""
     if not abs(value) < 2.0**128:
         return value
     exponent = max(math.frexp(value)[1], -125) - 8
@@ -128,7 +129,7 @@ def _eight_bits(value: float) -> float:
 
 
 class Load(Value):
-    """The element (or lanes of elements) of ``buffer`` at ``index``."""
+    """The element (or one element per lane) of ``buffer`` at ``index``."""
 
     buffer: Buffer
     index: tuple[Index, ...]
@@ -136,11 +137,12 @@ class Load(Value):
 
 
 class Binary(Value):
-    """``op`` one of BINARY; ``max`` and ``min`` give NaN where an operand is NaN, and ``a`` where they are equal.
+    """A binary operation, one of BINARY.  ``max`` and ``min`` give NaN if an operand is NaN, and ``a`` if both are
+    equal.
 
-    ``mulh`` is for s32: ``a * b / 2**31`` to the nearest, up where two are, and saturated (``(-2**31)**2`` is
-    ``2**31 - 1``).  Those of BITWISE are for integers.  A shift is by less than the width; ``shr`` of a signed type
-    keeps the sign.
+    ``mulh``, for s32, is ``a * b / 2**31`` rounded to nearest, ties up, saturated (``(-2**31)**2`` gives ``2**31 -
+    1``). BITWISE operations are for integers.  The shift amount is below the width; ``shr`` of a signed type keeps the
+    sign.
     """
 
     op: str
@@ -149,7 +151,7 @@ class Binary(Value):
 
 
 class Unary(Value):
-    """``op`` one of UNARY, on a float, as IEEE 754 has it; ``round`` is to the nearest integer, to even of two."""
+    """A unary operation of IEEE 754 on a float, one of UNARY; ``round`` rounds to the nearest integer, ties to even."""
 
     op: str
     a: Value
@@ -164,10 +166,10 @@ class Fma(Value):
 
 
 class Cast(Value):
-    """``a`` as a ``dtype``.
+    """``a`` converted to ``dtype``.
 
-    To a float it is the nearest one, to even where two are.  To an integer: a float is rounded so, NaN is 0, and what
-    lies outside of the type becomes its nearest bound.
+    A conversion to a float rounds to nearest, ties to even.  A conversion of a float to an integer rounds likewise,
+    turns NaN to 0 and saturates; so does a conversion between integers.
     """
 
     dtype: DType
@@ -175,14 +177,14 @@ class Cast(Value):
 
 
 class Bits(Value):
-    """The bits of ``a`` read as ``dtype``: as many lanes as they make, a scalar where that is one."""
+    """The bits of ``a`` reinterpreted as ``dtype``; a scalar if they form one element, otherwise lanes."""
 
     dtype: DType
     a: Value
 
 
 class Select(Value):
-    """``yes`` where the condition holds, else ``no``; what is not chosen is not evaluated."""
+    """``yes`` if the condition holds, otherwise ``no``; the other operand is not evaluated."""
 
     cond: Cond
     yes: Value
@@ -190,9 +192,10 @@ class Select(Value):
 
 
 class Where(Value):
-    """``yes`` in the lanes where ``a op b``, else ``no``; all four are evaluated.
+    """``yes`` in lanes where ``a op b`` holds, otherwise ``no``; all four operands are evaluated.
 
-    ``op`` is one of COMPARISONS; with NaN only ``ne`` holds.  ``a`` and ``b`` may be of another type than the rest.
+    ``op`` is one of COMPARISONS; if an operand is NaN, only ``ne`` holds.  ``a`` and ``b`` may differ in type from
+    ``yes`` and ``no``.
     """
 
     op: str
@@ -203,27 +206,29 @@ class Where(Value):
 
 
 class Repeat(Value):
-    """``times`` copies of the lanes of ``a`` one after the other."""
+    """``times`` copies of the lanes of ``a``, concatenated."""
 
     a: Value
     times: int
 
 
 class Sum(Value):
-    """Sums over each ``group`` of neighbouring lanes of ``a``, halves of a group first: a scalar where there is one."""
+    """Horizontal sums over each ``group`` of adjacent lanes of ``a``, added pairwise by halves; one group gives a
+    scalar.
+    """
 
     a: Value
     group: int
 
 
 class Sums(Value):
-    """A vector: lane ``n`` is the sum over all lanes of ``args[n]``, added as in :class:`Sum`."""
+    """A vector whose lane ``n`` is the horizontal sum of ``args[n]``, added as in :class:`Sum`."""
 
     args: tuple[Value, ...]
 
 
 def lanes_of(v: Value) -> int:
-    """Number of lanes; 0 for a scalar."""
+    """Return the number of lanes of ``v``; 0 for a scalar."""
     try:
         return v._lanes  # type: ignore[attr-defined, no-any-return]
     except AttributeError:
@@ -236,8 +241,8 @@ def _lanes_of(v: Value) -> int:
     if isinstance(v, Load):
         return v.lanes.count if v.lanes else 0
     if isinstance(v, (Binary, Where)):
-        rest = max(lanes_of(v.yes), lanes_of(v.no)) if isinstance(v, Where) else 0
-        return max(lanes_of(v.a), lanes_of(v.b), rest)
+        arms = max(lanes_of(v.yes), lanes_of(v.no)) if isinstance(v, Where) else 0
+        return max(lanes_of(v.a), lanes_of(v.b), arms)
     if isinstance(v, Fma):
         return max(lanes_of(v.a), lanes_of(v.b), lanes_of(v.c))
     if isinstance(v, Select):
@@ -257,7 +262,7 @@ def _lanes_of(v: Value) -> int:
 
 
 def dtype_of(v: Value) -> DType:
-    """The type of a value."""
+    """Return the data type of ``v``."""
     while not isinstance(v, (Const, Cast, Bits)):
         if isinstance(v, Load):
             return v.buffer.dtype

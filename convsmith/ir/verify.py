@@ -1,11 +1,11 @@
-"""The verifier: what must hold in a kernel at every stage, and the grammar of one.
+"""The verifier: checks the rules that hold at every stage, and optionally the grammar of one stage.
 
-Names: every variable is bound where it is used and none is bound again inside of its own scope; every buffer is a
-parameter or allocated around its use, under a name that no other buffer in scope has.  Accesses: as many indices as
-dims; at most as many active lanes as lanes; stores touch distinct elements.  Values: operands agree in type and
-lanes.  Tables of pointers: what an entry points to is only read, and has the type of what the table points into.
-Loops: a parallel loop stands inside of parallel loops only.  Pointers: a carried pointer, or the pointer parameter of
-a function, is used for positions in its buffer and for nothing else.  Calls agree with the functions.
+Names: every variable is bound where it is used and not bound again within its scope; every buffer is a parameter or
+allocated around its use, and no two buffers in scope share a name.  Accesses: one index per dim; at most as many active
+lanes as lanes; a store writes distinct elements.  Values: operands agree in type and lanes.  Pointer tables: the memory
+at which an entry points is read-only and has the type of the buffer into which the table points.  Loops: a parallel
+loop is nested in parallel loops only.  Pointers: a carried pointer, or a function's pointer parameter, is used only in
+positions of its buffer.  Calls agree with the functions' parameters.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ from convsmith.ir.walk import AnyNode, children, variables_of
 
 
 def verify(kernel: Kernel, stage: Stage | None = None) -> None:
-    """Check the kernel and those that prepare its arguments; with a stage, the kernel also against the grammar of that.
+    """Check ``kernel`` and the kernels that prepare its arguments; with ``stage``, also check the stage's grammar.
 
-    Raises InternalError with code ``verify`` that names the loops around and the buffer.
+    InternalError with code ``verify``, which names the enclosing loops and the buffer, if a rule is broken.
     """
     _Verifier(kernel).run()
     if stage is not None:
-        for wrong in violations(kernel, stage):
-            raise InternalError(f"kernel {kernel.name} is not {stage}: {wrong}", code="verify")
+        for violation in violations(kernel, stage):
+            raise InternalError(f"kernel {kernel.name} is not {stage}: {violation}", code="verify")
     for pack in (*kernel.packs, *kernel.before):
         if pack.packs or pack.before:
             why = "a kernel that prepares arguments has none of its own"
@@ -247,7 +247,7 @@ class _Verifier:
 
     # -- accesses and indices
     def _memory(self, b: Buffer, what: str) -> None:
-        """Pointers point into flat memory that is in scope."""
+        """Require that ``b`` is memory of one dim in scope, because a pointer points into it."""
         if b not in self._buffers:
             self._fail(f"{what} {b}, which is not in scope")
         if b.in_registers or len(b.shape) != 1:
@@ -267,7 +267,10 @@ class _Verifier:
             self._position(b, i, f"an index of {b}", relative=b in (self._formals or ()))
 
     def _position(self, b: Buffer, e: Index, what: str, relative: bool) -> None:
-        """An index into ``b`` adds at most one pointer, and one into ``b``; exactly one where ``relative``."""
+        """Require that ``e``, an index into ``b``, contains at most one pointer, and that it points into ``b``.
+
+        If ``relative``, the index must contain a pointer.
+        """
         pointers = [(a, c) for a, c in e.terms if type(a) is Var and self._pointers.get(a)]
         if not pointers:
             self._plain(e, what)
@@ -282,7 +285,7 @@ class _Verifier:
         self._plain(e - pointer, what)
 
     def _plain(self, e: AnyNode, what: str) -> None:
-        """Every variable is bound, and none is a pointer."""
+        """Require that every variable of ``e`` is bound and that none is a pointer."""
         free = self._free.get(e)
         if free is None:
             free = self._free[e] = frozenset(variables_of(e))
@@ -294,7 +297,7 @@ class _Verifier:
 
     # -- values
     def _value(self, v: Value, known: dict[Value, int]) -> int:
-        """Check a value; its number of lanes, 0 for a scalar.  ``known`` are those of values checked before."""
+        """Check ``v`` and return its number of lanes, 0 for a scalar.  ``known`` caches the lanes of checked values."""
         if v not in known:
             known[v] = self._checked(v, known)
         return known[v]
@@ -330,7 +333,7 @@ class _Verifier:
         return count
 
     def _types(self, v: Value, parts: list[Value]) -> None:
-        """What a value asks of the types of its operands."""
+        """Check the types of the operands ``parts`` of ``v``."""
         types = [dtype_of(x) for x in parts]
         t = types[0]
         if isinstance(v, Cast):

@@ -1,8 +1,8 @@
-"""Traversal: :class:`Visitor` looks, :class:`Rewriter` rebuilds.
+"""Traversal of the IR: :class:`Visitor` inspects nodes, :class:`Rewriter` rebuilds them.
 
-Both dispatch on the class of a node: a method ``For`` handles loops, ``Load`` loads, and so on; a node without a
-method has its children visited.  A Rewriter returns the same object where nothing changed, and remembers what it
-made of each interned node.
+Both dispatch on the class of a node: a method ``For`` handles loops, ``Load`` handles loads, and so on; without such a
+method, the children are visited.  A Rewriter returns the same object for a node that does not change, and memoises the
+result of each interned node.
 
     class CountLoops(Visitor):
         def __init__(self) -> None:
@@ -91,12 +91,12 @@ def _no_children(n: object) -> tuple[AnyNode, ...]:
 
 
 def children(n: AnyNode) -> tuple[AnyNode, ...]:
-    """The nodes directly below, in order of evaluation."""
+    """Return the nodes directly below ``n``, in order of evaluation."""
     return _CHILDREN.get(type(n), _no_children)(n)
 
 
 class Visitor:
-    """Calls the method named after a node's class, or visits the children where there is none."""
+    """Calls the method named after a node's class, or visits the children if there is none."""
 
     def visit(self, n: AnyNode) -> None:
         method = getattr(self, type(n).__name__, None)
@@ -111,7 +111,8 @@ class Visitor:
 
 
 def walk(n: AnyNode) -> Iterator[AnyNode]:
-    """The node and everything below it, in preorder; a composite value that a statement shares is met once there."""
+    """Yield ``n`` and everything below it in preorder; a composite value shared within one statement is yielded once.
+    """
     seen: set[AnyNode] = set()
     stack = [n]
     while stack:
@@ -127,7 +128,8 @@ def walk(n: AnyNode) -> Iterator[AnyNode]:
 
 
 class Rewriter:
-    """Rebuilds bottom-up; override a method named after a node class and call ``rebuild`` to go on below."""
+    """Rebuilds bottom-up; a method named after a node class overrides, and calls ``rebuild`` to rewrite the children.
+    """
 
     _methods: dict[type, Callable[[Any, Any], Any]] = {}
 
@@ -145,12 +147,12 @@ class Rewriter:
         return m
 
     def stmt(self, s: Stmt) -> Stmt:
-        """Rewrite a statement."""
+        """Return the rewritten statement."""
         t = type(s)
         return (self._methods.get(t) or self._method(t))(self, s)  # type: ignore[no-any-return]
 
     def expr(self, e: Any) -> Any:
-        """Rewrite an index, condition or value."""
+        """Return the rewritten index, condition or value."""
         out = self._memo.get(e)
         if out is None:
             t = type(e)
@@ -158,7 +160,7 @@ class Rewriter:
         return out
 
     def rebuild(self, n: Any) -> Any:
-        """The node with its children rewritten."""
+        """Return ``n`` with its children rewritten."""
         return getattr(self, "_" + type(n).__name__, self._leaf)(n)
 
     def _leaf(self, n: Any) -> Any:
@@ -227,7 +229,7 @@ class Rewriter:
 
     # -- values
     def index(self, index: tuple[Index, ...]) -> tuple[Index, ...]:
-        """Rewrite the indices of an access."""
+        """Return the rewritten indices of an access."""
         expr = self.expr
         return tuple([expr(i) for i in index])
 
@@ -333,7 +335,7 @@ class Rewriter:
 
 
 class Substitute(Rewriter):
-    """Replace variables by indices, and buffers by buffers."""
+    """Replaces variables by indices, and buffers by buffers."""
 
     def __init__(self, variables: Mapping[Var, Index], buffers: Mapping[Buffer, Buffer] | None = None) -> None:
         super().__init__()
@@ -353,18 +355,18 @@ class Substitute(Rewriter):
 
 
 def substitute(n: Any, variables: Mapping[Var, Index]) -> Any:
-    """The node (index, condition, value or statement) with the variables replaced."""
+    """Return ``n`` (an index, condition, value or statement) with ``variables`` replaced."""
     r = Substitute(variables)
     return r.stmt(n) if isinstance(n, Stmt) else r.expr(n)
 
 
 def variables_of(n: AnyNode) -> set[Var]:
-    """All variables that occur in a node."""
+    """Return all variables that occur in ``n``."""
     return {x for x in walk(n) if type(x) is Var}
 
 
 def bound_in(s: Stmt) -> set[Var]:
-    """Variables that a statement binds: of loops, of ``let``s, and the pointers that loops carry."""
+    """Return the variables that ``s`` binds: loop variables, ``let`` variables and carried pointers."""
     out: set[Var] = set()
     for x in statements_of(s):
         if isinstance(x, (For, Let)):
@@ -375,14 +377,14 @@ def bound_in(s: Stmt) -> set[Var]:
 
 
 def loops_of(s: Stmt) -> Iterator[For]:
-    """All loops of a statement, outermost first."""
+    """Yield all loops in ``s``, outermost first."""
     for x in statements_of(s):
         if isinstance(x, For):
             yield x
 
 
 def statements_of(s: Stmt) -> Iterator[Stmt]:
-    """The statement and all statements below it, in preorder."""
+    """Yield ``s`` and all statements below it, in preorder."""
     stack = [s]
     while stack:
         x = stack.pop()

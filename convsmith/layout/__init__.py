@@ -1,6 +1,6 @@
-"""Physical layouts of tensors: blocks, tag spellings, and conversion of arrays.
+"""Memory layouts of tensors: blocks, spellings of tags, and conversion of arrays between layouts.
 
-Logical coordinates and masks (views) stand in `convsmith.statement.statement`.
+This package knows nothing of padding masks; `convsmith.statement.views` maps loop variables to tensor coordinates.
 """
 
 from __future__ import annotations

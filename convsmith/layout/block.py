@@ -1,15 +1,15 @@
-"""Blocks: how memory is addressed by the coordinates of a tensor or of a buffer."""
+"""One block of a layout: how a dim of a tensor or of a buffer is addressed in memory."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 ABSENT = -(1 << 63)
-"""The entry of a table of pointers that stands for an absent pixel."""
+"""Entry of a pointer table for a tap that reads padding."""
 
 
 class LayoutBlock(NamedTuple):
-    """``size`` steps of dim ``dim``, ``stride`` elements apart."""
+    """A block with ``size`` positions along dim ``dim``, ``stride`` elements apart."""
 
     dim: int
     size: int

@@ -1,22 +1,20 @@
-"""Tables of pointers to the pixels that a window meets: the data of the realisation `indirection`.
+"""Indirection buffers: tables of pointers to the source pixels that the taps of a window read.
 
-An output meets one pixel of the source for each tap, or none. A table holds, for the taps of all outputs, the offset
-of that pixel, in elements from the start of an image; where there is none it holds ABSENT, for which a pointer to a
-zero buffer stands. Four forms of the same table:
+For each output and tap, a table holds the offset of the pixel that the tap reads, in elements from the start of an
+image. A tap that reads padding has the entry ABSENT, which becomes a pointer to a zero buffer. Four forms of one table:
 
 ==========  ===========================================================================================================
 row         the taps of an output row by row, outputs one after the other
 column      the taps of an output column by column
-compressed  column by column, and what neighbouring outputs have in common is there once: the next output starts
-            `input_stride` pointers on, not a whole kernel
-sections    compressed, and of each outer axis the rows at the top and at the bottom that meet padding, and one row in
-            the middle that stands for all others: for those, an offset is added to every pointer that is not ABSENT
+compressed  column by column; columns shared by neighbouring outputs are stored once, so the next output starts
+            `input_stride` pointers on instead of a whole kernel
+sections    compressed; along each outer axis only the rows at the top and at the bottom that read padding are stored,
+            and one row for the middle, whose other rows add an offset to every pointer that is not ABSENT
 ==========  ===========================================================================================================
 
-With a kernel tile larger than the kernel each output has a tile of pointers, the rest of them ABSENT, and so no two
-outputs have pointers in common.  Were columns shared, the pointers that a micro-kernel reads beyond the kernel would be
-those of neighbours: valid to read, but their pixels would be multiplied by zero, and an infinity or NaN among them
-would spoil the sum of an output that does not meet it.
+If the kernel tile is larger than the kernel, each output has a whole tile of pointers, padded with ABSENT, and outputs
+share no columns.  With shared columns, a micro-kernel would read its neighbours' pointers beyond the kernel.  Those
+pixels are multiplied by zero, but an infinity or NaN among them would make the sum NaN.
 """
 
 from __future__ import annotations
@@ -36,6 +34,7 @@ from convsmith.diag.forking import cached_property
 from convsmith.layout.block import ABSENT
 
 FORMS = ("row", "column", "compressed", "sections")
+"""Legal forms of a table."""
 
 POINTER_BYTES = 8
 
@@ -45,8 +44,8 @@ Entries = npt.NDArray[np.int64]
 class Axis(NamedTuple):
     """One axis: extents of source, output and kernel, stride, dilation (0 is dense), front pad.
 
-    Output `x` and tap `t` meet source `x * s + t * (d + 1) - p`; `transposed` the other way round, the source is where
-    a strided window over the output meets it: `y * s + t * (d + 1) - p == x`.
+    Tap `t` of output `x` reads the source coordinate `x * s + t * (d + 1) - p`. If `transposed`, it reads the
+    coordinate `y` that satisfies `y * s + t * (d + 1) - p == x`, if there is one.
     """
 
     i: int
@@ -59,24 +58,25 @@ class Axis(NamedTuple):
 
     @property
     def is_legal(self) -> bool:
-        """Whether the numbers are whole, and none is too small."""
+        """Whether all sizes are integers and large enough."""
         least = ((self.i, 0), (self.o, 0), (self.k, 1), (self.s, 1), (self.d, 0), (self.p, -math.inf))
         return all(conforms(size, int) and size >= low for size, low in least)
 
     def meeting(self) -> Entries:
-        """The source's coordinate for each output and tap, or -1."""
+        """Return the source coordinate for each output and tap; -1 for padding."""
         x, t = np.arange(self.o, dtype=np.int64)[:, None], np.arange(self.k, dtype=np.int64)[None, :]
         if self.transposed:
-            y, rest = np.divmod(x + self.p - t * (self.d + 1), self.s)
-            there = (rest == 0) & (y >= 0) & (y < self.i)
+            y, remainder = np.divmod(x + self.p - t * (self.d + 1), self.s)
+            inside = (remainder == 0) & (y >= 0) & (y < self.i)
         else:
             y = x * self.s + t * (self.d + 1) - self.p
-            there = (y >= 0) & (y < self.i)
-        return np.where(there, y, -1)
+            inside = (y >= 0) & (y < self.i)
+        return np.where(inside, y, -1)
 
     @property
     def sections(self) -> Sections:
-        """Where top, middle and bottom lie; without an output that meets the source with every tap, all is top."""
+        """Rows of the top, middle and bottom; if no output reads the source with every tap, all rows belong to the top.
+        """
         if self.transposed:
             return Sections(self.o, self.o, self.o)
         last = self.i - 1 + self.p - (self.k - 1) * (self.d + 1)
@@ -85,7 +85,7 @@ class Axis(NamedTuple):
 
 
 class Sections(NamedTuple):
-    """Outputs before `low` are the top, those from `high` on the bottom; there are `outputs` of them."""
+    """The three sections of one axis: outputs before `low` are the top, outputs from `high` on are the bottom."""
 
     low: int
     high: int
@@ -93,10 +93,11 @@ class Sections(NamedTuple):
 
     @property
     def rows(self) -> int:
+        """Number of rows stored: the middle has one."""
         return self.outputs - max(self.high - self.low - 1, 0)
 
     def place(self, output: int) -> Place:
-        """The section of an output, its row, counted over all sections, and steps from the row's own output."""
+        """Return where the pointers of `output` are stored; the middle's offset counts outputs from its first."""
         if output < self.low:
             return Place("top", output, 0)
         if output < self.high:
@@ -104,13 +105,13 @@ class Sections(NamedTuple):
         return Place("bot", output - (self.high - self.low - 1), 0)
 
     def outputs_of_rows(self) -> Entries:
-        """The output whose pointers each row holds."""
+        """Return, for each stored row, the output to which its pointers belong."""
         top = np.arange(min(self.low + 1, self.outputs), dtype=np.int64)
         return np.concatenate([top, np.arange(max(self.high, self.low + 1), self.outputs, dtype=np.int64)])
 
 
 class Place(NamedTuple):
-    """Where an output finds its pointers: `section` is top, mid or bot."""
+    """Where the pointers of an output are stored: `section` (top, mid or bot), row of the table, and offset to add."""
 
     section: str
     row: int
@@ -119,7 +120,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Window:
-    """The axes of a window, outermost first, and the elements between neighbours of the source along each."""
+    """The axes of a window, outermost first, and the distance in elements between neighbouring pixels along each."""
 
     axes: tuple[Axis, ...]
     strides: tuple[int, ...]
@@ -141,19 +142,20 @@ class Window:
 
     @property
     def taps(self) -> int:
+        """Number of taps."""
         return math.prod(a.k for a in self.axes)
 
     @property
     def columns(self) -> int:
-        """Taps of one column: those of all axes but the innermost."""
+        """Number of taps in one column: the product over all axes except the innermost."""
         return math.prod(a.k for a in self.axes[:-1])
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """The pointers of a window in one of FORMS: `entries` has a row of pointers for each row of outputs or section.
+    """The pointers of a window in one of `FORMS`; `entries` has one row for each row of outputs or section.
 
-    An output's pointers start `input_stride` after those of the output before it in its row, and are `kernel_tile`.
+    An output has `kernel_tile` pointers, which start `input_stride` after those of its predecessor in the row.
     """
 
     window: Window
@@ -164,18 +166,19 @@ class Table:
 
     @cached_property
     def sections(self) -> tuple[Sections, ...]:
-        """Of each outer axis; in the other forms every row is there and counts as top."""
+        """The sections of each outer axis; forms without sections store every row as top."""
         outer = self.window.axes[:-1]
         return tuple(a.sections if self.form == "sections" else Sections(a.o, a.o, a.o) for a in outer)
 
     @property
     def bytes(self) -> int:
+        """Size of the table in bytes."""
         return self.entries.size * POINTER_BYTES
 
     def place(self, *outputs: int) -> Place:
-        """Where a row of outputs, named by its coordinates along the outer axes, finds its pointers.
+        """Return where the pointers of a row of outputs are stored; `outputs` are its coordinates along the outer axes.
 
-        The offset is in elements. Of several axes the section is that of the first that is not in the middle.
+        The offset is in elements. With several outer axes, the section is that of the first axis outside its middle.
         """
         places = [s.place(y) for s, y in zip(self.sections, outputs, strict=True)]
         row = 0
@@ -186,19 +189,19 @@ class Table:
         return Place(section, row, sum(place.offset * a.s * stride for place, a, stride in steps))
 
     def window_of(self, *outputs: int) -> Entries:
-        """The pointers of one output, offset added: `kernel_tile` of them, in the order of the table."""
+        """Return the `kernel_tile` pointers of one output, offset added, in the order of the table."""
         *outer, x = outputs
         place = self.place(*outer)
-        found = self.entries[place.row, x * self.input_stride :][: self.kernel_tile]
-        return np.where(found == ABSENT, ABSENT, found + place.offset)
+        entries = self.entries[place.row, x * self.input_stride :][: self.kernel_tile]
+        return np.where(entries == ABSENT, ABSENT, entries + place.offset)
 
     def pointers(self, base: int, zero: int, item: int) -> npt.NDArray[np.uint64]:
-        """Addresses: of `item` bytes an element from `base` on, and `zero` for what is absent."""
+        """Return the table as addresses: `base` + entry * `item` bytes, or `zero` for ABSENT."""
         return np.where(self.entries == ABSENT, zero, base + self.entries * item).astype(np.uint64)
 
 
 def recipe(window: Window, form: str) -> str:
-    """A line from which `from_recipe` makes the table again: `sections 5:5:3:1:0:1@40 6:6:3:1:0:1@8`."""
+    """Return a line from which `from_recipe` builds the table, such as `sections 5:5:3:1:0:1@40 6:6:3:1:0:1@8`."""
     axes = (
         ":".join(map(str, a[:-1])) + (":t" if a.transposed else "") + f"@{stride}"
         for a, stride in zip(window.axes, window.strides)
@@ -207,7 +210,7 @@ def recipe(window: Window, form: str) -> str:
 
 
 def from_recipe(line: str) -> Table:
-    """The table of a line that `recipe` made."""
+    """Return the table described by a line that `recipe` returned."""
     form, *words = line.split()
     parts = [word.split("@") for word in words]
     axes = []
@@ -218,7 +221,10 @@ def from_recipe(line: str) -> Table:
 
 
 def check_tile(window: Window, kernel_tile: int | None) -> int:
-    """The pointers of an output: those of the kernel, or of a tile that is no smaller."""
+    """Return the number of pointers per output: `kernel_tile`, or all taps if it is None.
+
+    UsageError if the tile has fewer pointers than the kernel has taps.
+    """
     tile = window.taps if kernel_tile is None else kernel_tile
     if tile < window.taps:
         kernel = "x".join(str(a.k) for a in window.axes)
@@ -231,7 +237,7 @@ def check_tile(window: Window, kernel_tile: int | None) -> int:
 
 
 def shape_of(window: Window, form: str, kernel_tile: int | None = None) -> tuple[int, int]:
-    """Rows and pointers of a row, without making the table."""
+    """Return the shape of the table (rows, pointers in a row) without building it."""
     *outer, inner = window.axes
     rows = math.prod(a.sections.rows if form == "sections" else a.o for a in outer)
     tile, step = check_tile(window, kernel_tile), input_stride(window, form, kernel_tile)
@@ -239,7 +245,8 @@ def shape_of(window: Window, form: str, kernel_tile: int | None = None) -> tuple
 
 
 def input_stride(window: Window, form: str, kernel_tile: int | None = None) -> int:
-    """Pointers from one output to the next: as far as columns are dense, neighbours share those that both meet."""
+    """Return the number of pointers from one output to the next; smaller than the kernel if neighbours share columns.
+    """
     tile, inner = check_tile(window, kernel_tile), window.axes[-1]
     if form in ("row", "column") or tile > window.taps:
         return tile
@@ -248,14 +255,14 @@ def input_stride(window: Window, form: str, kernel_tile: int | None = None) -> i
 
 @lru_cache(16)
 def table(window: Window, form: str = "sections", kernel_tile: int | None = None) -> Table:
-    """The table of a window; equal ones are made once and cannot be changed."""
+    """Return the table of `window` in `form`; results are cached and read-only."""
     if form not in FORMS:
         raise UsageError(f"a table has no form {form!r}; legal are {', '.join(FORMS)}", code="bad-form")
     tile = check_tile(window, kernel_tile)
     *outer, inner = window.axes
     outputs = [a.sections.outputs_of_rows() if form == "sections" else np.arange(a.o) for a in outer]
-    met = [a.meeting()[rows] for a, rows in zip(outer, outputs)] + [inner.meeting()]
-    entries = _offsets(met, window.strides)
+    coordinates = [a.meeting()[rows] for a, rows in zip(outer, outputs)] + [inner.meeting()]
+    entries = _offsets(coordinates, window.strides)
     # Axes of `entries`: outputs along each axis, then taps along each axis.
     rank, rows = len(window.axes), math.prod(len(x) for x in outputs)
     if form != "row":
@@ -263,22 +270,23 @@ def table(window: Window, form: str = "sections", kernel_tile: int | None = None
         entries = entries.transpose(order)
     entries = entries.reshape(rows, inner.o, window.taps)
     step = input_stride(window, form, kernel_tile)
-    found = np.full(shape_of(window, form, kernel_tile), ABSENT, np.int64)
-    # Outputs that share columns agree on what those hold, so it does not matter which of them is written last.
+    stored = np.full(shape_of(window, form, kernel_tile), ABSENT, np.int64)
+    # Outputs that share a column have equal entries in it, so the order of writes does not matter.
     for x in range(inner.o):
-        found[:, x * step : x * step + window.taps] = entries[:, x]
-    found.flags.writeable = False
-    return Table(window, form, tile, step, found)
+        stored[:, x * step : x * step + window.taps] = entries[:, x]
+    stored.flags.writeable = False
+    return Table(window, form, tile, step, stored)
 
 
 def _offsets(met: Sequence[Entries], strides: Sequence[int]) -> Entries:
-    """Offsets over outputs along each axis and taps along each axis; ABSENT where an axis meets nothing."""
+    """Return offsets over outputs along each axis and taps along each axis; ABSENT where `met` is negative on an axis.
+    """
     rank = len(met)
     total: Any = np.int64(0)
-    there: Any = np.bool_(True)
+    inside: Any = np.bool_(True)
     for axis, (y, stride) in enumerate(zip(met, strides)):
         shape = [1] * (2 * rank)
         shape[axis], shape[rank + axis] = y.shape
         total = total + y.reshape(shape) * stride
-        there = there & (y.reshape(shape) >= 0)
-    return np.where(there, total, ABSENT)
+        inside = inside & (y.reshape(shape) >= 0)
+    return np.where(inside, total, ABSENT)

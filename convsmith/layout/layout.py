@@ -1,9 +1,9 @@
-"""`Layout`: where each element of a tensor lies in memory.
+"""`Layout`: the memory offset of each element of a tensor.
 
 A layout is a logical shape and a list of blocks (dim, size, stride), outermost first. A dim may have several blocks:
-the coordinate is cut into digits, the last block of the dim holding the fastest digit. The sizes of a dim's blocks
-multiply to at least its extent; what lies beyond the extent is padding, kept at zero. Strides and offsets count
-elements; the data type is not part of a layout. Sizes are Python integers: nothing overflows at 2**31.
+its coordinate is split into digits, and its last block holds the fastest digit. The product of a dim's block sizes is
+at least its extent; elements beyond the extent are padding and hold zero. Strides and offsets count elements; a layout
+has no data type. Sizes are Python integers, so nothing overflows at 2**31.
 
 Offsets are injective: two coordinates never share an element.
 """
@@ -52,10 +52,9 @@ class Layout:
 
     @staticmethod
     def from_tag(tag: str, shape: Sequence[int]) -> Layout:
-        """The dense layout that a tag (`axb`, `nChw16c`, `any`, ...) gives to a tensor of that shape.
+        """Return the dense layout that `tag` (`axb`, `nChw16c`, `any`, ...) describes for a tensor of `shape`.
 
-        `any` leaves the choice open: it is plain order, what arrays have when nobody chose. Spellings
-        with sizes are accepted too. UsageError: the tag is malformed or is for another number of dims.
+        `any` is row-major. Spellings with sizes are legal too. UsageError if the tag is malformed or has another rank.
         """
         expect_text("tag", tag, "bad-tag")
         shape = integers("shape", shape)
@@ -68,7 +67,7 @@ class Layout:
 
     @staticmethod
     def plain(shape: Sequence[int], strides: Sequence[int]) -> Layout:
-        """One block a dim, with the given strides (elements)."""
+        """Return a layout with one block per dim and the given strides in elements."""
         order = sorted(range(len(shape)), key=lambda dim: (-strides[dim], dim))
         return Layout(tuple(shape), tuple(LayoutBlock(dim, shape[dim], strides[dim]) for dim in order))
 
@@ -81,7 +80,7 @@ class Layout:
         return _from_sized((*outer, *(SizedBlock(dim, size, None) for dim, size in form.inner)), shape)
 
     def tag(self) -> str:
-        """The `aBcd16b` spelling where a tag says this layout, else `dim:size:stride` blocks; `parse` reads both."""
+        """Return the `aBcd16b` spelling of a dense layout, otherwise `dim:size:stride` blocks; `parse` reads both."""
         ndims = len(self.shape)
         order = tuple(block.dim for block in self.blocks[:ndims])
         if len(set(order)) == ndims:
@@ -95,61 +94,61 @@ class Layout:
 
     @cached_property
     def size(self) -> int:
-        """Elements of memory from the first to the last, padding included."""
+        """Number of elements from the first to the last in memory, padding included."""
         if any(block.size == 0 for block in self.blocks):
             return 0
         return 1 + sum((block.size - 1) * block.stride for block in self.blocks)
 
     @property
     def is_plain(self) -> bool:
-        """True when every dim has one block, so that the layout is nothing but strides of the logical array."""
+        """Whether every dim has one block, so that each logical axis has one stride."""
         return len(self.blocks) == len(self.shape)
 
     @property
     def is_dense(self) -> bool:
-        """True when the blocks follow one another in memory without gaps, in the order in which they are listed."""
+        """Whether the blocks are nested without gaps, in the order in which they are listed."""
         return self.blocks == _dense(self.blocks)
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """Elements from one coordinate to the next, per logical dim. UsageError unless the layout is plain."""
+        """Stride of each logical dim in elements. UsageError if the layout is blocked."""
         if not self.is_plain:
             raise _fail(f"{self} is blocked: a coordinate has no single stride")
         return tuple(block.stride for block in sorted(self.blocks, key=lambda block: block.dim))
 
     @property
     def padded_shape(self) -> tuple[int, ...]:
-        """The shape rounded up to what the blocks hold."""
+        """The shape rounded up to the product of each dim's block sizes."""
         return tuple(math.prod(b.size for b in self.blocks if b.dim == dim) for dim in range(len(self.shape)))
 
     @property
     def physical_shape(self) -> tuple[int, ...]:
-        """The sizes of the blocks, outermost first: (N, C/16 rounded up, H, W, 16) for nChw16c."""
+        """The sizes of the blocks, outermost first: (N, ceil(C / 16), H, W, 16) for nChw16c."""
         return tuple(block.size for block in self.blocks)
 
     def repeated(self, count: int) -> Layout:
-        """The layout of so many tensors of this shape, each dense and in this order, one after the other."""
+        """Return the layout of `count` tensors of this shape, each dense and in this order, one after the other."""
         if len(self.shape) == MAX_DIMS:
-            raise _fail(f"a tensor of {MAX_DIMS} dims cannot have another")
-        each = (LayoutBlock(block.dim + 1, block.size, 0) for block in self.blocks)
-        return Layout((count, *self.shape), _dense((LayoutBlock(0, count, 0), *each)))
+            raise _fail(f"a tensor of {MAX_DIMS} dims cannot get another dim; legal are {MAX_DIMS} at most")
+        inner = (LayoutBlock(block.dim + 1, block.size, 0) for block in self.blocks)
+        return Layout((count, *self.shape), _dense((LayoutBlock(0, count, 0), *inner)))
 
     def offset(self, coordinates: Sequence[int]) -> int:
-        """Elements from the start of memory to the element at `coordinates` (which may lie in the padding)."""
+        """Return the offset in elements of `coordinates`, which may lie in the padding."""
         if len(coordinates) != len(self.shape):
-            raise _fail(f"{len(coordinates)} coordinates for {len(self.shape)} dims")
-        rest = list(coordinates)
+            raise _fail(f"{len(coordinates)} coordinates are given for {len(self.shape)} dims")
+        outer = list(coordinates)
         offset = 0
         for block in reversed(self.blocks):
-            rest[block.dim], digit = divmod(rest[block.dim], block.size)
+            outer[block.dim], digit = divmod(outer[block.dim], block.size)
             offset += digit * block.stride
-        if any(rest):
+        if any(outer):
             raise _fail(f"coordinates {tuple(coordinates)} lie outside {self.padded_shape}")
         return offset
 
 
 def _dense(blocks: Sequence[LayoutBlock | SizedBlock]) -> tuple[LayoutBlock, ...]:
-    """The same dims and sizes, packed without gaps, the last block innermost."""
+    """Return blocks of the same dims and sizes, packed without gaps, the last one innermost."""
     out = []
     stride = 1
     for block in reversed(blocks):

@@ -1,7 +1,7 @@
 """Conversion of numpy arrays between layouts.
 
 The array of a plain layout has the logical shape and the layout's strides. The array of a blocked layout has the
-physical shape (one axis a block, outermost first); elements that no logical element owns are zero.
+physical shape, one axis per block, outermost first; its padding elements are zero.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Array = np.ndarray[tuple[int, ...], Any]
 
 
 def to_layout(x: Array, layout: Layout) -> Array:
-    """A new array in `layout` with the elements of the logical array `x` (shape: `layout.shape`)."""
+    """Return a new array in `layout` with the elements of the logical array `x` (shape: `layout.shape`)."""
     _check_shape(x, layout.shape, layout)
     padded = np.zeros(layout.padded_shape, x.dtype)
     padded[tuple(slice(extent) for extent in x.shape)] = x
@@ -36,7 +36,7 @@ def to_layout(x: Array, layout: Layout) -> Array:
 
 
 def from_layout(x: Array, layout: Layout) -> Array:
-    """The logical array (shape: `layout.shape`) of `x`, which is in `layout`; may share memory with `x`."""
+    """Return the logical array (shape: `layout.shape`) of `x`, which is in `layout`; it may share memory with `x`."""
     if layout.is_plain:
         _check_shape(x, layout.shape, layout)
         return x
@@ -46,10 +46,10 @@ def from_layout(x: Array, layout: Layout) -> Array:
 
 
 def reorder(x: Array, from_tag: str, to_tag: str, shape: Sequence[int] | None = None) -> Array:
-    """A new array with the elements of `x`, which is in `from_tag`, in `to_tag`.
+    """Return a new array in `to_tag` with the elements of `x`, which is in `from_tag`.
 
-    `shape` is the logical shape. Without it, a blocked `x` is taken to be full: 16 * 4 channels for nChw16c with 4
-    blocks. UsageError: a tag is malformed or the array does not have the shape that it asks for.
+    `shape` is the logical shape; by default a blocked `x` has no padding (64 channels for nChw16c with 4 blocks).
+    UsageError if a tag is malformed or does not suit the shape of `x`.
     """
     logical_shape = tuple(shape) if shape is not None else _logical_shape(x, from_tag)
     logical = from_layout(x, Layout.from_tag(from_tag, logical_shape))
@@ -57,7 +57,7 @@ def reorder(x: Array, from_tag: str, to_tag: str, shape: Sequence[int] | None = 
 
 
 def _logical_shape(x: Array, tag: str) -> tuple[int, ...]:
-    """The largest logical shape that an array in `tag` can have."""
+    """Return the largest logical shape whose array in `tag` has the shape of `x`."""
     ndims = infer_ndims(tag, x.ndim)
     if tag == ANY or ndims == x.ndim:
         return x.shape
@@ -73,7 +73,7 @@ def _logical_shape(x: Array, tag: str) -> tuple[int, ...]:
 
 
 def _axes_by_dim(layout: Layout) -> list[int]:
-    """Axes of the physical array, those of dim 0 first, each dim's from the slowest digit to the fastest."""
+    """Return the axes of the physical array ordered by dim, and within a dim from the slowest digit to the fastest."""
     return sorted(range(len(layout.blocks)), key=lambda axis: layout.blocks[axis].dim)
 
 

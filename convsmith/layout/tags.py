@@ -1,16 +1,16 @@
-"""Spellings of layout tags, and nothing about sizes of tensors.
+"""Spellings of layout tags. This module parses and prints tags; it does not know the sizes of tensors.
 
-A tag such as `aBcd16b` has two parts: one letter a dim, outermost first, then inner blocks, outermost first. oneDNN
-writes a blocked dim as a capital (`nChw16c`), TVM writes all dims as capitals (`NCHW16c`, `NHWC`); both are read.
-Letters come from one of several alphabets:
+A tag such as `aBcd16b` has two parts: one letter per dim, outermost first, then inner blocks, outermost first. oneDNN
+capitalises blocked dims (`nChw16c`), TVM capitalises all dims (`NCHW16c`, `NHWC`); both spellings are legal. Letters
+come from one of these alphabets:
 
 - the dims in order: `a b c ...`;
-- of activations: `n c` and the spatial `d h w`, as many as there are (`nhwc`, `nCw16c`);
-- of weights: `o i d h w`, with groups `g o i d h w` (`OIhw16i16o`, `hwigo`);
-- meta: `x` stands for all dims not named, in order (`abx`, `axb`, `aBx16b`), whatever the rank.
+- activations: `n c` and the last of the spatial dims `d h w` (`nhwc`, `nCw16c`);
+- weights: `o i d h w`, with groups `g o i d h w` (`OIhw16i16o`, `hwigo`);
+- meta tags of any rank: `x` stands for all dims not named, in order (`abx`, `axb`, `aBx16b`).
 
-Two further spellings give the sizes: `4n2c7h7w32n32c` (dense blocks), and `dim:size:stride` blocks joined by `_`
-(`a:2:6400_b:20:1`), which can say any strides. `any` leaves the choice to the implementation.
+Two further spellings contain sizes: `4n2c7h7w32n32c` (dense blocks), and `dim:size:stride` blocks joined by `_`
+(`a:2:6400_b:20:1`), which can express any strides. `any` leaves the choice to convsmith.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _STRIDED = re.compile(r"([a-z]):([0-9]+):([0-9]+)")
 
 
 class TagForm(NamedTuple):
-    """What a tag says: `order` of the dims, outermost first, and `inner` blocks (dim, size), outermost first."""
+    """A parsed tag: the `order` of the dims and the `inner` blocks (dim, size), both outermost first."""
 
     order: tuple[int, ...]
     inner: tuple[tuple[int, int], ...]
 
 
 class SizedBlock(NamedTuple):
-    """A block whose size is spelled out; `stride` is None where blocks are dense."""
+    """A block with an explicit size; `stride` is None if blocks are dense."""
 
     dim: int
     size: int
@@ -56,7 +56,7 @@ class SizedBlock(NamedTuple):
 
 
 def _alphabets(ndims: int) -> tuple[str, ...]:
-    """The alphabets of tensors with `ndims` dims; letter j of an alphabet names dim j."""
+    """Return the alphabets for a tensor of `ndims` dims; letter j of an alphabet names dim j."""
     names = ["abcdef"[:ndims]]
     for leading in ("nc", "oi", "goi"):
         spatial = ndims - len(leading)
@@ -76,7 +76,7 @@ def _fail(tag: str, ndims: int, why: str) -> UsageError:
 
 
 def _alphabet(tag: str, letters: str, ndims: int) -> str:
-    """The alphabet that uses exactly the dims that `letters` (lower case) names."""
+    """Return the alphabet that consists of exactly the dims that `letters` (lower case) names."""
     for alphabet in _alphabets(ndims):
         if set(alphabet) == set(letters):
             return alphabet
@@ -84,7 +84,7 @@ def _alphabet(tag: str, letters: str, ndims: int) -> str:
 
 
 def parse_tag(tag: str, ndims: int) -> TagForm:
-    """The form of a tag without sizes, for a tensor of `ndims` dims (1 to 6)."""
+    """Return the form of `tag`, a tag without sizes, for a tensor of `ndims` dims (1 to 6)."""
     match = _TAG.fullmatch(tag)
     if not match or tag in (ANY, "undef"):
         raise _fail(tag, ndims, "it does not name an order of dims")
@@ -108,14 +108,14 @@ def parse_tag(tag: str, ndims: int) -> TagForm:
 
 
 def print_tag(form: TagForm) -> str:
-    """The `aBcd16b` spelling; the inverse of `parse_tag`."""
+    """Return the `aBcd16b` spelling of `form`. Inverse of `parse_tag`."""
     blocked = {dim for dim, _ in form.inner}
     order = "".join("abcdef"[dim].upper() if dim in blocked else "abcdef"[dim] for dim in form.order)
     return order + "".join(f"{size}{'abcdef'[dim]}" for dim, size in form.inner)
 
 
 def parse_sized(text: str, ndims: int) -> tuple[SizedBlock, ...] | None:
-    """The blocks of a spelling that gives sizes, outermost first; None when `text` is not such a spelling."""
+    """Return the blocks of a spelling with sizes, outermost first; None if `text` has no sizes."""
     if _SIZED.fullmatch(text):
         raw = [(letter, int(size), None) for size, letter in _INNER.findall(text)]
         alphabet = _alphabet(text, "".join(letter for letter, _, _ in raw), ndims)
@@ -133,12 +133,12 @@ def parse_sized(text: str, ndims: int) -> tuple[SizedBlock, ...] | None:
 
 
 def print_strided(blocks: tuple[tuple[int, int, int], ...]) -> str:
-    """The `dim:size:stride` spelling of blocks (dim, size, stride)."""
+    """Return the `dim:size:stride` spelling of `blocks` (dim, size, stride)."""
     return "_".join(f"{'abcdef'[dim]}:{size}:{stride}" for dim, size, stride in blocks)
 
 
 def infer_ndims(tag: str, axes: int) -> int:
-    """Logical dims of a tensor whose physical array, in `tag`, has that many axes: 4 for `nChw16c` and 5 axes."""
+    """Return the rank of a tensor whose physical array in `tag` has `axes` axes: 4 for `nChw16c` and 5 axes."""
     if _SIZED.fullmatch(tag) or ":" in tag:
         return len(set(re.findall("[a-z]", tag)))
     match = _TAG.fullmatch(tag)

@@ -158,11 +158,11 @@ def test_bytes_of_each_form_in_explain() -> None:
 
 
 def test_what_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="a matrix product has no pixels to point at"):
+    with pytest.raises(UnsupportedError, match="a matrix product has no pixels; pointer tables"):
         indirection_page(parse_problem("--matmul 2x3:3x4"))
     for words, text in (
         (["--indirection", "--asm"], "exclude each other"),
-        (["--kernel-tile", "4"], "--kernel-tile is for --indirection"),
+        (["--kernel-tile", "4"], "--kernel-tile is legal with --indirection only"),
         (["--indirection", "--kernel-tile", "3"], "a kernel tile of 3 is smaller than the 2x2 kernel"),
     ):
         result = CliRunner().invoke(main, ["show", "ic1ih3iw3oc1oh2ow2kh2kw2ph0pw0", *words])

@@ -135,5 +135,5 @@ def test_offset_refuses_what_lies_outside() -> None:
     layout = Layout.from_tag("nChw16c", SHAPE)
     with pytest.raises(UsageError, match="outside"):
         layout.offset((0, 32, 0, 0))
-    with pytest.raises(UsageError, match="3 coordinates for 4 dims"):
+    with pytest.raises(UsageError, match="3 coordinates are given for 4 dims"):
         layout.offset((0, 0, 0))

@@ -362,7 +362,7 @@ def test_names_read_back() -> None:
     [
         ("f32_dwconv_up0x9", "channel-tile", "a channel tile of 0; at least 1 is legal"),
         ("f32_dwconv_up4x0", "kernel-tile", "a kernel tile of 0; at least 1 is legal"),
-        ("f32_dwconv_4x9", "name", "is no name of a micro-kernel; for example f32_dwconv_up16x9"),
+        ("f32_dwconv_4x9", "name", "is not the name of a micro-kernel; legal is, for example, f32_dwconv_up16x9"),
         ("f64_dwconv_up4x9", "type", "legal are f32, f16, bf16, qs8, qu8"),
         ("qs8_dwconv_up4x9", "requantisation", "expected _fp32_ or _rndnu_ after qs8_dwconv"),
         ("f32_dwconv_fp32_up4x9", "requantisation", "expected no requantisation after f32_dwconv"),

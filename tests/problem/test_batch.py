@@ -62,9 +62,9 @@ def test_files_of_files() -> None:
     text = f"--stag=axb\n--batch=a\n{B}"
     found = [str(item.problem) for item in read_batch(text, "f", {}, lambda name, source: files[name, str(source)])]
     assert found == [f"--dt=bf16 {A}", f"--dir=FWD_B {B}", f"--stag=axb {B}"]
-    with pytest.raises(UsageError, match="files name each other"):
+    with pytest.raises(UsageError, match="files include each other"):
         list(read_batch("--batch=f", "f", {}, lambda name, source: ("f", "--batch=f")))
-    with pytest.raises(UsageError, match="--batch=f: legal in files only"):
+    with pytest.raises(UsageError, match="--batch=f: --batch is legal in files only"):
         read("--batch=f")
 
 

@@ -104,7 +104,7 @@ def test_lines_of_fewer_bits_read_back() -> None:
         ("10x30:20x30", UsageError, "the source has K=30, the weights have K=20"),
         ("2x10x30:30x20", UsageError, "expected two shapes of the same number of dims, 2 to 6"),
         ("2x10x30:3x30x20", UsageError, "batch dims 2 and 3 do not meet; legal are equal ones, or 1"),
-        ("2x3:3x4:2x5", UsageError, "the destination is 2x4"),
+        ("2x3:3x4:2x5", UsageError, "legal is the destination 2x4"),
         ("--bia-dt=f32 --bia-mask=4 2x3:3x4", UsageError, "--bia-mask=4 in 2x3:3x4: legal is 0 to 3"),
         ("--bia-dt=f32 --bia-mask=n 2x3:3x4", UsageError, "--bia-mask=-1 in 2x3:3x4: legal is 0 to 3"),
         ("--dir=FWD_B 2x3:3x4", UsageError, "--dir is unknown; legal: --matmul --bia-mask --bits --rounding --dt"),

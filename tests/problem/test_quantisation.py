@@ -215,7 +215,7 @@ def test_a_depthwise_convolution_in_floating_point() -> None:
         ("--dir=BWD_WB --attr-scales=wei:per_oc", "bad-scale", "legal with them are scales of BWD_D"),
         ("--dir=BWD_D --attr-zero-points=dst:common:2", "bad-zero-point", "with --dir=BWD_D: gradients have no"),
         ("--attr-post-ops=add:f32:16", "bad-post-op", "mask 16 names axes that a result of 4 axes lacks"),
-        ("--attr-post-ops=sum:1:0:u8", "bad-post-op", "u8 has not the size of the destination's f32; legal are f32,"),
+        ("--attr-post-ops=sum:1:0:u8", "bad-post-op", "u8 and the destination's f32 differ in size; legal are f32,"),
         ("--attr-post-ops=dw:k3s1p1", "bad-post-op", "behind a convolution with a 1x1 kernel in two dimensions"),
     ],
 )
@@ -229,9 +229,9 @@ def test_what_is_not_legal(options: str, code: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("options", "kind", "text"),
     [
-        ("dw:k3s1p1+dw:k3s1p1", UsageError, "legal is one, behind a convolution with a 1x1 kernel"),
+        ("dw:k3s1p1+dw:k3s1p1", UsageError, "legal is one dw, behind a convolution with a 1x1 kernel"),
         ("dw:k1s1p3", UsageError, "imply a back pad of -3, which is not above -1; legal is p up to 0"),
-        ("sum+dw:k3s1p1", UsageError, "what dw reads has no array that could hold what is added; legal is sum behind"),
+        ("sum+dw:k3s1p1", UsageError, "the array between the two convolutions is internal and holds no addend"),
         ("dw:k3s1p1:s32", UnsupportedError, "--dt=f32:f32:s32 with --dir=FWD_D is not available; the nearest"),
     ],
 )

@@ -142,7 +142,7 @@ def test_real_list_against_the_loops() -> None:
         (
             "mb1ic2iw4oc3kw1",
             [(1, 2, 4), (3, 2, 1), (3,)],
-            "bia is no input of mb1ic2iw4",
+            "bia is not an input of mb1ic2iw4",
         ),
         (
             "--dir=FWD_B mb1ic2iw4oc3kw1",
