@@ -11,7 +11,7 @@ from guarded import Array, canary, check_result, expected, memories
 from convsmith.compiler.tables import table_arrays
 from convsmith.diag.errors import ConvsmithError
 from convsmith.interp import run
-from convsmith.ir.instruction import FragmentFile
+from convsmith.ir.instruction import FragmentFile, RegisterFile
 from convsmith.ir.stmt import Kernel
 from convsmith.ir.verify import verify
 from convsmith.machine.base import Machine, dot, fragment_dot, multiply_add
@@ -38,8 +38,8 @@ def small_target(lanes: int = 4, registers: int = 32) -> Machine:
     file = FragmentFile("fragment", 8, 8192, *[""] * 5, (), lambda shapes: b"")
     moves = transpositions(128, (), ("", "any")) if lanes == 4 else ()
     return replace(
-        level(), vector_bits=32 * lanes, registers=registers, instructions=tuple(rows), transpositions=moves,
-        fragments=file,
+        level(), vectors=RegisterFile("vector", registers, 32 * lanes), instructions=tuple(rows),
+        transpositions=moves, fragments=file,
     )  # fmt: skip
 
 

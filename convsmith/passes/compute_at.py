@@ -5,15 +5,16 @@ Where consecutive iterations read overlapping rows, the halo, the buffer can be 
 next iteration reads again, each iteration computes only its new rows, and a nest before the loop computes the halo of
 the first.
 
-The rewrite relies on five facts, and checks them: the statement that writes the buffer writes nothing else and does
-not read it; each of its loops that index the buffer moves one coordinate, an element at a time; one later statement
-reads the buffer, all of it under the loop; and no statement changes what the moved one reads.
+The rewrite relies on four facts, and checks them: the statement that writes the buffer is a nest that writes nothing
+else and does not read it; it writes one element an iteration; one later statement reads the buffer, and only under the
+loop; and no statement changes what the moved one reads. A dim is cut to the footprint where a loop of the nest is its
+coordinate; any other dim is computed whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from convsmith.arith.ranges import Range, Unbounded
 from convsmith.arith.simplify import simplify
@@ -33,16 +34,19 @@ def _refuse(why: str) -> ConfigError:
 
 @dataclass(frozen=True)
 class _Producer:
-    """The nest that writes `buffer`: for each dim, the loop that moves its coordinate, or None where it is constant."""
+    """The nest that writes `buffer`; `cuts` has for each dim the loop that is its coordinate, or None.
+
+    A dim without a loop of its own is computed whole.
+    """
 
     buffer: Buffer
     loops: list[For]
     body: Stmt
-    coords: tuple[For | Index, ...]
+    cuts: tuple[For | None, ...]
 
     @staticmethod
     def of(buffer: Buffer, s: Stmt) -> _Producer:
-        """The nest of `s`; ConfigError where `s` is no nest whose loops each move one coordinate of `buffer`."""
+        """The nest of `s`; ConfigError where it does more than write one element of `buffer` an iteration."""
         if not isinstance(s, For):
             raise _refuse(f"{buffer} is not written by a nest of loops")
         loops, body = perfect_nest(s)
@@ -54,23 +58,17 @@ class _Producer:
             raise _refuse(f"the nest that writes {buffer} writes {other[0]} too")
         if any(isinstance(x, Load) and x.buffer is buffer for x in walk(s)):
             raise _refuse(f"the nest that writes {buffer} reads it too")
-        index, *others = {x.index for x in stores}
+        index, *others = dict.fromkeys(x.index for x in stores)
         if others:
             raise _refuse(f"{buffer} is written at {_place(buffer, index)} and at {_place(buffer, others[0])}")
-        by_var = {x.var: x for x in loops}
-        coords = tuple(by_var.get(i, i) if isinstance(i, Var) else i for i in index)
-        moved = [x for x in coords if isinstance(x, For)]
-        if len(set(moved)) < len(moved) or any(isinstance(x, Index) and not x.is_const for x in coords):
-            raise _refuse(f"{buffer} is written at {_place(buffer, index)}; legal are distinct loops and constants")
-        if any(variables_of(end) for x in moved for end in (x.lo, x.hi)):
-            raise _refuse(f"a loop of the nest that writes {buffer} depends on others")
-        return _Producer(buffer, loops, body, coords)
+        by_var: dict[Index, For] = {x.var: x for x in loops if not variables_of(x.lo) | variables_of(x.hi)}
+        return _Producer(buffer, loops, body, tuple(by_var.pop(i, None) for i in index))
 
-    def over(self, rows: Mapping[For, tuple[Index, Index]], store: Rewriter) -> Stmt:
+    def over(self, rows: Mapping[Var, tuple[Index, Index]], store: Rewriter) -> Stmt:
         """The nest with loops cut to `rows`, (first coordinate, number), and its stores rewritten."""
-        shift = {loop.var: start + loop.var for loop, (start, _) in rows.items()}
+        shift = {var: start + var for var, (start, _) in rows.items()}
         body = substitute(store.stmt(self.body), shift)
-        loops = [For(x.var, as_index(0), rows[x][1], body, x.kind) if x in rows else x for x in self.loops]
+        loops = [For(x.var, as_index(0), rows[x.var][1], body, x.kind) if x.var in rows else x for x in self.loops]
         return wrap(loops, body)
 
 
@@ -102,8 +100,9 @@ class _Redirect(Rewriter):
 
 @dataclass(frozen=True)
 class _Interval:
-    """`size` coordinates of a dim from `first` on, for one iteration of the loop."""
+    """The `size` coordinates from `first` on of a dim, which an iteration reads; `loop` of the producer moves them."""
 
+    loop: For
     first: Index
     size: int
 
@@ -136,64 +135,64 @@ def _moved(producer: _Producer, loop: For, rolling: bool, outer: dict[Var, Range
     """The loop with the producer of what its iterations read; `outer` are the ranges around it."""
     old = producer.buffer
     ranges = {**outer, loop.var: loop_range(loop, outer)}
-    footprint = _footprint(old, loop, ranges)
-    rolled = _rolled(producer, loop, footprint) if rolling else None
-    shape, origin, rows = [], [], {}
-    for dim, (coord, part) in enumerate(zip(producer.coords, footprint)):
-        whole = part.size >= old.shape[dim] and dim != rolled
-        shape.append(old.shape[dim] if whole else part.size)
-        origin.append(as_index(0) if whole else part.first)
-        if not whole and isinstance(coord, For):
-            rows[coord] = _cut(coord, part, ranges)
-    if rolled is None:
-        new = Buffer(old.name, old.dtype, tuple(shape), dense_blocks(old, shape), "cache")
-        redirect = _Redirect(old, new, tuple(origin), None)
-        body = block(producer.over(rows, redirect), redirect.stmt(loop.body))
-        return For(loop.var, loop.lo, loop.hi, Alloc(new, body), loop.kind, loop.carried)
-    part, coord = footprint[rolled], producer.coords[rolled]
-    assert isinstance(coord, For)
-    shape[rolled] = 1 << (part.size - 1).bit_length()  # a power of two: the modulo is a bitwise "and"
+    parts = _footprint(producer, loop, ranges)
+    rolled = _rolled(parts, loop) if rolling else None
+    shape = [old.shape[dim] if dim not in parts else parts[dim].size for dim in range(len(old.shape))]
+    if rolled is not None:
+        shape[rolled] = 1 << (shape[rolled] - 1).bit_length()  # a power of two: the modulo is a bitwise "and"
     new = Buffer(old.name, old.dtype, tuple(shape), dense_blocks(old, shape), "cache")
-    redirect = _Redirect(old, new, tuple(origin), rolled)
+    origin = tuple(parts[dim].first if dim in parts else as_index(0) for dim in range(len(shape)))
+    redirect = _Redirect(old, new, origin, rolled)
+
+    def computed(parts: Mapping[int, _Interval], ranges: Mapping[Var, Range]) -> Stmt:
+        rows = {part.loop.var: _cut(part, ranges) for part in parts.values()}
+        return producer.over(rows, redirect)
+
+    reading = redirect.stmt(loop.body)
+    if rolled is None:
+        body: Stmt = Alloc(new, block(computed(parts, ranges), reading))
+        return For(loop.var, loop.lo, loop.hi, body, loop.kind, loop.carried)
+    part = parts[rolled]
     halo = part.size - part.step(loop.var)
-    warm = _Interval(substitute(part.first, {loop.var: loop.lo}), halo)
-    first = producer.over({**rows, coord: _cut(coord, warm, outer)}, redirect)
-    fresh = _Interval(part.first + halo, part.size - halo)
-    body = block(producer.over({**rows, coord: _cut(coord, fresh, ranges)}, redirect), redirect.stmt(loop.body))
-    return Alloc(new, block(first, For(loop.var, loop.lo, loop.hi, body, loop.kind, loop.carried)))
+    warm = replace(part, first=substitute(part.first, {loop.var: loop.lo}), size=halo)
+    fresh = replace(part, first=part.first + halo, size=part.size - halo)
+    body = block(computed({**parts, rolled: fresh}, ranges), reading)
+    again = For(loop.var, loop.lo, loop.hi, body, loop.kind, loop.carried)
+    return Alloc(new, block(computed({**parts, rolled: warm}, outer), again))
 
 
-def _footprint(old: Buffer, loop: For, ranges: Mapping[Var, Range]) -> list[_Interval]:
-    """For each dim of the buffer, the interval that an iteration of the loop reads."""
+def _footprint(producer: _Producer, loop: For, ranges: Mapping[Var, Range]) -> dict[int, _Interval]:
+    """The coordinates that an iteration of `loop` reads, for each dim of the buffer that is not computed whole."""
+    old = producer.buffer
     reads = [x for x in walk(loop.body) if isinstance(x, Load) and x.buffer is old]
     inner: dict[Var, Range] = {}
     for x in loops_of(loop.body):
         inner[x.var] = loop_range(x, {**ranges, **inner})
-    out = []
-    for dim in range(len(old.shape)):
+    out = {}
+    for dim, cut in enumerate(producer.cuts):
+        if cut is None or not reads:
+            continue
         base, lo, hi = box([r.index[dim] for r in reads], ranges, inner, f"{old} along dim {dim}")
-        out.append(_Interval(base + lo, hi - lo + 1))
-    if any(part.size < 1 for part in out):
-        raise _refuse(f"{loop.var} reads nothing of {old}")
+        if hi < lo:
+            raise _refuse(f"{loop.var} reads nothing of {old}")
+        if hi - lo + 1 < old.shape[dim] or loop.var in variables_of(base):
+            out[dim] = _Interval(cut, base + lo, hi - lo + 1)
     return out
 
 
-def _rolled(producer: _Producer, loop: For, footprint: list[_Interval]) -> int | None:
+def _rolled(parts: Mapping[int, _Interval], loop: For) -> int | None:
     """The dim along which consecutive iterations of `loop` overlap, if there is one."""
-    moving = [n for n, part in enumerate(footprint) if loop.var in variables_of(part.first)]
-    if len(moving) != 1 or not isinstance(producer.coords[moving[0]], For):
-        return None
-    part = footprint[moving[0]]
-    if not 0 < part.step(loop.var) < part.size:
+    moving = [dim for dim, part in parts.items() if loop.var in variables_of(part.first)]
+    if len(moving) != 1 or not 0 < parts[moving[0]].step(loop.var) < parts[moving[0]].size:
         return None
     if loop.kind == "parallel":
         raise _refuse(f"iterations of the parallel loop {loop.var} cannot keep rows for each other")
     return moving[0]
 
 
-def _cut(loop: For, part: _Interval, ranges: Mapping[Var, Range]) -> tuple[Index, Index]:
-    """First coordinate and number of the iterations of `loop` that lie in the interval."""
-    end = part.first + part.size
+def _cut(part: _Interval, ranges: Mapping[Var, Range]) -> tuple[Index, Index]:
+    """First coordinate and number of the iterations of the loop that lie in the interval."""
+    loop, end = part.loop, part.first + part.size
     start = simplify(maximum(part.first, loop.lo), ranges)
     number = minimum(part.size, end - loop.lo, loop.hi - part.first, loop.hi - loop.lo)
     return start, simplify(number, ranges)

@@ -20,8 +20,10 @@ class _Fuse(Rewriter):
             return self._For(loop)
         if not isinstance(inner, For) or inner.var.name != self.inner:
             raise ConfigError("not-nested", f"fuse: loop {self.inner} is not directly inside loop {self.outer}")
-        if not (loop.lo is inner.lo is as_index(0) and loop.hi.is_const and inner.hi.is_const):
-            raise ConfigError("bounds", f"fuse: loops {self.outer} and {self.inner} must run from 0 to constants")
+        if not (loop.lo is inner.lo is as_index(0) and inner.hi.is_const):
+            raise ConfigError(
+                "bounds", f"fuse: loops {self.outer} and {self.inner} must run from 0, {self.inner} to a constant"
+            )
         n = int(inner.hi)
         fused = Var(self.name)
         body = substitute(inner.body, {loop.var: fused // n, inner.var: fused % n} if n else {})

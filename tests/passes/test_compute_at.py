@@ -140,7 +140,7 @@ WHOLE = """kernel k(a: f32[4], b: f32[4], c: f32[4])
         ("t[x] = a[x]", "b[x] = a[x]", "t is written by 0 statements"),
         ("    for i in 0 .. 4:\n      b[i] = t[i]", "    for i in 0 .. 4:\n      b[i] = a[i]", "t is read by 0"),
         ("t[x] = a[x]", "t[x - 1 + 1] = t[x]", "t is read by 2 statements"),
-        ("t[x] = a[x]", "t[3 - x] = a[x]", "t is written at t[-x + 3]; legal are distinct loops and constants"),
+        ("t[x] = a[x]", "t[x] = a[x]\n      t[3 - x] = a[x]", "t is written at t[x] and at t[-x + 3]"),
         ("b[i] = t[i]", "a[i] = t[i]", "a, from which t is computed, changes before t is read"),
         ("for i in 0 .. 4:\n      b[i] = t[i]", "for x in 0 .. 4:\n      b[x] = t[x]", "both nests is called x"),
         ("t[x] = a[x]", "t[x] = a[x]\n      c[x] = a[x]", "the nest that writes t writes c too"),
