@@ -19,6 +19,7 @@ from convsmith.measure.peak import peak_sample
 from convsmith.measure.timing import Sampler, alternate, measure, spread
 from convsmith.runtime.arrays import address_of, aligned_empty, numpy_dtype
 from convsmith.runtime.host import HostLibrary
+from convsmith.runtime.host_block import HostBlock
 
 ROUNDS = 9
 BYTES = ("u8", "s8", "s32")
@@ -154,12 +155,11 @@ def _entry(kernel: Kernel, name: str) -> tuple[Callable[[], object], list[np.nda
     """An entry of a kernel's machine code on memory of its own, all ones."""
     assert kernel.artifact is not None
     function = HostLibrary(kernel.artifact)[name]
-    memory = [aligned_empty(a.size * numpy_dtype(a.dtype).itemsize) for a in function.entry.arguments]
-    for array in memory:
+    memory = {a.name: aligned_empty(a.size * numpy_dtype(a.dtype).itemsize) for a in function.entry.arguments}
+    for array in memory.values():
         array[:] = 1
-    block = (ctypes.c_uint64 * len(memory))(*map(address_of, memory))
-    address = ctypes.addressof(block)
-    return lambda: function(address, (block, memory)), memory
+    block = HostBlock(function.entry, {name: address_of(array) for name, array in memory.items()})
+    return lambda: function(block.address, (block, memory)), [*memory.values()]
 
 
 def _at_once() -> None:

@@ -12,13 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from convsmith.codegen.artifact import Artifact
-from convsmith.layout.indirection import from_recipe
+from convsmith.codegen.artifact import Argument, Artifact
+from convsmith.codegen.binder import AddressMemory, Binder, element_type
 from convsmith.layout.layout import Layout
 from convsmith.problem import Problem, reference
 from convsmith.problem.types import TYPES
 from convsmith.runtime.host import HostLibrary
-from convsmith.runtime.pointers import absent_pixel
 
 Array = np.ndarray[Any, Any]
 Arrays = Mapping[str, Array]
@@ -191,31 +190,35 @@ class Compiled:
 
     def _call(self, name: str, buffers: dict[str, Guarded], chunks: int = 0) -> None:
         function = self.library[name]
-        arguments, values = function.entry.arguments, function.entry.values
-        block = (ctypes.c_uint64 * (len(arguments) + len(values)))()
-        block[len(arguments) :] = list(values)
-        for n, a in enumerate(arguments):
-            if a.role in ("scratch", "shared") and a.name not in buffers:
-                dtype, times = TYPES[a.dtype].numpy, function.entry.threads if a.role == "scratch" else 1
-                buffers[a.name] = Guarded(np.full(a.size * times, canary(dtype)), canary(dtype))
-            if a.role == "zero" and a.name not in buffers:
-                dtype = TYPES[a.dtype].numpy
-                points = buffers[a.recipe].inside if a.recipe else np.zeros(1, np.int32)
-                buffers[a.name] = Guarded(absent_pixel(a, a.recipe, points), poison(dtype))
-            if a.role != "table":
-                block[n] = buffers[a.name].address
-        for n, a in enumerate(arguments):
-            if a.role == "table":
-                zero = next(z.name for z in arguments if z.role == "zero" and z.of == a.of)
-                item = buffers[zero].inside.itemsize
-                entries = from_recipe(a.recipe).pointers(buffers[a.of].address, buffers[zero].address, item)
-                buffers[a.name] = Guarded(entries.ravel(), np.uint64(0))
-                block[n] = buffers[a.name].address
-        address = ctypes.addressof(block)
+        entry = function.entry
+        words = (ctypes.c_uint64 * len(entry.arguments))()
+        Binder(GuardedMemory(buffers), {n: b.address for n, b in buffers.items()}).bind(entry, words)
+        address = ctypes.addressof(words)
         if not chunks:
             function(address)
         for part in reversed(range(chunks)):
             function._chunk(address, part, chunks)
+
+
+class GuardedMemory(AddressMemory):
+    """Memory of a kernel's own among other buffers, by name: canaries surround it."""
+
+    def __init__(self, buffers: dict[str, Guarded]) -> None:
+        self._buffers = buffers
+
+    def reserve(self, argument: Argument, elements: int) -> int:
+        dtype, written = element_type(argument), argument.role not in ("table", "zero")
+        made = Guarded(np.full(elements, canary(dtype), dtype), canary(dtype) if written else poison(dtype))
+        self._buffers[argument.name] = made
+        return made.address
+
+    def read(self, place: int, nbytes: int) -> bytes:
+        return ctypes.string_at(place, nbytes)
+
+    def write(self, place: int, contents: Array) -> None:
+        made = next(b for b in self._buffers.values() if b.address == place)
+        made.inside[:] = contents.ravel()
+        made.before = made.whole.copy()
 
 
 class PageEnd:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import re
 
 import numpy as np
 
 from convsmith.codegen import llvm_bind
-from convsmith.codegen.artifact import Argument, Artifact, Entry
+from convsmith.codegen.artifact import Argument, Artifact, Entry, Launch
 from convsmith.codegen.llvm_text import module_text
 from convsmith.compiler.facts import facts
 from convsmith.interp import run
@@ -18,13 +17,14 @@ from convsmith.ir.types import DTYPES
 from convsmith.ir.verify import verify
 from convsmith.machine.base import Machine
 from convsmith.runtime.host import HostLibrary
+from convsmith.runtime.host_block import HostBlock
 
 Arrays = dict[str, np.ndarray]
 
 
 def llvm_text(kernel: Kernel, target: Machine, symbol: str = "k") -> str:
     """The module of a kernel on one thread."""
-    return module_text({symbol: (kernel, 1)}, facts(target), {})
+    return module_text({symbol: (kernel, Launch())}, facts(target), {})
 
 
 def run_native(kernel: Kernel, arrays: Arrays, target: Machine) -> None:
@@ -32,8 +32,7 @@ def run_native(kernel: Kernel, arrays: Arrays, target: Machine) -> None:
     arguments = tuple(Argument(b.name, "inout", b.dtype.name, b.shape, "a", b.size) for b in kernel.params)
     code = llvm_bind.object_code(llvm_text(kernel, target), target.triple, target.cpu, target.features)
     function = HostLibrary(Artifact(code, target.isa, {"main": Entry("k", arguments)}, kernel.name, ""))["main"]
-    block = (ctypes.c_uint64 * len(arguments))(*(arrays[a.name].ctypes.data for a in arguments))
-    function(ctypes.addressof(block))
+    function(HostBlock(function.entry, {name: array.ctypes.data for name, array in arrays.items()}).address)
 
 
 def mnemonics(kernel: Kernel, target: Machine) -> list[str]:

@@ -5,10 +5,12 @@ The object holds, for each `Entry`, two functions:
     void symbol(ptr block)                           the whole entry
     void symbol_chunk(ptr block, i64 tid, i64 n)     part tid of n of it, 0 <= tid < n
 
-`block` points to 64-bit addresses in the order of `Entry.arguments`, and then `Entry.sizes`, 64-bit integers. The n
-parts may run in any order, at the same time, and on any threads. With `threads == 1`, `symbol` is
-`symbol_chunk(block, 0, 1)`; else it asks an OpenMP runtime (`GOMP_parallel`) for `threads` threads and takes tid and n
-from `omp_get_thread_num` and `omp_get_num_threads`, so 1 <= n <= threads. A call runs its entries one after the other.
+`block` points to 64-bit words in the order of `Entry.arguments`: an address for each argument in memory, then the value
+of each size. The n parts may run in any order, at the same time, and on any threads; 1 <= n <= `Launch.threads`.
+`Launch.kind` says what `symbol` does: a "call" runs `symbol_chunk(block, 0, 1)`; "tasks" asks the library
+`Launch.runtime` for `threads` threads, each of which runs its part; the entry points that it calls are
+`RUNTIME_SYMBOLS[runtime]`. A call runs its entries one after the other, after the system has granted the process every
+one of `Artifact.permissions`.
 
 The file form is a magic word, the length of a JSON header, the header, the object code, and the SHA-256 of all that
 stands before it.
@@ -26,12 +28,24 @@ from convsmith.diag.errors import UsageError
 from convsmith.diag.settings import MOST_THREADS
 from convsmith.ir.types import DTYPES, PTR
 
-__all__ = ["ABI_VERSION", "Argument", "Artifact", "Entry", "Role"]
+__all__ = [
+    "ABI_VERSION", "GOMP", "RUNTIME_SYMBOLS", "SIZE", "Argument", "Artifact", "Entry", "Launch", "LaunchKind",
+    "MemoryKind", "Role", "host_launch", "size_argument",
+]  # fmt: skip
 
-ABI_VERSION = 4
+ABI_VERSION = 5
 """Version of the calling convention above. Artifacts of another version are not run."""
 
-Role = Literal["in", "out", "inout", "packed", "scratch", "shared", "table", "zero"]
+Role = Literal["in", "out", "inout", "packed", "scratch", "shared", "table", "zero", "size"]
+LaunchKind = Literal["call", "tasks", "grid"]
+MemoryKind = Literal["host", "device", "constant"]
+
+GOMP = "gomp"
+RUNTIME_SYMBOLS = {GOMP: ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")}
+"""Entry points that object code calls to start its tasks, by the name of the library that has them."""
+
+SIZE = "s64"
+"""The type of a size in the argument block."""
 
 _PACK = "pack"
 
@@ -41,15 +55,17 @@ _DIGEST = hashlib.sha256().digest_size
 
 @dataclass(frozen=True)
 class Argument:
-    """One address of the argument block: memory of the tensor `name`, or what belongs to the kernel alone.
+    """One word of the argument block: the address of a tensor `name`, of memory of the kernel's own, or a size.
 
     `role` is what happens to it: "in" (read), "out" (written), "inout" (read, then written), "packed" (tensor `of` in
     an order of the kernel's own, or sums of it: written by a packing entry, read by others), "scratch" (memory private
     to one call: `size` elements for each thread, part tid using its own) or "shared" (memory of a call, from one entry
     to the next), "table" (addresses within tensor `of`, which `recipe` says, and those of absent elements: of the
-    entry's "zero" argument of the same tensor) or "zero" (memory of zeros, or of the tensor's zero points: those of the
-    argument that `recipe` names, one for all or one for each channel).
+    entry's "zero" argument of the same tensor), "zero" (memory of zeros, or of the tensor's zero points: those of the
+    argument that `recipe` names, one for all or one for each channel) or "size" (a 64-bit integer in place of an
+    address: `value`, or what the call gives where that is None).
 
+    `memory` says where the address points: into memory of the host, of a device, or constant memory of a device.
     `shape` is logical, `dims` are its dims' names, `layout` is a tag or block text of that shape, `size` the elements
     of memory (padding included). `default` holds the values that stand where a call gives none: one for all elements,
     or one for each; None where a call must give the array.
@@ -65,6 +81,8 @@ class Argument:
     default: tuple[float, ...] | None = None
     of: str = ""
     recipe: str = ""
+    memory: MemoryKind = "host"
+    value: int | None = None
 
     def __post_init__(self) -> None:
         if self.role not in get_args(Role):
@@ -73,29 +91,65 @@ class Argument:
             raise UsageError(f"argument {self.name}: of={self.of!r} with role {self.role}; packed tensors name theirs")
         if self.dims and len(self.dims) != len(self.shape):
             raise UsageError(f"argument {self.name}: {len(self.dims)} names for the {len(self.shape)} dims")
-        if self.dtype not in (*DTYPES, PTR.name):
-            legal = ", ".join((*DTYPES, PTR.name))
+        if self.memory not in get_args(MemoryKind):
+            legal = ", ".join(get_args(MemoryKind))
+            raise UsageError(f"argument {self.name}: memory {self.memory!r} is not one of {legal}")
+        if self.value is not None and self.role != "size":
+            raise UsageError(f"argument {self.name}: value {self.value} with role {self.role}; only a size has one")
+        types = (SIZE,) if self.role == "size" else (*DTYPES, PTR.name)
+        if self.dtype not in types:
+            legal = ", ".join(types)
             raise UsageError(f"argument {self.name}: type {self.dtype!r} is not one of {legal}")
         if self.size < 0 or any(size < 0 for size in self.shape):
             raise UsageError(f"argument {self.name}: {self.size} elements of shape {self.shape}; no size is negative")
 
 
+def size_argument(name: str) -> Argument:
+    """Return the argument of a size that a call gives."""
+    return Argument(name, "size", SIZE, (), "", 0)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How an entry is started.
+
+    `kind` is "call" (the calling thread runs all of it), "tasks" (up to `threads` host threads run a part each, started
+    by the library `runtime`) or "grid" (threads of a device run it). `threads` is also the number of scratch memories.
+    """
+
+    kind: LaunchKind = "call"
+    threads: int = 1
+    runtime: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(LaunchKind):
+            raise UsageError(f"launch: kind {self.kind!r} is not one of {', '.join(get_args(LaunchKind))}")
+        if not 1 <= self.threads <= MOST_THREADS:
+            raise UsageError(f"launch: {self.threads} threads; expected 1 to {MOST_THREADS}")
+        if (self.kind == "tasks") != bool(self.runtime) or (self.kind == "call" and self.threads > 1):
+            raise UsageError(
+                f"launch: kind {self.kind} with {self.threads} threads of the runtime {self.runtime!r}; a call has one "
+                "thread and no runtime, tasks have a runtime"
+            )
+
+
+def host_launch(threads: int) -> Launch:
+    """Return the launch of an entry for `threads` host threads."""
+    return Launch() if threads == 1 else Launch("tasks", threads, GOMP)
+
+
 @dataclass(frozen=True)
 class Entry:
-    """One callable of the object code: its symbol, its arguments in order, and how many threads it was made for.
-
-    `sizes` are names of the numbers that a call gives after the arguments; once they are known, `values` are they.
-    """
+    """One callable of the object code: its symbol, its arguments in order (sizes last), and how it is started."""
 
     symbol: str
     arguments: tuple[Argument, ...]
-    threads: int = 1
-    sizes: tuple[str, ...] = ()
-    values: tuple[int, ...] = ()
+    launch: Launch = Launch()
 
     def __post_init__(self) -> None:
-        if not 1 <= self.threads <= MOST_THREADS:
-            raise UsageError(f"entry {self.symbol}: {self.threads} threads; expected 1 to {MOST_THREADS}")
+        sizes = [a.role == "size" for a in self.arguments]
+        if sizes != sorted(sizes):
+            raise UsageError(f"entry {self.symbol}: an argument in memory follows a size; sizes come last")
 
     @property
     def chunk_symbol(self) -> str:
@@ -113,6 +167,7 @@ class _Manifest:
     config: str
     abi: int
     needs: tuple[str, ...]
+    permissions: tuple[str, ...]
     needs_finite: tuple[str, ...]
     notes: dict[str, str]
 
@@ -123,7 +178,8 @@ class Artifact:
 
     `entries` are in the order in which a call runs them; those that pack a tensor ("pack", or "pack:wei_p" where there
     are several) are run when there is something to pack. `needs`: CPU features (LLVM's names) without which the
-    code must not run. `needs_finite`: tensors that the kernel multiplies by stored zeros; with infinities or NaN in
+    code must not run. `permissions`: what a process must ask the system for before the code runs ("amx": the state of
+    tile registers). `needs_finite`: tensors that the kernel multiplies by stored zeros; with infinities or NaN in
     them, another kernel must run. `notes` are texts for people and for the run time ("packing": two kernels with the
     same text read the same packed tensor; "requirements": what the sizes of a call must keep to).
     """
@@ -135,6 +191,7 @@ class Artifact:
     config: str
     abi: int = ABI_VERSION
     needs: tuple[str, ...] = ()
+    permissions: tuple[str, ...] = ()
     needs_finite: tuple[str, ...] = ()
     notes: dict[str, str] = field(default_factory=dict)
 
@@ -162,6 +219,7 @@ class Artifact:
             "config": self.config,
             "abi": self.abi,
             "needs": list(self.needs),
+            "permissions": list(self.permissions),
             "needs_finite": list(self.needs_finite),
             "notes": self.notes,
         }

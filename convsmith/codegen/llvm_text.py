@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from convsmith.codegen.artifact import Launch
 from convsmith.codegen.fragments import Configurations, Fragments, Shapes
 from convsmith.codegen.gathers import spans_of
+from convsmith.codegen.launch import entry_text
 from convsmith.codegen.values import Slot, ValueEmitter
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
@@ -346,35 +348,17 @@ def _share(e: FunctionEmitter, s: Stmt) -> None:
     e.start(done)
 
 
-def entry_text(symbol: str, threads: int, declared: dict[str, None]) -> str:
-    """The function that runs all tasks: directly, or through an OpenMP runtime."""
-    if threads == 1:
-        call = f"  call void @{symbol}_chunk(ptr %args, i64 0, i64 1)\n"
-        return f"define void @{symbol}(ptr %args) #0 {{\nentry:\n{call}  ret void\n}}\n"
-    declared["declare void @GOMP_parallel(ptr, ptr, i32, i32)"] = None
-    declared["declare i32 @omp_get_thread_num()"] = None
-    declared["declare i32 @omp_get_num_threads()"] = None
-    return (
-        f"define internal void @{symbol}_member(ptr %args) #0 {{\nentry:\n"
-        "  %who = call i32 @omp_get_thread_num()\n  %all = call i32 @omp_get_num_threads()\n"
-        "  %tid = sext i32 %who to i64\n  %n = sext i32 %all to i64\n"
-        f"  call void @{symbol}_chunk(ptr %args, i64 %tid, i64 %n)\n  ret void\n}}\n"
-        f"define void @{symbol}(ptr %args) #0 {{\nentry:\n"
-        f"  call void @GOMP_parallel(ptr @{symbol}_member, ptr %args, i32 {threads}, i32 0)\n  ret void\n}}\n"
-    )
-
-
 def module_text(
-    kernels: Mapping[str, tuple[Kernel, int]], facts: Facts, scratch: Mapping[Buffer, tuple[int, int]]
+    kernels: Mapping[str, tuple[Kernel, Launch]], facts: Facts, scratch: Mapping[Buffer, tuple[int, int]]
 ) -> str:
-    """A module with an entry for each symbol: its kernel and the number of threads it is made for."""
+    """Return a module with an entry for each symbol: its kernel, and how the entry is started."""
     declared: dict[str, None] = {}
     parts = []
-    for symbol, (kernel, threads) in kernels.items():
+    for symbol, (kernel, launch) in kernels.items():
         configurations = Configurations.of(kernel, facts.rows, facts.fragments)
         parts += [function_text(f, kernel, facts, symbol, configurations, declared) for f in kernel.functions]
         parts.append(chunk_text(kernel, facts, symbol, scratch, configurations, declared))
-        parts.append(entry_text(symbol, threads, declared))
+        parts.append(entry_text(symbol, launch, declared))
     texts = " ".join(f'"{k}"="{v}"' for k, v in facts.attributes.items())
     head = f'target triple = "{facts.triple}"\n' + "\n".join(declared) + "\n"
     return head + "\n".join(parts) + f"\nattributes #0 = {{ nounwind {texts} }}\n"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from convsmith.codegen import llvm_bind
-from convsmith.codegen.artifact import Argument, Artifact, Entry
+from convsmith.codegen.artifact import Argument, Artifact, Entry, host_launch, size_argument
 from convsmith.codegen.llvm_text import module_text
 from convsmith.compiler.arguments import argument_of, packing_note, zero_argument
 from convsmith.compiler.facts import facts
@@ -81,7 +81,8 @@ def lower(
     private = list(dict.fromkeys(b for b in inside if b.scope == "cache"))
     *offsets, size = accumulate((-(-b.size * b.dtype.bytes // 64) * 64 for b in private), initial=0)
     scratch = {b: (offset, size) for b, offset in zip(private, offsets)}
-    text = module_text(kernels, facts(target), scratch)
+    launched = {symbol: (k, host_launch(threads)) for symbol, (k, threads) in kernels.items()}
+    text = module_text(launched, facts(target), scratch)
     packs = list(kernel.packs)
     before = []
     for k in kernel.before:
@@ -139,13 +140,15 @@ def emit(problem: Problem, config: Config, target: Machine, low: Lowered) -> Art
         return Argument(b.name, "shared", b.dtype.name, (b.size,), "a", b.size)
 
     def entry(k: Kernel, threads: int) -> Entry:
-        return Entry(f"{SYMBOL}_{k.name}", tuple(argument(b) for b in k.params), threads, tuple(map(str, k.sizes)))
+        sizes = (size_argument(v.name) for v in k.sizes)
+        return Entry(f"{SYMBOL}_{k.name}", (*map(argument, k.params), *sizes), host_launch(threads))
 
     main = [argument(b) for b in low.kernel.params]
     if low.scratch:
         main.append(Argument("scratch", "scratch", "f32", (low.scratch // 4,), "a", low.scratch // 4))
+    main += [size_argument(v.name) for v in low.kernel.sizes]
     entries = {k.name: entry(k, config.threads) for k in low.before}
-    entries["main"] = Entry(SYMBOL, tuple(main), config.threads, tuple(map(str, low.kernel.sizes)))
+    entries["main"] = Entry(SYMBOL, tuple(main), host_launch(config.threads))
     entries |= {k.name: entry(k, 1) for k in low.after}
     notes = {}
     for pack in low.packs:
@@ -156,7 +159,8 @@ def emit(problem: Problem, config: Config, target: Machine, low: Lowered) -> Art
     factor = "wei" if "in" in (t.role for t in problem.tensors if t.name == "wei") else "diff_dst"
     return Artifact(
         code=code, isa=target.isa, entries=entries, problem=str(problem), config=str(config), needs=target.needs,
-        needs_finite=(factor,) if config.realise in ("pad_copy", "indirection") else (), notes=notes,
+        permissions=target.permissions, notes=notes,
+        needs_finite=(factor,) if config.realise in ("pad_copy", "indirection") else (),
     )  # fmt: skip
 
 

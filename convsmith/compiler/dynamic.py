@@ -35,10 +35,7 @@ def at_call(artifact: Artifact, q: Conv) -> Artifact:
         known = {t.name: argument_of(t) for t in q.tensors} | pointer_arguments(q, pointers, TABLE, "src")
 
     def argument(a: Argument) -> Argument:
-        return known.get(a.name, a)
+        return replace(a, value=values[a.name]) if a.role == "size" else known.get(a.name, a)
 
-    entries = {
-        name: replace(e, arguments=tuple(map(argument, e.arguments)), values=tuple(values[size] for size in e.sizes))
-        for name, e in artifact.entries.items()
-    }
+    entries = {name: replace(e, arguments=tuple(map(argument, e.arguments))) for name, e in artifact.entries.items()}
     return replace(artifact, entries=entries, problem=str(q))

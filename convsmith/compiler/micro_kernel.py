@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from convsmith.codegen import llvm_bind
-from convsmith.codegen.artifact import Argument, Artifact, Entry
+from convsmith.codegen.artifact import Argument, Artifact, Entry, Launch, size_argument
 from convsmith.codegen.llvm_text import module_text
 from convsmith.compiler.facts import facts
 from convsmith.ir.buffer import Buffer
@@ -34,12 +34,12 @@ def micro_kernel_artifact(m: MicroKernel, target: Machine) -> Artifact:
     """Compile a micro-kernel for a target."""
     with llvm_bind.no_collection(), interning():
         kernel, pack = lower_micro_kernel(m, target)
-        kernels = {m.name: (kernel, 1), f"{m.name}_pack": (pack, 1)}
+        kernels = {m.name: (kernel, Launch()), f"{m.name}_pack": (pack, Launch())}
         text = module_text(kernels, facts(target), {})
         entries = {"main": _entry(m.name, kernel), "pack": _entry(f"{m.name}_pack", pack)}
     code = llvm_bind.object_code(text, target.triple, target.cpu, target.features)
     return Artifact(code=code, isa=target.isa, entries=entries, problem=m.name, config=f"--isa={target.isa}",
-                    needs=target.needs)  # fmt: skip
+                    needs=target.needs, permissions=target.permissions)  # fmt: skip
 
 
 def _entry(symbol: str, kernel: Kernel) -> Entry:
@@ -48,4 +48,5 @@ def _entry(symbol: str, kernel: Kernel) -> Entry:
     def argument(b: Buffer) -> Argument:
         return Argument(b.name, "inout" if b.name in written else "in", b.dtype.name, (b.size,), "a", b.size)
 
-    return Entry(symbol, tuple(map(argument, kernel.params)), 1, tuple(map(str, kernel.sizes)))
+    sizes = (size_argument(v.name) for v in kernel.sizes)
+    return Entry(symbol, (*map(argument, kernel.params), *sizes))

@@ -70,7 +70,7 @@ def compile_or_load(
         if trace.enabled(event) and (event == "create" or cache is not None):
             trace.emit(
                 event, status=status if event == "create" else ("hit" if stored is not None else "miss"),
-                isa=target.isa, threads=artifact.entries["main"].threads, time_ms=(perf_counter() - start) * 1e3,
+                isa=target.isa, threads=artifact.entries["main"].launch.threads, time_ms=(perf_counter() - start) * 1e3,
                 config=artifact.config, detail=f"code_bytes={len(artifact.code)} key={key[:16]}",
                 repro=repro("verify", problem, artifact.config, requirements),
             )  # fmt: skip
@@ -97,7 +97,7 @@ def _stored(
         "instruction set of the config": (held.isa, target.isa),
         "needed CPU features": (artifact.needs, target.needs),
         "requirements": (artifact.notes.get("requirements", ""), requirements),
-        "threads": (artifact.entries["main"].threads, held.threads),
+        "threads": (artifact.entries["main"].launch.threads, held.threads),
         "most threads": (min(held.threads, threads), held.threads) if config is None else (0, 0),
     }
     for name, (found, asked) in wanted.items():

@@ -12,7 +12,6 @@ point into.
 
 from __future__ import annotations
 
-import ctypes
 import math
 import operator
 from collections.abc import Sequence
@@ -31,6 +30,7 @@ from convsmith.machine.registry import target
 from convsmith.problem.micro_kernel import MicroKernel
 from convsmith.runtime.arrays import Array, address_of, aligned_empty, numpy_dtype
 from convsmith.runtime.host import HostLibrary
+from convsmith.runtime.host_block import HostBlock
 from convsmith.statement.micro_kernel import MEMORY, POINTS, sums_type
 
 __all__ = ["HostMicroKernel", "Pointers", "Weights", "micro_kernel"]
@@ -239,9 +239,7 @@ class HostMicroKernel:
         each = (4 if m.quantised else self._memory.itemsize) + pointers * self._memory.itemsize
         return -(-channels // m.channel_tile) * m.channel_tile * (each + (4 if m.quantised else 0))
 
-    def _check_reach(
-        self, addresses: Array, sizes: dict[str, int], source: Array, zero: Array, nbytes: int
-    ) -> None:
+    def _check_reach(self, addresses: Array, sizes: dict[str, int], source: Array, zero: Array, nbytes: int) -> None:
         """UsageError where a pixel of `nbytes` bytes, other than `zero`, does not lie in the source."""
         read = addresses[addresses != np.uint64(address_of(zero))]
         if not read.size:
@@ -334,13 +332,8 @@ class HostMicroKernel:
 
     def _run(self, entry: str, arrays: dict[str, Array], sizes: dict[str, int]) -> None:
         function = self._library[entry]
-        names = [a.name for a in function.entry.arguments]
-        block = (ctypes.c_int64 * (len(names) + len(function.entry.sizes)))()
-        for n, name in enumerate(names):
-            block[n] = address_of(arrays[name]) if name in arrays else 0
-        for n, name in enumerate(function.entry.sizes):
-            block[len(names) + n] = sizes[name]
-        function(ctypes.addressof(block))
+        block = HostBlock(function.entry, {name: address_of(array) for name, array in arrays.items()} | sizes)
+        function(block.address, (block, arrays))
 
 
 def _bounds(array: Array) -> tuple[int, int]:

@@ -33,7 +33,7 @@ class Machine:
     registers of ``fragments``. ``memories`` are the caches of a core, nearest first. The facts of a level are its
     *reference facts*, those of the smaller machines that have it. ``half`` says what instructions do with f16:
     nothing, only convert between it and f32, or compute in it. ``instructions`` are tried in order, and so are
-    ``transpositions``.
+    ``transpositions``. ``permissions`` are what a process asks the system for before it runs code of the level.
     """
 
     isa: str
@@ -49,6 +49,7 @@ class Machine:
     transpositions: tuple[Instruction, ...] = ()
     half: Half = ""
     fragments: FragmentFile | None = None
+    permissions: tuple[str, ...] = ()
 
     @property
     def registers(self) -> int:

@@ -9,7 +9,6 @@ peak means something only when both were measured together.
 
 from __future__ import annotations
 
-import ctypes
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,9 +18,9 @@ from typing import NamedTuple
 import numpy as np
 
 from convsmith.codegen import llvm_bind
-from convsmith.codegen.artifact import Argument, Artifact, Entry
+from convsmith.codegen.artifact import Argument, Artifact, Entry, host_launch, size_argument
 from convsmith.codegen.fragments import constant
-from convsmith.codegen.llvm_text import entry_text
+from convsmith.codegen.launch import entry_text
 from convsmith.diag.errors import UnsupportedError
 from convsmith.ir.instruction import Instruction
 from convsmith.machine.base import Machine
@@ -30,6 +29,7 @@ from convsmith.machine.registry import host_targets, target
 from convsmith.problem.problem import Problem
 from convsmith.runtime.arrays import Array, address_of, aligned_empty
 from convsmith.runtime.host import HostFunction, HostLibrary
+from convsmith.runtime.host_block import HostBlock
 
 __all__ = [
     "PeakSample", "ReadSample", "assembly", "peak_sample", "peak_types", "read_level_bytes", "read_sample",
@@ -133,9 +133,8 @@ class _Loop:
         self._function = function
         self._work = work  # of one turn of all threads
         self._data = data
-        self._count = np.ones(1, np.int64)
-        self._sink = aligned_empty(function.entry.threads * _SINK_FLOATS * 4)
-        self._block = (ctypes.c_uint64 * 3)(address_of(self._count), address_of(data), address_of(self._sink))
+        self._sink = aligned_empty(function.entry.launch.threads * _SINK_FLOATS * 4)
+        self._block = HostBlock(function.entry, {"data": address_of(data), "sink": address_of(self._sink)})
         self._turns = 1
         while (seconds := self._quickest()) < SAMPLE_SECONDS / 4:
             self._turns *= 2
@@ -151,10 +150,9 @@ class _Loop:
         return min(self._run(self._turns) for _ in range(3))
 
     def _run(self, turns: int) -> float:
-        self._count[0] = turns
-        block = ctypes.addressof(self._block)
+        self._block.give({"turns": turns})
         start = time.perf_counter()
-        self._function(block, self)
+        self._function(self._block.address, self)
         return time.perf_counter() - start
 
 
@@ -197,13 +195,14 @@ def accumulators(t: Machine, row: Instruction) -> int:
 
 def _load(text: str, t: Machine, threads: int) -> HostFunction:
     arguments = (
-        Argument("count", "in", "s32", (2,), "a", 2),
         Argument("data", "in", "f32", (2,), "a", 2),
         Argument("sink", "out", "f32", (_SINK_FLOATS,), "a", _SINK_FLOATS),
+        size_argument("turns"),
     )
-    entry = Entry("loop", arguments, threads)
+    entry = Entry("loop", arguments, host_launch(threads))
     code = llvm_bind.object_code(text, t.triple, t.cpu, t.features)
-    return HostLibrary(Artifact(code, t.isa, {"main": entry}, "ceiling", "", needs=t.needs))["main"]
+    artifact = Artifact(code, t.isa, {"main": entry}, "ceiling", "", needs=t.needs, permissions=t.permissions)
+    return HostLibrary(artifact)["main"]
 
 
 def assembly(t: Machine, types: Types = F32) -> str:
@@ -212,7 +211,7 @@ def assembly(t: Machine, types: Types = F32) -> str:
 
 
 def _fma_text(t: Machine, row: Instruction, threads: int) -> str:
-    """LLVM text: `count` turns of `_UNROLL` multiply-adds on each accumulator, with factor and addend from memory."""
+    """LLVM text: `turns` turns of `_UNROLL` multiply-adds on each accumulator, with factor and addend from memory."""
     if row.result.scope == "fragment":
         return _fragment_text(t, row, threads)
     c, a, b = (f"<{p.size} x {p.dtype.llvm}>" for p in row.kernel.params)
@@ -296,7 +295,7 @@ def _bits(name: str, value: str, vector: str, wanted: str) -> list[str]:
 
 
 def _read_text(t: Machine, threads: int, nbytes: int) -> str:
-    """LLVM text: `count` times the sum of the `nbytes` bytes of a thread's part of the data, as integers."""
+    """LLVM text: `turns` times the sum of the `nbytes` bytes of a thread's part of the data, as integers."""
     vector = f"<{t.lanes(32)} x i32>"
     names = [f"%s{k}" for k in range(_ADDENDS)]
     lines = [
@@ -365,11 +364,11 @@ def _store_sum(names: list[str], operation: str, vector: str) -> list[str]:
 def _module(body: list[str], declare: str, threads: int) -> str:
     """The module with the functions of the calling convention (`convsmith.codegen.artifact`) around a chunk's body."""
     arguments = "\n".join(
-        f"  %p.{name} = getelementptr ptr, ptr %block, i64 {k}\n  %{name} = load ptr, ptr %p.{name}"
-        for k, name in enumerate(("count", "data", "sink"))
+        f"  %p.{name} = getelementptr i64, ptr %block, i64 {k}\n  %{name} = load {kind}, ptr %p.{name}"
+        for k, (name, kind) in enumerate((("data", "ptr"), ("sink", "ptr"), ("turns", "i64")))
     )
     declared = {declare: None}
-    entry = entry_text("loop", threads, declared)
+    entry = entry_text("loop", host_launch(threads), declared)
     lines = "\n".join(line if line.endswith(":") else f"  {line}" for line in body)
     chunk = f"define void @loop_chunk(ptr %block, i64 %tid, i64 %n) #0 {{\nentry:\n{arguments}\n"
-    return "\n".join((*declared, f"{chunk}  %turns = load i64, ptr %count\n{lines}\n}}", entry, _ATTRIBUTES))
+    return "\n".join((*declared, f"{chunk}{lines}\n}}", entry, _ATTRIBUTES))

@@ -45,7 +45,7 @@ def tensors_of(artifact: Artifact) -> dict[str, Argument]:
     tensors: dict[str, Argument] = {}
     for entry in artifact.steps.values():
         for argument in entry.arguments:
-            if argument.role in ("scratch", "shared", "table", "zero"):
+            if argument.role in ("scratch", "shared", "table", "zero", "size"):
                 continue
             tensor = plain[argument.of] if argument.role == "packed" else argument
             known = tensors.setdefault(tensor.name, tensor)

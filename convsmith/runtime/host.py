@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import itertools
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 from llvmlite import binding as llvm
@@ -21,6 +20,7 @@ from convsmith.diag.errors import ToolchainError, UnsupportedError, UsageError
 from convsmith.diag.forking import RenewedLock
 from convsmith.machine.host import cpu_features
 from convsmith.runtime import threads
+from convsmith.runtime.permissions import obtain_permissions
 
 __all__ = ["HostFunction", "HostLibrary"]
 
@@ -40,7 +40,7 @@ _LIBRARIES_OF_A_JIT = 64
 class HostFunction:
     """One entry, ready to run: `function(block)` with the address of an argument block.
 
-    `whole` is the native function behind it when the entry has one thread, else None.
+    `whole` is the native function behind it when the entry is a call, else None.
     """
 
     __slots__ = ("_chunk", "_library", "_symbol", "entry", "whole")
@@ -50,14 +50,14 @@ class HostFunction:
         self.entry = entry
         self._symbol = _WHOLE(symbol)
         self._chunk = _CHUNK(chunk)
-        self.whole: Callable[[int], None] | None = self._symbol if entry.threads == 1 else None
+        self.whole: Callable[[int], None] | None = self._symbol if entry.launch.kind == "call" else None
 
     def __call__(self, block: int, keep: object = None) -> None:
         """Run the entry and wait. `keep` holds the memory in use alive, should an interrupt end the wait early."""
         if self.whole is not None:
             self.whole(block)
-        elif not threads.run_region(self._symbol, block, self.entry.threads):
-            threads.run_chunks(self._chunk, block, self.entry.threads, keep)
+        elif not threads.run_region(self._symbol, block, self.entry.launch.threads):
+            threads.run_chunks(self._chunk, block, self.entry.launch.threads, keep)
 
 
 class HostLibrary:
@@ -79,7 +79,12 @@ class HostLibrary:
         return self.functions[entry]
 
 
+_STARTED_HERE = ("call", "tasks")
+"""Kinds of launch that `HostFunction` starts."""
+
+
 def _check_runs_here(artifact: Artifact) -> None:
+    """Refuse an artifact that this process cannot run, and ask the system for the permissions of one that it can."""
     if artifact.abi != ABI_VERSION:
         message = f"artifact has ABI version {artifact.abi}; this convsmith runs {ABI_VERSION}"
         raise UsageError(message, code="bad-artifact")
@@ -90,31 +95,34 @@ def _check_runs_here(artifact: Artifact) -> None:
             f"{', '.join(missing)}; generic code runs everywhere",
             code="isa",
         )
+    for entry in artifact.entries.values():
+        _check_starts_here(artifact, entry)
+    obtain_permissions(artifact)
 
 
-    refused = [name for name in artifact.needs if name in _STATES and not _permitted(name)]
-    if refused:
+def _check_starts_here(artifact: Artifact, entry: Entry) -> None:
+    """UnsupportedError where host threads cannot run an entry, or its arguments do not lie in host memory."""
+    launch, where = entry.launch, f"entry {entry.symbol} of kernel {artifact.problem!r}"
+    if launch.kind not in _STARTED_HERE:
         raise UnsupportedError(
-            f"kernel {artifact.problem!r} is made for {artifact.isa}: this CPU has {', '.join(refused)}, but the "
-            "system does not let this process use it; legal are levels that do not need it",
-            code="isa",
+            f"{where} is started as a {launch.kind}; a host starts {' and '.join(_STARTED_HERE)}", code="launch"
         )
-
-
-_STATES = {"amx-tile": 18}
-"""Registers so large that Linux gives them to a process only when it asks: feature and number of the state."""
-
-
-@cache
-def _permitted(feature: str) -> bool:
-    """Ask for the registers of a feature (arch_prctl ARCH_REQ_XCOMP_PERM)."""
-    return bool(ctypes.CDLL(None).syscall(158, 0x1023, _STATES[feature]) == 0)
+    if launch.runtime and launch.runtime not in threads.RUNTIMES:
+        raise UnsupportedError(
+            f"{where} starts its tasks through the runtime {launch.runtime!r}; known are {', '.join(threads.RUNTIMES)}",
+            code="launch",
+        )
+    elsewhere = [f"{a.name} ({a.memory})" for a in entry.arguments if a.memory != "host"]
+    if elsewhere:
+        raise UnsupportedError(
+            f"{where} has arguments that do not lie in host memory: {', '.join(elsewhere)}", code="launch"
+        )
 
 
 def _link(artifact: Artifact, symbols: list[str]) -> Any:
     builder = llvm.JITLibraryBuilder().add_object_img(artifact.code)
-    if any(entry.threads > 1 for entry in artifact.entries.values()):
-        for name, address in _openmp_addresses().items():
+    for runtime in {entry.launch.runtime for entry in artifact.entries.values()} - {""}:
+        for name, address in threads.RUNTIMES[runtime]().items():
             builder.import_symbol(name, address)
     builder.add_current_process()  # memset, memcpy and mathematical functions
     for symbol in symbols:
@@ -127,15 +135,6 @@ def _link(artifact: Artifact, symbols: list[str]) -> Any:
             f"{', '.join(symbols)}): {error}",
             text=str(error),
         ) from None
-
-
-def _openmp_addresses() -> dict[str, int]:
-    found = threads.openmp()
-    if found is not None:
-        return found.addresses
-    # Linking needs addresses, but only chunks will be called.
-    abort = ctypes.cast(ctypes.CDLL(None).abort, ctypes.c_void_p).value or 0
-    return dict.fromkeys(threads.SYMBOLS, abort)
 
 
 def _jit() -> Any:

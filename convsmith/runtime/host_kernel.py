@@ -6,7 +6,6 @@ own, kept for later calls. The GIL is released while native code runs.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -16,13 +15,12 @@ import numpy as np
 from convsmith.codegen.artifact import Argument, Artifact, Entry
 from convsmith.diag.errors import UnsupportedError
 from convsmith.diag.forking import RenewedLock
-from convsmith.layout.indirection import from_recipe
 from convsmith.runtime.arrays import ALIGNMENT, Array, address_of, aligned_empty, all_finite, as_array, numpy_dtype
 from convsmith.runtime.border import BY_NAME, Border, Given, Names, tensors_of
 from convsmith.runtime.denormals import count_denormals, warn_of_denormals
 from convsmith.runtime.host import HostFunction, HostLibrary
+from convsmith.runtime.host_block import HostBlock, HostMemory
 from convsmith.runtime.packed import Packed, signature_of
-from convsmith.runtime.pointers import AbsentPixel, MovingTable
 
 __all__ = ["HostKernel"]
 
@@ -30,108 +28,58 @@ _ndarray = np.ndarray
 _making = RenewedLock()
 
 
-class _Frame:
-    """The argument block of one call, and the memory of the kernel's own that it points to: scratch and defaults."""
-
-    __slots__ = ("address", "block", "memory", "pointers", "points")
-
-    def __init__(self, entry: Entry, defaults: Mapping[int, Array]) -> None:
-        self.block = (ctypes.c_uint64 * (len(entry.arguments) + len(entry.values)))()
-        self.block[len(entry.arguments) :] = list(entry.values)
-        self.address = ctypes.addressof(self.block)
-        self.memory = list(defaults.values())
-        for position, argument in enumerate(entry.arguments):
-            if argument.role == "scratch":
-                scratch = aligned_empty(argument.size * entry.threads * numpy_dtype(argument.dtype).itemsize)
-                self.memory.append(scratch)
-                self.block[position] = address_of(scratch)
-        self.pointers: list[tuple[int, MovingTable]] = []
-        """Tables of pointers, each with the place of what it points into."""
-        self.points: list[tuple[int, AbsentPixel]] = []
-        """What tables point to elsewhere, with the place of the zero points that it holds."""
-        self._tables(entry)
-        self.bind(defaults)
-
-    def _tables(self, entry: Entry) -> None:
-        places = {argument.name: position for position, argument in enumerate(entry.arguments)}
-        for argument in entry.arguments:
-            if argument.role != "table":
-                continue
-            zero = next(a for a in entry.arguments if a.role == "zero" and a.of == argument.of)
-            points = next((a for a in entry.arguments if a.name == zero.recipe), None)
-            absent = AbsentPixel(zero, points)
-            table = MovingTable(from_recipe(argument.recipe), absent.memory)
-            self.memory.append(absent.memory)
-            self.block[places[zero.name]], self.block[places[argument.name]] = address_of(absent.memory), table.address
-            self.pointers.append((places[argument.of], table))
-            if points is not None:
-                self.points.append((places[points.name], absent))
-
-    def follow(self) -> None:
-        """Let tables point into the arrays of the call, and to its zero points."""
-        for place, absent in self.points:
-            absent.hold(self.block[place])
-        for place, table in self.pointers:
-            table.follow(self.block[place])
-
-    def bind(self, arrays: Mapping[int, Array]) -> None:
-        for position, array in arrays.items():
-            self.block[position] = address_of(array)
-
-
 class _Call:
-    """An entry with the frames of its calls; `defaults` are what its arguments point to when nobody says."""
+    """An entry with the blocks of its calls; `defaults` are what its arguments point to when nobody says."""
 
-    __slots__ = ("_defaults", "_entry", "_frames", "_function", "_whole", "position")
+    __slots__ = ("_blocks", "_defaults", "_entry", "_function", "_kept", "_whole", "positions")
 
     def __init__(self, function: HostFunction, entry: Entry, defaults: Mapping[str, Array]) -> None:
         self._function, self._entry = function, entry
         self._whole = function.whole
-        arguments = enumerate(entry.arguments)
-        self.position = {argument.name: position for position, argument in arguments if argument.role != "scratch"}
-        self._defaults = {self.position[name]: array for name, array in defaults.items() if name in self.position}
-        self._frames: list[_Frame] = []
+        self.positions = {a.name: n for n, a in enumerate(entry.arguments)}
+        self._kept = {name: array for name, array in defaults.items() if name in self.positions}
+        self._defaults = {name: address_of(array) for name, array in self._kept.items()}
+        self._blocks: list[HostBlock] = []
 
-    def take(self) -> _Frame:
+    def take(self) -> HostBlock:
         try:
-            return self._frames.pop()
+            return self._blocks.pop()
         except IndexError:
-            return self.frame()
+            return self.block()
 
-    def frame(self) -> _Frame:
+    def block(self) -> HostBlock:
         """A new one."""
-        return _Frame(self._entry, self._defaults)
+        return HostBlock(self._entry, self._defaults)
 
-    def bound(self, frame: _Frame, keep: object) -> Callable[[], object]:
-        """A function that runs the entry on a frame of its own; `keep` lives as long as it does."""
+    def bound(self, block: HostBlock, keep: object) -> Callable[[], object]:
+        """A function that runs the entry on a block of its own; `keep` lives as long as it does."""
         run = self._whole or self._function
 
-        def call(run: Callable[[int], None] = run, address: int = frame.address, keep: object = (frame, keep)) -> None:
+        def call(
+            run: Callable[[int], None] = run, address: int = block.address, keep: object = (self, block, keep)
+        ) -> None:
             run(address)
 
         return call
 
-    def run(self, frame: _Frame, keep: object) -> None:
-        """Run, and keep the frame for later. After an interrupt it is dropped: workers may still use it."""
-        if frame.pointers:
-            frame.follow()
+    def run(self, block: HostBlock, keep: object) -> None:
+        """Run, and keep the block for later. After an interrupt it is dropped: workers may still use it."""
+        if block.followers:
+            block.follow()
         if self._whole is not None:
-            self._whole(frame.address)
+            self._whole(block.address)
         else:
-            self._function(frame.address, (frame, keep))
-        self._frames.append(frame)
+            self._function(block.address, (block, keep))
+        self._blocks.append(block)
 
     def run_with(self, addresses: Mapping[str, int], keep: object) -> None:
-        """Run on the memory of arguments by name, and keep the frame as it was made."""
-        frame = self.take()
-        for name, position in self.position.items():
-            if name in addresses:
-                frame.block[position] = addresses[name]
-        if frame.pointers:
-            frame.follow()
-        self._function(frame.address, (frame, keep))
-        frame.bind(self._defaults)
-        self._frames.append(frame)
+        """Run on the memory of arguments by name, and keep the block as it was made."""
+        block = self.take()
+        block.give(addresses)
+        block.follow()
+        self._function(block.address, (block, keep))
+        block.give(self._defaults)
+        self._blocks.append(block)
 
 
 class _Parts:
@@ -218,7 +166,7 @@ class HostKernel:
                 d.dtype, d.shape, d.stride_forms, d.extent,
                 s.misalignment | d.misalignment, self._needs_finite,
             )  # fmt: skip
-            position = self._main.position
+            position = self._main.positions
             self._at_src, self._at_dst = position["src"], position["dst"]
             places = ((position.get(name), offset) for name, offset in memory.offsets.items())
             self._at_weights = [(at, offset) for at, offset in places if at is not None]
@@ -306,11 +254,11 @@ class HostKernel:
         direct = self._common[0] and not self._shared and self._server(weights) is self
         if not direct or not self._src.fits(src) or not self._dst.fits(out):
             return partial(self.call, src, weights, None, out, names)
-        frame = self._main.frame()
-        if frame.pointers:
+        block = self._main.block()
+        if block.followers:
             return partial(self.call, src, weights, None, out, names)
-        self._address(frame, address_of(src), weights, address_of(out))
-        return self._main.bound(frame, (src, weights, out))
+        self._address(block, address_of(src), weights, address_of(out))
+        return self._main.bound(block, (src, weights, out))
 
     def run(self, arrays: Mapping[str, Given], names: Names = BY_NAME) -> dict[str, Array]:
         """Compute on arrays by name: all inputs without a default, and outputs to be written in place. Returns outputs.
@@ -366,44 +314,40 @@ class HostKernel:
                 copies.append((array, ready))
             addresses[name] = address_of(ready)
             keep.append(ready)
-        shared = self._memory_of_call()
-        addresses |= {name: address_of(memory) for name, memory in shared.items()}
+        own, shared = self._memory_of_call()
+        addresses |= own
         keep.append(shared)
         for step in self._steps:
             step.run_with(addresses, keep)
         for array, ready in copies:
             np.copyto(array, ready)
 
-    def _memory_of_call(self) -> dict[str, Array]:
-        """New memory from one entry to the next."""
-        sizes = {name: a.size * numpy_dtype(a.dtype).itemsize for name, a in self._shared.items()}
-        return {name: aligned_empty(size) for name, size in sizes.items()}
-
     def _run(self, src: int, weights: Packed, dst: int, keep: object) -> None:
-        frame = self._main.take()
-        block = frame.block
+        block = self._main.take()
         if self._shared:
-            shared = self._memory_of_call()
+            addresses, shared = self._memory_of_call()
             keep = (keep, shared)
-            addresses = {name: address_of(memory) for name, memory in shared.items()}
             for step in self._steps[:-1]:
                 step.run_with({"src": src, **addresses}, keep)
-            for name, address in addresses.items():
-                if name in self._main.position:
-                    block[self._main.position[name]] = address
-        self._address(frame, src, weights, dst)
-        self._main.run(frame, keep)
+            block.give(addresses)
+        self._address(block, src, weights, dst)
+        self._main.run(block, keep)
 
-    def _address(self, frame: _Frame, src: int, weights: Packed, dst: int) -> None:
+    def _memory_of_call(self) -> tuple[dict[str, int], HostMemory]:
+        """Return addresses of new memory from one entry to the next, and that memory."""
+        memory = HostMemory()
+        return {name: memory.reserve(a, a.size) for name, a in self._shared.items()}, memory
+
+    def _address(self, block: HostBlock, src: int, weights: Packed, dst: int) -> None:
         """Write the four addresses of a call."""
-        block = frame.block
-        block[self._at_src] = src
-        block[self._at_dst] = dst
+        words = block.words
+        words[self._at_src] = src
+        words[self._at_dst] = dst
         packed, bias = weights.addresses
         for position, offset in self._at_weights:
-            block[position] = packed + offset
+            words[position] = packed + offset
         if bias:
-            block[self._at_bias] = bias
+            words[self._at_bias] = bias
 
     def _direct(self) -> bool:
         """Whether a call with packed weights may write four addresses, and run the entry behind those of the source."""
@@ -415,7 +359,7 @@ class HostKernel:
             and not border.empty
             and not border.without_default
             and last == "main"
-            and all(a.role == "shared" or a.name == "src" or a.default is not None for a in arguments)
+            and all(a.role in ("shared", "size") or a.name == "src" or a.default is not None for a in arguments)
             and set(self._packs) <= {"wei"}
             and set(self.artifact.needs_finite) <= {"wei"}
         )

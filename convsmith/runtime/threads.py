@@ -24,16 +24,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
+from convsmith.codegen.artifact import GOMP, RUNTIME_SYMBOLS
 from convsmith.diag.settings import MOST_THREADS, settings
 from convsmith.diag.warning import ConvsmithWarning, warn
 
 __all__ = [
-    "SYMBOLS", "OpenMP", "ThreadsWarning", "available_cpus", "default_threads", "describe", "openmp", "run_chunks",
+    "RUNTIMES", "OpenMP", "ThreadsWarning", "available_cpus", "default_threads", "describe", "openmp", "run_chunks",
     "run_region",
 ]  # fmt: skip
 
-SYMBOLS = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
-"""What generated code calls."""
+_SYMBOLS = RUNTIME_SYMBOLS[GOMP]
 
 _SPARE_THREADS = 8
 """Threads that the system must have beyond those of a new team: other processes of the user start some meanwhile."""
@@ -49,7 +49,7 @@ _RUNTIME = re.compile(r"lib(gomp|iomp5|omp)\b[^/]*\.(so|dylib)[^/]*")
 
 @dataclass(frozen=True)
 class OpenMP:
-    """An OpenMP runtime in this process: its file and the addresses of `SYMBOLS`."""
+    """An OpenMP runtime in this process: its file and the addresses of its entry points."""
 
     path: str
     addresses: dict[str, int]
@@ -98,6 +98,20 @@ def openmp() -> OpenMP | None:
                 state.openmp = None if state.inherited else _find()
                 state.searched = True
     return state.openmp
+
+
+def _openmp_addresses() -> dict[str, int]:
+    """Return the addresses of the entry points that object code is linked to."""
+    found = openmp()
+    if found is not None:
+        return found.addresses
+    # Linking needs addresses, but only chunks will be called.
+    abort = ctypes.cast(ctypes.CDLL(None).abort, ctypes.c_void_p).value or 0
+    return dict.fromkeys(_SYMBOLS, abort)
+
+
+RUNTIMES: dict[str, Callable[[], dict[str, int]]] = {GOMP: _openmp_addresses}
+"""Libraries that start the tasks of an entry (`Launch.runtime`), with the addresses of their entry points."""
 
 
 def run_region(region: Callable[[int], None], block: int, threads: int) -> bool:
@@ -280,7 +294,7 @@ def _find() -> OpenMP | None:
     for path in (*_loaded(), "libgomp.so.1"):
         try:
             library = ctypes.CDLL(path)
-            addresses = {name: ctypes.cast(library[name], ctypes.c_void_p).value or 0 for name in SYMBOLS}
+            addresses = {name: ctypes.cast(library[name], ctypes.c_void_p).value or 0 for name in _SYMBOLS}
         except (OSError, AttributeError):  # not there, or a runtime without the GNU entry points
             continue
         files = [file for file in _loaded() if path in file]  # the full name of what "libgomp.so.1" stands for

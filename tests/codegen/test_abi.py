@@ -84,8 +84,8 @@ def test_arguments(case: str) -> None:
     assert ("pack" in artifact.entries) == (case != "not-packed")
     if "pack" in artifact.entries:
         assert arguments(artifact, "pack") == (WEI, PACKED)
-        assert artifact.entries["pack"].threads == 1
-    assert artifact.entries["main"].threads == (2 if case in ("two-threads", "everything") else 1)
+        assert artifact.entries["pack"].launch.threads == 1
+    assert artifact.entries["main"].launch.threads == (2 if case in ("two-threads", "everything") else 1)
     assert artifact.needs_finite == (("wei",) if case in ("padded-copy", "everything") else ())
 
 
@@ -96,7 +96,7 @@ def test_exports_the_entries_and_nothing_else(case: str) -> None:
     entries = artifact.entries.values()
     assert {n for n, defined in symbols.items() if defined} == {s for e in entries for s in (e.symbol, e.chunk_symbol)}
     openmp = {"GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads"}
-    threaded = any(e.threads > 1 for e in entries)
+    threaded = any(e.launch.threads > 1 for e in entries)
     needed = {n for n, defined in symbols.items() if not defined}
     assert needed - {"memset", "memcpy"} == (openmp if threaded else set())
 
@@ -106,7 +106,7 @@ def call(library: HostLibrary, entry: str, memory: dict[str, np.ndarray], chunks
     function = library[entry]
     addresses = []
     for a in function.entry.arguments:
-        size = a.size * (max(chunks, function.entry.threads) if a.role == "scratch" else 1)
+        size = a.size * (max(chunks, function.entry.launch.threads) if a.role == "scratch" else 1)
         array = memory.setdefault(a.name, np.full(size, np.nan, a.dtype.replace("f", "float")))
         assert array.shape == (size,) and array.dtype.itemsize * 8 == int(a.dtype[1:])
         addresses.append(array.ctypes.data)

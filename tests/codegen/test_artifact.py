@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from convsmith.codegen.artifact import ABI_VERSION, Argument, Artifact, Entry
+from convsmith.codegen.artifact import ABI_VERSION, Argument, Artifact, Entry, Launch, host_launch, size_argument
 from convsmith.diag.errors import UsageError
 
 
@@ -22,10 +22,10 @@ def make(**changes: object) -> Artifact:
     dst = Argument("dst", "out", "f32", (1, 16, 8, 8), "axb", 1024)
     wei = Argument("wei", "in", "f32", (16, 3, 1, 1), "abx", 48)
     entries = {
-        "main": Entry("k_main", (src, packed, scales, dst), 2),
-        "bias": Entry("k_bias", (dataclasses.replace(dst, role="inout"),), 1),
-        "pack": Entry("k_pack", (wei, packed), 1),
-        "again": Entry("k_again", (dst,), 1),
+        "main": Entry("k_main", (src, packed, scales, dst, size_argument("ih")), host_launch(2)),
+        "bias": Entry("k_bias", (dataclasses.replace(dst, role="inout"),)),
+        "pack": Entry("k_pack", (wei, packed)),
+        "again": Entry("k_again", (dst,)),
     }
     artifact = Artifact(
         b"\x7fELF" + bytes(range(256)), "avx2", entries, "mb1ic3ih8oc16oh8kh1", "--isa avx2",
@@ -44,6 +44,22 @@ def test_round_trip(code: bytes) -> None:
     assert list(again.steps) == ["main", "bias", "again"] and again.packs == {"wei": ("pack",)}
     assert again.entries["main"].arguments[0].shape == (1, 3, 8, 8)
     assert again.entries["main"].chunk_symbol == "k_main_chunk"
+
+
+def test_launch_data_survives_the_file() -> None:
+    """How entries are started, where arguments lie, values of sizes, permissions: also what this machine cannot run."""
+    src = dataclasses.replace(make().entries["main"].arguments[0], memory="device")
+    size = dataclasses.replace(size_argument("ih"), value=-(1 << 40))
+    entries = {
+        "main": Entry("k", (src, size), Launch("grid", 256)),
+        "bias": Entry("b", (dataclasses.replace(src, memory="constant"),), Launch("tasks", 3, "pool")),
+        "sums": Entry("s", (), Launch()),
+    }
+    artifact = make(entries=entries, permissions=("amx", "later"))
+    again = Artifact.from_bytes(artifact.to_bytes())
+    assert again == artifact and again.permissions == ("amx", "later")
+    assert [e.launch for e in again.entries.values()] == [Launch("grid", 256), Launch("tasks", 3, "pool"), Launch()]
+    assert again.entries["main"].arguments[1].value == -(1 << 40)
 
 
 def test_every_flipped_byte_is_noticed() -> None:
@@ -106,11 +122,14 @@ def test_every_manifest_is_read_as_it_is_declared_or_refused() -> None:
                 continue
             assert again.steps and isinstance(again.packs, dict)
             for entry in again.entries.values():
-                assert type(entry.symbol) is str and type(entry.threads) is int and 1 <= entry.threads <= 1024
+                assert type(entry.symbol) is str and entry.launch.kind in ("call", "tasks", "grid")
+                assert type(entry.launch.threads) is int and 1 <= entry.launch.threads <= 1024
                 for argument in entry.arguments:
                     assert type(argument.size) is int and argument.size >= 0 and type(argument.layout) is str
                     assert all(type(size) is int and size >= 0 for size in argument.shape)
                     assert all(type(dim) is str for dim in argument.dims)
+                    assert argument.memory in ("host", "device", "constant")
+                    assert argument.value is None or type(argument.value) is int
                     assert argument.default is None or all(type(x) in (int, float) for x in argument.default)
             assert Artifact.from_bytes(again.to_bytes()) == again
     assert refused > 1000

@@ -62,6 +62,11 @@ class Image:
         memory += bytes(-len(memory) % PAGE)
         self._pages |= {page: memory[n * PAGE : (n + 1) * PAGE] for n, page in enumerate(range(first, last))}
 
+    def read(self, address: int, size: int) -> bytes:
+        """Return bytes of pieces that were filled."""
+        first, last = address // PAGE, -(-(address + size) // PAGE)
+        return b"".join(self._pages[page] for page in range(first, last))[address % PAGE :][:size]
+
     def place(self, data: bytes, rights: Rights, alignment: int) -> int:
         """A new piece with its contents."""
         address = self.reserve(len(data), rights, alignment)

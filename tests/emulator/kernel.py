@@ -8,12 +8,11 @@ from typing import cast
 
 import numpy as np
 
-from convsmith.codegen.artifact import ABI_VERSION, Argument, Artifact, Entry
+from convsmith.codegen.artifact import ABI_VERSION, Argument, Artifact, Launch
+from convsmith.codegen.binder import AddressMemory, Binder, element_type
 from convsmith.diag.errors import ToolchainError, UnsupportedError, UsageError
-from convsmith.layout.indirection import from_recipe
-from convsmith.runtime.arrays import ALIGNMENT, Array, ArraySpec, all_finite, numpy_dtype
+from convsmith.runtime.arrays import ALIGNMENT, Array, ArraySpec, all_finite
 from convsmith.runtime.border import Border, Given, tensors_of
-from convsmith.runtime.pointers import absent_pixel
 from emulator import bochs
 from emulator.image import Image
 from emulator.objects import ObjectCode
@@ -36,13 +35,13 @@ class EmulatedKernel:
         if artifact.abi != ABI_VERSION:
             message = f"artifact has ABI version {artifact.abi}; this convsmith runs {ABI_VERSION}"
             raise UsageError(message, code="bad-artifact")
-        threads = max(entry.threads for entry in artifact.entries.values())
-        if threads > 1:
-            raise UnsupportedError(
-                f"kernel {artifact.problem!r} is made for {threads} threads; the emulated machine has one: legal is a "
-                "config with threads=1",
-                code="threads",
-            )
+        for launch in (entry.launch for entry in artifact.entries.values()):
+            if launch != Launch():
+                raise UnsupportedError(
+                    f"kernel {artifact.problem!r} is made for {launch.threads} threads; the emulated machine has one: "
+                    "legal is a config with threads=1",
+                    code="threads",
+                )
         self.artifact, self.timeout = artifact, timeout
         self.processor = bochs.processor(artifact.needs)
         self._code = ObjectCode(artifact.code, bochs.memory_functions())
@@ -92,41 +91,19 @@ class EmulatedKernel:
     def _place(self, image: Image, start: int, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> None:
         """Put the memory of a call into the image, and have its entries run."""
         specs = self._border.specs
-        addresses: dict[str, int] = {}
-        given = {**self._border.defaults, **inputs}
-        for name, array in given.items():
-            addresses[name] = image.place(_memory(specs[name], array), "read", array.itemsize)
+        binder = Binder(ImageMemory(image), {})
+        for name, array in {**self._border.defaults, **inputs}.items():
+            binder.places[name] = image.place(_memory(specs[name], array), "read", array.itemsize)
         for name, result in outputs.items():
             old = result if specs[name].argument.role == "inout" else None
-            addresses[name] = image.place(_memory(specs[name], old), "write", result.itemsize)
-            image.result(addresses[name], specs[name].extent)
-        for of, entries in self.artifact.packs.items():
-            for name in entries if not specs[of].empty_tensor else ():
-                self._call(image, start, self.artifact.entries[name], addresses, given)
-        for step in self.artifact.steps.values():
-            self._call(image, start, step, addresses, given)
-
-    def _call(
-        self, image: Image, start: int, entry: Entry, addresses: dict[str, int], arrays: Mapping[str, Array]
-    ) -> None:
-        """Have an entry run. `addresses` gets the memory of the kernel's own that other entries see too."""
-        own = {a.name: image.place(_poison(a), "write", ALIGNMENT) for a in entry.arguments if a.role == "scratch"}
-        for a in entry.arguments:
-            if a.role in ("packed", "shared") and a.name not in addresses:
-                addresses[a.name] = image.place(_poison(a), "write", ALIGNMENT)
-        every = addresses | own
-        for a in entry.arguments:
-            if a.role == "zero":
-                pixel = absent_pixel(a, a.recipe, arrays.get(a.recipe, np.zeros(1, np.int32)))
-                every[a.name] = image.place(pixel.tobytes(), "read", ALIGNMENT)
-        for a in entry.arguments:
-            if a.role == "table":
-                zero = next(z for z in entry.arguments if z.role == "zero" and z.of == a.of)
-                item = numpy_dtype(zero.dtype).itemsize
-                table = from_recipe(a.recipe).pointers(every[a.of], every[zero.name], item)
-                every[a.name] = image.place(table.tobytes(), "read", ALIGNMENT)
-        block = struct.pack(f"<{len(entry.arguments)}Q", *(every[a.name] for a in entry.arguments))
-        image.call(start + self._code.symbols[entry.chunk_symbol], image.place(block, "read", 8))
+            binder.places[name] = image.place(_memory(specs[name], old), "write", result.itemsize)
+            image.result(binder.places[name], specs[name].extent)
+        packs = (name for of, names in self.artifact.packs.items() for name in names if not specs[of].empty_tensor)
+        for name in (*packs, *self.artifact.steps):
+            entry = self.artifact.entries[name]
+            words = binder.bind(entry).words
+            block = image.place(struct.pack(f"<{len(words)}Q", *words), "read", 8)
+            image.call(start + self._code.symbols[entry.chunk_symbol], block)
 
     def _check_finite(self, inputs: Mapping[str, Array]) -> None:
         for name in self.artifact.needs_finite:
@@ -146,8 +123,21 @@ class EmulatedKernel:
         return f"{name}+{offset - before[name]:#x}"
 
 
-def _poison(argument: Argument) -> bytes:
-    return bytes([_POISON]) * (argument.size * numpy_dtype(argument.dtype).itemsize)
+class ImageMemory(AddressMemory):
+    """Memory of an image: what a kernel only reads cannot be written, what it is to write holds poison."""
+
+    def __init__(self, image: Image) -> None:
+        self._image = image
+
+    def reserve(self, argument: Argument, elements: int) -> int:
+        contents = bytes([_POISON]) * (elements * element_type(argument).itemsize)
+        return self._image.place(contents, "read" if argument.role in ("table", "zero") else "write", ALIGNMENT)
+
+    def read(self, place: int, nbytes: int) -> bytes:
+        return self._image.read(place, nbytes)
+
+    def write(self, place: int, contents: Array) -> None:
+        self._image.write(place, contents.tobytes())
 
 
 def _memory(spec: ArraySpec, array: Array | None) -> bytes:

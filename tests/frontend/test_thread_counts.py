@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 import convsmith as cs
 from convsmith.cli.main import main
-from convsmith.codegen.artifact import Entry
+from convsmith.codegen.artifact import Entry, host_launch
 from convsmith.plan.config import Config
 from convsmith.runtime.threads import default_threads
 
@@ -26,7 +26,7 @@ PLACES: dict[str, Callable[[int], object]] = {
     "gemm_lowp": lambda n: cs.gemm_lowp(BYTES, BYTES, threads=n),
     "config": lambda n: cs.compile(LINE, config=f"--isa=generic --lane=oc --threads={n}"),
     "scope": lambda n: cs.settings.scope(threads=n).__enter__(),
-    "entry": lambda n: Entry("main", (), n),
+    "entry": lambda n: Entry("main", (), host_launch(n)),
 }
 
 

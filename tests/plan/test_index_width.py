@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import re
 
@@ -19,6 +18,7 @@ from convsmith.plan.config import Config
 from convsmith.problem import Conv
 from convsmith.problem.data import random_arrays
 from convsmith.runtime.host import HostLibrary
+from convsmith.runtime.host_block import HostBlock
 
 TILES = "--lane=oc --register=oc:4"
 HALF = 1 << 30
@@ -124,9 +124,8 @@ def test_interpreted_and_compiled(name: str) -> None:
     for entry in [e for e in ("pack", "main") if e in library.functions]:
         function = library[entry]
         for a in function.entry.arguments:
-            if a.role in ("packed", "scratch") and (entry == "pack" or a.name not in memory):
-                memory[a.name] = np.full(a.size * function.entry.threads, np.nan, np.float32)
-        addresses = [memory[a.name].ctypes.data for a in function.entry.arguments]
-        block = (ctypes.c_uint64 * len(addresses))(*addresses)
-        function(ctypes.addressof(block))
+            if a.role == "packed" and (entry == "pack" or a.name not in memory):
+                memory[a.name] = np.full(a.size * function.entry.launch.threads, np.nan, np.float32)
+        block = HostBlock(function.entry, {name: array.ctypes.data for name, array in memory.items()})
+        function(block.address)
     check("compiled")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import re
 from dataclasses import replace
 
@@ -25,6 +24,7 @@ from convsmith.problem import parse_problem
 from convsmith.problem.problem import Problem
 from convsmith.runtime.arrays import address_of, aligned_empty
 from convsmith.runtime.host import HostLibrary
+from convsmith.runtime.host_block import HostBlock
 from convsmith.tune.model import default_config
 
 SIDES = ("src", "wei")
@@ -84,7 +84,8 @@ def test_packed_as_derived(line: str, isa: str, monkeypatch: pytest.MonkeyPatch)
             np.testing.assert_array_equal(packed(lowered, given, level), wanted)
             made = aligned_empty(result.size * result.dtype.bytes).view(result.dtype.numpy)
             made[:] = 77
-            entry(ctypes.addressof((ctypes.c_uint64 * 2)(address_of(given), address_of(made))), ())
+            places = {operand.name: address_of(given), result.name: address_of(made)}
+            entry(HostBlock(entry.entry, places).address)
             np.testing.assert_array_equal(made, wanted)
 
 

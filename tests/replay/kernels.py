@@ -18,6 +18,7 @@ from pathlib import Path
 from llvmlite import binding as llvm
 
 from convsmith.codegen import llvm_bind
+from convsmith.codegen.artifact import Launch
 from convsmith.codegen.llvm_text import module_text
 from convsmith.compiler.driver import lower
 from convsmith.compiler.facts import facts
@@ -79,7 +80,7 @@ def _lowered(row: Row, level: Machine) -> tuple[str, str]:
     if row.kind == "micro":
         m = MicroKernel.parse(row.line)
         kernel, pack = lower_micro_kernel(m, level)
-        return "", module_text({m.name: (kernel, 1), f"{m.name}_pack": (pack, 1)}, facts(level), {})
+        return "", module_text({m.name: (kernel, Launch()), f"{m.name}_pack": (pack, Launch())}, facts(level), {})
     problem = parse_problem(row.line)
     if row.kind == "dynamic":
         assert isinstance(problem, Conv)

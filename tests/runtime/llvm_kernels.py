@@ -14,7 +14,7 @@ import math
 import numpy as np
 from llvmlite import binding as llvm
 
-from convsmith.codegen.artifact import Argument, Artifact, Entry
+from convsmith.codegen.artifact import Argument, Artifact, Entry, host_launch
 
 _OPENMP = """
 declare void @GOMP_parallel(ptr, ptr, i32, i32)
@@ -158,10 +158,10 @@ def depthwise(
   %pd = getelementptr float, ptr %packed, i64 %r
   store float %x, ptr %pd, align 4
 """
-    entries = {"main": Entry("k", tuple(arguments), threads)}
+    entries = {"main": Entry("k", tuple(arguments), host_launch(threads))}
     if not in_place:
         text += chunk("p", channels, ("wei", "packed"), pack_body) + whole("p", 1)
-        entries["pack"] = Entry("p", (wei, packed), 1)
+        entries["pack"] = Entry("p", (wei, packed))
     return Artifact(
         object_code(text), "generic", entries, f"g{channels}...", "by hand",
         needs_finite=("wei",) if needs_finite else (), notes={} if in_place else {"packing": packing},

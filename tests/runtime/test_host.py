@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from llvm_kernels import depthwise, object_code
 
-from convsmith.codegen.artifact import Argument, Artifact, Entry
+from convsmith.codegen.artifact import Argument, Artifact, Entry, Launch, MemoryKind, host_launch
 from convsmith.diag.errors import ToolchainError, UnsupportedError, UsageError
-from convsmith.runtime import host, threads
+from convsmith.machine.x86.levels import LEVELS
+from convsmith.runtime import host, permissions, threads
 from convsmith.runtime.host import HostLibrary
 
 # Writes what it was given: (tid, n) at dst[tid], and the addresses of the block behind them.
@@ -40,7 +41,9 @@ define void @r(ptr %block) nounwind {
 def recorder(threads: int = 1) -> Artifact:
     dst = Argument("dst", "out", "s32", (9,), "a", 9)
     src = Argument("src", "in", "s32", (9,), "a", 9)
-    return Artifact(object_code(RECORDER), "generic", {"main": Entry("r", (dst, src), threads)}, "recorder", "")
+    return Artifact(
+        object_code(RECORDER), "generic", {"main": Entry("r", (dst, src), host_launch(threads))}, "recorder", ""
+    )
 
 
 def test_arguments_are_addresses_in_manifest_order() -> None:
@@ -118,6 +121,46 @@ def test_isa_of_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_other_abi() -> None:
     with pytest.raises(UsageError, match="ABI version 99"):
         HostLibrary(dataclasses.replace(recorder(), abi=99))
+
+
+@pytest.mark.parametrize(
+    "launch, memory, text",
+    [
+        (Launch("grid", 64), "host", "entry r of kernel 'recorder' is started as a grid; a host starts call and tasks"),
+        (Launch("tasks", 2, "pool"), "host", "entry r of .* through the runtime 'pool'; known are gomp"),
+        (Launch(), "device", r"entry r of .* do not lie in host memory: src \(device\)"),
+        (Launch(), "constant", r"entry r of .* do not lie in host memory: src \(constant\)"),
+    ],
+)
+def test_entries_that_a_host_cannot_start(launch: Launch, memory: MemoryKind, text: str) -> None:
+    dst, src = recorder().entries["main"].arguments
+    entry = Entry("r", (dst, dataclasses.replace(src, memory=memory)), launch)
+    with pytest.raises(UnsupportedError, match=text) as caught:
+        HostLibrary(dataclasses.replace(recorder(), entries={"main": entry}))
+    assert caught.value.code == "launch"
+
+
+def test_a_permission_that_nobody_knows() -> None:
+    with pytest.raises(UnsupportedError, match=r"needs the permission 'tape', which this .* it asks for amx") as caught:
+        HostLibrary(dataclasses.replace(recorder(), permissions=("tape",)))
+    assert caught.value.code == "permission"
+
+
+def test_permissions_are_asked_for_once_and_before_code_is_linked(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    permissions._is_granted.cache_clear()
+    monkeypatch.setitem(permissions._REQUESTS, "given", lambda: asked.append("given") or True)
+    monkeypatch.setitem(permissions._REQUESTS, "denied", lambda: bool(asked.append("denied")))
+    for _ in range(2):
+        HostLibrary(dataclasses.replace(recorder(), permissions=("given",)))
+        with pytest.raises(UnsupportedError, match=r"does not let this process use it \(permission 'denied'\)"):
+            HostLibrary(dataclasses.replace(recorder(), code=b"not code", permissions=("denied",)))
+    assert asked == ["given", "denied"]
+    permissions._is_granted.cache_clear()
+
+
+def test_levels_with_tile_registers_ask_for_their_state() -> None:
+    assert {t.isa for t in LEVELS if t.permissions == ("amx",)} == {t.isa for t in LEVELS if "amx-tile" in t.needs}
 
 
 def test_memory_functions_of_libc_resolve() -> None:

@@ -236,7 +236,7 @@ def test_scratch_is_private_to_a_call(threads: int) -> None:
             assert (y == truth).all(), turn
 
     on_threads(work, sets)
-    assert 1 <= len(kernel._main._frames) <= len(sets)
+    assert 1 <= len(kernel._main._blocks) <= len(sets)
 
 
 def test_other_python_threads_run_during_a_call() -> None:

@@ -1,17 +1,13 @@
-"""Arrays that a kernel takes as they are, tables that follow them, and what stands for absent pixels."""
+"""Arrays that a kernel takes as they are."""
 
 from __future__ import annotations
-
-import re
 
 import numpy as np
 import pytest
 
 from convsmith.codegen.artifact import Argument
 from convsmith.diag.errors import UsageError
-from convsmith.layout.indirection import Axis, Window, table
 from convsmith.runtime.arrays import ALIGNMENT, ArraySpec, address_of, aligned_copy, aligned_empty
-from convsmith.runtime.pointers import MovingTable, absent_pixel
 
 SPEC = ArraySpec(Argument("dst", "out", "f32", (2, 3), "ab", 6))
 
@@ -49,23 +45,3 @@ def test_memory_is_aligned(nbytes: int) -> None:
         made[:] = 1
     copy = aligned_copy(np.arange(12, dtype=np.float32).reshape(3, 4)[:, ::2])
     assert address_of(copy) % ALIGNMENT == 0 and copy.tolist() == [[0, 2], [4, 6], [8, 10]] and copy.strides == (16, 8)
-
-
-def test_tables_follow_their_tensor() -> None:
-    zero = np.zeros(4, np.float32)
-    moving = MovingTable(table(Window((Axis(3, 3, 3, p=1),), (1,)), "row"), zero)
-    addresses = np.frombuffer((np.ctypeslib.ctypes.c_uint64 * 9).from_address(moving.address), np.uint64)
-    away = address_of(zero)
-    for base in (1000, 1000, 5000, 0, 1000):
-        moving.follow(base)
-        assert addresses.tolist() == [away, base, base + 4, base, base + 4, base + 8, base + 4, base + 8, away]
-
-
-def test_zero_points_of_absent_pixels() -> None:
-    argument = Argument("src_0", "zero", "s8", (4,), "a:2:1_a:2:3", 5, of="src", recipe="zero_points_src")
-    assert absent_pixel(argument, "zero_points_src", np.int32([-7])).tolist() == [-7] * 5
-    assert absent_pixel(argument, "zero_points_src", np.int32([1, 2, 3, 4])).tolist() == [1, 3, 0, 2, 4]
-    for points, text in (([128], "zero_points_src is 128"), ([0, -129, 0, 0], "zero_points_src[1] is -129")):
-        with pytest.raises(UsageError, match=re.escape(text)) as error:
-            absent_pixel(argument, "zero_points_src", np.int32(points))
-        assert error.value.code == "value"

@@ -40,6 +40,7 @@ def _avx512(isa: str, *more: str) -> Machine:
         attributes=(("prefer-vector-width", "512"),), instructions=_rows(needs, 512),
         transpositions=transpositions(512, _AVX512, _SHUFFLES), half=half,
         fragments=TILES if "amx-tile" in needs else None,
+        permissions=("amx",) if "amx-tile" in needs else (),
     )  # fmt: skip
 
 

@@ -1,0 +1,54 @@
+"""The function that starts an entry, as LLVM text: one form for each kind of launch."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from convsmith.codegen.artifact import GOMP, RUNTIME_SYMBOLS, Launch
+from convsmith.diag.errors import UnsupportedError
+
+__all__ = ["entry_text"]
+
+
+class TaskStart(NamedTuple):
+    """How object code starts tasks through one library.
+
+    `declare` are the declarations of its entry points, in the order of `RUNTIME_SYMBOLS`; `part` are the lines that
+    define `%tid` and `%n` in a task; `start` runs the function `{task}` on `{threads}` threads.
+    """
+
+    declare: tuple[str, ...]
+    part: str
+    start: str
+
+
+_STARTS = {
+    GOMP: TaskStart(
+        ("void @{}(ptr, ptr, i32, i32)", "i32 @{}()", "i32 @{}()"),
+        "  %who = call i32 @omp_get_thread_num()\n  %all = call i32 @omp_get_num_threads()\n"
+        "  %tid = sext i32 %who to i64\n  %n = sext i32 %all to i64\n",
+        "call void @GOMP_parallel(ptr @{task}, ptr %args, i32 {threads}, i32 0)",
+    )
+}
+
+
+def entry_text(symbol: str, launch: Launch, declared: dict[str, None]) -> str:
+    """Return the function `symbol`, which runs all parts of an entry; `declared` gets what it calls."""
+    if launch.kind == "call":
+        call = f"  call void @{symbol}_chunk(ptr %args, i64 0, i64 1)\n"
+        return f"define void @{symbol}(ptr %args) #0 {{\nentry:\n{call}  ret void\n}}\n"
+    if launch.kind != "tasks" or launch.runtime not in _STARTS:
+        raise UnsupportedError(
+            f"entry {symbol}: no code starts a {launch.kind} with the runtime {launch.runtime!r}; legal are a call, "
+            f"and tasks with {', '.join(_STARTS)}",
+            code="launch",
+        )
+    start, task = _STARTS[launch.runtime], f"{symbol}_member"
+    for name, declaration in zip(RUNTIME_SYMBOLS[launch.runtime], start.declare):
+        declared[f"declare {declaration.format(name)}"] = None
+    return (
+        f"define internal void @{task}(ptr %args) #0 {{\nentry:\n{start.part}"
+        f"  call void @{symbol}_chunk(ptr %args, i64 %tid, i64 %n)\n  ret void\n}}\n"
+        f"define void @{symbol}(ptr %args) #0 {{\nentry:\n"
+        f"  {start.start.format(task=task, threads=launch.threads)}\n  ret void\n}}\n"
+    )

@@ -1,0 +1,46 @@
+"""`HostBlock`: the argument block of an entry that runs in this process."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+
+import numpy as np
+
+from convsmith.codegen.artifact import Argument, Entry
+from convsmith.codegen.binder import AddressMemory, BoundEntry, element_type
+from convsmith.runtime.arrays import Array, address_of, aligned_empty
+
+__all__ = ["HostBlock", "HostMemory"]
+
+
+class HostMemory(AddressMemory):
+    """Memory of this process. What it reserves lives as long as it does."""
+
+    def __init__(self) -> None:
+        self._reserved: list[Array] = []
+
+    def reserve(self, argument: Argument, elements: int) -> int:
+        memory = aligned_empty(elements * element_type(argument).itemsize)
+        self._reserved.append(memory)
+        return address_of(memory)
+
+    def read(self, place: int, nbytes: int) -> bytes:
+        return ctypes.string_at(place, nbytes)
+
+    def write(self, place: int, contents: Array) -> None:
+        whole = np.ascontiguousarray(contents)
+        ctypes.memmove(place, address_of(whole), whole.nbytes)
+
+
+class HostBlock(BoundEntry[int]):
+    """The words of an entry at `address`, and the memory of the entry's own that they point to."""
+
+    __slots__ = ("_memory", "address")
+
+    def __init__(self, entry: Entry, places: Mapping[str, int] | None = None) -> None:
+        words = (ctypes.c_uint64 * len(entry.arguments))()
+        self._memory = HostMemory()
+        super().__init__(entry, self._memory, words)  # type: ignore[arg-type]  # an array is a sequence
+        self.address = ctypes.addressof(words)
+        self.give(places or {})
