@@ -1,1 +1,1 @@
-"""Measuring: timing loops, alternation of subjects, and the libraries that kernels are compared with."""
+"""Measurement: timing loops, measured peaks, verification, and the libraries that kernels are compared with."""

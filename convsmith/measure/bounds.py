@@ -1,13 +1,13 @@
-"""How far a right result may lie from the reference: an error of the sums, carried through the steps that follow.
+"""Bounds on the distance of a correct result from the reference: the error of the sums, carried through later steps.
 
-A sum of K products of floating-point numbers is off by at most eps * (2 + sqrt(K)) * sum |a||b|, and by K times half of
-the least number of its type; sums of integers, and of whole numbers that stay exact, are not. A step takes the ends of
-that interval to those of the next, and adds the rounding of its own.
+A sum of K floating-point products has an error of at most eps * (2 + sqrt(K)) * sum |a||b|, plus K times half the
+smallest subnormal of its type; sums of integers, and of integer-valued numbers that stay exact, have none. A step maps
+the ends of that interval to the ends of the next, and adds its own rounding error.
 
-Each of K multiply-adds is off by at most eps / 2 of a partial sum, which is no larger than sum |a||b|: at worst that is
-eps / 2 * K * sum |a||b|. The factors' signs are random, and so are those of the errors: twice sqrt(K) of them is what
-their sum hardly ever exceeds, in any order. The bound grows with the length of the sum like that; in f16, whose eps is
-2**-10, it is 5 % of sum |a||b| for 2304 terms, where f32's is 6e-6.
+The bound follows from rounding each of K multiply-adds, whose error is at most eps / 2 of a partial sum, hence of sum
+|a||b|: in the worst case eps / 2 * K * sum |a||b|. Factors and errors have random signs, so the total rarely exceeds 2
+* sqrt(K) of such errors, in any order. For 2304 terms the bound is 6e-6 of sum |a||b| in f32, and 5 % in f16, whose eps
+is 2**-10.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ __all__ = ["Interval", "intervals", "within"]
 Array = np.ndarray[Any, Any]
 
 _ELTWISE = 8
-"""Roundings of an element-wise algorithm: the worst is right to six units in the last place."""
+"""Roundings of an element-wise algorithm: the least accurate one has an error of six units in the last place."""
 
 
 class Interval(NamedTuple):
-    """The true values of an output before their conversion to its type, and by how much they may be missed.
+    """The true values of an output before conversion to its type, and the permitted error of each.
 
-    `terms` is the number of products in a rounded sum; 0 where the sums are exact.
+    `terms` is the number of products in a rounded sum; 0 if sums are exact.
     """
 
     truth: Array
@@ -48,16 +48,15 @@ class Interval(NamedTuple):
 
 
 def intervals(problem: Problem, arrays: Mapping[str, Array], acc: str, exact_sums: bool) -> dict[str, Interval]:
-    """The interval of every output, by name.
+    """Return the interval of every output, by name.
 
-    `acc` is the type of the sums; that of a bias's gradient is the problem's own. `exact_sums`: no sum of these arrays
-    is rounded.
+    `acc` is the type of the sums; the bias gradient uses the problem's own. `exact_sums` states that no sum is rounded.
     """
     sums, steps = sums_and_steps(problem, arrays, np.float64)
     eps = float(np.finfo(steps_type(problem)).eps)
     exact = exact_sums or acc == "s32"
     sizes = {} if exact else reference(_plain(problem), _magnitudes(problem, arrays), raw=True)
-    found = {}
+    intervals_by_name = {}
     for name, value in sums.items():
         count = arrays["diff_dst"].size // max(problem.bias_shape[0], 1) if name == "diff_bia" else terms(problem)
         error = np.zeros(value.shape)
@@ -67,12 +66,14 @@ def intervals(problem: Problem, arrays: Mapping[str, Array], acc: str, exact_sum
         with np.errstate(all="ignore"):
             for step in steps:
                 value, error = _carried(step, value, error, eps)
-        found[name] = Interval(value, error, 0 if exact else count)
-    return found
+        intervals_by_name[name] = Interval(value, error, 0 if exact else count)
+    return intervals_by_name
 
 
 def within(result: Array, interval: Interval, dtype: str) -> Array:
-    """Whether each element of a result of that type is what a number in its interval may become."""
+    """Return, for each element of `result`, whether it is the conversion of a number in its interval to the type
+    `dtype`.
+    """
     truth, error, _ = interval
     with np.errstate(all="ignore"):
         low, high, middle = (convert(x, dtype).astype(np.float64) for x in (truth - error, truth + error, truth))
@@ -83,20 +84,20 @@ def within(result: Array, interval: Interval, dtype: str) -> Array:
 
 
 def _carried(step: Step, value: Array, error: Array, eps: float) -> tuple[Array, Array]:
-    """The step on values, and what it makes of their error."""
+    """Return the values after `step`, and their error."""
     after = step.apply(value)
     if step.spread is not None:
         sums = step.spread(np.abs(value).astype(np.float64))
         return after, np.asarray(step.spread(error.astype(np.float64)) + eps * (2 + math.sqrt(sums.size)) * sums)
-    moved = np.zeros(after.shape)
+    carried_error = np.zeros(after.shape)
     if error.any():
         ends = (step.apply(value + sign * error) for sign in (-1, 1))
-        moved = np.maximum(*(np.where(_same(end, after), 0, np.abs(end - after)) for end in ends))
-        moved = np.where(np.isnan(moved), np.inf, moved)
+        carried_error = np.maximum(*(np.where(_same(end, after), 0, np.abs(end - after)) for end in ends))
+        carried_error = np.where(np.isnan(carried_error), np.inf, carried_error)
     if _rounds(step, value):
         rounding = eps * _size(step, value, after)
-        moved = moved + np.where(np.isfinite(rounding), rounding, 0)
-    return after, moved
+        carried_error = carried_error + np.where(np.isfinite(rounding), rounding, 0)
+    return after, carried_error
 
 
 def _same(a: Array, b: Array) -> Array:
@@ -105,7 +106,7 @@ def _same(a: Array, b: Array) -> Array:
 
 
 def _rounds(step: Step, value: Array) -> bool:
-    """Whether the step computes: clipping and the like only choose."""
+    """Return whether the step rounds; clipping and similar steps only select a value."""
     if isinstance(step.op, Eltwise):
         return ALGORITHMS[step.op.alg].transcendental or step.op.alg not in ("abs", "clip", "clip_v2", "round")
     if isinstance(step.op, Integer):
@@ -114,7 +115,7 @@ def _rounds(step: Step, value: Array) -> bool:
 
 
 def _size(step: Step, value: Array, after: Array) -> Array:
-    """The magnitudes that are rounded on the way through the step."""
+    """Return the magnitudes that the step rounds."""
     size: Array = np.abs(after)
     if isinstance(step.op, Sum):
         return size + np.abs(value)
@@ -126,7 +127,7 @@ def _size(step: Step, value: Array, after: Array) -> Array:
 
 
 def _plain(problem: Problem) -> Problem:
-    """The same sums in f32, and nothing after them."""
+    """Return the problem with the same sums in f32, and no later steps."""
     plain: dict[str, Any] = {
         "dt": ("f32",) * 3, "bia_dt": "", "scales": (), "zero_points": (), "post_ops": (),
         "stag": "any", "wtag": "any", "dtag": "any", "acc_mode": "strict",

@@ -1,8 +1,8 @@
-"""oneDNN's own convolution, called through its C interface, without a framework around it.
+"""oneDNN's convolution, called through its C interface without a framework.
 
-Of all its implementations, for channels last and for the layouts that it likes best, the fastest is taken; arrays are
-brought into its layouts before, and the result out of them afterwards. The library is that of the package
-`onednn-cpu-gomp`, which brings no Python module.
+The peer is the fastest of the library's implementations for channels-last layouts and for the library's own choice of
+layouts. Source and weights are reordered before the timed call, the result after it. The library is a file of the
+package `onednn-cpu-gomp`, which has no Python module.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ PACKAGE = "onednn-cpu-gomp"
 _CPU, _IN_ORDER, _F32, _ANY = 1, 1, 3, 1
 _FORWARD_INFERENCE, _DIRECT = 96, 1
 _SRC, _DST, _WEIGHTS, _BIAS = 1, 17, 33, 41
-"""Names of arguments."""
+"""oneDNN's numbers of the arguments."""
 _QUERY_SRC, _QUERY_WEIGHTS, _QUERY_DST = 129, 131, 133
 _TRIAL_SECONDS, _TRIALS = 1e-3, 3
+"""Seconds per trial of an implementation, and number of trials."""
 _SLOW = 10
-"""How many times as long as another's first call may take that of an implementation worth a second one."""
+"""Ratio of an implementation's first call to the fastest first call from which it is not timed again."""
 
 _Handle = ctypes.c_void_p
 
@@ -53,14 +54,17 @@ class _Memory:
 
 
 def onednn(problem: Problem, arrays: Mapping[str, Array], threads: int) -> Peer:
-    """The fastest of what the library has for the problem."""
+    """Return the fastest implementation that the library has for `problem`.
+
+    UnsupportedError if it has none.
+    """
     conv = plain_f32("onednn", problem)
     library = _library()
     _openmp().omp_set_num_threads(threads)
-    found: list[Peer] = []
+    candidates: list[Peer] = []
     for primitives in _primitives(library, conv):
         least = math.inf
-        for primitive in primitives:  # the library's order is from fast to slow; its references take seconds
+        for primitive in primitives:  # listed from fast to slow; the library's reference kernels take seconds
             peer = _peer(library, conv, arrays, primitive)
             start = time.perf_counter()
             peer.call()
@@ -68,14 +72,14 @@ def onednn(problem: Problem, arrays: Mapping[str, Array], threads: int) -> Peer:
             if seconds > _SLOW * least:
                 break
             least = min(least, seconds)
-            found.append(peer)
-    if not found:
+            candidates.append(peer)
+    if not candidates:
         raise UnsupportedError("onednn has no implementation of this convolution", code="types")
-    return min(found, key=lambda peer: min(sample() for sample in [Sampler(peer.call, _TRIAL_SECONDS)] * _TRIALS))
+    return min(candidates, key=lambda peer: min(sample() for sample in [Sampler(peer.call, _TRIAL_SECONDS)] * _TRIALS))
 
 
 class _Library:
-    """The C functions, with an engine and a stream; a status that is not 0 is an error."""
+    """The C functions with an engine and a stream; a non-zero status raises ToolchainError."""
 
     def __init__(self, path: Path) -> None:
         self._functions = ctypes.CDLL(str(path))
@@ -87,14 +91,14 @@ class _Library:
         self.next = self._functions.dnnl_primitive_desc_next_impl
 
     def make(self, name: str, *arguments: object) -> _Handle:
-        """What a function that returns a handle through its first argument makes."""
+        """Call a function that returns a handle through its first argument, and return the handle."""
         handle = _Handle()
         if status := getattr(self._functions, name)(ctypes.byref(handle), *arguments):
             raise ToolchainError(f"oneDNN: {name} returned {status}")
         return handle
 
     def plain(self, shape: Sequence[int], strides: Sequence[int] | None) -> _Handle:
-        """The description of an f32 array; without strides, the library chooses how it lies."""
+        """Return the memory descriptor of an f32 array; with `strides` None, the library chooses the layout."""
         dims = (ctypes.c_int64 * len(shape))(*shape)
         if strides is None:
             return self.make("dnnl_memory_desc_create_with_tag", len(shape), dims, _F32, _ANY)
@@ -102,25 +106,28 @@ class _Library:
         return self.make("dnnl_memory_desc_create_with_strides", len(shape), dims, _F32, steps)
 
     def wanted(self, description: _Handle, what: int) -> _Handle:
-        """How an implementation wants an array; the description's own answer goes with its next implementation."""
+        """Return the memory descriptor that an implementation requires for the argument `what`.
+
+        The descriptor is cloned, because the original is freed when `description` moves to its next implementation.
+        """
         answer = _Handle(self._functions.dnnl_primitive_desc_query_md(description, what, 0))
         return self.make("dnnl_memory_desc_clone", answer)
 
     def memory(self, description: _Handle, array: Array | None = None) -> _Memory:
-        """An array, or room for one."""
+        """Return a memory object for `array`, or for a new array if it is None."""
         if array is None:
             array = aligned_empty(self._functions.dnnl_memory_desc_get_size(description))
         address = _Handle(array.ctypes.data)
         return _Memory(self.make("dnnl_memory_create", description, self.engine, address), array)
 
     def run(self, primitive: _Handle, arguments: Mapping[int, _Memory]) -> None:
-        """Run a primitive once."""
+        """Execute a primitive once."""
         packed = _packed(arguments)
         if status := self.execute(primitive, self.stream, len(packed), packed):
             raise ToolchainError(f"oneDNN: dnnl_primitive_execute returned {status}")
 
     def reorder(self, source: _Memory, source_form: _Handle, target: _Memory, target_form: _Handle) -> None:
-        """Copy an array into another form."""
+        """Copy an array from one memory descriptor to another."""
         forms = (source_form, self.engine, target_form, self.engine, None)
         description = self.make("dnnl_reorder_primitive_desc_create", *forms)
         self.run(self.make("dnnl_primitive_create", description), {_SRC: source, _DST: target})
@@ -133,7 +140,9 @@ class _Primitive:
 
 
 def _primitives(library: _Library, conv: Conv) -> Iterator[Iterator[_Primitive]]:
-    """All implementations, for channels last and for any layouts. Each is gone when the next one is taken."""
+    """Yield the implementations for channels last, then for any layouts. A primitive is valid until the next is
+    yielded.
+    """
     shapes = (conv.src_shape, _weights_shape(conv), conv.dst_shape)
     for last in (True, False):
         src, weights, dst = (
@@ -171,7 +180,7 @@ def _plain_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _packed(arguments: Mapping[int, _Memory]) -> ctypes.Array[_Argument]:
-    """Arguments as the library takes them."""
+    """Return the arguments as the C array that the library takes."""
     pairs = [_Argument(name, memory.handle) for name, memory in arguments.items()]
     return (_Argument * len(pairs))(*pairs)
 
@@ -220,5 +229,5 @@ def _library() -> _Library:
 
 @cache
 def _openmp() -> Any:
-    """The OpenMP runtime that the library has been linked with."""
+    """Return the OpenMP runtime with which the library is linked."""
     return ctypes.CDLL("libgomp.so.1")

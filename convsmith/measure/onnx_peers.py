@@ -1,9 +1,9 @@
-"""ONNX Runtime, as a session of a model with one node, input and output bound to their memory.
+"""ONNX Runtime, as a session on a model whose input and output are bound to fixed memory.
 
-`onnxruntime` has a `Conv` (or `ConvInteger`) on contiguous input, weights being initializers, which it packs before. A
-post-op is a node of its own. `nchwc` has the operator in blocks of channels that its optimiser uses within graphs; it
-puts a reordering at both ends of a single `Conv`, so here the model is the inner operator alone, and source and weights
-are brought into its blocks before.
+`onnxruntime` runs a `Conv` (or `ConvInteger`) on contiguous input; its weights are initializers, which the session
+packs in advance. A post-op is a node of its own. `nchwc` runs the operator on blocked channels that ONNX Runtime's
+optimiser uses inside graphs. The optimiser would reorder at both ends of a single `Conv`, so this model consists of the
+inner operator alone, and source and weights are reordered beforehand.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ __all__ = ["nchwc", "onnxruntime"]
 _DOMAIN = "com.microsoft.nchwc"
 _OPSET, _IR_VERSION = 17, 9
 _BLOCK = 16
-"""Channels of a block, on machines with vectors as long as that."""
+"""Channels per block on machines with vectors of 16 f32 elements."""
 
 
 def onnxruntime(problem: Problem, arrays: Mapping[str, Array], threads: int) -> Peer:
-    """The operators that the standard has."""
+    """Return a peer that runs the standard's operators. UnsupportedError if they do not cover `problem`."""
     from onnx import helper
 
     if not isinstance(problem, Conv) or not problem.forward:
@@ -55,7 +55,7 @@ def onnxruntime(problem: Problem, arrays: Mapping[str, Array], threads: int) -> 
 
 
 def nchwc(problem: Problem, arrays: Mapping[str, Array], threads: int) -> Peer:
-    """The operator in blocks of channels."""
+    """Return a peer that runs the blocked operator on a depthwise convolution."""
     from onnx import helper
 
     conv = plain_f32("onnxruntime-nchwc", problem)
@@ -75,7 +75,7 @@ def nchwc(problem: Problem, arrays: Mapping[str, Array], threads: int) -> Peer:
 
 
 def _attributes(conv: Conv) -> dict[str, Any]:
-    # A negative pad leaves out the input that the rounded-down output size leaves out anyway.
+    # A negative back pad drops inputs that no output reads anyway, because the output size is rounded down.
     back = [max(pr, 0) for pr in conv.pr]
     return {
         "strides": list(conv.s), "pads": [*conv.p, *back], "dilations": [d + 1 for d in conv.d], "group": conv.g,
@@ -84,7 +84,7 @@ def _attributes(conv: Conv) -> dict[str, Any]:
 
 
 def _session(nodes: Sequence[Any], constants: Mapping[str, Array], source: Array, result: Array, threads: int) -> Peer:
-    """A session of these nodes, from `x` to what the last one is called."""
+    """Return a session of `nodes`, from the input `x` to the output of the last node."""
     import onnxruntime as ort
     from onnx import helper, numpy_helper
 

@@ -1,4 +1,4 @@
-"""A library's computation of a problem: a call to time, and what it computed."""
+"""`Peer`: a library's computation of a problem, as a call to time and its result."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Peer:
-    """``call`` computes the problem, as often as one likes; ``result`` is what it has computed, as a logical array."""
+    """``call`` computes the problem and may be repeated; ``result`` returns the computed logical array."""
 
     call: Callable[[], object]
     result: Callable[[], Array]
 
 
 def in_layout(array: Array, layout: Layout) -> Array:
-    """A logical array as it lies in memory, aligned as kernels have theirs."""
+    """Return a logical array in `layout`, aligned like the arrays of kernels."""
     return aligned_copy(to_layout(array, layout))
 
 
 def plain_f32(name: str, problem: Problem) -> Conv:
-    """The problem, if it is a forward convolution of images in f32 without post-ops; else UnsupportedError."""
+    """Return `problem` if it is a forward 2D convolution in f32 without post-ops; otherwise raise UnsupportedError."""
     if not isinstance(problem, Conv) or not problem.forward or problem.rank != 2:
         raise UnsupportedError(f"{name} is compared on forward convolutions in two dimensions only", code="dir")
     if problem.dt != ("f32",) * 3 or problem.bia_dt not in ("", "f32"):
@@ -46,7 +46,7 @@ def plain_f32(name: str, problem: Problem) -> Conv:
 
 
 def clipping(problem: Problem) -> list[Eltwise]:
-    """The post-ops, if they are such as all libraries have; else UnsupportedError."""
+    """Return the post-ops if every one is relu, clip or clip_v2; otherwise raise UnsupportedError."""
     steps = [op for op in problem.post_ops if isinstance(op, Eltwise) and op.alg in ("relu", "clip", "clip_v2")]
     if len(steps) != len(problem.post_ops):
         raise UnsupportedError("peers run post-ops relu, clip and clip_v2 only", code="post-ops")

@@ -1,9 +1,9 @@
-"""The libraries that kernels are compared with, each called in the way that the name stands for.
+"""The libraries that kernels are compared with, and how each is called.
 
-`torch` is `torch.nn.functional.conv*` under inference_mode, input and weight in channels-last memory format (1D has
-none), no prepacking; deconvolutions are `conv_transpose*`, gradients `convolution_backward` with only the wanted
-output, matrix products `torch.matmul`. A post-op follows as the library's own call. The others have a file each. All
-have the thread count of the kernel.
+`torch` is `torch.nn.functional.conv*` under inference_mode, with input and weights in channels-last memory format (1D
+has none) and without prepacking; deconvolutions are `conv_transpose*`, gradients are `convolution_backward` with only
+the required output, matrix products are `torch.matmul`. A post-op is the library's own call. The other libraries have
+one file each. Every library uses as many threads as the kernel.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["PEERS", "installed", "make_peer"]
 
 @dataclass(frozen=True)
 class Library:
-    """How a library is called, and whether for deconvolutions too; its package, and the modules that must be there."""
+    """A library: its peer function, its package, the modules it needs, and whether it computes deconvolutions."""
 
     peer: Callable[[Problem, Mapping[str, Array], int], Peer]
     package: str
@@ -38,7 +38,7 @@ class Library:
 
     @property
     def version(self) -> str | None:
-        """That of the package; None where it is not installed."""
+        """Version of the package; None if it is not installed."""
         try:
             return metadata.version(self.package)
         except metadata.PackageNotFoundError:
@@ -46,7 +46,7 @@ class Library:
 
 
 def installed(name: str) -> bool:
-    """Whether a library of `PEERS` is there. UsageError: another name."""
+    """Return whether the library `name` is installed. UsageError if `PEERS` has no such name."""
     if name not in PEERS:
         raise UsageError(f"unknown library {name!r}: legal are {', '.join(PEERS)}", code="bad-library")
     library = PEERS[name]
@@ -54,15 +54,15 @@ def installed(name: str) -> bool:
 
 
 def make_peer(name: str, problem: Problem, arrays: Mapping[str, Array], threads: int) -> Peer:
-    """A library's computation of the problem on copies of these logical arrays, ready to be timed.
+    """Return the library's computation of `problem` on copies of the logical arrays, ready to be timed.
 
-    UnsupportedError says what the library lacks for this problem.
+    UnsupportedError names the feature that the library lacks.
     """
     if problem.scales or problem.zero_points:
         raise UnsupportedError("peers run without scales and zero points only", code="attributes")
     if isinstance(problem, Conv) and problem.deconv and not PEERS[name].deconvolutions:
         able = ", ".join(n for n, library in PEERS.items() if library.deconvolutions)
-        raise UnsupportedError(f"{name} is called for no deconvolutions; {able} is", code="deconv")
+        raise UnsupportedError(f"{name} is not called for deconvolutions; available: {able}", code="deconv")
     return PEERS[name].peer(problem, arrays, threads)
 
 
@@ -102,7 +102,7 @@ def _torch(problem: Problem, arrays: Mapping[str, Array], threads: int) -> Peer:
 
 
 def _torch_convolution(problem: Conv, tensor: Callable[..., Any], bias: Any) -> Callable[[], Any]:
-    """Forward, or the gradients that are asked for."""
+    """Return a call of the forward convolution, or of the gradient that `problem` asks for."""
     import torch
     from torch.nn import functional
 
@@ -117,7 +117,7 @@ def _torch_convolution(problem: Conv, tensor: Callable[..., Any], bias: Any) -> 
         x, w = tensor("src"), tensor("wei", shape)
         convolution = (functional.conv1d, functional.conv2d, functional.conv3d)[problem.rank - 1]
         return lambda: convolution(x, w, bias, problem.s, problem.p, dilations, problem.g)
-    # What is not wanted is read for its shape only.
+    # torch reads only the shape of the operand whose gradient it computes.
     diff_dst = tensor("diff_dst")
     x = diff_dst.new_empty(problem.src_shape) if problem.dir == "BWD_D" else tensor("src")
     w = tensor("wei", shape) if problem.dir == "BWD_D" else diff_dst.new_empty(shape)
@@ -133,7 +133,7 @@ def _torch_convolution(problem: Conv, tensor: Callable[..., Any], bias: Any) -> 
 
 
 def _torch_deconvolution(problem: Conv, tensor: Callable[..., Any], bias: Any) -> Callable[[], Any]:
-    """Forward, with the weights in torch's order: input channels first."""
+    """Return a call of the forward deconvolution, with weights in torch's order: input channels first."""
     from torch.nn import functional
 
     sizes = zip(problem.o, problem.i, problem.k, problem.s, problem.d, problem.p, strict=True)

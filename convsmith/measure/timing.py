@@ -1,7 +1,7 @@
-"""How things are timed: warm, in samples of some milliseconds, alternating, as ratios within a round.
+"""Timing: warm calls, samples of a few milliseconds, alternating subjects, ratios within a round.
 
-Clocks and neighbours change from second to second, so two figures are only compared when they were taken side by side:
-every round samples each subject once, a ratio is formed within the round, and the median of the ratios is what counts.
+Clock frequency and background load change from second to second, so two times are comparable only if measured side by
+side. Every round samples each subject once, ratios are formed within the round, and the result is their median.
 """
 
 from __future__ import annotations
@@ -27,30 +27,31 @@ __all__ = [
 ]
 
 SAMPLE_SECONDS = 3e-3
-"""About how long one sample runs."""
+"""Approximate duration of one sample in seconds."""
 
 SETTLE_SECONDS = 0.25
-"""Longest wait before a sample for threads of the subject before: OpenMP's spin for about 5 ms, ONNX Runtime's 40."""
+"""Maximum wait in seconds for the previous subject's threads: OpenMP's spin for 5 ms, ONNX Runtime's for 40 ms."""
 
 ROUNDS = 15
+"""Default number of rounds."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """The median of some figures, with their quartiles."""
+    """Median and quartiles of a series."""
 
     median: float
     low: float
     high: float
 
     def scaled(self, factor: float) -> Spread:
-        """The same, times a positive factor."""
+        """Return the spread multiplied by a positive factor."""
         return Spread(self.median * factor, self.low * factor, self.high * factor)
 
 
 @dataclass(frozen=True)
 class PeerTime:
-    """Another library's time of a call, and how many times our time that is (above 1: we are faster)."""
+    """A library's seconds per call, and its time divided by the kernel's time (above 1: the kernel is faster)."""
 
     seconds: Spread
     speedup: Spread
@@ -58,7 +59,7 @@ class PeerTime:
 
 @dataclass(frozen=True)
 class Measurement:
-    """A kernel's time of a call, operations a second (in 1e9), and share of the peak of the same rounds, if known."""
+    """A kernel's seconds per call, 1e9 operations per second, and fraction of the peak measured in the same rounds."""
 
     seconds: Spread
     gflops: Spread
@@ -66,32 +67,35 @@ class Measurement:
     of_peak: Spread | None
     peers: dict[str, PeerTime] = field(default_factory=dict)
     cpu_share: float = 1.0
-    """CPU time of the process during the kernel's samples, as a share of what its threads can take on the CPUs."""
+    """Ratio of the CPU time used during the kernel's samples to the CPU time available to its threads."""
 
 
 class Sampler:
-    """Runs `call` as often as a sample takes; a sample is seconds a call. Warms up, and finds how often, when made."""
+    """Returns the seconds per call of one sample. The constructor warms `call` up and chooses the repetitions per
+    sample.
+    """
 
     def __init__(self, call: Callable[[], object], seconds: float = SAMPLE_SECONDS) -> None:
         self._call = call
         self._wall = self._cpu = 0.0
         self.repeats = 1
         self._run(1)
-        while (took := self._run(self.repeats)) < seconds / 4:
-            self.repeats = max(self.repeats * 2, min(math.ceil(self.repeats * seconds / 4 / max(took, 1e-9)), 1 << 20))
-        self.repeats = max(1, math.ceil(self.repeats * seconds / took))
+        while (elapsed := self._run(self.repeats)) < seconds / 4:
+            scale = seconds / 4 / max(elapsed, 1e-9)
+            self.repeats = max(self.repeats * 2, min(math.ceil(self.repeats * scale), 1 << 20))
+        self.repeats = max(1, math.ceil(self.repeats * seconds / elapsed))
 
     def __call__(self) -> float:
-        self._run(max(1, self.repeats // 16))  # back into the caches, which another subject has just used
+        self._run(max(1, self.repeats // 16))  # refills the caches after the previous subject
         before = time.process_time()
-        took = self._run(self.repeats)
+        elapsed = self._run(self.repeats)
         self._cpu += time.process_time() - before
-        self._wall += took
-        return took / self.repeats
+        self._wall += elapsed
+        return elapsed / self.repeats
 
     @property
     def busy_cpus(self) -> float:
-        """CPU time for each second of the samples so far; 0 before the first."""
+        """CPU seconds per second of the samples so far; 0 before the first."""
         return self._cpu / self._wall if self._wall else 0.0
 
     def _run(self, repeats: int) -> float:
@@ -104,7 +108,7 @@ class Sampler:
 
 
 def wait_until_idle(seconds: float = SETTLE_SECONDS) -> None:
-    """Sleep until no thread of this process takes CPU time (worker threads spin for a while after their work)."""
+    """Sleep until no thread of this process uses CPU time, because worker threads spin for a while after their work."""
     deadline = time.perf_counter() + seconds
     while (start := time.perf_counter()) < deadline:
         used = time.process_time()
@@ -116,15 +120,15 @@ def wait_until_idle(seconds: float = SETTLE_SECONDS) -> None:
 def alternate(
     subjects: Mapping[str, Callable[[], float]], rounds: int = ROUNDS, settle: Callable[[], None] = wait_until_idle
 ) -> dict[str, list[float]]:
-    """What each subject returned in each round. Who comes first changes from round to round."""
+    """Return the samples of each subject, one per round. The first subject changes from round to round."""
     names = list(subjects)
-    taken: dict[str, list[float]] = {name: [] for name in names}
+    samples: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(rounds):
         start = turn % len(names)
         for name in names[start:] + names[:start]:
             settle()
-            taken[name].append(subjects[name]())
-    return taken
+            samples[name].append(subjects[name]())
+    return samples
 
 
 def measure(
@@ -135,16 +139,16 @@ def measure(
     rounds: int = ROUNDS,
     threads: int = 1,
 ) -> Measurement:
-    """Time `call`, of `flops` operations, and each peer's same call, beside samples of the peak (1e9 a second).
+    """Return the times of `call`, which performs `flops` operations on `threads` threads, and of every peer's call.
 
-    `threads` is how many threads `call` runs on.
+    `peak` returns a sample of the machine's peak in 1e9 operations per second.
     """
     peers = peers or {}
     subjects: dict[str, Callable[[], float]] = {" peak": peak} if peak else {}
     subjects[" kernel"] = kernel = Sampler(call)
     subjects |= {name: Sampler(peer) for name, peer in peers.items()}
-    taken = alternate(subjects, rounds)
-    ours, peaks = taken[" kernel"], taken.get(" peak")
+    samples = alternate(subjects, rounds)
+    ours, peaks = samples[" kernel"], samples.get(" peak")
     rates = [flops / seconds * 1e-9 for seconds in ours]
     return Measurement(
         seconds=spread(ours),
@@ -152,7 +156,7 @@ def measure(
         peak_gflops=spread(peaks) if peaks else None,
         of_peak=spread([rate / top for rate, top in zip(rates, peaks)]) if peaks else None,
         peers={
-            name: PeerTime(spread(taken[name]), spread([theirs / our for theirs, our in zip(taken[name], ours)]))
+            name: PeerTime(spread(samples[name]), spread([theirs / our for theirs, our in zip(samples[name], ours)]))
             for name in peers
         },
         cpu_share=kernel.busy_cpus / min(threads, available_cpus()),
@@ -160,7 +164,7 @@ def measure(
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Median and quartiles."""
+    """Return median and quartiles of `values`."""
     if len(values) == 1:
         return Spread(values[0], values[0], values[0])
     low, _, high = statistics.quantiles(values, n=4, method="inclusive")
@@ -168,6 +172,6 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def geometric_mean(values: Iterable[float]) -> float | None:
-    """None where there are no values."""
+    """Return the geometric mean of `values`; None if there are none."""
     logs = [math.log(value) for value in values]
     return math.exp(statistics.fmean(logs)) if logs else None

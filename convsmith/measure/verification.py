@@ -1,9 +1,8 @@
-"""Is a kernel right? Run it on data whose result is known, and compare.
+"""Verification: run a kernel on data with a known result, and compare.
 
-Integer-valued data: sums are exact in any order and every step is rounded in the same way, so each element must be
-equal. Real-valued data, and post-ops that call for a transcendental function: each element must be what a number
-within the bound of `convsmith.measure.bounds` becomes in the type of the result; so an integer may differ by one
-only next to a tie.
+On integer-valued data, sums are exact in any order and every step rounds identically, so each element must be equal. On
+real-valued data, and with transcendental post-ops, each element must be the conversion of a number within the bound of
+`convsmith.measure.bounds`; an integer result may therefore differ by one only next to a tie.
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ class CompiledKernel(Protocol):
     def target(self) -> Machine: ...
 
     def run(self, **arrays: Any) -> dict[str, Array]:
-        """Compute on physical arrays by name and return the outputs by name."""
+        """Compute on physical arrays by name, and return the outputs by name."""
         ...
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`wrong` of `total` elements are not right; `detail` says it, or by how much a result was right."""
+    """`wrong` of `total` elements are wrong; `detail` describes the first of them, or the largest error."""
 
     wrong: int
     total: int
@@ -52,17 +51,17 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Whether all elements are right."""
+        """Whether all elements are correct."""
         return self.wrong == 0
 
 
 def has_real_data(problem: Problem) -> bool:
-    """Whether an array that a call must give is of a floating-point type."""
+    """Return whether a call must pass an array of a floating-point type."""
     return any(tensor.default is None and not is_integer(tensor.dtype) for tensor in problem.inputs)
 
 
 def real_arrays(problem: Problem, seed: int = 0) -> dict[str, Array]:
-    """As `random_arrays`, with numbers that are not whole where the types allow: normal ones, and scales around 1."""
+    """Return `random_arrays` with real values for floating-point inputs: normally distributed, and scales around 1."""
     arrays = random_arrays(problem, seed)
     rng = np.random.default_rng(seed)
     for tensor in problem.inputs:
@@ -74,7 +73,7 @@ def real_arrays(problem: Problem, seed: int = 0) -> dict[str, Array]:
 
 
 def verify_kernel(kernel: CompiledKernel, seed: int = 0, real: bool = False) -> Verdict:
-    """Compare the kernel's results on random data with the numpy reference."""
+    """Return the verdict of comparing the kernel's results on random data with the numpy reference."""
     problem = kernel.problem
     arrays = real_arrays(problem, seed) if real else random_arrays(problem, seed)
     physical, lanes = _physical(problem, arrays)
@@ -84,8 +83,8 @@ def verify_kernel(kernel: CompiledKernel, seed: int = 0, real: bool = False) -> 
         truths = reference(problem, arrays, steps_type(problem))
         verdicts = {name: _equal(logical[name], truth) for name, truth in truths.items()}
     else:
-        found = intervals(problem, arrays, sums_type(problem, kernel.target), exact_sums=not real)
-        verdicts = {t.name: _inside(logical[t.name], found[t.name], t.dtype) for t in problem.outputs}
+        bounds = intervals(problem, arrays, sums_type(problem, kernel.target), exact_sums=not real)
+        verdicts = {t.name: _inside(logical[t.name], bounds[t.name], t.dtype) for t in problem.outputs}
     verdict = _all(verdicts)
     if not verdict.ok:
         return verdict
@@ -98,16 +97,16 @@ def verify_kernel(kernel: CompiledKernel, seed: int = 0, real: bool = False) -> 
 
 
 def computed(kernel: CompiledKernel, arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """What the kernel makes of logical arrays, as such, by name."""
+    """Return the kernel's outputs by name as logical arrays, computed from logical arrays."""
     physical, _ = _physical(kernel.problem, arrays)
     results = kernel.run(**physical)
     return {tensor.name: from_layout(results[tensor.name], tensor.layout) for tensor in kernel.problem.outputs}
 
 
 def _physical(problem: Problem, arrays: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Inputs and outputs in their layouts, and the elements of outputs that no logical element owns.
+    """Return inputs and outputs in their layouts, and masks of the outputs' padding elements.
 
-    What is not written stays: an output holds NaN, or a pattern where its type has none, padding lanes included.
+    Outputs, padding included, are filled with NaN or a byte pattern, so that unwritten elements show.
     """
     physical = {t.name: to_layout(arrays[t.name], t.layout) for t in problem.inputs if t.role == "in"}
     lanes = {}
@@ -121,7 +120,7 @@ def _physical(problem: Problem, arrays: Mapping[str, Array]) -> tuple[dict[str, 
 
 
 def _all(verdicts: Mapping[str, Verdict]) -> Verdict:
-    """One verdict on all outputs, which are named where there are several."""
+    """Return one verdict on all outputs; `detail` names them if there are several."""
     chosen = {name: v for name, v in verdicts.items() if not v.ok} or verdicts
     texts = [v.detail if len(verdicts) == 1 else f"{name}: {v.detail}" for name, v in chosen.items()]
     if all(v.detail == "exact" for v in chosen.values()):
@@ -157,6 +156,6 @@ def _inside(result: Array, interval: Interval, dtype: str) -> Verdict:
 def _first(result: Array, truth: Array, wrong: Array) -> str:
     at = tuple(int(i) for i in np.argwhere(wrong)[0])
     return (
-        f"{np.count_nonzero(wrong)} of {truth.size} elements differ; the first, at {at}, is {result[at]} where "
-        f"{truth[at]} is right"
+        f"{np.count_nonzero(wrong)} of {truth.size} elements differ; the first, at {at}, is {result[at]}, expected "
+        f"{truth[at]}"
     )

@@ -1,7 +1,7 @@
-"""XNNPACK, by way of LiteRT (`ai-edge-litert`), whose interpreter hands it every operator that it knows.
+"""XNNPACK through LiteRT (`ai-edge-litert`), whose interpreter delegates supported operators to it.
 
-The model has one depthwise convolution, channels last, and constant weights. Its padding is TensorFlow's `SAME`, which
-puts the odd pixel at the end; a problem that has it at the front is the same problem turned round, and is run so.
+The model has one depthwise convolution, channels last, with constant weights. Its padding is TensorFlow's `SAME`, which
+puts an odd pixel at the end; a problem with the odd pixel at the front is mirrored along its axes first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TO_LAST, _FROM_LAST = (0, 2, 3, 1), (0, 3, 1, 2)
 
 
 def xnnpack(problem: Problem, arrays: Mapping[str, Array], threads: int) -> Peer:
-    """An interpreter of a model of one operator."""
+    """Return a peer that interprets a model with one operator."""
     from ai_edge_litert.interpreter import Interpreter
 
     conv = plain_f32("xnnpack", problem)
@@ -46,7 +46,7 @@ def xnnpack(problem: Problem, arrays: Mapping[str, Array], threads: int) -> Peer
 
 
 def _padding(conv: Conv) -> tuple[bool, int]:
-    """Whether it is `SAME` padding, and the step of the axes: -1 where that is so from the other end."""
+    """Return whether the padding is `SAME`, and the step of the spatial axes: -1 if they must be mirrored."""
     if not any((*conv.p, *conv.pr)):
         return False, 1
     if conv.o == tuple(-(-i // s) for i, s in zip(conv.i, conv.s)):
@@ -58,7 +58,7 @@ def _padding(conv: Conv) -> tuple[bool, int]:
 
 
 def _model(conv: Conv, same: bool, weights: Array, bias: Array) -> bytes:
-    """A TensorFlow Lite model."""
+    """Return a TensorFlow Lite model as bytes."""
     import flatbuffers
     from ai_edge_litert import schema_py_generated as schema
 

@@ -1,4 +1,4 @@
-"""Fuse two nested loops that step through memory as one loop would."""
+"""Coalesce two nested loops into one loop if their accesses are contiguous."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class _Mismatch(Exception):
 
 
 def _check(n: object, outer: Var, inner: Var, size: int) -> None:
-    """Raise unless every index below steps ``size`` times as far for ``outer`` as for ``inner``."""
+    """Raise _Mismatch unless the coefficient of ``outer`` in every index below is ``size`` times that of ``inner``."""
     if isinstance(n, Index):
         coeffs = dict(n.terms)
         if coeffs.pop(outer, 0) != size * coeffs.pop(inner, 0):
@@ -47,7 +47,7 @@ class _Coalesce(Rewriter):
 
 
 def coalesce(kernel: Kernel, outer: str, inner: str, name: str) -> Kernel:
-    """Fuse ``inner`` into ``outer`` wherever it is directly nested and all accesses allow it; else leave it.
+    """Coalesce directly nested loops ``outer`` and ``inner`` into the loop ``name``, wherever all accesses permit it.
 
     Before::
 

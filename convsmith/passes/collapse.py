@@ -1,8 +1,7 @@
-"""Turn nested parallel loops into one loop over tasks.
+"""Collapse nested parallel loops into one loop over tasks.
 
-Each task finds its place by division; pieces of a loop that was partitioned become conditions, and so do bounds that
-depend on the loops around.  A loop may end at a size of the kernel.  The task loop is what a host thread runs a range
-of.
+Each task computes its loop variables by division.  Pieces of a partitioned loop, and bounds that depend on outer loops,
+become conditions.  A loop may end at a size of the kernel.  A host thread runs a range of the task loop.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _Bounds = tuple[int, Index]
 
 
 def _pieces(s: Stmt) -> list[For]:
-    """The statement as pieces of one parallel loop; empty where it is none."""
+    """Return the statement as pieces of one parallel loop; empty if it is not a parallel loop."""
     parts = s.stmts if isinstance(s, Block) else (s,)
     loops = [p for p in parts if isinstance(p, For) and p.kind == "parallel"]
     if not loops:
@@ -30,7 +29,7 @@ def _pieces(s: Stmt) -> list[For]:
 
 
 def _levels(s: Stmt, out: dict[Var, _Bounds], sizes: set[Var]) -> None:
-    """Bounds of each loop, wherever those around it are."""
+    """Collect the bounds of each loop, valid for all iterations of the loops around it."""
     for loop in _pieces(s):
         if loop.lo.is_const and loop.hi.terms and variables_of(loop.hi) <= sizes:
             out[loop.var] = (loop.lo.const, loop.hi)
@@ -59,7 +58,7 @@ def _guarded(s: Stmt, ranges: dict[Var, tuple[int, int]]) -> Stmt:
 
 
 def _nests(body: Stmt) -> list[Stmt]:
-    """The statements at the top, pieces of one parallel loop taken together."""
+    """Return the top-level statements, with adjacent pieces of one parallel loop grouped together."""
     out: list[list[Stmt]] = []
     last: Var | None = None
     for s in body.stmts if isinstance(body, Block) else (body,):
@@ -114,9 +113,9 @@ def _tasks(nest: Stmt, task: str, sizes: set[Var]) -> Stmt:
     for n, (v, (lo, _)) in reversed(list(enumerate(levels.items()))):
         extent = extents[n]
         above = quotient(place, extent)
-        rest = place % extent.const if extent.is_const else place - product(above, extent)
+        remainder = place % extent.const if extent.is_const else place - product(above, extent)
         alone = all(e == as_index(1) for e in extents[:n])
-        lets.append((v, (place if alone else rest) + lo))
+        lets.append((v, (place if alone else remainder) + lo))
         place, total = above, product(total, extent)
     for v, value in lets:
         body = Let(v, value, body)

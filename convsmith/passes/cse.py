@@ -1,4 +1,4 @@
-"""Common-subexpression elimination: compute once what is used several times."""
+"""Common-subexpression elimination on indices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class _Cse(Rewriter):
         self.fresh = fresh
 
     def common(self, s: Stmt) -> Stmt:
-        """Name what occurs twice or more in ``s`` and needs nothing that is bound inside it."""
+        """Name the expressions that occur at least twice in ``s`` and use no variable bound inside it."""
         inside = bound_in(s)
         twice = [e for e, n in costly(s).items() if n > 1 and not variables_of(e) & inside]
         return name_all(s, twice, self.fresh)
@@ -29,7 +29,7 @@ class _Cse(Rewriter):
 
 
 def cse(kernel: Kernel) -> Kernel:
-    """Give a name to each costly index that occurs more than once where its variables are known.
+    """Bind each costly index that occurs more than once to a variable, where its own variables are in scope.
 
     Before::
 

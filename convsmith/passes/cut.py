@@ -1,4 +1,4 @@
-"""Cut a loop into several, one after the other."""
+"""Cut a loop into consecutive loops."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Cut(Rewriter):
 
 
 def cut(kernel: Kernel, loop: str, places: Sequence[int]) -> Kernel:
-    """Let ``loop`` end before each of the places, and another of its name, from 0 again, go on there.
+    """Split ``loop`` at each of ``places`` into consecutive loops of the same name, each starting at 0.
 
     Before::
 

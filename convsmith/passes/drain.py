@@ -1,4 +1,4 @@
-"""Finish sums in a loop: they leave their registers for memory, from where short code takes them one by one."""
+"""Write accumulators to memory before the epilogue, so that the epilogue is a short loop instead of unrolled code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from convsmith.passes.scope import perfect_nest, require_loops, with_body, wrap
 
 @dataclass(frozen=True)
 class _Nest:
-    """A store, or one under a condition, and the loops around it."""
+    """A store, optionally under a condition, and the loops around it."""
 
     loops: list[For]
     store: Stmt
@@ -50,14 +50,14 @@ class _Drain(Rewriter):
 
 
 def _writing(loop: For) -> _Nest | None:
-    """The nest that writes results to memory, where that is what the loop begins."""
+    """Return the nest that writes results to memory if ``loop`` is one, otherwise None."""
     chain, body = perfect_nest(loop)
     store = body.body if isinstance(body, If) else body
     return _Nest(chain, body) if isinstance(store, Store) and store.buffer.scope != "register" else None
 
 
 def drain(kernel: Kernel, loops: tuple[str, ...], suffix: str) -> Kernel:
-    """Let the last nest of each accumulator read memory, under loops of its own (``loops`` with ``suffix``).
+    """Store each accumulator to memory; its last nest reads that memory, in new loops (``loops`` with ``suffix``).
 
     Before::
 

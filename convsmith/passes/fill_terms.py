@@ -1,4 +1,4 @@
-"""Let a reduction loop run to full length: what lies beyond its end reads as zero."""
+"""Pad a reduction loop to its full length: terms beyond its end read as zero."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from convsmith.passes.scope import ScopedRewriter, require_loops, with_body
 
 
 class _Mask(ScopedRewriter):
-    """Mask what a loop's variable may put outside of its buffer, or between its elements, which may be NaN."""
+    """Masks loads that the padded iterations would take outside of a buffer, or from gaps that may hold NaN."""
 
     def __init__(self, var: Var, cond: Cond, ranges: dict[Var, Range], packed: frozenset[Buffer]) -> None:
         super().__init__()
@@ -50,16 +50,16 @@ class _Fill(ScopedRewriter):
 
 
 def _points_by(loop: For) -> bool:
-    """Whether the loop's variable chooses among pointers: there are none beyond its end."""
+    """Return whether the loop's variable indexes a pointer table, which has no entries beyond the loop's end."""
     entries = (s for s in statements_of(loop.body) if isinstance(s, At))
     return any(loop.var in variables_of(i) for s in entries for i in s.index)
 
 
 def fill_terms(kernel: Kernel, loop: str, count: int) -> Kernel:
-    """Make each loop named ``loop``, over terms of a sum, run ``count`` times.
+    """Let each reduction loop named ``loop`` run ``count`` times.
 
-    A factor that lies beyond its elements there reads as zero; the other one, packed, holds zeros. A loop whose
-    variable nothing reads would only repeat its one term: it stays.
+    In the added iterations, one factor reads as zero, and the packed one holds zeros. A loop whose variable no access
+    uses would repeat its single term, and is left alone.
 
     Before::
 

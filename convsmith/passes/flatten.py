@@ -1,4 +1,4 @@
-"""Address memory by one offset: the logical index goes through the buffer's blocks."""
+"""Flatten buffers: a logical index becomes one offset, computed through the buffer's blocks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from convsmith.passes.scope import with_body
 
 
 def offset(buffer: Buffer, index: tuple[Index, ...]) -> Index:
-    """Elements from the buffer's start to the element at a logical index."""
+    """Return the offset in elements of the logical ``index`` in ``buffer``."""
     per_dim: dict[int, list[LayoutBlock]] = {}
     for b in buffer.blocks:
         per_dim.setdefault(b.dim, []).append(b)

@@ -1,7 +1,7 @@
-"""Let iterations of a loop read one after the other, then write one after the other.
+"""Reorder the stores of unrolled iterations so that stores to one cache line follow each other.
 
-Where an iteration writes in several places, and the next ones beside them, stores that follow each other go to
-different lines of the cache. Brought together, those of one place follow each other.
+If an iteration writes to several places, and the next iteration writes beside them, then consecutive stores go to
+different cache lines. This pass performs all reads of the iterations first, and then the stores place by place.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Gather(Rewriter):
 
 
 def _apart(made: list[Stmt], writes: list[Store], arrays: list[Buffer]) -> bool:
-    """Whether what is written is one buffer in memory, and the rest only works in the register arrays."""
+    """Return whether the stores write one buffer in memory, and all other statements use only the register arrays."""
     (to, *others) = {s.buffer for s in writes}
     if others or to.scope == "register":
         return False
@@ -54,7 +54,7 @@ def _apart(made: list[Stmt], writes: list[Store], arrays: list[Buffer]) -> bool:
 
 
 def _gathered(loop: For, arrays: list[Buffer], made: list[Stmt], writes: list[Store]) -> Stmt:
-    """The iterations with register arrays of their own; the loop itself where two of them may write one element."""
+    """Return the iterations with one set of register arrays each; ``loop`` itself if two stores may overlap."""
     before: list[Stmt] = []
     after: list[list[Store]] = []
     owned: list[Buffer] = []
@@ -74,7 +74,7 @@ def _gathered(loop: For, arrays: list[Buffer], made: list[Stmt], writes: list[St
 
 
 class _Turn(Rewriter):
-    """An iteration, in register arrays of its own."""
+    """One iteration, with its own register arrays."""
 
     def __init__(self, var: Var, n: int, own: dict[Buffer, Buffer]) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class _Turn(Rewriter):
 
 
 def _differ(a: Store, b: Store) -> bool:
-    """Whether two stores of a flat buffer write neighbours that are surely different."""
+    """Return whether two stores to a flat buffer are known to write disjoint elements."""
     if len(a.index) != 1 or len(b.index) != 1 or any(s.lanes is not None and s.lanes.stride != 1 for s in (a, b)):
         return False
     away = simplify(a.index[0] - b.index[0], {})
@@ -104,10 +104,10 @@ def _differ(a: Store, b: Store) -> bool:
 
 
 def gather_stores(kernel: Kernel, loop: str, most: int) -> Kernel:
-    """Unroll the loops named ``loop`` of at most ``most`` iterations, and store at the end, one place after the other.
+    """Unroll loops named ``loop`` of at most ``most`` iterations, and move their stores to the end, place by place.
 
-    That is done where iterations work in register arrays and then store in one buffer that they do not read, never an
-    element twice; other loops stay.
+    The pass applies if iterations compute in register arrays and then store to one buffer that they do not read, no
+    element twice; other loops are left alone.
 
     Before::
 

@@ -1,4 +1,4 @@
-"""Give loops that will be unrolled constant bounds, and a condition where they may stop earlier."""
+"""Give loops that will be unrolled constant bounds; a guard skips the iterations beyond the original bounds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _GuardTails(ScopedRewriter):
 
 
 def guard_tails(kernel: Kernel, loops: tuple[str, ...]) -> Kernel:
-    """Run the named loops to the end of their range, testing each iteration; partition leaves few of them.
+    """Run ``loops`` over their whole range and guard each iteration; few loops need it after ``partition``.
 
     Before::
 

@@ -1,4 +1,4 @@
-"""Loop-invariant hoisting: compute before a loop what does not change in it."""
+"""Loop-invariant code motion for indices."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Hoist(Rewriter):
 
 
 def hoist(kernel: Kernel) -> Kernel:
-    """Give a name, before the outermost loop that leaves it unchanged, to each costly index in a loop.
+    """Bind each costly loop-invariant index to a variable before the outermost loop in which it is invariant.
 
     Before::
 

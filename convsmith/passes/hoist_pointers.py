@@ -1,7 +1,7 @@
-"""Follow pointers before the loops that do not change them, however many there are side by side.
+"""Hoist loads of pointers out of loops that do not change them, also if a loop body contains several.
 
-`lift` moves a look-up out of loops that hold nothing else.  Once loops are unrolled, those that remain hold one look-up
-for each pixel; these become as many buffers, and the loop reads through pointers that it was given.
+`lift` hoists a load of a pointer out of loops that contain nothing else.  After unrolling, a remaining loop contains
+one such load per pixel; this pass hoists each of them and gives its target a buffer of its own.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _HoistPointers(Rewriter):
 
 
 def hoist_pointers(kernel: Kernel) -> Kernel:
-    """Move look-ups in tables of pointers out of the loops that contain them and do not change them.
+    """Hoist loads from pointer tables out of the loops in which they are invariant.
 
     Before::
 

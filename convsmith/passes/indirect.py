@@ -1,4 +1,4 @@
-"""Read a buffer through a table of pointers: what is absent becomes a product with a stored zero."""
+"""Read a buffer through a pointer table; an absent term becomes a product with a stored zero."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class _Indirect(Rewriter):
         pixel = Buffer(f"{source.name}_at", source.dtype, self.zero.shape, self.zero.blocks)
         value = s.value
         if isinstance(value, Binary) and isinstance(value.b, Select):
-            value = Binary(value.op, value.a, value.b.yes)  # the table says what is absent
+            value = Binary(value.op, value.a, value.b.yes)  # the table replaces the mask
         value = _Redirect(read, Load(pixel, (read.index[1],), None)).expr(value)
         body = Store(s.buffer, s.index, value, s.lanes)
         start = (as_index(0),) * len(self.zero.shape)
@@ -54,8 +54,8 @@ def indirect(
 ) -> Kernel:
     """Let the term that reads ``source`` (images, channels, pixels) find its pixel through ``table`` at ``index``.
 
-    ``moved`` elements are added to every entry that is not absent: those of the image, and what the table leaves out.
-    ``zero`` has the layout of a pixel's channels.  Table and zero buffer become parameters.
+    ``moved`` elements are added to every entry that is not absent: the offset of the image and of a row that the table
+    does not store.  ``zero`` has the layout of a pixel's channels.  Table and zero buffer become parameters.
 
     Before::
 

@@ -1,4 +1,4 @@
-"""Shared by the passes that name index expressions: which are worth a name, and how they get one."""
+"""Helpers of the passes that bind index expressions to variables: which expressions are costly, and the binding."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ COSTLY = (FloorDiv, Mod, Min, Max, Prod, Quot)
 
 
 def costly(n: AnyNode) -> Counter[Index]:
-    """The outermost divisions, modulos, minima, maxima and products below a node, with how often they occur.
+    """Return the outermost divisions, modulos, minima, maxima and products below ``n``, with their number of
+    occurrences.
 
-    A value that a statement shares counts once.
+    A value shared within one statement counts once.
     """
     out: Counter[Index] = Counter()
     seen: set[AnyNode] = set()
@@ -37,7 +38,7 @@ def costly(n: AnyNode) -> Counter[Index]:
 
 
 class Name(Rewriter):
-    """Replace whole expressions by variables."""
+    """Replaces whole index expressions by variables."""
 
     def __init__(self, names: dict[Index, Var]) -> None:
         super().__init__()
@@ -49,7 +50,7 @@ class Name(Rewriter):
 
 
 class Fresh:
-    """Names of a prefix that a statement does not use yet."""
+    """Generates variable names with a prefix that a statement does not use yet."""
 
     def __init__(self, prefix: str, used: Iterable[Var]) -> None:
         self.prefix, self.count = prefix, 0
@@ -64,7 +65,7 @@ class Fresh:
 
 
 def name_all(s: Stmt, exprs: Iterable[Index], fresh: Fresh) -> Stmt:
-    """``let``s around the statement for the expressions, which it then uses by name."""
+    """Return ``s`` within ``let``s that bind ``exprs``; inside, the expressions are replaced by their variables."""
     names = {e: fresh() for e in exprs}
     if not names:
         return s

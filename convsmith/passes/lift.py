@@ -1,4 +1,4 @@
-"""Follow pointers before the loops that they do not depend on."""
+"""Hoist loads of pointers out of perfectly nested loops."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _Lift(Rewriter):
 
 
 def lift(kernel: Kernel) -> Kernel:
-    """Move each look-up in a table of pointers out of the loops that contain nothing else and do not change it.
+    """Hoist each load from a pointer table out of the loops that contain nothing else and do not change it.
 
     Before::
 

@@ -1,7 +1,7 @@
-"""Run a list of passes under instruments.
+"""Runs a list of passes under instruments.
 
-A pipeline is a plain list of :class:`Step`; an instrument is called before and after each.  Tracing, timing,
-dumping, verifying and interpreting are instruments, so that passes themselves stay functions of a kernel.
+A pipeline is a list of :class:`Step`; each instrument is called after every step.  Tracing, timing, dumping, verifying
+and interpreting are instruments, so a pass is a plain function of a kernel.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from convsmith.ir.stmt import Kernel
 
 
 class Step:
-    """One pass with its arguments, as it will be applied."""
+    """One pass with its arguments."""
 
     __slots__ = ("args", "run")
 
@@ -41,13 +41,14 @@ def _short(x: Any) -> str:
 
 
 class Instrument(Protocol):
-    """Sees every kernel on the line: ``number`` counts the steps from 0, the naive kernel being step 0."""
+    """Observes the kernel after every step; ``number`` counts the steps, and the initial kernel has number 0."""
 
     def after(self, number: int, step: Step | None, kernel: Kernel, seconds: float, changed: bool) -> None: ...
 
 
 def run_steps(kernel: Kernel, steps: Iterable[Step], instruments: Sequence[Instrument] = ()) -> Kernel:
-    """Apply the steps in order; each instrument sees the kernel first as it comes and then after every step."""
+    """Return ``kernel`` after all ``steps``; each instrument sees the initial kernel and the kernel after every step.
+    """
     for i in instruments:
         i.after(0, None, kernel, 0.0, True)
     for number, step in enumerate(steps, 1):

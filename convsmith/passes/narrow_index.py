@@ -1,4 +1,4 @@
-"""Choose the width of indices: 32 bits where every index, bound and offset of the kernel is proved to fit."""
+"""Choose the width of indices: 32 bits if every index, bound and offset of the kernel provably fits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from convsmith.passes.scope import ScopedRewriter
 
 
 class _Widest(ScopedRewriter):
-    """The largest magnitude of any index and its parts, in a kernel without functions and carried pointers."""
+    """Computes the largest magnitude of any index and its parts, before outlining and strength reduction."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,7 +26,9 @@ class _Widest(ScopedRewriter):
         return e
 
     def reach(self, x: Index) -> int:
-        """What no part of a sum exceeds: addresses are made of some of its terms first, without its constant."""
+        """Return a bound on the magnitude of every partial sum of ``x``, because an address may be formed from some of
+        its terms.
+        """
         total = abs(x.const)
         for atom, c in x.terms:
             try:
@@ -43,8 +45,8 @@ class _Widest(ScopedRewriter):
 def narrow_index(kernel: Kernel) -> Kernel:
     """Set ``index_bits`` to 32 or 64.
 
-    Ranges are known before outlining, so this comes before it: what a function is given and what it
-    computes are parts of offsets that were proved here.
+    The pass must run before outlining, while all ranges are known; arguments and offsets within functions are partial
+    sums of the offsets bounded here.
 
     Before::
 

@@ -1,9 +1,9 @@
-"""Move each register tile into a function of its own; equal tiles share one.
+"""Outline each register tile into a function; equal tiles share one function.
 
-The function gets a pointer into each buffer it touches, with everything that is constant for the tile folded into
-it, and the loop bounds that depend on the tile's place. The caller allocates memory that the tile uses. That keeps
-the functions small and alike (LLVM's time grows faster than a function's size) and names the micro-kernels in the
-assembly.
+A function takes one pointer into each buffer that it touches, with the tile's constant offsets folded in, and the loop
+bounds that depend on the tile's position. The caller allocates memory that the tile uses. Functions therefore stay
+small, which LLVM needs because its time grows faster than linearly with a function's size, and they are the
+micro-kernels that a reader finds in the assembly.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from convsmith.ir.walk import Rewriter, bound_in, statements_of, variables_of, w
 
 
 class _Abstract(Rewriter):
-    """Replace what is free in a statement by parameters; the buffers in ``own`` are its own.
+    """Replaces free variables of a statement by parameters; the buffers in ``own`` belong to the statement.
 
-    ``memory`` collects the buffers in memory that the statement allocates: their allocations move around the call.
+    ``memory`` collects the memory buffers that the statement allocates; their allocations move to the caller.
     """
 
     def __init__(self, free: set[Var], own: set[Buffer]) -> None:
@@ -32,7 +32,7 @@ class _Abstract(Rewriter):
         self.indices: dict[Index, Var] = {}
 
     def split(self, e: Index) -> tuple[Index, Index]:
-        """(free part, local part); the constant goes with the local part."""
+        """Return ``e`` as (part of free variables, part of local variables); the constant belongs to the local part."""
         out: dict[Index, int] = {}
         local: dict[Index, int] = {}
         for a, c in e.terms:
@@ -45,8 +45,8 @@ class _Abstract(Rewriter):
         if key not in self.pointers:
             self.pointers[key] = (Var(f"ptr{len(self.pointers)}"), free + local.const)
         var, start = self.pointers[key]
-        rest: Index = self.expr(local)
-        return var + rest - start.const
+        local_part: Index = self.expr(local)
+        return var + local_part - start.const
 
     def access(self, buffer: Buffer, index: tuple[Index, ...]) -> tuple[Index, ...]:
         if buffer.in_registers:
@@ -62,7 +62,8 @@ class _Abstract(Rewriter):
         return self.stmt(a.body)
 
     def At(self, s: At) -> Stmt:
-        """The function takes the source too: the entries of the table point into it."""
+        """Rewrite the statement; the function also takes a pointer to the source, into which the table's entries point.
+        """
         index, zero_at = self.access(s.table, s.index), self.access(s.zero, s.zero_at)
         self.access(s.source, (as_index(0),))
         return At(s.buffer, s.table, index, self.expr(s.offset), s.source, s.zero, zero_at, self.stmt(s.body))
@@ -118,7 +119,7 @@ class _Outline(Rewriter):
 
 
 def outline(kernel: Kernel) -> Kernel:
-    """Make a function of every statement that allocates registers; needs a flat kernel.
+    """Outline every statement that allocates registers into a function; requires a flat kernel.
 
     Before::
 

@@ -1,10 +1,10 @@
-"""Split a loop where conditions or bounds below it change: index-set splitting by evaluation.
+"""Index-set splitting: split a loop where conditions or bounds below it change, found by evaluation.
 
-Every condition, minimum and maximum below the loop that depends on its variable (and otherwise only on loops
-inside it) is evaluated for all iterations.  Neighbouring iterations that agree everywhere form one piece, and the
-piece is simplified under its range.  Nothing is solved symbolically.
+The pass evaluates, for all iterations, every condition, minimum and maximum below the loop that depends on its variable
+(and otherwise only on loops inside it).  Neighbouring iterations with equal outcomes form one piece, which is
+simplified under its range.  Nothing is solved symbolically.
 
-Of a minimum or maximum, pieces agree on the argument that it is; of the bounds of some loops, on the value.
+The outcome of a minimum or maximum is the argument that it selects; the outcome of some loops' bounds is their value.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from convsmith.passes.scope import ScopedRewriter, loop_range, require_loops, wi
 from convsmith.passes.simplify import simplify_stmt
 
 MAX_POINTS = 1 << 20
+"""Maximum number of points at which a test is evaluated."""
 
 
 @dataclass(frozen=True)
 class _Value:
-    """A bound whose value pieces agree on."""
+    """A bound whose outcome is its value."""
 
     bound: Index
 
@@ -37,9 +38,9 @@ Tests = dict[Test, frozenset[Var]]
 
 
 def _tests(s: Stmt, known: dict[Stmt, Tests], exact: frozenset[str]) -> Tests:
-    """Conditions, minima, maxima, and bounds of loops, with their variables; and ``known`` of all statements below.
+    """Return conditions, minima, maxima and loop bounds below ``s``, with their variables; ``known`` caches results.
 
-    Loops named in ``exact`` have bounds of which the value counts.
+    For loops named in ``exact``, the outcome of a bound is its value.
     """
     if s in known:
         return known[s]
@@ -59,7 +60,7 @@ def _tests(s: Stmt, known: dict[Stmt, Tests], exact: frozenset[str]) -> Tests:
 
 
 def _outcomes(test: Test, values: dict[Var, np.ndarray]) -> list[np.ndarray]:
-    """How the test comes out, as arrays over the box of its variables."""
+    """Return the outcomes of ``test`` as arrays over the box of its variables."""
     if isinstance(test, (Min, Max)):
         args = [np.asarray(evaluate(a, values)) for a in test.args]
         return [np.asarray(a <= b) for a, b in pairwise(args)]
@@ -70,7 +71,9 @@ def _outcomes(test: Test, values: dict[Var, np.ndarray]) -> list[np.ndarray]:
 
 
 def signatures(var: Var, r: Range, tests: Tests, inner: dict[Var, Range]) -> list[bytes] | None:
-    """One signature an iteration, one for all without tests; None where the variables' box is too large to evaluate."""
+    """Return one signature per iteration (a single one without tests); None if the box of variables has too many
+    points.
+    """
     count = r[1] - r[0] + 1
     decided = {test: names for test, names in tests.items() if var in names and names <= inner.keys() | {var}}
     if not decided:
@@ -128,7 +131,7 @@ class _Partition(ScopedRewriter):
         outer = self.simple
         for a, b in pairwise(cuts):
             body = loop.body
-            if len(cuts) > 2 or not outer:  # a whole loop within what is simple has nothing new to say
+            if len(cuts) > 2 or not outer:  # an unsplit loop inside a simplified statement is already simplified
                 body = simplify_stmt(body, {**self.ranges, loop.var: (a, b - 1)})
             self.simple = True
             with self.binding(loop.var, (a, b - 1)):
@@ -140,9 +143,9 @@ class _Partition(ScopedRewriter):
 
 
 def partition(kernel: Kernel, loops: tuple[str, ...], budget: int = 8, exact: tuple[str, ...] = ()) -> Kernel:
-    """Split each named loop with constant bounds into at most ``budget`` pieces; give up on it above that.
+    """Split each of ``loops`` with constant bounds into at most ``budget`` pieces; leave it whole if it needs more.
 
-    Loops named in ``exact`` run as often in all iterations of a piece.
+    Within a piece, every loop named in ``exact`` has constant bounds.
 
     Before::
 

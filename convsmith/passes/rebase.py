@@ -1,4 +1,4 @@
-"""Let loops over partial sums start at 0: which of the sums takes a term does not matter."""
+"""Let loops over partial sums start at 0; a term may go to any of the partial sums."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class _Rebase(Rewriter):
 
 
 def rebase(kernel: Kernel, loop: str) -> Kernel:
-    """Let each loop of that name whose bounds are known run from 0, where each iteration adds to a partial sum.
+    """Let each loop named ``loop`` with constant start run from 0 if each of its iterations adds to a partial sum.
 
-    A sum gets other terms than before; all sums together get the same.
+    A partial sum then adds different terms; their total is unchanged.
 
     Before::
 

@@ -1,4 +1,4 @@
-"""Cut a loop into residue classes, so that what depends on its variable modulo a number is the same within each."""
+"""Split a loop into residue classes, within each of which expressions modulo a number are constant."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class _Residue(Rewriter):
 
 
 def residue(kernel: Kernel, loop: str, modulus: int, name: str) -> Kernel:
-    """Run ``loop`` once for each remainder: ``loop`` becomes ``loop * modulus + name``, with ``name`` outside.
+    """Run ``loop`` once per residue: its variable becomes ``loop * modulus + name``, and loop ``name`` goes around it.
 
-    A loop that is shorter than the modulus has only as many remainders.
+    A loop shorter than the modulus has as many residues as iterations.
 
     Before::
 

@@ -9,7 +9,8 @@ from convsmith.passes.scope import perfect_nest, require_loops, with_body, wrap
 
 
 def _bounds(cond: Cond, var: Var, inner: set[Var]) -> tuple[Index | None, Index | None] | None:
-    """(least, end) that ``cond`` puts on ``var``, or None where it is no such condition."""
+    """Return the (lower bound, end) that ``cond`` puts on ``var``, one of them None; None if it does not bound ``var``.
+    """
     if type(cond) is not Ge0:
         return None
     coeffs = dict(cond.arg.terms)
@@ -53,7 +54,7 @@ class _Restrict(Rewriter):
 
 
 def restrict(kernel: Kernel, loops: tuple[str, ...]) -> Kernel:
-    """For each named loop around a guarded statement, take over the conditions that bound its variable.
+    """Turn conditions of a guarded statement that bound the variable of one of ``loops`` into bounds of that loop.
 
     Before::
 

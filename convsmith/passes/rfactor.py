@@ -1,4 +1,5 @@
-"""Give each iteration of a reduction loop an accumulator of its own, summed up at the end."""
+"""Factor a reduction: each iteration of a reduction loop gets its own partial sum, and the partial sums are added last.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from convsmith.passes.scope import ScopedRewriter, extent, require_loops, with_b
 
 
 class _Append(Rewriter):
-    """Give every access of the accumulator one more index."""
+    """Appends an index to every access of the accumulator."""
 
     def __init__(self, old, new, last) -> None:  # type: ignore[no-untyped-def]
         super().__init__()
@@ -28,7 +29,7 @@ class _Append(Rewriter):
 
 
 class _WriteBack(Rewriter):
-    """Before each store that reads the accumulator, sum its lanes."""
+    """Sums the lanes of the accumulator before each store that reads it."""
 
     def __init__(self, old, new, lane: Var, lanes: int) -> None:  # type: ignore[no-untyped-def]
         super().__init__()
@@ -63,7 +64,7 @@ class _Rfactor(ScopedRewriter):
             return self._Alloc(a)
         if not isinstance(a.body, Block) or not 2 <= len(a.body.stmts) <= 3:
             raise ConfigError("not-nested", f"rfactor: loop {self.name} must lie in a split nest")
-        # Where nothing is stored, there is no last part.
+        # A nest that stores nothing has no last part.
         init, reduce, *finish = a.body.stmts
         old = a.buffer
         ranges = dict(self.ranges)
@@ -83,7 +84,7 @@ class _Rfactor(ScopedRewriter):
 
 
 def rfactor(kernel: Kernel, loop: str, lanes: int = 1) -> Kernel:
-    """Split the accumulator along the reduction loop ``loop``: one partial sum an iteration, added up before use.
+    """Give each iteration of the reduction loop ``loop`` a partial sum, and add the partial sums up before use.
 
     Before::
 

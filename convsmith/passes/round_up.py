@@ -1,4 +1,4 @@
-"""Let lane loops run to a full vector where only registers, or memory of the kernel's own, are written."""
+"""Round lane loops up to a full vector if they write only registers or the kernel's private memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from convsmith.passes.scope import ScopedRewriter, extent, loop_range, require_l
 
 
 def _legal(loop: For, n: int, outer: Mapping[Var, Range]) -> bool:
-    """Whether the extra iterations write nothing but the kernel's own and read only what exists."""
+    """Return whether the added iterations write only private memory and registers, and read only existing elements."""
     ranges = {**outer, loop.var: (0, n - 1)}
     for s in statements_of(loop.body):
         if isinstance(s, For):
@@ -30,7 +30,7 @@ def _legal(loop: For, n: int, outer: Mapping[Var, Range]) -> bool:
 
 
 def _private(loop: For, s: Store, ranges: Mapping[Var, Range]) -> bool:
-    """Whether a store stays within memory of the kernel's own."""
+    """Return whether a store stays within registers or private memory."""
     if s.buffer.scope != "cache":
         return s.buffer.scope == "register"
     found = [try_interval(i, ranges) for i in s.index]
@@ -51,10 +51,10 @@ class _RoundUp(ScopedRewriter):
 
 
 def round_up(kernel: Kernel, loops: tuple[str, ...], widths: Sequence[tuple[str, int]] = ()) -> Kernel:
-    """Raise the named loops' last tile to full length where that is harmless.
+    """Round the last tile of ``loops`` up to full length where that is safe.
 
-    The operand that the loop runs along must be packed (its packed form holds zeros there) and the accumulator
-    has the room; the extra lanes are computed and never stored.
+    It is safe if the operand along the loop is packed, so that it holds zeros there, and the accumulator has room; the
+    added lanes are computed and never stored to the result.
 
     Before::
 

@@ -1,4 +1,4 @@
-"""What most passes need: loops by name, ranges in scope, kernels with a new body."""
+"""Helpers shared by the passes: loops by name, ranges of variables in scope, kernels with a new body."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from convsmith.ir.walk import Rewriter, children, loops_of
 
 
 def with_body(kernel: Kernel, body: Stmt) -> Kernel:
-    """The kernel with another body, or itself where the body is the same."""
+    """Return ``kernel`` with ``body``, or the same object if the body is unchanged."""
     return kernel if body is kernel.body else replace(kernel, body=body)
 
 
 def require_loops(kernel: Kernel, names: Iterable[str], what: str) -> None:
-    """Raise ConfigError where a name is no loop of the kernel."""
+    """Raise ConfigError if one of ``names`` is not a loop of ``kernel``; ``what`` is the pass."""
     known = {loop.var.name for loop in loops_of(kernel.body)}
     for n in names:
         if n not in known:
@@ -30,9 +30,9 @@ def require_loops(kernel: Kernel, names: Iterable[str], what: str) -> None:
 
 
 def require_new(kernel: Kernel, loop: str, names: Iterable[str], what: str) -> None:
-    """Raise ConfigError where a loop around or within ``loop`` already has the name of a new loop.
+    """Raise ConfigError if a loop around or within ``loop`` already has one of the new ``names``; ``what`` is the pass.
 
-    Indices refer to loops by name: of two loops with one name, only the inner one could be meant.
+    Indices refer to loops by name, so a name must be unique within a nest.
     """
     new = set(names) - {loop}
     stack: list[tuple[Stmt, frozenset[str]]] = [(kernel.body, frozenset())]
@@ -49,12 +49,14 @@ def require_new(kernel: Kernel, loop: str, names: Iterable[str], what: str) -> N
 
 
 def loop_range(loop: For, ranges: dict[Var, Range]) -> Range:
-    """Lowest and highest value of the loop's variable (highest below lowest where it never runs)."""
+    """Return the lowest and highest value of the loop's variable; the highest is lower if the loop never runs."""
     return interval(loop.lo, ranges)[0], interval(loop.hi, ranges)[1] - 1
 
 
 def extent(loop: For, ranges: dict[Var, Range]) -> int:
-    """The largest number of iterations, from intervals; where a size is known at the call only, from a minimum."""
+    """Return an upper bound on the iterations of ``loop``, from intervals; for a size known at the call, from a
+    minimum.
+    """
     try:
         return max(0, interval(loop.hi - loop.lo, ranges)[1])
     except Unbounded:
@@ -65,7 +67,7 @@ def extent(loop: For, ranges: dict[Var, Range]) -> int:
 
 
 class ScopedRewriter(Rewriter):
-    """A rewriter that knows the ranges of the variables in scope (``self.ranges``)."""
+    """A rewriter that tracks the ranges of the variables in scope (``self.ranges``)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +75,7 @@ class ScopedRewriter(Rewriter):
 
     @contextmanager
     def binding(self, var: Var, range_: Range | None) -> Iterator[None]:
-        """Let ``var`` have the range within the ``with`` body."""
+        """Let ``var`` have the range ``range_`` inside the ``with`` block."""
         outer, memo = self.ranges, self._memo
         self.ranges = dict(outer)
         if range_ is not None:
@@ -87,10 +89,10 @@ class ScopedRewriter(Rewriter):
             self.entered()
 
     def entered(self) -> None:
-        """Called when the ranges in scope have changed."""
+        """Hook that is called after the ranges in scope have changed."""
 
     def under(self, loop: For) -> AbstractContextManager[None]:
-        """Let the loop's variable have the loop's range within the ``with`` body."""
+        """Let the loop's variable have the loop's range inside the ``with`` block."""
         try:
             r: Range | None = loop_range(loop, self.ranges)
         except Unbounded:
@@ -98,7 +100,7 @@ class ScopedRewriter(Rewriter):
         return self.binding(loop.var, r)
 
     def inside(self, loop: For) -> Stmt:
-        """The loop's body, rewritten under the loop's range."""
+        """Return the loop's body, rewritten under the loop's range."""
         with self.under(loop):
             return self.stmt(loop.body)
 
@@ -122,7 +124,7 @@ class ScopedRewriter(Rewriter):
 
 
 def perfect_nest(loop: For) -> tuple[list[For], Stmt]:
-    """The loops that contain nothing but each other, outermost first, and the body of the last."""
+    """Return the perfectly nested loops from ``loop`` inwards, outermost first, and the body of the innermost."""
     chain = [loop]
     while isinstance(chain[-1].body, For):
         chain.append(chain[-1].body)
@@ -130,14 +132,14 @@ def perfect_nest(loop: For) -> tuple[list[For], Stmt]:
 
 
 def wrap(loops: Iterable[For], body: Stmt) -> Stmt:
-    """The body within copies of the loops, outermost first."""
+    """Return ``body`` within copies of ``loops``, which are listed outermost first."""
     for loop in reversed(list(loops)):
         body = For(loop.var, loop.lo, loop.hi, body, loop.kind, loop.carried)
     return body
 
 
 def each_body(kernel: Kernel, rewrite: Callable[[Stmt], Stmt]) -> Kernel:
-    """Apply ``rewrite`` to the kernel's body and to the bodies of its functions."""
+    """Return ``kernel`` with ``rewrite`` applied to its body and to the bodies of its functions."""
     functions = tuple(replace(f, body=rewrite(f.body)) for f in kernel.functions)
     body = rewrite(kernel.body)
     if body is kernel.body and all(f.body is g.body for f, g in zip(functions, kernel.functions)):

@@ -1,4 +1,4 @@
-"""Simplify every index and condition under the ranges of the loops around it."""
+"""Simplify every index and condition under the ranges of the enclosing loops."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Simplify(ScopedRewriter):
             if n <= 0 or (isinstance(out.body, Block) and not out.body.stmts):
                 return Block(())
             if n == 1 and not self.keep_unit_loops and out.kind != "parallel" and not out.carried:
-                # Most of it is done: a variable of one value has become that value.
+                # The simplifier has already replaced most uses of the variable by its only value.
                 body = substitute(out.body, {out.var: out.lo})
                 return body if body is out.body else self.stmt(body)
         return out
@@ -54,7 +54,7 @@ class _Simplify(ScopedRewriter):
 
 
 def simplify_stmt(s: Stmt, ranges: dict[Var, tuple[int, int]], keep_unit_loops: bool = True) -> Stmt:
-    """The statement simplified where its free variables have the given ranges."""
+    """Return ``s`` simplified under the ``ranges`` of its free variables."""
     r = _Simplify(keep_unit_loops)
     r.ranges = dict(ranges)
     r.entered()
@@ -62,9 +62,9 @@ def simplify_stmt(s: Stmt, ranges: dict[Var, tuple[int, int]], keep_unit_loops: 
 
 
 def simplify(kernel: Kernel, keep_unit_loops: bool = True) -> Kernel:
-    """Simplify a kernel; loops that never run vanish, and with ``keep_unit_loops=False`` those that run once.
+    """Simplify a kernel and remove loops that never run; ``keep_unit_loops=False`` also removes loops that run once.
 
-    Parallel loops stay: what is a task is decided by ``collapse``.
+    Parallel loops are kept, because ``collapse`` turns them into tasks.
 
     Before::
 

@@ -1,4 +1,4 @@
-"""Skip terms that are absent: ``acc = acc + (p if c else 0)`` becomes ``if c: acc = acc + p``."""
+"""Skip absent terms: ``acc = acc + (p if c else 0)`` becomes ``if c: acc = acc + p``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _SkipZero(Rewriter):
 
 
 def skip_zero(kernel: Kernel) -> Kernel:
-    """Guard the statement instead of selecting zero, so that the guard can be moved and resolved.
+    """Guard an accumulation instead of adding a selected zero, so that later passes can move and resolve the guard.
 
     Before::
 

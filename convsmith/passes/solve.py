@@ -1,4 +1,4 @@
-"""Run a loop only where an equation modulo a number permits it: there its variable is a function of the others."""
+"""Replace a loop by the solution of a modular equation, outside of which the loop's iterations add nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from convsmith.passes.scope import perfect_nest, require_loops, with_body, wrap
 
 
 def _absent(s: Store) -> Select | None:
-    """The term that a store adds, where it may be absent."""
+    """Return the Select that a store adds to its own element, if its other arm is zero; otherwise None."""
     v = s.value
     if not (isinstance(v, Binary) and v.op == "add" and isinstance(v.a, Load) and isinstance(v.b, Select)):
         return None
@@ -21,9 +21,9 @@ def _absent(s: Store) -> Select | None:
 
 
 def _solution(cond: Cond, var: Var, end: int, inner: set[Var]) -> tuple[Index, Cond] | None:
-    """The one value of ``var`` in ``0 .. end`` for which ``cond`` may hold, and what it then still asks for.
+    """Return the only value of ``var`` in ``0 .. end`` that can satisfy ``cond``, and the remaining condition.
 
-    None where the condition is no equation modulo a number, or may have several solutions.
+    None if the condition is not an equation modulo a number, or may have several solutions.
     """
     if type(cond) is not Eq0 or cond.arg.const or len(cond.arg.terms) != 1:
         return None
@@ -68,10 +68,10 @@ class _Solve(Rewriter):
 
 
 def solve(kernel: Kernel, loop: str) -> Kernel:
-    """Put the solution of an equation for the loop's variable in the place of the loop.
+    """Replace ``loop`` by the iteration whose variable solves an equation.
 
-    The equation is a condition of the term that is added there, such that all other iterations add nothing. A loop
-    without one stays.
+    The equation is part of the mask of the term that the loop adds, so all other iterations add nothing. A loop without
+    such an equation is left alone.
 
     Before::
 

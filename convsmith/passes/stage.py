@@ -1,9 +1,8 @@
-"""Copy what a loop's body reads of a buffer into memory of its own, padding included.
+"""Stage the footprint of a loop's body in a copy, halo and padding included.
 
-The copy holds the exact footprint: for each dim of the buffer, the box of all coordinates that one iteration of the
-loop reads.  Where a coordinate lies outside the buffer the copy holds a zero, and the test for it moves from every
-access into the copy.  A term that was absent is then a product with a stored zero: equal as long as the other factor
-is finite.
+The footprint is, for each dim of the buffer, the range of coordinates that one iteration of the loop reads.  The copy
+holds zero for coordinates outside the buffer, so the mask moves from every access into the copy.  An absent term
+becomes a product with a stored zero, which has the same value if the other factor is finite.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from convsmith.passes.scope import ScopedRewriter, loop_range, require_loops, wi
 
 
 class _Redirect(Rewriter):
-    """Read the copy in place of the buffer, without the conditions that the copy has taken over."""
+    """Redirects loads to the copy and drops the conditions that the copy has evaluated."""
 
     def __init__(self, old: Buffer, new: Buffer, origin: Sequence[Index]) -> None:
         super().__init__()
@@ -96,11 +95,11 @@ def stage(
     kernel: Kernel, buffer: str, loop: str, innermost: int | None = None, fill: int = 0, scope: str = "cache",
     width: int = 1,
 ) -> Kernel:  # fmt: skip
-    """At the start of each iteration of ``loop``, copy what it reads of ``buffer``; the copy is ``<buffer>_s``.
+    """Copy the footprint of each iteration of ``loop`` in ``buffer`` to ``<buffer>_s`` before the iteration runs.
 
-    Dims lie as they do in the buffer, but for ``innermost``, whose elements become neighbours. ``fill`` stands where
-    the buffer has no element; it is what makes the term zero. A copy in registers is written by straight lines, its
-    last dim by a loop ``<buffer>_s.l`` that can become vectors, for which it has room for ``width`` elements.
+    The copy keeps the buffer's order of dims, except that ``innermost`` becomes contiguous. ``fill`` is stored for
+    elements outside the buffer, and must make their terms zero. A copy in registers is written by unrolled code; a loop
+    ``<buffer>_s.l`` over its last dim can be vectorised, and ``width`` is the room for its elements.
 
     Before::
 

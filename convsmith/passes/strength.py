@@ -1,9 +1,9 @@
 """Strength reduction: loops carry pointers instead of computing addresses.
 
-In each serial loop, the positions that move with the loop's variable become pointers that the loop carries.  What
-varies inside the loop by loops that will be unrolled stays a constant distance from the pointer.  What a table of
-pointers points to, read within the loop, is somewhere else each time.  A term that hides
-the variable inside a minimum or maximum does not move evenly and is left where it is.
+In each serial loop, positions that advance by a constant step per iteration become pointers that the loop carries.
+Offsets due to inner loops that will be unrolled stay constant distances from the pointer.  Two kinds of positions do
+not advance by a constant step and are left alone: those behind an entry of a pointer table, and those that contain the
+loop's variable inside a minimum or maximum.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from convsmith.passes.scope import each_body
 
 
 class _Carry(Rewriter):
-    """Replace positions that move with ``loop`` by pointers; collect the pointers."""
+    """Replaces positions that advance with ``loop`` by pointers, and collects the pointers."""
 
     def __init__(self, loop: For) -> None:
         super().__init__()
@@ -29,11 +29,11 @@ class _Carry(Rewriter):
     def position(self, buffer: Buffer, e: Index) -> Index:
         var = self.loop.var
         base: dict[Index, int] = {}
-        rest: dict[Index, int] = {}
+        offset: dict[Index, int] = {}
         for a, c in e.terms:
             names = {a} if type(a) is Var else variables_of(a)
             hidden = a is not var and var in names
-            (rest if hidden or names & self.local else base)[a] = c
+            (offset if hidden or names & self.local else base)[a] = c
         step = base.get(var, 0)
         if not step:
             return e
@@ -43,7 +43,7 @@ class _Carry(Rewriter):
             number = sum(1 for b, _ in self.pointers if b is buffer)
             name = f"{buffer.name}.{var.name}" + (f".{number}" if number else "")
             self.pointers[key] = Carried(Var(name), buffer, substitute(key_expr, {var: self.loop.lo}), step)
-        return self.pointers[key].var + make_sum(e.const, rest)
+        return self.pointers[key].var + make_sum(e.const, offset)
 
     def access(self, buffer: Buffer, index: tuple[Index, ...]) -> tuple[Index, ...]:
         if buffer.in_registers or buffer in self.moved:
@@ -80,7 +80,7 @@ class _Strength(Rewriter):
 
 
 def strength_reduce(kernel: Kernel) -> Kernel:
-    """Let every serial loop carry the pointers that move with it; needs a flat kernel.
+    """Let every serial loop carry pointers to the positions that advance with it; requires a flat kernel.
 
     Before::
 

@@ -1,8 +1,8 @@
-"""Add up the lanes of several accumulators at once.
+"""Combine the horizontal sums of several accumulators into one vector.
 
-After unrolling, a write-back of partial sums is a row of statements, each adding up one accumulator and storing the
-result.  Neighbours that differ only by constant distances become one: the sums are the lanes of a vector, and what
-follows them (bias, post-ops, the store) is done on vectors too.
+After unrolling, the write-back of partial sums is a sequence of statements, each of which sums the lanes of one
+accumulator and stores the result.  Statements that differ only by constant distances are combined: their sums become
+the lanes of a vector, and the epilogue (bias, post-ops, store) works on vectors too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from convsmith.passes.scope import each_body
 
 
 class _Total(NamedTuple):
-    """``store`` uses ``read``, which holds the sum of the lanes of ``vector``."""
+    """``store`` uses ``read``, the horizontal sum of ``vector``."""
 
     store: Store
     read: Load
@@ -50,7 +50,7 @@ def _distance(a: tuple[Index, ...], b: tuple[Index, ...]) -> int | None:
 
 
 def _merge(values: list[Value], totals: list[_Total]) -> Value | None:
-    """The values as lanes of one, or None where they are not alike."""
+    """Return a value whose lanes are ``values``; None if they differ in structure."""
     first = values[0]
     if first is totals[0].read:
         alike = all(v is t.read for v, t in zip(values, totals))
@@ -114,7 +114,7 @@ class _SumTogether(Rewriter):
 
 
 def sum_together(kernel: Kernel, lanes: int) -> Kernel:
-    """Join up to ``lanes`` neighbouring sums over lanes into one statement; needs an unrolled kernel.
+    """Combine up to ``lanes`` consecutive horizontal sums into one statement; requires an unrolled kernel.
 
     Before::
 

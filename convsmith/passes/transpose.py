@@ -1,8 +1,8 @@
-"""Copy by way of two register arrays, the second of which is the first transposed.
+"""Transpose a copy in registers, through two register arrays.
 
-A nest that reads neighbours along one loop and writes neighbours along another cannot have vectors on both sides. With
-the arrays between, reading and writing each have loops of their own, along which vectors are neighbours; what is left
-is a transposition in registers, for which there are instructions.
+A nest whose reads are contiguous along one loop and whose writes are contiguous along another cannot use vectors for
+both. This pass reads into one register array and writes from another, each with vectors along its own loop; between
+them is a transposition in registers, for which machines have instructions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from convsmith.ir.walk import Rewriter, substitute, variables_of, walk
 from convsmith.passes.scope import perfect_nest, require_loops, with_body
 
 READ, WRITTEN = "t.read", "t.write"
-"""Loops along the vectors that are read, and that are written."""
+"""Names of the vector loops of the reads and of the writes."""
 
 
 class _Transpose(Rewriter):
@@ -44,7 +44,7 @@ class _Transpose(Rewriter):
 
 
 def _through_registers(nest: list[For], s: Store, shape: tuple[int, int], joined: bool, piece: int) -> Stmt:
-    """The copy of a tile, its loops as in :func:`transpose`."""
+    """Return the copy of a tile through registers; the loops are those of :func:`transpose`."""
     columns, rows, *groups = nest
     height, width = shape
     group = int(groups[0].hi) if groups else 1
@@ -83,7 +83,7 @@ def _through_registers(nest: list[For], s: Store, shape: tuple[int, int], joined
 
 
 def _prefix(v: Select, columns: For, groups: list[For], rows: For) -> bool:
-    """Whether vectors along the columns can be read where the condition holds, and are zero elsewhere."""
+    """Return whether a masked vector along the columns can be a partial load with zeros in the other lanes."""
     along = {columns.var, *(g.var for g in groups)}
     used = [variables_of(part) for part in parts_of(v.cond)]
     return all(isinstance(v.yes, Load) and names <= along | {rows.var} for names in used if names & along)
@@ -96,12 +96,12 @@ def _loop(var: Var, count: int, body: Stmt, kind: str = "serial") -> Stmt:
 def transpose(
     kernel: Kernel, loops: tuple[str, ...], shape: tuple[int, int], joined: bool = False, piece: int = 0
 ) -> Kernel:
-    """Run innermost nests of ``loops`` (columns, rows, and within a row the elements of a group) through registers.
+    """Transpose innermost nests of ``loops`` (columns, rows, optionally elements of a group) in registers.
 
-    What is read lies side by side along the columns, what is written along the rows: of ``shape`` (rows, columns) at
-    most. ``joined`` says that the columns follow each other where they are written, too: all, or each ``piece`` of
-    them. Nests that run otherwise, or with bounds that are no constants, stay; so do those that read nothing, or that
-    read some columns only and compute with what they read.
+    Reads are contiguous along the columns, writes along the rows; a nest has at most ``shape`` (rows, columns)
+    iterations. ``joined`` states that consecutive columns are contiguous in the result too: all, or each ``piece`` of
+    them. A nest of other loops or without constant bounds is left alone, as is one that reads nothing, or that masks
+    columns and computes with the loaded values.
 
     Before::
 

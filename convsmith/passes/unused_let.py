@@ -19,7 +19,7 @@ class _UnusedLet(Rewriter):
 
 
 def unused_let(kernel: Kernel) -> Kernel:
-    """Drop every ``let`` that is not needed, innermost first.
+    """Remove every unnecessary ``let``, innermost first.
 
     Before::
 

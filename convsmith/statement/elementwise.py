@@ -1,9 +1,9 @@
-"""Element-wise functions as values: one row for each of oneDNN's forward eltwise algorithms.
+"""Element-wise functions as IR values: one row per forward eltwise algorithm of oneDNN.
 
-``elementwise(alg, x, alpha, beta)`` is the function of a value of type f32 or f64.  What is made of exponentials and
-logarithms is available in f32 only.  Results are within 4 units in the last place, 5 for mish, 6 for gelu_erf, or
-within 2**-126 (2**-126 * abs(x) for a product with x).  Rounding the argument y of the exponential, where that is not
-x itself (swish and soft_relu with a factor, gelu_tanh), costs up to abs(y) such units, in gelu_tanh 2.5 * abs(y).
+``elementwise(alg, x, alpha, beta)`` applies an algorithm to a value of type f32 or f64; algorithms with exponentials or
+logarithms exist in f32 only.  The error is at most 4 units in the last place (5 for mish, 6 for gelu_erf), or 2**-126
+(2**-126 * abs(x) for a product with x).  Rounding the argument y of the exponential, where y is not x itself (swish and
+soft_relu with a factor, gelu_tanh), adds up to abs(y) units, 2.5 * abs(y) for gelu_tanh.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _logistic(x: Value, alpha: float, beta: float, t: DType) -> Value:
 
 
 def _times_logistic(x: Value, y: Value) -> Value:
-    """``x * (e / (e + 1))`` with e = exp(y): beyond 40 the quotient is 1."""
+    """Return ``x * (e / (e + 1))`` with e = exp(y); beyond 40 the quotient is 1."""
     e = exp(y, 40.0)
     return mul(x, div(e, add(e, f32(1.0))))
 
@@ -72,7 +72,7 @@ def _swish(x: Value, alpha: float, beta: float, t: DType) -> Value:
 
 
 def _tanh(x: Value, alpha: float, beta: float, t: DType) -> Value:
-    """``abs(m / (m + 2))`` with m = exp(-2 * abs(x)) - 1, and the sign of x."""
+    """Return ``abs(m / (m + 2))`` with m = exp(-2 * abs(x)) - 1, with the sign of x."""
     m = expm1_of_negative(mul(Unary("abs", x), f32(-2.0)))
     return _with_sign_of(x, Unary("abs", div(m, add(m, f32(2.0)))))
 
@@ -89,9 +89,10 @@ _UPPER_TAIL = (
 
 
 def _gelu_erf(x: Value, alpha: float, beta: float, t: DType) -> Value:
-    """``max(x, 0) - a * q`` with a = abs(x), and q the normal distribution's tail beyond a.
+    """Return ``max(x, 0) - a * q`` with a = abs(x) and q the tail of the normal distribution beyond a.
 
-    q is exp(-a**2 / 2) times a polynomial in 1 / (1 + 0.3 * a) (fit 4e-9); the square keeps its rounding error.
+    q is exp(-a**2 / 2) times a polynomial in 1 / (1 + 0.3 * a), fitted to 4e-9; the rounding error of a**2 is
+    compensated.
     """
     a = Binary("min", Unary("abs", x), f32(13.2))
     square = mul(a, a)
@@ -103,7 +104,7 @@ def _gelu_erf(x: Value, alpha: float, beta: float, t: DType) -> Value:
 
 
 def _gelu_tanh(x: Value, alpha: float, beta: float, t: DType) -> Value:
-    """x * (1 + tanh(u)) / 2, which is x * logistic(2 u)."""
+    """Return x * (1 + tanh(u)) / 2 as x * logistic(2 u)."""
     factor = 2 * math.sqrt(2 / math.pi)
     return _times_logistic(x, mul(x, Fma(mul(x, x), f32(factor * 0.044715), f32(factor))))
 
@@ -122,22 +123,22 @@ def _log(x: Value, alpha: float, beta: float, t: DType) -> Value:
 
 
 def _soft_relu(x: Value, alpha: float, beta: float, t: DType) -> Value:
-    """log(1 + exp(alpha * x)) / alpha: the exponential is taken of what is negative, so that it stays below 1."""
+    """Return log(1 + exp(alpha * x)) / alpha; the exponential takes a negative argument, so that it stays below 1."""
     size = Binary("min", Unary("abs", _scaled(x, alpha)), f32(87.33))
-    rest = log1p_of_fraction(exp_within(size, -1))
+    log_term = log1p_of_fraction(exp_within(size, -1))
     line = Binary("max" if alpha > 0 else "min", x, f32(0.0))
-    return add(line, rest) if alpha == 1 else Fma(rest, f32(1 / alpha), line)
+    return add(line, log_term) if alpha == 1 else Fma(log_term, f32(1 / alpha), line)
 
 
 def _mish(x: Value, alpha: float, beta: float, t: DType) -> Value:
-    """x * tanh(log(1 + e)) with e = exp(x), which is x * w / (w + 2) with w = e * (e + 2)."""
+    """Return x * tanh(log(1 + e)) with e = exp(x), as x * w / (w + 2) with w = e * (e + 2)."""
     e = exp(x, 30.0)
     w = mul(e, add(e, f32(2.0)))
     return mul(x, div(w, add(w, f32(2.0))))
 
 
 def _pow(x: Value, alpha: float, beta: float, t: DType) -> Value:
-    """alpha * x**beta, with the signs of C's pow; small integers by multiplication."""
+    """Return alpha * x**beta with the signs of C's pow; small integer exponents by multiplication."""
     size = abs(beta)
     if beta == 0:
         return const(t, alpha)
@@ -205,11 +206,11 @@ _SINGLE: dict[str, Function] = {
 }
 
 ELEMENTWISE = _ANY | _SINGLE
-"""How each algorithm is written in values; a new one is a row."""
+"""Algorithm name -> function that builds its value; a new algorithm is a new row."""
 
 
 def elementwise(alg: str, x: Value, alpha: float, beta: float) -> Value:
-    """The algorithm of that name on a value; UnsupportedError where there is none for the value's type."""
+    """Return the algorithm `alg` applied to `x`. UnsupportedError if it does not exist in the type of `x`."""
     t = dtype_of(x)
     if alg in _SINGLE:
         _require_single(alg, t)
@@ -218,4 +219,4 @@ def elementwise(alg: str, x: Value, alpha: float, beta: float) -> Value:
 
 def _require_single(alg: str, t: DType) -> None:
     if t is not F32:
-        raise UnsupportedError(f"{alg} on {t} is not available; it is on f32", code="bad-post-op")
+        raise UnsupportedError(f"{alg} on {t} is not available; the nearest is {alg} on f32", code="bad-post-op")

@@ -1,6 +1,6 @@
-"""Steps in s32 arithmetic as values: one row for each step of ``problem/integer_steps.py``, with the same bits.
+"""Steps in s32 arithmetic as IR values: one row per step of ``problem/integer_steps.py``, bit for bit.
 
-Numbers with n integer bits are fixed-point: the unit is 2**(n - 31).
+A number with n integer bits is fixed-point with the unit 2**(n - 31).
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from convsmith.problem.integer_steps import LIMITS, normalised
 
 
 def s32(value: int) -> Const:
-    """A constant."""
+    """Return an s32 constant."""
     return const(S32, value)
 
 
 def integer_step(alg: str, x: Value, *operands: Value | int) -> Value:
-    """The step of that name on an s32 value; its numbers are constants, or another value where it has one."""
+    """Return the step `alg` applied to the s32 value `x`; operands are ints, or one value for a step with one
+    parameter.
+    """
     return _STEPS[alg](x, *operands)
 
 
@@ -35,24 +37,27 @@ def _shl(x: Value, bits: Value | int) -> Value:
 
 
 def _within_width(bits: Value | int) -> Value:
-    """Bits of a shift: of a number from an array, whatever it is, those below 32."""
+    """Return the bits of a shift; the low 5 bits of a number from an array."""
     return Binary("and", bits, s32(31)) if isinstance(bits, Value) else s32(bits)
 
 
 def _rounding_shift(x: Value, bits: Value | int) -> Value:
-    """The quotient rounded down, and one more where the rest is above a half, or is one and x is not negative."""
+    """Return ``x >> bits`` rounded to nearest, ties away from zero.
+
+    The shift rounds down; one is added if the remainder exceeds a half, or equals it and x is not negative.
+    """
     if isinstance(bits, int):
         if not bits:
             return x
         n: Value = s32(bits)
-        rest: Value = s32((1 << bits) - 1)
+        mask: Value = s32((1 << bits) - 1)
         half: Value = s32((1 << bits - 1) - 1)
     else:
         n = _within_width(bits)
-        rest = Binary("sub", Binary("shl", s32(1), n), s32(1))
-        half = Binary("shr", rest, s32(1))
+        mask = Binary("sub", Binary("shl", s32(1), n), s32(1))
+        half = Binary("shr", mask, s32(1))
     most = Binary("sub", half, Binary("shr", x, s32(31)))
-    up = Where("gt", Binary("and", x, rest), most, s32(1), s32(0))
+    up = Where("gt", Binary("and", x, mask), most, s32(1), s32(0))
     return Binary("add", Binary("shr", x, n), up)
 
 
@@ -63,7 +68,10 @@ def _saturating_shift(x: Value, bits: int) -> Value:
 
 
 def _rescale(x: Value, numerator: Value | int, denominator: Value | int) -> Value:
-    """By way of f64: the product is exact there, and the quotient lies further from a half than it is rounded."""
+    """Return the quotient computed in f64.
+
+    The product is exact in f64, and the quotient's distance from a tie exceeds its rounding error.
+    """
     assert isinstance(numerator, int) and isinstance(denominator, int)
     product = Binary("mul", Cast(F64, x), const(F64, numerator))
     return Cast(S32, Binary("div", product, const(F64, denominator)))
@@ -79,20 +87,20 @@ def _tanh(x: Value, zero: Value | int, amplitude: Value | int) -> Value:
 
 
 def _tanh_of_fixed(a: Value) -> Value:
-    """Of a number with 3 integer bits, one with none: (1 - e) / (1 + e) by Newton's division."""
+    """Return tanh of ``a`` (3 integer bits) as a number with 0 integer bits: (1 - e) / (1 + e) by Newton's division."""
     zero = s32(0)
     below = Where("lt", a, zero, a, Binary("sub", zero, a))
     half = _add(Binary("shr", _exp_of_negative(below), s32(1)), 2**30)
     x: Value = _add(_mulh(half, -1010580540), 1515870810)
     for _ in range(3):
-        rest = Binary("sub", s32(2**29), _mulh(half, x))
-        x = _add(x, _saturating_shift(_mulh(x, rest), 2))
+        error = Binary("sub", s32(2**29), _mulh(half, x))
+        x = _add(x, _saturating_shift(_mulh(x, error), 2))
     t = _saturating_shift(_add(x, -(2**29)), 2)
     return Where("eq", a, zero, zero, Where("lt", a, zero, Binary("sub", zero, t), t))
 
 
 def _exp_of_negative(a: Value) -> Value:
-    """exp of a number with 4 integer bits that is not positive: a series at -1/8, and a factor for each bit above."""
+    """Return exp(a) for ``a`` <= 0 with 4 integer bits: a series around -1/8, times one factor per bit above it."""
     quarter = 2**25
     low = _add(Binary("and", a, s32(quarter - 1)), -quarter)
     x = _add(Binary("shl", low, s32(4)), 2**28)
@@ -101,9 +109,9 @@ def _exp_of_negative(a: Value) -> Value:
     third = _mulh(_add(_rounding_shift(x4, 2), x3), 715827883)
     series = _rounding_shift(_add(third, x2), 1)
     result = _add(_mulh(_add(x, series), 1895147668), 1895147668)
-    rest = Binary("sub", low, a)
+    remainder = Binary("sub", low, a)
     for bit, factor in enumerate((1672461947, 1302514674, 790015084, 290630308, 39332535, 720401)):
-        present = Binary("and", rest, s32(quarter << bit))
+        present = Binary("and", remainder, s32(quarter << bit))
         result = Where("ne", present, s32(0), _mulh(result, factor), result)
     return Where("eq", a, s32(0), s32(LIMITS[1]), result)
 

@@ -1,6 +1,6 @@
-"""Exponentials and logarithms in f32, written in values: polynomials on a reduced range, and no branch.
+"""Exponentials and logarithms in f32 as IR values: polynomials on a reduced range, without branches.
 
-NaN gives NaN.  ``fit`` in a docstring is the greatest relative error of the polynomial in exact arithmetic.
+NaN gives NaN.  ``fit`` in a docstring is the maximum relative error of the polynomial in exact arithmetic.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from convsmith.ir.types import F32, F64, S32
 from convsmith.ir.value import Binary, Bits, Cast, Fma, Unary, Value, Where, const, dtype_of
 
 _MAGIC = 1.5 * 2.0**23
-"""Added to a number below 2**22, it rounds it to an integer, and leaves that in the low bits of the sum."""
+"""Added to a number below 2**22, it rounds the number to an integer and leaves the integer in the sum's low bits."""
 
 _EXP = (
     1.0, 1.0, 0.4999999403953552, 0.1666652113199234, 0.04166838899254799, 0.008368710055947304,
@@ -65,42 +65,42 @@ def clamp(x: Value, low: Value, high: Value) -> Value:
 
 
 def polynomial(x: Value, coefficients: tuple[float, ...]) -> Value:
-    """The sum of ``coefficients[n] * x**n``."""
-    *rest, last = [const(dtype_of(x), c) for c in coefficients]
+    """Return the sum of ``coefficients[n] * x**n``."""
+    *lower, last = [const(dtype_of(x), c) for c in coefficients]
     out: Value = last
-    for c in reversed(rest):
+    for c in reversed(lower):
         out = Fma(out, x, c)
     return out
 
 
 def _reduced(x: Value, sign: int = 1, low: Value | None = None, bias: int = 127) -> tuple[Value, Value]:
-    """``sign * x`` as ``n * log(2) + r`` with the nearest integer n: ``sign * r``, and bits that end in n + bias.
+    """Return ``sign * r`` and bits that end in n + bias, for ``sign * x = n * log(2) + r`` with the nearest integer n.
 
-    ``low`` is added to what r is made of.
+    ``low`` is a correction that is added to r.
     """
-    moved = Fma(x, f32(sign / math.log(2)), f32(_MAGIC + bias))
-    n = sub(moved, f32(_MAGIC + bias))
+    shifted = Fma(x, f32(sign / math.log(2)), f32(_MAGIC + bias))
+    n = sub(shifted, f32(_MAGIC + bias))
     high = 0.693145751953125
     r = Fma(n, f32(-sign * high), x)
     r = Fma(n, f32(sign * (high - math.log(2))), r)
-    return r if low is None else add(r, low), Bits(S32, moved)
+    return r if low is None else add(r, low), Bits(S32, shifted)
 
 
 def _exponent(bits: Value) -> Value:
-    """The float whose exponent field the bits end in."""
+    """Return the float whose exponent field is the low part of ``bits``."""
     return Bits(F32, Binary("shl", bits, s32(23)))
 
 
 def exp_within(x: Value, sign: int = 1, low: Value | None = None) -> Value:
-    """exp(sign * (x + low)), where that lies from 2**-126 to 2**127; ``low`` is a small correction.  fit 3e-9."""
+    """Return exp(sign * (x + low)) for results from 2**-126 to 2**127; ``low`` is a small correction.  fit 3e-9."""
     r, bits = _reduced(x, sign, low)
     return mul(polynomial(r, tuple(c * sign**n for n, c in enumerate(_EXP))), _exponent(bits))
 
 
 def exp(x: Value, high: float = 89.0) -> Value:
-    """exp(min(x, high)), with infinity, denormals and zero where they are due.  fit 3e-9.
+    """Return exp(min(x, high)), including infinity, denormals and zero.  fit 3e-9.
 
-    Its power of two is the product of two, because the extremes are no floats.
+    The power of two is a product of two floats, because the extreme powers are not representable.
     """
     r, bits = _reduced(clamp(x, f32(-104.0), f32(high)), bias=2 * 127)
     half = Binary("shr", bits, s32(1))
@@ -108,19 +108,19 @@ def exp(x: Value, high: float = 89.0) -> Value:
 
 
 def expm1_of_negative(x: Value) -> Value:
-    """exp(x) - 1 where x is not positive.  fit 2e-8."""
+    """Return exp(x) - 1 for x <= 0.  fit 2e-8."""
     r, bits = _reduced(Binary("max", x, f32(-18.0)))
     scale = _exponent(bits)
     return Fma(scale, mul(r, polynomial(r, _EXPM1)), sub(scale, f32(1.0)))
 
 
 def log1p_of_fraction(x: Value) -> Value:
-    """log(1 + x) where x lies in 0 .. 1.  fit 6e-9."""
+    """Return log(1 + x) for x in 0 .. 1.  fit 6e-9."""
     return mul(x, polynomial(x, _LOG1P))
 
 
 def _split(x: Value) -> tuple[Value, Value]:
-    """A positive number as ``2**e * m`` with m from the root of 1/2 to the root of 2: e in s32, m in f32."""
+    """Return (e, m) with x = ``2**e * m`` for positive x; m in f32 lies between sqrt(1/2) and sqrt(2), e is s32."""
     small = (x, f32(2.0**-126))
     bits = Bits(S32, Where("lt", *small, mul(x, f32(2.0**24)), x))
     e = Binary("shr", sub(bits, s32(0x3F3504F3)), s32(23))
@@ -129,14 +129,14 @@ def _split(x: Value) -> tuple[Value, Value]:
 
 
 def _with_ends_of_log(x: Value, inside: Value) -> Value:
-    """Where x is 0, infinite or negative a logarithm is no series."""
+    """Return ``inside`` for finite positive x, and the logarithm's value for zero, infinity and negative x."""
     nan, inf = (const(F32, v) for v in (math.nan, math.inf))
     low = Where("eq", x, f32(0.0), f32(-math.inf), nan)
     return Where("gt", x, f32(0.0), Where("lt", x, inf, inside, x), low)
 
 
 def log(x: Value) -> Value:
-    """The natural logarithm; -inf at zero, NaN below.  fit 6e-9."""
+    """Return the natural logarithm; -inf at zero, NaN below.  fit 6e-9."""
     e, m = _split(x)
     f, n = sub(m, f32(1.0)), Cast(F32, e)
     high = 0.693359375
@@ -148,7 +148,7 @@ def log(x: Value) -> Value:
 
 
 def power_of_size(x: Value, exponent: float) -> Value:
-    """``abs(x) ** exponent`` for an exponent that is not zero, in f64 until the last step.  fit 1e-12."""
+    """Return ``abs(x) ** exponent`` for a non-zero exponent, in f64 up to the last step.  fit 1e-12."""
     size = Unary("abs", x)
     e, m32 = _split(size)
     m, one = Cast(F64, m32), const(F64, 1.0)

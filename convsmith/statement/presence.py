@@ -1,8 +1,8 @@
-"""Which terms of a sum are there, as a function of the element of the result: few cases, counted by cuts.
+"""The sets of taps that are inside the image, as a function of the element of the result.
 
-A padded tap is absent at some pixels. What is known before any pixel (sums of weights) is then needed for each set of
-taps that occurs. A mask is a conjunction along the axes, and each of its parts takes away taps from one end of an
-axis, those in other residue classes of a stride, or all: how many, or which class, is an index over the pixel.
+A tap that reads padding is absent at some pixels, so a sum of weights is needed for each set of present taps.  The mask
+is a conjunction of conditions along the axes.  Each condition removes taps from one end of an axis, or all taps outside
+one residue class of a stride, or all taps; the number of removed taps, or the class, is an index over the pixel.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from convsmith.statement.statement import Statement
 
 @dataclass(frozen=True)
 class Cut:
-    """A part of the mask: ``index`` is its case at an element of the result, below ``cases``.
+    """One condition of the mask: ``index`` is its case at an element of the result, in ``0 .. cases``.
 
-    ``cond`` is the part in terms of the case, called ``var``, and of the taps.
+    ``cond`` is the condition in terms of the case, called ``var``, and of the taps.
     """
 
     var: Var
@@ -46,20 +46,20 @@ class Cut:
 
 
 def cuts(st: Statement) -> tuple[Cut, ...]:
-    """One for each part of the statement's mask."""
+    """Return one cut per condition of the mask of ``st``."""
     taps = {Var(d.name): (0, d.size - 1) for d in st.of("k")}
     pixels = {Var(d.name): (0, d.size - 1) for d in st.of("batch", "n", "m")}
-    found = []
+    result = []
     for n, part in enumerate(parts_of(st.a.mask)):
         var = Var(f"cut{n}")
         index, cond = _cut(part, var, taps)
         index = simplify(index, pixels)
-        found.append(Cut(var, index, interval(index, pixels)[1] + 1, cond))
-    return tuple(found)
+        result.append(Cut(var, index, interval(index, pixels)[1] + 1, cond))
+    return tuple(result)
 
 
 def number(cases: Sequence[tuple[Index, int]]) -> tuple[Index, int]:
-    """All cases as one: its index, and how many there are."""
+    """Return one index that enumerates all combinations of ``cases``, and their number."""
     total, count = as_index(0), 1
     for index, size in cases:
         total, count = total * size + index, count * size
@@ -72,7 +72,7 @@ def _cut(part: Cond, var: Var, taps: dict[Var, Range]) -> tuple[Index, Cond]:
     if isinstance(part, Eq0) and not isinstance(part.arg, Mod):
         step, rest = _take(part.arg, tap)
         ends = (0, 0 if tap is None else -step * taps[tap][1])
-        least = min(ends) - 1  # as good as any below: no tap is there
+        least = min(ends) - 1  # no tap is present here or below
         moved = var + least if tap is None else tap * step + var + least
         return minimum(maximum(rest, least), max(ends) + 1) - least, eq(moved, 0)
     if isinstance(part, Eq0):
@@ -90,7 +90,7 @@ def _cut(part: Cond, var: Var, taps: dict[Var, Range]) -> tuple[Index, Cond]:
 
 
 def _take(e: Index, tap: Var | None) -> tuple[int, Index]:
-    """The coefficient of the tap, and what is left without it."""
+    """Return the coefficient of ``tap`` in ``e``, and ``e`` without it."""
     terms = dict(e.terms)
     step = terms.pop(tap, 0) if tap is not None else 0
     return step, make_sum(e.const, terms)
