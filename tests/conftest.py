@@ -1,6 +1,6 @@
 """All tests share one cache of compiled kernels, made for the run: the user's own stays as it is.
 
-Tests marked ``slow`` run with ``pytest -m slow`` only; ``--update-golden`` rewrites the texts of tests/golden.
+Tests marked ``wide`` or ``slow`` run where `-m` selects them; ``--update-golden`` rewrites the texts of tests/golden.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator
 
 import pytest
+from tiers import mark_wide_cases
 
 from convsmith.diag.settings import settings
 
@@ -33,10 +34,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the golden texts instead of comparing them")
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if "slow" in config.getoption("markexpr"):
-        return
-    slow = [item for item in items if item.get_closest_marker("slow")]
-    if slow:
-        config.hook.pytest_deselected(items=slow)
-        items[:] = [item for item in items if item not in slow]
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mark_wide_cases(items)

@@ -124,8 +124,8 @@ class Guarded:
     @property
     def same(self) -> Array:
         """Which elements hold the same bits as at first."""
-        rows = (x.view(np.uint8).reshape(len(x), -1) for x in (self.whole, self.before))
-        return np.asarray(np.equal(*rows).all(1))
+        word = f"u{self.whole.itemsize}"
+        return np.asarray(self.whole.view(word) == self.before.view(word))
 
     def check_margin(self, name: str) -> None:
         same = self.same

@@ -51,19 +51,34 @@ def elementwise_kernel(text: str, types: dict[str, str], size: int, lanes: int) 
     )
 
 
-def computed(text: str, inputs: Arrays, out: str, lanes: int, target: Machine | None) -> np.ndarray:
-    """The elements of ``out[i] = text``, by the interpreter where no target is given."""
+def computed(text: str, inputs: Arrays, out: str, lanes: int, target: Machine) -> np.ndarray:
+    """The elements of ``out[i] = text``, by machine code of ``target`` on vectors of ``lanes``."""
+    kernel, arrays = _elementwise(text, inputs, out, lanes)
+    run_native(kernel, arrays, target)
+    return arrays["out"]
+
+
+def interpreted(text: str, inputs: Arrays, out: str, lanes: int) -> np.ndarray:
+    """The elements of ``out[i] = text`` by the interpreter, which computes them once for all targets."""
+    key = (text, out, lanes, *((name, x.dtype.name, x.tobytes()) for name, x in inputs.items()))
+    if key not in _INTERPRETED:
+        kernel, arrays = _elementwise(text, inputs, out, lanes)
+        run(kernel, arrays)
+        _INTERPRETED[key] = arrays["out"]
+    return _INTERPRETED[key]
+
+
+_INTERPRETED: dict[tuple[object, ...], np.ndarray] = {}
+
+
+def _elementwise(text: str, inputs: Arrays, out: str, lanes: int) -> tuple[Kernel, Arrays]:
+    """The kernel of ``out[i] = text``, and its arrays."""
     names = {row.numpy: row.name for row in DTYPES.values()}
     size = len(next(iter(inputs.values())))
     types = {name: names[x.dtype.name] for name, x in inputs.items()} | {"out": out}
     kernel = elementwise_kernel(text, types, size, lanes)
     verify(kernel)
-    arrays = {**inputs, "out": np.zeros(size, DTYPES[out].numpy)}
-    if target is None:
-        run(kernel, arrays)
-    else:
-        run_native(kernel, arrays, target)
-    return arrays["out"]
+    return kernel, {**inputs, "out": np.zeros(size, DTYPES[out].numpy)}
 
 
 def assert_same_bits(found: np.ndarray, expected: np.ndarray) -> None:

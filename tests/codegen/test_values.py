@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from natives import assert_same_bits, computed, elementwise_kernel, llvm_text, mnemonics, run_native
+from natives import assert_same_bits, computed, elementwise_kernel, interpreted, llvm_text, mnemonics, run_native
 
 from convsmith.diag.errors import InternalError
 from convsmith.interp import run
@@ -54,11 +54,12 @@ def pairs(name: str) -> dict[str, np.ndarray]:
 
 
 def both(text: str, inputs: dict[str, np.ndarray], out: str, target: Machine) -> None:
-    expected = computed(text, inputs, out, 0, None)
+    expected = interpreted(text, inputs, out, 0)
     for lanes in (0, 16):
         assert_same_bits(computed(text, inputs, out, lanes, target), expected)
 
 
+@pytest.mark.sampled(3, "name", "target")
 @typed(COMPUTING)
 def test_comparisons(name: str, target: Machine) -> None:
     assert len(SYMBOLS) == len(COMPARISONS)
@@ -67,6 +68,7 @@ def test_comparisons(name: str, target: Machine) -> None:
         both(f"where(b@ {symbol} a@, a@, b@)", pairs(name), name, target)
 
 
+@pytest.mark.sampled(3, "op+name", "target")
 @typed(FLOATS)
 @pytest.mark.parametrize("op", ["round", "floor", "sqrt", "abs", "neg", "max", "min"])
 def test_operations_on_floats(op: str, name: str, target: Machine) -> None:
@@ -85,6 +87,7 @@ def test_arithmetic_on_f16_needs_a_target_that_has_it(text: str) -> None:
         computed(text, pairs("f16"), "f16", 0, level())
 
 
+@pytest.mark.sampled(3, "name", "target")
 @EACH_TARGET
 @pytest.mark.parametrize("name", INTEGERS)
 def test_operations_on_integers(name: str, target: Machine) -> None:
@@ -128,6 +131,7 @@ def test_bits(of: str, to: str, target: Machine) -> None:
     both(f"bits({to}, a@)", {"a": pairs(of)["a"]}, to, target)
 
 
+@pytest.mark.sampled(4, "name", "target")
 @EACH_TARGET
 @pytest.mark.parametrize("name", DTYPES)
 def test_repeat(name: str, target: Machine) -> None:
@@ -149,6 +153,7 @@ def test_repeat(name: str, target: Machine) -> None:
     assert_same_bits(out, np.full(4, a[3]))
 
 
+@pytest.mark.sampled(3, "lanes", "group", "name", "target")
 @typed(COMPUTING)
 @pytest.mark.parametrize(("lanes", "group"), [(16, 4), (16, 16), (16, 1), (8, 2), (12, 4), (2, 2)])
 def test_grouped_sums(lanes: int, group: int, name: str, target: Machine) -> None:
@@ -168,6 +173,7 @@ def test_grouped_sums(lanes: int, group: int, name: str, target: Machine) -> Non
     assert_same_bits(found["out"], expected["out"])
 
 
+@pytest.mark.sampled(4, "types", "lanes", "target")
 @EACH_TARGET
 @pytest.mark.parametrize("lanes", [8, 16, 32, 64])
 @pytest.mark.parametrize("types", ["u8 s8", "s8 u8", "s8 s8", "u8 u8"])

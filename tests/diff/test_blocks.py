@@ -43,6 +43,7 @@ BLOCKS = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(3, "line", "threads", "isa")
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(
     ("line", "words", "isa"),

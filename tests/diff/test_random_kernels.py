@@ -71,6 +71,7 @@ def check_exact(seed: int, isa: str | None = None, macs: int = 60_000, split: bo
     return True
 
 
+@pytest.mark.sampled(4, "isa")
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("chunk", range(4))
 def test_exact_or_refused(isa: str, chunk: int) -> None:
@@ -78,10 +79,13 @@ def test_exact_or_refused(isa: str, chunk: int) -> None:
     assert legal > CHUNK // 4, f"only {legal} of {CHUNK} random configs are legal"
 
 
+@pytest.mark.sampled(4, "isa")
 @pytest.mark.parametrize("isa", ISAS)
-def test_exact_in_parts_or_refused(isa: str) -> None:
-    legal = sum(check_exact(20_000 + seed, isa, 20_000, split=True) for seed in range(CHUNK))
-    assert legal > CHUNK // 4, f"only {legal} of {CHUNK} random configs are legal"
+@pytest.mark.parametrize("chunk", range(4))
+def test_exact_in_parts_or_refused(isa: str, chunk: int) -> None:
+    seeds = range(20_000 + chunk * CHUNK // 4, 20_000 + (chunk + 1) * CHUNK // 4)
+    legal = sum(check_exact(seed, isa, 20_000, split=True) for seed in seeds)
+    assert legal > CHUNK // 16, f"only {legal} of {CHUNK // 4} random configs are legal"
 
 
 @pytest.mark.slow
@@ -109,9 +113,11 @@ def check_default(seed: int, isa: str) -> None:
         raise AssertionError(f"seed {seed}: {problem} under {config}: {error}") from error
 
 
+@pytest.mark.sampled(4, "isa")
 @pytest.mark.parametrize("isa", ISAS)
-def test_default_config(isa: str) -> None:
-    for seed in range(40):
+@pytest.mark.parametrize("chunk", range(4))
+def test_default_config(isa: str, chunk: int) -> None:
+    for seed in range(chunk * 10, (chunk + 1) * 10):
         check_default(seed, isa)
 
 
@@ -148,6 +154,7 @@ def real_data(problem: Problem, seed: int) -> dict[str, Array]:
     return {n: rng.standard_normal(x.shape).astype(x.dtype) if n in floats else x for n, x in arrays.items()}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("chunk", range(4))
 def test_same_bits_every_time_and_for_any_number_of_threads(chunk: int) -> None:
     compared = 0

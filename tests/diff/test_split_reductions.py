@@ -54,6 +54,7 @@ SPLIT = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(4, "line", "isa")
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize(("line", "words"), SPLIT)
 def test_splits_are_exact(line: str, words: str, isa: str) -> None:

@@ -78,6 +78,7 @@ def at_the_ends(problem: Problem, seed: int) -> dict[str, Array]:
     return arrays
 
 
+@pytest.mark.sampled(5, "name", "isa")
 @pytest.mark.parametrize("isa", list(TARGETS))
 @pytest.mark.parametrize("name", KINDS)
 def test_kind(name: str, isa: str) -> None:
@@ -94,6 +95,7 @@ def test_kind(name: str, isa: str) -> None:
         check_result(problem, kernel(arrays, chunks=2), expected(problem, arrays))
 
 
+@pytest.mark.sampled(3, "dt", "isa")
 @pytest.mark.parametrize("isa", list(TARGETS))
 @pytest.mark.parametrize("dt", ["u8:s8:s32", "u8:u8:s32", "s8:s8:s32"])
 def test_parts_that_do_not_fit_32_bits(dt: str, isa: str) -> None:

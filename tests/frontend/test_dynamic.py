@@ -89,6 +89,7 @@ def in_layouts(p: Conv, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {t.name: to_layout(arrays[t.name], t.layout) for t in p.inputs}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("number", range(2))
 @pytest.mark.parametrize("line", LINES)
 def test_any_sizes_and_pads(line: str, number: int) -> None:
@@ -303,6 +304,7 @@ class Sizes:
             raise AssertionError(f"after {step}: {error}\n{kernel}") from error
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "src, dst, options, line, sizes, threads",
     [

@@ -150,6 +150,7 @@ def some(cases: Iterator[Case], every: int) -> list[Case]:
     return [*first.values(), *found[::every]]
 
 
+@pytest.mark.sampled(4, "tile", "taps", "isa")
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("taps", TAPS)
 @pytest.mark.parametrize("tile", TILES)
@@ -159,6 +160,7 @@ def test_one_pass_in_f32(isa: str, tile: int, taps: int) -> None:
         check(k, case, seed)
 
 
+@pytest.mark.sampled(6, "head", "isa", "tile", "taps")
 @pytest.mark.parametrize("isa", [ISAS[0], "generic"])
 @pytest.mark.parametrize("taps", TAPS)
 @pytest.mark.parametrize("tile", TILES)
@@ -173,6 +175,7 @@ def test_one_pass_in_other_types(head: str, isa: str, tile: int, taps: int) -> N
 MULTIPASS = sorted({tuple(row) for rows in DATA["multipass"].values() for row in rows})
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("row", [r for r in MULTIPASS if r[3] in TILES and r[0] in (2, 5, 6, 7, 8)], ids=str)
 def test_several_passes_in_f32(row: tuple[int, ...]) -> None:
     first, middle, last, tile, subtile, rounding = row
@@ -183,6 +186,7 @@ def test_several_passes_in_f32(row: tuple[int, ...]) -> None:
         check(k, case, seed)
 
 
+@pytest.mark.sampled(4, "head", "isa")
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize(
     "head", ["f32_dwconv_", "f16_dwconv_", "bf16_dwconv_", "qs8_dwconv_fp32_", "qu8_dwconv_rndnu_"]

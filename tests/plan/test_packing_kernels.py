@@ -62,6 +62,7 @@ def packed(pack: Kernel, given: np.ndarray, level: Machine) -> np.ndarray:
     return out
 
 
+@pytest.mark.sampled(3, "line", "isa")
 @pytest.mark.parametrize("isa", LEVELS)
 @pytest.mark.parametrize("line", LINES)
 def test_packed_as_derived(line: str, isa: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,6 +73,7 @@ def test_numbers_from_an_array(alg: str) -> None:
     assert_same_bits(out, INTEGER_STEPS[alg].apply(x.astype(np.int64), y.astype(np.int64)).astype(np.int32))
 
 
+@pytest.mark.sampled(4, "alg", "target")
 @pytest.mark.parametrize("target", host_targets(), ids=lambda t: t.isa)
 @pytest.mark.parametrize("alg", INTEGER_STEPS)
 def test_machine_code(alg: str, target: Machine) -> None:

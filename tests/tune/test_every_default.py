@@ -92,6 +92,7 @@ def check(numbers: range, most: int | None = None) -> None:
     assert unavailable <= 1 + UNAVAILABLE * len(numbers)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("chunk", range(FEW // CHUNK))
 def test_a_default_config_makes_a_kernel(chunk: int) -> None:
     check(range(chunk * CHUNK, (chunk + 1) * CHUNK), CLASSES)

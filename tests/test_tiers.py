@@ -1,0 +1,69 @@
+"""The sample of the normal tier: every value that a test names occurs, and the other cases are few."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from tiers import sample
+
+pytest_plugins = ["pytester"]
+TESTS = Path(__file__).parent
+
+CASES = """
+    import pytest
+
+    @pytest.mark.sampled(10, "line", "isa+size")
+    @pytest.mark.parametrize("size", range(5))
+    @pytest.mark.parametrize("isa", ["old", "new"])
+    @pytest.mark.parametrize("line", ["--dt=u8:s8:s32 --dir=A 1x1", "--dt=u8:s8:f32 1x1", "--dt=f32 1x1", "x", "y"])
+    def test_sampled(line, isa, size):
+        print("ran", line, isa, size)
+
+    def test_other(): pass
+"""
+
+
+@pytest.fixture
+def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """A suite with the tiers of this one."""
+    pytester.makepyfile(test_cases=CASES)
+    pytester.makeconftest((TESTS / "conftest.py").read_text())
+    pytester.makefile(".toml", pyproject=(TESTS.parent / "pyproject.toml").read_text().replace('"tests"', '"."'))
+    monkeypatch.syspath_prepend(TESTS)
+    return pytester
+
+
+def outcomes(suite: pytest.Pytester, *options: str) -> dict[str, int]:
+    """The number of cases that passed, and of those that were deselected."""
+    return suite.runpytest("-p", "no:xdist", *options).parseoutcomes()
+
+
+def test_the_tiers_share_the_cases(suite: pytest.Pytester) -> None:
+    normal, wide, both = outcomes(suite), outcomes(suite, "-m", "wide"), outcomes(suite, "-m", "not slow")
+    assert both == {"passed": 51}
+    assert normal["passed"] + wide["passed"] == 51 and normal["passed"] < 20
+    assert normal["deselected"] == wide["passed"] and wide["deselected"] == normal["passed"]
+
+
+def test_the_sample_has_every_value(suite: pytest.Pytester) -> None:
+    output = suite.runpytest("-p", "no:xdist", "-s").stdout.str()
+    ran = [line.split() for line in re.findall("ran (.*)", output)]
+    assert {tuple(words[-2:]) for words in ran} == {(isa, str(size)) for isa in ("old", "new") for size in range(5)}
+    words = {word for line in ran for word in line[:-2]}
+    assert {"--dir=A", "--dt=f32", "x", "y"} <= words and {"--dt=u8:s8:s32", "--dt=u8:s8:f32"} & words
+
+
+def test_a_case_runs_where_it_is_named(suite: pytest.Pytester) -> None:
+    for line in "xy":  # one of them at most is in the sample
+        assert outcomes(suite, f"test_cases.py::test_sampled[{line}-old-0]") == {"passed": 1}
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 1000])
+def test_one_case_in_n(n: int) -> None:
+    names = [f"case {number}" for number in range(100)]
+    kept = sample(names, [frozenset()] * 100, n)
+    assert len(kept) == -(-100 // n)
+    more = sample(["another", *names], [frozenset()] * 101, n)
+    assert len({number + 1 for number in kept} - more) <= 1

@@ -1,0 +1,62 @@
+"""The tiers of the suite: the cases of a test that the normal tier runs, and those that it leaves to the wide tier.
+
+The normal tier runs one case in n of a test marked `sampled(n, "a", "b")`, and further cases until every value of the
+parameters a and b has occurred; for `sampled(n, "a+b")` until every pair of values has. A problem's line is covered
+option by option: every value of every option occurs. The other cases get the mark `wide`. The sample depends on the
+cases' names alone, so every process selects the same cases.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterable, Iterator
+from itertools import groupby, product
+from typing import Any
+from zlib import crc32
+
+import pytest
+
+
+def mark_wide_cases(items: Iterable[pytest.Item]) -> None:
+    """Mark those of `items` as `wide` that belong to a sampled test and not to its sample."""
+    for _, group in groupby(items, lambda item: item.nodeid.partition("[")[0]):
+        cases = list(group)
+        mark = cases[0].get_closest_marker("sampled")
+        if mark is not None:
+            n, *names = mark.args
+            traits = [frozenset(_traits(case.callspec.params, names)) for case in cases]  # type: ignore[attr-defined]
+            kept = sample([case.nodeid for case in cases], traits, n)
+            for number, case in enumerate(cases):
+                if number not in kept:
+                    case.add_marker(pytest.mark.wide)
+
+
+def sample(names: list[str], traits: list[frozenset[Hashable]], n: int) -> set[int]:
+    """Return the numbers of one case in `n`, by the hash of its name, and of further cases that cover all `traits`."""
+    order = sorted(range(len(names)), key=lambda number: (crc32(names[number].encode()), number))
+    size = -(-len(order) // n)
+    kept, covered = set(order[:size]), {trait for number in order[:size] for trait in traits[number]}
+    for number in order[size:]:
+        if not traits[number] <= covered:
+            kept.add(number)
+            covered |= traits[number]
+    return kept
+
+
+def _traits(values: dict[str, Any], names: Iterable[str]) -> Iterator[Hashable]:
+    """The values of the parameters `names`, where "a+b" is a pair; of a problem's line the values of its options."""
+    for name in names:
+        for value in product(*(list(_parts(values[part])) for part in name.split("+"))):
+            yield name, value
+
+
+def _parts(value: Any) -> Iterator[Hashable]:
+    """A value as something to compare, or the options of a problem's line and their values."""
+    if isinstance(value, str) and "--" in value:
+        for option, text in re.findall(r"--([\w-]+)=?(\S*)", value):
+            yield option
+            yield from ((option, word) for word in re.split(r"[:+,]", text) if re.match("[a-zA-Z]", word))
+    elif isinstance(value, str | int | float):
+        yield value
+    else:
+        yield getattr(value, "isa", id(value))
