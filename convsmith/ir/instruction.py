@@ -118,6 +118,8 @@ class Instruction:
 
     `needs` are CPU features by LLVM's names; `mnemonic` must show in the assembly (empty where LLVM may choose).
     `predicate` names a size of the specification and a mask in `llvm`: the number of leading lanes that are active.
+    `partial` names loops that may run fewer times than the specification's: the lanes that only further iterations
+    reach are not active.
     """
 
     name: str
@@ -128,6 +130,7 @@ class Instruction:
     needs: tuple[str, ...]
     mnemonic: str
     predicate: str = ""
+    partial: tuple[str, ...] = ()
 
     @property
     def spec(self) -> str:

@@ -140,7 +140,7 @@ def fragment_dot(name: str, shape: tuple[int, int, int, int], types: tuple[str, 
     """Return the row of a product of matrices: ``c[m, l]`` gets the sum over ``k`` groups of ``group`` terms each.
 
     ``shape`` is (rows of ``a`` and ``c``, groups, lanes, group); the terms of a group are neighbours in ``b``. A lane
-    of a register is a row of a matrix.
+    of a register is a row of a matrix; ``a`` and ``c`` may have fewer rows.
     """
     a, b, c = types
     m, k, lanes, group = shape
@@ -156,4 +156,4 @@ def fragment_dot(name: str, shape: tuple[int, int, int, int], types: tuple[str, 
         Operand(x, type_, (rows, columns), FragmentLayout(("l", "e"), rows, columns), "tile", "fragment")
         for x, type_, rows, columns in shapes
     )
-    return Instruction(name, operands, body, llvm, declare, needs, mnemonic)
+    return Instruction(name, operands, body, llvm, declare, needs, mnemonic, partial=("m",))

@@ -80,6 +80,11 @@ class LaneMap(Rewriter):
             return Load(v.buffer, v.index, Lanes((0,) * self.count, self.active))
         return Load(v.buffer, index, lanes)
 
+    def Repeat(self, v: Repeat) -> Value:
+        if self.var in variables_of(v.a):
+            raise NotVector(f"the lanes of {v} repeat what differs between lanes")
+        return self._Repeat(v)
+
     def Select(self, v: Select) -> Value:
         if self.var not in variables_of(v.cond):
             return self._Select(v)

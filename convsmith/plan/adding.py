@@ -12,7 +12,7 @@ from convsmith.passes.guard_tails import guard_tails
 from convsmith.passes.manager import Step
 from convsmith.passes.packed_sums import HELD, MARK
 from convsmith.passes.partition import partition
-from convsmith.passes.pick_instructions import pick_instructions
+from convsmith.passes.replace import replace
 from convsmith.passes.simplify import simplify
 from convsmith.passes.sink import sink
 from convsmith.passes.tile import tile
@@ -43,4 +43,4 @@ def adding_steps(pack: Kernel, target: Machine) -> tuple[list[Step], list[Step]]
         after.append(Step(vectorise, depth[-1].var.name, terms, False))
     if side:
         after.append(Step(vectorise, side[-1], lanes, False))
-    return steps, [*after, Step(pick_instructions, target.instructions)]
+    return steps, [*after, Step(replace, target.instructions)]

@@ -14,8 +14,8 @@ from convsmith.passes.hoist import hoist
 from convsmith.passes.lift import lift
 from convsmith.passes.manager import Step
 from convsmith.passes.narrow_index import narrow_index
-from convsmith.passes.pick_instructions import pick_instructions
 from convsmith.passes.pieces import pieces
+from convsmith.passes.replace import replace
 from convsmith.passes.simplify import simplify
 from convsmith.passes.sink import sink
 from convsmith.passes.strength import strength_reduce
@@ -48,7 +48,7 @@ def micro_kernel_steps(m: MicroKernel, target: Machine) -> list[Step]:
         Step(flatten),
         Step(narrow_index),
         Step(vectorise, "c.l", lanes),
-        Step(pick_instructions, target.instructions),
+        Step(replace, target.instructions),
         Step(simplify, False),
         Step(unused_let),
         Step(hoist),

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from dataclasses import replace as with_fields
 from math import gcd, prod
 
 from convsmith.ir.index import Ge0, Var, parts_of
@@ -27,8 +28,8 @@ from convsmith.passes.manager import Step
 from convsmith.passes.narrow_index import narrow_index
 from convsmith.passes.packed_sums import HELD, MARK
 from convsmith.passes.partition import partition
-from convsmith.passes.pick_transpositions import pick_transpositions
 from convsmith.passes.reorder import reorder
+from convsmith.passes.replace import replace
 from convsmith.passes.scope import perfect_nest
 from convsmith.passes.simplify import simplify
 from convsmith.passes.strength import strength_reduce
@@ -101,7 +102,7 @@ class _Moved:
         """The same with a loop over tiles of ``width`` of the columns."""
         count = -(-prod(self.extents[n] for n in columns) // width)
         step = self.steps[columns[-1]] * width
-        return replace(self, extents={outer: count, **self.extents}, steps={outer: step, **self.steps})
+        return with_fields(self, extents={outer: count, **self.extents}, steps={outer: step, **self.steps})
 
     @property
     def bytes(self) -> int:
@@ -300,7 +301,7 @@ def _transposing_steps(moved: _Moved, found: _Tiles, row: Instruction, target: M
         Step(vectorise, READ, width * group, False),
         Step(vectorise, WRITTEN, lanes, False),
         Step(vectorise, loops[-1], max(height, group), False),
-        Step(pick_transpositions, target.transpositions),
+        Step(replace, target.transpositions),
         *([Step(gather_stores, turn, turns)] if turns > 1 else []),
         Step(simplify, False),
         Step(narrow_index),

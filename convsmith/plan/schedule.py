@@ -34,10 +34,9 @@ from convsmith.passes.manager import Step
 from convsmith.passes.narrow_index import narrow_index
 from convsmith.passes.outline import outline
 from convsmith.passes.partition import partition
-from convsmith.passes.pick_fragments import pick_fragments
-from convsmith.passes.pick_instructions import pick_instructions
 from convsmith.passes.rebase import rebase
 from convsmith.passes.reorder import reorder
+from convsmith.passes.replace import replace
 from convsmith.passes.residue import residue
 from convsmith.passes.restrict import restrict
 from convsmith.passes.rfactor import rfactor
@@ -342,9 +341,8 @@ def _lower_steps(st: Statement, config: Config, target: Machine, nest: Nest) -> 
     """Flat offsets, vectors, instructions, functions, tasks, pointers."""
     steps = [Step(guard_tails, tuple(nest.unrolled)), Step(flatten), Step(simplify)]
     if nest.rows:
-        groups, terms = nest.terms
-        steps += [Step(unroll), Step(simplify)]
-        steps.append(Step(pick_fragments, target.instructions, (*nest.rows, groups, nest.lane, terms)))
+        rows = target.fragment_rows(st.a.factor, st.b.factor, st.acc)
+        steps += [Step(unroll), Step(simplify), Step(replace, rows, True)]
     if _copied(st, config) and _rows(st):
         steps += _row_steps(st, target.lanes(dtype(st.a.dtype).bits))
     steps.append(Step(narrow_index))
@@ -353,7 +351,7 @@ def _lower_steps(st: Statement, config: Config, target: Machine, nest: Nest) -> 
     if nest.unit.dot and not nest.rows:
         steps += [Step(vectorise, name, nest.unit.terms, False) for name in nest.terms]
     steps += [Step(vectorise, f"{name}_s.l", nest.lanes, False) for name in _held(st, config).values()]
-    steps += [Step(vectorise, nest.lane, nest.lanes, False), Step(pick_instructions, target.instructions)]
+    steps += [Step(vectorise, nest.lane, nest.lanes, False), Step(replace, target.instructions)]
     *stepping, last = (n for n in nest.reduce if not n.endswith((".u", ".b")))
     steps += [Step(coalesce, n, last, last) for n in reversed(stepping)]
     steps.append(Step(simplify, False))

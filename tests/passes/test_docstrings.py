@@ -36,19 +36,17 @@ from convsmith.ir.stmt import Kernel
 from convsmith.ir.types import F32, PTR
 from convsmith.layout.block import ABSENT
 from convsmith.machine.base import fragment_dot
-from convsmith.machine.generic.level import PORTABLE_FMA, level
+from convsmith.machine.generic.level import PORTABLE_FMA
 
-NO_PASS = {"accesses", "footprint", "lets", "manager", "order", "packed_sums", "scope"}
+NO_PASS = {"accesses", "footprint", "lets", "manager", "order", "packed_sums", "scope", "unify"}
 OTHER_NAME = {"strength": "strength_reduce"}
 ROWS = (PORTABLE_FMA, fragment_dot("fragment_dot", (4, 4, 4, 4), ("u8", "s8", "s32"), "", "", (), ""))
-TRANSPOSITIONS = level().transpositions
 TABLE, ZERO = make_buffer("a_row", PTR, (3, 2)), make_buffer("a_0", F32, (4,))
 ENTRIES = np.array([ABSENT, 0, 0, 4, 4, 8])
 SIZES = {"n": 3, "s": 2}
 SUMS = make_buffer("sums", F32, (4,))
 NAMES = {
     "ROWS": ROWS,
-    "TRANSPOSITIONS": TRANSPOSITIONS,
     "TABLE": TABLE,
     "ZERO": ZERO,
     "SUMS": SUMS,
@@ -58,7 +56,7 @@ NAMES = {
     "Var": Var,
     "as_index": as_index,
 }
-INSTRUCTIONS = {row.name: row.kernel for row in (*ROWS, *TRANSPOSITIONS)}
+INSTRUCTIONS = {row.name: row.kernel for row in ROWS}
 MODULES = sorted(m.name for m in pkgutil.iter_modules(convsmith.passes.__path__))
 PASSES = [name for name in MODULES if name not in NO_PASS]
 

@@ -27,9 +27,9 @@ from convsmith.passes.manager import Step
 from convsmith.passes.narrow_index import narrow_index
 from convsmith.passes.outline import outline
 from convsmith.passes.partition import partition
-from convsmith.passes.pick_instructions import pick_instructions
 from convsmith.passes.pieces import pieces
 from convsmith.passes.reorder import reorder
+from convsmith.passes.replace import replace
 from convsmith.passes.restrict import restrict
 from convsmith.passes.round_up import round_up
 from convsmith.passes.simplify import simplify
@@ -57,7 +57,7 @@ kernel k(a: f32[4], b: f32[4, 2])
 """
 ONE: Any = ("i",)
 ON_FLAT = [
-    Step(flatten), Step(narrow_index), Step(outline), Step(strength_reduce), Step(pick_instructions, (PORTABLE_FMA,)),
+    Step(flatten), Step(narrow_index), Step(outline), Step(strength_reduce), Step(replace, (PORTABLE_FMA,)),
     Step(sum_together, 4), Step(hoist), Step(cse), Step(unused_let), Step(hoist_pointers),
     Step(vectorise, "j", 4, False),
 ]  # fmt: skip

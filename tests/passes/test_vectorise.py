@@ -85,3 +85,14 @@ def test_what_vectors_cannot_do_is_refused(body: str, count: int, start: int, me
 def test_registers_that_are_not_vectors_are_refused() -> None:
     with pytest.raises(ConfigError, match="register array t is not contiguous along the lanes"):
         vectorise(over_lanes("t[l * 2] = a[l]", allocs="f32[8]"), "l", LANES)
+
+
+def test_lanes_that_are_repeated_are_the_same_in_all_vectors() -> None:
+    """Rows of one matrix by rows of another are no vector: each row of the first meets all of the second."""
+    kernel = parse_kernel(
+        "kernel k(a: s8[16], b: s8[16], c: s32[4])\n  for m in 0 .. 2: for n in 0 .. 2: for k in 0 .. 8: "
+        "c[m * 2 + n] = c[m * 2 + n] + cast(s32, a[m * 8 + k]) * cast(s32, b[n * 8 + k])\n"
+    )
+    rows = vectorise(vectorise(kernel, "k", 8), "n", 2)
+    with pytest.raises(ConfigError, match="repeat what differs between lanes"):
+        vectorise(rows, "m", 2)

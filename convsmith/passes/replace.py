@@ -1,0 +1,198 @@
+"""Replace nests and vector statements by machine instructions, by unifying them with specifications.
+
+A result on vectors stays in its register array.  Where a row computes fragments, matrices of several rows in registers
+of their own, the whole life of the register array moves into them: it is filled, loaded and stored by whole fragments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace as changed
+from functools import cache
+
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.buffer import Buffer
+from convsmith.ir.instruction import Instruction, Operand
+from convsmith.ir.stmt import Alloc, For, Invoke, Kernel, Stmt, Store
+from convsmith.ir.value import Load, Value
+from convsmith.ir.walk import Rewriter, statements_of, walk
+from convsmith.passes.scope import perfect_nest, with_body, wrap
+from convsmith.passes.unify import Nest, Specification
+
+
+class _Table:
+    """Rows by what is known of a statement at once: the type of its result, and the lanes of one on vectors."""
+
+    def __init__(self, rows: Sequence[Instruction]) -> None:
+        self.vectors: dict[tuple[str, int], list[Specification]] = {}
+        self.nests: dict[str, list[Specification]] = {}
+        self.fragments: dict[str, list[Specification]] = {}
+        for row in rows:
+            if row.is_scalable or row.predicate:
+                continue  # no statement has lanes that are counted at run time
+            c, form = row.result, Specification(row)
+            if c.scope == "fragment":
+                self.fragments.setdefault(c.dtype, []).append(form)
+                continue
+            self.nests.setdefault(c.dtype, []).append(form)
+            if all(x.layout.registers == 1 for x in row.operands):
+                self.vectors.setdefault((c.dtype, c.size), []).append(form)
+
+
+_table = cache(_Table)
+
+
+def _innermost(loops: Sequence[For], s: Store, form: Specification) -> Nest:
+    """Return the store within as many of the loops as the specification has."""
+    return Nest(tuple(loops[len(loops) - len(form.extents) :]), s)
+
+
+def _invoked(loops: Sequence[For], s: Store, forms: Sequence[Specification]) -> tuple[Sequence[For], Invoke] | None:
+    """Return the first instruction that computes the innermost of the loops, and the loops around it; None for none."""
+    for form in forms:
+        nest = _innermost(loops, s, form)
+        found = form.invoke_on_nest(nest) if len(form.extents) <= len(loops) else None
+        if found is not None:
+            return loops[: len(loops) - len(nest.loops)], found
+    return None
+
+
+class _Replace(Rewriter):
+    def __init__(self, table: _Table, strict: bool) -> None:
+        super().__init__()
+        self.table, self.strict = table, strict
+
+    def Store(self, s: Store) -> Stmt:
+        if s.lanes is None or s.buffer.scope != "register":
+            return s
+        for form in self.table.vectors.get((s.buffer.dtype.name, s.lanes.count), ()):
+            found = form.invoke_on_vectors(s)
+            if found is not None:
+                return found
+        return s
+
+    def For(self, loop: For) -> Stmt:
+        loops, s = perfect_nest(loop)
+        if not isinstance(s, Store) or s.lanes is not None:
+            return self._For(loop)
+        forms = self.table.nests.get(s.buffer.dtype.name) if s.buffer.scope == "register" else None
+        found = _invoked(loops, s, forms) if forms else None
+        return loop if found is None else wrap(*found)
+
+    def Alloc(self, a: Alloc) -> Stmt:
+        forms = self.table.fragments.get(a.buffer.dtype.name)
+        if forms and a.buffer.scope == "register":
+            for nest in (_summed(s, a.buffer) for s in statements_of(a.body)):
+                found = _invoked(*nest, forms) if nest is not None else None
+                if nest is not None and found is not None:
+                    row = next(form.row for form in forms if form.row.name == found[1].instruction)
+                    move = _Move(a.buffer, row.result, forms)
+                    return Alloc(move.new, move.stmt(a.body))
+                if nest is not None and self.strict and len(nest[0]) >= len(forms[0].extents):
+                    raise _no_row(*nest, forms)
+        return self._Alloc(a)
+
+
+def _summed(s: Stmt, buffer: Buffer) -> tuple[list[For], Store] | None:
+    """Return the loops and the store of a nest that adds to a buffer; None for other statements."""
+    if not isinstance(s, For):
+        return None
+    loops, body = perfect_nest(s)
+    if not isinstance(body, Store) or body.buffer is not buffer:
+        return None
+    return (loops, body) if any(isinstance(v, Load) and v.buffer is buffer for v in walk(body.value)) else None
+
+
+def _no_row(loops: Sequence[For], s: Store, forms: Sequence[Specification]) -> ConfigError:
+    runs = ", ".join(f"{x.var} {x.lo} .. {x.hi}" for x in loops)
+    rows = ", ".join(form.row.name for form in forms)
+    return ConfigError("fragment", f"replace: none of {rows} computes {s} in loops {runs}")
+
+
+class _Move(Rewriter):
+    """Move the life of a register array into registers for fragments."""
+
+    def __init__(self, old: Buffer, fragment: Operand, forms: Sequence[Specification]) -> None:
+        super().__init__()
+        self.old, self.forms = old, forms
+        self.new = Buffer(old.name, old.dtype, old.shape, old.blocks, "fragment")
+        self.copy = _copy(fragment)
+
+    def For(self, loop: For) -> Stmt:
+        loops, s = perfect_nest(loop)
+        if not isinstance(s, Store):
+            return self._For(loop)
+        if _summed(loop, self.old) is not None:
+            found = _invoked(loops, s, self.forms)
+            if found is None:
+                raise _no_row(loops, s, self.forms)
+            around, invoke = found
+            return wrap(around, Invoke(invoke.instruction, self.moved(invoke.dst), invoke.args))
+        if s.buffer is not self.old and all(v.buffer is not self.old for v in walk(s.value) if isinstance(v, Load)):
+            return loop
+        nest = _innermost(loops, s, self.copy)
+        for c, a in self.copy.operands_of(nest):
+            assert isinstance(c, Load)
+            to = self.moved(c)
+            return wrap(loops[: len(loops) - len(nest.loops)], Store(to.buffer, to.index, self.value(a), to.lanes))
+        raise ConfigError("fragment", f"replace: {s} is no copy of rows of a fragment of {self.old.shape[-2:]}")
+
+    def moved(self, v: Load) -> Load:
+        return Load(self.new, v.index, v.lanes) if v.buffer is self.old else v
+
+    def value(self, v: Value) -> Value:
+        return self.moved(v) if isinstance(v, Load) else v
+
+
+@cache
+def _copy(fragment: Operand) -> Specification:
+    """Return the specification of a copy of a fragment, or of its first rows, from or to memory."""
+    names = [f"i{n}" for n in range(len(fragment.shape))]
+    index = ", ".join(names)
+    heads = [f"{'  ' * n}  for {x} in 0 .. {size}:\n" for n, (x, size) in enumerate(zip(names, fragment.shape))]
+    body = "".join(heads) + f"{'  ' * len(names)}  c[{index}] = a[{index}]\n"
+    operands = (changed(fragment, name="c"), changed(fragment, name="a"))
+    return Specification(Instruction("copy", operands, body, "", "", (), "", partial=(names[0],)))
+
+
+def replace(kernel: Kernel, rows: Sequence[Instruction], strict: bool = False) -> Kernel:
+    """Use the first of `rows` that computes each nest or vector statement on registers; others stay as they are.
+
+    Loops may have any names, and any order that computes the same. Needs a flat kernel. Where `strict`, a register
+    array whose sums no row for fragments computes is a ConfigError.
+
+    Before::
+
+        kernel k(a: f32[3], b: f32[12], dst: f32[4], u: u8[160], w: s8[64], out: s32[8])
+          alloc acc: f32[4] @register:
+            acc[0]{4} = 0.0
+            for k in 0 .. 3:
+              acc[0]{4} = acc[0]{4} + a[k]{4:0} * b[k * 4]{4}
+            dst[0]{4} = acc[0]{4}
+          alloc sums: s32[4, 4] @register:
+            for m in 0 .. 4:
+              for l in 0 .. 4:
+                sums[m, l] = s32(0)
+            for m in 0 .. 2:
+              for q in 0 .. 4:
+                for l in 0 .. 4:
+                  for p in 0 .. 4:
+                    sums[m, l] = sums[m, l] + cast(s32, u[m * 80 + p + q * 4]) * cast(s32, w[l * 4 + p + q * 16])
+            for m in 0 .. 2:
+              for l in 0 .. 4:
+                out[l + m * 4] = sums[m, l]
+
+    After ``replace(ROWS)``::
+
+        kernel k(a: f32[3], b: f32[12], dst: f32[4], u: u8[160], w: s8[64], out: s32[8])
+          alloc acc: f32[4] @register:
+            acc[0]{4} = 0.0
+            for k in 0 .. 3:
+              multiply_add_128(acc[0]{4}, a[k]{4:0}, b[k * 4]{4})
+            dst[0]{4} = acc[0]{4}
+          alloc sums: s32[4, 4] @fragment:
+            sums[0, 0]{16} = s32(0)
+            fragment_dot(sums[0, 0]{16}, u[0]{4 * 16:80/32}, w[0]{64})
+            out[0]{16/8} = sums[0, 0]{16}
+    """
+    return with_body(kernel, _Replace(_table(tuple(rows)), strict).stmt(kernel.body))
