@@ -79,6 +79,35 @@ def shared_loops(a: Access, b: Access) -> tuple[LoopBounds, ...]:
     return a.loops[:n]
 
 
+def is_injective(a: Access, b: Access) -> bool:
+    """Return whether two accesses at one index touch an element only in the same iteration of the same loops.
+
+    This is the common case, and a quick test: True is certain, False is not.
+    """
+    if a.loops != b.loops or a.index is None or a.lanes != (0, 0) or b.lanes != (0, 0) or not _is_dense(a.buffer):
+        return False
+    widths = {x.var: x.range[1] - x.range[0] for x in a.loops if x.range[1] > x.range[0]}
+    for e in a.index:
+        if _is_mixed_radix(e, widths):
+            for atom, _ in e.terms:
+                widths.pop(atom, None)  # type: ignore[call-overload]
+    return not widths
+
+
+def _is_mixed_radix(e: Index, widths: Mapping[Var, int]) -> bool:
+    """Whether distinct values of the variables, within the widths of their ranges, give distinct indices."""
+    reach = 0
+    for atom, c in sorted(e.terms, key=_size):
+        if type(atom) is not Var or abs(c) <= reach:
+            return False
+        reach += abs(c) * widths.get(atom, 0)
+    return True
+
+
+def _size(term: tuple[Index, int]) -> int:
+    return abs(term[1])
+
+
 class Distances:
     """Bounds of the distances from ``a`` to ``b`` in the loops around both, where both touch one element.
 
@@ -102,7 +131,7 @@ class Distances:
             width = 0 if n < private else loop.range[1] - loop.range[0]
             self._steps[loop.var] = self._unknown(loop.var, -width, width)
         self._cut_tiles()
-        if self.is_possible and a.index is not None and b.index is not None and _is_injective(a.buffer):
+        if self.is_possible and a.index is not None and b.index is not None and _is_dense(a.buffer):
             last = len(a.index) - 1
             for dim, (f, g) in enumerate(zip(a.index, b.index)):
                 spread = (a.lanes[0] - b.lanes[1], a.lanes[1] - b.lanes[0]) if dim == last else (0, 0)
@@ -292,7 +321,7 @@ class Distances:
 
     def _meet(self, first: _Values, second: _Values) -> bool:
         assert self.a.index is not None and self.b.index is not None
-        if not _is_injective(self.a.buffer):
+        if not _is_dense(self.a.buffer):
             return True
         apart = [evaluate(f, first) - evaluate(g, second) for f, g in zip(self.a.index, self.b.index)]
         if not apart:
@@ -316,8 +345,8 @@ class Distances:
             yield from self._steps_within(others, [*lo[:n], x, *lo[n + 1 :]], [*hi[:n], x, *hi[n + 1 :]], budget)
 
 
-def _is_injective(buffer: Buffer) -> bool:
-    """Whether two elements of the buffer lie at two places."""
+def _is_dense(buffer: Buffer) -> bool:
+    """Whether any two elements of the buffer lie at two places."""
     end = 1
     for stride, size in sorted((b.stride, b.size) for b in buffer.blocks if b.size > 1):
         if stride < end:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from convsmith.arith.dependence import INFINITE, Access, LoopBounds
@@ -11,7 +10,7 @@ from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index, Min, Var, parts_of
 from convsmith.ir.stmt import Alloc, At, Block, Call, For, If, Invoke, Let, Stmt, Store
 from convsmith.ir.text import access_text
-from convsmith.ir.value import Binary, Lanes, Load, Select, Value
+from convsmith.ir.value import Binary, Const, Lanes, Load, Select, Value
 from convsmith.ir.walk import children, statements_of
 
 Path = tuple[int | LoopBounds, ...]
@@ -39,33 +38,43 @@ class Site:
         return f"{text} = ..." if self.access.is_write else f"... {text}"
 
 
-def sites_of(s: Stmt, ranges: Ranges) -> list[Site]:
+def sites_of(s: Stmt, ranges: Ranges, allocated: bool = False) -> list[Site]:
     """Return the accesses of the buffers that ``s`` writes, in order of the text.
 
-    ``ranges`` are of the variables around ``s``.
+    ``ranges`` are of the variables around ``s``.  Buffers that ``s`` itself allocates count where ``allocated`` is
+    true.
     """
-    collector = _Collector(s, ranges)
-    collector.stmt(s, ())
+    written, own = _written_and_allocated(s)
+    collector = _Collector(written if allocated else written - own, ranges)
+    if collector.written:
+        collector.stmt(s, ())
     return collector.sites
 
 
 def written_in(s: Stmt) -> set[Buffer]:
     """Return the buffers that ``s`` writes, or may write through a function."""
-    out: set[Buffer] = set()
+    return _written_and_allocated(s)[0]
+
+
+def _written_and_allocated(s: Stmt) -> tuple[set[Buffer], set[Buffer]]:
+    written: set[Buffer] = set()
+    allocated: set[Buffer] = set()
     for x in statements_of(s):
         if isinstance(x, Store):
-            out.add(x.buffer)
+            written.add(x.buffer)
+        elif isinstance(x, Alloc):
+            allocated.add(x.buffer)
         elif isinstance(x, Invoke):
-            out.add(x.dst.buffer)
+            written.add(x.dst.buffer)
         elif isinstance(x, Call):
-            out.update(b for b, _ in x.pointers)
-    return out
+            written.update(b for b, _ in x.pointers)
+    return written, allocated
 
 
 class _Collector:
-    def __init__(self, s: Stmt, ranges: Ranges) -> None:
+    def __init__(self, written: set[Buffer], ranges: Ranges) -> None:
         self.sites: list[Site] = []
-        self.written = written_in(s)
+        self.written = written
         self.ranges = dict(ranges)
         self.loops: tuple[LoopBounds, ...] = ()
         self.conds: tuple[Cond, ...] = ()
@@ -79,10 +88,10 @@ class _Collector:
                 self.stmt(x, (*path, n))
         elif isinstance(s, For):
             around = LoopBounds(s.var, s.lo, s.hi, _range(s, self.ranges))
-            pointers = [(c.var, c.init + (s.var - s.lo) * c.step) for c in s.carried]
-            self.inside((around, *self.named(pointers)), s.body, (*path, around))
+            pointers = [self.named(c.var, c.init + (s.var - s.lo) * c.step) for c in s.carried]
+            self.inside((around, *pointers), s.body, (*path, around))
         elif isinstance(s, Let):
-            self.inside(self.named([(s.var, s.value)]), s.body, path)
+            self.inside((self.named(s.var, s.value),), s.body, path)
         elif isinstance(s, If):
             conds, self.conds = self.conds, (*self.conds, *parts_of(s.cond))
             self.stmt(s.body, path)
@@ -107,16 +116,18 @@ class _Collector:
                 for buffer, _ in s.pointers:
                     self.site(buffer, None, None, is_write, path)
 
-    def named(self, values: Sequence[tuple[Var, Index]]) -> tuple[LoopBounds, ...]:
+    def named(self, var: Var, value: Index) -> LoopBounds:
         """A variable with a value is a loop that runs once."""
-        unknown = (-INFINITE, INFINITE)
-        return tuple(LoopBounds(v, e, e + 1, try_interval(e, self.ranges) or unknown) for v, e in values)
+        return LoopBounds(var, value, value + 1, try_interval(value, self.ranges) or (-INFINITE, INFINITE))
 
     def inside(self, around: tuple[LoopBounds, ...], body: Stmt, path: Path) -> None:
-        loops, ranges = self.loops, self.ranges
-        self.loops, self.ranges = (*loops, *around), {**ranges, **{x.var: x.range for x in around}}
+        """Collect in the body of a loop; no variable is bound twice at one place."""
+        loops = self.loops
+        self.loops = (*loops, *around)
+        for x in around:
+            self.ranges[x.var] = x.range
         self.stmt(body, path)
-        self.loops, self.ranges = loops, ranges
+        self.loops = loops
 
     def store(self, s: Store, path: Path) -> None:
         v, first = s.value, len(self.sites)
@@ -131,6 +142,8 @@ class _Collector:
         self.site(s.buffer, s.index, s.lanes, True, path, is_sum)
 
     def reads(self, v: Value, path: Path) -> None:
+        if not self.targets and not _loads(v, self.written):
+            return
         stack = [(v, self.conds)]
         outer, seen = self.conds, set()
         while stack:
@@ -164,8 +177,23 @@ class _Collector:
         self.sites.append(Site(access, (*path, int(is_write)), storage, private, is_sum))
 
 
+def _loads(v: Value, buffers: set[Buffer]) -> bool:
+    """Whether a value reads one of the buffers."""
+    stack = [v]
+    while stack:
+        x = stack.pop()
+        if type(x) is Load:
+            if x.buffer in buffers:
+                return True
+        elif type(x) is not Const:
+            stack += [y for y in children(x) if isinstance(y, Value)]
+    return False
+
+
 def _range(loop: For, ranges: Ranges) -> Range:
     """The range of a loop; one that ends at a size known at the call only has no end, but for a constant minimum."""
+    if loop.lo.is_const and loop.hi.is_const:
+        return loop.lo.const, loop.hi.const - 1
     lo, hi = try_interval(loop.lo, ranges), try_interval(loop.hi, ranges)
     ends = [a.const for a in loop.hi.args if a.is_const] if isinstance(loop.hi, Min) else []
     return lo[0] if lo else -INFINITE, (hi[1] if hi else min(ends, default=INFINITE)) - 1

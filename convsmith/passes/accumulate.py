@@ -7,11 +7,12 @@ from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var, as_index
 from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load
-from convsmith.ir.walk import Rewriter, substitute
-from convsmith.passes.scope import require_loops
+from convsmith.ir.walk import substitute
+from convsmith.passes.order import require_order_in_passes, require_sum
+from convsmith.passes.scope import LoopRewriter, require_loops
 
 
-class _Accumulate(Rewriter):
+class _Accumulate(LoopRewriter):
     def __init__(self, outer: str, terms: str, cuts: tuple[int, int, int], passes: Index, memory: Buffer) -> None:
         super().__init__()
         self.outer, self.terms, self.cuts, self.passes, self.memory = outer, terms, cuts, passes, memory
@@ -26,6 +27,17 @@ class _Accumulate(Rewriter):
         if not isinstance(sums, For) or sums.var.name != self.terms:
             raise ConfigError("not-nested", f"accumulate: loop {self.terms} must be the sum within {self.outer}")
         acc, first = nest.buffer, self.cuts[0]
+        require_sum("accumulate", acc, start, sums)
+        if acc.shape or loop.lo is not as_index(0) or sums.lo is not as_index(0):
+            raise ConfigError(
+                "bounds", f"accumulate: {acc} must be a scalar, and loops {self.outer} and {self.terms} start at 0"
+            )
+        known = sums.hi.is_const and self.passes.is_const
+        if known and int(sums.hi) != first + self.cuts[1] * int(self.passes) + self.cuts[2]:
+            raise ConfigError(
+                "bounds", f"accumulate: {self.cuts} terms in {self.passes} passes are not the {sums.hi} of {self.terms}"
+            )
+        require_order_in_passes(f"accumulate({self.outer}, {self.terms})", loop, 1, self.ranges)
         here, there = Load(acc, (), None), Load(self.memory, (loop.var,), None)
         keep, fetch = Store(self.memory, (loop.var,), here), Store(acc, (), there)
 

@@ -2,27 +2,46 @@
 
 from __future__ import annotations
 
+from convsmith.arith.dependence import LoopBounds
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.stmt import LOOP_KINDS, For, Kernel, Stmt
-from convsmith.ir.walk import Rewriter
-from convsmith.passes.scope import with_body
+from convsmith.ir.stmt import LOOP_KINDS, Alloc, For, Kernel, Stmt
+from convsmith.ir.walk import loops_of, statements_of
+from convsmith.passes.accesses import Path, sites_of
+from convsmith.passes.order import NewPath, Unordered, require_order
+from convsmith.passes.scope import LoopRewriter, with_body
 
 
-class _Bind(Rewriter):
+class _Bind(LoopRewriter):
     def __init__(self, names: tuple[str, ...], kind: str) -> None:
         super().__init__()
         self.names, self.kind = names, kind
+        self.is_asked = False
+        """Whether a loop around the statement is parallel and its body has been asked."""
 
     def For(self, loop: For) -> Stmt:
-        body = self.stmt(loop.body)
+        asks = self.kind == "parallel" and loop.var.name in self.names and not self.is_asked
+        if asks:
+            what = f"bind({', '.join(self.names)}, parallel)"
+            inside = (x.body for x in statements_of(loop) if isinstance(x, Alloc))
+            shared = any(x.var.name in self.names for body in inside for x in loops_of(body))
+            require_order(what, sites_of(loop, self.ranges, shared), self.unordered, self.ranges)
+        outer, self.is_asked = self.is_asked, self.is_asked or asks
+        body = self.inside(loop)
+        self.is_asked = outer
         kind = self.kind if loop.var.name in self.names else loop.kind
         if body is loop.body and kind == loop.kind:
             return loop
         return For(loop.var, loop.lo, loop.hi, body, kind, loop.carried)
 
+    def unordered(self, path: Path) -> NewPath:
+        """The path where iterations of parallel loops run at once."""
+        return tuple(Unordered(x) if isinstance(x, LoopBounds) and x.var.name in self.names else x for x in path)
+
 
 def bind(kernel: Kernel, loops: tuple[str, ...], kind: str) -> Kernel:
-    """Give the named loops a kind (one of LOOP_KINDS); names that have vanished are passed over.
+    """Give each loop of the names a kind (one of LOOP_KINDS); names that have vanished are passed over.
+
+    An iteration of a parallel loop must not touch an element that another one writes.
 
     Before::
 

@@ -8,11 +8,11 @@ from itertools import pairwise
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import as_index
 from convsmith.ir.stmt import For, Kernel, Stmt, block
-from convsmith.ir.walk import Rewriter, substitute
-from convsmith.passes.scope import require_loops, with_body
+from convsmith.ir.walk import substitute
+from convsmith.passes.scope import LoopRewriter, require_loops, with_body
 
 
-class _Cut(Rewriter):
+class _Cut(LoopRewriter):
     def __init__(self, loop: str, places: Sequence[int]) -> None:
         super().__init__()
         self.loop, self.places = loop, places

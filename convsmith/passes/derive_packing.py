@@ -24,6 +24,7 @@ from convsmith.ir.stmt import Alloc, At, Block, For, If, Kernel, Let, Stmt, Stor
 from convsmith.ir.types import U8
 from convsmith.ir.value import Bits, Const, Load, Select, Value, const, dtype_of, strided
 from convsmith.ir.walk import Rewriter, children, variables_of, walk
+from convsmith.passes.accesses import written_in
 from convsmith.passes.packed_sums import Place, add_packed
 from convsmith.passes.scope import extent, loop_range
 
@@ -276,6 +277,11 @@ def derive_packing(
     Several operands make a stream, in the order in which they are read: with a bias ``b`` read before the weights,
     ``derive_packing(("b", "wei"), "s")`` reads ``s[oc.l + oc.o * 14]``, then ``s[ic * 2 + oc.l + oc.o * 14 + 2]``.
     """
+    if stale := sorted({b.name for b in written_in(kernel.body)} & set(operands)):
+        raise ConfigError(
+            "dependence", f"derive_packing: kernel {kernel.name} writes {stale[0]}, which is packed before it runs; "
+            f"legal are operands that it only reads",
+        )  # fmt: skip
     packing = _Packing(kernel, frozenset(operands), name, dict(widths), convert)
     body, writes = packing.derive(kernel.body, as_index(0))
     if packing.packed is None:

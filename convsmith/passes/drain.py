@@ -8,8 +8,8 @@ from convsmith.ir.buffer import Buffer, make_buffer
 from convsmith.ir.index import Index, Var
 from convsmith.ir.stmt import Alloc, Block, For, If, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load, Value
-from convsmith.ir.walk import Rewriter, substitute
-from convsmith.passes.scope import perfect_nest, require_loops, with_body, wrap
+from convsmith.ir.walk import Rewriter, substitute, walk
+from convsmith.passes.scope import LoopRewriter, perfect_nest, require_loops, with_body, wrap
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,14 @@ class _Replace(Rewriter):
         return Load(self.new, v.index, v.lanes) if v.buffer is self.old else self._Load(v)
 
 
-class _Drain(Rewriter):
+class _Drain(LoopRewriter):
     def __init__(self, rename: dict[str, str]) -> None:
         super().__init__()
         self.rename = rename
 
     def Alloc(self, s: Alloc) -> Stmt:
         last = s.body.stmts[-1] if isinstance(s.body, Block) else s.body
-        nest = _writing(last) if s.buffer.scope == "register" and isinstance(last, For) else None
+        nest = _writing(last, s.buffer) if s.buffer.scope == "register" and isinstance(last, For) else None
         if nest is None or not isinstance(s.body, Block):
             return self._Alloc(s)
         memory = make_buffer(f"{s.buffer.name}_m", s.buffer.dtype, s.buffer.shape, "cache")
@@ -49,11 +49,15 @@ class _Drain(Rewriter):
         return Alloc(memory, Alloc(s.buffer, block(*s.body.stmts[:-1], out, wrap(loops, store))))
 
 
-def _writing(loop: For) -> _Nest | None:
-    """Return the nest that writes results to memory if ``loop`` is one, otherwise None."""
+def _writing(loop: For, accumulator: Buffer) -> _Nest | None:
+    """Return the nest that writes results to memory, each from its own element of the accumulator, otherwise None."""
     chain, body = perfect_nest(loop)
     store = body.body if isinstance(body, If) else body
-    return _Nest(chain, body) if isinstance(store, Store) and store.buffer.scope != "register" else None
+    if not isinstance(store, Store) or store.buffer.scope == "register":
+        return None
+    own = tuple(x.var for x in chain)
+    reads = (v for v in walk(store.value) if isinstance(v, Load) and v.buffer is accumulator)
+    return _Nest(chain, body) if all(v.index == own for v in reads) else None
 
 
 def drain(kernel: Kernel, loops: tuple[str, ...], suffix: str) -> Kernel:

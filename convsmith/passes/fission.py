@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer, make_buffer
-from convsmith.ir.index import Index
+from convsmith.ir.index import Index, as_index
 from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import Rewriter
-from convsmith.passes.scope import ScopedRewriter, extent, perfect_nest, require_loops, with_body, wrap
+from convsmith.passes.accesses import sites_of
+from convsmith.passes.order import require_order
+from convsmith.passes.scope import LoopRewriter, extent, perfect_nest, require_loops, with_body, wrap
 
 
 class ReindexBuffer(Rewriter):
@@ -29,7 +31,7 @@ class ReindexBuffer(Rewriter):
         return Store(self.new, self.front + s.index, self.expr(s.value), s.lanes)
 
 
-class _Fission(ScopedRewriter):
+class _Fission(LoopRewriter):
     def __init__(self, names: Sequence[str], widths: Mapping[str, int]) -> None:
         super().__init__()
         self.names, self.widths = list(names), widths
@@ -44,6 +46,8 @@ class _Fission(ScopedRewriter):
                 f"fission: loops {', '.join(self.names)} must be directly nested around an allocation, "
                 f"found {', '.join(x.var.name for x in chain)}",
             )
+        if any(x.lo is not as_index(0) for x in chain):
+            raise ConfigError("bounds", f"fission: loops {', '.join(self.names)} must start at 0")
         ranges = dict(self.ranges)
         shape = []
         for x in chain:
@@ -55,6 +59,13 @@ class _Fission(ScopedRewriter):
         reindex = ReindexBuffer(old, new, tuple(x.var for x in chain))
         inner = body.body
         parts = inner.stmts if isinstance(inner, Block) else (inner,)
+        if len(parts) > 1:
+            count = len(chain)
+            sites = sites_of(loop, self.ranges)
+            require_order(
+                f"fission({', '.join(self.names)})", sites,
+                lambda path: (path[count], *path[:count], *path[count + 1 :]), self.ranges,
+            )  # fmt: skip
         return Alloc(new, block(*(wrap(chain, reindex.stmt(s)) for s in parts)))
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Var, as_index
 from convsmith.ir.stmt import For, Kernel, Stmt
-from convsmith.ir.walk import Rewriter, substitute
-from convsmith.passes.scope import require_loops, require_new, with_body
+from convsmith.ir.walk import substitute
+from convsmith.passes.scope import LoopRewriter, require_loops, require_new, with_body
 
 
-class _Fuse(Rewriter):
+class _Fuse(LoopRewriter):
     def __init__(self, outer: str, inner: str, name: str) -> None:
         super().__init__()
         self.outer, self.inner, self.name = outer, inner, name

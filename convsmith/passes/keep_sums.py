@@ -6,17 +6,19 @@ from collections.abc import Sequence
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer, make_buffer
-from convsmith.ir.index import Cond, Index, Var
+from convsmith.ir.index import Cond, Index, Var, as_index
 from convsmith.ir.stmt import Alloc, Block, For, If, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load
 from convsmith.ir.walk import variables_of
-from convsmith.passes.scope import ScopedRewriter, extent, perfect_nest, require_loops, with_body, wrap
+from convsmith.passes.accesses import written_in
+from convsmith.passes.order import require_order_in_passes, require_sum
+from convsmith.passes.scope import LoopRewriter, extent, perfect_nest, require_loops, with_body, wrap
 
 Loop = For
 """Within a rewriter, ``For`` is its method."""
 
 
-class _KeepSums(ScopedRewriter):
+class _KeepSums(LoopRewriter):
     def __init__(self, outer: str, moved: Sequence[str]) -> None:
         super().__init__()
         self.outer, self.moved = outer, list(moved)
@@ -38,15 +40,24 @@ class _KeepSums(ScopedRewriter):
         start, terms, finish = parts[0], parts[1], parts[2:]
         if terms.var.name != self.outer or not (terms.lo.is_const and terms.hi.is_const):
             raise ConfigError("not-nested", f"keep_sums: {terms.var} must be {self.outer}, with constant bounds")
+        if any(x.lo is not as_index(0) for x in chain):
+            raise ConfigError("bounds", f"keep_sums: loops {', '.join(names)} must start at 0")
         if any(variables_of(b) & {x.var for x in chain} for b in (terms.lo, terms.hi)):
             raise ConfigError("bounds", f"keep_sums: the bounds of {terms.var} need loops within it")
+        acc = allocs[-1].buffer
+        require_sum("keep_sums", acc, start, terms)
+        for a in allocs[:-1]:
+            if any(a.buffer in written_in(s) for s in (start, terms)):
+                raise ConfigError(
+                    "dependence", f"keep_sums: {a.buffer} does not last from one part of a sum to the next"
+                )
+        require_order_in_passes(f"keep_sums({self.outer})", loop, len(chain), self.ranges)
         ranges = dict(self.ranges)
         shape = []
         for x in chain:
             n = extent(x, ranges)
             shape.append(n)
             ranges[x.var] = (0, n - 1)
-        acc = allocs[-1].buffer
         memory = make_buffer(f"{acc.name}_k", acc.dtype, (*shape, *acc.shape), "cache")
         fetch, keep = _moves(start, acc, memory, tuple(x.var for x in chain))
         var, last = terms.var, terms.hi - 1

@@ -20,12 +20,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import combinations_with_replacement
 from typing import NamedTuple
 
-from convsmith.arith.dependence import Distances, LoopBounds, Unsettled
+from convsmith.arith.dependence import Distances, LoopBounds, Unsettled, is_injective
 from convsmith.arith.ranges import Ranges
 from convsmith.diag.errors import ConfigError
+from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Var
-from convsmith.ir.stmt import For
+from convsmith.ir.stmt import For, Stmt, Store
 from convsmith.passes.accesses import Path, Site, sites_of
+from convsmith.passes.scope import perfect_nest
 
 
 class Unordered(NamedTuple):
@@ -39,18 +41,31 @@ _Signs = dict[Var, int]
 
 
 def require_order(
-    what: str, sites: Sequence[Site], new_path: Callable[[Path], NewPath], ranges: Ranges, sums: bool = False
+    what: str,
+    sites: Sequence[Site],
+    new_path: Callable[[Path], NewPath],
+    ranges: Ranges,
+    sums: bool = False,
+    among: Callable[[Site, Site], bool] = lambda a, b: True,
 ) -> None:
     """Raise ConfigError where accesses of one element change their order under ``new_path``.
 
     ``what`` is the rewrite, ``ranges`` are of the variables around the statement of the ``sites``.  With ``sums``, the
-    order within a sum may change.
+    order within a sum may change.  Pairs that are not ``among`` those asked are passed over.
     """
     for a, b in conflicts(sites, sums):
-        new = new_path(a.path), new_path(b.path)
+        if not among(a, b):
+            continue
+        old, new = (a.path, b.path), (new_path(a.path), new_path(b.path))
+        own = a.access.loops[: a.private]
+        if _compared(old, own) == _compared(new, own):
+            continue
+        if a.access.index == b.access.index and is_injective(a.access, b.access):
+            if _compared(old, a.access.loops) == _compared(new, a.access.loops):
+                continue
         distances = Distances(a.access, b.access, ranges, a.private)
         for direction in (1, -1)[: 1 if a is b else 2]:
-            for signs in _reversals(distances, (a.path, b.path), new, direction):
+            for signs in _reversals(distances, old, new, direction):
                 require_no_dependence(what, (a, b)[::direction], distances, signs)
 
 
@@ -65,6 +80,39 @@ def require_nest_order(what: str, old: Sequence[For], new: Sequence[For], ranges
         return (*(path[n] for n in places), *path[len(places) :])
 
     require_order(what, sites_of(old[0], ranges), permuted, ranges, sums=True)
+
+
+def require_order_in_passes(what: str, loop: For, count: int, ranges: Ranges) -> None:
+    """Raise ConfigError where a reduction cannot run around the ``count`` outermost loops of ``loop``.
+
+    These loops hold a block: a start, the loop of the reduction, and statements that finish.  In the new order, the
+    start runs in the first iteration of the reduction only, what finishes in the last.
+    """
+    sites = sites_of(loop, ranges)
+    terms = [x for x in sites if x.path[count] == 1]
+
+    def part(x: Site) -> int:
+        place = x.path[count]
+        assert isinstance(place, int)
+        return min(place, 2)
+
+    def reduction_first(path: Path) -> NewPath:
+        return (path[count + 1], *path[:count], *path[count + 2 :])
+
+    def in_any_order(path: Path) -> NewPath:
+        return (*(Unordered(x) for x in path[:count] if isinstance(x, LoopBounds)), *path[count:])
+
+    require_order(what, terms, reduction_first, ranges, sums=True)
+    require_order(what, sites, in_any_order, ranges, among=lambda a, b: part(a) != part(b))
+
+
+def require_sum(what: str, acc: Buffer, start: Stmt, terms: For) -> None:
+    """Raise ConfigError unless ``start`` sets elements of the accumulator and ``terms`` only adds to them."""
+    s = perfect_nest(start)[1] if isinstance(start, For) else start
+    if not isinstance(s, Store) or s.buffer is not acc:
+        raise ConfigError("not-nested", f"{what}: a sum must start with the store of its first value in {acc}")
+    if not all(x.is_sum for x in sites_of(terms, {}) if x.access.buffer is acc):
+        raise ConfigError("not-nested", f"{what}: loop {terms.var} must add to {acc}, and use it for nothing else")
 
 
 def conflicts(sites: Sequence[Site], sums: bool = False) -> Iterator[tuple[Site, Site]]:
@@ -105,6 +153,19 @@ def require_no_dependence(what: str, sites: Sequence[Site], distances: Distances
 
 def _tuple(values: Iterable[object]) -> str:
     return f"({', '.join(map(str, values))})"
+
+
+def _compared(paths: tuple[NewPath, NewPath], own: Sequence[LoopBounds]) -> list[tuple[object, object]]:
+    """Return the entries that decide which of two paths comes first; an ``own`` loop decides nothing."""
+    out: list[tuple[object, object]] = []
+    for x, y in zip(*paths):
+        if isinstance(x, int):
+            if x != y:
+                out.append((x, y))
+                break
+        elif x not in own:
+            out.append((x, y))
+    return out
 
 
 def _reversals(

@@ -8,12 +8,15 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.stmt import For, Kernel, Stmt
 from convsmith.ir.walk import variables_of
 from convsmith.passes.order import require_nest_order
-from convsmith.passes.scope import ScopedRewriter, perfect_nest, require_loops, with_body, wrap
+from convsmith.passes.scope import LoopRewriter, perfect_nest, require_loops, with_body, wrap
 
 
 def _check_bounds(loops: Sequence[For]) -> None:
     inside = {loop.var for loop in loops}
     for loop in loops:
+        if loop.lo.is_const and loop.hi.is_const:
+            inside.discard(loop.var)
+            continue
         used = (variables_of(loop.lo) | variables_of(loop.hi)) & inside
         if used:
             raise ConfigError(
@@ -24,7 +27,7 @@ def _check_bounds(loops: Sequence[For]) -> None:
         inside.discard(loop.var)
 
 
-class _Reorder(ScopedRewriter):
+class _Reorder(LoopRewriter):
     def __init__(self, names: Sequence[str]) -> None:
         super().__init__()
         self.names = names

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.index import Var, as_index, floordiv
+from convsmith.ir.index import Var, as_index, floordiv, minimum
 from convsmith.ir.stmt import For, Kernel, Stmt
-from convsmith.ir.walk import Rewriter, substitute
-from convsmith.passes.scope import require_loops, require_new, with_body
+from convsmith.ir.walk import substitute
+from convsmith.passes.order import require_nest_order
+from convsmith.passes.scope import LoopRewriter, require_loops, require_new, with_body
 
 
-class _Residue(Rewriter):
+class _Residue(LoopRewriter):
     def __init__(self, loop: str, modulus: int, name: str) -> None:
         super().__init__()
         self.loop, self.modulus, self.remainder = loop, modulus, Var(name)
@@ -21,6 +22,10 @@ class _Residue(Rewriter):
             raise ConfigError("bounds", f"residue: loop {self.loop} starts at {loop.lo}; only loops from 0 are cut")
         m, r = self.modulus, self.remainder
         body = substitute(loop.body, {loop.var: loop.var * m + r})
+        # In the order of the loop, its iterations are classes within rounds.
+        classes = For(r, loop.lo, minimum(m, loop.hi - loop.var * m), body)
+        rounds = For(loop.var, loop.lo, floordiv(loop.hi + (m - 1), m), classes)
+        require_nest_order(f"residue({self.loop})", [rounds, classes], [classes, rounds], self.ranges)
         inner = For(loop.var, loop.lo, floordiv(loop.hi - r + (m - 1), m), body, loop.kind)
         return For(r, loop.lo, as_index(min(m, loop.hi.const) if loop.hi.is_const else m), inner, loop.kind)
 

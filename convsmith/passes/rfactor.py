@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.buffer import make_buffer
+from convsmith.ir.buffer import Buffer, make_buffer
 from convsmith.ir.index import Var, as_index
 from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, Store, block
-from convsmith.ir.value import Binary, Load, const
-from convsmith.ir.walk import Rewriter, loops_of, walk
-from convsmith.passes.scope import ScopedRewriter, extent, require_loops, with_body
+from convsmith.ir.value import Binary, Const, Load, const
+from convsmith.ir.walk import Rewriter, bound_in, loops_of, statements_of, walk
+from convsmith.passes.accesses import sites_of, written_in
+from convsmith.passes.scope import ScopedRewriter, loop_range, require_loops, with_body
 
 
 class _Append(Rewriter):
@@ -67,9 +70,12 @@ class _Rfactor(ScopedRewriter):
         # A nest that stores nothing has no last part.
         init, reduce, *finish = a.body.stmts
         old = a.buffer
+        self.require_sums(old, init, reduce, finish)
         ranges = dict(self.ranges)
         for x in loops_of(reduce):
-            ranges[x.var] = (0, extent(x, ranges) - 1)
+            ranges[x.var] = loop_range(x, ranges)
+        if ranges[loops[0].var][0] < 0:
+            raise ConfigError("bounds", f"rfactor: loop {self.name} starts at {loops[0].lo}; legal is 0 or more")
         lanes = max(self.lanes, ranges[loops[0].var][1] + 1)
         lane = Var(self.name)
         new = make_buffer(old.name, old.dtype, (*old.shape, lanes), old.scope)
@@ -81,6 +87,24 @@ class _Rfactor(ScopedRewriter):
 
         write = _WriteBack(old, new, lane, lanes)
         return Alloc(new, block(Init().stmt(init), more.stmt(reduce), *(write.stmt(s) for s in finish)))
+
+    def require_sums(self, acc: Buffer, init: Stmt, reduce: Stmt, finish: Sequence[Stmt]) -> None:
+        """Raise ConfigError unless the sums start at zero, the loop adds to them, and the last part only reads them."""
+        what = f"rfactor: loop {self.name}"
+        for s in statements_of(init):
+            if isinstance(s, Store) and not (s.buffer is acc and isinstance(s.value, Const) and s.value.value == 0):
+                raise ConfigError("not-zero", f"{what}: {acc} must start at zero, for each lane has a sum of its own")
+        sites = [x for x in sites_of(reduce, {}) if x.access.buffer is acc]
+        if not all(x.is_sum and Var(self.name) in [y.var for y in x.access.loops] for x in sites):
+            raise ConfigError("not-nested", f"{what} must add to {acc}, and no other statement of its nest use {acc}")
+        for part in (init, *finish):
+            if acc in written_in(part) and part is not init:
+                raise ConfigError("not-nested", f"{what}: {acc} is written after the sum; legal is to read it")
+            if Var(self.name) in bound_in(part):
+                raise ConfigError("loop-name", f"{what}: its name is that of a loop before or after the sum")
+        for s in (s for part in finish for s in statements_of(part) if isinstance(s, Store)):
+            if len({v for v in walk(s.value) if isinstance(v, Load) and v.buffer is acc}) > 1:
+                raise ConfigError("reads", f"{what}: a statement after the sum reads several elements of {acc}")
 
 
 def rfactor(kernel: Kernel, loop: str, lanes: int = 1) -> Kernel:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 from convsmith.arith.ranges import Range, Unbounded, interval
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Min, Var
-from convsmith.ir.stmt import For, Kernel, Let, Stmt
+from convsmith.ir.stmt import For, Kernel, Let, Stmt, Store
 from convsmith.ir.walk import Rewriter, children, loops_of
 
 
@@ -91,17 +92,13 @@ class ScopedRewriter(Rewriter):
     def entered(self) -> None:
         """Hook that is called after the ranges in scope have changed."""
 
-    def under(self, loop: For) -> AbstractContextManager[None]:
-        """Let the loop's variable have the loop's range inside the ``with`` block."""
+    def inside(self, loop: For) -> Stmt:
+        """Return the loop's body, rewritten under the loop's range."""
         try:
             r: Range | None = loop_range(loop, self.ranges)
         except Unbounded:
             r = None
-        return self.binding(loop.var, r)
-
-    def inside(self, loop: For) -> Stmt:
-        """Return the loop's body, rewritten under the loop's range."""
-        with self.under(loop):
+        with self.binding(loop.var, r):
             return self.stmt(loop.body)
 
     def _For(self, s: For) -> Stmt:
@@ -121,6 +118,49 @@ class ScopedRewriter(Rewriter):
         with self.binding(s.var, r):
             body = self.stmt(s.body)
         return s if value is s.value and body is s.body else Let(s.var, value, body)
+
+
+class LoopRewriter(Rewriter):
+    """A rewriter of loops: it looks at no index, condition or value, and leaves every one as it is.
+
+    ``around`` are the loops and names around the statement in hand, outermost first.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.around: list[For | Let] = []
+
+    @property
+    def ranges(self) -> dict[Var, Range]:
+        """The ranges of the variables in scope, as far as they are known."""
+        out: dict[Var, Range] = {}
+        for s in self.around:
+            try:
+                out[s.var] = loop_range(s, out) if isinstance(s, For) else interval(s.value, out)
+            except Unbounded:
+                out.pop(s.var, None)
+        return out
+
+    def expr(self, e: Any) -> Any:
+        return e
+
+    def Store(self, s: Store) -> Stmt:
+        return s
+
+    def inside(self, *around: For | Let) -> Stmt:
+        """The body of the last of ``around``, rewritten within all of them."""
+        self.around += around
+        body = self.stmt(around[-1].body)
+        del self.around[-len(around) :]
+        return body
+
+    def _For(self, s: For) -> Stmt:
+        body = self.inside(s)
+        return s if body is s.body else For(s.var, s.lo, s.hi, body, s.kind, s.carried)
+
+    def _Let(self, s: Let) -> Stmt:
+        body = self.inside(s)
+        return s if body is s.body else Let(s.var, s.value, body)
 
 
 def perfect_nest(loop: For) -> tuple[list[For], Stmt]:

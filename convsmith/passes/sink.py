@@ -7,13 +7,10 @@ from collections.abc import Sequence
 from convsmith.ir.stmt import For, Kernel, Stmt
 from convsmith.ir.walk import variables_of
 from convsmith.passes.order import require_nest_order
-from convsmith.passes.scope import ScopedRewriter, perfect_nest, require_loops, with_body, wrap
-
-Loop = For
-"""Within a rewriter, ``For`` is its method."""
+from convsmith.passes.scope import LoopRewriter, perfect_nest, require_loops, with_body, wrap
 
 
-class _Sink(ScopedRewriter):
+class _Sink(LoopRewriter):
     def __init__(self, names: Sequence[str]) -> None:
         super().__init__()
         self.names = names
@@ -30,15 +27,8 @@ class _Sink(ScopedRewriter):
         new = staying + moving
         if new != chain:
             require_nest_order(f"sink({', '.join(self.names)})", chain, new, self.ranges)
-        new_body = self.within(chain, body)
+        new_body = self.inside(*chain)
         return loop if new == chain and new_body is body else wrap(new, new_body)
-
-    def within(self, chain: Sequence[Loop], body: Stmt) -> Stmt:
-        """The body of a perfect nest, rewritten under the ranges of its loops."""
-        if not chain:
-            return self.stmt(body)
-        with self.under(chain[0]):
-            return self.within(chain[1:], body)
 
 
 def sink(kernel: Kernel, names: Sequence[str]) -> Kernel:

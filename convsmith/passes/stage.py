@@ -11,11 +11,13 @@ from collections.abc import Sequence
 
 from convsmith.arith.ranges import Range
 from convsmith.arith.simplify import simplify
+from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index, Var, as_index, conj, is_true, parts_of
 from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load, Select, Value, const
 from convsmith.ir.walk import Rewriter, loops_of, walk
+from convsmith.passes.accesses import written_in
 from convsmith.passes.footprint import box, dense_blocks
 from convsmith.passes.scope import ScopedRewriter, loop_range, require_loops, with_body
 
@@ -56,6 +58,11 @@ class _Stage(ScopedRewriter):
         if not reads:
             return loop
         old = reads[0].buffer
+        if old in written_in(loop.body):
+            raise ConfigError(
+                "dependence", f"stage: {old}[...] = ... and ... {reads[0]}: a copy at the start of an iteration of "
+                f"{loop.var} lacks what the iteration writes; legal are buffers that it only reads",
+            )  # fmt: skip
         ranges: dict[Var, Range] = {**self.ranges, loop.var: loop_range(loop, self.ranges)}
         inner: dict[Var, Range] = {}
         for x in loops_of(loop.body):

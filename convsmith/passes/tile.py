@@ -7,10 +7,10 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Var, as_index, floordiv, minimum
 from convsmith.ir.stmt import For, Kernel, Stmt
 from convsmith.ir.walk import substitute
-from convsmith.passes.scope import ScopedRewriter, extent, require_loops, require_new, with_body
+from convsmith.passes.scope import LoopRewriter, extent, require_loops, require_new, with_body
 
 
-class _Tile(ScopedRewriter):
+class _Tile(LoopRewriter):
     def __init__(self, loop: str, size: int, outer: str, inner: str) -> None:
         super().__init__()
         self.loop, self.size = loop, size

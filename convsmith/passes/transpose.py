@@ -11,14 +11,16 @@ from convsmith.ir.buffer import make_buffer
 from convsmith.ir.index import Index, Var, as_index, parts_of
 from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load, Select, Value, const
-from convsmith.ir.walk import Rewriter, substitute, variables_of, walk
-from convsmith.passes.scope import perfect_nest, require_loops, with_body
+from convsmith.ir.walk import substitute, variables_of, walk
+from convsmith.passes.accesses import sites_of
+from convsmith.passes.order import require_order
+from convsmith.passes.scope import ScopedRewriter, perfect_nest, require_loops, with_body
 
 READ, WRITTEN = "t.read", "t.write"
 """Names of the vector loops of the reads and of the writes."""
 
 
-class _Transpose(Rewriter):
+class _Transpose(ScopedRewriter):
     def __init__(self, loops: tuple[str, ...], shape: tuple[int, int], joined: bool, piece: int) -> None:
         super().__init__()
         self.loops, self.shape, self.joined, self.piece = loops, shape, joined, piece
@@ -40,6 +42,9 @@ class _Transpose(Rewriter):
             return loop
         if not any(isinstance(v, Load) for v in values):
             return loop
+        if any(v.buffer is s.buffer for v in values if isinstance(v, Load)):
+            what = f"transpose({', '.join(self.loops)})"  # all reads come before all writes
+            require_order(what, sites_of(loop, self.ranges), lambda path: (path[-1], *path[:-1]), self.ranges)
         return _through_registers(nest, s, self.shape, self.joined, self.piece)
 
 

@@ -7,16 +7,20 @@ ones around those: each of the new is a group of the old.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
+from convsmith.arith.dependence import Distances
 from convsmith.arith.simplify import Simplifier
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index, Var, conj, is_false, is_true, parts_of
 from convsmith.ir.stmt import Alloc, At, Block, For, If, Kernel, Stmt, Store, block
 from convsmith.ir.value import Binary, Cast, Const, Lanes, Load, Repeat, Select, Sum, Value, lanes_of, strided
-from convsmith.ir.walk import Rewriter, children, substitute, variables_of
+from convsmith.ir.walk import Rewriter, children, substitute, variables_of, walk
+from convsmith.passes.accesses import sites_of
 from convsmith.passes.flatten import offset
+from convsmith.passes.order import conflicts, require_order
 from convsmith.passes.scope import ScopedRewriter, require_loops, with_body
 
 
@@ -24,11 +28,19 @@ class NotVector(Exception):
     """Why a loop cannot become vectors."""
 
 
+class NotOrdered(NotVector):
+    """Which access of an earlier lane would come after that of a later one."""
+
+
 class LaneMap(Rewriter):
     """Rewrite values so that the lane variable becomes lanes of the accesses."""
 
-    def __init__(self, var: Var, start: Index, active: int, count: int, ranges: Any) -> None:
+    def __init__(
+        self, var: Var, start: Index, active: int, count: int, ranges: Any, loads: dict[Load, None] | None = None
+    ) -> None:
         super().__init__()
+        self.loads = {} if loads is None else loads
+        """Every load that was rewritten."""
         self.var, self.start, self.active, self.count = var, start, active, count
         self.simplifier = Simplifier(ranges)
 
@@ -71,6 +83,7 @@ class LaneMap(Rewriter):
         return bool(first) and first[-1].is_const and first[-1].const + self.count > buffer.shape[-1]
 
     def Load(self, v: Load) -> Value:
+        self.loads[v] = None
         index, lanes = self.access(v.buffer, v.index)
         if v.lanes is not None:
             return _within(v, index, lanes, self.count)
@@ -94,6 +107,7 @@ class LaneMap(Rewriter):
         same = [part for part in parts_of(v.cond) if self.var not in variables_of(part)]
         active = self.holding(conj(part for part in parts_of(v.cond) if part not in same))
         assert isinstance(v.yes, Load)
+        self.loads[v.yes] = None
         load = Load(v.yes.buffer, index, Lanes(lanes.offsets, active))
         return Select(conj(same), load, v.no) if same else load
 
@@ -133,23 +147,59 @@ def _is_zero_beyond(v: Value) -> bool:
     return linear and all(_is_zero_beyond(x) for x in children(v) if isinstance(x, Value))
 
 
+def _keeps_to_itself(s: Stmt, var: Var, loads: Collection[Load]) -> bool:
+    """Whether a body is one store whose lanes read, of what the store writes, only their own element.
+
+    ``loads`` are those of the body.
+    """
+    while isinstance(s, If):
+        s = s.body
+    if not isinstance(s, Store) or any(v.buffer is s.buffer and v.index != s.index for v in loads):
+        return False
+    if any(atom is var for i in s.index for atom, _ in i.terms) or any(var in variables_of(i) for i in s.index):
+        return True
+    term = s.value.b if isinstance(s.value, Binary) else s.value
+    return all(not isinstance(v, Load) or v.buffer is not s.buffer for v in walk(term))
+
+
+Loop = For
+"""Within a rewriter, ``For`` is its method."""
+
+
 class _Vectorise(ScopedRewriter):
     def __init__(self, name: str, lanes: int, strict: bool) -> None:
         super().__init__()
         self.name, self.lanes, self.strict = name, lanes, strict
+        self.what = f"vectorise: loop {name}"
 
     def For(self, loop: For) -> Stmt:
         if loop.var.name != self.name or not (loop.lo.is_const and loop.hi.is_const):
             return self._For(loop)
         n = loop.hi.const - loop.lo.const
         if not 0 < n <= self.lanes:
-            raise ConfigError("lanes", f"vectorise: loop {self.name} runs {n} times, a vector has {self.lanes} lanes")
+            raise ConfigError("lanes", f"{self.what} runs {n} times, a vector has {self.lanes} lanes")
         try:
-            return self.vector(loop.body, LaneMap(loop.var, loop.lo, n, self.lanes, self.ranges))
+            lanes = LaneMap(loop.var, loop.lo, n, self.lanes, self.ranges)
+            vectors = self.vector(loop.body, lanes)
+            if n > 1 and not _keeps_to_itself(loop.body, loop.var, lanes.loads):
+                self.require_lanes(loop)
+            return vectors
         except NotVector as e:
             if self.strict:
-                raise ConfigError("lanes", f"vectorise: loop {self.name}: {e}") from None
+                code = "dependence" if isinstance(e, NotOrdered) else "lanes"
+                raise ConfigError(code, f"{self.what}: {e}") from None
             return self._For(loop)
+
+    def require_lanes(self, loop: Loop) -> None:
+        """Raise NotVector where a statement on all lanes comes before one that an earlier lane depends on."""
+        sites = sites_of(loop, self.ranges, allocated=True)
+        for a, b in conflicts(sites):
+            if a.private and any(Distances(a.access, b.access, self.ranges).may({loop.var: x}) for x in (1, -1)):
+                raise NotVector(f"several lanes need {a.access.buffer} at once")
+        try:
+            require_order(self.what, sites, lambda path: (*path[1:], path[0]), self.ranges, sums=True)
+        except ConfigError as error:
+            raise NotOrdered(str(error).removeprefix(f"{self.what}: ")) from None
 
     def vector(self, s: Stmt, lanes: LaneMap) -> Stmt:
         if isinstance(s, Block):
@@ -167,7 +217,7 @@ class _Vectorise(ScopedRewriter):
             active = lanes.holding(s.cond)
             if not active:
                 return Block(())
-            return self.vector(s.body, LaneMap(lanes.var, lanes.start, active, lanes.count, self.ranges))
+            return self.vector(s.body, LaneMap(lanes.var, lanes.start, active, lanes.count, self.ranges, lanes.loads))
         if isinstance(s, For):
             if lanes.var in variables_of(s.lo) | variables_of(s.hi):
                 raise NotVector(f"the bounds of loop {s.var} differ between lanes")

@@ -8,12 +8,26 @@ import pytest
 from oracles import assert_same_results
 
 from convsmith.diag.errors import ConfigError
+from convsmith.ir.buffer import make_buffer
+from convsmith.ir.index import as_index
 from convsmith.ir.intern import interning
 from convsmith.ir.parse import parse_kernel
 from convsmith.ir.stmt import Kernel
+from convsmith.ir.types import F32
+from convsmith.passes.accumulate import accumulate
+from convsmith.passes.bind import bind
+from convsmith.passes.derive_packing import derive_packing
+from convsmith.passes.fission import fission
+from convsmith.passes.keep_sums import keep_sums
 from convsmith.passes.reorder import reorder
+from convsmith.passes.residue import residue
+from convsmith.passes.rfactor import rfactor
 from convsmith.passes.sink import sink
+from convsmith.passes.stage import stage
+from convsmith.passes.transpose import transpose
+from convsmith.passes.vectorise import vectorise
 
+SUMS = make_buffer("sums", F32, (5,))
 Rewrite = Callable[[Kernel], Kernel]
 
 SKEWED = """\
@@ -60,6 +74,77 @@ ILLEGAL: dict[str, tuple[str, Rewrite, str]] = {
         "reorder(j, i): b[i, j, c] = ... and ... b[i - 1, j + 1, 0]: iteration (i, j, c) = (2, 0, 0) reads what "
         "(1, 1, 0) writes, and must come after it",
     ),
+    "fission": (
+        "kernel k(a: f32[5], b: f32[6])\n  for i in 0 .. 5:\n    alloc t: f32[] @register:\n      t[] = b[i]\n"
+        "      b[i + 1] = t[] + a[i]\n",
+        lambda k: fission(k, ("i",)),
+        "fission(i): b[i + 1] = ... and ... b[i]: iteration (i) = (1) reads what (0) writes, and must come after it",
+    ),
+    "residue": (
+        "kernel k(b: f32[8])\n  for i in 0 .. 7:\n    b[i + 1] = b[i]\n",
+        lambda k: residue(k, "i", 2, "r"),
+        "residue(i): b[i * 2 + r + 1] = ... and ... b[i * 2 + r]: iteration (i, r) = (1, 0) reads what (0, 1) writes, "
+        "and must come after it",
+    ),
+    "parallel": (
+        "kernel k(b: f32[8])\n  for i in 0 .. 7:\n    b[i] = b[i + 1]\n",
+        lambda k: bind(k, ("i",), "parallel"),
+        "bind(i, parallel): ... b[i + 1] and b[i] = ...: iteration (i) = (1) writes what (0) reads, "
+        "and must come after it",
+    ),
+    "parallel-sum": (
+        "kernel k(a: f32[8], b: f32[1])\n  for i in 0 .. 7:\n    b[0] = b[0] + a[i]\n",
+        lambda k: bind(k, ("i",), "parallel"),
+        "bind(i, parallel): ... b[0] and b[0] = ...: iteration (i) = (1) writes what (0) reads, and must come after it",
+    ),
+    "vectors": (
+        "kernel k(b: f32[8])\n  for i in 0 .. 7:\n    b[i + 1] = b[i]\n",
+        lambda k: vectorise(k, "i", 8),
+        "vectorise: loop i: b[i + 1] = ... and ... b[i]: iteration (i) = (1) reads what (0) writes, "
+        "and must come after it",
+    ),
+    "vectors-of-two-statements": (
+        "kernel k(a: f32[8], b: f32[8], c: f32[8])\n  for i in 0 .. 7:\n    b[i] = c[i]\n    c[i + 1] = a[i]\n",
+        lambda k: vectorise(k, "i", 8),
+        "vectorise: loop i: c[i + 1] = ... and ... c[i]: iteration (i) = (1) reads what (0) writes, "
+        "and must come after it",
+    ),
+    "vectors-of-a-sum-in-use": (
+        "kernel k(a: f32[8], b: f32[8], c: f32[1])\n  for i in 0 .. 8:\n    c[0] = c[0] + a[i]\n    b[i] = c[0]\n",
+        lambda k: vectorise(k, "i", 8),
+        "vectorise: loop i: ... c[0] and c[0] = ...: iteration (i) = (1) writes what (0) reads, "
+        "and must come after it",
+    ),
+    "transpose": (
+        "kernel k(b: f32[4, 4])\n  for k in 0 .. 4:\n    for n in 0 .. 4:\n      b[k, n] = b[n, k]\n",
+        lambda k: transpose(k, ("k", "n"), (4, 4)),
+        "transpose(k, n): b[k, n] = ... and ... b[n, k]: iteration (k, n) = (1, 0) reads what (0, 1) writes, "
+        "and must come after it",
+    ),
+    "stage": (
+        "kernel k(b: f32[8])\n  for n in 0 .. 1:\n    for i in 0 .. 7:\n      b[i + 1] = b[i]\n",
+        lambda k: stage(k, "b", "n"),
+        "stage: b[...] = ... and ... b[i]: a copy at the start of an iteration of n lacks what the iteration writes; "
+        "legal are buffers that it only reads",
+    ),
+    "packing": (
+        "kernel k(b: f32[8])\n  for i in 0 .. 7:\n    b[i + 1] = b[i]\n",
+        lambda k: derive_packing(k, ("b",), "p"),
+        "derive_packing: kernel k writes b, which is packed before it runs; legal are operands that it only reads",
+    ),
+    "sums-in-memory": (
+        "kernel k(a: f32[9, 6], b: f32[5])\n  for i in 0 .. 4:\n    alloc acc: f32[] @register:\n      acc[] = b[i]\n"
+        "      for k in 0 .. 3:\n        acc[] = acc[] + a[i, k]\n      b[i + 1] = acc[]\n",
+        lambda k: keep_sums(k, "k", ("i",)),
+        "keep_sums(k): b[i + 1] = ... and ... b[i]: iteration (i) = (1) reads what (0) writes, and must come after it",
+    ),
+    "sums-in-passes": (
+        "kernel k(a: f32[9, 7], b: f32[5])\n  for i in 0 .. 4:\n    alloc acc: f32[] @register:\n      acc[] = 1.0\n"
+        "      for k in 0 .. 7:\n        acc[] = acc[] + a[i, k] * b[i]\n      b[i + 1] = acc[]\n",
+        lambda k: accumulate(k, "i", "k", (3, 2, 2), as_index(1), SUMS),
+        "accumulate(i, k): b[i + 1] = ... and ... b[i]: iteration (i) = (1) reads what (0) writes, "
+        "and must come after it",
+    ),
 }
 LEGAL: dict[str, tuple[str, Rewrite]] = {
     "reads-the-row-above": (SKEWED.replace("j + 1", "j"), lambda k: reorder(k, ("j", "i"))),
@@ -84,6 +169,22 @@ LEGAL: dict[str, tuple[str, Rewrite]] = {
         "kernel k(b: f32[5, 9])\n  for n in 0 .. 2:\n    for i in 1 .. 5:\n      for j in 4 .. min(n + 4, 8):\n"
         "        b[i, j] = b[i - 1, j + 1]\n",
         lambda k: reorder(k, ("j", "i")),
+    ),
+    "parallel-rows": (
+        "kernel k(b: f32[5, 5])\n  for i in 0 .. 5:\n    for j in 1 .. 5:\n      b[i, j] = b[i, j - 1]\n",
+        lambda k: bind(k, ("i",), "parallel"),
+    ),
+    "vectors-read-before-they-write": (
+        "kernel k(b: f32[8])\n  for i in 0 .. 7:\n    b[i] = b[i + 1]\n",
+        lambda k: vectorise(k, "i", 8),
+    ),
+    "residue-of-distances": (
+        "kernel k(b: f32[9])\n  for i in 0 .. 7:\n    b[i + 2] = b[i]\n",
+        lambda k: residue(k, "i", 2, "r"),
+    ),
+    "transpose-in-other-rows": (
+        "kernel k(b: f32[8, 4])\n  for k in 0 .. 4:\n    for n in 0 .. 4:\n      b[k, n] = b[n + 4, k]\n",
+        lambda k: transpose(k, ("k", "n"), (4, 4)),
     ),
     "memory-of-its-own": (
         "kernel k(a: f32[4, 5], b: f32[4, 5])\n  for i in 0 .. 4:\n    for j in 0 .. 5:\n"
@@ -110,3 +211,34 @@ def test_an_order_that_changes_no_value_is_legal(name: str) -> None:
         new = rewrite(kernel)
         assert new is not kernel
         assert_same_results(kernel, new)
+
+
+SUM = """\
+kernel k(a: f32[2, 4], b: f32[2])
+  for i in 0 .. 2:
+    alloc acc: f32[1] @register:
+      acc[0] = 0.0
+      for k in 0 .. 4:
+        acc[0] = acc[0] + a[i, k]
+      b[i] = acc[0]
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("= 0.0", "= 1.0", "acc must start at zero, for each lane has a sum of its own"),
+        ("acc[0] + a", "acc[0] * a", "must add to acc, and no other statement of its nest use acc"),
+        ("a[i, k]\n", "a[i, k] * acc[0]\n", "must add to acc, and no other statement of its nest use acc"),
+        ("b[i] = acc[0]", "acc[0] = b[i]", "acc is written after the sum; legal is to read it"),
+        ("b[i] = acc[0]", "for k in 0 .. 1:\n        b[i] = acc[0]", "is that of a loop before or after the sum"),
+        ("= acc[0]\n", "= acc[i] - acc[0]\n", "a statement after the sum reads several elements of acc"),
+        ("0 .. 4", "-1 .. 3", "starts at -1; legal is 0 or more"),
+    ],
+)
+def test_what_is_no_plain_sum_has_no_partial_sums(old: str, new: str, message: str) -> None:
+    with interning():
+        rfactor(parse_kernel(SUM), "k")
+        with pytest.raises(ConfigError) as error:
+            rfactor(parse_kernel(SUM.replace(old, new)), "k")
+    assert str(error.value).startswith("rfactor: loop k") and str(error.value).endswith(message)
