@@ -32,7 +32,8 @@ def run_native(kernel: Kernel, arrays: Arrays, target: Machine) -> None:
     arguments = tuple(Argument(b.name, "inout", b.dtype.name, b.shape, "a", b.size) for b in kernel.params)
     code = llvm_bind.object_code(llvm_text(kernel, target), target.triple, target.cpu, target.features)
     function = HostLibrary(Artifact(code, target.isa, {"main": Entry("k", arguments)}, kernel.name, ""))["main"]
-    function(HostBlock(function.entry, {name: array.ctypes.data for name, array in arrays.items()}).address)
+    block = HostBlock(function.entry, {name: array.ctypes.data for name, array in arrays.items()})
+    function(block.address)
 
 
 def mnemonics(kernel: Kernel, target: Machine) -> list[str]:

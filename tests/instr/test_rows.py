@@ -163,7 +163,8 @@ def test_machine_computes_the_specification(target: Machine, row: Instruction) -
         for b in row.kernel.params
     )
     code = llvm_bind.object_code(module(target, row), target.triple, target.cpu, target.features)
-    artifact = Artifact(code, target.isa, {"main": Entry("row", arguments)}, row.name, "", needs=target.needs)
+    artifact = Artifact(code, target.isa, {"main": Entry("row", arguments)}, row.name, "", needs=target.needs,
+                        permissions=target.permissions)  # fmt: skip
     # Of an emulator, bytes of AMX may have other signs.
     every = [fragments(row, seed, target in host_targets() and seed > 0) for seed in seeds(row)]
     for data in every:
@@ -212,7 +213,8 @@ def test_a_transposition(target: Machine, row: Instruction) -> None:
         for b in row.kernel.params
     )
     code = llvm_bind.object_code(transposing(target, row), target.triple, target.cpu, target.features)
-    artifact = Artifact(code, target.isa, {"main": Entry("row", arguments)}, row.name, "", needs=target.needs)
+    artifact = Artifact(code, target.isa, {"main": Entry("row", arguments)}, row.name, "", needs=target.needs,
+                        permissions=target.permissions)  # fmt: skip
     (moved,) = computed(artifact, [data])
     np.testing.assert_array_equal(moved, found)
 

@@ -86,7 +86,8 @@ def test_packed_as_derived(line: str, isa: str, monkeypatch: pytest.MonkeyPatch)
             made = aligned_empty(result.size * result.dtype.bytes).view(result.dtype.numpy)
             made[:] = 77
             places = {operand.name: address_of(given), result.name: address_of(made)}
-            entry(HostBlock(entry.entry, places).address)
+            block = HostBlock(entry.entry, places)
+            entry(block.address)
             np.testing.assert_array_equal(made, wanted)
 
 
