@@ -27,7 +27,7 @@ from convsmith.compiler.service import faults
 from convsmith.diag.errors import ConvsmithError, UnsupportedError, UsageError
 from convsmith.frontend.kernel import Kernel
 from convsmith.layout.reorder import to_layout
-from convsmith.machine.host import cpu_model
+from convsmith.machine.host import cpu
 from convsmith.measure.description import describe
 from convsmith.measure.peak import peak_sample, peak_types
 from convsmith.measure.peers import PEERS, installed, make_peer
@@ -70,7 +70,7 @@ def bench(
         for module in PEERS[name].modules:
             import_module(module)  # before kernels are loaded, so that both share one OpenMP runtime
     page = Page(listed, asked, data_only=json_file == "-", wide=wide)
-    page.head(f"{cpu_model()}, {listed.heading(threads, config)}")
+    page.head(f"{cpu().model}, {listed.heading(threads, config)}")
     rows: list[Row] = []
     interrupted = False
     with progress(len(listed.problems)) as bar:

@@ -1,4 +1,4 @@
-"""`convsmith machine`: what this machine is, and its measured ceilings."""
+"""`convsmith machine`: what this machine is, and its kept ceilings; `--measure` measures them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import click
 from convsmith.cli.output import Progress, Rows, error_line, note, progress
 from convsmith.cli.table import Column
 from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.machine.host import Cache, caches
 from convsmith.machine.registry import target
 from convsmith.measure.ceilings import Ceiling, known_ceilings
 from convsmith.measure.description import describe
@@ -25,53 +26,68 @@ _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
 @click.command()
-@click.option("--threads", metavar="N[,N...]", help="Threads to measure with; by default one, and all CPUs.")
-@click.option("--isa", metavar="NAME", help="Instruction set whose multiply-adds to measure; by default all.")
-@click.option("--measure", type=click.Choice(["all", *_TABLES, "nothing"]), help="By default all; with --isa, those.")
+@click.option("--threads", metavar="N[,N...]", help="Numbers of threads; by default one, and all CPUs.")
+@click.option("--isa", metavar="NAME", help="Instruction set whose multiply-adds to show or to measure.")
+@click.option(
+    "--measure", type=click.Choice(["all", *_TABLES]), is_flag=False, flag_value="all",
+    help="Measure ceilings, by default all, and keep them; with --isa, of its multiply-adds only.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def machine(threads: str | None, isa: str | None, measure: str | None, as_json: bool) -> None:
-    """Describe this machine, and measure its ceilings: multiply-adds per second, and reads from each cache level."""
+    """Describe this machine and print its ceilings, multiply-adds per second and reads from each cache level.
+
+    The ceilings are kept figures with their dates; --measure measures them and keeps the new figures.
+    """
     facts: dict[str, Any] = describe()
     counts = _counts(threads)
     chosen = _chosen(isa, measure)
     if not as_json:
         for name, value in facts.items():
             if name == "caches":
-                value = ", ".join(f"{level} {_size(nbytes)}" for level, nbytes in value.items())
-            note(f"{name:12}{', '.join(value) if isinstance(value, list) else value}")
-    measured: dict[str, Any] = {}
-    with progress(len(chosen)) as bar:
+                value = ", ".join(map(_cache_words, caches()))
+            note(f"{name:20}{', '.join(value) if isinstance(value, list) else value}")
+    found: dict[str, Any] = {}
+    with progress(len(chosen) if measure is not None else 0) as bar:
         for table, unit in _TABLES.values():
             here = [ceiling for ceiling in chosen if ceiling.table == table]
+            if measure is None:
+                here = [ceiling for ceiling in here if any(map(ceiling.kept, counts))]
             if here:
-                measured[table] = {}
-                _measure(here, counts, unit, measured[table], bar, as_json)
+                found[table] = {}
+                _print(here, counts, unit, found[table], bar, as_json, measure is not None)
     if as_json:
-        note(json.dumps({"schema": 1, "machine": facts, "ceilings": measured}, indent=1))
+        note(json.dumps({"schema": 2, "machine": facts, "ceilings": found}, indent=1))
+    elif not found:
+        note("\nNo ceiling is kept: `convsmith machine --measure` measures them, and keeps them with their date.")
 
 
-def _measure(
-    chosen: Sequence[Ceiling], counts: Sequence[int], unit: str, measured: dict[str, Any], bar: Progress, as_json: bool
-) -> None:
-    """Print a table of the ceilings row by row, and note the figures in `measured`."""
+def _print(
+    chosen: Sequence[Ceiling], counts: Sequence[int], unit: str, found: dict[str, Any], bar: Progress, as_json: bool,
+    measured: bool,
+) -> None:  # fmt: skip
+    """Print a table of the ceilings row by row, and note the figures in `found`; they are measured, or kept ones."""
     names = [f"{ceiling.name} {ceiling.types}".rstrip() for ceiling in chosen]
     headings = {n: f"{n} thread{'s' * (n > 1)}" for n in counts}
     columns = [Column(unit, max(len(unit), *map(len, names)), left=True)]
-    rows = Rows([*columns, *(Column(heading, 10) for heading in headings.values())], data_only=as_json)
+    columns += [Column(heading, 10) for heading in headings.values()]
+    rows = Rows([*columns, Column("measured", 10, left=True)], data_only=as_json)
     with bar.aside():
         rows.text("")
         rows.head()
 
     for name, ceiling in zip(names, chosen):
         bar.start(name)
-        figures = {n: ceiling.measure(n, ROUNDS) for n in counts}
-        by_threads = {str(n): figure.rate for n, figure in figures.items()}
+        taken = {n: ceiling.measure(n, ROUNDS) if measured else ceiling.kept(n) for n in counts}
+        figures = {n: figure for n, figure in taken.items() if figure is not None}
+        by_threads = {str(n): figure._asdict() for n, figure in figures.items()}
         if ceiling.types:
-            measured.setdefault(ceiling.name, {})[ceiling.types] = by_threads
+            found.setdefault(ceiling.name, {})[ceiling.types] = by_threads
         else:
-            measured[ceiling.name] = by_threads
+            found[ceiling.name] = by_threads
+        dates = " and ".join(sorted({f.date if f.is_steady else "not kept: busy" for f in figures.values()}))
         with bar.aside():
-            rows.row({unit: name} | {headings[n]: f"{figure.rate:.1f}" for n, figure in figures.items()})
+            rates = {headings[n]: f"{figures[n].rate:.1f}" if n in figures else "-" for n in counts}
+            rows.row({unit: name, "measured": dates} | rates)
         bar.advance()
 
 
@@ -98,6 +114,13 @@ def _chosen(isa: str | None, measure: str | None) -> list[Ceiling]:
     if isa is not None and "fma_gflops" in tables and not any(c.types for c in found):
         raise UnsupportedError(f"isa {isa!r} does not run on this machine", code="isa")
     return found
+
+
+def _cache_words(cache: Cache) -> str:
+    """Return a cache in words: its size, its sets, and how many cores share it."""
+    sets = f" in {cache.ways} ways of {cache.line}-byte lines" if cache.ways and cache.line else ""
+    shared = f", shared by {cache.cores} cores" if cache.cores > 1 else ""
+    return f"{cache.name} {_size(cache.bytes)}{sets}{shared}"
 
 
 def _size(nbytes: int) -> str:

@@ -109,8 +109,8 @@ class _Silent:
 
 @contextmanager
 def progress(total: int) -> Iterator[Progress]:
-    """Show a progress bar on standard error while the block runs; nothing if that is not a terminal."""
-    if not sys.stderr.isatty():
+    """Show a progress bar on standard error while the block runs; nothing for no steps, or if that is no terminal."""
+    if not total or not sys.stderr.isatty():
         yield _Silent()
         return
     from rich.console import Console

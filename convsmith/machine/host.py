@@ -6,11 +6,15 @@ import platform
 import re
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from convsmith.diag.forking import import_lock
 
-__all__ = ["cache_sizes", "cpu_features", "cpu_model"]
+__all__ = ["Cache", "Cpu", "cache_sizes", "caches", "cpu", "cpu_features"]
 
+_CPUINFO = Path("/proc/cpuinfo")
+_KEYS = ("model name", "(?:vendor_id|CPU implementer)", "(?:cpu family|CPU part)")
+"""Patterns of the lines of that file with model, vendor and family, on x86 and on Arm."""
 _CPU = Path("/sys/devices/system/cpu/cpu0")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -24,26 +28,69 @@ def cpu_features() -> frozenset[str]:
     return frozenset(name for name, present in llvm.get_host_cpu_features().items() if present)
 
 
+class Cpu(NamedTuple):
+    """What a CPU is, as the system names it: ``vendor`` and ``family`` tell its micro-architecture."""
+
+    model: str
+    vendor: str = ""
+    family: str = ""
+
+
+class Cache(NamedTuple):
+    """A data cache as one CPU sees it; 0 stands for a number that the system does not give.
+
+    ``bytes`` are all of it, in sets of ``ways`` lines of ``line`` bytes; ``cores`` share it.
+    """
+
+    name: str
+    bytes: int
+    line: int
+    ways: int
+    cores: int
+
+
 @cache
-def cpu_model() -> str:
-    """The CPU's name as the system gives it."""
+def cpu() -> Cpu:
+    """Return the CPU as the system describes it."""
     try:
-        match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        text = _CPUINFO.read_text()
     except OSError:
-        match = None
-    return match[1].strip() if match else platform.processor() or platform.machine()
+        text = ""
+    found = (re.search(rf"^{key}\s*:\s*(.+)$", text, re.MULTILINE) for key in _KEYS)
+    model, vendor, family = (match[1].strip() if match else "" for match in found)
+    return Cpu(model or platform.processor() or platform.machine(), vendor, family)
 
 
 @cache
-def cache_sizes() -> dict[str, int]:
-    """Bytes of each data cache, as one CPU sees it: {"L1": 32768, "L2": ..., "L3": ...}; empty where unknown."""
-    sizes: dict[str, int] = {}
+def caches() -> tuple[Cache, ...]:
+    """Return the data caches, nearest first; none where the system does not list them."""
+    found: dict[str, Cache] = {}
     for index in sorted(_CPU.glob("cache/index*")):
-        try:
-            kind, level, size = ((index / name).read_text().strip() for name in ("type", "level", "size"))
-        except OSError:
-            continue
+        kind, level, size = (_read(index / name) for name in ("type", "level", "size"))
         match = re.fullmatch(r"(\d+)([KMG]?)", size)
         if kind != "Instruction" and match:
-            sizes[f"L{level}"] = int(match[1]) * _UNITS[match[2]]
-    return dict(sorted(sizes.items()))
+            line, ways = (_read(index / name) for name in ("coherency_line_size", "ways_of_associativity"))
+            cpus = _count(_read(index / "shared_cpu_list"))
+            nbytes = int(match[1]) * _UNITS[match[2]]
+            found[level] = Cache(f"L{level}", nbytes, int(line or 0), int(ways or 0), cpus)
+    cpus_of_core = min((cache.cores for cache in found.values()), default=1)
+    return tuple(found[level]._replace(cores=found[level].cores // cpus_of_core) for level in sorted(found))
+
+
+def cache_sizes() -> dict[str, int]:
+    """Return the bytes of each data cache: {"L1": 32768, "L2": ..., "L3": ...}; empty where unknown."""
+    return {cache.name: cache.bytes for cache in caches()}
+
+
+def _read(path: Path) -> str:
+    """Return the text of a file without blanks around it; nothing where there is no file."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _count(text: str) -> int:
+    """Return how many CPUs a list such as ``0-3,8`` names; 1 for an empty one."""
+    ends = (part.partition("-") for part in text.split(",") if part)
+    return sum(int(last or first) - int(first) + 1 for first, _, last in ends) or 1

@@ -10,6 +10,7 @@ from convsmith.ir.instruction import Instruction
 from convsmith.machine.base import Machine
 from convsmith.machine.generic.level import level
 from convsmith.machine.host import cpu_features
+from convsmith.machine.micro_architectures import on_host
 from convsmith.machine.x86.levels import LEVELS
 
 _BY_MACHINE: dict[str, tuple[Machine, ...]] = {"x86_64": LEVELS, "amd64": LEVELS}
@@ -24,7 +25,7 @@ def isa_names() -> tuple[str, ...]:
 def host_targets() -> tuple[Machine, ...]:
     """The levels that run on this machine, fastest first; the last is always ``generic``."""
     tuned = _BY_MACHINE.get(platform.machine().lower(), ())
-    return (*(t for t in tuned if set(t.needs) <= cpu_features()), level())
+    return (*(on_host(t) for t in tuned if set(t.needs) <= cpu_features()), level())
 
 
 def _rows(t: Machine, types: tuple[str, str, str]) -> tuple[Instruction | None, ...]:

@@ -2,7 +2,7 @@
 
 A figure that is measured while a page prints describes the load of that moment. A kept figure is the highest of
 several samples, and a sample counts only where its threads got the CPU time that they asked for. Measuring a ceiling
-again (`convsmith machine`) replaces the kept figure.
+again (`convsmith machine --measure`) replaces the kept figure.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from convsmith.compiler.cache import disk_cache
 from convsmith.diag.forking import RenewedLock
-from convsmith.machine.host import cache_sizes, cpu_features, cpu_model
+from convsmith.machine.host import cache_sizes, cpu, cpu_features
 from convsmith.machine.registry import host_targets
 from convsmith.measure.peak import Types, peak_sample, read_level_bytes, read_sample, release_read_buffers
 from convsmith.runtime.threads import available_cpus
@@ -64,9 +64,13 @@ class Ceiling:
     types: str
     sample: Callable[[int], float]
 
+    def kept(self, threads: int) -> Figure | None:
+        """Return the kept figure; None where the ceiling was never measured on so many threads."""
+        return _kept(self._key(threads))
+
     def figure(self, threads: int) -> Figure:
         """Return the kept figure; the first call for a number of threads measures it, in 30 to 300 ms."""
-        return _kept(self._key(threads)) or self.measure(threads)
+        return self.kept(threads) or self.measure(threads)
 
     def measure(self, threads: int, samples: int = SAMPLES) -> Figure:
         """Measure the ceiling, and keep the figure."""
@@ -77,7 +81,7 @@ class Ceiling:
 
     def _key(self, threads: int) -> str:
         """The entry's key: the machine's facts that a figure depends on, and which figure it is."""
-        facts = (str(_METHOD), cpu_model(), *sorted(cpu_features()), repr(cache_sizes()))
+        facts = (str(_METHOD), cpu().model, *sorted(cpu_features()), repr(cache_sizes()))
         what = (self.table, self.name, self.types, str(threads))
         return "ceiling-" + hashlib.sha256("\0".join((*facts, *what)).encode()).hexdigest()
 

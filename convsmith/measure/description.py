@@ -10,7 +10,8 @@ from importlib import metadata
 import numpy as np
 
 from convsmith.diag.forking import import_lock
-from convsmith.machine.host import cache_sizes, cpu_features, cpu_model
+from convsmith.machine.host import cache_sizes, cpu, cpu_features
+from convsmith.machine.micro_architectures import micro_architecture
 from convsmith.runtime import threads
 
 __all__ = ["describe"]
@@ -22,7 +23,8 @@ def describe() -> dict[str, object]:
         from llvmlite import binding as llvm
 
     return {
-        "cpu": cpu_model(),
+        "cpu": cpu().model,
+        "micro_architecture": micro_architecture(cpu(), cpu_features()).name,
         "llvm_cpu": llvm.get_host_cpu_name(),
         "cpus": os.cpu_count() or 1,
         "threads": threads.default_threads(),

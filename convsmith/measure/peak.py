@@ -24,7 +24,7 @@ from convsmith.codegen.launch import entry_text
 from convsmith.diag.errors import UnsupportedError
 from convsmith.ir.instruction import Instruction
 from convsmith.machine.base import Machine
-from convsmith.machine.host import cache_sizes
+from convsmith.machine.host import caches
 from convsmith.machine.registry import host_targets, target
 from convsmith.problem.problem import Problem
 from convsmith.runtime.arrays import Array, address_of, aligned_empty
@@ -117,12 +117,10 @@ class _Size:
 def read_level_bytes() -> Mapping[str, Callable[[int], int]]:
     """Return how many bytes a measurement of each level reads, as a function of the number of threads.
 
-    A private cache is half filled, a shared one to a quarter; DRAM gets four times the last cache.
+    The cache of one core is half filled, one that cores share to a quarter; DRAM gets four times the last cache.
     """
-    caches = cache_sizes()
-    sizes = {level: _Size(nbytes // 2, False) for level, nbytes in caches.items() if level in ("L1", "L2")}
-    sizes |= {level: _Size(nbytes // 4, True) for level, nbytes in caches.items() if level not in sizes}
-    last = max(caches.values(), default=16 << 20)
+    sizes = {c.name: _Size(c.bytes // (4 if c.cores > 1 else 2), c.cores > 1) for c in caches()}
+    last = max((c.bytes for c in caches()), default=16 << 20)
     return sizes | {"DRAM": _Size(min(4 * last, _LARGEST), True)}
 
 
