@@ -11,6 +11,9 @@ from convsmith.ir.walk import substitute
 from convsmith.passes.order import require_order_in_passes, require_sum
 from convsmith.passes.scope import LoopRewriter, require_loops
 
+Loop = For
+"""Within a rewriter, ``For`` is its method."""
+
 
 class _Accumulate(LoopRewriter):
     def __init__(self, outer: str, terms: str, cuts: tuple[int, int, int], passes: Index, memory: Buffer) -> None:
@@ -32,8 +35,11 @@ class _Accumulate(LoopRewriter):
             raise ConfigError(
                 "bounds", f"accumulate: {acc} must be a scalar, and loops {self.outer} and {self.terms} start at 0"
             )
-        known = sums.hi.is_const and self.passes.is_const
-        if known and int(sums.hi) != first + self.cuts[1] * int(self.passes) + self.cuts[2]:
+        if any(isinstance(x, Loop) and x.kind == "parallel" for x in (*self.around, loop)):
+            raise ConfigError(
+                "loop-kind", f"accumulate: {self.memory} holds the sums of one thread; legal are serial loops"
+            )
+        if sums.hi is not self.passes * self.cuts[1] + (first + self.cuts[2]):
             raise ConfigError(
                 "bounds", f"accumulate: {self.cuts} terms in {self.passes} passes are not the {sums.hi} of {self.terms}"
             )

@@ -2,36 +2,70 @@
 
 from __future__ import annotations
 
-from convsmith.arith.dependence import LoopBounds
+from itertools import pairwise
+
+from convsmith.arith.dependence import Distances, LoopBounds
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.stmt import LOOP_KINDS, Alloc, For, Kernel, Stmt
-from convsmith.ir.walk import loops_of, statements_of
+from convsmith.ir.stmt import LOOP_KINDS, Alloc, Block, For, Kernel, Stmt
+from convsmith.ir.walk import loops_of, statements_of, walk
 from convsmith.passes.accesses import Path, sites_of
-from convsmith.passes.order import NewPath, Unordered, require_order
+from convsmith.passes.collapse import are_pieces
+from convsmith.passes.order import NewPath, Unordered, conflicts, require_no_dependence, require_order
 from convsmith.passes.scope import LoopRewriter, with_body
+
+Loop = For
+Allocation = Alloc
+Pieces = Block
+"""Within a rewriter, ``For``, ``Alloc`` and ``Block`` are its methods."""
 
 
 class _Bind(LoopRewriter):
     def __init__(self, names: tuple[str, ...], kind: str) -> None:
         super().__init__()
         self.names, self.kind = names, kind
-        self.is_asked = False
-        """Whether a loop around the statement is parallel and its body has been asked."""
 
     def For(self, loop: For) -> Stmt:
-        asks = self.kind == "parallel" and loop.var.name in self.names and not self.is_asked
-        if asks:
-            what = f"bind({', '.join(self.names)}, parallel)"
-            inside = (x.body for x in statements_of(loop) if isinstance(x, Alloc))
-            shared = any(x.var.name in self.names for body in inside for x in loops_of(body))
-            require_order(what, sites_of(loop, self.ranges, shared), self.unordered, self.ranges)
-        outer, self.is_asked = self.is_asked, self.is_asked or asks
-        body = self.inside(loop)
-        self.is_asked = outer
         kind = self.kind if loop.var.name in self.names else loop.kind
+        if kind == "parallel" != loop.kind:
+            self.require_parallel(loop)
+        body = self.inside(loop)
         if body is loop.body and kind == loop.kind:
             return loop
         return For(loop.var, loop.lo, loop.hi, body, kind, loop.carried)
+
+    def Alloc(self, s: Alloc) -> Stmt:
+        if self.kind == "parallel" and s.buffer.in_registers:
+            for x in loops_of(s.body):
+                if x.var.name in self.names and any(getattr(y, "buffer", None) is s.buffer for y in walk(x.body)):
+                    raise ConfigError("loop-kind", f"bind: loop {x.var} uses {s.buffer}, registers of one thread")
+        return self._Alloc(s)
+
+    def require_parallel(self, loop: Loop) -> None:
+        """Raise ConfigError where a loop stands in a serial one, or iterations depend on each other."""
+        serial = [x.var for x in self.around if isinstance(x, Loop) and x.var.name not in self.names]
+        if serial:
+            raise ConfigError("loop-kind", f"bind: loop {loop.var} cannot be parallel within {serial[0]}, which is not")
+        if any(isinstance(x, Loop) for x in self.around):
+            return  # asked together with the loop around it
+        inside = (x.body for x in statements_of(loop) if isinstance(x, Allocation))
+        shared = any(x.var.name in self.names for body in inside for x in loops_of(body))
+        what = f"bind({', '.join(self.names)}, parallel)"
+        require_order(what, sites_of(loop, self.ranges, shared), self.unordered, self.ranges)
+
+    def Block(self, s: Block) -> Stmt:
+        """Pieces of a loop run at once, as its iterations do."""
+        for a, b in pairwise(s.stmts):
+            if not (self.kind == "parallel" and isinstance(a, Loop) and isinstance(b, Loop) and a.var is b.var):
+                continue
+            if a.var.name in self.names and are_pieces((a, b)):
+                pieces = [x for x in s.stmts if isinstance(x, Loop) and x.var is a.var]
+                sites = sites_of(Pieces(tuple(pieces)), self.ranges)
+                what = f"bind({', '.join(self.names)}, parallel)"
+                for x, y in conflicts(sites):
+                    if x.path[0] != y.path[0]:
+                        require_no_dependence(what, (x, y), Distances(x.access, y.access, self.ranges, x.private), {})
+                break
+        return self._Block(s)
 
     def unordered(self, path: Path) -> NewPath:
         """The path where iterations of parallel loops run at once."""

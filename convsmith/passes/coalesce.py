@@ -34,6 +34,8 @@ class _Coalesce(Rewriter):
         inner = loop.body
         if loop.var.name != self.outer or not isinstance(inner, For) or inner.var.name != self.inner:
             return self._For(loop)
+        if (loop.kind == "parallel") != (inner.kind == "parallel"):
+            return self._For(loop)
         if not (inner.lo is as_index(0) and inner.hi.is_const and inner.hi.const > 0):
             return self._For(loop)
         size = inner.hi.const

@@ -6,15 +6,27 @@ become conditions.  A loop may end at a size of the kernel.  A host thread runs 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 from convsmith.arith.ranges import interval
 from convsmith.arith.simplify import simplify
-from convsmith.diag.errors import InternalError
+from convsmith.diag.errors import ConfigError, InternalError
 from convsmith.ir.index import Index, Var, as_index, conj, is_true, product, quotient, true
 from convsmith.ir.stmt import Block, For, If, Kernel, Let, Stmt, block
-from convsmith.ir.walk import variables_of
+from convsmith.ir.walk import loops_of, variables_of
 from convsmith.passes.scope import with_body
 
 _Bounds = tuple[int, Index]
+
+
+def are_pieces(loops: Sequence[For]) -> bool:
+    """Return whether loops that follow each other are pieces of one: they have one variable, and no value in common."""
+    if len(loops) == 1:
+        return True
+    ends = [(x.lo, x.hi) for x in loops]
+    constant = all(lo.is_const and hi.is_const for lo, hi in ends) and len({x.var for x in loops}) == 1
+    return constant and all(int(hi) <= int(lo) for (_, hi), (lo, _) in pairwise(ends))
 
 
 def _pieces(s: Stmt) -> list[For]:
@@ -23,7 +35,7 @@ def _pieces(s: Stmt) -> list[For]:
     loops = [p for p in parts if isinstance(p, For) and p.kind == "parallel"]
     if not loops:
         return []
-    if len(loops) != len(parts) or len({p.var for p in loops}) != 1:
+    if len(loops) != len(parts) or not are_pieces(loops):
         raise InternalError("collapse: statements stand between parallel loops")
     return loops
 
@@ -63,7 +75,7 @@ def _nests(body: Stmt) -> list[Stmt]:
     last: Var | None = None
     for s in body.stmts if isinstance(body, Block) else (body,):
         var = s.var if isinstance(s, For) and s.kind == "parallel" else None
-        if var is not None and var is last:
+        if var is not None and var is last and are_pieces([*out[-1], s]):  # type: ignore[list-item]
             out[-1].append(s)
         else:
             out.append([s])
@@ -94,6 +106,8 @@ def collapse(kernel: Kernel, task: str = "task") -> Kernel:
                 if j - 3 >= 0:
                   dst[i * 4 + j] = 0.0
     """
+    if any(x.var.name == task for x in loops_of(kernel.body) if x.kind == "parallel"):
+        raise ConfigError("loop-name", f"collapse: a parallel loop of kernel {kernel.name} is called {task} already")
     nests = _nests(kernel.body)
     tasks = [_tasks(nest, task, set(kernel.sizes)) for nest in nests]
     return kernel if all(a is b for a, b in zip(nests, tasks)) else with_body(kernel, block(*tasks))

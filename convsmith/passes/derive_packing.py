@@ -22,8 +22,8 @@ from convsmith.ir.buffer import UNKNOWN, Buffer, make_buffer
 from convsmith.ir.index import Cond, Index, Var, as_index, conj, is_true, parts_of, product
 from convsmith.ir.stmt import Alloc, At, Block, For, If, Kernel, Let, Stmt, Store, block
 from convsmith.ir.types import U8
-from convsmith.ir.value import Bits, Const, Load, Select, Value, const, dtype_of, strided
-from convsmith.ir.walk import Rewriter, children, variables_of, walk
+from convsmith.ir.value import Bits, Const, Load, Select, Value, const, dtype_of, lanes_of, strided
+from convsmith.ir.walk import Rewriter, bound_in, children, variables_of, walk
 from convsmith.passes.accesses import written_in
 from convsmith.passes.packed_sums import Place, add_packed
 from convsmith.passes.scope import extent, loop_range
@@ -106,6 +106,8 @@ class _Packing:
 
             if isinstance(s, Store):
                 _Elements(self.operands, self.convert, note).expr(s.value)
+                if any(map(lanes_of, found)):
+                    raise ConfigError("lanes", f"derive_packing: {s} reads vectors; legal are single elements")
             for x in children(s):
                 found += self.elements(x) if isinstance(x, Stmt) else ()
         return self.found[s]
@@ -299,6 +301,10 @@ def derive_packing(
     rest = [b for b in kernel.params if b not in given or b.name not in operands]
     rest.insert(place, packing.packed)
     free = variables_of(writes)
+    if unknown := free - bound_in(writes) - set(kernel.sizes):
+        raise ConfigError(
+            "bounds", f"derive_packing: {', '.join(operands)} is indexed by {min(map(str, unknown))}, which is no loop"
+        )
     sizes = tuple(v for v in kernel.sizes if v in free)
     stored = {x.buffer for x in walk(writes) if isinstance(x, Store)}
     added = tuple(b for b in known if b in stored and b not in given)

@@ -9,7 +9,7 @@ from convsmith.ir.index import Index, Var
 from convsmith.ir.stmt import Alloc, Block, For, If, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import Rewriter, substitute, walk
-from convsmith.passes.scope import LoopRewriter, perfect_nest, require_loops, with_body, wrap
+from convsmith.passes.scope import LoopRewriter, perfect_nest, require_loops, require_new_buffer, with_body, wrap
 
 
 @dataclass(frozen=True)
@@ -30,15 +30,16 @@ class _Replace(Rewriter):
 
 
 class _Drain(LoopRewriter):
-    def __init__(self, rename: dict[str, str]) -> None:
+    def __init__(self, kernel: Kernel, rename: dict[str, str]) -> None:
         super().__init__()
-        self.rename = rename
+        self.kernel, self.rename = kernel, rename
 
     def Alloc(self, s: Alloc) -> Stmt:
         last = s.body.stmts[-1] if isinstance(s.body, Block) else s.body
         nest = _writing(last, s.buffer) if s.buffer.scope == "register" and isinstance(last, For) else None
         if nest is None or not isinstance(s.body, Block):
             return self._Alloc(s)
+        require_new_buffer(self.kernel, f"{s.buffer.name}_m", "drain")
         memory = make_buffer(f"{s.buffer.name}_m", s.buffer.dtype, s.buffer.shape, "cache")
         index: tuple[Index, ...] = tuple(loop.var for loop in nest.loops)
         out = wrap(nest.loops, Store(memory, index, Load(s.buffer, index, None)))
@@ -85,4 +86,4 @@ def drain(kernel: Kernel, loops: tuple[str, ...], suffix: str) -> Kernel:
                 dst[i.w] = acc_m[i.w] * acc_m[i.w]
     """
     require_loops(kernel, loops, "drain")
-    return with_body(kernel, _Drain({name: name + suffix for name in loops}).stmt(kernel.body))
+    return with_body(kernel, _Drain(kernel, {name: name + suffix for name in loops}).stmt(kernel.body))

@@ -46,6 +46,10 @@ class _Fission(LoopRewriter):
                 f"fission: loops {', '.join(self.names)} must be directly nested around an allocation, "
                 f"found {', '.join(x.var.name for x in chain)}",
             )
+        if any(x.kind == "parallel" for x in chain):
+            raise ConfigError(
+                "loop-kind", f"fission: loops {', '.join(self.names)} share {body.buffer}; legal are serial loops"
+            )
         if any(x.lo is not as_index(0) for x in chain):
             raise ConfigError("bounds", f"fission: loops {', '.join(self.names)} must start at 0")
         ranges = dict(self.ranges)

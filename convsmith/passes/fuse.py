@@ -24,6 +24,9 @@ class _Fuse(LoopRewriter):
             raise ConfigError(
                 "bounds", f"fuse: loops {self.outer} and {self.inner} must run from 0, {self.inner} to a constant"
             )
+        if loop.kind != inner.kind:
+            kinds = f"{loop.kind} and {inner.kind}"
+            raise ConfigError("loop-kind", f"fuse: loops {self.outer} and {self.inner} are {kinds}; legal is one kind")
         n = int(inner.hi)
         fused = Var(self.name)
         body = substitute(inner.body, {loop.var: fused // n, inner.var: fused % n} if n else {})

@@ -12,15 +12,24 @@ from convsmith.ir.value import Load
 from convsmith.ir.walk import variables_of
 from convsmith.passes.accesses import written_in
 from convsmith.passes.order import require_order_in_passes, require_sum
-from convsmith.passes.scope import LoopRewriter, extent, perfect_nest, require_loops, with_body, wrap
+from convsmith.passes.scope import (
+    LoopRewriter,
+    extent,
+    perfect_nest,
+    require_loops,
+    require_new_buffer,
+    with_body,
+    wrap,
+)
 
 Loop = For
 """Within a rewriter, ``For`` is its method."""
 
 
 class _KeepSums(LoopRewriter):
-    def __init__(self, outer: str, moved: Sequence[str]) -> None:
+    def __init__(self, kernel: Kernel, outer: str, moved: Sequence[str]) -> None:
         super().__init__()
+        self.kernel = kernel
         self.outer, self.moved = outer, list(moved)
 
     def For(self, loop: For) -> Stmt:
@@ -40,6 +49,10 @@ class _KeepSums(LoopRewriter):
         start, terms, finish = parts[0], parts[1], parts[2:]
         if terms.var.name != self.outer or not (terms.lo.is_const and terms.hi.is_const):
             raise ConfigError("not-nested", f"keep_sums: {terms.var} must be {self.outer}, with constant bounds")
+        if any(x.kind == "parallel" for x in chain):
+            raise ConfigError(
+                "loop-kind", f"keep_sums: loops {', '.join(names)} share the sums; legal are serial loops"
+            )
         if any(x.lo is not as_index(0) for x in chain):
             raise ConfigError("bounds", f"keep_sums: loops {', '.join(names)} must start at 0")
         if any(variables_of(b) & {x.var for x in chain} for b in (terms.lo, terms.hi)):
@@ -58,6 +71,7 @@ class _KeepSums(LoopRewriter):
             n = extent(x, ranges)
             shape.append(n)
             ranges[x.var] = (0, n - 1)
+        require_new_buffer(self.kernel, f"{acc.name}_k", "keep_sums")
         memory = make_buffer(f"{acc.name}_k", acc.dtype, (*shape, *acc.shape), "cache")
         fetch, keep = _moves(start, acc, memory, tuple(x.var for x in chain))
         var, last = terms.var, terms.hi - 1
@@ -118,4 +132,6 @@ def keep_sums(kernel: Kernel, outer: str, moved: Sequence[str]) -> Kernel:
                     dst[i] = acc[]
     """
     require_loops(kernel, (outer, *moved), "keep_sums")
-    return with_body(kernel, _KeepSums(outer, moved).stmt(kernel.body))
+    if not moved:
+        raise ConfigError("not-nested", f"keep_sums: no loop is named that {outer} goes around; legal is at least one")
+    return with_body(kernel, _KeepSums(kernel, outer, moved).stmt(kernel.body))

@@ -74,6 +74,9 @@ def require_nest_order(what: str, old: Sequence[For], new: Sequence[For], ranges
 
     The order of sums may change.  ``ranges`` are of the variables around the nest.
     """
+    kinds = [loop.kind == "parallel" for loop in new]
+    if kinds != sorted(kinds, reverse=True):
+        raise ConfigError("loop-kind", f"{what}: a parallel loop would stand within one that is not")
     places = [old.index(loop) for loop in new]
 
     def permuted(path: Path) -> NewPath:

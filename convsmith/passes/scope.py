@@ -10,8 +10,8 @@ from typing import Any
 from convsmith.arith.ranges import Range, Unbounded, interval
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Min, Var
-from convsmith.ir.stmt import For, Kernel, Let, Stmt, Store
-from convsmith.ir.walk import Rewriter, children, loops_of
+from convsmith.ir.stmt import Alloc, For, Kernel, Let, Stmt, Store
+from convsmith.ir.walk import Rewriter, children, loops_of, statements_of
 
 
 def with_body(kernel: Kernel, body: Stmt) -> Kernel:
@@ -47,6 +47,12 @@ def require_new(kernel: Kernel, loop: str, names: Iterable[str], what: str) -> N
                 )
             around |= {s.var.name}
         stack += [(x, around) for x in children(s) if isinstance(x, Stmt)]
+
+
+def require_new_buffer(kernel: Kernel, name: str, what: str) -> None:
+    """Raise ConfigError where the kernel has a buffer of that name."""
+    if any(isinstance(x, Alloc) and x.buffer.name == name for x in statements_of(kernel.body)):
+        raise ConfigError("buffer-name", f"{what}: kernel {kernel.name} has a buffer {name} already")
 
 
 def loop_range(loop: For, ranges: dict[Var, Range]) -> Range:

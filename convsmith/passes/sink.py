@@ -20,11 +20,12 @@ class _Sink(LoopRewriter):
         moving = [x for x in chain if x.var.name in self.names]
         staying = [x for x in chain if x.var.name not in self.names]
         moving.sort(key=lambda x: self.names.index(x.var.name))
-        vars_moving = {x.var for x in moving}
-        for x in staying:
-            if (variables_of(x.lo) | variables_of(x.hi)) & vars_moving:
-                return self._For(loop)
         new = staying + moving
+        later = {x.var for x in new}
+        for x in new:
+            if later & (variables_of(x.lo) | variables_of(x.hi)):
+                return self._For(loop)
+            later.discard(x.var)
         if new != chain:
             require_nest_order(f"sink({', '.join(self.names)})", chain, new, self.ranges)
         new_body = self.inside(*chain)

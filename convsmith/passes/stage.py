@@ -19,7 +19,7 @@ from convsmith.ir.value import Load, Select, Value, const
 from convsmith.ir.walk import Rewriter, loops_of, walk
 from convsmith.passes.accesses import written_in
 from convsmith.passes.footprint import box, dense_blocks
-from convsmith.passes.scope import ScopedRewriter, loop_range, require_loops, with_body
+from convsmith.passes.scope import ScopedRewriter, loop_range, require_loops, require_new_buffer, with_body
 
 
 class _Redirect(Rewriter):
@@ -58,6 +58,8 @@ class _Stage(ScopedRewriter):
         if not reads:
             return loop
         old = reads[0].buffer
+        if any(x.lanes is not None for x in reads):
+            raise ConfigError("lanes", f"stage: {self.loop} reads vectors of {old}; legal is to stage single elements")
         if old in written_in(loop.body):
             raise ConfigError(
                 "dependence", f"stage: {old}[...] = ... and ... {reads[0]}: a copy at the start of an iteration of "
@@ -129,4 +131,5 @@ def stage(
                   c[n, i] = c[n, i] + a_s[0, i + k] * b[k]
     """
     require_loops(kernel, (loop,), "stage")
+    require_new_buffer(kernel, f"{buffer}_s", "stage")
     return with_body(kernel, _Stage(buffer, loop, innermost, fill, scope, width).stmt(kernel.body))
