@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from guarded import Array, canary, check_result, expected, memories
 
-from convsmith.compiler.tables import table_arrays
+from convsmith.compiler.interpreted import InterpretedCall, known_arguments
 from convsmith.diag.errors import ConvsmithError
 from convsmith.interp import run
 from convsmith.ir.instruction import FragmentFile, RegisterFile
@@ -49,6 +50,7 @@ class Oracle:
     def __init__(self, problem: Problem, target: Machine, seed: int = 0) -> None:
         self.problem = problem
         self.instructions = {row.name: row.kernel for row in target.instructions}
+        self.known = known_arguments(problem)
         self.arrays = random_arrays(problem, seed)
         self.truth = dict(expected(problem, self.arrays))
         self.finish: Kernel | None = None
@@ -63,14 +65,19 @@ class Oracle:
         except (AssertionError, ConvsmithError) as error:
             raise AssertionError(f"after {step or 'naive'}: {error}\n{kernel}") from error
 
+    def call(self, memory: dict[str, Array], fill: Callable[[np.dtype[Any]], Any]) -> InterpretedCall:
+        """A call on this memory; memory between its kernels starts with what ``fill`` gives for a type."""
+        return InterpretedCall(
+            self.known, memory, self.instructions, lambda size, dtype: np.full(size, fill(dtype), dtype)
+        )
+
     def prepared(self, pack: Kernel, memory: Mapping[str, Array]) -> dict[str, Array]:
         """What a kernel makes of its operands for another one: it writes every element, and no slack."""
         found = []
         for fill in (1, 2):
-            out = {b.name: np.full(b.size, fill, b.dtype.numpy) for b in pack.written}
-            given = {b.name: memory[b.name].copy() for b in pack.params if b.name not in out}
-            run(pack, {**given, **out}, self.instructions)
-            found.append(out)
+            given = {name: x.copy() for name, x in memory.items()}
+            self.call(given, lambda dtype, fill=fill: fill).run(pack)
+            found.append({b.name: given[b.name] for b in pack.written})
         for name, x in found[0].items():
             assert x.tobytes() == found[1][name].tobytes(), f"{pack.name} leaves elements of {name} out"
             assert not np.isnan(x.astype(np.float64)).any(), f"{pack.name} packs slack"
@@ -78,14 +85,13 @@ class Oracle:
 
     def check(self, kernel: Kernel) -> None:
         """Run the kernels that prepare arguments, and the kernel."""
-        memory = memories(self.problem, self.arrays) | table_arrays(self.problem, self.arrays)
+        memory = memories(self.problem, self.arrays)
         for pack in (*kernel.packs, *kernel.before):
             memory |= self.prepared(pack, memory)
-        for b in self.finish.params if self.finish is not None else ():
-            memory.setdefault(b.name, np.full(b.size, canary(np.dtype(b.dtype.numpy)), b.dtype.numpy))
-        run(kernel, {b.name: memory[b.name] for b in kernel.params}, self.instructions)
+        call = self.call(memory, canary)
+        call.run(kernel)
         if self.finish is not None:
-            run(self.finish, {b.name: memory[b.name] for b in self.finish.params}, self.instructions)
+            call.run(self.finish)
         check_result(self.problem, memory, self.truth)
 
 

@@ -150,6 +150,12 @@ class Entry:
         sizes = [a.role == "size" for a in self.arguments]
         if sizes != sorted(sizes):
             raise UsageError(f"entry {self.symbol}: an argument in memory follows a size; sizes come last")
+        names, zeros = {a.name for a in self.arguments}, {a.of for a in self.arguments if a.role == "zero"}
+        for a in self.arguments:
+            if a.role == "table" and not (a.of in names and a.of in zeros):
+                raise UsageError(f"entry {self.symbol}: {a.name} needs {a.of} and its zero argument beside it")
+            if a.role == "zero" and a.recipe and a.recipe not in names:
+                raise UsageError(f"entry {self.symbol}: {a.name} needs {a.recipe} beside it")
 
     @property
     def chunk_symbol(self) -> str:

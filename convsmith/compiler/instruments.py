@@ -15,10 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from convsmith.compiler.cache import disk_cache
-from convsmith.compiler.tables import table_arrays
+from convsmith.compiler.interpreted import InterpretedCall, known_arguments
 from convsmith.diag.errors import InternalError, UsageError
 from convsmith.diag.settings import settings
-from convsmith.interp import run
 from convsmith.ir.stages import FLAT, NAIVE, SCHEDULED, TENSORISED, UNROLLED, Stage
 from convsmith.ir.stmt import Kernel
 from convsmith.ir.verify import verify
@@ -135,7 +134,7 @@ class Interpret:
         arrays = random_arrays(problem, seed)
         truths = reference(problem, arrays, steps_type(problem))
         self._memory = {t.name: _memory(arrays[t.name], t.layout) for t in problem.inputs}
-        self._memory |= table_arrays(problem, arrays)
+        self._known = known_arguments(problem)
         self._outputs: dict[str, tuple[Array, Array]] = {}
         for tensor in problem.outputs:
             # Padding elements are not compared: a kernel writes zeros to them only once its loops are rounded up.
@@ -158,11 +157,9 @@ class Interpret:
 
     def _check(self, kernel: Kernel) -> None:
         memory = {name: array.copy() for name, array in self._memory.items()}
-        for pack in (*kernel.packs, *kernel.before):
-            for b in pack.written:
-                memory[b.name] = unwritten((b.size,), np.dtype(b.dtype.numpy))
-            run(pack, {b.name: memory[b.name] for b in pack.params}, self._instructions)
-        run(kernel, {b.name: memory[b.name] for b in kernel.params}, self._instructions)
+        call = InterpretedCall(self._known, memory, self._instructions)
+        for each in (*kernel.packs, *kernel.before, kernel):
+            call.run(each)
         for name, (truth, owned) in self._outputs.items():
             wrong = np.flatnonzero(self._differ(memory[name], truth) & owned)
             if wrong.size:

@@ -15,11 +15,11 @@ from oracles import small_target
 import convsmith as cs
 from convsmith.codegen.artifact import Artifact
 from convsmith.compiler import service
-from convsmith.compiler.driver import naive_kernel
+from convsmith.compiler.arguments import argument_of
+from convsmith.compiler.driver import naive_kernel, pointer_arguments
 from convsmith.compiler.dynamic import at_call, fixed_sizes
-from convsmith.compiler.tables import absent_array
+from convsmith.compiler.interpreted import InterpretedCall
 from convsmith.frontend.dynamic import DynamicKernel
-from convsmith.interp import run
 from convsmith.ir.buffer import UNKNOWN
 from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Kernel
@@ -28,6 +28,7 @@ from convsmith.layout.reorder import to_layout
 from convsmith.machine.registry import host_targets
 from convsmith.passes.manager import Step, run_steps
 from convsmith.plan.dynamic import (
+    TABLE,
     at_sizes,
     call_pointers,
     check_dynamic,
@@ -285,19 +286,17 @@ class Sizes:
         names, pointers = {v.name for v in sizes_of(p)}, call_pointers(q)
         self.sizes = {name: size for name, size in size_values(q, pointers.window).items() if name in names}
         self.memory = {t.name: memory_of(self.arrays[t.name], t.layout) for t in q.inputs}
-        self.memory["src_table"] = pointers.entries.entries.ravel().copy()
-        self.memory["src_0"] = absent_array(q, pointers.zero, self.arrays)
+        self.known = {t.name: argument_of(t) for t in q.tensors} | pointer_arguments(q, pointers, TABLE, "src")
 
     def after(self, number: int, step: Step | None, kernel: Kernel, seconds: float, changed: bool) -> None:
         zero = next((b for b in kernel.params if b.name == "src_0"), None)
-        if not changed or zero is None or zero.size not in (UNKNOWN, len(self.memory["src_0"])):
+        if not changed or zero is None or zero.size not in (UNKNOWN, self.known["src_0"].size):
             return  # the channels of a pixel do not lie where the sizes say yet
         verify(kernel)
-        given = {**self.memory, "dst": np.full(self.q.dst_layout.size, canary(self.truth.dtype))}
-        for pack in (*kernel.packs, *kernel.before):
-            given |= {b.name: np.zeros(b.size, b.dtype.numpy) for b in pack.written}
-            run(pack, {b.name: given[b.name] for b in pack.params}, self.instructions)
-        run(kernel, {b.name: given[b.name] for b in kernel.params}, self.instructions, self.sizes)
+        given = {**self.memory, **self.sizes, "dst": np.full(self.q.dst_layout.size, canary(self.truth.dtype))}
+        call = InterpretedCall(self.known, given, self.instructions)
+        for each in (*kernel.packs, *kernel.before, kernel):
+            call.run(each)
         try:
             check_result(self.q, given, {"dst": self.truth})
         except AssertionError as error:
