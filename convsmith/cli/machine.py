@@ -45,6 +45,8 @@ def machine(threads: str | None, isa: str | None, measure: str | None, as_json: 
         for name, value in facts.items():
             if name == "caches":
                 value = ", ".join(map(_cache_words, caches()))
+            if name == "levels":
+                value = "; ".join(f"{level} tiles in {held}" if held else level for level, held in value.items())
             note(f"{name:20}{', '.join(value) if isinstance(value, list) else value}")
     found: dict[str, Any] = {}
     with progress(len(chosen) if measure is not None else 0) as bar:

@@ -224,6 +224,9 @@ class RegisterFile:
     count: int
     bits: int
 
+    def __str__(self) -> str:
+        return f"{self.count} {self.name}s of {self.bits} bits"
+
 
 @dataclass(frozen=True)
 class FragmentFile(RegisterFile):

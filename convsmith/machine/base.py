@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from types import FunctionType
+from typing import NamedTuple
 
 from convsmith.diag.forking import cached_property
 from convsmith.ir.instruction import (
@@ -22,6 +23,13 @@ from convsmith.ir.instruction import (
 from convsmith.ir.types import Half
 from convsmith.machine.costs import Costs
 from convsmith.machine.memory import Memory
+
+
+class TileLevel(NamedTuple):
+    """A level of tiles: its name in configs, and what holds one of its tiles; nothing where tiles are not kept."""
+
+    name: str
+    holders: tuple[Memory | RegisterFile, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -70,6 +78,17 @@ class Machine:
     def l2(self) -> Memory:
         """The second-level cache."""
         return self.memories[1]
+
+    @property
+    def register_files(self) -> tuple[RegisterFile, ...]:
+        """The registers of vectors, and those of fragments where there are any."""
+        return (self.vectors, *((self.fragments,) if self.fragments is not None else ()))
+
+    @property
+    def levels(self) -> tuple[TileLevel, ...]:
+        """Levels of tiles, outermost first: a part of the work for a thread, down to what one instruction computes."""
+        cache, register = TileLevel("cache", self.memories), TileLevel("register", self.register_files)
+        return (TileLevel("thread"), cache, register, TileLevel("instruction"))
 
     @cached_property
     def key(self) -> str:

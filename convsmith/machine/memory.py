@@ -23,6 +23,9 @@ class Memory:
     shared: bool = False
     """Whether several cores share it."""
 
+    def __str__(self) -> str:
+        return f"{self.name} of {self.bytes >> 10} KiB"
+
     @property
     def kept(self) -> int:
         """Bytes of data that stay while other data passes through."""

@@ -12,6 +12,7 @@ import numpy as np
 from convsmith.diag.forking import import_lock
 from convsmith.machine.host import cache_sizes, cpu, cpu_features
 from convsmith.machine.micro_architectures import micro_architecture
+from convsmith.machine.registry import host_targets
 from convsmith.runtime import threads
 
 __all__ = ["describe"]
@@ -30,6 +31,7 @@ def describe() -> dict[str, object]:
         "threads": threads.default_threads(),
         "features": sorted(cpu_features()),
         "caches": cache_sizes(),
+        "levels": {level.name: ", ".join(map(str, level.holders)) for level in host_targets()[0].levels},
         "os": platform.platform(),
         "python": ".".join(map(str, sys.version_info[:3])),
         "numpy": np.__version__,

@@ -13,6 +13,7 @@ from convsmith.ir.types import DTYPES
 from convsmith.machine.base import Machine, dot, fragment_dot, multiply_add
 from convsmith.machine.generic.level import level
 from convsmith.machine.x86.levels import LEVELS
+from convsmith.plan.config import Config
 
 BYTES = ("u8", "s8", "s32")
 FRAGMENTS = [fragment_dot(f"fragment_{k}", (2, k, 16, 4), BYTES, "", "", (), "") for k in (2, 8, 4)]
@@ -101,3 +102,13 @@ def test_caches_of_the_levels() -> None:
     assert (target.l1.bytes, target.l1.way, target.l1.kept) == (32 << 10, 4096, 16 << 10)
     assert (target.l2.bytes, target.l2.kept) == (1 << 20, 256 << 10)
     assert (target.load(target.l1), target.load(target.l2)) == (1.0, 2.0)
+
+
+def test_levels_of_tiles_are_decided_by_the_config() -> None:
+    """A level whose tiles a memory or registers hold has a field of the config with its name."""
+    for target in (*LEVELS, level()):
+        assert [x.name for x in target.levels] == ["thread", "cache", "register", "instruction"]
+        held = {x.name: x.holders for x in target.levels if x.holders}
+        assert held == {"cache": target.memories, "register": target.register_files}
+        assert held.keys() <= {f.name for f in fields(Config)}
+        assert len(target.register_files) == 1 + (target.fragments is not None)
