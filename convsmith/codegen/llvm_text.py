@@ -165,6 +165,8 @@ class FunctionEmitter(ValueEmitter):
             registers[row.result.name] = [self.load(s.dst)]
         if row.declare:
             self.declared[row.declare] = None
+        if row.predicate and s.dst.lanes is not None:
+            registers[row.predicate] = [self.mask(s.dst.lanes).partition("> ")[2]]
         values = row.emit(self.put, registers)
         if count == 1:
             self.store(s.dst.buffer, s.dst.index, s.dst.lanes, values[0])

@@ -229,7 +229,7 @@ class _Machine:
             accumulator.ready[: len(places)] = bytes(target.ready[p] for p in places)
         accumulator.data[: len(places)] = target.data[places]
         try:
-            _Machine(spec, {spec.params[0]: accumulator, **fragments}, {}, {}).run()
+            _Machine(spec, {spec.params[0]: accumulator, **fragments}, {}, dict.fromkeys(spec.sizes, len(places))).run()
         except InterpError as error:
             raise self._error(f"{s.instruction}({s.dst}, ...): {error.message}") from error
         self._write(target, places, accumulator.data[: len(places)])

@@ -12,9 +12,10 @@ warp (a GPU).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
+from textwrap import indent
 
 from convsmith.diag.forking import cached_property, import_lock
 from convsmith.ir.index import Index, IndexLike, Var, as_index
@@ -95,6 +96,13 @@ class Operand:
         """Elements; of a scalable operand, for each unit of ``vscale``."""
         return prod(self.shape)
 
+    def at(self, scale: int) -> Operand:
+        """Return the operand as it is on a machine whose ``vscale`` is `scale`."""
+        if not self.layout.scalable:
+            return self
+        layout = replace(self.layout, lanes=self.layout.lanes * scale, scalable=False)
+        return replace(self, shape=(self.shape[0] * scale, *self.shape[1:]), layout=layout)
+
     def __str__(self) -> str:
         first, *rest = map(str, self.shape)
         return f"{self.name}: {self.dtype}[{', '.join(['?' if self.layout.scalable else first, *rest])}]"
@@ -117,7 +125,7 @@ class Instruction:
     last expressions are the new registers of `c`. On registers that LLVM numbers (AMX) `llvm` is a call on the numbers.
 
     `needs` are CPU features by LLVM's names; `mnemonic` must show in the assembly (empty where LLVM may choose).
-    `predicate` names a size of the specification and a mask in `llvm`: the number of leading lanes that are active.
+    `predicate` names a size of the specification, the number of leading lanes that are active; in `llvm` it is a mask.
     `partial` names loops that may run fewer times than the specification's: the lanes that only further iterations
     reach are not active.
     """
@@ -160,6 +168,11 @@ class Instruction:
     def is_scalable(self) -> bool:
         """Whether lane counts are multiples of the machine's ``vscale``."""
         return any(x.layout.scalable for x in self.operands)
+
+    def at(self, scale: int) -> Instruction:
+        """Return the row as it is on a machine whose ``vscale`` is `scale`: its lanes have a number."""
+        body = substitute(self.kernel.body, {Var(SCALE): as_index(scale)})
+        return replace(self, operands=tuple(x.at(scale) for x in self.operands), body=indent(f"{body}\n", "  "))
 
     @property
     def lanes(self) -> int:

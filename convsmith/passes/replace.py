@@ -28,8 +28,8 @@ class _Table:
         self.nests: dict[str, list[Specification]] = {}
         self.fragments: dict[str, list[Specification]] = {}
         for row in rows:
-            if row.is_scalable or row.predicate:
-                continue  # no statement has lanes that are counted at run time
+            if row.is_scalable:
+                continue  # no statement has lanes that are counted at run time; `at` a scale, they are
             c, form = row.result, Specification(row)
             if c.scope == "fragment":
                 self.fragments.setdefault(c.dtype, []).append(form)

@@ -18,7 +18,7 @@ from convsmith.diag.forking import cached_property
 from convsmith.ir.buffer import make_buffer
 from convsmith.ir.index import Index, Var
 from convsmith.ir.instruction import Instruction, Operand
-from convsmith.ir.stmt import For, Invoke, Store
+from convsmith.ir.stmt import For, If, Invoke, Kernel, Store
 from convsmith.ir.types import dtype
 from convsmith.ir.value import (
     Binary,
@@ -41,6 +41,7 @@ from convsmith.ir.value import (
 )
 from convsmith.ir.walk import children, statements_of, substitute, variables_of, walk
 from convsmith.passes.flatten import offset
+from convsmith.passes.scope import wrap
 from convsmith.passes.vectorise import vectorise
 
 Binding = Mapping[Load, Value]
@@ -130,10 +131,12 @@ class Specification:
 
     @cached_property
     def nest(self) -> Nest:
-        """The loops and the store of the specification."""
+        """The loops and the store of the specification, in which all lanes are active."""
         *around, store = statements_of(self.row.kernel.body)
         loops = tuple(x for x in around if isinstance(x, For))
-        if not isinstance(store, Store) or len(loops) < len(around):
+        conditions = [x for x in around if isinstance(x, If)]
+        known = all(any(_is_below(x, loop.var, self.row.predicate) for loop in loops) for x in conditions)
+        if not isinstance(store, Store) or len(loops) + len(conditions) < len(around) or not known:
             raise InternalError(f"the specification of {self.row.name} is no perfect nest around one store")
         return Nest(loops, store)
 
@@ -149,8 +152,12 @@ class Specification:
 
     @cached_property
     def partial(self) -> tuple[bool, ...]:
-        """Whether each loop may run fewer times."""
-        return tuple(x.var.name in self.row.partial for x in self.nest.loops)
+        """Whether each loop may run fewer times: the row says so, or has a predicate for its iterations."""
+        masked = [x for x in statements_of(self.row.kernel.body) if isinstance(x, If)]
+        return tuple(
+            x.var.name in self.row.partial or any(_is_below(y, x.var, self.row.predicate) for y in masked)
+            for x in self.nest.loops
+        )
 
     @cached_property
     def accesses(self) -> dict[Load, Access]:
@@ -183,7 +190,7 @@ class Specification:
         """The value on vectors and the result it reads; None where an operand is no single vector in element order."""
         if any(x.layout.registers > 1 or x.scope != "register" for x in self.row.operands):
             return None
-        kernel = self.row.kernel
+        kernel = Kernel(self.row.name, self.row.kernel.params, wrap(*self.nest))
         try:
             for x in reversed(self.nest.loops):
                 kernel = vectorise(kernel, x.var.name, self.row.loops[x.var])
@@ -292,14 +299,16 @@ class Specification:
                 r.steps[j] if size > 1 else step for j, size, step in zip(order, sizes, r.access.steps, strict=True)
             )
             parts[_Part(r.access.first, r.access.steps, apart.const, steps)] = None
-        if first.buffer.in_registers:
-            shape, leading = operand.shape, len(first.buffer.shape) - len(operand.shape)
-            whole = first.buffer.shape[leading:] == shape and all(i.is_const and not i.const for i in start[leading:])
-            return Load(first.buffer, start, strided(operand.size, 1)) if whole and len(parts) == 1 else None
-        if operand.layout.registers > 1:
+        used = tuple(nest.loops[j].hi.const for j in order)
+        if not first.buffer.in_registers:
+            lanes = None if operand.layout.registers > 1 else _lanes(operand, self.extents, used, tuple(parts))
+            return None if lanes is None else Load(first.buffer, start, lanes)
+        shape, leading = operand.shape, len(first.buffer.shape) - len(operand.shape)
+        if first.buffer.shape[leading:] != shape or any(not i.is_const or i.const for i in start[leading:]):
             return None
-        extents = tuple(nest.loops[j].hi.const for j in order)
-        lanes = _lanes(operand, self.extents, extents, tuple(parts))
+        if not self.row.predicate:
+            return Load(first.buffer, start, strided(operand.size, 1)) if len(parts) == 1 else None
+        lanes = _lanes(operand, self.extents, used, tuple(parts))
         return None if lanes is None else Load(first.buffer, start, lanes)
 
 
@@ -373,6 +382,11 @@ def _runs(operand: Operand) -> tuple[range, ...]:
         for register, lane in product(range(layout.registers), range(layout.lanes))
     )
     return tuple(range(a, a + (b - a) * layout.elements, b - a) for a, b in starts)
+
+
+def _is_below(s: If, loop: Var, size: str) -> bool:
+    """Return whether a statement is for the iterations of a loop below a size."""
+    return bool(size) and str(s.cond) == str(loop < Var(size))
 
 
 def _is_whole(v: Load) -> bool:

@@ -11,6 +11,7 @@ from natives import assert_same_bits, computed, elementwise_kernel, interpreted,
 
 from convsmith.diag.errors import InternalError
 from convsmith.interp import run
+from convsmith.ir.instruction import Instruction, vector
 from convsmith.ir.parse import parse_kernel
 from convsmith.ir.types import DTYPES
 from convsmith.ir.value import COMPARISONS
@@ -247,3 +248,25 @@ def test_what_occurs_twice_is_computed_once() -> None:
         found = {k: x.copy() for k, x in arrays.items()}
         run_native(kernel, found, target)
         assert_same_bits(found["out"], expected["out"])
+
+
+@pytest.mark.parametrize("active", [1, 3, 4])
+def test_a_predicate_is_the_mask_of_the_active_lanes(active: int) -> None:
+    type_ = "<4 x float>"
+    row = Instruction(
+        "masked", tuple(vector(x, "f32", 4) for x in "cab"),
+        "  for l in 0 .. 4:\n    if l < active:\n      c[l] = fma(a[l], b[l], c[l])\n",
+        f"call {type_} @llvm.fma.v4f32({type_} {{a}}, {type_} {{b}}, {type_} {{c}})\n"
+        f"select <4 x i1> {{active}}, {type_} {{0}}, {type_} {{c}}",
+        f"declare {type_} @llvm.fma.v4f32({type_}, {type_}, {type_})", (), "", "active",
+    )  # fmt: skip
+    kernel = parse_kernel(
+        "kernel k(a: f32[4], out: f32[4])\n  alloc c: f32[4] @register:\n    c[0]{4} = 1.0\n"
+        f"    masked(c[0]{{4/{active}}}, a[0]{{4}}, a[0]{{4}})\n    out[0]{{4}} = c[0]{{4}}"
+    )
+    arrays = {"a": np.array([2, 3, 4, 5], np.float32), "out": np.zeros(4, np.float32)}
+    interpreted = {name: x.copy() for name, x in arrays.items()}
+    run(kernel, interpreted, {row.name: row.kernel})
+    run_native(kernel, arrays, replace(level(), instructions=(row,)))
+    np.testing.assert_array_equal(arrays["out"], interpreted["out"])
+    np.testing.assert_array_equal(arrays["out"], np.where(np.arange(4) < active, arrays["a"] ** 2 + 1, 1))

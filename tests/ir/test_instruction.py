@@ -98,6 +98,20 @@ def test_a_specification_runs_at_each_scale(scale: int, active: int) -> None:
     np.testing.assert_array_equal(arrays["c"], c + sums)
 
 
+@pytest.mark.parametrize("scale", [1, 2, 4])
+def test_a_row_at_a_scale_has_lanes_that_are_numbers(scale: int) -> None:
+    row = SDOT.at(scale)
+    assert not row.is_scalable and row.lanes == 4 * scale and row.terms == row.group == 4
+    assert [x.layout.places() for x in row.operands] == [x.layout.places(scale) for x in SDOT.operands]
+    assert str(row.kernel).splitlines() == [
+        f"kernel sdot_scalable(c: s32[{4 * scale}], a: s8[{16 * scale}], b: s8[{16 * scale}], active)",
+        f"  for l in 0 .. {4 * scale}:",
+        "    if active - l - 1 >= 0:",
+        "      for r in 0 .. 4:",
+        "        c[l] = c[l] + cast(s32, a[l * 4 + r]) * cast(s32, b[l * 4 + r])",
+    ]
+
+
 def test_a_row_of_one_vector_multiplies_matrices() -> None:
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-9, 10, (2, 8)).astype(np.int8) for _ in "ab")

@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 import pytest
 
-from convsmith.diag.errors import ConfigError
+from convsmith.diag.errors import ConfigError, InternalError
 from convsmith.interp import run
 from convsmith.ir.buffer import Buffer, make_buffer
 from convsmith.ir.index import Index, Var, as_index
@@ -19,12 +19,13 @@ from convsmith.ir.stmt import Alloc, For, Invoke, Kernel, Stmt, Store, block
 from convsmith.ir.types import DTYPES, dtype
 from convsmith.ir.value import Binary, Const, Load, Value, const
 from convsmith.ir.verify import verify
-from convsmith.ir.walk import Rewriter, statements_of, substitute, walk
+from convsmith.ir.walk import Rewriter, statements_of, substitute, variables_of, walk
 from convsmith.machine.base import fragment_dot
 from convsmith.machine.generic.level import level
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.passes.replace import replace
 from convsmith.passes.scope import perfect_nest
+from convsmith.passes.unify import Specification
 from convsmith.passes.vectorise import vectorise
 
 ROWS = {r.name: r for t in (*LEVELS, level()) for r in (*t.instructions, *t.transpositions)}
@@ -49,7 +50,15 @@ def lane_wise(name: str, value: str, type_: str = "f32", lanes: int = 4) -> Inst
     return Instruction(name, operands, f"  for l in 0 .. {lanes}:\n    c[l] = {value}\n", "", "", (), "")
 
 
+SCALABLE_DOT = Instruction(
+    "scalable_dot",
+    tuple(vector(x, t, n, scalable=True) for x, t, n in (("c", "s32", 2), ("a", "s8", 8), ("b", "s8", 8))),
+    "  for l in 0 .. vscale * 2:\n    if l < active:\n      for r in 0 .. 4:\n"
+    "        c[l] = c[l] + cast(s32, a[l * 4 + r]) * cast(s32, b[l * 4 + r])\n",
+    "", "", (), "", "active",
+)  # fmt: skip
 MADE_UP = (
+    SCALABLE_DOT.at(2),
     PRODUCT,
     lane_wise("multiply_subtract", "c[l] - a[l] * b[l]"),
     lane_wise("largest", "max(c[l], abs(a[l]))"),
@@ -99,7 +108,8 @@ def nest_of(row: Instruction, seed: int, rows: int = 0) -> Kernel:
     elements are at any distance. With `rows` the loops that may be shorter run that often.
     """
     rng = np.random.default_rng(seed)
-    loops, store = perfect_nest(row.kernel.body)  # type: ignore[arg-type]
+    form = Specification(row)
+    loops, store = form.nest
     names: dict[Var, Index] = {x.var: Var(f"i{n}") for x, n in zip(loops, rng.permutation(len(loops)))}
     buffers: dict[Buffer, Buffer] = {}
     allocated, params, around = [], [], []
@@ -127,8 +137,8 @@ def nest_of(row: Instruction, seed: int, rows: int = 0) -> Kernel:
 
     body = Renamed(place).stmt(store)
     order = rng.permutation(len(loops))
-    for x in [loops[n] for n in order]:
-        size = rows if rows and x.var.name in row.partial else int(x.hi)
+    for x, may_be_short in [(loops[n], form.partial[n]) for n in order]:
+        size = rows if rows and may_be_short else int(x.hi)
         body = For(names[x.var], as_index(0), as_index(size), body)  # type: ignore[arg-type]
     held = buffers[row.kernel.params[0]]
     body = block(*around, body, copies(params[0], held, held.shape, 0))
@@ -195,12 +205,36 @@ def test_a_fragment_of_fewer_rows(rows: int) -> None:
     assert invoke.args[0].lanes.active == rows * 8
 
 
+@pytest.mark.parametrize("active", [1, 3, 4])
+def test_a_row_with_a_predicate_has_fewer_lanes(active: int) -> None:
+    """Lanes that are not active are neither read nor written."""
+    row = SCALABLE_DOT.at(2)
+    kernel = nest_of(row, active, active)
+    check(row, kernel)
+    (invoke,) = (s for s in statements_of(replace(kernel, (row,)).body) if isinstance(s, Invoke))
+    lanes = [v.lanes for v in (invoke.dst, *invoke.args) if isinstance(v, Load)]
+    assert [x.active for x in lanes if x is not None] == [active, active * 4, active * 4]
+
+
+def test_lanes_that_are_counted_at_run_time_are_of_no_statement_yet() -> None:
+    kernel = nest_of(SCALABLE_DOT.at(1), 0)
+    assert replace(kernel, (SCALABLE_DOT,)) is kernel
+
+
+def test_a_condition_that_is_no_predicate_is_refused() -> None:
+    row = changed(SCALABLE_DOT.at(2), body=SCALABLE_DOT.at(2).body.replace("- l - 1", "- l - 2"))
+    with pytest.raises(InternalError, match="scalable_dot is no perfect nest around one store"):
+        _ = Specification(row).nest
+
+
 @pytest.mark.parametrize("row", ON_VECTORS, ids=lambda row: row.name)
 def test_vectors_are_replaced_as_nests_are(row: Instruction) -> None:
     """The row that computes a nest computes it on vectors as well."""
     kernel = nest_of(row, 0)
     nest = next(s for s in statements_of(kernel.body) if isinstance(s, For) and not s.var.name.startswith("copy"))
-    for x in sorted(perfect_nest(nest)[0], key=lambda x: int(x.hi)):
+    loops, store = perfect_nest(nest)
+    assert isinstance(store, Store)
+    for x in sorted(loops, key=lambda x: x.var in variables_of(store.index[0])):
         kernel = vectorise(kernel, x.var.name, int(x.hi))
     check(row, kernel)
 
