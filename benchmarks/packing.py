@@ -81,7 +81,7 @@ def _packing(name: str, line: str, operand: str, data: dict[str, object]) -> lis
     """Level, size, speed of packing and of a copy, and the share."""
     kernel = cs.compile(line, threads=1)
     if "avx512_amx" in kernel.config.isa and operand == "src":
-        kernel = cs.compile(line, threads=1, isa="avx512_vnni")  # fragments read the left side as it lies
+        kernel = cs.compile(line, threads=1, target="avx512_vnni")  # fragments read the left side as it lies
     if operand not in kernel.config.pack:
         kernel = cs.compile(line, threads=1, config=replace(kernel.config, pack=(operand,)))
     entry = next(e for e in _entries(kernel) if e.startswith("pack") and (":" not in e or f":{operand}_" in e))
@@ -106,10 +106,10 @@ def _product(name: str, size: tuple[int, int, int], isa: str, data: dict[str, ob
     """The raw product, with both sides packed before, with the left one packed in the call, and with a stage."""
     m, k, n = size
     line = f"--matmul --dt=u8:s8:{{}} {{}} {m}x{k}:{k}x{n}"
-    raw = cs.compile(line.format("s32", ""), isa=isa, threads=1)
+    raw = cs.compile(line.format("s32", ""), target=isa, threads=1)
     both = cs.compile(line.format("s32", ""), threads=1, config=replace(raw.config, pack=("src", "wei")))
     steps = "--attr-post-ops=s32_mulh:common:1518500250+s32_rshift:common:12+s32_add:common:128"
-    staged = cs.compile(line.format("u8", steps), isa=isa, threads=1)
+    staged = cs.compile(line.format("u8", steps), target=isa, threads=1)
     main_entry, left_entry = _entry(both, "main")[0], _entry(both, "pack:src_p")[0]
 
     def with_packing() -> None:

@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from emulator import bochs
+from emulator import bochs, qemu
 from emulator.kernel import EmulatedKernel
 from guarded import Array, Arrays, check_result, expected, memories, memory_of
 
@@ -14,23 +14,25 @@ from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Argument, Artifact, Entry
 from convsmith.compiler.arguments import argument_of
 from convsmith.diag.errors import UnsupportedError
-from convsmith.machine.host import cpu_features
-from convsmith.machine.x86.levels import LEVELS, TRIPLE
+from convsmith.machine.aarch64.levels import LEVELS as AARCH64
+from convsmith.machine.base import Machine
+from convsmith.machine.registry import host_targets, known_targets
+from convsmith.machine.x86.levels import TRIPLE
 from convsmith.problem import Problem
 from convsmith.problem.types import is_integer
 from convsmith.runtime.arrays import ArraySpec, numpy_dtype
 
-LACKING = tuple(t for t in LEVELS if not set(t.needs) <= cpu_features())
+LACKING = tuple(t for t in known_targets() if t not in host_targets())
 """Levels that can only be emulated here."""
 
 TILE_FORMS = {"ssd": ("s8", "s8"), "sud": ("s8", "u8"), "usd": ("u8", "s8"), "uud": ("u8", "u8")}
 """Products of tiles of bytes, by the end of the instruction's name, and the types of their factors."""
 
 
-def skip_without_emulator() -> None:
-    """Skip the test where there is no Bochs."""
+def skip_without_emulator(target: Machine | None = None) -> None:
+    """Skip the test where there is no emulator of the target's processors, by default of x86's."""
     try:
-        bochs.emulator()
+        (qemu if target in AARCH64 else bochs).emulator()
     except UnsupportedError as missing:
         pytest.skip(str(missing))
 

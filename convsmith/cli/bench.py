@@ -60,7 +60,7 @@ def bench(
     (above 1: we are faster). Each row is printed when it is measured; where standard output is no terminal, also to
     standard error.
     """
-    check_choices(isa, config)
+    check_choices(isa, config, runs=True)
     listed = read_problems(target, options, layout)
     asked = list(dict.fromkeys(name.strip() for name in vs.split(",") if name.strip()))
     here = [name for name in asked if installed(name)]

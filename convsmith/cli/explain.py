@@ -18,7 +18,7 @@ def explain(
     target: str, threads: int | None, isa: str | None, config: str | None, layout: str, **options: str | bool | None
 ) -> None:
     """Problem, config, plan, packing, registers, operations, bytes, roofline, and the files that were generated."""
-    check_choices(isa, config)
+    check_choices(isa, config, runs=False)
     listed = read_problems(target, options, layout, "explain")
     page = build(listed.problems[0], threads, isa, config).explain()
     note(f"{listed.heading(threads, config)}\n\n{page}")

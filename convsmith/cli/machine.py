@@ -12,7 +12,7 @@ from convsmith.cli.output import Progress, Rows, error_line, note, progress
 from convsmith.cli.table import Column
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.machine.host import Cache, caches
-from convsmith.machine.registry import target
+from convsmith.machine.registry import host_target
 from convsmith.measure.ceilings import Ceiling, known_ceilings
 from convsmith.measure.description import describe
 from convsmith.measure.timing import ROUNDS
@@ -110,7 +110,7 @@ def _chosen(isa: str | None, measure: str | None) -> list[Ceiling]:
     name = measure or ("all" if isa is None else "multiply-adds")
     tables = [table for key, (table, _) in _TABLES.items() if name in (key, "all")]
     if isa is not None:
-        isa = target(isa).isa
+        isa = host_target(isa).isa
     found = [c for c in known_ceilings() if c.table in tables]
     found = [c for c in found if isa is None or not c.types or c.name == isa]
     if isa is not None and "fma_gflops" in tables and not any(c.types for c in found):

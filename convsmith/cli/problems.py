@@ -19,7 +19,7 @@ from convsmith.diag.settings import MOST_THREADS, settings
 from convsmith.frontend.kernel import Kernel
 from convsmith.frontend.numpy_api import compile as compile_kernel
 from convsmith.layout.tags import ANY
-from convsmith.machine.registry import target
+from convsmith.machine.registry import host_target, target
 from convsmith.plan.config import Config
 from convsmith.problem.batch import Item, read_batch, split_words
 from convsmith.problem.conv import Conv
@@ -182,17 +182,20 @@ def read_problems(source: str, options: Options, layout: str, verb: str = "") ->
     return _listed(items, layout)
 
 
-def check_choices(isa: str | None, config: str | None) -> None:
-    """Raise the errors that would occur for every problem, illegal settings included."""
+def check_choices(isa: str | None, config: str | None, runs: bool) -> None:
+    """Raise the errors that would occur for every problem, illegal settings included.
+
+    `runs` says whether the command runs kernels: then the machine must have the level.
+    """
     settings.validate()
     if config is not None:
         isa = Config.parse(config).isa
-    target(isa or settings.isa)
+    (host_target if runs else target)(isa or settings.isa)
 
 
 def build(problem: Problem, threads: int | None, isa: str | None, config: str | None) -> Kernel:
     """Compile the kernel that the options describe."""
-    return compile_kernel(problem, threads=threads, isa=isa, config=config)
+    return compile_kernel(problem, threads=threads, target=isa, config=config)
 
 
 def command(

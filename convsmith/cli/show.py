@@ -34,7 +34,7 @@ def show(
         )
     if kernel_tile is not None and not indirection:
         raise UsageError("--kernel-tile is legal with --indirection only", code="bad-option")
-    check_choices(isa, config)
+    check_choices(isa, config, runs=False)
     listed = read_problems(target, options, layout, "show")
     heading = listed.heading(threads, config)
     if indirection:

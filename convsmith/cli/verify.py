@@ -40,7 +40,7 @@ def verify(
     off by eps * (2 + sqrt(K)) * sum |a||b|, K being the number of terms, and each element must be what a number
     within that bound, carried through scales and post-ops, becomes. Exit status 1: some line did not.
     """
-    check_choices(isa, config)
+    check_choices(isa, config, runs=True)
     listed = read_problems(target, options, layout)
     problems = listed.problems
     note(listed.heading(threads, config))

@@ -20,6 +20,7 @@ from convsmith.ir.walk import loops_of, statements_of, variables_of
 from convsmith.layout.indirection import FORMS, POINTER_BYTES, shape_of
 from convsmith.machine.base import Machine
 from convsmith.machine.host import cache_sizes
+from convsmith.machine.registry import host_targets
 from convsmith.measure.ceilings import peak_ceiling, read_ceiling
 from convsmith.measure.peak import peak_types
 from convsmith.plan.config import Config
@@ -192,6 +193,9 @@ def _roofline(kernel: Inspected) -> Iterator[Line]:
     The peak is that of an instruction for the problem's own types, or for those that it widens to.
     """
     problem, config = kernel.problem, kernel.config
+    if kernel.target not in host_targets():
+        yield "roofline", f"not known: this machine does not run {config.isa}"
+        return
     nbytes = _moved(problem)
     level = next((level for level, size in cache_sizes().items() if nbytes <= size), "DRAM")
     read = read_ceiling(level).figure(config.threads)

@@ -20,7 +20,7 @@ from convsmith.frontend.chain import ChainKernel
 from convsmith.frontend.inspection import Inspected
 from convsmith.frontend.nothing import NothingKernel
 from convsmith.machine.base import Machine
-from convsmith.machine.registry import target as host_level
+from convsmith.machine.registry import target as known_target
 from convsmith.plan.config import Config
 from convsmith.problem.conv import Conv
 from convsmith.problem.fusion import split_depthwise
@@ -156,5 +156,5 @@ class Kernel(Inspected):
 
 
 def _restored(problem: Problem, isa: str, config: Config) -> Kernel:
-    """The kernel that a pickle holds. UnsupportedError where this machine lacks its instructions."""
-    return Kernel(problem, host_level(isa), config, config.threads)
+    """The kernel that a pickle holds."""
+    return Kernel(problem, known_target(isa), config, config.threads)

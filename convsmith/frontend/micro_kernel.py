@@ -26,7 +26,7 @@ from convsmith.diag.errors import UsageError
 from convsmith.frontend.micro_order import check_order, packed_order, taps_first
 from convsmith.layout.block import ABSENT
 from convsmith.layout.indirection import FORMS, Table, Window, table
-from convsmith.machine.registry import target
+from convsmith.machine import registry
 from convsmith.problem.micro_kernel import MicroKernel
 from convsmith.runtime.arrays import Array, address_of, aligned_empty, numpy_dtype
 from convsmith.runtime.host import HostLibrary
@@ -70,9 +70,9 @@ class Pointers:
 class HostMicroKernel:
     """A micro-kernel in this process. All strides, increments and offsets of a call are in bytes."""
 
-    def __init__(self, m: MicroKernel, isa: str | None = None) -> None:
+    def __init__(self, m: MicroKernel, target: str | None = None) -> None:
         self.kernel = m
-        self.artifact = micro_kernel_artifact(m, target(isa))
+        self.artifact = micro_kernel_artifact(m, registry.target(target))
         self._library = HostLibrary(self.artifact)
         self._memory = numpy_dtype(MEMORY[m.type].name)
 
@@ -346,16 +346,16 @@ def _bounds(array: Array) -> tuple[int, int]:
 
 
 @cache
-def _micro_kernel(m: MicroKernel, isa: str | None) -> HostMicroKernel:
-    return HostMicroKernel(m, isa)
+def _micro_kernel(m: MicroKernel, target: str | None) -> HostMicroKernel:
+    return HostMicroKernel(m, target)
 
 
-def micro_kernel(name: str, isa: str | None = None) -> HostMicroKernel:
+def micro_kernel(name: str, target: str | None = None) -> HostMicroKernel:
     """Return the micro-kernel of a name such as `f32_dwconv_up16x9`, for a level of instructions (default: the best).
 
-    ConfigError: the name is none of a micro-kernel. UnsupportedError: the machine lacks the level.
+    ConfigError: the name is none of a micro-kernel. A call raises UnsupportedError where the machine lacks the level.
     """
-    for what, given in (("name", name), ("isa", isa)):
-        if not isinstance(given, str) and not (what == "isa" and given is None):
+    for what, given in (("name", name), ("target", target)):
+        if not isinstance(given, str) and not (what == "target" and given is None):
             raise UsageError(f"micro_kernel: {what} is {given!r}; legal is a text", code="bad-type")
-    return _micro_kernel(MicroKernel.parse(name), isa)
+    return _micro_kernel(MicroKernel.parse(name), target)

@@ -20,7 +20,7 @@ from convsmith.frontend.dynamic import DynamicKernel, dynamic_names
 from convsmith.frontend.kernel import Kernel
 from convsmith.layout.reorder import reorder as reordered
 from convsmith.layout.tags import ANY
-from convsmith.machine.registry import target
+from convsmith.machine import registry
 from convsmith.plan.config import Config
 from convsmith.problem.activations import Activation, activation_post_ops
 from convsmith.problem.conv import Conv
@@ -40,13 +40,13 @@ KEPT_KERNELS = 1024
 @overload
 def compile(
     problem: str | Problem, *, src_tag: str | None = None, wei_tag: str | None = None, dst_tag: str | None = None,
-    bias: bool = False, activation: Activation = None, threads: int | None = None, isa: str | None = None,
+    bias: bool = False, activation: Activation = None, threads: int | None = None, target: str | None = None,
     config: str | Config | None = None, dynamic: None = None,
 ) -> Kernel: ...  # fmt: skip
 @overload
 def compile(
     problem: str | Problem, *, src_tag: str | None = None, wei_tag: str | None = None, dst_tag: str | None = None,
-    bias: bool = False, activation: Activation = None, threads: int | None = None, isa: str | None = None,
+    bias: bool = False, activation: Activation = None, threads: int | None = None, target: str | None = None,
     config: str | Config | None = None, dynamic: str | Collection[str],
 ) -> DynamicKernel: ...  # fmt: skip
 def compile(
@@ -58,7 +58,7 @@ def compile(
     bias: bool = False,
     activation: Activation = None,
     threads: int | None = None,
-    isa: str | None = None,
+    target: str | None = None,
     config: str | Config | None = None,
     dynamic: str | Collection[str] | None = None,
 ) -> Kernel | DynamicKernel:
@@ -69,15 +69,15 @@ def compile(
     line leaves open (default: row-major, `abx`). `bias` adds a bias to a convolution; `activation` ("relu", ("clip", 0,
     6)) is a post-op after those of the line.
 
-    `threads` defaults to CONVSMITH_THREADS, else to the CPUs of this process. `isa` defaults to CONVSMITH_ISA, else to
-    the lowest instruction-set level that is as fast for the problem's types as the machine's highest one. `config`
-    makes every decision; `isa` must not contradict it, and `threads` overrides its thread count. `dynamic` names dims
-    of a forward convolution whose sizes are passed at each call, such as "mb,ih,iw" or a list; pads are then passed
-    too.
+    `threads` defaults to CONVSMITH_THREADS, else to the CPUs of this process. `target` defaults to CONVSMITH_ISA, else
+    to the lowest level that is as fast for the problem's types as the machine's highest one; a level of another machine
+    gives a kernel that answers every question, and raises UnsupportedError when it is called. `config` makes every
+    decision; `target` must not contradict it, and `threads` overrides its thread count. `dynamic` names dims of a
+    forward convolution whose sizes are passed at each call, such as "mb,ih,iw" or a list; pads are then passed too.
 
     UsageError for an illegal problem, UnsupportedError for an unsuitable machine, ConfigError for an illegal config.
     """
-    for name, text in (("src_tag", src_tag), ("wei_tag", wei_tag), ("dst_tag", dst_tag), ("isa", isa)):
+    for name, text in (("src_tag", src_tag), ("wei_tag", wei_tag), ("dst_tag", dst_tag), ("target", target)):
         if text is not None:
             expect_text(name, text, "bad-option")
     if not isinstance(bias, bool):
@@ -87,11 +87,12 @@ def compile(
     conv = _with_options(problem, {"stag": src_tag, "wtag": wei_tag, "dtag": dst_tag}, bias, activation)
     chosen = Config.parse(config) if isinstance(config, str) else config
     if chosen is not None:
-        if isa is not None and isa != chosen.isa:
-            raise UsageError(f"isa={isa!r}, but the config says --isa={chosen.isa}; legal is one of them", code="isa")
+        if target is not None and target != chosen.isa:
+            message = f"target={target!r}, but the config says --isa={chosen.isa}; legal is one of them"
+            raise UsageError(message, code="isa")
         chosen = replace(chosen, threads=_threads(chosen.threads if threads is None else threads))
     count = chosen.threads if chosen is not None else _threads(threads)
-    level = target(chosen.isa if chosen is not None else isa or settings.isa, conv.types)
+    level = registry.target(chosen.isa if chosen is not None else target or settings.isa, conv.types)
     if dynamic is not None:
         return _dynamic(conv, dynamic_names(dynamic), level.isa, chosen, count)
     if watched():
@@ -119,12 +120,12 @@ def load_packed(path: str | os.PathLike[str]) -> Packed:
 # -- compile
 @lru_cache(KEPT_KERNELS)
 def _kernel(problem: Problem, isa: str, config: Config | None, threads: int) -> Kernel:
-    return Kernel(problem, target(isa), config, threads)
+    return Kernel(problem, registry.target(isa), config, threads)
 
 
 @lru_cache(KEPT_KERNELS)
 def _dynamic(problem: Problem, dims: str, isa: str, config: Config | None, threads: int) -> DynamicKernel:
-    return DynamicKernel(problem, dims, target(isa), config, threads)
+    return DynamicKernel(problem, dims, registry.target(isa), config, threads)
 
 
 def watched() -> bool:

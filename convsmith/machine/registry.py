@@ -1,4 +1,4 @@
-"""All targets by the name users give, and which of them this machine has."""
+"""All targets by the name users give: known ones, for which code is made, and those that this machine runs."""
 
 from __future__ import annotations
 
@@ -7,25 +7,37 @@ from functools import cache
 
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.ir.instruction import Instruction
+from convsmith.machine.aarch64.levels import LEVELS as AARCH64
 from convsmith.machine.base import Machine
 from convsmith.machine.generic.level import level
 from convsmith.machine.host import cpu_features
 from convsmith.machine.micro_architectures import on_host
-from convsmith.machine.x86.levels import LEVELS
+from convsmith.machine.x86.levels import LEVELS as X86
 
-_BY_MACHINE: dict[str, tuple[Machine, ...]] = {"x86_64": LEVELS, "amd64": LEVELS}
-
-
-def isa_names() -> tuple[str, ...]:
-    """All names that :func:`target` knows."""
-    return (*(t.isa for t in LEVELS), "generic")
+_FAMILIES: dict[str, tuple[Machine, ...]] = {"x86_64": X86, "aarch64": AARCH64}
+"""Levels by the first word of their triple, highest first."""
+_SPELLINGS = {"amd64": "x86_64", "arm64": "aarch64"}
+"""What systems call these otherwise."""
 
 
 @cache
 def host_targets() -> tuple[Machine, ...]:
-    """The levels that run on this machine, fastest first; the last is always ``generic``."""
-    tuned = _BY_MACHINE.get(platform.machine().lower(), ())
+    """Return the levels that run on this machine, fastest first; the last is always ``generic``."""
+    machine = platform.machine().lower()
+    tuned = _FAMILIES.get(_SPELLINGS.get(machine, machine), ())
     return (*(on_host(t) for t in tuned if set(t.needs) <= cpu_features()), level())
+
+
+@cache
+def known_targets() -> tuple[Machine, ...]:
+    """Return every target, family by family, those of this machine with its own facts; the last is ``generic``."""
+    levels = {t.isa: t for family in _FAMILIES.values() for t in family}
+    return tuple((levels | {t.isa: t for t in host_targets()}).values())
+
+
+def isa_names() -> tuple[str, ...]:
+    """Return all names that :func:`target` knows."""
+    return tuple(t.isa for t in known_targets())
 
 
 def _rows(t: Machine, types: tuple[str, str, str]) -> tuple[Instruction | None, ...]:
@@ -33,24 +45,30 @@ def _rows(t: Machine, types: tuple[str, str, str]) -> tuple[Instruction | None, 
 
 
 def target(isa: str | None = None, types: tuple[str, str, str] | None = None) -> Machine:
-    """The target of that name, by default the fastest this machine has.
+    """The known target of that name, by default the fastest that this machine has.
 
-    With `types` (of two factors and their sums) it is the lowest level that does as well as the fastest, so that code
-    asks for no more than it uses. UsageError for an unknown name, UnsupportedError for one that this machine lacks.
+    With `types` (of two factors and their sums) the default is the lowest level that does as well as the fastest, so
+    that code asks for no more than it uses. UsageError for an unknown name.
     """
-    have = host_targets()
     if isa is None:
+        have = host_targets()
         best = have[0]
         if types is None:
             return best
         return [t for t in have if t.vector_bits == best.vector_bits and _rows(t, types) == _rows(best, types)][-1]
-    for t in have:
-        if t.isa == isa:
-            return t
-    if isa in isa_names():
-        missing = next(sorted(set(t.needs) - cpu_features()) for t in LEVELS if t.isa == isa)
+    found = next((t for t in known_targets() if t.isa == isa), None)
+    if found is None:
+        raise UsageError(f"isa {isa!r} is unknown; known are {', '.join(isa_names())}")
+    return found
+
+
+def host_target(isa: str | None = None) -> Machine:
+    """The target of that name, where code for it is to run. UnsupportedError for one that this machine lacks."""
+    found = target(isa)
+    if found not in host_targets():
+        missing = [name for name in found.needs if name not in cpu_features()]
         raise UnsupportedError(
-            f"isa {isa!r} needs {', '.join(missing) or 'x86-64'}, which this machine lacks; "
-            f"it has {', '.join(t.isa for t in have)}"
+            f"isa {isa!r} needs {', '.join(missing)}, which this machine lacks; "
+            f"it has {', '.join(t.isa for t in host_targets())}"
         )
-    raise UsageError(f"isa {isa!r} is unknown; known are {', '.join(isa_names())}")
+    return found

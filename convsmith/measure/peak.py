@@ -25,7 +25,7 @@ from convsmith.diag.errors import UnsupportedError
 from convsmith.ir.instruction import Instruction
 from convsmith.machine.base import Machine
 from convsmith.machine.host import caches
-from convsmith.machine.registry import host_targets, target
+from convsmith.machine.registry import host_target, host_targets
 from convsmith.problem.problem import Problem
 from convsmith.runtime.arrays import Array, address_of, aligned_empty
 from convsmith.runtime.host import HostFunction, HostLibrary
@@ -156,7 +156,7 @@ class _Loop:
 
 @cache
 def _fma_loop(isa: str, threads: int, types: Types) -> _Loop:
-    t = target(isa)
+    t = host_target(isa)
     row = _row(t, types)
     work = 2.0 * threads * _UNROLL * accumulators(t, row) * row.rows * row.lanes * row.terms
     # The accumulators stay near 1: no denormal or infinity, which some CPUs are slow on.

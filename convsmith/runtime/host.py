@@ -60,14 +60,37 @@ class HostFunction:
             threads.run_chunks(self._chunk, block, self.entry.launch.threads, keep)
 
 
+class _ForeignFunction(HostFunction):
+    """An entry that the CPU cannot run: each call raises UnsupportedError with the reason `why`."""
+
+    __slots__ = ("_why",)
+
+    def __init__(self, entry: Entry, why: str) -> None:
+        self.entry, self.whole, self._why = entry, None, why
+
+    def __call__(self, block: int, keep: object = None) -> None:
+        raise UnsupportedError(self._why, code="isa")
+
+
 class HostLibrary:
     """The object code of an artifact, linked into this process for as long as this object or a function of it lives.
 
-    Raises UnsupportedError when the CPU lacks the artifact's instruction set, ToolchainError when LLVM cannot link it.
+    Code that the CPU cannot run is not linked: calls of its functions raise UnsupportedError. The constructor raises
+    UnsupportedError for another obstacle, UsageError for an artifact of another ABI version, and ToolchainError when
+    LLVM cannot link the code.
     """
 
     def __init__(self, artifact: Artifact) -> None:
-        _check_runs_here(artifact)
+        if artifact.abi != ABI_VERSION:
+            message = f"artifact has ABI version {artifact.abi}; this convsmith runs {ABI_VERSION}"
+            raise UsageError(message, code="bad-artifact")
+        self.functions: dict[str, HostFunction]
+        if why := _obstacle(artifact):
+            self.functions = {name: _ForeignFunction(entry, why) for name, entry in artifact.entries.items()}
+            return
+        for entry in artifact.entries.values():
+            _check_starts_here(artifact, entry)
+        obtain_permissions(artifact)
         symbols = [symbol for entry in artifact.entries.values() for symbol in (entry.symbol, entry.chunk_symbol)]
         self._tracker = _link(artifact, symbols)
         self.functions = {
@@ -83,21 +106,15 @@ _STARTED_HERE = ("call", "tasks")
 """Kinds of launch that `HostFunction` starts."""
 
 
-def _check_runs_here(artifact: Artifact) -> None:
-    """Refuse an artifact that this process cannot run, and ask the system for the permissions of one that it can."""
-    if artifact.abi != ABI_VERSION:
-        message = f"artifact has ABI version {artifact.abi}; this convsmith runs {ABI_VERSION}"
-        raise UsageError(message, code="bad-artifact")
+def _obstacle(artifact: Artifact) -> str:
+    """Return why the CPU cannot run the code; empty where it can."""
     missing = [name for name in artifact.needs if name not in cpu_features()]
-    if missing:
-        raise UnsupportedError(
-            f"kernel {artifact.problem!r} is made for {artifact.isa}, which this CPU cannot run: it lacks "
-            f"{', '.join(missing)}; generic code runs everywhere",
-            code="isa",
-        )
-    for entry in artifact.entries.values():
-        _check_starts_here(artifact, entry)
-    obtain_permissions(artifact)
+    if not missing:
+        return ""
+    return (
+        f"kernel {artifact.problem!r} is made for {artifact.isa}, which this CPU cannot run: it lacks "
+        f"{', '.join(missing)}; generic code runs everywhere"
+    )
 
 
 def _check_starts_here(artifact: Artifact, entry: Entry) -> None:

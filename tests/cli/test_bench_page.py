@@ -31,7 +31,7 @@ def spread(value: float) -> Spread:
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> list[Problem]:
     """Rows are made up; the list receives the problems that would have been measured."""
-    kernel = cs.compile(LINE, threads=1, isa="generic")
+    kernel = cs.compile(LINE, threads=1, target="generic")
     seen: list[Problem] = []
 
     def fake(problem: Problem, *_: object) -> Row:

@@ -21,6 +21,7 @@ from convsmith.cli import bench as bench_module
 from convsmith.cli.main import main
 from convsmith.diag.errors import InternalError
 from convsmith.diag.settings import settings
+from convsmith.machine.registry import host_targets, known_targets
 from convsmith.measure.peer import Peer
 from convsmith.measure.timing import Measurement, Spread
 from convsmith.measure.verification import Verdict
@@ -419,3 +420,11 @@ def test_an_unusable_cache_in_a_process_of_its_own(tmp_path: Path) -> None:
     assert line.startswith(f"warning: {text}")
     first, source = errors(str(program))
     assert first.startswith(f"{program}:3: CacheWarning: {text}") and source.strip().startswith("convsmith.compile")
+
+
+@pytest.mark.parametrize("verb, status", [("show", 0), ("explain", 0), ("verify", 2), ("bench", 2)])
+def test_a_target_that_this_machine_does_not_run(verb: str, status: int) -> None:
+    isa = next(t.isa for t in known_targets() if t not in host_targets())
+    result = run(verb, LINE, "--isa", isa, "--threads", "1")
+    assert result.exit_code == status
+    assert status == 0 or f"isa {isa!r} needs " in result.output

@@ -222,7 +222,7 @@ def test_a_command_that_reproduces_compiles_the_problem_that_it_is_for(
 ) -> None:
     """Commands take channels last where a line leaves the layout open, Python does not."""
     problem = parse_problem(line)
-    words = shlex.split(repro(name, problem, str(cs.compile(problem, threads=1, isa="generic").config)))
+    words = shlex.split(repro(name, problem, str(cs.compile(problem, threads=1, target="generic").config)))
     built: list[Problem] = []
 
     def noted(problem: Problem, *arguments: object) -> cs.Kernel:

@@ -26,7 +26,7 @@ LINES = (
 @pytest.mark.parametrize("isa", [t.isa for t in host_targets()])
 @pytest.mark.parametrize("line", LINES)
 def test_same_bits(line: str, isa: str) -> None:
-    kernel = cs.compile(line, isa=isa)
+    kernel = cs.compile(line, target=isa)
     arrays = random_arrays(kernel.problem, 1)
     expected = reference(kernel.problem, arrays)["dst"]
     assert np.array_equal(kernel.run(**arrays)["dst"], expected)

@@ -50,7 +50,7 @@ ATTRIBUTES = [row[0] for row in read("oneDNN_attr_cases.json")["rows"]]
 
 
 def check(line: str, isa: str | None = None, threads: int = 1, seed: int = 0) -> None:
-    verdict = verify_kernel(cs.compile(line, isa=isa, threads=threads), seed)
+    verdict = verify_kernel(cs.compile(line, target=isa, threads=threads), seed)
     assert verdict.ok, f"{verdict.detail}: {line} on {isa or LEVELS[0]}"
 
 

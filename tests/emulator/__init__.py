@@ -1,5 +1,6 @@
-"""Running an artifact on a processor that this machine is not: under Bochs, without an operating system.
+"""Running an artifact on a processor that this machine is not.
 
-`objects` links object code, `image` lays out memory, `startup.s` is the ROM that begins the run, `bochs` starts the
-emulator, and `kernel` is what a caller sees.
+x86 runs under Bochs, without an operating system: `rom` makes a ROM of the memory, `startup.s` is its code. AArch64
+runs under qemu-aarch64, as a process of Linux: `executable` makes its file, `startup_aarch64.ll` is its code. `objects`
+links object code, `image` lays out memory, `bochs` and `qemu` start the emulators, and `kernel` is what a caller sees.
 """

@@ -9,7 +9,6 @@ import struct
 import subprocess
 import tempfile
 from collections.abc import Collection
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -17,10 +16,12 @@ from llvmlite import binding as llvm
 
 from convsmith.diag.errors import ToolchainError, UnsupportedError
 from convsmith.diag.settings import settings
-from emulator.image import ROM, ROM_SIZE, Image
+from emulator.image import START, START_SIZE, Image
 from emulator.objects import ObjectCode
+from emulator.processors import Fault, processor_for
+from emulator.rom import rom_of
 
-__all__ = ["PROCESSORS", "Fault", "emulate", "emulator", "memory_functions", "processor"]
+__all__ = ["PROCESSORS", "emulate", "emulator", "memory_functions", "processor"]
 
 _AVX2 = frozenset({"avx2", "fma", "f16c"})
 _VNNI = frozenset({"avxvnni"})
@@ -61,23 +62,13 @@ clock: sync=none
 """Bochs insists on a ROM for the display: it is of zeros."""
 
 
-@dataclass(frozen=True)
-class Fault:
-    """An exception that ended a run: the instruction's address, the address accessed, vector and error code."""
-
-    at: int
-    accessed: int
-    vector: int
-    error: int
-
-    @property
-    def kind(self) -> str:
-        """What happened, in words."""
-        name = _VECTORS.get(self.vector, f"exception {self.vector}")
-        if self.vector != _PAGE_FAULT:
-            return name
-        how = "executing" if self.error & 16 else "writing" if self.error & 2 else "reading"
-        return f"{name} ({how} {self.accessed:#x})"
+def _fault(at: int, accessed: int, vector: int, error: int) -> Fault:
+    """An exception by its four numbers: address of the instruction, address accessed, vector and error code."""
+    kind = _VECTORS.get(vector, f"exception {vector}")
+    if vector == _PAGE_FAULT:
+        how = "executing" if error & 16 else "writing" if error & 2 else "reading"
+        kind = f"{kind} ({how} {accessed:#x})"
+    return Fault(kind, at)
 
 
 def emulator() -> str:
@@ -94,19 +85,13 @@ def emulator() -> str:
 
 def processor(needs: Collection[str]) -> str:
     """Bochs' name of the processor that has the features. UnsupportedError when there is none."""
-    for model, features in PROCESSORS.items():
-        if features.issuperset(needs):
-            return model
-    near, most = max(PROCESSORS.items(), key=lambda item: len(item[1].intersection(needs)))
-    lacking = ", ".join(name for name in needs if name not in most)
-    raise UnsupportedError(f"no emulated processor has {', '.join(needs)}; nearest is {near}, without {lacking}",
-                           code="isa")  # fmt: skip
+    return processor_for(needs, PROCESSORS)
 
 
 def memory_functions() -> dict[str, int]:
     """Addresses of the functions of the C library that the emulated machine has."""
     symbols = _rom()[1]
-    return {name: ROM + symbols[name] for name in ("memcpy", "memset")}
+    return {name: START + symbols[name] for name in ("memcpy", "memset")}
 
 
 def emulate(image: Image, model: str, timeout: float) -> bytes | Fault:
@@ -115,7 +100,7 @@ def emulate(image: Image, model: str, timeout: float) -> bytes | Fault:
     ToolchainError when Bochs ends otherwise (its `text` is Bochs' log), or takes more than `timeout` seconds.
     """
     code, symbols = _rom()
-    rom, size = image.rom(code, symbols["pages"]), image.result_size
+    rom, size = rom_of(image, code, symbols["pages"]), image.result_size
     bochs = emulator()
     megabytes = (image.end >> 20) + 2
     with tempfile.TemporaryDirectory(prefix="convsmith-bochs-") as directory:
@@ -136,7 +121,7 @@ def emulate(image: Image, model: str, timeout: float) -> bytes | Fault:
         text = (log.read_text(errors="replace") if log.exists() else "") + done.stdout.decode(errors="replace")
     _, _, sent = done.stdout.partition(_MARK)
     if sent[:1] == b"F" and len(sent) > _FAULT.size:
-        return Fault(*_FAULT.unpack_from(sent, 1))
+        return _fault(*_FAULT.unpack_from(sent, 1))
     if sent[:1] == b"T":
         raise ToolchainError(
             f"the emulated {model} began again: an exception came while one was handled, as where the stack is used up",
@@ -168,6 +153,6 @@ def _rom() -> tuple[bytes, dict[str, int]]:
     machine = llvm.Target.from_triple(triple).create_target_machine()
     text = f'target triple = "{triple}"\nmodule asm "{quoted}"\n'
     code = ObjectCode(machine.emit_object(llvm.parse_assembly(text)), {})
-    rom = code.at(ROM)
-    assert len(rom) == ROM_SIZE
+    rom = code.at(START)
+    assert len(rom) == START_SIZE
     return rom, code.symbols

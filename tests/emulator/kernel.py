@@ -13,9 +13,10 @@ from convsmith.codegen.binder import AddressMemory, Binder, element_type
 from convsmith.diag.errors import ToolchainError, UnsupportedError, UsageError
 from convsmith.runtime.arrays import ALIGNMENT, Array, ArraySpec, all_finite
 from convsmith.runtime.border import Border, Given, tensors_of
-from emulator import bochs
+from emulator import bochs, qemu
 from emulator.image import Image
 from emulator.objects import ObjectCode
+from emulator.processors import Fault
 
 __all__ = ["EmulatedKernel"]
 
@@ -23,15 +24,22 @@ _POISON = 0xFF
 """Every byte that no array gives: NaN as a float, -1 or the largest number as an integer."""
 
 
+_EMULATORS = {b"\x3e\0": bochs, b"\xb7\0": qemu}
+"""By the machine that the header of an object names: x86-64, AArch64."""
+_MACHINE = slice(18, 20)
+"""Its place in the header."""
+
+
 class EmulatedKernel:
     """A compiled problem on one thread: `run` on arrays by name, as a `HostKernel`'s, but for packed operands.
 
     Memory is stricter than a host's: inputs cannot be written, and what reads or writes beyond an array's last element
-    faults. `processor` is Bochs' name of the processor. UnsupportedError when there is none that has what the artifact
-    needs, ToolchainError when its code cannot be linked. A run may take `timeout` seconds.
+    faults. `processor` is the emulator's name of the processor, by default of the smallest that has what the artifact
+    needs; UnsupportedError when there is none. ToolchainError when the code cannot be linked. A run may take `timeout`
+    seconds.
     """
 
-    def __init__(self, artifact: Artifact, timeout: float = 60.0) -> None:
+    def __init__(self, artifact: Artifact, timeout: float = 60.0, processor: str = "") -> None:
         if artifact.abi != ABI_VERSION:
             message = f"artifact has ABI version {artifact.abi}; this convsmith runs {ABI_VERSION}"
             raise UsageError(message, code="bad-artifact")
@@ -43,8 +51,9 @@ class EmulatedKernel:
                     code="threads",
                 )
         self.artifact, self.timeout = artifact, timeout
-        self.processor = bochs.processor(artifact.needs)
-        self._code = ObjectCode(artifact.code, bochs.memory_functions())
+        self._emulator = _EMULATORS.get(artifact.code[_MACHINE], bochs)
+        self.processor = processor or self._emulator.processor(artifact.needs)
+        self._code = ObjectCode(artifact.code, self._emulator.memory_functions())
         for entry in artifact.entries.values():
             if entry.chunk_symbol not in self._code.symbols:
                 raise ToolchainError(f"object code of {artifact.problem!r} has no {entry.chunk_symbol}", code="symbol")
@@ -75,11 +84,11 @@ class EmulatedKernel:
         image.write(start, self._code.at(start))
         for inputs, outputs in calls:
             self._place(image, start, inputs, outputs)
-        found = bochs.emulate(image, self.processor, self.timeout)
-        if isinstance(found, bochs.Fault):
+        found = self._emulator.emulate(image, self.processor, self.timeout)
+        if isinstance(found, Fault):
             raise ToolchainError(
                 f"the emulated {self.processor} stopped in the kernel of {self.artifact.problem!r} (config "
-                f"{self.artifact.config}): {found.kind} at {self._where(found.at - start)}",
+                f"{self.artifact.config}): {found.kind}{self._where(found.at, start)}",
                 code="fault",
             )
         for _, outputs in calls:
@@ -114,13 +123,16 @@ class EmulatedKernel:
                     code="non-finite",
                 )
 
-    def _where(self, offset: int) -> str:
-        """An address in the code, from the nearest symbol before it."""
+    def _where(self, address: int | None, start: int) -> str:
+        """The place of an address in code that starts at another, from the nearest symbol before it."""
+        if address is None:
+            return ""
+        offset = address - start
         before = {name: at for name, at in self._code.symbols.items() if at <= offset < self._code.size}
         if not before:
-            return f"{offset:#x} from the code's start"
+            return f" at {offset:#x} from the code's start"
         name = max(before, key=lambda name: before[name])
-        return f"{name}+{offset - before[name]:#x}"
+        return f" at {name}+{offset - before[name]:#x}"
 
 
 class ImageMemory(AddressMemory):

@@ -1,9 +1,9 @@
-"""`ObjectCode`: relocatable object code (ELF, x86-64) as bytes that run at an address of one's choice."""
+"""`ObjectCode`: relocatable object code (ELF, x86-64 or AArch64) as bytes that run at an address of one's choice."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from convsmith.diag.errors import ToolchainError
@@ -15,14 +15,50 @@ _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _RELOCATION = struct.Struct("<QQq")
 
-_RELOCATABLE, _X86_64 = 1, 62
+_RELOCATABLE = 1
 _SYMBOLS, _ADDENDS, _NO_BITS = 2, 4, 8
 """Kinds of sections: the symbol table, relocations with addends, zeros that take no room in the file."""
 _LOADED = 2
 """Flag of sections that are there when code runs."""
-_RELATIVE = (2, 4)
-_ABSOLUTE = {1: "<Q", 10: "<I", 11: "<i"}
-"""Kinds of relocations: those relative to their place (PC32, PLT32), and forms of those that are not (64, 32, 32S)."""
+_Patch = Callable[[int, int, int], int]
+"""The new word from the target's address, the place's own, and the old word."""
+_PAGE = 0xFFF
+
+
+def _word(target: int, place: int, old: int) -> int:
+    return target
+
+
+def _distance(target: int, place: int, old: int) -> int:
+    return target - place
+
+
+def _branch(target: int, place: int, old: int) -> int:
+    return old & ~0x3FFFFFF | (target - place) >> 2 & 0x3FFFFFF
+
+
+def _page(target: int, place: int, old: int) -> int:
+    pages = (target >> 12) - (place >> 12)
+    return old | (pages & 3) << 29 | (pages >> 2 & 0x7FFFF) << 5
+
+
+def _within_page(size: int) -> _Patch:
+    """Place in a page, in units of an access of ``size`` bytes."""
+    return lambda target, place, old: old | (target & _PAGE) // size << 10
+
+
+_PATCHES: dict[int, dict[int, tuple[str, _Patch]]] = {
+    62: {
+        1: ("<Q", _word), 10: ("<I", _word), 11: ("<i", _word), 2: ("<i", _distance), 4: ("<i", _distance),
+    },
+    183: {
+        257: ("<Q", _word), 258: ("<I", _word), 260: ("<q", _distance), 261: ("<i", _distance), 275: ("<I", _page),
+        282: ("<I", _branch), 283: ("<I", _branch), 277: ("<I", _within_page(1)), 278: ("<I", _within_page(1)),
+        284: ("<I", _within_page(2)), 285: ("<I", _within_page(4)), 286: ("<I", _within_page(8)),
+        299: ("<I", _within_page(16)),
+    },
+}  # fmt: skip
+"""By machine, x86-64 and AArch64: kinds of relocations, each with its word's form."""
 
 
 class _Section(NamedTuple):
@@ -57,7 +93,7 @@ class ObjectCode:
             self._read()
         except (struct.error, IndexError, ValueError) as error:
             raise ToolchainError(
-                f"{len(code)} bytes are not relocatable object code (ELF, x86-64): {error}", code="object"
+                f"{len(code)} bytes are not relocatable object code (ELF, x86-64 or AArch64): {error}", code="object"
             ) from None
         called = [self._table[symbol] for _, _, symbol, _ in self._places]
         lacking = sorted({s.name for s in called if s.section not in self._starts and s.name not in outside})
@@ -80,16 +116,15 @@ class ObjectCode:
                 target = address + self._starts[symbol.section] + symbol.value + addend
             else:
                 target = self._outside[symbol.name] + addend
-            if kind in _RELATIVE:
-                struct.pack_into("<i", memory, place, target - address - place)
-            else:
-                struct.pack_into(_ABSOLUTE[kind], memory, place, target)
+            form, patch = _PATCHES[self.machine][kind]
+            (old,) = struct.unpack_from(form, memory, place)
+            struct.pack_into(form, memory, place, patch(target, address + place, old))
         return bytes(memory)
 
     def _read(self) -> None:
         header = _HEADER.unpack_from(self._code)
-        magic, kind, machine = header[:3]
-        if magic[:6] != b"\x7fELF\x02\x01" or (kind, machine) != (_RELOCATABLE, _X86_64):
+        magic, kind, self.machine = header[:3]
+        if magic[:6] != b"\x7fELF\x02\x01" or kind != _RELOCATABLE or self.machine not in _PATCHES:
             raise ValueError("the header is another one")
         at, count = header[6], header[12]
         self._sections = [_Section(*_SECTION.unpack_from(self._code, at + n * _SECTION.size)) for n in range(count)]
@@ -123,8 +158,9 @@ class ObjectCode:
         for n in range(table.size // _RELOCATION.size):
             offset, info, addend = _RELOCATION.unpack_from(self._code, table.offset + n * _RELOCATION.size)
             symbol, kind = info >> 32, info & 0xFFFFFFFF
-            if kind not in _RELATIVE and kind not in _ABSOLUTE:
-                raise ValueError(f"relocation {n} is of kind {kind}; known are {[*_RELATIVE, *_ABSOLUTE]}")
+            known = _PATCHES[self.machine]
+            if kind not in known:
+                raise ValueError(f"relocation {n} is of kind {kind}; known are {[*known]}")
             if symbol >= len(self._table) or offset + 4 > self._sections[table.info].size:
                 raise ValueError(f"relocation {n} is of symbol {symbol} at {offset:#x}")
             found.append((self._starts[table.info] + offset, kind, symbol, addend))

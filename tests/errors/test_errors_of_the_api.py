@@ -97,8 +97,8 @@ def test_keywords_that_contradict() -> None:
             lambda problem=gradient: cs.compile(problem, bias=True)  # type: ignore[misc]
         )
     raises(cs.UsageError, "bias", "for convolutions", "--bia-dt=f32")(lambda: cs.compile("--matmul 2x3:3x4", bias=True))
-    raises(cs.UsageError, "isa", "isa='avx2'", "--isa=generic")(
-        lambda: cs.compile(LINE, isa="avx2", config="--isa=generic --lane=oc")
+    raises(cs.UsageError, "isa", "target='avx2'", "--isa=generic")(
+        lambda: cs.compile(LINE, target="avx2", config="--isa=generic --lane=oc")
     )
     raises(cs.UsageError, "bad-descriptor", "expected a descriptor or a problem, got int")(lambda: cs.compile(3))  # type: ignore[arg-type]
     raises(cs.UsageError, "threads", "threads=0", "1 to 1024")(lambda: cs.compile(LINE, threads=0))
@@ -108,8 +108,8 @@ def test_keywords_that_contradict() -> None:
 
 
 def test_unknown_and_missing_instruction_sets() -> None:
-    raises(cs.UsageError, "usage", "isa 'sse9' is unknown", "avx512_vnni, avx512, ", "avx2, generic")(
-        lambda: cs.compile(LINE, isa="sse9")
+    raises(cs.UsageError, "usage", "isa 'sse9' is unknown", "avx512_vnni, avx512, ", "aarch64, generic")(
+        lambda: cs.compile(LINE, target="sse9")
     )
 
 

@@ -98,7 +98,7 @@ def test_any_sizes_and_pads(line: str, number: int) -> None:
     levels = host_targets()
     number += 2 * LINES.index(line)
     p, rng = Conv.parse(line), random.Random(line)
-    k = cs.compile(p, isa=levels[number % len(levels)].isa, threads=1 + number % 3, dynamic=dims_of(p))
+    k = cs.compile(p, target=levels[number % len(levels)].isa, threads=1 + number % 3, dynamic=dims_of(p))
     assert isinstance(k, DynamicKernel) and k.requirements == {"ic": p.ic}
     weights = in_layouts(k.problem, random_arrays(k.problem, 7))
     packed = k.pack(weights["wei"], weights.get("bia"))
@@ -161,11 +161,11 @@ def test_sums_leave_their_registers_before_a_long_epilogue(threads: int) -> None
 
 
 def test_tasks_of_threads_are_divided_by_the_sizes_of_the_call() -> None:
-    k = cs.compile("mb1ic8ih9oc40kh3ph1", dynamic="mb,ih,iw", isa="generic", threads=2)
+    k = cs.compile("mb1ic8ih9oc40kh3ph1", dynamic="mb,ih,iw", target="generic", threads=2)
     with interning():
         text = str(k.lowered([]).kernel)
     assert "for task in 0 .. mb_end * oh_end * 5 #parallel" in text and "(task // 5) // oh_end" in text
-    k = cs.compile("mb1ic8iw9oc40kw3pw1", dynamic="mb,iw", isa="generic", threads=2)
+    k = cs.compile("mb1ic8iw9oc40kw3pw1", dynamic="mb,iw", target="generic", threads=2)
     with interning():
         text = str(k.lowered([]).kernel)
     assert "for task in 0 .. mb_end * ((ow_end + 5) // 6) * 5 #parallel" in text

@@ -183,7 +183,7 @@ def test_settings_are_defaults() -> None:
         k = cs.compile(LINE)
         assert (k.config.isa, k.target.isa) == ("generic", "generic")
         assert cs.compile(LINE, threads=1).config.threads == 1
-    assert cs.compile(LINE, isa="generic", threads=2) is k
+    assert cs.compile(LINE, target="generic", threads=2) is k
 
 
 # -- questions
@@ -198,7 +198,7 @@ def test_ir_at_every_stage() -> None:
 
 
 def test_llvm_and_assembly() -> None:
-    k = cs.compile(LINE, threads=1, isa="generic")
+    k = cs.compile(LINE, threads=1, target="generic")
     assert "define" in k.llvm() and "convsmith_chunk" in k.asm()
 
 

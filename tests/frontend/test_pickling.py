@@ -72,15 +72,14 @@ def test_packed_weights_have_memory_of_their_own() -> None:
         np.testing.assert_array_equal(kernel(arrays["src"], other), kernel(arrays["src"], packed))
 
 
-def test_a_machine_without_the_instructions_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = pickle.dumps(cs.compile(LINES[0], threads=1, isa=target().isa))
-
-    def lacks(isa: str) -> object:
-        raise cs.UnsupportedError(f"isa {isa!r} needs more", code="isa")
-
-    monkeypatch.setattr("convsmith.frontend.kernel.host_level", lacks)
-    with pytest.raises(cs.UnsupportedError, match="needs more"):
-        pickle.loads(given)
+def test_a_machine_without_the_instructions_says_so_at_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = cs.compile(LINES[0], threads=1, target=target().isa)
+    given, arrays = pickle.dumps(kernel), arrays_of(kernel)
+    monkeypatch.setattr("convsmith.runtime.host.cpu_features", frozenset)
+    other = pickle.loads(given)
+    assert other.asm() == kernel.asm()
+    with pytest.raises(cs.UnsupportedError, match="which this CPU cannot run: it lacks"):
+        other.run(**arrays)
 
 
 def test_a_product_that_knows_its_rhs() -> None:

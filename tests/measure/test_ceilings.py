@@ -128,12 +128,12 @@ def test_without_a_cache_figures_are_kept_in_the_process(clock: Clock, monkeypat
 
 
 def test_explain_gives_the_kept_figures_and_their_date(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    k = cs.compile(LINE, isa="generic", threads=1)
+    k = cs.compile(LINE, target="generic", threads=1)
     page = k.explain()
     assert f"measured {ceilings.peak_ceiling('generic', TYPES).figure(1).date}:" in page
     clock.share = 0.1
     assert k.explain() == page
-    assert "the machine was busy" in cs.compile(LINE, isa="generic", threads=2).explain()
+    assert "the machine was busy" in cs.compile(LINE, target="generic", threads=2).explain()
 
 
 def test_measured_rates_of_this_machine_are_plausible() -> None:

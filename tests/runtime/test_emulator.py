@@ -325,7 +325,7 @@ def test_object_code_that_is_none() -> None:
     whole_ = copies("").code
     for code in (b"", b"not an object", b"\x7fELF" + bytes(100), *(whole_[:n] for n in range(64, len(whole_), 97))):
         message = refused(ToolchainError, "object", dataclasses.replace(copies(""), code=code))
-        assert message.startswith(f"{len(code)} bytes are not relocatable object code (ELF, x86-64): ")
+        assert message.startswith(f"{len(code)} bytes are not relocatable object code (ELF, x86-64 or AArch64): ")
 
 
 def test_other_abi() -> None:

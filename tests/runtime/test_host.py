@@ -110,8 +110,10 @@ def test_missing_symbol() -> None:
 
 def test_isa_of_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "cpu_features", lambda: frozenset({"avx2", "fma", "avx512f"}))
+    needs = ("avx512f", "avx512vl", "avx512bw", "avx2")
+    library = HostLibrary(dataclasses.replace(recorder(), isa="avx512", needs=needs))
     with pytest.raises(UnsupportedError) as caught:
-        HostLibrary(dataclasses.replace(recorder(), isa="avx512", needs=("avx512f", "avx512vl", "avx512bw", "avx2")))
+        library["main"](0)
     assert str(caught.value) == (
         "kernel 'recorder' is made for avx512, which this CPU cannot run: it lacks avx512vl, avx512bw; generic code "
         "runs everywhere"

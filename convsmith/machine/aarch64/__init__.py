@@ -1,0 +1,1 @@
+"""AArch64: NEON, and the extensions for products of small types."""

@@ -1,0 +1,35 @@
+"""Levels of AArch64, highest first: each has what those below it have, as the versions of the architecture do."""
+
+from __future__ import annotations
+
+from convsmith.ir.instruction import RegisterFile
+from convsmith.ir.types import Half
+from convsmith.machine.aarch64.instructions import INSTRUCTIONS
+from convsmith.machine.base import Machine
+from convsmith.machine.costs import Costs
+from convsmith.machine.memory import caches
+from convsmith.machine.transpositions import transpositions
+
+TRIPLE = "aarch64-unknown-linux-gnu"
+_BASE = ("neon",)
+_EXTENSIONS = (("dotprod", "dotprod"), ("fp16", "fullfp16"), ("bf16", "bf16"), ("i8mm", "i8mm"))
+"""Extensions as levels are called after them, with LLVM's names of the features, lowest first."""
+_BITS = 128
+_SHUFFLES = ("zip", "tbl")
+
+
+def _neon(count: int) -> Machine:
+    """NEON with the first ``count`` extensions."""
+    needs = (*_BASE, *(feature for _, feature in _EXTENSIONS[:count]))
+    half: Half = "computes" if "fullfp16" in needs else "converts"
+    return Machine(
+        isa="+".join(("aarch64", *(name for name, _ in _EXTENSIONS[count - 1 : count]))), triple=TRIPLE, cpu="generic",
+        features=",".join("+" + name for name in needs), needs=needs,
+        vectors=RegisterFile("vector", 32, _BITS), memories=caches(32768, 1 << 18, rates=(32, 16)),
+        costs=Costs(multiply_add=0.5, broadcast=0.5, latency=4.0), attributes=(),
+        instructions=tuple(row for row in INSTRUCTIONS if set(row.needs) <= set(needs)),
+        transpositions=transpositions(_BITS, _BASE, _SHUFFLES), half=half,
+    )  # fmt: skip
+
+
+LEVELS = tuple(_neon(count) for count in range(len(_EXTENSIONS), -1, -1))

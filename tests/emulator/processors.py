@@ -1,0 +1,29 @@
+"""Processors that emulators have, and what ends a run on one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from convsmith.diag.errors import UnsupportedError
+
+__all__ = ["Fault", "processor_for"]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """An exception that ended a run: what happened, in words, and the instruction's address where that is known."""
+
+    kind: str
+    at: int | None
+
+
+def processor_for(needs: Collection[str], processors: Mapping[str, frozenset[str]]) -> str:
+    """The first of the processors that has the features. UnsupportedError when there is none."""
+    for model, features in processors.items():
+        if features.issuperset(needs):
+            return model
+    near, most = max(processors.items(), key=lambda item: len(item[1].intersection(needs)))
+    lacking = ", ".join(name for name in needs if name not in most)
+    raise UnsupportedError(f"no emulated processor has {', '.join(needs)}; nearest is {near}, without {lacking}",
+                           code="isa")  # fmt: skip

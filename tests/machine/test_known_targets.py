@@ -1,0 +1,56 @@
+"""Targets that this machine knows and does not run: everything but a call works, and a call says why it does not."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import convsmith as cs
+from convsmith.machine.base import Machine
+from convsmith.machine.registry import host_target, host_targets, isa_names, known_targets
+from convsmith.measure.peak import peak_sample
+
+LINE = "mb1ic16ih6oc32kh3ph1"
+FOREIGN = [t for t in known_targets() if t not in host_targets()]
+MACHINES = {"x86_64": 62, "aarch64": 183}
+"""Numbers of machines in the header of an object, by the first word of their triple."""
+
+
+def test_no_name_comes_twice() -> None:
+    assert len(set(isa_names())) == len(isa_names()) == len(known_targets())
+    assert FOREIGN and host_targets()[-1].isa == "generic"
+
+
+@pytest.mark.parametrize("target", FOREIGN, ids=lambda t: t.isa)
+def test_a_foreign_kernel_answers_every_question(target: Machine) -> None:
+    isa, triple = target.isa, target.triple
+    for threads in (1, 2):
+        kernel = cs.compile(LINE, target=isa, threads=threads)
+        assert kernel.artifact is not None
+        assert kernel.artifact.code[18:20] == MACHINES[triple.partition("-")[0]].to_bytes(2, "little")
+        assert f'target triple = "{triple}"' in kernel.llvm()
+        row = target.row("f32", "f32", "f32")
+        assert row is not None
+        assert f"\t{row.mnemonic}" in kernel.asm()
+        assert row.name in kernel.ir()
+        page = kernel.explain()
+        assert f"roofline      not known: this machine does not run {isa}" in page
+        with pytest.raises(cs.UnsupportedError, match=f"is made for {re.escape(isa)}, which this CPU cannot run"):
+            kernel(np.ones((1, 16, 6, 6), np.float32), np.ones((32, 16, 3, 3), np.float32))
+        with pytest.raises(cs.UnsupportedError, match="which this CPU cannot run"):
+            kernel.pack(np.ones((32, 16, 3, 3), np.float32))
+
+
+def test_a_foreign_kernel_of_dynamic_sizes() -> None:
+    kernel = cs.compile(LINE, target=FOREIGN[0].isa, threads=1, dynamic="mb,ih,iw")
+    assert kernel.asm()
+    with pytest.raises(cs.UnsupportedError, match="which this CPU cannot run"):
+        kernel(np.ones((2, 16, 9, 9), np.float32), np.ones((32, 16, 3, 3), np.float32))
+
+
+def test_what_measures_refuses_at_once() -> None:
+    for refused in (lambda: host_target(FOREIGN[0].isa), lambda: peak_sample(FOREIGN[0].isa, 1)):
+        with pytest.raises(cs.UnsupportedError, match=r"needs .*, which this machine lacks; it has .*generic"):
+            refused()

@@ -1,0 +1,162 @@
+"""Processes under qemu-aarch64: the contract of a kernel's memory, what ends a run, and what is refused before one."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+from emulated import skip_without_emulator
+from emulator.kernel import EmulatedKernel
+
+from convsmith.codegen import llvm_bind
+from convsmith.codegen.artifact import Argument, Artifact, Entry
+from convsmith.diag.errors import ToolchainError, UnsupportedError
+from convsmith.machine.aarch64.levels import LEVELS
+
+BASE = LEVELS[-1]
+NUMBERS = np.arange(16, dtype=np.int32)
+
+
+@pytest.fixture
+def qemu() -> None:
+    """Skips where there is no qemu-aarch64."""
+    skip_without_emulator(BASE)
+
+
+needs_qemu = pytest.mark.usefixtures("qemu")
+
+
+def copies(body: str = "", declare: str = "", features: str = "+neon", needs: tuple[str, ...] = ("neon",)) -> Artifact:
+    """`dst[0:16] = src[0:16]`, after `body`, which sees %src, %dst and %n."""
+    text = f"""
+    {declare}
+    define void @k_chunk(ptr %block, i64 %tid, i64 %n) nounwind {{
+      %src = load ptr, ptr %block
+      %at = getelementptr ptr, ptr %block, i64 1
+      %dst = load ptr, ptr %at
+      {body}
+      %x = load <16 x i32>, ptr %src, align 4
+      store <16 x i32> %x, ptr %dst, align 4
+      ret void
+    }}
+    """
+    arguments = (Argument("src", "in", "s32", (16,), "a", 16), Argument("dst", "out", "s32", (16,), "a", 16))
+    code = llvm_bind.object_code(text, BASE.triple, BASE.cpu, features)
+    return Artifact(code, "by hand", {"main": Entry("k", arguments)}, "copies", "by hand", needs=needs)
+
+
+SDOT = """
+%a = load <16 x i8>, ptr %src, align 1
+%s = call <4 x i32> @llvm.aarch64.neon.sdot.v4i32.v16i8(<4 x i32> zeroinitializer, <16 x i8> %a, <16 x i8> %a)
+store <4 x i32> %s, ptr %dst, align 4
+"""
+SMMLA = SDOT.replace("sdot", "smmla")
+DECLARE = "declare <4 x i32> @llvm.aarch64.neon.{}.v4i32.v16i8(<4 x i32>, <16 x i8>, <16 x i8>)"
+
+
+def raised(artifact: Artifact, code: str, timeout: float = 60.0, processor: str = "") -> ToolchainError:
+    with pytest.raises(ToolchainError) as caught:
+        EmulatedKernel(artifact, timeout, processor).run({"src": NUMBERS})
+    assert caught.value.code == code
+    return caught.value
+
+
+@needs_qemu
+def test_calls_that_share_a_start() -> None:
+    calls = [{"src": NUMBERS + 100 * n} for n in range(40)]
+    for call, found in zip(calls, EmulatedKernel(copies()).run_all(calls), strict=True):
+        np.testing.assert_array_equal(found["dst"], call["src"])
+
+
+@needs_qemu
+def test_memory_functions_of_the_c_library() -> None:
+    declare = """
+    declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
+    declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
+    define void @k_chunk(ptr %block, i64 %tid, i64 %n) nounwind {
+      %src = load ptr, ptr %block
+      %at = getelementptr ptr, ptr %block, i64 1
+      %dst = load ptr, ptr %at
+      %third = getelementptr i8, ptr %dst, i64 12
+      %bytes = mul i64 %n, 64
+      %few = mul i64 %n, 8
+      call void @llvm.memcpy.p0.p0.i64(ptr %dst, ptr %src, i64 %bytes, i1 false)
+      call void @llvm.memset.p0.i64(ptr %third, i8 1, i64 %few, i1 false)
+      ret void
+    }
+    """
+    code = llvm_bind.object_code(declare, BASE.triple, BASE.cpu, BASE.features)
+    whole = copies()
+    artifact = Artifact(code, "by hand", whole.entries, "copies", "by hand", needs=("neon",))
+    assert EmulatedKernel(artifact).run({"src": NUMBERS})["dst"].tolist() == [0, 1, 2, *[0x01010101] * 2, *range(5, 16)]
+
+
+@needs_qemu
+@pytest.mark.parametrize(
+    "name, body, needs, processor",
+    [
+        ("sdot", SDOT, ("neon", "dotprod"), "cortex-a72"), ("smmla", SMMLA, ("neon", "i8mm"), "neoverse-n1"),
+        ("smmla", SMMLA, ("neon", "i8mm"), "cortex-a76"),
+    ],
+)  # fmt: skip
+def test_an_instruction_that_the_processor_lacks(
+    name: str, body: str, needs: tuple[str, ...], processor: str
+) -> None:
+    features = ",".join(f"+{n}" for n in needs)
+    artifact = copies(body, DECLARE.format(name), features, needs)
+    np.testing.assert_array_equal(EmulatedKernel(artifact).run({"src": NUMBERS})["dst"], NUMBERS)
+    assert f"the emulated {processor} stopped in the kernel of 'copies' (config by hand): illegal instruction" in str(
+        raised(artifact, "fault", processor=processor)
+    )
+    lying = Artifact(artifact.code, "by hand", artifact.entries, "copies", "by hand", needs=("neon",))
+    assert "the emulated cortex-a72 stopped" in str(raised(lying, "fault"))
+
+
+@needs_qemu
+@pytest.mark.parametrize(
+    "body, message",
+    [
+        ("store volatile i32 1, ptr %src", "page fault"),
+        ("%e = getelementptr i32, ptr %src, i64 16\n%v = load volatile i8, ptr %e", "page fault"),
+        ("%e = getelementptr i32, ptr %dst, i64 16\nstore volatile i8 1, ptr %e", "page fault"),
+        ("store volatile i8 1, ptr null", "page fault"),
+        ("call void %src()", "page fault"),
+        ("call void @llvm.trap()", "trap"),
+    ],
+    ids=["input", "beyond-input", "beyond-output", "null", "data", "trap"],
+)
+def test_faults(body: str, message: str) -> None:
+    assert message in str(raised(copies(body, "declare void @llvm.trap()"), "fault"))
+
+
+@needs_qemu
+def test_a_run_that_does_not_end() -> None:
+    body = "br label %again\nagain:\n%v = load volatile i64, ptr %block\nbr label %again\nnever:"
+    message = str(raised(copies(body), "timeout", timeout=0.5))
+    assert message.startswith("qemu (") and message.endswith(") did not end within 0.5 s")
+
+
+@pytest.mark.parametrize("script", ["exit 3", "echo no such processor >&2; exit 1", "printf few"])
+def test_a_program_that_gives_no_results(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "qemu-aarch64"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    message = str(raised(copies(), "emulator"))
+    assert message.startswith(f"qemu ({program}, processor cortex-a72) ended without results, status ")
+    assert "echo" not in script or message.endswith("no such processor")
+
+
+def test_no_emulator(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UnsupportedError) as caught:
+        EmulatedKernel(copies()).run({"src": NUMBERS})
+    assert str(caught.value) == "no emulator: PATH has no qemu-aarch64; legal is that of a package qemu-user"
+
+
+def test_a_feature_that_no_processor_has() -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        EmulatedKernel(copies(needs=("neon", "sme")))
+    assert str(caught.value) == "no emulated processor has neon, sme; nearest is cortex-a72, without sme"
