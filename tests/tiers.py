@@ -1,7 +1,7 @@
 """The tiers of the suite: the cases of a test that the normal tier runs, and those that it leaves to the wide tier.
 
-The normal tier runs one case in n of a test marked `sampled(n, "a", "b")`, and further cases until every value of the
-parameters a and b has occurred; for `sampled(n, "a+b")` until every pair of values has. A problem's line is covered
+The normal tier runs one case in n of a test marked `sampled(n, "a", "b")`, or more if more are needed for every value
+of the parameters a and b to occur; for `sampled(n, "a+b")` every pair of values occurs. A problem's line is covered
 option by option: every value of every option occurs. The other cases get the mark `wide`. The sample depends on the
 cases' names alone, so every process selects the same cases.
 """
@@ -32,15 +32,15 @@ def mark_wide_cases(items: Iterable[pytest.Item]) -> None:
 
 
 def sample(names: list[str], traits: list[frozenset[Hashable]], n: int) -> set[int]:
-    """Return the numbers of one case in `n`, by the hash of its name, and of further cases that cover all `traits`."""
+    """Return the numbers of cases that cover all `traits`, and of others up to one in `n`, by the hashes of `names`."""
     order = sorted(range(len(names)), key=lambda number: (crc32(names[number].encode()), number))
-    size = -(-len(order) // n)
-    kept, covered = set(order[:size]), {trait for number in order[:size] for trait in traits[number]}
-    for number in order[size:]:
+    kept, covered = [], set[Hashable]()
+    for number in order:
         if not traits[number] <= covered:
-            kept.add(number)
+            kept.append(number)
             covered |= traits[number]
-    return kept
+    others = [number for number in order if number not in set(kept)]
+    return {*kept, *others[: max(-(-len(order) // n) - len(kept), 0)]}
 
 
 def _traits(values: dict[str, Any], names: Iterable[str]) -> Iterator[Hashable]:

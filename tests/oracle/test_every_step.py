@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import FunctionType, ModuleType
 
@@ -413,20 +413,34 @@ KINDS = {
 }  # fmt: skip
 
 
-def interpret_all(problem: Problem, config: Config, target: Machine, seed: int = 0) -> None:
-    """Run the rewrites of the kernel and of its packing kernels, and interpret after each."""
+def interpret_all(
+    problem: Problem, config: Config, target: Machine, seed: int = 0, every: int = 1, turn: int = 0
+) -> None:
+    """Run the rewrites of the kernel and of its packing kernels, and interpret after each.
+
+    A kernel is interpreted after one rewrite in `every`, beginning at number `turn`, and after the last.
+    """
     with interning():
         oracle = Oracle(problem, target, seed)
         st, kernel = naive_kernel(problem, target, config)
         oracle.finish = None if st.parts_of is None else parts_kernel(problem, st)
-        kernel = run_steps(kernel, schedule(st, config, target), [oracle])
+        steps = schedule(st, config, target)
+        oracle.skip = skipping(every, turn, len(steps))
+        kernel = run_steps(kernel, steps, [oracle])
         if oracle.finish is not None:
+            oracle.skip = lambda number: False
             run_steps(oracle.finish, sums_steps(st, target), [_Finishing(oracle, kernel)])
         memory = memories(problem, oracle.arrays)
         for pack, steps in preparing(problem, st, config, target, kernel):
             truth = oracle.prepared(pack, memory)
             memory |= truth
+            oracle.skip = skipping(every, turn, len(steps))
             run_steps(pack, steps, [_Packing(oracle, memory, truth)])
+
+
+def skipping(every: int, turn: int, last: int) -> Callable[[int], bool]:
+    """Whether a step of a number is neither the `last` one nor one in `every`, beginning at `turn`."""
+    return lambda number: number < last and (number - turn) % every != 0
 
 
 class _Finishing:
@@ -446,20 +460,36 @@ class _Packing:
 
     def __init__(self, oracle: Oracle, memory: Mapping[str, Array], truth: Mapping[str, Array]) -> None:
         self.oracle, self.memory, self.truth = oracle, memory, truth
+        self.is_new = False
 
     def after(self, number: int, step: Step | None, kernel: Kernel, seconds: float, changed: bool) -> None:
-        if changed:
+        self.is_new |= changed
+        if self.is_new and not self.oracle.skip(number):
+            self.is_new = False
             found = self.oracle.prepared(kernel, self.memory)
             same = all(found[name].tobytes() == x.tobytes() for name, x in self.truth.items())
             assert same, f"after {step}:\n{kernel}"
 
 
+def interpret_kind(kind: str, every: int) -> None:
+    line, words = KINDS[kind]
+    config = Config.parse(f"--isa=generic {words}")
+    interpret_all(parse_problem(line), config, small_target(), every=every, turn=list(KINDS).index(kind) % every)
+
+
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_kind(kind: str) -> None:
-    line, words = KINDS[kind]
-    interpret_all(parse_problem(line), Config.parse(f"--isa=generic {words}"), small_target())
+    """After one rewrite in ten, others for each kind, and after the last: a pass is interpreted for some kinds."""
+    interpret_kind(kind, every=10)
 
 
+@pytest.mark.wide
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_kind_after_every_rewrite(kind: str) -> None:
+    interpret_kind(kind, every=1)
+
+
+@pytest.mark.sampled(3, "line")
 @pytest.mark.parametrize(
     "line",
     [
@@ -536,6 +566,7 @@ def random_case(seed: int, lanes: int) -> bool:
     return True
 
 
+@pytest.mark.sampled(2, "lanes")
 @pytest.mark.parametrize("lanes", [2, 4])
 @pytest.mark.parametrize("chunk", range(6))
 def test_random_config(chunk: int, lanes: int) -> None:
