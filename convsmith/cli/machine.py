@@ -13,7 +13,7 @@ from convsmith.cli.table import Column
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.machine.host import Cache, caches
 from convsmith.machine.registry import host_target
-from convsmith.measure.ceilings import Ceiling, known_ceilings
+from convsmith.measure.ceilings import Ceiling, Figure, known_ceilings
 from convsmith.measure.description import describe
 from convsmith.measure.timing import ROUNDS
 from convsmith.runtime.threads import available_cpus, default_threads
@@ -22,6 +22,8 @@ __all__ = ["machine"]
 
 _TABLES = {"multiply-adds": ("fma_gflops", "GFLOP/s, GOP/s"), "reads": ("read_gbs", "read GB/s")}
 """Kinds of ceilings: the key in the JSON, and the heading of the table."""
+BUSY = "busy"
+"""The place of a rate that was measured while other processes took the CPU; it is not kept."""
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
@@ -36,7 +38,8 @@ _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 def machine(threads: str | None, isa: str | None, measure: str | None, as_json: bool) -> None:
     """Describe this machine and print its ceilings, multiply-adds per second and reads from each cache level.
 
-    The ceilings are kept figures with their dates; --measure measures them and keeps the new figures.
+    The ceilings are kept figures with their dates. --measure measures them and keeps the new figures, but those marked
+    busy: other processes took the CPU meanwhile.
     """
     facts: dict[str, Any] = describe()
     counts = _counts(threads)
@@ -86,9 +89,9 @@ def _print(
             found.setdefault(ceiling.name, {})[ceiling.types] = by_threads
         else:
             found[ceiling.name] = by_threads
-        dates = " and ".join(sorted({f.date if f.is_steady else "not kept: busy" for f in figures.values()}))
+        dates = " and ".join(sorted({figure.date for figure in figures.values() if figure.is_steady}))
         with bar.aside():
-            rates = {headings[n]: f"{figures[n].rate:.1f}" if n in figures else "-" for n in counts}
+            rates = {headings[n]: _rate(figures.get(n)) for n in counts}
             rows.row({unit: name, "measured": dates} | rates)
         bar.advance()
 
@@ -116,6 +119,13 @@ def _chosen(isa: str | None, measure: str | None) -> list[Ceiling]:
     if isa is not None and "fma_gflops" in tables and not any(c.types for c in found):
         raise UnsupportedError(f"isa {isa!r} does not run on this machine", code="isa")
     return found
+
+
+def _rate(figure: Figure | None) -> str:
+    """Return the rate as text; a word where there is none, or where the threads did not get their CPU time."""
+    if figure is None:
+        return "-"
+    return f"{figure.rate:.1f}" if figure.is_steady else BUSY
 
 
 def _cache_words(cache: Cache) -> str:

@@ -1,4 +1,4 @@
-"""What a machine is: the facts that schedules, passes and code generation are given.
+"""Machines: the facts that schedules, passes and code generation are given, and nothing else.
 
 A target is the machine that a kernel is made for.
 """
@@ -96,11 +96,11 @@ class Machine:
         return hashlib.sha256(facts_text(self).encode()).hexdigest()
 
     def load(self, memory: Memory) -> float:
-        """Cycles to load a vector from a memory."""
+        """Return the cycles to load a vector from ``memory``."""
         return self.vector_bits / 8 / memory.rate
 
     def lanes(self, bits: int) -> int:
-        """Elements of ``bits`` in a vector."""
+        """Return the number of elements of ``bits`` in a vector."""
         return self.vector_bits // bits
 
     def row(self, a: str, b: str, c: str) -> Instruction | None:
@@ -116,7 +116,7 @@ class Machine:
         return (row for row in self.instructions if row.types == (a, b, c))
 
     def nearest(self, a: str, b: str, c: str) -> Instruction | None:
-        """The best row for the types, of bytes also as u8 by s8; else that of factors converted to the type of sums."""
+        """Return the row of most terms for the types, for bytes also u8 by s8; else that of the type of sums ``c``."""
         ways = ((x, y, c) for y in dict.fromkeys((b, "s8" if b == "u8" else b))
                 for x in dict.fromkeys((a, "u8" if a == "s8" else a)))  # fmt: skip
         rows = [row for types in ways if (row := self.row(*types)) is not None]

@@ -1,7 +1,7 @@
-"""Blocks for the caches, derived from the target's: where the packed operand of one register tile outgrows them.
+"""Cache tiles of a config, derived from the caches of the target.
 
-While pixels pass, the weights of a tile of channels stay in the second-level cache. Where their sums are so long that
-they do not, a part of each sum is taken at a time, for so many channels that the sums in between stay there too.
+While pixels pass, the weights of a tile of channels stay in the second-level cache. Weights of long sums outgrow it:
+then a block of each reduction is summed at a time, for as many channels as have their sums in that cache as well.
 
 A gradient of weights sums over pixels, and each of its tiles reads some channels of all images. Where the images
 outgrow the cache, all tiles read a block of pixels before the next.
@@ -19,11 +19,11 @@ from convsmith.plan.loops import Loops
 from convsmith.statement.statement import Statement
 
 BLOCKS_A_THREAD = 3
-"""Blocks of channels that make threads end at about the same time."""
+"""Blocks of channels a thread that make threads end at about the same time."""
 
 
 def blocked(st: Statement, loops: Loops, config: Config, target: Machine) -> Config:
-    """The config with blocks of channels and of the longest reduction loop, where that pays."""
+    """Return the config with blocks of channels and of the longest reduction loop, where that pays."""
     if not st.constant and config.realise == "peel" and (block := _pixels(st, loops, config, target)):
         return replace(config, cache=block)
     inner = max(loops.of("k"), key=lambda n: loops.extents[n])
@@ -48,9 +48,9 @@ def blocked(st: Statement, loops: Loops, config: Config, target: Machine) -> Con
 
 
 def _pixels(st: Statement, loops: Loops, config: Config, target: Machine) -> tuple[tuple[str, int], ...]:
-    """A block of the pixels that a gradient of weights sums over, where that pays.
+    """Return a block of the pixels that a gradient of weights sums over; nothing where that does not pay.
 
-    It does not where several taps read what a tile needs, one after the other, and the cache keeps that.
+    It does not pay where several taps read the same pixels one after the other, and the cache holds these.
     """
     width = dtype(st.b.dtype).bytes
     terms = prod(loops.extents[n] for n in loops.of("k"))

@@ -1,4 +1,4 @@
-"""Register tiles of fragments: which are worth a look, and what they cost."""
+"""Register tiles of fragments: those that the model compares, and their cycles."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from convsmith.machine.costs import Costs
 from convsmith.plan.loops import Unit
 
 SHAPES = ((2, 2), (1, 4), (4, 1), (1, 3), (3, 1), (1, 2), (2, 1), (1, 1))
-"""Fragments of sums: down the pixels, along the channels."""
+"""Shapes of a register tile: fragments of sums down the pixels, and along the channels."""
 
 
 def fragment_tiles(pixels: str, size: int, lane: str, channels: int, unit: Unit) -> Iterator[dict[str, int]]:
-    """Tiles of pixels and channels; fragments are as high as divides the pixels best."""
+    """Yield tiles of pixels and channels; the height of a fragment is one that divides the pixels, if there is one."""
     for high, wide in SHAPES:
         if (wide - 1) * unit.lanes >= channels:
             continue
@@ -23,7 +23,7 @@ def fragment_tiles(pixels: str, size: int, lane: str, channels: int, unit: Unit)
 
 
 def fragment_cycles(tiles: list[tuple[int, int, int]], steps: int, unit: Unit, costs: Costs) -> float:
-    """Cycles of register tiles, each given as (pixels, fragments along the channels, how many there are)."""
+    """Return the cycles of ``tiles``, each given as (pixels, fragments along the channels, number of such tiles)."""
     cycles = 0.0
     for pixels, wide, count in tiles:
         high = -(-pixels // unit.rows)

@@ -1,7 +1,7 @@
-"""Register tiles whose taps are straight lines, so that neighbouring pixels share what they read.
+"""Register tiles with all taps unrolled, so that neighbouring pixels share the elements that they read.
 
-A depthwise convolution multiplies each element that it reads by few weights: reading is most of its work, and several
-pixels of several rows read a window of the image once for all their taps.
+A depthwise convolution multiplies each element by few weights: reading is most of its work. A tile of several rows and
+columns of pixels reads a window of the image once for all their taps.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from convsmith.ir.index import Index, Var
 from convsmith.plan.loops import Loops
 
 MOST_TAPS = 25
-"""Taps that are worth straight lines."""
+"""Most taps that are unrolled."""
 ROWS, COLUMNS = (1, 2, 3, 4), (2, 3, 4, 5, 7, 8, 14)
 """Pixels of a tile along the two innermost axes."""
 VECTORS = (1, 2)
-"""Vectors of channels: one, or as much as caches fetch at a time."""
+"""Vectors of channels of a tile: one, or the two that caches fetch at a time."""
 
 
 def _distinct(pixels: int, taps: int, step: int) -> int:
-    """Elements along an axis that so many pixels and taps meet; pixels are ``step`` taps apart."""
+    """Return the elements along an axis that ``pixels`` and ``taps`` meet; pixels are ``step`` taps apart."""
     return min(pixels * taps, (pixels - 1) * step + taps)
 
 
 def _step(loops: Loops, steps: Mapping[Index, int], pixel: str, tap: str) -> int:
-    """How many taps neighbouring pixels are apart; so many that they share nothing, where that is no whole number."""
+    """Return how many taps neighbouring pixels are apart; all, so that they share nothing, for no whole number."""
     moved, by = abs(steps.get(Var(pixel), 0)), abs(steps.get(Var(tap), 0))
     return moved // by if moved and by and not moved % by else loops.extents[tap]
 
 
 def first_reads(loops: Loops, tile: Mapping[str, int], steps: Mapping[Index, int]) -> float:
-    """The part of a tile's reads of A that are the first of their element; ``steps`` are A's along each loop."""
+    """Return the part of a tile's reads of A that are the first of their element; ``steps`` are A's along each loop."""
     part = 1.0
     for tap, taps in tile.items():
         axis = loops.axes[tap]
@@ -46,10 +46,10 @@ def first_reads(loops: Loops, tile: Mapping[str, int], steps: Mapping[Index, int
 def fetched(
     loops: Loops, tile: Mapping[str, int], steps: Mapping[Index, int], image: float, near: int
 ) -> tuple[float, float]:
-    """The parts of a tile's reads of A that are the first of their element, and that are not but come from afar.
+    """Return two parts of a tile's reads of A: first reads of an element, and later reads from beyond the near cache.
 
-    The tile beside it has read the columns that both share just before. The one above has read their rows, which have
-    stayed where those of an ``image`` of so many bytes are no more than what is ``near``.
+    The tile beside it has just read the columns that both share. The tile above has read the rows that both share; they
+    are still in the cache where the rows of an ``image`` of that many bytes fit in ``near`` bytes.
     """
     *_, column = pixels = loops.of("m")
     new, again, high = 1.0, 1.0, 1.0
@@ -68,7 +68,7 @@ def fetched(
 def window_tiles(
     loops: Loops, lane: str, lanes: int, registers: int, steps: Mapping[Index, int]
 ) -> Iterator[dict[str, int]]:
-    """Tiles of rows and columns with all taps of both axes, as far as sums and what they share have registers."""
+    """Yield tiles of rows and columns with all taps of both axes; their sums and shared elements fit in registers."""
     pixels = [n for n in loops.of("m") if len(loops.axes[n]) == 1][-2:]
     taps = {loops.axes[n]: n for n in loops.of("k") if loops.axes[n] and n not in loops.residues}
     pairs = [(n, taps[loops.axes[n]]) for n in pixels if loops.axes[n] in taps]
@@ -90,7 +90,7 @@ def window_tiles(
 def weights_fit(
     loops: Loops, tile: Mapping[str, int], vectors: int, registers: int, steps: Mapping[Index, int]
 ) -> bool:
-    """Whether weights for every tap fit beside a window's sums and a row of what it reads."""
+    """Whether registers hold the weights of all taps beside a window's sums and a row of the elements that it reads."""
     taps = {loops.axes[n]: n for n in tile if loops.kinds[n] == "k"}
     pixels = [n for n in tile if loops.kinds[n] == "m"]
     if any(loops.extents[n] > tile.get(n, 1) or n in loops.residues for n in loops.of("k")):

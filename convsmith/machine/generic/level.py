@@ -1,4 +1,4 @@
-"""The portable level: vectors of 128 bits, whatever the machine makes of them."""
+"""The portable level: vectors of 128 bits, which LLVM lowers to the instructions of any machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PORTABLE_FMA = multiply_add(
 
 
 def level(triple: str | None = None) -> Machine:
-    """The portable level for a triple of LLVM's, by default this process's."""
+    """Return the portable level for a triple of LLVM's, by default that of this process."""
     return Machine(
         isa="generic", triple=triple or llvm.get_default_triple(), cpu="", features="", needs=(),
         vectors=RegisterFile("vector", 16, 128), memories=caches(32768, 1 << 18, rates=(32, 32)),

@@ -19,7 +19,7 @@ _AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl", *_AVX2)
 
 
 def _rows(features: tuple[str, ...], bits: int) -> tuple[Instruction, ...]:
-    """What the features allow on vectors of that width, and on fragments with such rows."""
+    """Return the instructions that the features allow on vectors of ``bits``, and on fragments with such rows."""
     rows = (*INSTRUCTIONS, *FRAGMENT_INSTRUCTIONS)
     return tuple(
         r for r in rows if set(r.needs) <= set(features) and r.lanes * dtype(r.types[2]).bits == bits
