@@ -22,7 +22,7 @@ from pathlib import Path
 __all__ = ["PAGES", "ROOT", "code_blocks", "updated"]
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/glossary.md", "docs/settings.md")
+PAGES = ("README.md", "CONTRIBUTING.md", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/**/*.md")))
 
 _BLOCK = re.compile(r"^```(?P<kind>[a-z]+(?: measured)?)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 _END = "--- end of output ---"

@@ -55,6 +55,13 @@ def test_links_lead_somewhere(name: str) -> None:
             assert (ROOT / name).parent.joinpath(target).exists(), f"{name} links to {target}"
 
 
+@pytest.mark.parametrize("name", [page for page in update.PAGES if page.startswith("docs/")])
+def test_files_that_a_page_names_exist(name: str) -> None:
+    page = (ROOT / name).read_text(encoding="utf-8")
+    for word in re.findall(r"`([a-z0-9_]+(?:/[a-z0-9_]+)*/[a-z0-9_]*(?:\.py)?)`", page):
+        assert (ROOT / word).exists() or (ROOT / "convsmith" / word).exists(), f"{name} names {word}"
+
+
 def test_the_source_map_names_what_there_is() -> None:
     """Its files and tests exist, and a docstring that it calls a test is one."""
     page = (ROOT / "docs" / "source-map.md").read_text(encoding="utf-8")
