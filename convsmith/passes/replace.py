@@ -6,7 +6,7 @@ of their own, the whole life of the register array moves into them: it is filled
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace as changed
 from functools import cache
 
@@ -15,7 +15,7 @@ from convsmith.ir.buffer import Buffer
 from convsmith.ir.instruction import Instruction, Operand
 from convsmith.ir.stmt import Alloc, For, Invoke, Kernel, Stmt, Store
 from convsmith.ir.value import Load, Value
-from convsmith.ir.walk import Rewriter, statements_of, walk
+from convsmith.ir.walk import Rewriter, children, walk
 from convsmith.passes.scope import perfect_nest, with_body, wrap
 from convsmith.passes.unify import Nest, Specification
 
@@ -81,26 +81,36 @@ class _Replace(Rewriter):
 
     def Alloc(self, a: Alloc) -> Stmt:
         forms = self.table.fragments.get(a.buffer.dtype.name)
-        if forms and a.buffer.scope == "register":
-            for nest in (_summed(s, a.buffer) for s in statements_of(a.body)):
-                found = _invoked(*nest, forms) if nest is not None else None
-                if nest is not None and found is not None:
-                    row = next(form.row for form in forms if form.row.name == found[1].instruction)
-                    move = _Move(a.buffer, row.result, forms)
-                    return Alloc(move.new, move.stmt(a.body))
-                if nest is not None and self.strict and len(nest[0]) >= len(forms[0].extents):
-                    raise _no_row(*nest, forms)
+        if not forms or a.buffer.scope != "register":
+            return self._Alloc(a)
+        for loops, s in _nests(a.body):
+            if not _adds(s, a.buffer):
+                continue
+            found = _invoked(loops, s, forms)
+            if found is not None:
+                row = next(form.row for form in forms if form.row.name == found[1].instruction)
+                move = _Move(a.buffer, row.result, forms)
+                return Alloc(move.new, move.stmt(a.body))
+            if self.strict and len(loops) >= len(forms[0].extents):
+                raise _no_row(loops, s, forms)
         return self._Alloc(a)
 
 
-def _summed(s: Stmt, buffer: Buffer) -> tuple[list[For], Store] | None:
-    """Return the loops and the store of a nest that adds to a buffer; None for other statements."""
-    if not isinstance(s, For):
-        return None
-    loops, body = perfect_nest(s)
-    if not isinstance(body, Store) or body.buffer is not buffer:
-        return None
-    return (loops, body) if any(isinstance(v, Load) and v.buffer is buffer for v in walk(body.value)) else None
+def _nests(s: Stmt) -> Iterator[tuple[list[For], Store]]:
+    """Yield the perfect nests around one store, in order."""
+    stack = [s]
+    while stack:
+        x = stack.pop()
+        if isinstance(x, For):
+            loops, x = perfect_nest(x)
+            if isinstance(x, Store):
+                yield loops, x
+        stack += reversed([y for y in children(x) if isinstance(y, Stmt)])
+
+
+def _adds(s: Store, buffer: Buffer) -> bool:
+    """Return whether a store to a buffer depends on the buffer."""
+    return s.buffer is buffer and any(isinstance(v, Load) and v.buffer is buffer for v in walk(s.value))
 
 
 def _no_row(loops: Sequence[For], s: Store, forms: Sequence[Specification]) -> ConfigError:
@@ -122,7 +132,7 @@ class _Move(Rewriter):
         loops, s = perfect_nest(loop)
         if not isinstance(s, Store):
             return self._For(loop)
-        if _summed(loop, self.old) is not None:
+        if _adds(s, self.old):
             found = _invoked(loops, s, self.forms)
             if found is None:
                 raise _no_row(loops, s, self.forms)

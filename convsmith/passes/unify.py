@@ -169,7 +169,7 @@ class Specification:
             steps = _steps(v, self.nest.loops)
             if steps is None:
                 raise InternalError(f"the specification of {self.row.name} reads {v} at uneven steps")
-            found[v] = Access(params.index(v.buffer), offset(v.buffer, v.index).const, steps)
+            found[v] = Access(params.index(v.buffer), _flat(v).const, steps)
         return found
 
     @cached_property
@@ -235,9 +235,9 @@ class Specification:
                 continue
             if any(v.buffer is s.buffer and p not in self.result for p, v in loads.items()):
                 continue
-            steps = [_steps(v, nest.loops) for v in loads.values()]
-            reads = [_Read(self.accesses[p], v, n) for (p, v), n in zip(loads.items(), steps) if n is not None]
-            if len(reads) < len(loads):
+            accesses = {(self.accesses[p], v): _steps(v, nest.loops) for p, v in loads.items()}
+            reads = [_Read(*read, steps) for read, steps in accesses.items() if steps is not None]
+            if len(reads) < len(accesses):
                 continue
             constants = {self.accesses[p].operand: v for p, v in bound.items() if isinstance(v, Const)}
             for order in self._orders(nest, reads):
@@ -251,12 +251,17 @@ class Specification:
 
     def _may_run(self, nest: Nest) -> bool:
         """Return whether the loops run as often as those of the specification, or fewer times where they may."""
-        if any(not x.lo.is_const or x.lo.const or not x.hi.is_const for x in nest.loops):
+        if len(nest.loops) != len(self.extents):
             return False
-        sizes = sorted(x.hi.const for x in nest.loops)
-        if len(sizes) != len(self.extents):
+        if any(x.lo.terms or x.lo.const or x.hi.terms for x in nest.loops):
             return False
-        return any(self.partial) or sizes == sorted(self.extents)
+        sizes = [x.hi.const for x in nest.loops]
+        for extent, partial in zip(self.extents, self.partial):
+            if not partial:
+                if extent not in sizes:
+                    return False
+                sizes.remove(extent)
+        return True
 
     def _orders(self, nest: Nest, reads: list[_Read]) -> Iterator[tuple[int, ...]]:
         """Yield the numbers of the nest's loops that the specification's loops may stand for."""
@@ -288,18 +293,17 @@ class Specification:
         origin: dict[Var, Index] = {x.var: x.lo for x in nest.loops}
         first = reads[0].load
         start = tuple(substitute(i, origin) for i in first.index)
-        parts: dict[_Part, None] = {}
-        for r in reads:
-            apart = offset(r.load.buffer, tuple(substitute(i, origin) for i in r.load.index))
-            apart = apart - offset(first.buffer, start)
-            if r.load.buffer is not first.buffer or not apart.is_const:
-                return None
-            sizes = [nest.loops[j].hi.const for j in order]
-            steps = tuple(
-                r.steps[j] if size > 1 else step for j, size, step in zip(order, sizes, r.access.steps, strict=True)
-            )
-            parts[_Part(r.access.first, r.access.steps, apart.const, steps)] = None
         used = tuple(nest.loops[j].hi.const for j in order)
+        parts = []
+        for r in reads:
+            apart = 0
+            if r is not reads[0]:
+                distance = substitute(_flat(r.load), origin) - substitute(_flat(first), origin)
+                if r.load.buffer is not first.buffer or not distance.is_const:
+                    return None
+                apart = distance.const
+            steps = (r.steps[j] if size > 1 else step for j, size, step in zip(order, used, r.access.steps))
+            parts.append(_Part(r.access.first, r.access.steps, apart, tuple(steps)))
         if not first.buffer.in_registers:
             lanes = None if operand.layout.registers > 1 else _lanes(operand, self.extents, used, tuple(parts))
             return None if lanes is None else Load(first.buffer, start, lanes)
@@ -307,9 +311,15 @@ class Specification:
         if first.buffer.shape[leading:] != shape or any(not i.is_const or i.const for i in start[leading:]):
             return None
         if not self.row.predicate:
-            return Load(first.buffer, start, strided(operand.size, 1)) if len(parts) == 1 else None
+            return Load(first.buffer, start, _whole(operand.size)) if len(parts) == 1 else None
         lanes = _lanes(operand, self.extents, used, tuple(parts))
         return None if lanes is None else Load(first.buffer, start, lanes)
+
+
+@cache
+def _whole(count: int) -> Lanes:
+    """Return the lanes of `count` neighbours."""
+    return strided(count, 1)
 
 
 class _Read(NamedTuple):
@@ -325,11 +335,16 @@ class _Read(NamedTuple):
         return wanted == found if self.load.buffer.in_registers else wanted != 0 or found == 0
 
 
+def _flat(v: Load) -> Index:
+    """Return the offset of a load in its buffer."""
+    return v.index[0] if v.buffer.flat else offset(v.buffer, v.index)
+
+
 def _steps(v: Load, loops: Sequence[For]) -> tuple[int, ...] | None:
     """Return the elements that each loop moves a load by; None where a loop does so unevenly."""
     if v.lanes is not None:
         return None
-    flat = dict(offset(v.buffer, v.index).terms)
+    flat = dict(_flat(v).terms)
     steps = tuple(flat.pop(x.var, 0) for x in loops)
     along = {x.var for x in loops}
     return None if any(type(a) is not Var and variables_of(a) & along for a in flat) else steps
