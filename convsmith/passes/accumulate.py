@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var, as_index
@@ -9,7 +11,7 @@ from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load
 from convsmith.ir.walk import substitute
 from convsmith.passes.order import require_order_in_passes, require_sum
-from convsmith.passes.scope import LoopRewriter, require_loops
+from convsmith.passes.scope import LoopRewriter, note_copies, require_one
 
 Loop = For
 """Within a rewriter, ``For`` is its method."""
@@ -100,6 +102,6 @@ def accumulate(
                 acc[] = acc[] + a[c, k + 5]
               b[c] = acc[]
     """
-    require_loops(kernel, (outer, terms), "accumulate")
+    require_one(kernel, (outer, terms), "accumulate")
     body = _Accumulate(outer, terms, cuts, passes, memory).stmt(kernel.body)
-    return Kernel(kernel.name, (*kernel.params, memory), body, sizes=kernel.sizes)
+    return note_copies(kernel, replace(kernel, params=(*kernel.params, memory), body=body))

@@ -23,12 +23,18 @@ class _Bind(LoopRewriter):
     def __init__(self, names: tuple[str, ...], kind: str) -> None:
         super().__init__()
         self.names, self.kind = names, kind
+        self.what = f"bind({', '.join(names)}, {kind})"
+        self.is_asked = False
+        """Whether the statement in hand is in a loop that was found to be parallel."""
 
     def For(self, loop: For) -> Stmt:
         kind = self.kind if loop.var.name in self.names else loop.kind
-        if kind == "parallel" != loop.kind:
+        asks = kind == "parallel" != loop.kind and not self.is_asked
+        if asks:
             self.require_parallel(loop)
+        outer, self.is_asked = self.is_asked, self.is_asked or asks
         body = self.inside(loop)
+        self.is_asked = outer
         if body is loop.body and kind == loop.kind:
             return loop
         return For(loop.var, loop.lo, loop.hi, body, kind, loop.carried)
@@ -41,16 +47,27 @@ class _Bind(LoopRewriter):
         return self._Alloc(s)
 
     def require_parallel(self, loop: Loop) -> None:
-        """Raise ConfigError where a loop stands in a serial one, or iterations depend on each other."""
-        serial = [x.var for x in self.around if isinstance(x, Loop) and x.var.name not in self.names]
-        if serial:
-            raise ConfigError("loop-kind", f"bind: loop {loop.var} cannot be parallel within {serial[0]}, which is not")
-        if any(isinstance(x, Loop) for x in self.around):
-            return  # asked together with the loop around it
-        inside = (x.body for x in statements_of(loop) if isinstance(x, Allocation))
-        shared = any(x.var.name in self.names for body in inside for x in loops_of(body))
-        what = f"bind({', '.join(self.names)}, parallel)"
-        require_order(what, sites_of(loop, self.ranges, shared), self.unordered, self.ranges)
+        """Raise ConfigError where a parallel loop would stand in a serial one, or iterations depend on each other."""
+        for outer in (*self.around, loop):
+            below = loops_of(outer.body) if isinstance(outer, Loop) and not self.is_parallel(outer) else ()
+            inner = next((x for x in below if self.is_parallel(x)), None)
+            if inner is not None:
+                raise ConfigError(
+                    "loop-kind", f"bind: loop {inner.var} cannot be parallel within {outer.var}, which is not"
+                )
+        nest = [x for x in loops_of(loop) if self.is_parallel(x)]
+        parallel = {x.var for x in nest}
+        allocated = any(
+            x.var in parallel for s in statements_of(loop) if isinstance(s, Allocation) for x in loops_of(s)
+        )
+
+        def unordered(path: Path) -> NewPath:
+            return tuple(Unordered(x) if isinstance(x, LoopBounds) and x.var in parallel else x for x in path)
+
+        require_order(self.what, sites_of(loop, self.ranges, allocated), unordered, self.ranges)
+
+    def is_parallel(self, loop: Loop) -> bool:
+        return loop.kind == "parallel" or loop.var.name in self.names
 
     def Block(self, s: Block) -> Stmt:
         """Pieces of a loop run at once, as its iterations do."""
@@ -60,16 +77,13 @@ class _Bind(LoopRewriter):
             if a.var.name in self.names and are_pieces((a, b)):
                 pieces = [x for x in s.stmts if isinstance(x, Loop) and x.var is a.var]
                 sites = sites_of(Pieces(tuple(pieces)), self.ranges)
-                what = f"bind({', '.join(self.names)}, parallel)"
                 for x, y in conflicts(sites):
                     if x.path[0] != y.path[0]:
-                        require_no_dependence(what, (x, y), Distances(x.access, y.access, self.ranges, x.private), {})
+                        require_no_dependence(
+                            self.what, (x, y), Distances(x.access, y.access, self.ranges, x.private), {}
+                        )
                 break
         return self._Block(s)
-
-    def unordered(self, path: Path) -> NewPath:
-        """The path where iterations of parallel loops run at once."""
-        return tuple(Unordered(x) if isinstance(x, LoopBounds) and x.var.name in self.names else x for x in path)
 
 
 def bind(kernel: Kernel, loops: tuple[str, ...], kind: str) -> Kernel:

@@ -9,7 +9,7 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import as_index
 from convsmith.ir.stmt import For, Kernel, Stmt, block
 from convsmith.ir.walk import substitute
-from convsmith.passes.scope import LoopRewriter, require_loops, with_body
+from convsmith.passes.scope import LoopRewriter, note_copies, require_one, with_body
 
 
 class _Cut(LoopRewriter):
@@ -45,5 +45,5 @@ def cut(kernel: Kernel, loop: str, places: Sequence[int]) -> Kernel:
           for i in 0 .. 5:
             dst[i + 3] = a[i // 5 + 1]
     """
-    require_loops(kernel, (loop,), "cut")
-    return with_body(kernel, _Cut(loop, places).stmt(kernel.body))
+    require_one(kernel, (loop,), "cut")
+    return note_copies(kernel, with_body(kernel, _Cut(loop, places).stmt(kernel.body)))

@@ -308,5 +308,7 @@ def derive_packing(
     sizes = tuple(v for v in kernel.sizes if v in free)
     stored = {x.buffer for x in walk(writes) if isinstance(x, Store)}
     added = tuple(b for b in known if b in stored and b not in given)
-    pack = Kernel(f"{kernel.name}_pack_{'_'.join(operands)}", (*given, *added, packing.packed), writes, sizes=sizes)
+    name = f"{kernel.name}_pack_{'_'.join(operands)}"
+    arrays = (*given, *added, packing.packed)
+    pack = Kernel(name, arrays, writes, sizes=sizes, copied=kernel.copied)
     return replace(kernel, params=tuple(rest), body=body, packs=(*kernel.packs, pack), before=before)

@@ -12,7 +12,7 @@ from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import Rewriter
 from convsmith.passes.accesses import sites_of
 from convsmith.passes.order import require_order
-from convsmith.passes.scope import LoopRewriter, extent, perfect_nest, require_loops, with_body, wrap
+from convsmith.passes.scope import LoopRewriter, extent, note_copies, perfect_nest, require_one, with_body, wrap
 
 
 class ReindexBuffer(Rewriter):
@@ -100,5 +100,5 @@ def fission(kernel: Kernel, names: Sequence[str], widths: Sequence[tuple[str, in
             for i in 0 .. 5:
               dst[i] = acc[i]
     """
-    require_loops(kernel, names, "fission")
-    return with_body(kernel, _Fission(names, dict(widths)).stmt(kernel.body))
+    require_one(kernel, names, "fission")
+    return note_copies(kernel, with_body(kernel, _Fission(names, dict(widths)).stmt(kernel.body)))

@@ -6,7 +6,7 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Var, as_index
 from convsmith.ir.stmt import For, Kernel, Stmt
 from convsmith.ir.walk import substitute
-from convsmith.passes.scope import LoopRewriter, require_loops, require_new, with_body
+from convsmith.passes.scope import LoopRewriter, note_copies, require_new, require_one, with_body
 
 
 class _Fuse(LoopRewriter):
@@ -49,6 +49,7 @@ def fuse(kernel: Kernel, outer: str, inner: str, name: str) -> Kernel:
           for i_j in 0 .. 6:
             dst[i_j // 3, i_j % 3] = a[i_j // 3, i_j % 3]
     """
-    require_loops(kernel, (outer, inner), "fuse")
+    require_one(kernel, (outer, inner), "fuse")
     require_new(kernel, outer, {name} - {inner}, "fuse")
-    return with_body(kernel, _Fuse(outer, inner, name).stmt(kernel.body))
+    new = with_body(kernel, _Fuse(outer, inner, name).stmt(kernel.body))
+    return note_copies(kernel, new, (name,)) if outer in kernel.copied else new

@@ -9,15 +9,16 @@ from convsmith.ir.buffer import Buffer, make_buffer
 from convsmith.ir.index import Cond, Index, Var, as_index
 from convsmith.ir.stmt import Alloc, Block, For, If, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load
-from convsmith.ir.walk import variables_of
+from convsmith.ir.walk import bound_in, variables_of
 from convsmith.passes.accesses import written_in
 from convsmith.passes.order import require_order_in_passes, require_sum
 from convsmith.passes.scope import (
     LoopRewriter,
     extent,
+    note_copies,
     perfect_nest,
-    require_loops,
     require_new_buffer,
+    require_one,
     with_body,
     wrap,
 )
@@ -57,6 +58,8 @@ class _KeepSums(LoopRewriter):
             raise ConfigError("bounds", f"keep_sums: loops {', '.join(names)} must start at 0")
         if any(variables_of(b) & {x.var for x in chain} for b in (terms.lo, terms.hi)):
             raise ConfigError("bounds", f"keep_sums: the bounds of {terms.var} need loops within it")
+        if any(terms.var in bound_in(s) for s in (start, terms.body, *finish)):
+            raise ConfigError("loop-name", f"keep_sums: a loop before, in or after the sum is called {terms.var} too")
         acc = allocs[-1].buffer
         require_sum("keep_sums", acc, start, terms)
         for a in allocs[:-1]:
@@ -131,7 +134,7 @@ def keep_sums(kernel: Kernel, outer: str, moved: Sequence[str]) -> Kernel:
                   if k.b - 2 >= 0:
                     dst[i] = acc[]
     """
-    require_loops(kernel, (outer, *moved), "keep_sums")
+    require_one(kernel, (outer, *moved), "keep_sums")
     if not moved:
         raise ConfigError("not-nested", f"keep_sums: no loop is named that {outer} goes around; legal is at least one")
-    return with_body(kernel, _KeepSums(kernel, outer, moved).stmt(kernel.body))
+    return note_copies(kernel, with_body(kernel, _KeepSums(kernel, outer, moved).stmt(kernel.body)))

@@ -19,7 +19,7 @@ from convsmith.arith.ranges import Range, Unbounded
 from convsmith.ir.index import Cond, Eq0, Ge0, Index, Max, Min, Var, as_index
 from convsmith.ir.stmt import For, Kernel, Stmt, block
 from convsmith.ir.walk import children, loops_of, variables_of, walk
-from convsmith.passes.scope import ScopedRewriter, loop_range, require_loops, with_body
+from convsmith.passes.scope import ScopedRewriter, loop_range, note_copies, require_loops, with_body
 from convsmith.passes.simplify import simplify_stmt
 
 MAX_POINTS = 1 << 20
@@ -165,4 +165,4 @@ def partition(kernel: Kernel, loops: tuple[str, ...], budget: int = 8, exact: tu
               dst[i.i + 8] = a[i.i + 8]
     """
     require_loops(kernel, loops, "partition")
-    return with_body(kernel, _Partition(tuple(loops), budget, frozenset(exact)).stmt(kernel.body))
+    return note_copies(kernel, with_body(kernel, _Partition(tuple(loops), budget, frozenset(exact)).stmt(kernel.body)))

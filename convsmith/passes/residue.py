@@ -7,7 +7,7 @@ from convsmith.ir.index import Var, as_index, floordiv, minimum
 from convsmith.ir.stmt import For, Kernel, Stmt
 from convsmith.ir.walk import substitute
 from convsmith.passes.order import require_nest_order
-from convsmith.passes.scope import LoopRewriter, require_loops, require_new, with_body
+from convsmith.passes.scope import LoopRewriter, note_copies, require_new, require_one, with_body
 
 
 class _Residue(LoopRewriter):
@@ -50,8 +50,9 @@ def residue(kernel: Kernel, loop: str, modulus: int, name: str) -> Kernel:
               if i.r % 2 == 0:
                 dst[i * 2 + i.r] = a[i + i.r // 2]
     """
-    require_loops(kernel, (loop,), "residue")
+    require_one(kernel, (loop,), "residue")
     if modulus < 1:
         raise ConfigError("modulus", f"residue: loop {loop} modulo {modulus}; there is at least one class")
     require_new(kernel, loop, (name,), "residue")
-    return with_body(kernel, _Residue(loop, modulus, name).stmt(kernel.body))
+    new = with_body(kernel, _Residue(loop, modulus, name).stmt(kernel.body))
+    return note_copies(kernel, new, (name,)) if loop in kernel.copied else new

@@ -1,5 +1,4 @@
-"""Factor a reduction: each iteration of a reduction loop gets its own partial sum, and the partial sums are added last.
-"""
+"""Factor a reduction: each iteration of the loop gets a partial sum of its own; the partial sums are added last."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, Store, block
 from convsmith.ir.value import Binary, Const, Load, const
 from convsmith.ir.walk import Rewriter, bound_in, loops_of, statements_of, walk
 from convsmith.passes.accesses import sites_of, written_in
-from convsmith.passes.scope import ScopedRewriter, loop_range, require_loops, with_body
+from convsmith.passes.scope import ScopedRewriter, loop_range, note_copies, require_one, with_body
 
 
 class _Append(Rewriter):
@@ -135,5 +134,5 @@ def rfactor(kernel: Kernel, loop: str, lanes: int = 1) -> Kernel:
                 total[] = total[] + acc[k.l]
               dst[0] = total[]
     """
-    require_loops(kernel, (loop,), "rfactor")
-    return with_body(kernel, _Rfactor(loop, lanes).stmt(kernel.body))
+    require_one(kernel, (loop,), "rfactor")
+    return note_copies(kernel, with_body(kernel, _Rfactor(loop, lanes).stmt(kernel.body)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -28,6 +29,42 @@ def require_loops(kernel: Kernel, names: Iterable[str], what: str) -> None:
                 "unknown-loop",
                 f"{what}: kernel {kernel.name} has no loop {n!r}; its loops are {', '.join(sorted(known))}",
             )
+
+
+def require_one(kernel: Kernel, names: Iterable[str], what: str) -> None:
+    """Raise ConfigError if a name does not mean one loop of the kernel; ``what`` is the name of the pass.
+
+    A name means one loop where one loop has it, or where rewrites that copy loops (fission, cut, partition, unroll and
+    others) have made all loops of the name from one.  The pass then rewrites every copy.  Passes that use
+    :func:`require_loops` instead apply to every loop of a name, whatever it was.
+    """
+    names = tuple(names)
+    require_loops(kernel, names, what)
+    counts = _count_loops(kernel)
+    for n in names:
+        if counts[n] > 1 and n not in kernel.copied:
+            raise ConfigError(
+                "ambiguous-loop",
+                f"{what}: kernel {kernel.name} has {counts[n]} loops {n} that are not copies of one loop; legal is a "
+                f"name that means one",
+            )
+
+
+def note_copies(old: Kernel, new: Kernel, made: Iterable[str] = ()) -> Kernel:
+    """Return ``new``, the rewritten ``old``, with the names of loops that the rewrite copied.
+
+    ``made`` are names that the rewrite gave to loops which it made of one loop, or of the copies of one.
+    """
+    if new is old:
+        return old
+    before, after = _count_loops(old), _count_loops(new)
+    several = [n for n, count in after.items() if count > 1 and n not in old.copied]
+    copied = {n for n in several if before[n] == 1 or (not before[n] and n in set(made))}
+    return replace(new, copied=old.copied | copied) if copied else new
+
+
+def _count_loops(kernel: Kernel) -> Counter[str]:
+    return Counter([loop.var.name for loop in loops_of(kernel.body)])
 
 
 def require_new(kernel: Kernel, loop: str, names: Iterable[str], what: str) -> None:

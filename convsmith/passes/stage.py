@@ -19,7 +19,7 @@ from convsmith.ir.value import Load, Select, Value, const
 from convsmith.ir.walk import Rewriter, loops_of, walk
 from convsmith.passes.accesses import written_in
 from convsmith.passes.footprint import box, dense_blocks
-from convsmith.passes.scope import ScopedRewriter, loop_range, require_loops, require_new_buffer, with_body
+from convsmith.passes.scope import ScopedRewriter, loop_range, note_copies, require_new_buffer, require_one, with_body
 
 
 class _Redirect(Rewriter):
@@ -130,6 +130,9 @@ def stage(
                 for k in 0 .. 2:
                   c[n, i] = c[n, i] + a_s[0, i + k] * b[k]
     """
-    require_loops(kernel, (loop,), "stage")
+    require_one(kernel, (loop,), "stage")
     require_new_buffer(kernel, f"{buffer}_s", "stage")
-    return with_body(kernel, _Stage(buffer, loop, innermost, fill, scope, width).stmt(kernel.body))
+    body = _Stage(buffer, loop, innermost, fill, scope, width).stmt(kernel.body)
+    dims = (str(d) for b in kernel.params if b.name == buffer for d in range(len(b.shape)))
+    made = [f"{buffer}_s{end}" for end in (*dims, ".l")]
+    return note_copies(kernel, with_body(kernel, body), made)

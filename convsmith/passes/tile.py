@@ -7,7 +7,7 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Var, as_index, floordiv, minimum
 from convsmith.ir.stmt import For, Kernel, Stmt
 from convsmith.ir.walk import substitute
-from convsmith.passes.scope import LoopRewriter, extent, require_loops, require_new, with_body
+from convsmith.passes.scope import LoopRewriter, extent, note_copies, require_new, require_one, with_body
 
 
 class _Tile(LoopRewriter):
@@ -50,8 +50,9 @@ def tile(kernel: Kernel, loop: str, size: int, outer: str, inner: str) -> Kernel
             for i.i in 0 .. min(-i.o * 4 + 10, 4):
               dst[i.i + i.o * 4] = a[i.i + i.o * 4]
     """
-    require_loops(kernel, (loop,), "tile")
+    require_one(kernel, (loop,), "tile")
     if size < 1:
         raise ConfigError("tile-size", f"tile: loop {loop} by {size}; a tile has at least one iteration")
     require_new(kernel, loop, (outer, inner), "tile")
-    return with_body(kernel, _Tile(loop, size, outer, inner).stmt(kernel.body))
+    new = with_body(kernel, _Tile(loop, size, outer, inner).stmt(kernel.body))
+    return note_copies(kernel, new, (outer, inner)) if loop in kernel.copied else new

@@ -5,8 +5,8 @@ from __future__ import annotations
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Affine, Index, Term, Var, as_index, from_sorted
 from convsmith.ir.stmt import Block, For, Invoke, Kernel, Let, Stmt, Store, block
-from convsmith.ir.walk import Rewriter, variables_of
-from convsmith.passes.scope import each_body
+from convsmith.ir.walk import Rewriter, loops_of, variables_of
+from convsmith.passes.scope import each_body, note_copies
 
 BUDGET = 20_000
 _NOTHING = Block(())
@@ -118,4 +118,7 @@ def unroll(kernel: Kernel, budget: int = BUDGET) -> Kernel:
             if i - 1 >= 0:
               dst[i, 1] = a[i - 1, 1]
     """
-    return each_body(kernel, lambda s: _Unroll(budget).stmt(s))
+    new = each_body(kernel, lambda s: _Unroll(budget).stmt(s))
+    unrolled = (x for x in loops_of(kernel.body) if x.kind == "unrolled")
+    copies = any(x.kind != "unrolled" for loop in unrolled for x in loops_of(loop.body))
+    return note_copies(kernel, new) if copies else new

@@ -229,6 +229,8 @@ class _Vectorise(ScopedRewriter):
             return s
         index, where = lanes.access(s.buffer, s.index)
         value = lanes.expr(s.value)
+        if s.lanes is not None:
+            raise NotVector(f"{s.buffer} is stored in vectors already")
         if where is not None:
             if s.buffer.scope != "register" and len(set(where.offsets[: where.active])) < where.active:
                 raise NotVector(f"lanes of {s.buffer.name} write the same element")

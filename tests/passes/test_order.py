@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -14,17 +15,24 @@ from convsmith.ir.intern import interning
 from convsmith.ir.parse import parse_kernel
 from convsmith.ir.stmt import Kernel
 from convsmith.ir.types import F32
+from convsmith.ir.walk import loops_of
 from convsmith.passes.accumulate import accumulate
 from convsmith.passes.bind import bind
+from convsmith.passes.cut import cut
 from convsmith.passes.derive_packing import derive_packing
 from convsmith.passes.fission import fission
+from convsmith.passes.fuse import fuse
 from convsmith.passes.keep_sums import keep_sums
+from convsmith.passes.partition import partition
 from convsmith.passes.reorder import reorder
 from convsmith.passes.residue import residue
 from convsmith.passes.rfactor import rfactor
 from convsmith.passes.sink import sink
+from convsmith.passes.solve import solve
 from convsmith.passes.stage import stage
+from convsmith.passes.tile import tile
 from convsmith.passes.transpose import transpose
+from convsmith.passes.unroll import unroll
 from convsmith.passes.vectorise import vectorise
 
 SUMS = make_buffer("sums", F32, (5,))
@@ -112,8 +120,7 @@ ILLEGAL: dict[str, tuple[str, Rewrite, str]] = {
     "vectors-of-a-sum-in-use": (
         "kernel k(a: f32[8], b: f32[8], c: f32[1])\n  for i in 0 .. 8:\n    c[0] = c[0] + a[i]\n    b[i] = c[0]\n",
         lambda k: vectorise(k, "i", 8),
-        "vectorise: loop i: ... c[0] and c[0] = ...: iteration (i) = (1) writes what (0) reads, "
-        "and must come after it",
+        "vectorise: loop i: ... c[0] and c[0] = ...: iteration (i) = (1) writes what (0) reads, and must come after it",
     ),
     "transpose": (
         "kernel k(b: f32[4, 4])\n  for k in 0 .. 4:\n    for n in 0 .. 4:\n      b[k, n] = b[n, k]\n",
@@ -231,7 +238,6 @@ kernel k(a: f32[2, 4], b: f32[2])
         ("acc[0] + a", "acc[0] * a", "must add to acc, and no other statement of its nest use acc"),
         ("a[i, k]\n", "a[i, k] * acc[0]\n", "must add to acc, and no other statement of its nest use acc"),
         ("b[i] = acc[0]", "acc[0] = b[i]", "acc is written after the sum; legal is to read it"),
-        ("b[i] = acc[0]", "for k in 0 .. 1:\n        b[i] = acc[0]", "is that of a loop before or after the sum"),
         ("= acc[0]\n", "= acc[i] - acc[0]\n", "a statement after the sum reads several elements of acc"),
         ("0 .. 4", "-1 .. 3", "starts at -1; legal is 0 or more"),
     ],
@@ -242,3 +248,87 @@ def test_what_is_no_plain_sum_has_no_partial_sums(old: str, new: str, message: s
         with pytest.raises(ConfigError) as error:
             rfactor(parse_kernel(SUM.replace(old, new)), "k")
     assert str(error.value).startswith("rfactor: loop k") and str(error.value).endswith(message)
+
+
+def test_a_loop_over_sums_has_no_partial_sums() -> None:
+    with interning(), pytest.raises(ConfigError, match="rfactor: loop i: its name is that of a loop before or after"):
+        rfactor(fission(parse_kernel(SUM), ("i",)), "i")
+
+
+@pytest.mark.parametrize(
+    "rewrite",
+    [
+        lambda k: reorder(k, ("j", "i")), lambda k: tile(k, "i", 2, "i.o", "i.i"), lambda k: fuse(k, "i", "j", "i_j"),
+        lambda k: residue(k, "i", 2, "i.r"), lambda k: cut(k, "i", (1,)), lambda k: fission(k, ("i",)),
+        lambda k: rfactor(k, "i"), lambda k: keep_sums(k, "j", ("i",)), lambda k: solve(k, "i"),
+        lambda k: stage(k, "a", "i"), lambda k: accumulate(k, "i", "j", (1, 1, 1), as_index(1), SUMS),
+    ],
+)  # fmt: skip
+def test_a_name_that_means_two_loops_is_refused(rewrite: Rewrite) -> None:
+    text = (
+        "kernel k(a: f32[4, 4], b: f32[4, 4])\n  for i in 0 .. 4:\n    for j in 0 .. 4:\n      b[i, j] = a[i, j]\n"
+        "  for i in 0 .. 2:\n    b[i, 0] = a[0, i]\n"
+    )
+    with interning(), pytest.raises(ConfigError, match="kernel k has 2 loops i that are not copies of one") as error:
+        rewrite(parse_kernel(text))
+    assert error.value.code == "ambiguous-loop"
+
+
+TWICE = """\
+kernel k(a: f32[9, 9], b: f32[9, 9])
+  for i in 0 .. 9:
+    for j in 0 .. 9:
+      b[i, j] = a[i, j]
+"""
+COPIES: dict[str, tuple[str, Rewrite]] = {
+    "cut": (TWICE, lambda k: cut(k, "i", (4,))),
+    "tile-of-copies": (TWICE, lambda k: tile(cut(k, "j", (4,)), "j", 2, "o", "i.i")),
+    "partition": (
+        TWICE.replace("j in 0 .. 9", "j in 0 .. min(i + 1, 5)"), lambda k: partition(k, ("i",), 8),
+    ),
+    "fission": (SUM.replace("k in", "j in").replace("k]", "j]"), lambda k: fission(k, ("i",))),
+    "unroll": (TWICE.replace("j", "l"), lambda k: unroll(bind(k, ("i",), "unrolled"))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_copies_of_a_loop_are_one_loop(name: str) -> None:
+    text, rewrite = COPIES[name]
+    with interning():
+        kernel = rewrite(parse_kernel(text))
+        several = Counter(x.var.name for x in loops_of(kernel.body))
+        copied = {n for n, count in several.items() if count > 1}
+        assert copied and copied <= kernel.copied
+        for n in copied:
+            assert_same_results(kernel, tile(kernel, n, 2, "x", "y"))
+
+
+def test_copies_of_loops_that_share_a_name_are_not_one() -> None:
+    text = "kernel k(b: f32[9])\n  for i in 0 .. 9:\n    b[i] = 1.0\n  for i in 0 .. 9:\n    b[i] = b[i] + 1.0\n"
+    with interning():
+        kernel = partition(parse_kernel(text.replace("1.0", "(1.0 if i - 3 >= 0 else 2.0)")), ("i",))
+        assert sum(1 for _ in loops_of(kernel.body)) == 4
+        with pytest.raises(ConfigError, match="has 4 loops i that are not copies of one"):
+            tile(kernel, "i", 2, "x", "y")
+
+
+def test_a_parallel_loop_does_not_stand_in_a_serial_one() -> None:
+    with interning():
+        kernel = parse_kernel(TWICE)
+        with pytest.raises(ConfigError, match="bind: loop j cannot be parallel within i, which is not"):
+            bind(kernel, ("j",), "parallel")
+        with pytest.raises(ConfigError, match=r"reorder\(j, i\): a parallel loop would stand within one that is not"):
+            reorder(bind(kernel, ("i",), "parallel"), ("j", "i"))
+        with pytest.raises(ConfigError, match="fuse: loops i and j are parallel and serial; legal is one kind"):
+            fuse(bind(kernel, ("i",), "parallel"), "i", "j", "i_j")
+
+
+def test_pieces_of_a_parallel_loop_run_at_once() -> None:
+    text = "kernel k(b: f32[9])\n  for i in 0 .. 3:\n    b[i] = 1.0\n  for i in 3 .. 6:\n    b[i] = b[i - 3]\n"
+    with interning():
+        with pytest.raises(ConfigError, match=r"the second reads what the first writes") as error:
+            bind(parse_kernel(text), ("i",), "parallel")
+        assert error.value.code == "dependence"
+        bind(parse_kernel(text.replace("b[i - 3]", "b[i + 1]").replace("3 .. 6", "4 .. 7")), ("i",), "serial")
+        apart = parse_kernel(text.replace("b[i - 3]", "b[i] * 2.0"))
+        assert_same_results(apart, bind(apart, ("i",), "parallel"))

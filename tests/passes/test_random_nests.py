@@ -1,0 +1,282 @@
+"""Random nests and random rewrites: every rewrite keeps each value of each buffer, or refuses with an error of ours.
+
+A nest has loops, statements, sums and accumulators that depend on each other in any way; the arguments of a rewrite are
+legal or not.  All data is whole numbers, so that sums are exact in any order.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from convsmith.diag.errors import ConvsmithError
+from convsmith.interp import run
+from convsmith.ir.buffer import make_buffer
+from convsmith.ir.index import as_index
+from convsmith.ir.intern import interning
+from convsmith.ir.parse import parse_kernel
+from convsmith.ir.stmt import Kernel
+from convsmith.ir.types import S32
+from convsmith.ir.verify import verify
+from convsmith.ir.walk import loops_of
+from convsmith.passes.accumulate import accumulate
+from convsmith.passes.bind import bind
+from convsmith.passes.coalesce import coalesce
+from convsmith.passes.collapse import collapse
+from convsmith.passes.cut import cut
+from convsmith.passes.derive_packing import derive_packing
+from convsmith.passes.drain import drain
+from convsmith.passes.fission import fission
+from convsmith.passes.flatten import flatten
+from convsmith.passes.fuse import fuse
+from convsmith.passes.gather_stores import gather_stores
+from convsmith.passes.guard_tails import guard_tails
+from convsmith.passes.keep_sums import keep_sums
+from convsmith.passes.partition import partition
+from convsmith.passes.reorder import reorder
+from convsmith.passes.residue import residue
+from convsmith.passes.restrict import restrict
+from convsmith.passes.rfactor import rfactor
+from convsmith.passes.simplify import simplify
+from convsmith.passes.sink import sink
+from convsmith.passes.skip_zero import skip_zero
+from convsmith.passes.stage import stage
+from convsmith.passes.tile import tile
+from convsmith.passes.transpose import transpose
+from convsmith.passes.unroll import unroll
+from convsmith.passes.vectorise import vectorise
+
+EDGE = 40
+"""Elements of an array along each of its dims; an index stays below half of them."""
+RANKS = {"a": 1, "b": 2, "c": 1, "d": 2}
+HEAD = f"kernel k({', '.join(f'{n}: s32{[EDGE] * rank}' for n, rank in RANKS.items())})\n"
+
+Rewrite = Callable[[Kernel], Kernel]
+
+
+class Writer:
+    """Writes the text of a random kernel."""
+
+    def __init__(self, r: random.Random) -> None:
+        self.r = r
+        self.lines: list[str] = []
+        self.scope: dict[str, tuple[int, int]] = {}
+        """Loops around, each with its least and greatest value."""
+
+    def line(self, text: str, depth: int) -> None:
+        self.lines.append("  " * depth + text)
+
+    def coordinate(self) -> str:
+        """A coordinate within an array: a sum over loops around."""
+        names = self.r.sample(sorted(self.scope), min(len(self.scope), self.r.choice((1, 1, 1, 2, 2, 3))))
+        terms = {n: self.r.choice((1, 1, 1, 1, 2, -1, 3)) for n in names}
+        low = sum(min(c * x for x in self.scope[n]) for n, c in terms.items())
+        text = " + ".join(f"{n} * {c}" for n, c in terms.items()) or "0"
+        form = self.r.choice(("", "", "", "", "", " // 2", " % 3")) if terms else ""
+        return f"({text} + {self.r.choice((0, 0, 1, 1, 2, 3)) - low}){form}"
+
+    def place(self, name: str = "") -> str:
+        name = name or self.r.choice(sorted(RANKS))
+        return f"{name}[{', '.join(self.coordinate() for _ in range(RANKS[name]))}]"
+
+    def value(self) -> str:
+        load = self.place()
+        kind = self.r.randrange(6)
+        if kind == 0:
+            return f"{load} * {self.place()}"
+        if kind == 1:
+            return f"({load} if {self.condition()} else s32(0))"
+        return f"{load} + s32({self.r.randint(1, 5)})" if kind == 2 else load
+
+    def condition(self) -> str:
+        n = self.r.choice(sorted(self.scope))
+        lo, hi = self.scope[n]
+        sign, offset = self.r.choice((("", "-"), ("", "-"), ("-", "+")))
+        return f"{sign}{n} {offset} {self.r.randint(lo, hi)} >= 0"
+
+    def store(self, depth: int) -> None:
+        if self.r.random() < 0.15:
+            self.line(f"if {self.condition()}:", depth)
+            depth += 1
+        to = self.place()
+        self.line(f"{to} = {to} + {self.value()}" if self.r.random() < 0.4 else f"{to} = {self.value()}", depth)
+
+    def loop(self, name: str, depth: int) -> None:
+        lo, n = self.r.choice((0, 0, 0, 0, 1)), self.r.choice((2, 3, 3, 4))
+        end, most = str(lo + n), lo + n - 1
+        if self.scope and self.r.random() < 0.15:
+            outer = self.r.choice(sorted(self.scope))
+            end, most = f"min({outer} + {lo + 1}, {lo + n})", most
+        self.line(f"for {name} in {lo} .. {end}:", depth)
+        self.scope[name] = lo, most
+
+    def sum(self, depth: int, name: str) -> None:
+        """A sum in a register, over the loop ``name``."""
+        self.line("alloc acc: s32[] @register:", depth)
+        start = "s32(0)" if self.r.random() < 0.5 else self.place() if self.r.random() < 0.5 else "s32(2)"
+        self.line(f"acc[] = {start}", depth + 1)
+        self.loop(name, depth + 1)
+        self.line(f"acc[] = acc[] + {self.value()}", depth + 2)
+        del self.scope[name]
+        self.line(f"{self.place()} = acc[]" + self.r.choice(("", " * s32(2)", f" + {self.place()}")), depth + 1)
+
+    def nest(self, names: list[str]) -> None:
+        *outer, last = names[: self.r.choice((2, 3, 3))]
+        for depth, name in enumerate(outer):
+            self.loop(name, depth + 1)
+        depth = len(outer) + 1
+        if self.r.random() < 0.45:
+            self.sum(depth, last)
+        else:
+            if self.r.random() < 0.6:
+                self.loop(last, depth)
+                depth += 1
+            for _ in range(self.r.choice((1, 1, 2, 3))):
+                self.store(depth)
+        self.scope.clear()
+
+
+def random_kernel(r: random.Random) -> str:
+    writer = Writer(r)
+    writer.nest(list("ijk"))
+    if r.random() < 0.3:
+        writer.nest(r.choice((list("ijk"), list("xyz"))))
+    return HEAD + "\n".join(writer.lines) + "\n"
+
+
+def some(r: random.Random, names: list[str], least: int = 1) -> tuple[str, ...]:
+    """Some of the names, in any order, mostly neighbours."""
+    count = r.randint(min(least, len(names)), len(names))
+    start = r.randint(0, len(names) - count)
+    found = names[start : start + count]
+    if r.random() < 0.5:
+        r.shuffle(found)
+    return tuple(found)
+
+
+def rewrites(r: random.Random, kernel: Kernel, new: str) -> dict[str, Rewrite]:
+    """Every rewrite with random arguments; ``new`` starts the names of new loops."""
+    names = list(dict.fromkeys(x.var.name for x in loops_of(kernel.body)))
+    one, size = r.choice(names), r.randint(1, 4)
+    following = names[(names.index(one) + 1) % len(names)]
+    sums = make_buffer("sums", S32, (EDGE,))
+    first, second = r.randint(0, 3), r.randint(0, 2)
+    chain = some(r, names)
+    return {
+        "reorder": lambda k: reorder(k, some(r, names, 2)),
+        "reversed": lambda k: reorder(k, tuple(reversed(names[: r.randint(2, 3)]))),
+        "sink": lambda k: sink(k, some(r, names)),
+        "tile": lambda k: tile(k, one, size, f"{new}o", f"{new}i"),
+        "fuse": lambda k: fuse(k, one, following, f"{new}f"),
+        "coalesce": lambda k: coalesce(flatten(k), one, following, f"{new}c"),
+        "residue": lambda k: residue(k, one, size, f"{new}r"),
+        "cut": lambda k: cut(k, one, (size,)),
+        "fission": lambda k: fission(k, names[: r.randint(1, 2)]),
+        "rfactor": lambda k: rfactor(k, one, r.choice((1, 4))),
+        "keep_sums": lambda k: keep_sums(k, names[-1], tuple(names[:-1][-r.randint(1, 2) :])),
+        "accumulate": lambda k: accumulate(k, *(one, *names)[-2:], (first, 1, second), as_index(r.randint(0, 2)), sums),
+        "drain": lambda k: drain(k, chain, ".w"),
+        "drain-fission": lambda k: drain(fission(k, names[:1]), (names[0],), ".w"),
+        "parallel": lambda k: bind(k, chain, "parallel"),
+        "tasks": lambda k: collapse(bind(k, names[: r.randint(1, 2)], "parallel")),
+        "unroll": lambda k: unroll(bind(k, chain, "unrolled")),
+        "vectorise": lambda k: vectorise(flatten(k), one, 4, r.random() < 0.5),
+        "vectorise-last": lambda k: vectorise(flatten(k), names[-1], 4),
+        "gather_stores": lambda k: gather_stores(flatten(k), one, 4),
+        "transpose": lambda k: transpose(k, names[-2:], (4, 4)),
+        "stage": lambda k: stage(k, r.choice(sorted(RANKS)), one),
+        "derive_packing": lambda k: derive_packing(k, (r.choice(sorted(RANKS)),), f"{new}p"),
+        "partition": lambda k: partition(k, chain, 4),
+        "restrict": lambda k: restrict(skip_zero(k), chain),
+        "guard_tails": lambda k: guard_tails(k, chain),
+        "simplify": simplify,
+    }
+
+
+with interning():
+    NAMES = sorted(rewrites(random.Random(0), parse_kernel(f"{HEAD}  for i in 0 .. 2:\n    a[i] = s32(1)\n"), ""))
+SEEDS = st.integers(0, 1 << 32)
+
+
+def memory_of(kernel: Kernel) -> dict[str, np.ndarray]:
+    numbers = np.random.default_rng(1)
+    return {b.name: numbers.integers(-9, 10, b.size).astype(b.dtype.numpy) for b in kernel.params}
+
+
+def interpret(kernel: Kernel, start: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The parameters after the kernels that prepare arguments, and the kernel; new ones start with anything."""
+    arrays = {n: x.copy() for n, x in start.items()}
+    with np.errstate(over="ignore"):
+        for k in (*kernel.packs, kernel):
+            for b in k.params:
+                arrays.setdefault(b.name, np.full(b.size, 77, b.dtype.numpy))
+            run(k, {b.name: arrays[b.name] for b in k.params})
+    return arrays
+
+
+def check(seed: int, only: str = "") -> set[str]:
+    """Apply random rewrites to a random kernel, one after the other; return the names of those that succeeded."""
+    r = random.Random(seed)
+    done: set[str] = set()
+    with interning():
+        kernel = parse_kernel(random_kernel(r))
+        verify(kernel)
+        start = memory_of(kernel)
+        wanted = interpret(kernel, start)
+        for turn in range(3):
+            choice = rewrites(r, kernel, f"t{turn}")
+            name = only or r.choice(sorted(choice))
+            before = str(kernel)
+            try:
+                kernel = choice[name](kernel)
+            except ConvsmithError:
+                continue
+            done.add(name)
+            try:
+                verify(kernel)
+                found = interpret(kernel, start)
+            except ConvsmithError as error:
+                raise AssertionError(f"{name}: {error}\n{before}\n{kernel}") from error
+            for n in RANKS:
+                np.testing.assert_array_equal(found[n], wanted[n], err_msg=f"{name}: {n}\n{before}\n{kernel}")
+            if not any(True for _ in loops_of(kernel.body)):
+                break
+    return done
+
+
+@settings(max_examples=150, deadline=None)
+@given(SEEDS)
+def test_rewrites_in_a_row_keep_every_value_or_refuse(seed: int) -> None:
+    check(seed)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=15, deadline=None)
+@given(SEEDS)
+def test_a_rewrite_keeps_every_value_or_refuses(name: str, seed: int) -> None:
+    check(seed, name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_rewrite_succeeds_now_and_then(name: str) -> None:
+    assert any(name in check(seed, name) for seed in range(200))
+
+
+@pytest.mark.slow
+@settings(max_examples=5000, deadline=None)
+@given(SEEDS)
+def test_many_rewrites_in_a_row_keep_every_value_or_refuse(seed: int) -> None:
+    check(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=400, deadline=None)
+@given(SEEDS)
+def test_many_nests_keep_every_value_or_are_refused(name: str, seed: int) -> None:
+    check(seed, name)
