@@ -24,6 +24,7 @@ from convsmith.frontend.kernel import Kernel
 from convsmith.ir.intern import interning
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import target
+from convsmith.plan.plan import plan
 from convsmith.runtime.arrays import Array, aligned_empty
 from convsmith.runtime.host import HostLibrary
 from convsmith.tune.model import default_config
@@ -86,9 +87,9 @@ def _steps(line: str, level: Machine) -> Steps:
             start = time.perf_counter()
             problem = cs.Conv.parse(line).canonical()
             config = default_config(problem, level, 1)
-            low = lower(problem, config, level)
+            low = lower(plan(problem, config, level))
             text = time.perf_counter()
-            artifact: Artifact = emit(problem, config, level, low)
+            artifact: Artifact = emit(low)
             code = time.perf_counter()
         HostLibrary(artifact)
         taken.append((text - start, code - text, time.perf_counter() - code))

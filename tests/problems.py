@@ -5,13 +5,16 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from convsmith.diag.errors import UsageError
+from convsmith.diag.errors import ConfigError, UsageError
 from convsmith.ir.intern import interning
 from convsmith.layout.layout import Layout
 from convsmith.layout.tags import print_strided
 from convsmith.machine.base import Machine
 from convsmith.plan.config import REALISATIONS, Config
-from convsmith.plan.loops import Unit, filled_lanes, loops_after_fusing
+from convsmith.plan.loops import fused_dims, loops_after_fusing
+from convsmith.plan.plan import scheduled
+from convsmith.plan.registers import filled_lanes
+from convsmith.plan.unit import Unit, rows
 from convsmith.problem import Conv, Matmul, Problem
 from convsmith.problem.attributes import ZERO_POINTS, Quantity
 from convsmith.problem.post_ops import parse_post_ops
@@ -231,6 +234,24 @@ def gradient_of_few_channels(rng: random.Random) -> str:
 
 
 # -- configs
+def with_instruction(config: Config, problem: Problem, target: Machine) -> Config:
+    """The config with an instruction that adds up as many products as it has terms, where one serves."""
+    with interning():
+        try:
+            st = scheduled(problem, config, target)
+            found = list(rows(st, target))
+        except ConfigError:
+            return config
+        for row in found:
+            named = replace(config, instruction=row.name)
+            try:
+                Unit.of(st, target, named)
+            except ConfigError:
+                continue
+            return named
+    return config
+
+
 def random_config(rng: random.Random, problem: Problem, target: Machine, threads: int = 1) -> Config:
     """A config that is mostly legal; one that is not shall raise ConfigError."""
     with interning():
@@ -243,7 +264,7 @@ def random_config(rng: random.Random, problem: Problem, target: Machine, threads
         named = tuple(rng.sample(possible, rng.choice((1, len(possible))))) if possible and rng.random() < 0.5 else ()
         whole, st = st, phased(st, named)
     if unit.rows > 1:
-        return _fragment_config(rng, st, unit, target, threads)
+        return with_instruction(_fragment_config(rng, st, unit, target, threads), problem, target)
     kinds = {d.name: d.kind for d in sorted(st.dims, key=lambda d: KINDS.index(d.kind))}
     names = list(kinds)
     fuse = []
@@ -268,7 +289,7 @@ def random_config(rng: random.Random, problem: Problem, target: Machine, threads
         size = unit.terms if unit.dot and rng.random() < 0.9 else rng.choice((1, 2, 3, 4))
         terms = ((rng.choice((*inner, *inner, *free)), size),)
     used = unit if terms or not unit.dot else Unit.plain(st, target)
-    lanes = filled_lanes(st, lane, used)
+    lanes = filled_lanes(st, fused_dims(Config(target.isa, lane, tuple(fuse)), lane), used)
     tile = {}
     for n in others:
         if n != lane and rng.random() < 0.35:
@@ -294,14 +315,15 @@ def random_config(rng: random.Random, problem: Problem, target: Machine, threads
         phases=named,
     )  # fmt: skip
     config = replace(config, drain=rng.random() < 0.3)
-    return _holding(config, whole) if rng.random() < 0.2 and not fuse else config
+    config = _holding(config, whole) if rng.random() < 0.2 and not fuse else config
+    return with_instruction(config, problem, target)
 
 
 def _holding(config: Config, st: Statement) -> Config:
     """The config with B in registers: a tile holds whole sums, and the loops that do not move B are innermost."""
     loops = loops_after_fusing(st, config)
     moving = {d.name for d in st.of("batch", "n")}
-    order = sorted(loops.of("batch", "n", "m"), key=lambda n: moving.isdisjoint(n.split("_")))
+    order = sorted(loops.of("batch", "n", "m"), key=lambda n: moving.isdisjoint(loops.dims[n]))
     kept = {n: size for n, size in config.register if loops.kinds[n] != "k"}
     whole = {n: loops.extents[n] for n in loops.of("k") if loops.extents[n] > 1}
     return replace(

@@ -1,4 +1,4 @@
-"""From a problem to an artifact: naive nest, rewrites, LLVM text, object code."""
+"""From a plan to an artifact: naive nests, rewrites, LLVM text, object code."""
 
 from __future__ import annotations
 
@@ -21,28 +21,25 @@ from convsmith.layout.indirection import recipe, shape_of
 from convsmith.machine.base import Machine
 from convsmith.passes.manager import Instrument, Step, run_steps
 from convsmith.plan.config import Config
-from convsmith.plan.dynamic import TABLE, check_dynamic, dynamic_steps
+from convsmith.plan.dynamic import TABLE
 from convsmith.plan.packing import packing_steps
+from convsmith.plan.plan import Plan, plan
 from convsmith.plan.pointers import Pointers, indirect, pointers
-from convsmith.plan.schedule import schedule
-from convsmith.plan.scheduled import scheduled, summing_steps
-from convsmith.plan.sums import bias_steps, sums_steps
 from convsmith.problem.problem import Problem
-from convsmith.statement.bias import bias_kernel
-from convsmith.statement.naive import naive, parts_kernel
-from convsmith.statement.offsets import sums_of
-from convsmith.statement.statement import Statement
-from convsmith.statement.views import statement
+from convsmith.statement.naive import naive
+
+SYMBOL = "convsmith"
 
 
 @dataclass(frozen=True)
 class Lowered:
-    """What comes out of the rewrites: the kernel, those around it, and LLVM's text of them and of packing.
+    """The kernels of a plan after all rewrites, and LLVM's text of them.
 
-    ``before`` and ``after`` run in each call, ``packs`` (and what makes further sums of theirs) when something is
-    packed. ``scratch`` is the bytes of memory that a thread needs of its own.
+    The kernels ``before`` and ``after`` run in each call, around ``kernel``; ``packs``, packing kernels and those that
+    add up packed entries, run when an operand is packed. A thread needs ``scratch`` bytes of its own.
     """
 
+    plan: Plan
     kernel: Kernel
     packs: tuple[Kernel, ...]
     before: tuple[Kernel, ...]
@@ -51,84 +48,58 @@ class Lowered:
     scratch: int
 
 
-def naive_kernel(problem: Problem, target: Machine, config: Config | None = None) -> tuple[Statement, Kernel]:
-    """The statement of a problem, as a config has it scheduled, and its naive nest."""
-    st = statement(problem, target) if config is None else scheduled(problem, config, target)
-    return st, naive(problem, st)
-
-
-def lower(
-    problem: Problem, config: Config, target: Machine, instruments: Sequence[Instrument] = (), dynamic: bool = False
-) -> Lowered:
-    """Run all rewrites and print LLVM's text; raises ConfigError where the config makes no kernel.
-
-    A ``dynamic`` kernel serves any sizes of images.
-    """
-    st, kernel = naive_kernel(problem, target, config)
-    steps = dynamic_steps(check_dynamic(problem), config, target) if dynamic else schedule(st, config, target)
-    kernel = run_steps(kernel, steps, instruments)
-    kernels = {SYMBOL: (kernel, config.threads)}
-    prepared = {pack.name: run_steps(pack, steps) for pack, steps in preparing(problem, st, config, target, kernel)}
-    each_call = {s.result.name for s in sums_of(problem, st.whole) if s.each_call}
-    kernels |= {f"{SYMBOL}_{k.name}": (k, config.threads if k.name in each_call else 1) for k in prepared.values()}
-    after = []
-    if config.split:
-        after.append(run_steps(parts_kernel(problem, st), sums_steps(st, target)))
-    if (bias := bias_kernel(problem)) is not None:
-        after.append(run_steps(bias, bias_steps(problem, target)))
-    kernels |= {f"{SYMBOL}_{k.name}": (k, 1) for k in after}
+def lower(plan: Plan, instruments: Sequence[Instrument] = ()) -> Lowered:
+    """Run the pipelines of ``plan``, the main one under ``instruments``, and print LLVM's text."""
+    kernel = run_steps(plan.program.naive(), plan.main.pipeline, instruments)
+    own_threads = {k.statement.name: k.config.threads for k in plan.kernels}
+    prepared = {k.name: run_steps(k, steps) for k, steps in preparing(plan, kernel)}
+    after = [
+        run_steps(naive(plan.problem, k.statement), k.pipeline) for k in plan.kernels if k.statement.when == "after"
+    ]
+    kernels = {SYMBOL: (kernel, plan.config.threads)}
+    kernels |= {f"{SYMBOL}_{k.name}": (k, own_threads.get(k.name, 1)) for k in (*prepared.values(), *after)}
     inside = (s.buffer for s in statements_of(kernel.body) if isinstance(s, Alloc))
     private = list(dict.fromkeys(b for b in inside if b.scope == "cache"))
     *offsets, size = accumulate((-(-b.size * b.dtype.bytes // 64) * 64 for b in private), initial=0)
     scratch = {b: (offset, size) for b, offset in zip(private, offsets)}
     launched = {symbol: (k, host_launch(threads)) for symbol, (k, threads) in kernels.items()}
-    text = module_text(launched, facts(target), scratch)
-    packs = list(kernel.packs)
-    before = []
-    for k in kernel.before:
-        if k.name in each_call:
-            before.append(prepared[k.name])
-        else:
-            packs.append(k)
-    return Lowered(kernel, tuple(packs), tuple(before), tuple(after), text, size)
+    text = module_text(launched, facts(plan.machine), scratch)
+    each_call = {st.name for st in plan.program.of("before")}
+    before = tuple(prepared[k.name] for k in kernel.before if k.name in each_call)
+    packs = (*kernel.packs, *(k for k in kernel.before if k.name not in each_call))
+    return Lowered(plan, kernel, packs, before, tuple(after), text, size)
 
 
-def preparing(
-    problem: Problem, st: Statement, config: Config, target: Machine, kernel: Kernel
-) -> Iterator[tuple[Kernel, list[Step]]]:
-    """What makes the kernel's arguments that are no arrays of the problem, naive, each with its rewrites."""
+def preparing(plan: Plan, kernel: Kernel) -> Iterator[tuple[Kernel, Sequence[Step]]]:
+    """Yield the naive kernels that prepare arguments of ``kernel``, the rewritten main one, with their pipelines."""
     for pack in kernel.packs:
-        yield pack, packing_steps(pack, target)
-    sums = {s.result.name: s for s in sums_of(problem, st.whole)}
+        yield pack, packing_steps(pack, plan.machine)
+    pipelines = {k.statement.name: k.pipeline for k in plan.kernels}
     for k in kernel.before:
-        one = sums[k.name]
-        yield k, summing_steps(one, target, config.threads if one.each_call else 1)
-
-
-SYMBOL = "convsmith"
+        yield k, pipelines[k.name]
 
 
 def build_artifact(
     problem: Problem, config: Config, target: Machine, instruments: Sequence[Instrument] = (), dynamic: bool = False
 ) -> Artifact:
-    """Compile a problem under a config for a target."""
+    """Compile ``problem`` under ``config`` for ``target``; the sizes of a ``dynamic`` kernel are arguments of calls."""
     with llvm_bind.no_collection(), interning():
-        return emit(problem, config, target, lower(problem, config, target, instruments, dynamic))
+        return emit(lower(plan(problem, config, target, dynamic), instruments))
 
 
-def emit(problem: Problem, config: Config, target: Machine, low: Lowered) -> Artifact:
-    """Object code of what `lower` made of the problem, with its manifest.
+def emit(low: Lowered) -> Artifact:
+    """Return the object code of ``low`` with its manifest.
 
-    A kernel's parameter X is the problem's tensor X, and X_p what the packing kernel makes of it.
+    A kernel's parameter X is the problem's tensor X, and X_p the array that the packing kernel makes of it.
     """
-    code = llvm_bind.object_code(low.text, target.triple, target.cpu, target.features)
+    problem, config, machine = low.plan.problem, low.plan.config, low.plan.machine
+    code = llvm_bind.object_code(low.text, machine.triple, machine.cpu, machine.features)
     tensors = {tensor.name: argument_of(tensor) for tensor in problem.tensors}
     operands: dict[str, str] = {}
     for pack in low.packs:
         given = pack.params[0].name
         operands |= {b.name: operands.get(given, given) for b in pack.written}
-
-    own = _pointer_arguments(problem, config, target, bool(low.kernel.sizes))
+    own = _pointer_arguments(low.plan)
 
     def argument(b: Buffer) -> Argument:
         if b.name in tensors:
@@ -155,22 +126,22 @@ def emit(problem: Problem, config: Config, target: Machine, low: Lowered) -> Art
         suffix = f":{pack.params[-1].name}" if len(low.packs) > 1 else ""
         entries[f"pack{suffix}"] = entry(pack, 1)
         notes[f"packing{suffix}"] = packing_note(pack)
-    # Padding in memory stands for activations; what multiplies its zeros is the other factor.
-    factor = "wei" if "in" in (t.role for t in problem.tensors if t.name == "wei") else "diff_dst"
+    # Padding in memory stands for activations; its zeros are multiplied by the other factor.
+    factor = low.plan.program.main.b.name
     return Artifact(
-        code=code, isa=target.isa, entries=entries, problem=str(problem), config=str(config), needs=target.needs,
-        permissions=target.permissions, notes=notes,
+        code=code, isa=machine.isa, entries=entries, problem=str(problem), config=str(config), needs=machine.needs,
+        permissions=machine.permissions, notes=notes,
         needs_finite=(factor,) if config.realise in ("pad_copy", "indirection") else (),
     )  # fmt: skip
 
 
-def _pointer_arguments(problem: Problem, config: Config, target: Machine, dynamic: bool) -> dict[str, Argument]:
-    """The table of pointers and the zero buffer, where A is read through them."""
-    st = statement(problem, target)
-    if not indirect(st, config) and not dynamic:
+def _pointer_arguments(plan: Plan) -> dict[str, Argument]:
+    """Return the table of pointers and the zero buffer, where A is read through them."""
+    st, dynamic = plan.program.main.whole, bool(plan.main.loops.symbolic)
+    if not indirect(st, plan.config) and not dynamic:
         return {}
-    p = pointers(st, config.table)
-    return pointer_arguments(problem, p, TABLE if dynamic else p.table.name, st.a.name)
+    p = pointers(st, plan.config.table)
+    return pointer_arguments(plan.problem, p, TABLE if dynamic else p.table.name, st.a.name)
 
 
 def pointer_arguments(problem: Problem, p: Pointers, name: str, of: str) -> dict[str, Argument]:

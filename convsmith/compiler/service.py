@@ -149,6 +149,7 @@ def _compile(problem: Problem, config: Config, target: Machine, dynamic: bool) -
         from convsmith.codegen import llvm_bind
         from convsmith.compiler.driver import build_artifact, emit, lower
         from convsmith.ir.intern import interning
+        from convsmith.plan.plan import plan
 
     if settings.dump is None and settings.check == "off":
         return build_artifact(problem, config, target, dynamic=dynamic)
@@ -160,7 +161,7 @@ def _compile(problem: Problem, config: Config, target: Machine, dynamic: bool) -
         verify = [] if settings.check == "off" else [Verify()]
         wanted = settings.check == "interpret" and not dynamic and Interpret.suits(problem, config)
         interpret = [Interpret(problem, target)] if wanted else []
-        low = lower(problem, config, target, [*([dump] if dump else []), *verify, *interpret], dynamic)
+        low = lower(plan(problem, config, target, dynamic), [*([dump] if dump else []), *verify, *interpret])
         if dump:
             dump.finish(low.text, llvm_bind.assembly(low.text, target.triple, target.cpu, target.features))
-        return emit(problem, config, target, low)
+        return emit(low)

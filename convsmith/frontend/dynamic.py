@@ -149,8 +149,10 @@ class DynamicKernel(Inspected):
         """What the rewrites make, run again and seen by instruments."""
         with import_lock:
             from convsmith.compiler.driver import lower
+            from convsmith.plan.plan import plan
 
-        return lower(general(self.problem).canonical(), self.config, self.target, instruments, dynamic=True)
+        made = plan(general(self.problem).canonical(), self.config, self.target, dynamic=True)
+        return lower(made, instruments)
 
     def _at(self, x: Given, pads: Pads | None) -> HostKernel | NothingKernel:
         """The kernel bound to the sizes of a call."""

@@ -16,17 +16,14 @@ from convsmith.frontend.tables import TITLES, pixel_window
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Call, For, Store
-from convsmith.ir.walk import loops_of, statements_of, variables_of
+from convsmith.ir.walk import loops_of, statements_of
 from convsmith.layout.indirection import FORMS, POINTER_BYTES, shape_of
 from convsmith.machine.base import Machine
 from convsmith.machine.host import cache_sizes
 from convsmith.machine.registry import host_targets
 from convsmith.measure.ceilings import peak_ceiling, read_ceiling
 from convsmith.measure.peak import peak_types
-from convsmith.plan.config import Config
-from convsmith.plan.loops import loops_after_fusing, registers_needed
-from convsmith.plan.schedule import nest_of
-from convsmith.plan.scheduled import scheduled
+from convsmith.plan.text import kernel_lines
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
@@ -36,7 +33,7 @@ from convsmith.statement.views import sums_type
 if TYPE_CHECKING:
     from convsmith.frontend.inspection import Inspected
 
-__all__ = ["explain", "plan_lines", "rate_unit"]
+__all__ = ["explain", "rate_unit"]
 
 _PLANNED = ("reorder", "rfactor", "derive_packing")
 """The last of these passes leaves the plan: all loops in their places, nothing cut into pieces yet."""
@@ -66,7 +63,7 @@ def explain(kernel: Inspected) -> str:
             dump.finish(low.text, llvm_bind.assembly(low.text, target.triple, target.cpu, target.features))
         page = [
             *_problem(problem), *_sizes(kernel, low), ("config", str(config)),
-            *plan_lines(kernel.parts[0], kernel.config, target, recorder.records),
+            *kernel_lines(low.plan.main), *_nest(low, recorder.records),
             *_packing(low), *_tables(problem), *_code(kernel, low), *_work(problem, target), *_roofline(kernel),
             *_notes(kernel, low),
         ]  # fmt: skip
@@ -104,41 +101,12 @@ def _sizes(kernel: Inspected, low: Lowered) -> Iterator[Line]:
         yield "", "bytes, operations and bounds below are for the sizes of the line"
 
 
-def plan_lines(problem: Problem, config: Config, target: Machine, records: Sequence[PassRecord]) -> list[Line]:
-    """Return what the config makes of the nest: loops by role, registers, and the nest itself from `records`."""
-    st = scheduled(problem, config, target)
-    nest = nest_of(st, config, target)
-    plan = [r for r in records if r.name in _PLANNED][-1].kernel
-    loops = {loop.var.name: loop for loop in loops_of(plan.body)}
-    sizes = set(plan.sizes)
-
-    def extents(names: Sequence[str]) -> str:
-        items = []
-        for name in (n for n in names if n in loops):
-            extent = loops[name].hi - loops[name].lo
-            known = extent.is_const or variables_of(extent) <= sizes
-            items.append(f"{name} {extent}" if known else f"{name} {config.size(name.partition('.')[0])} or less")
-        return ", ".join(items) or "none"
-
-    reduction = [n for n in nest.reduce if n not in nest.unrolled]
-    lines = [
-        ("loops", f"around the register tile: {extents(nest.around)}"),
-        ("", f"reduction: {extents(reduction)}"),
-    ]
-    if nest.rows:
-        lines.append(("", f"register tile (unrolled), of fragments: {extents([*nest.pixels, *nest.vectors])}"))
-        lines.append(("", f"an instruction runs: {extents([*nest.rows, *nest.terms, nest.lane])}"))
-    else:
-        terms = [n for n in nest.terms if n not in nest.reduce]
-        tile = [*nest.pixels, *nest.vectors, nest.lane, *terms, *(n for n in nest.reduce if n in nest.unrolled)]
-        lines.append(("", f"register tile (unrolled): {extents(tile)}"))
-    count, text = registers_needed(loops_after_fusing(st, config), config, target, nest.unit, nest.filled)
-    if nest.rows and target.fragments is not None:
-        registers = f"{target.fragments.count} registers for fragments of {nest.unit.rows} rows"
-    else:
-        registers = f"{target.registers} vector registers of {target.vector_bits} bits"
-    lines += [("registers", f"{count} of {registers}, {text}"), ("plan", "")]
-    return [*lines, *(("", line[2:]) for line in str(replace(plan, packs=(), before=())).splitlines()[1:])]
+def _nest(low: Lowered, records: Sequence[PassRecord]) -> Iterator[Line]:
+    """Yield the nest once all loops are in their places, and nothing is cut into pieces yet."""
+    planned = [r for r in records if r.name in _PLANNED][-1].kernel
+    yield "nest", ""
+    for line in str(replace(planned, packs=(), before=())).splitlines()[1:]:
+        yield "", line[2:]
 
 
 def _packing(low: Lowered) -> Iterator[Line]:

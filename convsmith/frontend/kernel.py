@@ -128,8 +128,9 @@ class Kernel(Inspected):
         """What the rewrites make, run again and seen by instruments."""
         with import_lock:
             from convsmith.compiler.driver import lower
+            from convsmith.plan.plan import plan
 
-        return lower(self.parts[0].canonical(), self.config, self.target, instruments)
+        return lower(plan(self.parts[0].canonical(), self.config, self.target), instruments)
 
     def __repr__(self) -> str:
         return f"<Kernel {self.problem} {self.config}>"

@@ -55,9 +55,9 @@ class FragmentLayout:
         """Elements of all registers; of a scalable layout, for each unit of ``vscale``."""
         return self.registers * self.lanes * self.elements
 
-    @cached_property
+    @property
     def indices(self) -> tuple[Index, ...]:
-        """The parsed `coords`."""
+        """The parsed `coords`, whose variables are those of the present table of nodes."""
         with import_lock:
             from convsmith.ir.parse import parse_index
 
@@ -171,7 +171,7 @@ class Instruction:
 
     def at(self, scale: int) -> Instruction:
         """Return the row as it is on a machine whose ``vscale`` is `scale`: its lanes have a number."""
-        body = substitute(self.kernel.body, {Var(SCALE): as_index(scale)})
+        body = substitute(self.kernel.body, {v: as_index(scale) for v in self.kernel.sizes if v.name == SCALE})
         return replace(self, operands=tuple(x.at(scale) for x in self.operands), body=indent(f"{body}\n", "  "))
 
     @property
@@ -200,7 +200,8 @@ class Instruction:
     @cached_property
     def loops(self) -> dict[Var, int]:
         """Iterations of each loop; of a loop over scalable lanes, for each unit of ``vscale``."""
-        scale = {Var(SCALE): as_index(1)}
+        # The specification was parsed in another table of nodes, perhaps: its own variable is meant.
+        scale = {v: as_index(1) for v in self.kernel.sizes if v.name == SCALE}
         loops: list[For] = list(loops_of(self.kernel.body))
         return {x.var: int(substitute(x.hi, scale)) for x in loops}
 

@@ -30,10 +30,13 @@ class Config:
     ``register``  loop -> iterations of its register tile; of the lane loop: elements, a multiple of the lanes
     ``order``     loops around the register tile, outermost first (those not named come after, in naive order)
     ``reduce``    reduction loops, outermost first: also the order of the packed operand (those not named come after)
+    ``instruction``  row of the machine's table whose products are added up; without one, elements of the type of sums
+                  are multiplied and added
     ``terms``     a reduction loop and how many of its iterations stand innermost, within the register tile: those that
-                  one instruction adds up, or straight lines that share what they read
+                  the instruction adds up, or straight lines that share their loads
     ``cache``     loop -> iterations of its cache tile, around the register tiles: outermost loop first; between cache
-                  tiles of a reduction loop sums are kept in memory, and the loops named after it run within each
+                  tiles of a reduction loop sums are kept in memory, and the loops named after it run within each. A
+                  loop that is named again has smaller tiles within its larger ones
     ``split``     a reduction loop, and in how many parts it is summed apart, for threads to share
     ``phases``    pixel loops of the result that a stride divides: the places between its multiples become columns of
                   the product, in a loop of their own (``rw`` of ``ow`` or ``iw``)
@@ -57,6 +60,7 @@ class Config:
     register: tuple[tuple[str, int], ...] = ()
     order: tuple[str, ...] = ()
     reduce: tuple[str, ...] = ()
+    instruction: str = ""
     terms: tuple[tuple[str, int], ...] = ()
     cache: tuple[tuple[str, int], ...] = ()
     split: tuple[tuple[str, int], ...] = ()
@@ -85,9 +89,18 @@ class Config:
         for name, size in self.register:
             if size < 1:
                 raise ConfigError("tile-size", f"--register={name}:{size}: a tile has at least one iteration")
+        around: dict[str, int] = {}
         for name, size in self.cache:
             if size < 1 or size % max(self.size(name), dict(self.terms).get(name, 1)):
-                raise ConfigError("cache", f"--cache={name}:{size}: a block is a multiple of the tile and of the terms")
+                raise ConfigError(
+                    "cache", f"--cache={name}:{size}: a cache tile is a multiple of the register tile and of the terms"
+                )
+            if around.get(name, 0) % size or around.get(name) == size:
+                raise ConfigError(
+                    "cache", f"--cache={name}:{around[name]},{name}:{size}: a cache tile within another of the same "
+                    "loop is a smaller divisor of it",
+                )  # fmt: skip
+            around[name] = size
         for name, size in self.terms:
             if size < 1 or name in dict(self.register) or name == self.lane or len(self.terms) > 1:
                 raise ConfigError(
@@ -170,14 +183,16 @@ def _flag(value: str) -> bool:
 
 
 _PRINT: dict[str, Callable[[Any], str]] = {
-    "isa": str, "lane": str, "realise": str, "table": str, "offsets": str, "pieces": str, "threads": str,
+    "isa": str, "lane": str, "instruction": str, "realise": str, "table": str, "offsets": str, "pieces": str,
+    "threads": str,
     "fuse": lambda v: ",".join(f"{a}+{b}" for a, b in v),
     "register": _sizes_text, "cache": _sizes_text, "terms": _sizes_text, "split": _sizes_text,
     "order": ",".join, "reduce": ",".join, "pack": ",".join, "hold": ",".join, "flip": ",".join,
     "phases": ",".join, "outline": _flag_text, "drain": _flag_text,
 }  # fmt: skip
 _READ: dict[str, Callable[[str], Any]] = {
-    "isa": str, "lane": str, "realise": str, "table": str, "offsets": str, "pieces": int, "threads": int,
+    "isa": str, "lane": str, "instruction": str, "realise": str, "table": str, "offsets": str, "pieces": int,
+    "threads": int,
     "fuse": _pairs, "register": _sizes, "cache": _sizes, "terms": _sizes, "split": _sizes,
     "order": _names, "reduce": _names, "pack": _names, "hold": _names, "flip": _names, "phases": _names,
     "outline": _flag, "drain": _flag,
@@ -186,6 +201,7 @@ _EXAMPLE = {
     "isa": "--isa=avx512", "lane": "--lane=oc", "realise": "--realise=peel", "table": "--table=row",
     "pieces": "--pieces=8", "threads": "--threads=2", "fuse": "--fuse=oh+ow", "register": "--register=oc:32,ow:14",
     "order": "--order=mb,oc,oh,ow", "cache": "--cache=oc:256,ic:128",
+    "instruction": "--instruction=vpdpbusd_512",
     "terms": "--terms=ic:4", "split": "--split=mb:2", "reduce": "--reduce=kh,kw,ic", "pack": "--pack=wei",
     "hold": "--hold=wei", "offsets": "--offsets=sums", "flip": "--flip=wei", "outline": "--outline=no",
     "drain": "--drain=yes", "phases": "--phases=ow",

@@ -15,22 +15,18 @@ from convsmith.ir.buffer import UNKNOWN, make_buffer
 from convsmith.ir.index import Index, Var, as_index, maximum, minimum, product
 from convsmith.ir.types import PTR
 from convsmith.layout.indirection import Window, input_stride, shape_of
-from convsmith.machine.base import Machine
 from convsmith.passes import indirect as rewrite
-from convsmith.passes.bind import bind
 from convsmith.passes.generalise import Place, generalise
 from convsmith.passes.manager import Step
-from convsmith.passes.pieces import pieces
 from convsmith.plan.config import Config
+from convsmith.plan.loops import SymbolicSizes
 from convsmith.plan.pointers import Pointers, pointers
-from convsmith.plan.schedule import schedule
-from convsmith.plan.scheduled import scheduled
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
 from convsmith.statement.epilogue import SOURCE_SUMS
 from convsmith.statement.statement import Statement
-from convsmith.statement.views import statement
+from convsmith.statement.views import IMAGES, statement
 
 TABLE = "src_table"
 
@@ -67,11 +63,10 @@ def general(p: Conv, extent: int = _EXTENT) -> Conv:
     return at_sizes(p, extent, i, (extent,) * p.rank, (0,) * p.rank)
 
 
-def dynamic_steps(p: Conv, config: Config, target: Machine) -> list[Step]:
-    """The rewrites of the problem at the sizes that it has, made general before anything else."""
-    st = scheduled(p, config, target)
+def symbolic_sizes(p: Conv, st: Statement, config: Config) -> SymbolicSizes:
+    """Return how a kernel for ``p``, whose main statement is ``st``, takes its sizes; ConfigError where it cannot."""
     row = f"o{p.axes[-1]}"
-    outputs = {"mb", *(f"o{a}" for a in p.axes)}
+    outputs = {IMAGES, *(f"o{a}" for a in p.axes)}
     tiled = {name for name, size in config.register if size > 1} & outputs
     wrong = [
         text
@@ -92,18 +87,7 @@ def dynamic_steps(p: Conv, config: Config, target: Machine) -> list[Step]:
             "dynamic", "--offsets=sums: zero points of weights, and flipped weights, need sums of the source, which "
             "kernels with dynamic sizes do not make; legal is --offsets=each",
         )  # fmt: skip
-    _, *steps = schedule(st, config, target)
-    width, shared = config.size(row), config.threads > 1 and p.rank == 1
-    out = [_general_step(p), _pointer_step(p, st), *_pixel_steps(p, st)]
-    for step in steps:
-        if step.name == "partition" and width > 1:
-            drained = (f"{row}.i.w",) if config.drain else ()
-            out.append(Step(pieces, f"{row}.o", "", f"{row}.i", (width, width, width), drained, shared))
-        if step.name == "bind" and step.args[1] == "parallel" and not shared:
-            # A loop in pieces stays within a task, unless there is nothing else in an image to share.
-            step = Step(bind, tuple(n for n in step.args[0] if n != f"{row}.o"), "parallel")
-        out.append(step)
-    return out
+    return SymbolicSizes(frozenset(outputs), (_general_step(p), _pointer_step(p, st), *_pixel_steps(p, st)))
 
 
 # -- sizes
@@ -160,7 +144,7 @@ def call_pointers(q: Conv) -> Pointers:
 # -- rewrites
 def _general_step(p: Conv) -> Step:
     """Ends of loops and strides of arrays become sizes; the source keeps its own until it is read by pointers."""
-    ends = {"mb": Var("mb_end"), **{f"o{a}": Var(f"o{a}_end") for a in p.axes}}
+    ends = {IMAGES: Var("mb_end"), **{f"o{a}": Var(f"o{a}_end") for a in p.axes}}
     layout = p.dst_layout
     if layout.padded_shape != layout.shape:  # a nest of its own writes zeros to what blocks of channels add
         ends |= {f"pad{n}": end for n, end in zip((0, *range(2, 2 + p.rank)), tuple(ends.values()))}
@@ -172,7 +156,7 @@ def _pointer_step(p: Conv, st: Statement) -> Step:
     """Read the source through the table, its rows where the sizes say."""
     own = pointers(st, "sections")
     place: Index = as_index(0)
-    moved: Index = product(Var("mb"), next(stride for dim, _, stride in _places(p, "src") if dim == 0))
+    moved: Index = product(Var(IMAGES), next(stride for dim, _, stride in _places(p, "src") if dim == 0))
     for a in p.axes[:-1]:
         y, low, last = Var(f"o{a}"), Var(f"low_{a}"), Var(f"high_{a}") - 1
         below = maximum(y - last, 0)

@@ -1,63 +1,41 @@
-"""The rewrites of kernels that only add up: vectors of sums stay in registers."""
+"""The config of a statement that only adds up entries: vectors along what lies side by side in memory."""
 
 from __future__ import annotations
 
+from convsmith.ir.index import Var
 from convsmith.ir.types import dtype
+from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
-from convsmith.passes.bind import bind
-from convsmith.passes.fission import fission
-from convsmith.passes.flatten import flatten
-from convsmith.passes.guard_tails import guard_tails
-from convsmith.passes.manager import Step
-from convsmith.passes.narrow_index import narrow_index
-from convsmith.passes.partition import partition
-from convsmith.passes.reorder import reorder
-from convsmith.passes.simplify import simplify
-from convsmith.passes.sink import sink
-from convsmith.passes.strength import strength_reduce
-from convsmith.passes.tile import tile
-from convsmith.passes.unroll import unroll
-from convsmith.passes.unused_let import unused_let
-from convsmith.passes.vectorise import vectorise
-from convsmith.problem.problem import Problem
-from convsmith.statement.parts import PART, around
+from convsmith.plan.config import Config
 from convsmith.statement.statement import Statement
 
-VECTORS = 4
-"""Vectors of sums held at once, so that additions do not wait for each other."""
+VECTORS, PIXELS = 4, 8
+"""Vectors of sums, or pixels whose lanes are added up together, of a register tile."""
 
 
-def sum_steps(loop: str, vectors: int, lanes: int, reduction: tuple[str, ...]) -> list[Step]:
-    """Vectors along ``loop``, ``vectors`` at once, under the loops of the ``reduction``."""
-    vector, lane = f"{loop}.v", f"{loop}.l"
-    return [
-        Step(tile, loop, vectors * lanes, f"{loop}.o", f"{loop}.t"),
-        Step(tile, f"{loop}.t", lanes, vector, lane),
-        Step(fission, (vector, lane), ((lane, lanes),)),
-        Step(sink, (vector, lane)),
-        Step(reorder, reduction),
-        Step(simplify),
-        Step(bind, (vector, lane), "unrolled"),
-        Step(partition, (f"{loop}.o", vector)),
-        Step(guard_tails, (vector, lane)),
-        Step(flatten),
-        Step(simplify),
-        Step(narrow_index),
-        Step(vectorise, lane, lanes, False),
-        Step(simplify, False),
-        Step(unused_let),
-        Step(strength_reduce),
-        Step(unroll),
-    ]
+def config_of_sums(st: Statement, target: Machine, threads: int) -> Config:
+    """Return the config of ``st``: vectors of sums, or of terms that are added up at the end."""
+    lanes = target.lanes(dtype(st.acc).bits)
+    sizes = {d.name: d.size for d in st.dims}
+    lane = _lane(st, sizes, lanes)
+    if lane in st.reduce:
+        last = st.of("m")[-1]
+        tile = {last.name: min(last.size, PIXELS)}
+    else:
+        tile = {lane: lanes * min(-(-sizes[lane] // lanes), VECTORS)}
+    return Config(target.isa, lane, register=tuple(tile.items()), pack=(), outline=False, threads=threads)
 
 
-def bias_steps(problem: Problem, target: Machine) -> list[Step]:
-    """Vectors of channels, held in registers while the pixels pass."""
-    given = problem.tensor("diff_dst")
-    channel, pixels = given.dims[1], tuple(d for d in given.dims if d != given.dims[1])
-    return sum_steps(channel, VECTORS, target.lanes(dtype(problem.acc).bits), pixels)
+def _lane(st: Statement, sizes: dict[str, int], lanes: int) -> str:
+    """Return a dim along which elements are neighbours and all are there, or else the longest of the result.
 
-
-def sums_steps(st: Statement, target: Machine) -> list[Step]:
-    """The rewrites of the nest that adds up parts: vectors along the last loop over the result."""
-    return sum_steps(around(st.whole)[-1].name, 1, target.lanes(dtype(st.acc).bits), (PART,))
+    Lanes beyond the last term read as zero, which is no zero once it is flipped.
+    """
+    masked = {v.name for v in variables_of(st.a.mask)} | set(st.reduce if st.a.flipped else ())
+    near = {b.dim for b in st.a.layout.blocks if b.stride == 1 and b.size > 1}
+    for dim in near:
+        for v, step in st.a.coords[dim].terms:
+            if isinstance(v, Var) and step == 1 and v.name not in masked and sizes.get(v.name, 0) * 2 >= lanes:
+                return v.name
+    free = [d for d in st.of("m") if d.name not in masked]
+    return max(free, key=lambda d: d.size).name

@@ -50,7 +50,7 @@ def renamed(fused: Fused, second: Statement) -> Statement:
 
     return replace(
         second, dims=tuple(replace(d, name=d.name + SUFFIX) for d in second.dims),
-        a=view(second.a), b=view(second.b), c=view(second.c), reduce=tuple(n + SUFFIX for n in second.reduce),
+        factors=tuple(map(view, second.factors)), c=view(second.c), reduce=tuple(n + SUFFIX for n in second.reduce),
     )  # fmt: skip
 
 

@@ -18,19 +18,15 @@ and then over the taps of one axis after the other, each time in a buffer of the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
-from convsmith.ir.buffer import make_buffer
-from convsmith.ir.index import Index, Var, as_index, conj, is_false, is_true, true
-from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, Store, block
-from convsmith.ir.types import S32
-from convsmith.ir.value import Binary, Cast, Load, Select, Value, const, dtype_of
+from convsmith.ir.index import Index, Var, conj, is_false, is_true, true
 from convsmith.ir.walk import variables_of
 from convsmith.layout.layout import Layout
 from convsmith.problem.attributes import ZERO_POINTS
 from convsmith.problem.problem import Problem
-from convsmith.statement.epilogue import SOURCE_SUMS, WEIGHT_SUMS, Buffers, factor, of_flipped, source_point
+from convsmith.statement.epilogue import SOURCE_SUMS, WEIGHT_SUMS
 from convsmith.statement.presence import Cut, cuts, number
 from convsmith.statement.statement import Dim, Statement, View
 
@@ -73,7 +69,7 @@ def summed(
         return None
     a, b = (replace(v, flipped=v.name in flip, packed=v.name in pack) for v in (st.a, st.b))
     a = replace(a, filled=filled)
-    st = replace(st, a=a, b=b, shifted=False)
+    st = replace(st, factors=(a, b), shifted=False)
     sums = []
     if source is not None or a.flipped or (fewer and a.dtype == "s8"):
         found = _cuts(st)
@@ -89,58 +85,38 @@ def summed(
     return replace(st, sums=tuple(sums))
 
 
-@dataclass(frozen=True)
-class Summing:
-    """A kernel that only adds up: ``result`` is the sum of the terms of ``given`` that are there, over ``reduce``.
+def _adding(
+    given: View, result: View, dims: Sequence[Dim], reduce: Sequence[Dim], when: str = "packing", shifted: bool = False,
+    order: tuple[str, ...] = (),
+) -> Statement:
+    """Return the statement that adds up the terms of ``given`` that are there, over ``reduce``, into ``result``.
 
-    It runs in ``each_call``, or else when weights are packed. ``shifted`` says that the source's zero point is taken
-    off each term; all are there then.
+    ``order`` names the reduction loops as they read memory best. Where ``shifted`` is set, all terms are there, and the
+    source's zero point is subtracted from each.
     """
-
-    given: View
-    result: View
-    dims: tuple[Dim, ...]
-    reduce: tuple[str, ...]
-    each_call: bool = False
-    shifted: bool = False
-
-    @property
-    def statement(self) -> Statement:
-        """As one whose only factor is what is given."""
-        dims = tuple(replace(d, kind="k" if d.name in self.reduce else "m") for d in self.dims)
-        return Statement(dims, self.given, self.result, self.result, self.reduce, "s32")
-
-    def kernel(self, problem: Problem) -> Kernel:
-        """The naive nest; its last parameter is the result."""
-        st = self.statement
-        buffers = Buffers(problem, self.given, self.result)
-        acc = make_buffer("acc", S32, (), "register")
-        here, zero = Load(acc, (), None), const(S32, 0)
-        term = factor(self.given, buffers)
-        term = term if dtype_of(term) is S32 else Cast(S32, term)
-        total: Value = here
-        point = of_flipped(self.given, source_point(problem, self.given, buffers)) if self.shifted else None
-        if point is not None:
-            total = Binary("sub", here, Binary("mul", point, const(S32, prod(d.size for d in st.of("k")))))
-        term = term if is_true(self.given.mask) else Select(self.given.mask, term, zero)
-        sums = _nest(st.of("k"), Store(acc, (), Binary("add", here, term)))
-        store = Store(buffers[self.result.name], self.result.coords, total)
-        body = _nest(st.of("m"), Alloc(acc, block(Store(acc, (), zero), sums, store)))
-        return Kernel(self.result.name, buffers.params(), body)
+    names = order or tuple(d.name for d in reduce)
+    around = tuple(replace(d, kind="m") for d in dims)
+    finish = "centred" if shifted else "sum"
+    return Statement(
+        (*around, *(replace(d, kind="k") for d in reduce)), (given,), result, names, "s32", name=result.name, when=when,
+        finish=finish,
+    )  # fmt: skip
 
 
-def sums_of(problem: Problem, st: Statement) -> tuple[Summing, ...]:
-    """What makes the sums that the statement reads, in the order in which it is to run: the weights' when they are
-    packed, the source's in each call."""
+def sums_of(problem: Problem, st: Statement) -> tuple[Statement, ...]:
+    """Return the statements that make the sums of ``st.sums``, in the order in which they run.
+
+    Those of the weights run when these are packed, those of the source in each call.
+    """
     makers = {WEIGHT_SUMS: _weights, SOURCE_SUMS: _source}
     return tuple(s for view in st.sums for s in makers[view.name](problem, st, view))
 
 
-def _weights(_: Problem, st: Statement, result: View) -> tuple[Summing, ...]:
+def _weights(_: Problem, st: Statement, result: View) -> tuple[Statement, ...]:
     others = _varying(st, st.b, "batch", "n")
     found = _cuts(st)
     if not found:
-        return (Summing(st.b, result, (*others, *st.of("k")), st.reduce),)
+        return (_adding(st.b, result, others, st.of("k"), order=st.reduce),)
     taps = tuple(d for d in st.of("k") if d.axis)
     channels = tuple(d for d in st.of("k") if not d.axis)
     kept = (*taps, *others)
@@ -149,8 +125,8 @@ def _weights(_: Problem, st: Statement, result: View) -> tuple[Summing, ...]:
     case = number([(c.var, c.cases) for c in found])[0]
     dims = (*(Dim(c.var.name, c.cases, "m") for c in found), *others)
     return (
-        Summing(st.b, each, (*kept, *channels), tuple(d.name for d in channels)),
-        Summing(given, replace(result, coords=(case, *result.coords[1:])), (*dims, *taps), tuple(d.name for d in taps)),
+        _adding(st.b, each, kept, channels),
+        _adding(given, replace(result, coords=(case, *result.coords[1:])), dims, taps),
     )
 
 
@@ -159,16 +135,17 @@ def _cuts(st: Statement) -> tuple[Cut, ...]:
     return () if st.a.filled else cuts(st)
 
 
-def _source(problem: Problem, st: Statement, result: View) -> tuple[Summing, ...]:
+def _source(problem: Problem, st: Statement, result: View) -> tuple[Statement, ...]:
     # Less its zero point, an element is zero where it is absent.
-    st = replace(st, a=replace(st.a, filled=False))
+    st = replace(st, factors=(replace(st.a, filled=False), st.b))
     others = _varying(st, st.a, "batch", "m")
     taps = tuple(d for d in st.of("k") if d.axis)
     shifted = not of_fewer_bits(st)
     if not st.a.packed and shifted:
-        st = replace(st, a=replace(st.a, flipped=False))  # less its zero point, an element is the same either way
+        # Less its zero point, an element is the same either way.
+        st = replace(st, factors=(replace(st.a, flipped=False), st.b))
     if is_true(st.a.mask) and all(d.size == 1 for d in taps):
-        return (Summing(st.a, result, (*others, *st.of("k")), st.reduce, each_call=True, shifted=shifted),)
+        return (_adding(st.a, result, others, st.of("k"), "before", shifted, st.reduce),)
     names = problem.tensor(st.a.name).dims
     image, _, *axes = (Dim(name, size, "m", name[-1]) for name, size in zip(names, st.a.layout.shape))
     channels = tuple(d for d in st.of("k") if not d.axis)
@@ -176,7 +153,7 @@ def _source(problem: Problem, st: Statement, result: View) -> tuple[Summing, ...
     coords = (*st.a.coords[:2], *(Var(d.name) for d in axes))
     here = replace(st.a, flipped=False, coords=coords, masks=(true(),) * len(names))
     dims = (*st.of("batch"), image, *axes)
-    made = [Summing(here, view, (*dims, *channels), tuple(d.name for d in channels), each_call=True, shifted=True)]
+    made = [_adding(here, view, dims, channels, "before", shifted=True)]
     at = {d.axis: (x, mask) for d, x, mask in zip(axes, st.a.coords[2:], st.a.masks[2:])}
     windows = [d.axis for d in taps if d.size > 1 or not is_true(at[d.axis][1])]
     for axis in windows:
@@ -186,7 +163,7 @@ def _source(problem: Problem, st: Statement, result: View) -> tuple[Summing, ...
         given = replace(view, coords=coords, masks=masks)
         view = result if axis == windows[-1] else _view(f"{CHANNEL_SUMS}_{axis}", dims)
         summed_over = tuple(d for d in taps if d.axis in done)
-        made.append(Summing(given, view, (*dims, *summed_over), tuple(d.name for d in summed_over), each_call=True))
+        made.append(_adding(given, view, dims, summed_over, "before"))
     return tuple(made)
 
 
@@ -201,9 +178,3 @@ def _view(name: str, dims: Sequence[Dim], *index: Index) -> View:
     coords = (*index, *(Var(d.name) for d in dims[len(index) :]))
     layout = Layout.from_tag("any", tuple(d.size for d in dims))
     return View(name, "s32", layout, coords, (true(),) * len(coords))
-
-
-def _nest(dims: Sequence[Dim], body: Stmt) -> Stmt:
-    for d in reversed(dims):
-        body = For(Var(d.name), as_index(0), as_index(d.size), body)
-    return body

@@ -46,16 +46,23 @@ def _split(st: Statement, loop: str, parts: int) -> Statement:
     dims = tuple(replace(d, size=size) if d.name == loop else d for d in st.dims)
     c = View(SUMS, st.acc, st.c.layout.repeated(parts), (Var(PART), *st.c.coords), (true(),) * (len(st.c.coords) + 1))
     return replace(
-        st, dims=(Dim(PART, parts, "batch"), *dims), a=_at(st.a, moved), b=_at(st.b, moved), c=c, sums=(), parts_of=st
-    )
+        st, dims=(Dim(PART, parts, "batch"), *dims), factors=tuple(_at(v, moved) for v in st.factors), c=c, sums=(),
+        finish="sum", whole_=st,
+    )  # fmt: skip
+
+
+def sum_of_parts(st: Statement) -> Statement:
+    """Return the statement that adds up the parts of the sums of ``st``, in one order, and finishes them."""
+    whole = st.whole
+    steps = view_steps(whole.c)
+    dims = sorted(whole.of("batch", "n", "m"), key=lambda d: (d.size > 1, -steps.get(Var(d.name), 0)))
+    around = tuple(replace(d, kind="m") for d in dims)
+    return Statement(
+        (*around, replace(st.dims[0], kind="k")), (st.c,), whole.c, (PART,), st.acc, sums=whole.sums, name="sums",
+        when="after", whole_=whole,
+    )  # fmt: skip
 
 
 def _at(view: View, moved: dict[Var, Index]) -> View:
     coords = tuple(substitute(x, moved) for x in view.coords)
     return replace(view, coords=coords, masks=tuple(substitute(m, moved) for m in view.masks))
-
-
-def around(st: Statement) -> tuple[Dim, ...]:
-    """The dims of the result; along the last one elements are neighbours."""
-    steps = view_steps(st.c)
-    return tuple(sorted(st.of("batch", "n", "m"), key=lambda d: (d.size > 1, -steps.get(Var(d.name), 0))))

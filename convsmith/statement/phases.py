@@ -11,27 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from math import gcd, lcm
 
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.index import Eq0, FloorDiv, Mod, Var, conj, floordiv, mod, parts_of
+from convsmith.ir.index import Eq0, FloorDiv, Var, conj, floordiv, mod, parts_of
 from convsmith.ir.walk import substitute, variables_of
 from convsmith.statement.statement import Dim, Statement
-
-
-def residues(st: Statement) -> dict[str, int]:
-    """Return, for each loop of the mask, the number of residue classes within each of which the mask is constant.
-
-    ``e % s == 0`` is unchanged if a variable with coefficient ``c`` in ``e`` moves by ``s / gcd(s, c)``.
-    """
-    classes: dict[str, int] = {}
-    for part in parts_of(st.a.mask):
-        for atom, _ in part.arg.terms if isinstance(part, Eq0) else ():
-            if isinstance(atom, Mod):
-                for v, c in atom.num.terms:
-                    if isinstance(v, Var) and (m := atom.den // gcd(atom.den, c)) > 1:
-                        classes[v.name] = lcm(m, classes.get(v.name, 1))
-    return classes
 
 
 @dataclass(frozen=True)
@@ -67,7 +51,7 @@ class Phase:
 def phases(st: Statement) -> dict[str, Phase]:
     """Return the phases of each pixel loop along which a stride divides the taps and taps are not dilated."""
     sizes = {d.name: d.size for d in st.dims}
-    classes = residues(st).keys()
+    classes = st.residues.keys()
     phases_by_loop = {}
     for coord in st.a.coords:
         atoms = [a for a, c in coord.terms if isinstance(a, FloorDiv) and c == 1]
@@ -120,4 +104,5 @@ def _phased(st: Statement, p: Phase) -> Statement:
         a_coords.append(pixel - tap + floordiv(away, p.stride) if meets else coord)
         a_masks.append(substitute(conj(c for c in parts_of(mask) if not (meets and isinstance(c, Eq0))), replacements))
     b, c = (replace(v, coords=tuple(substitute(x, replacements) for x in v.coords)) for v in (st.b, st.c))
-    return replace(st, dims=tuple(dims), a=replace(st.a, coords=tuple(a_coords), masks=tuple(a_masks)), b=b, c=c)
+    a = replace(st.a, coords=tuple(a_coords), masks=tuple(a_masks))
+    return replace(st, dims=tuple(dims), factors=(a, b), c=c)

@@ -9,10 +9,12 @@ is; a matrix product is the view without masks.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd, lcm
 from typing import NamedTuple
 
+from convsmith.diag.forking import cached_property
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.index import Cond, Index, conj
+from convsmith.ir.index import Cond, Eq0, Index, Mod, Var, conj, parts_of
 from convsmith.ir.types import dtype
 from convsmith.layout.indirection import Axis
 from convsmith.layout.layout import Layout
@@ -53,7 +55,7 @@ class View:
     Of a ``flipped`` view, what is multiplied has the top bit turned over: u8 becomes s8 and 128 less, s8 the reverse.
     Of a ``filled`` one, an element that is not there reads as the tensor's zero point, and its term is a term like any.
     A ``packed`` one is read in the order of the nest, from memory of its own. Entries of one with ``fewer`` bits are
-    requantised before they are multiplied, s8 ones as those 128 more.
+    requantised before they are multiplied, s8 ones as those 128 more. A ``constant`` one stays the same in all calls.
     """
 
     name: str
@@ -65,6 +67,7 @@ class View:
     filled: bool = False
     packed: bool = False
     fewer: Fewer | None = None
+    constant: bool = False
 
     @property
     def factor(self) -> str:
@@ -79,32 +82,53 @@ class View:
         return conj(self.masks)
 
 
+WHEN = ("packing", "before", "main", "after")
+"""When a statement runs: while an operand is packed, or in each call, as the main statement, before or after it."""
+
+FINISHES = ("epilogue", "sum", "centred")
+"""The last step of a statement: the problem's epilogue, a conversion to the result's type, or that after the source's
+zero point is subtracted once for each term."""
+
+
 @dataclass(frozen=True)
 class Statement:
-    """``c = finish(sum over k of a * b)`` over the dims of the nest, in the order of the naive nest.
+    """``c = finish(sum over k of the product of factors)`` over the dims of the nest, in the order of the naive nest.
 
-    ``axes`` are those of the window that A is read through, outermost first; a matrix product has none.
-    ``reduce`` names the reduction loops in the order in which they read memory best, outermost first; ``acc`` is the
-    type of the sums; ``shifted`` says that zero points are taken off the factors; else ``sums`` of entries of A and B
-    at a point of the result are what they are taken off by; the masks are those of ``a``.
-    Of a statement in parts, each sum is a part of one of the statement ``parts_of``, which finishes it.
+    ``factors`` are the views A and B, or A alone where the statement only adds up entries. The masks are those of A.
+    ``axes`` are the axes of the window that A is read through, outermost first; a matrix product has none. ``reduce``
+    names the reduction loops in the order in which they read memory best, outermost first. ``acc`` is the data type of
+    the sums. Where ``shifted`` is set, zero points are subtracted from the factors. Else ``sums`` are the views of the
+    sums of entries of A and B by which the epilogue subtracts them. A statement with ``whole_`` computes a part of each
+    sum of that statement, or finishes the parts.
     """
 
     dims: tuple[Dim, ...]
-    a: View
-    b: View
+    factors: tuple[View, ...]
     c: View
     reduce: tuple[str, ...]
     acc: str
     shifted: bool = False
     sums: tuple[View, ...] = ()
     axes: tuple[Axis, ...] = ()
-    parts_of: Statement | None = None
+    name: str = "conv"
+    when: str = "main"
+    finish: str = "epilogue"
+    whole_: Statement | None = None
+
+    @property
+    def a(self) -> View:
+        """The first factor."""
+        return self.factors[0]
+
+    @property
+    def b(self) -> View:
+        """The second factor; IndexError in a statement that has one."""
+        return self.factors[1]
 
     @property
     def whole(self) -> Statement:
         """The statement whose result is finished."""
-        return self if self.parts_of is None else self.parts_of
+        return self if self.whole_ is None else self.whole_
 
     @property
     def n(self) -> str:
@@ -113,8 +137,23 @@ class Statement:
 
     @property
     def constant(self) -> bool:
-        """Whether B are weights, which stay the same from call to call."""
-        return self.b.name == "wei"
+        """Whether B stays the same from call to call."""
+        return self.b.constant
+
+    @cached_property
+    def residues(self) -> dict[str, int]:
+        """The number of residue classes of each loop that a stride must divide: the mask is the same within a class.
+
+        ``e % s == 0`` does not change when a variable with the coefficient ``c`` in ``e`` moves by ``s / gcd(s, c)``.
+        """
+        found: dict[str, int] = {}
+        for part in parts_of(self.a.mask):
+            for atom, _ in part.arg.terms if isinstance(part, Eq0) else ():
+                if isinstance(atom, Mod):
+                    for v, c in atom.num.terms:
+                        if isinstance(v, Var) and (m := atom.den // gcd(atom.den, c)) > 1:
+                            found[v.name] = lcm(m, found.get(v.name, 1))
+        return found
 
     def of(self, *kinds: str) -> tuple[Dim, ...]:
         """The dims in these roles."""

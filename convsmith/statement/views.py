@@ -22,6 +22,9 @@ from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
 from convsmith.statement.statement import Dim, Fewer, Statement, View
 
+IMAGES = "mb"
+"""The dim of images, along which a kernel repeats what it does to one."""
+
 
 def statement(p: Problem, target: Machine | None = None) -> Statement:
     """The statement of a matrix product, or of a convolution or deconvolution in its direction.
@@ -48,8 +51,9 @@ def _product(p: Matmul, acc: str) -> Statement:
     dims = (*outer, Dim(m.name, m.size, "m"), Dim(n.name, n.size, "n"), Dim(k.name, k.size, "k"))
     rows = {d.name for d in outer if d.kind == "m"}
     a, b, c = _at(p, p.tensor("src")), _at(p, p.tensor("wei"), rows), _at(p, p.tensor("dst"))
+    b = replace(b, constant=True)
     a, b = _of_bits(p, a, p.bits[0], "u8"), _of_bits(p, b, p.bits[1], "s8")
-    return Statement(dims, a, b, c, (k.name,), acc, _shifted(p))
+    return Statement(dims, (a, b), c, (k.name,), acc, _shifted(p))
 
 
 def _of_bits(p: Matmul, view: View, bits: int, factor: str) -> View:
@@ -99,7 +103,7 @@ class _Relation:
         dst = self._side(tensors["dst"], "oc", p.oc, "o", p.o)
         self.image, self.grid = (dst, src) if p.deconv else (src, dst)
         self.wei = tensors["wei"]
-        self.batch = Dim("mb", p.mb, "")
+        self.batch = Dim(IMAGES, p.mb, "")
         self.taps = tuple(Dim("k" + a, n, "", a) for a, n in zip(p.axes, p.k))
 
     def _side(self, tensor: Tensor, channel: str, channels: int, letter: str, sizes: tuple[int, ...]) -> _Side:
@@ -110,7 +114,10 @@ class _Relation:
         """The weights, always there."""
         head = (self.g,) if self.p.has_groups else ()
         coords = (*head, Var("oc"), Var("ic"), *(Var(d.name) for d in self.taps))
-        return View(self.wei.name, self.wei.dtype, self.wei.layout, coords, (true(),) * len(coords))
+        return View(
+            self.wei.name, self.wei.dtype, self.wei.layout, coords, (true(),) * len(coords),
+            constant=self.wei.role == "in",
+        )  # fmt: skip
 
     def plain(self, side: _Side) -> View:
         """A side at its own coordinates."""
@@ -160,7 +167,7 @@ class _Relation:
         channel = self.g * side.channel.size + Var(side.channel.name)
         simple = [simplify(m, ranges) for m in masks]
         t = side.tensor
-        return View(t.name, t.dtype, t.layout, (Var("mb"), channel, *coords), (true(), true(), *simple))
+        return View(t.name, t.dtype, t.layout, (Var(IMAGES), channel, *coords), (true(), true(), *simple))
 
     def dims(self, *roles: tuple[str, tuple[Dim, ...]]) -> tuple[Dim, ...]:
         """The group, then dims in the roles given."""
@@ -183,7 +190,7 @@ def _pixels(r: _Relation, result: _Side, source: _Side, a: View) -> Statement:
     )  # fmt: skip
     order = (*(d.name for d in r.taps), source.channel.name)
     axes = r.window(source, result)
-    return Statement(dims, a, r.weights(), r.plain(result), order, r.acc, _shifted(r.p), axes=axes)
+    return Statement(dims, (a, r.weights()), r.plain(result), order, r.acc, _shifted(r.p), axes=axes)
 
 
 def _to_weights(r: _Relation) -> Statement:
@@ -191,9 +198,9 @@ def _to_weights(r: _Relation) -> Statement:
     dims = r.dims(
         ("n", (r.grid.channel,)), ("m", (*r.taps, r.image.channel)), ("k", (r.batch, *r.grid.axes))
     )  # fmt: skip
-    order = ("mb", *(d.name for d in r.grid.axes))
+    order = (IMAGES, *(d.name for d in r.grid.axes))
     axes = r.window(r.image, r.grid)
-    return Statement(dims, r.gathered(r.image), r.plain(r.grid), r.weights(), order, r.acc, axes=axes)
+    return Statement(dims, (r.gathered(r.image), r.plain(r.grid)), r.weights(), order, r.acc, axes=axes)
 
 
 def _in_range(coord: Index, size: int) -> Cond:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from convsmith.diag.errors import ConfigError, UnsupportedError
 from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
-from convsmith.plan.loops import Unit, check_config, loops_after_fusing
+from convsmith.plan.loops import loops_after_fusing
+from convsmith.plan.registers import check_config
+from convsmith.plan.unit import Unit
 from convsmith.problem.conv import Conv
 from convsmith.statement.epilogue import SOURCE_SUMS
 from convsmith.statement.offsets import flips, summed
@@ -26,7 +28,8 @@ def dynamic_config(p: Conv, target: Machine, threads: int = 1) -> Config:
     lane = "g" if p.g > 1 and p.ic == p.oc == p.g else st.n
     extent = next(d.size for d in st.dims if d.name == lane)
     unit = Unit.choices(st, target)[-1]
-    terms = ((st.reduce[-1], unit.terms),) if unit.dot and lane == st.n else ()
+    dot = unit.dot and lane == st.n
+    terms = ((st.reduce[-1], unit.terms),) if dot else ()
     row = f"o{p.axes[-1]}"
     order = tuple(d.name for d in st.dims if d.kind != "k" and d.name not in (lane, row))
     for vectors, pixels in ((4, 6), (2, 12), (2, 6), (2, 5), (2, 4), (1, 12), (1, 6), (1, 4), (1, 1)):
@@ -34,8 +37,8 @@ def dynamic_config(p: Conv, target: Machine, threads: int = 1) -> Config:
             continue  # nothing is shared between pixels but weights
         config = Config(
             target.isa, lane, register=((row, pixels), (lane, vectors * unit.lanes)), order=(*order, lane, row),
-            reduce=st.reduce, terms=terms, realise="indirection", offsets=offsets, flip=flip,
-            drain=operations(p, st) > LONG, threads=threads,
+            reduce=st.reduce, instruction=unit.name if dot else "", terms=terms, realise="indirection",
+            offsets=offsets, flip=flip, drain=operations(p, st) > LONG, threads=threads,
         )  # fmt: skip
         own = Unit.of(st, target, config)
         if extent <= (vectors - 1) * own.lanes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from convsmith.machine.costs import Costs
-from convsmith.plan.loops import Unit
+from convsmith.plan.unit import Unit
 
 SHAPES = ((2, 2), (1, 4), (4, 1), (1, 3), (3, 1), (1, 2), (2, 1), (1, 1))
 """Shapes of a register tile: fragments of sums down the pixels, and along the channels."""

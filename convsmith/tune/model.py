@@ -16,21 +16,23 @@ from math import prod
 from convsmith.arith.evaluate import evaluate
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import make_buffer
-from convsmith.ir.index import Var, as_index, is_true
+from convsmith.ir.index import Var, is_true
 from convsmith.ir.intern import interning
 from convsmith.ir.types import dtype
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import variables_of, walk
 from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
-from convsmith.plan.loops import Loops, Unit, filled_lanes, fits_registers, loops_after_fusing
+from convsmith.plan.loops import Loops, fused_name, loops_after_fusing
+from convsmith.plan.registers import filled_lanes, registers
+from convsmith.plan.unit import Unit
 from convsmith.problem.problem import Problem
 from convsmith.statement.epilogue import Buffers, Epilogue
 from convsmith.statement.offsets import flips, of_fewer_bits, summed
 from convsmith.statement.parts import PART, splits
-from convsmith.statement.phases import Phase, phased, phases, residues
+from convsmith.statement.phases import Phase, phased, phases
 from convsmith.statement.statement import Statement, view_steps
-from convsmith.statement.views import statement
+from convsmith.statement.views import IMAGES, statement
 from convsmith.tune.blocks import blocked
 from convsmith.tune.fragments import fragment_cycles, fragment_tiles
 from convsmith.tune.parts import parts_of_sums
@@ -76,19 +78,26 @@ class Model:
         self.bytes = dtype(st.a.dtype).bytes
         self.unit = unit
         self.src, self.dst = view_steps(st.a), view_steps(st.c)
-        self.classes = residues(st)
+        self.classes = st.residues
         apart = self.unit.dot and self.src.get(Var(st.reduce[-1])) != 1
-        self.images = any(d.name == "mb" for d in st.of("m"))
+        self.images = any(d.name == IMAGES for d in st.of("m"))
         absent = unit.rows > 1 and not is_true(st.a.mask)
         self.copied = (apart or absent) and not self.classes and self.images
         if apart and not self.copied and st.acc != "s32":
             self.unit = Unit.plain(st, target)
         self.lanes = self.unit.lanes
         self.sizes = {d.name: d.size for d in st.dims}
+        self.dims: dict[str, tuple[str, ...]] = {d.name: (d.name,) for d in st.dims}
         self.n = st.n
         self.batch = next((d.name for d in reversed(st.of("batch"))), "")
         self.k = st.reduce[-1]
         self.terms = prod(d.size for d in st.of("k")) // self.taken()
+
+    def fuse(self, a: str, b: str) -> str:
+        """Return the name of the loop that two loops become."""
+        name = fused_name(a, b)
+        self.dims[name] = (*self.dims[a], *self.dims[b])
+        return name
 
     def flip(self) -> tuple[str, ...]:
         """Operands that are flipped."""
@@ -107,14 +116,14 @@ class Model:
             if not even or not is_true(self.st.a.mask):
                 break
             out.append((a, inner))
-            inner = f"{a}_{inner}"
+            inner = self.fuse(a, inner)
         return tuple(out)
 
     def pixels(self) -> list[str]:
         """Pixel loops once they are fused, outermost first."""
         names = [d.name for d in self.st.of("m")]
         for a, b in self.fusions():
-            names = [*names[:-2], f"{a}_{b}"]
+            names = [*names[:-2], self.fuse(a, b)]
         return names
 
     def innermost(self, pixels: list[str]) -> str:
@@ -127,16 +136,16 @@ class Model:
         if self.phases:
             yield from self.phase_lanes()
             return
-        channels = [d.size for d in self.st.dims if not d.axis and d.name not in (g, "mb")]
+        channels = [d.size for d in self.st.dims if not d.axis and d.name not in (g, IMAGES)]
         depthwise = bool(g) and prod(channels) == 1
         yield (g if depthwise else self.n), ()
         whole = not self.unit.dot or not self.sizes[self.k] % self.unit.terms
         if g and not depthwise and whole and 2 * columns <= self.lanes and self.src.get(Var(g), 0) <= self.lanes:
-            yield f"{g}_{self.n}", ((g, self.n),)
+            yield self.fuse(g, self.n), ((g, self.n),)
         if self.unit.dot:
             return
         pixel = self.innermost(self.pixels())
-        inner = Var(pixel.rpartition("_")[2])
+        inner = Var(self.dims[pixel][-1])
         if self.src.get(inner) == 1 and inner not in variables_of(self.st.a.mask):
             yield pixel, ()
         short = columns % self.lanes and columns < 4 * self.lanes
@@ -148,7 +157,7 @@ class Model:
 
     def filled(self, lane: str) -> int:
         """Lanes of a vector that are in use where it lies along a loop."""
-        return filled_lanes(self.st, lane, self.unit)
+        return filled_lanes(self.st, self.dims[lane], self.unit)
 
     def cut_apart(self) -> int:
         """Taps for each of which a row of pixels, as lanes, ends elsewhere."""
@@ -170,12 +179,12 @@ class Model:
         if apart == 1:
             yield phase, ()
         elif apart == channels and self.dst.get(Var(self.n)) == 1:
-            yield f"{phase}_{self.n}", ((phase, self.n),)
+            yield self.fuse(phase, self.n), ((phase, self.n),)
 
     def columns(self, loops: Loops, lane: str) -> list[int]:
         """Columns along the lanes, in runs that vectors do not cross."""
         for p in self.phases:
-            if p.name in lane.split("_"):
+            if p.name in self.dims[lane]:
                 return [n * loops.extents[lane] // p.count for n in p.runs]
         return [loops.extents[lane]]
 
@@ -183,7 +192,7 @@ class Model:
         """Most pixels of a register tile that fall into one set of the first-level cache."""
         places = [0]
         for name in loops.of("m"):
-            stride = self.src.get(Var(name.rsplit("_", 1)[-1]), 0) * self.bytes
+            stride = self.src.get(Var(self.dims[name][-1]), 0) * self.bytes
             places = [x + i * stride for x in places for i in range(tile.get(name, 1))]
         line, way = self.target.l1.line, self.target.l1.way
         return max(Counter(x % way // line for x in {x // line * line for x in places}).values())
@@ -265,7 +274,6 @@ class Model:
         """
         lane, tile, target = config.lane, dict(config.register), self.target
         along_k = loops.kinds[lane] == "k"
-        fused = f"{self.batch}_{self.n}"
         cost, load, far = target.costs, target.load(target.l1), target.load(target.l2)
         written = 0.0
         if not along_k and self.apart(lane) != 1:
@@ -293,7 +301,7 @@ class Model:
             latency = 0.0 if config.hold else cost.latency  # the next tile begins meanwhile
             step = _together(held * cost.multiply_add, latency, loads, held * fetch * hides)
             step += 0.0 if hides else held * fetch
-            step *= gather if lane == fused else 1.0
+            step *= gather if self.dims[lane] == (self.batch, self.n) else 1.0
             step *= cost.clash if clash and m >= target.l1.ways else 1.0
             hidden = cost.hidden if self.st.constant else cost.hidden_far
             finish = cost.exposed * cost.multiply_add * max(0.0, held - hidden * target.registers)
@@ -317,7 +325,7 @@ class Model:
         run = tile[config.lane] * self.bytes
         apart = self.src.get(Var(inner), 0) * self.bytes
         jumps = bool(config.hold) and run < apart
-        passing = self.footprint() / self.sizes.get("mb", 1) * (run / apart if jumps else 1.0)
+        passing = self.footprint() / self.sizes.get(IMAGES, 1) * (run / apart if jumps else 1.0)
         first, again = fetched(loops, tile, self.src, passing, l1.bytes)
         near = self.footprint() <= cost.images_near
         part = (first + 2 / max(self.terms, 1)) * (1 if near else cost.beyond) + again
@@ -371,9 +379,8 @@ class Model:
         return groups * prod(d.size for d in self.st.of("n")) * self.terms * self.bytes <= share
 
     def apart(self, loop: str) -> int:
-        """Elements of the result between neighbours along a loop; a fused loop's innermost part counts."""
-        parts = (v for v in self.dst if isinstance(v, Var) and f"_{loop}".endswith(f"_{v.name}"))
-        return self.dst.get(max(parts, key=lambda v: len(v.name), default=as_index(0)), 1)
+        """Return the elements of the result between neighbours along a loop; a fused loop's innermost dim counts."""
+        return self.dst.get(Var(self.dims[loop][-1]), 1)
 
     def moved(self, loop: str, by: int) -> int:
         """Elements that so many iterations of a loop move the source by, from the start."""
@@ -388,11 +395,11 @@ class Model:
         names = [n for n in loops.extents if loops.kinds[n] != "k"]
         if self.apart(lane) > 1 or not self.st.constant:
             return tuple(sorted(names, key=lambda n: -self.apart(n)))
-        pixels = [n for n in names if loops.kinds[n] == "m" and n != "mb"]
-        channels = [n for n in names if n not in pixels and n != "mb"]
+        pixels = [n for n in names if loops.kinds[n] == "m" and n != IMAGES]
+        channels = [n for n in names if n not in pixels and n != IMAGES]
         far = lane == self.batch and self.moved(lane, self.lanes) > self.moved(pixels[0], 1)
         inner = [*pixels, *channels] if self.pixels_first() and not far else [*channels, *pixels]
-        return (*(n for n in names if n == "mb"), *inner)
+        return (*(n for n in names if n == IMAGES), *inner)
 
     def holding(self, loops: Loops, config: Config) -> Config | None:
         """The same with the weights of a window in registers while the pixels of its channels pass; or None."""
@@ -401,9 +408,9 @@ class Model:
             return None
         if not weights_fit(loops, tile, -(-tile[config.lane] // self.lanes), self.target.registers, self.src):
             return None
-        names = [n for n in config.order if n != "mb" and loops.kinds[n] == "m"]
-        channels = [n for n in config.order if n not in names and n != "mb"]
-        images = [n for n in config.order if n == "mb"]
+        names = [n for n in config.order if n != IMAGES and loops.kinds[n] == "m"]
+        channels = [n for n in config.order if n not in names and n != IMAGES]
+        images = [n for n in config.order if n == IMAGES]
         return replace(config, order=(*images, *channels, *names), hold=(self.st.b.name,))
 
     def shared_terms(self, lane: str) -> tuple[tuple[str, int], ...]:
@@ -411,16 +418,16 @@ class Model:
         channels = self.sizes[self.k]
         if self.unit.dot:
             return ((self.k, self.unit.terms),) if lane != self.batch else ()
-        if lane != f"{self.batch}_{self.n}" or self.src.get(Var(self.k)) != 1 or not 1 < channels < self.lanes:
+        if self.dims[lane] != (self.batch, self.n) or self.src.get(Var(self.k)) != 1 or not 1 < channels < self.lanes:
             return ()
         return ((self.k, next(q for q in (8, 6, 4, 3, 2, 5, 7, 1) if q == channels or not channels % q)),)
 
     def packed(self, lane: str) -> tuple[str, ...]:
         """Operands worth a copy in reading order: constant ones, and those whose vectors are scattered in memory."""
         b, steps = self.st.b, view_steps(self.st.b)
-        single = all(Var(name) not in steps for name in lane.split("_"))
+        single = all(Var(name) not in steps for name in self.dims[lane])
         inner = steps.get(Var(self.n)) == 1 and steps.get(Var(self.batch), 0) == self.sizes[self.n]
-        ready = single or steps.get(Var(lane)) == 1 or (inner and lane == f"{self.batch}_{self.n}")
+        ready = single or steps.get(Var(lane)) == 1 or (inner and self.dims[lane] == (self.batch, self.n))
         a = (self.st.a.name,) if self.st.a.fewer is not None else ()
         return (*a, b.name) if self.st.constant or not ready else a
 
@@ -479,10 +486,11 @@ def candidates(p: Problem, target: Machine, threads: int) -> list[Choice]:
 def _of_unit(model: Model, threads: int, long: bool) -> Iterator[Choice]:
     """The candidates that compute with the model's unit; a ``long`` epilogue has a loop of its own."""
     target, pixels, flip, along = model.target, model.fusions(), model.flip(), tuple(p.pixel for p in model.phases)
+    instruction = model.unit.name
     offsets = "sums" if model.st.sums or of_fewer_bits(model.st) else "each"
     ways = [(lane, (*needed, *pixels), "") for lane, needed in model.lane_loops()]
     if tap := model.joined():
-        ways.append((model.n, ((tap, model.k),), f"{tap}_{model.k}"))
+        ways.append((model.n, ((tap, model.k),), model.fuse(tap, model.k)))
     for lane, fuse, join in ways:
         loops = loops_after_fusing(model.st, Config(target.isa, lane, fuse))
         order, pack, filled = model.order(loops, lane), model.packed(lane), model.filled(lane)
@@ -495,19 +503,25 @@ def _of_unit(model: Model, threads: int, long: bool) -> Iterator[Choice]:
             tiled = [n for n in outer if n in tile]
             reduce = (*(n for n in outer if n not in tiled), last, *tiled)
             config = Config(
-                target.isa, lane, fuse, tuple(tile.items()), order, reduce, terms,
+                target.isa, lane, fuse, tuple(tile.items()), order, reduce, instruction, terms,
                 phases=along, realise="pad_copy" if copied else "peel", pack=pack,
                 offsets=offsets, flip=flip, drain=drain, pieces=pieces, threads=threads,
             )  # fmt: skip
             held = model.holding(loops, config)
             wide = lane == model.batch and tile[lane] > model.lanes
             for c in (config if not wide else None, held):
-                if c is None or not fits_registers(loops, c, target, model.unit, filled):
-                    continue
-                # Fragments serve some lanes only; on others the config gets a unit whose cycles and registers differ.
-                if Unit.of(model.whole, target, c) == model.unit:
+                if c is not None and registers(loops, c, target, model.unit, filled).fit and _serves(model, c):
                     c = model.complete(loops, c)
                     yield Choice(model.cycles(loops, c), model.emitted(loops, c), c)
+
+
+def _serves(model: Model, config: Config) -> bool:
+    """Whether the model's instruction serves the config: fragments, say, have lanes along channels alone."""
+    try:
+        Unit.of(model.whole, model.target, config)
+    except ConfigError:
+        return False
+    return True
 
 
 def default_config(problem: Problem, target: Machine, threads: int = 1) -> Config:

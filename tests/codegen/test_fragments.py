@@ -10,16 +10,17 @@ from convsmith.compiler.driver import lower
 from convsmith.ir.intern import interning
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.plan.config import Config
+from convsmith.plan.plan import plan
 from convsmith.problem import parse_problem
 
 AMX = next(t for t in LEVELS if t.isa == "avx512_amx")
-CONFIG = "--isa=avx512_amx --lane=n --register=m:16,n:32 --order=m,n --terms=k:64"
+CONFIG = "--isa=avx512_amx --lane=n --register=m:16,n:32 --order=m,n --instruction=tdpbusd_16 --terms=k:64"
 
 
 def functions(line: str, config: str) -> dict[str, str]:
     """The text of each function of a kernel."""
     with interning():
-        text = lower(parse_problem(line), Config.parse(config), AMX).text
+        text = lower(plan(parse_problem(line), Config.parse(config), AMX)).text
     return dict(re.findall(r"^define .*?@(\w+)\(.*?\{\n(.*?)^\}", text, re.MULTILINE | re.DOTALL))
 
 

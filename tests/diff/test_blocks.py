@@ -6,17 +6,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from problems import with_instruction
 
 import convsmith as cs
-from convsmith.compiler.driver import naive_kernel
 from convsmith.ir.intern import interning
 from convsmith.ir.walk import loops_of
-from convsmith.machine.registry import host_targets
+from convsmith.machine.registry import host_targets, target
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.measure.verification import verify_kernel
 from convsmith.passes.manager import run_steps
 from convsmith.plan.config import Config
-from convsmith.plan.schedule import schedule
+from convsmith.plan.plan import plan
 from convsmith.problem import parse_problem
 from convsmith.tune.model import default_config
 
@@ -50,7 +50,9 @@ BLOCKS = [
     [(*block, isa) for block in BLOCKS for isa in EACH if isa != "generic" or "--terms" not in block[1]],
 )
 def test_blocks_are_exact(line: str, words: str, threads: int, isa: str) -> None:
-    kernel = cs.compile(line, config=f"--isa={isa} {words} --threads={threads}")
+    config = Config.parse(f"--isa={isa} {words} --threads={threads}")
+    config = with_instruction(config, parse_problem(line), target(isa))
+    kernel = cs.compile(line, config=str(config))
     assert kernel.config.cache
     verdict = verify_kernel(kernel)
     assert verdict.ok, verdict.detail
@@ -61,7 +63,7 @@ def test_blocks_on_fragments(block: str) -> None:
     """Sums go back into their registers where the next block begins."""
     if "avx512_amx" not in ISAS:
         pytest.skip("this machine lacks avx512_amx")
-    words = "--lane=n --register=m:32,n:32 --terms=k:64"
+    words = "--lane=n --register=m:32,n:32 --instruction=tdpbusd_16 --terms=k:64"
     kernel = cs.compile("--matmul --dt=u8:s8:s32 70x320:320x70", config=f"--isa=avx512_amx {words} --cache={block}")
     verdict = verify_kernel(kernel)
     assert verdict.ok, verdict.detail
@@ -72,11 +74,12 @@ def test_the_packed_order_has_the_blocks_of_the_config() -> None:
     (target,) = (t for t in LEVELS if t.isa == "avx512_vnni")
     problem = parse_problem("--matmul --dt=u8:s8:s32 96x256:256x192").canonical()
     config = Config.parse(
-        "--isa=avx512_vnni --lane=n --register=m:6,n:32 --order=n,m --terms=k:4 --cache=n:96,k:64,m:48 --pack=src,wei"
+        "--isa=avx512_vnni --lane=n --register=m:6,n:32 --order=n,m --instruction=vpdpbusd_512 "
+        "--terms=k:4 --cache=n:96,k:64,m:48 --pack=src,wei"
     )
     with interning():
-        st, kernel = naive_kernel(problem, target, config)
-        lhs, rhs = run_steps(kernel, schedule(st, config, target)).packs
+        made = plan(problem, config, target)
+        lhs, rhs = run_steps(made.program.naive(), made.main.pipeline).packs
     orders = [[(x.var.name, int(x.hi)) for x in loops_of(p.body)] for p in (lhs, rhs)]
     assert orders[0] == [("k.b", 4), ("m.b", 2), ("m.o", 8), ("k.o", 16), ("m.i", 6), ("k.q", 4)]
     assert orders[1] == [("n.b", 2), ("k.b", 4), ("n.o", 3), ("k.o", 16), ("n.v", 2), ("n.l", 16), ("k.q", 4)]
@@ -89,13 +92,13 @@ def test_blocks_where_a_tile_of_weights_outgrows_the_cache() -> None:
     """Their weights fit in their part of the second-level cache, and so do the sums between them."""
     (target,) = (t for t in LEVELS if t.isa == "avx512")
     long = default_config(parse_problem("--matmul 512x16384:16384x4096"), target)
-    sizes = dict(long.block)
+    sizes = dict(long.cache)
     assert list(sizes) == ["n", "k"]
     assert sizes["k"] * long.size("n") * 4 <= target.l2.bytes // 4
     assert sizes["n"] * 512 * 4 <= target.l2.bytes
     for line in ("--matmul 512x1024:1024x4096", "--matmul 1x16384:16384x4096", "mb1ic64ih56oc64oh56kh3ph1"):
-        assert not default_config(parse_problem(line), target).block
-    assert default_config(parse_problem("mb1ic1024ih14oc64oh14kh5ph2"), target).block
+        assert not default_config(parse_problem(line), target).cache
+    assert default_config(parse_problem("mb1ic1024ih14oc64oh14kh5ph2"), target).cache
 
 
 @pytest.mark.parametrize("layout", ["abx", "axb"])
@@ -103,10 +106,10 @@ def test_blocks_of_the_pixels_of_a_gradient(layout: str) -> None:
     """Where tiles read images that outgrow the cache: what a block reads stays there, and so do its sums."""
     (target,) = (t for t in LEVELS if t.isa == "avx512")
     tags = f"--dir=BWD_W --stag={layout} --dtag={layout}"
-    ((loop, rows),) = default_config(parse_problem(f"{tags} mb1ic16ih256iw512oc72oh256ow512kh1kw1"), target).block
+    ((loop, rows),) = default_config(parse_problem(f"{tags} mb1ic16ih256iw512oc72oh256ow512kh1kw1"), target).cache
     assert loop == "oh" and target.l2.bytes // 4 < rows * 512 * (16 + 72) * 4 <= target.l2.bytes
     for sizes in ("mb1ic16ih28oc72oh28kh1", "mb1ic6ih256iw512oc2oh256ow512kh1kw1", "mb4ic1024ih28oc512oh28kh1"):
-        assert not default_config(parse_problem(f"{tags} {sizes}"), target).block
+        assert not default_config(parse_problem(f"{tags} {sizes}"), target).cache
 
 
 def test_a_long_sum_by_default() -> None:
@@ -119,9 +122,9 @@ def test_a_long_sum_by_default() -> None:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ("--register=m:4,n:32 --cache=m:6", "a multiple of the tile"),
-        ("--register=m:4,n:32 --cache=n:0", "a multiple of the tile"),
-        ("--register=m:4,n:32 --cache=n:40", "a multiple of the tile"),
+        ("--register=m:4,n:32 --cache=m:6", "a multiple of the register tile"),
+        ("--register=m:4,n:32 --cache=n:0", "a multiple of the register tile"),
+        ("--register=m:4,n:32 --cache=n:40", "a multiple of the register tile"),
         ("--register=m:4 --cache=n:3", "the 4 lanes"),
     ],
 )

@@ -20,6 +20,7 @@ from convsmith.machine.base import Machine
 from convsmith.machine.host import cpu_features
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.plan.config import Config
+from convsmith.plan.plan import plan
 from convsmith.problem import parse_problem
 from convsmith.problem.data import random_arrays
 from convsmith.tune.model import default_config
@@ -116,7 +117,7 @@ def test_exact(target: Machine, line: str) -> None:
 def test_the_row_is_in_the_kernel(target: Machine, types: tuple[str, str, str]) -> None:
     """What `test_exact` runs has the instruction of the first row for these types, or of one that does as much."""
     problem = parse_problem(f"{type_options(types)} {SHAPES['one tap']}")
-    low = lower(problem, default_config(problem, target), target)
+    low = lower(plan(problem, default_config(problem, target), target))
     text = llvm_bind.assembly(low.text, target.triple, target.cpu, target.features)
     row = next(iter(target.fragment_rows(*types)), target.nearest(*types))
     assert row is not None

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from guarded import Array, Compiled, check_result, expected
 from oracles import Oracle, small_target
+from problems import with_instruction
 
 import convsmith as cs
 from convsmith.compiler.driver import build_artifact
@@ -16,13 +17,10 @@ from convsmith.machine.base import Machine
 from convsmith.machine.registry import host_targets
 from convsmith.passes.manager import run_steps
 from convsmith.plan.config import Config
-from convsmith.plan.loops import Unit
-from convsmith.plan.schedule import schedule
-from convsmith.plan.scheduled import scheduled
+from convsmith.plan.plan import plan, scheduled
 from convsmith.problem import Problem, parse_problem
 from convsmith.problem.data import random_arrays
 from convsmith.problem.types import TYPES
-from convsmith.statement.naive import naive
 from convsmith.statement.views import statement
 from convsmith.tune.model import default_config
 
@@ -70,7 +68,7 @@ def arrays_of(problem: Problem, seed: int) -> dict[str, Array]:
 def through_a_table(problem: Problem, target: Machine, table: str = "sections") -> list[Config]:
     """The default config, reading through a table: with zero points taken off each factor, and off the sums."""
     config = replace(default_config(problem, target, 2), realise="indirection", table=table, pieces=8)
-    each = replace(config, offsets="each", flip=(), terms=())
+    each = replace(config, offsets="each", flip=(), instruction="", terms=())
     return [config, each] if config.offsets == "sums" else [each]
 
 
@@ -109,11 +107,11 @@ def test_every_step_computes_the_same(line: str, words: str) -> None:
     with interning():
         for terms in ("", "--terms=ic:4"):
             lane = f"--isa=generic --lane=oc --register=oc:4,ow:2 --realise=indirection {words}"
-            config = Config.parse(f"{lane} {terms}")
-            st = scheduled(problem, config, target)
-            if terms and not Unit.of(st, target, config).dot:
+            config = with_instruction(Config.parse(f"{lane} {terms}"), problem, target)
+            if terms and not config.instruction:
                 continue
-            run_steps(naive(problem, st), schedule(st, config, target), [Oracle(problem, target)])
+            made = plan(problem, config, target)
+            run_steps(made.program.naive(), made.main.pipeline, [Oracle(problem, target)])
 
 
 def test_one_sum_of_weights_serves_all_pixels() -> None:

@@ -16,7 +16,7 @@ import convsmith as cs
 from convsmith.codegen.artifact import Artifact
 from convsmith.compiler import service
 from convsmith.compiler.arguments import argument_of
-from convsmith.compiler.driver import naive_kernel, pointer_arguments
+from convsmith.compiler.driver import pointer_arguments
 from convsmith.compiler.dynamic import at_call, fixed_sizes
 from convsmith.compiler.interpreted import InterpretedCall
 from convsmith.frontend.dynamic import DynamicKernel
@@ -32,11 +32,11 @@ from convsmith.plan.dynamic import (
     at_sizes,
     call_pointers,
     check_dynamic,
-    dynamic_steps,
     general,
     size_values,
     sizes_of,
 )
+from convsmith.plan.plan import plan
 from convsmith.problem import Conv, reference
 from convsmith.problem.data import random_arrays
 from convsmith.tune.dynamic import dynamic_config
@@ -211,7 +211,7 @@ def test_explain() -> None:
     for text in (
         "sizes         those of a call: ic == 3, mb >= 0, ih >= 0, iw == 9; pads are arguments",
         "the kernel is given mb_end, oh_end, ow_end, src_s0, src_s1, dst_s0, dst_s1, low_h, high_h, row_h, step_h",
-        "around the register tile: mb mb_end, oh oh_end, oc.o 1, ow.o (ow_end + ",
+        "around the register tile: mb given at the call, oh given at the call, oc.o 1, ow.o given at the call",
         f"config        {k.config}\n", "compressed, in sections: 792 bytes",
     ):  # fmt: skip
         assert text in page
@@ -324,7 +324,8 @@ def test_every_step_computes_the_same(src: str, dst: str, options: str, line: st
         q = Conv.parse(f"--stag={src} --dtag={dst} {options} {line}{sizes}")
         p = general(check_dynamic(q)).canonical()
         config = replace(dynamic_config(p, target, threads), drain=threads == 2)
-        run_steps(naive_kernel(p, target, config)[1], dynamic_steps(p, config, target), [Sizes(p, q, instructions)])
+        made = plan(p, config, target, dynamic=True)
+        run_steps(made.program.naive(), made.main.pipeline, [Sizes(p, q, instructions)])
 
 
 def test_requirements_are_checked_at_the_call() -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from convsmith.compiler.driver import lower
-from convsmith.compiler.instruments import Recorder
-from convsmith.frontend.explain import plan_lines
 from convsmith.ir.intern import interning
 from convsmith.machine.generic.level import level
 from convsmith.machine.x86.levels import LEVELS
+from convsmith.plan.plan import plan
+from convsmith.plan.text import kernel_lines
 from convsmith.problem.lines import parse_problem
 from convsmith.tune.model import default_config
 
@@ -18,32 +17,30 @@ LINE = "--dt=bf16 --stag=axb --dtag=axb mb1ic64ih56oc64oh56kh3ph1"
 
 
 def described(line: str, isa: str) -> list[str]:
-    """The lines above the printed nest. The kernel is compiled for the level and does not run: any machine will do."""
-    problem, target, recorder = parse_problem(line), TARGETS[isa], Recorder()
-    config = default_config(problem, target)
+    """The lines of the plan of the main kernel, for any level."""
+    problem, target = parse_problem(line), TARGETS[isa]
     with interning():
-        lower(problem.canonical(), config, target, [recorder])
-        lines = plan_lines(problem, config, target, recorder.records)
-    heads = [head for head, _ in lines]
-    return [text for _, text in lines[: heads.index("plan")]]
+        made = plan(problem, default_config(problem, target), target)
+        return [text for _, text in kernel_lines(made.main)]
 
 
 def test_fragments() -> None:
-    around, reduction, tile, instruction, registers = described(LINE, "avx512_amx")
+    around, reduction, tile, runs, instruction, registers, *_ = described(LINE, "avx512_amx")
     assert around.startswith("around the register tile: mb 1, oh 56, ow.o ")
     assert reduction == "reduction: kh 3, kw 3, ic.o 2"
     assert tile.startswith("register tile (unrolled), of fragments: ow.i ")
-    assert instruction.startswith("an instruction runs: ow.m ") and instruction.endswith("ic.q 16, ic.p 2, oc.l 16")
-    assert " of 8 registers for fragments of 16 rows, " in registers
+    assert runs.startswith("an instruction runs: ow.m ") and runs.endswith("ic.q 16, ic.p 2, oc.l 16")
+    assert instruction == "tdpbf16ps_16: 16 sums of 32 products in each of 16 rows"
+    assert " of 8 registers for fragments, " in registers
 
 
 @pytest.mark.parametrize("isa", ["avx512_bf16", "avx512", "generic"])
 def test_vectors(isa: str) -> None:
-    around, reduction, tile, registers = described(LINE, isa)
+    around, reduction, tile, _, registers, *_ = described(LINE, isa)
     assert around.startswith("around the register tile: mb 1, oh 56, ow.o ")
     assert reduction.startswith("reduction: kh 3, kw 3, ic")
     assert tile.startswith("register tile (unrolled): ow.i ") and "oc.l " in tile
-    assert f" of {TARGETS[isa].registers} vector registers of {TARGETS[isa].vector_bits} bits, " in registers
+    assert f" of {TARGETS[isa].registers} vector registers, " in registers
 
 
 @pytest.mark.parametrize("isa", ["avx512_amx", "avx512"])

@@ -10,6 +10,7 @@ from convsmith.codegen import llvm_bind
 from convsmith.compiler.driver import lower
 from convsmith.ir.intern import interning
 from convsmith.machine.x86.levels import LEVELS
+from convsmith.plan.plan import plan
 from convsmith.problem import parse_problem
 from convsmith.tune.model import default_config
 
@@ -58,7 +59,7 @@ def assembly_of(line: str, isa: str) -> str:
     problem, target = parse_problem(line), TARGETS[isa]
     config = default_config(problem, target)
     with interning():
-        text = lower(problem, config, target).text
+        text = lower(plan(problem, config, target)).text
     return llvm_bind.assembly(text, target.triple, target.cpu, target.features)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from guarded import Array, Compiled, canary, check_result
 from oracles import Oracle, small_target
+from problems import with_instruction
 
 from convsmith.arith.simplify import simplify
 from convsmith.compiler import driver
@@ -17,10 +18,10 @@ from convsmith.machine.base import Machine
 from convsmith.machine.registry import host_targets
 from convsmith.passes.manager import run_steps
 from convsmith.plan.config import Config
-from convsmith.plan.schedule import schedule
-from convsmith.plan.scheduled import scheduled
+from convsmith.plan.plan import kernel_plan, scheduled
 from convsmith.problem import Problem, parse_problem
-from convsmith.statement.naive import naive, parts_kernel
+from convsmith.statement.naive import naive
+from convsmith.statement.parts import sum_of_parts
 from convsmith.statement.statement import Statement
 
 KINDS = {
@@ -62,8 +63,8 @@ def places(form: str, size: int) -> Array:
 
 def dropping(st: Statement, forms: dict[int, str]) -> Statement:
     """The statement with masks on some coordinates of its result."""
-    if st.parts_of is not None:
-        return replace(st, parts_of=dropping(st.parts_of, forms))
+    if st.whole is not st:
+        return replace(st, whole_=dropping(st.whole, forms))
     ranges = {Var(d.name): (0, d.size - 1) for d in st.dims}
     masks = list(st.c.masks)
     for dim, form in forms.items():
@@ -98,19 +99,20 @@ def cases() -> list[tuple[str, dict[int, str]]]:
 @pytest.mark.parametrize(("kind", "forms"), cases())
 def test_dropped_by_every_rewrite(kind: str, forms: dict[int, str]) -> None:
     line, words = KINDS[kind]
-    problem, config, target = parse_problem(line), Config.parse(f"--isa=generic {words}"), small_target()
+    problem, target = parse_problem(line), small_target()
+    config = with_instruction(Config.parse(f"--isa=generic {words}"), problem, target)
     with interning():
         st = dropping(scheduled(problem, config, target), forms)
         made = oracle(problem, target, forms)
-        made.finish = None if st.parts_of is None else parts_kernel(problem, st)
-        run_steps(naive(problem, st), schedule(st, config, target), [made])
+        made.finish = None if st.whole is st else naive(problem, sum_of_parts(st))
+        run_steps(naive(problem, st), kernel_plan(st, config, target).pipeline, [made])
 
 
 @pytest.mark.parametrize(("kind", "forms"), [c for c in cases() if c[0] != "fragments"][::2])
 def test_dropped_by_compiled_code(kind: str, forms: dict[int, str], monkeypatch: pytest.MonkeyPatch) -> None:
     line, words = KINDS[kind]
     problem, target = parse_problem(line), host_targets()[-1]
-    monkeypatch.setattr(driver, "scheduled", lambda *args: dropping(scheduled(*args), forms))
+    monkeypatch.setattr("convsmith.plan.plan.scheduled", lambda *args: dropping(scheduled(*args), forms))
     artifact = driver.build_artifact(problem, Config.parse(f"--isa={target.isa} {words}"), target)
     made = oracle(problem, target, forms)
     check_result(problem, Compiled(problem, artifact)(made.arrays), made.truth)

@@ -18,7 +18,6 @@ from oracles import small_target
 from problems import random_config, random_problem
 
 import convsmith
-from convsmith.compiler.driver import naive_kernel
 from convsmith.diag.errors import ConfigError
 from convsmith.interp import run
 from convsmith.ir.buffer import UNKNOWN
@@ -30,7 +29,7 @@ from convsmith.ir.walk import loops_of
 from convsmith.passes.derive_packing import derive_packing
 from convsmith.passes.manager import run_steps
 from convsmith.plan.packing import packing_steps
-from convsmith.plan.schedule import schedule
+from convsmith.plan.plan import plan
 from convsmith.problem.data import random_arrays
 from convsmith.statement.views import statement
 
@@ -89,8 +88,8 @@ def test_the_packed_operand_in_the_order_of_the_nest(seed: int) -> None:
             plain_statement = statement(problem, target)
             sides = (plain_statement.b.name, plain_statement.a.name)
             config = replace(config, pack=sides[: rng.choice((1, 2))])
-            scheduled, kernel = naive_kernel(problem, target, config)
-            steps = schedule(scheduled, config, target)
+            made = plan(problem, config, target)
+            kernel, steps = made.program.naive(), made.main.pipeline
             places = [n for n, step in enumerate(steps) if step.run is derive_packing]
             before = run_steps(kernel, steps[: places[0]])
             memory = memories(problem, random_arrays(problem, seed))

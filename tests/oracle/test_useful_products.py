@@ -7,7 +7,6 @@ from collections import Counter
 import pytest
 from oracles import Oracle, small_target
 
-from convsmith.compiler.driver import naive_kernel
 from convsmith.interp.interp import _Machine
 from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Invoke, Store
@@ -15,7 +14,7 @@ from convsmith.ir.value import Binary, Fma
 from convsmith.ir.walk import loops_of, walk
 from convsmith.passes.manager import run_steps
 from convsmith.plan.config import Config
-from convsmith.plan.schedule import schedule
+from convsmith.plan.plan import plan
 from convsmith.problem import parse_problem
 from convsmith.tune.model import default_config
 
@@ -57,8 +56,8 @@ def test_products_are_those_that_meet(name: str, monkeypatch: pytest.MonkeyPatch
     with interning():
         oracle = Oracle(problem, target)
         config = Config.parse(f"--isa=generic {words}") if words else default_config(problem, target)
-        st, kernel = naive_kernel(problem, target, config)
-        kernel = run_steps(kernel, schedule(st, config, target))
+        made = plan(problem, config, target)
+        st, kernel = made.program.main, run_steps(made.program.naive(), made.main.pipeline)
         monkeypatch.setattr(_Machine, "_invoke", count)
         oracle.check(kernel)
         bodies = (kernel.body, *(f.body for f in kernel.functions))

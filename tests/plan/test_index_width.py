@@ -15,6 +15,7 @@ from convsmith.ir.intern import interning
 from convsmith.layout.layout import Layout
 from convsmith.machine.generic.level import level
 from convsmith.plan.config import Config
+from convsmith.plan.plan import plan
 from convsmith.problem import Conv
 from convsmith.problem.data import random_arrays
 from convsmith.runtime.host import HostLibrary
@@ -55,7 +56,7 @@ RUNS = {
 
 def lowered(line: str, words: str) -> Lowered:
     with interning():
-        return lower(Conv.parse(line), Config.parse(f"--isa=generic {words}"), level())
+        return lower(plan(Conv.parse(line), Config.parse(f"--isa=generic {words}"), level()))
 
 
 def check_text(text: str, bits: int) -> None:

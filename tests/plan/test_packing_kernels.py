@@ -10,7 +10,7 @@ import pytest
 
 import convsmith as cs
 from convsmith.codegen import llvm_bind
-from convsmith.compiler.driver import build_artifact, lower, naive_kernel
+from convsmith.compiler.driver import build_artifact, lower
 from convsmith.interp import run
 from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Kernel
@@ -19,7 +19,7 @@ from convsmith.machine.registry import host_targets, target
 from convsmith.passes.manager import run_steps
 from convsmith.plan import packing
 from convsmith.plan.config import Config
-from convsmith.plan.schedule import schedule
+from convsmith.plan.plan import plan
 from convsmith.problem import parse_problem
 from convsmith.problem.problem import Problem
 from convsmith.runtime.arrays import address_of, aligned_empty
@@ -70,8 +70,8 @@ def test_packed_as_derived(line: str, isa: str, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(packing, "FEW", 0)
     problem, config, level = chosen(line, isa)
     with interning():
-        st, kernel = naive_kernel(problem, level, config)
-        kernel = run_steps(kernel, schedule(st, config, level))
+        made = plan(problem, config, level)
+        kernel = run_steps(made.program.naive(), made.main.pipeline)
         library = HostLibrary(build_artifact(problem, config, level))
         packs = [p for p in kernel.packs if len(p.params) == 2 and p.params[1].name.endswith("_p")]
         assert packs
@@ -112,11 +112,11 @@ def test_vectors_are_read_and_written(line: str, isa: str, row: str) -> None:
     problem, config, level = chosen(line, isa)
     config = replace(config, pack=("wei",))
     with interning():
-        st, kernel = naive_kernel(problem, level, config)
-        (pack,) = run_steps(kernel, schedule(st, config, level)).packs
+        made = plan(problem, config, level)
+        (pack,) = run_steps(made.program.naive(), made.main.pipeline).packs
         found = run_steps(pack, packing.packing_steps(pack, level))
         assert f"{row}(" in str(found)
-        text = llvm_bind.assembly(lower(problem, config, level).text, level.triple, level.cpu, level.features)
+        text = llvm_bind.assembly(lower(made).text, level.triple, level.cpu, level.features)
     body = text.partition("convsmith_conv_pack_wei_chunk:")[2].partition(".Lfunc_end")[0]
     mnemonics = re.findall(r"^\t([a-z]\w*)", body, re.MULTILINE)
     assert mnemonics and not [m for m in mnemonics if re.match("v?p(insr|extr)|movzb|movb|vmovss", m)], body
@@ -135,8 +135,8 @@ def test_lines_stay_until_all_of_each_is_read(isa: str, line: str, operand: str,
     level, problem = target(isa), parse_problem(f"--matmul {line}").canonical()
     config = replace(default_config(problem, level), pack=(operand,))
     with interning():
-        st, kernel = naive_kernel(problem, level, config)
-        (pack,) = run_steps(kernel, schedule(st, config, level)).packs
+        made = plan(problem, config, level)
+        (pack,) = run_steps(made.program.naive(), made.main.pipeline).packs
         found = str(run_steps(pack, packing.packing_steps(pack, level)))
     nest = re.findall(r"for (\S+) in 0 \.\. (\d+)", found.partition("alloc" if "alloc" in found else "{")[0])
     assert " ".join(f"{name}:{count}" for name, count in nest) == loops

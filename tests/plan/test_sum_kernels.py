@@ -9,52 +9,56 @@ import pytest
 
 from convsmith.diag.errors import ConfigError
 from convsmith.interp import run
-from convsmith.ir.buffer import make_buffer
-from convsmith.ir.index import Var
+from convsmith.ir.index import Var, true
 from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Kernel
-from convsmith.ir.types import F32, S8, S32, DType
-from convsmith.ir.value import Load
+from convsmith.ir.types import dtype
 from convsmith.ir.verify import verify
 from convsmith.ir.walk import loops_of
+from convsmith.layout.layout import Layout
 from convsmith.machine.generic.level import level
 from convsmith.plan.config import Config
-from convsmith.plan.loops import Unit, check_config, filled_lanes, loops_after_fusing, registers_needed
-from convsmith.plan.sums import sum_steps
+from convsmith.plan.loops import loops_after_fusing
+from convsmith.plan.plan import kernel_plan
+from convsmith.plan.registers import check_config, filled_lanes, registers
+from convsmith.plan.sums import config_of_sums
+from convsmith.plan.unit import Unit
 from convsmith.problem import parse_problem
-from convsmith.statement.bias import sum_nest
+from convsmith.statement.naive import naive
+from convsmith.statement.statement import Dim, Statement, View
 from convsmith.statement.views import statement
 
 
-def stages(columns: int, depth: int, of: DType, acc: DType, vectors: int) -> list[Kernel]:
-    """Sums of columns, after each step: vectors of 4."""
-    source, result = make_buffer("a", of, (depth, columns)), make_buffer("sums", acc, (columns,))
-    term = Load(source, (Var("k"), Var("n")), None)
-    kernel = sum_nest("add", term, result, (Var("n"),), acc, [("n", columns)], [("k", depth)])
-    found = [kernel]
-    for step in sum_steps("n", vectors, 4, ("k",)):
+def stages(columns: int, depth: int, of: str, acc: str) -> list[Kernel]:
+    """Sums of columns, after each step, in vectors of the portable level."""
+    dims = (Dim("n", columns, "m"), Dim("k", depth, "k"))
+    source = View("a", of, Layout.from_tag("any", (depth, columns)), (Var("k"), Var("n")), (true(), true()))
+    result = View("sums", acc, Layout.from_tag("any", (columns,)), (Var("n"),), (true(),))
+    st = Statement(dims, (source,), result, ("k",), acc, name="add", when="after", finish="sum")
+    found = [naive(parse_problem(LAYER), st)]
+    for step in kernel_plan(st, config_of_sums(st, level(), 1), level()).pipeline:
         found.append(step(found[-1]))
     return found
 
 
 @pytest.mark.parametrize("columns", [1, 4, 7, 19])
-@pytest.mark.parametrize(("of", "acc"), [(F32, F32), (S8, S32)], ids=["f32", "s8"])
-def test_every_step_adds_the_same(columns: int, of: DType, acc: DType) -> None:
+@pytest.mark.parametrize(("of", "acc"), [("f32", "f32"), ("s8", "s32")])
+def test_every_step_adds_the_same(columns: int, of: str, acc: str) -> None:
     with interning():
         a = np.random.default_rng(0).integers(-9, 10, (5, columns))
-        for kernel in stages(columns, 5, of, acc, 2):
+        for kernel in stages(columns, 5, of, acc):
             verify(kernel)
-            sums = np.full(columns, 77, acc.numpy)
-            run(kernel, {"a": a.astype(of.numpy).ravel(), "sums": sums})
+            sums = np.full(columns, 77, dtype(acc).numpy)
+            run(kernel, {"a": a.astype(dtype(of).numpy).ravel(), "sums": sums})
             np.testing.assert_array_equal(sums, a.sum(0), err_msg=str(kernel))
 
 
 def test_as_many_vectors_at_once() -> None:
-    """Two vectors stay in registers under one loop over the terms."""
+    """Four vectors stay in registers under one loop over the terms."""
     with interning():
-        last = stages(16, 5, F32, F32, 2)[-1]
+        last = stages(32, 5, "f32", "f32")[-1]
     around = [loop for loop in loops_of(last.body) if loop.var.name != "k"]
-    assert [loop.hi.const for loop in around] == [2] and str(last).count("f32[2, 4] @register") == 1
+    assert [loop.hi.const for loop in around] == [2] and str(last).count("f32[4, 4] @register") == 1
 
 
 LAYER = "mb2ic8ih6oc32oh6kh3ph1"
@@ -79,7 +83,8 @@ def test_registers_of_a_tile(problem: str, words: str, need: int, text: str) -> 
         config = Config.parse(f"--isa=generic {words}")
         loops = loops_after_fusing(st, config)
         target, unit = level(), Unit(4, 1, False)
-        assert registers_needed(loops, config, target, unit, filled_lanes(st, config.lane, unit)) == (need, text)
+        found = registers(loops, config, target, unit, filled_lanes(st, loops.dims[config.lane], unit))
+        assert (found.needed, found.text) == (need, text)
         check_config(st, loops, config, target, unit)
 
 

@@ -28,6 +28,7 @@ from convsmith.machine.base import Machine
 from convsmith.machine.generic.level import level as generic_level
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.plan.dynamic import check_dynamic, general
+from convsmith.plan.plan import plan
 from convsmith.problem.conv import Conv
 from convsmith.problem.lines import parse_problem
 from convsmith.problem.micro_kernel import MicroKernel
@@ -86,10 +87,10 @@ def _lowered(row: Row, level: Machine) -> tuple[str, str]:
         assert isinstance(problem, Conv)
         plain = general(check_dynamic(problem)).canonical()
         config = dynamic_config(plain, level, row.threads)
-        return str(config), lower(plain, config, level, dynamic=True).text
+        return str(config), lower(plan(plain, config, level, dynamic=True)).text
     plain = problem.canonical()
     config = default_config(plain, level, row.threads)
-    return str(config), lower(plain, config, level).text
+    return str(config), lower(plan(plain, config, level)).text
 
 
 def _hash(content: bytes) -> str:

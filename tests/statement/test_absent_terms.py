@@ -16,6 +16,7 @@ from convsmith.ir.intern import interning
 from convsmith.machine.generic.level import level
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.measure.verification import verify_kernel
+from convsmith.plan.plan import plan
 from convsmith.problem.conv import Conv
 from convsmith.problem.lines import parse_problem
 from convsmith.statement.views import statement
@@ -70,7 +71,7 @@ def test_the_default_config_makes_a_kernel(kind: str, target: object) -> None:
     for problem in rng.sample(never, 8):
         with interning():
             plain = problem.canonical()
-            lower(plain, default_config(plain, target), target)  # type: ignore[arg-type]
+            lower(plan(plain, default_config(plain, target), target))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", KINDS)

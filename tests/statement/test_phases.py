@@ -10,7 +10,7 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.intern import interning
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.plan.config import Config
-from convsmith.plan.schedule import schedule
+from convsmith.plan.plan import kernel_plan
 from convsmith.problem import parse_problem
 from convsmith.problem.conv import Conv
 from convsmith.statement.phases import phases
@@ -54,7 +54,7 @@ def test_a_run_ends_where_something_differs(pixels: int, taps: int, pad: int) ->
 def test_what_has_no_phases_is_said(line: str, words: str, legal: str) -> None:
     config = Config.parse(f"--isa=avx512 {words}")
     with interning(), pytest.raises(ConfigError, match=legal) as caught:
-        schedule(statement(parse_problem(line), TARGET), config, TARGET)
+        kernel_plan(statement(parse_problem(line), TARGET), config, TARGET)
     assert caught.value.code == "phases" and f"--phases={','.join(config.phases)}" in str(caught.value)
 
 

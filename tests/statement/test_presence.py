@@ -47,7 +47,7 @@ def with_mask(mask: Cond) -> Statement:
     """A statement over a row of pixels and taps, with this mask."""
     st = statement(parse_problem("mb1ic1iw3oc1ow3kw1"))
     dims = (Dim("ow", PIXELS, "m", "w"), Dim("kw", TAPS, "k", "w"))
-    return replace(st, dims=dims, a=replace(st.a, masks=(mask,)))
+    return replace(st, dims=dims, factors=(replace(st.a, masks=(mask,)), st.b))
 
 
 @pytest.mark.parametrize("kind", ["bound", "equality", "class of 2", "class of 3"])

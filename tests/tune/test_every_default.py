@@ -24,6 +24,7 @@ from convsmith.ir.intern import interning
 from convsmith.machine.base import Machine
 from convsmith.machine.generic.level import level
 from convsmith.machine.x86.levels import LEVELS
+from convsmith.plan.plan import plan
 from convsmith.problem import Conv, Problem
 from convsmith.problem.fusion import split_depthwise
 from convsmith.problem.problem import DIRECTIONS
@@ -71,7 +72,7 @@ def compile_default(problem: Problem, target: Machine, threads: int, code: bool)
         with llvm_bind.no_collection():
             config = default_config(part.canonical(), target, threads)
             with interning():
-                text = lower(part.canonical(), config, target).text
+                text = lower(plan(part.canonical(), config, target)).text
             make = llvm_bind.object_code if code else llvm_bind.parse
             make(text, target.triple, target.cpu, target.features)
 

@@ -15,6 +15,7 @@ from convsmith.ir.stmt import Invoke, Store
 from convsmith.ir.value import Binary, Fma, Load, lanes_of
 from convsmith.ir.walk import walk
 from convsmith.machine.x86.levels import LEVELS
+from convsmith.plan.plan import plan
 from convsmith.problem import parse_problem
 from convsmith.tune.model import default_config
 
@@ -29,7 +30,7 @@ def test_products_are_vectors(draw: Callable[[random.Random], str], seed: int, i
     problem, target = parse_problem(line), TARGETS[isa]
     config = default_config(problem, target, threads=1 + seed % 2)
     with interning():
-        low = lower(problem, config, target)
+        low = lower(plan(problem, config, target))
         bodies = (low.kernel.body, *(f.body for f in low.kernel.functions))
         stmts = [s for body in bodies for s in walk(body)]
         stored = {v for s in stmts if isinstance(s, Store) for v in walk(s.value)}

@@ -14,6 +14,7 @@ LOOPS = Loops(
     {"mb": "m", "g": "batch", "oh": "m", "ow": "m", "kh": "k", "kw": "k"},
     {"mb": "", "g": "", "oh": "h", "ow": "w", "kh": "h", "kw": "w"},
     {},
+    {name: (name,) for name in ("mb", "g", "oh", "ow", "kh", "kw")},
 )
 TAPS = {"kh": 3, "kw": 3}
 

@@ -1,0 +1,61 @@
+"""The buffers of a kernel that are no arrays of its problem: packed operands and copies."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import NamedTuple
+
+from convsmith.ir.index import Var, is_false
+from convsmith.ir.types import dtype
+from convsmith.ir.walk import variables_of
+from convsmith.plan.config import Config
+from convsmith.plan.loops import Loop, names
+from convsmith.plan.order import Nest
+from convsmith.plan.read import copy_name, is_copied
+from convsmith.statement.statement import Statement, View
+
+
+class BufferPlan(NamedTuple):
+    """A buffer: its ``name``, ``scope`` and ``lifetime``, and the loops in whose ``order`` it is read.
+
+    ``elements`` of type ``dtype`` are those of memory; 0 where the rewrites decide how many there are.
+    """
+
+    name: str
+    scope: str
+    lifetime: str
+    dtype: str
+    elements: int = 0
+    order: tuple[str, ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the elements."""
+        return self.elements * dtype(self.dtype).bytes
+
+
+def buffers(st: Statement, config: Config, nest: Nest) -> tuple[BufferPlan, ...]:
+    """Return the buffers of the kernel of ``st``: packed operands first, in the order in which they are packed."""
+    found = []
+    for view in st.factors:
+        if view.name in config.pack and not is_false(st.a.mask):
+            order = [x for x in nest.loops if _indexes(st, view, x)]
+            widths = dict(nest.widths)
+            # The rewrites find out how many taps and phases residue classes have.
+            elements = 0 if st.residues else prod(max(x.extent, widths.get(x.name, 0)) for x in order)
+            packed = st.acc if not nest.unit.dot else view.factor
+            lifetime = "until the operand changes" if view.constant else "a call"
+            found.append(BufferPlan(f"{view.name}_p", "global", lifetime, packed, elements, names(order)))
+    if is_copied(st, config):
+        found.append(BufferPlan(copy_name(st), "cache", "an iteration of the loop that fills it", st.a.dtype))
+    return tuple(found)
+
+
+def _indexes(st: Statement, view: View, loop: Loop) -> bool:
+    """Whether a loop moves a view; a residue class of the result decides which taps, and so which weights, it meets."""
+    variables = {v for x in view.coords for v in variables_of(x)}
+    used = {d.name: d.axis for d in st.dims if Var(d.name) in variables and d.size > 1}
+    if loop.level == "class" and loop.role != "k":
+        axes = {d.axis for d in st.dims if d.name in loop.dims}
+        return any(used.get(d.name) in axes for d in st.of("k"))
+    return any(dim in used for dim in loop.dims)

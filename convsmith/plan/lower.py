@@ -1,0 +1,73 @@
+"""The rewrites that lower a scheduled nest: flat offsets, vectors, instructions, functions, tasks and pointers."""
+
+from __future__ import annotations
+
+from convsmith.ir.types import dtype
+from convsmith.machine.base import Machine
+from convsmith.passes.coalesce import coalesce
+from convsmith.passes.collapse import collapse
+from convsmith.passes.cse import cse
+from convsmith.passes.flatten import flatten
+from convsmith.passes.guard_tails import guard_tails
+from convsmith.passes.hoist import hoist
+from convsmith.passes.hoist_pointers import hoist_pointers
+from convsmith.passes.manager import Step
+from convsmith.passes.narrow_index import narrow_index
+from convsmith.passes.outline import outline
+from convsmith.passes.partition import partition
+from convsmith.passes.replace import replace
+from convsmith.passes.simplify import simplify
+from convsmith.passes.strength import strength_reduce
+from convsmith.passes.sum_together import sum_together
+from convsmith.passes.tile import tile
+from convsmith.passes.unroll import unroll
+from convsmith.passes.unused_let import unused_let
+from convsmith.passes.vectorise import vectorise
+from convsmith.plan.config import Config
+from convsmith.plan.loops import names
+from convsmith.plan.order import Nest
+from convsmith.plan.pointers import indirect
+from convsmith.plan.read import copy_name, has_rows, is_copied, resident
+from convsmith.statement.statement import Statement
+
+
+def lower_steps(st: Statement, config: Config, target: Machine, nest: Nest) -> list[Step]:
+    """Return the rewrites from the nest that reads its operands as the config says to vectors and straight lines."""
+    steps = [Step(guard_tails, names(nest.unrolled)), Step(flatten), Step(simplify)]
+    if nest.rows:
+        fragments = target.fragment_rows(st.a.factor, st.b.factor, st.acc)
+        steps += [Step(unroll), Step(simplify), Step(replace, fragments, True)]
+    copied = is_copied(st, config)
+    if copied and has_rows(st):
+        steps += _row_steps(st, target.lanes(dtype(st.a.dtype).bits))
+    steps.append(Step(narrow_index))
+    if copied and not has_rows(st):
+        steps.append(Step(vectorise, f"{copy_name(st)}1.l", nest.lanes, False))
+    if nest.unit.dot and not nest.rows:
+        steps += [Step(vectorise, x.name, nest.unit.terms, False) for x in nest.terms]
+    steps += [Step(vectorise, f"{name}_s.l", nest.lanes, False) for name in resident(st, config).values()]
+    steps += [Step(vectorise, nest.lane.name, nest.lanes, False), Step(replace, target.instructions)]
+    *stepping, last = (x.name for x in nest.reduce if x.level != "register" and x is not nest.depth)
+    steps += [Step(coalesce, n, last, last) for n in reversed(stepping)]
+    steps.append(Step(simplify, False))
+    if config.outline:
+        steps.append(Step(outline))
+    if config.threads > 1:
+        steps.append(Step(collapse))
+    steps += [Step(unused_let), Step(hoist), Step(cse), Step(strength_reduce), Step(unroll)]
+    if indirect(st, config):
+        steps.append(Step(hoist_pointers))
+    if nest.along_k:
+        steps.append(Step(sum_together, nest.lanes))
+    return steps
+
+
+def _row_steps(st: Statement, lanes: int) -> list[Step]:
+    """Make pixels and channels of a row of the padded copy one loop, of vectors."""
+    row, channels = (f"{copy_name(st)}{n}" for n in (len(st.a.coords) - 1, 1))
+    return [
+        Step(coalesce, row, channels, row),
+        Step(tile, row, lanes, row + ".o", row + ".l"),
+        Step(partition, (row + ".o",)),
+        Step(vectorise, row + ".l", lanes, False),
+    ]

@@ -1,0 +1,215 @@
+"""The rewrites that decide how a scheduled nest reads its operands: packing, realised views, split-off remainders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.index import Var, is_false, is_true, parts_of
+from convsmith.ir.walk import variables_of
+from convsmith.passes.bind import bind
+from convsmith.passes.derive_packing import derive_packing
+from convsmith.passes.fill_terms import fill_terms
+from convsmith.passes.lift import lift
+from convsmith.passes.manager import Step
+from convsmith.passes.partition import partition
+from convsmith.passes.pieces import pieces
+from convsmith.passes.rebase import rebase
+from convsmith.passes.restrict import restrict
+from convsmith.passes.round_up import round_up
+from convsmith.passes.simplify import simplify
+from convsmith.passes.skip_zero import skip_zero
+from convsmith.passes.stage import stage
+from convsmith.passes.tile import tile
+from convsmith.plan.config import Config
+from convsmith.plan.loops import Loop, Loops, names
+from convsmith.plan.order import Nest
+from convsmith.plan.pointers import indirect
+from convsmith.statement.epilogue import top_bit
+from convsmith.statement.statement import Statement, View
+from convsmith.statement.views import IMAGES
+
+FEW_CHANNELS = 8
+"""Pixels with at most this many channels are copied row by row, because a pixel fills only part of a vector."""
+
+
+def read_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list[Step]:
+    """Return the rewrites that pack operands, realise the views, and split off remainders."""
+    steps = [
+        Step(derive_packing, (name, *_added(st, name)), f"{name}_p", nest.widths, not nest.unit.dot)
+        for name in config.pack
+    ]
+    masked = _is_masked(st)
+    parallel = nest.outside
+    for operand, name in resident(st, config).items():
+        moving = [n for n, loop in enumerate(nest.around) if _moves(st, loops, config, operand, loop.of)]
+        last = moving[-1] if moving else 0
+        if last == len(nest.around) - 1 or nest.rows:
+            raise ConfigError(
+                "hold", f"--hold={operand}: loops around a register tile of vectors that do not move {operand} must be "
+                f"innermost, they are {', '.join(names(nest.around))}",
+            )  # fmt: skip
+        if nest.along_k:
+            raise ConfigError(
+                "hold", f"--hold={operand}: lanes lie along the reduction loop {config.lane}; legal are others"
+            )
+        if long := ", ".join(n for n in loops.of("k") if _moves(st, loops, config, operand, n)):
+            raise ConfigError("hold", f"--hold={operand}: needs register tiles of all of {long}")
+        parallel = nest.outside[: last + 1]
+        steps.append(Step(stage, name, parallel[-1].name, None, 0, "register", nest.lanes))
+    if is_copied(st, config):
+        if st.shifted:
+            raise ConfigError(
+                "stage", f"--realise=pad_copy: {st.a.name} has a zero point; legal are peel, mask, and --offsets=sums"
+            )
+        place, around = _stage_place(loops, config, nest.around)
+        parallel = tuple(x for x in around if x in parallel)
+        near = _neighbours(st, config, nest)
+        filled = (*(near or (None,)), top_bit(st.a)) if st.a.flipped else near
+        steps.append(Step(stage, st.a.name, place, *filled))
+    if masked and config.realise == "peel":
+        steps.append(Step(skip_zero))
+    if not nest.along_k:
+        lane = (nest.lane.name, nest.filled)
+        steps.append(Step(round_up, (*names(nest.vectors), nest.lane.name), (*nest.widths, lane)))
+    if nest.unit.dot and not nest.rows:
+        steps += [Step(fill_terms, x.name, nest.unit.terms) for x in nest.terms]
+    steps.append(Step(simplify))
+    if indirect(st, config):
+        steps.append(Step(lift))
+    steps.append(Step(bind, names(nest.unrolled), "unrolled"))
+    if config.threads > 1 and parallel:
+        steps.append(Step(bind, names(_shared(st, loops, parallel)), "parallel"))
+    steps += _border_steps(st, loops, config, nest) if masked and config.realise == "peel" else []
+    cut = _cut_short(st, nest) if masked and nest.along_k and config.realise == "peel" else set()
+    tiled = (x for x in nest.around if x.is_tiled or x in nest.classes or x in cut)
+    vectors = (x for x in (*nest.pixels, *nest.vectors) if x.of == config.lane or x in cut)
+    exact = ((nest.lane.name,),) if cut else ()
+    steps += _piece_steps(st, loops, config, nest)
+    steps.append(Step(partition, names((*tiled, *nest.reduce, *vectors)), config.pieces, *exact))
+    if cut:
+        steps.append(Step(rebase, nest.lane.name))
+    if is_copied(st, config):
+        steps += _copy_steps(st, nest.lanes)
+    return steps
+
+
+def _shared(st: Statement, loops: Loops, parallel: tuple[Loop, ...]) -> tuple[Loop, ...]:
+    """Return the loops that threads share: one in pieces stays within a task, unless an image has no other loop."""
+    return tuple(x for x in parallel if x.of not in loops.symbolic or not x.is_tiled or len(st.axes) == 1)
+
+
+def _piece_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list[Step]:
+    """Cut loops whose extents are known at the call into whole register tiles and a remainder."""
+    steps = []
+    for x in nest.around:
+        if x.of in loops.symbolic and x.is_tiled:
+            (inner,) = (y for y in nest.pixels if y.of == x.of)
+            drained = (f"{inner.name}.w",) if config.drain else ()
+            shared = config.threads > 1 and len(st.axes) == 1
+            steps.append(Step(pieces, x.name, "", inner.name, (x.tile,) * 3, drained, shared))
+    return steps
+
+
+def _border_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list[Step]:
+    """Restrict the loops over taps to those that exist."""
+    tiled_axes = {a for x in nest.register for a in loops.axes[x.of]}
+    moved = (x for x in nest.reduce if x not in nest.classes and _is_free(loops.axes[x.of], tiled_axes))
+    return [Step(restrict, (*names(moved), nest.lane.name) if nest.along_k else names(moved))]
+
+
+def copy_name(st: Statement) -> str:
+    """Return the name of the padded copy of A, whose loops are its numbered dims."""
+    return f"{st.a.name}_s"
+
+
+def is_copied(st: Statement, config: Config) -> bool:
+    """Whether A is staged through a padded copy."""
+    return config.realise == "pad_copy" and not is_false(st.a.mask)
+
+
+def _is_masked(st: Statement) -> bool:
+    """Whether some terms are absent, and some are not."""
+    return not is_true(st.a.mask) and not is_false(st.a.mask)
+
+
+def _added(st: Statement, name: str) -> tuple[str, ...]:
+    """Return the array whose entries are added to those of an operand, where there is one."""
+    return tuple(v.fewer.rest for v in st.factors if v.name == name and v.fewer is not None and v.fewer.rest)
+
+
+def _view(st: Statement, operand: str) -> View:
+    return next(v for v in st.factors if v.name == operand)
+
+
+def _moves(st: Statement, loops: Loops, config: Config, operand: str, of: str) -> bool:
+    """Whether loop ``of`` moves an operand; one that runs once, in one class, moves none."""
+    view = _view(st, operand)
+    indexes = any(Var(dim) in variables_of(x) for x in view.coords for dim in loops.dims[of])
+    return indexes and (loops.extents[of] > config.size(of) or of in loops.residues)
+
+
+def resident(st: Statement, config: Config) -> dict[str, str]:
+    """Return the operands that stay in registers, with the names under which they are read."""
+    for name in config.hold:
+        if name not in (v.name for v in st.factors) or (name == st.a.name and config.realise == "pad_copy"):
+            raise ConfigError("hold", f"--hold={name}: legal are operands that are not copied first, {st.b.name} say")
+        if name not in config.pack and not _view(st, name).layout.is_plain:
+            raise ConfigError("hold", f"--hold={name}: its layout has blocks; legal is to pack it: --pack={name}")
+    return {name: f"{name}_p" if name in config.pack else name for name in config.hold}
+
+
+def _neighbours(st: Statement, config: Config, nest: Nest) -> tuple[int, ...]:
+    """Return the dim of A whose elements one instruction adds up, if any: in the copy they lie side by side."""
+    loops = {Var(n) for n, _ in config.terms} if nest.unit.dot else set()
+    return tuple(dim for dim, x in enumerate(st.a.coords) if loops & variables_of(x))[-1:]
+
+
+def _stage_place(loops: Loops, config: Config, around: tuple[Loop, ...]) -> tuple[str, tuple[Loop, ...]]:
+    """Return the loop in which the padded copy is made, and the loops around it, which are those that may be parallel.
+
+    One thread copies an image at a time; several copy the rows that they need, each its own.
+    """
+    rows: Iterator[Loop] = (x for x in around if loops.axes.get(x.of))
+    images = (x for x in around if x.of == IMAGES)
+    place = next(images if config.threads == 1 else chain(rows, images), None)
+    if place is None:
+        raise ConfigError(
+            "stage", f"--realise=pad_copy needs loop {IMAGES} or a loop over rows around the tile, not "
+            f"{', '.join(names(around))}",
+        )  # fmt: skip
+    return place.name, around[: around.index(place) + 1]
+
+
+def _copy_steps(st: Statement, lanes: int) -> list[Step]:
+    """Split the copy at the borders of the image, and copy vectors of channels."""
+    channels = f"{copy_name(st)}1"
+    others = [f"{copy_name(st)}{n}" for n in range(2, len(st.a.coords))]
+    if has_rows(st):
+        return [Step(partition, tuple(others))]
+    return [
+        Step(tile, channels, lanes, channels + ".o", channels + ".l"),
+        Step(partition, (*others, channels + ".o")),
+    ]
+
+
+def has_rows(st: Statement) -> bool:
+    """Whether few channels lie side by side, and so do the pixels of a row: then rows are copied, not channels."""
+    layout, last = st.a.layout, len(st.a.coords) - 1
+    if not layout.is_plain or last < 2 or layout.shape[1] > FEW_CHANNELS:
+        return False
+    return layout.strides[1] == 1 and layout.strides[last] == layout.shape[1]
+
+
+def _cut_short(st: Statement, nest: Nest) -> set[Loop]:
+    """Return the loops over the result that decide which lanes along a reduction loop have terms."""
+    lane = {Var(dim) for dim in nest.lane.dims}
+    masks = (variables_of(part) for part in parts_of(st.a.mask))
+    dims = {str(v) for used in masks if used & lane for v in used}
+    return {x for x in (*nest.around, *nest.pixels) if dims & set(x.dims)}
+
+
+def _is_free(axes: str, tiled: set[str]) -> bool:
+    """Whether a reduction loop runs along axes, and no loop of the register tile along one of them."""
+    return bool(axes) and not tiled & set(axes)

@@ -1,0 +1,90 @@
+"""Registers of a register tile, and whether a kernel can be made from a config."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import NamedTuple
+
+from convsmith.diag.errors import ConfigError
+from convsmith.machine.base import Machine
+from convsmith.plan.config import Config
+from convsmith.plan.loops import Loops
+from convsmith.plan.unit import Unit
+from convsmith.statement.statement import Statement
+
+SPARE = 3
+"""Fragments for factors: of the weights, of the source, and of a remainder of the source that has fewer rows."""
+
+
+class Registers(NamedTuple):
+    """The ``needed`` registers of the ``available`` ones of ``file``, and the ``text`` of how they come about."""
+
+    needed: int
+    available: int
+    file: str
+    text: str
+
+    @property
+    def fit(self) -> bool:
+        """Whether there are enough."""
+        return self.needed <= self.available
+
+
+def filled_lanes(st: Statement, dims: tuple[str, ...], unit: Unit) -> int:
+    """Return the lanes in use of a vector along ``dims``: the channels of whole groups, where it holds several.
+
+    Then all vectors have the same channels at the same places.
+    """
+    fused = (n.size for n in st.of("n") for d in st.of("batch") if dims == (d.name, n.name))
+    channels = next(fused, unit.lanes)
+    return unit.lanes - unit.lanes % channels if channels < unit.lanes else unit.lanes
+
+
+def check_config(st: Statement, loops: Loops, config: Config, target: Machine, unit: Unit) -> None:
+    """Raise ConfigError, with the numbers, where no kernel can be made from ``config``."""
+    sizes = (*config.register, *config.cache, *config.terms)
+    for name in (config.lane, *dict(sizes), *config.order, *config.reduce):
+        if name not in loops.extents:
+            raise ConfigError("unknown-loop", f"config names loop {name!r}; there are {', '.join(loops.extents)}")
+    lanes = filled_lanes(st, loops.dims[config.lane], unit)
+    held = f"{lanes} lanes of a vector" + (" that whole groups fill" if lanes < unit.lanes else "")
+    if config.size(config.lane) % lanes and dict(config.register).get(config.lane):
+        raise ConfigError("lanes", f"--register={config.lane}:{config.size(config.lane)} is no multiple of the {held}")
+    for name, size in config.terms:
+        if loops.kinds[name] != "k":
+            raise ConfigError("terms", f"--terms={name}:{size}: loop {name} is no reduction loop")
+    deep = [n for n, _ in config.cache if loops.kinds[n] == "k"]
+    if len(deep) > 1 or config.lane in deep:
+        raise ConfigError(
+            "cache", f"--cache={','.join(deep)}: legal is one reduction loop that lanes do not lie along"
+        )
+    for name, size in config.cache:
+        if name == config.lane and size % lanes:
+            raise ConfigError("cache", f"--cache={name}:{size} is no multiple of the {held}")
+    found = registers(loops, config, target, unit, lanes)
+    if not found.fit:
+        raise ConfigError(
+            "registers", f"needs {found.needed} {found.file}, target has {found.available} ({found.text})"
+        )
+
+
+def registers(loops: Loops, config: Config, target: Machine, unit: Unit, filled: int) -> Registers:
+    """Return the registers of the register tile, whose vectors have ``filled`` lanes in use."""
+    along_k = loops.kinds[config.lane] == "k"
+    others = {n: config.size(n) for n, k in loops.kinds.items() if k != "k" and n != config.lane}
+    if along_k:
+        vectors = prod(size for n, size in others.items() if loops.kinds[n] != "m")
+        pixels = prod(size for n, size in others.items() if loops.kinds[n] == "m")
+    else:
+        vectors = max(config.size(config.lane), filled) // filled
+        pixels = prod(others.values())
+    if unit.rows > 1 and target.fragments is not None:
+        high = -(-pixels // unit.rows)
+        text = f"{high}x{vectors}: {high * vectors} accumulators + {SPARE} of factors"
+        return Registers(high * vectors + SPARE, target.fragments.count, "registers for fragments", text)
+    spare = target.costs.temporaries
+    read = vectors * (1 if unit.dot else prod(size for _, size in config.terms))
+    many, one = ("sources", "weight") if loops.kinds[config.lane] == "m" else ("weights", "source")
+    text = f"{pixels}x{vectors}: {pixels * vectors} accumulators + {read} {many} + 1 {one}"
+    text += f" + {spare} temporary" if spare else ""
+    return Registers(pixels * vectors + read + 1 + spare, target.registers, "vector registers", text)

@@ -1,0 +1,142 @@
+"""The instruction that a statement's products are computed with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.index import Ge0, Var, is_true, parts_of
+from convsmith.ir.instruction import Instruction
+from convsmith.ir.types import dtype
+from convsmith.machine.base import Machine
+from convsmith.plan.config import Config
+from convsmith.plan.loops import fused_dims
+from convsmith.statement.statement import Statement, view_steps
+from convsmith.statement.views import IMAGES
+
+
+@dataclass(frozen=True)
+class Unit:
+    """The shape of a product instruction: ``lanes`` sums at once, each of ``terms`` products.
+
+    ``name`` is the row's that a config names. An instruction that the config does not name multiplies and adds elements
+    of the type of sums: ``dot`` is false then. One with several ``rows`` works on fragments of so many rows of
+    ``lanes`` sums, and ``group`` terms lie side by side in its packed operand.
+    """
+
+    lanes: int
+    terms: int
+    dot: bool
+    rows: int = 1
+    group: int = 1
+    name: str = ""
+
+    @staticmethod
+    def of(st: Statement, target: Machine, config: Config) -> Unit:
+        """Return the unit of the instruction that ``config`` names; ConfigError where it does not serve ``st``."""
+        if not config.instruction:
+            return Unit.plain(st, target)
+        legal = {row.name: row for row in rows(st, target)}
+        if config.instruction not in legal:
+            types = ":".join((*(v.factor for v in st.factors), st.acc))
+            raise ConfigError(
+                "instruction", f"--instruction={config.instruction}: legal for products of {types} on {target.isa} are "
+                f"{', '.join(legal) or 'none'}",
+            )  # fmt: skip
+        row = legal[config.instruction]
+        problem = _unfit_fragments(st, row, config) if row.rows > 1 else _unfit_dot(st, row, config)
+        if problem:
+            raise ConfigError("instruction", f"--instruction={row.name}: {problem}")
+        return _of_row(row)
+
+    @staticmethod
+    def choices(st: Statement, target: Machine) -> list[Unit]:
+        """Return the units worth candidates: of an instruction on fragments, where one serves, and on vectors."""
+        fragments = [row for row in _fragment_rows(st, target) if not _unfit_fragments(st, row)]
+        dots = [row for row in _dot_rows(st, target) if not _unfit_dot(st, row)]
+        return [*map(_of_row, fragments[:1]), _of_row(dots[0]) if dots else Unit.plain(st, target)]
+
+    @staticmethod
+    def plain(st: Statement, target: Machine) -> Unit:
+        """Return the unit of the target's multiply-add of the type of sums."""
+        row = target.row(st.acc, st.acc, st.acc)
+        return Unit(row.lanes if row is not None else target.lanes(dtype(st.acc).bits), 1, False)
+
+
+def rows(st: Statement, target: Machine) -> Iterator[Instruction]:
+    """Yield the rows that a config may name for the types of ``st``: on fragments, and on vectors."""
+    yield from _fragment_rows(st, target)
+    yield from _dot_rows(st, target)
+
+
+def _of_row(row: Instruction) -> Unit:
+    return Unit(row.lanes, row.terms, True, row.rows, row.group if row.rows > 1 else 1, row.name)
+
+
+def _fragment_rows(st: Statement, target: Machine) -> tuple[Instruction, ...]:
+    return target.fragment_rows(st.a.factor, st.b.factor, st.acc) if len(st.factors) > 1 else ()
+
+
+def _dot_rows(st: Statement, target: Machine) -> tuple[Instruction, ...]:
+    row = target.row(st.a.factor, st.b.factor, st.acc) if len(st.factors) > 1 else None
+    return (row,) if row is not None and row.terms > 1 else ()
+
+
+def _unfit_dot(st: Statement, row: Instruction, config: Config | None = None) -> str:
+    """Return why an instruction that adds up ``row.terms`` products does not serve ``st``, or nothing."""
+    if not st.constant:
+        return f"its terms lie side by side in packed weights, and {st.b.name} are none"
+    if st.shifted:
+        return "zero points are subtracted from the factors; legal is --offsets=sums"
+    terms = ((st.reduce[-1], row.terms),) if config is None else config.terms
+    if len(terms) != 1 or terms[0][1] != row.terms:
+        return f"it adds up {row.terms} products; legal is --terms={st.reduce[-1]}:{row.terms}"
+    loop = terms[0][0]
+    dims = (loop,) if config is None else fused_dims(config, loop)
+    if prod(-(-d.size // st.residues.get(d.name, 1)) for d in st.dims if d.name in dims) < 2:
+        return f"loop {loop} of its terms runs once"
+    channels = {(st.n,), *((d.name, st.n) for d in st.of("batch"))}
+    if config is not None and fused_dims(config, config.lane) not in channels:
+        return f"its lanes are channels; legal is --lane={st.n}"
+    return ""
+
+
+def _unfit_fragments(st: Statement, row: Instruction, config: Config | None = None) -> str:
+    """Return why an instruction on fragments does not serve ``st`` (under ``config``), or nothing.
+
+    No element of a fragment may be absent: its terms fill fragments, its result has columns, and its pixels lie at even
+    distances. Where some pixels are absent, or channels are apart, A is copied first.
+    """
+    loop = st.reduce[-1]
+    sizes = {d.name: d.size for d in st.dims}
+    size = sizes[loop]
+    if st.a.factor != st.a.dtype or st.a.fewer is not None or not st.constant or st.shifted:
+        return "it multiplies a source as it lies in memory by packed weights"
+    # A copy has zeros beyond the borders; it has none where a stride meets no element, and there is none of nothing.
+    bordered = all(isinstance(part, Ge0) for part in parts_of(st.a.mask))
+    # Blocks round an axis up: elements between its end and theirs lie in memory, and count as absent there.
+    extents = zip(st.a.masks, st.a.layout.shape, st.a.layout.padded_shape)
+    if not bordered or not all(is_true(mask) or size == rounded for mask, size, rounded in extents):
+        return f"elements of {st.a.name} are absent that no padded copy supplies"
+    if sizes[st.n] == 1:
+        return "the result has one column"
+    if size % row.terms:
+        return f"its {row.terms} terms do not divide loop {loop}, which runs {size} times"
+    steps = view_steps(st.a)
+    even = is_true(st.a.mask) and steps.get(Var(loop)) == 1
+    if config is None:
+        has_images = any(d.name == IMAGES for d in st.of("m"))
+        return "" if even or has_images else f"{st.a.name} lies unevenly in memory, and there is no loop to copy it in"
+    if config.terms != ((loop, row.terms),):
+        return f"it adds up {row.terms} products; legal is --terms={loop}:{row.terms}"
+    if config.lane != st.n:
+        return f"its lanes are channels; legal is --lane={st.n}"
+    inner = [d.name for d in st.of("m")][-1]
+    tiled = {n for n, _ in config.register if n != config.lane}
+    if len(tiled) != 1 or any(fused_dims(config, n)[-1] != inner for n in tiled):
+        return f"its rows are pixels along {inner}: legal is a register tile of that loop alone, beside {config.lane}"
+    if not even and config.realise != "pad_copy":
+        return f"{st.a.name} lies unevenly in memory, or has absent elements; legal is --realise=pad_copy"
+    return ""
