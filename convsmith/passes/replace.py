@@ -17,11 +17,11 @@ from convsmith.ir.stmt import Alloc, For, Invoke, Kernel, Stmt, Store
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import Rewriter, children, walk
 from convsmith.passes.scope import perfect_nest, with_body, wrap
-from convsmith.passes.unify import Nest, Specification
+from convsmith.passes.unify import Specification, StoreNest
 
 
-class _Table:
-    """Rows by what is known of a statement at once: the type of its result, and the lanes of one on vectors."""
+class _RowIndex:
+    """Rows by the type of the result of a nest; by type and lanes of the result of a vector statement."""
 
     def __init__(self, rows: Sequence[Instruction]) -> None:
         self.vectors: dict[tuple[str, int], list[Specification]] = {}
@@ -29,7 +29,7 @@ class _Table:
         self.fragments: dict[str, list[Specification]] = {}
         for row in rows:
             if row.is_scalable:
-                continue  # no statement has lanes that are counted at run time; `at` a scale, they are
+                continue  # lanes of statements are numbers: a machine of one scale has the row `at` that scale
             c, form = row.result, Specification(row)
             if c.scope == "fragment":
                 self.fragments.setdefault(c.dtype, []).append(form)
@@ -39,12 +39,12 @@ class _Table:
                 self.vectors.setdefault((c.dtype, c.size), []).append(form)
 
 
-_table = cache(_Table)
+_row_index = cache(_RowIndex)
 
 
-def _innermost(loops: Sequence[For], s: Store, form: Specification) -> Nest:
+def _innermost(loops: Sequence[For], s: Store, form: Specification) -> StoreNest:
     """Return the store within as many of the loops as the specification has."""
-    return Nest(tuple(loops[len(loops) - len(form.extents) :]), s)
+    return StoreNest(tuple(loops[len(loops) - len(form.extents) :]), s)
 
 
 def _invoked(loops: Sequence[For], s: Store, forms: Sequence[Specification]) -> tuple[Sequence[For], Invoke] | None:
@@ -57,8 +57,8 @@ def _invoked(loops: Sequence[For], s: Store, forms: Sequence[Specification]) -> 
     return None
 
 
-class _Replace(Rewriter):
-    def __init__(self, table: _Table, strict: bool) -> None:
+class _UseRows(Rewriter):
+    def __init__(self, table: _RowIndex, strict: bool) -> None:
         super().__init__()
         self.table, self.strict = table, strict
 
@@ -89,7 +89,7 @@ class _Replace(Rewriter):
             found = _invoked(loops, s, forms)
             if found is not None:
                 row = next(form.row for form in forms if form.row.name == found[1].instruction)
-                move = _Move(a.buffer, row.result, forms)
+                move = _FragmentLife(a.buffer, row.result, forms)
                 return Alloc(move.new, move.stmt(a.body))
             if self.strict and len(loops) >= len(forms[0].extents):
                 raise _no_row(loops, s, forms)
@@ -119,7 +119,7 @@ def _no_row(loops: Sequence[For], s: Store, forms: Sequence[Specification]) -> C
     return ConfigError("fragment", f"replace: none of {rows} computes {s} in loops {runs}")
 
 
-class _Move(Rewriter):
+class _FragmentLife(Rewriter):
     """Move the life of a register array into registers for fragments."""
 
     def __init__(self, old: Buffer, fragment: Operand, forms: Sequence[Specification]) -> None:
@@ -205,4 +205,4 @@ def replace(kernel: Kernel, rows: Sequence[Instruction], strict: bool = False) -
             fragment_dot(sums[0, 0]{16}, u[0]{4 * 16:80/32}, w[0]{64})
             out[0]{16/8} = sums[0, 0]{16}
     """
-    return with_body(kernel, _Replace(_table(tuple(rows)), strict).stmt(kernel.body))
+    return with_body(kernel, _UseRows(_row_index(tuple(rows)), strict).stmt(kernel.body))

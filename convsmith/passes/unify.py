@@ -105,14 +105,14 @@ def _unify_all(ps: Sequence[object], vs: Sequence[object], bound: Binding) -> It
         yield from _unify_all(ps[1:], vs[1:], one)
 
 
-class Nest(NamedTuple):
+class StoreNest(NamedTuple):
     """Perfectly nested loops and the store in the last."""
 
     loops: tuple[For, ...]
     store: Store
 
 
-class Access(NamedTuple):
+class OperandAccess(NamedTuple):
     """The element of an operand that a load of the specification reads: `first`, and `steps` for each loop."""
 
     operand: int
@@ -130,7 +130,7 @@ class Specification:
         self.row = row
 
     @cached_property
-    def nest(self) -> Nest:
+    def nest(self) -> StoreNest:
         """The loops and the store of the specification, in which all lanes are active."""
         *around, store = statements_of(self.row.kernel.body)
         loops = tuple(x for x in around if isinstance(x, For))
@@ -138,7 +138,7 @@ class Specification:
         known = all(any(_is_below(x, loop.var, self.row.predicate) for loop in loops) for x in conditions)
         if not isinstance(store, Store) or len(loops) + len(conditions) < len(around) or not known:
             raise InternalError(f"the specification of {self.row.name} is no perfect nest around one store")
-        return Nest(loops, store)
+        return StoreNest(loops, store)
 
     @cached_property
     def value(self) -> Value:
@@ -160,7 +160,7 @@ class Specification:
         )
 
     @cached_property
-    def accesses(self) -> dict[Load, Access]:
+    def accesses(self) -> dict[Load, OperandAccess]:
         """The accesses to operands, the stored one first."""
         store, params = self.nest.store, self.row.kernel.params
         reads = [v for v in walk(self.value) if isinstance(v, Load)]
@@ -169,7 +169,7 @@ class Specification:
             steps = _steps(v, self.nest.loops)
             if steps is None:
                 raise InternalError(f"the specification of {self.row.name} reads {v} at uneven steps")
-            found[v] = Access(params.index(v.buffer), _flat(v).const, steps)
+            found[v] = OperandAccess(params.index(v.buffer), _flat(v).const, steps)
         return found
 
     @cached_property
@@ -215,14 +215,14 @@ class Specification:
             return Invoke(self.row.name, here, tuple([values[b] for b in self.row.kernel.params[1:]]))
         return None
 
-    def invoke_on_nest(self, nest: Nest) -> Invoke | None:
+    def invoke_on_nest(self, nest: StoreNest) -> Invoke | None:
         """Return the instruction that computes a nest whose result lies in registers, or None."""
         for c, *read in self.operands_of(nest):
             if isinstance(c, Load) and c.buffer.in_registers and all(isinstance(v, Load) for v in read):
                 return Invoke(self.row.name, c, tuple(read))
         return None
 
-    def operands_of(self, nest: Nest) -> Iterator[list[Value]]:
+    def operands_of(self, nest: StoreNest) -> Iterator[list[Value]]:
         """Yield the operands in each way that the nest is the specification: lanes of buffers, or constants."""
         s = nest.store
         if not self._may_run(nest):
@@ -236,7 +236,7 @@ class Specification:
             if any(v.buffer is s.buffer and p not in self.result for p, v in loads.items()):
                 continue
             accesses = {(self.accesses[p], v): _steps(v, nest.loops) for p, v in loads.items()}
-            reads = [_Read(*read, steps) for read, steps in accesses.items() if steps is not None]
+            reads = [_OperandRead(*read, steps) for read, steps in accesses.items() if steps is not None]
             if len(reads) < len(accesses):
                 continue
             constants = {self.accesses[p].operand: v for p, v in bound.items() if isinstance(v, Const)}
@@ -249,7 +249,7 @@ class Specification:
                 if len(operands) == len(found):
                     yield operands
 
-    def _may_run(self, nest: Nest) -> bool:
+    def _may_run(self, nest: StoreNest) -> bool:
         """Return whether the loops run as often as those of the specification, or fewer times where they may."""
         if len(nest.loops) != len(self.extents):
             return False
@@ -263,7 +263,7 @@ class Specification:
                 sizes.remove(extent)
         return True
 
-    def _orders(self, nest: Nest, reads: list[_Read]) -> Iterator[tuple[int, ...]]:
+    def _orders(self, nest: StoreNest, reads: list[_OperandRead]) -> Iterator[tuple[int, ...]]:
         """Yield the numbers of the nest's loops that the specification's loops may stand for."""
         sizes = [x.hi.const for x in nest.loops]
 
@@ -286,7 +286,9 @@ class Specification:
             if self.is_update or sorted(reduced, key=lambda i: order[i]) == reduced:
                 yield order
 
-    def _operand(self, operand: Operand, order: tuple[int, ...], nest: Nest, reads: list[_Read]) -> Load | None:
+    def _operand(
+        self, operand: Operand, order: tuple[int, ...], nest: StoreNest, reads: list[_OperandRead]
+    ) -> Load | None:
         """Return the elements that an operand consists of; None where registers cannot hold them so."""
         if not reads:
             return None
@@ -303,7 +305,7 @@ class Specification:
                     return None
                 apart = distance.const
             steps = (r.steps[j] if size > 1 else step for j, size, step in zip(order, used, r.access.steps))
-            parts.append(_Part(r.access.first, r.access.steps, apart, tuple(steps)))
+            parts.append(_OperandPart(r.access.first, r.access.steps, apart, tuple(steps)))
         if not first.buffer.in_registers:
             lanes = None if operand.layout.registers > 1 else _lanes(operand, self.extents, used, tuple(parts))
             return None if lanes is None else Load(first.buffer, start, lanes)
@@ -322,10 +324,10 @@ def _whole(count: int) -> Lanes:
     return strided(count, 1)
 
 
-class _Read(NamedTuple):
+class _OperandRead(NamedTuple):
     """A load of the nest, the access of the specification that it stands for, and its steps along the nest's loops."""
 
-    access: Access
+    access: OperandAccess
     load: Load
     steps: tuple[int, ...]
 
@@ -350,7 +352,7 @@ def _steps(v: Load, loops: Sequence[For]) -> tuple[int, ...] | None:
     return None if any(type(a) is not Var and variables_of(a) & along for a in flat) else steps
 
 
-class _Part(NamedTuple):
+class _OperandPart(NamedTuple):
     """Elements of an operand: the number of the first and the steps along the loops, and the same in memory."""
 
     first: int
@@ -360,7 +362,9 @@ class _Part(NamedTuple):
 
 
 @lru_cache(1 << 12)
-def _lanes(operand: Operand, extents: tuple[int, ...], used: tuple[int, ...], parts: tuple[_Part, ...]) -> Lanes | None:
+def _lanes(
+    operand: Operand, extents: tuple[int, ...], used: tuple[int, ...], parts: tuple[_OperandPart, ...]
+) -> Lanes | None:
     """Return the offsets of an operand's elements in memory; None where its registers cannot be loaded from there.
 
     Loops run `extents` times in the specification, and `used` times in the nest: elements that only further iterations

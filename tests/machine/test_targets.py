@@ -38,6 +38,15 @@ def test_a_level_has_what_its_rows_need(target: Machine) -> None:
     assert set(target.features.split(",")) == {f"+{name}" for name in target.needs}
 
 
+@pytest.mark.parametrize("target", [*LEVELS, level()], ids=lambda t: t.isa)
+def test_operands_fit_the_registers_of_their_file(target: Machine) -> None:
+    files = {x.name: x for x in (target.vectors, target.fragments) if x is not None}
+    for row in (*target.instructions, *target.transpositions):
+        for x in row.operands:
+            bits = x.layout.lanes * x.layout.elements * DTYPES[x.dtype].bits
+            assert bits <= files[x.file].bits, f"{row.name}: {x} is {bits} bits in {files[x.file]}"
+
+
 def test_a_level_comes_before_those_that_it_contains() -> None:
     for n, target in enumerate(LEVELS):
         for later in LEVELS[n + 1 :]:
