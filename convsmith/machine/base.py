@@ -22,14 +22,14 @@ from convsmith.ir.instruction import (
 )
 from convsmith.ir.types import Half
 from convsmith.machine.costs import Costs
-from convsmith.machine.memory import Memory
+from convsmith.machine.memory import MemoryLevel
 
 
 class TileLevel(NamedTuple):
     """A level of tiles: its name in configs, and what holds one of its tiles; nothing where tiles are not kept."""
 
     name: str
-    holders: tuple[Memory | RegisterFile, ...] = ()
+    holders: tuple[MemoryLevel | RegisterFile, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Machine:
     features: str
     needs: tuple[str, ...]
     vectors: RegisterFile
-    memories: tuple[Memory, ...]
+    memories: tuple[MemoryLevel, ...]
     costs: Costs
     attributes: tuple[tuple[str, str], ...]
     instructions: tuple[Instruction, ...]
@@ -70,12 +70,12 @@ class Machine:
         return self.vectors.bits
 
     @property
-    def l1(self) -> Memory:
+    def l1(self) -> MemoryLevel:
         """The first-level data cache."""
         return self.memories[0]
 
     @property
-    def l2(self) -> Memory:
+    def l2(self) -> MemoryLevel:
         """The second-level cache."""
         return self.memories[1]
 
@@ -95,7 +95,7 @@ class Machine:
         """A hash of all facts of the machine: machines that differ in any fact have different keys."""
         return hashlib.sha256(facts_text(self).encode()).hexdigest()
 
-    def load(self, memory: Memory) -> float:
+    def load(self, memory: MemoryLevel) -> float:
         """Return the cycles to load a vector from ``memory``."""
         return self.vector_bits / 8 / memory.rate
 

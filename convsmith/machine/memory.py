@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryLevel:
     """A memory between a core's registers and the machine's memory."""
 
     name: str
@@ -20,8 +20,6 @@ class Memory:
     """Bytes a cycle that a core reads from it."""
     share: int
     """One part in ``share`` of the memory holds data that is used again; the rest is for data that passes through."""
-    shared: bool = False
-    """Whether several cores share it."""
 
     def __str__(self) -> str:
         return f"{self.name} of {self.bytes >> 10} KiB"
@@ -37,9 +35,11 @@ class Memory:
         return self.bytes // self.ways
 
 
-def caches(first: int, second: int, rates: tuple[int, int], ways: tuple[int, int] = (8, 8)) -> tuple[Memory, ...]:
+def core_caches(
+    first: int, second: int, rates: tuple[int, int], ways: tuple[int, int] = (8, 8)
+) -> tuple[MemoryLevel, ...]:
     """Return the two caches of a core, of ``first`` and ``second`` bytes, that are read at ``rates`` bytes a cycle."""
     return (
-        Memory("L1", first, 64, ways[0], rates[0], share=2),
-        Memory("L2", second, 64, ways[1], rates[1], share=4),
+        MemoryLevel("L1", first, 64, ways[0], rates[0], share=2),
+        MemoryLevel("L2", second, 64, ways[1], rates[1], share=4),
     )

@@ -7,7 +7,7 @@ from convsmith.ir.types import Half
 from convsmith.machine.aarch64.instructions import INSTRUCTIONS
 from convsmith.machine.base import Machine
 from convsmith.machine.costs import Costs
-from convsmith.machine.memory import caches
+from convsmith.machine.memory import core_caches
 from convsmith.machine.transpositions import transpositions
 
 TRIPLE = "aarch64-unknown-linux-gnu"
@@ -25,7 +25,7 @@ def _neon(count: int) -> Machine:
     return Machine(
         isa="+".join(("aarch64", *(name for name, _ in _EXTENSIONS[count - 1 : count]))), triple=TRIPLE, cpu="generic",
         features=",".join("+" + name for name in needs), needs=needs,
-        vectors=RegisterFile("vector", 32, _BITS), memories=caches(32768, 1 << 18, rates=(32, 16)),
+        vectors=RegisterFile("vector", 32, _BITS), memories=core_caches(32768, 1 << 18, rates=(32, 16)),
         costs=Costs(multiply_add=0.5, broadcast=0.5, latency=4.0), attributes=(),
         instructions=tuple(row for row in INSTRUCTIONS if set(row.needs) <= set(needs)),
         transpositions=transpositions(_BITS, _BASE, _SHUFFLES), half=half,

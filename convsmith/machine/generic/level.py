@@ -7,7 +7,7 @@ import llvmlite.binding as llvm
 from convsmith.ir.instruction import RegisterFile
 from convsmith.machine.base import Machine, multiply_add
 from convsmith.machine.costs import Costs
-from convsmith.machine.memory import caches
+from convsmith.machine.memory import core_caches
 from convsmith.machine.transpositions import transpositions
 
 _VECTOR = "<4 x float>"
@@ -26,7 +26,7 @@ def level(triple: str | None = None) -> Machine:
     """Return the portable level for a triple of LLVM's, by default that of this process."""
     return Machine(
         isa="generic", triple=triple or llvm.get_default_triple(), cpu="", features="", needs=(),
-        vectors=RegisterFile("vector", 16, 128), memories=caches(32768, 1 << 18, rates=(32, 32)),
+        vectors=RegisterFile("vector", 16, 128), memories=core_caches(32768, 1 << 18, rates=(32, 32)),
         costs=Costs(multiply_add=0.5, broadcast=1.5, latency=6.0, temporaries=1),
         attributes=(), instructions=(PORTABLE_FMA,), transpositions=transpositions(128, (), ("", "")),
     )  # fmt: skip

@@ -6,7 +6,7 @@ from convsmith.ir.instruction import Instruction, RegisterFile
 from convsmith.ir.types import Half, dtype
 from convsmith.machine.base import Machine
 from convsmith.machine.costs import Costs
-from convsmith.machine.memory import caches
+from convsmith.machine.memory import core_caches
 from convsmith.machine.transpositions import transpositions
 from convsmith.machine.x86.amx import INSTRUCTIONS as FRAGMENT_INSTRUCTIONS
 from convsmith.machine.x86.amx import TILES
@@ -35,7 +35,7 @@ def _avx512(isa: str, *more: str) -> Machine:
     half: Half = "computes" if "avx512fp16" in more else "converts"
     return Machine(
         isa=isa, triple=TRIPLE, cpu="x86-64-v4", features=_features(needs), needs=needs,
-        vectors=RegisterFile("vector", 32, 512), memories=caches(32768, 1 << 20, rates=(64, 32)),
+        vectors=RegisterFile("vector", 32, 512), memories=core_caches(32768, 1 << 20, rates=(64, 32)),
         costs=Costs(multiply_add=1.0, broadcast=0.5, latency=4.0),
         attributes=(("prefer-vector-width", "512"),), instructions=_rows(needs, 512),
         transpositions=transpositions(512, _AVX512, _SHUFFLES), half=half,
@@ -48,7 +48,7 @@ def _avx2(isa: str, *more: str) -> Machine:
     needs = (*_AVX2, *more)
     return Machine(
         isa=isa, triple=TRIPLE, cpu="x86-64-v3", features=_features(needs), needs=needs,
-        vectors=RegisterFile("vector", 16, 256), memories=caches(32768, 1 << 18, rates=(64, 32)),
+        vectors=RegisterFile("vector", 16, 256), memories=core_caches(32768, 1 << 18, rates=(64, 32)),
         costs=Costs(multiply_add=0.5, broadcast=0.5, latency=4.0),
         attributes=(), instructions=_rows(needs, 256),
         transpositions=transpositions(256, _AVX2, _SHUFFLES), half="converts",
