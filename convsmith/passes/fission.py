@@ -101,4 +101,6 @@ def fission(kernel: Kernel, names: Sequence[str], widths: Sequence[tuple[str, in
               dst[i] = acc[i]
     """
     require_one(kernel, names, "fission")
+    if not names:
+        raise ConfigError("not-nested", "fission: no loop is named; legal are those directly around an allocation")
     return note_copies(kernel, with_body(kernel, _Fission(names, dict(widths)).stmt(kernel.body)))
