@@ -20,7 +20,7 @@ import convsmith as cs
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Artifact
 from convsmith.compiler.driver import emit, lower
-from convsmith.frontend.kernel import Kernel
+from convsmith.frontend.kernel import CompiledKernel
 from convsmith.ir.intern import interning
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import target
@@ -103,8 +103,8 @@ def _from_cache(lines: list[str], level: Machine) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as directory, cs.settings.scope(cache=directory):
         for line in lines:
             problem = cs.Conv.parse(line)
-            Kernel(problem, level)
-            seconds[line] = statistics.median(_timed(partial(Kernel, problem, level)) for _ in range(REPEATS))
+            CompiledKernel(problem, level)
+            seconds[line] = statistics.median(_timed(partial(CompiledKernel, problem, level)) for _ in range(REPEATS))
     return seconds
 
 

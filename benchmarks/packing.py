@@ -13,7 +13,7 @@ import numpy as np
 from report import Report
 
 import convsmith as cs
-from convsmith.frontend.kernel import Kernel
+from convsmith.frontend.kernel import CompiledKernel
 from convsmith.machine.registry import host_targets
 from convsmith.measure.peak import peak_sample
 from convsmith.measure.timing import Sampler, alternate, measure, spread
@@ -146,12 +146,12 @@ def _calls(data: dict[str, object]) -> list[list[str]]:
     return [[name, f"{seconds:.1f}"] for name, seconds in found.items()]
 
 
-def _entries(kernel: Kernel) -> list[str]:
+def _entries(kernel: CompiledKernel) -> list[str]:
     assert kernel.artifact is not None
     return list(kernel.artifact.entries)
 
 
-def _entry(kernel: Kernel, name: str) -> tuple[Callable[[], object], list[np.ndarray]]:
+def _entry(kernel: CompiledKernel, name: str) -> tuple[Callable[[], object], list[np.ndarray]]:
     """An entry of a kernel's machine code on memory of its own, all ones."""
     assert kernel.artifact is not None
     function = HostLibrary(kernel.artifact)[name]

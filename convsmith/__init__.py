@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         conv_transpose2d,
         conv_transpose3d,
     )
-    from convsmith.frontend.kernel import Kernel
+    from convsmith.frontend.kernel import CompiledKernel
     from convsmith.frontend.low_precision import gemm_lowp, pack_lowp
     from convsmith.frontend.micro_kernel import micro_kernel
     from convsmith.frontend.numpy_api import compile, load_packed, reorder
@@ -56,7 +56,7 @@ _HOME = {
     "frontend.conv_functions": (
         "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
     ),
-    "frontend.kernel": ("Kernel",),
+    "frontend.kernel": ("CompiledKernel",),
     "frontend.low_precision": ("gemm_lowp", "pack_lowp"),
     "frontend.micro_kernel": ("micro_kernel",),
     "frontend.numpy_api": ("compile", "load_packed", "reorder"),
@@ -71,10 +71,10 @@ _NAMESPACES = {"onnx": "convsmith.frontend.onnx_ops"}
 _MODULE = {name: f"convsmith.{module}" for module, names in _HOME.items() for name in names}
 
 __all__ = [
-    "Config", "ConfigError", "Conv", "ConvsmithError", "DenormalWarning", "InternalError", "Kernel", "Layout", "Packed",
-    "ToolchainError", "UnsupportedError", "UsageError", "__version__", "compile", "conv1d", "conv2d", "conv3d",
-    "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "gemm_lowp", "load_packed", "micro_kernel", "onnx",
-    "pack_lowp", "reorder", "settings", "suite",
+    "CompiledKernel", "Config", "ConfigError", "Conv", "ConvsmithError", "DenormalWarning", "InternalError", "Layout",
+    "Packed", "ToolchainError", "UnsupportedError", "UsageError", "__version__", "compile", "conv1d", "conv2d",
+    "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "gemm_lowp", "load_packed", "micro_kernel",
+    "onnx", "pack_lowp", "reorder", "settings", "suite",
 ]  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from convsmith.cli.problems import (
 )
 from convsmith.compiler.service import faults
 from convsmith.diag.errors import ConvsmithError, UnsupportedError, UsageError
-from convsmith.frontend.kernel import Kernel
+from convsmith.frontend.kernel import CompiledKernel
 from convsmith.layout.reorder import to_layout
 from convsmith.machine.host import cpu
 from convsmith.measure.description import describe
@@ -92,7 +92,7 @@ def bench(
     click.get_current_context().exit(130 if interrupted else _status(rows))
 
 
-def bench_kernel(kernel: Kernel, peers: Sequence[str] = (), rounds: int = ROUNDS) -> Row:
+def bench_kernel(kernel: CompiledKernel, peers: Sequence[str] = (), rounds: int = ROUNDS) -> Row:
     """Verify `kernel` on integer data, then time it in place with packed weights, beside the peak and `peers`."""
     problem = kernel.problem
     row = Row(problem, kernel, verify_kernel(kernel))
@@ -113,7 +113,7 @@ def bench_kernel(kernel: Kernel, peers: Sequence[str] = (), rounds: int = ROUNDS
     return row
 
 
-def _check_peer(name: str, kernel: Kernel) -> None:
+def _check_peer(name: str, kernel: CompiledKernel) -> None:
     """Raise UnsupportedError if the library `name` and the kernel disagree on integer data, whose sums are exact.
 
     If the problem has several results, only the first is compared.
@@ -129,7 +129,7 @@ def _check_peer(name: str, kernel: Kernel) -> None:
         )
 
 
-def _call(kernel: Kernel, arrays: Mapping[str, Any]) -> Callable[[], object]:
+def _call(kernel: CompiledKernel, arrays: Mapping[str, Any]) -> Callable[[], object]:
     """Return a call bound to the logical `arrays`, with packed weights and bias, that writes to the same memory every
     time.
     """

@@ -11,7 +11,7 @@ from convsmith.cli.problems import Listed, short_config
 from convsmith.cli.table import GIVES_WAY, Column
 from convsmith.diag.errors import ConvsmithError
 from convsmith.frontend.explain import rate_unit
-from convsmith.frontend.kernel import Kernel
+from convsmith.frontend.kernel import CompiledKernel
 from convsmith.measure.peak import Types
 from convsmith.measure.timing import Measurement
 from convsmith.measure.verification import Verdict
@@ -36,7 +36,7 @@ class Row:
     """The results for one problem: a kernel with verdict and times, or the error that prevented them."""
 
     problem: Problem
-    kernel: Kernel | None = None
+    kernel: CompiledKernel | None = None
     verdict: Verdict | None = None
     times: Measurement | None = None
     error: ConvsmithError | None = None

@@ -10,7 +10,7 @@ from typing import Protocol, TextIO
 
 import click
 
-from convsmith.cli.table import Column, Table, fitted
+from convsmith.cli.table import Column, FittedTable, fitted
 from convsmith.diag.errors import ConvsmithError, InternalError, ToolchainError
 
 __all__ = ["Progress", "Rows", "error_line", "exit_status", "note", "progress", "width_of"]
@@ -65,7 +65,7 @@ class Rows:
     """
 
     def __init__(self, columns: Sequence[Column], data_only: bool = False, wide: bool = False) -> None:
-        self._tables: list[tuple[bool, Table]] = []
+        self._tables: list[tuple[bool, FittedTable]] = []
         if not data_only:
             self._add(columns, False, wide)
         if data_only or (not sys.stdout.isatty() and not _same_file(sys.stdout, sys.stderr)):

@@ -16,7 +16,7 @@ from convsmith.diag import trace
 from convsmith.diag.errors import UsageError
 from convsmith.diag.forking import cached_property
 from convsmith.diag.settings import MOST_THREADS, settings
-from convsmith.frontend.kernel import Kernel
+from convsmith.frontend.kernel import CompiledKernel
 from convsmith.frontend.numpy_api import compile as compile_kernel
 from convsmith.layout.tags import ANY
 from convsmith.machine.registry import host_target, target
@@ -193,7 +193,7 @@ def check_choices(isa: str | None, config: str | None, runs: bool) -> None:
     (host_target if runs else target)(isa or settings.isa)
 
 
-def build(problem: Problem, threads: int | None, isa: str | None, config: str | None) -> Kernel:
+def build(problem: Problem, threads: int | None, isa: str | None, config: str | None) -> CompiledKernel:
     """Compile the kernel that the options describe."""
     return compile_kernel(problem, threads=threads, target=isa, config=config)
 
@@ -207,7 +207,7 @@ def command(
     return trace.command(verb, *line_words(problem), threads=threads, isa=isa, config=config, **options)
 
 
-def short_config(kernel: Kernel) -> str:
+def short_config(kernel: CompiledKernel) -> str:
     """Return the main decisions of a config for a table: `oc ow28,oc16` has lanes along oc and a register tile of 28 x
     16.
     """

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["Column", "Table", "fitted"]
+__all__ = ["Column", "FittedTable", "fitted"]
 
 _GAP = 2
 _SHORTEST = 32
@@ -28,7 +28,7 @@ class Column(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Table:
+class FittedTable:
     """The columns that fit, and the titles of dropped columns; `limit` is the width of a line, or None."""
 
     columns: tuple[Column, ...]
@@ -55,7 +55,7 @@ class Table:
         return line if self.limit is None else _cut(line, self.limit)
 
 
-def fitted(columns: Sequence[Column], limit: int | None) -> Table:
+def fitted(columns: Sequence[Column], limit: int | None) -> FittedTable:
     """Return the table of the columns that fit into `limit` characters; the first column is truncated if necessary."""
     kept = list(columns)
     natural = columns[0].width
@@ -67,7 +67,7 @@ def fitted(columns: Sequence[Column], limit: int | None) -> Table:
             kept.remove(column)
         kept[0] = kept[0]._replace(width=max(min(natural, limit - _rest(kept)), 1))
     left_out = tuple(column.title for column in columns if column.title not in {c.title for c in kept})
-    return Table(tuple(kept), left_out, limit)
+    return FittedTable(tuple(kept), left_out, limit)
 
 
 def _rest(columns: Sequence[Column]) -> int:

@@ -24,7 +24,7 @@ VERSION = "convsmith-1"
 COLUMNS = ("version", "event", "status", "isa", "threads", "time_ms", "config", "detail", "repro")
 
 
-class _Sink:
+class _LineSink:
     """Writes CSV lines with `write`, the header line before the first one."""
 
     def __init__(self, write: Callable[[str], object]) -> None:
@@ -47,7 +47,7 @@ def _csv(row: list[str]) -> str:
 
 _writing = RenewedLock()
 # A lambda, because `sys.stderr` may be replaced after this module is imported.
-_sink = _Sink(lambda text: sys.stderr.write(text))
+_sink = _LineSink(lambda text: sys.stderr.write(text))
 
 
 def enabled(event: str) -> bool:
@@ -98,7 +98,7 @@ def redirect(write: Callable[[str], object]) -> Iterator[None]:
     first.
     """
     global _sink
-    before, _sink = _sink, _Sink(write)
+    before, _sink = _sink, _LineSink(write)
     try:
         yield
     finally:

@@ -16,7 +16,7 @@ from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import integer
 from convsmith.diag.settings import settings
 from convsmith.frontend.arguments import data_type
-from convsmith.frontend.kernel import Kernel
+from convsmith.frontend.kernel import CompiledKernel
 from convsmith.frontend.numpy_api import KEPT_KERNELS, compile, watched
 from convsmith.frontend.transposed import run_transposed, transposed_problem, whole_size
 from convsmith.layout.tags import ANY
@@ -161,7 +161,7 @@ def _kernel_of(
     rank: int, x_shape: tuple[int, ...], x_type: np.dtype[Any], src_tag: str, w_shape: tuple[int, ...],
     w_type: np.dtype[Any], wei_tag: str, dst_tag: str, bias_type: np.dtype[Any] | None, stride: Any, padding: Any,
     dilation: Any, groups: Any, activation: Any, threads: int | None, *_: object,
-) -> tuple[Kernel, tuple[int, ...]]:  # fmt: skip
+) -> tuple[CompiledKernel, tuple[int, ...]]:  # fmt: skip
     """Return the kernel of a call. Unused arguments are settings that affect the default of `threads` and the target.
     """
     types = _types(x_type, w_type, bias_type)
@@ -203,7 +203,7 @@ def _transposed_of(
     rank: int, x_shape: tuple[int, ...], x_type: np.dtype[Any], src_tag: str, w_shape: tuple[int, ...],
     w_type: np.dtype[Any], _wei_tag: str, dst_tag: str, bias_type: np.dtype[Any] | None, stride: Any, padding: Any,
     dilation: Any, groups: Any, activation: Any, output_padding: Any, threads: int | None, *_: object,
-) -> tuple[Kernel, tuple[int, ...]]:  # fmt: skip
+) -> tuple[CompiledKernel, tuple[int, ...]]:  # fmt: skip
     """Return the kernel of a transposed convolution, and the spatial shape of the result."""
     types = _types(x_type, w_type, bias_type)
     g = _groups(groups)

@@ -107,7 +107,7 @@ class DynamicKernel(Inspected):
 
     @property
     def arguments(self) -> tuple[Tensor, ...]:
-        """The arrays that `run` takes and gives, as `Kernel.arguments`, at the sizes of the line."""
+        """The arrays that `run` takes and gives, as `CompiledKernel.arguments`, at the sizes of the line."""
         return self.problem.tensors
 
     def pack(self, weights: Array, bias: Array | None = None) -> Packed:
@@ -128,19 +128,21 @@ class DynamicKernel(Inspected):
         """Compute the convolution of `x` (N, C, *spatial); returns `out`, or a new array in the result's layout.
 
         `pads`: a number for all, or for each axis a number or (front, back); without it the front pads of the line, at
-        both ends. Otherwise as a call of `Kernel`.
+        both ends. Otherwise as a call of `CompiledKernel`.
         """
         return self._at(x, pads).call(x, weights, bias, out)
 
     def bind(self, x: Array, weights: Packed, out: Array, pads: Pads | None = None) -> Callable[[], object]:
-        """A function that computes on these arrays whenever it is called, as `Kernel.bind`; sizes are found once."""
+        """A function that computes on these arrays whenever it is called, as `CompiledKernel.bind`; sizes are found
+        once.
+        """
         kernel = self._at(x, pads)
         if isinstance(kernel, HostKernel):
             return kernel.bind(x, weights, out)
         return partial(kernel.call, x, weights, None, out)
 
     def run(self, *, pads: Pads | None = None, **arrays: Given) -> dict[str, Array]:
-        """Compute on arrays by name, as `Kernel.run`, with the pads of the call."""
+        """Compute on arrays by name, as `CompiledKernel.run`, with the pads of the call."""
         if "src" not in arrays:
             raise UsageError("src: missing; the sizes of a call are those of its source", code="missing")
         return self._at(arrays["src"], pads).run(arrays)

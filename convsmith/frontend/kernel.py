@@ -1,4 +1,4 @@
-"""`Kernel`: a compiled problem that can be called, and that answers questions about how it was made.
+"""`CompiledKernel`: a compiled problem that can be called, and that answers questions about how it was made.
 
 Calling goes straight to the run time's `HostKernel`; everything else (`ir`, `asm`, `explain`) runs the compiler again
 when asked, so that a kernel loaded from the cache costs nothing but its code.
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from convsmith.compiler.driver import Lowered
     from convsmith.passes.manager import Instrument
 
-__all__ = ["Kernel"]
+__all__ = ["CompiledKernel"]
 
 _CALL = Names({"src": "x", "wei": "weights", "bia": "bias", "dst": "out"})
-"""What `Kernel.__call__`, `bind` and `pack` call tensors."""
+"""What `CompiledKernel.__call__`, `bind` and `pack` call tensors."""
 
 
-class Kernel(Inspected):
+class CompiledKernel(Inspected):
     """The kernel of `problem` for `target`: `k(x, k.pack(w))` or `k(x, w)`, or `k.run(src=x, wei=w)` by names.
 
     `config` holds every decision, `artifact` the object code with its manifest. A problem with an empty tensor
@@ -133,7 +133,7 @@ class Kernel(Inspected):
         return lower(plan(self.parts[0].canonical(), self.config, self.target), instruments)
 
     def __repr__(self) -> str:
-        return f"<Kernel {self.problem} {self.config}>"
+        return f"<CompiledKernel {self.problem} {self.config}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (self.problem, self.target.isa, self.config)
@@ -156,6 +156,6 @@ class Kernel(Inspected):
         return result
 
 
-def _restored(problem: Problem, isa: str, config: Config) -> Kernel:
+def _restored(problem: Problem, isa: str, config: Config) -> CompiledKernel:
     """The kernel that a pickle holds."""
-    return Kernel(problem, known_target(isa), config, config.threads)
+    return CompiledKernel(problem, known_target(isa), config, config.threads)

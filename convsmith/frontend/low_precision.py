@@ -18,7 +18,7 @@ from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import expect_word, integer
 from convsmith.diag.settings import settings
 from convsmith.frontend.arguments import as_numbers
-from convsmith.frontend.kernel import Kernel
+from convsmith.frontend.kernel import CompiledKernel
 from convsmith.frontend.numpy_api import KEPT_KERNELS, compile, watched
 from convsmith.problem.attributes import Quantity
 from convsmith.problem.integer_steps import LIMITS, wrapped
@@ -117,7 +117,7 @@ class _Plan:
     """A product's kernel and its arrays except lhs and rhs; `transposed` if the kernel computes the transposed product.
     """
 
-    kernel: Kernel
+    kernel: CompiledKernel
     arrays: dict[str, Given]
     transposed: bool
 

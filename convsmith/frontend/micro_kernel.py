@@ -33,7 +33,7 @@ from convsmith.runtime.host import HostLibrary
 from convsmith.runtime.host_block import HostBlock
 from convsmith.statement.micro_kernel import MEMORY, POINTS, sums_type
 
-__all__ = ["HostMicroKernel", "Pointers", "Weights", "micro_kernel"]
+__all__ = ["HostMicroKernel", "PointerTable", "Weights", "micro_kernel"]
 
 POINTER = 8
 """Bytes of a pointer."""
@@ -58,7 +58,7 @@ class Weights:
 
 
 @dataclass(frozen=True, eq=False)
-class Pointers:
+class PointerTable:
     """A table as addresses, into `source` and, for what is absent, to `zero`."""
 
     table: Table
@@ -115,7 +115,7 @@ class HostMicroKernel:
 
     def pointers(
         self, window: Window, source: Array, zero: Array, form: str = "sections", kernel_tile: int | None = None
-    ) -> Pointers:
+    ) -> PointerTable:
         """Return the table of a window over a source whose first element is the array's; absent taps point to `zero`.
 
         UsageError where a pixel of the window lies outside the source.
@@ -145,10 +145,10 @@ class HostMicroKernel:
                     code="bad-window",
                 )
         addresses = t.pointers(address_of(source), address_of(zero), self._memory.itemsize)
-        return Pointers(t, source, zero, addresses)
+        return PointerTable(t, source, zero, addresses)
 
     def __call__(
-        self, *, channels: int, output_width: int, input: Array | Pointers, weights: Weights, output: Array,
+        self, *, channels: int, output_width: int, input: Array | PointerTable, weights: Weights, output: Array,
         input_stride: int | None = None, output_increment: int = 0, input_offset: int = 0, zero: Array,
         params: Sequence[float], buffer: Array | None = None, row: int = 0, source: Array | None = None,
     ) -> None:  # fmt: skip
@@ -163,7 +163,7 @@ class HostMicroKernel:
         channels = self._size("channels", channels, 1)
         width = self._size("output_width", output_width, 0)
         self._check_weights(weights, channels)
-        if isinstance(input, Pointers):
+        if isinstance(input, PointerTable):
             stride = input.table.input_stride * POINTER if input_stride is None else input_stride
             addresses = self._row(input, row, zero, weights, width)
             source = input.source if source is None else source
@@ -198,7 +198,7 @@ class HostMicroKernel:
         if width:
             self._run("main", arrays, sizes)
 
-    def _row(self, given: Pointers, row: int, zero: Array, weights: Weights, width: int) -> Array:
+    def _row(self, given: PointerTable, row: int, zero: Array, weights: Weights, width: int) -> Array:
         """Return the addresses of one row of a table; UsageError where the table does not go with the call."""
         m, t = self.kernel, given.table
         self._typed("zero", zero, self._memory)

@@ -17,7 +17,7 @@ from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import expect_text, integer, integers
 from convsmith.diag.settings import MOST_THREADS, settings
 from convsmith.frontend.dynamic import DynamicKernel, dynamic_names
-from convsmith.frontend.kernel import Kernel
+from convsmith.frontend.kernel import CompiledKernel
 from convsmith.layout.reorder import reorder as reordered
 from convsmith.layout.tags import ANY
 from convsmith.machine import registry
@@ -42,7 +42,7 @@ def compile(
     problem: str | Problem, *, src_tag: str | None = None, wei_tag: str | None = None, dst_tag: str | None = None,
     bias: bool = False, activation: Activation = None, threads: int | None = None, target: str | None = None,
     config: str | Config | None = None, dynamic: None = None,
-) -> Kernel: ...  # fmt: skip
+) -> CompiledKernel: ...  # fmt: skip
 @overload
 def compile(
     problem: str | Problem, *, src_tag: str | None = None, wei_tag: str | None = None, dst_tag: str | None = None,
@@ -61,7 +61,7 @@ def compile(
     target: str | None = None,
     config: str | Config | None = None,
     dynamic: str | Collection[str] | None = None,
-) -> Kernel | DynamicKernel:
+) -> CompiledKernel | DynamicKernel:
     """Return the kernel of `problem`: a `Conv`, a `Matmul`, or a line in benchdnn's syntax.
 
     A line describes a convolution (`--conv`, the default), a deconvolution (`--deconv`) or a matrix product
@@ -96,7 +96,7 @@ def compile(
     if dynamic is not None:
         return _dynamic(conv, dynamic_names(dynamic), level.isa, chosen, count)
     if watched():
-        return Kernel(conv, level, chosen, count)
+        return CompiledKernel(conv, level, chosen, count)
     return _kernel(conv, level.isa, chosen, count)
 
 
@@ -119,8 +119,8 @@ def load_packed(path: str | os.PathLike[str]) -> Packed:
 
 # -- compile
 @lru_cache(KEPT_KERNELS)
-def _kernel(problem: Problem, isa: str, config: Config | None, threads: int) -> Kernel:
-    return Kernel(problem, registry.target(isa), config, threads)
+def _kernel(problem: Problem, isa: str, config: Config | None, threads: int) -> CompiledKernel:
+    return CompiledKernel(problem, registry.target(isa), config, threads)
 
 
 @lru_cache(KEPT_KERNELS)

@@ -26,18 +26,18 @@ from convsmith.frontend.onnx_values import (
     scales,
     zero_points,
 )
-from convsmith.frontend.onnx_window import Names, Numbers, convolution, transposed, window
+from convsmith.frontend.onnx_window import Numbers, OperandNames, convolution, transposed, window
 from convsmith.frontend.transposed import run_transposed
 from convsmith.problem.matmul import Matmul
-from convsmith.problem.post_ops import Binary, Eltwise, PostOp
+from convsmith.problem.post_ops import BinaryPostOp, Eltwise, PostOp
 from convsmith.runtime.arrays import Array, takes_arrays
-from convsmith.runtime.border import Names as CallNames
+from convsmith.runtime.border import Names
 
 __all__ = ["conv", "conv_integer", "conv_transpose", "matmul_integer", "qlinear_conv", "qlinear_matmul"]
 
 _FLOATS = ("f32", "f64", "f16", "bf16")
 _BYTES = ("u8", "s8")
-_NAMES = CallNames({"src": "X", "wei": "W", "bia": "B", "dst": "Y"})
+_NAMES = Names({"src": "X", "wei": "W", "bia": "B", "dst": "Y"})
 
 
 @takes_arrays
@@ -54,7 +54,7 @@ def conv(
     dtype = data_type("X", X, _FLOATS)
     data_type("W", W, (dtype,))
     options = _float_options(dtype, B)
-    problem = convolution(Names("X", "W"), X.shape, W.shape, attributes, **options)
+    problem = convolution(OperandNames("X", "W"), X.shape, W.shape, attributes, **options)
     arrays = {"src": X, "wei": W.reshape(problem.wei_shape)}
     if B is not None:
         arrays["bia"] = bias(B, dtype, problem.oc)
@@ -76,7 +76,7 @@ def conv_transpose(
     attributes = window(auto_pad, dilations, group, kernel_shape, pads, strides, output_padding, output_shape)
     dtype = data_type("X", X, _FLOATS)
     data_type("W", W, (dtype,))
-    problem, shape = transposed(Names("X", "W"), X.shape, W.shape, attributes, **_float_options(dtype, B))
+    problem, shape = transposed(OperandNames("X", "W"), X.shape, W.shape, attributes, **_float_options(dtype, B))
     checked = None if B is None else bias(B, dtype, problem.oc)
     return run_transposed(compile(problem), shape, _NAMES, X, W, checked, None)
 
@@ -97,7 +97,7 @@ def conv_integer(
         "src": _points("x_zero_point", x_zero_point, dt[0]),
         "wei": _points("w_zero_point", w_zero_point, dt[1], w.shape[0] if w.ndim else 1),
     }
-    problem = convolution(Names("x", "w"), x.shape, w.shape, attributes, dt=dt, zero_points=quantities(points))
+    problem = convolution(OperandNames("x", "w"), x.shape, w.shape, attributes, dt=dt, zero_points=quantities(points))
     return compile(problem).run(src=x, wei=w.reshape(problem.wei_shape), **given(points))["dst"]
 
 
@@ -123,7 +123,7 @@ def qlinear_conv(
     }
     scale = one_or("x_scale", scales("x_scale", x_scale), 1) * one_or("w_scale", scales("w_scale", w_scale), channels)
     problem = convolution(
-        Names("x", "w"), x.shape, w.shape, attributes, dt=dt, zero_points=quantities(points),
+        OperandNames("x", "w"), x.shape, w.shape, attributes, dt=dt, zero_points=quantities(points),
         post_ops=_requantise(2 if scale.size > 1 else 0), **({} if B is None else {"dir": "FWD_B", "bia_dt": "s32"}),
     )  # fmt: skip
     arrays = {"src": x, "wei": w.reshape(problem.wei_shape), **given(points)}
@@ -204,7 +204,7 @@ def _float_options(dtype: str, B: Array | None) -> dict[str, Any]:
 @lru_cache
 def _requantise(mask: int) -> tuple[PostOp, ...]:
     """Return the post-ops that multiply by the sums' scale, divide by the result's scale and round to an integer."""
-    return (Binary("mul", "f32", mask), Binary("div"), Eltwise("round"))
+    return (BinaryPostOp("mul", "f32", mask), BinaryPostOp("div"), Eltwise("round"))
 
 
 def __dir__() -> list[str]:

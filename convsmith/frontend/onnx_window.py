@@ -11,7 +11,7 @@ from convsmith.diag.expect import expect_word, integer, integers
 from convsmith.frontend.transposed import transposed_problem, whole_size
 from convsmith.problem.conv import Conv
 
-__all__ = ["Names", "Numbers", "Window", "convolution", "transposed", "window"]
+__all__ = ["Numbers", "OnnxWindow", "OperandNames", "convolution", "transposed", "window"]
 
 Numbers: TypeAlias = Sequence[int] | None
 
@@ -20,14 +20,14 @@ _MAX_RANK = 3
 _KEPT = 1024
 
 
-class Names(NamedTuple):
+class OperandNames(NamedTuple):
     """An operator's names for its source and weights, for messages."""
 
     x: str
     w: str
 
 
-class Window(NamedTuple):
+class OnnxWindow(NamedTuple):
     """The attributes; None where a call does not give one."""
 
     auto_pad: str
@@ -55,7 +55,7 @@ class Window(NamedTuple):
 def window(
     auto_pad: str, dilations: Numbers, group: int, kernel_shape: Numbers, pads: Numbers, strides: Numbers,
     output_padding: Numbers = None, output_shape: Numbers = None,
-) -> Window:  # fmt: skip
+) -> OnnxWindow:  # fmt: skip
     """Return the attributes of a call. UsageError if one is illegal irrespective of the input shapes."""
     name = auto_pad.decode(errors="replace") if isinstance(auto_pad, bytes) else auto_pad
     expect_word("auto_pad", name, _AUTO_PADS, "bad-padding")
@@ -66,7 +66,7 @@ def window(
     groups = integer("group", group)
     if groups < 1:
         raise UsageError(f"group={groups} is not legal: expected at least 1", code="bad-groups")
-    return Window(
+    return OnnxWindow(
         name, _numbers("dilations", dilations), groups, _numbers("kernel_shape", kernel_shape),
         _numbers("pads", pads), _numbers("strides", strides), _numbers("output_padding", output_padding),
         _numbers("output_shape", output_shape),
@@ -75,7 +75,7 @@ def window(
 
 @lru_cache(_KEPT)
 def convolution(
-    names: Names, x_shape: tuple[int, ...], w_shape: tuple[int, ...], window: Window, **options: Any
+    names: OperandNames, x_shape: tuple[int, ...], w_shape: tuple[int, ...], window: OnnxWindow, **options: Any
 ) -> Conv:
     """Return the convolution of sources (N, C, *) with weights (M, C / group, *); `options` are further fields of
     `Conv`.
@@ -112,7 +112,7 @@ def convolution(
 
 @lru_cache(_KEPT)
 def transposed(
-    names: Names, x_shape: tuple[int, ...], w_shape: tuple[int, ...], window: Window, **options: Any
+    names: OperandNames, x_shape: tuple[int, ...], w_shape: tuple[int, ...], window: OnnxWindow, **options: Any
 ) -> tuple[Conv, tuple[int, ...]]:
     """Return the deconvolution of sources (N, C, *) with weights (C, M / group, *), and the spatial shape of its
     output.
@@ -157,7 +157,7 @@ def transposed(
 
 
 def _kernel(
-    names: Names, x_shape: tuple[int, ...], w_shape: tuple[int, ...], window: Window
+    names: OperandNames, x_shape: tuple[int, ...], w_shape: tuple[int, ...], window: OnnxWindow
 ) -> tuple[int, tuple[int, ...]]:
     """Return the number of spatial axes, and the extents of the kernel."""
     rank = len(x_shape) - 2
@@ -180,7 +180,7 @@ def _kernel(
     return rank, k
 
 
-def _check_channels(names: Names, channels: int, group: int, wanted: int, why: str) -> None:
+def _check_channels(names: OperandNames, channels: int, group: int, wanted: int, why: str) -> None:
     if channels % group:
         raise UsageError(f"group={group} does not divide the {channels} channels of {names.x}", code="bad-groups")
     if channels != wanted:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from convsmith.diag.errors import UnsupportedError, UsageError
-from convsmith.frontend.kernel import Kernel
+from convsmith.frontend.kernel import CompiledKernel
 from convsmith.problem.conv import Conv
 from convsmith.problem.post_ops import Eltwise, print_post_ops
 from convsmith.problem.types import TYPES, convert
@@ -47,8 +47,9 @@ def transposed_problem(
 
 
 def run_transposed(
-    kernel: Kernel, sizes: tuple[int, ...], names: Names, x: Array, w: Array, bias: Array | None, out: Array | None
-) -> Array:
+    kernel: CompiledKernel, sizes: tuple[int, ...], names: Names, x: Array, w: Array, bias: Array | None,
+    out: Array | None,
+) -> Array:  # fmt: skip
     """Return the output of spatial shape `sizes`, computed by the kernel of a `transposed_problem`, in `out` or a new
     array.
     """

@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from convsmith.arith.evaluate import evaluate, holds
 from convsmith.interp.arithmetic import BINARY, COMPARISONS, UNARY, cast, fma, sum_groups
-from convsmith.interp.memory import InterpError, Memory, Races, address
+from convsmith.interp.memory import BufferMemory, InterpError, Races, address
 from convsmith.ir.buffer import UNKNOWN, Buffer
 from convsmith.ir.index import Cond, Index, Var
 from convsmith.ir.stmt import Alloc, At, Block, Call, For, If, Invoke, Kernel, Let, Stmt, Store
@@ -71,7 +71,7 @@ def run(
     given = sizes or {}
     if {v.name for v in kernel.sizes} != given.keys():
         raise InterpError(f"kernel {kernel.name}: takes the sizes {list(map(str, kernel.sizes))}, not {list(given)}")
-    memories: dict[Buffer, Memory] = {}
+    memories: dict[Buffer, BufferMemory] = {}
     for buffer in kernel.params:
         if buffer.name not in arrays:
             raise InterpError(f"kernel {kernel.name}: no array for parameter {buffer.name}")
@@ -82,22 +82,23 @@ def run(
                 f"kernel {kernel.name}: parameter {buffer.name} needs an array of shape ({buffer.size},) and type "
                 f"{buffer.dtype.numpy}, not {data.shape} and {data.dtype}"
             )
-        memories[buffer] = Memory(buffer.name, data, None)
+        memories[buffer] = BufferMemory(buffer.name, data, None)
     with np.errstate(all="ignore"):
         _Machine(kernel, memories, instructions or {}, {Var(name): size for name, size in given.items()}).run()
 
 
 class _Machine:
     def __init__(
-        self, kernel: Kernel, memories: dict[Buffer, Memory], instructions: Mapping[str, Kernel], env: dict[Var, int]
-    ) -> None:
+        self, kernel: Kernel, memories: dict[Buffer, BufferMemory], instructions: Mapping[str, Kernel],
+        env: dict[Var, int],
+    ) -> None:  # fmt: skip
         self._kernel = kernel
         self._functions = {f.name: f for f in kernel.functions}
         self._instructions = instructions
         self._memories = memories
         self._env = env
         self._races: list[Races] = []
-        self._shared: dict[Memory, int] = {}
+        self._shared: dict[BufferMemory, int] = {}
         self._origins: dict[Buffer, int] = {}
         self._addresses: dict[Buffer, Callable[[Sequence[int]], int]] = {}
         self._constants: dict[Const, Any] = {}
@@ -172,7 +173,7 @@ class _Machine:
     def _alloc(self, s: Alloc) -> None:
         if s.buffer in self._memories:
             raise self._error(f"buffer {s.buffer} is allocated within its own life")
-        memory = self._memories[s.buffer] = Memory.fresh(s.buffer)
+        memory = self._memories[s.buffer] = BufferMemory.fresh(s.buffer)
         self._shared[memory] = len(self._races)
         self._stmt(s.body)
         del self._memories[s.buffer], self._shared[memory]
@@ -221,9 +222,10 @@ class _Machine:
                     f"operand {param} of {s.instruction} is {param.dtype} in {param.size} lanes, not {of} in {lanes}"
                 )
         self._shares.clear()
-        fragments = {p: Memory(p.name, np.atleast_1d(self._value(a)), None) for p, a in zip(spec.params[1:], s.args)}
+        given = zip(spec.params[1:], s.args)
+        fragments = {p: BufferMemory(p.name, np.atleast_1d(self._value(a)), None) for p, a in given}
         target, places = self._places(s.dst.buffer, s.dst.index, s.dst.lanes)
-        accumulator = Memory.fresh(spec.params[0])
+        accumulator = BufferMemory.fresh(spec.params[0])
         accumulator.ready = bytearray(b"\1" * len(accumulator.data))
         if target.ready is not None:
             accumulator.ready[: len(places)] = bytes(target.ready[p] for p in places)
@@ -242,7 +244,7 @@ class _Machine:
         if given != wanted:
             raise self._error(f"{s.function} takes (pointers, indices) {wanted}, not {given}")
         env: dict[Var, int] = {}
-        memories: dict[Buffer, Memory] = {}
+        memories: dict[Buffer, BufferMemory] = {}
         for (var, formal), (buffer, position) in zip(function.pointers, s.pointers):
             memory = self._memory(buffer)
             if memories.setdefault(formal, memory) is not memory:
@@ -264,13 +266,13 @@ class _Machine:
             self._env.pop(v, None)
 
     # -- accesses
-    def _memory(self, buffer: Buffer) -> Memory:
+    def _memory(self, buffer: Buffer) -> BufferMemory:
         memory = self._memories.get(buffer)
         if memory is None:
             raise self._error(f"buffer {buffer} is not in scope")
         return memory
 
-    def _places(self, buffer: Buffer, index: tuple[Index, ...], lanes: Lanes | None) -> tuple[Memory, list[int]]:
+    def _places(self, buffer: Buffer, index: tuple[Index, ...], lanes: Lanes | None) -> tuple[BufferMemory, list[int]]:
         """Return the memory of ``buffer`` and the positions in it that the active lanes of an access touch."""
         memory = self._memory(buffer)
         at = [self._index(i) for i in index]
@@ -290,7 +292,7 @@ class _Machine:
                 raise self._error(f"{buffer}{at} touches element {p} of the {size} elements of {memory.name}")
         return memory, places
 
-    def _read(self, memory: Memory, places: list[int]) -> None:
+    def _read(self, memory: BufferMemory, places: list[int]) -> None:
         """Require that the elements are initialised, and record the read."""
         if memory.ready is not None:
             for p in places:
@@ -298,7 +300,7 @@ class _Machine:
                     raise self._error(f"element {p} of {memory.name} is read before it is written")
         self._touch(memory, places, False)
 
-    def _write(self, memory: Memory, places: list[int], value: Any) -> None:
+    def _write(self, memory: BufferMemory, places: list[int], value: Any) -> None:
         if len(places) > 1 and len(set(places)) < len(places):
             raise self._error(f"two lanes write the same element of {memory.name}: elements {places}")
         self._touch(memory, places, True)
@@ -307,7 +309,7 @@ class _Machine:
             for p in places:
                 memory.ready[p] = 1
 
-    def _touch(self, memory: Memory, places: list[int], write: bool) -> None:
+    def _touch(self, memory: BufferMemory, places: list[int], write: bool) -> None:
         for races in self._races[self._shared.get(memory, 0) :]:
             race = races.touch(memory, places, write)
             if race:

@@ -1,7 +1,7 @@
 """The interpreter's memory: elements of a buffer, their initialisation, and the detection of races.
 
-:class:`Memory` is one instance of a buffer (an ``alloc`` that runs twice creates two).  :class:`Races` watches one
-parallel loop: no iteration may touch an element that another iteration writes.
+:class:`BufferMemory` is one instance of a buffer (an ``alloc`` that runs twice creates two).  :class:`Races` watches
+one parallel loop: no iteration may touch an element that another iteration writes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class InterpError(InternalError):
     default_code = "interp"
 
 
-class Memory:
+class BufferMemory:
     """The elements ``data`` in memory order; ``ready`` flags initialised elements and is None if all are initialised.
     """
 
@@ -36,7 +36,7 @@ class Memory:
         self.ready = ready
 
     @classmethod
-    def fresh(cls, buffer: Buffer) -> Memory:
+    def fresh(cls, buffer: Buffer) -> BufferMemory:
         """Return uninitialised memory for ``buffer``."""
         size = buffer.size
         return cls(buffer.name, np.zeros(size, buffer.dtype.numpy), bytearray(size))
@@ -74,10 +74,10 @@ class Races:
     def __init__(self, var: str) -> None:
         self.var = var
         self.iteration = 0
-        self._readers: dict[tuple[Memory, int], Any] = {}
-        self._writers: dict[tuple[Memory, int], int] = {}
+        self._readers: dict[tuple[BufferMemory, int], Any] = {}
+        self._writers: dict[tuple[BufferMemory, int], int] = {}
 
-    def touch(self, memory: Memory, places: Iterable[int], write: bool) -> str | None:
+    def touch(self, memory: BufferMemory, places: Iterable[int], write: bool) -> str | None:
         """Record an access; return a message if it races with another iteration, otherwise None."""
         now = self.iteration
         for place in places:

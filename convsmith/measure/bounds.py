@@ -23,9 +23,9 @@ from convsmith.problem.conv import Conv
 from convsmith.problem.data import terms
 from convsmith.problem.eltwise import ALGORITHMS
 from convsmith.problem.matmul import Matmul
-from convsmith.problem.post_ops import Eltwise, Integer, Sum
+from convsmith.problem.post_ops import Eltwise, Integer, SumPostOp
 from convsmith.problem.problem import Problem
-from convsmith.problem.reference import Step, reference, steps_type, sums_and_steps
+from convsmith.problem.reference import ReferenceStep, reference, steps_type, sums_and_steps
 from convsmith.problem.types import TYPES, convert
 
 __all__ = ["Interval", "intervals", "within"]
@@ -83,7 +83,7 @@ def within(result: Array, interval: Interval, dtype: str) -> Array:
     return inside
 
 
-def _carried(step: Step, value: Array, error: Array, eps: float) -> tuple[Array, Array]:
+def _carried(step: ReferenceStep, value: Array, error: Array, eps: float) -> tuple[Array, Array]:
     """Return the values after `step`, and their error."""
     after = step.apply(value)
     if step.spread is not None:
@@ -105,7 +105,7 @@ def _same(a: Array, b: Array) -> Array:
     return same
 
 
-def _rounds(step: Step, value: Array) -> bool:
+def _rounds(step: ReferenceStep, value: Array) -> bool:
     """Return whether the step rounds; clipping and similar steps only select a value."""
     if isinstance(step.op, Eltwise):
         return ALGORITHMS[step.op.alg].transcendental or step.op.alg not in ("abs", "clip", "clip_v2", "round")
@@ -114,10 +114,10 @@ def _rounds(step: Step, value: Array) -> bool:
     return not np.issubdtype(value.dtype, np.integer) or bool(np.abs(value).max(initial=0) >= 1 << 24)
 
 
-def _size(step: Step, value: Array, after: Array) -> Array:
+def _size(step: ReferenceStep, value: Array, after: Array) -> Array:
     """Return the magnitudes that the step rounds."""
     size: Array = np.abs(after)
-    if isinstance(step.op, Sum):
+    if isinstance(step.op, SumPostOp):
         return size + np.abs(value)
     if isinstance(step.op, Eltwise):
         op = step.op

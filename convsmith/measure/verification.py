@@ -27,7 +27,7 @@ __all__ = ["Verdict", "computed", "has_real_data", "real_arrays", "verify_kernel
 Array = np.ndarray[Any, Any]
 
 
-class CompiledKernel(Protocol):
+class VerifiableKernel(Protocol):
     """A kernel with the problem that it computes."""
 
     @property
@@ -72,7 +72,7 @@ def real_arrays(problem: Problem, seed: int = 0) -> dict[str, Array]:
     return arrays
 
 
-def verify_kernel(kernel: CompiledKernel, seed: int = 0, real: bool = False) -> Verdict:
+def verify_kernel(kernel: VerifiableKernel, seed: int = 0, real: bool = False) -> Verdict:
     """Return the verdict of comparing the kernel's results on random data with the numpy reference."""
     problem = kernel.problem
     arrays = real_arrays(problem, seed) if real else random_arrays(problem, seed)
@@ -96,7 +96,7 @@ def verify_kernel(kernel: CompiledKernel, seed: int = 0, real: bool = False) -> 
     return verdict
 
 
-def computed(kernel: CompiledKernel, arrays: Mapping[str, Array]) -> dict[str, Array]:
+def computed(kernel: VerifiableKernel, arrays: Mapping[str, Array]) -> dict[str, Array]:
     """Return the kernel's outputs by name as logical arrays, computed from logical arrays."""
     physical, _ = _physical(kernel.problem, arrays)
     results = kernel.run(**physical)

@@ -8,18 +8,18 @@ from convsmith.ir.walk import Rewriter, children, substitute, variables_of
 from convsmith.passes.scope import require_new, with_body
 
 
-class _Mismatch(Exception):
+class _CoefficientsDiffer(Exception):
     pass
 
 
 def _check(n: object, outer: Var, inner: Var, size: int) -> None:
-    """Raise _Mismatch unless the coefficient of ``outer`` in every index below is ``size`` times that of ``inner``."""
+    """Raise unless the coefficient of ``outer`` in every index below is ``size`` times that of ``inner``."""
     if isinstance(n, Index):
         coeffs = dict(n.terms)
         if coeffs.pop(outer, 0) != size * coeffs.pop(inner, 0):
-            raise _Mismatch
+            raise _CoefficientsDiffer
         if variables_of(make_sum(0, coeffs)) & {outer, inner}:
-            raise _Mismatch
+            raise _CoefficientsDiffer
         return
     for c in children(n):  # type: ignore[arg-type]
         _check(c, outer, inner, size)
@@ -41,7 +41,7 @@ class _Coalesce(Rewriter):
         size = inner.hi.const
         try:
             _check(inner.body, loop.var, inner.var, size)
-        except _Mismatch:
+        except _CoefficientsDiffer:
             return self._For(loop)
         fused = Var(self.name)
         body = substitute(inner.body, {loop.var: as_index(0), inner.var: fused})

@@ -25,7 +25,7 @@ from convsmith.ir.types import U8
 from convsmith.ir.value import Bits, Const, Load, Select, Value, const, dtype_of, lanes_of, strided
 from convsmith.ir.walk import Rewriter, bound_in, children, variables_of, walk
 from convsmith.passes.accesses import written_in
-from convsmith.passes.packed_sums import Place, add_packed
+from convsmith.passes.packed_sums import PackedElement, add_packed
 from convsmith.passes.scope import extent, loop_range
 
 
@@ -91,7 +91,7 @@ class _Packing:
         self.alone = len(places) == 1
         self.dtype = types.pop() if len(types) == 1 else U8
         self.packed: Buffer | None = None
-        self.place: Place | None = None
+        self.place: PackedElement | None = None
         self.whole = True
         """Whether all that there is of the operands is packed."""
 
@@ -224,7 +224,7 @@ class _Packing:
             self.packed = make_buffer(self.name, self.dtype, tuple(n.const for _, n in self.kept))
             index = tuple(x.var for x, _ in self.kept)
             if self.whole and not absent:
-                self.place = Place(tuple((x, n.const) for x, n in self.kept), v, Load(self.packed, index, None))
+                self.place = PackedElement(tuple((x, n.const) for x, n in self.kept), v, Load(self.packed, index, None))
         elif self.packed is None:
             size = self.size(self.kernel.body)
             self.packed = make_buffer(self.name, self.dtype, (size.const if size.is_const else UNKNOWN,))

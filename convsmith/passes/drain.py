@@ -20,7 +20,7 @@ class _Nest:
     store: Stmt
 
 
-class _Replace(Rewriter):
+class _LoadsOfMemory(Rewriter):
     def __init__(self, old: Buffer, new: Buffer) -> None:
         super().__init__()
         self.old, self.new = old, new
@@ -44,7 +44,7 @@ class _Drain(LoopRewriter):
         index: tuple[Index, ...] = tuple(loop.var for loop in nest.loops)
         out = wrap(nest.loops, Store(memory, index, Load(s.buffer, index, None)))
         names = {loop.var: Var(self.rename.get(loop.var.name, loop.var.name)) for loop in nest.loops}
-        store = substitute(_Replace(s.buffer, memory).stmt(nest.store), names)
+        store = substitute(_LoadsOfMemory(s.buffer, memory).stmt(nest.store), names)
         ends = [(substitute(x.lo, names), substitute(x.hi, names)) for x in nest.loops]
         loops = [For(names[x.var], *end, x.body, x.kind) for x, end in zip(nest.loops, ends)]
         return Alloc(memory, Alloc(s.buffer, block(*s.body.stmts[:-1], out, wrap(loops, store))))

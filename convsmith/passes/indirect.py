@@ -13,7 +13,7 @@ from convsmith.ir.walk import Rewriter, walk
 from convsmith.passes.scope import with_body
 
 
-class _Redirect(Rewriter):
+class _LoadsOfPixel(Rewriter):
     def __init__(self, read: Load, new: Load) -> None:
         super().__init__()
         self.read, self.new = read, new
@@ -43,7 +43,7 @@ class _Indirect(Rewriter):
         value = s.value
         if isinstance(value, Binary) and isinstance(value.b, Select):
             value = Binary(value.op, value.a, value.b.yes)  # the table replaces the mask
-        value = _Redirect(read, Load(pixel, (read.index[1],), None)).expr(value)
+        value = _LoadsOfPixel(read, Load(pixel, (read.index[1],), None)).expr(value)
         body = Store(s.buffer, s.index, value, s.lanes)
         start = (as_index(0),) * len(self.zero.shape)
         return At(pixel, self.table, self.index_, self.moved, source, self.zero, start, body)

@@ -31,7 +31,7 @@ MARK, HELD = ".s", ".h"
 """At the end of the names of loops that add up: of all, and of those whose sums a run holds."""
 
 
-class Place(NamedTuple):
+class PackedElement(NamedTuple):
     """Where an element lies once it is packed; ``loops`` end as in the nest, and packing runs each so often."""
 
     loops: tuple[tuple[For, int], ...]
@@ -48,7 +48,7 @@ class _Adding(NamedTuple):
     store: Store
 
 
-def add_packed(place: Place, kernels: Sequence[Kernel]) -> tuple[Stmt, Kernel | None]:
+def add_packed(place: PackedElement, kernels: Sequence[Kernel]) -> tuple[Stmt, Kernel | None]:
     """What does the work of one of the kernels on packed elements, and which; nothing where none only adds them up."""
     for kernel in kernels:
         adding = _adding(kernel)
@@ -76,7 +76,7 @@ def _adding(kernel: Kernel) -> _Adding | None:
     return _Adding((*around, *below), add.value.b, here, last)
 
 
-def _joined(place: Place, adding: _Adding) -> Stmt | None:
+def _joined(place: PackedElement, adding: _Adding) -> Stmt | None:
     theirs = [x for x in walk(adding.term) if isinstance(x, Load)]
     ours = [x for x in walk(place.element) if isinstance(x, Load)]
     if not theirs or [x.buffer.name for x in theirs] != [x.buffer.name for x in ours]:
@@ -93,7 +93,7 @@ def _joined(place: Place, adding: _Adding) -> Stmt | None:
     return _nest(place, adding.here, term, store)
 
 
-def _each_once(place: Place, adding: _Adding, moved: dict[Var, Index]) -> bool:
+def _each_once(place: PackedElement, adding: _Adding, moved: dict[Var, Index]) -> bool:
     """Whether the loops of packing meet each point of the others once: coordinate by coordinate."""
     seen: set[Var] = set()
     for loop in adding.loops:
@@ -120,7 +120,7 @@ class _Named(Rewriter):
         self._memo[old] = new
 
 
-def _nest(place: Place, here: Load, term: Value, store: Store) -> Stmt:
+def _nest(place: PackedElement, here: Load, term: Value, store: Store) -> Stmt:
     """Add up run by run; sums that several runs add to are set before them all."""
     along = {v for x in store.index for v in variables_of(x)}
     loops = list(reversed(place.loops))

@@ -22,7 +22,7 @@ from convsmith.passes.footprint import box, dense_blocks
 from convsmith.passes.scope import ScopedRewriter, loop_range, note_copies, require_new_buffer, require_one, with_body
 
 
-class _Redirect(Rewriter):
+class _LoadsOfCopy(Rewriter):
     """Redirects loads to the copy and drops the conditions that the copy has evaluated."""
 
     def __init__(self, old: Buffer, new: Buffer, origin: Sequence[Index]) -> None:
@@ -78,7 +78,7 @@ class _Stage(ScopedRewriter):
         shape[nearest] = max(shape[nearest], self.width)
         new = Buffer(f"{self.buffer}_s", old.dtype, tuple(shape), dense_blocks(old, shape, self.innermost), self.scope)
         copy = _copy(old, new, origin, {**ranges}, self.fill)
-        body = _Redirect(old, new, origin).stmt(loop.body)
+        body = _LoadsOfCopy(old, new, origin).stmt(loop.body)
         return For(loop.var, loop.lo, loop.hi, Alloc(new, block(copy, body)), loop.kind, loop.carried)
 
 

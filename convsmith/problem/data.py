@@ -10,7 +10,7 @@ import numpy as np
 from convsmith.problem.conv import Conv
 from convsmith.problem.integer_steps import INTEGER_STEPS
 from convsmith.problem.low_precision import FULL, check_seed
-from convsmith.problem.post_ops import Binary, Integer
+from convsmith.problem.post_ops import BinaryPostOp, Integer
 from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
 from convsmith.problem.types import TYPES, convert, is_integer
@@ -59,7 +59,7 @@ def _array(problem: Problem, tensor: Tensor, rng: np.random.Generator) -> Array:
         op = problem.post_ops[int(tensor.name[8:])]
         if isinstance(op, Integer):
             return rng.integers(*INTEGER_STEPS[op.alg].limits[0], tensor.shape, np.int32, endpoint=True)
-        if isinstance(op, Binary) and op.alg == "div":
+        if isinstance(op, BinaryPostOp) and op.alg == "div":
             return convert(2 ** rng.integers(0, 2, tensor.shape, endpoint=True), tensor.dtype)
     if tensor.name.startswith("rounding"):
         return rng.integers(0, FULL, tensor.shape, np.int64).astype(np.uint8)

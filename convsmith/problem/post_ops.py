@@ -30,13 +30,13 @@ from convsmith.problem.types import array_type, print_f32
 __all__ = [
     "OPERATORS",
     "PER_TENSOR",
-    "Binary",
+    "BinaryPostOp",
     "Depthwise",
     "Eltwise",
     "Integer",
     "PostOp",
     "Prelu",
-    "Sum",
+    "SumPostOp",
     "parse_post_ops",
     "print_post_ops",
 ]
@@ -120,7 +120,7 @@ class Eltwise(PostOp):
 
 
 @dataclass(frozen=True)
-class Sum(PostOp):
+class SumPostOp(PostOp):
     """`x + scale * (old - zero_point)`; `old` is the destination's previous content, read as `dtype` if that is given.
     """
 
@@ -159,7 +159,7 @@ class _WithOperand(PostOp):
 
     def canonical(self, rank: int) -> PostOp:
         """Return the same step with `PER_TENSOR` for a mask that names all `rank` axes."""
-        assert isinstance(self, Binary | Prelu | Integer)
+        assert isinstance(self, BinaryPostOp | Prelu | Integer)
         return replace(self, mask=PER_TENSOR) if self.mask == (1 << rank) - 1 else self
 
     def check_operand(self, rank: int) -> None:
@@ -172,7 +172,7 @@ class _WithOperand(PostOp):
 
 
 @dataclass(frozen=True)
-class Binary(_WithOperand):
+class BinaryPostOp(_WithOperand):
     """`alg(x, operand)`, where `alg` is a key of `OPERATORS`; the operand has its own type, mask and layout."""
 
     alg: str
@@ -288,7 +288,7 @@ def _parse_one(item: str, channels: int) -> PostOp:
     try:
         if alg == "sum":
             scale, zero_point, *rest = [*words, *("1", "0")[len(words) :]]
-            return Sum(float(scale), int(zero_point), *(word.lower() for word in rest))
+            return SumPostOp(float(scale), int(zero_point), *(word.lower() for word in rest))
         if alg == "prelu":
             return Prelu(*(_mask(word, channels) for word in words))
         if alg == "dw":
@@ -302,7 +302,7 @@ def _parse_one(item: str, channels: int) -> PostOp:
         if alg in OPERATORS:
             dtype, *rest = words
             mask, tag = [*rest, *("common", "any")[len(rest) :]]
-            return Binary(alg, dtype.lower(), _mask(mask, channels), tag)
+            return BinaryPostOp(alg, dtype.lower(), _mask(mask, channels), tag)
         return _parse_eltwise(alg, words)
     except (ValueError, TypeError, AssertionError):
         raise _bad(f"post-op {item!r} is malformed; expected {_form(alg)}") from None

@@ -25,7 +25,7 @@ from convsmith.problem.attributes import (
     check_quantity,
     print_quantities,
 )
-from convsmith.problem.post_ops import Binary, Depthwise, Integer, PostOp, Prelu, Sum, print_post_ops
+from convsmith.problem.post_ops import BinaryPostOp, Depthwise, Integer, PostOp, Prelu, SumPostOp, print_post_ops
 from convsmith.problem.tensor import Tensor
 from convsmith.problem.types import TYPES, array_type, check_types, is_integer, print_types
 
@@ -276,7 +276,7 @@ class Problem(ABC):
 
         def tensor(name: str, dtype: str, shape: tuple[int, ...], dims: tuple[str, ...], tag: str = ANY) -> Tensor:
             if name in out:
-                summed = any(isinstance(op, Sum) for op in self.post_ops)
+                summed = any(isinstance(op, SumPostOp) for op in self.post_ops)
                 return Tensor(name if self.forward else f"diff_{name}", "inout" if summed else "out", dtype, shape,
                               dims, tag)  # fmt: skip
             gradient = name == "dst" and not self.forward
@@ -340,9 +340,9 @@ class Problem(ABC):
                 names = ("g", "oc", "ic", *(f"k{dim[-1]}" for dim in dims[2:]))
                 tensors.append(Tensor(name, "in", self.dt[1], (shape[1], 1, 1, *kernel), names))
                 shape = self.dst_shape
-            elif isinstance(op, Binary | Prelu):
+            elif isinstance(op, BinaryPostOp | Prelu):
                 operand = tuple(size if op.mask >> axis & 1 else 1 for axis, size in enumerate(shape))
-                dtype, tag = (op.dtype, op.tag) if isinstance(op, Binary) else ("f32", ANY)
+                dtype, tag = (op.dtype, op.tag) if isinstance(op, BinaryPostOp) else ("f32", ANY)
                 tensors.append(Tensor(name, "in", dtype, operand, dims, tag))
             elif isinstance(op, Integer) and op.takes_operand:
                 operand = tuple(size if op.mask >> axis & 1 else 1 for axis, size in enumerate(shape))
@@ -415,13 +415,13 @@ class Problem(ABC):
             )
         for n, op in enumerate(self.post_ops):
             op.check_operand(len(self.product_shape))
-            if isinstance(op, Sum) and self.depthwise is not None and n < self.depthwise:
+            if isinstance(op, SumPostOp) and self.depthwise is not None and n < self.depthwise:
                 raise UsageError(
                     "post-op sum before dw: the array between the two convolutions is internal and holds no addend; "
                     "legal is sum behind dw",
                     code="bad-post-op",
                 )
-            if isinstance(op, Sum) and op.dtype and TYPES[op.dtype].bits != TYPES[self.dst_type].bits:
+            if isinstance(op, SumPostOp) and op.dtype and TYPES[op.dtype].bits != TYPES[self.dst_type].bits:
                 same = ", ".join(row.name for row in TYPES.values() if row.bits == TYPES[self.dst_type].bits)
                 raise UsageError(
                     f"post-op {op}: {op.dtype} and the destination's {self.dst_type} differ in size; legal are {same}",

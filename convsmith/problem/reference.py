@@ -24,11 +24,11 @@ from convsmith.problem.conv import Conv
 from convsmith.problem.eltwise import ALGORITHMS
 from convsmith.problem.low_precision import low_precision_sums
 from convsmith.problem.matmul import Matmul
-from convsmith.problem.post_ops import Binary, Depthwise, Eltwise, Integer, PostOp, Prelu, Sum
+from convsmith.problem.post_ops import BinaryPostOp, Depthwise, Eltwise, Integer, PostOp, Prelu, SumPostOp
 from convsmith.problem.problem import Problem
 from convsmith.problem.types import TYPES, convert
 
-__all__ = ["Step", "conv_reference", "is_exact", "reference", "steps_type", "sums_and_steps"]
+__all__ = ["ReferenceStep", "conv_reference", "is_exact", "reference", "steps_type", "sums_and_steps"]
 
 Array = np.ndarray[Any, Any]
 
@@ -49,7 +49,7 @@ def reference(
     return values if raw else {tensor.name: convert(values[tensor.name], tensor.dtype) for tensor in problem.outputs}
 
 
-class Step(NamedTuple):
+class ReferenceStep(NamedTuple):
     """One step between the sums and the conversion to the output's type.
 
     `op` is the corresponding post-op, if any. If `spread` is None, `apply` works on each element alone. Otherwise
@@ -63,7 +63,7 @@ class Step(NamedTuple):
 
 def sums_and_steps(
     problem: Problem, arrays: Mapping[str, Array], dtype: Any = np.float64
-) -> tuple[dict[str, Array], tuple[Step, ...]]:
+) -> tuple[dict[str, Array], tuple[ReferenceStep, ...]]:
     """Return the sums by output, and the steps that `reference` applies to them."""
     run = _Run(problem, _checked(problem, arrays), np.dtype(dtype))
     return run.sums(), tuple(run.steps())
@@ -122,7 +122,7 @@ class _Run:
         rests = (self._arrays.get("rounding_src"), self._arrays.get("rounding_wei"))
         return low_precision_sums(src, wei, (points[0], points[1]), problem.bits, rests)
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self) -> Iterator[ReferenceStep]:
         """Yield the steps that follow the sums."""
         problem = self._problem
         if problem.dir == "BWD_D":
@@ -138,31 +138,33 @@ class _Run:
             if problem.bias:
                 bias = self._arrays["bia"].astype(self._dtype)
                 operand = bias if isinstance(problem, Matmul) else self._channels(bias)
-                yield Step(lambda v: v + operand)
+                yield ReferenceStep(lambda v: v + operand)
             yield from self._post_ops()
 
-    def _integer_steps(self) -> Iterator[Step]:
+    def _integer_steps(self) -> Iterator[ReferenceStep]:
         for n, op in enumerate(self._problem.post_ops):
             assert isinstance(op, Integer)
-            yield Step(partial(op.apply, operand=self._arrays[f"post_op_{n}"]) if op.takes_operand else op.apply, op)
+            operand = {"operand": self._arrays[f"post_op_{n}"]} if op.takes_operand else {}
+            yield ReferenceStep(partial(op.apply, **operand), op)
 
-    def _post_ops(self) -> Iterator[Step]:
+    def _post_ops(self) -> Iterator[ReferenceStep]:
         result = "dst"
         for n, op in enumerate(self._problem.post_ops):
             if isinstance(op, Eltwise):
-                yield Step(op.apply, op)
-            elif isinstance(op, Sum):
+                yield ReferenceStep(op.apply, op)
+            elif isinstance(op, SumPostOp):
                 old = np.ascontiguousarray(convert(self._arrays["dst"], self._problem.dst_type))
-                yield Step(partial(op.apply, old=old if op.dtype is None else old.view(TYPES[op.dtype].numpy)), op)
+                old = old if op.dtype is None else old.view(TYPES[op.dtype].numpy)
+                yield ReferenceStep(partial(op.apply, old=old), op)
             elif isinstance(op, Depthwise):
                 yield from self._depthwise(self._arrays[f"post_op_{n}"])
                 result = "attr_post_op_dw_dst"
             else:
-                assert isinstance(op, Binary | Prelu)
-                yield Step(partial(op.apply, operand=self._arrays[f"post_op_{n}"]), op)
+                assert isinstance(op, BinaryPostOp | Prelu)
+                yield ReferenceStep(partial(op.apply, operand=self._arrays[f"post_op_{n}"]), op)
         yield from self._quantised(result)
 
-    def _depthwise(self, wei: Array) -> Iterator[Step]:
+    def _depthwise(self, wei: Array) -> Iterator[ReferenceStep]:
         """Yield the steps of the fused depthwise convolution, which reads the rounded result of the first convolution.
         """
         assert isinstance(self._problem, Conv)
@@ -178,28 +180,28 @@ class _Run:
         def convolved(v: Array, wei: Array) -> Array:
             return products.forward(fused, v, wei.astype(v.dtype))
 
-        yield Step(middle)
-        yield Step(lambda v: _wrapped(convolved(v, wei)), spread=lambda size: convolved(size, np.abs(wei)))
-        yield Step(lambda v: v.astype(self._dtype))
+        yield ReferenceStep(middle)
+        yield ReferenceStep(lambda v: _wrapped(convolved(v, wei)), spread=lambda size: convolved(size, np.abs(wei)))
+        yield ReferenceStep(lambda v: v.astype(self._dtype))
         if scale is not None:
-            yield Step(lambda v: v * self._channels(scale.astype(self._dtype)))
+            yield ReferenceStep(lambda v: v * self._channels(scale.astype(self._dtype)))
         yield from self._scaled("attr_post_op_dw_wei")
 
-    def _quantised(self, argument: str) -> Iterator[Step]:
+    def _quantised(self, argument: str) -> Iterator[ReferenceStep]:
         """Yield the steps from real values to the unrounded quantised values of `argument`."""
         scale, point = self._quantity(SCALES, argument), self._quantity(ZERO_POINTS, argument)
         if scale is not None:
-            yield Step(lambda v: v / self._channels(scale.astype(self._dtype)))
+            yield ReferenceStep(lambda v: v / self._channels(scale.astype(self._dtype)))
         if point is not None:
-            yield Step(lambda v: v + self._channels(point.astype(self._dtype)))
+            yield ReferenceStep(lambda v: v + self._channels(point.astype(self._dtype)))
 
-    def _scaled(self, *arguments: str) -> Iterator[Step]:
+    def _scaled(self, *arguments: str) -> Iterator[ReferenceStep]:
         """Yield the steps that multiply the sums by the scales of `arguments`."""
-        yield Step(lambda v: v.astype(self._dtype))
+        yield ReferenceStep(lambda v: v.astype(self._dtype))
         for argument in arguments:
             scale = self._quantity(SCALES, argument)
             if scale is not None:
-                yield Step(partial(np.multiply, self._channels(scale.astype(self._dtype))))
+                yield ReferenceStep(partial(np.multiply, self._channels(scale.astype(self._dtype))))
 
     # -- arrays -----------------------------------------------------------------------------------------------------
 

@@ -66,7 +66,7 @@ _pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
 
 
-class _Memory:
+class _BorrowedMemory:
     """Memory for numpy, which keeps this object, and with it the owner, as long as an array refers to the memory."""
 
     def __init__(self, interface: dict[str, Any], owner: object) -> None:
@@ -155,7 +155,7 @@ def _from_dlpack(name: str, given: Any) -> Array:
     start = tensor.data + tensor.byte_offset
     interface = {"data": (start, read_only), "shape": shape, "strides": strides, "typestr": f"|V{dtype.itemsize}",
                  "version": 3}  # fmt: skip
-    found: Array = np.asarray(_Memory(interface, capsule)).view(dtype)
+    found: Array = np.asarray(_BorrowedMemory(interface, capsule)).view(dtype)
     return found
 
 

@@ -237,18 +237,18 @@ class Epilogue:
         if isinstance(op, post_ops.Eltwise):
             v = elementwise(op.alg, v, op.alpha, op.beta)
             return v if op.scale == 1 else Binary("mul", v, const(self.type, op.scale))
-        if isinstance(op, post_ops.Sum):
+        if isinstance(op, post_ops.SumPostOp):
             return Binary("add", v, self._old(op))
         name = f"post_op_{n}"
         operand = self._operand(name, self._broadcast(self.problem.tensor(name).shape))
         if isinstance(op, post_ops.Prelu):
             return Where("gt", v, zero, v, Binary("mul", v, operand))
-        assert isinstance(op, post_ops.Binary)
+        assert isinstance(op, post_ops.BinaryPostOp)
         if op.alg in COMPARISONS:
             return Where(op.alg, v, operand, const(self.type, 1), zero)
         return Binary(op.alg, v, operand)
 
-    def _old(self, op: post_ops.Sum) -> Value:
+    def _old(self, op: post_ops.SumPostOp) -> Value:
         """What the destination holds, as the post-op reads it."""
         old: Value = Load(self.buffers[self.c.name], self.c.coords, None)
         if op.dtype is not None and dtype(op.dtype) is not dtype_of(old):

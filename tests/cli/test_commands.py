@@ -68,7 +68,7 @@ def test_bench_prints_a_row_for_each_problem_and_the_mean(lines: str) -> None:
 def test_bench_takes_descriptors_standard_input_and_networks(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
 
-    def fake(kernel: cs.Kernel, *_: object) -> Any:
+    def fake(kernel: cs.CompiledKernel, *_: object) -> Any:
         seen.append(kernel.problem.descriptor())
         return bench_module.Row(kernel.problem, kernel, Verdict(0, 1, "exact"))
 

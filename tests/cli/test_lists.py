@@ -101,7 +101,7 @@ def test_threads_are_said_as_they_are_asked() -> None:
 def test_all_commands_speak_of_the_same_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[tuple[object, ...]] = []
 
-    def noted(*arguments: object) -> cs.Kernel:
+    def noted(*arguments: object) -> cs.CompiledKernel:
         built.append(arguments)
         return build(*arguments)  # type: ignore[arg-type]
 
@@ -225,7 +225,7 @@ def test_a_command_that_reproduces_compiles_the_problem_that_it_is_for(
     words = shlex.split(repro(name, problem, str(cs.compile(problem, threads=1, target="generic").config)))
     built: list[Problem] = []
 
-    def noted(problem: Problem, *arguments: object) -> cs.Kernel:
+    def noted(problem: Problem, *arguments: object) -> cs.CompiledKernel:
         built.append(problem)
         return build(problem, *arguments)  # type: ignore[arg-type]
 

@@ -125,7 +125,7 @@ def test_one_sum_of_weights_serves_all_pixels() -> None:
         assert statement(problem, target).sums == () and shapes == [(4, 6), (6,)]
 
 
-def kernel(line: str) -> cs.Kernel:
+def kernel(line: str) -> cs.CompiledKernel:
     return cs.compile(line, threads=1, config=str(through_a_table(parse_problem(line), host_targets()[0])[0]))
 
 

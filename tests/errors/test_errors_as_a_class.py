@@ -37,7 +37,7 @@ VALUES: dict[str, Any] = {
 """A value for any argument; none of them is what most functions want."""
 
 
-def cases(kernel: cs.Kernel, folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
+def cases(kernel: cs.CompiledKernel, folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
     """Functions, with arguments that are legal: each is replaced in turn."""
     quantised = {"x": U, "x_scale": 0.5, "x_zero_point": ZERO, "w": V, "w_scale": 0.5, "w_zero_point": np.int8(0),
                  "y_scale": 0.5, "y_zero_point": ZERO}  # fmt: skip

@@ -14,12 +14,12 @@ from convsmith.problem import parse_problem, reference
 LINE = "--stag=axb --dtag=axb g24mb2ic24ih9iw7oc24oh9ow7kh3kw3ph1pw1"
 
 
-def kernel(line: str = LINE, table: str = "sections", threads: int = 1) -> cs.Kernel:
+def kernel(line: str = LINE, table: str = "sections", threads: int = 1) -> cs.CompiledKernel:
     config = cs.compile(line, threads=threads).config
     return cs.compile(line, config=str(replace(config, realise="indirection", table=table, split=())))
 
 
-def operands(k: cs.Kernel, seed: int) -> list[np.ndarray]:
+def operands(k: cs.CompiledKernel, seed: int) -> list[np.ndarray]:
     numbers = np.random.default_rng(seed)
     return [numbers.integers(-4, 5, t.shape).astype(np.float32) for t in k.problem.inputs]
 

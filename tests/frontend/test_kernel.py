@@ -1,4 +1,4 @@
-"""`compile` and `Kernel`: keywords, packed weights, what a kernel says about itself, and kernels of nothing."""
+"""`compile` and `CompiledKernel`: keywords, packed weights, what a kernel says about itself, and kernels of nothing."""
 
 from __future__ import annotations
 
@@ -270,14 +270,12 @@ def test_gradients_of_an_empty_result_are_zeros() -> None:
 
 
 def test_calls_are_reported_when_asked(capsys: pytest.CaptureFixture[str]) -> None:
-    from convsmith.frontend.kernel import Kernel
-
     plain = cs.compile(LINE, threads=1)
     lines: list[str] = []
     from convsmith.diag import trace
 
     with cs.settings.scope(verbose="exec"), trace.redirect(lines.append):
-        k = Kernel(plain.problem, plain.target, plain.config)
+        k = cs.CompiledKernel(plain.problem, plain.target, plain.config)
         x, w, _ = data(k.problem)
         k(x, w)
         k.run(src=x, wei=k.pack(w))
@@ -328,7 +326,7 @@ def test_verification_finds_a_wrong_element_and_a_padding_lane(monkeypatch: pyte
     assert verify_kernel(Wrong((0, 1, 2, 3, 3)), real=True).wrong == 1  # type: ignore[arg-type]
 
 
-def wrong_by(k: cs.Kernel, **change: Any) -> Any:
+def wrong_by(k: cs.CompiledKernel, **change: Any) -> Any:
     """The kernel, with something added to some elements of its outputs."""
 
     def run(**arrays: Array) -> dict[str, Array]:

@@ -364,7 +364,7 @@ def test_matrix_products_as_in_onnx_runtime() -> None:
 def test_one_kernel_serves_all_scales_and_zero_points(monkeypatch: pytest.MonkeyPatch) -> None:
     kernels = []
 
-    def compile(problem: Any) -> cs.Kernel:
+    def compile(problem: Any) -> cs.CompiledKernel:
         kernels.append(cs.compile(problem))
         return kernels[-1]
 

@@ -29,7 +29,7 @@ sys.stdout.buffer.write(pickle.dumps(kernel.run(**arrays)))
 """
 
 
-def arrays_of(kernel: cs.Kernel) -> dict[str, Any]:
+def arrays_of(kernel: cs.CompiledKernel) -> dict[str, Any]:
     given = random_arrays(kernel.problem, 0)
     return {tensor.name: given[tensor.name] for tensor in kernel.arguments if tensor.role == "in"}
 

@@ -9,7 +9,7 @@ from convsmith.measure.bounds import Interval, _carried, intervals, within
 from convsmith.measure.verification import Verdict
 from convsmith.problem.lines import parse_problem
 from convsmith.problem.post_ops import Eltwise
-from convsmith.problem.reference import Step
+from convsmith.problem.reference import ReferenceStep
 
 
 def test_an_interval_has_two_ends() -> None:
@@ -30,7 +30,7 @@ def test_ends_are_rounded_and_saturate_as_results_do() -> None:
 def test_a_step_carries_the_larger_error(op: Eltwise) -> None:
     """A slope that ends within the interval shortens one of its sides."""
     for value in (-5.0, -1.0, 0.5, 1.0, 5.5, 7.0):
-        truth, error = _carried(Step(op.apply, op), np.array([value]), np.array([3.0]), 0.0)
+        truth, error = _carried(ReferenceStep(op.apply, op), np.array([value]), np.array([3.0]), 0.0)
         ends = op.apply(np.array([value - 3.0, value + 3.0]))
         assert truth[0] == op.apply(np.array([value]))[0] and error[0] == np.abs(ends - truth).max()
 

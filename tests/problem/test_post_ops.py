@@ -12,13 +12,13 @@ from convsmith.problem.eltwise import ALGORITHMS
 from convsmith.problem.post_ops import (
     OPERATORS,
     PER_TENSOR,
-    Binary,
+    BinaryPostOp,
     Depthwise,
     Eltwise,
     Integer,
     PostOp,
     Prelu,
-    Sum,
+    SumPostOp,
     parse_post_ops,
     print_post_ops,
 )
@@ -42,8 +42,8 @@ def eltwise(draw: st.DrawFn) -> Eltwise:
 
 POST_OPS: st.SearchStrategy[PostOp] = st.one_of(
     eltwise(),
-    st.builds(Sum, FINITE, st.integers(-9, 9) | st.integers(-(2**31), 2**31 - 1), st.none() | TYPES),
-    st.builds(Binary, st.sampled_from(sorted(OPERATORS)), TYPES, MASKS, st.sampled_from(["any", "axb"])),
+    st.builds(SumPostOp, FINITE, st.integers(-9, 9) | st.integers(-(2**31), 2**31 - 1), st.none() | TYPES),
+    st.builds(BinaryPostOp, st.sampled_from(sorted(OPERATORS)), TYPES, MASKS, st.sampled_from(["any", "axb"])),
     st.builds(Prelu, MASKS),
     st.builds(Depthwise, st.integers(1, 9), st.integers(1, 3), st.integers(0, 3), TYPES),
 )
@@ -57,14 +57,14 @@ def test_print_and_parse_are_inverse(post_ops: list[PostOp]) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("sum", Sum()),
-        ("sum:0.5:3:U8", Sum(0.5, 3, "u8")),
-        ("add:f32", Binary("add", "f32", 0)),
-        ("binary_mul:s8:per_oc", Binary("mul", "s8", 2)),
-        ("max:bf16:per_dim_0", Binary("max", "bf16", 1)),
-        ("min:u8:per_dim_01", Binary("min", "u8", 3)),
-        ("ge:f16:per_tensor:axb", Binary("ge", "f16", PER_TENSOR, "axb")),
-        ("lt:s32:13", Binary("lt", "s32", 13)),
+        ("sum", SumPostOp()),
+        ("sum:0.5:3:U8", SumPostOp(0.5, 3, "u8")),
+        ("add:f32", BinaryPostOp("add", "f32", 0)),
+        ("binary_mul:s8:per_oc", BinaryPostOp("mul", "s8", 2)),
+        ("max:bf16:per_dim_0", BinaryPostOp("max", "bf16", 1)),
+        ("min:u8:per_dim_01", BinaryPostOp("min", "u8", 3)),
+        ("ge:f16:per_tensor:axb", BinaryPostOp("ge", "f16", PER_TENSOR, "axb")),
+        ("lt:s32:13", BinaryPostOp("lt", "s32", 13)),
         ("prelu", Prelu(0)),
         ("prelu:per_oc", Prelu(2)),
         ("dw:k3s2p1", Depthwise(3, 2, 1, "f32")),
@@ -80,7 +80,7 @@ def test_fields(text: str, expected: PostOp) -> None:
 
 
 def test_per_oc_is_the_axis_of_the_channels() -> None:
-    assert parse_post_ops("add:f32:per_oc+prelu:per_oc", channels=2) == (Binary("add", "f32", 4), Prelu(4))
+    assert parse_post_ops("add:f32:per_oc+prelu:per_oc", channels=2) == (BinaryPostOp("add", "f32", 4), Prelu(4))
 
 
 @pytest.mark.parametrize(
@@ -184,16 +184,16 @@ def test_operands() -> None:
     }  # fmt: skip
     assert set(expected) == set(OPERATORS)
     for alg, values in expected.items():
-        result = Binary(alg, "s8", 1).apply(x, y)
+        result = BinaryPostOp(alg, "s8", 1).apply(x, y)
         np.testing.assert_array_equal(result, values)
         assert result.dtype == np.float32
     np.testing.assert_array_equal(Prelu().apply(x, np.float32([0.5])), [-1, 3, np.nan])
-    np.testing.assert_array_equal(Sum(0.5, 2).apply(x, np.array([4, 0, 0], np.uint8)), [-1, 2, np.nan])
+    np.testing.assert_array_equal(SumPostOp(0.5, 2).apply(x, np.array([4, 0, 0], np.uint8)), [-1, 2, np.nan])
 
 
 @pytest.mark.parametrize("rank", [1, 2, 4, 5])
 def test_masks_name_axes_that_are_there(rank: int) -> None:
-    for op in (Binary("add"), Prelu(), Integer("s32_add")):
+    for op in (BinaryPostOp("add"), Prelu(), Integer("s32_add")):
         for mask in (PER_TENSOR, 0, 1, (1 << rank) - 1):
             replace(op, mask=mask).check_operand(rank)
         for mask in (-2, 1 << rank, (1 << rank) + 1):

@@ -58,7 +58,7 @@ def weights(oc: int) -> tuple[Array, Array]:
     return w, np.where(np.abs(w) < 1e-30, np.float32(0), w)
 
 
-CALLS: dict[str, Callable[[cs.Kernel, Array, Array], object]] = {
+CALLS: dict[str, Callable[[cs.CompiledKernel, Array, Array], object]] = {
     "pack": lambda k, x, w: k.pack(w),
     "call": lambda k, x, w: k(x, w),
     "run": lambda k, x, w: k.run(src=x, wei=w),

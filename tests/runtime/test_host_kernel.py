@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -219,6 +221,22 @@ def test_empty_tensors_call_nothing(shape: tuple[int, ...], layout: str, monkeyp
     assert kernel(x, packed, out=out) is out
     with pytest.raises(UsageError, match="rank is 1"):
         kernel(np.zeros(0, np.float32), packed)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_bound_call_keeps_the_code_that_it_runs(threads: int) -> None:
+    kernel = HostKernel(depthwise(SHAPE, threads=threads))
+    out = np.empty_like(X)
+    call = kernel.bind(X, kernel.pack(W), out)
+    library = weakref.ref(kernel._main._function._library)
+    del kernel
+    gc.collect()
+    assert library() is not None
+    call()
+    assert (out == expected(X, W)).all()
+    del call
+    gc.collect()
+    assert library() is None
 
 
 @pytest.mark.parametrize("threads", [1, 2])

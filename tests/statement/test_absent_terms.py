@@ -10,7 +10,7 @@ import pytest
 from convsmith.arith.evaluate import holds
 from convsmith.compiler.driver import lower
 from convsmith.diag.errors import UsageError
-from convsmith.frontend.kernel import Kernel
+from convsmith.frontend.kernel import CompiledKernel
 from convsmith.ir.index import Var, is_false
 from convsmith.ir.intern import interning
 from convsmith.machine.generic.level import level
@@ -77,5 +77,5 @@ def test_the_default_config_makes_a_kernel(kind: str, target: object) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_results_without_terms_are_zero(kind: str) -> None:
     problem = next(p for p in problems(kind) if not meets(p))
-    verdict = verify_kernel(Kernel(problem, level()))
+    verdict = verify_kernel(CompiledKernel(problem, level()))
     assert verdict.ok, verdict.detail

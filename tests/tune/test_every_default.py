@@ -128,8 +128,8 @@ def traits(problem: Problem, target: Machine, threads: int) -> Iterator[str]:
 
 
 COMMON = {
-    *(t.isa for t in TARGETS), *(f"{n} threads" for n in range(1, 5)), "Eltwise", "Binary", "Prelu", "Sum", "Depthwise",
-    "Integer", "common", "per_oc", "per_dim_0", "per_dim_1", "zero point of src", "zero point of wei",
+    *(t.isa for t in TARGETS), *(f"{n} threads" for n in range(1, 5)), "Eltwise", "BinaryPostOp", "Prelu", "SumPostOp",
+    "Depthwise", "Integer", "common", "per_oc", "per_dim_0", "per_dim_1", "zero point of src", "zero point of wei",
     "zero point of dst", "plain", "blocked", "channels last", "depthwise", "groups", "matrices of 2 dims",
     "matrices of 3 dims", "matrices of 4 dims",
     "kernel beyond the image", "stride beyond the kernel", "pad beyond the kernel", "size of 1", "long kernel",

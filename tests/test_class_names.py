@@ -1,0 +1,28 @@
+"""One name, one thing: no two classes of the package have one name."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+import convsmith
+
+ROOT = Path(convsmith.__file__).parent
+
+
+def classes_by_name() -> dict[str, list[str]]:
+    """Return where each class is defined, also private ones and those inside functions."""
+    places = defaultdict(list)
+    for file in sorted(ROOT.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(f"{file.relative_to(ROOT)}:{node.lineno}")
+    return places
+
+
+def test_names_of_classes_are_unique() -> None:
+    places = classes_by_name()
+    assert len(places) > 100, "the package is not found"
+    shared = {name: found for name, found in places.items() if len(found) > 1}
+    assert not shared, "\n".join(f"{name}: {', '.join(found)}" for name, found in shared.items())
