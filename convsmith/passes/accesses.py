@@ -178,14 +178,15 @@ class _Collector:
 
 
 def _loads(v: Value, buffers: set[Buffer]) -> bool:
-    """Whether a value reads one of the buffers."""
-    stack = [v]
+    """Whether a value reads one of the buffers; a part that occurs several times is visited once."""
+    stack, seen = [v], set[Value]()
     while stack:
         x = stack.pop()
         if type(x) is Load:
             if x.buffer in buffers:
                 return True
-        elif type(x) is not Const:
+        elif type(x) is not Const and x not in seen:
+            seen.add(x)
             stack += [y for y in children(x) if isinstance(y, Value)]
     return False
 

@@ -34,7 +34,7 @@ def test_few_channels(draw: Callable[[random.Random], str], isa: str) -> None:
         check(draw, seed, isa)
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 @pytest.mark.parametrize("isa", TARGETS)
 @pytest.mark.parametrize("draw", [few_channels_a_group, gradient_of_few_channels])
 def test_few_channels_at_length(draw: Callable[[random.Random], str], isa: str) -> None:

@@ -11,11 +11,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 from kernels import Row, generate, llvm_version, read_rows
 
 LLVM, ROWS = read_rows()
-EVERY = 25
-"""Rows between two that the normal tier generates."""
 
 
-def check(row: Row) -> None:
+@pytest.mark.sampled(25)
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.isa}-{row.line[-60:]}")
+def test_every_kernel(row: Row) -> None:
     now = generate(row)
     assert now.config == row.config and now.text == row.text, f"{row}\n{now}"
     if llvm_version() == LLVM:
@@ -28,14 +28,3 @@ def test_rows_are_of_every_kind() -> None:
     for text in ("--dir=BWD_D", "--dir=BWD_W", "--deconv", "--matmul", "--dt=bf16", "--dt=u8:s8", "zero-points",
                  "post-ops", "axb", "B", "g"):  # fmt: skip
         assert any(text in row.line for row in ROWS), text
-
-
-@pytest.mark.parametrize("row", ROWS[::EVERY], ids=lambda row: f"{row.isa}-{row.line[-60:]}")
-def test_some_kernels(row: Row) -> None:
-    check(row)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.isa}-{row.line[-60:]}")
-def test_every_kernel(row: Row) -> None:
-    check(row)
