@@ -17,6 +17,8 @@ from convsmith.ir.stmt import Alloc, Call, Invoke, Kernel, Stmt, Store
 from convsmith.ir.value import Lanes, Load
 from convsmith.ir.walk import statements_of
 
+VECTORS = "vector"
+"""The file of the registers that LLVM allocates itself."""
 Place = tuple[Buffer, tuple[Index, ...]]
 Shape = tuple[int, int]
 """Rows, and bytes a row."""
@@ -67,7 +69,8 @@ class Configurations:
     def of(kernel: Kernel, rows: Mapping[str, Instruction], file: FragmentFile | None) -> Configurations | None:
         """Those of a kernel that works on fragments."""
         bodies = (kernel.body, *(f.body for f in kernel.functions))
-        if not any(_lives(s) for body in bodies for s in statements_of(body)):
+        every = (s for body in bodies for s in statements_of(body) if isinstance(s, Invoke))
+        if not any(s.dst.buffer.scope == "fragment" and rows[s.instruction].result.file != VECTORS for s in every):
             return None
         if file is None:
             raise InternalError(f"the target has no registers for the fragments of {kernel.name}")

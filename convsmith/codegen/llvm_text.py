@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from convsmith.codegen.artifact import Launch
-from convsmith.codegen.fragments import Configurations, Fragments, Shapes
+from convsmith.codegen.fragments import VECTORS, Configurations, Fragments, Shapes
 from convsmith.codegen.gathers import spans_of
 from convsmith.codegen.launch import entry_text
 from convsmith.codegen.values import Slot, ValueEmitter
@@ -19,7 +19,7 @@ from convsmith.ir.buffer import Buffer
 from convsmith.ir.instruction import FragmentFile, Instruction, Operand
 from convsmith.ir.stmt import Alloc, At, Block, Call, Carried, For, Function, If, Invoke, Kernel, Let, Stmt, Store
 from convsmith.ir.types import Half
-from convsmith.ir.value import Const, Load, Value, lanes_of
+from convsmith.ir.value import Const, Lanes, Load, Value, lanes_of, strided
 from convsmith.ir.walk import statements_of
 
 
@@ -56,7 +56,7 @@ class FunctionEmitter(ValueEmitter):
     def prepare(self, body: Stmt) -> None:
         """Learn which register buffers are kept as vectors."""
         for s in statements_of(body):
-            if isinstance(s, Invoke) and s.dst.buffer.scope == "register":
+            if isinstance(s, Invoke) and self.rows[s.instruction].result.file == VECTORS:
                 registers = self.rows[s.instruction].result.layout.registers
                 self.vector_of[s.dst.buffer] = lanes_of(s.dst) // registers
             elif isinstance(s, Store) and s.lanes is not None and s.buffer.scope == "register":
@@ -91,10 +91,10 @@ class FunctionEmitter(ValueEmitter):
         self.spans = outer
 
     def _Alloc(self, s: Alloc) -> None:
-        if s.buffer.scope == "fragment":
+        if s.buffer.scope == "fragment" and not self.is_held(s.buffer):
             self._fragments(s)
             return
-        if s.buffer.scope != "register" and s.buffer not in self.bases:
+        if not self.is_held(s.buffer) and s.buffer not in self.bases:
             raise InternalError(f"buffer {s.buffer.name} has no memory")
         # What another life of the buffer held may lie in a block that does not dominate this one.
         self.slots = {k: x for k, x in self.slots.items() if k[0] is not s.buffer}
@@ -135,26 +135,56 @@ class FunctionEmitter(ValueEmitter):
     def _Store(self, s: Store) -> None:
         for made in self.fragments.values():
             made.forget()
-        if s.buffer.scope == "fragment" and isinstance(s.value, Load):
+        if s.buffer in self.fragments and isinstance(s.value, Load):
             self.fragments[s.buffer].fetch(s.buffer, s.index, s.value)
             return
-        if s.buffer.scope == "fragment":
+        if s.buffer in self.fragments:
             if not (isinstance(s.value, Const) and s.value.value == 0):
                 raise InternalError(f"fragments of {s.buffer.name} are set to {s.value}, not to zero")
             self.fragments[s.buffer].zero(s.buffer, s.index)
             return
-        if isinstance(s.value, Load) and s.value.buffer.scope == "fragment":
+        if isinstance(s.value, Load) and s.value.buffer in self.fragments:
             self.fragments[s.value.buffer].store(s)
             return
+        if s.lanes is not None and s.lanes.rows and isinstance(s.value, Load) and s.value.buffer.scope == "fragment":
+            self._store_rows(s, s.lanes)
+            return
         lanes = s.lanes.count if s.lanes else 0
-        x = self.value(s.value, lanes)
-        if s.lanes and s.buffer.scope == "register" and s.lanes.active < s.lanes.count:
+        if s.buffer.scope == "fragment" and isinstance(s.value, Load):
+            x = self._load_rows(s.value)
+        else:
+            x = self.value(s.value, lanes)
+        if s.lanes and self.is_held(s.buffer) and s.lanes.active < s.lanes.count:
             raise InternalError(f"a part of register array {s.buffer.name} is written")
         self.store(s.buffer, s.index, s.lanes, x)
 
+    def _load_rows(self, v: Load) -> str:
+        """Return the vector of rows of adjacent lanes in memory, the last of which may be absent: they are zero."""
+        assert v.lanes is not None
+        rows, width, distance = v.lanes.rows or (1, v.lanes.count, 0)
+        t, active = v.buffer.dtype, v.lanes.active // width
+        if rows == 1 or width == v.lanes.count:
+            return self.value(v, v.lanes.count)
+        parts = [self.load(Load(v.buffer, (v.index[0] + n * distance,), strided(width, 1))) for n in range(active)]
+        parts += ["zeroinitializer"] * (rows - active)
+        while len(parts) > 1:
+            pairs = zip(parts[::2], parts[1::2], strict=True)
+            parts = [self.shuffle(self.type(t, width), a, b, range(2 * width)) for a, b in pairs]
+            width *= 2
+        return parts[0]
+
+    def _store_rows(self, s: Store, lanes: Lanes) -> None:
+        """Write a vector as rows of adjacent lanes, of which the last may be absent."""
+        assert lanes.rows is not None
+        _, width, distance = lanes.rows
+        t, x = s.buffer.dtype, self.value(s.value, lanes.count)
+        for n in range(lanes.active // width):
+            part = self.shuffle(self.type(t, lanes.count), x, "poison", range(n * width, (n + 1) * width))
+            self.store(s.buffer, (s.index[0] + n * distance,), strided(width, 1), part)
+
     def _Invoke(self, s: Invoke) -> None:
         row = self.rows[s.instruction]
-        if s.dst.buffer.scope == "fragment":
+        if s.dst.buffer in self.fragments:
             self.declared[row.declare] = None
             self.fragments[s.dst.buffer].invoke(s)
             return
@@ -175,6 +205,8 @@ class FunctionEmitter(ValueEmitter):
 
     def _registers(self, operand: Operand, v: Value) -> list[str]:
         """Return the registers of an operand; several are a whole register array, a row each."""
+        if operand.layout.registers == 1 and operand.scope == "fragment" and isinstance(v, Load):
+            return [self._load_rows(v)]
         if operand.layout.registers == 1:
             return [self.value(v, lanes_of(v))]
         assert isinstance(v, Load)
@@ -188,9 +220,9 @@ class FunctionEmitter(ValueEmitter):
         """Accumulators that a statement writes, in order."""
         out: dict[Slot, None] = {}
         for s in statements_of(body):
-            if isinstance(s, Store) and s.buffer.scope == "register":
+            if isinstance(s, Store) and self.is_held(s.buffer):
                 out[self.slot(s.buffer, s.index)[0]] = None
-            elif isinstance(s, Invoke) and s.dst.buffer.scope == "register":
+            elif isinstance(s, Invoke) and self.is_held(s.dst.buffer):
                 out[self.slot(s.dst.buffer, s.dst.index)[0]] = None
         local = {s.buffer for s in statements_of(body) if isinstance(s, Alloc)}
         return [k for k in out if k[0] not in local]

@@ -73,6 +73,10 @@ class ValueEmitter(CastEmitter):
         return f"<{lanes.count} x i1> <{bits}>"
 
     # -- registers
+    def is_held(self, buffer: Buffer) -> bool:
+        """Return whether LLVM allocates the registers of a buffer."""
+        return buffer.scope == "register" or buffer in self.vector_of
+
     def slot(self, buffer: Buffer, index: tuple[Index, ...]) -> tuple[Slot, Index | None]:
         """The accumulator of an access, and the lane within it where it is one lane of a vector."""
         found = self.places.get((buffer, index))
@@ -119,7 +123,7 @@ class ValueEmitter(CastEmitter):
     # -- memory
     def load(self, v: Load) -> str:
         """Read memory; what no statement of the kernel writes is read once."""
-        if v.buffer.scope == "register":
+        if self.is_held(v.buffer):
             return self.read_slot(v)
         if v.buffer in self.written:
             return self._load(v)
@@ -213,7 +217,7 @@ class ValueEmitter(CastEmitter):
 
     def store(self, buffer: Buffer, index: tuple[Index, ...], lanes: Lanes | None, x: str) -> None:
         """Write memory or a register; ``x`` has as many lanes as ``lanes`` says."""
-        if buffer.scope == "register":
+        if self.is_held(buffer):
             self.write_slot(buffer, index, lanes, x)
             return
         t = buffer.dtype

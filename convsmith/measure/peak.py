@@ -186,7 +186,7 @@ def _read_loop(nbytes: int, threads: int) -> _Loop:
 
 def accumulators(t: Machine, row: Instruction) -> int:
     """Independent sums of the loop: with its two operands they fill the registers, and so hide the latency."""
-    if row.result.scope == "fragment" and t.fragments is not None:
+    if row.result.file != t.vectors.name and t.fragments is not None:
         return t.fragments.count - 2
     return t.registers - 2 - 2 * t.costs.temporaries
 
@@ -210,7 +210,7 @@ def assembly(t: Machine, types: Types = F32) -> str:
 
 def _fma_text(t: Machine, row: Instruction, threads: int) -> str:
     """LLVM text: `turns` turns of `_UNROLL` multiply-adds on each accumulator, with factor and addend from memory."""
-    if row.result.scope == "fragment":
+    if row.result.file != t.vectors.name:
         return _fragment_text(t, row, threads)
     c, a, b = (f"<{p.size} x {p.dtype.llvm}>" for p in row.kernel.params)
     vector = c

@@ -6,6 +6,7 @@ from math import prod
 from typing import NamedTuple
 
 from convsmith.diag.errors import ConfigError
+from convsmith.ir.instruction import RegisterFile
 from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
 from convsmith.plan.loops import Loops
@@ -68,6 +69,11 @@ def check_config(st: Statement, loops: Loops, config: Config, target: Machine, u
         )
 
 
+def register_file(target: Machine, unit: Unit) -> RegisterFile:
+    """Return the registers that hold what ``unit`` works on: those for fragments, where the target has some."""
+    return target.fragments if unit.rows > 1 and target.fragments is not None else target.vectors
+
+
 def registers(loops: Loops, config: Config, target: Machine, unit: Unit, filled: int) -> Registers:
     """Return the registers of the register tile, whose vectors have ``filled`` lanes in use."""
     along_k = loops.kinds[config.lane] == "k"
@@ -78,10 +84,12 @@ def registers(loops: Loops, config: Config, target: Machine, unit: Unit, filled:
     else:
         vectors = max(config.size(config.lane), filled) // filled
         pixels = prod(others.values())
-    if unit.rows > 1 and target.fragments is not None:
+    if unit.rows > 1:
         high = -(-pixels // unit.rows)
         text = f"{high}x{vectors}: {high * vectors} accumulators + {SPARE} of factors"
-        return Registers(high * vectors + SPARE, target.fragments.count, "registers for fragments", text)
+        file = register_file(target, unit)
+        name = "vector registers" if file is target.vectors else "registers for fragments"
+        return Registers(high * vectors + SPARE, file.count, name, text)
     spare = target.costs.temporaries
     read = vectors * (1 if unit.dot else prod(size for _, size in config.terms))
     many, one = ("sources", "weight") if loops.kinds[config.lane] == "m" else ("weights", "source")

@@ -7,13 +7,22 @@ from collections.abc import Iterator
 from convsmith.machine.costs import Costs
 from convsmith.plan.unit import Unit
 
-SHAPES = ((2, 2), (1, 4), (4, 1), (1, 3), (3, 1), (1, 2), (2, 1), (1, 1))
-"""Shapes of a register tile: fragments of sums down the pixels, and along the channels."""
+
+def fragment_shapes(registers: int) -> list[tuple[int, int]]:
+    """Return numbers of fragments of sums, down the pixels and along the channels, in half of the registers at most.
+
+    Those that use most registers come first, of these the squarest.
+    """
+    most = registers // 2
+    shapes = [(high, wide) for high in range(1, most + 1) for wide in range(1, most // high + 1)]
+    return sorted(shapes, key=lambda shape: (-shape[0] * shape[1], max(shape), shape))
 
 
-def fragment_tiles(pixels: str, size: int, lane: str, channels: int, unit: Unit) -> Iterator[dict[str, int]]:
+def fragment_tiles(
+    pixels: str, size: int, lane: str, channels: int, unit: Unit, registers: int
+) -> Iterator[dict[str, int]]:
     """Yield tiles of pixels and channels; the height of a fragment is one that divides the pixels, if there is one."""
-    for high, wide in SHAPES:
+    for high, wide in fragment_shapes(registers):
         if (wide - 1) * unit.lanes >= channels:
             continue
         most = min(unit.rows * high, size)

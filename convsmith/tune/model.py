@@ -24,7 +24,7 @@ from convsmith.ir.walk import variables_of, walk
 from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
 from convsmith.plan.loops import Loops, fused_name, loops_after_fusing
-from convsmith.plan.registers import filled_lanes, registers
+from convsmith.plan.registers import filled_lanes, register_file, registers
 from convsmith.plan.unit import Unit
 from convsmith.problem.problem import Problem
 from convsmith.statement.epilogue import Buffers, Epilogue
@@ -205,7 +205,8 @@ class Model:
             inner = lane
         size = loops.extents[inner]
         if self.unit.rows > 1:
-            yield from fragment_tiles(inner, size, lane, loops.extents[lane], self.unit)
+            count = register_file(self.target, self.unit).count
+            yield from fragment_tiles(inner, size, lane, loops.extents[lane], self.unit, count)
             return
         if lane == self.batch:
             yield from window_tiles(loops, lane, self.lanes, self.target.registers, self.src)

@@ -115,14 +115,14 @@ def test_exact(target: Machine, line: str) -> None:
 
 @pytest.mark.parametrize("target, types", ROWS)
 def test_the_row_is_in_the_kernel(target: Machine, types: tuple[str, str, str]) -> None:
-    """What `test_exact` runs has the instruction of the first row for these types, or of one that does as much."""
+    """What `test_exact` runs has the instruction of the first row for these types, or one that does as much."""
     problem = parse_problem(f"{type_options(types)} {SHAPES['one tap']}")
     low = lower(plan(problem, default_config(problem, target), target))
     text = llvm_bind.assembly(low.text, target.triple, target.cpu, target.features)
     row = next(iter(target.fragment_rows(*types)), target.nearest(*types))
     assert row is not None
-    equal = [r for r in target.instructions if r.types[2] == types[2] and (r.terms, r.rows) == (row.terms, row.rows)]
-    assert any(f"\t{r.mnemonic}" in text for r in equal)
+    same = (r for r in target.instructions if r.types[2] == types[2])
+    assert any(f"\t{r.mnemonic}" in text for r in same if r.terms * r.rows >= row.terms * row.rows)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 from convsmith.ir.instruction import RegisterFile
 from convsmith.ir.types import Half
 from convsmith.machine.aarch64.instructions import INSTRUCTIONS
+from convsmith.machine.aarch64.matrices import INSTRUCTIONS as MATRICES
 from convsmith.machine.base import Machine
 from convsmith.machine.costs import Costs
 from convsmith.machine.memory import core_caches
@@ -16,6 +17,11 @@ _EXTENSIONS = (("dotprod", "dotprod"), ("fp16", "fullfp16"), ("bf16", "bf16"), (
 """Extensions as levels are called after them, with LLVM's names of the features, lowest first."""
 _BITS = 128
 _SHUFFLES = ("zip", "tbl")
+_COSTS = Costs(
+    multiply_add=0.5, broadcast=0.5, latency=4.0, fragment_product=0.5, fragment_move=0.5, fragment_turn=25,
+    fragment_finish=2,
+)  # fmt: skip
+"""Of cores with two vector units."""
 
 
 def _neon(count: int) -> Machine:
@@ -26,8 +32,8 @@ def _neon(count: int) -> Machine:
         isa="+".join(("aarch64", *(name for name, _ in _EXTENSIONS[count - 1 : count]))), triple=TRIPLE, cpu="generic",
         features=",".join("+" + name for name in needs), needs=needs,
         vectors=RegisterFile("vector", 32, _BITS), memories=core_caches(32768, 1 << 18, rates=(32, 16)),
-        costs=Costs(multiply_add=0.5, broadcast=0.5, latency=4.0), attributes=(),
-        instructions=tuple(row for row in INSTRUCTIONS if set(row.needs) <= set(needs)),
+        costs=_COSTS, attributes=(),
+        instructions=tuple(row for row in (*INSTRUCTIONS, *MATRICES) if set(row.needs) <= set(needs)),
         transpositions=transpositions(_BITS, _BASE, _SHUFFLES), half=half,
     )  # fmt: skip
 
