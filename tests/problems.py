@@ -11,8 +11,8 @@ from convsmith.layout.layout import Layout
 from convsmith.layout.tags import print_strided
 from convsmith.machine.base import Machine
 from convsmith.plan.config import REALISATIONS, Config
+from convsmith.plan.kernel import scheduled
 from convsmith.plan.loops import fused_dims, loops_after_fusing
-from convsmith.plan.plan import scheduled
 from convsmith.plan.registers import filled_lanes
 from convsmith.plan.unit import Unit, rows
 from convsmith.problem import Conv, Matmul, Problem

@@ -50,7 +50,7 @@ class Lowered:
 
 def lower(plan: Plan, instruments: Sequence[Instrument] = ()) -> Lowered:
     """Run the pipelines of ``plan``, the main one under ``instruments``, and print LLVM's text."""
-    kernel = run_steps(plan.program.naive(), plan.main.pipeline, instruments)
+    kernel = run_steps(plan.program.naive(), plan.pipeline, instruments)
     own_threads = {k.statement.name: k.config.threads for k in plan.kernels}
     prepared = {k.name: run_steps(k, steps) for k, steps in preparing(plan, kernel)}
     after = [
@@ -127,11 +127,11 @@ def emit(low: Lowered) -> Artifact:
         entries[f"pack{suffix}"] = entry(pack, 1)
         notes[f"packing{suffix}"] = packing_note(pack)
     # Padding in memory stands for activations; its zeros are multiplied by the other factor.
-    factor = low.plan.program.main.b.name
+    padded = [k for k in low.plan.kernels if k.config.realise in ("pad_copy", "indirection")]
     return Artifact(
         code=code, isa=machine.isa, entries=entries, problem=str(problem), config=str(config), needs=machine.needs,
         permissions=machine.permissions, notes=notes,
-        needs_finite=(factor,) if config.realise in ("pad_copy", "indirection") else (),
+        needs_finite=tuple(k.statement.b.name for k in padded if k.statement.when in ("loop", "main")),
     )  # fmt: skip
 
 

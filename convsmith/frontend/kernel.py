@@ -16,14 +16,11 @@ from convsmith.codegen.artifact import Artifact
 from convsmith.compiler.service import repro
 from convsmith.diag import trace
 from convsmith.diag.forking import import_lock
-from convsmith.frontend.chain import ChainKernel
 from convsmith.frontend.inspection import Inspected
 from convsmith.frontend.nothing import NothingKernel
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import target as known_target
 from convsmith.plan.config import Config
-from convsmith.problem.conv import Conv
-from convsmith.problem.fusion import split_depthwise
 from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
 from convsmith.runtime.arrays import Array
@@ -59,21 +56,14 @@ class CompiledKernel(Inspected):
         self.problem = problem
         self.target = target
         self.artifact: Artifact | None = None
-        self.parts: tuple[Problem, ...] = (problem,)
-        """The problems of the kernels that run, one after the other."""
-        host: HostKernel | NothingKernel | ChainKernel
+        host: HostKernel | NothingKernel
         if any(0 in tensor.shape for tensor in problem.tensors):
             host = NothingKernel(problem)
             self.config = config or Config(target.isa, "oc", threads=threads)
         else:
-            fused = split_depthwise(problem) if isinstance(problem, Conv) and problem.depthwise is not None else None
-            self.parts = (fused.first, fused.second) if fused else (problem,)
-            self.artifact = compile_problem(self.parts[0], target=target, config=config, threads=threads)
+            self.artifact = compile_problem(problem, target=target, config=config, threads=threads)
             self.config = config or Config.parse(self.artifact.config)
             host = HostKernel(self.artifact, self._fallback)
-            if fused:
-                second = compile_problem(fused.second, target=target, threads=self.config.threads)
-                host = ChainKernel(problem, fused, host, HostKernel(second))
         self._host = host
         self._call: Callable[..., Array] = host.call
         self._run: Callable[..., dict[str, Array]] = host.run
@@ -130,7 +120,7 @@ class CompiledKernel(Inspected):
             from convsmith.compiler.driver import lower
             from convsmith.plan.plan import plan
 
-        return lower(plan(self.parts[0].canonical(), self.config, self.target), instruments)
+        return lower(plan(self.problem.canonical(), self.config, self.target), instruments)
 
     def __repr__(self) -> str:
         return f"<CompiledKernel {self.problem} {self.config}>"
@@ -141,7 +131,7 @@ class CompiledKernel(Inspected):
     def _fallback(self) -> HostKernel:
         """The kernel for weights that are not finite: one that multiplies no stored zeros."""
         config = replace(self.config, realise="peel")
-        return HostKernel(compile_problem(self.parts[0], target=self.target, config=config))
+        return HostKernel(compile_problem(self.problem, target=self.target, config=config))
 
     def _traced(self, work: Callable[..., Any], *arguments: Any) -> Any:
         start = perf_counter()

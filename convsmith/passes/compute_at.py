@@ -25,7 +25,15 @@ from convsmith.ir.stmt import Alloc, At, Block, Call, For, Invoke, Kernel, Let, 
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import Rewriter, bound_in, loops_of, statements_of, substitute, variables_of, walk
 from convsmith.passes.footprint import box, dense_blocks
-from convsmith.passes.scope import ScopedRewriter, loop_range, perfect_nest, require_loops, with_body, wrap
+from convsmith.passes.scope import (
+    ScopedRewriter,
+    loop_range,
+    note_copies,
+    perfect_nest,
+    require_one,
+    with_body,
+    wrap,
+)
 
 
 def _refuse(why: str) -> ConfigError:
@@ -224,12 +232,12 @@ def compute_at(kernel: Kernel, buffer: str, loop: str, rolling: bool = True) -> 
                 t[(i + x + 2) % 4] = a[i + x + 2] * a[i + x + 2]
               b[i] = t[i % 4] + t[(i + 2) % 4]
     """
-    require_loops(kernel, (loop,), "compute_at")
+    require_one(kernel, (loop,), "compute_at")
     moving = _Moving(buffer, loop, rolling)
     body = moving.stmt(kernel.body)
     if not moving.found:
         raise _refuse(f"kernel {kernel.name} allocates no {buffer}, or not around statements that write and read it")
-    return with_body(kernel, body)
+    return note_copies(kernel, with_body(kernel, body))
 
 
 class _Moving(ScopedRewriter):

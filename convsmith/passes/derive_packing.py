@@ -11,7 +11,7 @@ types it is a stream of bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -88,12 +88,15 @@ class _Packing:
         self.found: dict[Stmt, list[Value]] = {}
         places = self.elements(kernel.body)
         types = {dtype_of(v) for v in places}
-        self.alone = len(places) == 1
+        self.alone = len(set(self.places(kernel.body, ()))) == 1
+        """Whether there is one place, or several that read the same elements in the same order."""
         self.dtype = types.pop() if len(types) == 1 else U8
         self.packed: Buffer | None = None
         self.place: PackedElement | None = None
         self.whole = True
         """Whether all that there is of the operands is packed."""
+        self.once = len(places) == 1
+        """Whether one place reads the operands: where it is empty, nothing is packed."""
 
     def elements(self, s: Stmt) -> list[Value]:
         """What is packed of a statement, each once for each place that reads it."""
@@ -111,6 +114,16 @@ class _Packing:
             for x in children(s):
                 found += self.elements(x) if isinstance(x, Stmt) else ()
         return self.found[s]
+
+    def places(self, s: Stmt, loops: tuple[object, ...]) -> Iterator[tuple[object, ...]]:
+        """What is packed for each place, with the loops that index it."""
+        if isinstance(s, Store):
+            yield from ((v, _guards(s.value, v), *loops) for v in self.elements(s))
+        elif isinstance(s, For) and self.indexes(s):
+            loops = (*loops, (s.var, s.lo, s.hi))
+        for x in children(s):
+            if isinstance(x, Stmt):
+                yield from self.places(x, loops)
 
     def width(self, v: Value) -> int:
         return dtype_of(v).bytes // self.dtype.bytes
@@ -189,7 +202,7 @@ class _Packing:
         else:
             # A loop that does not index the operands may still be empty, and then nothing is read.
             end = simplify(s.hi - s.lo, outer)
-            bound = end > 0 if variables_of(end) <= own else conj(())
+            bound = end > 0 if self.once and variables_of(end) <= own else conj(())
             self.whole &= is_true(bound)
         self.bounds.append(bound)
         new, pack = self.derive(s.body, at)
@@ -197,7 +210,7 @@ class _Packing:
         self.ranges = outer
         if kept:
             self.kept.pop()
-            pack = For(s.var, s.lo, length, pack)
+            pack = pack if isinstance(pack, Block) and not pack.stmts else For(s.var, s.lo, length, pack)
         return For(s.var, s.lo, s.hi, new, s.kind, s.carried), pack
 
     def check(self, loop: For, own: set[Var]) -> None:
@@ -220,8 +233,10 @@ class _Packing:
         cond = simplify(conj((*self.bounds, *absent, *parts_of(mask))), full)
         given = value if is_true(cond) else Select(cond, value, const(dtype_of(value), 0))
         index: tuple[Index, ...] = (at,)
+        again = False
         if self.alone and all(n.is_const for _, n in self.kept):
-            self.packed = make_buffer(self.name, self.dtype, tuple(n.const for _, n in self.kept))
+            again = self.packed is not None
+            self.packed = self.packed or make_buffer(self.name, self.dtype, tuple(n.const for _, n in self.kept))
             index = tuple(x.var for x, _ in self.kept)
             if self.whole and not absent:
                 self.place = PackedElement(tuple((x, n.const) for x, n in self.kept), v, Load(self.packed, index, None))
@@ -229,11 +244,11 @@ class _Packing:
             size = self.size(self.kernel.body)
             self.packed = make_buffer(self.name, self.dtype, (size.const if size.is_const else UNKNOWN,))
         if self.dtype is dtype_of(v):
-            return Load(self.packed, index, None), Store(self.packed, index, given)
+            return Load(self.packed, index, None), block() if again else Store(self.packed, index, given)
         width = self.width(v)
         lanes = strided(width, 1) if width > 1 else None
         read = Bits(dtype_of(v), Load(self.packed, index, lanes))
-        return read, Store(self.packed, index, Bits(self.dtype, given), lanes)
+        return read, block() if again else Store(self.packed, index, Bits(self.dtype, given), lanes)
 
 
 def derive_packing(

@@ -37,7 +37,7 @@ class _Drain(LoopRewriter):
     def Alloc(self, s: Alloc) -> Stmt:
         last = s.body.stmts[-1] if isinstance(s.body, Block) else s.body
         nest = _writing(last, s.buffer) if s.buffer.scope == "register" and isinstance(last, For) else None
-        if nest is None or not isinstance(s.body, Block):
+        if nest is None or not isinstance(s.body, Block) or nest.loops[0].var.name not in self.rename:
             return self._Alloc(s)
         require_new_buffer(self.kernel, f"{s.buffer.name}_m", "drain")
         memory = make_buffer(f"{s.buffer.name}_m", s.buffer.dtype, s.buffer.shape, "cache")

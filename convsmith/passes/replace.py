@@ -6,7 +6,7 @@ of their own, the whole life of the register array moves into them: it is filled
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace as changed
 from functools import cache
 
@@ -58,7 +58,7 @@ def _invoked(loops: Sequence[For], s: Store, forms: Sequence[Specification]) -> 
 
 
 class _UseRows(Rewriter):
-    def __init__(self, table: _RowIndex, strict: bool) -> None:
+    def __init__(self, table: _RowIndex, strict: frozenset[str]) -> None:
         super().__init__()
         self.table, self.strict = table, strict
 
@@ -91,9 +91,13 @@ class _UseRows(Rewriter):
                 row = next(form.row for form in forms if form.row.name == found[1].instruction)
                 move = _FragmentLife(a.buffer, row.result, forms)
                 return Alloc(move.new, move.stmt(a.body))
-            if self.strict and len(loops) >= len(forms[0].extents):
+            if _has(loops, self.strict) and len(loops) >= len(forms[0].extents):
                 raise _no_row(loops, s, forms)
         return self._Alloc(a)
+
+def _has(loops: Sequence[For], names: frozenset[str]) -> bool:
+    """Whether there are names, and all of them are loops."""
+    return bool(names) and names <= {x.var.name for x in loops}
 
 
 def _nests(s: Stmt) -> Iterator[tuple[list[For], Store]]:
@@ -165,11 +169,11 @@ def _copy(fragment: Operand) -> Specification:
     return Specification(Instruction("copy", operands, body, "", "", (), "", partial=(names[0],)))
 
 
-def replace(kernel: Kernel, rows: Sequence[Instruction], strict: bool = False) -> Kernel:
+def replace(kernel: Kernel, rows: Sequence[Instruction], strict: Collection[str] = ()) -> Kernel:
     """Use the first of `rows` that computes each nest or vector statement on registers; others stay as they are.
 
-    Loops may have any names, and any order that computes the same. Needs a flat kernel. Where `strict`, a register
-    array whose sums no row for fragments computes is a ConfigError.
+    Loops may have any names, and any order that computes the same. Needs a flat kernel. A nest
+    of sums in all of the loops `strict` that no row for fragments computes is a ConfigError.
 
     Before::
 
@@ -205,4 +209,4 @@ def replace(kernel: Kernel, rows: Sequence[Instruction], strict: bool = False) -
             fragment_dot(sums[0, 0]{16}, u[0]{4 * 16:80/32}, w[0]{64})
             out[0]{16/8} = sums[0, 0]{16}
     """
-    return with_body(kernel, _UseRows(_row_index(tuple(rows)), strict).stmt(kernel.body))
+    return with_body(kernel, _UseRows(_row_index(tuple(rows)), frozenset(strict)).stmt(kernel.body))

@@ -62,7 +62,7 @@ class _Rfactor(ScopedRewriter):
 
     def Alloc(self, a: Alloc) -> Stmt:
         loops = [x for x in loops_of(a.body) if x.var.name == self.name]
-        if not loops:
+        if not loops or not a.buffer.in_registers:
             return self._Alloc(a)
         if not isinstance(a.body, Block) or not 2 <= len(a.body.stmts) <= 3:
             raise ConfigError("not-nested", f"rfactor: loop {self.name} must lie in a split nest")

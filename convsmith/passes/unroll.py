@@ -18,9 +18,9 @@ Splits = dict[Index, tuple[tuple[Term, ...], list[tuple[Var, int]]] | None]
 class _Unroll(Rewriter):
     """Carries the values of the unrolled variables and makes every statement once, in its final form."""
 
-    def __init__(self, budget: int) -> None:
+    def __init__(self, loops: tuple[str, ...], budget: int) -> None:
         super().__init__()
-        self.budget, self.made = budget, 0
+        self.loops, self.budget, self.made = loops, budget, 0
         self.values: dict[Var, int] = {}
         self.known: dict[frozenset[Var], Splits] = {}
         self.splits: Splits = {}
@@ -31,7 +31,7 @@ class _Unroll(Rewriter):
         self.splits = self.known.setdefault(frozenset(self.values), {})
 
     def For(self, loop: For) -> Stmt:
-        if loop.kind != "unrolled":
+        if loop.kind != "unrolled" or (self.loops and loop.var.name not in self.loops):
             return self._For(loop)
         lo, hi = self.expr(loop.lo), self.expr(loop.hi)
         if not (lo.is_const and hi.is_const):
@@ -98,8 +98,8 @@ class _Unroll(Rewriter):
             )
 
 
-def unroll(kernel: Kernel, budget: int = BUDGET) -> Kernel:
-    """Unroll all loops of kind ``unrolled``; more than ``budget`` statements is a ConfigError.
+def unroll(kernel: Kernel, loops: tuple[str, ...] = (), budget: int = BUDGET) -> Kernel:
+    """Unroll ``loops``, or all loops, of kind ``unrolled``; more than ``budget`` statements is a ConfigError.
 
     Before::
 
@@ -118,7 +118,7 @@ def unroll(kernel: Kernel, budget: int = BUDGET) -> Kernel:
             if i - 1 >= 0:
               dst[i, 1] = a[i - 1, 1]
     """
-    new = each_body(kernel, lambda s: _Unroll(budget).stmt(s))
+    new = each_body(kernel, lambda s: _Unroll(loops, budget).stmt(s))
     unrolled = (x for x in loops_of(kernel.body) if x.kind == "unrolled")
     copies = any(x.kind != "unrolled" for loop in unrolled for x in loops_of(loop.body))
     return note_copies(kernel, new) if copies else new

@@ -7,8 +7,8 @@ Loops go by their names in the naive nest (``g mb oc oh ow ic kh kw`` ...); a fu
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from convsmith.diag.errors import ConfigError
@@ -52,6 +52,9 @@ class Config:
     ``pieces``    most pieces that a partitioned loop may have
     ``outline``   whether register tiles become functions
     ``threads``   host threads
+    ``at``        loop of the next statement in whose iterations this one computes the rows that the iteration reads
+    ``then``      config of the next statement, a fused depthwise convolution, with loops and arrays of its own names;
+                  its text stands behind `` / ``
     """
 
     isa: str
@@ -75,6 +78,8 @@ class Config:
     pieces: int = 8
     outline: bool = True
     threads: int = 1
+    at: str = ""
+    then: Config | None = None
 
     def __post_init__(self) -> None:
         check_fields(self, lambda message: ConfigError("syntax", f"config: {message}"))
@@ -115,6 +120,10 @@ class Config:
             raise ConfigError("threads", f"--threads={self.threads}: expected 1 to {MOST_THREADS}")
         if self.pieces < 1:
             raise ConfigError("pieces", f"--pieces={self.pieces}: a loop has at least one piece")
+        if bool(self.at) != (self.then is not None):
+            raise ConfigError("then", f"--at={self.at}: the config of the next statement stands behind ' / '")
+        if self.then is not None and (self.then.isa, self.then.threads) != (self.isa, self.threads):
+            raise ConfigError("then", f"{self}: both statements have one --isa and one --threads")
 
     def size(self, loop: str) -> int:
         """The register tile of a loop; 1 where none is given."""
@@ -122,18 +131,40 @@ class Config:
 
     def __str__(self) -> str:
         words = []
-        for f in fields(self):
+        for f in (f for f in fields(self) if f.name in _PRINT):
             value = getattr(self, f.name)
             if f.name in ("isa", "lane") or value != f.default:
                 words.append(f"--{f.name}={_PRINT[f.name](value)}")
-        return " ".join(words)
+        return " ".join(words) + (f"{_THEN}{self.then}" if self.then is not None else "")
+
+    def renamed(self, dims: Mapping[str, str], arrays: Mapping[str, str]) -> Config:
+        """Return the config of the same statement with other names of its dims and arrays."""
+        loops = dict(dims)
+        fuse = []
+        for a, b in self.fuse:
+            fuse.append((loops.get(a, a), loops.get(b, b)))
+            loops[f"{a}_{b}"] = "_".join(fuse[-1])
+
+        def names(old: Iterable[str], by: Mapping[str, str] = loops) -> tuple[str, ...]:
+            return tuple(by.get(n, n) for n in old)
+
+        def sizes(old: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+            return tuple((loops.get(n, n), size) for n, size in old)
+
+        return replace(
+            self, lane=loops.get(self.lane, self.lane), fuse=tuple(fuse), register=sizes(self.register),
+            order=names(self.order), reduce=names(self.reduce), terms=sizes(self.terms), cache=sizes(self.cache),
+            split=sizes(self.split), phases=names(self.phases), pack=names(self.pack, arrays),
+            hold=names(self.hold, arrays), flip=names(self.flip, arrays),
+        )  # fmt: skip
 
     @staticmethod
     def parse(text: str) -> Config:
         """Read what ``str`` prints; ConfigError names the word that is wrong."""
         if not isinstance(text, str):
             raise ConfigError("syntax", f"config: expected a text, got {text!r}")
-        values: dict[str, Any] = {}
+        text, separator, rest = text.partition(_THEN)
+        values: dict[str, Any] = {"then": Config.parse(rest)} if separator else {}
         for word in text.split():
             key, eq, value = word.removeprefix("--").partition("=")
             if not word.startswith("--") or not eq or key not in _READ:
@@ -182,9 +213,10 @@ def _flag(value: str) -> bool:
     return value == "yes"
 
 
+_THEN = " / "
 _PRINT: dict[str, Callable[[Any], str]] = {
     "isa": str, "lane": str, "instruction": str, "realise": str, "table": str, "offsets": str, "pieces": str,
-    "threads": str,
+    "threads": str, "at": str,
     "fuse": lambda v: ",".join(f"{a}+{b}" for a, b in v),
     "register": _sizes_text, "cache": _sizes_text, "terms": _sizes_text, "split": _sizes_text,
     "order": ",".join, "reduce": ",".join, "pack": ",".join, "hold": ",".join, "flip": ",".join,
@@ -192,14 +224,15 @@ _PRINT: dict[str, Callable[[Any], str]] = {
 }  # fmt: skip
 _READ: dict[str, Callable[[str], Any]] = {
     "isa": str, "lane": str, "instruction": str, "realise": str, "table": str, "offsets": str, "pieces": int,
-    "threads": int,
+    "threads": int, "at": str,
     "fuse": _pairs, "register": _sizes, "cache": _sizes, "terms": _sizes, "split": _sizes,
     "order": _names, "reduce": _names, "pack": _names, "hold": _names, "flip": _names, "phases": _names,
     "outline": _flag, "drain": _flag,
 }  # fmt: skip
 _EXAMPLE = {
     "isa": "--isa=avx512", "lane": "--lane=oc", "realise": "--realise=peel", "table": "--table=row",
-    "pieces": "--pieces=8", "threads": "--threads=2", "fuse": "--fuse=oh+ow", "register": "--register=oc:32,ow:14",
+    "pieces": "--pieces=8", "threads": "--threads=2", "at": "--at=oh", "fuse": "--fuse=oh+ow",
+    "register": "--register=oc:32,ow:14",
     "order": "--order=mb,oc,oh,ow", "cache": "--cache=oc:256,ic:128",
     "instruction": "--instruction=vpdpbusd_512",
     "terms": "--terms=ic:4", "split": "--split=mb:2", "reduce": "--reduce=kh,kw,ic", "pack": "--pack=wei",

@@ -36,7 +36,7 @@ def lower_steps(st: Statement, config: Config, target: Machine, nest: Nest) -> l
     steps = [Step(guard_tails, names(nest.unrolled)), Step(flatten), Step(simplify)]
     if nest.rows:
         fragments = target.fragment_rows(st.a.factor, st.b.factor, st.acc)
-        steps += [Step(unroll), Step(simplify), Step(replace, fragments, True)]
+        steps += [Step(unroll, names(nest.unrolled)), Step(simplify), Step(replace, fragments, (nest.lane.name,))]
     copied = is_copied(st, config)
     if copied and has_rows(st):
         steps += _row_steps(st, target.lanes(dtype(st.a.dtype).bits))

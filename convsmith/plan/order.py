@@ -257,7 +257,7 @@ def _height(pixels: int, most: int) -> int:
 
 
 def order_steps(st: Statement, config: Config, nest: Nest) -> list[Step]:
-    """Return the rewrites that make ``nest``: fuse, tile, reorder, split the register tile's body, sink it."""
+    """Return the rewrites that bring the loops of ``nest`` into their order: fuse, tile, reorder."""
     first = sorted((d for d in st.dims if d.kind != "k"), key=lambda d: KINDS.index(d.kind))
     steps = [Step(reorder, tuple(d.name for d in first))] if len(first) > 1 else []
     if sum(n in pair for pair in config.fuse for n in st.reduce) > 1:
@@ -267,8 +267,12 @@ def order_steps(st: Statement, config: Config, nest: Nest) -> list[Step]:
     steps.append(Step(simplify))
     steps += nest.tiling
     steps.append(Step(reorder, names((*nest.around, *nest.accumulators))))
-    if nest.accumulators:
-        steps.append(Step(fission, names(nest.accumulators), nest.widths))
+    return steps
+
+
+def register_steps(config: Config, nest: Nest) -> list[Step]:
+    """Return the rewrites that make the register tile of an ordered nest: split its body, sink it."""
+    steps = [Step(fission, names(nest.accumulators), nest.widths)] if nest.accumulators else []
     steps += [Step(sink, names(nest.register)), Step(reorder, names((*nest.reduce, *nest.terms)))]
     if nest.terms:
         steps.append(Step(reorder, names(nest.term_order)))

@@ -34,14 +34,19 @@ FEW_CHANNELS = 8
 """Pixels with at most this many channels are copied row by row, because a pixel fills only part of a vector."""
 
 
-def read_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list[Step]:
-    """Return the rewrites that pack operands, realise the views, and split off remainders."""
+def read_steps(
+    st: Statement, loops: Loops, config: Config, nest: Nest, outside: tuple[Loop, ...]
+) -> tuple[list[Step], list[Step]]:
+    """Return the rewrites that pack operands and realise the views, and those that bind loops and split off remainders.
+
+    Threads share the loops ``outside``, the outermost ones of the nest.
+    """
     steps = [
         Step(derive_packing, (name, *_added(st, name)), f"{name}_p", nest.widths, not nest.unit.dot)
         for name in config.pack
     ]
     masked = _is_masked(st)
-    parallel = nest.outside
+    parallel = outside
     for operand, name in resident(st, config).items():
         moving = [n for n, loop in enumerate(nest.around) if _moves(st, loops, config, operand, loop.of)]
         last = moving[-1] if moving else 0
@@ -56,8 +61,8 @@ def read_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list[
             )
         if long := ", ".join(n for n in loops.of("k") if _moves(st, loops, config, operand, n)):
             raise ConfigError("hold", f"--hold={operand}: needs register tiles of all of {long}")
-        parallel = nest.outside[: last + 1]
-        steps.append(Step(stage, name, parallel[-1].name, None, 0, "register", nest.lanes))
+        parallel = tuple(x for x in nest.around[: last + 1] if x in outside)
+        steps.append(Step(stage, name, nest.around[last].name, None, 0, "register", nest.lanes))
     if is_copied(st, config):
         if st.shifted:
             raise ConfigError(
@@ -78,21 +83,21 @@ def read_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list[
     steps.append(Step(simplify))
     if indirect(st, config):
         steps.append(Step(lift))
-    steps.append(Step(bind, names(nest.unrolled), "unrolled"))
+    cutting = [Step(bind, names(nest.unrolled), "unrolled")]
     if config.threads > 1 and parallel:
-        steps.append(Step(bind, names(_shared(st, loops, parallel)), "parallel"))
-    steps += _border_steps(st, loops, config, nest) if masked and config.realise == "peel" else []
+        cutting.append(Step(bind, names(_shared(st, loops, parallel)), "parallel"))
+    cutting += _border_steps(st, loops, config, nest) if masked and config.realise == "peel" else []
     cut = _cut_short(st, nest) if masked and nest.along_k and config.realise == "peel" else set()
     tiled = (x for x in nest.around if x.is_tiled or x in nest.classes or x in cut)
     vectors = (x for x in (*nest.pixels, *nest.vectors) if x.of == config.lane or x in cut)
     exact = ((nest.lane.name,),) if cut else ()
-    steps += _piece_steps(st, loops, config, nest)
-    steps.append(Step(partition, names((*tiled, *nest.reduce, *vectors)), config.pieces, *exact))
+    cutting += _piece_steps(st, loops, config, nest)
+    cutting.append(Step(partition, names((*tiled, *nest.reduce, *vectors)), config.pieces, *exact))
     if cut:
-        steps.append(Step(rebase, nest.lane.name))
+        cutting.append(Step(rebase, nest.lane.name))
     if is_copied(st, config):
-        steps += _copy_steps(st, nest.lanes)
-    return steps
+        cutting += _copy_steps(st, nest.lanes)
+    return steps, cutting
 
 
 def _shared(st: Statement, loops: Loops, parallel: tuple[Loop, ...]) -> tuple[Loop, ...]:

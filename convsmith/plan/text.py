@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from convsmith.plan.kernel import KernelPlan
 from convsmith.plan.loops import Loop
-from convsmith.plan.plan import KernelPlan, Plan
+from convsmith.plan.plan import Plan
 
 Line = tuple[str, str]
 
 _WHEN = {
     "packing": "while packing",
     "before": "in each call, first",
+    "loop": "in a loop of the main one",
     "main": "in each call",
     "after": "in each call, last",
 }

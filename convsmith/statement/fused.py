@@ -6,11 +6,11 @@ first nest writes, and its other arrays by their names in the whole problem.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.index import Index, Var
+from convsmith.ir.index import Index, Var, is_false
 from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, block
 from convsmith.ir.walk import Substitute, substitute
 from convsmith.problem.fusion import Fused
@@ -23,50 +23,76 @@ SUFFIX = "2"
 """Ends the names of the second nest's loops."""
 
 
-def fused_naive(fused: Fused, first: Statement, second: Statement) -> Kernel:
-    """Return the nests of both statements, one after the other, in a kernel that allocates what lies between them."""
-    one, two = naive(fused.first, first), naive(fused.second, second)
-    result, source = _param(one, first.c.name), _param(two, second.a.name)
-    middle = Buffer(MIDDLE, result.dtype, result.shape, result.blocks, "cache")
-    arrays = {b.name: b for b in one.params if b is not result}
-    moved = {source: middle}
-    for b in two.params:
-        if b is not source:
-            name = fused.names.get(b.name, b.name)
-            moved[b] = arrays.setdefault(name, Buffer(name, b.dtype, b.shape, b.blocks, b.scope))
-    nests = block(Substitute({}, {result: middle}).stmt(one.body), _Renamed(_variables(second), moved).stmt(two.body))
-    return Kernel(one.name, tuple(arrays.values()), Alloc(middle, nests), before=one.before)
+@dataclass(frozen=True)
+class Pair:
+    """The ``first`` and ``second`` statement of a fused problem, each with the names of its own problem."""
 
+    fused: Fused
+    first: Statement
+    second: Statement
 
-def renamed(fused: Fused, second: Statement) -> Statement:
-    """Return the second statement with loops and arrays as the kernel of both names them."""
-    variables = _variables(second)
-    arrays = {**fused.names, second.a.name: MIDDLE}
+    @property
+    def is_read(self) -> bool:
+        """Whether the second statement reads any row of the first, not padding alone."""
+        return not is_false(self.second.a.mask)
 
-    def view(v: View) -> View:
-        coords = tuple(substitute(x, variables) for x in v.coords)
-        masks = tuple(substitute(m, variables) for m in v.masks)
-        return replace(v, name=arrays.get(v.name, v.name), coords=coords, masks=masks)
+    @property
+    def arrays(self) -> dict[str, str]:
+        """The names that arrays of the second statement have in the kernel."""
+        return {**self.fused.names, self.second.a.name: MIDDLE}
 
-    return replace(
-        second, dims=tuple(replace(d, name=d.name + SUFFIX) for d in second.dims),
-        factors=tuple(map(view, second.factors)), c=view(second.c), reduce=tuple(n + SUFFIX for n in second.reduce),
-    )  # fmt: skip
+    @property
+    def variables(self) -> dict[Var, Index]:
+        """The variables that loops of the second statement have in the kernel."""
+        return {Var(d.name): Var(d.name + SUFFIX) for d in self.second.dims}
 
+    def renamed(self) -> Statement:
+        """Return the second statement with loops and arrays as the kernel of both names them."""
+        second, arrays, variables = self.second, self.arrays, self.variables
 
-def _param(kernel: Kernel, name: str) -> Buffer:
-    return next(b for b in kernel.params if b.name == name)
+        def view(v: View) -> View:
+            coords = tuple(substitute(x, variables) for x in v.coords)
+            masks = tuple(substitute(m, variables) for m in v.masks)
+            return replace(v, name=arrays.get(v.name, v.name), coords=coords, masks=masks)
 
+        return replace(
+            second, dims=tuple(replace(d, name=d.name + SUFFIX) for d in second.dims),
+            factors=tuple(map(view, second.factors)), c=view(second.c),
+            reduce=tuple(n + SUFFIX for n in second.reduce),
+        )  # fmt: skip
 
-def _variables(st: Statement) -> dict[Var, Index]:
-    return {Var(d.name): Var(d.name + SUFFIX) for d in st.dims}
+    def naive(self, before: Sequence[Kernel] = ()) -> Kernel:
+        """Return the nests of both statements, one after the other, in a kernel that allocates what lies between them.
+
+        The kernels ``before`` write arrays that the first nest reads.
+        """
+        one, two = naive(self.fused.first, self.first), naive(self.fused.second, self.second)
+        (result,) = (b for b in one.params if b.name == self.first.c.name)
+        middle = Buffer(MIDDLE, result.dtype, result.shape, result.blocks, "cache")
+        params = {b.name: b for b in one.params if b is not result}
+        moved: dict[Buffer, Buffer] = {}
+        for b in two.params:
+            if b.name == self.second.a.name:
+                moved[b] = middle
+            else:
+                name = self.arrays.get(b.name, b.name)
+                moved[b] = params.setdefault(name, Buffer(name, b.dtype, b.shape, b.blocks, b.scope))
+        first = Substitute({}, {result: middle}).stmt(one.body)
+        second = _Renamed(self.variables, moved).stmt(two.body)
+        body = Alloc(middle, block(first, second)) if self.is_read else second
+        return Kernel(two.name, tuple(params.values()), body, before=tuple(before))
 
 
 class _Renamed(Substitute):
-    """Renames loops too."""
+    """Renames loops and the accumulator too."""
 
     def __init__(self, variables: Mapping[Var, Index], buffers: Mapping[Buffer, Buffer]) -> None:
         super().__init__(variables, buffers)
+
+    def Alloc(self, s: Alloc) -> Stmt:
+        new = replace(s.buffer, name=s.buffer.name + SUFFIX)
+        self._buffers = {**self._buffers, s.buffer: new}
+        return Alloc(new, self.stmt(s.body))
 
     def For(self, s: For) -> Stmt:
         var = self.expr(s.var)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from convsmith.ir.stmt import Kernel
 from convsmith.problem.problem import Problem
 from convsmith.statement.bias import bias_gradient
+from convsmith.statement.fused import Pair
 from convsmith.statement.naive import naive
 from convsmith.statement.offsets import sums_of
 from convsmith.statement.parts import sum_of_parts
@@ -15,10 +16,14 @@ from convsmith.statement.statement import Statement
 
 @dataclass(frozen=True)
 class Program:
-    """The statements of ``problem``: ``main`` computes the products, the others prepare its operands or finish it."""
+    """The statements of ``problem``: ``main`` computes the products, the others prepare its operands or finish it.
+
+    The statements of a fused problem are those of a ``pair``; the first runs at a loop of the main one, the second.
+    """
 
     problem: Problem
     statements: tuple[Statement, ...]
+    pair: Pair | None = None
 
     @property
     def main(self) -> Statement:
@@ -32,8 +37,9 @@ class Program:
 
     def naive(self) -> Kernel:
         """Return the naive nest of the main statement, with those of the statements that prepare its operands."""
-        before = [naive(self.problem, st) for st in self.of("packing", "before")]
-        return naive(self.problem, self.main, before)
+        problem = self.problem if self.pair is None else self.pair.fused.first
+        before = [naive(problem, st) for st in self.of("packing", "before")]
+        return naive(problem, self.main, before) if self.pair is None else self.pair.naive(before)
 
 
 def program(problem: Problem, main: Statement) -> Program:
@@ -42,3 +48,10 @@ def program(problem: Problem, main: Statement) -> Program:
     bias = bias_gradient(problem)
     after += [bias] if bias is not None else []
     return Program(problem, (*sums_of(problem, main.whole), main, *after))
+
+
+def fused_program(problem: Problem, pair: Pair) -> Program:
+    """Return the program of the two statements of a fused ``problem``."""
+    first = replace(pair.first, when="loop", name="first")
+    inner = (*sums_of(pair.fused.first, first), first) if pair.is_read else ()
+    return Program(problem, (*inner, pair.renamed()), pair)

@@ -82,8 +82,9 @@ class View:
         return conj(self.masks)
 
 
-WHEN = ("packing", "before", "main", "after")
-"""When a statement runs: while an operand is packed, or in each call, as the main statement, before or after it."""
+WHEN = ("packing", "before", "loop", "main", "after")
+"""When a statement runs: while an operand is packed, or in each call, as the main statement, before or after it, or at
+a loop of it."""
 
 FINISHES = ("epilogue", "sum", "centred")
 """The last step of a statement: the problem's epilogue, a conversion to the result's type, or that after the source's

@@ -7,6 +7,7 @@ from convsmith.compiler.service import compile_or_load
 from convsmith.diag.forking import import_lock
 from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
+from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
 
 __all__ = ["choose", "compile_problem"]
@@ -31,9 +32,13 @@ def choose(problem: Problem, target: Machine, threads: int, dynamic: bool) -> Co
         from convsmith.ir.intern import interning
         from convsmith.plan.dynamic import check_dynamic
         from convsmith.tune.dynamic import dynamic_config
+        from convsmith.tune.fused import fused_config
         from convsmith.tune.model import default_config
 
     if dynamic:
         with interning():
             return dynamic_config(check_dynamic(problem), target, threads)
+    if isinstance(problem, Conv) and problem.depthwise is not None:
+        with interning():
+            return fused_config(problem, target, threads)
     return default_config(problem, target, threads)

@@ -79,7 +79,7 @@ def test_the_packed_order_has_the_blocks_of_the_config() -> None:
     )
     with interning():
         made = plan(problem, config, target)
-        lhs, rhs = run_steps(made.program.naive(), made.main.pipeline).packs
+        lhs, rhs = run_steps(made.program.naive(), made.pipeline).packs
     orders = [[(x.var.name, int(x.hi)) for x in loops_of(p.body)] for p in (lhs, rhs)]
     assert orders[0] == [("k.b", 4), ("m.b", 2), ("m.o", 8), ("k.o", 16), ("m.i", 6), ("k.q", 4)]
     assert orders[1] == [("n.b", 2), ("k.b", 4), ("n.o", 3), ("k.o", 16), ("n.v", 2), ("n.l", 16), ("k.q", 4)]

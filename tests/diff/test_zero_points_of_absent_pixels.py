@@ -17,7 +17,8 @@ from convsmith.machine.base import Machine
 from convsmith.machine.registry import host_targets
 from convsmith.passes.manager import run_steps
 from convsmith.plan.config import Config
-from convsmith.plan.plan import plan, scheduled
+from convsmith.plan.kernel import scheduled
+from convsmith.plan.plan import plan
 from convsmith.problem import Problem, parse_problem
 from convsmith.problem.data import random_arrays
 from convsmith.problem.types import TYPES
@@ -111,7 +112,7 @@ def test_every_step_computes_the_same(line: str, words: str) -> None:
             if terms and not config.instruction:
                 continue
             made = plan(problem, config, target)
-            run_steps(made.program.naive(), made.main.pipeline, [Oracle(problem, target)])
+            run_steps(made.program.naive(), made.pipeline, [Oracle(problem, target)])
 
 
 def test_one_sum_of_weights_serves_all_pixels() -> None:

@@ -325,7 +325,7 @@ def test_every_step_computes_the_same(src: str, dst: str, options: str, line: st
         p = general(check_dynamic(q)).canonical()
         config = replace(dynamic_config(p, target, threads), drain=threads == 2)
         made = plan(p, config, target, dynamic=True)
-        run_steps(made.program.naive(), made.main.pipeline, [Sizes(p, q, instructions)])
+        run_steps(made.program.naive(), made.pipeline, [Sizes(p, q, instructions)])
 
 
 def test_requirements_are_checked_at_the_call() -> None:

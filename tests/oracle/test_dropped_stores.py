@@ -18,7 +18,7 @@ from convsmith.machine.base import Machine
 from convsmith.machine.registry import host_targets
 from convsmith.passes.manager import run_steps
 from convsmith.plan.config import Config
-from convsmith.plan.plan import kernel_plan, scheduled
+from convsmith.plan.kernel import kernel_plan, scheduled
 from convsmith.problem import Problem, parse_problem
 from convsmith.statement.naive import naive
 from convsmith.statement.parts import sum_of_parts

@@ -424,8 +424,8 @@ def interpret_all(
         made = plan(problem, with_instruction(config, problem, target), target)
         parts = [k for k in made.kernels if k.statement.name == "sums"]
         oracle.finish = naive(problem, parts[0].statement) if parts else None
-        oracle.skip = skipping(every, turn, len(made.main.pipeline))
-        kernel = run_steps(made.program.naive(), made.main.pipeline, [oracle])
+        oracle.skip = skipping(every, turn, len(made.pipeline))
+        kernel = run_steps(made.program.naive(), made.pipeline, [oracle])
         if oracle.finish is not None:
             oracle.skip = lambda number: False
             run_steps(oracle.finish, parts[0].pipeline, [_Finishing(oracle, kernel)])
@@ -548,7 +548,7 @@ def test_the_kinds_use_every_pass(monkeypatch: pytest.MonkeyPatch) -> None:
         with interning():
             problem, config = parse_problem(line), Config.parse(f"--isa=generic {words}")
             made = plan(problem, with_instruction(config, problem, target), target)
-            kernel = run_steps(made.program.naive(), made.main.pipeline, [Changes()])
+            kernel = run_steps(made.program.naive(), made.pipeline, [Changes()])
             for pack, steps in preparing(made, kernel):
                 run_steps(pack, steps, [Changes()])
     assert used - changed == set()

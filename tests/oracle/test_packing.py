@@ -89,7 +89,7 @@ def test_the_packed_operand_in_the_order_of_the_nest(seed: int) -> None:
             sides = (plain_statement.b.name, plain_statement.a.name)
             config = replace(config, pack=sides[: rng.choice((1, 2))])
             made = plan(problem, config, target)
-            kernel, steps = made.program.naive(), made.main.pipeline
+            kernel, steps = made.program.naive(), made.pipeline
             places = [n for n, step in enumerate(steps) if step.run is derive_packing]
             before = run_steps(kernel, steps[: places[0]])
             memory = memories(problem, random_arrays(problem, seed))

@@ -57,7 +57,7 @@ def test_products_are_those_that_meet(name: str, monkeypatch: pytest.MonkeyPatch
         oracle = Oracle(problem, target)
         config = Config.parse(f"--isa=generic {words}") if words else default_config(problem, target)
         made = plan(problem, config, target)
-        st, kernel = made.program.main, run_steps(made.program.naive(), made.main.pipeline)
+        st, kernel = made.program.main, run_steps(made.program.naive(), made.pipeline)
         monkeypatch.setattr(_Machine, "_invoke", count)
         oracle.check(kernel)
         bodies = (kernel.body, *(f.body for f in kernel.functions))

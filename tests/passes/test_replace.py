@@ -493,8 +493,9 @@ def test_a_sum_that_no_row_computes_is_refused_where_asked() -> None:
     kernel = parse_kernel(sums_text(GOOD.replace("j * 2 + r]", "j + r * 4]")))
     assert replace(kernel, (FRAGMENT,)) is kernel
     with pytest.raises(ConfigError, match=r"none of fragment_dot computes acc.* in loops k 0 .. 4, r 0 .. 2"):
-        replace(kernel, (FRAGMENT,), True)
-    assert invoked(replace(parse_kernel(sums_text(GOOD)), (FRAGMENT,), True)) == ["fragment_dot"]
+        replace(kernel, (FRAGMENT,), ("i",))
+    assert replace(kernel, (FRAGMENT,), ("x",)) is kernel
+    assert invoked(replace(parse_kernel(sums_text(GOOD)), (FRAGMENT,), ("i",))) == ["fragment_dot"]
 
 
 def test_a_fragment_that_is_read_otherwise_is_refused() -> None:

@@ -99,8 +99,8 @@ def test_the_budget_counts_statements(budget: int) -> None:
     body = "  for i in 0 .. 3 #unrolled:\n    for j in 0 .. 2 #unrolled:\n      d[i] = a[j]\n"
     kernel = parse_kernel(HEAD + body)
     if budget == 6:
-        assert_same_results(kernel, unroll(kernel, budget))
+        assert_same_results(kernel, unroll(kernel, budget=budget))
         return
     with pytest.raises(ConfigError, match="more than 5 statements; loops i, j are too long") as error:
-        unroll(kernel, budget)
+        unroll(kernel, budget=budget)
     assert error.value.code == "unroll-budget"

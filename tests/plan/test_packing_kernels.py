@@ -71,7 +71,7 @@ def test_packed_as_derived(line: str, isa: str, monkeypatch: pytest.MonkeyPatch)
     problem, config, level = chosen(line, isa)
     with interning():
         made = plan(problem, config, level)
-        kernel = run_steps(made.program.naive(), made.main.pipeline)
+        kernel = run_steps(made.program.naive(), made.pipeline)
         library = HostLibrary(build_artifact(problem, config, level))
         packs = [p for p in kernel.packs if len(p.params) == 2 and p.params[1].name.endswith("_p")]
         assert packs
@@ -113,7 +113,7 @@ def test_vectors_are_read_and_written(line: str, isa: str, row: str) -> None:
     config = replace(config, pack=("wei",))
     with interning():
         made = plan(problem, config, level)
-        (pack,) = run_steps(made.program.naive(), made.main.pipeline).packs
+        (pack,) = run_steps(made.program.naive(), made.pipeline).packs
         found = run_steps(pack, packing.packing_steps(pack, level))
         assert f"{row}(" in str(found)
         text = llvm_bind.assembly(lower(made).text, level.triple, level.cpu, level.features)
@@ -136,7 +136,7 @@ def test_lines_stay_until_all_of_each_is_read(isa: str, line: str, operand: str,
     config = replace(default_config(problem, level), pack=(operand,))
     with interning():
         made = plan(problem, config, level)
-        (pack,) = run_steps(made.program.naive(), made.main.pipeline).packs
+        (pack,) = run_steps(made.program.naive(), made.pipeline).packs
         found = str(run_steps(pack, packing.packing_steps(pack, level)))
     nest = re.findall(r"for (\S+) in 0 \.\. (\d+)", found.partition("alloc" if "alloc" in found else "{")[0])
     assert " ".join(f"{name}:{count}" for name, count in nest) == loops

@@ -18,8 +18,8 @@ from convsmith.ir.walk import loops_of
 from convsmith.layout.layout import Layout
 from convsmith.machine.generic.level import level
 from convsmith.plan.config import Config
+from convsmith.plan.kernel import kernel_plan
 from convsmith.plan.loops import loops_after_fusing
-from convsmith.plan.plan import kernel_plan
 from convsmith.plan.registers import check_config, filled_lanes, registers
 from convsmith.plan.sums import config_of_sums
 from convsmith.plan.unit import Unit

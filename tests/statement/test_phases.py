@@ -10,7 +10,7 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.intern import interning
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.plan.config import Config
-from convsmith.plan.plan import kernel_plan
+from convsmith.plan.kernel import kernel_plan
 from convsmith.problem import parse_problem
 from convsmith.problem.conv import Conv
 from convsmith.statement.phases import phases

@@ -7,8 +7,8 @@ import pytest
 from convsmith.ir.intern import interning
 from convsmith.machine.base import Machine
 from convsmith.machine.x86.levels import LEVELS
+from convsmith.plan.kernel import scheduled
 from convsmith.plan.loops import loops_after_fusing
-from convsmith.plan.plan import scheduled
 from convsmith.plan.registers import check_config
 from convsmith.plan.unit import Unit
 from convsmith.problem import parse_problem

@@ -1,0 +1,123 @@
+"""The plan of one statement, and the statement that a config schedules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from convsmith.diag.errors import ConfigError
+from convsmith.machine.base import Machine
+from convsmith.passes.manager import Step
+from convsmith.plan.buffers import BufferPlan, buffers
+from convsmith.plan.config import Config
+from convsmith.plan.loops import Loop, Loops, SymbolicSizes, loops_after_fusing
+from convsmith.plan.lower import lower_steps
+from convsmith.plan.order import Nest, nest_of, order_steps, register_steps
+from convsmith.plan.pointers import indirect, indirect_step
+from convsmith.plan.read import read_steps
+from convsmith.plan.registers import Registers, check_config, registers
+from convsmith.plan.unit import Unit
+from convsmith.problem.problem import Problem
+from convsmith.statement.offsets import MOST, of_fewer_bits, summed
+from convsmith.statement.parts import parted
+from convsmith.statement.phases import phased
+from convsmith.statement.statement import Statement
+from convsmith.statement.views import statement
+
+
+@dataclass(frozen=True)
+class KernelPlan:
+    """The plan of one statement: its loops, the nest, registers and buffers that ``config`` gives it, its pipeline.
+
+    The pipeline is in five stages: ``order`` brings the loops into their order, ``tile`` makes the register tile,
+    ``read`` packs operands and realises views, ``cut`` splits off remainders, and ``lower`` makes vectors and
+    instructions. Rows of another statement are computed ``within`` a loop.
+    """
+
+    statement: Statement
+    config: Config
+    loops: Loops
+    nest: Nest
+    registers: Registers
+    buffers: tuple[BufferPlan, ...]
+    order: tuple[Step, ...]
+    tile: tuple[Step, ...]
+    read: tuple[Step, ...]
+    cut: tuple[Step, ...]
+    lower: tuple[Step, ...]
+    within: str = ""
+
+    @property
+    def pipeline(self) -> tuple[Step, ...]:
+        """The five stages."""
+        return (*self.order, *self.tile, *self.read, *self.cut, *self.lower)
+
+
+def kernel_plan(
+    st: Statement, config: Config, machine: Machine, sizes: SymbolicSizes | None = None, within: str = ""
+) -> KernelPlan:
+    """Return the plan of ``st`` under its own ``config``, with symbolic ``sizes`` where these are given.
+
+    Threads share the loops outside of the innermost one around the register tile that steps through ``within``.
+    """
+    unit = Unit.of(st, machine, config)
+    loops = loops_after_fusing(st, config)
+    if sizes is not None:
+        loops = replace(loops, symbolic=sizes.loops)
+    check_config(st, loops, config, machine, unit)
+    nest = nest_of(st, loops, config, unit)
+    steps: list[Step] = list(sizes.steps) if sizes is not None else []
+    if indirect(st, config) and sizes is None:
+        if config.phases:
+            raise ConfigError("phases", f"--phases={','.join(config.phases)}: --realise=indirection has none")
+        steps.append(indirect_step(st, config.table))
+    steps += order_steps(st, config, nest)
+    tile = register_steps(config, nest)
+    columns = phased(st, config.phases)
+    read, cut = read_steps(columns, loops, config, nest, _outside(nest, loops, within))
+    lower = lower_steps(columns, config, machine, nest)
+    needed = registers(loops, config, machine, unit, nest.filled)
+    stages = (tuple(steps), tuple(tile), tuple(read), tuple(cut), tuple(lower))
+    return KernelPlan(st, config, loops, nest, needed, buffers(columns, config, nest), *stages, within)
+
+
+def loop_at(nest: Nest, of: str) -> Loop:
+    """Return the innermost loop around the register tile that steps through the loop ``of``; ConfigError without."""
+    found = [x for x in nest.outside if x.of == of]
+    if not found:
+        legal = ", ".join(dict.fromkeys(x.of for x in nest.outside))
+        raise ConfigError("at", f"--at={of}: no loop of that name is around the register tile; there are {legal}")
+    return found[-1]
+
+
+def _outside(nest: Nest, loops: Loops, within: str) -> tuple[Loop, ...]:
+    """Return the loops that threads may share: an axis's loop ``within`` keeps rows for its next iteration."""
+    if not within:
+        return nest.outside
+    last = nest.outside.index(loop_at(nest, within))
+    return nest.outside[: last + (not loops.axes[within])]
+
+
+def scheduled(problem: Problem, config: Config, machine: Machine) -> Statement:
+    """Return the statement that ``config`` schedules: its offsets taken off the sums, its reduction in parts."""
+    st = statement(problem, machine)
+    if of_fewer_bits(st):
+        need = [view.name for view in st.factors if view.fewer is not None or view is st.b]
+        if config.offsets != "sums" or not set(need) <= set(config.pack):
+            raise ConfigError(
+                "bits", f"entries of fewer bits are made while packing: legal are --offsets=sums and "
+                f"--pack={','.join(need)}",
+            )  # fmt: skip
+    if config.offsets == "sums":
+        found = summed(problem, st, config.flip, config.pack, config.realise == "indirection")
+        if found is None:
+            words = "--offsets=sums" + (f" --flip={','.join(config.flip)}" if config.flip else "")
+            raise ConfigError(
+                "offsets",
+                f"{words}: legal where source or weights have zero points or are "
+                "flipped (s8 sources and u8 weights can be), the zero point of the source is common to its channels, "
+                f"and at most {MOST} sums of weights are needed; else --offsets=each",
+            )
+        if st.b.name not in config.pack:
+            raise ConfigError("offsets", f"--offsets=sums: needs --pack={st.b.name}, beside which the sums are packed")
+        st = found
+    return parted(st, config.split)
