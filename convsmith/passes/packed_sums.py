@@ -3,7 +3,8 @@
 A kernel that only adds up entries of an operand need not run where the operand is packed: the packing kernel adds up
 what it has written, in the order in which it wrote it.  Loops that the sums do not vary along are *depth*.  A *run* is
 the innermost block of loops: depth within (terms), loops along which sums lie side by side, depth around them.  Its
-sums are held at once.  Beyond an operand there are zeros, which add nothing.
+sums are held at once: loops around the sum that are unrolled are those side by side.  Beyond an operand there are
+zeros, which add nothing.
 
 The kernel must be a nest with one number that is set to zero, added to, and stored; and each entry packed once.
 """
@@ -28,7 +29,7 @@ from convsmith.passes.scope import perfect_nest, wrap
 SIDE_BY_SIDE = 256
 """Most sums that a run holds at once."""
 MARK, HELD = ".s", ".h"
-"""At the end of the names of loops that add up: of all, and of those whose sums a run holds."""
+"""What new names of loops end in, so that they differ from the names of those that pack."""
 
 
 class PackedElement(NamedTuple):
@@ -148,7 +149,9 @@ def _nest(place: PackedElement, here: Load, term: Value, store: Store) -> Stmt:
 
     def around(chain: list[tuple[For, int]], body: Stmt) -> Stmt:
         ends = (marked.expr(x.hi) if x.var in along else as_index(n) for x, n in chain)
-        return wrap([For(marked.expr(x.var), as_index(0), end, body) for (x, _), end in zip(chain, ends)], body)
+        kinds = ("unrolled" if x.var in held else "serial" for x, _ in chain)
+        new = zip(chain, ends, kinds)
+        return wrap([For(marked.expr(x.var), as_index(0), end, body, kind) for (x, _), end, kind in new], body)
 
     reduce = around([*reversed(depth), *reversed(terms)], Store(here.buffer, (), Binary("add", here, term)))
     clear = Store(here.buffer, (), const(here.buffer.dtype, 0))

@@ -14,31 +14,32 @@ from math import gcd, prod
 
 from convsmith.ir.index import Ge0, Var, parts_of
 from convsmith.ir.instruction import Instruction
-from convsmith.ir.stmt import Block, For, Kernel, Stmt, Store
-from convsmith.ir.types import dtype
+from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, Store
+from convsmith.ir.types import S32, dtype
 from convsmith.ir.value import Load, Select
-from convsmith.ir.walk import loops_of, variables_of, walk
+from convsmith.ir.walk import loops_of, statements_of, variables_of, walk
 from convsmith.machine.base import Machine
 from convsmith.machine.transpositions import is_joined, tile_shape
 from convsmith.passes.bind import bind
+from convsmith.passes.fission import fission
 from convsmith.passes.flatten import flatten, offset
 from convsmith.passes.fuse import fuse
 from convsmith.passes.gather_stores import gather_stores
+from convsmith.passes.guard_tails import guard_tails
 from convsmith.passes.manager import Step
 from convsmith.passes.narrow_index import narrow_index
-from convsmith.passes.packed_sums import HELD, MARK
 from convsmith.passes.partition import partition
 from convsmith.passes.reorder import reorder
 from convsmith.passes.replace import replace
 from convsmith.passes.scope import perfect_nest
 from convsmith.passes.simplify import simplify
+from convsmith.passes.sink import sink
 from convsmith.passes.strength import strength_reduce
 from convsmith.passes.tile import tile
 from convsmith.passes.transpose import READ, WRITTEN, transpose
 from convsmith.passes.unroll import unroll
 from convsmith.passes.unused_let import unused_let
 from convsmith.passes.vectorise import vectorise
-from convsmith.plan.adding import adding_steps
 
 PIECES = 4
 """Most pieces of a loop."""
@@ -57,16 +58,47 @@ LONG = 4
 def packing_steps(pack: Kernel, target: Machine) -> list[Step]:
     """Those of the copy, and of the sums that are made of it."""
     steps = _copying_steps(pack, target)
-    before, after = adding_steps(pack, target)
+    before, after = _summing_steps(pack, target)
     flat = next(n for n, step in enumerate(steps) if step.run is flatten) + 1
     unrolled = [Step(unroll)] if before else []
     return [*before, *steps[:flat], *after, *steps[flat:], *unrolled]
 
 
+def _summing_steps(pack: Kernel, target: Machine) -> tuple[list[Step], list[Step]]:
+    """Return the rewrites of the sums that a packing kernel makes, before and after memory is flat; none without sums.
+
+    Vectors of the sums that a run holds stay in registers for as long as it lasts.
+    """
+    run = next((s for s in statements_of(pack.body) if isinstance(s, Alloc)), None)
+    if run is None:
+        return [], []
+    around = [x for x in loops_of(pack.body) if run in statements_of(x)]
+    side = [x.var.name for x in around if x.kind == "unrolled"]
+    outer = [x.var.name for x in around if x.kind != "unrolled"]
+    depth: list[For] = list(loops_of(run.body))
+    lanes = target.lanes(S32.bits)
+    steps: list[Step] = []
+    if side:
+        last = side.pop()
+        steps.append(Step(tile, last, lanes, f"{last}v", f"{last}l"))
+        side += [f"{last}v", f"{last}l"]
+        steps += [Step(fission, tuple(side), ((side[-1], lanes),)), Step(sink, tuple(side))]
+        steps.append(Step(simplify))
+        steps += [Step(partition, (*outer, *side[:-1])), Step(guard_tails, tuple(side))]
+    after = [Step(simplify)]
+    terms = int(depth[-1].hi) if depth else 1
+    if 1 < terms == S32.bits // pack.params[-1].dtype.bits:
+        after.append(Step(vectorise, depth[-1].var.name, terms, False))
+    if side:
+        after.append(Step(vectorise, side[-1], lanes, False))
+    return steps, [*after, Step(replace, target.instructions)]
+
+
 def _copying_steps(pack: Kernel, target: Machine) -> list[Step]:
     """Split off what is cut short, and copy vectors."""
     parts = pack.body.stmts if isinstance(pack.body, Block) else (pack.body,)
-    copies = [s for s in parts if not any(x.var.name.endswith((MARK, HELD)) for x in loops_of(s))]
+    packed = pack.params[-1]
+    copies = [s for s in parts if any(isinstance(x, Store) and x.buffer is packed for x in statements_of(s))]
     loops: list[For] = [x for s in copies for x in loops_of(s)]
     names = [x.var.name for x in loops]
     steps: list[Step] = []
