@@ -142,7 +142,7 @@ class _Collector:
         self.site(s.buffer, s.index, s.lanes, True, path, is_sum)
 
     def reads(self, v: Value, path: Path) -> None:
-        if not self.targets and not _loads(v, self.written):
+        if not self.targets and not reads_any(v, self.written):
             return
         stack = [(v, self.conds)]
         outer, seen = self.conds, set()
@@ -177,8 +177,8 @@ class _Collector:
         self.sites.append(Site(access, (*path, int(is_write)), storage, private, is_sum))
 
 
-def _loads(v: Value, buffers: set[Buffer]) -> bool:
-    """Whether a value reads one of the buffers; a part that occurs several times is visited once."""
+def reads_any(v: Value, buffers: set[Buffer]) -> bool:
+    """Return whether a value reads one of the buffers; a part that occurs several times is visited once."""
     stack, seen = [v], set[Value]()
     while stack:
         x = stack.pop()

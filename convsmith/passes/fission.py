@@ -11,7 +11,7 @@ from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import Rewriter
 from convsmith.passes.accesses import sites_of
-from convsmith.passes.order import require_order
+from convsmith.passes.order import meet_outside, require_order
 from convsmith.passes.scope import LoopRewriter, extent, note_copies, perfect_nest, require_one, with_body, wrap
 
 
@@ -63,7 +63,7 @@ class _Fission(LoopRewriter):
         reindex = ReindexBuffer(old, new, tuple(x.var for x in chain))
         inner = body.body
         parts = inner.stmts if isinstance(inner, Block) else (inner,)
-        if len(parts) > 1:
+        if meet_outside(parts, body):
             count = len(chain)
             sites = sites_of(loop, self.ranges)
             require_order(
@@ -103,4 +103,4 @@ def fission(kernel: Kernel, names: Sequence[str], widths: Sequence[tuple[str, in
     require_one(kernel, names, "fission")
     if not names:
         raise ConfigError("not-nested", "fission: no loop is named; legal are those directly around an allocation")
-    return note_copies(kernel, with_body(kernel, _Fission(names, dict(widths)).stmt(kernel.body)))
+    return note_copies(kernel, with_body(kernel, _Fission(names, dict(widths)).stmt(kernel.body)), candidates=names)

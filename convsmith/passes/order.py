@@ -25,8 +25,10 @@ from convsmith.arith.ranges import Ranges
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Var
-from convsmith.ir.stmt import For, Stmt, Store
-from convsmith.passes.accesses import Path, Site, sites_of
+from convsmith.ir.stmt import Alloc, At, Call, For, Invoke, Stmt, Store
+from convsmith.ir.value import Binary, Load
+from convsmith.ir.walk import statements_of
+from convsmith.passes.accesses import Path, Site, reads_any, sites_of, written_in
 from convsmith.passes.scope import perfect_nest
 
 
@@ -77,12 +79,39 @@ def require_nest_order(what: str, old: Sequence[For], new: Sequence[For], ranges
     kinds = [loop.kind == "parallel" for loop in new]
     if kinds != sorted(kinds, reverse=True):
         raise ConfigError("loop-kind", f"{what}: a parallel loop would stand within one that is not")
+    if isinstance(s := old[-1].body, Store) and is_only_sum(s):
+        return
     places = [old.index(loop) for loop in new]
 
     def permuted(path: Path) -> NewPath:
         return (*(path[n] for n in places), *path[len(places) :])
 
     require_order(what, sites_of(old[0], ranges), permuted, ranges, sums=True)
+
+
+def is_only_sum(s: Store) -> bool:
+    """Return whether a store adds to an element a term that does not read its buffer."""
+    v = s.value
+    adds = isinstance(v, Binary) and v.op == "add" and v.a is Load(s.buffer, s.index, s.lanes)
+    return isinstance(v, Binary) and adds and not reads_any(v.b, {s.buffer})
+
+
+def meet_outside(parts: Sequence[Stmt], whole: Stmt) -> bool:
+    """Return whether several ``parts`` of a statement access a buffer that one writes and the ``whole`` does not own.
+
+    This is a quick test: where one part alone uses such buffers, parts cannot change their order wrongly.
+    """
+    written = written_in(whole) - {x.buffer for x in statements_of(whole) if isinstance(x, Alloc)}
+    if not written:
+        return False
+    uses = [any(_uses(s, written) for s in statements_of(part)) for part in parts]
+    return sum(uses) > 1
+
+
+def _uses(s: Stmt, buffers: set[Buffer]) -> bool:
+    if isinstance(s, Store):
+        return s.buffer in buffers or reads_any(s.value, buffers)
+    return isinstance(s, (At, Call, Invoke))
 
 
 def require_order_in_passes(what: str, loop: For, count: int, ranges: Ranges) -> None:

@@ -101,6 +101,8 @@ class _Partition(ScopedRewriter):
         super().__init__()
         self.names, self.budget, self.exact = names, budget, exact
         self.simple = False
+        self.copied: set[str] = set()
+        """Names of loops that were split, and of those within them."""
         self.tests: dict[Stmt, Tests] = {}
 
     def For(self, loop: For) -> Stmt:
@@ -127,6 +129,8 @@ class _Partition(ScopedRewriter):
         cuts = [lo] + [lo + i for i in range(1, len(signs)) if signs[i] != signs[i - 1]] + [hi]
         if len(cuts) - 1 > self.budget:
             return self._For(loop)
+        if len(cuts) > 2:
+            self.copied |= {loop.var.name, *(x.var.name for x in loops_of(loop.body))}
         pieces: list[Stmt] = []
         outer = self.simple
         for a, b in pairwise(cuts):
@@ -165,4 +169,5 @@ def partition(kernel: Kernel, loops: tuple[str, ...], budget: int = 8, exact: tu
               dst[i.i + 8] = a[i.i + 8]
     """
     require_loops(kernel, loops, "partition")
-    return note_copies(kernel, with_body(kernel, _Partition(tuple(loops), budget, frozenset(exact)).stmt(kernel.body)))
+    pass_ = _Partition(tuple(loops), budget, frozenset(exact))
+    return note_copies(kernel, with_body(kernel, pass_.stmt(kernel.body)), candidates=pass_.copied)

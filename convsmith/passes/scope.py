@@ -39,26 +39,33 @@ def require_one(kernel: Kernel, names: Iterable[str], what: str) -> None:
     :func:`require_loops` instead apply to every loop of a name, whatever it was.
     """
     names = tuple(names)
-    require_loops(kernel, names, what)
-    counts = _count_loops(kernel)
+    found = [loop.var.name for loop in loops_of(kernel.body)]
     for n in names:
-        if counts[n] > 1 and n not in kernel.copied:
+        count = found.count(n)
+        if not count:
+            require_loops(kernel, (n,), what)
+        if count > 1 and n not in kernel.copied:
             raise ConfigError(
                 "ambiguous-loop",
-                f"{what}: kernel {kernel.name} has {counts[n]} loops {n} that are not copies of one loop; legal is a "
+                f"{what}: kernel {kernel.name} has {count} loops {n} that are not copies of one loop; legal is a "
                 f"name that means one",
             )
 
 
-def note_copies(old: Kernel, new: Kernel, made: Iterable[str] = ()) -> Kernel:
+def note_copies(old: Kernel, new: Kernel, made: Iterable[str] = (), candidates: Iterable[str] | None = None) -> Kernel:
     """Return ``new``, the rewritten ``old``, with the names of loops that the rewrite copied.
 
     ``made`` are names that the rewrite gave to loops which it made of one loop, or of the copies of one.
+    ``candidates`` are the names that may have been copied, all of them by default.
     """
     if new is old:
         return old
-    before, after = _count_loops(old), _count_loops(new)
-    several = [n for n, count in after.items() if count > 1 and n not in old.copied]
+    if candidates is None:
+        candidates = (n for n, count in _count_loops(new).items() if count > 1)
+    several = [n for n in candidates if n not in old.copied]
+    if not several:
+        return new
+    before = _count_loops(old)
     copied = {n for n in several if before[n] == 1 or (not before[n] and n in set(made))}
     return replace(new, copied=old.copied | copied) if copied else new
 
