@@ -185,7 +185,7 @@ class FunctionEmitter(ValueEmitter):
     def _Invoke(self, s: Invoke) -> None:
         row = self.rows[s.instruction]
         if s.dst.buffer in self.fragments:
-            self.declared[row.declare] = None
+            self.declared |= dict.fromkeys(row.declare.splitlines())
             self.fragments[s.dst.buffer].invoke(s)
             return
         _, *read = row.operands
@@ -193,8 +193,7 @@ class FunctionEmitter(ValueEmitter):
         count = row.result.layout.registers
         if count == 1:
             registers[row.result.name] = [self.load(s.dst)]
-        if row.declare:
-            self.declared[row.declare] = None
+        self.declared |= dict.fromkeys(row.declare.splitlines())
         if row.predicate and s.dst.lanes is not None:
             registers[row.predicate] = [self.mask(s.dst.lanes).partition("> ")[2]]
         values = row.emit(self.put, registers)
@@ -393,6 +392,6 @@ def module_text(
         parts += [function_text(f, kernel, facts, symbol, configurations, declared) for f in kernel.functions]
         parts.append(chunk_text(kernel, facts, symbol, scratch, configurations, declared))
         parts.append(entry_text(symbol, launch, declared))
-    texts = " ".join(f'"{k}"="{v}"' for k, v in facts.attributes.items())
+    texts = " ".join(f'"{k}"="{v}"' if v else k for k, v in facts.attributes.items())
     head = f'target triple = "{facts.triple}"\n' + "\n".join(declared) + "\n"
     return head + "\n".join(parts) + f"\nattributes #0 = {{ nounwind {texts} }}\n"

@@ -27,6 +27,8 @@ PROCESSORS: dict[str, frozenset[str]] = {
     "cortex-a72": frozenset({"neon"}),
     "neoverse-n1": _V8_2,
     "max": _V8_2 | {"bf16", "i8mm"},
+    "max,sve-default-vector-length=32": _V8_2 | {"bf16", "i8mm", "sve", "sve256"},
+    "max,sve-default-vector-length=64": _V8_2 | {"bf16", "i8mm", "sve", "sve512"},
 }
 """qemu's models and their features, as LLVM names them. The first that has all serves: it lacks most of the others."""
 

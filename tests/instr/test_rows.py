@@ -106,7 +106,7 @@ def module(target: Machine, row: Instruction) -> str:
         "ret void",
     ]
     body = "\n  ".join(lines)
-    attributes = " ".join(f'"{k}"="{v}"' for k, v in target.attributes)
+    attributes = " ".join(f'"{k}"="{v}"' if v else k for k, v in target.attributes)
     return (
         f'target triple = "{target.triple}"\n{row.declare}\n'
         f"define void @row_chunk(ptr %args, i64 %tid, i64 %n) #0 {{\n  {body}\n}}\n"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from convsmith.ir.instruction import RegisterFile
 from convsmith.ir.types import Half
 from convsmith.machine.aarch64.instructions import INSTRUCTIONS
 from convsmith.machine.aarch64.matrices import INSTRUCTIONS as MATRICES
+from convsmith.machine.aarch64.scalable import rows as scalable_rows
 from convsmith.machine.base import Machine
 from convsmith.machine.costs import Costs
 from convsmith.machine.memory import core_caches
@@ -38,4 +41,17 @@ def _neon(count: int) -> Machine:
     )  # fmt: skip
 
 
-LEVELS = tuple(_neon(count) for count in range(len(_EXTENSIONS), -1, -1))
+def _sve(scale: int) -> Machine:
+    """SVE with vectors of ``scale`` times 128 bits, above all of NEON."""
+    neon = _neon(len(_EXTENSIONS))
+    bits = _BITS * scale
+    needs = (*neon.needs, "sve", f"sve{bits}")
+    return replace(
+        neon, isa=f"aarch64+sve{bits}", features=f"{neon.features},+sve", needs=needs,
+        vectors=RegisterFile("vector", 32, bits), attributes=((f"vscale_range({scale},{scale})", ""),),
+        instructions=scalable_rows(scale), transpositions=(),
+    )  # fmt: skip
+
+
+LEVELS = (_sve(4), _sve(2), *(_neon(count) for count in range(len(_EXTENSIONS), -1, -1)))
+"""Levels of SVE need their vector length by a name of ours, ``sve256``: no machine reports it as a feature yet."""
