@@ -1,12 +1,13 @@
 """The default config of a convolution with a fused depthwise one: where its rows are computed.
 
-An intermediate that fits a part of the second-level cache is computed an image at a time, as two kernels would; a
+An intermediate that fits the second-level cache is computed an image at a time, as two kernels would compute it; a
 larger one in rows, right before the second statement reads them.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
@@ -18,18 +19,20 @@ from convsmith.problem.fusion import split_depthwise
 from convsmith.statement.parts import PART
 from convsmith.tune.model import default_config
 
-SHARE = 4
-"""The part of the second-level cache for the intermediate: source, result and weights pass through it as well."""
+CHANNELS_FIRST = 4
+"""Ratio of the intermediate to the second-level cache from which rows pay where the result's channels are far apart:
+each row of it is then written in short pieces, once for each vector of channels."""
 
 
 def fused_config(problem: Conv, machine: Machine, threads: int) -> Config:
     """Return the configs of both statements, and the loop that computes rows of the first."""
     fused = split_depthwise(problem)
-    image = replace(fused.first, mb=1)
-    first, second = default_config(image, machine, 1), _apart(default_config(fused.second, machine, 1))
+    first, second = default_config(fused.first, machine, 1), _apart(default_config(fused.second, machine, 1))
     second = replace(second, offsets="each", flip=(), realise=second.realise if second.realise in NEAR else "peel")
-    tensor = image.tensor("dst")
-    by_rows = tensor.layout.size * dtype(tensor.dtype).bytes > machine.memories[1].bytes // SHARE
+    tensor = fused.first.tensor("dst")
+    near = {b.dim for b in fused.second.tensor("dst").layout.blocks if b.stride == 1 and b.size > 1}
+    held = machine.memories[1].bytes * (1 if 1 in near else CHANNELS_FIRST)
+    by_rows = prod(tensor.shape[1:]) * dtype(tensor.dtype).bytes > held
     parts = -(-threads // fused.first.mb)
     lane = second.lane
     if not by_rows and parts > 1 and lane != "g":
