@@ -89,7 +89,6 @@ class DynamicKernel(Inspected):
         self.dynamic = dynamic_dims(problem, dims)
         axb = {tag: "axb" for tag in ("stag", "dtag") if getattr(problem, tag) == "any"}
         self.problem = p = check_dynamic(replace(problem, **axb))  # type: ignore[arg-type]
-        self.parts = (p,)
         self.target = target
         self.artifact = compile_problem(
             p, target=target, config=config, threads=threads, requirements=requirements(p, self.dynamic)

@@ -23,7 +23,7 @@ from convsmith.machine.host import cache_sizes
 from convsmith.machine.registry import host_targets
 from convsmith.measure.ceilings import peak_ceiling, read_ceiling
 from convsmith.measure.peak import peak_types
-from convsmith.plan.text import kernel_lines
+from convsmith.plan.text import kernel_lines, statement_lines
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
@@ -63,7 +63,7 @@ def explain(kernel: Inspected) -> str:
             dump.finish(low.text, llvm_bind.assembly(low.text, target.triple, target.cpu, target.features))
         page = [
             *_problem(problem), *_sizes(kernel, low), ("config", str(config)),
-            *kernel_lines(low.plan.main), *_nest(low, recorder.records),
+            *_statements(low), *_nest(low, recorder.records),
             *_packing(low), *_tables(problem), *_code(kernel, low), *_work(problem, target), *_roofline(kernel),
             *_notes(kernel, low),
         ]  # fmt: skip
@@ -99,6 +99,15 @@ def _sizes(kernel: Inspected, low: Lowered) -> Iterator[Line]:
         yield "sizes", f"those of a call: {kernel.artifact.notes['requirements']}; pads are arguments"
         yield "", f"the kernel is given {', '.join(map(str, low.kernel.sizes))}"
         yield "", "bytes, operations and bounds below are for the sizes of the line"
+
+
+def _statements(low: Lowered) -> Iterator[Line]:
+    """Yield the loops, instruction, registers and buffers of the main statement, behind one at a loop of it."""
+    inner = [k for k in low.plan.kernels if k.statement.when == "loop"]
+    for kernel in (*inner, low.plan.main):
+        if inner:
+            yield from statement_lines(kernel)
+        yield from kernel_lines(kernel)
 
 
 def _nest(low: Lowered, records: Sequence[PassRecord]) -> Iterator[Line]:
@@ -207,7 +216,7 @@ def _notes(kernel: Inspected, low: Lowered) -> Iterator[Line]:
 
 
 def _copies(low: Lowered) -> bool:
-    return low.scratch > 0
+    return low.scratch > 0 and any(k.config.realise == "pad_copy" for k in low.plan.kernels)
 
 
 def _dump(problem: Problem, config: str) -> Dump | None:

@@ -29,8 +29,6 @@ class Inspected:
     config: Config
     target: Machine
     artifact: Artifact | None
-    parts: tuple[Problem, ...]
-    """The problems of the kernels that run, one after the other."""
 
     def lowered(self, instruments: Sequence[Instrument]) -> Lowered:
         """Run the rewrites again, seen by instruments, and return what they make."""

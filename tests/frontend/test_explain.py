@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import convsmith as cs
 from convsmith.ir.intern import interning
 from convsmith.machine.generic.level import level
 from convsmith.machine.x86.levels import LEVELS
@@ -48,3 +49,9 @@ def test_loops_that_the_epilogue_adds_are_not_loops_around_the_tile(isa: str) ->
     # A long epilogue drains the accumulators in loops of its own.
     text = described(LINE.replace("--dt=bf16", "--dt=bf16 --attr-post-ops=gelu_erf"), isa)
     assert all(".w" not in line for line in text)
+
+
+def test_a_fused_kernel_is_explained_with_both_statements() -> None:
+    page = cs.compile("--attr-post-ops=dw:k3s1p1 mb1ic4ih6oc8kh1", threads=1).explain()
+    assert page.count("\nstatement") == page.count("\ninstruction") == 2
+    assert "first, in a loop of the main one" in page
