@@ -86,8 +86,8 @@ def __getattr__(name: str) -> Any:
     else:
         raise AttributeError(f"module 'convsmith' has no attribute {name!r}")
     with import_lock:
-        found = import_module(module)
-    globals()[name] = value = getattr(found, attribute) if attribute else found
+        loaded = import_module(module)
+    globals()[name] = value = getattr(loaded, attribute) if attribute else loaded
     return value
 
 

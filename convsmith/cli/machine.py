@@ -82,8 +82,8 @@ def _print(
 
     for name, ceiling in zip(names, chosen):
         bar.start(name)
-        taken = {n: ceiling.measure(n, ROUNDS) if measured else ceiling.kept(n) for n in counts}
-        figures = {n: figure for n, figure in taken.items() if figure is not None}
+        figures_by_threads = {n: ceiling.measure(n, ROUNDS) if measured else ceiling.kept(n) for n in counts}
+        figures = {n: figure for n, figure in figures_by_threads.items() if figure is not None}
         by_threads = {str(n): figure._asdict() for n, figure in figures.items()}
         if ceiling.types:
             found.setdefault(ceiling.name, {})[ceiling.types] = by_threads
@@ -114,11 +114,11 @@ def _chosen(isa: str | None, measure: str | None) -> list[Ceiling]:
     tables = [table for key, (table, _) in _TABLES.items() if name in (key, "all")]
     if isa is not None:
         isa = host_target(isa).isa
-    found = [c for c in known_ceilings() if c.table in tables]
-    found = [c for c in found if isa is None or not c.types or c.name == isa]
-    if isa is not None and "fma_gflops" in tables and not any(c.types for c in found):
+    ceilings = [c for c in known_ceilings() if c.table in tables]
+    ceilings = [c for c in ceilings if isa is None or not c.types or c.name == isa]
+    if isa is not None and "fma_gflops" in tables and not any(c.types for c in ceilings):
         raise UnsupportedError(f"isa {isa!r} does not run on this machine", code="isa")
-    return found
+    return ceilings
 
 
 def _rate(figure: Figure | None) -> str:

@@ -1,4 +1,4 @@
-"""The artifact: object code and the manifest of how to call it. All that a run time ever sees of a kernel.
+"""The artifact: object code and a manifest of how to call it; a run time sees nothing else of a kernel.
 
 The object holds, for each `Entry`, two functions:
 
@@ -34,7 +34,7 @@ __all__ = [
 ]  # fmt: skip
 
 ABI_VERSION = 5
-"""Version of the calling convention above. Artifacts of another version are not run."""
+"""Version of the calling convention above. Artifacts of other versions are refused."""
 
 Role = Literal["in", "out", "inout", "packed", "scratch", "shared", "table", "zero", "size"]
 LaunchKind = Literal["call", "tasks", "grid"]
@@ -159,7 +159,7 @@ class Entry:
 
     @property
     def chunk_symbol(self) -> str:
-        """The function that runs one part of the entry."""
+        """Name of the function that runs one part of the entry."""
         return f"{self.symbol}_chunk"
 
 
@@ -203,21 +203,21 @@ class Artifact:
 
     @property
     def steps(self) -> dict[str, Entry]:
-        """The entries that every call runs, in order."""
+        """The entries of every call, in order."""
         return {name: entry for name, entry in self.entries.items() if not _packs(name)}
 
     @property
     def packs(self) -> dict[str, tuple[str, ...]]:
         """Names of the packing entries, in order, by the tensor that they pack."""
-        found: dict[str, tuple[str, ...]] = {}
+        packing_entries: dict[str, tuple[str, ...]] = {}
         for name, entry in self.entries.items():
             if _packs(name):
                 of = next(a.of for a in entry.arguments if a.role == "packed")
-                found[of] = (*found.get(of, ()), name)
-        return found
+                packing_entries[of] = (*packing_entries.get(of, ()), name)
+        return packing_entries
 
     def to_bytes(self) -> bytes:
-        """The file form; `from_bytes` is the exact inverse."""
+        """Return the file form; inverse of `from_bytes`."""
         manifest = {
             "isa": self.isa,
             "entries": [[name, asdict(entry)] for name, entry in self.entries.items()],  # in order
@@ -235,7 +235,8 @@ class Artifact:
 
     @staticmethod
     def from_bytes(data: bytes) -> Artifact:
-        """Read the file form. UsageError (code `bad-artifact`) when it is not whole, or of another ABI version.
+        """Return the artifact of a file form. UsageError (code `bad-artifact`) if it is damaged or of another ABI
+        version.
 
         Every field has the type that `Artifact` declares, whatever the bytes are.
         """
@@ -268,14 +269,14 @@ def _packs(entry: str) -> bool:
 
 
 def _entries(pairs: tuple[tuple[Any, ...], ...]) -> dict[str, Entry]:
-    """The entries by name, in order. ValueError where one is missing that a call looks for."""
-    found = {}
+    """Return the entries by name, in order. ValueError if an entry that calls need is missing."""
+    entries = {}
     for pair in pairs:
         if len(pair) != 2 or type(pair[0]) is not str:
             raise ValueError(f"{pair!r:.80} is no entry with its name")
-        found[pair[0]] = entry = decoder(Entry)(pair[1])
+        entries[pair[0]] = entry = decoder(Entry)(pair[1])
         if _packs(pair[0]) and all(a.role != "packed" for a in entry.arguments):
             raise ValueError(f"entry {pair[0]} packs nothing")
-    if "main" not in found:
+    if "main" not in entries:
         raise ValueError("no entry main")
-    return found
+    return entries

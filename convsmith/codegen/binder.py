@@ -58,7 +58,7 @@ class ArgumentMemory(ABC, Generic[Place]):
 
 
 class AddressMemory(ArgumentMemory[int]):
-    """Memory with addresses."""
+    """Memory that is identified by addresses."""
 
     def pointers(self, table: Table, base: int, absent: int, itemsize: int) -> Array:
         return table.pointers(base, absent, itemsize)
@@ -105,7 +105,7 @@ class BoundEntry(Generic[Place]):
                 self.words[position] = places[name]
 
     def follow(self) -> None:
-        """Let tables point into the memory that is bound, and absent pixels hold its zero points."""
+        """Update pointer tables to the bound memory, and zero buffers to the call's zero points."""
         for follower in self.followers:
             follower.follow(self.words)
 
@@ -124,7 +124,7 @@ class _AbsentFollower(Generic[Place]):
         self._seen = b""
 
     def follow(self, words: MutableSequence[Any]) -> None:
-        """UsageError where the argument's type has no room for the zero points."""
+        """Write the zero points if they have changed. UsageError if they exceed the range of the argument's type."""
         seen = self._memory.read(words[self._position], self._nbytes)
         if seen != self._seen:
             points = np.frombuffer(seen, element_type(self._points))

@@ -1,7 +1,8 @@
 """Conversions between data types as LLVM text.
 
-LLVM's own are used where they become instructions.  The others are spelled out: as vectors its saturating
-conversions to integers fall apart into scalars, and those to bf16, and to f16 without hardware, into library calls.
+LLVM's own conversions are used if they compile to instructions.  The others are spelled out, because LLVM splits vector
+conversions to integers with saturation into scalars, and turns conversions to bf16, and to f16 without hardware, into
+library calls.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from convsmith.ir.value import const
 
 
 def is_word(t: DType) -> bool:
-    """Whether numbers of a floating-point type are kept as integers of their bits."""
+    """Return whether a floating-point type is stored as an integer of its bits."""
     return t.kind == "float" and t.bits < 32
 
 
 def literal(t: DType, value: float | int) -> str:
-    """A constant in LLVM's spelling; f32 by the bits of the double that equals it."""
+    """Return a constant in LLVM's syntax; f32 as the bits of the equal double."""
     if t.kind != "float":
         return str(value)
     bits = int.from_bytes(const(t if is_word(t) else F64, value).bits, "little")
@@ -26,7 +27,7 @@ def literal(t: DType, value: float | int) -> str:
 
 
 class CastEmitter(ScalarEmitter):
-    """Adds typed operands and conversions; ``half`` says what instructions there are for f16."""
+    """Emits typed operands and conversions; ``half`` names the target's f16 instructions."""
 
     def __init__(self, bits: int, half: Half) -> None:
         super().__init__(bits)
@@ -39,12 +40,12 @@ class CastEmitter(ScalarEmitter):
         return f"<{lanes} x i1>" if lanes else "i1"
 
     def suffix(self, t: DType, lanes: int) -> str:
-        """The end of an intrinsic's name."""
+        """Return the suffix of an intrinsic's name."""
         letter = "f" if t.kind == "float" and not is_word(t) else "i"
         return f"{f'v{lanes}' if lanes else ''}{letter}{t.bits}"
 
     def number(self, x: str, t: DType, lanes: int) -> str:
-        """The operand ``x`` as LLVM's arithmetic takes it."""
+        """Return the operand ``x`` in the type on which LLVM's arithmetic works."""
         if not is_word(t):
             return x
         if t is not F16 or self.half != "computes":
@@ -52,20 +53,20 @@ class CastEmitter(ScalarEmitter):
         return self.put(f"bitcast {self.type(t, lanes)} {x} to {self.number_type(t, lanes)}")
 
     def kept(self, x: str, t: DType, lanes: int) -> str:
-        """The inverse of `number`."""
+        """Return the operand ``x`` in the type in which values are kept. Inverse of `number`."""
         return self.put(f"bitcast {self.number_type(t, lanes)} {x} to {self.type(t, lanes)}") if is_word(t) else x
 
     def number_type(self, t: DType, lanes: int) -> str:
-        """The type of what `number` gives."""
+        """Return the type of the result of `number`."""
         return self._half_type(lanes) if is_word(t) else self.type(t, lanes)
 
     def const(self, t: DType, value: float | int, lanes: int) -> str:
-        """A constant in every lane."""
+        """Return a constant in every lane."""
         text = literal(t, value)
         return f"splat ({t.llvm} {text})" if lanes else text
 
     def intrinsic(self, name: str, t: DType, lanes: int, *operands: str) -> str:
-        """A function of LLVM's on operands of one type."""
+        """Emit a call of an LLVM intrinsic on operands of one type."""
         ty = self.number_type(t, lanes)
         full = f"@llvm.{name}.{f'v{lanes}' if lanes else ''}{'f' if t.kind == 'float' else 'i'}{t.bits}"
         self.declared[f"declare {ty} {full}({', '.join([ty] * len(operands))})"] = None
@@ -73,17 +74,17 @@ class CastEmitter(ScalarEmitter):
         return self.kept(self.put(f"call {ty} {full}({numbers})"), t, lanes)
 
     def operation(self, op: str, t: DType, lanes: int, *operands: str) -> str:
-        """One of LLVM's instructions on operands of one type, which its result has too."""
+        """Emit an LLVM instruction whose operands and result have one type."""
         numbers = ", ".join([self.number(x, t, lanes) for x in operands])
         return self.kept(self.put(f"{op} {self.number_type(t, lanes)} {numbers}"), t, lanes)
 
     def compare(self, how: str, t: DType, lanes: int, a: str, b: str) -> str:
-        """A bit for each lane."""
+        """Emit a comparison; the result has one bit per lane."""
         numbers = [self.number(x, t, lanes) for x in (a, b)]
         return self.put(f"{how} {self.number_type(t, lanes)} {', '.join(numbers)}")
 
     def convert(self, op: str, x: str, a: DType, b: DType, lanes: int) -> str:
-        """One of LLVM's conversion instructions."""
+        """Emit one of LLVM's conversion instructions."""
         return self.put(f"{op} {self.type(a, lanes)} {x} to {self.type(b, lanes)}")
 
     def choose(self, c: str, t: DType, lanes: int, yes: str, no: str) -> str:
@@ -91,7 +92,7 @@ class CastEmitter(ScalarEmitter):
         return self.put(f"select {self.type_i1(lanes)} {c}, {ty} {yes}, {ty} {no}")
 
     def cast(self, x: str, a: DType, b: DType, lanes: int) -> str:
-        """The operand ``x`` of type ``a`` as a ``b``."""
+        """Return the operand ``x`` of type ``a`` converted to ``b``."""
         if a is b:
             return x
         if a.kind == "float":
@@ -125,17 +126,17 @@ class CastEmitter(ScalarEmitter):
         x = self.choose(number, a, lanes, x, self.const(a, 0, lanes))
         low, high = b.limits
         if a is F32 and b is S32:
-            # 2**31 - 1 is no f32: what reaches 2**31 is chosen apart.
+            # 2**31 - 1 is not an f32, so values from 2**31 on are selected separately.
             inside = self._clamp(self.intrinsic("rint", a, lanes, x), a, lanes, low, 2**31 - 128)
             big = self.put(f"fcmp oge {ty} {x}, {self.const(a, 2**31, lanes)}")
-            found = self.convert("fptosi", inside, a, b, lanes)
-            return self.choose(big, b, lanes, self.const(b, high, lanes), found)
+            converted = self.convert("fptosi", inside, a, b, lanes)
+            return self.choose(big, b, lanes, self.const(b, high, lanes), converted)
         # A sum in which units are the last place: rounding it rounds x, and its low bits are the integer.
         magic = 1.5 * 2.0 ** (23 if a is F32 else 52)
         clamped = self._clamp(x, a, lanes, low, high)
-        near = self.put(f"fadd {ty} {clamped}, {self.const(a, magic, lanes)}")
+        rounded = self.put(f"fadd {ty} {clamped}, {self.const(a, magic, lanes)}")
         word = f"<{lanes} x i{a.bits}>" if lanes else f"i{a.bits}"
-        bits = self.put(f"bitcast {ty} {near} to {word}")
+        bits = self.put(f"bitcast {ty} {rounded} to {word}")
         base = int.from_bytes(const(a, magic).bits, "little")
         whole = self.put(f"sub {word} {bits}, {f'splat (i{a.bits} {base})' if lanes else base}")
         return self.put(f"trunc {word} {whole} to {self.type(b, lanes)}")
@@ -163,48 +164,51 @@ class CastEmitter(ScalarEmitter):
         return self._truncate_half(x, lanes)
 
     def _word(self, op: str, x: str, lanes: int, y: str | int) -> str:
-        """Integer arithmetic on words of 32 bits."""
+        """Emit integer arithmetic on 32-bit words."""
         other = y if isinstance(y, str) else self.const(S32, y, lanes)
         return self.put(f"{op} {self.type(S32, lanes)} {x}, {other}")
 
     def _to_odd(self, x: str, lanes: int) -> str:
-        """An f64 as f32, odd where it is inexact, so that rounding again rounds the f64."""
-        near = self.convert("fptrunc", x, F64, F32, lanes)
-        back = self.convert("fpext", near, F32, F64, lanes)
+        """Return an f64 as f32, rounded to odd, so that a second rounding gives the correctly rounded f64."""
+        nearest = self.convert("fptrunc", x, F64, F32, lanes)
+        back = self.convert("fpext", nearest, F32, F64, lanes)
         wide, word = self.type(F64, lanes), self.type(S32, lanes)
         inexact = self.put(f"fcmp one {wide} {back}, {x}")
         sizes = [self.intrinsic("fabs", F64, lanes, v) for v in (back, x)]
         above = self.put(f"fcmp ogt {wide} {sizes[0]}, {sizes[1]}")
-        bits = self.convert("bitcast", near, F32, S32, lanes)
+        bits = self.convert("bitcast", nearest, F32, S32, lanes)
         below = self._word("add", bits, lanes, self.put(f"sext {self.type_i1(lanes)} {above} to {word}"))
         odd = self._word("or", below, lanes, self.put(f"zext {self.type_i1(lanes)} {inexact} to {word}"))
         return self.convert("bitcast", odd, S32, F32, lanes)
 
     def _truncate_bfloat(self, x: str, lanes: int) -> str:
-        """Add just less than half of the last place that stays, or half where that place is odd; cut."""
+        """Round to nearest even by adding just less than half of the last kept place, or half if that place is odd;
+        then truncate.
+        """
         bits = self.convert("bitcast", x, F32, S32, lanes)
         upper = self._word("lshr", bits, lanes, 16)
         odd = self._word("and", upper, lanes, 1)
         rounded = self._word("lshr", self._word("add", self._word("add", bits, lanes, 0x7FFF), lanes, odd), lanes, 16)
         quiet = self._word("or", upper, lanes, 0x40)
         odd_one = self.put(f"fcmp uno {self.type(F32, lanes)} {x}, {x}")
-        found = self.choose(odd_one, S32, lanes, quiet, rounded)
-        return self.convert("trunc", found, S32, BF16, lanes)
+        result = self.choose(odd_one, S32, lanes, quiet, rounded)
+        return self.convert("trunc", result, S32, BF16, lanes)
 
     def _extend_bfloat(self, x: str, lanes: int) -> str:
-        """The upper half of the f32."""
+        """Return an f32 whose upper half is the bf16."""
         upper = self._word("shl", self.convert("zext", x, BF16, S32, lanes), lanes, 16)
         return self.convert("bitcast", upper, S32, F32, lanes)
 
     def _extend_half(self, x: str, lanes: int) -> str:
-        """Move the fields into place, then scale by the difference of the biases; that is exact for denormals too."""
+        """Shift the fields into place, then multiply by the difference of the biases, which is exact for denormals too.
+        """
         if self.half:
             number = self.put(f"bitcast {self.type(F16, lanes)} {x} to {self._half_type(lanes)}")
             return self.put(f"fpext {self._half_type(lanes)} {number} to {self.type(F32, lanes)}")
         half = self.convert("zext", x, F16, S32, lanes)
         sign = self._word("shl", self._word("and", half, lanes, 0x8000), lanes, 16)
-        moved = self._word("shl", self._word("and", half, lanes, 0x7FFF), lanes, 13)
-        small = self.convert("bitcast", moved, S32, F32, lanes)
+        shifted = self._word("shl", self._word("and", half, lanes, 0x7FFF), lanes, 13)
+        small = self.convert("bitcast", shifted, S32, F32, lanes)
         ty = self.type(F32, lanes)
         size = self.put(f"fmul {ty} {small}, {self.const(F32, 2.0**112, lanes)}")
         bits = self.convert("bitcast", size, F32, S32, lanes)
@@ -213,7 +217,9 @@ class CastEmitter(ScalarEmitter):
         return self.convert("bitcast", self._word("or", full, lanes, sign), S32, F32, lanes)
 
     def _truncate_half(self, x: str, lanes: int) -> str:
-        """Three ranges: denormal (0.5 has their unit as its last place), normal, and infinite or NaN."""
+        """Convert in three ranges: denormal (0.5 has the denormals' unit as its last place), normal, and infinite or
+        NaN.
+        """
         word, ty = self.type(S32, lanes), self.type(F32, lanes)
         if self.half:
             number = self.put(f"fptrunc {ty} {x} to {self._half_type(lanes)}")
@@ -230,9 +236,9 @@ class CastEmitter(ScalarEmitter):
         special = self.choose(number, S32, lanes, self.const(S32, 0x7C00, lanes), self.const(S32, 0x7E00, lanes))
         small = self.put(f"icmp slt {word} {size}, {self.const(S32, 0x38800000, lanes)}")
         big = self.put(f"icmp sge {word} {size}, {self.const(S32, 0x47800000, lanes)}")
-        found = self.choose(small, S32, lanes, denormal, self.choose(big, S32, lanes, special, normal))
+        magnitude = self.choose(small, S32, lanes, denormal, self.choose(big, S32, lanes, special, normal))
         sign = self._word("and", self._word("lshr", bits, lanes, 16), lanes, 0x8000)
-        return self.convert("trunc", self._word("or", found, lanes, sign), S32, F16, lanes)
+        return self.convert("trunc", self._word("or", magnitude, lanes, sign), S32, F16, lanes)
 
     def _half_type(self, lanes: int) -> str:
         return f"<{lanes} x half>" if lanes else "half"

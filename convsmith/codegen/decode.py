@@ -1,7 +1,7 @@
-"""JSON values as the types that a dataclass declares; anything else is refused.
+"""Decodes JSON values into the types that a dataclass declares, and refuses anything else.
 
-A decoder is made once for each type. It takes what `json.loads` gives, and raises ValueError where that is no value of
-the type: lists become tuples, nothing else is converted.
+A decoder is created once per type. It takes the output of `json.loads` and raises ValueError for a value that is not of
+the type. Lists become tuples; nothing else is converted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ Decoder = Callable[[Any], Any]
 
 @cache
 def decoder(kind: Any) -> Decoder:
-    """The function that decodes a value of `kind`: a dataclass, a plain type, or a tuple, dict or union of them."""
+    """Return the function that decodes a value of `kind`: a dataclass, a plain type, or a tuple, dict or union of them.
+    """
     origin, arguments = get_origin(kind), get_args(kind)
     if isinstance(kind, type) and is_dataclass(kind):
         return _record(kind)

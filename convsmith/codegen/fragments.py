@@ -1,7 +1,7 @@
-"""Fragments in their registers: which register holds what, and when it is read from memory.
+"""Register assignment for fragments: the register of each fragment, and the loads of operands.
 
-Accumulators keep a register each while they live.  The others hold operands, shared by those of the same shape; what
-was read last goes last.
+Each accumulator keeps one register during its lifetime.  The other registers hold operands and are shared by operands
+of equal shape; the least recently used one is reused first.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ VECTORS = "vector"
 """The file of the registers that LLVM allocates itself."""
 Place = tuple[Buffer, tuple[Index, ...]]
 Shape = tuple[int, int]
-"""Rows, and bytes a row."""
+"""Rows, and bytes per row."""
 Shapes = tuple[Shape, ...]
-"""Those of all registers, by number: a configuration."""
+"""The shapes of all registers by number: a configuration."""
 
 
 class Assignment:
-    """Which register holds what within one life of a buffer of fragments; ``shapes`` are those of all registers."""
+    """The register of each fragment during the lifetime of a fragment buffer; ``shapes`` are those of all registers."""
 
     def __init__(self, body: Stmt, rows: Mapping[str, Instruction], file: FragmentFile) -> None:
         self.number: dict[Place, int] = {}
@@ -52,9 +52,10 @@ class Assignment:
 
 
 class Configurations:
-    """Where registers for fragments are configured: around the largest statements for which one configuration does.
+    """Places at which the fragment registers are configured: around the largest statements that need one configuration.
 
-    A function that needs a single one leaves it to its callers: configuring takes as long as many products.
+    A function that needs a single configuration leaves it to its callers, because configuring costs as much as many
+    products.
     """
 
     def __init__(self, kernel: Kernel, rows: Mapping[str, Instruction], file: FragmentFile) -> None:
@@ -67,7 +68,7 @@ class Configurations:
 
     @staticmethod
     def of(kernel: Kernel, rows: Mapping[str, Instruction], file: FragmentFile | None) -> Configurations | None:
-        """Those of a kernel that works on fragments."""
+        """Return the configurations of a kernel; None if it does not use fragments."""
         bodies = (kernel.body, *(f.body for f in kernel.functions))
         every = (s for body in bodies for s in statements_of(body) if isinstance(s, Invoke))
         if not any(s.dst.buffer.scope == "fragment" and rows[s.instruction].result.file != VECTORS for s in every):
@@ -77,27 +78,27 @@ class Configurations:
         return Configurations(kernel, rows, file)
 
     def needed(self, s: Stmt) -> frozenset[Shapes]:
-        """The configurations that a statement runs under."""
+        """Return the configurations that a statement runs under."""
         if s not in self._needed:
-            found: set[Shapes] = set()
+            configurations: set[Shapes] = set()
             for x in statements_of(s):
                 if isinstance(x, Alloc) and _lives(x):
-                    found.add(Assignment(x.body, self.rows, self.file).shapes)
+                    configurations.add(Assignment(x.body, self.rows, self.file).shapes)
                 elif isinstance(x, Call):
-                    found |= self.left_to_callers[x.function]
-            self._needed[s] = frozenset(found)
+                    configurations |= self.left_to_callers[x.function]
+            self._needed[s] = frozenset(configurations)
         return self._needed[s]
 
     def begin(self, shapes: Shapes) -> tuple[str, str]:
-        """The line that configures the registers, and the one that defines the memory from where it is done."""
+        """Return the line that configures the registers, and the line that defines the constant it loads."""
         name = "@fragments_" + "_".join(f"{rows}x{size}" for rows, size in shapes)
         return self.file.begin.format(p=name), constant(name, self.file.configuration(shapes))
 
 
 class Fragments:
-    """The registers within one life of a buffer of fragments.
+    """The registers during the lifetime of a fragment buffer.
 
-    ``emit`` takes a line; ``address`` gives the pointer to an element.
+    ``emit`` takes a line; ``address`` returns the pointer to an element.
     """
 
     def __init__(self, body: Stmt, rows: Mapping[str, Instruction], file: FragmentFile,
@@ -108,27 +109,27 @@ class Fragments:
         self.read: dict[int, Load] = {}
 
     def forget(self) -> None:
-        """What operands hold may be out of date."""
+        """Discard the operands in registers, which may be out of date."""
         self.read.clear()
 
     def zero(self, buffer: Buffer, index: tuple[Index, ...]) -> None:
         self.emit(self.file.zero.format(r=self.number[buffer, index]))
 
     def fetch(self, buffer: Buffer, index: tuple[Index, ...], v: Load) -> None:
-        """Read an accumulator from memory."""
+        """Load an accumulator from memory."""
         p, distance = self.address(v.buffer, v.index[0]), _distance(v.lanes, buffer.shape[-1])
         number = self.number[buffer, index]
         self.emit(self.file.load.format(r=number, p=p, distance=distance * buffer.dtype.bytes))
 
     def store(self, s: Store) -> None:
-        """Write an accumulator to memory."""
+        """Store an accumulator to memory."""
         v = s.value
         assert isinstance(v, Load)
         p, distance = self.address(s.buffer, s.index[0]), _distance(s.lanes, v.buffer.shape[-1])
         self.emit(self.file.store.format(r=self.number[_place(v)], p=p, distance=distance * s.buffer.dtype.bytes))
 
     def invoke(self, s: Invoke) -> None:
-        """One instruction, with what it reads."""
+        """Emit one instruction and the loads of its operands."""
         row = self.rows[s.instruction]
         registers = {x.name: self._operand(a, x) for x, a in zip(row.operands[1:], s.args)}
         self.emit(row.llvm.format(c=self.number[_place(s.dst)], **registers))
@@ -154,13 +155,13 @@ def _lives(s: Stmt) -> bool:
 
 
 def constant(name: str, data: bytes) -> str:
-    """LLVM's definition of constant bytes."""
+    """Return LLVM's definition of constant bytes."""
     text = "".join(f"\\{x:02x}" for x in data)
     return f'{name} = private unnamed_addr constant [{len(data)} x i8] c"{text}", align 64'
 
 
 def _distance(lanes: Lanes | None, width: int) -> int:
-    """Elements from one row of ``width`` lanes to the next."""
+    """Return the elements from one row of ``width`` lanes to the next."""
     rows = lanes.rows if lanes is not None else None
     return rows[2] if rows is not None and rows[1] == width else width
 

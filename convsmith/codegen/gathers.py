@@ -1,7 +1,7 @@
-"""Gathers: loads whose lanes are neither neighbours nor all the same, and what several of them read together.
+"""Gathers: loads whose lanes are neither contiguous nor equal, and the contiguous range that several of them share.
 
-Gathers that differ by a constant, such as those of neighbouring channels, are served by one load of all that they
-read and a shuffle for each.
+Gathers that differ by a constant, such as those of adjacent channels, are served by one load of their range and one
+shuffle each.
 """
 
 from __future__ import annotations
@@ -21,24 +21,26 @@ Spans = dict[tuple[Gathered, Extent], Extent]
 
 
 def is_gather(v: Load) -> bool:
-    """Whether a load is one."""
+    """Return whether a load is a gather."""
     return v.lanes is not None and v.buffer.scope != "register" and v.lanes.stride not in (0, 1)
 
 
 def gathered_from(v: Load) -> Gathered:
-    """What gathers have in common that differ by a constant."""
+    """Return a key that is equal for gathers that differ only by a constant."""
     return v.buffer, v.index[0] - v.index[0].const
 
 
 def extent_of(v: Load) -> Extent:
-    """First and last element of a gather, counted from what `gathered_from` names."""
+    """Return the first and last element of a gather, relative to `gathered_from`."""
     assert v.lanes is not None
     start, offsets = v.index[0].const, v.lanes.offsets[: v.lanes.active]
     return start + min(offsets), start + max(offsets)
 
 
 def spans_of(stmts: Sequence[Stmt]) -> Spans:
-    """For each gather in statements that all run: what it and its neighbours read, where a vector can hold that."""
+    """Return, for each gather in statements that all run, the range that it shares with its neighbours, if a vector
+    holds it.
+    """
     found: dict[Gathered, dict[Extent, int]] = {}
     for s in stmts:
         values = s.args if isinstance(s, Invoke) else (s.value,) if isinstance(s, Store) else ()
@@ -48,10 +50,10 @@ def spans_of(stmts: Sequence[Stmt]) -> Spans:
                     found.setdefault(gathered_from(v), {})[extent_of(v)] = lanes_of(v)
     spans: Spans = {}
     for key, extents in found.items():
-        near: list[Extent] = []
+        overlapping: list[Extent] = []
         for one in (*sorted(extents), (sys.maxsize, sys.maxsize)):
-            if near and max(one[1], *(e[1] for e in near)) - near[0][0] >= extents[near[0]]:
-                spans.update({(key, e): (near[0][0], max(x[1] for x in near)) for e in near})
-                near = []
-            near.append(one)
+            if overlapping and max(one[1], *(e[1] for e in overlapping)) - overlapping[0][0] >= extents[overlapping[0]]:
+                spans.update({(key, e): (overlapping[0][0], max(x[1] for x in overlapping)) for e in overlapping})
+                overlapping = []
+            overlapping.append(one)
     return spans

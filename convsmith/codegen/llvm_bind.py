@@ -1,6 +1,7 @@
 """LLVM text to object code and assembly, through llvmlite.
 
-No IR passes are run: what they would find has been done on the IR before, and they cost more than all the rest.
+No LLVM IR passes run: the passes on convsmith's IR have done their work, and LLVM's would cost more than everything
+else.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def _initialised() -> None:
 
 @cache
 def machine(triple: str, cpu: str, features: str) -> Any:
-    """The code generator for a target."""
+    """Return the code generator for a target."""
     _initialised()
     try:
         found = llvm.Target.from_triple(triple)
@@ -38,7 +39,7 @@ def machine(triple: str, cpu: str, features: str) -> Any:
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Pause the cyclic collector: with live LLVM modules it costs tens of milliseconds."""
+    """Pause the cyclic garbage collector, which costs tens of milliseconds while LLVM modules are alive."""
     if not gc.isenabled():
         yield
         return
@@ -67,7 +68,7 @@ os.register_at_fork(after_in_child=_resume_in_child)
 
 
 def parse(text: str, triple: str, cpu: str, features: str) -> Any:
-    """The module of a text; ToolchainError keeps LLVM's message."""
+    """Return the LLVM module of a text. ToolchainError keeps LLVM's message."""
     tm = machine(triple, cpu, features)
     try:
         module = llvm.parse_assembly(text)
@@ -80,15 +81,15 @@ def parse(text: str, triple: str, cpu: str, features: str) -> Any:
 
 
 def object_code(text: str, triple: str, cpu: str, features: str) -> bytes:
-    """Relocatable object code of a module's text."""
+    """Return relocatable object code of a module's text."""
     return machine(triple, cpu, features).emit_object(parse(text, triple, cpu, features))  # type: ignore[no-any-return]
 
 
 def assembly(text: str, triple: str, cpu: str, features: str) -> str:
-    """Assembly of a module's text."""
+    """Return the assembly of a module's text."""
     return machine(triple, cpu, features).emit_assembly(parse(text, triple, cpu, features))  # type: ignore[no-any-return]
 
 
 def llvm_version() -> str:
-    """LLVM's version, as in ``22.1.0``."""
+    """Return LLVM's version, such as ``22.1.0``."""
     return ".".join(map(str, llvm.llvm_version_info))

@@ -1,7 +1,7 @@
 """Statements, functions and kernels as LLVM text.
 
-Accumulators never touch memory: each element of a register buffer is an SSA value, and a loop gets one phi for each
-element that its body writes.  The emitter decides nothing: order, addresses and reuse are the IR's.
+Accumulators never touch memory: each element of a register buffer is an SSA value, and a loop has one phi per element
+that its body writes.  The emitter makes no decisions: the IR determines order, addresses and reuse.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from convsmith.ir.walk import statements_of
 
 
 def written_buffers(body: Stmt) -> set[Buffer]:
-    """Buffers that some statement of a function stores to; what it only reads does not change while it runs."""
+    """Return the buffers to which a function stores; the contents of all others are constant while it runs."""
     return {s.buffer for s in statements_of(body) if isinstance(s, Store)}
 
 
@@ -54,7 +54,7 @@ class FunctionEmitter(ValueEmitter):
         self.task_range: tuple[str, str] | None = None
 
     def prepare(self, body: Stmt) -> None:
-        """Learn which register buffers are kept as vectors."""
+        """Determine which register buffers are kept as vectors."""
         for s in statements_of(body):
             if isinstance(s, Invoke) and self.rows[s.instruction].result.file == VECTORS:
                 registers = self.rows[s.instruction].result.layout.registers
@@ -63,7 +63,7 @@ class FunctionEmitter(ValueEmitter):
                 self.vector_of[s.buffer] = s.lanes.count
 
     def stmt(self, s: Stmt) -> None:
-        """Emit one statement, with registers for fragments configured around it where that is due."""
+        """Emit one statement, with the configuration of fragment registers around it if it needs one."""
         self.forget()
         if self.configurations is not None and not self.configured:
             needed = self.configurations.needed(s)
@@ -96,12 +96,12 @@ class FunctionEmitter(ValueEmitter):
             return
         if not self.is_held(s.buffer) and s.buffer not in self.bases:
             raise InternalError(f"buffer {s.buffer.name} has no memory")
-        # What another life of the buffer held may lie in a block that does not dominate this one.
+        # Values of an earlier lifetime of the buffer may be defined in a block that does not dominate this one.
         self.slots = {k: x for k, x in self.slots.items() if k[0] is not s.buffer}
         self.stmt(s.body)
 
     def _fragments(self, s: Alloc) -> None:
-        """The life of fragments."""
+        """Emit the statements during the lifetime of a fragment buffer."""
         assert self.facts.fragments is not None
         made = Fragments(
             s.body, self.rows, self.facts.fragments, lambda line: self.lines.append(f"  {line}"), self.address
@@ -116,7 +116,7 @@ class FunctionEmitter(ValueEmitter):
         super().start(label)
 
     def _At(self, s: At) -> None:
-        """The pointer, moved unless it points to zeros."""
+        """Emit the loaded pointer, with the offset added unless it points to zeros."""
         self.known.drop(s.buffer)
         pointer = self.put(f"load ptr, ptr {self.address(s.table, s.index[0])}, align 8")
         if not (s.offset.is_const and s.offset.const == 0):
@@ -128,7 +128,7 @@ class FunctionEmitter(ValueEmitter):
 
     def _Let(self, s: Let) -> None:
         self.vars[s.var] = self.index(s.value)
-        self.known.push()  # a sibling may give the name another value
+        self.known.push()  # a sibling statement may bind the name to another value
         self.stmt(s.body)
         self.known.pop()
 
@@ -216,7 +216,7 @@ class FunctionEmitter(ValueEmitter):
         self.lines.append(f"  call void @{self.symbol}_{s.function}({', '.join(args)})")
 
     def written_slots(self, body: Stmt) -> list[Slot]:
-        """Accumulators that a statement writes, in order."""
+        """Return the accumulators that a statement writes, in order."""
         out: dict[Slot, None] = {}
         for s in statements_of(body):
             if isinstance(s, Store) and self.is_held(s.buffer):
@@ -292,18 +292,18 @@ class FunctionEmitter(ValueEmitter):
                 self.slots[k] = self.put(f"phi {self.slot_type(k)} {arms}")
 
     def advance(self, c: Carried, pointer: str) -> str:
-        """The pointer of the next iteration.
+        """Return the pointer of the next iteration.
 
-        The freeze costs no instruction; it keeps LLVM's loop strength reduction, which has nothing left to find and
-        a third of the compile time to look for it, from seeing through the pointer.
+        The freeze costs no instruction. It hides the pointer from LLVM's loop strength reduction, which would find
+        nothing and take a third of the compile time.
         """
-        moved = self.put(f"getelementptr {c.buffer.dtype.llvm}, ptr {pointer}, i64 {c.step}")
-        return self.put(f"freeze ptr {moved}")
+        advanced = self.put(f"getelementptr {c.buffer.dtype.llvm}, ptr {pointer}, i64 {c.step}")
+        return self.put(f"freeze ptr {advanced}")
 
 
 def function_text(f: Function, kernel: Kernel, facts: Facts, symbol: str, configurations: Configurations | None,
                   declared: dict[str, None]) -> str:  # fmt: skip
-    """An outlined function; it stays a function, so that equal tiles share it and LLVM compiles it alone."""
+    """Return an outlined function; it is not inlined, so that equal tiles share it and LLVM compiles it alone."""
     written = written_buffers(f.body)
     e = FunctionEmitter(kernel, facts, symbol, written, configurations)
     e.configured = configurations is not None and bool(configurations.left_to_callers[f.name])
@@ -323,10 +323,10 @@ def function_text(f: Function, kernel: Kernel, facts: Facts, symbol: str, config
 
 def chunk_text(kernel: Kernel, facts: Facts, symbol: str, scratch: Mapping[Buffer, tuple[int, int]],
                configurations: Configurations | None, declared: dict[str, None]) -> str:  # fmt: skip
-    """The function that runs part ``tid`` of ``n`` of the kernel's tasks.
+    """Return the function that runs part ``tid`` of ``n`` of the kernel's tasks.
 
-    ``scratch`` gives, for each buffer private to a thread, its place in the scratch argument and that argument's
-    size a thread, in bytes; the scratch argument follows the kernel's own, and then its sizes, 64 bits each.
+    ``scratch`` maps each thread-private buffer to its offset in the scratch argument and that argument's bytes per
+    thread. The scratch argument follows the kernel's own arguments and precedes its sizes of 64 bits each.
     """
     e = FunctionEmitter(kernel, facts, symbol, written_buffers(kernel.body), configurations)
     e.prepare(kernel.body)
@@ -351,7 +351,9 @@ def chunk_text(kernel: Kernel, facts: Facts, symbol: str, scratch: Mapping[Buffe
 
 
 def _share(e: FunctionEmitter, s: Stmt) -> None:
-    """This thread's part of a statement: a range of a parallel loop's tasks; all of anything else, on the first."""
+    """Emit this thread's part of a statement: a range of a parallel loop's tasks; anything else runs on the first
+    thread.
+    """
     if isinstance(s, Let):
         e.vars[s.var] = e.index(s.value)
         e.known.push()

@@ -1,7 +1,7 @@
-"""The upper half of products of s32 as LLVM text, rounded and saturated.
+"""The upper half of s32 products as LLVM text, rounded and saturated.
 
-In vectors even and odd lanes are multiplied apart, as 64-bit words: instruction sets have that product, and words need
-no moves between lanes.
+In vectors, even and odd lanes are multiplied separately, as 64-bit words: instruction sets have that product, and the
+words need no moves between lanes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ LEAST = -(2**31)
 
 
 def high_product(emit: CastEmitter, a: str, b: str, lanes: int, saturates: bool) -> str:
-    """a * b / 2**31 to the nearest, up where two are; without ``saturates`` not both may be -2**31."""
+    """Return a * b / 2**31 rounded to nearest, ties up; without ``saturates``, a and b must not both be -2**31."""
     whole = _in_words(emit, a, b, lanes) if lanes and lanes % 2 == 0 else _widened(emit, a, b, lanes)
     if not saturates:
         return whole

@@ -7,7 +7,7 @@ from convsmith.ir.index import Affine, And, Cond, Eq0, FloorDiv, Ge0, Index, Min
 
 
 class Scopes:
-    """What has been computed already, in nested scopes that dominate each other."""
+    """Values that have been computed, in nested scopes that dominate each other."""
 
     def __init__(self) -> None:
         self.layers: list[dict[object, str]] = [{}]
@@ -22,7 +22,7 @@ class Scopes:
         self.layers[-1][key] = value
 
     def drop(self, buffer: Buffer) -> None:
-        """Forget what is known of a buffer that will be somewhere else: its addresses, and what was read there."""
+        """Discard the addresses and loads of a buffer that will be in another place."""
         for layer in self.layers:
             for key in [k for k in layer if (k[0] if isinstance(k, tuple) else getattr(k, "buffer", None)) is buffer]:
                 del layer[key]
@@ -35,7 +35,7 @@ class Scopes:
 
 
 class ScalarEmitter:
-    """One function's text so far: lines, names, and what is known of indices and addresses."""
+    """The text of one function so far: lines, names, and computed indices and addresses."""
 
     def __init__(self, bits: int) -> None:
         self.it = f"i{bits}"
@@ -57,22 +57,22 @@ class ScalarEmitter:
         return f"{hint}.{self.count}"
 
     def put(self, text: str) -> str:
-        """Emit ``name = text``; the name."""
+        """Emit ``name = text`` and return the name."""
         name = self.fresh()
         self.lines.append(f"  {name} = {text}")
         return name
 
     def index(self, e: Index) -> str:
-        """The operand that holds an index."""
+        """Return the operand that holds an index."""
         if e.is_const:
             return str(e.const)
         if type(e) is Var:
             return self.vars[e]
-        found = self.known.get(e)
-        if found is None:
-            found = self._index(e)
-            self.known.set(e, found)
-        return found
+        operand = self.known.get(e)
+        if operand is None:
+            operand = self._index(e)
+            self.known.set(e, operand)
+        return operand
 
     def _index(self, e: Index) -> str:
         it = self.it
@@ -108,7 +108,7 @@ class ScalarEmitter:
         return total
 
     def _divide(self, e: FloorDiv | Mod | Quot) -> str:
-        """Floor division: LLVM's rounds to zero, so a negative remainder takes one off the quotient."""
+        """Emit a floor division; LLVM's rounds to zero, so a negative remainder decrements the quotient."""
         it, x = self.it, self.index(e.num)
         d = self.index(e.den) if isinstance(e, Quot) else e.den
         if isinstance(d, int) and d & (d - 1) == 0:
@@ -124,7 +124,7 @@ class ScalarEmitter:
         return self.put(f"add {it} {quotient}, {one}")
 
     def cond(self, c: Cond) -> str:
-        """The i1 operand of a condition."""
+        """Return the i1 operand of a condition."""
         if isinstance(c, Ge0):
             return self.put(f"icmp sge {self.it} {self.index(c.arg)}, 0")
         if isinstance(c, Eq0):
@@ -139,7 +139,9 @@ class ScalarEmitter:
         return total
 
     def address(self, buffer: Buffer, e: Index) -> str:
-        """The operand that points at an element: a carried or passed pointer, or the buffer's start, plus the rest."""
+        """Return the operand that points at an element: a carried or passed pointer or the buffer's start, plus an
+        offset.
+        """
         key = (buffer, e)
         found = self.known.get(key)
         if found is not None:

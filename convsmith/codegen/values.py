@@ -40,7 +40,7 @@ _UNARY = {"round": "rint", "floor": "floor", "sqrt": "sqrt", "abs": "fabs"}
 
 
 class ValueEmitter(CastEmitter):
-    """Adds values; ``vector_of`` gives the lanes of register buffers that are kept as vectors."""
+    """Emits values; ``vector_of`` gives the lanes of register buffers that are kept as vectors."""
 
     def __init__(self, bits: int, written: set[Buffer], half: Half) -> None:
         super().__init__(bits, half)
@@ -58,15 +58,15 @@ class ValueEmitter(CastEmitter):
         self.current = label
 
     def splat(self, t: DType, x: str, lanes: int) -> str:
-        """A vector with ``x`` in every lane."""
+        """Return a vector with ``x`` in every lane."""
         key = ("splat", t.llvm, x, lanes)
-        found = self.known.get(key)
-        if found is None:
+        vector = self.known.get(key)
+        if vector is None:
             ty = self.type(t, lanes)
             one = self.put(f"insertelement {ty} poison, {t.llvm} {x}, i64 0")
-            found = self.put(f"shufflevector {ty} {one}, {ty} poison, <{lanes} x i32> zeroinitializer")
-            self.known.set(key, found)
-        return found
+            vector = self.put(f"shufflevector {ty} {one}, {ty} poison, <{lanes} x i32> zeroinitializer")
+            self.known.set(key, vector)
+        return vector
 
     def mask(self, lanes: Lanes) -> str:
         bits = ", ".join(f"i1 {'true' if n < lanes.active else 'false'}" for n in range(lanes.count))
@@ -78,11 +78,11 @@ class ValueEmitter(CastEmitter):
         return buffer.scope == "register" or buffer in self.vector_of
 
     def slot(self, buffer: Buffer, index: tuple[Index, ...]) -> tuple[Slot, Index | None]:
-        """The accumulator of an access, and the lane within it where it is one lane of a vector."""
-        found = self.places.get((buffer, index))
-        if found is None:
-            found = self.places[buffer, index] = self._slot(buffer, index)
-        return found
+        """Return the accumulator of an access, and the lane within it if the access is one lane of a vector."""
+        slot_and_lane = self.places.get((buffer, index))
+        if slot_and_lane is None:
+            slot_and_lane = self.places[buffer, index] = self._slot(buffer, index)
+        return slot_and_lane
 
     def _slot(self, buffer: Buffer, index: tuple[Index, ...]) -> tuple[Slot, Index | None]:
         lanes = self.vector_of.get(buffer)
@@ -95,7 +95,7 @@ class ValueEmitter(CastEmitter):
         return self.type(slot[0].dtype, self.vector_of.get(slot[0], 0))
 
     def held(self, slot: Slot) -> str:
-        """What an accumulator holds; zero before it is written."""
+        """Return the content of an accumulator; zero before its first write."""
         zero = "zeroinitializer" if self.vector_of.get(slot[0]) else literal(slot[0].dtype, 0)
         return self.slots.get(slot, zero)
 
@@ -122,16 +122,16 @@ class ValueEmitter(CastEmitter):
 
     # -- memory
     def load(self, v: Load) -> str:
-        """Read memory; what no statement of the kernel writes is read once."""
+        """Load from memory; memory that the kernel never writes is loaded once."""
         if self.is_held(v.buffer):
             return self.read_slot(v)
         if v.buffer in self.written:
             return self._load(v)
-        found = self.known.get(v)
-        if found is None:
-            found = self._load(v)
-            self.known.set(v, found)
-        return found
+        loaded = self.known.get(v)
+        if loaded is None:
+            loaded = self._load(v)
+            self.known.set(v, loaded)
+        return loaded
 
     def _load(self, v: Load) -> str:
         t, lanes = v.buffer.dtype, v.lanes
@@ -164,9 +164,10 @@ class ValueEmitter(CastEmitter):
         return out
 
     def _gather(self, v: Load, lanes: Lanes, away: int, span: int) -> str:
-        """Lanes of the one or two vectors that hold the ``span`` elements from ``away`` on; zero where none is active.
+        """Return lanes from the one or two vectors that hold the ``span`` elements from ``away`` on; zero if none is
+        active.
 
-        What a vector has beyond the span is zero.
+        Elements beyond the span are zero.
         """
         t, n = v.buffer.dtype, lanes.count
         first = self.load(Load(v.buffer, (v.index[0] + away,), strided(n, 1, min(span, n))))
@@ -180,10 +181,10 @@ class ValueEmitter(CastEmitter):
         return self.shuffle(self.type(t, n), first, second, places)
 
     def pick(self, t: DType, x: str, count: int, places: list[int]) -> str:
-        """Lanes of a vector of ``count`` in new places.
+        """Return the lanes at ``places`` of a vector of ``count`` lanes.
 
-        Blocks of 128 bits first where that leaves the same order within each: such orders need no register, and the
-        blocks in their places serve several of them.
+        If the order within each block of 128 bits is the same, blocks are moved first: such shuffles need no index
+        register, and the moved blocks serve several of them.
         """
         ty, size = self.type(t, count), 128 // t.bits
         if size and count == len(places) and not count % size:
@@ -193,12 +194,12 @@ class ValueEmitter(CastEmitter):
             whole = all(i // size == b and i % size == w for g, b in zip(groups, blocks) for i, w in zip(g, within))
             if whole and blocks != list(range(len(blocks))):
                 key = ("blocks", x, tuple(blocks))
-                moved = self.known.get(key)
-                if moved is None:
-                    moved = self.shuffle(ty, x, "poison", [b * size + i for b in blocks for i in range(size)])
-                    moved = self.put(f"freeze {ty} {moved}")
-                    self.known.set(key, moved)
-                x, places = moved, [n * size + w for n in range(len(blocks)) for w in within]
+                reordered = self.known.get(key)
+                if reordered is None:
+                    reordered = self.shuffle(ty, x, "poison", [b * size + i for b in blocks for i in range(size)])
+                    reordered = self.put(f"freeze {ty} {reordered}")
+                    self.known.set(key, reordered)
+                x, places = reordered, [n * size + w for n in range(len(blocks)) for w in within]
         return self.shuffle(ty, x, "poison", places)
 
     def _only(self, t: DType, x: str, lanes: Lanes) -> str:
@@ -206,7 +207,9 @@ class ValueEmitter(CastEmitter):
         return self.put(f"select {self.mask(lanes)}, {ty} {x}, {ty} zeroinitializer")
 
     def _narrow(self, t: DType, lanes: Lanes, x: str) -> tuple[Lanes, str]:
-        """Half the vector as long as that has all active lanes: what is narrow lies across fewer lines."""
+        """Return the half of the vector that contains all active lanes, repeatedly; narrow accesses cross fewer cache
+        lines.
+        """
         n = lanes.count
         while n % 2 == 0 and n // 2 >= lanes.active and n // 2 * t.bits >= 128:
             n //= 2
@@ -216,7 +219,7 @@ class ValueEmitter(CastEmitter):
         return strided(n, 1, lanes.active), part
 
     def store(self, buffer: Buffer, index: tuple[Index, ...], lanes: Lanes | None, x: str) -> None:
-        """Write memory or a register; ``x`` has as many lanes as ``lanes`` says."""
+        """Store to memory or to a register; ``x`` has as many lanes as ``lanes``."""
         if self.is_held(buffer):
             self.write_slot(buffer, index, lanes, x)
             return
@@ -243,20 +246,20 @@ class ValueEmitter(CastEmitter):
 
     # -- arithmetic
     def value(self, v: Value, lanes: int) -> str:
-        """The operand of a value with the given number of lanes (0: a scalar), broadcast where it has fewer.
+        """Return the operand of a value with ``lanes`` lanes (0: a scalar); values with fewer lanes are broadcast.
 
-        What occurs several times in a statement is computed once: :meth:`forget` goes before each statement.
+        A value that occurs several times in a statement is computed once; call :meth:`forget` before each statement.
         """
         if isinstance(v, Const):
             return self.const(v.dtype, v.value, lanes)
-        found = self.shared.get((v, lanes))
-        if found is None:
-            found = self._value(v, lanes)
-            self.shared[v, lanes] = found
-        return found
+        operand = self.shared.get((v, lanes))
+        if operand is None:
+            operand = self._value(v, lanes)
+            self.shared[v, lanes] = operand
+        return operand
 
     def forget(self) -> None:
-        """Registers and memory may have changed."""
+        """Discard cached values, because registers and memory may have changed."""
         self.shared = {}
 
     def _value(self, v: Value, lanes: int) -> str:
@@ -301,7 +304,7 @@ class ValueEmitter(CastEmitter):
         return self.compare(how, t, lanes, self.value(v.a, lanes), self.value(v.b, lanes))
 
     def _repeat(self, v: Repeat, t: DType) -> str:
-        """A splat of one integer where the lanes fit in one: a broadcast from memory is one instruction then."""
+        """Emit a splat of one integer if the lanes fit in one, so that a broadcast from memory is one instruction."""
         n = lanes_of(v.a)
         a, lanes = self.value(v.a, n), lanes_of(v)
         if not n:
@@ -334,7 +337,7 @@ class ValueEmitter(CastEmitter):
         return self.choose(self.compare("fcmp uno", t, lanes, b, b), t, lanes, b, best)
 
     def shuffle(self, ty: str, a: str, b: str, places: Sequence[int]) -> str:
-        """Lanes of ``a`` and ``b`` (counted on) in new places."""
+        """Return the lanes at ``places`` of the concatenation of ``a`` and ``b``."""
         picked = ", ".join(f"i32 {i}" for i in places)
         return self.put(f"shufflevector {ty} {a}, {ty} {b}, <{len(places)} x i32> <{picked}>")
 
@@ -342,7 +345,7 @@ class ValueEmitter(CastEmitter):
         return self.operation("fadd" if t.kind == "float" else "add", t, lanes, a, b)
 
     def fold(self, t: DType, x: str, lanes: int, to: int, groups: int = 1) -> str:
-        """Add the upper half of each group of lanes to the lower, until a group has ``to`` lanes."""
+        """Add the upper half of each group of lanes to the lower half until a group has ``to`` lanes."""
         own = lanes // groups
         while own > to:
             ty, half = self.type(t, own * groups), own // 2
@@ -362,10 +365,11 @@ class ValueEmitter(CastEmitter):
         return x if groups > 1 else self.put(f"extractelement {self.type(t, 1)} {x}, i64 0")
 
     def _sums(self, v: Sums) -> str:
-        """Fold and interleave pairs of vectors: 2 shuffles and an addition for each sum but one, in place of 4 each.
+        """Compute several horizontal sums by folding and interleaving pairs of vectors: 2 shuffles and 1 addition per
+        sum.
 
-        Each round folds two vectors in half into the even and the odd lanes of one; pairing ``i`` with
-        ``i + half`` brings every sum to the lane of its number.
+        Each round folds two vectors into the even and odd lanes of one; pairing ``i`` with ``i + half`` moves every sum
+        to the lane of its number.
         """
         t, n = dtype_of(v), lanes_of(v.args[0])
         width = min(n, 1 << (len(v.args) - 1).bit_length())
@@ -384,7 +388,7 @@ class ValueEmitter(CastEmitter):
         return parts[0] if width == len(v.args) else self.shuffle(ty, parts[0], "poison", range(len(v.args)))
 
     def _select(self, v: Select, ty: str, lanes: int) -> str:
-        """A branch: the side that is not chosen may not be read."""
+        """Emit a branch, because the operand that is not selected may not be readable."""
         yes, no, end = self.label("yes"), self.label("no"), self.label("end")
         self.lines.append(f"  br i1 {self.cond(v.cond)}, label %{yes}, label %{no}")
         arms = []

@@ -1,4 +1,4 @@
-"""One compiled kernel for many sizes: what its calls must keep to, and its artifact at the sizes of one of them."""
+"""One compiled kernel for many sizes: the requirements on its calls, and its artifact at the sizes of a call."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ __all__ = ["at_call", "fixed_sizes", "requirements"]
 
 
 def requirements(p: Conv, dynamic: Collection[str]) -> str:
-    """What the source of a call must keep to: `ic == 8, mb >= 0, ih >= 0, iw >= 0`."""
+    """Return the requirements on the source of a call as text: `ic == 8, mb >= 0, ih >= 0, iw >= 0`."""
     sizes = {"ic": p.ic, "mb": p.mb} | {f"i{a}": size for a, size in zip(p.axes, p.i)}
     return ", ".join(f"{name} >= 0" if name in dynamic else f"{name} == {size}" for name, size in sizes.items())
 
 
 def fixed_sizes(artifact: Artifact) -> dict[str, int]:
-    """The dims that must have one size, by the artifact's requirements."""
+    """Return the dims of fixed size, by the artifact's requirements."""
     pairs = (text.split(" == ") for text in artifact.notes["requirements"].split(", ") if "==" in text)
     return {name: int(size) for name, size in pairs}
 
 
 def at_call(artifact: Artifact, q: Conv) -> Artifact:
-    """The artifact with the arguments and sizes of the problem `q`, which is the kernel's at the sizes of a call."""
+    """Return the artifact with the arguments and sizes of the problem `q`, the kernel's problem at the sizes of a call.
+    """
     with interning():
         pointers = call_pointers(q)
         values = size_values(q, pointers.window)

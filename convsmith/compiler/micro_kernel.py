@@ -1,4 +1,4 @@
-"""From the name of a micro-kernel to an artifact: the kernel, and the one that packs its weights."""
+"""Compiles the name of a micro-kernel to an artifact: the kernel, and the kernel that packs its weights."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from convsmith.problem.micro_kernel import MicroKernel
 from convsmith.statement.micro_kernel import naive_micro_kernel
 
 WRITTEN = ("output", "buffer", "weights")
-"""Of the arguments of the two kernels; a micro-kernel only reads its weights."""
+"""Arguments that the two kernels write; a micro-kernel only reads its weights."""
 
 
 def lower_micro_kernel(
     m: MicroKernel, target: Machine, instruments: Sequence[Instrument] = ()
 ) -> tuple[Kernel, Kernel]:
-    """The kernel after all rewrites, and its packing kernel."""
+    """Return the kernel after all rewrites, and its packing kernel."""
     kernel = run_steps(naive_micro_kernel(m), micro_kernel_steps(m, target), instruments)
     (pack,) = kernel.packs
     return kernel, run_steps(pack, micro_packing_steps())

@@ -2,8 +2,8 @@
 
     compile_or_load(problem, target=target("avx2"), choose=choose, threads=1) -> Artifact
 
-`CONVSMITH_DUMP` and `CONVSMITH_CHECK` want to see every pass, so with them a kernel is compiled even where the cache
-has it. A fault of ours leaves as InternalError with the command that shows it again.
+`CONVSMITH_DUMP` and `CONVSMITH_CHECK` require every pass to run, so they bypass the cache. A fault of convsmith becomes
+an InternalError with the command that reproduces it.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ __all__ = ["Chooser", "compile_or_load", "faults", "line_words", "repro"]
 
 
 Chooser = Callable[[Problem, Machine, int, bool], Config]
-"""Returns the default config for (problem, target, threads, whether the sizes are known at the call only)."""
+"""Returns the default config for (problem, target, threads, whether the sizes are known only at the call)."""
 
 
 def compile_or_load(
     problem: Problem, *, target: Machine, choose: Chooser, config: Config | None = None, threads: int = 1,
     requirements: str = "",
 ) -> Artifact:  # fmt: skip
-    """The artifact of a problem for a target: from the cache, or compiled and stored there.
+    """Return the artifact of a problem for a target, from the cache, or compiled and stored there.
 
-    `config` holds every decision, its number of threads included; without one, `choose` returns the default for
-    `threads`, and the artifact's `config` says which. With `requirements` on the sizes of calls, as text, the kernel
-    serves all sizes that keep to them. ConfigError: no kernel can be made from the config; ToolchainError: LLVM
-    refused.
+    `config` makes every decision, including the number of threads; without it, `choose` returns the default for
+    `threads`, and the artifact's `config` records it. With `requirements` on the sizes of calls, as text, the kernel
+    serves all sizes that satisfy them. ConfigError if the config makes no kernel; ToolchainError if LLVM refuses the
+    code.
     """
     start = perf_counter()
     if config is not None and config.isa != target.isa:
@@ -80,13 +80,13 @@ def compile_or_load(
 def _stored(
     cache: DiskCache, key: str, problem: str, config: Config | None, threads: int, target: Machine, requirements: str
 ) -> Artifact | None:
-    """The artifact that the cache has under `key`; None, and the entry is removed, where it is another kernel's."""
+    """Return the artifact stored under `key`; if the entry belongs to another kernel, remove it and return None."""
     content = cache.get(key)
     if content is None:
         return None
     try:
         artifact = Artifact.from_bytes(content)
-        held = config or Config.parse(artifact.config)
+        stored_config = config or Config.parse(artifact.config)
     except (UsageError, ConfigError) as error:
         cache.discard(key, f"is damaged: {error}")
         return None
@@ -94,15 +94,15 @@ def _stored(
         "problem": (artifact.problem, problem),
         "config": (artifact.config, artifact.config if config is None else str(config)),
         "instruction set": (artifact.isa, target.isa),
-        "instruction set of the config": (held.isa, target.isa),
+        "instruction set of the config": (stored_config.isa, target.isa),
         "needed CPU features": (artifact.needs, target.needs),
         "requirements": (artifact.notes.get("requirements", ""), requirements),
-        "threads": (artifact.entries["main"].launch.threads, held.threads),
-        "most threads": (min(held.threads, threads), held.threads) if config is None else (0, 0),
+        "threads": (artifact.entries["main"].launch.threads, stored_config.threads),
+        "most threads": (min(stored_config.threads, threads), stored_config.threads) if config is None else (0, 0),
     }
-    for name, (found, asked) in wanted.items():
-        if found != asked:
-            cache.discard(key, f"is another kernel's: its {name} is {found}, not {asked}")
+    for name, (actual, asked) in wanted.items():
+        if actual != asked:
+            cache.discard(key, f"is another kernel's: its {name} is {actual}, not {asked}")
             return None
     return artifact
 
@@ -115,7 +115,8 @@ def _general(problem: Problem) -> Problem:
 
 
 def repro(verb: str, problem: Problem, config: str, requirements: str = "") -> str:
-    """The command that does `verb` to this problem under this config; with requirements, one that compiles it."""
+    """Return the command that runs `verb` on this problem under this config; with requirements, one that compiles it.
+    """
     if requirements:
         dims = ",".join(text.removesuffix(" >= 0") for text in requirements.split(", ") if text.endswith(" >= 0"))
         call = f"convsmith.compile({str(problem)!r}, dynamic={dims!r}, config={config!r})"
@@ -124,7 +125,7 @@ def repro(verb: str, problem: Problem, config: str, requirements: str = "") -> s
 
 
 def line_words(problem: Problem) -> tuple[str, ...]:
-    """The words of a command line that state the problem; commands must not choose a layout that it leaves open."""
+    """Return the words of a command line that state the problem, with layouts that commands would otherwise choose."""
     leaves_open = isinstance(problem, Conv) and ANY in (problem.stag, problem.dtag)
     layout = (f"--layout={ANY}",) if leaves_open else ()
     return (*layout, *problem.options(), replace(problem, name=None).descriptor())
@@ -132,7 +133,7 @@ def line_words(problem: Problem) -> tuple[str, ...]:
 
 @contextmanager
 def faults(command: str) -> Iterator[None]:
-    """Turn what only a fault of ours can raise into an InternalError that ends in `command`."""
+    """Inside the block, turn exceptions that only a fault of convsmith can raise into InternalError with `command`."""
     try:
         yield
     except InternalError as error:

@@ -1,1 +1,1 @@
-"""What Python users call: compiled kernels, numpy functions, explanations."""
+"""The public interface in Python: compiled kernels, functions on arrays, explanations."""

@@ -1,11 +1,11 @@
-"""Kernels of which only channels and window are fixed: one serves any batch, height, width and padding.
+"""Kernels with fixed channels and window that serve any batch, height, width and padding.
 
     k = cs.compile("mb1ic64ih56oc64oh56kh3ph1", dynamic="mb,ih,iw")
     y = k(x, k.pack(w))                       # the pads of the line, at both ends
     y = k(x, w, pads=((0, 2), (1, 1)))        # front and back pad of each axis
 
-The output size follows by the floor formula.  The code is compiled, and linked, once; a shape is bound to it when it is
-first met, with its table of pointers.
+The output size follows from the floor formula.  The code is compiled and linked once; the first call with a shape binds
+the code to that shape, with a pointer table.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ Pads = Sequence[int | Sequence[int]] | int
 _Pairs = tuple[tuple[int, int], ...]
 
 _KEPT = 8
-"""Shapes that stay bound to the code."""
+"""Maximum number of shapes that stay bound to the code."""
 
 
 def dynamic_dims(problem: Conv, names: str) -> frozenset[str]:
-    """The dims that a text such as "mb,ih,iw" names; UsageError where one cannot differ from call to call."""
+    """Return the dims that a text such as "mb,ih,iw" names. UsageError if one of them must be fixed."""
     legal = ("mb", *(f"i{a}" for a in problem.axes))
-    found = [name.strip() for name in names.split(",") if name.strip()]
-    for name in found:
+    dims = [name.strip() for name in names.split(",") if name.strip()]
+    for name in dims:
         if name not in legal:
             raise UsageError(f"dynamic={names!r}: {name!r} is fixed; legal are {', '.join(legal)}", code="dynamic")
-    if not found:
+    if not dims:
         raise UsageError(f"dynamic={names!r} names no dim; legal are {', '.join(legal)}", code="dynamic")
-    return frozenset(found)
+    return frozenset(dims)
 
 
 def dynamic_names(given: object) -> str:
@@ -75,7 +75,7 @@ def dynamic_names(given: object) -> str:
 class DynamicKernel(Inspected):
     """The kernel of `problem` for any sizes of the dims in `dynamic`, and any pads: `k(x, k.pack(w))` or `k(x, w)`.
 
-    `requirements` says what a call must keep to. May be called from several threads at once.
+    `requirements` lists what a call must satisfy. Several threads may call the kernel at once.
     """
 
     problem: Conv
@@ -101,16 +101,16 @@ class DynamicKernel(Inspected):
 
     @property
     def requirements(self) -> dict[str, int]:
-        """The dims of a call that must be those of the line, and their sizes."""
+        """The dims of a call with fixed sizes, and these sizes."""
         return dict(self._fixed)
 
     @property
     def arguments(self) -> tuple[Tensor, ...]:
-        """The arrays that `run` takes and gives, as `CompiledKernel.arguments`, at the sizes of the line."""
+        """The arrays that `run` takes and returns, like `CompiledKernel.arguments`, at the sizes of the line."""
         return self.problem.tensors
 
     def pack(self, weights: Array, bias: Array | None = None) -> Packed:
-        """Pack weights, and the bias where the problem has one, for any number of calls of any shape."""
+        """Return packed weights, with the bias if the problem has one, for any number of calls of any shape."""
         checked, _ = self._packing._border.check_operand(weights, bias)
         if not all_finite(checked):
             raise UnsupportedError(
@@ -124,16 +124,16 @@ class DynamicKernel(Inspected):
         self, x: Array, weights: Packed | Array, bias: Array | None = None, *, pads: Pads | None = None,
         out: Array | None = None,
     ) -> Array:  # fmt: skip
-        """Compute the convolution of `x` (N, C, *spatial); returns `out`, or a new array in the result's layout.
+        """Return the convolution of `x` (N, C, *spatial), in `out` or a new array in the result's layout.
 
-        `pads`: a number for all, or for each axis a number or (front, back); without it the front pads of the line, at
-        both ends. Otherwise as a call of `CompiledKernel`.
+        `pads`: a number for all axes, or per axis a number or (front, back); by default the front pads of the line, at
+        both ends. Other arguments are those of `CompiledKernel`.
         """
         return self._at(x, pads).call(x, weights, bias, out)
 
     def bind(self, x: Array, weights: Packed, out: Array, pads: Pads | None = None) -> Callable[[], object]:
-        """A function that computes on these arrays whenever it is called, as `CompiledKernel.bind`; sizes are found
-        once.
+        """Return a function that computes on these arrays at each call, like `CompiledKernel.bind`; sizes are
+        determined once.
         """
         kernel = self._at(x, pads)
         if isinstance(kernel, HostKernel):
@@ -141,13 +141,13 @@ class DynamicKernel(Inspected):
         return partial(kernel.call, x, weights, None, out)
 
     def run(self, *, pads: Pads | None = None, **arrays: Given) -> dict[str, Array]:
-        """Compute on arrays by name, as `CompiledKernel.run`, with the pads of the call."""
+        """Compute on arrays by name, like `CompiledKernel.run`, with the pads of the call."""
         if "src" not in arrays:
             raise UsageError("src: missing; the sizes of a call are those of its source", code="missing")
         return self._at(arrays["src"], pads).run(arrays)
 
     def lowered(self, instruments: Sequence[Instrument]) -> Lowered:
-        """What the rewrites make, run again and seen by instruments."""
+        """Return the result of the rewrites, run again under instruments."""
         with import_lock:
             from convsmith.compiler.driver import lower
             from convsmith.plan.plan import plan
@@ -156,7 +156,7 @@ class DynamicKernel(Inspected):
         return lower(made, instruments)
 
     def _at(self, x: Given, pads: Pads | None) -> HostKernel | NothingKernel:
-        """The kernel bound to the sizes of a call."""
+        """Return the kernel bound to the sizes of a call."""
         shape = getattr(x, "shape", None)
         if shape is None:
             raise UsageError(f"src: expected an array, got {type(x).__name__}", code="not-an-array")
@@ -172,44 +172,44 @@ class DynamicKernel(Inspected):
         return HostKernel(at_call(self.artifact, q), lambda: self._of_these_sizes(q), self._library)
 
     def _of_these_sizes(self, q: Conv) -> HostKernel:
-        """A kernel of these sizes alone, which multiplies no stored zeros."""
+        """Return a kernel for these sizes only, which multiplies no stored zeros."""
         artifact = compile_problem(q, target=self.target, threads=self.config.threads)
         config = replace(Config.parse(artifact.config), realise="peel")
         return HostKernel(compile_problem(q, target=self.target, config=config))
 
     def _sizes(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Batch and extents of a source of this shape; UsageError where they are not what the requirements say."""
+        """Return batch and extents of a source of this shape. UsageError if they violate the requirements."""
         p = self.problem
         layout, names = p.src_layout, ("mb", "ic", *(f"i{a}" for a in p.axes))
         dims = range(len(names)) if layout.is_plain else [b.dim for b in layout.blocks]
         if len(shape) != len(dims):
             form = ", ".join(names) if layout.is_plain else f"the physical shape of {layout}, {len(dims)} axes"
             raise UsageError(f"src has {len(shape)} axes; expected ({form})", code="rank")
-        found = {names[dim]: size for dim, size in zip(dims, shape) if dim != 1 or layout.is_plain}
-        for name, size in found.items():
+        sizes = {names[dim]: size for dim, size in zip(dims, shape) if dim != 1 or layout.is_plain}
+        for name, size in sizes.items():
             wanted = self._fixed.get(name, size)
             if size != wanted:
                 raise UsageError(f"src has {name}={size}; the kernel is for {name}={wanted}", code="shape")
-        return tuple(size for name, size in found.items() if name != "ic")
+        return tuple(size for name, size in sizes.items() if name != "ic")
 
     def _pads(self, pads: Pads | None) -> _Pairs:
-        """Front and back pad of each axis."""
+        """Return (front, back) pad of each axis."""
         p = self.problem
         if pads is None:
             return tuple((pad, pad) for pad in p.p)
         given = _items(pads)
-        found: list[Any] = [(pads, pads)] * p.rank if given is None else [_items(pad) or (pad, pad) for pad in given]
-        whole = all(conforms(pad, int) for pair in found for pad in pair)
-        if len(found) != p.rank or any(len(pair) != 2 for pair in found) or not whole or min(map(min, found)) < 0:
+        pairs: list[Any] = [(pads, pads)] * p.rank if given is None else [_items(pad) or (pad, pad) for pad in given]
+        whole = all(conforms(pad, int) for pair in pairs for pad in pair)
+        if len(pairs) != p.rank or any(len(pair) != 2 for pair in pairs) or not whole or min(map(min, pairs)) < 0:
             raise UsageError(
                 f"pads={pads!r}: expected a whole number of at least 0, or one or (front, back) for each of "
                 f"the {p.rank} axes",
                 code="bad-pads",
             )
-        return tuple((int(front), int(back)) for front, back in found)
+        return tuple((int(front), int(back)) for front, back in pairs)
 
     def _output(self, extents: Sequence[int], pads: _Pairs) -> tuple[int, ...]:
-        p, found = self.problem, []
+        p, outputs = self.problem, []
         for n, (i, (front, back)) in enumerate(zip(extents, pads)):
             size = output_size(i, p.k[n], p.s[n], p.d[n], front, back)
             if size < 0:
@@ -220,13 +220,13 @@ class DynamicKernel(Inspected):
                     f"i{a} >= {least}{empty}",
                     code="bad-shape",
                 )
-            found.append(size)
-        return tuple(found)
+            outputs.append(size)
+        return tuple(outputs)
 
     def __repr__(self) -> str:
         return f"<DynamicKernel {self.problem} dynamic={','.join(sorted(self.dynamic))}>"
 
 
 def _items(given: Any) -> list[Any] | None:
-    """The items of a list, a tuple or an array; None for anything else."""
+    """Return the items of a list, a tuple or an array; None for anything else."""
     return list(given) if isinstance(given, list | tuple) or (isinstance(given, np.ndarray) and given.ndim) else None

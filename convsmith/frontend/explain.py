@@ -1,4 +1,4 @@
-"""A page of text on one kernel: what it computes, how it was decided, what it costs, and what the machine allows."""
+"""A page of text about one kernel: what it computes, its decisions, its costs, and the machine's limits."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ _INDENT = 14
 
 
 def explain(kernel: Inspected) -> str:
-    """Return the page. Compiles again, and writes the files that it names.
+    """Return the page. Compiles the kernel again, and writes the files that the page names.
 
-    The machine's ceilings are kept figures; one that is missing is measured, which takes about 50 ms.
+    The machine's ceilings are kept figures; a missing one is measured, which takes about 50 ms.
     """
     problem, config = kernel.problem, kernel.config
     if kernel.artifact is None:
@@ -139,7 +139,7 @@ def _stored(loop: For) -> set[Buffer]:
 
 
 def _tables(problem: Problem) -> Iterator[Line]:
-    """Bytes of the table of pointers in each form, where there are pixels to point at."""
+    """Return the bytes of the pointer table in each form, if the source has pixels."""
     if isinstance(problem, Conv):
         window = pixel_window(problem)
         sizes = {form: math.prod(shape_of(window, form)) * POINTER_BYTES for form in FORMS}
@@ -165,9 +165,10 @@ def _work(problem: Problem, target: Machine) -> Iterator[Line]:
 
 
 def _roofline(kernel: Inspected) -> Iterator[Line]:
-    """The bounds of the machine's kept ceilings; the bandwidth is that of the smallest cache that holds all arrays.
+    """Yield the bounds by the machine's kept ceilings; the bandwidth is that of the smallest cache that holds all
+    arrays.
 
-    The peak is that of an instruction for the problem's own types, or for those that it widens to.
+    The peak is that of an instruction for the problem's own types, or for the types to which it converts them.
     """
     problem, config = kernel.problem, kernel.config
     if kernel.target not in host_targets():
@@ -198,7 +199,7 @@ def _roofline(kernel: Inspected) -> Iterator[Line]:
 
 
 def rate_unit(problem: Problem) -> str:
-    """What a rate of operations is called."""
+    """Return the unit of a rate of operations."""
     return "GOP/s" if problem.acc == "s32" else "GFLOP/s"
 
 

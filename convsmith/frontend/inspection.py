@@ -1,4 +1,4 @@
-"""`Inspected`: what any compiled kernel tells about how it was made. Each answer runs the compiler again."""
+"""`Inspected`: questions about how a kernel was compiled. Each answer runs the compiler again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Inspected"]
 
 
 class Inspected:
-    """Base of kernels. `artifact` is None where nothing is compiled."""
+    """Base class of kernels. `artifact` is None if nothing is compiled."""
 
     problem: Problem
     config: Config
@@ -31,38 +31,38 @@ class Inspected:
     artifact: Artifact | None
 
     def lowered(self, instruments: Sequence[Instrument]) -> Lowered:
-        """Run the rewrites again, seen by instruments, and return what they make."""
+        """Return the result of the rewrites, run again under instruments."""
         raise NotImplementedError
 
     def explain(self) -> str:
-        """A page on the kernel: problem, config, plan, packing, work, and where the machine's limits lie."""
+        """Return a page on the kernel: problem, config, plan, packing, work, and the machine's limits."""
         with import_lock:
             from convsmith.frontend.explain import explain
 
         return explain(self)
 
     def ir(self, stage: str | None = None) -> str:
-        """The IR, by default as it goes to LLVM; "naive" as it starts; after a pass, by its name or number.
+        """Return the IR, by default as it goes to LLVM; "naive" is the first IR; a pass is given by name or number.
 
-        A pass that runs several times is meant the last time; its number says which time. UsageError names the passes.
+        A name denotes the last run of a pass; numbers distinguish its runs. UsageError lists the passes.
         """
         if stage is not None:
             expect_text("stage", stage, "bad-pass")
         records = self.passes()
         if stage is None:
             return str(records[-1].kernel)
-        found = [r for r in records if stage == r.name or (stage.isdecimal() and int(stage) == r.number)]
-        if not found:
+        matches = [r for r in records if stage == r.name or (stage.isdecimal() and int(stage) == r.number)]
+        if not matches:
             names = ", ".join(dict.fromkeys(r.name for r in records))
             raise UsageError(f"no pass {stage!r}: legal are 0 to {len(records) - 1}, {names}", code="bad-pass")
-        return str(found[-1].kernel)
+        return str(matches[-1].kernel)
 
     def llvm(self) -> str:
-        """The LLVM text that is compiled."""
+        """Return the LLVM text."""
         return self._lower()[0].text
 
     def asm(self) -> str:
-        """The assembly that LLVM makes of it."""
+        """Return the assembly."""
         with import_lock:
             from convsmith.codegen import llvm_bind
 
@@ -70,7 +70,7 @@ class Inspected:
         return llvm_bind.assembly(self.llvm(), target.triple, target.cpu, target.features)
 
     def passes(self) -> list[PassRecord]:
-        """The kernel after every pass, the naive nest first."""
+        """Return the kernel after every pass, the naive nest first."""
         return self._lower()[1]
 
     def _lower(self) -> tuple[Lowered, list[PassRecord]]:

@@ -1,7 +1,7 @@
 """`CompiledKernel`: a compiled problem that can be called, and that answers questions about how it was made.
 
-Calling goes straight to the run time's `HostKernel`; everything else (`ir`, `asm`, `explain`) runs the compiler again
-when asked, so that a kernel loaded from the cache costs nothing but its code.
+A call goes straight to the run time's `HostKernel`. All questions (`ir`, `asm`, `explain`) run the compiler again, so a
+kernel loaded from the cache costs no more than its code.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ if TYPE_CHECKING:
 __all__ = ["CompiledKernel"]
 
 _CALL = Names({"src": "x", "wei": "weights", "bia": "bias", "dst": "out"})
-"""What `CompiledKernel.__call__`, `bind` and `pack` call tensors."""
+"""Names of tensors in messages of `CompiledKernel.__call__`, `bind` and `pack`."""
 
 
 class CompiledKernel(Inspected):
-    """The kernel of `problem` for `target`: `k(x, k.pack(w))` or `k(x, w)`, or `k.run(src=x, wei=w)` by names.
+    """The kernel of `problem` for `target`: `k(x, k.pack(w))` or `k(x, w)`, or `k.run(src=x, wei=w)` by name.
 
-    `config` holds every decision, `artifact` the object code with its manifest. A problem with an empty tensor
-    compiles nothing: `artifact` is None, `config` decides nothing, and the result is what bias and post-ops make of
-    zero. May be called from several threads at once.
+    `config` holds every decision, `artifact` the object code with its manifest. A problem with an empty tensor compiles
+    nothing: `artifact` is None, `config` has no effect, and the result is that of bias and post-ops on zero. Several
+    threads may call a kernel at once.
 
-    Arrays are numpy's, or of any library with DLPack or the array interface, on the CPU: nothing is copied for it, and
-    a new result is of the library of the activations. Weights with groups may come without a dim of groups, in
-    PyTorch's shape (OC, IC/G, *kernel). A kernel can be pickled: problem, config and target are, and make it anew.
+    Arrays are numpy's, or come from any library with DLPack or the array interface, on the CPU. They are not copied,
+    and a new result belongs to the library of the activations. Grouped weights may lack the group dim, as in PyTorch's
+    shape (OC, IC/G, *kernel). A pickle holds problem, config and target, from which the kernel is compiled again.
     """
 
     def __init__(self, problem: Problem, target: Machine, config: Config | None = None, threads: int = 1) -> None:
@@ -72,50 +72,52 @@ class CompiledKernel(Inspected):
 
     @property
     def arguments(self) -> tuple[Tensor, ...]:
-        """The arrays that `run` takes and gives: name, role ("in", "out", "inout"), shape, dtype, layout, default."""
+        """The arrays that `run` takes and returns: name, role ("in", "out", "inout"), shape, dtype, layout, default."""
         return self.problem.tensors
 
     def __call__(
         self, x: Array, weights: Packed | Array, bias: Array | None = None, *, out: Array | None = None
     ) -> Array:
-        """Compute the convolution of `x` with plain weights (and bias), or with what `pack` returned.
+        """Return the convolution of `x` with plain weights (and bias), or with packed weights.
 
-        Shapes are logical, (N, C, *spatial); a blocked layout has its physical shape. Returns `out`, or a new array in
-        the destination's layout; a `sum` post-op reads what `out` holds. Other arrays take their defaults. UsageError
-        names what does not fit (nothing has been written then), or the names for `run` where the problem is not a
-        forward one, or has further arrays without defaults.
+        Shapes are logical, (N, C, *spatial); a blocked layout has its physical shape. The result is `out`, or a new
+        array in the destination's layout; a `sum` post-op reads the content of `out`. Other arrays have their defaults.
+        UsageError names an array that does not fit, before anything is written, or the names for `run` if the problem
+        is not a forward one or has further arrays without defaults.
         """
         return self._call(x, weights, bias, out, _CALL)
 
     def bind(self, x: Array, weights: Packed | Array, out: Array) -> Callable[[], object]:
-        """A function that computes on these arrays whenever it is called: they are checked once, here.
+        """Return a function that computes on these arrays at each call; they are checked once, here.
 
-        What `x` and `out` hold may change in between; plain weights are packed here. One thread at a time may call it.
+        The contents of `x` and `out` may change in between; plain weights are packed here. Only one thread at a time
+        may call the function.
         """
         return self._host.bind(x, weights, out, _CALL)
 
     def run(self, **arrays: Given) -> dict[str, Array]:
-        """Compute on arrays by name, as `arguments` lists them; returns the outputs by name.
+        """Compute on arrays by name, as `arguments` lists them; return the outputs by name.
 
-        Outputs that are given are written in place; "inout" ones must be. Inputs with a default may be left out. What
-        `pack` returned may stand for the operand that it packs, and a number for a scale or zero point of one element.
+        Outputs that are passed are written in place; "inout" ones must be passed. Inputs with a default may be omitted.
+        The result of `pack` may replace the operand that it packs, and a number may replace a scale or zero point of
+        one element.
         """
         return self._run(arrays)
 
     def run_as(self, names: Names, arrays: dict[str, Given]) -> dict[str, Array]:
-        """As `run`, for functions that call the arrays by other `names`, which messages then use."""
+        """Compute like `run`, with other names of arrays, which messages use."""
         return self._run(arrays, names)
 
     def pack(self, operand: Array, bias: Array | None = None, *, denormals: str = "keep") -> Packed:
-        """Pack weights, and the bias where the problem has one, for any number of calls. Can be saved.
+        """Return packed weights, with the bias if the problem has one, for any number of calls. They can be saved.
 
         A problem without weights among its inputs packs another operand, or none (UsageError). Denormal weights slow
-        every multiplication, and give a DenormalWarning; `denormals="flush"` takes them as zero.
+        every multiplication and cause a DenormalWarning; `denormals="flush"` replaces them by zero.
         """
         return self._host.pack(with_denormals(denormals, "weights", operand), bias, _CALL)
 
     def lowered(self, instruments: Sequence[Instrument]) -> Lowered:
-        """What the rewrites make, run again and seen by instruments."""
+        """Return the result of the rewrites, run again under instruments."""
         with import_lock:
             from convsmith.compiler.driver import lower
             from convsmith.plan.plan import plan
@@ -129,7 +131,7 @@ class CompiledKernel(Inspected):
         return _restored, (self.problem, self.target.isa, self.config)
 
     def _fallback(self) -> HostKernel:
-        """The kernel for weights that are not finite: one that multiplies no stored zeros."""
+        """Return the kernel for weights that are not finite, which multiplies no stored zeros."""
         config = replace(self.config, realise="peel")
         return HostKernel(compile_problem(self.problem, target=self.target, config=config))
 
@@ -147,5 +149,5 @@ class CompiledKernel(Inspected):
 
 
 def _restored(problem: Problem, isa: str, config: Config) -> CompiledKernel:
-    """The kernel that a pickle holds."""
+    """Return the kernel that a pickle holds."""
     return CompiledKernel(problem, known_target(isa), config, config.threads)

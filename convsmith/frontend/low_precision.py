@@ -280,10 +280,10 @@ def _offset(name: str, value: Any, shape: tuple[int, int], axis: int) -> Integer
     array = as_numbers(name, value)
     whole = tuple(shape[axis] if n == axis else 1 for n in range(2))
     if array.dtype.kind not in "iu" or array.shape not in ((), (1,), (1, 1), whole, (shape[axis],)):
-        each = ("row of lhs", "column of rhs")[axis]
+        line = ("row of lhs", "column of rhs")[axis]
         raise UsageError(
             f"{name}: {array.dtype} of shape {array.shape}; legal are a whole number, and ({shape[axis]},) of them, "
-            f"one for each {each}",
+            f"one for each {line}",
             code="offset",
         )
     if array.size and not LIMITS[0] < min(array.flat) <= max(array.flat) <= LIMITS[1]:
@@ -305,10 +305,10 @@ def _by_columns(order: str, out: Array | None, shape: tuple[int, int]) -> bool:
 def _dtype(given: Any) -> np.dtype[Any] | None:
     """Return `given` as a numpy dtype; None if numpy does not accept it."""
     try:
-        found: np.dtype[Any] = np.dtype(given)
+        dtype: np.dtype[Any] = np.dtype(given)
     except (TypeError, ValueError):
         return None
-    return found
+    return dtype
 
 
 def _tag(matrix: Array) -> str:

@@ -1,13 +1,12 @@
-"""Depthwise micro-kernels as they are, with XNNPACK's contract: for those who drive them row by row themselves.
+"""Depthwise micro-kernels with XNNPACK's interface, for callers that run them row by row.
 
 k = cs.micro_kernel("f32_dwconv_up16x9")
 weights = k.pack(kernel, bias)                      # kernel (channels, rows, columns)
 rows = k.pointers(window, source, zero)             # a table of pointers into source
 k(channels=c, output_width=w, input=rows, weights=weights, output=out, zero=zero, params=(low, high))
 
-A call that reads through such a table is checked: each pixel lies in the source, and weights and table have the taps in
-the same order. A call with addresses of its own reads wherever they point, unless it names the `source` that they must
-point into.
+A call through such a table is checked: each pixel must lie in the source, and weights and table must order the taps
+alike. A call with raw addresses reads wherever they point, unless it names the `source` into which they must point.
 """
 
 from __future__ import annotations
@@ -38,15 +37,15 @@ __all__ = ["HostMicroKernel", "PointerTable", "Weights", "micro_kernel"]
 POINTER = 8
 """Bytes of a pointer."""
 _LARGEST = 1 << 62
-"""Sizes in bytes stay below this, so that sums of two fit 64 bits."""
+"""Upper limit of sizes in bytes, so that sums of two fit in 64 bits."""
 
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """Packed biases, weights and scales for kernels of one name, in the order in which they read them.
+    """Packed biases, weights and scales for kernels of one name, in reading order.
 
-    `kernel` are the extents of the window that the taps were packed for, `order` is "row" or "column"; both are empty
-    where the taps were given one after the other.
+    `kernel` holds the extents of the window for which the taps were packed, `order` is "row" or "column"; both are
+    empty if the taps were passed as one axis.
     """
 
     name: str
@@ -59,7 +58,7 @@ class Weights:
 
 @dataclass(frozen=True, eq=False)
 class PointerTable:
-    """A table as addresses, into `source` and, for what is absent, to `zero`."""
+    """A pointer table as addresses into `source`; absent entries point to `zero`."""
 
     table: Table
     source: Array
@@ -81,10 +80,10 @@ class HostMicroKernel:
         return self.kernel.name
 
     def pack(self, kernel: Array, bias: Array, scale: Array | None = None, form: str = "sections") -> Weights:
-        """Pack weights, and a bias and a scale for each channel.
+        """Return packed weights, with a bias and a scale per channel.
 
-        Weights of the shape (channels, *window) are brought into the order of the taps in a table of that `form`.
-        Weights of the shape (channels, taps) stay in their order: it must be that of the pointers.
+        Weights of the shape (channels, *window) are packed in the order of the taps in a table of that `form`. Weights
+        of the shape (channels, taps) keep their order, which must be that of the pointers.
         """
         m = self.kernel
         self._check_form(form)
@@ -236,8 +235,8 @@ class HostMicroKernel:
     def _packed_bytes(self, channels: int, pointers: int) -> int:
         """Return the bytes of packed weights: bias, taps and scale of each channel, in whole tiles of channels."""
         m = self.kernel
-        each = (4 if m.quantised else self._memory.itemsize) + pointers * self._memory.itemsize
-        return -(-channels // m.channel_tile) * m.channel_tile * (each + (4 if m.quantised else 0))
+        channel_bytes = (4 if m.quantised else self._memory.itemsize) + pointers * self._memory.itemsize
+        return -(-channels // m.channel_tile) * m.channel_tile * (channel_bytes + (4 if m.quantised else 0))
 
     def _check_reach(self, addresses: Array, sizes: dict[str, int], source: Array, zero: Array, nbytes: int) -> None:
         """UsageError where a pixel of `nbytes` bytes, other than `zero`, does not lie in the source."""
@@ -351,9 +350,9 @@ def _micro_kernel(m: MicroKernel, target: str | None) -> HostMicroKernel:
 
 
 def micro_kernel(name: str, target: str | None = None) -> HostMicroKernel:
-    """Return the micro-kernel of a name such as `f32_dwconv_up16x9`, for a level of instructions (default: the best).
+    """Return the micro-kernel `name`, such as `f32_dwconv_up16x9`, for an instruction-set level (default: the best).
 
-    ConfigError: the name is none of a micro-kernel. A call raises UnsupportedError where the machine lacks the level.
+    ConfigError if the name is not legal. A call raises UnsupportedError if the machine lacks the level.
     """
     for what, given in (("name", name), ("target", target)):
         if not isinstance(given, str) and not (what == "target" and given is None):

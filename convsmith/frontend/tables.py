@@ -128,11 +128,11 @@ def _sum(t: Table, outputs: Sequence[int]) -> str:
     """Return, for example, `ADBECF + 1 * 3 = DGEHFI`: the row that an output reads, the offset, and their sum."""
     place = t.place(*outputs)
     row = t.entries[place.row]
-    moved = row.copy()
-    moved[row != ABSENT] += place.offset
+    shifted = row.copy()
+    shifted[row != ABSENT] += place.offset
     step = t.window.axes[0].s * t.window.strides[0]
     offset = f"{place.offset // step} * {step}" if len(outputs) == 1 else str(place.offset)
-    return f"{_text(row, t.window)} + {offset} = {_text(moved, t.window)}"
+    return f"{_text(row, t.window)} + {offset} = {_text(shifted, t.window)}"
 
 
 def _shortened(lines: list[str]) -> list[str]:

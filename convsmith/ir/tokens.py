@@ -84,8 +84,8 @@ class Cursor:
 
     def _fail(self, expected: str, token: Token | None = None) -> UsageError:
         t = token or self._now
-        found = t.text if t.kind in ("newline", "indent", "dedent", "end") else repr(t.text)
-        return UsageError(f"line {t.line}, column {t.column}: expected {expected}, found {found}")
+        actual = t.text if t.kind in ("newline", "indent", "dedent", "end") else repr(t.text)
+        return UsageError(f"line {t.line}, column {t.column}: expected {expected}, found {actual}")
 
     def _is(self, *texts: str) -> bool:
         return self._now.text in texts and self._now.kind in ("op", "name", "note")

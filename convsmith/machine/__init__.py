@@ -1,1 +1,1 @@
-"""What hardware: facts and instruction tables, one folder a target, collected in :mod:`convsmith.machine.registry`."""
+"""Machines: facts and instruction tables, one folder per target, collected in :mod:`convsmith.machine.registry`."""

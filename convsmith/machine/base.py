@@ -1,6 +1,6 @@
-"""Machines: the facts that schedules, passes and code generation are given, and nothing else.
+"""Machines: the facts that schedules, passes and code generation receive, and nothing else.
 
-A target is the machine that a kernel is made for.
+A target is the machine that a kernel is compiled for.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from convsmith.machine.memory import MemoryLevel
 
 
 class TileLevel(NamedTuple):
-    """A level of tiles: its name in configs, and what holds one of its tiles; nothing where tiles are not kept."""
+    """A level of tiles: its name in configs, and the memory or registers that hold one tile; None if tiles are not
+    kept.
+    """
 
     name: str
     holders: tuple[MemoryLevel | RegisterFile, ...] = ()
@@ -36,12 +38,12 @@ class TileLevel(NamedTuple):
 class Machine:
     """One level of an instruction set on one micro-architecture.
 
-    ``isa`` is the level's name, which users give; ``features`` what LLVM is told, ``needs`` what the CPU must have;
-    ``attributes`` go on every function. ``vectors`` are the vector registers; instructions on fragments have the
-    registers of ``fragments``. ``memories`` are the caches of a core, nearest first. The facts of a level are its
-    *reference facts*, those of the smaller machines that have it. ``half`` says what instructions do with f16:
-    nothing, only convert between it and f32, or compute in it. ``instructions`` are tried in order, and so are
-    ``transpositions``. ``permissions`` are what a process asks the system for before it runs code of the level.
+    ``isa`` is the level's name for users, ``features`` are LLVM's, ``needs`` are the CPU features required to run its
+    code, ``attributes`` go on every function. ``vectors`` are the vector registers, ``fragments`` the registers of
+    instructions on fragments. ``memories`` are the caches of a core, nearest first. The facts of a level are *reference
+    facts*, those of the smaller machines that have it. ``half`` names the f16 instructions: none, conversions from and
+    to f32, or arithmetic. ``instructions`` and ``transpositions`` are tried in order. ``permissions`` are those that a
+    process requests from the system before it runs code of the level.
     """
 
     isa: str
@@ -61,7 +63,7 @@ class Machine:
 
     @property
     def registers(self) -> int:
-        """The number of vector registers."""
+        """Number of vector registers."""
         return self.vectors.count
 
     @property
@@ -81,12 +83,12 @@ class Machine:
 
     @property
     def register_files(self) -> tuple[RegisterFile, ...]:
-        """The registers of vectors, and those of fragments where there are any."""
+        """The vector registers and, if there are any, the fragment registers."""
         return (self.vectors, *((self.fragments,) if self.fragments is not None else ()))
 
     @property
     def levels(self) -> tuple[TileLevel, ...]:
-        """Levels of tiles, outermost first: a part of the work for a thread, down to what one instruction computes."""
+        """Levels of tiles, outermost first, from the part of one thread to the result of one instruction."""
         cache, register = TileLevel("cache", self.memories), TileLevel("register", self.register_files)
         return (TileLevel("thread"), cache, register, TileLevel("instruction"))
 
@@ -109,22 +111,22 @@ class Machine:
 
     def fragment_rows(self, a: str, b: str, c: str) -> tuple[Instruction, ...]:
         """Return the instructions that add such products to fragments of sums, those with most terms first."""
-        found = (row for row in self._rows(a, b, c) if row.result.scope == "fragment")
-        return tuple(sorted(found, key=lambda row: -row.terms))
+        rows = (row for row in self._rows(a, b, c) if row.result.scope == "fragment")
+        return tuple(sorted(rows, key=lambda row: -row.terms))
 
     def _rows(self, a: str, b: str, c: str) -> Iterator[Instruction]:
         return (row for row in self.instructions if row.types == (a, b, c))
 
     def nearest(self, a: str, b: str, c: str) -> Instruction | None:
         """Return the row of most terms for the types, for bytes also u8 by s8; else that of the type of sums ``c``."""
-        ways = ((x, y, c) for y in dict.fromkeys((b, "s8" if b == "u8" else b))
+        type_triples = ((x, y, c) for y in dict.fromkeys((b, "s8" if b == "u8" else b))
                 for x in dict.fromkeys((a, "u8" if a == "s8" else a)))  # fmt: skip
-        rows = [row for types in ways if (row := self.row(*types)) is not None]
+        rows = [row for types in type_triples if (row := self.row(*types)) is not None]
         return max(rows, key=lambda row: row.terms) if rows else self.row(c, c, c)
 
 
 def facts_text(value: object) -> str:
-    """Return the value as text that no other value has: a function by its name, a dataclass by all its fields."""
+    """Return `value` as text that is unique to it: a function by its name, a dataclass by all its fields."""
     if is_dataclass(value):
         values = (facts_text(getattr(value, f.name)) for f in fields(value))
         return f"{type(value).__name__}({', '.join(values)})"
@@ -143,7 +145,7 @@ def multiply_add(name: str, lanes: int, llvm: str, declare: str, needs: tuple[st
 
 def dot(name: str, lanes: int, terms: int, types: tuple[str, str, str], llvm: str, declare: str,
         needs: tuple[str, ...], mnemonic: str) -> Instruction:  # fmt: skip
-    """Return the row of a dot product of neighbours: lane ``l`` of ``c`` gets the sum of ``terms`` products."""
+    """Return the row of a dot product: lane ``l`` of ``c`` gets the sum of ``terms`` products of adjacent elements."""
     a, b, c = types
     body = (
         f"  for l in 0 .. {lanes}:\n"
@@ -156,10 +158,10 @@ def dot(name: str, lanes: int, terms: int, types: tuple[str, str, str], llvm: st
 
 def fragment_dot(name: str, shape: tuple[int, int, int, int], types: tuple[str, str, str], llvm: str, declare: str,
                  needs: tuple[str, ...], mnemonic: str) -> Instruction:  # fmt: skip
-    """Return the row of a product of matrices: ``c[m, l]`` gets the sum over ``k`` groups of ``group`` terms each.
+    """Return the row of a matrix product: ``c[m, l]`` gets the sum over ``k`` groups of ``group`` terms each.
 
-    ``shape`` is (rows of ``a`` and ``c``, groups, lanes, group); the terms of a group are neighbours in ``b``. A lane
-    of a register is a row of a matrix; ``a`` and ``c`` may have fewer rows.
+    ``shape`` is (rows of ``a`` and ``c``, groups, lanes, group); the terms of a group are adjacent in ``b``. A lane of
+    a register is a row of a matrix; ``a`` and ``c`` may have fewer rows.
     """
     a, b, c = types
     m, k, lanes, group = shape

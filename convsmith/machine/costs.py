@@ -1,8 +1,8 @@
-"""Named costs of a micro-architecture: what ranks one config before another.
+"""Named costs of a micro-architecture, by which the cost model ranks configs.
 
-Only ratios of costs matter, since the model compares configs of one problem. A level of an instruction set gives the
-costs that depend on the width of its vectors. The others default to figures that were measured on Zen 4 and hold on
-Intel servers; a micro-architecture whose figures differ replaces them in its row.
+Only ratios of costs matter, because the model compares configs of one problem. A level of an instruction set sets the
+costs that depend on the width of its vectors. The defaults of all others were measured on Zen 4 and hold on Intel
+servers; a micro-architecture whose costs differ replaces them in its row.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ class Costs:
     """Costs of one core."""
 
     multiply_add: float
-    """Cycles from one multiply-add of a vector to the next that does not depend on it."""
+    """Cycles between the starts of two independent multiply-adds of a vector."""
     broadcast: float
     """Cycles to load one element into all lanes of a vector."""
     latency: float
-    """Cycles from a multiply-add to the next one on its result."""
+    """Cycles from a multiply-add to one that depends on it."""
     temporaries: int = 0
     """Registers that a multiply-add needs besides its operands."""
 
@@ -30,52 +30,54 @@ class Costs:
     turn: float = 2
     """Cycles from one register tile to the next within a function."""
     hidden: float = 0.66
-    """Part of the registers whose accumulators are initialised and written back in the shadow of the next tile."""
+    """Fraction of the register file that accumulators may use before the latency of their initialisation and write-back
+    shows.
+    """
     hidden_far: float = 0.5
-    """Part of the registers likewise, where the result is as large as weights are and goes far away."""
+    """The same fraction for a result that is as large as weights and is written to memory beyond the caches."""
     exposed: float = 10
-    """Multiply-adds that each accumulator beyond the hidden ones costs a tile."""
+    """Multiply-adds that a tile loses for each accumulator beyond that fraction."""
     lane_sum: float = 4
-    """Cycles to add up the lanes of one accumulator among others; half of that where half a vector holds the sums."""
+    """Cycles for the horizontal sum of one accumulator among several; half of it if the sums fill half a vector."""
     scatter: float = 30
-    """Cycles to write the lanes of one vector to places of a line that are not neighbours."""
+    """Cycles to store the lanes of a vector to scattered elements of one cache line."""
     scatter_far: float = 120
-    """Cycles to write the lanes of one vector to places on lines of their own."""
+    """Cycles to store the lanes of a vector to one cache line each."""
     gather: float = 1.3
-    """Times that a step takes longer where two vectors hold the lanes of its source."""
+    """Slow-down of a step whose source lanes come from two vectors."""
     gather_singly: float = 5
-    """Times that a step takes longer where more vectors hold those lanes, and each lane is read by itself."""
+    """Slow-down of a step whose source lanes come from more than two vectors, so that each lane is loaded alone."""
     clash: float = 3.0
-    """Times that a step takes longer where its pixels evict each other from the first-level cache."""
+    """Slow-down of a step whose pixels evict each other from the first-level cache."""
     copy: float = 2
-    """Cycles to copy a pixel's channels into padded memory."""
+    """Cycles to copy one pixel's channels into a padded copy."""
     pack: float = 0.5
-    """Cycles to pack an element in each call, where the second-level cache holds the operand."""
+    """Cycles to pack an element in each call, if the operand fits in the second-level cache."""
     pack_far: float = 3
-    """Cycles to pack an element in each call, where the operand is beyond that cache."""
+    """Cycles to pack an element in each call, if the operand does not fit in the second-level cache."""
     reload: int = 32
-    """Multiply-adds of an accumulator that pay for moving it to memory and back."""
+    """Multiply-adds of an accumulator that amortise storing it to memory and loading it again."""
     memory_byte: int = 2
-    """Multiply-adds in the time that a byte takes from the machine's memory."""
+    """Multiply-adds in the time that loading one byte from main memory takes."""
     thread_start: int = 1 << 20
-    """Multiply-adds, one in each lane, that pay for starting a thread on a part of a sum."""
+    """Multiply-adds of one lane each that amortise starting a thread for a part of a reduction."""
 
     weights_kept: int = 1 << 18
-    """Bytes of packed weights that stay in the second-level cache while pixels pass."""
+    """Bytes of packed weights that stay in the second-level cache while the pixels stream through it."""
     images_near: int = 1 << 21
-    """Bytes of images and results up to which reading hides behind arithmetic."""
+    """Bytes of images and results up to which arithmetic hides the loads."""
     beyond: float = 3
-    """Times that reading takes longer from beyond those bytes than from the second-level cache."""
+    """Cost of loading a cache line from L3 or memory, relative to L2."""
     jump: float = 1.5
-    """Times at least that reading takes longer from there, where every line is a jump."""
+    """Minimum of that ratio if no two consecutive loads share a cache line."""
     fetched: int = 128
-    """Bytes that caches fetch at a time."""
+    """Bytes that the caches fetch at once."""
 
     fragment_product: float = 16
     """Cycles of a product of two fragments."""
     fragment_move: float = 8
     """Cycles to load or to store a fragment."""
     fragment_turn: float = 60
-    """Cycles from one register tile of fragments to the next."""
+    """Cycles between two register tiles of fragments."""
     fragment_finish: float = 4
-    """Cycles to take a row of a fragment of sums from memory and to write what becomes of it."""
+    """Cycles to load a row of sums from memory and to store its result."""

@@ -1,4 +1,4 @@
-"""Facts of the CPU that this process runs on, as the system reports them. Measures nothing."""
+"""Facts of the CPU that this process runs on, as the system reports them; nothing is measured."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 @cache
 def cpu_features() -> frozenset[str]:
-    """Features of the host CPU, by LLVM's names."""
+    """Return the features of the host CPU, by LLVM's names."""
     with import_lock:
         from llvmlite import binding as llvm
 
@@ -56,15 +56,15 @@ def cpu() -> Cpu:
         text = _CPUINFO.read_text()
     except OSError:
         text = ""
-    found = (re.search(rf"^{key}\s*:\s*(.+)$", text, re.MULTILINE) for key in _KEYS)
-    model, vendor, family = (match[1].strip() if match else "" for match in found)
+    matches = (re.search(rf"^{key}\s*:\s*(.+)$", text, re.MULTILINE) for key in _KEYS)
+    model, vendor, family = (match[1].strip() if match else "" for match in matches)
     return Cpu(model or platform.processor() or platform.machine(), vendor, family)
 
 
 @cache
 def caches() -> tuple[Cache, ...]:
     """Return the data caches, nearest first; none where the system does not list them."""
-    found: dict[str, Cache] = {}
+    by_name: dict[str, Cache] = {}
     for index in sorted(_CPU.glob("cache/index*")):
         kind, level, size = (_read(index / name) for name in ("type", "level", "size"))
         match = re.fullmatch(r"(\d+)([KMG]?)", size)
@@ -72,9 +72,9 @@ def caches() -> tuple[Cache, ...]:
             line, ways = (_read(index / name) for name in ("coherency_line_size", "ways_of_associativity"))
             cpus = _count(_read(index / "shared_cpu_list"))
             nbytes = int(match[1]) * _UNITS[match[2]]
-            found[level] = Cache(f"L{level}", nbytes, int(line or 0), int(ways or 0), cpus)
-    cpus_of_core = min((cache.cores for cache in found.values()), default=1)
-    return tuple(found[level]._replace(cores=found[level].cores // cpus_of_core) for level in sorted(found))
+            by_name[level] = Cache(f"L{level}", nbytes, int(line or 0), int(ways or 0), cpus)
+    cpus_of_core = min((cache.cores for cache in by_name.values()), default=1)
+    return tuple(by_name[level]._replace(cores=by_name[level].cores // cpus_of_core) for level in sorted(by_name))
 
 
 def cache_sizes() -> dict[str, int]:

@@ -7,31 +7,31 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class MemoryLevel:
-    """A memory between a core's registers and the machine's memory."""
+    """A cache between a core's registers and main memory."""
 
     name: str
     bytes: int
-    """Bytes that one core has of it."""
+    """Bytes available to one core."""
     line: int
-    """Bytes of a line."""
+    """Bytes of a cache line."""
     ways: int
-    """Lines of one set."""
+    """Cache lines per set."""
     rate: int
-    """Bytes a cycle that a core reads from it."""
+    """Bytes per cycle that a core loads from it."""
     share: int
-    """One part in ``share`` of the memory holds data that is used again; the rest is for data that passes through."""
+    """Reciprocal of the fraction that holds reused data; streaming data takes the remainder."""
 
     def __str__(self) -> str:
         return f"{self.name} of {self.bytes >> 10} KiB"
 
     @property
     def kept(self) -> int:
-        """Bytes of data that stay while other data passes through."""
+        """Bytes of reused data that survive while other data streams through."""
         return self.bytes // self.share
 
     @property
     def way(self) -> int:
-        """Bytes of a way: lines at that distance fall into one set."""
+        """Bytes of a way: addresses at this distance fall into the same set."""
         return self.bytes // self.ways
 
 

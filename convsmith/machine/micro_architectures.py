@@ -1,10 +1,10 @@
-"""Micro-architectures: which costs of a level are others on the CPUs that have it.
+"""Micro-architectures: the CPUs on which costs differ from the reference costs of a level.
 
-A level has reference facts: they hold on the smaller machines that have it, and kernels for a machine that is not at
-hand are made with them. On the host the costs are those of its micro-architecture, which follows from what the system
-says of the CPU. Caches of the host are detected for what is measured and shown. Configs keep to the reference caches:
-measured on an Intel server, blocks for its own second-level cache of 2 MiB made kernels 19 % slower in the mean of 22
-problems and one of them 4 times, tiles for its first-level cache of 48 KiB made those of 40 problems 2 % slower.
+A level has reference facts, which hold on the smaller machines that have it; kernels for other machines are compiled
+with them. On the host, the costs are those of its micro-architecture, which the system's description of the CPU
+determines. The host's caches are detected for measurements and pages only; configs use the reference caches. Measured
+on an Intel server, cache tiles for its second-level cache of 2 MiB made kernels 19 % slower in the mean of 22 problems
+and one of them 4 times slower; tiles for its first-level cache of 48 KiB made 40 problems 2 % slower.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ __all__ = ["MICRO_ARCHITECTURES", "MicroArchitecture", "micro_architecture", "on
 class MicroArchitecture:
     """CPUs on which the same work has the same costs.
 
-    ``vendor`` and ``families`` are as the system names them; nothing stands for any. ``needs`` are features that tell
-    the CPUs from older ones of a family. ``costs`` are those that differ from a level's reference costs, by name.
+    ``vendor`` and ``families`` are the system's names; empty matches all. ``needs`` are features that distinguish the
+    CPUs from older ones of a family. ``costs`` are those that differ from a level's reference costs, by name.
     """
 
     name: str
@@ -33,7 +33,7 @@ class MicroArchitecture:
     costs: tuple[tuple[str, float], ...] = ()
 
     def has(self, cpu: Cpu, features: frozenset[str]) -> bool:
-        """Whether a CPU with these features is one of them."""
+        """Return whether a CPU with these features belongs to the micro-architecture."""
         named = self.vendor in ("", cpu.vendor) and (not self.families or cpu.family in self.families)
         return named and set(self.needs) <= features
 

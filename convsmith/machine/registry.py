@@ -1,4 +1,6 @@
-"""All targets by the name users give: known ones, for which code is made, and those that this machine runs."""
+"""All targets by the name users give: known targets, for which code can be compiled, and targets that this machine
+runs.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from convsmith.machine.x86.levels import LEVELS as X86
 _FAMILIES: dict[str, tuple[Machine, ...]] = {"x86_64": X86, "aarch64": AARCH64}
 """Levels by the first word of their triple, highest first."""
 _SPELLINGS = {"amd64": "x86_64", "arm64": "aarch64"}
-"""What systems call these otherwise."""
+"""Alternative names of architectures, as systems report them."""
 
 
 @cache
@@ -45,10 +47,10 @@ def _rows(t: Machine, types: tuple[str, str, str]) -> tuple[Instruction | None, 
 
 
 def target(isa: str | None = None, types: tuple[str, str, str] | None = None) -> Machine:
-    """The known target of that name, by default the fastest that this machine has.
+    """Return the known target `isa`, by default the fastest that this machine has.
 
-    With `types` (of two factors and their sums) the default is the lowest level that does as well as the fastest, so
-    that code asks for no more than it uses. UsageError for an unknown name.
+    With `types` (of two factors and their sums), the default is the lowest level that is as fast for them, so that code
+    requires no more features than it uses. UsageError for an unknown name.
     """
     if isa is None:
         have = host_targets()
@@ -56,19 +58,19 @@ def target(isa: str | None = None, types: tuple[str, str, str] | None = None) ->
         if types is None:
             return best
         return [t for t in have if t.vector_bits == best.vector_bits and _rows(t, types) == _rows(best, types)][-1]
-    found = next((t for t in known_targets() if t.isa == isa), None)
-    if found is None:
+    level = next((t for t in known_targets() if t.isa == isa), None)
+    if level is None:
         raise UsageError(f"isa {isa!r} is unknown; known are {', '.join(isa_names())}")
-    return found
+    return level
 
 
 def host_target(isa: str | None = None) -> Machine:
-    """The target of that name, where code for it is to run. UnsupportedError for one that this machine lacks."""
-    found = target(isa)
-    if found not in host_targets():
-        missing = [name for name in found.needs if name not in cpu_features()]
+    """Return the target `isa` for code that will run here. UnsupportedError if this machine lacks it."""
+    level = target(isa)
+    if level not in host_targets():
+        missing = [name for name in level.needs if name not in cpu_features()]
         raise UnsupportedError(
             f"isa {isa!r} needs {', '.join(missing)}, which this machine lacks; "
             f"it has {', '.join(t.isa for t in host_targets())}"
         )
-    return found
+    return level

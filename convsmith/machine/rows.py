@@ -1,4 +1,4 @@
-"""Rows of instructions on vectors, with LLVM's text of them: what the tables of several machines are made of."""
+"""Constructors of instruction rows on vectors, with their LLVM text, shared by the tables of several machines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LLVM = {
 
 
 def fused_multiply_add(name: str, type_: str, lanes: int, needs: tuple[str, ...], mnemonic: str) -> Instruction:
-    """The row of LLVM's lane-wise ``fma``; numbers of f16 are words around it."""
+    """Return the row of LLVM's lane-wise ``fma``; f16 numbers are stored as 16-bit words."""
     vector = f"<{lanes} x {_LLVM[type_]}>"
     intrinsic = f"@llvm.fma.v{lanes}{type_}"
     steps = [f"call {vector} {intrinsic}({vector} {{a}}, {vector} {{b}}, {vector} {{c}})"]
@@ -31,9 +31,9 @@ def fused_multiply_add(name: str, type_: str, lanes: int, needs: tuple[str, ...]
 
 def dot_call(name: str, types: tuple[str, str, str], lanes: int, terms: int, intrinsic: str,
              needs: tuple[str, ...], swapped: bool = False) -> Instruction:  # fmt: skip
-    """The row of an intrinsic of sums and two vectors of factors, ``b`` first where they are ``swapped``.
+    """Return the row of an intrinsic on sums and two vectors of factors, ``b`` first if ``swapped``.
 
-    The mnemonic is the name up to its first ``_``; numbers of bf16 are words before the call.
+    The mnemonic is the name up to its first ``_``; bf16 numbers are stored as 16-bit words.
     """
     a, b, c = (f"<{n} x {_LLVM[t]}>" for t, n in zip(types, (lanes * terms, lanes * terms, lanes)))
     operands = {"a": "a", "b": "b"}
@@ -50,10 +50,10 @@ def dot_call(name: str, types: tuple[str, str, str], lanes: int, terms: int, int
 
 def pairs_of_bytes(name: str, types: tuple[str, str], lanes: int, intrinsic: str, needs: tuple[str, ...],
                    adds: bool, products: bool = False) -> Instruction:  # fmt: skip
-    """The row of products of pairs of bytes, as 16-bit words: nothing can saturate in between.
+    """Return the row of products of pairs of bytes, computed on 16-bit words, so that nothing saturates in between.
 
-    ``adds`` says that the intrinsic adds to the sums, else that takes another instruction; ``products`` that it takes
-    the products, else the factors.
+    ``adds``: the intrinsic adds to the sums; otherwise a further instruction does. ``products``: the intrinsic takes
+    the products; otherwise it takes the factors.
     """
     words, sums, small = f"<{2 * lanes} x i16>", f"<{lanes} x i32>", f"<{2 * lanes} x i8>"
     steps = [f"{'zext' if t == 'u8' else 'sext'} {small} {{{x}}} to {words}" for x, t in zip("ab", types)]
@@ -61,9 +61,9 @@ def pairs_of_bytes(name: str, types: tuple[str, str], lanes: int, intrinsic: str
     if products:
         steps.append(f"mul {words} {{0}}, {{1}}")
         given = [f"{words} {{2}}"]
-    taken = [sums] * adds + [words] * len(given)
+    types_taken = [sums] * adds + [words] * len(given)
     steps.append(f"call {sums} @{intrinsic}({', '.join([f'{sums} {{c}}'] * adds + given)})")
     if not adds:
         steps.append(f"add {sums} {{c}}, {{{len(steps) - 1}}}")
-    declare = f"declare {sums} @{intrinsic}({', '.join(taken)})"
+    declare = f"declare {sums} @{intrinsic}({', '.join(types_taken)})"
     return dot(name, lanes, 2, (*types, "s32"), "\n".join(steps), declare, needs, name.partition("_")[0])

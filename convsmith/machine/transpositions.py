@@ -1,6 +1,7 @@
-"""Rows that transpose: what packing needs where neighbours of the packed operand are far apart in the other.
+"""Instruction rows that transpose in registers, for packing operands whose adjacent elements are far apart in the
+original.
 
-Each is made of shuffles that LLVM has instructions for: within 128 bits, or of blocks of 128 bits.
+Each row consists of shuffles that LLVM maps to instructions: within 128 bits, or of blocks of 128 bits.
 """
 
 from __future__ import annotations
@@ -12,26 +13,26 @@ from convsmith.ir.instruction import Instruction, vector
 from convsmith.ir.types import dtype
 
 BLOCK = 128
-"""Bits within which bytes move freely."""
+"""Bits within which a shuffle moves bytes freely."""
 
 _WHOLE = (("f32", 1), ("s32", 1), ("f64", 1))
 _GROUPED = (("bf16", 2), ("u8", 4), ("s8", 4), ("u8", 2), ("s8", 2))
-"""Types, and how many neighbours go together: as many as an instruction adds the products of."""
+"""Types, and the number of adjacent elements that move as one: the terms of a dot-product instruction."""
 
 
 def transpositions(bits: int, needs: tuple[str, ...], mnemonics: tuple[str, str]) -> tuple[Instruction, ...]:
-    """The rows for a machine with vectors of so many bits.
+    """Return the rows for a machine with vectors of ``bits`` bits.
 
-    ``mnemonics`` must show where squares are transposed, and where four rows are joined (of two, LLVM has a choice);
-    without the second there are no groups.
+    ``mnemonics`` must appear in the assembly of a square transposition, and of a join of four rows (for two rows LLVM
+    has a choice); without the second mnemonic there are no groups.
     """
-    found = [_square(name, bits // dtype(name).bits, 1, needs, mnemonics[0]) for name, _ in _WHOLE]
+    rows = [_square(name, bits // dtype(name).bits, 1, needs, mnemonics[0]) for name, _ in _WHOLE]
     if mnemonics[1]:
         lanes = bits // 32
-        found += [_square(name, lanes, group, needs, mnemonics[0]) for name, group in _GROUPED]
-        found += [_tall(name, lanes * group, needs, mnemonics[0]) for name, group in _GROUPED]
-        found += [_joined(name, group, lanes, needs, mnemonics[1] if group > 2 else "") for name, group in _GROUPED]
-    return tuple({row.name: row for row in found}.values())
+        rows += [_square(name, lanes, group, needs, mnemonics[0]) for name, group in _GROUPED]
+        rows += [_tall(name, lanes * group, needs, mnemonics[0]) for name, group in _GROUPED]
+        rows += [_joined(name, group, lanes, needs, mnemonics[1] if group > 2 else "") for name, group in _GROUPED]
+    return tuple({row.name: row for row in rows}.values())
 
 
 def tile_shape(row: Instruction) -> tuple[int, int, int]:
@@ -66,7 +67,7 @@ class _Text:
 
 
 def _square(type_: str, side: int, group: int, needs: tuple[str, ...], mnemonic: str) -> Instruction:
-    """``side`` rows of as many groups."""
+    """Return the row that transposes ``side`` rows of ``side`` groups."""
     t = dtype(type_)
     name = f"transpose_{side}x{side}" + (f"x{group}" if group > 1 else "") + f"_{type_}"
     given, units = f"<{side * group} x {t.llvm}>", f"<{side} x i{t.bits * group}>"
@@ -93,9 +94,9 @@ def _square(type_: str, side: int, group: int, needs: tuple[str, ...], mnemonic:
 
 
 def _within_blocks(text: _Text, type_: str, rows: list[str], side: int, within: int) -> list[str]:
-    """Transpose each block of 128 bits among as many rows as it has elements.
+    """Transpose each block of 128 bits among as many rows as the block has elements.
 
-    Interleaving row ``i`` with row ``i + half`` as often as halves can be taken is a transposition.
+    Interleaving row ``i`` with row ``i + half``, repeated log2 times, is a transposition.
     """
     out: list[str] = []
     for first in range(0, len(rows), within):
@@ -113,9 +114,9 @@ def _within_blocks(text: _Text, type_: str, rows: list[str], side: int, within: 
 
 
 def _across_blocks(text: _Text, type_: str, rows: list[str], side: int, within: int) -> list[str]:
-    """Transpose blocks: of the rows that hold the same places of their blocks, each gets those of one block.
+    """Transpose blocks of 128 bits: each row gets the blocks at one position of all rows.
 
-    Taking the even and the odd blocks of neighbouring rows as often as rows can be halved is a transposition.
+    Taking even and odd blocks of adjacent rows, repeated log2 times, is a transposition.
     """
     count = side // within
     out = [""] * side
@@ -133,19 +134,20 @@ def _across_blocks(text: _Text, type_: str, rows: list[str], side: int, within: 
 
 
 def _tall(type_: str, side: int, needs: tuple[str, ...], mnemonic: str) -> Instruction:
-    """``side`` rows of 16 elements, as many as a vector has: blocks of rows that lie apart are put side by side."""
+    """Return the row for ``side`` rows of 16 elements, as many as a vector has; blocks of distant rows become adjacent.
+    """
     t = dtype(type_)
     columns, within = 16, min(side, BLOCK // t.bits)
     name = f"transpose_{side}x{columns}_{type_}"
-    text, found = _Text(), []
+    text, transposed = _Text(), []
     for start in range(0, columns, within):
         blocks = [
             text.shuffle(f"<{columns} x {t.llvm}>", f"{{a{n}}}", "poison", range(start, start + within))
             if within < columns else f"{{a{n}}}" for n in range(side)
         ]  # fmt: skip
         rows = [_side_by_side(text, t.llvm, blocks[n::within], within) for n in range(within)]
-        found += _within_blocks(text, f"<{side} x {t.llvm}>", rows, side, within)
-    for row in found:
+        transposed += _within_blocks(text, f"<{side} x {t.llvm}>", rows, side, within)
+    for row in transposed:
         text.put(f"bitcast <{side} x {t.llvm}> {row} to <{side} x {t.llvm}>")
     body = (
         f"  for k in 0 .. {columns}:\n"
@@ -165,9 +167,9 @@ def _side_by_side(text: _Text, element: str, parts: list[str], size: int) -> str
 
 
 def _joined(type_: str, rows: int, columns: int, needs: tuple[str, ...], mnemonic: str) -> Instruction:
-    """``rows`` rows, whose elements of the same column become neighbours in one vector.
+    """Return the row that interleaves ``rows`` rows into one vector, so that elements of one column are adjacent.
 
-    First each block of 128 bits gets its columns of all rows, then they are put in order within it.
+    First each block of 128 bits receives its columns of all rows; then elements are ordered within each block.
     """
     t = dtype(type_)
     name = f"interleave_{rows}x{columns}_{type_}"

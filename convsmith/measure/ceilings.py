@@ -122,13 +122,13 @@ def _measured(key: str, sample: Callable[[], float], threads: int, samples: int)
         rate = sample()
         share = (time.process_time() - cpu) / (time.perf_counter() - wall) / running
         (steady if share >= LEAST_SHARE else starved).append(rate)
-    found = Figure(max(steady or starved), datetime.now(UTC).date().isoformat(), bool(steady))
-    if found.is_steady:
+    figure = Figure(max(steady or starved), datetime.now(UTC).date().isoformat(), bool(steady))
+    if figure.is_steady:
         with _lock.lock:
-            _in_process[key] = found
+            _in_process[key] = figure
         if (cache := disk_cache()) is not None:
-            cache.put(key, json.dumps(found).encode())
-    return found
+            cache.put(key, json.dumps(figure).encode())
+    return figure
 
 
 def _kept(key: str) -> Figure | None:
@@ -137,11 +137,11 @@ def _kept(key: str) -> Figure | None:
             return _in_process[key]
     cache = disk_cache()
     content = cache.get(key) if cache is not None else None
-    found = _parsed(content) if content is not None else None
-    if found is not None:
+    figure = _parsed(content) if content is not None else None
+    if figure is not None:
         with _lock.lock:
-            _in_process[key] = found
-    return found
+            _in_process[key] = figure
+    return figure
 
 
 def _parsed(content: bytes) -> Figure | None:

@@ -37,12 +37,12 @@ __all__ = [
 ]  # fmt: skip
 
 LEAST_FLOPS = 1e8
-"""Of a thread in a sample: about a millisecond on today's machines."""
+"""Floating-point operations per thread and sample: about a millisecond on current machines."""
 SAMPLE_SECONDS = 2e-3
-"""About how long one sample runs."""
+"""Approximate duration of one sample in seconds."""
 
 _WIDTH = {"float": 32, "double": 64, "i32": 32, "i16": 16, "i8": 8}
-"""Bits of an element."""
+"""Bits of an element of each LLVM type."""
 
 Types = tuple[str, ...]
 F32: Types = ("f32", "f32", "f32")
@@ -55,7 +55,7 @@ _LARGEST = 1 << 30
 
 
 class PeakSample(NamedTuple):
-    """`flops` floating-point operations (two for each multiply-add and lane) took `seconds`."""
+    """`flops` floating-point operations (two per multiply-add and lane) took `seconds`."""
 
     seconds: float
     flops: float
@@ -88,7 +88,9 @@ def peak_sample(isa: str, threads: int = 1, types: Types = F32) -> PeakSample:
 
 
 def peak_types(problem: Problem, t: Machine) -> Types | None:
-    """The types whose peak bounds the problem's kernel: its own, or those that it widens to; None: there is no row."""
+    """Return the types whose peak bounds the problem's kernel: its own, or those that it converts to; None if there is
+    no row.
+    """
     row = t.nearest(*problem.types) or t.nearest(*problem.factors, problem.acc)
     return None if row is None else row.types
 
@@ -99,7 +101,7 @@ def read_sample(nbytes: int, threads: int = 1) -> ReadSample:
 
 
 def release_read_buffers() -> None:
-    """Free the buffers of all read samples: they are up to 1 GiB large."""
+    """Free the buffers of all read samples, up to 1 GiB."""
     _read_loop.cache_clear()
 
 
@@ -125,7 +127,7 @@ def read_level_bytes() -> Mapping[str, Callable[[int], int]]:
 
 
 class _Loop:
-    """A loaded loop, its memory, and the turns that take about `SAMPLE_SECONDS`."""
+    """A loaded loop, its memory, and the number of turns that take about `SAMPLE_SECONDS`."""
 
     def __init__(self, function: HostFunction, work: float, data: Array, least: int = 1) -> None:
         self._function = function
@@ -144,7 +146,7 @@ class _Loop:
         return self._run(self._turns), self._turns * self._work
 
     def _quickest(self) -> float:
-        """Of three, because starting threads, or another process, makes some slow."""
+        """Return the fastest of three runs, because thread starts or other processes slow some down."""
         return min(self._run(self._turns) for _ in range(3))
 
     def _run(self, turns: int) -> float:
@@ -159,14 +161,14 @@ def _fma_loop(isa: str, threads: int, types: Types) -> _Loop:
     t = host_target(isa)
     row = _row(t, types)
     work = 2.0 * threads * _UNROLL * accumulators(t, row) * row.rows * row.lanes * row.terms
-    # The accumulators stay near 1: no denormal or infinity, which some CPUs are slow on.
+    # The accumulators stay near 1, because denormals and infinities slow some CPUs down.
     number = np.dtype(np.float16 if row.types[2] == "f16" else np.float32)
     factors = np.full(8 // number.itemsize, 0.5, number)
     return _Loop(_load(_fma_text(t, row, threads), t, threads), work, factors, round(LEAST_FLOPS * threads / work))
 
 
 def _row(t: Machine, types: Types) -> Instruction:
-    """The instruction that does most at once."""
+    """Return the instruction with the most operations."""
     row = next(iter(t.fragment_rows(*types)), t.row(*types))
     if row is None:
         known = ", ".join(":".join(r.types) for r in t.instructions)
@@ -185,7 +187,9 @@ def _read_loop(nbytes: int, threads: int) -> _Loop:
 
 
 def accumulators(t: Machine, row: Instruction) -> int:
-    """Independent sums of the loop: with its two operands they fill the registers, and so hide the latency."""
+    """Return the number of independent sums in the loop: with its two operands they fill the registers, which hides the
+    latency.
+    """
     if row.result.file != t.vectors.name and t.fragments is not None:
         return t.fragments.count - 2
     return t.registers - 2 - 2 * t.costs.temporaries
@@ -204,7 +208,7 @@ def _load(text: str, t: Machine, threads: int) -> HostFunction:
 
 
 def assembly(t: Machine, types: Types = F32) -> str:
-    """The assembly of the multiply-add loop, for those who want to see what "peak" is."""
+    """Return the assembly of the multiply-add loop, which shows how the peak is measured."""
     return llvm_bind.assembly(_fma_text(t, _row(t, types), 1), t.triple, t.cpu, t.features)
 
 
@@ -247,7 +251,7 @@ def _fma_text(t: Machine, row: Instruction, threads: int) -> str:
 
 
 def _fragment_text(t: Machine, row: Instruction, threads: int) -> str:
-    """The same on fragments, all of them zero: the time does not depend on what they hold."""
+    """Return the loop on fragments, all of them zero, because the time does not depend on their content."""
     file = t.fragments
     assert file is not None
     shapes = constant("@shapes", file.configuration([(row.rows, row.lanes * 4)] * file.count))
@@ -267,7 +271,7 @@ def _fragment_text(t: Machine, row: Instruction, threads: int) -> str:
 
 
 def _steps(row: Instruction, operands: Mapping[str, str], name: str) -> list[str]:
-    """The row's expressions as lines; the last defines `name`."""
+    """Return the row's expressions as lines; the last one defines `name`."""
     lines: list[str] = []
     count = row.llvm.count("\n") + 1
 
@@ -280,7 +284,7 @@ def _steps(row: Instruction, operands: Mapping[str, str], name: str) -> list[str
 
 
 def _bits(name: str, value: str, vector: str, wanted: str) -> list[str]:
-    """The first bits of a vector as another type, which may be shorter."""
+    """Return a line that reinterprets the first bits of a vector as another type, which may be shorter."""
     length, size = (_WIDTH[v.split(" x ")[1][:-1]] for v in (vector, wanted))
     count = int(wanted[1:].split(" x ")[0])
     whole = int(vector[1:].split(" x ")[0]) * length // size
@@ -345,7 +349,7 @@ def _turn_end(label: str) -> list[str]:
 
 
 def _store_sum(names: list[str], operation: str, vector: str) -> list[str]:
-    """One vector of each thread is stored, so that nothing computed is dead."""
+    """Return lines that store one vector per thread, so that no computation is dead code."""
     lines, last = [], names[0]
     for k, name in enumerate(names[1:]):
         lines.append(f"%t{k} = {operation} {vector} {last}, {name}")
@@ -360,7 +364,9 @@ def _store_sum(names: list[str], operation: str, vector: str) -> list[str]:
 
 
 def _module(body: list[str], declare: str, threads: int) -> str:
-    """The module with the functions of the calling convention (`convsmith.codegen.artifact`) around a chunk's body."""
+    """Return the module with the functions of the calling convention (`convsmith.codegen.artifact`) around a chunk's
+    body.
+    """
     arguments = "\n".join(
         f"  %p.{name} = getelementptr i64, ptr %block, i64 {k}\n  %{name} = load {kind}, ptr %p.{name}"
         for k, (name, kind) in enumerate((("data", "ptr"), ("sink", "ptr"), ("turns", "i64")))

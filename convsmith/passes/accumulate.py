@@ -1,4 +1,4 @@
-"""Sum up in several passes over the outer loop, the sums so far in memory in between."""
+"""Compute sums in several passes over the outer loop, with the partial sums in memory between passes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def accumulate(
 ) -> Kernel:
     """Run ``outer`` once for each pass over its sum: ``cuts`` terms in the first, in each of ``passes``, in the last.
 
-    ``memory``, a parameter from then on, holds a sum for each iteration in between.
+    ``memory``, a new parameter, holds one partial sum per iteration between the passes.
 
     Before::
 

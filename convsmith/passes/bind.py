@@ -1,4 +1,4 @@
-"""Say how loops run: serially, unrolled or in parallel."""
+"""Set the kind of loops: serial, unrolled or parallel."""
 
 from __future__ import annotations
 

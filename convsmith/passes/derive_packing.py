@@ -1,12 +1,12 @@
 """Derive how operands are packed from the order in which the scheduled nest reads them.
 
-The packing kernel is that nest without the loops that do not index the operands, writing sequentially.  What the nest
-makes of an element alone (bits turned over, a conversion, a mask) is packed; elements beyond an operand, where a loop
-was split with a rest, so that its last tile is cut short, are zero.
+The packing kernel is that nest without the loops that do not index the operands; it writes sequentially.  Operations on
+a single element (inverted bits, a conversion, a mask) are part of packing.  If a loop's last tile is short, the packed
+operand has zeros in the remainder of the tile.
 
-Where the nest reads one place, in loops whose lengths are known, the packed operand is an array with a dim for each of
-them.  Several places, or lengths known at the call only, make a stream, in which positions are arithmetic; of several
-types it is a stream of bytes.
+If one access of the nest reads the operand, in loops of known lengths, the packed operand is an array with one dim per
+loop.  Several accesses, or lengths known only at the call, give a stream with computed positions; if the types of its
+elements differ, it is a stream of bytes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from convsmith.passes.scope import extent, loop_range
 
 
 class _Elements(Rewriter):
-    """Replace what a value makes of elements of the operands alone by what ``read`` gives for it."""
+    """Replaces the largest subexpressions that use only the operands, by the result of ``read``."""
 
     def __init__(self, names: frozenset[str], convert: bool, read: Callable[[Value], Value]) -> None:
         super().__init__()
@@ -44,41 +44,41 @@ class _Elements(Rewriter):
         return super().expr(e)
 
     def loads(self, v: Value) -> set[Load] | None:
-        """The elements of operands that a value hangs on; None where it hangs on others too."""
+        """Return the loads of operands on which ``v`` depends; None if it also depends on other loads."""
         if v not in self.known:
-            found: set[Load] | None = set()
+            loads: set[Load] | None = set()
             if isinstance(v, Load):
-                found = {v} if v.buffer.name in self.names else None
+                loads = {v} if v.buffer.name in self.names else None
             for x in children(v):
-                if isinstance(x, Value) and found is not None:
+                if isinstance(x, Value) and loads is not None:
                     below = self.loads(x)
-                    found = None if below is None else found | below
-            self.known[v] = found
+                    loads = None if below is None else loads | below
+            self.known[v] = loads
         return self.known[v]
 
 
 def _guards(root: Value, v: Value) -> tuple[Cond, ...]:
-    """What holds wherever the root takes a value: conditions of the masks around it."""
+    """Return the conditions of the masks around ``v``, which hold wherever ``root`` evaluates it."""
     known: dict[Value, tuple[Cond, ...] | None] = {}
 
     def around(x: Value) -> tuple[Cond, ...] | None:
         if x is v:
             return ()
         if x not in known:
-            ways: list[tuple[Cond, ...]] = []
+            paths: list[tuple[Cond, ...]] = []
             for child in children(x):
-                found = around(child) if isinstance(child, Value) else None
-                if found is not None:
+                guards = around(child) if isinstance(child, Value) else None
+                if guards is not None:
                     masked = isinstance(x, Select) and child is x.yes and child is not x.no
-                    ways.append((*parts_of(x.cond), *found) if masked and isinstance(x, Select) else found)
-            known[x] = tuple(c for c in ways[0] if all(c in way for way in ways[1:])) if ways else None
+                    paths.append((*parts_of(x.cond), *guards) if masked and isinstance(x, Select) else guards)
+            known[x] = tuple(c for c in paths[0] if all(c in path for path in paths[1:])) if paths else None
         return known[x]
 
     return around(root) or ()
 
 
 class _Packing:
-    """Walks the nest; positions count elements of the stream."""
+    """Walks the nest; a position counts elements of the stream."""
 
     def __init__(self, kernel: Kernel, operands: frozenset[str], name: str, widths: dict[str, int], convert: bool):
         self.kernel, self.operands, self.name, self.widths, self.convert = kernel, operands, name, widths, convert
@@ -99,7 +99,7 @@ class _Packing:
         """Whether one place reads the operands: where it is empty, nothing is packed."""
 
     def elements(self, s: Stmt) -> list[Value]:
-        """What is packed of a statement, each once for each place that reads it."""
+        """Return the packed elements that a statement reads, one entry per access."""
         if s not in self.found:
             found = self.found[s] = []
 
@@ -129,7 +129,7 @@ class _Packing:
         return dtype_of(v).bytes // self.dtype.bytes
 
     def length(self, loop: For) -> Index:
-        """Iterations of a loop; of one that a tile cut short, all of the tile."""
+        """Return the iterations of a loop; for a loop that a short last tile cuts, the iterations of a full tile."""
         try:
             most = extent(loop, {v: r for v, r in self.ranges.items() if v is not loop.var})
         except Unbounded:
@@ -140,7 +140,7 @@ class _Packing:
         return any(loop.var in variables_of(v) for v in self.elements(loop.body))
 
     def size(self, s: Stmt) -> Index:
-        """Elements of the stream that a statement reads, once."""
+        """Return the number of stream elements that one execution of a statement reads."""
         if isinstance(s, Block):
             return sum((self.size(x) for x in s.stmts), as_index(0))
         if isinstance(s, For):
@@ -153,7 +153,9 @@ class _Packing:
         return as_index(sum(map(self.width, self.elements(s))))
 
     def derive(self, s: Stmt, at: Index) -> tuple[Stmt, Stmt]:
-        """The statement reading what is packed from a position on, and the one that writes it there."""
+        """Return the statement, reading packed elements from position ``at`` on, and the statement that writes them
+        there.
+        """
         if not self.elements(s):
             return s, block()
         if isinstance(s, Block):
@@ -181,7 +183,7 @@ class _Packing:
         return Store(s.buffer, s.index, value, s.lanes), block(*writes)
 
     def enter(self, loop: For) -> dict[Var, Range]:
-        """Bind the loop's variable to its range; the ranges before."""
+        """Bind the loop's variable to its range, and return the previous ranges."""
         outer = dict(self.ranges)
         try:
             self.ranges[loop.var] = loop_range(loop, self.ranges)
@@ -200,7 +202,7 @@ class _Packing:
             bound = s.var < s.hi if length is not s.hi else conj(())
             self.kept.append((s, length))
         else:
-            # A loop that does not index the operands may still be empty, and then nothing is read.
+            # An empty loop reads nothing, even if it does not index the operands.
             end = simplify(s.hi - s.lo, outer)
             bound = end > 0 if self.once and variables_of(end) <= own else conj(())
             self.whole &= is_true(bound)
@@ -221,9 +223,9 @@ class _Packing:
             raise ConfigError("bounds", f"derive_packing: loop {loop.var} ends at {loop.hi}, {why}")
 
     def element(self, v: Value, at: Index, guards: tuple[Cond, ...]) -> tuple[Value, Stmt]:
-        """An element as it is read where it is packed, and the store that puts it there.
+        """Return the packed access that replaces ``v``, and the store that packs it.
 
-        Where the guards do not hold, none is read, and there may be none.
+        If the guards do not hold, ``v`` is not read and may lie outside the operand.
         """
         own = {x.var for x, _ in self.kept}
         absent = [c for c in guards if variables_of(c) <= own]
@@ -256,9 +258,9 @@ def derive_packing(
 ) -> Kernel:
     """Let the kernel read its operands from a packed buffer, and add the packing kernel that writes it to ``packs``.
 
-    Operands that are not read (every term absent) stay as they are. ``widths`` gives loops that have room for more
-    elements than they run; ``convert`` packs what the nest makes of an element also where that is wider. Where a kernel
-    ``before`` this one only adds up entries, packing does that too (:mod:`convsmith.passes.packed_sums`).
+    Operands that are never read (every term absent) stay unpacked. ``widths`` gives loops with room for more elements
+    than their iterations; ``convert`` also packs converted elements that are wider than the original. If a kernel
+    ``before`` this one only adds up entries, the packing kernel adds them up (:mod:`convsmith.passes.packed_sums`).
 
     Before::
 

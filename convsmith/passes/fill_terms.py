@@ -22,8 +22,8 @@ class _Mask(ScopedRewriter):
     def Load(self, v: Load) -> Value:
         if v.buffer.scope == "register" or not any(self.var in variables_of(i) for i in v.index):
             return v
-        found = [try_interval(i, self.ranges) for i in v.index]
-        inside = all(r is not None and 0 <= r[0] and r[1] < size for r, size in zip(found, v.buffer.shape))
+        intervals = [try_interval(i, self.ranges) for i in v.index]
+        inside = all(r is not None and 0 <= r[0] and r[1] < size for r, size in zip(intervals, v.buffer.shape))
         if inside and (v.buffer in self.packed or (v.buffer.dtype.kind != "float" and self.packed)):
             return v
         return Select(self.cond, v, const(v.buffer.dtype, 0))

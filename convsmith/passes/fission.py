@@ -16,7 +16,7 @@ from convsmith.passes.scope import LoopRewriter, extent, note_copies, perfect_ne
 
 
 class ReindexBuffer(Rewriter):
-    """Replace a buffer by another, with indices put in front of those it had."""
+    """Replaces a buffer by another, and prepends indices to its accesses."""
 
     def __init__(self, old: Buffer, new: Buffer, front: tuple[Index, ...]) -> None:
         super().__init__()

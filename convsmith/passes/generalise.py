@@ -1,4 +1,4 @@
-"""Let extents be sizes of the kernel, known at the call only."""
+"""Replace constant extents and strides by sizes of the kernel, which are known only at the call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from convsmith.layout.block import LayoutBlock
 from convsmith.passes.scope import require_loops
 
 Place = tuple[int, int, Index]
-"""A block of a buffer: its dim, its size, and its stride, which may be known at the call only."""
+"""A block of a buffer: its dim, its size, and its stride, which may be known only at the call."""
 
 
 class _Generalise(Rewriter):
@@ -39,7 +39,7 @@ class _Generalise(Rewriter):
         offset, rest = as_index(0), list(index)
         outermost = {dim: n for n, (dim, *_) in reversed(list(enumerate(self.places[b.name])))}
         for n, (dim, size, stride) in reversed(list(enumerate(self.places[b.name]))):
-            here = outermost[dim] == n  # whatever is left, for its size may be known at the call only
+            here = outermost[dim] == n  # takes the quotient, because its size may be known only at the call
             offset = offset + product(rest[dim] if here else mod(rest[dim], size), stride)
             rest[dim] = rest[dim] if here else floordiv(rest[dim], size)
         return (offset,)
@@ -68,10 +68,9 @@ def generalise(
     places: Sequence[tuple[str, tuple[Place, ...]]],
     sizes: Sequence[Var],
 ) -> Kernel:
-    """Run the named loops to other ends, and lay the named buffers out by other blocks; both may hold ``sizes``.
+    """Replace the ends of loops and the blocks of buffers by expressions that may contain ``sizes``.
 
-    Blocks are outermost first, as those of buffers.  A buffer without any keeps its own, and has any number of elements
-    along its first dim.
+    Blocks are listed outermost first.  A buffer without new blocks keeps its own, and its first dim has any extent.
 
     Before::
 

@@ -23,19 +23,19 @@ class _HoistPointers(Rewriter):
         if not isinstance(out, For) or out.kind != "serial":
             return out
         inside = bound_in(out)
-        found: dict[_Entry, At] = {}
+        hoisted: dict[_Entry, At] = {}
         parts = []
         for s in out.body.stmts if isinstance(out.body, Block) else (out.body,):
             if isinstance(s, At) and not any(variables_of(i) & inside for i in (*s.index, s.offset, *s.zero_at)):
                 entry = (s.buffer, s.table, s.index, s.offset)
-                if entry not in found:
-                    found[entry] = replace(s, buffer=replace(s.buffer, name=f"{s.buffer.name}{len(found)}"))
-                s = Substitute({}, {s.buffer: found[entry].buffer}).stmt(s.body)
+                if entry not in hoisted:
+                    hoisted[entry] = replace(s, buffer=replace(s.buffer, name=f"{s.buffer.name}{len(hoisted)}"))
+                s = Substitute({}, {s.buffer: hoisted[entry].buffer}).stmt(s.body)
             parts.append(s)
-        if not found:
+        if not hoisted:
             return out
         nest: Stmt = For(out.var, out.lo, out.hi, block(*parts), out.kind, out.carried)
-        for at in reversed(found.values()):
+        for at in reversed(hoisted.values()):
             nest = replace(at, body=nest)
         return nest
 

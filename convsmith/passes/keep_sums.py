@@ -1,4 +1,5 @@
-"""Take a part of each sum at a time: sums lie in memory of the kernel's own until their next part."""
+"""Split a reduction outside of its register tiles: the kernel keeps partial sums in private memory between the parts.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +93,7 @@ def _at_most(var: Var, bound: Index) -> Cond:
 
 
 def _moves(start: Stmt, acc: Buffer, memory: Buffer, around: tuple[Index, ...]) -> tuple[Stmt, Stmt]:
-    """Sums from memory into their registers, and back, under the loops that set them."""
+    """Return the loads of partial sums from memory and the stores to memory, within the loops that initialise them."""
     loops, s = perfect_nest(start) if isinstance(start, Loop) else ([], start)
     assert isinstance(s, Store)
     there = (*around, *s.index)
@@ -101,9 +102,9 @@ def _moves(start: Stmt, acc: Buffer, memory: Buffer, around: tuple[Index, ...]) 
 
 
 def keep_sums(kernel: Kernel, outer: str, moved: Sequence[str]) -> Kernel:
-    """Put the reduction loop ``outer`` around the loops ``moved``, which stand around the whole sum.
+    """Move the reduction loop ``outer`` around the loops ``moved``, which are outside of the whole sum.
 
-    The first part starts the sums, the others fetch what is there, and the last finishes them.
+    The first part initialises the sums, the others load partial sums from memory, and the last finishes them.
 
     Before::
 

@@ -164,13 +164,13 @@ def require_no_dependence(what: str, sites: Sequence[Site], distances: Distances
     loops = [x for x, y in zip(first.path, second.path) if isinstance(x, LoopBounds) and x is y]
     later, earlier = "an iteration", "another"
     try:
-        found = distances.example(signs)
+        example = distances.example(signs)
     except Unsettled:
         pass
     else:
-        if found is None:
+        if example is None:
             return
-        of_first, of_second = found if first.access is distances.a else found[::-1]
+        of_first, of_second = example if first.access is distances.a else example[::-1]
         if loops:
             later = f"iteration {_tuple(str(x.var) for x in loops)} = {_tuple(of_second[x.var] for x in loops)}"
             earlier = _tuple(of_first[x.var] for x in loops)

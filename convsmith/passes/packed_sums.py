@@ -1,12 +1,13 @@
-"""Sums of an operand's entries, made while it is packed.
+"""Sums of an operand's entries, computed while it is packed.
 
-A kernel that only adds up entries of an operand need not run where the operand is packed: the packing kernel adds up
-what it has written, in the order in which it wrote it.  Loops that the sums do not vary along are *depth*.  A *run* is
-the innermost block of loops: depth within (terms), loops along which sums lie side by side, depth around them.  Its
-sums are held at once: loops around the sum that are unrolled are those side by side.  Beyond an operand there are
-zeros, which add nothing.
+A kernel that only adds up entries of an operand need not run separately: the packing kernel adds up the entries that it
+has written, in the order in which it wrote them.  Loops along which the sums do not vary are the *depth*.  A *run* is
+the innermost block of loops: inner depth loops (terms), loops over adjacent sums, outer depth loops.  Its sums are held
+at once: the loops over adjacent sums are the unrolled loops around the sum.  Padding of the packed operand is zero
+and adds nothing.
 
-The kernel must be a nest with one number that is set to zero, added to, and stored; and each entry packed once.
+The kernel must be a nest with one accumulator that is set to zero, added to, and stored, and every entry must be packed
+exactly once.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from convsmith.ir.walk import Rewriter, Substitute, substitute, variables_of, wa
 from convsmith.passes.scope import perfect_nest, wrap
 
 SIDE_BY_SIDE = 256
-"""Most sums that a run holds at once."""
+"""Maximum number of sums that a run holds at once."""
 MARK, HELD = ".s", ".h"
-"""What new names of loops end in, so that they differ from the names of those that pack."""
+"""Suffixes of the new loops' names: of all, and of those over the sums that a run holds."""
 
 
 class PackedElement(NamedTuple):
-    """Where an element lies once it is packed; ``loops`` end as in the nest, and packing runs each so often."""
+    """The packed position of an element; ``loops`` end as in the nest, with the iterations that packing runs."""
 
     loops: tuple[tuple[For, int], ...]
     element: Value
@@ -41,7 +42,7 @@ class PackedElement(NamedTuple):
 
 
 class _Adding(NamedTuple):
-    """What a kernel adds up: all ``loops``, the ``term``, and the store of what comes of the sum ``here``."""
+    """The computation of a summing kernel: all ``loops``, the ``term``, and the store of the sum ``here``."""
 
     loops: tuple[For, ...]
     term: Value
@@ -50,12 +51,14 @@ class _Adding(NamedTuple):
 
 
 def add_packed(place: PackedElement, kernels: Sequence[Kernel]) -> tuple[Stmt, Kernel | None]:
-    """What does the work of one of the kernels on packed elements, and which; nothing where none only adds them up."""
+    """Return the statement that computes one of the kernels from packed elements, and that kernel; None if there is
+    none.
+    """
     for kernel in kernels:
         adding = _adding(kernel)
-        found = None if adding is None else _joined(place, adding)
-        if found is not None:
-            return found, kernel
+        sums = None if adding is None else _joined(place, adding)
+        if sums is not None:
+            return sums, kernel
     return block(), None
 
 
@@ -95,7 +98,7 @@ def _joined(place: PackedElement, adding: _Adding) -> Stmt | None:
 
 
 def _each_once(place: PackedElement, adding: _Adding, moved: dict[Var, Index]) -> bool:
-    """Whether the loops of packing meet each point of the others once: coordinate by coordinate."""
+    """Return whether the packing loops visit each point of the summing loops exactly once, coordinate by coordinate."""
     seen: set[Var] = set()
     for loop in adding.loops:
         names = variables_of(moved[loop.var])
@@ -122,7 +125,7 @@ class _Named(Rewriter):
 
 
 def _nest(place: PackedElement, here: Load, term: Value, store: Store) -> Stmt:
-    """Add up run by run; sums that several runs add to are set before them all."""
+    """Return the nest that adds up run by run; sums to which several runs contribute are first set to zero."""
     along = {v for x in store.index for v in variables_of(x)}
     loops = list(reversed(place.loops))
     terms = list(takewhile(lambda x: x[0].var not in along, loops))

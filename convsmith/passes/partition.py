@@ -44,19 +44,19 @@ def _tests(s: Stmt, known: dict[Stmt, Tests], exact: frozenset[str]) -> Tests:
     """
     if s in known:
         return known[s]
-    found: Tests = {}
+    tests: Tests = {}
     for part in children(s):
         if isinstance(part, Stmt):
-            found |= _tests(part, known, exact)
+            tests |= _tests(part, known, exact)
         else:
-            found |= {n: frozenset(variables_of(n)) for n in walk(part) if isinstance(n, (Ge0, Eq0, Min, Max))}
+            tests |= {n: frozenset(variables_of(n)) for n in walk(part) if isinstance(n, (Ge0, Eq0, Min, Max))}
     if isinstance(s, For):
         valued = s.var.name in exact
         for b in (s.lo, s.hi):
             if valued or not isinstance(b, (Min, Max)):
-                found[_Value(b)] = frozenset(variables_of(b))
-    known[s] = found
-    return found
+                tests[_Value(b)] = frozenset(variables_of(b))
+    known[s] = tests
+    return tests
 
 
 def _outcomes(test: Test, values: dict[Var, np.ndarray]) -> list[np.ndarray]:

@@ -1,4 +1,4 @@
-"""Tiles of a loop whose length is known at the call only: whole tiles, subtiles, and the rest in powers of two."""
+"""Tile a loop whose length is known only at the call: full tiles, subtiles, and a remainder in powers of two."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from convsmith.passes.scope import note_copies, require_loops, with_body
 
 
 class _Piece(Rewriter):
-    """Run the vectors and lanes of a tile a constant number of times, from a place within the tile on.
+    """Runs the vectors and lanes of a tile a constant number of times, from a position within the tile on.
 
-    Registers are those of the piece; memory is moved.
+    The piece has its own registers; memory accesses are shifted.
     """
 
     def __init__(self, counts: dict[str, int], moved: dict[Var, Index]) -> None:
@@ -74,22 +74,22 @@ class _Pieces(Rewriter):
         return For(loop.var, loop.lo, loop.hi, body, loop.kind)
 
     def piece(self, outer: Var, body: Stmt, whole: Index, start: Index, count: int) -> Stmt:
-        """So many iterations from a place within the last tile on."""
+        """Return ``count`` iterations from position ``start`` of the last tile on."""
         several = self.size > self.lanes
-        moved: dict[Var, Index] = {outer: whole}
-        moved |= {lane: lane + (mod(start, self.lanes) if several else start) for lane in self.each}
+        replacements: dict[Var, Index] = {outer: whole}
+        replacements |= {lane: lane + (mod(start, self.lanes) if several else start) for lane in self.each}
         if several:
-            moved[self.vector] = self.vector + floordiv(start, self.lanes)
-        return _Piece(self.counts(count), moved).stmt(body)
+            replacements[self.vector] = self.vector + floordiv(start, self.lanes)
+        return _Piece(self.counts(count), replacements).stmt(body)
 
     def counts(self, count: int) -> dict[str, int]:
-        """Iterations of the loops over so many lanes."""
+        """Return the iterations of the loops for ``count`` elements."""
         vectors = -(-count // self.lanes)
         return {self.vector.name: vectors} | {lane.name: min(count, self.lanes) for lane in self.each}
 
 
 def _undone(hi: Index, size: int) -> Index:
-    """``length`` of ``(length + size - 1) // size``."""
+    """Return ``length``, given ``hi`` = ``(length + size - 1) // size``."""
     if size == 1:
         return hi
     (atom,) = (a for a, _ in hi.terms)
@@ -101,11 +101,11 @@ def pieces(
     kernel: Kernel, outer: str, vector: str, lane: str, sizes: tuple[int, int, int], others: tuple[str, ...] = (),
     whole: bool = False,
 ) -> Kernel:  # fmt: skip
-    """Split a tiled loop whose length is a size of the kernel, so that vectors and lanes run constant times.
+    """Split a tiled loop whose length is a size of the kernel, so that loops over vectors and lanes have constant ends.
 
-    ``outer`` counts tiles, ``vector`` the vectors in a tile (or is empty), ``lane`` their lanes, as do
-    ``others``; ``sizes`` are those of a tile, of the subtiles that the rest is cut into first, and of a vector.
-    With ``whole`` the loop stays one, with conditions inside.
+    ``outer`` counts tiles, ``vector`` counts vectors in a tile (or is empty), ``lane`` and ``others`` count lanes.
+    ``sizes`` are those of a tile, of the subtiles of the remainder, and of a vector. ``whole`` keeps one loop, with
+    conditions inside.
 
     Before::
 

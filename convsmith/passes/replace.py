@@ -51,9 +51,9 @@ def _invoked(loops: Sequence[For], s: Store, forms: Sequence[Specification]) -> 
     """Return the first instruction that computes the innermost of the loops, and the loops around it; None for none."""
     for form in forms:
         nest = _innermost(loops, s, form)
-        found = form.invoke_on_nest(nest) if len(form.extents) <= len(loops) else None
-        if found is not None:
-            return loops[: len(loops) - len(nest.loops)], found
+        invoked = form.invoke_on_nest(nest) if len(form.extents) <= len(loops) else None
+        if invoked is not None:
+            return loops[: len(loops) - len(nest.loops)], invoked
     return None
 
 
@@ -66,9 +66,9 @@ class _UseRows(Rewriter):
         if s.lanes is None or s.buffer.scope != "register":
             return s
         for form in self.table.vectors.get((s.buffer.dtype.name, s.lanes.count), ()):
-            found = form.invoke_on_vectors(s)
-            if found is not None:
-                return found
+            invoked = form.invoke_on_vectors(s)
+            if invoked is not None:
+                return invoked
         return s
 
     def For(self, loop: For) -> Stmt:
@@ -76,8 +76,8 @@ class _UseRows(Rewriter):
         if not isinstance(s, Store) or s.lanes is not None:
             return self._For(loop)
         forms = self.table.nests.get(s.buffer.dtype.name) if s.buffer.scope == "register" else None
-        found = _invoked(loops, s, forms) if forms else None
-        return loop if found is None else wrap(*found)
+        invoked = _invoked(loops, s, forms) if forms else None
+        return loop if invoked is None else wrap(*invoked)
 
     def Alloc(self, a: Alloc) -> Stmt:
         forms = self.table.fragments.get(a.buffer.dtype.name)
@@ -86,9 +86,9 @@ class _UseRows(Rewriter):
         for loops, s in _nests(a.body):
             if not _adds(s, a.buffer):
                 continue
-            found = _invoked(loops, s, forms)
-            if found is not None:
-                row = next(form.row for form in forms if form.row.name == found[1].instruction)
+            invoked = _invoked(loops, s, forms)
+            if invoked is not None:
+                row = next(form.row for form in forms if form.row.name == invoked[1].instruction)
                 move = _FragmentLife(a.buffer, row.result, forms)
                 return Alloc(move.new, move.stmt(a.body))
             if _has(loops, self.strict) and len(loops) >= len(forms[0].extents):
@@ -137,10 +137,10 @@ class _FragmentLife(Rewriter):
         if not isinstance(s, Store):
             return self._For(loop)
         if _adds(s, self.old):
-            found = _invoked(loops, s, self.forms)
-            if found is None:
+            invoked = _invoked(loops, s, self.forms)
+            if invoked is None:
                 raise _no_row(loops, s, self.forms)
-            around, invoke = found
+            around, invoke = invoked
             return wrap(around, Invoke(invoke.instruction, self.moved(invoke.dst), invoke.args))
         if s.buffer is not self.old and all(v.buffer is not self.old for v in walk(s.value) if isinstance(v, Load)):
             return loop

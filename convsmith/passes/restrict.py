@@ -38,13 +38,13 @@ class _Restrict(Rewriter):
         inner = {x.var for x in chain}
         lo, hi, left = [loop.lo], [loop.hi], []
         for part in parts_of(s.cond):
-            found = _bounds(part, loop.var, inner)
-            if found is None:
+            bounds = _bounds(part, loop.var, inner)
+            if bounds is None:
                 left.append(part)
-            elif found[0] is not None:
-                lo.append(found[0])
-            elif found[1] is not None:
-                hi.append(found[1])
+            elif bounds[0] is not None:
+                lo.append(bounds[0])
+            elif bounds[1] is not None:
+                hi.append(bounds[1])
         if len(lo) == len(hi) == 1:
             return self._For(loop)
         cond = conj(left)

@@ -33,8 +33,8 @@ def _private(loop: For, s: Store, ranges: Mapping[Var, Range]) -> bool:
     """Return whether a store stays within registers or private memory."""
     if s.buffer.scope != "cache":
         return s.buffer.scope == "register"
-    found = [try_interval(i, ranges) for i in s.index]
-    return all(r is not None and 0 <= r[0] and r[1] < size for r, size in zip(found, s.buffer.shape))
+    intervals = [try_interval(i, ranges) for i in s.index]
+    return all(r is not None and 0 <= r[0] and r[1] < size for r, size in zip(intervals, s.buffer.shape))
 
 
 class _RoundUp(ScopedRewriter):

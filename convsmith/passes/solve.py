@@ -56,9 +56,9 @@ class _Solve(Rewriter):
         inner = {x.var for x in chain}
         parts = parts_of(term.cond)
         for part in parts:
-            found = _solution(part, loop.var, loop.hi.const, inner)
-            if found is not None:
-                value, left = found
+            solution = _solution(part, loop.var, loop.hi.const, inner)
+            if solution is not None:
+                value, left = solution
                 assert isinstance(s, Store) and isinstance(s.value, Binary)
                 cond = conj(left if p is part else p for p in parts)
                 new = Store(s.buffer, s.index, Binary("add", s.value.a, Select(cond, term.yes, term.no)), s.lanes)

@@ -164,13 +164,13 @@ class Specification:
         """The accesses to operands, the stored one first."""
         store, params = self.nest.store, self.row.kernel.params
         reads = [v for v in walk(self.value) if isinstance(v, Load)]
-        found = {}
+        accesses = {}
         for v in (Load(store.buffer, store.index, None), *reads):
             steps = _steps(v, self.nest.loops)
             if steps is None:
                 raise InternalError(f"the specification of {self.row.name} reads {v} at uneven steps")
-            found[v] = OperandAccess(params.index(v.buffer), _flat(v).const, steps)
-        return found
+            accesses[v] = OperandAccess(params.index(v.buffer), _flat(v).const, steps)
+        return accesses
 
     @cached_property
     def result(self) -> tuple[Load, ...]:
@@ -241,12 +241,12 @@ class Specification:
                 continue
             constants = {self.accesses[p].operand: v for p, v in bound.items() if isinstance(v, Const)}
             for order in self._orders(nest, reads):
-                found: dict[int, Value | None] = dict(constants)
+                by_number: dict[int, Value | None] = dict(constants)
                 for n, x in enumerate(self.row.operands):
                     if n not in constants:
-                        found[n] = self._operand(x, order, nest, [r for r in reads if r.access.operand == n])
-                operands = [x for _, x in sorted(found.items()) if x is not None]
-                if len(operands) == len(found):
+                        by_number[n] = self._operand(x, order, nest, [r for r in reads if r.access.operand == n])
+                operands = [x for _, x in sorted(by_number.items()) if x is not None]
+                if len(operands) == len(by_number):
                     yield operands
 
     def _may_run(self, nest: StoreNest) -> bool:
@@ -333,8 +333,8 @@ class _OperandRead(NamedTuple):
 
     def allows(self, i: int, j: int) -> bool:
         """Return whether loop `i` of the specification may stand for loop `j` of the nest."""
-        wanted, found = self.access.steps[i], self.steps[j]
-        return wanted == found if self.load.buffer.in_registers else wanted != 0 or found == 0
+        wanted, actual = self.access.steps[i], self.steps[j]
+        return wanted == actual if self.load.buffer.in_registers else wanted != 0 or actual == 0
 
 
 def _flat(v: Load) -> Index:

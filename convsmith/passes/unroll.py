@@ -1,4 +1,4 @@
-"""Replace the loops bound as ``unrolled`` by their iterations, one after the other."""
+"""Replace loops of kind ``unrolled`` by their iterations."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ BUDGET = 20_000
 _NOTHING = Block(())
 
 Splits = dict[Index, tuple[tuple[Term, ...], list[tuple[Var, int]]] | None]
-"""Of a sum, the terms that stay and those that only move its constant; None where it takes a closer look."""
+"""The terms of a sum that stay and those that only change its constant; None if the sum must be rebuilt."""
 
 
 class _Unroll(Rewriter):
-    """Carries the values of the unrolled variables and makes every statement once, in its final form."""
+    """Tracks the values of the unrolled variables and creates every statement once, in its final form."""
 
     def __init__(self, loops: tuple[str, ...], budget: int) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class _Unroll(Rewriter):
         self.splits: Splits = {}
 
     def entered(self) -> None:
-        """What a statement becomes depends on the values, how an index splits on which variables have one."""
+        """Discard cached results, which depend on the values of the unrolled variables."""
         self._memo = {}
         self.splits = self.known.setdefault(frozenset(self.values), {})
 
@@ -51,7 +51,7 @@ class _Unroll(Rewriter):
         return block(*out) if out else _NOTHING
 
     def Let(self, s: Let) -> Stmt:
-        """A name for what unrolling has made a constant goes away."""
+        """Drop a ``let`` whose value became constant."""
         value = self.expr(s.value)
         if not value.is_const:
             return self._Let(s)
@@ -68,7 +68,7 @@ class _Unroll(Rewriter):
         return v if n is None else as_index(n)
 
     def Affine(self, e: Affine) -> Index:
-        """Unrolled variables only move the constant, unless they hide in a division or an extremum."""
+        """Add the unrolled variables to the constant, unless they occur inside a division or an extremum."""
         if e not in self.splits:
             hidden = any(type(a) is not Var and variables_of(a) & self.values.keys() for a, _ in e.terms)
             moving = [(a, c) for a, c in e.terms if type(a) is Var and a in self.values]

@@ -1,8 +1,8 @@
 """Turn a loop over lanes into statements on vectors.
 
-Each access gets its lanes' offsets by evaluating its index lane by lane: one element for all, neighbours, or any
-other map.  A sum over the lanes (``x = x + e(l)``) becomes ``x = x + sum(e)``.  What has lanes already gets the new
-ones around those: each of the new is a group of the old.
+The lanes' offsets of an access are computed by evaluating its index lane by lane: a broadcast, contiguous lanes, or any
+other map.  A reduction over the lanes (``x = x + e(l)``) becomes a horizontal sum, ``x = x + sum(e)``.  In an access
+that has lanes already, each new lane is a group of the old lanes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from convsmith.passes.scope import ScopedRewriter, require_loops, with_body
 
 
 class NotVector(Exception):
-    """Why a loop cannot become vectors."""
+    """The reason why a loop cannot be vectorised."""
 
 
 class NotOrdered(NotVector):
@@ -33,7 +33,7 @@ class NotOrdered(NotVector):
 
 
 class LaneMap(Rewriter):
-    """Rewrite values so that the lane variable becomes lanes of the accesses."""
+    """Rewrites values so that the lane variable becomes lanes of the accesses."""
 
     def __init__(
         self, var: Var, start: Index, active: int, count: int, ranges: Any, loads: dict[Load, None] | None = None
@@ -45,7 +45,7 @@ class LaneMap(Rewriter):
         self.simplifier = Simplifier(ranges)
 
     def access(self, buffer: Buffer, index: tuple[Index, ...]) -> tuple[tuple[Index, ...], Lanes | None]:
-        """The index of the first lane and the lanes; None where the access is the same for all."""
+        """Return the index of the first lane and the lanes; None if the access is equal for all lanes."""
         if not any(self.var in variables_of(i) for i in index):
             return index, self.first(buffer, index) if self.active == 1 else None
         first = tuple(substitute(i, {self.var: self.start}) for i in index)
@@ -56,30 +56,30 @@ class LaneMap(Rewriter):
         if step is not None and plain:
             offsets = tuple(step * n for n in range(self.count))
         else:
-            found = []
+            distances = []
             for n in range(self.active):
                 d = self.simplifier.expr(substitute(whole, {self.var: self.start + n}) - origin)
                 if not d.is_const:
                     raise NotVector(f"{buffer.name}: the distance of lane {n} is {d}, no constant")
-                found.append(d.const)
-            step = found[1] - found[0] if len(found) > 1 else 0
-            even = found == [found[0] + step * n for n in range(len(found))]
+                distances.append(d.const)
+            step = distances[1] - distances[0] if len(distances) > 1 else 0
+            even = distances == [distances[0] + step * n for n in range(len(distances))]
             rest = range(1, self.count - self.active + 1)
-            offsets = (*found, *(found[-1] + step * n * even for n in rest))
+            offsets = (*distances, *(distances[-1] + step * n * even for n in rest))
         if buffer.scope == "register" and offsets != tuple(range(self.count)):
             raise NotVector(f"register array {buffer.name} is not contiguous along the lanes")
         full = buffer.scope == "register" and not self.beyond(buffer, first)
         return first, Lanes(offsets, self.count if full else self.active)
 
     def first(self, buffer: Buffer, index: tuple[Index, ...]) -> Lanes | None:
-        """The lanes of an access that is the first lane of a vector, as the only one; None where no vector is there."""
+        """Return the only lane of an access, if it is the first lane of a vector; None otherwise."""
         if buffer.scope != "register":
             return strided(self.count, 1, 1)
         whole = bool(index) and index[-1].is_const and index[-1].const == 0 and not self.beyond(buffer, index)
         return strided(self.count, 1) if whole else None
 
     def beyond(self, buffer: Buffer, first: tuple[Index, ...]) -> bool:
-        """Whether a row of an array ends before the lanes do."""
+        """Return whether a row of an array ends before the lanes do."""
         return bool(first) and first[-1].is_const and first[-1].const + self.count > buffer.shape[-1]
 
     def Load(self, v: Load) -> Value:
@@ -112,7 +112,7 @@ class LaneMap(Rewriter):
         return Select(conj(same), load, v.no) if same else load
 
     def holding(self, cond: Cond) -> int:
-        """The number of lanes that a condition holds for, which are the first ones."""
+        """Return the number of leading lanes for which a condition holds."""
         holds = [self.simplifier.expr(substitute(cond, {self.var: self.start + n})) for n in range(self.active)]
         active = sum(map(is_true, holds))
         if not all(map(is_true, holds[:active])) or not all(map(is_false, holds[active:])):
@@ -121,7 +121,7 @@ class LaneMap(Rewriter):
 
 
 def _within(v: Load, index: tuple[Index, ...], lanes: Lanes | None, count: int) -> Value:
-    """A load that has lanes already: those become the groups of the new ones, `count` of them."""
+    """Return a load that has lanes already, with these as groups of ``count`` new lanes."""
     inner = v.lanes
     assert inner is not None
     if lanes is None:
@@ -133,9 +133,9 @@ def _within(v: Load, index: tuple[Index, ...], lanes: Lanes | None, count: int) 
 
 
 def _is_zero_beyond(v: Value) -> bool:
-    """Whether lanes that are not active add nothing to a sum; such lanes of memory read as zero.
+    """Return whether inactive lanes add nothing to a sum; inactive lanes of memory read as zero.
 
-    Registers hold zeros there: those who fill them see to it.
+    Registers hold zeros in these lanes, because the statements that fill them store zeros.
     """
     if isinstance(v, Load):
         return v.lanes is not None
@@ -251,8 +251,8 @@ class _Vectorise(ScopedRewriter):
 def vectorise(kernel: Kernel, loop: str, lanes: int, strict: bool = True) -> Kernel:
     """Replace the loops named ``loop`` (at most ``lanes`` iterations each) by vector statements.
 
-    Where ``strict`` is false, a loop that cannot be vectorised stays as it is, and there may be none; else that is a
-    ConfigError.
+    If ``strict``, ConfigError for a loop that cannot be vectorised or does not exist; otherwise such a loop is left
+    alone.
 
     Before::
 

@@ -1,1 +1,1 @@
-"""Where problem, config and target facts meet: the naive nest and the list of rewrites for it."""
+"""Plans: configs, the loops and passes that follow from them, and the values of a plan that later code reads."""

@@ -1,4 +1,4 @@
-"""The buffers of a kernel that are no arrays of its problem: packed operands and copies."""
+"""The private buffers of a kernel: packed operands and copies."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class BufferPlan(NamedTuple):
 
 
 def buffers(st: Statement, config: Config, nest: Nest) -> tuple[BufferPlan, ...]:
-    """Return the buffers of the kernel of ``st``: packed operands first, in the order in which they are packed."""
-    found = []
+    """Return the private buffers of the kernel of ``st``, packed operands first, in packing order."""
+    private = []
     for view in st.factors:
         if view.name in config.pack and not is_false(st.a.mask):
             order = [x for x in nest.loops if _indexes(st, view, x)]
@@ -45,14 +45,14 @@ def buffers(st: Statement, config: Config, nest: Nest) -> tuple[BufferPlan, ...]
             elements = 0 if st.residues else prod(max(x.extent, widths.get(x.name, 0)) for x in order)
             packed = st.acc if not nest.unit.dot else view.factor
             lifetime = "until the operand changes" if view.constant else "a call"
-            found.append(BufferPlan(f"{view.name}_p", "global", lifetime, packed, elements, names(order)))
+            private.append(BufferPlan(f"{view.name}_p", "global", lifetime, packed, elements, names(order)))
     if is_copied(st, config):
-        found.append(BufferPlan(copy_name(st), "cache", "an iteration of the loop that fills it", st.a.dtype))
-    return tuple(found)
+        private.append(BufferPlan(copy_name(st), "cache", "an iteration of the loop that fills it", st.a.dtype))
+    return tuple(private)
 
 
 def _indexes(st: Statement, view: View, loop: Loop) -> bool:
-    """Whether a loop moves a view; a residue class of the result decides which taps, and so which weights, it meets."""
+    """Return whether a loop moves a view; a residue class of the result also selects taps, and so weights."""
     variables = {v for x in view.coords for v in variables_of(x)}
     used = {d.name: d.axis for d in st.dims if Var(d.name) in variables and d.size > 1}
     if loop.level == "class" and loop.role != "k":

@@ -1,8 +1,8 @@
 """Config: every decision of a schedule, as data that prints on one line and parses back.
 
-Loops go by their names in the naive nest (``g mb oc oh ow ic kh kw`` ...); a fused loop by its parts joined with
-``_`` (``oh_ow``).  A tile of a loop ``x`` makes ``x.o`` (tiles) and ``x.i`` (within); the loop along the lanes makes
-``x.o``, ``x.v`` (vectors) and ``x.l`` (lanes).
+Loops have their names in the naive nest (``g mb oc oh ow ic kh kw`` ...); a fused loop joins the names of its parts
+with ``_`` (``oh_ow``).  Tiling a loop ``x`` gives ``x.o`` (over tiles) and ``x.i`` (within a tile); the loop along the
+lanes gives ``x.o``, ``x.v`` (vectors) and ``x.l`` (lanes).
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ class Config:
     """One point of the schedule space.
 
     ``isa``       level of the instruction set
-    ``lane``      loop along the vector lanes: an N or batch loop, or a K loop (then partial sums are added up)
-    ``fuse``      pairs of neighbouring loops to make one
-    ``register``  loop -> iterations of its register tile; of the lane loop: elements, a multiple of the lanes
-    ``order``     loops around the register tile, outermost first (those not named come after, in naive order)
-    ``reduce``    reduction loops, outermost first: also the order of the packed operand (those not named come after)
+    ``lane``      loop along the vector lanes: an N or batch loop, or a K loop (then lanes hold partial sums)
+    ``fuse``      pairs of adjacent loops to fuse
+    ``register``  loop -> iterations of its register tile; for the lane loop: elements, a multiple of the lanes
+    ``order``     loops around the register tile, outermost first (other loops follow in naive order)
+    ``reduce``    reduction loops, outermost first, which is also the order of the packed operand (others follow)
     ``instruction``  row of the machine's table whose products are added up; without one, elements of the type of sums
                   are multiplied and added
     ``terms``     a reduction loop and how many of its iterations stand innermost, within the register tile: those that
                   the instruction adds up, or straight lines that share their loads
-    ``cache``     loop -> iterations of its cache tile, around the register tiles: outermost loop first; between cache
-                  tiles of a reduction loop sums are kept in memory, and the loops named after it run within each. A
-                  loop that is named again has smaller tiles within its larger ones
-    ``split``     a reduction loop, and in how many parts it is summed apart, for threads to share
-    ``phases``    pixel loops of the result that a stride divides: the places between its multiples become columns of
-                  the product, in a loop of their own (``rw`` of ``ow`` or ``iw``)
-    ``realise``   how masked elements are read: ``peel`` (skip, restrict, partition), ``mask`` (test each), or
-                  ``pad_copy`` (a padded copy first), or ``indirection`` (through a table of pointers)
-    ``table``     form of that table: taps by ``row`` or by ``column``, ``compressed`` (columns that outputs share are
-                  there once), or also in ``sections`` (one row for all outputs that meet no padding above or below)
-    ``pack``      operands repacked in the order in which they are read
+    ``cache``     loop -> iterations of its cache tile, around the register tiles, outermost loop first; between cache
+                  tiles of a reduction loop, memory holds the partial sums, and the loops named after it run within
+                  each. A loop that is named again has smaller tiles within its larger ones
+    ``split``     a reduction loop and the number of parts in which it is summed, so that threads share it
+    ``phases``    pixel loops of the result that a stride divides: their residue classes become columns of the product,
+                  in a loop of their own (``rw`` of ``ow`` or ``iw``)
+    ``realise``   how masked elements are read: ``peel`` (split loops so that no test remains), ``mask`` (test each
+                  access), ``pad_copy`` (padded copy first) or ``indirection`` (through a pointer table)
+    ``table``     form of that table: taps by ``row`` or by ``column``, ``compressed`` (columns shared by outputs are
+                  stored once), or in ``sections`` (one row for all outputs without padding above and below)
+    ``pack``      operands packed in reading order
     ``hold``      operands whose part for a register tile stays in registers while loops run that do not move it
-    ``offsets``   where zero points of source and weights are taken off: ``each`` factor, or the ``sums``
-    ``flip``      bytes whose top bit is turned over before they are multiplied: s8 as u8, u8 as s8
-    ``drain``     whether sums leave their registers for memory, from where a loop finishes them (for long post-ops)
-    ``pieces``    most pieces that a partitioned loop may have
+    ``offsets``   whether zero points are subtracted from ``each`` factor or from the ``sums``
+    ``flip``      bytes whose top bit is inverted before they are multiplied: s8 as u8, u8 as s8
+    ``drain``     whether accumulators are stored to memory, where a loop finishes them (for long post-ops)
+    ``pieces``    maximum number of pieces of a partitioned loop
     ``outline``   whether register tiles become functions
     ``threads``   host threads
     ``at``        loop of the next statement in whose iterations this one computes the rows that the iteration reads
@@ -126,7 +126,7 @@ class Config:
             raise ConfigError("then", f"{self}: both statements have one --isa and one --threads")
 
     def size(self, loop: str) -> int:
-        """The register tile of a loop; 1 where none is given."""
+        """Return the register tile of a loop; 1 if none is given."""
         return dict(self.register).get(loop, 1)
 
     def __str__(self) -> str:
@@ -160,7 +160,7 @@ class Config:
 
     @staticmethod
     def parse(text: str) -> Config:
-        """Read what ``str`` prints; ConfigError names the word that is wrong."""
+        """Return the config that prints as ``text``. ConfigError names the illegal word."""
         if not isinstance(text, str):
             raise ConfigError("syntax", f"config: expected a text, got {text!r}")
         text, separator, rest = text.partition(_THEN)

@@ -1,8 +1,9 @@
-"""Forward convolutions whose batch, extents and pads are known at the call only: one kernel, reading through a table.
+"""Forward convolutions with batch, extents and pads known only at the call: one kernel, which reads through a pointer
+table.
 
-Everything that depends on them is a size of the kernel: ends of loops, strides, and where the sections of the table
-lie.  What stays are channels, kernel, strides and dilations of the window.  The kernel is made from the problem at
-sizes of no one's choice (`general`), so that lines which differ in them only have the same.
+Loop ends, strides and the positions of the table's sections are sizes of the kernel.  Channels, kernel, strides and
+dilations are constants.  The kernel is compiled from a representative problem (`general`), whose sizes are
+placeholders, so lines that differ only in sizes share one kernel.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from convsmith.statement.views import IMAGES, statement
 TABLE = "src_table"
 
 _EXTENT = 64
-"""Of the result that a kernel is made from, along each axis."""
+"""Extent of the representative problem's result along each axis."""
 
 
 def check_dynamic(p: Problem) -> Conv:
-    """The problem, or UnsupportedError that says why it has no kernel of this kind."""
+    """Return the problem. UnsupportedError, with the reason, if it has no kernel of this kind."""
     why = ""
     if not isinstance(p, Conv) or not p.forward or p.deconv:
         why = "is a gradient, a deconvolution or a matrix product; supported are forward convolutions"
@@ -53,12 +54,12 @@ def check_dynamic(p: Problem) -> Conv:
 
 
 def at_sizes(p: Conv, mb: int, i: tuple[int, ...], o: tuple[int, ...], fronts: tuple[int, ...]) -> Conv:
-    """The problem with the sizes and front pads of a call."""
+    """Return the problem with the sizes and front pads of a call."""
     return replace(p, mb=mb, i=i, o=o, p=fronts, name=None)
 
 
 def general(p: Conv, extent: int = _EXTENT) -> Conv:
-    """The problem at other sizes, without pads: the same for all problems that one kernel serves."""
+    """Return the representative problem, without pads; it is equal for all problems that share a kernel."""
     i = tuple((extent - 1) * s + keff for s, keff in zip(p.s, p.keff))
     return at_sizes(p, extent, i, (extent,) * p.rank, (0,) * p.rank)
 
@@ -92,7 +93,7 @@ def symbolic_sizes(p: Conv, st: Statement, config: Config) -> SymbolicSizes:
 
 # -- sizes
 def _varying(p: Conv) -> list[Tensor]:
-    """The tensors that have another shape at other sizes of the problem."""
+    """Return the tensors whose shapes depend on the sizes of a call."""
     pairs = zip(general(p).tensors, general(p, _EXTENT + 1).tensors)
     return [a for a, b in pairs if a.shape != b.shape]
 
@@ -102,7 +103,7 @@ def _blocks(t: Tensor, dim: int) -> int:
 
 
 def _places(p: Conv, name: str) -> tuple[Place, ...]:
-    """The blocks of a tensor's layout; a stride that is another at other sizes is a size of the kernel."""
+    """Return the blocks of a tensor's layout; a stride that depends on the sizes of a call is a size of the kernel."""
     layouts = (general(p, extent).tensor(name).layout.blocks for extent in (_EXTENT, _EXTENT + 1))
     strides = (
         as_index(a.stride) if a.stride == b.stride else Var(f"{name}_s{n}") for n, (a, b) in enumerate(zip(*layouts))
@@ -111,39 +112,43 @@ def _places(p: Conv, name: str) -> tuple[Place, ...]:
 
 
 def sizes_of(p: Conv) -> tuple[Var, ...]:
-    """The sizes of the kernel, in order."""
-    found = [Var("mb_end"), *(Var(f"o{a}_end") for a in p.axes)]
+    """Return the names of the kernel's sizes, in order."""
+    sizes = [Var("mb_end"), *(Var(f"o{a}_end") for a in p.axes)]
     for t in _varying(p):
-        found += [stride for _, _, stride in _places(p, t.name) if isinstance(stride, Var)]
+        sizes += [stride for _, _, stride in _places(p, t.name) if isinstance(stride, Var)]
     for a in p.axes[:-1]:
-        found += map(Var, (f"low_{a}", f"high_{a}", f"row_{a}", f"step_{a}"))
-    return tuple(found)
+        sizes += map(Var, (f"low_{a}", f"high_{a}", f"row_{a}", f"step_{a}"))
+    return tuple(sizes)
 
 
 def size_values(q: Conv, window: Window) -> dict[str, int]:
-    """What the sizes are, and more, for the problem at the sizes of a call, with the window over its source."""
-    found = {"mb_end": q.mb} | {f"o{a}_end": size for a, size in zip(q.axes, q.o)}
+    """Return the values of the sizes, and others, for the problem at the sizes of a call, with the window over its
+    source.
+    """
+    values = {"mb_end": q.mb} | {f"o{a}_end": size for a, size in zip(q.axes, q.o)}
     for t in q.tensors:
-        found |= {f"{t.name}_s{n}": b.stride for n, b in enumerate(t.layout.blocks)}
+        values |= {f"{t.name}_s{n}": b.stride for n, b in enumerate(t.layout.blocks)}
     _, length = shape_of(window, "sections")
     rows = [a.sections.rows for a in window.axes[:-1]]
     for n, (letter, axis, stride) in enumerate(zip(q.axes[:-1], window.axes, window.strides)):
         s = axis.sections
         low, high = (s.low, s.high) if s.low < s.high else (axis.o, axis.o + 1)
-        found[f"low_{letter}"], found[f"high_{letter}"] = low, high
-        found[f"row_{letter}"] = math.prod(rows[n + 1 :]) * length
-        found[f"step_{letter}"] = axis.s * stride
-    return found
+        values[f"low_{letter}"], values[f"high_{letter}"] = low, high
+        values[f"row_{letter}"] = math.prod(rows[n + 1 :]) * length
+        values[f"step_{letter}"] = axis.s * stride
+    return values
 
 
 def call_pointers(q: Conv) -> Pointers:
-    """The table of the problem at the sizes of a call, and what stands for absent pixels."""
+    """Return the pointer table of the problem at the sizes of a call, and its zero buffer."""
     return pointers(statement(q), "sections")
 
 
 # -- rewrites
 def _general_step(p: Conv) -> Step:
-    """Ends of loops and strides of arrays become sizes; the source keeps its own until it is read by pointers."""
+    """Return the rewrite that replaces loop ends and strides by sizes; the source keeps its own until it is read by
+    pointers.
+    """
     ends = {IMAGES: Var("mb_end"), **{f"o{a}": Var(f"o{a}_end") for a in p.axes}}
     layout = p.dst_layout
     if layout.padded_shape != layout.shape:  # a nest of its own writes zeros to what blocks of channels add
@@ -153,7 +158,7 @@ def _general_step(p: Conv) -> Step:
 
 
 def _pointer_step(p: Conv, st: Statement) -> Step:
-    """Read the source through the table, its rows where the sizes say."""
+    """Return the rewrite that reads the source through the table, whose rows the sizes locate."""
     own = pointers(st, "sections")
     place: Index = as_index(0)
     moved: Index = product(Var(IMAGES), next(stride for dim, _, stride in _places(p, "src") if dim == 0))
@@ -177,7 +182,7 @@ def _pointer_step(p: Conv, st: Statement) -> Step:
 
 
 def _pixel_steps(p: Conv, st: Statement) -> list[Step]:
-    """The channels of a pixel lie as far apart as the sizes say, where they do."""
+    """Return the rewrites that make the distance of a pixel's channels a size, if the layout has one."""
     places = tuple((0, size, stride) for dim, size, stride in _places(p, "src") if dim == 1)
     if all(stride.is_const for _, _, stride in places):
         return []

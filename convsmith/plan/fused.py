@@ -22,11 +22,11 @@ from convsmith.statement.fused import MIDDLE, SUFFIX, Pair
 from convsmith.statement.program import Program, fused_program
 
 NEAR = ("mask", "peel")
-"""Realisations of the second statement, which reads rows that lie in a circular buffer."""
+"""Legal realisations of the second statement: it reads rows from a circular buffer."""
 
 
 def scheduled_pair(problem: Conv, config: Config, machine: Machine) -> Program:
-    """Return the program of both statements as their configs have them scheduled."""
+    """Return the program of both statements, each scheduled by its config."""
     if config.then is None:
         raise ConfigError(
             "then", f"config {config}: {problem} has a second statement; legal is --at= and its config behind ' / '"
@@ -45,7 +45,9 @@ def scheduled_pair(problem: Conv, config: Config, machine: Machine) -> Program:
 
 
 def renamed_config(pair: Pair, config: Config) -> tuple[Config, str]:
-    """Return the config of the second statement with the names that it has in the kernel, and its loop of the rows."""
+    """Return the config of the second statement with the names that it has in the kernel, and the loop at which the
+    rows are computed.
+    """
     assert config.then is not None
     dims = {d.name: d.name + SUFFIX for d in pair.second.dims}
     then = config.then.renamed(dims, pair.arrays)
@@ -60,7 +62,7 @@ def joined(first: KernelPlan, second: KernelPlan, loop: Loop) -> tuple[Step, ...
 
 
 def _merged(a: Sequence[Step], b: Sequence[Step]) -> Iterator[Step]:
-    """Yield the steps of both in their orders; a step that both have is one of the whole kernel, and runs once."""
+    """Yield the steps of both pipelines in order; a step that occurs in both runs once, on the whole kernel."""
     texts = list(map(str, a)), list(map(str, b))
     for kind, start, end, first, last in SequenceMatcher(None, *texts, autojunk=False).get_opcodes():
         yield from a[start:end]

@@ -48,7 +48,7 @@ class KernelPlan:
 
     @property
     def pipeline(self) -> tuple[Step, ...]:
-        """The five stages."""
+        """The rewrites of the five stages, in the order in which they run."""
         return (*self.order, *self.tile, *self.read, *self.cut, *self.lower)
 
 
@@ -81,12 +81,14 @@ def kernel_plan(
 
 
 def loop_at(nest: Nest, of: str) -> Loop:
-    """Return the innermost loop around the register tile that steps through the loop ``of``; ConfigError without."""
-    found = [x for x in nest.outside if x.of == of]
-    if not found:
+    """Return the innermost loop around the register tile that steps through the loop ``of``; ConfigError if
+    there is none.
+    """
+    candidates = [x for x in nest.outside if x.of == of]
+    if not candidates:
         legal = ", ".join(dict.fromkeys(x.of for x in nest.outside))
-        raise ConfigError("at", f"--at={of}: no loop of that name is around the register tile; there are {legal}")
-    return found[-1]
+        raise ConfigError("at", f"--at={of}: no loop of that name is around the register tile; legal are {legal}")
+    return candidates[-1]
 
 
 def _outside(nest: Nest, loops: Loops, within: str) -> tuple[Loop, ...]:
@@ -108,8 +110,8 @@ def scheduled(problem: Problem, config: Config, machine: Machine) -> Statement:
                 f"--pack={','.join(need)}",
             )  # fmt: skip
     if config.offsets == "sums":
-        found = summed(problem, st, config.flip, config.pack, config.realise == "indirection")
-        if found is None:
+        with_sums = summed(problem, st, config.flip, config.pack, config.realise == "indirection")
+        if with_sums is None:
             words = "--offsets=sums" + (f" --flip={','.join(config.flip)}" if config.flip else "")
             raise ConfigError(
                 "offsets",
@@ -119,5 +121,5 @@ def scheduled(problem: Problem, config: Config, machine: Machine) -> Statement:
             )
         if st.b.name not in config.pack:
             raise ConfigError("offsets", f"--offsets=sums: needs --pack={st.b.name}, beside which the sums are packed")
-        st = found
+        st = with_sums
     return parted(st, config.split)

@@ -1,4 +1,4 @@
-"""Loops of a statement once a config has fused them, and loops of the nest that tiling makes of them."""
+"""Loops of a statement after the config has fused them, and the loops that tiling makes of them."""
 
 from __future__ import annotations
 

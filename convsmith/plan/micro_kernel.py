@@ -28,7 +28,7 @@ from convsmith.statement.micro_kernel import PACKED, passes_of, sums_type
 
 
 def micro_kernel_steps(m: MicroKernel, target: Machine) -> list[Step]:
-    """Tiles of channels; what is packed; pieces for the channels that are left; vectors."""
+    """Return the rewrites of the kernel: tiles of channels, packing, pieces for the remaining channels, vectors."""
     lanes = min(m.channel_tile, target.lanes(32))
     steps = []
     if m.multipass:
@@ -59,5 +59,5 @@ def micro_kernel_steps(m: MicroKernel, target: Machine) -> list[Step]:
 
 
 def micro_packing_steps() -> list[Step]:
-    """A packing kernel writes element by element."""
+    """Return the rewrites of the packing kernel, which writes element by element."""
     return [Step(simplify, False), Step(narrow_index), Step(hoist), Step(cse), Step(strength_reduce)]

@@ -212,7 +212,7 @@ class _Builder:
 
     def blocks(self, before: int) -> tuple[list[Loop], Loop | None, int]:
         """Return the loops over cache tiles, the one of a reduction, and how many loops are around its sums."""
-        found: list[Loop] = []
+        cache_loops: list[Loop] = []
         config = self.config
         depth, first, seen = None, before, dict.fromkeys(self.loops.extents, 0)
         for n, size in config.cache:
@@ -228,18 +228,18 @@ class _Builder:
             width = max(config.size(n), dict(config.terms).get(n, 1), self.filled if n == config.lane else 1)
             self.tile(tiles.name, size // width, name, tiles.name)
             if loop.role == "k":
-                depth, first = loop, before + len(found)
-            found.append(loop)
-        return found, depth, first
+                depth, first = loop, before + len(cache_loops)
+            cache_loops.append(loop)
+        return cache_loops, depth, first
 
     def classes(self) -> tuple[list[Loop], list[Loop], list[Loop]]:
         """Return the loops over residue classes around the register tile, those of the reduction, and all of them."""
         around: list[Loop] = []
         reduce: list[Loop] = []
         kinds = {d.name: d.kind for d in self.st.dims}
-        found = _phases(self.st, self.config)
+        phase_loops = _phases(self.st, self.config)
         for n, modulus in self.st.residues.items():
-            if n in found or (kinds[n] == "k" and not indirect(self.st, self.config)):
+            if n in phase_loops or (kinds[n] == "k" and not indirect(self.st, self.config)):
                 continue
             loop = Loop(f"{n}.r", n, (n,), kinds[n], "class", modulus)
             (reduce if kinds[n] == "k" else around).append(loop)
@@ -298,11 +298,11 @@ def _class_steps(st: Statement, config: Config) -> list[Step]:
             solved.append(Step(solve, name))
     steps += solved
     if phase_names:
-        found = phases(st)
+        by_pixel = phases(st)
         whole = phased(st, config.phases)
         order = [d.name for d in sorted(whole.dims, key=lambda d: KINDS.index(d.kind)) if d.kind != "k"]
         for pixel, name in phase_names.items():
             others = (n for n in order if n != name)
-            steps += [Step(reorder, (name, *others)), Step(cut, name, found[pixel].cuts)]
+            steps += [Step(reorder, (name, *others)), Step(cut, name, by_pixel[pixel].cuts)]
         steps += [Step(simplify), Step(reorder, tuple(order))]
     return steps

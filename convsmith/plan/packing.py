@@ -1,7 +1,7 @@
-"""The rewrites of a packing kernel: it reads vectors of neighbours, and writes sequentially.
+"""The rewrites of a packing kernel, which loads vectors and writes sequentially.
 
-Where neighbours in the packed operand are far apart in the other, and those of the other far apart in the packed one,
-tiles of both go through registers, where they are transposed.
+If adjacent elements of the packed operand are far apart in the original, and vice versa, tiles of both are transposed
+in registers.
 """
 
 from __future__ import annotations
@@ -42,21 +42,22 @@ from convsmith.passes.unused_let import unused_let
 from convsmith.passes.vectorise import vectorise
 
 PIECES = 4
-"""Most pieces of a loop."""
+"""Maximum number of pieces of a loop."""
 FEW = 1 << 13
-"""Elements that are packed in less time than LLVM takes for a transposition."""
+"""Elements up to which packing takes less time than LLVM needs to compile a transposition."""
 TURNS = 8
-"""Most iterations whose pieces are written one place after the other."""
+"""Maximum number of iterations whose pieces are written place by place."""
 LEAST = 256
-"""Fewest bytes that a block writes in order."""
+"""Minimum number of consecutive bytes that a block writes."""
 COLUMN = "columns"
-"""The loop whose iterations are the columns of tiles."""
+"""Name of the loop over the columns of tiles."""
 LONG = 4
-"""Most tiles in a row that are straight lines, because their columns lie unevenly in the packed operand."""
+"""Maximum number of tiles in a row that are unrolled, because their columns are unevenly spaced in the packed operand.
+"""
 
 
 def packing_steps(pack: Kernel, target: Machine) -> list[Step]:
-    """Those of the copy, and of the sums that are made of it."""
+    """Return the rewrites of the copy and of the sums computed from it."""
     steps = _copying_steps(pack, target)
     before, after = _summing_steps(pack, target)
     flat = next(n for n, step in enumerate(steps) if step.run is flatten) + 1
@@ -95,7 +96,7 @@ def _summing_steps(pack: Kernel, target: Machine) -> tuple[list[Step], list[Step
 
 
 def _copying_steps(pack: Kernel, target: Machine) -> list[Step]:
-    """Split off what is cut short, and copy vectors."""
+    """Return the rewrites that split off short tiles and copy vectors."""
     parts = pack.body.stmts if isinstance(pack.body, Block) else (pack.body,)
     packed = pack.params[-1]
     copies = [s for s in parts if any(isinstance(x, Store) and x.buffer is packed for x in statements_of(s))]
@@ -104,8 +105,8 @@ def _copying_steps(pack: Kernel, target: Machine) -> list[Step]:
     steps: list[Step] = []
     if len(copies) == 1 and (moved := _Moved.of(copies[0])) is not None:
         for row in target.transpositions:
-            if (found := _tiles(moved, row)) is not None:
-                return _transposing_steps(moved, found, row, target)
+            if (tiles := _tiles(moved, row)) is not None:
+                return _transposing_steps(moved, tiles, row, target)
         steps, names = _blocked(moved, names, target)
     steps += [Step(partition, tuple(names), PIECES), Step(flatten), Step(simplify)]
     lanes = target.lanes(pack.params[0].dtype.bits)
@@ -116,10 +117,11 @@ def _copying_steps(pack: Kernel, target: Machine) -> list[Step]:
 
 @dataclass(frozen=True)
 class _Moved:
-    """A packing nest: how often loops run, outermost first, and the elements that each moves what is read by.
+    """A packing nest: the iterations of its loops, outermost first, and the elements by which each moves the read
+    position.
 
-    ``plain`` says that elements are not changed on the way. Along ``masked`` loops some are not there, of which those
-    along ``ending`` ones are the last.
+    ``plain``: elements are copied unchanged. Along ``masked`` loops some elements are absent; along ``ending`` loops
+    the absent ones are the last.
     """
 
     extents: dict[str, int]
@@ -131,7 +133,7 @@ class _Moved:
     ending: frozenset[str]
 
     def with_loop(self, outer: str, columns: Sequence[str], width: int) -> _Moved:
-        """The same with a loop over tiles of ``width`` of the columns."""
+        """Return the nest with a loop over tiles of ``width`` of the columns."""
         count = -(-prod(self.extents[n] for n in columns) // width)
         step = self.steps[columns[-1]] * width
         return with_fields(self, extents={outer: count, **self.extents}, steps={outer: step, **self.steps})
@@ -146,7 +148,9 @@ class _Moved:
 
     @staticmethod
     def of(copy: Stmt) -> _Moved | None:
-        """That of a nest that copies elements of one operand, evenly; else None."""
+        """Return the description of a nest that copies elements of one operand with constant steps; None for other
+        nests.
+        """
         if not isinstance(copy, For):
             return None
         nest, s = perfect_nest(copy)
@@ -166,20 +170,20 @@ class _Moved:
         return _Moved(extents, steps, read, s.buffer.dtype.name, plain, frozenset(masked), ending)
 
     def whole(self, *names: str) -> bool:
-        """Whether elements along the loops, as one, are all there, or all but the last ones along a single loop."""
+        """Return whether the elements along the loops are all present, or all but the last ones along a single loop."""
         return not set(names) & (self.masked if len(names) > 1 else self.masked - self.ending)
 
     def columns(self, first: int, most: int, taken: set[str]) -> list[str]:
-        """Loops that together step through what is read from neighbour to neighbour, the innermost last."""
-        found: list[str] = []
+        """Return the loops that together step through contiguous reads, the innermost last."""
+        columns: list[str] = []
         while True:
-            run = first * prod(self.extents[n] for n in found)
+            run = first * prod(self.extents[n] for n in columns)
             next_ = [n for n, step in self.steps.items() if step == run and n not in taken and self.extents[n] > 1]
-            if not next_ or not self.whole(next_[0], *found):
-                return found
-            if found and prod(self.extents[n] for n in (*found, next_[0])) > most:
-                return found
-            found.insert(0, next_[0])
+            if not next_ or not self.whole(next_[0], *columns):
+                return columns
+            if columns and prod(self.extents[n] for n in (*columns, next_[0])) > most:
+                return columns
+            columns.insert(0, next_[0])
             taken = taken | {next_[0]}
 
 
@@ -187,8 +191,8 @@ class _Moved:
 class _Tiles:
     """Loops of tiles: those that make the columns, that of the rows, and that of a group.
 
-    With ``each`` the rows are those of that loop within the other. With ``piece`` only so many columns follow each
-    other in the packed operand, and tiles have several such pieces.
+    ``each`` is a loop within the loop over rows that counts them. ``piece`` is the number of columns that are
+    contiguous in the packed operand; a tile has several such pieces.
     """
 
     columns: tuple[str, ...]
@@ -199,7 +203,7 @@ class _Tiles:
 
 
 def _tiles(moved: _Moved, row: Instruction) -> _Tiles | None:
-    """How the row transposes the nest; None where it does not."""
+    """Return how the row transposes the nest; None if it does not."""
     if row.result.dtype != moved.dtype or prod(moved.extents.values()) < FEW:
         return None
     height, width, group = tile_shape(row)
@@ -233,15 +237,14 @@ def _tiles(moved: _Moved, row: Instruction) -> _Tiles | None:
 
 
 def _blocked(moved: _Moved, around: list[str], target: Machine, turns: int = 1) -> tuple[list[Step], list[str]]:
-    """Blocks of the loop that steps farthest, where loops around it step less: what one reads stays in the cache.
+    """Return the rewrites that block the loop with the longest step, and the loops in their new order.
 
-    Where an iteration of it reads more, it goes around them whole, and the next has blocks. What is beyond the second
-    cache is better read in long blocks, unless its lines have several parts.
-
-    Blocks are whole ``turns``. The steps, and the loops in their new order.
+    An outer loop with shorter steps then finds the data of a block in the cache. If an iteration of that loop reads
+    more, it runs whole, and the next loop is blocked. Data beyond the second-level cache is read in long blocks, unless
+    its cache lines are read in parts. Blocks are multiples of ``turns``.
     """
     names, order = list(moved.extents), list(around)
-    near = max(moved.steps[n] * moved.extents[n] for n in names) * moved.bytes_read <= target.l2.bytes
+    fits_l2 = max(moved.steps[n] * moved.extents[n] for n in names) * moved.bytes_read <= target.l2.bytes
     for far in sorted((n for n in around if moved.steps[n]), key=lambda n: -moved.steps[n]):
         nearer = [
             n for n in order[: order.index(far)] if 0 < moved.steps[n] < moved.steps[far] and moved.extents[n] > 1
@@ -252,7 +255,7 @@ def _blocked(moved: _Moved, around: list[str], target: Machine, turns: int = 1) 
         held = target.l2.kept // step
         part = moved.steps[nearer[-1]] * moved.bytes_read
         line = target.l1.line
-        if part < line <= step and (near or 2 * part <= line):
+        if part < line <= step and (fits_l2 or 2 * part <= line):
             held = min(held, _lines(moved, step, target))
         piece = prod(moved.extents[n] for n in names[names.index(far) + 1 :]) * moved.bytes
         size = max(-(-LEAST // piece), held)
@@ -272,14 +275,16 @@ def _blocked(moved: _Moved, around: list[str], target: Machine, turns: int = 1) 
 
 
 def _fresh(name: str, taken: Iterable[str]) -> str:
-    """Return a name that no loop of the nest has: packing copies the loops of the kernel, which has blocks as well."""
+    """Return a name that no loop of the nest has, because packing copies the kernel's loops, which may be blocked too.
+    """
     while name in taken:
         name += "b"
     return name
 
 
 def _lines(moved: _Moved, step: int, target: Machine) -> int:
-    """Iterations whose lines the first-level cache keeps until all of each is read: some steps need the same sets."""
+    """Return the iterations whose cache lines stay in the first-level cache until they are read whole; some share sets.
+    """
     l1 = target.l1
     apart = min(s * moved.bytes_read for s in moved.steps.values() if s * moved.bytes_read >= l1.line)
     places = min(l1.way // l1.line, l1.way // gcd(apart, l1.way))
@@ -287,7 +292,7 @@ def _lines(moved: _Moved, step: int, target: Machine) -> int:
 
 
 def _transposing_steps(moved: _Moved, found: _Tiles, row: Instruction, target: Machine) -> list[Step]:
-    """Tiles innermost, through registers; the rest of the nest in its order."""
+    """Return the rewrites that move tiles innermost and transpose them in registers; other loops keep their order."""
     height, width, group = tile_shape(row)
     length = width // found.piece * found.piece if found.piece else width
     written = found.piece or width

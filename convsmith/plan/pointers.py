@@ -1,4 +1,4 @@
-"""How a statement reads A through a table of pointers: which table, and where in it an output finds its pointers."""
+"""How a statement reads A through a pointer table: the table, and the position of an output's pointers in it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from convsmith.statement.statement import Statement
 
 
 class Pointers(NamedTuple):
-    """The table that a statement reads A through, as a buffer, and the buffer that stands for absent pixels."""
+    """The pointer table of a statement as a buffer, and its zero buffer."""
 
     window: Window
     form: str
@@ -33,7 +33,7 @@ class Pointers(NamedTuple):
 
 
 def pointers(st: Statement, form: str) -> Pointers:
-    """Table and zero buffer of a statement; ConfigError where A has no pixels to point at."""
+    """Return pointer table and zero buffer of a statement. ConfigError if A has no pixels."""
     if not st.axes:
         raise ConfigError("realise", "--realise=indirection: a matrix product has no pixels; legal are peel and mask")
     if any(d.name == PART for d in st.dims):
@@ -52,9 +52,9 @@ def pointers(st: Statement, form: str) -> Pointers:
 
 
 def _table_buffer(name: str, window: Window, form: str) -> Buffer:
-    """The table over rows along the outer axes, outputs along the innermost, and taps along each axis.
+    """Return the table's buffer, over rows along the outer axes, outputs along the innermost, and taps along each axis.
 
-    The order of its forms is nothing but strides, with which outputs may share columns.
+    The forms differ only in strides, through which outputs may share columns.
     """
     rank, (_, length) = len(window.axes), shape_of(window, form)
     rows = [(a.sections.rows if form == "sections" else a.o) for a in window.axes[:-1]]
@@ -72,12 +72,12 @@ def _table_buffer(name: str, window: Window, form: str) -> Buffer:
 
 
 def indirect(st: Statement, config: Config) -> bool:
-    """Whether A is read through a table."""
+    """Return whether A is read through a pointer table."""
     return config.realise == "indirection" and not is_false(st.a.mask)
 
 
 def indirect_step(st: Statement, form: str) -> Step:
-    """Read A through the table: the rewrite of the naive nest."""
+    """Return the rewrite of the naive nest that reads A through the table."""
     p = pointers(st, form)
     taps = [d for d in st.dims if d.axis and d.name == "k" + d.axis]
     outputs = [next(d.name for d in st.dims if d.axis == t.axis and d is not t) for t in taps]
@@ -93,7 +93,7 @@ def indirect_step(st: Statement, form: str) -> Step:
 
 
 def _place(s: Sections, output: Index) -> tuple[Index, Index]:
-    """`Sections.place` as expressions: the row, and the steps from the row's own output."""
+    """Return `Sections.place` as expressions: the row, and the offset from the row's own output."""
     if s.high - s.low < 2:
         return output, as_index(0)
     below = maximum(output - (s.high - 1), 0)

@@ -70,8 +70,8 @@ def read_steps(
             )
         place, around = _stage_place(loops, config, nest.around)
         parallel = tuple(x for x in around if x in parallel)
-        near = _neighbours(st, config, nest)
-        filled = (*(near or (None,)), top_bit(st.a)) if st.a.flipped else near
+        neighbours = _neighbours(st, config, nest)
+        filled = (*(neighbours or (None,)), top_bit(st.a)) if st.a.flipped else neighbours
         steps.append(Step(stage, st.a.name, place, *filled))
     if masked and config.realise == "peel":
         steps.append(Step(skip_zero))
@@ -120,8 +120,8 @@ def _piece_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> lis
 def _border_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list[Step]:
     """Restrict the loops over taps to those that exist."""
     tiled_axes = {a for x in nest.register for a in loops.axes[x.of]}
-    moved = (x for x in nest.reduce if x not in nest.classes and _is_free(loops.axes[x.of], tiled_axes))
-    return [Step(restrict, (*names(moved), nest.lane.name) if nest.along_k else names(moved))]
+    inner = (x for x in nest.reduce if x not in nest.classes and _is_free(loops.axes[x.of], tiled_axes))
+    return [Step(restrict, (*names(inner), nest.lane.name) if nest.along_k else names(inner))]
 
 
 def copy_name(st: Statement) -> str:

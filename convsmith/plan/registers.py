@@ -62,10 +62,10 @@ def check_config(st: Statement, loops: Loops, config: Config, target: Machine, u
     for name, size in config.cache:
         if name == config.lane and size % lanes:
             raise ConfigError("cache", f"--cache={name}:{size} is no multiple of the {held}")
-    found = registers(loops, config, target, unit, lanes)
-    if not found.fit:
+    needed = registers(loops, config, target, unit, lanes)
+    if not needed.fit:
         raise ConfigError(
-            "registers", f"needs {found.needed} {found.file}, target has {found.available} ({found.text})"
+            "registers", f"needs {needed.needed} {needed.file}, target has {needed.available} ({needed.text})"
         )
 
 

@@ -32,8 +32,8 @@ def _lane(st: Statement, sizes: dict[str, int], lanes: int) -> str:
     Lanes beyond the last term read as zero, which is no zero once it is flipped.
     """
     masked = {v.name for v in variables_of(st.a.mask)} | set(st.reduce if st.a.flipped else ())
-    near = {b.dim for b in st.a.layout.blocks if b.stride == 1 and b.size > 1}
-    for dim in near:
+    contiguous = {b.dim for b in st.a.layout.blocks if b.stride == 1 and b.size > 1}
+    for dim in contiguous:
         for v, step in st.a.coords[dim].terms:
             if isinstance(v, Var) and step == 1 and v.name not in masked and sizes.get(v.name, 0) * 2 >= lanes:
                 return v.name

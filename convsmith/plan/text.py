@@ -58,8 +58,8 @@ def kernel_lines(kernel: KernelPlan) -> Iterator[Line]:
     else:
         verb = "multiply-add" if len(st.factors) > 1 else "add"
         yield "instruction", f"{verb} of {unit.lanes} elements of {st.acc}"
-    found = kernel.registers
-    yield "registers", f"{found.needed} of {found.available} {found.file}, {found.text}"
+    registers = kernel.registers
+    yield "registers", f"{registers.needed} of {registers.available} {registers.file}, {registers.text}"
     for n, b in enumerate(kernel.buffers):
         size = f", {b.bytes} bytes" if b.elements else ""
         size += f" in the order [{', '.join(b.order)}]" if b.order else ""

@@ -1,4 +1,4 @@
-"""Loading an artifact into this process and calling it: host threads, arrays, and what the machine is.
+"""Loading an artifact into this process and calling it: host threads, arrays, permissions.
 
-Sees only an `Artifact`, layouts and diagnostics; never IR, passes or problems.
+This package sees artifacts, layouts and diagnostics; it knows no IR, passes or problems.
 """

@@ -1,9 +1,9 @@
-"""Arrays at the border: what an argument asks of an array, and how an array is made to answer it.
+"""Arrays at the border: the requirements of an argument, and the conversion of an array to meet them.
 
-A plain layout is strides of an array of logical shape; a blocked one is an array of physical shape (block sizes,
-outermost first). Any array of the right type and shape works: one with other strides, misaligned, read-only or of a
-subclass is copied into the form that the kernel reads; one of another library is seen as numpy's on the same memory.
-Types are never cast. Errors are raised before anything is written.
+The array of a plain layout has the logical shape and the layout's strides; the array of a blocked layout has the
+physical shape (block sizes, outermost first). An array of the right type and shape is legal in any memory: one with
+other strides, misaligned, read-only or of a subclass is copied to the required form; one of another library is viewed
+as a numpy array. Types are never converted. Errors are raised before anything is written.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ __all__ = [
 Array = NDArray[np.generic]
 
 ALIGNMENT = 64
-"""Bytes: a cache line, and the widest vector. Memory made here begins at a multiple of it."""
+"""Bytes to which new memory is aligned: a cache line, and the widest vector."""
 
 _STRIDE_FORMS = 8
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _PLAIN = frozenset({np.ndarray, type(None), int, float, bool, str, list, tuple})
-"""Types of arguments that no other library makes; a set, because every call asks."""
+"""Argument types that belong to no other library; a set, because every call tests it."""
 
 
 def as_array(name: str, given: object) -> Array:
-    """The argument `name` as a numpy array on its own memory. UsageError: it is no array, or not one on the CPU."""
+    """Return the argument `name` as a numpy array on its own memory. UsageError if it is not an array on the CPU."""
     if isinstance(given, np.ndarray):
         return given
     if speaks(given):
@@ -66,7 +66,9 @@ def as_array(name: str, given: object) -> Array:
 
 
 def takes_arrays(function: _Function) -> _Function:
-    """The function of numpy arrays as one of any library's: its result is of the library of the first array given."""
+    """Return `function`, made to accept arrays of any library; its result belongs to the library of the first array
+    argument.
+    """
     names = tuple(signature(function).parameters)
 
     @wraps(function)
@@ -93,12 +95,12 @@ def _attribute_address(array: Array) -> int:
 
 
 def _choose_address_of() -> Callable[[Array], int]:
-    """The fastest way to an array's address that is proved to work in this interpreter.
+    """Return the fastest function for an array's address that is verified to work in this interpreter.
 
-    `ndarray.ctypes.data` builds objects and takes 1 us, the buffer protocol 0.2 us but refuses read-only and transposed
-    arrays. The address is the first field after the object header of `PyArrayObject`, a layout that is part of numpy's
-    ABI: reading it there takes 0.1 us. It is used in CPython only (elsewhere an id is no address) and only after it
-    gave the right answer for several arrays.
+    `ndarray.ctypes.data` builds objects and takes 1 us; the buffer protocol takes 0.2 us but refuses read-only and
+    transposed arrays. `PyArrayObject` stores the address behind the object header, a layout that is part of numpy's
+    ABI; reading it there takes 0.1 us. That is used in CPython only (elsewhere an id is not an address), and only after
+    it has returned the correct address of several arrays.
     """
     if sys.implementation.name != "cpython":
         return _attribute_address
@@ -119,14 +121,14 @@ address_of = _choose_address_of()
 
 
 def aligned_empty(nbytes: int) -> NDArray[np.uint8]:
-    """Uninitialised bytes that begin at a multiple of `ALIGNMENT`."""
+    """Return `nbytes` uninitialised bytes, aligned to `ALIGNMENT`."""
     raw = np.empty(nbytes + ALIGNMENT, np.uint8)
     start = -address_of(raw) % ALIGNMENT
     return raw[start : start + nbytes]
 
 
 def aligned_copy(array: Array) -> Array:
-    """A copy with the same strides (none negative) in memory that begins at a multiple of `ALIGNMENT`."""
+    """Return a copy of `array` with the same strides (none negative), aligned to `ALIGNMENT`."""
     span = sum((n - 1) * stride for n, stride in zip(array.shape, array.strides)) + array.itemsize if array.size else 0
     copy: Array = np.ndarray(array.shape, array.dtype, aligned_empty(span), 0, array.strides)
     copy[...] = array
@@ -134,7 +136,7 @@ def aligned_copy(array: Array) -> Array:
 
 
 def overlap(a: Array, b: Array) -> bool:
-    """True when two arrays share an element, or when that is too hard to tell."""
+    """Return whether two arrays share an element, or may share one."""
     if not np.may_share_memory(a, b):
         return False
     try:
@@ -144,12 +146,12 @@ def overlap(a: Array, b: Array) -> bool:
 
 
 def all_finite(array: Array) -> bool:
-    """True when the array holds neither infinities nor NaN; integers never do."""
+    """Return whether the array holds neither infinities nor NaN; integer arrays never do."""
     return array.dtype.kind in "iu" or bool(np.isfinite(array).all())
 
 
 class ArraySpec:
-    """What one argument asks of an array: `dtype`, `shape` and `strides` (bytes) of the numpy array."""
+    """The numpy array that one argument requires: its `dtype`, `shape` and `strides` (bytes)."""
 
     def __init__(self, argument: Argument) -> None:
         layout = Layout.parse(argument.layout, argument.shape)
@@ -173,7 +175,7 @@ class ArraySpec:
         """Strides met that mean the same: dims of one element may have any."""
 
     def fits(self, array: Array) -> bool:
-        """True when the kernel can work on the array's own memory."""
+        """Return whether the kernel can use the array's own memory."""
         return (
             type(array) is np.ndarray
             and array.dtype == self.dtype
@@ -183,9 +185,9 @@ class ArraySpec:
         )
 
     def check(self, given: object, name: str = "") -> Array:
-        """The array as numpy's base class on the same memory, in the shape of this argument.
+        """Return the array as a numpy array on the same memory, in the shape of this argument.
 
-        UsageError when it is of another type or shape; messages call it `name`, by default as the argument is called.
+        UsageError if it has another type or shape; `name` is its name in messages, by default the argument's.
         """
         name = name or self.argument.name
         array = as_array(name, given)
@@ -206,11 +208,11 @@ class ArraySpec:
                 raise UsageError(
                     f"{name}: {word} is {extent}, shape {array.shape}; legal is {legal}: {self.form}", code="shape"
                 )
-        # To split an axis moves nothing, whatever the strides.
+        # Splitting an axis moves no element, whatever the strides.
         return np.asarray(array).reshape(self.shape) if merged else np.asarray(array)
 
     def check_output(self, given: object, name: str = "") -> Array:
-        """Like `check`, and the array must be one that results can be stored in."""
+        """Return the array like `check`, and require that it is writeable and that its elements are distinct."""
         name = name or self.argument.name
         checked = self.check(given, name)
         if not checked.flags.writeable or is_frozen(given):
@@ -224,7 +226,7 @@ class ArraySpec:
         return checked
 
     def prepare(self, array: Array) -> Array:
-        """The checked array itself where it fits, else a copy that does."""
+        """Return the checked array itself if it fits, otherwise a copy that fits."""
         if self.fits(array):
             return array
         copy = self.empty()
@@ -232,11 +234,11 @@ class ArraySpec:
         return copy
 
     def empty(self) -> Array:
-        """A new uninitialised array of this shape and these strides, in aligned memory of the argument's size."""
+        """Return a new uninitialised array of this shape and these strides, in aligned memory."""
         return np.ndarray(self.shape, self.dtype, aligned_empty(self._memory), 0, self.strides)
 
     def filled(self, values: tuple[float, ...]) -> Array:
-        """A new array of one value everywhere, or of one for each element."""
+        """Return a new array filled with one value, or with one value per element."""
         array = self.empty()
         array[...] = values[0] if len(values) == 1 else np.array(values).reshape(self.shape).astype(self.dtype)
         return array
@@ -261,7 +263,7 @@ class ArraySpec:
 
 
 def numpy_dtype(name: str) -> np.dtype[np.generic]:
-    """The numpy dtype of a data type's name ("f32")."""
+    """Return the numpy dtype of the data type `name` ("f32")."""
     return np.dtype(type_row(name).numpy)
 
 
@@ -282,7 +284,7 @@ def _overlaps_itself(array: Array) -> bool:
         return False
     if any(stride == 0 for stride, _ in dims):
         return True
-    # Dims that interleave in memory: look at every offset.
+    # The dims interleave in memory, so every offset is computed.
     offsets = np.zeros((), np.int64)
     for stride, n in dims:
         offsets = np.add.outer(offsets, np.arange(n, dtype=np.int64) * stride)

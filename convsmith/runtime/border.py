@@ -1,6 +1,6 @@
-"""`Border`: the tensors that a call takes and gives by name, and the checks that come before a kernel runs.
+"""`Border`: the tensors that a call takes and returns by name, and the checks before a kernel runs.
 
-Nothing has been written when one of them fails.
+If a check fails, nothing has been written.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from convsmith.runtime.packed import Packed
 __all__ = ["BY_NAME", "Border", "Given", "Names", "tensors_of"]
 
 Given: TypeAlias = Array | Packed | float
-"""What a call may give: a number stands for a scale or zero point of one element."""
+"""An argument of a call; a number is a scale or zero point of one element."""
 
 
 class Names(dict[str, str]):
-    """What the caller's function calls tensors, for messages; those that are not in it go by their own names."""
+    """The caller's names of tensors, for messages; other tensors keep their own names."""
 
     def __missing__(self, name: str) -> str:
         return name
@@ -39,7 +39,7 @@ _QUANTITIES = (_SCALES, "zero_points_")
 
 
 def tensors_of(artifact: Artifact) -> dict[str, Argument]:
-    """What a call takes and gives. What an entry reads and a later one writes is read, then written."""
+    """Return the tensors that a call takes and returns; one that an entry reads and a later entry writes is "inout"."""
     packing = (artifact.entries[name] for names in artifact.packs.values() for name in names)
     plain = {argument.name: argument for entry in packing for argument in entry.arguments if argument.role == "in"}
     tensors: dict[str, Argument] = {}
@@ -58,16 +58,16 @@ def tensors_of(artifact: Artifact) -> dict[str, Argument]:
 
 
 def _packed_with(artifact: Artifact, operand: str) -> list[Argument]:
-    """What is read to pack an operand, besides it."""
+    """Return the tensors that are read to pack `operand`, besides itself."""
     entries = (artifact.entries[name] for name in artifact.packs[operand])
     return [a for entry in entries for a in entry.arguments if a.role == "in" and a.name != operand]
 
 
 class Border:
-    """The tensors of a kernel: `specs` by name, in order, and which of them are `inputs` and `outputs` ("inout": both).
+    """The tensors of a kernel: `specs` by name in order, and the names of `inputs` and `outputs` ("inout": both).
 
-    `operand` names the input that may come as `Packed` (empty: none does); with the weights comes their bias.
-    `defaults` are arrays that stand for inputs that a call does not give.
+    `operand` is the input that may be passed as `Packed` (empty if there is none); packed weights include their bias.
+    `defaults` are the arrays of inputs that a call omits.
     """
 
     def __init__(self, tensors: Sequence[Argument], operand: str) -> None:
@@ -86,12 +86,12 @@ class Border:
     def take(
         self, arrays: Mapping[str, Given], names: Names = BY_NAME
     ) -> tuple[dict[str, Array | Packed], dict[str, Array]]:
-        """Checked inputs (only those given, without "inout" ones) and outputs (new ones where none are given)."""
+        """Return the checked inputs (those passed, without "inout" ones) and the outputs (new ones if not passed)."""
         for name in arrays:
             if name not in self.specs:
                 raise self._unknown(name)
         packed = arrays.get(self.operand)
-        taken: dict[str, Array | Packed] = {}
+        inputs: dict[str, Array | Packed] = {}
         results: dict[str, Array] = {}
         for name, spec in self.specs.items():
             role = spec.argument.role
@@ -101,25 +101,25 @@ class Border:
                     ready = type(given) is np.ndarray and spec.fits(given) and given.flags.writeable
                     results[name] = given if ready else spec.check_output(given, names[name])  # type: ignore[assignment]
                 elif name == self.operand and isinstance(packed, Packed):
-                    taken[name] = packed
+                    inputs[name] = packed
                 elif name == "bia" and self.takes_bias and isinstance(packed, Packed):
                     raise _beside_packed(names)
                 else:
                     ready = type(given) is np.ndarray and not name.startswith(_QUANTITIES) and spec.fits(given)
-                    taken[name] = given if ready else _checked(spec, given, names[name])  # type: ignore[assignment]
+                    inputs[name] = given if ready else _checked(spec, given, names[name])  # type: ignore[assignment]
             elif role == "out":
                 results[name] = spec.empty()
             elif name == "bia" and self.takes_bias and isinstance(packed, Packed):
                 if packed.bias is not None:  # else it is packed for another kernel
-                    taken[name] = packed.bias
+                    inputs[name] = packed.bias
             elif name not in self.defaults:
                 old = " with the values that the kernel reads" if role == "inout" else ""
                 raise UsageError(f"{names[name]}: missing; legal is an array of {spec.form}{old}", code="missing")
-        self._check_overlaps(arrays.keys(), taken, results, names)
-        return taken, results
+        self._check_overlaps(arrays.keys(), inputs, results, names)
+        return inputs, results
 
     def give(self, arrays: Mapping[str, Given], results: Mapping[str, Array]) -> dict[str, Array]:
-        """What a call returns: outputs as they were given, and new ones in the library of the first activations."""
+        """Return the results of a call: outputs as passed, and new ones in the library of the first activations."""
         first: Given | None = None
         for name in self.inputs:
             given = arrays.get(name)
@@ -131,7 +131,7 @@ class Border:
     def positional(
         self, src: Given, weights: Given, bias: Array | None, out: Array | None, names: Names = BY_NAME
     ) -> dict[str, Given]:
-        """The arrays of a call (src, weights, bias, out) by name."""
+        """Return the arrays of a positional call (src, weights, bias, out) by name."""
         if not self.forward:
             raise UsageError(
                 f"a call takes src, wei and bia and gives dst; this kernel takes {', '.join(self.inputs)} and gives "
@@ -158,7 +158,7 @@ class Border:
         return arrays
 
     def check_operand(self, array: Array, bias: Array | None, names: Names = BY_NAME) -> tuple[Array, Array | None]:
-        """The operand and the bias that are to be packed, checked."""
+        """Return the checked operand and bias that are to be packed."""
         if not self.operand:
             raise UsageError(f"this kernel packs nothing: legal is {self._run()} with plain arrays", code="packing")
         checked = self.specs[self.operand].check(array, names[self.operand])
@@ -166,7 +166,7 @@ class Border:
         return checked, None if bias is None else self.specs["bia"].check(bias, names["bia"])
 
     def check_packed_alone(self, artifact: Artifact) -> None:
-        """UsageError where the operand cannot be packed without arrays that only a call gives."""
+        """Raise UsageError if the operand can only be packed together with arrays of a call."""
         others = [a.name for a in _packed_with(artifact, self.operand) if a.name not in self.defaults]
         if others:
             raise UsageError(
@@ -175,7 +175,7 @@ class Border:
             )
 
     def packed_elsewhere(self, packed: Packed, signature: str, names: Names = BY_NAME) -> UsageError:
-        """The error for an operand that is not packed as `signature` says."""
+        """Return the error for an operand whose packing differs from `signature`."""
         return UsageError(
             f"{names[self.operand]}: packed for another kernel: {packed.signature}; legal is {signature} (what `pack` "
             "of this kernel returns)",
@@ -210,7 +210,7 @@ class Border:
                     )
 
     def _apart(self, name: str, array: Array, other: str, second: Array) -> bool:
-        """Whether two arrays that fit plainly lie in different places; False where that takes a closer look."""
+        """Return whether two arrays certainly lie in different memory; False if that needs the full check."""
         a, b = self.specs[name], self.specs[other]
         if array.strides not in a.stride_forms or second.strides not in b.stride_forms:
             return False
@@ -218,8 +218,8 @@ class Border:
         return start + a.extent <= second_start or second_start + b.extent <= start
 
     def _unknown(self, name: str) -> UsageError:
-        near = difflib.get_close_matches(name, self.specs, 1, 0.5)
-        nearest = f" (nearest is {near[0]})" if near else ""
+        similar = difflib.get_close_matches(name, self.specs, 1, 0.5)
+        nearest = f" (nearest is {similar[0]})" if similar else ""
         return UsageError(f"{name} is unknown: legal are {', '.join(self.specs)}{nearest}", code="unknown-argument")
 
     def _run(self) -> str:
@@ -233,7 +233,8 @@ def _beside_packed(names: Names) -> UsageError:
 
 
 def _checked(spec: ArraySpec, given: object, name: str) -> Array:
-    """An input as an array; scales and zero points of one element may be numbers, and scales must be divisors."""
+    """Return an input as an array; a scale or zero point of one element may be a number, and scales must be non-zero.
+    """
     if not name.startswith(_QUANTITIES):
         return spec.check(given, name)
     array = _of_number(spec, given) if isinstance(given, (int, float, np.number)) else spec.check(given)

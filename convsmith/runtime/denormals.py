@@ -1,7 +1,7 @@
-"""Denormal weights: numbers so near zero that a CPU takes some hundred cycles for each multiplication by one.
+"""Denormal weights: numbers so close to zero that a CPU needs hundreds of cycles to multiply by one.
 
-They are computed with as they are, after one warning for each kernel, or taken as zero where the caller says so. The
-denormal numbers of f16 are normal ones of f32, in which they are multiplied, and slow nothing: there is no warning.
+By default the kernel computes with them, after one warning per kernel; the caller can replace them by zero. Denormal
+numbers of f16 are normal numbers of f32, in which they are multiplied, so they cause no warning.
 """
 
 from __future__ import annotations
@@ -19,15 +19,17 @@ from convsmith.runtime.arrays import Array, as_array
 __all__ = ["DENORMALS", "DenormalWarning", "count_denormals", "warn_of_denormals", "with_denormals"]
 
 DENORMALS = ("keep", "flush")
-"""What a caller can ask for."""
+"""Legal values of the option."""
 
 _CHUNK = 1 << 15
-"""Elements that are looked at together: their bits stay in the cache of the second level."""
+"""Elements examined at once, so that their bits stay in the second-level cache."""
 
 _SLOW = {np.dtype(name): (np.dtype(f"u{size}"), mantissa) for name, size, mantissa in (
     ("float32", 4, 23), ("float64", 8, 52), ("bfloat16", 2, 7),
 )}  # fmt: skip
-"""Types whose denormal numbers slow a multiplication: the unsigned type of their bits, and those of the mantissa."""
+"""Types whose denormal numbers slow a multiplication, with the unsigned type of their bits and the bits of the
+mantissa.
+"""
 
 
 class DenormalWarning(UserWarning):
@@ -35,7 +37,7 @@ class DenormalWarning(UserWarning):
 
 
 def with_denormals(choice: str, name: str, weights: Any) -> Any:
-    """The argument `name` as the caller asks for it: itself, or with zeros for its denormal numbers."""
+    """Return the argument `name`, with denormal numbers replaced by zero if `choice` is "flush"."""
     expect_word("denormals", choice, DENORMALS, "denormals")
     if choice == "keep":
         return weights
@@ -48,25 +50,25 @@ def with_denormals(choice: str, name: str, weights: Any) -> Any:
 
 
 def count_denormals(array: Array) -> int:
-    """How many elements slow a multiplication."""
+    """Return the number of elements that slow a multiplication."""
     row = _SLOW.get(array.dtype)
     if row is None:
         return 0
     bits, mantissa = row
     flat = array.ravel("K").view(bits)
     one, limit = bits.type(1), (1 << mantissa + 1) - 1
-    found = 0
+    count = 0
     for start in range(0, flat.size, _CHUNK):
-        # Without the sign, and less 1 so that zero becomes the largest number, denormal ones are the smallest.
+        # With the sign removed and 1 subtracted, zero is the largest number and denormal numbers are the smallest.
         magnitudes = flat[start : start + _CHUNK] << one
         magnitudes -= one
         if magnitudes.min() < limit:
-            found += int(np.count_nonzero(magnitudes < limit))
-    return found
+            count += int(np.count_nonzero(magnitudes < limit))
+    return count
 
 
 def warn_of_denormals(name: str, count: int, size: int) -> None:
-    """Warn at the line of the caller outside this package."""
+    """Warn at the caller's line outside this package."""
     frame, level = sys._getframe(1), 2
     package = __name__.partition(".")[0] + "."
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(package):

@@ -1,7 +1,7 @@
-"""Arrays of other libraries: seen as numpy arrays on the same memory, and results handed back to their library.
+"""Arrays of other libraries: numpy views of their memory, and results returned to their library.
 
-DLPack comes first, because it names the device and has bfloat16, which numpy's own `from_dlpack` refuses; then the
-array interface. No library is imported here: a result goes to the `from_dlpack` of the module that made the argument.
+DLPack is tried first, because it names the device and has bfloat16, which numpy's own `from_dlpack` refuses; then the
+array interface. No library is imported here: a result is converted by `from_dlpack` of the argument's module.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Array = NDArray[np.generic]
 _PROTOCOLS = ("__dlpack__", "__array_interface__", "__cuda_array_interface__")
 _VERSION = (1, 0)
 _ON_CPU = (1, 3)
-"""DLPack's devices whose memory the CPU reads: main memory, and main memory that CUDA has pinned."""
+"""DLPack's codes of devices whose memory the CPU can read: main memory, and main memory pinned by CUDA."""
 
 _READ_ONLY = 1
 _KINDS = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
-"""DLPack's codes of types that numpy and ml_dtypes have."""
+"""DLPack's codes of the types that numpy and ml_dtypes have."""
 
 
 class _Tensor(ctypes.Structure):
@@ -67,7 +67,8 @@ _pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes
 
 
 class _BorrowedMemory:
-    """Memory for numpy, which keeps this object, and with it the owner, as long as an array refers to the memory."""
+    """Memory for numpy, which keeps this object, and through it the owner, alive while an array refers to the memory.
+    """
 
     def __init__(self, interface: dict[str, Any], owner: object) -> None:
         self.__array_interface__ = interface
@@ -75,14 +76,15 @@ class _BorrowedMemory:
 
 
 def speaks(given: object) -> bool:
-    """Whether an object is an array of another library."""
+    """Return whether an object is an array of another library."""
     return not isinstance(given, (np.ndarray, np.generic, type)) and any(hasattr(given, name) for name in _PROTOCOLS)
 
 
 def view(name: str, given: Any) -> Array:
-    """An array of another library as a numpy array on the same memory.
+    """Return an array of another library as a numpy array on the same memory.
 
-    UsageError, about the argument `name`: it is on another device, wants a gradient, or is of a type that numpy lacks.
+    UsageError, about the argument `name`, if it is on another device, requires a gradient, or has a type that numpy
+    lacks.
     """
     if getattr(given, "requires_grad", False) is True:
         raise UsageError(
@@ -99,7 +101,8 @@ def view(name: str, given: Any) -> Array:
 
 
 def is_frozen(given: object) -> bool:
-    """Whether an array of another library must not be written. Its view for numpy says so, DLPack often does not."""
+    """Return whether an array of another library must not be written; numpy's view shows this, DLPack often does not.
+    """
     try:
         return speaks(given) and not np.asarray(given).flags.writeable
     except Exception:
@@ -107,7 +110,7 @@ def is_frozen(given: object) -> bool:
 
 
 def like(given: object, array: Array) -> Any:
-    """The array in the library of `given`, on the same memory; itself where that is numpy, or takes no DLPack."""
+    """Return `array` in the library of `given`, on the same memory; unchanged if that is numpy or lacks DLPack."""
     if not speaks(given):
         return array
     namespace: Any = sys.modules.get(type(given).__module__.partition(".")[0])
@@ -151,12 +154,12 @@ def _from_dlpack(name: str, given: Any) -> Array:
     if 0 in shape:
         return np.empty(shape, dtype)
     strides = tuple(n * dtype.itemsize for n in tensor.strides[: tensor.ndim]) if tensor.strides else None
-    # The capsule stays as it is: when it goes, its own destructor frees the tensor.
+    # The capsule is not consumed, so its own destructor frees the tensor.
     start = tensor.data + tensor.byte_offset
     interface = {"data": (start, read_only), "shape": shape, "strides": strides, "typestr": f"|V{dtype.itemsize}",
                  "version": 3}  # fmt: skip
-    found: Array = np.asarray(_BorrowedMemory(interface, capsule)).view(dtype)
-    return found
+    array: Array = np.asarray(_BorrowedMemory(interface, capsule)).view(dtype)
+    return array
 
 
 def _dtype(name: str, given: object, tensor: _Tensor) -> np.dtype[Any]:

@@ -1,9 +1,10 @@
-"""Loading object code into this process, and running its entries.
+"""Loads object code into this process and runs its entries.
 
-An ORC LLJIT links artifacts: each becomes a library of its own in it, unloaded with its `HostLibrary`. A new LLJIT is
-made after every 64 libraries, because LLVM frees the last traces of a library with its LLJIT only, which goes with the
-last of its libraries. Linking an object takes about 0.2 ms with JITLink (0.25 with RuntimeDyld, which also aborts the
-process over a relocation that does not fit, where JITLink reports it; MCJIT with an engine for each object takes 0.75).
+An ORC LLJIT links artifacts; each becomes a library in it and is unloaded with its `HostLibrary`. A new LLJIT is
+created after every 64 libraries, because LLVM frees the last traces of a library only with its LLJIT, which is
+destroyed with the last of its libraries. Linking an object takes about 0.2 ms with JITLink. RuntimeDyld takes 0.25 ms
+and aborts the process if a relocation does not fit, which JITLink reports; MCJIT with one engine per object takes 0.75
+ms.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _lljit: Any = None
 _linked = 0
 
 _LIBRARIES_OF_A_JIT = 64
-"""Libraries that are linked by one LLJIT. LLVM keeps 9 KB of each, unloaded or not, until the LLJIT itself is gone."""
+"""Libraries per LLJIT. LLVM keeps 9 KB of each, even unloaded, until the LLJIT is destroyed."""
 
 
 class HostFunction:
@@ -53,7 +54,7 @@ class HostFunction:
         self.whole: Callable[[int], None] | None = self._symbol if entry.launch.kind == "call" else None
 
     def __call__(self, block: int, keep: object = None) -> None:
-        """Run the entry and wait. `keep` holds the memory in use alive, should an interrupt end the wait early."""
+        """Run the entry and wait. `keep` holds the memory in use alive if an interrupt ends the wait early."""
         if self.whole is not None:
             self.whole(block)
         elif not threads.run_region(self._symbol, block, self.entry.launch.threads):
@@ -73,11 +74,11 @@ class _ForeignFunction(HostFunction):
 
 
 class HostLibrary:
-    """The object code of an artifact, linked into this process for as long as this object or a function of it lives.
+    """The object code of an artifact, linked into this process while this object or one of its functions lives.
 
-    Code that the CPU cannot run is not linked: calls of its functions raise UnsupportedError. The constructor raises
-    UnsupportedError for another obstacle, UsageError for an artifact of another ABI version, and ToolchainError when
-    LLVM cannot link the code.
+    Code that the CPU cannot run is not linked, and calls of its functions raise UnsupportedError. The constructor
+    raises UnsupportedError for another obstacle, UsageError for an artifact of another ABI version, and ToolchainError
+    if LLVM cannot link the code.
     """
 
     def __init__(self, artifact: Artifact) -> None:
@@ -155,7 +156,7 @@ def _link(artifact: Artifact, symbols: list[str]) -> Any:
 
 
 def _jit() -> Any:
-    """The LLJIT of the next library."""
+    """Return the LLJIT for the next library."""
     global _lljit, _linked
     with _jit_guard.lock:
         if _linked % _LIBRARIES_OF_A_JIT == 0:

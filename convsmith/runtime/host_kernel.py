@@ -1,7 +1,7 @@
 """`HostKernel`: an artifact as a callable on numpy arrays.
 
-A kernel may be called from several Python threads at once: each call has an argument block and scratch memory of its
-own, kept for later calls. The GIL is released while native code runs.
+Several Python threads may call a kernel at once: each call uses its own argument block and scratch memory, which later
+calls reuse. Native code runs without the GIL.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _making = RenewedLock()
 
 
 class _Call:
-    """An entry with the blocks of its calls; `defaults` are what its arguments point to when nobody says."""
+    """An entry with a pool of argument blocks; `defaults` are the addresses of arguments that a call omits."""
 
     __slots__ = ("_blocks", "_defaults", "_entry", "_function", "_kept", "_whole", "positions")
 
@@ -48,11 +48,11 @@ class _Call:
             return self.block()
 
     def block(self) -> HostBlock:
-        """A new one."""
+        """Return a new block."""
         return HostBlock(self._entry, self._defaults)
 
     def bound(self, block: HostBlock, keep: object) -> Callable[[], object]:
-        """A function that runs the entry on a block of its own; `keep` lives as long as it does."""
+        """Return a function that runs the entry on a block of its own; `keep` lives as long as the function."""
         run = self._whole or self._function
 
         def call(
@@ -63,7 +63,9 @@ class _Call:
         return call
 
     def run(self, block: HostBlock, keep: object) -> None:
-        """Run, and keep the block for later. After an interrupt it is dropped: workers may still use it."""
+        """Run the entry, and return the block to the pool. After an interrupt the block is dropped, because workers may
+        use it.
+        """
         if block.followers:
             block.follow()
         if self._whole is not None:
@@ -73,7 +75,7 @@ class _Call:
         self._blocks.append(block)
 
     def run_with(self, addresses: Mapping[str, int], keep: object) -> None:
-        """Run on the memory of arguments by name, and keep the block as it was made."""
+        """Run the entry on the memory of arguments by name, and restore the block."""
         block = self.take()
         block.give(addresses)
         block.follow()
@@ -83,7 +85,7 @@ class _Call:
 
 
 class _Parts:
-    """What is packed of an operand: one piece of memory, as elements of the first part's type."""
+    """The parts of a packed operand in one piece of memory, as elements of the first part's type."""
 
     __slots__ = ("arguments", "dtype", "offsets", "size")
 
@@ -100,21 +102,21 @@ class _Parts:
 
     @staticmethod
     def of(artifact: Artifact, operand: str) -> _Parts:
-        """Those that the kernel reads first, then what is only needed to make them."""
+        """Return the parts that the kernel reads, followed by those that are only needed to compute them."""
         entries = [*artifact.steps.values(), *(artifact.entries[name] for name in artifact.packs[operand])]
-        found = {a.name: a for entry in entries for a in entry.arguments if a.of == operand}
-        return _Parts(tuple(found.values()))
+        parts = {a.name: a for entry in entries for a in entry.arguments if a.of == operand}
+        return _Parts(tuple(parts.values()))
 
     def addresses(self, start: int) -> dict[str, int]:
-        """Where the parts lie in memory that starts there."""
+        """Return the addresses of the parts in memory that starts at `start`."""
         return {name: start + offset for name, offset in self.offsets.items()}
 
 
 class HostKernel:
     """A compiled problem: `pack` weights once, then call with activations; or `run` on arrays by name.
 
-    `fallback` makes the kernel that serves operands with infinities or NaN, where `artifact` cannot (it multiplies
-    stored zeros); it is asked at most once, when such operands come. Kernels of the same code can share its `library`.
+    `artifact` multiplies stored zeros, so infinities or NaN in an operand would spoil its sums; `fallback` creates the
+    kernel for such operands, at most once, at their first use. Kernels of the same code can share a `library`.
     """
 
     def __init__(
@@ -135,7 +137,7 @@ class HostKernel:
         arguments = [argument for entry in artifact.steps.values() for argument in entry.arguments]
         self._shared = {argument.name: argument for argument in arguments if argument.role == "shared"}
 
-        # Without a packing entry the kernel reads the operand in its own layout, and packing is a copy.
+        # A kernel without a packing entry reads the operand in its own layout, so packing is a copy.
         plain = _Parts((tensors[operand],)) if operand in tensors else None
         self._memory = self._parts.get(operand, plain)
         self.packing = ""
@@ -174,13 +176,13 @@ class HostKernel:
 
     @property
     def signature(self) -> str:
-        """The signature of the packed operands that the kernel takes."""
+        """The signature of the packed operands that the kernel accepts."""
         return self._signature
 
     def pack(self, operand: Array, bias: Array | None = None, names: Names = BY_NAME) -> Packed:
-        """Pack the weights (and the bias, when the problem has one), or what it has instead, for any number of calls.
+        """Return packed weights (with the bias, if the problem has one) for any number of calls.
 
-        Shapes as the problem states them. UsageError names what does not fit.
+        Arrays have the problem's shapes. UsageError names an array that does not fit.
         """
         checked, own_bias = self._border.check_operand(operand, bias, names)
         if self._border.operand == "wei":
@@ -190,10 +192,11 @@ class HostKernel:
     def __call__(
         self, src: Array, weights: Packed | Array, bias: Array | None = None, *, out: Array | None = None
     ) -> Array:
-        """Compute, with packed weights or plain ones (and then the bias, when the problem has one).
+        """Return the destination, computed with packed weights, or with plain weights (and then the bias, if there is
+        one).
 
-        Returns a new array of the destination's shape and strides, or `out`, which must not share memory with an input.
-        UsageError names what does not fit; nothing has been written then.
+        The result is a new array of the destination's shape and strides, or `out`, which must not share memory with an
+        input. UsageError names an array that does not fit, before anything is written.
         """
         return self.call(src, weights, bias, out)
 
@@ -201,8 +204,8 @@ class HostKernel:
         self, src: Array, weights: Packed | Array, bias: Array | None = None, out: Array | None = None,
         names: Names = BY_NAME,
     ) -> Array:  # fmt: skip
-        """The same as calling the kernel, for wrappers: `object(...)` costs 0.2 us more than a method."""
-        # The common call, where all is as the kernel wants it; each test is a reason to take the long way.
+        """Compute like calling the kernel, for wrappers: `object(...)` costs 0.2 us more than a method."""
+        # The fast path of the common call; each test below is a reason to take the general path.
         (signature, src_type, src_shape, src_strides, src_extent, dst_type, dst_shape, dst_strides, dst_extent,
          misalignment, needs_finite) = self._common  # fmt: skip
         if (
@@ -241,16 +244,16 @@ class HostKernel:
         return self.run(self._border.positional(src, weights, bias, out, names), names)["dst"]
 
     def bind(self, src: Array, weights: Packed | Array, out: Array, names: Names = BY_NAME) -> Callable[[], object]:
-        """A function that computes on these arrays whenever it is called; they are checked once, here.
+        """Return a function that computes on these arrays at each call; they are checked once, here.
 
-        What `src` and `out` hold may change in between; plain weights are packed here. One thread at a time may call
-        it.
+        The contents of `src` and `out` may change in between; plain weights are packed here. Only one thread at a time
+        may call the function.
         """
         as_array(names["dst"], out)
         if not isinstance(weights, Packed):
             weights = self.pack(weights, names=names)
-        taken, results = self._border.take(self._border.positional(src, weights, None, out, names), names)
-        src, out = taken["src"], results["dst"]  # type: ignore[assignment]  # only an operand comes packed
+        inputs, results = self._border.take(self._border.positional(src, weights, None, out, names), names)
+        src, out = inputs["src"], results["dst"]  # type: ignore[assignment]  # only an operand comes packed
         direct = self._common[0] and not self._shared and self._server(weights) is self
         if not direct or not self._src.fits(src) or not self._dst.fits(out):
             return partial(self.call, src, weights, None, out, names)
@@ -261,26 +264,27 @@ class HostKernel:
         return self._main.bound(block, (src, weights, out))
 
     def run(self, arrays: Mapping[str, Given], names: Names = BY_NAME) -> dict[str, Array]:
-        """Compute on arrays by name: all inputs without a default, and outputs to be written in place. Returns outputs.
+        """Compute on arrays by name: all inputs without a default, and outputs to be written in place. Return the
+        outputs.
 
         An "inout" array is read, then written. Outputs must not share memory with inputs or each other. UsageError
-        names what does not fit; nothing has been written then.
+        names an array that does not fit, before anything is written.
         """
         border = self._border
-        taken, results = border.take(arrays, names)
+        inputs, results = border.take(arrays, names)
         kernel = self
-        packed = taken.get(border.operand)
+        packed = inputs.get(border.operand)
         if isinstance(packed, Packed):
             kernel = self._server(packed, names)
         if not border.empty:
             for name in self.artifact.needs_finite if kernel is self else ():
-                array = taken.get(name)
+                array = inputs.get(name)
                 if isinstance(array, _ndarray) and not all_finite(array):
                     kernel = self._finite_fallback(name)
                     break
             if kernel is self:
-                self._look_for_denormals(taken.get("wei"), names)
-                self._compute(taken, results)
+                self._look_for_denormals(inputs.get("wei"), names)
+                self._compute(inputs, results)
             else:
                 kernel.run({**arrays, **results}, names)
         return border.give(arrays, results)
@@ -339,7 +343,7 @@ class HostKernel:
         return {name: memory.reserve(a, a.size) for name, a in self._shared.items()}, memory
 
     def _address(self, block: HostBlock, src: int, weights: Packed, dst: int) -> None:
-        """Write the four addresses of a call."""
+        """Write the four addresses of a call into the block."""
         words = block.words
         words[self._at_src] = src
         words[self._at_dst] = dst
@@ -350,7 +354,8 @@ class HostKernel:
             words[self._at_bias] = bias
 
     def _direct(self) -> bool:
-        """Whether a call with packed weights may write four addresses, and run the entry behind those of the source."""
+        """Whether a call with packed weights only writes four addresses and runs the entries after those of the source.
+        """
         border = self._border
         *before, last = self.artifact.steps
         arguments = [a for name in before for a in self.artifact.entries[name].arguments]
@@ -365,7 +370,7 @@ class HostKernel:
         )
 
     def _packed(self, operand: Array, bias: Array | None) -> Packed:
-        """Pack checked arrays, for the fallback where this kernel cannot multiply by such an operand."""
+        """Pack checked arrays, for the fallback if this kernel cannot multiply by them."""
         finite = all_finite(operand) if self._needs_finite else None
         if finite is False:
             packed = self._finite_fallback(self._border.operand)._packed(operand, bias)
@@ -386,7 +391,7 @@ class HostKernel:
         return Packed(self.packing, buffer, own_bias, finite)
 
     def _pack(self, name: str, addresses: Mapping[str, int], keep: object) -> Array:
-        """New packed memory of a tensor, from an array that fits, at its address among others."""
+        """Return new packed memory of a tensor, written by its packing entry."""
         parts = self._parts[name]
         buffer = aligned_empty(parts.size * parts.dtype.itemsize)
         if not self._border.specs[name].empty_tensor:
@@ -396,13 +401,13 @@ class HostKernel:
         return buffer.view(parts.dtype)
 
     def _look_for_denormals(self, weights: Array | Packed | None, names: Names) -> None:
-        """Warn of denormal weights, once for this kernel."""
+        """Warn of denormal weights, once per kernel."""
         if self._looks_for_denormals and isinstance(weights, _ndarray) and (count := count_denormals(weights)):
             self._looks_for_denormals = False
             warn_of_denormals(names["wei"], count, weights.size)
 
     def _server(self, packed: Packed, names: Names = BY_NAME) -> HostKernel:
-        """The kernel that may read `packed`: this one, or its fallback when the operand is not finite."""
+        """Return the kernel for `packed`: this one, or its fallback if the operand is not finite."""
         if self._needs_finite and packed.finite is False:
             return self._finite_fallback(self._border.operand)._server(packed, names)
         if packed.signature != self._signature:
@@ -426,7 +431,8 @@ class HostKernel:
 
 
 def _operand(artifact: Artifact, tensors: Mapping[str, Argument]) -> str:
-    """The input that may be packed beforehand, the weights if there are any; empty where there is none."""
+    """Return the name of the input that may be packed beforehand, the weights if there are any; empty if there is none.
+    """
     arguments = [argument for entry in artifact.steps.values() for argument in entry.arguments]
     # What is packed for one entry may be read by another as it is given.
     both = {a.of for a in arguments if a.role == "packed"} & {a.name for a in arguments}

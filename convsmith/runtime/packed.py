@@ -1,6 +1,6 @@
-"""`Packed`: weights, and the bias where there is one, in the order in which kernels of one packing read them.
+"""`Packed`: weights, and the bias if there is one, in the order in which kernels with one packing read them.
 
-A problem without weights among its inputs may pack another operand; it then stands where weights are named here.
+A problem without weights among its inputs may pack another operand, which then takes the place of the weights.
 """
 
 from __future__ import annotations
@@ -27,13 +27,15 @@ _Part = tuple[np.dtype[np.generic], int]
 
 
 def signature_of(key: str, weights: _Part, bias: _Part | None) -> str:
-    """What a kernel compares before it reads packed weights: the packing, and data type and size of each part."""
+    """Return the signature that a kernel compares before it reads packed weights: packing, and type and size of each
+    part.
+    """
     parts = f"packing {key}, {weights[1]} {weights[0].name}, "
     return sys.intern(parts + (f"bias of {bias[1]} {bias[0].name}" if bias else "no bias"))
 
 
 class Packed:
-    """Weights (and bias) ready for every kernel of equal packing. Made by `HostKernel.pack`; cannot be changed.
+    """Weights (and bias) for every kernel with this packing. Created by `HostKernel.pack`; immutable.
 
     `key` names the packing; `buffer` is one-dimensional, in packed order.
     """
@@ -63,11 +65,11 @@ class Packed:
 
     @property
     def finite(self) -> bool | None:
-        """Whether the weights hold neither infinities nor NaN; None where nobody looked."""
+        """Whether the weights hold neither infinities nor NaN; None if not examined yet."""
         return self._finite
 
     def look_for_finite(self) -> bool:
-        """`finite`, looking at the packed buffer if nobody has."""
+        """Return `finite`, after examining the buffer if necessary."""
         if self._finite is None:
             self._finite = all_finite(self._buffer)
         return self._finite
@@ -81,7 +83,7 @@ class Packed:
         return _restored, (self.key, *parts, self._finite)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a numpy `.npz` file at exactly `path`; `load` reads it back."""
+        """Write a numpy `.npz` file at exactly `path`, for `load`."""
         # Raw bytes beside the type's name, because numpy's file format knows only numpy's own types.
         parts = {"buffer": self._buffer} if self._bias is None else {"buffer": self._buffer, "bias": self._bias}
         arrays: dict[str, Any] = {name: array.view(np.uint8) for name, array in parts.items()}
@@ -92,7 +94,10 @@ class Packed:
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Packed:
-        """Read what `save` wrote. UsageError (code `bad-packed`) when the file is something else; OSError: no file."""
+        """Return the packed weights in a file that `save` wrote.
+
+        UsageError (code `bad-packed`) if the file is something else; OSError if there is no file.
+        """
         name = _path(path)
         try:
             with open(name, "rb") as file, np.load(file, allow_pickle=False) as parts:
@@ -114,12 +119,12 @@ def _path(path: str | os.PathLike[str]) -> str:
 
 
 def _typed(parts: Mapping[str, Array], name: str) -> Array:
-    """A part of the file, as elements of its data type in aligned memory."""
+    """Return a part of the file as elements of its data type in aligned memory."""
     return _aligned(parts[name], str(parts[f"{name}_dtype"]))
 
 
 def _aligned(raw: Array | bytes, dtype: str) -> Array:
-    """Bytes as elements of the data type of that name, in aligned memory."""
+    """Return bytes as elements of the data type `dtype` in aligned memory."""
     if dtype not in _TYPES:
         raise ValueError(f"data type {dtype!r} is not one of {', '.join(_TYPES)}")
     given = np.frombuffer(raw, np.uint8)
@@ -133,5 +138,5 @@ def _raw(array: Array) -> tuple[bytes, str]:
 
 
 def _restored(key: str, buffer: tuple[bytes, str], bias: tuple[bytes, str] | None, finite: bool | None) -> Packed:
-    """Packed weights from what a pickle holds."""
+    """Return packed weights from the content of a pickle."""
     return Packed(key, _aligned(*buffer), None if bias is None else _aligned(*bias), finite)

@@ -1,13 +1,13 @@
-"""Host threads: the OpenMP runtime of the process, or Python threads where there is none that can be used.
+"""Host threads: the OpenMP runtime of the process, or Python threads if no runtime is usable.
 
-An OpenMP runtime that is already loaded is taken (PyTorch brings one: one pool then serves both), else libgomp. The
-choice is made once, when the first kernel of several threads is loaded. libgomp's workers do not survive `fork()`, and
-a parallel region in the child waits for them for ever: a child of a process that had an OpenMP runtime uses Python
-threads, which run the same chunks.
+An OpenMP runtime that is already loaded is used (PyTorch loads one, and both then share its pool), otherwise libgomp.
+The choice is made once, when the first kernel with several threads is loaded. libgomp's workers do not survive
+`fork()`, and a parallel region in the child would wait for them for ever; a child of a process with an OpenMP runtime
+therefore uses Python threads, which run the same chunks.
 
-An OpenMP runtime ends the process when the system has no more threads for it. Each thread that calls kernels has a team
-of its own, so before a team grows, its new threads are started on trial. Where the system refuses one, kernels of as
-many threads run on Python threads, as many as there are, with one warning.
+An OpenMP runtime ends the process if the system refuses it a thread. Each thread that calls kernels has its own team,
+so before a team grows, its new threads are started on trial. If the system refuses one, kernels of that many threads
+run on as many Python threads as possible, with one warning.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ __all__ = [
 _SYMBOLS = RUNTIME_SYMBOLS[GOMP]
 
 _SPARE_THREADS = 8
-"""Threads that the system must have beyond those of a new team: other processes of the user start some meanwhile."""
+"""Threads that must be available beyond those of a new team, because other processes of the user start some meanwhile.
+"""
 
 _LONGEST_TRIAL = 10.0
-"""Seconds to wait for the end of threads that were started on trial."""
+"""Seconds to wait for threads that were started on trial to end."""
 
 _LOCK_BYTES = 256
-"""Bytes that hold a pthread_rwlock_t of any system."""
+"""Bytes that suffice for a pthread_rwlock_t of any system."""
 
 _RUNTIME = re.compile(r"lib(gomp|iomp5|omp)\b[^/]*\.(so|dylib)[^/]*")
 
@@ -56,17 +57,17 @@ class OpenMP:
 
 
 class ThreadsWarning(ConvsmithWarning):
-    """The system has fewer threads than a kernel is made for. It runs on those that there are."""
+    """The system has fewer threads than the kernel was compiled for; the kernel runs on the available ones."""
 
 
 class _Team(threading.local):
-    """Threads of the OpenMP team of the calling thread, itself included."""
+    """Number of threads in the OpenMP team of the calling thread, itself included."""
 
     size = 1
 
 
 class _State:
-    """What this process has found and started; made anew in a forked child."""
+    """The choices and threads of this process; created anew in a forked child."""
 
     def __init__(self, inherited: bool) -> None:
         self.inherited = inherited
@@ -90,7 +91,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def openmp() -> OpenMP | None:
-    """The OpenMP runtime to use in this process; None means Python threads."""
+    """Return the OpenMP runtime to use in this process; None means Python threads."""
     state = _state
     if not state.searched:
         with state.lock:
@@ -102,9 +103,9 @@ def openmp() -> OpenMP | None:
 
 def _openmp_addresses() -> dict[str, int]:
     """Return the addresses of the entry points that object code is linked to."""
-    found = openmp()
-    if found is not None:
-        return found.addresses
+    runtime = openmp()
+    if runtime is not None:
+        return runtime.addresses
     # Linking needs addresses, but only chunks will be called.
     abort = ctypes.cast(ctypes.CDLL(None).abort, ctypes.c_void_p).value or 0
     return dict.fromkeys(_SYMBOLS, abort)
@@ -115,9 +116,9 @@ RUNTIMES: dict[str, Callable[[], dict[str, int]]] = {GOMP: _openmp_addresses}
 
 
 def run_region(region: Callable[[int], None], block: int, threads: int) -> bool:
-    """Run region(block), which asks the OpenMP runtime for a team of `threads`.
+    """Run region(block), which asks the OpenMP runtime for a team of `threads` threads.
 
-    False, and nothing was run, where there is no runtime, or the system has no threads for the team.
+    Return False, without having run it, if there is no runtime or the system has no threads for the team.
     """
     state = _state
     team = state.team
@@ -137,9 +138,10 @@ def run_region(region: Callable[[int], None], block: int, threads: int) -> bool:
 
 
 def _can_start(count: int) -> bool:
-    """Whether the system has so many more threads now: they are started, and have ended when this returns.
+    """Return whether the system can start `count` more threads; they are started on trial and have ended at return.
 
-    Each waits for a lock that the caller holds, in native code: Python threads take several times as long to start.
+    The threads wait, in native code, for a lock that the caller holds; Python threads take several times as long to
+    start.
     """
     system = ctypes.PyDLL(None)
     lock = ctypes.create_string_buffer(_LOCK_BYTES)
@@ -167,7 +169,7 @@ def _can_start(count: int) -> bool:
 
 
 def _tasks() -> set[str]:
-    """The threads of this process as the system lists them; none outside Linux."""
+    """Return the threads of this process as the system lists them; none outside Linux."""
     try:
         return set(os.listdir("/proc/self/task"))
     except OSError:
@@ -189,7 +191,7 @@ def _warn_of_few(threads: int) -> None:
 def run_chunks(chunk: Callable[[int, int, int], None], block: int, threads: int, keep: object) -> None:
     """Run chunk(block, tid, threads) for every tid below `threads` on Python threads, and wait.
 
-    `keep` holds the memory that the chunks use: an interrupt can end the wait while workers still run.
+    `keep` holds the memory of the chunks alive, because an interrupt can end the wait while workers still run.
     """
     region = _Region(chunk, block, threads, keep)
     _state.workers.help(region, threads - 1)
@@ -198,7 +200,7 @@ def run_chunks(chunk: Callable[[int, int, int], None], block: int, threads: int,
 
 
 class _Region:
-    """Chunks that whoever has time takes; the caller takes part, so they all run even if no worker ever comes."""
+    """Chunks that idle workers take; the caller takes part, so all chunks run even without workers."""
 
     def __init__(self, chunk: Callable[[int, int, int], None], block: int, threads: int, keep: object) -> None:
         self._chunk, self._block, self._threads, self._keep = chunk, block, threads, keep
@@ -223,7 +225,7 @@ class _Region:
 
 
 class _Workers:
-    """At most `most` Python threads that take part in regions; fewer where the system has no more."""
+    """At most `most` Python threads that take part in regions; fewer if the system refuses more."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -239,7 +241,7 @@ class _Workers:
             self._regions.put(region)
 
     def stop(self) -> None:
-        """Wait until all threads have ended; regions are left to their callers from then on."""
+        """Wait until all threads have ended; later regions are left to their callers."""
         with self._lock:
             self._most = 0
             threads, self._threads = self._threads, []
@@ -271,23 +273,23 @@ atexit.register(lambda: _state.workers.stop())
 
 
 def default_threads() -> int:
-    """CONVSMITH_THREADS, else the number of CPUs that this process may use."""
+    """Return CONVSMITH_THREADS, else the number of CPUs that this process may use."""
     return available_cpus() if settings.threads is None else settings.threads
 
 
 def available_cpus() -> int:
-    """The number of CPUs that this process may use."""
+    """Return the number of CPUs that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return min(len(os.sched_getaffinity(0)), MOST_THREADS)
     return min(os.cpu_count() or 1, MOST_THREADS)
 
 
 def describe() -> str:
-    """One line for people: the file of the OpenMP runtime in use, or why Python threads are."""
-    found = openmp()
-    if found is not None:
-        return found.path
-    return f"Python threads ({'this process was forked' if _state.inherited else 'no OpenMP runtime found'})"
+    """Return one line with the file of the OpenMP runtime in use, or the reason for Python threads."""
+    runtime = openmp()
+    if runtime is not None:
+        return runtime.path
+    return f"Python threads ({'this process was forked' if _state.inherited else 'no OpenMP runtime runtime'})"
 
 
 def _find() -> OpenMP | None:
@@ -303,11 +305,11 @@ def _find() -> OpenMP | None:
 
 
 def _loaded() -> list[str]:
-    """Files of the OpenMP runtimes mapped into this process, PyTorch's first: its pool is the one to share."""
+    """Return the files of the OpenMP runtimes mapped into this process, PyTorch's first, whose pool is shared."""
     try:
         lines = Path("/proc/self/maps").read_text(errors="replace").splitlines()
     except OSError:  # no such file outside Linux
         return []
     files = dict.fromkeys(line[line.index("/") :] for line in lines if "/" in line)
-    found = [file for file in files if _RUNTIME.fullmatch(file.rpartition("/")[2])]
-    return sorted(found, key=lambda file: "/torch/" not in file)
+    runtimes = [file for file in files if _RUNTIME.fullmatch(file.rpartition("/")[2])]
+    return sorted(runtimes, key=lambda file: "/torch/" not in file)

@@ -1,4 +1,4 @@
-"""The gradient of the bias: the sum of the destination's gradient over all dims but the channels."""
+"""The gradient of the bias: the destination's gradient summed over all dims except the channels."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""What follows the sums: scales, bias, post-ops, and the conversion to the result's type.
+"""The epilogue: scales, bias, post-ops, and the conversion to the result's type.
 
-In oneDNN's order, each step rounded to f32 (f64 where the sums are)::
+The steps have oneDNN's order; each rounds to f32 (to f64 if the sums are f64)::
 
     v = sums * src scale * weights' scale + bias, then the post-ops
     c = v / dst scale + dst zero point                 rounded to nearest even, saturated
 
-or steps in s32 arithmetic alone, whose result is saturated.
+Alternatively, all steps are in s32 arithmetic, and the result is saturated.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from convsmith.statement.statement import Statement, View
 WEIGHT_SUMS, SOURCE_SUMS = "wei_sums", "src_sums"
 """The memory of sums of entries, by which zero points are taken off the products' sums (`statement/offsets.py`)."""
 DIVIDE = 23
-"""Bits of the shift in a division by 255."""
+"""Bits of the shift that, with a multiplication, divides by 255."""
 
 
 class Buffers:
-    """The buffer of each array that the nest reads or writes, made when it is first asked for.
+    """Creates the buffer of each array that the nest reads or writes, at its first use.
 
-    An array is one of the ``views``, or else a tensor of the problem.
+    An array is one of the ``views``, or a tensor of the problem.
     """
 
     def __init__(self, problem: Problem, *views: View) -> None:
@@ -49,13 +49,13 @@ class Buffers:
         return self._made[name]
 
     def params(self) -> tuple[Buffer, ...]:
-        """All of them, in the order of the problem's tensors; what is no tensor comes last."""
+        """Return all buffers in the order of the problem's tensors; other buffers come last."""
         names = [t.name for t in self._problem.tensors]
         return tuple(self._made[n] for n in (*names, *(v for v in self._views if v not in names)) if n in self._made)
 
 
 def factor(view: View, buffers: Buffers, absent: Value | None = None) -> Value:
-    """An element of a view as it is multiplied; one that is not there has the value ``absent``, if that is given."""
+    """Return an element of ``view`` as a factor; if ``absent`` is given, it is the value where the mask is false."""
     element: Value = Load(buffers[view.name], view.coords, None)
     if absent is not None:
         element = Select(view.mask, element, absent)
@@ -67,7 +67,7 @@ def factor(view: View, buffers: Buffers, absent: Value | None = None) -> Value:
 
 
 def _requantised(view: View, element: Value, buffers: Buffers) -> Value:
-    """``(v * greatest + r) // 255``; dividing is a product and a shift, which are exact for so few bits."""
+    """Return ``(v * greatest + r) // 255``; the division is a multiplication and a shift, exact for this range."""
     assert view.fewer is not None
     bits, kind, rest = view.fewer
     if view.dtype == "s8":
@@ -79,12 +79,12 @@ def _requantised(view: View, element: Value, buffers: Buffers) -> Value:
 
 
 def top_bit(view: View) -> int:
-    """The element of a flipped view's type that has the top bit only; it becomes 0."""
+    """Return the element of a flipped view's type that has only the top bit set; flipping turns it into 0."""
     return 128 if view.dtype == "u8" else -128
 
 
 def source_point(problem: Problem, view: View, buffers: Buffers) -> Value | None:
-    """The zero point that the problem has for an element of its source."""
+    """Return the zero point of an element of the source; None if the problem has none."""
     quantity = problem.quantity(ZERO_POINTS, "src")
     if quantity is None:
         return None
@@ -94,11 +94,11 @@ def source_point(problem: Problem, view: View, buffers: Buffers) -> Value | None
 
 
 def of_flipped(view: View, point: Value | None) -> Value | None:
-    """The zero point of what is multiplied, from that of the tensor."""
+    """Return the zero point of a factor, given the zero point of its tensor."""
     if not view.flipped:
         return point
-    moved = const(S32, -top_bit(view))
-    return moved if point is None else Binary("add", point, moved)
+    flipped_zero = const(S32, -top_bit(view))
+    return flipped_zero if point is None else Binary("add", point, flipped_zero)
 
 
 def _whole_number(v: Value) -> Value:
@@ -106,7 +106,7 @@ def _whole_number(v: Value) -> Value:
 
 
 class Epilogue:
-    """Values of the steps at an element of the result, which lies at the coordinates of ``c``."""
+    """Builds the values of the epilogue for the element of the result at the coordinates of ``c``."""
 
     def __init__(self, problem: Problem, st: Statement, buffers: Buffers) -> None:
         self.problem, self.buffers, self.st, self.c = problem, buffers, st, st.c
@@ -115,7 +115,7 @@ class Epilogue:
         self.group: Index = next((Var(d.name) for d in st.of("batch")), as_index(0))
 
     def value(self, sums: Value) -> Value:
-        """The result's element from its sum."""
+        """Return the result's element, given its sum."""
         p = self.problem
         fewer = isinstance(p, Matmul) and p.bits != (8, 8)
         if isinstance(p, Matmul) and fewer:
@@ -143,9 +143,9 @@ class Epilogue:
         return v if self.type is out else Cast(out, v)
 
     def _of_fewer_bits(self, p: Matmul, v: Value) -> Value:
-        """Sums of requantised entries, put together again (`problem/low_precision.py`)."""
-        found = {view.name: Load(self.buffers[view.name], view.coords, None) for view in self.st.sums}
-        rows, columns = found.get(SOURCE_SUMS), found.get(WEIGHT_SUMS)
+        """Return the sum of products recovered from the sum over requantised entries (`problem/low_precision.py`)."""
+        sums = {view.name: Load(self.buffers[view.name], view.coords, None) for view in self.st.sums}
+        rows, columns = sums.get(SOURCE_SUMS), sums.get(WEIGHT_SUMS)
         left, right = map(greatest, p.bits)
         depth = p.dims["k"]
         if p.bits[1] == 8:  # multiplied as entries that are 128 less
@@ -163,7 +163,7 @@ class Epilogue:
         return Binary("add", v, Binary("mul", Binary("mul", offsets[0], offsets[1]), const(S32, depth)))
 
     def _offset_of_entries(self, view: View) -> Value | None:
-        """What is added to an entry of 0 to 255."""
+        """Return the offset that is added to an entry of 0..255."""
         point = self._own_point(view.name, view)
         centre = const(S32, -128) if view.dtype == "s8" else None
         if point is None:
@@ -181,16 +181,16 @@ class Epilogue:
         return v
 
     def wide(self, v: Value) -> Value:
-        """A value in the type of the steps."""
+        """Return ``v`` in the type of the steps."""
         return v if dtype_of(v) is self.type else Cast(self.type, v)
 
     def zero_point(self, view: View) -> Value | None:
-        """What is subtracted from a factor of A or B, in the type of sums."""
+        """Return the number subtracted from a factor of A or B, in the type of the sums."""
         name = view.name.removeprefix("diff_")
         return of_flipped(view, self._own_point(name, view) if self.problem.forward else None)
 
     def _own_point(self, name: str, view: View) -> Value | None:
-        """The zero point that the problem has for an argument."""
+        """Return the zero point of an argument; None if the problem has none."""
         if name == "src":
             return source_point(self.problem, view, self.buffers)
         if self.problem.quantity(ZERO_POINTS, name) is None:
@@ -198,7 +198,7 @@ class Epilogue:
         return _whole_number(self._quantity(ZERO_POINTS, name, self.channel))
 
     def absent(self, view: View) -> Value | None:
-        """What an element of A reads as where it is not there, if it is then read at all."""
+        """Return the value read for an absent element of A; None if absent elements are skipped."""
         if not view.filled or is_true(view.mask):
             return None
         element, point = dtype(view.dtype), self.zero_point(replace(view, flipped=False))
@@ -226,7 +226,7 @@ class Epilogue:
         return self._broadcast(shape) if len(shape) == len(self.c.coords) else (self.channel,)
 
     def _broadcast(self, shape: tuple[int, ...]) -> tuple[Index, ...]:
-        """The result's coordinates in an operand that has one element where it does not vary."""
+        """Return the result's coordinates in an operand that has extent 1 along axes on which it does not depend."""
         return tuple(as_index(0) if n == 1 else x for n, x in zip(shape, self.c.coords, strict=True))
 
     def _operand(self, name: str, coords: tuple[Index, ...]) -> Value:
@@ -249,7 +249,7 @@ class Epilogue:
         return Binary(op.alg, v, operand)
 
     def _old(self, op: post_ops.SumPostOp) -> Value:
-        """What the destination holds, as the post-op reads it."""
+        """Return the destination's old content as the post-op reads it."""
         old: Value = Load(self.buffers[self.c.name], self.c.coords, None)
         if op.dtype is not None and dtype(op.dtype) is not dtype_of(old):
             old = Bits(dtype(op.dtype), old)

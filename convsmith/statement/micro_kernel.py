@@ -1,9 +1,9 @@
-"""Depthwise micro-kernels with XNNPACK's contract: the nest that says what one computes, and its rewrites.
+"""Depthwise micro-kernels with XNNPACK's interface: the naive nest and its rewrites.
 
-A call makes one row of outputs.  Sizes are in bytes, as the document has them, but for ``channels``, ``output_width``
-and ``kernel_size``.  For each output its pointers stand at ``input``, ``input_stride`` bytes on for the next one; to
-each that is not ``zero`` the ``input_offset`` is added.  ``output_increment`` is added to the output pointer once the
-channels of an output are written.
+A call computes one row of outputs.  Sizes are in bytes, except ``channels``, ``output_width`` and ``kernel_size``.  The
+pointers of each output start at ``input``, and ``input_stride`` bytes later for the next output; ``input_offset`` is
+added to each pointer that is not ``zero``.  ``output_increment`` is added to the output pointer after the channels of
+an output are written.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from convsmith.problem.micro_kernel import MicroKernel
 MEMORY: dict[str, DType] = {"f32": F32, "f16": F16, "bf16": BF16, "qs8": S8, "qu8": U8}
 
 POINTS = ("input_zero_point", "kernel_zero_point", "output_zero_point", "output_min", "output_max")
-"""What ``params`` of a quantised kernel are, in order; of the others there are minimum and maximum."""
+"""The entries of ``params`` of a quantised kernel, in order; other kernels have minimum and maximum."""
 
 PACKED = ("bias", "kernel", "scale")
 
@@ -28,7 +28,7 @@ def sums_type(m: MicroKernel) -> DType:
 
 
 def naive_micro_kernel(m: MicroKernel) -> Kernel:
-    """The nest: a sum over the taps for each channel of each output."""
+    """Return the naive nest: a sum over the taps for each channel of each output."""
     memory, acc_type = MEMORY[m.type], sums_type(m)
 
     def given(name: str, t: DType, *shape: int) -> Buffer:
@@ -75,7 +75,7 @@ def naive_micro_kernel(m: MicroKernel) -> Kernel:
 
 
 def passes_of(m: MicroKernel) -> Index:
-    """Passes in the middle."""
+    """Return the number of middle passes as an index."""
     first, middle, last = m.taps
     return maximum(floordiv(Var("kernel_size") - (first + last) + (middle - 1), middle), 0)
 
@@ -86,7 +86,7 @@ def _clamped(v: Value, params: Buffer) -> Value:
 
 
 def _requantised(m: MicroKernel, sums: Value, scale: Value, parameter) -> Value:  # type: ignore[no-untyped-def]
-    """XNNPACK's: scaled and clamped before the zero point is added; to even of two, or up."""
+    """Return XNNPACK's requantisation: scale, round (to even or up), clamp, then add the zero point."""
     point = parameter("output_zero_point")
     low, high = (Binary("sub", parameter(name), point) for name in ("output_min", "output_max"))
     if m.requantise == "fp32":
@@ -99,7 +99,7 @@ def _requantised(m: MicroKernel, sums: Value, scale: Value, parameter) -> Value:
 
 
 def _half_up(a: Value, b: Value) -> Value:
-    """``floor(a * b + 1/2)``, exact: the product as a double and what that leaves."""
+    """Return ``floor(a * b + 1/2)`` exactly, computed as a double and its rounding error."""
     p = Binary("mul", a, b)
     left = Fma(a, b, Unary("neg", p))
     whole = Unary("floor", p)

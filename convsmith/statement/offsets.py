@@ -1,18 +1,18 @@
-"""Zero points taken off the sums rather than off each factor, so that instructions multiply the bytes as they are.
+"""Zero points subtracted from the sums instead of from each factor, so that instructions multiply the stored bytes.
 
-With zero points p of the source and q of the weights, over the terms that are there (gemmlowp)::
+With zero points p of the source and q of the weights, over the terms that are present (gemmlowp)::
 
     sum (a - p) * (b - q)  =  sum a * b  -  p * sum b  -  q * sum (a - p)
 
-Sums of 32 bits wrap around on both sides alike, so the results are the same bits.  An operand can be *flipped*: with
-its top bit turned over s8 is multiplied as u8, its zero point 128 more, and u8 as s8, 128 less; so instructions that
-ask for u8 by s8 serve all bytes.
+Both sides wrap at 32 bits alike, so the results are equal bit for bit.  An operand can be *flipped*: with its top bit
+inverted, s8 is multiplied as u8 with a zero point 128 more, and u8 as s8 with a zero point 128 less, so instructions
+for u8 by s8 serve all bytes.
 
-The sums of weights stay the same from call to call.  Over the channels of each tap they are made while the weights are
-packed (`passes/packed_sums.py`); where taps may be absent, a kernel that runs after that adds them up, once for each
-set of taps that some pixel meets (`statement/presence.py`).  Those of the source are made in each call, before the
-products: while it is packed, where a config packs it and all terms are there; else over the channels of a pixel first,
-and then over the taps of one axis after the other, each time in a buffer of their own.
+The sums of weights are the same in all calls.  The packing kernel computes them over the channels of each tap
+(`passes/packed_sums.py`); if taps may be absent, a later kernel adds them up for each set of present taps
+(`statement/presence.py`).  The sums of the source are computed in each call, before the products: while packing, if the
+config packs the source and all terms are present; otherwise over the channels of a pixel, and then over the taps of one
+axis after the other, each in a buffer of its own.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from convsmith.statement.presence import Cut, cuts, number
 from convsmith.statement.statement import Dim, Statement, View
 
 TAP_SUMS = "wei_taps"
-"""The memory of the weights' sums over the channels of each tap."""
+"""Name of the weights' sums over the channels of each tap."""
 CHANNEL_SUMS = "src_channels"
-"""The memory of the source's sums over the channels of each pixel, and its name with an axis, over that as well."""
+"""Name of the source's sums over the channels of each pixel; with an axis appended, of the sums over that axis too."""
 MOST = 1 << 20
-"""Sums of weights that are worth their memory."""
+"""Maximum number of sums of weights."""
 
 
 def flips(problem: Problem, st: Statement) -> tuple[tuple[str, ...], ...]:
-    """Operands that can be flipped together, the fewest first: s8 sources and u8 weights."""
+    """Return the sets of operands that can be flipped together, smallest first: s8 sources and u8 weights."""
     source = [st.a.name] if st.a.dtype == "s8" and st.a.fewer is None else []
     weights = [st.b.name] if st.b.dtype == "u8" and st.b.fewer is None else []
     if of_fewer_bits(st):
@@ -50,16 +50,17 @@ def flips(problem: Problem, st: Statement) -> tuple[tuple[str, ...], ...]:
 
 
 def of_fewer_bits(st: Statement) -> bool:
-    """Whether entries are requantised."""
+    """Return whether entries are requantised."""
     return st.a.fewer is not None or st.b.fewer is not None
 
 
 def summed(
     problem: Problem, st: Statement, flip: tuple[str, ...] = (), pack: tuple[str, ...] = (), filled: bool = False
 ) -> Statement | None:
-    """The statement with zero points, its own and those of flipping, taken off the sums; None where that cannot be.
+    """Return the statement with zero points, its own and those of flipping, subtracted from the sums; None if that is
+    illegal.
 
-    With A ``filled``, all taps are there at every pixel, and one sum of weights serves all.
+    If A is ``filled``, all taps are present at every pixel, and one sum of weights serves all.
     """
     source = problem.quantity(ZERO_POINTS, "src")
     fewer = of_fewer_bits(st)
@@ -72,13 +73,13 @@ def summed(
     st = replace(st, factors=(a, b), shifted=False)
     sums = []
     if source is not None or a.flipped or (fewer and a.dtype == "s8"):
-        found = _cuts(st)
-        case, cases = number([(c.index, c.cases) for c in found])
+        mask_cuts = _cuts(st)
+        case, cases = number([(c.index, c.cases) for c in mask_cuts])
         others = _varying(st, st.b, "batch", "n")
         if prod(d.size for d in others) * cases > MOST:
             return None
-        dims = (Dim("case", cases, "m"), *others) if found else others
-        sums.append(_view(WEIGHT_SUMS, dims, *[case] * bool(found)))
+        dims = (Dim("case", cases, "m"), *others) if mask_cuts else others
+        sums.append(_view(WEIGHT_SUMS, dims, *[case] * bool(mask_cuts)))
     centred = fewer and (b.dtype == "s8" or b.fewer is None)
     if b.flipped or problem.quantity(ZERO_POINTS, "wei") is not None or centred:
         sums.append(_view(SOURCE_SUMS, _varying(st, st.a, "batch", "m")))
@@ -114,24 +115,24 @@ def sums_of(problem: Problem, st: Statement) -> tuple[Statement, ...]:
 
 def _weights(_: Problem, st: Statement, result: View) -> tuple[Statement, ...]:
     others = _varying(st, st.b, "batch", "n")
-    found = _cuts(st)
-    if not found:
+    mask_cuts = _cuts(st)
+    if not mask_cuts:
         return (_adding(st.b, result, others, st.of("k"), order=st.reduce),)
     taps = tuple(d for d in st.of("k") if d.axis)
     channels = tuple(d for d in st.of("k") if not d.axis)
     kept = (*taps, *others)
-    each = _view(TAP_SUMS, kept)
-    given = replace(each, masks=(conj(c.cond for c in found), *each.masks[1:]))
-    case = number([(c.var, c.cases) for c in found])[0]
-    dims = (*(Dim(c.var.name, c.cases, "m") for c in found), *others)
+    tap_sums = _view(TAP_SUMS, kept)
+    given = replace(tap_sums, masks=(conj(c.cond for c in mask_cuts), *tap_sums.masks[1:]))
+    case = number([(c.var, c.cases) for c in mask_cuts])[0]
+    dims = (*(Dim(c.var.name, c.cases, "m") for c in mask_cuts), *others)
     return (
-        _adding(st.b, each, kept, channels),
+        _adding(st.b, tap_sums, kept, channels),
         _adding(given, replace(result, coords=(case, *result.coords[1:])), dims, taps),
     )
 
 
 def _cuts(st: Statement) -> tuple[Cut, ...]:
-    """What the mask takes away from sums of weights: nothing where the terms are all there."""
+    """Return the cases in which the mask removes taps from sums of weights; none if all terms are present."""
     return () if st.a.filled else cuts(st)
 
 
@@ -168,13 +169,13 @@ def _source(problem: Problem, st: Statement, result: View) -> tuple[Statement, .
 
 
 def _varying(st: Statement, view: View, *kinds: str) -> tuple[Dim, ...]:
-    """The dims of those kinds along which a view varies."""
+    """Return the dims of those kinds along which a view varies."""
     names = {v for x in view.coords for v in variables_of(x)} | variables_of(view.mask)
     return tuple(d for d in st.of(*kinds) if Var(d.name) in names)
 
 
 def _view(name: str, dims: Sequence[Dim], *index: Index) -> View:
-    """Sums for each point of dims, at that point, or at an index along the first ones."""
+    """Return the view of sums at each point of ``dims``, or at an index along the first ones."""
     coords = (*index, *(Var(d.name) for d in dims[len(index) :]))
     layout = Layout.from_tag("any", tuple(d.size for d in dims))
     return View(name, "s32", layout, coords, (true(),) * len(coords))

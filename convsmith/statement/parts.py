@@ -1,6 +1,6 @@
-"""Split a reduction among threads: each part is summed apart, and the parts are added up, always in the same order.
+"""Split a reduction among threads: each part is summed separately, and the parts are added in a fixed order.
 
-Worth it where the result is too small to be divided: few outputs of long sums, the gradient of few weights.
+This pays if the result is too small to be divided among threads: few outputs with long sums, a gradient of few weights.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from convsmith.layout.tags import MAX_DIMS
 from convsmith.statement.statement import Dim, Statement, View, view_steps
 
 PART = "part"
-"""The loop over parts, and in the name of their memory."""
+"""The loop over parts, and a part of the name of their memory."""
 SUMS = "part_sums"
-"""The memory of the parts: a result each."""
+"""Name of the memory of the parts, one result each."""
 
 
 def parted(st: Statement, split: Sequence[tuple[str, int]]) -> Statement:
@@ -28,7 +28,7 @@ def parted(st: Statement, split: Sequence[tuple[str, int]]) -> Statement:
 
 
 def splits(st: Statement) -> bool:
-    """Whether the result can have parts: where another dim leaves a layout."""
+    """Return whether the result can have parts, because its layout has room for another dim."""
     return len(st.c.coords) < MAX_DIMS
 
 
@@ -42,11 +42,11 @@ def _split(st: Statement, loop: str, parts: int) -> Statement:
             "split", f"--split={loop}:{parts}: {st.c.name} has {MAX_DIMS} dims; legal with a split are fewer"
         )
     size = sizes[loop] // parts
-    moved: dict[Var, Index] = {Var(loop): Var(PART) * size + Var(loop)}
+    in_part: dict[Var, Index] = {Var(loop): Var(PART) * size + Var(loop)}
     dims = tuple(replace(d, size=size) if d.name == loop else d for d in st.dims)
     c = View(SUMS, st.acc, st.c.layout.repeated(parts), (Var(PART), *st.c.coords), (true(),) * (len(st.c.coords) + 1))
     return replace(
-        st, dims=(Dim(PART, parts, "batch"), *dims), factors=tuple(_at(v, moved) for v in st.factors), c=c, sums=(),
+        st, dims=(Dim(PART, parts, "batch"), *dims), factors=tuple(_at(v, in_part) for v in st.factors), c=c, sums=(),
         finish="sum", whole_=st,
     )  # fmt: skip
 

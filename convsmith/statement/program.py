@@ -28,8 +28,8 @@ class Program:
     @property
     def main(self) -> Statement:
         """The statement that computes the products."""
-        (found,) = self.of("main")
-        return found
+        (main,) = self.of("main")
+        return main
 
     def of(self, *when: str) -> tuple[Statement, ...]:
         """Return the statements that run at these times, in order."""

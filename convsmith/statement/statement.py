@@ -1,9 +1,9 @@
 """Views: a virtual tensor over the dims of a loop nest, mapped into a tensor that exists.
 
-A view says, for each point of the nest, which element of the tensor is meant (``coords``, one index for each
-tensor dim) and whether it is there at all (``masks``, one condition for each tensor dim).  Where a mask is false
-the term is absent: nothing is loaded, a store is dropped.  A view is the only place that knows what a convolution
-is; a matrix product is the view without masks.
+A view maps each point of the nest to an element of the tensor (``coords``, one index per tensor dim), and states
+whether the element exists (``masks``, one condition per tensor dim).  If a mask is false, the term is absent: nothing
+is loaded, and a store is dropped.  Only views know what a convolution is; a matrix product has views whose masks are
+true.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KINDS = ("batch", "n", "m", "k")
 """Roles of dims, in the order in which schedules nest them, outermost first."""
 
 FLIPPED = {"u8": "s8", "s8": "u8"}
-"""What bytes become when their top bit is turned over."""
+"""Types of bytes after their top bit is inverted."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Dim:
 
 
 class Fewer(NamedTuple):
-    """Entries of fewer bits than 8, of type ``factor``; ``rest`` is the array of what is added to each, or empty."""
+    """Entries of fewer than 8 bits, of type ``factor``; ``rest`` is the array of rounding terms, or empty."""
 
     bits: int
     factor: str
@@ -52,10 +52,10 @@ class Fewer(NamedTuple):
 class View:
     """``tensor[coords]`` where all of ``masks`` hold; ``dtype`` is the tensor's.
 
-    Of a ``flipped`` view, what is multiplied has the top bit turned over: u8 becomes s8 and 128 less, s8 the reverse.
-    Of a ``filled`` one, an element that is not there reads as the tensor's zero point, and its term is a term like any.
-    A ``packed`` one is read in the order of the nest, from memory of its own. Entries of one with ``fewer`` bits are
-    requantised before they are multiplied, s8 ones as those 128 more. A ``constant`` one stays the same in all calls.
+    The factor of a ``flipped`` view has its top bit inverted: u8 becomes s8 and 128 less, s8 the reverse. An absent
+    element of a ``filled`` view reads as the tensor's zero point, and its term is present. A ``packed`` view is read
+    from memory in the order of the nest. Entries of a view with ``fewer`` bits are requantised before they are
+    multiplied, s8 ones as those 128 more. A ``constant`` view is equal in all calls.
     """
 
     name: str
@@ -71,14 +71,14 @@ class View:
 
     @property
     def factor(self) -> str:
-        """The type of what is multiplied."""
+        """Type of the factor."""
         if self.fewer is not None:
             return self.fewer.factor
         return FLIPPED[self.dtype] if self.flipped else self.dtype
 
     @property
     def mask(self) -> Cond:
-        """All masks at once."""
+        """The conjunction of all masks."""
         return conj(self.masks)
 
 
@@ -133,12 +133,12 @@ class Statement:
 
     @property
     def n(self) -> str:
-        """The dim of channels of N."""
+        """The N dim of channels."""
         return self.of("n")[-1].name
 
     @property
     def constant(self) -> bool:
-        """Whether B stays the same from call to call."""
+        """Whether B is equal in all calls."""
         return self.b.constant
 
     @cached_property
@@ -147,14 +147,14 @@ class Statement:
 
         ``e % s == 0`` does not change when a variable with the coefficient ``c`` in ``e`` moves by ``s / gcd(s, c)``.
         """
-        found: dict[str, int] = {}
+        classes: dict[str, int] = {}
         for part in parts_of(self.a.mask):
             for atom, _ in part.arg.terms if isinstance(part, Eq0) else ():
                 if isinstance(atom, Mod):
                     for v, c in atom.num.terms:
                         if isinstance(v, Var) and (m := atom.den // gcd(atom.den, c)) > 1:
-                            found[v.name] = lcm(m, found.get(v.name, 1))
-        return found
+                            classes[v.name] = lcm(m, classes.get(v.name, 1))
+        return classes
 
     def of(self, *kinds: str) -> tuple[Dim, ...]:
         """The dims in these roles."""
@@ -162,6 +162,6 @@ class Statement:
 
 
 def view_steps(view: View) -> dict[Index, int]:
-    """Elements that each variable moves a view by."""
+    """Return the elements by which each variable moves a view."""
     buffer = Buffer(view.name, dtype(view.dtype), view.layout.shape, view.layout.blocks)
     return dict(offset(buffer, view.coords).terms)

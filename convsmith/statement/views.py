@@ -1,9 +1,9 @@
 """A problem as a GEMM-like statement ``C[m, n] += A[m, k] * B[k, n]`` over views.
 
 A convolution relates two tensors: the *image*, whose coordinate along an axis is ``x * s + k * (d + 1) - p``, and the
-*grid*, whose coordinate is ``x``.  Forward computes the grid from the image, backward by data the image from the grid,
-backward by weights the weights from both; a deconvolution is the same with source and destination exchanged.  So
-there are three statements, and which tensor is called what decides the rest.
+*grid*, whose coordinate is ``x``.  Forward computes the grid from the image, backward by data computes the image from
+the grid, backward by weights computes the weights from both.  A deconvolution exchanges source and destination.  There
+are hence three statements, which differ in the roles of the tensors.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ IMAGES = "mb"
 
 
 def statement(p: Problem, target: Machine | None = None) -> Statement:
-    """The statement of a matrix product, or of a convolution or deconvolution in its direction.
+    """Return the statement of a matrix product, or of a convolution or deconvolution in its direction.
 
-    The target decides the type of the sums; without one, it is that which is right on any.
+    ``target`` determines the type of the sums; without it, the type is correct for every target.
     """
     if isinstance(p, Matmul):
         return _product(p, sums_type(p, target))
@@ -38,12 +38,14 @@ def statement(p: Problem, target: Machine | None = None) -> Statement:
 
 
 def sums_type(p: Problem, target: Machine | None) -> str:
-    """Type of the sums: the narrowest that the problem permits where the target adds up in it, else the problem's."""
+    """Return the type of the sums: the narrowest that the problem permits and the target can add up, else the
+    problem's.
+    """
     return p.acc if target is None or target.row(*p.types) is None else p.types[2]
 
 
 def _product(p: Matmul, acc: str) -> Statement:
-    """The views without masks; a batch dim along which the weights stay the same is a dim of M."""
+    """Return the statement of a matrix product; a batch dim along which the weights are constant is a dim of M."""
     *batch, m, n, k = (Dim(name, size, "") for name, size in p.dims.items())
     outer = []
     for d, size in zip(batch, p.wei_shape):
@@ -57,7 +59,7 @@ def _product(p: Matmul, acc: str) -> Statement:
 
 
 def _of_bits(p: Matmul, view: View, bits: int, factor: str) -> View:
-    """The view with its entries requantised, where they have fewer bits than 8."""
+    """Return the view with its entries requantised if they have fewer than 8 bits."""
     if bits == 8:
         return view
     return replace(view, fewer=Fewer(bits, factor, f"rounding_{view.name}" if p.rounding == "probabilistic" else ""))
@@ -68,14 +70,14 @@ def _shifted(p: Problem) -> bool:
 
 
 def _at(p: Matmul, t: Tensor, repeated: Collection[str] = ()) -> View:
-    """A matrix at the variables that its dims are named after; at 0 along a dim in which it is repeated."""
+    """Return a matrix at the variables named after its dims; at 0 along dims in which it is repeated."""
     varies = (size == p.dims[name] and name not in repeated for name, size in zip(t.dims, t.shape))
     coords = tuple(Var(name) if v else as_index(0) for name, v in zip(t.dims, varies))
     return View(t.name, t.dtype, t.layout, coords, (true(),) * len(coords))
 
 
 def _result(p: Conv) -> str:
-    """Which of the three tensors is computed."""
+    """Return which of the three tensors is computed."""
     if p.dir.startswith("BWD_W"):
         return "weights"
     return "image" if p.deconv != (p.dir == "BWD_D") else "grid"
@@ -92,7 +94,7 @@ class _Side:
 
 
 class _Relation:
-    """Variables, dims and views that the three statements have in common."""
+    """The variables, dims and views that the three statements share."""
 
     def __init__(self, p: Conv, acc: str) -> None:
         self.p, self.acc = p, acc
@@ -111,7 +113,7 @@ class _Relation:
         return _Side(tensor, Dim(channel, channels // self.p.g, ""), channels, axes)
 
     def weights(self) -> View:
-        """The weights, always there."""
+        """Return the view of the weights, whose mask is true."""
         head = (self.g,) if self.p.has_groups else ()
         coords = (*head, Var("oc"), Var("ic"), *(Var(d.name) for d in self.taps))
         return View(
@@ -120,16 +122,16 @@ class _Relation:
         )  # fmt: skip
 
     def plain(self, side: _Side) -> View:
-        """A side at its own coordinates."""
+        """Return the view of a side at its own coordinates."""
         return self._view(side, [Var(d.name) for d in side.axes], [true() for _ in side.axes])
 
     def gathered(self, side: _Side) -> View:
-        """The image at a pixel of the grid and a tap."""
+        """Return the view of the image at a pixel of the grid and a tap."""
         coords = [self.meeting(n) for n in range(self.p.rank)]
         return self._view(side, coords, [_in_range(x, d.size) for x, d in zip(coords, side.axes)])
 
     def scattered(self, side: _Side) -> View:
-        """The grid at a pixel of the image and a tap: there only where the stride meets it."""
+        """Return the view of the grid at a pixel of the image and a tap; its mask requires that the stride divides."""
         coords, masks = [], []
         for n, (image, d) in enumerate(zip(self.image.axes, side.axes)):
             # A grid of one pixel is met at the tap alone, as with any stride; one as long as the kernel says so.
@@ -141,7 +143,9 @@ class _Relation:
         return self._view(side, coords, masks)
 
     def _meets(self, n: int, image: int, grid: int, s: int) -> bool:
-        """Whether any pixel of the image meets any of the grid's at a tap, along axis ``n`` with stride ``s``."""
+        """Return whether any pixel of the image meets any pixel of the grid at a tap, along axis ``n`` with stride
+        ``s``.
+        """
         for tap in range(self.taps[n].size):
             start = tap * (self.p.d[n] + 1) - self.p.p[n]
             first = max(0, -(start // s))
@@ -150,14 +154,14 @@ class _Relation:
         return False
 
     def window(self, source: _Side, output: _Side) -> tuple[Axis, ...]:
-        """The axes of the window between two sides; the other way round, it is read from the grid."""
+        """Return the axes of the window between two sides; in the other direction it is read from the grid."""
         p, extents = self.p, ((a.size, b.size) for a, b in zip(source.axes, output.axes))
         return tuple(
             Axis(i, o, k, s, d, pad, source is self.grid) for (i, o), k, s, d, pad in zip(extents, p.k, p.s, p.d, p.p)
         )
 
     def meeting(self, n: int) -> Index:
-        """The coordinate of the image that a pixel of the grid and a tap meet along axis ``n``."""
+        """Return the coordinate of the image at a pixel of the grid and a tap, along axis ``n``."""
         pixel, tap = Var(self.grid.axes[n].name), Var(self.taps[n].name)
         return pixel * self.p.s[n] + tap * (self.p.d[n] + 1) - self.p.p[n]
 
@@ -170,7 +174,7 @@ class _Relation:
         return View(t.name, t.dtype, t.layout, (Var(IMAGES), channel, *coords), (true(), true(), *simple))
 
     def dims(self, *roles: tuple[str, tuple[Dim, ...]]) -> tuple[Dim, ...]:
-        """The group, then dims in the roles given."""
+        """Return the group dim, then dims in the given roles."""
         return (*self.group, *(Dim(d.name, d.size, kind, d.axis) for kind, dims in roles for d in dims))
 
 

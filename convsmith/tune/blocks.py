@@ -1,10 +1,11 @@
-"""Cache tiles of a config, derived from the caches of the target.
+"""Cache tiles derived from the target's caches, for packed operands of a register tile that exceed them.
 
-While pixels pass, the weights of a tile of channels stay in the second-level cache. Weights of long sums outgrow it:
-then a block of each reduction is summed at a time, for as many channels as have their sums in that cache as well.
+While pixels stream, the weights of a tile of output channels stay in the second-level cache. If the reduction is too
+long for that, a part of each sum is computed at a time, for as many channels as keep the partial sums in that cache
+too.
 
-A gradient of weights sums over pixels, and each of its tiles reads some channels of all images. Where the images
-outgrow the cache, all tiles read a block of pixels before the next.
+A gradient of the weights reduces over pixels, and each register tile reads some channels of all images. If the images
+exceed the cache, all tiles read one block of pixels before the next block.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from convsmith.plan.loops import Loops
 from convsmith.statement.statement import Statement
 
 BLOCKS_A_THREAD = 3
-"""Blocks of channels a thread that make threads end at about the same time."""
+"""Minimum number of channel blocks per thread, for balanced threads."""
 
 
 def blocked(st: Statement, loops: Loops, config: Config, target: Machine) -> Config:
@@ -48,9 +49,9 @@ def blocked(st: Statement, loops: Loops, config: Config, target: Machine) -> Con
 
 
 def _pixels(st: Statement, loops: Loops, config: Config, target: Machine) -> tuple[tuple[str, int], ...]:
-    """Return a block of the pixels that a gradient of weights sums over; nothing where that does not pay.
+    """Return the config with a cache tile of the pixels over which a gradient of the weights reduces, if it pays.
 
-    It does not pay where several taps read the same pixels one after the other, and the cache holds these.
+    It does not pay if several taps read the same elements one after the other and the cache keeps these.
     """
     width = dtype(st.b.dtype).bytes
     terms = prod(loops.extents[n] for n in loops.of("k"))

@@ -1,4 +1,4 @@
-"""From a problem to an artifact under the config that is expected to be fastest: what frontends call."""
+"""Compiles a problem to an artifact under the config that is expected to be fastest; the frontends call it."""
 
 from __future__ import annotations
 

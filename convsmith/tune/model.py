@@ -1,9 +1,9 @@
 """The default config: candidates that the target's registers allow, ranked by a model of their cost.
 
-The structural choice comes first: which loop lies along the vector lanes.  Output channels are best where there are
-enough of them; else input channels (partial sums, added up at the end), groups, or groups and their channels fused.
-Then the register tile: vectors times pixels, as many as the registers hold, such that rests are short and the
-pixels do not fall into one set of the first-level cache.
+The model first chooses the loop along the vector lanes.  Output channels are best if there are enough of them;
+otherwise input channels (partial sums, added at the end), groups, or groups fused with their channels.  It then chooses
+the register tile: vectors times pixels that fit the registers, with short tails, and pixels in different sets of the
+first-level cache.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from convsmith.tune.windows import fetched, first_reads, weights_fit, window_til
 FEW_VECTORS = 3
 """Vectors of channels on one side of a gradient of weights below which its pixels may lie along the lanes."""
 CUT_TAPS = 16
-"""Most taps whose first and last vectors of pixels are code of their own."""
+"""Maximum number of taps whose first and last vectors of pixels have code of their own."""
 LONG = 24
-"""Operations of an epilogue that are worth a loop of their own: as straight lines, LLVM takes long for them."""
+"""Operations of an epilogue from which it is a loop of its own, because LLVM compiles long unrolled code slowly."""
 NEAR = 1.02
 """Ratio of expected cycles below which LLVM's work decides between two configs: the model is no more exact."""
 COMPILED = 128
-"""Multiply-adds and stores that LLVM compiles in the time that a kernel takes in any case."""
+"""Multiply-adds and stores that LLVM compiles in the time of a kernel's constant costs."""
 OVERLAP = 4
 """Exponent of the norm that adds up cycles of arithmetic, loads and latency; at infinity they hide each other wholly.
 
@@ -57,7 +57,7 @@ It is a property of the model: it smooths the maximum, on any machine that runs 
 
 @dataclass(frozen=True)
 class Choice:
-    """A config with the cycles that the model expects, and the multiply-adds that are emitted."""
+    """A config with the expected cycles and the number of emitted multiply-adds."""
 
     cycles: float
     emitted: int
@@ -65,7 +65,7 @@ class Choice:
 
 
 class Model:
-    """What the candidates of one problem share."""
+    """The facts that all candidates of one problem share."""
 
     def __init__(
         self, problem: Problem, st: Statement, target: Machine, unit: Unit, along: tuple[Phase, ...] = ()
@@ -100,11 +100,11 @@ class Model:
         return name
 
     def flip(self) -> tuple[str, ...]:
-        """Operands that are flipped."""
+        """The operands that are flipped."""
         return tuple(view.name for view in (self.st.a, self.st.b) if view.flipped)
 
     def fusions(self) -> tuple[tuple[str, str], ...]:
-        """Pixel loops that step through source and destination as one, innermost first."""
+        """Pixel loops that are contiguous in source and destination, innermost first."""
         sizes = self.sizes
         names = [d.name for d in self.st.of("m")]
         if self.copied:
@@ -120,18 +120,18 @@ class Model:
         return tuple(out)
 
     def pixels(self) -> list[str]:
-        """Pixel loops once they are fused, outermost first."""
+        """Pixel loops after fusing, outermost first."""
         names = [d.name for d in self.st.of("m")]
         for a, b in self.fusions():
             names = [*names[:-2], self.fuse(a, b)]
         return names
 
     def innermost(self, pixels: list[str]) -> str:
-        """The last of the pixel loops that runs more than once, or of all."""
+        """Return the last of the pixel loops that runs more than once, or the last of all."""
         return next((n for n in reversed(pixels) if self.sizes.get(n, 2) > 1), pixels[-1])
 
     def lane_loops(self) -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:
-        """Loops worth lying along the lanes, with what must be fused for it."""
+        """Yield candidates for the lane loop, with the fusions that they need."""
         columns, g = self.sizes[self.n], self.batch
         if self.phases:
             yield from self.phase_lanes()
@@ -156,17 +156,17 @@ class Model:
             yield self.k, ()
 
     def filled(self, lane: str) -> int:
-        """Lanes of a vector that are in use where it lies along a loop."""
+        """Return the lanes of a vector that are in use along a lane loop."""
         return filled_lanes(self.st, self.dims[lane], self.unit)
 
     def cut_apart(self) -> int:
-        """Taps for each of which a row of pixels, as lanes, ends elsewhere."""
+        """The number of taps for which a row of pixels, as lanes, ends at a different position."""
         axes = {d.axis for d in self.st.of("k") if d.name == self.k} - {""}
         masked = variables_of(self.st.a.mask)
         return prod(d.size for d in self.st.of("m") if d.axis in axes and Var(d.name) in masked)
 
     def worth(self) -> tuple[Phase, ...]:
-        """Phases that may fill lanes which channels leave empty."""
+        """Phases that may fill the lanes which channels leave empty."""
         columns = self.sizes[self.n]
         if not self.classes or not columns % self.lanes or columns >= 4 * self.lanes:
             return ()
@@ -189,7 +189,7 @@ class Model:
         return [loops.extents[lane]]
 
     def ways(self, loops: Loops, tile: dict[str, int]) -> int:
-        """Most pixels of a register tile that fall into one set of the first-level cache."""
+        """Return the maximum number of pixels of a register tile that fall into one set of the first-level cache."""
         places = [0]
         for name in loops.of("m"):
             stride = self.src.get(Var(self.dims[name][-1]), 0) * self.bytes
@@ -198,7 +198,7 @@ class Model:
         return max(Counter(x % way // line for x in {x // line * line for x in places}).values())
 
     def tiles(self, loops: Loops, lane: str) -> Iterator[dict[str, int]]:
-        """Register tiles that fit."""
+        """Yield register tiles that fit the registers."""
         pixels = loops.of("m")
         inner = pixels[-1]
         if lane in pixels:
@@ -236,7 +236,7 @@ class Model:
                             yield {pixels[-2]: r, **tile}
 
     def cycles(self, loops: Loops, config: Config) -> float:
-        """Cycles of the whole convolution on one thread."""
+        """Return the cycles of the whole problem on one thread."""
         lane, tile, target = config.lane, dict(config.register), self.target
         along_k = loops.kinds[lane] == "k"
         channels = next((loops.extents[n] for n, _ in config.terms), self.sizes[self.k])
@@ -328,10 +328,10 @@ class Model:
         jumps = bool(config.hold) and run < apart
         passing = self.footprint() / self.sizes.get(IMAGES, 1) * (run / apart if jumps else 1.0)
         first, again = fetched(loops, tile, self.src, passing, l1.bytes)
-        near = self.footprint() <= cost.images_near
-        part = (first + 2 / max(self.terms, 1)) * (1 if near else cost.beyond) + again
+        fits = self.footprint() <= cost.images_near
+        part = (first + 2 / max(self.terms, 1)) * (1 if fits else cost.beyond) + again
         wasted = max(1.0, min(cost.fetched, apart) / run) if jumps else 1.0
-        return part * (max(wasted, cost.jump) if jumps and not near else wasted)
+        return part * (max(wasted, cost.jump) if jumps and not fits else wasted)
 
     def joined(self) -> str:
         """The tap loop that, as one loop with few channels, leaves fewer terms of an instruction empty; or nothing.
@@ -368,10 +368,10 @@ class Model:
 
     def sums(self, held: int) -> float:
         """Cycles to add up the lanes of the accumulators; a vector of sums costs the same when it is not full."""
-        each = self.target.costs.lane_sum
+        cycles = self.target.costs.lane_sum
         if held <= self.lanes // 2:
-            return held * each / 2
-        return -(-held // self.lanes) * self.lanes * each
+            return held * cycles / 2
+        return -(-held // self.lanes) * self.lanes * cycles
 
     def pixels_first(self) -> bool:
         """Whether all weights stay near enough to be read again for each tile of pixels."""
@@ -415,7 +415,7 @@ class Model:
         return replace(config, order=(*images, *channels, *names), hold=(self.st.b.name,))
 
     def shared_terms(self, lane: str) -> tuple[tuple[str, int], ...]:
-        """Terms that stand innermost because gathers of neighbouring channels read the same vectors."""
+        """Terms that are placed innermost because gathers of adjacent channels share their vectors."""
         channels = self.sizes[self.k]
         if self.unit.dot:
             return ((self.k, self.unit.terms),) if lane != self.batch else ()
@@ -424,7 +424,7 @@ class Model:
         return ((self.k, next(q for q in (8, 6, 4, 3, 2, 5, 7, 1) if q == channels or not channels % q)),)
 
     def packed(self, lane: str) -> tuple[str, ...]:
-        """Operands worth a copy in reading order: constant ones, and those whose vectors are scattered in memory."""
+        """Operands that are packed: constant ones, and those whose vectors are scattered in memory."""
         b, steps = self.st.b, view_steps(self.st.b)
         single = all(Var(name) not in steps for name in self.dims[lane])
         inner = steps.get(Var(self.n)) == 1 and steps.get(Var(self.batch), 0) == self.sizes[self.n]
@@ -447,7 +447,7 @@ class Model:
 
 
 def operations(p: Problem, st: Statement) -> int:
-    """Operations on the way from a sum to the result's element."""
+    """Return the number of operations from a sum to the result's element."""
     sums = Load(make_buffer("acc", dtype(st.acc), (), "register"), (), None)
     element = Epilogue(p, st, Buffers(p, st.a, st.b, st.c, *st.sums)).value(sums)
     return sum(isinstance(v, Value) for v in walk(element))
@@ -459,7 +459,7 @@ def _together(*cycles: float) -> float:
 
 
 def _splits(total: int, size: int) -> list[tuple[int, int]]:
-    """(size, count) of full tiles and of the rest."""
+    """Return (size, count) of the full tiles and of the remainder."""
     full, rest = divmod(total, size)
     return [x for x in ((size, full), (rest, 1)) if x[0] and x[1]]
 
@@ -476,12 +476,12 @@ def candidates(p: Problem, target: Machine, threads: int) -> list[Choice]:
         models = [Model(p, st, target, unit) for unit in choices]
         if along := models[0].worth():
             models.append(Model(p, st, target, Unit.plain(st, target), along))
-        found = [c for model in models for c in _of_unit(model, threads, long)]
-    if not found:
+        choices_of_models = [c for model in models for c in _of_unit(model, threads, long)]
+    if not choices_of_models:
         raise ConfigError("no-config", f"no config makes a kernel of {p} for {target.isa}")
-    found.sort(key=lambda c: (c.cycles, c.emitted))
-    near = [c for c in found if c.cycles <= found[0].cycles * NEAR]
-    return sorted(near, key=lambda c: c.emitted // COMPILED) + found[len(near) :]
+    choices_of_models.sort(key=lambda c: (c.cycles, c.emitted))
+    close = [c for c in choices_of_models if c.cycles <= choices_of_models[0].cycles * NEAR]
+    return sorted(close, key=lambda c: c.emitted // COMPILED) + choices_of_models[len(close) :]
 
 
 def _of_unit(model: Model, threads: int, long: bool) -> Iterator[Choice]:

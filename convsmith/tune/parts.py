@@ -37,8 +37,8 @@ def parts_of_sums(
         return ()
     sizes = {d.name: d.size for d in st.of("k")}
     terms, fused = dict(config.terms), {n for pair in config.fuse for n in pair}
-    found = phases(st) if config.phases else {}
-    tapped = {found[pixel].tap for pixel in config.phases}  # cut by their phases already
+    by_pixel = phases(st) if config.phases else {}
+    tapped = {by_pixel[pixel].tap for pixel in config.phases}  # cut by their phases already
     ways = [(1, st.reduce[-1])]
     for n in (n for n in st.reduce if n not in tapped):
         whole = sizes[n] if n in fused else max(config.size(n), 1)

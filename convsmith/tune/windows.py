@@ -1,7 +1,7 @@
-"""Register tiles with all taps unrolled, so that neighbouring pixels share the elements that they read.
+"""Register tiles with fully unrolled taps, in which neighbouring pixels share loads.
 
-A depthwise convolution multiplies each element by few weights: reading is most of its work. A tile of several rows and
-columns of pixels reads a window of the image once for all their taps.
+A depthwise convolution multiplies each loaded element by few weights, so loads dominate. A tile of several pixels in
+several rows loads the window of the image once for all its taps.
 """
 
 from __future__ import annotations
@@ -13,26 +13,32 @@ from convsmith.ir.index import Index, Var
 from convsmith.plan.loops import Loops
 
 MOST_TAPS = 25
-"""Most taps that are unrolled."""
+"""Maximum number of taps that are unrolled."""
 ROWS, COLUMNS = (1, 2, 3, 4), (2, 3, 4, 5, 7, 8, 14)
 """Pixels of a tile along the two innermost axes."""
 VECTORS = (1, 2)
-"""Vectors of channels of a tile: one, or the two that caches fetch at a time."""
+"""Vectors of channels per tile: one, or as many as the caches fetch at once."""
 
 
 def _distinct(pixels: int, taps: int, step: int) -> int:
-    """Return the elements along an axis that ``pixels`` and ``taps`` meet; pixels are ``step`` taps apart."""
+    """Return the distinct elements along an axis that ``pixels`` pixels and ``taps`` taps read, for pixels ``step``
+    taps apart.
+    """
     return min(pixels * taps, (pixels - 1) * step + taps)
 
 
 def _step(loops: Loops, steps: Mapping[Index, int], pixel: str, tap: str) -> int:
-    """Return how many taps neighbouring pixels are apart; all, so that they share nothing, for no whole number."""
+    """Return the distance of neighbouring pixels in taps; if it is not an integer, a distance at which they share
+    nothing.
+    """
     moved, by = abs(steps.get(Var(pixel), 0)), abs(steps.get(Var(tap), 0))
     return moved // by if moved and by and not moved % by else loops.extents[tap]
 
 
 def first_reads(loops: Loops, tile: Mapping[str, int], steps: Mapping[Index, int]) -> float:
-    """Return the part of a tile's reads of A that are the first of their element; ``steps`` are A's along each loop."""
+    """Return the fraction of a tile's reads of A that load an element for the first time; ``steps`` are A's along each
+    loop.
+    """
     part = 1.0
     for tap, taps in tile.items():
         axis = loops.axes[tap]
@@ -46,10 +52,10 @@ def first_reads(loops: Loops, tile: Mapping[str, int], steps: Mapping[Index, int
 def fetched(
     loops: Loops, tile: Mapping[str, int], steps: Mapping[Index, int], image: float, near: int
 ) -> tuple[float, float]:
-    """Return two parts of a tile's reads of A: first reads of an element, and later reads from beyond the near cache.
+    """Return the fractions of a tile's reads of A that are first reads, and of repeated reads that miss the cache.
 
-    The tile beside it has just read the columns that both share. The tile above has read the rows that both share; they
-    are still in the cache where the rows of an ``image`` of that many bytes fit in ``near`` bytes.
+    The previous tile in the row has just read the shared columns. The tile above has read the shared rows, which are
+    still cached if rows of an ``image`` of that many bytes fit in ``near`` bytes.
     """
     *_, column = pixels = loops.of("m")
     new, again, high = 1.0, 1.0, 1.0
@@ -68,7 +74,9 @@ def fetched(
 def window_tiles(
     loops: Loops, lane: str, lanes: int, registers: int, steps: Mapping[Index, int]
 ) -> Iterator[dict[str, int]]:
-    """Yield tiles of rows and columns with all taps of both axes; their sums and shared elements fit in registers."""
+    """Yield tiles of rows and columns with all taps of both axes whose accumulators and shared elements fit the
+    registers.
+    """
     pixels = [n for n in loops.of("m") if len(loops.axes[n]) == 1][-2:]
     taps = {loops.axes[n]: n for n in loops.of("k") if loops.axes[n] and n not in loops.residues}
     pairs = [(n, taps[loops.axes[n]]) for n in pixels if loops.axes[n] in taps]
@@ -90,7 +98,7 @@ def window_tiles(
 def weights_fit(
     loops: Loops, tile: Mapping[str, int], vectors: int, registers: int, steps: Mapping[Index, int]
 ) -> bool:
-    """Whether registers hold the weights of all taps beside a window's sums and a row of the elements that it reads."""
+    """Return whether the weights of every tap fit in registers beside a window's sums and one row of its loads."""
     taps = {loops.axes[n]: n for n in tile if loops.kinds[n] == "k"}
     pixels = [n for n in tile if loops.kinds[n] == "m"]
     if any(loops.extents[n] > tile.get(n, 1) or n in loops.residues for n in loops.of("k")):
