@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from convsmith.codegen import llvm_bind
@@ -23,12 +23,10 @@ from convsmith.passes.manager import Instrument, Step, run_steps
 from convsmith.plan.config import Config
 from convsmith.plan.dynamic import TABLE
 from convsmith.plan.packing import packing_steps
+from convsmith.plan.pipelines import Pipelines
 from convsmith.plan.plan import Plan, plan
 from convsmith.plan.pointers import Pointers, indirect, pointers
 from convsmith.problem.problem import Problem
-from convsmith.statement.naive import naive
-
-SYMBOL = "convsmith"
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,6 @@ class Lowered:
     add up packed entries, run when an operand is packed. A thread needs ``scratch`` bytes of its own.
     """
 
-    plan: Plan
     kernel: Kernel
     packs: tuple[Kernel, ...]
     before: tuple[Kernel, ...]
@@ -48,35 +45,30 @@ class Lowered:
     scratch: int
 
 
-def lower(plan: Plan, instruments: Sequence[Instrument] = ()) -> Lowered:
+def lower(plan: Pipelines, instruments: Sequence[Instrument] = ()) -> Lowered:
     """Run the pipelines of ``plan``, the main one under ``instruments``, and print LLVM's text."""
-    kernel = run_steps(plan.program.naive(), plan.pipeline, instruments)
-    own_threads = {k.statement.name: k.config.threads for k in plan.kernels}
+    kernel = run_steps(plan.naive(), plan.pipeline, instruments)
     prepared = {k.name: run_steps(k, steps) for k, steps in preparing(plan, kernel)}
-    after = [
-        run_steps(naive(plan.problem, k.statement), k.pipeline) for k in plan.kernels if k.statement.when == "after"
-    ]
-    kernels = {SYMBOL: (kernel, plan.config.threads)}
-    kernels |= {f"{SYMBOL}_{k.name}": (k, own_threads.get(k.name, 1)) for k in (*prepared.values(), *after)}
+    after = tuple(run_steps(k, steps) for k, steps in plan.finishing())
+    launched = {plan.symbol(): (kernel, host_launch(plan.threads()))}
+    for k in (*prepared.values(), *after):
+        launched[plan.symbol(k.name)] = (k, host_launch(plan.threads(k.name)))
     inside = (s.buffer for s in statements_of(kernel.body) if isinstance(s, Alloc))
     private = list(dict.fromkeys(b for b in inside if b.scope == "cache"))
     *offsets, size = accumulate((-(-b.size * b.dtype.bytes // 64) * 64 for b in private), initial=0)
     scratch = {b: (offset, size) for b, offset in zip(private, offsets)}
-    launched = {symbol: (k, host_launch(threads)) for symbol, (k, threads) in kernels.items()}
     text = module_text(launched, facts(plan.machine), scratch)
-    each_call = {st.name for st in plan.program.of("before")}
-    before = tuple(prepared[k.name] for k in kernel.before if k.name in each_call)
-    packs = (*kernel.packs, *(k for k in kernel.before if k.name not in each_call))
-    return Lowered(plan, kernel, packs, before, tuple(after), text, size)
+    before = tuple(prepared[k.name] for k in kernel.before if k.name in plan.each_call)
+    packs = (*kernel.packs, *(k for k in kernel.before if k.name not in plan.each_call))
+    return Lowered(kernel, packs, before, after, text, size)
 
 
-def preparing(plan: Plan, kernel: Kernel) -> Iterator[tuple[Kernel, Sequence[Step]]]:
+def preparing(plan: Pipelines, kernel: Kernel) -> Iterator[tuple[Kernel, Sequence[Step]]]:
     """Yield the naive kernels that prepare arguments of ``kernel``, the rewritten main one, with their pipelines."""
     for pack in kernel.packs:
         yield pack, packing_steps(pack, plan.machine)
-    pipelines = {k.statement.name: k.pipeline for k in plan.kernels}
     for k in kernel.before:
-        yield k, pipelines[k.name]
+        yield k, plan.preparing[k.name]
 
 
 def build_artifact(
@@ -84,55 +76,69 @@ def build_artifact(
 ) -> Artifact:
     """Compile ``problem`` under ``config`` for ``target``; the sizes of a ``dynamic`` kernel are arguments of calls."""
     with llvm_bind.no_collection(), interning():
-        return emit(lower(plan(problem, config, target, dynamic), instruments))
+        made = plan(problem, config, target, dynamic)
+        return emit(made, lower(made, instruments))
 
 
-def emit(low: Lowered) -> Artifact:
-    """Return the object code of ``low`` with its manifest.
+def emit(plan: Plan, low: Lowered) -> Artifact:
+    """Return the object code of ``low``, the kernels of ``plan``, with its manifest."""
+    made = assemble(plan, low, problem_arguments(plan, low))
+    # Padding in memory stands for activations; its zeros are multiplied by the other factor.
+    padded = [k for k in plan.kernels if k.config.realise in ("pad_copy", "indirection")]
+    notes = {}
+    for pack in low.packs:
+        suffix = f":{pack.params[-1].name}" if len(low.packs) > 1 else ""
+        notes[f"packing{suffix}"] = packing_note(pack)
+    return replace(
+        made, problem=str(plan.problem), config=str(plan.config), notes=notes,
+        needs_finite=tuple(k.statement.b.name for k in padded if k.statement.when in ("loop", "main")),
+    )  # fmt: skip
+
+
+def assemble(plan: Pipelines, low: Lowered, argument: Callable[[Kernel, Buffer], Argument]) -> Artifact:
+    """Return the object code of ``low`` with its entries; ``argument`` returns that for a parameter of a kernel."""
+    machine = plan.machine
+    code = llvm_bind.object_code(low.text, machine.triple, machine.cpu, machine.features)
+
+    def entry(k: Kernel, name: str = "", *scratch: Argument) -> Entry:
+        sizes = (size_argument(v.name) for v in k.sizes)
+        arguments = (*(argument(k, b) for b in k.params), *scratch, *sizes)
+        return Entry(plan.symbol(name), arguments, host_launch(plan.threads(name)))
+
+    entries = {k.name: entry(k, k.name) for k in low.before}
+    length = low.scratch // 4
+    scratch = [Argument("scratch", "scratch", "f32", (length,), "a", length)] if low.scratch else []
+    entries["main"] = entry(low.kernel, "", *scratch)
+    entries |= {k.name: entry(k, k.name) for k in low.after}
+    for pack in low.packs:
+        suffix = f":{pack.params[-1].name}" if len(low.packs) > 1 else ""
+        entries[f"pack{suffix}"] = entry(pack, pack.name)
+    return Artifact(
+        code=code, isa=machine.isa, entries=entries, problem="", config=f"--isa={machine.isa}", needs=machine.needs,
+        permissions=machine.permissions,
+    )  # fmt: skip
+
+
+def problem_arguments(plan: Plan, low: Lowered) -> Callable[[Kernel, Buffer], Argument]:
+    """Return the function from parameters to arguments of a problem's kernels.
 
     A kernel's parameter X is the problem's tensor X, and X_p the array that the packing kernel makes of it.
     """
-    problem, config, machine = low.plan.problem, low.plan.config, low.plan.machine
-    code = llvm_bind.object_code(low.text, machine.triple, machine.cpu, machine.features)
-    tensors = {tensor.name: argument_of(tensor) for tensor in problem.tensors}
+    known = {tensor.name: argument_of(tensor) for tensor in plan.problem.tensors}
     operands: dict[str, str] = {}
     for pack in low.packs:
         given = pack.params[0].name
         operands |= {b.name: operands.get(given, given) for b in pack.written}
-    own = _pointer_arguments(low.plan)
+    known = {**_pointer_arguments(plan), **known}
 
-    def argument(b: Buffer) -> Argument:
-        if b.name in tensors:
-            return tensors[b.name]
-        if b.name in own:
-            return own[b.name]
+    def argument(_: Kernel, b: Buffer) -> Argument:
+        if b.name in known:
+            return known[b.name]
         if b.name in operands:
             return Argument(b.name, "packed", b.dtype.name, (b.size,), "a", b.size, of=operands[b.name])
         return Argument(b.name, "shared", b.dtype.name, (b.size,), "a", b.size)
 
-    def entry(k: Kernel, threads: int) -> Entry:
-        sizes = (size_argument(v.name) for v in k.sizes)
-        return Entry(f"{SYMBOL}_{k.name}", (*map(argument, k.params), *sizes), host_launch(threads))
-
-    main = [argument(b) for b in low.kernel.params]
-    if low.scratch:
-        main.append(Argument("scratch", "scratch", "f32", (low.scratch // 4,), "a", low.scratch // 4))
-    main += [size_argument(v.name) for v in low.kernel.sizes]
-    entries = {k.name: entry(k, config.threads) for k in low.before}
-    entries["main"] = Entry(SYMBOL, tuple(main), host_launch(config.threads))
-    entries |= {k.name: entry(k, 1) for k in low.after}
-    notes = {}
-    for pack in low.packs:
-        suffix = f":{pack.params[-1].name}" if len(low.packs) > 1 else ""
-        entries[f"pack{suffix}"] = entry(pack, 1)
-        notes[f"packing{suffix}"] = packing_note(pack)
-    # Padding in memory stands for activations; its zeros are multiplied by the other factor.
-    padded = [k for k in low.plan.kernels if k.config.realise in ("pad_copy", "indirection")]
-    return Artifact(
-        code=code, isa=machine.isa, entries=entries, problem=str(problem), config=str(config), needs=machine.needs,
-        permissions=machine.permissions, notes=notes,
-        needs_finite=tuple(k.statement.b.name for k in padded if k.statement.when in ("loop", "main")),
-    )  # fmt: skip
+    return argument
 
 
 def _pointer_arguments(plan: Plan) -> dict[str, Argument]:

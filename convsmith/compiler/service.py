@@ -162,7 +162,8 @@ def _compile(problem: Problem, config: Config, target: Machine, dynamic: bool) -
         verify = [] if settings.check == "off" else [Verify()]
         wanted = settings.check == "interpret" and not dynamic and Interpret.suits(problem, config)
         interpret = [Interpret(problem, target)] if wanted else []
-        low = lower(plan(problem, config, target, dynamic), [*([dump] if dump else []), *verify, *interpret])
+        made = plan(problem, config, target, dynamic)
+        low = lower(made, [*([dump] if dump else []), *verify, *interpret])
         if dump:
             dump.finish(low.text, llvm_bind.assembly(low.text, target.triple, target.cpu, target.features))
-        return emit(low)
+        return emit(made, low)

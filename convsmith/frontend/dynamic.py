@@ -39,8 +39,7 @@ from convsmith.runtime.packed import Packed
 from convsmith.tune.compile import compile_problem
 
 if TYPE_CHECKING:
-    from convsmith.compiler.driver import Lowered
-    from convsmith.passes.manager import Instrument
+    from convsmith.plan.plan import Plan
 
 __all__ = ["DynamicKernel", "dynamic_dims", "dynamic_names"]
 
@@ -146,14 +145,12 @@ class DynamicKernel(Inspected):
             raise UsageError("src: missing; the sizes of a call are those of its source", code="missing")
         return self._at(arrays["src"], pads).run(arrays)
 
-    def lowered(self, instruments: Sequence[Instrument]) -> Lowered:
-        """Return the result of the rewrites, run again under instruments."""
+    def plan(self) -> Plan:
+        """Return every decision worked out, with the sizes of calls as symbols; `print` shows it."""
         with import_lock:
-            from convsmith.compiler.driver import lower
             from convsmith.plan.plan import plan
 
-        made = plan(general(self.problem).canonical(), self.config, self.target, dynamic=True)
-        return lower(made, instruments)
+        return plan(general(self.problem).canonical(), self.config, self.target, dynamic=True)
 
     def _at(self, x: Given, pads: Pads | None) -> HostKernel | NothingKernel:
         """Return the kernel bound to the sizes of a call."""

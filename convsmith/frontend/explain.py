@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from convsmith.codegen import llvm_bind
-from convsmith.compiler.driver import Lowered
+from convsmith.compiler.driver import Lowered, lower
 from convsmith.compiler.instruments import Dump, PassRecord, Recorder, dump_directory, dump_root
 from convsmith.compiler.service import faults, repro
 from convsmith.diag.errors import UsageError
@@ -23,6 +23,7 @@ from convsmith.machine.host import cache_sizes
 from convsmith.machine.registry import host_targets
 from convsmith.measure.ceilings import peak_ceiling, read_ceiling
 from convsmith.measure.peak import peak_types
+from convsmith.plan.plan import Plan
 from convsmith.plan.text import kernel_lines, statement_lines
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
@@ -58,14 +59,15 @@ def explain(kernel: Inspected) -> str:
         instruments.append(dump)
     target = kernel.target
     with faults(repro("explain", problem, str(config))), interning():
-        low = kernel.lowered(instruments)
+        plan = kernel.plan()
+        low = lower(plan, instruments)
         if dump is not None:
             dump.finish(low.text, llvm_bind.assembly(low.text, target.triple, target.cpu, target.features))
         page = [
             *_problem(problem), *_sizes(kernel, low), ("config", str(config)),
-            *_statements(low), *_nest(low, recorder.records),
+            *_statements(plan), *_nest(low, recorder.records),
             *_packing(low), *_tables(problem), *_code(kernel, low), *_work(problem, target), *_roofline(kernel),
-            *_notes(kernel, low),
+            *_notes(kernel, plan, low),
         ]  # fmt: skip
     if dump is None:
         page.append(("files", "none: there is no directory for them (CONVSMITH_CACHE, CONVSMITH_DUMP)"))
@@ -101,10 +103,10 @@ def _sizes(kernel: Inspected, low: Lowered) -> Iterator[Line]:
         yield "", "bytes, operations and bounds below are for the sizes of the line"
 
 
-def _statements(low: Lowered) -> Iterator[Line]:
+def _statements(plan: Plan) -> Iterator[Line]:
     """Yield the loops, instruction, registers and buffers of the main statement, behind one at a loop of it."""
-    inner = [k for k in low.plan.kernels if k.statement.when == "loop"]
-    for kernel in (*inner, low.plan.main):
+    inner = [k for k in plan.kernels if k.statement.when == "loop"]
+    for kernel in (*inner, plan.main):
         if inner:
             yield from statement_lines(kernel)
         yield from kernel_lines(kernel)
@@ -203,21 +205,21 @@ def rate_unit(problem: Problem) -> str:
     return "GOP/s" if problem.acc == "s32" else "GFLOP/s"
 
 
-def _notes(kernel: Inspected, low: Lowered) -> Iterator[Line]:
+def _notes(kernel: Inspected, plan: Plan, low: Lowered) -> Iterator[Line]:
     assert kernel.artifact is not None
     notes = []
     for tensor in kernel.problem.tensors:
         if tensor.layout.is_plain and tensor.name.removeprefix("diff_") in ("src", "dst"):
             notes.append(f"{tensor.name} with other strides than {tensor.layout}'s is copied at each call")
-    if _copies(low):
+    if _copies(plan, low):
         notes.append("the source is copied into padded memory at each call")
     for name in kernel.artifact.needs_finite:
         notes.append(f"{name} with infinities or NaN run through another kernel (realise=peel)")
     yield from ((("notes" if n == 0 else ""), note) for n, note in enumerate(notes))
 
 
-def _copies(low: Lowered) -> bool:
-    return low.scratch > 0 and any(k.config.realise == "pad_copy" for k in low.plan.kernels)
+def _copies(plan: Plan, low: Lowered) -> bool:
+    return low.scratch > 0 and any(k.config.realise == "pad_copy" for k in plan.kernels)
 
 
 def _dump(problem: Problem, config: str) -> Dump | None:

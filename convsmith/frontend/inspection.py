@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from convsmith.compiler.driver import Lowered
     from convsmith.compiler.instruments import PassRecord
     from convsmith.passes.manager import Instrument
+    from convsmith.plan.plan import Plan
 
 __all__ = ["Inspected"]
 
@@ -30,9 +31,19 @@ class Inspected:
     target: Machine
     artifact: Artifact | None
 
-    def lowered(self, instruments: Sequence[Instrument]) -> Lowered:
-        """Return the result of the rewrites, run again under instruments."""
+    def plan(self) -> Plan:
+        """Return every decision worked out: statements, loops, instruction, registers, buffers, pipelines. It prints.
+
+        Its IR nodes are those of the present table (`convsmith.ir.intern`).
+        """
         raise NotImplementedError
+
+    def lowered(self, instruments: Sequence[Instrument]) -> Lowered:
+        """Run the rewrites again, under `instruments`, and return the kernels that they make."""
+        with import_lock:
+            from convsmith.compiler.driver import lower
+
+        return lower(self.plan(), instruments)
 
     def explain(self) -> str:
         """Return a page on the kernel: problem, config, plan, packing, work, and the machine's limits."""

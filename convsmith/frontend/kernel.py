@@ -6,7 +6,7 @@ kernel loaded from the cache costs no more than its code.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -31,8 +31,7 @@ from convsmith.runtime.packed import Packed
 from convsmith.tune.compile import compile_problem
 
 if TYPE_CHECKING:
-    from convsmith.compiler.driver import Lowered
-    from convsmith.passes.manager import Instrument
+    from convsmith.plan.plan import Plan
 
 __all__ = ["CompiledKernel"]
 
@@ -116,13 +115,12 @@ class CompiledKernel(Inspected):
         """
         return self._host.pack(with_denormals(denormals, "weights", operand), bias, _CALL)
 
-    def lowered(self, instruments: Sequence[Instrument]) -> Lowered:
-        """Return the result of the rewrites, run again under instruments."""
+    def plan(self) -> Plan:
+        """Return every decision worked out; `print` shows it."""
         with import_lock:
-            from convsmith.compiler.driver import lower
             from convsmith.plan.plan import plan
 
-        return lower(plan(self.problem.canonical(), self.config, self.target), instruments)
+        return plan(self.problem.canonical(), self.config, self.target)
 
     def __repr__(self) -> str:
         return f"<CompiledKernel {self.problem} {self.config}>"

@@ -1,8 +1,12 @@
-"""The rewrites of a depthwise micro-kernel and of its packing kernel."""
+"""The plan of a depthwise micro-kernel."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
 from convsmith.ir.buffer import UNKNOWN, make_buffer
+from convsmith.ir.stmt import Kernel
 from convsmith.machine.base import Machine
 from convsmith.passes.accumulate import accumulate
 from convsmith.passes.bind import bind
@@ -24,11 +28,42 @@ from convsmith.passes.unroll import unroll
 from convsmith.passes.unused_let import unused_let
 from convsmith.passes.vectorise import vectorise
 from convsmith.problem.micro_kernel import MicroKernel
-from convsmith.statement.micro_kernel import PACKED, passes_of, sums_type
+from convsmith.statement.micro_kernel import PACKED, naive_micro_kernel, passes_of, sums_type
 
 
-def micro_kernel_steps(m: MicroKernel, target: Machine) -> list[Step]:
-    """Return the rewrites of the kernel: tiles of channels, packing, pieces for the remaining channels, vectors."""
+@dataclass(frozen=True)
+class MicroKernelPlan:
+    """The plan of the micro-kernel ``m``: one kernel, and the packing kernel that its rewrites derive."""
+
+    m: MicroKernel
+    machine: Machine
+    preparing: Mapping[str, Sequence[Step]] = field(default_factory=dict)
+    each_call: frozenset[str] = frozenset()
+
+    @property
+    def pipeline(self) -> list[Step]:
+        """The rewrites of the kernel."""
+        return _steps(self.m, self.machine)
+
+    def naive(self) -> Kernel:
+        """Return the naive nest."""
+        return naive_micro_kernel(self.m)
+
+    def finishing(self) -> list[tuple[Kernel, Sequence[Step]]]:
+        """Return nothing: no kernel runs after this one."""
+        return []
+
+    def symbol(self, kernel: str = "") -> str:
+        """Return XNNPACK's name of the kernel, or that of its packing kernel."""
+        return f"{self.m.name}_pack" if kernel else self.m.name
+
+    def threads(self, kernel: str = "") -> int:
+        """Return 1: a micro-kernel runs on the thread that calls it."""
+        return 1
+
+
+def _steps(m: MicroKernel, target: Machine) -> list[Step]:
+    """Return the rewrites: tiles of channels, packing, pieces for the remaining channels, vectors."""
     lanes = min(m.channel_tile, target.lanes(32))
     steps = []
     if m.multipass:
@@ -56,8 +91,3 @@ def micro_kernel_steps(m: MicroKernel, target: Machine) -> list[Step]:
         Step(strength_reduce),
         Step(unroll),
     ]
-
-
-def micro_packing_steps() -> list[Step]:
-    """Return the rewrites of the packing kernel, which writes element by element."""
-    return [Step(simplify, False), Step(narrow_index), Step(hoist), Step(cse), Step(strength_reduce)]

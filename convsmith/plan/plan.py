@@ -9,15 +9,18 @@ from dataclasses import dataclass, replace
 
 from convsmith.diag.errors import ConfigError
 from convsmith.diag.forking import import_lock
+from convsmith.ir.stmt import Kernel
 from convsmith.machine.base import Machine
 from convsmith.passes.manager import Step
 from convsmith.plan.config import Config
 from convsmith.plan.dynamic import check_dynamic, symbolic_sizes
 from convsmith.plan.fused import joined, renamed_config, scheduled_pair
 from convsmith.plan.kernel import KernelPlan, kernel_plan, loop_at, scheduled
+from convsmith.plan.pipelines import SYMBOL
 from convsmith.plan.sums import config_of_sums
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
+from convsmith.statement.naive import naive
 from convsmith.statement.program import Program, program
 
 
@@ -41,6 +44,34 @@ class Plan:
         """The rewrites of the main kernel, of which the nest of a statement at a loop is a part."""
         inner = [k for k in self.kernels if k.statement.when == "loop"]
         return joined(inner[0], self.main, loop_at(self.main.nest, self.main.within)) if inner else self.main.pipeline
+
+    @property
+    def preparing(self) -> dict[str, tuple[Step, ...]]:
+        """The rewrites of the kernels that run before the main one, by name."""
+        return {k.statement.name: k.pipeline for k in self.kernels if k.statement.when in ("packing", "before")}
+
+    @property
+    def each_call(self) -> frozenset[str]:
+        """The names of those of them that run in each call."""
+        return frozenset(st.name for st in self.program.of("before"))
+
+    def naive(self) -> Kernel:
+        """Return the naive nest of the main kernel, with those of the kernels before it."""
+        return self.program.naive()
+
+    def finishing(self) -> list[tuple[Kernel, tuple[Step, ...]]]:
+        """Return the naive nests of the kernels that run after the main one, with their rewrites."""
+        after = (k for k in self.kernels if k.statement.when == "after")
+        return [(naive(self.problem, k.statement), k.pipeline) for k in after]
+
+    def symbol(self, kernel: str = "") -> str:
+        """Return the symbol of the main kernel, or of a kernel around it."""
+        return f"{SYMBOL}_{kernel}" if kernel else SYMBOL
+
+    def threads(self, kernel: str = "") -> int:
+        """Return the number of threads that share the main kernel, or a kernel around it; packing has one."""
+        own = {k.statement.name: k.config.threads for k in self.kernels}
+        return own.get(kernel, 1) if kernel else self.config.threads
 
     def __str__(self) -> str:
         with import_lock:

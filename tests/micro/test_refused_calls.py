@@ -238,5 +238,5 @@ def test_windows_of_no_meaning_are_refused(axes: list[Any]) -> None:
 def test_names_of_no_meaning_are_refused(name: Any) -> None:
     with pytest.raises((cs.UsageError, cs.ConfigError), match="name"):
         cs.micro_kernel(name)
-    with pytest.raises(cs.UsageError, match="isa is 3"):
+    with pytest.raises(cs.UsageError, match="target is 3"):
         cs.micro_kernel("f32_dwconv_up4x9", 3)  # type: ignore[arg-type]

@@ -18,16 +18,13 @@ from pathlib import Path
 from llvmlite import binding as llvm
 
 from convsmith.codegen import llvm_bind
-from convsmith.codegen.artifact import Launch
-from convsmith.codegen.llvm_text import module_text
 from convsmith.compiler.driver import lower
-from convsmith.compiler.facts import facts
-from convsmith.compiler.micro_kernel import lower_micro_kernel
 from convsmith.ir.intern import interning
 from convsmith.machine.base import Machine
 from convsmith.machine.generic.level import level as generic_level
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.plan.dynamic import check_dynamic, general
+from convsmith.plan.micro_kernel import MicroKernelPlan
 from convsmith.plan.plan import plan
 from convsmith.problem.conv import Conv
 from convsmith.problem.lines import parse_problem
@@ -80,8 +77,7 @@ def _lowered(row: Row, level: Machine) -> tuple[str, str]:
     """Return config and LLVM text."""
     if row.kind == "micro":
         m = MicroKernel.parse(row.line)
-        kernel, pack = lower_micro_kernel(m, level)
-        return "", module_text({m.name: (kernel, Launch()), f"{m.name}_pack": (pack, Launch())}, facts(level), {})
+        return "", lower(MicroKernelPlan(m, level)).text
     problem = parse_problem(row.line)
     if row.kind == "dynamic":
         assert isinstance(problem, Conv)
