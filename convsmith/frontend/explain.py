@@ -95,7 +95,7 @@ def _problem(problem: Problem) -> list[Line]:
 
 
 def _sizes(kernel: Inspected, low: Lowered) -> Iterator[Line]:
-    """What differs from call to call, where something does."""
+    """Yield the requirements and the sizes of a call; nothing for a kernel of fixed sizes."""
     assert kernel.artifact is not None
     if low.kernel.sizes:
         yield "sizes", f"those of a call: {kernel.artifact.notes['requirements']}; pads are arguments"

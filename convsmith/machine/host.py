@@ -29,7 +29,7 @@ def cpu_features() -> frozenset[str]:
 
 
 class Cpu(NamedTuple):
-    """What a CPU is, as the system names it: ``vendor`` and ``family`` tell its micro-architecture."""
+    """A CPU as the operating system reports it: ``vendor`` and ``family`` tell its micro-architecture."""
 
     model: str
     vendor: str = ""

@@ -116,7 +116,7 @@ class _Packing:
         return self.found[s]
 
     def places(self, s: Stmt, loops: tuple[object, ...]) -> Iterator[tuple[object, ...]]:
-        """What is packed for each place, with the loops that index it."""
+        """Yield, for each place where ``s`` reads, the value to pack, its guards and the loops that index it."""
         if isinstance(s, Store):
             yield from ((v, _guards(s.value, v), *loops) for v in self.elements(s))
         elif isinstance(s, For) and self.indexes(s):

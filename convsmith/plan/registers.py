@@ -27,7 +27,7 @@ class Registers(NamedTuple):
 
     @property
     def fit(self) -> bool:
-        """Whether there are enough."""
+        """Whether the machine has as many registers as the register tile needs."""
         return self.needed <= self.available
 
 

@@ -168,11 +168,11 @@ class ArraySpec:
         self._memory = max(argument.size * itemsize, self.extent)
         self._dims = argument.dims if self.plain and argument.dims else ("",) * len(self.shape)
         self.without_groups: tuple[int, ...] = ()
-        """Of weights with groups, the shape (OC, IC/G, *kernel), which is as clear."""
+        """The shape (OC, IC/G, *kernel), which grouped weights may have as well; () for other tensors."""
         if self._dims[:2] == ("g", "oc") and argument.role == "in":
             self.without_groups = (self.shape[0] * self.shape[1], *self.shape[2:])
         self.stride_forms: set[tuple[int, ...]] = {self.strides}
-        """Strides met that mean the same: dims of one element may have any."""
+        """Strides of earlier arrays that mean the same: those of dims with one element are arbitrary."""
 
     def fits(self, array: Array) -> bool:
         """Return whether the kernel can use the array's own memory."""

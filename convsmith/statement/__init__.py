@@ -1,1 +1,4 @@
-"""What may be chosen for a kernel, as data: :class:`~convsmith.plan.config.Config`."""
+"""Problems as statements ``C += A * B``: the views of the tensors, the epilogue, and the naive nest of a statement.
+
+This package knows no config.
+"""

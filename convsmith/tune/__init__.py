@@ -1,1 +1,1 @@
-"""Which config: candidates, and a model of their cost that ranks them."""
+"""The choice of a config: candidates, and a cost model that ranks them."""

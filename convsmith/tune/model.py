@@ -517,7 +517,7 @@ def _of_unit(model: Model, threads: int, long: bool) -> Iterator[Choice]:
 
 
 def _serves(model: Model, config: Config) -> bool:
-    """Whether the model's instruction serves the config: fragments, say, have lanes along channels alone."""
+    """Return whether ``config`` can use the model's instruction: fragments need lanes along channels, for example."""
     try:
         Unit.of(model.whole, model.target, config)
     except ConfigError:

@@ -21,4 +21,4 @@ INSTRUCTIONS = (
     pairs_of_bytes("sadalp_4s_us", ("u8", "s8"), 4, f"{_NEON}.s{_PAIRS}", ("neon",), adds=False, products=True),
     pairs_of_bytes("sadalp_4s_su", ("s8", "u8"), 4, f"{_NEON}.s{_PAIRS}", ("neon",), adds=False, products=True),
 )
-"""Of rows that do the same, the faster comes first."""
+"""Among rows that compute the same, the faster one comes first."""

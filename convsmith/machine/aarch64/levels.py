@@ -24,7 +24,7 @@ _COSTS = Costs(
     multiply_add=0.5, broadcast=0.5, latency=4.0, fragment_product=0.5, fragment_move=0.5, fragment_turn=25,
     fragment_finish=2,
 )  # fmt: skip
-"""Of cores with two vector units."""
+"""Costs of a core with two vector units."""
 
 
 def _neon(count: int) -> Machine:

@@ -23,4 +23,4 @@ INSTRUCTIONS = (
     pairs_of_bytes("vpmaddwd_256_u8", ("u8", "s8"), 8, "llvm.x86.avx2.pmadd.wd", ("avx2",), adds=False),
     pairs_of_bytes("vpmaddwd_256_s8", ("s8", "s8"), 8, "llvm.x86.avx2.pmadd.wd", ("avx2",), adds=False),
 )
-"""Of rows that do the same, the faster comes first."""
+"""Among rows that compute the same, the faster one comes first."""
