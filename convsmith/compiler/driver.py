@@ -21,7 +21,7 @@ from convsmith.layout.indirection import recipe, shape_of
 from convsmith.machine.base import Machine
 from convsmith.passes.manager import Instrument, Step, run_steps
 from convsmith.plan.config import Config
-from convsmith.plan.dynamic import TABLE
+from convsmith.plan.dynamic_table import TABLE
 from convsmith.plan.packing import packing_steps
 from convsmith.plan.pipelines import Pipelines
 from convsmith.plan.plan import Plan, plan
@@ -143,11 +143,11 @@ def problem_arguments(plan: Plan, low: Lowered) -> Callable[[Kernel, Buffer], Ar
 
 def _pointer_arguments(plan: Plan) -> dict[str, Argument]:
     """Return the table of pointers and the zero buffer, where A is read through them."""
-    st, dynamic = plan.program.main.whole, bool(plan.main.loops.symbolic)
-    if not indirect(st, plan.config) and not dynamic:
+    st = plan.program.main.whole
+    if not indirect(st, plan.config):
         return {}
     p = pointers(st, plan.config.table)
-    return pointer_arguments(plan.problem, p, TABLE if dynamic else p.table.name, st.a.name)
+    return pointer_arguments(plan.problem, p, TABLE if plan.main.loops.symbolic else p.table.name, st.a.name)
 
 
 def pointer_arguments(problem: Problem, p: Pointers, name: str, of: str) -> dict[str, Argument]:

@@ -9,16 +9,27 @@ from convsmith.codegen.artifact import Argument, Artifact
 from convsmith.compiler.arguments import argument_of
 from convsmith.compiler.driver import pointer_arguments
 from convsmith.ir.intern import interning
-from convsmith.plan.dynamic import TABLE, call_pointers, size_values
+from convsmith.plan.dynamic import size_values, symbolic_dims
+from convsmith.plan.dynamic_table import TABLE, call_pointers, section_values
 from convsmith.problem.conv import Conv
+from convsmith.problem.problem import Problem
+from convsmith.problem.tensor import Tensor
 
-__all__ = ["at_call", "fixed_sizes", "requirements"]
+__all__ = ["at_call", "fixed_sizes", "given_tensor", "requirements"]
 
 
-def requirements(p: Conv, dynamic: Collection[str]) -> str:
+def given_tensor(p: Problem) -> Tensor:
+    """Return the tensor whose shape requirements are about: the source, or what there is instead in BWD_D."""
+    return p.tensor("diff_dst" if p.dir == "BWD_D" else "src")
+
+
+def requirements(p: Problem, dynamic: Collection[str]) -> str:
     """Return the requirements on the source of a call as text: `ic == 8, mb >= 0, ih >= 0, iw >= 0`."""
-    sizes = {"ic": p.ic, "mb": p.mb} | {f"i{a}": size for a, size in zip(p.axes, p.i)}
-    return ", ".join(f"{name} >= 0" if name in dynamic else f"{name} == {size}" for name, size in sizes.items())
+    given = given_tensor(p)
+    sizes = dict(zip(given.dims, given.shape))
+    fixed = [name for name in sizes if name not in symbolic_dims(p)]
+    others = [name for name in sizes if name not in fixed]
+    return ", ".join(f"{name} >= 0" if name in dynamic else f"{name} == {sizes[name]}" for name in (*fixed, *others))
 
 
 def fixed_sizes(artifact: Artifact) -> dict[str, int]:
@@ -27,13 +38,17 @@ def fixed_sizes(artifact: Artifact) -> dict[str, int]:
     return {name: int(size) for name, size in pairs}
 
 
-def at_call(artifact: Artifact, q: Conv) -> Artifact:
+def at_call(artifact: Artifact, q: Problem) -> Artifact:
     """Return the artifact with the arguments and sizes of the problem `q`, the kernel's problem at the sizes of a call.
     """
     with interning():
-        pointers = call_pointers(q)
-        values = size_values(q, pointers.window)
-        known = {t.name: argument_of(t) for t in q.tensors} | pointer_arguments(q, pointers, TABLE, "src")
+        known = {t.name: argument_of(t) for t in q.tensors}
+        values = size_values(q)
+        if any(a.name == TABLE for a in artifact.entries["main"].arguments):
+            assert isinstance(q, Conv)
+            pointers = call_pointers(q)
+            values |= section_values(q, pointers.window)
+            known |= pointer_arguments(q, pointers, TABLE, "src")
 
     def argument(a: Argument) -> Argument:
         return replace(a, value=values[a.name]) if a.role == "size" else known.get(a.name, a)

@@ -98,7 +98,8 @@ def _sizes(kernel: Inspected, low: Lowered) -> Iterator[Line]:
     """Yield the requirements and the sizes of a call; nothing for a kernel of fixed sizes."""
     assert kernel.artifact is not None
     if low.kernel.sizes:
-        yield "sizes", f"those of a call: {kernel.artifact.notes['requirements']}; pads are arguments"
+        pads = "; pads are arguments" if isinstance(kernel.problem, Conv) else ""
+        yield "sizes", f"those of a call: {kernel.artifact.notes['requirements']}{pads}"
         yield "", f"the kernel is given {', '.join(map(str, low.kernel.sizes))}"
         yield "", "bytes, operations and bounds below are for the sizes of the line"
 

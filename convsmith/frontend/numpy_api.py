@@ -72,8 +72,8 @@ def compile(
     `threads` defaults to CONVSMITH_THREADS, else to the CPUs of this process. `target` defaults to CONVSMITH_ISA, else
     to the lowest level that is as fast for the problem's types as the machine's highest one; a level of another machine
     gives a kernel that answers every question, and raises UnsupportedError when it is called. `config` makes every
-    decision; `target` must not contradict it, and `threads` overrides its thread count. `dynamic` names dims of a
-    forward convolution whose sizes are passed at each call, such as "mb,ih,iw" or a list; pads are then passed too.
+    decision; `target` must not contradict it, and `threads` overrides its thread count. `dynamic` names dims whose
+    sizes are those of each call: "mb,ih,iw" or a list for a convolution, which then takes pads too, "m" for a product.
 
     UsageError for an illegal problem, UnsupportedError for an unsuitable machine, ConfigError for an illegal config.
     """

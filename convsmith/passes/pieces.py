@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from convsmith.ir.index import Index, Var, as_index, eq, floordiv, mod
 from convsmith.ir.stmt import At, For, If, Kernel, Stmt, Store, block
-from convsmith.ir.value import Load, Value
+from convsmith.ir.value import Load, Select, Value
 from convsmith.ir.walk import Rewriter, Substitute
 from convsmith.passes.scope import note_copies, require_loops, with_body
 
@@ -12,7 +12,7 @@ from convsmith.passes.scope import note_copies, require_loops, with_body
 class _Piece(Rewriter):
     """Runs the vectors and lanes of a tile a constant number of times, from a position within the tile on.
 
-    The piece has its own registers; memory accesses are shifted.
+    The piece has its own registers; memory accesses, and conditions on them, are shifted.
     """
 
     def __init__(self, counts: dict[str, int], moved: dict[Var, Index]) -> None:
@@ -30,6 +30,12 @@ class _Piece(Rewriter):
     def At(self, s: At) -> Stmt:
         index, offset = self.memory.index(s.index), self.memory.expr(s.offset)
         return At(s.buffer, s.table, index, offset, s.source, s.zero, s.zero_at, self.stmt(s.body))
+
+    def If(self, s: If) -> Stmt:
+        return If(self.memory.expr(s.cond), self.stmt(s.body))
+
+    def Select(self, v: Select) -> Value:
+        return Select(self.memory.expr(v.cond), self.expr(v.yes), self.expr(v.no))
 
     def Load(self, v: Load) -> Value:
         return v if v.buffer.scope == "register" else Load(v.buffer, self.memory.index(v.index), v.lanes)

@@ -1,56 +1,65 @@
-"""Forward convolutions with batch, extents and pads known only at the call: one kernel, which reads through a pointer
-table.
+"""Problems some of whose sizes are known at the call only: which sizes these are, and the plan of their kernel.
 
-Loop ends, strides and the positions of the table's sections are sizes of the kernel.  Channels, kernel, strides and
-dilations are constants.  The kernel is compiled from a representative problem (`general`), whose sizes are
-placeholders, so lines that differ only in sizes share one kernel.
+Ends of loops, and strides of arrays, that depend on such sizes are sizes of the kernel. Where taps meet borders, a
+kernel reads its source through a table of pointers (`plan/dynamic_table.py`), or the masks of its views take extents
+and pads as sizes (``--realise=mask``). The kernel is compiled from a representative problem (`general`), whose sizes
+are placeholders, so lines that differ only in sizes share one kernel.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from convsmith.diag.errors import ConfigError, UnsupportedError
-from convsmith.ir.buffer import UNKNOWN, make_buffer
-from convsmith.ir.index import Index, Var, as_index, maximum, minimum, product
-from convsmith.ir.types import PTR
-from convsmith.layout.indirection import Window, input_stride, shape_of
-from convsmith.passes import indirect as rewrite
+from convsmith.ir.index import Var, as_index
 from convsmith.passes.generalise import Place, generalise
 from convsmith.passes.manager import Step
 from convsmith.plan.config import Config
+from convsmith.plan.dynamic_table import section_sizes, table_steps
 from convsmith.plan.loops import SymbolicSizes
-from convsmith.plan.pointers import Pointers, pointers
 from convsmith.problem.conv import Conv
+from convsmith.problem.matmul import Matmul
 from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
 from convsmith.statement.epilogue import SOURCE_SUMS
 from convsmith.statement.statement import Statement
-from convsmith.statement.views import IMAGES, statement
-
-TABLE = "src_table"
+from convsmith.statement.views import IMAGES, end, front_pad
 
 _EXTENT = 64
-"""Extent of the representative problem's result along each axis."""
+"""Extent of each symbolic dim in the representative problem."""
 
 
-def check_dynamic(p: Problem) -> Conv:
-    """Return the problem. UnsupportedError, with the reason, if it has no kernel of this kind."""
+def check_dynamic(p: Problem) -> Problem:
+    """Return ``p``; UnsupportedError, which says why, where no kernel takes its sizes at the call."""
     why = ""
-    if not isinstance(p, Conv) or not p.forward or p.deconv:
-        why = "is a gradient, a deconvolution or a matrix product; supported are forward convolutions"
-    elif p.depthwise is not None:
+    if isinstance(p, Conv) and p.depthwise is not None:
         why = "has a fused depthwise convolution; supported are other post-ops"
+    elif isinstance(p, Matmul) and p.bits != (8, 8):
+        why = f"has entries of {p.bits[0]} and {p.bits[1]} bits, which are made while packing; supported are 8 and 8"
+    elif not isinstance(p, Conv | Matmul):
+        why = "is a micro-kernel; supported are convolutions, deconvolutions, their gradients, and matrix products"
     else:
-        for t in _varying(p):
-            blocks = [t.dims[dim] for dim in range(len(t.shape)) if dim != 1 and _blocks(t, dim) > 1]
-            if blocks or ":" in t.tag:
-                why = f"has {t.name} in the layout {t.layout}; supported are tags with blocks of channels alone"
+        for t in varying(p):
+            fixed = {dim for dim, name in enumerate(t.dims) if name not in symbolic_dims(p)}
+            if any(_blocks(t, dim) > 1 for dim in range(len(t.shape)) if dim not in fixed) or ":" in t.tag:
+                legal = "of channels" if isinstance(p, Conv) else "of n and k"
+                why = f"has {t.name} in the layout {t.layout}; supported are tags with blocks {legal} alone"
     if why:
         raise UnsupportedError(f"dynamic sizes: {p} {why}", code="dynamic")
-    assert isinstance(p, Conv)
     return p
+
+
+def symbolic_dims(p: Problem) -> tuple[str, ...]:
+    """Return the dims whose sizes are known at the call: batch and pixels, or rows and the batch of the source."""
+    if isinstance(p, Matmul):
+        return (*(f"b{n}" for n, size in enumerate(p.wei[:-2]) if size == 1), "m")
+    assert isinstance(p, Conv)
+    return (IMAGES, *(f"o{a}" for a in p.axes), *(f"i{a}" for a in p.axes))
+
+
+def through_table(p: Problem) -> bool:
+    """Whether ``p`` is of the kind that reads its source through a table by default: a forward convolution."""
+    return isinstance(p, Conv) and p.forward and not p.deconv
 
 
 def at_sizes(p: Conv, mb: int, i: tuple[int, ...], o: tuple[int, ...], fronts: tuple[int, ...]) -> Conv:
@@ -58,41 +67,64 @@ def at_sizes(p: Conv, mb: int, i: tuple[int, ...], o: tuple[int, ...], fronts: t
     return replace(p, mb=mb, i=i, o=o, p=fronts, name=None)
 
 
-def general(p: Conv, extent: int = _EXTENT) -> Conv:
+def general(p: Problem, extent: int = _EXTENT) -> Problem:
     """Return the representative problem, without pads; it is equal for all problems that share a kernel."""
-    i = tuple((extent - 1) * s + keff for s, keff in zip(p.s, p.keff))
-    return at_sizes(p, extent, i, (extent,) * p.rank, (0,) * p.rank)
+    if isinstance(p, Matmul):
+        symbolic = symbolic_dims(p)
+        names = (*(f"b{n}" for n in range(p.rank - 2)), "m", "k")
+        src = tuple(extent if name in symbolic else size for name, size in zip(names, p.src))
+        return replace(p, src=src, name=None)
+    assert isinstance(p, Conv)
+    coarse = (extent,) * p.rank
+    fine = tuple((extent - 1) * s + keff for s, keff in zip(p.s, p.keff))
+    i, o = (coarse, fine) if p.deconv else (fine, coarse)
+    return at_sizes(p, extent, i, o, (0,) * p.rank)
 
 
-def symbolic_sizes(p: Conv, st: Statement, config: Config) -> SymbolicSizes:
-    """Return how a kernel for ``p``, whose main statement is ``st``, takes its sizes; ConfigError where it cannot."""
-    row = f"o{p.axes[-1]}"
-    outputs = {IMAGES, *(f"o{a}" for a in p.axes)}
-    tiled = {name for name, size in config.register if size > 1} & outputs
+def symbolic_sizes(p: Problem, st: Statement, config: Config) -> SymbolicSizes:
+    """Return how the kernel of ``st``, a statement of ``p``, takes its sizes; ConfigError where it cannot."""
+    loops = frozenset(d.name for d in st.dims) & set(symbolic_dims(p))
+    if st.when == "main":
+        _check_config(p, st, config, loops)
+    if st.when == "main" and config.realise == "indirection":
+        assert isinstance(p, Conv)
+        step = _general_step(p, st, loops, section_sizes(p.axes), st.a.name)
+        return SymbolicSizes(loops, (step, *table_steps(p.axes, st, places(p, st.a.name))))
+    return SymbolicSizes(loops, (_general_step(p, st, loops),))
+
+
+def _check_config(p: Problem, st: Statement, config: Config, loops: frozenset[str]) -> None:
+    """Raise ConfigError, which names the words of ``config``, where a kernel of it does not serve all sizes."""
+    row = st.of("m")[-1].name
+    legal = ("indirection", "mask") if through_table(p) else ("mask",) if isinstance(p, Conv) else ("peel", "mask")
+    table = config.realise == "indirection"
+    tiled = {name for name, size in config.register if size > 1} & loops
+    moving = [t.name for t in varying(p) if t.name in config.pack]
     wrong = [
         text
         for text, is_so in (
-            (f"--realise={config.realise}", config.realise != "indirection"), (f"--table={config.table}",
-            config.table != "sections"), ("--fuse", config.fuse), ("--split", config.split),
-            ("--cache", config.cache), (f"--lane={config.lane}", config.lane in outputs),
+            (f"--realise={config.realise}", config.realise not in legal),
+            (f"--table={config.table}", table and config.table != "sections"), ("--fuse", config.fuse),
+            ("--split", config.split), ("--cache", config.cache), ("--phases", config.phases),
+            (f"--pack={','.join(moving)}", moving), (f"--lane={config.lane}", config.lane in loops),
             (f"--register={','.join(sorted(tiled))}", tiled - {row}),
         ) if is_so
     ]  # fmt: skip
     if wrong:
+        tile = f"a tile of {row} at most" if row in loops else "no tile"
         raise ConfigError(
-            "dynamic", f"{' '.join(wrong)}: dynamic sizes need --realise=indirection, lanes along channels and, of mb "
-            f"and the pixels, a tile of {row} at most",
+            "dynamic", f"{' '.join(wrong)}: dynamic sizes need --realise={' or '.join(legal)}, lanes along channels "
+            f"and, of {', '.join(d.name for d in st.dims if d.name in loops)}, {tile}",
         )  # fmt: skip
     if any(view.name == SOURCE_SUMS for view in st.sums):
         raise ConfigError(
             "dynamic", "--offsets=sums: zero points of weights, and flipped weights, need sums of the source, which "
             "kernels with dynamic sizes do not make; legal is --offsets=each",
         )  # fmt: skip
-    return SymbolicSizes(frozenset(outputs), (_general_step(p), _pointer_step(p, st), *_pixel_steps(p, st)))
 
 
 # -- sizes
-def _varying(p: Conv) -> list[Tensor]:
+def varying(p: Problem) -> list[Tensor]:
     """Return the tensors whose shapes depend on the sizes of a call."""
     pairs = zip(general(p).tensors, general(p, _EXTENT + 1).tensors)
     return [a for a, b in pairs if a.shape != b.shape]
@@ -102,7 +134,7 @@ def _blocks(t: Tensor, dim: int) -> int:
     return sum(b.dim == dim for b in t.layout.blocks)
 
 
-def _places(p: Conv, name: str) -> tuple[Place, ...]:
+def places(p: Problem, name: str) -> tuple[Place, ...]:
     """Return the blocks of a tensor's layout; a stride that depends on the sizes of a call is a size of the kernel."""
     layouts = (general(p, extent).tensor(name).layout.blocks for extent in (_EXTENT, _EXTENT + 1))
     strides = (
@@ -111,79 +143,32 @@ def _places(p: Conv, name: str) -> tuple[Place, ...]:
     return tuple((b.dim, b.size, s) for b, s in zip(general(p).tensor(name).layout.blocks, strides))
 
 
-def sizes_of(p: Conv) -> tuple[Var, ...]:
-    """Return the names of the kernel's sizes, in order."""
-    sizes = [Var("mb_end"), *(Var(f"o{a}_end") for a in p.axes)]
-    for t in _varying(p):
-        sizes += [stride for _, _, stride in _places(p, t.name) if isinstance(stride, Var)]
-    for a in p.axes[:-1]:
-        sizes += map(Var, (f"low_{a}", f"high_{a}", f"row_{a}", f"step_{a}"))
-    return tuple(sizes)
-
-
-def size_values(q: Conv, window: Window) -> dict[str, int]:
-    """Return the values of the sizes, and others, for the problem at the sizes of a call, with the window over its
-    source.
-    """
-    values = {"mb_end": q.mb} | {f"o{a}_end": size for a, size in zip(q.axes, q.o)}
+def size_values(q: Problem) -> dict[str, int]:
+    """Return the sizes that any kernel may take, by name, at ``q``, the problem of a call."""
+    found = {end(name).name: q.dims[name] for name in symbolic_dims(q)}
     for t in q.tensors:
-        values |= {f"{t.name}_s{n}": b.stride for n, b in enumerate(t.layout.blocks)}
-    _, length = shape_of(window, "sections")
-    rows = [a.sections.rows for a in window.axes[:-1]]
-    for n, (letter, axis, stride) in enumerate(zip(q.axes[:-1], window.axes, window.strides)):
-        s = axis.sections
-        low, high = (s.low, s.high) if s.low < s.high else (axis.o, axis.o + 1)
-        values[f"low_{letter}"], values[f"high_{letter}"] = low, high
-        values[f"row_{letter}"] = math.prod(rows[n + 1 :]) * length
-        values[f"step_{letter}"] = axis.s * stride
-    return values
+        found |= {f"{t.name}_s{n}": b.stride for n, b in enumerate(t.layout.blocks)}
+    if isinstance(q, Conv):
+        found |= {front_pad(a).name: pad for a, pad in zip(q.axes, q.p)}
+    return found
 
 
-def call_pointers(q: Conv) -> Pointers:
-    """Return the pointer table of the problem at the sizes of a call, and its zero buffer."""
-    return pointers(statement(q), "sections")
+def _general_step(
+    p: Problem, st: Statement, loops: frozenset[str], more: tuple[Var, ...] = (), pointed: str = ""
+) -> Step:
+    """Return the rewrite that makes the ends of ``loops`` and the strides of arrays sizes, before ``more``.
 
-
-# -- rewrites
-def _general_step(p: Conv) -> Step:
-    """Return the rewrite that replaces loop ends and strides by sizes; the source keeps its own until it is read by
-    pointers.
+    The source that is ``pointed`` at by a table keeps its own strides until then.
     """
-    ends = {IMAGES: Var("mb_end"), **{f"o{a}": Var(f"o{a}_end") for a in p.axes}}
-    layout = p.dst_layout
+    names = [name for name in symbolic_dims(p) if name in loops]
+    ends = {name: end(name) for name in names}
+    layout = st.c.layout
     if layout.padded_shape != layout.shape:  # a nest of its own writes zeros to what blocks of channels add
-        ends |= {f"pad{n}": end for n, end in zip((0, *range(2, 2 + p.rank)), tuple(ends.values()))}
-    arrays = [(t.name, () if t.name == "src" else _places(p, t.name)) for t in _varying(p)]
-    return Step(generalise, tuple(ends.items()), tuple(arrays), sizes_of(p))
-
-
-def _pointer_step(p: Conv, st: Statement) -> Step:
-    """Return the rewrite that reads the source through the table, whose rows the sizes locate."""
-    own = pointers(st, "sections")
-    place: Index = as_index(0)
-    moved: Index = product(Var(IMAGES), next(stride for dim, _, stride in _places(p, "src") if dim == 0))
-    for a in p.axes[:-1]:
-        y, low, last = Var(f"o{a}"), Var(f"low_{a}"), Var(f"high_{a}") - 1
-        below = maximum(y - last, 0)
-        inside = minimum(maximum(y, low), last) - low - product(minimum(below, 1), last - low)
-        place = place + product(minimum(y, low) + below, Var(f"row_{a}"))
-        moved = moved + product(inside, Var(f"step_{a}"))
-    stride = input_stride(own.window, "sections")
-    columns = [*p.axes[-1:], *p.axes[:-1]]
-    apart, within = 1, {}
-    for a in reversed(columns):
-        within[a] = apart
-        apart *= p.dims["k" + a]
-    place = place + Var(f"o{p.axes[-1]}") * stride
-    for a in p.axes:
-        place = place + Var("k" + a) * within[a]
-    table = make_buffer(TABLE, PTR, (UNKNOWN,))
-    return Step(rewrite.indirect, st.a.name, table, own.zero, (place,), moved)
-
-
-def _pixel_steps(p: Conv, st: Statement) -> list[Step]:
-    """Return the rewrites that make the distance of a pixel's channels a size, if the layout has one."""
-    places = tuple((0, size, stride) for dim, size, stride in _places(p, "src") if dim == 1)
-    if all(stride.is_const for _, _, stride in places):
-        return []
-    return [Step(generalise, (), ((f"{st.a.name}_at", places), (f"{st.a.name}_0", places)), ())]
+        dims = p.tensor(st.c.name).dims
+        ends |= {f"pad{dims.index(name)}": end(name) for name in names if name in dims}
+    read = {t.name for t in p.tensors} if st.when == "main" else {v.name for v in (*st.factors, st.c)}
+    blocks = {t.name: places(p, t.name) for t in varying(p) if t.name in read}
+    strides = (stride for found in blocks.values() for _, _, stride in found if isinstance(stride, Var))
+    sizes = (*map(end, names), *strides, *more)
+    arrays = tuple((name, () if name == pointed else found) for name, found in blocks.items())
+    return Step(generalise, tuple(ends.items()), arrays, sizes)

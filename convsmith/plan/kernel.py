@@ -99,9 +99,12 @@ def _outside(nest: Nest, loops: Loops, within: str) -> tuple[Loop, ...]:
     return nest.outside[: last + (not loops.axes[within])]
 
 
-def scheduled(problem: Problem, config: Config, machine: Machine) -> Statement:
-    """Return the statement that ``config`` schedules: its offsets taken off the sums, its reduction in parts."""
-    st = statement(problem, machine)
+def scheduled(problem: Problem, config: Config, machine: Machine, dynamic: bool = False) -> Statement:
+    """Return the statement that ``config`` schedules: its offsets taken off the sums, its reduction in parts.
+
+    The masks of a ``dynamic`` statement that reads no table hold sizes of its kernel.
+    """
+    st = statement(problem, machine, dynamic and config.realise != "indirection")
     if of_fewer_bits(st):
         need = [view.name for view in st.factors if view.fewer is not None or view is st.b]
         if config.offsets != "sums" or not set(need) <= set(config.pack):
@@ -109,6 +112,11 @@ def scheduled(problem: Problem, config: Config, machine: Machine) -> Statement:
                 "bits", f"entries of fewer bits are made while packing: legal are --offsets=sums and "
                 f"--pack={','.join(need)}",
             )  # fmt: skip
+    if config.offsets == "sums" and st.sizes:
+        raise ConfigError(
+            "dynamic", f"--offsets=sums --realise={config.realise}: sums of weights over the taps that are there "
+            "depend on the sizes of the call; legal is --offsets=each",
+        )  # fmt: skip
     if config.offsets == "sums":
         with_sums = summed(problem, st, config.flip, config.pack, config.realise == "indirection")
         if with_sums is None:

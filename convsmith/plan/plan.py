@@ -13,7 +13,7 @@ from convsmith.ir.stmt import Kernel
 from convsmith.machine.base import Machine
 from convsmith.passes.manager import Step
 from convsmith.plan.config import Config
-from convsmith.plan.dynamic import check_dynamic, symbolic_sizes
+from convsmith.plan.dynamic import check_dynamic, symbolic_dims, symbolic_sizes
 from convsmith.plan.fused import joined, renamed_config, scheduled_pair
 from convsmith.plan.kernel import KernelPlan, kernel_plan, loop_at, scheduled
 from convsmith.plan.pipelines import SYMBOL
@@ -85,10 +85,11 @@ def plan(problem: Problem, config: Config, machine: Machine, dynamic: bool = Fal
 
     The sizes of a ``dynamic`` plan are arguments of each call; those of ``problem`` are placeholders.
     """
+    unknown = frozenset(symbolic_dims(check_dynamic(problem))) if dynamic else frozenset()
     if isinstance(problem, Conv) and problem.depthwise is not None:
         made = scheduled_pair(problem, config, machine)
     elif config.then is None:
-        made = program(problem, scheduled(problem, config, machine))
+        made = program(problem, scheduled(problem, config, machine, dynamic))
     else:
         raise ConfigError("then", f"--at={config.at}: {problem} has one statement; legal is the config of one")
     kernels = []
@@ -96,11 +97,13 @@ def plan(problem: Problem, config: Config, machine: Machine, dynamic: bool = Fal
         if st.when == "loop":
             kernels.append(kernel_plan(st, replace(config, threads=1, at="", then=None), machine))
         elif st.when == "main":
-            sizes = symbolic_sizes(check_dynamic(problem), st, config) if dynamic else None
+            sizes = symbolic_sizes(problem, st, config) if dynamic else None
             own, within = renamed_config(made.pair, config) if made.pair is not None else (config, "")
             kernels.append(kernel_plan(st, own, machine, sizes, within))
         else:
             # Parts are added up, and sums made while packing, on the thread that calls.
             threads = config.threads if st.when == "before" else 1
-            kernels.append(kernel_plan(st, config_of_sums(st, machine, threads), machine))
+            own = config_of_sums(st, machine, threads, unknown)
+            sizes = symbolic_sizes(problem, st, own) if any(d.name in unknown for d in st.dims) else None
+            kernels.append(kernel_plan(st, own, machine, sizes))
     return Plan(problem, config, machine, made, tuple(kernels))

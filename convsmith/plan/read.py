@@ -102,7 +102,7 @@ def read_steps(
 
 def _shared(st: Statement, loops: Loops, parallel: tuple[Loop, ...]) -> tuple[Loop, ...]:
     """Return the loops that threads share: one in pieces stays within a task, unless an image has no other loop."""
-    return tuple(x for x in parallel if x.of not in loops.symbolic or not x.is_tiled or len(st.axes) == 1)
+    return tuple(x for x in parallel if x.of not in loops.symbolic or not x.is_tiled or len(st.axes) <= 1)
 
 
 def _piece_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list[Step]:
@@ -112,7 +112,7 @@ def _piece_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> lis
         if x.of in loops.symbolic and x.is_tiled:
             (inner,) = (y for y in nest.pixels if y.of == x.of)
             drained = (f"{inner.name}.w",) if config.drain else ()
-            shared = config.threads > 1 and len(st.axes) == 1
+            shared = config.threads > 1 and len(st.axes) <= 1
             steps.append(Step(pieces, x.name, "", inner.name, (x.tile,) * 3, drained, shared))
     return steps
 

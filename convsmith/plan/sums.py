@@ -13,11 +13,14 @@ VECTORS, PIXELS = 4, 8
 """Vectors of sums, or pixels whose lanes are added up together, of a register tile."""
 
 
-def config_of_sums(st: Statement, target: Machine, threads: int) -> Config:
-    """Return the config of ``st``: vectors of sums, or of terms that are added up at the end."""
+def config_of_sums(st: Statement, target: Machine, threads: int, unknown: frozenset[str] = frozenset()) -> Config:
+    """Return the config of ``st``: vectors of sums, or of terms that are added up at the end.
+
+    No lanes lie along ``unknown`` dims, whose sizes are known at the call only.
+    """
     lanes = target.lanes(dtype(st.acc).bits)
     sizes = {d.name: d.size for d in st.dims}
-    lane = _lane(st, sizes, lanes)
+    lane = _lane(st, sizes, lanes, unknown)
     if lane in st.reduce:
         last = st.of("m")[-1]
         tile = {last.name: min(last.size, PIXELS)}
@@ -26,12 +29,12 @@ def config_of_sums(st: Statement, target: Machine, threads: int) -> Config:
     return Config(target.isa, lane, register=tuple(tile.items()), pack=(), outline=False, threads=threads)
 
 
-def _lane(st: Statement, sizes: dict[str, int], lanes: int) -> str:
+def _lane(st: Statement, sizes: dict[str, int], lanes: int, unknown: frozenset[str]) -> str:
     """Return a dim along which elements are neighbours and all are there, or else the longest of the result.
 
     Lanes beyond the last term read as zero, which is no zero once it is flipped.
     """
-    masked = {v.name for v in variables_of(st.a.mask)} | set(st.reduce if st.a.flipped else ())
+    masked = unknown | {v.name for v in variables_of(st.a.mask)} | set(st.reduce if st.a.flipped else ())
     contiguous = {b.dim for b in st.a.layout.blocks if b.stride == 1 and b.size > 1}
     for dim in contiguous:
         for v, step in st.a.coords[dim].terms:

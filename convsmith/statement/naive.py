@@ -43,7 +43,8 @@ def naive(problem: Problem, st: Statement, before: Sequence[Kernel] = ()) -> Ker
     store = store if is_true(st.c.mask) else If(st.c.mask, store)
     body: Stmt = Alloc(acc, block(Store(acc, (), const(acc.dtype, 0)), _nest(st.of("k"), add), store))
     body = _nest(st.of("batch", "n", "m"), body)
-    return Kernel(st.name, buffers.params(), block(body, *_zero_lanes(st.c, buffers)), before=tuple(before))
+    body = block(body, *_zero_lanes(st.c, buffers))
+    return Kernel(st.name, buffers.params(), body, before=tuple(before), sizes=st.sizes)
 
 
 def _centred(problem: Problem, st: Statement, buffers: Buffers, sums: Value) -> Value:

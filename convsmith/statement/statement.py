@@ -99,8 +99,9 @@ class Statement:
     ``axes`` are the axes of the window that A is read through, outermost first; a matrix product has none. ``reduce``
     names the reduction loops in the order in which they read memory best, outermost first. ``acc`` is the data type of
     the sums. Where ``shifted`` is set, zero points are subtracted from the factors. Else ``sums`` are the views of the
-    sums of entries of A and B by which the epilogue subtracts them. A statement with ``whole_`` computes a part of each
-    sum of that statement, or finishes the parts.
+    sums of entries of A and B by which the epilogue subtracts them. ``sizes`` stand in the masks for extents and pads
+    that are known at the call only. A statement with ``whole_`` computes a part of each sum of that statement, or
+    finishes the parts.
     """
 
     dims: tuple[Dim, ...]
@@ -111,6 +112,7 @@ class Statement:
     shifted: bool = False
     sums: tuple[View, ...] = ()
     axes: tuple[Axis, ...] = ()
+    sizes: tuple[Var, ...] = ()
     name: str = "conv"
     when: str = "main"
     finish: str = "epilogue"
@@ -145,10 +147,12 @@ class Statement:
     def residues(self) -> dict[str, int]:
         """The number of residue classes of each loop that a stride must divide: the mask is the same within a class.
 
+        There are none where a pad is known at the call only: it decides which class meets the stride.
+
         ``e % s == 0`` does not change when a variable with the coefficient ``c`` in ``e`` moves by ``s / gcd(s, c)``.
         """
         classes: dict[str, int] = {}
-        for part in parts_of(self.a.mask):
+        for part in () if self.sizes else parts_of(self.a.mask):
             for atom, _ in part.arg.terms if isinstance(part, Eq0) else ():
                 if isinstance(atom, Mod):
                     for v, c in atom.num.terms:

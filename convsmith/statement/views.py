@@ -26,15 +26,26 @@ IMAGES = "mb"
 """The dim of images, along which a kernel repeats what it does to one."""
 
 
-def statement(p: Problem, target: Machine | None = None) -> Statement:
+def end(dim: str) -> Var:
+    """Return the size of ``dim`` where it is known at the call only."""
+    return Var(f"{dim}_end")
+
+
+def front_pad(axis: str) -> Var:
+    """Return the front pad along ``axis`` where it is known at the call only."""
+    return Var(f"pad_{axis}")
+
+
+def statement(p: Problem, target: Machine | None = None, symbolic: bool = False) -> Statement:
     """Return the statement of a matrix product, or of a convolution or deconvolution in its direction.
 
-    ``target`` determines the type of the sums; without it, the type is correct for every target.
+    ``target`` determines the type of the sums; without it, the type is correct for every target. In the masks of a
+    ``symbolic`` statement, extents and pads are sizes of its kernel; those of ``p`` are placeholders.
     """
     if isinstance(p, Matmul):
         return _product(p, sums_type(p, target))
     assert isinstance(p, Conv)
-    return _BY_RESULT[_result(p)](_Relation(p, sums_type(p, target)))
+    return _BY_RESULT[_result(p)](_Relation(p, sums_type(p, target), symbolic))
 
 
 def sums_type(p: Problem, target: Machine | None) -> str:
@@ -96,8 +107,8 @@ class _Side:
 class _Relation:
     """The variables, dims and views that the three statements share."""
 
-    def __init__(self, p: Conv, acc: str) -> None:
-        self.p, self.acc = p, acc
+    def __init__(self, p: Conv, acc: str, symbolic: bool) -> None:
+        self.p, self.acc, self.symbolic = p, acc, symbolic
         self.group = (Dim("g", p.g, "batch"),) if p.g > 1 else ()
         self.g: Index = Var("g") if p.g > 1 else as_index(0)
         tensors = {t.name.removeprefix("diff_"): t for t in p.tensors}
@@ -107,6 +118,11 @@ class _Relation:
         self.wei = tensors["wei"]
         self.batch = Dim(IMAGES, p.mb, "")
         self.taps = tuple(Dim("k" + a, n, "", a) for a, n in zip(p.axes, p.k))
+        self.pads: tuple[Index, ...] = tuple(map(front_pad, p.axes)) if symbolic else tuple(map(as_index, p.p))
+
+    def sizes(self, side: _Side) -> tuple[Var, ...]:
+        """Return the sizes in the masks of a view of ``side``."""
+        return (*(end(d.name) for d in side.axes), *map(front_pad, self.p.axes)) if self.symbolic else ()
 
     def _side(self, tensor: Tensor, channel: str, channels: int, letter: str, sizes: tuple[int, ...]) -> _Side:
         axes = tuple(Dim(letter + a, n, "", a) for a, n in zip(self.p.axes, sizes))
@@ -128,18 +144,19 @@ class _Relation:
     def gathered(self, side: _Side) -> View:
         """Return the view of the image at a pixel of the grid and a tap."""
         coords = [self.meeting(n) for n in range(self.p.rank)]
-        return self._view(side, coords, [_in_range(x, d.size) for x, d in zip(coords, side.axes)])
+        return self._view(side, coords, [self._in_range(x, d) for x, d in zip(coords, side.axes)])
 
     def scattered(self, side: _Side) -> View:
         """Return the view of the grid at a pixel of the image and a tap; its mask requires that the stride divides."""
         coords, masks = [], []
         for n, (image, d) in enumerate(zip(self.image.axes, side.axes)):
             # A grid of one pixel is met at the tap alone, as with any stride; one as long as the kernel says so.
-            s = max(self.p.s[n], self.p.k[n]) if d.size == 1 and not self.p.d[n] else self.p.s[n]
-            moved = Var(image.name) + self.p.p[n] - Var(self.taps[n].name) * (self.p.d[n] + 1)
+            single = d.size == 1 and not self.p.d[n] and not self.symbolic
+            s = max(self.p.s[n], self.p.k[n]) if single else self.p.s[n]
+            moved = Var(image.name) + self.pads[n] - Var(self.taps[n].name) * (self.p.d[n] + 1)
             coords.append(floordiv(moved, s))
-            there = conj((_in_range(coords[-1], d.size), eq(mod(moved, s), 0)))
-            masks.append(there if self._meets(n, image.size, d.size, s) else false())
+            there = conj((self._in_range(coords[-1], d), eq(mod(moved, s), 0)))
+            masks.append(there if self.symbolic or self._meets(n, image.size, d.size, s) else false())
         return self._view(side, coords, masks)
 
     def _meets(self, n: int, image: int, grid: int, s: int) -> bool:
@@ -163,10 +180,15 @@ class _Relation:
     def meeting(self, n: int) -> Index:
         """Return the coordinate of the image at a pixel of the grid and a tap, along axis ``n``."""
         pixel, tap = Var(self.grid.axes[n].name), Var(self.taps[n].name)
-        return pixel * self.p.s[n] + tap * (self.p.d[n] + 1) - self.p.p[n]
+        return pixel * self.p.s[n] + tap * (self.p.d[n] + 1) - self.pads[n]
+
+    def _in_range(self, coord: Index, d: Dim) -> Cond:
+        """Return whether ``coord`` lies within ``d``."""
+        size = end(d.name) if self.symbolic else as_index(d.size)
+        return conj((coord >= 0, coord < size))
 
     def _view(self, side: _Side, coords: list[Index], masks: list[Cond]) -> View:
-        dims = (*self.image.axes, *self.grid.axes, *self.taps)
+        dims = self.taps if self.symbolic else (*self.image.axes, *self.grid.axes, *self.taps)
         ranges = {Var(d.name): (0, d.size - 1) for d in dims}
         channel = self.g * side.channel.size + Var(side.channel.name)
         simple = [simplify(m, ranges) for m in masks]
@@ -194,7 +216,9 @@ def _pixels(r: _Relation, result: _Side, source: _Side, a: View) -> Statement:
     )  # fmt: skip
     order = (*(d.name for d in r.taps), source.channel.name)
     axes = r.window(source, result)
-    return Statement(dims, (a, r.weights()), r.plain(result), order, r.acc, _shifted(r.p), axes=axes)
+    return Statement(
+        dims, (a, r.weights()), r.plain(result), order, r.acc, _shifted(r.p), axes=axes, sizes=r.sizes(source)
+    )  # fmt: skip
 
 
 def _to_weights(r: _Relation) -> Statement:
@@ -204,11 +228,8 @@ def _to_weights(r: _Relation) -> Statement:
     )  # fmt: skip
     order = (IMAGES, *(d.name for d in r.grid.axes))
     axes = r.window(r.image, r.grid)
-    return Statement(dims, (r.gathered(r.image), r.plain(r.grid)), r.weights(), order, r.acc, axes=axes)
-
-
-def _in_range(coord: Index, size: int) -> Cond:
-    return conj((coord >= 0, coord < size))
+    factors = (r.gathered(r.image), r.plain(r.grid))
+    return Statement(dims, factors, r.weights(), order, r.acc, axes=axes, sizes=r.sizes(r.image))
 
 
 _BY_RESULT = {"grid": _to_grid, "image": _to_image, "weights": _to_weights}

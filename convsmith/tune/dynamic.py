@@ -5,10 +5,12 @@ from __future__ import annotations
 from convsmith.diag.errors import ConfigError, UnsupportedError
 from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
+from convsmith.plan.dynamic import symbolic_dims, through_table
 from convsmith.plan.loops import loops_after_fusing
 from convsmith.plan.registers import check_config
 from convsmith.plan.unit import Unit
 from convsmith.problem.conv import Conv
+from convsmith.problem.problem import Problem
 from convsmith.statement.epilogue import SOURCE_SUMS
 from convsmith.statement.offsets import flips, summed
 from convsmith.statement.statement import Statement
@@ -16,32 +18,39 @@ from convsmith.statement.views import statement
 from convsmith.tune.model import LONG, operations
 
 
-def dynamic_config(p: Conv, target: Machine, threads: int = 1) -> Config:
-    """Vectors of output channels, or of groups where each has one; as many pixels of a row as registers hold."""
-    each = statement(p, target)
+def dynamic_config(p: Problem, target: Machine, threads: int = 1) -> Config:
+    """Return vectors of channels, or of groups where each has one, and as many pixels or rows as registers hold.
+
+    A forward convolution reads its source through a table of pointers; the others test each tap.
+    """
+    realise = "indirection" if through_table(p) else "mask" if isinstance(p, Conv) else "peel"
+    each = statement(p, target, isinstance(p, Conv) and realise != "indirection")
     ways: list[tuple[tuple[str, ...], str, Statement]] = [((), "each", each)]
-    for flip in flips(p, each):
-        found = summed(p, each, flip, filled=True)
+    for flip in flips(p, each) if not each.sizes else ():
+        found = summed(p, each, flip, filled=realise == "indirection")
         if found is not None and all(view.name != SOURCE_SUMS for view in found.sums):
             ways.append((flip, "sums", found))
     flip, offsets, st = max(ways, key=lambda way: _terms(way[2], target))
-    lane = "g" if p.g > 1 and p.ic == p.oc == p.g else st.n
-    extent = next(d.size for d in st.dims if d.name == lane)
+    sizes = {d.name: d.size for d in st.dims}
+    lane = "g" if isinstance(p, Conv) and p.g > 1 and p.ic == p.oc == p.g else st.n
     unit = Unit.choices(st, target)[-1]
     dot = unit.dot and lane == st.n
     terms = ((st.reduce[-1], unit.terms),) if dot else ()
-    row = f"o{p.axes[-1]}"
+    row = st.of("m")[-1].name
     order = tuple(d.name for d in st.dims if d.kind != "k" and d.name not in (lane, row))
     for vectors, pixels in ((4, 6), (2, 12), (2, 6), (2, 5), (2, 4), (1, 12), (1, 6), (1, 4), (1, 1)):
         if lane == "g" and pixels > 4:
             continue  # nothing is shared between pixels but weights
+        if row not in symbolic_dims(p) and pixels > sizes[row]:
+            continue
         config = Config(
             target.isa, lane, register=((row, pixels), (lane, vectors * unit.lanes)), order=(*order, lane, row),
-            reduce=st.reduce, instruction=unit.name if dot else "", terms=terms, realise="indirection",
-            offsets=offsets, flip=flip, drain=operations(p, st) > LONG, threads=threads,
+            reduce=st.reduce, instruction=unit.name if dot else "", terms=terms, realise=realise,
+            pack=("wei",) if st.constant else (), offsets=offsets, flip=flip, drain=operations(p, st) > LONG,
+            threads=threads,
         )  # fmt: skip
         own = Unit.of(st, target, config)
-        if extent <= (vectors - 1) * own.lanes:
+        if sizes[lane] <= (vectors - 1) * own.lanes:
             continue
         try:
             check_config(st, loops_after_fusing(st, config), config, target, own)

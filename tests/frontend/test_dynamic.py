@@ -9,33 +9,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 from callers import on_threads
-from guarded import Compiled, canary, check_result, expected, memory_of
+from guarded import Compiled, check_result, expected
 from oracles import small_target
+from sizes_of_call import AtSizes
 
 import convsmith as cs
 from convsmith.codegen.artifact import Artifact
 from convsmith.compiler import service
-from convsmith.compiler.arguments import argument_of
-from convsmith.compiler.driver import pointer_arguments
 from convsmith.compiler.dynamic import at_call, fixed_sizes
-from convsmith.compiler.interpreted import InterpretedCall
 from convsmith.frontend.dynamic import DynamicKernel
-from convsmith.ir.buffer import UNKNOWN
 from convsmith.ir.intern import interning
-from convsmith.ir.stmt import Kernel
-from convsmith.ir.verify import verify
 from convsmith.layout.reorder import to_layout
 from convsmith.machine.registry import host_targets
-from convsmith.passes.manager import Step, run_steps
-from convsmith.plan.dynamic import (
-    TABLE,
-    at_sizes,
-    call_pointers,
-    check_dynamic,
-    general,
-    size_values,
-    sizes_of,
-)
+from convsmith.passes.manager import run_steps
+from convsmith.plan.dynamic import at_sizes, check_dynamic, general
+from convsmith.plan.dynamic_table import call_pointers
 from convsmith.plan.plan import plan
 from convsmith.problem import Conv, reference
 from convsmith.problem.data import random_arrays
@@ -276,33 +264,6 @@ def test_infinite_weights() -> None:
     assert error.value.code == "non-finite"
 
 
-class Sizes:
-    """The kernel computes the same after every rewrite, at sizes that are not those of the line."""
-
-    def __init__(self, p: Conv, q: Conv, instructions: dict[str, Kernel]) -> None:
-        self.q, self.instructions = q, instructions
-        self.arrays = random_arrays(q, 3)
-        self.truth = reference(q, self.arrays, np.float32)["dst"]
-        names, pointers = {v.name for v in sizes_of(p)}, call_pointers(q)
-        self.sizes = {name: size for name, size in size_values(q, pointers.window).items() if name in names}
-        self.memory = {t.name: memory_of(self.arrays[t.name], t.layout) for t in q.inputs}
-        self.known = {t.name: argument_of(t) for t in q.tensors} | pointer_arguments(q, pointers, TABLE, "src")
-
-    def after(self, number: int, step: Step | None, kernel: Kernel, seconds: float, changed: bool) -> None:
-        zero = next((b for b in kernel.params if b.name == "src_0"), None)
-        if not changed or zero is None or zero.size not in (UNKNOWN, self.known["src_0"].size):
-            return  # the channels of a pixel do not lie where the sizes say yet
-        verify(kernel)
-        given = {**self.memory, **self.sizes, "dst": np.full(self.q.dst_layout.size, canary(self.truth.dtype))}
-        call = InterpretedCall(self.known, given, self.instructions)
-        for each in (*kernel.packs, *kernel.before, kernel):
-            call.run(each)
-        try:
-            check_result(self.q, given, {"dst": self.truth})
-        except AssertionError as error:
-            raise AssertionError(f"after {step}: {error}\n{kernel}") from error
-
-
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "src, dst, options, line, sizes, threads",
@@ -325,7 +286,7 @@ def test_every_step_computes_the_same(src: str, dst: str, options: str, line: st
         p = general(check_dynamic(q)).canonical()
         config = replace(dynamic_config(p, target, threads), drain=threads == 2)
         made = plan(p, config, target, dynamic=True)
-        run_steps(made.program.naive(), made.pipeline, [Sizes(p, q, instructions)])
+        run_steps(made.program.naive(), made.pipeline, [AtSizes(q, instructions, ("dst",), table=True)])
 
 
 def test_requirements_are_checked_at_the_call() -> None:
@@ -365,8 +326,13 @@ def test_requirements_are_checked_at_the_call() -> None:
     [
         (LINES[0], "ic", cs.UsageError, "'ic' is fixed; legal are mb, ih, iw"),
         (LINES[0], "", cs.UsageError, "names no dim; legal are mb, ih, iw"),
-        ("--dir=BWD_D " + LINES[0], "mb", cs.UnsupportedError, "supported are forward convolutions"),
-        ("--matmul 2x3:3x4", "mb", cs.UnsupportedError, "is no convolution"),
+        ("--dir=BWD_D " + LINES[0], "ih", cs.UsageError, "'ih' is fixed; legal are mb, oh, ow"),
+        ("--dir=BWD_W " + LINES[0], "oh", cs.UsageError, "'oh' is fixed; legal are mb, ih, iw"),
+        ("--matmul 2x3:3x4", "mb", cs.UsageError, "'mb' is fixed; legal are m"),
+        ("--matmul 2x3:3x4", "k", cs.UsageError, "'k' is fixed; legal are m"),
+        ("--matmul 5x7x2x3:1x7x3x4", "b1", cs.UsageError, "'b1' is fixed; legal are b0, m"),
+        ("--matmul --stag=ABx2a2b 2x3:3x4", "m", cs.UnsupportedError, "has src in the layout .*; .* of n and k"),
+        ("--matmul --dt=u8:s8:s32 --bits=7:5 2x3:3x4", "m", cs.UnsupportedError, "has entries of 7 and 5 bits"),
         ("--stag=aBCd2b2c " + LINES[0], "mb", cs.UnsupportedError, "has src in the layout aBCd2b2c; supported"),
         ("--dtag=ABcd2a2b " + LINES[0], "mb", cs.UnsupportedError, "has dst in the layout ABcd2a2b; supported"),
         ("--attr-post-ops=dw:k3s1p1 mb1ic3ih9oc17kh1ph0", "mb", cs.UnsupportedError, "a fused depthwise convolution"),

@@ -26,7 +26,6 @@ from convsmith.machine.x86.levels import LEVELS
 from convsmith.plan.dynamic import check_dynamic, general
 from convsmith.plan.micro_kernel import MicroKernelPlan
 from convsmith.plan.plan import plan
-from convsmith.problem.conv import Conv
 from convsmith.problem.lines import parse_problem
 from convsmith.problem.micro_kernel import MicroKernel
 from convsmith.tune.dynamic import dynamic_config
@@ -80,7 +79,6 @@ def _lowered(row: Row, level: Machine) -> tuple[str, str]:
         return "", lower(MicroKernelPlan(m, level)).text
     problem = parse_problem(row.line)
     if row.kind == "dynamic":
-        assert isinstance(problem, Conv)
         plain = general(check_dynamic(problem)).canonical()
         config = dynamic_config(plain, level, row.threads)
         return str(config), lower(plan(plain, config, level, dynamic=True)).text

@@ -1,0 +1,57 @@
+"""Rewritten kernels of dynamic sizes, interpreted at the sizes of a call."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+from guarded import canary, check_result, expected, memory_of
+
+from convsmith.compiler.arguments import argument_of
+from convsmith.compiler.driver import pointer_arguments
+from convsmith.compiler.interpreted import InterpretedCall
+from convsmith.ir.buffer import UNKNOWN
+from convsmith.ir.stmt import Kernel
+from convsmith.ir.verify import verify
+from convsmith.passes.manager import Step
+from convsmith.plan.dynamic import size_values
+from convsmith.plan.dynamic_table import TABLE, call_pointers, section_values
+from convsmith.problem import Conv, Problem
+from convsmith.problem.data import random_arrays
+
+
+class AtSizes:
+    """Fails where a kernel does not compute the ``outputs`` of ``q``, the problem of a call, after a rewrite."""
+
+    def __init__(self, q: Problem, instructions: dict[str, Kernel], outputs: Collection[str], table: bool) -> None:
+        self.q, self.instructions, self.outputs, self.checked = q, instructions, outputs, 0
+        self.arrays = random_arrays(q, 3)
+        self.truth = expected(q, self.arrays)
+        self.sizes = size_values(q)
+        self.memory = {t.name: memory_of(self.arrays[t.name], t.layout) for t in q.inputs}
+        self.known = {t.name: argument_of(t) for t in q.tensors}
+        if table:
+            assert isinstance(q, Conv)
+            pointers = call_pointers(q)
+            self.sizes |= section_values(q, pointers.window)
+            self.known |= pointer_arguments(q, pointers, TABLE, "src")
+
+    def after(self, number: int, step: Step | None, kernel: Kernel, seconds: float, changed: bool) -> None:
+        if step is None or not changed:
+            return  # the extents of the naive nest are placeholders
+        if "src_0" in self.known:
+            zero = next((b for b in kernel.params if b.name == "src_0"), None)
+            if zero is None or zero.size not in (UNKNOWN, self.known["src_0"].size):
+                return  # the channels of a pixel do not lie where the sizes say yet
+        verify(kernel)
+        given = {**self.memory, **self.sizes}
+        for t in self.q.outputs:
+            given[t.name] = np.full(t.layout.size, canary(self.truth[t.name].dtype), self.truth[t.name].dtype)
+        call = InterpretedCall(self.known, given, self.instructions)
+        for each in (*kernel.packs, *kernel.before, kernel):
+            call.run(each)
+        self.checked += 1
+        try:
+            check_result(self.q, given, self.truth, self.outputs)
+        except AssertionError as error:
+            raise AssertionError(f"after {step}: {error}\n{kernel}") from error
