@@ -16,6 +16,11 @@ Table = dict[tuple[Any, ...], Any]
 _TABLE: ContextVar[Table] = ContextVar("convsmith_nodes", default={})  # noqa: B039 - shared on purpose
 
 
+def nodes() -> Table:
+    """Return the present table, in which facts about its nodes may be kept under keys of their own."""
+    return _TABLE.get()
+
+
 @contextmanager
 def interning() -> Iterator[Table]:
     """Run the ``with`` block with a new table; nodes created in it are not identical to nodes created outside."""

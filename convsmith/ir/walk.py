@@ -46,6 +46,7 @@ from convsmith.ir.index import (
     product,
     quotient,
 )
+from convsmith.ir.intern import nodes
 from convsmith.ir.stmt import Alloc, At, Block, Call, Carried, For, If, Invoke, Let, Stmt, Store, block
 from convsmith.ir.value import Binary, Bits, Cast, Fma, Load, Repeat, Select, Sum, Sums, Unary, Value, Where, lanes_of
 
@@ -360,9 +361,37 @@ def substitute(n: Any, variables: Mapping[Var, Index]) -> Any:
     return r.stmt(n) if isinstance(n, Stmt) else r.expr(n)
 
 
-def variables_of(n: AnyNode) -> set[Var]:
+def variables_of(n: AnyNode) -> frozenset[Var]:
     """Return all variables that occur in ``n``."""
-    return {x for x in walk(n) if type(x) is Var}
+    if not isinstance(n, Stmt):
+        return _variables_of_expression(n)
+    found: set[Var] = set()
+    stack: list[Stmt] = [n]
+    while stack:
+        for x in children(stack.pop()):
+            if isinstance(x, Stmt):
+                stack.append(x)
+            else:
+                found |= _variables_of_expression(x)
+    return frozenset(found)
+
+
+def _variables_of_expression(n: AnyNode) -> frozenset[Var]:
+    """Return the variables of an expression, kept in the table of nodes because passes ask for them many times."""
+    table = nodes()
+    stack = [n]
+    while stack:
+        x = stack[-1]
+        if (variables_of, x) not in table:
+            missing = [c for c in children(x) if (variables_of, c) not in table]
+            if missing:
+                stack.extend(missing)
+                continue
+            own = (x,) if type(x) is Var else ()
+            table[variables_of, x] = frozenset(own).union(*(table[variables_of, c] for c in children(x)))
+        stack.pop()
+    found: frozenset[Var] = table[variables_of, n]
+    return found
 
 
 def bound_in(s: Stmt) -> set[Var]:
