@@ -27,6 +27,8 @@ BLOCKS = [
     ("--matmul 20x50:50x70", "--lane=n --register=m:2,n:16 --cache=k:16"),
     ("--matmul 20x50:50x70", "--lane=n --register=m:2,n:16 --cache=n:64,k:16,m:8 --pack=src,wei"),
     ("--matmul --dt=u8:s8:s32 20x50:50x70", "--lane=n --register=m:2,n:16 --terms=k:4 --cache=k:16,n:32"),
+    ("--matmul 20x50:50x70", "--lane=n --register=m:2,n:16 --cache=n:64,m:8,n:32,m:4"),
+    ("--matmul 20x50:50x70", "--lane=n --register=m:2,n:16 --cache=n:64,k:20,n:32"),
     ("--matmul --dt=u8:s8:u8 --attr-zero-points=src:common:3 20x70:70x70",
      "--lane=n --register=m:2,n:16 --terms=k:4 --cache=k:32"),
     ("--matmul --dt=bf16 20x50:50x70", "--lane=n --register=m:2,n:16 --terms=k:2 --cache=k:16"),

@@ -1,0 +1,106 @@
+"""A plan says what the rewrites then make: loops, packed operands, registers; and it prints."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError
+from math import prod
+
+import pytest
+
+from convsmith.ir.intern import interning
+from convsmith.machine.x86.levels import LEVELS
+from convsmith.passes.manager import run_steps
+from convsmith.plan.config import Config
+from convsmith.plan.loops import LEVELS as LOOP_LEVELS
+from convsmith.plan.plan import Plan, plan
+from convsmith.problem import parse_problem
+from convsmith.tune.model import default_config
+
+TARGETS = {t.isa: t for t in LEVELS}
+
+LINES = (
+    "--stag=axb --dtag=axb mb2ic32ih14oc48oh14kh3ph1",
+    "mb1ic3ih30oc20oh15kh3sh2ph1",
+    "g4mb1ic16ih9oc24oh9kh3ph1",
+    "g64mb1ic64ih9oc64oh9kh3ph1",
+    "--dt=u8:s8:s32 --stag=axb --dtag=axb mb1ic20ih9oc33oh9kh3ph1",
+    "--dt=s8:s8:u8 --attr-zero-points=src:common:3 --stag=axb mb1ic20ih9oc33oh9kh3ph1",
+    "--dt=bf16 --stag=axb --dtag=axb mb1ic64ih14oc64oh14kh3ph1",
+    "--dir=BWD_D --stag=axb --dtag=axb mb1ic40ih9oc16oh9kh3ph1",
+    "--dir=BWD_D mb1ic40ih9oc16oh5kh3ph1sh2",
+    "--dir=BWD_WB --stag=axb --dtag=axb mb3ic7ih9oc20oh9kh3ph1",
+    "--matmul 3x30x70:3x70x50",
+    "--matmul --dt=u8:s8:s32 30x70:70x50",
+)
+
+
+def plans(threads: int = 1) -> list[Plan]:
+    """The default plans of all lines for three levels; their nodes are those of the present table."""
+    found = []
+    for line in LINES:
+        for isa in ("avx2", "avx512_bf16", "avx512_amx"):
+            problem, target = parse_problem(line).canonical(), TARGETS[isa]
+            found.append(plan(problem, default_config(problem, target, threads), target))
+    return found
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_packed_operands_have_the_elements_of_the_plan(threads: int) -> None:
+    with interning():
+        seen = 0
+        for made in plans(threads):
+            packs = run_steps(made.naive(), made.pipeline).packs
+            written = {b.name: b for pack in packs for b in pack.written}
+            for b in made.main.buffers:
+                if b.elements:
+                    packed = written[b.name]
+                    assert (prod(packed.shape), packed.dtype.name) == (b.elements, b.dtype), str(made)
+                    seen += 1
+        assert seen >= 20
+
+
+def test_loops_are_values() -> None:
+    with interning():
+        for made in plans():
+            for kernel in made.kernels:
+                dims = {d.name: d.kind for d in kernel.statement.dims}
+                for loop in kernel.nest.loops:
+                    assert loop.level in LOOP_LEVELS and loop.extent >= 1, loop
+                    roles = {dims.get(dim, "n") for dim in loop.dims}  # phases are columns
+                    assert loop.role in roles or roles == {"batch", "m"}, loop
+
+
+def test_registers_fit_and_are_those_of_the_file_that_the_instruction_uses() -> None:
+    with interning():
+        files = set()
+        for made in plans():
+            found = made.main.registers
+            assert 0 < found.needed <= found.available
+            files.add((found.available, bool(made.main.nest.rows)))
+        assert {(16, False), (32, False), (8, True)} <= files
+
+
+def test_a_plan_prints_and_does_not_change() -> None:
+    problem = parse_problem("--dir=BWD_WB --stag=axb --dtag=axb mb4ic32ih14oc48oh14kh3ph1").canonical()
+    with interning():
+        made = plan(problem, default_config(problem, TARGETS["avx512"], 4), TARGETS["avx512"])
+        text = str(made)
+        with pytest.raises(FrozenInstanceError):
+            made.config = Config("avx512", "oc")  # type: ignore[misc]
+    lines = [line.partition(" ")[0] for line in text.splitlines()]
+    assert lines[0] == "config" and lines.count("statement") == len(made.kernels) == 2
+    assert lines.count("pipeline") == lines.count("registers") == lines.count("instruction") == 2
+    assert "bias, in each call, last: diff_bia from the sums of diff_dst over mb 4, oh 14, ow 14 in f32" in text
+
+
+@pytest.mark.parametrize(
+    ("cache", "loops"),
+    [("n:64,n:32", {"n.b": 2, "n.b2": 2}), ("n:64,k:40,n:32", {"n.b": 2, "k.b": 2, "n.b2": 2}), ("m:12,n:64", {})],
+)
+def test_cache_tiles_within_cache_tiles(cache: str, loops: dict[str, int]) -> None:
+    problem = parse_problem("--matmul 30x80:80x120").canonical()
+    config = Config.parse(f"--isa=avx2 --lane=n --register=m:4,n:16 --cache={cache}")
+    with interning():
+        nest = plan(problem, config, TARGETS["avx2"]).main.nest
+    extents = {loop.name: loop.extent for loop in nest.loops}
+    assert {name: extents[name] for name in loops} == loops
