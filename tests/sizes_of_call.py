@@ -9,6 +9,7 @@ from guarded import canary, check_result, expected, memory_of
 
 from convsmith.compiler.arguments import argument_of
 from convsmith.compiler.driver import pointer_arguments
+from convsmith.compiler.dynamic import given_tensor
 from convsmith.compiler.interpreted import InterpretedCall
 from convsmith.ir.buffer import UNKNOWN
 from convsmith.ir.stmt import Kernel
@@ -30,18 +31,19 @@ class AtSizes:
         self.sizes = size_values(q)
         self.memory = {t.name: memory_of(self.arrays[t.name], t.layout) for t in q.inputs}
         self.known = {t.name: argument_of(t) for t in q.tensors}
+        self.zero = f"{given_tensor(q).name}_0" if table else ""
         if table:
             assert isinstance(q, Conv)
             pointers = call_pointers(q)
             self.sizes |= section_values(q, pointers.window)
-            self.known |= pointer_arguments(q, pointers, TABLE, "src")
+            self.known |= pointer_arguments(q, pointers, TABLE, given_tensor(q).name)
 
     def after(self, number: int, step: Step | None, kernel: Kernel, seconds: float, changed: bool) -> None:
         if step is None or not changed:
             return  # the extents of the naive nest are placeholders
-        if "src_0" in self.known:
-            zero = next((b for b in kernel.params if b.name == "src_0"), None)
-            if zero is None or zero.size not in (UNKNOWN, self.known["src_0"].size):
+        if self.zero:
+            zero = next((b for b in kernel.params if b.name == self.zero), None)
+            if zero is None or zero.size not in (UNKNOWN, self.known[self.zero].size):
                 return  # the channels of a pixel do not lie where the sizes say yet
         verify(kernel)
         given = {**self.memory, **self.sizes}

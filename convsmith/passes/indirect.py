@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.index import Index, as_index
+from convsmith.ir.index import Index, Var, as_index
 from convsmith.ir.stmt import At, Kernel, Stmt, Store
 from convsmith.ir.value import Binary, Load, Select, Value
 from convsmith.ir.walk import Rewriter, walk
@@ -50,12 +50,14 @@ class _Indirect(Rewriter):
 
 
 def indirect(
-    kernel: Kernel, source: str, table: Buffer, zero: Buffer, index: tuple[Index, ...], moved: Index
-) -> Kernel:
+    kernel: Kernel, source: str, table: Buffer, zero: Buffer, index: tuple[Index, ...], moved: Index,
+    sizes: tuple[Var, ...] = (),
+) -> Kernel:  # fmt: skip
     """Let the term that reads ``source`` (images, channels, pixels) find its pixel through ``table`` at ``index``.
 
     ``moved`` elements are added to every entry that is not absent: the offset of the image and of a row that the table
     does not store.  ``zero`` has the layout of a pixel's channels.  Table and zero buffer become parameters.
+    The ``sizes`` of the mask, which the table replaces, are none of the kernel any longer.
 
     Before::
 
@@ -83,4 +85,4 @@ def indirect(
     params: list[Buffer] = []
     for b in kernel.params:
         params += [b, table, zero] if b is i.found else [b]
-    return replace(out, params=tuple(params))
+    return replace(out, params=tuple(params), sizes=tuple(v for v in out.sizes if v not in sizes))

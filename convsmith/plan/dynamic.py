@@ -21,7 +21,6 @@ from convsmith.problem.conv import Conv
 from convsmith.problem.matmul import Matmul
 from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
-from convsmith.statement.epilogue import SOURCE_SUMS
 from convsmith.statement.statement import Statement
 from convsmith.statement.views import IMAGES, end, front_pad
 
@@ -58,8 +57,8 @@ def symbolic_dims(p: Problem) -> tuple[str, ...]:
 
 
 def through_table(p: Problem) -> bool:
-    """Whether ``p`` is of the kind that reads its source through a table by default: a forward convolution."""
-    return isinstance(p, Conv) and p.forward and not p.deconv
+    """Whether ``p`` may read pixels through a table: it is no matrix product, and its result has pixels."""
+    return isinstance(p, Conv) and not p.dir.startswith("BWD_W")
 
 
 def at_sizes(p: Conv, mb: int, i: tuple[int, ...], o: tuple[int, ...], fronts: tuple[int, ...]) -> Conv:
@@ -89,7 +88,7 @@ def symbolic_sizes(p: Problem, st: Statement, config: Config) -> SymbolicSizes:
     if st.when == "main" and config.realise == "indirection":
         assert isinstance(p, Conv)
         step = _general_step(p, st, loops, section_sizes(p.axes), st.a.name)
-        return SymbolicSizes(loops, (step, *table_steps(p.axes, st, places(p, st.a.name))))
+        return SymbolicSizes(loops, (step, *table_steps(st, places(p, st.a.name))))
     return SymbolicSizes(loops, (_general_step(p, st, loops),))
 
 
@@ -115,11 +114,6 @@ def _check_config(p: Problem, st: Statement, config: Config, loops: frozenset[st
         raise ConfigError(
             "dynamic", f"{' '.join(wrong)}: dynamic sizes need --realise={' or '.join(legal)}, lanes along channels "
             f"and, of {', '.join(d.name for d in st.dims if d.name in loops)}, {tile}",
-        )  # fmt: skip
-    if any(view.name == SOURCE_SUMS for view in st.sums):
-        raise ConfigError(
-            "dynamic", "--offsets=sums: zero points of weights, and flipped weights, need sums of the source, which "
-            "kernels with dynamic sizes do not make; legal is --offsets=each",
         )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The table of pointers through which a forward convolution reads a source whose extents are known at the call only.
+"""The table of pointers through which a kernel reads pixels whose number is known at the call only.
 
 Where the sections of the table lie is a size of the kernel.
 """
@@ -47,18 +47,20 @@ def call_pointers(q: Problem) -> Pointers:
     return pointers(statement(q), "sections")
 
 
-def table_steps(axes: str, st: Statement, places: tuple[Place, ...]) -> tuple[Step, ...]:
-    """Return the rewrites that let ``st`` read its source, laid out by ``places``, through the table."""
-    return (_pointer_step(axes, st, places), *_pixel_steps(st, places))
+def table_steps(st: Statement, places: tuple[Place, ...]) -> tuple[Step, ...]:
+    """Return the rewrites that let ``st`` read its first factor, laid out by ``places``, through the table."""
+    return (_pointer_step(st, places), *_pixel_steps(st, places))
 
 
-def _pointer_step(axes: str, st: Statement, places: tuple[Place, ...]) -> Step:
+def _pointer_step(st: Statement, places: tuple[Place, ...]) -> Step:
     """Return the rewrite that reads the source through the table, whose rows the sizes locate."""
     own = pointers(st, "sections")
+    outputs = {d.axis: Var(d.name) for d in st.of("m") if d.axis}
+    axes = "".join(outputs)
     place: Index = as_index(0)
     moved: Index = product(Var(IMAGES), next(stride for dim, _, stride in places if dim == 0))
     for a in axes[:-1]:
-        y, low, last = Var(f"o{a}"), Var(f"low_{a}"), Var(f"high_{a}") - 1
+        y, low, last = outputs[a], Var(f"low_{a}"), Var(f"high_{a}") - 1
         below = maximum(y - last, 0)
         inside = minimum(maximum(y, low), last) - low - product(minimum(below, 1), last - low)
         place = place + product(minimum(y, low) + below, Var(f"row_{a}"))
@@ -69,11 +71,11 @@ def _pointer_step(axes: str, st: Statement, places: tuple[Place, ...]) -> Step:
     for a in reversed([*axes[-1:], *axes[:-1]]):
         within[a] = apart
         apart *= taps[a]
-    place = place + Var(f"o{axes[-1]}") * stride
+    place = place + outputs[axes[-1]] * stride
     for a in axes:
         place = place + Var("k" + a) * within[a]
     table = make_buffer(TABLE, PTR, (UNKNOWN,))
-    return Step(rewrite.indirect, st.a.name, table, own.zero, (place,), moved)
+    return Step(rewrite.indirect, st.a.name, table, own.zero, (place,), moved, st.sizes)
 
 
 def _pixel_steps(st: Statement, places: tuple[Place, ...]) -> list[Step]:

@@ -17,6 +17,7 @@ from convsmith.plan.read import read_steps
 from convsmith.plan.registers import Registers, check_config, registers
 from convsmith.plan.unit import Unit
 from convsmith.problem.problem import Problem
+from convsmith.statement.epilogue import SOURCE_SUMS
 from convsmith.statement.offsets import MOST, of_fewer_bits, summed
 from convsmith.statement.parts import parted
 from convsmith.statement.phases import phased
@@ -102,9 +103,9 @@ def _outside(nest: Nest, loops: Loops, within: str) -> tuple[Loop, ...]:
 def scheduled(problem: Problem, config: Config, machine: Machine, dynamic: bool = False) -> Statement:
     """Return the statement that ``config`` schedules: its offsets taken off the sums, its reduction in parts.
 
-    The masks of a ``dynamic`` statement that reads no table hold sizes of its kernel.
+    The masks of a ``dynamic`` statement hold sizes of its kernel.
     """
-    st = statement(problem, machine, dynamic and config.realise != "indirection")
+    st = statement(problem, machine, dynamic)
     if of_fewer_bits(st):
         need = [view.name for view in st.factors if view.fewer is not None or view is st.b]
         if config.offsets != "sums" or not set(need) <= set(config.pack):
@@ -112,7 +113,7 @@ def scheduled(problem: Problem, config: Config, machine: Machine, dynamic: bool 
                 "bits", f"entries of fewer bits are made while packing: legal are --offsets=sums and "
                 f"--pack={','.join(need)}",
             )  # fmt: skip
-    if config.offsets == "sums" and st.sizes:
+    if config.offsets == "sums" and st.sizes and config.realise != "indirection":
         raise ConfigError(
             "dynamic", f"--offsets=sums --realise={config.realise}: sums of weights over the taps that are there "
             "depend on the sizes of the call; legal is --offsets=each",
@@ -130,4 +131,9 @@ def scheduled(problem: Problem, config: Config, machine: Machine, dynamic: bool 
         if st.b.name not in config.pack:
             raise ConfigError("offsets", f"--offsets=sums: needs --pack={st.b.name}, beside which the sums are packed")
         st = with_sums
+        if dynamic and any(view.name == SOURCE_SUMS for view in st.sums):
+            raise ConfigError(
+                "dynamic", "--offsets=sums: zero points of weights, and flipped weights, need sums of the source, "
+                "which kernels with dynamic sizes do not make; legal is --offsets=each",
+            )  # fmt: skip
     return parted(st, config.split)

@@ -21,12 +21,12 @@ from convsmith.tune.model import LONG, operations
 def dynamic_config(p: Problem, target: Machine, threads: int = 1) -> Config:
     """Return vectors of channels, or of groups where each has one, and as many pixels or rows as registers hold.
 
-    A forward convolution reads its source through a table of pointers; the others test each tap.
+    Pixels are read through a table of pointers; gradients by weights, which have none, test each term.
     """
     realise = "indirection" if through_table(p) else "mask" if isinstance(p, Conv) else "peel"
-    each = statement(p, target, isinstance(p, Conv) and realise != "indirection")
+    each = statement(p, target, symbolic=True)
     ways: list[tuple[tuple[str, ...], str, Statement]] = [((), "each", each)]
-    for flip in flips(p, each) if not each.sizes else ():
+    for flip in flips(p, each) if realise != "mask" else ():
         found = summed(p, each, flip, filled=realise == "indirection")
         if found is not None and all(view.name != SOURCE_SUMS for view in found.sums):
             ways.append((flip, "sums", found))
