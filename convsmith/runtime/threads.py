@@ -289,7 +289,7 @@ def describe() -> str:
     runtime = openmp()
     if runtime is not None:
         return runtime.path
-    return f"Python threads ({'this process was forked' if _state.inherited else 'no OpenMP runtime runtime'})"
+    return f"Python threads ({'this process was forked' if _state.inherited else 'no OpenMP runtime found'})"
 
 
 def _find() -> OpenMP | None:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from llvm_kernels import channels_last, depthwise, expected, weights
 
+from convsmith.codegen.artifact import GOMP, RUNTIME_SYMBOLS
 from convsmith.diag.settings import settings
 from convsmith.runtime import threads
 from convsmith.runtime.host_kernel import HostKernel
@@ -104,7 +105,7 @@ def test_openmp_runtime_of_this_machine() -> None:
         assert "Python threads" in threads.describe()
         return
     assert threads.describe() == found.path and Path(found.path).exists()
-    assert set(found.addresses) == set(threads.SYMBOLS)
+    assert set(found.addresses) == set(RUNTIME_SYMBOLS[GOMP])
     number = ctypes.CFUNCTYPE(ctypes.c_int)(found.addresses["omp_get_thread_num"])
     assert number() == 0
 
