@@ -11,11 +11,11 @@ warp (a GPU).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
-from textwrap import indent
 
 from convsmith.diag.forking import cached_property, import_lock
 from convsmith.ir.index import Index, IndexLike, Var, as_index
@@ -171,8 +171,8 @@ class Instruction:
 
     def at(self, scale: int) -> Instruction:
         """Return the row as it is on a machine whose ``vscale`` is `scale`: its lanes have a number."""
-        body = substitute(self.kernel.body, {v: as_index(scale) for v in self.kernel.sizes if v.name == SCALE})
-        return replace(self, operands=tuple(x.at(scale) for x in self.operands), body=indent(f"{body}\n", "  "))
+        body = re.sub(rf"\b{SCALE}\b", str(scale), self.body)
+        return replace(self, operands=tuple(x.at(scale) for x in self.operands), body=body)
 
     @property
     def lanes(self) -> int:

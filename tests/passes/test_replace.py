@@ -222,7 +222,7 @@ def test_lanes_that_are_counted_at_run_time_are_of_no_statement_yet() -> None:
 
 
 def test_a_condition_that_is_no_predicate_is_refused() -> None:
-    row = changed(SCALABLE_DOT.at(2), body=SCALABLE_DOT.at(2).body.replace("- l - 1", "- l - 2"))
+    row = changed(SCALABLE_DOT.at(2), body=SCALABLE_DOT.at(2).body.replace("l < active", "l + 1 < active"))
     with pytest.raises(InternalError, match="scalable_dot is no perfect nest around one store"):
         _ = Specification(row).nest
 
