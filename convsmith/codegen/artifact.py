@@ -33,7 +33,7 @@ __all__ = [
     "MemoryKind", "Role", "host_launch", "size_argument",
 ]  # fmt: skip
 
-ABI_VERSION = 5
+ABI_VERSION = 6
 """Version of the calling convention above. Artifacts of other versions are refused."""
 
 Role = Literal["in", "out", "inout", "packed", "scratch", "shared", "table", "zero", "size"]
@@ -46,8 +46,6 @@ RUNTIME_SYMBOLS = {GOMP: ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_th
 
 SIZE = "s64"
 """The type of a size in the argument block."""
-
-_PACK = "pack"
 
 _MAGIC = b"convsmith\x00\x01\x00"
 _DIGEST = hashlib.sha256().digest_size
@@ -64,6 +62,9 @@ class Argument:
     entry's "zero" argument of the same tensor), "zero" (memory of zeros, or of the tensor's zero points: those of the
     argument that `recipe` names, one for all or one for each channel) or "size" (a 64-bit integer in place of an
     address: `value`, or what the call gives where that is None).
+
+    `holds` says what a tensor of the problem holds, in the words of `problem/tensor.py`: "src", "wei", "bia" and "dst"
+    (also for their gradients), "scales", "zero_points", "operand" or "rounding". It is empty for other memory.
 
     `memory` says where the address points: into memory of the host, of a device, or constant memory of a device.
     `shape` is logical, `dims` are its dims' names, `layout` is a tag or block text of that shape, `size` the elements
@@ -83,6 +84,7 @@ class Argument:
     recipe: str = ""
     memory: MemoryKind = "host"
     value: int | None = None
+    holds: str = ""
 
     def __post_init__(self) -> None:
         if self.role not in get_args(Role):
@@ -140,11 +142,16 @@ def host_launch(threads: int) -> Launch:
 
 @dataclass(frozen=True)
 class Entry:
-    """One callable of the object code: its symbol, its arguments in order (sizes last), and how it is started."""
+    """One callable of the object code: its symbol, its arguments in order (sizes last), and how it is started.
+
+    An entry that packs a tensor has the identity of its `packing`: two entries of one identity write the same. Every
+    call runs the entries without one.
+    """
 
     symbol: str
     arguments: tuple[Argument, ...]
     launch: Launch = Launch()
+    packing: str = ""
 
     def __post_init__(self) -> None:
         sizes = [a.role == "size" for a in self.arguments]
@@ -186,8 +193,8 @@ class Artifact:
     are several) are run when there is something to pack. `needs`: CPU features (LLVM's names) without which the
     code must not run. `permissions`: what a process must ask the system for before the code runs ("amx": the state of
     tile registers). `needs_finite`: tensors that the kernel multiplies by stored zeros; with infinities or NaN in
-    them, another kernel must run. `notes` are texts for people and for the run time ("packing": two kernels with the
-    same text read the same packed tensor; "requirements": what the sizes of a call must keep to).
+    them, another kernel must run. `notes` are texts for people and for the run time ("requirements": what the sizes of
+    a call must keep to).
     """
 
     code: bytes = field(repr=False)
@@ -204,14 +211,14 @@ class Artifact:
     @property
     def steps(self) -> dict[str, Entry]:
         """The entries of every call, in order."""
-        return {name: entry for name, entry in self.entries.items() if not _packs(name)}
+        return {name: entry for name, entry in self.entries.items() if not entry.packing}
 
     @property
     def packs(self) -> dict[str, tuple[str, ...]]:
         """Names of the packing entries, in order, by the tensor that they pack."""
         packing_entries: dict[str, tuple[str, ...]] = {}
         for name, entry in self.entries.items():
-            if _packs(name):
+            if entry.packing:
                 of = next(a.of for a in entry.arguments if a.role == "packed")
                 packing_entries[of] = (*packing_entries.get(of, ()), name)
         return packing_entries
@@ -264,10 +271,6 @@ def _bad(message: str) -> UsageError:
     return UsageError(message, code="bad-artifact")
 
 
-def _packs(entry: str) -> bool:
-    return entry.partition(":")[0] == _PACK
-
-
 def _entries(pairs: tuple[tuple[Any, ...], ...]) -> dict[str, Entry]:
     """Return the entries by name, in order. ValueError if an entry that calls need is missing."""
     entries = {}
@@ -275,7 +278,7 @@ def _entries(pairs: tuple[tuple[Any, ...], ...]) -> dict[str, Entry]:
         if len(pair) != 2 or type(pair[0]) is not str:
             raise ValueError(f"{pair!r:.80} is no entry with its name")
         entries[pair[0]] = entry = decoder(Entry)(pair[1])
-        if _packs(pair[0]) and all(a.role != "packed" for a in entry.arguments):
+        if entry.packing and all(a.role != "packed" for a in entry.arguments):
             raise ValueError(f"entry {pair[0]} packs nothing")
     if "main" not in entries:
         raise ValueError("no entry main")

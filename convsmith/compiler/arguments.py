@@ -12,14 +12,14 @@ from convsmith.problem.attributes import ZERO_POINTS
 from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
 
-__all__ = ["argument_of", "packing_note", "zero_argument"]
+__all__ = ["argument_of", "packing_identity", "zero_argument"]
 
 
 def argument_of(tensor: Tensor) -> Argument:
     """Return the argument that passes `tensor` in its own layout."""
     return Argument(
         tensor.name, tensor.role, tensor.dtype, tensor.shape, tensor.layout.tag(), tensor.layout.size,  # type: ignore[arg-type]
-        tensor.dims, tensor.default,
+        tensor.dims, tensor.default, holds=tensor.holds,
     )  # fmt: skip
 
 
@@ -32,6 +32,6 @@ def zero_argument(problem: Problem, zero: Buffer, of: str) -> Argument:
     return Argument(zero.name, "zero", zero.dtype.name, zero.shape, layout.tag(), zero.size, of=of, recipe=points)
 
 
-def packing_note(pack: Kernel) -> str:
+def packing_identity(pack: Kernel) -> str:
     """Return a hash of a packing kernel; equal hashes mean equal packed weights."""
     return hashlib.sha256(str(pack).encode()).hexdigest()[:16]

@@ -10,7 +10,7 @@ from itertools import accumulate
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Argument, Artifact, Entry, host_launch, size_argument
 from convsmith.codegen.llvm_text import module_text
-from convsmith.compiler.arguments import argument_of, packing_note, zero_argument
+from convsmith.compiler.arguments import argument_of, packing_identity, zero_argument
 from convsmith.compiler.facts import facts
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.intern import interning
@@ -85,12 +85,8 @@ def emit(plan: Plan, low: Lowered) -> Artifact:
     made = assemble(plan, low, problem_arguments(plan, low))
     # Padding in memory stands for activations; its zeros are multiplied by the other factor.
     padded = [k for k in plan.kernels if k.config.realise in ("pad_copy", "indirection")]
-    notes = {}
-    for pack in low.packs:
-        suffix = f":{pack.params[-1].name}" if len(low.packs) > 1 else ""
-        notes[f"packing{suffix}"] = packing_note(pack)
     return replace(
-        made, problem=str(plan.problem), config=str(plan.config), notes=notes,
+        made, problem=str(plan.problem), config=str(plan.config),
         needs_finite=tuple(k.statement.b.name for k in padded if k.statement.when in ("loop", "main")),
     )  # fmt: skip
 
@@ -100,10 +96,10 @@ def assemble(plan: Pipelines, low: Lowered, argument: Callable[[Kernel, Buffer],
     machine = plan.machine
     code = llvm_bind.object_code(low.text, machine.triple, machine.cpu, machine.features)
 
-    def entry(k: Kernel, name: str = "", *scratch: Argument) -> Entry:
+    def entry(k: Kernel, name: str = "", *scratch: Argument, packing: str = "") -> Entry:
         sizes = (size_argument(v.name) for v in k.sizes)
         arguments = (*(argument(k, b) for b in k.params), *scratch, *sizes)
-        return Entry(plan.symbol(name), arguments, host_launch(plan.threads(name)))
+        return Entry(plan.symbol(name), arguments, host_launch(plan.threads(name)), packing)
 
     entries = {k.name: entry(k, k.name) for k in low.before}
     length = low.scratch // 4
@@ -112,7 +108,7 @@ def assemble(plan: Pipelines, low: Lowered, argument: Callable[[Kernel, Buffer],
     entries |= {k.name: entry(k, k.name) for k in low.after}
     for pack in low.packs:
         suffix = f":{pack.params[-1].name}" if len(low.packs) > 1 else ""
-        entries[f"pack{suffix}"] = entry(pack, pack.name)
+        entries[f"pack{suffix}"] = entry(pack, pack.name, packing=packing_identity(pack))
     return Artifact(
         code=code, isa=machine.isa, entries=entries, problem="", config=f"--isa={machine.isa}", needs=machine.needs,
         permissions=machine.permissions,

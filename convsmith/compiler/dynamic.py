@@ -44,7 +44,7 @@ def at_call(artifact: Artifact, q: Problem) -> Artifact:
     with interning():
         known = {t.name: argument_of(t) for t in q.tensors}
         values = size_values(q)
-        if any(a.name == TABLE for a in artifact.entries["main"].arguments):
+        if any(a.role == "table" for a in artifact.entries["main"].arguments):
             assert isinstance(q, Conv)
             pointers = call_pointers(q)
             values |= section_values(q, pointers.window)

@@ -50,7 +50,10 @@ _STAGE_AFTER: dict[str, Stage] = {"flatten": FLAT, "vectorise": TENSORISED, "unr
 
 
 class PassRecord(NamedTuple):
-    """The result of one pass: `name` is the pass ("naive" for the initial kernel), `step` includes its arguments."""
+    """The result of one pass: `name` is the pass ("naive" for the initial kernel), `step` includes its arguments.
+
+    `run` is the function of the pass; None for the initial kernel.
+    """
 
     number: int
     name: str
@@ -58,6 +61,7 @@ class PassRecord(NamedTuple):
     seconds: float
     changed: bool
     kernel: Kernel
+    run: Callable[..., Kernel] | None = None
 
 
 class Recorder:
@@ -67,7 +71,8 @@ class Recorder:
         self.records: list[PassRecord] = []
 
     def after(self, number: int, step: Step | None, kernel: Kernel, seconds: float, changed: bool) -> None:
-        self.records.append(PassRecord(number, _name(step), str(step or "naive"), seconds, changed, kernel))
+        run = None if step is None else step.run
+        self.records.append(PassRecord(number, _name(step), str(step or "naive"), seconds, changed, kernel, run))
 
 
 class Dump:

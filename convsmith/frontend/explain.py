@@ -23,6 +23,9 @@ from convsmith.machine.host import cache_sizes
 from convsmith.machine.registry import host_targets
 from convsmith.measure.ceilings import peak_ceiling, read_ceiling
 from convsmith.measure.peak import peak_types
+from convsmith.passes.derive_packing import derive_packing
+from convsmith.passes.reorder import reorder
+from convsmith.passes.rfactor import rfactor
 from convsmith.plan.plan import Plan
 from convsmith.plan.text import kernel_lines, statement_lines
 from convsmith.problem.conv import Conv
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["explain", "rate_unit"]
 
-_PLANNED = ("reorder", "rfactor", "derive_packing")
+_PLANNED = (reorder, rfactor, derive_packing)
 """The last of these passes leaves the plan: all loops in their places, nothing cut into pieces yet."""
 
 _INDENT = 14
@@ -115,7 +118,7 @@ def _statements(plan: Plan) -> Iterator[Line]:
 
 def _nest(low: Lowered, records: Sequence[PassRecord]) -> Iterator[Line]:
     """Yield the nest once all loops are in their places, and nothing is cut into pieces yet."""
-    planned = [r for r in records if r.name in _PLANNED][-1].kernel
+    planned = [r for r in records if r.run in _PLANNED][-1].kernel
     yield "nest", ""
     for line in str(replace(planned, packs=(), before=())).splitlines()[1:]:
         yield "", line[2:]
@@ -124,11 +127,12 @@ def _nest(low: Lowered, records: Sequence[PassRecord]) -> Iterator[Line]:
 def _packing(low: Lowered) -> Iterator[Line]:
     if not low.packs:
         yield "packing", "none: weights are read as they lie, and copied once into memory of their own"
+    copies = {pack.name for pack in low.kernel.packs}
     for pack in low.packs:
         operand, packed = pack.params[0], pack.params[-1]
         writing = (x for x in loops_of(pack.body) if packed in _stored(x))
         order = ", ".join(f"{loop.var} {loop.hi - loop.lo}" for loop in writing)
-        text = f"{operand} in the order [{order}]" if packed.name == f"{operand}_p" else f"sums, {packed}"
+        text = f"{operand} in the order [{order}]" if pack.name in copies else f"sums, {packed}"
         yield "packing", f"{text}, {_bytes(packed.size * packed.dtype.bits // 8)}"
         for sums in (b for b in pack.written if b is not packed):
             yield "", f"and sums, {sums}, {_bytes(sums.size * sums.dtype.bits // 8)}"
@@ -210,7 +214,7 @@ def _notes(kernel: Inspected, plan: Plan, low: Lowered) -> Iterator[Line]:
     assert kernel.artifact is not None
     notes = []
     for tensor in kernel.problem.tensors:
-        if tensor.layout.is_plain and tensor.name.removeprefix("diff_") in ("src", "dst"):
+        if tensor.layout.is_plain and tensor.holds in ("src", "dst"):
             notes.append(f"{tensor.name} with other strides than {tensor.layout}'s is copied at each call")
     if _copies(plan, low):
         notes.append("the source is copied into padded memory at each call")

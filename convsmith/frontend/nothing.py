@@ -27,8 +27,7 @@ class NothingKernel(NamedKernel):
 
     def __init__(self, problem: Problem, signature: str | None = None) -> None:
         self._problem = problem
-        tensors = {tensor.name: tensor for tensor in problem.tensors}
-        operand = "wei" if "wei" in tensors and tensors["wei"].role == "in" else ""
+        operand = next((t.name for t in problem.inputs if t.holds == "wei"), "")
         border = Border([argument_of(tensor) for tensor in problem.tensors], operand)
         super().__init__(border)
         self.packing, self._signature = "", ""

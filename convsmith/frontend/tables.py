@@ -69,6 +69,7 @@ def _pictures(window: Window) -> Iterator[str]:
     heads = {"input": _padded(rows, columns), "kernel": _letters(ascii_lowercase, rows.k, columns.k)}
     if pixels + outputs <= len(ascii_uppercase):
         heads["output"] = _letters(ascii_uppercase[len(ascii_uppercase) - outputs :], rows.o, columns.o)
+    image = next(iter(heads))
     widths = [max(len(name), *map(len, lines), 0) for name, lines in heads.items()]
     height = max(map(len, heads.values()))
     blank = rows.p and not rows.transposed  # the kernel stands beside the image, below its padding
@@ -77,7 +78,7 @@ def _pictures(window: Window) -> Iterator[str]:
     for y in range(height + (1 if blank else 0)):
         cells = []
         for name, lines, w in zip(heads, heads.values(), widths):
-            at = y - (1 if blank and name != "input" else 0)
+            at = y - (1 if blank and name != image else 0)
             cells.append((lines[at] if 0 <= at < len(lines) else "").ljust(w))
         if any(c.strip() for c in cells):
             yield "  ".join(cells).rstrip()

@@ -58,10 +58,11 @@ def intervals(problem: Problem, arrays: Mapping[str, Array], acc: str, exact_sum
     sizes = {} if exact else reference(_plain(problem), _magnitudes(problem, arrays), raw=True)
     intervals_by_name = {}
     for name, value in sums.items():
-        count = arrays["diff_dst"].size // max(problem.bias_shape[0], 1) if name == "diff_bia" else terms(problem)
+        of_bias = problem.tensor(name).holds == "bia"
+        count = arrays["diff_dst"].size // max(problem.bias_shape[0], 1) if of_bias else terms(problem)
         error = np.zeros(value.shape)
         if not exact:
-            row = np.finfo(TYPES[problem.acc if name == "diff_bia" else acc].numpy)
+            row = np.finfo(TYPES[problem.acc if of_bias else acc].numpy)
             error = float(row.eps) * (2 + math.sqrt(count)) * sizes[name] + count / 2 * float(row.smallest_subnormal)
         with np.errstate(all="ignore"):
             for step in steps:

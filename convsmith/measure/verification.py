@@ -66,7 +66,7 @@ def real_arrays(problem: Problem, seed: int = 0) -> dict[str, Array]:
     rng = np.random.default_rng(seed)
     for tensor in problem.inputs:
         if tensor.default is None and not is_integer(tensor.dtype):
-            scales = tensor.name.startswith("scales")
+            scales = tensor.holds == "scales"
             x = 2 ** rng.uniform(-1, 1, tensor.shape) if scales else rng.standard_normal(tensor.shape, np.float32)
             arrays[tensor.name] = convert(x, tensor.dtype)
     return arrays

@@ -17,7 +17,6 @@ from convsmith.plan.read import read_steps
 from convsmith.plan.registers import Registers, check_config, registers
 from convsmith.plan.unit import Unit
 from convsmith.problem.problem import Problem
-from convsmith.statement.epilogue import SOURCE_SUMS
 from convsmith.statement.offsets import MOST, of_fewer_bits, summed
 from convsmith.statement.parts import parted
 from convsmith.statement.phases import phased
@@ -131,7 +130,7 @@ def scheduled(problem: Problem, config: Config, machine: Machine, dynamic: bool 
         if st.b.name not in config.pack:
             raise ConfigError("offsets", f"--offsets=sums: needs --pack={st.b.name}, beside which the sums are packed")
         st = with_sums
-        if dynamic and any(view.name == SOURCE_SUMS for view in st.sums):
+        if dynamic and any(view.adds == st.a.name for view in st.sums):
             raise ConfigError(
                 "dynamic", "--offsets=sums: zero points of weights, and flipped weights, need sums of the source, "
                 "which kernels with dynamic sizes do not make; legal is --offsets=each",

@@ -15,7 +15,6 @@ from convsmith.passes import indirect as rewrite
 from convsmith.passes.flatten import offset
 from convsmith.passes.manager import Step
 from convsmith.plan.config import Config
-from convsmith.statement.parts import PART
 from convsmith.statement.statement import Statement
 
 
@@ -36,7 +35,7 @@ def pointers(st: Statement, form: str) -> Pointers:
     """Return pointer table and zero buffer of a statement. ConfigError if A has no pixels."""
     if not st.axes:
         raise ConfigError("realise", "--realise=indirection: a matrix product has no pixels; legal are peel and mask")
-    if any(d.name == PART for d in st.dims):
+    if st.whole is not st:
         raise ConfigError("realise", "--realise=indirection: a split reduction has no table; legal are peel and mask")
     rank, layout = len(st.axes), st.a.layout
     strides = []
@@ -79,7 +78,7 @@ def indirect(st: Statement, config: Config) -> bool:
 def indirect_step(st: Statement, form: str) -> Step:
     """Return the rewrite of the naive nest that reads A through the table."""
     p = pointers(st, form)
-    taps = [d for d in st.dims if d.axis and d.name == "k" + d.axis]
+    taps = [d for d in st.dims if d.sort == "taps"]
     outputs = [next(d.name for d in st.dims if d.axis == t.axis and d is not t) for t in taps]
     index: list[Index] = []
     images = [LayoutBlock(0, b.size, b.stride) for b in st.a.layout.blocks if b.dim == 0]

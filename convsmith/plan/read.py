@@ -68,7 +68,7 @@ def read_steps(
             raise ConfigError(
                 "stage", f"--realise=pad_copy: {st.a.name} has a zero point; legal are peel, mask, and --offsets=sums"
             )
-        place, around = _stage_place(loops, config, nest.around)
+        place, around = _stage_place(st, loops, config, nest.around)
         parallel = tuple(x for x in around if x in parallel)
         neighbours = _neighbours(st, config, nest)
         filled = (*(neighbours or (None,)), top_bit(st.a)) if st.a.flipped else neighbours
@@ -171,13 +171,16 @@ def _neighbours(st: Statement, config: Config, nest: Nest) -> tuple[int, ...]:
     return tuple(dim for dim, x in enumerate(st.a.coords) if loops & variables_of(x))[-1:]
 
 
-def _stage_place(loops: Loops, config: Config, around: tuple[Loop, ...]) -> tuple[str, tuple[Loop, ...]]:
+def _stage_place(
+    st: Statement, loops: Loops, config: Config, around: tuple[Loop, ...]
+) -> tuple[str, tuple[Loop, ...]]:
     """Return the loop in which the padded copy is made, and the loops around it, which are those that may be parallel.
 
     One thread copies an image at a time; several copy the rows that they need, each its own.
     """
     rows: Iterator[Loop] = (x for x in around if loops.axes.get(x.of))
-    images = (x for x in around if x.of == IMAGES)
+    image_dims = {d.name for d in st.dims if d.sort == "images"}
+    images = (x for x in around if image_dims.issuperset(x.dims))
     place = next(images if config.threads == 1 else chain(rows, images), None)
     if place is None:
         raise ConfigError(

@@ -14,7 +14,6 @@ from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
 from convsmith.plan.loops import fused_dims
 from convsmith.statement.statement import Statement, view_steps
-from convsmith.statement.views import IMAGES
 
 
 @dataclass(frozen=True)
@@ -127,7 +126,7 @@ def _unfit_fragments(st: Statement, row: Instruction, config: Config | None = No
     steps = view_steps(st.a)
     even = is_true(st.a.mask) and steps.get(Var(loop)) == 1
     if config is None:
-        has_images = any(d.name == IMAGES for d in st.of("m"))
+        has_images = any(d.sort == "images" for d in st.of("m"))
         return "" if even or has_images else f"{st.a.name} lies unevenly in memory, and there is no loop to copy it in"
     if config.terms != ((loop, row.terms),):
         return f"it adds up {row.terms} products; legal is --terms={loop}:{row.terms}"

@@ -53,19 +53,19 @@ def unwritten(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 def _array(problem: Problem, tensor: Tensor, rng: np.random.Generator) -> Array:
     if tensor.default is not None:
         return convert(np.broadcast_to(np.asarray(tensor.default, np.float64), tensor.shape), tensor.dtype)
-    if tensor.name.startswith("scales"):
+    if tensor.holds == "scales":
         return convert(2.0 ** rng.integers(-2, 1, tensor.shape, endpoint=True), tensor.dtype)
-    if tensor.name.startswith("post_op"):
-        op = problem.post_ops[int(tensor.name[8:])]
+    if tensor.post_op is not None:
+        op = problem.post_ops[tensor.post_op]
         if isinstance(op, Integer):
             return rng.integers(*INTEGER_STEPS[op.alg].limits[0], tensor.shape, np.int32, endpoint=True)
         if isinstance(op, BinaryPostOp) and op.alg == "div":
             return convert(2 ** rng.integers(0, 2, tensor.shape, endpoint=True), tensor.dtype)
-    if tensor.name.startswith("rounding"):
+    if tensor.holds == "rounding":
         return rng.integers(0, FULL, tensor.shape, np.int64).astype(np.uint8)
-    if tensor.name in ("src", "wei", "diff_dst"):
+    if tensor.holds in ("src", "wei") or (tensor.holds == "dst" and not problem.forward):
         return _factor(problem, tensor, rng)
-    most = 128 if tensor.name == "dst" and TYPES[tensor.dtype].bits == 8 else 4
+    most = 128 if tensor.holds == "dst" and TYPES[tensor.dtype].bits == 8 else 4
     return _whole(rng, tensor, most)
 
 
@@ -76,7 +76,7 @@ def _factor(problem: Problem, tensor: Tensor, rng: np.random.Generator) -> Array
         return _whole(rng, tensor, min(most, 4))
     values = _whole(rng, tensor, min(most, 255))
     out = problem.outputs[0].dtype
-    if tensor.name == "wei" and is_integer(out) and TYPES[out].bits == 8:
+    if tensor.holds == "wei" and is_integer(out) and TYPES[out].bits == 8:
         # Sparse weights keep most sums from saturating; every filter has at least one non-zero weight.
         values = np.where(rng.random(tensor.shape) * count < 2, np.clip(values, -1, 1), 0).astype(values.dtype)
         values.reshape(-1)[:: max(count, 1)] |= 1

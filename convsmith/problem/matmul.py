@@ -178,7 +178,10 @@ class Matmul(Problem):
         """Every array; the random rounding terms of src and wei stand before the destination."""
         *others, result = super().tensors
         names = zip(("src", "wei"), self.bits, (self.src, self.wei), self._dim_names())
-        drawn = (Tensor(f"rounding_{name}", "in", "u8", shape, dims) for name, b, shape, dims in names if b < 8)
+        drawn = (
+            Tensor(f"rounding_{name}", "in", "u8", shape, dims, holds="rounding")
+            for name, b, shape, dims in names if b < 8
+        )  # fmt: skip
         return (*others, *(drawn if self.rounding == "probabilistic" else ()), result)
 
     # -- checks ----------------------------------------------------------------------------------------------------

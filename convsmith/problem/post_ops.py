@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -159,7 +159,7 @@ class _WithOperand(PostOp):
 
     def canonical(self, rank: int) -> PostOp:
         """Return the same step with `PER_TENSOR` for a mask that names all `rank` axes."""
-        assert isinstance(self, BinaryPostOp | Prelu | Integer)
+        assert is_dataclass(self)
         return replace(self, mask=PER_TENSOR) if self.mask == (1 << rank) - 1 else self
 
     def check_operand(self, rank: int) -> None:

@@ -278,9 +278,9 @@ class Problem(ABC):
             if name in out:
                 summed = any(isinstance(op, SumPostOp) for op in self.post_ops)
                 return Tensor(name if self.forward else f"diff_{name}", "inout" if summed else "out", dtype, shape,
-                              dims, tag)  # fmt: skip
+                              dims, tag, holds=name)  # fmt: skip
             gradient = name == "dst" and not self.forward
-            return Tensor(f"diff_{name}" if gradient else name, "in", dtype, shape, dims, tag)
+            return Tensor(f"diff_{name}" if gradient else name, "in", dtype, shape, dims, tag, holds=name)
 
         main = {
             "src": tensor("src", self.dt[0], self.src_shape, src_dims, self.stag),
@@ -327,7 +327,8 @@ class Problem(ABC):
                 count = self._legal_policies(kind, quantity.argument)[quantity.policy]
                 name = self.attribute_name(kind, quantity.argument)
                 dim = "one" if quantity.policy == "common" else "channel"
-                tensors.append(Tensor(name, "in", quantity.dtype, (count,), (dim,), ANY, quantity.values or None))
+                values = quantity.values or None
+                tensors.append(Tensor(name, "in", quantity.dtype, (count,), (dim,), ANY, values, kind.name))
         return tensors
 
     def _post_op_tensors(self) -> list[Tensor]:
@@ -338,15 +339,16 @@ class Problem(ABC):
             if isinstance(op, Depthwise):
                 kernel = (op.k,) * (len(shape) - 2)
                 names = ("g", "oc", "ic", *(f"k{dim[-1]}" for dim in dims[2:]))
-                tensors.append(Tensor(name, "in", self.dt[1], (shape[1], 1, 1, *kernel), names))
+                weights = (shape[1], 1, 1, *kernel)
+                tensors.append(Tensor(name, "in", self.dt[1], weights, names, holds="operand", post_op=n))
                 shape = self.dst_shape
             elif isinstance(op, BinaryPostOp | Prelu):
                 operand = tuple(size if op.mask >> axis & 1 else 1 for axis, size in enumerate(shape))
                 dtype, tag = (op.dtype, op.tag) if isinstance(op, BinaryPostOp) else ("f32", ANY)
-                tensors.append(Tensor(name, "in", dtype, operand, dims, tag))
+                tensors.append(Tensor(name, "in", dtype, operand, dims, tag, holds="operand", post_op=n))
             elif isinstance(op, Integer) and op.takes_operand:
                 operand = tuple(size if op.mask >> axis & 1 else 1 for axis, size in enumerate(shape))
-                tensors.append(Tensor(name, "in", "s32", operand, dims))
+                tensors.append(Tensor(name, "in", "s32", operand, dims, holds="operand", post_op=n))
         return tensors
 
     # -- checks -----------------------------------------------------------------------------------------------------

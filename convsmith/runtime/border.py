@@ -34,8 +34,8 @@ class Names(dict[str, str]):
 
 BY_NAME = Names()
 
-_SCALES = "scales_"
-_QUANTITIES = (_SCALES, "zero_points_")
+_QUANTITIES = ("scales", "zero_points")
+"""What arrays of numbers hold for which a call may give one number."""
 
 
 def tensors_of(artifact: Artifact) -> dict[str, Argument]:
@@ -76,11 +76,16 @@ class Border:
         self.inputs = tuple(tensor.name for tensor in tensors if tensor.role != "out")
         self.outputs = tuple(tensor.name for tensor in tensors if tensor.role != "in")
         self.defaults = {t.name: self.specs[t.name].filled(t.default) for t in tensors if t.default is not None}
-        self.takes_bias = operand == "wei" and "bia" in self.inputs
-        self.forward = {"src", "wei"} <= set(self.inputs) and "dst" in self.outputs
+        held = {tensor.holds: tensor.role for tensor in tensors}
+        self.has_bias = held.get("bia") == "in"
+        self.packs_weights = bool(operand) and self.specs[operand].argument.holds == "wei"
+        self.takes_bias = self.packs_weights and self.has_bias
+        self.forward = held.get("src") == held.get("wei") == "in" and held.get("dst") in ("out", "inout")
+        self.adds_to_result = self.forward and held.get("dst") == "inout"
         self.empty = all(self.specs[name].empty_tensor for name in self.outputs)
         self.without_default = tuple(
-            name for name in self.inputs if name not in (*self.defaults, "src", "wei", "bia", "dst")
+            name for name in self.inputs
+            if name not in self.defaults and self.specs[name].argument.holds not in ("src", "wei", "bia", "dst")
         )
 
     def take(
@@ -94,7 +99,7 @@ class Border:
         inputs: dict[str, Array | Packed] = {}
         results: dict[str, Array] = {}
         for name, spec in self.specs.items():
-            role = spec.argument.role
+            role, is_bias = spec.argument.role, spec.argument.holds == "bia"
             if name in arrays:
                 given = arrays[name]
                 if role != "in":
@@ -102,14 +107,15 @@ class Border:
                     results[name] = given if ready else spec.check_output(given, names[name])  # type: ignore[assignment]
                 elif name == self.operand and isinstance(packed, Packed):
                     inputs[name] = packed
-                elif name == "bia" and self.takes_bias and isinstance(packed, Packed):
+                elif is_bias and self.takes_bias and isinstance(packed, Packed):
                     raise _beside_packed(names)
                 else:
-                    ready = type(given) is np.ndarray and not name.startswith(_QUANTITIES) and spec.fits(given)
+                    plain = spec.argument.holds not in _QUANTITIES
+                    ready = type(given) is np.ndarray and plain and spec.fits(given)
                     inputs[name] = given if ready else _checked(spec, given, names[name])  # type: ignore[assignment]
             elif role == "out":
                 results[name] = spec.empty()
-            elif name == "bia" and self.takes_bias and isinstance(packed, Packed):
+            elif is_bias and self.takes_bias and isinstance(packed, Packed):
                 if packed.bias is not None:  # else it is packed for another kernel
                     inputs[name] = packed.bias
             elif name not in self.defaults:
@@ -123,7 +129,8 @@ class Border:
         first: Given | None = None
         for name in self.inputs:
             given = arrays.get(name)
-            if name not in ("wei", *self.outputs) and (isinstance(given, np.ndarray) or speaks(given)):
+            of_call = name not in self.outputs and self.specs[name].argument.holds != "wei"
+            if of_call and (isinstance(given, np.ndarray) or speaks(given)):
                 first = given
                 break
         return {name: arrays[name] if name in arrays else like(first, x) for name, x in results.items()}  # type: ignore[misc]
@@ -146,13 +153,13 @@ class Border:
             if bias is not None:
                 raise _beside_packed(names)
         else:
-            self._check_bias(bias, "bia" in self.inputs, names)
+            self._check_bias(bias, self.has_bias, names)
         arrays = {"src": src, "wei": weights}
         if bias is not None:
             arrays["bia"] = bias
         if out is not None:
             arrays["dst"] = out
-        elif "dst" in self.inputs:
+        elif self.adds_to_result:
             message = f"{names['dst']}: missing; legal is out= with the values that the kernel reads"
             raise UsageError(message, code="missing")
         return arrays
@@ -235,10 +242,10 @@ def _beside_packed(names: Names) -> UsageError:
 def _checked(spec: ArraySpec, given: object, name: str) -> Array:
     """Return an input as an array; a scale or zero point of one element may be a number, and scales must be non-zero.
     """
-    if not name.startswith(_QUANTITIES):
+    if spec.argument.holds not in _QUANTITIES:
         return spec.check(given, name)
     array = _of_number(spec, given) if isinstance(given, (int, float, np.number)) else spec.check(given)
-    if name.startswith(_SCALES):
+    if spec.argument.holds == "scales":
         wrong = np.argwhere(~np.isfinite(array) | (array == 0))
         if len(wrong):
             at = tuple(map(int, wrong[0]))

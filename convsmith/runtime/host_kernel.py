@@ -145,7 +145,7 @@ class HostKernel:
         self._signature = ""
         if self._memory is not None:
             memory, bias = self._memory, border.specs["bia"] if border.takes_bias else None
-            notes = [artifact.notes[e.replace("pack", "packing", 1)] for e in artifact.packs.get(operand, ())]
+            notes = [artifact.entries[name].packing for name in artifact.packs.get(operand, ())]
             first = memory.arguments[0]
             self.packing = " ".join(notes) or f"{first.layout} {first.shape}"
             self._signature = signature_of(
@@ -185,7 +185,7 @@ class HostKernel:
         Arrays have the problem's shapes. UsageError names an array that does not fit.
         """
         checked, own_bias = self._border.check_operand(operand, bias, names)
-        if self._border.operand == "wei":
+        if self._border.packs_weights:
             self._look_for_denormals(checked, names)
         return self._packed(checked, own_bias)
 
@@ -236,7 +236,7 @@ class HostKernel:
             and weights.signature is signature
             and isinstance(src, _ndarray)
             and (not needs_finite or weights.finite)
-            and "dst" not in self._border.inputs
+            and not self._border.adds_to_result
         ):
             ready, made = self._src.prepare(self._src.check(src, names["src"])), self._dst.empty()
             self._run(address_of(ready), weights, address_of(made), (ready, weights, made))
@@ -364,9 +364,10 @@ class HostKernel:
             and not border.empty
             and not border.without_default
             and last == "main"
-            and all(a.role in ("shared", "size") or a.name == "src" or a.default is not None for a in arguments)
-            and set(self._packs) <= {"wei"}
-            and set(self.artifact.needs_finite) <= {"wei"}
+            and all(a.role in ("shared", "size") or a.holds == "src" or a.default is not None for a in arguments)
+            and border.packs_weights
+            and set(self._packs) <= {border.operand}
+            and set(self.artifact.needs_finite) <= {border.operand}
         )
 
     def _packed(self, operand: Array, bias: Array | None) -> Packed:
@@ -437,6 +438,7 @@ def _operand(artifact: Artifact, tensors: Mapping[str, Argument]) -> str:
     # What is packed for one entry may be read by another as it is given.
     both = {a.of for a in arguments if a.role == "packed"} & {a.name for a in arguments}
     legal = [name for name in artifact.packs if name not in both]
-    if "wei" in tensors and tensors["wei"].role == "in" and "wei" not in artifact.packs:
-        return "wei"
-    return "wei" if "wei" in legal else next(iter(legal), "")
+    weights = next((t.name for t in tensors.values() if t.holds == "wei" and t.role == "in"), "")
+    if weights and weights not in artifact.packs:
+        return weights
+    return weights if weights in legal else next(iter(legal), "")

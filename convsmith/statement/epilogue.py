@@ -121,7 +121,7 @@ class Epilogue:
         if isinstance(p, Matmul) and fewer:
             sums = self._of_fewer_bits(p, sums)
         for view in () if fewer else self.st.sums:
-            point = self.zero_point(self.st.a if view.name == WEIGHT_SUMS else self.st.b)
+            point = self.zero_point(self.st.a if view.adds == self.st.b.name else self.st.b)
             assert point is not None
             load = Load(self.buffers[view.name], view.coords, None)
             sums = Binary("sub", sums, Binary("mul", load, point))
@@ -144,8 +144,8 @@ class Epilogue:
 
     def _of_fewer_bits(self, p: Matmul, v: Value) -> Value:
         """Return the sum of products recovered from the sum over requantised entries (`problem/low_precision.py`)."""
-        sums = {view.name: Load(self.buffers[view.name], view.coords, None) for view in self.st.sums}
-        rows, columns = sums.get(SOURCE_SUMS), sums.get(WEIGHT_SUMS)
+        sums = {view.adds: Load(self.buffers[view.name], view.coords, None) for view in self.st.sums}
+        rows, columns = sums.get(self.st.a.name), sums.get(self.st.b.name)
         left, right = map(greatest, p.bits)
         depth = p.dims["k"]
         if p.bits[1] == 8:  # multiplied as entries that are 128 less
@@ -164,7 +164,7 @@ class Epilogue:
 
     def _offset_of_entries(self, view: View) -> Value | None:
         """Return the offset that is added to an entry of 0..255."""
-        point = self._own_point(view.name, view)
+        point = self._own_point(view)
         centre = const(S32, -128) if view.dtype == "s8" else None
         if point is None:
             return centre
@@ -186,16 +186,15 @@ class Epilogue:
 
     def zero_point(self, view: View) -> Value | None:
         """Return the number subtracted from a factor of A or B, in the type of the sums."""
-        name = view.name.removeprefix("diff_")
-        return of_flipped(view, self._own_point(name, view) if self.problem.forward else None)
+        return of_flipped(view, self._own_point(view) if self.problem.forward else None)
 
-    def _own_point(self, name: str, view: View) -> Value | None:
-        """Return the zero point of an argument; None if the problem has none."""
-        if name == "src":
+    def _own_point(self, view: View) -> Value | None:
+        """Return the zero point of a factor of a problem that runs forward; None if the problem has none."""
+        if view.name == self.st.a.name:
             return source_point(self.problem, view, self.buffers)
-        if self.problem.quantity(ZERO_POINTS, name) is None:
+        if self.problem.quantity(ZERO_POINTS, view.name) is None:
             return None
-        return _whole_number(self._quantity(ZERO_POINTS, name, self.channel))
+        return _whole_number(self._quantity(ZERO_POINTS, view.name, self.channel))
 
     def absent(self, view: View) -> Value | None:
         """Return the value read for an absent element of A; None if absent elements are skipped."""

@@ -79,10 +79,10 @@ def summed(
         if prod(d.size for d in others) * cases > MOST:
             return None
         dims = (Dim("case", cases, "m"), *others) if mask_cuts else others
-        sums.append(_view(WEIGHT_SUMS, dims, *[case] * bool(mask_cuts)))
+        sums.append(_view(WEIGHT_SUMS, st.b, dims, *[case] * bool(mask_cuts)))
     centred = fewer and (b.dtype == "s8" or b.fewer is None)
     if b.flipped or problem.quantity(ZERO_POINTS, "wei") is not None or centred:
-        sums.append(_view(SOURCE_SUMS, _varying(st, st.a, "batch", "m")))
+        sums.append(_view(SOURCE_SUMS, st.a, _varying(st, st.a, "batch", "m")))
     return replace(st, sums=tuple(sums))
 
 
@@ -109,8 +109,8 @@ def sums_of(problem: Problem, st: Statement) -> tuple[Statement, ...]:
 
     Those of the weights run when these are packed, those of the source in each call.
     """
-    makers = {WEIGHT_SUMS: _weights, SOURCE_SUMS: _source}
-    return tuple(s for view in st.sums for s in makers[view.name](problem, st, view))
+    makers = {st.b.name: _weights, st.a.name: _source}
+    return tuple(s for view in st.sums for s in makers[view.adds](problem, st, view))
 
 
 def _weights(_: Problem, st: Statement, result: View) -> tuple[Statement, ...]:
@@ -121,7 +121,7 @@ def _weights(_: Problem, st: Statement, result: View) -> tuple[Statement, ...]:
     taps = tuple(d for d in st.of("k") if d.axis)
     channels = tuple(d for d in st.of("k") if not d.axis)
     kept = (*taps, *others)
-    tap_sums = _view(TAP_SUMS, kept)
+    tap_sums = _view(TAP_SUMS, st.b, kept)
     given = replace(tap_sums, masks=(conj(c.cond for c in mask_cuts), *tap_sums.masks[1:]))
     case = number([(c.var, c.cases) for c in mask_cuts])[0]
     dims = (*(Dim(c.var.name, c.cases, "m") for c in mask_cuts), *others)
@@ -150,7 +150,7 @@ def _source(problem: Problem, st: Statement, result: View) -> tuple[Statement, .
     names = problem.tensor(st.a.name).dims
     image, _, *axes = (Dim(name, size, "m", name[-1]) for name, size in zip(names, st.a.layout.shape))
     channels = tuple(d for d in st.of("k") if not d.axis)
-    view = _view(CHANNEL_SUMS, (*st.of("batch"), image, *axes))
+    view = _view(CHANNEL_SUMS, st.a, (*st.of("batch"), image, *axes))
     coords = (*st.a.coords[:2], *(Var(d.name) for d in axes))
     here = replace(st.a, flipped=False, coords=coords, masks=(true(),) * len(names))
     dims = (*st.of("batch"), image, *axes)
@@ -162,7 +162,7 @@ def _source(problem: Problem, st: Statement, result: View) -> tuple[Statement, .
         coords, masks = zip(*(at[d.axis] if d.axis in done else (Var(d.name), true()) for d in dims))
         dims = tuple(next(o for o in others if o.axis == d.axis) if d.axis in done else d for d in dims)
         given = replace(view, coords=coords, masks=masks)
-        view = result if axis == windows[-1] else _view(f"{CHANNEL_SUMS}_{axis}", dims)
+        view = result if axis == windows[-1] else _view(f"{CHANNEL_SUMS}_{axis}", st.a, dims)
         summed_over = tuple(d for d in taps if d.axis in done)
         made.append(_adding(given, view, dims, summed_over, "before"))
     return tuple(made)
@@ -174,8 +174,8 @@ def _varying(st: Statement, view: View, *kinds: str) -> tuple[Dim, ...]:
     return tuple(d for d in st.of(*kinds) if Var(d.name) in names)
 
 
-def _view(name: str, dims: Sequence[Dim], *index: Index) -> View:
-    """Return the view of sums at each point of ``dims``, or at an index along the first ones."""
+def _view(name: str, of: View, dims: Sequence[Dim], *index: Index) -> View:
+    """Return the view of sums of ``of`` at each point of ``dims``, or at an index along the first ones."""
     coords = (*index, *(Var(d.name) for d in dims[len(index) :]))
     layout = Layout.from_tag("any", tuple(d.size for d in dims))
-    return View(name, "s32", layout, coords, (true(),) * len(coords))
+    return View(name, "s32", layout, coords, (true(),) * len(coords), adds=of.name)

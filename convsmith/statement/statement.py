@@ -31,13 +31,15 @@ FLIPPED = {"u8": "s8", "s8": "u8"}
 class Dim:
     """A dim of the nest: ``kind`` is its role in ``C[m, n] += A[m, k] * B[k, n]`` (``batch`` is in all three).
 
-    ``axis`` is the letter of the spatial axis that the dim runs along, or nothing.
+    ``axis`` is the letter of the spatial axis that the dim runs along, or nothing. ``sort`` says that it runs over
+    "images", or over "taps" of a window; nothing for other dims.
     """
 
     name: str
     size: int
     kind: str
     axis: str = ""
+    sort: str = ""
 
 
 class Fewer(NamedTuple):
@@ -55,7 +57,8 @@ class View:
     The factor of a ``flipped`` view has its top bit inverted: u8 becomes s8 and 128 less, s8 the reverse. An absent
     element of a ``filled`` view reads as the tensor's zero point, and its term is present. A ``packed`` view is read
     from memory in the order of the nest. Entries of a view with ``fewer`` bits are requantised before they are
-    multiplied, s8 ones as those 128 more. A ``constant`` view is equal in all calls.
+    multiplied, s8 ones as those 128 more. A ``constant`` view is equal in all calls. ``adds`` is the name of the view
+    whose entries this one holds sums of.
     """
 
     name: str
@@ -68,6 +71,7 @@ class View:
     packed: bool = False
     fewer: Fewer | None = None
     constant: bool = False
+    adds: str = ""
 
     @property
     def factor(self) -> str:

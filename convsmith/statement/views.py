@@ -111,13 +111,13 @@ class _Relation:
         self.p, self.acc, self.symbolic = p, acc, symbolic
         self.group = (Dim("g", p.g, "batch"),) if p.g > 1 else ()
         self.g: Index = Var("g") if p.g > 1 else as_index(0)
-        tensors = {t.name.removeprefix("diff_"): t for t in p.tensors}
+        tensors = {t.holds: t for t in p.tensors}
         src = self._side(tensors["src"], "ic", p.ic, "i", p.i)
         dst = self._side(tensors["dst"], "oc", p.oc, "o", p.o)
         self.image, self.grid = (dst, src) if p.deconv else (src, dst)
         self.wei = tensors["wei"]
-        self.batch = Dim(IMAGES, p.mb, "")
-        self.taps = tuple(Dim("k" + a, n, "", a) for a, n in zip(p.axes, p.k))
+        self.batch = Dim(IMAGES, p.mb, "", sort="images")
+        self.taps = tuple(Dim("k" + a, n, "", a, "taps") for a, n in zip(p.axes, p.k))
         self.pads: tuple[Index, ...] = tuple(map(front_pad, p.axes)) if symbolic else tuple(map(as_index, p.p))
 
     def sizes(self, side: _Side) -> tuple[Var, ...]:
@@ -197,7 +197,7 @@ class _Relation:
 
     def dims(self, *roles: tuple[str, tuple[Dim, ...]]) -> tuple[Dim, ...]:
         """Return the group dim, then dims in the given roles."""
-        return (*self.group, *(Dim(d.name, d.size, kind, d.axis) for kind, dims in roles for d in dims))
+        return (*self.group, *(replace(d, kind=kind) for kind, dims in roles for d in dims))
 
 
 def _to_grid(r: _Relation) -> Statement:

@@ -11,7 +11,6 @@ from convsmith.plan.registers import check_config
 from convsmith.plan.unit import Unit
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
-from convsmith.statement.epilogue import SOURCE_SUMS
 from convsmith.statement.offsets import flips, summed
 from convsmith.statement.statement import Statement
 from convsmith.statement.views import statement
@@ -28,7 +27,7 @@ def dynamic_config(p: Problem, target: Machine, threads: int = 1) -> Config:
     ways: list[tuple[tuple[str, ...], str, Statement]] = [((), "each", each)]
     for flip in flips(p, each) if realise != "mask" else ():
         found = summed(p, each, flip, filled=realise == "indirection")
-        if found is not None and all(view.name != SOURCE_SUMS for view in found.sums):
+        if found is not None and all(view.adds != found.a.name for view in found.sums):
             ways.append((flip, "sums", found))
     flip, offsets, st = max(ways, key=lambda way: _terms(way[2], target))
     sizes = {d.name: d.size for d in st.dims}
@@ -39,7 +38,7 @@ def dynamic_config(p: Problem, target: Machine, threads: int = 1) -> Config:
     row = st.of("m")[-1].name
     order = tuple(d.name for d in st.dims if d.kind != "k" and d.name not in (lane, row))
     for vectors, pixels in ((4, 6), (2, 12), (2, 6), (2, 5), (2, 4), (1, 12), (1, 6), (1, 4), (1, 1)):
-        if lane == "g" and pixels > 4:
+        if lane != st.n and pixels > 4:
             continue  # nothing is shared between pixels but weights
         if row not in symbolic_dims(p) and pixels > sizes[row]:
             continue

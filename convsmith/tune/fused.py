@@ -17,6 +17,7 @@ from convsmith.plan.loops import fused_dims
 from convsmith.problem.conv import Conv
 from convsmith.problem.fusion import split_depthwise
 from convsmith.statement.parts import PART
+from convsmith.statement.views import statement
 from convsmith.tune.model import default_config
 
 CHANNELS_FIRST = 4
@@ -34,8 +35,8 @@ def fused_config(problem: Conv, machine: Machine, threads: int) -> Config:
     held = machine.memories[1].bytes * (1 if 1 in near else CHANNELS_FIRST)
     by_rows = prod(tensor.shape[1:]) * dtype(tensor.dtype).bytes > held
     parts = -(-threads // fused.first.mb)
-    lane = second.lane
-    if not by_rows and parts > 1 and lane != "g":
+    groups = {d.name for d in statement(fused.second).of("batch")}
+    if not by_rows and parts > 1 and second.lane not in groups:
         by_rows = True
     if by_rows:
         first = _apart(first)

@@ -32,7 +32,7 @@ from convsmith.statement.offsets import flips, of_fewer_bits, summed
 from convsmith.statement.parts import PART, splits
 from convsmith.statement.phases import Phase, phased, phases
 from convsmith.statement.statement import Statement, view_steps
-from convsmith.statement.views import IMAGES, statement
+from convsmith.statement.views import statement
 from convsmith.tune.blocks import blocked
 from convsmith.tune.fragments import fragment_cycles, fragment_tiles
 from convsmith.tune.parts import parts_of_sums
@@ -80,9 +80,9 @@ class Model:
         self.src, self.dst = view_steps(st.a), view_steps(st.c)
         self.classes = st.residues
         apart = self.unit.dot and self.src.get(Var(st.reduce[-1])) != 1
-        self.images = any(d.name == IMAGES for d in st.of("m"))
+        self.images = next((d.name for d in st.of("m") if d.sort == "images"), "")
         absent = unit.rows > 1 and not is_true(st.a.mask)
-        self.copied = (apart or absent) and not self.classes and self.images
+        self.copied = (apart or absent) and not self.classes and bool(self.images)
         if apart and not self.copied and st.acc != "s32":
             self.unit = Unit.plain(st, target)
         self.lanes = self.unit.lanes
@@ -136,7 +136,7 @@ class Model:
         if self.phases:
             yield from self.phase_lanes()
             return
-        channels = [d.size for d in self.st.dims if not d.axis and d.name not in (g, IMAGES)]
+        channels = [d.size for d in self.st.dims if not d.axis and d.sort != "images" and d.name != g]
         depthwise = bool(g) and prod(channels) == 1
         yield (g if depthwise else self.n), ()
         whole = not self.unit.dot or not self.sizes[self.k] % self.unit.terms
@@ -326,7 +326,8 @@ class Model:
         run = tile[config.lane] * self.bytes
         apart = self.src.get(Var(inner), 0) * self.bytes
         jumps = bool(config.hold) and run < apart
-        passing = self.footprint() / self.sizes.get(IMAGES, 1) * (run / apart if jumps else 1.0)
+        images = next((d.size for d in self.st.dims if d.sort == "images"), 1)
+        passing = self.footprint() / images * (run / apart if jumps else 1.0)
         first, again = fetched(loops, tile, self.src, passing, l1.bytes)
         fits = self.footprint() <= cost.images_near
         part = (first + 2 / max(self.terms, 1)) * (1 if fits else cost.beyond) + again
@@ -396,11 +397,11 @@ class Model:
         names = [n for n in loops.extents if loops.kinds[n] != "k"]
         if self.apart(lane) > 1 or not self.st.constant:
             return tuple(sorted(names, key=lambda n: -self.apart(n)))
-        pixels = [n for n in names if loops.kinds[n] == "m" and n != IMAGES]
-        channels = [n for n in names if n not in pixels and n != IMAGES]
+        pixels = [n for n in names if loops.kinds[n] == "m" and n != self.images]
+        channels = [n for n in names if n not in pixels and n != self.images]
         far = lane == self.batch and self.moved(lane, self.lanes) > self.moved(pixels[0], 1)
         inner = [*pixels, *channels] if self.pixels_first() and not far else [*channels, *pixels]
-        return (*(n for n in names if n == IMAGES), *inner)
+        return (*(n for n in names if n == self.images), *inner)
 
     def holding(self, loops: Loops, config: Config) -> Config | None:
         """The same with the weights of a window in registers while the pixels of its channels pass; or None."""
@@ -409,9 +410,9 @@ class Model:
             return None
         if not weights_fit(loops, tile, -(-tile[config.lane] // self.lanes), self.target.registers, self.src):
             return None
-        names = [n for n in config.order if n != IMAGES and loops.kinds[n] == "m"]
-        channels = [n for n in config.order if n not in names and n != IMAGES]
-        images = [n for n in config.order if n == IMAGES]
+        names = [n for n in config.order if n != self.images and loops.kinds[n] == "m"]
+        channels = [n for n in config.order if n not in names and n != self.images]
+        images = [n for n in config.order if n == self.images]
         return replace(config, order=(*images, *channels, *names), hold=(self.st.b.name,))
 
     def shared_terms(self, lane: str) -> tuple[tuple[str, int], ...]:

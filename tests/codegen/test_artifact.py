@@ -24,12 +24,12 @@ def make(**changes: object) -> Artifact:
     entries = {
         "main": Entry("k_main", (src, packed, scales, dst, size_argument("ih")), host_launch(2)),
         "bias": Entry("k_bias", (dataclasses.replace(dst, role="inout"),)),
-        "pack": Entry("k_pack", (wei, packed)),
+        "pack": Entry("k_pack", (wei, packed), packing="abc"),
         "again": Entry("k_again", (dst,)),
     }
     artifact = Artifact(
         b"\x7fELF" + bytes(range(256)), "avx2", entries, "mb1ic3ih8oc16oh8kh1", "--isa avx2",
-        needs_finite=("wei",), notes={"packing": "abc", "ü": "unicode"},
+        needs_finite=("wei",), notes={"ä": "abc", "ü": "unicode"},
     )  # fmt: skip
     return dataclasses.replace(artifact, **changes)  # type: ignore[arg-type]
 
@@ -156,7 +156,8 @@ def test_several_packed_tensors_have_an_entry_each() -> None:
     entries = {"main": main}
     for name, of in (("src_p", "src"), ("wei_sums", "wei"), ("wei_p", "wei")):
         packed = Argument(name, "packed", "f32", (3,), "a", 3, of=of)
-        entries[f"pack:{name}"] = Entry(f"k_{name}", (Argument(of, "in", "f32", (3,), "a", 3), packed))
+        given = Argument(of, "in", "f32", (3,), "a", 3)
+        entries[f"pack:{name}"] = Entry(f"k_{name}", (given, packed), packing=name)
     artifact = make(entries=entries)
     assert artifact.packs == {"src": ("pack:src_p",), "wei": ("pack:wei_sums", "pack:wei_p")}
     assert list(artifact.steps) == ["main"]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from convsmith.compiler.arguments import argument_of, packing_note
+from convsmith.compiler.arguments import argument_of, packing_identity
 from convsmith.ir.parse import parse_kernel
 from convsmith.problem import parse_problem
 
 
-def test_a_note_tells_packings_apart() -> None:
+def test_an_identity_tells_packings_apart() -> None:
     text = "kernel p(a: f32[4], b: f32[4])\n  for i in 0 .. 4:\n    b[i] = a[i]\n"
-    notes = [packing_note(parse_kernel(t)) for t in (text, text.replace("a[i]", "a[3 - i]"), text.replace("4]", "5]"))]
-    assert len(set(notes)) == 3 and packing_note(parse_kernel(text)) == notes[0]
+    texts = (text, text.replace("a[i]", "a[3 - i]"), text.replace("4]", "5]"))
+    found = [packing_identity(parse_kernel(t)) for t in texts]
+    assert len(set(found)) == 3 and packing_identity(parse_kernel(text)) == found[0]
 
 
 def test_an_argument_is_its_tensor() -> None:

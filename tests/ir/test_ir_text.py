@@ -223,7 +223,7 @@ def test_errors_of_indices(text: str, message: str) -> None:
         ("src[0] = u8(256)", "line 1, column 13: expected an integer from 0 to 255, found '256'"),
         (
             "src[0] = cast(2.0)",
-            "line 1, column 15: expected a data type (f32, f64, f16, bf16, s32, s16, s8, u8), found '2.0'",
+            f"line 1, column 15: expected a data type ({', '.join(DTYPES)}), found '2.0'",
         ),
         ("src[0] = 1.0 2.0", "line 1, column 14: expected the end of the statement, found '2.0'"),
         ("src[0]{4/x} = 1.0", "line 1, column 10: expected the number of active lanes, found 'x'"),
@@ -248,7 +248,7 @@ def test_errors_of_indices(text: str, message: str) -> None:
         ("fma4()", "line 1, column 7: expected the accumulator of fma4, found end of line"),
         (
             "alloc t: f99[4] @register: pass",
-            "line 1, column 10: expected a data type (f32, f64, f16, bf16, s32, s16, s8, u8), found 'f99'",
+            f"line 1, column 10: expected a data type ({', '.join(DTYPES)}), found 'f99'",
         ),
         (
             "alloc t: f32[4] @shared: pass",

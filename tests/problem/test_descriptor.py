@@ -14,6 +14,7 @@ from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.problem import Conv, Eltwise
 from convsmith.problem.attributes import ARGUMENTS, Quantity
 from convsmith.problem.descriptor import output_size
+from convsmith.problem.types import TYPES
 
 EDGE_CASES = json.loads((Path(__file__).parents[1] / "data" / "oneDNN_edge_cases.json").read_text())
 
@@ -297,7 +298,7 @@ def test_illegal_sizes_are_refused(why: str, numbers: list[int]) -> None:
         ("--dir ic4ih5oc4kh3", "bad-option", "options are written --name=value"),
         ("--dir=FWD_B --dir=FWD_D ic4ih5oc4kh3", "bad-option", "--dir is given twice"),
         ("--dir=FWD ic4ih5oc4kh3", "bad-option", "'FWD' is unknown; legal: FWD_B, FWD_D, FWD_I, BWD_D"),
-        ("--dt=f31 ic4ih5oc4kh3", "bad-option", "'f31' is unknown; legal: f32, f64, bf16, f16, s32, s16, s8, u8"),
+        ("--dt=f31 ic4ih5oc4kh3", "bad-option", f"'f31' is unknown; legal: {', '.join(TYPES)}"),
         ("--bia-dt=f31 ic4ih5oc4kh3", "bad-option", "--bia-dt: 'f31' is unknown"),
         ("--matmul ic4ih5oc4kh3", "bad-option", "--matmul is unknown"),
         ("--deconv ic4ih3oc4oh9kh3sh2ph1", "bad-output-size",

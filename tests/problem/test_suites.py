@@ -50,12 +50,15 @@ def vgg16() -> Iterator[Layer]:
         size //= 2
 
 
-NETWORKS = {"resnet50": (resnet50, 23), "mobilenet_v2": (mobilenet_v2, 30), "vgg16": (vgg16, 9)}
+NETWORKS = {
+    "resnet50": (resnet50, 23, "rn50"), "mobilenet_v2": (mobilenet_v2, 30, "mbv2"), "vgg16": (vgg16, 9, "vgg16"),
+}  # fmt: skip
+"""Layers in the order of the network, the number of different ones, and the prefix of their names."""
 
 
 @pytest.mark.parametrize("name", list(SUITES))
 def test_a_suite_lists_the_unique_convolutions_of_its_network(name: str) -> None:
-    network, count = NETWORKS[name]
+    network, count, prefix = NETWORKS[name]
     expected = list(dict.fromkeys(network()))
     problems = suite(name)
     assert len(problems) == count
@@ -71,7 +74,7 @@ def test_a_suite_lists_the_unique_convolutions_of_its_network(name: str) -> None
         layers.append((ic, oc, k, i, s, g > 1))
         suffix = ("_s2" if s == 2 else "") + ("_dw" if g > 1 else "")
         assert problem.name is not None
-        assert re.fullmatch(rf"(rn50|mbv2|vgg16)_{ic}-{oc}_k{k}_{i}{suffix}", problem.name)
+        assert re.fullmatch(rf"{prefix}_{ic}-{oc}_k{k}_{i}{suffix}", problem.name)
     assert layers == expected
 
 

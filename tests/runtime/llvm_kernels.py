@@ -15,6 +15,7 @@ import numpy as np
 from llvmlite import binding as llvm
 
 from convsmith.codegen.artifact import Argument, Artifact, Entry, host_launch
+from convsmith.problem.tensor import HOLDS
 
 _OPENMP = """
 declare void @GOMP_parallel(ptr, ptr, i32, i32)
@@ -104,14 +105,15 @@ def depthwise(
     per_row = block or channels
     wei_shape = (channels, 1) + (1,) * (len(shape) - 2)
     axes = "dhw"[5 - len(shape) :]
-    src = Argument("src", "in", "f32", shape, layout, total, ("mb", "ic", *("i" + a for a in axes)))
-    dst = Argument("dst", "out", "f32", shape, layout, total, ("mb", "oc", *("o" + a for a in axes)))
-    wei = Argument("wei", "in", "f32", wei_shape, "abx", channels, ("oc", "ic", *("k" + a for a in axes)))
+    src = Argument("src", "in", "f32", shape, layout, total, ("mb", "ic", *("i" + a for a in axes)), holds="src")
+    dst = Argument("dst", "out", "f32", shape, layout, total, ("mb", "oc", *("o" + a for a in axes)), holds="dst")
+    wei_dims = ("oc", "ic", *("k" + a for a in axes))
+    wei = Argument("wei", "in", "f32", wei_shape, "abx", channels, wei_dims, holds="wei")
     packed = Argument("wei_p", "packed", "f32", wei_shape, "abx", channels, of="wei")
     arguments = [src, wei if in_place else packed]
     names = ["src", "packed"]
     if bias:
-        arguments.append(Argument("bia", "in", "f32", (channels,), "a", channels, ("oc",)))
+        arguments.append(Argument("bia", "in", "f32", (channels,), "a", channels, ("oc",), holds="bia"))
         names.append("bia")
     arguments.append(dst)
     names.append("dst")
@@ -161,10 +163,10 @@ def depthwise(
     entries = {"main": Entry("k", tuple(arguments), host_launch(threads))}
     if not in_place:
         text += chunk("p", channels, ("wei", "packed"), pack_body) + whole("p", 1)
-        entries["pack"] = Entry("p", (wei, packed))
+        entries["pack"] = Entry("p", (wei, packed), packing=packing)
     return Artifact(
         object_code(text), "generic", entries, f"g{channels}...", "by hand",
-        needs_finite=("wei",) if needs_finite else (), notes={} if in_place else {"packing": packing},
+        needs_finite=("wei",) if needs_finite else (),
     )  # fmt: skip
 
 
@@ -213,9 +215,10 @@ def pointwise(symbol: str, arguments: tuple[Argument, ...], body: str) -> str:
 
 def tensor(name: str, role: str, shape: tuple[int, ...], default: tuple[float, ...] | None = None) -> Argument:
     """A plain argument, f32, or s32 for zero points."""
-    dtype = "s32" if name.startswith("zero_points") else "f32"
+    holds = next(x for x in HOLDS if name.removeprefix("diff_").startswith(x))
+    dtype = "s32" if holds == "zero_points" else "f32"
     layout = "abcdef"[: len(shape)]
-    return Argument(name, role, dtype, shape, layout, math.prod(shape), default=default)  # type: ignore[arg-type]
+    return Argument(name, role, dtype, shape, layout, math.prod(shape), default=default, holds=holds)  # type: ignore[arg-type]
 
 
 QUANTISED_SHAPE = (2, 3, 4)
@@ -270,8 +273,8 @@ def gradients(packed: bool = False, both: bool = False, needs_finite: bool = Fal
         text += pointwise("p", (diff_dst, out), "%y = fadd float %diff_dst, %diff_dst").replace(
             "%diff_dst_p = load float, ptr %at.diff_dst_p, align 4", ""
         )
-        entries["pack"] = Entry("p", (diff_dst, diff_dst_p))
+        entries["pack"] = Entry("p", (diff_dst, diff_dst_p), packing="twice")
     return Artifact(
         object_code(text), "generic", entries, "gradients", "by hand",
-        needs_finite=("diff_dst",) if needs_finite else (), notes={"packing": "twice"} if packed else {},
+        needs_finite=("diff_dst",) if needs_finite else (),
     )  # fmt: skip
