@@ -79,5 +79,5 @@ def test_a_suite_lists_the_unique_convolutions_of_its_network(name: str) -> None
 
 
 def test_unknown_suite() -> None:
-    with pytest.raises(UsageError, match="unknown suite 'resnet51': legal are resnet50, mobilenet_v2, vgg16"):
+    with pytest.raises(UsageError, match=f"unknown suite 'resnet51': legal are {', '.join(SUITES)}"):
         suite("resnet51")
