@@ -59,6 +59,13 @@ def read_steps(
             raise ConfigError(
                 "hold", f"--hold={operand}: lanes lie along the reduction loop {config.lane}; legal are others"
             )
+        sizes = {d.name: d.size for d in st.dims}
+        lanes = {Var(dim) for dim in nest.lane.dims if sizes[dim] > 1}
+        if not any(lanes & variables_of(x) for x in _view(st, operand).coords):
+            raise ConfigError(
+                "hold", f"--hold={operand}: all lanes along {config.lane} read one element of {operand}; legal is a "
+                "lane loop that moves it",
+            )  # fmt: skip
         if long := ", ".join(n for n in loops.of("k") if _moves(st, loops, config, operand, n)):
             raise ConfigError("hold", f"--hold={operand}: needs register tiles of all of {long}")
         parallel = tuple(x for x in nest.around[: last + 1] if x in outside)

@@ -20,7 +20,7 @@ from convsmith.diag.errors import ConfigError
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import host_targets
 from convsmith.plan.config import Config
-from convsmith.problem import Conv, Problem
+from convsmith.problem import Conv, Problem, parse_problem
 from convsmith.problem.data import random_arrays
 from convsmith.problem.reference import reference
 from convsmith.problem.types import is_integer
@@ -93,6 +93,14 @@ def test_exact_in_parts_or_refused(isa: str, chunk: int) -> None:
 def test_exact_in_parts_or_refused_at_length(chunk: int) -> None:
     for seed in range(chunk * 100, (chunk + 1) * 100):
         check_exact(400_000 + seed, macs=20_000, split=True)
+
+
+def test_an_operand_that_lanes_do_not_move_is_not_held() -> None:
+    """One channel a group, along the lanes: all of them would read one element of a register of weights."""
+    line = "--dir=BWD_D g4mb1ic4iw5oc4ow5kw1"
+    config = f"--isa={ISAS[-1]} --lane=ic --register=ic:8 --order=g,ic,mb,iw --hold=wei"
+    with pytest.raises(ConfigError, match="all lanes along ic read one element of wei"):
+        build_artifact(parse_problem(line), Config.parse(config), TARGETS[ISAS[-1]])
 
 
 @pytest.mark.parametrize("chunk", range(2))
