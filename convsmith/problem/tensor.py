@@ -13,7 +13,7 @@ from convsmith.layout.layout import Layout
 __all__ = ["HOLDS", "Tensor"]
 
 HOLDS = ("src", "wei", "bia", "dst", "scales", "zero_points", "operand", "rounding")
-"""What arrays hold: the problem's four, factors, integers to subtract, operands of post-ops, random rounding terms."""
+"""Contents of arrays: the problem's four, factors, integers to subtract, operands of post-ops, rounding terms."""
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class Tensor:
 
     `role` is "in" (read), "out" (written) or "inout" (read, then written). `shape` is logical, `dims` holds the dims'
     names, `tag` is the layout as written. `default` holds the values used when a call omits the array, one for all
-    elements or one per element; None if a call must pass the array. `holds` is one of `HOLDS`: what the array or,
-    for a gradient, the array that it belongs to, holds. `post_op` is the position of the post-op whose operand it is.
+    elements or one per element; None if a call must pass the array. `holds` is one of `HOLDS`; a gradient has
+    that of the array that it is a gradient of. `post_op` is the position of the post-op whose operand it is.
     """
 
     name: str

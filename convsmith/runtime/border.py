@@ -35,7 +35,7 @@ class Names(dict[str, str]):
 BY_NAME = Names()
 
 _QUANTITIES = ("scales", "zero_points")
-"""What arrays of numbers hold for which a call may give one number."""
+"""Contents of arrays for which a call may give one number."""
 
 
 def tensors_of(artifact: Artifact) -> dict[str, Argument]:
