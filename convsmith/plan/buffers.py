@@ -44,10 +44,10 @@ def buffers(st: Statement, config: Config, nest: Nest) -> tuple[BufferPlan, ...]
             # The rewrites find out how many taps and phases residue classes have.
             elements = 0 if st.residues else prod(max(x.extent, widths.get(x.name, 0)) for x in order)
             packed = st.acc if not nest.unit.dot else view.factor
-            lifetime = "until the operand changes" if view.constant else "a call"
+            lifetime = "until the operand changes" if view.constant else "for a call"
             private.append(BufferPlan(f"{view.name}_p", "global", lifetime, packed, elements, names(order)))
     if is_copied(st, config):
-        private.append(BufferPlan(copy_name(st), "cache", "an iteration of the loop that fills it", st.a.dtype))
+        private.append(BufferPlan(copy_name(st), "cache", "for an iteration of the loop that fills it", st.a.dtype))
     return tuple(private)
 
 

@@ -63,7 +63,7 @@ def kernel_lines(kernel: KernelPlan) -> Iterator[Line]:
     for n, b in enumerate(kernel.buffers):
         size = f", {b.bytes} bytes" if b.elements else ""
         size += f" in the order [{', '.join(b.order)}]" if b.order else ""
-        yield ("buffers" if n == 0 else ""), f"{b.name}: {b.dtype}, {b.scope}, for {b.lifetime}{size}"
+        yield ("buffers" if n == 0 else ""), f"{b.name}: {b.dtype}, {b.scope}, {b.lifetime}{size}"
 
 
 def _pipeline(kernel: KernelPlan) -> Iterator[Line]:
