@@ -27,7 +27,7 @@ from convsmith.machine.registry import target
 from convsmith.plan.plan import plan
 from convsmith.runtime.arrays import Array, aligned_empty
 from convsmith.runtime.host import HostLibrary
-from convsmith.tune.model import default_config
+from convsmith.tune.candidates import default_config
 
 REPEATS = 5
 IMPORTS = 15

@@ -31,9 +31,9 @@ def choose(problem: Problem, target: Machine, threads: int, dynamic: bool) -> Co
     with import_lock:
         from convsmith.ir.intern import interning
         from convsmith.plan.dynamic import check_dynamic
+        from convsmith.tune.candidates import default_config
         from convsmith.tune.dynamic import dynamic_config
         from convsmith.tune.fused import fused_config
-        from convsmith.tune.model import default_config
 
     if dynamic:
         with interning():

@@ -14,7 +14,7 @@ from convsmith.problem.problem import Problem
 from convsmith.statement.offsets import flips, summed
 from convsmith.statement.statement import Statement
 from convsmith.statement.views import statement
-from convsmith.tune.model import LONG, operations
+from convsmith.tune.candidates import LONG, operations
 
 
 def dynamic_config(p: Problem, target: Machine, threads: int = 1) -> Config:

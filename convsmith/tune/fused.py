@@ -18,7 +18,7 @@ from convsmith.problem.conv import Conv
 from convsmith.problem.fusion import split_depthwise
 from convsmith.statement.parts import PART
 from convsmith.statement.views import statement
-from convsmith.tune.model import default_config
+from convsmith.tune.candidates import default_config
 
 CHANNELS_FIRST = 4
 """Ratio of the intermediate to the second-level cache from which rows pay where the result's channels are far apart:

@@ -1,4 +1,4 @@
-"""The default config: candidates that the target's registers allow, ranked by a model of their cost.
+"""A model of the cost of a config, and of the tiles, orders and lanes that are worth a candidate.
 
 The model first chooses the loop along the vector lanes.  Output channels are best if there are enough of them;
 otherwise input channels (partial sums, added at the end), groups, or groups fused with their channels.  It then chooses
@@ -10,29 +10,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from convsmith.arith.evaluate import evaluate
-from convsmith.diag.errors import ConfigError
-from convsmith.ir.buffer import make_buffer
 from convsmith.ir.index import Var, is_true
-from convsmith.ir.intern import interning
 from convsmith.ir.types import dtype
-from convsmith.ir.value import Load, Value
-from convsmith.ir.walk import variables_of, walk
+from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
-from convsmith.plan.loops import Loops, fused_name, loops_after_fusing
-from convsmith.plan.registers import filled_lanes, register_file, registers
+from convsmith.plan.loops import Loops, fused_name
+from convsmith.plan.registers import filled_lanes, register_file
 from convsmith.plan.unit import Unit
 from convsmith.problem.problem import Problem
-from convsmith.statement.epilogue import Buffers, Epilogue
-from convsmith.statement.offsets import flips, of_fewer_bits, summed
 from convsmith.statement.parts import PART, splits
 from convsmith.statement.phases import Phase, phased, phases
 from convsmith.statement.statement import Statement, view_steps
-from convsmith.statement.views import statement
 from convsmith.tune.blocks import blocked
 from convsmith.tune.fragments import fragment_cycles, fragment_tiles
 from convsmith.tune.parts import parts_of_sums
@@ -42,26 +35,11 @@ FEW_VECTORS = 3
 """Vectors of channels on one side of a gradient of weights below which its pixels may lie along the lanes."""
 CUT_TAPS = 16
 """Maximum number of taps whose first and last vectors of pixels have code of their own."""
-LONG = 24
-"""Operations of an epilogue from which it is a loop of its own, because LLVM compiles long unrolled code slowly."""
-NEAR = 1.02
-"""Ratio of expected cycles below which LLVM's work decides between two configs: the model is no more exact."""
-COMPILED = 128
-"""Multiply-adds and stores that LLVM compiles in the time of a kernel's constant costs."""
 OVERLAP = 4
 """Exponent of the norm that adds up cycles of arithmetic, loads and latency; at infinity they hide each other wholly.
 
 It is a property of the model: it smooths the maximum, on any machine that runs them side by side.
 """
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A config with the expected cycles and the number of emitted multiply-adds."""
-
-    cycles: float
-    emitted: int
-    config: Config
 
 
 class Model:
@@ -447,13 +425,6 @@ class Model:
         return blocked(self.whole, loops, config, self.target)
 
 
-def operations(p: Problem, st: Statement) -> int:
-    """Return the number of operations from a sum to the result's element."""
-    sums = Load(make_buffer("acc", dtype(st.acc), (), "register"), (), None)
-    element = Epilogue(p, st, Buffers(p, st.a, st.b, st.c, *st.sums)).value(sums)
-    return sum(isinstance(v, Value) for v in walk(element))
-
-
 def _together(*cycles: float) -> float:
     """Cycles of things done at once: the longest, and a little more where another is nearly as long."""
     return float(sum(c**OVERLAP for c in cycles) ** (1 / OVERLAP))
@@ -463,69 +434,3 @@ def _splits(total: int, size: int) -> list[tuple[int, int]]:
     """Return (size, count) of the full tiles and of the remainder."""
     full, rest = divmod(total, size)
     return [x for x in ((size, full), (rest, 1)) if x[0] and x[1]]
-
-
-def candidates(p: Problem, target: Machine, threads: int) -> list[Choice]:
-    """Return the configs that make a kernel, each with all its decisions, best expected first."""
-    with interning():
-        each = statement(p, target)
-        only = () if of_fewer_bits(each) else (each,)
-        ways = (*only, *(way for flip in flips(p, each) if (way := summed(p, each, flip)) is not None))
-        units = [Unit.choices(st, target) for st in ways]
-        st, choices = max(zip(ways, units), key=lambda way: way[1][0].terms if way[1][0].dot else 0)
-        long = operations(p, st) > LONG
-        models = [Model(p, st, target, unit) for unit in choices]
-        if along := models[0].worth():
-            models.append(Model(p, st, target, Unit.plain(st, target), along))
-        choices_of_models = [c for model in models for c in _of_unit(model, threads, long)]
-    if not choices_of_models:
-        raise ConfigError("no-config", f"no config makes a kernel of {p} for {target.isa}")
-    choices_of_models.sort(key=lambda c: (c.cycles, c.emitted))
-    close = [c for c in choices_of_models if c.cycles <= choices_of_models[0].cycles * NEAR]
-    return sorted(close, key=lambda c: c.emitted // COMPILED) + choices_of_models[len(close) :]
-
-
-def _of_unit(model: Model, threads: int, long: bool) -> Iterator[Choice]:
-    """The candidates that compute with the model's unit; a ``long`` epilogue has a loop of its own."""
-    target, pixels, flip, along = model.target, model.fusions(), model.flip(), tuple(p.pixel for p in model.phases)
-    instruction = model.unit.name
-    offsets = "sums" if model.st.sums or of_fewer_bits(model.st) else "each"
-    ways = [(lane, (*needed, *pixels), "") for lane, needed in model.lane_loops()]
-    if tap := model.joined():
-        ways.append((model.n, ((tap, model.k),), model.fuse(tap, model.k)))
-    for lane, fuse, join in ways:
-        loops = loops_after_fusing(model.st, Config(target.isa, lane, fuse))
-        order, pack, filled = model.order(loops, lane), model.packed(lane), model.filled(lane)
-        terms = ((join, model.unit.terms),) if join else model.shared_terms(lane)
-        copied = bool(join) or (model.copied and lane != model.batch)
-        drain = long and loops.kinds[lane] != "k"
-        pieces = max(Config.pieces, model.cut_apart()) if lane == model.k else Config.pieces
-        for tile in model.tiles(loops, lane):
-            *outer, last = [n for n in model.st.reduce if not join or n not in (tap, model.k)] + [join] * bool(join)
-            tiled = [n for n in outer if n in tile]
-            reduce = (*(n for n in outer if n not in tiled), last, *tiled)
-            config = Config(
-                target.isa, lane, fuse, tuple(tile.items()), order, reduce, instruction, terms,
-                phases=along, realise="pad_copy" if copied else "peel", pack=pack,
-                offsets=offsets, flip=flip, drain=drain, pieces=pieces, threads=threads,
-            )  # fmt: skip
-            held = model.holding(loops, config)
-            wide = lane == model.batch and tile[lane] > model.lanes
-            for c in (config if not wide else None, held):
-                if c is not None and registers(loops, c, target, model.unit, filled).fit and _serves(model, c):
-                    c = model.complete(loops, c)
-                    yield Choice(model.cycles(loops, c), model.emitted(loops, c), c)
-
-
-def _serves(model: Model, config: Config) -> bool:
-    """Return whether ``config`` can use the model's instruction: fragments need lanes along channels, for example."""
-    try:
-        Unit.of(model.whole, model.target, config)
-    except ConfigError:
-        return False
-    return True
-
-
-def default_config(problem: Problem, target: Machine, threads: int = 1) -> Config:
-    """Return the config that the model expects to be fastest."""
-    return candidates(problem, target, threads)[0].config

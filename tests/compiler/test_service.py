@@ -52,7 +52,7 @@ def test_the_default_config_is_kept_with_the_kernel(tmp_path: Path, monkeypatch:
     with settings.scope(cache=tmp_path):
         first = compile_problem(PROBLEM, target=GENERIC, threads=2)
         assert Config.parse(first.config).threads in (1, 2)
-        monkeypatch.setattr("convsmith.tune.model.default_config", None)
+        monkeypatch.setattr("convsmith.tune.candidates.default_config", None)
         assert compile_problem(PROBLEM, target=GENERIC, threads=2) == first
 
 

@@ -13,7 +13,7 @@ from convsmith.compiler.driver import build_artifact
 from convsmith.machine.aarch64.levels import LEVELS
 from convsmith.problem import Conv, Problem
 from convsmith.problem.data import random_arrays
-from convsmith.tune.model import default_config
+from convsmith.tune.candidates import default_config
 
 COUNT = 200
 OFTEN = 40

@@ -17,7 +17,7 @@ from convsmith.machine.base import Machine
 from convsmith.machine.registry import host_targets
 from convsmith.problem import Conv
 from convsmith.problem.types import TYPES as ROWS
-from convsmith.tune.model import default_config
+from convsmith.tune.candidates import default_config
 
 TYPES = {"f32": 4, "f64": 9, "bf16:bf16:f32": 4, "f16:f16:f32": 4}
 """Types of source, weights and destination, with the greatest factor whose sums are exact."""

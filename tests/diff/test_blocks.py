@@ -18,7 +18,7 @@ from convsmith.passes.manager import run_steps
 from convsmith.plan.config import Config
 from convsmith.plan.plan import plan
 from convsmith.problem import parse_problem
-from convsmith.tune.model import default_config
+from convsmith.tune.candidates import default_config
 
 ISAS = [t.isa for t in host_targets()]
 EACH = [isa for isa in ISAS if isa in ("avx512_bf16", "avx2", "generic")]

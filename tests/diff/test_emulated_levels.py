@@ -23,7 +23,7 @@ from convsmith.plan.config import Config
 from convsmith.plan.plan import plan
 from convsmith.problem import parse_problem
 from convsmith.problem.data import random_arrays
-from convsmith.tune.model import default_config
+from convsmith.tune.candidates import default_config
 
 TARGETS = (*LACKING, *(t for t in LEVELS if t.isa in ("avx512", "avx2") and t not in LACKING))
 

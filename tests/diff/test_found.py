@@ -10,7 +10,7 @@ from convsmith.machine.registry import host_targets
 from convsmith.plan.config import Config
 from convsmith.problem import parse_problem
 from convsmith.problem.data import random_arrays
-from convsmith.tune.model import default_config
+from convsmith.tune.candidates import default_config
 
 TARGETS = {t.isa: t for t in host_targets()}
 

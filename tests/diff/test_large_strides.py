@@ -9,7 +9,7 @@ from convsmith.compiler.driver import build_artifact
 from convsmith.machine.registry import host_targets
 from convsmith.problem import parse_problem
 from convsmith.problem.data import random_arrays
-from convsmith.tune.model import default_config
+from convsmith.tune.candidates import default_config
 
 TARGETS = {t.isa: t for t in host_targets()}
 BEST = next(iter(TARGETS))

@@ -14,7 +14,7 @@ from convsmith.machine.registry import host_targets
 from convsmith.problem import Conv
 from convsmith.problem.data import random_arrays
 from convsmith.problem.post_ops import parse_post_ops
-from convsmith.tune.model import default_config
+from convsmith.tune.candidates import default_config
 
 DATA = json.loads((Path(__file__).parents[1] / "data" / "oneDNN_problems.json").read_text())
 LINES = [row[DATA["columns"].index("desc")] for row in DATA["rows"]]

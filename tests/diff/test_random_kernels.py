@@ -24,7 +24,7 @@ from convsmith.problem import Conv, Problem, parse_problem
 from convsmith.problem.data import random_arrays
 from convsmith.problem.reference import reference
 from convsmith.problem.types import is_integer
-from convsmith.tune.model import default_config
+from convsmith.tune.candidates import default_config
 
 CHUNK = 50
 ISAS = [t.isa for t in host_targets()]

@@ -13,7 +13,7 @@ from convsmith.machine.registry import host_targets
 from convsmith.problem import Problem, parse_problem
 from convsmith.problem.data import random_arrays
 from convsmith.problem.types import TYPES
-from convsmith.tune.model import default_config
+from convsmith.tune.candidates import default_config
 
 TARGETS = {t.isa: t for t in host_targets()}
 

@@ -23,7 +23,7 @@ from convsmith.problem import Problem, parse_problem
 from convsmith.problem.data import random_arrays
 from convsmith.problem.types import TYPES
 from convsmith.statement.views import statement
-from convsmith.tune.model import default_config
+from convsmith.tune.candidates import default_config
 
 LAST = "--stag=axb --dtag=axb"
 BOTH = "--attr-zero-points=src:common:3+wei:common:2"

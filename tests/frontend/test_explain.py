@@ -11,7 +11,7 @@ from convsmith.machine.x86.levels import LEVELS
 from convsmith.plan.plan import plan
 from convsmith.plan.text import kernel_lines
 from convsmith.problem.lines import parse_problem
-from convsmith.tune.model import default_config
+from convsmith.tune.candidates import default_config
 
 TARGETS = {t.isa: t for t in (*LEVELS, level())}
 LINE = "--dt=bf16 --stag=axb --dtag=axb mb1ic64ih56oc64oh56kh3ph1"

@@ -12,7 +12,7 @@ from convsmith.ir.intern import interning
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.plan.plan import plan
 from convsmith.problem import parse_problem
-from convsmith.tune.model import default_config
+from convsmith.tune.candidates import default_config
 
 TARGETS = {t.isa: t for t in LEVELS}
 LAYER = "--stag=axb --dtag=axb mb1ic64ih14iw14oc64oh14ow14kh3kw3ph1pw1"

@@ -23,7 +23,7 @@ from convsmith.plan.config import Config
 from convsmith.plan.plan import plan
 from convsmith.problem import Problem, parse_problem
 from convsmith.statement.naive import naive
-from convsmith.tune.model import default_config
+from convsmith.tune.candidates import default_config
 
 KINDS = {
     "1x1": ("mb1ic5iw7oc6ow7kw1", "--lane=oc --register=oc:4,ow:3"),

@@ -16,7 +16,7 @@ from convsmith.passes.manager import run_steps
 from convsmith.plan.config import Config
 from convsmith.plan.plan import plan
 from convsmith.problem import parse_problem
-from convsmith.tune.model import default_config
+from convsmith.tune.candidates import default_config
 
 CASES = {
     "stride": ("--dir=BWD_D mb1ic4iw9oc3ow5kw3sw2pw1", "--lane=ic --register=ic:4,iw:2"),

@@ -25,7 +25,7 @@ from convsmith.problem.problem import Problem
 from convsmith.runtime.arrays import address_of, aligned_empty
 from convsmith.runtime.host import HostLibrary
 from convsmith.runtime.host_block import HostBlock
-from convsmith.tune.model import default_config
+from convsmith.tune.candidates import default_config
 
 SIDES = ("src", "wei")
 PRODUCTS = [f"--dt={dt} --stag={a} --wtag={b} {size}" for size in ("20x36:36x35", "5x32:32x64") for a, b in (

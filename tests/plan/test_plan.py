@@ -14,7 +14,7 @@ from convsmith.plan.config import Config
 from convsmith.plan.loops import LEVELS as LOOP_LEVELS
 from convsmith.plan.plan import Plan, plan
 from convsmith.problem import parse_problem
-from convsmith.tune.model import default_config
+from convsmith.tune.candidates import default_config
 
 TARGETS = {t.isa: t for t in LEVELS}
 

@@ -14,7 +14,7 @@ from convsmith.plan.unit import Unit
 from convsmith.problem import parse_problem
 from convsmith.statement.offsets import summed
 from convsmith.statement.views import statement
-from convsmith.tune.model import default_config
+from convsmith.tune.candidates import default_config
 
 TARGETS = {t.isa: t for t in LEVELS}
 LAYER = "mb1ic8ih6oc32oh6kh3ph1"

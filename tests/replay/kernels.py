@@ -28,8 +28,8 @@ from convsmith.plan.micro_kernel import MicroKernelPlan
 from convsmith.plan.plan import plan
 from convsmith.problem.lines import parse_problem
 from convsmith.problem.micro_kernel import MicroKernel
+from convsmith.tune.candidates import default_config
 from convsmith.tune.dynamic import dynamic_config
-from convsmith.tune.model import default_config
 
 ROWS = Path(__file__).parent / "kernels.json"
 HASH_LETTERS = 16

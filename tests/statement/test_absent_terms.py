@@ -20,7 +20,7 @@ from convsmith.plan.plan import plan
 from convsmith.problem.conv import Conv
 from convsmith.problem.lines import parse_problem
 from convsmith.statement.views import statement
-from convsmith.tune.model import default_config
+from convsmith.tune.candidates import default_config
 
 KINDS = ("--dir=BWD_D", "--deconv", "--dir=BWD_D --dt=f32:s8:s8", "--deconv --dt=s8")
 TARGETS = [level(), *(t for t in LEVELS if t.isa in ("avx512_amx", "avx2"))]

@@ -15,7 +15,7 @@ from convsmith.problem import parse_problem
 from convsmith.problem.conv import Conv
 from convsmith.statement.phases import phases
 from convsmith.statement.views import statement
-from convsmith.tune.model import default_config
+from convsmith.tune.candidates import default_config
 
 TARGET = next(t for t in LEVELS if t.isa == "avx512")
 BOTH = "--deconv mb1ic4ih3iw3oc2oh9ow9kh3kw3sh3sw3"

@@ -12,7 +12,7 @@ from convsmith.plan.loops import loops_after_fusing
 from convsmith.plan.registers import check_config
 from convsmith.plan.unit import Unit
 from convsmith.problem import parse_problem
-from convsmith.tune.model import candidates, default_config
+from convsmith.tune.candidates import candidates, default_config
 
 LAYER = "mb1ic8ih7oc20kh3ph1"
 

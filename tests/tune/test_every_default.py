@@ -28,7 +28,7 @@ from convsmith.plan.plan import plan
 from convsmith.problem import Conv, Problem
 from convsmith.problem.fusion import split_depthwise
 from convsmith.problem.problem import DIRECTIONS
-from convsmith.tune.model import default_config
+from convsmith.tune.candidates import default_config
 
 TARGETS = (*LEVELS, level())
 FEW, CHUNK = 500, 25

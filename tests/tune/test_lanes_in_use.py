@@ -17,7 +17,7 @@ from convsmith.ir.walk import walk
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.plan.plan import plan
 from convsmith.problem import parse_problem
-from convsmith.tune.model import default_config
+from convsmith.tune.candidates import default_config
 
 TARGETS = {t.isa: t for t in LEVELS}
 
