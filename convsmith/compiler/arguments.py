@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from convsmith.codegen.artifact import Argument
+from convsmith.codegen.artifact import Argument, Role
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.stmt import Kernel
 from convsmith.layout.layout import Layout
@@ -12,7 +12,7 @@ from convsmith.problem.attributes import ZERO_POINTS
 from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
 
-__all__ = ["argument_of", "packing_identity", "zero_argument"]
+__all__ = ["argument_of", "buffer_argument", "packing_identity", "zero_argument"]
 
 
 def argument_of(tensor: Tensor) -> Argument:
@@ -21,6 +21,11 @@ def argument_of(tensor: Tensor) -> Argument:
         tensor.name, tensor.role, tensor.dtype, tensor.shape, tensor.layout.tag(), tensor.layout.size,  # type: ignore[arg-type]
         tensor.dims, tensor.default, holds=tensor.holds,
     )  # fmt: skip
+
+
+def buffer_argument(b: Buffer, role: Role, of: str = "") -> Argument:
+    """Return the argument for the buffer `b` of a kernel that is no array of its problem: memory without shape."""
+    return Argument(b.name, role, b.dtype.name, (b.size,), "a", b.size, of=of)
 
 
 def zero_argument(problem: Problem, zero: Buffer, of: str) -> Argument:

@@ -10,7 +10,7 @@ from itertools import accumulate
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Argument, Artifact, Entry, host_launch, size_argument
 from convsmith.codegen.llvm_text import module_text
-from convsmith.compiler.arguments import argument_of, packing_identity, zero_argument
+from convsmith.compiler.arguments import argument_of, buffer_argument, packing_identity, zero_argument
 from convsmith.compiler.facts import facts
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.intern import interning
@@ -58,8 +58,9 @@ def lower(plan: Pipelines, instruments: Sequence[Instrument] = ()) -> Lowered:
     *offsets, size = accumulate((-(-b.size * b.dtype.bytes // 64) * 64 for b in private), initial=0)
     scratch = {b: (offset, size) for b, offset in zip(private, offsets)}
     text = module_text(launched, facts(plan.machine), scratch)
-    before = tuple(prepared[k.name] for k in kernel.before if k.name in plan.each_call)
-    packs = (*kernel.packs, *(k for k in kernel.before if k.name not in plan.each_call))
+    each_call = plan.each_call
+    before = tuple(prepared[k.name] for k in kernel.before if k.name in each_call)
+    packs = (*kernel.packs, *(k for k in kernel.before if k.name not in each_call))
     return Lowered(kernel, packs, before, after, text, size)
 
 
@@ -67,8 +68,9 @@ def preparing(plan: Pipelines, kernel: Kernel) -> Iterator[tuple[Kernel, Sequenc
     """Yield the naive kernels that prepare arguments of ``kernel``, the rewritten main one, with their pipelines."""
     for pack in kernel.packs:
         yield pack, packing_steps(pack, plan.machine)
+    pipelines = plan.preparing
     for k in kernel.before:
-        yield k, plan.preparing[k.name]
+        yield k, pipelines[k.name]
 
 
 def build_artifact(
@@ -131,8 +133,8 @@ def problem_arguments(plan: Plan, low: Lowered) -> Callable[[Kernel, Buffer], Ar
         if b.name in known:
             return known[b.name]
         if b.name in operands:
-            return Argument(b.name, "packed", b.dtype.name, (b.size,), "a", b.size, of=operands[b.name])
-        return Argument(b.name, "shared", b.dtype.name, (b.size,), "a", b.size)
+            return buffer_argument(b, "packed", operands[b.name])
+        return buffer_argument(b, "shared")
 
     return argument
 

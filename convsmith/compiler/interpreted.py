@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from convsmith.codegen.artifact import Argument, Entry, size_argument
 from convsmith.codegen.binder import ArgumentMemory, Binder, element_type
-from convsmith.compiler.arguments import argument_of
+from convsmith.compiler.arguments import argument_of, buffer_argument
 from convsmith.compiler.driver import pointer_arguments
 from convsmith.diag.errors import ConfigError
 from convsmith.interp import run
@@ -74,10 +74,7 @@ class InterpretedCall:
         run(kernel, words, self._instructions, sizes)
 
     def _entry(self, kernel: Kernel) -> Entry:
-        arguments = [
-            self._known.get(b.name) or Argument(b.name, "shared", b.dtype.name, (b.size,), "a", b.size)
-            for b in kernel.params
-        ]
+        arguments = [self._known.get(b.name) or buffer_argument(b, "shared") for b in kernel.params]
         return Entry(kernel.name, (*arguments, *(size_argument(v.name) for v in kernel.sizes)))
 
 

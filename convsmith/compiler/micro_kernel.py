@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Argument, Artifact
+from convsmith.compiler.arguments import buffer_argument
 from convsmith.compiler.driver import assemble, lower
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.intern import interning
@@ -24,4 +25,4 @@ def micro_kernel_artifact(m: MicroKernel, target: Machine) -> Artifact:
 
 def _pointer(kernel: Kernel, b: Buffer) -> Argument:
     """Return the argument for a raw pointer, which the kernel only reads or may write."""
-    return Argument(b.name, "inout" if b in kernel.written else "in", b.dtype.name, (b.size,), "a", b.size)
+    return buffer_argument(b, "inout" if b in kernel.written else "in")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from convsmith.ir.buffer import UNKNOWN, make_buffer
 from convsmith.ir.stmt import Kernel
@@ -37,8 +37,16 @@ class MicroKernelPlan:
 
     m: MicroKernel
     machine: Machine
-    preparing: Mapping[str, Sequence[Step]] = field(default_factory=dict)
-    each_call: frozenset[str] = frozenset()
+
+    @property
+    def preparing(self) -> dict[str, Sequence[Step]]:
+        """No kernel runs before this one."""
+        return {}
+
+    @property
+    def each_call(self) -> frozenset[str]:
+        """No kernel runs before this one."""
+        return frozenset()
 
     @property
     def pipeline(self) -> list[Step]:

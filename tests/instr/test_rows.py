@@ -11,7 +11,8 @@ from emulator.kernel import EmulatedKernel
 from natives import llvm_text
 
 from convsmith.codegen import llvm_bind
-from convsmith.codegen.artifact import Argument, Artifact, Entry
+from convsmith.codegen.artifact import Artifact, Entry
+from convsmith.compiler.arguments import buffer_argument
 from convsmith.interp import run
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.parse import parse_kernel
@@ -159,7 +160,7 @@ def test_assembly_has_the_mnemonic(target: Machine, row: Instruction) -> None:
 @pytest.mark.parametrize("target, row", ROWS)
 def test_machine_computes_the_specification(target: Machine, row: Instruction) -> None:
     arguments = tuple(
-        Argument(b.name, "inout" if b.name == "c" else "in", b.dtype.name, (b.size,), "a", b.size)
+        buffer_argument(b, "inout" if b.name == "c" else "in")
         for b in row.kernel.params
     )
     code = llvm_bind.object_code(module(target, row), target.triple, target.cpu, target.features)
@@ -209,7 +210,7 @@ def test_a_transposition(target: Machine, row: Instruction) -> None:
     groups = data["a"].reshape(height, width, group).swapaxes(0, 1)
     np.testing.assert_array_equal(found, groups.ravel())
     arguments = tuple(
-        Argument(b.name, "inout" if b.name == "c" else "in", b.dtype.name, (b.size,), "a", b.size)
+        buffer_argument(b, "inout" if b.name == "c" else "in")
         for b in row.kernel.params
     )
     code = llvm_bind.object_code(transposing(target, row), target.triple, target.cpu, target.features)
