@@ -29,11 +29,11 @@ def fused_multiply_add(name: str, type_: str, lanes: int, needs: tuple[str, ...]
     )  # fmt: skip
 
 
-def dot_call(name: str, types: tuple[str, str, str], lanes: int, terms: int, intrinsic: str,
+def dot_call(mnemonic: str, variant: str, types: tuple[str, str, str], lanes: int, terms: int, intrinsic: str,
              needs: tuple[str, ...], swapped: bool = False) -> Instruction:  # fmt: skip
     """Return the row of an intrinsic on sums and two vectors of factors, ``b`` first if ``swapped``.
 
-    The mnemonic is the name up to its first ``_``; bf16 numbers are stored as 16-bit words.
+    The row is called ``mnemonic_variant``; bf16 numbers are stored as 16-bit words.
     """
     a, b, c = (f"<{n} x {_LLVM[t]}>" for t, n in zip(types, (lanes * terms, lanes * terms, lanes)))
     operands = {"a": "a", "b": "b"}
@@ -45,15 +45,15 @@ def dot_call(name: str, types: tuple[str, str, str], lanes: int, terms: int, int
     factors = [f"{a} {{{operands['a']}}}", f"{b} {{{operands['b']}}}"]
     steps.append(f"call {c} @{intrinsic}({', '.join([f'{c} {{c}}', *factors[:: -1 if swapped else 1]])})")
     declare = f"declare {c} @{intrinsic}({c}, {a}, {b})"
-    return dot(name, lanes, terms, types, "\n".join(steps), declare, needs, name.partition("_")[0])
+    return dot(f"{mnemonic}_{variant}", lanes, terms, types, "\n".join(steps), declare, needs, mnemonic)
 
 
-def pairs_of_bytes(name: str, types: tuple[str, str], lanes: int, intrinsic: str, needs: tuple[str, ...],
-                   adds: bool, products: bool = False) -> Instruction:  # fmt: skip
+def pairs_of_bytes(mnemonic: str, variant: str, types: tuple[str, str], lanes: int, intrinsic: str,
+                   needs: tuple[str, ...], adds: bool, products: bool = False) -> Instruction:  # fmt: skip
     """Return the row of products of pairs of bytes, computed on 16-bit words, so that nothing saturates in between.
 
-    ``adds``: the intrinsic adds to the sums; otherwise a further instruction does. ``products``: the intrinsic takes
-    the products; otherwise it takes the factors.
+    The row is called ``mnemonic_variant``. ``adds``: the intrinsic adds to the sums; otherwise a further instruction
+    does. ``products``: the intrinsic takes the products; otherwise it takes the factors.
     """
     words, sums, small = f"<{2 * lanes} x i16>", f"<{lanes} x i32>", f"<{2 * lanes} x i8>"
     steps = [f"{'zext' if t == 'u8' else 'sext'} {small} {{{x}}} to {words}" for x, t in zip("ab", types)]
@@ -66,4 +66,4 @@ def pairs_of_bytes(name: str, types: tuple[str, str], lanes: int, intrinsic: str
     if not adds:
         steps.append(f"add {sums} {{c}}, {{{len(steps) - 1}}}")
     declare = f"declare {sums} @{intrinsic}({', '.join(types_taken)})"
-    return dot(name, lanes, 2, (*types, "s32"), "\n".join(steps), declare, needs, name.partition("_")[0])
+    return dot(f"{mnemonic}_{variant}", lanes, 2, (*types, "s32"), "\n".join(steps), declare, needs, mnemonic)
