@@ -278,3 +278,21 @@ def gradients(packed: bool = False, both: bool = False, needs_finite: bool = Fal
         object_code(text), "generic", entries, "gradients", "by hand",
         needs_finite=("diff_dst",) if needs_finite else (),
     )  # fmt: skip
+
+
+MEMORY_FUNCTIONS = """
+declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
+define void @k_chunk(ptr %block, i64 %tid, i64 %n) nounwind {
+  %src = load ptr, ptr %block
+  %at = getelementptr ptr, ptr %block, i64 1
+  %dst = load ptr, ptr %at
+  %third = getelementptr i8, ptr %dst, i64 12
+  %bytes = mul i64 %n, 64
+  %few = mul i64 %n, 8
+  call void @llvm.memcpy.p0.p0.i64(ptr %dst, ptr %src, i64 %bytes, i1 false)
+  call void @llvm.memset.p0.i64(ptr %third, i8 1, i64 %few, i1 false)
+  ret void
+}
+"""
+"""Calls of functions of the C library: copies 64 bytes a task, then sets 8 of them from the third element on."""

@@ -20,6 +20,7 @@ from emulated import (
 )
 from emulator.kernel import EmulatedKernel
 from llvm_kernels import (
+    MEMORY_FUNCTIONS,
     channels_last,
     chunk,
     data,
@@ -142,22 +143,7 @@ def test_empty_tensors_start_nothing(shape: tuple[int, ...]) -> None:
 
 @needs_emulator
 def test_memory_functions_of_the_c_library() -> None:
-    text = """
-    declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
-    declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
-    define void @k_chunk(ptr %block, i64 %tid, i64 %n) nounwind {
-      %src = load ptr, ptr %block
-      %at = getelementptr ptr, ptr %block, i64 1
-      %dst = load ptr, ptr %at
-      %third = getelementptr i8, ptr %dst, i64 12
-      %bytes = mul i64 %n, 64
-      %few = mul i64 %n, 8
-      call void @llvm.memcpy.p0.p0.i64(ptr %dst, ptr %src, i64 %bytes, i1 false)
-      call void @llvm.memset.p0.i64(ptr %third, i8 1, i64 %few, i1 false)
-      ret void
-    }
-    """
-    artifact = dataclasses.replace(copies(""), code=object_code(text))
+    artifact = dataclasses.replace(copies(""), code=object_code(MEMORY_FUNCTIONS))
     assert EmulatedKernel(artifact).run({"src": NUMBERS})["dst"].tolist() == [0, 1, 2, *[0x01010101] * 2, *range(5, 16)]
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from emulated import skip_without_emulator
 from emulator.kernel import EmulatedKernel
+from llvm_kernels import MEMORY_FUNCTIONS
 
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Argument, Artifact, Entry
@@ -72,22 +73,7 @@ def test_calls_that_share_a_start() -> None:
 
 @needs_qemu
 def test_memory_functions_of_the_c_library() -> None:
-    declare = """
-    declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
-    declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
-    define void @k_chunk(ptr %block, i64 %tid, i64 %n) nounwind {
-      %src = load ptr, ptr %block
-      %at = getelementptr ptr, ptr %block, i64 1
-      %dst = load ptr, ptr %at
-      %third = getelementptr i8, ptr %dst, i64 12
-      %bytes = mul i64 %n, 64
-      %few = mul i64 %n, 8
-      call void @llvm.memcpy.p0.p0.i64(ptr %dst, ptr %src, i64 %bytes, i1 false)
-      call void @llvm.memset.p0.i64(ptr %third, i8 1, i64 %few, i1 false)
-      ret void
-    }
-    """
-    code = llvm_bind.object_code(declare, BASE.triple, BASE.cpu, BASE.features)
+    code = llvm_bind.object_code(MEMORY_FUNCTIONS, BASE.triple, BASE.cpu, BASE.features)
     whole = copies()
     artifact = Artifact(code, "by hand", whole.entries, "copies", "by hand", needs=("neon",))
     assert EmulatedKernel(artifact).run({"src": NUMBERS})["dst"].tolist() == [0, 1, 2, *[0x01010101] * 2, *range(5, 16)]
