@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def _bytes(problem: cs.Conv) -> int:
-    """Of source, weights and result."""
+    """Return the bytes of source, weights and result."""
     return sum(prod(tensor.shape) * 4 for tensor in problem.tensors)
 
 

@@ -1,4 +1,4 @@
-"""What a person waits for: making a kernel, loading one from the cache, calling one, importing the package.
+"""Measures the waiting times of users: making a kernel, loading one from the cache, calling one, importing the package.
 
 Run: python benchmarks/latency.py
 """

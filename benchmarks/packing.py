@@ -131,7 +131,7 @@ def _product(name: str, size: tuple[int, int, int], isa: str, data: dict[str, ob
 
 
 def _calls(data: dict[str, object]) -> list[list[str]]:
-    """What Python takes for a call that computes next to nothing."""
+    """Return the time that Python takes for a call that computes next to nothing."""
     lhs, rhs = (np.full((8, 8), x, np.uint8) for x in (3, 5))
     product = cs.pack_lowp(8, rhs, -5, -3, output_stages=STAGES, threads=1)
     out = np.empty((8, 8), np.uint8)

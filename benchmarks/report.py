@@ -1,4 +1,4 @@
-"""What the benchmarks share: measuring through `convsmith bench`, and results as a JSON file with a page beside it.
+"""Shared by the benchmarks: measuring through `convsmith bench`, and results as a JSON file with a page beside it.
 
 All timing of kernels is done by `convsmith bench` (its method is in README.md), each call of which is one process.
 A page shows the machine, the versions and the command, so that it can be read on its own; the JSON file keeps
@@ -31,7 +31,7 @@ Row = dict[str, Any]
 
 
 def bench(problems: Sequence[str], *options: str, **environment: str) -> dict[str, Any]:
-    """What `convsmith bench` says of these problems (lines of descriptors with options), in their order.
+    """Return the rows of `convsmith bench` for these problems (lines of descriptors with options), in their order.
 
     It runs in a process of its own, with the further environment variables. Ends the program when a kernel is wrong or
     cannot be made.
@@ -58,7 +58,7 @@ def percent(spread: Mapping[str, float] | None) -> str:
 
 
 def ratio(row: Row, library: str) -> str:
-    """How many times our time a library takes."""
+    """Return a library's time divided by ours."""
     found = row["libraries"].get(library)
     return f"{found['speedup']['median']:.2f}" if found else "-"
 

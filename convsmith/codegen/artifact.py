@@ -113,7 +113,7 @@ def size_argument(name: str) -> Argument:
 
 @dataclass(frozen=True)
 class Launch:
-    """How an entry is started.
+    """The way in which an entry is started.
 
     `kind` is "call" (the calling thread runs all of it), "tasks" (up to `threads` host threads run a part each, started
     by the library `runtime`) or "grid" (threads of a device run it). `threads` is also the number of scratch memories.

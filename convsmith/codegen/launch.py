@@ -11,7 +11,7 @@ __all__ = ["entry_text"]
 
 
 class TaskStart(NamedTuple):
-    """How object code starts tasks through one library.
+    """The way in which object code starts tasks through one library.
 
     `declare` are the declarations of its entry points, in the order of `RUNTIME_SYMBOLS`; `part` are the lines that
     define `%tid` and `%n` in a task; `start` runs the function `{task}` on `{threads}` threads.

@@ -115,7 +115,7 @@ class _Interval:
     size: int
 
     def step(self, var: Var) -> int:
-        """How far an iteration of `var` moves the interval; 0 where the distance is not constant."""
+        """Return the distance that an iteration of `var` moves the interval; 0 where it is not constant."""
         coefficients = dict(self.first.terms)
         step = coefficients.pop(var, 0)
         return 0 if any(var in variables_of(atom) for atom in coefficients) else step

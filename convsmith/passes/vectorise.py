@@ -29,7 +29,7 @@ class NotVector(Exception):
 
 
 class NotOrdered(NotVector):
-    """Which access of an earlier lane would come after that of a later one."""
+    """Return the access of an earlier lane that would come after that of a later one."""
 
 
 class LaneMap(Rewriter):
