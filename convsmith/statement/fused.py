@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var, is_false
 from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, block
-from convsmith.ir.walk import Substitute, substitute
+from convsmith.ir.walk import Substitute
 from convsmith.problem.fusion import Fused
 from convsmith.statement.naive import naive
 from convsmith.statement.statement import Statement, View
@@ -51,9 +51,7 @@ class Pair:
         second, arrays, variables = self.second, self.arrays, self.variables
 
         def view(v: View) -> View:
-            coords = tuple(substitute(x, variables) for x in v.coords)
-            masks = tuple(substitute(m, variables) for m in v.masks)
-            return replace(v, name=arrays.get(v.name, v.name), coords=coords, masks=masks)
+            return replace(v.at(variables), name=arrays.get(v.name, v.name))
 
         return replace(
             second, dims=tuple(replace(d, name=d.name + SUFFIX) for d in second.dims),

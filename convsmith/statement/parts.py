@@ -10,7 +10,6 @@ from dataclasses import replace
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Index, Var, true
-from convsmith.ir.walk import substitute
 from convsmith.layout.tags import MAX_DIMS
 from convsmith.statement.statement import Dim, Statement, View, view_steps
 
@@ -46,7 +45,7 @@ def _split(st: Statement, loop: str, parts: int) -> Statement:
     dims = tuple(replace(d, size=size) if d.name == loop else d for d in st.dims)
     c = View(SUMS, st.acc, st.c.layout.repeated(parts), (Var(PART), *st.c.coords), (true(),) * (len(st.c.coords) + 1))
     return replace(
-        st, dims=(Dim(PART, parts, "batch"), *dims), factors=tuple(_at(v, in_part) for v in st.factors), c=c, sums=(),
+        st, dims=(Dim(PART, parts, "batch"), *dims), factors=tuple(v.at(in_part) for v in st.factors), c=c, sums=(),
         finish="sum", whole_=st,
     )  # fmt: skip
 
@@ -61,8 +60,3 @@ def sum_of_parts(st: Statement) -> Statement:
         (*around, replace(st.dims[0], kind="k")), (st.c,), whole.c, (PART,), st.acc, sums=whole.sums, name="sums",
         when="after", whole_=whole,
     )  # fmt: skip
-
-
-def _at(view: View, moved: dict[Var, Index]) -> View:
-    coords = tuple(substitute(x, moved) for x in view.coords)
-    return replace(view, coords=coords, masks=tuple(substitute(m, moved) for m in view.masks))

@@ -103,6 +103,6 @@ def _phased(st: Statement, p: Phase) -> Statement:
         meets = pixel in variables_of(coord)
         a_coords.append(pixel - tap + floordiv(away, p.stride) if meets else coord)
         a_masks.append(substitute(conj(c for c in parts_of(mask) if not (meets and isinstance(c, Eq0))), replacements))
-    b, c = (replace(v, coords=tuple(substitute(x, replacements) for x in v.coords)) for v in (st.b, st.c))
+    b, c = st.b.at(replacements), st.c.at(replacements)
     a = replace(st.a, coords=tuple(a_coords), masks=tuple(a_masks))
     return replace(st, dims=tuple(dims), factors=(a, b), c=c)

@@ -8,7 +8,8 @@ true.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from math import gcd, lcm
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from convsmith.diag.forking import cached_property
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Eq0, Index, Mod, Var, conj, parts_of
 from convsmith.ir.types import dtype
+from convsmith.ir.walk import substitute
 from convsmith.layout.indirection import Axis
 from convsmith.layout.layout import Layout
 from convsmith.passes.flatten import offset
@@ -79,6 +81,11 @@ class View:
         if self.fewer is not None:
             return self.fewer.factor
         return FLIPPED[self.dtype] if self.flipped else self.dtype
+
+    def at(self, variables: Mapping[Var, Index]) -> View:
+        """Return the view with ``variables`` replaced in its coordinates and masks."""
+        coords = tuple(substitute(x, variables) for x in self.coords)
+        return replace(self, coords=coords, masks=tuple(substitute(m, variables) for m in self.masks))
 
     @property
     def mask(self) -> Cond:
