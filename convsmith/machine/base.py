@@ -24,6 +24,9 @@ from convsmith.ir.types import Half
 from convsmith.machine.costs import Costs
 from convsmith.machine.memory import MemoryLevel
 
+TILE_LEVELS = ("thread", "cache", "register", "instruction")
+"""Names of the levels of tiles of a CPU, outermost first."""
+
 
 class TileLevel(NamedTuple):
     """A level of tiles: its name in configs, and the memory or registers that hold one tile; None if tiles are not
@@ -89,8 +92,10 @@ class Machine:
     @property
     def levels(self) -> tuple[TileLevel, ...]:
         """Levels of tiles, outermost first, from the part of one thread to the result of one instruction."""
-        cache, register = TileLevel("cache", self.memories), TileLevel("register", self.register_files)
-        return (TileLevel("thread"), cache, register, TileLevel("instruction"))
+        holders: dict[str, tuple[MemoryLevel | RegisterFile, ...]] = {
+            "cache": self.memories, "register": self.register_files,
+        }  # fmt: skip
+        return tuple(TileLevel(name, holders.get(name, ())) for name in TILE_LEVELS)
 
     @cached_property
     def key(self) -> str:

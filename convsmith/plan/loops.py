@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from convsmith.diag.errors import ConfigError
+from convsmith.machine.base import TILE_LEVELS
 from convsmith.passes.manager import Step
 from convsmith.plan.config import Config
 from convsmith.statement.phases import phased
 from convsmith.statement.statement import KINDS, Statement
 
-LEVELS = ("class", "thread", "cache", "register", "instruction")
+LEVELS = ("class", *TILE_LEVELS)
 """Levels of tiles, outermost first. A loop of a level steps through a tile of that level; a loop of the level ``class``
 runs over residue classes or phases."""
 
