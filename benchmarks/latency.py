@@ -43,7 +43,7 @@ def main() -> None:
     lines = [f"--stag=axb --dtag=axb {problem}" for problem in cs.suite("resnet50")]
     report = Report("latency", "What a person waits for")
     report.note(
-        f"One thread, {level.isa}, median of {REPEATS} for each layer of ResNet-50, in ms; LLVM is loaded already."
+        f"One thread, {level.name}, median of {REPEATS} for each layer of ResNet-50, in ms; LLVM is loaded already."
     )
     cold = {line: _steps(line, level) for line in lines}
     cached = _from_cache(lines, level)
@@ -69,7 +69,7 @@ def main() -> None:
         ],
     )
     report.data = {
-        "isa": level.isa,
+        "target": level.name,
         "cold": cold,
         "cached": cached,
         "medians": medians,

@@ -1,6 +1,6 @@
 """Eight layers and four odd ones on one thread: how near to the peak.
 
-Run: python benchmarks/layers.py [--isa avx2]
+Run: python benchmarks/layers.py [--target avx2]
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ POST = "--dir=FWD_B --attr-post-ops=relu"
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Layers on one thread, beside the peak.")
-    parser.add_argument("--isa", help="instruction set (default: the best of this machine)")
-    isa = parser.parse_args(arguments).isa
+    parser.add_argument("--target", help="instruction set (default: the best of this machine)")
+    target = parser.parse_args(arguments).target
     lines: list[tuple[str, str, str]] = []
     for name, layer in LAYERS.items():
         lines.append(("plain", name, f"{STEM if name == 'h' else LAST} {layer}"))
@@ -44,11 +44,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if name != "h":
             lines.append(("blocked", name, f"{BLOCKED} {layer}"))
     lines += [("odd", name, f"{LAST} {layer}") for name, layer in ODD.items()]
-    options = ["--threads", "1", "--vs", "torch", *(["--isa", isa] if isa else [])]
+    options = ["--threads", "1", "--vs", "torch", *(["--target", target] if target else [])]
     run = bench([line for *_, line in lines], *options)
     rows = {(kind, name): row for (kind, name, _), row in zip(lines, run["rows"], strict=True)}
 
-    report = Report(f"layers-{isa}" if isa else "layers", "One thread: share of the peak")
+    report = Report(f"layers-{target}" if target else "layers", "One thread: share of the peak")
     report.data = {"runs": [run], "kinds": [[kind, name] for kind, name, _ in lines]}
     report.note(
         "Batch 1, f32. Taps that meet padding count as work, and are skipped: so a padded layer can pass 100 %. "

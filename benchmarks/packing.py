@@ -60,7 +60,7 @@ def main() -> None:
     for name, line in WEIGHTS.items():
         rows.append([name, "", *_packing(name, f"--stag=axb --dtag=axb {line}", "wei", data)])
     report.table("Packing", ["what", "side", "level", "KiB", "GB/s", "copy, GB/s", "% of copy"], rows)
-    levels = [t.isa for t in host_targets() if t.isa in ("avx512_vnni", "avx512_amx", "avx2_vnni")]
+    levels = [t.name for t in host_targets() if t.name in ("avx512_vnni", "avx512_amx", "avx2_vnni")]
     products = [_product(f"{name} {isa}", size, isa, data) for isa in levels for name, size in PRODUCTS.items()]
     report.table(
         "Products u8 x s8 of matrices in order of rows, % of the peak of bytes",
@@ -80,7 +80,7 @@ def _square(options: str, side: int) -> str:
 def _packing(name: str, line: str, operand: str, data: dict[str, object]) -> list[str]:
     """Level, size, speed of packing and of a copy, and the share."""
     kernel = cs.compile(line, threads=1)
-    if "avx512_amx" in kernel.config.isa and operand == "src":
+    if "avx512_amx" in kernel.config.target and operand == "src":
         kernel = cs.compile(line, threads=1, target="avx512_vnni")  # fragments read the left side as it lies
     if operand not in kernel.config.pack:
         kernel = cs.compile(line, threads=1, config=replace(kernel.config, pack=(operand,)))
@@ -99,7 +99,7 @@ def _packing(name: str, line: str, operand: str, data: dict[str, object]) -> lis
     ])  # fmt: skip
     data[name] = {"gbs": asdict(ours), "copy_gbs": asdict(copy), "share": asdict(share), "config": str(kernel.config)}
     size = f"{(given.nbytes + packed.nbytes) / 2048:.0f}"
-    return [kernel.config.isa, size, f"{ours.median:.1f}", f"{copy.median:.1f}", f"{share.median * 100:.0f}"]
+    return [kernel.config.target, size, f"{ours.median:.1f}", f"{copy.median:.1f}", f"{share.median * 100:.0f}"]
 
 
 def _product(name: str, size: tuple[int, int, int], isa: str, data: dict[str, object]) -> list[str]:

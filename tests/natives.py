@@ -31,7 +31,7 @@ def run_native(kernel: Kernel, arrays: Arrays, target: Machine) -> None:
     """Compile the kernel for a target and run it on the arrays, in place."""
     arguments = tuple(Argument(b.name, "inout", b.dtype.name, b.shape, "a", b.size) for b in kernel.params)
     code = llvm_bind.object_code(llvm_text(kernel, target), target.triple, target.cpu, target.features)
-    function = HostLibrary(Artifact(code, target.isa, {"main": Entry("k", arguments)}, kernel.name, ""))["main"]
+    function = HostLibrary(Artifact(code, target.name, {"main": Entry("k", arguments)}, kernel.name, ""))["main"]
     block = HostBlock(function.entry, {name: array.ctypes.data for name, array in arrays.items()})
     function(block.address)
 

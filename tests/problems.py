@@ -289,7 +289,7 @@ def random_config(rng: random.Random, problem: Problem, target: Machine, threads
         size = unit.terms if unit.dot and rng.random() < 0.9 else rng.choice((1, 2, 3, 4))
         terms = ((rng.choice((*inner, *inner, *free)), size),)
     used = unit if terms or not unit.dot else Unit.plain(st, target)
-    lanes = filled_lanes(st, fused_dims(Config(target.isa, lane, tuple(fuse)), lane), used)
+    lanes = filled_lanes(st, fused_dims(Config(target.name, lane, tuple(fuse)), lane), used)
     tile = {}
     for n in others:
         if n != lane and rng.random() < 0.35:
@@ -307,7 +307,7 @@ def random_config(rng: random.Random, problem: Problem, target: Machine, threads
             block.append((n, max(tile.get(n, 1), dict(terms).get(n, 1), lanes * (n == lane)) * rng.choice((1, 2, 3))))
     rng.shuffle(block)
     config = Config(
-        isa=target.isa, lane=lane, fuse=tuple(fuse), register=tuple(tile.items()), cache=tuple(block),
+        target=target.name, lane=lane, fuse=tuple(fuse), register=tuple(tile.items()), cache=tuple(block),
         order=tuple(others) if rng.random() < 0.7 else (), reduce=tuple(reductions) if rng.random() < 0.7 else (),
         terms=terms, realise=rng.choice(("peel", "peel", "peel", "mask", *REALISATIONS)),
         pack=(st.b.name,) if rng.random() < 0.85 else (), pieces=rng.choice((1, 2, 4, 8, 8, 16)),
@@ -346,7 +346,7 @@ def _fragment_config(rng: random.Random, st: Statement, unit: Unit, target: Mach
     pixels = [d.name for d in st.of("m")][-1]
     tile = {st.n: unit.lanes * rng.choice((1, 2)), pixels: rng.choice((2, 3, 4, 5, 6))}
     return Config(
-        isa=target.isa, lane=st.n, register=tuple(tile.items()), terms=((st.reduce[-1], unit.terms),),
+        target=target.name, lane=st.n, register=tuple(tile.items()), terms=((st.reduce[-1], unit.terms),),
         realise=rng.choice(("peel", "pad_copy", "pad_copy")), pieces=rng.choice((1, 4, 8)),
         outline=rng.random() < 0.7, threads=threads,
     )  # fmt: skip

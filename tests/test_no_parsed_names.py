@@ -41,7 +41,7 @@ LEGAL = {
     ("plan/config.py", "word.removeprefix('--')"): CONFIG,
     ("plan/config.py", "word.startswith('--')"): CONFIG,
     ("plan/config.py", "value.split(',')"): CONFIG,
-    ("plan/config.py", "f.name in ('isa', 'lane')"): "fields of a dataclass",
+    ("plan/config.py", "f.name in ('target', 'lane')"): "fields of a dataclass",
     ("passes/vectorise.py", "str(error).removeprefix(f'{self.what}: ')"): "a message that names its pass already",
     ("codegen/artifact.py", "data.startswith(_MAGIC)"): FILES,
     ("codegen/llvm_text.py", "self.mask(s.dst.lanes).partition('> ')"): LLVM,

@@ -59,4 +59,4 @@ def _parts(value: Any) -> Iterator[Hashable]:
     elif isinstance(value, str | int | float):
         yield value
     else:
-        yield getattr(value, "isa", id(value))
+        yield getattr(value, "name", id(value))

@@ -42,7 +42,7 @@ __all__ = ["JSON_SCHEMA", "bench", "bench_kernel"]
 JSON_SCHEMA = 1
 
 @click.command(cls=ProblemCommand)
-@click.argument("target", metavar="NETWORK|DESCRIPTOR|FILE|-")
+@click.argument("source", metavar="NETWORK|DESCRIPTOR|FILE|-")
 @choice_options
 @problem_options
 @click.option("--vs", metavar="LIBRARIES", default="", help=f"Libraries to compare with: {','.join(PEERS)}.")
@@ -50,7 +50,7 @@ JSON_SCHEMA = 1
 @click.option("--wide", is_flag=True, help="All columns and names, however wide the terminal is.")
 @click.option("--json", "json_file", metavar="FILE", help="Write all of it, with the machine; - is stdout.")
 def bench(
-    target: str, threads: int | None, isa: str | None, config: str | None, layout: str, vs: str, rounds: int,
+    source: str, threads: int | None, target: str | None, config: str | None, layout: str, vs: str, rounds: int,
     wide: bool, json_file: str | None, **options: str | bool | None,
 ) -> None:  # fmt: skip
     """Verify and time kernels: a network (resnet50, mobilenet_v2, vgg16), a descriptor, or a file of descriptors.
@@ -60,8 +60,8 @@ def bench(
     (above 1: we are faster). Each row is printed when it is measured; where standard output is no terminal, also to
     standard error.
     """
-    check_choices(isa, config, runs=True)
-    listed = read_problems(target, options, layout)
+    check_choices(target, config, runs=True)
+    listed = read_problems(source, options, layout)
     asked = list(dict.fromkeys(name.strip() for name in vs.split(",") if name.strip()))
     here = [name for name in asked if installed(name)]
     if json_file not in (None, "-") and not Path(str(json_file)).absolute().parent.is_dir():
@@ -77,7 +77,7 @@ def bench(
         try:
             for problem in listed.problems:
                 bar.start(listed.text(problem))
-                rows.append(_row(problem, threads, isa, config, here, rounds))
+                rows.append(_row(problem, threads, target, config, here, rounds))
                 with bar.aside():
                     page.row(rows[-1])
                 bar.advance()
@@ -99,7 +99,7 @@ def bench_kernel(kernel: CompiledKernel, peers: Sequence[str] = (), rounds: int 
     if kernel.artifact is None:
         return row
     arrays = real_arrays(problem)
-    threads, isa = kernel.config.threads, kernel.config.isa
+    threads, target = kernel.config.threads, kernel.config.target
     calls = {}
     for name in peers:
         try:
@@ -108,7 +108,7 @@ def bench_kernel(kernel: CompiledKernel, peers: Sequence[str] = (), rounds: int 
         except Exception as error:  # a library that fails on a problem must not stop the run
             row.missing[name] = str(error).partition("\n")[0]
     types = row.peak_types = peak_types(problem, kernel.target)
-    peak = None if types is None else lambda: peak_sample(isa, threads, types).gflops
+    peak = None if types is None else lambda: peak_sample(target, threads, types).gflops
     row.times = measure(_call(kernel, arrays), problem.flops_dense, peak, calls, rounds, threads)
     return row
 
@@ -147,11 +147,11 @@ def _call(kernel: CompiledKernel, arrays: Mapping[str, Any]) -> Callable[[], obj
 
 
 def _row(
-    problem: Problem, threads: int | None, isa: str | None, config: str | None, peers: Sequence[str], rounds: int
+    problem: Problem, threads: int | None, target: str | None, config: str | None, peers: Sequence[str], rounds: int
 ) -> Row:
     try:
-        with faults(command("bench", problem, threads, isa, config)):
-            return bench_kernel(build(problem, threads, isa, config), peers, rounds)
+        with faults(command("bench", problem, threads, target, config)):
+            return bench_kernel(build(problem, threads, target, config), peers, rounds)
     except ConvsmithError as error:
         return Row(problem, error=error)
 
@@ -197,7 +197,7 @@ def _row_json(row: Row) -> dict[str, Any]:
         "name": row.problem.name,
         "flops": row.problem.flops_dense,
         "config": str(kernel.config) if kernel else None,
-        "isa": kernel.config.isa if kernel else None,
+        "target": kernel.config.target if kernel else None,
         "threads": kernel.config.threads if kernel else None,
         "verified": row.verdict.ok if row.verdict else None,
         "error": None if row.error is None else {"class": type(row.error).__name__, "message": str(row.error)},

@@ -139,11 +139,12 @@ def _peaks(rows: Sequence[Row]) -> Iterator[str]:
     peaks_by_types: dict[tuple[str, Types], list[float]] = {}
     for row in rows:
         if row.kernel and row.peak_types and row.times and row.times.peak_gflops:
-            key = row.kernel.config.isa, row.peak_types
+            key = row.kernel.config.target, row.peak_types
             peaks_by_types.setdefault(key, []).append(row.times.peak_gflops.median)
     texts = [
-        f"{isa} {print_types(types)} {statistics.median(peaks):.1f} {'GOP/s' if is_integer(types[-1]) else 'GFLOP/s'}"
-        for (isa, types), peaks in peaks_by_types.items()
+        f"{target} {print_types(types)} {statistics.median(peaks):.1f} "
+        f"{'GOP/s' if is_integer(types[-1]) else 'GFLOP/s'}"
+        for (target, types), peaks in peaks_by_types.items()
     ]
     if texts:
         yield f"peak{'s' * (len(texts) > 1)}: {', '.join(texts)}"

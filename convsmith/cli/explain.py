@@ -11,14 +11,14 @@ __all__ = ["explain"]
 
 
 @click.command(cls=ProblemCommand)
-@click.argument("target", metavar="DESCRIPTOR|FILE|-")
+@click.argument("source", metavar="DESCRIPTOR|FILE|-")
 @choice_options
 @problem_options
 def explain(
-    target: str, threads: int | None, isa: str | None, config: str | None, layout: str, **options: str | bool | None
+    source: str, threads: int | None, target: str | None, config: str | None, layout: str, **options: str | bool | None
 ) -> None:
     """Problem, config, plan, packing, registers, operations, bytes, roofline, and the files that were generated."""
-    check_choices(isa, config, runs=False)
-    listed = read_problems(target, options, layout, "explain")
-    page = build(listed.problems[0], threads, isa, config).explain()
+    check_choices(target, config, runs=False)
+    listed = read_problems(source, options, layout, "explain")
+    page = build(listed.problems[0], threads, target, config).explain()
     note(f"{listed.heading(threads, config)}\n\n{page}")

@@ -29,13 +29,13 @@ _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 @click.command()
 @click.option("--threads", metavar="N[,N...]", help="Numbers of threads; by default one, and all CPUs.")
-@click.option("--isa", metavar="NAME", help="Instruction set whose multiply-adds to show or to measure.")
+@click.option("--target", metavar="NAME", help="Instruction set whose multiply-adds to show or to measure.")
 @click.option(
     "--measure", type=click.Choice(["all", *_TABLES]), is_flag=False, flag_value="all",
-    help="Measure ceilings, by default all, and keep them; with --isa, of its multiply-adds only.",
+    help="Measure ceilings, by default all, and keep them; with --target, of its multiply-adds only.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def machine(threads: str | None, isa: str | None, measure: str | None, as_json: bool) -> None:
+def machine(threads: str | None, target: str | None, measure: str | None, as_json: bool) -> None:
     """Describe this machine and print its ceilings, multiply-adds per second and reads from each cache level.
 
     The ceilings are kept figures with their dates. --measure measures them and keeps the new figures, but those marked
@@ -43,7 +43,7 @@ def machine(threads: str | None, isa: str | None, measure: str | None, as_json: 
     """
     facts: dict[str, Any] = describe()
     counts = _counts(threads)
-    chosen = _chosen(isa, measure)
+    chosen = _chosen(target, measure)
     if not as_json:
         for name, value in facts.items():
             if name == "caches":
@@ -108,16 +108,16 @@ def _counts(text: str | None) -> list[int]:
     return sorted({min(count, cpus) for count in counts})
 
 
-def _chosen(isa: str | None, measure: str | None) -> list[Ceiling]:
+def _chosen(target: str | None, measure: str | None) -> list[Ceiling]:
     """The ceilings that are asked for."""
-    name = measure or ("all" if isa is None else "multiply-adds")
+    name = measure or ("all" if target is None else "multiply-adds")
     tables = [table for key, (table, _) in _TABLES.items() if name in (key, "all")]
-    if isa is not None:
-        isa = host_target(isa).isa
+    if target is not None:
+        target = host_target(target).name
     ceilings = [c for c in known_ceilings() if c.table in tables]
-    ceilings = [c for c in ceilings if isa is None or not c.types or c.name == isa]
-    if isa is not None and "fma_gflops" in tables and not any(c.types for c in ceilings):
-        raise UnsupportedError(f"isa {isa!r} does not run on this machine", code="isa")
+    ceilings = [c for c in ceilings if target is None or not c.types or c.name == target]
+    if target is not None and "fma_gflops" in tables and not any(c.types for c in ceilings):
+        raise UnsupportedError(f"target {target!r} does not run on this machine", code="target")
     return ceilings
 
 

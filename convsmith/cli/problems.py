@@ -19,7 +19,8 @@ from convsmith.diag.settings import MOST_THREADS, settings
 from convsmith.frontend.kernel import CompiledKernel
 from convsmith.frontend.numpy_api import compile as compile_kernel
 from convsmith.layout.tags import ANY
-from convsmith.machine.registry import host_target, target
+from convsmith.machine.registry import host_target
+from convsmith.machine.registry import target as known_target
 from convsmith.plan.config import Config
 from convsmith.problem.batch import Item, read_batch, split_words
 from convsmith.problem.conv import Conv
@@ -108,11 +109,11 @@ def problem_options(command: F) -> F:
 
 
 def choice_options(command: F) -> F:
-    """Add --threads, --isa, --config and --layout."""
+    """Add --threads, --target, --config and --layout."""
     text = "Layout of source and destination where a line leaves it open: axb has channels last, abx first."
     command = click.option("--layout", default="axb", show_default=True, help=text)(command)
     command = click.option("--config", metavar="CONFIG", help="Every decision, as `explain` prints them.")(command)
-    command = click.option("--isa", metavar="NAME", help="Instruction set (see `convsmith machine`).")(command)
+    command = click.option("--target", metavar="NAME", help="Instruction set (see `convsmith machine`).")(command)
     threads = click.IntRange(1, MOST_THREADS)
     return click.option("--threads", type=threads, metavar="N", help="Threads; by default all CPUs.")(command)
 
@@ -182,29 +183,29 @@ def read_problems(source: str, options: Options, layout: str, verb: str = "") ->
     return _listed(items, layout)
 
 
-def check_choices(isa: str | None, config: str | None, runs: bool) -> None:
+def check_choices(target: str | None, config: str | None, runs: bool) -> None:
     """Raise the errors that would occur for every problem, illegal settings included.
 
     `runs` says whether the command runs kernels: then the machine must have the level.
     """
     settings.validate()
     if config is not None:
-        isa = Config.parse(config).isa
-    (host_target if runs else target)(isa or settings.isa)
+        target = Config.parse(config).target
+    (host_target if runs else known_target)(target or settings.target)
 
 
-def build(problem: Problem, threads: int | None, isa: str | None, config: str | None) -> CompiledKernel:
+def build(problem: Problem, threads: int | None, target: str | None, config: str | None) -> CompiledKernel:
     """Compile the kernel that the options describe."""
-    return compile_kernel(problem, threads=threads, target=isa, config=config)
+    return compile_kernel(problem, threads=threads, target=target, config=config)
 
 
 def command(
-    verb: str, problem: Problem, threads: int | None, isa: str | None, config: str | None, **options: object
+    verb: str, problem: Problem, threads: int | None, target: str | None, config: str | None, **options: object
 ) -> str:
     """Return the shell command that runs `verb` on `problem` alone, with further `options`."""
     if config is None:
-        threads, isa = threads or settings.threads, isa or settings.isa
-    return trace.command(verb, *line_words(problem), threads=threads, isa=isa, config=config, **options)
+        threads, target = threads or settings.threads, target or settings.target
+    return trace.command(verb, *line_words(problem), threads=threads, target=target, config=config, **options)
 
 
 def short_config(kernel: CompiledKernel) -> str:

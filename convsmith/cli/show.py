@@ -13,7 +13,7 @@ __all__ = ["show"]
 
 
 @click.command(cls=ProblemCommand)
-@click.argument("target", metavar="DESCRIPTOR|FILE|-")
+@click.argument("source", metavar="DESCRIPTOR|FILE|-")
 @choice_options
 @problem_options
 @click.option("--after", metavar="PASS", help="The IR after a pass, by name or number; `naive` is before all.")
@@ -23,7 +23,7 @@ __all__ = ["show"]
 @click.option("--indirection", is_flag=True, help="The table of pointers to the source, in every form.")
 @click.option("--kernel-tile", type=click.IntRange(0), metavar="N", help="Pointers of an output in that table.")
 def show(
-    target: str, threads: int | None, isa: str | None, config: str | None, layout: str, after: str | None,
+    source: str, threads: int | None, target: str | None, config: str | None, layout: str, after: str | None,
     every: bool, llvm: bool, asm: bool, indirection: bool, kernel_tile: int | None, **options: str | bool | None,
 ) -> None:  # fmt: skip
     """Print a kernel: its IR as it goes to LLVM, or as one of the options says. The first line is a comment."""
@@ -34,13 +34,13 @@ def show(
         )
     if kernel_tile is not None and not indirection:
         raise UsageError("--kernel-tile is legal with --indirection only", code="bad-option")
-    check_choices(isa, config, runs=False)
-    listed = read_problems(target, options, layout, "show")
+    check_choices(target, config, runs=False)
+    listed = read_problems(source, options, layout, "show")
     heading = listed.heading(threads, config)
     if indirection:
         note(f"# {heading}\n{indirection_page(listed.problems[0], kernel_tile)}")
         return
-    kernel = build(listed.problems[0], threads, isa, config)
+    kernel = build(listed.problems[0], threads, target, config)
     if llvm:
         note(f"; {heading}\n{kernel.llvm()}")
     elif asm:

@@ -25,13 +25,13 @@ __all__ = ["verify"]
 
 
 @click.command(cls=ProblemCommand)
-@click.argument("target", metavar="FILE|-|NETWORK|DESCRIPTOR")
+@click.argument("source", metavar="FILE|-|NETWORK|DESCRIPTOR")
 @choice_options
 @problem_options
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the data.")
 @click.option("--real", is_flag=True, help="Real-valued data, against a bound, besides integer-valued data.")
 def verify(
-    target: str, threads: int | None, isa: str | None, config: str | None, layout: str, seed: int, real: bool,
+    source: str, threads: int | None, target: str | None, config: str | None, layout: str, seed: int, real: bool,
     **options: str | bool | None,
 ) -> None:  # fmt: skip
     """Run each problem of a file on random data, and compare with the reference.
@@ -40,8 +40,8 @@ def verify(
     off by eps * (2 + sqrt(K)) * sum |a||b|, K being the number of terms, and each element must be what a number
     within that bound, carried through scales and post-ops, becomes. Exit status 1: some line did not.
     """
-    check_choices(isa, config, runs=True)
-    listed = read_problems(target, options, layout)
+    check_choices(target, config, runs=True)
+    listed = read_problems(source, options, layout)
     problems = listed.problems
     note(listed.heading(threads, config))
     status, right, tried = 0, 0, 0
@@ -49,7 +49,7 @@ def verify(
         try:
             for problem in problems:
                 bar.start(listed.text(problem))
-                line, failed = _check(problem, threads, isa, config, seed, real)
+                line, failed = _check(problem, threads, target, config, seed, real)
                 tried += 1
                 right += not failed
                 status = max(status, failed) if 1 not in (status, failed) else 1
@@ -64,14 +64,14 @@ def verify(
 
 
 def _check(
-    problem: Problem, threads: int | None, isa: str | None, config: str | None, seed: int, real: bool
+    problem: Problem, threads: int | None, target: str | None, config: str | None, seed: int, real: bool
 ) -> tuple[str, int]:
     """Return a line about the problem, and its exit status."""
     text = str(replace(problem, name=None))
     both = real and has_real_data(problem)
     try:
-        with faults(command("verify", problem, threads, isa, config, seed=seed or None, real=real)):
-            kernel = build(problem, threads, isa, config)
+        with faults(command("verify", problem, threads, target, config, seed=seed or None, real=real)):
+            kernel = build(problem, threads, target, config)
             verdicts = [verify_kernel(kernel, seed, kind) for kind in ([False, True] if both else [False])]
     except ConvsmithError as error:
         return f"{type(error).__name__}: {text}: {error}", exit_status(error)

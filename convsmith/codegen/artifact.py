@@ -174,7 +174,7 @@ class Entry:
 class _Manifest:
     """The header of the file form; the fields are those of `Artifact`."""
 
-    isa: str
+    target: str
     entries: tuple[tuple[object, ...], ...]
     problem: str
     config: str
@@ -198,7 +198,7 @@ class Artifact:
     """
 
     code: bytes = field(repr=False)
-    isa: str
+    target: str
     entries: dict[str, Entry]
     problem: str
     config: str
@@ -226,7 +226,7 @@ class Artifact:
     def to_bytes(self) -> bytes:
         """Return the file form; inverse of `from_bytes`."""
         manifest = {
-            "isa": self.isa,
+            "target": self.target,
             "entries": [[name, asdict(entry)] for name, entry in self.entries.items()],  # in order
             "problem": self.problem,
             "config": self.config,

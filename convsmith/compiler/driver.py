@@ -112,8 +112,8 @@ def assemble(plan: Pipelines, low: Lowered, argument: Callable[[Kernel, Buffer],
         suffix = f":{pack.params[-1].name}" if len(low.packs) > 1 else ""
         entries[f"pack{suffix}"] = entry(pack, pack.name, packing=packing_identity(pack))
     return Artifact(
-        code=code, isa=machine.isa, entries=entries, problem="", config=f"--isa={machine.isa}", needs=machine.needs,
-        permissions=machine.permissions,
+        code=code, target=machine.name, entries=entries, problem="", config=f"--target={machine.name}",
+        needs=machine.needs, permissions=machine.permissions,
     )  # fmt: skip
 
 

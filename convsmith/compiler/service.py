@@ -45,8 +45,8 @@ def compile_or_load(
     code.
     """
     start = perf_counter()
-    if config is not None and config.isa != target.isa:
-        raise UsageError(f"config is for isa {config.isa}, target is {target.isa}", code="isa")
+    if config is not None and config.target != target.name:
+        raise UsageError(f"config is for target {config.target}; the machine's is {target.name}", code="target")
     plain = _general(problem) if requirements else problem.canonical()
     cache = disk_cache()
     # The default is a function of what is in the key, and takes longer to find than an artifact to load.
@@ -58,7 +58,7 @@ def compile_or_load(
         artifact, status = stored, "cached"
     else:
         if config is None:
-            with faults(trace.command("verify", *line_words(plain), isa=target.isa, threads=threads)):
+            with faults(trace.command("verify", *line_words(plain), target=target.name, threads=threads)):
                 config = choose(plain, target, threads, bool(requirements))
         with faults(repro("verify", problem, str(config), requirements)):
             artifact, status = _compile(plain, config, target, bool(requirements)), "compiled"
@@ -70,8 +70,9 @@ def compile_or_load(
         if trace.enabled(event) and (event == "create" or cache is not None):
             trace.emit(
                 event, status=status if event == "create" else ("hit" if stored is not None else "miss"),
-                isa=target.isa, threads=artifact.entries["main"].launch.threads, time_ms=(perf_counter() - start) * 1e3,
-                config=artifact.config, detail=f"code_bytes={len(artifact.code)} key={key[:16]}",
+                target=target.name, threads=artifact.entries["main"].launch.threads,
+                time_ms=(perf_counter() - start) * 1e3, config=artifact.config,
+                detail=f"code_bytes={len(artifact.code)} key={key[:16]}",
                 repro=repro("verify", problem, artifact.config, requirements),
             )  # fmt: skip
     return artifact
@@ -93,8 +94,8 @@ def _stored(
     wanted = {
         "problem": (artifact.problem, problem),
         "config": (artifact.config, artifact.config if config is None else str(config)),
-        "instruction set": (artifact.isa, target.isa),
-        "instruction set of the config": (stored_config.isa, target.isa),
+        "instruction set": (artifact.target, target.name),
+        "instruction set of the config": (stored_config.target, target.name),
         "needed CPU features": (artifact.needs, target.needs),
         "requirements": (artifact.notes.get("requirements", ""), requirements),
         "threads": (artifact.entries["main"].launch.threads, stored_config.threads),

@@ -79,7 +79,7 @@ def _parse_threads(text: str) -> int | None:
     return count
 
 
-def _parse_isa(text: str) -> str | None:
+def _parse_target(text: str) -> str | None:
     if text in ("", "native"):
         return None
     if not _NAME.fullmatch(text):
@@ -157,9 +157,9 @@ VARIABLES: tuple[Variable, ...] = (
         "Threads of kernels for which no count is asked.",
     ),
     Variable(
-        "CONVSMITH_ISA",
-        "isa",
-        _parse_isa,
+        "CONVSMITH_TARGET",
+        "target",
+        _parse_target,
         "the name of an instruction set (see `convsmith machine`), or native",
         "Instruction set of kernels for which none is asked.",
         "native",
@@ -224,9 +224,9 @@ class Settings:
         return self._value("threads")  # type: ignore[no-any-return]
 
     @property
-    def isa(self) -> str | None:
+    def target(self) -> str | None:
         """Default instruction-set level; None uses the best level of this machine."""
-        return self._value("isa")  # type: ignore[no-any-return]
+        return self._value("target")  # type: ignore[no-any-return]
 
     @property
     def bochs(self) -> str | None:

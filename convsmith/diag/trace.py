@@ -21,7 +21,7 @@ from convsmith.diag.settings import EVENTS, settings
 __all__ = ["COLUMNS", "VERSION", "command", "emit", "enabled", "redirect"]
 
 VERSION = "convsmith-1"
-COLUMNS = ("version", "event", "status", "isa", "threads", "time_ms", "config", "detail", "repro")
+COLUMNS = ("version", "event", "status", "target", "threads", "time_ms", "config", "detail", "repro")
 
 
 class _LineSink:

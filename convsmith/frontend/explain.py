@@ -179,7 +179,7 @@ def _roofline(kernel: Inspected) -> Iterator[Line]:
     """
     problem, config = kernel.problem, kernel.config
     if kernel.target not in host_targets():
-        yield "roofline", f"not known: this machine does not run {config.isa}"
+        yield "roofline", f"not known: this machine does not run {config.target}"
         return
     nbytes = _moved(problem)
     level = next((level for level, size in cache_sizes().items() if nbytes <= size), "DRAM")
@@ -191,14 +191,14 @@ def _roofline(kernel: Inspected) -> Iterator[Line]:
     rates = [f"{read.rate:.1f} GB/s from {level}"]
     measured = [read]
     if types is not None:
-        peak = peak_ceiling(config.isa, types).figure(config.threads)
+        peak = peak_ceiling(config.target, types).figure(config.threads)
         rates.insert(0, f"{peak.rate:.1f} {unit} in {print_types(types)}")
         measured.append(peak)
         if peak.rate <= bound:
             bound, side = peak.rate, "the multiply-adds"
     threads = f"{config.threads} thread{'s' * (config.threads > 1)}"
     dates = " and ".join(sorted({figure.date for figure in measured}))
-    yield "roofline", f"{config.isa} on {threads}, measured {dates}: {', '.join(rates)}"
+    yield "roofline", f"{config.target} on {threads}, measured {dates}: {', '.join(rates)}"
     if not all(figure.is_steady for figure in measured):
         yield "", "the machine was busy during the measurement: these rates are too low, and are not kept"
     least = problem.flops_real / bound * 1e-3

@@ -58,7 +58,7 @@ class CompiledKernel(Inspected):
         host: HostKernel | NothingKernel
         if any(0 in tensor.shape for tensor in problem.tensors):
             host = NothingKernel(problem)
-            self.config = config or Config(target.isa, "oc", threads=threads)
+            self.config = config or Config(target.name, "oc", threads=threads)
         else:
             self.artifact = compile_problem(problem, target=target, config=config, threads=threads)
             self.config = config or Config.parse(self.artifact.config)
@@ -126,7 +126,7 @@ class CompiledKernel(Inspected):
         return f"<CompiledKernel {self.problem} {self.config}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (self.problem, self.target.isa, self.config)
+        return _restored, (self.problem, self.target.name, self.config)
 
     def _fallback(self) -> HostKernel:
         """Return the kernel for weights that are not finite, which multiplies no stored zeros."""
@@ -139,13 +139,13 @@ class CompiledKernel(Inspected):
         took = perf_counter() - start
         given = arguments[0].values() if isinstance(arguments[0], dict) else arguments
         trace.emit(
-            "exec", status="ok", isa=self.config.isa, threads=self.config.threads, time_ms=took * 1e3,
+            "exec", status="ok", target=self.config.target, threads=self.config.threads, time_ms=took * 1e3,
             config=self.config, detail=f"packed={any(type(array) is Packed for array in given)}",
             repro=repro("bench", self.problem, str(self.config)),
         )  # fmt: skip
         return result
 
 
-def _restored(problem: Problem, isa: str, config: Config) -> CompiledKernel:
+def _restored(problem: Problem, target: str, config: Config) -> CompiledKernel:
     """Return the kernel that a pickle holds."""
-    return CompiledKernel(problem, known_target(isa), config, config.threads)
+    return CompiledKernel(problem, known_target(target), config, config.threads)

@@ -69,11 +69,12 @@ def compile(
     line leaves open (default: row-major, `abx`). `bias` adds a bias to a convolution; `activation` ("relu", ("clip", 0,
     6)) is a post-op after those of the line.
 
-    `threads` defaults to CONVSMITH_THREADS, else to the CPUs of this process. `target` defaults to CONVSMITH_ISA, else
-    to the lowest level that is as fast for the problem's types as the machine's highest one; a level of another machine
-    gives a kernel that answers every question, and raises UnsupportedError when it is called. `config` makes every
-    decision; `target` must not contradict it, and `threads` overrides its thread count. `dynamic` names dims whose
-    sizes are those of each call: "mb,ih,iw" or a list for a convolution, which then takes pads too, "m" for a product.
+    `threads` defaults to CONVSMITH_THREADS, else to the CPUs of this process. `target` defaults to CONVSMITH_TARGET,
+    else to the lowest level that is as fast for the problem's types as the machine's highest one; a level of another
+    machine gives a kernel that answers every question, and raises UnsupportedError when it is called. `config` makes
+    every decision; `target` must not contradict it, and `threads` overrides its thread count. `dynamic` names dims
+    whose sizes are those of each call: "mb,ih,iw" or a list for a convolution, which then takes pads too, "m" for a
+    product.
 
     UsageError for an illegal problem, UnsupportedError for an unsuitable machine, ConfigError for an illegal config.
     """
@@ -87,17 +88,17 @@ def compile(
     conv = _with_options(problem, {"stag": src_tag, "wtag": wei_tag, "dtag": dst_tag}, bias, activation)
     chosen = Config.parse(config) if isinstance(config, str) else config
     if chosen is not None:
-        if target is not None and target != chosen.isa:
-            message = f"target={target!r}, but the config says --isa={chosen.isa}; legal is one of them"
-            raise UsageError(message, code="isa")
+        if target is not None and target != chosen.target:
+            message = f"target={target!r}, but the config says --target={chosen.target}; legal is one of them"
+            raise UsageError(message, code="target")
         chosen = replace(chosen, threads=_threads(chosen.threads if threads is None else threads))
     count = chosen.threads if chosen is not None else _threads(threads)
-    level = registry.target(chosen.isa if chosen is not None else target or settings.isa, conv.types)
+    level = registry.target(chosen.target if chosen is not None else target or settings.target, conv.types)
     if dynamic is not None:
-        return _dynamic(conv, dynamic_names(dynamic), level.isa, chosen, count)
+        return _dynamic(conv, dynamic_names(dynamic), level.name, chosen, count)
     if watched():
         return CompiledKernel(conv, level, chosen, count)
-    return _kernel(conv, level.isa, chosen, count)
+    return _kernel(conv, level.name, chosen, count)
 
 
 @takes_arrays
@@ -119,13 +120,13 @@ def load_packed(path: str | os.PathLike[str]) -> Packed:
 
 # -- compile
 @lru_cache(KEPT_KERNELS)
-def _kernel(problem: Problem, isa: str, config: Config | None, threads: int) -> CompiledKernel:
-    return CompiledKernel(problem, registry.target(isa), config, threads)
+def _kernel(problem: Problem, target: str, config: Config | None, threads: int) -> CompiledKernel:
+    return CompiledKernel(problem, registry.target(target), config, threads)
 
 
 @lru_cache(KEPT_KERNELS)
-def _dynamic(problem: Problem, dims: str, isa: str, config: Config | None, threads: int) -> DynamicKernel:
-    return DynamicKernel(problem, dims, registry.target(isa), config, threads)
+def _dynamic(problem: Problem, dims: str, target: str, config: Config | None, threads: int) -> DynamicKernel:
+    return DynamicKernel(problem, dims, registry.target(target), config, threads)
 
 
 def watched() -> bool:

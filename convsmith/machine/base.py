@@ -41,7 +41,7 @@ class TileLevel(NamedTuple):
 class Machine:
     """One level of an instruction set on one micro-architecture.
 
-    ``isa`` is the level's name for users, ``features`` are LLVM's, ``needs`` are the CPU features required to run its
+    ``name`` is the level's name for users, ``features`` are LLVM's, ``needs`` are the CPU features required to run its
     code, ``attributes`` go on every function. ``vectors`` are the vector registers, ``fragments`` the registers of
     instructions on fragments. ``memories`` are the caches of a core, nearest first. The facts of a level are *reference
     facts*, those of the smaller machines that have it. ``half`` names the f16 instructions: none, conversions from and
@@ -49,7 +49,7 @@ class Machine:
     process requests from the system before it runs code of the level.
     """
 
-    isa: str
+    name: str
     triple: str
     cpu: str
     features: str

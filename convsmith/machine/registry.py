@@ -33,44 +33,44 @@ def host_targets() -> tuple[Machine, ...]:
 @cache
 def known_targets() -> tuple[Machine, ...]:
     """Return every target, family by family, those of this machine with its own facts; the last is ``generic``."""
-    levels = {t.isa: t for family in _FAMILIES.values() for t in family}
-    return tuple((levels | {t.isa: t for t in host_targets()}).values())
+    levels = {t.name: t for family in _FAMILIES.values() for t in family}
+    return tuple((levels | {t.name: t for t in host_targets()}).values())
 
 
-def isa_names() -> tuple[str, ...]:
+def target_names() -> tuple[str, ...]:
     """Return all names that :func:`target` knows."""
-    return tuple(t.isa for t in known_targets())
+    return tuple(t.name for t in known_targets())
 
 
 def _rows(t: Machine, types: tuple[str, str, str]) -> tuple[Instruction | None, ...]:
     return t.nearest(*types), *t.fragment_rows(*types)
 
 
-def target(isa: str | None = None, types: tuple[str, str, str] | None = None) -> Machine:
-    """Return the known target `isa`, by default the fastest that this machine has.
+def target(name: str | None = None, types: tuple[str, str, str] | None = None) -> Machine:
+    """Return the known target `name`, by default the fastest that this machine has.
 
     With `types` (of two factors and their sums), the default is the lowest level that is as fast for them, so that code
     requires no more features than it uses. UsageError for an unknown name.
     """
-    if isa is None:
+    if name is None:
         have = host_targets()
         best = have[0]
         if types is None:
             return best
         return [t for t in have if t.vector_bits == best.vector_bits and _rows(t, types) == _rows(best, types)][-1]
-    level = next((t for t in known_targets() if t.isa == isa), None)
+    level = next((t for t in known_targets() if t.name == name), None)
     if level is None:
-        raise UsageError(f"isa {isa!r} is unknown; known are {', '.join(isa_names())}")
+        raise UsageError(f"target {name!r} is unknown; known are {', '.join(target_names())}")
     return level
 
 
-def host_target(isa: str | None = None) -> Machine:
-    """Return the target `isa` for code that will run here. UnsupportedError if this machine lacks it."""
-    level = target(isa)
+def host_target(name: str | None = None) -> Machine:
+    """Return the target `name` for code that will run here. UnsupportedError if this machine lacks it."""
+    level = target(name)
     if level not in host_targets():
         missing = [name for name in level.needs if name not in cpu_features()]
         raise UnsupportedError(
-            f"isa {isa!r} needs {', '.join(missing)}, which this machine lacks; "
-            f"it has {', '.join(t.isa for t in host_targets())}"
+            f"target {name!r} needs {', '.join(missing)}, which this machine lacks; "
+            f"it has {', '.join(t.name for t in host_targets())}"
         )
     return level

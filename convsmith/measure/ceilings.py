@@ -86,12 +86,12 @@ class Ceiling:
         return "ceiling-" + hashlib.sha256("\0".join((*facts, *what)).encode()).hexdigest()
 
 
-def peak_ceiling(isa: str, types: Types) -> Ceiling:
+def peak_ceiling(target: str, types: Types) -> Ceiling:
     """Return the ceiling of multiply-adds.
 
     Its figures raise UnsupportedError where the CPU lacks the instruction set, or the set has no row for the types.
     """
-    return Ceiling("fma_gflops", isa, ":".join(types), lambda threads: peak_sample(isa, threads, types).gflops)
+    return Ceiling("fma_gflops", target, ":".join(types), lambda threads: peak_sample(target, threads, types).gflops)
 
 
 def read_ceiling(level: str) -> Ceiling:
@@ -105,8 +105,8 @@ def known_ceilings() -> list[Ceiling]:
 
     L3 and DRAM are read in parts of one buffer, of up to 4 times the last cache.
     """
-    kinds = ((t.isa, types) for t in host_targets() for types in dict.fromkeys(row.types for row in t.instructions))
-    return [*(peak_ceiling(isa, types) for isa, types in kinds), *map(read_ceiling, read_level_bytes())]
+    kinds = ((t.name, types) for t in host_targets() for types in dict.fromkeys(row.types for row in t.instructions))
+    return [*(peak_ceiling(target, types) for target, types in kinds), *map(read_ceiling, read_level_bytes())]
 
 
 def _measured(key: str, sample: Callable[[], float], threads: int, samples: int) -> Figure:

@@ -78,13 +78,13 @@ class ReadSample(NamedTuple):
         return self.bytes / self.seconds * 1e-9
 
 
-def peak_sample(isa: str, threads: int = 1, types: Types = F32) -> PeakSample:
+def peak_sample(target: str, threads: int = 1, types: Types = F32) -> PeakSample:
     """Run independent multiply-adds on `threads` threads for about 2 ms.
 
     `types` are those of the factors and of the sums. The first call for a triple also compiles. UnsupportedError: the
     CPU has no such instruction set, or that has no instruction for the types.
     """
-    return PeakSample(*_fma_loop(isa, threads, types).sample())
+    return PeakSample(*_fma_loop(target, threads, types).sample())
 
 
 def peak_types(problem: Problem, t: Machine) -> Types | None:
@@ -157,8 +157,8 @@ class _Loop:
 
 
 @cache
-def _fma_loop(isa: str, threads: int, types: Types) -> _Loop:
-    t = host_target(isa)
+def _fma_loop(target: str, threads: int, types: Types) -> _Loop:
+    t = host_target(target)
     row = _row(t, types)
     work = 2.0 * threads * _UNROLL * accumulators(t, row) * row.rows * row.lanes * row.terms
     # The accumulators stay near 1, because denormals and infinities slow some CPUs down.
@@ -172,7 +172,7 @@ def _row(t: Machine, types: Types) -> Instruction:
     row = next(iter(t.fragment_rows(*types)), t.row(*types))
     if row is None:
         known = ", ".join(":".join(r.types) for r in t.instructions)
-        raise UnsupportedError(f"isa {t.isa!r} has no instruction for {':'.join(types)}; it has some for {known}")
+        raise UnsupportedError(f"target {t.name!r} has no instruction for {':'.join(types)}; it has some for {known}")
     return row
 
 
@@ -203,7 +203,7 @@ def _load(text: str, t: Machine, threads: int) -> HostFunction:
     )
     entry = Entry("loop", arguments, host_launch(threads))
     code = llvm_bind.object_code(text, t.triple, t.cpu, t.features)
-    artifact = Artifact(code, t.isa, {"main": entry}, "ceiling", "", needs=t.needs, permissions=t.permissions)
+    artifact = Artifact(code, t.name, {"main": entry}, "ceiling", "", needs=t.needs, permissions=t.permissions)
     return HostLibrary(artifact)["main"]
 
 

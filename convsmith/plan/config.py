@@ -24,7 +24,7 @@ OFFSETS = ("each", "sums")
 class Config:
     """One point of the schedule space.
 
-    ``isa``       level of the instruction set
+    ``target``    level of the instruction set
     ``lane``      loop along the vector lanes: an N or batch loop, or a K loop (then lanes hold partial sums)
     ``fuse``      pairs of adjacent loops to fuse
     ``register``  loop -> iterations of its register tile; for the lane loop: elements, a multiple of the lanes
@@ -57,7 +57,7 @@ class Config:
                   its text stands behind `` / ``
     """
 
-    isa: str
+    target: str
     lane: str
     fuse: tuple[tuple[str, str], ...] = ()
     register: tuple[tuple[str, int], ...] = ()
@@ -122,8 +122,8 @@ class Config:
             raise ConfigError("pieces", f"--pieces={self.pieces}: a loop has at least one piece")
         if bool(self.at) != (self.then is not None):
             raise ConfigError("then", f"--at={self.at}: the config of the next statement stands behind ' / '")
-        if self.then is not None and (self.then.isa, self.then.threads) != (self.isa, self.threads):
-            raise ConfigError("then", f"{self}: both statements have one --isa and one --threads")
+        if self.then is not None and (self.then.target, self.then.threads) != (self.target, self.threads):
+            raise ConfigError("then", f"{self}: both statements have one --target and one --threads")
 
     def size(self, loop: str) -> int:
         """Return the register tile of a loop; 1 if none is given."""
@@ -133,7 +133,7 @@ class Config:
         words = []
         for f in (f for f in fields(self) if f.name in _PRINT):
             value = getattr(self, f.name)
-            if f.name in ("isa", "lane") or value != f.default:
+            if f.name in ("target", "lane") or value != f.default:
                 words.append(f"--{f.name}={_PRINT[f.name](value)}")
         return " ".join(words) + (f"{_THEN}{self.then}" if self.then is not None else "")
 
@@ -175,7 +175,7 @@ class Config:
             except ValueError:
                 message = f"config: {word!r} does not read as {key}; for example {_EXAMPLE[key]}"
                 raise ConfigError("syntax", message) from None
-        for key in ("isa", "lane"):
+        for key in ("target", "lane"):
             if key not in values:
                 raise ConfigError("syntax", f"config: --{key}= is missing in {text!r}")
         return Config(**values)
@@ -215,7 +215,7 @@ def _flag(value: str) -> bool:
 
 _THEN = " / "
 _PRINT: dict[str, Callable[[Any], str]] = {
-    "isa": str, "lane": str, "instruction": str, "realise": str, "table": str, "offsets": str, "pieces": str,
+    "target": str, "lane": str, "instruction": str, "realise": str, "table": str, "offsets": str, "pieces": str,
     "threads": str, "at": str,
     "fuse": lambda v: ",".join(f"{a}+{b}" for a, b in v),
     "register": _sizes_text, "cache": _sizes_text, "terms": _sizes_text, "split": _sizes_text,
@@ -223,14 +223,14 @@ _PRINT: dict[str, Callable[[Any], str]] = {
     "phases": ",".join, "outline": _flag_text, "drain": _flag_text,
 }  # fmt: skip
 _READ: dict[str, Callable[[str], Any]] = {
-    "isa": str, "lane": str, "instruction": str, "realise": str, "table": str, "offsets": str, "pieces": int,
+    "target": str, "lane": str, "instruction": str, "realise": str, "table": str, "offsets": str, "pieces": int,
     "threads": int, "at": str,
     "fuse": _pairs, "register": _sizes, "cache": _sizes, "terms": _sizes, "split": _sizes,
     "order": _names, "reduce": _names, "pack": _names, "hold": _names, "flip": _names, "phases": _names,
     "outline": _flag, "drain": _flag,
 }  # fmt: skip
 _EXAMPLE = {
-    "isa": "--isa=avx512", "lane": "--lane=oc", "realise": "--realise=peel", "table": "--table=row",
+    "target": "--target=avx512", "lane": "--lane=oc", "realise": "--realise=peel", "table": "--table=row",
     "pieces": "--pieces=8", "threads": "--threads=2", "at": "--at=oh", "fuse": "--fuse=oh+ow",
     "register": "--register=oc:32,ow:14",
     "order": "--order=mb,oc,oh,ow", "cache": "--cache=oc:256,ic:128",

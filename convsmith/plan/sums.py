@@ -26,7 +26,7 @@ def config_of_sums(st: Statement, target: Machine, threads: int, unknown: frozen
         tile = {last.name: min(last.size, PIXELS)}
     else:
         tile = {lane: lanes * min(-(-sizes[lane] // lanes), VECTORS)}
-    return Config(target.isa, lane, register=tuple(tile.items()), pack=(), outline=False, threads=threads)
+    return Config(target.name, lane, register=tuple(tile.items()), pack=(), outline=False, threads=threads)
 
 
 def _lane(st: Statement, sizes: dict[str, int], lanes: int, unknown: frozenset[str]) -> str:

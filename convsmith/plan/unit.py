@@ -41,8 +41,8 @@ class Unit:
         if config.instruction not in legal:
             types = ":".join((*(v.factor for v in st.factors), st.acc))
             raise ConfigError(
-                "instruction", f"--instruction={config.instruction}: legal for products of {types} on {target.isa} are "
-                f"{', '.join(legal) or 'none'}",
+                "instruction", f"--instruction={config.instruction}: legal for products of {types} on {target.name} "
+                f"are {', '.join(legal) or 'none'}",
             )  # fmt: skip
         row = legal[config.instruction]
         problem = _unfit_fragments(st, row, config) if row.rows > 1 else _unfit_dot(st, row, config)

@@ -70,7 +70,7 @@ class _ForeignFunction(HostFunction):
         self.entry, self.whole, self._why = entry, None, why
 
     def __call__(self, block: int, keep: object = None) -> None:
-        raise UnsupportedError(self._why, code="isa")
+        raise UnsupportedError(self._why, code="target")
 
 
 class HostLibrary:
@@ -113,7 +113,7 @@ def _obstacle(artifact: Artifact) -> str:
     if not missing:
         return ""
     return (
-        f"kernel {artifact.problem!r} is made for {artifact.isa}, which this CPU cannot run: it lacks "
+        f"kernel {artifact.problem!r} is made for {artifact.target}, which this CPU cannot run: it lacks "
         f"{', '.join(missing)}; generic code runs everywhere"
     )
 

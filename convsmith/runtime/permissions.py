@@ -39,9 +39,9 @@ def obtain_permissions(artifact: Artifact) -> None:
             )
         if not _is_granted(name):
             raise UnsupportedError(
-                f"kernel {artifact.problem!r} is made for {artifact.isa}: this CPU has it, but the system does not let "
-                f"this process use it (permission {name!r}); legal are levels that do not need it",
-                code="isa",
+                f"kernel {artifact.problem!r} is made for {artifact.target}: this CPU has it, but the system does not "
+                f"let this process use it (permission {name!r}); legal are levels that do not need it",
+                code="target",
             )
 
 

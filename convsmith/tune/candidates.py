@@ -54,7 +54,7 @@ def candidates(p: Problem, target: Machine, threads: int) -> list[Choice]:
             models.append(Model(p, st, target, Unit.plain(st, target), along))
         choices_of_models = [c for model in models for c in _of_unit(model, threads, long)]
     if not choices_of_models:
-        raise ConfigError("no-config", f"no config makes a kernel of {p} for {target.isa}")
+        raise ConfigError("no-config", f"no config makes a kernel of {p} for {target.name}")
     choices_of_models.sort(key=lambda c: (c.cycles, c.emitted))
     close = [c for c in choices_of_models if c.cycles <= choices_of_models[0].cycles * NEAR]
     return sorted(close, key=lambda c: c.emitted // COMPILED) + choices_of_models[len(close) :]
@@ -69,7 +69,7 @@ def _of_unit(model: Model, threads: int, long: bool) -> Iterator[Choice]:
     if tap := model.joined():
         ways.append((model.n, ((tap, model.k),), model.fuse(tap, model.k)))
     for lane, fuse, join in ways:
-        loops = loops_after_fusing(model.st, Config(target.isa, lane, fuse))
+        loops = loops_after_fusing(model.st, Config(target.name, lane, fuse))
         order, pack, filled = model.order(loops, lane), model.packed(lane), model.filled(lane)
         terms = ((join, model.unit.terms),) if join else model.shared_terms(lane)
         copied = bool(join) or (model.copied and lane != model.batch)
@@ -80,7 +80,7 @@ def _of_unit(model: Model, threads: int, long: bool) -> Iterator[Choice]:
             tiled = [n for n in outer if n in tile]
             reduce = (*(n for n in outer if n not in tiled), last, *tiled)
             config = Config(
-                target.isa, lane, fuse, tuple(tile.items()), order, reduce, instruction, terms,
+                target.name, lane, fuse, tuple(tile.items()), order, reduce, instruction, terms,
                 phases=along, realise="pad_copy" if copied else "peel", pack=pack,
                 offsets=offsets, flip=flip, drain=drain, pieces=pieces, threads=threads,
             )  # fmt: skip

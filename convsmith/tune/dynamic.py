@@ -43,7 +43,7 @@ def dynamic_config(p: Problem, target: Machine, threads: int = 1) -> Config:
         if row not in symbolic_dims(p) and pixels > sizes[row]:
             continue
         config = Config(
-            target.isa, lane, register=((row, pixels), (lane, vectors * unit.lanes)), order=(*order, lane, row),
+            target.name, lane, register=((row, pixels), (lane, vectors * unit.lanes)), order=(*order, lane, row),
             reduce=st.reduce, instruction=unit.name if dot else "", terms=terms, realise=realise,
             pack=("wei",) if st.constant else (), offsets=offsets, flip=flip, drain=operations(p, st) > LONG,
             threads=threads,
@@ -56,7 +56,7 @@ def dynamic_config(p: Problem, target: Machine, threads: int = 1) -> Config:
         except ConfigError:
             continue
         return config
-    raise UnsupportedError(f"dynamic sizes: no config of {p} fits the registers of {target.isa}", code="dynamic")
+    raise UnsupportedError(f"dynamic sizes: no config of {p} fits the registers of {target.name}", code="dynamic")
 
 
 def _terms(st: Statement, target: Machine) -> int:

@@ -37,7 +37,7 @@ def test_each_line_of_a_run_stands_alone(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     report = importlib.import_module("report")
     lines = ["--dir=FWD_B mb1ic4ih4oc4oh4kh3ph1", "mb1ic4ih4oc4oh4kh3ph1", "--matmul 3x4:4x5", "mb1ic2iw4oc2ow4kw1pw0"]
-    run = report.bench(lines, "--threads", "1", "--rounds", "1", "--isa", "generic")
+    run = report.bench(lines, "--threads", "1", "--rounds", "1", "--target", "generic")
     wanted = [line if "matmul" in line else f"--stag=axb --dtag=axb {line}" for line in lines]
     wanted[0] = "--dir=FWD_B --stag=axb --dtag=axb mb1ic4ih4oc4oh4kh3ph1"
     assert [row["problem"] for row in run["rows"]] == wanted

@@ -167,7 +167,7 @@ def test_bench_on_a_terminal(width: int, tmp_path: Path) -> None:
     path = tmp_path / "problems.txt"
     long = "--attr-post-ops=relu+clip:0:6+linear:2:1+abs --attr-scales=wei:per_oc"
     path.write_text(f"{LINE}\n{long} {LINE}\n")
-    status, output = on_terminal(width, "bench", str(path), *FAST, "--isa", "generic", CONVSMITH_CACHE="off")
+    status, output = on_terminal(width, "bench", str(path), *FAST, "--target", "generic", CONVSMITH_CACHE="off")
     assert status == 0, output
     lines = visible_lines(output)
     assert all(len(line) <= width for line in lines[1:] if "peak:" not in line and "rows" not in line), lines

@@ -89,7 +89,7 @@ KINDS = (
 
 def test_bench_times_problems_of_every_kind(tmp_path: Path) -> None:
     path = tmp_path / "out.json"
-    result = run("bench", "-", *FAST, "--isa", "generic", "--json", str(path), text=KINDS)
+    result = run("bench", "-", *FAST, "--target", "generic", "--json", str(path), text=KINDS)
     assert result.exit_code == 0, result.output
     columns, gradient, product, integers, _ = result.stdout.splitlines()[1:6]
     assert " rate " in columns and all(" yes" in row for row in (gradient, product, integers))
@@ -104,7 +104,7 @@ def test_bench_times_problems_of_every_kind(tmp_path: Path) -> None:
 
 def test_bench_writes_json(lines: str, tmp_path: Path) -> None:
     path = tmp_path / "out.json"
-    assert run("bench", lines, *FAST, "--isa", "generic", "--json", str(path)).exit_code == 0
+    assert run("bench", lines, *FAST, "--target", "generic", "--json", str(path)).exit_code == 0
     content = json.loads(path.read_text())
     assert content["schema"] == bench_module.JSON_SCHEMA and content["convsmith"] == cs.__version__
     assert {"cpu", "features", "caches", "llvm", "numpy", "openmp"} <= set(content["machine"])
@@ -112,8 +112,8 @@ def test_bench_writes_json(lines: str, tmp_path: Path) -> None:
     assert len(content["rows"]) == 2 and content["geometric_means"]["of_peak"] > 0
     row = content["rows"][0]
     assert row["problem"] == f"--stag=axb --dtag=axb {LINE}"
-    assert row["verified"] is True and row["error"] is None and row["isa"] == "generic" and row["threads"] == 1
-    assert cs.Config.parse(row["config"]).isa == "generic" and row["flops"] == 2 * 4 * 36 * 27
+    assert row["verified"] is True and row["error"] is None and row["target"] == "generic" and row["threads"] == 1
+    assert cs.Config.parse(row["config"]).target == "generic" and row["flops"] == 2 * 4 * 36 * 27
     for figure in ("seconds", "gflops", "peak_gflops", "of_peak"):
         assert 0 < row[figure]["low"] <= row[figure]["median"] <= row[figure]["high"]
 
@@ -208,7 +208,7 @@ def test_a_mismatch_is_said_and_is_exit_status_1(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_config_that_does_not_suit_one_layer_leaves_the_others() -> None:
-    config = "--isa=generic --lane=oc --register=oc:4,oh:2"
+    config = "--target=generic --lane=oc --register=oc:4,oh:2"
     result = run("bench", "-", *FAST, "--config", config, text=f"{LINE}\nmb1ic3iw9oc4kw3\n")
     assert result.exit_code == 2
     assert result.stdout.splitlines()[3].split()[-6:] == ["-"] * 5 + ["none"]  # it has no loop oh
@@ -263,7 +263,7 @@ def test_verify_in_a_layout(layout: str) -> None:
 def test_options_of_a_problem_may_stand_outside_of_its_line(lines: str) -> None:
     result = run("verify", "--dir=FWD_B", "--stag=axb", lines, "--threads", "1")
     assert f"right: --dir=FWD_B {LAST} {LINE}: exact" in result.stdout and result.exit_code == 0
-    result = run("verify", "--attr-post-ops=relu", "vgg16", "--isa", "nope")
+    result = run("verify", "--attr-post-ops=relu", "vgg16", "--target", "nope")
     assert result.exit_code == 2
 
 
@@ -271,7 +271,7 @@ def test_the_command_of_a_trace_line_can_be_run() -> None:
     from convsmith.compiler.service import repro
 
     problem = cs.Conv.parse(f'--dir=FWD_B --stag=axb --attr-post-ops=relu {LINE}n"a b"')
-    words = repro("verify", problem, "--isa=generic --lane=oc --register=oc:4,ow:3")
+    words = repro("verify", problem, "--target=generic --lane=oc --register=oc:4,ow:3")
     result = run(*shlex.split(words)[1:])
     assert result.exit_code == 0 and "1 of 1 right" in result.stdout, result.stderr
 
@@ -290,13 +290,13 @@ def test_explain() -> None:
     ],
 )  # fmt: skip
 def test_show(options: list[str], text: str) -> None:
-    result = run("show", LINE, "--threads", "1", "--isa", "generic", *options)
+    result = run("show", LINE, "--threads", "1", "--target", "generic", *options)
     assert result.exit_code == 0 and text in result.stdout
 
 
 def test_cache(tmp_path: Path) -> None:
     with cs.settings.scope(cache=tmp_path / "c"):
-        assert run("verify", "mb1ic3ih7oc4oh5kh3ph0", "--threads", "1", "--isa", "generic").exit_code == 0
+        assert run("verify", "mb1ic3ih7oc4oh5kh3ph0", "--threads", "1", "--target", "generic").exit_code == 0
         assert run("explain", LINE, "--threads", "1").exit_code == 0
         info = run("cache", "info")
         assert str(tmp_path / "c") in info.stdout and "mode       0700" in info.stdout
@@ -315,9 +315,12 @@ def test_cache(tmp_path: Path) -> None:
         (["bench", LINE, "--vs", "mkl"], "unknown library 'mkl': legal are torch, onnxruntime"),
         (["bench", LINE, "--threads", "0"], "0 is not in the range"),
         (["bench", LINE, "--json", "/no/such/dir/x.json"], "there is no such directory"),
-        (["verify", LINE, "--isa", "sse9"], "isa 'sse9' is unknown"),
-        (["verify", LINE, "--config", "--isa=generic"], "--lane= is missing"),
-        (["explain", LINE, "--config", "--isa=generic --lane=oc --register=oc:64"], "vector registers, target has 16"),
+        (["verify", LINE, "--target", "sse9"], "target 'sse9' is unknown"),
+        (["verify", LINE, "--config", "--target=generic"], "--lane= is missing"),
+        (
+            ["explain", LINE, "--config", "--target=generic --lane=oc --register=oc:64"],
+            "vector registers, target has 16",
+        ),
         (["show", LINE, "--after", "frobnicate"], "no pass 'frobnicate'"),
         (["show", LINE, "--llvm", "--asm"], "exclude each other"),
         (["frobnicate"], "No such command"),
@@ -424,7 +427,7 @@ def test_an_unusable_cache_in_a_process_of_its_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("verb, status", [("show", 0), ("explain", 0), ("verify", 2), ("bench", 2)])
 def test_a_target_that_this_machine_does_not_run(verb: str, status: int) -> None:
-    isa = next(t.isa for t in known_targets() if t not in host_targets())
-    result = run(verb, LINE, "--isa", isa, "--threads", "1")
+    isa = next(t.name for t in known_targets() if t not in host_targets())
+    result = run(verb, LINE, "--target", isa, "--threads", "1")
     assert result.exit_code == status
-    assert status == 0 or f"isa {isa!r} needs " in result.output
+    assert status == 0 or f"target {isa!r} needs " in result.output

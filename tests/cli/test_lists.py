@@ -22,7 +22,7 @@ from convsmith.problem.problem import Problem
 
 LINE = "mb1ic3ih8oc4oh6kh3ph0"
 LAST = "--stag=axb --dtag=axb"
-ONE = ["--threads", "1", "--isa", "generic"]
+ONE = ["--threads", "1", "--target", "generic"]
 FAST = {"bench": ["--rounds", "1"], "verify": [], "explain": [], "show": []}
 
 
@@ -67,7 +67,7 @@ def test_a_config_is_not_taken_for_a_line() -> None:
     known = {f"--{field.name}" for field in dataclasses.fields(cs.Config)}
     legal = {f"--{option}" for option in (*options._COMMON_OPTIONS, *conv._OPTIONS, *matmul._OPTIONS)}
     assert not known & legal
-    config = "--isa=generic --lane=oc --register=oc:4,ow:3"
+    config = "--target=generic --lane=oc --register=oc:4,ow:3"
     assert run("verify", LINE, "--config", config).exit_code == 0
     assert run("verify", LINE, f"--config={config}").exit_code == 0
 
@@ -94,7 +94,7 @@ def test_the_first_line_says_what_holds(name: str, line: str, said: str) -> None
 def test_threads_are_said_as_they_are_asked() -> None:
     with cs.settings.scope(threads=3):
         assert run("verify", LINE).stdout.startswith("3 threads, ")
-        config = "--isa=generic --lane=oc --register=oc:4 --threads=2"
+        config = "--target=generic --lane=oc --register=oc:4 --threads=2"
         assert run("verify", LINE, "--config", config).stdout.startswith("2 threads, ")
 
 
@@ -207,9 +207,9 @@ def test_the_command_that_reproduces_a_fault_has_every_option_that_matters(monke
         raise ZeroDivisionError("oh")
 
     monkeypatch.setattr("convsmith.cli.verify.verify_kernel", fail)
-    with cs.settings.scope(check="verify", threads=2, isa="generic"):
+    with cs.settings.scope(check="verify", threads=2, target="generic"):
         result = run("verify", LINE, "--seed", "7", "--real", "--layout", "abx", "--dt=bf16")
-    said = "CONVSMITH_CHECK=verify convsmith verify --threads 2 --isa generic --seed 7 --real --dt=bf16 --stag=abx"
+    said = "CONVSMITH_CHECK=verify convsmith verify --threads 2 --target generic --seed 7 --real --dt=bf16 --stag=abx"
     assert result.exit_code == 1 and f"To reproduce: {said} --dtag=abx {LINE}" in result.stderr
 
 

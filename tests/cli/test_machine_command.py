@@ -17,8 +17,8 @@ from convsmith.measure import ceilings
 from convsmith.measure.ceilings import Ceiling, known_ceilings
 from convsmith.runtime.threads import available_cpus
 
-MEASURE = ("--measure=multiply-adds", "--isa=generic")
-HOST = [t.isa for t in host_targets()]
+MEASURE = ("--measure=multiply-adds", "--target=generic")
+HOST = [t.name for t in host_targets()]
 
 
 @pytest.fixture
@@ -90,11 +90,11 @@ def test_a_figure_of_a_busy_machine_is_not_kept(
     [
         (["--measure", "--threads", "2"], HOST, True, [2]),
         (["--measure", "--threads", "1,2"], HOST, True, [1, 2]),
-        (["--measure", "--isa", "generic"], ["generic"], True, [1, 2]),
-        (["--measure", "multiply-adds", "--isa", "generic"], ["generic"], False, [1, 2]),
+        (["--measure", "--target", "generic"], ["generic"], True, [1, 2]),
+        (["--measure", "multiply-adds", "--target", "generic"], ["generic"], False, [1, 2]),
         (["--measure", "reads", "--threads", "1"], [], True, [1]),
         (["--measure", "multiply-adds"], HOST, False, [1, 2]),
-        (["--measure", "all", "--isa", "generic"], ["generic"], True, [1, 2]),
+        (["--measure", "all", "--target", "generic"], ["generic"], True, [1, 2]),
         ([], [], False, []),
         (["--threads", "100000", "--measure"], HOST, True, [4]),
         (["--threads", "3,4,5,6", "--measure"], HOST, True, [3, 4]),
@@ -120,7 +120,7 @@ def test_only_what_is_asked_for_is_measured(
     "arguments,said",
     [
         (["--threads", "0"], "--threads=0: expected whole numbers of at least 1"), (["--threads", "two"], "two"),
-        (["--isa", "sse9"], "isa 'sse9' is unknown"), (["--measure", "everything"], "everything"),
+        (["--target", "sse9"], "target 'sse9' is unknown"), (["--measure", "everything"], "everything"),
     ],
 )  # fmt: skip
 def test_what_is_not_legal(arguments: list[str], said: str) -> None:

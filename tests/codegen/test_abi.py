@@ -57,7 +57,7 @@ MAIN = {
 def built(case: str) -> tuple[Conv, Artifact]:
     line, words = CASES[case]
     problem = Conv.parse(line)
-    return problem, build_artifact(problem, Config.parse(f"--isa=generic {words}"), level())
+    return problem, build_artifact(problem, Config.parse(f"--target=generic {words}"), level())
 
 
 def arguments(artifact: Artifact, entry: str) -> tuple[str, ...]:

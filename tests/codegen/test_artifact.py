@@ -28,7 +28,7 @@ def make(**changes: object) -> Artifact:
         "again": Entry("k_again", (dst,)),
     }
     artifact = Artifact(
-        b"\x7fELF" + bytes(range(256)), "avx2", entries, "mb1ic3ih8oc16oh8kh1", "--isa avx2",
+        b"\x7fELF" + bytes(range(256)), "avx2", entries, "mb1ic3ih8oc16oh8kh1", "--target avx2",
         needs_finite=("wei",), notes={"ä": "abc", "ü": "unicode"},
     )  # fmt: skip
     return dataclasses.replace(artifact, **changes)  # type: ignore[arg-type]

@@ -54,7 +54,7 @@ def samples(name: str) -> np.ndarray:
 
 
 @pytest.mark.sampled(8, "of+to", "lanes", "target")
-@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.isa)
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("lanes", [0, 4, 16])
 @pytest.mark.parametrize("to", DTYPES)
 @pytest.mark.parametrize("of", DTYPES)
@@ -73,7 +73,7 @@ def test_constants_of_every_type() -> None:
                 assert_same_bits(found, np.full(8, -1.5 if row.kind == "float" else 127, row.numpy))
 
 
-@pytest.mark.parametrize("target", LEVELS, ids=lambda t: t.isa)
+@pytest.mark.parametrize("target", LEVELS, ids=lambda t: t.name)
 @pytest.mark.parametrize(
     ("of", "to", "most"),
     [

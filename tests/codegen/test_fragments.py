@@ -13,8 +13,8 @@ from convsmith.plan.config import Config
 from convsmith.plan.plan import plan
 from convsmith.problem import parse_problem
 
-AMX = next(t for t in LEVELS if t.isa == "avx512_amx")
-CONFIG = "--isa=avx512_amx --lane=n --register=m:16,n:32 --order=m,n --instruction=tdpbusd_16 --terms=k:64"
+AMX = next(t for t in LEVELS if t.name == "avx512_amx")
+CONFIG = "--target=avx512_amx --lane=n --register=m:16,n:32 --order=m,n --instruction=tdpbusd_16 --terms=k:64"
 
 
 def functions(line: str, config: str) -> dict[str, str]:

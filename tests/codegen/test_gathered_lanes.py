@@ -28,7 +28,7 @@ def offsets(lanes: int, rng: random.Random) -> dict[str, list[int]]:
     }
 
 
-@pytest.mark.parametrize("target", host_targets(), ids=lambda t: t.isa)
+@pytest.mark.parametrize("target", host_targets(), ids=lambda t: t.name)
 @pytest.mark.parametrize("name", ["f32", "f64", "bf16", "u8"])
 def test_gathers(name: str, target: Machine) -> None:
     rng, end, t = random.Random(0), PageEnd(), DTYPES[name].numpy

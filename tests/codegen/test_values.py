@@ -21,7 +21,7 @@ from convsmith.machine.registry import host_targets
 from convsmith.machine.x86.levels import LEVELS
 
 TARGETS = host_targets()
-EACH_TARGET = pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.isa)
+EACH_TARGET = pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 
 SPECIAL = (0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 0.5, -0.5, 1.5, -2.5, 1e30, -1e30, 1e-40, 8388608.5, 3.0)
 SYMBOLS = ("<", "<=", ">", ">=", "==", "!=")
@@ -37,7 +37,7 @@ def typed(names: list[str]) -> pytest.MarkDecorator:
         for name in names:
             if name != "f16" or target.half:
                 t = replace(target, half="computes") if name == "f16" else target
-                found.append(pytest.param(name, t, id=f"{name}-{t.isa}"))
+                found.append(pytest.param(name, t, id=f"{name}-{t.name}"))
     return pytest.mark.parametrize(("name", "target"), found)
 
 
@@ -197,7 +197,7 @@ def test_sums_of_products_of_bytes(types: str, lanes: int, target: Machine) -> N
         assert_same_bits(found["out"], expected["out"])
 
 
-@pytest.mark.parametrize("target", LEVELS, ids=lambda t: t.isa)
+@pytest.mark.parametrize("target", LEVELS, ids=lambda t: t.name)
 def test_repeated_bytes_are_one_broadcast(target: Machine) -> None:
     n = target.vector_bits // 8
     kernel = parse_kernel(f"kernel k(a: s8[4], out: s8[{n}])\n  out[0]{{{n}}} = repeat(a[0]{{4}}, {n // 4})")

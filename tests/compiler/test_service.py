@@ -34,7 +34,7 @@ from convsmith.tune.compile import compile_problem
 
 PROBLEM = Conv.parse("--dir=FWD_B --stag=axb --dtag=nChw16c --attr-post-ops=relu mb1ic3ih5oc5oh5kh3ph1")
 GENERIC = target("generic")
-CONFIG = Config.parse("--isa=generic --lane=oc --register=oc:8,ow:3 --reduce=kh,kw,ic")
+CONFIG = Config.parse("--target=generic --lane=oc --register=oc:8,ow:3 --reduce=kh,kw,ic")
 ARTIFACT = Artifact(b"", "generic", {"main": Entry("k", ())}, "", "")
 
 
@@ -87,7 +87,7 @@ def test_whatever_makes_another_kernel_makes_another_key(tmp_path: Path) -> None
 
 def test_without_a_cache_it_works() -> None:
     with settings.scope(cache="off"):
-        assert compile_problem(PROBLEM, target=GENERIC, config=CONFIG).isa == "generic"
+        assert compile_problem(PROBLEM, target=GENERIC, config=CONFIG).target == "generic"
 
 
 def test_a_damaged_entry_is_made_anew(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ ASKED: dict[str, Callable[[], Artifact]] = {
     "problem": lambda: compile_problem(OTHER, target=GENERIC, config=CONFIG),
     "config": lambda: compile_problem(PROBLEM, target=GENERIC, config=replace(CONFIG, outline=False)),
     "threads": lambda: compile_problem(PROBLEM, target=GENERIC, config=replace(CONFIG, threads=2)),
-    "target": lambda: compile_problem(PROBLEM, target=target("avx2"), config=replace(CONFIG, isa="avx2")),
+    "target": lambda: compile_problem(PROBLEM, target=target("avx2"), config=replace(CONFIG, target="avx2")),
     "default": lambda: compile_problem(OTHER, target=GENERIC),
     "default of two threads": lambda: compile_problem(LARGE, target=GENERIC, threads=2),
     "default of one thread": lambda: compile_problem(LARGE, target=GENERIC),
@@ -306,5 +306,5 @@ def test_a_fault_in_a_pass_reaches_the_user_with_the_command(monkeypatch: pytest
 
 
 def test_config_and_target_must_agree() -> None:
-    with pytest.raises(UsageError, match="config is for isa avx2, target is generic"):
+    with pytest.raises(UsageError, match="config is for target avx2; the machine's is generic"):
         compile_problem(PROBLEM, target=GENERIC, config=Config("avx2", "oc"))

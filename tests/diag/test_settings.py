@@ -11,7 +11,7 @@ from convsmith.diag.settings import VARIABLES, Settings
 
 def test_defaults() -> None:
     s = Settings({})
-    assert (s.verbose, s.dump, s.cache, s.cache_size, s.check, s.threads, s.isa, s.bochs) == (
+    assert (s.verbose, s.dump, s.cache, s.cache_size, s.check, s.threads, s.target, s.bochs) == (
         frozenset(), None, "default", 256 << 20, "off", None, None, None,
     )  # fmt: skip
 
@@ -31,8 +31,8 @@ def test_defaults() -> None:
         ("CONVSMITH_CHECK", "1", "check", "verify"),
         ("CONVSMITH_CHECK", "interpret", "check", "interpret"),
         ("CONVSMITH_THREADS", "3", "threads", 3),
-        ("CONVSMITH_ISA", "avx2", "isa", "avx2"),
-        ("CONVSMITH_ISA", "native", "isa", None),
+        ("CONVSMITH_TARGET", "avx2", "target", "avx2"),
+        ("CONVSMITH_TARGET", "native", "target", None),
         ("CONVSMITH_BOCHS", "/x/bochs", "bochs", "/x/bochs"),
     ],
 )
@@ -54,7 +54,7 @@ def test_values(env: str, text: str, key: str, value: object) -> None:
         ("CONVSMITH_CACHE", "~nobody-of-that-name/cache", "cache", "a directory, 'default' or 'off'"),
         ("CONVSMITH_DUMP", "~nobody-of-that-name/dump", "dump", "a directory"),
         ("CONVSMITH_THREADS", "1025", "threads", "from 1 to 1024"),
-        ("CONVSMITH_ISA", "avx 2", "isa", "instruction set"),
+        ("CONVSMITH_TARGET", "avx 2", "target", "instruction set"),
     ],
 )
 def test_an_illegal_value_is_named_with_what_is_legal(env: str, text: str, key: str, legal: str) -> None:
@@ -99,11 +99,11 @@ def test_the_environment_is_read_once_until_reload() -> None:
 
 
 def test_describe_names_every_variable_with_value_and_origin() -> None:
-    s = Settings({"CONVSMITH_ISA": "avx2"})
+    s = Settings({"CONVSMITH_TARGET": "avx2"})
     with s.scope(verbose="exec,create"):
         text = s.describe()
     assert all(variable.env in text and variable.doc in text for variable in VARIABLES)
-    assert "CONVSMITH_ISA = avx2  [environment]" in text
+    assert "CONVSMITH_TARGET = avx2  [environment]" in text
     assert "CONVSMITH_VERBOSE = create,exec  [scope]" in text
     assert "CONVSMITH_CACHE = default  [default]" in text
     assert "CONVSMITH_DUMP = (not set)  [default]" in text

@@ -27,7 +27,7 @@ def problem_of(seed: int) -> Problem:
 
 def case(seed: int) -> object:
     level = LEVELS[seed % len(LEVELS)]
-    return pytest.param(seed, id=f"{seed}-{level.isa}", marks=() if seed < OFTEN else pytest.mark.slow)
+    return pytest.param(seed, id=f"{seed}-{level.name}", marks=() if seed < OFTEN else pytest.mark.slow)
 
 
 def kinds(problem: Problem) -> set[str]:

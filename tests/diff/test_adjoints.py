@@ -69,4 +69,4 @@ def test_gradients_are_adjoints(forward: Conv, types: str, target: Machine, thre
     dx = computed(by_data, target, threads, arrays)
     dw = computed(by_weights, target, threads, arrays)
     products = (y * arrays["diff_dst"]).sum(), (dx * arrays["src"]).sum(), (dw * arrays["wei"]).sum()
-    assert products[0] == products[1] == products[2], f"{forward} in {types} on {target.isa}: {products}"
+    assert products[0] == products[1] == products[2], f"{forward} in {types} on {target.name}: {products}"

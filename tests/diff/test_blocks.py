@@ -20,7 +20,7 @@ from convsmith.plan.plan import plan
 from convsmith.problem import parse_problem
 from convsmith.tune.candidates import default_config
 
-ISAS = [t.isa for t in host_targets()]
+ISAS = [t.name for t in host_targets()]
 EACH = [isa for isa in ISAS if isa in ("avx512_bf16", "avx2", "generic")]
 CONV = "--lane=oc --register=ow:2,oc:16"
 BLOCKS = [
@@ -52,7 +52,7 @@ BLOCKS = [
     [(*block, isa) for block in BLOCKS for isa in EACH if isa != "generic" or "--terms" not in block[1]],
 )
 def test_blocks_are_exact(line: str, words: str, threads: int, isa: str) -> None:
-    config = Config.parse(f"--isa={isa} {words} --threads={threads}")
+    config = Config.parse(f"--target={isa} {words} --threads={threads}")
     config = with_instruction(config, parse_problem(line), target(isa))
     kernel = cs.compile(line, config=str(config))
     assert kernel.config.cache
@@ -66,17 +66,17 @@ def test_blocks_on_fragments(block: str) -> None:
     if "avx512_amx" not in ISAS:
         pytest.skip("this machine lacks avx512_amx")
     words = "--lane=n --register=m:32,n:32 --instruction=tdpbusd_16 --terms=k:64"
-    kernel = cs.compile("--matmul --dt=u8:s8:s32 70x320:320x70", config=f"--isa=avx512_amx {words} --cache={block}")
+    kernel = cs.compile("--matmul --dt=u8:s8:s32 70x320:320x70", config=f"--target=avx512_amx {words} --cache={block}")
     verdict = verify_kernel(kernel)
     assert verdict.ok, verdict.detail
 
 
 def test_the_packed_order_has_the_blocks_of_the_config() -> None:
     """L2 width, L2 depth, L1 width, the run along depth, the kernel's cells: as in gemmlowp's packing."""
-    (target,) = (t for t in LEVELS if t.isa == "avx512_vnni")
+    (target,) = (t for t in LEVELS if t.name == "avx512_vnni")
     problem = parse_problem("--matmul --dt=u8:s8:s32 96x256:256x192").canonical()
     config = Config.parse(
-        "--isa=avx512_vnni --lane=n --register=m:6,n:32 --order=n,m --instruction=vpdpbusd_512 "
+        "--target=avx512_vnni --lane=n --register=m:6,n:32 --order=n,m --instruction=vpdpbusd_512 "
         "--terms=k:4 --cache=n:96,k:64,m:48 --pack=src,wei"
     )
     with interning():
@@ -92,7 +92,7 @@ def test_the_packed_order_has_the_blocks_of_the_config() -> None:
 
 def test_blocks_where_a_tile_of_weights_outgrows_the_cache() -> None:
     """Their weights fit in their part of the second-level cache, and so do the sums between them."""
-    (target,) = (t for t in LEVELS if t.isa == "avx512")
+    (target,) = (t for t in LEVELS if t.name == "avx512")
     long = default_config(parse_problem("--matmul 512x16384:16384x4096"), target)
     sizes = dict(long.cache)
     assert list(sizes) == ["n", "k"]
@@ -106,7 +106,7 @@ def test_blocks_where_a_tile_of_weights_outgrows_the_cache() -> None:
 @pytest.mark.parametrize("layout", ["abx", "axb"])
 def test_blocks_of_the_pixels_of_a_gradient(layout: str) -> None:
     """Where tiles read images that outgrow the cache: what a block reads stays there, and so do its sums."""
-    (target,) = (t for t in LEVELS if t.isa == "avx512")
+    (target,) = (t for t in LEVELS if t.name == "avx512")
     tags = f"--dir=BWD_W --stag={layout} --dtag={layout}"
     ((loop, rows),) = default_config(parse_problem(f"{tags} mb1ic16ih256iw512oc72oh256ow512kh1kw1"), target).cache
     assert loop == "oh" and target.l2.bytes // 4 < rows * 512 * (16 + 72) * 4 <= target.l2.bytes
@@ -132,12 +132,12 @@ def test_a_long_sum_by_default() -> None:
 )
 def test_what_is_no_block(words: str, text: str) -> None:
     with pytest.raises(cs.ConfigError, match="--cache=") as caught:
-        cs.compile("--matmul 20x50:50x70", config=f"--isa=generic --lane=n {words}")
+        cs.compile("--matmul 20x50:50x70", config=f"--target=generic --lane=n {words}")
     assert caught.value.code == "cache" and text in str(caught.value)
 
 
 def test_one_reduction_loop_at_most() -> None:
-    config = "--isa=generic --lane=oc --cache=ic:4,kh:1"
+    config = "--target=generic --lane=oc --cache=ic:4,kh:1"
     with pytest.raises(cs.ConfigError, match="legal is one reduction loop") as caught:
         cs.compile("ic8ih7oc8oh7kh3ph1", config=config)
     assert caught.value.code == "cache"

@@ -25,7 +25,7 @@ from convsmith.problem import parse_problem
 from convsmith.problem.data import random_arrays
 from convsmith.tune.candidates import default_config
 
-TARGETS = (*LACKING, *(t for t in LEVELS if t.isa in ("avx512", "avx2") and t not in LACKING))
+TARGETS = (*LACKING, *(t for t in LEVELS if t.name in ("avx512", "avx2") and t not in LACKING))
 
 SHAPES = {
     "one tap": "mb2ic16ih5oc24kh1",
@@ -80,8 +80,8 @@ def cases(target: Machine) -> dict[str, str]:
     return found
 
 
-CASES = [pytest.param(t, line, id=f"{t.isa}-{name}") for t in TARGETS for name, line in cases(t).items()]
-ROWS = [pytest.param(t, types, id=f"{t.isa}-{'-'.join(types)}") for t in TARGETS for types in types_of(t)]
+CASES = [pytest.param(t, line, id=f"{t.name}-{name}") for t in TARGETS for name, line in cases(t).items()]
+ROWS = [pytest.param(t, types, id=f"{t.name}-{'-'.join(types)}") for t in TARGETS for types in types_of(t)]
 
 
 @pytest.fixture
@@ -143,10 +143,10 @@ def test_nothing_saturates(target: Machine, types: tuple[str, str, str]) -> None
 
 
 @needs_emulator
-@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.isa)
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 def test_memory_that_entries_share(target: Machine) -> None:
     problem = parse_problem("--dir=BWD_WB mb1ic5ih14oc7kh3ph1")
-    config = Config.parse(f"--isa={target.isa} --lane=oc --register=ic:2,oc:{target.lanes(32)} --split=oh:7")
+    config = Config.parse(f"--target={target.name} --lane=oc --register=ic:2,oc:{target.lanes(32)} --split=oh:7")
     artifact = build_artifact(problem, config, target)
     assert "shared" in {a.role for entry in artifact.steps.values() for a in entry.arguments}
     check_emulated(problem, artifact, random_arrays(problem))
@@ -154,7 +154,7 @@ def test_memory_that_entries_share(target: Machine) -> None:
 
 @pytest.mark.slow
 @needs_emulator
-@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.isa)
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("chunk", range(4))
 def test_random_configs(target: Machine, chunk: int) -> None:
     legal = 0

@@ -15,7 +15,7 @@ from convsmith.problem import parse_problem
 from convsmith.problem.data import random_arrays
 from convsmith.tune.candidates import default_config
 
-TARGETS = {t.isa: t for t in host_targets()}
+TARGETS = {t.name: t for t in host_targets()}
 
 
 def check(draw: Callable[[random.Random], str], seed: int, isa: str) -> None:

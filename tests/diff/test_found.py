@@ -12,7 +12,7 @@ from convsmith.problem import parse_problem
 from convsmith.problem.data import random_arrays
 from convsmith.tune.candidates import default_config
 
-TARGETS = {t.isa: t for t in host_targets()}
+TARGETS = {t.name: t for t in host_targets()}
 
 FOUND = {
     "scratch-of-doubles": ("--dt=f64 mb1ic16iw8oc16ow8kw3pw1", "--lane=oc --realise=pad_copy --threads=2"),
@@ -74,6 +74,6 @@ FOUND = {
 def test_found(name: str, isa: str) -> None:
     line, words = FOUND[name]
     problem, target = parse_problem(line), TARGETS[isa]
-    config = Config.parse(f"--isa={isa} {words}") if words else default_config(problem, target)
+    config = Config.parse(f"--target={isa} {words}") if words else default_config(problem, target)
     arrays = random_arrays(problem)
     check_result(problem, Compiled(problem, build_artifact(problem, config, target))(arrays), expected(problem, arrays))

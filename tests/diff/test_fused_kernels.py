@@ -70,7 +70,7 @@ def test_the_default_is_exact(line: str, threads: int) -> None:
 def test_rows_are_computed_at_any_loop(name: str) -> None:
     problem = parse_problem(f"{LAST} --attr-post-ops=relu+dw:k3s1p1+relu mb2ic5ih13iw7oc36oh13ow7kh1kw1").canonical()
     first, second = CONFIGS[name]
-    config = Config.parse(f"--isa={level().isa} {first} / --isa={level().isa} {second}")
+    config = Config.parse(f"--target={level().name} {first} / --target={level().name} {second}")
     assert Config.parse(str(config)) == config
     check(problem, build_artifact(problem, config, level()))
 
@@ -87,17 +87,17 @@ def test_the_plan_prints_both_statements() -> None:
 @pytest.mark.parametrize(
     "config, why",
     [
-        ("--isa=x --lane=oc", "has a second statement; legal is --at= and its config behind ' / '"),
-        ("--isa=x --lane=oc --at=oh", "the config of the next statement stands behind ' / '"),
-        ("--isa=x --lane=oc --at=kh / --isa=x --lane=g", "--at=kh"),
-        ("--isa=x --lane=oc --at=oh / --isa=x --lane=g --threads=2", "one --isa and one --threads"),
-        ("--isa=x --lane=oc --at=oh / --isa=x --lane=g --offsets=sums", "--offsets=each"),
-        ("--isa=x --lane=oc --at=oh / --isa=x --lane=g --realise=pad_copy", "--realise=mask or peel"),
+        ("--target=x --lane=oc", "has a second statement; legal is --at= and its config behind ' / '"),
+        ("--target=x --lane=oc --at=oh", "the config of the next statement stands behind ' / '"),
+        ("--target=x --lane=oc --at=kh / --target=x --lane=g", "--at=kh"),
+        ("--target=x --lane=oc --at=oh / --target=x --lane=g --threads=2", "one --target and one --threads"),
+        ("--target=x --lane=oc --at=oh / --target=x --lane=g --offsets=sums", "--offsets=each"),
+        ("--target=x --lane=oc --at=oh / --target=x --lane=g --realise=pad_copy", "--realise=mask or peel"),
     ],
 )
 def test_configs_of_two_statements_are_checked(config: str, why: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        plan(parse_problem(LINES[0]).canonical(), Config.parse(config.replace("=x", f"={level().isa}")), level())
+        plan(parse_problem(LINES[0]).canonical(), Config.parse(config.replace("=x", f"={level().name}")), level())
     assert why in str(raised.value)
 
 

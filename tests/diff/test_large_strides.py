@@ -11,7 +11,7 @@ from convsmith.problem import parse_problem
 from convsmith.problem.data import random_arrays
 from convsmith.tune.candidates import default_config
 
-TARGETS = {t.isa: t for t in host_targets()}
+TARGETS = {t.name: t for t in host_targets()}
 BEST = next(iter(TARGETS))
 LINES = [
     "--deconv mb1ic17iw5oc1ow192kw64sw32pw0",

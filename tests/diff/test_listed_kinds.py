@@ -19,7 +19,7 @@ from convsmith.problem.lines import parse_problem
 from convsmith.problem.problem import Problem
 
 DATA = Path(__file__).parents[1] / "data"
-LEVELS = [t.isa for t in host_targets()]
+LEVELS = [t.name for t in host_targets()]
 SMALL = 2e6
 """Operations of a problem that takes some ten milliseconds."""
 

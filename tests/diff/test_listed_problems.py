@@ -18,7 +18,7 @@ from convsmith.tune.candidates import default_config
 
 DATA = json.loads((Path(__file__).parents[1] / "data" / "oneDNN_problems.json").read_text())
 LINES = [row[DATA["columns"].index("desc")] for row in DATA["rows"]]
-TARGETS = {t.isa: t for t in host_targets()}
+TARGETS = {t.name: t for t in host_targets()}
 BLOCKED = {1: "aBc16b", 2: "aBcd16b", 3: "aBcde16b"}
 
 

@@ -10,7 +10,7 @@ from convsmith.machine.registry import host_targets
 from convsmith.measure.verification import verify_kernel
 from convsmith.problem.types import TYPES
 
-ISAS = [t.isa for t in host_targets()]
+ISAS = [t.name for t in host_targets()]
 SPLIT = [
     ("--dir=BWD_W --stag=axb --dtag=axb mb2ic16ih8oc16kh3ph1", "--lane=oc --register=ic:2,oc:16 --split=mb:2 --pack="),
     ("--dir=BWD_WB mb1ic5ih14oc7kh3ph1", "--lane=oc --register=ic:2,oc:16 --split=oh:7"),
@@ -59,7 +59,7 @@ SPLIT = [
 @pytest.mark.parametrize(("line", "words"), SPLIT)
 def test_splits_are_exact(line: str, words: str, isa: str) -> None:
     threads = 1 + (len(line) + ISAS.index(isa)) % 2
-    kernel = cs.compile(line, config=f"--isa={isa} {words} --threads={threads}")
+    kernel = cs.compile(line, config=f"--target={isa} {words} --threads={threads}")
     verdict = verify_kernel(kernel)
     assert verdict.ok, verdict.detail
 
@@ -140,5 +140,5 @@ def test_many_outputs_and_short_sums_are_not_split(line: str, threads: int) -> N
 )
 def test_what_cannot_be_split(line: str, words: str, text: str) -> None:
     with pytest.raises(cs.ConfigError, match="--split=") as caught:
-        cs.compile(line, config=f"--isa=generic {words}")
+        cs.compile(line, config=f"--target=generic {words}")
     assert caught.value.code == "split" and text in str(caught.value)

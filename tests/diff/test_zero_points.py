@@ -15,7 +15,7 @@ from convsmith.problem.data import random_arrays
 from convsmith.problem.types import TYPES
 from convsmith.tune.candidates import default_config
 
-TARGETS = {t.isa: t for t in host_targets()}
+TARGETS = {t.name: t for t in host_targets()}
 
 BOTH = "--attr-zero-points=src:common:3+wei:common:2"
 CHANNELS = "--attr-zero-points=src:common:-300+wei:per_oc+dst:per_oc"

@@ -107,7 +107,7 @@ def test_every_step_computes_the_same(line: str, words: str) -> None:
     target, problem = small_target(), parse_problem(line)
     with interning():
         for terms in ("", "--terms=ic:4"):
-            lane = f"--isa=generic --lane=oc --register=oc:4,ow:2 --realise=indirection {words}"
+            lane = f"--target=generic --lane=oc --register=oc:4,ow:2 --realise=indirection {words}"
             config = with_instruction(Config.parse(f"{lane} {terms}"), problem, target)
             if terms and not config.instruction:
                 continue
@@ -118,7 +118,7 @@ def test_every_step_computes_the_same(line: str, words: str) -> None:
 def test_one_sum_of_weights_serves_all_pixels() -> None:
     problem, target = parse_problem(SUMS), small_target()
     with interning():
-        config = Config.parse("--isa=generic --lane=oc --register=oc:4 --offsets=sums --pack=wei")
+        config = Config.parse("--target=generic --lane=oc --register=oc:4 --offsets=sums --pack=wei")
         shapes = [
             scheduled(problem, replace(config, realise=realise), target).sums[0].layout.shape
             for realise in ("peel", "indirection")

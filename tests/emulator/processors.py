@@ -26,4 +26,4 @@ def processor_for(needs: Collection[str], processors: Mapping[str, frozenset[str
     near, most = max(processors.items(), key=lambda item: len(item[1].intersection(needs)))
     lacking = ", ".join(name for name in needs if name not in most)
     raise UnsupportedError(f"no emulated processor has {', '.join(needs)}; nearest is {near}, without {lacking}",
-                           code="isa")  # fmt: skip
+                           code="target")  # fmt: skip

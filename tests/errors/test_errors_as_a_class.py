@@ -75,8 +75,8 @@ def cases(kernel: cs.CompiledKernel, folder: Path) -> dict[str, tuple[Callable[.
         "ir": (kernel.ir, {"stage": "naive"}),
         "Conv": (cs.Conv, conv),
         "Conv.parse": (cs.Conv.parse, {"line": LINE}),
-        "Config": (cs.Config, {"isa": "generic", "lane": "oc"}),
-        "Config.parse": (cs.Config.parse, {"text": "--isa=generic --lane=oc"}),
+        "Config": (cs.Config, {"target": "generic", "lane": "oc"}),
+        "Config.parse": (cs.Config.parse, {"text": "--target=generic --lane=oc"}),
         "Layout.from_tag": (cs.Layout.from_tag, {"tag": "abcd", "shape": (1, 2, 3, 4)}),
         "settings.scope": (lambda **given: cs.settings.scope(**given).__enter__(), {"threads": 1}),
     }  # fmt: skip

@@ -97,8 +97,8 @@ def test_keywords_that_contradict() -> None:
             lambda problem=gradient: cs.compile(problem, bias=True)  # type: ignore[misc]
         )
     raises(cs.UsageError, "bias", "for convolutions", "--bia-dt=f32")(lambda: cs.compile("--matmul 2x3:3x4", bias=True))
-    raises(cs.UsageError, "isa", "target='avx2'", "--isa=generic")(
-        lambda: cs.compile(LINE, target="avx2", config="--isa=generic --lane=oc")
+    raises(cs.UsageError, "target", "target='avx2'", "--target=generic")(
+        lambda: cs.compile(LINE, target="avx2", config="--target=generic --lane=oc")
     )
     raises(cs.UsageError, "bad-descriptor", "expected a descriptor or a problem, got int")(lambda: cs.compile(3))  # type: ignore[arg-type]
     raises(cs.UsageError, "threads", "threads=0", "1 to 1024")(lambda: cs.compile(LINE, threads=0))
@@ -108,7 +108,7 @@ def test_keywords_that_contradict() -> None:
 
 
 def test_unknown_and_missing_instruction_sets() -> None:
-    raises(cs.UsageError, "usage", "isa 'sse9' is unknown", "avx512_vnni, avx512, ", "aarch64, generic")(
+    raises(cs.UsageError, "usage", "target 'sse9' is unknown", "avx512_vnni, avx512, ", "aarch64, generic")(
         lambda: cs.compile(LINE, target="sse9")
     )
 
@@ -116,21 +116,24 @@ def test_unknown_and_missing_instruction_sets() -> None:
 @pytest.mark.parametrize(
     "config,code,texts",
     [
-        ("--isa=generic --lane=oc --register=oc:16,ow:6", "registers",
+        ("--target=generic --lane=oc --register=oc:16,ow:6", "registers",
          ["vector registers, target has 16", "accumulators"]),
-        ("--isa=generic --lane=oc --register=oc:5", "lanes", ["--register=oc:5", "multiple of the 4 lanes"]),
-        ("--isa=generic --lane=xx", "unknown-loop", ["'xx'", "oc, mb, oh, ow, kh, kw, ic"]),
-        ("--isa=generic --lane=oc --fuse=oc+kh", "fuse", ["oc+kh"]),
-        ("--isa=generic --lane=oc --register=oc:x", "syntax",
+        ("--target=generic --lane=oc --register=oc:5", "lanes", ["--register=oc:5", "multiple of the 4 lanes"]),
+        ("--target=generic --lane=xx", "unknown-loop", ["'xx'", "oc, mb, oh, ow, kh, kw, ic"]),
+        ("--target=generic --lane=oc --fuse=oc+kh", "fuse", ["oc+kh"]),
+        ("--target=generic --lane=oc --register=oc:x", "syntax",
          ["--register=oc:x", "for example --register=oc:32,ow:14"]),
-        ("--isa=generic", "syntax", ["--lane= is missing"]),
-        ("--isa=generic --lane=oc --realise=magic", "realise", ["magic", "mask, peel, pad_copy"]),
-        ("--isa=generic --lane=oc --offsets=magic", "offsets", ["magic", "each, sums"]),
-        ("--isa=generic --lane=oc --offsets=sums", "offsets", ["have zero points or are flipped", "--offsets=each"]),
-        ("--isa=generic --lane=oc --flip=wei", "offsets", ["--flip=wei needs --offsets=sums"]),
-        ("--isa=generic --lane=oc --order=mb,oh,ow,oc --hold=wei", "hold", ["that do not move wei must be innermost"]),
-        ("--isa=generic --lane=oc --order=oc,mb,oh,ow --hold=wei", "hold", ["register tiles of all of", "kh, kw"]),
-        ("--isa=generic --lane=oc --order=oc,mb,oh,ow --hold=dst", "hold", ["--hold=dst: legal are operands", "wei"]),
+        ("--target=generic", "syntax", ["--lane= is missing"]),
+        ("--target=generic --lane=oc --realise=magic", "realise", ["magic", "mask, peel, pad_copy"]),
+        ("--target=generic --lane=oc --offsets=magic", "offsets", ["magic", "each, sums"]),
+        ("--target=generic --lane=oc --offsets=sums", "offsets", ["have zero points or are flipped", "--offsets=each"]),
+        ("--target=generic --lane=oc --flip=wei", "offsets", ["--flip=wei needs --offsets=sums"]),
+        ("--target=generic --lane=oc --order=mb,oh,ow,oc --hold=wei", "hold",
+         ["that do not move wei must be innermost"]),
+        ("--target=generic --lane=oc --order=oc,mb,oh,ow --hold=wei", "hold",
+         ["register tiles of all of", "kh, kw"]),
+        ("--target=generic --lane=oc --order=oc,mb,oh,ow --hold=dst", "hold",
+         ["--hold=dst: legal are operands", "wei"]),
     ],
 )
 def test_configs(config: str, code: str, texts: list[str]) -> None:
@@ -147,7 +150,9 @@ def test_configs(config: str, code: str, texts: list[str]) -> None:
 )
 def test_offsets_of_configs(options: str, config: str, texts: list[str]) -> None:
     raises(cs.ConfigError, "offsets", *texts)(
-        lambda: cs.compile(f"--dt=u8:s8:s32 {options} {LINE}", config=f"--isa=generic --lane=oc --offsets=sums{config}")
+        lambda: cs.compile(
+            f"--dt=u8:s8:s32 {options} {LINE}", config=f"--target=generic --lane=oc --offsets=sums{config}"
+        )
     )
 
 
@@ -208,7 +213,7 @@ def test_out_must_be_memory_of_its_own_and_stays_as_it_was() -> None:
 
 
 def test_weights_packed_for_another_kernel() -> None:
-    one = cs.compile(LINE, threads=1, config="--isa=generic --lane=oc --register=oc:4")
+    one = cs.compile(LINE, threads=1, config="--target=generic --lane=oc --register=oc:4")
     other = cs.compile(LINE.replace("oc4", "oc5"), threads=1)
     with_bias = cs.compile(LINE, bias=True, threads=1)
     packed = one.pack(W)

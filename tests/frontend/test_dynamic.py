@@ -86,7 +86,7 @@ def test_any_sizes_and_pads(line: str, number: int) -> None:
     levels = host_targets()
     number += 2 * LINES.index(line)
     p, rng = Conv.parse(line), random.Random(line)
-    k = cs.compile(p, target=levels[number % len(levels)].isa, threads=1 + number % 3, dynamic=dims_of(p))
+    k = cs.compile(p, target=levels[number % len(levels)].name, threads=1 + number % 3, dynamic=dims_of(p))
     assert isinstance(k, DynamicKernel) and k.requirements == {"ic": p.ic}
     weights = in_layouts(k.problem, random_arrays(k.problem, 7))
     packed = k.pack(weights["wei"], weights.get("bia"))
@@ -347,13 +347,13 @@ def test_what_is_refused(line: str, dims: str, kind: type[Exception], text: str)
 def test_configs_that_are_refused() -> None:
     zero = "--dt=u8:s8:s32 --attr-zero-points=wei:common:2 mb1ic8iw8oc16ow8kw3pw1"
     with pytest.raises(cs.ConfigError, match="need sums of the source") as error:
-        cs.compile(zero, dynamic="mb", config="--isa=generic --lane=oc --realise=indirection --offsets=sums")
+        cs.compile(zero, dynamic="mb", config="--target=generic --lane=oc --realise=indirection --offsets=sums")
     assert error.value.code == "dynamic"
     for words in ("--realise=peel", "--fuse=oh+ow", "--register=oh:2,oc:4", "--table=row", "--lane=ow"):
-        given = {"--isa": "generic", "--lane": "oc", "--realise": "indirection"} | dict([words.split("=")])
+        given = {"--target": "generic", "--lane": "oc", "--realise": "indirection"} | dict([words.split("=")])
         config = " ".join(f"{name}={value}" for name, value in given.items())
         with pytest.raises(cs.ConfigError, match=f"{words.split('=')[0]}.*dynamic sizes need") as error:
             cs.compile(LINES[0], dynamic="mb", config=config)
         assert error.value.code == "dynamic"
-    config = "--isa=generic --lane=oc --register=oc:8,ow:3 --realise=indirection"
+    config = "--target=generic --lane=oc --register=oc:8,ow:3 --realise=indirection"
     assert str(cs.compile(LINES[0], dynamic="mb", config=config, threads=1).config) == config

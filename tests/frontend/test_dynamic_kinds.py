@@ -86,7 +86,7 @@ def kernel_of(line: str, number: int) -> cs.DynamicKernel:
     p, levels = parse_problem(line), host_targets()
     given = p.tensor("diff_dst" if p.dir == "BWD_D" else "src").dims
     dims = [name for name in given if name in symbolic_dims(p)]
-    k = cs.compile(p, target=levels[number % len(levels)].isa, threads=1 + number % 3, dynamic=dims)
+    k = cs.compile(p, target=levels[number % len(levels)].name, threads=1 + number % 3, dynamic=dims)
     assert set(k.requirements) == set(given) - set(dims)
     return k
 
@@ -220,7 +220,7 @@ def test_sizes_of_deconvolutions_and_gradients_follow_from_arrays_and_pads() -> 
 def test_configs_that_are_refused(line: str, words: str, text: str) -> None:
     words = words.replace("--realise=mask", "--realise=mask --pack=diff_dst") if "diff_dst" in text else words
     with pytest.raises(cs.ConfigError, match=text) as error:
-        cs.compile(line, dynamic="m" if "matmul" in line else "mb", config=f"--isa=generic {words}")
+        cs.compile(line, dynamic="m" if "matmul" in line else "mb", config=f"--target=generic {words}")
     assert error.value.code == "dynamic"
 
 

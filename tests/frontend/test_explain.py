@@ -13,7 +13,7 @@ from convsmith.plan.text import kernel_lines
 from convsmith.problem.lines import parse_problem
 from convsmith.tune.candidates import default_config
 
-TARGETS = {t.isa: t for t in (*LEVELS, level())}
+TARGETS = {t.name: t for t in (*LEVELS, level())}
 LINE = "--dt=bf16 --stag=axb --dtag=axb mb1ic64ih56oc64oh56kh3ph1"
 
 

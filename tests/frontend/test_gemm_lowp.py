@@ -162,7 +162,7 @@ def test_fewer_bits_with_offsets_for_rows_and_columns() -> None:
         assert found[i, j] == fewer_bits(lhs[i : i + 1], rhs[:, j : j + 1], (a, b), (7, 5), None)[0][0]
 
 
-@pytest.mark.parametrize("isa", [t.isa for t in host_targets()])
+@pytest.mark.parametrize("isa", [t.name for t in host_targets()])
 @pytest.mark.parametrize("types", ["u8:u8:s32", "s8:s8:s32"])
 def test_entries_are_requantised_while_packing(isa: str, types: str) -> None:
     """The packing kernels of both sides take the entries as they are, and what is added to each."""
@@ -184,7 +184,7 @@ def test_entries_are_requantised_while_packing(isa: str, types: str) -> None:
         kernel.pack(arrays["wei"])
     assert e.value.code == "packing"
     with pytest.raises(cs.ConfigError, match="legal are --offsets=sums and --pack=src,wei") as error:
-        cs.compile(line, config="--isa=generic --lane=n --register=n:4,m:2 --offsets=sums")
+        cs.compile(line, config="--target=generic --lane=n --register=n:4,m:2 --offsets=sums")
     assert error.value.code == "bits"
 
 

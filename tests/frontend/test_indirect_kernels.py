@@ -100,5 +100,5 @@ def test_sections_have_three_rows_of_pointers() -> None:
 )  # fmt: skip
 def test_what_is_refused(line: str, words: str, code: str, text: str) -> None:
     with pytest.raises(cs.ConfigError, match=text) as error:
-        cs.compile(parse_problem(line), config=f"--isa=generic {words}")
+        cs.compile(parse_problem(line), config=f"--target=generic {words}")
     assert error.value.code == code

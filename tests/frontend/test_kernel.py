@@ -107,7 +107,7 @@ def test_several_python_threads_may_call_at_once() -> None:
 
 
 def test_weights_that_are_not_finite_go_through_a_kernel_that_multiplies_no_padding() -> None:
-    config = "--isa=generic --lane=oc --register=oc:4 --realise=pad_copy"
+    config = "--target=generic --lane=oc --register=oc:4 --realise=pad_copy"
     k = cs.compile(LINE, config=config, threads=1)
     x, w, _ = data(k.problem)
     assert k.artifact is not None and k.artifact.needs_finite == ("wei",)
@@ -170,7 +170,7 @@ def test_options_of_the_line_and_keywords_add_up() -> None:
 
 
 def test_a_config_makes_every_decision() -> None:
-    text = "--isa=generic --lane=oc --register=ow:5,oc:8"
+    text = "--target=generic --lane=oc --register=ow:5,oc:8"
     k = cs.compile(LINE, config=text)
     assert str(k.config) == text and k.config.threads == 1
     assert cs.compile(LINE, config=cs.Config.parse(text)) is k
@@ -179,9 +179,9 @@ def test_a_config_makes_every_decision() -> None:
 
 
 def test_settings_are_defaults() -> None:
-    with cs.settings.scope(isa="generic", threads=2):
+    with cs.settings.scope(target="generic", threads=2):
         k = cs.compile(LINE)
-        assert (k.config.isa, k.target.isa) == ("generic", "generic")
+        assert (k.config.target, k.target.name) == ("generic", "generic")
         assert cs.compile(LINE, threads=1).config.threads == 1
     assert cs.compile(LINE, target="generic", threads=2) is k
 
@@ -430,17 +430,17 @@ def test_the_peak_is_that_of_the_types_that_are_multiplied() -> None:
     assert peak_types(bf16, target("avx2")) == ("f32", "f32", "f32") and peak_types(integers, level("generic")) is None
     assert peak_types(integers, target("avx512_vnni")) == ("u8", "s8", "s32")
     half = parse_problem("--dt=f16 --attr-acc-mode=f16 ic3iw5oc4kw3")
-    levels = {t.isa: t for t in LEVELS}
+    levels = {t.name: t for t in LEVELS}
     assert peak_types(half, levels["avx512_fp16"]) == ("f16", "f16", "f16")
     assert peak_types(half, levels["avx512_bf16"]) == ("f32", "f32", "f32")
 
 
 def test_sums_in_f16_ask_for_the_level_that_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
     problems = [parse_problem(f"--dt=f16 --attr-acc-mode={mode} ic3iw5oc4kw3") for mode in ("strict", "relaxed", "any")]
-    first = [t.isa for t in LEVELS].index("avx512_fp16")
+    first = [t.name for t in LEVELS].index("avx512_fp16")
     for lacking, levels in enumerate((["avx512", "avx512", "avx512_fp16"], ["avx512"] * 3), first):
         monkeypatch.setattr("convsmith.machine.registry.host_targets", lambda n=lacking: LEVELS[n:])
-        assert [target(None, p.types).isa for p in problems] == levels
+        assert [target(None, p.types).name for p in problems] == levels
 
 
 def test_layouts_of_the_data_are_those_of_the_problem() -> None:

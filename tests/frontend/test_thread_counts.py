@@ -24,7 +24,7 @@ PLACES: dict[str, Callable[[int], object]] = {
     "dynamic": lambda n: cs.compile(LINE, threads=n, dynamic="mb"),
     "conv2d": lambda n: cs.conv2d(X, W, threads=n),
     "gemm_lowp": lambda n: cs.gemm_lowp(BYTES, BYTES, threads=n),
-    "config": lambda n: cs.compile(LINE, config=f"--isa=generic --lane=oc --threads={n}"),
+    "config": lambda n: cs.compile(LINE, config=f"--target=generic --lane=oc --threads={n}"),
     "scope": lambda n: cs.settings.scope(threads=n).__enter__(),
     "entry": lambda n: Entry("main", (), host_launch(n)),
 }

@@ -14,7 +14,7 @@ from convsmith.plan.plan import plan
 from convsmith.problem import parse_problem
 from convsmith.tune.candidates import default_config
 
-TARGETS = {t.isa: t for t in LEVELS}
+TARGETS = {t.name: t for t in LEVELS}
 LAYER = "--stag=axb --dtag=axb mb1ic64ih14iw14oc64oh14ow14kh3kw3ph1pw1"
 PRODUCT = "64x128:128x96"
 SOURCE = "--attr-zero-points=src:common:3+dst:common:5"

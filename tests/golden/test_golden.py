@@ -31,71 +31,71 @@ HERE = Path(__file__).parent
 PIPELINES = {
     "padded": (
         "--dir=FWD_B --stag=axb --dtag=axb --attr-post-ops=relu mb1ic8ih9iw9oc20oh9ow9kh3kw3ph1pw1",
-        "--isa=generic --lane=oc --register=oc:8,ow:4 --order=mb,oc,oh,ow --reduce=kh,kw,ic",
-        "--isa=avx512 --lane=oc --register=oc:32,ow:4 --order=mb,oc,oh,ow --reduce=kh,kw,ic",
+        "--target=generic --lane=oc --register=oc:8,ow:4 --order=mb,oc,oh,ow --reduce=kh,kw,ic",
+        "--target=avx512 --lane=oc --register=oc:32,ow:4 --order=mb,oc,oh,ow --reduce=kh,kw,ic",
     ),
     "lanes-along-input": (
         "--stag=axb --dtag=axb mb1ic22ih7iw7oc3oh7ow7kh3kw3ph1pw1",
-        "--isa=generic --lane=ic --register=oc:3,ow:2 --reduce=kh,kw,ic",
-        "--isa=avx512 --lane=ic --register=oc:3,ow:4 --reduce=kh,kw,ic",
+        "--target=generic --lane=ic --register=oc:3,ow:2 --reduce=kh,kw,ic",
+        "--target=avx512 --lane=ic --register=oc:3,ow:4 --reduce=kh,kw,ic",
     ),
     "fused-two-threads": (
         "--stag=axb --dtag=axb mb2ic12ih5iw5oc24oh5ow5kh1kw1",
-        "--isa=generic --lane=oc --fuse=oh+ow --register=oc:8,oh_ow:4 --order=mb,oc,oh_ow --threads=2",
-        "--isa=avx512 --lane=oc --fuse=oh+ow --register=oc:32,oh_ow:6 --order=mb,oc,oh_ow --threads=2",
+        "--target=generic --lane=oc --fuse=oh+ow --register=oc:8,oh_ow:4 --order=mb,oc,oh_ow --threads=2",
+        "--target=avx512 --lane=oc --fuse=oh+ow --register=oc:32,oh_ow:6 --order=mb,oc,oh_ow --threads=2",
     ),
     "strided-backward": (
         "--dir=BWD_D --stag=axb --dtag=axb mb1ic4iw4oc3ow2kw3sw2pw1",
-        "--isa=generic --lane=ic --register=ic:4,iw:2 --reduce=kw,oc",
-        "--isa=avx512 --lane=ic --register=ic:16,iw:4 --reduce=kw,oc",
+        "--target=generic --lane=ic --register=ic:4,iw:2 --reduce=kw,oc",
+        "--target=avx512 --lane=ic --register=ic:16,iw:4 --reduce=kw,oc",
     ),
     "backward-by-weights": (
         "--dir=BWD_W --stag=axb --dtag=axb mb2ic3iw6oc8ow6kw3pw1",
-        "--isa=generic --lane=oc --register=oc:8,ic:3 --reduce=mb,ow --pack=",
-        "--isa=avx512 --lane=oc --register=oc:16,ic:3 --reduce=mb,ow --pack=",
+        "--target=generic --lane=oc --register=oc:8,ic:3 --reduce=mb,ow --pack=",
+        "--target=avx512 --lane=oc --register=oc:16,ic:3 --reduce=mb,ow --pack=",
     ),
     "deconvolution": (
         "--deconv --stag=axb --dtag=axb mb1ic3iw2oc4ow4kw2sw2",
-        "--isa=generic --lane=oc --register=oc:4,ow:2 --reduce=kw,ic",
-        "--isa=avx512 --lane=oc --register=oc:16,ow:4 --reduce=kw,ic",
+        "--target=generic --lane=oc --register=oc:4,ow:2 --reduce=kw,ic",
+        "--target=avx512 --lane=oc --register=oc:16,ow:4 --reduce=kw,ic",
     ),
     "product": (
         "--matmul --bia-dt=f32 --attr-post-ops=relu 3x6x5:3x5x8",
-        "--isa=generic --lane=n --register=n:8,m:3",
-        "--isa=avx512 --lane=n --register=n:16,m:6",
+        "--target=generic --lane=n --register=n:8,m:3",
+        "--target=avx512 --lane=n --register=n:16,m:6",
     ),
     "bytes": (
         "--dt=u8:s8:s8 --stag=axb --dtag=axb --attr-scales=src:common:0.5+wei:per_oc --attr-post-ops=sum "
         "mb1ic10iw4oc16ow4kw1",
-        "--isa=avx512_vnni --lane=oc --register=oc:16,ow:2 --reduce=kw,ic --instruction=vpdpbusd_512 --terms=ic:4",
-        "--isa=avx512_vnni --lane=oc --register=oc:16,ow:4 --reduce=kw,ic --instruction=vpdpbusd_512 --terms=ic:4",
+        "--target=avx512_vnni --lane=oc --register=oc:16,ow:2 --reduce=kw,ic --instruction=vpdpbusd_512 --terms=ic:4",
+        "--target=avx512_vnni --lane=oc --register=oc:16,ow:4 --reduce=kw,ic --instruction=vpdpbusd_512 --terms=ic:4",
     ),
     "zero-points": (
         "--dt=u8:s8:u8 --stag=axb --dtag=axb --attr-zero-points=src:common:3+dst:common:1 mb1ic5iw4oc8ow4kw1",
-        "--isa=generic --lane=oc --register=oc:8,ow:2",
-        "--isa=avx512_vnni --lane=oc --register=oc:16,ow:4",
+        "--target=generic --lane=oc --register=oc:8,ow:2",
+        "--target=avx512_vnni --lane=oc --register=oc:16,ow:4",
     ),
     "zero-points-off-the-sums": (
         "--dt=u8:u8:u8 --stag=axb --dtag=axb --attr-zero-points=src:common:3+wei:per_oc mb1ic8iw5oc16ow5kw3pw1",
-        "--isa=avx512_vnni --lane=oc --register=oc:16,ow:5 --instruction=vpdpbusd_512 --terms=ic:4 "
+        "--target=avx512_vnni --lane=oc --register=oc:16,ow:5 --instruction=vpdpbusd_512 --terms=ic:4 "
         "--offsets=sums --flip=wei",
-        "--isa=avx512_vnni --lane=oc --register=oc:16,ow:5 --instruction=vpdpbusd_512 --terms=ic:4 "
+        "--target=avx512_vnni --lane=oc --register=oc:16,ow:5 --instruction=vpdpbusd_512 --terms=ic:4 "
         "--offsets=sums --flip=wei",
     ),
     "bf16": (
         "--dt=bf16 --stag=axb --dtag=axb mb1ic4iw4oc16ow4kw1",
-        "--isa=avx512_bf16 --lane=oc --register=oc:16,ow:2 --instruction=vdpbf16ps_512 --terms=ic:2",
-        "--isa=avx512_bf16 --lane=oc --register=oc:16,ow:4 --instruction=vdpbf16ps_512 --terms=ic:2",
+        "--target=avx512_bf16 --lane=oc --register=oc:16,ow:2 --instruction=vdpbf16ps_512 --terms=ic:2",
+        "--target=avx512_bf16 --lane=oc --register=oc:16,ow:4 --instruction=vdpbf16ps_512 --terms=ic:2",
     ),
     "f16-sums": (
         "--dir=FWD_B --dt=f16 --attr-acc-mode=f16 --stag=axb --dtag=axb mb1ic4iw4oc32ow4kw1",
-        "--isa=avx512_fp16 --lane=oc --register=oc:32,ow:2",
-        "--isa=avx512_fp16 --lane=oc --register=oc:32,ow:4",
+        "--target=avx512_fp16 --lane=oc --register=oc:32,ow:2",
+        "--target=avx512_fp16 --lane=oc --register=oc:32,ow:4",
     ),
 }
 """A problem with the config whose kernel is shown, and the one whose assembly is."""
 
-TARGETS = {t.isa: t for t in (*LEVELS, level())}
+TARGETS = {t.name: t for t in (*LEVELS, level())}
 
 
 class Stations:
@@ -112,7 +112,7 @@ class Stations:
 
 def lowered(line: str, words: str, *instruments: Instrument) -> tuple[Lowered, Machine]:
     config = Config.parse(words)
-    target = TARGETS[config.isa]
+    target = TARGETS[config.target]
     with interning():
         return lower(plan(parse_problem(line), config, target), instruments), target
 
@@ -168,7 +168,7 @@ def test_ir(name: str, update: bool) -> None:
 @pytest.mark.parametrize("name", PIPELINES)
 def test_mnemonics(name: str, update: bool) -> None:
     line, _, words = PIPELINES[name]
-    path = HERE / f"{name}.{Config.parse(words).isa}.txt"
+    path = HERE / f"{name}.{Config.parse(words).target}.txt"
     text = mnemonics(line, words)
     if not update and path.read_text(encoding="utf-8").partition("\n")[0] != text.partition("\n")[0]:
         pytest.skip(f"{path.name} is of another LLVM than {llvm_bind.llvm_version()}")
@@ -177,5 +177,5 @@ def test_mnemonics(name: str, update: bool) -> None:
 
 def test_every_text_belongs_to_a_pipeline() -> None:
     names = {f"{name}.txt" for name in PIPELINES}
-    names |= {f"{name}.{Config.parse(words).isa}.txt" for name, (_, _, words) in PIPELINES.items()}
+    names |= {f"{name}.{Config.parse(words).target}.txt" for name, (_, _, words) in PIPELINES.items()}
     assert {path.name for path in HERE.glob("*.txt")} == names

@@ -23,7 +23,7 @@ from convsmith.machine.transpositions import is_joined, tile_shape
 from convsmith.runtime.host_kernel import HostKernel
 
 TARGETS = known_targets()
-ROWS = [pytest.param(t, row, id=f"{t.isa}-{row.name}") for t in TARGETS for row in t.instructions]
+ROWS = [pytest.param(t, row, id=f"{t.name}-{row.name}") for t in TARGETS for row in t.instructions]
 
 
 SHUFFLING = {
@@ -31,7 +31,7 @@ SHUFFLING = {
     "aarch64": ("[us]mov|ins|dup", "zip|uzp|trn|ext|tbl|rev|st2"),
 }
 """By machine: instructions that move an element alone, and those that move elements of whole vectors."""
-SHUFFLES = [pytest.param(t, row, id=f"{t.isa}-{row.name}") for t in TARGETS for row in t.transpositions]
+SHUFFLES = [pytest.param(t, row, id=f"{t.name}-{row.name}") for t in TARGETS for row in t.transpositions]
 
 
 def fragments(row: Instruction, seed: int = 0, whole: bool = False) -> dict[str, np.ndarray]:
@@ -116,7 +116,7 @@ def module(target: Machine, row: Instruction) -> str:
     )
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.isa)
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 def test_the_table_of_a_level(target: Machine) -> None:
     """The first row fills a vector, no name comes twice, and a level has what its rows need."""
     assert target.instructions[0].lanes * 32 == target.vector_bits
@@ -164,7 +164,7 @@ def test_machine_computes_the_specification(target: Machine, row: Instruction) -
         for b in row.kernel.params
     )
     code = llvm_bind.object_code(module(target, row), target.triple, target.cpu, target.features)
-    artifact = Artifact(code, target.isa, {"main": Entry("row", arguments)}, row.name, "", needs=target.needs,
+    artifact = Artifact(code, target.name, {"main": Entry("row", arguments)}, row.name, "", needs=target.needs,
                         permissions=target.permissions)  # fmt: skip
     # Of an emulator, bytes of AMX may have other signs.
     every = [fragments(row, seed, target in host_targets() and seed > 0) for seed in seeds(row)]
@@ -214,7 +214,7 @@ def test_a_transposition(target: Machine, row: Instruction) -> None:
         for b in row.kernel.params
     )
     code = llvm_bind.object_code(transposing(target, row), target.triple, target.cpu, target.features)
-    artifact = Artifact(code, target.isa, {"main": Entry("row", arguments)}, row.name, "", needs=target.needs,
+    artifact = Artifact(code, target.name, {"main": Entry("row", arguments)}, row.name, "", needs=target.needs,
                         permissions=target.permissions)  # fmt: skip
     (moved,) = computed(target, artifact, [data])
     np.testing.assert_array_equal(moved, found)

@@ -54,7 +54,7 @@ def test_the_interpreter_follows_entries_and_adds_nothing_to_zeros() -> None:
     assert found == [0, 1, 2, 3, -1, -1, -1, -1, 8, 9, 10, 11, 2, 3, 4, 5]
 
 
-@pytest.mark.parametrize("target", host_targets(), ids=lambda t: t.isa)
+@pytest.mark.parametrize("target", host_targets(), ids=lambda t: t.name)
 def test_machine_code_follows_addresses(target) -> None:  # type: ignore[no-untyped-def]
     kernel, memory = parse_kernel(TEXT), arrays(0, ABSENT, 4, -4)
     base, zero = memory["src"].ctypes.data, memory["zero"].ctypes.data + 8

@@ -9,7 +9,7 @@ import pytest
 
 import convsmith as cs
 from convsmith.machine.base import Machine
-from convsmith.machine.registry import host_target, host_targets, isa_names, known_targets
+from convsmith.machine.registry import host_target, host_targets, known_targets, target_names
 from convsmith.measure.peak import peak_sample
 
 LINE = "mb1ic16ih6oc32kh3ph1"
@@ -19,13 +19,13 @@ MACHINES = {"x86_64": 62, "aarch64": 183}
 
 
 def test_no_name_comes_twice() -> None:
-    assert len(set(isa_names())) == len(isa_names()) == len(known_targets())
-    assert FOREIGN and host_targets()[-1].isa == "generic"
+    assert len(set(target_names())) == len(target_names()) == len(known_targets())
+    assert FOREIGN and host_targets()[-1].name == "generic"
 
 
-@pytest.mark.parametrize("target", FOREIGN, ids=lambda t: t.isa)
+@pytest.mark.parametrize("target", FOREIGN, ids=lambda t: t.name)
 def test_a_foreign_kernel_answers_every_question(target: Machine) -> None:
-    isa, triple = target.isa, target.triple
+    isa, triple = target.name, target.triple
     for threads in (1, 2):
         kernel = cs.compile(LINE, target=isa, threads=threads)
         assert kernel.artifact is not None
@@ -44,13 +44,13 @@ def test_a_foreign_kernel_answers_every_question(target: Machine) -> None:
 
 
 def test_a_foreign_kernel_of_dynamic_sizes() -> None:
-    kernel = cs.compile(LINE, target=FOREIGN[0].isa, threads=1, dynamic="mb,ih,iw")
+    kernel = cs.compile(LINE, target=FOREIGN[0].name, threads=1, dynamic="mb,ih,iw")
     assert kernel.asm()
     with pytest.raises(cs.UnsupportedError, match="which this CPU cannot run"):
         kernel(np.ones((2, 16, 9, 9), np.float32), np.ones((32, 16, 3, 3), np.float32))
 
 
 def test_what_measures_refuses_at_once() -> None:
-    for refused in (lambda: host_target(FOREIGN[0].isa), lambda: peak_sample(FOREIGN[0].isa, 1)):
+    for refused in (lambda: host_target(FOREIGN[0].name), lambda: peak_sample(FOREIGN[0].name, 1)):
         with pytest.raises(cs.UnsupportedError, match=r"needs .*, which this machine lacks; it has .*generic"):
             refused()

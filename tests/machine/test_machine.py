@@ -88,4 +88,4 @@ def test_costs_of_a_micro_architecture_replace_those_of_the_level() -> None:
 def test_every_level_of_the_host_has_its_costs() -> None:
     mine = micro_architecture(host.cpu(), host.cpu_features())
     for target in host_targets()[:-1]:
-        assert target == mine.of(next(t for t in LEVELS if t.isa == target.isa))
+        assert target == mine.of(next(t for t in LEVELS if t.name == target.name))

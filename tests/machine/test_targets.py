@@ -23,7 +23,7 @@ def with_rows(*rows: object) -> Machine:
     return replace(level(), vectors=RegisterFile("vector", 32, 512), instructions=rows)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("target", LEVELS, ids=lambda t: t.isa)
+@pytest.mark.parametrize("target", LEVELS, ids=lambda t: t.name)
 def test_a_vector_of_every_level_is_full(target: Machine) -> None:
     """Every row fills a vector of sums; of each type there are as many lanes as a vector holds."""
     for row in target.instructions:
@@ -31,14 +31,14 @@ def test_a_vector_of_every_level_is_full(target: Machine) -> None:
     assert [target.lanes(bits) for bits in (8, 16, 32, 64)] == [target.vector_bits // n for n in (8, 16, 32, 64)]
 
 
-@pytest.mark.parametrize("target", LEVELS, ids=lambda t: t.isa)
+@pytest.mark.parametrize("target", LEVELS, ids=lambda t: t.name)
 def test_a_level_has_what_its_rows_need(target: Machine) -> None:
     for row in (*target.instructions, *target.transpositions):
         assert set(row.needs) <= set(target.needs), row.name
     assert set(target.features.split(",")) == {f"+{name}" for name in target.needs}
 
 
-@pytest.mark.parametrize("target", [*LEVELS, level()], ids=lambda t: t.isa)
+@pytest.mark.parametrize("target", [*LEVELS, level()], ids=lambda t: t.name)
 def test_operands_fit_the_registers_of_their_file(target: Machine) -> None:
     files = {x.name: x for x in (target.vectors, target.fragments) if x is not None}
     for row in (*target.instructions, *target.transpositions):
@@ -50,7 +50,7 @@ def test_operands_fit_the_registers_of_their_file(target: Machine) -> None:
 def test_a_level_comes_before_those_that_it_contains() -> None:
     for n, target in enumerate(LEVELS):
         for later in LEVELS[n + 1 :]:
-            assert not set(target.needs) < set(later.needs), (target.isa, later.isa)
+            assert not set(target.needs) < set(later.needs), (target.name, later.name)
 
 
 def test_fragments_of_most_terms_come_first() -> None:
@@ -107,7 +107,7 @@ def test_a_machine_with_any_other_fact_has_another_key() -> None:
 
 def test_caches_of_the_levels() -> None:
     """Lines at the distance of a way fall into one set; a part of a cache is for data that passes through."""
-    target = next(t for t in LEVELS if t.isa == "avx512")
+    target = next(t for t in LEVELS if t.name == "avx512")
     assert (target.l1.bytes, target.l1.way, target.l1.kept) == (32 << 10, 4096, 16 << 10)
     assert (target.l2.bytes, target.l2.kept) == (1 << 20, 256 << 10)
     assert (target.load(target.l1), target.load(target.l2)) == (1.0, 2.0)

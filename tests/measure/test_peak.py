@@ -14,31 +14,31 @@ from convsmith.machine.registry import host_targets
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.measure import peak
 
-HOST = [t.isa for t in host_targets()]
+HOST = [t.name for t in host_targets()]
 ALL = [*LEVELS, level()]
 
 
 @pytest.mark.parametrize("t", host_targets(), ids=HOST)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_peak_sample(t: Machine, threads: int) -> None:
-    sample = peak.peak_sample(t.isa, threads)
+    sample = peak.peak_sample(t.name, threads)
     assert sample.seconds > 0 and sample.flops > 0
     assert sample.gflops == pytest.approx(sample.flops / sample.seconds / 1e9)
     lanes = t.instructions[0].lanes
     accumulators = peak.accumulators(t, t.instructions[0])
     turn = 2 * threads * lanes * accumulators * peak._UNROLL
     assert sample.flops % turn == 0
-    loop = peak._fma_loop(t.isa, threads, peak.F32)
+    loop = peak._fma_loop(t.name, threads, peak.F32)
     sums = loop._sink.view(np.float32).reshape(threads, -1)[:, :lanes]
     assert (sums == accumulators).all()  # x * 0.5 + 0.5 stays at 1: each thread ran, to the end
 
 
 def test_peak_of_an_isa_that_is_not_there() -> None:
-    with pytest.raises(UsageError, match="isa 'sve' is unknown"):
+    with pytest.raises(UsageError, match="target 'sve' is unknown"):
         peak.peak_sample("sve", 1)
 
 
-@pytest.mark.parametrize("t", ALL, ids=[t.isa for t in ALL])
+@pytest.mark.parametrize("t", ALL, ids=[t.name for t in ALL])
 def test_the_loop_is_what_it_says(t: Machine) -> None:
     """The right instruction, once for each accumulator and turn, and no spill."""
     for types in {row.types for row in t.instructions}:

@@ -33,7 +33,7 @@ from guarded import Guarded, PageEnd, canary, poison
 from oracles import small_target
 
 Array = np.ndarray
-ISAS = [t.isa for t in host_targets()]
+ISAS = [t.name for t in host_targets()]
 TILES, TAPS = (4, 8, 16, 32), (3, 4, 9, 25)
 
 

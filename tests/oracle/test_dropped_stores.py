@@ -100,7 +100,7 @@ def cases() -> list[tuple[str, dict[int, str]]]:
 def test_dropped_by_every_rewrite(kind: str, forms: dict[int, str]) -> None:
     line, words = KINDS[kind]
     problem, target = parse_problem(line), small_target()
-    config = with_instruction(Config.parse(f"--isa=generic {words}"), problem, target)
+    config = with_instruction(Config.parse(f"--target=generic {words}"), problem, target)
     with interning():
         st = dropping(scheduled(problem, config, target), forms)
         made = oracle(problem, target, forms)
@@ -113,6 +113,6 @@ def test_dropped_by_compiled_code(kind: str, forms: dict[int, str], monkeypatch:
     line, words = KINDS[kind]
     problem, target = parse_problem(line), host_targets()[-1]
     monkeypatch.setattr("convsmith.plan.plan.scheduled", lambda *args: dropping(scheduled(*args), forms))
-    artifact = driver.build_artifact(problem, Config.parse(f"--isa={target.isa} {words}"), target)
+    artifact = driver.build_artifact(problem, Config.parse(f"--target={target.name} {words}"), target)
     made = oracle(problem, target, forms)
     check_result(problem, Compiled(problem, artifact)(made.arrays), made.truth)

@@ -472,7 +472,7 @@ class _Packing:
 
 def interpret_kind(kind: str, every: int) -> None:
     line, words = KINDS[kind]
-    config = Config.parse(f"--isa=generic {words}")
+    config = Config.parse(f"--target=generic {words}")
     interpret_all(parse_problem(line), config, small_target(), every=every, turn=list(KINDS).index(kind) % every)
 
 
@@ -504,8 +504,8 @@ def test_kind_after_every_rewrite(kind: str) -> None:
 )
 def test_default_kernels_of_avx512_fp16(line: str) -> None:
     """They add up in f16, with the row's own specification."""
-    problem, target = parse_problem(f"--attr-acc-mode=f16 {line}"), next(t for t in LEVELS if t.isa == "avx512_fp16")
-    assert target.isa == "avx512_fp16"
+    problem, target = parse_problem(f"--attr-acc-mode=f16 {line}"), next(t for t in LEVELS if t.name == "avx512_fp16")
+    assert target.name == "avx512_fp16"
     config = default_config(problem, target)
     interpret_all(problem, config, target)
     with interning():
@@ -546,7 +546,7 @@ def test_the_kinds_use_every_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     target = small_target()
     for line, words in KINDS.values():
         with interning():
-            problem, config = parse_problem(line), Config.parse(f"--isa=generic {words}")
+            problem, config = parse_problem(line), Config.parse(f"--target=generic {words}")
             made = plan(problem, with_instruction(config, problem, target), target)
             kernel = run_steps(made.program.naive(), made.pipeline, [Changes()])
             for pack, steps in preparing(made, kernel):

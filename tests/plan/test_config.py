@@ -10,7 +10,7 @@ from convsmith.diag.errors import ConfigError
 from convsmith.plan.config import OFFSETS, REALISATIONS, TABLES, Config
 from convsmith.problem.micro_kernel import MicroKernel
 
-HEAD = "--isa=avx2 --lane=oc"
+HEAD = "--target=avx2 --lane=oc"
 WORDS = [
     "", "--fuse=oh+ow,mb+oh_ow", "--register=oc:32,ow:14", "--order=mb,oc,oh", "--reduce=kh,ic", "--terms=ic:4",
     "--register=oc:8 --cache=oc:64,ic:128", "--split=mb:3", "--pack=", "--pack=src,wei", "--hold=wei", "--drain=yes",
@@ -51,7 +51,7 @@ def test_what_is_printed_is_read(words: str) -> None:
         ("--pieces=many", "syntax", "'--pieces=many' does not read as pieces; for example --pieces=8"),
         ("--outline=maybe", "syntax", "'--outline=maybe' does not read as outline"),
         ("--fuse=oh", "syntax", "'--fuse=oh' does not read as fuse; for example --fuse=oh+ow"),
-        ("register=oc:8", "syntax", "'register=oc:8' is not one of --isa=, --lane="),
+        ("register=oc:8", "syntax", "'register=oc:8' is not one of --target=, --lane="),
         ("--tiles=oc:8", "syntax", "'--tiles=oc:8' is not one of"),
     ],
 )
@@ -61,9 +61,9 @@ def test_what_is_refused(words: str, code: str, text: str) -> None:
     assert error.value.code == code
 
 
-@pytest.mark.parametrize("word", ["isa", "lane"])
+@pytest.mark.parametrize("word", ["target", "lane"])
 def test_what_every_config_says(word: str) -> None:
-    other = "lane" if word == "isa" else "isa"
+    other = "lane" if word == "target" else "target"
     with pytest.raises(ConfigError, match=f"--{word}= is missing"):
         Config.parse(f"--{other}=x")
 

@@ -56,7 +56,7 @@ RUNS = {
 
 def lowered(line: str, words: str) -> Lowered:
     with interning():
-        return lower(plan(Conv.parse(line), Config.parse(f"--isa=generic {words}"), level()))
+        return lower(plan(Conv.parse(line), Config.parse(f"--target=generic {words}"), level()))
 
 
 def check_text(text: str, bits: int) -> None:
@@ -121,7 +121,7 @@ def test_interpreted_and_compiled(name: str) -> None:
     run(low.kernel, {b.name: memory[b.name] for b in low.kernel.params}, rows)
     check("interpreted")
 
-    library = HostLibrary(build_artifact(problem, Config.parse(f"--isa=generic {words}"), level()))
+    library = HostLibrary(build_artifact(problem, Config.parse(f"--target=generic {words}"), level()))
     for entry in [e for e in ("pack", "main") if e in library.functions]:
         function = library[entry]
         for a in function.entry.arguments:

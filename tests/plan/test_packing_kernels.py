@@ -42,7 +42,7 @@ PIECES = [
 ]
 """Tiles of few rows, several of which are read at once, with rests on both sides."""
 LINES = [f"--matmul {line}" for line in PRODUCTS + PIECES] + LAYERS
-LEVELS = [t.isa for t in host_targets() if t.isa in ("avx512_bf16", "avx512_amx", "avx2", "generic")]
+LEVELS = [t.name for t in host_targets() if t.name in ("avx512_bf16", "avx512_amx", "avx2", "generic")]
 
 
 def chosen(line: str, isa: str) -> tuple[Problem, Config, Machine]:
@@ -107,7 +107,7 @@ TRANSPOSED = [
 def test_vectors_are_read_and_written(line: str, isa: str, row: str) -> None:
     """Where neighbours are far apart on the other side, an instruction of the table moves them, and no element goes
     alone."""
-    if isa not in {t.isa for t in host_targets()}:
+    if isa not in {t.name for t in host_targets()}:
         pytest.skip(f"this machine lacks {isa}")
     problem, config, level = chosen(line, isa)
     config = replace(config, pack=("wei",))
@@ -142,7 +142,7 @@ def test_lines_stay_until_all_of_each_is_read(isa: str, line: str, operand: str,
     assert " ".join(f"{name}:{count}" for name, count in nest) == loops
 
 
-@pytest.mark.parametrize("isa", [t.isa for t in host_targets()][-3:])
+@pytest.mark.parametrize("isa", [t.name for t in host_targets()][-3:])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("vectors", "depth"), [(2, 1000), (0, 1000), (4, 500), (2, 2000)])
 def test_blocks_of_weights_beyond_the_cache(vectors: int, depth: int, threads: int, isa: str) -> None:
@@ -151,7 +151,8 @@ def test_blocks_of_weights_beyond_the_cache(vectors: int, depth: int, threads: i
     lanes = target(isa).lanes(32)
     n, wide = 8 * lanes, vectors * lanes
     block = f"n:{wide},k:{depth}" if wide else f"k:{depth}"
-    config = f"--isa={isa} --lane=n --register=m:3,n:{lanes} --order=n,m --reduce=k --cache={block} --threads={threads}"
+    tile = f"--lane=n --register=m:3,n:{lanes} --order=n,m --reduce=k --cache={block}"
+    config = f"--target={isa} {tile} --threads={threads}"
     kernel = cs.compile(f"--matmul {m}x{k}:{k}x{n}", config=config)
     rng = np.random.default_rng(0)
     x, w = rng.integers(-2, 3, (m, k)).astype(np.float32), rng.integers(-2, 3, (k, n)).astype(np.float32)

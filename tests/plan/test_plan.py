@@ -16,7 +16,7 @@ from convsmith.plan.plan import Plan, plan
 from convsmith.problem import parse_problem
 from convsmith.tune.candidates import default_config
 
-TARGETS = {t.isa: t for t in LEVELS}
+TARGETS = {t.name: t for t in LEVELS}
 
 LINES = (
     "--stag=axb --dtag=axb mb2ic32ih14oc48oh14kh3ph1",
@@ -99,7 +99,7 @@ def test_a_plan_prints_and_does_not_change() -> None:
 )
 def test_cache_tiles_within_cache_tiles(cache: str, loops: dict[str, int]) -> None:
     problem = parse_problem("--matmul 30x80:80x120").canonical()
-    config = Config.parse(f"--isa=avx2 --lane=n --register=m:4,n:16 --cache={cache}")
+    config = Config.parse(f"--target=avx2 --lane=n --register=m:4,n:16 --cache={cache}")
     with interning():
         nest = plan(problem, config, TARGETS["avx2"]).main.nest
     extents = {loop.name: loop.extent for loop in nest.loops}

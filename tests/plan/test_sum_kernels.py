@@ -80,7 +80,7 @@ GROUPS = "g4mb2ic12ih6oc12oh6kh3ph1"
 def test_registers_of_a_tile(problem: str, words: str, need: int, text: str) -> None:
     with interning():
         st = statement(parse_problem(problem))
-        config = Config.parse(f"--isa=generic {words}")
+        config = Config.parse(f"--target=generic {words}")
         loops = loops_after_fusing(st, config)
         target, unit = level(), Unit(4, 1, False)
         found = registers(loops, config, target, unit, filled_lanes(st, loops.dims[config.lane], unit))
@@ -99,11 +99,12 @@ def test_registers_of_a_tile(problem: str, words: str, need: int, text: str) -> 
 )  # fmt: skip
 def test_fusing_that_is_refused(problem: str, words: str, text: str) -> None:
     with interning(), pytest.raises(ConfigError, match=re.escape(text)) as error:
-        loops_after_fusing(statement(parse_problem(problem)), Config.parse(f"--isa=generic --lane=oc --fuse={words}"))
+        config = Config.parse(f"--target=generic --lane=oc --fuse={words}")
+        loops_after_fusing(statement(parse_problem(problem)), config)
     assert error.value.code == "fuse"
 
 
 def test_fused_loops() -> None:
     with interning():
-        loops = loops_after_fusing(statement(parse_problem(LAYER)), Config.parse("--isa=x --lane=oc --fuse=oh+ow"))
+        loops = loops_after_fusing(statement(parse_problem(LAYER)), Config.parse("--target=x --lane=oc --fuse=oh+ow"))
     assert loops.extents["oh_ow"] == 36 and loops.kinds["oh_ow"] == "m" and loops.axes["oh_ow"] == "hw"

@@ -16,7 +16,7 @@ from convsmith.statement.offsets import summed
 from convsmith.statement.views import statement
 from convsmith.tune.candidates import default_config
 
-TARGETS = {t.isa: t for t in LEVELS}
+TARGETS = {t.name: t for t in LEVELS}
 LAYER = "mb1ic8ih6oc32oh6kh3ph1"
 
 UNITS = {
@@ -133,7 +133,7 @@ def test_a_config_names_the_instruction(words: str, error: str) -> None:
     with interning():
         target = TARGETS["avx512_vnni"]
         st = statement(parse_problem(f"--dt=u8:s8:s32 {LAYER}"), target)
-        config = Config.parse(f"--isa=avx512_vnni {words}")
+        config = Config.parse(f"--target=avx512_vnni {words}")
         assert not Unit.of(st, target, config).dot
         named = replace(config, instruction="vpdpbusd_512")
         if not error:

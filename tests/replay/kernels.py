@@ -33,7 +33,7 @@ from convsmith.tune.dynamic import dynamic_config
 
 ROWS = Path(__file__).parent / "kernels.json"
 HASH_LETTERS = 16
-TARGETS = {t.isa: t for t in (*LEVELS, generic_level())}
+TARGETS = {t.name: t for t in (*LEVELS, generic_level())}
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Row:
 
     kind: str
     line: str
-    isa: str
+    target: str
     threads: int
     config: str = ""
     text: str = ""
@@ -55,11 +55,11 @@ class Row:
 
 def generate(row: Row) -> Row:
     """Return the row of the kernel as the compiler makes it now. Compiles for levels that the host lacks as well."""
-    level = TARGETS[row.isa]
+    level = TARGETS[row.target]
     with llvm_bind.no_collection(), interning():
         config, text = _lowered(row, level)
         code = llvm_bind.object_code(text, level.triple, level.cpu, level.features)
-    return Row(row.kind, row.line, row.isa, row.threads, config, _hash(text.encode()), _hash(code))
+    return Row(row.kind, row.line, row.target, row.threads, config, _hash(text.encode()), _hash(code))
 
 
 def read_rows() -> tuple[str, list[Row]]:
@@ -101,7 +101,7 @@ def main() -> None:
     for old, now in changed:
         fields = [f"{name}: {getattr(old, name)} -> {getattr(now, name)}" for name in ("config", "text", "code")
                   if getattr(old, name) != getattr(now, name)]  # fmt: skip
-        print(f"{now.kind} {now.isa} {now.threads} {now.line}", *fields, sep="\n    ")
+        print(f"{now.kind} {now.target} {now.threads} {now.line}", *fields, sep="\n    ")
     print(f"{len(changed)} of {len(rows)} kernels differ")
     if not options.diff:
         lines = ",\n".join(json.dumps(asdict(row)) for row in new)

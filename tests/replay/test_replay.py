@@ -14,7 +14,7 @@ LLVM, ROWS = read_rows()
 
 
 @pytest.mark.sampled(25)
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.isa}-{row.line[-60:]}")
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.target}-{row.line[-60:]}")
 def test_every_kernel(row: Row) -> None:
     now = generate(row)
     assert now.config == row.config and now.text == row.text, f"{row}\n{now}"
@@ -23,7 +23,7 @@ def test_every_kernel(row: Row) -> None:
 
 
 def test_rows_are_of_every_kind() -> None:
-    assert len(ROWS) == len({(r.kind, r.line, r.isa, r.threads) for r in ROWS}) >= 500
+    assert len(ROWS) == len({(r.kind, r.line, r.target, r.threads) for r in ROWS}) >= 500
     assert {r.kind for r in ROWS} == {"fixed", "dynamic", "micro"}
     for text in ("--dir=BWD_D", "--dir=BWD_W", "--deconv", "--matmul", "--dt=bf16", "--dt=u8:s8", "zero-points",
                  "post-ops", "axb", "B", "g"):  # fmt: skip

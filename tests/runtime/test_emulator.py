@@ -155,7 +155,7 @@ def raised(artifact: Artifact, code: str, timeout: float = 60.0) -> ToolchainErr
     return caught.value
 
 
-AVX512 = next(t for t in LEVELS if t.isa == "avx512")
+AVX512 = next(t for t in LEVELS if t.name == "avx512")
 WIDE = """
 define void @k_chunk(ptr %block, i64 %tid, i64 %n) nounwind "prefer-vector-width"="512" {
   %src = load ptr, ptr %block
@@ -251,7 +251,7 @@ def refused(kind: type[ConvsmithError], code: str, artifact: Artifact, **arrays:
 
 
 def test_a_feature_that_no_processor_has() -> None:
-    message = refused(UnsupportedError, "isa", copies("", needs=("avx512f", "amx-int8", "amx-fp8")))
+    message = refused(UnsupportedError, "target", copies("", needs=("avx512f", "amx-int8", "amx-fp8")))
     assert message == (
         "no emulated processor has avx512f, amx-int8, amx-fp8; nearest is sapphire_rapids, without amx-fp8"
     )

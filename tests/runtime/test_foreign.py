@@ -270,7 +270,7 @@ def test_kernels_take_torch_tensors(torch: Any) -> None:
 
 
 def test_weights_that_are_not_finite_take_the_other_kernel(torch: Any) -> None:
-    k = cs.compile(LINE, threads=1, config="--isa=generic --lane=oc --realise=pad_copy")
+    k = cs.compile(LINE, threads=1, config="--target=generic --lane=oc --realise=pad_copy")
     w = torch.ones(8, 4, 3, 3)
     w[0, 0, 0, 0] = float("inf")
     y = k(torch.ones(2, 4, 6, 6), w)

@@ -81,7 +81,7 @@ def compiles() -> bool:
     w[0, 0, 0, 0] = np.inf  # the kernel may need another
     lines: list[str] = []
     with trace.redirect(lines.append), cs.settings.scope(verbose="create"):
-        config = "--isa=generic --lane=oc --register=oc:8,ow:5 --realise=pad_copy"
+        config = "--target=generic --lane=oc --register=oc:8,ow:5 --realise=pad_copy"
         y = cs.compile(f"mb1ic3ih{size}iw5oc5kh3kw3ph1pw1", threads=1, config=config)(x, w)
     return bool(lines and y[0, 1, 1, 1] == 27 and y[0, 0, 1, 1] == np.inf)
 

@@ -111,7 +111,7 @@ def test_missing_symbol() -> None:
 def test_isa_of_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "cpu_features", lambda: frozenset({"avx2", "fma", "avx512f"}))
     needs = ("avx512f", "avx512vl", "avx512bw", "avx2")
-    library = HostLibrary(dataclasses.replace(recorder(), isa="avx512", needs=needs))
+    library = HostLibrary(dataclasses.replace(recorder(), target="avx512", needs=needs))
     with pytest.raises(UnsupportedError) as caught:
         library["main"](0)
     assert str(caught.value) == (
@@ -162,7 +162,7 @@ def test_permissions_are_asked_for_once_and_before_code_is_linked(monkeypatch: p
 
 
 def test_levels_with_tile_registers_ask_for_their_state() -> None:
-    assert {t.isa for t in LEVELS if t.permissions == ("amx",)} == {t.isa for t in LEVELS if "amx-tile" in t.needs}
+    assert {t.name for t in LEVELS if t.permissions == ("amx",)} == {t.name for t in LEVELS if "amx-tile" in t.needs}
 
 
 def test_memory_functions_of_libc_resolve() -> None:

@@ -23,7 +23,7 @@ from convsmith.statement.views import statement
 from convsmith.tune.candidates import default_config
 
 KINDS = ("--dir=BWD_D", "--deconv", "--dir=BWD_D --dt=f32:s8:s8", "--deconv --dt=s8")
-TARGETS = [level(), *(t for t in LEVELS if t.isa in ("avx512_amx", "avx2"))]
+TARGETS = [level(), *(t for t in LEVELS if t.name in ("avx512_amx", "avx2"))]
 
 
 def problems(kind: str) -> list[Conv]:
@@ -62,7 +62,7 @@ def test_the_mask_is_false_where_nothing_meets(kind: str) -> None:
     assert never > 20
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.isa)
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_default_config_makes_a_kernel(kind: str, target: object) -> None:
     """One axis without terms, alone and beside one that has some."""

@@ -74,7 +74,7 @@ def test_numbers_from_an_array(alg: str) -> None:
 
 
 @pytest.mark.sampled(4, "alg", "target")
-@pytest.mark.parametrize("target", host_targets(), ids=lambda t: t.isa)
+@pytest.mark.parametrize("target", host_targets(), ids=lambda t: t.name)
 @pytest.mark.parametrize("alg", INTEGER_STEPS)
 def test_machine_code(alg: str, target: Machine) -> None:
     x = values()

@@ -17,7 +17,7 @@ from convsmith.statement.phases import phases
 from convsmith.statement.views import statement
 from convsmith.tune.candidates import default_config
 
-TARGET = next(t for t in LEVELS if t.isa == "avx512")
+TARGET = next(t for t in LEVELS if t.name == "avx512")
 BOTH = "--deconv mb1ic4ih3iw3oc2oh9ow9kh3kw3sh3sw3"
 
 
@@ -52,7 +52,7 @@ def test_a_run_ends_where_something_differs(pixels: int, taps: int, pad: int) ->
     ],
 )
 def test_what_has_no_phases_is_said(line: str, words: str, legal: str) -> None:
-    config = Config.parse(f"--isa=avx512 {words}")
+    config = Config.parse(f"--target=avx512 {words}")
     with interning(), pytest.raises(ConfigError, match=legal) as caught:
         kernel_plan(statement(parse_problem(line), TARGET), config, TARGET)
     assert caught.value.code == "phases" and f"--phases={','.join(config.phases)}" in str(caught.value)

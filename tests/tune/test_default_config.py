@@ -23,7 +23,7 @@ LAYER = "mb1ic8ih7oc20kh3ph1"
 def test_a_long_epilogue_has_a_loop_of_its_own_in_every_layout(
     isa: str, layout: str, post_ops: str, long: bool
 ) -> None:
-    (target,) = (t for t in LEVELS if t.isa == isa)
+    (target,) = (t for t in LEVELS if t.name == isa)
     words = (layout, f"--attr-post-ops={post_ops}" if post_ops else "", LAYER)
     assert default_config(parse_problem(" ".join(filter(None, words))), target).drain is long
 
@@ -43,7 +43,7 @@ def test_a_long_epilogue_has_a_loop_of_its_own_in_every_layout(
 def test_what_a_depthwise_convolution_reads_at_a_time(
     layout: str, channels: str, size: int, inner: str, held: bool | None, pairs: bool | None, stride: int
 ) -> None:
-    (target,) = (t for t in LEVELS if t.isa == "avx512")
+    (target,) = (t for t in LEVELS if t.name == "avx512")
     sizes = f"{channels}ih{size}oh{size // stride}kh3sh{stride}ph1"
     config = default_config(parse_problem(f"--stag={layout} --dtag={layout} {sizes}"), target)
     tile = dict(config.register)
@@ -54,12 +54,12 @@ def test_what_a_depthwise_convolution_reads_at_a_time(
 
 @pytest.mark.parametrize("isa", ["avx2", "avx512"])
 def test_a_gradient_whose_stride_is_beyond_its_taps_has_a_config(isa: str) -> None:
-    (target,) = (t for t in LEVELS if t.isa == isa)
+    (target,) = (t for t in LEVELS if t.name == isa)
     line = "--dir=BWD_D --stag=axb --dtag=axb g16mb1ic16iw1000oc16ow200kw3sw5pw0"
     assert default_config(parse_problem(line), target).lane == "g"
 
 
-@pytest.mark.parametrize("target", LEVELS, ids=lambda t: t.isa)
+@pytest.mark.parametrize("target", LEVELS, ids=lambda t: t.name)
 @pytest.mark.parametrize("kind", ["", "--dir=BWD_D ", "--deconv "])
 @pytest.mark.parametrize("dt", ["f32", "f16", "bf16", "u8:s8:s32", "s8:s8:s32"])
 def test_every_candidate_keeps_to_the_registers(dt: str, kind: str, target: Machine) -> None:
@@ -77,7 +77,7 @@ def test_every_candidate_keeps_to_the_registers(dt: str, kind: str, target: Mach
 
 def test_candidates_have_blocks_before_they_are_ranked() -> None:
     """The weights of a block fit in their part of the cache, in every candidate and not in the best alone."""
-    (target,) = (t for t in LEVELS if t.isa == "avx512")
+    (target,) = (t for t in LEVELS if t.name == "avx512")
     found = candidates(parse_problem("--matmul 512x16384:16384x4096"), target, 1)
     blocks = {c.config.size("n"): dict(c.config.cache) for c in found if c.config.lane == "n"}
     assert {wide for wide, sizes in blocks.items() if not sizes} == {16}  # whose weights fit in the whole cache
@@ -86,7 +86,7 @@ def test_candidates_have_blocks_before_they_are_ranked() -> None:
 
 def test_candidates_have_parts_before_they_are_ranked() -> None:
     """A gradient of few weights has a part for each of four threads, whatever its register tile."""
-    (target,) = (t for t in LEVELS if t.isa == "avx512")
+    (target,) = (t for t in LEVELS if t.name == "avx512")
     problem = parse_problem("--dir=BWD_W --stag=axb --dtag=axb mb4ic3ih32oc8oh32kh1")
     found = [c.config for c in candidates(problem, target, 4)]
     assert len(found) > 3 and {(c.order[0], c.split) for c in found} == {("part", (("ow", 4),))}

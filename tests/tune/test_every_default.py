@@ -87,7 +87,7 @@ def check(numbers: range, most: int | None = None) -> None:
         except UnsupportedError:
             unavailable += 1
         except Exception as error:
-            words = f"--isa {target.isa} --threads {threads} {problem}"
+            words = f"--target {target.name} --threads {threads} {problem}"
             failures.append(f"draw {number}: {type(error).__name__}: {str(error)[:300]}\n    {words}")
     assert not failures, "\n".join(failures)
     assert unavailable <= 1 + UNAVAILABLE * len(numbers)
@@ -108,7 +108,7 @@ def test_a_default_config_makes_a_kernel_at_length(chunk: int) -> None:
 # -- the draws
 def traits(problem: Problem, target: Machine, threads: int) -> Iterator[str]:
     """What a draw has of what draws are to have."""
-    yield from (target.isa, f"{threads} threads", *(type(op).__name__ for op in problem.post_ops))
+    yield from (target.name, f"{threads} threads", *(type(op).__name__ for op in problem.post_ops))
     yield from (q.policy for q in (*problem.scales, *problem.zero_points))
     yield from (f"zero point of {q.argument}" for q in problem.zero_points)
     layouts = (problem.src_layout, problem.wei_layout, problem.dst_layout)
@@ -128,7 +128,7 @@ def traits(problem: Problem, target: Machine, threads: int) -> Iterator[str]:
 
 
 COMMON = {
-    *(t.isa for t in TARGETS), *(f"{n} threads" for n in range(1, 5)), "Eltwise", "BinaryPostOp", "Prelu", "SumPostOp",
+    *(t.name for t in TARGETS), *(f"{n} threads" for n in range(1, 5)), "Eltwise", "BinaryPostOp", "Prelu", "SumPostOp",
     "Depthwise", "Integer", "common", "per_oc", "per_dim_0", "per_dim_1", "zero point of src", "zero point of wei",
     "zero point of dst", "plain", "blocked", "channels last", "depthwise", "groups", "matrices of 2 dims",
     "matrices of 3 dims", "matrices of 4 dims",
@@ -151,7 +151,7 @@ def test_all_draws_are_distinct_and_have_all_types() -> None:
     distinct, types = set(), set()
     for number in range(ALL):
         problem, target, threads = draw(number)
-        distinct.add(f"{problem} {target.isa} {threads}")
+        distinct.add(f"{problem} {target.name} {threads}")
         types.add((problem.dir, problem.dt))
         found.update(traits(problem, target, threads))
     assert len(distinct) >= 20_000

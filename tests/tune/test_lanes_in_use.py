@@ -19,7 +19,7 @@ from convsmith.plan.plan import plan
 from convsmith.problem import parse_problem
 from convsmith.tune.candidates import default_config
 
-TARGETS = {t.isa: t for t in LEVELS}
+TARGETS = {t.name: t for t in LEVELS}
 
 
 @pytest.mark.parametrize("isa", ["avx512", "avx2"])

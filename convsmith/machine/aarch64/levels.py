@@ -32,7 +32,7 @@ def _neon(count: int) -> Machine:
     needs = (*_BASE, *(feature for _, feature in _EXTENSIONS[:count]))
     half: Half = "computes" if "fullfp16" in needs else "converts"
     return Machine(
-        isa="+".join(("aarch64", *(name for name, _ in _EXTENSIONS[count - 1 : count]))), triple=TRIPLE, cpu="generic",
+        name="+".join(("aarch64", *(name for name, _ in _EXTENSIONS[count - 1 : count]))), triple=TRIPLE, cpu="generic",
         features=",".join("+" + name for name in needs), needs=needs,
         vectors=RegisterFile("vector", 32, _BITS), memories=core_caches(32768, 1 << 18, rates=(32, 16)),
         costs=_COSTS, attributes=(),
@@ -47,7 +47,7 @@ def _sve(scale: int) -> Machine:
     bits = _BITS * scale
     needs = (*neon.needs, "sve", f"sve{bits}")
     return replace(
-        neon, isa=f"aarch64+sve{bits}", features=f"{neon.features},+sve", needs=needs,
+        neon, name=f"aarch64+sve{bits}", features=f"{neon.features},+sve", needs=needs,
         vectors=RegisterFile("vector", 32, bits), attributes=((f"vscale_range({scale},{scale})", ""),),
         instructions=scalable_rows(scale), transpositions=(),
     )  # fmt: skip

@@ -25,7 +25,7 @@ PORTABLE_FMA = multiply_add(
 def level(triple: str | None = None) -> Machine:
     """Return the portable level for a triple of LLVM's, by default that of this process."""
     return Machine(
-        isa="generic", triple=triple or llvm.get_default_triple(), cpu="", features="", needs=(),
+        name="generic", triple=triple or llvm.get_default_triple(), cpu="", features="", needs=(),
         vectors=RegisterFile("vector", 16, 128), memories=core_caches(32768, 1 << 18, rates=(32, 32)),
         costs=Costs(multiply_add=0.5, broadcast=1.5, latency=6.0, temporaries=1),
         attributes=(), instructions=(PORTABLE_FMA,), transpositions=transpositions(128, (), ("", "")),

@@ -30,11 +30,11 @@ def _features(names: tuple[str, ...]) -> str:
     return ",".join("+" + n for n in names)
 
 
-def _avx512(isa: str, *more: str) -> Machine:
+def _avx512(name: str, *more: str) -> Machine:
     needs = (*_AVX512, *more)
     half: Half = "computes" if "avx512fp16" in more else "converts"
     return Machine(
-        isa=isa, triple=TRIPLE, cpu="x86-64-v4", features=_features(needs), needs=needs,
+        name=name, triple=TRIPLE, cpu="x86-64-v4", features=_features(needs), needs=needs,
         vectors=RegisterFile("vector", 32, 512), memories=core_caches(32768, 1 << 20, rates=(64, 32)),
         costs=Costs(multiply_add=1.0, broadcast=0.5, latency=4.0),
         attributes=(("prefer-vector-width", "512"),), instructions=_rows(needs, 512),
@@ -44,10 +44,10 @@ def _avx512(isa: str, *more: str) -> Machine:
     )  # fmt: skip
 
 
-def _avx2(isa: str, *more: str) -> Machine:
+def _avx2(name: str, *more: str) -> Machine:
     needs = (*_AVX2, *more)
     return Machine(
-        isa=isa, triple=TRIPLE, cpu="x86-64-v3", features=_features(needs), needs=needs,
+        name=name, triple=TRIPLE, cpu="x86-64-v3", features=_features(needs), needs=needs,
         vectors=RegisterFile("vector", 16, 256), memories=core_caches(32768, 1 << 18, rates=(64, 32)),
         costs=Costs(multiply_add=0.5, broadcast=0.5, latency=4.0),
         attributes=(), instructions=_rows(needs, 256),
