@@ -97,9 +97,8 @@ def read_steps(
     cut = _cut_short(st, nest) if masked and nest.along_k and config.realise == "peel" else set()
     tiled = (x for x in nest.around if x.is_tiled or x in nest.classes or x in cut)
     vectors = (x for x in (*nest.pixels, *nest.vectors) if x.of == config.lane or x in cut)
-    exact = ((nest.lane.name,),) if cut else ()
     cutting += _piece_steps(st, loops, config, nest)
-    cutting.append(Step(partition, names((*tiled, *nest.reduce, *vectors)), config.pieces, *exact))
+    cutting.append(Step(partition, names((*tiled, *nest.reduce, *vectors)), config.pieces, (nest.lane.name,)))
     if cut:
         cutting.append(Step(rebase, nest.lane.name))
     if is_copied(st, config):
