@@ -1,18 +1,23 @@
-"""Split a reduction outside of its register tiles: the kernel keeps partial sums in private memory between the parts.
+"""Split a reduction outside of its register tiles: memory keeps the partial sums between the parts.
+
+The memory is private to the kernel, or a parameter of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import takewhile
 
+from convsmith.arith.dependence import LoopBounds
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer, make_buffer
 from convsmith.ir.index import Cond, Index, Var, as_index
 from convsmith.ir.stmt import Alloc, Block, For, If, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load
 from convsmith.ir.walk import bound_in, variables_of
-from convsmith.passes.accesses import written_in
-from convsmith.passes.order import require_order_in_passes, require_sum
+from convsmith.passes.accesses import Path, sites_of, written_in
+from convsmith.passes.order import NewPath, Unordered, require_order, require_order_in_passes, require_sum
 from convsmith.passes.scope import (
     LoopRewriter,
     extent,
@@ -29,10 +34,13 @@ Loop = For
 
 
 class _KeepSums(LoopRewriter):
-    def __init__(self, kernel: Kernel, outer: str, moved: Sequence[str]) -> None:
+    def __init__(
+        self, kernel: Kernel, outer: str, moved: Sequence[str], memory: Buffer | None, place: Sequence[Index]
+    ) -> None:
         super().__init__()
         self.kernel = kernel
         self.outer, self.moved = outer, list(moved)
+        self.memory, self.place = memory, tuple(place)
 
     def For(self, loop: For) -> Stmt:
         return self.kept(loop) if loop.var.name == self.moved[0] else self._For(loop)
@@ -45,30 +53,72 @@ class _KeepSums(LoopRewriter):
             allocs.append(body)
             body = body.body
         parts = body.stmts if isinstance(body, Block) else ()
-        if names != self.moved or len(parts) < 3 or not isinstance(parts[1], Loop) or not allocs:
+        terms = [x for x in takewhile(self.is_of_terms, parts[1:]) if isinstance(x, Loop)]
+        start, finish = parts[:1], parts[1 + len(terms) :]
+        if names != self.moved or not terms or not finish or not allocs:
             wanted = ", ".join(self.moved)
-            raise ConfigError("not-nested", f"keep_sums: {', '.join(names)} must be {wanted}, around a sum")
-        start, terms, finish = parts[0], parts[1], parts[2:]
-        if terms.var.name != self.outer or not (terms.lo.is_const and terms.hi.is_const):
-            raise ConfigError("not-nested", f"keep_sums: {terms.var} must be {self.outer}, with constant bounds")
-        if any(x.kind == "parallel" for x in chain):
             raise ConfigError(
-                "loop-kind", f"keep_sums: loops {', '.join(names)} share the sums; legal are serial loops"
+                "not-nested", f"keep_sums: {', '.join(names)} must be {wanted}, around a sum over {self.outer}"
             )
-        if any(x.lo is not as_index(0) for x in chain):
-            raise ConfigError("bounds", f"keep_sums: loops {', '.join(names)} must start at 0")
-        if any(variables_of(b) & {x.var for x in chain} for b in (terms.lo, terms.hi)):
-            raise ConfigError("bounds", f"keep_sums: the bounds of {terms.var} need loops within it")
-        if any(terms.var in bound_in(s) for s in (start, terms.body, *finish)):
-            raise ConfigError("loop-name", f"keep_sums: a loop before, in or after the sum is called {terms.var} too")
         acc = allocs[-1].buffer
-        require_sum("keep_sums", acc, start, terms)
+        self.check(chain, start[0], terms, finish)
+        for x in terms:
+            require_sum("keep_sums", acc, start[0], x)
         for a in allocs[:-1]:
-            if any(a.buffer in written_in(s) for s in (start, terms)):
+            if any(a.buffer in written_in(s) for s in (start[0], *terms)):
                 raise ConfigError(
                     "dependence", f"keep_sums: {a.buffer} does not last from one part of a sum to the next"
                 )
-        require_order_in_passes(f"keep_sums({self.outer})", loop, len(chain), self.ranges)
+        what = f"keep_sums({self.outer})"
+        require_order_in_passes(what, loop, len(chain), len(terms), self.ranges)
+        memory = self.memory or self.private(chain, acc)
+        fetch, keep = _moves(start[0], acc, memory, self.place, tuple(x.var for x in chain))
+        self.require_places(what, wrap(chain, keep))
+
+        def part(n: int, loop: Loop) -> Stmt:
+            var, once = loop.var, loop.hi - loop.lo is as_index(1)
+            begins, ends = n == 0, n == len(terms) - 1
+            several = (begins or ends) and not once
+            before = list(start) if begins else [fetch]
+            after = list(finish) if ends else [keep]
+            if begins and several:
+                before = [If(_at_most(var, loop.lo), start[0]), If(var > loop.lo, fetch)]
+            if ends and several:
+                last = loop.hi - 1
+                after = [If(var < last, keep), *(If(var >= last, s) for s in finish)]
+            inner = block(*before, loop.body, *after)
+            for a in reversed(allocs):
+                inner = Alloc(a.buffer, inner)
+            return Loop(var, loop.lo, loop.hi, wrap(chain, inner), loop.kind)
+
+        nest = block(*(part(n, x) for n, x in enumerate(terms)))
+        return nest if self.memory is not None else Alloc(memory, nest)
+
+    def is_of_terms(self, s: Stmt) -> bool:
+        """Whether a part of a sum adds terms, in a loop of the reduction."""
+        return isinstance(s, Loop) and s.var.name == self.outer
+
+    def check(self, chain: Sequence[Loop], start: Stmt, terms: Sequence[Loop], finish: Sequence[Stmt]) -> None:
+        """Raise ConfigError unless the loops over ``terms`` can stand around the loops of the ``chain``."""
+        names = ", ".join(x.var.name for x in chain)
+        for x in (terms[0], terms[-1]):
+            if not (x.lo.is_const and x.hi.is_const and x.lo.const < x.hi.const):
+                raise ConfigError(
+                    "bounds", f"keep_sums: {x.var} runs {x.lo} .. {x.hi}, and must start and end with constant bounds"
+                )
+        if any(x.kind == "parallel" for x in chain):
+            raise ConfigError("loop-kind", f"keep_sums: loops {names} share the sums; legal are serial loops")
+        if any(x.lo is not as_index(0) for x in chain):
+            raise ConfigError("bounds", f"keep_sums: loops {names} must start at 0")
+        if any(variables_of(b) & {x.var for x in chain} for loop in terms for b in (loop.lo, loop.hi)):
+            raise ConfigError("bounds", f"keep_sums: the bounds of {self.outer} need loops within it")
+        if any(Var(self.outer) in bound_in(s) for s in (start, *(x.body for x in terms), *finish)):
+            raise ConfigError(
+                "loop-name", f"keep_sums: a loop before, in or after the sum is called {self.outer} too"
+            )
+
+    def private(self, chain: Sequence[Loop], acc: Buffer) -> Buffer:
+        """Return memory of the kernel's own for the sums of all iterations of the ``chain``."""
         ranges = dict(self.ranges)
         shape = []
         for x in chain:
@@ -76,35 +126,52 @@ class _KeepSums(LoopRewriter):
             shape.append(n)
             ranges[x.var] = (0, n - 1)
         require_new_buffer(self.kernel, f"{acc.name}_k", "keep_sums")
-        memory = make_buffer(f"{acc.name}_k", acc.dtype, (*shape, *acc.shape), "cache")
-        fetch, keep = _moves(start, acc, memory, tuple(x.var for x in chain))
-        var, last = terms.var, terms.hi - 1
-        inner = block(
-            If(_at_most(var, terms.lo), start), If(var > terms.lo, fetch), terms.body,
-            If(var < last, keep), *(If(var >= last, s) for s in finish),
-        )  # fmt: skip
-        for a in reversed(allocs):
-            inner = Alloc(a.buffer, inner)
-        return Alloc(memory, Loop(var, terms.lo, terms.hi, wrap(chain, inner), terms.kind))
+        return make_buffer(f"{acc.name}_k", acc.dtype, (*shape, *acc.shape), "cache")
+
+    def require_places(self, what: str, kept: Stmt) -> None:
+        """Raise ConfigError where two sums have one place in the memory that is given."""
+        if self.memory is None:
+            return
+        if any(isinstance(x, Loop) and x.kind == "parallel" for x in self.around):
+            raise ConfigError(
+                "loop-kind", f"keep_sums: {self.memory} holds the sums of one thread; legal are serial loops around it"
+            )
+
+        def in_any_order(path: Path) -> NewPath:
+            return tuple(Unordered(x) if isinstance(x, LoopBounds) else x for x in path)
+
+        require_order(what, sites_of(kept, self.ranges), in_any_order, self.ranges)
 
 
 def _at_most(var: Var, bound: Index) -> Cond:
     return var < bound + 1
 
 
-def _moves(start: Stmt, acc: Buffer, memory: Buffer, around: tuple[Index, ...]) -> tuple[Stmt, Stmt]:
+def _moves(
+    start: Stmt, acc: Buffer, memory: Buffer, place: tuple[Index, ...], around: tuple[Index, ...]
+) -> tuple[Stmt, Stmt]:
     """Return the loads of partial sums from memory and the stores to memory, within the loops that initialise them."""
     loops, s = perfect_nest(start) if isinstance(start, Loop) else ([], start)
     assert isinstance(s, Store)
-    there = (*around, *s.index)
+    there = place or (*around, *s.index)
+    if memory.dtype is not acc.dtype or len(memory.shape) != len(there):
+        raise ConfigError(
+            "buffer", f"keep_sums: {memory} has {len(memory.shape)} dims of {memory.dtype}; expected {len(there)} of "
+            f"{acc.dtype}, for sums at [{', '.join(map(str, there))}]",
+        )  # fmt: skip
     fetch, keep = Store(acc, s.index, Load(memory, there, None)), Store(memory, there, Load(acc, s.index, None))
     return wrap(loops, fetch), wrap(loops, keep)
 
 
-def keep_sums(kernel: Kernel, outer: str, moved: Sequence[str]) -> Kernel:
+def keep_sums(
+    kernel: Kernel, outer: str, moved: Sequence[str], memory: Buffer | None = None, place: Sequence[Index] = ()
+) -> Kernel:
     """Move the reduction loop ``outer`` around the loops ``moved``, which are outside of the whole sum.
 
-    The first part initialises the sums, the others load partial sums from memory, and the last finishes them.
+    The first part initialises the sums, the others load partial sums from memory, and the last finishes them. Where
+    several loops ``outer`` follow each other, the first and the last of them run at least once, any number of times
+    those between. ``memory``, if given, becomes a parameter of the kernel, and keeps each sum at its ``place``, an
+    index over the loops ``moved`` and those of the accumulator; by default these loops are its dims.
 
     Before::
 
@@ -138,4 +205,8 @@ def keep_sums(kernel: Kernel, outer: str, moved: Sequence[str]) -> Kernel:
     require_one(kernel, (outer, *moved), "keep_sums")
     if not moved:
         raise ConfigError("not-nested", f"keep_sums: no loop is named that {outer} goes around; legal is at least one")
-    return note_copies(kernel, with_body(kernel, _KeepSums(kernel, outer, moved).stmt(kernel.body)))
+    new = with_body(kernel, _KeepSums(kernel, outer, moved, memory, place).stmt(kernel.body))
+    if memory is not None:
+        require_new_buffer(kernel, memory.name, "keep_sums")
+        new = replace(new, params=(*kernel.params, memory))
+    return note_copies(kernel, new)

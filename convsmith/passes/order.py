@@ -6,12 +6,12 @@ Of every two accesses of one buffer, of which one writes, iterations that touch 
 
 A sum, ``x[i] = x[i] + e``, has the same value in any order of its terms: exactly for integers, up to rounding for
 floats.  The rewrites that bring a reduction into the order of the config change the order of sums: reorder, sink,
-keep_sums and accumulate, and vectorise where it adds lanes up.  All others keep it.
+keep_sums, and vectorise where it adds lanes up.  All others keep it.
 
-These passes keep the order of everything, and ask nothing: tile, fuse and coalesce (the new loops run through the same
-iterations in the same order), cut, partition, pieces, guard_tails and unroll (pieces and copies of an iteration follow
-each other as the iterations do), restrict, solve and skip_zero (iterations that do nothing go away), lift, hoist and
-collapse (only look-ups of pointers and indices move; iterations of parallel loops have no order).
+These passes keep the order of everything, and ask nothing: tile, tile_ends, fuse and coalesce (the new loops run
+through the same iterations in the same order), cut, partition, pieces, guard_tails and unroll (pieces and copies of an
+iteration follow each other as the iterations do), restrict, solve and skip_zero (iterations that do nothing go away),
+lift, hoist and collapse (only look-ups of pointers and indices move; iterations of parallel loops have no order).
 """
 
 from __future__ import annotations
@@ -114,27 +114,26 @@ def _uses(s: Stmt, buffers: set[Buffer]) -> bool:
     return isinstance(s, (At, Call, Invoke))
 
 
-def require_order_in_passes(what: str, loop: For, count: int, ranges: Ranges) -> None:
+def require_order_in_passes(what: str, loop: For, count: int, pieces: int, ranges: Ranges) -> None:
     """Raise ConfigError where a reduction cannot run around the ``count`` outermost loops of ``loop``.
 
-    These loops hold a block: a start, the loop of the reduction, and statements that finish.  In the new order, the
-    start runs in the first iteration of the reduction only, what finishes in the last.
+    These loops hold a block: a start, loops of the reduction, which are ``pieces`` of it, and statements that finish.
+    In the new order, the start runs in the first iteration of the reduction only, what finishes in the last.
     """
     sites = sites_of(loop, ranges)
-    terms = [x for x in sites if x.path[count] == 1]
 
     def part(x: Site) -> int:
         place = x.path[count]
         assert isinstance(place, int)
-        return min(place, 2)
+        return 0 if place == 0 else 1 if place <= pieces else 2
 
     def reduction_first(path: Path) -> NewPath:
-        return (path[count + 1], *path[:count], *path[count + 2 :])
+        return (path[count], path[count + 1], *path[:count], *path[count + 2 :])
 
     def in_any_order(path: Path) -> NewPath:
         return (*(Unordered(x) for x in path[:count] if isinstance(x, LoopBounds)), *path[count:])
 
-    require_order(what, terms, reduction_first, ranges, sums=True)
+    require_order(what, [x for x in sites if part(x) == 1], reduction_first, ranges, sums=True)
     require_order(what, sites, in_any_order, ranges, among=lambda a, b: part(a) != part(b))
 
 

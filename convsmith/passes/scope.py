@@ -95,7 +95,8 @@ def require_new(kernel: Kernel, loop: str, names: Iterable[str], what: str) -> N
 
 def require_new_buffer(kernel: Kernel, name: str, what: str) -> None:
     """Raise ConfigError where the kernel has a buffer of that name."""
-    if any(isinstance(x, Alloc) and x.buffer.name == name for x in statements_of(kernel.body)):
+    allocated = (x.buffer for x in statements_of(kernel.body) if isinstance(x, Alloc))
+    if any(b.name == name for b in (*kernel.params, *allocated)):
         raise ConfigError("buffer-name", f"{what}: kernel {kernel.name} has a buffer {name} already")
 
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from convsmith.ir.buffer import UNKNOWN, make_buffer
 from convsmith.ir.stmt import Kernel
 from convsmith.machine.base import Machine
-from convsmith.passes.accumulate import accumulate
 from convsmith.passes.bind import bind
 from convsmith.passes.cse import cse
 from convsmith.passes.derive_packing import derive_packing
 from convsmith.passes.fission import fission
 from convsmith.passes.flatten import flatten
 from convsmith.passes.hoist import hoist
+from convsmith.passes.keep_sums import keep_sums
 from convsmith.passes.lift import lift
 from convsmith.passes.manager import Step
 from convsmith.passes.narrow_index import narrow_index
@@ -24,11 +24,12 @@ from convsmith.passes.simplify import simplify
 from convsmith.passes.sink import sink
 from convsmith.passes.strength import strength_reduce
 from convsmith.passes.tile import tile
+from convsmith.passes.tile_ends import tile_ends
 from convsmith.passes.unroll import unroll
 from convsmith.passes.unused_let import unused_let
 from convsmith.passes.vectorise import vectorise
 from convsmith.problem.micro_kernel import MicroKernel
-from convsmith.statement.micro_kernel import PACKED, naive_micro_kernel, passes_of, sums_type
+from convsmith.statement.micro_kernel import PACKED, naive_micro_kernel, sums_type
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def _steps(m: MicroKernel, target: Machine) -> list[Step]:
     steps = []
     if m.multipass:
         sums = make_buffer("buffer", sums_type(m), (UNKNOWN,))
-        steps.append(Step(accumulate, "c", "k", m.taps, passes_of(m), sums))
+        steps += [Step(tile_ends, "k", m.taps, "pass", "k"), Step(keep_sums, "pass", ("c",), sums)]
     return [
         *steps,
         Step(tile, "c", m.channel_tile, "c.o", "c.t"),

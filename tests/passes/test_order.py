@@ -10,13 +10,12 @@ from oracles import assert_same_results
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import make_buffer
-from convsmith.ir.index import as_index
+from convsmith.ir.index import Var
 from convsmith.ir.intern import interning
 from convsmith.ir.parse import parse_kernel
 from convsmith.ir.stmt import Kernel
 from convsmith.ir.types import F32
 from convsmith.ir.walk import loops_of
-from convsmith.passes.accumulate import accumulate
 from convsmith.passes.bind import bind
 from convsmith.passes.cut import cut
 from convsmith.passes.derive_packing import derive_packing
@@ -31,6 +30,7 @@ from convsmith.passes.sink import sink
 from convsmith.passes.solve import solve
 from convsmith.passes.stage import stage
 from convsmith.passes.tile import tile
+from convsmith.passes.tile_ends import tile_ends
 from convsmith.passes.transpose import transpose
 from convsmith.passes.unroll import unroll
 from convsmith.passes.vectorise import vectorise
@@ -148,9 +148,24 @@ ILLEGAL: dict[str, tuple[str, Rewrite, str]] = {
     "sums-in-passes": (
         "kernel k(a: f32[9, 7], b: f32[5])\n  for i in 0 .. 4:\n    alloc acc: f32[] @register:\n      acc[] = 1.0\n"
         "      for k in 0 .. 7:\n        acc[] = acc[] + a[i, k] * b[i]\n      b[i + 1] = acc[]\n",
-        lambda k: accumulate(k, "i", "k", (3, 2, 2), as_index(1), SUMS),
-        "accumulate(i, k): b[i + 1] = ... and ... b[i]: iteration (i) = (1) reads what (0) writes, "
+        lambda k: keep_sums(tile_ends(k, "k", (3, 2, 2), "p", "k"), "p", ("i",), SUMS),
+        "keep_sums(p): b[i + 1] = ... and ... b[i]: iteration (i) = (1) reads what (0) writes, and must come after it",
+    ),
+    "terms-in-passes": (
+        "kernel k(a: f32[4, 3], b: f32[4], c: f32[9])\n  for i in 0 .. 4:\n    alloc acc: f32[] @register:\n"
+        "      acc[] = 1.0\n      for k in 0 .. 3:\n        acc[] = acc[] + a[i, k]\n        c[i + k] = a[i, k]\n"
+        "      b[i] = acc[]\n",
+        lambda k: keep_sums(tile_ends(k, "k", (1, 1, 1), "p", "k"), "p", ("i",), SUMS),
+        "keep_sums(p): c[i + k + p + 1] = ... and c[i + k] = ...: iteration (i) = (1) writes what (0) writes, "
         "and must come after it",
+    ),
+    "sums-at-one-place": (
+        "kernel k(a: f32[4, 4, 4], b: f32[4, 4])\n  for i in 0 .. 4:\n    for j in 0 .. 3:\n"
+        "      alloc acc: f32[] @register:\n        acc[] = 1.0\n        for k in 0 .. 4:\n"
+        "          acc[] = acc[] + a[i, j, k]\n        b[i, j] = acc[]\n",
+        lambda k: keep_sums(k, "k", ("i", "j"), SUMS, (Var("i") * 2 + Var("j"),)),
+        "keep_sums(k): sums[i * 2 + j] = ... and sums[i * 2 + j] = ...: iteration (i, j) = (1, 0) writes what (0, 2) "
+        "writes, and must come after it",
     ),
 }
 LEGAL: dict[str, tuple[str, Rewrite]] = {
@@ -261,7 +276,7 @@ def test_a_loop_over_sums_has_no_partial_sums() -> None:
         lambda k: reorder(k, ("j", "i")), lambda k: tile(k, "i", 2, "i.o", "i.i"), lambda k: fuse(k, "i", "j", "i_j"),
         lambda k: residue(k, "i", 2, "i.r"), lambda k: cut(k, "i", (1,)), lambda k: fission(k, ("i",)),
         lambda k: rfactor(k, "i"), lambda k: keep_sums(k, "j", ("i",)), lambda k: solve(k, "i"),
-        lambda k: stage(k, "a", "i"), lambda k: accumulate(k, "i", "j", (1, 1, 1), as_index(1), SUMS),
+        lambda k: stage(k, "a", "i"), lambda k: tile_ends(k, "i", (1, 1, 1), "p", "q"),
     ],
 )  # fmt: skip
 def test_a_name_that_means_two_loops_is_refused(rewrite: Rewrite) -> None:

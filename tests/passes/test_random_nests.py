@@ -17,14 +17,13 @@ from hypothesis import strategies as st
 from convsmith.diag.errors import ConvsmithError
 from convsmith.interp import run
 from convsmith.ir.buffer import make_buffer
-from convsmith.ir.index import as_index
+from convsmith.ir.index import Var
 from convsmith.ir.intern import interning
 from convsmith.ir.parse import parse_kernel
 from convsmith.ir.stmt import Kernel
 from convsmith.ir.types import S32
 from convsmith.ir.verify import verify
 from convsmith.ir.walk import loops_of
-from convsmith.passes.accumulate import accumulate
 from convsmith.passes.bind import bind
 from convsmith.passes.coalesce import coalesce
 from convsmith.passes.collapse import collapse
@@ -47,6 +46,7 @@ from convsmith.passes.sink import sink
 from convsmith.passes.skip_zero import skip_zero
 from convsmith.passes.stage import stage
 from convsmith.passes.tile import tile
+from convsmith.passes.tile_ends import tile_ends
 from convsmith.passes.transpose import transpose
 from convsmith.passes.unroll import unroll
 from convsmith.passes.vectorise import vectorise
@@ -54,9 +54,12 @@ from convsmith.passes.vectorise import vectorise
 EDGE = 40
 """Elements of an array along each of its dims; an index stays below half of them."""
 RANKS = {"a": 1, "b": 2, "c": 1, "d": 2}
-OF_SUMS = {"accumulate", "drain", "drain-fission", "fission", "keep_sums", "rfactor"}
+OF_SUMS = {"drain", "drain-fission", "fission", "keep_sums", "keep_sums-ends", "keep_sums-given", "rfactor"}
 """Rewrites of sums: they are asked of sums alone."""
-ASK = {"fission", "keep_sums", "parallel", "residue", "reversed", "rfactor", "sink", "vectorise-last"}
+ASK = {
+    "fission", "keep_sums", "keep_sums-ends", "keep_sums-given", "parallel", "residue", "reversed", "rfactor", "sink",
+    "vectorise-last",
+}  # fmt: skip
 """Rewrites whose legality depends on the accesses, and which get more examples."""
 HEAD = f"kernel k({', '.join(f'{n}: s32{[EDGE] * rank}' for n, rank in RANKS.items())})\n"
 
@@ -172,22 +175,24 @@ def rewrites(r: random.Random, kernel: Kernel, new: str) -> dict[str, Rewrite]:
     names = list(dict.fromkeys(x.var.name for x in loops_of(kernel.body)))
     one, size = r.choice(names), r.randint(1, 4)
     following = names[(names.index(one) + 1) % len(names)]
-    sums = make_buffer("sums", S32, (EDGE,))
-    first, second = r.randint(0, 3), r.randint(0, 2)
-    chain = some(r, names)
+    sums, ends = make_buffer("sums", S32, (EDGE,)), (r.randint(0, 2), r.randint(1, 2), r.randint(1, 2))
+    place = Var(names[0]) * r.randint(0, 4) + (Var(names[-2]) if len(names) > 2 else 0)
+    chain, outer = some(r, names), tuple(names[:-1][-r.randint(1, 2) :])
     return {
         "reorder": lambda k: reorder(k, some(r, names, 2)),
         "reversed": lambda k: reorder(k, tuple(reversed(names[: r.randint(2, 3)]))),
         "sink": lambda k: sink(k, some(r, names)),
         "tile": lambda k: tile(k, one, size, f"{new}o", f"{new}i"),
+        "tile_ends": lambda k: tile_ends(k, one, ends, f"{new}o", f"{new}i"),
         "fuse": lambda k: fuse(k, one, following, f"{new}f"),
         "coalesce": lambda k: coalesce(flatten(k), one, following, f"{new}c"),
         "residue": lambda k: residue(k, one, size, f"{new}r"),
         "cut": lambda k: cut(k, one, (size,)),
         "fission": lambda k: fission(k, names[:-1]),
         "rfactor": lambda k: rfactor(k, one, r.choice((1, 4))),
-        "keep_sums": lambda k: keep_sums(k, names[-1], tuple(names[:-1][-r.randint(1, 2) :])),
-        "accumulate": lambda k: accumulate(k, *(one, *names)[-2:], (first, 1, second), as_index(r.randint(0, 2)), sums),
+        "keep_sums": lambda k: keep_sums(k, names[-1], outer),
+        "keep_sums-ends": lambda k: keep_sums(tile_ends(k, names[-1], ends, f"{new}e", names[-1]), f"{new}e", outer),
+        "keep_sums-given": lambda k: keep_sums(k, names[-1], tuple(names[:-1]), sums, (place,)),
         "drain": lambda k: drain(k, chain, ".w"),
         "drain-fission": lambda k: drain(fission(k, names[:1]), (names[0],), ".w"),
         "parallel": lambda k: bind(k, chain, "parallel"),
