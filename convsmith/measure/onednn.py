@@ -20,17 +20,19 @@ from typing import Any
 import numpy as np
 
 from convsmith.diag.errors import ToolchainError, UnsupportedError
-from convsmith.measure.peer import Array, Peer, plain_f32
+from convsmith.measure.peer import Array, Peer, plain_forward
 from convsmith.measure.timing import Sampler
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
-from convsmith.runtime.arrays import aligned_copy, aligned_empty
+from convsmith.runtime.arrays import aligned_copy, aligned_empty, numpy_dtype
 
 __all__ = ["PACKAGE", "onednn"]
 
 PACKAGE = "onednn-cpu-gomp"
 
-_CPU, _IN_ORDER, _F32, _ANY = 1, 1, 3, 1
+_CPU, _IN_ORDER, _ANY = 1, 1, 1
+_TYPES = {"f16": 1, "bf16": 2, "f32": 3, "s32": 4, "s8": 5, "u8": 6}
+"""oneDNN's numbers of the types of elements."""
 _FORWARD_INFERENCE, _DIRECT = 96, 1
 _SRC, _DST, _WEIGHTS, _BIAS = 1, 17, 33, 41
 """oneDNN's numbers of the arguments."""
@@ -58,7 +60,10 @@ def onednn(problem: Problem, arrays: Mapping[str, Array], threads: int) -> Peer:
 
     UnsupportedError if it has none.
     """
-    conv = plain_f32("onednn", problem)
+    conv = plain_forward("onednn", problem)
+    others = [t for t in (*conv.dt, conv.bias_type) if t not in _TYPES]
+    if others:
+        raise UnsupportedError(f"onednn has no elements of type {others[0]}", code="types")
     library = _library()
     _openmp().omp_set_num_threads(threads)
     candidates: list[Peer] = []
@@ -97,13 +102,13 @@ class _Library:
             raise ToolchainError(f"oneDNN: {name} returned {status}")
         return handle
 
-    def plain(self, shape: Sequence[int], strides: Sequence[int] | None) -> _Handle:
-        """Return the memory descriptor of an f32 array; with `strides` None, the library chooses the layout."""
+    def plain(self, shape: Sequence[int], strides: Sequence[int] | None, type_: str) -> _Handle:
+        """Return the memory descriptor of an array of `type_`; with `strides` None, the library chooses the layout."""
         dims = (ctypes.c_int64 * len(shape))(*shape)
         if strides is None:
-            return self.make("dnnl_memory_desc_create_with_tag", len(shape), dims, _F32, _ANY)
+            return self.make("dnnl_memory_desc_create_with_tag", len(shape), dims, _TYPES[type_], _ANY)
         steps = (ctypes.c_int64 * len(shape))(*strides)
-        return self.make("dnnl_memory_desc_create_with_strides", len(shape), dims, _F32, steps)
+        return self.make("dnnl_memory_desc_create_with_strides", len(shape), dims, _TYPES[type_], steps)
 
     def wanted(self, description: _Handle, what: int) -> _Handle:
         """Return the memory descriptor that an implementation requires for the argument `what`.
@@ -146,9 +151,10 @@ def _primitives(library: _Library, conv: Conv) -> Iterator[Iterator[_Primitive]]
     shapes = (conv.src_shape, _weights_shape(conv), conv.dst_shape)
     for last in (True, False):
         src, weights, dst = (
-            library.plain(shape, _channels_last(shape) if last and shape is not shapes[1] else None) for shape in shapes
+            library.plain(shape, _channels_last(shape) if last and shape is not shapes[1] else None, type_)
+            for shape, type_ in zip(shapes, conv.dt)
         )
-        bias = library.plain((conv.oc,), (1,)) if conv.bias else None
+        bias = library.plain((conv.oc,), (1,), conv.bias_type) if conv.bias else None
         sizes = [(ctypes.c_int64 * 2)(*values) for values in (conv.s, conv.d, conv.p, conv.pr)]
         how = (library.engine, _FORWARD_INFERENCE, _DIRECT)
         try:
@@ -186,9 +192,12 @@ def _packed(arguments: Mapping[int, _Memory]) -> ctypes.Array[_Argument]:
 
 
 def _peer(library: _Library, conv: Conv, arrays: Mapping[str, Array], primitive: _Primitive) -> Peer:
-    def given(name: str, shape: tuple[int, ...], query: int) -> _Memory:
-        form = library.plain(shape, _plain_strides(shape))
-        source = library.memory(form, aligned_copy(np.ascontiguousarray(arrays[name], np.float32).reshape(shape)))
+    src, weights, dst = conv.dt
+
+    def given(name: str, shape: tuple[int, ...], type_: str, query: int) -> _Memory:
+        form = library.plain(shape, _plain_strides(shape), type_)
+        plain = np.ascontiguousarray(arrays[name], numpy_dtype(type_)).reshape(shape)
+        source = library.memory(form, aligned_copy(plain))
         wanted = library.wanted(primitive.description, query)
         target = library.memory(wanted)
         library.reorder(source, form, target, wanted)
@@ -196,22 +205,22 @@ def _peer(library: _Library, conv: Conv, arrays: Mapping[str, Array], primitive:
 
     written = library.wanted(primitive.description, _QUERY_DST)
     arguments = {
-        _SRC: given("src", conv.src_shape, _QUERY_SRC),
-        _WEIGHTS: given("wei", _weights_shape(conv), _QUERY_WEIGHTS),
+        _SRC: given("src", conv.src_shape, src, _QUERY_SRC),
+        _WEIGHTS: given("wei", _weights_shape(conv), weights, _QUERY_WEIGHTS),
         _DST: library.memory(written),
     }
     if conv.bias:
-        arguments[_BIAS] = library.memory(library.plain((conv.oc,), (1,)), aligned_copy(arrays["bia"]))
+        arguments[_BIAS] = library.memory(library.plain((conv.oc,), (1,), conv.bias_type), aligned_copy(arrays["bia"]))
     packed = _packed(arguments)
     execute, handle, stream, count = library.execute, primitive.handle, library.stream, len(packed)
 
     def call(kept: object = arguments) -> object:
         return execute(handle, stream, count, packed)
 
-    form = library.plain(conv.dst_shape, _plain_strides(conv.dst_shape))
+    form = library.plain(conv.dst_shape, _plain_strides(conv.dst_shape), dst)
 
     def result() -> Array:
-        plain = np.empty(conv.dst_shape, np.float32)
+        plain = np.empty(conv.dst_shape, numpy_dtype(dst))
         library.reorder(arguments[_DST], written, library.memory(form, plain), form)
         return plain
 

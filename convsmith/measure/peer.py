@@ -16,7 +16,7 @@ from convsmith.problem.post_ops import Eltwise
 from convsmith.problem.problem import Problem
 from convsmith.runtime.arrays import aligned_copy
 
-__all__ = ["Array", "Peer", "clipping", "in_layout", "plain_f32"]
+__all__ = ["Array", "Peer", "clipping", "in_layout", "plain_f32", "plain_forward"]
 
 Array = np.ndarray[Any, Any]
 
@@ -34,15 +34,21 @@ def in_layout(array: Array, layout: Layout) -> Array:
     return aligned_copy(to_layout(array, layout))
 
 
-def plain_f32(name: str, problem: Problem) -> Conv:
-    """Return `problem` if it is a forward 2D convolution in f32 without post-ops; otherwise raise UnsupportedError."""
+def plain_forward(name: str, problem: Problem) -> Conv:
+    """Return `problem` if it is a forward 2D convolution without post-ops; otherwise raise UnsupportedError."""
     if not isinstance(problem, Conv) or not problem.forward or problem.rank != 2:
         raise UnsupportedError(f"{name} is compared on forward convolutions in two dimensions only", code="dir")
-    if problem.dt != ("f32",) * 3 or problem.bia_dt not in ("", "f32"):
-        raise UnsupportedError(f"{name} is compared in f32 only", code="types")
     if problem.post_ops:
         raise UnsupportedError(f"{name} is compared without post-ops only", code="post-ops")
     return problem
+
+
+def plain_f32(name: str, problem: Problem) -> Conv:
+    """Return `problem` if it is a forward 2D convolution in f32 without post-ops; otherwise raise UnsupportedError."""
+    conv = plain_forward(name, problem)
+    if conv.dt != ("f32",) * 3 or conv.bia_dt not in ("", "f32"):
+        raise UnsupportedError(f"{name} is compared in f32 only", code="types")
+    return conv
 
 
 def clipping(problem: Problem) -> list[Eltwise]:

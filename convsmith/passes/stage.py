@@ -7,7 +7,7 @@ becomes a product with a stored zero, which has the same value if the other fact
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from convsmith.arith.ranges import Range
 from convsmith.arith.simplify import simplify
@@ -23,11 +23,14 @@ from convsmith.passes.scope import ScopedRewriter, loop_range, note_copies, requ
 
 
 class _LoadsOfCopy(Rewriter):
-    """Redirects loads to the copy and drops the conditions that the copy has evaluated."""
+    """Redirects loads to the copy and drops the conditions that the copy has evaluated.
 
-    def __init__(self, old: Buffer, new: Buffer, origin: Sequence[Index]) -> None:
+    Conditions are compared as they are when simplified under ``ranges``: simplifying may have rewritten them before.
+    """
+
+    def __init__(self, old: Buffer, new: Buffer, origin: Sequence[Index], ranges: Mapping[Var, Range]) -> None:
         super().__init__()
-        self.old, self.new, self.origin = old, new, origin
+        self.old, self.new, self.origin, self.ranges = old, new, origin, ranges
 
     def Load(self, v: Load) -> Value:
         if v.buffer is not self.old:
@@ -39,8 +42,8 @@ class _LoadsOfCopy(Rewriter):
         for x in walk(v.yes):
             if isinstance(x, Load) and x.buffer is self.old:
                 for i, n in zip(x.index, self.old.shape):
-                    inside.update((i >= 0, i < n))
-        cond = conj(p for p in parts_of(v.cond) if p not in inside)
+                    inside.update(simplify(c, self.ranges) for c in (i >= 0, i < n))
+        cond = conj(p for p in parts_of(v.cond) if simplify(p, self.ranges) not in inside)
         yes = self.expr(v.yes)
         return yes if is_true(cond) else Select(cond, yes, v.no)
 
@@ -78,7 +81,7 @@ class _Stage(ScopedRewriter):
         shape[nearest] = max(shape[nearest], self.width)
         new = Buffer(f"{self.buffer}_s", old.dtype, tuple(shape), dense_blocks(old, shape, self.innermost), self.scope)
         copy = _copy(old, new, origin, {**ranges}, self.fill)
-        body = _LoadsOfCopy(old, new, origin).stmt(loop.body)
+        body = _LoadsOfCopy(old, new, origin, {**ranges, **inner}).stmt(loop.body)
         return For(loop.var, loop.lo, loop.hi, Alloc(new, block(copy, body)), loop.kind, loop.carried)
 
 

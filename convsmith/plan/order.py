@@ -25,6 +25,9 @@ from convsmith.plan.unit import Unit
 from convsmith.statement.phases import phased, phases
 from convsmith.statement.statement import KINDS, Statement
 
+_WRITTEN = ".w"
+"""End of the names of loops that write drained accumulators."""
+
 
 @dataclass(frozen=True)
 class Nest:
@@ -270,6 +273,16 @@ def order_steps(st: Statement, config: Config, nest: Nest) -> list[Step]:
     return steps
 
 
+def is_drained(config: Config, nest: Nest) -> bool:
+    """Return whether accumulators are stored to memory, from which loops of their own write the result."""
+    return bool(nest.rows) or (config.drain and bool(nest.accumulators) and not nest.along_k)
+
+
+def written_name(loop: str) -> str:
+    """Return the name of the loop that writes what accumulators of the loop ``loop`` hold."""
+    return f"{loop}{_WRITTEN}"
+
+
 def register_steps(config: Config, nest: Nest) -> list[Step]:
     """Return the rewrites that make the register tile of an ordered nest: split its body, sink it."""
     steps = [Step(fission, names(nest.accumulators), nest.widths)] if nest.accumulators else []
@@ -278,8 +291,8 @@ def register_steps(config: Config, nest: Nest) -> list[Step]:
         steps.append(Step(reorder, names(nest.term_order)))
     if nest.along_k:
         steps.append(Step(rfactor, nest.lane.name, nest.lanes))
-    elif nest.rows or (config.drain and nest.accumulators):
-        steps.append(Step(drain, names((*nest.pixels, *nest.vectors, *nest.rows)), ".w"))
+    elif is_drained(config, nest):
+        steps.append(Step(drain, names((*nest.pixels, *nest.vectors, *nest.rows)), _WRITTEN))
     if nest.depth is not None and nest.within:
         steps.append(Step(keep_sums, nest.depth.name, names(nest.within)))
     return steps

@@ -24,7 +24,7 @@ from convsmith.passes.stage import stage
 from convsmith.passes.tile import tile
 from convsmith.plan.config import Config
 from convsmith.plan.loops import Loop, Loops, names
-from convsmith.plan.order import Nest
+from convsmith.plan.order import Nest, is_drained, written_name
 from convsmith.plan.pointers import indirect
 from convsmith.statement.epilogue import top_bit
 from convsmith.statement.statement import Statement, View
@@ -96,9 +96,11 @@ def read_steps(
     cutting += _border_steps(st, loops, config, nest) if masked and config.realise == "peel" else []
     cut = _cut_short(st, nest) if masked and nest.along_k and config.realise == "peel" else set()
     tiled = (x for x in nest.around if x.is_tiled or x in nest.classes or x in cut)
-    vectors = (x for x in (*nest.pixels, *nest.vectors) if x.of == config.lane or x in cut)
+    vectors = names(x for x in (*nest.pixels, *nest.vectors) if x.of == config.lane or x in cut)
+    written = (written_name(x.name) for x in nest.vectors) if is_drained(config, nest) else ()
     cutting += _piece_steps(st, loops, config, nest)
-    cutting.append(Step(partition, names((*tiled, *nest.reduce, *vectors)), config.pieces, (nest.lane.name,)))
+    split = (*names((*tiled, *nest.reduce)), *vectors, *written)
+    cutting.append(Step(partition, split, config.pieces, (nest.lane.name,)))
     if cut:
         cutting.append(Step(rebase, nest.lane.name))
     if is_copied(st, config):
@@ -117,7 +119,7 @@ def _piece_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> lis
     for x in nest.around:
         if x.of in loops.symbolic and x.is_tiled:
             (inner,) = (y for y in nest.pixels if y.of == x.of)
-            drained = (f"{inner.name}.w",) if config.drain else ()
+            drained = (written_name(inner.name),) if config.drain else ()
             shared = config.threads > 1 and len(st.axes) <= 1
             steps.append(Step(pieces, x.name, "", inner.name, (x.tile,) * 3, drained, shared))
     return steps

@@ -41,3 +41,11 @@ def test_a_configuration_stands_around_all_of_its_tiles(rows: int, configuration
 def test_without_functions_a_tile_is_configured_in_place() -> None:
     found = functions("--dt=u8:s8:s32 --matmul 64x128:128x64", f"{CONFIG} --outline=no")
     assert found["convsmith_chunk"].count("call void @llvm.x86.ldtilecfg") == 1
+
+
+def test_sums_of_a_partial_fragment_are_written_as_vectors() -> None:
+    """The second vector of 24 channels is half full: a loop over its lanes would write them one by one."""
+    found = functions("--dt=u8:s8:s32 --matmul 64x128:128x24", CONFIG)
+    (tile,) = (text for name, text in found.items() if "_tile" in name)
+    stores = re.findall(r"store (\S+ x \S+|\S+) |@llvm\.masked\.store\.(\w+)", tile)
+    assert stores and all("x" in plain or masked for plain, masked in stores)

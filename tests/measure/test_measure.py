@@ -127,7 +127,9 @@ def test_spread_and_geometric_mean() -> None:
 
 
 PLAIN = ("onnxruntime-nchwc", "onednn", "xnnpack")
-"""Libraries that are compared on forward convolutions of images, in f32 and without post-ops."""
+"""Libraries that are compared on forward convolutions of images, without post-ops."""
+IN_F32 = ("onnxruntime-nchwc", "xnnpack")
+"""Those of them that are compared in f32 only."""
 CANNOT = {
     "mb2ic4ih9oc6kh3ph1": {("onnxruntime-nchwc", "groups"), ("xnnpack", "groups")},
     "mb1ic4ih9oc6kh3sh2ph1dh1": {("onnxruntime-nchwc", "groups"), ("xnnpack", "groups")},
@@ -135,10 +137,14 @@ CANNOT = {
     "--attr-post-ops=clip:0:6 mb1ic2id5oc3kd3pd1": {(name, "dir") for name in PLAIN},
     "mb1ic3ih8oc4oh4kh3sh2ph1": {("onnxruntime-nchwc", "groups"), ("xnnpack", "groups")},
     "--attr-post-ops=relu:0.5 ic2ih4oc2kh1": {(name, "post-ops") for name in PLAIN},
-    "--dt=bf16 ic2ih4oc2kh1": {(name, "types") for name in ("onnxruntime", *PLAIN)},
+    "--dt=bf16 ic2ih4oc2kh1": {(name, "types") for name in ("onnxruntime", *IN_F32)},
+    "--dt=f64 ic2ih4oc2kh1": {(name, "types") for name in ("onnxruntime", *PLAIN)},
     "--dir=BWD_D g2mb2ic4ih9oc6kh3ph1": {(name, "dir") for name in ("onnxruntime", *PLAIN)},
     "--dir=BWD_W mb2ic4iw9oc6kw3pw1": {(name, "dir") for name in ("onnxruntime", *PLAIN)},
-    "--dt=u8:s8:s32 mb2ic4ih9oc6kh3ph1": {(name, "types") for name in ("torch", *PLAIN)},
+    "--dt=u8:s8:s32 mb2ic4ih9oc6kh3ph1": {(name, "types") for name in ("torch", *IN_F32)},
+    "--dir=FWD_B --dt=bf16:bf16:f32 --bia-dt=f32 mb2ic4ih9oc6kh3ph1": {
+        (name, "types") for name in ("torch", "onnxruntime", *IN_F32)
+    },
     "--matmul --bia-dt=f32 --attr-post-ops=relu 3x4x5:1x5x6": {(name, "dir") for name in ("onnxruntime", *PLAIN)},
     "g32mb2ic32ih7oc32oh9kh3ph2": {("xnnpack", "pads")},
     "--deconv --dir=FWD_B g2mb2ic4ih4oc6oh9kh3sh2dh1ph1": {(name, "deconv") for name in ("onnxruntime", *PLAIN)},
@@ -157,7 +163,8 @@ def need(name: str) -> None:
     [
         "mb2ic4ih9oc6kh3ph1", "mb1ic4ih9oc6kh3sh2ph1dh1", "--dir=FWD_B --attr-post-ops=relu g2mb1ic4iw9oc6kw3",
         "--attr-post-ops=clip:0:6 mb1ic2id5oc3kd3pd1", "mb1ic3ih8oc4oh4kh3sh2ph1",
-        "--attr-post-ops=relu:0.5 ic2ih4oc2kh1", "--dt=bf16 ic2ih4oc2kh1", "--dir=BWD_D g2mb2ic4ih9oc6kh3ph1",
+        "--attr-post-ops=relu:0.5 ic2ih4oc2kh1", "--dt=bf16 ic2ih4oc2kh1", "--dt=f64 ic2ih4oc2kh1",
+        "--dir=FWD_B --dt=bf16:bf16:f32 --bia-dt=f32 mb2ic4ih9oc6kh3ph1", "--dir=BWD_D g2mb2ic4ih9oc6kh3ph1",
         "--dir=BWD_W mb2ic4iw9oc6kw3pw1", "--dt=u8:s8:s32 mb2ic4ih9oc6kh3ph1",
         "--matmul --bia-dt=f32 --attr-post-ops=relu 3x4x5:1x5x6", "g32mb2ic32ih7oc32oh9kh3ph2",
         "g32mb2ic32ih8oc32oh4kh3sh2ph1", "--dir=FWD_B g16mb1ic16ih9oc16oh9kh3ph1", "g16mb1ic16ih9oc16oh5kh3sh2ph1",
