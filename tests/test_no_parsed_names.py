@@ -27,7 +27,6 @@ FIELDS = {"holds", "sort", "kind", "role", "level", "dir", "argument"}
 """Fields that say what a thing is; their values are words of the code."""
 
 CONFIG = "words of a command line, which configs are read from"
-DYNAMIC = "which sizes a kernel leaves to the call, a text in its manifest"
 FILES = "names of files"
 LLVM = "LLVM's text of types and of assembly"
 PYTHON = "names of Python's modules and interpreters"
@@ -50,11 +49,6 @@ LEGAL = {
     ("compiler/cache.py", "item.name.endswith('.py')"): FILES,
     ("compiler/cache.py", "file.name.endswith(_SUFFIX)"): FILES,
     ("compiler/cache.py", "item.name.startswith(('__', '.'))"): FILES,
-    ("compiler/dynamic.py", "text.split(' == ')"): DYNAMIC,
-    ("compiler/dynamic.py", "artifact.notes['requirements'].split(', ')"): DYNAMIC,
-    ("compiler/service.py", "text.removesuffix(' >= 0')"): DYNAMIC,
-    ("compiler/service.py", "requirements.split(', ')"): DYNAMIC,
-    ("compiler/service.py", "text.endswith(' >= 0')"): DYNAMIC,
     ("runtime/arrays.py", "sys.implementation.name != 'cpython'"): PYTHON,
     ("runtime/arrays.py", "self._dims[:2] == ('g', 'oc')"): "dims as the manifest names them for whoever calls",
     ("runtime/denormals.py", "frame.f_globals.get('__name__', '').startswith(package)"): PYTHON,

@@ -27,13 +27,14 @@ from convsmith.codegen.decode import decoder
 from convsmith.diag.errors import UsageError
 from convsmith.diag.settings import MOST_THREADS
 from convsmith.ir.types import DTYPES, PTR
+from convsmith.layout.requirements import FIXED, Requirements
 
 __all__ = [
     "ABI_VERSION", "GOMP", "RUNTIME_SYMBOLS", "SIZE", "Argument", "Artifact", "Entry", "Launch", "LaunchKind",
     "MemoryKind", "Role", "host_launch", "size_argument",
 ]  # fmt: skip
 
-ABI_VERSION = 6
+ABI_VERSION = 7
 """Version of the calling convention above. Artifacts of other versions are refused."""
 
 Role = Literal["in", "out", "inout", "packed", "scratch", "shared", "table", "zero", "size"]
@@ -182,6 +183,7 @@ class _Manifest:
     needs: tuple[str, ...]
     permissions: tuple[str, ...]
     needs_finite: tuple[str, ...]
+    requirements: tuple[tuple[object, ...], ...]
     notes: dict[str, str]
 
 
@@ -193,8 +195,8 @@ class Artifact:
     are several) are run when there is something to pack. `needs`: CPU features (LLVM's names) without which the
     code must not run. `permissions`: what a process must ask the system for before the code runs ("amx": the state of
     tile registers). `needs_finite`: tensors that the kernel multiplies by stored zeros; with infinities or NaN in
-    them, another kernel must run. `notes` are texts for people and for the run time ("requirements": what the sizes of
-    a call must keep to).
+    them, another kernel must run. `requirements` say which sizes a call may have, where these are arguments of the
+    code. `notes` are texts for people.
     """
 
     code: bytes = field(repr=False)
@@ -206,6 +208,7 @@ class Artifact:
     needs: tuple[str, ...] = ()
     permissions: tuple[str, ...] = ()
     needs_finite: tuple[str, ...] = ()
+    requirements: Requirements = FIXED
     notes: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -234,6 +237,7 @@ class Artifact:
             "needs": list(self.needs),
             "permissions": list(self.permissions),
             "needs_finite": list(self.needs_finite),
+            "requirements": [list(pair) for pair in self.requirements.sizes],
             "notes": self.notes,
         }
         header = json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()
@@ -260,11 +264,12 @@ class Artifact:
                 raise _bad(f"artifact has ABI version {manifest['abi']!r:.80}; this convsmith runs {ABI_VERSION}")
             head = decoder(_Manifest)(manifest)
             entries = _entries(head.entries)
+            requirements = _requirements(head.requirements)
         except (ValueError, RecursionError) as error:
             raise _bad(f"artifact of {len(data)} bytes is damaged: its manifest is not legal: {error}") from None
         except UsageError as error:
             raise _bad(error.message) from None
-        return Artifact(**{**vars(head), "code": body[end:], "entries": entries})
+        return Artifact(**{**vars(head), "code": body[end:], "entries": entries, "requirements": requirements})
 
 
 def _bad(message: str) -> UsageError:
@@ -283,3 +288,10 @@ def _entries(pairs: tuple[tuple[Any, ...], ...]) -> dict[str, Entry]:
     if "main" not in entries:
         raise ValueError("no entry main")
     return entries
+
+
+def _requirements(pairs: tuple[tuple[Any, ...], ...]) -> Requirements:
+    for pair in pairs:
+        if len(pair) != 2 or type(pair[0]) is not str or not (pair[1] is None or type(pair[1]) is int):
+            raise ValueError(f"{pair!r:.80} is no name of a dim with its size")
+    return Requirements(tuple((name, size) for name, size in pairs))

@@ -18,6 +18,7 @@ from convsmith.ir.stmt import Alloc, Kernel
 from convsmith.ir.types import PTR
 from convsmith.ir.walk import statements_of
 from convsmith.layout.indirection import recipe, shape_of
+from convsmith.layout.requirements import FIXED, Requirements
 from convsmith.machine.base import Machine
 from convsmith.passes.manager import Instrument, Step, run_steps
 from convsmith.plan.config import Config
@@ -74,11 +75,12 @@ def preparing(plan: Pipelines, kernel: Kernel) -> Iterator[tuple[Kernel, Sequenc
 
 
 def build_artifact(
-    problem: Problem, config: Config, target: Machine, instruments: Sequence[Instrument] = (), dynamic: bool = False
+    problem: Problem, config: Config, target: Machine, instruments: Sequence[Instrument] = (),
+    requirements: Requirements = FIXED,
 ) -> Artifact:
-    """Compile ``problem`` under ``config`` for ``target``; the sizes of a ``dynamic`` kernel are arguments of calls."""
+    """Compile ``problem`` under ``config`` for ``target``; with ``requirements``, sizes are arguments of calls."""
     with llvm_bind.no_collection(), interning():
-        made = plan(problem, config, target, dynamic)
+        made = plan(problem, config, target, requirements)
         return emit(made, lower(made, instruments))
 
 
@@ -88,7 +90,7 @@ def emit(plan: Plan, low: Lowered) -> Artifact:
     # Padding in memory stands for activations; its zeros are multiplied by the other factor.
     padded = [k for k in plan.kernels if k.config.realise in ("pad_copy", "indirection")]
     return replace(
-        made, problem=str(plan.problem), config=str(plan.config),
+        made, problem=str(plan.problem), config=str(plan.config), requirements=plan.requirements,
         needs_finite=tuple(k.statement.b.name for k in padded if k.statement.when in ("loop", "main")),
     )  # fmt: skip
 

@@ -9,13 +9,14 @@ from convsmith.codegen.artifact import Argument, Artifact
 from convsmith.compiler.arguments import argument_of
 from convsmith.compiler.driver import pointer_arguments
 from convsmith.ir.intern import interning
+from convsmith.layout.requirements import Requirements
 from convsmith.plan.dynamic import size_values, symbolic_dims
 from convsmith.plan.dynamic_table import TABLE, call_pointers, section_values
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
 
-__all__ = ["at_call", "fixed_sizes", "given_tensor", "requirements"]
+__all__ = ["at_call", "given_tensor", "requirements"]
 
 
 def given_tensor(p: Problem) -> Tensor:
@@ -23,19 +24,13 @@ def given_tensor(p: Problem) -> Tensor:
     return p.tensor("diff_dst" if p.dir == "BWD_D" else "src")
 
 
-def requirements(p: Problem, dynamic: Collection[str]) -> str:
-    """Return the requirements on the source of a call as text: `ic == 8, mb >= 0, ih >= 0, iw >= 0`."""
+def requirements(p: Problem, dynamic: Collection[str]) -> Requirements:
+    """Return the requirements on the tensor that a call gives: sizes of the dims in `dynamic` are free."""
     given = given_tensor(p)
     sizes = dict(zip(given.dims, given.shape))
     fixed = [name for name in sizes if name not in symbolic_dims(p)]
     others = [name for name in sizes if name not in fixed]
-    return ", ".join(f"{name} >= 0" if name in dynamic else f"{name} == {sizes[name]}" for name in (*fixed, *others))
-
-
-def fixed_sizes(artifact: Artifact) -> dict[str, int]:
-    """Return the dims of fixed size, by the artifact's requirements."""
-    pairs = (text.split(" == ") for text in artifact.notes["requirements"].split(", ") if "==" in text)
-    return {name: int(size) for name, size in pairs}
+    return Requirements(tuple((name, None if name in dynamic else sizes[name]) for name in (*fixed, *others)))
 
 
 def at_call(artifact: Artifact, q: Problem) -> Artifact:

@@ -20,6 +20,7 @@ from convsmith.diag import trace
 from convsmith.diag.errors import ConfigError, ConvsmithError, InternalError, UsageError
 from convsmith.diag.forking import import_lock
 from convsmith.diag.settings import settings
+from convsmith.layout.requirements import FIXED, Requirements
 from convsmith.layout.tags import ANY
 from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
@@ -35,12 +36,12 @@ Chooser = Callable[[Problem, Machine, int, bool], Config]
 
 def compile_or_load(
     problem: Problem, *, target: Machine, choose: Chooser, config: Config | None = None, threads: int = 1,
-    requirements: str = "",
+    requirements: Requirements = FIXED,
 ) -> Artifact:  # fmt: skip
     """Return the artifact of a problem for a target, from the cache, or compiled and stored there.
 
     `config` makes every decision, including the number of threads; without it, `choose` returns the default for
-    `threads`, and the artifact's `config` records it. With `requirements` on the sizes of calls, as text, the kernel
+    `threads`, and the artifact's `config` records it. With `requirements` on the sizes of calls, the kernel
     serves all sizes that satisfy them. ConfigError if the config makes no kernel; ToolchainError if LLVM refuses the
     code.
     """
@@ -51,7 +52,7 @@ def compile_or_load(
     cache = disk_cache()
     # The default is a function of what is in the key, and takes longer to find than an artifact to load.
     wanted = str(config) if config is not None else f"default --threads={threads}"
-    key = cache_key(str(plain), wanted, requirements, target.key)
+    key = cache_key(str(plain), wanted, str(requirements), target.key)
     watched = settings.dump is not None or settings.check != "off"
     stored = _stored(cache, key, str(plain), config, threads, target, requirements) if cache and not watched else None
     if stored is not None:
@@ -61,9 +62,7 @@ def compile_or_load(
             with faults(trace.command("verify", *line_words(plain), target=target.name, threads=threads)):
                 config = choose(plain, target, threads, bool(requirements))
         with faults(repro("verify", problem, str(config), requirements)):
-            artifact, status = _compile(plain, config, target, bool(requirements)), "compiled"
-        if requirements:
-            artifact = replace(artifact, notes={**artifact.notes, "requirements": requirements})
+            artifact, status = _compile(plain, config, target, requirements), "compiled"
         if cache is not None:
             cache.put(key, artifact.to_bytes())
     for event in ("create", "cache"):
@@ -79,7 +78,8 @@ def compile_or_load(
 
 
 def _stored(
-    cache: DiskCache, key: str, problem: str, config: Config | None, threads: int, target: Machine, requirements: str
+    cache: DiskCache, key: str, problem: str, config: Config | None, threads: int, target: Machine,
+    requirements: Requirements,
 ) -> Artifact | None:
     """Return the artifact stored under `key`; if the entry belongs to another kernel, remove it and return None."""
     content = cache.get(key)
@@ -97,7 +97,7 @@ def _stored(
         "instruction set": (artifact.target, target.name),
         "instruction set of the config": (stored_config.target, target.name),
         "needed CPU features": (artifact.needs, target.needs),
-        "requirements": (artifact.notes.get("requirements", ""), requirements),
+        "requirements": (artifact.requirements, requirements),
         "threads": (artifact.entries["main"].launch.threads, stored_config.threads),
         "most threads": (min(stored_config.threads, threads), stored_config.threads) if config is None else (0, 0),
     }
@@ -115,11 +115,11 @@ def _general(problem: Problem) -> Problem:
     return general(check_dynamic(problem)).canonical()
 
 
-def repro(verb: str, problem: Problem, config: str, requirements: str = "") -> str:
+def repro(verb: str, problem: Problem, config: str, requirements: Requirements = FIXED) -> str:
     """Return the command that runs `verb` on this problem under this config; with requirements, one that compiles it.
     """
     if requirements:
-        dims = ",".join(text.removesuffix(" >= 0") for text in requirements.split(", ") if text.endswith(" >= 0"))
+        dims = ",".join(requirements.free)
         call = f"convsmith.compile({str(problem)!r}, dynamic={dims!r}, config={config!r})"
         return shlex.join(["python", "-c", f"import convsmith; {call}"])
     return trace.command(verb, *line_words(problem), config=config)
@@ -146,7 +146,7 @@ def faults(command: str) -> Iterator[None]:
         raise InternalError(f"{type(error).__name__}: {error}", repro=command) from error
 
 
-def _compile(problem: Problem, config: Config, target: Machine, dynamic: bool) -> Artifact:
+def _compile(problem: Problem, config: Config, target: Machine, requirements: Requirements) -> Artifact:
     with import_lock:
         from convsmith.codegen import llvm_bind
         from convsmith.compiler.driver import build_artifact, emit, lower
@@ -154,16 +154,16 @@ def _compile(problem: Problem, config: Config, target: Machine, dynamic: bool) -
         from convsmith.plan.plan import plan
 
     if settings.dump is None and settings.check == "off":
-        return build_artifact(problem, config, target, dynamic=dynamic)
+        return build_artifact(problem, config, target, requirements=requirements)
     with import_lock:
         from convsmith.compiler.instruments import Dump, Interpret, Verify, dump_directory
 
     dump = None if settings.dump is None else Dump(dump_directory(settings.dump, problem, str(config)))
     with llvm_bind.no_collection(), interning():
         verify = [] if settings.check == "off" else [Verify()]
-        wanted = settings.check == "interpret" and not dynamic and Interpret.suits(problem, config)
+        wanted = settings.check == "interpret" and not requirements and Interpret.suits(problem, config)
         interpret = [Interpret(problem, target)] if wanted else []
-        made = plan(problem, config, target, dynamic)
+        made = plan(problem, config, target, requirements)
         low = lower(made, [*([dump] if dump else []), *verify, *interpret])
         if dump:
             dump.finish(low.text, llvm_bind.assembly(low.text, target.triple, target.cpu, target.features))

@@ -16,7 +16,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from convsmith.codegen.artifact import Artifact
-from convsmith.compiler.dynamic import at_call, fixed_sizes, given_tensor, requirements
+from convsmith.compiler.dynamic import at_call, given_tensor, requirements
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.diag.forking import import_lock
 from convsmith.frontend.call_sizes import Pads, deciding, pad_pairs, problem_of_call
@@ -92,7 +92,7 @@ class DynamicKernel(Inspected):
         )
         self.config = Config.parse(self.artifact.config)
         self._library = HostLibrary(self.artifact)
-        self._fixed = fixed_sizes(self.artifact)
+        self._fixed = self.artifact.requirements.fixed
         self._deciding = deciding(p)
         self._bound = lru_cache(_KEPT)(self._bind)
         self._packing = HostKernel(self.artifact, library=self._library)
@@ -147,7 +147,7 @@ class DynamicKernel(Inspected):
         with import_lock:
             from convsmith.plan.plan import plan
 
-        return plan(general(self.problem).canonical(), self.config, self.target, dynamic=True)
+        return plan(general(self.problem).canonical(), self.config, self.target, self.artifact.requirements)
 
     def _at(self, arrays: Mapping[str, Given | None], pads: Pads | None) -> HostKernel | NothingKernel:
         """Return the kernel bound to the sizes of a call."""

@@ -102,7 +102,7 @@ def _sizes(kernel: Inspected, low: Lowered) -> Iterator[Line]:
     assert kernel.artifact is not None
     if low.kernel.sizes:
         pads = "; pads are arguments" if isinstance(kernel.problem, Conv) else ""
-        yield "sizes", f"those of a call: {kernel.artifact.notes['requirements']}{pads}"
+        yield "sizes", f"those of a call: {kernel.artifact.requirements}{pads}"
         yield "", f"the kernel is given {', '.join(map(str, low.kernel.sizes))}"
         yield "", "bytes, operations and bounds below are for the sizes of the line"
 

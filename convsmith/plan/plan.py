@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from convsmith.diag.errors import ConfigError
 from convsmith.diag.forking import import_lock
 from convsmith.ir.stmt import Kernel
+from convsmith.layout.requirements import FIXED, Requirements
 from convsmith.machine.base import Machine
 from convsmith.passes.manager import Step
 from convsmith.plan.config import Config
@@ -26,13 +27,17 @@ from convsmith.statement.program import Program, program
 
 @dataclass(frozen=True)
 class Plan:
-    """The plans of all statements of the program of ``problem``, in the order in which they run."""
+    """The plans of all statements of the program of ``problem``, in the order in which they run.
+
+    ``requirements`` are those on the sizes of a call; they are empty where all sizes are known.
+    """
 
     problem: Problem
     config: Config
     machine: Machine
     program: Program
     kernels: tuple[KernelPlan, ...]
+    requirements: Requirements = FIXED
 
     @property
     def main(self) -> KernelPlan:
@@ -80,11 +85,13 @@ class Plan:
         return plan_text(self)
 
 
-def plan(problem: Problem, config: Config, machine: Machine, dynamic: bool = False) -> Plan:
+def plan(problem: Problem, config: Config, machine: Machine, requirements: Requirements = FIXED) -> Plan:
     """Return the plan of ``problem`` under ``config``; ConfigError where no kernel can be made from it.
 
-    The sizes of a ``dynamic`` plan are arguments of each call; those of ``problem`` are placeholders.
+    With ``requirements`` on the sizes of calls, these sizes are arguments of each call, and those of ``problem`` are
+    placeholders.
     """
+    dynamic = bool(requirements)
     unknown = frozenset(symbolic_dims(check_dynamic(problem))) if dynamic else frozenset()
     if isinstance(problem, Conv) and problem.depthwise is not None:
         made = scheduled_pair(problem, config, machine)
@@ -106,4 +113,4 @@ def plan(problem: Problem, config: Config, machine: Machine, dynamic: bool = Fal
             own = config_of_sums(st, machine, threads, unknown)
             sizes = symbolic_sizes(problem, st, own) if any(d.name in unknown for d in st.dims) else None
             kernels.append(kernel_plan(st, own, machine, sizes))
-    return Plan(problem, config, machine, made, tuple(kernels))
+    return Plan(problem, config, machine, made, tuple(kernels), requirements)

@@ -22,6 +22,8 @@ _WHEN = {
 def plan_text(plan: Plan) -> str:
     """Return the plan as text: its config, then for each statement its loops, instruction, registers and pipeline."""
     lines = [("config", str(plan.config))]
+    if plan.requirements:
+        lines.append(("sizes", f"those of a call: {plan.requirements}"))
     for kernel in plan.kernels:
         lines += [*statement_lines(kernel), *kernel_lines(kernel), *_pipeline(kernel)]
     return "\n".join(f"{head:14}{text}".rstrip() for head, text in lines)

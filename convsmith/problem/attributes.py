@@ -24,16 +24,17 @@ __all__ = ["ARGUMENTS", "SCALES", "ZERO_POINTS", "Kind", "Quantity", "parse_quan
 
 class Kind(NamedTuple):
     """Scales or zero points. `name` is the prefix of tensor names, `option` the option of a line, `dtype` the default
-    type.
+    type, `code` the end of codes of errors.
     """
 
     name: str
     option: str
     dtype: str
+    code: str
 
 
-SCALES = Kind("scales", "attr-scales", "f32")
-ZERO_POINTS = Kind("zero_points", "attr-zero-points", "s32")
+SCALES = Kind("scales", "attr-scales", "f32", "scale")
+ZERO_POINTS = Kind("zero_points", "attr-zero-points", "s32", "zero-point")
 
 ARGUMENTS = ("src", "wei", "dst", "attr_post_op_dw_wei", "attr_post_op_dw_dst")
 """Quantised arguments, in the order in which a kernel takes the arrays of their scales and zero points."""
@@ -142,4 +143,4 @@ def _number(value: float, dtype: str) -> str:
 
 
 def _bad(kind: Kind, text: str, why: str) -> UsageError:
-    return UsageError(f"--{kind.option}={text}: {why}", code=f"bad-{kind.name.replace('_', '-').removesuffix('s')}")
+    return UsageError(f"--{kind.option}={text}: {why}", code=f"bad-{kind.code}")

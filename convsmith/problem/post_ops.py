@@ -265,6 +265,16 @@ class Depthwise(PostOp):
         if self.k < 1 or self.s < 1 or self.p < 0:
             raise _bad(f"post-op dw: k={self.k}, s={self.s}, p={self.p} is not legal; expected k >= 1, s >= 1, p >= 0")
 
+    def check_extents(self, extents: tuple[int, ...]) -> None:
+        """UsageError if the front pad is so large that an input extent implies no legal back pad."""
+        for size in extents:
+            back = (-(-size // self.s) - 1) * self.s - size + self.k - self.p
+            if back <= -self.s:
+                raise _bad(
+                    f"post-op {self}: {size} inputs and {-(-size // self.s)} outputs imply a back pad of {back}, which "
+                    f"is not above {-self.s}; legal is p up to {self.p + back + self.s - 1}"
+                )
+
     def __str__(self) -> str:
         return f"dw:k{self.k}s{self.s}p{self.p}" + (f":{self.dtype}" if self.dtype != "f32" else "")
 

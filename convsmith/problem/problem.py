@@ -432,7 +432,7 @@ class Problem(ABC):
             if isinstance(op, Depthwise):
                 self._check_depthwise(n, op)
             if isinstance(op, Integer):
-                self._check_integer(op)
+                self._check_integer_alone(op)
 
     def _check_depthwise(self, n: int, op: Depthwise) -> None:
         if n != self.depthwise or not self._pointwise:
@@ -441,21 +441,13 @@ class Problem(ABC):
                 code="bad-post-op",
             )
         check_types((self.dt[2], self.dt[1], op.dtype), self.dir)
-        for size in self.product_shape[2:]:
-            back = (-(-size // op.s) - 1) * op.s - size + op.k - op.p
-            if back <= -op.s:
-                raise UsageError(
-                    f"post-op {op}: {size} inputs and {-(-size // op.s)} outputs imply a back pad of {back}, which is "
-                    f"not above {-op.s}; legal is p up to {op.p + back + op.s - 1}",
-                    code="bad-post-op",
-                )
+        op.check_extents(self.product_shape[2:])
 
-    def _check_integer(self, op: Integer) -> None:
-        others = [str(other) for other in self.post_ops if not isinstance(other, Integer)]
+    def _check_integer_alone(self, op: Integer) -> None:
+        others = [f"sums of type {self.acc}"] if self.acc != "s32" else []
+        others += [str(other) for other in self.post_ops if not isinstance(other, Integer)]
         others += [f"scale of {q.argument}" for q in self.scales] + ["bias"] * self.bias
         others += ["zero point of dst"] * (self.quantity(ZERO_POINTS, "dst") is not None)
-        if self.acc != "s32":
-            others.insert(0, f"sums of type {self.acc}")
         if others:
             raise UsageError(
                 f"post-op {op} with {others[0]}: legal is s32 arithmetic alone, on sums of type s32", code="bad-post-op"
@@ -472,19 +464,19 @@ class Problem(ABC):
         for quantity in checked:
             fused = quantity.argument.startswith("attr_post_op_dw")
             if fused and self.depthwise is None:
-                raise UsageError(f"--{kind.option}={quantity}: there is no post-op dw", code="bad-" + _code(kind))
+                raise UsageError(f"--{kind.option}={quantity}: there is no post-op dw", code=f"bad-{kind.code}")
             legal = self._legal_policies(kind, quantity.argument)
             if not legal and not self.forward:
                 raise UsageError(
                     f"--{kind.option}={quantity} with --dir={self.dir}: gradients have no quantisation; legal with "
                     "them are scales of BWD_D",
-                    code="bad-" + _code(kind),
+                    code=f"bad-{kind.code}",
                 )
             if quantity.policy not in legal:
                 raise UnsupportedError(
                     f"--{kind.option}={quantity} with --dir={self.dir} is not available; available for "
                     f"{quantity.argument}: {', '.join(legal) or 'none'}",
-                    code="unsupported-" + _code(kind),
+                    code=f"unsupported-{kind.code}",
                 )
             if kind is ZERO_POINTS and quantity.argument in ("src", "wei") and not is_integer(types[quantity.argument]):
                 raise UsageError(
@@ -502,10 +494,6 @@ class Problem(ABC):
                 raise UsageError(
                     f"--{kind.option}={quantity}: {len(quantity.values)} values; legal are 1 or "
                     f"{legal[quantity.policy]}",
-                    code="bad-" + _code(kind),
+                    code=f"bad-{kind.code}",
                 )
         return checked
-
-
-def _code(kind: Kind) -> str:
-    return "scale" if kind is SCALES else "zero-point"

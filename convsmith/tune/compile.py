@@ -5,6 +5,7 @@ from __future__ import annotations
 from convsmith.codegen.artifact import Artifact
 from convsmith.compiler.service import compile_or_load
 from convsmith.diag.forking import import_lock
+from convsmith.layout.requirements import FIXED, Requirements
 from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
 from convsmith.problem.conv import Conv
@@ -14,11 +15,12 @@ __all__ = ["choose", "compile_problem"]
 
 
 def compile_problem(
-    problem: Problem, *, target: Machine, config: Config | None = None, threads: int = 1, requirements: str = ""
+    problem: Problem, *, target: Machine, config: Config | None = None, threads: int = 1,
+    requirements: Requirements = FIXED,
 ) -> Artifact:
     """Return the artifact of `problem` for `target` under `config`, by default under the one that `choose` returns.
 
-    With `requirements` on the sizes of calls, as text, the kernel serves all sizes that keep to them. ConfigError: no
+    With `requirements` on the sizes of calls, the kernel serves all sizes that keep to them. ConfigError: no
     kernel can be made from the config; ToolchainError: LLVM refused.
     """
     return compile_or_load(

@@ -26,6 +26,7 @@ from convsmith.ir.parse import parse_kernel
 from convsmith.ir.stmt import For, Kernel
 from convsmith.ir.value import Const, const
 from convsmith.ir.walk import Rewriter
+from convsmith.layout.requirements import Requirements
 from convsmith.machine.registry import target
 from convsmith.passes.manager import Step, run_steps
 from convsmith.plan.config import Config
@@ -113,14 +114,15 @@ ASKED: dict[str, Callable[[], Artifact]] = {
     "default": lambda: compile_problem(OTHER, target=GENERIC),
     "default of two threads": lambda: compile_problem(LARGE, target=GENERIC, threads=2),
     "default of one thread": lambda: compile_problem(LARGE, target=GENERIC),
-    "any sizes": lambda: compile_problem(DYNAMIC, target=GENERIC, requirements="mb >= 0"),
-    "other sizes": lambda: compile_problem(DYNAMIC, target=GENERIC, requirements="mb >= 0, ih >= 0"),
+    "any sizes": lambda: compile_problem(DYNAMIC, target=GENERIC, requirements=Requirements(TWO.sizes[:1])),
+    "other sizes": lambda: compile_problem(DYNAMIC, target=GENERIC, requirements=TWO),
 }
 """Kernels that differ from another one in what the word says."""
 
 OTHER = Conv.parse("--stag=axb --dtag=axb mb1ic3ih5oc5oh5kh3ph1")
 LARGE = Conv.parse("--stag=axb --dtag=axb mb4ic16ih16oc32oh16kh3ph1")
 DYNAMIC = Conv.parse("--stag=axb --dtag=axb mb1ic8ih8oc8oh8kh3ph1")
+TWO = Requirements((("mb", None), ("ih", None)))
 
 
 @pytest.mark.parametrize("way", ["content", "file"])

@@ -16,7 +16,7 @@ from sizes_of_call import AtSizes
 import convsmith as cs
 from convsmith.codegen.artifact import Artifact
 from convsmith.compiler import service
-from convsmith.compiler.dynamic import at_call, fixed_sizes
+from convsmith.compiler.dynamic import at_call, requirements
 from convsmith.frontend.dynamic import DynamicKernel
 from convsmith.ir.intern import interning
 from convsmith.layout.reorder import to_layout
@@ -189,8 +189,8 @@ def test_a_second_compile_is_a_load(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_requirements_are_part_of_the_artifact() -> None:
     k = cs.compile("mb2ic3ih9iw9oc4oh9ow9kh3kw3ph1pw1", dynamic="ih,mb")
     again = Artifact.from_bytes(k.artifact.to_bytes())
-    assert again == k.artifact and again.notes["requirements"] == "ic == 3, mb >= 0, ih >= 0, iw == 9"
-    assert fixed_sizes(again) == {"ic": 3, "iw": 9}
+    assert again == k.artifact and str(again.requirements) == "ic == 3, mb >= 0, ih >= 0, iw == 9"
+    assert again.requirements.fixed == {"ic": 3, "iw": 9}
 
 
 def test_explain() -> None:
@@ -285,7 +285,7 @@ def test_every_step_computes_the_same(src: str, dst: str, options: str, line: st
         q = Conv.parse(f"--stag={src} --dtag={dst} {options} {line}{sizes}")
         p = general(check_dynamic(q)).canonical()
         config = replace(dynamic_config(p, target, threads), drain=threads == 2)
-        made = plan(p, config, target, dynamic=True)
+        made = plan(p, config, target, requirements(q, ()))
         run_steps(made.program.naive(), made.pipeline, [AtSizes(q, instructions, ("dst",), table=True)])
 
 

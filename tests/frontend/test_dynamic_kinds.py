@@ -12,7 +12,7 @@ from oracles import small_target
 from sizes_of_call import AtSizes
 
 import convsmith as cs
-from convsmith.compiler.dynamic import at_call
+from convsmith.compiler.dynamic import at_call, requirements
 from convsmith.ir.intern import interning
 from convsmith.machine.registry import host_targets
 from convsmith.passes.manager import run_steps
@@ -125,7 +125,7 @@ def test_every_step_computes_the_same(options: str, line: str, sizes: str, threa
         config = dynamic_config(p, target, threads)
         if threads == 2 and isinstance(q, Conv):
             config = replace(config, realise="mask", offsets="each", flip=())
-        made = plan(p, config, target, dynamic=True)
+        made = plan(p, config, target, requirements(q, ()))
         for kernel in made.kernels:
             if kernel.statement.when in ("main", "after"):
                 oracle = AtSizes(q, instructions, (kernel.statement.c.name,), config.realise == "indirection")

@@ -19,6 +19,7 @@ from llvmlite import binding as llvm
 
 from convsmith.codegen import llvm_bind
 from convsmith.compiler.driver import lower
+from convsmith.compiler.dynamic import requirements
 from convsmith.ir.intern import interning
 from convsmith.machine.base import Machine
 from convsmith.machine.generic.level import level as generic_level
@@ -81,7 +82,7 @@ def _lowered(row: Row, level: Machine) -> tuple[str, str]:
     if row.kind == "dynamic":
         plain = general(check_dynamic(problem)).canonical()
         config = dynamic_config(plain, level, row.threads)
-        return str(config), lower(plan(plain, config, level, dynamic=True)).text
+        return str(config), lower(plan(plain, config, level, requirements(problem, ()))).text
     plain = problem.canonical()
     config = default_config(plain, level, row.threads)
     return str(config), lower(plan(plain, config, level)).text
