@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from convsmith.arith.dependence import Distances, LoopBounds
+from convsmith.arith.dependence import LoopBounds
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.stmt import LOOP_KINDS, Alloc, Block, For, Kernel, Stmt
 from convsmith.ir.walk import loops_of, statements_of, walk
 from convsmith.passes.accesses import Path, sites_of
 from convsmith.passes.collapse import are_pieces
-from convsmith.passes.order import NewPath, Unordered, conflicts, require_no_dependence, require_order
+from convsmith.passes.order import NewPath, Unordered, require_independent_pieces, require_order
 from convsmith.passes.scope import LoopRewriter, with_body
 
 Loop = For
 Allocation = Alloc
-Pieces = Block
-"""Within a rewriter, ``For``, ``Alloc`` and ``Block`` are its methods."""
+"""Within a rewriter, ``For`` and ``Alloc`` are its methods."""
 
 
 class _Bind(LoopRewriter):
@@ -76,12 +75,7 @@ class _Bind(LoopRewriter):
                 continue
             if a.var.name in self.names and are_pieces((a, b)):
                 pieces = [x for x in s.stmts if isinstance(x, Loop) and x.var is a.var]
-                sites = sites_of(Pieces(tuple(pieces)), self.ranges)
-                for x, y in conflicts(sites):
-                    if x.path[0] != y.path[0]:
-                        require_no_dependence(
-                            self.what, (x, y), Distances(x.access, y.access, self.ranges, x.private), {}
-                        )
+                require_independent_pieces(self.what, pieces, self.ranges)
                 break
         return self._Block(s)
 

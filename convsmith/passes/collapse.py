@@ -2,6 +2,11 @@
 
 Each task computes its loop variables by division.  Pieces of a partitioned loop, and bounds that depend on outer loops,
 become conditions.  A loop may end at a size of the kernel.  A host thread runs a range of the task loop.
+
+The rewrite relies on iterations of a parallel loop having no order, which ``bind`` asks of the dependence test, also
+for the pieces that a rewrite makes of the loop.  Other loops that follow each other as pieces do run at once after the
+rewrite, too: it asks that none touches an element that another one writes.  All pieces must hold the same parallel
+loops.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ from convsmith.diag.errors import ConfigError, InternalError
 from convsmith.ir.index import Index, Var, as_index, conj, is_true, product, quotient, true
 from convsmith.ir.stmt import Block, For, If, Kernel, Let, Stmt, block
 from convsmith.ir.walk import loops_of, variables_of
+from convsmith.passes.order import require_independent_pieces
 from convsmith.passes.scope import with_body
 
 _Bounds = tuple[int, Index]
@@ -40,17 +46,29 @@ def _pieces(s: Stmt) -> list[For]:
     return loops
 
 
-def _levels(s: Stmt, out: dict[Var, _Bounds], sizes: set[Var]) -> None:
-    """Collect the bounds of each loop, valid for all iterations of the loops around it."""
-    for loop in _pieces(s):
-        if loop.lo.is_const and loop.hi.terms and variables_of(loop.hi) <= sizes:
+def _levels(s: Stmt, out: dict[Var, _Bounds], kernel: Kernel) -> list[Var]:
+    """Collect the bounds of each loop, valid for all iterations of the loops around it; return the loops' variables."""
+    found: list[list[Var]] = []
+    pieces = _pieces(s)
+    if pieces and pieces[0].var.name not in kernel.copied:
+        require_independent_pieces("collapse", pieces, _ranges(out))
+    for loop in pieces:
+        if loop.lo.is_const and loop.hi.terms and variables_of(loop.hi) <= set(kernel.sizes):
             out[loop.var] = (loop.lo.const, loop.hi)
         else:
             ranges = _ranges(out)
             lo, hi = interval(loop.lo, ranges)[0], interval(loop.hi, ranges)[1]
             known = out.get(loop.var)
             out[loop.var] = (min(lo, known[0]), as_index(max(hi, int(known[1])))) if known else (lo, as_index(hi))
-        _levels(loop.body, out, sizes)
+        found.append([loop.var, *_levels(loop.body, out, kernel)])
+    if other := next((x for x in found if x != found[0]), None):
+        names = [", ".join(map(str, x[1:])) or "none" for x in (found[0], other)]
+        raise ConfigError(
+            "loop-kind",
+            f"collapse: pieces of loop {other[0]} hold different parallel loops, {names[0]} and {names[1]}; legal is "
+            f"the same ones in each",
+        )
+    return found[0] if found else []
 
 
 def _ranges(levels: dict[Var, _Bounds]) -> dict[Var, tuple[int, int]]:
@@ -109,14 +127,14 @@ def collapse(kernel: Kernel, task: str = "task") -> Kernel:
     if any(x.var.name == task for x in loops_of(kernel.body) if x.kind == "parallel"):
         raise ConfigError("loop-name", f"collapse: a parallel loop of kernel {kernel.name} is called {task} already")
     nests = _nests(kernel.body)
-    tasks = [_tasks(nest, task, set(kernel.sizes)) for nest in nests]
+    tasks = [_tasks(nest, task, kernel) for nest in nests]
     return kernel if all(a is b for a, b in zip(nests, tasks)) else with_body(kernel, block(*tasks))
 
 
-def _tasks(nest: Stmt, task: str, sizes: set[Var]) -> Stmt:
+def _tasks(nest: Stmt, task: str, kernel: Kernel) -> Stmt:
     levels: dict[Var, _Bounds] = {}
     if _parallel(nest):
-        _levels(nest, levels, sizes)
+        _levels(nest, levels, kernel)
     if not levels:
         return nest
     body = _guarded(nest, _ranges(levels))

@@ -7,7 +7,8 @@ the first.
 
 The rewrite relies on four facts, and checks them: the statement that writes the buffer is a nest that writes nothing
 else and does not read it; it writes one element an iteration; one later statement reads the buffer, and only under the
-loop; and no statement changes what the moved one reads. A dim is cut to the footprint where a loop of the nest is its
+loop; and no statement that the nest moves over, nor the one that reads the buffer, writes an element that the nest
+reads. The dependence test decides the last one. A dim is cut to the footprint where a loop of the nest is its
 coordinate; any other dim is computed whole.
 """
 
@@ -24,7 +25,9 @@ from convsmith.ir.index import Index, Var, as_index, maximum, minimum, mod
 from convsmith.ir.stmt import Alloc, At, Block, Call, For, Invoke, Kernel, Let, Stmt, Store, block
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import Rewriter, bound_in, loops_of, statements_of, substitute, variables_of, walk
+from convsmith.passes.accesses import Site, sites_of
 from convsmith.passes.footprint import box, dense_blocks
+from convsmith.passes.order import require_independent
 from convsmith.passes.scope import (
     ScopedRewriter,
     loop_range,
@@ -76,7 +79,13 @@ class _Producer:
         """The nest with loops cut to `rows`, (first coordinate, number), and its stores rewritten."""
         shift = {var: start + var for var, (start, _) in rows.items()}
         body = substitute(store.stmt(self.body), shift)
-        loops = [For(x.var, as_index(0), rows[x.var][1], body, x.kind) if x.var in rows else x for x in self.loops]
+        loops = []
+        for x in self.loops:
+            if x.var in rows:
+                lo, hi = as_index(0), rows[x.var][1]
+            else:
+                lo, hi = substitute(x.lo, shift), substitute(x.hi, shift)
+            loops.append(For(x.var, lo, hi, body, x.kind))
         return wrap(loops, body)
 
 
@@ -263,9 +272,12 @@ class _Moving(ScopedRewriter):
         before, after = s.body.stmts.index(writer), s.body.stmts.index(reader)
         if before >= after:
             raise _refuse(f"{s.buffer} is read before it is written")
-        for x in s.body.stmts[before + 1 : after + 1]:
-            if changed := sorted(b.name for b in _written(x) & _read(writer)):
-                raise _refuse(f"{changed[0]}, from which {s.buffer} is computed, changes before {s.buffer} is read")
+        moved_over = Block(s.body.stmts[before : after + 1])
+
+        def is_moved_over(a: Site, b: Site) -> bool:
+            return a.path[0] == 0 != b.path[0] and a.access.buffer is not s.buffer
+
+        require_independent("compute_at", sites_of(moved_over, self.ranges), self.ranges, is_moved_over)
         if clash := sorted(v.name for v in bound_in(writer) & bound_in(reader)):
             raise _refuse(f"a loop of both nests is called {clash[0]}")
         into = _ComputeAt(producer, self.loop, self.rolling)

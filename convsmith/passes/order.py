@@ -11,7 +11,7 @@ keep_sums, and vectorise where it adds lanes up.  All others keep it.
 These passes keep the order of everything, and ask nothing: tile, tile_ends, fuse and coalesce (the new loops run
 through the same iterations in the same order), cut, partition, pieces, guard_tails and unroll (pieces and copies of an
 iteration follow each other as the iterations do), restrict, solve and skip_zero (iterations that do nothing go away),
-lift, hoist and collapse (only look-ups of pointers and indices move; iterations of parallel loops have no order).
+lift and hoist (only look-ups of pointers and indices move).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from convsmith.arith.ranges import Ranges
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Var
-from convsmith.ir.stmt import Alloc, At, Call, For, Invoke, Stmt, Store
+from convsmith.ir.stmt import Alloc, At, Block, Call, For, Invoke, Stmt, Store
 from convsmith.ir.value import Binary, Load
 from convsmith.ir.walk import statements_of
 from convsmith.passes.accesses import Path, Site, reads_any, sites_of, written_in
@@ -144,6 +144,26 @@ def require_sum(what: str, acc: Buffer, start: Stmt, terms: For) -> None:
         raise ConfigError("not-nested", f"{what}: a sum must start with the store of its first value in {acc}")
     if not all(x.is_sum for x in sites_of(terms, {}) if x.access.buffer is acc):
         raise ConfigError("not-nested", f"{what}: loop {terms.var} must add to {acc}, and use it for nothing else")
+
+
+def require_independent_pieces(what: str, pieces: Sequence[For], ranges: Ranges) -> None:
+    """Raise ConfigError where pieces of one parallel loop, which run at once, touch an element that one of them writes.
+
+    ``ranges`` are of the variables around the pieces.
+    """
+    if len(pieces) > 1:
+        require_independent(what, sites_of(Block(tuple(pieces)), ranges), ranges, lambda a, b: a.path[0] != b.path[0])
+
+
+def require_independent(
+    what: str, sites: Sequence[Site], ranges: Ranges, among: Callable[[Site, Site], bool]
+) -> None:
+    """Raise ConfigError where two accesses ``among`` the pairs asked touch an element that one of them writes."""
+    for a, b in conflicts(sites):
+        if among(a, b):
+            distances = Distances(a.access, b.access, ranges, a.private)
+            if distances.may({}):
+                require_no_dependence(what, (a, b), distances, {})
 
 
 def conflicts(sites: Sequence[Site], sums: bool = False) -> Iterator[tuple[Site, Site]]:

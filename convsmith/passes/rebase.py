@@ -1,29 +1,120 @@
-"""Let loops over partial sums start at 0; a term may go to any of the partial sums."""
+"""Let loops over partial sums start at 0; a term may go to any of the partial sums.
+
+A dependence does not decide whether this is legal, since a term that moves touches another element.  The rewrite relies
+on nothing telling the partial sums apart, and checks it: besides the statements that add terms, some set all partial
+sums, and some add all of them up.
+"""
 
 from __future__ import annotations
 
-from convsmith.ir.index import as_index
-from convsmith.ir.stmt import For, Kernel, Stmt, Store
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.buffer import Buffer
+from convsmith.ir.index import Index, Var, as_index
+from convsmith.ir.stmt import Alloc, Block, For, If, Kernel, Stmt, Store
+from convsmith.ir.text import access_text
 from convsmith.ir.value import Binary, Load
-from convsmith.ir.walk import Rewriter, substitute
+from convsmith.ir.walk import Rewriter, children, substitute, variables_of
+from convsmith.passes.accesses import reads_any
+from convsmith.passes.order import is_only_sum
 from convsmith.passes.scope import with_body
+
+
+@dataclass(frozen=True)
+class _Use:
+    """A statement that uses partial sums, the loops around it, and the variables of the conditions around it."""
+
+    stmt: Stmt
+    loops: tuple[For, ...]
+    tested: frozenset[Var]
+
+
+def _uses(s: Stmt, acc: Buffer, loops: tuple[For, ...] = (), tested: frozenset[Var] = frozenset()) -> Iterator[_Use]:
+    """Yield the statements that use ``acc``."""
+    if isinstance(s, For):
+        loops = (*loops, s)
+    elif isinstance(s, If):
+        tested |= variables_of(s.cond)
+    inner = [x for x in children(s) if isinstance(x, Stmt)]
+    for x in inner:
+        yield from _uses(x, acc, loops, tested)
+    if not inner and not isinstance(s, Block) and (not isinstance(s, Store) or _names(s, acc)):
+        yield _Use(s, loops, tested)
+
+
+def _names(s: Store, acc: Buffer) -> bool:
+    return s.buffer is acc or reads_any(s.value, {acc})
+
+
+def _place(use: _Use, acc: Buffer, dim: int) -> Index | None:
+    """Return the coordinate along ``dim`` of a statement that sets or adds up partial sums; None for any other."""
+    s = use.stmt
+    if not isinstance(s, Store):
+        return None
+    if s.buffer is acc:
+        return None if reads_any(s.value, {acc}) else s.index[dim]
+    v = s.value
+    if is_only_sum(s) and isinstance(v, Binary) and isinstance(v.b, Load) and v.b.buffer is acc:
+        place = v.b.index[dim]
+        return None if any(variables_of(place) & variables_of(i) for i in s.index) else place
+    return None
+
+
+def _takes_all(use: _Use, acc: Buffer, dim: int) -> bool:
+    """Return whether a statement and one loop around it, with nothing else that uses ``acc``, take all partial sums."""
+    place = _place(use, acc, dim)
+    loop = next((x for x in use.loops if x.var is place), None)
+    if loop is None or loop.lo is not as_index(0) or loop.hi is not as_index(acc.shape[dim]):
+        return False
+    return loop.var not in use.tested and len(list(_uses(loop.body, acc))) == 1
 
 
 class _Rebase(Rewriter):
     def __init__(self, name: str) -> None:
         super().__init__()
         self.name = name
+        self.around: dict[Buffer, Stmt] = {}
+        """For each accumulator in scope, the statement in which it is allocated."""
+
+    def Alloc(self, s: Alloc) -> Stmt:
+        self.around[s.buffer] = s.body
+        return self._Alloc(s)
 
     def For(self, loop: For) -> Stmt:
         s = loop.body
         if loop.var.name != self.name or not isinstance(s, Store) or not loop.lo.is_const or loop.lo.const == 0:
             return self._For(loop)
         v, own = s.value, Load(s.buffer, s.index, None)
-        if not (isinstance(v, Binary) and v.op == "add" and v.a is own and s.buffer.in_registers):
+        if not (isinstance(v, Binary) and is_only_sum(s) and s.buffer.in_registers):
             return loop
+        for dim, place in enumerate(s.index):
+            if loop.var in variables_of(place):
+                self.require_alike(loop, s, dim)
         term = substitute(v.b, {loop.var: loop.var + loop.lo})
         add = Store(s.buffer, s.index, Binary("add", own, term), s.lanes)
         return For(loop.var, as_index(0), loop.hi - loop.lo, add, loop.kind, loop.carried)
+
+    def require_alike(self, loop: Loop, term: Store, dim: int) -> None:
+        """Raise ConfigError where a statement tells apart the partial sums along ``dim`` to which ``term`` adds."""
+        acc, place = term.buffer, term.index[dim]
+        what = f"rebase: loop {loop.var}: {access_text(acc, term.index, None)}"
+        if place is not loop.var or any(loop.var in variables_of(i) for i in term.index if i is not place):
+            raise ConfigError("not-nested", f"{what}: legal is a sum of which one coordinate is the loop")
+        for use in _uses(self.around[acc], acc):
+            s = use.stmt
+            if isinstance(s, Store) and s.buffer is acc and is_only_sum(s):
+                continue
+            if not _takes_all(use, acc, dim):
+                raise ConfigError(
+                    "dependence", f"{what} = ... and {s}: the second does not take all partial sums, and would find "
+                    "others in its own",
+                )  # fmt: skip
+
+
+Loop = For
+"""Within a rewriter, ``For`` is its method."""
 
 
 def rebase(kernel: Kernel, loop: str) -> Kernel:

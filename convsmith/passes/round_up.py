@@ -1,14 +1,22 @@
-"""Round lane loops up to a full vector if they write only registers or the kernel's private memory."""
+"""Round lane loops up to a full vector if they write only registers or the kernel's private memory.
+
+The rewrite relies on no iteration of the old loops reading what an added iteration writes.  It asks the dependence
+test, except for two accesses of which one is before the old end of a loop that is its coordinate, and the other is not.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from convsmith.arith.dependence import Access, Distances
 from convsmith.arith.ranges import Range, try_interval
-from convsmith.ir.index import Var, as_index
+from convsmith.ir.index import Cond, Index, Var, as_index, conj, parts_of
 from convsmith.ir.stmt import At, For, Kernel, Stmt, Store
 from convsmith.ir.value import Load
-from convsmith.ir.walk import statements_of, variables_of, walk
+from convsmith.ir.walk import statements_of, substitute, variables_of, walk
+from convsmith.passes.accesses import Site, sites_of
+from convsmith.passes.order import require_no_dependence
 from convsmith.passes.scope import ScopedRewriter, extent, loop_range, require_loops, with_body
 
 
@@ -18,7 +26,7 @@ def _legal(loop: For, n: int, outer: Mapping[Var, Range]) -> bool:
     for s in statements_of(loop.body):
         if isinstance(s, For):
             ranges[s.var] = loop_range(s, ranges)
-        if isinstance(s, Store) and not _private(loop, s, ranges):
+        if isinstance(s, Store) and not _private(s, ranges):
             return False
     for x in walk(loop.body):
         if isinstance(x, (At, Load)) and any(loop.var in variables_of(i) for i in x.index):
@@ -29,10 +37,10 @@ def _legal(loop: For, n: int, outer: Mapping[Var, Range]) -> bool:
     return True
 
 
-def _private(loop: For, s: Store, ranges: Mapping[Var, Range]) -> bool:
+def _private(s: Store, ranges: Mapping[Var, Range]) -> bool:
     """Return whether a store stays within registers or private memory."""
-    if s.buffer.scope != "cache":
-        return s.buffer.scope == "register"
+    if s.buffer.scope not in ("cache", "register"):
+        return False
     intervals = [try_interval(i, ranges) for i in s.index]
     return all(r is not None and 0 <= r[0] and r[1] < size for r, size in zip(intervals, s.buffer.shape))
 
@@ -48,6 +56,52 @@ class _RoundUp(ScopedRewriter):
             if loop.hi is not as_index(n) and loop.lo is as_index(0) and _legal(loop, n, self.ranges):
                 return self._For(For(loop.var, loop.lo, as_index(n), loop.body, loop.kind, loop.carried))
         return self._For(loop)
+
+
+@dataclass(frozen=True)
+class _Rounded:
+    """An access after the rewrite; ``ends`` are the old ends of the loops around it, ``longer`` those that moved."""
+
+    site: Site
+    ends: Mapping[Var, Index]
+    longer: Sequence[Var]
+
+    def access(self, *conds: Cond) -> Access:
+        return replace(self.site.access, conds=(*self.site.access.conds, *conds))
+
+
+def _require_unread(old: Stmt, new: Stmt) -> None:
+    """Raise ConfigError where an iteration of ``old`` reads an element that an iteration added in ``new`` writes."""
+    rounded = []
+    for before, after in zip(sites_of(old, {}, True), sites_of(new, {}, True)):
+        pairs = list(zip(before.access.loops, after.access.loops))
+        longer = [x.var for x, y in pairs if x.hi is not y.hi]
+        rounded.append(_Rounded(after, {x.var: x.hi for x, _ in pairs}, longer))
+    reads = [x for x in rounded if not x.site.access.is_write]
+    for w in rounded:
+        if not (w.site.access.is_write and w.longer):
+            continue
+        for r in reads:
+            if r.site.storage is not w.site.storage:
+                continue
+            kept = conj(var < r.ends[var] for var in r.longer)
+            for var in w.longer:
+                if _are_apart(w, r, var):
+                    continue
+                distances = Distances(w.access(var >= w.ends[var]), r.access(*parts_of(kept)), {}, w.site.private)
+                if distances.may({}):
+                    sites = [replace(x.site, access=a) for x, a in ((w, distances.a), (r, distances.b))]
+                    require_no_dependence(f"round_up: an added iteration of {var}", sites, distances, {})
+
+
+def _are_apart(w: _Rounded, r: _Rounded, var: Var) -> bool:
+    """Return whether ``var`` is a coordinate of ``w``, and the loop that is this one of ``r`` has its old end."""
+    same: dict[Var, Index] = {x.var: x.var for x in w.site.access.loops[: w.site.private]}
+    for i, j in zip(w.site.access.index or (), r.site.access.index or ()):
+        if isinstance(i, Var) and isinstance(j, Var):
+            same[i] = j
+    end, other = w.ends[var], same.get(var)
+    return isinstance(other, Var) and variables_of(end) <= same.keys() and substitute(end, same) is r.ends.get(other)
 
 
 def round_up(kernel: Kernel, loops: tuple[str, ...], widths: Sequence[tuple[str, int]] = ()) -> Kernel:
@@ -77,4 +131,7 @@ def round_up(kernel: Kernel, loops: tuple[str, ...], widths: Sequence[tuple[str,
                 dst[i.l + i.o * 4] = acc[i.l]
     """
     require_loops(kernel, loops, "round_up")
-    return with_body(kernel, _RoundUp(tuple(loops), dict(widths)).stmt(kernel.body))
+    body = _RoundUp(tuple(loops), dict(widths)).stmt(kernel.body)
+    if body is not kernel.body:
+        _require_unread(kernel.body, body)
+    return with_body(kernel, body)

@@ -9,6 +9,7 @@ import pytest
 from guarded import Array
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from oracles import assert_same_results
 
 from convsmith.diag.errors import ConfigError
 from convsmith.interp import InterpError, run
@@ -134,6 +135,12 @@ WHOLE = """kernel k(a: f32[4], b: f32[4], c: f32[4])
 """
 
 
+def test_the_nest_moves_over_writes_of_other_elements() -> None:
+    before = parse_kernel(WHOLE.replace("a: f32[4]", "a: f32[8]").replace("b[i] = t[i]", "a[i + 4] = t[i]"))
+    after = compute_at(before, "t", "i")
+    assert_same_results(before, after)
+
+
 @pytest.mark.parametrize(
     "old, new, why",
     [
@@ -141,7 +148,7 @@ WHOLE = """kernel k(a: f32[4], b: f32[4], c: f32[4])
         ("    for i in 0 .. 4:\n      b[i] = t[i]", "    for i in 0 .. 4:\n      b[i] = a[i]", "t is read by 0"),
         ("t[x] = a[x]", "t[x - 1 + 1] = t[x]", "t is read by 2 statements"),
         ("t[x] = a[x]", "t[x] = a[x]\n      t[3 - x] = a[x]", "t is written at t[x] and at t[-x + 3]"),
-        ("b[i] = t[i]", "a[i] = t[i]", "a, from which t is computed, changes before t is read"),
+        ("b[i] = t[i]", "a[i] = t[i]", "... a[x] and a[i] = ...: the second writes what the first reads"),
         ("b[i] = t[i]", "for x in 0 .. 1:\n        b[i + x] = t[i + x]", "both nests is called x"),
         ("t[x] = a[x]", "t[x] = a[x]\n      c[x] = a[x]", "the nest that writes t writes c too"),
         ("b[i] = t[i]", "b[i] = t[i] + t[3 - i]", "the reads of t along dim 0 have no common place to start from"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from oracles import assert_same_results
 
+from convsmith.diag.errors import ConfigError
 from convsmith.ir.parse import parse_kernel
 from convsmith.ir.stmt import Kernel
 from convsmith.passes.round_up import round_up
@@ -40,3 +41,16 @@ def test_a_tail_of_registers_and_of_own_memory(scope: str) -> None:
 )  # fmt: skip
 def test_these_are_left(kernel: Kernel) -> None:
     assert round_up(kernel, ("l",)) is kernel
+
+
+def test_a_loop_whose_new_iterations_write_what_is_read_is_refused() -> None:
+    kernel = parse_kernel("""kernel k(a: f32[8], d: f32[1])
+  alloc acc: f32[4] @register:
+    for m in 0 .. 4:
+      acc[m] = 1.0
+    for l in 0 .. 3:
+      acc[l] = a[l]
+    d[0] = acc[3]
+""")
+    with pytest.raises(ConfigError, match=r"added iteration of l: acc\[l\] = ... and ... acc\[3\]: the second reads"):
+        round_up(kernel, ("l",), (("l", 4),))
