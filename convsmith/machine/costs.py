@@ -39,10 +39,10 @@ class Costs:
     """Multiply-adds that a tile loses for each accumulator beyond that fraction."""
     lane_sum: float = 4
     """Cycles for the horizontal sum of one accumulator among several; half of it if the sums fill half a vector."""
-    scatter: float = 30
-    """Cycles to store the lanes of a vector to scattered elements of one cache line."""
-    scatter_far: float = 120
-    """Cycles to store the lanes of a vector to one cache line each."""
+    scatter: float = 1.9
+    """Cycles to store a lane of a vector whose lanes are scattered elements of a cache line."""
+    scatter_far: float = 7.5
+    """Cycles to store a lane of a vector whose lanes are elements of different cache lines."""
     gather: float = 1.3
     """Slow-down of a step whose source lanes come from two vectors."""
     gather_singly: float = 5
@@ -53,6 +53,8 @@ class Costs:
     """Cycles to copy one pixel's channels into a padded copy."""
     pack: float = 0.5
     """Cycles to pack an element in each call, if the operand fits in the second-level cache."""
+    pack_call: float = 8000
+    """Cycles to allocate the packed operand of a call and to call the kernel that packs it."""
     pack_far: float = 3
     """Cycles to pack an element in each call, if the operand does not fit in the second-level cache."""
     reload: int = 32

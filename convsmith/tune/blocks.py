@@ -58,8 +58,9 @@ def _pixels(st: Statement, loops: Loops, config: Config, target: Machine) -> tup
     groups = prod(loops.extents[n] for n in loops.of("batch"))
     images = sum(prod(v.layout.shape) for v in (st.a, st.b)) * width // groups
     tiles = {n: -(-loops.extents[n] // config.size(n)) for n in loops.of("n", "m")}
-    taps = prod(tiles[n] for n in loops.of("m") if loops.axes[n])
-    channels = sum(config.size(n) for n in tiles if not loops.axes[n])
+    windows = {d.name for d in st.of("m") if d.axis and d.size > 1}
+    taps = prod(tiles[n] for n in loops.of("m") if windows & set(loops.dims[n]))
+    channels = sum(config.size(n) for n in tiles if not windows & set(loops.dims[n]))
     if images <= target.l2.bytes or prod(tiles.values()) < 2:
         return ()
     if taps > 1 and channels * terms * width <= target.l2.bytes:
@@ -67,10 +68,10 @@ def _pixels(st: Statement, loops: Loops, config: Config, target: Machine) -> tup
     lanes = target.lanes(dtype(st.acc).bits) if loops.kinds[config.lane] == "k" else 1
     parts = -(-images * 2 // target.l2.bytes)
     rows = [n for n in st.reduce if n in loops.extents and n != config.lane]
-    loop = next((n for n in rows if loops.extents[n] >= parts), "")
-    if not loop:
+    loop = next((n for n in rows if loops.extents[n] >= parts), max(rows, key=lambda n: loops.extents[n], default=""))
+    if not loop or images > loops.extents[loop] * target.l2.bytes:
         return ()
-    depth = loops.extents[loop] // parts
+    depth = max(1, loops.extents[loop] // parts)
     sums = prod(loops.extents[n] for n in tiles) * lanes * dtype(st.acc).bytes
     long = terms * depth // loops.extents[loop] // lanes >= target.costs.reload
     return ((loop, depth),) if long and sums <= target.l2.bytes else ()

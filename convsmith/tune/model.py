@@ -25,7 +25,7 @@ from convsmith.plan.unit import Unit
 from convsmith.problem.problem import Problem
 from convsmith.statement.parts import PART, splits
 from convsmith.statement.phases import Phase, phased, phases
-from convsmith.statement.statement import Statement, view_steps
+from convsmith.statement.statement import Statement, View, view_steps
 from convsmith.tune.blocks import blocked
 from convsmith.tune.fragments import fragment_cycles, fragment_tiles
 from convsmith.tune.parts import parts_of_sums
@@ -124,7 +124,8 @@ class Model:
             return
         pixel = self.innermost(self.pixels())
         inner = Var(self.dims[pixel][-1])
-        if self.src.get(inner) == 1 and inner not in variables_of(self.st.a.mask):
+        written = not self.st.constant and self.dst.get(inner) == 1 and inner in self.src
+        if (self.src.get(inner) == 1 or written) and inner not in variables_of(self.st.a.mask):
             yield pixel, ()
         short = columns % self.lanes and columns < 4 * self.lanes
         if not self.st.constant:
@@ -240,9 +241,14 @@ class Model:
             passing = total if self.pixels_first() else max(v for v, _ in columns)
             cycles = self.vector_cycles(loops, config, tiles, steps, passing)
         copied = prod(self.st.a.layout.shape) / self.sizes[self.k] if config.realise == "pad_copy" else 0.0
-        packed = 0 if self.st.constant or self.st.b.name not in config.pack else prod(self.st.b.layout.shape)
-        pack = target.costs.pack if packed * self.bytes <= target.l2.bytes else target.costs.pack_far
-        return cycles * around + copied * target.costs.copy + packed * pack
+        packed = sum(self.packing(v) for v in self.st.factors if v.name in config.pack and not v.constant)
+        return cycles * around + copied * target.costs.copy + packed
+
+    def packing(self, view: View) -> float:
+        """Return the cycles to pack an operand in each call."""
+        elements, costs = prod(view.layout.shape), self.target.costs
+        near = elements * self.bytes <= self.target.l2.bytes
+        return costs.pack_call + elements * (costs.pack if near else costs.pack_far)
 
     def vector_cycles(
         self, loops: Loops, config: Config, tiles: list[tuple[int, int, int]], steps: int, passing: int
@@ -256,7 +262,8 @@ class Model:
         cost, load, far = target.costs, target.load(target.l1), target.load(target.l2)
         written = 0.0
         if not along_k and self.apart(lane) != 1:
-            written = cost.scatter if self.apart(lane) * self.bytes < target.l1.line else cost.scatter_far
+            beside = self.apart(lane) * self.bytes < target.l1.line
+            written = self.lanes * (cost.scatter if beside else cost.scatter_far)
         weights = passing * self.lanes * steps * self.bytes
         read = load if weights <= target.l1.kept else far
         pixel = load if along_k else cost.broadcast
@@ -408,7 +415,9 @@ class Model:
         single = all(Var(name) not in steps for name in self.dims[lane])
         inner = steps.get(Var(self.n)) == 1 and steps.get(Var(self.batch), 0) == self.sizes[self.n]
         ready = single or steps.get(Var(lane)) == 1 or (inner and self.dims[lane] == (self.batch, self.n))
-        a = (self.st.a.name,) if self.st.a.fewer is not None else ()
+        inner_pixel = next((d.name for d in self.st.of("m") if d.name == self.dims[lane][-1]), "")
+        apart = inner_pixel and not self.phases and self.src.get(Var(inner_pixel)) != 1
+        a = (self.st.a.name,) if self.st.a.fewer is not None or apart else ()
         return (*a, b.name) if self.st.constant or not ready else a
 
 

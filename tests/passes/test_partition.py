@@ -55,6 +55,23 @@ def test_extrema_are_constant_within_a_piece() -> None:
     assert_same_results(kernel, made)
 
 
+@pytest.mark.parametrize("size", [80, 64, 50, 48, 33, 16, 5])
+def test_bounds_of_exact_loops_are_constant_within_a_piece(size: int) -> None:
+    """The last tile of three vectors has one, two or three of them, the last full or not."""
+    tiles = -(-size // 48)
+    kernel = parse_kernel(f"""kernel k(a: f32[{size}], d: f32[{size}])
+  for t in 0 .. {tiles}:
+    for v in 0 .. 3:
+      for l in 0 .. min(-v * 16 + min(-t * 48 + {size}, 48), 16):
+        d[l + t * 48 + v * 16] = a[l + t * 48 + v * 16]
+""")
+    made = partition(kernel, ("t", "v"), 9, ("l",))
+    lanes = [loop for loop in loops_of(made.body) if loop.var.name == "l"]
+    assert all(x.lo.is_const and x.hi.is_const for x in lanes)
+    assert len(lanes) <= 1 + 3
+    assert_same_results(kernel, made)
+
+
 MANY = 1 << 40
 TAIL = "min(-i * 4 + 4398046511103, 4)"
 

@@ -1,0 +1,42 @@
+"""Default configs of gradients of the weights: blocks of pixels for the caches, and lanes along either side."""
+
+from __future__ import annotations
+
+import pytest
+
+from convsmith.machine.x86.levels import LEVELS
+from convsmith.plan.config import Config
+from convsmith.problem import parse_problem
+from convsmith.tune.candidates import default_config
+
+TARGETS = {t.name: t for t in LEVELS}
+LAST = "--stag=axb --wtag=axb --dtag=axb"
+FIRST = "--stag=abx --dtag=abx"
+
+
+def config_of(line: str, isa: str) -> Config:
+    return default_config(parse_problem(f"--dir=BWD_W {line}"), TARGETS[isa])
+
+
+@pytest.mark.parametrize("isa", ["avx512", "avx2"])
+@pytest.mark.parametrize(("src", "dst", "size"), [(512, 128, 80), (128, 128, 104), (64, 256, 56)])
+def test_products_of_many_pixels_have_blocks_that_a_cache_holds(src: int, dst: int, size: int, isa: str) -> None:
+    """Each tile of the weights reads all pixels, which are more than the cache holds; a few rows at a time it does."""
+    config = config_of(f"{LAST} mb1ic{src}ih{size}oc{dst}oh{size}kh1ph0", isa)
+    (block,) = config.cache
+    assert block[0] == "oh"
+    assert block[1] * size * (src + dst) * 4 <= TARGETS[isa].l2.bytes
+
+
+@pytest.mark.parametrize("isa", ["avx512", "avx2"])
+@pytest.mark.parametrize(("src", "dst", "size"), [(1024, 126, 10), (384, 255, 40)])
+def test_channels_first_are_packed_on_the_side_whose_result_lies_beside(
+    src: int, dst: int, size: int, isa: str
+) -> None:
+    """The input channels of 1x1 weights are neighbours in memory, and so are the results of a vector."""
+    config = config_of(f"{FIRST} mb1ic{src}ih{size}oc{dst}oh{size}kh1ph0", isa)
+    assert (config.lane, config.pack) == ("ic", ("src",))
+
+
+def test_what_takes_less_time_than_a_call_is_not_packed() -> None:
+    assert config_of(f"{FIRST} mb1ic16ih4iw16oc16oh4ow16kh1kw1ph0pw0", "avx512").pack == ()
