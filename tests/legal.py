@@ -200,5 +200,5 @@ def _integer(rng: random.Random) -> str:
     limits = INTEGER_STEPS[name].limits
     if len(limits) == 1 and rng.random() < 0.5:
         return f"{name}:{rng.choice(MASKS)}"
-    numbers = [str(rng.randint(max(low, -1000), min(high, 1000))) for low, high in limits]
+    numbers = [str(rng.randint(int(max(low, -1000)), int(min(high, 1000)))) for low, high in limits]
     return ":".join((name, *(["common"] if len(limits) == 1 else []), *numbers))

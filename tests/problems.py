@@ -46,7 +46,8 @@ STEPS = (
 INTEGER_STEPS = (
     "s32_add:per_oc", "s32_add:per_tensor", "s32_mul:common:17", "s32_mulh:common:1518500250", "s32_mulh:per_oc",
     "s32_rshift:common:3", "s32_rshift:per_oc", "s32_shl:common:4", "s32_max:common:-50", "s32_min",
-    "s32_and:common:255", "s32_rescale:65025:105",
+    "s32_and:common:255", "s32_rescale:65025:105", "s32_scale:per_oc", "s32_scale:common:0.37",
+    "s32_scale_up:common:0.125", "s32_scale_up:per_oc",
 )  # fmt: skip
 """Post-ops that go with no others."""
 

@@ -57,8 +57,11 @@ def _array(problem: Problem, tensor: Tensor, rng: np.random.Generator) -> Array:
         return convert(2.0 ** rng.integers(-2, 1, tensor.shape, endpoint=True), tensor.dtype)
     if tensor.post_op is not None:
         op = problem.post_ops[tensor.post_op]
+        if isinstance(op, Integer) and op.dtype == "f32":
+            return convert(rng.uniform(0.5, 1, tensor.shape) * 2.0 ** rng.integers(-9, 1, tensor.shape), "f32")
         if isinstance(op, Integer):
-            return rng.integers(*INTEGER_STEPS[op.alg].limits[0], tensor.shape, np.int32, endpoint=True)
+            low, high = map(int, INTEGER_STEPS[op.alg].limits[0])
+            return rng.integers(low, high, tensor.shape, np.int32, endpoint=True)
         if isinstance(op, BinaryPostOp) and op.alg == "div":
             return convert(2 ** rng.integers(0, 2, tensor.shape, endpoint=True), tensor.dtype)
     if tensor.holds == "rounding":

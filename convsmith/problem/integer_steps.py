@@ -2,7 +2,8 @@
 
 These steps requantise integer sums exactly. Sums and operands are 32-bit integers, held in int64 arrays here; a result
 outside 32 bits wraps around, unless a row says otherwise. The steps are the parts of gemmlowp's output stages:
-`s32_mulh` followed by `s32_rshift` is gemmlowp's multiplication by a fixed-point number.
+`s32_mulh` followed by `s32_rshift` is gemmlowp's multiplication by a fixed-point number. `s32_scale` and `s32_scale_up`
+are XNNPACK's multiplications by an f32 scale, of the requantisations that it calls fp32 and rndnu.
 """
 
 from __future__ import annotations
@@ -25,12 +26,17 @@ LIMITS = (-(2**31), 2**31 - 1)
 class IntegerStep:
     """A step. `parameters` names the numbers that it reads, each within its `limits`; `apply(x, *numbers)` computes it.
 
-    A step with one parameter may read that parameter from an array instead.
+    A step with one parameter may read that parameter from an array instead. The numbers are of type `dtype`.
     """
 
     parameters: tuple[str, ...]
-    limits: tuple[tuple[int, int], ...]
+    limits: tuple[tuple[float, float], ...]
     apply: Callable[..., Array]
+    dtype: str = "s32"
+
+    def operand(self, values: Any) -> Array:
+        """Return numbers of this step as the array that `apply` reads."""
+        return np.asarray(values, np.int64 if self.dtype == "s32" else np.float32)
 
 
 def array_of(value: Any) -> Array:
@@ -70,6 +76,26 @@ def saturating_shift(x: Array, e: int) -> Array:
 def rescaled(x: Array, numerator: int, denominator: int) -> Array:
     """Return x * numerator / denominator rounded to nearest, saturated; an odd denominator has no ties."""
     result: Array = np.clip((2 * x * numerator + denominator) // (2 * denominator), *LIMITS)
+    return result
+
+
+def scaled(x: Array, scale: Array) -> Array:
+    """Return the product of x and scale, both in f32, rounded to nearest even, saturated."""
+    with np.errstate(over="ignore"):
+        product = np.rint(x.astype(np.float32) * np.float32(scale))
+    result: Array = np.clip(product.astype(np.float64), *LIMITS).astype(np.int64)
+    return result
+
+
+def scaled_up(x: Array, scale: Array) -> Array:
+    """Return the exact product of x and scale rounded to nearest, ties up, saturated."""
+    fraction, exponent = np.frexp(np.float32(scale))
+    whole = x * (fraction.astype(np.float64) * 2**24).astype(np.int64)  # of 55 bits, in units of 2**-bits
+    bits = 24 - exponent.astype(np.int64)
+    some = np.clip(bits, 1, 58)  # beyond 56 bits, all that is left rounds to zero
+    rounded = (whole + (np.int64(1) << some - 1)) >> some
+    exact = x.astype(np.float64) * np.float64(np.float32(scale))
+    result: Array = np.where(bits > 0, np.clip(rounded, *LIMITS), np.clip(exact, *LIMITS).astype(np.int64))
     return result
 
 
@@ -127,6 +153,7 @@ def _exp_of_negative(a: Array) -> Array:
 
 
 _SHIFTS = (0, 31)
+_FINITE = (-float(np.finfo(np.float32).max), float(np.finfo(np.float32).max))
 
 INTEGER_STEPS: dict[str, IntegerStep] = {
     "s32_add": IntegerStep(("addend",), (LIMITS,), lambda x, y: wrapped(x + y)),
@@ -138,5 +165,7 @@ INTEGER_STEPS: dict[str, IntegerStep] = {
     "s32_max": IntegerStep(("low",), (LIMITS,), np.maximum),
     "s32_min": IntegerStep(("high",), (LIMITS,), np.minimum),
     "s32_rescale": IntegerStep(("numerator", "denominator"), ((1, 2**16), (1, 2**16)), rescaled),
+    "s32_scale": IntegerStep(("scale",), (_FINITE,), scaled, "f32"),
+    "s32_scale_up": IntegerStep(("scale",), (_FINITE,), scaled_up, "f32"),
     "s32_tanh": IntegerStep(("zero", "amplitude"), (LIMITS, (1, 2**27)), tanh),
 }

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from convsmith.diag.errors import ConfigError
 
 TYPES = ("f32", "f16", "bf16", "qs8", "qu8")
-REQUANTISATIONS = ("fp32", "rndnu")
+REQUANTISATIONS = {"fp32": "s32_scale", "rndnu": "s32_scale_up"}
+"""Requantisations by name, each with the integer step that multiplies the sums by a channel's scale."""
 
 _NAME = re.compile(
     r"(?P<type>[a-z]+\d+)_dwconv(?:_(?P<requantise>[a-z]+\d*))?_"

@@ -213,10 +213,11 @@ class Prelu(_WithOperand):
 
 @dataclass(frozen=True)
 class Integer(_WithOperand):
-    """A step in s32 arithmetic: `alg` is a key of `INTEGER_STEPS`. Without `numbers` it reads an s32 operand."""
+    """A step in s32 arithmetic: `alg` is a key of `INTEGER_STEPS`. Without `numbers` it reads an operand of their type.
+    """
 
     alg: str
-    numbers: tuple[int, ...] = ()
+    numbers: tuple[float, ...] = ()
     mask: int = 0
 
     def __post_init__(self) -> None:
@@ -227,6 +228,9 @@ class Integer(_WithOperand):
         legal = (0, 1) if one else (len(row.parameters),)
         if len(self.numbers) not in legal or (self.mask and (self.numbers or not one)):
             raise _bad(f"post-op {self.alg}: numbers {self.numbers} are not legal; expected {_form(self.alg)}")
+        if row.dtype == "f32":
+            with np.errstate(over="ignore"):
+                object.__setattr__(self, "numbers", tuple(float(np.float32(n)) for n in self.numbers))
         for name, number, (low, high) in zip(row.parameters, self.numbers, row.limits):
             if not low <= number <= high:
                 raise _bad(f"post-op {self.alg}: {name} {number} is not legal; expected {low} to {high}")
@@ -238,11 +242,16 @@ class Integer(_WithOperand):
 
     def apply(self, x: Array, operand: Array | None = None) -> Array:
         """Return the step applied to 32-bit integers, held in the int64 array `x`."""
-        numbers = self.numbers if operand is None else (operand.astype(np.int64),)
-        return INTEGER_STEPS[self.alg].apply(x, *numbers)
+        row = INTEGER_STEPS[self.alg]
+        return row.apply(x, *self.numbers) if operand is None else row.apply(x, row.operand(operand))
+
+    @property
+    def dtype(self) -> str:
+        """Type of the numbers."""
+        return INTEGER_STEPS[self.alg].dtype
 
     def __str__(self) -> str:
-        words = [str(number) for number in self.numbers]
+        words = [print_f32(n) if self.dtype == "f32" else str(n) for n in self.numbers]
         if len(words) == 1 or self.mask:
             words = [_policy(self.mask), *words]
         return ":".join([self.alg, *words])
@@ -307,8 +316,10 @@ def _parse_one(item: str, channels: int) -> PostOp:
             assert sizes is not None
             return Depthwise(*map(int, sizes.groups()), *(word.lower() for word in rest))  # type: ignore[arg-type]
         if alg in INTEGER_STEPS:
-            policy = words.pop(0) if len(INTEGER_STEPS[alg].parameters) == 1 and words else "common"
-            return Integer(alg, tuple(map(int, words)), _mask(policy, channels))
+            row = INTEGER_STEPS[alg]
+            policy = words.pop(0) if len(row.parameters) == 1 and words else "common"
+            read = float if row.dtype == "f32" else int
+            return Integer(alg, tuple(map(read, words)), _mask(policy, channels))
         if alg in OPERATORS:
             dtype, *rest = words
             mask, tag = [*rest, *("common", "any")[len(rest) :]]

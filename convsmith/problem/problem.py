@@ -348,7 +348,7 @@ class Problem(ABC):
                 tensors.append(Tensor(name, "in", dtype, operand, dims, tag, holds="operand", post_op=n))
             elif isinstance(op, Integer) and op.takes_operand:
                 operand = tuple(size if op.mask >> axis & 1 else 1 for axis, size in enumerate(shape))
-                tensors.append(Tensor(name, "in", "s32", operand, dims, holds="operand", post_op=n))
+                tensors.append(Tensor(name, "in", op.dtype, operand, dims, holds="operand", post_op=n))
         return tensors
 
     # -- checks -----------------------------------------------------------------------------------------------------

@@ -173,7 +173,7 @@ class Epilogue:
     def _whole(self, v: Value) -> Value:
         for n, op in enumerate(self.problem.post_ops):
             assert isinstance(op, post_ops.Integer)
-            operands: tuple[Value | int, ...] = op.numbers
+            operands: tuple[Value | float, ...] = op.numbers
             if op.takes_operand:
                 buffer = self.buffers[f"post_op_{n}"]
                 operands = (Load(buffer, self._broadcast(buffer.shape), None),)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from convsmith.ir.types import F64, S32
-from convsmith.ir.value import Binary, Cast, Const, Value, Where, const
+from convsmith.ir.types import F32, F64, S32
+from convsmith.ir.value import Binary, Cast, Const, Fma, Unary, Value, Where, const
 from convsmith.problem.integer_steps import LIMITS, normalised
 
 
@@ -18,8 +18,8 @@ def s32(value: int) -> Const:
     return const(S32, value)
 
 
-def integer_step(alg: str, x: Value, *operands: Value | int) -> Value:
-    """Return the step `alg` applied to the s32 value `x`; operands are ints, or one value for a step with one
+def integer_step(alg: str, x: Value, *operands: Value | float) -> Value:
+    """Return the step `alg` applied to the s32 value `x`; operands are numbers, or one value for a step with one
     parameter.
     """
     return _STEPS[alg](x, *operands)
@@ -77,6 +77,25 @@ def _rescale(x: Value, numerator: Value | int, denominator: Value | int) -> Valu
     return Cast(S32, Binary("div", product, const(F64, denominator)))
 
 
+def _scale(x: Value, scale: Value | float) -> Value:
+    return Cast(S32, Binary("mul", Cast(F32, x), _f32(scale)))
+
+
+def _scale_up(x: Value, scale: Value | float) -> Value:
+    """Return ``floor(x * scale + 1/2)`` exactly: the product is a double and its rounding error."""
+    a, b = Cast(F64, x), Cast(F64, _f32(scale))
+    product = Binary("mul", a, b)
+    error = Fma(a, b, Unary("neg", product))
+    whole = Unary("floor", product)
+    half = Binary("sub", Binary("sub", product, whole), const(F64, 0.5))
+    up = Where("ge", half, Unary("neg", error), const(F64, 1), const(F64, 0))
+    return Cast(S32, Binary("add", whole, up))
+
+
+def _f32(value: Value | float) -> Value:
+    return value if isinstance(value, Value) else const(F32, value)
+
+
 def _tanh(x: Value, zero: Value | int, amplitude: Value | int) -> Value:
     assert isinstance(zero, int) and isinstance(amplitude, int)
     inverse, down, size, up = normalised(amplitude)
@@ -126,5 +145,7 @@ _STEPS: dict[str, Callable[..., Value]] = {
     "s32_max": partial(_binary, "max"),
     "s32_min": partial(_binary, "min"),
     "s32_rescale": _rescale,
+    "s32_scale": _scale,
+    "s32_scale_up": _scale_up,
     "s32_tanh": _tanh,
 }

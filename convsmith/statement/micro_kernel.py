@@ -8,12 +8,15 @@ an output are written.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from convsmith.ir.buffer import UNKNOWN, Buffer, make_buffer
 from convsmith.ir.index import Index, Var, as_index, conj, floordiv, maximum, product
 from convsmith.ir.stmt import Alloc, At, For, Kernel, Stmt, Store, block
-from convsmith.ir.types import BF16, F16, F32, F64, PTR, S8, S32, U8, DType
-from convsmith.ir.value import Binary, Cast, Fma, Load, Select, Unary, Value, Where, const, dtype_of
-from convsmith.problem.micro_kernel import MicroKernel
+from convsmith.ir.types import BF16, F16, F32, PTR, S8, S32, U8, DType
+from convsmith.ir.value import Binary, Cast, Load, Select, Value, const, dtype_of
+from convsmith.problem.micro_kernel import REQUANTISATIONS, MicroKernel
+from convsmith.statement.integer_steps import integer_step
 
 MEMORY: dict[str, DType] = {"f32": F32, "f16": F16, "bf16": BF16, "qs8": S8, "qu8": U8}
 
@@ -85,24 +88,11 @@ def _clamped(v: Value, params: Buffer) -> Value:
     return Binary("min", Binary("max", v, low), high)
 
 
-def _requantised(m: MicroKernel, sums: Value, scale: Value, parameter) -> Value:  # type: ignore[no-untyped-def]
-    """Return XNNPACK's requantisation: scale, round (to even or up), clamp, then add the zero point."""
+def _requantised(m: MicroKernel, sums: Value, scale: Value, parameter: Callable[[str], Value]) -> Value:
+    """Return the sums after XNNPACK's requantisation: scale and round, clamp, then add the zero point."""
     point = parameter("output_zero_point")
     low, high = (Binary("sub", parameter(name), point) for name in ("output_min", "output_max"))
-    if m.requantise == "fp32":
-        scaled: Value = Binary("mul", Cast(F32, sums), scale)
-        bounded = Binary("min", Binary("max", scaled, Cast(F32, low)), Cast(F32, high))
-        return Binary("add", Cast(S32, bounded), point)
-    rounded = _half_up(Cast(F64, sums), Cast(F64, scale))
-    bounded = Binary("min", Binary("max", rounded, Cast(F64, low)), Cast(F64, high))
-    return Binary("add", Cast(S32, bounded), point)
-
-
-def _half_up(a: Value, b: Value) -> Value:
-    """Return ``floor(a * b + 1/2)`` exactly, computed as a double and its rounding error."""
-    p = Binary("mul", a, b)
-    left = Fma(a, b, Unary("neg", p))
-    whole = Unary("floor", p)
-    half = Binary("sub", Binary("sub", p, whole), const(F64, 0.5))
-    up = Where("ge", half, Unary("neg", left), const(F64, 1), const(F64, 0))
-    return Binary("add", whole, up)
+    steps = ((REQUANTISATIONS[m.requantise], scale), ("s32_max", low), ("s32_min", high), ("s32_add", point))
+    for alg, operand in steps:
+        sums = integer_step(alg, sums, operand)
+    return sums

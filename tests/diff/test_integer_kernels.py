@@ -19,6 +19,9 @@ LINES = (
     "--matmul --dt=u8:u8:s32 --attr-zero-points=src:common:7+wei:common:200 --attr-post-ops=s32_add:3 2x5x9:2x9x17",
     "--matmul --dt=u8:s8:s32 --attr-post-ops=s32_rescale:65025:225+s32_add:per_tensor 8x300:300x20",
     "--dir=FWD_D --dt=u8:s8:u8 --attr-post-ops=s32_mul:common:17+s32_rshift:common:9 mb1ic16ih7oc20oh7kh3ph1",
+    "--dir=FWD_D --dt=u8:s8:s8 --attr-post-ops=s32_scale:per_oc+s32_max:common:-131+s32_min:common:124+"
+    "s32_add:common:3 mb1ic9iw7oc20ow7kw3pw1",
+    "--matmul --dt=s8:s8:u8 --attr-post-ops=s32_scale_up:common:0.0078125+s32_add:common:128 17x19:19x33",
 )
 
 

@@ -118,11 +118,24 @@ def test_rescaling_is_exact() -> None:
         assert found.tolist() == exact
 
 
+def test_scales_round_as_their_names_say() -> None:
+    """Ties to even of a product that f32 has rounded; ties up of the exact product."""
+    x = np.array([1, 2, 3, 5, -1, -3, 0, 12345, -54321, 16777217, HIGH, LOW])
+    for scale in (0.5, 0.5 + 2.0**-24, 1.0, 0.25, 1 / 3, 0.1, -0.7, 2.0**-31, 1e-40, 3.0, 1e9, 1e20):
+        single = np.float32(scale)
+        product = x.astype(np.float32) * single
+        even = [min(max(round(Fraction(float(v))), LOW), HIGH) for v in product]
+        assert INTEGER_STEPS["s32_scale"].apply(x, single).tolist() == even
+        exact = [math.floor(int(v) * Fraction(float(single)) + Fraction(1, 2)) for v in x]
+        assert INTEGER_STEPS["s32_scale_up"].apply(x, single).tolist() == [min(max(v, LOW), HIGH) for v in exact]
+
+
 @pytest.mark.parametrize(
     "text",
     [
         "s32_add", "s32_add:per_dim_0", "s32_add:per_tensor", "s32_add:common:-5", "s32_rshift:common:31", "s32_max:3",
         "s32_rescale:65025:105", "s32_tanh:-3:100", "s32_shl+s32_mulh:per_oc+s32_rshift:per_oc+s32_add:common:128",
+        "s32_scale:common:0.1", "s32_scale_up:per_oc",
     ],
 )  # fmt: skip
 def test_print_and_parse_are_inverse(text: str) -> None:
@@ -142,6 +155,8 @@ def test_print_and_parse_are_inverse(text: str) -> None:
         ("s32_tanh:0:0", "amplitude 0 is not legal; expected 1 to"),
         ("s32_div:1", "'s32_div' is not available"),
         ("s32_mul:common:x", "post-op 's32_mul:common:x' is malformed"),
+        ("s32_scale:common:inf", "post-op s32_scale: scale inf is not legal; expected -3.4"),
+        ("s32_scale_up:common:nan", "post-op s32_scale_up: scale nan is not legal; expected -3.4"),
     ],
 )
 def test_malformed(text: str, message: str) -> None:

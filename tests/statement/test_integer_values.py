@@ -10,7 +10,7 @@ from convsmith.interp import run
 from convsmith.ir.buffer import make_buffer
 from convsmith.ir.index import Var, as_index
 from convsmith.ir.stmt import For, Kernel, Store
-from convsmith.ir.types import S32
+from convsmith.ir.types import S32, dtype
 from convsmith.ir.value import Load, Value, strided
 from convsmith.ir.verify import verify
 from convsmith.machine.base import Machine
@@ -33,18 +33,27 @@ def values() -> np.ndarray:
     return np.concatenate([ends, rest]).astype(np.int32)
 
 
-def operands(alg: str) -> list[int]:
+def operands(alg: str) -> list[float]:
     low, high = INTEGER_STEPS[alg].limits[0]
+    if INTEGER_STEPS[alg].dtype == "f32":
+        ties, odd = [0.5, 0.25, -0.5, 1.5, 2.0**-31], [1 / 3, 0.1, 0.9999999, 1e-3, -0.7, 12345.678, 1e-40, 1e30]
+        ties.append(0.5 + 2.0**-24)  # times the largest x: so little below a tie that a double rounds it to one
+        return [float(np.float32(n)) for n in (low, 0, 1, *ties, *odd, high)]
     some = [low, low + 1, 0, 1, 2, 5, 7, 127, -128, 1 << 30, 1518500250, high - 1, high]
     return sorted({n for n in some if low <= n <= high})
 
 
-def kernel(alg: str, numbers: tuple[int, ...], size: int, lanes: int) -> Kernel:
-    x, y, out = (make_buffer(name, S32, (size,)) for name in ("x", "y", "out"))
+def array_of_operands(alg: str, size: int) -> np.ndarray:
+    return np.resize(INTEGER_STEPS[alg].operand(operands(alg)), size).astype(dtype(INTEGER_STEPS[alg].dtype).numpy)
+
+
+def kernel(alg: str, numbers: tuple[float, ...], size: int, lanes: int) -> Kernel:
+    types = {"y": dtype(INTEGER_STEPS[alg].dtype)}
+    x, y, out = (make_buffer(name, types.get(name, S32), (size,)) for name in ("x", "y", "out"))
     i = Var("i")
     place = (i * lanes if lanes else i,)
     wide = strided(lanes, 1) if lanes else None
-    given: tuple[Value | int, ...] = numbers or (Load(y, place, wide),)
+    given: tuple[Value | float, ...] = numbers or (Load(y, place, wide),)
     store = Store(out, place, integer_step(alg, Load(x, place, wide), *given), wide)
     return Kernel("k", (x, y, out), For(i, as_index(0), as_index(size // max(lanes, 1)), store))
 
@@ -60,17 +69,17 @@ def test_interpreted(alg: str) -> None:
         k = kernel(alg, numbers, len(x), 0)
         verify(k)
         out = np.zeros_like(x)
-        run(k, {"x": x, "y": np.zeros_like(x), "out": out})
+        run(k, {"x": x, "y": array_of_operands(alg, len(x)), "out": out})
         assert_same_bits(out, INTEGER_STEPS[alg].apply(x.astype(np.int64), *numbers).astype(np.int32))
 
 
 @pytest.mark.parametrize("alg", [alg for alg in INTEGER_STEPS if alg not in NUMBERS])
 def test_numbers_from_an_array(alg: str) -> None:
-    x = values()
-    y = np.resize(np.array(operands(alg), np.int32), len(x))
+    x, row = values(), INTEGER_STEPS[alg]
+    y = array_of_operands(alg, len(x))
     out = np.zeros_like(x)
     run(kernel(alg, (), len(x), LANES), {"x": x, "y": y, "out": out})
-    assert_same_bits(out, INTEGER_STEPS[alg].apply(x.astype(np.int64), y.astype(np.int64)).astype(np.int32))
+    assert_same_bits(out, row.apply(x.astype(np.int64), row.operand(y)).astype(np.int32))
 
 
 @pytest.mark.sampled(4, "alg", "target")
@@ -79,10 +88,10 @@ def test_numbers_from_an_array(alg: str) -> None:
 def test_machine_code(alg: str, target: Machine) -> None:
     x = values()
     few = NUMBERS.get(alg) or [(n,) for n in operands(alg)[::3]]
-    y = np.resize(np.array(operands(alg), np.int32), len(x))
+    y = array_of_operands(alg, len(x))
     for numbers in [*few, *([()] if alg not in NUMBERS else [])]:
         for lanes in (0, LANES):
             out = np.zeros_like(x)
             run_native(kernel(alg, numbers, len(x), lanes), {"x": x, "y": y, "out": out}, target)
-            given = numbers or (y.astype(np.int64),)
+            given = numbers or (INTEGER_STEPS[alg].operand(y),)
             assert_same_bits(out, INTEGER_STEPS[alg].apply(x.astype(np.int64), *given).astype(np.int32))
