@@ -12,7 +12,8 @@ from typing import Any
 from convsmith.arith.ranges import Range, Ranges, try_interval
 from convsmith.arith.rules import BY_ROOT
 from convsmith.ir.index import Cond, Eq0, FloorDiv, Ge0, Index, Max, Min, Mod, Var, as_index, false
-from convsmith.ir.walk import Rewriter
+from convsmith.ir.intern import nodes
+from convsmith.ir.walk import Rewriter, variables_of
 
 _NO_RANGES: Mapping[Var, Range] = {}
 
@@ -63,9 +64,16 @@ class Simplifier(Rewriter):
         return self._to_fixpoint(c)  # type: ignore[no-any-return]
 
 
-def simplify(e: Any, ranges: Ranges = _NO_RANGES) -> Any:
+def simplify(e: Any, ranges: Ranges = _NO_RANGES, within: Simplifier | None = None) -> Any:
     """Return the simplest form of the index, condition or value ``e`` that the rules reach.
 
-    ``ranges`` maps variables to their lowest and highest value; a variable without a range may be any integer.
+    ``ranges`` maps variables to their lowest and highest value; a variable without a range may be any integer. The
+    simplifier ``within`` has these ranges. The table of nodes keeps the result for the ranges of the variables of
+    ``e``, because passes simplify most expressions again.
     """
-    return Simplifier(ranges).expr(e)
+    known = nodes()
+    key = (simplify, e, *map(ranges.get, variables_of(e)))
+    out = known.get(key)
+    if out is None:
+        out = known[key] = (within or Simplifier(ranges)).expr(e)
+    return out

@@ -58,9 +58,9 @@ class ScalarEmitter:
 
     def put(self, text: str) -> str:
         """Emit ``name = text`` and return the name."""
-        name = self.fresh()
-        self.lines.append(f"  {name} = {text}")
-        return name
+        self.count = count = self.count + 1
+        self.lines.append(f"  %t.{count} = {text}")
+        return f"%t.{count}"
 
     def index(self, e: Index) -> str:
         """Return the operand that holds an index."""

@@ -263,13 +263,12 @@ class ValueEmitter(CastEmitter):
         self.shared = {}
 
     def _value(self, v: Value, lanes: int) -> str:
-        t = dtype_of(v)
-        own = lanes_of(v)
-        if own != lanes:
-            return self.splat(t, self.value(v, 0), lanes)
-        ty = self.type(t, lanes)
+        if lanes_of(v) != lanes:
+            return self.splat(dtype_of(v), self.value(v, 0), lanes)
         if isinstance(v, Load):
             return self.load(v)
+        t = dtype_of(v)
+        ty = self.type(t, lanes)
         if isinstance(v, Fma):
             return self.intrinsic("fma", t, lanes, *[self.value(x, lanes) for x in (v.a, v.b, v.c)])
         if isinstance(v, Cast):

@@ -13,7 +13,7 @@ from convsmith.codegen.llvm_text import module_text
 from convsmith.compiler.arguments import argument_of, buffer_argument, packing_identity, zero_argument
 from convsmith.compiler.facts import facts
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.intern import interning
+from convsmith.ir.intern import one_table
 from convsmith.ir.stmt import Alloc, Kernel
 from convsmith.ir.types import PTR
 from convsmith.ir.walk import statements_of
@@ -79,7 +79,7 @@ def build_artifact(
     requirements: Requirements = FIXED,
 ) -> Artifact:
     """Compile ``problem`` under ``config`` for ``target``; with ``requirements``, sizes are arguments of calls."""
-    with llvm_bind.no_collection(), interning():
+    with llvm_bind.no_collection(), one_table():
         made = plan(problem, config, target, requirements)
         return emit(made, lower(made, instruments))
 

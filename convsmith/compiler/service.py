@@ -58,11 +58,14 @@ def compile_or_load(
     if stored is not None:
         artifact, status = stored, "cached"
     else:
-        if config is None:
-            with faults(trace.command("verify", *line_words(plain), target=target.name, threads=threads)):
-                config = choose(plain, target, threads, bool(requirements))
-        with faults(repro("verify", problem, str(config), requirements)):
-            artifact, status = _compile(plain, config, target, requirements), "compiled"
+        with import_lock:
+            from convsmith.ir.intern import interning
+        with interning():
+            if config is None:
+                with faults(trace.command("verify", *line_words(plain), target=target.name, threads=threads)):
+                    config = choose(plain, target, threads, bool(requirements))
+            with faults(repro("verify", problem, str(config), requirements)):
+                artifact, status = _compile(plain, config, target, requirements), "compiled"
         if cache is not None:
             cache.put(key, artifact.to_bytes())
     for event in ("create", "cache"):
@@ -150,7 +153,7 @@ def _compile(problem: Problem, config: Config, target: Machine, requirements: Re
     with import_lock:
         from convsmith.codegen import llvm_bind
         from convsmith.compiler.driver import build_artifact, emit, lower
-        from convsmith.ir.intern import interning
+        from convsmith.ir.intern import one_table
         from convsmith.plan.plan import plan
 
     if settings.dump is None and settings.check == "off":
@@ -159,7 +162,7 @@ def _compile(problem: Problem, config: Config, target: Machine, requirements: Re
         from convsmith.compiler.instruments import Dump, Interpret, Verify, dump_directory
 
     dump = None if settings.dump is None else Dump(dump_directory(settings.dump, problem, str(config)))
-    with llvm_bind.no_collection(), interning():
+    with llvm_bind.no_collection(), one_table():
         verify = [] if settings.check == "off" else [Verify()]
         wanted = settings.check == "interpret" and not requirements and Interpret.suits(problem, config)
         interpret = [Interpret(problem, target)] if wanted else []

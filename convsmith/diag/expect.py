@@ -20,20 +20,7 @@ def conforms(value: Any, hint: Any) -> bool:
 
     A bool is never accepted as a number.
     """
-    if hint is Any or type(value) is hint:
-        return True
-    origin, parts = _parts(hint)
-    if origin in (Union, UnionType):
-        return any(conforms(value, part) for part in parts)
-    if origin is tuple:
-        if not isinstance(value, tuple):
-            return False
-        if parts[-1] is Ellipsis:
-            return all(conforms(x, parts[0]) for x in value)
-        return len(value) == len(parts) and all(map(conforms, value, parts))
-    if hint in (int, float):
-        return isinstance(value, Integral if hint is int else Real) and not isinstance(value, bool)
-    return isinstance(value, origin or hint)
+    return type(value) is hint or _check_of(hint)(value)
 
 
 def check_fields(record: Any, fail: Callable[[str], ConvsmithError], skip: Collection[str] = ()) -> None:
@@ -83,9 +70,22 @@ def integers(name: str, values: Any) -> tuple[int, ...]:
 
 
 @cache
-def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return the generic type of a type hint, None where it is a class, and its arguments."""
-    return get_origin(hint), get_args(hint)
+def _check_of(hint: Any) -> Callable[[Any], bool]:
+    """Return the function that says whether a value conforms to `hint`."""
+    if hint is Any:
+        return lambda value: True
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return lambda value: any(conforms(value, part) for part in parts)
+    if origin is tuple and parts[-1] is Ellipsis:
+        one, check = parts[0], _check_of(parts[0])
+        return lambda value: isinstance(value, tuple) and all(type(x) is one or check(x) for x in value)
+    if origin is tuple:
+        return lambda value: isinstance(value, tuple) and len(value) == len(parts) and all(map(conforms, value, parts))
+    if hint in (int, float):
+        number = Integral if hint is int else Real
+        return lambda value: isinstance(value, number) and not isinstance(value, bool)
+    return lambda value: isinstance(value, origin or hint)
 
 
 @cache

@@ -21,7 +21,7 @@ from math import gcd
 from typing import Union
 
 from convsmith.diag.forking import import_lock
-from convsmith.ir.intern import Node
+from convsmith.ir.intern import Node, nodes
 
 Term = tuple["Index", int]
 IndexLike = Union["Index", int]
@@ -363,7 +363,16 @@ def _extremum(args: Iterable[IndexLike], node: type[Min] | type[Max]) -> Index:
         out.append(Affine(pick(consts), ()))
     if len(out) == 1:
         return out[0]
-    return node(tuple(sorted(out, key=str)))
+    return node(tuple(sorted(out, key=_text)))
+
+
+def _text(e: Index) -> str:
+    """Return the text of ``e``, which the table of nodes keeps."""
+    known = nodes()
+    text: str | None = known.get((_text, e))
+    if text is None:
+        text = known[_text, e] = str(e)
+    return text
 
 
 def minimum(*args: IndexLike) -> Index:

@@ -13,7 +13,8 @@ from contextvars import ContextVar
 from typing import Any, dataclass_transform
 
 Table = dict[tuple[Any, ...], Any]
-_TABLE: ContextVar[Table] = ContextVar("convsmith_nodes", default={})  # noqa: B039 - shared on purpose
+_OF_PROCESS: Table = {}
+_TABLE: ContextVar[Table] = ContextVar("convsmith_nodes", default=_OF_PROCESS)
 
 
 def nodes() -> Table:
@@ -30,6 +31,20 @@ def interning() -> Iterator[Table]:
         yield table
     finally:
         _TABLE.reset(token)
+
+
+@contextmanager
+def one_table() -> Iterator[Table]:
+    """Run the ``with`` block with the table of the compilation that is under way, or with a new one if there is none.
+
+    Choosing a config and compiling it share a table, so that the second finds the facts of the first.
+    """
+    table = _TABLE.get()
+    if table is not _OF_PROCESS:
+        yield table
+        return
+    with interning() as table:
+        yield table
 
 
 def _constructor(cls: type, fields: tuple[str, ...]) -> Any:
@@ -72,6 +87,8 @@ class InternMeta(type):
 
 class Node(metaclass=InternMeta):
     """An interned, immutable expression node; ``==`` is identity."""
+
+    __slots__ = ("_variables",)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{type(self).__name__} is immutable")

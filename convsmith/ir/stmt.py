@@ -8,8 +8,8 @@ function, is a variable that denotes a position in one buffer.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, NamedTuple, TypeVar, dataclass_transform
 
 from convsmith.diag.forking import import_lock
 from convsmith.ir.buffer import Buffer
@@ -19,10 +19,27 @@ from convsmith.ir.value import Lanes, Load, Value
 LOOP_KINDS = ("serial", "unrolled", "parallel")
 
 
+T = TypeVar("T")
+
+
+@dataclass_transform(frozen_default=True, eq_default=False)
+def _statement(cls: type[T]) -> type[T]:
+    """Return ``cls`` as an immutable record whose constructor sets the slots directly, since passes construct many."""
+    made = dataclass(frozen=True, eq=False, slots=True, repr=False)(cls)
+    names = [f.name for f in fields(made)]  # type: ignore[arg-type]
+    defaults = {f.name: f.default for f in fields(made) if f.default is not MISSING}  # type: ignore[arg-type]
+    arguments = ", ".join(f"{n}=_defaults[{n!r}]" if n in defaults else n for n in names)
+    sets = "\n".join(f"    _set_{n}(self, {n})" for n in names)
+    scope: dict[str, Any] = {f"_set_{n}": made.__dict__[n].__set__ for n in names} | {"_defaults": defaults}
+    exec(f"def __init__(self, {arguments}):\n{sets}\n", scope)
+    made.__init__ = scope["__init__"]  # type: ignore[method-assign]
+    return made
+
+
 class Stmt:
     """Base class of statements."""
 
-    __slots__ = ()
+    __slots__ = ("_variables",)
 
     def __str__(self) -> str:
         with import_lock:
@@ -31,7 +48,7 @@ class Stmt:
         return stmt_text(self)
 
 
-@dataclass(frozen=True, eq=False, slots=True, repr=False)
+@_statement
 class Block(Stmt):
     """Statements executed in order."""
 
@@ -47,7 +64,7 @@ class Carried(NamedTuple):
     step: int
 
 
-@dataclass(frozen=True, eq=False, slots=True, repr=False)
+@_statement
 class For(Stmt):
     """``for var in lo .. hi``.  Iterations of a ``parallel`` loop must not touch each other's elements."""
 
@@ -59,7 +76,7 @@ class For(Stmt):
     carried: tuple[Carried, ...] = ()
 
 
-@dataclass(frozen=True, eq=False, slots=True, repr=False)
+@_statement
 class If(Stmt):
     """Executes ``body`` if the condition holds."""
 
@@ -67,7 +84,7 @@ class If(Stmt):
     body: Stmt
 
 
-@dataclass(frozen=True, eq=False, slots=True, repr=False)
+@_statement
 class Let(Stmt):
     """Binds ``var = value`` within ``body``."""
 
@@ -76,7 +93,7 @@ class Let(Stmt):
     body: Stmt
 
 
-@dataclass(frozen=True, eq=False, slots=True, repr=False)
+@_statement
 class Alloc(Stmt):
     """Allocates ``buffer``, uninitialised, within ``body``."""
 
@@ -84,7 +101,7 @@ class Alloc(Stmt):
     body: Stmt
 
 
-@dataclass(frozen=True, eq=False, slots=True, repr=False)
+@_statement
 class At(Stmt):
     """Binds ``buffer`` within ``body`` to the memory at which an entry of a pointer table points; ``body`` only reads
     it.
@@ -103,7 +120,7 @@ class At(Stmt):
     body: Stmt
 
 
-@dataclass(frozen=True, eq=False, slots=True, repr=False)
+@_statement
 class Store(Stmt):
     """``buffer[index] = value``; with ``lanes``, only the active lanes are written."""
 
@@ -113,7 +130,7 @@ class Store(Stmt):
     lanes: Lanes | None = None
 
 
-@dataclass(frozen=True, eq=False, slots=True, repr=False)
+@_statement
 class Invoke(Stmt):
     """A machine instruction (a row of the target's table): ``dst = instruction(dst, *args)``.
 
@@ -126,7 +143,7 @@ class Invoke(Stmt):
     args: tuple[Value, ...]
 
 
-@dataclass(frozen=True, eq=False, slots=True, repr=False)
+@_statement
 class Call(Stmt):
     """Calls a function of the kernel with pointers (positions in the named buffers) and indices."""
 

@@ -2,7 +2,7 @@
 
 Both dispatch on the class of a node: a method ``For`` handles loops, ``Load`` handles loads, and so on; without such a
 method, the children are visited.  A Rewriter returns the same object for a node that does not change, and memoises the
-result of each interned node.
+result of each interned node.  A Rewriter without a method for indices, conditions or values does not visit them.
 
     class CountLoops(Visitor):
         def __init__(self) -> None:
@@ -46,9 +46,24 @@ from convsmith.ir.index import (
     product,
     quotient,
 )
-from convsmith.ir.intern import nodes
-from convsmith.ir.stmt import Alloc, At, Block, Call, Carried, For, If, Invoke, Let, Stmt, Store, block
-from convsmith.ir.value import Binary, Bits, Cast, Fma, Load, Repeat, Select, Sum, Sums, Unary, Value, Where, lanes_of
+from convsmith.ir.intern import Node
+from convsmith.ir.stmt import Alloc, At, Block, Call, For, If, Invoke, Let, Stmt, Store, block
+from convsmith.ir.value import (
+    Binary,
+    Bits,
+    Cast,
+    Const,
+    Fma,
+    Load,
+    Repeat,
+    Select,
+    Sum,
+    Sums,
+    Unary,
+    Value,
+    Where,
+    lanes_of,
+)
 
 AnyNode = Stmt | Value | Cond | Index
 
@@ -87,6 +102,11 @@ _CHILDREN: dict[type, Callable[[Any], tuple[AnyNode, ...]]] = {
 }
 
 
+_STATEMENTS = frozenset({Block, For, If, Let, Alloc, At, Store, Invoke, Call})
+_WITHOUT_STATEMENTS = frozenset({Store, Invoke, Call})
+_COMPOSITES = frozenset({Binary, Fma, Unary, Cast, Bits, Select, Where, Repeat, Sum, Sums, Const})
+
+
 def _no_children(n: object) -> tuple[AnyNode, ...]:
     return ()
 
@@ -118,14 +138,25 @@ def walk(n: AnyNode) -> Iterator[AnyNode]:
     stack = [n]
     while stack:
         x = stack.pop()
-        if isinstance(x, Stmt):
+        t = type(x)
+        if t in _STATEMENTS:
             seen.clear()
-        elif isinstance(x, Value) and not isinstance(x, Load):
+        elif t in _COMPOSITES:
             if x in seen:
                 continue
             seen.add(x)
         yield x
-        stack.extend(reversed(children(x)))
+        below = _CHILDREN.get(t)
+        if below is not None:
+            stack.extend(below(x)[::-1])
+
+
+_EXPRESSIONS = {*(t.__name__ for t in _CHILDREN if t not in _STATEMENTS), "Var", "Const", "Never", "expr", "index"}
+"""Names of a rewriter's methods for indices, conditions and values."""
+
+
+def _unchanged(e: Any) -> Any:
+    return e
 
 
 class Rewriter:
@@ -133,17 +164,26 @@ class Rewriter:
     """
 
     _methods: dict[type, Callable[[Any, Any], Any]] = {}
+    _has_expressions = False
+    """Whether a method handles indices, conditions or values."""
 
     def __init_subclass__(cls) -> None:
         cls._methods = {}
+        own = (c for c in cls.__mro__ if c not in Rewriter.__mro__)
+        cls._has_expressions = any(not _EXPRESSIONS.isdisjoint(c.__dict__) for c in own)
 
     def __init__(self) -> None:
         self._memo: dict[Any, Any] = {}
+        if not self._has_expressions:
+            self.expr = _unchanged  # type: ignore[method-assign]
 
     @classmethod
     def _method(cls, t: type) -> Callable[[Any, Any], Any]:
         name = t.__name__
-        m: Callable[[Any, Any], Any] = getattr(cls, name, None) or getattr(cls, "_" + name, None) or cls._leaf
+        default: Callable[[Any, Any], Any] = getattr(cls, "_" + name, cls._leaf)
+        if t in _WITHOUT_STATEMENTS and not cls._has_expressions:
+            default = cls._leaf
+        m: Callable[[Any, Any], Any] = getattr(cls, name, default)
         cls._methods[t] = m
         return m
 
@@ -284,12 +324,12 @@ class Rewriter:
 
     # -- statements
     def _Block(self, s: Block) -> Stmt:
-        out = [self.stmt(x) for x in s.stmts]
-        return s if all(a is b for a, b in zip(out, s.stmts)) else block(*out)
+        out = tuple(map(self.stmt, s.stmts))
+        return s if out == s.stmts else block(*out)
 
     def _For(self, s: For) -> Stmt:
         lo, hi = self.expr(s.lo), self.expr(s.hi)
-        carried = tuple([Carried(c.var, c.buffer, self.expr(c.init), c.step) for c in s.carried])
+        carried = tuple([c._replace(init=self.expr(c.init)) for c in s.carried]) if s.carried else ()
         body = self.stmt(s.body)
         if lo is s.lo and hi is s.hi and body is s.body and carried == s.carried:
             return s
@@ -343,6 +383,17 @@ class Substitute(Rewriter):
         self._variables = variables
         self._buffers = buffers or {}
 
+    def expr(self, e: Any) -> Any:
+        """Return the rewritten index, condition or value; one without any of the variables or buffers is unchanged."""
+        return super().expr(e) if self._occurs_in(e) else e
+
+    def stmt(self, s: Stmt) -> Stmt:
+        """Return the rewritten statement; one without any of the variables or buffers is unchanged."""
+        return super().stmt(s) if self._occurs_in(s) else s
+
+    def _occurs_in(self, n: AnyNode) -> bool:
+        return bool(self._buffers) or not self._variables.keys().isdisjoint(variables_of(n))
+
     def Var(self, v: Var) -> Index:
         return self._variables.get(v, v)
 
@@ -362,36 +413,22 @@ def substitute(n: Any, variables: Mapping[Var, Index]) -> Any:
 
 
 def variables_of(n: AnyNode) -> frozenset[Var]:
-    """Return all variables that occur in ``n``."""
-    if not isinstance(n, Stmt):
-        return _variables_of_expression(n)
-    found: set[Var] = set()
-    stack: list[Stmt] = [n]
-    while stack:
-        for x in children(stack.pop()):
-            if isinstance(x, Stmt):
-                stack.append(x)
-            else:
-                found |= _variables_of_expression(x)
-    return frozenset(found)
-
-
-def _variables_of_expression(n: AnyNode) -> frozenset[Var]:
-    """Return the variables of an expression, kept in the table of nodes because passes ask for them many times."""
-    table = nodes()
-    stack = [n]
-    while stack:
-        x = stack[-1]
-        if (variables_of, x) not in table:
-            missing = [c for c in children(x) if (variables_of, c) not in table]
-            if missing:
-                stack.extend(missing)
-                continue
-            own = (x,) if type(x) is Var else ()
-            table[variables_of, x] = frozenset(own).union(*(table[variables_of, c] for c in children(x)))
-        stack.pop()
-    found: frozenset[Var] = table[variables_of, n]
+    """Return all variables that occur in ``n``; every node keeps its own, because passes ask for them many times."""
+    try:
+        return n._variables  # type: ignore[union-attr,no-any-return]
+    except AttributeError:
+        pass
+    found: frozenset[Var] = frozenset((n,)) if type(n) is Var else _NONE
+    for c in children(n):
+        below = variables_of(c)
+        if not below <= found:
+            found = found | below if found else below
+    _KEEP[isinstance(n, Stmt)](n, found)
     return found
+
+
+_NONE: frozenset[Var] = frozenset()
+_KEEP = (Node.__dict__["_variables"].__set__, Stmt.__dict__["_variables"].__set__)
 
 
 def bound_in(s: Stmt) -> set[Var]:
@@ -418,7 +455,8 @@ def statements_of(s: Stmt) -> Iterator[Stmt]:
     while stack:
         x = stack.pop()
         yield x
-        if isinstance(x, Block):
-            stack.extend(reversed(x.stmts))
-        elif isinstance(x, (For, If, Let, Alloc, At)):
-            stack.append(x.body)
+        t = type(x)
+        if t is Block:
+            stack.extend(x.stmts[::-1])  # type: ignore[attr-defined]
+        elif t not in _WITHOUT_STATEMENTS:
+            stack.append(x.body)  # type: ignore[attr-defined]

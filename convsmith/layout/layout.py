@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import expect_text, integers
@@ -57,11 +58,7 @@ class Layout:
         `any` is row-major. Spellings with sizes are legal too. UsageError if the tag is malformed or has another rank.
         """
         expect_text("tag", tag, "bad-tag")
-        shape = integers("shape", shape)
-        if tag == ANY:
-            tag = "abcdef"[: len(shape)]
-        sized = parse_sized(tag, len(shape))
-        return Layout._from_form(parse_tag(tag, len(shape)), shape) if sized is None else _from_sized(sized, shape)
+        return _from_tag(tag, integers("shape", shape))
 
     parse = from_tag
 
@@ -155,6 +152,14 @@ def _dense(blocks: Sequence[LayoutBlock | SizedBlock]) -> tuple[LayoutBlock, ...
         out.append(LayoutBlock(block.dim, block.size, stride))
         stride *= max(block.size, 1)
     return tuple(reversed(out))
+
+
+@lru_cache(1 << 10)
+def _from_tag(tag: str, shape: tuple[int, ...]) -> Layout:
+    if tag == ANY:
+        tag = "abcdef"[: len(shape)]
+    sized = parse_sized(tag, len(shape))
+    return Layout._from_form(parse_tag(tag, len(shape)), shape) if sized is None else _from_sized(sized, shape)
 
 
 def _from_sized(sized: tuple[SizedBlock, ...], shape: tuple[int, ...]) -> Layout:

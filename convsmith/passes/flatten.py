@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from convsmith.ir.buffer import UNKNOWN, Buffer
-from convsmith.ir.index import Index, as_index, floordiv, mod
+from convsmith.ir.index import Index, floordiv, make_sum, mod
 from convsmith.ir.stmt import Alloc, At, Kernel, Stmt, Store
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import Rewriter
@@ -15,19 +15,24 @@ from convsmith.passes.scope import with_body
 
 def offset(buffer: Buffer, index: tuple[Index, ...]) -> Index:
     """Return the offset in elements of the logical ``index`` in ``buffer``."""
+    if len(buffer.blocks) == 1 and buffer.blocks[0].stride == 1:
+        return index[0]
     per_dim: dict[int, list[LayoutBlock]] = {}
     for b in buffer.blocks:
         per_dim.setdefault(b.dim, []).append(b)
-    total = as_index(0)
+    const = 0
+    coeffs: dict[Index, int] = {}
     for dim, blocks in per_dim.items():
         inner = 1
         for n, b in enumerate(reversed(blocks)):
             part = floordiv(index[dim], inner)
             if n < len(blocks) - 1:
                 part = mod(part, b.size)
-            total = total + part * b.stride
+            const += part.const * b.stride
+            for atom, c in part.terms:
+                coeffs[atom] = coeffs.get(atom, 0) + c * b.stride
             inner *= b.size
-    return total
+    return make_sum(const, coeffs)
 
 
 class _Flatten(Rewriter):

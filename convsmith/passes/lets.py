@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from convsmith.ir.index import FloorDiv, Index, Max, Min, Mod, Prod, Quot, Var
+from convsmith.ir.intern import nodes
 from convsmith.ir.stmt import Let, Stmt
 from convsmith.ir.value import Load, Value
-from convsmith.ir.walk import AnyNode, Rewriter, children
+from convsmith.ir.walk import AnyNode, Rewriter, children, variables_of
 
-COSTLY = (FloorDiv, Mod, Min, Max, Prod, Quot)
+COSTLY = frozenset({FloorDiv, Mod, Min, Max, Prod, Quot})
 
 
 def costly(n: AnyNode) -> Counter[Index]:
@@ -24,8 +26,8 @@ def costly(n: AnyNode) -> Counter[Index]:
     stack = [n]
     while stack:
         x = stack.pop()
-        if isinstance(x, COSTLY):
-            out[x] += 1
+        if type(x) in COSTLY:
+            out[x] += 1  # type: ignore[index]
             continue
         if isinstance(x, Stmt):
             seen.clear()
@@ -33,18 +35,30 @@ def costly(n: AnyNode) -> Counter[Index]:
             if x in seen:
                 continue
             seen.add(x)
-        stack.extend(children(x))
+        stack.extend(c for c in children(x) if variables_of(c) and (isinstance(c, Stmt) or has_costly(c)))
     return out
 
 
-class Name(Rewriter):
-    """Replaces whole index expressions by variables."""
+def has_costly(e: AnyNode) -> bool:
+    """Return whether the expression ``e`` has a division, modulo, minimum, maximum or product; the table of nodes keeps
+    the answer.
+    """
+    known = nodes()
+    found: bool | None = known.get((has_costly, e))
+    if found is None:
+        found = known[has_costly, e] = type(e) in COSTLY or any(map(has_costly, children(e)))
+    return found
 
-    def __init__(self, names: dict[Index, Var]) -> None:
+
+class Name(Rewriter):
+    """Replaces whole expressions by their names, variables for example."""
+
+    def __init__(self, names: Mapping[Any, Any]) -> None:
         super().__init__()
         self.names = names
 
-    def expr(self, e):  # type: ignore[no-untyped-def]
+    def expr(self, e: Any) -> Any:
+        """Return the name of ``e``, or ``e`` rewritten."""
         named = self.names.get(e)
         return super().expr(e) if named is None else named
 

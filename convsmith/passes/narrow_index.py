@@ -8,7 +8,7 @@ from typing import Any
 from convsmith.arith.ranges import Unbounded, interval
 from convsmith.ir.index import Index, Var
 from convsmith.ir.stmt import For, Kernel, Stmt
-from convsmith.ir.walk import walk
+from convsmith.ir.walk import variables_of, walk
 from convsmith.passes.scope import ScopedRewriter
 
 
@@ -19,7 +19,13 @@ class _Widest(ScopedRewriter):
         super().__init__()
         self.widest = 0
 
+        self.seen: set[tuple[Any, ...]] = set()
+
     def expr(self, e: Any) -> Any:
+        key = (e, *map(self.ranges.get, variables_of(e)))
+        if key in self.seen:
+            return e
+        self.seen.add(key)
         for x in walk(e):
             if isinstance(x, Index) and type(x) is not Var:
                 self.widest = max(self.widest, self.reach(x))

@@ -15,7 +15,7 @@ from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Max, Min, Var, as_index, make_sum
 from convsmith.ir.stmt import Alloc, At, Call, Function, Kernel, Stmt, Store
 from convsmith.ir.value import Load, Value
-from convsmith.ir.walk import Rewriter, bound_in, statements_of, variables_of, walk
+from convsmith.ir.walk import Rewriter, bound_in, statements_of, variables_of
 
 
 class _Abstract(Rewriter):
@@ -24,7 +24,7 @@ class _Abstract(Rewriter):
     ``memory`` collects the memory buffers that the statement allocates; their allocations move to the caller.
     """
 
-    def __init__(self, free: set[Var], own: set[Buffer]) -> None:
+    def __init__(self, free: frozenset[Var], own: set[Buffer]) -> None:
         super().__init__()
         self.free, self.own = free, own
         self.memory: dict[Buffer, None] = {}
@@ -96,21 +96,29 @@ class _Abstract(Rewriter):
 class _Outline(Rewriter):
     def __init__(self) -> None:
         super().__init__()
-        self.functions: dict[str, Function] = {}
+        self.functions: list[Function] = []
+        self.texts: dict[Function, str] = {}
+
+    def text(self, f: Function) -> str:
+        """Return a text that is equal for equal functions."""
+        if f not in self.texts:
+            signature = " ".join(f"{v}:{b.name}" for v, b in f.pointers) + f" {len(f.indices)}\n"
+            self.texts[f] = signature + str(f.body)
+        return self.texts[f]
 
     def Alloc(self, a: Alloc) -> Stmt:
         if not a.buffer.in_registers:
             return self._Alloc(a)
-        free = {x for x in walk(a) if type(x) is Var} - bound_in(a)
+        free = variables_of(a) - bound_in(a)
         abstract = _Abstract(free, {s.buffer for s in statements_of(a) if isinstance(s, At)})
         body = abstract.stmt(a)
         pointers = tuple((var, key[0]) for key, (var, _) in abstract.pointers.items())
-        signature = " ".join(f"{v}:{b.name}" for v, b in pointers) + f" {len(abstract.indices)}\n"
-        text = signature + str(body)
-        if text not in self.functions:
-            name = f"tile{len(self.functions)}"
-            self.functions[text] = Function(name, pointers, tuple(abstract.indices.values()), body)
-        f = self.functions[text]
+        f = Function(f"tile{len(self.functions)}", pointers, tuple(abstract.indices.values()), body)
+        equal = next((x for x in self.functions if self.text(x) == self.text(f)), None)
+        if equal is None:
+            self.functions.append(f)
+        else:
+            f = equal
         starts = tuple((key[0], start) for key, (_, start) in abstract.pointers.items())
         call: Stmt = Call(f.name, starts, tuple(abstract.indices))
         for buffer in reversed(abstract.memory):
@@ -147,4 +155,4 @@ def outline(kernel: Kernel) -> Kernel:
     body = o.stmt(kernel.body)
     if body is kernel.body:
         return kernel
-    return replace(kernel, body=body, functions=(*kernel.functions, *o.functions.values()))
+    return replace(kernel, body=body, functions=(*kernel.functions, *o.functions))

@@ -24,7 +24,8 @@ from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var, as_index
 from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, Store, block
 from convsmith.ir.value import Binary, Cast, Const, Load, Value, const
-from convsmith.ir.walk import Rewriter, Substitute, substitute, variables_of, walk
+from convsmith.ir.walk import Substitute, substitute, variables_of, walk
+from convsmith.passes.lets import Name
 from convsmith.passes.scope import perfect_nest, wrap
 
 SIDE_BY_SIDE = 256
@@ -89,7 +90,7 @@ def _joined(place: PackedElement, adding: _Adding) -> Stmt | None:
     if set(moved) != {loop.var for loop in adding.loops} or not _each_once(place, adding, moved):
         return None
     buffers: dict[Buffer, Buffer] = {b.buffer: a.buffer for a, b in zip(ours, theirs)}
-    term = _Named(place.element, place.packed).expr(Substitute(moved, buffers).expr(adding.term))
+    term = Name({place.element: place.packed}).expr(Substitute(moved, buffers).expr(adding.term))
     if (term.a if isinstance(term, Cast) else term) is not place.packed:
         return None
     index = tuple(substitute(x, moved) for x in adding.store.index)
@@ -118,12 +119,6 @@ def _each_once(place: PackedElement, adding: _Adding, moved: dict[Var, Index]) -
     return seen == {x.var for x, _ in place.loops}
 
 
-class _Named(Rewriter):
-    def __init__(self, old: Value, new: Value) -> None:
-        super().__init__()
-        self._memo[old] = new
-
-
 def _nest(place: PackedElement, here: Load, term: Value, store: Store) -> Stmt:
     """Return the nest that adds up run by run; sums to which several runs contribute are first set to zero."""
     along = {v for x in store.index for v in variables_of(x)}
@@ -144,7 +139,7 @@ def _nest(place: PackedElement, here: Load, term: Value, store: Store) -> Stmt:
     start: Stmt = block()
     if several:
         first = Substitute(plain)
-        zero = _Named(here, const(here.buffer.dtype, 0)).expr(store.value)
+        zero = Name({here: const(here.buffer.dtype, 0)}).expr(store.value)
         start = Store(store.buffer, tuple(map(first.expr, store.index)), first.expr(zero))
         for x, _ in (x for x in loops if x[0].var in along):
             start = For(plain[x.var], as_index(0), first.expr(x.hi), start)

@@ -9,7 +9,6 @@ The outcome of a minimum or maximum is the argument that it selects; the outcome
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -17,8 +16,9 @@ import numpy as np
 from convsmith.arith.evaluate import evaluate, holds
 from convsmith.arith.ranges import Range, Unbounded
 from convsmith.ir.index import Cond, Eq0, Ge0, Index, Max, Min, Var, as_index
+from convsmith.ir.intern import Node, nodes
 from convsmith.ir.stmt import For, Kernel, Stmt, block
-from convsmith.ir.walk import children, loops_of, variables_of, walk
+from convsmith.ir.walk import AnyNode, children, loops_of, variables_of, walk
 from convsmith.passes.scope import ScopedRewriter, loop_range, note_copies, require_loops, with_body
 from convsmith.passes.simplify import simplify_stmt
 
@@ -26,8 +26,7 @@ MAX_POINTS = 1 << 20
 """Maximum number of points at which a test is evaluated."""
 
 
-@dataclass(frozen=True)
-class _Value:
+class _Value(Node):
     """A bound whose outcome is its value."""
 
     bound: Index
@@ -48,14 +47,24 @@ def _tests(s: Stmt, known: dict[Stmt, Tests], exact: frozenset[str]) -> Tests:
     for part in children(s):
         if isinstance(part, Stmt):
             tests |= _tests(part, known, exact)
-        else:
-            tests |= {n: frozenset(variables_of(n)) for n in walk(part) if isinstance(n, (Ge0, Eq0, Min, Max))}
+        elif variables_of(part):
+            tests |= _tests_within(part)
     if isinstance(s, For):
         valued = s.var.name in exact
         for b in (s.lo, s.hi):
-            if valued or not isinstance(b, (Min, Max)):
-                tests[_Value(b)] = frozenset(variables_of(b))
+            if b.terms and (valued or not isinstance(b, (Min, Max))):
+                tests[_Value(b)] = variables_of(b)
     known[s] = tests
+    return tests
+
+
+def _tests_within(e: AnyNode) -> Tests:
+    """Return the conditions, minima and maxima of an expression; the table of nodes keeps them."""
+    known = nodes()
+    tests: Tests | None = known.get((_tests_within, e))
+    if tests is None:
+        found = (n for n in walk(e) if isinstance(n, (Ge0, Eq0, Min, Max)))
+        tests = known[_tests_within, e] = {n: variables_of(n) for n in found}
     return tests
 
 
@@ -138,8 +147,7 @@ class _Partition(ScopedRewriter):
             if len(cuts) > 2 or not outer:  # an unsplit loop inside a simplified statement is already simplified
                 body = simplify_stmt(body, {**self.ranges, loop.var: (a, b - 1)})
             self.simple = True
-            with self.binding(loop.var, (a, b - 1)):
-                body = self.stmt(body)
+            body = self.within(loop.var, (a, b - 1), body)
             self.simple = outer
             whole = body is loop.body and (a, b) == (lo, hi)
             pieces.append(loop if whole else For(loop.var, as_index(a), as_index(b), body, loop.kind, loop.carried))

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
 
 from convsmith.arith.ranges import Range, Unbounded, interval
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Min, Var
-from convsmith.ir.stmt import Alloc, For, Kernel, Let, Stmt, Store
+from convsmith.ir.stmt import Alloc, For, Kernel, Let, Stmt
 from convsmith.ir.walk import Rewriter, children, loops_of, statements_of
 
 
@@ -80,6 +78,8 @@ def require_new(kernel: Kernel, loop: str, names: Iterable[str], what: str) -> N
     Indices refer to loops by name, so a name must be unique within a nest.
     """
     new = set(names) - {loop}
+    if not any(x.var.name in new for x in loops_of(kernel.body)):
+        return
     stack: list[tuple[Stmt, frozenset[str]]] = [(kernel.body, frozenset())]
     while stack:
         s, around = stack.pop()
@@ -102,7 +102,11 @@ def require_new_buffer(kernel: Kernel, name: str, what: str) -> None:
 
 def loop_range(loop: For, ranges: dict[Var, Range]) -> Range:
     """Return the lowest and highest value of the loop's variable; the highest is lower if the loop never runs."""
-    return interval(loop.lo, ranges)[0], interval(loop.hi, ranges)[1] - 1
+    lo, hi = loop.lo, loop.hi
+    return (
+        interval(lo, ranges)[0] if lo.terms else lo.const,
+        interval(hi, ranges)[1] - 1 if hi.terms else hi.const - 1,
+    )
 
 
 def extent(loop: For, ranges: dict[Var, Range]) -> int:
@@ -125,23 +129,14 @@ class ScopedRewriter(Rewriter):
         super().__init__()
         self.ranges: dict[Var, Range] = {}
 
-    @contextmanager
-    def binding(self, var: Var, range_: Range | None) -> Iterator[None]:
-        """Let ``var`` have the range ``range_`` inside the ``with`` block."""
+    def within(self, var: Var, range_: Range | None, body: Stmt) -> Stmt:
+        """Return ``body``, rewritten where ``var`` has the range ``range_``."""
         outer, memo = self.ranges, self._memo
-        self.ranges = dict(outer)
-        if range_ is not None:
-            self.ranges[var] = range_
+        self.ranges = {**outer, var: range_} if range_ is not None else dict(outer)
         self._memo = {}
-        self.entered()
-        try:
-            yield
-        finally:
-            self.ranges, self._memo = outer, memo
-            self.entered()
-
-    def entered(self) -> None:
-        """Hook that is called after the ranges in scope have changed."""
+        body = self.stmt(body)
+        self.ranges, self._memo = outer, memo
+        return body
 
     def inside(self, loop: For) -> Stmt:
         """Return the loop's body, rewritten under the loop's range."""
@@ -149,12 +144,11 @@ class ScopedRewriter(Rewriter):
             r: Range | None = loop_range(loop, self.ranges)
         except Unbounded:
             r = None
-        with self.binding(loop.var, r):
-            return self.stmt(loop.body)
+        return self.within(loop.var, r, loop.body)
 
     def _For(self, s: For) -> Stmt:
         lo, hi = self.expr(s.lo), self.expr(s.hi)
-        carried = tuple([c._replace(init=self.expr(c.init)) for c in s.carried])
+        carried = tuple([c._replace(init=self.expr(c.init)) for c in s.carried]) if s.carried else ()
         body = self.inside(s)
         if lo is s.lo and hi is s.hi and body is s.body and carried == s.carried:
             return s
@@ -166,13 +160,12 @@ class ScopedRewriter(Rewriter):
             r: Range | None = interval(s.value, self.ranges)
         except Unbounded:
             r = None
-        with self.binding(s.var, r):
-            body = self.stmt(s.body)
+        body = self.within(s.var, r, s.body)
         return s if value is s.value and body is s.body else Let(s.var, value, body)
 
 
 class LoopRewriter(Rewriter):
-    """A rewriter of loops: it looks at no index, condition or value, and leaves every one as it is.
+    """A rewriter that tracks the loops and names around the statement in hand.
 
     ``around`` are the loops and names around the statement in hand, outermost first.
     """
@@ -191,12 +184,6 @@ class LoopRewriter(Rewriter):
             except Unbounded:
                 out.pop(s.var, None)
         return out
-
-    def expr(self, e: Any) -> Any:
-        return e
-
-    def Store(self, s: Store) -> Stmt:
-        return s
 
     def inside(self, *around: For | Let) -> Stmt:
         """The body of the last of ``around``, rewritten within all of them."""
@@ -231,8 +218,9 @@ def wrap(loops: Iterable[For], body: Stmt) -> Stmt:
 
 def each_body(kernel: Kernel, rewrite: Callable[[Stmt], Stmt]) -> Kernel:
     """Return ``kernel`` with ``rewrite`` applied to its body and to the bodies of its functions."""
-    functions = tuple(replace(f, body=rewrite(f.body)) for f in kernel.functions)
+    bodies = [(f, rewrite(f.body)) for f in kernel.functions]
+    functions = tuple(f if body is f.body else replace(f, body=body) for f, body in bodies)
     body = rewrite(kernel.body)
-    if body is kernel.body and all(f.body is g.body for f, g in zip(functions, kernel.functions)):
+    if body is kernel.body and functions == kernel.functions:
         return kernel
     return replace(kernel, body=body, functions=functions)

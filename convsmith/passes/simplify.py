@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from convsmith.arith.simplify import Simplifier
-from convsmith.ir.index import Var
+from convsmith.arith.simplify import simplify as simplified
+from convsmith.ir.index import Affine, Var
 from convsmith.ir.stmt import At, Block, For, If, Kernel, Stmt, block
 from convsmith.ir.walk import substitute
 from convsmith.passes.scope import ScopedRewriter, each_body
@@ -17,11 +18,12 @@ class _Simplify(ScopedRewriter):
         self.keep_unit_loops = keep_unit_loops
         self._simplifier = Simplifier(self.ranges)
 
-    def entered(self) -> None:
-        self._simplifier = Simplifier(self.ranges)
-
     def expr(self, e: Any) -> Any:
-        return self._simplifier.expr(e)
+        if type(e) is Affine and not e.terms:
+            return e
+        if self._simplifier.ranges is not self.ranges:
+            self._simplifier = Simplifier(self.ranges)
+        return simplified(e, self.ranges, self._simplifier)
 
     def For(self, loop: For) -> Stmt:
         out = self._For(loop)
@@ -38,11 +40,9 @@ class _Simplify(ScopedRewriter):
         return out
 
     def Block(self, s: Block) -> Stmt:
-        out = [self.stmt(x) for x in s.stmts]
-        kept = [x for x in out if not (isinstance(x, Block) and not x.stmts)]
-        if len(kept) == len(s.stmts) and all(a is b for a, b in zip(kept, s.stmts)):
-            return s
-        return block(*kept)
+        out = tuple(map(self.stmt, s.stmts))
+        kept = tuple([x for x in out if not (isinstance(x, Block) and not x.stmts)])
+        return s if kept == s.stmts else block(*kept)
 
     def At(self, s: At) -> Stmt:
         out = self._At(s)
@@ -57,7 +57,6 @@ def simplify_stmt(s: Stmt, ranges: dict[Var, tuple[int, int]], keep_unit_loops: 
     """Return ``s`` simplified under the ``ranges`` of its free variables."""
     r = _Simplify(keep_unit_loops)
     r.ranges = dict(ranges)
-    r.entered()
     return r.stmt(s)
 
 

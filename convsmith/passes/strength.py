@@ -26,6 +26,9 @@ class _Carry(Rewriter):
         self.moved = {s.buffer for s in statements_of(loop.body) if isinstance(s, At)}
         self.pointers: dict[tuple[Buffer, tuple[Term, ...]], Carried] = {}
 
+    def stmt(self, s: Stmt) -> Stmt:
+        return super().stmt(s) if self.loop.var in variables_of(s) else s
+
     def position(self, buffer: Buffer, e: Index) -> Index:
         var = self.loop.var
         base: dict[Index, int] = {}

@@ -49,14 +49,13 @@ class LaneMap(Rewriter):
         if not any(self.var in variables_of(i) for i in index):
             return index, self.first(buffer, index) if self.active == 1 else None
         first = tuple(substitute(i, {self.var: self.start}) for i in index)
-        origin = offset(buffer, first)
         whole = offset(buffer, index)
         step = dict(whole.terms).get(self.var)
         plain = all(self.var not in variables_of(a) for a, _ in whole.terms if a is not self.var)
         if step is not None and plain:
             offsets = tuple(step * n for n in range(self.count))
         else:
-            distances = []
+            distances, origin = [], offset(buffer, first)
             for n in range(self.active):
                 d = self.simplifier.expr(substitute(whole, {self.var: self.start + n}) - origin)
                 if not d.is_const:

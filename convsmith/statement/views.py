@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from convsmith.arith.simplify import simplify
 from convsmith.ir.index import Cond, Index, Var, as_index, conj, eq, false, floordiv, mod, true
+from convsmith.ir.intern import nodes
 from convsmith.layout.indirection import Axis
 from convsmith.machine.base import Machine
 from convsmith.problem.attributes import ZERO_POINTS
@@ -40,12 +41,22 @@ def statement(p: Problem, target: Machine | None = None, symbolic: bool = False)
     """Return the statement of a matrix product, or of a convolution or deconvolution in its direction.
 
     ``target`` determines the type of the sums; without it, the type is correct for every target. In the masks of a
-    ``symbolic`` statement, extents and pads are sizes of its kernel; those of ``p`` are placeholders.
+    ``symbolic`` statement, extents and pads are sizes of its kernel; those of ``p`` are placeholders. The table of
+    nodes keeps the statement, because choosing a config and planning it both ask for it.
     """
+    acc = sums_type(p, target)
+    known = nodes()
+    made: Statement | None = known.get((statement, p, acc, symbolic))
+    if made is None:
+        made = known[statement, p, acc, symbolic] = _statement(p, acc, symbolic)
+    return made
+
+
+def _statement(p: Problem, acc: str, symbolic: bool) -> Statement:
     if isinstance(p, Matmul):
-        return _product(p, sums_type(p, target))
+        return _product(p, acc)
     assert isinstance(p, Conv)
-    return _BY_RESULT[_result(p)](_Relation(p, sums_type(p, target), symbolic))
+    return _BY_RESULT[_result(p)](_Relation(p, acc, symbolic))
 
 
 def sums_type(p: Problem, target: Machine | None) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import make_buffer
-from convsmith.ir.intern import interning
+from convsmith.ir.intern import one_table
 from convsmith.ir.types import dtype
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import walk
@@ -42,7 +42,7 @@ class Choice:
 
 def candidates(p: Problem, target: Machine, threads: int) -> list[Choice]:
     """Return the configs that make a kernel, each with all its decisions, best expected first."""
-    with interning():
+    with one_table():
         each = statement(p, target)
         only = () if of_fewer_bits(each) else (each,)
         ways = (*only, *(way for flip in flips(p, each) if (way := summed(p, each, flip)) is not None))

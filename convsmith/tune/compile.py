@@ -31,16 +31,16 @@ def compile_problem(
 def choose(problem: Problem, target: Machine, threads: int, dynamic: bool) -> Config:
     """Return the default config; of a `dynamic` kernel, whose sizes are known at the call, one that fits all sizes."""
     with import_lock:
-        from convsmith.ir.intern import interning
+        from convsmith.ir.intern import one_table
         from convsmith.plan.dynamic import check_dynamic
         from convsmith.tune.candidates import default_config
         from convsmith.tune.dynamic import dynamic_config
         from convsmith.tune.fused import fused_config
 
     if dynamic:
-        with interning():
+        with one_table():
             return dynamic_config(check_dynamic(problem), target, threads)
     if isinstance(problem, Conv) and problem.depthwise is not None:
-        with interning():
+        with one_table():
             return fused_config(problem, target, threads)
     return default_config(problem, target, threads)

@@ -11,7 +11,7 @@ from callers import on_threads
 
 from convsmith.ir.buffer import Buffer, make_buffer
 from convsmith.ir.index import Affine, FloorDiv, Index, Var, as_index
-from convsmith.ir.intern import interning
+from convsmith.ir.intern import interning, one_table
 from convsmith.ir.parse import parse_kernel, parse_stmt, parse_value
 from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, Store, block
 from convsmith.ir.types import DTYPES, F32, F64, S32
@@ -66,6 +66,15 @@ def test_equal_fields_are_one_object_within_a_table() -> None:
             assert Var("x") + 1 is not inside
         assert Var("x") + 1 is inside
     assert Var("x") + 1 is outside
+
+
+def test_a_compilation_under_way_shares_its_table() -> None:
+    with one_table() as table:
+        inside = Var("x") + 1
+        with one_table() as inner:
+            assert inner is table and Var("x") + 1 is inside
+    with one_table() as other:
+        assert other is not table and Var("x") + 1 is not inside
 
 
 def test_threads_have_tables_of_their_own() -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from convsmith.ir.index import Var, as_index
+from convsmith.ir.index import Cond, Ge0, Var, as_index
 from convsmith.ir.parse import parse_kernel
-from convsmith.ir.walk import substitute
+from convsmith.ir.stmt import For
+from convsmith.ir.walk import Rewriter, substitute, variables_of, walk
 
 HEAD = "kernel k(t: ptr[64], a: f32[64], z: f32[64], b: f32[64], n)\n  for x in 0 .. 2:\n    "
 FUNCTION = "function g(p: a, n)\n  a[p + n] = 0.0\n"
@@ -45,3 +46,35 @@ def test_conditions_that_are_decided(value: str, x: int, arm: str) -> None:
     lanes = "{4}" if "{4}" in value else ""
     loop = parse_kernel(f"{HEAD}b[0]{lanes} = {value}\n").body
     assert str(substitute(loop.body, {Var("x"): as_index(x)})) == f"b[0]{lanes} = {arm}"  # type: ignore[attr-defined]
+
+
+class _Loops(Rewriter):
+    """Handles no expression; counts the visits of conditions, which it would dispatch by their class."""
+
+    visits = 0
+
+    def _Ge0(self, c: Ge0) -> Cond:
+        _Loops.visits += 1
+        return super()._Ge0(c)
+
+
+class _Conditions(_Loops):
+    def Ge0(self, c: Ge0) -> Cond:
+        return self._Ge0(c)
+
+
+def test_a_rewriter_without_methods_for_expressions_visits_none() -> None:
+    body = parse_kernel(f"{HEAD}if n - x >= 0: b[0] = (a[0] if n - x >= 0 else 1.0)\n").body
+    assert _Loops().stmt(body) is body and not _Loops.visits
+    assert _Conditions().stmt(body) is body and _Loops.visits == 1
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_statement_keeps_the_variables_that_occur_in_it(part: str) -> None:
+    """A statement without the variable stays the same object; it is asked twice, for the second answer is kept."""
+    head = FUNCTION + HEAD if "call" in part else HEAD
+    loop = parse_kernel(f"{head}{part}\n").body
+    assert isinstance(loop, For)
+    found = {x for x in walk(loop.body) if isinstance(x, Var)}
+    assert variables_of(loop.body) == found == variables_of(loop.body)
+    assert substitute(loop.body, {Var("nowhere"): as_index(1)}) is loop.body

@@ -36,6 +36,7 @@ from convsmith.ir.index import (
     mod,
     parts_of,
 )
+from convsmith.ir.intern import interning
 from convsmith.ir.walk import walk
 
 VARS = tuple(Var(n) for n in ("i", "j", "k", "n"))
@@ -205,6 +206,15 @@ def test_every_rule_has_a_case(rule: Any) -> None:
 def test_an_unchanged_expression_is_the_same_object() -> None:
     for e in (i + j * 2, floordiv(i + 1, 3), mod(i + j, 7), minimum(i, j), i - j >= 0, eq(i, 3)):
         assert simplify(e, {i: (0, 100), j: (0, 100)}) is e
+
+
+def test_a_result_is_kept_for_its_ranges_only() -> None:
+    x, y = Var("x"), Var("y")
+    e = (x + 4) // 4
+    with interning():
+        for lo, expected in ((0, 1), (4, 2), (0, 1)):
+            assert int(simplify((Var("x") + 4) // 4, {Var("x"): (lo, lo + 3), Var("y"): (lo, lo)})) == expected
+    assert simplify(e, {y: (0, 3)}) is e and int(simplify(e, {x: (0, 3)})) == 1
 
 
 def test_the_example_of_the_documentation() -> None:

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import random
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
 from guarded import check_result, expected, memories
 
+from convsmith.diag.settings import settings
 from convsmith.interp import run
 from convsmith.ir.intern import interning
+from convsmith.machine.registry import target
 from convsmith.problem import parse_problem
 from convsmith.problem.data import random_arrays
+from convsmith.statement import views
 from convsmith.statement.naive import naive
+from convsmith.statement.statement import Statement
 from convsmith.statement.views import statement
+from convsmith.tune.compile import compile_problem
 
 SIZES = [
     (i, k, s, d, p)
@@ -75,3 +81,18 @@ def test_nothing_is_read_beyond_the_arrays() -> None:
     memory = memories(problem, random_arrays(problem))
     run(kernel, {b.name: memory[b.name] for b in kernel.params})
     assert np.isfinite(memory["dst"]).all()
+
+
+def test_choosing_and_compiling_share_a_statement(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Statement] = []
+    make = views._statement
+
+    def counted(*arguments: Any) -> Statement:
+        made.append(make(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(views, "_statement", counted)
+    problem = parse_problem("--stag=axb --dtag=axb mb1ic4ih4oc4oh4kh3ph1")
+    with settings.scope(cache=None):
+        compile_problem(problem, target=target(), threads=1)
+    assert len(made) == 1
