@@ -70,7 +70,14 @@ class Report:
         self.name = name
         self.data: dict[str, Any] = {}
         self._date = datetime.date.today().isoformat()
+        self._machine = describe()
         self._lines = [f"# {title}", ""]
+
+    @property
+    def stem(self) -> Path:
+        """The path of the results without suffix."""
+        machine = f"{self._machine['cpu']} {self._machine['llvm_cpu']}"
+        return RESULTS / f"{self.name}-{re.sub(r'[^a-z0-9]+', '-', machine.lower()).strip('-')}-{self._date}"
 
     def note(self, text: str) -> None:
         """A paragraph."""
@@ -83,9 +90,7 @@ class Report:
 
     def write(self) -> None:
         """Write both files, and print the page."""
-        machine = describe()
-        slug = re.sub(r"[^a-z0-9]+", "-", f"{machine['cpu']} {machine['llvm_cpu']}".lower()).strip("-")
-        stem = f"{self.name}-{slug}-{self._date}"
+        machine = self._machine
         command = f"python benchmarks/{Path(sys.argv[0]).name} {' '.join(sys.argv[1:])}".strip()
         facts = {"benchmark": self.name, "date": self._date, "command": command, "convsmith": __version__}
         content = facts | {"sources": compiler_source_hash(), "machine": machine, **self.data}
@@ -98,10 +103,10 @@ class Report:
             *self._lines[2:],
         ]
         RESULTS.mkdir(exist_ok=True)
-        (RESULTS / f"{stem}.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        (RESULTS / f"{stem}.md").write_text("\n".join(page), encoding="utf-8")
+        self.stem.with_suffix(".json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        self.stem.with_suffix(".md").write_text("\n".join(page), encoding="utf-8")
         print("\n".join(page))
-        print(f"written: {RESULTS / stem}.md and .json", file=sys.stderr)
+        print(f"written: {self.stem}.md and .json", file=sys.stderr)
 
 
 def _machine_lines(machine: Mapping[str, Any], data: Mapping[str, Any]) -> list[str]:

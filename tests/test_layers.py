@@ -38,7 +38,7 @@ LAYERS: dict[str, set[str]] = {
     "tune": set(),
     "frontend": {"numpy"},
     PACKAGE: set(),
-    "cli": {"click", "rich"},
+    "cli": {"click", "matplotlib", "rich"},
 }
 """The folders, each importing only from those above it, with the packages of others that it may import."""
 

@@ -13,6 +13,7 @@ import click
 
 from convsmith import __version__
 from convsmith.cli.bench_page import Page, Row
+from convsmith.cli.distribution import check_picture, distribution, draw
 from convsmith.cli.output import error_line, exit_status, note, progress
 from convsmith.cli.problems import (
     ProblemCommand,
@@ -22,6 +23,7 @@ from convsmith.cli.problems import (
     command,
     problem_options,
     read_problems,
+    read_suite,
 )
 from convsmith.compiler.service import faults
 from convsmith.diag.errors import ConvsmithError, UnsupportedError, UsageError
@@ -35,6 +37,7 @@ from convsmith.measure.timing import ROUNDS, Spread, geometric_mean, measure
 from convsmith.measure.verification import computed, real_arrays, verify_kernel
 from convsmith.problem.data import random_arrays
 from convsmith.problem.problem import Problem
+from convsmith.problem.suites import SUITES
 from convsmith.runtime.arrays import aligned_copy
 
 __all__ = ["JSON_SCHEMA", "bench", "bench_kernel"]
@@ -42,18 +45,26 @@ __all__ = ["JSON_SCHEMA", "bench", "bench_kernel"]
 JSON_SCHEMA = 1
 
 @click.command(cls=ProblemCommand)
-@click.argument("source", metavar="NETWORK|DESCRIPTOR|FILE|-")
+@click.argument("source", metavar="[NETWORK|DESCRIPTOR|FILE|-]", required=False)
 @choice_options
 @problem_options
 @click.option("--vs", metavar="LIBRARIES", default="", help=f"Libraries to compare with: {','.join(PEERS)}.")
 @click.option("--rounds", type=click.IntRange(1), default=ROUNDS, show_default=True, help="Rounds of samples.")
+@click.option("--suite", metavar="NAME", help=f"All directions, layouts and types of a suite: {', '.join(SUITES)}.")
+@click.option("--sample", type=click.IntRange(1), metavar="N", help="With --suite: only N of its problems.")
+@click.option("--seed", default=0, show_default=True, help="With --sample: which ones.")
+@click.option("--png", "picture", metavar="FILE", help="Draw the roofline with all problems, and their ratios.")
 @click.option("--wide", is_flag=True, help="All columns and names, however wide the terminal is.")
 @click.option("--json", "json_file", metavar="FILE", help="Write all of it, with the machine; - is stdout.")
 def bench(
-    source: str, threads: int | None, target: str | None, config: str | None, layout: str, vs: str, rounds: int,
-    wide: bool, json_file: str | None, **options: str | bool | None,
+    source: str | None, threads: int | None, target: str | None, config: str | None, layout: str, vs: str,
+    rounds: int, suite: str | None, sample: int | None, seed: int, picture: str | None, wide: bool,
+    json_file: str | None, **options: str | bool | None,
 ) -> None:  # fmt: skip
     """Verify and time kernels: a network (resnet50, mobilenet_v2, vgg16), a descriptor, or a file of descriptors.
+
+    With --suite, instead of these: the problems of a suite in every direction, channels last, first and in blocks, and
+    the distribution of the results.
 
     % of peak is of the multiply-add peak that is measured in the same rounds, in the types that are multiplied; some
     levels have none for integers. Taps that meet padding count as work. A library's column is its time divided by ours
@@ -61,7 +72,14 @@ def bench(
     standard error.
     """
     check_choices(target, config, runs=True)
-    listed = read_problems(source, options, layout)
+    if (source is None) == (suite is None):
+        raise UsageError("legal is one of a problem, a list of problems, and --suite=NAME", code="no-problem")
+    if picture is not None:
+        check_picture(picture)
+    if suite is not None:
+        listed = read_suite(suite, options, sample or 0, seed)
+    else:
+        listed = read_problems(str(source), options, layout)
     asked = list(dict.fromkeys(name.strip() for name in vs.split(",") if name.strip()))
     here = [name for name in asked if installed(name)]
     if json_file not in (None, "-") and not Path(str(json_file)).absolute().parent.is_dir():
@@ -85,6 +103,11 @@ def bench(
             interrupted = True
     means = _means(rows, here)
     page.foot(rows, here, means)
+    if suite is not None and json_file != "-":
+        for line in distribution(rows, here):
+            note(line)
+    if picture is not None:
+        draw(rows, here, picture)
     if interrupted:
         error_line(f"interrupted: {len(rows)} of {len(listed.problems)} measured")
     if json_file is not None:

@@ -129,9 +129,13 @@ class Page:
         for name in self._asked:
             if name not in here:
                 yield f"{name} is not installed: in a clone of convsmith, pip install '.[peers]' brings it"
+        reasons: dict[tuple[str, str], list[Row]] = {}
         for row in rows:
-            for name, why in row.missing.items():
-                yield f"{name} cannot do {self._listed.text(row.problem)}: {why}"
+            for item in row.missing.items():
+                reasons.setdefault(item, []).append(row)
+        for (name, why), of in reasons.items():
+            what = self._listed.text(of[0].problem) if len(of) == 1 else f"{len(of)} of the problems"
+            yield f"{name} cannot do {what}: {why}"
 
 
 def _peaks(rows: Sequence[Row]) -> Iterator[str]:

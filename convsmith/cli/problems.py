@@ -26,7 +26,7 @@ from convsmith.problem.batch import Item, read_batch, split_words
 from convsmith.problem.conv import Conv
 from convsmith.problem.descriptor import KINDS
 from convsmith.problem.problem import Problem
-from convsmith.problem.suites import SUITES, suite
+from convsmith.problem.suites import SUITES, every_way, suite
 from convsmith.runtime.threads import default_threads
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "command",
     "problem_options",
     "read_problems",
+    "read_suite",
     "short_config",
 ]
 
@@ -181,6 +182,17 @@ def read_problems(source: str, options: Options, layout: str, verb: str = "") ->
             f"{source} stands for {len(items)} problems; `{verb}` takes one, such as {first!r}", code="several-problems"
         )
     return _listed(items, layout)
+
+
+def read_suite(name: str, options: Options, sample: int, seed: int) -> Listed:
+    """Return the problems of the suite `name` in every direction, layout and kind of types, or a `sample` of them.
+
+    UsageError if options of problems are given beside: the suite sets them all.
+    """
+    given = [f"--{option.replace('_', '-')}" for option, text in options.items() if text]
+    if given:
+        raise UsageError(f"--suite={name} sets every option of its problems: legal is no {given[0]}", code="bad-suite")
+    return Listed(every_way(name, sample, seed), None, False)
 
 
 def check_choices(target: str | None, config: str | None, runs: bool) -> None:

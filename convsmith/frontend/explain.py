@@ -19,10 +19,8 @@ from convsmith.ir.stmt import Call, For, Store
 from convsmith.ir.walk import loops_of, statements_of
 from convsmith.layout.indirection import FORMS, POINTER_BYTES, shape_of
 from convsmith.machine.base import Machine
-from convsmith.machine.host import cache_sizes
 from convsmith.machine.registry import host_targets
-from convsmith.measure.ceilings import peak_ceiling, read_ceiling
-from convsmith.measure.peak import peak_types
+from convsmith.measure.roofline import bytes_of_arrays, roofline
 from convsmith.passes.derive_packing import derive_packing
 from convsmith.passes.reorder import reorder
 from convsmith.passes.rfactor import rfactor
@@ -37,7 +35,7 @@ from convsmith.statement.views import sums_type
 if TYPE_CHECKING:
     from convsmith.frontend.inspection import Inspected
 
-__all__ = ["explain", "rate_unit"]
+__all__ = ["explain", "rate_unit", "reason"]
 
 _PLANNED = (reorder, rfactor, derive_packing)
 """The last of these passes leaves the plan: all loops in their places, nothing cut into pieces yet."""
@@ -166,43 +164,47 @@ def _work(problem: Problem, target: Machine) -> Iterator[Line]:
     real, dense = problem.flops_real, problem.flops_dense
     types = f"products of {' and '.join(dict.fromkeys(problem.factors))}, sums in {sums_type(problem, target)}"
     yield "operations", f"{dense / 1e6:.3f} million counting taps that meet padding, {real / 1e6:.3f} without; {types}"
-    nbytes = _moved(problem)
+    nbytes = bytes_of_arrays(problem)
     yield "bytes", f"{_bytes(nbytes)} of all arrays"
     yield "intensity", f"{real / max(nbytes, 1):.1f} operations a byte"
 
 
 def _roofline(kernel: Inspected) -> Iterator[Line]:
-    """Yield the bounds by the machine's kept ceilings; the bandwidth is that of the smallest cache that holds all
-    arrays.
-
-    The peak is that of an instruction for the problem's own types, or for the types to which it converts them.
-    """
-    problem, config = kernel.problem, kernel.config
+    """Yield the bounds by the machine's kept ceilings."""
+    config = kernel.config
     if kernel.target not in host_targets():
         yield "roofline", f"not known: this machine does not run {config.target}"
         return
-    nbytes = _moved(problem)
-    level = next((level for level, size in cache_sizes().items() if nbytes <= size), "DRAM")
-    read = read_ceiling(level).figure(config.threads)
-    by_bytes = problem.flops_real / max(nbytes, 1) * read.rate
-    unit = rate_unit(problem)
-    bound, side = by_bytes, "the bytes"
-    types = peak_types(problem, kernel.target)
-    rates = [f"{read.rate:.1f} GB/s from {level}"]
-    measured = [read]
-    if types is not None:
-        peak = peak_ceiling(config.target, types).figure(config.threads)
-        rates.insert(0, f"{peak.rate:.1f} {unit} in {print_types(types)}")
-        measured.append(peak)
-        if peak.rate <= bound:
-            bound, side = peak.rate, "the multiply-adds"
+    roof = roofline(kernel.problem, kernel.target, config.threads)
+    unit = rate_unit(kernel.problem)
+    rates = [f"{roof.read.rate:.1f} GB/s from {roof.level}"]
+    if roof.types is not None and roof.peak is not None:
+        rates.insert(0, f"{roof.peak.rate:.1f} {unit} in {print_types(roof.types)}")
+    measured = [figure for figure in (roof.read, roof.peak) if figure is not None]
     threads = f"{config.threads} thread{'s' * (config.threads > 1)}"
     dates = " and ".join(sorted({figure.date for figure in measured}))
     yield "roofline", f"{config.target} on {threads}, measured {dates}: {', '.join(rates)}"
     if not all(figure.is_steady for figure in measured):
         yield "", "the machine was busy during the measurement: these rates are too low, and are not kept"
-    least = problem.flops_real / bound * 1e-3
-    yield "", f"bound by {side}: at most {bound:.1f} {unit}, at least {least:.2f} us"
+    yield "", f"bound by {roof.side}: at most {roof.bound:.1f} {unit}, at least {roof.seconds * 1e6:.2f} us"
+
+
+def reason(plan: Plan, of_bound: float, side: str) -> str:
+    """Return what holds a kernel back that reaches ``of_bound`` of the bound by ``side``: facts of its plan."""
+    main = plan.main
+    nest, unit = main.nest, main.nest.unit
+    facts = [f"{of_bound:.0%} of what {side} allow"]
+    size = main.loops.extents[nest.lane.of]
+    if size % unit.lanes:
+        facts.append(f"{nest.lane.of} {size} in vectors of {unit.lanes}")
+    if main.registers.needed < main.registers.available * 3 // 4:
+        facts.append(f"{main.registers.needed} of {main.registers.available} {main.registers.file}")
+    copies = [b.name for k in plan.kernels if k.statement.when == "before" for b in k.buffers]
+    if copies:
+        facts.append(f"{', '.join(copies)} made in each call")
+    if plan.main.config.realise == "pad_copy":
+        facts.append("the source is copied into padded memory")
+    return "; ".join(facts)
 
 
 def rate_unit(problem: Problem) -> str:
@@ -233,10 +235,6 @@ def _dump(problem: Problem, config: str) -> Dump | None:
         return Dump(dump_directory(root, problem, config)) if root is not None else None
     except UsageError:
         return None
-
-
-def _moved(problem: Problem) -> int:
-    return sum(map(_size, problem.tensors))
 
 
 def _size(tensor: Tensor) -> int:

@@ -43,7 +43,7 @@ def test_each_line_of_a_run_stands_alone(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [row["problem"] for row in run["rows"]] == wanted
 
 
-@pytest.mark.parametrize("name", ["layers", "networks", "kinds", "depthwise", "packing", "latency", "cliffs", "making"])
+@pytest.mark.parametrize("name", sorted({path.stem for path in BENCHMARKS.glob("*.py")} - {"report"}))
 def test_a_script_can_be_imported(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     assert callable(importlib.import_module(name).main)
@@ -73,3 +73,16 @@ def test_the_best_library_is_the_one_that_gains_us_least(monkeypatch: pytest.Mon
     assert depthwise._summary(rows) == ["1.55", "1.20 (a)", "50.0 %"]
     problem = parse_problem("g16mb1ic16ih5oc16oh5kh3ph1")
     assert depthwise._bytes(problem) == (2 * 25 + 9) * 16 * 4
+
+
+def test_the_losses_of_a_suite_are_those_to_the_best_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    suite = importlib.import_module("suite")
+    ratios = {"a": {"torch": 2.0, "onednn": 0.9}, "b": {"torch": 1.1}, "c": {}, "d": {"torch": 0.5}}
+    rows = [
+        {"problem": name, "libraries": {library: {"speedup": {"median": value}} for library, value in found.items()}}
+        for name, found in ratios.items()
+    ]
+    assert [(ratio, name, row["problem"]) for ratio, name, row in suite.losses({"rows": rows})] == [
+        (0.5, "torch", "d"), (0.9, "onednn", "a"),
+    ]  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from convsmith.diag.errors import UsageError
-from convsmith.problem.suites import SUITES, suite
+from convsmith.problem.suites import SUITES, every_way, suite
 
 Layer = tuple[int, int, int, int, int, bool]  # ic, oc, kernel, input size, stride, depthwise
 
@@ -56,7 +56,7 @@ NETWORKS = {
 """Layers in the order of the network, the number of different ones, and the prefix of their names."""
 
 
-@pytest.mark.parametrize("name", list(SUITES))
+@pytest.mark.parametrize("name", list(NETWORKS))
 def test_a_suite_lists_the_unique_convolutions_of_its_network(name: str) -> None:
     network, count, prefix = NETWORKS[name]
     expected = list(dict.fromkeys(network()))
@@ -81,3 +81,17 @@ def test_a_suite_lists_the_unique_convolutions_of_its_network(name: str) -> None
 def test_unknown_suite() -> None:
     with pytest.raises(UsageError, match=f"unknown suite 'resnet51': legal are {', '.join(SUITES)}"):
         suite("resnet51")
+
+
+def test_every_way_of_a_suite() -> None:
+    ways = every_way("cliffs")
+    assert len(ways) == len(set(ways)) == 11 * len(suite("cliffs")) and len(suite("cliffs")) == 620
+    assert {problem.dir for problem in ways} == {"FWD_D", "BWD_D", "BWD_W"}
+    assert {problem.dtag for problem in ways} == {"axb", "abx", "aBx16b"}
+    assert {problem.rank for problem in ways} == {1, 2, 3} and {problem.deconv for problem in ways} == {False, True}
+
+
+def test_a_sample_is_drawn_by_its_seed() -> None:
+    drawn = every_way("cliffs", 20, 1)
+    assert drawn == every_way("cliffs", 20, 1) != every_way("cliffs", 20, 2) and len(set(drawn)) == 20
+    assert len(every_way("vgg16", 1000)) == len(every_way("vgg16"))

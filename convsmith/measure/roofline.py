@@ -1,0 +1,76 @@
+"""The roofline of a problem: how fast the machine could compute it, by its multiply-adds and by its bytes.
+
+Samuel Williams, Andrew Waterman and David Patterson, "Roofline: An Insightful Visual Performance Model for Multicore
+Architectures", CACM 52 (2009). The ceilings are the machine's kept figures.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from convsmith.machine.base import Machine
+from convsmith.machine.host import cache_sizes
+from convsmith.measure.ceilings import Figure, peak_ceiling, read_ceiling
+from convsmith.measure.peak import Types, peak_types
+from convsmith.problem.problem import Problem
+from convsmith.problem.types import TYPES
+
+__all__ = ["Roofline", "bytes_of_arrays", "roofline"]
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """The ceilings of ``flops`` operations that move ``nbytes``.
+
+    ``read`` is the bandwidth of ``level``, the smallest cache that holds all arrays. ``peak`` is the rate of the
+    multiply-adds in ``types``, the problem's own or those to which it converts them; both are None where the level of
+    the instruction set has none. Rates are in 1e9 a second.
+    """
+
+    flops: int
+    nbytes: int
+    level: str
+    read: Figure
+    types: Types | None
+    peak: Figure | None
+
+    @property
+    def intensity(self) -> float:
+        """Operations for each byte moved."""
+        return self.flops / max(self.nbytes, 1)
+
+    @property
+    def side(self) -> str:
+        """What binds: "the bytes" or "the multiply-adds"."""
+        return "the multiply-adds" if self.peak is not None and self.peak.rate <= self._by_bytes else "the bytes"
+
+    @property
+    def bound(self) -> float:
+        """The highest rate of operations, in 1e9 a second."""
+        return min(self._by_bytes, self.peak.rate) if self.peak is not None else self._by_bytes
+
+    @property
+    def seconds(self) -> float:
+        """The shortest time of a call."""
+        return self.flops / self.bound * 1e-9
+
+    @property
+    def _by_bytes(self) -> float:
+        return self.intensity * self.read.rate
+
+
+def roofline(problem: Problem, machine: Machine, threads: int) -> Roofline:
+    """Return the roofline of ``problem`` on ``threads`` of the host, which must run the code of ``machine``.
+
+    The first call for a number of threads measures the ceilings, which takes about 50 ms each.
+    """
+    nbytes = bytes_of_arrays(problem)
+    level = next((level for level, size in cache_sizes().items() if nbytes <= size), "DRAM")
+    types = peak_types(problem, machine)
+    peak = None if types is None else peak_ceiling(machine.name, types).figure(threads)
+    return Roofline(problem.flops_real, nbytes, level, read_ceiling(level).figure(threads), types, peak)
+
+
+def bytes_of_arrays(problem: Problem) -> int:
+    """Return the bytes of all arrays of ``problem``, in their layouts."""
+    return sum(t.layout.size * TYPES[t.dtype].bits // 8 for t in problem.tensors)

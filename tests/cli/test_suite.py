@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import builtins
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from convsmith.cli.main import main
+
+FEW = ("--suite", "cliffs", "--sample", "4", "--seed", "3", "--rounds", "1", "--threads", "1", "--target", "generic")
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(main, ["bench", *words])
+
+
+def test_the_distribution_of_a_suite(tmp_path: Path) -> None:
+    picture = tmp_path / "suite.png"
+    result = run(*FEW, "--vs", "torch", "--png", str(picture))
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert sum("  yes  " in line for line in lines) == 4  # each is verified
+    assert "time of torch / ours" in lines and "time at the roofline / ours" in lines
+    assert next(line for line in lines if line.startswith("all ")).split()[1].isdigit()
+    worst = lines[lines.index("the worst beside torch, and what holds them back") + 1 :]
+    ratios = [float(line.split()[0]) for line in worst[::3]]
+    assert ratios and ratios == sorted(ratios)
+    assert all("--target=generic --lane=" in line for line in worst[1::3])
+    assert all("% of what the " in line for line in worst[2::3])
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_libraries_the_roofline_is_what_is_compared(tmp_path: Path) -> None:
+    result = run(*FEW)
+    assert result.exit_code == 0 and "the worst beside the roofline" in result.output
+
+
+@pytest.mark.parametrize(
+    "words,text",
+    [
+        ((), "legal is one of a problem, a list of problems, and --suite=NAME"),
+        (("vgg16", "--suite", "cliffs"), "legal is one of a problem"),
+        (("--suite", "cliff"), "unknown suite 'cliff': legal are resnet50,"),
+        (("--suite", "cliffs", "--dir", "BWD_D"), "sets every option of its problems: legal is no --dir"),
+        ((*FEW, "--png", "nowhere/x.png"), "--png=nowhere/x.png: there is no such directory"),
+    ],
+)
+def test_bad_input(words: tuple[str, ...], text: str) -> None:
+    result = run(*words)
+    assert result.exit_code == 2 and text in result.output
+
+
+def test_a_picture_without_matplotlib(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def missing(name: str, *rest: Any, **named: Any) -> Any:
+        if name.startswith("matplotlib"):
+            raise ImportError(name)
+        return imported(name, *rest, **named)
+
+    imported = builtins.__import__
+    monkeypatch.setattr(builtins, "__import__", missing)
+    result = run(*FEW, "--png", str(tmp_path / "x.png"))
+    assert result.exit_code == 2 and "pip install 'convsmith[plots]' brings it" in result.output
