@@ -2,13 +2,14 @@
 
 A dependence does not decide whether this is legal, since a term that moves touches another element.  The rewrite relies
 on nothing telling the partial sums apart, and checks it: besides the statements that add terms, some set all partial
-sums, and some add all of them up.
+sums, some add all of them up, and some move all of them to private memory, from where they return to the same places.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
@@ -16,7 +17,7 @@ from convsmith.ir.index import Index, Var, as_index
 from convsmith.ir.stmt import Alloc, Block, For, If, Kernel, Stmt, Store
 from convsmith.ir.text import access_text
 from convsmith.ir.value import Binary, Load
-from convsmith.ir.walk import Rewriter, children, substitute, variables_of
+from convsmith.ir.walk import Rewriter, children, statements_of, substitute, variables_of
 from convsmith.passes.accesses import reads_any
 from convsmith.passes.order import is_only_sum
 from convsmith.passes.scope import with_body
@@ -29,6 +30,13 @@ class _Use:
     stmt: Stmt
     loops: tuple[For, ...]
     tested: frozenset[Var]
+
+
+class _Element(NamedTuple):
+    """An element of a buffer."""
+
+    buffer: Buffer
+    at: tuple[Index, ...]
 
 
 def _uses(s: Stmt, acc: Buffer, loops: tuple[For, ...] = (), tested: frozenset[Var] = frozenset()) -> Iterator[_Use]:
@@ -62,9 +70,37 @@ def _place(use: _Use, acc: Buffer, dim: int) -> Index | None:
     return None
 
 
+def _moved(s: Stmt, acc: Buffer) -> tuple[_Element, _Element] | None:
+    """Return the element of private memory and the partial sum, of which a statement makes one equal to the other."""
+    if not isinstance(s, Store) or not isinstance(s.value, Load):
+        return None
+    here, there = _Element(s.buffer, s.index), _Element(s.value.buffer, s.value.index)
+    memory, part = (there, here) if s.buffer is acc else (here, there)
+    return (memory, part) if part.buffer is acc and memory.buffer.scope == "cache" else None
+
+
+def _memories(uses: Sequence[_Use], acc: Buffer, dim: int) -> set[Buffer]:
+    """Return the memories of which one dim numbers the partial sums of each place, in all statements that move them."""
+    dims: dict[Buffer, set[int]] = {}
+    for memory, part in filter(None, (_moved(use.stmt, acc) for use in uses)):
+        lane = part.at[dim]
+        found = [n for n, i in enumerate(memory.at) if variables_of(lane) & variables_of(i)]
+        alone = len(found) == 1 and memory.at[found[0]] is lane
+        dims.setdefault(memory.buffer, set()).update(found if alone else (0, -1))
+    return {memory for memory, places in dims.items() if len(places) == 1}
+
+
+def _readers(whole: Stmt, memories: set[Buffer], acc: Buffer) -> Iterator[Stmt]:
+    """Yield the statements that read the memories, and do not set a partial sum to what they read."""
+    for s in statements_of(whole) if memories else ():
+        if isinstance(s, Store) and reads_any(s.value, memories) and _moved(s, acc) is None:
+            yield s
+
+
 def _takes_all(use: _Use, acc: Buffer, dim: int) -> bool:
     """Return whether a statement and one loop around it, with nothing else that uses ``acc``, take all partial sums."""
-    place = _place(use, acc, dim)
+    moved = _moved(use.stmt, acc)
+    place = _place(use, acc, dim) if moved is None else moved[1].at[dim]
     loop = next((x for x in use.loops if x.var is place), None)
     if loop is None or loop.lo is not as_index(0) or loop.hi is not as_index(acc.shape[dim]):
         return False
@@ -72,9 +108,9 @@ def _takes_all(use: _Use, acc: Buffer, dim: int) -> bool:
 
 
 class _Rebase(Rewriter):
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, whole: Stmt) -> None:
         super().__init__()
-        self.name = name
+        self.name, self.whole = name, whole
         self.around: dict[Buffer, Stmt] = {}
         """For each accumulator in scope, the statement in which it is allocated."""
 
@@ -102,11 +138,17 @@ class _Rebase(Rewriter):
         what = f"rebase: loop {loop.var}: {access_text(acc, term.index, None)}"
         if place is not loop.var or any(loop.var in variables_of(i) for i in term.index if i is not place):
             raise ConfigError("not-nested", f"{what}: legal is a sum of which one coordinate is the loop")
-        for use in _uses(self.around[acc], acc):
+        uses = list(_uses(self.around[acc], acc))
+        if any(_moved(use.stmt, acc) for use in uses):  # other parts of the sum find the terms where they moved to
+            uses = list(_uses(self.whole, acc))
+        memories = _memories(uses, acc, dim)
+        uses += (_Use(s, (), frozenset()) for s in _readers(self.whole, memories, acc))
+        for use in uses:
             s = use.stmt
             if isinstance(s, Store) and s.buffer is acc and is_only_sum(s):
                 continue
-            if not _takes_all(use, acc, dim):
+            moved = _moved(s, acc)
+            if not _takes_all(use, acc, dim) or (moved is not None and moved[0].buffer not in memories):
                 raise ConfigError(
                     "dependence", f"{what} = ... and {s}: the second does not take all partial sums, and would find "
                     "others in its own",
@@ -152,4 +194,4 @@ def rebase(kernel: Kernel, loop: str) -> Kernel:
                 total[] = total[] + acc[l]
               dst[0] = total[]
     """
-    return with_body(kernel, _Rebase(loop).stmt(kernel.body))
+    return with_body(kernel, _Rebase(loop, kernel.body).stmt(kernel.body))

@@ -38,6 +38,7 @@ BLOCKS = [
     ("mb1ic20ih7oc40oh4kh3ph1sh2", f"{CONV} --cache=ic:16 --realise=mask"),
     ("--dir=BWD_D mb1ic40ih7oc20oh4kh3ph1sh2", "--lane=ic --register=ic:16,iw:2 --cache=oc:6"),
     ("--dir=BWD_W mb2ic5ih9oc6oh9kh3ph1", "--lane=ow --register=ic:2,oc:3 --cache=oh:4 --pack="),
+    ("--dir=BWD_W --stag=abx --dtag=abx mb1ic3ih20oc4oh20kh3ph1", "--lane=ow --register=oc:4 --cache=oh:8 --pack="),
     ("--dir=BWD_W mb4ic5ih7oc6oh4kh3ph1sh2", "--lane=oc --register=ic:2,oc:16 --cache=mb:2 --pack=diff_dst"),
     ("--dir=BWD_W g2mb1ic4ih20oc6oh20kh5ph2", "--lane=ow --register=kw:2,ic:2 --cache=oc:2,oh:8 --pack="),
     ("mb1ic20ih7oc40oh7kh3ph1", f"{CONV} --cache=ic:8 --realise=pad_copy"),

@@ -7,7 +7,10 @@ from oracles import assert_same_results
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.parse import parse_kernel
+from convsmith.ir.stmt import Alloc, Kernel, Stmt
+from convsmith.ir.walk import Substitute, statements_of
 from convsmith.passes.rebase import rebase
+from convsmith.passes.scope import with_body
 
 SUM = """kernel k(a: f32[8], d: f32[2])
   alloc acc: f32[4] @register:
@@ -45,3 +48,61 @@ def test_terms_move_where_all_partial_sums_are_added_up() -> None:
 def test_a_statement_that_tells_partial_sums_apart_is_refused(old: str, new: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         rebase(parse_kernel(SUM.replace(old, new)), "m")
+
+
+KEPT = """kernel k(a: f32[8], d: f32[2])
+  alloc kept: f32[2, 4] @cache:
+    for x in 0 .. 2:
+      alloc acc: f32[4] @register:
+        for l in 0 .. 4:
+          acc[l] = 0.0
+        for m in 1 .. 4:
+          acc[m] = acc[m] + a[m]
+        for l in 0 .. 4:
+          kept[x, l] = acc[l]
+    for x in 0 .. 2:
+      alloc acc: f32[4] @register:
+        for l in 0 .. 4:
+          acc[l] = kept[x, l]
+        for m in 1 .. 4:
+          acc[m] = acc[m] + a[m + 4]
+        alloc total: f32[] @register:
+          total[] = 0.0
+          for n in 0 .. 4:
+            total[] = total[] + acc[n]
+          d[x] = total[]
+"""
+
+
+def kept(old: str = "", new: str = "") -> Kernel:
+    """Return a sum in two parts, whose partial sums memory keeps between them; both parts have the same registers."""
+    kernel = parse_kernel(KEPT.replace(old, new) if old else KEPT)
+    first, other = [s.buffer for s in statements_of(kernel.body) if isinstance(s, Alloc) and s.buffer.name == "acc"]
+
+    class OneBuffer(Substitute):
+        def Alloc(self, s: Alloc) -> Stmt:
+            return Alloc(first if s.buffer is other else s.buffer, self.stmt(s.body))
+
+    return with_body(kernel, OneBuffer({}, {other: first}).stmt(kernel.body))
+
+
+def test_terms_move_where_memory_keeps_all_partial_sums() -> None:
+    after = rebase(kept(), "m")
+    assert str(after).count("for m in 0 .. 3:") == 2
+    assert_same_results(kept(), after)
+
+
+@pytest.mark.parametrize(
+    "old, new",
+    [
+        ("kept[x, l] = acc[l]", "kept[x, l] = acc[l] * 2.0"),
+        ("for l in 0 .. 4:\n          kept", "for l in 0 .. 3:\n          kept"),
+        ("acc[l] = kept[x, l]", "acc[l] = kept[l % 2, x]"),
+        ("d[x] = total[]", "d[x] = total[] + kept[x, 0]"),
+        ("kept[x, l] = acc[l]", "kept[0, l % 2] = acc[l]"),
+    ],
+    ids=["scaled", "not-all", "other-places", "read-alone", "one-place"],
+)
+def test_memory_that_tells_partial_sums_apart_is_refused(old: str, new: str) -> None:
+    with pytest.raises(ConfigError, match="the second does not take all partial sums"):
+        rebase(kept(old, new), "m")
