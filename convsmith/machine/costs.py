@@ -43,10 +43,16 @@ class Costs:
     """Cycles to store a lane of a vector whose lanes are scattered elements of a cache line."""
     scatter_far: float = 7.5
     """Cycles to store a lane of a vector whose lanes are elements of different cache lines."""
+    scatter_clash: float = 17
+    """Cycles to store a lane of a vector whose lanes evict each other from a set of the first-level cache."""
     gather: float = 1.3
     """Slow-down of a step whose source lanes come from two vectors."""
     gather_singly: float = 5
     """Slow-down of a step whose source lanes come from more than two vectors, so that each lane is loaded alone."""
+    lane_load: float = 0.8
+    """Cycles to load one lane of a vector whose elements are apart in memory."""
+    crossing: float = 1.15
+    """Slow-down of a step whose vectors of pixels start at any tap, and so lie on two cache lines."""
     clash: float = 3.0
     """Slow-down of a step whose pixels evict each other from the first-level cache."""
     copy: float = 2

@@ -45,7 +45,7 @@ class MicroArchitecture:
 
 MICRO_ARCHITECTURES = (
     MicroArchitecture("zen4", "AuthenticAMD", ("25",), ("avx512f",)),
-    MicroArchitecture("intel-server", "GenuineIntel", ("6",), ("avx512f",)),
+    MicroArchitecture("intel-server", "GenuineIntel", ("6",), ("avx512f",), (("scatter_far", 1.9),)),
     MicroArchitecture("generic"),
 )
 """The first that a CPU belongs to is its own; every CPU belongs to the last.

@@ -119,6 +119,15 @@ class LaneMap(Rewriter):
         return active
 
 
+class _Broadcasts(Rewriter):
+    """Broadcasts to all lanes what the active lanes read: no store depends on the others, and it needs no mask."""
+
+    def Load(self, v: Load) -> Value:
+        if v.lanes is None or v.lanes.active == v.lanes.count or any(v.lanes.offsets):
+            return self._Load(v)
+        return Load(v.buffer, v.index, Lanes(v.lanes.offsets, v.lanes.count))
+
+
 def _within(v: Load, index: tuple[Index, ...], lanes: Lanes | None, count: int) -> Value:
     """Return a load that has lanes already, with these as groups of ``count`` new lanes."""
     inner = v.lanes
@@ -233,6 +242,8 @@ class _Vectorise(ScopedRewriter):
         if where is not None:
             if s.buffer.scope != "register" and len(set(where.offsets[: where.active])) < where.active:
                 raise NotVector(f"lanes of {s.buffer.name} write the same element")
+            if s.buffer.scope == "register":
+                value = _Broadcasts().expr(value)
             return Store(s.buffer, index, value, where)
         v = s.value
         if not (isinstance(v, Binary) and v.op == "add" and isinstance(v.a, Load)):

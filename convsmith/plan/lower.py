@@ -27,7 +27,7 @@ from convsmith.plan.config import Config
 from convsmith.plan.loops import names
 from convsmith.plan.order import Nest
 from convsmith.plan.pointers import indirect
-from convsmith.plan.read import copy_name, has_rows, is_copied, resident
+from convsmith.plan.read import copy_name, is_copied, resident, row_loops
 from convsmith.statement.statement import Statement
 
 
@@ -38,10 +38,11 @@ def lower_steps(st: Statement, config: Config, target: Machine, nest: Nest) -> l
         fragments = target.fragment_rows(st.a.factor, st.b.factor, st.acc)
         steps += [Step(unroll, names(nest.unrolled)), Step(simplify), Step(replace, fragments, (nest.lane.name,))]
     copied = is_copied(st, config)
-    if copied and has_rows(st):
-        steps += _row_steps(st, target.lanes(dtype(st.a.dtype).bits))
+    rows = row_loops(st, config, nest) if copied else ()
+    if rows:
+        steps += _row_steps(rows, target.lanes(dtype(st.a.dtype).bits))
     steps.append(Step(narrow_index))
-    if copied and not has_rows(st):
+    if copied and not rows:
         steps.append(Step(vectorise, f"{copy_name(st)}1.l", nest.lanes, False))
     if nest.unit.dot and not nest.rows:
         steps += [Step(vectorise, x.name, nest.unit.terms, False) for x in nest.terms]
@@ -62,11 +63,11 @@ def lower_steps(st: Statement, config: Config, target: Machine, nest: Nest) -> l
     return steps
 
 
-def _row_steps(st: Statement, lanes: int) -> list[Step]:
-    """Make pixels and channels of a row of the padded copy one loop, of vectors."""
-    row, channels = (f"{copy_name(st)}{n}" for n in (len(st.a.coords) - 1, 1))
+def _row_steps(loops: tuple[str, ...], lanes: int) -> list[Step]:
+    """Make the ``loops`` along a row of the padded copy one loop, of vectors."""
+    row, *channels = loops
     return [
-        Step(coalesce, row, channels, row),
+        *(Step(coalesce, row, n, row) for n in channels),
         Step(tile, row, lanes, row + ".o", row + ".l"),
         Step(partition, (row + ".o",)),
         Step(vectorise, row + ".l", lanes, False),

@@ -176,7 +176,9 @@ class _Builder:
             self.reduce[n] = [self.tiles(n, size, "u"), self.inner(n, "u", size)]
         elif size > 1:
             self.outer[n] = self.tiles(n, size, "i")
-            (self.pixels if kind == "m" else self.vectors).append(self.inner(n, "i", size))
+            # Lanes along pixels: a weight serves all vectors of pixels, which stay in registers.
+            outer = kind == "m" and self.loops.kinds[config.lane] != "m"
+            (self.pixels if outer else self.vectors).append(self.inner(n, "i", size))
         else:
             whole = self.loops.part(n, n, self.outermost(n), self.loops.extents[n])
             if kind == "k":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, takewhile
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Var, is_false, is_true, parts_of
@@ -104,7 +104,7 @@ def read_steps(
     if cut:
         cutting.append(Step(rebase, nest.lane.name))
     if is_copied(st, config):
-        cutting += _copy_steps(st, nest.lanes)
+        cutting += _copy_steps(st, config, nest)
     return steps, cutting
 
 
@@ -184,12 +184,16 @@ def _stage_place(
 ) -> tuple[str, tuple[Loop, ...]]:
     """Return the loop in which the padded copy is made, and the loops around it, which are those that may be parallel.
 
-    One thread copies an image at a time; several copy the rows that they need, each its own.
+    Groups share no element: where they are outermost, each is copied before it is read. Else one thread copies an image
+    at a time; several copy the rows that they need, each its own.
     """
+    images = {d.name for d in st.dims if d.sort == "images"}
+    apart = list(takewhile(lambda x: images.issuperset(x.dims) or _is_group(x, config), around))
+    if apart and _is_group(apart[-1], config):
+        return apart[-1].name, tuple(apart)
     rows: Iterator[Loop] = (x for x in around if loops.axes.get(x.of))
-    image_dims = {d.name for d in st.dims if d.sort == "images"}
-    images = (x for x in around if image_dims.issuperset(x.dims))
-    place = next(images if config.threads == 1 else chain(rows, images), None)
+    whole = (x for x in around if images.issuperset(x.dims))
+    place = next(whole if config.threads == 1 else chain(rows, whole), None)
     if place is None:
         raise ConfigError(
             "stage", f"--realise=pad_copy needs loop {IMAGES} or a loop over rows around the tile, not "
@@ -198,24 +202,36 @@ def _stage_place(
     return place.name, around[: around.index(place) + 1]
 
 
-def _copy_steps(st: Statement, lanes: int) -> list[Step]:
+def _is_group(loop: Loop, config: Config) -> bool:
+    """Whether a loop steps from group to group, each of which reads its own part of A."""
+    return loop.role == "batch" and loop.of != config.lane
+
+
+def _copy_steps(st: Statement, config: Config, nest: Nest) -> list[Step]:
     """Split the copy at the borders of the image, and copy vectors of channels."""
     channels = f"{copy_name(st)}1"
     others = [f"{copy_name(st)}{n}" for n in range(2, len(st.a.coords))]
-    if has_rows(st):
+    if row_loops(st, config, nest):
         return [Step(partition, tuple(others))]
     return [
-        Step(tile, channels, lanes, channels + ".o", channels + ".l"),
+        Step(tile, channels, nest.lanes, channels + ".o", channels + ".l"),
         Step(partition, (*others, channels + ".o")),
     ]
 
 
-def has_rows(st: Statement) -> bool:
-    """Whether few channels lie side by side, and so do the pixels of a row: then rows are copied, not channels."""
+def row_loops(st: Statement, config: Config, nest: Nest) -> tuple[str, ...]:
+    """Return the loops of the copy that run along a row of memory, where rows are copied and not channels.
+
+    Pixels of a row lie side by side in channels first. In channels last, a few channels lie between them.
+    """
     layout, last = st.a.layout, len(st.a.coords) - 1
-    if not layout.is_plain or last < 2 or layout.shape[1] > FEW_CHANNELS:
-        return False
-    return layout.strides[1] == 1 and layout.strides[last] == layout.shape[1]
+    if not layout.is_plain or last < 2:
+        return ()
+    pixels, channels = f"{copy_name(st)}{last}", f"{copy_name(st)}1"
+    if layout.strides[last] == 1 and not _neighbours(st, config, nest):
+        return (pixels,)
+    few = layout.shape[1] <= FEW_CHANNELS and layout.strides[1] == 1 and layout.strides[last] == layout.shape[1]
+    return (pixels, channels) if few else ()
 
 
 def _cut_short(st: Statement, nest: Nest) -> set[Loop]:

@@ -70,9 +70,9 @@ def _of_unit(model: Model, threads: int, long: bool) -> Iterator[Choice]:
         ways.append((model.n, ((tap, model.k),), model.fuse(tap, model.k)))
     for lane, fuse, join in ways:
         loops = loops_after_fusing(model.st, Config(target.name, lane, fuse))
-        order, pack, filled = model.order(loops, lane), model.packed(lane), model.filled(lane)
+        order, pack, filled = model.order(loops, lane, threads), model.packed(lane), model.filled(lane)
         terms = ((join, model.unit.terms),) if join else model.shared_terms(lane)
-        copied = bool(join) or (model.copied and lane != model.batch)
+        copied = bool(join) or (model.copied and lane != model.batch) or model.bordered(lane)
         drain = long and loops.kinds[lane] != "k"
         pieces = max(Config.pieces, model.cut_apart()) if lane == model.k else Config.pieces
         for tile in model.tiles(loops, lane):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from math import prod
+from math import gcd, prod
 
 from convsmith.arith.evaluate import evaluate
 from convsmith.ir.index import Var, is_true
@@ -29,7 +29,7 @@ from convsmith.statement.statement import Statement, View, view_steps
 from convsmith.tune.blocks import blocked
 from convsmith.tune.fragments import fragment_cycles, fragment_tiles
 from convsmith.tune.parts import parts_of_sums
-from convsmith.tune.windows import fetched, first_reads, weights_fit, window_tiles
+from convsmith.tune.windows import STRIDE, fetched, first_reads, row_tiles, weights_fit, window_tiles
 
 FEW_VECTORS = 3
 """Vectors of channels on one side of a gradient of weights below which its pixels may lie along the lanes."""
@@ -127,12 +127,34 @@ class Model:
         written = not self.st.constant and self.dst.get(inner) == 1 and inner in self.src
         if (self.src.get(inner) == 1 or written) and inner not in variables_of(self.st.a.mask):
             yield pixel, ()
+        elif self.along_rows(pixel):
+            yield pixel, ()
         short = columns % self.lanes and columns < 4 * self.lanes
         if not self.st.constant:
             short = short or min(columns, self.sizes[self.st.of("m")[-1].name]) < FEW_VECTORS * self.lanes
         fills = self.sizes[self.k] >= self.lanes // 2 and self.src.get(Var(self.k)) == 1
         if short and fills and self.cut_apart() <= CUT_TAPS:
             yield self.k, ()
+
+    def along_rows(self, pixel: str) -> bool:
+        """Whether vectors of pixels lie along rows of a result and of a source that may have borders or a stride."""
+        if not self.st.constant or self.phases or self.dims[pixel] != (pixel,) or self.apart(pixel) != 1:
+            return False
+        step = self.src.get(Var(pixel), 0)
+        if step != 1 and not (step == STRIDE and self.window(step) <= self.target.l1.kept):
+            return False
+        return not self.bordered(pixel) or not (self.st.shifted or self.st.a.fewer is not None or self.st.sizes)
+
+    def window(self, step: int) -> int:
+        """Bytes of the source that two vectors of pixels, ``step`` elements apart, read in all rows of their taps."""
+        rows = self.terms // next((d.size for d in reversed(self.st.of("k")) if d.axis), 1)
+        return rows * 2 * step * self.lanes * self.bytes
+
+    def bordered(self, lane: str) -> bool:
+        """Whether lanes along pixels cross borders, beyond which only a padded copy of the source has elements."""
+        pixel = Var(self.dims[lane][-1])
+        along = any(d.name == self.dims[lane][-1] for d in self.st.of("m"))
+        return self.st.constant and along and not self.phases and pixel in variables_of(self.st.a.mask)
 
     def filled(self, lane: str) -> int:
         """Return the lanes of a vector that are in use along a lane loop."""
@@ -189,6 +211,8 @@ class Model:
             return
         if lane == self.batch:
             yield from window_tiles(loops, lane, self.lanes, self.target.registers, self.src)
+        if loops.kinds[lane] == "m" and self.along_rows(lane):
+            yield from row_tiles(loops, lane, self.n, self.lanes, self.target.registers)
         along_k = lane == self.k
         tap = next((n for n in reversed(self.st.reduce[:-1]) if n not in self.classes), self.k)
         taps = self.sizes[tap]
@@ -228,7 +252,9 @@ class Model:
             runs = (-(-n // lanes) for n in self.columns(loops, lane))
             columns = [x for n in runs for x in _splits(n, tile[lane] // lanes)]
         pixels = [(1, 1)]
-        rows = [self.n] if loops.kinds[lane] == "m" else loops.of("m")
+        rows = loops.of("m")
+        if loops.kinds[lane] == "m":
+            rows = [self.n, *(n for n in rows if n != lane and n in tile)]
         for name in rows:
             pixels = [(m * a, n * b) for m, n in pixels for a, b in _splits(loops.extents[name], tile.get(name, 1))]
         counted = {lane, *rows} | ({self.n} if along_k else set())
@@ -240,7 +266,10 @@ class Model:
         else:
             passing = total if self.pixels_first() else max(v for v, _ in columns)
             cycles = self.vector_cycles(loops, config, tiles, steps, passing)
-        copied = prod(self.st.a.layout.shape) / self.sizes[self.k] if config.realise == "pad_copy" else 0.0
+        each = self.lanes if self.bordered(lane) else self.sizes[self.k]
+        copied = prod(self.st.a.layout.shape) / each if config.realise == "pad_copy" else 0.0
+        if self.bordered(lane):
+            cycles *= self.problem.flops_dense / max(self.problem.flops_real, 1)  # the copy's zeros are multiplied
         packed = sum(self.packing(v) for v in self.st.factors if v.name in config.pack and not v.constant)
         return cycles * around + copied * target.costs.copy + packed
 
@@ -262,14 +291,16 @@ class Model:
         cost, load, far = target.costs, target.load(target.l1), target.load(target.l2)
         written = 0.0
         if not along_k and self.apart(lane) != 1:
-            beside = self.apart(lane) * self.bytes < target.l1.line
-            written = self.lanes * (cost.scatter if beside else cost.scatter_far)
+            written = self.lanes * self.scattering(self.apart(lane) * self.bytes, tile.get(lane, 1))
         weights = passing * self.lanes * steps * self.bytes
         read = load if weights <= target.l1.kept else far
+        along_rows = loops.kinds[lane] == "m" and self.along_rows(lane)
+        if along_rows:
+            read = self.row_read(lane, weights)
         pixel = load if along_k else cost.broadcast
         fetch, hides = 0.0, True
         if lane == self.batch:
-            pixel = load
+            pixel = load if self.src.get(Var(lane), 1) == 1 else self.lanes * cost.lane_load
             fetch, hides = self.fetch(loops, config) * far, self.footprint() <= cost.images_near
         if config.hold:
             read = 0.0
@@ -277,6 +308,7 @@ class Model:
         turn = cost.turn if config.hold else cost.straight_call if straight else cost.call
         clash = loops.kinds[lane] != "m" and self.ways(loops, tile) >= target.l1.ways
         shared = first_reads(loops, tile, self.src)
+        rows = prod(n for name, n in tile.items() if loops.kinds[name] == "m" and name != lane)
         groups = self.filled(lane) // self.sizes[self.n]
         two = groups * self.src.get(Var(self.batch), 0) <= 2 * self.lanes * self.unit.terms
         gather = cost.gather if two else cost.gather_singly
@@ -284,16 +316,38 @@ class Model:
         for m, v, count in tiles:
             held = m * v
             loads = v * read + (held if lane == self.batch else m) * shared * pixel
+            if along_rows:
+                loads = v * rows * shared * read + m // rows * pixel
             latency = 0.0 if config.hold else cost.latency  # the next tile begins meanwhile
             step = _together(held * cost.multiply_add, latency, loads, held * fetch * hides)
             step += 0.0 if hides else held * fetch
             step *= gather if self.dims[lane] == (self.batch, self.n) else 1.0
+            step *= cost.crossing if self.bordered(lane) else 1.0
             step *= cost.clash if clash and m >= target.l1.ways else 1.0
             hidden = cost.hidden if self.st.constant else cost.hidden_far
             finish = cost.exposed * cost.multiply_add * max(0.0, held - hidden * target.registers)
             finish += self.sums(held) if along_k else held * written
             cycles += count * (steps * step + finish + turn)
         return cycles
+
+    def scattering(self, apart: int, lanes: int) -> float:
+        """Cycles to store one of ``lanes`` that are ``apart`` bytes from each other in the result."""
+        l1, cost = self.target.l1, self.target.costs
+        if apart < l1.line:
+            return cost.scatter
+        places = l1.way // gcd(apart, l1.way)  # sets that the lanes fall into
+        return max(cost.scatter_far, cost.scatter_clash) if lanes > places * l1.ways else cost.scatter_far
+
+    def row_read(self, lane: str, passing: int) -> float:
+        """Cycles to load a vector of pixels of a row, of which ``passing`` bytes are read between two tiles.
+
+        A vector that starts at any tap lies on two cache lines. Between pixels of a stride lie others, which are loaded
+        too.
+        """
+        target, step = self.target, self.src[Var(lane)]
+        image = prod(self.st.a.layout.shape[2:]) * self.sizes[self.k] * self.bytes
+        load = target.load(target.l1 if min(image, passing) <= target.l1.kept else target.l2)
+        return load * (2 * step if self.bordered(lane) else step)
 
     def footprint(self) -> int:
         """Bytes of all images and their results."""
@@ -374,7 +428,7 @@ class Model:
         values = {v: by * (v.name == loop) for e in self.src for v in variables_of(e)}
         return sum(c * int(evaluate(e, values)) for e, c in self.src.items())
 
-    def order(self, loops: Loops, lane: str) -> tuple[str, ...]:
+    def order(self, loops: Loops, lane: str, threads: int = 1) -> tuple[str, ...]:
         """Images outermost; then channels, whose weights stay while pixels pass, or pixels where all weights stay.
 
         A result whose vectors are scattered, or that is as large as weights, is written in the order of memory.
@@ -382,11 +436,15 @@ class Model:
         names = [n for n in loops.extents if loops.kinds[n] != "k"]
         if self.apart(lane) > 1 or not self.st.constant:
             return tuple(sorted(names, key=lambda n: -self.apart(n)))
+        groups = [self.batch] if self.bordered(lane) and self.batch in names else []
         pixels = [n for n in names if loops.kinds[n] == "m" and n != self.images]
         channels = [n for n in names if n not in pixels and n != self.images]
         far = lane == self.batch and self.moved(lane, self.lanes) > self.moved(pixels[0], 1)
         inner = [*pixels, *channels] if self.pixels_first() and not far else [*channels, *pixels]
-        return (*(n for n in names if n == self.images), *inner)
+        if self.bordered(lane) and threads > 1 and not groups:
+            inner = [*pixels, *channels]  # each thread copies rows once
+        outer = [*(n for n in names if n == self.images), *groups]
+        return (*outer, *(n for n in inner if n not in outer))
 
     def holding(self, loops: Loops, config: Config) -> Config | None:
         """The same with the weights of a window in registers while the pixels of its channels pass; or None."""
@@ -416,7 +474,7 @@ class Model:
         inner = steps.get(Var(self.n)) == 1 and steps.get(Var(self.batch), 0) == self.sizes[self.n]
         ready = single or steps.get(Var(lane)) == 1 or (inner and self.dims[lane] == (self.batch, self.n))
         inner_pixel = next((d.name for d in self.st.of("m") if d.name == self.dims[lane][-1]), "")
-        apart = inner_pixel and not self.phases and self.src.get(Var(inner_pixel)) != 1
+        apart = inner_pixel and not self.phases and self.src.get(Var(inner_pixel)) != 1 and not self.bordered(lane)
         a = (self.st.a.name,) if self.st.a.fewer is not None or apart else ()
         return (*a, b.name) if self.st.constant or not ready else a
 

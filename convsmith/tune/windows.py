@@ -19,6 +19,13 @@ ROWS, COLUMNS = (1, 2, 3, 4), (2, 3, 4, 5, 7, 8, 14)
 VECTORS = (1, 2)
 """Vectors of channels per tile: one, or as many as the caches fetch at once."""
 
+STRIDE = 2
+"""Maximum distance of neighbouring pixels whose vector is loaded from two vectors."""
+ROWS_OF_VECTORS = (2, 3, 4, 5, 7, 8, 10, 14)
+"""Rows of a tile whose vectors lie along pixels."""
+MOST_PRODUCTS = 200
+"""Maximum number of multiply-adds of such a tile that are unrolled."""
+
 
 def _distinct(pixels: int, taps: int, step: int) -> int:
     """Return the distinct elements along an axis that ``pixels`` pixels and ``taps`` taps read, for pixels ``step``
@@ -93,6 +100,28 @@ def window_tiles(
                     continue
                 tile = {n: rows for n, _ in above} | {column: columns, lane: lanes * vectors}
                 yield tile | {t: loops.extents[t] for _, t in pairs if loops.extents[t] > 1}
+
+
+def row_tiles(loops: Loops, lane: str, n: str, lanes: int, registers: int) -> Iterator[dict[str, int]]:
+    """Yield tiles of several rows of vectors along the pixels ``lane``, for all of few channels ``n``.
+
+    With all taps across the rows, a vector that is loaded serves every row that it is under.
+    """
+    above = next((x for x in reversed(loops.of("m")) if x != lane and len(loops.axes[x]) == 1), "")
+    if not above:
+        return
+    channels, tap = loops.extents[n], next((x for x in loops.of("k") if loops.axes[x] == loops.axes[above]), "")
+    taps = loops.extents[tap] if tap else 1
+    for vectors in range(1, min(-(-loops.extents[lane] // lanes), registers) + 1):
+        for rows in ROWS_OF_VECTORS:
+            sums = channels * rows * vectors
+            held = rows * vectors if channels > 1 else vectors
+            if rows > loops.extents[above] or sums + held >= registers:
+                continue
+            tile = {n: channels, above: rows, lane: lanes * vectors}
+            yield tile
+            if taps > 1 and sums * taps <= MOST_PRODUCTS:
+                yield {**tile, tap: taps}
 
 
 def weights_fit(

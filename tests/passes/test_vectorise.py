@@ -82,6 +82,12 @@ def test_what_vectors_cannot_do_is_refused(body: str, count: int, start: int, me
         assert vectorise(kernel, "l", LANES, strict=False) is kernel
 
 
+def test_registers_receive_what_all_lanes_share_without_a_mask() -> None:
+    registers = str(vectorise(over_lanes("t[l] = a[l] * b[i]", 3, allocs="f32[4]"), "l", LANES))
+    assert "t[0]{4} = a[0]{4/3} * b[i]{4:0}\n" in registers
+    assert "= a[0]{4/3} * b[i]{4:0/3}" in str(vectorise(over_lanes("d[l] = a[l] * b[i]", 3), "l", LANES))
+
+
 def test_registers_that_are_not_vectors_are_refused() -> None:
     with pytest.raises(ConfigError, match="register array t is not contiguous along the lanes"):
         vectorise(over_lanes("t[l * 2] = a[l]", allocs="f32[8]"), "l", LANES)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from convsmith.ir.index import Index, Var
 from convsmith.plan.loops import Loops
-from convsmith.tune.windows import fetched, first_reads, weights_fit, window_tiles
+from convsmith.tune.windows import fetched, first_reads, row_tiles, weights_fit, window_tiles
 
 CHANNELS, WIDTH = 64, 30
 LOOPS = Loops(
@@ -51,6 +53,17 @@ def test_tiles_fit_the_registers_and_the_image() -> None:
     assert {"oh": 4, "ow": 2, "g": 16, **TAPS} in tiles and {"oh": 2, "ow": 2, "g": 32, **TAPS} in tiles
     assert all(t["oh"] * t["ow"] * t["g"] // 16 < 32 and t["g"] <= CHANNELS for t in tiles)
     assert not list(window_tiles(LOOPS, "g", 16, 4, steps(1)))
+
+
+def test_vectors_of_pixels_stay_in_registers_with_their_sums() -> None:
+    rows_of_channels = {"oc": 1, **LOOPS.extents}
+    loops = replace(LOOPS, extents=rows_of_channels, kinds={"oc": "n", **LOOPS.kinds}, axes={"oc": "", **LOOPS.axes})
+    tiles = list(row_tiles(loops, "ow", "oc", 16, 32))
+    assert {"oc": 1, "oh": 14, "ow": 16, "kh": 3} in tiles and {"oc": 1, "oh": 7, "ow": 32} in tiles
+    assert all(t["oh"] * t["ow"] // 16 + t["ow"] // 16 < 32 and t["oh"] <= 28 and t["ow"] <= 32 for t in tiles)
+    loops = replace(loops, extents={**rows_of_channels, "oc": 8})
+    assert {t["oh"] for t in row_tiles(loops, "ow", "oc", 16, 32)} == {2, 3}
+    assert not list(row_tiles(replace(loops, extents={**rows_of_channels, "oc": 16}), "ow", "oc", 16, 32))
 
 
 @pytest.mark.parametrize(("by", "elements"), [(1, 16), (-1, 16), (0, 36), (2, 36)])

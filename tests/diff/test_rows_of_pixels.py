@@ -1,0 +1,58 @@
+"""Channels first: vectors lie along the pixels of a row, which are read from a padded copy where there are borders."""
+
+from __future__ import annotations
+
+import pytest
+from guarded import Compiled, check_result, expected
+
+from convsmith.compiler.driver import build_artifact
+from convsmith.machine.registry import host_targets
+from convsmith.problem import parse_problem
+from convsmith.problem.data import random_arrays
+from convsmith.tune.candidates import default_config
+
+TARGETS = {t.name: t for t in host_targets()}
+BEST = next(iter(TARGETS))
+FIRST = "--stag=abx --dtag=abx"
+LINES = [
+    "g5mb2ic5ih20iw23oc5oh20ow23kh7kw7ph3pw3",
+    "g19mb1ic19ih17oc19oh17kh3ph1",
+    "g6mb1ic6ih36iw40oc6oh18ow20kh5kw5sh2sw2ph2pw2",
+    "g4mb2ic4ih16oc4oh16kh11ph5",
+    "g3mb1ic3ih14iw35oc3oh14ow31kh3kw3ph2pw0dh1dw1",
+    "g7mb2ic7iw100oc7ow100kw31pw15",
+    "g4mb1ic4iw50oc4ow25kw5sw2pw2",
+    "g2mb1ic2id5ih6iw17oc2od5oh6ow17kd3kh3kw3pd1ph1pw1",
+    "--attr-post-ops=relu --dir=FWD_B mb2ic4ih16oc40oh16kh3ph1",
+    "mb1ic3ih20iw33oc9oh20ow33kh3kw3ph1pw1",
+    "g4mb1ic16ih17oc16oh17kh3ph1",
+    "g2mb1ic6ih33oc10oh17kh3sh2ph1",
+    "--dt=f64 g5mb1ic5ih9iw17oc5oh9ow17kh5kw5ph2pw2",
+    "--dir=BWD_D g5mb1ic5ih20iw23oc5oh20ow23kh7kw7ph3pw3",
+    "--dt=bf16 g4mb1ic4ih16oc4oh16kh5ph2",
+    "--dir=BWD_D mb1ic4ih18oc5oh16kh5ph1",
+    "--deconv g3mb1ic3ih17oc3oh19kh9ph3",
+]  # fmt: skip
+
+
+@pytest.mark.sampled(4, "line", "name")
+@pytest.mark.parametrize("name", dict.fromkeys((BEST, "avx512", "avx2", "generic")))
+@pytest.mark.parametrize("line", LINES)
+def test_lanes_lie_along_rows_of_pixels(line: str, name: str) -> None:
+    if name not in TARGETS:
+        pytest.skip(f"this machine lacks {name}")
+    problem, target = parse_problem(f"{FIRST} {line}"), TARGETS[name]
+    config = default_config(problem, target)
+    if target.vector_bits == 512:
+        assert config.lane in ("ow", "iw")
+    arrays = random_arrays(problem)
+    check_result(problem, Compiled(problem, build_artifact(problem, config, target))(arrays), expected(problem, arrays))
+
+
+@pytest.mark.parametrize("line", LINES[::3])
+def test_threads_copy_rows_of_their_own(line: str) -> None:
+    problem, target = parse_problem(f"{FIRST} {line}"), TARGETS[BEST]
+    config = default_config(problem, target, threads=2)
+    assert config.threads == 2
+    arrays = random_arrays(problem)
+    check_result(problem, Compiled(problem, build_artifact(problem, config, target))(arrays), expected(problem, arrays))
