@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from guarded import Array, canary, check_result, expected, memories
 
+from convsmith.compiler.driver import in_order
 from convsmith.compiler.interpreted import InterpretedCall, known_arguments
 from convsmith.diag.errors import ConvsmithError
 from convsmith.interp import run
@@ -101,7 +102,8 @@ class Oracle:
     def check(self, kernel: Kernel) -> None:
         """Run the kernels that prepare arguments, and the kernel."""
         memory = memories(self.problem, self.arrays)
-        memory |= {name: x.copy() for name, x in self._arguments((*kernel.packs, *kernel.before), memory).items()}
+        prepared = self._arguments(in_order((*kernel.packs, *kernel.before)), memory)
+        memory |= {name: x.copy() for name, x in prepared.items()}
         call = self.call(memory, canary)
         call.run(kernel)
         if self.finish is not None:

@@ -61,17 +61,31 @@ def lower(plan: Pipelines, instruments: Sequence[Instrument] = ()) -> Lowered:
     text = module_text(launched, facts(plan.machine), scratch)
     each_call = plan.each_call
     before = tuple(prepared[k.name] for k in kernel.before if k.name in each_call)
-    packs = (*kernel.packs, *(k for k in kernel.before if k.name not in each_call))
+    packs = in_order((*kernel.packs, *(k for k in kernel.before if k.name not in each_call)))
     return Lowered(kernel, packs, before, after, text, size)
+
+
+def in_order(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
+    """Return ``kernels``, each after those that write an array that it reads."""
+    writer = {b.name: k for k in kernels for b in k.written}
+    ordered: dict[str, Kernel] = {}
+
+    def add(kernel: Kernel) -> None:
+        for b in kernel.params:
+            if b not in kernel.written and b.name in writer:
+                add(writer[b.name])
+        ordered.setdefault(kernel.name, kernel)
+
+    for kernel in kernels:
+        add(kernel)
+    return tuple(ordered.values())
 
 
 def preparing(plan: Pipelines, kernel: Kernel) -> Iterator[tuple[Kernel, Sequence[Step]]]:
     """Yield the naive kernels that prepare arguments of ``kernel``, the rewritten main one, with their pipelines."""
-    for pack in kernel.packs:
-        yield pack, packing_steps(pack, plan.machine)
     pipelines = plan.preparing
-    for k in kernel.before:
-        yield k, pipelines[k.name]
+    for k in in_order((*kernel.packs, *kernel.before)):
+        yield k, packing_steps(k, plan.machine) if k in kernel.packs else pipelines[k.name]
 
 
 def build_artifact(
@@ -88,10 +102,10 @@ def emit(plan: Plan, low: Lowered) -> Artifact:
     """Return the object code of ``low``, the kernels of ``plan``, with its manifest."""
     made = assemble(plan, low, problem_arguments(plan, low))
     # Padding in memory stands for activations; its zeros are multiplied by the other factor.
-    padded = [k for k in plan.kernels if k.config.realise in ("pad_copy", "indirection")]
+    padded = [k for k in plan.kernels if k.config.realise in ("pad_copy", "indirection") or plan.config.winograd]
     return replace(
         made, problem=str(plan.problem), config=str(plan.config), requirements=plan.requirements,
-        needs_finite=tuple(k.statement.b.name for k in padded if k.statement.when in ("loop", "main")),
+        needs_finite=tuple(k.statement.whole.b.name for k in padded if k.statement.when in ("loop", "main")),
     )  # fmt: skip
 
 

@@ -130,8 +130,9 @@ class CompiledKernel(Inspected):
 
     def _fallback(self) -> HostKernel:
         """Return the kernel for weights that are not finite, which multiplies no stored zeros."""
-        config = replace(self.config, realise="peel")
-        return HostKernel(compile_problem(self.problem, target=self.target, config=config))
+        config = None if self.config.winograd else replace(self.config, realise="peel")
+        threads = self.config.threads
+        return HostKernel(compile_problem(self.problem, target=self.target, config=config, threads=threads))
 
     def _traced(self, work: Callable[..., Any], *arguments: Any) -> Any:
         start = perf_counter()

@@ -51,6 +51,9 @@ class Config:
     ``drain``     whether accumulators are stored to memory, where a loop finishes them (for long post-ops)
     ``pieces``    maximum number of pieces of a partitioned loop
     ``outline``   whether register tiles become functions
+    ``winograd``  pixel loop -> pixels of a tile of Winograd's F(m, r); the other fields then schedule the product of a
+                  block of tiles, with the loops ``f`` (frequencies), ``th tw`` (tiles), ``oc`` and ``ic``
+    ``block``     pixel loop -> tiles of a block, between whose transforms and product arrays stay in the cache
     ``threads``   host threads
     ``at``        loop of the next statement in whose iterations this one computes the rows that the iteration reads
     ``then``      config of the next statement, a fused depthwise convolution, with loops and arrays of its own names;
@@ -77,6 +80,8 @@ class Config:
     drain: bool = False
     pieces: int = 8
     outline: bool = True
+    winograd: tuple[tuple[str, int], ...] = ()
+    block: tuple[tuple[str, int], ...] = ()
     threads: int = 1
     at: str = ""
     then: Config | None = None
@@ -116,6 +121,8 @@ class Config:
                 raise ConfigError(
                     "split", f"--split={_sizes_text(self.split)}: expected one loop, in at least one part"
                 )
+        if self.block and not self.winograd:
+            raise ConfigError("winograd", f"--block={_sizes_text(self.block)} needs --winograd=")
         if not 1 <= self.threads <= MOST_THREADS:
             raise ConfigError("threads", f"--threads={self.threads}: expected 1 to {MOST_THREADS}")
         if self.pieces < 1:
@@ -219,6 +226,7 @@ _PRINT: dict[str, Callable[[Any], str]] = {
     "threads": str, "at": str,
     "fuse": lambda v: ",".join(f"{a}+{b}" for a, b in v),
     "register": _sizes_text, "cache": _sizes_text, "terms": _sizes_text, "split": _sizes_text,
+    "winograd": _sizes_text, "block": _sizes_text,
     "order": ",".join, "reduce": ",".join, "pack": ",".join, "hold": ",".join, "flip": ",".join,
     "phases": ",".join, "outline": _flag_text, "drain": _flag_text,
 }  # fmt: skip
@@ -226,6 +234,7 @@ _READ: dict[str, Callable[[str], Any]] = {
     "target": str, "lane": str, "instruction": str, "realise": str, "table": str, "offsets": str, "pieces": int,
     "threads": int, "at": str,
     "fuse": _pairs, "register": _sizes, "cache": _sizes, "terms": _sizes, "split": _sizes,
+    "winograd": _sizes, "block": _sizes,
     "order": _names, "reduce": _names, "pack": _names, "hold": _names, "flip": _names, "phases": _names,
     "outline": _flag, "drain": _flag,
 }  # fmt: skip
@@ -237,5 +246,5 @@ _EXAMPLE = {
     "instruction": "--instruction=vpdpbusd_512",
     "terms": "--terms=ic:4", "split": "--split=mb:2", "reduce": "--reduce=kh,kw,ic", "pack": "--pack=wei",
     "hold": "--hold=wei", "offsets": "--offsets=sums", "flip": "--flip=wei", "outline": "--outline=no",
-    "drain": "--drain=yes", "phases": "--phases=ow",
+    "drain": "--drain=yes", "phases": "--phases=ow", "winograd": "--winograd=oh:4,ow:4", "block": "--block=oh:2",
 }  # fmt: skip

@@ -19,10 +19,12 @@ from convsmith.plan.fused import joined, renamed_config, scheduled_pair
 from convsmith.plan.kernel import KernelPlan, kernel_plan, loop_at, scheduled
 from convsmith.plan.pipelines import SYMBOL
 from convsmith.plan.sums import config_of_sums
+from convsmith.plan.winograd import block_steps, product_config, weights_steps, winograd_of
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
 from convsmith.statement.naive import naive
 from convsmith.statement.program import Program, program
+from convsmith.statement.winograd import WEIGHTS
 
 
 @dataclass(frozen=True)
@@ -47,12 +49,16 @@ class Plan:
     @property
     def pipeline(self) -> tuple[Step, ...]:
         """The rewrites of the main kernel, of which the nest of a statement at a loop is a part."""
+        if self.program.winograd is not None:
+            return block_steps(self.program.winograd, self.main, self.config)
         inner = [k for k in self.kernels if k.statement.when == "loop"]
         return joined(inner[0], self.main, loop_at(self.main.nest, self.main.within)) if inner else self.main.pipeline
 
     @property
     def preparing(self) -> dict[str, tuple[Step, ...]]:
         """The rewrites of the kernels that run before the main one, by name."""
+        if self.program.winograd is not None:
+            return {WEIGHTS: weights_steps(self.program.winograd)}
         return {k.statement.name: k.pipeline for k in self.kernels if k.statement.when in ("packing", "before")}
 
     @property
@@ -93,7 +99,9 @@ def plan(problem: Problem, config: Config, machine: Machine, requirements: Requi
     """
     dynamic = bool(requirements)
     unknown = frozenset(symbolic_dims(check_dynamic(problem))) if dynamic else frozenset()
-    if isinstance(problem, Conv) and problem.depthwise is not None:
+    if config.winograd:
+        made = winograd_of(problem, config, machine, dynamic)
+    elif isinstance(problem, Conv) and problem.depthwise is not None:
         made = scheduled_pair(problem, config, machine)
     elif config.then is None:
         made = program(problem, scheduled(problem, config, machine, dynamic))
@@ -106,6 +114,7 @@ def plan(problem: Problem, config: Config, machine: Machine, requirements: Requi
         elif st.when == "main":
             sizes = symbolic_sizes(problem, st, config) if dynamic else None
             own, within = renamed_config(made.pair, config) if made.pair is not None else (config, "")
+            own = product_config(config) if made.winograd is not None else own
             kernels.append(kernel_plan(st, own, machine, sizes, within))
         else:
             # Parts are added up, and sums made while packing, on the thread that calls.

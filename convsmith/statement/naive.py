@@ -43,7 +43,7 @@ def naive(problem: Problem, st: Statement, before: Sequence[Kernel] = ()) -> Ker
     store = store if is_true(st.c.mask) else If(st.c.mask, store)
     body: Stmt = Alloc(acc, block(Store(acc, (), const(acc.dtype, 0)), _nest(st.of("k"), add), store))
     body = _nest(st.of("batch", "n", "m"), body)
-    body = block(body, *_zero_lanes(st.c, buffers))
+    body = block(body, *zero_lanes(st.c, buffers))
     return Kernel(st.name, buffers.params(), body, before=tuple(before), sizes=st.sizes)
 
 
@@ -69,7 +69,7 @@ def _less(value: Value, point: Value | None) -> Value:
     return value if point is None else Binary("sub", value, point)
 
 
-def _zero_lanes(view: View, buffers: Buffers) -> tuple[Stmt, ...]:
+def zero_lanes(view: View, buffers: Buffers) -> tuple[Stmt, ...]:
     """Return nests that write zeros to the elements that a blocked layout adds, one for each dim that it rounds up.
 
     The nest of a dim covers what lies beyond that dim, within the extents of the earlier ones.

@@ -12,6 +12,7 @@ from convsmith.statement.naive import naive
 from convsmith.statement.offsets import sums_of
 from convsmith.statement.parts import sum_of_parts
 from convsmith.statement.statement import Statement
+from convsmith.statement.winograd import Winograd
 
 
 @dataclass(frozen=True)
@@ -19,11 +20,13 @@ class Program:
     """The statements of ``problem``: ``main`` computes the products, the others prepare its operands or finish it.
 
     The statements of a fused problem are those of a ``pair``; the first runs at a loop of the main one, the second.
+    The main statement of a ``winograd`` program is the product of a block; transforms stand around it.
     """
 
     problem: Problem
     statements: tuple[Statement, ...]
     pair: Pair | None = None
+    winograd: Winograd | None = None
 
     @property
     def main(self) -> Statement:
@@ -37,6 +40,8 @@ class Program:
 
     def naive(self) -> Kernel:
         """Return the naive nest of the main statement, with those of the statements that prepare its operands."""
+        if self.winograd is not None:
+            return self.winograd.naive()
         problem = self.problem if self.pair is None else self.pair.fused.first
         before = [naive(problem, st) for st in self.of("packing", "before")]
         return naive(problem, self.main, before) if self.pair is None else self.pair.naive(before)

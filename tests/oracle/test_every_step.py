@@ -408,6 +408,24 @@ KINDS = {
     "fragments-one-function": (
         "--matmul --dt=bf16:bf16:f32 3x7x4:3x4x5", "--lane=n --register=n:4,m:6 --terms=k:4 --outline=no",
     ),
+    "winograd": (
+        "--stag=axb --dtag=axb mb2ic3ih5iw6oc5oh5ow6kh3kw3ph1pw1",
+        "--lane=oc --register=oc:4,tw:2 --pack=wei_w --winograd=oh:2,ow:2 --block=oh:2",
+    ),
+    "winograd-along-one-axis": (
+        "--dir=FWD_B --attr-post-ops=relu+add:f32:per_oc --stag=axb --dtag=aBx4b mb1ic5ih5iw6oc6oh3ow4kh2kw3sh2ph1dh1",
+        "--lane=oc --register=oc:8,th_tw:3 --fuse=th+tw --pack=wei_w --winograd=ow:2 --threads=2",
+    ),
+    "winograd-by-data": (
+        "--dir=BWD_D mb1ic5iw7oc3ow6kw4pw1", "--lane=ic --register=ic:4,tw:2 --pack= --winograd=iw:1 --block=iw:3",
+    ),
+    "winograd-deconvolution": (
+        "--deconv --dtag=axb mb1ic3ih3iw4oc6oh4ow4kh2kw3ph0pw1",
+        "--lane=oc --register=oc:4,tw:2 --pack=wei_w --winograd=oh:3,ow:2 --outline=no",
+    ),
+    "winograd-3d": (
+        "mb1ic2id3ih3iw2oc3od2oh3ow2kd2kh1kw1", "--lane=oc --register=oc:4,th:2 --pack=wei_w --winograd=od:2,oh:2",
+    ),
     "comparison": ("--attr-post-ops=abs+round+ge:f32:per_oc mb1ic3iw5oc5ow5kw1", "--lane=ow --register=ow:4,oc:2"),
 }  # fmt: skip
 

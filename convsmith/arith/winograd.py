@@ -1,0 +1,82 @@
+"""Winograd's minimal filtering, generated from points by exact rational arithmetic.
+
+F(m, r) computes m outputs of a correlation with r taps from n = m + r - 1 inputs d by n products (Toom-Cook,
+transposed)::
+
+    y = A^T ((G g) * (B^T d)),    y[i] = sum over k of d[i + k] * g[k]
+
+The product of two polynomials, of degrees m - 1 and r - 1, is found by evaluating both at n - 1 points and at infinity,
+multiplying, and interpolating. Evaluation is A (at degree m - 1) and G (at degree r - 1), interpolation is transposed
+B. Each row of B is scaled to the coefficients of the product of (x - other points); its divisor moves to the row of G.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import lru_cache
+from typing import NamedTuple
+
+Matrix = tuple[tuple[Fraction, ...], ...]
+"""Rows of a matrix."""
+
+POINTS = tuple(Fraction(x) for x in ("0", "1", "-1", "2", "-2", "1/2", "-1/2", "4", "-4", "1/4", "-1/4"))
+"""Points in the order in which they are used: pairs of opposite sign share sums, and binary fractions are exact."""
+FIVE_POINTS = tuple(Fraction(x) for x in ("0", "3/4", "-3/4", "3/2", "-3/2"))
+"""Five points at which F(4, 3) errs half as much as at the first five of `POINTS`: a third as much in two dims."""
+
+
+class Filtering(NamedTuple):
+    """The matrices of F(m, r): ``output`` (A^T, m by n), ``weights`` (G, n by r) and ``input`` (B^T, n by n)."""
+
+    output: Matrix
+    weights: Matrix
+    input: Matrix
+
+
+@lru_cache
+def filtering(m: int, r: int) -> Filtering:
+    """Return the matrices of F(m, r) at infinity and at `FIVE_POINTS`, or another number of `POINTS`.
+
+    F(1, r) multiplies taps by pixels as they are.
+    """
+    if m == 1:
+        rows = tuple(_unit(r, k) for k in range(r))
+        return Filtering(((Fraction(1),) * r,), rows, rows)
+    if m < 1 or r < 1 or m + r - 2 > len(POINTS):
+        raise ValueError(f"F({m}, {r}) needs {m + r - 2} points, there are {len(POINTS)}")
+    count = m + r - 2
+    return filtering_at(FIVE_POINTS if count == len(FIVE_POINTS) else POINTS[:count], m, r)
+
+
+def filtering_at(points: Sequence[Fraction], m: int, r: int) -> Filtering:
+    """Return the matrices of F(m, r) at m + r - 2 different ``points``, and at infinity."""
+    others = [[x for x in points if x != point] for point in points]
+    divisors = [_value(_from_roots(rest), point) for rest, point in zip(others, points)]
+    n = m + r - 1
+    last = _unit(n, n - 1) if n == 1 else _from_roots(points)
+    data = [_padded(_from_roots(rest), n) for rest in others]
+    weights = [tuple(x**k / divisor for k in range(r)) for x, divisor in zip(points, divisors)]
+    columns = [tuple(x**i for i in range(m)) for x in points]
+    output = tuple(zip(*columns, _unit(m, m - 1), strict=True))
+    return Filtering(output, (*weights, _unit(r, r - 1)), (*data, last))
+
+
+def _from_roots(roots: Sequence[Fraction]) -> tuple[Fraction, ...]:
+    """Return the coefficients of the product of (x - root), that of degree 0 first."""
+    out: tuple[Fraction, ...] = (Fraction(1),)
+    for root in roots:
+        out = tuple(a - root * b for a, b in zip((Fraction(0), *out), (*out, Fraction(0))))
+    return out
+
+
+def _value(coefficients: Sequence[Fraction], x: Fraction) -> Fraction:
+    return sum((c * x**k for k, c in enumerate(coefficients)), Fraction(0))
+
+
+def _padded(row: Sequence[Fraction], n: int) -> tuple[Fraction, ...]:
+    return (*row, *(Fraction(0),) * (n - len(row)))
+
+
+def _unit(n: int, place: int) -> tuple[Fraction, ...]:
+    return tuple(Fraction(int(k == place)) for k in range(n))

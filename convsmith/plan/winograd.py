@@ -1,0 +1,72 @@
+"""The pipeline of a Winograd program: the product's, and the rewrites of the transforms around it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.types import dtype
+from convsmith.machine.base import Machine
+from convsmith.passes.bind import bind
+from convsmith.passes.collapse import collapse
+from convsmith.passes.flatten import flatten
+from convsmith.passes.manager import Step
+from convsmith.passes.narrow_index import narrow_index
+from convsmith.passes.partition import partition
+from convsmith.passes.simplify import simplify
+from convsmith.passes.strength import strength_reduce
+from convsmith.passes.unroll import unroll
+from convsmith.passes.unused_let import unused_let
+from convsmith.passes.vectorise import vectorise
+from convsmith.plan.config import Config
+from convsmith.plan.kernel import KernelPlan
+from convsmith.problem.problem import Problem
+from convsmith.statement.program import Program
+from convsmith.statement.views import statement
+from convsmith.statement.winograd import Winograd, winograd
+
+PIECES = 4
+"""Maximum number of pieces of a transform's loop over tiles: those at the borders of an image, and the others."""
+
+
+def winograd_of(problem: Problem, config: Config, machine: Machine, dynamic: bool) -> Program:
+    """Return the Winograd program of ``problem`` that ``config`` describes; ConfigError where there is none."""
+    if config.realise != "peel" or config.offsets != "each" or config.split or config.phases or config.then is not None:
+        raise ConfigError("winograd", f"{config}: legal beside --winograd= is the schedule of its product")
+    direct = statement(problem, machine, dynamic)
+    width = machine.lanes(dtype(direct.acc).bits)
+    made = winograd(problem, direct, dict(config.winograd), dict(config.block), width)
+    return Program(problem, (made.product,), winograd=made)
+
+
+def product_config(config: Config) -> Config:
+    """Return the config of the product alone; threads share blocks."""
+    return replace(config, winograd=(), block=(), threads=1)
+
+
+def block_steps(made: Winograd, product: KernelPlan, config: Config) -> tuple[Step, ...]:
+    """Return the rewrites of the kernel of all nests of a block."""
+    steps = [*product.order, *product.tile, *product.read]
+    if config.threads > 1:
+        steps.append(Step(bind, made.stepping, "parallel"))
+    steps += product.cut
+    for loops in made.transforms:
+        *tiles, channels = loops
+        steps.append(Step(partition, (*tiles, channels), PIECES))
+    lower = list(product.lower)
+    place = next(n for n, step in enumerate(lower) if step.run is narrow_index) + 1
+    vectors = [Step(vectorise, name, made.width, False) for end in ("s", "d") for name in made.lanes(end)]
+    lower[place:place] = vectors
+    if config.threads > 1:
+        place = next(n for n, step in enumerate(lower) if step.run is unused_let)
+        lower.insert(place, Step(collapse))
+    return (*steps, *lower)
+
+
+def weights_steps(made: Winograd) -> tuple[Step, ...]:
+    """Return the rewrites of the kernel that transforms weights."""
+    vectors = (Step(vectorise, name, made.width, False) for name in made.lanes("g"))
+    return (
+        Step(bind, made.places("g"), "unrolled"), Step(partition, ("g.o",), PIECES), Step(flatten), Step(simplify),
+        *vectors, Step(unroll), Step(simplify, False), Step(narrow_index), Step(strength_reduce), Step(unused_let),
+    )  # fmt: skip

@@ -1,0 +1,92 @@
+"""Compiled Winograd kernels: exact where their arithmetic is, close to the reference on real numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import convsmith as cs
+from convsmith.machine.registry import host_targets
+from convsmith.measure.verification import verify_kernel
+from convsmith.problem import parse_problem
+from convsmith.problem.conv import Conv
+from convsmith.problem.reference import conv_reference
+
+ISAS = [t.name for t in host_targets()]
+EXACT = [
+    ("--stag=axb --dtag=axb mb2ic19ih9iw11oc21oh9ow11kh3kw3ph1pw1",
+     "--lane=oc --register=oc:16,tw:2 --winograd=oh:2,ow:2"),
+    ("--dir=FWD_B --attr-post-ops=sum+relu --stag=axb --dtag=axb mb1ic16ih7oc40kh3ph1",
+     "--lane=oc --fuse=th+tw --register=oc:16,th_tw:2 --winograd=oh:2,ow:2 --block=oh:1,ow:3"),
+    ("--stag=aBx16b --dtag=aBx16b mb3ic20ih8oc24kh3ph1",
+     "--lane=oc --register=oc:16,tw:2 --winograd=oh:2,ow:2 --block=oh:3"),
+    ("mb1ic5ih8oc7kh3ph0", "--lane=oc --register=oc:16 --winograd=oh:2,ow:2 --outline=no"),
+    ("--dir=BWD_D --stag=axb --dtag=axb mb2ic18ih10oc17kh3ph1", "--lane=ic --register=ic:16,tw:2 --winograd=ih:2,iw:2"),
+    ("--dir=BWD_D mb1ic18iw10oc17kw2pw1", "--lane=ic --register=ic:16,tw:2 --winograd=iw:3"),
+    ("--deconv --stag=axb --dtag=axb mb1ic18ih6oc17kh3ph2", "--lane=oc --register=oc:16,tw:2 --winograd=oh:2,ow:2"),
+    ("--stag=axb --dtag=axb mb1ic16id4ih5iw5oc16od4oh5ow5kd3kh3kw3pd1ph1pw1",
+     "--lane=oc --register=oc:16,tw:2 --winograd=oh:2,ow:2"),
+    ("--stag=axb --dtag=axb mb1ic16ih9iw9oc16oh5ow9kh3kw3sh2sw1ph1pw1",
+     "--lane=oc --register=oc:16,tw:2 --winograd=ow:2"),
+]  # fmt: skip
+
+
+@pytest.mark.sampled(4, "line", "isa")
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(("line", "words"), EXACT)
+def test_exact(line: str, words: str, isa: str) -> None:
+    threads = 1 + (len(line) + ISAS.index(isa)) % 2
+    verdict = verify_kernel(cs.compile(line, config=f"--target={isa} {words} --pack=wei_w --threads={threads}"))
+    assert verdict.ok, verdict.detail
+
+
+@pytest.mark.parametrize(("m", "r", "most"), [(2, 3, 1), (4, 3, 3), (6, 3, 12), (2, 5, 2.5), (4, 5, 8), (2, 7, 6)])
+def test_error_is_a_multiple_of_the_direct_one(m: int, r: int, most: float) -> None:
+    """Root mean squares of the errors, both axes nested."""
+    line = f"--stag=axb --dtag=axb mb1ic64ih16oc32kh{r}ph{r // 2}"
+    p = Conv.parse(line)
+    words = f"--lane=oc --register=oc:16,tw:2 --pack=wei_w --winograd=oh:{m},ow:{m}"
+    kernel, direct = (
+        cs.compile(line, config=f"--target={ISAS[0]} {words}") for words in (words, "--lane=oc --register=oc:16,ow:2")
+    )
+    rng = np.random.default_rng(m * r)
+    x, w = rng.standard_normal(p.src_shape).astype(np.float32), rng.standard_normal(p.wei_shape).astype(np.float32)
+    truth = conv_reference(p, x.astype(np.float64), w.astype(np.float64))
+    error, error_of_direct = (np.sqrt(np.mean((k(x, w) - truth) ** 2)) for k in (kernel, direct))
+    assert 0 < error < most * error_of_direct
+
+
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
+def test_weights_that_are_not_finite_run_through_another_kernel(bad: float) -> None:
+    line = "--stag=axb --dtag=axb mb1ic5ih6oc20oh6kh3ph1"
+    p = Conv.parse(line)
+    words = "--lane=oc --register=oc:16,tw:2 --pack=wei_w --winograd=oh:2,ow:2"
+    kernel = cs.compile(line, config=f"--target={ISAS[0]} {words}")
+    rng = np.random.default_rng(0)
+    x = rng.integers(-3, 4, p.src_shape).astype(np.float32)
+    w = rng.integers(-3, 4, p.wei_shape).astype(np.float32)
+    w[0, 0, 0, 0] = bad
+    with np.errstate(invalid="ignore"):
+        truth = conv_reference(p, x, w).astype(np.float32)
+    for weights in (w, kernel.pack(w)):
+        np.testing.assert_array_equal(kernel(x, weights), truth)
+
+
+@pytest.mark.parametrize(
+    ("line", "words", "text"),
+    [
+        ("mb1ic8ih8oc8kh3ph1sh2", "--winograd=oh:2,ow:2", "axis h has a stride or dilation"),
+        ("mb1ic8ih8oc8kh3ph1", "--winograd=oh:12", r"F\(12, 3\) needs 13 points; there are 11"),
+        ("mb1ic8ih8oc8kh3ph1", "--winograd=ic:2", "--winograd=ic:2: legal are oh, ow, and at least 1"),
+        ("mb1ic8ih8oc8kh3ph1", "--winograd=oh:2 --block=od:2", "--block=od:2: legal are oh, ow, and at least 1"),
+        ("mb1ic8ih8oc8kh3ph1", "--block=oh:2", "--block=oh:2 needs --winograd="),
+        ("mb1ic8ih8oc8kh3ph1", "--winograd=oh:2 --realise=mask", "legal beside --winograd= is the schedule of"),
+        ("g2mb1ic8ih8oc8kh3ph1", "--winograd=oh:2", "legal are convolutions of one group"),
+        ("--dir=BWD_W mb1ic8ih8oc8kh3ph1", "--winograd=oh:2", "legal are convolutions forward and by data"),
+        ("--dt=bf16 mb1ic8ih8oc8kh3ph1", "--winograd=oh:2", "transforms are in f32; products of bf16:bf16:f32"),
+        ("--matmul 8x8:8x8", "--winograd=oh:2", "legal are convolutions forward and by data"),
+    ],
+)
+def test_refused_with_the_reason(line: str, words: str, text: str) -> None:
+    with pytest.raises(cs.ConfigError, match=text):
+        cs.compile(parse_problem(line), config=f"--target={ISAS[0]} --lane=oc {words}")

@@ -1,0 +1,44 @@
+"""Winograd's F(m, r) whose matrices have thirds: exact where weights are multiples of their denominators."""
+
+from __future__ import annotations
+
+from math import lcm, prod
+
+import numpy as np
+import pytest
+from guarded import expected
+from oracles import Oracle, small_target
+
+from convsmith.ir.intern import interning
+from convsmith.passes.manager import run_steps
+from convsmith.plan.config import Config
+from convsmith.plan.plan import plan
+from convsmith.problem import parse_problem
+
+CASES = {
+    "four-of-three": ("mb1ic2iw6oc3ow6kw3pw1", "--winograd=ow:4"),
+    "six-of-three": ("--stag=axb mb1ic3iw8oc4ow8kw3pw1", "--winograd=ow:6"),
+    "four-of-two": ("mb1ic2iw7oc3ow6kw2", "--winograd=ow:4 --block=ow:1"),
+    "two-of-five": ("mb1ic2iw6oc3ow6kw5pw2", "--winograd=ow:2"),
+    "four-of-five": ("--dir=BWD_D mb1ic3iw6oc2ow6kw5pw2", "--winograd=iw:4"),
+    "two-of-seven": ("mb1ic2iw6oc3ow6kw7pw3", "--winograd=ow:2"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_exact_after_some_steps(name: str) -> None:
+    line, words = CASES[name]
+    problem, target = parse_problem(line), small_target()
+    lane = "ic" if problem.dir == "BWD_D" else "oc"
+    with interning():
+        config = Config.parse(f"--target=generic --lane={lane} --register={lane}:4,tw:2 --pack=wei_w {words}")
+        made = plan(problem, config, target)
+        assert made.program.winograd is not None
+        oracle = Oracle(problem, target)
+        matrices = (x.matrices.weights for x in made.program.winograd.axes)
+        multiple = prod(lcm(*(c.denominator for row in matrix for c in row)) for matrix in matrices)
+        oracle.arrays["wei"] = oracle.arrays["wei"] * np.float32(multiple)
+        oracle.truth = dict(expected(problem, oracle.arrays))
+        last = len(made.pipeline)
+        oracle.skip = lambda number: number not in (0, last // 2, last)
+        run_steps(made.program.naive(), made.pipeline, [oracle])
