@@ -1,4 +1,5 @@
-"""All tests share one cache of compiled kernels, made for the run: the user's own stays as it is.
+"""All tests share one cache of compiled kernels, made for the run, and see no measurements: the user's own stay as they
+are.
 
 Tests marked ``wide`` or ``slow`` run where `-m` selects them; ``--update-golden`` rewrites the texts of tests/golden.
 """
@@ -19,13 +20,15 @@ from convsmith.diag.settings import settings
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache() -> Iterator[None]:
     directory = tempfile.mkdtemp(prefix="convsmith-tests-")
-    before = os.environ.get("CONVSMITH_CACHE")
-    os.environ["CONVSMITH_CACHE"] = directory
+    own = {"CONVSMITH_CACHE": directory, "CONVSMITH_DATABASE": os.path.join(directory, "measurements.db")}
+    before = {name: os.environ.get(name) for name in own}
+    os.environ.update(own)
     settings.reload()
     yield
-    os.environ.pop("CONVSMITH_CACHE")
-    if before is not None:
-        os.environ["CONVSMITH_CACHE"] = before
+    for name, value in before.items():
+        os.environ.pop(name)
+        if value is not None:
+            os.environ[name] = value
     settings.reload()
     shutil.rmtree(directory, ignore_errors=True)
 

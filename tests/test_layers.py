@@ -35,7 +35,7 @@ LAYERS: dict[str, set[str]] = {
     "compiler": {"llvmlite", "numpy", "platformdirs"},
     "runtime": {"llvmlite", "ml_dtypes", "numpy"},
     "measure": {"ai_edge_litert", "flatbuffers", "llvmlite", "numpy", "onnx", "onnxruntime", "torch"},
-    "tune": set(),
+    "tune": {"platformdirs"},
     "frontend": {"numpy"},
     PACKAGE: set(),
     "cli": {"click", "matplotlib", "rich"},

@@ -57,6 +57,8 @@ LEGAL = {
     ("runtime/packed.py", "'\\x00' not in name"): FILES,
     ("runtime/threads.py", "_RUNTIME.fullmatch(file.rpartition('/')[2])"): FILES,
     ("runtime/threads.py", "file.rpartition('/')"): FILES,
+    ("tune/process.py", "self._rest.partition(b'\\n')"): "lines of a pipe",
+    ("tune/worker.py", "f'{type(error).__name__}: {error}'.partition('\\n')"): "the first line of a message",
     ("measure/onednn.py", "f.name.startswith('libdnnl.so')"): FILES,
     ("measure/peak.py", "wanted.split(' x ')"): LLVM,
     ("measure/peak.py", "lines[-1].partition(' ')"): LLVM,

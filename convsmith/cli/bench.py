@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
@@ -28,8 +28,8 @@ from convsmith.cli.problems import (
 from convsmith.compiler.service import faults
 from convsmith.diag.errors import ConvsmithError, UnsupportedError, UsageError
 from convsmith.frontend.kernel import CompiledKernel
-from convsmith.layout.reorder import to_layout
 from convsmith.machine.host import cpu
+from convsmith.measure.calls import aligned_inputs, bound_call
 from convsmith.measure.description import describe
 from convsmith.measure.peak import peak_sample, peak_types
 from convsmith.measure.peers import PEERS, installed, make_peer
@@ -38,7 +38,6 @@ from convsmith.measure.verification import computed, real_arrays, verify_kernel
 from convsmith.problem.data import random_arrays
 from convsmith.problem.problem import Problem
 from convsmith.problem.suites import SUITES
-from convsmith.runtime.arrays import aligned_copy
 
 __all__ = ["JSON_SCHEMA", "bench", "bench_kernel"]
 
@@ -132,7 +131,8 @@ def bench_kernel(kernel: CompiledKernel, peers: Sequence[str] = (), rounds: int 
             row.missing[name] = str(error).partition("\n")[0]
     types = row.peak_types = peak_types(problem, kernel.target)
     peak = None if types is None else lambda: peak_sample(target, threads, types).gflops
-    row.times = measure(_call(kernel, arrays), problem.flops_dense, peak, calls, rounds, threads)
+    call, _ = bound_call(problem, kernel, aligned_inputs(problem, arrays))
+    row.times = measure(call, problem.flops_dense, peak, calls, rounds, threads)
     return row
 
 
@@ -150,23 +150,6 @@ def _check_peer(name: str, kernel: CompiledKernel) -> None:
         raise UnsupportedError(
             f"{differing} of {expected.size} elements of its result differ from convsmith's", code="peer-result"
         )
-
-
-def _call(kernel: CompiledKernel, arrays: Mapping[str, Any]) -> Callable[[], object]:
-    """Return a call bound to the logical `arrays`, with packed weights and bias, that writes to the same memory every
-    time.
-    """
-    problem = kernel.problem
-    given: dict[str, Any] = {
-        t.name: aligned_copy(to_layout(arrays[t.name], t.layout)) for t in problem.inputs if t.default is None
-    }
-    bias = given.pop("bia", None) if problem.dir == "FWD_B" and "wei" in given else None
-    if "wei" in given:
-        given["wei"] = kernel.pack(given["wei"], bias)
-    given |= kernel.run(**given)
-    if given.keys() == {"src", "wei", "dst"} and problem.forward:
-        return kernel.bind(given["src"], given["wei"], given["dst"])
-    return lambda: kernel.run(**given)
 
 
 def _row(

@@ -25,7 +25,7 @@ from convsmith.diag.warning import ConvsmithWarning
 
 __all__ = ["main"]
 
-_COMMANDS = ("bench", "verify", "explain", "show", "machine", "cache")
+_COMMANDS = ("bench", "verify", "explain", "show", "machine", "cache", "tune", "db")
 _EPILOG = "Environment:\n\n" + "\n\n".join(f"{v.env}: {v.doc} Legal: {v.legal}." for v in VARIABLES)
 
 

@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from convsmith.diag.errors import UsageError
 
-__all__ = ["EVENTS", "MOST_THREADS", "VARIABLES", "CacheChoice", "Settings", "Variable", "settings"]
+__all__ = ["EVENTS", "MOST_THREADS", "VARIABLES", "FileChoice", "Settings", "Variable", "settings"]
 
 EVENTS = ("create", "exec", "cache")
 CHECKS = ("off", "verify", "interpret")
@@ -29,7 +29,8 @@ CHECKS = ("off", "verify", "interpret")
 MOST_THREADS = 1024
 """Largest number of threads that a kernel may be compiled for."""
 
-CacheChoice = Path | Literal["default", "off"]
+FileChoice = Path | Literal["default", "off"]
+"""A file or directory, the platform's usual one, or none."""
 
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)(i?b)?", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
@@ -50,7 +51,7 @@ def _parse_dump(text: str) -> Path | None:
     return Path(text).expanduser() if text else None
 
 
-def _parse_cache(text: str) -> CacheChoice:
+def _parse_file(text: str) -> FileChoice:
     if text in ("", "default"):
         return "default"
     return "off" if text in ("0", "off", "none") else Path(text).expanduser()
@@ -128,7 +129,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(
         "CONVSMITH_CACHE",
         "cache",
-        _parse_cache,
+        _parse_file,
         "a directory, 'default' or 'off'",
         "Where compiled kernels are kept: the platform's cache directory, another one, or nowhere.",
         "default",
@@ -140,6 +141,14 @@ VARIABLES: tuple[Variable, ...] = (
         "a number of bytes with an optional K, M, G or T, such as 256M",
         "Most bytes that the cache may take; the least recently used entries go first.",
         "256M",
+    ),
+    Variable(
+        "CONVSMITH_DATABASE",
+        "database",
+        _parse_file,
+        "a file, 'default' or 'off'",
+        "Where measurements of configs are kept: in the platform's data directory, in another file, or nowhere.",
+        "default",
     ),
     Variable(
         "CONVSMITH_CHECK",
@@ -204,7 +213,7 @@ class Settings:
         return self._value("dump")  # type: ignore[no-any-return]
 
     @property
-    def cache(self) -> CacheChoice:
+    def cache(self) -> FileChoice:
         """Directory of compiled kernels; "default" is the platform's cache directory, "off" disables the cache."""
         return self._value("cache")  # type: ignore[no-any-return]
 
@@ -212,6 +221,11 @@ class Settings:
     def cache_size(self) -> int:
         """Upper limit of the cache's size in bytes."""
         return self._value("cache_size")  # type: ignore[no-any-return]
+
+    @property
+    def database(self) -> FileChoice:
+        """File of measurements; "default" is in the platform's data directory, "off" ignores all measurements."""
+        return self._value("database")  # type: ignore[no-any-return]
 
     @property
     def check(self) -> Literal["off", "verify", "interpret"]:

@@ -1,4 +1,5 @@
-"""Compiles a problem to an artifact under the config that is expected to be fastest; the frontends call it."""
+"""Compiles a problem to an artifact under the config that is known, or expected, to be fastest; the frontends call it.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
+from convsmith.tune.recall import recalled
 
 __all__ = ["choose", "compile_problem"]
 
@@ -18,11 +20,14 @@ def compile_problem(
     problem: Problem, *, target: Machine, config: Config | None = None, threads: int = 1,
     requirements: Requirements = FIXED,
 ) -> Artifact:
-    """Return the artifact of `problem` for `target` under `config`, by default under the one that `choose` returns.
+    """Return the artifact of `problem` for `target` under `config`, by default under the one that measurements have
+    chosen, or else under the one that `choose` returns.
 
     With `requirements` on the sizes of calls, the kernel serves all sizes that keep to them. ConfigError: no
     kernel can be made from the config; ToolchainError: LLVM refused.
     """
+    if config is None and not requirements:
+        config = recalled(problem, target, threads)
     return compile_or_load(
         problem, target=target, choose=choose, config=config, threads=threads, requirements=requirements
     )

@@ -154,7 +154,7 @@ def test_the_share_of_cpu_time_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setattr("convsmith.measure.timing.SAMPLE_SECONDS", 1e-4)
     import time
 
-    monkeypatch.setattr(bench_module, "_call", lambda *_: lambda: time.sleep(1e-3))
+    monkeypatch.setattr(bench_module, "bound_call", lambda *_: (lambda: time.sleep(1e-3), {}))
     path = tmp_path / "out.json"
     result = run("bench", LINE, *FAST, "--json", str(path))
     assert "1 of 1 rows had less than 80% of the CPU time" in result.stdout

@@ -1,0 +1,138 @@
+"""`convsmith db`: the database of measurements that `tune` writes and `compile` reads."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import asdict
+from itertools import groupby
+from pathlib import Path
+
+import click
+
+from convsmith.cli.output import Rows, note
+from convsmith.cli.table import Column
+from convsmith.cli.tune import opened, time_text
+from convsmith.diag.errors import UsageError
+from convsmith.tune.database import IN_MEMORY, Database, check_rows
+from convsmith.tune.measured import Measured, best_of
+from convsmith.tune.origin import compiler_key, machine_key
+
+__all__ = ["db"]
+
+JSON_SCHEMA = 1
+
+
+@click.group()
+def db() -> None:
+    """Look at the database of measurements, or move rows in and out of it."""
+
+
+@db.command("list")
+def list_() -> None:
+    """File, machines and compilers, with their numbers of problems and configs."""
+    with opened(create=False) as database:
+        rows, machines = database.rows(), database.machines()
+        note(f"database  {database.path}, {database.path.stat().st_size >> 10} KiB")
+    for (machine, compiler), group in groupby(sorted(rows, key=_origin), _origin):
+        own = list(group)
+        here = "this machine" if machine == machine_key() else "another machine: hints"
+        if machine == machine_key() and compiler != compiler_key():
+            here = "another compiler: hints"
+        states = ", ".join(f"{n} {status}" for status, n in Counter(row.status for row in own).most_common())
+        note(f"{machine} {compiler}  {len({row.problem for row in own})} problems, {states} ({here})")
+        if machine in machines:
+            note(f"    {machines[machine]}")
+
+
+@db.command()
+@click.argument("text", required=False, default="")
+@click.option("--all", "everywhere", is_flag=True, help="Rows of other machines and compilers too.")
+@click.option("--wide", is_flag=True, help="All columns, however wide the terminal is.")
+def best(text: str, everywhere: bool, wide: bool) -> None:
+    """The best config of each problem whose line contains TEXT, on this machine and by this compiler."""
+    with opened(create=False) as database:
+        own = {} if everywhere else {"machine": machine_key(), "compiler": compiler_key()}
+        rows = [row for row in database.rows(**own) if text in row.problem]
+    found = [best_of(group) for _, group in groupby(sorted(rows, key=_question), _question)]
+    known = [row for row in found if row is not None]
+    if not known:
+        note("no measurement" + (f" of a problem that contains {text!r}" if text else ""))
+        return
+    table = Rows(
+        [
+            Column("problem", max(len(row.problem) for row in known), left=True), Column("threads", 7, 3),
+            Column("time", 9), Column("of first", 8), Column("spread", 6, 4), Column("samples", 7, 4),
+            Column("config", 40, 5, left=True),
+        ], wide=wide,
+    )  # fmt: skip
+    table.head()
+    for row in known:
+        table.row({
+            "problem": row.problem, "threads": str(row.threads), "time": time_text(row.seconds),
+            "of first": f"{row.ratio:.2f}", "spread": f"{row.spread:.2f}", "samples": str(row.rounds),
+            "config": row.config,
+        })  # fmt: skip
+
+
+@db.command()
+@click.argument("file")
+def export(file: str) -> None:
+    """Write all rows to FILE as JSON; - is standard output."""
+    with opened(create=False) as database:
+        content = {
+            "schema": JSON_SCHEMA, "machines": database.machines(), "rows": [asdict(row) for row in database.rows()],
+        }  # fmt: skip
+    text = json.dumps(content, indent=1)
+    if file == "-":
+        note(text)
+        return
+    try:
+        Path(file).write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{file}: cannot be written: {error.strerror}", code="bad-file") from None
+    note(f"{len(content['rows'])} rows")  # type: ignore[arg-type]
+
+
+@db.command("import")
+@click.argument("file")
+def import_(file: str) -> None:
+    """Add the rows of FILE, which `export` wrote; rows that are known from more samples stay."""
+    machines, rows = _read(file)
+    with Database(IN_MEMORY) as other, opened() as database:
+        other.put(rows)
+        for machine, text in machines.items():
+            other.name_machine(machine, text)
+        note(f"{database.merge(other)} of {len(rows)} rows are new")
+
+
+@db.command()
+@click.argument("files", nargs=-1, required=True)
+def merge(files: tuple[str, ...]) -> None:
+    """Add the rows of other databases; rows that are known from more samples stay."""
+    with opened() as database:
+        for file in files:
+            with Database(Path(file), create=False) as other:
+                note(f"{file}: {database.merge(other)} of {len(other.rows())} rows are new")
+
+
+def _origin(row: Measured) -> tuple[str, str]:
+    return row.machine, row.compiler
+
+
+def _question(row: Measured) -> tuple[str, ...]:
+    return row.problem, row.target, f"{row.threads:4}", row.machine, row.compiler
+
+
+def _read(file: str) -> tuple[dict[str, str], list[Measured]]:
+    """Return the machines and rows of a file that `export` wrote."""
+    try:
+        content = json.loads(Path(file).read_text(encoding="utf-8"))
+        schema, machines, rows = content["schema"], content["machines"], content["rows"]
+        if schema != JSON_SCHEMA or not isinstance(machines, dict) or not isinstance(rows, list):
+            raise ValueError(f"schema {schema}, legal is {JSON_SCHEMA}")
+    except OSError as error:
+        raise UsageError(f"{file}: cannot be read: {error.strerror}", code="bad-file") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{file}: is no export of a database: {error}", code="bad-file") from None
+    return {str(name): str(text) for name, text in machines.items()}, check_rows(rows, file)

@@ -1,0 +1,53 @@
+"""Calls for timing: a kernel bound to arrays, with packed weights, that writes to the same memory every time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from convsmith.layout.reorder import to_layout
+from convsmith.problem.problem import Problem
+from convsmith.runtime.arrays import Array, aligned_copy
+
+__all__ = ["BindableKernel", "aligned_inputs", "bound_call"]
+
+
+_BOUND = ("src", "wei", "dst")
+"""What the arrays of a call by position hold, in their order."""
+
+
+class BindableKernel(Protocol):
+    """A kernel that packs its weights, and that can be bound to arrays."""
+
+    def pack(self, operand: Array, bias: Array | None = None) -> Any:
+        """Return packed weights."""
+        ...
+
+    def bind(self, x: Array, weights: Any, out: Array) -> Callable[[], object]:
+        """Return a function that computes on these arrays."""
+        ...
+
+    def run(self, **arrays: Any) -> dict[str, Array]:
+        """Compute on arrays by name, and return the outputs by name."""
+        ...
+
+
+def aligned_inputs(problem: Problem, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Return aligned copies of the logical `arrays` in their layouts, but of those that a call may omit."""
+    return {t.name: aligned_copy(to_layout(arrays[t.name], t.layout)) for t in problem.inputs if t.default is None}
+
+
+def bound_call(
+    problem: Problem, kernel: BindableKernel, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None
+) -> tuple[Callable[[], object], dict[str, Array]]:
+    """Return a call of `kernel` bound to physical arrays, and the outputs that it writes, by default new ones."""
+    given: dict[str, Any] = {**inputs, **(outputs or {})}
+    names = {t.holds: t.name for t in problem.tensors if t.name in inputs or t.role != "in"}
+    if any(t.holds == "wei" for t in problem.inputs):
+        bias = given.pop(names["bia"], None) if problem.dir == "FWD_B" else None
+        given[names["wei"]] = kernel.pack(given[names["wei"]], bias)
+    results = kernel.run(**given)
+    given |= results
+    if problem.forward and len(given) == len(_BOUND) and names.keys() >= set(_BOUND):
+        return kernel.bind(*(given[names[role]] for role in _BOUND)), results
+    return lambda: kernel.run(**given), results

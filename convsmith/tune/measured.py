@@ -1,0 +1,81 @@
+"""A measurement as data, and the choice among measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Literal
+
+from convsmith.plan.config import Config
+
+__all__ = ["Measured", "Status", "best_of", "sums_in_order"]
+
+DOUBT = 1.0
+"""Part of a ratio's quartiles that is doubted for one sample; for n samples, divided by the root of n."""
+LEAST_SPREAD = 0.02
+"""Least difference of quartiles that is assumed, relative to the ratio."""
+KEPT = 0.985
+"""Bound of a ratio above which the model's first choice stays: the difference may be noise."""
+
+Status = Literal["ok", "refused", "wrong", "crashed", "stuck"]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A row: what became of ``problem`` under ``config`` on a machine, as made by a compiler.
+
+    ``seconds`` is the median of a call, ``ratio`` the median of its quotient by the time of the model's first choice in
+    the same rounds (below 1: faster), ``spread`` the difference of the quartiles of that ratio, relative to it,
+    ``rounds`` the number of samples. ``predicted`` are the model's cycles, 0 where it gives none. A row whose
+    ``status`` is not ok has no times; ``note`` says what happened.
+    """
+
+    problem: str
+    config: str
+    machine: str
+    compiler: str
+    target: str
+    threads: int
+    status: Status = "ok"
+    ratio: float = 0.0
+    seconds: float = 0.0
+    spread: float = 0.0
+    rounds: int = 0
+    predicted: float = 0.0
+    note: str = ""
+    date: str = ""
+
+    def dated(self) -> Measured:
+        """Return the row with the present day (UTC)."""
+        return replace(self, date=datetime.now(UTC).date().isoformat())
+
+
+    @property
+    def bound(self) -> float:
+        """An upper bound of the ratio: few samples, or samples that differ, make a ratio worth less."""
+        return self.ratio * (1 + DOUBT * max(self.spread, LEAST_SPREAD) / float(max(self.rounds, 1) ** 0.5))
+
+
+def best_of(rows: Iterable[Measured]) -> Measured | None:
+    """Return the fastest of the rows that are ok, with the first choice's row unless another is surely faster."""
+    good = [row for row in rows if row.status == "ok"]
+    best = min(good, key=lambda row: row.bound, default=None)
+    first = next((row for row in good if row.ratio == 1), None)
+    return first if first is not None and best is not None and best.bound > KEPT else best
+
+
+def sums_in_order(config: Config) -> tuple[object, ...]:
+    """Return the decisions of ``config`` on which the order of additions within a sum depends.
+
+    Two kernels of a problem whose configs agree in them compute the same bits, whatever their tiles are.
+    """
+    reduction = {*config.reduce}
+    along = config.lane if config.lane in reduction or config.lane not in config.order else ""
+    depth = tuple((n, s) for n, s in config.cache if n in reduction)
+    tiles = tuple((n, s) for n, s in config.register if n in reduction)
+    inside = None if config.then is None else sums_in_order(config.then)
+    return (
+        config.target, config.instruction, config.terms, along, config.reduce, depth, tiles, config.split,
+        config.phases, config.offsets, config.flip, config.realise, config.fuse if along else (), inside,
+    )  # fmt: skip

@@ -1,0 +1,314 @@
+"""The search for the fastest config of a problem: the model proposes, measurements decide.
+
+The first rounds compare the model's best candidates and hints. Then each round compares the best config so far with
+configs one step away from it, the most promising of each dimension first. All configs of a round alternate, and times
+are compared within a round only, as ratios to the model's first choice. A ratio is the median of its samples; a config
+near the best is sampled again until its quartiles are close. The search ends when a round finds nothing better for
+`PATIENCE` rounds, or when its time is over.
+
+Each config that was tried becomes a row of the database at once, those too that make no kernel, give a wrong result or
+kill the process. Rows that are there already are not measured again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from convsmith.ir.intern import interning
+from convsmith.machine.base import Machine
+from convsmith.measure.timing import spread
+from convsmith.plan.config import Config
+from convsmith.problem.problem import Problem
+from convsmith.tune.database import ANY, Database
+from convsmith.tune.measured import Measured, Status, best_of, sums_in_order
+from convsmith.tune.origin import compiler_key, machine_key
+from convsmith.tune.process import WorkerDied, WorkerProcess
+from convsmith.tune.space import DIMENSIONS, Space
+
+__all__ = ["Outcome", "search"]
+
+FIRST = 6
+"""Candidates of the model in the first round."""
+CHALLENGERS = 6
+"""Configs of a later round, beside the best so far."""
+PATIENCE = 3
+"""Rounds without a better config after which a search ends."""
+SAMPLES = 5
+"""Samples of a config whose ratio is not far from the best."""
+MOST_SAMPLES = 15
+"""Samples after which a config whose quartiles stay apart is taken as it is."""
+FINAL_SAMPLES = 9
+"""Samples of the best config, beside the first choice, at the end."""
+FINALISTS = 4
+"""Most configs that get as many samples at the end, one after the other, while an unproven one looks best."""
+HINTS = 3
+"""Most configs of earlier searches that are measured again."""
+FAR = 1.15
+"""Ratio to the best after two samples above which a config is not sampled again."""
+BOUND = 0.04
+"""Difference of a ratio's quartiles, relative to the ratio, above which it is sampled again."""
+BETTER = 0.99
+"""Ratio to the best so far below which a config is better."""
+NEAR = 1.03
+"""Ratio to the best so far above which a step along a dimension counts as lost."""
+BEYOND = 1.8
+"""Cycles that the model expects, relative to those of the best so far, above which a config is not tried."""
+
+
+@dataclass
+class Outcome:
+    """The result of a search: the row of the best config, and what was tried.
+
+    ``tried`` counts the configs by status, ``refused`` those that were never compiled by the code of their error.
+    """
+
+    problem: Problem
+    best: Measured | None
+    tried: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+    ended: str = ""
+
+
+@dataclass
+class _Candidate:
+    """A config in the race, with its samples and its ratios to the reference in the same rounds."""
+
+    config: Config
+    predicted: float
+    seconds: list[float] = field(default_factory=list)
+    ratios: list[float] = field(default_factory=list)
+    is_stored: bool = False
+
+    @property
+    def ratio(self) -> float:
+        return median(self.ratios or (1.0,))
+
+    @property
+    def width(self) -> float:
+        """Difference of the quartiles, relative to the ratio."""
+        if len(self.ratios) < 2:
+            return 1.0
+        quartiles = spread(self.ratios)
+        return (quartiles.high - quartiles.low) / quartiles.median
+
+
+def search(
+    problem: Problem, target: Machine, threads: int, seconds: float, database: Database, worker: WorkerProcess,
+    hints: Sequence[Config] = (), tell: Callable[[str], None] = lambda text: None,
+) -> Outcome:  # fmt: skip
+    """Search for at most about ``seconds``, and return the outcome; ``hints`` are tried in the first round.
+
+    ``tell`` is given the state of the search as text. With 0 seconds nothing is measured.
+    """
+    start = time.perf_counter()
+    with interning():
+        race = _Race(problem, target, threads, start + seconds, database, worker, tell)
+        ended = race.run(hints) if seconds > 0 else "budget"
+    rows = [row for row in database.rows(**race.origin) if row.status == "ok"]
+    took = time.perf_counter() - start
+    return Outcome(problem, best_of(rows), race.tried, race.space.refused, took, ended)
+
+
+class _Race:
+    """The state of a search: the candidates that are ready in the worker, and the configs that were seen."""
+
+    def __init__(
+        self, problem: Problem, target: Machine, threads: int, end: float, database: Database, worker: WorkerProcess,
+        tell: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self.target, self.threads, self.end = target, threads, end
+        self.database, self.worker, self.tell = database, worker, tell
+        self.space = Space(problem, target, threads)
+        self.line = str(problem)
+        self.origin: dict[str, str | int] = {
+            "problem": self.line, "machine": machine_key(), "compiler": compiler_key(), "target": target.name,
+            "threads": threads,
+        }  # fmt: skip
+        self.tried: Counter[str] = Counter()
+        self.reference = self.candidate(self.space.seeds[0])
+        self.ready: set[Config] = set()
+        self.seen: set[Config] = {self.reference.config}
+        self.required_order: tuple[object, ...] | None = None
+        self.is_open = False
+        self.dimensions: dict[Config, str] = {}
+        self.losses: Counter[str] = Counter()
+
+    @property
+    def is_over(self) -> bool:
+        return time.perf_counter() >= self.end
+
+    def run(self, hints: Sequence[Config]) -> str:
+        """Search, and return why it ended."""
+        known = self.known()
+        if not self.make(self.reference):
+            return "the model's first choice fails"
+        first = [c for c in dict.fromkeys((*known, *hints, *self.varied())) if c not in self.seen and self.is_legal(c)]
+        best = self.round(self.reference, first[: FIRST + len(known) + len(hints)])
+        waited = 0
+        while waited < PATIENCE and not self.is_over and (near := self.near(best)):
+            winner = self.round(best, near)
+            waited = waited + 1 if winner is best else 0
+            best = winner
+        ended = "budget" if self.is_over else "nothing better"
+        self.final()
+        return ended
+
+    def candidate(self, config: Config) -> _Candidate:
+        return _Candidate(config, self.space.cycles(config))
+
+    # -- proposals
+    def known(self) -> list[Config]:
+        """Return the best configs that the database has from earlier searches; exclude those that failed."""
+        rows = self.database.rows(**{**self.origin, "threads": ANY})
+        self.seen |= {Config.parse(row.config) for row in rows if row.status != "ok"}
+        good = [row for row in rows if row.status == "ok"]
+        least = min((row.threads for row in good), default=self.threads)
+        if least < self.threads and self.space.keeps_bits:
+            lead = best_of(row for row in good if row.threads == least)
+            self.required_order = sums_in_order(Config.parse(lead.config)) if lead is not None else None
+        return [Config.parse(row.config) for row in good if row.threads == self.threads][:HINTS]
+
+    def varied(self) -> list[Config]:
+        """Return the model's candidates, the best of each kind before others, and other orders of the best."""
+        kinds: dict[object, list[Config]] = {}
+        for c in self.space.seeds:
+            kinds.setdefault((c.lane, c.fuse, c.instruction, c.hold, c.order, c.realise, bool(c.cache)), []).append(c)
+        heads = [group[0] for group in kinds.values()]
+        others = [c for c in self.space.seeds if c not in heads]
+        orders = list(self.space.neighbours(self.reference.config, "order"))
+        return [*heads[:3], *orders[:2], *others[:2], *heads[3:], *others[2:]]
+
+    def near(self, best: _Candidate) -> list[Config]:
+        """Return the configs of the next round: of each dimension in turn, those that the model expects to be fastest.
+
+        Dimensions along which the last steps led nowhere come last.
+        """
+        chosen: dict[Config, str] = {}
+        queues: dict[str, list[Config]] = {}
+        for dimension in DIMENSIONS:
+            scored: list[tuple[float, int, Config]] = []
+            for c in self.space.neighbours(best.config, dimension):
+                if c not in self.seen and self.space.fits(c) and self.is_legal(c):
+                    cycles = self.space.cycles(c)
+                    if cycles <= BEYOND * best.predicted:
+                        scored.append((cycles, len(scored), c))
+            queues[dimension] = [c for _, _, c in sorted(scored)]
+        turns = sorted(DIMENSIONS, key=lambda d: self.losses[d])
+        while len(chosen) < CHALLENGERS and any(queues.values()):
+            for dimension in turns:
+                if queues[dimension] and len(chosen) < CHALLENGERS:
+                    chosen.setdefault(queues[dimension].pop(0), dimension)
+        self.dimensions |= chosen
+        return list(chosen)
+
+    def is_legal(self, config: Config) -> bool:
+        """Return whether ``config`` makes a kernel, on this number of threads, with the sums that others have."""
+        if config.threads != self.threads or config.target != self.target.name:
+            return False
+        if self.required_order is not None and sums_in_order(config) != self.required_order:
+            return False
+        return not self.space.refusal(config)
+
+    # -- measurements
+    def round(self, best: _Candidate, configs: Sequence[Config]) -> _Candidate:
+        """Measure ``configs`` beside the best so far, and return the best of all."""
+        racers = []
+        for config in configs:
+            if self.is_over:
+                break
+            self.seen.add(config)
+            candidate = self.candidate(config)
+            if self.make(candidate):
+                racers.append(candidate)
+        self.sample([best, *racers], 2)
+        close = [c for c in racers if c.ratios and c.ratio <= best.ratio * FAR]
+        while not self.is_over:
+            again = [c for c in close if len(c.ratios) < SAMPLES or (c.width > BOUND and len(c.ratios) < MOST_SAMPLES)]
+            if not again:
+                break
+            self.sample([best, *again], 1)
+        for candidate in racers:
+            self.store(candidate)
+            if dimension := self.dimensions.get(candidate.config):
+                if candidate.ratio < best.ratio * BETTER:
+                    self.losses[dimension] = 0
+                self.losses[dimension] += candidate.ratio > best.ratio * NEAR
+        found = min(close, key=lambda c: c.ratio, default=best)
+        winner = found if found.ratio < best.ratio * BETTER else best
+        self.tell(f"{self.tried.total()} tried, the best takes {winner.ratio:.2f} of the first choice's time")
+        return winner
+
+    def final(self) -> None:
+        """Compare the best configs with the first choice once more, until the best one has enough samples."""
+        for _ in range(FINALISTS):
+            rows = [row for row in self.database.rows(**self.origin) if row.status == "ok"]
+            best = best_of(rows)
+            if best is None or best.ratio == 1 or best.rounds >= FINAL_SAMPLES:
+                break
+            candidate = self.candidate(Config.parse(best.config))
+            self.sample([candidate], FINAL_SAMPLES)
+            self.store(candidate)
+
+    def make(self, candidate: _Candidate) -> bool:
+        """Compile a candidate and compare its results; return whether it can be timed. A failure becomes a row."""
+        try:
+            if not self.is_open:
+                self.worker.ask(op="open", problem=self.line, target=self.target.name, threads=self.threads)
+                self.is_open, self.ready = True, set()
+                if candidate is not self.reference and not self.make(self.reference):
+                    return False
+            answer = self.worker.ask(op="make", config=str(candidate.config))
+        except WorkerDied as death:
+            self.died(candidate, death)
+            return False
+        if answer["status"] != "ok":
+            self.record(candidate, answer["status"], answer["note"])
+            return False
+        self.ready.add(candidate.config)
+        return True
+
+    def sample(self, racers: Sequence[_Candidate], rounds: int) -> None:
+        """Sample the reference and the racers ``rounds`` times, side by side."""
+        for turn in range(rounds):
+            seconds: dict[int, float] = {}
+            order = [self.reference, *(c for c in racers if c is not self.reference)]
+            for candidate in order[turn % len(order) :] + order[: turn % len(order)]:
+                try:
+                    if candidate.config in self.ready or self.make(candidate):
+                        answer = self.worker.ask(op="sample", config=str(candidate.config))
+                        seconds[id(candidate)] = answer["seconds"]
+                except WorkerDied as death:
+                    self.died(candidate, death)
+            for candidate in order:
+                if id(candidate) in seconds and id(self.reference) in seconds:
+                    candidate.seconds.append(seconds[id(candidate)])
+                    candidate.ratios.append(seconds[id(candidate)] / seconds[id(self.reference)])
+        self.store(self.reference)
+
+    def died(self, candidate: _Candidate, death: WorkerDied) -> None:
+        """Record the config that ended the worker; the next request starts another one."""
+        self.is_open, self.ready = False, set()
+        self.record(candidate, "stuck" if death.is_stuck else "crashed", str(death))
+
+    def store(self, candidate: _Candidate) -> None:
+        """Write the row of a candidate that was timed."""
+        if candidate.ratios:
+            self.record(candidate, "ok", "")
+
+    def record(self, candidate: _Candidate, status: Status, note: str) -> None:
+        """Write a candidate's row."""
+        times = (0.0, 0.0, 0.0, 0)
+        if status == "ok":
+            times = (candidate.ratio, median(candidate.seconds), candidate.width, len(candidate.ratios))
+        row = Measured(
+            self.line, str(candidate.config), machine_key(), compiler_key(), self.target.name, self.threads, status,
+            *times, candidate.predicted, note,
+        )
+        self.tried[status] += not candidate.is_stored
+        candidate.is_stored = True
+        self.database.put([row.dated()])

@@ -1,0 +1,391 @@
+"""The space of configs of a problem, as data: its dimensions, and the configs that differ in one of them.
+
+A dimension is a name with a function from a config to the changes that replace this one decision. Every
+point of the space is reached from the model's candidates by steps along dimensions. A step may lead to an illegal
+config: `Space.refusal` returns the code of the ConfigError that planning it raises.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from itertools import permutations, product
+from math import prod
+from typing import Any, NamedTuple
+
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.index import is_true
+from convsmith.machine.base import Machine
+from convsmith.plan.config import OFFSETS, TABLES, Config
+from convsmith.plan.kernel import scheduled
+from convsmith.plan.loops import Loops, loops_after_fusing
+from convsmith.plan.plan import plan
+from convsmith.plan.registers import filled_lanes, register_file, registers
+from convsmith.plan.unit import Unit
+from convsmith.problem.conv import Conv
+from convsmith.problem.problem import Problem
+from convsmith.statement.parts import PART, splits
+from convsmith.statement.phases import phases
+from convsmith.statement.statement import Statement
+from convsmith.tune.candidates import candidates
+from convsmith.tune.fused import fused_config
+from convsmith.tune.model import Model
+
+__all__ = ["DIMENSIONS", "Point", "Space"]
+
+VECTORS = 8
+"""Maximum number of vectors of a register tile along the lanes."""
+ROWS = 4
+"""Maximum number of rows of pixels of a register tile, beside the pixels of a row."""
+MOST_TAPS = 25
+"""Maximum number of taps that a register tile unrolls."""
+PARTS = (2, 4, 8, 16)
+"""Numbers of parts into which a loop is cut for the caches."""
+TERMS = (2, 3, 4, 6, 8)
+"""Iterations of a reduction loop that share their loads."""
+PIECES = (1, 4, 8, 16)
+"""Numbers of pieces of a partitioned loop."""
+
+
+Changes = dict[str, Any]
+"""Fields of a config with other values."""
+
+
+class Point(NamedTuple):
+    """A config with the facts of its loops, which all dimensions read.
+
+    ``filled`` are the lanes in use of a vector; ``a`` and ``b`` the names of the factors; ``masked`` says that some of
+    A's elements are absent, and ``constant`` that B is packed once for all calls. ``splittable`` are the reduction
+    loops that threads may share, with their sizes.
+    """
+
+    config: Config
+    problem: Problem
+    target: Machine
+    loops: Loops
+    unit: Unit
+    filled: int
+    a: str
+    b: str
+    masked: bool
+    constant: bool
+    splittable: tuple[tuple[str, int], ...]
+
+    def tile(self, loop: str) -> int:
+        """Return the register tile of a loop in elements; a vector for the lane loop without one."""
+        return max(self.config.size(loop), self.filled if loop == self.config.lane else 1)
+
+    def trips(self, loop: str) -> int:
+        """Return the number of register tiles along a loop."""
+        return -(-self.loops.extents[loop] // self.tile(loop))
+
+
+def _tiles(at: Point) -> Iterator[Changes]:
+    """Yield register tiles whose accumulators the register file holds: vectors, pixels of a row, and rows."""
+    c, loops = at.config, at.loops
+    pixels = [n for n in loops.of("m") if n != c.lane]
+    across = [n for n in loops.of("n") if n != c.lane]
+    kept = {n: s for n, s in c.register if loops.kinds[n] == "k"}
+    room = register_file(at.target, at.unit).count
+    sizes: dict[str, Iterable[int]] = {}
+    if loops.kinds[c.lane] != "k":
+        vectors = -(-loops.extents[c.lane] // at.filled)
+        sizes[c.lane] = [v * at.filled for v in range(1, min(vectors, VECTORS) + 1)]
+    if across and (loops.kinds[c.lane] != "n" or loops.kinds[c.lane] == "k"):
+        sizes[across[-1]] = range(1, min(loops.extents[across[-1]], room) + 1)
+    if pixels:
+        inner = pixels[-1]
+        rows = at.unit.rows
+        if rows > 1:
+            heights = {h for n in range(1, room // 2 + 1) for h in _heights(loops.extents[inner], n * rows, rows)}
+            sizes[inner] = sorted(heights)
+        else:
+            sizes[inner] = range(1, min(loops.extents[inner], room) + 1)
+        if len(pixels) > 1 and rows == 1:
+            sizes[pixels[-2]] = range(1, min(loops.extents[pixels[-2]], ROWS) + 1)
+    for values in product(*sizes.values()):
+        tile = dict(zip(sizes, values))
+        vectors = prod(-(-s // at.filled) if n == c.lane else s for n, s in tile.items())
+        if at.unit.rows > 1 or vectors < room:
+            sized = {n: s for n, s in tile.items() if s > 1 or n == c.lane} | kept
+            # Pixels come before the lanes in the model's tiles, and taps last: one text for one tile.
+            order = [*(n for n in (*pixels, *across) if n in sized), c.lane, *kept]
+            yield _fitted(c, tuple((n, sized[n]) for n in dict.fromkeys(order) if n in sized))
+
+
+def _heights(pixels: int, most: int, rows: int) -> set[int]:
+    """Return the heights of tiles of fragments: full ones, and the largest that divides the pixels."""
+    most = min(most, pixels)
+    return {most, next((n for n in range(most, max(most - rows, 0), -1) if not pixels % n), most)}
+
+
+def _fitted(config: Config, register: tuple[tuple[str, int], ...]) -> Changes:
+    """Return a change of the register tile, with cache tiles rounded up to it."""
+    width = dict(register)
+    tiles = tuple((n, -(-size // width.get(n, 1)) * width.get(n, 1)) for n, size in config.cache)
+    return dict(register=register, cache=tiles)
+
+
+def _taps(at: Point) -> Iterator[Changes]:
+    """Yield register tiles with none, the innermost, or all of the taps unrolled."""
+    c, loops = at.config, at.loops
+    taps = [n for n in loops.of("k") if loops.axes[n] and loops.extents[n] > 1 and n not in loops.residues]
+    for count in range(len(taps) + 1):
+        chosen = taps[len(taps) - count :]
+        if prod(loops.extents[n] for n in chosen) <= MOST_TAPS and c.lane not in chosen:
+            tile = [(n, s) for n, s in c.register if loops.kinds[n] != "k"]
+            reduce = (*(n for n in c.reduce if n not in chosen), *chosen)
+            terms = tuple((n, s) for n, s in c.terms if n not in chosen)
+            yield dict(register=(*tile, *((n, loops.extents[n]) for n in chosen)), reduce=reduce, terms=terms
+            )
+
+
+def _orders(at: Point) -> Iterator[Changes]:
+    """Yield the orders of the loops that run more than once around the register tile."""
+    c = at.config
+    names = [n for n in at.loops.extents if at.loops.kinds[n] != "k" and n != PART]
+    present = [*(n for n in c.order if n in names), *(n for n in names if n not in c.order)]
+    still = [n for n in present if at.trips(n) == 1]
+    part = (PART,) if c.split else ()
+    for moved in permutations([n for n in present if n not in still]):
+        yield dict(order=(*part, *still, *moved))
+
+
+def _reductions(at: Point) -> Iterator[Changes]:
+    """Yield the orders of the reduction loops that run more than once."""
+    c = at.config
+    names = [*c.reduce, *(n for n in at.loops.of("k") if n not in c.reduce)]
+    names = [n for n in names if n in at.loops.extents]
+    still = [n for n in names if at.loops.extents[n] == 1]
+    for moved in permutations([n for n in names if n not in still]):
+        yield dict(reduce=(*still, *moved))
+
+
+def _caches(at: Point) -> Iterator[Changes]:
+    """Yield cache tiles: none, of one loop, and of two loops, one of them a reduction loop."""
+    c, loops = at.config, at.loops
+    yield dict(cache=())
+    sizes: dict[str, list[tuple[str, int]]] = {}
+    for n, extent in loops.extents.items():
+        unit = max(at.tile(n), dict(c.terms).get(n, 1))
+        cut = {-(-extent // (parts * unit)) * unit for parts in PARTS}
+        sizes[n] = [(n, size) for size in sorted(cut) if size < extent]
+    deep = [s for n in loops.of("k") if n != c.lane for s in sizes[n]]
+    wide = [s for n in loops.extents if loops.kinds[n] != "k" for s in sizes[n]]
+    for one in (*deep, *wide):
+        yield dict(cache=(one,))
+    for outer, inner in product(wide, deep):
+        yield dict(cache=(outer, inner))
+
+
+def _packs(at: Point) -> Iterator[Changes]:
+    """Yield the sets of operands that are packed."""
+    for names in ((), (at.b,), (at.a,), (at.a, at.b)):
+        yield dict(pack=names)
+
+
+def _realisations(at: Point) -> Iterator[Changes]:
+    """Yield the ways to read elements that may be absent, and the forms of the table of pointers."""
+    if at.masked:
+        yield dict(realise="peel")
+        yield dict(realise="mask")
+    if isinstance(at.problem, Conv):
+        yield dict(realise="pad_copy")
+        for form in TABLES:
+            yield dict(realise="indirection", table=form)
+
+
+def _holds(at: Point) -> Iterator[Changes]:
+    """Yield the config with weights loaded for each tile, or held in registers while loops run that do not move them.
+    """
+    yield dict(hold=())
+    if at.constant:
+        yield dict(hold=(at.b,))
+
+
+def _terms(at: Point) -> Iterator[Changes]:
+    """Yield the numbers of terms that share their loads; an instruction has its own."""
+    c = at.config
+    if c.instruction:
+        return
+    yield dict(terms=())
+    for n in at.loops.of("k"):
+        if n != c.lane and n not in dict(c.register):
+            for q in TERMS:
+                if q <= at.loops.extents[n]:
+                    yield dict(terms=((n, q),))
+
+
+def _instructions(at: Point) -> Iterator[Changes]:
+    """Yield the config with each instruction that serves the statement's types, and with the plain multiply-add."""
+    c = at.config
+    st = scheduled(at.problem, replace(c, split=()), at.target)
+    last = st.reduce[-1]
+    for unit in (*Unit.choices(st, at.target), Unit.plain(st, at.target)):
+        terms = ((last, unit.terms),) if unit.dot else ()
+        if unit.name != c.instruction:
+            width = -(-at.tile(c.lane) // unit.lanes) * unit.lanes
+            tile = tuple((n, width if n == c.lane else s) for n, s in c.register)
+            yield dict(instruction=unit.name, terms=terms, register=tile, cache=())
+
+
+def _offsets(at: Point) -> Iterator[Changes]:
+    """Yield the ways to subtract zero points."""
+    for offsets in OFFSETS:
+        yield dict(offsets=offsets, flip=() if offsets == "each" else at.config.flip)
+
+
+def _splits(at: Point) -> Iterator[Changes]:
+    """Yield the parts of sums that threads share, for a gradient of weights.
+
+    The sums of other results have the same parts for any number of threads.
+    """
+    c = at.config
+    if at.constant or c.threads == 1:
+        return
+    order = tuple(n for n in c.order if n != PART)
+    yield dict(split=(), order=order)
+    for n, size in at.splittable:
+        for parts in range(2, c.threads + 1):
+            if not size % parts:
+                yield dict(split=((n, parts),), order=(PART, *order), cache=())
+
+
+def _code(at: Point) -> Iterator[Changes]:
+    """Yield the forms of the code: pieces of loops, register tiles as functions, epilogues in loops of their own."""
+    c = at.config
+    for pieces in PIECES:
+        yield dict(pieces=pieces)
+    yield dict(outline=not c.outline)
+    yield dict(drain=not c.drain)
+
+
+DIMENSIONS: dict[str, Callable[[Point], Iterator[Changes]]] = {
+    "tile": _tiles, "order": _orders, "cache": _caches, "taps": _taps, "reduce": _reductions, "hold": _holds,
+    "instruction": _instructions, "realise": _realisations, "pack": _packs, "terms": _terms, "split": _splits,
+    "offsets": _offsets, "code": _code,
+}  # fmt: skip
+"""The dimensions of the space by name, those that change times most first.
+
+Lanes, fused loops, phases and flipped operands come with the model's candidates, from which all steps start.
+"""
+
+
+class Space:
+    """The configs of ``problem`` on ``target`` for a number of threads. Use it within one `interning` block.
+
+    ``seeds`` are the model's candidates, best expected first. ``refused`` counts the configs that made no kernel, by
+    the code of their error.
+    """
+
+    def __init__(self, problem: Problem, target: Machine, threads: int) -> None:
+        self.problem = problem
+        self.target = target
+        self.refused: Counter[str] = Counter()
+        self._points: dict[object, Point | None] = {}
+        self._models: dict[object, tuple[Model, Loops]] = {}
+        self._reasons: dict[Config, str] = {}
+        self.is_fused = isinstance(problem, Conv) and problem.depthwise is not None
+        if isinstance(problem, Conv) and problem.depthwise is not None:
+            self.seeds = [fused_config(problem, target, threads)]
+        else:
+            self.seeds = list(dict.fromkeys(c.config for c in candidates(problem, target, threads)))
+
+    @property
+    def keeps_bits(self) -> bool:
+        """Whether results have the same bits for any number of threads, which gradients of weights do not have."""
+        return not self.problem.dir.startswith("BWD_W")
+
+    def refusal(self, config: Config) -> str:
+        """Return the code of the ConfigError that planning ``config`` raises; empty where a kernel can be made."""
+        if config not in self._reasons:
+            try:
+                plan(self.problem, config, self.target)
+                self._reasons[config] = ""
+            except ConfigError as error:
+                self._reasons[config] = error.code
+                self.refused[error.code] += 1
+        return self._reasons[config]
+
+    def neighbours(self, config: Config, dimension: str) -> Iterator[Config]:
+        """Yield the configs that differ from ``config`` in ``dimension`` alone, legal or not."""
+        at = None if self.is_fused else self._point(config)
+        if at is not None:
+            near = (self._changed(config, change) for change in DIMENSIONS[dimension](at))
+            yield from (c for c in dict.fromkeys(near) if c is not None and c != config)
+
+    def sample(self, rng: random.Random, steps: int = 3) -> Config:
+        """Return a legal config at most ``steps`` random steps from a random seed."""
+        config = rng.choice(self.seeds)
+        for _ in range(rng.randint(1, steps)):
+            near = list(self.neighbours(config, rng.choice(list(DIMENSIONS))))
+            rng.shuffle(near)
+            config = next((c for c in near if not self.refusal(c)), config)
+        return config
+
+    def cycles(self, config: Config) -> float:
+        """Return the cycles that the model expects of a legal config; 0 for a pair of fused statements."""
+        if self.is_fused:
+            return 0.0
+        key = (config.target, config.lane, config.fuse, config.instruction, config.offsets, config.flip, config.phases,
+               config.pack if config.offsets == "sums" else ())  # fmt: skip
+        if key not in self._models:
+            st = scheduled(self.problem, replace(config, split=()), self.target)
+            along = tuple(phases(st)[n] for n in config.phases)
+            model = Model(self.problem, st, self.target, Unit.of(st, self.target, config), along)
+            for a, b in config.fuse:
+                model.fuse(a, b)
+            self._models[key] = model, loops_after_fusing(model.whole, config)
+        model, loops = self._models[key]
+        tile = dict(config.register)
+        if loops.kinds[config.lane] != "k" and config.lane not in tile:
+            config = replace(config, register=(*config.register, (config.lane, model.filled(config.lane))))
+        return model.cycles(loops, config)
+
+    def fits(self, config: Config) -> bool:
+        """Return whether the registers hold the register tile; a quick test before `refusal`."""
+        at = None if self.is_fused else self._point(config)
+        if at is None:
+            return True
+        is_fit = registers(at.loops, config, at.target, at.unit, at.filled).fit
+        if not is_fit and config not in self._reasons:
+            self._reasons[config] = "registers"
+            self.refused["registers"] += 1
+        return is_fit
+
+    def _changed(self, config: Config, change: Changes) -> Config | None:
+        """Return ``config`` with ``change``; None where no config can have it."""
+        try:
+            return replace(config, **change)
+        except ConfigError as error:
+            self.refused[error.code] += 1
+            return None
+
+    def _point(self, config: Config) -> Point | None:
+        """Return the facts of ``config``; None where its loops or its instruction are illegal."""
+        key = (config.target, config.lane, config.fuse, config.instruction, config.terms, config.offsets, config.flip,
+               config.phases, config.pack, config.realise, config.split)  # fmt: skip
+        if key not in self._points:
+            self._points[key] = self._facts(config)
+        known = self._points[key]
+        return None if known is None else known._replace(config=config)
+
+    def _facts(self, config: Config) -> Point | None:
+        try:
+            st = scheduled(self.problem, config, self.target)
+            unit, loops = Unit.of(st, self.target, config), loops_after_fusing(st, config)
+        except ConfigError:
+            return None
+        if config.lane not in loops.extents:
+            return None
+        filled = filled_lanes(st, loops.dims[config.lane], unit)
+        return Point(
+            config, self.problem, self.target, loops, unit, filled, st.a.name, st.b.name, not is_true(st.a.mask),
+            st.constant, _splittable(st.whole),
+        )  # fmt: skip
+
+
+def _splittable(st: Statement) -> tuple[tuple[str, int], ...]:
+    return tuple((d.name, d.size) for d in st.of("k")) if splits(st) else ()

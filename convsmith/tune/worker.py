@@ -1,0 +1,125 @@
+"""The process that compiles and times candidates, so that a kernel that kills its process kills no search.
+
+It reads requests as lines of JSON from its standard input, and answers each with one line:
+
+    {"op": "open", "problem": LINE, "target": NAME, "threads": N}   the problem of the requests that follow
+    {"op": "make", "config": CONFIG}                             compile, compare results, warm up
+    {"op": "sample", "config": CONFIG}                           seconds per call of one sample
+
+The first config of a problem is the reference of results. All configs of a problem read and write the same memory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+from convsmith.codegen.artifact import Artifact
+from convsmith.compiler.service import compile_or_load
+from convsmith.diag.errors import ConfigError, ConvsmithError
+from convsmith.machine.base import Machine
+from convsmith.machine.registry import host_target
+from convsmith.measure.calls import aligned_inputs, bound_call
+from convsmith.measure.timing import Sampler, wait_until_idle
+from convsmith.measure.verification import real_arrays
+from convsmith.plan.config import Config
+from convsmith.problem.data import random_arrays
+from convsmith.problem.lines import parse_problem
+from convsmith.problem.problem import Problem
+from convsmith.runtime.host_kernel import HostKernel
+
+__all__ = ["Worker", "main"]
+
+SAMPLE_SECONDS = 2e-3
+"""Approximate duration of one sample in seconds."""
+
+
+class _Loaded:
+    """An artifact as a kernel with the calls that measurements need."""
+
+    def __init__(self, problem: Problem, target: Machine, artifact: Artifact) -> None:
+        self.problem = problem
+        self.target = target
+        self._host = HostKernel(artifact)
+        self.pack = self._host.pack
+        self.bind = self._host.bind
+
+    def run(self, **arrays: Any) -> dict[str, Any]:
+        return self._host.run(arrays)
+
+
+class Worker:
+    """Answers requests about one problem at a time."""
+
+    def __init__(self) -> None:
+        self._problem: Problem | None = None
+        self._expected: dict[str, Any] | None = None
+        self._samplers: dict[str, Sampler] = {}
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return the answer to a request. A config that makes no kernel gives {"status": "refused"} with the reason."""
+        if request["op"] == "open":
+            return self._open(request["problem"], request["target"], request["threads"])
+        if request["op"] == "make":
+            return self._make(request["config"])
+        wait_until_idle()
+        return {"seconds": self._samplers[request["config"]]()}
+
+    def _open(self, line: str, target: str, threads: int) -> dict[str, Any]:
+        self._problem = problem = parse_problem(line).canonical()
+        self._target, self._threads = host_target(target), threads
+        self._integers = aligned_inputs(problem, random_arrays(problem))
+        self._inputs = aligned_inputs(problem, real_arrays(problem))
+        self._outputs: dict[str, Any] | None = None
+        self._expected, self._samplers = None, {}
+        return {}
+
+    def _make(self, text: str) -> dict[str, Any]:
+        problem = self._problem
+        assert problem is not None
+        start = perf_counter()
+        try:
+            config = Config.parse(text)
+            artifact = compile_or_load(
+                problem, target=self._target, choose=_no_choice, config=config, threads=self._threads
+            )
+        except ConfigError as error:
+            return {"status": "refused", "note": f"{error.code}: {error}"}
+        except ConvsmithError as error:
+            return {"status": "refused", "note": f"{type(error).__name__}: {error}".partition("\n")[0]}
+        took = perf_counter() - start
+        kernel = _Loaded(problem, self._target, artifact)
+        results = kernel.run(**{name: array.copy() for name, array in self._integers.items()})
+        if self._expected is None:
+            self._expected = results
+        elif not all(_equal(results[name], self._expected[name]) for name in results):
+            return {"status": "wrong", "note": "its results differ from those of the first config"}
+        call, outputs = bound_call(problem, kernel, self._inputs, self._outputs)
+        self._outputs = outputs
+        self._samplers[text] = sampler = Sampler(call, SAMPLE_SECONDS)
+        return {"status": "ok", "compile_seconds": took, "repeats": sampler.repeats}
+
+
+def _equal(one: Any, other: Any) -> bool:
+    return bool(((one == other) | ((one != one) & (other != other))).all())
+
+
+def _no_choice(*_: object) -> Config:
+    raise AssertionError("each config is given")
+
+
+def main(make: Callable[[], Worker] = Worker) -> None:
+    """Answer requests until standard input ends."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # nothing but answers goes to the pipe
+    worker = make()
+    for line in sys.stdin:
+        answers.write(json.dumps(worker.answer(json.loads(line))) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""`convsmith tune` and `convsmith db`: what they print, and their messages for bad requests and bad files."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from commands import run
+
+import convsmith as cs
+from convsmith.tune.database import Database
+
+LINE = "mb1ic8ih6oc40oh6kh3ph1"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Iterator[Path]:
+    with cs.settings.scope(database=tmp_path / "m.db"):
+        yield tmp_path / "m.db"
+
+
+def test_what_tune_measures_is_kept_and_used(path: Path, tmp_path: Path) -> None:
+    result = run("tune", LINE, "--budget=1500ms", "--threads=1", "--wide")
+    assert result.exit_code == 0, result.output
+    assert re.search(rf"{LINE} +[\d.]+ us +[01]\.\d\d +\d+ ", result.stdout)
+    assert re.search(r"^\d+ compiled", result.stdout, re.MULTILINE)
+    best = run("db", "best", "--wide").stdout.splitlines()
+    assert len(best) == 2 and LINE in best[1] and "--target=" in best[1]
+    config = best[1][best[1].index("--target=") :]
+    assert str(cs.compile(LINE, src_tag="axb", dst_tag="axb", threads=1).config) == config
+    listed = run("db", "list").stdout
+    assert "1 problems" in listed and "(this machine)" in listed and str(path) in listed
+
+    assert run("db", "export", str(tmp_path / "rows.json")).exit_code == 0
+    rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    for name, arguments in {"imported": ("import", "rows.json"), "merged": ("merge", "m.db")}.items():
+        with cs.settings.scope(database=tmp_path / f"{name}.db"):
+            verb, file = arguments
+            assert f"{len(rows)} of {len(rows)} rows are new" in run("db", verb, str(tmp_path / file)).stdout
+            assert f"0 of {len(rows)} rows are new" in run("db", verb, str(tmp_path / file)).stdout
+            assert run("db", "best", "--wide").stdout.splitlines()[1] == best[1]
+
+
+def test_a_budget_of_nothing_measures_nothing(path: Path) -> None:
+    result = run("tune", "resnet50", "--budget=0")
+    assert (result.exit_code, result.stdout.count("\n")) == (0, 1)
+    assert "budget 0: nothing is measured, and the model's choices stay" in result.stdout
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("budget", ["-1s", "5 days", "s", "nan", "inf"])
+def test_an_illegal_budget_is_named(path: Path, budget: str) -> None:
+    result = run("tune", LINE, f"--budget={budget}")
+    assert result.exit_code == 2
+    assert f"{budget!r} is no time; legal are 0, 30s, 500ms, 2m" in result.stderr
+
+
+def test_a_bad_database_is_one_message(path: Path) -> None:
+    path.write_text("no database " * 100)
+    for command in (("tune", LINE), ("db", "list"), ("db", "best"), ("db", "export", "-")):
+        result = run(*command)
+        assert result.exit_code == 2 and result.stderr.count("\n") == 1
+        assert f"DatabaseError: {path}: is damaged (file is not a database)" in result.stderr
+
+
+def test_without_a_database_there_is_nothing_to_show(path: Path) -> None:
+    assert "there is no database; `convsmith tune` makes one" in run("db", "list").stderr
+    with cs.settings.scope(database="off"):
+        assert "CONVSMITH_DATABASE=off: there is no database" in run("tune", LINE).stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{}", "is no export of a database"),
+        ('{"schema": 9, "machines": {}, "rows": []}', "schema 9, legal is 1"),
+        ('{"schema": 1, "machines": {}, "rows": [{"problem": "x"}]}', "row 1 is no measurement"),
+    ],
+)
+def test_a_bad_export_is_refused(path: Path, tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "rows.json").write_text(content)
+    result = run("db", "import", str(tmp_path / "rows.json"))
+    assert result.exit_code == 2 and message in result.stderr
+    with Database(path) as database:
+        assert database.rows() == []

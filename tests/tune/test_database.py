@@ -1,0 +1,141 @@
+"""The database of measurements: what is written is read, by many processes, and a bad file is refused in one line."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from convsmith.tune.database import Database, DatabaseError
+from convsmith.tune.measured import Measured, best_of
+
+ROW = Measured("mb1ic8iw8oc8kw1", "--target=avx2 --lane=oc", "zen4-1", "c1", "avx2", 1, "ok", 1.0, 1e-5, 0.01, 9)
+
+
+def test_a_row_is_read_as_it_was_written(tmp_path: Path) -> None:
+    rows = [ROW, replace(ROW, config="--target=avx2 --lane=g", status="crashed", ratio=0.0, note="killed by SIGSEGV")]
+    with Database(tmp_path / "new" / "m.db") as database:
+        database.put(rows)
+    with Database(tmp_path / "new" / "m.db", create=False) as database:
+        assert database.rows() == rows
+        assert database.rows(problem="another") == []
+
+
+def test_a_row_replaces_the_older_one_of_its_config_and_origin(tmp_path: Path) -> None:
+    with Database(tmp_path / "m.db") as database:
+        database.put([ROW, replace(ROW, compiler="c2"), replace(ROW, machine="zen4-2"), replace(ROW, ratio=0.5)])
+        assert sorted(row.ratio for row in database.rows()) == [0.5, 1.0, 1.0]
+
+
+def test_many_processes_write_at_once(tmp_path: Path) -> None:
+    """Two writers, each of 100 transactions, lose no row."""
+    path = tmp_path / "m.db"
+    program = f"""if True:
+        import sys
+        from dataclasses import replace
+        from pathlib import Path
+        from convsmith.tune.database import Database
+        from convsmith.tune.measured import Measured
+        row = Measured("p", "c", "m", sys.argv[1], "avx2", 1)
+        with Database(Path({str(path)!r})) as database:
+            for n in range(100):
+                database.put([replace(row, config=str(n))])
+    """
+    writers = [subprocess.Popen([sys.executable, "-c", program, name]) for name in ("one", "two")]
+    assert [writer.wait() for writer in writers] == [0, 0]
+    with Database(path) as database:
+        assert len(database.rows()) == 200
+
+
+def test_merging_keeps_the_row_of_more_samples(tmp_path: Path) -> None:
+    with Database(tmp_path / "a.db") as a, Database(tmp_path / "b.db") as b:
+        a.put([ROW, replace(ROW, config="both", rounds=9, ratio=0.9)])
+        b.put([replace(ROW, config="both", rounds=5, ratio=0.1), replace(ROW, config="new")])
+        b.name_machine("zen4-1", "a Zen 4")
+        assert a.merge(b) == 1
+        assert {row.config: row.ratio for row in a.rows()} == {ROW.config: 1.0, "both": 0.9, "new": 1.0}
+        assert a.machines() == {"zen4-1": "a Zen 4"}
+
+
+def _fill(path: Path) -> None:
+    with Database(path) as database:
+        database.put(replace(ROW, config=f"--target=avx2 --lane=oc --pieces={n}") for n in range(1, 400))
+
+
+def _set_version(path: Path) -> None:
+    _fill(path)
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 7")
+
+
+def _damage(path: Path) -> None:
+    """Overwrite all pages but the first."""
+    _fill(path)
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    content = path.read_bytes()
+    path.write_bytes(content[:4096] + b"\x5a" * (len(content) - 4096))
+
+
+def _make_foreign(path: Path) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE measurements (x)")
+
+
+BAD = {
+    "version": (_set_version, "has version 7 of the tables, and this convsmith reads version 1; move the file away"),
+    "damaged": (_damage, "is damaged (database disk image is malformed); move it away"),
+    "text": (lambda path: path.write_text("no database " * 100), "is damaged (file is not a database); move it away"),
+    "foreign": (_make_foreign, "is a database of another program; it stays as it is"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_bad_file_is_refused_and_stays_as_it_is(kind: str, tmp_path: Path) -> None:
+    make, message = BAD[kind]
+    path = tmp_path / "m.db"
+    make(path)
+    before = path.read_bytes()
+    with pytest.raises(DatabaseError, match=re.escape(f"{path}: {message}")), Database(path) as database:
+        database.rows()
+    assert path.read_bytes() == before
+
+
+def test_a_missing_file_is_not_made_by_a_reader(tmp_path: Path) -> None:
+    with pytest.raises(DatabaseError, match="there is no database; `convsmith tune` makes one"):
+        Database(tmp_path / "m.db", create=False)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_keeps_what_was_written(tmp_path: Path) -> None:
+    with Database(tmp_path / "m.db") as database:
+        database.put([ROW])
+        database._connection.execute("PRAGMA max_page_count = 8")
+        with pytest.raises(DatabaseError, match=r"m\.db: cannot be written: the disk is full \(\d+ KiB are free\)"):
+            database.put(replace(ROW, config=str(n), note="x" * 1000) for n in range(100))
+        assert database.rows() == [ROW]
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DatabaseError, match=r"file: cannot be made: |file/m\.db: cannot be"):
+        Database(tmp_path / "file" / "m.db")
+
+
+@pytest.mark.parametrize(
+    ("rows", "best"),
+    [
+        ([("first", 1.0, 0.0, 20), ("fast", 0.8, 0.05, 9)], "fast"),
+        ([("first", 1.0, 0.0, 20), ("near", 0.98, 0.02, 9)], "first"),  # the difference may be noise
+        ([("first", 1.0, 0.0, 20), ("lucky", 0.8, 0.4, 2), ("sure", 0.85, 0.02, 9)], "sure"),
+    ],
+)
+def test_few_samples_count_less(rows: list[tuple[str, float, float, int]], best: str) -> None:
+    measured = [replace(ROW, config=c, ratio=r, spread=s, rounds=n) for c, r, s, n in rows]
+    found = best_of(measured)
+    assert found is not None and found.config == best

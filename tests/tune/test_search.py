@@ -1,0 +1,143 @@
+"""A search measures what the model proposes, survives kernels that kill their process, and goes on after an interrupt.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from convsmith.ir.intern import interning
+from convsmith.machine.registry import target
+from convsmith.problem import parse_problem
+from convsmith.tune.candidates import candidates
+from convsmith.tune.database import Database
+from convsmith.tune.process import WorkerDied, WorkerProcess
+from convsmith.tune.search import Outcome, search
+from convsmith.tune.space import Space
+
+PROBLEM = parse_problem("--stag=axb --dtag=axb mb1ic8ih6oc40oh6kh3ph1").canonical()
+MACHINE = target(None, PROBLEM.types)
+CONFIGS = [str(c.config) for c in candidates(PROBLEM, MACHINE, 1)]
+
+FAKE = """if True:
+    import json, os, signal, sys, time
+    times = json.loads(sys.argv[1])
+    for line in sys.stdin:
+        request = json.loads(line)
+        config = request.get("config", "")
+        found = next((value for text, value in times.items() if text in config), 1.0)
+        if request["op"] == "open":
+            answer = {}
+        elif found == "segfault":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        elif found == "hang":
+            time.sleep(60)
+        elif request["op"] == "make":
+            answer = {"status": "ok"} if found != "wrong" else {"status": "wrong", "note": "differs"}
+        else:
+            answer = {"seconds": found * 1e-6}
+        print(json.dumps(answer), flush=True)
+"""
+"""A worker with the times of configs that contain a text, and others of 1 us."""
+
+
+def fake(times: str, seconds: float = 60.0) -> WorkerProcess:
+    return WorkerProcess((sys.executable, "-c", FAKE, times), seconds)
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    with Database(tmp_path / "m.db") as opened:
+        yield opened
+
+
+def searched(database: Database, worker: WorkerProcess, seconds: float = 20.0) -> Outcome:
+    with worker:
+        return search(PROBLEM, MACHINE, 1, seconds, database, worker)
+
+
+def test_the_fastest_config_wins(database: Database) -> None:
+    outcome = searched(database, fake(f'{{"{CONFIGS[1]}": 0.5}}'))
+    assert outcome.best is not None
+    assert (outcome.best.config, outcome.best.ratio, outcome.ended) == (CONFIGS[1], 0.5, "nothing better")
+
+
+def test_a_step_that_no_candidate_of_the_model_takes_is_found(database: Database) -> None:
+    """Another order of the reduction is no candidate; the space has it."""
+    assert not any("--reduce=ic,kh,kw" in config for config in CONFIGS)
+    outcome = searched(database, fake('{"--reduce=ic,kh,kw": 0.5}'))
+    assert outcome.best is not None and "--reduce=ic,kh,kw" in outcome.best.config
+
+
+@pytest.mark.parametrize(("kind", "status", "note"), [
+    ("segfault", "crashed", "its process was killed by SIGSEGV"),
+    ("hang", "stuck", "no answer in 1 seconds"),
+    ("wrong", "wrong", "differs"),
+])  # fmt: skip
+def test_a_config_that_fails_is_recorded_and_skipped(database: Database, kind: str, status: str, note: str) -> None:
+    outcome = searched(database, fake(f'{{"{CONFIGS[1]}": "{kind}", "{CONFIGS[2]}": 0.5}}', seconds=1.0))
+    assert outcome.best is not None and outcome.best.config == CONFIGS[2]
+    failed = [row for row in database.rows() if row.status != "ok"]
+    assert {(row.status, row.note) for row in failed} == {(status, note)}
+    assert CONFIGS[1] in {row.config for row in failed}
+    again = searched(database, fake(f'{{"{CONFIGS[1]}": "{kind}", "{CONFIGS[2]}": 0.5}}', seconds=1.0))
+    assert again.tried[status] == 0
+
+
+def test_an_interrupt_loses_no_measurement(database: Database) -> None:
+    class Interrupted(WorkerProcess):
+        asked = 0
+
+        def ask(self, **request: object) -> dict[str, object]:
+            self.asked += 1
+            if self.asked > 60:
+                raise KeyboardInterrupt
+            return super().ask(**request)
+
+    with pytest.raises(KeyboardInterrupt):
+        searched(database, Interrupted((sys.executable, "-c", FAKE, "{}")))
+    assert len([row for row in database.rows() if row.status == "ok"]) > 2
+
+
+def test_no_budget_measures_nothing(database: Database) -> None:
+    outcome = searched(database, WorkerProcess(("/nonexistent",)), seconds=0.0)
+    assert (outcome.best, outcome.tried.total(), outcome.ended) == (None, 0, "budget")
+
+
+def test_real_kernels_are_timed(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("convsmith.tune.search.FIRST", 3)
+    monkeypatch.setattr("convsmith.tune.search.PATIENCE", 0)
+    outcome = searched(database, WorkerProcess(), seconds=60.0)
+    assert outcome.best is not None and 0 < outcome.best.seconds < 0.1
+    assert outcome.tried["ok"] >= 2 and not outcome.tried["wrong"]
+
+
+def test_a_worker_that_cannot_start_says_why() -> None:
+    with pytest.raises(WorkerDied, match="its process ended with status 3"), WorkerProcess(
+        (sys.executable, "-c", "raise SystemExit(3)")
+    ) as worker:
+        worker.ask(op="open")
+
+
+@pytest.mark.parametrize("line", [
+    "--stag=axb --dtag=axb mb16ic512ih7oc512oh7kh3ph1",
+    "--dir=BWD_W --stag=axb --dtag=axb mb2ic16ih8oc24oh8kh3ph1",
+    "--stag=axb --dtag=axb g32mb1ic32ih8oc32oh8kh3ph1",
+    "--dt=s8:s8:s32 --stag=axb --dtag=axb mb1ic64ih8oc64oh8kh3ph1",
+    "--matmul 64x64:64x64",
+])  # fmt: skip
+def test_the_space_refuses_illegal_configs_by_reason(line: str) -> None:
+    """Neighbours that are not refused make a plan, and all refusals are counted."""
+    problem = parse_problem(line).canonical()
+    with interning():
+        space = Space(problem, target(None, problem.types), 2)
+        legal = 0
+        for name in ("tile", "order", "cache", "hold", "realise"):
+            for config in list(space.neighbours(space.seeds[0], name))[:20]:
+                legal += not space.refusal(config)
+                assert space.refusal(config) or space.cycles(config) > 0
+        assert legal > 10
+        assert not space.refused or min(space.refused.values()) > 0
