@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ordered = sorted(multiples.values())
     report = Report("making", "How long a kernel takes to make")
     report.note(
-        f"One thread, {level.isa}, processor time from the problem to the object code, the faster of {REPEATS}; LLVM "
+        f"One thread, {level.name}, processor time from the problem to the object code, the faster of {REPEATS}; LLVM "
         f"is loaded already. The median over {len(layers)} layers of ResNet-50 is {median * 1e3:.1f} ms."
     )
     report.table(
@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         [[f"`{line}`", f"{multiples[line]:.1f}", *(f"{s * 1e3:.1f}" for s in made[line])] for line in slowest[:10]],
     )
     report.data = {
-        "isa": level.isa, "parts": PARTS, "median": median, "layers": of_layers, "problems": made, "within": shares,
+        "target": level.name, "parts": PARTS, "median": median, "layers": of_layers, "problems": made, "within": shares,
     }  # fmt: skip
     report.write()
 

@@ -23,9 +23,9 @@ def interval(e: Index, ranges: Ranges) -> Range:
     if type(e) is Affine:
         lo = hi = e.const
         for atom, c in e.terms:
-            r = ranges.get(atom) if isinstance(atom, Var) else interval(atom, ranges)
+            r = ranges.get(atom)  # type: ignore[call-overload]
             if r is None:
-                raise Unbounded(atom)
+                r = interval(atom, ranges)
             if c > 0:
                 lo += c * r[0]
                 hi += c * r[1]

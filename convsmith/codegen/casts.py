@@ -32,6 +32,7 @@ class CastEmitter(ScalarEmitter):
     def __init__(self, bits: int, half: Half) -> None:
         super().__init__(bits)
         self.half = half
+        self.intrinsics: dict[tuple[str, DType, int], str] = {}
 
     def type(self, t: DType, lanes: int) -> str:
         return f"<{lanes} x {t.llvm}>" if lanes else t.llvm
@@ -68,8 +69,11 @@ class CastEmitter(ScalarEmitter):
     def intrinsic(self, name: str, t: DType, lanes: int, *operands: str) -> str:
         """Emit a call of an LLVM intrinsic on operands of one type."""
         ty = self.number_type(t, lanes)
-        full = f"@llvm.{name}.{f'v{lanes}' if lanes else ''}{'f' if t.kind == 'float' else 'i'}{t.bits}"
-        self.declared[f"declare {ty} {full}({', '.join([ty] * len(operands))})"] = None
+        full = self.intrinsics.get((name, t, lanes))
+        if full is None:
+            full = f"@llvm.{name}.{f'v{lanes}' if lanes else ''}{'f' if t.kind == 'float' else 'i'}{t.bits}"
+            self.intrinsics[name, t, lanes] = full
+            self.declared[f"declare {ty} {full}({', '.join([ty] * len(operands))})"] = None
         numbers = ", ".join([f"{ty} {self.number(x, t, lanes)}" for x in operands])
         return self.kept(self.put(f"call {ty} {full}({numbers})"), t, lanes)
 

@@ -161,17 +161,8 @@ class FunctionEmitter(ValueEmitter):
     def _load_rows(self, v: Load) -> str:
         """Return the vector of rows of adjacent lanes in memory, the last of which may be absent: they are zero."""
         assert v.lanes is not None
-        rows, width, distance = v.lanes.rows or (1, v.lanes.count, 0)
-        t, active = v.buffer.dtype, v.lanes.active // width
-        if rows == 1 or width == v.lanes.count:
-            return self.value(v, v.lanes.count)
-        parts = [self.load(Load(v.buffer, (v.index[0] + n * distance,), strided(width, 1))) for n in range(active)]
-        parts += ["zeroinitializer"] * (rows - active)
-        while len(parts) > 1:
-            pairs = zip(parts[::2], parts[1::2], strict=True)
-            parts = [self.shuffle(self.type(t, width), a, b, range(2 * width)) for a, b in pairs]
-            width *= 2
-        return parts[0]
+        _, width, _ = v.lanes.rows or (1, v.lanes.count, 0)
+        return self.value(v, v.lanes.count) if width == v.lanes.count else self.load_rows(v, v.lanes, width)
 
     def _store_rows(self, s: Store, lanes: Lanes) -> None:
         """Write a vector as rows of adjacent lanes, of which the last may be absent."""
@@ -185,7 +176,7 @@ class FunctionEmitter(ValueEmitter):
     def _Invoke(self, s: Invoke) -> None:
         row = self.rows[s.instruction]
         if s.dst.buffer in self.fragments:
-            self.declared |= dict.fromkeys(row.declare.splitlines())
+            self.declared |= row.declarations
             self.fragments[s.dst.buffer].invoke(s)
             return
         _, *read = row.operands
@@ -193,7 +184,7 @@ class FunctionEmitter(ValueEmitter):
         count = row.result.layout.registers
         if count == 1:
             registers[row.result.name] = [self.load(s.dst)]
-        self.declared |= dict.fromkeys(row.declare.splitlines())
+        self.declared |= row.declarations
         if row.predicate and s.dst.lanes is not None:
             registers[row.predicate] = [self.mask(s.dst.lanes).partition("> ")[2]]
         values = row.emit(self.put, registers)

@@ -146,14 +146,14 @@ class ScalarEmitter:
         found = self.known.get(key)
         if found is not None:
             return found
-        base, rest = self.bases.get(buffer, ""), dict(e.terms)
-        for atom, c in e.terms:
+        base, rest = self.bases.get(buffer, ""), e.terms
+        for n, (atom, c) in enumerate(rest):
             if c == 1 and atom in self.pointers:
                 base = self.pointers[atom]
-                del rest[atom]
+                rest = (*rest[:n], *rest[n + 1 :])
                 break
         if rest:
-            moved = make_sum(0, rest)
+            moved = make_sum(0, dict(rest))
             base = self.put(f"getelementptr {buffer.dtype.llvm}, ptr {base}, {self.it} {self.index(moved)}")
         if e.const:
             base = self.put(f"getelementptr {buffer.dtype.llvm}, ptr {base}, i64 {e.const}")

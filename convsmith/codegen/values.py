@@ -34,9 +34,18 @@ from convsmith.ir.value import (
 Slot = tuple[Buffer, tuple[int, ...]]
 """An accumulator: a register buffer and the constant index of its vector (or scalar)."""
 
+LEAST_ROW = 32
+"""Bits of adjacent lanes from which they are accessed as a vector of their own rather than one by one."""
+
 _FLOAT_OPS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
 _INT_OPS = {op: op for op in ("add", "sub", "mul", "and", "or", "xor", "shl")}
 _UNARY = {"round": "rint", "floor": "floor", "sqrt": "sqrt", "abs": "fabs"}
+
+
+def row_width(t: DType, lanes: Lanes) -> int:
+    """Return the adjacent lanes that one access reaches, where ``lanes`` form a power of two of such rows; else 0."""
+    rows, width, _ = lanes.rows or (0, 0, 0)
+    return width if rows & (rows - 1) == 0 and width * t.bits >= LEAST_ROW else 0
 
 
 class ValueEmitter(CastEmitter):
@@ -157,11 +166,33 @@ class ValueEmitter(CastEmitter):
             return self.pick(t, block, span.count, [o - away for o in lanes.offsets])
         if hi - lo < 2 * n and (whole or hi - lo + 1 < 2 * n):
             return self._gather(v, lanes, lo - v.index[0].const, hi - lo + 1)
-        out = "zeroinitializer"
+        if width := row_width(t, lanes):
+            return self.load_rows(v, lanes, width)
+        return self._load_lanes(v, lanes)
+
+    def _load_lanes(self, v: Load, lanes: Lanes) -> str:
+        """Return a vector of lanes that are loaded one by one; inactive lanes are zero."""
+        t, ty, out = v.buffer.dtype, self.type(v.buffer.dtype, lanes.count), "zeroinitializer"
         for lane in range(lanes.active):
             x = self.load(Load(v.buffer, (v.index[0] + lanes.offsets[lane],), None))
             out = self.put(f"insertelement {ty} {out}, {t.llvm} {x}, i64 {lane}")
         return out
+
+    def load_rows(self, v: Load, lanes: Lanes, width: int) -> str:
+        """Return a vector of rows of ``width`` adjacent lanes, as many as a power of two; inactive lanes are zero."""
+        t, parts = v.buffer.dtype, []
+        for start in range(0, lanes.count, width):
+            active = min(width, lanes.active - start)
+            row = Load(v.buffer, (v.index[0] + lanes.offsets[start],), strided(width, 1))
+            if active <= 0:
+                parts.append("zeroinitializer")
+            else:
+                parts.append(self.load(row) if active == width else self._load_lanes(row, strided(width, 1, active)))
+        while len(parts) > 1:
+            pairs = zip(parts[::2], parts[1::2], strict=True)
+            parts = [self.shuffle(self.type(t, width), a, b, range(2 * width)) for a, b in pairs]
+            width *= 2
+        return parts[0]
 
     def _gather(self, v: Load, lanes: Lanes, away: int, span: int) -> str:
         """Return lanes from the one or two vectors that hold the ``span`` elements from ``away`` on; zero if none is
@@ -239,7 +270,12 @@ class ValueEmitter(CastEmitter):
                 self.declared[f"declare void {name}({ty}, ptr, <{n} x i1>)"] = None
                 self.lines.append(f"  call void {name}({ty} {x}, ptr align {t.bytes} {where}, {self.mask(lanes)})")
             return
-        for lane in range(lanes.active):
+        width = row_width(t, lanes)
+        whole = lanes.active // width * width if width else 0
+        for start in range(0, whole, width or 1):
+            row = self.shuffle(ty, x, "poison", range(start, start + width))
+            self.store(buffer, (index[0] + lanes.offsets[start],), strided(width, 1), row)
+        for lane in range(whole, lanes.active):
             one = self.put(f"extractelement {ty} {x}, i64 {lane}")
             where = self.address(buffer, index[0] + lanes.offsets[lane])
             self.lines.append(f"  store {t.llvm} {one}, ptr {where}, align {t.bytes}")

@@ -79,7 +79,7 @@ def _check_of(hint: Any) -> Callable[[Any], bool]:
         return lambda value: any(conforms(value, part) for part in parts)
     if origin is tuple and parts[-1] is Ellipsis:
         one, check = parts[0], _check_of(parts[0])
-        return lambda value: isinstance(value, tuple) and all(type(x) is one or check(x) for x in value)
+        return lambda value: isinstance(value, tuple) and all([type(x) is one or check(x) for x in value])
     if origin is tuple:
         return lambda value: isinstance(value, tuple) and len(value) == len(parts) and all(map(conforms, value, parts))
     if hint in (int, float):

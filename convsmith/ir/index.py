@@ -202,7 +202,13 @@ class Quot(_Compound):
 
 def as_index(value: IndexLike) -> Index:
     """Return an int as an index; an index unchanged."""
-    return Affine(value, ()) if isinstance(value, int) else value
+    if not isinstance(value, int):
+        return value
+    known = nodes()
+    node: Index | None = known.get(value)
+    if node is None:
+        node = known[value] = Affine(int(value), ())
+    return node
 
 
 def make_sum(const: int, coeffs: dict[Index, int]) -> Index:

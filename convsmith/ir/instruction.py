@@ -219,13 +219,22 @@ class Instruction:
                     steps[atom] = steps.get(atom, 0) + n * apart
         return steps
 
+    @cached_property
+    def _lines(self) -> list[str]:
+        return self.llvm.splitlines()
+
+    @cached_property
+    def declarations(self) -> dict[str, None]:
+        """The lines of LLVM text that declare the intrinsics."""
+        return dict.fromkeys(self.declare.splitlines())
+
     def emit(self, put: Callable[[str], str], registers: Mapping[str, Sequence[str]]) -> list[str]:
         """Return the new registers of `c`; `put` takes an expression and names its result."""
         names: dict[str, str] = {}
         for name, values in registers.items():
             names |= {name: values[0]} if len(values) == 1 else {f"{name}{n}": x for n, x in enumerate(values)}
         done: list[str] = []
-        for line in self.llvm.splitlines():
+        for line in self._lines:
             done.append(put(line.format(*done, **names)))
         return done[-self.result.layout.registers :]
 

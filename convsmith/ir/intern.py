@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, dataclass_transform
 
-Table = dict[tuple[Any, ...], Any]
+Table = dict[Any, Any]
 _OF_PROCESS: Table = {}
 _TABLE: ContextVar[Table] = ContextVar("convsmith_nodes", default=_OF_PROCESS)
 

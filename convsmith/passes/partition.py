@@ -10,6 +10,7 @@ The outcome of a minimum or maximum is the argument that it selects; the outcome
 from __future__ import annotations
 
 from itertools import pairwise
+from math import prod
 
 import numpy as np
 
@@ -93,7 +94,7 @@ def signatures(var: Var, r: Range, tests: Tests, inner: dict[Var, Range]) -> lis
     for test, names in decided.items():
         others = sorted(names - {var}, key=str)
         shape = [count] + [inner[v][1] - inner[v][0] + 1 for v in others]
-        if np.prod(shape, dtype=float) > MAX_POINTS:
+        if prod(shape) > MAX_POINTS:
             return None
         values: dict[Var, np.ndarray] = {}
         for axis, (v, (lo, _)) in enumerate([(var, r), *((v, inner[v]) for v in others)]):

@@ -173,7 +173,15 @@ class Statement:
 
     def of(self, *kinds: str) -> tuple[Dim, ...]:
         """The dims in these roles."""
-        return tuple(d for d in self.dims if d.kind in kinds)
+        found = self._by_kind.get(kinds)
+        if found is None:
+            found = self._by_kind[kinds] = tuple(d for d in self.dims if d.kind in kinds)
+        return found
+
+    @cached_property
+    def _by_kind(self) -> dict[tuple[str, ...], tuple[Dim, ...]]:
+        """The dims in roles that were asked for."""
+        return {}
 
 
 def view_steps(view: View) -> dict[Index, int]:

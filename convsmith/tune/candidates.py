@@ -94,6 +94,8 @@ def _of_unit(model: Model, threads: int, long: bool) -> Iterator[Choice]:
 
 def _serves(model: Model, config: Config) -> bool:
     """Return whether ``config`` can use the model's instruction: fragments need lanes along channels, for example."""
+    if not config.instruction:
+        return True
     try:
         Unit.of(model.whole, model.target, config)
     except ConfigError:

@@ -70,6 +70,7 @@ class Model:
         self.batch = next((d.name for d in reversed(st.of("batch"))), "")
         self.k = st.reduce[-1]
         self.terms = prod(d.size for d in st.of("k")) // self.taken()
+        self._filled: dict[tuple[str, ...], int] = {}
 
     def fuse(self, a: str, b: str) -> str:
         """Return the name of the loop that two loops become."""
@@ -158,7 +159,10 @@ class Model:
 
     def filled(self, lane: str) -> int:
         """Return the lanes of a vector that are in use along a lane loop."""
-        return filled_lanes(self.st, self.dims[lane], self.unit)
+        dims = self.dims[lane]
+        if dims not in self._filled:
+            self._filled[dims] = filled_lanes(self.st, dims, self.unit)
+        return self._filled[dims]
 
     def cut_apart(self) -> int:
         """The number of taps for which a row of pixels, as lanes, ends at a different position."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 
 import numpy as np
 import pytest
@@ -24,6 +23,8 @@ def offsets(lanes: int, rng: random.Random) -> dict[str, list[int]]:
         "every-second": [n * 2 for n in range(lanes)],
         "every-third": [n * 3 for n in range(lanes)],
         "backwards": [-n for n in range(lanes)],
+        "rows": [n // (lanes // 2) * 50 + n % (lanes // 2) for n in range(lanes)],
+        "four rows": [n // (lanes // 4 or 1) * 33 + n % (lanes // 4 or 1) for n in range(lanes)],
         "any": [0, *(rng.randrange(-lanes, lanes) for _ in range(lanes - 1))],
     }
 
@@ -52,7 +53,37 @@ def test_gathers(name: str, target: Machine) -> None:
 @pytest.mark.parametrize("active", [16, 13])
 @pytest.mark.parametrize(("step", "single"), [(2, False), (3, True)])
 def test_two_vectors_hold_what_is_read(step: int, single: bool, active: int) -> None:
-    """Beyond that, lanes are read one by one."""
+    """Beyond that, rows of adjacent lanes are read one by one."""
     places = ", ".join(str(n // 2 * 2 * step + n % 2) for n in range(16))
     kernel = parse_kernel(f"kernel k(a: f32[64], out: f32[16])\n  out[0]{{16}} = a[0]{{({places})/{active}}}")
-    assert bool(re.search(r"insertelement .* i64 1\n", llvm_text(kernel, host_targets()[0]))) is single
+    assert ("load <2 x float>" in llvm_text(kernel, host_targets()[0])) is single
+
+
+@pytest.mark.parametrize("target", host_targets(), ids=lambda t: t.name)
+@pytest.mark.parametrize("name", ["f32", "bf16", "u8"])
+def test_stores_of_rows(name: str, target: Machine) -> None:
+    t, params, lines, outputs = DTYPES[name].numpy, [], [], {}
+    cases = [(rows, active) for rows in (2, 4) for active in (16, 15, 8, 5, 1)]
+    for n, (rows, active) in enumerate(cases):
+        width = 16 // rows
+        outputs[f"out{n}"] = np.zeros(33 * (rows - 1) + width, t)
+        places = ", ".join(str(lane // width * 33 + lane % width) for lane in range(16))
+        params.append(f"out{n}: {name}[{len(outputs[f'out{n}'])}]")
+        lines.append(f"  out{n}[0]{{({places})/{active}}} = a[0]{{16}}\n")
+    kernel = parse_kernel(f"kernel k(a: {name}[16], {', '.join(params)})\n{''.join(lines)}")
+    inputs, expected = {"a": np.arange(1, 17).astype(t)}, {x: out.copy() for x, out in outputs.items()}
+    run(kernel, {**inputs, **expected})
+    run_native(kernel, {**inputs, **outputs}, target)
+    for x, out in outputs.items():
+        assert_same_bits(out, expected[x])
+
+
+def test_a_row_is_one_access() -> None:
+    """Blocks of 8 channels in vectors of 16 lanes: two loads and two stores, of any distance."""
+    places = ", ".join(str(n // 8 * 784 + n % 8) for n in range(16))
+    kernel = parse_kernel(
+        f"kernel k(a: f32[792], out: f32[792])\n  out[0]{{({places})}} = a[0]{{({places})}}\n"
+    )  # fmt: skip
+    text = llvm_text(kernel, host_targets()[0])
+    assert text.count("load <8 x float>") == 2 == text.count("store <8 x float>")
+    assert "insertelement" not in text and "extractelement" not in text
