@@ -34,11 +34,13 @@ LAYERS: dict[str, set[str]] = {
     "codegen": {"llvmlite", "numpy"},
     "compiler": {"llvmlite", "numpy", "platformdirs"},
     "runtime": {"llvmlite", "ml_dtypes", "numpy"},
-    "measure": {"ai_edge_litert", "flatbuffers", "llvmlite", "numpy", "onnx", "onnxruntime", "torch"},
+    "measure": {
+        "ai_edge_litert", "flatbuffers", "llvmlite", "ncnn", "numpy", "onnx", "onnxruntime", "openvino", "torch",
+    },
     "tune": {"platformdirs"},
     "frontend": {"numpy"},
     PACKAGE: set(),
-    "cli": {"click", "matplotlib", "rich"},
+    "cli": {"click", "matplotlib", "numpy", "rich"},
 }
 """The folders, each importing only from those above it, with the packages of others that it may import."""
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
 from convsmith import __version__
 from convsmith.cli.bench_page import Page, Row
@@ -137,7 +138,7 @@ def bench_kernel(kernel: CompiledKernel, peers: Sequence[str] = (), rounds: int 
 
 
 def _check_peer(name: str, kernel: CompiledKernel) -> None:
-    """Raise UnsupportedError if the library `name` and the kernel disagree on integer data, whose sums are exact.
+    """Raise UnsupportedError if the library `name` and the kernel disagree on integer data, beyond the library's error.
 
     If the problem has several results, only the first is compared.
     """
@@ -145,7 +146,8 @@ def _check_peer(name: str, kernel: CompiledKernel) -> None:
     peer = make_peer(name, kernel.problem, arrays, kernel.config.threads)
     peer.call()
     result, expected = peer.result(), next(iter(computed(kernel, arrays).values()))
-    differing = int((result.reshape(expected.shape) != expected).sum())
+    distance = np.abs(result.reshape(expected.shape) - expected)
+    differing = int((distance > PEERS[name].error * np.abs(expected).max(initial=0)).sum())
     if differing:
         raise UnsupportedError(
             f"{differing} of {expected.size} elements of its result differ from convsmith's", code="peer-result"

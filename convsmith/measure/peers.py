@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 
 from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.measure.ncnn import ncnn
 from convsmith.measure.onednn import PACKAGE, onednn
 from convsmith.measure.onnx_peers import nchwc, onnxruntime
+from convsmith.measure.openvino import openvino
 from convsmith.measure.peer import Array, Peer, clipping
 from convsmith.measure.xnnpack import xnnpack
 from convsmith.problem.conv import Conv
@@ -29,12 +31,16 @@ __all__ = ["PEERS", "installed", "make_peer"]
 
 @dataclass(frozen=True)
 class Library:
-    """A library: its peer function, its package, the modules it needs, and whether it computes deconvolutions."""
+    """A library: its peer function, its package, the modules it needs, and whether it computes deconvolutions.
+
+    Its results on integers are exact, or differ by at most ``error`` of the greatest one where it transforms them.
+    """
 
     peer: Callable[[Problem, Mapping[str, Array], int], Peer]
     package: str
     modules: tuple[str, ...]
     deconvolutions: bool = False
+    error: float = 0.0
 
     @property
     def version(self) -> str | None:
@@ -163,6 +169,8 @@ PEERS: dict[str, Library] = {
     "torch": Library(_torch, "torch", ("torch",), deconvolutions=True),
     "onnxruntime": Library(onnxruntime, "onnxruntime", ("onnxruntime", "onnx")),
     "onnxruntime-nchwc": Library(nchwc, "onnxruntime", ("onnxruntime", "onnx")),
+    "openvino": Library(openvino, "openvino", ("openvino",)),
+    "ncnn": Library(ncnn, "ncnn", ("ncnn",), error=1e-5),
     "onednn": Library(onednn, PACKAGE, ()),
     "xnnpack": Library(xnnpack, "ai-edge-litert", ("ai_edge_litert", "flatbuffers")),
 }

@@ -1,0 +1,53 @@
+"""OpenVINO, as a model of one convolution whose ends have the layout of the problem, on tensors in memory of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from convsmith.diag.errors import UnsupportedError
+from convsmith.measure.peer import Array, Peer
+from convsmith.problem.conv import Conv
+from convsmith.problem.problem import Problem
+from convsmith.runtime.arrays import aligned_copy
+
+__all__ = ["openvino"]
+
+
+def openvino(problem: Problem, arrays: Mapping[str, Array], threads: int) -> Peer:
+    """Return a peer that runs a model with one operator, channels last if the destination has them last."""
+    import openvino as library
+    from openvino import opset13 as nodes
+
+    if not isinstance(problem, Conv) or not problem.forward or problem.post_ops or problem.bias:
+        raise UnsupportedError("openvino is compared on forward convolutions without bias and post-ops", code="dir")
+    if problem.dt != ("f32",) * 3:
+        raise UnsupportedError("openvino is compared in f32 only", code="types")
+    rank = problem.rank
+    last = problem.dtag == "axb"
+    to_last, to_first = [0, *range(2, rank + 2), 1], [0, rank + 1, *range(1, rank + 1)]
+    source = np.ascontiguousarray(arrays["src"], np.float32)
+    x = aligned_copy(np.ascontiguousarray(source.transpose(to_last)) if last else source)
+    shape = tuple(problem.dst_shape[axis] for axis in to_last) if last else problem.dst_shape
+    y = aligned_copy(np.zeros(shape, np.float32))
+    given = nodes.parameter(list(x.shape), np.float32)
+    image = nodes.transpose(given, np.array(to_first)) if last else given
+    groups = (problem.g,) if problem.g > 1 else ()
+    weights = np.ascontiguousarray(arrays["wei"], np.float32)
+    weights = weights.reshape(*groups, problem.oc // problem.g, problem.ic // problem.g, *problem.k)
+    convolution = nodes.group_convolution if groups else nodes.convolution
+    back = [max(pr, 0) for pr in problem.pr]
+    dilations = [d + 1 for d in problem.d]
+    made = convolution(image, nodes.constant(weights), list(problem.s), list(problem.p), back, dilations)
+    result = nodes.transpose(made, np.array(to_last)) if last else made
+    options = {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1, "INFERENCE_PRECISION_HINT": "f32"}
+    compiled = library.Core().compile_model(library.Model([result], [given], "convolution"), "CPU", options)
+    request = compiled.create_infer_request()
+    request.set_input_tensor(library.Tensor(x, shared_memory=True))
+    request.set_output_tensor(library.Tensor(y, shared_memory=True))
+
+    def call(kept: object = (x, y, compiled)) -> object:
+        return request.infer()
+
+    return Peer(call, lambda: y.transpose(to_first) if last else y)
