@@ -86,3 +86,11 @@ def test_the_losses_of_a_suite_are_those_to_the_best_library(monkeypatch: pytest
     assert [(ratio, name, row["problem"]) for ratio, name, row in suite.losses({"rows": rows})] == [
         (0.5, "torch", "d"), (0.9, "onednn", "a"),
     ]  # fmt: skip
+
+
+def test_the_layers_beside_the_best_library_parse(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    best = importlib.import_module("best")
+    assert all(parse_problem(line).forward for group in best.GROUPS.values() for line in group.values())
+    libraries = {"torch": {"speedup": {"median": 1.5}}, "ncnn": {"speedup": {"median": 0.8}}}
+    assert best.best_ratio({"libraries": libraries}) == 0.8 and best.best_ratio({"libraries": {}}) is None
