@@ -20,7 +20,7 @@ from convsmith.diag.settings import settings
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache() -> Iterator[None]:
     directory = tempfile.mkdtemp(prefix="convsmith-tests-")
-    own = {"CONVSMITH_CACHE": directory, "CONVSMITH_DATABASE": os.path.join(directory, "measurements.db")}
+    own = {"CONVSMITH_CACHE": directory, "CONVSMITH_DATABASE": "off"}
     before = {name: os.environ.get(name) for name in own}
     os.environ.update(own)
     settings.reload()

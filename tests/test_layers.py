@@ -37,8 +37,8 @@ LAYERS: dict[str, set[str]] = {
     "measure": {
         "ai_edge_litert", "flatbuffers", "llvmlite", "ncnn", "numpy", "onnx", "onnxruntime", "openvino", "torch",
     },
-    "tune": {"platformdirs"},
-    "frontend": {"numpy"},
+    "tune": {"distributed", "platformdirs"},
+    "frontend": {"numpy", "onnx"},
     PACKAGE: set(),
     "cli": {"click", "matplotlib", "numpy", "rich"},
 }

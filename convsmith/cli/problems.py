@@ -41,6 +41,7 @@ __all__ = [
     "read_problems",
     "read_suite",
     "short_config",
+    "with_layout",
 ]
 
 Options: TypeAlias = Mapping[str, str | bool | None]
@@ -265,13 +266,19 @@ def _read(source: str) -> str:
         raise UsageError(f"{source}: cannot be read: {error.strerror}", code="bad-file") from None
 
 
+def with_layout(problem: Problem, layout: str) -> Problem:
+    """Return the problem with ``layout`` for those of source and destination that it leaves open."""
+    if not isinstance(problem, Conv):
+        return problem
+    changes: dict[str, Any] = {tag: layout for tag in ("stag", "dtag") if getattr(problem, tag) == ANY}
+    return replace(problem, **changes)
+
+
 def _listed(items: Sequence[Item], layout: str) -> Listed:
     """Apply `layout` to convolutions that leave theirs open; matrix products stay unchanged."""
     problems, used = [], False
     for item in items:
         problem = item.problem
-        if isinstance(problem, Conv):
-            changes: dict[str, Any] = {tag: layout for tag in ("stag", "dtag") if getattr(problem, tag) == ANY}
-            problem, used = replace(problem, **changes), used or bool(changes)
-        problems.append(problem)
+        problems.append(with_layout(problem, layout))
+        used = used or problems[-1] != problem
     return Listed(tuple(problems), layout if used else None, any(item.batch_assumed for item in items))

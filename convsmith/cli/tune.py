@@ -4,23 +4,39 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import click
 
 from convsmith.cli.output import Rows, error_line, note, progress
-from convsmith.cli.problems import ProblemCommand, check_choices, problem_options, read_problems
+from convsmith.cli.problems import (
+    Listed,
+    Options,
+    ProblemCommand,
+    check_choices,
+    problem_options,
+    read_problems,
+    with_layout,
+)
 from convsmith.cli.table import Column
 from convsmith.diag.errors import UsageError
 from convsmith.diag.settings import MOST_THREADS, settings
+from convsmith.frontend.onnx_models import model_problems
+from convsmith.ir.intern import interning
 from convsmith.machine.registry import host_target
 from convsmith.machine.registry import target as known_target
+from convsmith.problem.problem import Problem
 from convsmith.runtime.threads import default_threads
+from convsmith.tune.cluster import ClusterOutcome, search_on_cluster
 from convsmith.tune.database import Database
+from convsmith.tune.hints import hints
+from convsmith.tune.measured import best_of
 from convsmith.tune.origin import machine_key, machine_text
 from convsmith.tune.process import WorkerProcess
 from convsmith.tune.recall import database_path
+from convsmith.tune.report import model_errors
 from convsmith.tune.search import Outcome, search
+from convsmith.tune.space import Space
 
 __all__ = ["opened", "time_text", "tune"]
 
@@ -45,57 +61,152 @@ class _Budget(click.ParamType[float]):
 
 
 @click.command(cls=ProblemCommand)
-@click.argument("source", metavar="NETWORK|DESCRIPTOR|FILE|-")
+@click.argument("source", metavar="NETWORK|DESCRIPTOR|FILE|MODEL.onnx|-", default="")
 @click.option("--budget", type=_Budget(), default="30s", show_default=True, help="Time for all problems together.")
 @click.option("--threads", type=click.IntRange(1, MOST_THREADS), metavar="N", help="Threads; by default all CPUs.")
 @click.option("--target", metavar="NAME", help="Instruction set (see `convsmith machine`).")
 @click.option("--layout", default="axb", show_default=True, help="Layout where a line leaves it open.")
+@click.option("--cluster", metavar="ADDRESS", help="Search on the machines of a Dask cluster.")
+@click.option("--report", is_flag=True, help="Print the model's error against all measurements, and measure nothing.")
+@click.option("--space", is_flag=True, help="Print the space around the model's choice, and measure nothing.")
 @click.option("--wide", is_flag=True, help="All columns and names, however wide the terminal is.")
 @problem_options
 def tune(
-    source: str, budget: float, threads: int | None, target: str | None, layout: str, wide: bool,
-    **options: str | bool | None,
+    source: str, budget: float, threads: int | None, target: str | None, layout: str, cluster: str | None, report: bool,
+    space: bool, wide: bool, **options: str | bool | None,
 ) -> None:  # fmt: skip
-    """Search for the fastest config of each problem: a network, a descriptor, or a file of descriptors.
+    """Search for the fastest config of each problem: a network (resnet50, mobilenet_v2, vgg16), a descriptor, a file of
+    descriptors, or the convolutions of an ONNX model.
 
     Every measurement is kept in the database (CONVSMITH_DATABASE), and every later `compile` on this machine uses the
     best one. An interrupted search keeps what it has measured, and a later one goes on from there.
     """
-    check_choices(target, None, runs=True)
-    listed = read_problems(source, options, layout)
-    problems = list(dict.fromkeys(p.canonical() for p in listed.problems))
-    count = threads or default_threads()
-    if budget == 0:
-        note(f"budget 0: nothing is measured, and the model's choices stay ({len(problems)} problems)")
+    if report:
+        _report()
         return
-    rows = Rows(_columns(max(len(listed.text(p)) for p in problems)), wide=wide)
-    outcomes: list[Outcome] = []
-    start, interrupted = time.perf_counter(), False
-    with opened() as database, WorkerProcess() as worker, progress(len(problems)) as bar:
-        database.name_machine(machine_key(), machine_text())
-        with bar.aside():
-            rows.text(f"{machine_text()}, {count} thread{'s' * (count > 1)}, database {database.path}")
-            rows.head()
-        try:
-            for number, problem in enumerate(problems):
-                text = listed.text(problem)
-                bar.start(text)
-                share = (start + budget - time.perf_counter()) / (len(problems) - number)
-                level = host_target(target or settings.target or known_target(None, problem.types).name)
+    if not source:
+        raise UsageError("tune needs a network, a descriptor or a file, or --report", code="no-problem")
+    check_choices(target, None, runs=cluster is None and not space)
+    listed = models_or_problems(source, options, layout)
+    texts = {p.canonical(): listed.text(p) for p in listed.problems}
+    count = threads or default_threads()
+    if space:
+        for p in listed.problems:
+            _space(p.canonical(), listed.text(p), target, count)
+        return
+    if budget == 0:
+        note(f"budget 0: nothing is measured, and the model's choices stay ({len(texts)} problems)")
+        return
+    rows = Rows(_columns(max(map(len, texts.values()))), wide=wide)
+    with opened() as database:
+        if cluster is not None:
+            _on_cluster(cluster, texts, count, budget, target, database, rows)
+            return
+        outcomes: list[Outcome] = []
+        start, interrupted = time.perf_counter(), False
+        with WorkerProcess() as worker, progress(len(texts)) as bar:
+            database.name_machine(machine_key(), machine_text())
+            with bar.aside():
+                rows.text(f"{machine_text()}, {count} thread{'s' * (count > 1)}, database {database.path}")
+                rows.head()
+            try:
+                for number, (problem, text) in enumerate(texts.items()):
+                    bar.start(text)
+                    share = (start + budget - time.perf_counter()) / (len(texts) - number)
+                    level = host_target(target or settings.target or known_target(None, problem.types).name)
 
-                def tell(state: str, text: str = text) -> None:
-                    bar.start(f"{text}: {state}")
+                    def tell(state: str, text: str = text) -> None:
+                        bar.start(f"{text}: {state}")
 
-                outcomes.append(search(problem, level, count, max(share, 0.0), database, worker, tell=tell))
-                with bar.aside():
-                    rows.row(_cells(text, outcomes[-1]))
-                bar.advance()
-        except KeyboardInterrupt:
-            interrupted = True
+                    near = hints(problem, level, count, database)
+                    outcomes.append(search(problem, level, count, max(share, 0.0), database, worker, near, tell))
+                    with bar.aside():
+                        rows.row(_cells(text, outcomes[-1]))
+                    bar.advance()
+            except KeyboardInterrupt:
+                interrupted = True
     _foot(rows, outcomes)
     if interrupted:
-        error_line(f"interrupted: {len(outcomes)} of {len(problems)} problems are finished; measurements are kept")
+        error_line(f"interrupted: {len(outcomes)} of {len(texts)} problems are finished; measurements are kept")
         click.get_current_context().exit(130)
+
+
+def _on_cluster(
+    address: str, texts: Mapping[Problem, str], threads: int, budget: float, target: str | None, database: Database,
+    rows: Rows,
+) -> None:  # fmt: skip
+    """Search on a cluster, and print the outcomes as they come."""
+    rows.head()
+    failed = 0
+
+    def tell(outcome: ClusterOutcome) -> None:
+        nonlocal failed
+        own = database.rows(problem=str(outcome.problem), machine=outcome.machine, status="ok", threads=threads)
+        best, cells = best_of(own), {"problem": texts[outcome.problem], "tried": str(len(own))}
+        if best is not None:
+            cells |= {"time": time_text(best.seconds), "of first": f"{best.ratio:.2f}", "config": best.config}
+        rows.row(cells | {"seconds": ""})
+        failed += bool(outcome.failed)
+        if outcome.failed:
+            error_line(f"{texts[outcome.problem]} on {outcome.machine}: {outcome.failed}")
+
+    search_on_cluster(address, list(texts), threads, budget, target, database, tell)
+    for machine, text in database.machines().items():
+        rows.text(f"{machine}: {text}")
+    click.get_current_context().exit(1 if failed else 0)
+
+
+def _space(problem: Problem, text: str, target: str | None, threads: int) -> None:
+    """Print how many configs are one step away from the model's choice along each dimension, and the refused ones."""
+    level = known_target(target or settings.target, problem.types)
+    with interning():
+        made = Space(problem, level, threads)
+        note(f"{text}\nfrom {made.seeds[0]}, one of {len(made.seeds)} candidates of the model")
+        steps = made.census(made.seeds[0])
+    total: Counter[str] = Counter()
+    for dimension, (legal, refused) in steps.items():
+        total += refused
+        note(f"    {dimension:12}{legal:5}" + (f"   {_reasons(refused)}" if refused else ""))
+    note(f"    {'all':12}{sum(legal for legal, _ in steps.values()):5}" + (f"   {_reasons(total)}" if total else ""))
+
+
+def _reasons(refused: Counter[str]) -> str:
+    """Return the number of refused configs, and their reasons."""
+    return f"{refused.total()} refused: " + ", ".join(f"{count} {code}" for code, count in refused.most_common())
+
+
+def _report() -> None:
+    """Print the model's error on each machine."""
+    with opened(create=False) as database:
+        errors, machines = model_errors(database.rows()), database.machines()
+    if not errors:
+        note("no problem has two measured configs")
+        return
+    rows = Rows(
+        [
+            Column("machine, compiler", 40, left=True), Column("problems", 8), Column("configs", 7),
+            Column("error", 6), Column("first choice", 12), Column("worst", 6),
+        ]
+    )  # fmt: skip
+    rows.head()
+    for e in errors:
+        rows.row({
+            "machine, compiler": f"{e.machine} {e.compiler}", "problems": str(e.problems), "configs": str(e.configs),
+            "error": f"{e.error:.0%}", "first choice": f"+{e.loss:.0%}", "worst": f"+{e.worst:.0%}",
+        })  # fmt: skip
+        rows.text(f"    {machines.get(e.machine, 'a machine without a description')}; worst: {e.worst_problem}")
+    rows.text("error: typical difference of a predicted and a measured ratio of two configs of a problem")
+    rows.text("first choice: its time beyond that of the best measured config, geometric mean and worst")
+
+
+def models_or_problems(source: str, options: Options, layout: str) -> Listed:
+    """Return the problems that ``source`` names, which may be an ONNX model too."""
+    if not source.endswith(".onnx"):
+        return read_problems(source, options, layout)
+    problems = [with_layout(p, layout) for p in model_problems(source)]
+    if not problems:
+        raise UsageError(f"{source} contains no convolution", code="no-problem")
+    return Listed(tuple(problems), layout, False)
 
 
 def opened(create: bool = True) -> Database:
@@ -126,8 +237,7 @@ def _foot(rows: Rows, outcomes: Sequence[Outcome]) -> None:
     tried: Counter[str] = sum((o.tried for o in outcomes), Counter())
     refused: Counter[str] = sum((o.refused for o in outcomes), Counter())
     if refused:
-        reasons = ", ".join(f"{count} {code}" for code, count in refused.most_common())
-        rows.text(f"{refused.total()} refused: {reasons}")
+        rows.text(_reasons(refused))
     failed = ", ".join(f"{count} {status}" for status, count in tried.most_common() if status != "ok")
     rows.text(f"{tried.total()} compiled" + (f": {tried['ok']} measured, {failed}" if failed else " and measured"))
 

@@ -147,7 +147,7 @@ VARIABLES: tuple[Variable, ...] = (
         "database",
         _parse_file,
         "a file, 'default' or 'off'",
-        "Where measurements of configs are kept: in the platform's data directory, in another file, or nowhere.",
+        "File of measured configs: in the platform's data directory, or another; off ignores the package's tables too.",
         "default",
     ),
     Variable(
@@ -224,7 +224,7 @@ class Settings:
 
     @property
     def database(self) -> FileChoice:
-        """File of measurements; "default" is in the platform's data directory, "off" ignores all measurements."""
+        """File of measured configs; "default" is in the platform's data directory, "off" leaves all to the model."""
         return self._value("database")  # type: ignore[no-any-return]
 
     @property

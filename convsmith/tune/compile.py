@@ -26,10 +26,9 @@ def compile_problem(
     With `requirements` on the sizes of calls, the kernel serves all sizes that keep to them. ConfigError: no
     kernel can be made from the config; ToolchainError: LLVM refused.
     """
-    if config is None and not requirements:
-        config = recalled(problem, target, threads)
     return compile_or_load(
-        problem, target=target, choose=choose, config=config, threads=threads, requirements=requirements
+        problem, target=target, choose=choose, recall=recalled, config=config, threads=threads,
+        requirements=requirements,
     )
 
 

@@ -77,5 +77,6 @@ def sums_in_order(config: Config) -> tuple[object, ...]:
     inside = None if config.then is None else sums_in_order(config.then)
     return (
         config.target, config.instruction, config.terms, along, config.reduce, depth, tiles, config.split,
-        config.phases, config.offsets, config.flip, config.realise, config.fuse if along else (), inside,
+        config.phases, config.offsets, config.flip, config.realise, config.fuse if along else (),
+        config.winograd, inside,
     )  # fmt: skip

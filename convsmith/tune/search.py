@@ -27,9 +27,10 @@ from convsmith.tune.database import ANY, Database
 from convsmith.tune.measured import Measured, Status, best_of, sums_in_order
 from convsmith.tune.origin import compiler_key, machine_key
 from convsmith.tune.process import WorkerDied, WorkerProcess
+from convsmith.tune.recall import keeps_bits
 from convsmith.tune.space import DIMENSIONS, Space
 
-__all__ = ["Outcome", "search"]
+__all__ = ["Outcome", "compare", "search"]
 
 FIRST = 6
 """Candidates of the model in the first round."""
@@ -114,6 +115,17 @@ def search(
     return Outcome(problem, best_of(rows), race.tried, race.space.refused, took, ended)
 
 
+def compare(
+    problem: Problem, target: Machine, threads: int, configs: Sequence[Config], database: Database,
+    worker: WorkerProcess,
+) -> None:  # fmt: skip
+    """Measure ``configs`` beside the model's first choice, and write their rows."""
+    with interning():
+        race = _Race(problem, target, threads, float("inf"), database, worker, lambda text: None)
+        if race.make(race.reference):
+            race.round(race.reference, [c for c in configs if race.is_legal(c) and c != race.reference.config])
+
+
 class _Race:
     """The state of a search: the candidates that are ready in the worker, and the configs that were seen."""
 
@@ -168,10 +180,12 @@ class _Race:
         self.seen |= {Config.parse(row.config) for row in rows if row.status != "ok"}
         good = [row for row in rows if row.status == "ok"]
         least = min((row.threads for row in good), default=self.threads)
-        if least < self.threads and self.space.keeps_bits:
+        if least < self.threads and keeps_bits(self.space.problem):
             lead = best_of(row for row in good if row.threads == least)
             self.required_order = sums_in_order(Config.parse(lead.config)) if lead is not None else None
-        return [Config.parse(row.config) for row in good if row.threads == self.threads][:HINTS]
+        own = [Config.parse(row.config) for row in good if row.threads == self.threads]
+        self.seen |= set(own[HINTS:])
+        return own[:HINTS]
 
     def varied(self) -> list[Config]:
         """Return the model's candidates, the best of each kind before others, and other orders of the best."""

@@ -53,12 +53,16 @@ Changes = dict[str, Any]
 """Fields of a config with other values."""
 
 
+Tile = tuple[tuple[str, int], ...]
+"""Loops of a register tile with their iterations."""
+
+
 class Point(NamedTuple):
     """A config with the facts of its loops, which all dimensions read.
 
-    ``filled`` are the lanes in use of a vector; ``a`` and ``b`` the names of the factors; ``masked`` says that some of
-    A's elements are absent, and ``constant`` that B is packed once for all calls. ``splittable`` are the reduction
-    loops that threads may share, with their sizes.
+    ``tiles`` are the register tiles that the registers hold, ``filled`` the lanes in use of a vector, ``a`` and ``b``
+    the names of the factors. ``masked`` says that some of A's elements are absent, and ``constant`` that B is packed
+    once for all calls. ``splittable`` are the reduction loops that threads may share, with their sizes.
     """
 
     config: Config
@@ -66,6 +70,7 @@ class Point(NamedTuple):
     target: Machine
     loops: Loops
     unit: Unit
+    tiles: tuple[Tile, ...]
     filled: int
     a: str
     b: str
@@ -83,36 +88,32 @@ class Point(NamedTuple):
 
 
 def _tiles(at: Point) -> Iterator[Changes]:
-    """Yield register tiles whose accumulators the register file holds: vectors, pixels of a row, and rows."""
-    c, loops = at.config, at.loops
-    pixels = [n for n in loops.of("m") if n != c.lane]
-    across = [n for n in loops.of("n") if n != c.lane]
-    kept = {n: s for n, s in c.register if loops.kinds[n] == "k"}
-    room = register_file(at.target, at.unit).count
+    """Yield the register tiles that the registers hold, with the taps that the config unrolls."""
+    taps = tuple((n, size) for n, size in at.config.register if at.loops.kinds[n] == "k")
+    for tile in at.tiles:
+        yield _fitted(at.config, (*tile, *taps))
+
+
+def _all_tiles(loops: Loops, lane: str, unit: Unit, filled: int, room: int) -> Iterator[Tile]:
+    """Yield register tiles of vectors, pixels of a row, and rows; ``room`` registers hold no more than that of each."""
+    pixels = [n for n in loops.of("m") if n != lane]
+    across = [n for n in loops.of("n") if n != lane]
     sizes: dict[str, Iterable[int]] = {}
-    if loops.kinds[c.lane] != "k":
-        vectors = -(-loops.extents[c.lane] // at.filled)
-        sizes[c.lane] = [v * at.filled for v in range(1, min(vectors, VECTORS) + 1)]
-    if across and (loops.kinds[c.lane] != "n" or loops.kinds[c.lane] == "k"):
+    if len(pixels) > 1 and unit.rows == 1:
+        sizes[pixels[-2]] = range(1, min(loops.extents[pixels[-2]], ROWS) + 1)
+    if pixels and unit.rows > 1:
+        most = loops.extents[pixels[-1]]
+        heights = {h for n in range(1, room // 2 + 1) for h in _heights(most, n * unit.rows, unit.rows)}
+        sizes[pixels[-1]] = sorted(heights)
+    elif pixels:
+        sizes[pixels[-1]] = range(1, min(loops.extents[pixels[-1]], room) + 1)
+    if across and loops.kinds[lane] != "n":
         sizes[across[-1]] = range(1, min(loops.extents[across[-1]], room) + 1)
-    if pixels:
-        inner = pixels[-1]
-        rows = at.unit.rows
-        if rows > 1:
-            heights = {h for n in range(1, room // 2 + 1) for h in _heights(loops.extents[inner], n * rows, rows)}
-            sizes[inner] = sorted(heights)
-        else:
-            sizes[inner] = range(1, min(loops.extents[inner], room) + 1)
-        if len(pixels) > 1 and rows == 1:
-            sizes[pixels[-2]] = range(1, min(loops.extents[pixels[-2]], ROWS) + 1)
+    if loops.kinds[lane] != "k":
+        vectors = -(-loops.extents[lane] // filled)
+        sizes[lane] = [v * filled for v in range(1, min(vectors, VECTORS) + 1)]
     for values in product(*sizes.values()):
-        tile = dict(zip(sizes, values))
-        vectors = prod(-(-s // at.filled) if n == c.lane else s for n, s in tile.items())
-        if at.unit.rows > 1 or vectors < room:
-            sized = {n: s for n, s in tile.items() if s > 1 or n == c.lane} | kept
-            # Pixels come before the lanes in the model's tiles, and taps last: one text for one tile.
-            order = [*(n for n in (*pixels, *across) if n in sized), c.lane, *kept]
-            yield _fitted(c, tuple((n, sized[n]) for n in dict.fromkeys(order) if n in sized))
+        yield tuple((n, size) for n, size in zip(sizes, values) if size > 1 or n == lane)
 
 
 def _heights(pixels: int, most: int, rows: int) -> set[int]:
@@ -287,16 +288,13 @@ class Space:
         self._points: dict[object, Point | None] = {}
         self._models: dict[object, tuple[Model, Loops]] = {}
         self._reasons: dict[Config, str] = {}
+        self._known_tiles: dict[object, tuple[Tile, ...]] = {}
         self.is_fused = isinstance(problem, Conv) and problem.depthwise is not None
         if isinstance(problem, Conv) and problem.depthwise is not None:
-            self.seeds = [fused_config(problem, target, threads)]
+            self._expected = {fused_config(problem, target, threads): 0.0}
         else:
-            self.seeds = list(dict.fromkeys(c.config for c in candidates(problem, target, threads)))
-
-    @property
-    def keeps_bits(self) -> bool:
-        """Whether results have the same bits for any number of threads, which gradients of weights do not have."""
-        return not self.problem.dir.startswith("BWD_W")
+            self._expected = {c.config: c.cycles for c in reversed(candidates(problem, target, threads))}
+        self.seeds = list(reversed(self._expected))
 
     def refusal(self, config: Config) -> str:
         """Return the code of the ConfigError that planning ``config`` raises; empty where a kernel can be made."""
@@ -311,10 +309,21 @@ class Space:
 
     def neighbours(self, config: Config, dimension: str) -> Iterator[Config]:
         """Yield the configs that differ from ``config`` in ``dimension`` alone, legal or not."""
-        at = None if self.is_fused else self._point(config)
+        at = self._point(config)
         if at is not None:
             near = (self._changed(config, change) for change in DIMENSIONS[dimension](at))
             yield from (c for c in dict.fromkeys(near) if c is not None and c != config)
+
+    def census(self, config: Config) -> dict[str, tuple[int, Counter[str]]]:
+        """Return, for each dimension, how many configs one step from ``config`` make kernels, and the refused ones by
+        code. Those that were refused before do not count.
+        """
+        found: dict[str, tuple[int, Counter[str]]] = {}
+        for dimension in DIMENSIONS:
+            before = self.refused.copy()
+            legal = sum(not self.refusal(c) for c in self.neighbours(config, dimension))
+            found[dimension] = legal, self.refused - before
+        return found
 
     def sample(self, rng: random.Random, steps: int = 3) -> Config:
         """Return a legal config at most ``steps`` random steps from a random seed."""
@@ -326,9 +335,9 @@ class Space:
         return config
 
     def cycles(self, config: Config) -> float:
-        """Return the cycles that the model expects of a legal config; 0 for a pair of fused statements."""
-        if self.is_fused:
-            return 0.0
+        """Return the cycles that the model expects of a legal config; 0 where it has no estimate."""
+        if self.is_fused or config.winograd:
+            return self._expected.get(config, 0.0)
         key = (config.target, config.lane, config.fuse, config.instruction, config.offsets, config.flip, config.phases,
                config.pack if config.offsets == "sums" else ())  # fmt: skip
         if key not in self._models:
@@ -346,7 +355,7 @@ class Space:
 
     def fits(self, config: Config) -> bool:
         """Return whether the registers hold the register tile; a quick test before `refusal`."""
-        at = None if self.is_fused else self._point(config)
+        at = self._point(config)
         if at is None:
             return True
         is_fit = registers(at.loops, config, at.target, at.unit, at.filled).fit
@@ -364,9 +373,13 @@ class Space:
             return None
 
     def _point(self, config: Config) -> Point | None:
-        """Return the facts of ``config``; None where its loops or its instruction are illegal."""
+        """Return the facts of ``config``; None where its loops or its instruction are illegal, or are not those of one
+        statement.
+        """
         key = (config.target, config.lane, config.fuse, config.instruction, config.terms, config.offsets, config.flip,
                config.phases, config.pack, config.realise, config.split)  # fmt: skip
+        if self.is_fused or config.winograd:  # several statements, whose loops are not those of the problem
+            return None
         if key not in self._points:
             self._points[key] = self._facts(config)
         known = self._points[key]
@@ -382,9 +395,27 @@ class Space:
             return None
         filled = filled_lanes(st, loops.dims[config.lane], unit)
         return Point(
-            config, self.problem, self.target, loops, unit, filled, st.a.name, st.b.name, not is_true(st.a.mask),
-            st.constant, _splittable(st.whole),
+            config, self.problem, self.target, loops, unit, self._tiles(config, loops, unit, filled), filled,
+            st.a.name, st.b.name, not is_true(st.a.mask), st.constant, _splittable(st.whole),
         )  # fmt: skip
+
+
+    def _tiles(self, config: Config, loops: Loops, unit: Unit, filled: int) -> tuple[Tile, ...]:
+        """Return the register tiles that the registers hold; the others count as refused."""
+        key = (config.lane, tuple(loops.extents.items()), unit, config.terms)
+        if key not in self._known_tiles:
+            room = register_file(self.target, unit).count
+            plain = replace(config, register=(), cache=())
+            fitting = []
+            for tile in _all_tiles(loops, config.lane, unit, filled, room):
+                accumulators = prod(size for _, size in tile) // filled
+                is_small = unit.rows > 1 or accumulators < room  # a quick test, because most tiles fail it
+                if is_small and registers(loops, replace(plain, register=tile), self.target, unit, filled).fit:
+                    fitting.append(tile)
+                else:
+                    self.refused["registers"] += 1
+            self._known_tiles[key] = tuple(fitting)
+        return self._known_tiles[key]
 
 
 def _splittable(st: Statement) -> tuple[tuple[str, int], ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from commands import run
 
 import convsmith as cs
 from convsmith.tune.database import Database
+from convsmith.tune.measured import Measured
 
 LINE = "mb1ic8ih6oc40oh6kh3ph1"
 
@@ -86,3 +88,40 @@ def test_a_bad_export_is_refused(path: Path, tmp_path: Path, content: str, messa
     assert result.exit_code == 2 and message in result.stderr
     with Database(path) as database:
         assert database.rows() == []
+
+
+def test_the_space_is_shown_for_any_target(path: Path) -> None:
+    result = run("tune", "--space", LINE, "--target=avx2", "--threads=1")
+    assert result.exit_code == 0 and not path.exists()
+    found = re.search(r"^    all +(\d+)   (\d+) refused: (\d+) registers", result.stdout, re.MULTILINE)
+    assert found and int(found[1]) > 20 and int(found[2]) >= int(found[3]) > 20
+
+
+def test_the_report_states_the_error_of_the_model(path: Path) -> None:
+    row = Measured("p", "first", "m", "c", "avx2", 1, "ok", 1.0, 1e-5, 0.0, 20, 100.0)
+    with Database(path) as database:
+        database.put([row])
+    assert "no problem has two measured configs" in run("tune", "--report").stdout
+    with Database(path) as database:
+        database.put([replace(row, config="fast", ratio=0.5, rounds=9)])
+        database.name_machine("m", "a machine")
+    result = run("tune", "--report")
+    assert re.search(r"^m c +1 +2 +41% +\+100% +\+100%$", result.stdout, re.MULTILINE)
+    assert "a machine; worst: p" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "tune needs a network, a descriptor or a file, or --report"),
+        (("none.onnx",), "none.onnx: cannot be read: No such file"),
+        ((LINE, "--target=nothing"), "target 'nothing' is unknown"),
+        ((LINE, "--cluster=tcp://127.0.0.1:1"), "--cluster=tcp://127.0.0.1:1: no scheduler answers"),
+    ],
+)
+def test_an_illegal_request_is_one_message(
+    path: Path, arguments: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("convsmith.tune.cluster.CONNECT_SECONDS", 0.5)
+    result = run("tune", *arguments)
+    assert result.exit_code == 2 and message in result.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
 
 import pytest
 
@@ -101,6 +102,12 @@ def test_a_bad_database_is_one_warning(path: Path) -> None:
     assert len(record) == 1
 
 
-def test_a_question_without_a_database_makes_no_file(path: Path) -> None:
-    assert recalled(PROBLEM, MACHINE, 1) is None
+def test_a_question_without_a_database_makes_no_file_and_costs_little(path: Path) -> None:
+    plain = PROBLEM.canonical()
+    seconds = []
+    for _ in range(200):
+        start = perf_counter()
+        assert recalled(plain, MACHINE, 1) is None
+        seconds.append(perf_counter() - start)
     assert not path.exists()
+    assert min(seconds) < 1e-4

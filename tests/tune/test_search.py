@@ -74,16 +74,16 @@ def test_a_step_that_no_candidate_of_the_model_takes_is_found(database: Database
 
 @pytest.mark.parametrize(("kind", "status", "note"), [
     ("segfault", "crashed", "its process was killed by SIGSEGV"),
-    ("hang", "stuck", "no answer in 1 seconds"),
+    ("hang", "stuck", "no answer in 4 seconds"),
     ("wrong", "wrong", "differs"),
 ])  # fmt: skip
 def test_a_config_that_fails_is_recorded_and_skipped(database: Database, kind: str, status: str, note: str) -> None:
-    outcome = searched(database, fake(f'{{"{CONFIGS[1]}": "{kind}", "{CONFIGS[2]}": 0.5}}', seconds=1.0))
+    outcome = searched(database, fake(f'{{"{CONFIGS[1]}": "{kind}", "{CONFIGS[2]}": 0.5}}', seconds=4.0))
     assert outcome.best is not None and outcome.best.config == CONFIGS[2]
     failed = [row for row in database.rows() if row.status != "ok"]
     assert {(row.status, row.note) for row in failed} == {(status, note)}
     assert CONFIGS[1] in {row.config for row in failed}
-    again = searched(database, fake(f'{{"{CONFIGS[1]}": "{kind}", "{CONFIGS[2]}": 0.5}}', seconds=1.0))
+    again = searched(database, fake(f'{{"{CONFIGS[1]}": "{kind}", "{CONFIGS[2]}": 0.5}}', seconds=4.0))
     assert again.tried[status] == 0
 
 

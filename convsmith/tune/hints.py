@@ -1,0 +1,57 @@
+"""Hints for a search: configs that were best elsewhere, to be measured first.
+
+They come from other machines and other compilers, from the tables of the package, and from the nearest problems.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+
+from convsmith.machine.base import Machine
+from convsmith.plan.config import Config
+from convsmith.problem.problem import Problem
+from convsmith.tune.database import Database
+from convsmith.tune.measured import Measured, best_of
+from convsmith.tune.neighbours import nearest, transferred
+from convsmith.tune.origin import compiler_key, machine_key
+from convsmith.tune.shipped import table, table_names
+
+__all__ = ["hints"]
+
+MOST = 4
+"""Most hints for one search."""
+
+
+def hints(problem: Problem, target: Machine, threads: int, database: Database) -> list[Config]:
+    """Return at most `MOST` legal configs, those for the problem itself before those of its neighbours."""
+    found: dict[Config, None] = {}
+    for text in _texts(str(problem), target, database):
+        config = transferred(text, problem, target, threads)
+        if config is not None:
+            found[config] = None
+        if len(found) == MOST:
+            break
+    return list(found)
+
+
+def _texts(line: str, target: Machine, database: Database) -> Iterator[str]:
+    rows = database.rows(target=target.name, status="ok")
+    here = (machine_key(), compiler_key())
+    best = [row for row in map(best_of, _grouped(rows)) if row is not None]
+    yield from (row.config for row in best if row.problem == line and (row.machine, row.compiler) != here)
+    tables = [made for made in map(table, table_names()) if made is not None]
+    for made in tables:
+        if (line, target.name) in made.configs:
+            yield made.configs[line, target.name][0]
+    known = [(row.problem, row.config) for row in best if row.machine == machine_key()]
+    known += [(other, config) for made in tables for (other, name), (config, _) in made.configs.items()
+              if name == target.name]  # fmt: skip
+    yield from nearest(line, known)
+
+
+def _grouped(rows: list[Measured]) -> Iterator[list[Measured]]:
+    def question(row: Measured) -> tuple[object, ...]:
+        return row.problem, row.machine, row.compiler, row.threads
+
+    return (list(group) for _, group in groupby(sorted(rows, key=question), question))
