@@ -37,12 +37,12 @@ def skip_without_emulator(target: Machine | None = None) -> None:
         pytest.skip(str(missing))
 
 
-def check_emulated(problem: Problem, artifact: Artifact, arrays: Arrays) -> None:
-    """The artifact's results are exact in memory that starts as canaries and poison."""
+def check_emulated(problem: Problem, artifact: Artifact, arrays: Arrays, processor: str = "") -> None:
+    """The artifact's results are exact in memory that starts as canaries and poison, on the emulator's `processor`."""
     memory = memories(problem, arrays)
     for name in artifact.needs_finite:  # the poison would be refused
         memory[name] = memory_of(arrays[name], problem.tensor(name).layout, 0)
-    kernel = EmulatedKernel(artifact)
+    kernel = EmulatedKernel(artifact, processor=processor)
     specs = [ArraySpec(argument_of(t)) for t in problem.tensors]
     kernel.run({s.argument.name: np.ndarray(s.shape, s.dtype, memory[s.argument.name], 0, s.strides) for s in specs})
     check_result(problem, memory, expected(problem, arrays))

@@ -48,8 +48,8 @@ def small_target(lanes: int = 4, registers: int = 32) -> Machine:
 class Oracle:
     """Interprets every kernel on the line and compares its outputs with the reference."""
 
-    def __init__(self, problem: Problem, target: Machine, seed: int = 0) -> None:
-        self.problem = problem
+    def __init__(self, problem: Problem, target: Machine, seed: int = 0, scale: int = 1) -> None:
+        self.problem, self.scale = problem, scale
         self.instructions = {row.name: row.kernel for row in target.instructions}
         self.known = known_arguments(problem)
         self.arrays = random_arrays(problem, seed)
@@ -76,7 +76,7 @@ class Oracle:
     def call(self, memory: dict[str, Array], fill: Callable[[np.dtype[Any]], Any]) -> InterpretedCall:
         """A call on this memory; memory between its kernels starts with what ``fill`` gives for a type."""
         return InterpretedCall(
-            self.known, memory, self.instructions, lambda size, dtype: np.full(size, fill(dtype), dtype)
+            self.known, memory, self.instructions, lambda size, dtype: np.full(size, fill(dtype), dtype), self.scale
         )
 
     def prepared(self, pack: Kernel, memory: Mapping[str, Array]) -> dict[str, Array]:

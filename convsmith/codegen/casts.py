@@ -32,18 +32,28 @@ class CastEmitter(ScalarEmitter):
     def __init__(self, bits: int, half: Half) -> None:
         super().__init__(bits)
         self.half = half
-        self.intrinsics: dict[tuple[str, DType, int], str] = {}
+        self.intrinsics: dict[tuple[str, DType, int, bool], str] = {}
+        self.scalable = False
+        """Whether vectors have units of lanes, as many as the machine's ``vscale``; counts of lanes are a unit's."""
+
+    def vector(self, element: str, lanes: int) -> str:
+        """Return LLVM's name of a vector type, or of its element for no lanes."""
+        return f"<{'vscale x ' if self.scalable else ''}{lanes} x {element}>" if lanes else element
 
     def type(self, t: DType, lanes: int) -> str:
-        return f"<{lanes} x {t.llvm}>" if lanes else t.llvm
+        return self.vector(t.llvm, lanes)
 
     def type_i1(self, lanes: int) -> str:
-        return f"<{lanes} x i1>" if lanes else "i1"
+        return self.vector("i1", lanes)
+
+    def letters(self, lanes: int) -> str:
+        """Return the part of an intrinsic's name that says how many lanes its type has."""
+        return f"{'nx' if self.scalable else ''}v{lanes}" if lanes else ""
 
     def suffix(self, t: DType, lanes: int) -> str:
         """Return the suffix of an intrinsic's name."""
         letter = "f" if t.kind == "float" and not is_word(t) else "i"
-        return f"{f'v{lanes}' if lanes else ''}{letter}{t.bits}"
+        return f"{self.letters(lanes)}{letter}{t.bits}"
 
     def number(self, x: str, t: DType, lanes: int) -> str:
         """Return the operand ``x`` in the type on which LLVM's arithmetic works."""
@@ -69,10 +79,11 @@ class CastEmitter(ScalarEmitter):
     def intrinsic(self, name: str, t: DType, lanes: int, *operands: str) -> str:
         """Emit a call of an LLVM intrinsic on operands of one type."""
         ty = self.number_type(t, lanes)
-        full = self.intrinsics.get((name, t, lanes))
+        key = (name, t, lanes, self.scalable)
+        full = self.intrinsics.get(key)
         if full is None:
-            full = f"@llvm.{name}.{f'v{lanes}' if lanes else ''}{'f' if t.kind == 'float' else 'i'}{t.bits}"
-            self.intrinsics[name, t, lanes] = full
+            full = f"@llvm.{name}.{self.letters(lanes)}{'f' if t.kind == 'float' else 'i'}{t.bits}"
+            self.intrinsics[key] = full
             self.declared[f"declare {ty} {full}({', '.join([ty] * len(operands))})"] = None
         numbers = ", ".join([f"{ty} {self.number(x, t, lanes)}" for x in operands])
         return self.kept(self.put(f"call {ty} {full}({numbers})"), t, lanes)
@@ -139,7 +150,7 @@ class CastEmitter(ScalarEmitter):
         magic = 1.5 * 2.0 ** (23 if a is F32 else 52)
         clamped = self._clamp(x, a, lanes, low, high)
         rounded = self.put(f"fadd {ty} {clamped}, {self.const(a, magic, lanes)}")
-        word = f"<{lanes} x i{a.bits}>" if lanes else f"i{a.bits}"
+        word = self.vector(f"i{a.bits}", lanes)
         bits = self.put(f"bitcast {ty} {rounded} to {word}")
         base = int.from_bytes(const(a, magic).bits, "little")
         whole = self.put(f"sub {word} {bits}, {f'splat (i{a.bits} {base})' if lanes else base}")
@@ -245,4 +256,4 @@ class CastEmitter(ScalarEmitter):
         return self.convert("trunc", self._word("or", magnitude, lanes, sign), S32, F16, lanes)
 
     def _half_type(self, lanes: int) -> str:
-        return f"<{lanes} x half>" if lanes else "half"
+        return self.vector("half", lanes)

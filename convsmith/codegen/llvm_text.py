@@ -6,7 +6,7 @@ that its body writes.  The emitter makes no decisions: the IR determines order, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from convsmith.codegen.artifact import Launch
@@ -20,12 +20,17 @@ from convsmith.ir.instruction import FragmentFile, Instruction, Operand
 from convsmith.ir.stmt import Alloc, At, Block, Call, Carried, For, Function, If, Invoke, Kernel, Let, Stmt, Store
 from convsmith.ir.types import Half
 from convsmith.ir.value import Const, Lanes, Load, Value, lanes_of, strided
-from convsmith.ir.walk import statements_of
+from convsmith.ir.walk import statements_of, walk
 
 
 def written_buffers(body: Stmt) -> set[Buffer]:
     """Return the buffers to which a function stores; the contents of all others are constant while it runs."""
     return {s.buffer for s in statements_of(body) if isinstance(s, Store)}
+
+
+def accesses(body: Stmt) -> Iterator[Load | Store]:
+    """Yield the loads and stores of a statement."""
+    yield from (x for x in walk(body) if isinstance(x, (Load, Store)))
 
 
 @dataclass(frozen=True)
@@ -175,6 +180,7 @@ class FunctionEmitter(ValueEmitter):
 
     def _Invoke(self, s: Invoke) -> None:
         row = self.rows[s.instruction]
+        row = row.scaled if self.scalable and row.scaled is not None else row
         if s.dst.buffer in self.fragments:
             self.declared |= row.declarations
             self.fragments[s.dst.buffer].invoke(s)
@@ -241,6 +247,7 @@ class FunctionEmitter(ValueEmitter):
                 raise InternalError(f"parallel loop {s.var} is not the outermost")
             lo, hi = self.task_range
         starts = [self.address(c.buffer, c.init) for c in s.carried]
+        step = self.units() if s.kind == "scalable" else "1"
         slots = self.written_slots(s.body)
         before = {k: self.held(k) for k in slots}
         body, end = self.label(s.var.name), self.label("end")
@@ -262,10 +269,13 @@ class FunctionEmitter(ValueEmitter):
         phis = {k: self.fresh("acc") for k in slots}
         self.slots.update(phis)
         self.known.push()
-        self.stmt(s.body)
+        if s.kind == "scalable":
+            self._scalable(s, var, hi)
+        else:
+            self.stmt(s.body)
         self.known.pop()
         steps = [self.advance(c, p) for c, p in zip(s.carried, moving)]
-        after = self.put(f"add nsw {self.it} {var}, 1")
+        after = self.put(f"add nsw {self.it} {var}, {step}")
         again = self.put(f"icmp slt {self.it} {after}, {hi}")
         last = self.current
         self.lines.append(f"  br i1 {again}, label %{body}, label %{end}")
@@ -281,6 +291,26 @@ class FunctionEmitter(ValueEmitter):
             for k in slots:
                 arms = f"[ {before[k]}, %{origin} ], [ {self.slots[k]}, %{last} ]"
                 self.slots[k] = self.put(f"phi {self.slot_type(k)} {arms}")
+
+    def units(self) -> str:
+        """Return the machine's ``vscale``, the units of a vector."""
+        self.declared["declare i64 @llvm.vscale.i64()"] = None
+        found = self.put("call i64 @llvm.vscale.i64()")
+        return found if self.bits == 64 else self.put(f"trunc i64 {found} to {self.it}")
+
+    def _scalable(self, s: For, var: str, hi: str) -> None:
+        """Emit the iterations of a scalable loop from ``var`` on that run at once, as far as there are any."""
+        self.scalable = True
+        rest = self.put(f"sub nsw {self.it} {hi}, {var}")
+        if self.bits < 64:
+            rest = self.put(f"sext {self.it} {rest} to i64")
+        for n in sorted({x.lanes.count for x in accesses(s.body) if x.lanes and not self.is_held(x.buffer)}):
+            name = f"@llvm.get.active.lane.mask.nxv{n}i1.i64"
+            self.declared[f"declare {self.type_i1(n)} {name}(i64, i64)"] = None
+            lanes = self.put(f"mul nsw i64 {rest}, {n}")
+            self.predicates[n] = self.put(f"call {self.type_i1(n)} {name}(i64 0, i64 {lanes})")
+        self.stmt(s.body)
+        self.scalable, self.predicates = False, {}
 
     def advance(self, c: Carried, pointer: str) -> str:
         """Return the pointer of the next iteration.

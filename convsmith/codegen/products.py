@@ -22,7 +22,7 @@ def high_product(emit: CastEmitter, a: str, b: str, lanes: int, saturates: bool)
 
 
 def _in_words(emit: CastEmitter, a: str, b: str, lanes: int) -> str:
-    narrow, wide = emit.type(S32, lanes), f"<{lanes // 2} x i64>"
+    narrow, wide = emit.type(S32, lanes), emit.vector("i64", lanes // 2)
 
     def each(op: str, x: str, n: int) -> str:
         return emit.put(f"{op} {wide} {x}, splat (i64 {n})")
@@ -39,7 +39,7 @@ def _in_words(emit: CastEmitter, a: str, b: str, lanes: int) -> str:
 
 def _widened(emit: CastEmitter, a: str, b: str, lanes: int) -> str:
     narrow = emit.type(S32, lanes)
-    wide = f"<{lanes} x i64>" if lanes else "i64"
+    wide = emit.vector("i64", lanes)
 
     def each(op: str, x: str, n: int) -> str:
         return emit.put(f"{op} {wide} {x}, {f'splat (i64 {n})' if lanes else n}")

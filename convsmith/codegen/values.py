@@ -59,6 +59,8 @@ class ValueEmitter(CastEmitter):
         self.shared: dict[tuple[Value, int], str] = {}
         self.places: dict[tuple[Buffer, tuple[Index, ...]], tuple[Slot, Index | None]] = {}
         self.current = "entry"
+        self.predicates: dict[int, str] = {}
+        """Within a scalable loop, the predicates of vectors, by the lanes of a unit."""
         self.spans: Spans = {}
 
     def start(self, label: str) -> None:
@@ -68,16 +70,19 @@ class ValueEmitter(CastEmitter):
 
     def splat(self, t: DType, x: str, lanes: int) -> str:
         """Return a vector with ``x`` in every lane."""
-        key = ("splat", t.llvm, x, lanes)
+        key = ("splat", t.llvm, x, self.letters(lanes))
         vector = self.known.get(key)
         if vector is None:
             ty = self.type(t, lanes)
             one = self.put(f"insertelement {ty} poison, {t.llvm} {x}, i64 0")
-            vector = self.put(f"shufflevector {ty} {one}, {ty} poison, <{lanes} x i32> zeroinitializer")
+            vector = self.put(f"shufflevector {ty} {one}, {ty} poison, {self.vector('i32', lanes)} zeroinitializer")
             self.known.set(key, vector)
         return vector
 
     def mask(self, lanes: Lanes) -> str:
+        """Return the type and the operand that say which lanes are active."""
+        if self.scalable:
+            return f"{self.type_i1(lanes.count)} {self.predicates[lanes.count]}"
         bits = ", ".join(f"i1 {'true' if n < lanes.active else 'false'}" for n in range(lanes.count))
         return f"<{lanes.count} x i1> <{bits}>"
 
@@ -136,10 +141,11 @@ class ValueEmitter(CastEmitter):
             return self.read_slot(v)
         if v.buffer in self.written:
             return self._load(v)
-        loaded = self.known.get(v)
+        key = (v.buffer, v, self.scalable)
+        loaded = self.known.get(key)
         if loaded is None:
             loaded = self._load(v)
-            self.known.set(v, loaded)
+            self.known.set(key, loaded)
         return loaded
 
     def _load(self, v: Load) -> str:
@@ -147,7 +153,7 @@ class ValueEmitter(CastEmitter):
         if lanes is None:
             return self.put(f"load {t.llvm}, ptr {self.address(v.buffer, v.index[0])}, align {t.bytes}")
         n, ty = lanes.count, self.type(t, lanes.count)
-        whole = lanes.active == n
+        whole = lanes.active == n and not (self.scalable and lanes.stride)
         if lanes.stride == 0:
             x = self.splat(t, self.load(Load(v.buffer, v.index, None)), n)
             return x if whole else self._only(t, x, lanes)
@@ -156,7 +162,7 @@ class ValueEmitter(CastEmitter):
             if whole:
                 return self.put(f"load {ty}, ptr {where}, align {t.bytes}")
             name = f"@llvm.masked.load.{self.suffix(t, n)}.p0"
-            self.declared[f"declare {ty} {name}(ptr, <{n} x i1>, {ty})"] = None
+            self.declared[f"declare {ty} {name}(ptr, {self.type_i1(n)}, {ty})"] = None
             return self.put(f"call {ty} {name}(ptr align {t.bytes} {where}, {self.mask(lanes)}, {ty} zeroinitializer)")
         lo, hi = self.spans.get((gathered_from(v), extent_of(v)), extent_of(v))
         if whole and hi - lo < n:
@@ -258,16 +264,16 @@ class ValueEmitter(CastEmitter):
         if lanes is None:
             self.lines.append(f"  store {t.llvm} {x}, ptr {self.address(buffer, index[0])}, align {t.bytes}")
             return
-        if lanes.stride == 1:
+        if lanes.stride == 1 and not self.scalable:
             lanes, x = self._narrow(t, lanes, x)
         n, ty = lanes.count, self.type(t, lanes.count)
         if lanes.stride == 1:
             where = self.address(buffer, index[0])
-            if lanes.active == n:
+            if lanes.active == n and not self.scalable:
                 self.lines.append(f"  store {ty} {x}, ptr {where}, align {t.bytes}")
             else:
                 name = f"@llvm.masked.store.{self.suffix(t, n)}.p0"
-                self.declared[f"declare void {name}({ty}, ptr, <{n} x i1>)"] = None
+                self.declared[f"declare void {name}({ty}, ptr, {self.type_i1(n)})"] = None
                 self.lines.append(f"  call void {name}({ty} {x}, ptr align {t.bytes} {where}, {self.mask(lanes)})")
             return
         width = row_width(t, lanes)
@@ -341,16 +347,18 @@ class ValueEmitter(CastEmitter):
     def _repeat(self, v: Repeat, t: DType) -> str:
         """Emit a splat of one integer if the lanes fit in one, so that a broadcast from memory is one instruction."""
         n = lanes_of(v.a)
+        scalable, self.scalable = self.scalable, False  # what is repeated is in every unit
         a, lanes = self.value(v.a, n), lanes_of(v)
+        word = self.put(f"bitcast {self.type(t, n)} {a} to i{n * t.bits}") if n * t.bits in (16, 32, 64) else ""
+        self.scalable = scalable
         if not n:
             return self.splat(t, a, lanes)
-        bits = n * t.bits
-        if bits not in (16, 32, 64):
+        if not word:
             return self.shuffle(self.type(t, n), a, "poison", [i % n for i in range(lanes)])
-        word = self.put(f"bitcast {self.type(t, n)} {a} to i{bits}")
-        wide = f"<{v.times} x i{bits}>"
+        bits = n * t.bits
+        wide, first = self.vector(f"i{bits}", v.times), self.vector("i32", v.times)
         one = self.put(f"insertelement {wide} poison, i{bits} {word}, i64 0")
-        all_ = self.put(f"shufflevector {wide} {one}, {wide} poison, <{v.times} x i32> zeroinitializer")
+        all_ = self.put(f"shufflevector {wide} {one}, {wide} poison, {first} zeroinitializer")
         return self.put(f"bitcast {wide} {all_} to {self.type(t, lanes)}")
 
     def _binary(self, v: Binary, t: DType, lanes: int) -> str:
@@ -373,6 +381,8 @@ class ValueEmitter(CastEmitter):
 
     def shuffle(self, ty: str, a: str, b: str, places: Sequence[int]) -> str:
         """Return the lanes at ``places`` of the concatenation of ``a`` and ``b``."""
+        if self.scalable:
+            raise InternalError("lanes of scalable vectors cannot change their places")
         picked = ", ".join(f"i32 {i}" for i in places)
         return self.put(f"shufflevector {ty} {a}, {ty} {b}, <{len(places)} x i32> <{picked}>")
 

@@ -56,14 +56,14 @@ class InterpretedCall:
     """One call of a problem's kernels, in the interpreter.
 
     `arrays` holds memory by name, and sizes; memory that a kernel writes for another one is added to it. `known` are
-    the arguments of the problem, `instructions` the specifications of the target's rows.
+    the arguments of the problem, `instructions` the specifications of the target's rows, `scale` the units of a vector.
     """
 
     def __init__(
         self, known: Mapping[str, Argument], arrays: MutableMapping[str, Any], instructions: Mapping[str, Kernel],
-        make: Callable[[int, np.dtype[Any]], Array] = _unwritten,
+        make: Callable[[int, np.dtype[Any]], Array] = _unwritten, scale: int = 1,
     ) -> None:  # fmt: skip
-        self._known, self._instructions = known, instructions
+        self._known, self._instructions, self._scale = known, instructions, scale
         self._binder: Binder[Any] = Binder(ArrayMemory(make), arrays)
 
     def run(self, kernel: Kernel) -> None:
@@ -71,7 +71,7 @@ class InterpretedCall:
         entry = self._entry(kernel)
         words = dict(zip((a.name for a in entry.arguments), self._binder.bind(entry).words, strict=True))
         sizes = {v.name: words.pop(v.name) for v in kernel.sizes}
-        run(kernel, words, self._instructions, sizes)
+        run(kernel, words, self._instructions, sizes, self._scale)
 
     def _entry(self, kernel: Kernel) -> Entry:
         arguments = [self._known.get(b.name) or buffer_argument(b, "shared") for b in kernel.params]

@@ -22,7 +22,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -62,11 +63,11 @@ Array: TypeAlias = npt.NDArray[Any]
 
 def run(
     kernel: Kernel, arrays: Mapping[str, Array], instructions: Mapping[str, InstructionSpec] | None = None,
-    sizes: Mapping[str, int] | None = None,
+    sizes: Mapping[str, int] | None = None, scale: int = 1,
 ) -> None:  # fmt: skip
     """Run ``kernel`` on arrays and sizes named after its parameters; the arrays change in place.
 
-    InterpError if the kernel does something illegal.
+    The machine's vectors have ``scale`` units.  InterpError if the kernel does something illegal.
     """
     given = sizes or {}
     if {v.name for v in kernel.sizes} != given.keys():
@@ -84,15 +85,36 @@ def run(
             )
         memories[buffer] = BufferMemory(buffer.name, data, None)
     with np.errstate(all="ignore"):
-        _Machine(kernel, memories, instructions or {}, {Var(name): size for name, size in given.items()}).run()
+        env = {Var(name): size for name, size in given.items()}
+        _Machine(kernel, memories, instructions or {}, env, scale).run()
+
+
+_T = TypeVar("_T")
+
+
+class _Unit(NamedTuple):
+    """The variables and the memory of one of the iterations that run at once."""
+
+    env: dict[Var, int]
+    memories: dict[Buffer, BufferMemory]
+
+
+class _Place(NamedTuple):
+    """The first position that an access touches, and its lanes."""
+
+    memory: BufferMemory
+    base: int
+    lanes: Lanes | None
 
 
 class _Machine:
     def __init__(
         self, kernel: Kernel, memories: dict[Buffer, BufferMemory], instructions: Mapping[str, Kernel],
-        env: dict[Var, int],
+        env: dict[Var, int], scale: int = 1,
     ) -> None:  # fmt: skip
         self._kernel = kernel
+        self._scale = scale
+        self._trace: list[_Place] | None = None
         self._functions = {f.name: f for f in kernel.functions}
         self._instructions = instructions
         self._memories = memories
@@ -146,6 +168,9 @@ class _Machine:
 
     def _for(self, s: For) -> None:
         lo, hi = self._index(s.lo), self._index(s.hi)
+        if s.kind == "scalable" and self._scale > 1:
+            self._scalable(s, lo, hi)
+            return
         starts = [self._index(c.init) for c in s.carried]
         with self._bound(s.var, *(c.var for c in s.carried)):
             if s.kind == "parallel":
@@ -159,6 +184,83 @@ class _Machine:
                 self._stmt(s.body)
             if s.kind == "parallel":
                 self._races.pop()
+
+    def _scalable(self, s: For, lo: int, hi: int) -> None:
+        """Run as many iterations at a time as a vector has units."""
+        with self._bound(s.var):
+            for first in range(lo, hi, self._scale):
+                rest = range(first, min(first + self._scale, hi))
+                units = [_Unit({**self._env, s.var: i}, dict(self._memories)) for i in rest]
+                self._at_once(s.body, units)
+
+    def _at_once(self, s: Stmt, units: Sequence[_Unit]) -> None:
+        """Run a statement for all units before the next statement; control flow must be the same in each."""
+        if isinstance(s, Block):
+            for x in s.stmts:
+                self._at_once(x, units)
+        elif isinstance(s, For):
+            lo, hi = self._common(s, units, lambda: (self._index(s.lo), self._index(s.hi)))
+            starts = [self._within(unit, lambda: [self._index(c.init) for c in s.carried]) for unit in units]
+            for i in range(lo, hi):
+                for unit, start in zip(units, starts):
+                    moved = {c.var: x + (i - lo) * c.step for c, x in zip(s.carried, start)}
+                    unit.env.update({s.var: i, **moved})
+                self._at_once(s.body, units)
+            for unit in units:
+                for v in (s.var, *(c.var for c in s.carried)):
+                    unit.env.pop(v, None)
+        elif isinstance(s, If):
+            if self._common(s, units, lambda: self._cond(s.cond)):
+                self._at_once(s.body, units)
+        elif isinstance(s, Let):
+            for unit in units:
+                unit.env[s.var] = self._within(unit, lambda: self._index(s.value))
+            self._at_once(s.body, units)
+            for unit in units:
+                del unit.env[s.var]
+        elif isinstance(s, Alloc):
+            for unit in units:
+                memory = unit.memories[s.buffer] = BufferMemory.fresh(s.buffer)
+                self._shared[memory] = len(self._races)
+            self._at_once(s.body, units)
+            for unit in units:
+                del self._shared[unit.memories.pop(s.buffer)]
+        elif isinstance(s, (Store, Invoke)):
+            traces = []
+            for unit in units:
+                self._trace = []
+                self._within(unit, lambda: self._stmt(s))
+                traces.append(self._trace)
+            self._trace = None
+            self._require_units(traces)
+        else:
+            raise self._error(f"{type(s).__name__} stands in a scalable loop")
+
+    def _require_units(self, traces: Sequence[list[_Place]]) -> None:
+        """Raise InterpError unless each access of the units is one for all, or has their lanes side by side."""
+        for before, after in pairwise(traces):
+            for x, y in zip(before, after):
+                apart = x.lanes.count if x.lanes is not None and x.lanes.stride == 1 else 0
+                if x.memory is y.memory and y.base - x.base not in (0, apart):
+                    raise self._error(
+                        f"units of {x.memory.name} are {y.base - x.base} elements apart; legal is 0 or {apart}"
+                    )
+
+    def _common(self, s: Stmt, units: Sequence[_Unit], ask: Callable[[], _T]) -> _T:
+        """Return the answer that all units give."""
+        first, *others = [self._within(unit, ask) for unit in units]
+        if any(x != first for x in others):
+            raise self._error(f"iterations that run at once differ in {type(s).__name__.lower()}: {first}, {others}")
+        return first
+
+    def _within(self, unit: _Unit, do: Callable[[], _T]) -> _T:
+        """Do something with the variables and the memory of a unit."""
+        outer = self._env, self._memories
+        self._env, self._memories = unit.env, unit.memories
+        try:
+            return do()
+        finally:
+            self._env, self._memories = outer
 
     def _if(self, s: If) -> None:
         if self._cond(s.cond):
@@ -285,6 +387,8 @@ class _Machine:
         if place is None:
             place = self._addresses[buffer] = address(buffer)
         base = place(at) + self._origins.get(buffer, 0)
+        if self._trace is not None:
+            self._trace.append(_Place(memory, base, lanes))
         places = [base] if lanes is None else [base + o for o in lanes.offsets[: lanes.active]]
         size = len(memory.data)
         for p in places:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
 
@@ -127,7 +127,7 @@ class Instruction:
     `needs` are CPU features by LLVM's names; `mnemonic` must show in the assembly (empty where LLVM may choose).
     `predicate` names a size of the specification, the number of leading lanes that are active; in `llvm` it is a mask.
     `partial` names loops that may run fewer times than the specification's: the lanes that only further iterations
-    reach are not active.
+    reach are not active.  `scaled` is the scalable row that does in every unit of a vector what this row does in one.
     """
 
     name: str
@@ -139,6 +139,7 @@ class Instruction:
     mnemonic: str
     predicate: str = ""
     partial: tuple[str, ...] = ()
+    scaled: Instruction | None = None
 
     @property
     def spec(self) -> str:
@@ -241,14 +242,18 @@ class Instruction:
 
 @dataclass(frozen=True)
 class RegisterFile:
-    """Registers of one kind: ``count`` of them, each of ``bits``."""
+    """Registers of one kind: ``count`` of them, each of ``bits``.
+
+    A ``scalable`` register has several units of ``bits``, as many as the machine's ``vscale``.
+    """
 
     name: str
     count: int
     bits: int
+    scalable: bool = field(default=False, kw_only=True)
 
     def __str__(self) -> str:
-        return f"{self.count} {self.name}s of {self.bits} bits"
+        return f"{self.count} {self.name}s of {self.bits} bits{f' times {SCALE}' if self.scalable else ''}"
 
 
 @dataclass(frozen=True)

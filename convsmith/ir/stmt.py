@@ -16,7 +16,7 @@ from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index, Var
 from convsmith.ir.value import Lanes, Load, Value
 
-LOOP_KINDS = ("serial", "unrolled", "parallel")
+LOOP_KINDS = ("serial", "unrolled", "parallel", "scalable")
 
 
 T = TypeVar("T")
@@ -66,7 +66,11 @@ class Carried(NamedTuple):
 
 @_statement
 class For(Stmt):
-    """``for var in lo .. hi``.  Iterations of a ``parallel`` loop must not touch each other's elements."""
+    """``for var in lo .. hi``.  Iterations of a ``parallel`` loop must not touch each other's elements.
+
+    A machine whose vectors have ``vscale`` units runs ``vscale`` iterations of a ``scalable`` loop at a time, statement
+    by statement: an iteration has one unit of each vector, and the last vectors are cut short where iterations end.
+    """
 
     var: Var
     lo: Index

@@ -182,6 +182,8 @@ class _Verifier:
                 self._fail("a parallel loop stands inside of parallel loops only")
             if s.carried:
                 self._fail("a parallel loop carries no pointers")
+        if s.kind == "scalable" and (s.carried or "scalable" in self._loops):
+            self._fail("a scalable loop carries no pointers, and stands in no other")
         self._plain(s.lo, "a bound")
         self._plain(s.hi, "a bound")
         for c in s.carried:

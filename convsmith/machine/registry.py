@@ -50,10 +50,11 @@ def target(name: str | None = None, types: tuple[str, str, str] | None = None) -
     """Return the known target `name`, by default the fastest that this machine has.
 
     With `types` (of two factors and their sums), the default is the lowest level that is as fast for them, so that code
-    requires no more features than it uses. UsageError for an unknown name.
+    requires no more features than it uses. A level with scalable vectors is never the default: whether it is faster
+    depends on their length. UsageError for an unknown name.
     """
     if name is None:
-        have = host_targets()
+        have = tuple(t for t in host_targets() if not t.vectors.scalable)
         best = have[0]
         if types is None:
             return best

@@ -5,17 +5,18 @@ from __future__ import annotations
 from convsmith.ir.instruction import Instruction
 from convsmith.machine.base import dot, multiply_add
 
-__all__ = ["dot_call", "fused_multiply_add", "pairs_of_bytes"]
+__all__ = ["LLVM_TYPES", "dot_call", "fused_multiply_add", "pairs_of_bytes"]
 
-_LLVM = {
+LLVM_TYPES = {
     "f32": "float", "f64": "double", "f16": "half", "bf16": "bfloat",
     "s32": "i32", "s16": "i16", "s8": "i8", "u8": "i8",
 }  # fmt: skip
+"""LLVM's names of the types of numbers."""
 
 
 def fused_multiply_add(name: str, type_: str, lanes: int, needs: tuple[str, ...], mnemonic: str) -> Instruction:
     """Return the row of LLVM's lane-wise ``fma``; f16 numbers are stored as 16-bit words."""
-    vector = f"<{lanes} x {_LLVM[type_]}>"
+    vector = f"<{lanes} x {LLVM_TYPES[type_]}>"
     intrinsic = f"@llvm.fma.v{lanes}{type_}"
     steps = [f"call {vector} {intrinsic}({vector} {{a}}, {vector} {{b}}, {vector} {{c}})"]
     if type_ == "f16":
@@ -35,7 +36,7 @@ def dot_call(mnemonic: str, variant: str, types: tuple[str, str, str], lanes: in
 
     The row is called ``mnemonic_variant``; bf16 numbers are stored as 16-bit words.
     """
-    a, b, c = (f"<{n} x {_LLVM[t]}>" for t, n in zip(types, (lanes * terms, lanes * terms, lanes)))
+    a, b, c = (f"<{n} x {LLVM_TYPES[t]}>" for t, n in zip(types, (lanes * terms, lanes * terms, lanes)))
     operands = {"a": "a", "b": "b"}
     steps = []
     if types[0] == "bf16":

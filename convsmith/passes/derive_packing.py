@@ -80,8 +80,12 @@ def _guards(root: Value, v: Value) -> tuple[Cond, ...]:
 class _Packing:
     """Walks the nest; a position counts elements of the stream."""
 
-    def __init__(self, kernel: Kernel, operands: frozenset[str], name: str, widths: dict[str, int], convert: bool):
+    def __init__(
+        self, kernel: Kernel, operands: frozenset[str], name: str, widths: dict[str, int], convert: bool,
+        adjacent: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
         self.kernel, self.operands, self.name, self.widths, self.convert = kernel, operands, name, widths, convert
+        self.adjacent = adjacent
         self.kept: list[tuple[For, Index]] = []
         self.bounds: list[Cond] = []
         self.ranges: dict[Var, Range] = {}
@@ -215,6 +219,15 @@ class _Packing:
             pack = pack if isinstance(pack, Block) and not pack.stmts else For(s.var, s.lo, length, pack)
         return For(s.var, s.lo, s.hi, new, s.kind, s.carried), pack
 
+    def dims(self) -> list[tuple[For, Index]]:
+        """Return the loops that index the operands in the order of the packed operand's dims."""
+        names = [x.var.name for x, _ in self.kept]
+        if not self.adjacent or not set(self.adjacent) <= set(names):
+            return self.kept
+        outer, inner = (names.index(n) for n in self.adjacent)
+        before, after = self.kept[:inner], self.kept[inner:]
+        return [*before[:outer], *before[outer + 1 :], self.kept[outer], *after]
+
     def check(self, loop: For, own: set[Var]) -> None:
         if not (loop.lo.is_const and loop.lo.const == 0):
             raise ConfigError("bounds", f"derive_packing: loop {loop.var} starts at {loop.lo}, not at 0")
@@ -238,8 +251,9 @@ class _Packing:
         again = False
         if self.alone and all(n.is_const for _, n in self.kept):
             again = self.packed is not None
-            self.packed = self.packed or make_buffer(self.name, self.dtype, tuple(n.const for _, n in self.kept))
-            index = tuple(x.var for x, _ in self.kept)
+            dims = self.dims()
+            self.packed = self.packed or make_buffer(self.name, self.dtype, tuple(n.const for _, n in dims))
+            index = tuple(x.var for x, _ in dims)
             if self.whole and not absent:
                 self.place = PackedElement(tuple((x, n.const) for x, n in self.kept), v, Load(self.packed, index, None))
         elif self.packed is None:
@@ -254,12 +268,14 @@ class _Packing:
 
 
 def derive_packing(
-    kernel: Kernel, operands: Sequence[str], name: str, widths: Sequence[tuple[str, int]] = (), convert: bool = False
-) -> Kernel:
+    kernel: Kernel, operands: Sequence[str], name: str, widths: Sequence[tuple[str, int]] = (), convert: bool = False,
+    adjacent: tuple[str, ...] = (),
+) -> Kernel:  # fmt: skip
     """Let the kernel read its operands from a packed buffer, and add the packing kernel that writes it to ``packs``.
 
     Operands that are never read (every term absent) stay unpacked. ``widths`` gives loops with room for more elements
-    than their iterations; ``convert`` also packs converted elements that are wider than the original. If a kernel
+    than their iterations; ``convert`` also packs converted elements that are wider than the original. ``adjacent`` are
+    two loops, the outer one first, whose dims are neighbours in the packed operand. If a kernel
     ``before`` this one only adds up entries, the packing kernel adds them up (:mod:`convsmith.passes.packed_sums`).
 
     Before::
@@ -301,7 +317,7 @@ def derive_packing(
             "dependence", f"derive_packing: kernel {kernel.name} writes {stale[0]}, which is packed before it runs; "
             f"legal are operands that it only reads",
         )  # fmt: skip
-    packing = _Packing(kernel, frozenset(operands), name, dict(widths), convert)
+    packing = _Packing(kernel, frozenset(operands), name, dict(widths), convert, adjacent)
     body, writes = packing.derive(kernel.body, as_index(0))
     if packing.packed is None:
         return kernel

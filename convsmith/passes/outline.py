@@ -13,7 +13,7 @@ from typing import Any
 
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Max, Min, Var, as_index, make_sum
-from convsmith.ir.stmt import Alloc, At, Call, Function, Kernel, Stmt, Store
+from convsmith.ir.stmt import Alloc, At, Call, For, Function, Kernel, Stmt, Store
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import Rewriter, bound_in, statements_of, variables_of
 
@@ -106,6 +106,9 @@ class _Outline(Rewriter):
             self.texts[f] = signature + str(f.body)
         return self.texts[f]
 
+    def For(self, s: For) -> Stmt:
+        return s if s.kind == "scalable" else self._For(s)
+
     def Alloc(self, a: Alloc) -> Stmt:
         if not a.buffer.in_registers:
             return self._Alloc(a)
@@ -128,6 +131,8 @@ class _Outline(Rewriter):
 
 def outline(kernel: Kernel) -> Kernel:
     """Outline every statement that allocates registers into a function; requires a flat kernel.
+
+    Statements in a scalable loop stay in it, for the loop says where its last vectors end.
 
     Before::
 

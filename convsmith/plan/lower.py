@@ -16,6 +16,7 @@ from convsmith.passes.narrow_index import narrow_index
 from convsmith.passes.outline import outline
 from convsmith.passes.partition import partition
 from convsmith.passes.replace import replace
+from convsmith.passes.scale import scale
 from convsmith.passes.simplify import simplify
 from convsmith.passes.strength import strength_reduce
 from convsmith.passes.sum_together import sum_together
@@ -51,6 +52,8 @@ def lower_steps(st: Statement, config: Config, target: Machine, nest: Nest) -> l
     *stepping, last = (x.name for x in nest.reduce if x.level != "register" and x is not nest.depth)
     steps += [Step(coalesce, n, last, last) for n in reversed(stepping)]
     steps.append(Step(simplify, False))
+    if target.vectors.scalable:
+        steps.append(Step(scale, names(nest.units), target.instructions))
     if config.outline:
         steps.append(Step(outline))
     if config.threads > 1:

@@ -65,6 +65,12 @@ class Nest:
         return self.around[: len(self.around) - len(self.within)]
 
     @property
+    def units(self) -> tuple[Loop, ...]:
+        """The loop that steps from vector to vector, one a tile: its iterations may be units of a longer vector."""
+        around = [x for x in self.around if x.of == self.lane.of and x.level != "class"]
+        return tuple(around[-1:]) if all(x.extent == 1 for x in self.vectors if x.of == self.lane.of) else ()
+
+    @property
     def lanes(self) -> int:
         """Elements of an accumulator."""
         return self.unit.lanes

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain, takewhile
+from math import prod
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Var, is_false, is_true, parts_of
 from convsmith.ir.walk import variables_of
+from convsmith.machine.base import Machine
 from convsmith.passes.bind import bind
 from convsmith.passes.derive_packing import derive_packing
 from convsmith.passes.fill_terms import fill_terms
@@ -35,18 +37,22 @@ FEW_CHANNELS = 8
 
 
 def read_steps(
-    st: Statement, loops: Loops, config: Config, nest: Nest, outside: tuple[Loop, ...]
+    st: Statement, loops: Loops, config: Config, nest: Nest, outside: tuple[Loop, ...], target: Machine
 ) -> tuple[list[Step], list[Step]]:
     """Return the rewrites that pack operands and realise the views, and those that bind loops and split off remainders.
 
-    Threads share the loops ``outside``, the outermost ones of the nest.
+    Threads share the loops ``outside``, the outermost ones of the nest.  On a machine whose vectors have any number of
+    units, units lie side by side in packed operands.
     """
+    units = nest.units if target.vectors.scalable else ()
+    adjacent = (names((*units, nest.lane)),) if units else ()
     steps = [
-        Step(derive_packing, (name, *_added(st, name)), f"{name}_p", nest.widths, not nest.unit.dot)
+        Step(derive_packing, (name, *_added(st, name)), f"{name}_p", nest.widths, not nest.unit.dot, *adjacent)
         for name in config.pack
     ]
     masked = _is_masked(st)
-    parallel = outside
+    before = tuple(takewhile(lambda x: x not in units, outside))
+    parallel = before if prod(x.extent for x in before) >= config.threads else outside
     for operand, name in resident(st, config).items():
         moving = [n for n, loop in enumerate(nest.around) if _moves(st, loops, config, operand, loop.of)]
         last = moving[-1] if moving else 0

@@ -75,7 +75,10 @@ def _of_unit(model: Model, threads: int, long: bool) -> Iterator[Choice]:
         copied = bool(join) or (model.copied and lane != model.batch) or model.bordered(lane)
         drain = long and loops.kinds[lane] != "k"
         pieces = max(Config.pieces, model.cut_apart()) if lane == model.k else Config.pieces
-        for tile in model.tiles(loops, lane):
+        tiles = list(model.tiles(loops, lane))
+        if target.vectors.scalable:  # units of a vector are tiles of one vector each
+            tiles = [tile for tile in tiles if tile.get(lane, filled) <= filled] or tiles
+        for tile in tiles:
             *outer, last = [n for n in model.st.reduce if not join or n not in (tap, model.k)] + [join] * bool(join)
             tiled = [n for n in outer if n in tile]
             reduce = (*(n for n in outer if n not in tiled), last, *tiled)

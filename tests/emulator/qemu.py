@@ -19,7 +19,16 @@ from emulator.image import NUMBERS, START, Image
 from emulator.objects import ObjectCode
 from emulator.processors import Fault, processor_for
 
-__all__ = ["PROCESSORS", "emulate", "emulator", "memory_functions", "processor"]
+__all__ = ["PROCESSORS", "UNITS", "emulate", "emulator", "memory_functions", "processor", "processor_with"]
+
+UNITS = (1, 2, 3, 4, 16)
+"""Units of 128 bits that a vector register of SVE may have: all that tests ask for, the greatest number included."""
+
+
+def processor_with(units: int) -> str:
+    """Return qemu's name of the processor with SVE whose vector registers have so many units of 128 bits."""
+    return f"max,sve-default-vector-length={16 * units}"
+
 
 _V8_2 = frozenset({"neon", "dotprod", "fullfp16"})
 
@@ -27,8 +36,8 @@ PROCESSORS: dict[str, frozenset[str]] = {
     "cortex-a72": frozenset({"neon"}),
     "neoverse-n1": _V8_2,
     "max": _V8_2 | {"bf16", "i8mm"},
-    "max,sve-default-vector-length=32": _V8_2 | {"bf16", "i8mm", "sve", "sve256"},
-    "max,sve-default-vector-length=64": _V8_2 | {"bf16", "i8mm", "sve", "sve512"},
+    processor_with(2): _V8_2 | {"bf16", "i8mm", "sve", "sve256"},
+    processor_with(4): _V8_2 | {"bf16", "i8mm", "sve", "sve512"},
 }
 """qemu's models and their features, as LLVM names them. The first that has all serves: it lacks most of the others."""
 

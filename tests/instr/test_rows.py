@@ -118,7 +118,7 @@ def module(target: Machine, row: Instruction) -> str:
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 def test_the_table_of_a_level(target: Machine) -> None:
-    """The first row fills a vector, no name comes twice, and a level has what its rows need."""
+    """The first row fills a vector, or a unit of one, no name comes twice, and a level has what its rows need."""
     assert target.instructions[0].lanes * 32 == target.vector_bits
     assert target.instructions[0].types == ("f32", "f32", "f32")
     assert len({row.name for row in target.instructions}) == len(target.instructions)
@@ -140,6 +140,17 @@ def test_specification(target: Machine, row: Instruction) -> None:
         else:
             sums = (a.reshape(row.lanes, -1) * b.reshape(row.lanes, -1)).sum(1)
         np.testing.assert_array_equal(specified(row, data), data["c"] + sums)
+
+
+@pytest.mark.parametrize("target, row", [pytest.param(*x.values, id=x.id) for x in ROWS if x.values[1].scaled])
+def test_a_scalable_row_does_the_same_in_every_unit(target: Machine, row: Instruction) -> None:
+    assert target.vectors.scalable and row.scaled is not None and row.scaled.is_scalable
+    assert set(row.scaled.needs) <= set(target.needs)
+    for units in (1, 2, 3):
+        of_units = [fragments(row, seed) for seed in range(units)]
+        data = {name: np.concatenate([x[name] for x in of_units]) for name in of_units[0]}
+        wanted = np.concatenate([specified(row, x) for x in of_units])
+        np.testing.assert_array_equal(specified(row.scaled.at(units), data), wanted)
 
 
 @pytest.mark.parametrize("target, row", ROWS)

@@ -10,6 +10,8 @@ import pytest
 
 from convsmith.ir.instruction import RegisterFile
 from convsmith.ir.types import DTYPES
+from convsmith.machine import registry
+from convsmith.machine.aarch64.levels import LEVELS as AARCH64
 from convsmith.machine.base import Machine, dot, fragment_dot, multiply_add
 from convsmith.machine.generic.level import level
 from convsmith.machine.x86.levels import LEVELS
@@ -121,3 +123,12 @@ def test_levels_of_tiles_are_decided_by_the_config() -> None:
         assert held == {"cache": target.memories, "register": target.register_files}
         assert held.keys() <= {f.name for f in fields(Config)}
         assert len(target.register_files) == 1 + (target.fragments is not None)
+
+
+def test_a_level_with_vectors_of_any_length_is_chosen_by_its_name_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    have = tuple(t for t in AARCH64 if "sve256" not in t.needs and "sve512" not in t.needs)
+    assert have[0].vectors.scalable
+    monkeypatch.setattr(registry, "host_targets", lambda: have)
+    assert registry.target().name == "aarch64+i8mm"
+    assert registry.target(None, ("f32", "f32", "f32")).name == "aarch64"
+    assert registry.target("aarch64+sve").vectors.scalable

@@ -9,6 +9,7 @@ from convsmith.ir.types import Half
 from convsmith.machine.aarch64.instructions import INSTRUCTIONS
 from convsmith.machine.aarch64.matrices import INSTRUCTIONS as MATRICES
 from convsmith.machine.aarch64.scalable import rows as scalable_rows
+from convsmith.machine.aarch64.scalable import unit_rows
 from convsmith.machine.base import Machine
 from convsmith.machine.costs import Costs
 from convsmith.machine.memory import core_caches
@@ -53,5 +54,16 @@ def _sve(scale: int) -> Machine:
     )  # fmt: skip
 
 
-LEVELS = (_sve(4), _sve(2), *(_neon(count) for count in range(len(_EXTENSIONS), -1, -1)))
-"""Levels of SVE need their vector length by a name of ours, ``sve256``: no machine reports it as a feature yet."""
+def _any_sve() -> Machine:
+    """SVE with vectors of any length, above all of NEON, whose vectors are units of them."""
+    neon = _neon(len(_EXTENSIONS))
+    needs = (*neon.needs, "sve")
+    return replace(
+        neon, name="aarch64+sve", features=f"{neon.features},+sve", needs=needs,
+        vectors=replace(neon.vectors, scalable=True), instructions=unit_rows(needs),
+    )  # fmt: skip
+
+
+LEVELS = (_sve(4), _sve(2), _any_sve(), *(_neon(count) for count in range(len(_EXTENSIONS), -1, -1)))
+"""Levels of SVE whose vector length is known need it by a name of ours, ``sve256``, which no machine reports as a
+feature."""

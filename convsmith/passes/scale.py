@@ -1,0 +1,172 @@
+"""Make loops scalable: a machine whose vectors have several units runs as many iterations at a time.
+
+The lanes of one iteration become a unit of a vector, and those of the next iterations the further units.  This keeps
+every address where it is if the lanes of consecutive iterations lie side by side in memory, or are the same in all.
+
+The rewrite relies on iterations that run at once, statement by statement, not depending on each other, and asks the
+dependence test.  Control flow must not depend on the iteration, registers must belong to one, and instructions must
+have a row that works on all units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from convsmith.arith.dependence import LoopBounds
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.buffer import Buffer
+from convsmith.ir.index import Cond, Index, Var
+from convsmith.ir.instruction import Instruction
+from convsmith.ir.stmt import Alloc, Block, For, If, Invoke, Kernel, Stmt, Store
+from convsmith.ir.value import Bits, Lanes, Load, Repeat, Select, Sum, Sums, Value, lanes_of
+from convsmith.ir.walk import children, statements_of, variables_of, walk
+from convsmith.passes.accesses import Path, sites_of
+from convsmith.passes.order import NewPath, Unordered, require_order
+from convsmith.passes.scope import LoopRewriter, with_body
+
+Loop = For
+"""Within a rewriter, ``For`` is its method."""
+
+
+class _Obstacle(Exception):
+    """Says why iterations of a loop cannot be units of vectors."""
+
+
+class _Units:
+    """Checks that the iterations of ``var`` can be units; ``own`` are the registers that each iteration allocates."""
+
+    def __init__(self, var: Var, own: Collection[Buffer], scalable: Collection[str]) -> None:
+        self.var, self.own, self.scalable = var, own, scalable
+
+    def step(self, index: tuple[Index, ...]) -> int:
+        """Return the elements that an iteration moves an access of flat memory by."""
+        (place,) = index
+        terms = dict(place.terms)
+        step = terms.pop(self.var, 0)
+        if any(self.var in variables_of(atom) for atom in terms):
+            raise _Obstacle(f"{place} does not move evenly with {self.var}")
+        return step
+
+    def stmt(self, s: Stmt) -> None:
+        if isinstance(s, For):
+            if s.kind not in ("serial", "unrolled") or s.carried:
+                raise _Obstacle(f"loop {s.var} is {s.kind} or carries pointers")
+            self.same((s.lo, s.hi), f"the bounds of loop {s.var}")
+        elif isinstance(s, If):
+            self.same((s.cond,), f"the condition {s.cond}")
+        elif isinstance(s, Store):
+            self.access(s.buffer, s.index, s.lanes, s)
+            if s.lanes is None and not s.buffer.in_registers:
+                raise _Obstacle(f"{s} writes a single element")
+            self.value(s.value)
+        elif isinstance(s, Invoke):
+            if s.instruction not in self.scalable:
+                raise _Obstacle(f"{s.instruction} works on one unit")
+            for v in (s.dst, *s.args):
+                self.value(v)
+        elif isinstance(s, Alloc):
+            if s.buffer.scope != "register":
+                raise _Obstacle(f"{s.buffer} is allocated in the loop, and is no register")
+        elif not isinstance(s, Block):
+            raise _Obstacle(f"{type(s).__name__} cannot be done in units")
+
+    def same(self, parts: tuple[Index | Cond, ...], what: str) -> None:
+        if any(self.var in variables_of(x) for x in parts):
+            raise _Obstacle(f"{what} differs between iterations")
+
+    def access(self, buffer: Buffer, index: tuple[Index, ...], lanes: Lanes | None, what: Store | Load) -> None:
+        """Raise _Obstacle unless units of the access are adjacent, or one for all iterations."""
+        if buffer.in_registers:
+            self.same(index, f"the register of {what}")
+            if buffer not in self.own or (lanes is not None and (lanes.stride != 1 or lanes.active < lanes.count)):
+                raise _Obstacle(f"{what} is no whole vector of registers of the iteration")
+            return
+        apart = lanes.count if lanes is not None and lanes.stride == 1 else 0
+        if lanes is not None and (lanes.active < lanes.count or lanes.count < 2 or lanes.stride not in (0, 1)):
+            raise _Obstacle(f"{what} has lanes that are absent or not side by side")
+        if self.step(index) != apart:
+            raise _Obstacle(f"units of {what} are {self.step(index)} elements apart; legal is {apart}")
+
+    def value(self, v: Value) -> None:
+        if isinstance(v, Load):
+            self.access(v.buffer, v.index, v.lanes, v)
+            return
+        if isinstance(v, Repeat):
+            for x in walk(v.a):
+                if isinstance(x, (Sum, Sums, Select)) or (isinstance(x, Load) and self.moves(x)):
+                    raise _Obstacle(f"{v} does not repeat the same in all iterations")
+            return
+        if isinstance(v, (Sum, Sums)) or (isinstance(v, Bits) and lanes_of(v) != lanes_of(v.a)):
+            raise _Obstacle(f"{v} moves lanes")
+        if isinstance(v, Select):
+            self.same((v.cond,), f"the condition {v.cond}")
+        for x in children(v):
+            if isinstance(x, Value):
+                self.value(x)
+
+    def moves(self, v: Load) -> bool:
+        return v.buffer.in_registers or bool(self.step(v.index))
+
+
+class _Scale(LoopRewriter):
+    def __init__(self, names: tuple[str, ...], rows: Collection[Instruction]) -> None:
+        super().__init__()
+        self.names = names
+        self.scalable = frozenset(row.name for row in rows if row.scaled is not None)
+
+    def For(self, loop: For) -> Stmt:
+        if loop.var.name in self.names and loop.kind == "serial" and self.has_units(loop):
+            return For(loop.var, loop.lo, loop.hi, loop.body, "scalable")
+        return self._For(loop)
+
+    def has_units(self, loop: Loop) -> bool:
+        """Return whether iterations of a loop of vectors can be units."""
+        if loop.carried or not any(x.lanes is not None for x in _stores(loop)):
+            return False
+        own = {s.buffer for s in statements_of(loop.body) if isinstance(s, Alloc)}
+        units = _Units(loop.var, own, self.scalable)
+
+        def at_once(path: Path) -> NewPath:
+            return tuple(Unordered(x) if isinstance(x, LoopBounds) and x.var is loop.var else x for x in path)
+
+        try:
+            for s in statements_of(loop.body):
+                units.stmt(s)
+            require_order(f"scale: loop {loop.var}", sites_of(loop, self.ranges), at_once, self.ranges)
+        except (_Obstacle, ConfigError):
+            return False
+        return True
+
+
+def _stores(loop: For) -> Iterator[Store]:
+    return (s for s in statements_of(loop.body) if isinstance(s, Store))
+
+
+def scale(kernel: Kernel, loops: tuple[str, ...], rows: tuple[Instruction, ...] = ()) -> Kernel:
+    """Make each loop of the names scalable whose iterations can be units of vectors; requires a flat kernel.
+
+    ``rows`` are the machine's instructions.  Other loops are left alone: they run on vectors of one unit.
+
+    Before::
+
+        kernel k(a: f32[8], b: f32[64], dst: f32[10])
+          for i in 0 .. 2:
+            alloc acc: f32[4] @register:
+              acc[0]{4} = 0.0
+              for k in 0 .. 8:
+                acc[0]{4} = fma(a[k]{4:0}, b[i * 4 + k * 8]{4}, acc[0]{4})
+              dst[i * 4]{4} = acc[0]{4}
+          dst[8]{4/2} = a[0]{4:0}
+
+    After ``scale(("i",))``::
+
+        kernel k(a: f32[8], b: f32[64], dst: f32[10])
+          for i in 0 .. 2 #scalable:
+            alloc acc: f32[4] @register:
+              acc[0]{4} = 0.0
+              for k in 0 .. 8:
+                acc[0]{4} = fma(a[k]{4:0}, b[i * 4 + k * 8]{4}, acc[0]{4})
+              dst[i * 4]{4} = acc[0]{4}
+          dst[8]{4/2} = a[0]{4:0}
+    """
+    return with_body(kernel, _Scale(tuple(loops), rows).stmt(kernel.body))

@@ -1,0 +1,185 @@
+"""Loops whose iterations become units of vectors: the same values at any number of units, or the loop is left."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from convsmith.interp import InterpError, run
+from convsmith.ir.intern import interning
+from convsmith.ir.parse import parse_kernel
+from convsmith.ir.stmt import Kernel
+from convsmith.ir.verify import verify
+from convsmith.ir.walk import loops_of
+from convsmith.machine.aarch64.levels import LEVELS
+from convsmith.machine.base import Machine
+from convsmith.passes.scale import scale
+
+SIZE = 100
+NAMES = "abc"
+HEAD = f"kernel k({', '.join(f'{n}: s32[{SIZE}]' for n in NAMES)})\n"
+SCALES = (1, 2, 3, 4)
+
+
+def any_length() -> Machine:
+    (found,) = (x for x in LEVELS if x.vectors.scalable)
+    return found
+
+
+def results(kernel: Kernel, units: int) -> dict[str, np.ndarray]:
+    arrays = {n: np.random.default_rng(ord(n)).integers(-9, 10, SIZE).astype(np.int32) for n in NAMES}
+    run(kernel, arrays, {row.name: row.kernel for row in any_length().instructions}, scale=units)
+    return arrays
+
+
+def is_scalable(kernel: Kernel) -> bool:
+    return any(x.kind == "scalable" for x in loops_of(kernel.body))
+
+
+# -- random loops
+def place(r: random.Random, step: int, name: str) -> str:
+    """An access whose units are mostly `step` elements apart."""
+    step = step if r.random() < 0.9 else r.choice((0, 3, 4, 8))
+    inner = r.choice((" + u * k", " + u // 2 * 4")) if r.random() < 0.05 else r.choice(("", "", " + k * 4"))
+    return f"{name}[u * {step}{inner} + {r.choice((0, 0, 0, 4, 1, 16, 40))}]"
+
+
+def vector(r: random.Random) -> str:
+    name, kind = r.choice("aaabbbc"), r.randrange(20)
+    if kind == 0:
+        return f"({place(r, 4, name)}{{4}} if {r.choice(('u', 'k'))} - 1 >= 0 else s32(0))"
+    if kind == 1:
+        return f"repeat({place(r, 0, name)}{{2}}, 2)"
+    if kind == 2:
+        return f"{place(r, 4, name)}{r.choice(('{4:2}', '{4/3}'))}"
+    return f"{place(r, 4, name)}{{4}}" if kind < 12 else f"{place(r, 0, name)}{{4:0}}"
+
+
+def random_loop(seed: int) -> str:
+    r = random.Random(seed)
+    lines = [f"  for u in 0 .. {r.randint(2, 5)}:", "    alloc acc: s32[4] @register:", "      acc[0]{4} = s32(0)"]
+    lines.append(f"      for k in 0 .. {r.choice(('2', '2', '2', '2', 'u + 1'))}:")
+    for _ in range(r.randint(1, 2)):
+        lines.append(f"        acc[0]{{4}} = acc[0]{{4}} + {vector(r)} * {vector(r)}")
+        if r.random() < 0.2:
+            lines.append(f"        {place(r, 4, 'c')}{{4}} = acc[0]{{4}}")
+    lines.append(f"      {place(r, 4, 'c').replace('k', 'u')}{{4}} = acc[0]{{4}}")
+    return HEAD + "\n".join(lines) + "\n"
+
+
+def check(seed: int) -> bool:
+    """Return whether the random loop becomes scalable; its values are then the same at any number of units."""
+    with interning():
+        kernel = parse_kernel(random_loop(seed))
+        verify(kernel)
+        try:
+            wanted = results(kernel, 1)
+        except InterpError:  # lanes of different counts, for example
+            return False
+        scaled = scale(kernel, ("u",))
+        if not is_scalable(scaled):
+            assert scaled is kernel
+            return False
+        verify(scaled)
+        for units in SCALES:
+            try:
+                found = results(scaled, units)
+            except InterpError as error:
+                raise AssertionError(f"{units} units: {error}\n{scaled}") from error
+            for n in NAMES:
+                np.testing.assert_array_equal(found[n], wanted[n], err_msg=f"{units} units: {n}\n{scaled}")
+    return True
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 1 << 32))
+def test_random_loops_keep_every_value_at_any_number_of_units(seed: int) -> None:
+    check(seed)
+
+
+def test_loops_become_scalable_now_and_then() -> None:
+    assert sum(check(seed) for seed in range(200)) > 20
+
+
+# -- loops that are left
+LOOP = """kernel k(a: s32[100], b: s32[100], c: s32[100])
+  for u in 0 .. 4:
+    alloc acc: s32[4] @register:
+      acc[0]{4} = a[u * 4 + 40]{4}
+      for k in 0 .. 2:
+        acc[0]{4} = acc[0]{4} + a[k]{4:0} * b[u * 4 + k * 16]{4}
+      c[u * 4]{4} = acc[0]{4}
+"""
+
+
+def test_units_that_are_adjacent_or_the_same() -> None:
+    kernel = parse_kernel(LOOP)
+    scaled = scale(kernel, ("u",))
+    assert is_scalable(scaled)
+    for units in SCALES:
+        np.testing.assert_array_equal(results(scaled, units)["c"], results(kernel, 1)["c"])
+
+
+@pytest.mark.parametrize(
+    "old, new",
+    [
+        ("b[u * 4 + k * 16]", "b[u * 8 + k * 16]"),
+        ("a[k]{4:0}", "a[u]{4:0}"),
+        ("a[k]{4:0}", "a[k]{4:2}"),
+        ("a[k]{4:0}", "a[u // 2 * 8]{4}"),
+        ("a[k]{4:0}", "a[k]{4}"),
+        ("c[u * 4]{4} =", "c[u * 4]{4/3} ="),
+        ("c[u * 4]{4} =", "a[u * 4 + 44]{4} ="),
+        ("for k in 0 .. 2", "for k in 0 .. u + 1"),
+        ("      c[u * 4]{4} =", "      if u - 1 >= 0:\n        c[u * 4]{4} ="),
+        ("      c[u * 4]{4} =", "      c[90] = s32(1)\n      c[u * 4]{4} ="),
+        ("b[u * 4 + k * 16]{4}", "repeat(b[u * 4]{2}, 2)"),
+        ("@register", "@cache"),
+    ],
+)
+def test_these_are_left(old: str, new: str) -> None:
+    assert LOOP.count(old) == 1
+    kernel = parse_kernel(LOOP.replace(old, new))
+    verify(kernel)
+    assert scale(kernel, ("u",)) is kernel
+
+
+def test_instructions_need_a_row_on_all_units() -> None:
+    text = """kernel k(a: f32[16], b: f32[16])
+  for u in 0 .. 4:
+    alloc acc: f32[1, 4] @register:
+      acc[0, 0]{4} = 0.0
+      fmla_4s(acc[0, 0]{4}, a[u * 4]{4}, a[u * 4]{4})
+      b[u * 4]{4} = acc[0, 0]{4}
+"""
+    kernel = parse_kernel(text)
+    assert is_scalable(scale(kernel, ("u",), any_length().instructions))
+    assert scale(kernel, ("u",)) is kernel
+
+
+# -- the interpreter runs the statements of several iterations one after the other
+def test_iterations_that_depend_on_each_other_show() -> None:
+    text = LOOP.replace("for u in 0 .. 4:", "for u in 0 .. 4 #scalable:")
+    kernel = parse_kernel(text.replace("c[u * 4]{4} =", "a[u * 4 + 44]{4} ="))
+    assert (results(kernel, 2)["a"] != results(kernel, 1)["a"]).any()
+
+
+def test_units_that_are_not_side_by_side_are_an_error() -> None:
+    text = LOOP.replace("for u in 0 .. 4:", "for u in 0 .. 4 #scalable:").replace("b[u * 4", "b[u * 8")
+    results(parse_kernel(text), 1)
+    with pytest.raises(InterpError, match="units of b are 8 elements apart; legal is 0 or 4"):
+        results(parse_kernel(text), 2)
+
+
+@pytest.mark.parametrize(
+    "old, new", [("for k in 0 .. 2", "for k in 0 .. u + 1"), ("      c[u", "      if u - 1 >= 0:\n        c[u")]
+)
+def test_control_flow_that_differs_between_units_is_an_error(old: str, new: str) -> None:
+    kernel = parse_kernel(LOOP.replace("for u in 0 .. 4:", "for u in 0 .. 4 #scalable:").replace(old, new))
+    results(kernel, 1)
+    with pytest.raises(InterpError, match="iterations that run at once differ"):
+        results(kernel, 2)
