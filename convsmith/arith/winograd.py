@@ -12,6 +12,7 @@ B. Each row of B is scaled to the coefficients of the product of (x - other poin
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
@@ -60,6 +61,26 @@ def filtering_at(points: Sequence[Fraction], m: int, r: int) -> Filtering:
     columns = [tuple(x**i for i in range(m)) for x in points]
     output = tuple(zip(*columns, _unit(m, m - 1), strict=True))
     return Filtering(output, (*weights, _unit(r, r - 1)), (*data, last))
+
+
+@lru_cache
+def error_ratio(m: int, r: int) -> float:
+    """Return the expected error of F(m, r) relative to that of the sums of r products that it replaces.
+
+    It is the root mean square over the m outputs, for independent inputs and weights of one variance each. The error of
+    a product of frequency f grows with its magnitude, which G and B determine, and A^T adds the errors up. A sum of
+    products of r taps rounds r times as often as one of products of frequencies.
+    """
+    if m == 1:
+        return 1.0
+    made = filtering(m, r)
+    sizes = [_squares(g) * _squares(b) for g, b in zip(made.weights, made.input)]
+    mean = sum((c * c * size for row in made.output for c, size in zip(row, sizes)), Fraction(0)) / m
+    return math.sqrt(mean) / r
+
+
+def _squares(row: Sequence[Fraction]) -> Fraction:
+    return sum((c * c for c in row), Fraction(0))
 
 
 def _from_roots(roots: Sequence[Fraction]) -> tuple[Fraction, ...]:

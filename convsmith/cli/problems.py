@@ -68,6 +68,7 @@ _LINE_OPTIONS = {
     "--attr-zero-points": "Zero points, such as src:common:2.",
     "--attr-post-ops": "Post-ops, such as relu or sum+clip:0:6.",
     "--attr-acc-mode": "Types that may hold sums: any and f16 permit f16 where both factors are f16.",
+    "--accuracy": "strict permits sums of products only; relaxed (the default) and any permit transforms.",
 }
 
 

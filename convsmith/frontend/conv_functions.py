@@ -190,8 +190,9 @@ def _kernel_of(
                 code="bad-output-size",
             )
         o.append(extent)
+    # Weights are packed in each call: transforming them takes longer than it saves.
     problem = Conv(
-        mb=n, ic=ic, oc=oc, i=tuple(i), o=tuple(o), k=tuple(k), s=s, d=tuple(hole - 1 for hole in d),
+        accuracy="strict", mb=n, ic=ic, oc=oc, i=tuple(i), o=tuple(o), k=tuple(k), s=s, d=tuple(hole - 1 for hole in d),
         p=tuple(front for front, _ in pads), g=g, has_groups=g > 1,
         stag=src_tag, dtag=dst_tag, wtag=wei_tag if g == 1 else ANY, post_ops=activation_post_ops(activation), **types,
     )  # fmt: skip

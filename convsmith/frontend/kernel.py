@@ -32,6 +32,7 @@ from convsmith.tune.compile import compile_problem
 
 if TYPE_CHECKING:
     from convsmith.plan.plan import Plan
+    from convsmith.statement.winograd import Winograd
 
 __all__ = ["CompiledKernel"]
 
@@ -122,6 +123,11 @@ class CompiledKernel(Inspected):
 
         return plan(self.problem.canonical(), self.config, self.target)
 
+    @property
+    def transform(self) -> Winograd | None:
+        """The transform that the kernel uses, with its expected error; None if it adds up products of the arrays."""
+        return self.plan().program.winograd if self.config.winograd else None
+
     def __repr__(self) -> str:
         return f"<CompiledKernel {self.problem} {self.config}>"
 
@@ -130,9 +136,9 @@ class CompiledKernel(Inspected):
 
     def _fallback(self) -> HostKernel:
         """Return the kernel for weights that are not finite, which multiplies no stored zeros."""
+        problem = replace(self.problem, accuracy="strict")
         config = None if self.config.winograd else replace(self.config, realise="peel")
-        threads = self.config.threads
-        return HostKernel(compile_problem(self.problem, target=self.target, config=config, threads=threads))
+        return HostKernel(compile_problem(problem, target=self.target, config=config, threads=self.config.threads))
 
     def _traced(self, work: Callable[..., Any], *arguments: Any) -> Any:
         start = perf_counter()

@@ -41,13 +41,13 @@ KEPT_KERNELS = 1024
 def compile(
     problem: str | Problem, *, src_tag: str | None = None, wei_tag: str | None = None, dst_tag: str | None = None,
     bias: bool = False, activation: Activation = None, threads: int | None = None, target: str | None = None,
-    config: str | Config | None = None, dynamic: None = None,
+    config: str | Config | None = None, accuracy: str | None = None, dynamic: None = None,
 ) -> CompiledKernel: ...  # fmt: skip
 @overload
 def compile(
     problem: str | Problem, *, src_tag: str | None = None, wei_tag: str | None = None, dst_tag: str | None = None,
     bias: bool = False, activation: Activation = None, threads: int | None = None, target: str | None = None,
-    config: str | Config | None = None, dynamic: str | Collection[str],
+    config: str | Config | None = None, accuracy: str | None = None, dynamic: str | Collection[str],
 ) -> DynamicKernel: ...  # fmt: skip
 def compile(
     problem: str | Problem,
@@ -60,6 +60,7 @@ def compile(
     threads: int | None = None,
     target: str | None = None,
     config: str | Config | None = None,
+    accuracy: str | None = None,
     dynamic: str | Collection[str] | None = None,
 ) -> CompiledKernel | DynamicKernel:
     """Return the kernel of `problem`: a `Conv`, a `Matmul`, or a line in benchdnn's syntax.
@@ -78,14 +79,15 @@ def compile(
 
     UsageError for an illegal problem, UnsupportedError for an unsuitable machine, ConfigError for an illegal config.
     """
-    for name, text in (("src_tag", src_tag), ("wei_tag", wei_tag), ("dst_tag", dst_tag), ("target", target)):
+    tags = {"src_tag": src_tag, "wei_tag": wei_tag, "dst_tag": dst_tag}
+    for name, text in (*tags.items(), ("target", target), ("accuracy", accuracy)):
         if text is not None:
             expect_text(name, text, "bad-option")
     if not isinstance(bias, bool):
         raise UsageError(f"bias={bias!r} is not legal: expected True or False", code="bias")
     if not isinstance(config, str | Config | None):
         raise UsageError(f"config={config!r} is not legal: expected a Config, or its text", code="config")
-    conv = _with_options(problem, {"stag": src_tag, "wtag": wei_tag, "dtag": dst_tag}, bias, activation)
+    conv = _with_options(problem, {"stag": src_tag, "wtag": wei_tag, "dtag": dst_tag}, accuracy, bias, activation)
     chosen = Config.parse(config) if isinstance(config, str) else config
     if chosen is not None:
         if target is not None and target != chosen.target:
@@ -143,8 +145,13 @@ def _threads(count: int | None) -> int:
     return number
 
 
-def _with_options(problem: str | Problem, tags: dict[str, str | None], bias: bool, activation: Activation) -> Problem:
-    """Return the problem with the layouts, bias and activation of the keywords. UsageError if the two contradict."""
+def _with_options(
+    problem: str | Problem, tags: dict[str, str | None], accuracy: str | None, bias: bool, activation: Activation
+) -> Problem:
+    """Return the problem with the layouts, accuracy, bias and activation of the keywords.
+
+    UsageError if the two contradict.
+    """
     if isinstance(problem, str):
         options: set[str] = set(split_line(problem).options)
         conv = parse_problem(problem)
@@ -161,6 +168,13 @@ def _with_options(problem: str | Problem, tags: dict[str, str | None], bias: boo
         if here not in (ANY, tag):
             raise UsageError(f"the problem says --{option}={here}, the keyword {tag}; legal is one of them", code="tag")
         changes[option] = tag
+    if accuracy is not None:
+        if "accuracy" in options and accuracy != conv.accuracy:
+            raise UsageError(
+                f"the problem says --accuracy={conv.accuracy}, the keyword {accuracy}; legal is one of them",
+                code="accuracy",
+            )
+        changes["accuracy"] = accuracy
     if bias and not conv.bias:
         if not isinstance(conv, Conv):
             raise UsageError("bias=True is for convolutions; legal in a product's line is --bia-dt=f32", code="bias")

@@ -8,6 +8,9 @@ The bound follows from rounding each of K multiply-adds, whose error is at most 
 |a||b|: in the worst case eps / 2 * K * sum |a||b|. Factors and errors have random signs, so the total rarely exceeds 2
 * sqrt(K) of such errors, in any order. For 2304 terms the bound is 6e-6 of sum |a||b| in f32, and 5 % in f16, whose eps
 is 2**-10.
+
+A transform computes a tile of outputs from the sums of all its products. Its bound is that of the sums times its
+expected error relative to theirs (`statement/winograd.py`), with the greatest sum |a||b| of any output.
 """
 
 from __future__ import annotations
@@ -47,10 +50,13 @@ class Interval(NamedTuple):
     terms: int
 
 
-def intervals(problem: Problem, arrays: Mapping[str, Array], acc: str, exact_sums: bool) -> dict[str, Interval]:
+def intervals(
+    problem: Problem, arrays: Mapping[str, Array], acc: str, exact_sums: bool, transform: float = 0.0
+) -> dict[str, Interval]:
     """Return the interval of every output, by name.
 
     `acc` is the type of the sums; the bias gradient uses the problem's own. `exact_sums` states that no sum is rounded.
+    `transform` is the expected error of a transform relative to that of the sums, 0 if the kernel has none.
     """
     sums, steps = sums_and_steps(problem, arrays, np.float64)
     eps = float(np.finfo(steps_type(problem)).eps)
@@ -63,7 +69,8 @@ def intervals(problem: Problem, arrays: Mapping[str, Array], acc: str, exact_sum
         error = np.zeros(value.shape)
         if not exact:
             row = np.finfo(TYPES[problem.acc if of_bias else acc].numpy)
-            error = float(row.eps) * (2 + math.sqrt(count)) * sizes[name] + count / 2 * float(row.smallest_subnormal)
+            size = np.full(value.shape, max(transform, 1.0) * sizes[name].max(initial=0)) if transform else sizes[name]
+            error = float(row.eps) * (2 + math.sqrt(count)) * size + count / 2 * float(row.smallest_subnormal)
         with np.errstate(all="ignore"):
             for step in steps:
                 value, error = _carried(step, value, error, eps)

@@ -2,7 +2,8 @@
 
 On integer-valued data, sums are exact in any order and every step rounds identically, so each element must be equal. On
 real-valued data, and with transcendental post-ops, each element must be the conversion of a number within the bound of
-`convsmith.measure.bounds`; an integer result may therefore differ by one only next to a tie.
+`convsmith.measure.bounds`; an integer result may therefore differ by one only next to a tie. So must the results of a
+transform whose matrices have thirds, on any data.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from convsmith.problem.problem import Problem
 from convsmith.problem.reference import is_exact, reference, steps_type
 from convsmith.problem.types import TYPES, convert, is_integer
 from convsmith.statement.views import sums_type
+from convsmith.statement.winograd import Winograd
 
 __all__ = ["Verdict", "computed", "has_real_data", "real_arrays", "verify_kernel"]
 
@@ -35,6 +37,11 @@ class VerifiableKernel(Protocol):
 
     @property
     def target(self) -> Machine: ...
+
+    @property
+    def transform(self) -> Winograd | None:
+        """The transform that the kernel uses, if any."""
+        ...
 
     def run(self, **arrays: Any) -> dict[str, Array]:
         """Compute on physical arrays by name, and return the outputs by name."""
@@ -79,11 +86,14 @@ def verify_kernel(kernel: VerifiableKernel, seed: int = 0, real: bool = False) -
     physical, lanes = _physical(problem, arrays)
     results = kernel.run(**physical)
     logical = {tensor.name: from_layout(results[tensor.name], tensor.layout) for tensor in problem.outputs}
-    if not (real and has_real_data(problem)) and is_exact(problem):
+    transform = kernel.transform
+    exact_sums = not real and (transform is None or transform.is_exact)
+    if not (real and has_real_data(problem)) and is_exact(problem) and (exact_sums or transform is None):
         truths = reference(problem, arrays, steps_type(problem))
         verdicts = {name: _equal(logical[name], truth) for name, truth in truths.items()}
     else:
-        bounds = intervals(problem, arrays, sums_type(problem, kernel.target), exact_sums=not real)
+        ratio = transform.error if transform is not None else 0.0
+        bounds = intervals(problem, arrays, sums_type(problem, kernel.target), exact_sums, ratio)
         verdicts = {t.name: _inside(logical[t.name], bounds[t.name], t.dtype) for t in problem.outputs}
     verdict = _all(verdicts)
     if not verdict.ok:

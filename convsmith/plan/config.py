@@ -52,8 +52,9 @@ class Config:
     ``pieces``    maximum number of pieces of a partitioned loop
     ``outline``   whether register tiles become functions
     ``winograd``  pixel loop -> pixels of a tile of Winograd's F(m, r); the other fields then schedule the product of a
-                  block of tiles, with the loops ``f`` (frequencies), ``th tw`` (tiles), ``oc`` and ``ic``
-    ``block``     pixel loop -> tiles of a block, between whose transforms and product arrays stay in the cache
+                  block of tiles, with the loops ``f`` (frequencies), ``tmb th tw`` (tiles), ``oc`` and ``ic``
+    ``block``     pixel loop -> tiles of a block, between whose transforms and product arrays stay in the cache (by
+                  default all), and loop of images -> images of a block (by default one)
     ``threads``   host threads
     ``at``        loop of the next statement in whose iterations this one computes the rows that the iteration reads
     ``then``      config of the next statement, a fused depthwise convolution, with loops and arrays of its own names;

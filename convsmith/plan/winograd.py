@@ -19,11 +19,12 @@ from convsmith.passes.unroll import unroll
 from convsmith.passes.unused_let import unused_let
 from convsmith.passes.vectorise import vectorise
 from convsmith.plan.config import Config
-from convsmith.plan.kernel import KernelPlan
+from convsmith.plan.kernel import KernelPlan, scheduled
 from convsmith.problem.problem import Problem
 from convsmith.statement.program import Program
+from convsmith.statement.statement import Statement
 from convsmith.statement.views import statement
-from convsmith.statement.winograd import Winograd, winograd
+from convsmith.statement.winograd import ERROR, WEIGHTS, Winograd, winograd
 
 PIECES = 4
 """Maximum number of pieces of a transform's loop over tiles: those at the borders of an image, and the others."""
@@ -33,10 +34,27 @@ def winograd_of(problem: Problem, config: Config, machine: Machine, dynamic: boo
     """Return the Winograd program of ``problem`` that ``config`` describes; ConfigError where there is none."""
     if config.realise != "peel" or config.offsets != "each" or config.split or config.phases or config.then is not None:
         raise ConfigError("winograd", f"{config}: legal beside --winograd= is the schedule of its product")
+    if problem.accuracy == "strict":
+        raise ConfigError("accuracy", f"{config}: --accuracy=strict permits no transforms; legal with it is relaxed")
     direct = statement(problem, machine, dynamic)
     width = machine.lanes(dtype(direct.acc).bits)
     made = winograd(problem, direct, dict(config.winograd), dict(config.block), width)
+    if problem.accuracy == "relaxed" and made.error > ERROR:
+        raise ConfigError(
+            "accuracy", f"{config}: the error is {made.error:.1f} times that of the direct kernel; --accuracy=relaxed "
+            f"admits {ERROR:g}, legal is --accuracy=any",
+        )  # fmt: skip
+    if config.pack not in ((), (WEIGHTS,)):
+        words = f"--pack={','.join(config.pack)}"
+        raise ConfigError("winograd", f"{words}: legal beside --winograd= is {WEIGHTS}, or nothing")
     return Program(problem, (made.product,), winograd=made)
+
+
+def scheduled_statement(problem: Problem, config: Config, machine: Machine) -> Statement:
+    """Return the statement whose loops ``config`` names: the product of a transform, or that of ``problem`` itself."""
+    if config.winograd:
+        return winograd_of(problem, config, machine, dynamic=False).main
+    return scheduled(problem, config, machine)
 
 
 def product_config(config: Config) -> Config:

@@ -115,6 +115,10 @@ class Conv(Problem):
         return self.has_groups
 
     @property
+    def has_transforms(self) -> bool:
+        return self.factors == ("f32", "f32") and not self.dir.startswith("BWD_W")
+
+    @property
     def keff(self) -> tuple[int, ...]:
         """Extents of the dilated kernel."""
         return tuple((k - 1) * (d + 1) + 1 for k, d in zip(self.k, self.d, strict=True))

@@ -22,7 +22,7 @@ _OTHER_OPTIONS = (
     "attr-rounding-mode", "attr-deterministic", "ctx-init", "ctx-exe", "batch", "match", "impl", "skip-impl", "engine",
     "mode", "reset", "canonical", "runtime-dims-masks", "encoding",
 )  # fmt: skip
-_COMMON_OPTIONS = ("dt", "bia-dt", "stag", "wtag", "dtag", "strides", "attr-acc-mode", "attr-scales",
+_COMMON_OPTIONS = ("dt", "bia-dt", "stag", "wtag", "dtag", "strides", "attr-acc-mode", "accuracy", "attr-scales",
                    "attr-zero-points", "attr-post-ops")  # fmt: skip
 
 
@@ -44,6 +44,8 @@ def read_options(options: Mapping[str, str], own: tuple[str, ...], channels: int
             values[option] = text
         elif option == "attr-acc-mode":
             values["acc_mode"] = text.lower()
+        elif option == "accuracy":
+            values["accuracy"] = text.lower()
         elif option == "attr-scales":
             values["scales"] = parse_quantities(SCALES, text)
         elif option == "attr-zero-points":

@@ -29,9 +29,10 @@ from convsmith.problem.post_ops import BinaryPostOp, Depthwise, Integer, PostOp,
 from convsmith.problem.tensor import Tensor
 from convsmith.problem.types import TYPES, array_type, check_types, is_integer, print_types
 
-__all__ = ["ACC_MODES", "DIRECTIONS", "Problem"]
+__all__ = ["ACCURACIES", "ACC_MODES", "DIRECTIONS", "Problem"]
 
 ACC_MODES = ("strict", "relaxed", "any", "f32", "s32", "f16")
+ACCURACIES = ("strict", "relaxed", "any")
 """Accumulation modes of oneDNN; see `Problem`."""
 
 DIRECTIONS = {
@@ -55,6 +56,10 @@ class Problem(ABC):
     `acc_mode` is one of `ACC_MODES`. `any` and `f16` permit sums in f16 if both factors are f16; the kernel uses f16
     sums only if the target has instructions for them. Such sums lose precision with their length and overflow at 65504.
     The other modes change nothing: `relaxed` permits rounding of partial sums in memory, and kernels never round them.
+
+    `accuracy` is one of `ACCURACIES`. `strict` permits sums of products of the given numbers only. `relaxed` admits
+    transforms of products in f32, forward and by data, whose expected error is at most a few times that of these sums
+    (`statement/winograd.py`); `any` admits every transform.
     """
 
     dt: tuple[str, str, str] = ("f32", "f32", "f32")
@@ -63,6 +68,7 @@ class Problem(ABC):
     wtag: str = ANY
     dtag: str = ANY
     acc_mode: str = "strict"
+    accuracy: str = "relaxed"
     scales: tuple[Quantity, ...] = ()
     zero_points: tuple[Quantity, ...] = ()
     post_ops: tuple[PostOp, ...] = ()
@@ -160,6 +166,8 @@ class Problem(ABC):
         words += [f"--{option}={tag}" for option in ("stag", "wtag", "dtag") if (tag := getattr(self, option)) != ANY]
         if self.acc_mode != "strict":
             words.append(f"--attr-acc-mode={self.acc_mode}")
+        if self.accuracy != "relaxed":
+            words.append(f"--accuracy={self.accuracy}")
         for kind, quantities in ((SCALES, self.scales), (ZERO_POINTS, self.zero_points)):
             if quantities:
                 words.append(f"--{kind.option}={print_quantities(quantities)}")
@@ -184,7 +192,8 @@ class Problem(ABC):
             tags["bia_dt"] = ""
         post_ops = tuple(op.canonical(len(self.product_shape)) for op in self.post_ops)
         acc_mode = "f16" if self.half_sums else "strict"
-        return replace(self, name=None, post_ops=post_ops, acc_mode=acc_mode, **tags)
+        accuracy = self.accuracy if self.has_transforms else "relaxed"
+        return replace(self, name=None, post_ops=post_ops, acc_mode=acc_mode, accuracy=accuracy, **tags)
 
     # -- derived ----------------------------------------------------------------------------------------------------
 
@@ -213,6 +222,11 @@ class Problem(ABC):
     def half_sums(self) -> bool:
         """Whether `acc_mode` permits sums in f16."""
         return self.factors == ("f16", "f16") and self.acc_mode in ("any", "f16")
+
+    @property
+    def has_transforms(self) -> bool:
+        """Whether `accuracy` may make a difference: for convolutions in f32, but not for gradients of the weights."""
+        return False
 
     @property
     def acc(self) -> str:
@@ -362,6 +376,10 @@ class Problem(ABC):
             raise UsageError(f"--dir: {self.dir!r} is unknown; legal: {', '.join(DIRECTIONS)}", code="bad-option")
         check_types(self.dt, self.dir)
         self._check_acc_mode()
+        if self.accuracy not in ACCURACIES:
+            raise UsageError(
+                f"--accuracy={self.accuracy} is unknown; legal: {', '.join(ACCURACIES)}", code="bad-option"
+            )
         self._check_bias_type()
         for option, layout in (("stag", "src_layout"), ("wtag", "wei_layout"), ("dtag", "dst_layout")):
             try:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from math import prod
 
 from convsmith.arith.linear_map import LinearCode, linear_code
-from convsmith.arith.winograd import POINTS, Filtering, filtering
+from convsmith.arith.winograd import POINTS, Filtering, error_ratio, filtering
 from convsmith.diag.errors import ConfigError
 from convsmith.diag.forking import cached_property
 from convsmith.ir.buffer import Buffer, make_buffer
@@ -37,6 +37,9 @@ SOURCE, WEIGHTS, PRODUCTS = "src_w", "wei_w", "prod"
 """The transformed source, the transformed weights, and their products."""
 FREQUENCY = "f"
 """The loop over frequencies."""
+ERROR = 4.0
+"""Maximum of the expected error relative to the direct statement's for which `--accuracy=relaxed` admits a transform.
+"""
 
 
 @dataclass(frozen=True)
@@ -91,13 +94,20 @@ class FilteredAxis:
 class Winograd:
     """The program of ``direct``, a statement of ``problem``, under F(m, r) along ``axes``.
 
-    Transforms work on ``width`` channels at a time.
+    A block has tiles of several ``images``, an axis under F(1, 1), which multiplies by one. Transforms work on
+    ``width`` channels at a time.
     """
 
     problem: Problem
     direct: Statement
     axes: tuple[FilteredAxis, ...]
+    images: FilteredAxis
     width: int
+
+    @property
+    def tiled(self) -> tuple[FilteredAxis, ...]:
+        """The axes that a block has tiles along: that of images, and those of the filter."""
+        return (self.images, *self.axes)
 
     @cached_property
     def product(self) -> Statement:
@@ -105,7 +115,7 @@ class Winograd:
         direct, axes = self.direct, self.axes
         (k,) = (d for d in direct.of("k") if not d.axis)
         (n,) = direct.of("n")
-        tiles = tuple(Dim(f"t{x.letter}", x.block, "m", x.letter) for x in axes)
+        tiles = tuple(Dim(f"t{x.letter}", x.block, "m", x.letter) for x in self.tiled)
         frequency = Dim(FREQUENCY, prod(x.n for x in axes), "batch")
         a = self._view(SOURCE, (frequency, *tiles, k))
         b = self._view(WEIGHTS, (frequency, k, n), is_constant=True)
@@ -133,22 +143,35 @@ class Winograd:
             self._result_nest(cached[PRODUCTS], products, buffers),
         )
         body = Alloc(cached[SOURCE], Alloc(cached[PRODUCTS], body))
-        body = _loops(((Var(f"b{x.letter}"), as_index(x.blocks)) for x in self.axes), body)
-        images = next(d for d in self.direct.of("m") if d.sort == "images")
-        body = _loops([(Var(images.name), as_index(images.size))], body)
+        body = _loops(((Var(f"b{x.letter}"), as_index(x.blocks)) for x in self.tiled), body)
         body = block(body, *zero_lanes(self.direct.c, buffers))
         return Kernel("conv", buffers.params(), body, before=(self._weights_kernel(),))
 
     @property
+    def error(self) -> float:
+        """The expected error of the sums relative to the direct statement's, as a root mean square."""
+        return prod(error_ratio(x.m, x.r) for x in self.axes)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether small integers stay exact, because no number of the matrices has another divisor than two."""
+        rows = (row for x in self.axes for row in x.matrices.weights)
+        return all(c.denominator & (c.denominator - 1) == 0 for row in rows for c in row)
+
+    @property
+    def tasks(self) -> int:
+        """The number of blocks of all images."""
+        return prod(x.blocks for x in self.tiled)
+
+    @property
     def stepping(self) -> tuple[str, ...]:
         """Names of the loops over images and blocks, outermost first."""
-        images = next(d for d in self.direct.of("m") if d.sort == "images")
-        return (images.name, *(f"b{x.letter}" for x in self.axes))
+        return tuple(f"b{x.letter}" for x in self.tiled)
 
     @property
     def transforms(self) -> tuple[tuple[str, ...], ...]:
         """For each transform of a call, the names of its loops over tiles and channels, outermost first."""
-        return tuple((*(f"t{x.letter}_{end}" for x in self.axes), f"{end}.o") for end in ("s", "d"))
+        return tuple((*(f"t{x.letter}_{end}" for x in self.tiled), f"{end}.o") for end in ("s", "d"))
 
     def lanes(self, end: str) -> tuple[str, ...]:
         """Return the names of the loops over channels, in a transform, that become vectors."""
@@ -161,29 +184,30 @@ class Winograd:
 
     def _source_nest(self, source: Buffer, result: Buffer) -> Stmt:
         view = self.direct.a
-        ends = {Var(f"t{x.letter}"): Var(f"t{x.letter}_s") for x in self.axes}
+        ends = {Var(f"t{x.letter}"): Var(f"t{x.letter}_s") for x in self.tiled}
+        image = self.images.first
         (k,) = (d for d in self.direct.of("k") if not d.axis)
 
         def read(channel: Index, at: Sequence[Index]) -> Value:
             place = [x.first * x.step + i * x.dilation + x.start for x, i in zip(self.axes, at)]
-            index = (*(substitute(c, {Var(k.name): channel}) for c in view.coords[:2]), *place)
-            inside = conj(c for x, i in zip(self.axes, place) for c in (i >= 0, i < x.inputs))
+            point = {Var(k.name): channel, Var(self.images.pixel): image}
+            index = (*(substitute(c, point) for c in view.coords[:2]), *place)
+            inside = conj(c for x, i in zip(self.tiled, (image, *place)) for c in (i >= 0, i < x.inputs))
             element: Value = Load(source, index, None)
             element = element if dtype_of(element) is result.dtype else Cast(result.dtype, element)
             there: Value = substitute(Select(inside, element, const(result.dtype, 0)), ends)
             return there
 
         def write(channel: Index, at: Sequence[Index], value: Value) -> Stmt:
-            tiles = tuple(ends[Var(f"t{x.letter}")] for x in self.axes)
-            return Store(result, (self._frequency(at), *tiles, channel), value)
+            return Store(result, (self._frequency(at), *ends.values(), channel), value)
 
         codes = [linear_code(x.matrices.input) for x in self.axes]
         body = _Transform("s", result.dtype, self.width, codes).nest(k.size, read, write)
-        return _loops(((Var(f"t{x.letter}_s"), as_index(x.block)) for x in self.axes), body)
+        return _loops(((v, as_index(x.block)) for v, x in zip(ends.values(), self.tiled)), body)
 
     def _result_nest(self, products: Buffer, result: Buffer, buffers: Buffers) -> Stmt:
         direct = self.direct
-        ends = {Var(f"t{x.letter}"): Var(f"t{x.letter}_d") for x in self.axes}
+        ends = {Var(f"t{x.letter}"): Var(f"t{x.letter}_d") for x in self.tiled}
         (n,) = direct.of("n")
         epilogue = Epilogue(self.problem, direct, buffers)
         here = make_buffer("acc", dtype(direct.acc), (), "register")
@@ -193,17 +217,18 @@ class Winograd:
             return Load(products, (self._frequency(at), *ends.values(), channel), None)
 
         def write(channel: Index, at: Sequence[Index], value: Value) -> Stmt:
-            place = {Var(x.pixel): substitute(x.first, ends) * x.m + i for x, i in zip(self.axes, at)}
+            inner = (as_index(0), *at)
+            place = {Var(x.pixel): substitute(x.first, ends) * x.m + i for x, i in zip(self.tiled, inner)}
             point = {**place, Var(n.name): channel}
             element = _Finished(point, here, value).expr(final)
             index = tuple(substitute(c, point) for c in direct.c.coords)
             store = Store(result, index, element)
-            inside = conj(i < x.outputs for x, i in zip(self.axes, place.values()) if x.outputs % (x.m * x.block))
+            inside = conj(i < x.outputs for x, i in zip(self.tiled, place.values()) if x.outputs % (x.m * x.block))
             return store if is_true(inside) else If(inside, store)
 
         codes = [linear_code(x.matrices.output) for x in self.axes]
         body = _Transform("d", products.dtype, self.width, codes).nest(n.size, read, write)
-        return _loops(((v, as_index(x.block)) for v, x in zip(ends.values(), self.axes)), body)
+        return _loops(((v, as_index(x.block)) for v, x in zip(ends.values(), self.tiled)), body)
 
     def _weights_kernel(self) -> Kernel:
         view, (n,) = self.direct.b, self.direct.of("n")
@@ -353,8 +378,8 @@ def winograd(
 ) -> Winograd:
     """Return the program of ``direct`` with F(m, r) along the pixel loops of ``sizes``, which give m.
 
-    ``blocks`` gives the tiles of a block along a pixel loop, by default all. ConfigError where there is no such
-    program.
+    ``blocks`` gives the tiles of a block along a pixel loop, by default all, and its images, by default one.
+    ConfigError where there is no such program.
     """
     text = ",".join(f"{n}:{m}" for n, m in sizes.items())
 
@@ -371,10 +396,11 @@ def winograd(
     if direct.of("batch"):
         raise refuse(f"legal are convolutions of one group, not {problem}")
     names = [d.name for d in pixels.values()]
-    for option, given in (("winograd", sizes), ("block", blocks)):
+    images = next(d for d in direct.of("m") if d.sort == "images")
+    for option, given, legal in (("winograd", sizes, names), ("block", blocks, [images.name, *names])):
         for n, size in given.items():
-            if n not in names or size < 1:
-                raise ConfigError("winograd", f"--{option}={n}:{size}: legal are {', '.join(names)}, and at least 1")
+            if n not in legal or size < 1:
+                raise ConfigError("winograd", f"--{option}={n}:{size}: legal are {', '.join(legal)}, and at least 1")
     axes: list[FilteredAxis] = []
     for letter, coord in zip(pixels, direct.a.coords[2:]):
         pixel, tap = pixels[letter], taps[letter]
@@ -395,4 +421,8 @@ def winograd(
                 direct.a.layout.shape[2 + len(axes)], pixel.size, min(blocks.get(pixel.name, tiles), tiles),
             )
         )  # fmt: skip
-    return Winograd(problem, direct, tuple(axes), width)
+    together = min(blocks.get(images.name, 1), images.size)
+    of_images = FilteredAxis(
+        images.name, images.name, "", 1, 1, 0, 1, 1, False, images.size, images.size, together
+    )  # fmt: skip
+    return Winograd(problem, direct, tuple(axes), of_images, width)

@@ -22,6 +22,7 @@ from convsmith.statement.offsets import flips, of_fewer_bits, summed
 from convsmith.statement.statement import Statement
 from convsmith.statement.views import statement
 from convsmith.tune.model import Model
+from convsmith.tune.winograd import winograd_configs
 
 LONG = 24
 """Operations of an epilogue from which it is a loop of its own, because LLVM compiles long unrolled code slowly."""
@@ -53,6 +54,7 @@ def candidates(p: Problem, target: Machine, threads: int) -> list[Choice]:
         if along := models[0].worth():
             models.append(Model(p, st, target, Unit.plain(st, target), along))
         choices_of_models = [c for model in models for c in _of_unit(model, threads, long)]
+        choices_of_models += [Choice(*found) for found in winograd_configs(p, each, target, threads)]
     if not choices_of_models:
         raise ConfigError("no-config", f"no config makes a kernel of {p} for {target.name}")
     choices_of_models.sort(key=lambda c: (c.cycles, c.emitted))

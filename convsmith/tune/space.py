@@ -19,11 +19,11 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import is_true
 from convsmith.machine.base import Machine
 from convsmith.plan.config import OFFSETS, TABLES, Config
-from convsmith.plan.kernel import scheduled
 from convsmith.plan.loops import Loops, loops_after_fusing
 from convsmith.plan.plan import plan
 from convsmith.plan.registers import filled_lanes, register_file, registers
 from convsmith.plan.unit import Unit
+from convsmith.plan.winograd import scheduled_statement
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
 from convsmith.statement.parts import PART, splits
@@ -32,6 +32,7 @@ from convsmith.statement.statement import Statement
 from convsmith.tune.candidates import candidates
 from convsmith.tune.fused import fused_config
 from convsmith.tune.model import Model
+from convsmith.tune.winograd import winograd_cycles
 
 __all__ = ["DIMENSIONS", "Point", "Space"]
 
@@ -222,7 +223,7 @@ def _terms(at: Point) -> Iterator[Changes]:
 def _instructions(at: Point) -> Iterator[Changes]:
     """Yield the config with each instruction that serves the statement's types, and with the plain multiply-add."""
     c = at.config
-    st = scheduled(at.problem, replace(c, split=()), at.target)
+    st = scheduled_statement(at.problem, replace(c, split=()), at.target)
     last = st.reduce[-1]
     for unit in (*Unit.choices(st, at.target), Unit.plain(st, at.target)):
         terms = ((last, unit.terms),) if unit.dot else ()
@@ -336,12 +337,14 @@ class Space:
 
     def cycles(self, config: Config) -> float:
         """Return the cycles that the model expects of a legal config; 0 where it has no estimate."""
-        if self.is_fused or config.winograd:
+        if self.is_fused:
             return self._expected.get(config, 0.0)
+        if config.winograd:
+            return winograd_cycles(self.problem, config, self.target)
         key = (config.target, config.lane, config.fuse, config.instruction, config.offsets, config.flip, config.phases,
                config.pack if config.offsets == "sums" else ())  # fmt: skip
         if key not in self._models:
-            st = scheduled(self.problem, replace(config, split=()), self.target)
+            st = scheduled_statement(self.problem, replace(config, split=()), self.target)
             along = tuple(phases(st)[n] for n in config.phases)
             model = Model(self.problem, st, self.target, Unit.of(st, self.target, config), along)
             for a, b in config.fuse:
@@ -377,8 +380,8 @@ class Space:
         statement.
         """
         key = (config.target, config.lane, config.fuse, config.instruction, config.terms, config.offsets, config.flip,
-               config.phases, config.pack, config.realise, config.split)  # fmt: skip
-        if self.is_fused or config.winograd:  # several statements, whose loops are not those of the problem
+               config.phases, config.pack, config.realise, config.split, config.winograd, config.block)  # fmt: skip
+        if self.is_fused:  # two statements, whose loops are not those of the problem
             return None
         if key not in self._points:
             self._points[key] = self._facts(config)
@@ -387,7 +390,7 @@ class Space:
 
     def _facts(self, config: Config) -> Point | None:
         try:
-            st = scheduled(self.problem, config, self.target)
+            st = scheduled_statement(self.problem, config, self.target)
             unit, loops = Unit.of(st, self.target, config), loops_after_fusing(st, config)
         except ConfigError:
             return None

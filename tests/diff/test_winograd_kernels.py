@@ -20,6 +20,8 @@ EXACT = [
      "--lane=oc --fuse=th+tw --register=oc:16,th_tw:2 --winograd=oh:2,ow:2 --block=oh:1,ow:3"),
     ("--stag=aBx16b --dtag=aBx16b mb3ic20ih8oc24kh3ph1",
      "--lane=oc --register=oc:16,tw:2 --winograd=oh:2,ow:2 --block=oh:3"),
+    ("--stag=axb --dtag=axb mb3ic20ih6oc24kh3ph1",
+     "--lane=oc --fuse=tmb+th,tmb_th+tw --register=oc:16,tmb_th_tw:2 --winograd=oh:2,ow:2 --block=mb:2"),
     ("mb1ic5ih8oc7kh3ph0", "--lane=oc --register=oc:16 --winograd=oh:2,ow:2 --outline=no"),
     ("--dir=BWD_D --stag=axb --dtag=axb mb2ic18ih10oc17kh3ph1", "--lane=ic --register=ic:16,tw:2 --winograd=ih:2,iw:2"),
     ("--dir=BWD_D mb1ic18iw10oc17kw2pw1", "--lane=ic --register=ic:16,tw:2 --winograd=iw:3"),
@@ -40,20 +42,22 @@ def test_exact(line: str, words: str, isa: str) -> None:
     assert verdict.ok, verdict.detail
 
 
-@pytest.mark.parametrize(("m", "r", "most"), [(2, 3, 1), (4, 3, 3), (6, 3, 12), (2, 5, 2.5), (4, 5, 8), (2, 7, 6)])
-def test_error_is_a_multiple_of_the_direct_one(m: int, r: int, most: float) -> None:
+@pytest.mark.parametrize(("m", "r"), [(2, 3), (3, 3), (4, 3), (6, 3), (2, 5), (4, 5), (2, 7)])
+def test_error_is_the_expected_multiple_of_the_direct_one(m: int, r: int) -> None:
     """Root mean squares of the errors, both axes nested."""
     line = f"--stag=axb --dtag=axb mb1ic64ih16oc32kh{r}ph{r // 2}"
     p = Conv.parse(line)
     words = f"--lane=oc --register=oc:16,tw:2 --pack=wei_w --winograd=oh:{m},ow:{m}"
     kernel, direct = (
-        cs.compile(line, config=f"--target={ISAS[0]} {words}") for words in (words, "--lane=oc --register=oc:16,ow:2")
+        cs.compile(line, config=f"--target={ISAS[0]} {words}", accuracy="any")
+        for words in (words, "--lane=oc --register=oc:16,ow:2")
     )
     rng = np.random.default_rng(m * r)
     x, w = rng.standard_normal(p.src_shape).astype(np.float32), rng.standard_normal(p.wei_shape).astype(np.float32)
     truth = conv_reference(p, x.astype(np.float64), w.astype(np.float64))
     error, error_of_direct = (np.sqrt(np.mean((k(x, w) - truth) ** 2)) for k in (kernel, direct))
-    assert 0 < error < most * error_of_direct
+    assert kernel.transform is not None
+    assert 0.7 < error / error_of_direct / kernel.transform.error < 1.5
 
 
 @pytest.mark.parametrize("bad", [np.inf, np.nan])
@@ -78,7 +82,7 @@ def test_weights_that_are_not_finite_run_through_another_kernel(bad: float) -> N
         ("mb1ic8ih8oc8kh3ph1sh2", "--winograd=oh:2,ow:2", "axis h has a stride or dilation"),
         ("mb1ic8ih8oc8kh3ph1", "--winograd=oh:12", r"F\(12, 3\) needs 13 points; there are 11"),
         ("mb1ic8ih8oc8kh3ph1", "--winograd=ic:2", "--winograd=ic:2: legal are oh, ow, and at least 1"),
-        ("mb1ic8ih8oc8kh3ph1", "--winograd=oh:2 --block=od:2", "--block=od:2: legal are oh, ow, and at least 1"),
+        ("mb1ic8ih8oc8kh3ph1", "--winograd=oh:2 --block=od:2", "--block=od:2: legal are mb, oh, ow, and at least 1"),
         ("mb1ic8ih8oc8kh3ph1", "--block=oh:2", "--block=oh:2 needs --winograd="),
         ("mb1ic8ih8oc8kh3ph1", "--winograd=oh:2 --realise=mask", "legal beside --winograd= is the schedule of"),
         ("g2mb1ic8ih8oc8kh3ph1", "--winograd=oh:2", "legal are convolutions of one group"),

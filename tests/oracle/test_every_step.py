@@ -412,6 +412,10 @@ KINDS = {
         "--stag=axb --dtag=axb mb2ic3ih5iw6oc5oh5ow6kh3kw3ph1pw1",
         "--lane=oc --register=oc:4,tw:2 --pack=wei_w --winograd=oh:2,ow:2 --block=oh:2",
     ),
+    "winograd-of-several-images": (
+        "mb3ic2iw5oc5ow5kw3pw1",
+        "--lane=oc --fuse=tmb+tw --register=oc:4,tmb_tw:4 --pack=wei_w --winograd=ow:2 --block=mb:2",
+    ),
     "winograd-along-one-axis": (
         "--dir=FWD_B --attr-post-ops=relu+add:f32:per_oc --stag=axb --dtag=aBx4b mb1ic5ih5iw6oc6oh3ow4kh2kw3sh2ph1dh1",
         "--lane=oc --register=oc:8,th_tw:3 --fuse=th+tw --pack=wei_w --winograd=ow:2 --threads=2",

@@ -42,8 +42,9 @@ def row(config: str, line: str = LINE, threads: int = 1, **changes: object) -> M
 
 
 def others(line: str = LINE, threads: int = 1) -> list[str]:
-    """Candidates of the model but the first."""
-    return [str(c.config) for c in candidates(parse_problem(line), MACHINE, threads)[1:]]
+    """Candidates of the model but the first, without transforms."""
+    found = candidates(parse_problem(line), MACHINE, threads)[1:]
+    return [str(c.config) for c in found if not c.config.winograd]
 
 
 def store(path: Path, *rows: Measured) -> None:

@@ -1,0 +1,191 @@
+"""Configs of Winograd programs that are worth a candidate, with their expected cycles.
+
+A config gives the tile of pixels, the block of tiles, and the schedule of a block's product, whose register tile the
+model of products ranks. Transforms are straight-line code on vectors. Weights that exceed the second-level cache are
+read from beyond it for each block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
+
+from convsmith.arith.linear_map import linear_code
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.types import dtype
+from convsmith.machine.base import Machine
+from convsmith.plan.config import Config
+from convsmith.plan.loops import fused_name, loops_after_fusing
+from convsmith.plan.registers import registers
+from convsmith.plan.unit import Unit
+from convsmith.plan.winograd import product_config, winograd_of
+from convsmith.problem.conv import Conv
+from convsmith.problem.problem import Problem
+from convsmith.statement.statement import Dim, Statement, View
+from convsmith.statement.winograd import FREQUENCY, WEIGHTS, Winograd
+from convsmith.tune.model import Model
+
+PIXELS = (4, 2)
+"""Pixels of a tile along an axis."""
+BLOCKS = (14, 28, 56, 112)
+"""Tiles of a block, roughly: whole rows of tiles, or parts of one row."""
+WORTH = 1.1
+"""Ratio of the cycles of the direct kernel to those of a transform from which an error larger than its is worth while.
+"""
+WIDE = 4
+"""Maximum number of vectors of channels of a register tile."""
+OVERHEAD = 1.5
+"""Ratio of the time of a transform to that of its loads, stores and arithmetic one after the other."""
+FIRST, AGAIN, ARRAYS = 0.19, 0.56, 0.175
+"""Ratios of the rates of lines from beyond the second-level cache to that which the model of products assumes: for
+weights that are read first, for those that are read again, and for arrays of a block. They were measured on Sapphire
+Rapids, and include the wait for the first line of each panel of weights.
+"""
+
+
+def winograd_configs(
+    problem: Problem, st: Statement, target: Machine, threads: int
+) -> Iterator[tuple[float, int, Config]]:
+    """Yield the Winograd configs of ``problem``, with cycles on one thread and emitted multiply-adds.
+
+    ``st`` is the direct statement of ``problem``.
+    """
+    if not isinstance(problem, Conv) or not problem.has_transforms or problem.accuracy == "strict":
+        return
+    if problem.depthwise is not None or st.of("batch") or st.sums or st.shifted or not st.constant:
+        return
+    taps = {d.axis: d.size for d in st.of("k") if d.axis}
+    pixels = [d for d in st.of("m") if d.axis and taps.get(d.axis, 1) > 1]
+    if not pixels or not all(_has_vectors_of_channels(v, target) for v in (st.a, st.c)):
+        return
+    images = next(d for d in st.of("m") if d.sort == "images")
+    for m in PIXELS:
+        sizes = tuple((d.name, m) for d in pixels)
+        found: list[tuple[float, float, int, Config]] = []
+        for block in _blocks(images, {d.name: -(-d.size // m) for d in pixels}):
+            base = Config(target.name, st.n, pack=(WEIGHTS,), winograd=sizes, block=block, threads=threads)
+            try:
+                made = winograd_of(problem, base, target, dynamic=False).winograd
+            except ConfigError:
+                continue
+            assert made is not None
+            idle = -(-made.tasks // threads) * threads / made.tasks
+            found += ((cycles * idle, cycles, n, c) for cycles, n, c in _schedules(problem, made, base, target))
+        if threads == 1:
+            yield from ((cycles, emitted, config) for _, cycles, emitted, config in found)
+        elif found:
+            # Threads choose the blocks alone: the numbers of the result must not depend on them.
+            _, _, emitted, config = min(found, key=lambda choice: choice[0])
+            yield min(cycles for _, cycles, _, _ in found), emitted, config
+
+
+def _has_vectors_of_channels(view: View, target: Machine) -> bool:
+    """Whether channels lie side by side in ``view``, as many as a vector has lanes, or all."""
+    lanes, (_, channels, *_) = target.lanes(dtype(view.dtype).bits), view.layout.shape
+    return any(b.dim == 1 and b.stride == 1 and b.size >= min(lanes, channels) for b in view.layout.blocks)
+
+
+def _blocks(images: Dim, tiles: dict[str, int]) -> Iterator[tuple[tuple[str, int], ...]]:
+    """Yield blocks of about each number of `BLOCKS`, and that of all ``tiles`` of an image.
+
+    Outer axes are in parts first; blocks that hold an image hold several, where there are more ``images``.
+    """
+    found: dict[tuple[tuple[str, int], ...], None] = {(): None}
+    every = {images.name: images.size, **tiles}
+    names = list(every)
+    for most in BLOCKS:
+        block: list[tuple[str, int]] = []
+        for n, name in enumerate(names):
+            inner = prod(every[x] for x in names[n + 1 :])
+            part = min(every[name], -(-most // inner))
+            part = -(-every[name] // -(-every[name] // part))
+            if part != (1 if name == images.name else every[name]):
+                block.append((name, part))
+            if part > 1:
+                break
+        found[tuple(block)] = None
+    yield from found
+
+
+def winograd_cycles(problem: Problem, config: Config, target: Machine) -> float:
+    """Return the cycles of a legal Winograd ``config`` on one thread, with a factor for an error beyond the direct one.
+    """
+    made = winograd_of(problem, config, target, dynamic=False).winograd
+    assert made is not None
+    return _Products(problem, made, target, config.fuse).cycles(product_config(config))
+
+
+def _schedules(
+    problem: Problem, made: Winograd, base: Config, target: Machine
+) -> Iterator[tuple[float, int, Config]]:
+    """Yield the configs of ``made`` with each register tile of its product."""
+    fuse: list[tuple[str, str]] = []
+    outer, *inner = (f"t{x.letter}" for x in made.tiled if x is not made.images or x.block > 1)
+    for name in inner:
+        fuse.append((outer, name))
+        outer = fused_name(outer, name)
+    products = _Products(problem, made, target, tuple(fuse))
+    order = (FREQUENCY, base.lane, outer)
+    base = replace(base, fuse=tuple(fuse), order=order, reduce=made.product.reduce, outline=False)
+    own, loops, unit = product_config(base), products.loops, products.model.unit
+    vectors = -(-loops.extents[base.lane] // unit.lanes)
+    for tile in _tiles(loops.extents[outer], outer, vectors, base.lane, unit, target):
+        config = replace(own, register=tile)
+        if registers(loops, config, target, unit, unit.lanes).fit:
+            emitted = products.model.emitted(loops, config)
+            yield products.cycles(config), emitted, replace(base, register=config.register)
+
+
+class _Products:
+    """What all schedules of the products of one program share."""
+
+    def __init__(self, problem: Problem, made: Winograd, target: Machine, fuse: tuple[tuple[str, str], ...]) -> None:
+        self.made = made
+        self.model = Model(problem, made.product, target, Unit.plain(made.product, target))
+        for a, b in fuse:
+            self.model.fuse(a, b)
+        self.loops = loops_after_fusing(made.product, Config(target.name, made.product.n, fuse))
+        self.around = _transforms(made, target) + _far(made, target)
+
+    def cycles(self, config: Config) -> float:
+        """Return the cycles of the program, of whose products ``config`` is the schedule."""
+        worth = WORTH if self.made.error > 1 else 1.0
+        return worth * (self.model.cycles(self.loops, config) * self.made.tasks + self.around)
+
+
+def _tiles(
+    tiles: int, loop: str, vectors: int, lane: str, unit: Unit, target: Machine
+) -> Iterator[tuple[tuple[str, int], ...]]:
+    """Yield register tiles of as many tiles of pixels as registers hold, in equal parts, for each number of vectors."""
+    for v in range(1, min(vectors, WIDE) + 1):
+        most = (target.registers - 1 - target.costs.temporaries - v) // v
+        if most > 0:
+            yield ((loop, -(-tiles // -(-tiles // most))), (lane, v * unit.lanes))
+
+
+def _transforms(made: Winograd, target: Machine) -> float:
+    """Return the cycles of the transforms of source and result."""
+    tiles = made.tasks * prod(x.block for x in made.axes)
+    cycles = 0.0
+    for matrix, view in (("input", made.product.a), ("output", made.product.c)):
+        shape = [x.n for x in made.axes]
+        one = 0.0
+        for n, x in enumerate(made.axes):
+            code = linear_code(getattr(x.matrices, matrix))
+            lines = prod(shape) // shape[n]
+            shape[n] = len(code.results)
+            moved = code.inputs * target.load(target.l1) + len(code.results) * 2 * target.load(target.l1)
+            one += lines * (moved + code.operations * target.costs.multiply_add)
+        cycles += one * -(-view.layout.shape[-1] // made.width)
+    return cycles * tiles * OVERHEAD
+
+
+def _far(made: Winograd, target: Machine) -> float:
+    """Return the cycles to move weights and arrays of a block from and to beyond the second-level cache."""
+    weights = prod(made.product.b.layout.shape) * 4
+    arrays = sum(prod(v.layout.shape) for v in (made.product.a, made.product.c)) * 4
+    first = weights * (weights + arrays > target.l2.bytes)
+    passes = 1 / FIRST + (made.tasks - 1) / AGAIN
+    through = 2 * arrays * (arrays > target.l2.bytes) * made.tasks / ARRAYS
+    return (first * passes + through) / (target.l2.rate / target.costs.beyond)

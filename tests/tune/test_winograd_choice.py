@@ -1,0 +1,93 @@
+"""When the default config is a transform, and what `accuracy` permits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import convsmith as cs
+from convsmith.machine.registry import target
+from convsmith.measure.verification import verify_kernel
+from convsmith.problem import parse_problem
+from convsmith.tune.candidates import default_config
+
+LAYER = "--stag=axb --dtag=axb mb1ic64ih28oc64kh3ph1"
+
+
+@pytest.mark.parametrize(
+    ("line", "sizes"),
+    [
+        (LAYER, {"oh": 4, "ow": 4}),
+        (f"--accuracy=any {LAYER}", {"oh": 4, "ow": 4}),
+        (f"--dir=BWD_D {LAYER}", {"ih": 4, "iw": 4}),
+        ("--stag=aBx16b --dtag=aBx16b mb1ic256ih14oc256kh3ph1", {"oh": 2, "ow": 2}),
+        ("--stag=axb --dtag=axb mb1ic64ih1iw400oc64oh1ow400kh1kw3pw1", {"ow": 4}),
+        (f"--accuracy=strict {LAYER}", {}),
+        ("--stag=abx --dtag=abx mb1ic64ih28oc64kh3ph1", {}),
+        ("--stag=axb --dtag=axb mb1ic3ih56oc64kh3ph1", {}),
+        ("--stag=axb --dtag=axb mb1ic64ih28oc64kh3ph1sh2", {}),
+        ("--stag=axb --dtag=axb mb1ic64ih28oc64kh1ph0", {}),
+        ("--stag=axb --dtag=axb g64mb1ic64ih28oc64kh3ph1", {}),
+        (f"--dir=BWD_W {LAYER}", {}),
+        (f"--dt=bf16 {LAYER}", {}),
+        (f"--dt=f64 {LAYER}", {}),
+    ],
+)
+def test_default(line: str, sizes: dict[str, int]) -> None:
+    for threads in (1, 2, 3):
+        config = default_config(parse_problem(line), target("avx512"), threads)
+        assert dict(config.winograd) == sizes
+
+
+def test_threads_share_blocks_and_leave_the_numbers() -> None:
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((1, 64, 28, 28), (64, 64, 3, 3)))
+    kernels = [cs.compile(LAYER, threads=threads) for threads in (1, 2, 3)]
+    assert all(k.config.winograd for k in kernels)
+    one, *others = (k(x, w) for k in kernels)
+    assert all(y.tobytes() == one.tobytes() for y in others)
+
+
+def test_default_is_right_within_its_bound() -> None:
+    kernel = cs.compile(LAYER, threads=1)
+    assert kernel.transform is not None and not kernel.transform.is_exact
+    for real in (False, True):
+        verdict = verify_kernel(kernel, real=real)
+        assert verdict.ok and "eps" in verdict.detail, verdict.detail
+    strict = cs.compile(LAYER, threads=1, accuracy="strict")
+    assert strict.transform is None and verify_kernel(strict).detail == "exact"
+
+
+def test_accuracy_is_a_part_of_the_problem() -> None:
+    strict = cs.compile(LAYER, accuracy="strict", threads=1)
+    assert "--accuracy=strict" in str(strict.problem)
+    assert parse_problem(str(strict.problem)) == strict.problem
+    assert parse_problem(LAYER).accuracy == "relaxed" and "accuracy" not in str(parse_problem(LAYER))
+    same = parse_problem(f"--dt=bf16 --accuracy=strict {LAYER}")
+    assert same.canonical() == parse_problem(f"--dt=bf16 {LAYER}").canonical()
+    assert strict.problem.canonical() != parse_problem(LAYER).canonical()
+
+
+@pytest.mark.parametrize(
+    ("line", "words", "error", "text"),
+    [
+        (LAYER, "--winograd=oh:6,ow:6", cs.ConfigError, "the error is 6.9 times .* --accuracy=relaxed admits 4"),
+        (f"--accuracy=strict {LAYER}", "--winograd=oh:2,ow:2", cs.ConfigError, "strict permits no transforms"),
+        (f"--accuracy=low {LAYER}", "", cs.UsageError, "--accuracy=low is unknown; legal: strict, relaxed, any"),
+    ],
+)
+def test_refused(line: str, words: str, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        cs.compile(line, config=f"--target=avx512 --lane=oc {words}")
+
+
+def test_the_keyword_must_agree_with_the_line() -> None:
+    with pytest.raises(cs.UsageError, match="the problem says --accuracy=strict, the keyword any; legal is"):
+        cs.compile(f"--accuracy=strict {LAYER}", accuracy="any")
+
+
+def test_functions_that_pack_in_each_call_transform_nothing() -> None:
+    x = np.ones((1, 28, 28, 64), np.float32).transpose(0, 3, 1, 2)
+    y = cs.conv2d(x, np.ones((64, 64, 3, 3), np.float32) / 3, padding=1)
+    direct = cs.compile(LAYER, accuracy="strict")(x, np.ones((64, 64, 3, 3), np.float32) / 3)
+    assert y.tobytes() == direct.tobytes()
