@@ -20,7 +20,7 @@ def micro_kernel_artifact(m: MicroKernel, target: Machine) -> Artifact:
     """Compile ``m`` for ``target``."""
     with llvm_bind.no_collection(), interning():
         made = MicroKernelPlan(m, target)
-        return replace(assemble(made, lower(made), _pointer), problem=m.name)
+        return replace(assemble(made, lower(made), _pointer), problem=m.name, config=str(made.config))
 
 
 def _pointer(kernel: Kernel, b: Buffer) -> Argument:

@@ -30,10 +30,12 @@ from convsmith.problem.micro_kernel import MicroKernel
 from convsmith.runtime.arrays import Array, address_of, aligned_empty, numpy_dtype
 from convsmith.runtime.host import HostLibrary
 from convsmith.runtime.host_block import HostBlock
-from convsmith.statement.micro_kernel import MEMORY, POINTS, sums_type
+from convsmith.statement.micro_kernel import MEMORY, POINTS, WEIGHTS, sums_type
 
 __all__ = ["HostMicroKernel", "PointerTable", "Weights", "micro_kernel"]
 
+ARGUMENTS = {"weights": f"{WEIGHTS}_p"}
+"""Names of arguments of the entries that callers call something else."""
 POINTER = 8
 """Bytes of a pointer."""
 _LARGEST = 1 << 62
@@ -331,7 +333,8 @@ class HostMicroKernel:
 
     def _run(self, entry: str, arrays: dict[str, Array], sizes: dict[str, int]) -> None:
         function = self._library[entry]
-        block = HostBlock(function.entry, {name: address_of(array) for name, array in arrays.items()} | sizes)
+        places = {ARGUMENTS.get(name, name): address_of(array) for name, array in arrays.items()}
+        block = HostBlock(function.entry, places | sizes)
         function(block.address, (block, arrays))
 
 

@@ -41,8 +41,8 @@ def buffers(st: Statement, config: Config, nest: Nest) -> tuple[BufferPlan, ...]
         if view.name in config.pack and not is_false(st.a.mask):
             order = [x for x in nest.loops if _indexes(st, view, x)]
             widths = dict(nest.widths)
-            # The rewrites find out how many taps and phases residue classes have.
-            elements = 0 if st.residues else prod(max(x.extent, widths.get(x.name, 0)) for x in order)
+            # The rewrites find out how many taps and phases residue classes have, and what a stream holds.
+            elements = 0 if st.residues or view.beside else prod(max(x.extent, widths.get(x.name, 0)) for x in order)
             packed = st.acc if not nest.unit.dot else view.factor
             lifetime = "until the operand changes" if view.constant else "for a call"
             private.append(BufferPlan(f"{view.name}_p", "global", lifetime, packed, elements, names(order)))

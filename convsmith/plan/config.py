@@ -37,6 +37,10 @@ class Config:
     ``cache``     loop -> iterations of its cache tile, around the register tiles, outermost loop first; between cache
                   tiles of a reduction loop, memory holds the partial sums, and the loops named after it run within
                   each. A loop that is named again has smaller tiles within its larger ones
+    ``ends``      a reduction loop, twice, with the iterations of its first and of its last tile where these differ from
+                  all others; any number of tiles lies between them
+    ``remainder`` loop -> iterations of the tiles of what its register tiles leave, where its extent is known at the
+                  call; what these leave is done in powers of two
     ``split``     a reduction loop and the number of parts in which it is summed, so that threads share it
     ``phases``    pixel loops of the result that a stride divides: their residue classes become columns of the product,
                   in a loop of their own (``rw`` of ``ow`` or ``iw``)
@@ -70,6 +74,8 @@ class Config:
     instruction: str = ""
     terms: tuple[tuple[str, int], ...] = ()
     cache: tuple[tuple[str, int], ...] = ()
+    ends: tuple[tuple[str, int], ...] = ()
+    remainder: tuple[tuple[str, int], ...] = ()
     split: tuple[tuple[str, int], ...] = ()
     phases: tuple[str, ...] = ()
     realise: str = "peel"
@@ -122,6 +128,17 @@ class Config:
                 raise ConfigError(
                     "split", f"--split={_sizes_text(self.split)}: expected one loop, in at least one part"
                 )
+        if self.ends and (len(self.ends) != 2 or len(dict(self.ends)) != 1 or min(n for _, n in self.ends) < 1):
+            raise ConfigError(
+                "ends", f"--ends={_sizes_text(self.ends)}: expected one loop twice, with at least 1 iteration each"
+            )
+        if uneven := {self.lane, *dict(self.terms)} & set(dict(self.ends)):
+            raise ConfigError("ends", f"--ends={_sizes_text(self.ends)}: {min(uneven)} has lanes or terms of one size")
+        for name, size in self.remainder:
+            if not 1 <= size <= self.size(name):
+                raise ConfigError(
+                    "remainder", f"--remainder={name}:{size}: expected 1 to {self.size(name)}, the register tile"
+                )
         if self.block and not self.winograd:
             raise ConfigError("winograd", f"--block={_sizes_text(self.block)} needs --winograd=")
         if not 1 <= self.threads <= MOST_THREADS:
@@ -162,6 +179,7 @@ class Config:
         return replace(
             self, lane=loops.get(self.lane, self.lane), fuse=tuple(fuse), register=sizes(self.register),
             order=names(self.order), reduce=names(self.reduce), terms=sizes(self.terms), cache=sizes(self.cache),
+            ends=sizes(self.ends), remainder=sizes(self.remainder),
             split=sizes(self.split), phases=names(self.phases), pack=names(self.pack, arrays),
             hold=names(self.hold, arrays), flip=names(self.flip, arrays),
         )  # fmt: skip
@@ -226,8 +244,8 @@ _PRINT: dict[str, Callable[[Any], str]] = {
     "target": str, "lane": str, "instruction": str, "realise": str, "table": str, "offsets": str, "pieces": str,
     "threads": str, "at": str,
     "fuse": lambda v: ",".join(f"{a}+{b}" for a, b in v),
-    "register": _sizes_text, "cache": _sizes_text, "terms": _sizes_text, "split": _sizes_text,
-    "winograd": _sizes_text, "block": _sizes_text,
+    "register": _sizes_text, "cache": _sizes_text, "terms": _sizes_text, "split": _sizes_text, "ends": _sizes_text,
+    "remainder": _sizes_text, "winograd": _sizes_text, "block": _sizes_text,
     "order": ",".join, "reduce": ",".join, "pack": ",".join, "hold": ",".join, "flip": ",".join,
     "phases": ",".join, "outline": _flag_text, "drain": _flag_text,
 }  # fmt: skip
@@ -235,7 +253,7 @@ _READ: dict[str, Callable[[str], Any]] = {
     "target": str, "lane": str, "instruction": str, "realise": str, "table": str, "offsets": str, "pieces": int,
     "threads": int, "at": str,
     "fuse": _pairs, "register": _sizes, "cache": _sizes, "terms": _sizes, "split": _sizes,
-    "winograd": _sizes, "block": _sizes,
+    "ends": _sizes, "remainder": _sizes, "winograd": _sizes, "block": _sizes,
     "order": _names, "reduce": _names, "pack": _names, "hold": _names, "flip": _names, "phases": _names,
     "outline": _flag, "drain": _flag,
 }  # fmt: skip
@@ -245,6 +263,7 @@ _EXAMPLE = {
     "register": "--register=oc:32,ow:14",
     "order": "--order=mb,oc,oh,ow", "cache": "--cache=oc:256,ic:128",
     "instruction": "--instruction=vpdpbusd_512",
+    "ends": "--ends=kw:6,kw:7", "remainder": "--remainder=oc:8",
     "terms": "--terms=ic:4", "split": "--split=mb:2", "reduce": "--reduce=kh,kw,ic", "pack": "--pack=wei",
     "hold": "--hold=wei", "offsets": "--offsets=sums", "flip": "--flip=wei", "outline": "--outline=no",
     "drain": "--drain=yes", "phases": "--phases=ow", "winograd": "--winograd=oh:4,ow:4", "block": "--block=oh:2",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from convsmith.diag.errors import ConfigError
+from convsmith.ir.buffer import Buffer
 from convsmith.machine.base import Machine
 from convsmith.passes.manager import Step
 from convsmith.plan.buffers import BufferPlan, buffers
@@ -52,18 +54,29 @@ class KernelPlan:
         return (*self.order, *self.tile, *self.read, *self.cut, *self.lower)
 
 
+class Prescribed(NamedTuple):
+    """What the interface of a kernel prescribes: its register tile, whatever vectors and registers the machine has, and
+    the array of the partial ``sums`` between cache tiles of a reduction loop, where there are any.
+    """
+
+    sums: Buffer | None = None
+
+
 def kernel_plan(
-    st: Statement, config: Config, machine: Machine, sizes: SymbolicSizes | None = None, within: str = ""
-) -> KernelPlan:
+    st: Statement, config: Config, machine: Machine, sizes: SymbolicSizes | None = None, within: str = "",
+    prescribed: Prescribed | None = None,
+) -> KernelPlan:  # fmt: skip
     """Return the plan of ``st`` under its own ``config``, with symbolic ``sizes`` where these are given.
 
     Threads share the loops outside of the innermost one around the register tile that steps through ``within``.
     """
     unit = Unit.of(st, machine, config)
+    if prescribed is not None:
+        unit = unit.filling(config.size(config.lane))
     loops = loops_after_fusing(st, config)
     if sizes is not None:
         loops = replace(loops, symbolic=sizes.loops)
-    check_config(st, loops, config, machine, unit)
+    check_config(st, loops, config, machine, unit, prescribed is not None)
     nest = nest_of(st, loops, config, unit)
     steps: list[Step] = list(sizes.steps) if sizes is not None else []
     if indirect(st, config) and sizes is None:
@@ -71,7 +84,7 @@ def kernel_plan(
             raise ConfigError("phases", f"--phases={','.join(config.phases)}: --realise=indirection has none")
         steps.append(indirect_step(st, config.table))
     steps += order_steps(st, config, nest)
-    tile = register_steps(config, nest)
+    tile = register_steps(config, nest, prescribed.sums if prescribed else None)
     columns = phased(st, config.phases)
     read, cut = read_steps(columns, loops, config, nest, _outside(nest, loops, within), machine)
     lower = lower_steps(columns, config, machine, nest)

@@ -49,8 +49,8 @@ def lower_steps(st: Statement, config: Config, target: Machine, nest: Nest) -> l
         steps += [Step(vectorise, x.name, nest.unit.terms, False) for x in nest.terms]
     steps += [Step(vectorise, f"{name}_s.l", nest.lanes, False) for name in resident(st, config).values()]
     steps += [Step(vectorise, nest.lane.name, nest.lanes, False), Step(replace, target.instructions)]
-    *stepping, last = (x.name for x in nest.reduce if x.level != "register" and x is not nest.depth)
-    steps += [Step(coalesce, n, last, last) for n in reversed(stepping)]
+    stepping = [x.name for x in nest.reduce if x.level != "register" and x is not nest.depth]
+    steps += [Step(coalesce, n, stepping[-1], stepping[-1]) for n in reversed(stepping[:-1])]
     steps.append(Step(simplify, False))
     if target.vectors.scalable:
         steps.append(Step(scale, names(nest.units), target.instructions))

@@ -1,35 +1,20 @@
-"""The plan of a depthwise micro-kernel."""
+"""The plan of a depthwise micro-kernel, whose name is its config."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from convsmith.diag.forking import cached_property
 from convsmith.ir.buffer import UNKNOWN, make_buffer
 from convsmith.ir.stmt import Kernel
 from convsmith.machine.base import Machine
-from convsmith.passes.bind import bind
-from convsmith.passes.cse import cse
-from convsmith.passes.derive_packing import derive_packing
-from convsmith.passes.fission import fission
-from convsmith.passes.flatten import flatten
-from convsmith.passes.hoist import hoist
-from convsmith.passes.keep_sums import keep_sums
-from convsmith.passes.lift import lift
 from convsmith.passes.manager import Step
-from convsmith.passes.narrow_index import narrow_index
-from convsmith.passes.pieces import pieces
-from convsmith.passes.replace import replace
-from convsmith.passes.simplify import simplify
-from convsmith.passes.sink import sink
-from convsmith.passes.strength import strength_reduce
-from convsmith.passes.tile import tile
-from convsmith.passes.tile_ends import tile_ends
-from convsmith.passes.unroll import unroll
-from convsmith.passes.unused_let import unused_let
-from convsmith.passes.vectorise import vectorise
+from convsmith.plan.config import Config
+from convsmith.plan.kernel import KernelPlan, Prescribed, kernel_plan
+from convsmith.plan.loops import SymbolicSizes
 from convsmith.problem.micro_kernel import MicroKernel
-from convsmith.statement.micro_kernel import PACKED, naive_micro_kernel, sums_type
+from convsmith.statement.micro_kernel import WEIGHTS, micro_statement, naive_micro_kernel, sums_type
 
 
 @dataclass(frozen=True)
@@ -38,6 +23,19 @@ class MicroKernelPlan:
 
     m: MicroKernel
     machine: Machine
+
+    @property
+    def config(self) -> Config:
+        """The decisions that the name of the micro-kernel encodes."""
+        return config_of_name(self.m, self.machine)
+
+    @cached_property
+    def kernel(self) -> KernelPlan:
+        """The plan of the statement; the caller supplies memory for sums between several passes."""
+        st = micro_statement(self.m)
+        sizes = SymbolicSizes(frozenset(d.name for d in st.dims), ())
+        sums = make_buffer("buffer", sums_type(self.m), (UNKNOWN,)) if self.m.multipass else None
+        return kernel_plan(st, self.config, self.machine, sizes, prescribed=Prescribed(sums))
 
     @property
     def preparing(self) -> dict[str, Sequence[Step]]:
@@ -50,9 +48,9 @@ class MicroKernelPlan:
         return frozenset()
 
     @property
-    def pipeline(self) -> list[Step]:
+    def pipeline(self) -> Sequence[Step]:
         """The rewrites of the kernel."""
-        return _steps(self.m, self.machine)
+        return self.kernel.pipeline
 
     def naive(self) -> Kernel:
         """Return the naive nest."""
@@ -71,32 +69,16 @@ class MicroKernelPlan:
         return 1
 
 
-def _steps(m: MicroKernel, target: Machine) -> list[Step]:
-    """Return the rewrites: tiles of channels, packing, pieces for the remaining channels, vectors."""
-    lanes = min(m.channel_tile, target.lanes(32))
-    steps = []
-    if m.multipass:
-        sums = make_buffer("buffer", sums_type(m), (UNKNOWN,))
-        steps += [Step(tile_ends, "k", m.taps, "pass", "k"), Step(keep_sums, "pass", ("c",), sums)]
-    return [
-        *steps,
-        Step(tile, "c", m.channel_tile, "c.o", "c.t"),
-        Step(tile, "c.t", lanes, "c.v", "c.l"),
-        Step(fission, ("c.v", "c.l"), (("c.l", lanes),)),
-        Step(sink, ("c.v", "c.l")),
-        Step(lift),
-        Step(derive_packing, PACKED, "weights"),
-        Step(pieces, "c.o", "c.v", "c.l", (m.channel_tile, m.subtile or m.channel_tile, lanes)),
-        Step(simplify),
-        Step(bind, ("k", "c.v", "c.l"), "unrolled"),
-        Step(flatten),
-        Step(narrow_index),
-        Step(vectorise, "c.l", lanes),
-        Step(replace, target.instructions),
-        Step(simplify, False),
-        Step(unused_let),
-        Step(hoist),
-        Step(cse),
-        Step(strength_reduce),
-        Step(unroll),
-    ]
+def config_of_name(m: MicroKernel, machine: Machine) -> Config:
+    """Return the config that the name of ``m`` means: tiles of channels, of taps, and of the channels that remain."""
+    middle = m.taps[len(m.taps) // 2]
+    config = Config(
+        machine.name, "c", register=(("c", m.channel_tile), ("k", middle)), order=("x", "c"), realise="indirection",
+        pack=(WEIGHTS,), outline=False,
+    )  # fmt: skip
+    if not m.multipass:
+        return config
+    first, _, last = m.taps
+    return replace(
+        config, cache=(("x", 1), ("k", middle)), ends=(("k", first), ("k", last)), remainder=(("c", m.subtile),)
+    )

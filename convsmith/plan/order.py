@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from convsmith.ir.buffer import Buffer
+from convsmith.ir.index import Index, Var, as_index
 from convsmith.passes.cut import cut
 from convsmith.passes.drain import drain
 from convsmith.passes.fission import fission
@@ -17,6 +19,7 @@ from convsmith.passes.simplify import simplify
 from convsmith.passes.sink import sink
 from convsmith.passes.solve import solve
 from convsmith.passes.tile import tile
+from convsmith.passes.tile_ends import tile_ends
 from convsmith.plan.config import Config
 from convsmith.plan.loops import Loop, Loops, fused_name, names
 from convsmith.plan.pointers import indirect
@@ -178,7 +181,7 @@ class _Builder:
             self.pixels.append(self.inner(n, "i", -(-size // height), height, is_tiled=True))
             self.rows.append(self.inner(n, "m", height, 1, "instruction"))
             self.tile(f"{n}.t", height, f"{n}.i", f"{n}.m")
-        elif size > 1 and kind == "k":
+        elif kind == "k" and (size > 1 or n in dict(config.ends)):
             self.reduce[n] = [self.tiles(n, size, "u"), self.inner(n, "u", size)]
         elif size > 1:
             self.outer[n] = self.tiles(n, size, "i")
@@ -198,7 +201,11 @@ class _Builder:
 
     def tiles(self, n: str, size: int, letter: str) -> Loop:
         """Split loop ``n`` by ``size``, and return the loop over its tiles."""
-        self.tile(n, size, f"{n}.o", f"{n}.{letter}")
+        if n in dict(self.config.ends):
+            first, last = (x for _, x in self.config.ends)
+            self.tiling.append(Step(tile_ends, n, (first, size, last), f"{n}.o", f"{n}.{letter}"))
+        else:
+            self.tile(n, size, f"{n}.o", f"{n}.{letter}")
         whole = self.cached(n)[-1] if self.cached(n) else self.loops.extents[n]
         return self.loops.part(f"{n}.o", n, self.outermost(n), -(-whole // size), size, is_tiled=True)
 
@@ -233,11 +240,14 @@ class _Builder:
             whole = sizes[seen[n] - 1] if seen[n] else self.loops.extents[n]
             level = "cache" if seen[n] else "thread"
             seen[n] += 1
-            name = f"{n}.b" if seen[n] == 1 else f"{n}.b{seen[n]}"
-            loop = self.loops.part(name, n, level, -(-whole // size), size, is_tiled=True)
             tiles = self.outer[n] if n in self.outer else self.reduce[n][0]
             width = max(config.size(n), dict(config.terms).get(n, 1), self.filled if n == config.lane else 1)
-            self.tile(tiles.name, size // width, name, tiles.name)
+            if size == width:
+                loop = self.outer.pop(n) if n in self.outer else self.reduce[n].pop(0)
+            else:
+                name = f"{n}.b" if seen[n] == 1 else f"{n}.b{seen[n]}"
+                loop = self.loops.part(name, n, level, -(-whole // size), size, is_tiled=True)
+                self.tile(tiles.name, size // width, name, tiles.name)
             if loop.role == "k":
                 depth, first = loop, before + len(cache_loops)
             cache_loops.append(loop)
@@ -270,7 +280,7 @@ def _height(pixels: int, most: int) -> int:
 def order_steps(st: Statement, config: Config, nest: Nest) -> list[Step]:
     """Return the rewrites that bring the loops of ``nest`` into their order: fuse, tile, reorder."""
     first = sorted((d for d in st.dims if d.kind != "k"), key=lambda d: KINDS.index(d.kind))
-    steps = [Step(reorder, tuple(d.name for d in first))] if len(first) > 1 else []
+    steps = [Step(reorder, tuple(d.name for d in first))] if len(first) > 1 and config.fuse else []
     if sum(n in pair for pair in config.fuse for n in st.reduce) > 1:
         steps.append(Step(reorder, st.reduce))
     steps += _class_steps(st, config)
@@ -291,8 +301,12 @@ def written_name(loop: str) -> str:
     return f"{loop}{_WRITTEN}"
 
 
-def register_steps(config: Config, nest: Nest) -> list[Step]:
-    """Return the rewrites that make the register tile of an ordered nest: split its body, sink it."""
+def register_steps(config: Config, nest: Nest, sums: Buffer | None = None) -> list[Step]:
+    """Return the rewrites that make the register tile of an ordered nest: split its body, sink it.
+
+    ``sums``, if given, is the parameter that keeps partial sums between cache tiles of a reduction loop, in the order
+    of the iterations of the lane loop.
+    """
     steps = [Step(fission, names(nest.accumulators), nest.widths)] if nest.accumulators else []
     steps += [Step(sink, names(nest.register)), Step(reorder, names((*nest.reduce, *nest.terms)))]
     if nest.terms:
@@ -302,8 +316,14 @@ def register_steps(config: Config, nest: Nest) -> list[Step]:
     elif is_drained(config, nest):
         steps.append(Step(drain, names((*nest.pixels, *nest.vectors, *nest.rows)), _WRITTEN))
     if nest.depth is not None and nest.within:
-        steps.append(Step(keep_sums, nest.depth.name, names(nest.within)))
+        place = (_position(nest, config.lane),) if sums is not None else ()
+        steps.append(Step(keep_sums, nest.depth.name, names(nest.within), sums, place))
     return steps
+
+
+def _position(nest: Nest, of: str) -> Index:
+    """Return the iteration of the loop ``of`` of the statement as an index over the loops of the nest."""
+    return sum((Var(x.name) * x.tile for x in (*nest.around, *nest.register) if x.of == of), as_index(0))
 
 
 def _class_steps(st: Statement, config: Config) -> list[Step]:

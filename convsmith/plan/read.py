@@ -47,9 +47,11 @@ def read_steps(
     units = nest.units if target.vectors.scalable else ()
     adjacent = (names((*units, nest.lane)),) if units else ()
     steps = [
-        Step(derive_packing, (name, *_added(st, name)), f"{name}_p", nest.widths, not nest.unit.dot, *adjacent)
-        for name in config.pack
-    ]
+        Step(
+            derive_packing, (name, *_added(st, name), *_beside(st, name)), f"{name}_p", nest.widths,
+            not nest.unit.dot and not _beside(st, name), *adjacent,
+        ) for name in config.pack
+    ]  # fmt: skip
     masked = _is_masked(st)
     before = tuple(takewhile(lambda x: x not in units, outside))
     parallel = before if prod(x.extent for x in before) >= config.threads else outside
@@ -122,12 +124,16 @@ def _shared(st: Statement, loops: Loops, parallel: tuple[Loop, ...]) -> tuple[Lo
 def _piece_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list[Step]:
     """Cut loops whose extents are known at the call into whole register tiles and a remainder."""
     steps = []
-    for x in nest.around:
-        if x.of in loops.symbolic and x.is_tiled:
-            (inner,) = (y for y in nest.pixels if y.of == x.of)
-            drained = (written_name(inner.name),) if config.drain else ()
-            shared = config.threads > 1 and len(st.axes) <= 1
-            steps.append(Step(pieces, x.name, "", inner.name, (x.tile,) * 3, drained, shared))
+    for x in (x for x in nest.around if x.of in loops.symbolic and x.is_tiled):
+        rest = dict(config.remainder).get(x.of, x.tile)
+        if x.of == config.lane:
+            (vector,) = (y for y in nest.vectors if y.of == x.of)
+            steps.append(Step(pieces, x.name, vector.name, nest.lane.name, (x.tile, rest, nest.lanes)))
+            continue
+        (inner,) = (y for y in nest.pixels if y.of == x.of)
+        drained = (written_name(inner.name),) if config.drain else ()
+        shared = config.threads > 1 and len(st.axes) <= 1
+        steps.append(Step(pieces, x.name, "", inner.name, (x.tile, rest, x.tile), drained, shared))
     return steps
 
 
@@ -156,6 +162,11 @@ def _is_masked(st: Statement) -> bool:
 def _added(st: Statement, name: str) -> tuple[str, ...]:
     """Return the array whose entries are added to those of an operand, where there is one."""
     return tuple(v.fewer.rest for v in st.factors if v.name == name and v.fewer is not None and v.fewer.rest)
+
+
+def _beside(st: Statement, name: str) -> tuple[str, ...]:
+    """Return the arrays that make one stream with an operand, as they lie in memory: its bias, say."""
+    return next((v.beside for v in st.factors if v.name == name), ())
 
 
 def _view(st: Statement, operand: str) -> View:

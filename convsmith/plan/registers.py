@@ -41,9 +41,14 @@ def filled_lanes(st: Statement, dims: tuple[str, ...], unit: Unit) -> int:
     return unit.lanes - unit.lanes % channels if channels < unit.lanes else unit.lanes
 
 
-def check_config(st: Statement, loops: Loops, config: Config, target: Machine, unit: Unit) -> None:
-    """Raise ConfigError, with the numbers, where no kernel can be made from ``config``."""
-    sizes = (*config.register, *config.cache, *config.terms)
+def check_config(
+    st: Statement, loops: Loops, config: Config, target: Machine, unit: Unit, may_spill: bool = False
+) -> None:
+    """Raise ConfigError, with the numbers, where no kernel can be made from ``config``.
+
+    A register tile that ``may_spill`` needs any number of registers.
+    """
+    sizes = (*config.register, *config.cache, *config.terms, *config.ends, *config.remainder)
     for name in (config.lane, *dict(sizes), *config.order, *config.reduce):
         if name not in loops.extents:
             raise ConfigError("unknown-loop", f"config names loop {name!r}; there are {', '.join(loops.extents)}")
@@ -62,8 +67,12 @@ def check_config(st: Statement, loops: Loops, config: Config, target: Machine, u
     for name, size in config.cache:
         if name == config.lane and size % lanes:
             raise ConfigError("cache", f"--cache={name}:{size} is no multiple of the {held}")
+    if config.ends and loops.kinds[config.ends[0][0]] != "k":
+        raise ConfigError("ends", f"--ends={config.ends[0][0]}: legal are reduction loops, {', '.join(loops.of('k'))}")
+    if unsized := [n for n, _ in config.remainder if n not in loops.symbolic]:
+        raise ConfigError("remainder", f"--remainder={unsized[0]}: its extent is not an argument of the call")
     needed = registers(loops, config, target, unit, lanes)
-    if not needed.fit:
+    if not (needed.fit or may_spill):
         raise ConfigError(
             "registers", f"needs {needed.needed} {needed.file}, target has {needed.available} ({needed.text})"
         )

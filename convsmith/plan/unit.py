@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from math import prod
+from dataclasses import dataclass, replace
+from math import gcd, prod
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Ge0, Var, is_true, parts_of
@@ -49,6 +49,10 @@ class Unit:
         if problem:
             raise ConfigError("instruction", f"--instruction={row.name}: {problem}")
         return _of_row(row)
+
+    def filling(self, tile: int) -> Unit:
+        """Return the unit with as many lanes as fill a ``tile``: all of a short one, or a part of it."""
+        return replace(self, lanes=tile if tile <= self.lanes else gcd(tile, self.lanes))
 
     @staticmethod
     def choices(st: Statement, target: Machine) -> list[Unit]:

@@ -1,4 +1,4 @@
-"""Depthwise micro-kernels with XNNPACK's interface: the naive nest and its rewrites.
+"""Depthwise micro-kernels with XNNPACK's interface: the statement and its naive nest.
 
 A call computes one row of outputs.  Sizes are in bytes, except ``channels``, ``output_width`` and ``kernel_size``.  The
 pointers of each output start at ``input``, and ``input_stride`` bytes later for the next output; ``input_offset`` is
@@ -9,25 +9,50 @@ an output are written.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from convsmith.ir.buffer import UNKNOWN, Buffer, make_buffer
-from convsmith.ir.index import Index, Var, as_index, conj, floordiv, maximum, product
+from convsmith.ir.index import Index, Var, as_index, conj, floordiv, maximum, product, true
 from convsmith.ir.stmt import Alloc, At, For, Kernel, Stmt, Store, block
 from convsmith.ir.types import BF16, F16, F32, PTR, S8, S32, U8, DType
 from convsmith.ir.value import Binary, Cast, Load, Select, Value, const, dtype_of
+from convsmith.layout.layout import Layout
 from convsmith.problem.micro_kernel import REQUANTISATIONS, MicroKernel
 from convsmith.statement.integer_steps import integer_step
+from convsmith.statement.statement import Dim, Statement, View
 
 MEMORY: dict[str, DType] = {"f32": F32, "f16": F16, "bf16": BF16, "qs8": S8, "qu8": U8}
 
 POINTS = ("input_zero_point", "kernel_zero_point", "output_zero_point", "output_min", "output_max")
 """The entries of ``params`` of a quantised kernel, in order; other kernels have minimum and maximum."""
 
-PACKED = ("bias", "kernel", "scale")
+WEIGHTS, BESIDE = "kernel", ("bias", "scale")
+"""The weights, and the arrays that are packed in one stream with them: first biases, then weights, then scales."""
+
+
+OUTPUTS, TILES = 64, 64
+"""Placeholders for the outputs of a call, and for its tiles of channels."""
 
 
 def sums_type(m: MicroKernel) -> DType:
     return S32 if m.quantised else F32
+
+
+def micro_statement(m: MicroKernel) -> Statement:
+    """Return the statement of a micro-kernel: sums over taps ``k`` for each output ``x`` and channel ``c``.
+
+    The extents are placeholders for sizes of a call, but for the taps of a kernel of one pass.
+    """
+    x, c, k = Dim("x", OUTPUTS, "m"), Dim("c", TILES * m.channel_tile, "batch"), Dim("k", sum(m.taps), "k", sort="taps")
+    type_, always = MEMORY[m.type].name, true()
+
+    def view(name: str, *dims: Dim) -> View:
+        layout = Layout.from_tag("any", tuple(d.size for d in dims))
+        coords = tuple(Var(d.name) for d in dims)
+        return View(name, type_, layout, coords, (always,) * len(dims))
+
+    weights = replace(view(WEIGHTS, c, k), constant=True, beside=BESIDE)
+    return Statement((x, c, k), (view("source", x, k, c), weights), view("output", x, c), ("k",), sums_type(m).name)
 
 
 def naive_micro_kernel(m: MicroKernel) -> Kernel:

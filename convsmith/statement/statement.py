@@ -60,7 +60,7 @@ class View:
     element of a ``filled`` view reads as the tensor's zero point, and its term is present. A ``packed`` view is read
     from memory in the order of the nest. Entries of a view with ``fewer`` bits are requantised before they are
     multiplied, s8 ones as those 128 more. A ``constant`` view is equal in all calls. ``adds`` is the name of the view
-    whose entries this one holds sums of.
+    whose entries this one holds sums of. The arrays ``beside`` it are packed in one stream with it.
     """
 
     name: str
@@ -74,6 +74,7 @@ class View:
     fewer: Fewer | None = None
     constant: bool = False
     adds: str = ""
+    beside: tuple[str, ...] = ()
 
     @property
     def factor(self) -> str:

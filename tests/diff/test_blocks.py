@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -44,6 +45,36 @@ BLOCKS = [
     ("mb1ic20ih7oc40oh7kh3ph1", f"{CONV} --cache=ic:8 --realise=pad_copy"),
     ("mb1ic20ih7oc40oh7kh3ph1", f"{CONV} --cache=ic:8 --realise=indirection"),
 ]  # fmt: skip
+
+
+UNEVEN = [
+    ("mb1ic20ih7oc40oh7kh3ph1", "--lane=oc --register=ow:2,oc:16,ic:4 --ends=ic:3,ic:5"),
+    ("mb1ic20ih7oc40oh7kh3ph1", "--lane=oc --register=ow:2,oc:16,ic:4 --cache=ic:4 --ends=ic:3,ic:5"),
+    ("--matmul --dt=u8:s8:s32 20x50:50x70", "--lane=n --register=m:2,n:16,k:6 --ends=k:1,k:7 --cache=n:32,k:6"),
+]
+
+
+@pytest.mark.parametrize("isa", EACH[-2:])
+@pytest.mark.parametrize(("line", "words"), UNEVEN)
+def test_tiles_with_ends_of_their_own_are_exact(line: str, words: str, isa: str) -> None:
+    kernel = cs.compile(line, config=f"--target={isa} {words}")
+    assert kernel.config.ends
+    verdict = verify_kernel(kernel)
+    assert verdict.ok, verdict.detail
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        ("--ends=ic:3,ic:4 --register=ic:4", "bounds", "loop ic runs 0 .. 20; legal are 3 + 4 iterations"),
+        ("--ends=ow:3,ow:4", "ends", "--ends=ow: legal are reduction loops, "),
+        ("--register=ow:4 --remainder=ow:2", "remainder", "--remainder=ow: its extent is not an argument of the call"),
+    ],
+)
+def test_ends_and_remainders_that_are_refused(words: str, code: str, text: str) -> None:
+    with pytest.raises(cs.ConfigError, match=re.escape(text)) as error:
+        cs.compile("mb1ic20ih7oc40oh7kh3ph1", config=f"--target=generic --lane=oc {words}")
+    assert error.value.code == code
 
 
 @pytest.mark.sampled(3, "line", "threads", "isa")

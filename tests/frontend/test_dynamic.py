@@ -19,7 +19,9 @@ from convsmith.compiler import service
 from convsmith.compiler.dynamic import at_call, requirements
 from convsmith.frontend.dynamic import DynamicKernel
 from convsmith.ir.intern import interning
+from convsmith.ir.walk import loops_of
 from convsmith.layout.reorder import to_layout
+from convsmith.machine import registry
 from convsmith.machine.registry import host_targets
 from convsmith.passes.manager import run_steps
 from convsmith.plan.dynamic import at_sizes, check_dynamic, general
@@ -342,6 +344,22 @@ def test_what_is_refused(line: str, dims: str, kind: type[Exception], text: str)
     with pytest.raises(kind, match=text) as error:
         cs.compile(line, dynamic=dims)
     assert error.value.code == "dynamic"  # type: ignore[attr-defined]
+
+
+def test_a_remainder_has_tiles_of_its_own() -> None:
+    config = "--target=generic --lane=oc --register=ow:6,oc:8 --remainder=ow:4 --realise=indirection"
+    k = cs.compile("mb1ic3iw9oc8ow9kw3pw1", dynamic="mb,iw", config=config, threads=1)
+    numbers = np.random.default_rng(0)
+    w = numbers.integers(-3, 4, (8, 3, 3)).astype(np.float32)
+    for width in range(1, 20):
+        x = numbers.integers(-3, 4, (2, 3, width)).astype(np.float32)
+        truth = reference(Conv.parse(f"mb2ic3iw{width}oc8kw3pw1"), {"src": x, "wei": w})["dst"]
+        np.testing.assert_array_equal(k(x, w), truth)
+    q = Conv.parse("mb2ic3iw9oc8kw3pw1")
+    with interning():
+        made = plan(general(q).canonical(), k.config, registry.target("generic"), requirements(q, ()))
+        lowered = run_steps(made.program.naive(), made.pipeline)
+        assert "ow.o.s" in {x.var.name for x in loops_of(lowered.body)}
 
 
 def test_configs_that_are_refused() -> None:

@@ -176,6 +176,14 @@ def test_one_pass_in_other_types(head: str, isa: str, tile: int, taps: int) -> N
         check(k, case, seed)
 
 
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("name", ["f32_dwconv_up24x3", "qs8_dwconv_fp32_up6x3", "f32_dwconv_2f2m2l12c4s1r"])
+def test_tiles_of_no_whole_vectors(name: str, isa: str) -> None:
+    k = micro_kernel(name, isa)
+    for channels in (1, 5, 6, 7, 11, 12, 13, 24, 30, 47):
+        check(k, Case("tiles", channels, 3, 2, pitch=channels + 5), channels)
+
+
 MULTIPASS = sorted({tuple(row) for rows in DATA["multipass"].values() for row in rows})
 
 
@@ -247,7 +255,7 @@ class Steps:
         verify(kernel)
         given = {**self.arrays, "output": np.zeros(self.s.case.width * self.pitch, self.s.dtype)}
         for pack in kernel.packs:
-            given["weights"] = np.zeros(4000, pack.params[-1].dtype.numpy)
+            given["kernel_p"] = np.zeros(4000, pack.params[-1].dtype.numpy)
             self.run(pack, given)
         self.run(kernel, given)
         got = given["output"].reshape(self.s.case.width, self.pitch)[:, : self.s.case.channels]

@@ -6,14 +6,18 @@ import re
 
 import pytest
 
+from convsmith.compiler.micro_kernel import micro_kernel_artifact
 from convsmith.diag.errors import ConfigError
+from convsmith.machine.registry import target
 from convsmith.plan.config import OFFSETS, REALISATIONS, TABLES, Config
+from convsmith.plan.micro_kernel import MicroKernelPlan
 from convsmith.problem.micro_kernel import MicroKernel
 
 HEAD = "--target=avx2 --lane=oc"
 WORDS = [
     "", "--fuse=oh+ow,mb+oh_ow", "--register=oc:32,ow:14", "--order=mb,oc,oh", "--reduce=kh,ic", "--terms=ic:4",
     "--register=oc:8 --cache=oc:64,ic:128", "--split=mb:3", "--pack=", "--pack=src,wei", "--hold=wei", "--drain=yes",
+    "--register=kw:5 --ends=kw:6,kw:7", "--register=oc:32 --remainder=oc:8",
     "--offsets=sums --flip=src,wei", "--pieces=1", "--outline=no", "--threads=7", "--terms=ic:4 --cache=ic:8",
     *(f"--realise={word}" for word in REALISATIONS), *(f"--table={word}" for word in TABLES),
     *(f"--offsets={word}" for word in OFFSETS),
@@ -46,6 +50,12 @@ def test_what_is_printed_is_read(words: str) -> None:
         ("--terms=ic:4,kw:2", "terms", "--terms=ic:4,kw:2: expected one loop"),
         ("--split=mb:0", "split", "--split=mb:0: expected one loop, in at least one part"),
         ("--split=mb:2,oh:2", "split", "--split=mb:2,oh:2: expected one loop"),
+        ("--ends=kw:6", "ends", "--ends=kw:6: expected one loop twice, with at least 1 iteration each"),
+        ("--ends=kw:6,kh:7", "ends", "--ends=kw:6,kh:7: expected one loop twice"),
+        ("--terms=ic:4 --ends=ic:3,ic:5", "ends", "--ends=ic:3,ic:5: ic has lanes or terms of one size"),
+        ("--ends=oc:3,oc:5", "ends", "--ends=oc:3,oc:5: oc has lanes or terms of one size"),
+        ("--ends=kw:6,kw:0", "ends", "--ends=kw:6,kw:0: expected one loop twice"),
+        ("--register=ow:4 --remainder=ow:5", "remainder", "--remainder=ow:5: expected 1 to 4, the register tile"),
         ("--threads=0", "threads", "--threads=0: expected 1 to 1024"),
         ("--pieces=0", "pieces", "--pieces=0: a loop has at least one piece"),
         ("--pieces=many", "syntax", "'--pieces=many' does not read as pieces; for example --pieces=8"),
@@ -68,9 +78,24 @@ def test_what_every_config_says(word: str) -> None:
         Config.parse(f"--{other}=x")
 
 
-@pytest.mark.parametrize("name", ["f32_dwconv_up16x9", "f32_dwconv_5f5m5l16c8s4r", "qs8_dwconv_fp32_up16x9"])
-def test_names_of_micro_kernels(name: str) -> None:
-    assert MicroKernel.parse(name).name == name
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("f32_dwconv_up16x9", "--register=c:16,k:9"),
+        ("qs8_dwconv_fp32_up16x9", "--register=c:16,k:9"),
+        ("f32_dwconv_6f5m7l16c8s4r",
+         "--register=c:16,k:5 --cache=x:1,k:5 --ends=k:6,k:7 --remainder=c:8"),
+    ],
+)  # fmt: skip
+def test_names_of_micro_kernels_are_configs(name: str, words: str) -> None:
+    m = MicroKernel.parse(name)
+    assert m.name == name
+    made = MicroKernelPlan(m, target("avx2"))
+    head = "--target=avx2 --lane=c --order=x,c --realise=indirection --pack=kernel --outline=no"
+    assert made.config == Config.parse(f"{head} {words}") == Config.parse(str(made.config))
+    assert micro_kernel_artifact(m, target("avx2")).config == str(made.config)
+    loops = {loop.name: (loop.of, loop.role, loop.tile) for loop in made.kernel.nest.loops}
+    assert loops["c.o"] == ("c", "batch", 16) and loops["x"] == ("x", "m", 1)
 
 
 def test_passes_of_micro_kernels() -> None:

@@ -77,7 +77,8 @@ def _lowered(row: Row, level: Machine) -> tuple[str, str]:
     """Return config and LLVM text."""
     if row.kind == "micro":
         m = MicroKernel.parse(row.line)
-        return "", lower(MicroKernelPlan(m, level)).text
+        micro = MicroKernelPlan(m, level)
+        return str(micro.config), lower(micro).text
     problem = parse_problem(row.line)
     if row.kind == "dynamic":
         plain = general(check_dynamic(problem)).canonical()
