@@ -47,9 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--table", action="store_true", help="write the table of this micro-architecture")
     options = parser.parse_args(arguments)
     with opened(create=False) as database:
-        rows = database.rows(machine=machine_key(), compiler=compiler_key(), threads=1, status="ok")
+        rows = database.rows(machine=machine_key(), threads=1, status="ok")
         if options.neighbours is not None:
-            measure_neighbours(database, rows, options.neighbours)
+            own = [row for row in rows if row.compiler == compiler_key()]
+            measure_neighbours(database, own, options.neighbours)
         elif options.table:
             write_table(rows)
         else:
@@ -71,14 +72,15 @@ def suggestions(rows: Sequence[Measured]) -> Iterator[tuple[Measured, Config | N
     """Yield the best row of each problem with the config that is best for its nearest neighbour, if it has one."""
     best = list(best_rows(rows))
     for row in best:
-        known = [(other.problem, other.config) for other in best if other.target == row.target]
+        same = (other for other in best if (other.target, other.compiler) == (row.target, row.compiler))
+        known = [(other.problem, other.config) for other in same]
         problem, level = parse_problem(row.problem), host_target(row.target)
         legal = (transferred(text, problem, level, 1) for text in nearest(row.problem, known))
         yield row, next((config for config in legal if config is not None), None)
 
 
 def best_rows(rows: Sequence[Measured]) -> Iterator[Measured]:
-    """Yield the best row of each problem and target."""
+    """Yield the best row of each problem, target and compiler."""
     for _, group in groupby(sorted(rows, key=_question), _question):
         best = best_of(group)
         if best is not None:
@@ -88,9 +90,14 @@ def best_rows(rows: Sequence[Measured]) -> Iterator[Measured]:
 def write_table(rows: Sequence[Measured]) -> None:
     """Write the table that comes with convsmith."""
     best = list(best_rows(rows))
-    worth = [[row.problem, row.config, round(row.ratio, 3)] for row in best if row.ratio <= WORTH]
+    firsts = {_question(row): row.config for row in rows if row.ratio == 1}
+    worth = {
+        (row.problem, firsts[_question(row)]): [row.problem, firsts[_question(row)], row.config, round(row.ratio, 3)]
+        for row in sorted(best, key=lambda row: -row.bound)
+        if row.ratio <= WORTH and _question(row) in firsts
+    }
     content = {"schema": shipped.SCHEMA, "machine": machine_text(), "date": max(row.date for row in best)}
-    lines = ",\n".join(json.dumps(row) for row in worth)
+    lines = ",\n".join(json.dumps(row) for _, row in sorted(worth.items()))
     head = json.dumps(content | {"measured": len(best)})[:-1]
     name = micro_architecture(cpu(), cpu_features()).name
     path = Path(shipped.__file__).parent / "tables" / f"{name}.json"
@@ -106,14 +113,14 @@ def write_page(rows: Sequence[Measured]) -> None:
         "rounds (below 1: faster). The neighbour's config is the best of the nearest other problem of the same kind, "
         "whose own measurements are left out."
     )
-    ratios = {(row.problem, row.config): row.ratio for row in rows}
+    ratios = {(row.problem, row.config, row.compiler): row.ratio for row in rows}
     table, gains, near = [], [], []
     for best, config in suggestions(rows):
-        neighbour = None if config is None else ratios.get((best.problem, str(config)))
+        neighbour = None if config is None else ratios.get((best.problem, str(config), best.compiler))
         gains.append(best.ratio)
         if neighbour is not None:
             near.append((neighbour, best.ratio))
-        tried = sum(row.problem == best.problem for row in rows)
+        tried = sum(_question(row) == _question(best) for row in rows)
         cells = [best.problem, best.target, f"{best.ratio:.2f}", "-" if neighbour is None else f"{neighbour:.2f}"]
         table.append([*cells, str(tried), f"{best.rounds}", f"`{best.config}`"])
     beyond_best = [1 / gain for gain in gains]
@@ -131,8 +138,8 @@ def write_page(rows: Sequence[Measured]) -> None:
     report.table("Summary", ["time", "geometric mean", "worst", "problems"], summary)
     errors = model_errors(rows)
     report.table(
-        "Error of the model", ["machine", "problems", "configs", "typical error of a ratio of two configs"],
-        [[e.machine, str(e.problems), str(e.configs), f"{e.error:.0%}"] for e in errors],
+        "Error of the model", ["machine, compiler", "problems", "configs", "typical error of a ratio of two configs"],
+        [[f"{e.machine} {e.compiler}", str(e.problems), str(e.configs), f"{e.error:.0%}"] for e in errors],
     )  # fmt: skip
     columns = ["problem", "target", "best / first", "neighbour / first", "configs", "samples", "best config"]
     report.table("Problems", columns, table)
@@ -146,7 +153,7 @@ def mean(values: Sequence[float]) -> float:
 
 
 def _question(row: Measured) -> tuple[str, ...]:
-    return row.problem, row.target
+    return row.problem, row.target, row.compiler
 
 
 if __name__ == "__main__":

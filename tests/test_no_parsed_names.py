@@ -46,7 +46,7 @@ LEGAL = {
     ("codegen/llvm_text.py", "self.mask(s.dst.lanes).partition('> ')"): LLVM,
     ("compiler/cache.py", "re.fullmatch(b'[0-9a-f]{64}', known)"): FILES,
     ("compiler/cache.py", "data.startswith(_MAGIC)"): FILES,
-    ("compiler/cache.py", "item.name.endswith('.py')"): FILES,
+    ("compiler/cache.py", "item.name.endswith(('.py', '.json'))"): FILES,
     ("compiler/cache.py", "file.name.endswith(_SUFFIX)"): FILES,
     ("compiler/cache.py", "item.name.startswith(('__', '.'))"): FILES,
     ("runtime/arrays.py", "sys.implementation.name != 'cpython'"): PYTHON,

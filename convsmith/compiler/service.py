@@ -56,7 +56,8 @@ def compile_or_load(
         config = recall(plain, target, threads)
     cache = disk_cache()
     # The default is a function of what is in the key, and takes longer to find than an artifact to load.
-    wanted = str(config) if config is not None else f"default --threads={threads}"
+    source = "model" if settings.database == "off" else "table"
+    wanted = str(config) if config is not None else f"default of {source} --threads={threads}"
     key = cache_key(str(plain), wanted, str(requirements), target.key)
     watched = settings.dump is not None or settings.check != "off"
     stored = _stored(cache, key, str(plain), config, threads, target, requirements) if cache and not watched else None

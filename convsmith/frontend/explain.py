@@ -31,6 +31,8 @@ from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
 from convsmith.problem.types import TYPES, print_types
 from convsmith.statement.views import sums_type
+from convsmith.tune.expected import expected_terms
+from convsmith.tune.recall import measured_row
 
 if TYPE_CHECKING:
     from convsmith.frontend.inspection import Inspected
@@ -67,8 +69,8 @@ def explain(kernel: Inspected) -> str:
         page = [
             *_problem(problem), *_sizes(kernel, low), ("config", str(config)),
             *_statements(plan), *_nest(low, recorder.records),
-            *_packing(low), *_tables(problem), *_code(kernel, low), *_work(problem, target), *_roofline(kernel),
-            *_notes(kernel, plan, low),
+            *_packing(low), *_tables(problem), *_code(kernel, low), *_model(kernel, low),
+            *_work(problem, target), *_roofline(kernel), *_notes(kernel, plan, low),
         ]  # fmt: skip
     if dump is None:
         page.append(("files", "none: there is no directory for them (CONVSMITH_CACHE, CONVSMITH_DUMP)"))
@@ -167,6 +169,23 @@ def _work(problem: Problem, target: Machine) -> Iterator[Line]:
     nbytes = bytes_of_arrays(problem)
     yield "bytes", f"{_bytes(nbytes)} of all arrays"
     yield "intensity", f"{real / max(nbytes, 1):.1f} operations a byte"
+
+
+def _model(kernel: Inspected, low: Lowered) -> Iterator[Line]:
+    """Yield the cycles that the cost model expects, by cause, and what was measured; nothing for sizes of a call."""
+    if low.kernel.sizes:
+        return
+    problem, config = kernel.problem.canonical(), kernel.config
+    terms = expected_terms(problem, config, kernel.target)
+    total = sum(terms.values())
+    if terms:
+        shares = sorted(terms.items(), key=lambda term: -term[1])
+        yield "model", f"{total:,.0f} cycles on one thread are expected:"
+        yield "", ", ".join(f"{name} {cycles / total:.1%}" for name, cycles in shares)
+    row = measured_row(problem, config)
+    if row is not None:
+        text = f"{row.seconds * 1e6:.2f} us, {row.ratio:.2f} of the first choice's time, in {row.rounds} samples"
+        yield "measured", f"{text} on {row.date}"
 
 
 def _roofline(kernel: Inspected) -> Iterator[Line]:

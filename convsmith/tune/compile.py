@@ -6,12 +6,13 @@ from __future__ import annotations
 from convsmith.codegen.artifact import Artifact
 from convsmith.compiler.service import compile_or_load
 from convsmith.diag.forking import import_lock
+from convsmith.diag.settings import settings
 from convsmith.layout.requirements import FIXED, Requirements
 from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
-from convsmith.tune.recall import recalled
+from convsmith.tune.recall import keeps_bits, on_threads, recalled
 
 __all__ = ["choose", "compile_problem"]
 
@@ -33,18 +34,27 @@ def compile_problem(
 
 
 def choose(problem: Problem, target: Machine, threads: int, dynamic: bool) -> Config:
-    """Return the default config; of a `dynamic` kernel, whose sizes are known at the call, one that fits all sizes."""
+    """Return the default config; of a `dynamic` kernel, whose sizes are known at the call, one that fits all sizes.
+
+    The model's choice gives way to a config that was measured to be faster on this micro-architecture.
+    """
     with import_lock:
-        from convsmith.ir.intern import one_table
+        from convsmith.ir.intern import interning
         from convsmith.plan.dynamic import check_dynamic
         from convsmith.tune.candidates import default_config
         from convsmith.tune.dynamic import dynamic_config
         from convsmith.tune.fused import fused_config
+        from convsmith.tune.shipped import faster
 
     if dynamic:
-        with one_table():
+        with interning():
             return dynamic_config(check_dynamic(problem), target, threads)
     if isinstance(problem, Conv) and problem.depthwise is not None:
-        with one_table():
+        with interning():
             return fused_config(problem, target, threads)
-    return default_config(problem, target, threads)
+    first = default_config(problem, target, threads)
+    if settings.database == "off" or not (threads == 1 or keeps_bits(problem)):
+        return first
+    alone = first if threads == 1 else default_config(problem, target)
+    config = faster(problem, alone)
+    return first if config is alone else on_threads(config, threads)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 
 from convsmith.machine.costs import Costs
@@ -31,12 +32,23 @@ def fragment_tiles(
             yield {pixels: height, lane: wide * unit.lanes}
 
 
-def fragment_cycles(tiles: list[tuple[int, int, int]], steps: int, unit: Unit, costs: Costs) -> float:
-    """Return the cycles of ``tiles``, each given as (pixels, fragments along the channels, number of such tiles)."""
+def fragment_cycles(
+    tiles: list[tuple[int, int, int]], steps: int, unit: Unit, costs: Costs,
+    terms: defaultdict[str, float] | None = None,
+) -> float:  # fmt: skip
+    """Return the cycles of ``tiles``, each given as (pixels, fragments along the channels, number of such tiles).
+
+    The cycles are added to ``terms`` by cause.
+    """
     cycles = 0.0
     for pixels, wide, count in tiles:
         high = -(-pixels // unit.rows)
         step = max(high * wide * costs.fragment_product, (high + wide) * costs.fragment_move)
         finish = high * wide * costs.fragment_move + pixels * wide * costs.fragment_finish
         cycles += count * (steps * step + finish + costs.fragment_turn)
+        if terms is not None:
+            bound = "products" if step == high * wide * costs.fragment_product else "loads of fragments"
+            terms[bound] += count * steps * step
+            terms["write-back"] += count * finish
+            terms["calls"] += count * costs.fragment_turn
     return cycles

@@ -41,12 +41,9 @@ def _texts(line: str, target: Machine, database: Database) -> Iterator[str]:
     best = [row for row in map(best_of, _grouped(rows)) if row is not None]
     yield from (row.config for row in best if row.problem == line and (row.machine, row.compiler) != here)
     tables = [made for made in map(table, table_names()) if made is not None]
-    for made in tables:
-        if (line, target.name) in made.configs:
-            yield made.configs[line, target.name][0]
+    yield from (config for made in tables for (other, _), (config, _) in made.configs.items() if other == line)
     known = [(row.problem, row.config) for row in best if row.machine == machine_key()]
-    known += [(other, config) for made in tables for (other, name), (config, _) in made.configs.items()
-              if name == target.name]  # fmt: skip
+    known += [(other, config) for made in tables for (other, _), (config, _) in made.configs.items()]
     yield from nearest(line, known)
 
 

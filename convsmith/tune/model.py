@@ -8,7 +8,7 @@ first-level cache.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from math import gcd, prod
@@ -40,6 +40,10 @@ OVERLAP = 4
 
 It is a property of the model: it smooths the maximum, on any machine that runs them side by side.
 """
+
+
+Terms = defaultdict[str, float]
+"""Cycles by their cause."""
 
 
 class Model:
@@ -242,8 +246,8 @@ class Model:
                         if 1 < r <= rows:
                             yield {pixels[-2]: r, **tile}
 
-    def cycles(self, loops: Loops, config: Config) -> float:
-        """Return the cycles of the whole problem on one thread."""
+    def cycles(self, loops: Loops, config: Config, terms: Terms | None = None) -> float:
+        """Return the cycles of the whole problem on one thread; an empty ``terms`` gets them by cause."""
         lane, tile, target = config.lane, dict(config.register), self.target
         along_k = loops.kinds[lane] == "k"
         channels = next((loops.extents[n] for n, _ in config.terms), self.sizes[self.k])
@@ -266,15 +270,21 @@ class Model:
         around *= prod(m for name, m in self.classes.items() if name not in self.st.reduce)
         tiles = [(m, v, m_count * v_count) for m, m_count in pixels for v, v_count in columns]
         if self.unit.rows > 1:
-            cycles = fragment_cycles(tiles, steps, self.unit, target.costs)
+            cycles = fragment_cycles(tiles, steps, self.unit, target.costs, terms)
         else:
             passing = total if self.pixels_first() else max(v for v, _ in columns)
-            cycles = self.vector_cycles(loops, config, tiles, steps, passing)
+            cycles = self.vector_cycles(loops, config, tiles, steps, passing, terms)
         each = self.lanes if self.bordered(lane) else self.sizes[self.k]
         copied = prod(self.st.a.layout.shape) / each if config.realise == "pad_copy" else 0.0
+        zeros = 1.0
         if self.bordered(lane):
-            cycles *= self.problem.flops_dense / max(self.problem.flops_real, 1)  # the copy's zeros are multiplied
+            zeros = self.problem.flops_dense / max(self.problem.flops_real, 1)  # the copy's are multiplied
+            cycles *= zeros
         packed = sum(self.packing(v) for v in self.st.factors if v.name in config.pack and not v.constant)
+        if terms is not None:
+            for name in terms:
+                terms[name] *= zeros * around
+            terms |= {"padded copy": copied * target.costs.copy, "packing": packed}
         return cycles * around + copied * target.costs.copy + packed
 
     def packing(self, view: View) -> float:
@@ -284,8 +294,9 @@ class Model:
         return costs.pack_call + elements * (costs.pack if near else costs.pack_far)
 
     def vector_cycles(
-        self, loops: Loops, config: Config, tiles: list[tuple[int, int, int]], steps: int, passing: int
-    ) -> float:
+        self, loops: Loops, config: Config, tiles: list[tuple[int, int, int]], steps: int, passing: int,
+        terms: Terms | None = None,
+    ) -> float:  # fmt: skip
         """Cycles of register tiles, each given as (pixels, vectors of channels, how many there are).
 
         ``steps`` are those of a sum; between two tiles of the same pixels pass the weights of ``passing`` vectors.
@@ -323,7 +334,8 @@ class Model:
             if along_rows:
                 loads = v * rows * shared * read + m // rows * pixel
             latency = 0.0 if config.hold else cost.latency  # the next tile begins meanwhile
-            step = _together(held * cost.multiply_add, latency, loads, held * fetch * hides)
+            bounds = held * cost.multiply_add, latency, loads, held * fetch
+            step = _together(*bounds[:3], bounds[3] * hides)
             step += 0.0 if hides else held * fetch
             step *= gather if self.dims[lane] == (self.batch, self.n) else 1.0
             step *= cost.crossing if self.bordered(lane) else 1.0
@@ -332,6 +344,12 @@ class Model:
             finish = cost.exposed * cost.multiply_add * max(0.0, held - hidden * target.registers)
             finish += self.sums(held) if along_k else held * written
             cycles += count * (steps * step + finish + turn)
+            if terms is not None:
+                share = count * steps * step / sum(c**OVERLAP for c in bounds)
+                for name, c in zip(("multiply-adds", "latency", "loads", "fetches"), bounds):
+                    terms[name] += share * c**OVERLAP
+                terms["write-back"] += count * finish
+                terms["calls"] += count * turn
         return cycles
 
     def scattering(self, apart: int, lanes: int) -> float:

@@ -1,7 +1,6 @@
 """Configs that measurements have chosen: `compile` asks here before it asks the model.
 
-The user's database is asked first, then the table of this machine's micro-architecture. Without a database, a question
-costs one look at the file system and one in the table. A database that cannot be read causes one warning in
+Without a database, a question costs one look at the file system. A database that cannot be read causes one warning in
 a process, and counts as absent.
 """
 
@@ -12,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from convsmith.diag.errors import ConfigError
 from convsmith.diag.forking import import_lock
 from convsmith.diag.settings import settings
 from convsmith.diag.warning import ConvsmithWarning, warn
@@ -20,9 +18,8 @@ from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
 from convsmith.problem.problem import Problem
 from convsmith.tune.measured import Measured, best_of, sums_in_order
-from convsmith.tune.shipped import own_table
 
-__all__ = ["DatabaseWarning", "chosen", "database_path", "keeps_bits", "on_threads", "recalled"]
+__all__ = ["DatabaseWarning", "chosen", "database_path", "keeps_bits", "measured_row", "on_threads", "recalled"]
 
 _unusable: set[Path] = set()
 
@@ -45,22 +42,11 @@ def database_path() -> Path | None:
 
 
 def recalled(problem: Problem, target: Machine, threads: int) -> Config | None:
-    """Return the config that measurements have chosen for a canonical problem; None where there are none.
-
-    Measurements are those of this machine and this compiler in the database, then those in the package's table of this
-    machine's micro-architecture.
+    """Return the config that measurements on this machine, by this compiler, have chosen for a canonical problem; None
+    where there are none.
     """
-    path = database_path()
-    if path is None:
-        return None
-    line = str(problem)
-    config = _in_database(path, line, target, threads, keeps_bits(problem))
-    if config is None and (table := own_table()) is not None and (line, target.name) in table.configs:
-        text, _ = table.configs[line, target.name]
-        config = Config.parse(text)
-        if config.threads != threads:
-            config = on_threads(config, threads) if keeps_bits(problem) else None
-    return config
+    rows = _rows(str(problem), target.name)
+    return chosen(rows, threads, keeps_bits(problem)) if rows else None
 
 
 def keeps_bits(problem: Problem) -> bool:
@@ -68,21 +54,29 @@ def keeps_bits(problem: Problem) -> bool:
     return not problem.dir.startswith("BWD_W")
 
 
-def _in_database(path: Path, line: str, target: Machine, threads: int, keeps_bits: bool) -> Config | None:
-    if not os.path.exists(path) or path in _unusable:
-        return None
+def measured_row(problem: Problem, config: Config) -> Measured | None:
+    """Return the measurement of ``config`` for a canonical problem by this compiler on this machine, if there is one.
+    """
+    rows = _rows(str(problem), config.target)
+    return next((row for row in rows if row.status == "ok" and row.config == str(config)), None)
+
+
+def _rows(line: str, target: str) -> list[Measured]:
+    """Return the rows of a problem by this compiler on this machine."""
+    path = database_path()
+    if path is None or not os.path.exists(path) or path in _unusable:
+        return []
     with import_lock:
         from convsmith.tune.database import Database, DatabaseError
         from convsmith.tune.origin import compiler_key, machine_key
 
     try:
         with Database(path, create=False) as database:
-            rows = database.rows(problem=line, machine=machine_key(), compiler=compiler_key(), target=target.name)
-        return chosen(rows, threads, keeps_bits)
-    except (DatabaseError, ConfigError) as error:
+            return database.rows(problem=line, machine=machine_key(), compiler=compiler_key(), target=target)
+    except DatabaseError as error:
         _unusable.add(path)
         warn(f"{error}; the model chooses configs", DatabaseWarning)
-        return None
+        return []
 
 
 def chosen(rows: Sequence[Measured], threads: int, keeps_bits: bool) -> Config | None:

@@ -38,30 +38,34 @@ def model_errors(rows: Iterable[Measured]) -> list[ModelError]:
 
 
 def _error(machine: str, compiler: str, rows: list[Measured]) -> ModelError:
-    squares, losses, configs = [], {}, 0
-    for problem, own in _by_problem(rows):
+    squares: list[float] = []
+    losses: dict[tuple[str, str, int], float] = {}
+    configs = 0
+    for question, own in _by_problem(rows):
         best = best_of(own)
         if len(own) < 2 or best is None:
             continue
         logs = [log(row.ratio / row.predicted) for row in own]
         mean = sum(logs) / len(logs)
         squares += [(x - mean) ** 2 for x in logs]
-        losses[problem] = log(1 / best.ratio)
+        losses[question] = log(1 / best.ratio)
         configs += len(own)
     if not losses:
         return ModelError(machine, compiler, 0, 0, 0.0, 0.0, 0.0, "")
-    worst = max(losses, key=lambda p: losses[p])
+    worst = max(losses, key=lambda question: losses[question])
     error = exp(sqrt(sum(squares) / len(squares))) - 1
     loss = exp(sum(losses.values()) / len(losses)) - 1
-    return ModelError(machine, compiler, len(losses), configs, error, loss, exp(losses[worst]) - 1, worst)
+    return ModelError(machine, compiler, len(losses), configs, error, loss, exp(losses[worst]) - 1, worst[0])
 
 
-def _by_problem(rows: list[Measured]) -> Iterator[tuple[str, list[Measured]]]:
-    def question(row: Measured) -> tuple[object, ...]:
+def _by_problem(rows: list[Measured]) -> Iterator[tuple[tuple[str, str, int], list[Measured]]]:
+    """Yield the rows of each problem, target and number of threads."""
+
+    def question(row: Measured) -> tuple[str, str, int]:
         return row.problem, row.target, row.threads
 
-    for (problem, *_), group in groupby(sorted(rows, key=question), question):
-        yield str(problem), list(group)
+    for key, group in groupby(sorted(rows, key=question), question):
+        yield key, list(group)
 
 
 def _origin(row: Measured) -> tuple[str, str]:

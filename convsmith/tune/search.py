@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -203,22 +203,27 @@ class _Race:
         Dimensions along which the last steps led nowhere come last.
         """
         chosen: dict[Config, str] = {}
-        queues: dict[str, list[Config]] = {}
-        for dimension in DIMENSIONS:
-            scored: list[tuple[float, int, Config]] = []
-            for c in self.space.neighbours(best.config, dimension):
-                if c not in self.seen and self.space.fits(c) and self.is_legal(c):
-                    cycles = self.space.cycles(c)
-                    if cycles <= BEYOND * best.predicted:
-                        scored.append((cycles, len(scored), c))
-            queues[dimension] = [c for _, _, c in sorted(scored)]
+        queues = {dimension: self.promising(best, dimension) for dimension in DIMENSIONS}
         turns = sorted(DIMENSIONS, key=lambda d: self.losses[d])
-        while len(chosen) < CHALLENGERS and any(queues.values()):
-            for dimension in turns:
-                if queues[dimension] and len(chosen) < CHALLENGERS:
-                    chosen.setdefault(queues[dimension].pop(0), dimension)
+        while turns and len(chosen) < CHALLENGERS:
+            dimension = turns.pop(0)
+            config = next(queues[dimension], None)
+            if config is not None:
+                chosen.setdefault(config, dimension)
+                turns.append(dimension)
         self.dimensions |= chosen
         return list(chosen)
+
+    def promising(self, best: _Candidate, dimension: str) -> Iterator[Config]:
+        """Yield the legal, unseen configs one step from the best along a dimension, best expected first."""
+        scored: list[tuple[float, int, Config]] = []
+        for c in self.space.neighbours(best.config, dimension):
+            if c not in self.seen and self.space.fits(c):
+                cycles = self.space.cycles(c)
+                if cycles <= BEYOND * best.predicted:
+                    scored.append((cycles, len(scored), c))
+        # A plan takes longer than an estimate, and most configs are not reached.
+        return (c for _, _, c in sorted(scored) if self.is_legal(c))
 
     def is_legal(self, config: Config) -> bool:
         """Return whether ``config`` makes a kernel, on this number of threads, with the sums that others have."""

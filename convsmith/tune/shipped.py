@@ -1,7 +1,7 @@
 """Tables of measured configs that come with the package: one file for each micro-architecture that was at hand.
 
-A row is a problem, a config, and the ratio of its time to that of the model's first choice. A row exists only where the
-measured config is faster; for the other problems that were measured the table names the problem alone.
+A row is a problem, the model's first choice when it was measured, a faster config, and the ratio of their times. It
+holds as long as the model still makes that choice: what it chooses after a change was never compared with the config.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from typing import NamedTuple
 from convsmith.machine.host import cpu, cpu_features
 from convsmith.machine.micro_architectures import micro_architecture
 from convsmith.plan.config import Config
+from convsmith.problem.problem import Problem
 
-__all__ = ["MeasuredTable", "own_table", "table", "table_names"]
+__all__ = ["MeasuredTable", "faster", "own_table", "table", "table_names"]
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 class MeasuredTable(NamedTuple):
-    """The measurements of one micro-architecture: ``configs`` by (problem, target), with their ratios.
+    """The measurements of one micro-architecture: for (problem, first choice), the faster config and the ratio.
 
-    ``machine`` is the CPU that was measured, ``convsmith`` the version and ``date`` the day.
+    ``machine`` is the CPU that was measured, and ``date`` the day.
     """
 
     machine: str
@@ -46,7 +47,16 @@ def table(name: str) -> MeasuredTable | None:
     except FileNotFoundError:
         return None
     rows = content["rows"]
-    return MeasuredTable(content["machine"], content["date"], {(p, Config.parse(c).target): (c, r) for p, c, r in rows})
+    return MeasuredTable(content["machine"], content["date"], {(p, first): (config, r) for p, first, config, r in rows})
+
+
+def faster(problem: Problem, first: Config) -> Config:
+    """Return the config that is faster than ``first``, the model's choice for one thread, on this micro-architecture;
+    ``first`` itself where nothing is known.
+    """
+    table = own_table()
+    row = table.configs.get((str(problem), str(first))) if table is not None else None
+    return first if row is None else Config.parse(row[0])
 
 
 def own_table() -> MeasuredTable | None:

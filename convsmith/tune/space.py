@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import permutations, product
-from math import prod
+from math import inf, prod
 from typing import Any, NamedTuple
 
 from convsmith.diag.errors import ConfigError
@@ -27,9 +27,9 @@ from convsmith.plan.winograd import scheduled_statement
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
 from convsmith.statement.parts import PART, splits
-from convsmith.statement.phases import phases
 from convsmith.statement.statement import Statement
 from convsmith.tune.candidates import candidates
+from convsmith.tune.expected import model_of, with_lanes
 from convsmith.tune.fused import fused_config
 from convsmith.tune.model import Model
 from convsmith.tune.winograd import winograd_cycles
@@ -287,7 +287,7 @@ class Space:
         self.target = target
         self.refused: Counter[str] = Counter()
         self._points: dict[object, Point | None] = {}
-        self._models: dict[object, tuple[Model, Loops]] = {}
+        self._models: dict[object, tuple[Model, Loops] | None] = {}
         self._reasons: dict[Config, str] = {}
         self._known_tiles: dict[object, tuple[Tile, ...]] = {}
         self.is_fused = isinstance(problem, Conv) and problem.depthwise is not None
@@ -336,7 +336,7 @@ class Space:
         return config
 
     def cycles(self, config: Config) -> float:
-        """Return the cycles that the model expects of a legal config; 0 where it has no estimate."""
+        """Return the cycles that the model expects: 0 where it has no estimate, infinite for an illegal instruction."""
         if self.is_fused:
             return self._expected.get(config, 0.0)
         if config.winograd:
@@ -344,17 +344,15 @@ class Space:
         key = (config.target, config.lane, config.fuse, config.instruction, config.offsets, config.flip, config.phases,
                config.pack if config.offsets == "sums" else ())  # fmt: skip
         if key not in self._models:
-            st = scheduled_statement(self.problem, replace(config, split=()), self.target)
-            along = tuple(phases(st)[n] for n in config.phases)
-            model = Model(self.problem, st, self.target, Unit.of(st, self.target, config), along)
-            for a, b in config.fuse:
-                model.fuse(a, b)
-            self._models[key] = model, loops_after_fusing(model.whole, config)
-        model, loops = self._models[key]
-        tile = dict(config.register)
-        if loops.kinds[config.lane] != "k" and config.lane not in tile:
-            config = replace(config, register=(*config.register, (config.lane, model.filled(config.lane))))
-        return model.cycles(loops, config)
+            try:
+                self._models[key] = model_of(self.problem, config, self.target)
+            except ConfigError:
+                self._models[key] = None
+        known = self._models[key]
+        if known is None:
+            return inf
+        model, loops = known
+        return model.cycles(loops, with_lanes(config, model, loops))
 
     def fits(self, config: Config) -> bool:
         """Return whether the registers hold the register tile; a quick test before `refusal`."""

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -125,3 +129,35 @@ def test_an_illegal_request_is_one_message(
     monkeypatch.setattr("convsmith.tune.cluster.CONNECT_SECONDS", 0.5)
     result = run("tune", *arguments)
     assert result.exit_code == 2 and message in result.stderr
+
+
+def tuning(path: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    """A tuner in a process of its own."""
+    command = [sys.executable, "-m", "convsmith.cli.main", "tune", LINE, "--threads=1", *arguments]
+    environment = {**os.environ, "CONVSMITH_DATABASE": str(path)}
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
+
+
+def test_two_tuners_write_to_one_database(path: Path) -> None:
+    tuners = [tuning(path, "--budget=2s", f"--layout={layout}") for layout in ("axb", "abx")]
+    assert [tuner.wait() for tuner in tuners] == [0, 0]
+    with Database(path) as database:
+        assert len({row.problem for row in database.rows()}) == 2
+
+
+def test_a_killed_tuner_leaves_what_it_measured(path: Path) -> None:
+    tuner = tuning(path, "--budget=600s")
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (path.exists() and measured(path)):
+        time.sleep(0.05)
+    tuner.kill()
+    tuner.wait()
+    kept = measured(path)
+    assert kept
+    assert run("tune", LINE, "--budget=1s", "--threads=1").exit_code == 0
+    assert kept <= measured(path)
+
+
+def measured(path: Path) -> set[str]:
+    with Database(path) as database:
+        return {row.config for row in database.rows()}

@@ -13,8 +13,9 @@ from convsmith.machine.registry import known_targets
 from convsmith.plan.config import Config
 from convsmith.plan.plan import plan
 from convsmith.problem import parse_problem
-from convsmith.tune import recall, shipped
-from convsmith.tune.candidates import candidates
+from convsmith.tune import shipped
+from convsmith.tune.candidates import candidates, default_config
+from convsmith.tune.compile import choose
 from convsmith.tune.database import Database
 from convsmith.tune.hints import hints
 from convsmith.tune.measured import Measured
@@ -81,35 +82,37 @@ def recall_machine() -> str:
     return machine_key()
 
 
-def test_the_table_of_the_micro_architecture_serves_where_nothing_was_measured(
+def test_the_table_serves_where_the_model_still_makes_the_choice_that_was_measured(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     problem = parse_problem("mb1ic64ih28oc128oh28kh3ph1").canonical()
     gradient = parse_problem("--dir=BWD_W mb1ic64ih28oc128oh28kh3ph1").canonical()
-    configs = {p: str(candidates(p, AVX2, 1)[2].config) for p in (problem, gradient)}
-    made = MeasuredTable("a CPU", "2026-01-01", {(str(p), "avx2"): (config, 0.5) for p, config in configs.items()})
-    monkeypatch.setattr(recall, "own_table", lambda: made)
-    assert recall.recalled(problem, AVX2, 1) is None
+    changed = parse_problem("mb1ic64ih28oc256oh28kh3ph1").canonical()
+    found = {p: [str(c.config) for c in candidates(p, AVX2, 1)] for p in (problem, gradient, changed)}
+    rows = {(str(p), found[p][0]): (found[p][2], 0.5) for p in (problem, gradient)}
+    rows[str(changed), found[changed][1]] = found[changed][2], 0.5
+    monkeypatch.setattr(shipped, "own_table", lambda: MeasuredTable("a CPU", "2026-01-01", rows))
+    assert str(choose(problem, AVX2, 1, False)) == found[problem][0]  # the suite turns measurements off
     with settings.scope(database=tmp_path / "none.db"):
-        assert str(recall.recalled(problem, AVX2, 1)) == configs[problem]
-        assert recall.recalled(problem, TARGETS["avx512"], 1) is None
-        on_two = recall.recalled(problem, AVX2, 2)
-        assert on_two is not None and str(on_two) == f"{configs[problem]} --threads=2"
-        assert str(recall.recalled(gradient, AVX2, 1)) == configs[gradient]
-        assert recall.recalled(gradient, AVX2, 2) is None
+        assert str(choose(problem, AVX2, 1, False)) == found[problem][2]
+        assert str(choose(problem, AVX2, 3, False)) == f"{found[problem][2]} --threads=3"
+        assert choose(problem, TARGETS["avx512"], 1, False).target == "avx512"
+        assert str(choose(gradient, AVX2, 1, False)) == found[gradient][2]
+        assert choose(gradient, AVX2, 2, False) == default_config(gradient, AVX2, 2)
+        assert str(choose(changed, AVX2, 1, False)) == found[changed][0]
 
 
 @pytest.mark.parametrize("name", table_names())
-def test_every_config_of_a_table_makes_a_kernel(name: str) -> None:
+def test_every_row_of_a_table_that_is_in_force_makes_a_kernel(name: str) -> None:
     made = table(name)
     assert made is not None and made.machine and made.configs
-    for (problem, target), (config, ratio) in made.configs.items():
-        parsed = Config.parse(config)
-        assert str(parsed) == config and parsed.target == target and 0 < ratio < 1
+    for (problem, first), (config, ratio) in made.configs.items():
         canonical = parse_problem(problem).canonical()
-        assert str(canonical) == problem
-        with interning():
-            plan(canonical, parsed, _level(target))
+        assert str(canonical) == problem and 0 < ratio < 1
+        level = _level(first.partition(" ")[0].removeprefix("--target="))
+        if str(default_config(canonical, level)) == first:
+            with interning():
+                plan(canonical, Config.parse(config), level)
 
 
 def _level(name: str) -> Machine:

@@ -1,0 +1,46 @@
+"""The model of a config that is given, and the cycles that it expects, by cause."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+
+from convsmith.machine.base import Machine
+from convsmith.plan.config import Config
+from convsmith.plan.kernel import scheduled
+from convsmith.plan.loops import Loops, loops_after_fusing
+from convsmith.plan.unit import Unit
+from convsmith.problem.problem import Problem
+from convsmith.statement.phases import phases
+from convsmith.tune.model import Model
+
+__all__ = ["expected_terms", "model_of", "with_lanes"]
+
+
+def model_of(problem: Problem, config: Config, target: Machine) -> tuple[Model, Loops]:
+    """Return the model of a legal ``config`` of one statement, with its loops after fusing."""
+    st = scheduled(problem, replace(config, split=()), target)
+    model = Model(problem, st, target, Unit.of(st, target, config), tuple(phases(st)[n] for n in config.phases))
+    for a, b in config.fuse:
+        model.fuse(a, b)
+    return model, loops_after_fusing(model.whole, config)
+
+
+def expected_terms(problem: Problem, config: Config, target: Machine) -> dict[str, float]:
+    """Return the cycles of ``config`` by cause; nothing where the model has no estimate, as for several statements.
+
+    The causes within a register tile overlap; each has its part of the norm by which the model adds them up.
+    """
+    if config.then is not None or config.winograd:
+        return {}
+    model, loops = model_of(problem, config, target)
+    terms: defaultdict[str, float] = defaultdict(float)
+    model.cycles(loops, with_lanes(config, model, loops), terms)
+    return {name: cycles for name, cycles in terms.items() if cycles}
+
+
+def with_lanes(config: Config, model: Model, loops: Loops) -> Config:
+    """Return the config with a register tile of one vector along the lanes, where it names none."""
+    if loops.kinds[config.lane] == "k" or config.lane in dict(config.register):
+        return config
+    return replace(config, register=(*config.register, (config.lane, model.filled(config.lane))))
