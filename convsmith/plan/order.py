@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import takewhile
 
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var, as_index
@@ -145,8 +146,13 @@ class _Builder:
         around, reduce, classes = self.classes()
         blocks, depth, first = self.blocks(len(around))
         around += [x for x in blocks if x.role != "k"]
-        around += [self.outer.pop(n) for n in config.order if n in self.outer]
-        around += self.outer.values()
+        ordered = [self.outer.pop(n) for n in config.order if n in self.outer]
+        ordered += self.outer.values()
+        if self.loops.kinds[config.lane] == "m" and config.lane in self.st.residues and not blocks:
+            # Classes of the pixels along lanes fill the same lines of the result: an image or group has all in turn.
+            images = {d.name for d in self.st.dims if d.sort == "images"}
+            around[:0] = takewhile(lambda x: x.role == "batch" or images.issuperset(x.dims), ordered)
+        around += [x for x in ordered if x not in around]
         reduce = [*(x for x in blocks if x.role == "k"), *reduce]
         reduce += [x for n in config.reduce if n in self.reduce for x in self.reduce.pop(n)]
         reduce += [x for parts in self.reduce.values() for x in parts]

@@ -145,10 +145,19 @@ class Model:
         """Whether vectors of pixels lie along rows of a result and of a source that may have borders or a stride."""
         if not self.st.constant or self.phases or self.dims[pixel] != (pixel,) or self.apart(pixel) != 1:
             return False
-        step = self.src.get(Var(pixel), 0)
-        if step != 1 and not (step == STRIDE and self.window(step) <= self.target.l1.kept):
+        step = self.row_step(pixel)
+        packed = step > 1 and self.reads_once() and not self.bordered(pixel)
+        if step != 1 and not packed and not (step == STRIDE and self.window(step) <= self.target.l1.kept):
             return False
         return not self.bordered(pixel) or not (self.st.shifted or self.st.a.fewer is not None or self.st.sizes)
+
+    def row_step(self, pixel: str) -> int:
+        """Elements of the source between neighbouring pixels, of one residue class where a stride must divide them."""
+        return self.moved(pixel, self.classes.get(pixel, 1)) - self.moved(pixel, 0)
+
+    def reads_once(self) -> bool:
+        """Whether pixels have one tap, or the result is that of weights: packing then repeats no element for taps."""
+        return not self.st.constant or all(d.size == 1 for d in self.st.of("k") if d.axis)
 
     def window(self, step: int) -> int:
         """Bytes of the source that two vectors of pixels, ``step`` elements apart, read in all rows of their taps."""
@@ -307,6 +316,8 @@ class Model:
         written = 0.0
         if not along_k and self.apart(lane) != 1:
             written = self.lanes * self.scattering(self.apart(lane) * self.bytes, tile.get(lane, 1))
+        elif lane in self.classes and loops.kinds[lane] == "m":
+            written = self.lanes * cost.scatter
         weights = passing * self.lanes * steps * self.bytes
         read = load if weights <= target.l1.kept else far
         along_rows = loops.kinds[lane] == "m" and self.along_rows(lane)
@@ -364,12 +375,12 @@ class Model:
         """Cycles to load a vector of pixels of a row, of which ``passing`` bytes are read between two tiles.
 
         A vector that starts at any tap lies on two cache lines. Between pixels of a stride lie others, which are loaded
-        too.
+        too, unless the source is packed.
         """
-        target, step = self.target, self.src[Var(lane)]
+        target, step = self.target, self.row_step(lane)
         image = prod(self.st.a.layout.shape[2:]) * self.sizes[self.k] * self.bytes
         load = target.load(target.l1 if min(image, passing) <= target.l1.kept else target.l2)
-        return load * (2 * step if self.bordered(lane) else step)
+        return load * (2 * step if self.bordered(lane) or not self.reads_once() else 1)
 
     def footprint(self) -> int:
         """Bytes of all images and their results."""
@@ -496,7 +507,8 @@ class Model:
         inner = steps.get(Var(self.n)) == 1 and steps.get(Var(self.batch), 0) == self.sizes[self.n]
         ready = single or steps.get(Var(lane)) == 1 or (inner and self.dims[lane] == (self.batch, self.n))
         inner_pixel = next((d.name for d in self.st.of("m") if d.name == self.dims[lane][-1]), "")
-        apart = inner_pixel and not self.phases and self.src.get(Var(inner_pixel)) != 1 and not self.bordered(lane)
+        apart = inner_pixel and not self.phases and self.src.get(Var(inner_pixel)) != 1
+        apart = apart and self.reads_once() and not self.bordered(lane)
         a = (self.st.a.name,) if self.st.a.fewer is not None or apart else ()
         return (*a, b.name) if self.st.constant or not ready else a
 

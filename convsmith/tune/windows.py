@@ -111,7 +111,7 @@ def row_tiles(loops: Loops, lane: str, n: str, lanes: int, registers: int) -> It
     if not above:
         return
     channels, tap = loops.extents[n], next((x for x in loops.of("k") if loops.axes[x] == loops.axes[above]), "")
-    taps = loops.extents[tap] if tap else 1
+    taps = loops.extents[tap] if tap and tap not in loops.residues else 1
     for vectors in range(1, min(-(-loops.extents[lane] // lanes), registers) + 1):
         for rows in ROWS_OF_VECTORS:
             sums = channels * rows * vectors

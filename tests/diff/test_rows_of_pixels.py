@@ -22,6 +22,8 @@ LINES = [
     "g3mb1ic3ih14iw35oc3oh14ow31kh3kw3ph2pw0dh1dw1",
     "g7mb2ic7iw100oc7ow100kw31pw15",
     "g4mb1ic4iw50oc4ow25kw5sw2pw2",
+    "g9mb1ic9ih21oc9oh6kh11sh2ph0",
+    "mb3ic4ih7iw34oc33oh3ow18kh1kw1sh3sw2ph0pw1",
     "g2mb1ic2id5ih6iw17oc2od5oh6ow17kd3kh3kw3pd1ph1pw1",
     "--attr-post-ops=relu --dir=FWD_B mb2ic4ih16oc40oh16kh3ph1",
     "mb1ic3ih20iw33oc9oh20ow33kh3kw3ph1pw1",
@@ -32,6 +34,11 @@ LINES = [
     "--dt=bf16 g4mb1ic4ih16oc4oh16kh5ph2",
     "--dir=BWD_D mb1ic4ih18oc5oh16kh5ph1",
     "--deconv g3mb1ic3ih17oc3oh19kh9ph3",
+    "--dir=BWD_D g5mb2ic5ih20iw47oc5oh10ow24kh7kw7sh2sw2ph3pw3",
+    "--dir=BWD_D g3mb1ic3ih21iw36oc3oh7ow18kh3kw5sh3sw2ph0pw2",
+    "--deconv g4mb1ic4iw40oc4ow83kw9sw2pw2",
+    "--deconv --dir=FWD_B --attr-post-ops=relu g3mb2ic3ih9iw18oc3oh18ow36kh4kw4sh2sw2ph1pw1",
+    "--deconv mb1ic16ih17oc3oh34kh4sh2ph1",
 ]  # fmt: skip
 
 
