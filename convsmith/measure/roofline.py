@@ -42,21 +42,25 @@ class Roofline:
     @property
     def side(self) -> str:
         """What binds: "the bytes" or "the multiply-adds"."""
-        return "the multiply-adds" if self.peak is not None and self.peak.rate <= self._by_bytes else "the bytes"
+        return "the multiply-adds" if self._by_products >= self._by_bytes else "the bytes"
 
     @property
     def bound(self) -> float:
-        """The highest rate of operations, in 1e9 a second."""
-        return min(self._by_bytes, self.peak.rate) if self.peak is not None else self._by_bytes
+        """The highest rate of operations, in 1e9 a second; 0 where no result has a product."""
+        return self.flops / self.seconds * 1e-9
 
     @property
     def seconds(self) -> float:
-        """The shortest time of a call."""
-        return self.flops / self.bound * 1e-9
+        """The shortest time of a call: that to move the bytes, or to compute the products if that takes longer."""
+        return max(self._by_bytes, self._by_products)
 
     @property
     def _by_bytes(self) -> float:
-        return self.intensity * self.read.rate
+        return max(self.nbytes, 1) / self.read.rate * 1e-9
+
+    @property
+    def _by_products(self) -> float:
+        return 0.0 if self.peak is None else self.flops / self.peak.rate * 1e-9
 
 
 def roofline(problem: Problem, machine: Machine, threads: int) -> Roofline:
