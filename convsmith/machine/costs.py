@@ -76,6 +76,8 @@ class Costs:
     """Bytes of images and results up to which arithmetic hides the loads."""
     beyond: float = 3
     """Cost of loading a cache line from L3 or memory, relative to L2."""
+    streamed: float = 8
+    """Cost of loading a cache line that a nest streams from main memory again and again, relative to L2."""
     jump: float = 1.5
     """Minimum of that ratio if no two consecutive loads share a cache line."""
     fetched: int = 128

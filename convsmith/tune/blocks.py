@@ -4,12 +4,13 @@ While pixels stream, the weights of a tile of output channels stay in the second
 long for that, a part of each sum is computed at a time, for as many channels as keep the partial sums in that cache
 too.
 
-A gradient of the weights reduces over pixels, and each register tile reads some channels of all images. If the images
-exceed the cache, all tiles read one block of pixels before the next block.
+A gradient of the weights reduces over pixels, and each register tile reads some channels of all images. All tiles read
+one block of pixels before the next block where that moves less between memories.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
@@ -18,15 +19,18 @@ from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
 from convsmith.plan.loops import Loops
 from convsmith.statement.statement import Statement
+from convsmith.tune.traffic import Traffic
 
+CLEARLY = 1.1
+"""Ratio of cycles below which pixels have no blocks."""
+SUMS = 8
+"""Maximum size of the sums that memory keeps between blocks of pixels, relative to the second-level cache."""
 BLOCKS_A_THREAD = 3
 """Minimum number of channel blocks per thread, for balanced threads."""
 
 
 def blocked(st: Statement, loops: Loops, config: Config, target: Machine) -> Config:
     """Return the config with blocks of channels and of the longest reduction loop, where that pays."""
-    if not st.constant and config.realise == "peel" and (block := _pixels(st, loops, config, target)):
-        return replace(config, cache=block)
     inner = max(loops.of("k"), key=lambda n: loops.extents[n])
     if loops.kinds[config.lane] != "n" or config.hold or loops.residues or config.realise != "peel":
         return config
@@ -48,30 +52,37 @@ def blocked(st: Statement, loops: Loops, config: Config, target: Machine) -> Con
     return replace(config, cache=(*channels, (inner, depth)))
 
 
-def _pixels(st: Statement, loops: Loops, config: Config, target: Machine) -> tuple[tuple[str, int], ...]:
-    """Return the config with a cache tile of the pixels over which a gradient of the weights reduces, if it pays.
+def with_blocks_of_pixels(traffic: Traffic, loops: Loops, config: Config) -> Config:
+    """Return the config of a gradient of the weights with a cache tile of its pixels, if all tiles read it sooner.
 
-    It does not pay if several taps read the same elements one after the other and the cache keeps these.
+    Between cache tiles, memory keeps the sums of all register tiles, and each of those starts once more.
     """
-    width = dtype(st.b.dtype).bytes
+    tiles = prod(-(-n // config.size(name)) for name, n in loops.extents.items() if loops.kinds[name] != "k")
+    turns = tiles * traffic.target.costs.call
+    least, chosen = (traffic.cycles(loops, config) + turns) / CLEARLY, config
+    for block in _blocks_of_pixels(traffic, loops, config):
+        other = replace(config, cache=(block,))
+        parts = -(-loops.extents[block[0]] // block[1])
+        expected = traffic.cycles(loops, other) + turns * parts
+        if expected < least:
+            least, chosen = expected, other
+    return chosen
+
+
+def _blocks_of_pixels(traffic: Traffic, loops: Loops, config: Config) -> Iterator[tuple[str, int]]:
+    """Yield loops over pixels with halves of halves of their iterations, in which sums are worth being loaded again."""
+    target, acc = traffic.target, dtype(traffic.st.acc)
+    lanes = target.lanes(acc.bits) if loops.kinds[config.lane] == "k" else 1
+    sums = prod(n for name, n in loops.extents.items() if loops.kinds[name] != "k") * lanes * acc.bytes
+    if sums > target.l2.bytes * SUMS:
+        return
     terms = prod(loops.extents[n] for n in loops.of("k"))
-    groups = prod(loops.extents[n] for n in loops.of("batch"))
-    images = sum(prod(v.layout.shape) for v in (st.a, st.b)) * width // groups
-    tiles = {n: -(-loops.extents[n] // config.size(n)) for n in loops.of("n", "m")}
-    windows = {d.name for d in st.of("m") if d.axis and d.size > 1}
-    taps = prod(tiles[n] for n in loops.of("m") if windows & set(loops.dims[n]))
-    channels = sum(config.size(n) for n in tiles if not windows & set(loops.dims[n]))
-    if images <= target.l2.bytes or prod(tiles.values()) < 2:
-        return ()
-    if taps > 1 and channels * terms * width <= target.l2.bytes:
-        return ()
-    lanes = target.lanes(dtype(st.acc).bits) if loops.kinds[config.lane] == "k" else 1
-    parts = -(-images * 2 // target.l2.bytes)
-    rows = [n for n in st.reduce if n in loops.extents and n != config.lane]
-    loop = next((n for n in rows if loops.extents[n] >= parts), max(rows, key=lambda n: loops.extents[n], default=""))
-    if not loop or images > loops.extents[loop] * target.l2.bytes:
-        return ()
-    depth = max(1, loops.extents[loop] // parts)
-    sums = prod(loops.extents[n] for n in tiles) * lanes * dtype(st.acc).bytes
-    long = terms * depth // loops.extents[loop] // lanes >= target.costs.reload
-    return ((loop, depth),) if long and sums <= target.l2.bytes else ()
+    for n in (n for n in config.reduce if n in loops.extents and n != config.lane):
+        whole, unit = loops.extents[n], config.size(n)
+        size = whole
+        while (size := -(-size // (2 * unit)) * unit) < whole:
+            if terms * size // whole // lanes < target.costs.reload:
+                break
+            yield n, size
+            if size == unit:
+                break

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import make_buffer
@@ -13,7 +14,7 @@ from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import walk
 from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
-from convsmith.plan.loops import loops_after_fusing
+from convsmith.plan.loops import Loops, loops_after_fusing
 from convsmith.plan.registers import registers
 from convsmith.plan.unit import Unit
 from convsmith.problem.problem import Problem
@@ -28,6 +29,8 @@ LONG = 24
 """Operations of an epilogue from which it is a loop of its own, because LLVM compiles long unrolled code slowly."""
 NEAR = 1.02
 """Ratio of expected cycles below which LLVM's work decides between two configs: the model is no more exact."""
+ARRANGED = 3
+"""Maximum number of candidates that are arranged to move little between memories."""
 COMPILED = 128
 """Multiply-adds and stores that LLVM compiles in the time of a kernel's constant costs."""
 
@@ -39,6 +42,13 @@ class Choice:
     cycles: float
     emitted: int
     config: Config
+
+
+class _Candidate(NamedTuple):
+    """A choice; and, where a model of register tiles made it, the model with the loops of its config."""
+
+    choice: Choice
+    made_by: tuple[Model, Loops] | None
 
 
 def candidates(p: Problem, target: Machine, threads: int) -> list[Choice]:
@@ -53,16 +63,28 @@ def candidates(p: Problem, target: Machine, threads: int) -> list[Choice]:
         models = [Model(p, st, target, unit) for unit in choices]
         if along := models[0].worth():
             models.append(Model(p, st, target, Unit.plain(st, target), along))
-        choices_of_models = [c for model in models for c in _of_unit(model, threads, long)]
-        choices_of_models += [Choice(*found) for found in winograd_configs(p, each, target, threads)]
-    if not choices_of_models:
-        raise ConfigError("no-config", f"no config makes a kernel of {p} for {target.name}")
-    choices_of_models.sort(key=lambda c: (c.cycles, c.emitted))
-    close = [c for c in choices_of_models if c.cycles <= choices_of_models[0].cycles * NEAR]
-    return sorted(close, key=lambda c: c.emitted // COMPILED) + choices_of_models[len(close) :]
+        found = [c for model in models for c in _of_unit(model, threads, long)]
+        found += [_Candidate(Choice(*config), None) for config in winograd_configs(p, each, target, threads)]
+        if not found:
+            raise ConfigError("no-config", f"no config makes a kernel of {p} for {target.name}")
+        return _ranked(found)
 
 
-def _of_unit(model: Model, threads: int, long: bool) -> Iterator[Choice]:
+def _ranked(found: list[_Candidate]) -> list[Choice]:
+    """Return the choices, best first; the first few are arranged to move little between memories."""
+    found.sort(key=lambda c: (c.choice.cycles, c.choice.emitted))
+    close = [c for c in found if c.choice.cycles <= found[0].choice.cycles * NEAR]
+    close.sort(key=lambda c: c.choice.emitted // COMPILED)
+    ranked = [*close, *found[len(close) :]]
+    choices = [c.choice for c in ranked]
+    for n, (choice, made_by) in enumerate(ranked[:ARRANGED]):
+        if made_by is not None:
+            model, loops = made_by
+            choices[n] = replace(choice, config=model.arranged(loops, choice.config))
+    return choices
+
+
+def _of_unit(model: Model, threads: int, long: bool) -> Iterator[_Candidate]:
     """The candidates that compute with the model's unit; a ``long`` epilogue has a loop of its own."""
     target, pixels, flip, along = model.target, model.fusions(), model.flip(), tuple(p.pixel for p in model.phases)
     instruction = model.unit.name
@@ -94,7 +116,7 @@ def _of_unit(model: Model, threads: int, long: bool) -> Iterator[Choice]:
             for c in (config if not wide else None, held):
                 if c is not None and registers(loops, c, target, model.unit, filled).fit and _serves(model, c):
                     c = model.complete(loops, c)
-                    yield Choice(model.cycles(loops, c), model.emitted(loops, c), c)
+                    yield _Candidate(Choice(model.cycles(loops, c), model.emitted(loops, c), c), (model, loops))
 
 
 def _serves(model: Model, config: Config) -> bool:

@@ -26,9 +26,11 @@ from convsmith.problem.problem import Problem
 from convsmith.statement.parts import PART, splits
 from convsmith.statement.phases import Phase, phased, phases
 from convsmith.statement.statement import Statement, View, view_steps
-from convsmith.tune.blocks import blocked
+from convsmith.tune.blocks import blocked, with_blocks_of_pixels
 from convsmith.tune.fragments import fragment_cycles, fragment_tiles
+from convsmith.tune.orders import ordered
 from convsmith.tune.parts import parts_of_sums
+from convsmith.tune.traffic import Traffic
 from convsmith.tune.windows import STRIDE, fetched, first_reads, row_tiles, weights_fit, window_tiles
 
 FEW_VECTORS = 3
@@ -74,6 +76,7 @@ class Model:
         self.batch = next((d.name for d in reversed(st.of("batch"))), "")
         self.k = st.reduce[-1]
         self.terms = prod(d.size for d in st.of("k")) // self.taken()
+        self.traffic = Traffic(st, target)
         self._filled: dict[tuple[str, ...], int] = {}
 
     def fuse(self, a: str, b: str) -> str:
@@ -479,6 +482,22 @@ class Model:
         outer = [*(n for n in names if n == self.images), *groups]
         return (*outer, *(n for n in inner if n not in outer))
 
+    def arranged(self, loops: Loops, config: Config) -> Config:
+        """Return the config in the order of loops, or with the blocks of pixels, that move least between memories.
+
+        Threads that share a gradient of the weights have no blocks beside that: each reads pixels of its own.
+        """
+        if config.realise != "peel" or config.hold or self.classes or self.phases or self.unit.rows > 1:
+            return config
+        if not self.traffic.is_far(config):
+            return config
+        if not self.st.constant:
+            shared = config.split or (config.threads > 1 and splits(self.whole))
+            return config if shared else with_blocks_of_pixels(self.traffic, loops, config)
+        if config.lane == self.batch or self.apart(config.lane) != 1:
+            return config
+        return ordered(self.traffic, loops, config, self.images)
+
     def holding(self, loops: Loops, config: Config) -> Config | None:
         """The same with the weights of a window in registers while the pixels of its channels pass; or None."""
         tile = dict(config.register)
@@ -514,16 +533,11 @@ class Model:
 
 
     def complete(self, loops: Loops, config: Config) -> Config:
-        """The config with its reduction in parts for threads, or else with blocks for the caches, where either pays.
-
-        Threads that share a gradient of weights have no blocks beside that: each reads pixels of its own.
-        """
+        """The config with its reduction in parts for threads, or else with blocks of channels, where either pays."""
         splittable = splits(self.whole)
         if splittable and (parts := parts_of_sums(self.problem, self.whole, loops, config, self.unit, self.target)):
             return replace(config, split=parts, order=(PART, *config.order))
-        if config.threads > 1 and splittable and not self.st.constant:
-            return config
-        return blocked(self.whole, loops, config, self.target)
+        return config if not self.st.constant else blocked(self.whole, loops, config, self.target)
 
 
 def _together(*cycles: float) -> float:

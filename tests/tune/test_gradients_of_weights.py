@@ -40,3 +40,20 @@ def test_channels_first_are_packed_on_the_side_whose_result_lies_beside(
 
 def test_what_takes_less_time_than_a_call_is_not_packed() -> None:
     assert config_of(f"{FIRST} mb1ic16ih4iw16oc16oh4ow16kh1kw1ph0pw0", "avx512").pack == ()
+
+
+@pytest.mark.parametrize(("channels", "blocks"), [(1024, True), (1056, False)])
+def test_pixels_that_share_sets_of_a_cache_have_blocks(channels: int, blocks: bool) -> None:
+    """A group of 32 channels of all pixels fits in the second cache, unless pixels lie 4 KiB apart."""
+    config = config_of(f"{LAST} g32mb1ic{channels}ih28oc{channels}oh28kh3ph1", "avx512")
+    assert bool(config.cache) == blocks
+
+
+def test_no_blocks_are_made_of_what_the_caches_hold() -> None:
+    assert config_of(f"{LAST} mb1ic64ih14oc64oh14kh3ph1", "avx512").cache == ()
+
+
+@pytest.mark.parametrize("line", ["g144mb1ic144ih128oc144oh128kh3ph1", "mb1ic256ih56oc256oh56kh3ph1"])
+def test_taps_read_the_same_rows_before_the_next_ones(line: str) -> None:
+    (block,) = config_of(f"{LAST} {line}", "avx512").cache
+    assert block[0] == "oh"

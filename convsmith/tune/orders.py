@@ -1,0 +1,44 @@
+"""Orders of the loops around a register tile, of which the one that moves least between memories is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from convsmith.plan.config import Config
+from convsmith.plan.loops import Loops
+from convsmith.tune.traffic import Traffic
+
+CLEARLY = 1.1
+"""Ratio of cycles of memory below which the order of loops stays."""
+
+
+def ordered(traffic: Traffic, loops: Loops, config: Config, images: str) -> Config:
+    """Return ``config`` with the order of loops that moves clearly less than its own, where there is one.
+
+    ``images`` is the loop over images, or nothing.
+    """
+    least, chosen = traffic.cycles(loops, config) / CLEARLY, config
+    for order in dict.fromkeys(_orders(loops, config, images)):
+        if order == config.order:
+            continue
+        other = replace(config, order=order)
+        cycles = traffic.cycles(loops, other)
+        if cycles < least:
+            least, chosen = cycles, other
+    return chosen
+
+
+def _orders(loops: Loops, config: Config, images: str) -> Iterator[tuple[str, ...]]:
+    """Yield orders in which images, channels, pixels or rows of pixels are outermost."""
+    first = tuple(n for n in config.order if n not in loops.extents)
+    names = [n for n in config.order if n in loops.extents]
+    channels = [n for n in names if loops.kinds[n] != "m"]
+    *rows, row = pixels = [n for n in names if n not in channels and n != images]
+    image = [n for n in names if n == images]
+    yield (*first, *image, *channels, *pixels)
+    yield (*first, *image, *pixels, *channels)
+    if rows:
+        yield (*first, *image, *rows, *channels, row)
+    if image:
+        yield (*first, *channels, *image, *pixels)

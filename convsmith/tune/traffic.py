@@ -1,0 +1,203 @@
+"""Bytes that a nest moves between memories, from the distances at which its loops read the same elements again.
+
+A loop that does not move an operand reads the same elements in each iteration. They are still in a memory if that holds
+all that one iteration reads and writes; else each iteration moves them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import gcd, prod
+from typing import NamedTuple
+
+from convsmith.ir.index import FloorDiv, Index, Var
+from convsmith.ir.types import dtype
+from convsmith.machine.base import Machine
+from convsmith.machine.memory import MemoryLevel
+from convsmith.plan.config import Config
+from convsmith.plan.loops import Loops
+from convsmith.statement.statement import Statement, View
+
+STREAMS = 2
+"""Times that an element of the result is moved: it is fetched before it is written."""
+
+
+class _Axis(NamedTuple):
+    """A dim of an array: its size and stride in elements, and those by which each dim of the nest moves along it."""
+
+    size: int
+    stride: int
+    steps: tuple[tuple[str, float], ...]
+
+    def touched(self, extents: dict[str, int]) -> float:
+        """Return the positions that a part of the nest reads, in which each dim has these ``extents``.
+
+        Neighbours in memory come in lines, with those between them.
+        """
+        span = min(1 + sum(step * (extents.get(n, 1) - 1) for n, step in self.steps), self.size)
+        return span if self.stride == 1 else min(span, prod(extents.get(n, 1) for n, _ in self.steps))
+
+
+class Operand:
+    """An array as a nest reads it. One that is packed, or has blocks, lies in the order in which it is read."""
+
+    def __init__(self, view: View, packed: bool, memories: Sequence[MemoryLevel], times: int = 1) -> None:
+        self.bytes, self.times, self.written = dtype(view.dtype).bytes, times, times > 1
+        self.line, self.ways = memories[0].line, [memory.way for memory in memories]
+        plain = not packed and view.layout.is_plain
+        strides = view.layout.strides if plain else (0,) * len(view.coords)
+        axes = (_Axis(*axis) for axis in zip(view.layout.shape, strides, map(_steps, view.coords)))
+        self.axes = sorted((axis for axis in axes if axis.steps), key=lambda axis: axis.stride)
+
+    def touched(self, extents: dict[str, int]) -> tuple[float, list[float]]:
+        """Return the bytes that a part of the nest touches, in which each dim has these ``extents``, and their room.
+
+        The room is that of the bytes in each memory. Runs that are a multiple of a way apart share few sets of it; that
+        is no loss for a result, which nothing reads again.
+        """
+        run, total, apart = float(self.bytes), 1.0, 0
+        for axis in self.axes:
+            count = axis.touched(extents)
+            total *= count
+            if apart or count == 1:
+                continue
+            if axis.stride and axis.stride * self.bytes > run:
+                apart = axis.stride * self.bytes
+            else:
+                run *= count
+        total *= self.bytes
+        if not apart:
+            return total * self.times, [total * self.times] * len(self.ways)
+        filled = max(run, self.line)
+        total *= filled / run
+        shared = [1.0 if self.written else max(1.0, gcd(apart, way) / filled) for way in self.ways]
+        return total * self.times, [total * self.times * x for x in shared]
+
+
+def _steps(coord: Index) -> tuple[tuple[str, float], ...]:
+    """Return the elements by which each variable moves a coordinate."""
+    steps: list[tuple[str, float]] = []
+    for atom, c in coord.terms:
+        if isinstance(atom, Var):
+            steps.append((atom.name, abs(c)))
+        elif isinstance(atom, FloorDiv):
+            steps += [(v.name, abs(c * n) / atom.den) for v, n in atom.num.terms if isinstance(v, Var)]
+    return tuple(steps)
+
+
+class Traffic:
+    """The operands of a statement, and the bytes that its nests move."""
+
+    def __init__(self, st: Statement, target: Machine) -> None:
+        self.st, self.target = st, target
+        self.sizes = {d.name: d.size for d in st.dims}
+        self.operands: dict[tuple[tuple[str, ...], int], list[Operand]] = {}
+        self.tile: tuple[Config, _Moved] | None = None
+        """What the register tile of a config moves with its sums, in any order of the loops around it."""
+
+    def of(self, config: Config, kept: int = 1) -> list[Operand]:
+        """Return the operands under ``config``, which packs some of them; each sum is ``kept`` as so many in memory."""
+        if (config.pack, kept) not in self.operands:
+            memories = self.target.memories[:2]
+            read = [Operand(view, view.name in config.pack, memories) for view in self.st.factors]
+            self.operands[config.pack, kept] = [*read, Operand(self.st.c, False, memories, STREAMS * kept)]
+        return self.operands[config.pack, kept]
+
+    def is_far(self, config: Config) -> bool:
+        """Return whether the second-level cache is too small for all that the nest reads and writes."""
+        return sum(x.touched(self.sizes)[0] for x in self.of(config)) > self.target.l2.bytes
+
+    def cycles(self, loops: Loops, config: Config) -> float:
+        """Return the cycles in which the caches deliver what the whole nest moves to the first of them."""
+        near, far = self.moved(loops, config)
+        l2 = self.target.l2
+        return (near + far * (self.target.costs.streamed - 1)) / l2.rate
+
+    def moved(self, loops: Loops, config: Config) -> tuple[float, float]:
+        """Return the bytes that move to the first-level cache, and to the second from beyond."""
+        parts = any(loops.kinds[n] == "k" for n, _ in config.cache) and loops.kinds[config.lane] == "k"
+        operands = self.of(config, self.target.lanes(dtype(self.st.acc).bits) if parts else 1)
+        held = (self.target.l1.bytes, self.target.l2.bytes)
+        loops_around, tile_loops = _levels(loops, config)
+        key = replace(config, order=())
+        if self.tile is None or self.tile[0] != key:
+            extents: dict[str, int] = {}
+            for n in loops.extents:
+                extents |= self.spread(loops, n, min(_tile(config, n), loops.extents[n]))
+            inner = _Moved.once(extents, operands)
+            self.tile = key, self.around(loops, tile_loops, inner, operands, held)
+        whole = self.around(loops, loops_around, self.tile[1], operands, held)
+        near, far = (sum(x) for x in whole.moved)
+        return near, far
+
+    def around(
+        self, loops: Loops, levels: list[_Level], inner: _Moved, operands: list[Operand], held: tuple[int, ...]
+    ) -> _Moved:
+        """Return what a nest moves whose loops ``levels`` are around an ``inner`` nest; memories of ``held`` bytes."""
+        nest = inner
+        for loop in reversed(levels):
+            if loop.trips < 2:
+                continue
+            covered = self.spread(loops, loop.name, min(loop.covered, loops.extents[loop.name]))
+            once = _Moved.once(nest.extents | covered, operands)
+            moved = []
+            for most, room, new, old in zip(held, nest.rooms, once.moved, nest.moved):
+                again = new if room <= most else [x * loop.trips for x in old]
+                moved.append([*again[:-1], old[-1]] if loop.in_registers else again)
+            nest = once._replace(moved=moved)
+        return nest
+
+    def spread(self, loops: Loops, loop: str, extent: int) -> dict[str, int]:
+        """Return the extents of the dims of a loop, which may be fused, that so many of its iterations cover."""
+        covered = {}
+        for n in reversed(loops.dims[loop]):
+            covered[n] = min(extent, self.sizes[n])
+            extent = -(-extent // self.sizes[n])
+        return covered
+
+
+class _Moved(NamedTuple):
+    """A part of a nest: the extents of its dims; at each memory, the room that it takes and what each operand moves."""
+
+    extents: dict[str, int]
+    rooms: list[float]
+    moved: list[list[float]]
+
+    @staticmethod
+    def once(extents: dict[str, int], operands: list[Operand]) -> _Moved:
+        """Return the part with these ``extents`` where each element moves once."""
+        touched = [x.touched(extents) for x in operands]
+        rooms = [sum(each) for each in zip(*(rooms for _, rooms in touched))]
+        return _Moved(extents, rooms, [[nbytes for nbytes, _ in touched] for _ in rooms])
+
+
+class _Level(NamedTuple):
+    """A loop around a register tile, the extent of which its iterations cover part after part.
+
+    The sums are ``in_registers`` while it runs.
+    """
+
+    name: str
+    trips: int
+    covered: int
+    in_registers: bool
+
+
+def _tile(config: Config, loop: str) -> int:
+    """Return the iterations of a loop within a register tile."""
+    return max(config.size(loop), dict(config.terms).get(loop, 1))
+
+
+def _levels(loops: Loops, config: Config) -> tuple[list[_Level], list[_Level]]:
+    """Return the loops around a register tile and those of its sums, outermost first."""
+    left = dict(loops.extents)
+    around = []
+    for n, size in config.cache:
+        if size < left[n]:
+            around.append(_Level(n, -(-left[n] // size), left[n], False))
+            left[n] = size
+    names = [n for n in dict.fromkeys((*config.order, *left)) if n in left and loops.kinds[n] != "k"]
+    around += [_Level(n, -(-left[n] // _tile(config, n)), left[n], False) for n in names]
+    reduce = dict.fromkeys((*config.reduce, *loops.of("k")))
+    return around, [_Level(n, -(-left[n] // _tile(config, n)), left[n], True) for n in reduce]

@@ -1,0 +1,58 @@
+"""The order of loops around a register tile follows from the bytes that it moves between memories."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from convsmith.ir.intern import interning
+from convsmith.machine.memory import core_caches
+from convsmith.machine.x86.levels import LEVELS
+from convsmith.plan.config import Config
+from convsmith.plan.loops import loops_after_fusing
+from convsmith.problem import parse_problem
+from convsmith.statement.views import statement
+from convsmith.tune.candidates import default_config
+from convsmith.tune.traffic import Traffic
+
+AVX512 = next(t for t in LEVELS if t.name == "avx512")
+LAST = "--stag=axb --dtag=axb"
+A, B, C = 64 * 32 * 4, 32 * 48 * 4, 64 * 48 * 4 * 2
+"""Bytes of 64 rows of 32 elements, of 32 rows of 48, and of reading and writing the 64 rows of their product."""
+
+
+@pytest.mark.parametrize(
+    ("order", "first", "second", "near", "far"),
+    [
+        ("m,n", 7 << 10, 1 << 13, A + B * 16 + C, A + B + C),  # a tile of rows meets all columns: 8 KiB
+        ("n,m", 1 << 12, 1 << 13, A * 3 + B + C, A * 3 + B + C),  # all rows meet 16 columns: 10 KiB
+        ("n,m", 1 << 11, 1 << 16, A * 3 + B * 16 + C, A + B + C),  # a tile of the product: 3 KiB
+        ("m,n", 1 << 14, 1 << 16, A + B + C, A + B + C),
+        ("m,n", 1 << 11, 1 << 12, A * 3 + B * 16 + C, A + B * 16 + C),
+    ],
+)
+def test_bytes_of_a_product(order: str, first: int, second: int, near: int, far: int) -> None:
+    """An operand moves again in each iteration of a loop that reads more between than the memory holds."""
+    target = replace(AVX512, memories=core_caches(first, second, (64, 32)))
+    with interning():
+        st = statement(parse_problem("--matmul 64x32:32x48"), target)
+        config = Config(
+            "avx512", "n", register=(("m", 4), ("n", 16)), order=tuple(order.split(",")), pack=("src", "wei")
+        )
+        assert Traffic(st, target).moved(loops_after_fusing(st, config), config) == (near, far)
+
+
+@pytest.mark.parametrize(
+    ("line", "outermost"),
+    [
+        (f"{LAST} mb16ic512ih7oc512oh7kh3ph1", ["oc"]),  # 9 MiB of weights pass once
+        (f"{LAST} mb1ic512ih28oc256oh28kh1ph0", ["mb_oh_ow"]),  # weights stay in the second cache, images do not
+        (f"{LAST} mb1ic256ih56oc512oh28kh1sh2ph0", ["mb", "oh"]),
+        (f"{LAST} mb1ic2048ih7oc512oh7kh1ph0", ["oc"]),  # images stay, 4 MiB of weights do not
+        (f"{LAST} mb16ic128ih28oc512oh28kh1ph0", ["mb_oh_ow"]),  # images and results beyond the caches pass once
+    ],
+)
+def test_what_exceeds_the_caches_passes_once(line: str, outermost: list[str]) -> None:
+    config = default_config(parse_problem(line), AVX512)
+    assert list(config.order[: len(outermost)]) == outermost
