@@ -209,6 +209,12 @@ class CastEmitter(ScalarEmitter):
         result = self.choose(odd_one, S32, lanes, quiet, rounded)
         return self.convert("trunc", result, S32, BF16, lanes)
 
+    def truncate_normal(self, x: str, lanes: int) -> str:
+        """Return an f32 that is not denormal as bf16; the target has an instruction for that."""
+        narrow = f"<{lanes} x bfloat>" if lanes else "bfloat"
+        rounded = self.put(f"fptrunc {self.type(F32, lanes)} {x} to {narrow}")
+        return self.put(f"bitcast {narrow} {rounded} to {self.type(BF16, lanes)}")
+
     def _extend_bfloat(self, x: str, lanes: int) -> str:
         """Return an f32 whose upper half is the bf16."""
         upper = self._word("shl", self.convert("zext", x, BF16, S32, lanes), lanes, 16)

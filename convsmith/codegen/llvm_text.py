@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from convsmith.codegen.artifact import Launch
+from convsmith.codegen.denormals import flushed_buffers
 from convsmith.codegen.fragments import VECTORS, Configurations, Fragments, Shapes
 from convsmith.codegen.gathers import spans_of
 from convsmith.codegen.launch import entry_text
@@ -52,7 +53,7 @@ class FunctionEmitter(ValueEmitter):
     def __init__(
         self, kernel: Kernel, facts: Facts, symbol: str, written: set[Buffer], configurations: Configurations | None
     ) -> None:
-        super().__init__(kernel.index_bits or 64, written, facts.half)
+        super().__init__(kernel.index_bits or 64, written, facts.half, flushed_buffers(kernel, facts.rows))
         self.facts, self.rows, self.symbol = facts, facts.rows, symbol
         self.fragments: dict[Buffer, Fragments] = {}
         self.configurations, self.configured = configurations, False

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from convsmith.codegen.casts import CastEmitter, literal
+from convsmith.codegen.denormals import is_flushed
 from convsmith.codegen.gathers import Spans, extent_of, gathered_from
 from convsmith.codegen.products import LEAST, high_product
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index
-from convsmith.ir.types import DType, Half
+from convsmith.ir.types import BF16, DType, Half
 from convsmith.ir.value import (
     Binary,
     Bits,
@@ -49,11 +50,14 @@ def row_width(t: DType, lanes: Lanes) -> int:
 
 
 class ValueEmitter(CastEmitter):
-    """Emits values; ``vector_of`` gives the lanes of register buffers that are kept as vectors."""
+    """Emits values; ``vector_of`` gives the lanes of register buffers that are kept as vectors.
 
-    def __init__(self, bits: int, written: set[Buffer], half: Half) -> None:
+    No element of ``flushed`` buffers is denormal.
+    """
+
+    def __init__(self, bits: int, written: set[Buffer], half: Half, flushed: frozenset[Buffer]) -> None:
         super().__init__(bits, half)
-        self.written = written
+        self.written, self.flushed = written, flushed
         self.vector_of: dict[Buffer, int] = {}
         self.slots: dict[Slot, str] = {}
         self.shared: dict[tuple[Value, int], str] = {}
@@ -313,6 +317,8 @@ class ValueEmitter(CastEmitter):
         ty = self.type(t, lanes)
         if isinstance(v, Fma):
             return self.intrinsic("fma", t, lanes, *[self.value(x, lanes) for x in (v.a, v.b, v.c)])
+        if isinstance(v, Cast) and t is BF16 and is_flushed(v.a, self.flushed):
+            return self.truncate_normal(self.value(v.a, lanes), lanes)
         if isinstance(v, Cast):
             return self.cast(self.value(v.a, lanes), dtype_of(v.a), t, lanes)
         if isinstance(v, Bits):

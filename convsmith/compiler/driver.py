@@ -102,7 +102,8 @@ def emit(plan: Plan, low: Lowered) -> Artifact:
     """Return the object code of ``low``, the kernels of ``plan``, with its manifest."""
     made = assemble(plan, low, problem_arguments(plan, low))
     # Padding in memory stands for activations; its zeros are multiplied by the other factor.
-    padded = [k for k in plan.kernels if k.config.realise in ("pad_copy", "indirection") or plan.config.winograd]
+    copies = ("pad_copy", "window_copy", "indirection")
+    padded = [k for k in plan.kernels if k.config.realise in copies or plan.config.winograd]
     return replace(
         made, problem=str(plan.problem), config=str(plan.config), requirements=plan.requirements,
         needs_finite=tuple(k.statement.whole.b.name for k in padded if k.statement.when in ("loop", "main")),

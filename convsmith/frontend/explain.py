@@ -24,6 +24,7 @@ from convsmith.measure.roofline import bytes_of_arrays, roofline
 from convsmith.passes.derive_packing import derive_packing
 from convsmith.passes.reorder import reorder
 from convsmith.passes.rfactor import rfactor
+from convsmith.plan.copies import is_copied
 from convsmith.plan.plan import Plan
 from convsmith.plan.text import kernel_lines, statement_lines
 from convsmith.problem.conv import Conv
@@ -245,7 +246,7 @@ def _notes(kernel: Inspected, plan: Plan, low: Lowered) -> Iterator[Line]:
 
 
 def _copies(plan: Plan, low: Lowered) -> bool:
-    return low.scratch > 0 and any(k.config.realise == "pad_copy" for k in plan.kernels)
+    return low.scratch > 0 and any(is_copied(k.statement, k.config) for k in plan.kernels)
 
 
 def _dump(problem: Problem, config: str) -> Dump | None:

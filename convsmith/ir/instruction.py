@@ -127,7 +127,8 @@ class Instruction:
     `needs` are CPU features by LLVM's names; `mnemonic` must show in the assembly (empty where LLVM may choose).
     `predicate` names a size of the specification, the number of leading lanes that are active; in `llvm` it is a mask.
     `partial` names loops that may run fewer times than the specification's: the lanes that only further iterations
-    reach are not active.  `scaled` is the scalable row that does in every unit of a vector what this row does in one.
+    reach are not active. `scaled` is the scalable row that does in every unit of a vector what this row does in one.
+    `flushes` says that a sum that would be denormal becomes zero.
     """
 
     name: str
@@ -140,6 +141,7 @@ class Instruction:
     predicate: str = ""
     partial: tuple[str, ...] = ()
     scaled: Instruction | None = None
+    flushes: bool = False
 
     @property
     def spec(self) -> str:

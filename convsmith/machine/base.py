@@ -149,7 +149,7 @@ def multiply_add(name: str, lanes: int, llvm: str, declare: str, needs: tuple[st
 
 
 def dot(name: str, lanes: int, terms: int, types: tuple[str, str, str], llvm: str, declare: str,
-        needs: tuple[str, ...], mnemonic: str) -> Instruction:  # fmt: skip
+        needs: tuple[str, ...], mnemonic: str, flushes: bool = False) -> Instruction:  # fmt: skip
     """Return the row of a dot product: lane ``l`` of ``c`` gets the sum of ``terms`` products of adjacent elements."""
     a, b, c = types
     body = (
@@ -158,11 +158,11 @@ def dot(name: str, lanes: int, terms: int, types: tuple[str, str, str], llvm: st
         f"      c[l] = c[l] + cast({c}, a[l * {terms} + r]) * cast({c}, b[l * {terms} + r])\n"
     )
     operands = (vector("c", c, lanes), vector("a", a, lanes * terms), vector("b", b, lanes * terms))
-    return Instruction(name, operands, body, llvm, declare, needs, mnemonic)
+    return Instruction(name, operands, body, llvm, declare, needs, mnemonic, flushes=flushes)
 
 
 def fragment_dot(name: str, shape: tuple[int, int, int, int], types: tuple[str, str, str], llvm: str, declare: str,
-                 needs: tuple[str, ...], mnemonic: str) -> Instruction:  # fmt: skip
+                 needs: tuple[str, ...], mnemonic: str, flushes: bool = False) -> Instruction:  # fmt: skip
     """Return the row of a matrix product: ``c[m, l]`` gets the sum over ``k`` groups of ``group`` terms each.
 
     ``shape`` is (rows of ``a`` and ``c``, groups, lanes, group); the terms of a group are adjacent in ``b``. A lane of
@@ -182,4 +182,4 @@ def fragment_dot(name: str, shape: tuple[int, int, int, int], types: tuple[str, 
         Operand(x, type_, (rows, columns), FragmentLayout(("l", "e"), rows, columns), "tile", "fragment")
         for x, type_, rows, columns in shapes
     )
-    return Instruction(name, operands, body, llvm, declare, needs, mnemonic, partial=("m",))
+    return Instruction(name, operands, body, llvm, declare, needs, mnemonic, partial=("m",), flushes=flushes)

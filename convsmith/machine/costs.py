@@ -2,7 +2,9 @@
 
 Only ratios of costs matter, because the model compares configs of one problem. A level of an instruction set sets the
 costs that depend on the width of its vectors. The defaults of all others were measured on Zen 4 and hold on Intel
-servers; a micro-architecture whose costs differ replaces them in its row.
+servers; a micro-architecture whose costs differ replaces them in its row. CPUs with AMX start two multiply-adds of a
+vector in a cycle, where the level counts one: the costs of fragments are 1.4 times the measured cycles, as kernels of
+either kind take the same time then.
 """
 
 from __future__ import annotations
@@ -20,6 +22,10 @@ class Costs:
     """Cycles to load one element into all lanes of a vector."""
     latency: float
     """Cycles from a multiply-add to one that depends on it."""
+    slow: tuple[tuple[str, float], ...] = ()
+    """Instructions that take longer than a multiply-add, with the cycles between the starts of two."""
+    convert: float = 0
+    """Cycles that converting a 16-bit floating-point element of the source takes from the arithmetic of a step."""
     temporaries: int = 0
     """Registers that a multiply-add needs besides its operands."""
 
@@ -57,6 +63,8 @@ class Costs:
     """Slow-down of a step whose pixels evict each other from the first-level cache."""
     copy: float = 2
     """Cycles to copy one pixel's channels into a padded copy."""
+    window: float = 6
+    """Cycles to copy a vector of a run of memory into a copy of windows."""
     pack: float = 0.5
     """Cycles to pack an element in each call, if the operand fits in the second-level cache."""
     pack_call: float = 8000
@@ -83,11 +91,15 @@ class Costs:
     fetched: int = 128
     """Bytes that the caches fetch at once."""
 
-    fragment_product: float = 16
+    fragment_product: float = 22
     """Cycles of a product of two fragments."""
-    fragment_move: float = 8
+    fragment_move: float = 11
     """Cycles to load or to store a fragment."""
-    fragment_turn: float = 60
+    fragment_move_far: float = 33
+    """Cycles to load a fragment from the second-level cache."""
+    fragment_turn: float = 84
     """Cycles between two register tiles of fragments."""
-    fragment_finish: float = 4
+    fragment_configuration: float = 170
+    """Cycles to configure the registers of fragments for others, and to go back."""
+    fragment_finish: float = 6
     """Cycles to load a row of sums from memory and to store its result."""

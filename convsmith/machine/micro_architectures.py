@@ -30,7 +30,7 @@ class MicroArchitecture:
     vendor: str = ""
     families: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
-    costs: tuple[tuple[str, float], ...] = ()
+    costs: tuple[tuple[str, Any], ...] = ()
 
     def has(self, cpu: Cpu, features: frozenset[str]) -> bool:
         """Return whether a CPU with these features belongs to the micro-architecture."""
@@ -43,9 +43,11 @@ class MicroArchitecture:
         return replace(level, costs=replace(level.costs, **changes)) if changes else level
 
 
+_INTEL_SERVER = (("scatter_far", 1.9), ("slow", (("vdpbf16ps_512", 4.8),)))
+
 MICRO_ARCHITECTURES = (
     MicroArchitecture("zen4", "AuthenticAMD", ("25",), ("avx512f",)),
-    MicroArchitecture("intel-server", "GenuineIntel", ("6",), ("avx512f",), (("scatter_far", 1.9),)),
+    MicroArchitecture("intel-server", "GenuineIntel", ("6",), ("avx512f",), _INTEL_SERVER),
     MicroArchitecture("generic"),
 )
 """The first that a CPU belongs to is its own; every CPU belongs to the last.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from convsmith.arith.ranges import Range, try_interval
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index, Min, Var, as_index, conj
-from convsmith.ir.stmt import At, For, Kernel, Stmt
+from convsmith.ir.stmt import Alloc, At, For, Kernel, Stmt
 from convsmith.ir.value import Load, Select, Value, const
 from convsmith.ir.walk import statements_of, variables_of, walk
 from convsmith.passes.scope import ScopedRewriter, require_loops, with_body
@@ -55,10 +57,11 @@ def _points_by(loop: For) -> bool:
     return any(loop.var in variables_of(i) for s in entries for i in s.index)
 
 
-def fill_terms(kernel: Kernel, loop: str, count: int) -> Kernel:
+def fill_terms(kernel: Kernel, loop: str, count: int, filled: Sequence[str] = ()) -> Kernel:
     """Let each reduction loop named ``loop`` run ``count`` times.
 
-    In the added iterations, one factor reads as zero, and the packed one holds zeros. A loop whose variable no access
+    In the added iterations, one factor reads as zero, and the packed one holds zeros; buffers named in ``filled`` hold
+    zeros too. A loop whose variable no access
     uses would repeat its single term, and is left alone.
 
     Before::
@@ -94,5 +97,6 @@ def fill_terms(kernel: Kernel, loop: str, count: int) -> Kernel:
               wei_p[l, q] = (wei[l, q] if -q + 2 >= 0 else s8(0))
     """
     require_loops(kernel, (loop,), "fill_terms")
-    packed = frozenset(pack.params[-1] for pack in kernel.packs)
+    copies = (s.buffer for s in statements_of(kernel.body) if isinstance(s, Alloc) and s.buffer.name in filled)
+    packed = frozenset((*(pack.params[-1] for pack in kernel.packs), *copies))
     return with_body(kernel, _Fill(loop, count, packed).stmt(kernel.body))

@@ -7,8 +7,12 @@ becomes a product with a stored zero, which has the same value if the other fact
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from math import prod
 
+import numpy as np
+
+from convsmith.arith.evaluate import holds
 from convsmith.arith.ranges import Range
 from convsmith.arith.simplify import simplify
 from convsmith.diag.errors import ConfigError
@@ -16,26 +20,31 @@ from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index, Var, as_index, conj, is_true, parts_of
 from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load, Select, Value, const
-from convsmith.ir.walk import Rewriter, loops_of, walk
+from convsmith.ir.walk import Rewriter, loops_of, variables_of, walk
 from convsmith.passes.accesses import written_in
 from convsmith.passes.footprint import box, dense_blocks
 from convsmith.passes.scope import ScopedRewriter, loop_range, note_copies, require_new_buffer, require_one, with_body
 
+MOST = 1 << 20
+"""Maximum number of points at which two conditions are compared."""
+Place = tuple[Index, ...]
 
-class _LoadsOfCopy(Rewriter):
-    """Redirects loads to the copy and drops the conditions that the copy has evaluated.
 
-    Conditions are compared as they are when simplified under ``ranges``: simplifying may have rewritten them before.
+class LoadsOfCopy(Rewriter):
+    """Redirects loads to the ``place`` of their index in the copy, and drops the conditions that it has evaluated.
+
+    Conditions are compared as they are when simplified under ``ranges``, or by their values there: simplifying may have
+    rewritten them before.
     """
 
-    def __init__(self, old: Buffer, new: Buffer, origin: Sequence[Index], ranges: Mapping[Var, Range]) -> None:
+    def __init__(self, old: Buffer, new: Buffer, place: Callable[[Place], Place], ranges: Mapping[Var, Range]) -> None:
         super().__init__()
-        self.old, self.new, self.origin, self.ranges = old, new, origin, ranges
+        self.old, self.new, self.place, self.ranges = old, new, place, ranges
 
     def Load(self, v: Load) -> Value:
         if v.buffer is not self.old:
             return self._Load(v)
-        return Load(self.new, tuple(i - o for i, o in zip(v.index, self.origin)), v.lanes)
+        return Load(self.new, self.place(v.index), v.lanes)
 
     def Select(self, v: Select) -> Value:
         inside: set[Cond] = set()
@@ -43,9 +52,24 @@ class _LoadsOfCopy(Rewriter):
             if isinstance(x, Load) and x.buffer is self.old:
                 for i, n in zip(x.index, self.old.shape):
                     inside.update(simplify(c, self.ranges) for c in (i >= 0, i < n))
-        cond = conj(p for p in parts_of(v.cond) if simplify(p, self.ranges) not in inside)
+        cond = conj(p for p in parts_of(v.cond) if not self.is_implied(simplify(p, self.ranges), inside))
         yes = self.expr(v.yes)
         return yes if is_true(cond) else Select(cond, yes, v.no)
+
+    def is_implied(self, cond: Cond, by: Collection[Cond]) -> bool:
+        """Return whether ``cond`` is one of the conditions ``by``, or holds wherever one of them does."""
+        if cond in by:
+            return True
+        names = variables_of(cond)
+        for c in by:
+            used = sorted(names | variables_of(c), key=str)
+            if not names & variables_of(c) or prod(hi - lo + 1 for lo, hi in map(self.ranges.__getitem__, used)) > MOST:
+                continue
+            grids = np.meshgrid(*(np.arange(lo, hi + 1) for lo, hi in map(self.ranges.__getitem__, used)), sparse=True)
+            values = dict(zip(used, grids))
+            if not np.any(np.asarray(holds(c, values)) & ~np.asarray(holds(cond, values))):
+                return True
+        return False
 
 
 class _Stage(ScopedRewriter):
@@ -81,7 +105,11 @@ class _Stage(ScopedRewriter):
         shape[nearest] = max(shape[nearest], self.width)
         new = Buffer(f"{self.buffer}_s", old.dtype, tuple(shape), dense_blocks(old, shape, self.innermost), self.scope)
         copy = _copy(old, new, origin, {**ranges}, self.fill)
-        body = _LoadsOfCopy(old, new, origin, {**ranges, **inner}).stmt(loop.body)
+
+        def place(index: Place) -> Place:
+            return tuple(i - o for i, o in zip(index, origin))
+
+        body = LoadsOfCopy(old, new, place, {**ranges, **inner}).stmt(loop.body)
         return For(loop.var, loop.lo, loop.hi, Alloc(new, block(copy, body)), loop.kind, loop.carried)
 
 
@@ -91,16 +119,19 @@ def _copy(old: Buffer, new: Buffer, origin: Sequence[Index], ranges: dict[Var, R
     index = tuple(Var(f"{new.name}.l" if d == last else f"{new.name}{d}") for d in range(len(new.shape)))
     source = tuple(o + i for o, i in zip(origin, index))
     full = {**ranges, **{v: (0, n - 1) for v, n in zip(index, new.shape)}}
-    inside = simplify(conj(c for i, n in zip(source, old.shape) for c in (i >= 0, i < n)), full)
-    read: Value = Load(old, source, None)
-    if not is_true(inside):
-        read = Select(inside, read, const(old.dtype, fill))
-    body: Stmt = Store(new, index, read)
+    body: Stmt = Store(new, index, read_or_fill(old, source, full, fill))
     kind = "unrolled" if new.in_registers else "serial"
     body = For(index[lanes.dim], as_index(0), as_index(lanes.size), body)
     for b in reversed(outer):
         body = For(index[b.dim], as_index(0), as_index(b.size), body, kind)
     return body
+
+
+def read_or_fill(buffer: Buffer, index: Place, ranges: Mapping[Var, Range], fill: int) -> Value:
+    """Return the element of ``buffer`` at ``index``, or ``fill`` where that lies outside of it."""
+    inside = simplify(conj(c for i, n in zip(index, buffer.shape) for c in (i >= 0, i < n)), ranges)
+    read = Load(buffer, index, None)
+    return read if is_true(inside) else Select(inside, read, const(buffer.dtype, fill))
 
 
 def stage(

@@ -9,9 +9,9 @@ from convsmith.ir.index import Var, is_false
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.plan.config import Config
+from convsmith.plan.copies import copy_name, is_copied
 from convsmith.plan.loops import Loop, names
 from convsmith.plan.order import Nest
-from convsmith.plan.read import copy_name, is_copied
 from convsmith.statement.statement import Statement, View
 
 

@@ -15,7 +15,7 @@ from convsmith.diag.errors import ConfigError
 from convsmith.diag.expect import check_fields
 from convsmith.diag.settings import MOST_THREADS
 
-REALISATIONS = ("mask", "peel", "pad_copy", "indirection")
+REALISATIONS = ("mask", "peel", "pad_copy", "window_copy", "indirection")
 TABLES = ("row", "column", "compressed", "sections")
 OFFSETS = ("each", "sums")
 
@@ -45,7 +45,8 @@ class Config:
     ``phases``    pixel loops of the result that a stride divides: their residue classes become columns of the product,
                   in a loop of their own (``rw`` of ``ow`` or ``iw``)
     ``realise``   how masked elements are read: ``peel`` (split loops so that no test remains), ``mask`` (test each
-                  access), ``pad_copy`` (padded copy first) or ``indirection`` (through a pointer table)
+                  access), ``pad_copy`` (padded copy first), ``window_copy`` (copy of the windows of pixels first, in
+                  which all terms of a pixel lie side by side) or ``indirection`` (through a pointer table)
     ``table``     form of that table: taps by ``row`` or by ``column``, ``compressed`` (columns shared by outputs are
                   stored once), or in ``sections`` (one row for all outputs without padding above and below)
     ``pack``      operands packed in reading order

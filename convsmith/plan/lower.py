@@ -25,10 +25,11 @@ from convsmith.passes.unroll import unroll
 from convsmith.passes.unused_let import unused_let
 from convsmith.passes.vectorise import vectorise
 from convsmith.plan.config import Config
+from convsmith.plan.copies import copy_name, empty_terms, has_windows, is_copied, window_loops
 from convsmith.plan.loops import names
 from convsmith.plan.order import Nest
 from convsmith.plan.pointers import indirect
-from convsmith.plan.read import copy_name, is_copied, resident, row_loops
+from convsmith.plan.read import resident, row_loops
 from convsmith.statement.statement import Statement
 
 
@@ -39,11 +40,13 @@ def lower_steps(st: Statement, config: Config, target: Machine, nest: Nest) -> l
         fragments = target.fragment_rows(st.a.factor, st.b.factor, st.acc)
         steps += [Step(unroll, names(nest.unrolled)), Step(simplify), Step(replace, fragments, (nest.lane.name,))]
     copied = is_copied(st, config)
-    rows = row_loops(st, config, nest) if copied else ()
-    if rows:
+    windows, rows = has_windows(config), row_loops(st, config, nest) if copied else ()
+    if copied and windows:
+        steps += _window_steps(st, config, target.lanes(dtype(st.a.dtype).bits))
+    elif rows:
         steps += _row_steps(rows, target.lanes(dtype(st.a.dtype).bits))
     steps.append(Step(narrow_index))
-    if copied and not rows:
+    if copied and not windows and not rows:
         steps.append(Step(vectorise, f"{copy_name(st)}1.l", nest.lanes, False))
     if nest.unit.dot and not nest.rows:
         steps += [Step(vectorise, x.name, nest.unit.terms, False) for x in nest.terms]
@@ -63,6 +66,18 @@ def lower_steps(st: Statement, config: Config, target: Machine, nest: Nest) -> l
         steps.append(Step(hoist_pointers))
     if nest.along_k:
         steps.append(Step(sum_together, nest.lanes))
+    return steps
+
+
+def _window_steps(st: Statement, config: Config, lanes: int) -> list[Step]:
+    """Make the taps of a window that lie side by side one loop, of vectors, and its empty terms another."""
+    taps = window_loops(st, config)
+    last = taps[-1]
+    steps = [Step(coalesce, tap, last, last) for tap in reversed(taps[:-1])]
+    filled = (f"{copy_name(st)}.z",) if empty_terms(st, config) else ()
+    for loop in (last, *filled):
+        steps += [Step(tile, loop, lanes, loop + ".o", loop + ".l"), Step(partition, (loop + ".o",))]
+        steps.append(Step(vectorise, loop + ".l", lanes, False))
     return steps
 
 

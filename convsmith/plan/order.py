@@ -99,9 +99,9 @@ class Nest:
     @property
     def widths(self) -> tuple[tuple[str, int], ...]:
         """Names of loops that have room for a whole vector or fragment, however short they are, with that room."""
-        filled = self.terms if self.unit.dot and not self.rows else ()
+        filled = self.terms if self.unit.dot else ()
         rows = ((x.name, self.unit.rows) for x in self.rows)
-        return ((self.lane.name, self.lanes), *rows, *((x.name, self.unit.terms) for x in filled))
+        return ((self.lane.name, self.lanes), *rows, *((x.name, x.extent) for x in filled))
 
     @property
     def term_order(self) -> tuple[Loop, ...]:
@@ -321,6 +321,9 @@ def register_steps(config: Config, nest: Nest, sums: Buffer | None = None) -> li
         steps.append(Step(rfactor, nest.lane.name, nest.lanes))
     elif is_drained(config, nest):
         steps.append(Step(drain, names((*nest.pixels, *nest.vectors, *nest.rows)), _WRITTEN))
+        if nest.rows and nest.vectors:
+            # The vectors of a pixel lie side by side in memory.
+            steps.append(Step(reorder, tuple(written_name(x.name) for x in (*nest.rows, *nest.vectors))))
     if nest.depth is not None and nest.within:
         place = (_position(nest, config.lane),) if sums is not None else ()
         steps.append(Step(keep_sums, nest.depth.name, names(nest.within), sums, place))

@@ -11,6 +11,7 @@ from convsmith.ir.index import Var, is_false, is_true, parts_of
 from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
 from convsmith.passes.bind import bind
+from convsmith.passes.copy_windows import copy_windows
 from convsmith.passes.derive_packing import derive_packing
 from convsmith.passes.fill_terms import fill_terms
 from convsmith.passes.lift import lift
@@ -25,6 +26,7 @@ from convsmith.passes.skip_zero import skip_zero
 from convsmith.passes.stage import stage
 from convsmith.passes.tile import tile
 from convsmith.plan.config import Config
+from convsmith.plan.copies import copy_name, has_windows, is_copied, window_borders, window_place
 from convsmith.plan.loops import Loop, Loops, names
 from convsmith.plan.order import Nest, is_drained, written_name
 from convsmith.plan.pointers import indirect
@@ -83,22 +85,28 @@ def read_steps(
             raise ConfigError(
                 "stage", f"--realise=pad_copy: {st.a.name} has a zero point; legal are peel, mask, and --offsets=sums"
             )
-        place, around = _stage_place(st, loops, config, nest.around)
+        if has_windows(config):
+            place, around, windows = window_place(st, loops, config, nest)
+        else:
+            place, around = _stage_place(st, loops, config, nest.around)
         parallel = tuple(x for x in around if x in parallel)
         neighbours = _neighbours(st, config, nest)
         filled = (*(neighbours or (None,)), top_bit(st.a)) if st.a.flipped else neighbours
-        steps.append(Step(stage, st.a.name, place, *filled))
+        steps.append(Step(copy_windows, st.a.name, place, *windows) if has_windows(config) else
+                     Step(stage, st.a.name, place, *filled))
     if masked and config.realise == "peel":
         steps.append(Step(skip_zero))
     if not nest.along_k:
         lane = (nest.lane.name, nest.filled)
         steps.append(Step(round_up, (*names(nest.vectors), nest.lane.name), (*nest.widths, lane)))
-    if nest.unit.dot and not nest.rows:
-        steps += [Step(fill_terms, x.name, nest.unit.terms) for x in nest.terms]
+    if nest.unit.dot and (not nest.rows or has_windows(config)):
+        filled = (copy_name(st),) if has_windows(config) else ()
+        steps += [Step(fill_terms, x.name, x.extent, filled) for x in nest.terms]
     steps.append(Step(simplify))
     if indirect(st, config):
         steps.append(Step(lift))
-    cutting = [Step(bind, names(nest.unrolled), "unrolled")]
+    beside = tuple(written_name(x.name) for x in nest.vectors) if nest.rows else ()
+    cutting = [Step(bind, (*names(nest.unrolled), *beside), "unrolled")]
     if config.threads > 1 and parallel:
         cutting.append(Step(bind, names(_shared(st, loops, parallel)), "parallel"))
     cutting += _border_steps(st, loops, config, nest) if masked and config.realise == "peel" else []
@@ -112,7 +120,8 @@ def read_steps(
     if cut:
         cutting.append(Step(rebase, nest.lane.name))
     if is_copied(st, config):
-        cutting += _copy_steps(st, config, nest)
+        copied = [Step(partition, window_borders(st, config, nest))] if has_windows(config) else []
+        cutting += copied or _copy_steps(st, config, nest)
     return steps, cutting
 
 
@@ -142,16 +151,6 @@ def _border_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> li
     tiled_axes = {a for x in nest.register for a in loops.axes[x.of]}
     inner = (x for x in nest.reduce if x not in nest.classes and _is_free(loops.axes[x.of], tiled_axes))
     return [Step(restrict, (*names(inner), nest.lane.name) if nest.along_k else names(inner))]
-
-
-def copy_name(st: Statement) -> str:
-    """Return the name of the padded copy of A, whose loops are its numbered dims."""
-    return f"{st.a.name}_s"
-
-
-def is_copied(st: Statement, config: Config) -> bool:
-    """Whether A is staged through a padded copy."""
-    return config.realise == "pad_copy" and not is_false(st.a.mask)
 
 
 def _is_masked(st: Statement) -> bool:

@@ -48,7 +48,7 @@ class Unit:
         problem = _unfit_fragments(st, row, config) if row.rows > 1 else _unfit_dot(st, row, config)
         if problem:
             raise ConfigError("instruction", f"--instruction={row.name}: {problem}")
-        return _of_row(row)
+        return Unit.of_row(row)
 
     def filling(self, tile: int) -> Unit:
         """Return the unit with as many lanes as fill a ``tile``: all of a short one, or a part of it."""
@@ -56,10 +56,20 @@ class Unit:
 
     @staticmethod
     def choices(st: Statement, target: Machine) -> list[Unit]:
-        """Return the units worth candidates: of an instruction on fragments, where one serves, and on vectors."""
+        """Return the units worth candidates: of an instruction on fragments, where one serves, and on vectors.
+
+        Where the dot product on vectors is slow, so is the multiply-add of the type of sums.
+        """
         fragments = [row for row in _fragment_rows(st, target) if not _unfit_fragments(st, row)]
         dots = [row for row in _dot_rows(st, target) if not _unfit_dot(st, row)]
-        return [*map(_of_row, fragments[:1]), _of_row(dots[0]) if dots else Unit.plain(st, target)]
+        slow = bool(dots) and dots[0].name in dict(target.costs.slow)
+        vectors = [*map(Unit.of_row, dots[:1]), *([Unit.plain(st, target)] if slow or not dots else [])]
+        return [*map(Unit.of_row, fragments[:1]), *vectors]
+
+    @staticmethod
+    def of_row(row: Instruction) -> Unit:
+        """Return the unit of an instruction that multiplies factors of their own types."""
+        return Unit(row.lanes, row.terms, True, row.rows, row.group if row.rows > 1 else 1, row.name)
 
     @staticmethod
     def plain(st: Statement, target: Machine) -> Unit:
@@ -72,10 +82,6 @@ def rows(st: Statement, target: Machine) -> Iterator[Instruction]:
     """Yield the rows that a config may name for the types of ``st``: on fragments, and on vectors."""
     yield from _fragment_rows(st, target)
     yield from _dot_rows(st, target)
-
-
-def _of_row(row: Instruction) -> Unit:
-    return Unit(row.lanes, row.terms, True, row.rows, row.group if row.rows > 1 else 1, row.name)
 
 
 def _fragment_rows(st: Statement, target: Machine) -> tuple[Instruction, ...]:
@@ -112,9 +118,9 @@ def _unfit_fragments(st: Statement, row: Instruction, config: Config | None = No
     No element of a fragment may be absent: its terms fill fragments, its result has columns, and its pixels lie at even
     distances. Where some pixels are absent, or channels are apart, A is copied first.
     """
-    loop = st.reduce[-1]
+    windows = config is not None and config.realise == "window_copy"
+    loop = config.terms[0][0] if config is not None and windows and config.terms else st.reduce[-1]
     sizes = {d.name: d.size for d in st.dims}
-    size = sizes[loop]
     if st.a.factor != st.a.dtype or st.a.fewer is not None or not st.constant or st.shifted:
         return "it multiplies a source as it lies in memory by packed weights"
     # A copy has zeros beyond the borders; it has none where a stride meets no element, and there is none of nothing.
@@ -125,7 +131,7 @@ def _unfit_fragments(st: Statement, row: Instruction, config: Config | None = No
         return f"elements of {st.a.name} are absent that no padded copy supplies"
     if sizes[st.n] == 1:
         return "the result has one column"
-    if size % row.terms:
+    if not windows and (size := sizes[loop]) % row.terms:
         return f"its {row.terms} terms do not divide loop {loop}, which runs {size} times"
     steps = view_steps(st.a)
     even = is_true(st.a.mask) and steps.get(Var(loop)) == 1
@@ -140,6 +146,6 @@ def _unfit_fragments(st: Statement, row: Instruction, config: Config | None = No
     tiled = {n for n, _ in config.register if n != config.lane}
     if len(tiled) != 1 or any(fused_dims(config, n)[-1] != inner for n in tiled):
         return f"its rows are pixels along {inner}: legal is a register tile of that loop alone, beside {config.lane}"
-    if not even and config.realise != "pad_copy":
+    if not even and config.realise not in ("pad_copy", "window_copy"):
         return f"{st.a.name} lies unevenly in memory, or has absent elements; legal is --realise=pad_copy"
     return ""

@@ -23,6 +23,7 @@ from convsmith.statement.offsets import flips, of_fewer_bits, summed
 from convsmith.statement.statement import Statement
 from convsmith.statement.views import statement
 from convsmith.tune.model import Model
+from convsmith.tune.window_copies import window_models
 from convsmith.tune.winograd import winograd_configs
 
 LONG = 24
@@ -60,7 +61,7 @@ def candidates(p: Problem, target: Machine, threads: int) -> list[Choice]:
         units = [Unit.choices(st, target) for st in ways]
         st, choices = max(zip(ways, units), key=lambda way: way[1][0].terms if way[1][0].dot else 0)
         long = operations(p, st) > LONG
-        models = [Model(p, st, target, unit) for unit in choices]
+        models = [*(Model(p, st, target, unit) for unit in choices), *window_models(p, ways[0], target)]
         if along := models[0].worth():
             models.append(Model(p, st, target, Unit.plain(st, target), along))
         found = [c for model in models for c in _of_unit(model, threads, long)]
@@ -86,29 +87,26 @@ def _ranked(found: list[_Candidate]) -> list[Choice]:
 
 def _of_unit(model: Model, threads: int, long: bool) -> Iterator[_Candidate]:
     """The candidates that compute with the model's unit; a ``long`` epilogue has a loop of its own."""
-    target, pixels, flip, along = model.target, model.fusions(), model.flip(), tuple(p.pixel for p in model.phases)
+    target, flip, along = model.target, model.flip(), tuple(p.pixel for p in model.phases)
     instruction = model.unit.name
     offsets = "sums" if model.st.sums or of_fewer_bits(model.st) else "each"
-    ways = [(lane, (*needed, *pixels), "") for lane, needed in model.lane_loops()]
-    if tap := model.joined():
-        ways.append((model.n, ((tap, model.k),), model.fuse(tap, model.k)))
-    for lane, fuse, join in ways:
+    for lane, fuse, joined in model.lane_choices():
         loops = loops_after_fusing(model.st, Config(target.name, lane, fuse))
         order, pack, filled = model.order(loops, lane, threads), model.packed(lane), model.filled(lane)
+        join = model.joined_name(joined)
         terms = ((join, model.unit.terms),) if join else model.shared_terms(lane)
-        copied = bool(join) or (model.copied and lane != model.batch) or model.bordered(lane)
         drain = long and loops.kinds[lane] != "k"
         pieces = max(Config.pieces, model.cut_apart()) if lane == model.k else Config.pieces
         tiles = list(model.tiles(loops, lane))
         if target.vectors.scalable:  # units of a vector are tiles of one vector each
             tiles = [tile for tile in tiles if tile.get(lane, filled) <= filled] or tiles
         for tile in tiles:
-            *outer, last = [n for n in model.st.reduce if not join or n not in (tap, model.k)] + [join] * bool(join)
+            *outer, last = [n for n in model.st.reduce if n not in joined] + [join] * bool(join)
             tiled = [n for n in outer if n in tile]
             reduce = (*(n for n in outer if n not in tiled), last, *tiled)
             config = Config(
                 target.name, lane, fuse, tuple(tile.items()), order, reduce, instruction, terms,
-                phases=along, realise="pad_copy" if copied else "peel", pack=pack,
+                phases=along, realise=model.realisation(lane, bool(join)), pack=pack,
                 offsets=offsets, flip=flip, drain=drain, pieces=pieces, threads=threads,
             )  # fmt: skip
             held = model.holding(loops, config)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from convsmith.machine.costs import Costs
 from convsmith.plan.unit import Unit
@@ -32,23 +33,51 @@ def fragment_tiles(
             yield {pixels: height, lane: wide * unit.lanes}
 
 
+class Panels(NamedTuple):
+    """Bytes that register tiles read: of a ``pixel``, and of a ``column`` of fragments, over the whole sum.
+
+    ``source`` and ``weights`` are the bytes of all of them. The tiles that follow each other have the same pixels, or
+    ``weights_stay`` while pixels pass.
+    """
+
+    pixel: float
+    column: float
+    source: float
+    weights: float
+    weights_stay: bool
+
+
 def fragment_cycles(
-    tiles: list[tuple[int, int, int]], steps: int, unit: Unit, costs: Costs,
+    tiles: list[tuple[int, int, int]], steps: int, unit: Unit, costs: Costs, panels: Panels, kept: int,
     terms: defaultdict[str, float] | None = None,
 ) -> float:  # fmt: skip
     """Return the cycles of ``tiles``, each given as (pixels, fragments along the channels, number of such tiles).
 
-    The cycles are added to ``terms`` by cause.
+    The first-level cache holds ``kept`` bytes: of the operand that stays those of one tile, of the other one those of
+    all tiles. The cycles are added to ``terms`` by cause.
     """
     cycles = 0.0
+    usual = _height(tiles[0][0], unit.rows)
     for pixels, wide, count in tiles:
         high = -(-pixels // unit.rows)
-        step = max(high * wide * costs.fragment_product, (high + wide) * costs.fragment_move)
+        near = (
+            (panels.source if panels.weights_stay else pixels * panels.pixel) <= kept,
+            (wide * panels.column if panels.weights_stay else panels.weights) <= kept,
+        )
+        source, weights = (costs.fragment_move if x else costs.fragment_move_far for x in near)
+        step = max(high * wide * costs.fragment_product, high * source + wide * weights)
         finish = high * wide * costs.fragment_move + pixels * wide * costs.fragment_finish
-        cycles += count * (steps * step + finish + costs.fragment_turn)
+        again = panels.weights_stay and _height(pixels, unit.rows) != usual
+        turn = costs.fragment_turn + again * costs.fragment_configuration
+        cycles += count * (steps * step + finish + turn)
         if terms is not None:
             bound = "products" if step == high * wide * costs.fragment_product else "loads of fragments"
             terms[bound] += count * steps * step
             terms["write-back"] += count * finish
-            terms["calls"] += count * costs.fragment_turn
+            terms["calls"] += count * turn
     return cycles
+
+
+def _height(pixels: int, most: int) -> int:
+    """Return the rows of the fragments that ``pixels`` are divided among; each height needs a configuration."""
+    return -(-pixels // -(-pixels // most))

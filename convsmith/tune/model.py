@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import reduce
 from math import gcd, prod
 
 from convsmith.arith.evaluate import evaluate
@@ -27,7 +28,7 @@ from convsmith.statement.parts import PART, splits
 from convsmith.statement.phases import Phase, phased, phases
 from convsmith.statement.statement import Statement, View, view_steps
 from convsmith.tune.blocks import blocked, with_blocks_of_pixels
-from convsmith.tune.fragments import fragment_cycles, fragment_tiles
+from convsmith.tune.fragments import Panels, fragment_cycles, fragment_tiles
 from convsmith.tune.orders import ordered
 from convsmith.tune.parts import parts_of_sums
 from convsmith.tune.traffic import Traffic
@@ -66,10 +67,12 @@ class Model:
         apart = self.unit.dot and self.src.get(Var(st.reduce[-1])) != 1
         self.images = next((d.name for d in st.of("m") if d.sort == "images"), "")
         absent = unit.rows > 1 and not is_true(st.a.mask)
-        self.copied = (apart or absent) and not self.classes and bool(self.images)
-        if apart and not self.copied and st.acc != "s32":
+        self.is_copied = (apart or absent) and not self.classes and bool(self.images)
+        if apart and not self.is_copied and st.acc != "s32":
             self.unit = Unit.plain(st, target)
         self.lanes = self.unit.lanes
+        self.product = dict(target.costs.slow).get(self.unit.name, target.costs.multiply_add)
+        self.converts = st.constant and not self.unit.dot and dtype(st.a.dtype).kind == "float" and st.a.dtype != st.acc
         self.sizes = {d.name: d.size for d in st.dims}
         self.dims: dict[str, tuple[str, ...]] = {d.name: (d.name,) for d in st.dims}
         self.n = st.n
@@ -93,7 +96,7 @@ class Model:
         """Pixel loops that are contiguous in source and destination, innermost first."""
         sizes = self.sizes
         names = [d.name for d in self.st.of("m")]
-        if self.copied:
+        if self.is_copied:
             return ()
         out: list[tuple[str, str]] = []
         inner = names[-1]
@@ -115,6 +118,37 @@ class Model:
     def innermost(self, pixels: list[str]) -> str:
         """Return the last of the pixel loops that runs more than once, or the last of all."""
         return next((n for n in reversed(pixels) if self.sizes.get(n, 2) > 1), pixels[-1])
+
+    def lane_choices(self) -> Iterator[tuple[str, tuple[tuple[str, str], ...], tuple[str, ...]]]:
+        """Yield candidates for the lane loop, the fusions that they need, and the reduction loops that these join."""
+        pixels = self.fusions()
+        yield from ((lane, (*needed, *pixels), ()) for lane, needed in self.lane_loops())
+        if tap := self.joined():
+            yield self.n, self.chain((tap, self.k)), (tap, self.k)
+
+    def chain(self, names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+        """Return the fusions that make adjacent loops one."""
+        pairs = []
+        first = names[0]
+        for name in names[1:]:
+            pairs.append((first, name))
+            first = self.fuse(first, name)
+        return tuple(pairs)
+
+    def joined_name(self, names: tuple[str, ...]) -> str:
+        """Return the name of the loop that :meth:`chain` makes of loops; nothing for none."""
+        return reduce(fused_name, names) if names else ""
+
+    def realisation(self, lane: str, joined: bool) -> str:
+        """Return how the source is read; ``joined`` taps and channels step through a copy without borders as one."""
+        return "pad_copy" if joined or (self.is_copied and lane != self.batch) or self.bordered(lane) else "peel"
+
+    def copied(self, config: Config) -> float:
+        """Return the cycles to copy the source at each call."""
+        if config.realise != "pad_copy":
+            return 0.0
+        each = self.lanes if self.bordered(config.lane) else self.sizes[self.k]
+        return prod(self.st.a.layout.shape) / each * self.target.costs.copy
 
     def lane_loops(self) -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:
         """Yield candidates for the lane loop, with the fusions that they need."""
@@ -282,22 +316,33 @@ class Model:
         around *= prod(m for name, m in self.classes.items() if name not in self.st.reduce)
         tiles = [(m, v, m_count * v_count) for m, m_count in pixels for v, v_count in columns]
         if self.unit.rows > 1:
-            cycles = fragment_cycles(tiles, steps, self.unit, target.costs, terms)
+            panels = self.panels(loops, config)
+            cycles = fragment_cycles(tiles, steps, self.unit, target.costs, panels, target.l1.bytes, terms)
         else:
             passing = total if self.pixels_first() else max(v for v, _ in columns)
             cycles = self.vector_cycles(loops, config, tiles, steps, passing, terms)
-        each = self.lanes if self.bordered(lane) else self.sizes[self.k]
-        copied = prod(self.st.a.layout.shape) / each if config.realise == "pad_copy" else 0.0
         zeros = 1.0
         if self.bordered(lane):
             zeros = self.problem.flops_dense / max(self.problem.flops_real, 1)  # the copy's are multiplied
             cycles *= zeros
         packed = sum(self.packing(v) for v in self.st.factors if v.name in config.pack and not v.constant)
+        copied = self.copied(config)
         if terms is not None:
             for name in terms:
                 terms[name] *= zeros * around
-            terms |= {"padded copy": copied * target.costs.copy, "packing": packed}
-        return cycles * around + copied * target.costs.copy + packed
+            terms |= {"padded copy": copied, "packing": packed}
+        return cycles * around + copied + packed
+
+    def panels(self, loops: Loops, config: Config) -> Panels:
+        """Return the bytes that tiles of fragments read; taps along a row share pixels."""
+        along = {d.axis for d in self.st.of("m")[-1:]} - {""}
+        again = 1 if config.realise == "window_copy" else prod(d.size for d in self.st.of("k") if d.axis in along)
+        terms = self.terms * self.bytes
+        pixels = prod(d.size for d in self.st.of("m") if d.sort != "images")
+        columns = -(-self.sizes[self.n] // self.lanes)
+        column = terms * self.lanes
+        stays = loops.kinds[config.order[-1]] == "m" and columns * self.lanes > config.size(config.lane)
+        return Panels(terms / again, column, pixels * terms / again, columns * column, stays)
 
     def packing(self, view: View) -> float:
         """Return the cycles to pack an operand in each call."""
@@ -348,7 +393,8 @@ class Model:
             if along_rows:
                 loads = v * rows * shared * read + m // rows * pixel
             latency = 0.0 if config.hold else cost.latency  # the next tile begins meanwhile
-            bounds = held * cost.multiply_add, latency, loads, held * fetch
+            converted = cost.convert * m if self.converts and loops.kinds[lane] == "n" else 0.0
+            bounds = held * self.product + converted, latency, loads, held * fetch
             step = _together(*bounds[:3], bounds[3] * hides)
             step += 0.0 if hides else held * fetch
             step *= gather if self.dims[lane] == (self.batch, self.n) else 1.0
@@ -416,7 +462,7 @@ class Model:
         """
         channels, terms = self.sizes[self.k], self.unit.terms
         vectors = self.unit.dot and self.unit.rows == 1
-        if not vectors or not channels % terms or self.copied or self.classes or len(self.st.reduce) < 2:
+        if not vectors or not channels % terms or self.is_copied or self.classes or len(self.st.reduce) < 2:
             return ""
         tap = self.st.reduce[-2]
         even = self.src.get(Var(self.k)) == 1 and self.src.get(Var(tap)) == channels

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 
+import ml_dtypes  # noqa: F401  # numpy then knows bfloat16
+import numpy as np
 import pytest
 
+import convsmith as cs
 from convsmith.compiler.driver import lower
 from convsmith.ir.intern import interning
+from convsmith.machine.registry import host_targets
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.plan.config import Config
 from convsmith.plan.plan import plan
@@ -49,3 +53,25 @@ def test_sums_of_a_partial_fragment_are_written_as_vectors() -> None:
     (tile,) = (text for name, text in found.items() if "_tile" in name)
     stores = re.findall(r"store (\S+ x \S+|\S+) |@llvm\.masked\.store\.(\w+)", tile)
     assert stores and all("x" in plain or masked for plain, masked in stores)
+
+
+BFLOAT = "--target=avx512_amx --lane=n --register=m:16,n:16 --order=m,n --instruction=tdpbf16ps_16 --terms=k:32"
+
+
+@pytest.mark.parametrize(("options", "converts"), [("", True), ("--attr-post-ops=relu", True), ("--bia-dt=f32", False)])
+def test_sums_that_are_never_denormal_are_converted_by_one_instruction(options: str, converts: bool) -> None:
+    """The instruction takes a denormal number for zero; a sum and a bias may add up to one."""
+    texts = functions(f"--dt=bf16 {options} --matmul 16x32:32x16", BFLOAT).values()
+    assert any("to <16 x bfloat>" in text for text in texts) == converts
+    assert any("lshr <16 x i32>" in text for text in texts) != converts
+
+
+def test_conversions_of_sums_round_to_even() -> None:
+    if "avx512_amx" not in {t.name for t in host_targets()}:
+        pytest.skip("this machine lacks avx512_amx")
+    kernel = cs.compile("--dt=bf16 --matmul 64x32:32x16", config=BFLOAT, threads=1)
+    rng = np.random.default_rng(0)
+    x, w = (rng.integers(-16, 17, shape).astype("bfloat16") for shape in ((64, 32), (32, 16)))
+    exact = x.astype(np.float32) @ w.astype(np.float32)
+    assert (np.abs(exact) > 256).any(), "sums that bf16 does not hold"
+    np.testing.assert_array_equal(kernel.run(src=x, wei=w)["dst"], exact.astype("bfloat16"))

@@ -408,6 +408,31 @@ KINDS = {
     "fragments-one-function": (
         "--matmul --dt=bf16:bf16:f32 3x7x4:3x4x5", "--lane=n --register=n:4,m:6 --terms=k:4 --outline=no",
     ),
+    "windows-of-rows": (
+        "--dt=bf16 --stag=axb --dtag=axb mb2ic3ih5iw5oc3oh3ow3kh2kw3sh2sw2ph1pw1",
+        "--lane=oc --fuse=kw+ic --register=oc:4,ow:2 --order=mb,oh,ow,oc --reduce=kh,kw_ic --terms=kw_ic:4 "
+        "--cache=oh:2 --realise=window_copy",
+    ),
+    "windows-of-rows-on-threads": (
+        "--dt=bf16 --stag=axb --dtag=axb mb1ic3ih5iw5oc3oh3ow3kh2kw3sh2sw2ph1pw1",
+        "--lane=oc --fuse=kw+ic --register=oc:4,ow:2 --order=mb,oh,ow,oc --reduce=kh,kw_ic --terms=kw_ic:4 "
+        "--realise=window_copy --threads=2",
+    ),
+    "windows-of-rows-as-one": (
+        "--dt=u8:s8:s32 --stag=axb --dtag=axb mb1ic3ih3iw3oc5oh3ow2kh3kw2ph1pw0",
+        "--lane=oc --fuse=oh+ow,kh+kw,kh_kw+ic --register=oc:8,oh_ow:4 --reduce=kh_kw_ic --terms=kh_kw_ic:8 "
+        "--realise=window_copy",
+    ),
+    "windows-of-groups": (
+        "--dt=u8:s8:s32 --stag=axb --dtag=axb g2mb1ic6iw6oc6ow6kw3pw1",
+        "--lane=oc --fuse=kw+ic --register=oc:4,ow:6 --order=mb,g,ow,oc --reduce=kw_ic --terms=kw_ic:8 "
+        "--realise=window_copy",
+    ),
+    "windows-of-vectors": (
+        "--dt=bf16:bf16:f32 --stag=axb mb1ic3ih4iw7oc5oh4ow7kh3kw3ph1pw1",
+        "--lane=oc --fuse=kw+ic --register=oc:4,ow:2 --order=mb,oh,ow,oc --reduce=kh,kw_ic --terms=kw_ic:2 "
+        "--realise=window_copy",
+    ),
     "winograd": (
         "--stag=axb --dtag=axb mb2ic3ih5iw6oc5oh5ow6kh3kw3ph1pw1",
         "--lane=oc --register=oc:4,tw:2 --pack=wei_w --winograd=oh:2,ow:2 --block=oh:2",

@@ -37,6 +37,7 @@ from convsmith.ir.types import F32, PTR
 from convsmith.layout.block import ABSENT
 from convsmith.machine.base import fragment_dot
 from convsmith.machine.generic.level import PORTABLE_FMA
+from convsmith.passes.copy_windows import Windows
 
 NO_PASS = {"accesses", "footprint", "lets", "manager", "order", "packed_sums", "scope", "unify"}
 OTHER_NAME = {"strength": "strength_reduce"}
@@ -53,6 +54,8 @@ NAMES = {
     "N": Var("n"),
     "S": Var("s"),
     "ONE": as_index(1),
+    "PIXELS": Windows((("i", 6),), (("i", 1),), 6),
+    "TERMS": Windows((("k", 3), ("ic", 2)), (("t.o", 4), ("t.i", 1)), 8),
     "Var": Var,
     "as_index": as_index,
 }

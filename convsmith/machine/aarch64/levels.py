@@ -22,8 +22,8 @@ _EXTENSIONS = (("dotprod", "dotprod"), ("fp16", "fullfp16"), ("bf16", "bf16"), (
 _BITS = 128
 _SHUFFLES = ("zip", "tbl")
 _COSTS = Costs(
-    multiply_add=0.5, broadcast=0.5, latency=4.0, fragment_product=0.5, fragment_move=0.5, fragment_turn=25,
-    fragment_finish=2,
+    multiply_add=0.5, broadcast=0.5, latency=4.0, fragment_product=0.5, fragment_move=0.5, fragment_move_far=0.5,
+    fragment_turn=25, fragment_configuration=0, fragment_finish=2,
 )  # fmt: skip
 """Costs of a core with two vector units."""
 

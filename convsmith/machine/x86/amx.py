@@ -26,6 +26,7 @@ def _product(mnemonic: str, types: tuple[str, str, str], group: int, groups: int
         f"{mnemonic}_{groups}", (_ROWS, groups, _LANES, group), types,
         f"call void @llvm.x86.{mnemonic}(i8 {{c}}, i8 {{a}}, i8 {{b}})",
         f"declare void @llvm.x86.{mnemonic}(i8 immarg, i8 immarg, i8 immarg)", ("amx-tile", needs), mnemonic,
+        flushes=types == ("bf16", "bf16", "f32"),
     )  # fmt: skip
 
 

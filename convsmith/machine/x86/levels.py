@@ -36,7 +36,7 @@ def _avx512(name: str, *more: str) -> Machine:
     return Machine(
         name=name, triple=TRIPLE, cpu="x86-64-v4", features=_features(needs), needs=needs,
         vectors=RegisterFile("vector", 32, 512), memories=core_caches(32768, 1 << 20, rates=(64, 32)),
-        costs=Costs(multiply_add=1.0, broadcast=0.5, latency=4.0),
+        costs=Costs(multiply_add=1.0, broadcast=0.5, latency=4.0, convert=1.25),
         attributes=(("prefer-vector-width", "512"),), instructions=_rows(needs, 512),
         transpositions=transpositions(512, _AVX512, _SHUFFLES), half=half,
         fragments=TILES if "amx-tile" in needs else None,

@@ -1,0 +1,112 @@
+"""Models of kernels that copy the windows of pixels, so that the terms of each fill instructions on fragments.
+
+Either the taps and channels of one row of a window become one loop, and the copy holds the windows of some rows of the
+source; or all taps do, and the copy holds the windows of the pixels that pass at a time. The latter lets pixels of
+several rows share a fragment, where a row has fewer than a fragment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
+
+from convsmith.ir.index import Var
+from convsmith.machine.base import Machine
+from convsmith.plan.config import Config
+from convsmith.plan.loops import Loops
+from convsmith.plan.unit import Unit
+from convsmith.problem.problem import Problem
+from convsmith.statement.statement import Statement, view_steps
+from convsmith.tune.model import Model
+
+
+class WindowModel(Model):
+    """The facts of the candidates that join the reduction loops ``taps``, which are the last ones."""
+
+    def __init__(self, problem: Problem, st: Statement, target: Machine, unit: Unit, taps: tuple[str, ...]) -> None:
+        super().__init__(problem, st, target, unit)
+        self.taps = taps
+        self.whole_windows = taps == st.reduce
+        self.row = self.st.of("m")[-1].name
+
+    def fusions(self) -> tuple[tuple[str, str], ...]:
+        """The loop over rows and that along a row, where whole windows are copied and a row fills no fragment."""
+        rows = [d.name for d in self.st.of("m") if d.sort != "images"][:-1]
+        if not rows or not self.whole_windows or self.sizes[self.row] >= self.unit.rows or self.sizes[rows[-1]] < 2:
+            return ()
+        self.fuse(rows[-1], self.row)
+        return ((rows[-1], self.row),)
+
+    def lane_choices(self) -> Iterator[tuple[str, tuple[tuple[str, str], ...], tuple[str, ...]]]:
+        """Yield the loop along channels as lanes, with the fusions of pixels and of taps."""
+        yield self.n, (*self.fusions(), *self.chain(self.taps)), self.taps
+
+    def realisation(self, lane: str, joined: bool) -> str:
+        """Return how the source is read."""
+        return "window_copy"
+
+    def order(self, loops: Loops, lane: str, threads: int = 1) -> tuple[str, ...]:
+        """Loops whose iterations copy windows outermost; within them, pixels of several rows as the weights allow."""
+        names = [n for n in loops.extents if loops.kinds[n] != "k"]
+        fused = loops.of("m")[-1] if self.fusions() else ""
+        around = [n for n in names if loops.kinds[n] != "n" and n != fused]
+        within = super().order(loops, lane, threads) if fused else names
+        return (*around, *(n for n in within if n not in around))
+
+    def complete(self, loops: Loops, config: Config) -> Config:
+        """The config with tiles of rows, so that rows are copied once for most of the taps that read them."""
+        if self.whole_windows or len(loops.of("m")) < 2 or loops.kinds[config.order[-3]] != "m":
+            return config
+        rows = config.order[-3]
+        windows = self.sizes[self.row] * self.room() * self.bytes
+        step, taps = self.rows_apart(rows)
+        most = next((n for n in (16, 8, 4, 2) if (n * step + taps) * windows <= self.target.l2.bytes // 4), 1)
+        return replace(config, cache=((rows, most),)) if 1 < most < self.sizes[rows] else config
+
+    def rows_apart(self, rows: str) -> tuple[int, int]:
+        """Return the rows of the source between two rows of the result, and those that a window has beyond that."""
+        axis = next(d.axis for d in self.st.dims if d.name == rows)
+        taps = [d for d in self.st.of("k") if d.axis == axis]
+        nearest = min((self.src.get(Var(d.name), 0) for d in taps), default=0)
+        step = self.src.get(Var(rows), 0) // nearest if nearest else 1
+        return step, max(0, prod(d.size for d in taps) - step)
+
+    def room(self) -> int:
+        """Return the terms of a window, filled up."""
+        terms = prod(self.sizes[n] for n in self.taps)
+        return -(-terms // self.unit.terms) * self.unit.terms
+
+    def copied(self, config: Config) -> float:
+        """Return the cycles to copy windows: a loop over each row and tap, vectors of each run of memory.
+
+        Rows that several tiles of rows read are copied again.
+        """
+        cost, run = self.target.costs, prod(self.sizes[n] for n in self.taps[-2:]) * self.bytes
+        loops = prod(d.size for d in self.st.of("m", "batch") if d.name != self.row)
+        loops *= prod(self.sizes[n] for n in self.taps[:-2])
+        moves = self.sizes[self.row] * -(-run * 8 // self.target.vector_bits)
+        again = 1.0
+        for rows, size in config.cache:
+            step, more = self.rows_apart(rows)
+            again = (size * step + more) / size
+        return loops * again * (moves * cost.window + cost.call)
+
+
+def window_models(problem: Problem, st: Statement, target: Machine) -> list[WindowModel]:
+    """Return the models of kernels that copy windows, where channels alone do not fill fragments, or rows do not."""
+    rows = target.fragment_rows(st.a.factor, st.b.factor, st.acc) if len(st.factors) > 1 else ()
+    steps, sizes = view_steps(st.a), {d.name: d.size for d in st.dims}
+    if not rows or target.fragments is None or st.residues or len(st.reduce) < 2 or steps.get(Var(st.reduce[-1])) != 1:
+        return []
+    short = sizes[st.of("m")[-1].name] < rows[0].rows // 2 + 1
+    few = sizes[st.reduce[-1]] % rows[0].terms != 0
+    joined = [st.reduce[-2:]] * (few and len(st.reduce) > 2) + [st.reduce] * (few or short)
+    models = []
+    for taps in joined:
+        terms = prod(sizes[n] for n in taps)
+        row = min(rows, key=lambda row: (-(-terms // row.terms), row.terms))
+        model = WindowModel(problem, st, target, Unit.of_row(row), taps)
+        if model.images or not few:
+            models.append(model)
+    return models

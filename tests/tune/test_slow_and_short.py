@@ -1,0 +1,50 @@
+"""The instruction that a kernel computes with: sums of few terms, products that a machine makes slowly, conversions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from convsmith.machine.x86.levels import LEVELS
+from convsmith.problem import parse_problem
+from convsmith.tune.candidates import default_config
+
+LEVEL = {t.name: t for t in LEVELS}
+AMX = LEVEL["avx512_amx"]
+LAYOUTS = "--stag=axb --dtag=axb"
+
+
+@pytest.mark.parametrize(
+    ("line", "fused", "row"),
+    [
+        ("--dt=u8:s8:s32 mb1ic3ih224oc64oh112kh7sh2ph3", "kw+ic", "tdpbusd_8"),
+        ("--dt=s8:s8:s32 mb1ic3ih224oc64oh112kh7sh2ph3", "kw+ic", "tdpbssd_8"),
+        ("--dt=bf16 mb1ic3ih224oc64oh112kh7sh2ph3", "kw+ic", "tdpbf16ps_16"),
+        ("--dt=u8:s8:s32 mb1ic512ih7oc512oh7kh3ph1", "oh+ow,kh+kw,kh_kw+ic", "tdpbusd_16"),
+    ],
+)
+def test_windows_are_copied_where_channels_or_rows_fill_no_fragment(line: str, fused: str, row: str) -> None:
+    config = str(default_config(parse_problem(f"{LAYOUTS} {line}"), AMX))
+    assert f"--fuse={fused} " in config and f"--instruction={row} " in config and "window_copy" in config
+
+
+def test_sums_of_few_terms_are_made_of_vectors() -> None:
+    config = default_config(parse_problem(f"--dt=u8:s8:s32 {LAYOUTS} mb1ic3ih224oc64oh224kh3ph1"), AMX)
+    assert config.instruction == "vpdpbusd_512"
+
+
+def test_a_dot_product_that_is_slower_than_converting_is_not_used() -> None:
+    problem, level = parse_problem(f"--dt=bf16 {LAYOUTS} mb1ic64ih28oc64oh28kh3ph1"), LEVEL["avx512_bf16"]
+    slow = replace(level, costs=replace(level.costs, slow=(("vdpbf16ps_512", 4.8),)))
+    assert [default_config(problem, t).instruction for t in (level, slow)] == ["vdpbf16ps_512", ""]
+
+
+def test_a_converted_element_meets_many_vectors() -> None:
+    """Of tiles that fill the registers, those of few pixels convert less of the source."""
+    level = LEVEL["avx512"]
+    plain, half = (
+        dict(default_config(parse_problem(f"{dt} {LAYOUTS} mb1ic128ih28oc128oh28kh3ph1"), level).register)
+        for dt in ("", "--dt=f16:f16:f32")
+    )
+    assert half["oc"] > plain["oc"] and half["ow"] < plain["ow"]
