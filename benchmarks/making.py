@@ -32,8 +32,10 @@ PARTS = ("config", "plan", "rewrites and text", "LLVM")
 Seconds = tuple[float, ...]
 """Processor time of each of `PARTS`."""
 
-REPEATS = 2
-"""Times that each kernel is made; the fastest counts."""
+REPEATS = 3
+"""Times that a kernel of ResNet-50 is made; the fastest counts."""
+LATE = 10
+"""Percentage of the problems, those that took longest, that are made again; the faster time counts."""
 VARIANTS = 4
 """Variants of each listed shape: direction, types and layouts."""
 TYPES = {
@@ -59,14 +61,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         seconds(parse_problem(line), level)  # LLVM and the modules are loaded
     of_layers = {line: seconds(parse_problem(line), level) for line in layers}
     median = statistics.median(map(sum, of_layers.values()))
-    made = {line: seconds(parse_problem(line), level) for line in lines}
+    made = {line: _once(parse_problem(line), level) for line in lines}
+    late = sorted(made, key=lambda line: sum(made[line]), reverse=True)[: len(made) * LATE // 100]
+    made |= {line: min(made[line], _once(parse_problem(line), level), key=sum) for line in late}
     multiples = {line: sum(parts) / median for line, parts in made.items()}
     slowest = sorted(multiples, key=multiples.__getitem__, reverse=True)
     ordered = sorted(multiples.values())
     report = Report("making", "How long a kernel takes to make")
     report.note(
-        f"One thread, {level.name}, processor time from the problem to the object code, the faster of {REPEATS}; LLVM "
-        f"is loaded already. The median over {len(layers)} layers of ResNet-50 is {median * 1e3:.1f} ms."
+        f"One thread, {level.name}, processor time from the problem to the object code; LLVM is loaded "
+        f"already. The median over {len(layers)} layers of ResNet-50 is {median * 1e3:.1f} ms."
     )
     report.table(
         "Parts",

@@ -42,6 +42,9 @@ class Simplifier(Rewriter):
         r = self.ranges.get(v)
         return as_index(r[0]) if r is not None and r[0] == r[1] else v
 
+    def atom(self, a: Index) -> Index:
+        return self.Var(a) if type(a) is Var else self.expr(a)
+
     def FloorDiv(self, e: FloorDiv) -> Index:
         return self._to_fixpoint(e)  # type: ignore[no-any-return]
 
@@ -64,16 +67,16 @@ class Simplifier(Rewriter):
         return self._to_fixpoint(c)  # type: ignore[no-any-return]
 
 
-def simplify(e: Any, ranges: Ranges = _NO_RANGES, within: Simplifier | None = None) -> Any:
+def simplify(e: Any, ranges: Ranges = _NO_RANGES) -> Any:
     """Return the simplest form of the index, condition or value ``e`` that the rules reach.
 
     ``ranges`` maps variables to their lowest and highest value; a variable without a range may be any integer. The
-    simplifier ``within`` has these ranges. The table of nodes keeps the result for the ranges of the variables of
-    ``e``, because passes simplify most expressions again.
+    table of nodes keeps the result for the ranges of the variables of ``e``, because passes simplify most expressions
+    again.
     """
     known = nodes()
     key = (simplify, e, *map(ranges.get, variables_of(e)))
     out = known.get(key)
     if out is None:
-        out = known[key] = (within or Simplifier(ranges)).expr(e)
+        out = known[key] = Simplifier(ranges).expr(e)
     return out

@@ -13,7 +13,7 @@ from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index
 from convsmith.ir.stmt import Invoke, Stmt, Store
 from convsmith.ir.value import Load, lanes_of
-from convsmith.ir.walk import walk
+from convsmith.ir.walk import loads_of
 
 Gathered = tuple[Buffer, Index]
 Extent = tuple[int, int]
@@ -45,8 +45,8 @@ def spans_of(stmts: Sequence[Stmt]) -> Spans:
     for s in stmts:
         values = s.args if isinstance(s, Invoke) else (s.value,) if isinstance(s, Store) else ()
         for value in values:
-            for v in (value,) if isinstance(value, Load) else walk(value):
-                if isinstance(v, Load) and is_gather(v):
+            for v in loads_of(value):
+                if is_gather(v):
                     found.setdefault(gathered_from(v), {})[extent_of(v)] = lanes_of(v)
     spans: Spans = {}
     for key, extents in found.items():

@@ -6,8 +6,9 @@ that its body writes.  The emitter makes no decisions: the IR determines order, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from convsmith.codegen.artifact import Launch
 from convsmith.codegen.denormals import flushed_buffers
@@ -76,7 +77,7 @@ class FunctionEmitter(ValueEmitter):
             if len(needed) == 1:
                 self._under(next(iter(needed)), s)
                 return
-        getattr(self, "_" + type(s).__name__)(s)
+        _METHODS[type(s)](self, s)
 
     def _under(self, shapes: Shapes, s: Stmt) -> None:
         """Emit a statement under one configuration."""
@@ -321,6 +322,13 @@ class FunctionEmitter(ValueEmitter):
         """
         advanced = self.put(f"getelementptr {c.buffer.dtype.llvm}, ptr {pointer}, i64 {c.step}")
         return self.put(f"freeze ptr {advanced}")
+
+
+_METHODS: dict[type[Stmt], Callable[[FunctionEmitter, Any], None]] = {
+    kind: getattr(FunctionEmitter, f"_{kind.__name__}")
+    for kind in (Block, Alloc, At, Let, Store, Invoke, Call, If, For)
+}
+"""The method that emits a statement, by its class."""
 
 
 def function_text(f: Function, kernel: Kernel, facts: Facts, symbol: str, configurations: Configurations | None,

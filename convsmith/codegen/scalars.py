@@ -64,10 +64,10 @@ class ScalarEmitter:
 
     def index(self, e: Index) -> str:
         """Return the operand that holds an index."""
-        if e.is_const:
-            return str(e.const)
         if type(e) is Var:
             return self.vars[e]
+        if not e.terms:
+            return str(e.const)
         operand = self.known.get(e)
         if operand is None:
             operand = self._index(e)

@@ -29,9 +29,9 @@ def check_fields(record: Any, fail: Callable[[str], ConvsmithError], skip: Colle
     Raise `fail(message)` for the first field that does not conform.
     """
     kind: Any = type(record)
-    for name, hint in _hints(kind).items():
+    for name, (hint, check) in _hints(kind).items():
         value = getattr(record, name)
-        if name not in skip and not conforms(value, hint):
+        if type(value) is not hint and name not in skip and not check(value):
             raise fail(f"{name}={value!r} is not legal: expected {_text(hint)}")
 
 
@@ -89,9 +89,10 @@ def _check_of(hint: Any) -> Callable[[Any], bool]:
 
 
 @cache
-def _hints(record: Any) -> dict[str, Any]:
+def _hints(record: Any) -> dict[str, tuple[Any, Callable[[Any], bool]]]:
+    """Return the type hint of each field of a dataclass, and the function that says whether a value conforms to it."""
     hints = get_type_hints(record)
-    return {field.name: hints[field.name] for field in fields(record)}
+    return {field.name: (hints[field.name], _check_of(hints[field.name])) for field in fields(record)}
 
 
 def _text(hint: Any) -> str:

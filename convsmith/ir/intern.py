@@ -54,10 +54,11 @@ def _constructor(cls: type, fields: tuple[str, ...]) -> Any:
     source = (
         f"def __new__(cls{', ' if names else ''}{names}):\n"
         f"    table = _get_table()\n"
-        f"    node = table.get({key})\n"
+        f"    key = {key}\n"
+        f"    node = table.get(key)\n"
         f"    if node is None:\n"
         f"        node = _allocate(cls)\n{sets}\n"
-        f"        node = table.setdefault({key}, node)\n"
+        f"        node = table.setdefault(key, node)\n"
         f"    return node\n"
     )
     scope: dict[str, Any] = {"_get_table": _TABLE.get, "_allocate": object.__new__}

@@ -151,6 +151,22 @@ def walk(n: AnyNode) -> Iterator[AnyNode]:
             stack.extend(below(x)[::-1])
 
 
+def loads_of(v: Value) -> Iterator[Load]:
+    """Yield the loads in ``v``, in order of evaluation; those of a shared composite value come once."""
+    if type(v) is Load:
+        yield v
+        return
+    seen: set[Value] = set()
+    stack = [v]
+    while stack:
+        x = stack.pop()
+        if type(x) is Load:
+            yield x
+        elif x not in seen:
+            seen.add(x)
+            stack.extend([c for c in children(x)[::-1] if isinstance(c, Value)])
+
+
 _EXPRESSIONS = {*(t.__name__ for t in _CHILDREN if t not in _STATEMENTS), "Var", "Const", "Never", "expr", "index"}
 """Names of a rewriter's methods for indices, conditions and values."""
 
@@ -211,21 +227,25 @@ class Rewriter:
     def _Affine(self, e: Affine) -> Index:
         if not e.terms:
             return e
-        expr, changed = self.expr, False
+        atom, changed = self.atom, False
         total: dict[Index, int] = {}
         const = e.const
         for a, c in e.terms:
-            x = expr(a)
+            x = atom(a)
             if x is a:
                 total[a] = total.get(a, 0) + c
             else:
                 changed = True
                 const += x.const * c
-                for atom, k in x.terms:
-                    total[atom] = total.get(atom, 0) + k * c
+                for b, k in x.terms:
+                    total[b] = total.get(b, 0) + k * c
         if not changed:
             return e
         return make_sum(const, total)
+
+    def atom(self, a: Index) -> Index:
+        """Return the rewritten atom of a sum."""
+        return self.expr(a)  # type: ignore[no-any-return]
 
     def _FloorDiv(self, e: FloorDiv) -> Index:
         num = self.expr(e.num)
@@ -396,6 +416,11 @@ class Substitute(Rewriter):
 
     def Var(self, v: Var) -> Index:
         return self._variables.get(v, v)
+
+    def atom(self, a: Index) -> Index:
+        if type(a) is Var:
+            return self._variables.get(a, a)
+        return self.expr(a)  # type: ignore[no-any-return]
 
     def Load(self, v: Load) -> Value:
         b = self._buffers.get(v.buffer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from convsmith.ir.index import Index, Var, as_index, make_sum
 from convsmith.ir.stmt import For, Kernel, Stmt
-from convsmith.ir.walk import Rewriter, children, substitute, variables_of
+from convsmith.ir.walk import Rewriter, children, loops_of, substitute, variables_of
 from convsmith.passes.scope import require_new, with_body
 
 
@@ -71,4 +71,6 @@ def coalesce(kernel: Kernel, outer: str, inner: str, name: str) -> Kernel:
             dst[0] = acc[]
     """
     require_new(kernel, outer, {name} - {inner}, "coalesce")
+    if not any(x.var.name == outer and isinstance(x.body, For) for x in loops_of(kernel.body)):
+        return kernel
     return with_body(kernel, _Coalesce(outer, inner, name).stmt(kernel.body))

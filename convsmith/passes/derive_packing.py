@@ -90,6 +90,7 @@ class _Packing:
         self.bounds: list[Cond] = []
         self.ranges: dict[Var, Range] = {}
         self.found: dict[Stmt, list[Value]] = {}
+        self.sizes: dict[Stmt, Index] = {}
         places = self.elements(kernel.body)
         types = {dtype_of(v) for v in places}
         self.alone = len(set(self.places(kernel.body, ()))) == 1
@@ -145,6 +146,13 @@ class _Packing:
 
     def size(self, s: Stmt) -> Index:
         """Return the number of stream elements that one execution of a statement reads."""
+        if s not in self.sizes:
+            self.sizes[s] = self._size(s)
+        return self.sizes[s]
+
+    def _size(self, s: Stmt) -> Index:
+        if not self.elements(s):
+            return as_index(0)
         if isinstance(s, Block):
             return sum((self.size(x) for x in s.stmts), as_index(0))
         if isinstance(s, For):

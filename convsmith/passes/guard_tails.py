@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from convsmith.ir.index import as_index, conj
 from convsmith.ir.stmt import For, If, Kernel, Stmt
+from convsmith.ir.walk import loops_of
 from convsmith.passes.scope import ScopedRewriter, loop_range, with_body
 
 
@@ -38,4 +39,6 @@ def guard_tails(kernel: Kernel, loops: tuple[str, ...]) -> Kernel:
               if i.i >= 0 and -i.i + min(-i.o * 4 + 10, 4) - 1 >= 0:
                 dst[i.i + i.o * 4] = a[i.i + i.o * 4]
     """
+    if not any(x.var.name in loops and (x.lo.terms or x.hi.terms) for x in loops_of(kernel.body)):
+        return kernel
     return with_body(kernel, _GuardTails(tuple(loops)).stmt(kernel.body))

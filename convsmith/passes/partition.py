@@ -9,8 +9,10 @@ The outcome of a minimum or maximum is the argument that it selects; the outcome
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Mapping
+from itertools import pairwise, product
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +27,8 @@ from convsmith.passes.simplify import simplify_stmt
 
 MAX_POINTS = 1 << 20
 """Maximum number of points at which a test is evaluated."""
+FEW_POINTS = 16
+"""Points up to which numbers are evaluated sooner than arrays."""
 
 
 class _Value(Node):
@@ -69,40 +73,46 @@ def _tests_within(e: AnyNode) -> Tests:
     return tests
 
 
-def _outcomes(test: Test, values: dict[Var, np.ndarray]) -> list[np.ndarray]:
-    """Return the outcomes of ``test`` as arrays over the box of its variables."""
+def _outcomes(test: Test, values: Mapping[Var, Any]) -> list[Any]:
+    """Return the outcomes of ``test`` for values of its variables, which are ints or arrays over their box."""
     if isinstance(test, (Min, Max)):
-        args = [np.asarray(evaluate(a, values)) for a in test.args]
-        return [np.asarray(a <= b) for a, b in pairwise(args)]
+        return [a <= b for a, b in pairwise([evaluate(a, values) for a in test.args])]
     if isinstance(test, _Value):
-        return [np.asarray(evaluate(test.bound, values))]
+        return [evaluate(test.bound, values)]
     assert isinstance(test, Cond)
-    return [np.asarray(holds(test, values))]
+    return [holds(test, values)]
 
 
-def signatures(var: Var, r: Range, tests: Tests, inner: dict[Var, Range]) -> list[bytes] | None:
+def signatures(var: Var, r: Range, tests: Tests, inner: dict[Var, Range]) -> list[tuple[object, ...]] | None:
     """Return one signature per iteration (a single one without tests); None if the box of variables has too many
     points.
     """
     count = r[1] - r[0] + 1
-    decided = {test: names for test, names in tests.items() if var in names and names <= inner.keys() | {var}}
+    known = inner.keys() | {var}
+    decided = {test: names for test, names in tests.items() if var in names and names <= known}
     if not decided:
-        return [b""]
+        return [()]
     if count > MAX_POINTS:
         return None
-    out = [b""] * count
+    out: list[tuple[object, ...]] = [()] * count
     for test, names in decided.items():
         others = sorted(names - {var}, key=str)
         shape = [count] + [inner[v][1] - inner[v][0] + 1 for v in others]
         if prod(shape) > MAX_POINTS:
             return None
+        if prod(shape) <= FEW_POINTS:
+            box = [range(inner[v][0], inner[v][1] + 1) for v in others]
+            for n in range(count):
+                points = (dict(zip((var, *others), (r[0] + n, *point))) for point in product(*box))
+                out[n] += tuple(outcome for point in points for outcome in _outcomes(test, point))
+            continue
         values: dict[Var, np.ndarray] = {}
         for axis, (v, (lo, _)) in enumerate([(var, r), *((v, inner[v]) for v in others)]):
             grid = np.arange(shape[axis], dtype=np.int64) + lo
             values[v] = grid.reshape([-1 if a == axis else 1 for a in range(len(shape))])
         for result in _outcomes(test, values):
             full = np.ascontiguousarray(np.broadcast_to(result, shape)).reshape(count, -1)
-            out = [a + b.tobytes() for a, b in zip(out, full)]
+            out = [(*a, b.tobytes()) for a, b in zip(out, full)]
     return out
 
 

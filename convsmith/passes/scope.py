@@ -131,11 +131,17 @@ class ScopedRewriter(Rewriter):
 
     def within(self, var: Var, range_: Range | None, body: Stmt) -> Stmt:
         """Return ``body``, rewritten where ``var`` has the range ``range_``."""
-        outer, memo = self.ranges, self._memo
-        self.ranges = {**outer, var: range_} if range_ is not None else dict(outer)
+        ranges, memo = self.ranges, self._memo
+        outer = ranges.get(var)
+        if range_ is not None:
+            ranges[var] = range_
         self._memo = {}
         body = self.stmt(body)
-        self.ranges, self._memo = outer, memo
+        self._memo = memo
+        if outer is not None:
+            ranges[var] = outer
+        elif range_ is not None:
+            del ranges[var]
         return body
 
     def inside(self, loop: For) -> Stmt:
@@ -147,7 +153,11 @@ class ScopedRewriter(Rewriter):
         return self.within(loop.var, r, loop.body)
 
     def _For(self, s: For) -> Stmt:
-        lo, hi = self.expr(s.lo), self.expr(s.hi)
+        lo, hi = s.lo, s.hi
+        if not lo.terms and not hi.terms and not s.carried:
+            body = self.within(s.var, (lo.const, hi.const - 1), s.body)
+            return s if body is s.body else For(s.var, lo, hi, body, s.kind)
+        lo, hi = self.expr(lo), self.expr(hi)
         carried = tuple([c._replace(init=self.expr(c.init)) for c in s.carried]) if s.carried else ()
         body = self.inside(s)
         if lo is s.lo and hi is s.hi and body is s.body and carried == s.carried:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from convsmith.arith.simplify import Simplifier
 from convsmith.arith.simplify import simplify as simplified
 from convsmith.ir.index import Affine, Var
 from convsmith.ir.stmt import At, Block, For, If, Kernel, Stmt, block
@@ -16,20 +15,15 @@ class _Simplify(ScopedRewriter):
     def __init__(self, keep_unit_loops: bool) -> None:
         super().__init__()
         self.keep_unit_loops = keep_unit_loops
-        self._simplifier = Simplifier(self.ranges)
 
     def expr(self, e: Any) -> Any:
-        if type(e) is Affine and not e.terms:
-            return e
-        if self._simplifier.ranges is not self.ranges:
-            self._simplifier = Simplifier(self.ranges)
-        return simplified(e, self.ranges, self._simplifier)
+        return e if type(e) is Affine and not e.terms else simplified(e, self.ranges)
 
     def For(self, loop: For) -> Stmt:
         out = self._For(loop)
         if not isinstance(out, For):
             return out
-        if out.hi.is_const and out.lo.is_const:
+        if not out.hi.terms and not out.lo.terms:
             n = out.hi.const - out.lo.const
             if n <= 0 or (isinstance(out.body, Block) and not out.body.stmts):
                 return Block(())

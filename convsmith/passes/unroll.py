@@ -38,9 +38,11 @@ class _Unroll(Rewriter):
             raise ConfigError("bounds", f"unroll: loop {loop.var} runs {lo} .. {hi}, no constants")
         out: list[Stmt] = []
         outer = self._memo, self.splits
+        self.values[loop.var] = lo.const
+        self.entered()
         for n in range(lo.const, hi.const):
             self.values[loop.var] = n
-            self.entered()
+            self._memo = {}
             s = self.stmt(loop.body)
             if isinstance(s, Block):
                 out.extend(s.stmts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from convsmith.ir.index import Var
 from convsmith.ir.stmt import Kernel, Let, Stmt
-from convsmith.ir.walk import Rewriter, substitute, variables_of
+from convsmith.ir.walk import Rewriter, statements_of, substitute, variables_of
 from convsmith.passes.scope import each_body
 
 
@@ -37,4 +37,8 @@ def unused_let(kernel: Kernel) -> Kernel:
             let i = t // 2:
               dst[i * 2] = a[t]
     """
-    return each_body(kernel, lambda s: _UnusedLet().stmt(s))
+
+    def body(s: Stmt) -> Stmt:
+        return _UnusedLet().stmt(s) if any(isinstance(x, Let) for x in statements_of(s)) else s
+
+    return each_body(kernel, body)

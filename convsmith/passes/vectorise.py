@@ -50,9 +50,9 @@ class LaneMap(Rewriter):
             return index, self.first(buffer, index) if self.active == 1 else None
         first = tuple(substitute(i, {self.var: self.start}) for i in index)
         whole = offset(buffer, index)
-        step = dict(whole.terms).get(self.var)
-        plain = all(self.var not in variables_of(a) for a, _ in whole.terms if a is not self.var)
-        if step is not None and plain:
+        moving = [(a, c) for a, c in whole.terms if self.var in variables_of(a)]
+        if len(moving) == 1 and moving[0][0] is self.var:
+            step = moving[0][1]
             offsets = tuple(step * n for n in range(self.count))
         else:
             distances, origin = [], offset(buffer, first)

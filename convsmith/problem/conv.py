@@ -196,7 +196,8 @@ class Conv(Problem):
 
         Two problems with equal canonical forms have the same kernel.
         """
-        return replace(super().canonical(), dir="FWD_D" if self.dir == "FWD_I" else self.dir)
+        made = super().canonical()
+        return replace(made, dir="FWD_D") if self.dir == "FWD_I" else made
 
     def _dim_names(self) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
         groups = ("g",) if self.has_groups else ()

@@ -380,7 +380,8 @@ class Model:
             read = 0.0
         straight = steps == prod(n for name, n in config.register if loops.kinds[name] == "k") > 1
         turn = cost.turn if config.hold else cost.straight_call if straight else cost.call
-        clash = loops.kinds[lane] != "m" and self.ways(loops, tile) >= target.l1.ways
+        several = prod(tile.get(n, 1) for n in loops.of("m")) >= target.l1.ways
+        clash = loops.kinds[lane] != "m" and several and self.ways(loops, tile) >= target.l1.ways
         shared = first_reads(loops, tile, self.src)
         rows = prod(n for name, n in tile.items() if loops.kinds[name] == "m" and name != lane)
         groups = self.filled(lane) // self.sizes[self.n]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
 from oracles import assert_same_results
 
@@ -10,6 +12,8 @@ from convsmith.ir.parse import parse_kernel
 from convsmith.ir.stmt import Kernel
 from convsmith.ir.walk import loops_of
 from convsmith.passes.partition import partition
+
+partition_module = importlib.import_module("convsmith.passes.partition")
 
 
 def padded(pixels: int, taps: int, step: int, pad: int, size: int) -> Kernel:
@@ -53,6 +57,22 @@ def test_extrema_are_constant_within_a_piece() -> None:
     made = partition(kernel, ("o",), 9)
     assert "max(" in str(kernel) and "max(" not in str(made) and "min(" not in str(made)
     assert_same_results(kernel, made)
+
+
+@pytest.mark.parametrize("few", [16, 1 << 10])
+@pytest.mark.parametrize(
+    "head", ["for k in 0 .. 3:\n      if o + k - 6 >= 0:", "for k in max(-o + 2, 0) .. min(-o + 8, 3):"]
+)
+def test_numbers_and_arrays_cut_alike(head: str, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small boxes are evaluated with numbers, large ones with arrays."""
+    kernel = parse_kernel(
+        f"kernel k(a: f32[32], d: f32[16])\n  for o in 0 .. 9:\n    {head}\n        d[o] = a[o + k]\n"
+    )
+    made = []
+    for points in (0, few):
+        monkeypatch.setattr(partition_module, "FEW_POINTS", points)
+        made.append(partition(kernel, ("o", "k"), 9, ("k",)))
+    assert str(made[0]) == str(made[1]) != str(kernel)
 
 
 @pytest.mark.parametrize("size", [80, 64, 50, 48, 33, 16, 5])
