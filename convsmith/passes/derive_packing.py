@@ -77,15 +77,17 @@ def _guards(root: Value, v: Value) -> tuple[Cond, ...]:
     return around(root) or ()
 
 
-class _Packing:
-    """Walks the nest; a position counts elements of the stream."""
+class Packing:
+    """Walks the nest; a position counts elements of the stream, a buffer of ``scope``."""
 
     def __init__(
         self, kernel: Kernel, operands: frozenset[str], name: str, widths: dict[str, int], convert: bool,
-        adjacent: tuple[str, ...] = (),
+        adjacent: tuple[str, ...] = (), scope: str = "global",
     ) -> None:  # fmt: skip
         self.kernel, self.operands, self.name, self.widths, self.convert = kernel, operands, name, widths, convert
-        self.adjacent = adjacent
+        self.adjacent, self.scope = adjacent, scope
+        self.around: dict[Var, Range] = {}
+        """Ranges of the variables of the loops around the nest."""
         self.kept: list[tuple[For, Index]] = []
         self.bounds: list[Cond] = []
         self.ranges: dict[Var, Range] = {}
@@ -206,7 +208,7 @@ class _Packing:
     def loop(self, s: For, at: Index) -> tuple[Stmt, Stmt]:
         outer = self.enter(s)
         kept = self.indexes(s)
-        own = {x.var for x, _ in self.kept}
+        own = {x.var for x, _ in self.kept} | self.around.keys()
         if kept:
             length = self.length(s)
             self.check(s, own)
@@ -248,11 +250,11 @@ class _Packing:
 
         If the guards do not hold, ``v`` is not read and may lie outside the operand.
         """
-        own = {x.var for x, _ in self.kept}
+        own = {x.var for x, _ in self.kept} | self.around.keys()
         absent = [c for c in guards if variables_of(c) <= own]
         masked = isinstance(v, Select) and isinstance(v.no, Const) and v.no.value == 0
         mask, value = (v.cond, v.yes) if masked and isinstance(v, Select) else (conj(()), v)
-        full = {x.var: (0, n.const - 1) for x, n in self.kept if n.is_const}
+        full = {**self.around, **{x.var: (0, n.const - 1) for x, n in self.kept if n.is_const}}
         cond = simplify(conj((*self.bounds, *absent, *parts_of(mask))), full)
         given = value if is_true(cond) else Select(cond, value, const(dtype_of(value), 0))
         index: tuple[Index, ...] = (at,)
@@ -260,13 +262,15 @@ class _Packing:
         if self.alone and all(n.is_const for _, n in self.kept):
             again = self.packed is not None
             dims = self.dims()
-            self.packed = self.packed or make_buffer(self.name, self.dtype, tuple(n.const for _, n in dims))
+            self.packed = self.packed or make_buffer(
+                self.name, self.dtype, tuple(n.const for _, n in dims), self.scope
+            )
             index = tuple(x.var for x, _ in dims)
             if self.whole and not absent:
                 self.place = PackedElement(tuple((x, n.const) for x, n in self.kept), v, Load(self.packed, index, None))
         elif self.packed is None:
             size = self.size(self.kernel.body)
-            self.packed = make_buffer(self.name, self.dtype, (size.const if size.is_const else UNKNOWN,))
+            self.packed = make_buffer(self.name, self.dtype, (size.const if size.is_const else UNKNOWN,), self.scope)
         if self.dtype is dtype_of(v):
             return Load(self.packed, index, None), block() if again else Store(self.packed, index, given)
         width = self.width(v)
@@ -325,7 +329,7 @@ def derive_packing(
             "dependence", f"derive_packing: kernel {kernel.name} writes {stale[0]}, which is packed before it runs; "
             f"legal are operands that it only reads",
         )  # fmt: skip
-    packing = _Packing(kernel, frozenset(operands), name, dict(widths), convert, adjacent)
+    packing = Packing(kernel, frozenset(operands), name, dict(widths), convert, adjacent)
     body, writes = packing.derive(kernel.body, as_index(0))
     if packing.packed is None:
         return kernel

@@ -46,6 +46,15 @@ def buffers(st: Statement, config: Config, nest: Nest) -> tuple[BufferPlan, ...]
             packed = st.acc if not nest.unit.dot else view.factor
             lifetime = "until the operand changes" if view.constant else "for a call"
             private.append(BufferPlan(f"{view.name}_p", "global", lifetime, packed, elements, names(order)))
+    for operand, of in config.near:
+        place = max(n for n, x in enumerate(nest.around) if x.of == of)
+        view = next(v for v in st.factors if v.name == operand)
+        outside = nest.around[: place + 1]
+        order = [x for x in nest.loops if x not in outside and _indexes(st, view, x)]
+        widths = dict(nest.widths)
+        elements = prod(max(x.extent, widths.get(x.name, 0)) for x in order)
+        lifetime = "for an iteration of the loop that fills it"
+        private.append(BufferPlan(f"{operand}_n", "cache", lifetime, view.dtype, elements, names(order)))
     if is_copied(st, config):
         private.append(BufferPlan(copy_name(st), "cache", "for an iteration of the loop that fills it", st.a.dtype))
     return tuple(private)

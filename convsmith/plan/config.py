@@ -50,6 +50,8 @@ class Config:
     ``table``     form of that table: taps by ``row`` or by ``column``, ``compressed`` (columns shared by outputs are
                   stored once), or in ``sections`` (one row for all outputs without padding above and below)
     ``pack``      operands packed in reading order
+    ``near``      an operand and a loop around the register tile, each of whose iterations first packs what it reads of
+                  the operand, into memory that stays in a cache
     ``hold``      operands whose part for a register tile stays in registers while loops run that do not move it
     ``offsets``   whether zero points are subtracted from ``each`` factor or from the ``sums``
     ``flip``      bytes whose top bit is inverted before they are multiplied: s8 as u8, u8 as s8
@@ -82,6 +84,7 @@ class Config:
     realise: str = "peel"
     table: str = "sections"
     pack: tuple[str, ...] = ("wei",)
+    near: tuple[tuple[str, str], ...] = ()
     hold: tuple[str, ...] = ()
     offsets: str = "each"
     flip: tuple[str, ...] = ()
@@ -182,6 +185,7 @@ class Config:
             order=names(self.order), reduce=names(self.reduce), terms=sizes(self.terms), cache=sizes(self.cache),
             ends=sizes(self.ends), remainder=sizes(self.remainder),
             split=sizes(self.split), phases=names(self.phases), pack=names(self.pack, arrays),
+            near=tuple((arrays.get(a, a), loops.get(n, n)) for a, n in self.near),
             hold=names(self.hold, arrays), flip=names(self.flip, arrays),
         )  # fmt: skip
 
@@ -234,6 +238,10 @@ def _flag_text(value: bool) -> str:
     return "yes" if value else "no"
 
 
+def _pairs_text(pairs: tuple[tuple[str, str], ...]) -> str:
+    return ",".join(f"{a}+{b}" for a, b in pairs)
+
+
 def _flag(value: str) -> bool:
     if value not in ("yes", "no"):
         raise ValueError(value)
@@ -244,7 +252,7 @@ _THEN = " / "
 _PRINT: dict[str, Callable[[Any], str]] = {
     "target": str, "lane": str, "instruction": str, "realise": str, "table": str, "offsets": str, "pieces": str,
     "threads": str, "at": str,
-    "fuse": lambda v: ",".join(f"{a}+{b}" for a, b in v),
+    "fuse": _pairs_text, "near": _pairs_text,
     "register": _sizes_text, "cache": _sizes_text, "terms": _sizes_text, "split": _sizes_text, "ends": _sizes_text,
     "remainder": _sizes_text, "winograd": _sizes_text, "block": _sizes_text,
     "order": ",".join, "reduce": ",".join, "pack": ",".join, "hold": ",".join, "flip": ",".join,
@@ -253,7 +261,7 @@ _PRINT: dict[str, Callable[[Any], str]] = {
 _READ: dict[str, Callable[[str], Any]] = {
     "target": str, "lane": str, "instruction": str, "realise": str, "table": str, "offsets": str, "pieces": int,
     "threads": int, "at": str,
-    "fuse": _pairs, "register": _sizes, "cache": _sizes, "terms": _sizes, "split": _sizes,
+    "fuse": _pairs, "near": _pairs, "register": _sizes, "cache": _sizes, "terms": _sizes, "split": _sizes,
     "ends": _sizes, "remainder": _sizes, "winograd": _sizes, "block": _sizes,
     "order": _names, "reduce": _names, "pack": _names, "hold": _names, "flip": _names, "phases": _names,
     "outline": _flag, "drain": _flag,
@@ -266,6 +274,7 @@ _EXAMPLE = {
     "instruction": "--instruction=vpdpbusd_512",
     "ends": "--ends=kw:6,kw:7", "remainder": "--remainder=oc:8",
     "terms": "--terms=ic:4", "split": "--split=mb:2", "reduce": "--reduce=kh,kw,ic", "pack": "--pack=wei",
+    "near": "--near=src+oh_ow",
     "hold": "--hold=wei", "offsets": "--offsets=sums", "flip": "--flip=wei", "outline": "--outline=no",
     "drain": "--drain=yes", "phases": "--phases=ow", "winograd": "--winograd=oh:4,ow:4", "block": "--block=oh:2",
 }  # fmt: skip

@@ -16,6 +16,7 @@ from convsmith.passes.derive_packing import derive_packing
 from convsmith.passes.fill_terms import fill_terms
 from convsmith.passes.lift import lift
 from convsmith.passes.manager import Step
+from convsmith.passes.pack_near import pack_near
 from convsmith.passes.partition import partition
 from convsmith.passes.pieces import pieces
 from convsmith.passes.rebase import rebase
@@ -57,6 +58,10 @@ def read_steps(
     masked = _is_masked(st)
     before = tuple(takewhile(lambda x: x not in units, outside))
     parallel = before if prod(x.extent for x in before) >= config.threads else outside
+    for operand, of in config.near:
+        position = _near_place(st, config, nest, operand, of)
+        steps.append(Step(pack_near, operand, nest.around[position].name, nest.widths, *adjacent))
+        parallel = tuple(x for x in nest.around[: position + 1] if x in parallel)
     for operand, name in resident(st, config).items():
         moving = [n for n, loop in enumerate(nest.around) if _moves(st, loops, config, operand, loop.of)]
         last = moving[-1] if moving else 0
@@ -123,6 +128,23 @@ def read_steps(
         copied = [Step(partition, window_borders(st, config, nest))] if has_windows(config) else []
         cutting += copied or _copy_steps(st, config, nest)
     return steps, cutting
+
+
+def _near_place(st: Statement, config: Config, nest: Nest, operand: str, of: str) -> int:
+    """Return the position of the loop whose iterations pack what they read; ConfigError where none can."""
+    legal = [v.name for v in st.factors if v.name not in config.pack and is_true(v.mask)]
+    if operand not in legal or is_copied(st, config):
+        raise ConfigError(
+            "near", f"--near={operand}+{of}: legal are operands that are neither packed nor copied before, and of "
+            f"which no element is absent: {', '.join(legal) or 'none here'}",
+        )  # fmt: skip
+    places = [n for n, x in enumerate(nest.around) if x.of == of]
+    if not places:
+        raise ConfigError(
+            "near", f"--near={operand}+{of}: no loop {of} is around the register tile; legal are "
+            f"{', '.join(dict.fromkeys(x.of for x in nest.around))}",
+        )  # fmt: skip
+    return places[-1]
 
 
 def _shared(st: Statement, loops: Loops, parallel: tuple[Loop, ...]) -> tuple[Loop, ...]:

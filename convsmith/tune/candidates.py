@@ -45,7 +45,7 @@ class Choice:
     config: Config
 
 
-class _Candidate(NamedTuple):
+class _ModelledChoice(NamedTuple):
     """A choice; and, where a model of register tiles made it, the model with the loops of its config."""
 
     choice: Choice
@@ -65,13 +65,13 @@ def candidates(p: Problem, target: Machine, threads: int) -> list[Choice]:
         if along := models[0].worth():
             models.append(Model(p, st, target, Unit.plain(st, target), along))
         found = [c for model in models for c in _of_unit(model, threads, long)]
-        found += [_Candidate(Choice(*config), None) for config in winograd_configs(p, each, target, threads)]
+        found += [_ModelledChoice(Choice(*config), None) for config in winograd_configs(p, each, target, threads)]
         if not found:
             raise ConfigError("no-config", f"no config makes a kernel of {p} for {target.name}")
         return _ranked(found)
 
 
-def _ranked(found: list[_Candidate]) -> list[Choice]:
+def _ranked(found: list[_ModelledChoice]) -> list[Choice]:
     """Return the choices, best first; the first few are arranged to move little between memories."""
     found.sort(key=lambda c: (c.choice.cycles, c.choice.emitted))
     close = [c for c in found if c.choice.cycles <= found[0].choice.cycles * NEAR]
@@ -85,7 +85,7 @@ def _ranked(found: list[_Candidate]) -> list[Choice]:
     return choices
 
 
-def _of_unit(model: Model, threads: int, long: bool) -> Iterator[_Candidate]:
+def _of_unit(model: Model, threads: int, long: bool) -> Iterator[_ModelledChoice]:
     """The candidates that compute with the model's unit; a ``long`` epilogue has a loop of its own."""
     target, flip, along = model.target, model.flip(), tuple(p.pixel for p in model.phases)
     instruction = model.unit.name
@@ -111,10 +111,12 @@ def _of_unit(model: Model, threads: int, long: bool) -> Iterator[_Candidate]:
             )  # fmt: skip
             held = model.holding(loops, config)
             wide = lane == model.batch and tile[lane] > model.lanes
-            for c in (config if not wide else None, held):
+            for c in (config if not wide else None, held, model.nearby(loops, config)):
                 if c is not None and registers(loops, c, target, model.unit, filled).fit and _serves(model, c):
-                    c = model.complete(loops, c)
-                    yield _Candidate(Choice(model.cycles(loops, c), model.emitted(loops, c), c), (model, loops))
+                    c = c if c.near else model.complete(loops, c)
+                    choice = Choice(model.cycles(loops, c), model.emitted(loops, c), c)
+                    # A copy of an operand is made at a loop, whose place an order would change.
+                    yield _ModelledChoice(choice, None if c.near else (model, loops))
 
 
 def _serves(model: Model, config: Config) -> bool:

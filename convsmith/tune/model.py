@@ -15,6 +15,7 @@ from functools import reduce
 from math import gcd, prod
 
 from convsmith.arith.evaluate import evaluate
+from convsmith.diag.forking import cached_property
 from convsmith.ir.index import Var, is_true
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
@@ -27,7 +28,7 @@ from convsmith.problem.problem import Problem
 from convsmith.statement.parts import PART, splits
 from convsmith.statement.phases import Phase, phased, phases
 from convsmith.statement.statement import Statement, View, view_steps
-from convsmith.tune.blocks import blocked, with_blocks_of_pixels
+from convsmith.tune.blocks import BLOCKS_A_THREAD, blocked, with_blocks_of_pixels
 from convsmith.tune.fragments import Panels, fragment_cycles, fragment_tiles
 from convsmith.tune.orders import ordered
 from convsmith.tune.parts import parts_of_sums
@@ -196,6 +197,50 @@ class Model:
         """Whether pixels have one tap, or the result is that of weights: packing then repeats no element for taps."""
         return not self.st.constant or all(d.size == 1 for d in self.st.of("k") if d.axis)
 
+    @cached_property
+    def jumps(self) -> bool:
+        """Whether each channel of a pixel lies on another line of memory, and pixels have one tap."""
+        apart = self.src.get(Var(self.k), 0) * self.bytes >= self.target.l1.line
+        return self.st.constant and self.reads_once() and self.sizes[self.k] > 1 and apart and not self.phases
+
+    def nearby(self, loops: Loops, config: Config) -> Config | None:
+        """The same with what a tile of pixels reads packed for all channels of the result; or None where it cannot."""
+        pixels = [n for n in config.order if n != self.images and loops.kinds[n] == "m"]
+        a = self.st.a
+        fits = self.jumps and config.realise == "peel" and is_true(a.mask) and a.fewer is None and bool(pixels)
+        fits = fits and not self.target.vectors.scalable
+        if not fits or config.lane in (self.batch, self.k) or loops.extents[self.n] <= config.size(self.n):
+            return None
+        tiles = prod(-(-loops.extents[n] // config.size(n)) for n in config.order if loops.kinds[n] == "m")
+        if config.threads > 1 and tiles < BLOCKS_A_THREAD * config.threads:
+            return None
+        inner = config.lane if config.lane in pixels else pixels[-1]
+        outer = [n for n in config.order if n == self.images]
+        outer += [n for n in (self.batch,) if n in config.order]
+        outer += [n for n in pixels if n != inner] + [inner]
+        order = (*outer, *(n for n in config.order if n not in outer))
+        return replace(config, order=order, pack=tuple(n for n in config.pack if n != a.name), near=((a.name, inner),))
+
+    def waiting(self, loops: Loops, config: Config, pixels: int, columns: int) -> float:
+        """Cycles that a step waits for lines from beyond the second-level cache: of the source, or of weights.
+
+        Nothing fetches the lines of the next channels, which are far apart.
+        """
+        if not self.jumps:
+            return 0.0
+        l2, line = self.target.l2, self.target.l1.line
+        far = self.target.load(l2) * self.target.costs.beyond
+        if config.near:
+            return columns * self.bytes / line * far if prod(self.st.b.layout.shape) * self.bytes > l2.bytes else 0.0
+        inner = [n for n in config.order if n != self.images and loops.kinds[n] == "m"][-1]
+        lines = pixels * abs(self.row_step(self.dims[inner][-1])) * self.bytes / line + 1
+        channels, apart = self.sizes[self.k], self.src.get(Var(self.k), 0) * self.bytes
+        if config.order.index(inner) < config.order.index(config.lane if config.lane != inner else self.n):
+            places = l2.way // gcd(apart, l2.way)
+            return 0.0 if channels * lines * line <= l2.bytes and channels <= places * l2.ways else lines * far
+        images = next((d.size for d in self.st.dims if d.sort == "images"), 1)
+        return 0.0 if prod(self.st.a.layout.shape) * self.bytes <= l2.bytes * images else lines * far
+
     def window(self, step: int) -> int:
         """Bytes of the source that two vectors of pixels, ``step`` elements apart, read in all rows of their taps."""
         rows = self.terms // next((d.size for d in reversed(self.st.of("k")) if d.axis), 1)
@@ -326,6 +371,9 @@ class Model:
             zeros = self.problem.flops_dense / max(self.problem.flops_real, 1)  # the copy's are multiplied
             cycles *= zeros
         packed = sum(self.packing(v) for v in self.st.factors if v.name in config.pack and not v.constant)
+        if config.near:
+            read = prod(d.size for d in self.st.dims if d.kind in ("batch", "m", "k"))
+            packed += read * target.costs.copy / (self.lanes if loops.kinds[lane] == "m" else 2)
         copied = self.copied(config)
         if terms is not None:
             for name in terms:
@@ -366,7 +414,7 @@ class Model:
             written = self.lanes * self.scattering(self.apart(lane) * self.bytes, tile.get(lane, 1))
         elif lane in self.classes and loops.kinds[lane] == "m":
             written = self.lanes * cost.scatter
-        weights = passing * self.lanes * steps * self.bytes
+        weights = (max(v for _, v, _ in tiles) if config.near else passing) * self.lanes * steps * self.bytes
         read = load if weights <= target.l1.kept else far
         along_rows = loops.kinds[lane] == "m" and self.along_rows(lane)
         if along_rows:
@@ -398,6 +446,8 @@ class Model:
             bounds = held * self.product + converted, latency, loads, held * fetch
             step = _together(*bounds[:3], bounds[3] * hides)
             step += 0.0 if hides else held * fetch
+            across = loops.kinds[lane] == "m"
+            step += self.waiting(loops, config, v * self.lanes if across else m, m if across else v * self.lanes)
             step *= gather if self.dims[lane] == (self.batch, self.n) else 1.0
             step *= cost.crossing if self.bordered(lane) else 1.0
             step *= cost.clash if clash and m >= target.l1.ways else 1.0

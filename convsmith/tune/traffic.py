@@ -39,7 +39,7 @@ class _Axis(NamedTuple):
         return span if self.stride == 1 else min(span, prod(extents.get(n, 1) for n, _ in self.steps))
 
 
-class Operand:
+class TouchedArray:
     """An array as a nest reads it. One that is packed, or has blocks, lies in the order in which it is read."""
 
     def __init__(self, view: View, packed: bool, memories: Sequence[MemoryLevel], times: int = 1) -> None:
@@ -92,16 +92,16 @@ class Traffic:
     def __init__(self, st: Statement, target: Machine) -> None:
         self.st, self.target = st, target
         self.sizes = {d.name: d.size for d in st.dims}
-        self.operands: dict[tuple[tuple[str, ...], int], list[Operand]] = {}
-        self.tile: tuple[Config, _Moved] | None = None
+        self.operands: dict[tuple[tuple[str, ...], int], list[TouchedArray]] = {}
+        self.tile: tuple[Config, _NestPart] | None = None
         """What the register tile of a config moves with its sums, in any order of the loops around it."""
 
-    def of(self, config: Config, kept: int = 1) -> list[Operand]:
+    def of(self, config: Config, kept: int = 1) -> list[TouchedArray]:
         """Return the operands under ``config``, which packs some of them; each sum is ``kept`` as so many in memory."""
         if (config.pack, kept) not in self.operands:
             memories = self.target.memories[:2]
-            read = [Operand(view, view.name in config.pack, memories) for view in self.st.factors]
-            self.operands[config.pack, kept] = [*read, Operand(self.st.c, False, memories, STREAMS * kept)]
+            read = [TouchedArray(view, view.name in config.pack, memories) for view in self.st.factors]
+            self.operands[config.pack, kept] = [*read, TouchedArray(self.st.c, False, memories, STREAMS * kept)]
         return self.operands[config.pack, kept]
 
     def is_far(self, config: Config) -> bool:
@@ -125,22 +125,22 @@ class Traffic:
             extents: dict[str, int] = {}
             for n in loops.extents:
                 extents |= self.spread(loops, n, min(_tile(config, n), loops.extents[n]))
-            inner = _Moved.once(extents, operands)
+            inner = _NestPart.once(extents, operands)
             self.tile = key, self.around(loops, tile_loops, inner, operands, held)
         whole = self.around(loops, loops_around, self.tile[1], operands, held)
         near, far = (sum(x) for x in whole.moved)
         return near, far
 
     def around(
-        self, loops: Loops, levels: list[_Level], inner: _Moved, operands: list[Operand], held: tuple[int, ...]
-    ) -> _Moved:
+        self, loops: Loops, levels: list[_Level], inner: _NestPart, operands: list[TouchedArray], held: tuple[int, ...]
+    ) -> _NestPart:
         """Return what a nest moves whose loops ``levels`` are around an ``inner`` nest; memories of ``held`` bytes."""
         nest = inner
         for loop in reversed(levels):
             if loop.trips < 2:
                 continue
             covered = self.spread(loops, loop.name, min(loop.covered, loops.extents[loop.name]))
-            once = _Moved.once(nest.extents | covered, operands)
+            once = _NestPart.once(nest.extents | covered, operands)
             moved = []
             for most, room, new, old in zip(held, nest.rooms, once.moved, nest.moved):
                 again = new if room <= most else [x * loop.trips for x in old]
@@ -157,7 +157,7 @@ class Traffic:
         return covered
 
 
-class _Moved(NamedTuple):
+class _NestPart(NamedTuple):
     """A part of a nest: the extents of its dims; at each memory, the room that it takes and what each operand moves."""
 
     extents: dict[str, int]
@@ -165,11 +165,11 @@ class _Moved(NamedTuple):
     moved: list[list[float]]
 
     @staticmethod
-    def once(extents: dict[str, int], operands: list[Operand]) -> _Moved:
+    def once(extents: dict[str, int], operands: list[TouchedArray]) -> _NestPart:
         """Return the part with these ``extents`` where each element moves once."""
         touched = [x.touched(extents) for x in operands]
         rooms = [sum(each) for each in zip(*(rooms for _, rooms in touched))]
-        return _Moved(extents, rooms, [[nbytes for nbytes, _ in touched] for _ in rooms])
+        return _NestPart(extents, rooms, [[nbytes for nbytes, _ in touched] for _ in rooms])
 
 
 class _Level(NamedTuple):

@@ -22,6 +22,7 @@ from convsmith.passes.derive_packing import derive_packing
 from convsmith.passes.fission import fission
 from convsmith.passes.fuse import fuse
 from convsmith.passes.keep_sums import keep_sums
+from convsmith.passes.pack_near import pack_near
 from convsmith.passes.partition import partition
 from convsmith.passes.reorder import reorder
 from convsmith.passes.residue import residue
@@ -138,6 +139,11 @@ ILLEGAL: dict[str, tuple[str, Rewrite, str]] = {
         "kernel k(b: f32[8])\n  for i in 0 .. 7:\n    b[i + 1] = b[i]\n",
         lambda k: derive_packing(k, ("b",), "p"),
         "derive_packing: kernel k writes b, which is packed before it runs; legal are operands that it only reads",
+    ),
+    "packing-of-an-iteration": (
+        "kernel k(b: f32[8])\n  for n in 0 .. 1:\n    for i in 0 .. 7:\n      b[i + 1] = b[i]\n",
+        lambda k: pack_near(k, "b", "n"),
+        "pack_near: an iteration of n writes b; legal are operands that it only reads",
     ),
     "sums-in-memory": (
         "kernel k(a: f32[9, 6], b: f32[5])\n  for i in 0 .. 4:\n    alloc acc: f32[] @register:\n      acc[] = b[i]\n"

@@ -30,6 +30,7 @@ from convsmith.codegen import llvm_bind
 from convsmith.compiler import cache
 from convsmith.diag import forking, trace
 from convsmith.diag.forking import RenewedLock, cached_property
+from convsmith.frontend import conv_functions
 from convsmith.measure import ceilings
 from convsmith.runtime import host, host_kernel
 
@@ -46,6 +47,7 @@ LOCKS: dict[str, Callable[[], AbstractContextManager[object]]] = {
     "cache": lambda: cache._counting.lock,
     "trace": lambda: trace._writing.lock,
     "ceilings": lambda: ceilings._lock.lock,
+    "kept": lambda: conv_functions._KEPT._guard.lock,
 }
 
 
@@ -82,7 +84,9 @@ def compiles() -> bool:
     lines: list[str] = []
     with trace.redirect(lines.append), cs.settings.scope(verbose="create"):
         config = "--target=generic --lane=oc --register=oc:8,ow:5 --realise=pad_copy"
-        y = cs.compile(f"mb1ic3ih{size}iw5oc5kh3kw3ph1pw1", threads=1, config=config)(x, w)
+        kernel = cs.compile(f"mb1ic3ih{size}iw5oc5kh3kw3ph1pw1", threads=1, config=config)
+        y = kernel(x, w)
+        conv_functions._KEPT.packed("of this test", w, None, partial(kernel.pack, w))
     return bool(lines and y[0, 1, 1, 1] == 27 and y[0, 0, 1, 1] == np.inf)
 
 
@@ -117,7 +121,7 @@ def test_every_lock_is_known() -> None:
         assert not re.search(r"from functools import .*cached_property|functools\.cached_property\b", text) or (
             file.stem == "forking"
         ), f"{file}: functools.cached_property holds a lock before Python 3.12"
-    assert found == {"forking", "trace", "cache", "ceilings", "host", "host_kernel", "threads"}
+    assert found == {"forking", "trace", "cache", "ceilings", "host", "host_kernel", "kept", "threads"}
 
 
 def test_imports_inside_functions_hold_the_lock() -> None:

@@ -46,7 +46,7 @@ def test_bytes_of_a_product(order: str, first: int, second: int, near: int, far:
 @pytest.mark.parametrize(
     ("line", "outermost"),
     [
-        (f"{LAST} mb16ic512ih7oc512oh7kh3ph1", ["oc"]),  # 9 MiB of weights pass once
+        (f"--accuracy=strict {LAST} mb16ic512ih7oc512oh7kh3ph1", ["oc"]),  # 9 MiB of weights pass once
         (f"{LAST} mb1ic512ih28oc256oh28kh1ph0", ["mb_oh_ow"]),  # weights stay in the second cache, images do not
         (f"{LAST} mb1ic256ih56oc512oh28kh1sh2ph0", ["mb", "oh"]),
         (f"{LAST} mb1ic2048ih7oc512oh7kh1ph0", ["oc"]),  # images stay, 4 MiB of weights do not

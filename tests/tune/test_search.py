@@ -17,6 +17,7 @@ from convsmith.tune.database import Database
 from convsmith.tune.process import WorkerDied, WorkerProcess
 from convsmith.tune.search import Outcome, search
 from convsmith.tune.space import Space
+from convsmith.tune.worker import Worker
 
 PROBLEM = parse_problem("--stag=axb --dtag=axb mb1ic8ih6oc40oh6kh3ph1").canonical()
 MACHINE = target(None, PROBLEM.types)
@@ -113,6 +114,16 @@ def test_real_kernels_are_timed(database: Database, monkeypatch: pytest.MonkeyPa
     outcome = searched(database, WorkerProcess(), seconds=60.0)
     assert outcome.best is not None and 0 < outcome.best.seconds < 0.1
     assert outcome.tried["ok"] >= 2 and not outcome.tried["wrong"]
+
+
+def test_a_kernel_whose_results_differ_is_wrong() -> None:
+    worker = Worker()
+    worker.answer({"op": "open", "problem": str(PROBLEM), "target": MACHINE.name, "threads": 1})
+    first, second = ({"op": "make", "config": config} for config in CONFIGS[:2])
+    assert worker.answer(first)["status"] == worker.answer(second)["status"] == "ok"
+    assert worker._expected is not None
+    worker._expected["dst"] += 1
+    assert worker.answer(second) == {"status": "wrong", "note": "its results differ from those of the first config"}
 
 
 def test_a_worker_that_cannot_start_says_why() -> None:

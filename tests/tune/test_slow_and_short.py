@@ -44,7 +44,7 @@ def test_a_converted_element_meets_many_vectors() -> None:
     """Of tiles that fill the registers, those of few pixels convert less of the source."""
     level = LEVEL["avx512"]
     plain, half = (
-        dict(default_config(parse_problem(f"{dt} {LAYOUTS} mb1ic128ih28oc128oh28kh3ph1"), level).register)
-        for dt in ("", "--dt=f16:f16:f32")
+        dict(default_config(parse_problem(f"{options} {LAYOUTS} mb1ic128ih28oc128oh28kh3ph1"), level).register)
+        for options in ("--accuracy=strict", "--dt=f16:f16:f32")
     )
     assert half["oc"] > plain["oc"] and half["ow"] < plain["ow"]

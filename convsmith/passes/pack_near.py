@@ -1,0 +1,85 @@
+"""Pack what an iteration of a loop reads of an operand, in reading order, when the iteration starts.
+
+The copy is small, contiguous and private to a thread, whatever the distances between the elements in memory are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.index import as_index
+from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, block
+from convsmith.ir.walk import loops_of
+from convsmith.passes.accesses import written_in
+from convsmith.passes.derive_packing import Packing
+from convsmith.passes.scope import ScopedRewriter, loop_range, note_copies, require_new_buffer, require_one, with_body
+
+
+class _PackNear(ScopedRewriter):
+    def __init__(
+        self, kernel: Kernel, operand: str, loop: str, widths: dict[str, int], adjacent: tuple[str, ...]
+    ) -> None:
+        super().__init__()
+        self.kernel, self.operand, self.loop, self.widths, self.adjacent = kernel, operand, loop, widths, adjacent
+        self.copied: set[str] = set()
+        """Names of the loops that write copies."""
+
+    def For(self, loop: For) -> Stmt:
+        if loop.var.name != self.loop:
+            return self._For(loop)
+        if self.operand in {b.name for b in written_in(loop.body)}:
+            raise ConfigError(
+                "dependence", f"pack_near: an iteration of {loop.var} writes {self.operand}; legal are operands that "
+                "it only reads",
+            )  # fmt: skip
+        ranges = {**self.ranges, loop.var: loop_range(loop, self.ranges)}
+        inside = replace(self.kernel, body=loop.body)
+        name = f"{self.operand}_n"
+        packing = Packing(inside, frozenset((self.operand,)), name, self.widths, False, self.adjacent, "cache")
+        packing.around = ranges
+        packing.ranges = dict(ranges)
+        body, writes = packing.derive(loop.body, as_index(0))
+        if packing.packed is None:
+            return loop
+        if not packing.alone:
+            raise ConfigError("bounds", f"pack_near: several places in {loop.var} read {self.operand}; legal is one")
+        self.copied |= {x.var.name for x in loops_of(writes)}
+        return For(loop.var, loop.lo, loop.hi, Alloc(packing.packed, block(writes, body)), loop.kind, loop.carried)
+
+
+def pack_near(
+    kernel: Kernel, operand: str, loop: str, widths: Sequence[tuple[str, int]] = (), adjacent: tuple[str, ...] = ()
+) -> Kernel:
+    """Copy what each iteration of ``loop`` reads of ``operand`` to ``<operand>_n``, one dim per loop that indexes it.
+
+    ``widths`` gives loops with room for more elements than their iterations, which hold zeros; ``adjacent`` are loops
+    whose elements lie side by side.
+
+    Before::
+
+        kernel k(a: f32[4, 6], b: f32[2, 4], c: f32[2, 6])
+          for i in 0 .. 2:
+            for n in 0 .. 2:
+              for k in 0 .. 4:
+                for l in 0 .. 3:
+                  c[n, i * 3 + l] = c[n, i * 3 + l] + a[k, i * 3 + l] * b[n, k]
+
+    After ``pack_near("a", "i")``::
+
+        kernel k(a: f32[4, 6], b: f32[2, 4], c: f32[2, 6])
+          for i in 0 .. 2:
+            alloc a_n: f32[4, 3] @cache:
+              for k in 0 .. 4:
+                for l in 0 .. 3:
+                  a_n[k, l] = a[k, i * 3 + l]
+              for n in 0 .. 2:
+                for k in 0 .. 4:
+                  for l in 0 .. 3:
+                    c[n, i * 3 + l] = c[n, i * 3 + l] + a_n[k, l] * b[n, k]
+    """
+    require_one(kernel, (loop,), "pack_near")
+    require_new_buffer(kernel, f"{operand}_n", "pack_near")
+    pass_ = _PackNear(kernel, operand, loop, dict(widths), adjacent)
+    return note_copies(kernel, with_body(kernel, pass_.stmt(kernel.body)), candidates=pass_.copied)

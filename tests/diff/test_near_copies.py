@@ -1,0 +1,73 @@
+"""Channels first, one tap: what a tile of pixels reads of channels that lie far apart is packed in a cache."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from guarded import Compiled, check_result, expected
+
+from convsmith.compiler.driver import build_artifact
+from convsmith.diag.errors import ConfigError
+from convsmith.machine.registry import host_targets
+from convsmith.plan.config import Config
+from convsmith.plan.plan import plan
+from convsmith.problem import parse_problem
+from convsmith.problem.data import random_arrays
+from convsmith.tune.candidates import default_config
+
+TARGETS = {t.name: t for t in host_targets()}
+BEST = next(iter(TARGETS))
+FIRST = "--stag=abx --dtag=abx"
+FUSED = "--lane=oh_ow --fuse=oh+ow --order=mb,oh_ow,oc --near=src+oh_ow"
+CASES = [
+    ("mb2ic19ih13oc21oh13kh1ph0", f"{FUSED} --register=oc:2,oh_ow:8"),
+    ("--dir=FWD_B --attr-post-ops=relu mb1ic7ih9iw11oc5oh9ow11kh1kw1", f"{FUSED} --register=oc:2,oh_ow:8"),
+    ("mb1ic9ih11oc10oh11kh1ph0", "--lane=oc --fuse=oh+ow --register=oc:8,oh_ow:5 --order=mb,oh_ow,oc --near=src+oh_ow"),
+    ("mb1ic9ih23oc10oh12kh1sh2ph0", "--lane=ow --register=oc:3,ow:8 --order=mb,oh,ow,oc --near=src+ow"),
+    ("g2mb1ic6ih23oc10oh12kh1sh2ph0", "--lane=ow --register=oc:3,ow:8 --order=mb,g,oh,ow,oc --near=src+oh"),
+    ("--dir=BWD_D mb1ic9ih8oc11oh8kh1ph0", "--lane=iw --register=ic:2,iw:8 --order=mb,ih,iw,ic --near=diff_dst+iw"),
+    ("mb1ic5ih6iw19oc6oh4ow17kh3kw3ph0pw0", "--lane=ow --register=oc:2,ow:8 --order=mb,oh,ow,oc --near=src+ow"),
+    ("--dt=f64 mb1ic9ih10oc10oh10kh1ph0", f"{FUSED} --register=oc:2,oh_ow:8"),
+]
+LARGE = ["mb1ic512ih32oc64oh32kh1ph0", "mb1ic256ih32oc128oh16kh1sh2ph0"]
+
+
+def check(line: str, config: Config) -> None:
+    problem = parse_problem(line)
+    arrays = random_arrays(problem)
+    compiled = Compiled(problem, build_artifact(problem, config, TARGETS[config.target]))
+    check_result(problem, compiled(arrays), expected(problem, arrays))
+
+
+@pytest.mark.sampled(6, "line", "name", "threads")
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", [n for n in (BEST, "avx2", "generic") if n in TARGETS])
+@pytest.mark.parametrize(("line", "words"), CASES)
+def test_a_tile_reads_a_copy(line: str, words: str, name: str, threads: int) -> None:
+    lanes = TARGETS[name].lanes(64 if "f64" in line else 32)
+    config = Config.parse(f"--target={name} --threads={threads} {words}")
+    tile = tuple((n, -(-size // lanes) * lanes if n == config.lane else size) for n, size in config.register)
+    check(f"{FIRST} {line}", replace(config, register=tile))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("line", LARGE)
+def test_channels_that_are_far_apart_are_copied(line: str, threads: int) -> None:
+    config = default_config(parse_problem(f"{FIRST} {line}"), TARGETS[BEST], threads)
+    assert config.near and not set(config.pack) & {name for name, _ in config.near}
+    check(f"{FIRST} {line}", config)
+
+
+@pytest.mark.parametrize(
+    ("line", "words", "message"),
+    [
+        ("mb1ic4ih5oc4oh5kh3ph1", "--near=src+oh", "of which no element is absent: none here"),
+        ("mb1ic4ih5oc4oh5kh1ph0", "--near=wei+oh", "neither packed nor copied before, .*: src"),
+        ("mb1ic4ih5oc4oh5kh1ph0", "--near=src+ic", "no loop ic is around the register tile; legal are oc, mb, oh, ow"),
+    ],
+)
+def test_what_cannot_be_copied_is_refused(line: str, words: str, message: str) -> None:
+    config = Config.parse(f"--target=generic --lane=oc --register=ow:2,oc:4 {words}")
+    with pytest.raises(ConfigError, match=message):
+        plan(parse_problem(f"{FIRST} {line}"), config, TARGETS["generic"])
