@@ -64,6 +64,11 @@ WEIGHT_TYPES = ("f32", "f64", "bf16", "f16", "bf16:f32:bf16", "f32:bf16:f32", "f
 
 
 # -- problems
+def exact(problem: Problem) -> Problem:
+    """The problem without transforms, whose kernels are exact on integers."""
+    return replace(problem, accuracy="strict")
+
+
 def random_convolution(rng: random.Random, macs: int = 60_000) -> Conv:
     """A legal forward convolution of at most ``macs`` multiplications, in f32."""
     while True:

@@ -15,7 +15,7 @@ from convsmith.diag.errors import UsageError
 from convsmith.frontend.tables import TITLES, pixel_window
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.intern import interning
-from convsmith.ir.stmt import Call, For, Store
+from convsmith.ir.stmt import Call, For, Kernel, Store
 from convsmith.ir.walk import loops_of, statements_of
 from convsmith.layout.indirection import FORMS, POINTER_BYTES, shape_of
 from convsmith.machine.base import Machine
@@ -125,14 +125,20 @@ def _nest(low: Lowered, records: Sequence[PassRecord]) -> Iterator[Line]:
         yield "", line[2:]
 
 
+def _writing(pack: Kernel, packed: Buffer) -> list[For]:
+    """Return the loops that write the packed operand, in the order of its dims."""
+    loops = [x for x in loops_of(pack.body) if packed in _stored(x)]
+    place = next(x.index for x in statements_of(pack.body) if isinstance(x, Store) and x.buffer is packed)
+    return sorted(loops, key=lambda x: place.index(x.var) if x.var in place else 0)
+
+
 def _packing(low: Lowered) -> Iterator[Line]:
     if not low.packs:
         yield "packing", "none: weights are read as they lie, and copied once into memory of their own"
     copies = {pack.name for pack in low.kernel.packs}
     for pack in low.packs:
         operand, packed = pack.params[0], pack.params[-1]
-        writing = (x for x in loops_of(pack.body) if packed in _stored(x))
-        order = ", ".join(f"{loop.var} {loop.hi - loop.lo}" for loop in writing)
+        order = ", ".join(f"{loop.var} {loop.hi - loop.lo}" for loop in _writing(pack, packed))
         text = f"{operand} in the order [{order}]" if pack.name in copies else f"sums, {packed}"
         yield "packing", f"{text}, {_bytes(packed.size * packed.dtype.bits // 8)}"
         for sums in (b for b in pack.written if b is not packed):

@@ -127,8 +127,8 @@ class Instruction:
     `needs` are CPU features by LLVM's names; `mnemonic` must show in the assembly (empty where LLVM may choose).
     `predicate` names a size of the specification, the number of leading lanes that are active; in `llvm` it is a mask.
     `partial` names loops that may run fewer times than the specification's: the lanes that only further iterations
-    reach are not active. `scaled` is the scalable row that does in every unit of a vector what this row does in one.
-    `flushes` says that a sum that would be denormal becomes zero.
+    reach are not active. `flushes` says that a sum that would be denormal becomes zero. `scaled` is the scalable row
+    that does in every unit of a vector what this row does in one.
     """
 
     name: str
@@ -140,8 +140,8 @@ class Instruction:
     mnemonic: str
     predicate: str = ""
     partial: tuple[str, ...] = ()
-    scaled: Instruction | None = None
     flushes: bool = False
+    scaled: Instruction | None = None
 
     @property
     def spec(self) -> str:

@@ -82,8 +82,9 @@ class Layout:
         order = tuple(block.dim for block in self.blocks[:ndims])
         if len(set(order)) == ndims:
             form = TagForm(order, tuple((block.dim, block.size) for block in self.blocks[ndims:]))
-            if all(size > 0 for _, size in form.inner) and Layout._from_form(form, self.shape).blocks == self.blocks:
-                return print_tag(form)
+            tag = print_tag(form)
+            if all(size > 0 for _, size in form.inner) and _from_tag(tag, self.shape).blocks == self.blocks:
+                return tag
         return print_strided(self.blocks)
 
     def __str__(self) -> str:

@@ -64,7 +64,9 @@ class Costs:
     copy: float = 2
     """Cycles to copy one pixel's channels into a padded copy."""
     window: float = 6
-    """Cycles to copy a vector of a run of memory into a copy of windows."""
+    """Cycles to copy a vector of a run of memory into a copy of windows that the first-level cache holds."""
+    window_far: float = 7.5
+    """Cycles to copy it into a larger copy of windows."""
     pack: float = 0.5
     """Cycles to pack an element in each call, if the operand fits in the second-level cache."""
     pack_call: float = 8000

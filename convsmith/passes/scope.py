@@ -9,6 +9,7 @@ from dataclasses import replace
 from convsmith.arith.ranges import Range, Unbounded, interval
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Min, Var
+from convsmith.ir.intern import nodes
 from convsmith.ir.stmt import Alloc, For, Kernel, Let, Stmt
 from convsmith.ir.walk import Rewriter, children, loops_of, statements_of
 
@@ -18,9 +19,18 @@ def with_body(kernel: Kernel, body: Stmt) -> Kernel:
     return kernel if body is kernel.body else replace(kernel, body=body)
 
 
+def loop_names(s: Stmt) -> tuple[str, ...]:
+    """Return the names of all loops in ``s``, outermost first, which the table of nodes keeps."""
+    known = nodes()
+    names: tuple[str, ...] | None = known.get((loop_names, s))
+    if names is None:
+        names = known[loop_names, s] = tuple([loop.var.name for loop in loops_of(s)])
+    return names
+
+
 def require_loops(kernel: Kernel, names: Iterable[str], what: str) -> None:
     """Raise ConfigError if one of ``names`` is not a loop of ``kernel``; ``what`` is the pass."""
-    known = {loop.var.name for loop in loops_of(kernel.body)}
+    known = set(loop_names(kernel.body))
     for n in names:
         if n not in known:
             raise ConfigError(
@@ -37,7 +47,7 @@ def require_one(kernel: Kernel, names: Iterable[str], what: str) -> None:
     :func:`require_loops` instead apply to every loop of a name, whatever it was.
     """
     names = tuple(names)
-    found = [loop.var.name for loop in loops_of(kernel.body)]
+    found = loop_names(kernel.body)
     for n in names:
         count = found.count(n)
         if not count:
@@ -69,7 +79,7 @@ def note_copies(old: Kernel, new: Kernel, made: Iterable[str] = (), candidates: 
 
 
 def _count_loops(kernel: Kernel) -> Counter[str]:
-    return Counter([loop.var.name for loop in loops_of(kernel.body)])
+    return Counter(loop_names(kernel.body))
 
 
 def require_new(kernel: Kernel, loop: str, names: Iterable[str], what: str) -> None:
@@ -78,7 +88,7 @@ def require_new(kernel: Kernel, loop: str, names: Iterable[str], what: str) -> N
     Indices refer to loops by name, so a name must be unique within a nest.
     """
     new = set(names) - {loop}
-    if not any(x.var.name in new for x in loops_of(kernel.body)):
+    if new.isdisjoint(loop_names(kernel.body)):
         return
     stack: list[tuple[Stmt, frozenset[str]]] = [(kernel.body, frozenset())]
     while stack:

@@ -39,7 +39,7 @@ def buffers(st: Statement, config: Config, nest: Nest) -> tuple[BufferPlan, ...]
     private = []
     for view in st.factors:
         if view.name in config.pack and not is_false(st.a.mask):
-            order = [x for x in nest.loops if _indexes(st, view, x)]
+            order = nest.packed([x for x in nest.loops if _indexes(st, view, x)])
             widths = dict(nest.widths)
             # The rewrites find out how many taps and phases residue classes have, and what a stream holds.
             elements = 0 if st.residues or view.beside else prod(max(x.extent, widths.get(x.name, 0)) for x in order)

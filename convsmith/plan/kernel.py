@@ -77,7 +77,7 @@ def kernel_plan(
     if sizes is not None:
         loops = replace(loops, symbolic=sizes.loops)
     check_config(st, loops, config, machine, unit, prescribed is not None)
-    nest = nest_of(st, loops, config, unit)
+    nest = nest_of(st, loops, config, unit, machine.vectors.scalable)
     steps: list[Step] = list(sizes.steps) if sizes is not None else []
     if indirect(st, config) and sizes is None:
         if config.phases:
@@ -86,7 +86,7 @@ def kernel_plan(
     steps += order_steps(st, config, nest)
     tile = register_steps(config, nest, prescribed.sums if prescribed else None)
     columns = phased(st, config.phases)
-    read, cut = read_steps(columns, loops, config, nest, _outside(nest, loops, within), machine)
+    read, cut = read_steps(columns, loops, config, nest, _outside(nest, loops, within))
     lower = lower_steps(columns, config, machine, nest)
     needed = registers(loops, config, machine, unit, nest.filled)
     stages = (tuple(steps), tuple(tile), tuple(read), tuple(cut), tuple(lower))

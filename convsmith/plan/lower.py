@@ -55,7 +55,7 @@ def lower_steps(st: Statement, config: Config, target: Machine, nest: Nest) -> l
     stepping = [x.name for x in nest.reduce if x.level != "register" and x is not nest.depth]
     steps += [Step(coalesce, n, stepping[-1], stepping[-1]) for n in reversed(stepping[:-1])]
     steps.append(Step(simplify, False))
-    if target.vectors.scalable:
+    if nest.units:
         steps.append(Step(scale, names(nest.units), target.instructions))
     if config.outline:
         steps.append(Step(outline))

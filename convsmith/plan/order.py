@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -41,7 +42,8 @@ class Nest:
     tile of a reduction loop, over which the loop ``depth`` steps. A register tile has loops over ``pixels`` and
     ``vectors``; of fragments also over the ``rows`` of one. ``terms`` are those that one instruction adds up, or
     straight lines that share their loads. ``classes`` are the loops over residue classes. ``filled`` is the number of
-    lanes in use. ``tiling`` are the rewrites that split the loops of the statement into these.
+    lanes in use. ``tiling`` are the rewrites that split the loops of the statement into these. Vectors are ``scalable``
+    where the machine has some of any length.
     """
 
     unit: Unit
@@ -57,6 +59,7 @@ class Nest:
     depth: Loop | None = None
     within: tuple[Loop, ...] = ()
     tiling: tuple[Step, ...] = ()
+    scalable: bool = False
 
     @property
     def along_k(self) -> bool:
@@ -70,9 +73,17 @@ class Nest:
 
     @property
     def units(self) -> tuple[Loop, ...]:
-        """The loop that steps from vector to vector, one a tile: its iterations may be units of a longer vector."""
+        """The loop whose iterations may be units of longer vectors: where these are scalable, from vector to vector."""
         around = [x for x in self.around if x.of == self.lane.of and x.level != "class"]
-        return tuple(around[-1:]) if all(x.extent == 1 for x in self.vectors if x.of == self.lane.of) else ()
+        return tuple(x for x in around[-1:] if self.scalable and x.tile == self.filled)
+
+    def packed(self, loops: Sequence[Loop]) -> tuple[Loop, ...]:
+        """Return ``loops``, which index a packed operand, in the order of its dims: units lie side by side."""
+        if not {*self.units, self.lane} <= {*loops}:
+            return tuple(loops)
+        others = [x for x in loops if x not in self.units]
+        place = others.index(self.lane)
+        return (*others[:place], *self.units, *others[place:])
 
     @property
     def lanes(self) -> int:
@@ -118,16 +129,19 @@ class Nest:
         return (*self.around, *self.reduce, *(self.term_order if self.terms else self.register))
 
 
-def nest_of(st: Statement, loops: Loops, config: Config, unit: Unit) -> Nest:
-    """Return the nest that ``config`` makes of ``loops``, which are those of ``st``."""
-    return _Builder(st, loops, config, unit).nest()
+def nest_of(st: Statement, loops: Loops, config: Config, unit: Unit, scalable: bool = False) -> Nest:
+    """Return the nest that ``config`` makes of ``loops``, which are those of ``st``.
+
+    Vectors of a tile lie side by side, but for ``scalable`` vectors: between the units of two lie those of all tiles.
+    """
+    return _Builder(st, loops, config, unit, scalable).nest()
 
 
 class _Builder:
     """Splits every loop by its tiles, and collects the loops that result by role."""
 
-    def __init__(self, st: Statement, loops: Loops, config: Config, unit: Unit) -> None:
-        self.st, self.loops, self.config, self.unit = st, loops, config, unit
+    def __init__(self, st: Statement, loops: Loops, config: Config, unit: Unit, scalable: bool) -> None:
+        self.st, self.loops, self.config, self.unit, self.scalable = st, loops, config, unit, scalable
         self.filled = filled_lanes(st, loops.dims[config.lane], unit)
         self.pixels: list[Loop] = []
         self.vectors: list[Loop] = []
@@ -159,7 +173,7 @@ class _Builder:
         within = tuple(around[first:]) if depth is not None else ()
         return Nest(
             self.unit, self.filled, lane, tuple(around), tuple(self.pixels), tuple(self.vectors), tuple(self.rows),
-            tuple(reduce), tuple(self.terms), tuple(classes), depth, within, tuple(self.tiling),
+            tuple(reduce), tuple(self.terms), tuple(classes), depth, within, tuple(self.tiling), self.scalable,
         )  # fmt: skip
 
     def split(self, n: str) -> None:
@@ -169,6 +183,9 @@ class _Builder:
             self.reduce[n] = [self.tiles(n, self.unit.lanes, "l")]
         elif n == config.lane:
             width = max(size, self.filled)
+            if self.is_apart(n, width):
+                self.split_apart(n, width // self.filled)
+                return
             self.outer[n] = self.tiles(n, width, "t")
             self.vectors.append(self.inner(n, "v", -(-width // self.filled), self.filled, is_tiled=True))
             self.tile(f"{n}.t", self.filled, f"{n}.v", f"{n}.l")
@@ -200,6 +217,21 @@ class _Builder:
                 self.reduce[n] = [whole]
             else:
                 self.outer[n] = whole
+
+    def is_apart(self, n: str, width: int) -> bool:
+        """Return whether the vectors of a tile of the lane loop lie apart, as far as tiles of ``width`` reach."""
+        plain = self.loops.kinds[n] in ("batch", "n") and n not in self.loops.symbolic and n not in self.loops.residues
+        whole = self.filled == self.unit.lanes and not self.loops.extents[n] % width and not self.cached(n)
+        return self.scalable and plain and whole and width > self.filled
+
+    def split_apart(self, n: str, vectors: int) -> None:
+        """Split the lane loop into as many parts as a tile has vectors, and these into vectors."""
+        part = self.loops.extents[n] // vectors
+        self.tile(n, part, f"{n}.v", f"{n}.t")
+        self.tile(f"{n}.t", self.filled, f"{n}.o", f"{n}.l")
+        steps = part // self.filled
+        self.outer[n] = self.loops.part(f"{n}.o", n, self.outermost(n), steps, self.filled, is_tiled=True)
+        self.vectors.append(self.inner(n, "v", vectors, part, is_tiled=True))
 
     def tile(self, loop: str, size: int, outer: str, inner: str) -> None:
         """Split a loop."""

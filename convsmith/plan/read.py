@@ -9,7 +9,6 @@ from math import prod
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Var, is_false, is_true, parts_of
 from convsmith.ir.walk import variables_of
-from convsmith.machine.base import Machine
 from convsmith.passes.bind import bind
 from convsmith.passes.copy_windows import copy_windows
 from convsmith.passes.derive_packing import derive_packing
@@ -40,14 +39,14 @@ FEW_CHANNELS = 8
 
 
 def read_steps(
-    st: Statement, loops: Loops, config: Config, nest: Nest, outside: tuple[Loop, ...], target: Machine
+    st: Statement, loops: Loops, config: Config, nest: Nest, outside: tuple[Loop, ...]
 ) -> tuple[list[Step], list[Step]]:
     """Return the rewrites that pack operands and realise the views, and those that bind loops and split off remainders.
 
-    Threads share the loops ``outside``, the outermost ones of the nest.  On a machine whose vectors have any number of
-    units, units lie side by side in packed operands.
+    Threads share the loops ``outside``, the outermost ones of the nest.  Units of scalable vectors lie side by side in
+    packed operands.
     """
-    units = nest.units if target.vectors.scalable else ()
+    units = nest.units
     adjacent = (names((*units, nest.lane)),) if units else ()
     steps = [
         Step(

@@ -35,6 +35,9 @@ ARRANGED = 3
 COMPILED = 128
 """Multiply-adds and stores that LLVM compiles in the time of a kernel's constant costs."""
 
+UNITS = 4
+"""Units of a scalable vector for which a tile of several vectors leaves channels: of SVE, 512 bits."""
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -98,8 +101,8 @@ def _of_unit(model: Model, threads: int, long: bool) -> Iterator[_ModelledChoice
         drain = long and loops.kinds[lane] != "k"
         pieces = max(Config.pieces, model.cut_apart()) if lane == model.k else Config.pieces
         tiles = list(model.tiles(loops, lane))
-        if target.vectors.scalable:  # units of a vector are tiles of one vector each
-            tiles = [tile for tile in tiles if tile.get(lane, filled) <= filled] or tiles
+        if target.vectors.scalable:
+            tiles = [x for x in tiles if _has_units(loops, lane, x.get(lane, filled), filled)] or tiles
         for tile in tiles:
             *outer, last = [n for n in model.st.reduce if n not in joined] + [join] * bool(join)
             tiled = [n for n in outer if n in tile]
@@ -117,6 +120,12 @@ def _of_unit(model: Model, threads: int, long: bool) -> Iterator[_ModelledChoice
                     choice = Choice(model.cycles(loops, c), model.emitted(loops, c), c)
                     # A copy of an operand is made at a loop, whose place an order would change.
                     yield _ModelledChoice(choice, None if c.near else (model, loops))
+
+
+def _has_units(loops: Loops, lane: str, width: int, filled: int) -> bool:
+    """Return whether tiles of ``width`` along ``lane`` leave iterations that are units of longer vectors."""
+    count, rest = divmod(loops.extents[lane], width)
+    return width <= filled or (loops.kinds[lane] in ("batch", "n") and not rest and count >= UNITS)
 
 
 def _serves(model: Model, config: Config) -> bool:

@@ -7,19 +7,20 @@ from dataclasses import replace
 
 from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
-from convsmith.plan.kernel import scheduled
 from convsmith.plan.loops import Loops, loops_after_fusing
 from convsmith.plan.unit import Unit
+from convsmith.plan.winograd import scheduled_statement
 from convsmith.problem.problem import Problem
 from convsmith.statement.phases import phases
 from convsmith.tune.model import Model
+from convsmith.tune.winograd import winograd_cycles
 
 __all__ = ["expected_terms", "model_of", "with_lanes"]
 
 
 def model_of(problem: Problem, config: Config, target: Machine) -> tuple[Model, Loops]:
     """Return the model of a legal ``config`` of one statement, with its loops after fusing."""
-    st = scheduled(problem, replace(config, split=()), target)
+    st = scheduled_statement(problem, replace(config, split=()), target)
     model = Model(problem, st, target, Unit.of(st, target, config), tuple(phases(st)[n] for n in config.phases))
     for a, b in config.fuse:
         model.fuse(a, b)
@@ -31,8 +32,10 @@ def expected_terms(problem: Problem, config: Config, target: Machine) -> dict[st
 
     The causes within a register tile overlap; each has its part of the norm by which the model adds them up.
     """
-    if config.then is not None or config.winograd:
+    if config.then is not None:
         return {}
+    if config.winograd:
+        return {"transforms and their products": winograd_cycles(problem, config, target)}
     model, loops = model_of(problem, config, target)
     terms: defaultdict[str, float] = defaultdict(float)
     model.cycles(loops, with_lanes(config, model, loops), terms)

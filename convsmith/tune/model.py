@@ -363,6 +363,10 @@ class Model:
         if self.unit.rows > 1:
             panels = self.panels(loops, config)
             cycles = fragment_cycles(tiles, steps, self.unit, target.costs, panels, target.l1.bytes, terms)
+            scattered = sum(m * v * count for m, v, count in tiles) * self.written(lane, tile)
+            cycles += scattered
+            if terms is not None:
+                terms["write-back"] += scattered
         else:
             passing = total if self.pixels_first() else max(v for v, _ in columns)
             cycles = self.vector_cycles(loops, config, tiles, steps, passing, terms)
@@ -380,6 +384,12 @@ class Model:
                 terms[name] *= zeros * around
             terms |= {"padded copy": copied, "packing": packed}
         return cycles * around + copied + packed
+
+    def written(self, lane: str, tile: dict[str, int]) -> float:
+        """Return the cycles to write a vector of results whose lanes are not adjacent."""
+        if (apart := self.apart(lane)) != 1:
+            return self.lanes * self.scattering(apart * self.bytes, tile.get(lane, 1))
+        return self.lanes * self.target.costs.scatter if lane in self.classes and lane != self.n else 0.0
 
     def panels(self, loops: Loops, config: Config) -> Panels:
         """Return the bytes that tiles of fragments read; taps along a row share pixels."""
@@ -409,11 +419,7 @@ class Model:
         lane, tile, target = config.lane, dict(config.register), self.target
         along_k = loops.kinds[lane] == "k"
         cost, load, far = target.costs, target.load(target.l1), target.load(target.l2)
-        written = 0.0
-        if not along_k and self.apart(lane) != 1:
-            written = self.lanes * self.scattering(self.apart(lane) * self.bytes, tile.get(lane, 1))
-        elif lane in self.classes and loops.kinds[lane] == "m":
-            written = self.lanes * cost.scatter
+        written = 0.0 if along_k else self.written(lane, tile)
         weights = (max(v for _, v, _ in tiles) if config.near else passing) * self.lanes * steps * self.bytes
         read = load if weights <= target.l1.kept else far
         along_rows = loops.kinds[lane] == "m" and self.along_rows(lane)

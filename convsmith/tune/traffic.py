@@ -53,8 +53,8 @@ class TouchedArray:
     def touched(self, extents: dict[str, int]) -> tuple[float, list[float]]:
         """Return the bytes that a part of the nest touches, in which each dim has these ``extents``, and their room.
 
-        The room is that of the bytes in each memory. Runs that are a multiple of a way apart share few sets of it; that
-        is no loss for a result, which nothing reads again.
+        The room is that of the bytes in each memory: first where they spread over all of its sets, then where runs that
+        are a multiple of a way apart share few of them. That is no loss for a result, which nothing reads again.
         """
         run, total, apart = float(self.bytes), 1.0, 0
         for axis in self.axes:
@@ -66,13 +66,10 @@ class TouchedArray:
                 apart = axis.stride * self.bytes
             else:
                 run *= count
-        total *= self.bytes
-        if not apart:
-            return total * self.times, [total * self.times] * len(self.ways)
-        filled = max(run, self.line)
-        total *= filled / run
-        shared = [1.0 if self.written else max(1.0, gcd(apart, way) / filled) for way in self.ways]
-        return total * self.times, [total * self.times * x for x in shared]
+        filled = max(run, self.line) if apart else run
+        moved = total * self.bytes * self.times * filled / run
+        shared = [1.0 if self.written or not apart else max(1.0, gcd(apart, way) / filled) for way in self.ways]
+        return moved, [moved] * len(self.ways) + [moved * x for x in shared]
 
 
 def _steps(coord: Index) -> tuple[tuple[str, float], ...]:
@@ -115,21 +112,25 @@ class Traffic:
         return (near + far * (self.target.costs.streamed - 1)) / l2.rate
 
     def moved(self, loops: Loops, config: Config) -> tuple[float, float]:
-        """Return the bytes that move to the first-level cache, and to the second from beyond."""
+        """Return the bytes that move to the first-level cache, and to the second from beyond.
+
+        They are the means of those with and without conflicts of runs, which depend on more than strides.
+        """
+        lanes = self.target.lanes(dtype(self.st.acc).bits)
         parts = any(loops.kinds[n] == "k" for n, _ in config.cache) and loops.kinds[config.lane] == "k"
-        operands = self.of(config, self.target.lanes(dtype(self.st.acc).bits) if parts else 1)
-        held = (self.target.l1.bytes, self.target.l2.bytes)
-        loops_around, tile_loops = _levels(loops, config)
+        operands = self.of(config, lanes if parts else 1)
+        held = (self.target.l1.bytes, self.target.l2.bytes) * 2
+        loops_around, tile_loops = _levels(loops, config, lanes)
         key = replace(config, order=())
         if self.tile is None or self.tile[0] != key:
             extents: dict[str, int] = {}
             for n in loops.extents:
-                extents |= self.spread(loops, n, min(_tile(config, n), loops.extents[n]))
+                extents |= self.spread(loops, n, min(_tile(config, n, lanes), loops.extents[n]))
             inner = _NestPart.once(extents, operands)
             self.tile = key, self.around(loops, tile_loops, inner, operands, held)
         whole = self.around(loops, loops_around, self.tile[1], operands, held)
-        near, far = (sum(x) for x in whole.moved)
-        return near, far
+        near, far, near_in_conflict, far_in_conflict = (sum(x) for x in whole.moved)
+        return (near + near_in_conflict) / 2, (far + far_in_conflict) / 2
 
     def around(
         self, loops: Loops, levels: list[_Level], inner: _NestPart, operands: list[TouchedArray], held: tuple[int, ...]
@@ -184,12 +185,12 @@ class _Level(NamedTuple):
     in_registers: bool
 
 
-def _tile(config: Config, loop: str) -> int:
-    """Return the iterations of a loop within a register tile."""
-    return max(config.size(loop), dict(config.terms).get(loop, 1))
+def _tile(config: Config, loop: str, lanes: int) -> int:
+    """Return the iterations of a loop within a register tile, whose vectors have so many ``lanes``."""
+    return max(config.size(loop), dict(config.terms).get(loop, 1), lanes if loop == config.lane else 1)
 
 
-def _levels(loops: Loops, config: Config) -> tuple[list[_Level], list[_Level]]:
+def _levels(loops: Loops, config: Config, lanes: int) -> tuple[list[_Level], list[_Level]]:
     """Return the loops around a register tile and those of its sums, outermost first."""
     left = dict(loops.extents)
     around = []
@@ -198,6 +199,6 @@ def _levels(loops: Loops, config: Config) -> tuple[list[_Level], list[_Level]]:
             around.append(_Level(n, -(-left[n] // size), left[n], False))
             left[n] = size
     names = [n for n in dict.fromkeys((*config.order, *left)) if n in left and loops.kinds[n] != "k"]
-    around += [_Level(n, -(-left[n] // _tile(config, n)), left[n], False) for n in names]
+    around += [_Level(n, -(-left[n] // _tile(config, n, lanes)), left[n], False) for n in names]
     reduce = dict.fromkeys((*config.reduce, *loops.of("k")))
-    return around, [_Level(n, -(-left[n] // _tile(config, n)), left[n], True) for n in reduce]
+    return around, [_Level(n, -(-left[n] // _tile(config, n, lanes)), left[n], True) for n in reduce]

@@ -86,11 +86,13 @@ class WindowModel(Model):
         loops = prod(d.size for d in self.st.of("m", "batch") if d.name != self.row)
         loops *= prod(self.sizes[n] for n in self.taps[:-2])
         moves = self.sizes[self.row] * -(-run * 8 // self.target.vector_bits)
-        again = 1.0
+        again, held = 1.0, self.sizes[self.row] * self.room() * self.bytes
         for rows, size in config.cache:
             step, more = self.rows_apart(rows)
             again = (size * step + more) / size
-        return loops * again * (moves * cost.window + cost.call)
+            held *= size * step + more
+        window = cost.window if held <= self.target.l1.bytes else cost.window_far
+        return loops * again * (moves * window + cost.call)
 
 
 def window_models(problem: Problem, st: Statement, target: Machine) -> list[WindowModel]:
@@ -105,6 +107,8 @@ def window_models(problem: Problem, st: Statement, target: Machine) -> list[Wind
     models = []
     for taps in joined:
         terms = prod(sizes[n] for n in taps)
+        if terms <= rows[0].group:
+            continue  # one group: no loop over groups is there to be filled up
         row = min(rows, key=lambda row: (-(-terms // row.terms), row.terms))
         model = WindowModel(problem, st, target, Unit.of_row(row), taps)
         if model.images or not few:

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 from emulated import check_emulated, skip_without_emulator
-from problems import random_problem
+from problems import exact, random_problem
 
 from convsmith.compiler.driver import build_artifact
 from convsmith.machine.aarch64.levels import LEVELS
@@ -62,5 +62,5 @@ def test_exact(seed: int) -> None:
     target = LEVELS[seed % len(LEVELS)]
     skip_without_emulator(target)
     problem = problem_of(seed)
-    artifact = build_artifact(problem, default_config(problem, target), target)
+    artifact = build_artifact(problem, default_config(exact(problem), target), target)
     check_emulated(problem, artifact, random_arrays(problem, seed))

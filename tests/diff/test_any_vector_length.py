@@ -9,6 +9,7 @@ import pytest
 from emulated import check_emulated, skip_without_emulator
 from emulator.qemu import UNITS, processor_with
 
+import convsmith as cs
 from convsmith.codegen import llvm_bind
 from convsmith.compiler.driver import build_artifact, lower
 from convsmith.ir.intern import interning
@@ -28,6 +29,7 @@ CASES = {
     "f32, stride": ("mb2ic3ih7iw7oc44oh4ow4kh3kw3sh2sw2ph1pw1", "fmla"),
     "f32, channels that fill no unit": ("mb1ic3iw6oc27ow6kw3pw1", "fmla"),
     "f32, several vectors at any length": ("mb1ic3iw4oc140ow4kw1", "fmla"),
+    "f32, tiles of several vectors": ("mb1ic3iw6oc64ow6kw3pw1", "fmla"),
     "f32, bias and post-ops": (f"--dir=FWD_B --attr-post-ops=sum:2+add:f32:per_oc+relu:0.5 {SMALL}", "fmla"),
     "f32, depthwise": ("g44mb1ic44ih5iw6oc44oh5ow6kh3kw3ph1pw1", "fmla"),
     "f32, groups": ("g2mb1ic8iw5oc72ow5kw3pw1", "fmla"),
@@ -54,7 +56,8 @@ CONFIGS = {
     "padded copy": (SMALL, "--lane=oc --register=ow:5,oc:4 --realise=pad_copy"),
     "masks": (SMALL, "--lane=oc --register=ow:5,oc:4 --realise=mask"),
     "table": (SMALL, "--lane=oc --register=ow:5,oc:4 --realise=indirection"),
-    "several vectors a tile": (SMALL, "--lane=oc --register=ow:4,oc:8"),
+    "several vectors a tile": ("mb1ic8ih4iw5oc48oh4ow5kh3kw3ph1pw1", "--lane=oc --register=ow:4,oc:12"),
+    "channels that no tile divides": (SMALL, "--lane=oc --register=ow:4,oc:8"),
     "no functions": (SMALL, "--lane=oc --register=ow:2,oc:4 --outline=no"),
     "sums in memory": (SMALL, "--lane=oc --register=ow:2,oc:4 --cache=ic:4"),
     "lanes along terms": (SMALL, "--lane=ic --register=ow:2,oc:4"),
@@ -119,3 +122,10 @@ def random_line(seed: int) -> str:
 @pytest.mark.parametrize("seed", [pytest.param(n, marks=() if n < 8 else pytest.mark.slow) for n in range(60)])
 def test_random_problems_are_exact_at_any_length(seed: int) -> None:
     check(random_line(seed), units=UNITS[:4])
+
+
+def test_the_plan_says_in_which_order_units_are_packed() -> None:
+    config = f"--target={LEVEL.name} --lane=oc --register=ow:2,oc:8 --reduce=kw,ic"
+    text = cs.compile(line_of("mb1ic3iw6oc64ow6kw3pw1"), target=LEVEL.name, config=config).explain()
+    assert "in the order [kw, ic, oc.v, oc.o, oc.l]" in text
+    assert "wei in the order [kw 3, ic 3, oc.v 2, oc.o 8, oc.l 4]" in text

@@ -137,12 +137,16 @@ def test_blocks_where_a_tile_of_weights_outgrows_the_cache() -> None:
 
 @pytest.mark.parametrize("layout", ["abx", "axb"])
 def test_blocks_of_the_pixels_of_a_gradient(layout: str) -> None:
-    """Where tiles read images that outgrow the cache: what a block reads stays there, and so do its sums."""
+    """Images outgrow the cache: what a tile of the outermost loop reads of a block stays there."""
     (target,) = (t for t in LEVELS if t.name == "avx512")
     tags = f"--dir=BWD_W --stag={layout} --dtag={layout}"
-    ((loop, rows),) = default_config(parse_problem(f"{tags} mb1ic16ih256iw512oc72oh256ow512kh1kw1"), target).cache
-    assert loop == "oh" and target.l2.bytes // 4 < rows * 512 * (16 + 72) * 4 <= target.l2.bytes
-    for sizes in ("mb1ic16ih28oc72oh28kh1", "mb1ic6ih256iw512oc2oh256ow512kh1kw1", "mb4ic1024ih28oc512oh28kh1"):
+    config = default_config(parse_problem(f"{tags} mb1ic16ih256iw512oc72oh256ow512kh1kw1"), target)
+    ((loop, rows),) = config.cache
+    assert (loop, config.order[0]) == ("oh", "oc")
+    assert target.l2.bytes // 4 < rows * 512 * (16 + 72) * 4
+    assert rows * 512 * (16 + config.size("oc")) * 4 <= target.l2.bytes
+    assert default_config(parse_problem(f"{tags} mb4ic1024ih28oc512oh28kh1"), target).cache
+    for sizes in ("mb1ic16ih28oc72oh28kh1", "mb1ic6ih256iw512oc2oh256ow512kh1kw1"):
         assert not default_config(parse_problem(f"{tags} {sizes}"), target).cache
 
 

@@ -11,7 +11,7 @@ import random
 import numpy as np
 import pytest
 from emulated import LACKING, check_emulated, known_fault, skip_without_emulator, without_signs
-from problems import random_config, random_problem
+from problems import exact, random_config, random_problem
 
 from convsmith.codegen import llvm_bind
 from convsmith.compiler.driver import build_artifact, lower
@@ -94,7 +94,7 @@ needs_emulator = pytest.mark.usefixtures("emulator")
 
 def check(target: Machine, line: str) -> None:
     problem = parse_problem(line)
-    artifact = build_artifact(problem, default_config(problem, target), target)
+    artifact = build_artifact(problem, default_config(exact(problem), target), target)
     if fault := known_fault(problem, artifact):
         pytest.skip(fault)
     check_emulated(problem, artifact, without_signs(problem, artifact, random_arrays(problem)))
@@ -117,7 +117,7 @@ def test_exact(target: Machine, line: str) -> None:
 def test_the_row_is_in_the_kernel(target: Machine, types: tuple[str, str, str]) -> None:
     """What `test_exact` runs has the instruction of the first row for these types, or one that does as much."""
     problem = parse_problem(f"{type_options(types)} {SHAPES['one tap']}")
-    low = lower(plan(problem, default_config(problem, target), target))
+    low = lower(plan(problem, default_config(exact(problem), target), target))
     text = llvm_bind.assembly(low.text, target.triple, target.cpu, target.features)
     row = next(iter(target.fragment_rows(*types)), target.nearest(*types))
     assert row is not None
@@ -131,7 +131,7 @@ def test_the_row_is_in_the_kernel(target: Machine, types: tuple[str, str, str]) 
 def test_nothing_saturates(target: Machine, types: tuple[str, str, str]) -> None:
     """Factors at the ends of their types; sums of them leave 16 bits at once."""
     problem = parse_problem(f"{type_options(types)} ic300ih2oc20kh1")
-    artifact = build_artifact(problem, default_config(problem, target), target)
+    artifact = build_artifact(problem, default_config(exact(problem), target), target)
     ends = {"u8": (255, 255, 0), "s8": (-128, 127, -128)}
     for a in (0, 1):
         for b in (0, 1, 2):

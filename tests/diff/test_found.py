@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from guarded import Compiled, check_result, expected
+from problems import exact
 
 from convsmith.compiler.driver import build_artifact
 from convsmith.machine.registry import host_targets
@@ -74,6 +75,6 @@ FOUND = {
 def test_found(name: str, isa: str) -> None:
     line, words = FOUND[name]
     problem, target = parse_problem(line), TARGETS[isa]
-    config = Config.parse(f"--target={isa} {words}") if words else default_config(problem, target)
+    config = Config.parse(f"--target={isa} {words}") if words else default_config(exact(problem), target)
     arrays = random_arrays(problem)
     check_result(problem, Compiled(problem, build_artifact(problem, config, target))(arrays), expected(problem, arrays))

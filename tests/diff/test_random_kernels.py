@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from guarded import Array, Compiled, check_result, expected, logical, memory_of
-from problems import random_config, random_convolution, random_problem, with_options, with_split
+from problems import exact, random_config, random_convolution, random_problem, with_options, with_split
 
 from convsmith.codegen.artifact import Artifact
 from convsmith.compiler.driver import build_artifact
@@ -112,7 +112,7 @@ def test_larger(chunk: int) -> None:
 def check_default(seed: int, isa: str) -> None:
     rng = random.Random(seed)
     problem = random_problem(rng, 200_000)
-    config = default_config(problem, TARGETS[isa], rng.choice((1, 2)))
+    config = default_config(exact(problem), TARGETS[isa], rng.choice((1, 2)))
     arrays = random_arrays(problem, seed)
     try:
         memory = Compiled(problem, build_artifact(problem, config, TARGETS[isa]))(arrays)

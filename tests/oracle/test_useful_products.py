@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 from oracles import Oracle, small_target
+from problems import exact
 
 from convsmith.interp.interp import _Machine
 from convsmith.ir.intern import interning
@@ -55,7 +56,7 @@ def test_products_are_those_that_meet(name: str, monkeypatch: pytest.MonkeyPatch
 
     with interning():
         oracle = Oracle(problem, target)
-        config = Config.parse(f"--target=generic {words}") if words else default_config(problem, target)
+        config = Config.parse(f"--target=generic {words}") if words else default_config(exact(problem), target)
         made = plan(problem, config, target)
         st, kernel = made.program.main, run_steps(made.program.naive(), made.pipeline)
         monkeypatch.setattr(_Machine, "_invoke", count)

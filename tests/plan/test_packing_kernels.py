@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from problems import exact
 
 import convsmith as cs
 from convsmith.codegen import llvm_bind
@@ -48,7 +49,7 @@ LEVELS = [t.name for t in host_targets() if t.name in ("avx512_bf16", "avx512_am
 def chosen(line: str, isa: str) -> tuple[Problem, Config, Machine]:
     """The problem with its default config for a level, and products with both sides packed."""
     problem, level = parse_problem(line).canonical(), target(isa)
-    config = default_config(problem, level)
+    config = default_config(exact(problem), level)
     both = line.startswith("--matmul") and config.offsets == "each"
     return problem, replace(config, pack=SIDES) if both else config, level
 
@@ -134,7 +135,7 @@ BLOCKED = [
 def test_lines_stay_until_all_of_each_is_read(isa: str, line: str, operand: str, loops: str) -> None:
     """Where lines are read in parts, the loop over parts is around a block whose lines the first-level cache holds."""
     level, problem = target(isa), parse_problem(f"--matmul {line}").canonical()
-    config = replace(default_config(problem, level), pack=(operand,))
+    config = replace(default_config(exact(problem), level), pack=(operand,))
     with interning():
         made = plan(problem, config, level)
         (pack,) = run_steps(made.program.naive(), made.pipeline).packs

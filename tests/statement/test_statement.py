@@ -93,6 +93,6 @@ def test_choosing_and_compiling_share_a_statement(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(views, "_statement", counted)
     problem = parse_problem("--stag=axb --dtag=axb mb1ic4ih4oc4oh4kh3ph1")
-    with settings.scope(cache=None):
+    with settings.scope(cache="off"):
         compile_problem(problem, target=target(), threads=1)
     assert len(made) == 1
