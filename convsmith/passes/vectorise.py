@@ -17,7 +17,7 @@ from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index, Var, conj, is_false, is_true, parts_of
 from convsmith.ir.stmt import Alloc, At, Block, For, If, Kernel, Stmt, Store, block
 from convsmith.ir.value import Binary, Cast, Const, Lanes, Load, Repeat, Select, Sum, Value, lanes_of, strided
-from convsmith.ir.walk import Rewriter, children, substitute, variables_of, walk
+from convsmith.ir.walk import Rewriter, children, loops_of, statements_of, substitute, variables_of, walk
 from convsmith.passes.accesses import sites_of
 from convsmith.passes.flatten import offset
 from convsmith.passes.order import conflicts, require_order
@@ -120,7 +120,10 @@ class LaneMap(Rewriter):
 
 
 class _Broadcasts(Rewriter):
-    """Broadcasts to all lanes what the active lanes read: no store depends on the others, and it needs no mask."""
+    """Broadcasts to all lanes what the active lanes read, which needs no mask, where nothing reads the other lanes.
+
+    Where something does, their value must stay that of a masked product: zero, whatever the factors are.
+    """
 
     def Load(self, v: Load) -> Value:
         if v.lanes is None or v.lanes.active == v.lanes.count or any(v.lanes.offsets):
@@ -171,7 +174,8 @@ def _keeps_to_itself(s: Stmt, var: Var, loads: Collection[Load]) -> bool:
 
 
 Loop = For
-"""Within a rewriter, ``For`` is its method."""
+Allocation = Alloc
+"""Within a rewriter, ``For`` and ``Alloc`` are its methods."""
 
 
 class _Vectorise(ScopedRewriter):
@@ -179,6 +183,28 @@ class _Vectorise(ScopedRewriter):
         super().__init__()
         self.name, self.lanes, self.strict = name, lanes, strict
         self.what = f"vectorise: loop {name}"
+        self.widest: dict[Buffer, int] = {}
+        """The most lanes of each register array around that are read by a statement that writes another array."""
+
+    def Alloc(self, s: Allocation) -> Stmt:
+        if s.buffer.scope != "register":
+            return self._Alloc(s)
+        outer = self.widest
+        self.widest = outer | {s.buffer: self.most_lanes(s)}
+        made = self._Alloc(s)
+        self.widest = outer
+        return made
+
+    def most_lanes(self, s: Allocation) -> int:
+        """Return the most iterations of a loop over lanes that moves the array that ``s`` allocates into another."""
+
+        def moves(t: Stmt) -> bool:
+            if not isinstance(t, Store) or t.buffer is s.buffer:
+                return False
+            return any(isinstance(v, Load) and v.buffer is s.buffer for v in walk(t.value))
+
+        loops = (x for x in loops_of(s.body) if x.var.name == self.name and x.lo.is_const and x.hi.is_const)
+        return max((x.hi.const - x.lo.const for x in loops if any(map(moves, statements_of(x)))), default=self.lanes)
 
     def For(self, loop: For) -> Stmt:
         if loop.var.name != self.name or not (loop.lo.is_const and loop.hi.is_const):
@@ -242,7 +268,7 @@ class _Vectorise(ScopedRewriter):
         if where is not None:
             if s.buffer.scope != "register" and len(set(where.offsets[: where.active])) < where.active:
                 raise NotVector(f"lanes of {s.buffer.name} write the same element")
-            if s.buffer.scope == "register":
+            if s.buffer.scope == "register" and lanes.active == self.widest.get(s.buffer):
                 value = _Broadcasts().expr(value)
             return Store(s.buffer, index, value, where)
         v = s.value

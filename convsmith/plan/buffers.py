@@ -50,11 +50,11 @@ def buffers(st: Statement, config: Config, nest: Nest) -> tuple[BufferPlan, ...]
         place = max(n for n, x in enumerate(nest.around) if x.of == of)
         view = next(v for v in st.factors if v.name == operand)
         outside = nest.around[: place + 1]
-        order = [x for x in nest.loops if x not in outside and _indexes(st, view, x)]
+        inner = [x for x in nest.loops if x not in outside and _indexes(st, view, x)]
         widths = dict(nest.widths)
-        elements = prod(max(x.extent, widths.get(x.name, 0)) for x in order)
+        elements = prod(max(x.extent, widths.get(x.name, 0)) for x in inner)
         lifetime = "for an iteration of the loop that fills it"
-        private.append(BufferPlan(f"{operand}_n", "cache", lifetime, view.dtype, elements, names(order)))
+        private.append(BufferPlan(f"{operand}_n", "cache", lifetime, view.dtype, elements, names(inner)))
     if is_copied(st, config):
         private.append(BufferPlan(copy_name(st), "cache", "for an iteration of the loop that fills it", st.a.dtype))
     return tuple(private)

@@ -16,7 +16,7 @@ from problems import exact, random_config, random_convolution, random_problem, w
 
 from convsmith.codegen.artifact import Artifact
 from convsmith.compiler.driver import build_artifact
-from convsmith.diag.errors import ConfigError
+from convsmith.diag.errors import ConfigError, UsageError
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import host_targets
 from convsmith.plan.config import Config
@@ -68,6 +68,9 @@ def check_exact(seed: int, isa: str | None = None, macs: int = 60_000, split: bo
         check_result(problem, Compiled(problem, artifact)(arrays), expected(problem, arrays))
     except AssertionError as error:
         raise AssertionError(f"seed {seed}: {problem} under {config}: {error}") from error
+    except UsageError as error:  # absent pixels hold the zero point, which the type of the source may not have
+        assert error.code == "value" and config.realise == "indirection"
+        return False
     return True
 
 

@@ -38,7 +38,7 @@ def test_fragments() -> None:
 @pytest.mark.parametrize("isa", ["avx512_bf16", "avx512", "generic"])
 def test_vectors(isa: str) -> None:
     around, reduction, tile, _, registers, *_ = described(LINE, isa)
-    assert around.startswith("around the register tile: mb 1, oh 56, ow.o ")
+    assert around.startswith("around the register tile: mb 1, oh 56, ") and ", ow.o " in around
     assert reduction.startswith("reduction: kh 3, kw 3, ic")
     assert tile.startswith("register tile (unrolled): ow.i ") and "oc.l " in tile
     assert f" of {TARGETS[isa].registers} vector registers, " in registers

@@ -34,9 +34,14 @@ def rows(scale: int) -> tuple[Instruction, ...]:
 
 def unit_rows(needs: tuple[str, ...]) -> tuple[Instruction, ...]:
     """Return the rows of NEON that need no more than ``needs``, with the scalable rows that do so in each unit."""
-    scalable = {(row.types, row.terms): row for row in (*map(_fused, _LANES), *(_dot(*dot) for dot in _DOTS))}
+    scalable = {_widths(row): row for row in (*map(_fused, _LANES), *(_dot(*dot) for dot in _DOTS))}
     found = (row for row in INSTRUCTIONS if set(row.needs) <= set(needs))
-    return tuple(replace(row, scaled=scalable.get((row.types, row.terms))) for row in found)
+    return tuple(replace(row, scaled=scalable.get(_widths(row))) for row in found)
+
+
+def _widths(row: Instruction) -> tuple[tuple[str, int], ...]:
+    """Return the type and the elements of each operand in a unit, without parsing the row's specification."""
+    return tuple((operand.dtype, operand.size) for operand in row.operands)
 
 
 def _fused(type_: str) -> Instruction:
