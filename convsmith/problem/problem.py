@@ -27,7 +27,7 @@ from convsmith.problem.attributes import (
 )
 from convsmith.problem.post_ops import BinaryPostOp, Depthwise, Integer, PostOp, Prelu, SumPostOp, print_post_ops
 from convsmith.problem.tensor import Tensor
-from convsmith.problem.types import TYPES, array_type, check_types, is_integer, print_types
+from convsmith.problem.types import TYPES, check_types, checked_bias_type, is_integer, print_types
 
 __all__ = ["ACCURACIES", "ACC_MODES", "DIRECTIONS", "Problem"]
 
@@ -372,15 +372,13 @@ class Problem(ABC):
         check_fields(self, lambda message: UsageError(message, code="bad-option"), skip=("dt", "bits"))
 
     def _check_options(self) -> None:
-        if self.dir not in DIRECTIONS:
-            raise UsageError(f"--dir: {self.dir!r} is unknown; legal: {', '.join(DIRECTIONS)}", code="bad-option")
+        for option, legal in (("dir", tuple(DIRECTIONS)), ("acc_mode", ACC_MODES), ("accuracy", ACCURACIES)):
+            if (word := getattr(self, option)) not in legal:
+                name = "attr-acc-mode" if option == "acc_mode" else option
+                raise UsageError(f"--{name}: {word!r} is unknown; legal: {', '.join(legal)}", code="bad-option")
         check_types(self.dt, self.dir)
         self._check_acc_mode()
-        if self.accuracy not in ACCURACIES:
-            raise UsageError(
-                f"--accuracy={self.accuracy} is unknown; legal: {', '.join(ACCURACIES)}", code="bad-option"
-            )
-        self._check_bias_type()
+        object.__setattr__(self, "bia_dt", checked_bias_type(self.bia_dt, self.dt, self.acc))
         for option, layout in (("stag", "src_layout"), ("wtag", "wei_layout"), ("dtag", "dst_layout")):
             try:
                 getattr(self, layout)
@@ -401,10 +399,6 @@ class Problem(ABC):
                 )
 
     def _check_acc_mode(self) -> None:
-        if self.acc_mode not in ACC_MODES:
-            raise UsageError(
-                f"--attr-acc-mode={self.acc_mode} is unknown; legal: {', '.join(ACC_MODES)}", code="bad-option"
-            )
         types = [self.acc, "f16"] if self.factors == ("f16", "f16") else [self.acc]
         legal = [mode for mode in ACC_MODES if mode in ("strict", "relaxed", "any", *types)]
         if self.acc_mode not in legal:
@@ -413,18 +407,6 @@ class Problem(ABC):
                 f"{' and '.join(dict.fromkeys(self.factors))} have no sums in {self.acc_mode}; legal are "
                 f"{', '.join(legal)}",
                 code="bad-option",
-            )
-
-    def _check_bias_type(self) -> None:
-        default = "f64" if "f64" in self.dt else "f32"
-        if self.bia_dt in ("", default):
-            object.__setattr__(self, "bia_dt", "")
-            return
-        row = array_type(self.bia_dt, "bia-dt")
-        if row.name == "f64" or default == "f64" or (row.integer and self.acc != "s32"):
-            raise UnsupportedError(
-                f"--bia-dt={row.name} with --dt={print_types(self.dt)} is not available; the nearest is {default}",
-                code="unsupported-types",
             )
 
     def _check_post_ops(self) -> None:

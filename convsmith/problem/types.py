@@ -13,7 +13,10 @@ import numpy as np
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.diag.expect import conforms
 
-__all__ = ["TYPES", "ArrayType", "array_type", "check_types", "convert", "is_integer", "print_f32", "print_types"]
+__all__ = [
+    "TYPES", "ArrayType", "array_type", "check_types", "checked_bias_type", "convert", "is_integer", "print_f32",
+    "print_types",
+]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
 
@@ -92,6 +95,23 @@ def print_f32(value: float) -> str:
 def print_types(types: tuple[str, ...]) -> str:
     """Return `f32` if all `types` are equal, otherwise `u8:s8:s32`."""
     return types[0] if len(set(types)) == 1 else ":".join(types)
+
+
+def checked_bias_type(name: str, dt: tuple[str, str, str], acc: str) -> str:
+    """Return the bias's type, empty for the default: f32, or f64 beside f64. `acc` is the type of the sums.
+
+    UnsupportedError, which names the default, if the type is not available beside the types `dt`.
+    """
+    default = "f64" if "f64" in dt else "f32"
+    if name in ("", default):
+        return ""
+    row = array_type(name, "bia-dt")
+    if row.name == "f64" or default == "f64" or (row.integer and acc != "s32"):
+        raise UnsupportedError(
+            f"--bia-dt={row.name} with --dt={print_types(dt)} is not available; the nearest is {default}",
+            code="unsupported-types",
+        )
+    return name
 
 
 def check_types(dt: tuple[str, str, str], direction: str) -> None:

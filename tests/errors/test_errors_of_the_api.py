@@ -52,7 +52,7 @@ def raises(kind: type[cs.ConvsmithError], code: str, *texts: str) -> Callable[[C
         ("--stag=nope " + LINE, "bad-tag", ["--stag=nope", "4 dims", "legal are"]),
         ("--frob=1 " + LINE, "bad-option", ["--frob is unknown", "legal: --dir"]),
         ("--dir=UP " + LINE, "bad-option", ["'UP' is unknown", "FWD_B"]),
-        ("--attr-acc-mode=f8 " + LINE, "bad-option", ["--attr-acc-mode=f8 is unknown", "strict, relaxed, any, f32"]),
+        ("--attr-acc-mode=f8 " + LINE, "bad-option", ["--attr-acc-mode: 'f8' is unknown", "strict, relaxed, any, f32"]),
         (
             "--attr-acc-mode=f16 --dt=f32:f16:f32 " + LINE,
             "bad-option",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from oracles import assert_same_results
+
 from convsmith.ir.parse import parse_kernel
 from convsmith.passes.stage import stage
-from tests.oracles import assert_same_results
 
 
 def test_conditions_of_a_fused_tap_are_those_of_the_copy() -> None:
