@@ -315,7 +315,7 @@ def random_config(rng: random.Random, problem: Problem, target: Machine, threads
     config = Config(
         target=target.name, lane=lane, fuse=tuple(fuse), register=tuple(tile.items()), cache=tuple(block),
         order=tuple(others) if rng.random() < 0.7 else (), reduce=tuple(reductions) if rng.random() < 0.7 else (),
-        terms=terms, realise=rng.choice(("peel", "peel", "peel", "mask", *REALISATIONS)),
+        terms=terms, realise=rng.choice(("peel", "peel", "peel", "peel", "mask", *REALISATIONS)),
         pack=(st.b.name,) if rng.random() < 0.85 else (), pieces=rng.choice((1, 2, 4, 8, 8, 16)),
         offsets="sums" if sums else "each", flip=flip if sums else (), outline=rng.random() < 0.7, threads=threads,
         phases=named,

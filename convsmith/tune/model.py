@@ -209,7 +209,9 @@ class Model:
         a = self.st.a
         fits = self.jumps and config.realise == "peel" and is_true(a.mask) and a.fewer is None and bool(pixels)
         fits = fits and not self.target.vectors.scalable
-        if not fits or config.lane in (self.batch, self.k) or loops.extents[self.n] <= config.size(self.n):
+        if not fits or config.lane in (self.batch, self.k) or self.n not in loops.extents:
+            return None
+        if loops.extents[self.n] <= config.size(self.n):
             return None
         tiles = prod(-(-loops.extents[n] // config.size(n)) for n in config.order if loops.kinds[n] == "m")
         if config.threads > 1 and tiles < BLOCKS_A_THREAD * config.threads:
@@ -232,7 +234,7 @@ class Model:
         far = self.target.load(l2) * self.target.costs.beyond
         if config.near:
             return columns * self.bytes / line * far if prod(self.st.b.layout.shape) * self.bytes > l2.bytes else 0.0
-        inner = [n for n in config.order if n != self.images and loops.kinds[n] == "m"][-1]
+        inner = [n for n in config.order if n != self.images and loops.kinds.get(n) == "m"][-1]
         lines = pixels * abs(self.row_step(self.dims[inner][-1])) * self.bytes / line + 1
         channels, apart = self.sizes[self.k], self.src.get(Var(self.k), 0) * self.bytes
         if config.order.index(inner) < config.order.index(config.lane if config.lane != inner else self.n):

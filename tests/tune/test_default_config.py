@@ -91,3 +91,16 @@ def test_candidates_have_parts_before_they_are_ranked() -> None:
     found = [c.config for c in candidates(problem, target, 4)]
     assert len(found) > 3 and {(c.order[0], c.split) for c in found} == {("part", (("ow", 4),))}
     assert default_config(problem, target, 4) == found[0]
+
+
+@pytest.mark.parametrize(
+    ("line", "target", "threads"),
+    [
+        ("--dt=bf16:bf16:s16 --stag=abx --dtag=abx mb1ic100id64oc8od4kd1sd16pd0", "avx2_vnni_int8", 1),  # in parts
+        ("--matmul --dt=f32:f32:u8 --stag=acb --wtag=abc --dtag=acb 1x65x33:4x33x8", "avx512_fp16", 3),  # fused columns
+    ],
+)
+def test_channels_that_lie_far_apart_beside_parts_and_fused_loops(line: str, target: str, threads: int) -> None:
+    (level,) = (t for t in LEVELS if t.name == target)
+    config = default_config(parse_problem(line), level, threads)
+    assert config.threads <= threads
