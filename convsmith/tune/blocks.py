@@ -10,19 +10,20 @@ one block of pixels before the next block where that moves less between memories
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from math import prod
+from math import inf, prod
 
 from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
 from convsmith.plan.loops import Loops
 from convsmith.statement.statement import Statement
+from convsmith.tune.orders import CLEARLY, orders
 from convsmith.tune.traffic import Traffic
 
-CLEARLY = 1.1
-"""Ratio of cycles below which pixels have no blocks."""
+OUT_OF_ORDER = 1.5
+"""Ratio of cycles of memory below which a gradient of the weights is written in the order of memory."""
 SUMS = 8
 """Maximum size of the sums that memory keeps between blocks of pixels, relative to the second-level cache."""
 BLOCKS_A_THREAD = 3
@@ -53,20 +54,30 @@ def blocked(st: Statement, loops: Loops, config: Config, target: Machine) -> Con
 
 
 def with_blocks_of_pixels(traffic: Traffic, loops: Loops, config: Config) -> Config:
-    """Return the config of a gradient of the weights with a cache tile of its pixels, if all tiles read it sooner.
+    """Return the config of a gradient of the weights with a cache tile of its pixels, and with another order of loops,
+    where all tiles then read them clearly sooner.
 
-    Between cache tiles, memory keeps the sums of all register tiles, and each of those starts once more.
+    Between cache tiles, memory keeps the sums of all register tiles, and each of those starts once more. There are no
+    cache tiles where the second-level cache holds everything.
     """
     tiles = prod(-(-n // config.size(name)) for name, n in loops.extents.items() if loops.kinds[name] != "k")
     turns = tiles * traffic.target.costs.call
-    least, chosen = (traffic.cycles(loops, config) + turns) / CLEARLY, config
-    for block in _blocks_of_pixels(traffic, loops, config):
-        other = replace(config, cache=(block,))
-        parts = -(-loops.extents[block[0]] // block[1])
-        expected = traffic.cycles(loops, other) + turns * parts
-        if expected < least:
-            least, chosen = expected, other
-    return chosen
+
+    def cycles(each: Config) -> float:
+        return traffic.cycles(loops, each) + turns * prod(-(-loops.extents[n] // size) for n, size in each.cache)
+
+    blocks = _blocks_of_pixels(traffic, loops, config) if traffic.is_far(config) else ()
+    tiled = [replace(config, cache=(block,)) for block in blocks]
+    chosen = _less(config, tiled, cycles, CLEARLY)
+    others = dict.fromkeys(order for order in orders(loops, config, "") if order != config.order)
+    return _less(chosen, [replace(c, order=order) for c in (config, *tiled) for order in others], cycles, OUT_OF_ORDER)
+
+
+def _less(config: Config, others: list[Config], cycles: Callable[[Config], float], by: float) -> Config:
+    """Return the config of ``others`` with the least cycles; or ``config``, if these are not ``by`` times as many."""
+    expected = [cycles(c) for c in others]
+    least = min(expected, default=inf)
+    return others[expected.index(least)] if least * by < cycles(config) else config
 
 
 def _blocks_of_pixels(traffic: Traffic, loops: Loops, config: Config) -> Iterator[tuple[str, int]]:

@@ -23,6 +23,7 @@ from convsmith.statement.offsets import flips, of_fewer_bits, summed
 from convsmith.statement.statement import Statement
 from convsmith.statement.views import statement
 from convsmith.tune.model import Model
+from convsmith.tune.orders import CLEARLY
 from convsmith.tune.window_copies import window_models
 from convsmith.tune.winograd import winograd_configs
 
@@ -30,6 +31,8 @@ LONG = 24
 """Operations of an epilogue from which it is a loop of its own, because LLVM compiles long unrolled code slowly."""
 NEAR = 1.02
 """Ratio of expected cycles below which LLVM's work decides between two configs: the model is no more exact."""
+ALIKE = 1.05
+"""Ratio of expected cycles below which the time of memories decides between two lanes of a gradient of the weights."""
 ARRANGED = 3
 """Maximum number of candidates that are arranged to move little between memories."""
 COMPILED = 128
@@ -75,16 +78,32 @@ def candidates(p: Problem, target: Machine, threads: int) -> list[Choice]:
 
 
 def _ranked(found: list[_ModelledChoice]) -> list[Choice]:
-    """Return the choices, best first; the first few are arranged to move little between memories."""
+    """Return the choices, best first; the first few are arranged to move little between memories.
+
+    Of the choices for a gradient of the weights on one thread that are alike, the first is the one whose operands
+    memories deliver sooner.
+    """
     found.sort(key=lambda c: (c.choice.cycles, c.choice.emitted))
     close = [c for c in found if c.choice.cycles <= found[0].choice.cycles * NEAR]
     close.sort(key=lambda c: c.choice.emitted // COMPILED)
     ranked = [*close, *found[len(close) :]]
     choices = [c.choice for c in ranked]
-    for n, (choice, made_by) in enumerate(ranked[:ARRANGED]):
-        if made_by is not None:
-            model, loops = made_by
+    rated: dict[int, float] = {}
+    lanes: set[str] = set()
+    for n, (choice, made_by) in enumerate(ranked):
+        if made_by is None:
+            continue
+        model, loops = made_by
+        alone = not model.st.constant and choice.config.threads == 1
+        alike = alone and choice.cycles <= choices[0].cycles * ALIKE
+        if n < ARRANGED or (alike and choice.config.lane not in lanes):
             choices[n] = replace(choice, config=model.arranged(loops, choice.config))
+            if alike:
+                rated[n] = model.delivered(loops, choices[n].config, choice.cycles)
+        lanes.add(choice.config.lane)
+    best = min(rated, key=lambda n: rated[n], default=0)
+    if 0 in rated and rated[best] * CLEARLY < rated[0]:
+        choices.insert(0, choices.pop(best))
     return choices
 
 

@@ -594,14 +594,18 @@ class Model:
         """
         if config.realise != "peel" or config.hold or self.classes or self.phases or self.unit.rows > 1:
             return config
-        if not self.traffic.is_far(config):
-            return config
         if not self.st.constant:
             shared = config.split or (config.threads > 1 and splits(self.whole))
             return config if shared else with_blocks_of_pixels(self.traffic, loops, config)
+        if not self.traffic.is_far(config):
+            return config
         if config.lane == self.batch or self.apart(config.lane) != 1:
             return config
         return ordered(self.traffic, loops, config, self.images)
+
+    def delivered(self, loops: Loops, config: Config, cycles: float) -> float:
+        """Return the cycles of a config that takes so many where each operand is near, and moves between memories."""
+        return cycles if self.unit.rows > 1 else _together(cycles, self.traffic.cycles(loops, config))
 
     def holding(self, loops: Loops, config: Config) -> Config | None:
         """The same with the weights of a window in registers while the pixels of its channels pass; or None."""

@@ -10,7 +10,7 @@ from convsmith.plan.loops import Loops
 from convsmith.tune.traffic import Traffic
 
 CLEARLY = 1.1
-"""Ratio of cycles of memory below which the order of loops stays."""
+"""Ratio of cycles of memory below which the order of loops stays, and pixels have no blocks."""
 
 
 def ordered(traffic: Traffic, loops: Loops, config: Config, images: str) -> Config:
@@ -19,7 +19,7 @@ def ordered(traffic: Traffic, loops: Loops, config: Config, images: str) -> Conf
     ``images`` is the loop over images, or nothing.
     """
     least, chosen = traffic.cycles(loops, config) / CLEARLY, config
-    for order in dict.fromkeys(_orders(loops, config, images)):
+    for order in dict.fromkeys(orders(loops, config, images)):
         if order == config.order:
             continue
         other = replace(config, order=order)
@@ -29,7 +29,7 @@ def ordered(traffic: Traffic, loops: Loops, config: Config, images: str) -> Conf
     return chosen
 
 
-def _orders(loops: Loops, config: Config, images: str) -> Iterator[tuple[str, ...]]:
+def orders(loops: Loops, config: Config, images: str) -> Iterator[tuple[str, ...]]:
     """Yield orders in which images, channels, pixels or rows of pixels are outermost."""
     first = tuple(n for n in config.order if n not in loops.extents)
     names = [n for n in config.order if n in loops.extents]

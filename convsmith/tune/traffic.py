@@ -143,7 +143,8 @@ class Traffic:
             covered = self.spread(loops, loop.name, min(loop.covered, loops.extents[loop.name]))
             once = _NestPart.once(nest.extents | covered, operands)
             moved = []
-            for most, room, new, old in zip(held, nest.rooms, once.moved, nest.moved):
+            for most, rooms, new, old in zip(held, nest.rooms, once.moved, nest.moved):
+                room = sum(rooms[:-1] if loop.in_registers else rooms)
                 again = new if room <= most else [x * loop.trips for x in old]
                 moved.append([*again[:-1], old[-1]] if loop.in_registers else again)
             nest = once._replace(moved=moved)
@@ -159,17 +160,20 @@ class Traffic:
 
 
 class _NestPart(NamedTuple):
-    """A part of a nest: the extents of its dims; at each memory, the room that it takes and what each operand moves."""
+    """A part of a nest: the extents of its dims; at each memory, the room that each operand takes and what it moves.
+
+    The last operand is the result.
+    """
 
     extents: dict[str, int]
-    rooms: list[float]
+    rooms: list[list[float]]
     moved: list[list[float]]
 
     @staticmethod
     def once(extents: dict[str, int], operands: list[TouchedArray]) -> _NestPart:
         """Return the part with these ``extents`` where each element moves once."""
         touched = [x.touched(extents) for x in operands]
-        rooms = [sum(each) for each in zip(*(rooms for _, rooms in touched))]
+        rooms = [list(each) for each in zip(*(rooms for _, rooms in touched))]
         return _NestPart(extents, rooms, [[nbytes for nbytes, _ in touched] for _ in rooms])
 
 

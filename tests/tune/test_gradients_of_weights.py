@@ -57,3 +57,27 @@ def test_no_blocks_are_made_of_what_the_caches_hold() -> None:
 def test_taps_read_the_same_rows_before_the_next_ones(line: str) -> None:
     (block,) = config_of(f"{LAST} {line}", "avx512").cache
     assert block[0] == "oh"
+
+
+@pytest.mark.parametrize(
+    ("line", "lane"),
+    [
+        ("mb1ic128ih32iw56oc38oh32ow56kh1kw1ph0pw0", "ic"),  # two rows of one side meet all rows of the other: 17 MB
+        ("mb4ic48ih10iw16oc56oh10ow16kh1kw1ph0pw0", "ow"),
+    ],
+)
+def test_memories_decide_between_lanes_of_equal_arithmetic(line: str, lane: str) -> None:
+    assert config_of(f"{FIRST} {line}", "avx512").lane == lane
+
+
+@pytest.mark.parametrize("line", ["mb4ic48ih10iw16oc56oh10ow16kh1kw1ph0pw0", "mb4ic256ih64oc12oh64kh1ph0"])
+def test_the_rows_of_the_smaller_side_pass_while_those_of_the_larger_stay(line: str) -> None:
+    """Eight rows of a side stay in a near cache, and two of the other pass: not all rows for each two."""
+    order = config_of(f"{FIRST} {line}", "avx512").order
+    assert order.index("ic") < order.index("oc")
+
+
+@pytest.mark.parametrize(("src", "dst", "size"), [(512, 2048, 7), (192, 512, 20), (128, 512, 28)])
+def test_weights_are_written_in_the_order_of_memory_unless_that_moves_much(src: int, dst: int, size: int) -> None:
+    config = config_of(f"--stag=axb --dtag=axb mb1ic{src}ih{size}oc{dst}oh{size}kh1ph0", "avx512")
+    assert (config.lane, config.order[0]) == ("ic", "oc")

@@ -56,3 +56,17 @@ def test_bytes_of_a_product(order: str, first: int, second: int, near: int, far:
 def test_what_exceeds_the_caches_passes_once(line: str, outermost: list[str]) -> None:
     config = default_config(parse_problem(line), AVX512)
     assert list(config.order[: len(outermost)]) == outermost
+
+
+def test_sums_in_registers_take_no_room_of_a_cache() -> None:
+    """The results of 256 sums lie on a line each, which fill the cache; until these are written, it holds rows."""
+    target = replace(AVX512, memories=core_caches(1 << 14, 1 << 20, (64, 32)))
+    with interning():
+        st = statement(parse_problem("--dir=BWD_W --stag=abx --dtag=abx mb1ic64ih28oc64oh28kh3ph1"), target)
+        tile = (("ic", 8), ("oc", 32))
+        config = Config(
+            "avx512", "oc", register=tile, order=("oc", "ic", "kh", "kw"), reduce=("mb", "oh", "ow"), pack=("diff_dst",)
+        )
+        near, _ = Traffic(st, target).moved(loops_after_fusing(st, config), config)
+    tiles, image, line = 8 * 2 * 9, 28 * 28 * 4, 64
+    assert near == tiles * ((8 + 32) * image + 2 * 8 * 32 * line)
