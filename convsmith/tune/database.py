@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, fields
@@ -130,9 +131,14 @@ class Database:
     def _prepare(self) -> None:
         """Check the version, and create the tables in an empty file."""
         connection = self._connection
-        (application,) = connection.execute("PRAGMA application_id").fetchone()
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        # One transaction: another process may be making the tables.
+        connection.execute("BEGIN")
+        try:
+            (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            (application,) = connection.execute("PRAGMA application_id").fetchone()
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+        finally:
+            connection.execute("COMMIT")
         if tables and application != APPLICATION:
             raise DatabaseError(f"{self.path}: is a database of another program; it stays as it is", code="foreign")
         if tables and version != VERSION:
@@ -141,13 +147,25 @@ class Database:
                 "move the file away, or set CONVSMITH_DATABASE to another one", code="version",
             )  # fmt: skip
         if not tables:
-            connection.execute("PRAGMA journal_mode = WAL")
+            self._log_ahead()
             with self._transaction():
                 connection.execute(_TABLE)
                 connection.execute(_MACHINES)
                 connection.execute(f"PRAGMA application_id = {APPLICATION}")
                 connection.execute(f"PRAGMA user_version = {VERSION}")
         connection.execute("PRAGMA synchronous = NORMAL")
+
+    def _log_ahead(self) -> None:
+        """Set the journal that lets others read while one writes; SQLite does not wait for a lock to do so."""
+        deadline = time.monotonic() + BUSY_SECONDS
+        while True:
+            try:
+                self._connection.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.01)
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

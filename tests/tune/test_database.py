@@ -6,6 +6,7 @@ import re
 import sqlite3
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,6 +51,27 @@ def test_many_processes_write_at_once(tmp_path: Path) -> None:
     assert [writer.wait() for writer in writers] == [0, 0]
     with Database(path) as database:
         assert len(database.rows()) == 200
+
+
+def test_a_new_file_is_opened_by_many_at_once(tmp_path: Path) -> None:
+    """One makes the tables while others look whether there are any."""
+    failures: list[BaseException] = []
+
+    def opens(path: Path, start: threading.Barrier) -> None:
+        start.wait()
+        try:
+            Database(path).close()
+        except BaseException as error:
+            failures.append(error)
+
+    for n in range(15):
+        start = threading.Barrier(4)
+        threads = [threading.Thread(target=opens, args=(tmp_path / f"{n}.db", start)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not failures
 
 
 def test_merging_keeps_the_row_of_more_samples(tmp_path: Path) -> None:

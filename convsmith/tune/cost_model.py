@@ -1,0 +1,381 @@
+"""The cost of a config: the cycles of a problem on one thread, by cause.
+
+Arithmetic, loads and latency run side by side; what moves between memories, packing and copies add to them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from math import gcd, prod
+
+from convsmith.arith.evaluate import evaluate
+from convsmith.diag.forking import cached_property
+from convsmith.ir.index import Var, is_true
+from convsmith.ir.types import dtype
+from convsmith.ir.walk import variables_of
+from convsmith.machine.base import Machine
+from convsmith.plan.config import Config
+from convsmith.plan.loops import Loops
+from convsmith.plan.registers import filled_lanes
+from convsmith.plan.unit import Unit
+from convsmith.problem.problem import Problem
+from convsmith.statement.phases import Phase, phased
+from convsmith.statement.statement import Statement, View, view_steps
+from convsmith.tune.fragments import Panels, fragment_cycles
+from convsmith.tune.traffic import Traffic
+from convsmith.tune.windows import STRIDE, fetched, first_reads
+
+OVERLAP = 4
+"""Exponent of the norm that adds up cycles of arithmetic, loads and latency; at infinity they hide each other wholly.
+
+It is a property of the model: it smooths the maximum, on any machine that runs them side by side.
+"""
+Terms = defaultdict[str, float]
+"""Cycles by their cause."""
+
+
+class CostModel:
+    """The facts that all candidates of one problem share, and what a candidate costs."""
+
+    def __init__(
+        self, problem: Problem, st: Statement, target: Machine, unit: Unit, along: tuple[Phase, ...] = ()
+    ) -> None:
+        self.problem = problem
+        self.target = target
+        self.phases = along
+        self.whole = st
+        self.st = st = phased(st, tuple(p.pixel for p in along))
+        self.bytes = dtype(st.a.dtype).bytes
+        self.unit = unit
+        self.src, self.dst = view_steps(st.a), view_steps(st.c)
+        self.classes = st.residues
+        apart = self.unit.dot and self.src.get(Var(st.reduce[-1])) != 1
+        self.images = next((d.name for d in st.of("m") if d.sort == "images"), "")
+        absent = unit.rows > 1 and not is_true(st.a.mask)
+        self.is_copied = (apart or absent) and not self.classes and bool(self.images)
+        if apart and not self.is_copied and st.acc != "s32":
+            self.unit = Unit.plain(st, target)
+        self.lanes = self.unit.lanes
+        self.product = dict(target.costs.slow).get(self.unit.name, target.costs.multiply_add)
+        self.converts = st.constant and not self.unit.dot and dtype(st.a.dtype).kind == "float" and st.a.dtype != st.acc
+        self.sizes = {d.name: d.size for d in st.dims}
+        self.dims: dict[str, tuple[str, ...]] = {d.name: (d.name,) for d in st.dims}
+        self.n = st.n
+        self.batch = next((d.name for d in reversed(st.of("batch"))), "")
+        self.k = st.reduce[-1]
+        self.terms = prod(d.size for d in st.of("k")) // self.taken()
+        self.traffic = Traffic(st, target)
+        self._filled: dict[tuple[str, ...], int] = {}
+
+    def copied(self, config: Config) -> float:
+        """Return the cycles to copy the source at each call."""
+        if config.realise != "pad_copy":
+            return 0.0
+        each = self.lanes if self.bordered(config.lane) else self.sizes[self.k]
+        return prod(self.st.a.layout.shape) / each * self.target.costs.copy
+
+    def along_rows(self, pixel: str) -> bool:
+        """Whether vectors of pixels lie along rows of a result and of a source that may have borders or a stride."""
+        if not self.st.constant or self.phases or self.dims[pixel] != (pixel,) or self.apart(pixel) != 1:
+            return False
+        step = self.row_step(pixel)
+        packed = step > 1 and self.reads_once() and not self.bordered(pixel)
+        if step != 1 and not packed and not (step == STRIDE and self.window(step) <= self.target.l1.kept):
+            return False
+        return not self.bordered(pixel) or not (self.st.shifted or self.st.a.fewer is not None or self.st.sizes)
+
+    def row_step(self, pixel: str) -> int:
+        """Elements of the source between neighbouring pixels, of one residue class where a stride must divide them."""
+        return self.moved(pixel, self.classes.get(pixel, 1)) - self.moved(pixel, 0)
+
+    def reads_once(self) -> bool:
+        """Whether pixels have one tap, or the result is that of weights: packing then repeats no element for taps."""
+        return not self.st.constant or all(d.size == 1 for d in self.st.of("k") if d.axis)
+
+    @cached_property
+    def jumps(self) -> bool:
+        """Whether each channel of a pixel lies on another line of memory, and pixels have one tap."""
+        apart = self.src.get(Var(self.k), 0) * self.bytes >= self.target.l1.line
+        return self.st.constant and self.reads_once() and self.sizes[self.k] > 1 and apart and not self.phases
+
+    def waiting(self, loops: Loops, config: Config, pixels: int, columns: int) -> float:
+        """Cycles that a step waits for lines from beyond the second-level cache: of the source, or of weights.
+
+        Nothing fetches the lines of the next channels, which are far apart.
+        """
+        if not self.jumps:
+            return 0.0
+        l2, line = self.target.l2, self.target.l1.line
+        far = self.target.load(l2) * self.target.costs.beyond
+        if config.near:
+            return columns * self.bytes / line * far if prod(self.st.b.layout.shape) * self.bytes > l2.bytes else 0.0
+        inner = [n for n in config.order if n != self.images and loops.kinds.get(n) == "m"][-1]
+        lines = pixels * abs(self.row_step(self.dims[inner][-1])) * self.bytes / line + 1
+        channels, apart = self.sizes[self.k], self.src.get(Var(self.k), 0) * self.bytes
+        if config.order.index(inner) < config.order.index(config.lane if config.lane != inner else self.n):
+            places = l2.way // gcd(apart, l2.way)
+            return 0.0 if channels * lines * line <= l2.bytes and channels <= places * l2.ways else lines * far
+        images = next((d.size for d in self.st.dims if d.sort == "images"), 1)
+        return 0.0 if prod(self.st.a.layout.shape) * self.bytes <= l2.bytes * images else lines * far
+
+    def window(self, step: int) -> int:
+        """Bytes of the source that two vectors of pixels, ``step`` elements apart, read in all rows of their taps."""
+        rows = self.terms // next((d.size for d in reversed(self.st.of("k")) if d.axis), 1)
+        return rows * 2 * step * self.lanes * self.bytes
+
+    def bordered(self, lane: str) -> bool:
+        """Whether lanes along pixels cross borders, beyond which only a padded copy of the source has elements."""
+        pixel = Var(self.dims[lane][-1])
+        along = any(d.name == self.dims[lane][-1] for d in self.st.of("m"))
+        return self.st.constant and along and not self.phases and pixel in variables_of(self.st.a.mask)
+
+    def filled(self, lane: str) -> int:
+        """Return the lanes of a vector that are in use along a lane loop."""
+        dims = self.dims[lane]
+        if dims not in self._filled:
+            self._filled[dims] = filled_lanes(self.st, dims, self.unit)
+        return self._filled[dims]
+
+    def columns(self, loops: Loops, lane: str) -> list[int]:
+        """Columns along the lanes, in runs that vectors do not cross."""
+        for p in self.phases:
+            if p.name in self.dims[lane]:
+                return [n * loops.extents[lane] // p.count for n in p.runs]
+        return [loops.extents[lane]]
+
+    def ways(self, loops: Loops, tile: dict[str, int]) -> int:
+        """Return the maximum number of pixels of a register tile that fall into one set of the first-level cache."""
+        places = [0]
+        for name in loops.of("m"):
+            stride = self.src.get(Var(self.dims[name][-1]), 0) * self.bytes
+            places = [x + i * stride for x in places for i in range(tile.get(name, 1))]
+        line, way = self.target.l1.line, self.target.l1.way
+        return max(Counter(x % way // line for x in {x // line * line for x in places}).values())
+
+    def cycles(self, loops: Loops, config: Config, terms: Terms | None = None) -> float:
+        """Return the cycles of the whole problem on one thread; an empty ``terms`` gets them by cause."""
+        lane, tile, target = config.lane, dict(config.register), self.target
+        along_k = loops.kinds[lane] == "k"
+        channels = next((loops.extents[n] for n, _ in config.terms), self.sizes[self.k])
+        steps = self.terms // channels * (-(-channels // (self.lanes if along_k else self.unit.terms)))
+        lanes = self.filled(lane)
+        total = loops.extents[self.n] if along_k else -(-loops.extents[lane] // lanes)
+        if along_k:
+            columns = _splits(total, tile.get(self.n, 1))
+        else:
+            runs = (-(-n // lanes) for n in self.columns(loops, lane))
+            columns = [x for n in runs for x in _splits(n, tile[lane] // lanes)]
+        pixels = [(1, 1)]
+        rows = loops.of("m")
+        if loops.kinds[lane] == "m":
+            rows = [self.n, *(n for n in rows if n != lane and n in tile)]
+        for name in rows:
+            pixels = [(m * a, n * b) for m, n in pixels for a, b in _splits(loops.extents[name], tile.get(name, 1))]
+        counted = {lane, *rows} | ({self.n} if along_k else set())
+        around = prod(n for name, n in loops.extents.items() if loops.kinds[name] != "k" and name not in counted)
+        around *= prod(m for name, m in self.classes.items() if name not in self.st.reduce)
+        tiles = [(m, v, m_count * v_count) for m, m_count in pixels for v, v_count in columns]
+        if self.unit.rows > 1:
+            panels = self.panels(loops, config)
+            cycles = fragment_cycles(tiles, steps, self.unit, target.costs, panels, target.l1.bytes, terms)
+            scattered = sum(m * v * count for m, v, count in tiles) * self.written(lane, tile)
+            cycles += scattered
+            if terms is not None:
+                terms["write-back"] += scattered
+        else:
+            passing = total if self.pixels_first() else max(v for v, _ in columns)
+            cycles = self.vector_cycles(loops, config, tiles, steps, passing, terms)
+        zeros = 1.0
+        if self.bordered(lane):
+            zeros = self.problem.flops_dense / max(self.problem.flops_real, 1)  # the copy's are multiplied
+            cycles *= zeros
+        packed = sum(self.packing(v) for v in self.st.factors if v.name in config.pack and not v.constant)
+        if config.near:
+            read = prod(d.size for d in self.st.dims if d.kind in ("batch", "m", "k"))
+            packed += read * target.costs.copy / (self.lanes if loops.kinds[lane] == "m" else 2)
+        copied = self.copied(config)
+        if terms is not None:
+            for name in terms:
+                terms[name] *= zeros * around
+            terms |= {"padded copy": copied, "packing": packed}
+        return cycles * around + copied + packed
+
+    def written(self, lane: str, tile: dict[str, int]) -> float:
+        """Return the cycles to write a vector of results whose lanes are not adjacent."""
+        if (apart := self.apart(lane)) != 1:
+            return self.lanes * self.scattering(apart * self.bytes, tile.get(lane, 1))
+        return self.lanes * self.target.costs.scatter if lane in self.classes and lane != self.n else 0.0
+
+    def panels(self, loops: Loops, config: Config) -> Panels:
+        """Return the bytes that tiles of fragments read; taps along a row share pixels."""
+        along = {d.axis for d in self.st.of("m")[-1:]} - {""}
+        again = 1 if config.realise == "window_copy" else prod(d.size for d in self.st.of("k") if d.axis in along)
+        terms = self.terms * self.bytes
+        pixels = prod(d.size for d in self.st.of("m") if d.sort != "images")
+        columns = -(-self.sizes[self.n] // self.lanes)
+        column = terms * self.lanes
+        stays = loops.kinds[config.order[-1]] == "m" and columns * self.lanes > config.size(config.lane)
+        return Panels(terms / again, column, pixels * terms / again, columns * column, stays)
+
+    def packing(self, view: View) -> float:
+        """Return the cycles to pack an operand in each call."""
+        elements, costs = prod(view.layout.shape), self.target.costs
+        near = elements * self.bytes <= self.target.l2.bytes
+        return costs.pack_call + elements * (costs.pack if near else costs.pack_far)
+
+    def vector_cycles(
+        self, loops: Loops, config: Config, tiles: list[tuple[int, int, int]], steps: int, passing: int,
+        terms: Terms | None = None,
+    ) -> float:  # fmt: skip
+        """Cycles of register tiles, each given as (pixels, vectors of channels, how many there are).
+
+        ``steps`` are those of a sum; between two tiles of the same pixels pass the weights of ``passing`` vectors.
+        """
+        lane, tile, target = config.lane, dict(config.register), self.target
+        along_k = loops.kinds[lane] == "k"
+        cost, load, far = target.costs, target.load(target.l1), target.load(target.l2)
+        written = 0.0 if along_k else self.written(lane, tile)
+        weights = (max(v for _, v, _ in tiles) if config.near else passing) * self.lanes * steps * self.bytes
+        read = load if weights <= target.l1.kept else far
+        along_rows = loops.kinds[lane] == "m" and self.along_rows(lane)
+        if along_rows:
+            read = self.row_read(lane, weights)
+        pixel = load if along_k else cost.broadcast
+        fetch, hides = 0.0, True
+        if lane == self.batch:
+            pixel = load if self.src.get(Var(lane), 1) == 1 else self.lanes * cost.lane_load
+            fetch, hides = self.fetch(loops, config) * far, self.footprint() <= cost.images_near
+        if config.hold:
+            read = 0.0
+        straight = steps == prod(n for name, n in config.register if loops.kinds[name] == "k") > 1
+        turn = cost.turn if config.hold else cost.straight_call if straight else cost.call
+        several = prod(tile.get(n, 1) for n in loops.of("m")) >= target.l1.ways
+        clash = loops.kinds[lane] != "m" and several and self.ways(loops, tile) >= target.l1.ways
+        shared = first_reads(loops, tile, self.src)
+        rows = prod(n for name, n in tile.items() if loops.kinds[name] == "m" and name != lane)
+        groups = self.filled(lane) // self.sizes[self.n]
+        two = groups * self.src.get(Var(self.batch), 0) <= 2 * self.lanes * self.unit.terms
+        gather = cost.gather if two else cost.gather_singly
+        cycles = 0.0
+        for m, v, count in tiles:
+            held = m * v
+            loads = v * read + (held if lane == self.batch else m) * shared * pixel
+            if along_rows:
+                loads = v * rows * shared * read + m // rows * pixel
+            latency = 0.0 if config.hold else cost.latency  # the next tile begins meanwhile
+            converted = cost.convert * m if self.converts and loops.kinds[lane] == "n" else 0.0
+            bounds = held * self.product + converted, latency, loads, held * fetch
+            step = overlapped(*bounds[:3], bounds[3] * hides)
+            step += 0.0 if hides else held * fetch
+            across = loops.kinds[lane] == "m"
+            step += self.waiting(loops, config, v * self.lanes if across else m, m if across else v * self.lanes)
+            step *= gather if self.dims[lane] == (self.batch, self.n) else 1.0
+            step *= cost.crossing if self.bordered(lane) else 1.0
+            step *= cost.clash if clash and m >= target.l1.ways else 1.0
+            hidden = cost.hidden if self.st.constant else cost.hidden_far
+            finish = cost.exposed * cost.multiply_add * max(0.0, held - hidden * target.registers)
+            finish += self.sums(held) if along_k else held * written
+            cycles += count * (steps * step + finish + turn)
+            if terms is not None:
+                share = count * steps * step / sum(c**OVERLAP for c in bounds)
+                for name, c in zip(("multiply-adds", "latency", "loads", "fetches"), bounds):
+                    terms[name] += share * c**OVERLAP
+                terms["write-back"] += count * finish
+                terms["calls"] += count * turn
+        return cycles
+
+    def scattering(self, apart: int, lanes: int) -> float:
+        """Cycles to store one of ``lanes`` that are ``apart`` bytes from each other in the result."""
+        l1, cost = self.target.l1, self.target.costs
+        if apart < l1.line:
+            return cost.scatter
+        places = l1.way // gcd(apart, l1.way)  # sets that the lanes fall into
+        return max(cost.scatter_far, cost.scatter_clash) if lanes > places * l1.ways else cost.scatter_far
+
+    def row_read(self, lane: str, passing: int) -> float:
+        """Cycles to load a vector of pixels of a row, of which ``passing`` bytes are read between two tiles.
+
+        A vector that starts at any tap lies on two cache lines. Between pixels of a stride lie others, which are loaded
+        too, unless the source is packed.
+        """
+        target, step = self.target, self.row_step(lane)
+        image = prod(self.st.a.layout.shape[2:]) * self.sizes[self.k] * self.bytes
+        load = target.load(target.l1 if min(image, passing) <= target.l1.kept else target.l2)
+        return load * (2 * step if self.bordered(lane) or not self.reads_once() else 1)
+
+    def footprint(self) -> int:
+        """Bytes of all images and their results."""
+        return sum(prod(v.layout.shape) for v in (self.st.a, self.st.c)) * self.bytes
+
+    def fetch(self, loops: Loops, config: Config) -> float:
+        """Vectors that come from beyond the first-level cache, and go there, for each that a window's tap multiplies.
+
+        A result is fetched before it is written. Where weights stay, channels pass some at a time.
+        """
+        l1, cost = self.target.l1, self.target.costs
+        if self.footprint() <= l1.bytes:
+            return 0.0
+        tile, inner = dict(config.register), self.st.of("m")[-1].name
+        run = tile[config.lane] * self.bytes
+        apart = self.src.get(Var(inner), 0) * self.bytes
+        jumps = bool(config.hold) and run < apart
+        images = next((d.size for d in self.st.dims if d.sort == "images"), 1)
+        passing = self.footprint() / images * (run / apart if jumps else 1.0)
+        first, again = fetched(loops, tile, self.src, passing, l1.bytes)
+        fits = self.footprint() <= cost.images_near
+        part = (first + 2 / max(self.terms, 1)) * (1 if fits else cost.beyond) + again
+        wasted = max(1.0, min(cost.fetched, apart) / run) if jumps else 1.0
+        return part * (max(wasted, cost.jump) if jumps and not fits else wasted)
+
+    def emitted(self, loops: Loops, config: Config) -> int:
+        """Multiply-adds of all register tiles, rests included, and the stores of scattered vectors.
+
+        Where taps are part of a tile, the first and the last one along their axis are others.
+        """
+        pieces, taps = [1], {loops.axes[n] for n, _ in config.register if loops.kinds[n] == "k"} - {""}
+        bordered = [n for n in loops.of("m") if loops.axes[n] in taps and not is_true(self.st.a.mask)]
+        for name, size in config.register:
+            width = self.filled(name) if name == config.lane else 1
+            rests = [-(-n // width) for n, _ in _splits(loops.extents[name], size)]
+            rests += rests[:1] * 2 * (name in bordered and size > 1)
+            pieces = [p * n for p in pieces for n in rests]
+        scattered = loops.kinds[config.lane] != "k" and self.apart(config.lane) > 1
+        copies = prod(self.classes.values()) * prod(len(p.runs) for p in self.phases)
+        return sum(pieces) * (self.lanes if scattered else 1) * copies // self.taken()
+
+    def taken(self) -> int:
+        """Residue classes of reduction loops: one of them meets each class of the result."""
+        return prod(m for name, m in self.classes.items() if name in self.st.reduce)
+
+    def sums(self, held: int) -> float:
+        """Cycles to add up the lanes of the accumulators; a vector of sums costs the same when it is not full."""
+        cycles = self.target.costs.lane_sum
+        if held <= self.lanes // 2:
+            return held * cycles / 2
+        return -(-held // self.lanes) * self.lanes * cycles
+
+    def pixels_first(self) -> bool:
+        """Whether all weights stay near enough to be read again for each tile of pixels."""
+        groups = self.sizes.get(self.batch, 1)
+        share = self.target.costs.weights_kept * (2 if self.classes else 1)  # the result then takes most of the time
+        return groups * prod(d.size for d in self.st.of("n")) * self.terms * self.bytes <= share
+
+    def apart(self, loop: str) -> int:
+        """Return the elements of the result between neighbours along a loop; a fused loop's innermost dim counts."""
+        return self.dst.get(Var(self.dims[loop][-1]), 1)
+
+    def moved(self, loop: str, by: int) -> int:
+        """Elements that so many iterations of a loop move the source by, from the start."""
+        values = {v: by * (v.name == loop) for e in self.src for v in variables_of(e)}
+        return sum(c * int(evaluate(e, values)) for e, c in self.src.items())
+
+
+def overlapped(*cycles: float) -> float:
+    """Cycles of things done at once: the longest, and a little more where another is nearly as long."""
+    return float(sum(c**OVERLAP for c in cycles) ** (1 / OVERLAP))
+
+
+def _splits(total: int, size: int) -> list[tuple[int, int]]:
+    """Return (size, count) of the full tiles and of the remainder."""
+    full, rest = divmod(total, size)
+    return [x for x in ((size, full), (rest, 1)) if x[0] and x[1]]
