@@ -132,7 +132,7 @@ def _of_unit(model: Model, threads: int, long: bool) -> Iterator[_ModelledChoice
                 offsets=offsets, flip=flip, drain=drain, pieces=pieces, threads=threads,
             )  # fmt: skip
             held = model.holding(loops, config)
-            wide = lane == model.batch and tile[lane] > model.lanes
+            wide = lane == model.batch and tile[lane] > model.lanes and not model.slides
             for c in (config if not wide else None, held, model.nearby(loops, config)):
                 if c is not None and registers(loops, c, target, model.unit, filled).fit and _serves(model, c):
                     c = c if c.near else model.complete(loops, c)

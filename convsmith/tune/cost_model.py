@@ -23,7 +23,7 @@ from convsmith.statement.phases import Phase, phased
 from convsmith.statement.statement import Statement, View, view_steps
 from convsmith.tune.fragments import Panels, fragment_cycles
 from convsmith.tune.traffic import Traffic
-from convsmith.tune.windows import STRIDE, fetched, first_reads
+from convsmith.tune.windows import STRIDE, fetched, first_reads, slid
 
 OVERLAP = 4
 """Exponent of the norm that adds up cycles of arithmetic, loads and latency; at infinity they hide each other wholly.
@@ -304,8 +304,9 @@ class CostModel:
         return load * (2 * step if self.bordered(lane) or not self.reads_once() else 1)
 
     def footprint(self) -> int:
-        """Bytes of all images and their results."""
-        return sum(prod(v.layout.shape) for v in (self.st.a, self.st.c)) * self.bytes
+        """Bytes of all images and their results, or the gradients of these."""
+        images = (self.st.a, self.st.c) if self.st.constant else self.st.factors
+        return sum(prod(v.layout.shape) for v in images) * self.bytes
 
     def fetch(self, loops: Loops, config: Config) -> float:
         """Vectors that come from beyond the first-level cache, and go there, for each that a window's tap multiplies.
@@ -318,10 +319,11 @@ class CostModel:
         tile, inner = dict(config.register), self.st.of("m")[-1].name
         run = tile[config.lane] * self.bytes
         apart = self.src.get(Var(inner), 0) * self.bytes
-        jumps = bool(config.hold) and run < apart
+        jumps = (bool(config.hold) or not self.st.constant) and run < apart
         images = next((d.size for d in self.st.dims if d.sort == "images"), 1)
         passing = self.footprint() / images * (run / apart if jumps else 1.0)
-        first, again = fetched(loops, tile, self.src, passing, l1.bytes)
+        reads = fetched if self.st.constant else slid
+        first, again = reads(loops, tile, self.src, passing, l1.bytes)
         fits = self.footprint() <= cost.images_near
         part = (first + 2 / max(self.terms, 1)) * (1 if fits else cost.beyond) + again
         wasted = max(1.0, min(cost.fetched, apart) / run) if jumps else 1.0

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import reduce
 from math import prod
 
+from convsmith.diag.forking import cached_property
 from convsmith.ir.index import Var, is_true
 from convsmith.ir.walk import variables_of
 from convsmith.plan.config import Config
@@ -26,7 +27,7 @@ from convsmith.tune.cost_model import CostModel, overlapped
 from convsmith.tune.fragments import fragment_tiles
 from convsmith.tune.orders import ordered
 from convsmith.tune.parts import parts_of_sums
-from convsmith.tune.windows import row_tiles, weights_fit, window_tiles
+from convsmith.tune.windows import row_tiles, tap_tiles, weights_fit, window_tiles
 
 FEW_VECTORS = 3
 """Vectors of channels on one side of a gradient of weights below which its pixels may lie along the lanes."""
@@ -181,6 +182,8 @@ class Model(CostModel):
             return
         if lane == self.batch:
             yield from window_tiles(loops, lane, self.lanes, self.target.registers, self.src)
+            if self.slides:
+                yield from tap_tiles(loops, lane, self.lanes, self.target.registers)
         if loops.kinds[lane] == "m" and self.along_rows(lane):
             yield from row_tiles(loops, lane, self.n, self.lanes, self.target.registers)
         along_k = lane == self.k
@@ -207,6 +210,11 @@ class Model(CostModel):
                     for r in {min(rows, widest // m), 2}:
                         if 1 < r <= rows:
                             yield {pixels[-2]: r, **tile}
+
+    @cached_property
+    def slides(self) -> bool:
+        """Whether tiles of all taps of a gradient of the weights slide over pixels that caches hold."""
+        return not self.st.constant and self.footprint() <= self.target.costs.images_near
 
     def joined(self) -> str:
         """The tap loop that, as one loop with few channels, leaves fewer terms of an instruction empty; or nothing.

@@ -102,6 +102,37 @@ def window_tiles(
                 yield tile | {t: loops.extents[t] for _, t in pairs if loops.extents[t] > 1}
 
 
+def tap_tiles(loops: Loops, lane: str, lanes: int, registers: int) -> Iterator[dict[str, int]]:
+    """Yield tiles of all taps of a gradient of the weights, for vectors of groups ``lane``, that fit the registers."""
+    taps = {n: loops.extents[n] for n in loops.of("m") if loops.axes[n] and loops.extents[n] > 1}
+    for vectors in VECTORS:
+        is_short = (vectors - 1) * lanes >= loops.extents[lane]
+        if len(taps) > 1 and not is_short and vectors * (prod(taps.values()) + 1) < registers:
+            yield {**taps, lane: lanes * vectors}
+
+
+def slid(
+    loops: Loops, tile: Mapping[str, int], steps: Mapping[Index, int], image: float, near: int
+) -> tuple[float, float]:
+    """Return the fractions of reads of A by a tile of taps that are first reads, and of repeated reads that miss the
+    cache.
+
+    The previous pixel of the sum has read the shared columns. The row of pixels above has read the shared rows, which
+    are still cached if rows of an ``image`` of that many bytes fit in ``near`` bytes.
+    """
+    *_, column = loops.of("m")
+    new, again, high = 1.0, 1.0, 1.0
+    for tap, taps in tile.items():
+        pixel = next((n for n in loops.of("k") if loops.axes[n] == loops.axes[tap]), "")
+        if loops.kinds[tap] == "m" and len(loops.axes[tap]) == 1 and pixel:
+            step = abs(steps.get(Var(pixel), 0)) // max(abs(steps.get(Var(tap), 0)), 1)
+            first = min(max(step, 1), taps) / taps
+            new *= first
+            again *= first if tap == column else 1
+            high *= 1 if tap == column else min(1, taps / (max(step, 1) * loops.extents[pixel]))
+    return new, 0.0 if image * high <= near else again - new
+
+
 def row_tiles(loops: Loops, lane: str, n: str, lanes: int, registers: int) -> Iterator[dict[str, int]]:
     """Yield tiles of several rows of vectors along the pixels ``lane``, for all of few channels ``n``.
 

@@ -81,3 +81,11 @@ def test_the_rows_of_the_smaller_side_pass_while_those_of_the_larger_stay(line: 
 def test_weights_are_written_in_the_order_of_memory_unless_that_moves_much(src: int, dst: int, size: int) -> None:
     config = config_of(f"--stag=axb --dtag=axb mb1ic{src}ih{size}oc{dst}oh{size}kh1ph0", "avx512")
     assert (config.lane, config.order[0]) == ("ic", "oc")
+
+
+@pytest.mark.parametrize(("groups", "size", "result", "stride"), [(256, 28, 28, 1), (960, 7, 7, 1), (48, 56, 28, 2)])
+def test_all_taps_of_a_group_are_sums_of_one_tile(groups: int, size: int, result: int, stride: int) -> None:
+    """Each pixel is then read once for all taps, and not once for each row of them."""
+    line = f"{LAST} g{groups}mb1ic{groups}ih{size}oc{groups}oh{result}kh3sh{stride}ph1"
+    tile = dict(config_of(line, "avx512").register)
+    assert (tile["kh"], tile["kw"]) == (3, 3)

@@ -8,7 +8,7 @@ import pytest
 
 from convsmith.ir.index import Index, Var
 from convsmith.plan.loops import Loops
-from convsmith.tune.windows import fetched, first_reads, row_tiles, weights_fit, window_tiles
+from convsmith.tune.windows import fetched, first_reads, row_tiles, slid, tap_tiles, weights_fit, window_tiles
 
 CHANNELS, WIDTH = 64, 30
 LOOPS = Loops(
@@ -73,3 +73,22 @@ def test_taps_may_step_back_and_may_share_nothing(by: int, elements: int) -> Non
     tile = {"oh": 2, "ow": 2, "g": 16, **TAPS}
     assert first_reads(LOOPS, tile, along) == pytest.approx(elements / 36)
     assert all(0 <= part <= 1 for part in fetched(LOOPS, tile, along, 1e9, 1))
+
+
+def gradient_loops(taps: int) -> Loops:
+    """Loops of a gradient of the weights: taps are those of its result, and pixels those of its sums."""
+    kinds = {"mb": "k", "g": "batch", "oh": "k", "ow": "k", "kh": "m", "kw": "m"}
+    return replace(LOOPS, extents={**LOOPS.extents, "kh": taps, "kw": taps}, kinds=kinds)
+
+
+@pytest.mark.parametrize(("taps", "vectors"), [(3, [1, 2]), (5, [1]), (7, [])])
+def test_tiles_of_all_taps_fit_the_registers(taps: int, vectors: list[int]) -> None:
+    tiles = list(tap_tiles(gradient_loops(taps), "g", 16, 32))
+    assert tiles == [{"kh": taps, "kw": taps, "g": 16 * v} for v in vectors]
+
+
+@pytest.mark.parametrize(("stride", "new", "again"), [(1, 1, 3), (2, 4, 6), (3, 9, 9), (4, 9, 9)])
+def test_a_window_that_slides_reads_new_columns(stride: int, new: int, again: int) -> None:
+    loops, tile = gradient_loops(3), {"kh": 3, "kw": 3, "g": 16}
+    assert slid(loops, tile, steps(stride), 1e9, 1) == pytest.approx((new / 9, (again - new) / 9))
+    assert slid(loops, tile, steps(stride), 1, 1) == pytest.approx((new / 9, 0))
