@@ -33,7 +33,7 @@ from convsmith.machine.host import cpu
 from convsmith.measure.calls import aligned_inputs, bound_call
 from convsmith.measure.description import describe
 from convsmith.measure.peak import peak_sample, peak_types
-from convsmith.measure.peers import PEERS, installed, make_peer
+from convsmith.measure.peers import PEERS, TRANSFORMED, installed, make_peer
 from convsmith.measure.timing import ROUNDS, Spread, geometric_mean, measure
 from convsmith.measure.verification import computed, real_arrays, verify_kernel
 from convsmith.problem.data import random_arrays
@@ -138,7 +138,8 @@ def bench_kernel(kernel: CompiledKernel, peers: Sequence[str] = (), rounds: int 
 
 
 def _check_peer(name: str, kernel: CompiledKernel) -> None:
-    """Raise UnsupportedError if the library `name` and the kernel disagree on integer data, beyond the library's error.
+    """Raise UnsupportedError if the library `name` and the kernel disagree on integer data, beyond the error of those
+    that transform it.
 
     If the problem has several results, only the first is compared.
     """
@@ -147,7 +148,8 @@ def _check_peer(name: str, kernel: CompiledKernel) -> None:
     peer.call()
     result, expected = peer.result(), next(iter(computed(kernel, arrays).values()))
     distance = np.abs(result.reshape(expected.shape) - expected)
-    differing = int((distance > PEERS[name].error * np.abs(expected).max(initial=0)).sum())
+    error = max(PEERS[name].error, TRANSFORMED if kernel.config.winograd else 0.0)
+    differing = int((distance > error * np.abs(expected).max(initial=0)).sum())
     if differing:
         raise UnsupportedError(
             f"{differing} of {expected.size} elements of its result differ from convsmith's", code="peer-result"

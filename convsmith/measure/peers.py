@@ -26,7 +26,10 @@ from convsmith.problem.conv import Conv
 from convsmith.problem.descriptor import output_size
 from convsmith.problem.problem import Problem
 
-__all__ = ["PEERS", "installed", "make_peer"]
+__all__ = ["PEERS", "TRANSFORMED", "installed", "make_peer"]
+
+TRANSFORMED = 1e-5
+"""Largest error of results on integers that come from Winograd's transforms, as a part of the greatest result."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +173,7 @@ PEERS: dict[str, Library] = {
     "onnxruntime": Library(onnxruntime, "onnxruntime", ("onnxruntime", "onnx")),
     "onnxruntime-nchwc": Library(nchwc, "onnxruntime", ("onnxruntime", "onnx")),
     "openvino": Library(openvino, "openvino", ("openvino",)),
-    "ncnn": Library(ncnn, "ncnn", ("ncnn",), error=1e-5),
+    "ncnn": Library(ncnn, "ncnn", ("ncnn",), error=TRANSFORMED),
     "onednn": Library(onednn, PACKAGE, ()),
     "xnnpack": Library(xnnpack, "ai-edge-litert", ("ai_edge_litert", "flatbuffers")),
 }

@@ -11,6 +11,8 @@ from convsmith.cli.main import main
 
 FEW = ("--suite", "cliffs", "--sample", "4", "--seed", "3", "--rounds", "1", "--threads", "1", "--target", "generic")
 
+WINOGRAD = "--target=generic --lane=oc --fuse=th+tw --register=oc:4,th_tw:2 --pack=wei_w --winograd=oh:4,ow:4"
+
 
 def run(*words: str) -> Result:
     return CliRunner().invoke(main, ["bench", *words])
@@ -62,3 +64,12 @@ def test_a_picture_without_matplotlib(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setattr(builtins, "__import__", missing)
     result = run(*FEW, "--png", str(tmp_path / "x.png"))
     assert result.exit_code == 2 and "pip install 'convsmith[plots]' brings it" in result.output
+
+
+def test_a_library_is_timed_beside_a_kernel_that_transforms() -> None:
+    """The results of both differ on integers by the rounding of the transforms."""
+    line = "--stag=axb --dtag=axb mb1ic16ih14oc16kh3ph1"
+    result = run(line, "--config", WINOGRAD, "--vs", "torch", "--rounds", "1")
+    assert result.exit_code == 0 and "torch cannot do" not in result.output
+    row = next(text for text in result.stdout.splitlines() if text.startswith("mb1ic16"))
+    assert float(row.split()[-1]) > 0

@@ -73,7 +73,7 @@ def test_accuracy_is_a_part_of_the_problem() -> None:
     [
         (LAYER, "--winograd=oh:6,ow:6", cs.ConfigError, "the error is 6.9 times .* --accuracy=relaxed admits 4"),
         (f"--accuracy=strict {LAYER}", "--winograd=oh:2,ow:2", cs.ConfigError, "strict permits no transforms"),
-        (f"--accuracy=low {LAYER}", "", cs.UsageError, "--accuracy=low is unknown; legal: strict, relaxed, any"),
+        (f"--accuracy=low {LAYER}", "", cs.UsageError, "--accuracy: 'low' is unknown; legal: strict, relaxed, any"),
     ],
 )
 def test_refused(line: str, words: str, error: type[Exception], text: str) -> None:
