@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from convsmith.arith.dependence import INFINITE, Access, Distances, LoopBounds, Unsettled
+from convsmith.arith.dependence import INFINITE, Access, Distances, LoopBounds, Unsettled, is_injective
 from convsmith.arith.evaluate import evaluate, holds
 from convsmith.arith.ranges import interval
 from convsmith.ir.buffer import Buffer, make_buffer
@@ -134,6 +134,12 @@ def distance(index: tuple[Index, ...], *loops: LoopBounds) -> list[tuple[int, in
 def test_tiles_of_one_loop_are_apart() -> None:
     assert distance((II * 16 + JJ + KK * 64,), loop(KK, 5), loop(II, 4), loop(JJ, 16)) == [(0, 0)] * 3
     assert distance((II * 15 + JJ,), loop(II, 4), loop(JJ, 16)) == [(-1, 1), (-15, 15)]
+
+
+@pytest.mark.parametrize(("step", "apart"), [(16, True), (15, False), (17, True), (1, False)])
+def test_digits_of_a_mixed_radix_do_not_overlap(step: int, apart: bool) -> None:
+    a = access((II * step + JJ,), loop(II, 4), loop(JJ, 16))
+    assert is_injective(a, a) == apart
 
 
 def test_a_fused_loop_is_taken_apart_by_divisions() -> None:
