@@ -15,7 +15,7 @@ import numpy as np
 from convsmith import __version__
 from convsmith.cli.bench_page import Page, Row
 from convsmith.cli.distribution import check_picture, distribution, draw
-from convsmith.cli.output import error_line, exit_status, note, progress
+from convsmith.cli.output import error_line, exit_status, note, progress, write_file
 from convsmith.cli.problems import (
     ProblemCommand,
     build,
@@ -111,7 +111,8 @@ def bench(
     if interrupted:
         error_line(f"interrupted: {len(rows)} of {len(listed.problems)} measured")
     if json_file is not None:
-        _write_json(json_file, _as_json(rows, asked, here, means, rounds, layout, not interrupted))
+        content = _as_json(rows, asked, here, means, rounds, layout, not interrupted)
+        write_file(json_file, json.dumps(content, indent=1), "--json=")
     click.get_current_context().exit(130 if interrupted else _status(rows))
 
 
@@ -227,14 +228,3 @@ def _row_json(row: Row) -> dict[str, Any]:
 
 def _spread(value: Spread | None) -> dict[str, float] | None:
     return None if value is None else asdict(value)
-
-
-def _write_json(name: str, content: dict[str, Any]) -> None:
-    text = json.dumps(content, indent=1)
-    if name == "-":
-        note(text)
-        return
-    try:
-        Path(name).write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"--json={name}: cannot be written: {error.strerror}", code="bad-file") from None

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from convsmith.cli.output import Rows, note
+from convsmith.cli.output import Rows, note, write_file
 from convsmith.cli.table import Column
 from convsmith.cli.tune import opened, time_text
 from convsmith.diag.errors import UsageError
@@ -83,15 +83,9 @@ def export(file: str) -> None:
         content = {
             "schema": JSON_SCHEMA, "machines": database.machines(), "rows": [asdict(row) for row in database.rows()],
         }  # fmt: skip
-    text = json.dumps(content, indent=1)
-    if file == "-":
-        note(text)
-        return
-    try:
-        Path(file).write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{file}: cannot be written: {error.strerror}", code="bad-file") from None
-    note(f"{len(content['rows'])} rows")  # type: ignore[arg-type]
+    write_file(file, json.dumps(content, indent=1))
+    if file != "-":
+        note(f"{len(content['rows'])} rows")  # type: ignore[arg-type]
 
 
 @db.command("import")

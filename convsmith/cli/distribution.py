@@ -9,7 +9,7 @@ from convsmith.cli.bench_page import Row
 from convsmith.cli.table import Column, fitted
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.frontend.explain import reason
-from convsmith.measure.roofline import roofline
+from convsmith.measure.roofline import Roofline, roofline
 from convsmith.measure.timing import geometric_mean
 from convsmith.problem.types import print_types
 
@@ -46,10 +46,9 @@ def distribution(rows: Sequence[Row], libraries: Sequence[str]) -> Iterator[str]
     compared = _compared(timed, against) if subjects else [(_of_roofline(row), row) for row in timed]
     for ratio, row in sorted(compared, key=lambda item: item[0])[:WORST]:
         assert row.kernel is not None
-        side = roofline(row.problem, row.kernel.target, row.kernel.config.threads).side
         yield f"{ratio:5.2f}  {row.problem}"
         yield f"      {row.kernel.config}"
-        yield f"      {reason(row.kernel.plan(), _of_roofline(row), side)}"
+        yield f"      {reason(row.kernel.plan(), _of_roofline(row), _roofline(row).side)}"
 
 
 def draw(rows: Sequence[Row], libraries: Sequence[str], file: str) -> None:
@@ -121,14 +120,18 @@ def _ratio(row: Row, library: str) -> float | None:
     return min(speedups.values(), default=None) if library == _BEST else speedups.get(library)
 
 
+def _roofline(row: Row) -> Roofline:
+    assert row.kernel is not None
+    return roofline(row.problem, row.kernel.target, row.kernel.config.threads)
+
+
 def _of_roofline(row: Row) -> float:
-    assert row.kernel is not None and row.times is not None
-    return roofline(row.problem, row.kernel.target, row.kernel.config.threads).seconds / row.times.seconds.median
+    assert row.times is not None
+    return _roofline(row).seconds / row.times.seconds.median
 
 
 def _dot(row: Row) -> tuple[float, float]:
-    assert row.kernel is not None
-    return roofline(row.problem, row.kernel.target, row.kernel.config.threads).intensity, _of_roofline(row)
+    return _roofline(row).intensity, _of_roofline(row)
 
 
 def _kind(row: Row) -> str:

@@ -6,14 +6,15 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Protocol, TextIO
 
 import click
 
 from convsmith.cli.table import Column, FittedTable, fitted
-from convsmith.diag.errors import ConvsmithError, InternalError, ToolchainError
+from convsmith.diag.errors import ConvsmithError, InternalError, ToolchainError, UsageError
 
-__all__ = ["Progress", "Rows", "error_line", "exit_status", "note", "progress", "width_of"]
+__all__ = ["Progress", "Rows", "error_line", "exit_status", "note", "progress", "width_of", "write_file"]
 
 _BAR = 20
 """Width of the progress bar in characters."""
@@ -45,6 +46,17 @@ def exit_status(error: ConvsmithError) -> int:
 def note(message: str, err: bool = False) -> None:
     """Print text to standard output, or to standard error."""
     click.echo(message.rstrip("\n"), err=err)
+
+
+def write_file(name: str, text: str, option: str = "") -> None:
+    """Write `text` to the file `name`; - is standard output. The UsageError of a failure begins with `option`."""
+    if name == "-":
+        note(text)
+        return
+    try:
+        Path(name).write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{option}{name}: cannot be written: {error.strerror}", code="bad-file") from None
 
 
 def width_of(stream: TextIO) -> int | None:

@@ -41,7 +41,7 @@ class Roofline:
 
     @property
     def side(self) -> str:
-        """What binds: "the bytes" or "the multiply-adds"."""
+        """The side that takes longer: "the bytes" or "the multiply-adds"."""
         return "the multiply-adds" if self._by_products >= self._by_bytes else "the bytes"
 
     @property
