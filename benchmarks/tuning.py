@@ -1,4 +1,4 @@
-"""What tuning gains: the model's first choices, the nearest problem's configs, and the best configs, from a database.
+"""Gains of tuning: the model's first choices, the nearest problem's configs, and the best configs, from a database.
 
 Measure first, in as many runs as you like; every run goes on from the last:
 

@@ -192,6 +192,6 @@ def tile_products(form: str) -> tuple[Array, Array, Array]:
 
 
 def _product(x: Array, y: Array) -> Array:
-    """Of a matrix and one whose rows come four at a time, element by element."""
+    """Return the product of a matrix and one whose rows come four at a time, element by element."""
     rows = y.astype(np.int32).reshape(16, 16, 4).transpose(0, 2, 1).reshape(64, 16)
     return np.asarray(x.astype(np.int32) @ rows)

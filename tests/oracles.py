@@ -55,7 +55,7 @@ class Oracle:
         self.arrays = random_arrays(problem, seed)
         self.truth = dict(expected(problem, self.arrays))
         self.finish: Kernel | None = None
-        """What makes results of the kernel's, where those are parts of sums."""
+        """The kernel that finishes results, where the kernel itself writes parts of sums."""
         self.skip: Callable[[int], bool] = lambda number: False
         """Whether the kernel is not interpreted after a step of that number."""
         self._is_new = False

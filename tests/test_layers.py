@@ -58,7 +58,7 @@ UNKNOWN = {
     "measure": {"arith", "interp", "passes", "plan", "tune"},
     "tune": {"interp"},
 }
-"""What a folder must not import although it stands above."""
+"""Imports that a folder must not have although it stands above."""
 
 SEEN_BY_RUNTIME = {"diag", "layout", "ir.types", "machine.host", "codegen.artifact", "codegen.binder", "runtime"}
 

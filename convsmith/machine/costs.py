@@ -40,7 +40,7 @@ class Costs:
     shows.
     """
     hidden_far: float = 0.5
-    """The same fraction for a result that is as large as weights and is written to memory beyond the caches."""
+    """`hidden` for a result that is as large as weights and is written to memory beyond the caches."""
     exposed: float = 10
     """Multiply-adds that a tile loses for each accumulator beyond that fraction."""
     lane_sum: float = 4

@@ -13,7 +13,7 @@ __all__ = ["BindableKernel", "aligned_inputs", "bound_call"]
 
 
 _BOUND = ("src", "wei", "dst")
-"""What the arrays of a call by position hold, in their order."""
+"""Contents of the arrays that a call passes by position, in order."""
 
 
 class BindableKernel(Protocol):

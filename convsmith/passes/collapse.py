@@ -16,7 +16,7 @@ from itertools import pairwise
 
 from convsmith.arith.ranges import interval
 from convsmith.arith.simplify import simplify
-from convsmith.diag.errors import ConfigError, InternalError
+from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Index, Var, as_index, conj, is_true, product, quotient, true
 from convsmith.ir.stmt import Block, For, If, Kernel, Let, Stmt, block
 from convsmith.ir.walk import loops_of, variables_of
@@ -42,7 +42,10 @@ def _pieces(s: Stmt) -> list[For]:
     if not loops:
         return []
     if len(loops) != len(parts) or not are_pieces(loops):
-        raise InternalError("collapse: statements stand between parallel loops")
+        raise ConfigError(
+            "loop-kind",
+            f"collapse: other statements stand beside parallel loop {loops[0].var}; legal is a parallel loop alone",
+        )
     return loops
 
 

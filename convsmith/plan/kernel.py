@@ -55,8 +55,8 @@ class KernelPlan:
 
 
 class Prescribed(NamedTuple):
-    """What the interface of a kernel prescribes: its register tile, whatever vectors and registers the machine has, and
-    the array of the partial ``sums`` between cache tiles of a reduction loop, where there are any.
+    """Decisions that the interface of a kernel prescribes: its register tile, whatever vectors and registers a machine
+    has, and the array of the partial ``sums`` between cache tiles of a reduction loop, where there are any.
     """
 
     sums: Buffer | None = None

@@ -128,7 +128,10 @@ class Model(CostModel):
             yield self.k, ()
 
     def nearby(self, loops: Loops, config: Config) -> Config | None:
-        """The same with what a tile of pixels reads packed for all channels of the result; or None where it cannot."""
+        """Return ``config`` with a copy of the pixels that a tile reads, made once for all channels of the result.
+
+        None where no copy can be made.
+        """
         pixels = [n for n in config.order if n != self.images and loops.kinds[n] == "m"]
         a = self.st.a
         fits = self.jumps and config.realise == "peel" and is_true(a.mask) and a.fewer is None and bool(pixels)
@@ -268,7 +271,7 @@ class Model(CostModel):
         return cycles if self.unit.rows > 1 else overlapped(cycles, self.traffic.cycles(loops, config))
 
     def holding(self, loops: Loops, config: Config) -> Config | None:
-        """The same with the weights of a window in registers while the pixels of its channels pass; or None."""
+        """Return ``config`` with a window's weights held in registers while pixels of its channels pass, or None."""
         tile = dict(config.register)
         if config.lane != self.batch or not self.st.constant or self.apart(config.lane) > 1:
             return None

@@ -91,7 +91,7 @@ class Traffic:
         self.sizes = {d.name: d.size for d in st.dims}
         self.operands: dict[tuple[tuple[str, ...], int], list[TouchedArray]] = {}
         self.tile: tuple[Config, _NestPart] | None = None
-        """What the register tile of a config moves with its sums, in any order of the loops around it."""
+        """The bytes that a config's register tile moves with its sums, in any order of the loops around it."""
 
     def of(self, config: Config, kept: int = 1) -> list[TouchedArray]:
         """Return the operands under ``config``, which packs some of them; each sum is ``kept`` as so many in memory."""

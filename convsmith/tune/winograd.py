@@ -138,7 +138,7 @@ def _schedules(
 
 
 class _Products:
-    """What all schedules of the products of one program share."""
+    """Facts that all schedules of the products of one program share."""
 
     def __init__(self, problem: Problem, made: Winograd, target: Machine, fuse: tuple[tuple[str, str], ...]) -> None:
         self.made = made

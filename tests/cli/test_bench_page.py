@@ -1,4 +1,4 @@
-"""What `bench` prints: at every width, while it measures, of several types, and where figures mean little."""
+"""The page that `bench` prints: at every width, while it measures, of several types, with doubtful figures."""
 
 from __future__ import annotations
 

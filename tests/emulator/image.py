@@ -32,7 +32,7 @@ class Image:
         self.pages: dict[int, bytes] = {}
         """Contents by page number; a page without any is of zeros."""
         self.rights: dict[int, Rights] = dict.fromkeys(range(START // PAGE, (START + START_SIZE) // PAGE), "execute")
-        """What may be done with each page, by page number."""
+        """Return the permissions of each page, by page number."""
         self.rights[NUMBERS // PAGE] = "read"
         self._calls: list[tuple[int, int]] = []
         self._results: list[tuple[int, int]] = []

@@ -67,7 +67,7 @@ class EmulatedKernel:
         return self.run_all([arrays])[0]
 
     def run_all(self, calls: Sequence[Mapping[str, Given]]) -> list[dict[str, Array]]:
-        """What `run` gives for each of several calls, which share one start of the emulator."""
+        """Return the results of `run` for several calls, which share one start of the emulator."""
         taken = [self._border.take(arrays) for arrays in calls]
         if not self._border.empty:
             self._compute([(cast(dict[str, Array], inputs), outputs) for inputs, outputs in taken])

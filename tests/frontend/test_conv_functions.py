@@ -25,7 +25,7 @@ def integers(shape: tuple[int, ...], seed: int = 0) -> Array:
 
 
 def channels_last(x: Array) -> Array:
-    """The same array, with channels innermost in memory."""
+    """Return an equal array with channels innermost in memory."""
     back = (0, x.ndim - 1, *range(1, x.ndim - 1))
     return np.ascontiguousarray(x.transpose(0, *range(2, x.ndim), 1)).transpose(back)
 

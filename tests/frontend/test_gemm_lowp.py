@@ -279,7 +279,7 @@ def test_numbers_that_change_are_seen() -> None:
 
 
 def test_errors_after_a_call_that_was_right() -> None:
-    """What was found once does not spare a call its checks."""
+    """A kernel that is found again still has its arguments checked."""
     lhs, rhs = matrix(3, 20, np.uint8), matrix(20, 5, np.uint8)
     cs.gemm_lowp(lhs, rhs)
     for arguments in ({"rounding": "up"}, {"order": "none"}, {"lhs_offset": 1.0}, {"output_stages": [("none",)]}):

@@ -108,7 +108,7 @@ def test_attributes(op: str, seed: int) -> None:
 
 
 def runtime(op: str, inputs: list[Array | None], attributes: dict[str, Any], result: Any) -> Array:
-    """What ONNX Runtime gives."""
+    """Return the result of ONNX Runtime."""
     ort = pytest.importorskip("onnxruntime")
     helper = pytest.importorskip("onnx").helper
     given = {f"i{n}": np.asarray(array) for n, array in enumerate(inputs) if array is not None}

@@ -1,4 +1,4 @@
-"""What the package shows of itself: the public names, each with its documentation, and nothing that it imports."""
+"""The package shows its public names, each with its documentation, and nothing that it imports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the machine code of default kernels must contain, and must not, whatever the version of LLVM."""
+"""Instructions that the machine code of default kernels must contain, or must not, with any version of LLVM."""
 
 from __future__ import annotations
 

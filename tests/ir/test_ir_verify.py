@@ -243,7 +243,7 @@ kernel k(t: ptr[3], n: s32[3], a: f32[64], z: f32[4], b: s32[8], d: f32[4])
     ],
 )
 def test_tables_of_pointers(old: str, new: str, message: str) -> None:
-    """What leaves scope here is a parameter where the text is parsed."""
+    """A variable that leaves scope here is a parameter where the text is parsed."""
     verify(parse_kernel(POINTERS))
     assert old in POINTERS
     if new:

@@ -89,7 +89,7 @@ AXES = [
     for i, k, s, d, p in product((1, 6), (1, 3), (1, 2, 4), (0, 1), (0, 1, 5))
     for o in {1, (i - 1 + p) // s + 1}
 ]
-"""Of every kind: pads, strides and holes beyond the kernel, single taps and pixels, many that meet no padding."""
+"""Problems of every kind: pads, strides and holes beyond the kernel, single taps, pixels that meet no padding."""
 
 
 def test_every_form_gives_an_output_the_same_pixels() -> None:

@@ -1,4 +1,4 @@
-"""What the system says of this machine, and what follows from it."""
+"""Facts that the system reports of this machine, and their consequences."""
 
 from __future__ import annotations
 

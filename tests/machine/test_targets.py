@@ -96,7 +96,7 @@ def changed(value: Any) -> Iterator[Any]:
 
 
 def test_a_machine_with_any_other_fact_has_another_key() -> None:
-    """Of a level that has everything: fragments, transpositions, attributes."""
+    """A level that has everything: fragments, transpositions, attributes."""
     whole = next(t for t in LEVELS if t.fragments)
     machine = replace(whole, instructions=whole.instructions[-2:], transpositions=whole.transpositions[:1])
     others = list(changed(machine))

@@ -494,7 +494,7 @@ def skipping(every: int, turn: int, last: int) -> Callable[[int], bool]:
 
 
 class _Finishing:
-    """What adds up parts must give the same results after every step."""
+    """The statement that adds up parts must give the same results after every step."""
 
     def __init__(self, oracle: Oracle, kernel: Kernel) -> None:
         self.oracle, self.kernel = oracle, kernel

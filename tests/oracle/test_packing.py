@@ -56,7 +56,7 @@ def traced(array: Array, journal: list[Array] | None = None) -> Any:
 
 
 def packed_by(pack: Kernel, memory: dict[str, Array], **sizes: int) -> Array:
-    """What the packing kernel writes; it writes one element after the other, each once. Sums are left in memory."""
+    """Return the array that the packing kernel writes, one element after the other, each once; sums stay in memory."""
     *given, packed = pack.params
     out = traced(np.zeros(packed.size if packed.size < UNKNOWN else 4096, packed.dtype.numpy))
     memory |= {b.name: np.full(b.size, 77, b.dtype.numpy) for b in pack.written if b is not packed}
@@ -214,7 +214,7 @@ def test_terms_are_added_up_by_the_instruction_that_multiplies() -> None:
 
 
 def test_masked_elements_of_a_window_are_not_read() -> None:
-    """What a mask around the product leaves out may lie outside of the operand: zeros stand for it."""
+    """Elements that a mask around the product leaves out may lie outside of the operand: zeros stand for them."""
     kernel = parse_kernel(
         "kernel k(src: f32[4], wei: f32[3], dst: f32[4])\n  for x in 0 .. 4:\n    for t in 0 .. 3:\n"
         "      dst[x] = dst[x] + (src[t + x - 1] * wei[t] if t + x - 1 >= 0 and -t - x + 4 >= 0 else 0.0)\n"

@@ -79,7 +79,7 @@ def nests() -> st.SearchStrategy[Nests]:
 
 
 def result(kernel: Kernel) -> Array:
-    """What the interpreter makes of distinct whole numbers."""
+    """Return the interpreter's results for distinct whole numbers."""
     a, b = kernel.params
     arrays = {"a": np.arange(a.size, dtype=np.float32) % 7, "b": np.full(b.size, np.nan, np.float32)}
     run(kernel, arrays)

@@ -21,7 +21,7 @@ def two_places(first: str = "d[i * 2]{2}", second: str = "d[i * 2 + 8]{2}", read
 
 
 def test_stores_of_a_place_follow_each_other() -> None:
-    """Of partial vectors only what is active counts."""
+    """Only the active lanes of partial vectors count."""
     text = str(gather_stores(two_places("d[i * 2]{4/2}"), "i", 4))
     places = ["d[0]{4/2}", "d[2]{4/2}", "d[8]{2}", "d[10]{2}"]
     assert sorted(places, key=text.index) == places

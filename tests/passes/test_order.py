@@ -17,6 +17,7 @@ from convsmith.ir.stmt import Kernel
 from convsmith.ir.types import F32
 from convsmith.ir.walk import loops_of
 from convsmith.passes.bind import bind
+from convsmith.passes.collapse import collapse
 from convsmith.passes.cut import cut
 from convsmith.passes.derive_packing import derive_packing
 from convsmith.passes.fission import fission
@@ -353,3 +354,10 @@ def test_pieces_of_a_parallel_loop_run_at_once() -> None:
         bind(parse_kernel(text.replace("b[i - 3]", "b[i + 1]").replace("3 .. 6", "4 .. 7")), ("i",), "serial")
         apart = parse_kernel(text.replace("b[i - 3]", "b[i] * 2.0"))
         assert_same_results(apart, bind(apart, ("i",), "parallel"))
+
+
+def test_a_statement_beside_a_parallel_loop_is_refused() -> None:
+    text = TWICE.replace("    for j", "    c[i] = 1.0\n    for j").replace("b: f32[9, 9]", "b: f32[9, 9], c: f32[9]")
+    with interning():
+        with pytest.raises(ConfigError, match="stand beside parallel loop j; legal is a parallel loop alone"):
+            collapse(bind(parse_kernel(text), ("i", "j"), "parallel"))

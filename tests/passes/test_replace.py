@@ -275,7 +275,7 @@ def another_operation(s: Store) -> Stmt:
 
 
 def another_accumulator(s: Store) -> Stmt:
-    """What is read is another element than what is written."""
+    """The element that is read differs from the element that is written."""
     v = s.value
     old = Load(s.buffer, (*s.index[:-1], as_index(0)), None)
     product = v.b if isinstance(v, Binary) else Binary("mul", v.a, v.b)  # type: ignore[attr-defined]

@@ -55,7 +55,7 @@ def chosen(line: str, isa: str) -> tuple[Problem, Config, Machine]:
 
 
 def packed(pack: Kernel, given: np.ndarray, level: Machine) -> np.ndarray:
-    """What the interpreter has a packing kernel write."""
+    """Return the array that a packing kernel writes in the interpreter."""
     operand, result = pack.params
     out = np.full(result.size, 77, result.dtype.numpy)
     rows = {row.name: row.kernel for row in level.transpositions}

@@ -1,4 +1,4 @@
-"""What the products of a statement are computed with, and when instructions that add up several do not serve."""
+"""Instructions that compute the products of a statement, and statements that dot products cannot serve."""
 
 from __future__ import annotations
 

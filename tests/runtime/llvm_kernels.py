@@ -171,7 +171,7 @@ def depthwise(
 
 
 def expected(x: np.ndarray, w: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
-    """What the depthwise kernel gives for logical arrays."""
+    """Return the result of the depthwise kernel for logical arrays."""
     per_channel = (1, -1) + (1,) * (x.ndim - 2)
     with np.errstate(invalid="ignore"):
         y = x * w.reshape(per_channel)

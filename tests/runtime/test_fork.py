@@ -145,7 +145,7 @@ def test_imports_inside_functions_hold_the_lock() -> None:
 
 
 def python(body: str) -> str:
-    """What a script prints in an interpreter of its own."""
+    """Return the output of a script that runs in an interpreter of its own."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", textwrap.dedent(body)],
         env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=300, capture_output=True, text=True,

@@ -206,7 +206,7 @@ def test_nothing_is_left_of_libraries_that_are_dropped(count: int) -> None:
 
 
 def test_libraries_outlive_the_jit_that_linked_them() -> None:
-    """Those of several LLJITs live side by side, whatever else is dropped between them."""
+    """Kernels of several LLJITs live side by side, whatever else is dropped between them."""
     artifact, kept = recorder(), []
     for number in range(3 * host._LIBRARIES_OF_A_JIT):
         library = HostLibrary(artifact)

@@ -34,7 +34,7 @@ def is_refused(taker: Border, arrays: dict[str, np.ndarray]) -> bool:
 
 @pytest.mark.parametrize("role", ["in", "out"])
 def test_two_arrays_in_every_place(role: Role) -> None:
-    """Those that touch without sharing an element are legal."""
+    """Arrays that touch without sharing an element are legal."""
     taker = border(role, (SIZE,), "a")
     memory, element = np.zeros(16, np.float32), np.arange(16)
     for first, second in product(VIEWS, VIEWS):

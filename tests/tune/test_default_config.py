@@ -1,4 +1,4 @@
-"""What the default config makes of a problem's shape and of what follows its sums."""
+"""The default config follows from a problem's shape and from the operations after its sums."""
 
 from __future__ import annotations
 

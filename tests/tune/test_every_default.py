@@ -34,7 +34,7 @@ TARGETS = (*LEVELS, level())
 FEW, CHUNK = 500, 25
 """Draws of the normal tier, and of one test there."""
 ALL, LONG_CHUNK = 20_500, 250
-"""The same of the slow tier."""
+"""Draws of the slow tier."""
 CODE = 25
 """For one problem in so many, LLVM makes machine code."""
 CLASSES = 16
@@ -107,7 +107,7 @@ def test_a_default_config_makes_a_kernel_at_length(chunk: int) -> None:
 
 # -- the draws
 def traits(problem: Problem, target: Machine, threads: int) -> Iterator[str]:
-    """What a draw has of what draws are to have."""
+    """Return the traits of a draw among the traits that draws are to cover."""
     yield from (target.name, f"{threads} threads", *(type(op).__name__ for op in problem.post_ops))
     yield from (q.policy for q in (*problem.scales, *problem.zero_points))
     yield from (f"zero point of {q.argument}" for q in problem.zero_points)

@@ -42,7 +42,7 @@ def test_a_dot_product_that_is_slower_than_converting_is_not_used() -> None:
 
 
 def test_a_converted_element_meets_many_vectors() -> None:
-    """Of tiles that fill the registers, those of few pixels convert less of the source."""
+    """Among tiles that fill the registers, tiles of few pixels convert less of the source."""
     level = LEVEL["avx512"]
     plain, half = (
         dict(default_config(parse_problem(f"{options} {LAYOUTS} mb1ic128ih28oc128oh28kh3ph1"), level).register)

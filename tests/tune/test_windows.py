@@ -1,4 +1,4 @@
-"""What tiles of rows and columns share, and what they fetch; for a 3x3 window."""
+"""Tiles of rows and columns share the loads of a 3x3 window, and fetch the rows between them."""
 
 from __future__ import annotations
 
