@@ -1,9 +1,10 @@
 """A suite in every direction, layout and kind of types beside the installed libraries, one thread: no cliffs?
 
-Run: python benchmarks/suite.py [--suite cliffs] [--sample 300] [--seed 0] [--vs torch,onnxruntime,onednn]
+Run: python benchmarks/suite.py [--suite cliffs] [--sample 300] [--seed 0] [--vs torch,onednn] [--budget 2m] [--resume]
 
-300 problems take some ten minutes. The page shows the distribution of the ratios and every problem that a library
-computes faster; a picture beside it shows all problems under the roofline.
+300 problems take some five minutes. With --budget a run ends after that time; with --resume a run goes on where the
+last one of the day ended, or adds the sample of another seed. The page shows the distribution of the ratios and every
+problem that a library computes faster; a picture beside it shows all problems under the roofline.
 """
 
 from __future__ import annotations
@@ -30,21 +31,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--sample", default="300")
     parser.add_argument("--seed", default="0")
     parser.add_argument("--vs", default=",".join(PEERS))
+    parser.add_argument("--budget", default="1h")
+    parser.add_argument("--resume", action="store_true")
     given = parser.parse_args(arguments)
     report = Report(f"suite-{given.suite}", f"The suite {given.suite} in every direction and layout, one thread")
+    results = report.stem.with_suffix(".json")
+    earlier = json.loads(results.read_text(encoding="utf-8")) if given.resume and results.exists() else {}
     with tempfile.TemporaryDirectory() as directory:
         data = Path(directory) / "bench.json"
+        if earlier:
+            data.write_text(json.dumps(earlier["runs"][0]), encoding="utf-8")
         command = [
             sys.executable, "-m", "convsmith.cli.main", "bench", "--suite", given.suite, "--sample", given.sample,
-            "--seed", given.seed, "--vs", given.vs, "--rounds", "7", "--threads", "1", "--json", str(data),
-            "--png", str(report.stem.with_suffix(".png")),
+            "--seed", given.seed, "--vs", given.vs, "--rounds", "7", "--threads", "1", "--budget", given.budget,
+            "--json", str(data), "--resume", "--png", str(results.with_suffix(".png")),
         ]  # fmt: skip
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-        if not data.exists():
+        if done.returncode > 1 or not data.exists():
             sys.exit(done.returncode)
         run = json.loads(data.read_text(encoding="utf-8"))
-    report.data = {"runs": [run]}
-    report.note(f"![roofline and ratios]({report.stem.with_suffix('.png').name})")
+    samples = dict.fromkeys([*earlier.get("samples", []), f"--sample {given.sample} --seed {given.seed}"])
+    report.data = {"runs": [run], "samples": list(samples)}
+    rest = "" if run["complete"] else " The last is not measured to its end."
+    report.note(f"Samples: {', '.join(samples)}.{rest}")
+    report.note(f"![roofline and ratios]({results.with_suffix('.png').name})")
     wrong = [row["problem"] for row in run["rows"] if row["verified"] is False or row["error"]]
     report.note(f"{len(run['rows'])} problems; wrong results or errors: {', '.join(wrong) or 'none'}.")
     start = done.stdout.index("\ntime of ") if "\ntime of " in done.stdout else done.stdout.index("\ntime at ")

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+import time
+from collections.abc import Sequence
 from importlib import import_module
+from math import inf
 from pathlib import Path
-from typing import Any
 
 import click
 import numpy as np
 
-from convsmith import __version__
+from convsmith.cli.bench_json import as_json, earlier_rows, means_of, problem_key, row_data
 from convsmith.cli.bench_page import Page, Row
 from convsmith.cli.distribution import check_picture, distribution, draw
+from convsmith.cli.options import Duration
 from convsmith.cli.output import error_line, exit_status, note, progress, write_file
 from convsmith.cli.problems import (
     ProblemCommand,
@@ -31,18 +32,16 @@ from convsmith.diag.errors import ConvsmithError, UnsupportedError, UsageError
 from convsmith.frontend.kernel import CompiledKernel
 from convsmith.machine.host import cpu
 from convsmith.measure.calls import aligned_inputs, bound_call
-from convsmith.measure.description import describe
 from convsmith.measure.peak import peak_sample, peak_types
 from convsmith.measure.peers import PEERS, TRANSFORMED, installed, make_peer
-from convsmith.measure.timing import ROUNDS, Spread, geometric_mean, measure
+from convsmith.measure.timing import ROUNDS, measure
 from convsmith.measure.verification import computed, real_arrays, verify_kernel
 from convsmith.problem.data import random_arrays
 from convsmith.problem.problem import Problem
 from convsmith.problem.suites import SUITES
 
-__all__ = ["JSON_SCHEMA", "bench", "bench_kernel"]
+__all__ = ["bench", "bench_kernel"]
 
-JSON_SCHEMA = 1
 
 @click.command(cls=ProblemCommand)
 @click.argument("source", metavar="[NETWORK|DESCRIPTOR|FILE|-]", required=False)
@@ -53,18 +52,20 @@ JSON_SCHEMA = 1
 @click.option("--suite", metavar="NAME", help=f"All directions, layouts and types of a suite: {', '.join(SUITES)}.")
 @click.option("--sample", type=click.IntRange(1), metavar="N", help="With --suite: only N of its problems.")
 @click.option("--seed", default=0, show_default=True, help="With --sample: which ones.")
+@click.option("--budget", type=Duration(), help="Start no further problem after this time, such as 30s or 2m.")
+@click.option("--resume", is_flag=True, help="With --suite and --json: add to the rows of the file, if it exists.")
 @click.option("--png", "picture", metavar="FILE", help="Draw the roofline with all problems, and their ratios.")
 @click.option("--wide", is_flag=True, help="All columns and names, however wide the terminal is.")
 @click.option("--json", "json_file", metavar="FILE", help="Write all of it, with the machine; - is stdout.")
 def bench(
     source: str | None, threads: int | None, target: str | None, config: str | None, layout: str, vs: str,
-    rounds: int, suite: str | None, sample: int | None, seed: int, picture: str | None, wide: bool,
-    json_file: str | None, **options: str | bool | None,
+    rounds: int, suite: str | None, sample: int | None, seed: int, budget: float | None, resume: bool,
+    picture: str | None, wide: bool, json_file: str | None, **options: str | bool | None,
 ) -> None:  # fmt: skip
     """Verify and time kernels: a network (resnet50, mobilenet_v2, vgg16), a descriptor, or a file of descriptors.
 
     With --suite, instead of these: the problems of a suite in every direction, channels last, first and in blocks, and
-    the distribution of the results.
+    the distribution of the results. With --resume, runs with a --budget, or with several seeds, make one table.
 
     % of peak is of the multiply-add peak that is measured in the same rounds, in the types that are multiplied; some
     levels have none for integers. Taps that meet padding count as work. A library's column is its time divided by ours
@@ -87,13 +88,20 @@ def bench(
     for name in here:
         for module in PEERS[name].modules:
             import_module(module)  # before kernels are loaded, so that both share one OpenMP runtime
+    if resume and (suite is None or json_file in (None, "-")):
+        raise UsageError("--resume adds to the rows of a suite: legal with --suite=NAME and --json=FILE", code="resume")
+    earlier = earlier_rows(str(json_file), asked, here, rounds) if resume else []
+    known = {row["problem"] for row in earlier}
+    left = [problem for problem in listed.problems if problem_key(problem) not in known]
     page = Page(listed, asked, data_only=json_file == "-", wide=wide)
     page.head(f"{cpu().model}, {listed.heading(threads, config)}")
     rows: list[Row] = []
-    interrupted = False
-    with progress(len(listed.problems)) as bar:
+    interrupted, end = False, inf if budget is None else time.perf_counter() + budget
+    with progress(len(left)) as bar:
         try:
-            for problem in listed.problems:
+            for problem in left:
+                if time.perf_counter() >= end:
+                    break
                 bar.start(listed.text(problem))
                 rows.append(_row(problem, threads, target, config, here, rounds))
                 with bar.aside():
@@ -101,17 +109,19 @@ def bench(
                 bar.advance()
         except KeyboardInterrupt:
             interrupted = True
-    means = _means(rows, here)
-    page.foot(rows, here, means)
+    measured = list(map(row_data, rows))
+    page.foot(rows, here, means_of(measured, here))
+    every = [*earlier, *measured]
     if suite is not None and json_file != "-":
-        for line in distribution(rows, here):
+        for line in distribution(every, here):
             note(line)
     if picture is not None:
-        draw(rows, here, picture)
-    if interrupted:
-        error_line(f"interrupted: {len(rows)} of {len(listed.problems)} measured")
+        draw(every, here, picture)
+    if len(rows) < len(left):
+        why = "interrupted" if interrupted else "the budget is spent"
+        error_line(f"{why}: {len(listed.problems) - len(left) + len(rows)} of {len(listed.problems)} measured")
     if json_file is not None:
-        content = _as_json(rows, asked, here, means, rounds, layout, not interrupted)
+        content = as_json(every, asked, here, rounds, layout, len(rows) == len(left))
         write_file(json_file, json.dumps(content, indent=1), "--json=")
     click.get_current_context().exit(130 if interrupted else _status(rows))
 
@@ -172,59 +182,3 @@ def _status(rows: Sequence[Row]) -> int:
     if any(row.verdict and not row.verdict.ok for row in rows):
         return 1
     return max((exit_status(row.error) for row in rows if row.error), default=0)
-
-
-def _means(rows: Sequence[Row], peers: Sequence[str]) -> dict[str, float | None]:
-    """Return the geometric means of the fraction of the peak, and of the speed-up over each library."""
-    times = [row.times for row in rows if row.times]
-    means = {"of_peak": geometric_mean(t.of_peak.median for t in times if t.of_peak)}
-    for name in peers:
-        means[name] = geometric_mean(t.peers[name].speedup.median for t in times if name in t.peers)
-    return means
-
-
-# -- JSON
-def _as_json(
-    rows: Sequence[Row], asked: Sequence[str], here: Sequence[str], means: Mapping[str, float | None], rounds: int,
-    layout: str, complete: bool,
-) -> dict[str, Any]:  # fmt: skip
-    return {
-        "schema": JSON_SCHEMA,
-        "convsmith": __version__,
-        "machine": describe(),
-        "libraries": {name: PEERS[name].version if name in here else None for name in asked},
-        "rounds": rounds,
-        "layout": layout,
-        "complete": complete,
-        "rows": [_row_json(row) for row in rows],
-        "geometric_means": dict(means),
-    }
-
-
-def _row_json(row: Row) -> dict[str, Any]:
-    kernel, t = row.kernel, row.times
-    return {
-        "problem": str(replace(row.problem, name=None)),
-        "name": row.problem.name,
-        "flops": row.problem.flops_dense,
-        "config": str(kernel.config) if kernel else None,
-        "target": kernel.config.target if kernel else None,
-        "threads": kernel.config.threads if kernel else None,
-        "verified": row.verdict.ok if row.verdict else None,
-        "error": None if row.error is None else {"class": type(row.error).__name__, "message": str(row.error)},
-        "seconds": _spread(t.seconds if t else None),
-        "gflops": _spread(t.gflops if t else None),
-        "peak_gflops": _spread(t.peak_gflops if t else None),
-        "of_peak": _spread(t.of_peak if t else None),
-        "peak_types": ":".join(row.peak_types) if row.peak_types else None,
-        "cpu_share": t.cpu_share if t else None,
-        "libraries": {
-            name: {"seconds": _spread(peer.seconds), "speedup": _spread(peer.speedup)}
-            for name, peer in (t.peers if t else {}).items()
-        },
-        "cannot": row.missing,
-    }
-
-
-def _spread(value: Spread | None) -> dict[str, float] | None:
-    return None if value is None else asdict(value)

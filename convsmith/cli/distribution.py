@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 
-from convsmith.cli.bench_page import Row
+from convsmith.cli.bench_json import RowData
 from convsmith.cli.table import Column, fitted
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.frontend.explain import reason
+from convsmith.machine.registry import target
 from convsmith.measure.roofline import Roofline, roofline
 from convsmith.measure.timing import geometric_mean
+from convsmith.plan.config import Config
+from convsmith.plan.plan import plan
+from convsmith.problem.lines import parse_problem
 from convsmith.problem.types import print_types
 
 __all__ = ["check_picture", "distribution", "draw"]
@@ -25,9 +30,45 @@ WORST = 10
 _BEST = "best"
 
 
-def distribution(rows: Sequence[Row], libraries: Sequence[str]) -> Iterator[str]:
+class SuiteResult:
+    """A timed kernel of a suite."""
+
+    def __init__(self, row: RowData) -> None:
+        self.problem = parse_problem(row["problem"])
+        self.config = Config.parse(row["config"])
+        self.seconds: float = row["seconds"]["median"]
+        self.ratios: dict[str, float] = {name: x["speedup"]["median"] for name, x in row["libraries"].items()}
+        """Each library's time divided by ours."""
+        if self.ratios:
+            self.ratios[_BEST] = min(self.ratios.values())
+
+    @cached_property
+    def roofline(self) -> Roofline:
+        """The bounds of the problem on this machine."""
+        return roofline(self.problem, target(self.config.target), self.config.threads)
+
+    @property
+    def of_roofline(self) -> float:
+        """The time at the roofline divided by ours."""
+        return self.roofline.seconds / self.seconds
+
+    @property
+    def kind(self) -> str:
+        """The direction, the types and the layout."""
+        problem = self.problem
+        layout = problem.stag if problem.dir != "BWD_D" else problem.dtag
+        return f"{problem.dir} {print_types(problem.dt)} {layout}"
+
+    @property
+    def reason(self) -> str:
+        """What holds the kernel back."""
+        planned = plan(self.problem.canonical(), self.config, target(self.config.target))
+        return reason(planned, self.of_roofline, self.roofline.side)
+
+
+def distribution(rows: Sequence[RowData], libraries: Sequence[str]) -> Iterator[str]:
     """Yield the lines of the page: a table of each library and of the best of them, then the worst problems."""
-    timed = [row for row in rows if row.times is not None]
+    timed = [SuiteResult(row) for row in rows if row["seconds"]]
     subjects = [*libraries, *([_BEST] if len(libraries) > 1 else [])]
     for subject in subjects:
         compared = _compared(timed, subject)
@@ -39,30 +80,29 @@ def distribution(rows: Sequence[Row], libraries: Sequence[str]) -> Iterator[str]
         return
     yield ""
     yield "time at the roofline / ours"
-    yield from _table([(_of_roofline(row), row) for row in timed])
+    yield from _table([(result.of_roofline, result) for result in timed])
     yield ""
     against = subjects[-1] if subjects else "the roofline"
     yield f"the worst beside {against}, and what holds them back"
-    compared = _compared(timed, against) if subjects else [(_of_roofline(row), row) for row in timed]
-    for ratio, row in sorted(compared, key=lambda item: item[0])[:WORST]:
-        assert row.kernel is not None
-        yield f"{ratio:5.2f}  {row.problem}"
-        yield f"      {row.kernel.config}"
-        yield f"      {reason(row.kernel.plan(), _of_roofline(row), _roofline(row).side)}"
+    compared = _compared(timed, against) if subjects else [(result.of_roofline, result) for result in timed]
+    for ratio, result in sorted(compared, key=lambda item: item[0])[:WORST]:
+        yield f"{ratio:5.2f}  {result.problem}"
+        yield f"      {result.config}"
+        yield f"      {result.reason}"
 
 
-def draw(rows: Sequence[Row], libraries: Sequence[str], file: str) -> None:
+def draw(rows: Sequence[RowData], libraries: Sequence[str], file: str) -> None:
     """Write a PNG: the roofline with a dot for every problem, and a histogram of the ratios to each library.
 
     UsageError if the file cannot be written.
     """
     from matplotlib.figure import Figure
 
-    timed = [row for row in rows if row.times is not None and row.kernel is not None]
+    timed = [SuiteResult(row) for row in rows if row["seconds"]]
     figure = Figure(figsize=(12, 5), layout="constrained")
     left, right = figure.subplots(1, 2)
-    for kind in dict.fromkeys(map(_kind, timed)):
-        dots = [_dot(row) for row in timed if _kind(row) == kind]
+    for kind in dict.fromkeys(result.kind for result in timed):
+        dots = [(result.roofline.intensity, result.of_roofline) for result in timed if result.kind == kind]
         left.scatter(*zip(*dots), s=9, alpha=0.6, label=kind)
     left.set(xscale="log", yscale="log", xlabel="operations a byte", ylabel="rate / bound by the roofline")
     left.axhline(1, color="black", linewidth=0.8)
@@ -94,47 +134,20 @@ def check_picture(file: str) -> None:
         ) from None
 
 
-def _table(compared: Sequence[tuple[float, Row]]) -> Iterator[str]:
+def _table(compared: Sequence[tuple[float, SuiteResult]]) -> Iterator[str]:
     """Yield a line for each kind of problem, and one for all, on the distribution of the ratios."""
     titles = ("problems", "mean", "level", "slow", "least")
-    kinds = list(dict.fromkeys(_kind(row) for _, row in compared))
+    kinds = list(dict.fromkeys(result.kind for _, result in compared))
     table = fitted([Column("kind", max(map(len, (*kinds, "all"))), left=True), *(Column(t, 8) for t in titles)], None)
     yield table.head
     for kind in (*kinds, *(["all"] if len(kinds) > 1 else [])):
-        values = [ratio for ratio, row in compared if kind in ("all", _kind(row))]
+        values = [ratio for ratio, result in compared if kind in ("all", result.kind)]
         level, slow = (sum(map(test, values)) / len(values) for test in (LEVEL.__le__, SLOW.__gt__))
         cells = (len(values), f"{geometric_mean(values):.2f}", f"{level:.0%}", f"{slow:.0%}", f"{min(values):.2f}")
         yield table.line({"kind": kind, **{title: str(cell) for title, cell in zip(titles, cells)}})
     yield f"level: {LEVEL} or more; slow: below {SLOW:.2f}; mean: geometric"
 
 
-def _compared(rows: Sequence[Row], library: str) -> list[tuple[float, Row]]:
-    """Return the rows that `library` computes, each with the library's time divided by ours."""
-    return [(ratio, row) for row in rows if (ratio := _ratio(row, library)) is not None]
-
-
-def _ratio(row: Row, library: str) -> float | None:
-    """Return the time of `library`, or of the best one, divided by ours; None where it has none."""
-    assert row.times is not None
-    speedups = {name: peer.speedup.median for name, peer in row.times.peers.items()}
-    return min(speedups.values(), default=None) if library == _BEST else speedups.get(library)
-
-
-def _roofline(row: Row) -> Roofline:
-    assert row.kernel is not None
-    return roofline(row.problem, row.kernel.target, row.kernel.config.threads)
-
-
-def _of_roofline(row: Row) -> float:
-    assert row.times is not None
-    return _roofline(row).seconds / row.times.seconds.median
-
-
-def _dot(row: Row) -> tuple[float, float]:
-    return _roofline(row).intensity, _of_roofline(row)
-
-
-def _kind(row: Row) -> str:
-    problem = row.problem
-    layout = problem.stag if problem.dir != "BWD_D" else problem.dtag
-    return f"{problem.dir} {print_types(problem.dt)} {layout}"
+def _compared(results: Sequence[SuiteResult], library: str) -> list[tuple[float, SuiteResult]]:
+    """Return the results that `library`, or any for the best, computes too, each with its time divided by ours."""
+    return [(result.ratios[library], result) for result in results if library in result.ratios]

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import click
 
+from convsmith.cli.options import Duration
 from convsmith.cli.output import Rows, error_line, note, progress
 from convsmith.cli.problems import (
     Listed,
@@ -40,29 +41,10 @@ from convsmith.tune.space import Space
 
 __all__ = ["opened", "time_text", "tune"]
 
-_SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "m": 60.0, "min": 60.0, "h": 3600.0}
-"""Units of a budget, in seconds."""
-
-
-class _Budget(click.ParamType[float]):
-    name = "TIME"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the seconds of a text such as 30s, 500ms, 2m or 0."""
-        text = str(value).strip()
-        number = text.rstrip("abcdefghijklmnopqrstuvwxyz")
-        try:
-            seconds = float(number) * _SECONDS[text[len(number) :]]
-        except (ValueError, KeyError):
-            seconds = -1.0
-        if not 0 <= seconds < float("inf"):
-            self.fail(f"{text!r} is no time; legal are 0, 30s, 500ms, 2m and the like", param, ctx)
-        return seconds
-
 
 @click.command(cls=ProblemCommand)
 @click.argument("source", metavar="NETWORK|DESCRIPTOR|FILE|MODEL.onnx|-", default="")
-@click.option("--budget", type=_Budget(), default="30s", show_default=True, help="Time for all problems together.")
+@click.option("--budget", type=Duration(), default="30s", show_default=True, help="Time for all problems together.")
 @click.option("--threads", type=click.IntRange(1, MOST_THREADS), metavar="N", help="Threads; by default all CPUs.")
 @click.option("--target", metavar="NAME", help="Instruction set (see `convsmith machine`).")
 @click.option("--layout", default="axb", show_default=True, help="Layout where a line leaves it open.")

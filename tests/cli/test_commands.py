@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 
 import convsmith as cs
 from convsmith.cli import bench as bench_module
+from convsmith.cli import bench_json
 from convsmith.cli.main import main
 from convsmith.diag.errors import InternalError
 from convsmith.diag.settings import settings
@@ -106,7 +107,7 @@ def test_bench_writes_json(lines: str, tmp_path: Path) -> None:
     path = tmp_path / "out.json"
     assert run("bench", lines, *FAST, "--target", "generic", "--json", str(path)).exit_code == 0
     content = json.loads(path.read_text())
-    assert content["schema"] == bench_module.JSON_SCHEMA and content["convsmith"] == cs.__version__
+    assert content["schema"] == bench_json.JSON_SCHEMA and content["convsmith"] == cs.__version__
     assert {"cpu", "features", "caches", "llvm", "numpy", "openmp"} <= set(content["machine"])
     assert (content["rounds"], content["layout"], content["complete"]) == (2, "axb", True)
     assert len(content["rows"]) == 2 and content["geometric_means"]["of_peak"] > 0

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import builtins
+import json
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,32 @@ def test_without_libraries_the_roofline_is_what_is_compared(tmp_path: Path) -> N
     assert result.exit_code == 0 and "the worst beside the roofline" in result.output
 
 
+def test_a_run_adds_to_the_rows_of_an_earlier_one(tmp_path: Path) -> None:
+    data = tmp_path / "rows.json"
+    kept = ("--json", str(data), "--resume")
+    first = run(*FEW, "--budget", "0", *kept)
+    assert first.exit_code == 0 and "the budget is spent: 0 of 4 measured" in first.stderr
+    assert run(*FEW, *kept).exit_code == 0
+    four = json.loads(data.read_text())
+    assert four["complete"] and len(four["rows"]) == 4
+    other = run(*FEW[:4], "--seed", "4", *FEW[6:], "--sample", "1", *kept)
+    five = json.loads(data.read_text())
+    assert five["rows"][:4] == four["rows"] and len(five["rows"]) == 5
+    table = other.stdout[other.stdout.index("time at the roofline") :]
+    assert next(int(line.split()[1]) for line in table.splitlines() if line.startswith("all ")) == 5
+    for change in ("rounds", "sources"):
+        data.write_text(json.dumps(five | {change: "other"}))
+        refused = run(*FEW, *kept)
+        assert refused.exit_code == 2 and f"--resume: the {change} of {data}, other, differ" in refused.stderr
+    data.write_text("[")
+    refused = run(*FEW, *kept)
+    assert refused.exit_code == 2 and f"--json={data} holds no rows to add to" in refused.stderr
+
+
 @pytest.mark.parametrize(
     "words,text",
     [
+        ((*FEW, "--resume"), "--resume adds to the rows of a suite: legal with --suite=NAME and --json=FILE"),
         ((), "legal is one of a problem, a list of problems, and --suite=NAME"),
         (("vgg16", "--suite", "cliffs"), "legal is one of a problem"),
         (("--suite", "cliff"), "unknown suite 'cliff': legal are resnet50,"),
