@@ -23,8 +23,9 @@ from convsmith.machine.registry import host_target
 from convsmith.machine.registry import target as known_target
 from convsmith.plan.config import Config
 from convsmith.problem.batch import Item, read_batch, split_words
+from convsmith.problem.chain import Chain
 from convsmith.problem.conv import Conv
-from convsmith.problem.descriptor import KINDS
+from convsmith.problem.descriptor import KINDS, STAGES
 from convsmith.problem.problem import Problem
 from convsmith.problem.suites import SUITES, every_way, suite
 from convsmith.runtime.threads import default_threads
@@ -85,8 +86,13 @@ class ProblemCommand(click.Command):
 
 
 def _words_of_line(argument: str) -> list[str]:
-    """Return the words of `argument` if it begins with a problem option, otherwise `argument` itself."""
+    """Return the words of `argument` if it begins with a problem option, otherwise `argument` itself.
+
+    The line of a chain stays one word, which no parser takes for an option.
+    """
     words = split_words(argument)
+    if STAGES in words:
+        return [" ".join(["", *words])]
     if not words or not _is_of_problems(_dashed(words[0])):
         return [argument]
     return [_dashed(word) if _is_of_problems(_dashed(word)) else word for word in words]
@@ -157,8 +163,10 @@ class Listed:
 
     def text(self, problem: Problem) -> str:
         """Return the problem without its name and without the options that the heading shows."""
-        said = self.shared + (self._implied if isinstance(problem, Conv) else ())
-        return " ".join([*(o for o in problem.options() if o not in said), replace(problem, name=None).descriptor()])
+        said = self.shared + (self._implied if isinstance(problem, Conv | Chain) else ())
+        stages = problem.stages if isinstance(problem, Chain) else (problem,)
+        words = ([*(o for o in p.options() if o not in said), replace(p, name=None).descriptor()] for p in stages)
+        return f" {STAGES} ".join(map(" ".join, words))
 
 
 def read_problems(source: str, options: Options, layout: str, verb: str = "") -> Listed:
@@ -269,10 +277,11 @@ def _read(source: str) -> str:
 
 def with_layout(problem: Problem, layout: str) -> Problem:
     """Return the problem with ``layout`` for those of source and destination that it leaves open."""
-    if not isinstance(problem, Conv):
-        return problem
-    changes: dict[str, Any] = {tag: layout for tag in ("stag", "dtag") if getattr(problem, tag) == ANY}
-    return replace(problem, **changes)
+    stages = problem.stages if isinstance(problem, Chain) else (problem,)
+    ends = {"stag": stages[0], "dtag": stages[-1]}
+    open_ends = (tag for tag, stage in ends.items() if isinstance(stage, Conv) and getattr(stage, tag) == ANY)
+    changes: dict[str, Any] = dict.fromkeys(open_ends, layout)
+    return replace(problem, **changes) if changes else problem
 
 
 def _listed(items: Sequence[Item], layout: str) -> Listed:

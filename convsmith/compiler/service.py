@@ -24,6 +24,7 @@ from convsmith.layout.requirements import FIXED, Requirements
 from convsmith.layout.tags import ANY
 from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
+from convsmith.problem.chain import Chain
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
 
@@ -136,7 +137,7 @@ def repro(verb: str, problem: Problem, config: str, requirements: Requirements =
 
 def line_words(problem: Problem) -> tuple[str, ...]:
     """Return the words of a command line that state the problem, with layouts that commands would otherwise choose."""
-    leaves_open = isinstance(problem, Conv) and ANY in (problem.stag, problem.dtag)
+    leaves_open = isinstance(problem, Conv | Chain) and ANY in (problem.stag, problem.dtag)
     layout = (f"--layout={ANY}",) if leaves_open else ()
     return (*layout, *problem.options(), replace(problem, name=None).descriptor())
 

@@ -24,7 +24,7 @@ from convsmith.machine import registry
 from convsmith.plan.config import Config
 from convsmith.problem.activations import Activation, activation_post_ops
 from convsmith.problem.conv import Conv
-from convsmith.problem.descriptor import split_line
+from convsmith.problem.descriptor import split_line, split_stages
 from convsmith.problem.lines import parse_problem
 from convsmith.problem.problem import Problem
 from convsmith.runtime.arrays import Array, as_array, takes_arrays
@@ -153,7 +153,7 @@ def _with_options(
     UsageError if the two contradict.
     """
     if isinstance(problem, str):
-        options: set[str] = set(split_line(problem).options)
+        options: set[str] = set(split_line(split_stages(problem)[0]).options)
         conv = parse_problem(problem)
     elif isinstance(problem, Problem):
         conv = problem

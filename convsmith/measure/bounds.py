@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from convsmith.problem.chain import Chain
 from convsmith.problem.conv import Conv
 from convsmith.problem.data import terms
 from convsmith.problem.eltwise import ALGORITHMS
@@ -135,7 +136,9 @@ def _size(step: ReferenceStep, value: Array, after: Array) -> Array:
 
 
 def _plain(problem: Problem) -> Problem:
-    """Return the problem with the same sums in f32, and no later steps."""
+    """Return the problem with the same sums in f32, and no later steps; of a chain, its first stage."""
+    if isinstance(problem, Chain):
+        return _plain(problem.stages[0])
     plain: dict[str, Any] = {
         "dt": ("f32",) * 3, "bia_dt": "", "scales": (), "zero_points": (), "post_ops": (),
         "stag": "any", "wtag": "any", "dtag": "any", "acc_mode": "strict",
@@ -147,4 +150,5 @@ def _plain(problem: Problem) -> Problem:
 
 
 def _magnitudes(problem: Problem, arrays: Mapping[str, Array]) -> dict[str, Array]:
-    return {tensor.name: np.abs(arrays[tensor.name].astype(np.float64)) for tensor in _plain(problem).inputs}
+    given = problem.arrays_of(0, arrays) if isinstance(problem, Chain) else arrays
+    return {tensor.name: np.abs(given[tensor.name].astype(np.float64)) for tensor in _plain(problem).inputs}

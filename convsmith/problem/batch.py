@@ -11,6 +11,9 @@ option may list several values, separated by commas; a descriptor then yields on
 the order of benchdnn's loops. A file named by `--batch` starts with the caller's options and does not change the
 options of the file that names it.
 
+Arrows join the stages of a chain on one line. The options before the first stage are those of that stage and of later
+descriptors; the options of another stage stand before it, and start from the caller's options.
+
 A benchdnn run has one kind of problem. Here a line that names its kind (`--conv`, `--deconv`, `--matmul`) starts again
 from the caller's options.
 """
@@ -19,13 +22,12 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
 from convsmith.diag.errors import UnsupportedError, UsageError
-from convsmith.problem.conv import Conv
-from convsmith.problem.descriptor import KINDS, names_batch
+from convsmith.problem.descriptor import KINDS, STAGES, names_batch
 from convsmith.problem.lines import parse_problem
 from convsmith.problem.problem import Problem
 
@@ -42,6 +44,13 @@ _DEEPEST = 16
 
 Reader = Callable[[str, str | None], tuple[str, str]]
 """Takes a file name and the source that includes it; returns the file's own source and its text."""
+
+
+class _StageLine(NamedTuple):
+    """A descriptor, and the options (name without dashes -> text) that hold for it."""
+
+    options: Mapping[str, str]
+    descriptor: str
 
 
 class Item(NamedTuple):
@@ -70,13 +79,24 @@ def read_batch(
         words = split_words(line)
         if any(word[2:] in KINDS for word in words if word.startswith("--")):
             options = {name: value for name, value in start.items() if name not in KINDS}
-        for word in words:
+        stages: list[_StageLine] = []  # the stages of the chain that `word` belongs to
+        later = start
+        for word, following in zip(words, [*words[1:], ""]):
             place = None if source is None else f"{source}:{number}"
             if not word.startswith("-"):
+                stages.append(_StageLine(later if stages else options, word))
+                last, later = None, start
+                if following != STAGES:
+                    with _at(place):
+                        items = list(_items(stages))
+                    yield from items
+                    stages = []
+            elif word == STAGES:
+                last = place, word
+            elif stages:
                 with _at(place):
-                    items = list(_items(options, word))
-                yield from items
-                last = None
+                    later = _with_option(later, word)
+                last = place, word
             elif word == "--reset":
                 options, last = start, None
             elif word.startswith("--batch="):
@@ -121,15 +141,22 @@ def _with_option(options: Mapping[str, str], word: str) -> dict[str, str]:
     return {n: v for n, v in options.items() if not (name in KINDS and n in KINDS)} | {name: value}
 
 
-def _items(options: Mapping[str, str], descriptor: str) -> Iterator[Item]:
-    """Yield the problem of `descriptor` for every combination of the options' values."""
+def _items(stages: Sequence[_StageLine]) -> Iterator[Item]:
+    """Yield the problem of `stages`, a chain if there are several, for every combination of the options' values."""
+    for lines in itertools.product(*map(_lines, stages)):
+        problem = parse_problem(f" {STAGES} ".join(line for line, _ in lines))
+        yield Item(problem, any(assumed for _, assumed in lines))
+
+
+def _lines(stage: _StageLine) -> Iterator[tuple[str, bool]]:
+    """Yield the line of `stage` for every combination of its options' values, and whether it gives no batch size."""
+    options, descriptor = stage
     names = sorted(options, key=lambda name: _LOOPS.index(name) if name in _LOOPS else -1)
     for values in itertools.product(*(options[name].split(",") for name in names)):
         chosen = dict(zip(names, values))
         words = [f"--{name}" if name in KINDS else f"--{name}={value}" for name, value in chosen.items()]
-        problem = parse_problem(" ".join([*words, descriptor]))
-        assumed = isinstance(problem, Conv) and chosen.get("mb") in (None, "", "0") and not names_batch(descriptor)
-        yield Item(problem, assumed)
+        assumed = "matmul" not in chosen and chosen.get("mb") in (None, "", "0")
+        yield " ".join([*words, descriptor]), assumed and not names_batch(descriptor)
 
 
 def _inner(word: str, source: str | None, reader: Reader | None, depth: int) -> tuple[str, str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from convsmith.problem.chain import Chain
 from convsmith.problem.conv import Conv
 from convsmith.problem.integer_steps import INTEGER_STEPS
 from convsmith.problem.low_precision import FULL, check_seed
@@ -30,11 +31,15 @@ def random_arrays(problem: Problem, seed: int = 0) -> dict[str, Array]:
     of integer types use the full range of their types as far as the sums stay exact.
     """
     rng = np.random.default_rng(check_seed(seed))
+    if isinstance(problem, Chain):
+        return _chained(problem, rng)
     return {tensor.name: _array(problem, tensor, rng) for tensor in problem.inputs}
 
 
 def terms(problem: Problem) -> int:
-    """Return the maximum number of products in one sum of `problem`."""
+    """Return the maximum number of products in one sum of `problem`; of a chain, in its first stage."""
+    if isinstance(problem, Chain):
+        return terms(problem.stages[0])
     if not isinstance(problem, Conv):
         return problem.dims["k"]
     if problem.dir.startswith("BWD_W"):
@@ -70,6 +75,30 @@ def _array(problem: Problem, tensor: Tensor, rng: np.random.Generator) -> Array:
         return _factor(problem, tensor, rng)
     most = 128 if tensor.holds == "dst" and TYPES[tensor.dtype].bits == 8 else 4
     return _whole(rng, tensor, most)
+
+
+def _chained(chain: Chain, rng: np.random.Generator) -> dict[str, Array]:
+    """Return the arrays of `chain`; floating-point weights are sparse, so that sums of sums stay exact."""
+    found: dict[str, Array] = {}
+    for n, stage in enumerate(chain.stages):
+        names = chain.names(n)
+        for tensor in stage.inputs:
+            if names[tensor.name] in found or (n and tensor.name == "src"):
+                continue
+            values = _array(stage, tensor, rng)
+            if tensor.holds == "wei" and stage.acc != "s32":
+                values = _sparse(values, terms(stage), rng)
+            found[names[tensor.name]] = values
+    return found
+
+
+def _sparse(values: Array, count: int, rng: np.random.Generator) -> Array:
+    """Return about two of every `count` values, clipped to 1, and zeros; every filter has at least one non-zero value.
+    """
+    kept: Array = np.less(rng.random(values.shape) * count, 2)
+    kept.reshape(-1)[:: max(count, 1)] = True
+    signs = np.where(values < 0, -1, 1)
+    return np.where(kept, signs, 0).astype(values.dtype)
 
 
 def _factor(problem: Problem, tensor: Tensor, rng: np.random.Generator) -> Array:

@@ -28,6 +28,7 @@ from convsmith.diag.expect import expect_text
 __all__ = [
     "AXES",
     "KINDS",
+    "STAGES",
     "Descriptor",
     "OptionLine",
     "names_batch",
@@ -36,10 +37,14 @@ __all__ = [
     "print_descriptor",
     "split_items",
     "split_line",
+    "split_stages",
 ]
 
 KINDS = ("conv", "deconv", "matmul")
 """Words that name the kind of problem that a line describes."""
+
+STAGES = "->"
+"""Joins the stages of a chain."""
 
 AXES = {1: "w", 2: "hw", 3: "dhw"}
 _DIMS = ("g", "mb", "ic", "oc", *(kind + axis for kind in "iokspd" for axis in "dhw"))
@@ -160,6 +165,12 @@ def split_line(line: str) -> OptionLine:
             rest, f"{blank.group().strip()!r} follows the descriptor; legal are options before it, and nothing after it"
         )
     return OptionLine(options, rest)
+
+
+def split_stages(line: str) -> list[str]:
+    """Split the line of a chain at every arrow outside the quotes of a name; any other line is one stage."""
+    expect_text("line", line, "bad-descriptor")
+    return [stage.strip() for stage in re.split(rf'{STAGES}(?=(?:[^"]*"[^"]*")*[^"]*$)', line)]
 
 
 def split_items(text: str) -> list[str]:

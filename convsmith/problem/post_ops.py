@@ -43,6 +43,9 @@ __all__ = [
 
 Array = np.ndarray[tuple[int, ...], Any]
 
+SOURCE = "src"
+"""The array that a `sum` of a chain may add in place of the destination's old content."""
+
 PER_TENSOR = -1
 """Mask of an operand that varies along all axes, whatever the rank of the result."""
 
@@ -122,11 +125,15 @@ class Eltwise(PostOp):
 @dataclass(frozen=True)
 class SumPostOp(PostOp):
     """`x + scale * (old - zero_point)`; `old` is the destination's previous content, read as `dtype` if that is given.
+
+    If `array` is "src", `old` is the source of the chain whose last stage has the step. A stage alone has an operand of
+    the destination's shape in its place.
     """
 
     scale: float = 1.0
     zero_point: int = 0
     dtype: str | None = None
+    array: str = ""
 
     def __post_init__(self) -> None:
         _round(self, "scale")
@@ -139,6 +146,8 @@ class SumPostOp(PostOp):
             )
         if self.dtype is not None:
             array_type(self.dtype, "attr-post-ops")
+        if self.array not in ("", SOURCE):
+            raise _bad(f"post-op sum: the array {self.array!r} is unknown; legal is {SOURCE}, or none")
 
     def apply(self, x: Array, old: Array) -> Array:
         """Return the step applied to the floating-point array `x` and the destination's content `old`."""
@@ -147,9 +156,11 @@ class SumPostOp(PostOp):
             return x + (shifted if self.scale == 1 else shifted * self.scale)
 
     def __str__(self) -> str:
+        array = f":{self.array}" if self.array else ""
         if self.dtype is None and not self.zero_point:
-            return _words("sum", self.scale, defaults=(1,))
-        return f"sum:{print_f32(self.scale)}:{self.zero_point}" + (f":{self.dtype}" if self.dtype is not None else "")
+            return _words("sum", self.scale, defaults=(1,)) + array
+        dtype = f":{self.dtype}" if self.dtype is not None else ""
+        return f"sum:{print_f32(self.scale)}:{self.zero_point}{dtype}{array}"
 
 
 class _WithOperand(PostOp):
@@ -306,8 +317,9 @@ def _parse_one(item: str, channels: int) -> PostOp:
     alg = alg.lower().removeprefix("eltwise_").removeprefix("binary_")
     try:
         if alg == "sum":
-            scale, zero_point, *rest = [*words, *("1", "0")[len(words) :]]
-            return SumPostOp(float(scale), int(zero_point), *(word.lower() for word in rest))
+            array = words.pop().lower() if words and words[-1].lower() == SOURCE else ""
+            scale, zero_point, dtype = [*words, *("1", "0", "")[len(words) :]]
+            return SumPostOp(float(scale), int(zero_point), dtype.lower() or None, array)
         if alg == "prelu":
             return Prelu(*(_mask(word, channels) for word in words))
         if alg == "dw":

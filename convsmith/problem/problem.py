@@ -290,7 +290,7 @@ class Problem(ABC):
 
         def tensor(name: str, dtype: str, shape: tuple[int, ...], dims: tuple[str, ...], tag: str = ANY) -> Tensor:
             if name in out:
-                summed = any(isinstance(op, SumPostOp) for op in self.post_ops)
+                summed = any(isinstance(op, SumPostOp) and not op.array for op in self.post_ops)
                 return Tensor(name if self.forward else f"diff_{name}", "inout" if summed else "out", dtype, shape,
                               dims, tag, holds=name)  # fmt: skip
             gradient = name == "dst" and not self.forward
@@ -360,6 +360,8 @@ class Problem(ABC):
                 operand = tuple(size if op.mask >> axis & 1 else 1 for axis, size in enumerate(shape))
                 dtype, tag = (op.dtype, op.tag) if isinstance(op, BinaryPostOp) else ("f32", ANY)
                 tensors.append(Tensor(name, "in", dtype, operand, dims, tag, holds="operand", post_op=n))
+            elif isinstance(op, SumPostOp) and op.array:
+                tensors.append(Tensor(name, "in", op.dtype or self.dst_type, shape, dims, holds="operand", post_op=n))
             elif isinstance(op, Integer) and op.takes_operand:
                 operand = tuple(size if op.mask >> axis & 1 else 1 for axis, size in enumerate(shape))
                 tensors.append(Tensor(name, "in", op.dtype, operand, dims, holds="operand", post_op=n))
@@ -423,10 +425,11 @@ class Problem(ABC):
                     "legal is sum behind dw",
                     code="bad-post-op",
                 )
-            if isinstance(op, SumPostOp) and op.dtype and TYPES[op.dtype].bits != TYPES[self.dst_type].bits:
+            resized = isinstance(op, SumPostOp) and not op.array and op.dtype
+            if resized and TYPES[resized].bits != TYPES[self.dst_type].bits:
                 same = ", ".join(row.name for row in TYPES.values() if row.bits == TYPES[self.dst_type].bits)
                 raise UsageError(
-                    f"post-op {op}: {op.dtype} and the destination's {self.dst_type} differ in size; legal are {same}",
+                    f"post-op {op}: {resized} and the destination's {self.dst_type} differ in size; legal are {same}",
                     code="bad-post-op",
                 )
             if isinstance(op, Depthwise):

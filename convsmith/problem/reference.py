@@ -20,6 +20,7 @@ import numpy as np
 from convsmith.diag.errors import UsageError
 from convsmith.problem import products
 from convsmith.problem.attributes import SCALES, ZERO_POINTS, Kind
+from convsmith.problem.chain import Chain
 from convsmith.problem.conv import Conv
 from convsmith.problem.eltwise import ALGORITHMS
 from convsmith.problem.low_precision import low_precision_sums
@@ -65,12 +66,20 @@ def sums_and_steps(
     problem: Problem, arrays: Mapping[str, Array], dtype: Any = np.float64
 ) -> tuple[dict[str, Array], tuple[ReferenceStep, ...]]:
     """Return the sums by output, and the steps that `reference` applies to them."""
-    run = _Run(problem, _checked(problem, arrays), np.dtype(dtype))
+    checked = _checked(problem, arrays)
+    if isinstance(problem, Chain):
+        first, *others = (
+            _Run(p, problem.arrays_of(n, checked), np.dtype(dtype)) for n, p in enumerate(problem.stages)
+        )
+        return first.sums(), (*first.steps(), *(step for run in others for step in run.as_steps()))
+    run = _Run(problem, checked, np.dtype(dtype))
     return run.sums(), tuple(run.steps())
 
 
 def is_exact(problem: Problem) -> bool:
     """Return whether `reference` with dtype `steps_type` equals a kernel's result bit for bit, given exact sums."""
+    if isinstance(problem, Chain):
+        return all(map(is_exact, problem.stages))
     return not any(isinstance(op, Eltwise) and ALGORITHMS[op.alg].transcendental for op in problem.post_ops)
 
 
@@ -102,10 +111,7 @@ class _Run:
             if isinstance(problem, Matmul) and problem.bits != (8, 8):
                 return {"dst": _wrapped(self._of_fewer_bits(problem))}
             src, wei = self._factor("src", self._source_points()), self._factor("wei", self._weight_points())
-            if isinstance(problem, Matmul):
-                return {"dst": _wrapped(products.matrix_product(src, wei))}
-            assert isinstance(problem, Conv)
-            return {"dst": _wrapped(products.forward(problem, src, wei))}
+            return {"dst": _wrapped(self._products(src, wei))}
         assert isinstance(problem, Conv)
         if problem.dir == "BWD_D":
             gradient = products.source_gradient(problem, self._factor("wei"), self._factor("diff_dst"))
@@ -115,6 +121,25 @@ class _Run:
         if problem.dir == "BWD_WB":
             gradients["diff_bia"] = products.bias_gradient(diff_dst)
         return gradients
+
+    def as_steps(self) -> Iterator[ReferenceStep]:
+        """Yield the whole problem as steps of a chain: they start from the unrounded result of the stage before."""
+        problem, dtype = self._problem, self._problem.dt[0]
+        yield ReferenceStep(lambda v: convert(v, dtype))
+
+        def sums(src: Array) -> Array:
+            return _Run(problem, {**self._arrays, "src": src}, self._dtype).sums()["dst"]
+
+        weights = np.abs(self._factor("wei", self._weight_points()).astype(np.float64))
+        yield ReferenceStep(sums, spread=lambda size: self._products(size, weights))
+        yield from self.steps()
+
+    def _products(self, src: Array, wei: Array) -> Array:
+        """Return the sums of products of two factors, forward."""
+        if isinstance(self._problem, Matmul):
+            return products.matrix_product(src, wei)
+        assert isinstance(self._problem, Conv)
+        return products.forward(self._problem, src, wei)
 
     def _of_fewer_bits(self, problem: Matmul) -> Array:
         src, wei = (self._arrays[name].astype(TYPES[t].numpy) for name, t in zip(("src", "wei"), problem.dt))
@@ -153,7 +178,8 @@ class _Run:
             if isinstance(op, Eltwise):
                 yield ReferenceStep(op.apply, op)
             elif isinstance(op, SumPostOp):
-                old = np.ascontiguousarray(convert(self._arrays["dst"], self._problem.dst_type))
+                name, dtype = (f"post_op_{n}", op.dtype) if op.array else ("dst", None)
+                old = np.ascontiguousarray(convert(self._arrays[name], dtype or self._problem.dst_type))
                 old = old if op.dtype is None else old.view(TYPES[op.dtype].numpy)
                 yield ReferenceStep(partial(op.apply, old=old), op)
             elif isinstance(op, Depthwise):

@@ -237,7 +237,7 @@ class Epilogue:
             v = elementwise(op.alg, v, op.alpha, op.beta)
             return v if op.scale == 1 else Binary("mul", v, const(self.type, op.scale))
         if isinstance(op, post_ops.SumPostOp):
-            return Binary("add", v, self._old(op))
+            return Binary("add", v, self._old(n, op))
         name = f"post_op_{n}"
         operand = self._operand(name, self._broadcast(self.problem.tensor(name).shape))
         if isinstance(op, post_ops.Prelu):
@@ -247,9 +247,10 @@ class Epilogue:
             return Where(op.alg, v, operand, const(self.type, 1), zero)
         return Binary(op.alg, v, operand)
 
-    def _old(self, op: post_ops.SumPostOp) -> Value:
-        """Return the destination's old content as the post-op reads it."""
-        old: Value = Load(self.buffers[self.c.name], self.c.coords, None)
+    def _old(self, n: int, op: post_ops.SumPostOp) -> Value:
+        """Return what post-op `n` adds: the destination's old content, or an operand, as the post-op reads it."""
+        name = f"post_op_{n}" if op.array else self.c.name
+        old: Value = Load(self.buffers[name], self.c.coords, None)
         if op.dtype is not None and dtype(op.dtype) is not dtype_of(old):
             old = Bits(dtype(op.dtype), old)
         old = self.wide(old)

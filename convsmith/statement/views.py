@@ -12,6 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from convsmith.arith.simplify import simplify
+from convsmith.diag.errors import UnsupportedError
 from convsmith.ir.index import Cond, Index, Var, as_index, conj, eq, false, floordiv, mod, true
 from convsmith.ir.intern import nodes
 from convsmith.layout.indirection import Axis
@@ -55,7 +56,8 @@ def statement(p: Problem, target: Machine | None = None, symbolic: bool = False)
 def _statement(p: Problem, acc: str, symbolic: bool) -> Statement:
     if isinstance(p, Matmul):
         return _product(p, acc)
-    assert isinstance(p, Conv)
+    if not isinstance(p, Conv):
+        raise UnsupportedError(f"{p} has several stages; available are kernels of one", code="unsupported-chain")
     return _BY_RESULT[_result(p)](_Relation(p, acc, symbolic))
 
 

@@ -42,7 +42,8 @@ def eltwise(draw: st.DrawFn) -> Eltwise:
 
 POST_OPS: st.SearchStrategy[PostOp] = st.one_of(
     eltwise(),
-    st.builds(SumPostOp, FINITE, st.integers(-9, 9) | st.integers(-(2**31), 2**31 - 1), st.none() | TYPES),
+    st.builds(SumPostOp, FINITE, st.integers(-9, 9) | st.integers(-(2**31), 2**31 - 1), st.none() | TYPES,
+              st.sampled_from(["", "src"])),
     st.builds(BinaryPostOp, st.sampled_from(sorted(OPERATORS)), TYPES, MASKS, st.sampled_from(["any", "axb"])),
     st.builds(Prelu, MASKS),
     st.builds(Depthwise, st.integers(1, 9), st.integers(1, 3), st.integers(0, 3), TYPES),
@@ -59,6 +60,8 @@ def test_print_and_parse_are_inverse(post_ops: list[PostOp]) -> None:
     [
         ("sum", SumPostOp()),
         ("sum:0.5:3:U8", SumPostOp(0.5, 3, "u8")),
+        ("sum:0.5:3:U8:src", SumPostOp(0.5, 3, "u8", "src")),
+        ("sum:src", SumPostOp(array="src")),
         ("add:f32", BinaryPostOp("add", "f32", 0)),
         ("binary_mul:s8:per_oc", BinaryPostOp("mul", "s8", 2)),
         ("max:bf16:per_dim_0", BinaryPostOp("max", "bf16", 1)),

@@ -1,0 +1,128 @@
+"""Chains: text, names of arrays, errors, and a reference that is the composition of those of the stages."""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from chains import composed, random_chain
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from convsmith.diag.errors import UsageError
+from convsmith.measure.bounds import intervals, within
+from convsmith.problem import Chain, Conv, Matmul, parse_problem, reference
+from convsmith.problem.batch import parse_problems
+from convsmith.problem.data import random_arrays
+
+EXPAND = "--stag=axb --attr-post-ops=relu mb1ic4ih6oc8kh1"
+DEPTHWISE = "--dir=FWD_B --attr-post-ops=clip:0:6 g8mb1ic8ih6oc8kh3ph1"
+PROJECT = "--dtag=axb --attr-post-ops=sum:src mb1ic8ih6oc4kh1"
+BLOCK = f"{EXPAND} -> {DEPTHWISE} -> {PROJECT}"
+
+
+@given(st.integers(0, 2**32))
+@settings(deadline=None, max_examples=50)
+def test_print_and_parse_are_inverse(seed: int) -> None:
+    chain = random_chain(random.Random(seed))
+    assert parse_problem(str(chain)) == chain
+    assert parse_problem(str(chain.canonical())) == chain.canonical() == chain.canonical().canonical()
+
+
+def test_arrays_are_named_by_stage() -> None:
+    chain = parse_problem(BLOCK)
+    assert isinstance(chain, Chain)
+    assert [t.name for t in chain.tensors] == ["src", "wei_1", "wei_2", "bia_2", "wei_3", "dst"]
+    assert (chain.tensor("src").tag, chain.tensor("dst").tag) == ("axb", "axb")
+    assert (chain.tensor("wei_2").shape, chain.tensor("bia_2").shape) == ((8, 1, 1, 3, 3), (8,))
+    assert chain.names(2)["post_op_0"] == "src"
+    assert chain.flops_dense == sum(stage.flops_dense for stage in chain.stages)
+    assert chain.bytes_between == 2 * 8 * 36 * 4
+
+
+def test_an_arrow_in_a_name_joins_no_stages() -> None:
+    one = parse_problem('mb1ic4ih6oc8kh1n"a -> b"')
+    assert isinstance(one, Conv) and one.name == "a -> b"
+    assert isinstance(parse_problem(f'mb1ic4ih6oc8kh1n"a -> b" -> {DEPTHWISE}'), Chain)
+
+
+def test_products_are_stages() -> None:
+    chain = parse_problem("--matmul --attr-post-ops=relu 3x4:4x5 -> --matmul --bia-dt=f32 3x5:5x6")
+    assert isinstance(chain, Chain) and all(isinstance(stage, Matmul) for stage in chain.stages)
+    arrays = random_arrays(chain)
+    middle = np.maximum(arrays["src"] @ arrays["wei_1"], 0)
+    result = middle @ arrays["wei_2"] + arrays["bia_2"]
+    np.testing.assert_array_equal(reference(chain, arrays)["dst"], result)
+
+
+@given(st.integers(0, 2**32))
+@settings(deadline=None, max_examples=50)
+def test_the_reference_is_the_composition_of_the_stages(seed: int) -> None:
+    chain = random_chain(random.Random(seed))
+    arrays = random_arrays(chain, seed)
+    result = reference(chain, arrays, np.float32)["dst"]
+    np.testing.assert_array_equal(result, composed(chain, arrays))
+    assert within(result, intervals(chain, arrays, chain.acc, True)["dst"], chain.dst_type).all()
+
+
+def test_a_residual_adds_the_source_of_the_chain() -> None:
+    chain = parse_problem(BLOCK)
+    assert isinstance(chain, Chain)
+    plain = replace(chain, stages=(*chain.stages[:2], replace(chain.stages[2], post_ops=())))
+    arrays = random_arrays(chain)
+    np.testing.assert_array_equal(
+        reference(chain, arrays)["dst"], reference(plain, arrays)["dst"] + arrays["src"]
+    )  # fmt: skip
+
+
+def test_layouts_of_a_chain_are_those_of_its_ends() -> None:
+    chain = parse_problem("mb1ic4ih6oc8kh1 -> mb1ic8ih6oc4kh1")
+    tagged = replace(chain, stag="axb", dtag="aBcd4b")
+    assert str(tagged) == "--stag=axb mb1ic4ih6oc8oh6kh1ph0 -> --dtag=aBcd4b mb1ic8ih6oc4oh6kh1ph0"
+    with pytest.raises(UsageError, match=r"--stag=axb in .*legal is one of them"):
+        replace(tagged, stag="abx")
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("mb1ic4ih6oc8kh1 -> mb1ic7ih6oc8kh1", "computes 1x8x6x6 .* reads 1x7x6x6 .*; legal is the same shape"),
+        ("mb1ic4ih6oc8kh3 -> mb1ic8ih6oc8kh1", "computes 1x8x4x4 .* reads 1x8x6x6 "),
+        ("--dt=u8:s8:s8 mb1ic4ih6oc8kh1 -> --dt=u8:s8:u8 mb1ic8ih6oc8kh1", "computes s8, .* reads u8; legal is"),
+        ("--dtag=axb mb1ic4ih6oc8kh1 -> --stag=aBcd4b mb1ic8ih6oc8kh1", "--dtag=axb, .* --stag=aBcd4b; legal is"),
+        ("--attr-post-ops=sum mb1ic4ih6oc8kh1 -> mb1ic8ih6oc8kh1", "sum in stage 1, .*; legal is sum in the last"),
+        ("--dir=BWD_D mb1ic4ih6oc8kh1 -> mb1ic8ih6oc8kh1", "stage 1 is --dir=BWD_D .*: legal are forward"),
+        ("mb1ic4ih6oc8kh1 -> --deconv mb1ic8ih6oc8kh1", "stage 2 is --deconv .*: legal are forward"),
+        ("mb1ic4ih6oc8kh1 -> --attr-post-ops=sum:src mb1ic8ih6oc8kh1", "adds the source, 1x4x6x6, .* 1x8x6x6; legal"),
+        (
+            "--dt=u8:s8:u8 mb1ic4ih6oc8kh1 -> --dt=u8:s8:f32 --attr-post-ops=sum:src mb1ic8ih6oc4kh1",
+            "sum:src reads f32, and the source is u8; legal is sum:1:0:u8:src",
+        ),
+        ("mb1ic4ih6oc8kh1 -> ", "no descriptor in ''"),
+    ],
+)  # fmt: skip
+def test_stages_that_do_not_connect(line: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        parse_problem(line)
+
+
+def test_chains_have_two_stages_and_no_options_of_stages() -> None:
+    stage = parse_problem(EXPAND)
+    with pytest.raises(UsageError, match="has 1 stages: legal are two or more"):
+        Chain(stages=(stage,))
+    with pytest.raises(UsageError, match="wtag='axb' is that of a stage"):
+        Chain(stages=(stage, parse_problem("mb1ic8ih6oc8kh1")), wtag="axb")
+
+
+def test_lists_of_problems_hold_chains() -> None:
+    text = f"--dt=bf16,f32\n{BLOCK}\nmb1ic4ih6oc8kh1\n"
+    with pytest.raises(UsageError, match=re.escape("here:2: chain: stage 1 computes bf16, and stage 2 reads f32")):
+        parse_problems(text, "here")
+    first, second = parse_problems(f"{BLOCK} # inverted residual\n--dt=f16 mb1ic4ih6oc8kh1\n", "here")
+    assert first == parse_problem(BLOCK)
+    assert isinstance(second, Conv) and second.stag == "axb" and second.dt[0] == "f16"
+    with pytest.raises(UsageError, match="no descriptor follows ->"):
+        parse_problems("mb1ic4ih6oc8kh1 ->", "here")
