@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from pathlib import Path
 
 from convsmith.cli.bench_json import RowData
 from convsmith.cli.table import Column, fitted
 from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.diag.forking import cached_property
 from convsmith.frontend.explain import reason
 from convsmith.machine.registry import target
 from convsmith.measure.roofline import Roofline, roofline

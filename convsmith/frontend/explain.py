@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from convsmith.codegen import llvm_bind
@@ -24,6 +25,7 @@ from convsmith.measure.roofline import bytes_of_arrays, roofline
 from convsmith.passes.derive_packing import derive_packing
 from convsmith.passes.reorder import reorder
 from convsmith.passes.rfactor import rfactor
+from convsmith.passes.share_storage import plan_storage, share_storage
 from convsmith.plan.copies import is_copied
 from convsmith.plan.plan import Plan
 from convsmith.plan.text import kernel_lines, statement_lines
@@ -70,7 +72,7 @@ def explain(kernel: Inspected) -> str:
         page = [
             *_problem(problem), *_sizes(kernel, low), ("config", str(config)),
             *_statements(plan), *_nest(low, recorder.records),
-            *_packing(low), *_tables(problem), *_code(kernel, low), *_model(kernel, low),
+            *_packing(low), *_tables(problem), *_storage(recorder.records), *_code(kernel, low), *_model(kernel, low),
             *_work(problem, target), *_roofline(kernel), *_notes(kernel, plan, low),
         ]  # fmt: skip
     if dump is None:
@@ -158,6 +160,15 @@ def _tables(problem: Problem) -> Iterator[Line]:
         window = pixel_window(problem)
         sizes = {form: math.prod(shape_of(window, form)) * POINTER_BYTES for form in FORMS}
         yield "tables", "of pointers: " + "; ".join(f"{TITLES[form]}: {_bytes(n)}" for form, n in sizes.items())
+
+
+def _storage(records: Sequence[PassRecord]) -> Iterator[Line]:
+    """Yield the storage plan of a kernel with several private buffers: lifetimes, shared memory, and the peak."""
+    for before, record in pairwise(records):
+        if record.run is share_storage and len((plan := plan_storage(before.kernel)).buffers) > 1:
+            head, *others = plan.lines
+            yield "storage", head
+            yield from (("", text) for text in others)
 
 
 def _code(kernel: Inspected, low: Lowered) -> Iterator[Line]:

@@ -17,6 +17,7 @@ from convsmith.passes.outline import outline
 from convsmith.passes.partition import partition
 from convsmith.passes.replace import replace
 from convsmith.passes.scale import scale
+from convsmith.passes.share_storage import share_storage
 from convsmith.passes.simplify import simplify
 from convsmith.passes.strength import strength_reduce
 from convsmith.passes.sum_together import sum_together
@@ -35,7 +36,7 @@ from convsmith.statement.statement import Statement
 
 def lower_steps(st: Statement, config: Config, target: Machine, nest: Nest) -> list[Step]:
     """Return the rewrites from the nest that reads its operands as the config says to vectors and straight lines."""
-    steps = [Step(guard_tails, names(nest.unrolled)), Step(flatten), Step(simplify)]
+    steps = [Step(guard_tails, names(nest.unrolled)), Step(flatten), Step(simplify), Step(share_storage)]
     if nest.rows:
         fragments = target.fragment_rows(st.a.factor, st.b.factor, st.acc)
         steps += [Step(unroll, names(nest.unrolled)), Step(simplify), Step(replace, fragments, (nest.lane.name,))]

@@ -55,3 +55,23 @@ def test_a_fused_kernel_is_explained_with_both_statements() -> None:
     page = cs.compile("--attr-post-ops=dw:k3s1p1 mb1ic4ih6oc8kh1", threads=1).explain()
     assert page.count("\nstatement") == page.count("\ninstruction") == 2
     assert "first, in a loop of the main one" in page
+
+
+def test_arrays_of_transforms_share_memory_with_those_of_the_block() -> None:
+    """The array of the input transform is dead before products are stored; that of the output transform begins later.
+    """
+    kernel = cs.compile("--stag=axb --dtag=axb mb1ic64ih56oc64oh56kh3ph1", target="avx512", threads=1)
+    assert kernel.config.winograd
+    page = kernel.explain().split("\n")
+    start = next(n for n, row in enumerate(page) if row.startswith("storage "))
+    rows = [row[14:] for row in page[start : start + 5]]
+    shared = {row.split()[0]: row.split()[-1] for row in rows[:4]}
+    assert shared == {"s0": "prod", "src_w": "d0", "prod": "s0", "d0": "src_w"}
+    assert rows[4].startswith("peak 261888 bytes before sharing, 258048 after; 258048 are alive at once")
+
+
+def test_a_kernel_with_one_private_buffer_has_no_storage_plan() -> None:
+    config = "--target=generic --lane=oc --realise=pad_copy"
+    page = cs.compile("mb1ic8ih8oc16oh8kh3ph1", config=config, threads=1).explain()
+    assert "of scratch memory" in page
+    assert "\nstorage" not in page
