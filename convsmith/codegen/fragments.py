@@ -107,6 +107,12 @@ class Fragments:
         assigned = Assignment(body, rows, file)
         self.number, self.pools = assigned.number, assigned.pools
         self.read: dict[int, Load] = {}
+        self.is_awake = False
+
+    def enter(self) -> None:
+        """Begin a block: it may follow any number of products, and other operands may be in registers."""
+        self.forget()
+        self.is_awake = False
 
     def forget(self) -> None:
         """Discard the operands in registers, which may be out of date."""
@@ -131,6 +137,9 @@ class Fragments:
     def invoke(self, s: Invoke) -> None:
         """Emit one instruction and the loads of its operands."""
         row = self.rows[s.instruction]
+        if self.file.awake and not self.is_awake:
+            self.emit(self.file.awake)
+            self.is_awake = True
         registers = {x.name: self._operand(a, x) for x, a in zip(row.operands[1:], s.args)}
         self.emit(row.llvm.format(c=self.number[_place(s.dst)], **registers))
 

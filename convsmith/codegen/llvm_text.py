@@ -119,7 +119,7 @@ class FunctionEmitter(ValueEmitter):
 
     def start(self, label: str) -> None:
         for made in self.fragments.values():
-            made.forget()
+            made.enter()
         super().start(label)
 
     def _At(self, s: At) -> None:

@@ -264,7 +264,8 @@ class FragmentFile(RegisterFile):
 
     ``zero`` clears register ``{r}``; ``load`` and ``store`` move it from and to ``{p}``, lanes ``{distance}`` bytes
     apart; ``begin`` takes ``{p}``, the address of the constant that ``configuration`` makes of the lanes and the bytes
-    a lane of each register; ``end`` releases the registers.
+    a lane of each register; ``end`` releases the registers. ``awake`` stands beside the products of each block: an
+    operation on a unit that ``store`` needs and that would power down while products alone run.
     """
 
     zero: str
@@ -274,3 +275,4 @@ class FragmentFile(RegisterFile):
     end: str
     declare: tuple[str, ...]
     configuration: Callable[[Sequence[tuple[int, int]]], bytes]
+    awake: str = ""

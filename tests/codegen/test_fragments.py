@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import convsmith as cs
+from convsmith.codegen import llvm_bind
 from convsmith.compiler.driver import lower
 from convsmith.ir.intern import interning
 from convsmith.machine.registry import host_targets
@@ -53,6 +54,20 @@ def test_sums_of_a_partial_fragment_are_written_as_vectors() -> None:
     (tile,) = (text for name, text in found.items() if "_tile" in name)
     stores = re.findall(r"store (\S+ x \S+|\S+) |@llvm\.masked\.store\.(\w+)", tile)
     assert stores and all("x" in plain or masked for plain, masked in stores)
+
+
+def test_each_turn_of_a_loop_over_products_has_one_addition() -> None:
+    """Without one, the unit that stores fragments powers down during a long sum, and the first store waits for it."""
+    texts = functions("--dt=u8:s8:s32 --matmul 64x4096:4096x64", CONFIG).values()
+    blocks = [block for text in texts for block in re.split(r"^\w+:$", text, flags=re.MULTILINE)]
+    products = [block for block in blocks if "@llvm.x86.tdpbusd" in block]
+    assert products and all(block.count("constrained.fadd") == 1 for block in products)
+    assert not any("constrained.fadd" in block for block in blocks if block not in products)
+    with interning():
+        module = lower(plan(parse_problem("--dt=u8:s8:s32 --matmul 64x4096:4096x64"), Config.parse(CONFIG), AMX))
+        assembly = llvm_bind.assembly(module.text, AMX.triple, AMX.cpu, AMX.features)
+    loop = assembly.partition("tdpbusd")[0].rpartition(":\n")[2]
+    assert "vaddss" in loop, "LLVM drops an addition whose result nobody reads"
 
 
 BFLOAT = "--target=avx512_amx --lane=n --register=m:16,n:16 --order=m,n --instruction=tdpbf16ps_16 --terms=k:32"
