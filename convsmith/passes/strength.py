@@ -1,16 +1,16 @@
 """Strength reduction: loops carry pointers instead of computing addresses.
 
 In each serial loop, positions that advance by a constant step per iteration become pointers that the loop carries.
-Offsets due to inner loops that will be unrolled stay constant distances from the pointer.  Two kinds of positions do
-not advance by a constant step and are left alone: those behind an entry of a pointer table, and those that contain the
-loop's variable inside a minimum or maximum.
+Offsets due to inner loops that will be unrolled stay constant distances from the pointer.  Three kinds of positions do
+not advance by a constant step and are left alone: those behind an entry of a pointer table, those in an array that the
+loop's body allocates, and those that contain the loop's variable inside a minimum or maximum.
 """
 
 from __future__ import annotations
 
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Term, Var, make_sum
-from convsmith.ir.stmt import At, Carried, For, Kernel, Stmt, Store
+from convsmith.ir.stmt import Alloc, At, Carried, For, Kernel, Stmt, Store
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import Rewriter, bound_in, statements_of, substitute, variables_of
 from convsmith.passes.scope import each_body
@@ -23,7 +23,7 @@ class _Carry(Rewriter):
         super().__init__()
         self.loop = loop
         self.local = bound_in(loop.body)
-        self.moved = {s.buffer for s in statements_of(loop.body) if isinstance(s, At)}
+        self.within = {s.buffer for s in statements_of(loop.body) if isinstance(s, (Alloc, At))}
         self.pointers: dict[tuple[Buffer, tuple[Term, ...]], Carried] = {}
 
     def stmt(self, s: Stmt) -> Stmt:
@@ -49,7 +49,7 @@ class _Carry(Rewriter):
         return self.pointers[key].var + make_sum(e.const, offset)
 
     def access(self, buffer: Buffer, index: tuple[Index, ...]) -> tuple[Index, ...]:
-        if buffer.in_registers or buffer in self.moved:
+        if buffer.in_registers or buffer in self.within:
             return index
         return (self.position(buffer, index[0]),)
 
@@ -64,7 +64,7 @@ class _Carry(Rewriter):
         return Store(s.buffer, self.access(s.buffer, s.index), self.expr(s.value), s.lanes)
 
     def For(self, s: For) -> Stmt:
-        carried = tuple(c._replace(init=self.position(c.buffer, c.init)) for c in s.carried)
+        carried = tuple(c._replace(init=self.access(c.buffer, (c.init,))[0]) for c in s.carried)
         return For(s.var, s.lo, s.hi, self.stmt(s.body), s.kind, carried)
 
 

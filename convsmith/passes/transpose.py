@@ -8,7 +8,7 @@ them is a transposition in registers, for which machines have instructions.
 from __future__ import annotations
 
 from convsmith.ir.buffer import make_buffer
-from convsmith.ir.index import Index, Var, as_index, parts_of
+from convsmith.ir.index import Index, Var, as_index, conj, parts_of, true
 from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load, Select, Value, const
 from convsmith.ir.walk import substitute, variables_of, walk
@@ -18,6 +18,8 @@ from convsmith.passes.scope import ScopedRewriter, perfect_nest, require_loops, 
 
 READ, WRITTEN = "t.read", "t.write"
 """Names of the vector loops of the reads and of the writes."""
+ROW, COLUMN = "t.row", "t.column"
+"""Names of the loops around them, over rows that are read and columns that are written."""
 
 
 class _Transpose(ScopedRewriter):
@@ -58,14 +60,18 @@ def _through_registers(nest: list[For], s: Store, shape: tuple[int, int], joined
     result = (1, height * width) if joined else (width, height * group)
     u = make_buffer(f"{s.buffer.name}_u", dtype, result, "register")
 
-    row, x = Var("t.row"), Var(READ)
+    row, x = Var(ROW), Var(READ)
     here: dict[Var, Index] = {rows.var: row, columns.var: x // group, **{g.var: x % group for g in groups}}
     value: Value = substitute(s.value, here)
     if int(rows.hi) < height:
         value = Select(row < rows.hi, value, const(dtype, 0))
-    reading = _loop(row, height, _loop(x, int(columns.hi) * group, Store(t, (row, x), value)), "unrolled")
+    read, zero = int(columns.hi) * group, const(dtype, 0)
+    cond, load, absent = (value.cond, value.yes, value.no) if isinstance(value, Select) else (true(), value, zero)
+    if read < width * group and isinstance(load, Load) and absent == zero:
+        value, read = Select(conj((cond, x < read)), load, zero), width * group
+    reading = _loop(row, height, _loop(x, read, Store(t, (row, x), value)), "unrolled")
 
-    column, y = Var("t.column"), Var(WRITTEN)
+    column, y = Var(COLUMN), Var(WRITTEN)
     k, m, r = Var("t.k"), Var("t.m"), Var("t.r")
     if joined:
         moved = _loop(k, width, _loop(m, height, Store(u, (as_index(0), k * height + m), Load(t, (m, k), None))))

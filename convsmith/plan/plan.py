@@ -50,7 +50,7 @@ class Plan:
     def pipeline(self) -> tuple[Step, ...]:
         """The rewrites of the main kernel, of which the nest of a statement at a loop is a part."""
         if self.program.winograd is not None:
-            return block_steps(self.program.winograd, self.main, self.config)
+            return block_steps(self.program.winograd, self.main, self.config, self.machine)
         inner = [k for k in self.kernels if k.statement.when == "loop"]
         return joined(inner[0], self.main, loop_at(self.main.nest, self.main.within)) if inner else self.main.pipeline
 

@@ -5,22 +5,27 @@ from __future__ import annotations
 from dataclasses import replace
 
 from convsmith.diag.errors import ConfigError
+from convsmith.ir.instruction import Instruction
 from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
+from convsmith.machine.transpositions import is_joined, tile_shape
 from convsmith.passes.bind import bind
 from convsmith.passes.collapse import collapse
 from convsmith.passes.flatten import flatten
 from convsmith.passes.manager import Step
 from convsmith.passes.narrow_index import narrow_index
 from convsmith.passes.partition import partition
+from convsmith.passes.replace import replace as replace_by
 from convsmith.passes.simplify import simplify
 from convsmith.passes.strength import strength_reduce
+from convsmith.passes.transpose import COLUMN, READ, ROW, WRITTEN, transpose
 from convsmith.passes.unroll import unroll
 from convsmith.passes.unused_let import unused_let
 from convsmith.passes.vectorise import vectorise
 from convsmith.plan.config import Config
 from convsmith.plan.kernel import KernelPlan, scheduled
 from convsmith.problem.problem import Problem
+from convsmith.statement.channel_copies import ChannelCopy
 from convsmith.statement.program import Program
 from convsmith.statement.statement import Statement
 from convsmith.statement.views import statement
@@ -62,16 +67,22 @@ def product_config(config: Config) -> Config:
     return replace(config, winograd=(), block=(), threads=1)
 
 
-def block_steps(made: Winograd, product: KernelPlan, config: Config) -> tuple[Step, ...]:
+def block_steps(made: Winograd, product: KernelPlan, config: Config, machine: Machine) -> tuple[Step, ...]:
     """Return the rewrites of the kernel of all nests of a block."""
     steps = [*product.order, *product.tile, *product.read]
     if config.threads > 1:
         steps.append(Step(bind, made.stepping, "parallel"))
     steps += product.cut
-    for loops in made.transforms:
-        *tiles, channels = loops
-        steps.append(Step(partition, (*tiles, channels), PIECES))
+    steps += [Step(partition, loops, PIECES) for loops in made.transforms]
     lower = list(product.lower)
+    rows = [(copy, row) for copy in made.copies if (row := transposition(copy, machine)) is not None]
+    if rows:
+        place = next(n for n, step in enumerate(lower) if step.run is simplify) + 1
+        lower[place:place] = [
+            *(Step(transpose, copy.loops, tile_shape(row)[:2]) for copy, row in rows),
+            Step(unroll, (ROW, COLUMN)), Step(simplify), Step(vectorise, READ, made.width, False),
+            Step(vectorise, WRITTEN, made.width, False), Step(replace_by, machine.transpositions),
+        ]  # fmt: skip
     place = next(n for n, step in enumerate(lower) if step.run is narrow_index) + 1
     vectors = [Step(vectorise, name, made.width, False) for end in ("s", "d") for name in made.lanes(end)]
     lower[place:place] = vectors
@@ -79,6 +90,13 @@ def block_steps(made: Winograd, product: KernelPlan, config: Config) -> tuple[St
         place = next(n for n, step in enumerate(lower) if step.run is unused_let)
         lower.insert(place, Step(collapse))
     return (*steps, *lower)
+
+
+def transposition(copy: ChannelCopy, machine: Machine) -> Instruction | None:
+    """Return the row of ``machine`` that transposes tiles of pixels and channels; None if they move one by one."""
+    rows = (row for row in machine.transpositions if row.result.dtype == copy.buffer.dtype.name and not is_joined(row))
+    square = (copy.width, copy.width, 1)
+    return next((row for row in rows if tile_shape(row) == square and copy.row > 1), None)
 
 
 def weights_steps(made: Winograd) -> tuple[Step, ...]:

@@ -9,29 +9,33 @@ three nests, between which arrays of the block stay in the cache::
     dst[oc, pixels of the tile] = epilogue of A^T prod
 
 `wei_w` is G of the weights, computed when they are packed. A transform of several axes takes one axis after the other.
+Where channels lie apart in memory, a transform runs for one group of channels at a time, and its pixels pass through a
+copy in which these lie side by side (`statement/channel_copies.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from convsmith.arith.linear_map import LinearCode, linear_code
+from convsmith.arith.linear_map import linear_code
 from convsmith.arith.winograd import POINTS, Filtering, error_ratio, filtering
 from convsmith.diag.errors import ConfigError
 from convsmith.diag.forking import cached_property
 from convsmith.ir.buffer import Buffer, make_buffer
-from convsmith.ir.index import Index, Var, as_index, conj, is_true, minimum, true
-from convsmith.ir.stmt import Alloc, For, If, Kernel, Stmt, Store, block
+from convsmith.ir.index import Index, Var, as_index, conj, is_true, maximum, minimum, true
+from convsmith.ir.stmt import Alloc, If, Kernel, Stmt, Store, block
 from convsmith.ir.types import DType, dtype
-from convsmith.ir.value import Binary, Cast, Fma, Load, Select, Unary, Value, const, dtype_of
+from convsmith.ir.value import Cast, Load, Select, Value, const, dtype_of
 from convsmith.ir.walk import Rewriter, Substitute, substitute
 from convsmith.layout.layout import Layout
 from convsmith.problem.problem import Problem
+from convsmith.statement.channel_copies import ChannelCopy, has_vectors_of_channels
 from convsmith.statement.epilogue import Buffers, Epilogue
 from convsmith.statement.naive import naive, zero_lanes
 from convsmith.statement.statement import Dim, Statement, View
+from convsmith.statement.tile_transform import TileTransform, loop_nest
 
 SOURCE, WEIGHTS, PRODUCTS = "src_w", "wei_w", "prod"
 """The transformed source, the transformed weights, and their products."""
@@ -89,6 +93,29 @@ class FilteredAxis:
         """The tile in hand."""
         return Var(f"b{self.letter}") * self.block + Var(f"t{self.letter}")
 
+    @property
+    def read(self) -> int:
+        """Pixels of the source that cover those that a block reads."""
+        return min((self.block - 1) * self.step + (self.n - 1) * self.dilation + 1, self.inputs)
+
+    @property
+    def first_read(self) -> Index:
+        """The first of them, at which as many follow."""
+        given = Var(f"b{self.letter}") * self.block * self.step + self.start
+        if self.read == self.inputs:
+            return as_index(0)
+        return maximum(as_index(0), minimum(given, as_index(self.inputs - self.read)))
+
+    @property
+    def written(self) -> int:
+        """Pixels of the result that the tiles of a block cover."""
+        return min(self.block * self.m, self.outputs)
+
+    @property
+    def first_written(self) -> Index:
+        """The first of them."""
+        return Var(f"b{self.letter}") * (self.block * self.m)
+
 
 @dataclass(frozen=True)
 class Winograd:
@@ -143,7 +170,7 @@ class Winograd:
             self._result_nest(cached[PRODUCTS], products, buffers),
         )
         body = Alloc(cached[SOURCE], Alloc(cached[PRODUCTS], body))
-        body = _loops(((Var(f"b{x.letter}"), as_index(x.blocks)) for x in self.tiled), body)
+        body = loop_nest(((Var(f"b{x.letter}"), as_index(x.blocks)) for x in self.tiled), body)
         body = block(body, *zero_lanes(self.direct.c, buffers))
         return Kernel("conv", buffers.params(), body, before=(self._weights_kernel(),))
 
@@ -171,7 +198,25 @@ class Winograd:
     @property
     def transforms(self) -> tuple[tuple[str, ...], ...]:
         """For each transform of a call, the names of its loops over tiles and channels, outermost first."""
-        return tuple((*(f"t{x.letter}_{end}" for x in self.tiled), f"{end}.o") for end in ("s", "d"))
+        of_tiles = {end: tuple(f"t{x.letter}_{end}" for x in self.tiled) for end in ("s", "d")}
+        copies = {copy.name: copy for copy in self.copies}
+        return tuple(
+            (f"{end}.o", *tiles, copies[end].pixels) if end in copies else (*tiles, f"{end}.o")
+            for end, tiles in of_tiles.items()
+        )
+
+    @cached_property
+    def copies(self) -> tuple[ChannelCopy, ...]:
+        """The copies of groups of channels: of the source, and of the result, where their channels lie apart."""
+        last = self.axes[-1]
+        ends = (
+            ("s", self.direct.a, [x.read for x in self.tiled], last.read == last.inputs),
+            ("d", self.direct.c, [x.written for x in self.tiled], last.written == last.outputs),
+        )
+        return tuple(
+            ChannelCopy.of(end, dtype(view.dtype), extents, self.width, end == "s", are_whole)
+            for end, view, extents, are_whole in ends if not has_vectors_of_channels(view, self.width)
+        )  # fmt: skip
 
     def lanes(self, end: str) -> tuple[str, ...]:
         """Return the names of the loops over channels, in a transform, that become vectors."""
@@ -184,34 +229,51 @@ class Winograd:
 
     def _source_nest(self, source: Buffer, result: Buffer) -> Stmt:
         view = self.direct.a
-        ends = {Var(f"t{x.letter}"): Var(f"t{x.letter}_s") for x in self.tiled}
-        image = self.images.first
         (k,) = (d for d in self.direct.of("k") if not d.axis)
+        transform = self._transform("s", k.size, result.dtype)
+        ends = self._ends("s")
+        copy = next((copy for copy in self.copies if copy.reads), None)
+        first = [x.first_read for x in self.tiled]
+
+        def element(image: Index, channel: Index, place: Sequence[Index]) -> Value:
+            point = {Var(k.name): channel, Var(self.images.pixel): image}
+            return Load(source, (*(substitute(c, point) for c in view.coords[:2]), *place), None)
 
         def read(channel: Index, at: Sequence[Index]) -> Value:
             place = [x.first * x.step + i * x.dilation + x.start for x, i in zip(self.axes, at)]
-            point = {Var(k.name): channel, Var(self.images.pixel): image}
-            index = (*(substitute(c, point) for c in view.coords[:2]), *place)
+            image = self.images.first
             inside = conj(c for x, i in zip(self.tiled, (image, *place)) for c in (i >= 0, i < x.inputs))
-            element: Value = Load(source, index, None)
-            element = element if dtype_of(element) is result.dtype else Cast(result.dtype, element)
-            there: Value = substitute(Select(inside, element, const(result.dtype, 0)), ends)
+            value = element(image, channel, place)
+            if copy is not None:
+                index = [i - start for i, start in zip((image, *place), first)]
+                value = Load(copy.buffer, (*index, channel - transform.first), None)
+            value = value if dtype_of(value) is result.dtype else Cast(result.dtype, value)
+            there: Value = substitute(Select(inside, value, const(result.dtype, 0)), ends)
             return there
 
         def write(channel: Index, at: Sequence[Index], value: Value) -> Stmt:
             return Store(result, (self._frequency(at), *ends.values(), channel), value)
 
-        codes = [linear_code(x.matrices.input) for x in self.axes]
-        body = _Transform("s", result.dtype, self.width, codes).nest(k.size, read, write)
-        return _loops(((v, as_index(x.block)) for v, x in zip(ends.values(), self.tiled)), body)
+        body = transform.body(read, write)
+        if copy is None:
+            return self._of_tiles("s", transform.nest(body))
+
+        def move(at: Sequence[Index], channel: Index) -> Stmt:
+            image, *place = (i + start for i, start in zip(at, first))
+            return Store(copy.buffer, (*at, channel), element(image, transform.first + channel, place))
+
+        read_in = copy.nest([as_index(n) for n in copy.buffer.shape[:-1]], transform.left, move)
+        return transform.nest(Alloc(copy.buffer, block(read_in, self._of_tiles("s", body))))
 
     def _result_nest(self, products: Buffer, result: Buffer, buffers: Buffers) -> Stmt:
         direct = self.direct
-        ends = {Var(f"t{x.letter}"): Var(f"t{x.letter}_d") for x in self.tiled}
+        ends = self._ends("d")
         (n,) = direct.of("n")
         epilogue = Epilogue(self.problem, direct, buffers)
         here = make_buffer("acc", dtype(direct.acc), (), "register")
         final = epilogue.value(Load(here, (), None))
+        transform = self._transform("d", n.size, products.dtype)
+        copy = next((copy for copy in self.copies if not copy.reads), None)
 
         def read(channel: Index, at: Sequence[Index]) -> Value:
             return Load(products, (self._frequency(at), *ends.values(), channel), None)
@@ -221,14 +283,40 @@ class Winograd:
             place = {Var(x.pixel): substitute(x.first, ends) * x.m + i for x, i in zip(self.tiled, inner)}
             point = {**place, Var(n.name): channel}
             element = _Finished(point, here, value).expr(final)
-            index = tuple(substitute(c, point) for c in direct.c.coords)
-            store = Store(result, index, element)
+            store = Store(result, tuple(substitute(c, point) for c in direct.c.coords), element)
+            if copy is not None:
+                index = [i - x.first_written for x, i in zip(self.tiled, place.values())]
+                store = Store(copy.buffer, (*index, channel - transform.first), element)
             inside = conj(i < x.outputs for x, i in zip(self.tiled, place.values()) if x.outputs % (x.m * x.block))
             return store if is_true(inside) else If(inside, store)
 
-        codes = [linear_code(x.matrices.output) for x in self.axes]
-        body = _Transform("d", products.dtype, self.width, codes).nest(n.size, read, write)
-        return _loops(((v, as_index(x.block)) for v, x in zip(ends.values(), self.tiled)), body)
+        body = transform.body(read, write)
+        if copy is None:
+            return self._of_tiles("d", transform.nest(body))
+
+        def move(at: Sequence[Index], channel: Index) -> Stmt:
+            point = {Var(x.pixel): x.first_written + i for x, i in zip(self.tiled, at)}
+            point[Var(n.name)] = transform.first + channel
+            index = tuple(substitute(c, point) for c in direct.c.coords)
+            return Store(result, index, Load(copy.buffer, (*at, channel), None))
+
+        there = [minimum(as_index(x.written), x.outputs - x.first_written) for x in self.tiled]
+        written_out = copy.nest(there, transform.left, move)
+        return transform.nest(Alloc(copy.buffer, block(self._of_tiles("d", body), written_out)))
+
+    def _ends(self, end: str) -> dict[Var, Index]:
+        """Return the variables over the tiles of a block that the transform at ``end`` has in place of the product's.
+        """
+        return {Var(f"t{x.letter}"): Var(f"t{x.letter}_{end}") for x in self.tiled}
+
+    def _of_tiles(self, end: str, body: Stmt) -> Stmt:
+        """Return the loops over the tiles of a block around ``body``."""
+        tiles = (v for v in self._ends(end).values() if isinstance(v, Var))
+        return loop_nest(((v, as_index(x.block)) for v, x in zip(tiles, self.tiled)), body)
+
+    def _transform(self, end: str, channels: int, type_: DType) -> TileTransform:
+        matrices = (x.matrices.input if end == "s" else x.matrices.output for x in self.axes)
+        return TileTransform(end, type_, self.width, [linear_code(matrix) for matrix in matrices], channels)
 
     def _weights_kernel(self) -> Kernel:
         view, (n,) = self.direct.b, self.direct.of("n")
@@ -246,103 +334,15 @@ class Winograd:
             return Store(result, (self._frequency(at), Var(k.name), channel), value)
 
         codes = [linear_code(x.matrices.weights) for x in self.axes]
-        body = _Transform("g", result.dtype, self.width, codes, "register").nest(n.size, read, write)
-        return Kernel(WEIGHTS, (given, result), _loops([(Var(k.name), as_index(k.size))], body))
+        transform = TileTransform("g", result.dtype, self.width, codes, n.size, "register")
+        body = transform.nest(transform.body(read, write))
+        return Kernel(WEIGHTS, (given, result), loop_nest([(Var(k.name), as_index(k.size))], body))
 
     def _frequency(self, at: Sequence[Index]) -> Index:
         number: Index = as_index(0)
         for x, i in zip(self.axes, at):
             number = number * x.n + i
         return number
-
-
-Read = Callable[[Index, Sequence[Index]], Value]
-"""Returns the element of a channel at a place of a tile."""
-Write = Callable[[Index, Sequence[Index], Value], Stmt]
-"""Returns the statement that stores the element of a channel at a place of a tile."""
-
-
-@dataclass(frozen=True)
-class _Transform:
-    """The nest that multiplies each axis of a tile by a constant matrix: straight-line code along one axis, loops over
-    the others, and between two axes an array of the given ``scope``.
-
-    Names of loops and arrays begin with ``name``; ``width`` channels run side by side.
-    """
-
-    name: str
-    dtype: DType
-    width: int
-    codes: Sequence[LinearCode]
-    scope: str = "cache"
-
-    def nest(self, channels: int, read: Read, write: Write) -> Stmt:
-        """Return the nest over ``channels``."""
-        outer = Var(f"{self.name}.o")
-        left = minimum(as_index(self.width), as_index(channels) - outer * self.width)
-        shape = [code.inputs for code in self.codes]
-        parts: list[Stmt] = []
-        between: list[Buffer] = []
-        for n, code in enumerate(self.codes):
-            last = n == len(self.codes) - 1
-            if n:
-                read = _reader(between[-1], outer * self.width)
-            shape[n] = len(code.results)
-            if not last:
-                between.append(make_buffer(f"{self.name}{n}", self.dtype, (*shape, self.width), self.scope))
-            put = write if last else _writer(between[-1], outer * self.width)
-            parts.append(self._pass(n, code, shape, outer * self.width, left, read, put))
-        body = block(*parts)
-        for buffer in reversed(between):
-            body = Alloc(buffer, body)
-        return For(outer, as_index(0), as_index(-(-channels // self.width)), body)
-
-    def _pass(
-        self, n: int, code: LinearCode, shape: Sequence[int], first: Index, left: Index, read: Read, write: Write
-    ) -> Stmt:
-        """Return the nest of axis ``n``, in which the tile has the extents ``shape`` once the axis is done."""
-        lane = Var(f"{self.name}{n}.l")
-        others = [Var(f"{self.name}{n}.{d}") for d in range(len(shape))]
-
-        def at(i: int) -> list[Index]:
-            return [as_index(i) if d == n else v for d, v in enumerate(others)]
-
-        slots = [
-            make_buffer(f"{self.name}{n}_{i}", self.dtype, (self.width,), "register")
-            for i in range(code.inputs + len(code.steps))
-        ]
-        held: list[Value] = [Load(slot, (lane,), None) for slot in slots]
-        body: list[Stmt] = [Store(slots[i], (lane,), read(first + lane, at(i))) for i in range(code.inputs)]
-        for slot, terms in zip(slots[code.inputs :], code.steps):
-            body.append(Store(slot, (lane,), _sum([(float(c), held[i]) for c, i in terms], self.dtype)))
-        body += [write(first + lane, at(i), held[result]) for i, result in enumerate(code.results)]
-        made: Stmt = For(lane, as_index(0), left, block(*body))
-        for slot in reversed(slots):
-            made = Alloc(slot, made)
-        return _loops(((others[d], as_index(shape[d])) for d in range(len(shape)) if d != n), made)
-
-
-def _reader(buffer: Buffer, first: Index) -> Read:
-    return lambda channel, at: Load(buffer, (*at, channel - first), None)
-
-
-def _writer(buffer: Buffer, first: Index) -> Write:
-    return lambda channel, at, value: Store(buffer, (*at, channel - first), value)
-
-
-def _sum(terms: Sequence[tuple[float, Value]], type_: DType) -> Value:
-    """Return the sum of products of constants and values."""
-    start = next((n for n, (c, _) in enumerate(terms) if c == 1), 0)
-    c, first = terms[start]
-    total = first if c == 1 else Unary("neg", first) if c == -1 else Binary("mul", first, const(type_, c))
-    for n, (factor, value) in enumerate(terms):
-        if n == start:
-            continue
-        if abs(factor) == 1:
-            total = Binary("add" if factor == 1 else "sub", total, value)
-        else:
-            total = Fma(const(type_, factor), value, total)
-    return total
 
 
 Variable = Var
@@ -365,12 +365,6 @@ class _Finished(Rewriter):
 
 def _cached(b: Buffer) -> Buffer:
     return Buffer(b.name, b.dtype, b.shape, b.blocks, "cache")
-
-
-def _loops(loops: Iterable[tuple[Var, Index]], body: Stmt) -> Stmt:
-    for var, size in reversed(list(loops)):
-        body = For(var, as_index(0), size, body)
-    return body
 
 
 def winograd(

@@ -336,11 +336,16 @@ class Space:
         return config
 
     def cycles(self, config: Config) -> float:
-        """Return the cycles that the model expects: 0 where it has no estimate, infinite for an illegal instruction."""
+        """Return the cycles that the model expects: 0 where it has no estimate, infinite for an illegal instruction or
+        transform.
+        """
         if self.is_fused:
             return self._expected.get(config, 0.0)
         if config.winograd:
-            return winograd_cycles(self.problem, config, self.target)
+            try:
+                return winograd_cycles(self.problem, config, self.target)
+            except ConfigError:
+                return inf
         key = (config.target, config.lane, config.fuse, config.instruction, config.offsets, config.flip, config.phases,
                config.pack if config.offsets == "sums" else ())  # fmt: skip
         if key not in self._models:

@@ -13,16 +13,16 @@ from math import prod
 
 from convsmith.arith.linear_map import linear_code
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
 from convsmith.plan.loops import fused_name, loops_after_fusing
 from convsmith.plan.registers import registers
 from convsmith.plan.unit import Unit
-from convsmith.plan.winograd import product_config, winograd_of
+from convsmith.plan.winograd import product_config, transposition, winograd_of
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
-from convsmith.statement.statement import Dim, Statement, View
+from convsmith.statement.channel_copies import ChannelCopy
+from convsmith.statement.statement import Dim, Statement
 from convsmith.statement.winograd import FREQUENCY, WEIGHTS, Winograd
 from convsmith.tune.model import Model
 
@@ -57,7 +57,7 @@ def winograd_configs(
         return
     taps = {d.axis: d.size for d in st.of("k") if d.axis}
     pixels = [d for d in st.of("m") if d.axis and taps.get(d.axis, 1) > 1]
-    if not pixels or not all(_has_vectors_of_channels(v, target) for v in (st.a, st.c)):
+    if not pixels:
         return
     images = next(d for d in st.of("m") if d.sort == "images")
     for m in PIXELS:
@@ -70,6 +70,8 @@ def winograd_configs(
             except ConfigError:
                 continue
             assert made is not None
+            if not all(_is_transposed(copy, made, target) for copy in made.copies):
+                continue
             idle = -(-made.tasks // threads) * threads / made.tasks
             found += ((cycles * idle, cycles, n, c) for cycles, n, c in _schedules(problem, made, base, target))
         if threads == 1:
@@ -78,12 +80,6 @@ def winograd_configs(
             # Threads choose the blocks alone: the numbers of the result must not depend on them.
             _, _, emitted, config = min(found, key=lambda choice: choice[0])
             yield min(cycles for _, cycles, _, _ in found), emitted, config
-
-
-def _has_vectors_of_channels(view: View, target: Machine) -> bool:
-    """Whether channels lie side by side in ``view``, as many as a vector has lanes, or all."""
-    lanes, (_, channels, *_) = target.lanes(dtype(view.dtype).bits), view.layout.shape
-    return any(b.dim == 1 and b.stride == 1 and b.size >= min(lanes, channels) for b in view.layout.blocks)
 
 
 def _blocks(images: Dim, tiles: dict[str, int]) -> Iterator[tuple[tuple[str, int], ...]]:
@@ -146,7 +142,7 @@ class _Products:
         for a, b in fuse:
             self.model.fuse(a, b)
         self.loops = loops_after_fusing(made.product, Config(target.name, made.product.n, fuse))
-        self.around = _transforms(made, target) + _far(made, target)
+        self.around = _transforms(made, target) + _copies(made, target) + _far(made, target)
 
     def cycles(self, config: Config) -> float:
         """Return the cycles of the program, of whose products ``config`` is the schedule."""
@@ -179,6 +175,20 @@ def _transforms(made: Winograd, target: Machine) -> float:
             one += lines * (moved + code.operations * target.costs.multiply_add)
         cycles += one * -(-view.layout.shape[-1] // made.width)
     return cycles * tiles * OVERHEAD
+
+
+def _is_transposed(copy: ChannelCopy, made: Winograd, target: Machine) -> bool:
+    """Return whether vectors of pixels and of channels are transposed in registers, and no block ends within a row.
+    """
+    row = made.axes[-1]
+    return transposition(copy, target) is not None and (row.blocks == 1 or row.outputs % (row.m * row.block) == 0)
+
+
+def _copies(made: Winograd, target: Machine) -> float:
+    """Return the cycles of the copies of groups of channels."""
+    ends = {"s": made.direct.a, "d": made.direct.c}
+    groups = sum(prod(c.buffer.shape) * -(-ends[c.name].layout.shape[1] // c.width) for c in made.copies)
+    return groups * made.tasks * target.costs.pack
 
 
 def _far(made: Winograd, target: Machine) -> float:

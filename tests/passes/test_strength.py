@@ -31,3 +31,13 @@ def test_parallel_and_unrolled_loops_carry_nothing() -> None:
     for kind in ("parallel", "unrolled"):
         kernel = parse_kernel(f"{HEAD}  for i in 0 .. 3 #{kind}:\n    d[i * 2] = a[i]\n")
         assert strength_reduce(kernel) is kernel
+
+
+def test_no_loop_carries_a_pointer_to_an_array_that_it_allocates() -> None:
+    loops = "  for n in 1 .. 3:\n    alloc t: f32[32] @cache:\n"
+    filled = "      for i in 0 .. 32:\n        t[i] = a[i]\n"
+    read = "      for i in 0 .. 4:\n        d[n * 8 + i] = t[n * 4 + i * 2]\n"
+    kernel = parse_kernel(f"{HEAD}{loops}{filled}{read}")
+    made = strength_reduce(kernel)
+    assert "t.i: t = n * 4" in str(made) and "t.n" not in str(made)
+    assert_same_results(kernel, made)

@@ -14,7 +14,7 @@ from convsmith.plan.unit import Unit
 from convsmith.problem import parse_problem
 from convsmith.tune.candidates import candidates, default_config
 
-LAYER = "mb1ic8ih7oc20kh3ph1"
+LAYER = "--accuracy=strict mb1ic8ih7oc20kh3ph1"
 
 
 @pytest.mark.parametrize("isa", ["avx2", "avx512"])

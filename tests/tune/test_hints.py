@@ -68,7 +68,7 @@ def test_a_transferred_config_has_tiles_within_the_loops() -> None:
 
 def test_rows_of_another_machine_are_hints(tmp_path: Path) -> None:
     """They are proposed, those of the problem before those of its neighbour."""
-    problem, other = (parse_problem(f"mb1ic{ic}ih28oc128oh28kh3ph1").canonical() for ic in (64, 96))
+    problem, other = (parse_problem(f"--accuracy=strict mb1ic{ic}ih28oc128oh28kh3ph1").canonical() for ic in (64, 96))
     first, second = (str(c.config) for c in candidates(problem, AVX2, 1)[3:5])
     with Database(tmp_path / "m.db") as database:
         for p, config, machine in ((other, second, recall_machine()), (problem, first, "zen4-0")):

@@ -73,6 +73,17 @@ def test_a_step_that_no_candidate_of_the_model_takes_is_found(database: Database
     assert outcome.best is not None and "--reduce=ic,kh,kw" in outcome.best.config
 
 
+def test_steps_from_a_transform(database: Database) -> None:
+    """Steps along some dimensions are illegal for transforms; the search goes on to others."""
+    problem = parse_problem("--stag=axb --dtag=axb mb1ic64ih28oc64oh28kh3ph1")
+    with interning():
+        first = candidates(problem, MACHINE, 1)[0].config
+    assert first.winograd
+    with fake(f'{{"{first}": 1.0}}') as worker:
+        outcome = search(problem, MACHINE, 1, 20.0, database, worker)
+    assert outcome.ended == "nothing better" and outcome.tried["ok"] > 10
+
+
 @pytest.mark.parametrize(("kind", "status", "note"), [
     ("segfault", "crashed", "its process was killed by SIGSEGV"),
     ("hang", "stuck", "no answer in 4 seconds"),

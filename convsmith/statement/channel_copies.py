@@ -1,0 +1,97 @@
+"""Copies of pixels in which a group of channels lies side by side, for layouts where channels lie apart.
+
+Transforms work on vectors of channels. Where neighbours in memory are pixels, a group of channels of a block is copied
+on the way in or out; both nests are transpositions of tiles of pixels and channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from convsmith.ir.buffer import Buffer, make_buffer
+from convsmith.ir.index import Index, Var, as_index, minimum
+from convsmith.ir.stmt import For, Stmt
+from convsmith.ir.types import DType
+from convsmith.statement.statement import View
+
+
+def has_vectors_of_channels(view: View, lanes: int) -> bool:
+    """Return whether channels lie side by side in ``view``, as many as a vector has ``lanes``, or all."""
+    channels = view.layout.shape[1]
+    return any(b.dim == 1 and b.stride == 1 and b.size >= min(lanes, channels) for b in view.layout.blocks)
+
+
+@dataclass(frozen=True)
+class ChannelCopy:
+    """The copy of a block's pixels, of a group of channels, in ``buffer``: dims of it are axes, and last the channels.
+
+    It ``reads`` pixels that lie side by side, or writes them. Rows of pixels that ``are_whole`` follow each other in
+    memory. Names of its loops begin with ``name``.
+    """
+
+    name: str
+    buffer: Buffer
+    reads: bool
+    are_whole: bool
+
+    @staticmethod
+    def of(
+        name: str, type_: DType, extents: Sequence[int], width: int, reads: bool, are_whole: bool
+    ) -> ChannelCopy:  # fmt: skip
+        """Return the copy of ``extents`` pixels along the axes and of groups of ``width`` channels."""
+        return ChannelCopy(name, make_buffer(f"{name}_c", type_, (*extents, width), "cache"), reads, are_whole)
+
+    @property
+    def row(self) -> int:
+        """Pixels of a row."""
+        return self.buffer.shape[-2]
+
+    @property
+    def width(self) -> int:
+        """Channels of a group."""
+        return self.buffer.shape[-1]
+
+    @property
+    def pixels(self) -> str:
+        """Name of the loop over vectors of pixels of a row."""
+        return f"{self.name}.v"
+
+    @property
+    def pixel(self) -> str:
+        """Name of the loop over the pixels of such a vector."""
+        return f"{self.name}.x"
+
+    @property
+    def channel(self) -> str:
+        """Name of the loop over the channels of the group."""
+        return f"{self.name}.c"
+
+    @property
+    def loops(self) -> tuple[str, str]:
+        """Names of the loops of a tile, the one along which neighbours are read first."""
+        return (self.pixel, self.channel) if self.reads else (self.channel, self.pixel)
+
+    def nest(
+        self, there: Sequence[Index], channels: Index, move: Callable[[Sequence[Index], Index], Stmt]
+    ) -> Stmt:
+        """Return the nest that runs ``move`` for each of ``there`` pixels along the axes, and each of ``channels``.
+
+        The innermost loop is the one along which it writes neighbours.
+        """
+        *rows, row = there
+        c, v, x = Var(self.channel), Var(self.pixels), Var(self.pixel)
+        pixel = v * self.width + x
+        pixels = [pixel]
+        if self.are_whole and rows and rows[-1].is_const and row.is_const:
+            pixels = [pixel // row.const, pixel % row.const]
+            row = rows.pop() * row.const
+        most = prod(self.buffer.shape[len(rows) : -1])
+        around = [Var(f"{self.name}.p{n}") for n in range(len(rows))]
+        of_pixels = (x, minimum(as_index(self.width), row - v * self.width))
+        inner = [of_pixels, (c, channels)] if self.reads else [(c, channels), of_pixels]
+        body = move((*around, *pixels), c)
+        for var, size in reversed([*zip(around, rows), (v, as_index(-(-most // self.width))), *inner]):
+            body = For(var, as_index(0), size, body)
+        return body
