@@ -59,6 +59,10 @@ class Costs:
     """Cycles to load one lane of a vector whose elements are apart in memory."""
     crossing: float = 1.15
     """Slow-down of a step whose vectors of pixels start at any tap, and so lie on two cache lines."""
+    arriving: float = 2
+    """Slow-down of loads from lines that are on their way to the first-level cache, such as those of a gradient of the
+    weights.
+    """
     clash: float = 3.0
     """Slow-down of a step whose pixels evict each other from the first-level cache."""
     copy: float = 2

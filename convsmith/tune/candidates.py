@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -81,12 +81,16 @@ def _ranked(found: list[_ModelledChoice]) -> list[Choice]:
     """Return the choices, best first; the first few are arranged to move little between memories.
 
     Of the choices for a gradient of the weights on one thread that are alike, the first is the one whose operands
-    memories deliver sooner.
+    memories deliver soonest: of all tiles as they are, and of the best tile of each lane as it is arranged.
     """
     found.sort(key=lambda c: (c.choice.cycles, c.choice.emitted))
-    close = [c for c in found if c.choice.cycles <= found[0].choice.cycles * NEAR]
-    close.sort(key=lambda c: c.choice.emitted // COMPILED)
-    ranked = [*close, *found[len(close) :]]
+    alike = [c for c in found if _is_alone(c) and c.choice.cycles <= found[0].choice.cycles * ALIKE]
+    ranked = _least(found, lambda c: c.choice.cycles)
+    if alike:
+        lane = _least(alike, _cycles_near)[0].choice.config.lane
+        of_lane = _least([c for c in alike if c.choice.config.lane == lane], _delivered)
+        others = _least([c for c in alike if c.choice.config.lane != lane], _delivered)
+        ranked = [*of_lane, *others, *found[len(alike) :]]
     choices = [c.choice for c in ranked]
     rated: dict[int, float] = {}
     lanes: set[str] = set()
@@ -94,17 +98,42 @@ def _ranked(found: list[_ModelledChoice]) -> list[Choice]:
         if made_by is None:
             continue
         model, loops = made_by
-        alone = not model.st.constant and choice.config.threads == 1
-        alike = alone and choice.cycles <= choices[0].cycles * ALIKE
-        if n < ARRANGED or (alike and choice.config.lane not in lanes):
+        if n < ARRANGED or (n < len(alike) and choice.config.lane not in lanes):
             choices[n] = replace(choice, config=model.arranged(loops, choice.config))
-            if alike:
-                rated[n] = model.delivered(loops, choices[n].config, choice.cycles)
+            if n < len(alike):
+                rated[n] = _delivered(ranked[n]._replace(choice=choices[n]))
         lanes.add(choice.config.lane)
     best = min(rated, key=lambda n: rated[n], default=0)
     if 0 in rated and rated[best] * CLEARLY < rated[0]:
         choices.insert(0, choices.pop(best))
     return choices
+
+
+def _is_alone(of: _ModelledChoice) -> bool:
+    """Return whether a choice is for a gradient of the weights on one thread."""
+    return of.made_by is not None and not of.made_by[0].st.constant and of.choice.config.threads == 1
+
+
+def _delivered(of: _ModelledChoice) -> float:
+    """Return the cycles of a choice, with those in which memories deliver what its model's statement reads."""
+    assert of.made_by is not None
+    model, loops = of.made_by
+    return model.delivered(loops, of.choice.config, of.choice.cycles)
+
+
+def _cycles_near(of: _ModelledChoice) -> float:
+    """Return the cycles of a choice whose operands are near."""
+    assert of.made_by is not None
+    model, loops = of.made_by
+    return model.cycles(loops, of.choice.config, near=True)
+
+
+def _least(found: list[_ModelledChoice], cycles: Callable[[_ModelledChoice], float]) -> list[_ModelledChoice]:
+    """Return the choices by their cycles; of the first ones, which are near each other, those with less code first."""
+    expected = sorted(((cycles(c), c) for c in found), key=lambda each: each[0])
+    close = [c for n, c in expected if n <= expected[0][0] * NEAR]
+    close.sort(key=lambda c: c.choice.emitted // COMPILED)
+    return [*close, *(c for _, c in expected[len(close) :])]
 
 
 def _of_unit(model: Model, threads: int, long: bool) -> Iterator[_ModelledChoice]:

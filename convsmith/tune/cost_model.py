@@ -6,6 +6,7 @@ Arithmetic, loads and latency run side by side; what moves between memories, pac
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from itertools import takewhile
 from math import gcd, prod
 
 from convsmith.arith.evaluate import evaluate
@@ -98,6 +99,17 @@ class CostModel:
         apart = self.src.get(Var(self.k), 0) * self.bytes >= self.target.l1.line
         return self.st.constant and self.reads_once() and self.sizes[self.k] > 1 and apart and not self.phases
 
+    def arriving(self, loops: Loops, config: Config, m: int, columns: int) -> float:
+        """Return the slow-down of the loads of a gradient of the weights, in tiles of ``m`` by ``columns``.
+
+        What the first-level cache holds from one tap to the next arrives for the first tap.
+        """
+        along = {d.name for d in self.st.dims if d.axis}
+        taps = [loops.extents[n] for n in takewhile(lambda n: along.issuperset(loops.dims[n]), reversed(config.order))]
+        panels = (m + columns) * self.terms * self.bytes
+        again = prod(taps) if panels <= self.target.l1.bytes else 1
+        return 1 + (self.target.costs.arriving - 1) / again
+
     def waiting(self, loops: Loops, config: Config, pixels: int, columns: int) -> float:
         """Cycles that a step waits for lines from beyond the second-level cache: of the source, or of weights.
 
@@ -152,8 +164,11 @@ class CostModel:
         line, way = self.target.l1.line, self.target.l1.way
         return max(Counter(x % way // line for x in {x // line * line for x in places}).values())
 
-    def cycles(self, loops: Loops, config: Config, terms: Terms | None = None) -> float:
-        """Return the cycles of the whole problem on one thread; an empty ``terms`` gets them by cause."""
+    def cycles(self, loops: Loops, config: Config, terms: Terms | None = None, near: bool = False) -> float:
+        """Return the cycles of the whole problem on one thread; an empty ``terms`` gets them by cause.
+
+        Where operands are ``near``, no load waits for a line.
+        """
         lane, tile, target = config.lane, dict(config.register), self.target
         along_k = loops.kinds[lane] == "k"
         channels = next((loops.extents[n] for n, _ in config.terms), self.sizes[self.k])
@@ -184,7 +199,7 @@ class CostModel:
                 terms["write-back"] += scattered
         else:
             passing = total if self.pixels_first() else max(v for v, _ in columns)
-            cycles = self.vector_cycles(loops, config, tiles, steps, passing, terms)
+            cycles = self.vector_cycles(loops, config, tiles, steps, passing, terms, near)
         zeros = 1.0
         if self.bordered(lane):
             zeros = self.problem.flops_dense / max(self.problem.flops_real, 1)  # the copy's are multiplied
@@ -225,7 +240,7 @@ class CostModel:
 
     def vector_cycles(
         self, loops: Loops, config: Config, tiles: list[tuple[int, int, int]], steps: int, passing: int,
-        terms: Terms | None = None,
+        terms: Terms | None = None, near: bool = False,
     ) -> float:  # fmt: skip
         """Cycles of register tiles, each given as (pixels, vectors of channels, how many there are).
 
@@ -262,6 +277,8 @@ class CostModel:
             loads = v * read + (held if lane == self.batch else m) * shared * pixel
             if along_rows:
                 loads = v * rows * shared * read + m // rows * pixel
+            if not self.st.constant and not near:
+                loads *= self.arriving(loops, config, m, v * (1 if along_k else self.lanes))
             latency = 0.0 if config.hold else cost.latency  # the next tile begins meanwhile
             converted = cost.convert * m if self.converts and loops.kinds[lane] == "n" else 0.0
             bounds = held * self.product + converted, latency, loads, held * fetch

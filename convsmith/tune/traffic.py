@@ -50,8 +50,11 @@ class TouchedArray:
         axes = (_Axis(*axis) for axis in zip(view.layout.shape, strides, map(_steps, view.coords)))
         self.axes = sorted((axis for axis in axes if axis.steps), key=lambda axis: axis.stride)
 
-    def touched(self, extents: dict[str, int]) -> tuple[float, list[float]]:
+    def touched(self, extents: dict[str, int]) -> tuple[list[float], list[float]]:
         """Return the bytes that a part of the nest touches, in which each dim has these ``extents``, and their room.
+
+        Both are those of each memory. Beyond the second-level cache, each run of neighbours begins with a line that
+        nothing has fetched ahead, and counts one line more.
 
         The room is that of the bytes in each memory: first where they spread over all of its sets, then where runs that
         are a multiple of a way apart share few of them. That is no loss for a result, which nothing reads again.
@@ -69,7 +72,8 @@ class TouchedArray:
         filled = max(run, self.line) if apart else run
         moved = total * self.bytes * self.times * filled / run
         shared = [1.0 if self.written or not apart else max(1.0, gcd(apart, way) / filled) for way in self.ways]
-        return moved, [moved] * len(self.ways) + [moved * x for x in shared]
+        far = moved * (1 + self.line / filled) if apart and not self.written else moved
+        return [moved, far], [moved] * len(self.ways) + [moved * x for x in shared]
 
 
 def _steps(coord: Index) -> tuple[tuple[str, float], ...]:
@@ -103,7 +107,7 @@ class Traffic:
 
     def is_far(self, config: Config) -> bool:
         """Return whether the second-level cache is too small for all that the nest reads and writes."""
-        return sum(x.touched(self.sizes)[0] for x in self.of(config)) > self.target.l2.bytes
+        return sum(x.touched(self.sizes)[0][0] for x in self.of(config)) > self.target.l2.bytes
 
     def cycles(self, loops: Loops, config: Config) -> float:
         """Return the cycles in which the caches deliver what the whole nest moves to the first of them."""
@@ -174,7 +178,8 @@ class _NestPart(NamedTuple):
         """Return the part with these ``extents`` where each element moves once."""
         touched = [x.touched(extents) for x in operands]
         rooms = [list(each) for each in zip(*(rooms for _, rooms in touched))]
-        return _NestPart(extents, rooms, [[nbytes for nbytes, _ in touched] for _ in rooms])
+        moved = [list(each) for each in zip(*(moved for moved, _ in touched))]
+        return _NestPart(extents, rooms, moved * 2)
 
 
 class _Level(NamedTuple):

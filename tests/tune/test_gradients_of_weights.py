@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import pytest
 
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.plan.config import Config
 from convsmith.problem import parse_problem
+from convsmith.statement.views import statement
 from convsmith.tune.candidates import default_config
+from convsmith.tune.traffic import Traffic
 
 TARGETS = {t.name: t for t in LEVELS}
 LAST = "--stag=axb --wtag=axb --dtag=axb"
@@ -63,14 +67,14 @@ def test_taps_read_the_same_rows_before_the_next_ones(line: str) -> None:
     ("line", "lane"),
     [
         ("mb1ic128ih32iw56oc38oh32ow56kh1kw1ph0pw0", "ic"),  # two rows of one side meet all rows of the other: 17 MB
-        ("mb4ic48ih10iw16oc56oh10ow16kh1kw1ph0pw0", "ow"),
+        ("mb2ic24ih129oc144oh129kh1ph0", "ow"),
     ],
 )
 def test_memories_decide_between_lanes_of_equal_arithmetic(line: str, lane: str) -> None:
     assert config_of(f"{FIRST} {line}", "avx512").lane == lane
 
 
-@pytest.mark.parametrize("line", ["mb4ic48ih10iw16oc56oh10ow16kh1kw1ph0pw0", "mb4ic256ih64oc12oh64kh1ph0"])
+@pytest.mark.parametrize("line", ["mb4ic512ih32oc12oh32kh1ph0", "mb4ic256ih64oc12oh64kh1ph0"])
 def test_the_rows_of_the_smaller_side_pass_while_those_of_the_larger_stay(line: str) -> None:
     """Eight rows of a side stay in a near cache, and two of the other pass: not all rows for each two."""
     order = config_of(f"{FIRST} {line}", "avx512").order
@@ -89,3 +93,32 @@ def test_all_taps_of_a_group_are_sums_of_one_tile(groups: int, size: int, result
     line = f"{LAST} g{groups}mb1ic{groups}ih{size}oc{groups}oh{result}kh3sh{stride}ph1"
     tile = dict(config_of(line, "avx512").register)
     assert (tile["kh"], tile["kw"]) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"{FIRST} mb1ic192ih27oc64oh27kh1ph0",
+        f"{LAST} mb1ic832ih14oc128oh14kh1ph0",
+        f"{LAST} mb1ic448ih14oc896oh14kh1ph0",
+        f"{LAST} mb1ic528ih14oc256oh14kh1ph0",
+    ],
+)
+def test_tiles_of_equal_arithmetic_are_those_that_read_least(line: str) -> None:
+    """Twice as many sums a tile halve what tiles read; tiles of one vector would load for every multiply-add."""
+    config = config_of(line, "avx512")
+    wide, high = dict(config.register)[config.lane], prod(size for n, size in config.register if n != config.lane)
+    assert wide >= 32 and high * wide // 16 >= 24
+
+
+def test_runs_of_neighbours_begin_with_a_line_that_nothing_fetched() -> None:
+    """Channels of one line cost twice their bytes from far memory, those of eight lines an eighth more."""
+    problem, level = parse_problem(f"--dir=BWD_W {LAST} mb1ic256ih80oc256oh80kh1ph0"), TARGETS["avx512"]
+    st = statement(problem, level)
+    source = Traffic(st, level).of(default_config(problem, level))[0]
+    pixels = {"oh": 80, "ow": 80}
+    shares = []
+    for channels in (16, 128, 256):
+        (near, far), _ = source.touched(pixels | {"ic": channels})
+        shares.append(far / near)
+    assert shares == [2, 1.125, 1]
