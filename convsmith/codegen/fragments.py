@@ -98,12 +98,13 @@ class Configurations:
 class Fragments:
     """The registers during the lifetime of a fragment buffer.
 
-    ``emit`` takes a line; ``address`` returns the pointer to an element.
+    ``streamed`` are the names of streamed buffers. ``emit`` takes a line; ``address`` returns the pointer to an
+    element.
     """
 
-    def __init__(self, body: Stmt, rows: Mapping[str, Instruction], file: FragmentFile,
+    def __init__(self, body: Stmt, rows: Mapping[str, Instruction], file: FragmentFile, streamed: frozenset[str],
                  emit: Callable[[str], None], address: Callable[[Buffer, Index], str]) -> None:  # fmt: skip
-        self.rows, self.file, self.emit, self.address = rows, file, emit, address
+        self.rows, self.file, self.streamed, self.emit, self.address = rows, file, streamed, emit, address
         assigned = Assignment(body, rows, file)
         self.number, self.pools = assigned.number, assigned.pools
         self.read: dict[int, Load] = {}
@@ -152,7 +153,8 @@ class Fragments:
             register = pool[0]
             distance = _distance(v.lanes, operand.layout.elements) * v.buffer.dtype.bytes
             p = self.address(v.buffer, v.index[0])
-            self.emit(self.file.load.format(r=register, p=p, distance=distance))
+            load = self.file.stream if v.buffer.name in self.streamed else self.file.load
+            self.emit(load.format(r=register, p=p, distance=distance))
             self.read[register] = v
         pool.remove(register)
         pool.append(register)

@@ -55,7 +55,7 @@ class FunctionEmitter(ValueEmitter):
         self, kernel: Kernel, facts: Facts, symbol: str, written: set[Buffer], configurations: Configurations | None
     ) -> None:
         super().__init__(kernel.index_bits or 64, written, facts.half, flushed_buffers(kernel, facts.rows))
-        self.facts, self.rows, self.symbol = facts, facts.rows, symbol
+        self.facts, self.rows, self.symbol, self.streamed = facts, facts.rows, symbol, kernel.streamed
         self.fragments: dict[Buffer, Fragments] = {}
         self.configurations, self.configured = configurations, False
         self.task_range: tuple[str, str] | None = None
@@ -111,8 +111,9 @@ class FunctionEmitter(ValueEmitter):
         """Emit the statements during the lifetime of a fragment buffer."""
         assert self.facts.fragments is not None
         made = Fragments(
-            s.body, self.rows, self.facts.fragments, lambda line: self.lines.append(f"  {line}"), self.address
-        )
+            s.body, self.rows, self.facts.fragments, self.streamed, lambda line: self.lines.append(f"  {line}"),
+            self.address,
+        )  # fmt: skip
         self.fragments[s.buffer] = made
         self.stmt(s.body)
         del self.fragments[s.buffer]

@@ -152,6 +152,7 @@ def _kernels(a: Kernel, b: Kernel, scope: _Scope) -> None:
     scope = scope.at(f"kernel {a.name}")
     scope.require(len(a.params) == len(b.params), f"{len(a.params)} parameters", f"{len(b.params)} parameters")
     scope.require(a.index_bits == b.index_bits, f"#i{a.index_bits}", f"#i{b.index_bits}")
+    scope.require(a.streamed == b.streamed, f"#stream({sorted(a.streamed)})", f"#stream({sorted(b.streamed)})")
     inner = scope.at("parameters").declare(list(zip(a.params, b.params)))
     inner = replace(inner, path=scope.path)
     scope.require(len(a.sizes) == len(b.sizes), f"{len(a.sizes)} sizes", f"{len(b.sizes)} sizes")

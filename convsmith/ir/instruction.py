@@ -263,13 +263,15 @@ class FragmentFile(RegisterFile):
     """Registers for fragments that LLVM numbers, and the LLVM text that zeroes, loads, stores and configures them.
 
     ``zero`` clears register ``{r}``; ``load`` and ``store`` move it from and to ``{p}``, lanes ``{distance}`` bytes
-    apart; ``begin`` takes ``{p}``, the address of the constant that ``configuration`` makes of the lanes and the bytes
-    a lane of each register; ``end`` releases the registers. ``awake`` stands beside the products of each block: an
-    operation on a unit that ``store`` needs and that would power down while products alone run.
+    apart; ``stream`` loads it from a streamed buffer; ``begin`` takes ``{p}``, the address of the constant that
+    ``configuration`` makes of the lanes and the bytes a lane of each register; ``end`` releases the registers.
+    ``awake`` stands beside the products of each block: an operation on a unit that ``store`` needs and that would power
+    down while products alone run.
     """
 
     zero: str
     load: str
+    stream: str
     store: str
     begin: str
     end: str

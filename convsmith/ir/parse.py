@@ -249,10 +249,15 @@ class _Parser(ValueParser):
 
         self._list(parameter, ")")
         bits = 0
-        if self._now.kind == "note":
-            if not re.fullmatch(r"#i\d+", self._now.text):
-                raise self._fail("a width such as #i32")
+        streamed: list[str] = []
+        if re.fullmatch(r"#i\d+", self._now.text):
             bits = int(self._next().text[2:])
+        if self._now.kind == "note":
+            if self._now.text != "#stream":
+                raise self._fail("a width such as #i32, or #stream and names of buffers")
+            self._next()
+            self._expect("(")
+            self._list(lambda: streamed.append(self._name("a buffer")), ")")
         self._kind("newline", "the end of the line")
         self._buffers = {b.name: b for b in params}
         self._allocated = {}
@@ -264,7 +269,10 @@ class _Parser(ValueParser):
             self._at = start
             functions.append(self._function())
         self._at = end
-        return Kernel(name, tuple(params), body, tuple(functions), index_bits=bits, sizes=tuple(sizes))
+        return Kernel(
+            name, tuple(params), body, tuple(functions), index_bits=bits, sizes=tuple(sizes),
+            streamed=frozenset(streamed),
+        )  # fmt: skip
 
     def _skip_indented(self) -> None:
         depth = 0

@@ -173,7 +173,8 @@ class Kernel:
     ``packs`` are kernels that pack operands of this one (see ``derive_packing``); the kernels ``before`` run after them
     and write further arguments.  ``index_bits`` is 0 until a pass has proved a width.  ``sizes`` are non-negative
     indices that the caller passes after the arrays.  ``copied`` are names of loops of which a rewrite has made copies:
-    several loops of such a name were one; several loops of another name never were.
+    several loops of such a name were one; several loops of another name never were.  ``streamed`` are names of buffers
+    whose elements no later load finds in the nearest cache: a hint, which changes no value.
     """
 
     name: str
@@ -185,6 +186,7 @@ class Kernel:
     sizes: tuple[Var, ...] = ()
     before: tuple[Kernel, ...] = ()
     copied: frozenset[str] = frozenset()
+    streamed: frozenset[str] = frozenset()
 
     @property
     def written(self) -> tuple[Buffer, ...]:

@@ -254,7 +254,8 @@ def kernel_text(k: Kernel, word: str = "kernel") -> str:
         out.append(f"function {f.name}({', '.join(args)})")
         _lines(f.body, "  ", out)
     bits = f" #i{k.index_bits}" if k.index_bits else ""
-    out.append(f"{word} {k.name}({', '.join([*map(buffer_text, k.params), *map(str, k.sizes)])}){bits}")
+    hint = f" #stream({', '.join(sorted(k.streamed))})" if k.streamed else ""
+    out.append(f"{word} {k.name}({', '.join([*map(buffer_text, k.params), *map(str, k.sizes)])}){bits}{hint}")
     _lines(k.body, "  ", out)
     return "\n".join(out) + "\n" + "".join(
         kernel_text(p, word) for word, kernels in (("pack", k.packs), ("before", k.before)) for p in kernels

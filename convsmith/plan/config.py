@@ -52,6 +52,7 @@ class Config:
     ``pack``      operands packed in reading order
     ``near``      an operand and a loop around the register tile, each of whose iterations first packs what it reads of
                   the operand, into memory that stays in a cache
+    ``stream``    operands on whose fragments the first-level cache spends no room: their lines are replaced first
     ``hold``      operands whose part for a register tile stays in registers while loops run that do not move it
     ``offsets``   whether zero points are subtracted from ``each`` factor or from the ``sums``
     ``flip``      bytes whose top bit is inverted before they are multiplied: s8 as u8, u8 as s8
@@ -85,6 +86,7 @@ class Config:
     table: str = "sections"
     pack: tuple[str, ...] = ("wei",)
     near: tuple[tuple[str, str], ...] = ()
+    stream: tuple[str, ...] = ()
     hold: tuple[str, ...] = ()
     offsets: str = "each"
     flip: tuple[str, ...] = ()
@@ -186,7 +188,7 @@ class Config:
             ends=sizes(self.ends), remainder=sizes(self.remainder),
             split=sizes(self.split), phases=names(self.phases), pack=names(self.pack, arrays),
             near=tuple((arrays.get(a, a), loops.get(n, n)) for a, n in self.near),
-            hold=names(self.hold, arrays), flip=names(self.flip, arrays),
+            stream=names(self.stream, arrays), hold=names(self.hold, arrays), flip=names(self.flip, arrays),
         )  # fmt: skip
 
     @staticmethod
@@ -255,7 +257,7 @@ _PRINT: dict[str, Callable[[Any], str]] = {
     "fuse": _pairs_text, "near": _pairs_text,
     "register": _sizes_text, "cache": _sizes_text, "terms": _sizes_text, "split": _sizes_text, "ends": _sizes_text,
     "remainder": _sizes_text, "winograd": _sizes_text, "block": _sizes_text,
-    "order": ",".join, "reduce": ",".join, "pack": ",".join, "hold": ",".join, "flip": ",".join,
+    "order": ",".join, "reduce": ",".join, "pack": ",".join, "hold": ",".join, "flip": ",".join, "stream": ",".join,
     "phases": ",".join, "outline": _flag_text, "drain": _flag_text,
 }  # fmt: skip
 _READ: dict[str, Callable[[str], Any]] = {
@@ -264,6 +266,7 @@ _READ: dict[str, Callable[[str], Any]] = {
     "fuse": _pairs, "near": _pairs, "register": _sizes, "cache": _sizes, "terms": _sizes, "split": _sizes,
     "ends": _sizes, "remainder": _sizes, "winograd": _sizes, "block": _sizes,
     "order": _names, "reduce": _names, "pack": _names, "hold": _names, "flip": _names, "phases": _names,
+    "stream": _names,
     "outline": _flag, "drain": _flag,
 }  # fmt: skip
 _EXAMPLE = {
@@ -274,7 +277,7 @@ _EXAMPLE = {
     "instruction": "--instruction=vpdpbusd_512",
     "ends": "--ends=kw:6,kw:7", "remainder": "--remainder=oc:8",
     "terms": "--terms=ic:4", "split": "--split=mb:2", "reduce": "--reduce=kh,kw,ic", "pack": "--pack=wei",
-    "near": "--near=src+oh_ow",
+    "near": "--near=src+oh_ow", "stream": "--stream=wei",
     "hold": "--hold=wei", "offsets": "--offsets=sums", "flip": "--flip=wei", "outline": "--outline=no",
     "drain": "--drain=yes", "phases": "--phases=ow", "winograd": "--winograd=oh:4,ow:4", "block": "--block=oh:2",
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from convsmith.diag.errors import ConfigError
 from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.passes.coalesce import coalesce
@@ -19,6 +20,7 @@ from convsmith.passes.replace import replace
 from convsmith.passes.scale import scale
 from convsmith.passes.share_storage import share_storage
 from convsmith.passes.simplify import simplify
+from convsmith.passes.stream import stream
 from convsmith.passes.strength import strength_reduce
 from convsmith.passes.sum_together import sum_together
 from convsmith.passes.tile import tile
@@ -67,7 +69,21 @@ def lower_steps(st: Statement, config: Config, target: Machine, nest: Nest) -> l
         steps.append(Step(hoist_pointers))
     if nest.along_k:
         steps.append(Step(sum_together, nest.lanes))
+    if config.stream:
+        steps.append(Step(stream, _streamed(st, config, nest, target)))
     return steps
+
+
+def _streamed(st: Statement, config: Config, nest: Nest, target: Machine) -> tuple[str, ...]:
+    """Return the names under which fragments of the streamed operands are read."""
+    legal = [view.name for view in st.factors] if nest.rows and target.fragments is not None else []
+    if not set(config.stream) <= set(legal):
+        raise ConfigError(
+            "stream", f"--stream={','.join(config.stream)}: legal are operands whose fragments registers of their own "
+            f"hold: {', '.join(legal) or 'none here'}",
+        )  # fmt: skip
+    copy = {st.a.name: copy_name(st)} if is_copied(st, config) else {}
+    return tuple(copy.get(n, f"{n}_p" if n in config.pack else n) for n in config.stream)
 
 
 def _window_steps(st: Statement, config: Config, lanes: int) -> list[Step]:

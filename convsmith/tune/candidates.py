@@ -165,6 +165,7 @@ def _of_unit(model: Model, threads: int, long: bool) -> Iterator[_ModelledChoice
             for c in (config if not wide else None, held, model.nearby(loops, config)):
                 if c is not None and registers(loops, c, target, model.unit, filled).fit and _serves(model, c):
                     c = c if c.near else model.complete(loops, c)
+                    c = replace(c, stream=model.streamed(loops, c))
                     choice = Choice(model.cycles(loops, c), model.emitted(loops, c), c)
                     # A copy of an operand is made at a loop, whose place an order would change.
                     yield _ModelledChoice(choice, None if c.near else (model, loops))

@@ -223,14 +223,17 @@ class CostModel:
 
     def panels(self, loops: Loops, config: Config) -> Panels:
         """Return the bytes that tiles of fragments read; taps along a row share pixels."""
-        along = {d.axis for d in self.st.of("m")[-1:]} - {""}
-        again = 1 if config.realise == "window_copy" else prod(d.size for d in self.st.of("k") if d.axis in along)
-        terms = self.terms * self.bytes
+        again, terms = self.taps_of_a_row(config), self.terms * self.bytes
         pixels = prod(d.size for d in self.st.of("m") if d.sort != "images")
         columns = -(-self.sizes[self.n] // self.lanes)
         column = terms * self.lanes
         stays = loops.kinds[config.order[-1]] == "m" and columns * self.lanes > config.size(config.lane)
         return Panels(terms / again, column, pixels * terms / again, columns * column, stays)
+
+    def taps_of_a_row(self, config: Config) -> int:
+        """Return the taps along a row, which read the same pixels unless the windows of pixels are copied."""
+        along = {d.axis for d in self.st.of("m")[-1:]} - {""}
+        return 1 if config.realise == "window_copy" else prod(d.size for d in self.st.of("k") if d.axis in along)
 
     def packing(self, view: View) -> float:
         """Return the cycles to pack an operand in each call."""

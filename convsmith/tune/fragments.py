@@ -47,6 +47,21 @@ class Panels(NamedTuple):
     weights_stay: bool
 
 
+def streamed_operand(panels: Panels, columns: int, shared: bool, kept: int) -> str:
+    """Return the operand that the first-level cache, which holds ``kept`` bytes, need not keep: ``source`` or
+    ``weights``; nothing where it keeps both.
+
+    That is the one that passes while the other one stays, if it exceeds the cache. A source whose pixels are ``shared``
+    by the taps of a row is read again soon; then it is the weights of the ``columns`` of a tile, if these exceed the
+    cache.
+    """
+    if not panels.weights_stay:
+        return "weights" if panels.weights > kept else ""
+    if shared:
+        return "weights" if columns * panels.column > kept else ""
+    return "source" if panels.source > kept else ""
+
+
 def fragment_cycles(
     tiles: list[tuple[int, int, int]], steps: int, unit: Unit, costs: Costs, panels: Panels, kept: int,
     terms: defaultdict[str, float] | None = None,

@@ -24,7 +24,7 @@ from convsmith.statement.phases import Phase, phases
 from convsmith.statement.statement import view_steps
 from convsmith.tune.blocks import BLOCKS_A_THREAD, blocked, with_blocks_of_pixels
 from convsmith.tune.cost_model import CostModel, overlapped
-from convsmith.tune.fragments import fragment_tiles
+from convsmith.tune.fragments import fragment_tiles, streamed_operand
 from convsmith.tune.orders import ordered
 from convsmith.tune.parts import parts_of_sums
 from convsmith.tune.windows import row_tiles, tap_tiles, weights_fit, window_tiles
@@ -302,6 +302,14 @@ class Model(CostModel):
         apart = apart and self.reads_once() and not self.bordered(lane)
         a = (self.st.a.name,) if self.st.a.fewer is not None or apart else ()
         return (*a, b.name) if self.st.constant or not ready else a
+
+    def streamed(self, loops: Loops, config: Config) -> tuple[str, ...]:
+        """Return the operands on whose fragments the first-level cache spends no room."""
+        if self.unit.rows == 1 or self.target.fragments is None:
+            return ()
+        panels, columns = self.panels(loops, config), config.size(config.lane) // self.lanes
+        chosen = streamed_operand(panels, columns, self.taps_of_a_row(config) > 1, self.target.l1.bytes)
+        return tuple(view.name for view, role in ((self.st.a, "source"), (self.st.b, "weights")) if role == chosen)
 
     def complete(self, loops: Loops, config: Config) -> Config:
         """The config with its reduction in parts for threads, or else with blocks of channels, where either pays."""

@@ -230,7 +230,7 @@ def _instructions(at: Point) -> Iterator[Changes]:
         if unit.name != c.instruction:
             width = -(-at.tile(c.lane) // unit.lanes) * unit.lanes
             tile = tuple((n, width if n == c.lane else s) for n, s in c.register)
-            yield dict(instruction=unit.name, terms=terms, register=tile, cache=())
+            yield dict(instruction=unit.name, terms=terms, register=tile, cache=(), stream=())
 
 
 def _offsets(at: Point) -> Iterator[Changes]:
@@ -255,6 +255,12 @@ def _splits(at: Point) -> Iterator[Changes]:
                 yield dict(split=((n, parts),), order=(PART, *order), cache=())
 
 
+def _streams(at: Point) -> Iterator[Changes]:
+    """Yield the operands on whose fragments the first-level cache spends no room."""
+    for names in ((), (at.a,), (at.b,)):
+        yield dict(stream=names if at.unit.rows > 1 and at.target.fragments is not None else ())
+
+
 def _code(at: Point) -> Iterator[Changes]:
     """Yield the forms of the code: pieces of loops, register tiles as functions, epilogues in loops of their own."""
     c = at.config
@@ -267,7 +273,7 @@ def _code(at: Point) -> Iterator[Changes]:
 DIMENSIONS: dict[str, Callable[[Point], Iterator[Changes]]] = {
     "tile": _tiles, "order": _orders, "cache": _caches, "taps": _taps, "reduce": _reductions, "hold": _holds,
     "instruction": _instructions, "realise": _realisations, "pack": _packs, "terms": _terms, "split": _splits,
-    "offsets": _offsets, "code": _code,
+    "stream": _streams, "offsets": _offsets, "code": _code,
 }  # fmt: skip
 """The dimensions of the space by name, those that change times most first.
 

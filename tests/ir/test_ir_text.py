@@ -267,7 +267,10 @@ def test_errors_of_statements(text: str, message: str) -> None:
     ("text", "message"),
     [
         ("kernel k(a: f32[2])\npass", "line 2, column 1: expected an indented block, found 'pass'"),
-        ("kernel k(a: f32[2]) #32\n  pass", "line 1, column 21: expected a width such as #i32, found '#32'"),
+        (
+            "kernel k(a: f32[2]) #32\n  pass",
+            "line 1, column 21: expected a width such as #i32, or #stream and names of buffers, found '#32'",
+        ),
         ("function f(p: a)\n  pass\n", "line 3, column 1: expected 'kernel', found end of text"),
         ("function f(p: a)\n", "line 2, column 1: expected an indented function, then a kernel, found end of text"),
         (

@@ -1,0 +1,37 @@
+"""Mark buffers as streamed: no later load finds their elements in the nearest cache.
+
+A load of a fragment from such a buffer tells the cache to replace its lines first, so that the lines of the other
+operand, which register tiles share, stay there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.stmt import Alloc, Kernel
+from convsmith.ir.walk import statements_of
+
+
+def stream(kernel: Kernel, names: tuple[str, ...]) -> Kernel:
+    """Mark the buffers ``names`` of ``kernel``, its parameters or arrays of its own, as streamed.
+
+    The values that the kernel computes do not depend on the mark.
+
+    Before::
+
+        kernel k(a: f32[6], b: f32[2], c: f32[6])
+          for i in 0 .. 6:
+            c[i] = a[i] * b[i % 2]
+
+    After ``stream(("a",))``::
+
+        kernel k(a: f32[6], b: f32[2], c: f32[6]) #stream(a)
+          for i in 0 .. 6:
+            c[i] = a[i] * b[i % 2]
+    """
+    present = {b.name for b in kernel.params}
+    present |= {s.buffer.name for s in statements_of(kernel.body) if isinstance(s, Alloc)}
+    if absent := sorted(set(names) - present):
+        raise ConfigError("stream", f"stream: {kernel.name} has no buffer {absent[0]}; it has {sorted(present)}")
+    return replace(kernel, streamed=kernel.streamed | set(names))

@@ -1,0 +1,86 @@
+"""Fragments of streamed operands are loaded with a hint that keeps the lines of the other operand in the cache."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+import convsmith as cs
+from convsmith.compiler.driver import lower
+from convsmith.diag.errors import ConfigError, UsageError
+from convsmith.ir.equal import first_mismatch
+from convsmith.ir.intern import interning
+from convsmith.ir.parse import parse_kernel
+from convsmith.machine.registry import host_targets
+from convsmith.machine.x86.levels import LEVELS
+from convsmith.measure.verification import verify_kernel
+from convsmith.passes.stream import stream
+from convsmith.plan.config import Config
+from convsmith.plan.plan import plan
+from convsmith.problem import parse_problem
+
+AMX = next(t for t in LEVELS if t.name == "avx512_amx")
+LINE = "--dt=u8:s8:s32 --stag=axb --dtag=axb mb1ic64ih9iw9oc48oh9ow9kh3kw3ph1pw1"
+CONFIG = (
+    "--target=avx512_amx --lane=oc --register=ow:9,oc:32 --order=mb,oc,oh,ow --reduce=kh,kw,ic "
+    "--instruction=tdpbusd_16 --terms=ic:64 --realise=pad_copy"
+)
+"""A kernel that reads its source through a padded copy, and packed weights."""
+KERNEL = """kernel k(a: f32[2], b: f32[2]) #i32 #stream(a)
+  for i in 0 .. 2:
+    b[i] = a[i]
+"""
+
+
+def loads(names: tuple[str, ...]) -> dict[str, set[str]]:
+    """The registers that are loaded with the hint and without; each holds fragments of one operand."""
+    with interning():
+        text = lower(plan(parse_problem(LINE), replace(Config.parse(CONFIG), stream=names), AMX)).text
+    found: dict[str, set[str]] = {"normal": set(), "streamed": set()}
+    for name, register in re.findall(r"@llvm\.x86\.(tileload\w+)\(i8 (\d)", text):
+        found["streamed" if name == "tileloaddt164" else "normal"].add(register)
+    return found
+
+
+def test_fragments_of_streamed_operands_alone_carry_the_hint() -> None:
+    plain, source, weights, both = (loads(names) for names in ((), ("src",), ("wei",), ("src", "wei")))
+    assert plain["normal"] and not plain["streamed"] and both["streamed"] and not both["normal"]
+    assert source["streamed"] == weights["normal"] and source["normal"] == weights["streamed"]
+    assert source["streamed"] and source["normal"] and not source["streamed"] & source["normal"]
+
+
+@pytest.mark.parametrize("names", ["src", "wei", "src,wei"])
+def test_the_hint_changes_no_result(names: str) -> None:
+    if "avx512_amx" not in {t.name for t in host_targets()}:
+        pytest.skip("this machine lacks avx512_amx")
+    assert verify_kernel(cs.compile(LINE, config=f"{CONFIG} --stream={names}", threads=1)).ok
+
+
+def test_the_mark_prints_parses_and_belongs_to_the_kernel() -> None:
+    with interning():
+        kernel = parse_kernel(KERNEL)
+        assert str(kernel) == KERNEL and kernel.streamed == {"a"}
+        plain = replace(kernel, streamed=frozenset())
+        assert first_mismatch(kernel, plain) is not None and first_mismatch(kernel, stream(plain, ("a",))) is None
+        with pytest.raises(UsageError, match="#stream"):
+            parse_kernel(KERNEL.replace("#stream", "#other"))
+
+
+def test_a_streamed_buffer_is_one_of_the_kernel() -> None:
+    with interning(), pytest.raises(ConfigError, match=r"k has no buffer z; it has \['a', 'b'\]"):
+        stream(parse_kernel(KERNEL), ("a", "z"))
+
+
+@pytest.mark.parametrize(
+    ("line", "config"),
+    [
+        (LINE, f"{CONFIG} --stream=dst"),
+        ("--stag=axb --dtag=axb mb1ic16ih9iw9oc16oh9ow9kh3kw3ph1pw1", "--target=avx512_amx --lane=oc --stream=wei"),
+    ],
+)
+def test_operands_without_fragments_cannot_be_streamed(line: str, config: str) -> None:
+    with interning(), pytest.raises(ConfigError, match="legal are operands whose fragments") as raised:
+        plan(parse_problem(line), Config.parse(config), AMX)
+    assert raised.value.code == "stream"

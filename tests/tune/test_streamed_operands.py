@@ -1,0 +1,64 @@
+"""Of the operands of fragments, one may pass through the first-level cache without displacing the other."""
+
+from __future__ import annotations
+
+import pytest
+
+from convsmith.ir.intern import interning
+from convsmith.machine.x86.levels import LEVELS
+from convsmith.plan.config import Config
+from convsmith.problem import parse_problem
+from convsmith.tune.candidates import default_config
+from convsmith.tune.fragments import Panels, streamed_operand
+from convsmith.tune.space import Space
+
+AMX = next(t for t in LEVELS if t.name == "avx512_amx")
+LAYOUTS = "--stag=axb --dtag=axb"
+KEPT = 1000
+
+
+@pytest.mark.parametrize(
+    ("source", "weights", "stay", "shared", "expected"),
+    [
+        (KEPT + 1, KEPT, True, False, "source"),
+        (KEPT, 4 * KEPT, True, False, ""),
+        (4 * KEPT, KEPT, False, False, ""),
+        (KEPT, KEPT + 1, False, True, "weights"),
+        (4 * KEPT, 2 * KEPT, True, True, ""),
+        (KEPT, 2 * KEPT + 4, True, True, "weights"),
+    ],
+)
+def test_what_passes_and_exceeds_the_cache_is_streamed(
+    source: int, weights: int, stay: bool, shared: bool, expected: str
+) -> None:
+    """Four columns of fragments have all weights, and a tile two of them."""
+    panels = Panels(pixel=1, column=weights / 4, source=source, weights=weights, weights_stay=stay)
+    assert streamed_operand(panels, 2, shared, KEPT) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "streamed"),
+    [
+        ("--dt=bf16 mb1ic1024ih14oc256oh14kh1ph0", ("src",)),
+        ("--dt=u8:s8:s32 mb1ic1024ih14oc256oh14kh1ph0", ("wei",)),
+        ("--dt=bf16 mb1ic256ih14oc256oh14kh3ph1", ("wei",)),
+        ("--dt=u8:s8:s32 mb1ic64ih56oc64oh56kh3ph1", ()),
+        ("mb1ic1024ih14oc256oh14kh1ph0", ()),
+    ],
+)
+def test_first_choices_stream_the_operand_that_passes(line: str, streamed: tuple[str, ...]) -> None:
+    assert default_config(parse_problem(f"{LAYOUTS} {line}"), AMX).stream == streamed
+
+
+def test_the_space_streams_operands_of_fragments_only() -> None:
+    with interning():
+        space = Space(parse_problem(f"--dt=bf16 {LAYOUTS} mb1ic64ih14oc64oh14kh1ph0").canonical(), AMX, 1)
+        found = {c.instruction: space.neighbours(c, "stream") for c in space.seeds}
+        streams = {row: {each.stream for each in near} for row, near in found.items()}
+    assert streams == {"tdpbf16ps_16": {("src",), ("wei",)}, "vdpbf16ps_512": set()}
+
+
+def test_streamed_operands_print_parse_and_are_renamed() -> None:
+    config = Config.parse("--target=avx512_amx --lane=oc --stream=src,wei")
+    assert Config.parse(str(config)) == config and config.stream == ("src", "wei")
+    assert config.renamed({}, {"src": "inner"}).stream == ("inner", "wei")
