@@ -49,20 +49,39 @@ class Lowered:
 def lower(plan: Pipelines, instruments: Sequence[Instrument] = ()) -> Lowered:
     """Run the pipelines of ``plan``, the main one under ``instruments``, and print LLVM's text."""
     kernel = run_steps(plan.naive(), plan.pipeline, instruments)
-    prepared = {k.name: run_steps(k, steps) for k, steps in preparing(plan, kernel)}
+    prepared = _prepared(plan, kernel)
     after = tuple(run_steps(k, steps) for k, steps in plan.finishing())
     launched = {plan.symbol(): (kernel, host_launch(plan.threads()))}
     for k in (*prepared.values(), *after):
         launched[plan.symbol(k.name)] = (k, host_launch(plan.threads(k.name)))
-    inside = (s.buffer for s in statements_of(kernel.body) if isinstance(s, Alloc))
-    private = list(dict.fromkeys(b for b in inside if b.scope == "cache"))
-    *offsets, size = accumulate((-(-b.size * b.dtype.bytes // 64) * 64 for b in private), initial=0)
-    scratch = {b: (offset, size) for b, offset in zip(private, offsets)}
+    offsets: dict[Buffer, int] = {}
+    size = 0
+    for k in (*prepared.values(), kernel):  # one runs after the other, in the same memory
+        *starts, end = accumulate((-(-b.size * b.dtype.bytes // 64) * 64 for b in private_buffers(k)), initial=0)
+        offsets |= dict(zip(private_buffers(k), starts))
+        size = max(size, end)
+    scratch = {b: (offset, size) for b, offset in offsets.items()}
     text = module_text(launched, facts(plan.machine), scratch)
     each_call = plan.each_call
-    before = tuple(prepared[k.name] for k in kernel.before if k.name in each_call)
-    packs = in_order((*kernel.packs, *(k for k in kernel.before if k.name not in each_call)))
+    before = tuple(k for k in prepared.values() if k.name in each_call)
+    given = (k for reader in (*before, kernel) for k in (*reader.packs, *reader.before))
+    packs = in_order(tuple(k for k in given if k.name not in each_call))
     return Lowered(kernel, packs, before, after, text, size)
+
+
+def private_buffers(kernel: Kernel) -> list[Buffer]:
+    """Return the buffers of ``kernel`` that each thread has in memory of its own."""
+    inside = (s.buffer for s in statements_of(kernel.body) if isinstance(s, Alloc))
+    return list(dict.fromkeys(b for b in inside if b.scope == "cache"))
+
+
+def _prepared(plan: Pipelines, kernel: Kernel) -> dict[str, Kernel]:
+    """Return the kernels that run before ``kernel``, the rewritten main one, rewritten, by name, in their order."""
+    found: dict[str, Kernel] = {}
+    for k, steps in preparing(plan, kernel):
+        made = run_steps(k, steps)
+        found |= {**_prepared(plan, made), k.name: made}
+    return found
 
 
 def in_order(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
@@ -115,15 +134,16 @@ def assemble(plan: Pipelines, low: Lowered, argument: Callable[[Kernel, Buffer],
     machine = plan.machine
     code = llvm_bind.object_code(low.text, machine.triple, machine.cpu, machine.features)
 
-    def entry(k: Kernel, name: str = "", *scratch: Argument, packing: str = "") -> Entry:
+    length = low.scratch // 4
+    scratch = Argument("scratch", "scratch", "f32", (length,), "a", length)
+
+    def entry(k: Kernel, name: str = "", packing: str = "") -> Entry:
         sizes = (size_argument(v.name) for v in k.sizes)
-        arguments = (*(argument(k, b) for b in k.params), *scratch, *sizes)
+        arguments = (*(argument(k, b) for b in k.params), *([scratch] if private_buffers(k) else []), *sizes)
         return Entry(plan.symbol(name), arguments, host_launch(plan.threads(name)), packing)
 
     entries = {k.name: entry(k, k.name) for k in low.before}
-    length = low.scratch // 4
-    scratch = [Argument("scratch", "scratch", "f32", (length,), "a", length)] if low.scratch else []
-    entries["main"] = entry(low.kernel, "", *scratch)
+    entries["main"] = entry(low.kernel)
     entries |= {k.name: entry(k, k.name) for k in low.after}
     for pack in low.packs:
         suffix = f":{pack.params[-1].name}" if len(low.packs) > 1 else ""

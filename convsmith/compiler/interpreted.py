@@ -18,6 +18,7 @@ from convsmith.ir.stmt import Kernel
 from convsmith.layout.indirection import FORMS, Table
 from convsmith.plan.pointers import pointers
 from convsmith.problem.data import unwritten
+from convsmith.problem.fusion import stages_of
 from convsmith.problem.problem import Problem
 from convsmith.statement.views import statement
 
@@ -81,6 +82,8 @@ class InterpretedCall:
 def known_arguments(problem: Problem) -> dict[str, Argument]:
     """Return the arguments of a problem by name: its tensors, its pointer table in every form, and its zero buffer."""
     known = {tensor.name: argument_of(tensor) for tensor in problem.tensors}
+    if stages_of(problem) is not None:  # kernels of several stages have no tables
+        return known
     st = statement(problem)
     try:
         for p in (pointers(st, form) for form in FORMS):

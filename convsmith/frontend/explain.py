@@ -9,10 +9,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from convsmith.codegen import llvm_bind
-from convsmith.compiler.driver import Lowered, lower
+from convsmith.compiler.driver import Lowered, lower, private_buffers
 from convsmith.compiler.instruments import Dump, PassRecord, Recorder, dump_directory, dump_root
 from convsmith.compiler.service import faults, repro
 from convsmith.diag.errors import UsageError
+from convsmith.frontend.explain_fusion import fusion_lines
 from convsmith.frontend.tables import TITLES, pixel_window
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.intern import interning
@@ -72,7 +73,8 @@ def explain(kernel: Inspected) -> str:
         page = [
             *_problem(problem), *_sizes(kernel, low), ("config", str(config)),
             *_statements(plan), *_nest(low, recorder.records),
-            *_packing(low), *_tables(problem), *_storage(recorder.records), *_code(kernel, low), *_model(kernel, low),
+            *_packing(low), *_fusion(kernel, plan, low), *_tables(problem), *_storage(recorder.records),
+            *_code(kernel, low), *_model(kernel, low),
             *_work(problem, target), *_roofline(kernel), *_notes(kernel, plan, low),
         ]  # fmt: skip
     if dump is None:
@@ -111,10 +113,10 @@ def _sizes(kernel: Inspected, low: Lowered) -> Iterator[Line]:
 
 
 def _statements(plan: Plan) -> Iterator[Line]:
-    """Yield the loops, instruction, registers and buffers of the main statement, behind one at a loop of it."""
-    inner = [k for k in plan.kernels if k.statement.when == "loop"]
-    for kernel in (*inner, plan.main):
-        if inner:
+    """Yield the loops, instruction, registers and buffers of the main statement, or of all stages."""
+    stages = [k for kernel in plan.program.kernels for k in plan.plans_of(kernel)]
+    for kernel in stages or [plan.main]:
+        if stages:
             yield from statement_lines(kernel)
         yield from kernel_lines(kernel)
 
@@ -145,9 +147,14 @@ def _packing(low: Lowered) -> Iterator[Line]:
         yield "packing", f"{text}, {_bytes(packed.size * packed.dtype.bits // 8)}"
         for sums in (b for b in pack.written if b is not packed):
             yield "", f"and sums, {sums}, {_bytes(sums.size * sums.dtype.bits // 8)}"
-    for kernel in low.before:
+    for kernel in (k for k in low.before if not private_buffers(k) and not k.packs):
         sums = kernel.params[-1]
         yield "each call", f"sums, {sums}, {_bytes(sums.size * sums.dtype.bits // 8)}"
+
+
+def _fusion(kernel: Inspected, plan: Plan, low: Lowered) -> Iterator[Line]:
+    lines = fusion_lines(plan, low, kernel.target)
+    yield from ((("fusion" if n == 0 else ""), line) for n, line in enumerate(lines))
 
 
 def _stored(loop: For) -> set[Buffer]:

@@ -27,7 +27,8 @@ class NothingKernel(NamedKernel):
 
     def __init__(self, problem: Problem, signature: str | None = None) -> None:
         self._problem = problem
-        operand = next((t.name for t in problem.inputs if t.holds == "wei"), "")
+        weights_of = [t.name for t in problem.inputs if t.holds == "wei"]
+        operand = weights_of[0] if len(weights_of) == 1 else ""
         border = Border([argument_of(tensor) for tensor in problem.tensors], operand)
         super().__init__(border)
         self.packing, self._signature = "", ""
@@ -43,6 +44,10 @@ class NothingKernel(NamedKernel):
         """Check the weights, and return a packed operand that keeps only the bias."""
         checked, own_bias = self._border.check_operand(operand, bias, names)
         return Packed(self.packing, np.zeros(0, checked.dtype), None if own_bias is None else own_bias.copy(), True)
+
+    def pack_each(self, operands: Mapping[str, Array], names: Names = BY_NAME) -> dict[str, Packed | Array]:
+        """Return the checked operands, which nothing reads."""
+        return {name: self._border.specs[name].check(array, names[name]) for name, array in operands.items()}
 
     def run(self, arrays: Mapping[str, Given], names: Names = BY_NAME) -> dict[str, Array]:
         """Return the outputs by name, computed from the inputs by name; see `HostKernel.run`."""

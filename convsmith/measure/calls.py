@@ -23,6 +23,10 @@ class BindableKernel(Protocol):
         """Return packed weights."""
         ...
 
+    def pack_each(self, **operands: Array) -> dict[str, Any]:
+        """Return packed operands by name."""
+        ...
+
     def bind(self, x: Array, weights: Any, out: Array) -> Callable[[], object]:
         """Return a function that computes on these arrays."""
         ...
@@ -43,7 +47,10 @@ def bound_call(
     """Return a call of `kernel` bound to physical arrays, and the outputs that it writes, by default new ones."""
     given: dict[str, Any] = {**inputs, **(outputs or {})}
     names = {t.holds: t.name for t in problem.tensors if t.name in inputs or t.role != "in"}
-    if any(t.holds == "wei" for t in problem.inputs):
+    weights = [t.name for t in problem.inputs if t.holds == "wei"]
+    if len(weights) > 1:
+        given |= kernel.pack_each(**{name: given[name] for name in weights})
+    elif weights:
         bias = given.pop(names["bia"], None) if problem.dir == "FWD_B" else None
         given[names["wei"]] = kernel.pack(given[names["wei"]], bias)
     results = kernel.run(**given)

@@ -5,11 +5,14 @@ Where consecutive iterations read overlapping rows, the halo, the buffer can be 
 next iteration reads again, each iteration computes only its new rows, and a nest before the loop computes the halo of
 the first.
 
+A nest before the loop may read the buffer too, as one does that computes the halo of another buffer. It then has a
+buffer of its own, and what it reads is computed right before it.
+
 The rewrite relies on four facts, and checks them: the statement that writes the buffer is a nest that writes nothing
 else and does not read it; it writes one element an iteration; one later statement reads the buffer, and only under the
-loop; and no statement that the nest moves over, nor the one that reads the buffer, writes an element that the nest
-reads. The dependence test decides the last one. A dim is cut to the footprint where a loop of the nest is its
-coordinate; any other dim is computed whole.
+loop or in nests right before it; and no statement that the nest moves over, nor the one that reads the buffer, writes
+an element that the nest reads. The dependence test decides the last one. A dim is cut to the footprint where a loop of
+the nest is its coordinate; any other dim is computed whole.
 """
 
 from __future__ import annotations
@@ -141,18 +144,33 @@ class _ComputeAt(ScopedRewriter):
     def For(self, loop: For) -> Stmt:
         if loop.var.name != self.loop:
             return self._For(loop)
-        self.reached += sum(isinstance(x, Load) and x.buffer is self.producer.buffer for x in walk(loop.body))
+        self._note(loop.body)
         try:
             return _moved(self.producer, loop, self.rolling, self.ranges)
         except Unbounded as unknown:
             raise _refuse(f"what {loop.var} reads of {self.producer.buffer} depends on {unknown.args[0]}") from None
+
+    def Block(self, s: Block) -> Stmt:
+        if not any(isinstance(x, For) and x.var.name == self.loop for x in s.stmts):
+            return self._Block(s)
+        return block(*map(self._before, s.stmts))
+
+    def _before(self, s: Stmt) -> Stmt:
+        """Return a statement beside the loop: one that reads the buffer has what it reads computed before it."""
+        if (isinstance(s, For) and s.var.name == self.loop) or self.producer.buffer not in _read(s):
+            return self.stmt(s)
+        self._note(s)
+        return _computed_before(self.producer, s, self.ranges)
+
+    def _note(self, s: Stmt) -> None:
+        self.reached += sum(isinstance(x, Load) and x.buffer is self.producer.buffer for x in walk(s))
 
 
 def _moved(producer: _Producer, loop: For, rolling: bool, outer: dict[Var, Range]) -> Stmt:
     """The loop with the producer of what its iterations read; `outer` are the ranges around it."""
     old = producer.buffer
     ranges = {**outer, loop.var: loop_range(loop, outer)}
-    parts = _footprint(producer, loop, ranges)
+    parts = _footprint(producer, loop.body, ranges, str(loop.var), loop.var)
     rolled = _rolled(parts, loop) if rolling else None
     shape = [old.shape[dim] if dim not in parts else parts[dim].size for dim in range(len(old.shape))]
     if rolled is not None:
@@ -178,12 +196,29 @@ def _moved(producer: _Producer, loop: For, rolling: bool, outer: dict[Var, Range
     return Alloc(new, block(computed({**parts, rolled: warm}, outer), again))
 
 
-def _footprint(producer: _Producer, loop: For, ranges: Mapping[Var, Range]) -> dict[int, _Interval]:
-    """The coordinates that an iteration of `loop` reads, for each dim of the buffer that is not computed whole."""
+def _computed_before(producer: _Producer, reader: Stmt, ranges: dict[Var, Range]) -> Stmt:
+    """The nest `reader` behind the producer of what it reads; `ranges` are those around it."""
+    old, parts = producer.buffer, _footprint(producer, reader, ranges, str(producer.buffer))
+    shape = [old.shape[dim] if dim not in parts else parts[dim].size for dim in range(len(old.shape))]
+    new = Buffer(old.name, old.dtype, tuple(shape), dense_blocks(old, shape), "cache")
+    origin = tuple(parts[dim].first if dim in parts else as_index(0) for dim in range(len(shape)))
+    redirect = _Redirect(old, new, origin, None)
+    rows = {part.loop.var: _cut(part, ranges) for part in parts.values()}
+    return Alloc(new, block(producer.over(rows, redirect), redirect.stmt(reader)))
+
+
+def _footprint(
+    producer: _Producer, reader: Stmt, ranges: Mapping[Var, Range], what: str, moving: Var | None = None
+) -> dict[int, _Interval]:
+    """The coordinates that `reader` reads, for each dim of the buffer that is not computed whole.
+
+    A dim is computed whole if `reader` reads all of it, and `moving` does not move what it reads. `what` names reader
+    and buffer in messages.
+    """
     old = producer.buffer
-    reads = [x for x in walk(loop.body) if isinstance(x, Load) and x.buffer is old]
+    reads = [x for x in walk(reader) if isinstance(x, Load) and x.buffer is old]
     inner: dict[Var, Range] = {}
-    for x in loops_of(loop.body):
+    for x in loops_of(reader):
         inner[x.var] = loop_range(x, {**ranges, **inner})
     out = {}
     for dim, cut in enumerate(producer.cuts):
@@ -191,8 +226,8 @@ def _footprint(producer: _Producer, loop: For, ranges: Mapping[Var, Range]) -> d
             continue
         base, lo, hi = box([r.index[dim] for r in reads], ranges, inner, f"{old} along dim {dim}")
         if hi < lo:
-            raise _refuse(f"{loop.var} reads nothing of {old}")
-        if hi - lo + 1 < old.shape[dim] or loop.var in variables_of(base):
+            raise _refuse(f"{what} reads nothing of {old}")
+        if hi - lo + 1 < old.shape[dim] or moving in variables_of(base):
             out[dim] = _Interval(cut, base + lo, hi - lo + 1)
     return out
 

@@ -18,6 +18,7 @@ from convsmith.diag.settings import MOST_THREADS
 REALISATIONS = ("mask", "peel", "pad_copy", "window_copy", "indirection")
 TABLES = ("row", "column", "compressed", "sections")
 OFFSETS = ("each", "sums")
+HALOS = ("keep", "recompute")
 
 
 @dataclass(frozen=True)
@@ -64,9 +65,12 @@ class Config:
     ``block``     pixel loop -> tiles of a block, between whose transforms and product arrays stay in the cache (by
                   default all), and loop of images -> images of a block (by default one)
     ``threads``   host threads
-    ``at``        loop of the next statement in whose iterations this one computes the rows that the iteration reads
-    ``then``      config of the next statement, a fused depthwise convolution, with loops and arrays of its own names;
-                  its text stands behind `` / ``
+    ``at``        loop of the next statement in whose iterations this one computes the rows that the iteration reads; a
+                  loop of a later statement has the number of that one behind its name (``oh3``). Without it, this
+                  statement computes all rows before the next one starts
+    ``halo``      whether rows that consecutive iterations of that loop read are kept for the next one in a circular
+                  buffer (``keep``), or computed again (``recompute``)
+    ``then``      config of the next statement, with loops and arrays of its own names; its text stands behind `` / ``
     """
 
     target: str
@@ -97,6 +101,7 @@ class Config:
     block: tuple[tuple[str, int], ...] = ()
     threads: int = 1
     at: str = ""
+    halo: str = "keep"
     then: Config | None = None
 
     def __post_init__(self) -> None:
@@ -151,7 +156,11 @@ class Config:
             raise ConfigError("threads", f"--threads={self.threads}: expected 1 to {MOST_THREADS}")
         if self.pieces < 1:
             raise ConfigError("pieces", f"--pieces={self.pieces}: a loop has at least one piece")
-        if bool(self.at) != (self.then is not None):
+        if self.halo not in HALOS:
+            raise ConfigError("halo", f"--halo={self.halo} is unknown; legal are {', '.join(HALOS)}")
+        if self.halo != "keep" and not self.at:
+            raise ConfigError("halo", f"--halo={self.halo} needs --at=")
+        if self.at and self.then is None:
             raise ConfigError("then", f"--at={self.at}: the config of the next statement stands behind ' / '")
         if self.then is not None and (self.then.target, self.then.threads) != (self.target, self.threads):
             raise ConfigError("then", f"{self}: both statements have one --target and one --threads")
@@ -167,6 +176,11 @@ class Config:
             if f.name in ("target", "lane") or value != f.default:
                 words.append(f"--{f.name}={_PRINT[f.name](value)}")
         return " ".join(words) + (f"{_THEN}{self.then}" if self.then is not None else "")
+
+    @property
+    def stages(self) -> tuple[Config, ...]:
+        """The configs of all statements, each without that of the next one."""
+        return (replace(self, at="", halo="keep", then=None), *(self.then.stages if self.then is not None else ()))
 
     def renamed(self, dims: Mapping[str, str], arrays: Mapping[str, str]) -> Config:
         """Return the config of the same statement with other names of its dims and arrays."""
@@ -253,7 +267,7 @@ def _flag(value: str) -> bool:
 _THEN = " / "
 _PRINT: dict[str, Callable[[Any], str]] = {
     "target": str, "lane": str, "instruction": str, "realise": str, "table": str, "offsets": str, "pieces": str,
-    "threads": str, "at": str,
+    "threads": str, "at": str, "halo": str,
     "fuse": _pairs_text, "near": _pairs_text,
     "register": _sizes_text, "cache": _sizes_text, "terms": _sizes_text, "split": _sizes_text, "ends": _sizes_text,
     "remainder": _sizes_text, "winograd": _sizes_text, "block": _sizes_text,
@@ -262,7 +276,7 @@ _PRINT: dict[str, Callable[[Any], str]] = {
 }  # fmt: skip
 _READ: dict[str, Callable[[str], Any]] = {
     "target": str, "lane": str, "instruction": str, "realise": str, "table": str, "offsets": str, "pieces": int,
-    "threads": int, "at": str,
+    "threads": int, "at": str, "halo": str,
     "fuse": _pairs, "near": _pairs, "register": _sizes, "cache": _sizes, "terms": _sizes, "split": _sizes,
     "ends": _sizes, "remainder": _sizes, "winograd": _sizes, "block": _sizes,
     "order": _names, "reduce": _names, "pack": _names, "hold": _names, "flip": _names, "phases": _names,
@@ -271,7 +285,8 @@ _READ: dict[str, Callable[[str], Any]] = {
 }  # fmt: skip
 _EXAMPLE = {
     "target": "--target=avx512", "lane": "--lane=oc", "realise": "--realise=peel", "table": "--table=row",
-    "pieces": "--pieces=8", "threads": "--threads=2", "at": "--at=oh", "fuse": "--fuse=oh+ow",
+    "pieces": "--pieces=8", "threads": "--threads=2", "at": "--at=oh", "halo": "--halo=recompute",
+    "fuse": "--fuse=oh+ow",
     "register": "--register=oc:32,ow:14",
     "order": "--order=mb,oc,oh,ow", "cache": "--cache=oc:256,ic:128",
     "instruction": "--instruction=vpdpbusd_512",

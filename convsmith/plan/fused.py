@@ -1,12 +1,14 @@
-"""A fused depthwise convolution: the schedules of its two statements as one pipeline of one kernel.
+"""Several stages: the schedules of statements of one kernel as one pipeline.
 
-Rows of the first statement are computed in the loop of the second that reads them (`passes/compute_at.py`). The second
-nest is brought into its order first, so that the loop exists; the first one is ordered where it then stands.
+Rows of a statement are computed in a loop of a later one that reads them (`passes/compute_at.py`). The later nest is
+brought into its order first, so that the loop exists; the earlier one is ordered where it then stands. A statement that
+is computed at no loop of another one ends a kernel of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 
 from convsmith.diag.errors import ConfigError
@@ -14,51 +16,140 @@ from convsmith.machine.base import Machine
 from convsmith.passes.compute_at import compute_at
 from convsmith.passes.manager import Step
 from convsmith.plan.config import Config
-from convsmith.plan.kernel import KernelPlan, scheduled
-from convsmith.plan.loops import Loop
-from convsmith.problem.conv import Conv
-from convsmith.problem.fusion import split_depthwise
-from convsmith.statement.fused import MIDDLE, SUFFIX, Pair
+from convsmith.plan.kernel import Held, KernelPlan, kernel_plan, loop_at, scheduled
+from convsmith.plan.loops import fused_name
+from convsmith.plan.sums import config_of_sums
+from convsmith.problem.fusion import Stages, middle
+from convsmith.problem.problem import Problem
+from convsmith.statement.fused import FusedStatements, suffix
 from convsmith.statement.program import Program, fused_program
 
 NEAR = ("mask", "peel")
-"""Legal realisations of the second statement: it reads rows from a circular buffer."""
+"""Legal realisations of a statement that reads rows from a circular buffer."""
 
 
-def scheduled_pair(problem: Conv, config: Config, machine: Machine) -> Program:
-    """Return the program of both statements, each scheduled by its config."""
-    if config.then is None:
+@dataclass(frozen=True)
+class ComputedAt:
+    """The loop at which rows of a stage are computed: ``loop`` of stage ``of`` (from 0), by its name in the kernel.
+
+    Rows that consecutive iterations read are kept where ``keeps`` is set.
+    """
+
+    of: int
+    loop: str
+    keeps: bool
+
+
+def scheduled_stages(problem: Problem, stages: Stages, config: Config, machine: Machine) -> Program:
+    """Return the program of ``stages``, each scheduled by its config."""
+    configs = config.stages
+    if len(configs) != len(stages):
         raise ConfigError(
-            "then", f"config {config}: {problem} has a second statement; legal is --at= and its config behind ' / '"
+            "then", f"config {config}: {problem} has {len(stages)} statements, and {len(configs)} configs are given; "
+            "legal is one for each, joined by ' / '",
+        )  # fmt: skip
+    breaks = [n for n, link in enumerate(_links(config)) if not link.at]
+    kernels, start = [], 0
+    for end in breaks:
+        own = []
+        for n in range(start, end + 1):
+            _check(configs[n], n, n > start, end > start)
+            own.append(scheduled(stages.problems[n], configs[n], machine))
+            if n > start and any(v.adds != own[-1].b.name for v in own[-1].sums):
+                raise ConfigError(
+                    "then", f"config {configs[n]}: sums of entries of the source need all of them before the first "
+                    "row; legal are --offsets=each and a --flip of weights that need none",
+                )  # fmt: skip
+        when = "main" if end == len(stages) - 1 else "before"
+        kernels.append(FusedStatements(stages, start, tuple(own), when))
+        start = end + 1
+    return fused_program(problem, tuple(kernels))
+
+
+def _links(config: Config) -> Iterator[Config]:
+    """Yield the configs of all statements, each with the configs of those behind it."""
+    link: Config | None = config
+    while link is not None:
+        yield link
+        link = link.then
+
+
+def _check(config: Config, n: int, reads_rows: bool, has_others: bool) -> None:
+    """Raise ConfigError if ``config`` of stage ``n`` does not suit a kernel of several stages.
+
+    Its statement may read rows of another one, in a kernel that ``has_others``.
+    """
+    if config.split or config.winograd or (config.realise == "indirection" and (n or has_others)):
+        raise ConfigError(
+            "then", f"config {config}: one of several statements has no --split, no --winograd and no pointer table"
         )
-    fused = split_depthwise(problem)
-    for text, own in (("first", config), ("second", config.then)):
-        if own.split or own.realise == "indirection":
-            raise ConfigError("then", f"config {own}: the {text} of two statements has no --split and no table")
-    if config.then.offsets != "each" or config.then.realise not in NEAR:
+    if reads_rows and config.realise not in NEAR:
         raise ConfigError(
-            "then", f"config {config.then}: legal for the second of two statements are --offsets=each and "
+            "then", f"config {config}: legal for a statement that reads rows of another one are "
             f"--realise={' or '.join(NEAR)}",
         )  # fmt: skip
-    first, second = scheduled(fused.first, config, machine), scheduled(fused.second, config.then, machine)
-    return fused_program(problem, Pair(fused, first, second))
 
 
-def renamed_config(pair: Pair, config: Config) -> tuple[Config, str]:
-    """Return the config of the second statement with the names that it has in the kernel, and the loop at which the
-    rows are computed.
-    """
-    assert config.then is not None
-    dims = {d.name: d.name + SUFFIX for d in pair.second.dims}
-    then = config.then.renamed(dims, pair.arrays)
-    return then, dims.get(config.at, config.at)
+def places(kernel: FusedStatements, config: Config) -> dict[int, ComputedAt]:
+    """Return the place of each stage of ``kernel`` but the last; ConfigError where ``config`` names no loop."""
+    found = {}
+    links = list(_links(config))
+    for n in kernel.read[:-1]:
+        link = links[n]
+        for of in range(n + 1, kernel.last + 1):
+            st = kernel.own[of - kernel.start]
+            dims = {d.name: d.name + suffix(of) for d in st.dims}
+            for a, b in links[of].fuse:
+                dims[fused_name(a, b)] = fused_name(dims.get(a, a), dims.get(b, b))
+            loop = dims.get(link.at) if of == n + 1 else None
+            if loop is None and link.at in dims.values():
+                loop = link.at
+            if loop is not None:
+                found[n] = ComputedAt(of, loop, link.halo == "keep")
+                break
+        else:
+            last = kernel.own[-1]
+            raise ConfigError(
+                "at", f"--at={link.at}: no loop of that name is in a later statement of the kernel; legal are "
+                f"{', '.join(d.name + suffix(kernel.last) for d in last.dims)}",
+            )  # fmt: skip
+    return found
 
 
-def joined(first: KernelPlan, second: KernelPlan, loop: Loop) -> tuple[Step, ...]:
-    """Return the rewrites of both statements; ``loop`` of the second computes rows of the first."""
-    moved = Step(compute_at, MIDDLE, loop.name)
-    read, lowered = _merged(first.read, second.read), _merged(first.lower, second.lower)
-    return (*second.order, moved, *first.order, *first.tile, *second.tile, *read, *second.cut, *first.cut, *lowered)
+def stage_plans(kernel: FusedStatements, config: Config, machine: Machine) -> list[KernelPlan]:
+    """Return the plans of all statements of ``kernel``, sums of entries first."""
+    configs, at = config.stages, places(kernel, config)
+    plans: list[KernelPlan] = []
+    for st in kernel.statements[: len(kernel.sums)]:
+        threads = config.threads if st.when == "before" else 1
+        plans.append(kernel_plan(st, config_of_sums(st, machine, threads), machine))
+    for n in kernel.read:
+        st, whole = kernel.renamed(n), kernel.own[n - kernel.start]
+        own = configs[n].renamed({d.name: d.name + suffix(n) for d in whole.dims}, kernel.arrays(n))
+        if n < kernel.last:
+            own = replace(own, threads=1)
+        held = tuple(Held(place.loop, place.keeps) for place in at.values() if place.of == n)
+        plans.append(kernel_plan(st, own, machine, within=held))
+    return plans
+
+
+def joined(kernel: FusedStatements, config: Config, plans: Sequence[KernelPlan]) -> tuple[Step, ...]:
+    """Return the rewrites of all statements of ``kernel``, which have ``plans``; each is computed at its place."""
+    by_stage = dict(zip(kernel.read, plans))
+    at = places(kernel, config)
+    steps = [*by_stage[kernel.last].order]
+    for n in reversed(kernel.read[:-1]):
+        loop = loop_at(by_stage[at[n].of].nest, at[n].loop)
+        keeps = () if at[n].keeps else (False,)
+        steps += [Step(compute_at, middle(n), loop.name, *keeps), *by_stage[n].order]
+    for plan in plans:
+        steps += plan.tile
+    read: Sequence[Step] = ()
+    lowered: Sequence[Step] = ()
+    for plan in plans:
+        read, lowered = list(_merged(read, plan.read)), list(_merged(lowered, plan.lower))
+    cut = [step for plan in reversed(plans) for step in plan.cut]
+    return (*steps, *read, *cut, *lowered)
 
 
 def _merged(a: Sequence[Step], b: Sequence[Step]) -> Iterator[Step]:

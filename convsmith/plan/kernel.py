@@ -32,7 +32,7 @@ class KernelPlan:
 
     The pipeline is in five stages: ``order`` brings the loops into their order, ``tile`` makes the register tile,
     ``read`` packs operands and realises views, ``cut`` splits off remainders, and ``lower`` makes vectors and
-    instructions. Rows of another statement are computed ``within`` a loop.
+    instructions.
     """
 
     statement: Statement
@@ -46,12 +46,20 @@ class KernelPlan:
     read: tuple[Step, ...]
     cut: tuple[Step, ...]
     lower: tuple[Step, ...]
-    within: str = ""
 
     @property
     def pipeline(self) -> tuple[Step, ...]:
         """The rewrites of the five stages, in the order in which they run."""
         return (*self.order, *self.tile, *self.read, *self.cut, *self.lower)
+
+
+class Held(NamedTuple):
+    """A ``loop`` in whose iterations rows of another statement are computed; ``keeps`` says whether an iteration along
+    an axis keeps rows for the next one.
+    """
+
+    loop: str
+    keeps: bool
 
 
 class Prescribed(NamedTuple):
@@ -63,12 +71,13 @@ class Prescribed(NamedTuple):
 
 
 def kernel_plan(
-    st: Statement, config: Config, machine: Machine, sizes: SymbolicSizes | None = None, within: str = "",
-    prescribed: Prescribed | None = None,
+    st: Statement, config: Config, machine: Machine, sizes: SymbolicSizes | None = None,
+    within: tuple[Held, ...] = (), prescribed: Prescribed | None = None,
 ) -> KernelPlan:  # fmt: skip
     """Return the plan of ``st`` under its own ``config``, with symbolic ``sizes`` where these are given.
 
-    Threads share the loops outside of the innermost one around the register tile that steps through ``within``.
+    Threads share the loops outside of the innermost one around the register tile that steps through a loop ``within``
+    which rows of another statement are computed, and that one too if it keeps no rows.
     """
     unit = Unit.of(st, machine, config)
     if prescribed is not None:
@@ -90,7 +99,7 @@ def kernel_plan(
     lower = lower_steps(columns, config, machine, nest)
     needed = registers(loops, config, machine, unit, nest.filled)
     stages = (tuple(steps), tuple(tile), tuple(read), tuple(cut), tuple(lower))
-    return KernelPlan(st, config, loops, nest, needed, buffers(columns, config, nest), *stages, within)
+    return KernelPlan(st, config, loops, nest, needed, buffers(columns, config, nest), *stages)
 
 
 def loop_at(nest: Nest, of: str) -> Loop:
@@ -104,12 +113,10 @@ def loop_at(nest: Nest, of: str) -> Loop:
     return candidates[-1]
 
 
-def _outside(nest: Nest, loops: Loops, within: str) -> tuple[Loop, ...]:
-    """Return the loops that threads may share: an axis's loop ``within`` keeps rows for its next iteration."""
-    if not within:
-        return nest.outside
-    last = nest.outside.index(loop_at(nest, within))
-    return nest.outside[: last + (not loops.axes[within])]
+def _outside(nest: Nest, loops: Loops, within: tuple[Held, ...]) -> tuple[Loop, ...]:
+    """Return the loops that threads may share: none that keeps rows for its next iteration, or stands within it."""
+    ends = [nest.outside.index(loop_at(nest, at.loop)) + (not (at.keeps and loops.axes[at.loop])) for at in within]
+    return nest.outside[: min(ends, default=len(nest.outside))]
 
 
 def scheduled(problem: Problem, config: Config, machine: Machine, dynamic: bool = False) -> Statement:

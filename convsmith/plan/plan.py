@@ -5,7 +5,7 @@ All later code reads it: the driver runs its pipelines, `explain` prints it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from convsmith.diag.errors import ConfigError
 from convsmith.diag.forking import import_lock
@@ -15,13 +15,14 @@ from convsmith.machine.base import Machine
 from convsmith.passes.manager import Step
 from convsmith.plan.config import Config
 from convsmith.plan.dynamic import check_dynamic, symbolic_dims, symbolic_sizes
-from convsmith.plan.fused import joined, renamed_config, scheduled_pair
-from convsmith.plan.kernel import KernelPlan, kernel_plan, loop_at, scheduled
+from convsmith.plan.fused import joined, scheduled_stages, stage_plans
+from convsmith.plan.kernel import KernelPlan, kernel_plan, scheduled
 from convsmith.plan.pipelines import SYMBOL
 from convsmith.plan.sums import config_of_sums
 from convsmith.plan.winograd import block_steps, product_config, weights_steps, winograd_of
-from convsmith.problem.conv import Conv
+from convsmith.problem.fusion import stages_of
 from convsmith.problem.problem import Problem
+from convsmith.statement.fused import FusedStatements
 from convsmith.statement.naive import naive
 from convsmith.statement.program import Program, program
 from convsmith.statement.winograd import WEIGHTS
@@ -51,15 +52,24 @@ class Plan:
         """The rewrites of the main kernel, of which the nest of a statement at a loop is a part."""
         if self.program.winograd is not None:
             return block_steps(self.program.winograd, self.main, self.config, self.machine)
-        inner = [k for k in self.kernels if k.statement.when == "loop"]
-        return joined(inner[0], self.main, loop_at(self.main.nest, self.main.within)) if inner else self.main.pipeline
+        return self._joined(self.program.kernels[-1]) if self.program.kernels else self.main.pipeline
 
     @property
     def preparing(self) -> dict[str, tuple[Step, ...]]:
         """The rewrites of the kernels that run before the main one, by name."""
         if self.program.winograd is not None:
             return {WEIGHTS: weights_steps(self.program.winograd)}
-        return {k.statement.name: k.pipeline for k in self.kernels if k.statement.when in ("packing", "before")}
+        found = {k.statement.name: k.pipeline for k in self.kernels if k.statement.when in ("packing", "before")}
+        return found | {kernel.renamed(kernel.last).name: self._joined(kernel) for kernel in self.program.kernels[:-1]}
+
+    def _joined(self, kernel: FusedStatements) -> tuple[Step, ...]:
+        """Return the rewrites of a ``kernel`` of several statements."""
+        return joined(kernel, self.config, self.plans_of(kernel))
+
+    def plans_of(self, kernel: FusedStatements) -> list[KernelPlan]:
+        """Return the plans of the stages that ``kernel`` computes."""
+        plans = {k.statement.name: k for k in self.kernels}
+        return [plans[kernel.renamed(n).name] for n in kernel.read]
 
     @property
     def each_call(self) -> frozenset[str]:
@@ -101,21 +111,18 @@ def plan(problem: Problem, config: Config, machine: Machine, requirements: Requi
     unknown = frozenset(symbolic_dims(check_dynamic(problem))) if dynamic else frozenset()
     if config.winograd:
         made = winograd_of(problem, config, machine, dynamic)
-    elif isinstance(problem, Conv) and problem.depthwise is not None:
-        made = scheduled_pair(problem, config, machine)
+    elif (stages := stages_of(problem)) is not None:
+        made = scheduled_stages(problem, stages, config, machine)
     elif config.then is None:
         made = program(problem, scheduled(problem, config, machine, dynamic))
     else:
         raise ConfigError("then", f"--at={config.at}: {problem} has one statement; legal is the config of one")
-    kernels = []
-    for st in made.statements:
-        if st.when == "loop":
-            kernels.append(kernel_plan(st, replace(config, threads=1, at="", then=None), machine))
-        elif st.when == "main":
+    kernels = [plan for kernel in made.kernels for plan in stage_plans(kernel, config, machine)]
+    for st in () if made.kernels else made.statements:
+        if st.when == "main":
             sizes = symbolic_sizes(problem, st, config) if dynamic else None
-            own, within = renamed_config(made.pair, config) if made.pair is not None else (config, "")
-            own = product_config(config) if made.winograd is not None else own
-            kernels.append(kernel_plan(st, own, machine, sizes, within))
+            own = product_config(config) if made.winograd is not None else config
+            kernels.append(kernel_plan(st, own, machine, sizes))
         else:
             # Parts are added up, and sums made while packing, on the thread that calls.
             threads = config.threads if st.when == "before" else 1

@@ -6,7 +6,7 @@ If a check fails, nothing has been written.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -66,12 +66,14 @@ def _packed_with(artifact: Artifact, operand: str) -> list[Argument]:
 class Border:
     """The tensors of a kernel: `specs` by name in order, and the names of `inputs` and `outputs` ("inout": both).
 
-    `operand` is the input that may be passed as `Packed` (empty if there is none); packed weights include their bias.
+    `operand` is the input that may be passed as `Packed` by position (empty if there is none); packed weights include
+    their bias. By name, all inputs that are `packable` may be passed so.
     `defaults` are the arrays of inputs that a call omits.
     """
 
-    def __init__(self, tensors: Sequence[Argument], operand: str) -> None:
+    def __init__(self, tensors: Sequence[Argument], operand: str, packable: Collection[str] = ()) -> None:
         self.operand = operand
+        self.packable = frozenset(packable)
         self.specs = {tensor.name: ArraySpec(tensor) for tensor in tensors}
         self.inputs = tuple(tensor.name for tensor in tensors if tensor.role != "out")
         self.outputs = tuple(tensor.name for tensor in tensors if tensor.role != "in")
@@ -80,7 +82,8 @@ class Border:
         self.has_bias = held.get("bia") == "in"
         self.packs_weights = bool(operand) and self.specs[operand].argument.holds == "wei"
         self.takes_bias = self.packs_weights and self.has_bias
-        self.forward = held.get("src") == held.get("wei") == "in" and held.get("dst") in ("out", "inout")
+        one = sum(tensor.holds == "wei" for tensor in tensors) == 1
+        self.forward = one and held.get("src") == held.get("wei") == "in" and held.get("dst") in ("out", "inout")
         self.adds_to_result = self.forward and held.get("dst") == "inout"
         self.empty = all(self.specs[name].empty_tensor for name in self.outputs)
         self.without_default = tuple(
@@ -107,6 +110,8 @@ class Border:
                     results[name] = given if ready else spec.check_output(given, names[name])  # type: ignore[assignment]
                 elif name == self.operand and isinstance(packed, Packed):
                     inputs[name] = packed
+                elif name in self.packable and isinstance(given, Packed):
+                    inputs[name] = given
                 elif is_bias and self.takes_bias and isinstance(packed, Packed):
                     raise _beside_packed(names)
                 else:
@@ -172,20 +177,22 @@ class Border:
         self._check_bias(bias, self.takes_bias, names)
         return checked, None if bias is None else self.specs["bia"].check(bias, names["bia"])
 
-    def check_packed_alone(self, artifact: Artifact) -> None:
-        """Raise UsageError if the operand can only be packed together with arrays of a call."""
-        others = [a.name for a in _packed_with(artifact, self.operand) if a.name not in self.defaults]
+    def check_packed_alone(self, artifact: Artifact, operand: str) -> None:
+        """Raise UsageError if `operand` can only be packed together with arrays of a call."""
+        others = [a.name for a in _packed_with(artifact, operand) if a.name not in self.defaults]
         if others:
             raise UsageError(
-                f"{self.operand} is packed with {', '.join(others)}: legal is {self._run()} with plain arrays",
+                f"{operand} is packed with {', '.join(others)}: legal is {self._run()} with plain arrays",
                 code="packing",
             )
 
-    def packed_elsewhere(self, packed: Packed, signature: str, names: Names = BY_NAME) -> UsageError:
-        """Return the error for an operand whose packing differs from `signature`."""
+    def packed_elsewhere(
+        self, packed: Packed, signature: str, names: Names = BY_NAME, operand: str = ""
+    ) -> UsageError:
+        """Return the error for an `operand`, by default the one by position, whose packing is not `signature`."""
         return UsageError(
-            f"{names[self.operand]}: packed for another kernel: {packed.signature}; legal is {signature} (what `pack` "
-            "of this kernel returns)",
+            f"{names[operand or self.operand]}: packed for another kernel: {packed.signature}; legal is {signature} "
+            "(what `pack` of this kernel returns)",
             code="packing",
         )
 

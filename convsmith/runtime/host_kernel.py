@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from convsmith.codegen.artifact import Argument, Artifact, Entry
-from convsmith.diag.errors import UnsupportedError
+from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.diag.forking import RenewedLock
 from convsmith.runtime.arrays import ALIGNMENT, Array, address_of, aligned_empty, all_finite, as_array, numpy_dtype
 from convsmith.runtime.border import BY_NAME, Border, Given, Names, tensors_of
@@ -126,7 +126,7 @@ class HostKernel:
         self.artifact = artifact
         tensors = tensors_of(artifact)
         operand = _operand(artifact, tensors)
-        self._border = border = Border(tuple(tensors.values()), operand)
+        self._border = border = Border(tuple(tensors.values()), operand, {*_packed_alone(artifact)} - {operand})
         steps = {name: _Call(library[name], entry, border.defaults) for name, entry in artifact.steps.items()}
         self._steps = list(steps.values())
         self._packs = {
@@ -145,9 +145,9 @@ class HostKernel:
         self._signature = ""
         if self._memory is not None:
             memory, bias = self._memory, border.specs["bia"] if border.takes_bias else None
-            notes = [artifact.entries[name].packing for name in artifact.packs.get(operand, ())]
             first = memory.arguments[0]
-            self.packing = " ".join(notes) or f"{first.layout} {first.shape}"
+            packed = operand in artifact.packs
+            self.packing = self._packing_of(operand) if packed else f"{first.layout} {first.shape}"
             self._signature = signature_of(
                 self.packing,
                 (memory.dtype, memory.size),
@@ -188,6 +188,27 @@ class HostKernel:
         if self._border.packs_weights:
             self._look_for_denormals(checked, names)
         return self._packed(checked, own_bias)
+
+    def pack_each(self, operands: Mapping[str, Array], names: Names = BY_NAME) -> dict[str, Packed | Array]:
+        """Return `operands` packed, by name, for any number of calls of `run`. UsageError names an array that does not
+        fit.
+        """
+        found: dict[str, Packed | Array] = {}
+        for name, array in operands.items():
+            if name not in self._border.packable:
+                raise UsageError(
+                    f"{name}: not packed alone; legal are {', '.join(sorted(self._border.packable)) or 'none'}",
+                    code="packing",
+                )
+            self._border.check_packed_alone(self.artifact, name)
+            ready = self._border.specs[name].prepare(self._border.specs[name].check(array, names[name]))
+            buffer = self._pack(name, {name: address_of(ready)}, ready)
+            found[name] = Packed(self._packing_of(name), buffer, None, all_finite(ready))
+        return found
+
+    def _packing_of(self, name: str) -> str:
+        """Return the name of the packing of an operand."""
+        return " ".join(self.artifact.entries[entry].packing for entry in self.artifact.packs[name])
 
     def __call__(
         self, src: Array, weights: Packed | Array, bias: Array | None = None, *, out: Array | None = None
@@ -277,8 +298,14 @@ class HostKernel:
         if isinstance(packed, Packed):
             kernel = self._server(packed, names)
         if not border.empty:
+            for name in border.packable:
+                given = inputs.get(name)
+                if isinstance(given, Packed) and given.key != self._packing_of(name):
+                    raise border.packed_elsewhere(given, self._packing_of(name), names, name)
             for name in self.artifact.needs_finite if kernel is self else ():
                 array = inputs.get(name)
+                if isinstance(array, Packed) and name in border.packable and not array.look_for_finite():
+                    raise UsageError(f"{names[name]}: holds infinities or NaN; legal is a plain array", code="finite")
                 if isinstance(array, _ndarray) and not all_finite(array):
                     kernel = self._finite_fallback(name)
                     break
@@ -296,8 +323,9 @@ class HostKernel:
         keep: list[object] = []
         for name, array in taken.items():
             if isinstance(array, Packed):
-                assert self._memory is not None
-                addresses |= self._memory.addresses(array.addresses[0])
+                memory = self._parts[name] if name in self._border.packable else self._memory
+                assert memory is not None
+                addresses |= memory.addresses(array.addresses[0])
                 keep.append(array)
                 continue
             ready = specs[name].prepare(array)
@@ -378,7 +406,7 @@ class HostKernel:
             return Packed(packed.key, packed.buffer, packed.bias, finite)
         spec, own_bias = self._border.specs[self._border.operand], None
         if self._border.operand in self._packs:
-            self._border.check_packed_alone(self.artifact)
+            self._border.check_packed_alone(self.artifact, self._border.operand)
             ready = spec.prepare(operand)
             buffer = self._pack(self._border.operand, {self._border.operand: address_of(ready)}, ready)
         else:
@@ -431,14 +459,22 @@ class HostKernel:
             return self._fallback
 
 
-def _operand(artifact: Artifact, tensors: Mapping[str, Argument]) -> str:
-    """Return the name of the input that may be packed beforehand, the weights if there are any; empty if there is none.
-    """
+def _packed_alone(artifact: Artifact) -> list[str]:
+    """Return the operands that are packed for every entry: another entry may read one as it is given."""
     arguments = [argument for entry in artifact.steps.values() for argument in entry.arguments]
-    # What is packed for one entry may be read by another as it is given.
     both = {a.of for a in arguments if a.role == "packed"} & {a.name for a in arguments}
-    legal = [name for name in artifact.packs if name not in both]
-    weights = next((t.name for t in tensors.values() if t.holds == "wei" and t.role == "in"), "")
+    return [name for name in artifact.packs if name not in both]
+
+
+def _operand(artifact: Artifact, tensors: Mapping[str, Argument]) -> str:
+    """Return the name of the input that may be packed beforehand, the weights if there are any; empty if there is none,
+    or several stages have weights.
+    """
+    legal = _packed_alone(artifact)
+    found = [t.name for t in tensors.values() if t.holds == "wei" and t.role == "in"]
+    if len(found) > 1:
+        return ""
+    weights = next(iter(found), "")
     if weights and weights not in artifact.packs:
         return weights
     return weights if weights in legal else next(iter(legal), "")

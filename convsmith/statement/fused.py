@@ -1,7 +1,7 @@
-"""A convolution and the depthwise one among its post-ops as one kernel: two nests, and memory between them.
+"""Statements of consecutive stages as nests of one kernel, and memory between them.
 
-The second nest has loops of its own: their names are those of its statement with `SUFFIX`. It reads `MIDDLE`, which the
-first nest writes, and its other arrays by their names in the whole problem.
+The loops of stage `n`, counted from 1, have that number behind the names of their statement, except those of the first.
+A statement reads the array that the one before it writes; its other arrays have their names in the whole problem.
 """
 
 from __future__ import annotations
@@ -9,86 +9,138 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from convsmith.diag.forking import cached_property
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var, is_false
 from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, block
 from convsmith.ir.walk import Substitute
-from convsmith.problem.fusion import Fused
+from convsmith.problem.fusion import Stages, middle
 from convsmith.statement.naive import naive
+from convsmith.statement.offsets import sums_of
 from convsmith.statement.statement import Statement, View
 
-MIDDLE = "mid"
-"""The array between the two convolutions."""
-SUFFIX = "2"
-"""Ends the names of the second nest's loops."""
+
+def suffix(n: int) -> str:
+    """Return the end of the names of the loops of stage ``n`` (from 0)."""
+    return str(n + 1) if n else ""
 
 
 @dataclass(frozen=True)
-class Pair:
-    """The ``first`` and ``second`` statement of a fused problem, each with the names of its own problem."""
+class FusedStatements:
+    """The statements of consecutive ``stages``, from stage ``start`` (from 0) on, as nests of one kernel.
 
-    fused: Fused
-    first: Statement
-    second: Statement
+    ``own`` holds them with the names of their own problems. ``when`` says when the kernel runs.
+    """
 
-    @property
-    def is_read(self) -> bool:
-        """Whether the second statement reads any row of the first, not padding alone."""
-        return not is_false(self.second.a.mask)
-
-    @property
-    def arrays(self) -> dict[str, str]:
-        """The names that arrays of the second statement have in the kernel."""
-        return {**self.fused.names, self.second.a.name: MIDDLE}
+    stages: Stages
+    start: int
+    own: tuple[Statement, ...]
+    when: str = "main"
 
     @property
-    def variables(self) -> dict[Var, Index]:
-        """The variables that loops of the second statement have in the kernel."""
-        return {Var(d.name): Var(d.name + SUFFIX) for d in self.second.dims}
+    def last(self) -> int:
+        """The number of the last stage."""
+        return self.start + len(self.own) - 1
 
-    def renamed(self) -> Statement:
-        """Return the second statement with loops and arrays as the kernel of both names them."""
-        second, arrays, variables = self.second, self.arrays, self.variables
+    @property
+    def read(self) -> range:
+        """The stages whose results are read, and the last one: a stage that reads padding alone needs no other."""
+        alone = [n for n in range(self.start + 1, self.last + 1) if is_false(self.own[n - self.start].a.mask)]
+        return range(max(alone, default=self.start), self.last + 1)
 
-        def view(v: View) -> View:
-            return replace(v.at(variables), name=arrays.get(v.name, v.name))
+    def name(self, n: int, array: str) -> str:
+        """Return the name in the kernel of an ``array`` of stage ``n``."""
+        return self.stages.names[n].get(array, array + suffix(n))
 
-        return replace(
-            second, dims=tuple(replace(d, name=d.name + SUFFIX) for d in second.dims),
-            factors=tuple(map(view, second.factors)), c=view(second.c),
-            reduce=tuple(n + SUFFIX for n in second.reduce),
+    def arrays(self, n: int) -> dict[str, str]:
+        """Return the names that arrays of stage ``n`` have in the kernel."""
+        st = self.own[n - self.start]
+        return {v.name: self.name(n, v.name) for v in (*st.factors, st.c, *st.sums)}
+
+    def renamed(self, n: int) -> Statement:
+        """Return the statement of stage ``n`` with loops and arrays as the kernel names them."""
+        when = self.when if n == self.last else "loop"
+        name = "conv" if (n, when) == (self.last, "main") else f"stage{n + 1}"
+        return replace(self._in_kernel(n, self.own[n - self.start]), when=when, name=name)
+
+    @cached_property
+    def sums(self) -> tuple[tuple[int, Statement], ...]:
+        """The statements that make sums of entries, with their stages; arrays have the names of that stage."""
+        return tuple(
+            (n, st) for n in self.read for st in sums_of(self.stages.problems[n], self.own[n - self.start])
         )  # fmt: skip
 
-    def naive(self, before: Sequence[Kernel] = ()) -> Kernel:
-        """Return the nests of both statements, one after the other, in a kernel that allocates what lies between them.
+    @property
+    def statements(self) -> tuple[Statement, ...]:
+        """All statements in the order in which they run, as the kernels name loops and arrays."""
+        sums = (replace(self._in_kernel(n, st), name=self.name(n, st.name)) for n, st in self.sums)
+        return (*sums, *map(self.renamed, self.read))
 
-        The kernels ``before`` write arrays that the first nest reads.
+    def naive(self, before: Sequence[Kernel] = ()) -> Kernel:
+        """Return the nests of all statements, one after the other, in a kernel that allocates what lies between them.
+
+        The kernels ``before`` write arrays that the nests read.
         """
-        one, two = naive(self.fused.first, self.first), naive(self.fused.second, self.second)
-        (result,) = (b for b in one.params if b.name == self.first.c.name)
-        middle = Buffer(MIDDLE, result.dtype, result.shape, result.blocks, "cache")
-        params = {b.name: b for b in one.params if b is not result}
+        params: dict[str, Buffer] = {}
+        nests, middles = [], []
+        for n in self.read:
+            nests.append(self._nest(n, self.own[n - self.start], params))
+            if n < self.last:
+                middles.append(params[middle(n)])
+        body = nests.pop()
+        for nest, between in zip(reversed(nests), reversed(middles)):
+            body = Alloc(between, block(nest, body))
+        sums = []
+        for n, st in self.sums:
+            own: dict[str, Buffer] = {}
+            nest = self._nest(n, st, own)
+            sums.append(Kernel(self.name(n, st.name), tuple(own.values()), nest))
+        used = tuple(b for name, b in params.items() if name not in {m.name for m in middles})
+        return Kernel(self.renamed(self.last).name, used, body, before=(*sums, *before))
+
+    def _nest(self, n: int, st: Statement, params: dict[str, Buffer]) -> Stmt:
+        """Return the nest of a statement of stage ``n`` as the kernel names it; add its parameters to ``params``."""
+        kernel = naive(self.stages.problems[n], st)
+        known = {t.name: t.layout for t in self.stages.whole.tensors}
         moved: dict[Buffer, Buffer] = {}
-        for b in two.params:
-            if b.name == self.second.a.name:
-                moved[b] = middle
-            else:
-                name = self.arrays.get(b.name, b.name)
-                moved[b] = params.setdefault(name, Buffer(name, b.dtype, b.shape, b.blocks, b.scope))
-        first = Substitute({}, {result: middle}).stmt(one.body)
-        second = _Renamed(self.variables, moved).stmt(two.body)
-        body = Alloc(middle, block(first, second)) if self.is_read else second
-        return Kernel(two.name, tuple(params.values()), body, before=tuple(before))
+        for b in kernel.params:
+            name = self.name(n, b.name)
+            shape, blocks = b.shape, b.blocks
+            if name in known:
+                shape, blocks = known[name].padded_shape, known[name].blocks
+            inside = name in {middle(m) for m in range(self.read[0], self.last)}
+            made = Buffer(name, b.dtype, shape, blocks, "cache" if inside else b.scope)
+            moved[b] = params.setdefault(name, made)
+        return _Renamed(self._variables(st, n), moved, suffix(n)).stmt(kernel.body)
+
+    def _variables(self, st: Statement, n: int) -> dict[Var, Index]:
+        return {Var(d.name): Var(d.name + suffix(n)) for d in st.dims}
+
+    def _in_kernel(self, n: int, st: Statement) -> Statement:
+        """Return a statement of stage ``n`` with loops and arrays as the kernel names them."""
+        variables = self._variables(st, n)
+
+        def view(v: View) -> View:
+            adds = self.name(n, v.adds) if v.adds else ""
+            beside = tuple(self.name(n, name) for name in v.beside)
+            return replace(v.at(variables), name=self.name(n, v.name), adds=adds, beside=beside)
+
+        return replace(
+            st, dims=tuple(replace(d, name=d.name + suffix(n)) for d in st.dims),
+            factors=tuple(map(view, st.factors)), c=view(st.c), sums=tuple(map(view, st.sums)),
+            reduce=tuple(name + suffix(n) for name in st.reduce),
+        )  # fmt: skip
 
 
 class _Renamed(Substitute):
     """Renames loops and the accumulator too."""
 
-    def __init__(self, variables: Mapping[Var, Index], buffers: Mapping[Buffer, Buffer]) -> None:
+    def __init__(self, variables: Mapping[Var, Index], buffers: Mapping[Buffer, Buffer], suffix: str) -> None:
         super().__init__(variables, buffers)
+        self._suffix = suffix
 
     def Alloc(self, s: Alloc) -> Stmt:
-        new = replace(s.buffer, name=s.buffer.name + SUFFIX)
+        new = replace(s.buffer, name=s.buffer.name + self._suffix)
         self._buffers = {**self._buffers, s.buffer: new}
         return Alloc(new, self.stmt(s.body))
 

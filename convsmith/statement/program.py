@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from convsmith.ir.stmt import Kernel
 from convsmith.problem.problem import Problem
 from convsmith.statement.bias import bias_gradient
-from convsmith.statement.fused import Pair
+from convsmith.statement.fused import FusedStatements
 from convsmith.statement.naive import naive
 from convsmith.statement.offsets import sums_of
 from convsmith.statement.parts import sum_of_parts
@@ -19,13 +19,14 @@ from convsmith.statement.winograd import Winograd
 class Program:
     """The statements of ``problem``: ``main`` computes the products, the others prepare its operands or finish it.
 
-    The statements of a fused problem are those of a ``pair``; the first runs at a loop of the main one, the second.
-    The main statement of a ``winograd`` program is the product of a block; transforms stand around it.
+    A problem of several stages has ``kernels``, in the order in which they run; all statements of a kernel but the last
+    run at a loop of a later one. The main statement of a ``winograd`` program is the product of a block; transforms
+    stand around it.
     """
 
     problem: Problem
     statements: tuple[Statement, ...]
-    pair: Pair | None = None
+    kernels: tuple[FusedStatements, ...] = ()
     winograd: Winograd | None = None
 
     @property
@@ -42,9 +43,11 @@ class Program:
         """Return the naive nest of the main statement, with those of the statements that prepare its operands."""
         if self.winograd is not None:
             return self.winograd.naive()
-        problem = self.problem if self.pair is None else self.pair.fused.first
-        before = [naive(problem, st) for st in self.of("packing", "before")]
-        return naive(problem, self.main, before) if self.pair is None else self.pair.naive(before)
+        if self.kernels:
+            *others, last = self.kernels
+            return last.naive([kernel.naive() for kernel in others])
+        before = [naive(self.problem, st) for st in self.of("packing", "before")]
+        return naive(self.problem, self.main, before)
 
 
 def program(problem: Problem, main: Statement) -> Program:
@@ -55,8 +58,6 @@ def program(problem: Problem, main: Statement) -> Program:
     return Program(problem, (*sums_of(problem, main.whole), main, *after))
 
 
-def fused_program(problem: Problem, pair: Pair) -> Program:
-    """Return the program of the two statements of a fused ``problem``."""
-    first = replace(pair.first, when="loop", name="first")
-    inner = (*sums_of(pair.fused.first, first), first) if pair.is_read else ()
-    return Program(problem, (*inner, pair.renamed()), pair)
+def fused_program(problem: Problem, kernels: tuple[FusedStatements, ...]) -> Program:
+    """Return the program of a ``problem`` of several stages, which are statements of ``kernels``."""
+    return Program(problem, tuple(st for kernel in kernels for st in kernel.statements), kernels)

@@ -10,7 +10,7 @@ from convsmith.diag.settings import settings
 from convsmith.layout.requirements import FIXED, Requirements
 from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
-from convsmith.problem.conv import Conv
+from convsmith.problem.fusion import stages_of
 from convsmith.problem.problem import Problem
 from convsmith.tune.recall import keeps_bits, on_threads, recalled
 
@@ -42,16 +42,16 @@ def choose(problem: Problem, target: Machine, threads: int, dynamic: bool) -> Co
         from convsmith.ir.intern import interning
         from convsmith.plan.dynamic import check_dynamic
         from convsmith.tune.candidates import default_config
+        from convsmith.tune.chains import stages_config
         from convsmith.tune.dynamic import dynamic_config
-        from convsmith.tune.fused import fused_config
         from convsmith.tune.shipped import faster
 
     if dynamic:
         with interning():
             return dynamic_config(check_dynamic(problem), target, threads)
-    if isinstance(problem, Conv) and problem.depthwise is not None:
+    if stages_of(problem) is not None:
         with interning():
-            return fused_config(problem, target, threads)
+            return stages_config(problem, target, threads)
     first = default_config(problem, target, threads)
     if settings.database == "off" or not (threads == 1 or keeps_bits(problem)):
         return first

@@ -25,12 +25,13 @@ from convsmith.plan.registers import filled_lanes, register_file, registers
 from convsmith.plan.unit import Unit
 from convsmith.plan.winograd import scheduled_statement
 from convsmith.problem.conv import Conv
+from convsmith.problem.fusion import stages_of
 from convsmith.problem.problem import Problem
 from convsmith.statement.parts import PART, splits
 from convsmith.statement.statement import Statement
 from convsmith.tune.candidates import candidates
+from convsmith.tune.chains import stages_config
 from convsmith.tune.expected import model_of, with_lanes
-from convsmith.tune.fused import fused_config
 from convsmith.tune.model import Model
 from convsmith.tune.winograd import winograd_cycles
 
@@ -296,9 +297,9 @@ class Space:
         self._models: dict[object, tuple[Model, Loops] | None] = {}
         self._reasons: dict[Config, str] = {}
         self._known_tiles: dict[object, tuple[Tile, ...]] = {}
-        self.is_fused = isinstance(problem, Conv) and problem.depthwise is not None
-        if isinstance(problem, Conv) and problem.depthwise is not None:
-            self._expected = {fused_config(problem, target, threads): 0.0}
+        self.is_fused = stages_of(problem) is not None
+        if self.is_fused:
+            self._expected = {stages_config(problem, target, threads): 0.0}
         else:
             self._expected = {c.config: c.cycles for c in reversed(candidates(problem, target, threads))}
         self.seeds = list(reversed(self._expected))

@@ -50,6 +50,10 @@ class _Loaded:
         self.pack = self._host.pack
         self.bind = self._host.bind
 
+    def pack_each(self, **operands: Any) -> dict[str, Any]:
+        """Return packed operands by name."""
+        return self._host.pack_each(operands)
+
     def run(self, **arrays: Any) -> dict[str, Any]:
         return self._host.run(arrays)
 

@@ -79,7 +79,7 @@ def test_the_plan_prints_both_statements() -> None:
     problem = parse_problem(LINES[0]).canonical()
     assert isinstance(problem, Conv)
     made = plan(problem, fused_config(problem, level(), 1), level())
-    assert "first, in a loop of the main one: dst from the sums of src * wei" in str(made)
+    assert "stage1, in a loop of the main one: mid from the sums of src * wei" in str(made)
     assert "conv, in each call: dst from the sums of mid * post_op_1" in str(made)
     assert sum(step.name == "compute_at" for step in made.pipeline) == 1
 
@@ -87,7 +87,7 @@ def test_the_plan_prints_both_statements() -> None:
 @pytest.mark.parametrize(
     "config, why",
     [
-        ("--target=x --lane=oc", "has a second statement; legal is --at= and its config behind ' / '"),
+        ("--target=x --lane=oc", "has 2 statements, and 1 configs are given; legal is one for each, joined by ' / '"),
         ("--target=x --lane=oc --at=oh", "the config of the next statement stands behind ' / '"),
         ("--target=x --lane=oc --at=kh / --target=x --lane=g", "--at=kh"),
         ("--target=x --lane=oc --at=oh / --target=x --lane=g --threads=2", "one --target and one --threads"),

@@ -54,7 +54,7 @@ def test_loops_that_the_epilogue_adds_are_not_loops_around_the_tile(isa: str) ->
 def test_a_fused_kernel_is_explained_with_both_statements() -> None:
     page = cs.compile("--attr-post-ops=dw:k3s1p1 mb1ic4ih6oc8kh1", threads=1).explain()
     assert page.count("\nstatement") == page.count("\ninstruction") == 2
-    assert "first, in a loop of the main one" in page
+    assert "stage1, in a loop of the main one" in page
 
 
 def test_arrays_of_transforms_share_memory_with_those_of_the_block() -> None:

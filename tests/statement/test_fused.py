@@ -15,8 +15,8 @@ from convsmith.ir.verify import verify
 from convsmith.ir.walk import bound_in, statements_of
 from convsmith.passes.compute_at import compute_at
 from convsmith.problem import Conv, Problem, parse_problem
-from convsmith.problem.fusion import split_depthwise
-from convsmith.statement.fused import MIDDLE, Pair
+from convsmith.problem.fusion import middle, stages_of
+from convsmith.statement.fused import FusedStatements
 from convsmith.statement.views import statement
 
 LINES = [
@@ -32,37 +32,37 @@ LINES = [
 ]
 
 
-def pair_of(problem: Problem) -> Pair:
-    """The two statements of a problem."""
-    assert isinstance(problem, Conv)
-    fused, target = split_depthwise(problem), small_target()
-    return Pair(fused, statement(fused.first, target), statement(fused.second, target))
+def statements_in(problem: Problem) -> FusedStatements:
+    """The statements of a problem."""
+    stages, target = stages_of(problem), small_target()
+    assert stages is not None
+    return FusedStatements(stages, 0, tuple(statement(p, target) for p in stages.problems))
 
 
 @pytest.mark.parametrize("line", LINES)
 def test_two_nests_compute_what_the_reference_computes(line: str) -> None:
     problem = parse_problem(line).canonical()
     with interning():
-        kernel = pair_of(problem).naive()
+        kernel = statements_in(problem).naive()
         verify(kernel)
         oracle = Oracle(problem, small_target())
         oracle.check(kernel)
         for loop in ("oh2", "mb2"):
-            moved = compute_at(kernel, MIDDLE, loop)
+            moved = compute_at(kernel, middle(0), loop)
             verify(moved)
             oracle.check(moved)
 
 
 def test_rows_of_the_first_lie_in_a_circular_buffer() -> None:
     with interning():
-        pair = pair_of(parse_problem(LINES[0]).canonical())
-        moved = compute_at(pair.naive(), MIDDLE, "oh2")
-    (buffer,) = {s.buffer for s in statements_of(moved.body) if isinstance(s, Alloc) and s.buffer.name == MIDDLE}
+        pair = statements_in(parse_problem(LINES[0]).canonical())
+        moved = compute_at(pair.naive(), middle(0), "oh2")
+    (buffer,) = {s.buffer for s in statements_of(moved.body) if isinstance(s, Alloc) and s.buffer.name == middle(0)}
     assert buffer.shape == (1, 1, 4, 6)
     names = {v.name for v in bound_in(moved.body)}
-    second = pair.renamed()
+    second = pair.renamed(1)
     assert {d.name for d in second.dims} <= names
-    assert (second.a.name, second.b.name, second.c.name) == (MIDDLE, "post_op_1", "dst")
+    assert (second.a.name, second.b.name, second.c.name) == (middle(0), "post_op_1", "dst")
 
 
 @pytest.mark.slow
@@ -77,9 +77,10 @@ def test_random_fused_problems() -> None:
         problem = problem.canonical()
         with interning():
             try:
-                pair = pair_of(problem)
+                pair = statements_in(problem)
             except UnsupportedError:
                 continue
             kernel = pair.naive()
-            Oracle(problem, small_target()).check(compute_at(kernel, MIDDLE, "oh2") if pair.is_read else kernel)
+            moved = compute_at(kernel, middle(0), "oh2") if len(pair.read) > 1 else kernel
+            Oracle(problem, small_target()).check(moved)
         done += 1

@@ -26,7 +26,7 @@ from convsmith.machine.generic.level import level
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.plan.plan import plan
 from convsmith.problem import Conv, Problem
-from convsmith.problem.fusion import split_depthwise
+from convsmith.problem.fusion import stages_of
 from convsmith.problem.problem import DIRECTIONS
 from convsmith.tune.candidates import default_config
 
@@ -60,10 +60,8 @@ def classes(problem: Problem) -> int:
 
 def parts(problem: Problem) -> list[Problem]:
     """The problems of the kernels that run, one after the other."""
-    if isinstance(problem, Conv) and problem.depthwise is not None:
-        fused = split_depthwise(problem)
-        return [fused.first, fused.second]
-    return [problem]
+    stages = stages_of(problem)
+    return [problem] if stages is None else list(stages.problems)
 
 
 def compile_default(problem: Problem, target: Machine, threads: int, code: bool) -> None:

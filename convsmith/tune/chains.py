@@ -1,0 +1,140 @@
+"""The default config of a chain: which stages are fused, and at which loop their rows are computed.
+
+Two stages are fused where the result between them is larger than the first-level cache, and the rows of it that one row
+of the kernel's last stage needs fit the second-level one. Other stages run one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from math import prod
+from typing import NamedTuple
+
+from convsmith.ir.types import dtype
+from convsmith.machine.base import Machine
+from convsmith.plan.config import Config
+from convsmith.plan.fused import NEAR
+from convsmith.plan.kernel import scheduled
+from convsmith.problem.conv import Conv
+from convsmith.problem.fusion import Stages, stages_of
+from convsmith.problem.problem import Problem
+from convsmith.problem.types import print_types
+from convsmith.tune.candidates import default_config
+from convsmith.tune.fused import apart, first_in_order, fused_config, share
+
+ROWS = 2
+"""Reciprocal of the fraction of the second-level cache that the rows between fused stages may fill."""
+
+
+class Joint(NamedTuple):
+    """The result between two stages: its ``bytes`` an image, and those of the rows that are ``held`` where it is fused.
+
+    ``fused`` says whether the default config fuses the two stages; ``why`` gives the reason.
+    """
+
+    bytes: int
+    held: int
+    fused: bool
+    why: str
+
+
+def joints(stages: Stages, machine: Machine) -> list[Joint]:
+    """Return the joints between ``stages`` of a chain, with the default choice for each."""
+    first, second = machine.memories[:2]
+    found: list[Joint] = []
+    for one, two in pairwise(stages.problems):
+        tensor = one.outputs[0]
+        image = prod(tensor.shape[1:]) * dtype(tensor.dtype).bytes
+        if not (isinstance(one, Conv) and isinstance(two, Conv)) or one.rank < 2 or tensor.shape[1] == 1:
+            found.append(Joint(image, 0, False, "rows of several channels are fused, other results are not"))
+            continue
+        held = (1 << (two.keff[-2] - 1).bit_length()) * image // max(prod(one.o[:-1]), 1)
+        together = held + (found[-1].held if found and found[-1].fused else 0)
+        if image <= first.bytes:
+            why = f"it fits {first}"
+        elif together > second.bytes // ROWS:
+            why = f"rows of {together >> 10} KiB fill more than 1 / {ROWS} of {second}"
+        elif not (_computes_rows(one, machine, bool(found) and found[-1].fused) and _computes_rows(two, machine, True)):
+            types = " and ".join(dict.fromkeys((print_types(one.dt), print_types(two.dt))))
+            why = f"instructions for {types} read copies of a source, or need sums of its entries"
+        else:
+            found.append(Joint(image, held, True, f"it is larger than {first}, and its rows fit {second}"))
+            continue
+        found.append(Joint(image, held, False, why))
+    return found
+
+
+def _computes_rows(problem: Conv, machine: Machine, near: bool) -> bool:
+    """Return whether the default config of one row of ``problem`` can be that of a stage of a fused kernel.
+
+    Fragments read copies of windows of pixels. A stage that is ``near`` reads rows of a circular buffer, where no sums
+    of entries are.
+    """
+    rows = {row.name: row.rows for row in machine.instructions}
+    if rows.get(default_config(_row(problem), machine, 1).instruction, 1) > 1:
+        return False
+    st = scheduled(problem, _row_config(problem, machine, near), machine)
+    return not near or all(view.adds == st.b.name for view in st.sums)
+
+
+def _row_config(problem: Problem, machine: Machine, near: bool) -> Config:
+    """Return the config of a stage that computes one row at a time: the default one of a problem that has this row.
+
+    A stage that is ``near`` reads rows of a circular buffer.
+    """
+    assert isinstance(problem, Conv)
+    config = apart(default_config(_row(problem), _without_fragments(machine), 1))
+    realise = config.realise if not near or config.realise in NEAR else "peel"
+    order = first_in_order(config.order, "mb", "oh")
+    return replace(config, split=(), order=order, realise=realise, hold=())
+
+
+def _row(problem: Conv) -> Conv:
+    """Return the problem of one row of the result."""
+    return replace(
+        problem, mb=1, i=(problem.keff[0], *problem.i[1:]), o=(1, *problem.o[1:]), p=(0, *problem.p[1:])
+    )  # fmt: skip
+
+
+def _without_fragments(machine: Machine) -> Machine:
+    """Return ``machine`` without instructions on fragments, which read copies of windows of pixels."""
+    return replace(machine, instructions=tuple(row for row in machine.instructions if row.rows == 1))
+
+
+def stages_config(problem: Problem, machine: Machine, threads: int) -> Config:
+    """Return the default config of a problem of several stages."""
+    if isinstance(problem, Conv):
+        return fused_config(problem, machine, threads)
+    return chain_config(problem, machine, threads)
+
+
+def chain_config(problem: Problem, machine: Machine, threads: int) -> Config:
+    """Return the configs of all stages, and the loops at which rows of fused ones are computed."""
+    stages = stages_of(problem)
+    assert stages is not None
+    fused = [joint.fused for joint in joints(stages, machine)]
+    return config_of(stages, machine, threads, fused)
+
+
+def config_of(stages: Stages, machine: Machine, threads: int, fused: Sequence[bool]) -> Config:
+    """Return the config of ``stages`` in which a stage is ``fused`` with the next one where that is said for it."""
+    joined = [*fused, False]
+    config: Config | None = None
+    for n in reversed(range(len(stages))):
+        problem = stages.problems[n]
+        near = n > 0 and fused[n - 1]
+        if not near and not joined[n]:
+            own = replace(default_config(problem, machine, threads), split=())
+        else:
+            own = replace(_row_config(problem, machine, near), threads=threads)
+            parts = -(-threads // max(problem.dims["mb"], 1))
+            if parts > 1 and not joined[n]:
+                own = replace(own, cache=(("oh", share(problem.dims["oh"], own.size("oh"), parts)), *own.cache))
+        if joined[n]:
+            end = next(m for m in range(n, len(joined)) if not joined[m])
+            own = replace(own, at=f"oh{end + 1}" if end > n + 1 else "oh", then=config)
+        config = replace(own, then=config)
+    assert config is not None
+    return config

@@ -1,0 +1,219 @@
+"""Chains as compiled kernels: exact, whichever stages are fused, whether halos are kept or computed again."""
+
+from __future__ import annotations
+
+import random
+from itertools import product
+
+import numpy as np
+import pytest
+from chains import random_chain
+from guarded import Compiled, check_result, expected
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import convsmith as cs
+from convsmith.compiler.driver import build_artifact
+from convsmith.diag.errors import ConfigError, UsageError
+from convsmith.layout.reorder import to_layout
+from convsmith.machine.registry import target
+from convsmith.measure.verification import verify_kernel
+from convsmith.plan.config import Config
+from convsmith.plan.plan import plan
+from convsmith.problem import Chain, parse_problem
+from convsmith.problem.data import random_arrays
+from convsmith.problem.fusion import Stages, stages_of
+from convsmith.tune.chains import chain_config, config_of, joints
+
+INT8 = "--dt=u8:s8:u8"
+CHAINS = {
+    "depthwise-pointwise": (
+        "--stag=axb --attr-post-ops=relu g20mb1ic20ih13oc20oh13kh3ph1 -> --dtag=axb mb1ic20ih13oc36kh1"
+    ),
+    "inverted-residual": (
+        "--stag=axb --attr-post-ops=clip:0:6 mb2ic8ih9iw11oc40oh9ow11kh1kw1 -> --dir=FWD_B --attr-post-ops=clip:0:6 "
+        "g40mb2ic40ih9iw11oc40oh9ow11kh3kw3ph1pw1 -> --dtag=axb --dir=FWD_B --attr-post-ops=sum:src "
+        "mb2ic40ih9iw11oc8oh9ow11kh1kw1"
+    ),
+    "stride": (
+        "mb1ic5ih12oc18kh1 -> --attr-post-ops=relu g18mb1ic18ih12oc18kh3sh2ph1 -> --attr-post-ops=add:f32:per_oc "
+        "mb1ic18ih6oc7kh1"
+    ),
+    "three-windows": (
+        "--stag=axb mb2ic3ih9oc8kh3ph1 -> --attr-post-ops=relu mb2ic8ih9oc5kh3ph1 -> --dtag=axb mb2ic5ih9oc8kh3ph1"
+    ),
+    "dilated-and-strided": (
+        "--stag=axb mb1ic4ih16iw9oc16oh14ow7kh3kw3 -> mb1ic16ih14iw7oc17oh14ow7kh3kw3ph2pw2dh1dw1 -> "
+        "g17mb1ic17ih14iw7oc17oh5ow7kh5kw1sh3sw1ph2pw0"
+    ),
+    "windows-apart": "--stag=axb mb1ic4ih16oc16kh3ph1 -> mb1ic16ih16oc16kh1sh3 -> mb1ic16ih6oc16kh3ph1",
+    "int8": (
+        f"--stag=axb {INT8} --attr-post-ops=relu+linear:0.125 mb1ic16ih10oc48kh1 -> {INT8} "
+        f"--attr-post-ops=relu+linear:0.25 g48mb1ic48ih10oc48kh3ph1 -> --dt=u8:s8:u8 --dtag=axb "
+        "--attr-post-ops=linear:0.5:3+sum:0.5:1:u8:src mb1ic48ih10oc16kh1"
+    ),
+    "int8-with-zero-points": (
+        "--stag=axb --dt=s8:s8:u8 --attr-zero-points=src:common:3 --attr-post-ops=linear:0.125 mb1ic16ih9oc32kh3ph1 -> "
+        "--dt=u8:s8:s8 --attr-zero-points=src:common:7 mb1ic32ih9oc20kh1 -> --dt=s8:s8:f32 --dtag=axb "
+        "mb1ic20ih9oc16kh3ph1"
+    ),
+    "depthwise-post-op-in-a-stage": (
+        "--stag=axb --attr-post-ops=relu+dw:k3s1p1 mb1ic6ih8oc20kh1 -> --dtag=axb mb1ic20ih8oc9kh3ph1"
+    ),
+    "bf16": "--dt=bf16 --stag=axb mb1ic6ih9oc16kh3ph1 -> --dt=bf16:bf16:f32 --dtag=axb mb1ic16ih9oc18kh3ph1",
+}  # fmt: skip
+
+
+def chain_of(name: str) -> tuple[Chain, Stages]:
+    chain = parse_problem(CHAINS[name]).canonical()
+    assert isinstance(chain, Chain)
+    stages = stages_of(chain)
+    assert stages is not None
+    return chain, stages
+
+
+def recomputing(config: Config) -> Config:
+    return Config.parse(str(config).replace(" --at=", " --halo=recompute --at="))
+
+
+def check(chain: Chain, config: Config) -> None:
+    """Compile, and run the entries whole, and in parts."""
+    assert Config.parse(str(config)) == config
+    artifact = build_artifact(chain, config, target())
+    arrays = random_arrays(chain, 1)
+    truth = expected(chain, arrays)
+    for chunks in {0, config.threads}:
+        check_result(chain, Compiled(chain, artifact)(arrays, chunks), truth)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", CHAINS)
+def test_stages_are_fused_with_every_halo(name: str, threads: int) -> None:
+    chain, stages = chain_of(name)
+    config = config_of(stages, target(), threads, [True] * (len(stages) - 1))
+    check(chain, config)
+    check(chain, recomputing(config))
+
+
+@pytest.mark.parametrize("name", ["inverted-residual", "int8", "three-windows"])
+def test_any_stages_are_fused(name: str) -> None:
+    chain, stages = chain_of(name)
+    for fused in product((True, False), repeat=len(stages) - 1):
+        check(chain, config_of(stages, target(), 2, fused))
+
+
+def test_rows_are_computed_at_loops_of_any_later_stage() -> None:
+    chain, stages = chain_of("inverted-residual")
+    config = str(config_of(stages, target(), 1, [True, True]))
+    for at in ("oh3", "mb3", "oh", "mb", "g"):
+        check(chain, Config.parse(config.replace("--at=oh3", f"--at={at}")))
+    with pytest.raises(ConfigError, match="--at=kh2: no loop of that name is around"):
+        plan(chain, Config.parse(config.replace("--at=oh3", "--at=kh")), target())
+
+
+def test_rows_that_are_kept_are_computed_once() -> None:
+    chain, stages = chain_of("three-windows")
+    config = config_of(stages, target(), 1, [True, True])
+    kept, again = (list(map(str, plan(chain, c, target()).pipeline)) for c in (config, recomputing(config)))
+    assert [step for step in kept if step.startswith("compute_at")] == ["compute_at(mid2, oh3)", "compute_at(mid, oh3)"]
+    assert {"compute_at(mid2, oh3, False)", "compute_at(mid, oh3, False)"} <= set(again)
+
+
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(st.integers(0, 2**32))
+def test_random_chains(seed: int) -> None:
+    check_random(random.Random(seed))
+
+
+@pytest.mark.slow
+def test_many_random_chains() -> None:
+    rng = random.Random(11)
+    assert sum(check_random(rng) for _ in range(150)) > 120
+
+
+def check_random(rng: random.Random) -> bool:
+    """Check a random chain under a config of random choices; return whether a kernel could be made."""
+    chain = random_chain(rng, macs=15_000).canonical()
+    stages = stages_of(chain)
+    assert isinstance(chain, Chain) and stages is not None
+    fused = [rng.random() < 0.8 for _ in range(len(stages) - 1)]
+    config = config_of(stages, target(), rng.choice((1, 2, 3)), fused)
+    try:
+        check(chain, recomputing(config) if rng.random() < 0.3 else config)
+    except ConfigError as error:
+        # One channel, and rows that nobody reads, are not fused by default.
+        assert error.code in ("dependence", "compute-at"), error
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    "config, why",
+    [
+        ("--target=x --lane=oc", "has 3 statements, and 1 configs are given; legal is one for each"),
+        ("--target=x --lane=oc --halo=recompute", "--halo=recompute needs --at="),
+        ("--target=x --lane=oc --at=oh --halo=some / --target=x --lane=g", "legal are keep, recompute"),
+        ("--target=x --lane=oc --split=ic:2 / --target=x --lane=g / --target=x --lane=oc", "has no --split"),
+        (
+            "--target=x --lane=oc --at=oh / --target=x --lane=g --realise=pad_copy / --target=x --lane=oc",
+            "--realise=mask or peel",
+        ),
+    ],
+)
+def test_configs_of_chains_are_checked(config: str, why: str) -> None:
+    chain, _ = chain_of("inverted-residual")
+    with pytest.raises(ConfigError, match=why):
+        plan(chain, Config.parse(config.replace("=x", f"={target().name}")), target())
+
+
+def test_the_default_fuses_what_caches_do_not_hold() -> None:
+    block = (
+        "mb1ic16ih112oc96kh1 -> g96mb1ic96ih112oc96kh3sh2ph1 -> mb1ic96ih56oc24kh1",  # larger than L1
+        "mb1ic4ih8oc8kh1 -> g8mb1ic8ih8oc8kh3ph1 -> mb1ic8ih8oc4kh1",  # within L1
+        "mb1ic8ih4iw9000oc64oh4ow9000kh1kw1 -> mb1ic64ih4iw9000oc8oh4ow9000kh3kw3ph1pw1",  # rows larger than L2
+        "--matmul 64x32:32x99 -> --matmul 64x99:99x5",  # no rows
+    )
+    level = target("avx512")
+    choices = []
+    for line in block:
+        chain = parse_problem(line).canonical()
+        stages = stages_of(chain)
+        assert stages is not None
+        choices.append([joint.fused for joint in joints(stages, level)])
+        config = chain_config(chain, level, 1)
+        assert [bool(link) for link in str(config).split(" / ")] and str(config).count("--at=") == sum(choices[-1])
+    assert choices == [[True, True], [False, False], [False], [False]]
+
+
+def test_products_run_one_after_the_other() -> None:
+    chain = parse_problem("--matmul --attr-post-ops=relu 9x20:20x33 -> --matmul --bia-dt=f32 9x33:33x7").canonical()
+    assert isinstance(chain, Chain)
+    check(chain, chain_config(chain, target(), 2))
+
+
+def test_a_chain_is_called_by_names_with_packed_weights() -> None:
+    kernel = cs.compile(CHAINS["inverted-residual"], threads=1)
+    assert verify_kernel(kernel).detail == "exact"
+    chain = kernel.problem
+    arrays = {t.name: to_layout(x, t.layout) for t, x in zip(chain.inputs, random_arrays(chain).values())}
+    plain = kernel.run(**arrays)["dst"]
+    packed = kernel.pack_each(**{name: arrays[name] for name in ("wei_1", "wei_2", "wei_3")})
+    np.testing.assert_array_equal(kernel.run(**{**arrays, **packed})["dst"], plain)
+    with pytest.raises(UsageError, match="wei_2: packed for another kernel"):
+        kernel.run(**{**arrays, "wei_2": packed["wei_1"]})
+    with pytest.raises(UsageError, match="src: not packed alone; legal are wei_1, wei_2, wei_3"):
+        kernel.pack_each(src=arrays["src"])
+    with pytest.raises(UsageError, match="a call takes src, wei and bia"):
+        kernel(arrays["src"], arrays["wei_1"])
+
+
+def test_explain_says_what_fusion_saves() -> None:
+    page = cs.compile(
+        "--stag=axb mb1ic16ih112oc96kh1 -> g96mb1ic96ih112oc96kh3sh2ph1 -> --dtag=axb mb1ic96ih56oc24kh1",
+        target="avx512", threads=2,
+    ).explain()  # fmt: skip
+    assert "12,856 KiB are written and read without fusion, 1,096 KiB with it" in page
+    assert "1 x 96 x 112 x 112 f32, 4,704 KiB: computed at loop oh3 in 168 KiB for each thread" in page
+    assert "0.9% of its rows are computed twice; it is larger than L1 of 32 KiB, and its rows fit L2" in page
+    page = cs.compile("mb1ic4ih8oc8kh1 -> mb1ic8ih8oc4kh3ph1").explain()
+    assert "written as a whole, and stage 2 starts when it is done; it fits L1" in page
