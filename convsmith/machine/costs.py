@@ -107,5 +107,7 @@ class Costs:
     """Cycles between two register tiles of fragments."""
     fragment_configuration: float = 170
     """Cycles to configure the registers of fragments for others, and to go back."""
+    fragment_kept: int = 48 << 10
+    """Bytes of fragments that register tiles in turn find in the first-level cache, all of which they use."""
     fragment_finish: float = 6
     """Cycles to load a row of sums from memory and to store its result."""

@@ -61,7 +61,8 @@ def window_place(
     """Return the loop in which windows are copied, the loops around it, and the arguments of the copy.
 
     It is the innermost of those around the pixels of a row in whose iterations taps read no row twice; of a loop
-    between rows that several taps read, that is the one over cache tiles.
+    between rows that several taps read, that is the one over cache tiles. A loop that runs once counts only if all do:
+    the zeros that fill up the copy are written once before the loop.
     """
     if not config.terms or st.residues:
         raise ConfigError(
@@ -83,7 +84,8 @@ def window_place(
         if x.role != "n" and x.of != pixel
         and (not shared & set(loops.axes[x.of]) or any(y.of == x.of for y in nest.around[n + 1 :]))
     ]  # fmt: skip
-    around = nest.around[: places[-1] + 1] if places else ()
+    repeated = [n for n in places if nest.around[n].extent > 1 or nest.around[n].of in loops.symbolic]
+    around = nest.around[: (repeated or places)[-1] + 1] if places else ()
     if not around or any(x.of == pixel for x in around):
         raise ConfigError(
             "stage", f"--realise=window_copy: needs loop {pixel} of the register tile within a loop over images or "

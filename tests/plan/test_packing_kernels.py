@@ -126,7 +126,7 @@ def test_vectors_are_read_and_written(line: str, isa: str, row: str) -> None:
 
 BLOCKED = [
     ("avx512_vnni", "--dt=u8:s8:s32 --stag=ba 512x512:512x512", "src", "k.o.b:16 m.o_m.i.o:36"),
-    ("avx512_amx", "--dt=u8:s8:s32 --wtag=ab 1024x1024:1024x1024", "wei", "k.o:16 k.q.b:2 n.o:32 n.v:2 k.q.i:6"),
+    ("avx512_amx", "--dt=u8:s8:s32 --wtag=ab 1024x1024:1024x1024", "wei", "k.o:16 k.q.b:4 n.o:32 n.v:2 k.q.i:4"),
     ("avx512", "--stag=ba 512x512:512x512", "src", "k.b:64 m.o:56 k.i:8"),
 ]
 

@@ -18,11 +18,6 @@ _SHUFFLES = ("unpck", "shuf")
 _AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl", *_AVX2)
 
 
-_SERVER = core_caches(32 << 10, 1 << 20, rates=(64, 32))
-_WITH_TILES = core_caches(48 << 10, 2 << 20, rates=(64, 32), ways=(12, 16))
-"""Caches of the smallest core that has AMX."""
-
-
 def _rows(features: tuple[str, ...], bits: int) -> tuple[Instruction, ...]:
     """Return the instructions that the features allow on vectors of ``bits``, and on fragments with such rows."""
     rows = (*INSTRUCTIONS, *FRAGMENT_INSTRUCTIONS)
@@ -40,7 +35,7 @@ def _avx512(name: str, *more: str) -> Machine:
     half: Half = "computes" if "avx512fp16" in more else "converts"
     return Machine(
         name=name, triple=TRIPLE, cpu="x86-64-v4", features=_features(needs), needs=needs,
-        vectors=RegisterFile("vector", 32, 512), memories=_WITH_TILES if "amx-tile" in needs else _SERVER,
+        vectors=RegisterFile("vector", 32, 512), memories=core_caches(32768, 1 << 20, rates=(64, 32)),
         costs=Costs(multiply_add=1.0, broadcast=0.5, latency=4.0, convert=1.25),
         attributes=(("prefer-vector-width", "512"),), instructions=_rows(needs, 512),
         transpositions=transpositions(512, _AVX512, _SHUFFLES), half=half,
