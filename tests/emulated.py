@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,11 +15,10 @@ from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Argument, Artifact, Entry
 from convsmith.compiler.arguments import argument_of
 from convsmith.diag.errors import UnsupportedError
-from convsmith.machine.aarch64.levels import LEVELS as AARCH64
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import host_targets, known_targets
 from convsmith.machine.x86.levels import TRIPLE
-from convsmith.problem import Problem
+from convsmith.problem import Conv, Problem
 from convsmith.problem.types import is_integer
 from convsmith.runtime.arrays import ArraySpec, numpy_dtype
 
@@ -29,10 +29,24 @@ TILE_FORMS = {"ssd": ("s8", "s8"), "sud": ("s8", "u8"), "usd": ("u8", "s8"), "uu
 """Products of tiles of bytes, by the end of the instruction's name, and the types of their factors."""
 
 
+_EMULATORS: dict[str, Any] = {"aarch64": qemu.AARCH64, "hexagon": qemu.HEXAGON}
+"""By the first word of a triple; x86 has another one."""
+
+
+def architecture_of(target: Machine) -> str:
+    """The first word of the target's triple."""
+    return target.triple.partition("-")[0]
+
+
 def skip_without_emulator(target: Machine | None = None) -> None:
-    """Skip the test where there is no emulator of the target's processors, by default of x86's."""
+    """Skip the test where there is no emulator of the target's processors, by default of x86's, or none has what the
+    target needs.
+    """
+    emulator = _EMULATORS.get(architecture_of(target) if target else "", bochs)
     try:
-        (qemu if target in AARCH64 else bochs).emulator()
+        emulator.emulator()
+        if target is not None:
+            emulator.processor(target.needs)
     except UnsupportedError as missing:
         pytest.skip(str(missing))
 
@@ -46,6 +60,23 @@ def check_emulated(problem: Problem, artifact: Artifact, arrays: Arrays, process
     specs = [ArraySpec(argument_of(t)) for t in problem.tensors]
     kernel.run({s.argument.name: np.ndarray(s.shape, s.dtype, memory[s.argument.name], 0, s.strides) for s in specs})
     check_result(problem, memory, expected(problem, arrays))
+
+
+def kinds_of(problem: Problem) -> set[str]:
+    """What is of interest about a problem."""
+    found = {problem.dir if isinstance(problem, Conv) else "product", *problem.dt}
+    found |= {"zero points"} if problem.zero_points else set()
+    found |= {"scales"} if problem.scales else set()
+    found |= {"post-ops"} if problem.post_ops else set()
+    if isinstance(problem, Conv):
+        found |= {f"{problem.rank}D", "deconvolution" if problem.deconv else "convolution"}
+        found |= {"groups"} if problem.g > 1 else set()
+        found |= {"depthwise"} if problem.g > 1 and problem.g in (problem.ic, problem.oc) else set()
+        found |= {"strides"} if max(problem.s) > 1 else set()
+        found |= {"dilations"} if max(problem.d) else set()
+        found |= {"pads"} if max(problem.p) else set()
+        found |= {"blocks" for tag in (problem.stag, problem.dtag) if any(c.isdigit() for c in tag)}
+    return found
 
 
 def known_fault(problem: Problem, artifact: Artifact) -> str:

@@ -3,10 +3,11 @@
 The object holds, for each `Entry`, two functions:
 
     void symbol(ptr block)                           the whole entry
-    void symbol_chunk(ptr block, i64 tid, i64 n)     part tid of n of it, 0 <= tid < n
+    void symbol_chunk(ptr block, word tid, word n)   part tid of n of it, 0 <= tid < n
 
-`block` points to 64-bit words in the order of `Entry.arguments`: an address for each argument in memory, then the value
-of each size. The n parts may run in any order, at the same time, and on any threads; 1 <= n <= `Launch.threads`.
+A word has the bits of an address, `Artifact.address_bits`. `block` points to words in the order of `Entry.arguments`:
+an address for each argument in memory, then the value of each size. The n parts may run in any order, at the same
+time, and on any threads; 1 <= n <= `Launch.threads`.
 `Launch.kind` says what `symbol` does: a "call" runs `symbol_chunk(block, 0, 1)`; "tasks" asks the library
 `Launch.runtime` for `threads` threads, each of which runs its part; the entry points that it calls are
 `RUNTIME_SYMBOLS[runtime]`. A call runs its entries one after the other, after the system has granted the process every
@@ -26,15 +27,15 @@ from typing import Any, Literal, get_args
 from convsmith.codegen.decode import decoder
 from convsmith.diag.errors import UsageError
 from convsmith.diag.settings import MOST_THREADS
-from convsmith.ir.types import DTYPES, PTR
+from convsmith.ir.types import DTYPES, POINTERS
 from convsmith.layout.requirements import FIXED, Requirements
 
 __all__ = [
-    "ABI_VERSION", "GOMP", "RUNTIME_SYMBOLS", "SIZE", "Argument", "Artifact", "Entry", "Launch", "LaunchKind",
+    "ABI_VERSION", "GOMP", "RUNTIME_SYMBOLS", "SIZES", "Argument", "Artifact", "Entry", "Launch", "LaunchKind",
     "MemoryKind", "Role", "host_launch", "size_argument",
 ]  # fmt: skip
 
-ABI_VERSION = 7
+ABI_VERSION = 8
 """Version of the calling convention above. Artifacts of other versions are refused."""
 
 Role = Literal["in", "out", "inout", "packed", "scratch", "shared", "table", "zero", "size"]
@@ -45,8 +46,8 @@ GOMP = "gomp"
 RUNTIME_SYMBOLS = {GOMP: ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")}
 """Entry points that object code calls to start its tasks, by the name of the library that has them."""
 
-SIZE = "s64"
-"""The type of a size in the argument block."""
+SIZES = {64: "s64", 32: "s32"}
+"""Types of a size in the argument block, by the bits of a word."""
 
 _MAGIC = b"convsmith\x00\x01\x00"
 _DIGEST = hashlib.sha256().digest_size
@@ -61,7 +62,7 @@ class Argument:
     to one call: `size` elements for each thread, part tid using its own) or "shared" (memory of a call, from one entry
     to the next), "table" (addresses within tensor `of`, which `recipe` says, and those of absent elements: of the
     entry's "zero" argument of the same tensor), "zero" (memory of zeros, or of the tensor's zero points: those of the
-    argument that `recipe` names, one for all or one for each channel) or "size" (a 64-bit integer in place of an
+    argument that `recipe` names, one for all or one for each channel) or "size" (an integer in place of an
     address: `value`, or what the call gives where that is None).
 
     `holds` says what a tensor of the problem holds, in the words of `problem/tensor.py`: "src", "wei", "bia" and "dst"
@@ -99,7 +100,7 @@ class Argument:
             raise UsageError(f"argument {self.name}: memory {self.memory!r} is not one of {legal}")
         if self.value is not None and self.role != "size":
             raise UsageError(f"argument {self.name}: value {self.value} with role {self.role}; only a size has one")
-        types = (SIZE,) if self.role == "size" else (*DTYPES, PTR.name)
+        types = SIZES.values() if self.role == "size" else (*DTYPES, *(t.name for t in POINTERS.values()))
         if self.dtype not in types:
             legal = ", ".join(types)
             raise UsageError(f"argument {self.name}: type {self.dtype!r} is not one of {legal}")
@@ -107,9 +108,9 @@ class Argument:
             raise UsageError(f"argument {self.name}: {self.size} elements of shape {self.shape}; no size is negative")
 
 
-def size_argument(name: str) -> Argument:
-    """Return the argument of a size that a call gives."""
-    return Argument(name, "size", SIZE, (), "", 0)
+def size_argument(name: str, bits: int = 64) -> Argument:
+    """Return the argument of a size that a call gives, as a word of `bits`."""
+    return Argument(name, "size", SIZES[bits], (), "", 0)
 
 
 @dataclass(frozen=True)
@@ -185,6 +186,7 @@ class _Manifest:
     needs_finite: tuple[str, ...]
     requirements: tuple[tuple[object, ...], ...]
     notes: dict[str, str]
+    address_bits: int
 
 
 @dataclass(frozen=True)
@@ -196,7 +198,8 @@ class Artifact:
     code must not run. `permissions`: what a process must ask the system for before the code runs ("amx": the state of
     tile registers). `needs_finite`: tensors that the kernel multiplies by stored zeros; with infinities or NaN in
     them, another kernel must run. `requirements` say which sizes a call may have, where these are arguments of the
-    code. `notes` are texts for people.
+    code. `notes` are texts for people. An address, a word of the argument block and an entry of a table
+    have `address_bits`.
     """
 
     code: bytes = field(repr=False)
@@ -210,6 +213,7 @@ class Artifact:
     needs_finite: tuple[str, ...] = ()
     requirements: Requirements = FIXED
     notes: dict[str, str] = field(default_factory=dict)
+    address_bits: int = 64
 
     @property
     def steps(self) -> dict[str, Entry]:
@@ -239,6 +243,7 @@ class Artifact:
             "needs_finite": list(self.needs_finite),
             "requirements": [list(pair) for pair in self.requirements.sizes],
             "notes": self.notes,
+            "address_bits": self.address_bits,
         }
         header = json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()
         body = b"".join((_MAGIC, len(header).to_bytes(4, "little"), header, self.code))

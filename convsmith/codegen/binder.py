@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from convsmith.codegen.artifact import Argument, Entry
 from convsmith.diag.errors import UsageError
-from convsmith.ir.types import DTYPES, PTR, dtype
+from convsmith.ir.types import DTYPES, POINTERS, dtype
 from convsmith.layout.indirection import Table, from_recipe
 from convsmith.layout.layout import Layout
 
@@ -30,11 +30,12 @@ __all__ = ["AddressMemory", "ArgumentMemory", "Binder", "BoundEntry", "absent_pi
 
 Array = NDArray[Any]
 Place = TypeVar("Place")
+_POINTERS = {t.name: t for t in POINTERS.values()}
 
 
 def element_type(argument: Argument) -> np.dtype[Any]:
     """Return the numpy type of the elements of an argument in memory."""
-    return np.dtype((PTR if argument.dtype == PTR.name else DTYPES[argument.dtype]).numpy)
+    return np.dtype((_POINTERS.get(argument.dtype) or DTYPES[argument.dtype]).numpy)
 
 
 class ArgumentMemory(ABC, Generic[Place]):
@@ -135,7 +136,7 @@ class _AbsentFollower(Generic[Place]):
 class _TableFollower(Generic[Place]):
     """Writes a table of pointers, when the memory that it points into has moved."""
 
-    __slots__ = ("_absent", "_base", "_itemsize", "_memory", "_place", "_position", "_table")
+    __slots__ = ("_absent", "_base", "_itemsize", "_memory", "_place", "_position", "_table", "_type")
 
     def __init__(
         self, memory: ArgumentMemory[Place], argument: Argument, place: Place, zero: Argument, absent: Place,
@@ -143,13 +144,15 @@ class _TableFollower(Generic[Place]):
     ) -> None:  # fmt: skip
         self._memory, self._place, self._absent, self._position = memory, place, absent, position
         self._table, self._itemsize = from_recipe(argument.recipe), element_type(zero).itemsize
+        self._type = element_type(argument)
         self._base: Place | None = None
 
     def follow(self, words: MutableSequence[Any]) -> None:
         base = words[self._position]
         if self._base is None or base != self._base:
             self._base = base
-            self._memory.write(self._place, self._memory.pointers(self._table, base, self._absent, self._itemsize))
+            pointers = self._memory.pointers(self._table, base, self._absent, self._itemsize)
+            self._memory.write(self._place, pointers.astype(self._type, copy=False))
 
 
 class Binder(Generic[Place]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from convsmith.codegen.artifact import GOMP, RUNTIME_SYMBOLS, Launch
@@ -13,29 +14,43 @@ __all__ = ["entry_text"]
 class TaskStart(NamedTuple):
     """The way in which object code starts tasks through one library.
 
-    `declare` are the declarations of its entry points, in the order of `RUNTIME_SYMBOLS`; `part` are the lines that
-    define `%tid` and `%n` in a task; `start` runs the function `{task}` on `{threads}` threads.
+    `declare` are the declarations of its entry points, in the order of `RUNTIME_SYMBOLS`; `part` takes the type of
+    words and returns the lines that define `%tid` and `%n` in a task; `start` runs the function `{task}` on
+    `{threads}` threads.
     """
 
     declare: tuple[str, ...]
-    part: str
+    part: Callable[[str], str]
     start: str
+
+
+def _gomp_part(word: str) -> str:
+    """Return the lines that ask GOMP for a thread's number and their count, which it gives as 32-bit integers."""
+    names = (("who", "thread_num"), ("all", "num_threads"))
+    if word == "i32":
+        names = (("tid", "thread_num"), ("n", "num_threads"))
+    lines = [f"  %{name} = call i32 @omp_get_{what}()" for name, what in names]
+    if word != "i32":
+        lines += [f"  %tid = sext i32 %who to {word}", f"  %n = sext i32 %all to {word}"]
+    return "\n".join((*lines, ""))
 
 
 _STARTS = {
     GOMP: TaskStart(
         ("void @{}(ptr, ptr, i32, i32)", "i32 @{}()", "i32 @{}()"),
-        "  %who = call i32 @omp_get_thread_num()\n  %all = call i32 @omp_get_num_threads()\n"
-        "  %tid = sext i32 %who to i64\n  %n = sext i32 %all to i64\n",
+        _gomp_part,
         "call void @GOMP_parallel(ptr @{task}, ptr %args, i32 {threads}, i32 0)",
     )
 }
 
 
-def entry_text(symbol: str, launch: Launch, declared: dict[str, None]) -> str:
-    """Return the function `symbol`, which runs all parts of an entry; `declared` gets what it calls."""
+def entry_text(symbol: str, launch: Launch, word: str, declared: dict[str, None]) -> str:
+    """Return the function `symbol`, which runs all parts of an entry, numbered by values of the type `word`.
+
+    `declared` gets what it calls.
+    """
     if launch.kind == "call":
-        call = f"  call void @{symbol}_chunk(ptr %args, i64 0, i64 1)\n"
+        call = f"  call void @{symbol}_chunk(ptr %args, {word} 0, {word} 1)\n"
         return f"define void @{symbol}(ptr %args) #0 {{\nentry:\n{call}  ret void\n}}\n"
     if launch.kind != "tasks" or launch.runtime not in _STARTS:
         raise UnsupportedError(
@@ -47,8 +62,8 @@ def entry_text(symbol: str, launch: Launch, declared: dict[str, None]) -> str:
     for name, declaration in zip(RUNTIME_SYMBOLS[launch.runtime], start.declare):
         declared[f"declare {declaration.format(name)}"] = None
     return (
-        f"define internal void @{task}(ptr %args) #0 {{\nentry:\n{start.part}"
-        f"  call void @{symbol}_chunk(ptr %args, i64 %tid, i64 %n)\n  ret void\n}}\n"
+        f"define internal void @{task}(ptr %args) #0 {{\nentry:\n{start.part(word)}"
+        f"  call void @{symbol}_chunk(ptr %args, {word} %tid, {word} %n)\n  ret void\n}}\n"
         f"define void @{symbol}(ptr %args) #0 {{\nentry:\n"
         f"  {start.start.format(task=task, threads=launch.threads)}\n  ret void\n}}\n"
     )

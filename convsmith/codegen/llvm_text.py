@@ -18,10 +18,10 @@ from convsmith.codegen.launch import entry_text
 from convsmith.codegen.values import Slot, ValueEmitter
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.instruction import FragmentFile, Instruction, Operand
+from convsmith.ir.instruction import FragmentFile, HeadLoad, Instruction, Operand
 from convsmith.ir.stmt import Alloc, At, Block, Call, Carried, For, Function, If, Invoke, Kernel, Let, Stmt, Store
 from convsmith.ir.types import Half
-from convsmith.ir.value import Const, Lanes, Load, Value, lanes_of, strided
+from convsmith.ir.value import Const, Lanes, Load, Repeat, Value, lanes_of, strided
 from convsmith.ir.walk import statements_of, walk
 
 
@@ -38,7 +38,8 @@ def accesses(body: Stmt) -> Iterator[Load | Store]:
 @dataclass(frozen=True)
 class Facts:
     """The facts of a target that code generation needs: LLVM's name for it, the attributes of every function, its
-    instructions by name, what some do with f16, and its registers for fragments.
+    instructions by name, what some do with f16, its registers for fragments, the bits of an address, and the way in
+    which it loads leading lanes.
     """
 
     triple: str
@@ -46,6 +47,13 @@ class Facts:
     rows: Mapping[str, Instruction]
     half: Half = ""
     fragments: FragmentFile | None = None
+    address_bits: int = 64
+    head_load: HeadLoad | None = None
+
+    @property
+    def word(self) -> str:
+        """LLVM's type of a word of an argument block."""
+        return f"i{self.address_bits}"
 
 
 class FunctionEmitter(ValueEmitter):
@@ -54,7 +62,8 @@ class FunctionEmitter(ValueEmitter):
     def __init__(
         self, kernel: Kernel, facts: Facts, symbol: str, written: set[Buffer], configurations: Configurations | None
     ) -> None:
-        super().__init__(kernel.index_bits or 64, written, facts.half, flushed_buffers(kernel, facts.rows))
+        bits = min(kernel.index_bits or facts.address_bits, facts.address_bits)
+        super().__init__(bits, written, facts.half, flushed_buffers(kernel, facts.rows), facts.head_load)
         self.facts, self.rows, self.symbol, self.streamed = facts, facts.rows, symbol, kernel.streamed
         self.fragments: dict[Buffer, Fragments] = {}
         self.configurations, self.configured = configurations, False
@@ -126,7 +135,7 @@ class FunctionEmitter(ValueEmitter):
     def _At(self, s: At) -> None:
         """Emit the loaded pointer, with the offset added unless it points to zeros."""
         self.known.drop(s.buffer)
-        pointer = self.put(f"load ptr, ptr {self.address(s.table, s.index[0])}, align 8")
+        pointer = self.put(f"load ptr, ptr {self.address(s.table, s.index[0])}, align {self.facts.address_bits // 8}")
         if not (s.offset.is_const and s.offset.const == 0):
             absent = self.put(f"icmp eq ptr {pointer}, {self.address(s.zero, s.zero_at[0])}")
             moved = f"getelementptr {s.buffer.dtype.llvm}, ptr {pointer}, {self.it} {self.index(s.offset)}"
@@ -188,8 +197,9 @@ class FunctionEmitter(ValueEmitter):
             self.declared |= row.declarations
             self.fragments[s.dst.buffer].invoke(s)
             return
+        row, args = self._form(row, s.args)
         _, *read = row.operands
-        registers = {x.name: self._registers(x, a) for x, a in zip(read, s.args)}
+        registers = {x.name: self._registers(x, a) for x, a in zip(read, args)}
         count = row.result.layout.registers
         if count == 1:
             registers[row.result.name] = [self.load(s.dst)]
@@ -201,6 +211,13 @@ class FunctionEmitter(ValueEmitter):
             self.store(s.dst.buffer, s.dst.index, s.dst.lanes, values[0])
         for n, x in enumerate(values if count > 1 else ()):
             self.slots[s.dst.buffer, (n,)] = x
+
+    def _form(self, row: Instruction, args: tuple[Value, ...]) -> tuple[Instruction, tuple[Value, ...]]:
+        """Return the form of a row that serves its factors, and these as the form takes them."""
+        first = args[0] if args else None
+        if row.repeated is None or not isinstance(first, Repeat) or lanes_of(first.a) != row.terms:
+            return row, args
+        return row.repeated, (first.a, *args[1:])
 
     def _registers(self, operand: Operand, v: Value) -> list[str]:
         """Return the registers of an operand; several are a whole register array, a row each."""
@@ -357,28 +374,29 @@ def chunk_text(kernel: Kernel, facts: Facts, symbol: str, scratch: Mapping[Buffe
     """Return the function that runs part ``tid`` of ``n`` of the kernel's tasks.
 
     ``scratch`` maps each thread-private buffer to its offset in the scratch argument and that argument's bytes per
-    thread. The scratch argument follows the kernel's own arguments and precedes its sizes of 64 bits each.
+    thread. The scratch argument follows the kernel's own arguments and precedes its sizes, of a word each.
     """
     e = FunctionEmitter(kernel, facts, symbol, written_buffers(kernel.body), configurations)
     e.prepare(kernel.body)
+    word, aligned = facts.word, f"align {facts.address_bits // 8}"
     for n, b in enumerate(kernel.params):
-        place = e.put(f"getelementptr i64, ptr %args, i64 {n}")
-        e.bases[b] = e.put(f"load ptr, ptr {place}, align 8")
+        place = e.put(f"getelementptr {word}, ptr %args, i64 {n}")
+        e.bases[b] = e.put(f"load ptr, ptr {place}, {aligned}")
     if scratch:
-        place = e.put(f"getelementptr i64, ptr %args, i64 {len(kernel.params)}")
-        memory = e.put(f"load ptr, ptr {place}, align 8")
+        place = e.put(f"getelementptr {word}, ptr %args, i64 {len(kernel.params)}")
+        memory = e.put(f"load ptr, ptr {place}, {aligned}")
         for b, (offset, size) in scratch.items():
-            own = e.put(f"mul i64 %tid, {size}")
-            at = e.put(f"add i64 {own}, {offset}")
-            e.bases[b] = e.put(f"getelementptr i8, ptr {memory}, i64 {at}")
+            own = e.put(f"mul {word} %tid, {size}")
+            at = e.put(f"add {word} {own}, {offset}")
+            e.bases[b] = e.put(f"getelementptr i8, ptr {memory}, {word} {at}")
     for n, v in enumerate(kernel.sizes):
-        place = e.put(f"getelementptr i64, ptr %args, i64 {len(kernel.params) + bool(scratch) + n}")
-        e.vars[v] = e.put(f"load {e.it}, ptr {place}, align 8")
+        place = e.put(f"getelementptr {word}, ptr %args, i64 {len(kernel.params) + bool(scratch) + n}")
+        e.vars[v] = e.put(f"load {e.it}, ptr {place}, {aligned}")
     for s in kernel.body.stmts if isinstance(kernel.body, Block) else (kernel.body,):
         _share(e, s)
     declared.update(e.declared)
     body = "\n".join(e.lines)
-    return f"define void @{symbol}_chunk(ptr %args, i64 %tid, i64 %n) #0 {{\nentry:\n{body}\n  ret void\n}}\n"
+    return f"define void @{symbol}_chunk(ptr %args, {word} %tid, {word} %n) #0 {{\nentry:\n{body}\n  ret void\n}}\n"
 
 
 def _share(e: FunctionEmitter, s: Stmt) -> None:
@@ -396,15 +414,18 @@ def _share(e: FunctionEmitter, s: Stmt) -> None:
         ends, total = [], e.index(s.hi)
         if s.hi.terms and e.bits < 64:
             total = e.put(f"sext {e.it} {total} to i64")
-        for who in ("%tid", e.put("add i64 %tid, 1")):
+        tid, parts = "%tid", "%n"
+        if e.facts.address_bits < 64:
+            tid, parts = (e.put(f"zext {e.facts.word} {x} to i64") for x in (tid, parts))
+        for who in (tid, e.put(f"add i64 {tid}, 1")):
             scaled = e.put(f"mul i64 {who}, {total}")
-            end = e.put(f"udiv i64 {scaled}, %n")
+            end = e.put(f"udiv i64 {scaled}, {parts}")
             ends.append(end if e.bits == 64 else e.put(f"trunc i64 {end} to {e.it}"))
         e.task_range = (ends[0], ends[1])
         e.stmt(s)
         return
     work, done = e.label("work"), e.label("done")
-    first = e.put("icmp eq i64 %tid, 0")
+    first = e.put(f"icmp eq {e.facts.word} %tid, 0")
     e.lines.append(f"  br i1 {first}, label %{work}, label %{done}")
     e.start(work)
     e.known.push()
@@ -424,7 +445,7 @@ def module_text(
         configurations = Configurations.of(kernel, facts.rows, facts.fragments)
         parts += [function_text(f, kernel, facts, symbol, configurations, declared) for f in kernel.functions]
         parts.append(chunk_text(kernel, facts, symbol, scratch, configurations, declared))
-        parts.append(entry_text(symbol, launch, declared))
+        parts.append(entry_text(symbol, launch, facts.word, declared))
     texts = " ".join(f'"{k}"="{v}"' if v else k for k, v in facts.attributes.items())
     head = f'target triple = "{facts.triple}"\n' + "\n".join(declared) + "\n"
     return head + "\n".join(parts) + f"\nattributes #0 = {{ nounwind {texts} }}\n"

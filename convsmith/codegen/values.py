@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from convsmith.codegen.casts import CastEmitter, literal
 from convsmith.codegen.denormals import is_flushed
 from convsmith.codegen.gathers import Spans, extent_of, gathered_from
+from convsmith.codegen.head_load import load_head
 from convsmith.codegen.products import LEAST, high_product
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index
+from convsmith.ir.instruction import HeadLoad
 from convsmith.ir.types import BF16, DType, Half
 from convsmith.ir.value import (
     Binary,
@@ -55,9 +57,11 @@ class ValueEmitter(CastEmitter):
     No element of ``flushed`` buffers is denormal.
     """
 
-    def __init__(self, bits: int, written: set[Buffer], half: Half, flushed: frozenset[Buffer]) -> None:
+    def __init__(
+        self, bits: int, written: set[Buffer], half: Half, flushed: frozenset[Buffer], head: HeadLoad | None = None
+    ) -> None:
         super().__init__(bits, half)
-        self.written, self.flushed = written, flushed
+        self.written, self.flushed, self.head = written, flushed, head
         self.vector_of: dict[Buffer, int] = {}
         self.slots: dict[Slot, str] = {}
         self.shared: dict[tuple[Value, int], str] = {}
@@ -165,6 +169,8 @@ class ValueEmitter(CastEmitter):
             where = self.address(v.buffer, v.index[0])
             if whole:
                 return self.put(f"load {ty}, ptr {where}, align {t.bytes}")
+            if self.head is not None and not self.scalable:
+                return load_head(self, self.head, t, where, n, lanes.active)
             name = f"@llvm.masked.load.{self.suffix(t, n)}.p0"
             self.declared[f"declare {ty} {name}(ptr, {self.type_i1(n)}, {ty})"] = None
             return self.put(f"call {ty} {name}(ptr align {t.bytes} {where}, {self.mask(lanes)}, {ty} zeroinitializer)")

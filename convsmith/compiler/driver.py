@@ -15,7 +15,7 @@ from convsmith.compiler.facts import facts
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.intern import one_table
 from convsmith.ir.stmt import Alloc, Kernel
-from convsmith.ir.types import PTR
+from convsmith.ir.types import POINTERS
 from convsmith.ir.walk import statements_of
 from convsmith.layout.indirection import recipe, shape_of
 from convsmith.layout.requirements import FIXED, Requirements
@@ -138,7 +138,7 @@ def assemble(plan: Pipelines, low: Lowered, argument: Callable[[Kernel, Buffer],
     scratch = Argument("scratch", "scratch", "f32", (length,), "a", length)
 
     def entry(k: Kernel, name: str = "", packing: str = "") -> Entry:
-        sizes = (size_argument(v.name) for v in k.sizes)
+        sizes = (size_argument(v.name, machine.address_bits) for v in k.sizes)
         arguments = (*(argument(k, b) for b in k.params), *([scratch] if private_buffers(k) else []), *sizes)
         return Entry(plan.symbol(name), arguments, host_launch(plan.threads(name)), packing)
 
@@ -150,7 +150,7 @@ def assemble(plan: Pipelines, low: Lowered, argument: Callable[[Kernel, Buffer],
         entries[f"pack{suffix}"] = entry(pack, pack.name, packing=packing_identity(pack))
     return Artifact(
         code=code, target=machine.name, entries=entries, problem="", config=f"--target={machine.name}",
-        needs=machine.needs, permissions=machine.permissions,
+        needs=machine.needs, permissions=machine.permissions, address_bits=machine.address_bits,
     )  # fmt: skip
 
 
@@ -182,11 +182,12 @@ def _pointer_arguments(plan: Plan) -> dict[str, Argument]:
     if not indirect(st, plan.config):
         return {}
     p = pointers(st, plan.config.table)
-    return pointer_arguments(plan.problem, p, TABLE if plan.main.loops.symbolic else p.table.name, st.a.name)
+    return pointer_arguments(plan.problem, p, TABLE if plan.main.loops.symbolic else p.table.name, st.a.name,
+                             plan.machine.address_bits)  # fmt: skip
 
 
-def pointer_arguments(problem: Problem, p: Pointers, name: str, of: str) -> dict[str, Argument]:
-    """A table of pointers into a tensor, called ``name``, and what stands for absent pixels."""
+def pointer_arguments(problem: Problem, p: Pointers, name: str, of: str, bits: int = 64) -> dict[str, Argument]:
+    """Return a table of pointers of ``bits`` into a tensor, called ``name``, and what stands for absent pixels."""
     made, size = recipe(p.window, p.form), math.prod(shape_of(p.window, p.form))
-    table = Argument(name, "table", PTR.name, (size,), "a", size, of=of, recipe=made)
+    table = Argument(name, "table", POINTERS[bits].name, (size,), "a", size, of=of, recipe=made)
     return {name: table, p.zero.name: zero_argument(problem, p.zero, of)}

@@ -43,7 +43,7 @@ def at_call(artifact: Artifact, q: Problem) -> Artifact:
             assert isinstance(q, Conv)
             pointers = call_pointers(q)
             values |= section_values(q, pointers.window)
-            known |= pointer_arguments(q, pointers, TABLE, given_tensor(q).name)
+            known |= pointer_arguments(q, pointers, TABLE, given_tensor(q).name, artifact.address_bits)
 
     def argument(a: Argument) -> Argument:
         return replace(a, value=values[a.name]) if a.role == "size" else known.get(a.name, a)

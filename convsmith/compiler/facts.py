@@ -9,4 +9,7 @@ from convsmith.machine.base import Machine
 def facts(target: Machine) -> Facts:
     """Return the facts of `target` for code generation."""
     rows = {r.name: r for r in (*target.instructions, *target.transpositions)}
-    return Facts(target.triple, dict(target.attributes), rows, target.half, target.fragments)
+    return Facts(
+        target.triple, dict(target.attributes), rows, target.half, target.fragments, target.address_bits,
+        target.head_load,
+    )  # fmt: skip

@@ -128,7 +128,8 @@ class Instruction:
     `predicate` names a size of the specification, the number of leading lanes that are active; in `llvm` it is a mask.
     `partial` names loops that may run fewer times than the specification's: the lanes that only further iterations
     reach are not active. `flushes` says that a sum that would be denormal becomes zero. `scaled` is the scalable row
-    that does in every unit of a vector what this row does in one.
+    that does in every unit of a vector what this row does in one. `repeated` is the row for a factor `a`
+    of which all sums have the same terms: its operand has these terms once.
     """
 
     name: str
@@ -142,6 +143,7 @@ class Instruction:
     partial: tuple[str, ...] = ()
     flushes: bool = False
     scaled: Instruction | None = None
+    repeated: Instruction | None = None
 
     @property
     def spec(self) -> str:
@@ -256,6 +258,21 @@ class RegisterFile:
 
     def __str__(self) -> str:
         return f"{self.count} {self.name}s of {self.bits} bits{f' times {SCALE}' if self.scalable else ''}"
+
+
+@dataclass(frozen=True)
+class HeadLoad:
+    """LLVM text that loads a register of ``bits`` of which only the first bytes lie in memory.
+
+    The expressions ``llvm`` name the address ``{p}`` of the first byte, that of the last byte in memory, ``{last}``,
+    and the results of expressions before them; the last one is the register, of LLVM's ``type``. They read no page
+    without a byte from ``{p}`` to ``{last}``. The other bytes of the register are undefined.
+    """
+
+    bits: int
+    type: str
+    llvm: tuple[str, ...]
+    declare: tuple[str, ...]
 
 
 @dataclass(frozen=True)

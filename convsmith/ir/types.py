@@ -73,6 +73,8 @@ PTR = DType("ptr", "pointer", 64, "int64", "ptr")
 In the interpreter an entry is a position in elements of the buffer it points into, or ABSENT; in machine code it is an
 address.
 """
+POINTERS = {64: PTR, 32: DType("ptr32", "pointer", 32, "int32", "ptr")}
+"""Types of the entries of a table in machine code, by the bits of an address."""
 
 
 def dtype(name: str) -> DType:

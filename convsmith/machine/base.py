@@ -15,12 +15,13 @@ from convsmith.diag.forking import cached_property
 from convsmith.ir.instruction import (
     FragmentFile,
     FragmentLayout,
+    HeadLoad,
     Instruction,
     Operand,
     RegisterFile,
     vector,
 )
-from convsmith.ir.types import Half
+from convsmith.ir.types import DType, Half
 from convsmith.machine.costs import Costs
 from convsmith.machine.memory import MemoryLevel
 
@@ -46,7 +47,9 @@ class Machine:
     instructions on fragments. ``memories`` are the caches of a core, nearest first. The facts of a level are *reference
     facts*, those of the smaller machines that have it. ``half`` names the f16 instructions: none, conversions from and
     to f32, or arithmetic. ``instructions`` and ``transpositions`` are tried in order. ``permissions`` are those that a
-    process requests from the system before it runs code of the level.
+    process requests from the system before it runs code of the level. An address and a word of an argument block have
+    ``address_bits``. ``head_load`` loads the first lanes of a vector where LLVM's masked loads read all of them.
+    ``scratchpad`` is memory beside the caches, in which a kernel's own buffers of the scope ``cache`` lie.
     """
 
     name: str
@@ -63,6 +66,9 @@ class Machine:
     half: Half = ""
     fragments: FragmentFile | None = None
     permissions: tuple[str, ...] = ()
+    address_bits: int = 64
+    head_load: HeadLoad | None = None
+    scratchpad: MemoryLevel | None = None
 
     @property
     def registers(self) -> int:
@@ -109,6 +115,17 @@ class Machine:
     def lanes(self, bits: int) -> int:
         """Return the number of elements of ``bits`` in a vector."""
         return self.vector_bits // bits
+
+    def width(self, type_: DType) -> int:
+        """Return the lanes of the vectors that the machine computes with on numbers of a type."""
+        row = self.row(type_.name, type_.name, type_.name)
+        return self.lanes(type_.bits) if row is None else row.lanes
+
+    @cached_property
+    def scalar_types(self) -> tuple[str, ...]:
+        """The types that the machine multiplies and adds in scalars alone."""
+        single = (row for row in self.instructions if row.lanes == 1 and len({*row.types}) == 1)
+        return tuple(row.types[0] for row in single)
 
     def row(self, a: str, b: str, c: str) -> Instruction | None:
         """Return the first instruction that adds products of types `a` and `b` to a vector of sums of type `c`."""

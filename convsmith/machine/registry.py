@@ -12,11 +12,12 @@ from convsmith.ir.instruction import Instruction
 from convsmith.machine.aarch64.levels import LEVELS as AARCH64
 from convsmith.machine.base import Machine
 from convsmith.machine.generic.level import level
+from convsmith.machine.hexagon.levels import LEVELS as HEXAGON
 from convsmith.machine.host import cpu_features
 from convsmith.machine.micro_architectures import on_host
 from convsmith.machine.x86.levels import LEVELS as X86
 
-_FAMILIES: dict[str, tuple[Machine, ...]] = {"x86_64": X86, "aarch64": AARCH64}
+_FAMILIES: dict[str, tuple[Machine, ...]] = {"x86_64": X86, "aarch64": AARCH64, "hexagon": HEXAGON}
 """Levels by the first word of their triple, highest first."""
 _SPELLINGS = {"amd64": "x86_64", "arm64": "aarch64"}
 """Alternative names of architectures, as systems report them."""

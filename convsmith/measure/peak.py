@@ -372,7 +372,7 @@ def _module(body: list[str], declare: str, threads: int) -> str:
         for k, (name, kind) in enumerate((("data", "ptr"), ("sink", "ptr"), ("turns", "i64")))
     )
     declared = {declare: None}
-    entry = entry_text("loop", host_launch(threads), declared)
+    entry = entry_text("loop", host_launch(threads), "i64", declared)
     lines = "\n".join(line if line.endswith(":") else f"  {line}" for line in body)
     chunk = f"define void @loop_chunk(ptr %block, i64 %tid, i64 %n) #0 {{\nentry:\n{arguments}\n"
     return "\n".join((*declared, f"{chunk}{lines}\n}}", entry, _ATTRIBUTES))

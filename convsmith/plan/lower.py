@@ -26,6 +26,7 @@ from convsmith.passes.sum_together import sum_together
 from convsmith.passes.tile import tile
 from convsmith.passes.unroll import unroll
 from convsmith.passes.unused_let import unused_let
+from convsmith.passes.unvectorise import unvectorise
 from convsmith.passes.vectorise import vectorise
 from convsmith.plan.config import Config
 from convsmith.plan.copies import copy_name, empty_terms, has_windows, is_copied, window_loops
@@ -65,6 +66,8 @@ def lower_steps(st: Statement, config: Config, target: Machine, nest: Nest) -> l
     if config.threads > 1:
         steps.append(Step(collapse))
     steps += [Step(unused_let), Step(hoist), Step(cse), Step(strength_reduce), Step(unroll)]
+    if target.scalar_types:
+        steps.append(Step(unvectorise, target.scalar_types))
     if indirect(st, config):
         steps.append(Step(hoist_pointers))
     if nest.along_k:

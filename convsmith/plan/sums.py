@@ -18,7 +18,7 @@ def config_of_sums(st: Statement, target: Machine, threads: int, unknown: frozen
 
     No lanes lie along ``unknown`` dims, whose sizes are known at the call only.
     """
-    lanes = target.lanes(dtype(st.acc).bits)
+    lanes = target.width(dtype(st.acc))
     sizes = {d.name: d.size for d in st.dims}
     lane = _lane(st, sizes, lanes, unknown)
     if lane in st.reduce:

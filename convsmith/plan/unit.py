@@ -74,8 +74,7 @@ class Unit:
     @staticmethod
     def plain(st: Statement, target: Machine) -> Unit:
         """Return the unit of the target's multiply-add of the type of sums."""
-        row = target.row(st.acc, st.acc, st.acc)
-        return Unit(row.lanes if row is not None else target.lanes(dtype(st.acc).bits), 1, False)
+        return Unit(target.width(dtype(st.acc)), 1, False)
 
 
 def rows(st: Statement, target: Machine) -> Iterator[Instruction]:

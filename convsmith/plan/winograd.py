@@ -42,7 +42,7 @@ def winograd_of(problem: Problem, config: Config, machine: Machine, dynamic: boo
     if problem.accuracy == "strict":
         raise ConfigError("accuracy", f"{config}: --accuracy=strict permits no transforms; legal with it is relaxed")
     direct = statement(problem, machine, dynamic)
-    width = machine.lanes(dtype(direct.acc).bits)
+    width = machine.width(dtype(direct.acc))
     made = winograd(problem, direct, dict(config.winograd), dict(config.block), width)
     if problem.accuracy == "relaxed" and made.error > ERROR:
         raise ConfigError(

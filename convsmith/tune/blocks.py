@@ -83,7 +83,7 @@ def _less(config: Config, others: list[Config], cycles: Callable[[Config], float
 def _blocks_of_pixels(traffic: Traffic, loops: Loops, config: Config) -> Iterator[tuple[str, int]]:
     """Yield loops over pixels with halves of halves of their iterations, in which sums are worth being loaded again."""
     target, acc = traffic.target, dtype(traffic.st.acc)
-    lanes = target.lanes(acc.bits) if loops.kinds[config.lane] == "k" else 1
+    lanes = target.width(acc) if loops.kinds[config.lane] == "k" else 1
     sums = prod(n for name, n in loops.extents.items() if loops.kinds[name] != "k") * lanes * acc.bytes
     if sums > target.l2.bytes * SUMS:
         return

@@ -120,7 +120,7 @@ class Traffic:
 
         They are the means of those with and without conflicts of runs, which depend on more than strides.
         """
-        lanes = self.target.lanes(dtype(self.st.acc).bits)
+        lanes = self.target.width(dtype(self.st.acc))
         parts = any(loops.kinds[n] == "k" for n, _ in config.cache) and loops.kinds[config.lane] == "k"
         operands = self.of(config, lanes if parts else 1)
         held = (self.target.l1.bytes, self.target.l2.bytes) * 2

@@ -6,12 +6,12 @@ import random
 from collections import Counter
 
 import pytest
-from emulated import check_emulated, skip_without_emulator
+from emulated import check_emulated, kinds_of, skip_without_emulator
 from problems import exact, random_problem
 
 from convsmith.compiler.driver import build_artifact
 from convsmith.machine.aarch64.levels import LEVELS
-from convsmith.problem import Conv, Problem
+from convsmith.problem import Problem
 from convsmith.problem.data import random_arrays
 from convsmith.tune.candidates import default_config
 
@@ -30,26 +30,10 @@ def case(seed: int) -> object:
     return pytest.param(seed, id=f"{seed}-{level.name}", marks=() if seed < OFTEN else pytest.mark.slow)
 
 
-def kinds(problem: Problem) -> set[str]:
-    """What is of interest about a problem."""
-    found = {problem.dir if isinstance(problem, Conv) else "product", *problem.dt}
-    found |= {"zero points"} if problem.zero_points else set()
-    found |= {"scales"} if problem.scales else set()
-    found |= {"post-ops"} if problem.post_ops else set()
-    if isinstance(problem, Conv):
-        found |= {f"{problem.rank}D", "deconvolution" if problem.deconv else "convolution"}
-        found |= {"groups"} if problem.g > 1 else set()
-        found |= {"strides"} if max(problem.s) > 1 else set()
-        found |= {"dilations"} if max(problem.d) else set()
-        found |= {"pads"} if max(problem.p) else set()
-        found |= {"blocks" for tag in (problem.stag, problem.dtag) if any(c.isdigit() for c in tag)}
-    return found
-
-
 def test_every_kind_is_among_them() -> None:
     """Each comes several times, also in the part that runs in every test run."""
     for seeds, least in ((range(OFTEN), 1), (range(COUNT), 5)):
-        found = Counter(kind for seed in seeds for kind in kinds(problem_of(seed)))
+        found = Counter(kind for seed in seeds for kind in kinds_of(problem_of(seed)))
         wanted = {
             "FWD_D", "FWD_B", "BWD_D", "BWD_W", "product", "f32", "bf16", "f16", "s32", "s8", "u8", "zero points",
             "scales", "post-ops", "1D", "2D", "3D", "deconvolution", "groups", "strides", "dilations", "pads", "blocks",

@@ -16,12 +16,12 @@ from llvmlite import binding as llvm
 
 from convsmith.diag.errors import ToolchainError, UnsupportedError
 from convsmith.diag.settings import settings
-from emulator.image import START, START_SIZE, Image
+from emulator.image import PAGE, START, START_SIZE, Image
 from emulator.objects import ObjectCode
 from emulator.processors import Fault, processor_for
 from emulator.rom import rom_of
 
-__all__ = ["PROCESSORS", "emulate", "emulator", "memory_functions", "processor"]
+__all__ = ["PAGE", "PROCESSORS", "emulate", "emulator", "memory_functions", "processor"]
 
 _AVX2 = frozenset({"avx2", "fma", "f16c"})
 _VNNI = frozenset({"avxvnni"})

@@ -1,37 +1,52 @@
-"""A static executable (ELF, AArch64, Linux) of an image: each run of pages with equal rights is a segment."""
+"""A static executable (ELF, Linux) of an image: each run of pages with equal rights is a segment."""
 
 from __future__ import annotations
 
 import struct
 from itertools import groupby
+from typing import NamedTuple
 
-from emulator.image import PAGE, Image
+from emulator.image import Image
 
-__all__ = ["executable"]
+__all__ = ["FileHeader", "executable"]
 
-_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
-_SEGMENT = struct.Struct("<IIQQQQQQ")
-_MAGIC = b"\x7fELF\x02\x01\x01"
-_EXECUTABLE, _AARCH64, _LOADED = 2, 183, 1
+
+class FileHeader(NamedTuple):
+    """What the header of a file says: bits of an address, the number of the machine, and its flags."""
+
+    bits: int
+    machine: int
+    flags: int = 0
+
+
+_HEADERS = {32: struct.Struct("<16sHHIIIIIHHHHHH"), 64: struct.Struct("<16sHHIQQQIHHHHHH")}
+_SEGMENTS = {32: struct.Struct("<IIIIIIII"), 64: struct.Struct("<IIQQQQQQ")}
+_CLASSES = {32: b"\x01", 64: b"\x02"}
+_EXECUTABLE, _LOADED = 2, 1
 _FLAGS = {"read": 4, "write": 6, "execute": 5}
 
 
-def executable(image: Image, begin: int) -> bytes:
+def executable(image: Image, begin: int, header: FileHeader) -> bytes:
     """The file of a process that begins at the address `begin`. Nothing can be added to the image any more."""
     numbered = enumerate(sorted(image.rights.items()))
     runs = [
         [page for _, (page, _) in run] for _, run in groupby(numbered, lambda item: (item[1][0] - item[0], item[1][1]))
     ]
-    offset = -(-(_HEADER.size + _SEGMENT.size * len(runs)) // PAGE) * PAGE
+    first, segment, page_size = _HEADERS[header.bits], _SEGMENTS[header.bits], image.page
+    offset = -(-(first.size + segment.size * len(runs)) // page_size) * page_size
     segments, contents = [], []
     for pages in runs:
-        data = b"".join(image.pages.get(page, bytes(PAGE)) for page in pages)
-        address, flags = pages[0] * PAGE, _FLAGS[image.rights[pages[0]]]
-        segments.append(_SEGMENT.pack(_LOADED, flags, offset, address, address, len(data), len(data), PAGE))
+        data = b"".join(image.pages.get(page, bytes(page_size)) for page in pages)
+        address, flags = pages[0] * page_size, _FLAGS[image.rights[pages[0]]]
+        places, sizes = (offset, address, address), (len(data), len(data))
+        rest = (*places, *sizes, flags) if header.bits == 32 else (flags, *places, *sizes)
+        segments.append(segment.pack(_LOADED, *rest, page_size))
         contents.append(data)
         offset += len(data)
-    head = _HEADER.pack(
-        _MAGIC, _EXECUTABLE, _AARCH64, 1, begin, _HEADER.size, 0, 0, _HEADER.size, _SEGMENT.size, len(runs), 0, 0, 0
-    )
+    magic = b"\x7fELF" + _CLASSES[header.bits] + b"\x01\x01"
+    head = first.pack(
+        magic, _EXECUTABLE, header.machine, 1, begin, first.size, 0, header.flags, first.size, segment.size,
+        len(runs), 0, 0, 0,
+    )  # fmt: skip
     head += b"".join(segments)
-    return b"".join((head.ljust(-(-len(head) // PAGE) * PAGE, b"\0"), *contents))
+    return b"".join((head.ljust(-(-len(head) // page_size) * page_size, b"\0"), *contents))

@@ -24,10 +24,12 @@ _POISON = 0xFF
 """Every byte that no array gives: NaN as a float, -1 or the largest number as an integer."""
 
 
-_EMULATORS = {b"\x3e\0": bochs, b"\xb7\0": qemu}
-"""By the machine that the header of an object names: x86-64, AArch64."""
+_EMULATORS = {b"\x3e\0": bochs, b"\xb7\0": qemu.AARCH64, b"\xa4\0": qemu.HEXAGON}
+"""By the machine that the header of an object names: x86-64, AArch64, Hexagon."""
 _MACHINE = slice(18, 20)
 """Its place in the header."""
+_WORDS = {32: "I", 64: "Q"}
+"""Forms of a word of an argument block, by the bits of an address."""
 
 
 class EmulatedKernel:
@@ -79,7 +81,7 @@ class EmulatedKernel:
     def _compute(self, calls: Sequence[tuple[dict[str, Array], dict[str, Array]]]) -> None:
         for inputs, _ in calls:
             self._check_finite(inputs)
-        image = Image()
+        image = Image(self._emulator.PAGE)
         start = image.reserve(self._code.size, "execute", ALIGNMENT)
         image.write(start, self._code.at(start))
         for inputs, outputs in calls:
@@ -108,10 +110,11 @@ class EmulatedKernel:
             binder.places[name] = image.place(_memory(specs[name], old), "write", result.itemsize)
             image.result(binder.places[name], specs[name].extent)
         packs = (name for of, names in self.artifact.packs.items() for name in names if not specs[of].empty_tensor)
+        word = _WORDS[self.artifact.address_bits]
         for name in (*packs, *self.artifact.steps):
             entry = self.artifact.entries[name]
             words = binder.bind(entry).words
-            block = image.place(struct.pack(f"<{len(words)}Q", *words), "read", 8)
+            block = image.place(struct.pack(f"<{len(words)}{word}", *words), "read", struct.calcsize(word))
             image.call(start + self._code.symbols[entry.chunk_symbol], block)
 
     def _check_finite(self, inputs: Mapping[str, Array]) -> None:

@@ -1,4 +1,6 @@
-"""`ObjectCode`: relocatable object code (ELF, x86-64 or AArch64) as bytes that run at an address of one's choice."""
+"""`ObjectCode`: relocatable object code (ELF, x86-64, AArch64 or Hexagon) as bytes that run at an address of one's
+choice.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,28 @@ from convsmith.diag.errors import ToolchainError
 
 __all__ = ["ObjectCode"]
 
-_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
-_SECTION = struct.Struct("<IIQQQQIIQQ")
-_SYMBOL = struct.Struct("<IBBHQQ")
-_RELOCATION = struct.Struct("<QQq")
+
+class _Forms(NamedTuple):
+    """The records of a file of one class: 64 bits, or 32."""
+
+    header: struct.Struct
+    section: struct.Struct
+    symbol: struct.Struct
+    relocation: struct.Struct
+    numbers: tuple[int, int, int]
+    """Places of name, section and value in the record of a symbol."""
+    kind_bits: int
+    """Bits of a relocation's information that are its kind; the others are the number of its symbol."""
+
+
+_FORMS = {
+    1: _Forms(struct.Struct("<16sHHIIIIIHHHHHH"), struct.Struct("<10I"), struct.Struct("<IIIBBH"),
+              struct.Struct("<IIi"), (0, 5, 1), 8),
+    2: _Forms(struct.Struct("<16sHHIQQQIHHHHHH"), struct.Struct("<IIQQQQIIQQ"), struct.Struct("<IBBHQQ"),
+              struct.Struct("<QQq"), (0, 3, 4), 32),
+}  # fmt: skip
+"""By the byte of the header that names the class."""
+_CLASS = 4
 
 _RELOCATABLE = 1
 _SYMBOLS, _ADDENDS, _NO_BITS = 2, 4, 8
@@ -47,6 +67,28 @@ def _within_page(size: int) -> _Patch:
     return lambda target, place, old: old | (target & _PAGE) // size << 10
 
 
+def _scattered(old: int, mask: int, value: int) -> int:
+    """The word with the lowest bits of a value where the mask has bits."""
+    for bit in range(32):
+        if mask >> bit & 1:
+            old = old & ~(1 << bit) | (value & 1) << bit
+            value >>= 1
+    return old
+
+
+def _jump(target: int, place: int, old: int) -> int:
+    return _scattered(old, 0x01FF3FFE, target - place >> 2)
+
+
+def _extended(target: int, place: int, old: int) -> int:
+    return _scattered(old, 0x0FFF3FFF, target - place >> 6)
+
+
+def _rest(target: int, place: int, old: int) -> int:
+    """Add to the address of the packet, whose first word is the extender with the other bits."""
+    return _scattered(old, 0x1F80, target - place & 63)
+
+
 _PATCHES: dict[int, dict[int, tuple[str, _Patch]]] = {
     62: {
         1: ("<Q", _word), 10: ("<I", _word), 11: ("<i", _word), 2: ("<i", _distance), 4: ("<i", _distance),
@@ -57,8 +99,12 @@ _PATCHES: dict[int, dict[int, tuple[str, _Patch]]] = {
         284: ("<I", _within_page(2)), 285: ("<I", _within_page(4)), 286: ("<I", _within_page(8)),
         299: ("<I", _within_page(16)),
     },
+    164: {
+        1: ("<I", _jump), 36: ("<I", _jump), 6: ("<I", _word), 16: ("<I", _extended),
+        31: ("<i", _distance), 65: ("<I", _rest),
+    },
 }  # fmt: skip
-"""By machine, x86-64 and AArch64: kinds of relocations, each with its word's form."""
+"""By machine, x86-64, AArch64 and Hexagon: kinds of relocations, each with its word's form."""
 
 
 class _Section(NamedTuple):
@@ -93,7 +139,8 @@ class ObjectCode:
             self._read()
         except (struct.error, IndexError, ValueError) as error:
             raise ToolchainError(
-                f"{len(code)} bytes are not relocatable object code (ELF, x86-64 or AArch64): {error}", code="object"
+                f"{len(code)} bytes are not relocatable object code (ELF, x86-64, AArch64 or Hexagon): {error}",
+                code="object",
             ) from None
         called = [self._table[symbol] for _, _, symbol, _ in self._places]
         lacking = sorted({s.name for s in called if s.section not in self._starts and s.name not in outside})
@@ -122,12 +169,14 @@ class ObjectCode:
         return bytes(memory)
 
     def _read(self) -> None:
-        header = _HEADER.unpack_from(self._code)
+        forms = self._forms = _FORMS.get(self._code[_CLASS], _FORMS[2])
+        header = forms.header.unpack_from(self._code)
         magic, kind, self.machine = header[:3]
-        if magic[:6] != b"\x7fELF\x02\x01" or kind != _RELOCATABLE or self.machine not in _PATCHES:
+        if magic[:4] + magic[5:6] != b"\x7fELF\x01" or kind != _RELOCATABLE or self.machine not in _PATCHES:
             raise ValueError("the header is another one")
         at, count = header[6], header[12]
-        self._sections = [_Section(*_SECTION.unpack_from(self._code, at + n * _SECTION.size)) for n in range(count)]
+        places = range(at, at + count * forms.section.size, forms.section.size)
+        self._sections = [_Section(*forms.section.unpack_from(self._code, place)) for place in places]
         self.size = 0
         self._starts: dict[int, int] = {}
         for n, s in enumerate(self._sections):
@@ -139,14 +188,15 @@ class ObjectCode:
         self._table: list[_Symbol] = []
         for s in self._sections:
             if s.kind == _SYMBOLS:
-                self._table = [self._symbol(s, n) for n in range(s.size // _SYMBOL.size)]
+                self._table = [self._symbol(s, n) for n in range(s.size // forms.symbol.size)]
         self.symbols = {
             s.name: self._starts[s.section] + s.value for s in self._table if s.name and s.section in self._starts
         }
         self._places = [place for s in self._sections if s.kind == _ADDENDS for place in self._relocations(s)]
 
     def _symbol(self, table: _Section, n: int) -> _Symbol:
-        name, _, _, section, value, _ = _SYMBOL.unpack_from(self._code, table.offset + n * _SYMBOL.size)
+        record = self._forms.symbol.unpack_from(self._code, table.offset + n * self._forms.symbol.size)
+        name, section, value = (record[place] for place in self._forms.numbers)
         start = self._sections[table.link].offset + name
         return _Symbol(self._code[start : self._code.index(b"\0", start)].decode(), section, value)
 
@@ -154,10 +204,10 @@ class ObjectCode:
         """Place in the loaded sections, kind, number of the symbol, and what is added to it."""
         if table.info not in self._starts:
             return []
-        found = []
-        for n in range(table.size // _RELOCATION.size):
-            offset, info, addend = _RELOCATION.unpack_from(self._code, table.offset + n * _RELOCATION.size)
-            symbol, kind = info >> 32, info & 0xFFFFFFFF
+        found, form = [], self._forms.relocation
+        for n in range(table.size // form.size):
+            offset, info, addend = form.unpack_from(self._code, table.offset + n * form.size)
+            symbol, kind = info >> self._forms.kind_bits, info & (1 << self._forms.kind_bits) - 1
             known = _PATCHES[self.machine]
             if kind not in known:
                 raise ValueError(f"relocation {n} is of kind {kind}; known are {[*known]}")

@@ -8,14 +8,14 @@ from __future__ import annotations
 import struct
 
 from convsmith.diag.errors import UnsupportedError
-from emulator.image import NUMBERS, PAGE, START_SIZE, Image, Rights
+from emulator.image import PAGE, START_SIZE, Image, Rights, numbers_at
 
 __all__ = ["rom_of"]
 
 _MOST = (1 << 22) - START_SIZE
 """Bytes that Bochs lets a ROM have, less the code."""
 
-_ROOT = NUMBERS - PAGE
+_ROOT = numbers_at(PAGE) - PAGE
 """Address of the root of the page tables."""
 _PRESENT, _WRITE, _NO_EXECUTE = 1, 2, 1 << 63
 _FLAGS: dict[Rights, int] = {

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from emulated import skip_without_emulator
+from emulated import architecture_of, skip_without_emulator
 from emulator.kernel import EmulatedKernel
 from natives import llvm_text
 
@@ -23,7 +23,10 @@ from convsmith.machine.transpositions import is_joined, tile_shape
 from convsmith.runtime.host_kernel import HostKernel
 
 TARGETS = known_targets()
-ROWS = [pytest.param(t, row, id=f"{t.name}-{row.name}") for t in TARGETS for row in t.instructions]
+ROWS = [
+    pytest.param(t, row, id=f"{t.name}-{row.name}")
+    for t in TARGETS for x in t.instructions for row in (x, x.repeated) if row is not None
+]  # fmt: skip
 
 
 SHUFFLING = {
@@ -31,6 +34,15 @@ SHUFFLING = {
     "aarch64": ("[us]mov|ins|dup", "zip|uzp|trn|ext|tbl|rev|st2"),
 }
 """By machine: instructions that move an element alone, and those that move elements of whole vectors."""
+_MNEMONICS = {"hexagon": r"^\t\t.*?\b([a-z]\w*)\("}
+"""By machine: what stands before a mnemonic in assembly, where no line begins with it."""
+
+
+def mnemonics_in(text: str, target: Machine) -> list[str]:
+    """The mnemonics in assembly of a target."""
+    return re.findall(_MNEMONICS.get(architecture_of(target), r"^\t(?:{vex}\t)?([a-z]\w*)"), text, re.MULTILINE)
+
+
 SHUFFLES = [pytest.param(t, row, id=f"{t.name}-{row.name}") for t in TARGETS for row in t.transpositions]
 
 
@@ -87,11 +99,12 @@ def module(target: Machine, row: Instruction) -> str:
     if row.result.scope == "fragment":
         return on_fragments(target, row)
     lines, operands = [], {}
+    word = f"i{target.address_bits}"
     for n, b in enumerate(row.kernel.params):
         vector = f"<{b.size} x {b.dtype.llvm}>"
         lines += [
-            f"%at.{b.name} = getelementptr i64, ptr %args, i64 {n}",
-            f"%p.{b.name} = load ptr, ptr %at.{b.name}, align 8",
+            f"%at.{b.name} = getelementptr {word}, ptr %args, i64 {n}",
+            f"%p.{b.name} = load ptr, ptr %at.{b.name}, align {target.address_bits // 8}",
             f"%v.{b.name} = load {vector}, ptr %p.{b.name}, align {b.dtype.bytes}",
         ]
         operands[b.name] = [f"%v.{b.name}"]
@@ -110,16 +123,19 @@ def module(target: Machine, row: Instruction) -> str:
     attributes = " ".join(f'"{k}"="{v}"' if v else k for k, v in target.attributes)
     return (
         f'target triple = "{target.triple}"\n{row.declare}\n'
-        f"define void @row_chunk(ptr %args, i64 %tid, i64 %n) #0 {{\n  {body}\n}}\n"
-        "define void @row(ptr %args) #0 {\n  call void @row_chunk(ptr %args, i64 0, i64 1)\n  ret void\n}\n"
+        f"define void @row_chunk(ptr %args, {word} %tid, {word} %n) #0 {{\n  {body}\n}}\n"
+        f"define void @row(ptr %args) #0 {{\n  call void @row_chunk(ptr %args, {word} 0, {word} 1)\n  ret void\n}}\n"
         f"attributes #0 = {{ nounwind {attributes} }}\n"
     )
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 def test_the_table_of_a_level(target: Machine) -> None:
-    """The first row fills a vector, or a unit of one, no name comes twice, and a level has what its rows need."""
-    assert target.instructions[0].lanes * 32 == target.vector_bits
+    """The first row fills a vector, or a unit of one, unless it is for scalars; no name comes twice, and a level
+    has what its rows need.
+    """
+    assert target.instructions[0].lanes * 32 in (target.vector_bits, 32)
+    assert (target.instructions[0].lanes == 1) == ("f32" in target.scalar_types)
     assert target.instructions[0].types == ("f32", "f32", "f32")
     assert len({row.name for row in target.instructions}) == len(target.instructions)
     for row in target.instructions:
@@ -138,7 +154,7 @@ def test_specification(target: Machine, row: Instruction) -> None:
             right = b.reshape(-1, row.lanes, row.group).swapaxes(1, 2).reshape(-1, row.lanes)
             sums = (a.reshape(row.rows, -1) @ right).ravel()
         else:
-            sums = (a.reshape(row.lanes, -1) * b.reshape(row.lanes, -1)).sum(1)
+            sums = (a.reshape(-1, row.terms) * b.reshape(row.lanes, -1)).sum(1)
         np.testing.assert_array_equal(specified(row, data), data["c"] + sums)
 
 
@@ -153,6 +169,14 @@ def test_a_scalable_row_does_the_same_in_every_unit(target: Machine, row: Instru
         np.testing.assert_array_equal(specified(row.scaled.at(units), data), wanted)
 
 
+@pytest.mark.parametrize("row", [pytest.param(x.values[1], id=x.id) for x in ROWS if x.values[1].repeated])
+def test_a_form_for_repeated_terms_does_the_same(row: Instruction) -> None:
+    assert row.repeated is not None
+    data = fragments(row.repeated)
+    wanted = specified(row.repeated, data)
+    np.testing.assert_array_equal(specified(row, {**data, "a": np.tile(data["a"], row.lanes)}), wanted)
+
+
 @pytest.mark.parametrize("target, row", ROWS)
 def test_text_parses_back(target: Machine, row: Instruction) -> None:
     assert str(parse_kernel(str(row.kernel))) == str(row.kernel)
@@ -161,7 +185,7 @@ def test_text_parses_back(target: Machine, row: Instruction) -> None:
 @pytest.mark.parametrize("target, row", ROWS)
 def test_assembly_has_the_mnemonic(target: Machine, row: Instruction) -> None:
     text = llvm_bind.assembly(module(target, row), target.triple, target.cpu, target.features)
-    mnemonics = re.findall(r"^\t(?:{vex}\t)?([a-z]\w*)", text, re.MULTILINE)
+    mnemonics = mnemonics_in(text, target)
     assert mnemonics
     if row.mnemonic:
         hits = [m for m in mnemonics if m.startswith(row.mnemonic)]
@@ -176,9 +200,10 @@ def test_machine_computes_the_specification(target: Machine, row: Instruction) -
     )
     code = llvm_bind.object_code(module(target, row), target.triple, target.cpu, target.features)
     artifact = Artifact(code, target.name, {"main": Entry("row", arguments)}, row.name, "", needs=target.needs,
-                        permissions=target.permissions)  # fmt: skip
+                        permissions=target.permissions, address_bits=target.address_bits)  # fmt: skip
     # Of an emulator, bytes of AMX may have other signs.
-    every = [fragments(row, seed, target in host_targets() and seed > 0) for seed in seeds(row)]
+    whole = target in host_targets() or target.fragments is None
+    every = [fragments(row, seed, whole and seed > 0) for seed in seeds(row)]
     for data in every:
         data["c"] *= row.rows == 1  # fragments start from zero
     for found, data in zip(computed(target, artifact, every), every, strict=True):
@@ -226,7 +251,7 @@ def test_a_transposition(target: Machine, row: Instruction) -> None:
     )
     code = llvm_bind.object_code(transposing(target, row), target.triple, target.cpu, target.features)
     artifact = Artifact(code, target.name, {"main": Entry("row", arguments)}, row.name, "", needs=target.needs,
-                        permissions=target.permissions)  # fmt: skip
+                        permissions=target.permissions, address_bits=target.address_bits)  # fmt: skip
     (moved,) = computed(target, artifact, [data])
     np.testing.assert_array_equal(moved, found)
 

@@ -14,7 +14,7 @@ from convsmith.measure.peak import peak_sample
 
 LINE = "mb1ic16ih6oc32kh3ph1"
 FOREIGN = [t for t in known_targets() if t not in host_targets()]
-MACHINES = {"x86_64": 62, "aarch64": 183}
+MACHINES = {"x86_64": 62, "aarch64": 183, "hexagon": 164}
 """Numbers of machines in the header of an object, by the first word of their triple."""
 
 
@@ -33,7 +33,7 @@ def test_a_foreign_kernel_answers_every_question(target: Machine) -> None:
         assert f'target triple = "{triple}"' in kernel.llvm()
         row = target.row("f32", "f32", "f32")
         assert row is not None
-        assert f"\t{row.mnemonic}" in kernel.asm()
+        assert re.search(rf"\t.*\b{row.mnemonic}", kernel.asm())
         assert row.name in kernel.ir()
         page = kernel.explain()
         assert f"roofline      not known: this machine does not run {isa}" in page

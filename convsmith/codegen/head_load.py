@@ -1,0 +1,52 @@
+"""Loads of the leading lanes of a vector on machines whose masked loads read all lanes, as LLVM text."""
+
+from __future__ import annotations
+
+from convsmith.codegen.casts import CastEmitter
+from convsmith.ir.instruction import HeadLoad
+from convsmith.ir.types import DType
+
+__all__ = ["load_head"]
+
+
+def load_head(emit: CastEmitter, head: HeadLoad, t: DType, where: str, lanes: int, active: int) -> str:
+    """Return the vector of ``lanes`` at ``where`` of which the first ``active`` are in memory; the others are zero.
+
+    A vector of more than a register is loaded register by register.
+    """
+    most = head.bits // t.bits
+    parts = []
+    for start in range(0, max(lanes, most), most):
+        here = min(most, active - start)
+        if here <= 0:
+            parts.append("zeroinitializer")
+            continue
+        place = emit.put(f"getelementptr {t.llvm}, ptr {where}, i64 {start}") if start else where
+        parts.append(_register(emit, head, t, place, here))
+    width = most
+    while len(parts) > 1:
+        pairs = zip(parts[::2], parts[1::2], strict=True)
+        parts = [_shuffle(emit, emit.type(t, width), a, b, range(2 * width)) for a, b in pairs]
+        width *= 2
+    return parts[0] if width == lanes else _shuffle(emit, emit.type(t, width), parts[0], "poison", range(lanes))
+
+
+def _register(emit: CastEmitter, head: HeadLoad, t: DType, where: str, active: int) -> str:
+    """Return a register with ``active`` elements from the address ``where`` on, and zeros behind them."""
+    lanes = head.bits // t.bits
+    ty = emit.type(t, lanes)
+    emit.declared |= dict.fromkeys(head.declare)
+    last = emit.put(f"getelementptr i8, ptr {where}, i64 {active * t.bytes - 1}")
+    done: list[str] = []
+    for line in head.llvm:
+        done.append(emit.put(line.format(*done, p=where, last=last)))
+    loaded = emit.put(f"bitcast {head.type} {done[-1]} to {ty}")
+    if active == lanes:
+        return loaded
+    mask = ", ".join(f"i1 {'true' if n < active else 'false'}" for n in range(lanes))
+    return emit.put(f"select <{lanes} x i1> <{mask}>, {ty} {loaded}, {ty} zeroinitializer")
+
+
+def _shuffle(emit: CastEmitter, ty: str, a: str, b: str, places: range) -> str:
+    picked = ", ".join(f"i32 {i}" for i in places)
+    return emit.put(f"shufflevector {ty} {a}, {ty} {b}, <{len(places)} x i32> <{picked}>")
