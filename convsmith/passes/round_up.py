@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 
 from convsmith.arith.dependence import Access, Distances
 from convsmith.arith.ranges import Range, try_interval
+from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index, Var, as_index, conj, parts_of
-from convsmith.ir.stmt import At, For, Kernel, Stmt, Store
+from convsmith.ir.stmt import Alloc, At, For, Kernel, Stmt, Store
 from convsmith.ir.value import Load
 from convsmith.ir.walk import statements_of, substitute, variables_of, walk
 from convsmith.passes.accesses import Site, sites_of
@@ -45,17 +46,44 @@ def _private(s: Store, ranges: Mapping[Var, Range]) -> bool:
     return all(r is not None and 0 <= r[0] and r[1] < size for r, size in zip(intervals, s.buffer.shape))
 
 
+Allocation = Alloc
+Loop = For
+"""Within a rewriter, ``Alloc`` and ``For`` are its methods."""
+
+
 class _RoundUp(ScopedRewriter):
     def __init__(self, names: tuple[str, ...], widths: Mapping[str, int]) -> None:
         super().__init__()
         self.names, self.widths = names, widths
+        self.short: set[Buffer] = set()
+        """Register arrays that loops write which are not rounded up."""
+
+    def Alloc(self, s: Allocation) -> Stmt:
+        made = self._Alloc(s)
+        return self._Alloc(s) if s.buffer.scope == "register" and s.buffer in self.short else made
 
     def For(self, loop: For) -> Stmt:
-        if loop.var.name in self.names:
-            n = max(extent(loop, self.ranges), self.widths.get(loop.var.name, 0))
-            if loop.hi is not as_index(n) and loop.lo is as_index(0) and _legal(loop, n, self.ranges):
-                return self._For(For(loop.var, loop.lo, as_index(n), loop.body, loop.kind, loop.carried))
+        if loop.var.name not in self.names:
+            return self._For(loop)
+        n = max(extent(loop, self.ranges), self.widths.get(loop.var.name, 0))
+        if loop.hi is as_index(n):
+            return self._For(loop)
+        if loop.lo is as_index(0) and _legal(loop, n, self.ranges) and not self.keeps_short(loop):
+            return self._For(For(loop.var, loop.lo, as_index(n), loop.body, loop.kind, loop.carried))
+        self.short |= {s.buffer for s in statements_of(loop.body) if isinstance(s, Store)}
         return self._For(loop)
+
+    def keeps_short(self, loop: Loop) -> bool:
+        """Return whether ``loop`` moves sums to memory or from it, and no loop computes their lanes beyond the last.
+
+        Nothing then reads these lanes, and products for them need not be zero.
+        """
+        for s in statements_of(loop.body):
+            if isinstance(s, Store) and isinstance(s.value, Load):
+                sums, memory = sorted((s.buffer, s.value.buffer), key=lambda x: x.scope != "register")
+                if sums in self.short and memory.scope != "register":
+                    return True
+        return False
 
 
 @dataclass(frozen=True)

@@ -258,7 +258,8 @@ class CostModel:
         along_rows = loops.kinds[lane] == "m" and self.along_rows(lane)
         if along_rows:
             read = self.row_read(lane, weights)
-        pixel = load if along_k else cost.broadcast
+        apart = self.src.get(Var(self.k), 1) if along_k else 1
+        pixel = load * apart if along_k else cost.broadcast
         fetch, hides = 0.0, True
         if lane == self.batch:
             pixel = load if self.src.get(Var(lane), 1) == 1 else self.lanes * cost.lane_load
@@ -284,7 +285,8 @@ class CostModel:
                 loads *= self.arriving(loops, config, m, v * (1 if along_k else self.lanes))
             latency = 0.0 if config.hold else cost.latency  # the next tile begins meanwhile
             converted = cost.convert * m if self.converts and loops.kinds[lane] == "n" else 0.0
-            bounds = held * self.product + converted, latency, loads, held * fetch
+            shuffled = m * shared * (apart - 1) * cost.multiply_add
+            bounds = held * self.product + converted + shuffled, latency, loads, held * fetch
             step = overlapped(*bounds[:3], bounds[3] * hides)
             step += 0.0 if hides else held * fetch
             across = loops.kinds[lane] == "m"

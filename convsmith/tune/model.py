@@ -27,7 +27,7 @@ from convsmith.tune.cost_model import CostModel, overlapped
 from convsmith.tune.fragments import fragment_tiles, streamed_operand
 from convsmith.tune.orders import ordered
 from convsmith.tune.parts import parts_of_sums
-from convsmith.tune.windows import row_tiles, tap_tiles, weights_fit, window_tiles
+from convsmith.tune.windows import STRIDE, row_tiles, tap_tiles, weights_fit, window_tiles
 
 FEW_VECTORS = 3
 """Vectors of channels on one side of a gradient of weights below which its pixels may lie along the lanes."""
@@ -123,7 +123,8 @@ class Model(CostModel):
         short = columns % self.lanes and columns < 4 * self.lanes
         if not self.st.constant:
             short = short or min(columns, self.sizes[self.st.of("m")[-1].name]) < FEW_VECTORS * self.lanes
-        fills = self.sizes[self.k] >= self.lanes // 2 and self.src.get(Var(self.k)) == 1
+        near = 0 < self.src.get(Var(self.k), 0) <= (1 if self.st.constant else STRIDE)
+        fills = self.sizes[self.k] >= self.lanes // 2 and near
         if short and fills and self.cut_apart() <= CUT_TAPS:
             yield self.k, ()
 
@@ -213,6 +214,8 @@ class Model(CostModel):
                     for r in {min(rows, widest // m), 2}:
                         if 1 < r <= rows:
                             yield {pixels[-2]: r, **tile}
+                    if along_k and len(pixels) > 2 and m * rows * loops.extents[pixels[-3]] <= widest:
+                        yield {pixels[-3]: loops.extents[pixels[-3]], pixels[-2]: rows, **tile}
 
     @cached_property
     def slides(self) -> bool:

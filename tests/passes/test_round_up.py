@@ -54,3 +54,31 @@ def test_a_loop_whose_new_iterations_write_what_is_read_is_refused() -> None:
 """)
     with pytest.raises(ConfigError, match=r"added iteration of l: acc\[l\] = ... and ... acc\[3\]: the second reads"):
         round_up(kernel, ("l",), (("l", 4),))
+
+
+@pytest.mark.parametrize(("read", "whole"), [("a[k, l]", True), ("a[k, l + 1]", False)], ids=["padded", "row-ends"])
+def test_sums_that_memory_keeps_have_the_lanes_that_are_added_to(read: str, whole: bool) -> None:
+    """Lanes that no loop adds to are neither stored nor loaded, so that nothing reads them."""
+    kernel = parse_kernel(f"""kernel k(a: f32[6, 4], d: f32[3])
+  alloc kept: f32[4] @cache:
+    for b in 0 .. 2:
+      alloc acc: f32[4] @register:
+        if b < 1:
+          for l in 0 .. 3:
+            acc[l] = 0.0
+        if b >= 1:
+          for l in 0 .. 3:
+            acc[l] = kept[l]
+        for k in 0 .. 3:
+          for l in 0 .. 3:
+            acc[l] = acc[l] + {read}
+        if b < 1:
+          for l in 0 .. 3:
+            kept[l] = acc[l]
+        if b >= 1:
+          for m in 0 .. 3:
+            d[m] = acc[m]
+""")
+    made = round_up(kernel, ("l",), (("l", 4),))
+    assert str(made).count("for l in 0 .. 4:") == (4 if whole else 1)
+    assert_same_results(kernel, made)

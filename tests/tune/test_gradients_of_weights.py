@@ -122,3 +122,17 @@ def test_runs_of_neighbours_begin_with_a_line_that_nothing_fetched() -> None:
         (near, far), _ = source.touched(pixels | {"ic": channels})
         shares.append(far / near)
     assert shares == [2, 1.125, 1]
+
+
+@pytest.mark.parametrize(
+    ("line", "tile"),
+    [
+        ("g240mb4ic240ih16oc240oh8kh3sh2ph1", {"kh": 3, "kw": 3}),
+        ("g96mb1ic96ih56oc96oh56kh3ph1", {"kh": 3, "kw": 3}),
+        ("g96mb1ic96ih56oc96oh28kh5sh2ph2", {"kw": 5}),
+    ],
+)
+def test_pixels_two_apart_fill_the_lanes_of_a_group_of_few_channels(line: str, tile: dict[str, int]) -> None:
+    """Groups as lanes would gather every pixel lane by lane, because their pixels lie far apart."""
+    config = config_of(f"{FIRST} {line}", "avx512")
+    assert (config.lane, config.pack) == ("ow", ()) and tile.items() <= dict(config.register).items()
