@@ -111,3 +111,7 @@ class Costs:
     """Bytes of fragments that register tiles in turn find in the first-level cache, all of which they use."""
     fragment_finish: float = 6
     """Cycles to load a row of sums from memory and to store its result."""
+    fragment_pixel: float = 4
+    """Cycles to begin a pixel in each register tile that has some of its results, where the first-level cache holds all
+    weights and the pixel comes from beyond it: else loads hide them.
+    """

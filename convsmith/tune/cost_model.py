@@ -228,7 +228,10 @@ class CostModel:
         columns = -(-self.sizes[self.n] // self.lanes)
         column = terms * self.lanes
         stays = loops.kinds[config.order[-1]] == "m" and columns * self.lanes > config.size(config.lane)
-        return Panels(terms / again, column, pixels * terms / again, columns * column, stays)
+        copied = config.realise == "window_copy"
+        return Panels(
+            terms / again, column, pixels * terms / again, columns * column, stays, shared=again > 1, copied=copied
+        )
 
     def taps_of_a_row(self, config: Config) -> int:
         """Return the taps along a row, which read the same pixels unless the windows of pixels are copied."""

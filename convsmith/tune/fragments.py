@@ -37,7 +37,8 @@ class Panels(NamedTuple):
     """Bytes that register tiles read: of a ``pixel``, and of a ``column`` of fragments, over the whole sum.
 
     ``source`` and ``weights`` are the bytes of all of them. The tiles that follow each other have the same pixels, or
-    ``weights_stay`` while pixels pass.
+    ``weights_stay`` while pixels pass. The taps of a row may read ``shared`` pixels,
+    and windows may be ``copied`` just before.
     """
 
     pixel: float
@@ -45,19 +46,20 @@ class Panels(NamedTuple):
     source: float
     weights: float
     weights_stay: bool
+    shared: bool = False
+    copied: bool = False
 
 
-def streamed_operand(panels: Panels, columns: int, shared: bool, kept: int) -> str:
+def streamed_operand(panels: Panels, columns: int, kept: int) -> str:
     """Return the operand that the first-level cache, which holds ``kept`` bytes, need not keep: ``source`` or
     ``weights``; nothing where it keeps both.
 
-    That is the one that passes while the other one stays, if it exceeds the cache. A source whose pixels are ``shared``
-    by the taps of a row is read again soon; then it is the weights of the ``columns`` of a tile, if these exceed the
-    cache.
+    That is the one that passes while the other one stays, if it exceeds the cache. A source whose pixels taps share is
+    read again soon; then it is the weights of the ``columns`` of a tile, if these exceed the cache.
     """
     if not panels.weights_stay:
         return "weights" if panels.weights > kept else ""
-    if shared:
+    if panels.shared:
         return "weights" if columns * panels.column > kept else ""
     return "source" if panels.source > kept else ""
 
@@ -82,6 +84,8 @@ def fragment_cycles(
         source, weights = (costs.fragment_move if x else costs.fragment_move_far for x in near)
         step = max(high * wide * costs.fragment_product, high * source + wide * weights)
         finish = high * wide * costs.fragment_move + pixels * wide * costs.fragment_finish
+        is_begun = near[1] and not (panels.weights_stay or panels.shared or panels.copied)
+        finish += pixels * costs.fragment_pixel * is_begun
         again = panels.weights_stay and _height(pixels, unit.rows) != usual
         turn = costs.fragment_turn + again * costs.fragment_configuration
         cycles += count * (steps * step + finish + turn)

@@ -311,8 +311,7 @@ class Model(CostModel):
         if self.unit.rows == 1 or self.target.fragments is None:
             return ()
         panels, columns = self.panels(loops, config), config.size(config.lane) // self.lanes
-        kept = self.target.costs.fragment_kept
-        chosen = streamed_operand(panels, columns, self.taps_of_a_row(config) > 1, kept)
+        chosen = streamed_operand(panels, columns, self.target.costs.fragment_kept)
         return tuple(view.name for view, role in ((self.st.a, "source"), (self.st.b, "weights")) if role == chosen)
 
     def complete(self, loops: Loops, config: Config) -> Config:

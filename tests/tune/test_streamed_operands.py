@@ -32,8 +32,8 @@ def test_what_passes_and_exceeds_the_cache_is_streamed(
     source: int, weights: int, stay: bool, shared: bool, expected: str
 ) -> None:
     """Four columns of fragments have all weights, and a tile two of them."""
-    panels = Panels(pixel=1, column=weights / 4, source=source, weights=weights, weights_stay=stay)
-    assert streamed_operand(panels, 2, shared, KEPT) == expected
+    panels = Panels(pixel=1, column=weights / 4, source=source, weights=weights, weights_stay=stay, shared=shared)
+    assert streamed_operand(panels, 2, KEPT) == expected
 
 
 @pytest.mark.parametrize(
@@ -62,3 +62,17 @@ def test_streamed_operands_print_parse_and_are_renamed() -> None:
     config = Config.parse("--target=avx512_amx --lane=oc --stream=src,wei")
     assert Config.parse(str(config)) == config and config.stream == ("src", "wei")
     assert config.renamed({}, {"src": "inner"}).stream == ("inner", "wei")
+
+
+@pytest.mark.parametrize(
+    ("line", "tile"),
+    [
+        ("--dt=bf16 mb1ic64ih56oc256oh56kh1ph0", (16, 64)),
+        ("--dt=u8:s8:s32 mb1ic128ih28oc128oh28kh1ph0", (16, 64)),
+        ("--dt=bf16 mb1ic256ih56oc128oh56kh1ph0", (32, 32)),
+        ("--dt=u8:s8:s32 mb1ic64ih56oc64oh56kh3ph1", (28, 32)),
+    ],
+)
+def test_tiles_have_all_channels_of_a_pixel_where_nothing_hides_its_results(line: str, tile: tuple[int, int]) -> None:
+    config = default_config(parse_problem(f"{LAYOUTS} {line}"), AMX)
+    assert tuple(size for _, size in config.register) == tile
