@@ -128,6 +128,10 @@ class CompiledKernel(Inspected):
         """
         return self._host.pack(with_denormals(denormals, "weights", operand), bias, _CALL)
 
+    def bind_each(self, **arrays: Given) -> Callable[[], object]:
+        """Return a function that computes on these arrays, by name, at each call; see `bind`."""
+        return self._host.bind_each(arrays)
+
     def pack_each(self, **operands: Array) -> dict[str, Packed | Array]:
         """Return packed operands by name, for any number of calls of `run`: the weights of the stages of a chain."""
         return self._host.pack_each(operands)

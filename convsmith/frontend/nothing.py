@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 
@@ -44,6 +45,10 @@ class NothingKernel(NamedKernel):
         """Check the weights, and return a packed operand that keeps only the bias."""
         checked, own_bias = self._border.check_operand(operand, bias, names)
         return Packed(self.packing, np.zeros(0, checked.dtype), None if own_bias is None else own_bias.copy(), True)
+
+    def bind_each(self, arrays: Mapping[str, Given]) -> Callable[[], object]:
+        """Return a function that computes on these arrays at each call."""
+        return partial(self.run, arrays)
 
     def pack_each(self, operands: Mapping[str, Array], names: Names = BY_NAME) -> dict[str, Packed | Array]:
         """Return the checked operands, which nothing reads."""

@@ -27,6 +27,10 @@ class BindableKernel(Protocol):
         """Return packed operands by name."""
         ...
 
+    def bind_each(self, **arrays: Any) -> Callable[[], object]:
+        """Return a function that computes on these arrays by name."""
+        ...
+
     def bind(self, x: Array, weights: Any, out: Array) -> Callable[[], object]:
         """Return a function that computes on these arrays."""
         ...
@@ -50,7 +54,9 @@ def bound_call(
     weights = [t.name for t in problem.inputs if t.holds == "wei"]
     if len(weights) > 1:
         given |= kernel.pack_each(**{name: given[name] for name in weights})
-    elif weights:
+        results = kernel.run(**given)
+        return kernel.bind_each(**given | results), results
+    if weights:
         bias = given.pop(names["bia"], None) if problem.dir == "FWD_B" else None
         given[names["wei"]] = kernel.pack(given[names["wei"]], bias)
     results = kernel.run(**given)

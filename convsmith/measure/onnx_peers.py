@@ -1,14 +1,16 @@
 """ONNX Runtime, as a session on a model whose input and output are bound to fixed memory.
 
 `onnxruntime` runs a `Conv` (or `ConvInteger`) on contiguous input; its weights are initializers, which the session
-packs in advance. A post-op is a node of its own. `nchwc` runs the operator on blocked channels that ONNX Runtime's
-optimiser uses inside graphs. The optimiser would reorder at both ends of a single `Conv`, so this model consists of the
-inner operator alone, and source and weights are reordered beforehand.
+packs in advance. A post-op is a node of its own. A chain is one model, whose nodes ONNX Runtime fuses as it likes.
+`nchwc` runs the operator on blocked channels that ONNX Runtime's optimiser uses inside graphs. The optimiser would
+reorder at both ends of a single `Conv`, so this model consists of the inner operator alone, and source and weights are
+reordered beforehand.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,9 @@ from convsmith.diag.errors import UnsupportedError
 from convsmith.layout.layout import Layout
 from convsmith.layout.reorder import from_layout, to_layout
 from convsmith.measure.peer import Array, Peer, clipping, in_layout, plain_f32
+from convsmith.problem.chain import Chain
 from convsmith.problem.conv import Conv
+from convsmith.problem.post_ops import SOURCE, SumPostOp
 from convsmith.problem.problem import Problem
 
 __all__ = ["nchwc", "onnxruntime"]
@@ -29,29 +33,50 @@ _BLOCK = 16
 
 
 def onnxruntime(problem: Problem, arrays: Mapping[str, Array], threads: int) -> Peer:
-    """Return a peer that runs the standard's operators. UnsupportedError if they do not cover `problem`."""
+    """Return a peer that runs the standard's operators, for a chain one model of all stages. UnsupportedError if they
+    do not cover `problem`.
+    """
+    chained = isinstance(problem, Chain)
+    nodes: list[Any] = []
+    constants: dict[str, Array] = {}
+    for n, stage in enumerate(problem.stages if isinstance(problem, Chain) else (problem,)):
+        own = problem.arrays_of(n, arrays) if isinstance(problem, Chain) else arrays
+        found, values = _nodes(stage, own, nodes[-1].output[0] if nodes else "x", f"_{n}" if chained else "")
+        nodes += found
+        constants |= values
+    result_type = np.int32 if problem.dst_type == "s32" else np.float32
+    result = np.zeros(problem.dst_shape, result_type)
+    return _session(nodes, constants, np.ascontiguousarray(arrays["src"]), result, threads)
+
+
+def _nodes(
+    problem: Problem, arrays: Mapping[str, Array], source: str, suffix: str
+) -> tuple[list[Any], dict[str, Array]]:
+    """Return the nodes that compute `problem` from the value `source`, and their constants; names end in `suffix`."""
     from onnx import helper
 
     if not isinstance(problem, Conv) or not problem.forward:
         raise UnsupportedError("onnxruntime is compared on forward convolutions only", code="dir")
-    types = {("f32",) * 3: ("Conv", np.float32), ("u8", "s8", "s32"): ("ConvInteger", np.int32)}
-    if problem.dt not in types or problem.bia_dt or (problem.acc == "s32" and (problem.bias or problem.post_ops)):
+    adds_source = bool(suffix) and problem.post_ops[-1:] == (SumPostOp(array=SOURCE),)
+    plain = replace(problem, post_ops=problem.post_ops[: len(problem.post_ops) - adds_source])
+    operator = {("f32",) * 3: "Conv", ("u8", "s8", "s32"): "ConvInteger"}.get(problem.dt)
+    if operator is None or problem.bia_dt or (problem.acc == "s32" and (problem.bias or problem.post_ops)):
         raise UnsupportedError("onnxruntime runs f32, or u8:s8:s32 without bias and post-ops", code="types")
-    operator, result_type = types[problem.dt]
     weights = np.ascontiguousarray(arrays["wei"]).reshape(problem.oc, problem.ic // problem.g, *problem.k)
-    constants = {"w": weights, "b": arrays["bia"]} if problem.bias else {"w": weights}
-    nodes = [helper.make_node(operator, ["x", *constants], ["y0"], **_attributes(problem))]
-    for n, op in enumerate(clipping(problem)):
-        ends = [f"y{n}"], [f"y{n + 1}"]
+    constants = {f"w{suffix}": weights} | ({f"b{suffix}": arrays["bia"]} if problem.bias else {})
+    nodes = [helper.make_node(operator, [source, *constants], [f"y0{suffix}"], **_attributes(problem))]
+    for n, op in enumerate(clipping(plain)):
+        ends = [f"y{n}{suffix}"], [f"y{n + 1}{suffix}"]
         if op.alg == "relu":
             slope: dict[str, Any] = {"alpha": op.alpha} if op.alpha else {}
             nodes.append(helper.make_node("LeakyRelu" if op.alpha else "Relu", *ends, **slope))
         else:
-            bounds = {f"low{n}": np.float32(op.alpha), f"high{n}": np.float32(op.beta)}
+            bounds = {f"low{n}{suffix}": np.float32(op.alpha), f"high{n}{suffix}": np.float32(op.beta)}
             constants |= {name: np.asarray(value) for name, value in bounds.items()}
             nodes.append(helper.make_node("Clip", [*ends[0], *bounds], ends[1]))
-    result = np.zeros(problem.dst_shape, result_type)
-    return _session(nodes, constants, np.ascontiguousarray(arrays["src"]), result, threads)
+    if adds_source:
+        nodes.append(helper.make_node("Add", [nodes[-1].output[0], "x"], [f"sum{suffix}"]))
+    return nodes, constants
 
 
 def nchwc(problem: Problem, arrays: Mapping[str, Array], threads: int) -> Peer:

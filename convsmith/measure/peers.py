@@ -22,6 +22,7 @@ from convsmith.measure.onnx_peers import nchwc, onnxruntime
 from convsmith.measure.openvino import openvino
 from convsmith.measure.peer import Array, Peer, clipping
 from convsmith.measure.xnnpack import xnnpack
+from convsmith.problem.chain import Chain
 from convsmith.problem.conv import Conv
 from convsmith.problem.descriptor import output_size
 from convsmith.problem.problem import Problem
@@ -34,7 +35,8 @@ TRANSFORMED = 1e-5
 
 @dataclass(frozen=True)
 class Library:
-    """A library: its peer function, its package, the modules it needs, and whether it computes deconvolutions.
+    """A library: its peer function, its package, the modules it needs, and whether it computes deconvolutions, and
+    chains.
 
     Its results on integers are exact, or differ by at most ``error`` of the greatest one where it transforms them.
     """
@@ -43,6 +45,7 @@ class Library:
     package: str
     modules: tuple[str, ...]
     deconvolutions: bool = False
+    chains: bool = False
     error: float = 0.0
 
     @property
@@ -69,6 +72,9 @@ def make_peer(name: str, problem: Problem, arrays: Mapping[str, Array], threads:
     """
     if problem.scales or problem.zero_points:
         raise UnsupportedError("peers run without scales and zero points only", code="attributes")
+    if isinstance(problem, Chain) and not PEERS[name].chains:
+        able = ", ".join(n for n, library in PEERS.items() if library.chains)
+        raise UnsupportedError(f"{name} is not called for chains; available: {able}", code="chain")
     if isinstance(problem, Conv) and problem.deconv and not PEERS[name].deconvolutions:
         able = ", ".join(n for n, library in PEERS.items() if library.deconvolutions)
         raise UnsupportedError(f"{name} is not called for deconvolutions; available: {able}", code="deconv")
@@ -170,7 +176,7 @@ def _torch_post_op(alg: str, alpha: float, beta: float) -> Callable[[Any], Any]:
 
 PEERS: dict[str, Library] = {
     "torch": Library(_torch, "torch", ("torch",), deconvolutions=True),
-    "onnxruntime": Library(onnxruntime, "onnxruntime", ("onnxruntime", "onnx")),
+    "onnxruntime": Library(onnxruntime, "onnxruntime", ("onnxruntime", "onnx"), chains=True),
     "onnxruntime-nchwc": Library(nchwc, "onnxruntime", ("onnxruntime", "onnx")),
     "openvino": Library(openvino, "openvino", ("openvino",)),
     "ncnn": Library(ncnn, "ncnn", ("ncnn",), error=TRANSFORMED),

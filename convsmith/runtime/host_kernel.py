@@ -206,6 +206,13 @@ class HostKernel:
             found[name] = Packed(self._packing_of(name), buffer, None, all_finite(ready))
         return found
 
+    def _check_packed(self, inputs: Mapping[str, Array | Packed], names: Names) -> None:
+        """Raise UsageError if an operand that is passed by name is packed for another kernel."""
+        for name in self._border.packable:
+            given = inputs.get(name)
+            if isinstance(given, Packed) and given.key != self._packing_of(name):
+                raise self._border.packed_elsewhere(given, self._packing_of(name), names, name)
+
     def _packing_of(self, name: str) -> str:
         """Return the name of the packing of an operand."""
         return " ".join(self.artifact.entries[entry].packing for entry in self.artifact.packs[name])
@@ -284,6 +291,33 @@ class HostKernel:
         self._address(block, address_of(src), weights, address_of(out))
         return self._main.bound(block, (src, weights, out))
 
+    def bind_each(self, arrays: Mapping[str, Given]) -> Callable[[], object]:
+        """Return a function that computes on these arrays, by name, at each call; they are checked once, here.
+
+        The contents of plain arrays may change in between, but for operands, which are packed here. Only one thread at
+        a time may call the function.
+        """
+        border = self._border
+        inputs, results = border.take(arrays)
+        given = [(name, x) for name, x in (*inputs.items(), *results.items()) if isinstance(x, _ndarray)]
+        fit = all(border.specs[name].fits(x) for name, x in given)
+        if not fit or border.empty or self.artifact.needs_finite:
+            return partial(self.run, arrays)
+        self._check_packed(inputs, BY_NAME)
+        addresses, keep, _ = self._places(inputs, results)
+        calls = []
+        for step in self._steps:
+            block = step.block()
+            block.give(addresses)
+            block.follow()
+            calls.append(step.bound(block, keep))
+
+        def call() -> None:
+            for run in calls:
+                run()
+
+        return call
+
     def run(self, arrays: Mapping[str, Given], names: Names = BY_NAME) -> dict[str, Array]:
         """Compute on arrays by name: all inputs without a default, and outputs to be written in place. Return the
         outputs.
@@ -298,10 +332,7 @@ class HostKernel:
         if isinstance(packed, Packed):
             kernel = self._server(packed, names)
         if not border.empty:
-            for name in border.packable:
-                given = inputs.get(name)
-                if isinstance(given, Packed) and given.key != self._packing_of(name):
-                    raise border.packed_elsewhere(given, self._packing_of(name), names, name)
+            self._check_packed(inputs, names)
             for name in self.artifact.needs_finite if kernel is self else ():
                 array = inputs.get(name)
                 if isinstance(array, Packed) and name in border.packable and not array.look_for_finite():
@@ -318,6 +349,19 @@ class HostKernel:
 
     def _compute(self, taken: Mapping[str, Array | Packed], results: Mapping[str, Array]) -> None:
         """Run all entries on checked arrays, through copies of those that do not fit."""
+        addresses, keep, copies = self._places(taken, results)
+        for step in self._steps:
+            step.run_with(addresses, keep)
+        for array, ready in copies:
+            np.copyto(array, ready)
+
+    def _places(
+        self, taken: Mapping[str, Array | Packed], results: Mapping[str, Array]
+    ) -> tuple[dict[str, int], list[object], list[tuple[Array, Array]]]:
+        """Return the addresses of all arguments by name, what they belong to, and (result, its copy) pairs.
+
+        Operands are packed, and arrays that do not fit are copied.
+        """
         specs = self._border.specs
         addresses: dict[str, int] = {}
         keep: list[object] = []
@@ -347,12 +391,8 @@ class HostKernel:
             addresses[name] = address_of(ready)
             keep.append(ready)
         own, shared = self._memory_of_call()
-        addresses |= own
         keep.append(shared)
-        for step in self._steps:
-            step.run_with(addresses, keep)
-        for array, ready in copies:
-            np.copyto(array, ready)
+        return addresses | own, keep, copies
 
     def _run(self, src: int, weights: Packed, dst: int, keep: object) -> None:
         block = self._main.take()

@@ -1,7 +1,9 @@
 """The default config of a chain: which stages are fused, and at which loop their rows are computed.
 
-Two stages are fused where the result between them is larger than the first-level cache, and the rows of it that one row
-of the kernel's last stage needs fit the second-level one. Other stages run one after the other.
+Two stages are fused where the result between them is larger than the second-level cache, and the rows of it that one
+row of the kernel's last stage needs fit there; so is a result beside it that exceeds the first-level cache. Other
+stages run one after the other: one row at a time, register tiles have fewer pixels, which costs more than a result in
+the cache.
 """
 
 from __future__ import annotations
@@ -43,24 +45,25 @@ class Joint(NamedTuple):
 def joints(stages: Stages, machine: Machine) -> list[Joint]:
     """Return the joints between ``stages`` of a chain, with the default choice for each."""
     first, second = machine.memories[:2]
+    sizes = [prod(t.shape[1:]) * dtype(t.dtype).bytes for t in (p.outputs[0] for p in stages.problems[:-1])]
     found: list[Joint] = []
-    for one, two in pairwise(stages.problems):
-        tensor = one.outputs[0]
-        image = prod(tensor.shape[1:]) * dtype(tensor.dtype).bytes
-        if not (isinstance(one, Conv) and isinstance(two, Conv)) or one.rank < 2 or tensor.shape[1] == 1:
+    for n, (one, two) in enumerate(pairwise(stages.problems)):
+        image, channels = sizes[n], one.dst_shape[one.channels]
+        if not (isinstance(one, Conv) and isinstance(two, Conv)) or one.rank < 2 or channels == 1:
             found.append(Joint(image, 0, False, "rows of several channels are fused, other results are not"))
             continue
         held = (1 << (two.keff[-2] - 1).bit_length()) * image // max(prod(one.o[:-1]), 1)
-        together = held + (found[-1].held if found and found[-1].fused else 0)
-        if image <= first.bytes:
-            why = f"it fits {first}"
-        elif together > second.bytes // ROWS:
-            why = f"rows of {together >> 10} KiB fill more than 1 / {ROWS} of {second}"
-        elif not (_computes_rows(one, machine, bool(found) and found[-1].fused) and _computes_rows(two, machine, True)):
+        before = found[-1].held if found and found[-1].fused else 0
+        if image <= first.bytes or max(sizes[max(n - 1, 0) : n + 2]) <= second.bytes:
+            why = f"it fits {first if image <= first.bytes else second}"
+        elif held + before > second.bytes // ROWS:
+            why = f"rows of {held + before >> 10} KiB fill more than 1 / {ROWS} of {second}"
+        elif not (_computes_rows(one, machine, before > 0) and _computes_rows(two, machine, True)):
             types = " and ".join(dict.fromkeys((print_types(one.dt), print_types(two.dt))))
             why = f"instructions for {types} read copies of a source, or need sums of its entries"
         else:
-            found.append(Joint(image, held, True, f"it is larger than {first}, and its rows fit {second}"))
+            large = "it" if image > second.bytes else "the result beside it"
+            found.append(Joint(image, held, True, f"{large} is larger than {second}, and its rows fit there"))
             continue
         found.append(Joint(image, held, False, why))
     return found

@@ -50,6 +50,10 @@ class _Loaded:
         self.pack = self._host.pack
         self.bind = self._host.bind
 
+    def bind_each(self, **arrays: Any) -> Callable[[], object]:
+        """Return a function that computes on these arrays by name."""
+        return self._host.bind_each(arrays)
+
     def pack_each(self, **operands: Any) -> dict[str, Any]:
         """Return packed operands by name."""
         return self._host.pack_each(operands)

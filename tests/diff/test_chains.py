@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from chains import random_chain
+from chain_problems import random_chain
 from guarded import Compiled, check_result, expected
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -168,7 +168,9 @@ def test_configs_of_chains_are_checked(config: str, why: str) -> None:
 
 def test_the_default_fuses_what_caches_do_not_hold() -> None:
     block = (
-        "mb1ic16ih112oc96kh1 -> g96mb1ic96ih112oc96kh3sh2ph1 -> mb1ic96ih56oc24kh1",  # larger than L1
+        "mb1ic16ih112oc96kh1 -> g96mb1ic96ih112oc96kh3sh2ph1 -> mb1ic96ih56oc24kh1",  # larger than L2
+        "mb1ic24ih56oc144kh1 -> g144mb1ic144ih56oc144kh3sh2ph1 -> mb1ic144ih28oc32kh1",  # the second fits L2
+        "mb1ic32ih28oc192kh1 -> g192mb1ic192ih28oc192kh3ph1 -> mb1ic192ih28oc32kh1",  # within L2
         "mb1ic4ih8oc8kh1 -> g8mb1ic8ih8oc8kh3ph1 -> mb1ic8ih8oc4kh1",  # within L1
         "mb1ic8ih4iw9000oc64oh4ow9000kh1kw1 -> mb1ic64ih4iw9000oc8oh4ow9000kh3kw3ph1pw1",  # rows larger than L2
         "--matmul 64x32:32x99 -> --matmul 64x99:99x5",  # no rows
@@ -182,7 +184,7 @@ def test_the_default_fuses_what_caches_do_not_hold() -> None:
         choices.append([joint.fused for joint in joints(stages, level)])
         config = chain_config(chain, level, 1)
         assert [bool(link) for link in str(config).split(" / ")] and str(config).count("--at=") == sum(choices[-1])
-    assert choices == [[True, True], [False, False], [False], [False]]
+    assert choices == [[True, True], [True, True], [False, False], [False, False], [False], [False]]
 
 
 def test_products_run_one_after_the_other() -> None:
@@ -199,6 +201,12 @@ def test_a_chain_is_called_by_names_with_packed_weights() -> None:
     plain = kernel.run(**arrays)["dst"]
     packed = kernel.pack_each(**{name: arrays[name] for name in ("wei_1", "wei_2", "wei_3")})
     np.testing.assert_array_equal(kernel.run(**{**arrays, **packed})["dst"], plain)
+    out = np.empty_like(plain)
+    call = kernel.bind_each(**{**arrays, **packed, "dst": out})
+    for scale in (1, 2):
+        arrays["src"] *= scale
+        call()
+        np.testing.assert_array_equal(out, kernel.run(**{**arrays, **packed})["dst"])
     with pytest.raises(UsageError, match="wei_2: packed for another kernel"):
         kernel.run(**{**arrays, "wei_2": packed["wei_1"]})
     with pytest.raises(UsageError, match="src: not packed alone; legal are wei_1, wei_2, wei_3"):
@@ -214,6 +222,6 @@ def test_explain_says_what_fusion_saves() -> None:
     ).explain()  # fmt: skip
     assert "12,856 KiB are written and read without fusion, 1,096 KiB with it" in page
     assert "1 x 96 x 112 x 112 f32, 4,704 KiB: computed at loop oh3 in 168 KiB for each thread" in page
-    assert "0.9% of its rows are computed twice; it is larger than L1 of 32 KiB, and its rows fit L2" in page
+    assert "0.9% of its rows are computed twice; it is larger than L2 of 1024 KiB, and its rows fit there" in page
     page = cs.compile("mb1ic4ih8oc8kh1 -> mb1ic8ih8oc4kh3ph1").explain()
     assert "written as a whole, and stage 2 starts when it is done; it fits L1" in page

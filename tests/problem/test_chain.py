@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from chains import composed, random_chain
+from chain_problems import composed, random_chain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 
 import pytest
-from chains import random_chain
+from chain_problems import random_chain
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from oracles import Oracle, small_target

@@ -1,0 +1,63 @@
+"""The commands take chains: as one quoted argument, in files, with options of their own for each stage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from convsmith.cli.main import main
+
+STAGES = ("--attr-post-ops=relu mb1ic4ih9oc8kh1", "--dir=FWD_B g8mb1ic8ih9oc8kh3ph1")
+CHAIN = " -> ".join(STAGES)
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments))
+
+
+@pytest.fixture(autouse=True)
+def _short_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("convsmith.measure.timing.SAMPLE_SECONDS", 1e-4)
+
+
+def test_verify_takes_a_chain_and_names_its_stages() -> None:
+    result = run("verify", CHAIN, "--threads", "1")
+    assert result.exit_code == 0, result.output
+    assert "--attr-post-ops=relu mb1ic4ih9oc8oh9kh1ph0 -> --dir=FWD_B --dtag=axb g8mb1" in result.output
+    assert "oh9kh3ph1: exact" in result.output
+    assert "--layout=axb" in result.output.splitlines()[0]
+
+
+def test_a_chain_with_options_of_the_command() -> None:
+    """Options before a chain hold for all stages that do not set them."""
+    result = run("verify", "--dt=bf16", "mb1ic4ih9oc8kh1 -> g8mb1ic8ih9oc8kh3ph1", "--threads", "1")
+    assert result.exit_code == 0, result.output
+    assert result.output.count("--dt=bf16") >= 2
+
+
+def test_bench_times_a_chain_beside_a_problem(tmp_path: Path) -> None:
+    problems = tmp_path / "problems.txt"
+    problems.write_text(f"{CHAIN}\nmb1ic4ih9oc8kh1\n")
+    result = run("bench", str(problems), "--threads", "1", "--rounds", "2")
+    assert result.exit_code == 0, result.output
+    assert sum(line.endswith("yes") for line in result.stdout.splitlines()) == 2
+
+
+def test_show_and_explain_print_all_stages() -> None:
+    config = (
+        "--target=generic --lane=oc --register=ow:3,oc:8 --order=mb,oh,ow,oc --at=oh / "
+        "--target=generic --lane=g --register=ow:3,g:8 --order=mb,oh,g,ow"
+    )
+    shown = run("show", CHAIN, "--config", config)
+    assert shown.exit_code == 0 and "alloc mid: f32[" in shown.output, shown.output
+    page = run("explain", CHAIN, "--config", config)
+    assert page.exit_code == 0, page.output
+    assert "stage1, in a loop of the main one: mid from the sums of src * wei_1" in page.output
+    assert "mid, the result of stage 1, 1 x 8 x 9 x 9 f32, 3 KiB: computed at loop oh2 in 1 KiB" in page.output
+
+
+def test_stages_that_do_not_connect_are_one_message() -> None:
+    result = run("verify", "mb1ic4ih9oc8kh1 -> mb1ic7ih9oc8kh1")
+    assert result.exit_code and "computes 1x8x9x9" in result.output and "reads 1x7x9x9" in result.output
