@@ -6,7 +6,7 @@ Each row consists of shuffles that LLVM maps to instructions: within 128 bits, o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 
 from convsmith.ir.instruction import Instruction, vector
@@ -41,6 +41,12 @@ def tile_shape(row: Instruction) -> tuple[int, int, int]:
     written, read = row.steps(0), row.steps(1)
     group = prod(size for var, size in row.loops.items() if written.get(var) == read.get(var))
     return height, width // group, group
+
+
+def square_transposition(rows: Iterable[Instruction], type_: str, side: int) -> Instruction | None:
+    """Return the one of ``rows`` that transposes ``side`` rows of as many single elements; None if there is none."""
+    found = (row for row in rows if row.result.dtype == type_ and not is_joined(row))
+    return next((row for row in found if tile_shape(row) == (side, side, 1)), None)
 
 
 def is_joined(row: Instruction) -> bool:

@@ -47,11 +47,11 @@ class _Transpose(ScopedRewriter):
         if any(v.buffer is s.buffer for v in values if isinstance(v, Load)):
             what = f"transpose({', '.join(self.loops)})"  # all reads come before all writes
             require_order(what, sites_of(loop, self.ranges), lambda path: (path[-1], *path[:-1]), self.ranges)
-        return _through_registers(nest, s, self.shape, self.joined, self.piece)
+        return through_registers(nest, s, self.shape, self.joined, self.piece)
 
 
-def _through_registers(nest: list[For], s: Store, shape: tuple[int, int], joined: bool, piece: int) -> Stmt:
-    """Return the copy of a tile through registers; the loops are those of :func:`transpose`."""
+def through_registers(nest: list[For], s: Store, shape: tuple[int, int], joined: bool, piece: int) -> Stmt:
+    """Return the copy of a tile through registers; its loops are those of :func:`transpose`."""
     columns, rows, *groups = nest
     height, width = shape
     group = int(groups[0].hi) if groups else 1

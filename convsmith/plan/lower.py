@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from convsmith.diag.errors import ConfigError
+from convsmith.ir.index import Var
+from convsmith.ir.instruction import Instruction
 from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
+from convsmith.machine.transpositions import square_transposition, tile_shape
 from convsmith.passes.coalesce import coalesce
 from convsmith.passes.collapse import collapse
 from convsmith.passes.cse import cse
@@ -24,6 +27,8 @@ from convsmith.passes.stream import stream
 from convsmith.passes.strength import strength_reduce
 from convsmith.passes.sum_together import sum_together
 from convsmith.passes.tile import tile
+from convsmith.passes.transpose import COLUMN, READ, ROW, WRITTEN
+from convsmith.passes.transpose_stores import transpose_stores
 from convsmith.passes.unroll import unroll
 from convsmith.passes.unused_let import unused_let
 from convsmith.passes.unvectorise import unvectorise
@@ -34,7 +39,10 @@ from convsmith.plan.loops import names
 from convsmith.plan.order import Nest
 from convsmith.plan.pointers import indirect
 from convsmith.plan.read import resident, row_loops
-from convsmith.statement.statement import Statement
+from convsmith.statement.statement import Statement, view_steps
+
+LEAST_NEIGHBOURS = 4
+"""Minimum number of neighbours in memory for which a tile of a result is transposed, rather than scattered."""
 
 
 def lower_steps(st: Statement, config: Config, target: Machine, nest: Nest) -> list[Step]:
@@ -43,6 +51,7 @@ def lower_steps(st: Statement, config: Config, target: Machine, nest: Nest) -> l
     if nest.rows:
         fragments = target.fragment_rows(st.a.factor, st.b.factor, st.acc)
         steps += [Step(unroll, names(nest.unrolled)), Step(simplify), Step(replace, fragments, (nest.lane.name,))]
+    steps += _transposing_steps(st, nest, target)
     copied = is_copied(st, config)
     windows, rows = has_windows(config), row_loops(st, config, nest) if copied else ()
     if copied and windows:
@@ -87,6 +96,36 @@ def _streamed(st: Statement, config: Config, nest: Nest, target: Machine) -> tup
         )  # fmt: skip
     copy = {st.a.name: copy_name(st)} if is_copied(st, config) else {}
     return tuple(copy.get(n, f"{n}_p" if n in config.pack else n) for n in config.stream)
+
+
+def transposes(st: Statement, lane: str, along: str, lanes: int, target: Machine) -> Instruction | None:
+    """Return the row of ``target`` that transposes tiles of ``lanes`` along the dim ``lane``, whose vectors would be
+    scattered, and of neighbours along the dim ``along``; None where the result is not written by it.
+    """
+    steps = view_steps(st.c)
+    if steps.get(Var(along)) != 1 or steps.get(Var(lane), 1) == 1 or st.residues:
+        return None
+    return None if target.vectors.scalable else square_transposition(target.transpositions, st.c.dtype, lanes)
+
+
+def _transposing_steps(st: Statement, nest: Nest, target: Machine) -> list[Step]:
+    """Return the rewrites that transpose tiles of a result whose vectors would be scattered."""
+    if nest.rows or nest.along_k:
+        return []
+    for x in (*nest.pixels, *nest.vectors):
+        row = transposes(st, nest.lane.dims[-1], x.dims[-1], nest.lanes, target)
+        if row is not None and x.extent >= LEAST_NEIGHBOURS:
+            scattered = Step(transpose_stores, x.name, nest.lane.name, tile_shape(row)[:2], LEAST_NEIGHBOURS)
+            return [scattered, *register_transposing_steps(nest.lanes, target)]
+    return []
+
+
+def register_transposing_steps(lanes: int, target: Machine) -> list[Step]:
+    """Return the rewrites that make instructions of tiles which are transposed in registers."""
+    return [
+        Step(unroll, (ROW, COLUMN)), Step(simplify), Step(vectorise, READ, lanes, False),
+        Step(vectorise, WRITTEN, lanes, False), Step(replace, target.transpositions),
+    ]  # fmt: skip
 
 
 def _window_steps(st: Statement, config: Config, lanes: int) -> list[Step]:

@@ -8,22 +8,22 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
-from convsmith.machine.transpositions import is_joined, tile_shape
+from convsmith.machine.transpositions import square_transposition, tile_shape
 from convsmith.passes.bind import bind
 from convsmith.passes.collapse import collapse
 from convsmith.passes.flatten import flatten
 from convsmith.passes.manager import Step
 from convsmith.passes.narrow_index import narrow_index
 from convsmith.passes.partition import partition
-from convsmith.passes.replace import replace as replace_by
 from convsmith.passes.simplify import simplify
 from convsmith.passes.strength import strength_reduce
-from convsmith.passes.transpose import COLUMN, READ, ROW, WRITTEN, transpose
+from convsmith.passes.transpose import transpose
 from convsmith.passes.unroll import unroll
 from convsmith.passes.unused_let import unused_let
 from convsmith.passes.vectorise import vectorise
 from convsmith.plan.config import Config
 from convsmith.plan.kernel import KernelPlan, scheduled
+from convsmith.plan.lower import register_transposing_steps
 from convsmith.problem.problem import Problem
 from convsmith.statement.channel_copies import ChannelCopy
 from convsmith.statement.program import Program
@@ -80,9 +80,8 @@ def block_steps(made: Winograd, product: KernelPlan, config: Config, machine: Ma
         place = next(n for n, step in enumerate(lower) if step.run is simplify) + 1
         lower[place:place] = [
             *(Step(transpose, copy.loops, tile_shape(row)[:2]) for copy, row in rows),
-            Step(unroll, (ROW, COLUMN)), Step(simplify), Step(vectorise, READ, made.width, False),
-            Step(vectorise, WRITTEN, made.width, False), Step(replace_by, machine.transpositions),
-        ]  # fmt: skip
+            *register_transposing_steps(made.width, machine),
+        ]
     place = next(n for n, step in enumerate(lower) if step.run is narrow_index) + 1
     vectors = [Step(vectorise, name, made.width, False) for end in ("s", "d") for name in made.lanes(end)]
     lower[place:place] = vectors
@@ -94,9 +93,8 @@ def block_steps(made: Winograd, product: KernelPlan, config: Config, machine: Ma
 
 def transposition(copy: ChannelCopy, machine: Machine) -> Instruction | None:
     """Return the row of ``machine`` that transposes tiles of pixels and channels; None if they move one by one."""
-    rows = (row for row in machine.transpositions if row.result.dtype == copy.buffer.dtype.name and not is_joined(row))
-    square = (copy.width, copy.width, 1)
-    return next((row for row in rows if tile_shape(row) == square and copy.row > 1), None)
+    row = square_transposition(machine.transpositions, copy.buffer.dtype.name, copy.width)
+    return row if copy.row > 1 else None
 
 
 def weights_steps(made: Winograd) -> tuple[Step, ...]:

@@ -153,7 +153,7 @@ def _of_unit(model: Model, threads: int, long: bool) -> Iterator[_ModelledChoice
             tiles = [x for x in tiles if _has_units(loops, lane, x.get(lane, filled), filled)] or tiles
         for tile in tiles:
             *outer, last = [n for n in model.st.reduce if n not in joined] + [join] * bool(join)
-            tiled = [n for n in outer if n in tile]
+            tiled = [n for n in outer if n in tile] or model.taps_of_lines(lane, outer)
             reduce = (*(n for n in outer if n not in tiled), last, *tiled)
             config = Config(
                 target.name, lane, fuse, tuple(tile.items()), order, reduce, instruction, terms,

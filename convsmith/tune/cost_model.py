@@ -17,6 +17,7 @@ from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
 from convsmith.plan.loops import Loops
+from convsmith.plan.lower import LEAST_NEIGHBOURS, transposes
 from convsmith.plan.registers import filled_lanes
 from convsmith.plan.unit import Unit
 from convsmith.problem.problem import Problem
@@ -67,6 +68,8 @@ class CostModel:
         self.terms = prod(d.size for d in st.of("k")) // self.taken()
         self.traffic = Traffic(st, target)
         self._filled: dict[tuple[str, ...], int] = {}
+        self._neighbours: dict[tuple[str, ...], str] = {}
+        """The loop along which neighbours of the result lie, where tiles are transposed, by lane loop and tile."""
 
     def copied(self, config: Config) -> float:
         """Return the cycles to copy the source at each call."""
@@ -129,6 +132,21 @@ class CostModel:
             return 0.0 if channels * lines * line <= l2.bytes and channels <= places * l2.ways else lines * far
         images = next((d.size for d in self.st.dims if d.sort == "images"), 1)
         return 0.0 if prod(self.st.a.layout.shape) * self.bytes <= l2.bytes * images else lines * far
+
+    def lines_apart(self, loops: Loops, config: Config, pixels: int) -> float:
+        """Vectors of the source's cache lines that a step of ``pixels`` reads from the second-level cache, where each
+        channel lies on lines of its own, more of them than the first-level cache keeps.
+        """
+        l1, apart = self.target.l1, self.src.get(Var(self.k), 0) * self.bytes
+        packed = config.near or self.st.a.name in config.pack or config.realise != "peel" or self.unit.dot
+        if apart < l1.line or packed or not self.st.constant or loops.kinds[config.lane] != "n":
+            return 0.0
+        inner = [n for n in config.order if n != self.images and loops.kinds.get(n) == "m"][-1]
+        lines = pixels * abs(self.row_step(self.dims[inner][-1])) * self.bytes / l1.line + 1
+        if self.sizes[self.k] * lines * l1.line <= l1.kept:
+            return 0.0
+        within = prod(self.sizes.get(n, 1) for n in config.reduce[config.reduce.index(self.k) :]) / self.sizes[self.k]
+        return lines * l1.line / (self.lanes * self.bytes) / within
 
     def window(self, step: int) -> int:
         """Bytes of the source that two vectors of pixels, ``step`` elements apart, read in all rows of their taps."""
@@ -193,7 +211,7 @@ class CostModel:
         if self.unit.rows > 1:
             panels = self.panels(loops, config)
             cycles = fragment_cycles(tiles, steps, self.unit, target.costs, panels, target.l1.bytes, terms)
-            scattered = sum(m * v * count for m, v, count in tiles) * self.written(lane, tile)
+            scattered = sum(m * v * count * self.written(lane, tile, m) for m, v, count in tiles)
             cycles += scattered
             if terms is not None:
                 terms["write-back"] += scattered
@@ -215,11 +233,27 @@ class CostModel:
             terms |= {"padded copy": copied, "packing": packed}
         return cycles * around + copied + packed
 
-    def written(self, lane: str, tile: dict[str, int]) -> float:
-        """Return the cycles to write a vector of results whose lanes are not adjacent."""
+    def written(self, lane: str, tile: dict[str, int], most: int) -> float:
+        """Return the cycles to write a vector of results whose lanes are not adjacent, of ``most`` in a tile."""
+        if neighbours := self.transposed(lane, tile, most):
+            return self.lanes * self.lanes * self.target.costs.pack / neighbours
         if (apart := self.apart(lane)) != 1:
             return self.lanes * self.scattering(apart * self.bytes, tile.get(lane, 1))
         return self.lanes * self.target.costs.scatter if lane in self.classes and lane != self.n else 0.0
+
+    def transposed(self, lane: str, tile: dict[str, int], most: int) -> int:
+        """Return the neighbours of the result that are written as a vector, where tiles are transposed; or 0.
+
+        A tile has ``most`` at most.
+        """
+        key = (lane, *tile)
+        if key not in self._neighbours:
+            apart, names = self.dims[lane][-1], [n for n in tile if n != lane]
+            found = (n for n in names if transposes(self.st, apart, self.dims[n][-1], self.lanes, self.target))
+            fits = self.unit.rows == 1 and not self.phases and apart != self.k
+            self._neighbours[key] = next(found, "") if fits else ""
+        count = min(tile.get(self._neighbours[key], 0), most)
+        return -(-count // -(-count // self.lanes)) if count >= LEAST_NEIGHBOURS else 0
 
     def panels(self, loops: Loops, config: Config) -> Panels:
         """Return the bytes that tiles of fragments read; taps along a row share pixels."""
@@ -255,7 +289,6 @@ class CostModel:
         lane, tile, target = config.lane, dict(config.register), self.target
         along_k = loops.kinds[lane] == "k"
         cost, load, far = target.costs, target.load(target.l1), target.load(target.l2)
-        written = 0.0 if along_k else self.written(lane, tile)
         weights = (max(v for _, v, _ in tiles) if config.near else passing) * self.lanes * steps * self.bytes
         read = load if weights <= target.l1.kept else far
         along_rows = loops.kinds[lane] == "m" and self.along_rows(lane)
@@ -277,13 +310,14 @@ class CostModel:
         rows = prod(n for name, n in tile.items() if loops.kinds[name] == "m" and name != lane)
         groups = self.filled(lane) // self.sizes[self.n]
         two = groups * self.src.get(Var(self.batch), 0) <= 2 * self.lanes * self.unit.terms
-        gather = cost.gather if two else cost.gather_singly
+        gather = 1 + ((cost.gather if two else cost.gather_singly) - 1) * shared
         cycles = 0.0
         for m, v, count in tiles:
             held = m * v
             loads = v * read + (held if lane == self.batch else m) * shared * pixel
             if along_rows:
                 loads = v * rows * shared * read + m // rows * pixel
+            loads += self.lines_apart(loops, config, m) * far
             if not self.st.constant and not near:
                 loads *= self.arriving(loops, config, m, v * (1 if along_k else self.lanes))
             latency = 0.0 if config.hold else cost.latency  # the next tile begins meanwhile
@@ -299,7 +333,7 @@ class CostModel:
             step *= cost.clash if clash and m >= target.l1.ways else 1.0
             hidden = cost.hidden if self.st.constant else cost.hidden_far
             finish = cost.exposed * cost.multiply_add * max(0.0, held - hidden * target.registers)
-            finish += self.sums(held) if along_k else held * written
+            finish += self.sums(held) if along_k else held * self.written(lane, tile, m)
             cycles += count * (steps * step + finish + turn)
             if terms is not None:
                 share = count * steps * step / sum(c**OVERLAP for c in bounds)
@@ -367,8 +401,10 @@ class CostModel:
             rests += rests[:1] * 2 * (name in bordered and size > 1)
             pieces = [p * n for p in pieces for n in rests]
         scattered = loops.kinds[config.lane] != "k" and self.apart(config.lane) > 1
+        is_transposed = self.transposed(config.lane, dict(config.register), self.lanes)
+        stores = self.lanes.bit_length() - 1 if is_transposed else self.lanes
         copies = prod(self.classes.values()) * prod(len(p.runs) for p in self.phases)
-        return sum(pieces) * (self.lanes if scattered else 1) * copies // self.taken()
+        return sum(pieces) * (stores if scattered else 1) * copies // self.taken()
 
     def taken(self) -> int:
         """Residue classes of reduction loops: one of them meets each class of the result."""

@@ -8,7 +8,7 @@ first-level cache.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
 from math import prod
@@ -27,7 +27,7 @@ from convsmith.tune.cost_model import CostModel, overlapped
 from convsmith.tune.fragments import fragment_tiles, streamed_operand
 from convsmith.tune.orders import ordered
 from convsmith.tune.parts import parts_of_sums
-from convsmith.tune.windows import STRIDE, row_tiles, tap_tiles, weights_fit, window_tiles
+from convsmith.tune.windows import STRIDE, gathered_tiles, row_tiles, tap_tiles, weights_fit, window_tiles
 
 FEW_VECTORS = 3
 """Vectors of channels on one side of a gradient of weights below which its pixels may lie along the lanes."""
@@ -188,6 +188,8 @@ class Model(CostModel):
             yield from window_tiles(loops, lane, self.lanes, self.target.registers, self.src)
             if self.slides:
                 yield from tap_tiles(loops, lane, self.lanes, self.target.registers)
+        if self.gathers(lane):
+            yield from gathered_tiles(loops, lane, self.filled(lane))
         if loops.kinds[lane] == "m" and self.along_rows(lane):
             yield from row_tiles(loops, lane, self.n, self.lanes, self.target.registers)
         along_k = lane == self.k
@@ -290,9 +292,24 @@ class Model(CostModel):
         channels = self.sizes[self.k]
         if self.unit.dot:
             return ((self.k, self.unit.terms),) if lane != self.batch else ()
-        if self.dims[lane] != (self.batch, self.n) or self.src.get(Var(self.k)) != 1 or not 1 < channels < self.lanes:
+        if not self.gathers(lane):
             return ()
         return ((self.k, next(q for q in (8, 6, 4, 3, 2, 5, 7, 1) if q == channels or not channels % q)),)
+
+    def gathers(self, lane: str) -> bool:
+        """Whether adjacent channels of several groups are gathered for the lanes of a vector."""
+        adjacent = self.dims[lane] == (self.batch, self.n) and self.src.get(Var(self.k)) == 1
+        return adjacent and not self.unit.dot and 1 < self.sizes[self.k] < self.lanes
+
+    def taps_of_lines(self, lane: str, taps: Sequence[str]) -> list[str]:
+        """Return the last of ``taps``, whose elements share the source's cache lines, where each channel has its own.
+
+        It runs within the channels, so that their lines are read once for all its taps.
+        """
+        apart = self.src.get(Var(self.k), 0) * self.bytes >= self.target.l1.line and self.st.constant
+        plain = apart and not self.unit.dot and not self.classes and self.realisation(lane, False) == "peel"
+        along = any(d.name == lane for d in self.st.of("n"))
+        return [n for n in taps[-1:] if plain and along and self.sizes[n] > 1]
 
     def packed(self, lane: str) -> tuple[str, ...]:
         """Operands that are packed: constant ones, and those whose vectors are scattered in memory."""

@@ -19,6 +19,11 @@ ROWS, COLUMNS = (1, 2, 3, 4), (2, 3, 4, 5, 7, 8, 14)
 VECTORS = (1, 2)
 """Vectors of channels per tile: one, or as many as the caches fetch at once."""
 
+FEW_TAPS = 9
+"""Maximum number of taps that are unrolled where source lanes come from several groups."""
+GATHERED = 4
+"""Pixels of such a tile: with more, gathered sources are spilled."""
+
 STRIDE = 2
 """Maximum distance of neighbouring pixels whose vector is loaded from two vectors."""
 ROWS_OF_VECTORS = (2, 3, 4, 5, 7, 8, 10, 14)
@@ -100,6 +105,17 @@ def window_tiles(
                     continue
                 tile = {n: rows for n, _ in above} | {column: columns, lane: lanes * vectors}
                 yield tile | {t: loops.extents[t] for _, t in pairs if loops.extents[t] > 1}
+
+
+def gathered_tiles(loops: Loops, lane: str, filled: int) -> Iterator[dict[str, int]]:
+    """Yield tiles of all taps whose pixels share the gathered channels of ``filled`` lanes along groups."""
+    *_, column = loops.of("m")
+    taps = {n: loops.extents[n] for n in loops.of("k") if loops.axes[n] and loops.extents[n] > 1}
+    if not 1 < prod(taps.values()) <= FEW_TAPS or loops.extents[column] < GATHERED or loops.residues:
+        return
+    for vectors in VECTORS:
+        if (vectors - 1) * filled < loops.extents[lane]:
+            yield {column: GATHERED, lane: filled * vectors, **taps}
 
 
 def tap_tiles(loops: Loops, lane: str, lanes: int, registers: int) -> Iterator[dict[str, int]]:

@@ -7,8 +7,11 @@ import pytest
 from convsmith.ir.intern import interning
 from convsmith.machine.base import Machine
 from convsmith.machine.x86.levels import LEVELS
+from convsmith.passes.transpose_stores import transpose_stores
+from convsmith.plan.config import Config
 from convsmith.plan.kernel import scheduled
 from convsmith.plan.loops import loops_after_fusing
+from convsmith.plan.plan import plan
 from convsmith.plan.registers import check_config
 from convsmith.plan.unit import Unit
 from convsmith.problem import parse_problem
@@ -104,3 +107,24 @@ def test_channels_that_lie_far_apart_beside_parts_and_fused_loops(line: str, tar
     (level,) = (t for t in LEVELS if t.name == target)
     config = default_config(parse_problem(line), level, threads)
     assert config.threads <= threads
+
+
+@pytest.mark.parametrize("channels", [2, 3, 4, 8])
+def test_pixels_share_the_gathered_channels_of_groups(channels: int) -> None:
+    """A tile has all taps, of which neighbouring pixels read the same channels."""
+    (target,) = (t for t in LEVELS if t.name == "avx512")
+    layer = f"--stag=axb --dtag=axb g16mb1ic{16 * channels}ih28oc{16 * channels}oh28kh3ph1"
+    config = default_config(parse_problem(layer), target)
+    lanes = 16 - 16 % channels
+    assert dict(config.register) == {"ow": 4, "g_oc": 2 * lanes, "kh": 3, "kw": 3}
+    long = default_config(parse_problem(layer.replace("kh3ph1", "kh5ph2")), target)
+    assert "kw" not in dict(long.register)
+
+
+def test_scattered_vectors_of_a_result_are_transposed() -> None:
+    (target,) = (t for t in LEVELS if t.name == "avx512")
+    for tag, few, transposed in (("abx", 0, True), ("axb", 0, False), ("abx", 3, False)):
+        problem = parse_problem(f"--stag={tag} --dtag={tag} mb1ic64ih14oc64oh14kh1")
+        config = Config.parse(f"--target=avx512 --lane=oc --register=oc:32,ow:{few or 14}")
+        steps = plan(problem, config, target).pipeline
+        assert any(step.run is transpose_stores for step in steps) is transposed

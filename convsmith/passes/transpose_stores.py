@@ -1,0 +1,109 @@
+"""Transpose in registers the tiles of a result whose vectors would be scattered.
+
+Vectors of accumulators lie along one loop of a register tile, and neighbours in the result along another. Tiles of both
+are transposed in registers, so that vectors of neighbours are stored.
+"""
+
+from __future__ import annotations
+
+from convsmith.ir.index import Var, as_index
+from convsmith.ir.stmt import For, Kernel, Stmt, Store, block
+from convsmith.ir.value import Load
+from convsmith.ir.walk import substitute, walk
+from convsmith.passes.accesses import sites_of
+from convsmith.passes.flatten import offset
+from convsmith.passes.order import require_order
+from convsmith.passes.scope import ScopedRewriter, perfect_nest, with_body, wrap
+from convsmith.passes.transpose import through_registers
+
+Loop = For
+"""Within a rewriter, ``For`` is its method."""
+
+
+class _TransposeStores(ScopedRewriter):
+    def __init__(self, along: str, lanes: str, shape: tuple[int, int], least: int) -> None:
+        super().__init__()
+        self.along, self.lanes, self.shape, self.least = along, lanes, shape, least
+
+    def For(self, loop: Loop) -> Stmt:
+        nest, s = perfect_nest(loop)
+        found = {x.var.name: x for x in nest}
+        if not isinstance(s, Store) or not {self.along, self.lanes} <= found.keys():
+            return self._For(loop)
+        along, lanes = found[self.along], found[self.lanes]
+        if not self.is_scattered(nest, along, lanes, s):
+            return self._For(loop)
+        outer = [x for x in nest if x is not along and x is not lanes]
+        order = [nest.index(x) for x in (*outer, lanes, along)]
+        sites, what = sites_of(loop, self.ranges), f"transpose_stores({self.along}, {self.lanes})"
+        require_order(what, sites, lambda path: (*(path[n] for n in order), path[-1]), self.ranges)
+        return wrap(outer, block(*self.pieces(along, lanes, s)))
+
+    def is_scattered(self, nest: list[Loop], along: Loop, lanes: Loop, s: Store) -> bool:
+        """Return whether vectors of ``s`` along ``lanes`` are scattered, with neighbours along the other loop."""
+        if s.buffer.in_registers or not all(x.lo is as_index(0) and x.hi.is_const for x in nest):
+            return False
+        count = int(lanes.hi)
+        fits = count == self.shape[1] or (1 < count < self.shape[1] and isinstance(s.value, Load))
+        if not fits or int(along.hi) < self.least:
+            return False
+        steps = dict(offset(s.buffer, s.index).terms)
+        is_read = any(isinstance(v, Load) and v.buffer is s.buffer for v in walk(s.value))
+        return steps.get(along.var) == 1 and steps.get(lanes.var, 1) != 1 and not is_read
+
+    def pieces(self, along: Loop, lanes: Loop, s: Store) -> list[Stmt]:
+        """Return the transposed tiles, in equal parts of as many neighbours as a vector holds."""
+        count = int(along.hi)
+        parts = -(-count // self.shape[0])
+        made: list[Stmt] = []
+        for n in range(parts):
+            first, last = count * n // parts, count * (n + 1) // parts
+            moved = {along.var: Var(along.var.name) + first}
+            store = Store(s.buffer, tuple(substitute(i, moved) for i in s.index), substitute(s.value, moved))
+            rows = Loop(along.var, as_index(0), as_index(last - first), store, along.kind)
+            made.append(through_registers([lanes, rows], store, self.shape, False, 0))
+        return made
+
+
+def transpose_stores(kernel: Kernel, along: str, lanes: str, shape: tuple[int, int], least: int = 2) -> Kernel:
+    """Transpose in registers what nests store whose vectors, along the loop ``lanes``, are scattered in memory.
+
+    Neighbours in memory lie along the loop ``along``, of at least ``least`` iterations. ``shape`` is that of the tiles
+    that are transposed: elements along either loop. A nest that reads the buffer that it writes is left alone, as is
+    one without constant bounds, or one whose vectors are short and computed.
+
+    Before::
+
+        kernel k(dst: f32[16])
+          alloc acc: f32[3, 2, 2] @register:
+            for i in 0 .. 3:
+              for v in 0 .. 2:
+                for l in 0 .. 2:
+                  acc[i, v, l] = 1.0
+            for i in 0 .. 3:
+              for v in 0 .. 2:
+                for l in 0 .. 2:
+                  dst[i + l * 4 + v * 8] = acc[i, v, l] + 1.0
+
+    After ``transpose_stores("i", "l", (4, 2))``::
+
+        kernel k(dst: f32[16])
+          alloc acc: f32[3, 2, 2] @register:
+            for i in 0 .. 3:
+              for v in 0 .. 2:
+                for l in 0 .. 2:
+                  acc[i, v, l] = 1.0
+            for v in 0 .. 2:
+              alloc dst_t: f32[4, 2] @register:
+                alloc dst_u: f32[2, 4] @register:
+                  for t.row in 0 .. 4 #unrolled:
+                    for t.read in 0 .. 2:
+                      dst_t[t.row, t.read] = (acc[t.row, v, t.read] + 1.0 if -t.row + 2 >= 0 else 0.0)
+                  for t.k in 0 .. 2:
+                    for t.m in 0 .. 4:
+                      dst_u[t.k, t.m] = dst_t[t.m, t.k]
+                  for t.column in 0 .. 2 #unrolled:
+                    for t.write in 0 .. 3:
+                      dst[t.column * 4 + t.write + v * 8] = dst_u[t.column, t.write]
+    """
+    return with_body(kernel, _TransposeStores(along, lanes, shape, least).stmt(kernel.body))

@@ -1,0 +1,47 @@
+"""Scattered vectors of a result become vectors of its neighbours; other nests stay."""
+
+from __future__ import annotations
+
+import pytest
+from oracles import assert_same_results
+
+from convsmith.ir.parse import parse_kernel
+from convsmith.passes.transpose_stores import transpose_stores
+
+HEAD = "kernel k(a: f32[64], d: f32[256])\n"
+
+
+def nest(pixels: int, lanes: int, store: str, value: str) -> str:
+    loops = f"  for i in 0 .. {pixels}:\n    for v in 0 .. 2:\n      for l in 0 .. {lanes}:\n"
+    return f"{HEAD}{loops}        d[{store}] = {value}\n"
+
+
+@pytest.mark.parametrize("pixels", [2, 3, 4, 5, 9])
+@pytest.mark.parametrize("lanes", [2, 3, 4])
+def test_neighbours_are_written_side_by_side(pixels: int, lanes: int) -> None:
+    """Also where the loop of neighbours is longer than a vector, and where either is shorter."""
+    value = "a[i * 4 + l]" if lanes < 4 else "a[i * 4 + l] + 1.0"
+    kernel = parse_kernel(nest(pixels, lanes, "v * 128 + l * 16 + i", value))
+    made = transpose_stores(kernel, "i", "l", (4, 4))
+    assert str(made).count("alloc d_u") == -(-pixels // 4)
+    assert_same_results(kernel, made)
+
+
+@pytest.mark.parametrize(
+    ("store", "value"),
+    [
+        ("v * 128 + i * 16 + l", "a[i]"),  # vectors are not scattered
+        ("v * 128 + l * 16 + i * 2", "a[i]"),  # no neighbours
+        ("v * 128 + l * 16 + i", "d[v * 128 + l * 16 + i] + a[l]"),  # reads what it writes
+    ],
+)
+def test_others_stay(store: str, value: str) -> None:
+    kernel = parse_kernel(nest(4, 4, store, value))
+    assert transpose_stores(kernel, "i", "l", (4, 4)) is kernel
+
+
+def test_short_vectors_that_are_computed_stay() -> None:
+    kernel = parse_kernel(nest(4, 3, "v * 128 + l * 16 + i", "a[l] + 1.0"))
+    assert transpose_stores(kernel, "i", "l", (4, 4)) is kernel
+    assert transpose_stores(kernel, "i", "l", (4, 3)) is not kernel
+    assert transpose_stores(kernel, "i", "l", (4, 3), least=5) is kernel
