@@ -32,9 +32,10 @@ class ReindexBuffer(Rewriter):
 
 
 class _Fission(LoopRewriter):
-    def __init__(self, names: Sequence[str], widths: Mapping[str, int]) -> None:
+    def __init__(self, names: Sequence[str], widths: Mapping[str, int], scope: str, result: bool) -> None:
         super().__init__()
         self.names, self.widths = list(names), widths
+        self.scope, self.result = scope, result
 
     def For(self, loop: For) -> Stmt:
         if loop.var.name != self.names[0]:
@@ -59,10 +60,11 @@ class _Fission(LoopRewriter):
             shape.append(max(n, self.widths.get(x.var.name, 0)))
             ranges[x.var] = (0, n - 1)
         old = body.buffer
-        new = make_buffer(old.name, old.dtype, (*shape, *old.shape), old.scope)
+        new = make_buffer(old.name, old.dtype, (*shape, *old.shape), self.scope or old.scope)
         reindex = ReindexBuffer(old, new, tuple(x.var for x in chain))
         inner = body.body
         parts = inner.stmts if isinstance(inner, Block) else (inner,)
+        kept = len(parts) - 1 if self.result else 1
         if meet_outside(parts, body):
             count = len(chain)
             sites = sites_of(loop, self.ranges)
@@ -70,13 +72,18 @@ class _Fission(LoopRewriter):
                 f"fission({', '.join(self.names)})", sites,
                 lambda path: (path[count], *path[:count], *path[count + 1 :]), self.ranges,
             )  # fmt: skip
-        return Alloc(new, block(*(wrap(chain, reindex.stmt(s)) for s in parts)))
+        nests = (block(*parts[:kept]), *parts[kept:])
+        return Alloc(new, block(*(wrap(chain, reindex.stmt(s)) for s in nests)))
 
 
-def fission(kernel: Kernel, names: Sequence[str], widths: Sequence[tuple[str, int]] = ()) -> Kernel:
+def fission(
+    kernel: Kernel, names: Sequence[str], widths: Sequence[tuple[str, int]] = (), scope: str = "", result: bool = False
+) -> Kernel:
     """Distribute the register loops over the statements of their body; the accumulator becomes an array of them.
 
-    ``widths`` gives loops that shall have room for more elements than they run (a full vector of lanes).
+    ``widths`` gives loops that shall have room for more elements than they run (a full vector of lanes). The array lies
+    in ``scope``, which is that of the accumulator by default. With ``result``, the last statement alone, which stores
+    the results, gets loops of its own.
 
     Before::
 
@@ -103,4 +110,5 @@ def fission(kernel: Kernel, names: Sequence[str], widths: Sequence[tuple[str, in
     require_one(kernel, names, "fission")
     if not names:
         raise ConfigError("not-nested", "fission: no loop is named; legal are those directly around an allocation")
-    return note_copies(kernel, with_body(kernel, _Fission(names, dict(widths)).stmt(kernel.body)), candidates=names)
+    body = _Fission(names, dict(widths), scope, result).stmt(kernel.body)
+    return note_copies(kernel, with_body(kernel, body), candidates=names)

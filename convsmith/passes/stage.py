@@ -2,7 +2,8 @@
 
 The footprint is, for each dim of the buffer, the range of coordinates that one iteration of the loop reads.  The copy
 holds zero for coordinates outside the buffer, so the mask moves from every access into the copy.  An absent term
-becomes a product with a stored zero, which has the same value if the other factor is finite.
+becomes a product with a stored zero, which has the same value if the other factor is finite.  An exact copy holds only
+elements that exist; masks stay.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from convsmith.arith.evaluate import holds
 from convsmith.arith.ranges import Range
 from convsmith.arith.simplify import simplify
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.buffer import Buffer
-from convsmith.ir.index import Cond, Index, Var, as_index, conj, is_true, parts_of
-from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, Store, block
+from convsmith.ir.buffer import Buffer, dense
+from convsmith.ir.index import Cond, Index, Var, as_index, conj, is_true, maximum, minimum, parts_of
+from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load, Select, Value, const
 from convsmith.ir.walk import Rewriter, loops_of, variables_of, walk
 from convsmith.passes.accesses import written_in
@@ -30,7 +31,20 @@ MOST = 1 << 20
 Place = tuple[Index, ...]
 
 
-class LoadsOfCopy(Rewriter):
+class Relocate(Rewriter):
+    """Redirects loads to the ``place`` of their index in the copy."""
+
+    def __init__(self, old: Buffer, new: Buffer, place: Callable[[Place], Place]) -> None:
+        super().__init__()
+        self.old, self.new, self.place = old, new, place
+
+    def Load(self, v: Load) -> Value:
+        if v.buffer is not self.old:
+            return self._Load(v)
+        return Load(self.new, self.place(v.index), v.lanes)
+
+
+class LoadsOfCopy(Relocate):
     """Redirects loads to the ``place`` of their index in the copy, and drops the conditions that it has evaluated.
 
     Conditions are compared as they are when simplified under ``ranges``, or by their values there: simplifying may have
@@ -38,13 +52,8 @@ class LoadsOfCopy(Rewriter):
     """
 
     def __init__(self, old: Buffer, new: Buffer, place: Callable[[Place], Place], ranges: Mapping[Var, Range]) -> None:
-        super().__init__()
-        self.old, self.new, self.place, self.ranges = old, new, place, ranges
-
-    def Load(self, v: Load) -> Value:
-        if v.buffer is not self.old:
-            return self._Load(v)
-        return Load(self.new, self.place(v.index), v.lanes)
+        super().__init__(old, new, place)
+        self.ranges = ranges
 
     def Select(self, v: Select) -> Value:
         inside: set[Cond] = set()
@@ -73,10 +82,12 @@ class LoadsOfCopy(Rewriter):
 
 
 class _Stage(ScopedRewriter):
-    def __init__(self, buffer: str, loop: str, innermost: int | None, fill: int, scope: str, width: int) -> None:
+    def __init__(
+        self, buffer: str, loop: str, innermost: int | None, fill: int, scope: str, width: int, exact: bool
+    ) -> None:
         super().__init__()
         self.buffer, self.loop, self.innermost, self.fill = buffer, loop, innermost, fill
-        self.scope, self.width = scope, width
+        self.scope, self.width, self.exact = scope, width, exact
 
     def For(self, loop: For) -> Stmt:
         if loop.var.name != self.loop:
@@ -99,18 +110,37 @@ class _Stage(ScopedRewriter):
         origin, shape = [], []
         for dim in range(len(old.shape)):
             base, lo, hi = box([r.index[dim] for r in reads], ranges, inner, f"{self.buffer} along dim {dim}")
+            if self.exact and base.is_const:
+                lo, hi = max(lo, 0), min(hi, old.shape[dim] - 1)
             origin.append(base + lo)
             shape.append(hi - lo + 1)
         nearest = min(old.blocks, key=lambda b: b.stride).dim
         shape[nearest] = max(shape[nearest], self.width)
-        new = Buffer(f"{self.buffer}_s", old.dtype, tuple(shape), dense_blocks(old, shape, self.innermost), self.scope)
-        copy = _copy(old, new, origin, {**ranges}, self.fill)
+        blocks = dense(tuple(shape)) if self.exact else dense_blocks(old, shape, self.innermost)
+        new = Buffer(f"{self.buffer}_s", old.dtype, tuple(shape), blocks, self.scope)
 
         def place(index: Place) -> Place:
             return tuple(i - o for i, o in zip(index, origin))
 
-        body = LoadsOfCopy(old, new, place, {**ranges, **inner}).stmt(loop.body)
-        return For(loop.var, loop.lo, loop.hi, Alloc(new, block(copy, body)), loop.kind, loop.carried)
+        if self.exact:
+            copy = _exact_copy(old, new, origin, ranges)
+            body = _before_first_read(old, new, copy, Relocate(old, new, place), loop.body)
+        else:
+            copy = _copy(old, new, origin, {**ranges}, self.fill)
+            body = Alloc(new, block(copy, LoadsOfCopy(old, new, place, {**ranges, **inner}).stmt(loop.body)))
+        return For(loop.var, loop.lo, loop.hi, body, loop.kind, loop.carried)
+
+
+def _before_first_read(old: Buffer, new: Buffer, copy: Stmt, rewriter: Rewriter, s: Stmt) -> Stmt:
+    """Return ``s`` with its loads rewritten, and the copy before the first of its statements that reads ``old``."""
+    if isinstance(s, Alloc):
+        return Alloc(s.buffer, _before_first_read(old, new, copy, rewriter, s.body))
+    if not isinstance(s, Block):
+        return Alloc(new, block(copy, rewriter.stmt(s)))
+    first = next(n for n, x in enumerate(s.stmts) if any(isinstance(y, Load) and y.buffer is old for y in walk(x)))
+    if first == len(s.stmts) - 1:
+        return block(*s.stmts[:first], _before_first_read(old, new, copy, rewriter, s.stmts[first]))
+    return block(*s.stmts[:first], Alloc(new, block(copy, *map(rewriter.stmt, s.stmts[first:]))))
 
 
 def _copy(old: Buffer, new: Buffer, origin: Sequence[Index], ranges: dict[Var, Range], fill: int) -> Stmt:
@@ -127,6 +157,16 @@ def _copy(old: Buffer, new: Buffer, origin: Sequence[Index], ranges: dict[Var, R
     return body
 
 
+def _exact_copy(old: Buffer, new: Buffer, origin: Sequence[Index], ranges: Mapping[Var, Range]) -> Stmt:
+    """Return the nest that copies the elements of ``old`` from ``origin`` on, as far as they exist."""
+    index = tuple(Var(f"{new.name}{d}") for d in range(len(new.shape)))
+    body: Stmt = Store(new, index, Load(old, tuple(o + i for o, i in zip(origin, index)), None))
+    for var, start, size, whole in reversed(list(zip(index, origin, new.shape, old.shape))):
+        lo, hi = simplify(maximum(0, -start), ranges), simplify(minimum(size, whole - start), ranges)
+        body = For(var, lo, hi, body)
+    return body
+
+
 def read_or_fill(buffer: Buffer, index: Place, ranges: Mapping[Var, Range], fill: int) -> Value:
     """Return the element of ``buffer`` at ``index``, or ``fill`` where that lies outside of it."""
     inside = simplify(conj(c for i, n in zip(index, buffer.shape) for c in (i >= 0, i < n)), ranges)
@@ -136,13 +176,14 @@ def read_or_fill(buffer: Buffer, index: Place, ranges: Mapping[Var, Range], fill
 
 def stage(
     kernel: Kernel, buffer: str, loop: str, innermost: int | None = None, fill: int = 0, scope: str = "cache",
-    width: int = 1,
+    width: int = 1, exact: bool = False,
 ) -> Kernel:  # fmt: skip
     """Copy the footprint of each iteration of ``loop`` in ``buffer`` to ``<buffer>_s`` before the iteration runs.
 
     The copy keeps the buffer's order of dims, except that ``innermost`` becomes contiguous. ``fill`` is stored for
     elements outside the buffer, and must make their terms zero. A copy in registers is written by unrolled code; a loop
-    ``<buffer>_s.l`` over its last dim can be vectorised, and ``width`` is the room for its elements.
+    ``<buffer>_s.l`` over its last dim can be vectorised, and ``width`` is the room for its elements. An ``exact`` copy
+    holds its dims in their own order, and only elements that exist; it runs before the first statement that reads it.
 
     Before::
 
@@ -166,7 +207,7 @@ def stage(
     """
     require_one(kernel, (loop,), "stage")
     require_new_buffer(kernel, f"{buffer}_s", "stage")
-    body = _Stage(buffer, loop, innermost, fill, scope, width).stmt(kernel.body)
+    body = _Stage(buffer, loop, innermost, fill, scope, width, exact).stmt(kernel.body)
     dims = (str(d) for b in kernel.params if b.name == buffer for d in range(len(b.shape)))
     made = [f"{buffer}_s{end}" for end in (*dims, ".l")]
     return note_copies(kernel, with_body(kernel, body), made)

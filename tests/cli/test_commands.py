@@ -307,6 +307,16 @@ def test_cache(tmp_path: Path) -> None:
         assert "off" in run("cache", "info").stdout and "off" in run("cache", "clear").stdout
 
 
+# -- show
+def test_show_prints_the_nest_of_a_chain() -> None:
+    text = run("show", "--chain", "mb1ic128ih64oc128oh64kh1 -> mb1ic128ih64oc128oh64kh1", "--k-split", "2").stdout
+    assert text.startswith("primfn(") and "  for (ko.outer: int32, 0, 2) {\n    for (ho.outer: int32, 0, 8) {" in text
+    result = run("show", "--chain", LINE)
+    assert result.exit_code == 2 and "is one problem; legal are two, joined by ->" in result.stderr
+    result = run("show", LINE, "--h-split", "2")
+    assert result.exit_code == 2 and "legal with --chain only" in result.stderr
+
+
 # -- errors
 @pytest.mark.parametrize(
     "arguments,text",

@@ -1,0 +1,270 @@
+"""The nest of two convolutions as TVM prints one: annotated TIR.
+
+The printer reads loops, extents, guards, indices and allocations from the kernel. It knows the names that TVM gives
+them, and it says what each nest does: a copy of an argument to a cache, an initialisation, a convolution, a copy back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from convsmith.ir.buffer import Buffer
+from convsmith.ir.index import Cond, FloorDiv, Ge0, Index, Mod, Var, parts_of
+from convsmith.ir.intern import interning
+from convsmith.ir.stmt import Alloc, Block, For, If, Kernel, Stmt, Store
+from convsmith.ir.value import Binary, Const, Load, Value
+from convsmith.ir.walk import statements_of
+from convsmith.passes.manager import run_steps
+from convsmith.passes.share_storage import StoragePlan, plan_storage, share_storage
+from convsmith.plan.blocked_chain import FIRST, SECOND, BlockedChain
+
+__all__ = ["annotated_nest"]
+
+_ARGUMENTS = {"src": "placeholder_8", "wei_1": "placeholder_7", "wei_2": "placeholder_6", "dst": "output_2"}
+_CACHES = {
+    "src_s": "packed_input.global", "mid": "temp_output", "wei_1_s": "packed_filter.global",
+    "wei_2_s": "packed_filter_2.global", "acc2": "output.global",
+}  # fmt: skip
+"""TVM's names of arrays; the last two where caches share no memory."""
+_NAMES_OF_BUFFERS = (
+    "// storage: src_s caches the input, wei_1_s and wei_2_s the filters; mid is temp_output, acc2 the output"
+)
+_FILTER = ("ko.inner", "co", "rh", "rw", "cio", "ki", "cii")
+_COPIES = {
+    "src": ("input", ("n", "ho.inner", "wo", "co", "hi", "wi", "ci")), "wei_1": ("filter #1", _FILTER),
+    "wei_2": ("filter #2", _FILTER),
+}  # fmt: skip
+"""Arguments that are read through a cache: TVM's names of the cache, and of the loops that copy, one for each dim."""
+_SUMS = {"mid": (1, "temp output")}
+"""The number of the convolution whose sums a buffer holds, and the words for it; those of the second otherwise."""
+_SECOND_SUMS = (2, "output cache")
+_REUSES = {
+    ("wei_1_s", "wei_2_s"): "// NOTE: reusing same filter cache",
+    ("src_s", "acc2"): "// NOTE: reusing the input cache as the output cache",
+}
+"""Comments on buffers that share memory, of which the second one comes later."""
+_OUTSIDE = frozenset((SECOND.channels[0], SECOND.rows[0]))
+"""Loops over tiles of the second convolution."""
+_WRITTEN_BACK = dict(
+    zip((*SECOND.tile, *SECOND.inner), ("ho.inner_1", "wo_1", "ko.inner_1", "hi_1", "wi_1", "ki_1"), strict=True)
+)
+"""TVM's names of the loops that write the output cache back."""
+_LOOP_NOTES = {
+    FIRST.channels[0]: "// NOTE: compute over all output channels of conv2d #1 before computing conv2d #2",
+    FIRST.rows[0]: "// NOTE: compute enough height of conv2d #1 before computing conv2d #2",
+}
+
+
+def annotated_nest(plan: BlockedChain) -> str:
+    """Return the nest of ``plan`` over whole blocks, its storage plan, and where it reads past the end of a cache."""
+    with interning():
+        shown = replace(plan, whole=True)
+        apart = run_steps(shown.naive(), shown.nest_steps)
+        storage = plan_storage(apart, plan.asynchronous)
+        nest = _Printer(share_storage(apart, plan.asynchronous), storage).text(_header(plan))
+        notes = [*_past_the_end(plan), _NAMES_OF_BUFFERS, *(f"// {line}" for line in storage.lines)]
+    return "\n".join((nest, *notes))
+
+
+def _past_the_end(plan: BlockedChain) -> Iterator[str]:
+    """Yield where the printed nest computes elements that are no part of the result, and what runs instead."""
+    for n, conv in enumerate(plan.convs, start=1):
+        whole = conv.dst_layout.padded_shape[2:]
+        if conv.o != whole:
+            size, computed = (" x ".join(map(str, x)) for x in (conv.o, whole))
+            yield f"// conv2d #{n} has {size} results. This nest, as TVM prints it, computes {computed}, and reads past"
+            yield "// the end of a cache for it. The nest that runs computes the results; their blocks end with zeros."
+
+
+def _header(plan: BlockedChain) -> list[str]:
+    """Return the head of the function: its arguments, with the shapes and layouts of their arrays."""
+    first, second = plan.convs
+    arrays = (
+        ("output", "dst", second.dst_layout, second.dtag), ("placeholder_2", "wei_2", second.wei_layout, second.wtag),
+        ("placeholder_1", "wei_1", first.wei_layout, first.wtag), ("placeholder", "src", first.src_layout, "NHWC"),
+    )  # fmt: skip
+    texts = [
+        f"{name}: Buffer({_ARGUMENTS[own]}: Pointer(float32), float32, {list(layout.physical_shape)}, [])"
+        for name, own, layout, _ in arrays
+    ]
+    ends = [","] * (len(texts) - 1) + ["}"]
+    width = max(map(len, texts)) + 1
+    lines = [f"{text + end:{width}} // {tag.lower()}" for text, end, (*_, tag) in zip(texts, ends, arrays)]
+    start = "  buffers = {"
+    return [
+        "primfn(placeholder_3: handle, placeholder_4: handle, placeholder_5: handle, output_1: handle) -> ()",
+        '  attr = {"from_legacy_te_schedule": True, "global_symbol": "main", "tir.noalias": True}',
+        start + f"\n{' ' * len(start)}".join(lines),
+        "  buffer_map = {placeholder_3: placeholder, placeholder_4: placeholder_1, placeholder_5: placeholder_2, "
+        "output_1: output} {",
+    ]
+
+
+class _Printer:
+    def __init__(self, kernel: Kernel, storage: StoragePlan) -> None:
+        self.kernel = kernel
+        self.caches = sorted(storage.groups, key=lambda group: (-max(x.bytes for x in group), group[0].first))
+        pairs = ((group[0], x) for group in storage.groups for x in group)
+        self.notes = {x.buffer.name: _REUSES.get((first.buffer.name, x.buffer.name)) for first, x in pairs}
+        self.lines: list[str] = []
+        self.names: Mapping[str, str] = {}
+        """TVM's names of the loops of the nest in hand."""
+        self.depth: dict[Var, int] = {}
+        """Places of the loops around the statement in hand."""
+
+    def text(self, header: Sequence[str]) -> str:
+        """Return the text of the kernel."""
+        self.lines = list(header)
+        for group in self.caches:
+            name, size = _CACHES[group[0].buffer.name], max(x.buffer.size for x in group)
+            self.put(1, f"allocate({name}: Pointer(global float32), float32, [{size}]), storage_scope = global;")
+        self.stmt(self.kernel.body, 1)
+        return "\n".join((*self.lines, "}"))
+
+    def put(self, indent: int, line: str) -> None:
+        self.lines.append("  " * indent + line)
+
+    # -- statements -------------------------------------------------------------------------------------------------
+
+    def stmt(self, s: Stmt, indent: int) -> None:
+        if isinstance(s, Alloc):
+            self.stmt(s.body, indent)
+        elif isinstance(s, Block):
+            for x in s.stmts:
+                self.part(x, indent)
+        elif isinstance(s, For):
+            self.loop(s, indent)
+        elif isinstance(s, If):
+            conds = sorted(parts_of(s.cond), key=_bound)
+            for n, cond in enumerate(conds):
+                self.put(indent + n, f"if ({self.cond(cond)}) {{")
+            self.stmt(s.body, indent + len(conds))
+            for n in reversed(range(len(conds))):
+                self.put(indent + n, "}")
+        else:
+            assert isinstance(s, Store)
+            self.store(s, indent)
+
+    def loop(self, s: For, indent: int) -> None:
+        name = s.var.name
+        if name in _LOOP_NOTES:
+            self.put(indent, _LOOP_NOTES[name])
+        self.depth[s.var] = len(self.depth)
+        self.put(indent, f"for ({self.names.get(name, name)}: int32, {s.lo}, {s.hi}) {{")
+        self.stmt(s.body, indent + 1)
+        self.put(indent, "}")
+        del self.depth[s.var]
+
+    def part(self, s: Stmt, indent: int) -> None:
+        """Print a statement of a block under a comment that says what it does."""
+        while isinstance(s, Alloc):
+            s = s.body
+        if isinstance(s, Block):
+            self.stmt(s, indent)
+            return
+        outer = self.names
+        for line in self.comment(s):
+            self.put(indent, line)
+        self.stmt(s, indent)
+        self.names = outer
+
+    def comment(self, s: Stmt) -> Iterator[str]:
+        """Yield the comment of a statement, and set the names of its loops."""
+        stores = [x for x in statements_of(s) if isinstance(x, Store)]
+        first = stores[0]
+        number, words = _SUMS.get(first.buffer.name, _SECOND_SUMS)
+        if len(stores) == 2:
+            yield f"// conv2d #{number}"
+        elif len(stores) > 2:
+            return
+        elif isinstance(first.value, Load) and first.value.buffer in self.kernel.params:
+            yield from self.copied(first.value.buffer.name)
+        elif isinstance(first.value, Load):
+            self.names = _WRITTEN_BACK
+            yield "// write back output cache"
+        elif isinstance(first.value, Const):
+            self.names = {n: f"{n}.init" for n in (*FIRST.inner, *SECOND.inner)}
+            yield f"// init {words} to zero"
+            if number == 2:
+                yield from self.note("acc2")
+        else:
+            yield "// compute"
+
+    def copied(self, name: str) -> Iterator[str]:
+        words, loops = _COPIES[name]
+        self.names = {f"{name}_s{d}": text for d, text in enumerate(loops)}
+        yield f"// {words} cache read"
+        yield from self.note(f"{name}_s")
+
+    def note(self, buffer: str) -> Iterator[str]:
+        """Yield the comment on a buffer that shares memory with an earlier one."""
+        if text := self.notes.get(buffer):
+            yield text
+
+    def store(self, s: Store, indent: int) -> None:
+        target = self.access(s.buffer, s.index)
+        v = s.value
+        if isinstance(v, Const):
+            self.put(indent, f"{target} = 0f32")
+        elif isinstance(v, Load):
+            self.put(indent, f"{target} = ")
+            self.put(indent + 1, self.load(v))
+        else:
+            self.put(indent, f"{target} = ")
+            self.sum(v, indent)
+
+    def sum(self, v: Value, indent: int) -> None:
+        """Print a sum or product over several lines."""
+        if not isinstance(v, Binary):
+            assert isinstance(v, Load)
+            self.put(indent, self.load(v))
+            return
+        sign = {"add": "+ ", "mul": "*"}[v.op]
+        self.put(indent, "(")
+        self.sum(v.a, indent + 1)
+        self.lines[-1] += f" {sign}"
+        self.sum(v.b, indent + 1)
+        self.put(indent, ")")
+
+    # -- indices ----------------------------------------------------------------------------------------------------
+
+    def load(self, v: Load) -> str:
+        return f"(float32*){self.access(v.buffer, v.index)}"
+
+    def access(self, b: Buffer, index: tuple[Index, ...]) -> str:
+        return f"{_ARGUMENTS.get(b.name) or _CACHES[b.name]}[{self.index(index[0])}]"
+
+    def cond(self, c: Cond) -> str:
+        """Return ``constant - e >= 0`` as ``e < constant + 1``."""
+        assert isinstance(c, Ge0)
+        return f"{self.index(c.arg.const - c.arg)} < {c.arg.const + 1}"
+
+    def index(self, e: Index) -> str:
+        """Return the terms in descending order of their factors."""
+        terms = sorted(e.terms, key=self.order)
+        texts = [self.atom(a) if c == 1 else f"({self.atom(a)}*{c})" for a, c in terms]
+        if e.const or not texts:
+            texts.append(str(e.const))
+        out, *others = texts
+        for text in others:
+            out = f"({out} + {text})"
+        return out
+
+    def order(self, term: tuple[Index, int]) -> tuple[int, bool, bool, int]:
+        atom, factor = term
+        if not isinstance(atom, Var):
+            return -factor, False, False, 0
+        return -factor, True, atom.name in _OUTSIDE, self.depth[atom]
+
+    def atom(self, a: Index) -> str:
+        if isinstance(a, (FloorDiv, Mod)):
+            name = "floordiv" if isinstance(a, FloorDiv) else "floormod"
+            return f"{name}({self.index(a.num)}, {a.den})"
+        assert isinstance(a, Var)
+        return self.names.get(a.name, a.name)
+
+
+def _bound(c: Cond) -> int:
+    assert isinstance(c, Ge0)
+    return c.arg.const

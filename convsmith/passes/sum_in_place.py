@@ -1,0 +1,130 @@
+"""Add sums up where their results are stored: the array of accumulators goes away.
+
+The rewrite relies on the result being the sum itself, in a loop over the elements that the sums are over: each element
+is stored once, and nothing else touches it while the sums are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from convsmith.arith.dependence import LoopBounds
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.buffer import Buffer
+from convsmith.ir.index import Index, Var
+from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, Store, block
+from convsmith.ir.value import Load, Value
+from convsmith.ir.walk import Rewriter, statements_of, substitute, walk
+from convsmith.passes.accesses import Path, sites_of
+from convsmith.passes.order import NewPath, Unordered, require_order
+from convsmith.passes.scope import LoopRewriter, perfect_nest, with_body
+
+Allocation = Alloc
+"""Within a rewriter, ``Alloc`` is its method."""
+
+
+class _SumInPlace(LoopRewriter):
+    def __init__(self, acc: str) -> None:
+        super().__init__()
+        self.acc = acc
+        self.found = False
+
+    def Alloc(self, s: Alloc) -> Stmt:
+        if s.buffer.name != self.acc:
+            return self._Alloc(s)
+        self.found = True
+        *sums, result = s.body.stmts if isinstance(s.body, Block) else (s.body,)
+        loops, copy = perfect_nest(result) if isinstance(result, For) else ([], result)
+        if not (isinstance(copy, Store) and isinstance(copy.value, Load) and copy.value.buffer is s.buffer):
+            raise _refuse(f"the last statement during the life of {self.acc} copies none of its elements")
+        ends = {x.var: x for x in loops}
+        if copy.value.index != tuple(ends):
+            raise _refuse(f"{copy.value} is no element for each iteration of the loops that copy it")
+        for x in sums:
+            self.check(s.buffer, copy, ends, x)
+        self.require_one_place(result)
+        place = _Place(s.buffer, copy, tuple(ends))
+        return block(*map(place.stmt, sums))
+
+    def check(self, acc: Buffer, copy: Store, ends: Mapping[Var, For], s: Stmt) -> None:
+        """Raise ConfigError unless ``s`` accesses elements that are copied, in loops of the same bounds, and no result.
+        """
+        loops = [x for x in statements_of(s) if isinstance(x, For)]
+        for loop in loops:
+            other = ends.get(loop.var)
+            if other is not None and (loop.lo, loop.hi) != (other.lo, other.hi):
+                raise _refuse(f"loop {loop.var} runs {loop.lo} .. {loop.hi}, and {other.lo} .. {other.hi} in the copy")
+        for x in walk(s):
+            if not isinstance(x, (Load, Store)):
+                continue
+            if x.buffer is copy.buffer:
+                raise _refuse(f"{copy.buffer} is accessed while the sums are made")
+            if x.buffer is acc and (x.index != tuple(ends) or not set(ends) <= {y.var for y in loops}):
+                raise _refuse(f"{acc} is accessed at {', '.join(map(str, x.index))}, and copied at {_text(ends)}")
+
+    def require_one_place(self, result: Stmt) -> None:
+        """Raise ConfigError where two sums are stored to one element."""
+
+        def in_any_order(path: Path) -> NewPath:
+            return tuple(Unordered(x) if isinstance(x, LoopBounds) else x for x in path)
+
+        require_order(f"sum_in_place({self.acc})", sites_of(result, self.ranges), in_any_order, self.ranges)
+
+
+class _Place(Rewriter):
+    """Accesses the result in place of an accumulator."""
+
+    def __init__(self, acc: Buffer, copy: Store, loops: Sequence[Var]) -> None:
+        super().__init__()
+        self.acc, self.copy, self.loops = acc, copy, loops
+
+    def place(self, index: tuple[Index, ...]) -> tuple[Index, ...]:
+        at = dict(zip(self.loops, index))
+        return tuple(substitute(i, at) for i in self.copy.index)
+
+    def Load(self, v: Load) -> Value:
+        return Load(self.copy.buffer, self.place(v.index), None) if v.buffer is self.acc else self._Load(v)
+
+    def Store(self, s: Store) -> Stmt:
+        if s.buffer is not self.acc:
+            return self._Store(s)
+        return Store(self.copy.buffer, self.place(s.index), self.expr(s.value), None)
+
+
+def _refuse(why: str) -> ConfigError:
+    return ConfigError("sum-in-place", f"sum_in_place: {why}")
+
+
+def _text(names: Mapping[Var, object]) -> str:
+    return ", ".join(map(str, names))
+
+
+def sum_in_place(kernel: Kernel, acc: str) -> Kernel:
+    """Replace the accumulators ``acc`` by the elements that they are copied to.
+
+    Before::
+
+        kernel k(a: f32[5, 3], b: f32[3], dst: f32[5])
+          alloc acc: f32[5] @cache:
+            for i in 0 .. 5:
+              acc[i] = 0.0
+            for k in 0 .. 3:
+              for i in 0 .. 5:
+                acc[i] = acc[i] + a[i, k] * b[k]
+            for i in 0 .. 5:
+              dst[i] = acc[i]
+
+    After ``sum_in_place("acc")``::
+
+        kernel k(a: f32[5, 3], b: f32[3], dst: f32[5])
+          for i in 0 .. 5:
+            dst[i] = 0.0
+          for k in 0 .. 3:
+            for i in 0 .. 5:
+              dst[i] = dst[i] + a[i, k] * b[k]
+    """
+    made = _SumInPlace(acc)
+    body = made.stmt(kernel.body)
+    if not made.found:
+        raise _refuse(f"kernel {kernel.name} allocates no {acc}")
+    return with_body(kernel, body)

@@ -1,0 +1,65 @@
+"""TVM's pairs of convolutions over blocked layouts: the cases of its test, whole or of fewer and smaller blocks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from convsmith.machine.base import Machine
+from convsmith.plan.blocked_chain import BlockedChain
+from convsmith.problem import parse_problem
+from convsmith.problem.chain import Chain
+
+DATA = Path(__file__).parent / "data"
+
+
+class Sizes(NamedTuple):
+    """Rows, columns and channels of the source, and the sizes of blocks of rows, columns and channels."""
+
+    ih: int
+    iw: int
+    channels: int
+    blocks: tuple[int, int, int]
+
+
+SMALL = Sizes(20, 6, 4, (5, 3, 2))
+"""Four blocks of rows, of which the last one of a 3x3 convolution is short, as are two of eight in TVM's sizes."""
+
+
+def cases() -> list[dict[str, Any]]:
+    """The cases of TVM's test."""
+    found: list[dict[str, Any]] = json.loads((DATA / "tvm_conv2d_conv2d.json").read_text())["cases"]
+    return found
+
+
+def name(case: dict[str, Any]) -> str:
+    """Kernel sizes and splits."""
+    return "{kernel_size1}-{kernel_size2}-{k_split_factor}-{h_split_factor}".format(**case)
+
+
+def line(case: dict[str, Any], sizes: Sizes | None = None) -> str:
+    """The pair as a chain; with ``sizes``, of these instead of TVM's."""
+    ih = iw = case["in_size"]
+    channels = case["in_channel"], case["out_channel1"], case["out_channel2"]
+    tags = first = ""
+    if sizes is not None:
+        ih, iw, channels = sizes.ih, sizes.iw, (sizes.channels,) * 3
+        rows, columns, block = sizes.blocks
+        tags = f"--wtag=OIHW{block // 2}i{block}o2i --dtag=NHWC{rows}h{columns}w{block}c "
+        first = "--stag=axb "
+    stages = []
+    for n in (1, 2):
+        k = case[f"kernel_size{n}"]
+        oh, ow = ih - k + 1, iw - k + 1
+        dims = f"mb1ic{channels[n - 1]}ih{ih}iw{iw}oc{channels[n]}oh{oh}ow{ow}kh{k}kw{k}ph0pw0"
+        stages.append(f"{first}{tags}{dims}")
+        ih, iw, first = oh, ow, ""
+    return " -> ".join(stages)
+
+
+def blocked_chain(case: dict[str, Any], machine: Machine, sizes: Sizes | None = None, **choices: bool) -> BlockedChain:
+    """The plan of a case."""
+    chain = parse_problem(line(case, sizes))
+    assert isinstance(chain, Chain)
+    return BlockedChain(chain, machine, case["k_split_factor"], case["h_split_factor"], **choices)

@@ -1,0 +1,115 @@
+"""TVM's 16 pairs of convolutions over blocked layouts compute what the reference does, and leave tails at zero.
+
+The interpreter runs them with smaller blocks, since TVM's sizes take a thousand times as many products.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from blocked_chains import SMALL, Sizes, blocked_chain, cases, line, name
+from guarded import Compiled, check_result, expected, memories
+
+from convsmith.compiler.blocked_chain import blocked_chain_artifact
+from convsmith.diag.errors import ConfigError
+from convsmith.interp import run
+from convsmith.ir.intern import interning
+from convsmith.ir.stmt import Kernel
+from convsmith.ir.verify import verify
+from convsmith.machine.generic.level import level
+from convsmith.machine.registry import host_target
+from convsmith.passes.manager import run_steps
+from convsmith.plan.blocked_chain import BlockedChain
+from convsmith.problem import parse_problem
+from convsmith.problem.chain import Chain
+from convsmith.problem.data import random_arrays
+
+CASES = [pytest.param(case, id=name(case)) for case in cases()]
+TINY = Sizes(8, 6, 4, (2, 3, 2))
+"""Blocks of two rows: so few products that the kernel can run after every pass."""
+
+
+def interpret(plan: BlockedChain, kernel: Kernel) -> None:
+    """Run a kernel of any stage, and compare every element of the result's memory."""
+    whole = plan.stages.whole
+    arrays = random_arrays(whole)
+    memory = memories(whole, arrays)
+    verify(kernel)
+    run(kernel, {b.name: memory[b.name] for b in kernel.params})
+    check_result(whole, memory, expected(whole, arrays))
+
+
+def test_there_are_sixteen() -> None:
+    assert len(CASES) == 16
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_case_with_small_blocks_is_interpreted(case: dict[str, Any]) -> None:
+    with interning():
+        plan = blocked_chain(case, level(), SMALL)
+        interpret(plan, run_steps(plan.naive(), plan.pipeline))
+
+
+def test_every_pass_keeps_the_values() -> None:
+    case = next(c for c in cases() if name(c) == "3-3-2-2")
+    with interning():
+        plan = blocked_chain(case, level(), TINY)
+        kernel = plan.naive()
+        interpret(plan, kernel)
+        for step in plan.pipeline:
+            before, kernel = kernel, step(kernel)
+            if kernel is not before:
+                interpret(plan, kernel)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_case_with_small_blocks_is_compiled(case: dict[str, Any]) -> None:
+    compare(blocked_chain(case, host_target(), SMALL))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_a_case_is_compiled(case: dict[str, Any]) -> None:
+    compare(blocked_chain(case, host_target()))
+
+
+def compare(plan: BlockedChain) -> None:
+    """Run the compiled kernel between canaries, and compare every element of the result's memory."""
+    whole = plan.stages.whole
+    arrays = random_arrays(whole)
+    memory = Compiled(whole, blocked_chain_artifact(plan))(arrays)
+    check_result(whole, memory, expected(whole, arrays))
+
+
+def refused(text: str, k_split: int = 1, h_split: int = 1) -> str:
+    """The message of the error for a chain."""
+    chain = parse_problem(text)
+    assert isinstance(chain, Chain)
+    with pytest.raises(ConfigError) as caught:
+        BlockedChain(chain, level(), k_split, h_split)
+    return str(caught.value)
+
+
+def test_splits_that_divide_no_number_of_blocks_are_refused() -> None:
+    text = line(cases()[0])
+    assert refused(text, k_split=3) == (
+        "--k-split=3 divides no number of blocks of output channels of both convolutions; legal are 1, 2, 4"
+    )
+    assert refused(text, h_split=5) == (
+        "--h-split=5 divides no number of blocks of rows of the result; legal are 1, 2, 4, 8"
+    )
+    assert refused(text, k_split=0).endswith("legal are 1, 2, 4")
+
+
+def test_chains_of_another_form_are_refused() -> None:
+    one = "mb1ic32ih8oc32oh8kh1"
+    three = f"{one} -> {one} -> {one}"
+    assert refused(three).endswith("has 3 stages; legal are two convolutions")
+    assert "stage 1 is --matmul" in refused("--matmul 4x8:8x4 -> --matmul 4x4:4x4")
+    assert "has padding" in refused("mb1ic32ih8oc32oh8kh3ph1 -> mb1ic32ih8oc32oh8kh1")
+    assert "without bias, scales and post-ops" in refused(f"--attr-post-ops=relu {one} -> {one}")
+    assert "legal is that of NHWC8h8w32c, of any sizes" in refused(f"--dtag=axb {one} -> {one}")
+    assert "oc of stage 1 is 40; legal are multiples of 32" in refused("mb1ic32ih8oc40oh8kh1 -> mb1ic40ih8oc32oh8kh1")
+    rows = "mb1ic32ih10oc32oh8kh3ph0 -> mb1ic32ih8oc32oh8kh1"
+    assert "ih of stage 1 is 10; legal are multiples of 8" in refused(rows)
