@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from math import prod
 from typing import NamedTuple
 
@@ -48,8 +48,8 @@ def joints(stages: Stages, machine: Machine) -> list[Joint]:
     sizes = [prod(t.shape[1:]) * dtype(t.dtype).bytes for t in (p.outputs[0] for p in stages.problems[:-1])]
     found: list[Joint] = []
     for n, (one, two) in enumerate(pairwise(stages.problems)):
-        image, channels = sizes[n], one.dst_shape[one.channels]
-        if not (isinstance(one, Conv) and isinstance(two, Conv)) or one.rank < 2 or channels == 1:
+        image = sizes[n]
+        if not (isinstance(one, Conv) and isinstance(two, Conv) and _has_rows(one)):
             found.append(Joint(image, 0, False, "rows of several channels are fused, other results are not"))
             continue
         held = (1 << (two.keff[-2] - 1).bit_length()) * image // max(prod(one.o[:-1]), 1)
@@ -67,6 +67,11 @@ def joints(stages: Stages, machine: Machine) -> list[Joint]:
             continue
         found.append(Joint(image, held, False, why))
     return found
+
+
+def _has_rows(problem: Problem) -> bool:
+    """Return whether the result of ``problem`` has rows of several channels."""
+    return isinstance(problem, Conv) and problem.rank > 1 and problem.oc > 1
 
 
 def _computes_rows(problem: Conv, machine: Machine, near: bool) -> bool:
@@ -104,6 +109,20 @@ def _row(problem: Conv) -> Conv:
 def _without_fragments(machine: Machine) -> Machine:
     """Return ``machine`` without instructions on fragments, which read copies of windows of pixels."""
     return replace(machine, instructions=tuple(row for row in machine.instructions if row.rows == 1))
+
+
+def stages_configs(problem: Problem, machine: Machine, threads: int) -> list[Config]:
+    """Return the configs of a problem of several stages that a search starts from, the default one first.
+
+    Those of a chain fuse any of its stages.
+    """
+    default = stages_config(problem, machine, threads)
+    stages = stages_of(problem)
+    if isinstance(problem, Conv) or stages is None:
+        return [default]
+    pairs = pairwise(stages.problems)
+    choices = [(True, False) if _has_rows(one) and _has_rows(two) else (False,) for one, two in pairs]
+    return list(dict.fromkeys([default, *(config_of(stages, machine, threads, way) for way in product(*choices))]))
 
 
 def stages_config(problem: Problem, machine: Machine, threads: int) -> Config:

@@ -30,7 +30,7 @@ from convsmith.problem.problem import Problem
 from convsmith.statement.parts import PART, splits
 from convsmith.statement.statement import Statement
 from convsmith.tune.candidates import candidates
-from convsmith.tune.chains import stages_config
+from convsmith.tune.chains import stages_configs
 from convsmith.tune.expected import model_of, with_lanes
 from convsmith.tune.model import Model
 from convsmith.tune.winograd import winograd_cycles
@@ -299,7 +299,7 @@ class Space:
         self._known_tiles: dict[object, tuple[Tile, ...]] = {}
         self.is_fused = stages_of(problem) is not None
         if self.is_fused:
-            self._expected = {stages_config(problem, target, threads): 0.0}
+            self._expected = dict.fromkeys(reversed(stages_configs(problem, target, threads)), 0.0)
         else:
             self._expected = {c.config: c.cycles for c in reversed(candidates(problem, target, threads))}
         self.seeds = list(reversed(self._expected))

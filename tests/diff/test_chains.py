@@ -24,6 +24,7 @@ from convsmith.problem import Chain, parse_problem
 from convsmith.problem.data import random_arrays
 from convsmith.problem.fusion import Stages, stages_of
 from convsmith.tune.chains import chain_config, config_of, joints
+from convsmith.tune.space import Space
 
 INT8 = "--dt=u8:s8:u8"
 CHAINS = {
@@ -185,6 +186,16 @@ def test_the_default_fuses_what_caches_do_not_hold() -> None:
         config = chain_config(chain, level, 1)
         assert [bool(link) for link in str(config).split(" / ")] and str(config).count("--at=") == sum(choices[-1])
     assert choices == [[True, True], [True, True], [False, False], [False, False], [False], [False]]
+
+
+def test_a_search_starts_from_every_choice_of_fused_stages() -> None:
+    chain, _ = chain_of("inverted-residual")
+    space = Space(chain, target(), 1)
+    assert space.seeds[0] == chain_config(chain, target(), 1)
+    assert sorted(str(c).count("--at=") for c in space.seeds) == [0, 1, 1, 2]
+    assert not any(map(space.refusal, space.seeds))
+    products = parse_problem("--matmul 9x20:20x33 -> --matmul 9x33:33x7").canonical()
+    assert len(Space(products, target(), 1).seeds) == 1
 
 
 def test_products_run_one_after_the_other() -> None:
