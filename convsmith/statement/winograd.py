@@ -207,11 +207,14 @@ class Winograd:
 
     @cached_property
     def copies(self) -> tuple[ChannelCopy, ...]:
-        """The copies of groups of channels: of the source, and of the result, where their channels lie apart."""
-        last = self.axes[-1]
+        """The copies of groups of channels: of the source, and of the result, where their channels lie apart.
+
+        Rows of one image follow each other in memory; those of one axis are images, between which other channels lie.
+        """
+        last, in_rows = self.axes[-1], len(self.axes) > 1
         ends = (
-            ("s", self.direct.a, [x.read for x in self.tiled], last.read == last.inputs),
-            ("d", self.direct.c, [x.written for x in self.tiled], last.written == last.outputs),
+            ("s", self.direct.a, [x.read for x in self.tiled], in_rows and last.read == last.inputs),
+            ("d", self.direct.c, [x.written for x in self.tiled], in_rows and last.written == last.outputs),
         )
         return tuple(
             ChannelCopy.of(end, dtype(view.dtype), extents, self.width, end == "s", are_whole)

@@ -38,6 +38,8 @@ EXACT = [
     ("--stag=abx --dtag=axb mb3ic20ih6oc24kh3ph1",
      "--lane=oc --fuse=tmb+th,tmb_th+tw --register=oc:16,tmb_th_tw:2 --winograd=oh:2,ow:2 --block=mb:2"),
     ("--dir=BWD_D --stag=abx --dtag=abx mb2ic3iw40oc17kw2pw1", "--lane=ic --register=ic:16,tw:2 --winograd=iw:3"),
+    ("--stag=abx --dtag=abx mb2ic32iw30oc32kw3pw1",
+     "--lane=oc --fuse=tmb+tw --register=oc:16,tmb_tw:2 --winograd=ow:2 --block=mb:2"),
 ]  # fmt: skip
 
 
