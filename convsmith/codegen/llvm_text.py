@@ -214,10 +214,14 @@ class FunctionEmitter(ValueEmitter):
 
     def _form(self, row: Instruction, args: tuple[Value, ...]) -> tuple[Instruction, tuple[Value, ...]]:
         """Return the form of a row that serves its factors, and these as the form takes them."""
-        first = args[0] if args else None
-        if row.repeated is None or not isinstance(first, Repeat) or lanes_of(first.a) != row.terms:
+        if row.repeated is None:
             return row, args
-        return row.repeated, (first.a, *args[1:])
+        factors = zip(row.operands[1:], row.repeated.operands[1:])
+        place = next(n for n, (whole, once) in enumerate(factors) if once.size < whole.size)
+        v = args[place]
+        if not isinstance(v, Repeat) or lanes_of(v.a) != row.repeated.operands[1 + place].size:
+            return row, args
+        return row.repeated, (*args[:place], v.a, *args[place + 1 :])
 
     def _registers(self, operand: Operand, v: Value) -> list[str]:
         """Return the registers of an operand; several are a whole register array, a row each."""

@@ -184,7 +184,9 @@ def _code(kernel: Inspected, low: Lowered) -> Iterator[Line]:
     calls = sum(isinstance(s, Call) for body in bodies for s in statements_of(body))
     yield "code", f"{len(kernel.artifact.code)} bytes, {len(low.kernel.functions)} functions called from {calls} places"
     if low.scratch:
-        yield "", f"{_bytes(low.scratch)} of scratch memory for each of {kernel.config.threads} threads"
+        threads, pad = kernel.config.threads, kernel.target.scratchpad
+        place = "" if pad is None else f" in {pad}" if threads * low.scratch <= pad.bytes else f", too large for {pad}"
+        yield "", f"{_bytes(low.scratch)} of scratch memory for each of {threads} threads{place}"
 
 
 def _work(problem: Problem, target: Machine) -> Iterator[Line]:

@@ -128,7 +128,7 @@ class Instruction:
     `predicate` names a size of the specification, the number of leading lanes that are active; in `llvm` it is a mask.
     `partial` names loops that may run fewer times than the specification's: the lanes that only further iterations
     reach are not active. `flushes` says that a sum that would be denormal becomes zero. `scaled` is the scalable row
-    that does in every unit of a vector what this row does in one. `repeated` is the row for a factor `a`
+    that does in every unit of a vector what this row does in one. `repeated` is the row for a factor
     of which all sums have the same terms: its operand has these terms once.
     """
 

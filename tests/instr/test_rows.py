@@ -154,7 +154,7 @@ def test_specification(target: Machine, row: Instruction) -> None:
             right = b.reshape(-1, row.lanes, row.group).swapaxes(1, 2).reshape(-1, row.lanes)
             sums = (a.reshape(row.rows, -1) @ right).ravel()
         else:
-            sums = (a.reshape(-1, row.terms) * b.reshape(row.lanes, -1)).sum(1)
+            sums = (a.reshape(-1, row.terms) * b.reshape(-1, row.terms)).sum(1)
         np.testing.assert_array_equal(specified(row, data), data["c"] + sums)
 
 
@@ -174,7 +174,8 @@ def test_a_form_for_repeated_terms_does_the_same(row: Instruction) -> None:
     assert row.repeated is not None
     data = fragments(row.repeated)
     wanted = specified(row.repeated, data)
-    np.testing.assert_array_equal(specified(row, {**data, "a": np.tile(data["a"], row.lanes)}), wanted)
+    whole = {x.name: np.tile(data[x.name], x.size // data[x.name].size) for x in row.operands}
+    np.testing.assert_array_equal(specified(row, whole), wanted)
 
 
 @pytest.mark.parametrize("target, row", ROWS)

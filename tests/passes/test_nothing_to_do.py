@@ -41,6 +41,7 @@ from convsmith.passes.strength import strength_reduce
 from convsmith.passes.sum_together import sum_together
 from convsmith.passes.unroll import unroll
 from convsmith.passes.unused_let import unused_let
+from convsmith.passes.unvectorise import unvectorise
 from convsmith.passes.vectorise import vectorise
 
 FLAT = """\
@@ -60,7 +61,7 @@ ONE: Any = ("i",)
 ON_FLAT = [
     Step(flatten), Step(narrow_index), Step(outline), Step(strength_reduce), Step(replace, (PORTABLE_FMA,)),
     Step(sum_together, 4), Step(hoist), Step(cse), Step(unused_let), Step(hoist_pointers),
-    Step(vectorise, "j", 4, False),
+    Step(vectorise, "j", 4, False), Step(unvectorise, ("f32",)),
 ]  # fmt: skip
 ON_NEST = [
     Step(bind, ONE, "serial"), Step(coalesce, "i", "j", "i_j"), Step(collapse), Step(derive_packing, ("c",), "c_p"),

@@ -38,20 +38,25 @@ def _memory_type(type_: str) -> str:
     return "i16" if type_ in ("f16", "bf16") else LLVM_TYPES[type_]
 
 
-def _repeating(row: Instruction, intrinsic: str) -> Instruction:
-    """Return ``row`` with the form that takes four bytes for ``a`` in a scalar register, the same for all sums."""
-    a, b, _ = row.types
+def _repeating(row: Instruction, intrinsic: str, name: str) -> Instruction:
+    """Return ``row`` with the form that takes four bytes for the factor ``name`` in a scalar register, the same for all
+    sums.
+    """
+    types = dict(zip("ab", row.types))
+    other = "a" if name == "b" else "b"
     call, bytes_ = f"@llvm.hexagon.V6.{intrinsic}.acc.128B", f"<{LANES * _TERMS} x i8>"
     steps = (
-        f"bitcast <{_TERMS} x i8> {{a}} to i32", f"bitcast {bytes_} {{b}} to {_WORDS}",
+        f"bitcast <{_TERMS} x i8> {{{name}}} to i32", f"bitcast {bytes_} {{{other}}} to {_WORDS}",
         f"call {_WORDS} {call}({_WORDS} {{c}}, {_WORDS} {{1}}, i32 {{0}})",
     )  # fmt: skip
+    place = {name: "r", other: f"l * {_TERMS} + r"}
     body = (
         f"  for l in 0 .. {LANES}:\n"
         f"    for r in 0 .. {_TERMS}:\n"
-        f"      c[l] = c[l] + cast(s32, a[r]) * cast(s32, b[l * {_TERMS} + r])\n"
+        f"      c[l] = c[l] + cast(s32, a[{place['a']}]) * cast(s32, b[{place['b']}])\n"
     )
-    operands = (vector("c", "s32", LANES), vector("a", a, _TERMS), vector("b", b, LANES * _TERMS))
+    factors = (vector(x, types[x], _TERMS if x == name else LANES * _TERMS) for x in "ab")
+    operands = (vector("c", "s32", LANES), *factors)
     form = Instruction(
         f"{row.name}_repeated", operands, body, "\n".join(steps),
         f"declare {_WORDS} {call}({_WORDS}, {_WORDS}, i32)", row.needs, row.mnemonic,
@@ -85,8 +90,8 @@ FLOATS = (
     _dot("vdmpy_sf_hf", ("f16", "f16", "f32"), 2, "vdmpy.sf.hf", "vdmpy", needs=_FLOAT),
 )
 BYTES = (
-    _dot("vrmpy_ub_b", ("u8", "s8", "s32"), _TERMS, "vrmpybusv", "vrmpy"),
-    _repeating(_dot("vrmpy_b_ub", ("s8", "u8", "s32"), _TERMS, "vrmpybusv", "vrmpy", swapped=True), "vrmpybus"),
+    _repeating(_dot("vrmpy_ub_b", ("u8", "s8", "s32"), _TERMS, "vrmpybusv", "vrmpy"), "vrmpybus", "b"),
+    _dot("vrmpy_b_ub", ("s8", "u8", "s32"), _TERMS, "vrmpybusv", "vrmpy", swapped=True),
     _dot("vrmpy_b_b", ("s8", "s8", "s32"), _TERMS, "vrmpybv", "vrmpy"),
-    _repeating(_dot("vrmpy_ub_ub", ("u8", "u8", "s32"), _TERMS, "vrmpyubv", "vrmpy"), "vrmpyub"),
+    _repeating(_dot("vrmpy_ub_ub", ("u8", "u8", "s32"), _TERMS, "vrmpyubv", "vrmpy"), "vrmpyub", "a"),
 )
