@@ -12,39 +12,24 @@ from math import prod
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.index import Index, floordiv, mod
-from convsmith.ir.stmt import Alloc, Kernel, Stmt, Store
-from convsmith.ir.value import Load, Value
-from convsmith.ir.walk import Rewriter, statements_of
+from convsmith.ir.index import floordiv, mod
+from convsmith.ir.stmt import Alloc, Kernel
+from convsmith.ir.walk import statements_of
 from convsmith.layout.block import LayoutBlock
+from convsmith.passes.relocate import Place, Relocate
 from convsmith.passes.scope import with_body
 
 Digit = tuple[int, int]
 """A dim of the buffer, and the number of values of one digit of its coordinates."""
 
 
-class _BlockDims(Rewriter):
-    def __init__(self, old: Buffer, new: Buffer, digits: Sequence[Digit]) -> None:
-        super().__init__()
-        self.old, self.new, self.digits = old, new, digits
-
-    def place(self, index: tuple[Index, ...]) -> tuple[Index, ...]:
-        out = []
-        for n, (dim, size) in enumerate(self.digits):
-            digit = floordiv(self.expr(index[dim]), _weight(self.digits, n))
-            out.append(mod(digit, size) if any(d == dim for d, _ in self.digits[:n]) else digit)
-        return tuple(out)
-
-    def Load(self, v: Load) -> Value:
-        return Load(self.new, self.place(v.index), v.lanes) if v.buffer is self.old else self._Load(v)
-
-    def Store(self, s: Store) -> Stmt:
-        if s.buffer is not self.old:
-            return self._Store(s)
-        return Store(self.new, self.place(s.index), self.expr(s.value), s.lanes)
-
-    def Alloc(self, s: Alloc) -> Stmt:
-        return Alloc(self.new, self.stmt(s.body)) if s.buffer is self.old else self._Alloc(s)
+def _place(index: Place, digits: Sequence[Digit]) -> Place:
+    """Return the digits of the coordinates ``index``."""
+    out = []
+    for n, (dim, size) in enumerate(digits):
+        digit = floordiv(index[dim], _weight(digits, n))
+        out.append(mod(digit, size) if any(d == dim for d, _ in digits[:n]) else digit)
+    return tuple(out)
 
 
 def _weight(digits: Sequence[Digit], n: int) -> int:
@@ -106,6 +91,6 @@ def block_dims(kernel: Kernel, buffer: str, digits: Sequence[Digit]) -> Kernel:
             "buffer-name", f"block_dims: kernel {kernel.name} has {len(found)} buffers {buffer}; legal is one"
         )
     (old,) = found
-    new = _blocked(old, tuple(digits))
-    made = with_body(kernel, _BlockDims(old, new, tuple(digits)).stmt(kernel.body))
+    new = _blocked(old, digits)
+    made = with_body(kernel, Relocate(old, new, lambda index: _place(index, digits)).stmt(kernel.body))
     return replace(made, params=tuple(new if b is old else b for b in kernel.params))

@@ -21,8 +21,9 @@ from convsmith.ir.value import Load, const
 from convsmith.ir.walk import loops_of, substitute, variables_of, walk
 from convsmith.passes.accesses import written_in
 from convsmith.passes.footprint import box
+from convsmith.passes.relocate import Place
 from convsmith.passes.scope import ScopedRewriter, loop_range, note_copies, require_new_buffer, require_one, with_body
-from convsmith.passes.stage import LoadsOfCopy, Place, read_or_fill
+from convsmith.passes.stage import LoadsOfCopy, read_or_fill
 
 IN_ROWS = 2
 """Number of the last loops over the terms of a pixel, those over a row's taps and channels, which may be one run of

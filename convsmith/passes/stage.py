@@ -24,24 +24,11 @@ from convsmith.ir.value import Load, Select, Value, const
 from convsmith.ir.walk import Rewriter, loops_of, variables_of, walk
 from convsmith.passes.accesses import written_in
 from convsmith.passes.footprint import box, dense_blocks
+from convsmith.passes.relocate import Place, Relocate
 from convsmith.passes.scope import ScopedRewriter, loop_range, note_copies, require_new_buffer, require_one, with_body
 
 MOST = 1 << 20
 """Maximum number of points at which two conditions are compared."""
-Place = tuple[Index, ...]
-
-
-class Relocate(Rewriter):
-    """Redirects loads to the ``place`` of their index in the copy."""
-
-    def __init__(self, old: Buffer, new: Buffer, place: Callable[[Place], Place]) -> None:
-        super().__init__()
-        self.old, self.new, self.place = old, new, place
-
-    def Load(self, v: Load) -> Value:
-        if v.buffer is not self.old:
-            return self._Load(v)
-        return Load(self.new, self.place(v.index), v.lanes)
 
 
 class LoadsOfCopy(Relocate):

@@ -6,17 +6,18 @@ is stored once, and nothing else touches it while the sums are made.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from convsmith.arith.dependence import LoopBounds
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.index import Index, Var
+from convsmith.ir.index import Var
 from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, Store, block
-from convsmith.ir.value import Load, Value
-from convsmith.ir.walk import Rewriter, statements_of, substitute, walk
+from convsmith.ir.value import Load
+from convsmith.ir.walk import statements_of, substitute, walk
 from convsmith.passes.accesses import Path, sites_of
 from convsmith.passes.order import NewPath, Unordered, require_order
+from convsmith.passes.relocate import Place, Relocate
 from convsmith.passes.scope import LoopRewriter, perfect_nest, with_body
 
 Allocation = Alloc
@@ -43,8 +44,12 @@ class _SumInPlace(LoopRewriter):
         for x in sums:
             self.check(s.buffer, copy, ends, x)
         self.require_one_place(result)
-        place = _Place(s.buffer, copy, tuple(ends))
-        return block(*map(place.stmt, sums))
+
+        def place(index: Place) -> Place:
+            at = dict(zip(ends, index))
+            return tuple(substitute(i, at) for i in copy.index)
+
+        return block(*map(Relocate(s.buffer, copy.buffer, place).stmt, sums))
 
     def check(self, acc: Buffer, copy: Store, ends: Mapping[Var, For], s: Stmt) -> None:
         """Raise ConfigError unless ``s`` accesses elements that are copied, in loops of the same bounds, and no result.
@@ -69,26 +74,6 @@ class _SumInPlace(LoopRewriter):
             return tuple(Unordered(x) if isinstance(x, LoopBounds) else x for x in path)
 
         require_order(f"sum_in_place({self.acc})", sites_of(result, self.ranges), in_any_order, self.ranges)
-
-
-class _Place(Rewriter):
-    """Accesses the result in place of an accumulator."""
-
-    def __init__(self, acc: Buffer, copy: Store, loops: Sequence[Var]) -> None:
-        super().__init__()
-        self.acc, self.copy, self.loops = acc, copy, loops
-
-    def place(self, index: tuple[Index, ...]) -> tuple[Index, ...]:
-        at = dict(zip(self.loops, index))
-        return tuple(substitute(i, at) for i in self.copy.index)
-
-    def Load(self, v: Load) -> Value:
-        return Load(self.copy.buffer, self.place(v.index), None) if v.buffer is self.acc else self._Load(v)
-
-    def Store(self, s: Store) -> Stmt:
-        if s.buffer is not self.acc:
-            return self._Store(s)
-        return Store(self.copy.buffer, self.place(s.index), self.expr(s.value), None)
 
 
 def _refuse(why: str) -> ConfigError:

@@ -38,6 +38,7 @@ from convsmith.passes.strength import strength_reduce
 from convsmith.passes.sum_in_place import sum_in_place
 from convsmith.passes.tile import tile
 from convsmith.passes.unused_let import unused_let
+from convsmith.passes.vectorise import vectorise
 from convsmith.plan.pipelines import SYMBOL
 from convsmith.problem.chain import Chain
 from convsmith.problem.conv import Conv
@@ -152,9 +153,12 @@ class BlockedChain:
 
     @property
     def pipeline(self) -> Sequence[Step]:
-        """The rewrites of the kernel."""
-        lower = (Step(narrow_index), Step(strength_reduce), Step(unused_let))
-        return (*self.nest_steps, Step(share_storage, self.asynchronous), *lower)
+        """The rewrites of the kernel: of the nest, with channels of a block as vectors."""
+        steps = [*self.nest_steps, Step(share_storage, self.asynchronous), Step(narrow_index)]
+        for n, names in enumerate(NAMES):
+            lane, (_, terms) = names.inner[2], names.reduction
+            steps += [Step(reorder, (terms, lane)), Step(vectorise, lane, parse_tag(self.convs[n].dtag, 4).inner[2][1])]
+        return (*steps, Step(strength_reduce), Step(unused_let))
 
     @property
     def nest_steps(self) -> Sequence[Step]:
