@@ -1,24 +1,28 @@
 """Every layer of three networks, and others, beside the best library of each layer, one thread.
 
-Run: python benchmarks/best.py [--only resnet50,int8] [--vs torch,onednn] [--rounds 15]
+Run: python benchmarks/best.py [--only resnet50,int8] [--keep] [--vs torch,onednn] [--rounds 15]
 
-Ours is the faster of channels last and blocks of 16 channels; the library's is its time in the rounds of that row. All
-groups take some fifteen minutes. Tune first (`convsmith tune`), or the first choices are what is measured.
+Ours is the fastest of three layouts, as libraries choose theirs; the library's is its time in the rounds of that row.
+All groups take some twenty minutes; with `--keep`, a run measures some groups of a page and leaves the others. Tune
+first (`convsmith tune`), or the first choices are what is measured.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from report import Report, Row, bench, percent
 
+from convsmith.compiler.cache import compiler_source_hash
 from convsmith.measure.peers import PEERS
 from convsmith.problem.suites import suite
 
-LAYOUTS = ("axb", "aBx16b")
+LAYOUTS = ("axb", "aBx16b", "abx")
 INT8, BF16 = "--dt=u8:s8:s32", "--dt=bf16"
 KINDS_OF_LAYER = {
     "stem 64 @ 224": "mb1ic3ih224oc64oh112kh7sh2ph3",
@@ -64,36 +68,61 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", default=",".join(GROUPS), help=f"groups, of {', '.join(GROUPS)}")
     parser.add_argument("--vs", default=",".join(PEERS))
     parser.add_argument("--rounds", default="9")
+    parser.add_argument("--keep", action="store_true", help="keep the other groups of the last page of the day")
     given = parser.parse_args(arguments)
     report = Report("best", "Every layer beside its best library, one thread")
     report.note(
         "The last column is the time of the best library of the layer divided by ours (above 1: convsmith is faster). "
-        "The libraries were called in the same rounds; ours is the faster of channels last and blocks of 16 channels."
+        "The libraries were called in the same rounds, and choose their layouts; ours is the fastest of the layouts "
+        "that the summary names. It also names the sources with which a group was measured."
     )
-    runs, summary = [], []
+    runs = {group: run for group, run in _runs(report).items() if given.keep and group in GROUPS}
     for group in given.only.split(","):
-        lines = {
-            (name, layout): line if "--stag" in line else f"--stag={layout} --dtag={layout} {line}"
-            for name, line in GROUPS[group].items() for layout in (LAYOUTS[:1] if "--stag" in line else LAYOUTS)
-        }  # fmt: skip
-        run = bench(list(lines.values()), "--threads", "1", "--vs", given.vs, "--rounds", given.rounds)
-        runs.append({"group": group, **run})
-        by_name: dict[str, list[Row]] = {}
-        for (name, _), row in zip(lines, run["rows"], strict=True):
-            by_name.setdefault(name, []).append(row)
-        faster = {name: min(rows, key=_seconds) for name, rows in by_name.items()}
-        report.table(
-            group, ["layer", "problem", "config", "us", "% of peak", *given.vs.split(","), "best"],
-            [_cells(name, row, given.vs.split(",")) for name, row in faster.items()],
-        )  # fmt: skip
-        ratios = {name: ratio for name, row in faster.items() if (ratio := best_ratio(row)) is not None}
-        if ratios:
-            least = min(ratios, key=ratios.__getitem__)
-            mean = statistics.geometric_mean(ratios.values())
-            summary.append([group, str(len(ratios)), f"{mean:.2f}", f"{ratios[least]:.2f} ({least})"])
-    report.data = {"runs": runs}
-    report.table("Summary", ["group", "layers", "geometric mean", "least"], summary)
+        named = [line for _, line in _lines(group, LAYOUTS)]
+        run = bench(named, "--threads", "1", "--vs", given.vs, "--rounds", given.rounds)
+        runs[group] = {"group": group, "sources": compiler_source_hash(), **run}
+    summary = [_add_table(report, group, runs[group], given.vs.split(",")) for group in GROUPS if group in runs]
+    report.data = {"runs": list(runs.values())}
+    columns = ["group", "layers", "geometric mean", "least", "layouts", "sources"]
+    report.table("Summary", columns, summary)
     report.write()
+
+
+def _runs(report: Report) -> dict[str, dict[str, Any]]:
+    """Return the runs that the report's file holds, by group."""
+    file = report.stem.with_suffix(".json")
+    if not file.exists():
+        return {}
+    page = json.loads(file.read_text(encoding="utf-8"))
+    return {run["group"]: {"sources": page["sources"], **run} for run in page["runs"]}
+
+
+def _lines(group: str, layouts: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the names of a group's layers, each with its line in each of `layouts`, or in its own."""
+    return [
+        (name, line if "--stag" in line else f"--stag={layout} --dtag={layout} {line}")
+        for name, line in GROUPS[group].items() for layout in (layouts[:1] if "--stag" in line else layouts)
+    ]  # fmt: skip
+
+
+def _add_table(report: Report, group: str, run: Mapping[str, Any], libraries: Sequence[str]) -> list[str]:
+    """Add the table of a group's run to the report, and return its row of the summary."""
+    count = len(run["rows"]) // len(GROUPS[group])
+    layouts = LAYOUTS[:count]
+    by_name: dict[str, list[Row]] = {}
+    for (name, _), row in zip(_lines(group, layouts), run["rows"], strict=True):
+        by_name.setdefault(name, []).append(row)
+    faster = {name: min(rows, key=_seconds) for name, rows in by_name.items()}
+    report.table(
+        group, ["layer", "problem", "config", "us", "% of peak", *libraries, "best"],
+        [_cells(name, row, libraries) for name, row in faster.items()],
+    )  # fmt: skip
+    ratios = {name: ratio for name, row in faster.items() if (ratio := best_ratio(row)) is not None}
+    worst = min(ratios, key=ratios.__getitem__, default="-")
+    mean = f"{statistics.geometric_mean(ratios.values()):.2f}" if ratios else "-"
+    least = f"{ratios[worst]:.2f} ({worst})" if ratios else "-"
+    own = any("--stag" in line for line in GROUPS[group].values())
+    return [group, str(len(ratios)), mean, least, "abx" if own else ", ".join(layouts), run["sources"][:12]]
 
 
 def best_ratio(row: Row) -> float | None:

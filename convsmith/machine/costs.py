@@ -51,6 +51,8 @@ class Costs:
     """Cycles to store a lane of a vector whose lanes are elements of different cache lines."""
     scatter_clash: float = 17
     """Cycles to store a lane of a vector whose lanes evict each other from a set of the first-level cache."""
+    page_turn: float = 0
+    """Cycles to store a vector of a result beyond the caches that lies on another page than the vectors before it."""
     gather: float = 1.3
     """Slow-down of a step whose source lanes come from two vectors."""
     gather_singly: float = 5

@@ -32,6 +32,8 @@ OVERLAP = 4
 
 It is a property of the model: it smooths the maximum, on any machine that runs them side by side.
 """
+PAGE = 4096
+"""Bytes of a page, of which few have an entry in the first table of addresses."""
 Terms = defaultdict[str, float]
 """Cycles by their cause."""
 
@@ -241,6 +243,14 @@ class CostModel:
             return self.lanes * self.scattering(apart * self.bytes, tile.get(lane, 1))
         return self.lanes * self.target.costs.scatter if lane in self.classes and lane != self.n else 0.0
 
+    def turns_pages(self, lane: str) -> bool:
+        """Whether lanes along pixels write a result beyond the caches whose channels lie on pages of their own."""
+        along = any(d.name == self.dims[lane][-1] for d in self.st.of("m"))
+        pixels = self.st.constant and along and self.apart(lane) == 1
+        size = dtype(self.st.c.dtype).bytes
+        far = pixels and prod(self.st.c.layout.shape) * size > self.target.costs.images_near
+        return far and self.target.costs.page_turn > 0 and self.apart(self.n) * size >= PAGE
+
     def transposed(self, lane: str, tile: dict[str, int], most: int) -> int:
         """Return the neighbours of the result that are written as a vector, where tiles are transposed; or 0.
 
@@ -311,6 +321,8 @@ class CostModel:
         groups = self.filled(lane) // self.sizes[self.n]
         two = groups * self.src.get(Var(self.batch), 0) <= 2 * self.lanes * self.unit.terms
         gather = 1 + ((cost.gather if two else cost.gather_singly) - 1) * shared
+        order = config.order
+        turns = self.turns_pages(lane) and self.n in order and order.index(self.n) > order.index(lane)
         cycles = 0.0
         for m, v, count in tiles:
             held = m * v
@@ -334,6 +346,7 @@ class CostModel:
             hidden = cost.hidden if self.st.constant else cost.hidden_far
             finish = cost.exposed * cost.multiply_add * max(0.0, held - hidden * target.registers)
             finish += self.sums(held) if along_k else held * self.written(lane, tile, m)
+            finish += held * cost.page_turn * turns
             cycles += count * (steps * step + finish + turn)
             if terms is not None:
                 share = count * steps * step / sum(c**OVERLAP for c in bounds)

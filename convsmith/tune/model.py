@@ -250,6 +250,8 @@ class Model(CostModel):
         channels = [n for n in names if n not in pixels and n != self.images]
         far = lane == self.batch and self.moved(lane, self.lanes) > self.moved(pixels[0], 1)
         inner = [*pixels, *channels] if self.pixels_first() and not far else [*channels, *pixels]
+        if self.turns_pages(lane) and not self.bordered(lane):
+            inner = [*channels, *pixels]
         if self.bordered(lane) and threads > 1 and not groups:
             inner = [*pixels, *channels]  # each thread copies rows once
         outer = [*(n for n in names if n == self.images), *groups]
@@ -267,7 +269,7 @@ class Model(CostModel):
             return config if shared else with_blocks_of_pixels(self.traffic, loops, config)
         if not self.traffic.is_far(config):
             return config
-        if config.lane == self.batch or self.apart(config.lane) != 1:
+        if config.lane == self.batch or self.apart(config.lane) != 1 or self.turns_pages(config.lane):
             return config
         return ordered(self.traffic, loops, config, self.images)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from convsmith.ir.intern import interning
@@ -128,3 +130,14 @@ def test_scattered_vectors_of_a_result_are_transposed() -> None:
         config = Config.parse(f"--target=avx512 --lane=oc --register=oc:32,ow:{few or 14}")
         steps = plan(problem, config, target).pipeline
         assert any(step.run is transpose_stores for step in steps) is transposed
+
+
+@pytest.mark.parametrize(
+    ("cost", "size", "order"), [(6.0, 112, "oc,oh_ow"), (0.0, 112, "oh_ow,oc"), (6.0, 28, "oh_ow,oc")]
+)
+def test_channels_on_pages_of_their_own_are_written_one_after_the_other(cost: float, size: int, order: str) -> None:
+    """Where the result exceeds the caches, and a store on another page costs more."""
+    (level,) = (t for t in LEVELS if t.name == "avx512")
+    target = replace(level, costs=replace(level.costs, page_turn=cost))
+    layer = parse_problem(f"--stag=abx --dtag=abx mb1ic16ih{size}oc96oh{size}kh1ph0")
+    assert default_config(layer, target).order == ("mb", *order.split(","))
