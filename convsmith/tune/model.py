@@ -21,7 +21,7 @@ from convsmith.plan.loops import Loops, fused_name
 from convsmith.plan.registers import register_file
 from convsmith.statement.parts import PART, splits
 from convsmith.statement.phases import Phase, phases
-from convsmith.statement.statement import view_steps
+from convsmith.statement.statement import View, view_steps
 from convsmith.tune.blocks import BLOCKS_A_THREAD, blocked, with_blocks_of_pixels
 from convsmith.tune.cost_model import CostModel, overlapped
 from convsmith.tune.fragments import fragment_tiles, streamed_operand
@@ -313,10 +313,20 @@ class Model(CostModel):
         along = any(d.name == lane for d in self.st.of("n"))
         return [n for n in taps[-1:] if plain and along and self.sizes[n] > 1]
 
+    def crosses(self, view: View, lane: str) -> bool:
+        """Return whether vectors along ``lane`` cross blocks of channels, because a group does not begin with one.
+
+        That is no loss where multiply-adds are fewer than the cycles of a call that packs.
+        """
+        if self.problem.flops_dense < 2 * self.target.costs.pack_call:
+            return False
+        moving = ({v.name for v in variables_of(e) if self.sizes.get(v.name, 1) > 1} for e in view_steps(view))
+        return any(lane in names and len(names) > 1 for names in moving)
+
     def packed(self, lane: str) -> tuple[str, ...]:
         """Operands that are packed: constant ones, and those whose vectors are scattered in memory."""
         b, steps = self.st.b, view_steps(self.st.b)
-        single = all(Var(name) not in steps for name in self.dims[lane])
+        single = all(Var(name) not in steps for name in self.dims[lane]) and not self.crosses(b, lane)
         inner = steps.get(Var(self.n)) == 1 and steps.get(Var(self.batch), 0) == self.sizes[self.n]
         ready = single or steps.get(Var(lane)) == 1 or (inner and self.dims[lane] == (self.batch, self.n))
         inner_pixel = next((d.name for d in self.st.of("m") if d.name == self.dims[lane][-1]), "")

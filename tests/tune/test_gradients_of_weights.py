@@ -136,3 +136,11 @@ def test_pixels_two_apart_fill_the_lanes_of_a_group_of_few_channels(line: str, t
     """Groups as lanes would gather every pixel lane by lane, because their pixels lie far apart."""
     config = config_of(f"{FIRST} {line}", "avx512")
     assert (config.lane, config.pack) == ("ow", ()) and tile.items() <= dict(config.register).items()
+
+
+@pytest.mark.parametrize(("channels", "pack"), [(24, ("diff_dst",)), (68, ("diff_dst",)), (32, ())])
+def test_vectors_of_groups_that_begin_within_a_block_are_packed(channels: int, pack: tuple[str, ...]) -> None:
+    """Where a group begins is no constant, so that its vectors would be loaded lane by lane."""
+    sizes = f"g8mb1ic{channels * 8}ih28oc{channels * 8}oh28kh1ph0"
+    config = config_of(f"--stag=aBx16b --dtag=aBx16b {sizes}", "avx512")
+    assert (config.lane, config.pack) == ("oc", pack)
