@@ -12,10 +12,11 @@ from convsmith.codegen.artifact import Argument, Artifact, Entry, host_launch, s
 from convsmith.codegen.llvm_text import module_text
 from convsmith.compiler.arguments import argument_of, buffer_argument, packing_identity, zero_argument
 from convsmith.compiler.facts import facts
+from convsmith.diag.errors import UnsupportedError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.intern import one_table
 from convsmith.ir.stmt import Alloc, Kernel
-from convsmith.ir.types import POINTERS
+from convsmith.ir.types import POINTERS, dtype
 from convsmith.ir.walk import statements_of
 from convsmith.layout.indirection import recipe, shape_of
 from convsmith.layout.requirements import FIXED, Requirements
@@ -112,9 +113,23 @@ def build_artifact(
     requirements: Requirements = FIXED,
 ) -> Artifact:
     """Compile ``problem`` under ``config`` for ``target``; with ``requirements``, sizes are arguments of calls."""
+    _check_addresses(problem, target)
     with llvm_bind.no_collection(), one_table():
         made = plan(problem, config, target, requirements)
         return emit(made, lower(made, instruments))
+
+
+def _check_addresses(problem: Problem, target: Machine) -> None:
+    """Raise UnsupportedError where a tensor has more bytes than half of the target's addresses reach."""
+    most = 1 << target.address_bits - 1
+    for tensor in problem.tensors:
+        nbytes = tensor.layout.size * dtype(tensor.dtype).bytes
+        if nbytes >= most:
+            raise UnsupportedError(
+                f"{tensor.name} has {nbytes} bytes; legal are fewer than {most} on {target.name}, whose addresses have "
+                f"{target.address_bits} bits",
+                code="memory",
+            )
 
 
 def emit(plan: Plan, low: Lowered) -> Artifact:

@@ -11,6 +11,7 @@ from convsmith.compiler.driver import assemble, lower
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Kernel
+from convsmith.ir.types import POINTERS, PTR
 from convsmith.machine.base import Machine
 from convsmith.plan.micro_kernel import MicroKernelPlan
 from convsmith.problem.micro_kernel import MicroKernel
@@ -20,9 +21,10 @@ def micro_kernel_artifact(m: MicroKernel, target: Machine) -> Artifact:
     """Compile ``m`` for ``target``."""
     with llvm_bind.no_collection(), interning():
         made = MicroKernelPlan(m, target)
-        return replace(assemble(made, lower(made), _pointer), problem=m.name, config=str(made.config))
 
+        def pointer(kernel: Kernel, b: Buffer) -> Argument:
+            """Return the argument for a raw pointer, which the kernel only reads or may write."""
+            argument = buffer_argument(b, "inout" if b in kernel.written else "in")
+            return replace(argument, dtype=POINTERS[target.address_bits].name) if b.dtype is PTR else argument
 
-def _pointer(kernel: Kernel, b: Buffer) -> Argument:
-    """Return the argument for a raw pointer, which the kernel only reads or may write."""
-    return buffer_argument(b, "inout" if b in kernel.written else "in")
+        return replace(assemble(made, lower(made), pointer), problem=m.name, config=str(made.config))

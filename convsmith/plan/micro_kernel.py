@@ -54,7 +54,7 @@ class MicroKernelPlan:
 
     def naive(self) -> Kernel:
         """Return the naive nest."""
-        return naive_micro_kernel(self.m)
+        return naive_micro_kernel(self.m, self.machine.address_bits)
 
     def finishing(self) -> list[tuple[Kernel, Sequence[Step]]]:
         """Return nothing: no kernel runs after this one."""

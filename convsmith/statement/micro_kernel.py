@@ -14,7 +14,7 @@ from dataclasses import replace
 from convsmith.ir.buffer import UNKNOWN, Buffer, make_buffer
 from convsmith.ir.index import Index, Var, as_index, conj, floordiv, maximum, product, true
 from convsmith.ir.stmt import Alloc, At, For, Kernel, Stmt, Store, block
-from convsmith.ir.types import BF16, F16, F32, PTR, S8, S32, U8, DType
+from convsmith.ir.types import BF16, F16, F32, POINTERS, PTR, S8, S32, U8, DType
 from convsmith.ir.value import Binary, Cast, Load, Select, Value, const, dtype_of
 from convsmith.layout.layout import Layout
 from convsmith.problem.micro_kernel import REQUANTISATIONS, MicroKernel
@@ -55,8 +55,8 @@ def micro_statement(m: MicroKernel) -> Statement:
     return Statement((x, c, k), (view("source", x, k, c), weights), view("output", x, c), ("k",), sums_type(m).name)
 
 
-def naive_micro_kernel(m: MicroKernel) -> Kernel:
-    """Return the naive nest: a sum over the taps for each channel of each output."""
+def naive_micro_kernel(m: MicroKernel, address_bits: int = 64) -> Kernel:
+    """Return the naive nest: a sum over the taps for each channel of each output; steps in tables are bytes."""
     memory, acc_type = MEMORY[m.type], sums_type(m)
 
     def given(name: str, t: DType, *shape: int) -> Buffer:
@@ -85,7 +85,7 @@ def naive_micro_kernel(m: MicroKernel) -> Kernel:
     term = Binary(
         "mul", factor(pixel, c, "input_zero_point"), factor(kernel, product(c, kernel_size) + k, "kernel_zero_point")
     )
-    entry = (product(x, floordiv(stride, PTR.bytes)) + k,)
+    entry = (product(x, floordiv(stride, POINTERS[address_bits].bytes)) + k,)
     moved = floordiv(offset, memory.bytes)
     add = At(pixel, table, entry, moved, source, zero, (as_index(0),), Store(acc, (), Binary("add", here, term)))
     taps: Index = as_index(m.taps[0])

@@ -15,10 +15,13 @@ from problems import exact, random_problem
 import convsmith as cs
 from convsmith.compiler.driver import build_artifact
 from convsmith.compiler.dynamic import at_call
+from convsmith.compiler.micro_kernel import micro_kernel_artifact
 from convsmith.machine.hexagon.levels import LEVELS
 from convsmith.plan.config import Config
 from convsmith.problem import Problem, parse_problem
 from convsmith.problem.data import random_arrays
+from convsmith.problem.micro_kernel import MicroKernel
+from convsmith.statement.micro_kernel import naive_micro_kernel
 from convsmith.tune.candidates import default_config
 
 COUNT = 100
@@ -106,3 +109,23 @@ def test_sizes_of_a_call(options: str) -> None:
 def test_what_a_kernel_keeps_lies_in_the_memory_of_the_vector_units() -> None:
     page = cs.compile(f"--dt=u8:s8:s32 {SMALL}", target=RUN[-1].name, threads=1).explain()
     assert re.search(r"bytes of scratch memory for each of 1 threads in VTCM of 4096 KiB", page)
+
+
+def test_tensors_that_addresses_do_not_reach() -> None:
+    """The reach is that of signed offsets; one element less than it compiles."""
+    line = "--dt=u8:s8:u8 --stag=axb --dtag=axb mb{}ic32ih1iw1048576oc32ow1048576kh1kw1"
+    with pytest.raises(cs.UnsupportedError) as caught:
+        cs.compile(line.format(64), target=RUN[0].name, threads=1)
+    assert str(caught.value).startswith(
+        f"src has 2147483648 bytes; legal are fewer than 2147483648 on {RUN[0].name}, whose addresses have 32 bits"
+    )
+    assert cs.compile(line.format(63), target=RUN[0].name, threads=1).asm()
+
+
+def test_steps_in_tables_of_micro_kernels() -> None:
+    """A step of a table is so many bytes: a pointer has four of them."""
+    m = MicroKernel.parse("f32_dwconv_up16x9")
+    steps = [str(naive_micro_kernel(m, bits)) for bits in (64, 32)]
+    assert [re.findall(r"input_stride // (\d)", text) for text in steps] == [["8"], ["4"]]
+    (table, *_) = micro_kernel_artifact(m, RUN[0]).entries["main"].arguments
+    assert (table.name, table.dtype) == ("input", "ptr32")
