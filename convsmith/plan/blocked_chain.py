@@ -44,7 +44,7 @@ from convsmith.problem.chain import Chain
 from convsmith.problem.conv import Conv
 from convsmith.problem.fusion import Stages, middle, stages_of
 from convsmith.problem.problem import Problem
-from convsmith.statement.fused import FusedStatements, suffix
+from convsmith.statement.fused import FusedStatements, in_whole_blocks, suffix
 from convsmith.statement.statement import Statement
 from convsmith.statement.views import statement
 
@@ -216,12 +216,8 @@ class BlockedChain:
     # -- the driver's face ------------------------------------------------------------------------------------------
 
     def naive(self) -> Kernel:
-        """Return the naive nests of both convolutions.
-
-        The array between them has whole blocks; so have all arrays of the ``whole`` form.
-        """
-        first, second = (statement(conv) for conv in self.convs)
-        own = (_in_blocks(first, self.whole), _in_blocks(second, True) if self.whole else second)
+        """Return the naive nests of both convolutions, in the ``whole`` form with loops over whole blocks."""
+        own = tuple(_over_blocks(st) if self.whole else st for st in map(statement, self.convs))
         return FusedStatements(self.stages, 0, own).naive()
 
     @property
@@ -253,12 +249,11 @@ def _with_tags(problem: Problem, **tags: str) -> Problem:
     return replace(problem, **given)
 
 
-def _in_blocks(st: Statement, longer: bool) -> Statement:
-    """Return ``st`` with a result of whole blocks; with ``longer`` loops, all of their elements are computed."""
-    layout = Layout(st.c.layout.padded_shape, st.c.layout.blocks)
-    sizes = {str(x): n for x, n in zip(st.c.coords, layout.shape)} if longer else {}
-    dims = tuple(replace(d, size=sizes.get(d.name, d.size)) for d in st.dims)
-    return replace(st, dims=dims, c=replace(st.c, layout=layout))
+def _over_blocks(st: Statement) -> Statement:
+    """Return ``st`` with loops that compute all elements of the blocks of its result."""
+    longer = in_whole_blocks(st)
+    sizes = {str(x): n for x, n in zip(longer.c.coords, longer.c.layout.shape)}
+    return replace(longer, dims=tuple(replace(d, size=sizes.get(d.name, d.size)) for d in st.dims))
 
 
 def _divisors(n: int) -> list[int]:

@@ -14,10 +14,18 @@ from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var, is_false
 from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, block
 from convsmith.ir.walk import Substitute
+from convsmith.layout.layout import Layout
 from convsmith.problem.fusion import Stages, middle
 from convsmith.statement.naive import naive
 from convsmith.statement.offsets import sums_of
 from convsmith.statement.statement import Statement, View
+
+
+def in_whole_blocks(st: Statement) -> Statement:
+    """Return ``st`` with a result whose extents are those of its blocks, none of which the statement leaves to others.
+    """
+    layout = Layout(st.c.layout.padded_shape, st.c.layout.blocks)
+    return replace(st, c=replace(st.c, layout=layout))
 
 
 def suffix(n: int) -> str:
@@ -84,7 +92,9 @@ class FusedStatements:
         params: dict[str, Buffer] = {}
         nests, middles = [], []
         for n in self.read:
-            nests.append(self._nest(n, self.own[n - self.start], params))
+            st = self.own[n - self.start]
+            # Only results of the statement are read: elements that blocks hold beyond them stay without a value.
+            nests.append(self._nest(n, in_whole_blocks(st) if n < self.last else st, params))
             if n < self.last:
                 middles.append(params[middle(n)])
         body = nests.pop()

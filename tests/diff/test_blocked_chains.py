@@ -25,6 +25,7 @@ from convsmith.plan.blocked_chain import BlockedChain
 from convsmith.problem import parse_problem
 from convsmith.problem.chain import Chain
 from convsmith.problem.data import random_arrays
+from convsmith.tune.compile import compile_problem
 
 CASES = [pytest.param(case, id=name(case)) for case in cases()]
 TINY = Sizes(8, 6, 4, (2, 3, 2))
@@ -68,6 +69,17 @@ def test_every_pass_keeps_the_values() -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_a_case_with_small_blocks_is_compiled(case: dict[str, Any]) -> None:
     compare(blocked_chain(case, host_target(), SMALL))
+
+
+@pytest.mark.parametrize("blocks", [(5, 3, 2), (2, 2, 8)], ids=str)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_default_config_serves_results_in_blocks(threads: int, blocks: tuple[int, int, int]) -> None:
+    """Blocks of the result between two stages are not full: no kernel reads what lies beyond the results."""
+    case = next(c for c in cases() if name(c) == "3-3-1-1")
+    whole = parse_problem(line(case, Sizes(20, 6, 6, blocks)))
+    arrays = random_arrays(whole)
+    memory = Compiled(whole, compile_problem(whole, target=host_target(), config=None, threads=threads))(arrays)
+    check_result(whole, memory, expected(whole, arrays))
 
 
 @pytest.mark.slow

@@ -36,6 +36,9 @@ CHAINS = {
     "three-windows": (
         "mb1ic1ih5iw1oc2oh5ow1kh3kw1ph1 -> mb1ic2ih5iw1oc3oh3ow1kh3kw1sh2ph1 -> mb1ic3ih3iw1oc1oh3kh3ph1kw1"
     ),
+    "blocks": (
+        "--stag=axb --dtag=NHWC2h2w2c mb1ic2ih5iw3oc3oh3ow3kh3kw1ph0 -> --dtag=axb mb1ic3ih3iw3oc2oh3ow1kh1kw3ph0pw0"
+    ),
     "int8": (
         "--stag=axb --dt=u8:s8:u8 mb1ic2ih3iw2oc4oh3ow2kh1kw1 -> --dt=u8:s8:s8 --attr-zero-points=src:common:2 "
         "--dtag=axb mb1ic4ih3iw2oc2oh3ow2kh3kw1ph1"
