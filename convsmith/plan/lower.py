@@ -101,9 +101,11 @@ def _streamed(st: Statement, config: Config, nest: Nest, target: Machine) -> tup
 def transposes(st: Statement, lane: str, along: str, lanes: int, target: Machine) -> Instruction | None:
     """Return the row of ``target`` that transposes tiles of ``lanes`` along the dim ``lane``, whose vectors would be
     scattered, and of neighbours along the dim ``along``; None where the result is not written by it.
+
+    Gradients of the weights are written once for all pixels, so that their lanes follow from what they read.
     """
     steps = view_steps(st.c)
-    if steps.get(Var(along)) != 1 or steps.get(Var(lane), 1) == 1 or st.residues:
+    if steps.get(Var(along)) != 1 or steps.get(Var(lane), 1) == 1 or st.residues or not st.constant:
         return None
     return None if target.vectors.scalable else square_transposition(target.transpositions, st.c.dtype, lanes)
 
