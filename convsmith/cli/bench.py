@@ -159,7 +159,7 @@ def _check_peer(name: str, kernel: CompiledKernel) -> None:
     peer.call()
     result, expected = peer.result(), next(iter(computed(kernel, arrays).values()))
     distance = np.abs(result.reshape(expected.shape) - expected)
-    error = max(PEERS[name].error, TRANSFORMED if kernel.config.winograd else 0.0)
+    error = max(PEERS[name].error, TRANSFORMED if kernel.config.has_transform else 0.0)
     differing = int((distance > error * np.abs(expected).max(initial=0)).sum())
     if differing:
         raise UnsupportedError(

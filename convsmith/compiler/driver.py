@@ -135,13 +135,21 @@ def _check_addresses(problem: Problem, target: Machine) -> None:
 def emit(plan: Plan, low: Lowered) -> Artifact:
     """Return the object code of ``low``, the kernels of ``plan``, with its manifest."""
     made = assemble(plan, low, problem_arguments(plan, low))
-    # Padding in memory stands for activations; its zeros are multiplied by the other factor.
-    copies = ("pad_copy", "window_copy", "indirection")
-    padded = [k for k in plan.kernels if k.config.realise in copies or plan.config.winograd]
     return replace(
         made, problem=str(plan.problem), config=str(plan.config), requirements=plan.requirements,
-        needs_finite=tuple(k.statement.whole.b.name for k in padded if k.statement.when in ("loop", "main")),
+        needs_finite=tuple(_needs_finite(plan)),
     )  # fmt: skip
+
+
+def _needs_finite(plan: Plan) -> Iterator[str]:
+    """Yield the arguments that stored zeros are multiplied by: these stand for absent activations."""
+    copies = ("pad_copy", "window_copy", "indirection")
+    for kernel in plan.program.kernels:
+        for n, k in zip(kernel.read, plan.plans_of(kernel)):
+            if kernel.winograd is not None or k.config.realise in copies:
+                yield kernel.name(n, kernel.own[n - kernel.start].whole.b.name)
+    if not plan.program.kernels and (plan.config.winograd or plan.main.config.realise in copies):
+        yield plan.main.statement.whole.b.name
 
 
 def assemble(plan: Pipelines, low: Lowered, argument: Callable[[Kernel, Buffer], Argument]) -> Artifact:

@@ -154,7 +154,7 @@ class Interpret:
     @staticmethod
     def suits(problem: Problem, config: Config) -> bool:
         """Return whether the problem is small enough, and one kernel computes its whole result, with exact sums."""
-        return problem.flops_dense <= INTERPRETED_FLOPS and not config.split and not config.winograd
+        return problem.flops_dense <= INTERPRETED_FLOPS and not config.split and not config.has_transform
 
     def after(self, number: int, step: Step | None, kernel: Kernel, seconds: float, changed: bool) -> None:
         if changed:

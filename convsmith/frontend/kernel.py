@@ -7,7 +7,6 @@ kernel loaded from the cache costs no more than its code.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -144,9 +143,9 @@ class CompiledKernel(Inspected):
         return plan(self.problem.canonical(), self.config, self.target)
 
     @property
-    def transform(self) -> Winograd | None:
-        """The transform that the kernel uses, with its expected error; None if it adds up products of the arrays."""
-        return self.plan().program.winograd if self.config.winograd else None
+    def transforms(self) -> tuple[Winograd, ...]:
+        """The transforms that the kernel uses, each with its expected error; none if it adds up products alone."""
+        return self.plan().program.transforms if self.config.has_transform else ()
 
     def __repr__(self) -> str:
         return f"<CompiledKernel {self.problem} {self.config}>"
@@ -156,9 +155,11 @@ class CompiledKernel(Inspected):
 
     def _fallback(self) -> HostKernel:
         """Return the kernel for weights that are not finite, which multiplies no stored zeros."""
-        problem = replace(self.problem, accuracy="strict")
-        config = None if self.config.winograd else replace(self.config, realise="peel")
-        return HostKernel(compile_problem(problem, target=self.target, config=config, threads=self.config.threads))
+        problem, config = self.problem.without_transforms(), self.config
+        if config.has_transform:
+            config = Config.parse(compile_problem(problem, target=self.target, threads=config.threads).config)
+        peeled = config.of_each(realise="peel")
+        return HostKernel(compile_problem(problem, target=self.target, config=peeled, threads=config.threads))
 
     def _traced(self, work: Callable[..., Any], *arguments: Any) -> Any:
         start = perf_counter()

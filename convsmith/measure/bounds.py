@@ -57,7 +57,8 @@ def intervals(
     """Return the interval of every output, by name.
 
     `acc` is the type of the sums; the bias gradient uses the problem's own. `exact_sums` states that no sum is rounded.
-    `transform` is the expected error of a transform relative to that of the sums, 0 if the kernel has none.
+    `transform` is the expected error of a transform relative to that of the sums, 0 if the kernel has none; of a chain,
+    the largest of its stages.
     """
     sums, steps = sums_and_steps(problem, arrays, np.float64)
     eps = float(np.finfo(steps_type(problem)).eps)
@@ -70,11 +71,11 @@ def intervals(
         error = np.zeros(value.shape)
         if not exact:
             row = np.finfo(TYPES[problem.acc if of_bias else acc].numpy)
-            size = np.full(value.shape, max(transform, 1.0) * sizes[name].max(initial=0)) if transform else sizes[name]
+            size = _of_transform(sizes[name], transform)
             error = float(row.eps) * (2 + math.sqrt(count)) * size + count / 2 * float(row.smallest_subnormal)
         with np.errstate(all="ignore"):
             for step in steps:
-                value, error = _carried(step, value, error, eps)
+                value, error = _carried(step, value, error, eps, transform)
         intervals_by_name[name] = Interval(value, error, 0 if exact else count)
     return intervals_by_name
 
@@ -92,11 +93,16 @@ def within(result: Array, interval: Interval, dtype: str) -> Array:
     return inside
 
 
-def _carried(step: ReferenceStep, value: Array, error: Array, eps: float) -> tuple[Array, Array]:
+def _of_transform(sizes: Array, transform: float) -> Array:
+    """Return sums |a||b| of outputs, or those that bound the error of a transform."""
+    return np.full(sizes.shape, max(transform, 1.0) * sizes.max(initial=0)) if transform else sizes
+
+
+def _carried(step: ReferenceStep, value: Array, error: Array, eps: float, transform: float) -> tuple[Array, Array]:
     """Return the values after `step`, and their error."""
     after = step.apply(value)
     if step.spread is not None:
-        sums = step.spread(np.abs(value).astype(np.float64))
+        sums = _of_transform(step.spread(np.abs(value).astype(np.float64)), transform)
         return after, np.asarray(step.spread(error.astype(np.float64)) + eps * (2 + math.sqrt(sums.size)) * sums)
     carried_error = np.zeros(after.shape)
     if error.any():

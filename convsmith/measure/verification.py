@@ -39,8 +39,8 @@ class VerifiableKernel(Protocol):
     def target(self) -> Machine: ...
 
     @property
-    def transform(self) -> Winograd | None:
-        """The transform that the kernel uses, if any."""
+    def transforms(self) -> tuple[Winograd, ...]:
+        """The transforms that the kernel uses."""
         ...
 
     def run(self, **arrays: Any) -> dict[str, Array]:
@@ -86,13 +86,13 @@ def verify_kernel(kernel: VerifiableKernel, seed: int = 0, real: bool = False) -
     physical, lanes = _physical(problem, arrays)
     results = kernel.run(**physical)
     logical = {tensor.name: from_layout(results[tensor.name], tensor.layout) for tensor in problem.outputs}
-    transform = kernel.transform
-    exact_sums = not real and (transform is None or transform.is_exact)
-    if not (real and has_real_data(problem)) and is_exact(problem) and (exact_sums or transform is None):
+    transforms = kernel.transforms
+    exact_sums = not real and all(x.is_exact for x in transforms)
+    if not (real and has_real_data(problem)) and is_exact(problem) and (exact_sums or not transforms):
         truths = reference(problem, arrays, steps_type(problem))
         verdicts = {name: _equal(logical[name], truth) for name, truth in truths.items()}
     else:
-        ratio = transform.error if transform is not None else 0.0
+        ratio = max((x.error for x in transforms), default=0.0)
         bounds = intervals(problem, arrays, sums_type(problem, kernel.target), exact_sums, ratio)
         verdicts = {t.name: _inside(logical[t.name], bounds[t.name], t.dtype) for t in problem.outputs}
     verdict = _all(verdicts)

@@ -26,11 +26,12 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var, as_index, maximum, minimum, mod
 from convsmith.ir.stmt import Alloc, At, Block, Call, For, Invoke, Kernel, Let, Stmt, Store, block
-from convsmith.ir.value import Load, Value
+from convsmith.ir.value import Load
 from convsmith.ir.walk import Rewriter, bound_in, loops_of, statements_of, substitute, variables_of, walk
 from convsmith.passes.accesses import Site, sites_of
 from convsmith.passes.footprint import box, dense_blocks
 from convsmith.passes.order import require_independent
+from convsmith.passes.relocate import Place, Relocate
 from convsmith.passes.scope import (
     ScopedRewriter,
     loop_range,
@@ -96,26 +97,18 @@ def _place(buffer: Buffer, index: tuple[Index, ...]) -> str:
     return f"{buffer}[{', '.join(map(str, index))}]"
 
 
-class _Redirect(Rewriter):
-    """Access the small buffer in place of the whole one: coordinates are relative to an origin, or go round."""
+def _into(old: Buffer, new: Buffer, origin: Place, circular: int | None = None) -> Relocate:
+    """Return the rewriter that accesses ``new`` for ``old``: coordinates are relative to ``origin``; those of a
+    ``circular`` dim are taken modulo its size.
+    """
 
-    def __init__(self, old: Buffer, new: Buffer, origin: tuple[Index, ...], circular: int | None) -> None:
-        super().__init__()
-        self.old, self.new, self.origin, self.circular = old, new, origin, circular
-
-    def place(self, index: tuple[Index, ...]) -> tuple[Index, ...]:
+    def place(index: Place) -> Place:
         return tuple(
-            mod(self.expr(i), self.new.shape[dim]) if dim == self.circular else self.expr(i) - start
-            for dim, (i, start) in enumerate(zip(index, self.origin))
-        )
+            mod(i, new.shape[dim]) if dim == circular else i - start
+            for dim, (i, start) in enumerate(zip(index, origin))
+        )  # fmt: skip
 
-    def Load(self, v: Load) -> Value:
-        return Load(self.new, self.place(v.index), v.lanes) if v.buffer is self.old else self._Load(v)
-
-    def Store(self, s: Store) -> Stmt:
-        if s.buffer is not self.old:
-            return self._Store(s)
-        return Store(self.new, self.place(s.index), self.expr(s.value), s.lanes)
+    return Relocate(old, new, place)
 
 
 @dataclass(frozen=True)
@@ -177,7 +170,7 @@ def _moved(producer: _Producer, loop: For, rolling: bool, outer: dict[Var, Range
         shape[rolled] = 1 << (shape[rolled] - 1).bit_length()  # a power of two: the modulo is a bitwise "and"
     new = Buffer(old.name, old.dtype, tuple(shape), dense_blocks(old, shape), "cache")
     origin = tuple(parts[dim].first if dim in parts else as_index(0) for dim in range(len(shape)))
-    redirect = _Redirect(old, new, origin, rolled)
+    redirect = _into(old, new, origin, rolled)
 
     def computed(parts: Mapping[int, _Interval], ranges: Mapping[Var, Range]) -> Stmt:
         rows = {part.loop.var: _cut(part, ranges) for part in parts.values()}
@@ -202,7 +195,7 @@ def _computed_before(producer: _Producer, reader: Stmt, ranges: dict[Var, Range]
     shape = [old.shape[dim] if dim not in parts else parts[dim].size for dim in range(len(old.shape))]
     new = Buffer(old.name, old.dtype, tuple(shape), dense_blocks(old, shape), "cache")
     origin = tuple(parts[dim].first if dim in parts else as_index(0) for dim in range(len(shape)))
-    redirect = _Redirect(old, new, origin, None)
+    redirect = _into(old, new, origin)
     rows = {part.loop.var: _cut(part, ranges) for part in parts.values()}
     return Alloc(new, block(producer.over(rows, redirect), redirect.stmt(reader)))
 

@@ -182,6 +182,15 @@ class Config:
         """The configs of all statements, each without that of the next one."""
         return (replace(self, at="", halo="keep", then=None), *(self.then.stages if self.then is not None else ()))
 
+    @property
+    def has_transform(self) -> bool:
+        """Whether a statement is the product of a transform."""
+        return any(stage.winograd for stage in self.stages)
+
+    def of_each(self, **changes: Any) -> Config:
+        """Return the config with the same changes for every statement."""
+        return replace(self, **changes, then=None if self.then is None else self.then.of_each(**changes))
+
     def renamed(self, dims: Mapping[str, str], arrays: Mapping[str, str]) -> Config:
         """Return the config of the same statement with other names of its dims and arrays."""
         loops = dict(dims)

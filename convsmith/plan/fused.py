@@ -19,10 +19,13 @@ from convsmith.plan.config import Config
 from convsmith.plan.kernel import Held, KernelPlan, kernel_plan, loop_at, scheduled
 from convsmith.plan.loops import fused_name
 from convsmith.plan.sums import config_of_sums
+from convsmith.plan.winograd import product_config, winograd_of
 from convsmith.problem.fusion import Stages, middle
 from convsmith.problem.problem import Problem
 from convsmith.statement.fused import FusedStatements, suffix
 from convsmith.statement.program import Program, fused_program
+from convsmith.statement.statement import Statement
+from convsmith.statement.winograd import Winograd
 
 NEAR = ("mask", "peel")
 """Legal realisations of a statement that reads rows from a circular buffer."""
@@ -51,17 +54,20 @@ def scheduled_stages(problem: Problem, stages: Stages, config: Config, machine: 
     breaks = [n for n, link in enumerate(_links(config)) if not link.at]
     kernels, start = [], 0
     for end in breaks:
-        own = []
+        own: list[Statement] = []
+        made: Winograd | None = None
         for n in range(start, end + 1):
             _check(configs[n], n, n > start, end > start)
-            own.append(scheduled(stages.problems[n], configs[n], machine))
+            if configs[n].winograd:
+                made = winograd_of(stages.problems[n], configs[n], machine, dynamic=False).winograd
+            own.append(scheduled(stages.problems[n], configs[n], machine) if made is None else made.product)
             if n > start and any(v.adds != own[-1].b.name for v in own[-1].sums):
                 raise ConfigError(
                     "then", f"config {configs[n]}: sums of entries of the source need all of them before the first "
                     "row; legal are --offsets=each and a --flip of weights that need none",
                 )  # fmt: skip
         when = "main" if end == len(stages) - 1 else "before"
-        kernels.append(FusedStatements(stages, start, tuple(own), when))
+        kernels.append(FusedStatements(stages, start, tuple(own), when, made))
         start = end + 1
     return fused_program(problem, tuple(kernels))
 
@@ -79,10 +85,11 @@ def _check(config: Config, n: int, reads_rows: bool, has_others: bool) -> None:
 
     Its statement may read rows of another one, in a kernel that ``has_others``.
     """
-    if config.split or config.winograd or (config.realise == "indirection" and (n or has_others)):
+    if config.split or (config.winograd and has_others) or (config.realise == "indirection" and (n or has_others)):
         raise ConfigError(
-            "then", f"config {config}: one of several statements has no --split, no --winograd and no pointer table"
-        )
+            "then", f"config {config}: one of several statements has no --split and no pointer table, and --winograd "
+            "only if no other statement is computed with it",
+        )  # fmt: skip
     if reads_rows and config.realise not in NEAR:
         raise ConfigError(
             "then", f"config {config}: legal for a statement that reads rows of another one are "
@@ -125,7 +132,8 @@ def stage_plans(kernel: FusedStatements, config: Config, machine: Machine) -> li
         plans.append(kernel_plan(st, config_of_sums(st, machine, threads), machine))
     for n in kernel.read:
         st, whole = kernel.renamed(n), kernel.own[n - kernel.start]
-        own = configs[n].renamed({d.name: d.name + suffix(n) for d in whole.dims}, kernel.arrays(n))
+        given = configs[n] if kernel.winograd is None else product_config(configs[n])
+        own = given.renamed({d.name: d.name + suffix(n) for d in whole.dims}, kernel.arrays(n))
         if n < kernel.last:
             own = replace(own, threads=1)
         held = tuple(Held(place.loop, place.keeps) for place in at.values() if place.of == n)

@@ -60,11 +60,17 @@ class Plan:
         if self.program.winograd is not None:
             return {WEIGHTS: weights_steps(self.program.winograd)}
         found = {k.statement.name: k.pipeline for k in self.kernels if k.statement.when in ("packing", "before")}
+        for kernel in self.program.kernels:
+            if kernel.winograd is not None:
+                found[kernel.name(kernel.start, WEIGHTS)] = weights_steps(kernel.winograd)
         return found | {kernel.renamed(kernel.last).name: self._joined(kernel) for kernel in self.program.kernels[:-1]}
 
     def _joined(self, kernel: FusedStatements) -> tuple[Step, ...]:
         """Return the rewrites of a ``kernel`` of several statements."""
-        return joined(kernel, self.config, self.plans_of(kernel))
+        plans = self.plans_of(kernel)
+        if kernel.winograd is not None:
+            return block_steps(kernel.winograd, plans[0], self.config.stages[kernel.start], self.machine)
+        return joined(kernel, self.config, plans)
 
     def plans_of(self, kernel: FusedStatements) -> list[KernelPlan]:
         """Return the plans of the stages that ``kernel`` computes."""
@@ -92,6 +98,8 @@ class Plan:
     def threads(self, kernel: str = "") -> int:
         """Return the number of threads that share the main kernel, or a kernel around it; packing has one."""
         own = {k.statement.name: k.config.threads for k in self.kernels}
+        for stages in self.program.kernels:
+            own[stages.renamed(stages.last).name] = self.config.stages[stages.last].threads
         return own.get(kernel, 1) if kernel else self.config.threads
 
     def __str__(self) -> str:
@@ -109,10 +117,10 @@ def plan(problem: Problem, config: Config, machine: Machine, requirements: Requi
     """
     dynamic = bool(requirements)
     unknown = frozenset(symbolic_dims(check_dynamic(problem))) if dynamic else frozenset()
-    if config.winograd:
-        made = winograd_of(problem, config, machine, dynamic)
-    elif (stages := stages_of(problem)) is not None:
+    if (stages := stages_of(problem)) is not None:
         made = scheduled_stages(problem, stages, config, machine)
+    elif config.winograd:
+        made = winograd_of(problem, config, machine, dynamic)
     elif config.then is None:
         made = program(problem, scheduled(problem, config, machine, dynamic))
     else:

@@ -79,6 +79,10 @@ class Chain(Problem):
     def _own_options(self) -> tuple[str, ...]:
         return ()
 
+    def without_transforms(self) -> Self:
+        """Return the same computation for kernels in which every stage adds up products alone."""
+        return replace(self, stages=tuple(stage.without_transforms() for stage in self.stages))
+
     def canonical(self) -> Self:
         """Return the same computation with canonical stages and no names."""
         stages = tuple(stage.canonical() for stage in self.stages)

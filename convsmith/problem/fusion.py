@@ -47,8 +47,7 @@ def stages_of(problem: Problem) -> Stages | None:
     if isinstance(problem, Chain):
         for n, stage in enumerate(problem.stages):
             for own, inner in _split(stage):
-                # Stages add up products: the error of a transform would grow from stage to stage.
-                problems.append(replace(own, accuracy="strict"))
+                problems.append(own)
                 names.append({name: problem.names(n).get(given, given) for name, given in inner.items()})
     else:
         for own, inner in _split(problem):

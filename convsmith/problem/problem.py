@@ -178,6 +178,10 @@ class Problem(ABC):
     def __str__(self) -> str:
         return " ".join((*self.options(), self.descriptor()))
 
+    def without_transforms(self) -> Self:
+        """Return the same computation for kernels that add up products alone."""
+        return replace(self, accuracy="strict")
+
     def canonical(self) -> Self:
         """Return the same computation with tags in `aBcd16b` form and no name.
 

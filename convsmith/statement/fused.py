@@ -19,6 +19,7 @@ from convsmith.problem.fusion import Stages, middle
 from convsmith.statement.naive import naive
 from convsmith.statement.offsets import sums_of
 from convsmith.statement.statement import Statement, View
+from convsmith.statement.winograd import Winograd
 
 
 def in_whole_blocks(st: Statement) -> Statement:
@@ -37,13 +38,15 @@ def suffix(n: int) -> str:
 class FusedStatements:
     """The statements of consecutive ``stages``, from stage ``start`` (from 0) on, as nests of one kernel.
 
-    ``own`` holds them with the names of their own problems. ``when`` says when the kernel runs.
+    ``own`` holds them with the names of their own problems. ``when`` says when the kernel runs. A stage alone may be
+    the product of a ``winograd`` program.
     """
 
     stages: Stages
     start: int
     own: tuple[Statement, ...]
     when: str = "main"
+    winograd: Winograd | None = None
 
     @property
     def last(self) -> int:
@@ -74,6 +77,8 @@ class FusedStatements:
     @cached_property
     def sums(self) -> tuple[tuple[int, Statement], ...]:
         """The statements that make sums of entries, with their stages; arrays have the names of that stage."""
+        if self.winograd is not None:
+            return ()
         return tuple(
             (n, st) for n in self.read for st in sums_of(self.stages.problems[n], self.own[n - self.start])
         )  # fmt: skip
@@ -89,6 +94,8 @@ class FusedStatements:
 
         The kernels ``before`` write arrays that the nests read.
         """
+        if self.winograd is not None:
+            return self._transformed(self.winograd.naive(), before)
         params: dict[str, Buffer] = {}
         nests, middles = [], []
         for n in self.read:
@@ -110,7 +117,22 @@ class FusedStatements:
 
     def _nest(self, n: int, st: Statement, params: dict[str, Buffer]) -> Stmt:
         """Return the nest of a statement of stage ``n`` as the kernel names it; add its parameters to ``params``."""
-        kernel = naive(self.stages.problems[n], st)
+        return self._in_params(n, st, naive(self.stages.problems[n], st), params)
+
+    def _transformed(self, kernel: Kernel, before: Sequence[Kernel]) -> Kernel:
+        """Return the ``kernel`` of a transform, and in it that of its weights, as the kernels of all stages name them.
+        """
+        n, (st,) = self.start, self.own
+        (weights,) = kernel.before
+        params: dict[str, Buffer] = {}
+        body = self._in_params(n, st, kernel, params)
+        own: dict[str, Buffer] = {}
+        nest = self._in_params(n, st, weights, own)
+        first = Kernel(self.name(n, weights.name), tuple(own.values()), nest)
+        return Kernel(self.renamed(n).name, tuple(params.values()), body, before=(first, *before))
+
+    def _in_params(self, n: int, st: Statement, kernel: Kernel, params: dict[str, Buffer]) -> Stmt:
+        """Return the body of a ``kernel`` of stage ``n`` as that of all stages names it; add to ``params``."""
         known = {t.name: t.layout for t in self.stages.whole.tensors}
         moved: dict[Buffer, Buffer] = {}
         for b in kernel.params:

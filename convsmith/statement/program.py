@@ -35,6 +35,12 @@ class Program:
         (main,) = self.of("main")
         return main
 
+    @property
+    def transforms(self) -> tuple[Winograd, ...]:
+        """The transforms of the program, or of its kernels."""
+        made = (self.winograd, *(kernel.winograd for kernel in self.kernels))
+        return tuple(x for x in made if x is not None)
+
     def of(self, *when: str) -> tuple[Statement, ...]:
         """Return the statements that run at these times, in order."""
         return tuple(st for st in self.statements if st.when in when)

@@ -102,7 +102,8 @@ def _row_config(problem: Problem, machine: Machine, near: bool) -> Config:
 def _row(problem: Conv) -> Conv:
     """Return the problem of one row of the result."""
     return replace(
-        problem, mb=1, i=(problem.keff[0], *problem.i[1:]), o=(1, *problem.o[1:]), p=(0, *problem.p[1:])
+        problem.without_transforms(), mb=1, i=(problem.keff[0], *problem.i[1:]), o=(1, *problem.o[1:]),
+        p=(0, *problem.p[1:]),
     )  # fmt: skip
 
 
