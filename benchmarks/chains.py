@@ -6,11 +6,12 @@ Run: python benchmarks/chains.py
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
+from making import seconds
 from report import Report
 
 import convsmith as cs
@@ -19,7 +20,7 @@ from convsmith.layout.reorder import from_layout, to_layout
 from convsmith.machine.host import cache_sizes
 from convsmith.machine.registry import target
 from convsmith.measure.calls import aligned_inputs, bound_call
-from convsmith.measure.peers import make_peer
+from convsmith.measure.peers import PEERS, installed, make_peer
 from convsmith.measure.timing import Sampler, Spread, alternate, geometric_mean, spread
 from convsmith.measure.verification import verify_kernel
 from convsmith.problem import Chain, parse_problem
@@ -27,10 +28,13 @@ from convsmith.problem.data import random_arrays
 from convsmith.problem.fusion import Stages, stages_of
 from convsmith.problem.types import TYPES
 from convsmith.runtime.arrays import aligned_copy
-from convsmith.tune.chains import config_of
+from convsmith.tune.chains import StageConfigs, config_of
 
 GOAL = 1.25
 """Ratio of the time of the stages one after the other to that of the default, aimed at where a result exceeds L2."""
+
+LIBRARIES = tuple(name for name, library in PEERS.items() if library.chains and installed(name))
+"""Installed libraries that run chains."""
 
 Block = tuple[int, int, int, int, int]
 """Extent, input channels, expansion, output channels and stride of an inverted residual block."""
@@ -81,7 +85,7 @@ def measured(line: str, threads: int, level: str | None, rounds: int) -> Row:
     assert stages is not None
     default = cs.compile(chain, threads=threads, target=level)
     ways = {
-        name: str(config_of(stages, default.target, threads, [fused] * (len(stages) - 1)))
+        name: str(config_of(stages, StageConfigs(default.target), threads, [fused] * (len(stages) - 1)))
         for name, fused in (("fused", True), ("apart", False))
     }  # fmt: skip
     kernels = {"default": default, **{name: cs.compile(chain, config=config) for name, config in ways.items()}}
@@ -94,18 +98,25 @@ def measured(line: str, threads: int, level: str | None, rounds: int) -> Row:
         results.append(found["dst"])
     verified = verify_kernel(default).ok and all(np.array_equal(results[0], other) for other in results[1:])
     calls["stages"] = alone(stages, threads, default.target.name)
-    try:
-        peer = make_peer("onnxruntime", chain, arrays, threads)
+    plain = from_layout(results[0], chain.outputs[0].layout)
+    refused: dict[str, str] = {}
+    for name in LIBRARIES:
+        try:
+            peer = make_peer(name, chain, arrays, threads)
+        except UnsupportedError as error:
+            refused[name] = str(error)
+            continue
         peer.call()
-        verified = verified and np.array_equal(peer.result(), from_layout(results[0], chain.outputs[0].layout))
-        calls["onnxruntime"] = peer.call
-    except UnsupportedError:
-        pass
+        difference = np.abs(peer.result().astype(np.float64) - plain).max()
+        verified = verified and bool(difference <= PEERS[name].error * np.abs(plain).max())
+        calls[name] = peer.call
     samples = alternate({name: Sampler(call) for name, call in calls.items()}, rounds)
     between = [p.outputs[0] for p in stages.problems[:-1]]
+    singles = [sum(seconds(problem, default.target)) for problem in stages.problems]
     return {
         "problem": str(chain), "config": str(default.config), "fused": ways["fused"], "verified": verified,
-        "target": default.target.name, "threads": threads,
+        "target": default.target.name, "threads": threads, "refused": refused,
+        "making": {"chain": sum(seconds(chain, default.target)), "stages": singles},
         "bytes": [prod(t.shape[1:]) * TYPES[t.dtype].bits // 8 for t in between],
         "seconds": {name: vars(spread(found)) for name, found in samples.items()},
         "ratios": {
@@ -139,52 +150,82 @@ def alone(stages: Stages, threads: int, level: str) -> Callable[[], object]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Fused chains beside their stages run one after the other.")
-    parser.add_argument("--threads", type=int, default=1, help="threads of each kernel (default: %(default)s)")
+    parser.add_argument("--threads", default="1", help="threads of each kernel, one or more (default: %(default)s)")
     parser.add_argument("--target", help="level of the instruction set (default: that of the types)")
     parser.add_argument("--rounds", type=int, default=15, help="rounds of samples (default: %(default)s)")
+    parser.add_argument("--every", type=int, default=1, help="measure every n-th chain (default: %(default)s)")
     options = parser.parse_args(arguments)
-    rows = {key: measured(line, options.threads, options.target, options.rounds) for key, line in lines().items()}
+    chosen = dict(list(lines().items())[:: options.every])
+    numbers = [int(word) for word in options.threads.split(",")]
+    rows = {
+        (threads, *key): measured(line, threads, options.target, options.rounds)
+        for threads in numbers
+        for key, line in chosen.items()
+    }
     report = Report("chains", "Chains: stages fused through caches, and one after the other")
-    report.data = {"chains": [{"kind": kind, "name": name, **row} for (kind, name), row in rows.items()]}
+    report.data = {"chains": [{"kind": kind, "name": name, **row} for (_, kind, name), row in rows.items()]}
     report.note(
-        f"{options.threads} thread{'s' * (options.threads > 1)}, batch 1, channels-last, weights packed before. The "
-        "default is the kernel that `cs.compile` makes of the chain. Ratios are times divided by that of the default, "
-        "formed in each round: of all stages fused, of one kernel for each stage in one call, and of the kernels of "
-        "the stages compiled alone and called one after the other; onnxruntime is a session of one model of the whole "
-        "chain, on channels-first input. +- is half the distance of the quartiles. No stage uses a transform."
+        "Batch 1, channels-last, weights packed before. The default is the kernel that `cs.compile` makes of the "
+        "chain. Ratios are times divided by that of the default, formed in each round: of all stages fused, of one "
+        "kernel for each stage in one call, of the kernels of the stages compiled alone and called one after the "
+        f"other, and of libraries ({', '.join(LIBRARIES)}), each of which gets the whole chain. +- is half the "
+        "distance of the quartiles. No stage uses a transform. Making is the processor time from the problem to the "
+        "object code, divided by the sum of the times of the single stages; at most 1 is aimed at."
     )
     columns = [
         "block", "largest result, KiB", "default, us", "stages fused", "all fused", "one kernel each", "stages alone",
-        "onnxruntime", "verified",
+        *LIBRARIES, "making, ms", "making, ratio", "verified",
     ]  # fmt: skip
-    for kind in TYPES_OF:
-        report.table(kind, columns, [cells(name, row) for (k, name), row in rows.items() if k == kind])
-    limits = {f"L2 of the machine, {cache_sizes()['L2'] >> 10} KiB": cache_sizes()["L2"], "nothing": 0}
-    limits |= {f"L2 of the model, {level.memories[1].bytes >> 10} KiB": level.memories[1].bytes for level in [target()]}
-    means = []
-    for limit, least in limits.items():
-        chosen = [row for (_, name), row in rows.items() if name in BLOCKS and max(row["bytes"]) > least]
-        medians = [[row["ratios"][way]["median"] for row in chosen] for way in ("apart", "stages")]
-        least_ratio = f"{min(medians[0]):.2f}"
-        theirs = [r["ratios"]["onnxruntime"]["median"] for r in chosen if "onnxruntime" in r["ratios"]]
-        shown = [f"{geometric_mean(m):.3f}" for m in (*medians, theirs)]
-        means.append([limit, str(len(chosen)), *shown[:2], least_ratio, f"{shown[2]} of {len(theirs)}"])
-    report.table(
-        f"Geometric means over blocks whose largest result exceeds a size (goal above L2: {GOAL})",
-        ["size", "blocks", "one kernel each", "stages alone", "least, one kernel each", "onnxruntime, f32"],
-        means,
-    )  # fmt: skip
+    for threads in numbers:
+        of_threads = {(kind, name): row for (n, kind, name), row in rows.items() if n == threads}
+        for kind in dict.fromkeys(kind for kind, _ in of_threads):
+            title = f"{kind}, {threads} thread{'s' * (threads > 1)}"
+            report.table(title, columns, [cells(name, row) for (k, name), row in of_threads.items() if k == kind])
+        report.table(
+            f"Geometric means over blocks whose largest result exceeds a size, {threads} "
+            f"thread{'s' * (threads > 1)} (goal above L2: {GOAL})",
+            ["size", "blocks", "one kernel each", "stages alone", "least, one kernel each", *LIBRARIES,
+             "best library"],
+            list(means([row for (_, name), row in of_threads.items() if name in BLOCKS])),
+        )  # fmt: skip
+    reasons = dict.fromkeys((name, why) for row in rows.values() for name, why in row["refused"].items())
+    report.table("Why a library does not run a chain", ["library", "reason"], list(map(list, reasons)))
     report.write()
+
+
+def means(rows: Sequence[Row]) -> Iterator[list[str]]:
+    """Yield the cells of each row of the table of geometric means."""
+    level = target()
+    limits = {
+        f"L2 of the machine, {cache_sizes()['L2'] >> 10} KiB": cache_sizes()["L2"],
+        f"L2 of the model, {level.memories[1].bytes >> 10} KiB": level.memories[1].bytes, "nothing": 0,
+    }  # fmt: skip
+    for limit, least in limits.items():
+        chosen = [row["ratios"] for row in rows if max(row["bytes"]) > least]
+        medians = {
+            way: [ratios[way]["median"] for ratios in chosen if way in ratios]
+            for way in ("apart", "stages", *LIBRARIES)
+        }  # fmt: skip
+        theirs_each = [[ratios[name]["median"] for name in LIBRARIES if name in ratios] for ratios in chosen]
+        best = [min(found) for found in theirs_each if found]
+        ours = [f"{geometric_mean(medians[way]):.3f}" if chosen else "-" for way in ("apart", "stages")]
+        theirs = [
+            f"{geometric_mean(found):.3f} of {len(found)}" if found else "-"
+            for found in (*(medians[name] for name in LIBRARIES), best)
+        ]  # fmt: skip
+        yield [limit, str(len(chosen)), *ours, f"{min(medians['apart'], default=0):.2f}", *theirs]
 
 
 def cells(name: str, row: Row) -> list[str]:
     """Return the cells of a chain in its table."""
-    ways = ("fused", "apart", "stages", "onnxruntime")
+    ways = ("fused", "apart", "stages", *LIBRARIES)
     ratios = [Spread(**row["ratios"][way]) if way in row["ratios"] else None for way in ways]
+    making = row["making"]
     return [
         name, f"{max(row['bytes']) >> 10}", f"{row['seconds']['default']['median'] * 1e6:.1f}",
         f"{row['config'].count('--at=')} of {len(row['bytes'])}",
         *(f"{r.median:.2f} +- {(r.high - r.low) / 2:.2f}" if r else "-" for r in ratios),
+        f"{making['chain'] * 1e3:.0f}", f"{making['chain'] / sum(making['stages']):.2f}",
         "yes" if row["verified"] else "NO",
     ]  # fmt: skip
 

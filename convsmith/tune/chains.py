@@ -42,9 +42,56 @@ class Joint(NamedTuple):
     why: str
 
 
-def joints(stages: Stages, machine: Machine) -> list[Joint]:
+class StageConfigs:
+    """Default configs of stages for ``machine``, whole or row by row.
+
+    The choice of the stages to fuse asks for a config several times, and the ranking of candidates takes most of the
+    time of a choice: each is made once.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        rows = tuple(row for row in machine.instructions if row.rows == 1)
+        self._without_fragments = replace(machine, instructions=rows)
+        self._has_fragments = len(rows) < len(machine.instructions)
+        self._found: dict[tuple[Problem, bool, int], Config] = {}
+
+    def whole(self, problem: Problem, threads: int, fragments: bool = True) -> Config:
+        """Return the default config of ``problem``, without instructions on ``fragments`` where that is said."""
+        key = (problem, fragments and self._has_fragments, threads)
+        if key not in self._found:
+            machine = self.machine if fragments else self._without_fragments
+            self._found[key] = default_config(problem, machine, threads)
+        return self._found[key]
+
+    def by_rows(self, problem: Problem, near: bool) -> Config:
+        """Return the config of a stage that computes one row at a time: the default one of a problem of this row.
+
+        A stage that is ``near`` reads rows of a circular buffer.
+        """
+        assert isinstance(problem, Conv)
+        # Fragments read copies of windows of pixels.
+        config = apart(self.whole(_row(problem), 1, fragments=False))
+        realise = config.realise if not near or config.realise in NEAR else "peel"
+        order = first_in_order(config.order, "mb", "oh")
+        return replace(config, split=(), order=order, realise=realise, hold=())
+
+    def computes_rows(self, problem: Conv, near: bool) -> bool:
+        """Return whether the default config of one row of ``problem`` can be that of a stage of a fused kernel.
+
+        Fragments read copies of windows of pixels. A stage that is ``near`` reads rows of a circular buffer, where no
+        sums of entries are.
+        """
+        rows = {row.name: row.rows for row in self.machine.instructions}
+        if rows.get(self.whole(_row(problem), 1).instruction, 1) > 1:
+            return False
+        st = scheduled(problem, self.by_rows(problem, near), self.machine)
+        return not near or all(view.adds == st.b.name for view in st.sums)
+
+
+def joints(stages: Stages, configs: StageConfigs) -> list[Joint]:
     """Return the joints between ``stages`` of a chain, with the default choice for each."""
-    first, second = machine.memories[:2]
+    first, second = configs.machine.memories[:2]
     sizes = [prod(t.shape[1:]) * dtype(t.dtype).bytes for t in (p.outputs[0] for p in stages.problems[:-1])]
     found: list[Joint] = []
     for n, (one, two) in enumerate(pairwise(stages.problems)):
@@ -58,7 +105,7 @@ def joints(stages: Stages, machine: Machine) -> list[Joint]:
             why = f"it fits {first if image <= first.bytes else second}"
         elif held + before > second.bytes // ROWS:
             why = f"rows of {held + before >> 10} KiB fill more than 1 / {ROWS} of {second}"
-        elif not (_computes_rows(one, machine, before > 0) and _computes_rows(two, machine, True)):
+        elif not (configs.computes_rows(one, before > 0) and configs.computes_rows(two, True)):
             types = " and ".join(dict.fromkeys((print_types(one.dt), print_types(two.dt))))
             why = f"instructions for {types} read copies of a source, or need sums of its entries"
         else:
@@ -74,31 +121,6 @@ def _has_rows(problem: Problem) -> bool:
     return isinstance(problem, Conv) and problem.rank > 1 and problem.oc > 1
 
 
-def _computes_rows(problem: Conv, machine: Machine, near: bool) -> bool:
-    """Return whether the default config of one row of ``problem`` can be that of a stage of a fused kernel.
-
-    Fragments read copies of windows of pixels. A stage that is ``near`` reads rows of a circular buffer, where no sums
-    of entries are.
-    """
-    rows = {row.name: row.rows for row in machine.instructions}
-    if rows.get(default_config(_row(problem), machine, 1).instruction, 1) > 1:
-        return False
-    st = scheduled(problem, _row_config(problem, machine, near), machine)
-    return not near or all(view.adds == st.b.name for view in st.sums)
-
-
-def _row_config(problem: Problem, machine: Machine, near: bool) -> Config:
-    """Return the config of a stage that computes one row at a time: the default one of a problem that has this row.
-
-    A stage that is ``near`` reads rows of a circular buffer.
-    """
-    assert isinstance(problem, Conv)
-    config = apart(default_config(_row(problem), _without_fragments(machine), 1))
-    realise = config.realise if not near or config.realise in NEAR else "peel"
-    order = first_in_order(config.order, "mb", "oh")
-    return replace(config, split=(), order=order, realise=realise, hold=())
-
-
 def _row(problem: Conv) -> Conv:
     """Return the problem of one row of the result."""
     return replace(
@@ -107,23 +129,19 @@ def _row(problem: Conv) -> Conv:
     )  # fmt: skip
 
 
-def _without_fragments(machine: Machine) -> Machine:
-    """Return ``machine`` without instructions on fragments, which read copies of windows of pixels."""
-    return replace(machine, instructions=tuple(row for row in machine.instructions if row.rows == 1))
-
-
 def stages_configs(problem: Problem, machine: Machine, threads: int) -> list[Config]:
     """Return the configs of a problem of several stages that a search starts from, the default one first.
 
     Those of a chain fuse any of its stages.
     """
-    default = stages_config(problem, machine, threads)
     stages = stages_of(problem)
     if isinstance(problem, Conv) or stages is None:
-        return [default]
+        return [stages_config(problem, machine, threads)]
+    configs = StageConfigs(machine)
     pairs = pairwise(stages.problems)
     choices = [(True, False) if _has_rows(one) and _has_rows(two) else (False,) for one, two in pairs]
-    return list(dict.fromkeys([default, *(config_of(stages, machine, threads, way) for way in product(*choices))]))
+    default = _chain_config(stages, configs, threads)
+    return list(dict.fromkeys([default, *(config_of(stages, configs, threads, way) for way in product(*choices))]))
 
 
 def stages_config(problem: Problem, machine: Machine, threads: int) -> Config:
@@ -137,11 +155,14 @@ def chain_config(problem: Problem, machine: Machine, threads: int) -> Config:
     """Return the configs of all stages, and the loops at which rows of fused ones are computed."""
     stages = stages_of(problem)
     assert stages is not None
-    fused = [joint.fused for joint in joints(stages, machine)]
-    return config_of(stages, machine, threads, fused)
+    return _chain_config(stages, StageConfigs(machine), threads)
 
 
-def config_of(stages: Stages, machine: Machine, threads: int, fused: Sequence[bool]) -> Config:
+def _chain_config(stages: Stages, configs: StageConfigs, threads: int) -> Config:
+    return config_of(stages, configs, threads, [joint.fused for joint in joints(stages, configs)])
+
+
+def config_of(stages: Stages, configs: StageConfigs, threads: int, fused: Sequence[bool]) -> Config:
     """Return the config of ``stages`` in which a stage is ``fused`` with the next one where that is said for it."""
     joined = [*fused, False]
     config: Config | None = None
@@ -149,9 +170,9 @@ def config_of(stages: Stages, machine: Machine, threads: int, fused: Sequence[bo
         problem = stages.problems[n]
         near = n > 0 and fused[n - 1]
         if not near and not joined[n]:
-            own = replace(default_config(problem, machine, threads), split=())
+            own = replace(configs.whole(problem, threads), split=())
         else:
-            own = replace(_row_config(problem, machine, near), threads=threads)
+            own = replace(configs.by_rows(problem, near), threads=threads)
             parts = -(-threads // max(problem.dims["mb"], 1))
             if parts > 1 and not joined[n]:
                 own = replace(own, cache=(("oh", share(problem.dims["oh"], own.size("oh"), parts)), *own.cache))

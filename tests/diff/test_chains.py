@@ -16,6 +16,7 @@ import convsmith as cs
 from convsmith.compiler.driver import build_artifact
 from convsmith.diag.errors import ConfigError, UsageError
 from convsmith.layout.reorder import to_layout
+from convsmith.machine.base import Machine
 from convsmith.machine.registry import target
 from convsmith.measure.verification import verify_kernel
 from convsmith.plan.config import Config
@@ -23,7 +24,9 @@ from convsmith.plan.plan import plan
 from convsmith.problem import Chain, parse_problem
 from convsmith.problem.data import random_arrays
 from convsmith.problem.fusion import Stages, stages_of
-from convsmith.tune.chains import chain_config, config_of, joints
+from convsmith.problem.problem import Problem
+from convsmith.tune.candidates import default_config
+from convsmith.tune.chains import StageConfigs, chain_config, config_of, joints
 from convsmith.tune.space import Space
 
 INT8 = "--dt=u8:s8:u8"
@@ -91,7 +94,7 @@ def check(chain: Chain, config: Config) -> None:
 @pytest.mark.parametrize("name", CHAINS)
 def test_stages_are_fused_with_every_halo(name: str, threads: int) -> None:
     chain, stages = chain_of(name)
-    config = config_of(stages, target(), threads, [True] * (len(stages) - 1))
+    config = config_of(stages, StageConfigs(target()), threads, [True] * (len(stages) - 1))
     check(chain, config)
     check(chain, recomputing(config))
 
@@ -100,12 +103,12 @@ def test_stages_are_fused_with_every_halo(name: str, threads: int) -> None:
 def test_any_stages_are_fused(name: str) -> None:
     chain, stages = chain_of(name)
     for fused in product((True, False), repeat=len(stages) - 1):
-        check(chain, config_of(stages, target(), 2, fused))
+        check(chain, config_of(stages, StageConfigs(target()), 2, fused))
 
 
 def test_rows_are_computed_at_loops_of_any_later_stage() -> None:
     chain, stages = chain_of("inverted-residual")
-    config = str(config_of(stages, target(), 1, [True, True]))
+    config = str(config_of(stages, StageConfigs(target()), 1, [True, True]))
     for at in ("oh3", "mb3", "oh", "mb", "g"):
         check(chain, Config.parse(config.replace("--at=oh3", f"--at={at}")))
     with pytest.raises(ConfigError, match="--at=kh2: no loop of that name is around"):
@@ -114,7 +117,7 @@ def test_rows_are_computed_at_loops_of_any_later_stage() -> None:
 
 def test_rows_that_are_kept_are_computed_once() -> None:
     chain, stages = chain_of("three-windows")
-    config = config_of(stages, target(), 1, [True, True])
+    config = config_of(stages, StageConfigs(target()), 1, [True, True])
     kept, again = (list(map(str, plan(chain, c, target()).pipeline)) for c in (config, recomputing(config)))
     assert [step for step in kept if step.startswith("compute_at")] == ["compute_at(mid2, oh3)", "compute_at(mid, oh3)"]
     assert {"compute_at(mid2, oh3, False)", "compute_at(mid, oh3, False)"} <= set(again)
@@ -138,7 +141,7 @@ def check_random(rng: random.Random) -> bool:
     stages = stages_of(chain)
     assert isinstance(chain, Chain) and stages is not None
     fused = [rng.random() < 0.8 for _ in range(len(stages) - 1)]
-    config = config_of(stages, target(), rng.choice((1, 2, 3)), fused)
+    config = config_of(stages, StageConfigs(target()), rng.choice((1, 2, 3)), fused)
     try:
         check(chain, recomputing(config) if rng.random() < 0.3 else config)
     except ConfigError as error:
@@ -182,10 +185,29 @@ def test_the_default_fuses_what_caches_do_not_hold() -> None:
         chain = parse_problem(line).canonical()
         stages = stages_of(chain)
         assert stages is not None
-        choices.append([joint.fused for joint in joints(stages, level)])
+        choices.append([joint.fused for joint in joints(stages, StageConfigs(level))])
         config = chain_config(chain, level, 1)
         assert [bool(link) for link in str(config).split(" / ")] and str(config).count("--at=") == sum(choices[-1])
     assert choices == [[True, True], [True, True], [False, False], [False, False], [False], [False]]
+
+
+def test_a_choice_ranks_the_candidates_of_each_row_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranked: list[Problem] = []
+
+    def counted(problem: Problem, machine: Machine, threads: int) -> Config:
+        ranked.append(problem)
+        return default_config(problem, machine, threads)
+
+    monkeypatch.setattr("convsmith.tune.chains.default_config", counted)
+    chain = parse_problem("mb1ic16ih112oc96kh1 -> g96mb1ic96ih112oc96kh3sh2ph1 -> mb1ic96ih56oc24kh1").canonical()
+    level = target("avx512")
+    assert str(chain_config(chain, level, 1)).count("--at=") == 2
+    assert len(ranked) == 3
+    window = "mb1ic64ih224oc64kh3ph1"
+    same = parse_problem(f"--stag=axb --dtag=axb {window} -> {window}").canonical()
+    ranked.clear()
+    assert str(chain_config(same, level, 1)).count("--at=") == 1
+    assert len(ranked) == 2
 
 
 def test_a_search_starts_from_every_choice_of_fused_stages() -> None:

@@ -25,7 +25,7 @@ from convsmith.problem import Chain, Conv, parse_problem
 from convsmith.problem.fusion import middle, stages_of
 from convsmith.statement.fused import FusedStatements
 from convsmith.statement.views import statement
-from convsmith.tune.chains import config_of
+from convsmith.tune.chains import StageConfigs, config_of
 
 CHAINS = {
     "depthwise-pointwise": "--stag=axb g3mb1ic3ih4iw3oc3oh4ow3kh3kw3ph1pw1 -> --dtag=axb mb1ic3ih4iw3oc2oh4ow3kh1kw1",
@@ -59,7 +59,7 @@ def test_every_rewrite_keeps_the_numbers(name: str, halo: str) -> None:
     stages = stages_of(chain)
     assert isinstance(chain, Chain) and stages is not None
     with interning():
-        config = config_of(stages, TARGET, 2, [True] * (len(stages) - 1))
+        config = config_of(stages, StageConfigs(TARGET), 2, [True] * (len(stages) - 1))
     text = str(config) if halo == "keep" else str(config).replace(" --at=", " --halo=recompute --at=")
     check_every_step(chain, Config.parse(text))
 
@@ -72,7 +72,7 @@ def test_every_rewrite_keeps_the_numbers_of_random_chains() -> None:
         stages = stages_of(chain)
         assert isinstance(chain, Chain) and stages is not None
         with interning():
-            config = config_of(stages, TARGET, rng.choice((1, 2)), [True] * (len(stages) - 1))
+            config = config_of(stages, StageConfigs(TARGET), rng.choice((1, 2)), [True] * (len(stages) - 1))
         try:
             check_every_step(chain, config)
         except ConfigError as error:
