@@ -98,7 +98,9 @@ def _of_transform(sizes: Array, transform: float) -> Array:
     return np.full(sizes.shape, max(transform, 1.0) * sizes.max(initial=0)) if transform else sizes
 
 
-def _carried(step: ReferenceStep, value: Array, error: Array, eps: float, transform: float) -> tuple[Array, Array]:
+def _carried(
+    step: ReferenceStep, value: Array, error: Array, eps: float, transform: float = 0.0
+) -> tuple[Array, Array]:  # fmt: skip
     """Return the values after `step`, and their error."""
     after = step.apply(value)
     if step.spread is not None:

@@ -64,6 +64,12 @@ class StageConfigs:
             self._found[key] = default_config(problem, machine, threads)
         return self._found[key]
 
+    def has_transform(self, problem: Problem) -> bool:
+        """Return whether the default config of the whole ``problem`` uses a transform, as windows without groups may.
+        """
+        has_windows = isinstance(problem, Conv) and problem.g == 1 and max(problem.k) > 1
+        return has_windows and problem.accuracy != "strict" and bool(self.whole(problem, 1).winograd)
+
     def by_rows(self, problem: Problem, near: bool) -> Config:
         """Return the config of a stage that computes one row at a time: the default one of a problem of this row.
 
@@ -105,6 +111,9 @@ def joints(stages: Stages, configs: StageConfigs) -> list[Joint]:
             why = f"it fits {first if image <= first.bytes else second}"
         elif held + before > second.bytes // ROWS:
             why = f"rows of {held + before >> 10} KiB fill more than 1 / {ROWS} of {second}"
+        elif transformed := [m + 1 for m in (n, n + 1) if configs.has_transform(stages.problems[m])]:
+            which = " and ".join(map(str, transformed))
+            why = f"a transform saves products of stage {which}, and none is computed row by row"
         elif not (configs.computes_rows(one, before > 0) and configs.computes_rows(two, True)):
             types = " and ".join(dict.fromkeys((print_types(one.dt), print_types(two.dt))))
             why = f"instructions for {types} read copies of a source, or need sums of its entries"

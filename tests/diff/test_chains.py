@@ -204,7 +204,7 @@ def test_a_choice_ranks_the_candidates_of_each_row_once(monkeypatch: pytest.Monk
     assert str(chain_config(chain, level, 1)).count("--at=") == 2
     assert len(ranked) == 3
     window = "mb1ic64ih224oc64kh3ph1"
-    same = parse_problem(f"--stag=axb --dtag=axb {window} -> {window}").canonical()
+    same = parse_problem(f"--stag=axb --dtag=axb {window} -> {window}").without_transforms().canonical()
     ranked.clear()
     assert str(chain_config(same, level, 1)).count("--at=") == 1
     assert len(ranked) == 2

@@ -25,7 +25,7 @@ LINES = [
     "g9mb1ic9ih21oc9oh6kh11sh2ph0",
     "mb3ic4ih7iw34oc33oh3ow18kh1kw1sh3sw2ph0pw1",
     "g2mb1ic2id5ih6iw17oc2od5oh6ow17kd3kh3kw3pd1ph1pw1",
-    "--attr-post-ops=relu --dir=FWD_B mb2ic4ih16oc40oh16kh3ph1",
+    "--accuracy=strict --attr-post-ops=relu --dir=FWD_B mb2ic4ih16oc40oh16kh3ph1",
     "mb1ic3ih20iw33oc9oh20ow33kh3kw3ph1pw1",
     "g4mb1ic16ih17oc16oh17kh3ph1",
     "g2mb1ic6ih33oc10oh17kh3sh2ph1",

@@ -34,7 +34,7 @@ EXACT = [
     ("--stag=abx --dtag=abx mb1ic19ih18oc40kh3ph1",
      "--lane=oc --register=oc:16,tw:2 --winograd=oh:2,ow:2 --block=oh:4"),
     ("--dir=FWD_B --attr-post-ops=sum+relu --stag=abx --dtag=abx mb1ic16ih16iw23oc20oh16ow23kh3kw3ph1pw1",
-     "--lane=oc --register=oc:16,tw:2 --winograd=oh:2,ow:2 --block=oh:3,ow:3"),
+     "--lane=oc --register=oc:16,tw:2 --winograd=oh:2,ow:2 --block=oh:3,ow:4"),
     ("--stag=abx --dtag=axb mb3ic20ih6oc24kh3ph1",
      "--lane=oc --fuse=tmb+th,tmb_th+tw --register=oc:16,tmb_th_tw:2 --winograd=oh:2,ow:2 --block=mb:2"),
     ("--dir=BWD_D --stag=abx --dtag=abx mb2ic3iw40oc17kw2pw1", "--lane=ic --register=ic:16,tw:2 --winograd=iw:3"),
