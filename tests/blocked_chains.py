@@ -27,6 +27,10 @@ SMALL = Sizes(20, 6, 4, (5, 3, 2))
 """Four blocks of rows, of which the last one of a 3x3 convolution is short, as are two of eight in TVM's sizes."""
 
 
+BYTES = ("--dt=s8:s8:s8", "--dt=s8:s8:s8")
+"""Options of stages whose results saturate at those of bytes."""
+
+
 def cases() -> list[dict[str, Any]]:
     """The cases of TVM's test."""
     found: list[dict[str, Any]] = json.loads((DATA / "tvm_conv2d_conv2d.json").read_text())["cases"]
@@ -38,8 +42,8 @@ def name(case: dict[str, Any]) -> str:
     return "{kernel_size1}-{kernel_size2}-{k_split_factor}-{h_split_factor}".format(**case)
 
 
-def line(case: dict[str, Any], sizes: Sizes | None = None) -> str:
-    """The pair as a chain; with ``sizes``, of these instead of TVM's."""
+def line(case: dict[str, Any], sizes: Sizes | None = None, options: tuple[str, str] = ("", "")) -> str:
+    """The pair as a chain, each stage with its ``options``; with ``sizes``, of these instead of TVM's."""
     ih = iw = case["in_size"]
     channels = case["in_channel"], case["out_channel1"], case["out_channel2"]
     tags = first = ""
@@ -53,13 +57,16 @@ def line(case: dict[str, Any], sizes: Sizes | None = None) -> str:
         k = case[f"kernel_size{n}"]
         oh, ow = ih - k + 1, iw - k + 1
         dims = f"mb1ic{channels[n - 1]}ih{ih}iw{iw}oc{channels[n]}oh{oh}ow{ow}kh{k}kw{k}ph0pw0"
-        stages.append(f"{first}{tags}{dims}")
+        stages.append(f"{options[n - 1]} {first}{tags}{dims}".lstrip())
         ih, iw, first = oh, ow, ""
     return " -> ".join(stages)
 
 
-def blocked_chain(case: dict[str, Any], machine: Machine, sizes: Sizes | None = None, **choices: bool) -> BlockedChain:
-    """The plan of a case."""
-    chain = parse_problem(line(case, sizes))
+def blocked_chain(
+    case: dict[str, Any], machine: Machine, sizes: Sizes | None = None, options: tuple[str, str] = ("", ""),
+    **choices: bool,
+) -> BlockedChain:  # fmt: skip
+    """The plan of a case whose stages have ``options``."""
+    chain = parse_problem(line(case, sizes, options))
     assert isinstance(chain, Chain)
     return BlockedChain(chain, machine, case["k_split_factor"], case["h_split_factor"], **choices)

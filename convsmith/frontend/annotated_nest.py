@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, FloorDiv, Ge0, Index, Mod, Var, parts_of
 from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Alloc, Block, For, If, Kernel, Stmt, Store
-from convsmith.ir.value import Binary, Const, Load, Value
-from convsmith.ir.walk import statements_of
+from convsmith.ir.value import Binary, Cast, Const, Load, Value
+from convsmith.ir.walk import loops_of, statements_of
 from convsmith.passes.manager import run_steps
 from convsmith.passes.share_storage import StoragePlan, plan_storage, share_storage
 from convsmith.plan.blocked_chain import FIRST, SECOND, BlockedChain
@@ -24,9 +25,13 @@ __all__ = ["annotated_nest"]
 _ARGUMENTS = {"src": "placeholder_8", "wei_1": "placeholder_7", "wei_2": "placeholder_6", "dst": "output_2"}
 _CACHES = {
     "src_s": "packed_input.global", "mid": "temp_output", "wei_1_s": "packed_filter.global",
-    "wei_2_s": "packed_filter_2.global", "acc2": "output.global",
+    "wei_2_s": "packed_filter_2.global", "acc2": "output.global", "acc": "temp_output.global",
 }  # fmt: skip
-"""TVM's names of arrays; the last two where caches share no memory."""
+"""TVM's names of arrays; filter #2 and the output have caches of their own where caches share no memory. ``acc`` holds
+the sums of a temporary output of another type.
+"""
+_TYPES = {"f32": "float32", "s32": "int32", "s8": "int8", "u8": "uint8", "f16": "float16", "bf16": "bfloat16"}
+"""TVM's names of data types."""
 _NAMES_OF_BUFFERS = (
     "// storage: src_s caches the input, wei_1_s and wei_2_s the filters; mid is temp_output, acc2 the output"
 )
@@ -36,12 +41,12 @@ _COPIES = {
     "wei_2": ("filter #2", _FILTER),
 }  # fmt: skip
 """Arguments that are read through a cache: TVM's names of the cache, and of the loops that copy, one for each dim."""
-_SUMS = {"mid": (1, "temp output")}
-"""The number of the convolution whose sums a buffer holds, and the words for it; those of the second otherwise."""
-_SECOND_SUMS = (2, "output cache")
+_SUMS = {1: "temp output", 2: "output cache"}
+"""Words for the buffer that holds the sums of a convolution, by the number of the convolution."""
 _REUSES = {
     ("wei_1_s", "wei_2_s"): "// NOTE: reusing same filter cache",
     ("src_s", "acc2"): "// NOTE: reusing the input cache as the output cache",
+    ("acc", "acc2"): "// NOTE: reusing the cache of the temp output's sums as the output cache",
 }
 """Comments on buffers that share memory, of which the second one comes later."""
 _OUTSIDE = frozenset((SECOND.channels[0], SECOND.rows[0]))
@@ -57,7 +62,16 @@ _LOOP_NOTES = {
 
 
 def annotated_nest(plan: BlockedChain) -> str:
-    """Return the nest of ``plan`` over whole blocks, its storage plan, and where it reads past the end of a cache."""
+    """Return the nest of ``plan`` over whole blocks, its storage plan, and where it reads past the end of a cache.
+
+    ConfigError where a stage does more to its sums than convert them.
+    """
+    for n, conv in enumerate(plan.convs, start=1):
+        if conv.post_ops or conv.bia_dt or conv.scales or conv.zero_points or not set(conv.dt) <= _TYPES.keys():
+            raise ConfigError(
+                "blocked-chain", f"--chain: stage {n} is {conv}; legal are sums of {', '.join(_TYPES)} that are "
+                "converted at most, without bias, scales, zero points and post-ops",
+            )  # fmt: skip
     with interning():
         shown = replace(plan, whole=True)
         apart = run_steps(shown.naive(), shown.nest_steps)
@@ -84,8 +98,9 @@ def _header(plan: BlockedChain) -> list[str]:
         ("output", "dst", second.dst_layout, second.dtag), ("placeholder_2", "wei_2", second.wei_layout, second.wtag),
         ("placeholder_1", "wei_1", first.wei_layout, first.wtag), ("placeholder", "src", first.src_layout, "NHWC"),
     )  # fmt: skip
+    types = {t.name: _TYPES[t.dtype] for t in plan.stages.whole.tensors}
     texts = [
-        f"{name}: Buffer({_ARGUMENTS[own]}: Pointer(float32), float32, {list(layout.physical_shape)}, [])"
+        f"{name}: Buffer({_ARGUMENTS[own]}: Pointer({types[own]}), {types[own]}, {list(layout.physical_shape)}, [])"
         for name, own, layout, _ in arrays
     ]
     ends = [","] * (len(texts) - 1) + ["}"]
@@ -118,7 +133,8 @@ class _Printer:
         self.lines = list(header)
         for group in self.caches:
             name, size = _CACHES[group[0].buffer.name], max(x.buffer.size for x in group)
-            self.put(1, f"allocate({name}: Pointer(global float32), float32, [{size}]), storage_scope = global;")
+            kind = _type(group[0].buffer)
+            self.put(1, f"allocate({name}: Pointer(global {kind}), {kind}, [{size}]), storage_scope = global;")
         self.stmt(self.kernel.body, 1)
         return "\n".join((*self.lines, "}"))
 
@@ -173,19 +189,22 @@ class _Printer:
         """Yield the comment of a statement, and set the names of its loops."""
         stores = [x for x in statements_of(s) if isinstance(x, Store)]
         first = stores[0]
-        number, words = _SUMS.get(first.buffer.name, _SECOND_SUMS)
-        if len(stores) == 2:
+        number = 1 if any(x.var.name in FIRST.inner for x in loops_of(s)) else 2
+        value = first.value.a if isinstance(first.value, Cast) else first.value
+        if isinstance(value, Const) and len(stores) > 1:
             yield f"// conv2d #{number}"
-        elif len(stores) > 2:
+        elif len(stores) > 1:
             return
-        elif isinstance(first.value, Load) and first.value.buffer in self.kernel.params:
-            yield from self.copied(first.value.buffer.name)
-        elif isinstance(first.value, Load):
+        elif isinstance(value, Load) and value.buffer in self.kernel.params:
+            yield from self.copied(value.buffer.name)
+        elif isinstance(value, Load) and number == 1:
+            yield "// convert temp output"
+        elif isinstance(value, Load):
             self.names = _WRITTEN_BACK
             yield "// write back output cache"
-        elif isinstance(first.value, Const):
+        elif isinstance(value, Const):
             self.names = {n: f"{n}.init" for n in (*FIRST.inner, *SECOND.inner)}
-            yield f"// init {words} to zero"
+            yield f"// init {_SUMS[number]} to zero"
             if number == 2:
                 yield from self.note("acc2")
         else:
@@ -206,10 +225,10 @@ class _Printer:
         target = self.access(s.buffer, s.index)
         v = s.value
         if isinstance(v, Const):
-            self.put(indent, f"{target} = 0f32")
-        elif isinstance(v, Load):
+            self.put(indent, f"{target} = {'0f32' if s.buffer.dtype.kind == 'float' else '0'}")
+        elif not isinstance(v, Binary):
             self.put(indent, f"{target} = ")
-            self.put(indent + 1, self.load(v))
+            self.put(indent + 1, self.element(v))
         else:
             self.put(indent, f"{target} = ")
             self.sum(v, indent)
@@ -217,8 +236,7 @@ class _Printer:
     def sum(self, v: Value, indent: int) -> None:
         """Print a sum or product over several lines."""
         if not isinstance(v, Binary):
-            assert isinstance(v, Load)
-            self.put(indent, self.load(v))
+            self.put(indent, self.element(v))
             return
         sign = {"add": "+ ", "mul": "*"}[v.op]
         self.put(indent, "(")
@@ -229,8 +247,12 @@ class _Printer:
 
     # -- indices ----------------------------------------------------------------------------------------------------
 
-    def load(self, v: Load) -> str:
-        return f"(float32*){self.access(v.buffer, v.index)}"
+    def element(self, v: Value) -> str:
+        """Return the text of an element, which may be converted."""
+        if isinstance(v, Cast):
+            return f"cast({_TYPES[v.dtype.name]}, {self.element(v.a)})"
+        assert isinstance(v, Load)
+        return f"({_type(v.buffer)}*){self.access(v.buffer, v.index)}"
 
     def access(self, b: Buffer, index: tuple[Index, ...]) -> str:
         return f"{_ARGUMENTS.get(b.name) or _CACHES[b.name]}[{self.index(index[0])}]"
@@ -263,6 +285,11 @@ class _Printer:
             return f"{name}({self.index(a.num)}, {a.den})"
         assert isinstance(a, Var)
         return self.names.get(a.name, a.name)
+
+
+def _type(b: Buffer) -> str:
+    """Return TVM's name of the type of the elements of a buffer."""
+    return _TYPES[b.dtype.name]
 
 
 def _bound(c: Cond) -> int:

@@ -2,7 +2,9 @@
 
 The second convolution is split over blocks of its channels by ``k_split`` and over blocks of its rows by ``h_split``. A
 tile of the first one is computed for each: all of its channels, and the rows that the tile of the second one reads.
-Source and weights are read through caches, and the result is written back from one. Then caches share memory.
+Source and weights are read through caches, and the result is written back from one. The first convolution adds its
+sums up where its results lie if these are the sums. Otherwise a block of sums has a cache of its own, and its epilogue
+finishes them. Then caches share memory.
 
 The nest has two forms. In the ``whole`` form, loops run over whole blocks, as TVM prints them. Rows and columns in the
 last blocks that are no part of the result are computed too, from elements beyond the end of a cache: the form is to be
@@ -172,7 +174,7 @@ class BlockedChain:
         for n, names in enumerate(NAMES):
             order = (names.reduction[0], *names.inner[:2], *names.window, names.inner[2], names.reduction[1])
             steps += [Step(fission, names.inner, (), "cache"), Step(reorder, order)]
-            if n == 0:
+            if n == 0 and _is_sum(self.convs[n]):
                 steps.append(Step(sum_in_place, "acc"))
         steps += [Step(fission, SECOND.tile, (), "cache", True)]
         steps.append(Step(reorder, (SECOND.channels[1], SECOND.rows[1], SECOND.columns)))
@@ -270,8 +272,8 @@ def _check_stage(n: int, problem: Problem) -> None:
         raise _refuse(f"stage {n} is {problem}; legal are convolutions of two spatial axes without groups")
     if any((*problem.p, *problem.pr)):
         raise _refuse(f"stage {n} has padding ({problem.descriptor()}); legal is a source that is padded already")
-    if problem.post_ops or problem.bia_dt or problem.scales or problem.zero_points or set(problem.dt) != {problem.acc}:
-        raise _refuse(f"stage {n} is {problem}; legal are sums of f32 alone, without bias, scales and post-ops")
+    if problem.depthwise is not None:
+        raise _refuse(f"stage {n} is {problem}; legal are post-ops that are no convolution")
 
 
 def _check_layouts(n: int, conv: Conv) -> None:
@@ -296,6 +298,12 @@ def _check_layouts(n: int, conv: Conv) -> None:
     for name, (size, block) in sizes.items():
         if size % block:
             raise _refuse(f"{name} of stage {n} is {size}; legal are multiples of {block}")
+
+
+def _is_sum(conv: Conv) -> bool:
+    """Return whether the results of ``conv`` are its sums as they are."""
+    finishes = (conv.post_ops, conv.bia_dt, conv.scales, conv.zero_points)
+    return conv.dt[2] == conv.acc and not any(finishes)
 
 
 def _reduction_block(conv: Conv) -> int:

@@ -1,6 +1,7 @@
 """TVM's 16 pairs of convolutions over blocked layouts compute what the reference does, and leave tails at zero.
 
-The interpreter runs them with smaller blocks, since TVM's sizes take a thousand times as many products.
+They run in f32 and in bytes, whose sums are converted with saturation after each stage. The interpreter runs them with
+smaller blocks, since TVM's sizes take a thousand times as many products.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from itertools import groupby
 from typing import Any
 
 import pytest
-from blocked_chains import SMALL, Sizes, blocked_chain, cases, line, name
+from blocked_chains import BYTES, SMALL, Sizes, blocked_chain, cases, line, name
 from guarded import Compiled, check_result, expected, memories
 
 from convsmith.compiler.blocked_chain import blocked_chain_artifact
@@ -27,7 +28,15 @@ from convsmith.problem.chain import Chain
 from convsmith.problem.data import random_arrays
 from convsmith.tune.compile import compile_problem
 
-CASES = [pytest.param(case, id=name(case)) for case in cases()]
+IN_TYPES = [
+    pytest.param(case, options, id=f"{name(case)}-{kind}")
+    for kind, options in (("f32", ("", "")), ("bytes", BYTES)) for case in cases()
+]  # fmt: skip
+EPILOGUES = (
+    "--dt=u8:s8:u8 --attr-scales=wei:per_oc+dst:common:0.5 --attr-post-ops=relu",
+    "--dt=u8:s8:u8 --attr-zero-points=src:common:3+dst:common:2",
+)
+"""Options of stages whose sums are scaled, clipped and shifted."""
 TINY = Sizes(8, 6, 4, (2, 3, 2))
 """Blocks of two rows: so few products that the kernel runs after every pass in a few seconds."""
 
@@ -43,21 +52,24 @@ def interpret(plan: BlockedChain, kernel: Kernel) -> None:
 
 
 def test_there_are_sixteen() -> None:
-    assert len(CASES) == 16
+    assert len(cases()) == 16
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_case_with_small_blocks_is_interpreted(case: dict[str, Any]) -> None:
+@pytest.mark.parametrize("case, options", IN_TYPES)
+def test_a_case_with_small_blocks_is_interpreted(case: dict[str, Any], options: tuple[str, str]) -> None:
     with interning():
-        plan = blocked_chain(case, level(), SMALL)
+        plan = blocked_chain(case, level(), SMALL, options)
         interpret(plan, run_steps(plan.naive(), plan.pipeline))
 
 
-def test_every_pass_keeps_the_values() -> None:
+@pytest.mark.parametrize(
+    "options", [pytest.param(("", ""), id="f32"), pytest.param(BYTES, id="bytes", marks=pytest.mark.slow)]
+)
+def test_every_pass_keeps_the_values(options: tuple[str, str]) -> None:
     """The kernel runs after every pass, once for several steps of one pass in a row."""
     case = next(c for c in cases() if name(c) == "3-3-2-2")
     with interning():
-        plan = blocked_chain(case, level(), TINY)
+        plan = blocked_chain(case, level(), TINY, options)
         kernel = plan.naive()
         interpret(plan, kernel)
         for _, steps in groupby(plan.pipeline, lambda step: step.run):
@@ -66,9 +78,17 @@ def test_every_pass_keeps_the_values() -> None:
                 interpret(plan, kernel)
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_case_with_small_blocks_is_compiled(case: dict[str, Any]) -> None:
-    compare(blocked_chain(case, host_target(), SMALL))
+@pytest.mark.parametrize("case, options", IN_TYPES)
+def test_a_case_with_small_blocks_is_compiled(case: dict[str, Any], options: tuple[str, str]) -> None:
+    compare(blocked_chain(case, host_target(), SMALL, options))
+
+
+@pytest.mark.parametrize(
+    "options", [EPILOGUES, ("--dir=FWD_B --attr-post-ops=relu", "--dir=FWD_B --attr-post-ops=sum:2")]
+)
+def test_the_epilogues_of_both_stages_finish_their_sums(options: tuple[str, str]) -> None:
+    case = next(c for c in cases() if name(c) == "3-1-2-1")
+    compare(blocked_chain(case, host_target(), SMALL, options))
 
 
 @pytest.mark.parametrize("blocks", [(5, 3, 2), (2, 2, 8)], ids=str)
@@ -83,9 +103,9 @@ def test_a_default_config_serves_results_in_blocks(threads: int, blocks: tuple[i
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
-def test_a_case_is_compiled(case: dict[str, Any]) -> None:
-    compare(blocked_chain(case, host_target()))
+@pytest.mark.parametrize("case, options", IN_TYPES)
+def test_a_case_is_compiled(case: dict[str, Any], options: tuple[str, str]) -> None:
+    compare(blocked_chain(case, host_target(), None, options))
 
 
 def compare(plan: BlockedChain) -> None:
@@ -122,7 +142,8 @@ def test_chains_of_another_form_are_refused() -> None:
     assert refused(three).endswith("has 3 stages; legal are two convolutions")
     assert "stage 1 is --matmul" in refused("--matmul 4x8:8x4 -> --matmul 4x4:4x4")
     assert "has padding" in refused("mb1ic32ih8oc32oh8kh3ph1 -> mb1ic32ih8oc32oh8kh1")
-    assert "without bias, scales and post-ops" in refused(f"--attr-post-ops=relu {one} -> {one}")
+    depthwise = f"--attr-post-ops=dw:k3s1p1 {one} -> {one}"
+    assert refused(depthwise).endswith("legal are post-ops that are no convolution")
     assert "legal is that of NHWC8h8w32c, of any sizes" in refused(f"--dtag=axb {one} -> {one}")
     assert "oc of stage 1 is 40; legal are multiples of 32" in refused("mb1ic32ih8oc40oh8kh1 -> mb1ic40ih8oc32oh8kh1")
     rows = "mb1ic32ih10oc32oh8kh3ph0 -> mb1ic32ih8oc32oh8kh1"

@@ -1,11 +1,11 @@
-"""TVM's pairs of convolutions, emulated on Hexagon: over blocked layouts in f32, and as chains of bytes; exact."""
+"""TVM's pairs of convolutions, emulated on Hexagon: over blocked layouts in f32 and bytes, and as chains; exact."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from blocked_chains import SMALL, blocked_chain, cases, name
+from blocked_chains import BYTES, SMALL, blocked_chain, cases, name
 from emulated import check_emulated, skip_without_emulator
 
 import convsmith as cs
@@ -24,10 +24,11 @@ def case_of(n: int, case: dict[str, Any]) -> object:
     return pytest.param(case, id=name(case), marks=() if n in OFTEN else pytest.mark.slow)
 
 
+@pytest.mark.parametrize("options", [("", ""), BYTES, ("--dt=u8:s8:u8", "--dt=u8:s8:u8")], ids=["f32", "s8", "u8"])
 @pytest.mark.parametrize("case", [case_of(n, case) for n, case in enumerate(cases())])
-def test_a_case_is_exact(case: dict[str, Any]) -> None:
+def test_a_case_is_exact(case: dict[str, Any], options: tuple[str, str]) -> None:
     skip_without_emulator(LEVEL)
-    plan = blocked_chain(case, LEVEL, SMALL)
+    plan = blocked_chain(case, LEVEL, SMALL, options)
     problem = plan.stages.whole
     check_emulated(problem, blocked_chain_artifact(plan), random_arrays(problem))
 

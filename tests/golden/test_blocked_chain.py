@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
-from blocked_chains import DATA, blocked_chain, cases
+from blocked_chains import BYTES, DATA, blocked_chain, cases
 
+from convsmith.diag.errors import ConfigError
 from convsmith.frontend.annotated_nest import annotated_nest
 from convsmith.machine.generic.level import level
 
@@ -15,12 +16,12 @@ SCHEDULES = ((1, 1, 1), (1, 2, 2), (3, 2, 2))
 ALLOCATIONS = ((65536, 65536, 4096), (131072, 131072, 8192), (196608, 196608, 73728))
 
 
-def printed(kernel: int, k_split: int, h_split: int, **choices: bool) -> str:
-    """The nest of a case of TVM's test."""
+def printed(kernel: int, k_split: int, h_split: int, options: tuple[str, str] = ("", ""), **choices: bool) -> str:
+    """The nest of a case of TVM's test whose stages have ``options``."""
     wanted = (kernel, kernel, k_split, h_split)
     names = ("kernel_size1", "kernel_size2", "k_split_factor", "h_split_factor")
     case = next(c for c in cases() if tuple(c[n] for n in names) == wanted)
-    return annotated_nest(blocked_chain(case, level(), **choices))
+    return annotated_nest(blocked_chain(case, level(), None, options, **choices))
 
 
 def lines(text: str) -> list[str]:
@@ -62,3 +63,20 @@ def test_asynchronous_copies_keep_input_and_output_cache_apart() -> None:
         "packed_filter.global": "4096", "packed_filter_2.global": "4096",
     }  # fmt: skip
     assert "reusing" not in text
+
+
+def test_sums_of_bytes_have_a_cache_of_their_own() -> None:
+    """Those of the first stage fill a block of it, and those of the second all of it: they are the output cache."""
+    text = printed(3, 2, 2, BYTES)
+    sizes = re.findall(r"allocate\((\S+): Pointer\(global (\w+)\), \w+, \[(\d+)\]", text)
+    assert sizes == [
+        ("temp_output.global", "int32", "65536"), ("packed_input.global", "int8", "196608"),
+        ("temp_output", "int8", "196608"), ("packed_filter.global", "int8", "73728"),
+    ]  # fmt: skip
+    assert "// convert temp output\n" in text and "cast(int8, (int32*)temp_output.global[" in text
+
+
+def test_epilogues_are_not_printed() -> None:
+    with pytest.raises(ConfigError) as caught:
+        printed(1, 1, 1, ("--attr-post-ops=relu", ""))
+    assert "legal are sums of f32, s32, s8, u8, f16, bf16 that are converted at most" in str(caught.value)
