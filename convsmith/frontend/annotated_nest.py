@@ -78,6 +78,8 @@ def annotated_nest(plan: BlockedChain) -> str:
         storage = plan_storage(apart, plan.asynchronous)
         nest = _Printer(share_storage(apart, plan.asynchronous), storage).text(_header(plan))
         notes = [*_past_the_end(plan), _NAMES_OF_BUFFERS, *(f"// {line}" for line in storage.lines)]
+        if place := plan.machine.place(storage.after):
+            notes.append(f"// the caches lie {place}")
     return "\n".join((nest, *notes))
 
 

@@ -73,7 +73,7 @@ def explain(kernel: Inspected) -> str:
         page = [
             *_problem(problem), *_sizes(kernel, low), ("config", str(config)),
             *_statements(plan), *_nest(low, recorder.records),
-            *_packing(low), *_fusion(kernel, plan, low), *_tables(problem), *_storage(recorder.records),
+            *_packing(low), *_fusion(kernel, plan, low), *_tables(problem), *_storage(kernel, recorder.records),
             *_code(kernel, low), *_model(kernel, low),
             *_work(problem, target), *_roofline(kernel), *_notes(kernel, plan, low),
         ]  # fmt: skip
@@ -169,13 +169,20 @@ def _tables(problem: Problem) -> Iterator[Line]:
         yield "tables", "of pointers: " + "; ".join(f"{TITLES[form]}: {_bytes(n)}" for form, n in sizes.items())
 
 
-def _storage(records: Sequence[PassRecord]) -> Iterator[Line]:
-    """Yield the storage plan of a kernel with several private buffers: lifetimes, shared memory, and the peak."""
+def _storage(kernel: Inspected, records: Sequence[PassRecord]) -> Iterator[Line]:
+    """Yield the storage plan of a kernel with several private buffers: lifetimes, shared memory, the peak, and where
+    they lie on a machine that has memory for them.
+    """
     for before, record in pairwise(records):
         if record.run is share_storage and len((plan := plan_storage(before.kernel)).buffers) > 1:
-            head, *others = plan.lines
+            head, *others = [*plan.lines, *_place(kernel.target.place(kernel.config.threads * plan.after))]
             yield "storage", head
             yield from (("", text) for text in others)
+
+
+def _place(place: str) -> list[str]:
+    """Return the line about where buffers lie; none where nothing is to be said."""
+    return [f"these buffers lie {place}"] if place else []
 
 
 def _code(kernel: Inspected, low: Lowered) -> Iterator[Line]:
@@ -184,9 +191,9 @@ def _code(kernel: Inspected, low: Lowered) -> Iterator[Line]:
     calls = sum(isinstance(s, Call) for body in bodies for s in statements_of(body))
     yield "code", f"{len(kernel.artifact.code)} bytes, {len(low.kernel.functions)} functions called from {calls} places"
     if low.scratch:
-        threads, pad = kernel.config.threads, kernel.target.scratchpad
-        place = "" if pad is None else f" in {pad}" if threads * low.scratch <= pad.bytes else f", too large for {pad}"
-        yield "", f"{_bytes(low.scratch)} of scratch memory for each of {threads} threads{place}"
+        threads = kernel.config.threads
+        place = kernel.target.place(threads * low.scratch)
+        yield "", f"{_bytes(low.scratch)} of scratch memory for each of {threads} threads{place and f' {place}'}"
 
 
 def _work(problem: Problem, target: Machine) -> Iterator[Line]:

@@ -48,7 +48,7 @@ def fusion_lines(plan: Plan, low: Lowered, machine: Machine) -> Iterator[str]:
             yield f"{head}written as a whole, and stage {n + 2} starts when it is done{because}"
             continue
         buffer = buffers.get(middle(n))
-        held = "" if buffer is None else f" in {_kib(buffer.size * buffer.dtype.bits // 8)} for each thread"
+        held = "" if buffer is None else _held(buffer.size * buffer.dtype.bits // 8, plan.config.threads, machine)
         policy = "rows that are read again stay" if at[n].keeps else "rows that are read again are computed again"
         again = _computed_again(plan, kernels[n], at, n)
         rows = f"{policy}; {again:.1%} of its rows are computed twice"
@@ -81,6 +81,12 @@ def _computed_again(plan: Plan, kernel: FusedStatements, at: dict[int, ComputedA
     chunk = (around[-1].tile if around else total) if place.keeps else loop.tile
     computed = sum(rows(lo, min(lo + chunk, total)) for lo in range(0, total, chunk))
     return max(computed / rows(0, total) - 1, 0.0)
+
+
+def _held(nbytes: int, threads: int, machine: Machine) -> str:
+    """Return how many bytes each of ``threads`` keeps, and where they lie if the machine has memory for them."""
+    place = machine.place(threads * nbytes)
+    return f" in {_kib(nbytes)} for each thread{place and f' {place}'}"
 
 
 def _kib(count: int) -> str:

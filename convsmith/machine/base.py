@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
+from itertools import pairwise
 from types import FunctionType
 from typing import NamedTuple
 
@@ -89,6 +90,20 @@ class Machine:
     def l2(self) -> MemoryLevel:
         """The second-level cache."""
         return self.memories[1]
+
+    @property
+    def vector_memories(self) -> tuple[MemoryLevel, ...]:
+        """The caches that vectors are loaded from, nearest first: one that is slower than the next serves scalars."""
+        slower = [near.rate < far.rate for near, far in pairwise(self.memories)]
+        return tuple(memory for memory, is_slower in zip(self.memories, (*slower, False)) if not is_slower)
+
+    def place(self, nbytes: int) -> str:
+        """Return where a kernel's own buffers of ``nbytes`` lie; nothing for a machine without memory for them."""
+        if self.scratchpad is None:
+            return ""
+        if nbytes <= self.scratchpad.bytes:
+            return f"in {self.scratchpad}"
+        return f"behind {self.vector_memories[-1]}, too large for {self.scratchpad}"
 
     @property
     def register_files(self) -> tuple[RegisterFile, ...]:

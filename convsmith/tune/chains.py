@@ -1,9 +1,9 @@
 """The default config of a chain: which stages are fused, and at which loop their rows are computed.
 
 Two stages are fused where the result between them is larger than the second-level cache, and the rows of it that one
-row of the kernel's last stage needs fit there; so is a result beside it that exceeds the first-level cache. Other
-stages run one after the other: one row at a time, register tiles have fewer pixels, which costs more than a result in
-the cache.
+row of the kernel's last stage needs fit the memory of the kernel's own buffers: that cache, or the machine's
+scratchpad. So is a result beside it that exceeds the nearest cache of vectors. Other stages run one after the other:
+one row at a time, register tiles have fewer pixels, which costs more than a result in the cache.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from convsmith.tune.candidates import default_config
 from convsmith.tune.fused import apart, first_in_order, fused_config, share
 
 ROWS = 2
-"""Reciprocal of the fraction of the second-level cache that the rows between fused stages may fill."""
+"""Reciprocal of the fraction of a memory that the rows between fused stages may fill."""
 
 
 class Joint(NamedTuple):
@@ -97,7 +97,9 @@ class StageConfigs:
 
 def joints(stages: Stages, configs: StageConfigs) -> list[Joint]:
     """Return the joints between ``stages`` of a chain, with the default choice for each."""
-    first, second = configs.machine.memories[:2]
+    machine = configs.machine
+    first, second = machine.vector_memories[0], machine.l2
+    home = machine.scratchpad or second
     sizes = [prod(t.shape[1:]) * dtype(t.dtype).bytes for t in (p.outputs[0] for p in stages.problems[:-1])]
     found: list[Joint] = []
     for n, (one, two) in enumerate(pairwise(stages.problems)):
@@ -109,8 +111,8 @@ def joints(stages: Stages, configs: StageConfigs) -> list[Joint]:
         before = found[-1].held if found and found[-1].fused else 0
         if image <= first.bytes or max(sizes[max(n - 1, 0) : n + 2]) <= second.bytes:
             why = f"it fits {first if image <= first.bytes else second}"
-        elif held + before > second.bytes // ROWS:
-            why = f"rows of {held + before >> 10} KiB fill more than 1 / {ROWS} of {second}"
+        elif held + before > home.bytes // ROWS:
+            why = f"rows of {held + before >> 10} KiB fill more than 1 / {ROWS} of {home}"
         elif transformed := [m + 1 for m in (n, n + 1) if configs.has_transform(stages.problems[m])]:
             which = " and ".join(map(str, transformed))
             why = f"a transform saves products of stage {which}, and none is computed row by row"
@@ -119,7 +121,8 @@ def joints(stages: Stages, configs: StageConfigs) -> list[Joint]:
             why = f"instructions for {types} read copies of a source, or need sums of its entries"
         else:
             large = "it" if image > second.bytes else "the result beside it"
-            found.append(Joint(image, held, True, f"{large} is larger than {second}, and its rows fit there"))
+            where = home if machine.scratchpad else "there"
+            found.append(Joint(image, held, True, f"{large} is larger than {second}, and its rows fit {where}"))
             continue
         found.append(Joint(image, held, False, why))
     return found

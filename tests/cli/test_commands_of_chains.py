@@ -61,3 +61,17 @@ def test_show_and_explain_print_all_stages() -> None:
 def test_stages_that_do_not_connect_are_one_message() -> None:
     result = run("verify", "mb1ic4ih9oc8kh1 -> mb1ic7ih9oc8kh1")
     assert result.exit_code and "computes 1x8x9x9" in result.output and "reads 1x7x9x9" in result.output
+
+
+def test_commands_take_a_target_that_this_machine_lacks() -> None:
+    """They show kernels for it, and none that runs."""
+    target = ("--target", "hexagon+v68")
+    chain = "--dt=s8:s8:s8 mb1ic32ih8oc32oh8kh1 -> --dt=s8:s8:s8 mb1ic32ih8oc32oh8kh1"
+    assembly = run("show", "--asm", chain, *target)
+    assert assembly.exit_code == 0 and "vrmpy" in assembly.output, assembly.output
+    nest = run("show", "--chain", "--k-split", "1", "--h-split", "1", chain, *target)
+    assert nest.exit_code == 0 and nest.output.endswith("// the caches lie in VTCM of 4096 KiB\n"), nest.output
+    page = run("explain", chain, *target)
+    assert page.exit_code == 0 and "not known: this machine does not run hexagon+v68" in page.output, page.output
+    (line,) = run("verify", chain, *target).output.splitlines()
+    assert line.startswith("UnsupportedError: target 'hexagon+v68' needs hvxv68, hvx-length128b, which this machine")

@@ -10,9 +10,13 @@ from emulated import check_emulated, skip_without_emulator
 
 import convsmith as cs
 from convsmith.compiler.blocked_chain import blocked_chain_artifact
+from convsmith.frontend.annotated_nest import annotated_nest
+from convsmith.machine.generic.level import level
 from convsmith.machine.registry import target
 from convsmith.problem import parse_problem
 from convsmith.problem.data import random_arrays
+from convsmith.problem.fusion import Stages, stages_of
+from convsmith.tune.chains import joints
 
 LEVEL = target("hexagon+v68")
 OFTEN = (0, 15)
@@ -49,3 +53,60 @@ def test_a_chain_of_bytes_is_exact(first: int, second: int) -> None:
     artifact = cs.compile(text, target=LEVEL.name, threads=1).artifact
     assert artifact is not None
     check_emulated(problem, artifact, random_arrays(problem))
+
+
+THREE = (
+    "--dt=u8:s8:u8 --stag=axb mb1ic32ih10oc32oh8kh3ph0 -> --dt=u8:s8:u8 mb1ic32ih8oc32oh8kh1 -> "
+    "--dt=u8:s8:s32 --dtag=axb mb1ic32ih8oc32oh6kh3ph0"
+)
+ROW = f"--target={LEVEL.name} --lane=oc --register=ow:8,oc:32 --order=mb,oh,ow,oc --instruction=vrmpy_ub_b --terms=ic:4"
+FUSED = f"{ROW} --at=oh3 / {ROW} --at=oh / {ROW}"
+"""A chain and its config: both results between stages are computed at a loop over rows of the last stage."""
+PLACE = f"in {LEVEL.scratchpad}"
+
+
+def test_a_fused_chain_of_bytes_is_exact() -> None:
+    skip_without_emulator(LEVEL)
+    problem = parse_problem(THREE)
+    kernel = cs.compile(THREE, target=LEVEL.name, config=FUSED, threads=1)
+    assert kernel.artifact is not None
+    check_emulated(problem, kernel.artifact, random_arrays(problem))
+    assert "vrmpy" in kernel.asm()
+
+
+def test_the_plan_says_that_buffers_of_a_chain_lie_in_the_memory_of_the_vector_units() -> None:
+    """Memory that is too small for them is named too."""
+    page = cs.compile(THREE, target=LEVEL.name, config=FUSED, threads=1).explain()
+    for result in ("mid, the result of stage 1", "mid2, the result of stage 2"):
+        (line,) = (x for x in page.split("\n") if result in x)
+        assert f" KiB for each thread {PLACE}, rows" in line
+    assert f"these buffers lie {PLACE}\n" in page
+    assert LEVEL.place(4 << 20) == "in VTCM of 4096 KiB"
+    assert LEVEL.place((4 << 20) + 1) == "behind L2 of 1024 KiB, too large for VTCM of 4096 KiB"
+
+
+def test_the_nest_in_blocks_says_where_its_caches_lie() -> None:
+    text = annotated_nest(blocked_chain(cases()[0], LEVEL, SMALL, BYTES))
+    assert text.endswith(f"\n// the caches lie {PLACE}")
+    assert "the caches lie" not in annotated_nest(blocked_chain(cases()[0], level(), SMALL, BYTES))
+
+
+def stages(text: str) -> Stages:
+    """The stages of a chain."""
+    found = stages_of(parse_problem(text))
+    assert found is not None
+    return found
+
+
+def test_results_between_stages_are_compared_with_the_memories_of_vectors() -> None:
+    """The first-level cache holds scalars alone, and rows lie beside the caches."""
+    assert [memory.name for memory in LEVEL.vector_memories] == ["L2"]
+    types = "--dt=u8:s8:u8"
+    beside = f"{types} mb1ic32ih80oc16oh80kh1 -> {types} mb1ic16ih80oc256oh80kh1 -> {types} mb1ic256ih80oc32oh80kh1"
+    small, large = joints(stages(beside), LEVEL)
+    assert (small.fused, small.why) == (False, "it fits L2 of 1024 KiB")
+    assert large.fused
+    rows = f"{types} mb1ic32ih8iw1024oc256kh1kw1 -> {types} mb1ic256ih8iw1024oc32kh3kw3ph1pw1"
+    (joint,) = joints(stages(rows), LEVEL)
+    assert (joint.held >> 10, joint.fused) == (1024, True)
+    assert joint.why == "it is larger than L2 of 1024 KiB, and its rows fit VTCM of 4096 KiB"
