@@ -10,7 +10,6 @@ reordered beforehand.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,10 +17,8 @@ import numpy as np
 from convsmith.diag.errors import UnsupportedError
 from convsmith.layout.layout import Layout
 from convsmith.layout.reorder import from_layout, to_layout
-from convsmith.measure.peer import Array, Peer, clipping, in_layout, plain_f32
-from convsmith.problem.chain import Chain
+from convsmith.measure.peer import Array, Peer, PeerStage, clipping, in_layout, plain_f32, stages_for_peers
 from convsmith.problem.conv import Conv
-from convsmith.problem.post_ops import SOURCE, SumPostOp
 from convsmith.problem.problem import Problem
 
 __all__ = ["nchwc", "onnxruntime"]
@@ -36,12 +33,11 @@ def onnxruntime(problem: Problem, arrays: Mapping[str, Array], threads: int) -> 
     """Return a peer that runs the standard's operators, for a chain one model of all stages. UnsupportedError if they
     do not cover `problem`.
     """
-    chained = isinstance(problem, Chain)
     nodes: list[Any] = []
     constants: dict[str, Array] = {}
-    for n, stage in enumerate(problem.stages if isinstance(problem, Chain) else (problem,)):
-        own = problem.arrays_of(n, arrays) if isinstance(problem, Chain) else arrays
-        found, values = _nodes(stage, own, nodes[-1].output[0] if nodes else "x", f"_{n}" if chained else "")
+    stages = stages_for_peers(problem, arrays)
+    for n, stage in enumerate(stages):
+        found, values = _nodes(stage, nodes[-1].output[0] if nodes else "x", f"_{n}" if len(stages) > 1 else "")
         nodes += found
         constants |= values
     result_type = np.int32 if problem.dst_type == "s32" else np.float32
@@ -49,23 +45,20 @@ def onnxruntime(problem: Problem, arrays: Mapping[str, Array], threads: int) -> 
     return _session(nodes, constants, np.ascontiguousarray(arrays["src"]), result, threads)
 
 
-def _nodes(
-    problem: Problem, arrays: Mapping[str, Array], source: str, suffix: str
-) -> tuple[list[Any], dict[str, Array]]:
-    """Return the nodes that compute `problem` from the value `source`, and their constants; names end in `suffix`."""
+def _nodes(stage: PeerStage, source: str, suffix: str) -> tuple[list[Any], dict[str, Array]]:
+    """Return the nodes that compute `stage` from the value `source`, and their constants; names end in `suffix`."""
     from onnx import helper
 
+    problem, arrays, adds_source = stage
     if not isinstance(problem, Conv) or not problem.forward:
         raise UnsupportedError("onnxruntime is compared on forward convolutions only", code="dir")
-    adds_source = bool(suffix) and problem.post_ops[-1:] == (SumPostOp(array=SOURCE),)
-    plain = replace(problem, post_ops=problem.post_ops[: len(problem.post_ops) - adds_source])
     operator = {("f32",) * 3: "Conv", ("u8", "s8", "s32"): "ConvInteger"}.get(problem.dt)
     if operator is None or problem.bia_dt or (problem.acc == "s32" and (problem.bias or problem.post_ops)):
         raise UnsupportedError("onnxruntime runs f32, or u8:s8:s32 without bias and post-ops", code="types")
     weights = np.ascontiguousarray(arrays["wei"]).reshape(problem.oc, problem.ic // problem.g, *problem.k)
     constants = {f"w{suffix}": weights} | ({f"b{suffix}": arrays["bia"]} if problem.bias else {})
     nodes = [helper.make_node(operator, [source, *constants], [f"y0{suffix}"], **_attributes(problem))]
-    for n, op in enumerate(clipping(plain)):
+    for n, op in enumerate(clipping(problem)):
         ends = [f"y{n}{suffix}"], [f"y{n + 1}{suffix}"]
         if op.alg == "relu":
             slope: dict[str, Any] = {"alpha": op.alpha} if op.alpha else {}

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from convsmith.diag.errors import UnsupportedError
 from convsmith.layout.layout import Layout
 from convsmith.layout.reorder import to_layout
+from convsmith.problem.chain import Chain
 from convsmith.problem.conv import Conv
-from convsmith.problem.post_ops import Eltwise
+from convsmith.problem.post_ops import SOURCE, Eltwise, SumPostOp
 from convsmith.problem.problem import Problem
 from convsmith.runtime.arrays import aligned_copy
 
-__all__ = ["Array", "Peer", "clipping", "in_layout", "plain_f32", "plain_forward"]
+__all__ = ["Array", "Peer", "PeerStage", "clipping", "in_layout", "plain_f32", "plain_forward", "stages_for_peers"]
 
 Array = np.ndarray[Any, Any]
 
@@ -57,3 +58,26 @@ def clipping(problem: Problem) -> list[Eltwise]:
     if len(steps) != len(problem.post_ops):
         raise UnsupportedError("peers run post-ops relu, clip and clip_v2 only", code="post-ops")
     return steps
+
+
+class PeerStage(NamedTuple):
+    """A stage of a chain, or a whole problem: ``problem`` with ``arrays`` by its own names.
+
+    ``adds_source`` says that the chain's source is added to its result at the end; ``problem`` is without this post-op.
+    """
+
+    problem: Problem
+    arrays: Mapping[str, Array]
+    adds_source: bool = False
+
+
+def stages_for_peers(problem: Problem, arrays: Mapping[str, Array]) -> list[PeerStage]:
+    """Return the stages that a library's model of ``problem`` runs in sequence; one, unless it is a chain."""
+    if not isinstance(problem, Chain):
+        return [PeerStage(problem, arrays)]
+    found = []
+    for n, stage in enumerate(problem.stages):
+        adds = stage.post_ops[-1:] == (SumPostOp(array=SOURCE),)
+        plain = replace(stage, post_ops=stage.post_ops[: len(stage.post_ops) - adds])
+        found.append(PeerStage(plain, problem.arrays_of(n, arrays), adds))
+    return found

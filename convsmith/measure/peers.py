@@ -178,7 +178,7 @@ PEERS: dict[str, Library] = {
     "torch": Library(_torch, "torch", ("torch",), deconvolutions=True),
     "onnxruntime": Library(onnxruntime, "onnxruntime", ("onnxruntime", "onnx"), chains=True),
     "onnxruntime-nchwc": Library(nchwc, "onnxruntime", ("onnxruntime", "onnx")),
-    "openvino": Library(openvino, "openvino", ("openvino",)),
+    "openvino": Library(openvino, "openvino", ("openvino",), chains=True),
     "ncnn": Library(ncnn, "ncnn", ("ncnn",), error=TRANSFORMED),
     "onednn": Library(onednn, PACKAGE, ()),
     "xnnpack": Library(xnnpack, "ai-edge-litert", ("ai_edge_litert", "flatbuffers")),

@@ -134,22 +134,21 @@ ALL_BUT_TORCH = ("onnxruntime", "openvino", *PLAIN)
 CANNOT = {
     "mb2ic4ih9oc6kh3ph1": {("onnxruntime-nchwc", "groups"), ("xnnpack", "groups"), ("ncnn", "batch")},
     "mb1ic4ih9oc6kh3sh2ph1dh1": {("onnxruntime-nchwc", "groups"), ("xnnpack", "groups")},
-    "--dir=FWD_B --attr-post-ops=relu g2mb1ic4iw9oc6kw3": {(name, "dir") for name in ("openvino", *PLAIN)},
-    "--attr-post-ops=clip:0:6 mb1ic2id5oc3kd3pd1": {(name, "dir") for name in ("openvino", *PLAIN)},
+    "--dir=FWD_B --attr-post-ops=relu g2mb1ic4iw9oc6kw3": {(name, "dir") for name in PLAIN},
+    "--attr-post-ops=clip:0:6 mb1ic2id5oc3kd3pd1": {(name, "dir") for name in PLAIN},
     "mb1ic3ih8oc4oh4kh3sh2ph1": {("onnxruntime-nchwc", "groups"), ("xnnpack", "groups")},
-    "--attr-post-ops=relu:0.5 ic2ih4oc2kh1": {("openvino", "dir"), *((name, "post-ops") for name in PLAIN)},
+    "--attr-post-ops=relu:0.5 ic2ih4oc2kh1": {(name, "post-ops") for name in PLAIN},
     "--dt=bf16 ic2ih4oc2kh1": {(name, "types") for name in ("onnxruntime", "openvino", *IN_F32)},
     "--dt=f64 ic2ih4oc2kh1": {(name, "types") for name in ALL_BUT_TORCH},
     "--dir=BWD_D g2mb2ic4ih9oc6kh3ph1": {(name, "dir") for name in ALL_BUT_TORCH},
     "--dir=BWD_W mb2ic4iw9oc6kw3pw1": {(name, "dir") for name in ALL_BUT_TORCH},
     "--dt=u8:s8:s32 mb2ic4ih9oc6kh3ph1": {(name, "types") for name in ("torch", "openvino", *IN_F32)},
     "--dir=FWD_B --dt=bf16:bf16:f32 --bia-dt=f32 mb2ic4ih9oc6kh3ph1": {
-        ("openvino", "dir"), *((name, "types") for name in ("torch", "onnxruntime", *IN_F32)),
+        (name, "types") for name in ("torch", "onnxruntime", "openvino", *IN_F32)
     },
     "--matmul --bia-dt=f32 --attr-post-ops=relu 3x4x5:1x5x6": {(name, "dir") for name in ALL_BUT_TORCH},
     "g32mb2ic32ih7oc32oh9kh3ph2": {("xnnpack", "pads"), ("ncnn", "batch")},
     "g32mb2ic32ih8oc32oh4kh3sh2ph1": {("ncnn", "batch")},
-    "--dir=FWD_B g16mb1ic16ih9oc16oh9kh3ph1": {("openvino", "dir")},
     "--deconv --dir=FWD_B g2mb2ic4ih4oc6oh9kh3sh2dh1ph1": {(name, "deconv") for name in ALL_BUT_TORCH},
 }
 
@@ -189,6 +188,37 @@ def test_peers_compute_the_problem(name: str, line: str) -> None:
     truth = reference(problem, arrays, np.float32)[problem.outputs[0].name]
     error = PEERS[name].error * float(np.abs(truth).max())
     np.testing.assert_allclose(peer.result().reshape(truth.shape), truth, rtol=0, atol=error)
+
+
+CHAINS = {
+    "inverted residual": (
+        "--stag=axb --attr-post-ops=clip:0:6 mb1ic8ih9oc32kh1 -> --dir=FWD_B --attr-post-ops=clip:0:6 "
+        "g32mb1ic32ih9oc32kh3ph1 -> --dtag=axb --attr-post-ops=sum:src mb1ic32ih9oc8kh1"
+    ),
+    "stride": "mb1ic8ih9oc32kh1 -> --attr-post-ops=relu g32mb1ic32ih9oc32kh3sh2ph1 -> mb1ic32ih5oc16kh1",
+    "windows": "--stag=axb --dir=FWD_B mb1ic8ih9oc16kh3ph1 -> --dtag=axb --attr-post-ops=relu mb1ic16ih9oc8kh3ph1",
+    "depthwise first": "--stag=axb g16mb1ic16ih9oc16kh3ph1 -> --dtag=axb mb1ic16ih9oc24kh1",
+}
+
+
+@pytest.mark.parametrize("line", CHAINS.values(), ids=CHAINS)
+@pytest.mark.parametrize("name", [name for name, library in PEERS.items() if library.chains])
+def test_peers_compute_chains(name: str, line: str) -> None:
+    need(name)
+    chain = parse_problem(line)
+    arrays = random_arrays(chain)
+    peer = make_peer(name, chain, arrays, 1)
+    peer.call()
+    np.testing.assert_array_equal(peer.result(), reference(chain, arrays, np.float32)["dst"])
+
+
+@pytest.mark.parametrize("name", [name for name, library in PEERS.items() if library.chains])
+def test_peers_say_which_stage_types_they_lack(name: str) -> None:
+    need(name)
+    chain = parse_problem("--dt=u8:s8:u8 mb1ic8ih9oc32kh1 -> --dt=u8:s8:u8 mb1ic32ih9oc8kh1")
+    with pytest.raises(UnsupportedError, match=name) as caught:
+        make_peer(name, chain, random_arrays(chain), 1)
+    assert caught.value.code == "types"
 
 
 @pytest.mark.parametrize("name", PEERS)
