@@ -1,8 +1,9 @@
-"""oneDNN's convolution, called through its C interface without a framework.
+"""oneDNN's convolution, called through its C interface without a framework; of a chain, one after the other.
 
 The peer is the fastest of the library's implementations for channels-last layouts and for the library's own choice of
-layouts. Source and weights are reordered before the timed call, the result after it. The library is a file of the
-package `onednn-cpu-gomp`, which has no Python module.
+layouts. Source and weights are reordered before the timed call, the result after it. A pointwise convolution of a chain
+takes a depthwise one behind it as a post-op where that is faster. The library is a file of the package
+`onednn-cpu-gomp`, which has no Python module.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import ctypes
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -20,8 +21,9 @@ from typing import Any
 import numpy as np
 
 from convsmith.diag.errors import ToolchainError, UnsupportedError
-from convsmith.measure.peer import Array, Peer, plain_forward
+from convsmith.measure.peer import Array, Peer, PeerStage, clipping, plain_f32, plain_forward, stages_for_peers
 from convsmith.measure.timing import Sampler
+from convsmith.problem.chain import Chain
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
 from convsmith.runtime.arrays import aligned_copy, aligned_empty, numpy_dtype
@@ -34,9 +36,13 @@ _CPU, _IN_ORDER, _ANY = 1, 1, 1
 _TYPES = {"f16": 1, "bf16": 2, "f32": 3, "s32": 4, "s8": 5, "u8": 6}
 """oneDNN's numbers of the types of elements."""
 _FORWARD_INFERENCE, _DIRECT = 96, 1
-_SRC, _DST, _WEIGHTS, _BIAS = 1, 17, 33, 41
+_SRC, _SRC_1, _DST, _WEIGHTS, _BIAS = 1, 2, 17, 33, 41
 """oneDNN's numbers of the arguments."""
-_QUERY_SRC, _QUERY_WEIGHTS, _QUERY_DST = 129, 131, 133
+_QUERY_SRC, _QUERY_WEIGHTS, _QUERY_DST, _QUERY_ARGUMENT = 129, 131, 133, 255
+_RELU, _CLIP, _CLIP_V2, _ADD = 0x20, 0x2E, 0x2F, 0x1FFF0
+"""oneDNN's numbers of algorithms of post-ops."""
+_DEPTHWISE, _POST_OP = 16384, 32768
+"""oneDNN's numbers of the arguments of post-ops: of a depthwise one, and of the first binary one."""
 _TRIAL_SECONDS, _TRIALS = 1e-3, 3
 """Seconds per trial of an implementation, and number of trials."""
 _SLOW = 10
@@ -60,6 +66,8 @@ def onednn(problem: Problem, arrays: Mapping[str, Array], threads: int) -> Peer:
 
     UnsupportedError if it has none.
     """
+    if isinstance(problem, Chain):
+        return _fastest(_chains(problem, arrays, threads))
     conv = plain_forward("onednn", problem)
     others = [t for t in (*conv.dt, conv.bias_type) if t not in _TYPES]
     if others:
@@ -78,6 +86,11 @@ def onednn(problem: Problem, arrays: Mapping[str, Array], threads: int) -> Peer:
                 break
             least = min(least, seconds)
             candidates.append(peer)
+    return _fastest(candidates)
+
+
+def _fastest(candidates: Sequence[Peer]) -> Peer:
+    """Return the peer whose calls take least; UnsupportedError if there is none."""
     if not candidates:
         raise UnsupportedError("onednn has no implementation of this convolution", code="types")
     return min(candidates, key=lambda peer: min(sample() for sample in [Sampler(peer.call, _TRIAL_SECONDS)] * _TRIALS))
@@ -102,6 +115,11 @@ class _Library:
             raise ToolchainError(f"oneDNN: {name} returned {status}")
         return handle
 
+    def check(self, name: str, *arguments: object) -> None:
+        """Call a function that returns nothing but a status."""
+        if status := getattr(self._functions, name)(*arguments):
+            raise ToolchainError(f"oneDNN: {name} returned {status}")
+
     def plain(self, shape: Sequence[int], strides: Sequence[int] | None, type_: str) -> _Handle:
         """Return the memory descriptor of an array of `type_`; with `strides` None, the library chooses the layout."""
         dims = (ctypes.c_int64 * len(shape))(*shape)
@@ -110,12 +128,12 @@ class _Library:
         steps = (ctypes.c_int64 * len(shape))(*strides)
         return self.make("dnnl_memory_desc_create_with_strides", len(shape), dims, _TYPES[type_], steps)
 
-    def wanted(self, description: _Handle, what: int) -> _Handle:
-        """Return the memory descriptor that an implementation requires for the argument `what`.
+    def wanted(self, description: _Handle, what: int, index: int = 0) -> _Handle:
+        """Return the memory descriptor that an implementation requires for the argument `what`, or that of `index`.
 
         The descriptor is cloned, because the original is freed when `description` moves to its next implementation.
         """
-        answer = _Handle(self._functions.dnnl_primitive_desc_query_md(description, what, 0))
+        answer = _Handle(self._functions.dnnl_primitive_desc_query_md(description, what, index))
         return self.make("dnnl_memory_desc_clone", answer)
 
     def memory(self, description: _Handle, array: Array | None = None) -> _Memory:
@@ -130,6 +148,14 @@ class _Library:
         packed = _packed(arguments)
         if status := self.execute(primitive, self.stream, len(packed), packed):
             raise ToolchainError(f"oneDNN: dnnl_primitive_execute returned {status}")
+
+    def placed(self, array: Array, shape: tuple[int, ...], type_: str, wanted: _Handle) -> _Memory:
+        """Return a memory object with the elements of a logical `array` as the memory descriptor `wanted` has them."""
+        form = self.plain(shape, _plain_strides(shape), type_)
+        plain = np.ascontiguousarray(array, numpy_dtype(type_)).reshape(shape)
+        target = self.memory(wanted)
+        self.reorder(self.memory(form, aligned_copy(plain)), form, target, wanted)
+        return target
 
     def reorder(self, source: _Memory, source_form: _Handle, target: _Memory, target_form: _Handle) -> None:
         """Copy an array from one memory descriptor to another."""
@@ -195,13 +221,7 @@ def _peer(library: _Library, conv: Conv, arrays: Mapping[str, Array], primitive:
     src, weights, dst = conv.dt
 
     def given(name: str, shape: tuple[int, ...], type_: str, query: int) -> _Memory:
-        form = library.plain(shape, _plain_strides(shape), type_)
-        plain = np.ascontiguousarray(arrays[name], numpy_dtype(type_)).reshape(shape)
-        source = library.memory(form, aligned_copy(plain))
-        wanted = library.wanted(primitive.description, query)
-        target = library.memory(wanted)
-        library.reorder(source, form, target, wanted)
-        return target
+        return library.placed(arrays[name], shape, type_, library.wanted(primitive.description, query))
 
     written = library.wanted(primitive.description, _QUERY_DST)
     arguments = {
@@ -225,6 +245,163 @@ def _peer(library: _Library, conv: Conv, arrays: Mapping[str, Array], primitive:
         return plain
 
     return Peer(call, result)
+
+
+@dataclass(frozen=True)
+class _StagesOfPrimitive:
+    """A primitive of a chain: the convolution of a stage, and that of the next one where it is a post-op."""
+
+    stage: PeerStage
+    depthwise: PeerStage | None = None
+
+    @property
+    def result(self) -> PeerStage:
+        """The stage whose result the primitive writes."""
+        return self.depthwise or self.stage
+
+
+def _chains(chain: Chain, arrays: Mapping[str, Array], threads: int) -> list[Peer]:
+    """Return the peers of `chain`: channels last or in the library's layouts, with depthwise post-ops or without."""
+    stages = stages_for_peers(chain, arrays)
+    for stage in stages:
+        plain_f32("onednn", replace(stage.problem, post_ops=()))
+        clipping(stage.problem)
+    library = _library()
+    _openmp().omp_set_num_threads(threads)
+    apart = tuple(map(_StagesOfPrimitive, stages))
+    found = []
+    fused = _units(stages)
+    for units in (apart,) if len(fused) == len(apart) else (fused, apart):
+        for last in (True, False):
+            try:
+                found.append(_sequence(library, units, arrays["src"], last))
+            except ToolchainError:
+                continue
+    return found
+
+
+def _units(stages: Sequence[PeerStage]) -> tuple[_StagesOfPrimitive, ...]:
+    """Return the primitives of `stages`, with each depthwise convolution that can be a post-op as one."""
+    units: list[_StagesOfPrimitive] = []
+    for stage in stages:
+        before = units[-1] if units else None
+        if before is not None and before.depthwise is None and _is_post_op(before.stage, stage):
+            units[-1] = _StagesOfPrimitive(before.stage, stage)
+        else:
+            units.append(_StagesOfPrimitive(stage))
+    return tuple(units)
+
+
+def _is_post_op(before: PeerStage, stage: PeerStage) -> bool:
+    """Return whether the convolution of `stage` can be a post-op of the one `before`: depthwise after pointwise."""
+    one, two = before.problem, stage.problem
+    assert isinstance(one, Conv) and isinstance(two, Conv)
+    pointwise = one.g == 1 and one.k == (1, 1) and one.s == (1, 1) and not any(one.p)
+    square = two.k == (3, 3) and two.p == (1, 1) and two.d == (0, 0) and two.s in ((1, 1), (2, 2))
+    return pointwise and square and two.g == two.ic == two.oc
+
+
+def _sequence(library: _Library, units: Sequence[_StagesOfPrimitive], source: Array, last: bool) -> Peer:
+    """Return a peer that executes `units` one after the other; arrays are channels `last`, or as the library likes."""
+
+    def form(shape: Sequence[int]) -> _Handle:
+        return library.plain(shape, _channels_last(shape) if last else None, "f32")
+
+    calls: list[tuple[_Handle, int, Any]] = []
+    kept: list[Mapping[int, _Memory]] = []
+    read, value, first = None, None, None
+    for unit in units:
+        conv = unit.stage.problem
+        assert isinstance(conv, Conv)
+        weights = library.plain(_weights_shape(conv), None, "f32")
+        bias = library.plain((conv.oc,), (1,), "f32") if conv.bias else None
+        sizes = [(ctypes.c_int64 * 2)(*values) for values in (conv.s, conv.d, conv.p, conv.pr)]
+        description = library.make(
+            "dnnl_convolution_forward_primitive_desc_create", library.engine, _FORWARD_INFERENCE, _DIRECT,
+            read or form(conv.src_shape), weights, bias, form(conv.dst_shape), *sizes,
+            _attributes(library, unit, first),
+        )  # fmt: skip
+        if value is None:
+            first = library.wanted(description, _QUERY_SRC)
+            value = library.placed(source, conv.src_shape, "f32", first)
+            image = value
+        read = library.wanted(description, _QUERY_DST)
+        arguments = {_SRC: value, **_constants(library, unit, description)}
+        if unit.result.adds_source:
+            arguments[_POST_OP * (1 + _post_ops(unit)) | _SRC_1] = image
+        value = arguments[_DST] = library.memory(read)
+        packed = _packed(arguments)
+        kept.append(arguments)
+        calls.append((library.make("dnnl_primitive_create", description), len(packed), packed))
+    execute, stream = library.execute, library.stream
+
+    def call(kept: object = kept) -> None:
+        for handle, count, packed in calls:
+            if status := execute(handle, stream, count, packed):
+                raise ToolchainError(f"oneDNN: dnnl_primitive_execute returned {status}")
+
+    shape = _shape_of_result(units[-1])
+
+    def result() -> Array:
+        plain = np.empty(shape, np.float32)
+        strides = library.plain(shape, _plain_strides(shape), "f32")
+        assert value is not None and read is not None
+        library.reorder(value, read, library.memory(strides, plain), strides)
+        return plain
+
+    return Peer(call, result)
+
+
+def _shape_of_result(unit: _StagesOfPrimitive) -> tuple[int, ...]:
+    conv = unit.result.problem
+    assert isinstance(conv, Conv)
+    return conv.dst_shape
+
+
+def _post_ops(unit: _StagesOfPrimitive) -> int:
+    """Return the number of post-ops of a primitive before the addition of the chain's source."""
+    own = len(unit.stage.problem.post_ops)
+    return own if unit.depthwise is None else own + 1 + len(unit.depthwise.problem.post_ops)
+
+
+def _attributes(library: _Library, unit: _StagesOfPrimitive, source: _Handle | None) -> _Handle:
+    """Return the attributes of a primitive with its post-ops; `source` describes the chain's source."""
+    steps = library.make("dnnl_post_ops_create")
+
+    def append(name: str, *arguments: object) -> None:
+        library.check(f"dnnl_post_ops_append_{name}", steps, *arguments)
+
+    def clip(stage: PeerStage) -> None:
+        for op in clipping(stage.problem):
+            number = {"relu": _RELU, "clip": _CLIP, "clip_v2": _CLIP_V2}[op.alg]
+            append("eltwise", number, ctypes.c_float(op.alpha), ctypes.c_float(op.beta))
+
+    clip(unit.stage)
+    if unit.depthwise is not None:
+        conv = unit.depthwise.problem
+        assert isinstance(conv, Conv)
+        f32 = _TYPES["f32"]
+        append("dw", f32, f32 if conv.bias else 0, f32, *map(ctypes.c_int64, (conv.k[0], conv.s[0], conv.p[0])))
+        clip(unit.depthwise)
+    if unit.result.adds_source:
+        append("binary", _ADD, source)
+    attributes = library.make("dnnl_primitive_attr_create")
+    library.check("dnnl_primitive_attr_set_post_ops", attributes, steps)
+    return attributes
+
+
+def _constants(library: _Library, unit: _StagesOfPrimitive, description: _Handle) -> dict[int, _Memory]:
+    """Return weights and biases of a primitive by the numbers of their arguments."""
+    found = {}
+    parts = [(0, unit.stage)] + ([(_DEPTHWISE, unit.depthwise)] if unit.depthwise else [])
+    for base, (problem, arrays, _) in parts:
+        assert isinstance(problem, Conv)
+        wanted = library.wanted(description, _QUERY_ARGUMENT, base | _WEIGHTS)
+        found[base | _WEIGHTS] = library.placed(arrays["wei"], _weights_shape(problem), "f32", wanted)
+        if problem.bias:
+            form = library.plain((problem.oc,), (1,), "f32")
+            found[base | _BIAS] = library.memory(form, aligned_copy(np.asarray(arrays["bia"], np.float32)))
+    return found
 
 
 @cache

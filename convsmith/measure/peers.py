@@ -180,6 +180,6 @@ PEERS: dict[str, Library] = {
     "onnxruntime-nchwc": Library(nchwc, "onnxruntime", ("onnxruntime", "onnx")),
     "openvino": Library(openvino, "openvino", ("openvino",), chains=True),
     "ncnn": Library(ncnn, "ncnn", ("ncnn",), error=TRANSFORMED),
-    "onednn": Library(onednn, PACKAGE, ()),
+    "onednn": Library(onednn, PACKAGE, (), chains=True),
     "xnnpack": Library(xnnpack, "ai-edge-litert", ("ai_edge_litert", "flatbuffers")),
 }

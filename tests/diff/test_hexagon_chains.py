@@ -16,7 +16,7 @@ from convsmith.machine.registry import target
 from convsmith.problem import parse_problem
 from convsmith.problem.data import random_arrays
 from convsmith.problem.fusion import Stages, stages_of
-from convsmith.tune.chains import joints
+from convsmith.tune.chains import StageConfigs, joints
 
 LEVEL = target("hexagon+v68")
 OFTEN = (0, 15)
@@ -103,10 +103,10 @@ def test_results_between_stages_are_compared_with_the_memories_of_vectors() -> N
     assert [memory.name for memory in LEVEL.vector_memories] == ["L2"]
     types = "--dt=u8:s8:u8"
     beside = f"{types} mb1ic32ih80oc16oh80kh1 -> {types} mb1ic16ih80oc256oh80kh1 -> {types} mb1ic256ih80oc32oh80kh1"
-    small, large = joints(stages(beside), LEVEL)
+    small, large = joints(stages(beside), StageConfigs(LEVEL))
     assert (small.fused, small.why) == (False, "it fits L2 of 1024 KiB")
     assert large.fused
     rows = f"{types} mb1ic32ih8iw1024oc256kh1kw1 -> {types} mb1ic256ih8iw1024oc32kh3kw3ph1pw1"
-    (joint,) = joints(stages(rows), LEVEL)
+    (joint,) = joints(stages(rows), StageConfigs(LEVEL))
     assert (joint.held >> 10, joint.fused) == (1024, True)
     assert joint.why == "it is larger than L2 of 1024 KiB, and its rows fit VTCM of 4096 KiB"

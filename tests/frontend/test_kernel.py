@@ -310,7 +310,7 @@ def test_verification_finds_a_wrong_element_and_a_padding_lane(monkeypatch: pyte
     right = k.run
 
     class Wrong:
-        problem, target, transform = k.problem, k.target, None
+        problem, target, transforms = k.problem, k.target, ()
 
         def __init__(self, at: tuple[int, ...]) -> None:
             self.at = at
@@ -335,7 +335,7 @@ def wrong_by(k: cs.CompiledKernel, **change: Any) -> Any:
             results[name][...] = (results[name].astype(np.float64) + x).astype(results[name].dtype)
         return results
 
-    return SimpleNamespace(problem=k.problem, target=k.target, transform=None, run=run)
+    return SimpleNamespace(problem=k.problem, target=k.target, transforms=(), run=run)
 
 
 EXACT = (

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.measure import onednn
 from convsmith.measure import timing as measure_module
+from convsmith.measure.peer import stages_for_peers
 from convsmith.measure.peers import PEERS, installed, make_peer
 from convsmith.measure.timing import Sampler, Spread, alternate, geometric_mean, measure, spread, wait_until_idle
 from convsmith.measure.xnnpack import _padding
@@ -208,6 +210,19 @@ def test_peers_compute_chains(name: str, line: str) -> None:
     chain = parse_problem(line)
     arrays = random_arrays(chain)
     peer = make_peer(name, chain, arrays, 1)
+    peer.call()
+    np.testing.assert_array_equal(peer.result(), reference(chain, arrays, np.float32)["dst"])
+
+
+@pytest.mark.parametrize("line", ["inverted residual", "stride"])
+@pytest.mark.parametrize("last", [True, False])
+def test_onednn_runs_a_depthwise_stage_as_post_op(line: str, last: bool) -> None:
+    need("onednn")
+    chain = parse_problem(CHAINS[line])
+    arrays = random_arrays(chain)
+    units = onednn._units(stages_for_peers(chain, arrays))
+    assert [unit.depthwise is not None for unit in units] == [True, False]
+    peer = onednn._sequence(onednn._library(), units, arrays["src"], last)
     peer.call()
     np.testing.assert_array_equal(peer.result(), reference(chain, arrays, np.float32)["dst"])
 
