@@ -103,9 +103,9 @@ def test_a_default_config_serves_results_in_blocks(threads: int, blocks: tuple[i
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", cases(), ids=name)
-def test_a_case_is_compiled(case: dict[str, Any]) -> None:
-    compare(blocked_chain(case, host_target()))
+@pytest.mark.parametrize("case, options", IN_TYPES)
+def test_a_case_is_compiled(case: dict[str, Any], options: tuple[str, str]) -> None:
+    compare(blocked_chain(case, host_target(), None, options))
 
 
 def compare(plan: BlockedChain) -> None:
