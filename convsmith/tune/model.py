@@ -262,16 +262,17 @@ class Model(CostModel):
 
         Threads that share a gradient of the weights have no blocks beside that: each reads pixels of its own.
         """
-        if config.realise != "peel" or config.hold or self.classes or self.phases or self.unit.rows > 1:
+        if config.realise != "peel" or config.hold or self.classes or self.phases:
             return config
         if not self.st.constant:
             shared = config.split or (config.threads > 1 and splits(self.whole))
-            return config if shared else with_blocks_of_pixels(self.traffic, loops, config)
+            return config if shared or self.unit.rows > 1 else with_blocks_of_pixels(self.traffic, loops, config)
         if not self.traffic.is_far(config):
             return config
         if config.lane == self.batch or self.apart(config.lane) != 1 or self.turns_pages(config.lane):
             return config
-        return ordered(self.traffic, loops, config, self.images)
+        chosen = ordered(self.traffic, loops, config, self.images)
+        return replace(chosen, stream=self.streamed(loops, chosen)) if self.unit.rows > 1 else chosen
 
     def delivered(self, loops: Loops, config: Config, cycles: float) -> float:
         """Return the cycles of a config that takes so many where each operand is near, and moves between memories."""

@@ -58,6 +58,14 @@ def test_what_exceeds_the_caches_passes_once(line: str, outermost: list[str]) ->
     assert list(config.order[: len(outermost)]) == outermost
 
 
+@pytest.mark.parametrize(("images", "outermost", "stream"), [(1, "oc", "src"), (16, "mb_oh_ow", "wei")])
+def test_images_beyond_the_caches_pass_once_through_fragments(images: int, outermost: str, stream: str) -> None:
+    (level,) = (level for level in LEVELS if level.name == "avx512_amx")
+    config = default_config(parse_problem(f"--dt=bf16 {LAST} mb{images}ic1024ih14oc256oh14kh1ph0"), level)
+    assert config.instruction == "tdpbf16ps_16"
+    assert (config.order[0], config.stream) == (outermost, (stream,))
+
+
 def test_sums_in_registers_take_no_room_of_a_cache() -> None:
     """The results of 256 sums lie on a line each, which fill the cache; until these are written, it holds rows."""
     target = replace(AVX512, memories=core_caches(1 << 14, 1 << 20, (64, 32)))
