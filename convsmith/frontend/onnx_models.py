@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from convsmith.diag.errors import UnsupportedError, UsageError
@@ -28,20 +29,22 @@ def model_problems(path: str | os.PathLike[str]) -> list[Problem]:
     """Return the distinct problems of a model, in the order of its nodes. UsageError: the file is no model, or the
     shape of a source is unknown.
     """
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}", code="bad-file") from None
     with import_lock:
         try:
             import onnx
         except ImportError:
             raise UnsupportedError(f"{path}: reading a model needs the package onnx", code="no-onnx") from None
     try:
-        model = onnx.load(os.fspath(path), load_external_data=False)
+        model = onnx.load_model_from_string(content)
         for value in model.graph.input:
             for dim in value.type.tensor_type.shape.dim:
                 if not dim.dim_value:
                     dim.dim_value = BATCH
         graph = onnx.shape_inference.infer_shapes(model).graph
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}", code="bad-file") from None
     except Exception as error:
         raise UsageError(f"{path}: is no ONNX model: {error}", code="bad-file") from None
     return list(dict.fromkeys(_problems(graph, os.fspath(path))))

@@ -154,7 +154,8 @@ def _is_zero_beyond(v: Value) -> bool:
         return v.value == 0
     if isinstance(v, Binary) and v.op == "mul":
         return _is_zero_beyond(v.a) or _is_zero_beyond(v.b)
-    linear = isinstance(v, (Cast, Select, Repeat, Sum)) or (isinstance(v, Binary) and v.op in ("add", "sub"))
+    # A repeated vector repeats its active lanes in inactive groups, too.
+    linear = isinstance(v, (Cast, Select, Sum)) or (isinstance(v, Binary) and v.op in ("add", "sub"))
     return linear and all(_is_zero_beyond(x) for x in children(v) if isinstance(x, Value))
 
 

@@ -20,6 +20,7 @@ def run(*words: str) -> Result:
 
 
 def test_the_distribution_of_a_suite(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
     picture = tmp_path / "suite.png"
     result = run(*FEW, "--vs", "torch", "--png", str(picture))
     assert result.exit_code == 0, result.output
@@ -92,6 +93,7 @@ def test_a_picture_without_matplotlib(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 def test_a_library_is_timed_beside_a_kernel_that_transforms() -> None:
     """The results of both differ on integers by the rounding of the transforms."""
+    pytest.importorskip("torch")
     line = "--stag=axb --dtag=axb mb1ic16ih14oc16kh3ph1"
     result = run(line, "--config", WINOGRAD, "--vs", "torch", "--rounds", "1")
     assert result.exit_code == 0 and "torch cannot do" not in result.output

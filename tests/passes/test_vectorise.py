@@ -62,6 +62,7 @@ REFUSED = [
     ("d[i] = d[i] + (a[l] + 1.0)", 3, 0, "lanes beyond the last would add to d"),
     ("d[i] = d[i] + max(a[l], 2.0)", 3, 1, "lanes beyond the last would add to d"),
     ("d[i] = d[i] + a[l] * 2.0 / b[l]", 3, 1, "lanes beyond the last would add to d"),
+    ("d[i] = d[i] + sum(a[i]{4/2})", 2, 0, "lanes beyond the last would add to d"),
     ("d[(l + i) // 2 + l] = a[l]", 4, 0, "no constant"),
     ("if l - 2 >= 0: d[l] = a[l]", 4, 0, "does not hold for the first lanes, and only those"),
     ("d[l] = (a[l] if l - 1 >= 0 else 0.0)", 4, 0, "does not hold for the first lanes, and only those"),
