@@ -105,7 +105,7 @@ def _carried(
     after = step.apply(value)
     if step.spread is not None:
         sums = _of_transform(step.spread(np.abs(value).astype(np.float64)), transform)
-        return after, np.asarray(step.spread(error.astype(np.float64)) + eps * (2 + math.sqrt(sums.size)) * sums)
+        return after, np.asarray(step.spread(error.astype(np.float64)) + eps * (2 + math.sqrt(step.terms)) * sums)
     carried_error = np.zeros(after.shape)
     if error.any():
         ends = (step.apply(value + sign * error) for sign in (-1, 1))

@@ -22,6 +22,7 @@ from convsmith.problem import products
 from convsmith.problem.attributes import SCALES, ZERO_POINTS, Kind
 from convsmith.problem.chain import Chain
 from convsmith.problem.conv import Conv
+from convsmith.problem.data import terms
 from convsmith.problem.eltwise import ALGORITHMS
 from convsmith.problem.low_precision import low_precision_sums
 from convsmith.problem.matmul import Matmul
@@ -54,12 +55,13 @@ class ReferenceStep(NamedTuple):
     """One step between the sums and the conversion to the output's type.
 
     `op` is the corresponding post-op, if any. If `spread` is None, `apply` works on each element alone. Otherwise
-    `apply` adds up several elements, and `spread` adds up their magnitudes in the same way, for error bounds.
+    `apply` adds up at most `terms` products, and `spread` adds up their magnitudes in the same way, for error bounds.
     """
 
     apply: Callable[[Array], Array]
     op: PostOp | None = None
     spread: Callable[[Array], Array] | None = None
+    terms: int = 0
 
 
 def sums_and_steps(
@@ -131,7 +133,7 @@ class _Run:
             return _Run(problem, {**self._arrays, "src": src}, self._dtype).sums()["dst"]
 
         weights = np.abs(self._factor("wei", self._weight_points()).astype(np.float64))
-        yield ReferenceStep(sums, spread=lambda size: self._products(size, weights))
+        yield ReferenceStep(sums, spread=lambda size: self._products(size, weights), terms=terms(problem))
         yield from self.steps()
 
     def _products(self, src: Array, wei: Array) -> Array:
@@ -207,7 +209,9 @@ class _Run:
             return products.forward(fused, v, wei.astype(v.dtype))
 
         yield ReferenceStep(middle)
-        yield ReferenceStep(lambda v: _wrapped(convolved(v, wei)), spread=lambda size: convolved(size, np.abs(wei)))
+        yield ReferenceStep(
+            lambda v: _wrapped(convolved(v, wei)), spread=lambda size: convolved(size, np.abs(wei)), terms=terms(fused)
+        )
         yield ReferenceStep(lambda v: v.astype(self._dtype))
         if scale is not None:
             yield ReferenceStep(lambda v: v * self._channels(scale.astype(self._dtype)))

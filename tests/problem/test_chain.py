@@ -17,6 +17,7 @@ from convsmith.measure.bounds import intervals, within
 from convsmith.problem import Chain, Conv, Matmul, parse_problem, reference
 from convsmith.problem.batch import parse_problems
 from convsmith.problem.data import random_arrays
+from convsmith.problem.reference import sums_and_steps
 
 EXPAND = "--stag=axb --attr-post-ops=relu mb1ic4ih6oc8kh1"
 DEPTHWISE = "--dir=FWD_B --attr-post-ops=clip:0:6 g8mb1ic8ih6oc8kh3ph1"
@@ -126,3 +127,9 @@ def test_lists_of_problems_hold_chains() -> None:
     assert isinstance(second, Conv) and second.stag == "axb" and second.dt[0] == "f16"
     with pytest.raises(UsageError, match="no descriptor follows ->"):
         parse_problems("mb1ic4ih6oc8kh1 ->", "here")
+
+
+def test_steps_know_how_many_products_a_sum_has() -> None:
+    chain = parse_problem("mb1ic2ih6oc4kh1 -> g2mb1ic4ih6oc6kh3ph1 -> --attr-post-ops=dw:k3s1p1 mb1ic6ih6oc5kh1")
+    _, steps = sums_and_steps(chain, random_arrays(chain))
+    assert [step.terms for step in steps if step.spread is not None] == [2 * 9, 6, 9]
