@@ -61,7 +61,7 @@ class SuiteResult:
 
     @property
     def reason(self) -> str:
-        """What holds the kernel back."""
+        """The reason why the kernel is no faster."""
         planned = plan(self.problem.canonical(), self.config, target(self.config.target))
         return reason(planned, self.of_roofline, self.roofline.side)
 

@@ -58,8 +58,9 @@ def lower(plan: Pipelines, instruments: Sequence[Instrument] = ()) -> Lowered:
     offsets: dict[Buffer, int] = {}
     size = 0
     for k in (*prepared.values(), kernel):  # one runs after the other, in the same memory
-        *starts, end = accumulate((-(-b.size * b.dtype.bytes // 64) * 64 for b in private_buffers(k)), initial=0)
-        offsets |= dict(zip(private_buffers(k), starts))
+        private = private_buffers(k)
+        *starts, end = accumulate((-(-b.size * b.dtype.bytes // 64) * 64 for b in private), initial=0)
+        offsets |= dict(zip(private, starts))
         size = max(size, end)
     scratch = {b: (offset, size) for b, offset in offsets.items()}
     text = module_text(launched, facts(plan.machine), scratch)

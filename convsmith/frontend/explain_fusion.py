@@ -1,4 +1,4 @@
-"""What fusion does to the stages of a problem: bytes moved, rows computed again, and the reason for each choice."""
+"""The fusion of the stages of a problem: bytes moved, rows computed again, and the reason for each choice."""
 
 from __future__ import annotations
 

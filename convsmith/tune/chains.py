@@ -188,9 +188,8 @@ def config_of(stages: Stages, configs: StageConfigs, threads: int, fused: Sequen
             parts = -(-threads // max(problem.dims["mb"], 1))
             if parts > 1 and not joined[n]:
                 own = replace(own, cache=(("oh", share(problem.dims["oh"], own.size("oh"), parts)), *own.cache))
-        if joined[n]:
-            end = next(m for m in range(n, len(joined)) if not joined[m])
-            own = replace(own, at=f"oh{end + 1}" if end > n + 1 else "oh", then=config)
-        config = replace(own, then=config)
+        end = joined.index(False, n)
+        at = "" if end == n else "oh" if end == n + 1 else f"oh{end + 1}"
+        config = replace(own, at=at, then=config)
     assert config is not None
     return config
