@@ -24,10 +24,13 @@ from convsmith.ir.instruction import (
 )
 from convsmith.ir.types import DType, Half
 from convsmith.machine.costs import Costs
+from convsmith.machine.device import Device, SharedMemory
 from convsmith.machine.memory import MemoryLevel
 
 TILE_LEVELS = ("thread", "cache", "register", "instruction")
 """Names of the levels of tiles of a CPU, outermost first."""
+DEVICE_TILE_LEVELS = ("grid", "group", "thread", "register", "instruction")
+"""Names of the levels of tiles of a device, outermost first."""
 
 
 class TileLevel(NamedTuple):
@@ -36,7 +39,7 @@ class TileLevel(NamedTuple):
     """
 
     name: str
-    holders: tuple[MemoryLevel | RegisterFile, ...] = ()
+    holders: tuple[MemoryLevel | RegisterFile | SharedMemory, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,9 @@ class Machine:
     process requests from the system before it runs code of the level. An address and a word of an argument block have
     ``address_bits``. ``head_load`` loads the first lanes of a vector where LLVM's masked loads read all of them.
     ``scratchpad`` is memory beside the caches, in which a kernel's own buffers of the scope ``cache`` lie.
+
+    A machine with a ``device`` runs kernels as grids of groups of threads; others are CPUs. ``vectors`` of a device are
+    the registers of a thread, of one element of 32 bits or of several smaller ones.
     """
 
     name: str
@@ -70,10 +76,11 @@ class Machine:
     address_bits: int = 64
     head_load: HeadLoad | None = None
     scratchpad: MemoryLevel | None = None
+    device: Device | None = None
 
     @property
     def registers(self) -> int:
-        """Number of vector registers."""
+        """Number of vector registers; of a device, of the registers of a thread."""
         return self.vectors.count
 
     @property
@@ -112,11 +119,15 @@ class Machine:
 
     @property
     def levels(self) -> tuple[TileLevel, ...]:
-        """Levels of tiles, outermost first, from the part of one thread to the result of one instruction."""
-        holders: dict[str, tuple[MemoryLevel | RegisterFile, ...]] = {
-            "cache": self.memories, "register": self.register_files,
+        """Levels of tiles, outermost first, from the part of one thread, or the grid, to the result of one instruction.
+        """
+        holders: dict[str, tuple[MemoryLevel | RegisterFile | SharedMemory, ...]] = {
+            "grid": self.memories, "cache": self.memories, "register": self.register_files,
         }  # fmt: skip
-        return tuple(TileLevel(name, holders.get(name, ())) for name in TILE_LEVELS)
+        if self.device is not None:
+            holders["group"] = (self.device.shared,)
+        names = TILE_LEVELS if self.device is None else DEVICE_TILE_LEVELS
+        return tuple(TileLevel(name, holders.get(name, ())) for name in names)
 
     @cached_property
     def key(self) -> str:

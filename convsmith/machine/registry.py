@@ -14,11 +14,14 @@ from convsmith.machine.base import Machine
 from convsmith.machine.generic.level import level
 from convsmith.machine.hexagon.levels import LEVELS as HEXAGON
 from convsmith.machine.host import cpu_features
+from convsmith.machine.intel_gpu.levels import LEVELS as INTEL_GPU
 from convsmith.machine.micro_architectures import on_host
 from convsmith.machine.x86.levels import LEVELS as X86
 
 _FAMILIES: dict[str, tuple[Machine, ...]] = {"x86_64": X86, "aarch64": AARCH64, "hexagon": HEXAGON}
-"""Levels by the first word of their triple, highest first."""
+"""Levels of CPUs by the first word of their triple, highest first."""
+_DEVICES = INTEL_GPU
+"""Levels of devices, which run whatever CPU this machine has, if it has the device and the library that launches."""
 _SPELLINGS = {"amd64": "x86_64", "arm64": "aarch64"}
 """Alternative names of architectures, as systems report them."""
 
@@ -33,14 +36,20 @@ def host_targets() -> tuple[Machine, ...]:
 
 @cache
 def known_targets() -> tuple[Machine, ...]:
-    """Return every target, family by family, those of this machine with its own facts; the last is ``generic``."""
+    """Return every level of CPUs, family by family, those of this machine with its own facts; the last is ``generic``.
+    """
     levels = {t.name: t for family in _FAMILIES.values() for t in family}
     return tuple((levels | {t.name: t for t in host_targets()}).values())
 
 
+def device_targets() -> tuple[Machine, ...]:
+    """Return every level of devices."""
+    return _DEVICES
+
+
 def target_names() -> tuple[str, ...]:
     """Return all names that :func:`target` knows."""
-    return tuple(t.name for t in known_targets())
+    return tuple(t.name for t in (*known_targets(), *device_targets()))
 
 
 def _rows(t: Machine, types: tuple[str, str, str]) -> tuple[Instruction | None, ...]:
@@ -60,16 +69,19 @@ def target(name: str | None = None, types: tuple[str, str, str] | None = None) -
         if types is None:
             return best
         return [t for t in have if t.vector_bits == best.vector_bits and _rows(t, types) == _rows(best, types)][-1]
-    level = next((t for t in known_targets() if t.name == name), None)
+    level = next((t for t in (*known_targets(), *device_targets()) if t.name == name), None)
     if level is None:
         raise UsageError(f"target {name!r} is unknown; known are {', '.join(target_names())}")
     return level
 
 
 def host_target(name: str | None = None) -> Machine:
-    """Return the target `name` for code that will run here. UnsupportedError if this machine lacks it."""
+    """Return the target `name` for code that will run here. UnsupportedError if this machine lacks it.
+
+    The run time that launches a device's kernels finds out whether there is such a device.
+    """
     level = target(name)
-    if level not in host_targets():
+    if level.device is None and level not in host_targets():
         missing = [name for name in level.needs if name not in cpu_features()]
         raise UnsupportedError(
             f"target {name!r} needs {', '.join(missing)}, which this machine lacks; "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from convsmith.ir.instruction import Instruction
 from convsmith.machine.base import dot, multiply_add
 
-__all__ = ["LLVM_TYPES", "dot_call", "fused_multiply_add", "pairs_of_bytes"]
+__all__ = ["LLVM_TYPES", "dot_call", "fused_multiply_add", "pairs_of_bytes", "scalar_multiply_add"]
 
 LLVM_TYPES = {
     "f32": "float", "f64": "double", "f16": "half", "bf16": "bfloat",
@@ -27,6 +27,16 @@ def fused_multiply_add(name: str, type_: str, lanes: int, needs: tuple[str, ...]
     return multiply_add(
         name, lanes, "\n".join(steps),
         f"declare {vector} {intrinsic}({vector}, {vector}, {vector})", needs, mnemonic, type_,
+    )  # fmt: skip
+
+
+def scalar_multiply_add(name: str, type_: str, mnemonic: str) -> Instruction:
+    """Return the row of LLVM's ``fma`` on numbers, of which a thread of a device computes one at a time."""
+    number = LLVM_TYPES[type_]
+    intrinsic = f"{number} @llvm.fma.{type_}"
+    return multiply_add(
+        name, 1, f"call {intrinsic}({number} {{a}}, {number} {{b}}, {number} {{c}})",
+        f"declare {intrinsic}({number}, {number}, {number})", (), mnemonic, type_,
     )  # fmt: skip
 
 

@@ -1,0 +1,79 @@
+"""Facts of devices, on which a kernel is a grid of groups of threads.
+
+A thread computes with registers of its own. The threads of a group share memory and wait for each other at barriers;
+those of a warp (OpenCL calls it a sub-group) run together, a thread in each lane. Groups run in any order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["ComputeUnits", "Device", "SharedMemory", "ThreadLevel"]
+
+
+@dataclass(frozen=True)
+class SharedMemory:
+    """The memory that the threads of a group share."""
+
+    bytes: int
+    """Bytes that one group may have."""
+    banks: int
+    """Accesses to different banks are served at the same time."""
+    width: int
+    """Bytes of a bank: neighbours at this distance lie in different banks."""
+
+    def __str__(self) -> str:
+        return f"shared memory of {self.bytes >> 10} KiB in {self.banks} banks"
+
+
+@dataclass(frozen=True)
+class ComputeUnits:
+    """The processors of a device that run groups: reference facts of the smallest device that is meant."""
+
+    count: int
+    threads: int
+    """Threads of all groups that reside on a unit at a time."""
+    registers: int
+    """Registers of 32 bits that the threads which reside on a unit divide among them."""
+    shared: int
+    """Bytes of shared memory that the groups which reside on a unit divide among them."""
+
+
+@dataclass(frozen=True)
+class ThreadLevel:
+    """A level at which a device numbers its threads: ``name`` is the kind of the loops that it runs.
+
+    A nest has at most as many loops of the kind as ``most`` has entries, and the innermost of them runs at most
+    ``most[0]`` times.
+    """
+
+    name: str
+    most: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Device:
+    """Facts of a machine that launches kernels on a device.
+
+    ``runtime`` names the library that launches them. ``grid`` and ``group`` are the largest numbers of groups and of
+    threads of a group along each dim, innermost first; ``threads`` is the largest number of threads of a group.
+    ``warps`` are the legal numbers of threads of a warp, the preferred one first; there are none where kernels cannot
+    rely on warps.
+    """
+
+    runtime: str
+    grid: tuple[int, ...]
+    group: tuple[int, ...]
+    threads: int
+    shared: SharedMemory
+    units: ComputeUnits
+    warps: tuple[int, ...] = ()
+
+    @property
+    def levels(self) -> tuple[ThreadLevel, ...]:
+        """The levels of threads, outermost first: grid, group, and warp and lane where there are any."""
+        levels = (ThreadLevel("grid", self.grid), ThreadLevel("group", self.group))
+        if not self.warps:
+            return levels
+        warps = ThreadLevel("warp", (self.threads // min(self.warps),))
+        return (*levels, warps, ThreadLevel("lane", (max(self.warps),)))

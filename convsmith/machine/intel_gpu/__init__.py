@@ -1,0 +1,1 @@
+"""Devices of OpenCL, whose kernels are SPIR-V."""
