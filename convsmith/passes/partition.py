@@ -117,16 +117,19 @@ def signatures(var: Var, r: Range, tests: Tests, inner: dict[Var, Range]) -> lis
 
 
 class _Partition(ScopedRewriter):
-    def __init__(self, names: tuple[str, ...], budget: int, exact: frozenset[str]) -> None:
+    def __init__(self, names: tuple[str, ...], budget: int, exact: frozenset[str], longest_only: bool) -> None:
         super().__init__()
-        self.names, self.budget, self.exact = names, budget, exact
+        self.names, self.budget, self.exact, self.longest_only = names, budget, exact, longest_only
         self.simple = False
         self.copied: set[str] = set()
         """Names of loops that were split, and of those within them."""
         self.tests: dict[Stmt, Tests] = {}
+        self.is_whole = False
+        """Whether the loops below the statement at hand are left whole."""
 
     def For(self, loop: For) -> Stmt:
-        if loop.var.name not in self.names or loop.carried or not (loop.lo.is_const and loop.hi.is_const):
+        named = loop.var.name in self.names and not self.is_whole
+        if not named or loop.carried or not (loop.lo.is_const and loop.hi.is_const):
             return self._For(loop)
         lo, hi = loop.lo.const, loop.hi.const
         if hi <= lo:
@@ -153,8 +156,10 @@ class _Partition(ScopedRewriter):
             self.copied |= {loop.var.name, *(x.var.name for x in loops_of(loop.body))}
         pieces: list[Stmt] = []
         outer = self.simple
+        longest = max(pairwise(cuts), key=lambda piece: piece[1] - piece[0])
         for a, b in pairwise(cuts):
             body = loop.body
+            self.is_whole = self.longest_only and (a, b) != longest
             if len(cuts) > 2 or not outer:  # an unsplit loop inside a simplified statement is already simplified
                 body = simplify_stmt(body, {**self.ranges, loop.var: (a, b - 1)})
             self.simple = True
@@ -162,13 +167,17 @@ class _Partition(ScopedRewriter):
             self.simple = outer
             whole = body is loop.body and (a, b) == (lo, hi)
             pieces.append(loop if whole else For(loop.var, as_index(a), as_index(b), body, loop.kind, loop.carried))
+        self.is_whole = False
         return block(*pieces)
 
 
-def partition(kernel: Kernel, loops: tuple[str, ...], budget: int = 8, exact: tuple[str, ...] = ()) -> Kernel:
+def partition(
+    kernel: Kernel, loops: tuple[str, ...], budget: int = 8, exact: tuple[str, ...] = (), longest_only: bool = False
+) -> Kernel:
     """Split each of ``loops`` with constant bounds into at most ``budget`` pieces; leave it whole if it needs more.
 
-    Within a piece, every loop named in ``exact`` has constant bounds.
+    Within a piece, every loop named in ``exact`` has constant bounds. With ``longest_only``, loops inside a piece are
+    split only in the longest one of its loop, so that the pieces of a nest add up and do not multiply.
 
     Before::
 
@@ -188,5 +197,5 @@ def partition(kernel: Kernel, loops: tuple[str, ...], budget: int = 8, exact: tu
               dst[i.i + 8] = a[i.i + 8]
     """
     require_loops(kernel, loops, "partition")
-    pass_ = _Partition(tuple(loops), budget, frozenset(exact))
+    pass_ = _Partition(tuple(loops), budget, frozenset(exact), longest_only)
     return note_copies(kernel, with_body(kernel, pass_.stmt(kernel.body)), candidates=pass_.copied)

@@ -186,6 +186,8 @@ class _Vectorise(ScopedRewriter):
         self.what = f"vectorise: loop {name}"
         self.widest: dict[Buffer, int] = {}
         """The most lanes of each register array around that are read by a statement that writes another array."""
+        self.moved: dict[Stmt, dict[Buffer, int]] = {}
+        """The arrays that statements move into others, with the most lanes, by the statement around them."""
 
     def Alloc(self, s: Allocation) -> Stmt:
         if s.buffer.scope != "register":
@@ -198,14 +200,25 @@ class _Vectorise(ScopedRewriter):
 
     def most_lanes(self, s: Allocation) -> int:
         """Return the most iterations of a loop over lanes that moves the array that ``s`` allocates into another."""
+        body: Stmt = s.body
+        while isinstance(body, Alloc):  # arrays that are allocated together share the loops below
+            body = body.body
+        if body not in self.moved:
+            self.moved[body] = self.moved_lanes(body)
+        return self.moved[body].get(s.buffer, self.lanes)
 
-        def moves(t: Stmt) -> bool:
-            if not isinstance(t, Store) or t.buffer is s.buffer:
-                return False
-            return any(isinstance(v, Load) and v.buffer is s.buffer for v in walk(t.value))
-
-        loops = (x for x in loops_of(s.body) if x.var.name == self.name and x.lo.is_const and x.hi.is_const)
-        return max((x.hi.const - x.lo.const for x in loops if any(map(moves, statements_of(x)))), default=self.lanes)
+    def moved_lanes(self, body: Stmt) -> dict[Buffer, int]:
+        """Return the most iterations of a loop over lanes in ``body`` that moves each array into another."""
+        most: dict[Buffer, int] = {}
+        for loop in loops_of(body):
+            if loop.var.name != self.name or not (loop.lo.is_const and loop.hi.is_const):
+                continue
+            count = loop.hi.const - loop.lo.const
+            for t in statements_of(loop):
+                if isinstance(t, Store):
+                    read = {v.buffer for v in walk(t.value) if isinstance(v, Load)} - {t.buffer}
+                    most |= {buffer: max(most.get(buffer, count), count) for buffer in read}
+        return most
 
     def For(self, loop: For) -> Stmt:
         if loop.var.name != self.name or not (loop.lo.is_const and loop.hi.is_const):

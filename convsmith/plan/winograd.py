@@ -43,7 +43,7 @@ def winograd_of(problem: Problem, config: Config, machine: Machine, dynamic: boo
         raise ConfigError("accuracy", f"{config}: --accuracy=strict permits no transforms; legal with it is relaxed")
     direct = statement(problem, machine, dynamic)
     width = machine.width(dtype(direct.acc))
-    made = winograd(problem, direct, dict(config.winograd), dict(config.block), width)
+    made = winograd(problem, direct, dict(config.winograd), dict(config.block), width, machine.registers)
     if problem.accuracy == "relaxed" and made.error > ERROR:
         raise ConfigError(
             "accuracy", f"{config}: the error is {made.error:.1f} times that of the direct kernel; --accuracy=relaxed "
@@ -73,7 +73,8 @@ def block_steps(made: Winograd, product: KernelPlan, config: Config, machine: Ma
     if config.threads > 1:
         steps.append(Step(bind, made.stepping, "parallel"))
     steps += product.cut
-    steps += [Step(partition, loops, PIECES) for loops in made.transforms]
+    for channels, tiles in made.transforms:
+        steps += [Step(partition, channels, PIECES), Step(partition, tiles, PIECES, (), True)]
     lower = list(product.lower)
     rows = [(copy, row) for copy in made.copies if (row := transposition(copy, machine)) is not None]
     if rows:
@@ -100,7 +101,8 @@ def transposition(copy: ChannelCopy, machine: Machine) -> Instruction | None:
 def weights_steps(made: Winograd) -> tuple[Step, ...]:
     """Return the rewrites of the kernel that transforms weights."""
     vectors = (Step(vectorise, name, made.width, False) for name in made.lanes("g"))
+    unrolled = (Step(bind, made.places("g"), "unrolled"),) if made.keeps_weights else ()
     return (
-        Step(bind, made.places("g"), "unrolled"), Step(partition, ("g.o",), PIECES), Step(flatten), Step(simplify),
-        *vectors, Step(unroll), Step(simplify, False), Step(narrow_index), Step(strength_reduce), Step(unused_let),
+        *unrolled, Step(partition, ("g.o",), PIECES), Step(flatten), Step(simplify), *vectors,
+        Step(unroll), Step(simplify, False), Step(narrow_index), Step(strength_reduce), Step(unused_let),
     )  # fmt: skip

@@ -122,7 +122,7 @@ class Winograd:
     """The program of ``direct``, a statement of ``problem``, under F(m, r) along ``axes``.
 
     A block has tiles of several ``images``, an axis under F(1, 1), which multiplies by one. Transforms work on
-    ``width`` channels at a time.
+    ``width`` channels at a time, which a vector holds; there are ``registers`` vectors.
     """
 
     problem: Problem
@@ -130,6 +130,7 @@ class Winograd:
     axes: tuple[FilteredAxis, ...]
     images: FilteredAxis
     width: int
+    registers: int
 
     @property
     def tiled(self) -> tuple[FilteredAxis, ...]:
@@ -196,13 +197,13 @@ class Winograd:
         return tuple(f"b{x.letter}" for x in self.tiled)
 
     @property
-    def transforms(self) -> tuple[tuple[str, ...], ...]:
-        """For each transform of a call, the names of its loops over tiles and channels, outermost first."""
-        of_tiles = {end: tuple(f"t{x.letter}_{end}" for x in self.tiled) for end in ("s", "d")}
-        copies = {copy.name: copy for copy in self.copies}
+    def transforms(self) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
+        """For each transform of a call, the names of its loops over groups of channels and their copies' pixels, and of
+        those over tiles, outermost first.
+        """
+        copied = {copy.name: (copy.pixels,) for copy in self.copies}
         return tuple(
-            (f"{end}.o", *tiles, copies[end].pixels) if end in copies else (*tiles, f"{end}.o")
-            for end, tiles in of_tiles.items()
+            ((f"{end}.o", *copied.get(end, ())), tuple(f"t{x.letter}_{end}" for x in self.tiled)) for end in ("s", "d")
         )
 
     @cached_property
@@ -229,6 +230,12 @@ class Winograd:
         """Return the names of the loops of a transform over the places of a tile."""
         count = len(self.axes)
         return tuple(f"{end}{n}.{d}" for n in range(count) for d in range(count) if d != n)
+
+    @property
+    def keeps_weights(self) -> bool:
+        """Whether registers hold the weights of a vector of channels between the transforms of any two axes."""
+        done = [prod(x.n for x in self.axes[:n]) * prod(x.r for x in self.axes[n:]) for n in range(1, len(self.axes))]
+        return max(done, default=0) <= self.registers
 
     def _source_nest(self, source: Buffer, result: Buffer) -> Stmt:
         view = self.direct.a
@@ -337,7 +344,8 @@ class Winograd:
             return Store(result, (self._frequency(at), Var(k.name), channel), value)
 
         codes = [linear_code(x.matrices.weights) for x in self.axes]
-        transform = TileTransform("g", result.dtype, self.width, codes, n.size, "register")
+        scope = "register" if self.keeps_weights else "cache"
+        transform = TileTransform("g", result.dtype, self.width, codes, n.size, scope)
         body = transform.nest(transform.body(read, write))
         return Kernel(WEIGHTS, (given, result), loop_nest([(Var(k.name), as_index(k.size))], body))
 
@@ -371,11 +379,12 @@ def _cached(b: Buffer) -> Buffer:
 
 
 def winograd(
-    problem: Problem, direct: Statement, sizes: Mapping[str, int], blocks: Mapping[str, int], width: int
+    problem: Problem, direct: Statement, sizes: Mapping[str, int], blocks: Mapping[str, int], width: int, registers: int
 ) -> Winograd:
     """Return the program of ``direct`` with F(m, r) along the pixel loops of ``sizes``, which give m.
 
     ``blocks`` gives the tiles of a block along a pixel loop, by default all, and its images, by default one.
+    Vectors of ``width`` channels lie in ``registers``.
     ConfigError where there is no such program.
     """
     text = ",".join(f"{n}:{m}" for n, m in sizes.items())
@@ -422,4 +431,4 @@ def winograd(
     of_images = FilteredAxis(
         images.name, images.name, "", 1, 1, 0, 1, 1, False, images.size, images.size, together
     )  # fmt: skip
-    return Winograd(problem, direct, tuple(axes), of_images, width)
+    return Winograd(problem, direct, tuple(axes), of_images, width, registers)

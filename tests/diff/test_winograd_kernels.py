@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
 import convsmith as cs
-from convsmith.machine.registry import host_targets
+from convsmith.compiler.driver import lower
+from convsmith.ir.intern import interning
+from convsmith.machine.registry import host_targets, target
 from convsmith.measure.verification import verify_kernel
+from convsmith.plan.config import Config
+from convsmith.plan.plan import plan
 from convsmith.problem import parse_problem
 from convsmith.problem.conv import Conv
 from convsmith.problem.reference import conv_reference
@@ -50,6 +56,16 @@ def test_exact(line: str, words: str, isa: str) -> None:
     threads = 1 + (len(line) + ISAS.index(isa)) % 2
     verdict = verify_kernel(cs.compile(line, config=f"--target={isa} {words} --pack=wei_w --threads={threads}"))
     assert verdict.ok, verdict.detail
+
+
+def test_weights_that_exceed_the_registers_are_transformed_in_loops() -> None:
+    """With three axes, 108 vectors lie between two transforms: straight-line code has 2,700 lines."""
+    line = "--stag=axb --dtag=axb mb1ic16id6ih6iw6oc16od4oh4ow4kd3kh3kw3"
+    config = Config.parse("--target=avx512 --lane=oc --register=oc:16,tw:2 --pack=wei_w --winograd=od:4,oh:4,ow:4")
+    with interning():
+        text = lower(plan(parse_problem(line), config, target("avx512"))).text
+    (weights,) = re.findall(r"^define void @\w*wei_w_chunk\(.*?^}", text, re.DOTALL | re.MULTILINE)[:1]
+    assert "wei_w" in weights and 100 < weights.count("\n") < 900
 
 
 @pytest.mark.parametrize(("m", "r"), [(2, 3), (3, 3), (4, 3), (6, 3), (2, 5), (4, 5), (2, 7)])

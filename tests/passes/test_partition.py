@@ -104,3 +104,18 @@ def test_a_loop_of_very_many_iterations_stays_whole(inner: str) -> None:
             "      a[l + i * 4] = 1.0\n"
         )
         assert str(partition(kernel, ("i",))) == str(kernel)
+
+
+def test_pieces_add_up_where_only_the_longest_one_is_split() -> None:
+    """Nine pieces of two loops with two borders each become five; the nest after them is split again."""
+    nest = """  for i in 0 .. 7:
+    for j in 0 .. 7:
+      d[i, j] = a[max(min(i, 5), 1), max(min(j, 5), 1)]
+"""
+    kernel = parse_kernel(f"kernel k(a: f32[7, 7], d: f32[7, 7])\n{nest}{nest.replace('d[i, j]', 'd[j, i]')}")
+    starts = []
+    for longest_only in (False, True):
+        made = partition(kernel, ("i", "j"), 9, (), longest_only)
+        assert_same_results(kernel, made)
+        starts.append([loop.lo.const for loop in loops_of(made.body) if loop.var.name == "j"])
+    assert starts == [[0, 1, 5] * 6, [0, 0, 1, 5, 0] * 2]
