@@ -128,7 +128,11 @@ class CompiledKernel(Inspected):
         return self._host.pack(with_denormals(denormals, "weights", operand), bias, _CALL)
 
     def bind_each(self, **arrays: Given) -> Callable[[], object]:
-        """Return a function that computes on these arrays, by name, at each call; see `bind`."""
+        """Return a function that computes on these arrays, by name, at each call; they are checked once, here.
+
+        Contents may change in between: each call packs operands that are plain arrays. Only one thread at a time may
+        call the function.
+        """
         return self._host.bind_each(arrays)
 
     def pack_each(self, **operands: Array) -> dict[str, Packed | Array]:

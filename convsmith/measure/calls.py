@@ -54,13 +54,11 @@ def bound_call(
     weights = [t.name for t in problem.inputs if t.holds == "wei"]
     if len(weights) > 1:
         given |= kernel.pack_each(**{name: given[name] for name in weights})
-        results = kernel.run(**given)
-        return kernel.bind_each(**given | results), results
-    if weights:
+    elif weights:
         bias = given.pop(names["bia"], None) if problem.dir == "FWD_B" else None
         given[names["wei"]] = kernel.pack(given[names["wei"]], bias)
     results = kernel.run(**given)
     given |= results
     if problem.forward and len(given) == len(_BOUND) and names.keys() >= set(_BOUND):
         return kernel.bind(*(given[names[role]] for role in _BOUND)), results
-    return lambda: kernel.run(**given), results
+    return kernel.bind_each(**given), results

@@ -294,7 +294,7 @@ class HostKernel:
     def bind_each(self, arrays: Mapping[str, Given]) -> Callable[[], object]:
         """Return a function that computes on these arrays, by name, at each call; they are checked once, here.
 
-        The contents of plain arrays may change in between, but for operands, which are packed here. Only one thread at
+        The contents of plain arrays may change in between: each call packs operands that are plain. Only one thread at
         a time may call the function.
         """
         border = self._border
@@ -305,12 +305,14 @@ class HostKernel:
             return partial(self.run, arrays)
         self._check_packed(inputs, BY_NAME)
         addresses, keep, _ = self._places(inputs, results)
+        plain = (name for name in self._packs if isinstance(inputs.get(name), _ndarray))
+        packing = [entry for name in plain for entry in self._packs[name]]
         calls = []
-        for step in self._steps:
-            block = step.block()
+        for entry in (*packing, *self._steps):
+            block = entry.block()
             block.give(addresses)
             block.follow()
-            calls.append(step.bound(block, keep))
+            calls.append(entry.bound(block, keep))
 
         def call() -> None:
             for run in calls:

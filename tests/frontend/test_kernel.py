@@ -94,6 +94,31 @@ def test_a_bound_call_is_the_call(line: str) -> None:
         np.testing.assert_array_equal(out, truth)
 
 
+@pytest.mark.parametrize(
+    ("line", "packed"),
+    [
+        ("--dir=BWD_W --stag=abx --dtag=abx mb2ic20ih5oc24kh1", "src"),
+        ("--dir=BWD_WB --stag=axb --wtag=axb --dtag=axb mb1ic16ih5oc16kh1", ""),
+        ("--dir=BWD_D --stag=abx --dtag=abx mb1ic8ih5oc8kh3ph1", "wei"),
+        ("--stag=axb --dtag=axb mb1ic16ih6oc32kh3ph1", "wei"),
+    ],
+)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_call_bound_by_name_packs_what_its_arrays_hold(line: str, packed: str, threads: int) -> None:
+    kernel = cs.compile(line, threads=threads)
+    layouts = {t.name: t.layout for t in kernel.arguments}
+    arrays = {name: to_layout(x, layouts[name]) for name, x in random_arrays(kernel.problem).items()}
+    assert kernel.artifact is not None and ",".join(kernel.artifact.packs) == packed
+    results = {name: x.copy(order="K") for name, x in kernel.run(**arrays).items()}
+    call = kernel.bind_each(**arrays, **results)
+    for scale in (1, -2):
+        for x in arrays.values():
+            x *= scale
+        call()
+        for name, expected in kernel.run(**arrays).items():
+            np.testing.assert_array_equal(results[name], expected)
+
+
 def test_several_python_threads_may_call_at_once() -> None:
     k = cs.compile(LINE, threads=1)
     x, w, _ = data(k.problem)
