@@ -4,9 +4,13 @@
 
 Each array is one-dimensional: the memory of an argument, ``buffer.size`` elements in memory order, changed in place.
 Illegal behaviour raises InterpError: an access outside of a buffer's coordinates or memory, also through a pointer; a
-read of an ``alloc``ed element before its first write; a race between iterations of a parallel loop; a variable that is
-unbound or bound twice; an operation on operands of different types or lanes.  A pointer table holds positions in the
-buffer that it points into, or ABSENT for a pointer to zeros.
+read of an ``alloc``ed element before its first write; a race between iterations of a parallel loop, between groups or
+between threads; a barrier that not all threads reach; an element that an asynchronous copy has not delivered yet; a
+register of another thread; a variable that is unbound or bound twice; an operation on operands of different types or
+lanes.  A pointer table holds positions in the buffer that it points into, or ABSENT for a pointer to zeros.
+
+Groups, and threads from barrier to barrier, run in an order drawn from ``seed``; the result does not depend on it,
+except that atomic additions of floats round in that order.
 
 An instruction is specified in the IR as a kernel whose parameters are the fragments of the operands, the accumulator
 first, and whose body is the instruction's effect:
@@ -23,16 +27,36 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
+from random import Random
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from convsmith.interp.device import DeviceMachine
 from convsmith.interp.memory import BufferMemory, InterpError, Races
-from convsmith.interp.values import AccessPlace, ValueMachine
+from convsmith.interp.values import AccessPlace
 from convsmith.ir.buffer import UNKNOWN, Buffer
 from convsmith.ir.index import Var
-from convsmith.ir.stmt import Alloc, At, Block, Call, For, If, Invoke, Kernel, Let, Stmt, Store
+from convsmith.ir.stmt import (
+    THREAD_LOOPS,
+    Alloc,
+    AsyncCopy,
+    At,
+    AtomicAdd,
+    Barrier,
+    Block,
+    Call,
+    Commit,
+    For,
+    If,
+    Invoke,
+    Kernel,
+    Let,
+    Stmt,
+    Store,
+    Wait,
+)
 from convsmith.ir.types import PTR
 from convsmith.ir.value import dtype_of, lanes_of
 from convsmith.layout.block import ABSENT
@@ -44,11 +68,12 @@ Array: TypeAlias = npt.NDArray[Any]
 
 def run(
     kernel: Kernel, arrays: Mapping[str, Array], instructions: Mapping[str, InstructionSpec] | None = None,
-    sizes: Mapping[str, int] | None = None, scale: int = 1,
+    sizes: Mapping[str, int] | None = None, scale: int = 1, seed: int = 0,
 ) -> None:  # fmt: skip
     """Run ``kernel`` on arrays and sizes named after its parameters; the arrays change in place.
 
-    The machine's vectors have ``scale`` units.  InterpError if the kernel does something illegal.
+    The machine's vectors have ``scale`` units.  ``seed`` determines the order of groups and threads.  InterpError if
+    the kernel does something illegal.
     """
     given = sizes or {}
     if {v.name for v in kernel.sizes} != given.keys():
@@ -67,7 +92,7 @@ def run(
         memories[buffer] = BufferMemory(buffer.name, data, None)
     with np.errstate(all="ignore"):
         env = {Var(name): size for name, size in given.items()}
-        _Machine(kernel, memories, instructions or {}, env, scale).run()
+        _Machine(kernel, memories, instructions or {}, env, scale, Random(seed)).run()
 
 
 _T = TypeVar("_T")
@@ -80,12 +105,12 @@ class _Unit(NamedTuple):
     memories: dict[Buffer, BufferMemory]
 
 
-class _Machine(ValueMachine):
+class _Machine(DeviceMachine):
     def __init__(
         self, kernel: Kernel, memories: dict[Buffer, BufferMemory], instructions: Mapping[str, Kernel],
-        env: dict[Var, int], scale: int = 1,
+        env: dict[Var, int], scale: int = 1, random: Random | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(kernel.name, memories, env)
+        super().__init__(kernel.name, memories, env, random)
         self._kernel = kernel
         self._scale = scale
         self._functions = {f.name: f for f in kernel.functions}
@@ -100,6 +125,11 @@ class _Machine(ValueMachine):
             Store: self._store,
             Invoke: self._invoke,
             Call: self._call,
+            AsyncCopy: self._async_copy,
+            AtomicAdd: self._atomic_add,
+            Barrier: self._lonely,
+            Commit: self._commit,
+            Wait: self._wait,
         }
 
     def run(self) -> None:
@@ -114,22 +144,29 @@ class _Machine(ValueMachine):
             self._stmt(x)
 
     def _for(self, s: For) -> None:
+        if s.kind == "grid":
+            self._groups(s)
+            return
+        if s.kind in THREAD_LOOPS:
+            self._threads(s)
+            return
         lo, hi = self._index(s.lo), self._index(s.hi)
         if s.kind == "scalable" and self._scale > 1:
             self._scalable(s, lo, hi)
             return
         starts = [self._index(c.init) for c in s.carried]
         with self._bound(s.var, *(c.var for c in s.carried)):
-            if s.kind == "parallel":
-                self._races.append(Races(s.var.name))
+            races = Races(s.var.name) if s.kind == "parallel" else None
+            if races is not None:
+                self._races.append(races)
             for i in range(lo, hi):
                 self._env[s.var] = i
                 for c, start in zip(s.carried, starts):
                     self._env[c.var] = start + (i - lo) * c.step
-                if s.kind == "parallel":
-                    self._races[-1].iteration = i
+                if races is not None:
+                    races.iteration = i
                 self._stmt(s.body)
-            if s.kind == "parallel":
+            if races is not None:
                 self._races.pop()
 
     def _scalable(self, s: For, lo: int, hi: int) -> None:

@@ -1,7 +1,8 @@
 """The interpreter's memory: elements of a buffer, their initialisation, and the detection of races.
 
 :class:`BufferMemory` is one instance of a buffer (an ``alloc`` that runs twice creates two).  :class:`Races` watches
-one parallel loop: no iteration may touch an element that another iteration writes.
+one loop over host threads or groups: no iteration may touch an element that another iteration writes, except that
+several iterations may add to an element atomically.
 """
 
 from __future__ import annotations
@@ -26,20 +27,26 @@ class InterpError(InternalError):
 
 class BufferMemory:
     """The elements ``data`` in memory order; ``ready`` flags initialised elements and is None if all are initialised.
+
+    ``owners`` are the threads that own elements of registers around loops over threads; None where there are none yet.
     """
 
-    __slots__ = ("data", "name", "ready")
+    __slots__ = ("data", "is_register", "name", "owners", "ready")
 
-    def __init__(self, name: str, data: npt.NDArray[Any], ready: bytearray | None) -> None:
+    def __init__(
+        self, name: str, data: npt.NDArray[Any], ready: bytearray | None, is_register: bool = False
+    ) -> None:
         self.name = name
         self.data = data
         self.ready = ready
+        self.is_register = is_register
+        self.owners: dict[int, Any] | None = None
 
     @classmethod
     def fresh(cls, buffer: Buffer) -> BufferMemory:
         """Return uninitialised memory for ``buffer``."""
         size = buffer.size
-        return cls(buffer.name, np.zeros(size, buffer.dtype.numpy), bytearray(size))
+        return cls(buffer.name, np.zeros(size, buffer.dtype.numpy), bytearray(size), buffer.in_registers)
 
 
 def address(buffer: Buffer) -> Callable[[Iterable[int]], int]:
@@ -69,13 +76,15 @@ def address(buffer: Buffer) -> Callable[[Iterable[int]], int]:
 
 
 class Races:
-    """The readers and writers of each element in one parallel loop; ``iteration`` is the current iteration."""
+    """The readers and writers of each element in one loop of a kind; ``iteration`` is the current iteration."""
 
-    def __init__(self, var: str) -> None:
+    def __init__(self, var: str, kind: str = "parallel") -> None:
         self.var = var
+        self.kind = kind
         self.iteration = 0
         self._readers: dict[tuple[BufferMemory, int], Any] = {}
         self._writers: dict[tuple[BufferMemory, int], int] = {}
+        self._adders: dict[tuple[BufferMemory, int], Any] = {}
 
     def touch(self, memory: BufferMemory, places: Iterable[int], write: bool) -> str | None:
         """Record an access; return a message if it races with another iteration, otherwise None."""
@@ -85,15 +94,36 @@ class Races:
             writer = self._writers.get(key, now)
             if writer != now:
                 return (
-                    f"iteration {now} of parallel loop {self.var} {'writes' if write else 'reads'} element "
+                    f"iteration {now} of {self.kind} loop {self.var} {'writes' if write else 'reads'} element "
                     f"{place}, which iteration {writer} writes"
                 )
+            if self._adders and self._adders.get(key, now) != now:
+                other = self._other(self._adders[key])
+                does = "writes" if write else "reads"
+                return f"iteration {now} of {self.kind} loop {self.var} {does} element {place}, which {other} adds to"
             if write:
                 reader = self._readers.get(key, now)
                 if reader is _SEVERAL or reader != now:
-                    other = "another iteration" if reader is _SEVERAL else f"iteration {reader}"
-                    return f"iteration {now} of parallel loop {self.var} writes element {place}, which {other} reads"
+                    other = self._other(reader)
+                    return f"iteration {now} of {self.kind} loop {self.var} writes element {place}, which {other} reads"
                 self._writers[key] = now
             elif self._readers.setdefault(key, now) != now:
                 self._readers[key] = _SEVERAL
         return None
+
+    def add(self, memory: BufferMemory, places: Iterable[int]) -> str | None:
+        """Record an atomic addition; return a message if it races with another iteration, otherwise None."""
+        now = self.iteration
+        for place in places:
+            key = memory, place
+            for others, does in ((self._writers, "writes"), (self._readers, "reads")):
+                other = others.get(key, now)
+                if other != now:
+                    adds = f"iteration {now} of {self.kind} loop {self.var} adds to element {place}"
+                    return f"{adds}, which {self._other(other)} {does}"
+            if self._adders.setdefault(key, now) != now:
+                self._adders[key] = _SEVERAL
+        return None
+
+    def _other(self, iteration: Any) -> str:
+        return "another iteration" if iteration is _SEVERAL else f"iteration {iteration}"

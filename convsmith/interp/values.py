@@ -10,6 +10,7 @@ import numpy as np
 from convsmith.arith.evaluate import evaluate, holds
 from convsmith.interp.arithmetic import BINARY, COMPARISONS, UNARY, cast, fma, sum_groups
 from convsmith.interp.memory import BufferMemory, InterpError, Races, address
+from convsmith.interp.thread_races import ThreadRaces
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index, Var
 from convsmith.ir.value import (
@@ -51,7 +52,7 @@ class ValueMachine:
         self._memories = memories
         self._env = env
         self._trace: list[AccessPlace] | None = None
-        self._races: list[Races] = []
+        self._races: list[Races | ThreadRaces] = []
         self._shared: dict[BufferMemory, int] = {}
         self._origins: dict[Buffer, int] = {}
         self._addresses: dict[Buffer, Callable[[Sequence[int]], int]] = {}

@@ -15,15 +15,15 @@ from convsmith.layout.block import LayoutBlock
 UNKNOWN = 1 << 40
 """Extent, in elements, of a dim whose size is known only at the call; such a dim is outermost in memory."""
 
-SCOPES = ("global", "cache", "register", "fragment")
+SCOPES = ("global", "cache", "shared", "register", "fragment")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Buffer:
     """A named array; two buffers are equal only if they are the same object.
 
-    ``scope`` is ``global`` (an argument), ``cache`` (memory private to the kernel), ``register``, or ``fragment``
-    (matrix registers that hold the buffer's last two dims).
+    ``scope`` is ``global`` (an argument), ``cache`` (memory private to the kernel), ``shared`` (memory that the threads
+    of a group share), ``register``, or ``fragment`` (matrix registers that hold the buffer's last two dims).
     """
 
     name: str

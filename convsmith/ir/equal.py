@@ -14,7 +14,25 @@ from typing import Any
 
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index, Var
-from convsmith.ir.stmt import Alloc, At, Block, Call, For, Function, If, Invoke, Kernel, Let, Stmt, Store
+from convsmith.ir.stmt import (
+    Alloc,
+    AsyncCopy,
+    At,
+    AtomicAdd,
+    Barrier,
+    Block,
+    Call,
+    Commit,
+    For,
+    Function,
+    If,
+    Invoke,
+    Kernel,
+    Let,
+    Stmt,
+    Store,
+    Wait,
+)
 from convsmith.ir.text import buffer_text, lanes_text
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import Rewriter, children
@@ -222,7 +240,8 @@ def _stmt(a: Stmt, b: Stmt, scope: _Scope) -> None:
         for i, j in zip((*a.index, a.offset, *a.zero_at), (*b.index, b.offset, *b.zero_at)):
             at.same(i, j)
         _stmts(a.body, b.body, at.declare([(a.buffer, b.buffer)]))
-    elif isinstance(a, Store) and isinstance(b, Store):
+    elif isinstance(a, (Store, AtomicAdd)) and isinstance(b, (Store, AtomicAdd)):
+        scope.require(type(a) is type(b), a, b)
         at = scope.at(f"store to {a.buffer}")
         at.same_buffer(a.buffer, b.buffer)
         at.require(len(a.index) == len(b.index), a, b)
@@ -243,5 +262,16 @@ def _stmt(a: Stmt, b: Stmt, scope: _Scope) -> None:
             at.same(i, j)
         for i, j in zip(a.indices, b.indices):
             at.same(i, j)
+    elif isinstance(a, Barrier) and isinstance(b, Barrier):
+        scope.require(a.part == b.part, a, b)
+    elif isinstance(a, AsyncCopy) and isinstance(b, AsyncCopy):
+        at = scope.at(f"copy to {a.dst.buffer}")
+        at.same(a.dst, b.dst)
+        at.same(a.src, b.src)
+        at.require((a.cond is None) == (b.cond is None), a, b)
+        if a.cond is not None:
+            at.at("if").same(a.cond, b.cond)
+    elif isinstance(a, Wait) and isinstance(b, Wait):
+        scope.require(a.pending == b.pending, a, b)
     else:
-        raise _Mismatch(scope.path, a, b)
+        scope.require(isinstance(a, Commit) and isinstance(b, Commit), a, b)

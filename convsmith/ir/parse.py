@@ -19,7 +19,27 @@ from convsmith.ir.index import (
     Var,
 )
 from convsmith.ir.parse_values import ValueParser
-from convsmith.ir.stmt import LOOP_KINDS, Alloc, At, Call, Carried, For, Function, If, Invoke, Kernel, Let, Stmt, Store
+from convsmith.ir.stmt import (
+    BARRIER_PARTS,
+    LOOP_KINDS,
+    Alloc,
+    AsyncCopy,
+    At,
+    AtomicAdd,
+    Barrier,
+    Call,
+    Carried,
+    Commit,
+    For,
+    Function,
+    If,
+    Invoke,
+    Kernel,
+    Let,
+    Stmt,
+    Store,
+    Wait,
+)
 from convsmith.ir.stmt import Block as Sequence
 from convsmith.ir.text import buffer_text
 from convsmith.ir.value import (
@@ -73,9 +93,14 @@ class _Parser(ValueParser):
         if word in compound:
             self._next()
             return compound[word]()
+        effect = {"barrier": self._barrier, "async": self._async, "commit": Commit, "wait": self._wait,
+                  "atomic": self._atomic}  # fmt: skip
         if word == "pass":
             self._next()
             out: Stmt = Sequence(())
+        elif word in effect and not self._follows("[") and not self._follows("("):
+            self._next()
+            out = effect[word]()
         elif word == "call":
             self._next()
             out = self._call()
@@ -89,6 +114,24 @@ class _Parser(ValueParser):
             raise self._fail("a statement")
         self._kind("newline", "the end of the statement")
         return out
+
+    def _barrier(self) -> Stmt:
+        return Barrier(self._next().text if self._is(*BARRIER_PARTS) else "whole")
+
+    def _async(self) -> Stmt:
+        dst = self.access()
+        self._expect("=")
+        src = self.access()
+        return AsyncCopy(dst, src, self.cond() if self._take("if") else None)
+
+    def _wait(self) -> Stmt:
+        return Wait(self._int("the number of groups that may be pending"))
+
+    def _atomic(self) -> Stmt:
+        target = self.access()
+        self._expect("+")
+        self._expect("=")
+        return AtomicAdd(target.buffer, target.index, self.value(), target.lanes)
 
     def _for(self) -> Stmt:
         var = Var(self._name("a loop variable"))

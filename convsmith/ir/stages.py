@@ -2,11 +2,12 @@
 
 ==========  ==========================================================================================
 naive       scalar statements in serial loops, over logical coordinates; a mask is a ``Select`` or an ``If``
-scheduled   loops are split, reordered and bound to hardware; accumulators are arrays
+scheduled   loops are split, reordered and bound to hardware; accumulators are arrays; thread loops end in a join
 realised    a mask guards a statement or selects the whole stored value, and never stands inside arithmetic
             (a kernel that tests its masks at run time skips this stage)
 flat        a memory access has one offset; a register access keeps its coordinates
-tensorised  statements work on lanes; instructions are selected; loops carry pointers; indices have names
+tensorised  statements work on lanes; instructions are selected; loops carry pointers; indices have names; the threads
+            of a group have one nest of loops, with barriers and asynchronous copies in it
 unrolled    loops marked for unrolling are gone, so every register access has constant coordinates
 ==========  ==========================================================================================
 
@@ -18,15 +19,33 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from convsmith.ir.stmt import Alloc, At, Block, Call, For, If, Invoke, Kernel, Let, Stmt, Store
+from convsmith.ir.stmt import (
+    THREAD_LOOPS,
+    Alloc,
+    AsyncCopy,
+    At,
+    AtomicAdd,
+    Barrier,
+    Block,
+    Call,
+    Commit,
+    For,
+    If,
+    Invoke,
+    Kernel,
+    Let,
+    Stmt,
+    Store,
+    Wait,
+)
 from convsmith.ir.value import Binary, Bits, Cast, Const, Fma, Load, Repeat, Select, Sum, Sums, Unary, Value, Where
 from convsmith.ir.walk import statements_of, walk
 
 _SCALAR: frozenset[type[Value]] = frozenset({Load, Const, Binary, Unary, Fma, Cast, Bits, Select, Where})
 _VECTOR: frozenset[type[Value]] = _SCALAR | {Repeat, Sum, Sums}
 _FIRST: frozenset[type[Stmt]] = frozenset({Block, For, If, Alloc, Store})
-_PLAIN: frozenset[type[Stmt]] = _FIRST | {At}
-_LOOPS = frozenset({"serial", "unrolled", "parallel"})
+_PLAIN: frozenset[type[Stmt]] = _FIRST | {At, AtomicAdd}
+_LOOPS = frozenset({"serial", "unrolled", "parallel", "grid", *THREAD_LOOPS})
 
 
 @dataclass(frozen=True)
@@ -52,7 +71,7 @@ class Stage:
         return self.name
 
 
-_ALL = _PLAIN | {Let, Invoke, Call}
+_ALL = _PLAIN | {Let, Invoke, Call, Barrier, AsyncCopy, Commit, Wait}
 
 NAIVE = Stage("naive", _FIRST, loops=frozenset({"serial"}), flat=False)
 SCHEDULED = Stage("scheduled", flat=False)
@@ -93,7 +112,7 @@ def _statement(s: Stmt, stage: Stage) -> Iterator[str]:
     elif isinstance(s, At):
         if stage.flat and not s.buffer.flat:
             yield f"`{line}`: memory must have one dim, stored without gaps"
-    elif isinstance(s, Store):
+    elif isinstance(s, (Store, AtomicAdd)):
         accesses = [Load(s.buffer, s.index, s.lanes)]
         for v in walk(s.value):
             if not isinstance(v, Value):
@@ -108,6 +127,8 @@ def _statement(s: Stmt, stage: Stage) -> Iterator[str]:
     elif isinstance(s, Invoke):
         loads = [v for a in s.args for v in walk(a) if isinstance(v, Load)]
         yield from _accesses(line, [s.dst, *loads], stage)
+    elif isinstance(s, AsyncCopy):
+        yield from _accesses(line, [s.dst, s.src], stage)
 
 
 def _accesses(line: str, accesses: list[Load], stage: Stage) -> Iterator[str]:

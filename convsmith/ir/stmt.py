@@ -3,6 +3,10 @@
 A loop runs over ``lo .. hi`` in steps of one and does not run if ``hi <= lo``.  A loop may *carry* pointers: each
 starts at ``init`` and advances by ``step`` elements per iteration.  A carried pointer, like a pointer parameter of a
 function, is a variable that denotes a position in one buffer.
+
+A device runs the iterations of ``grid`` loops as groups, in any order, and those of ``group``, ``warp`` and ``lane``
+loops as the threads of a group.  A nest of thread loops ends in a join: the statement after it sees all that the
+threads wrote.  Within the nest, a thread sees what another thread wrote only after a :class:`Barrier`.
 """
 
 from __future__ import annotations
@@ -16,7 +20,10 @@ from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index, Var
 from convsmith.ir.value import Lanes, Load, Value
 
-LOOP_KINDS = ("serial", "unrolled", "parallel", "scalable")
+THREAD_LOOPS = ("group", "warp", "lane")
+"""Kinds of the loops whose iterations are the threads of a group, from the outermost to the innermost."""
+LOOP_KINDS = ("serial", "unrolled", "parallel", "scalable", "grid", *THREAD_LOOPS)
+BARRIER_PARTS = ("whole", "arrive", "wait")
 
 
 T = TypeVar("T")
@@ -31,7 +38,7 @@ def _statement(cls: type[T]) -> type[T]:
     arguments = ", ".join(f"{n}=_defaults[{n!r}]" if n in defaults else n for n in names)
     sets = "\n".join(f"    _set_{n}(self, {n})" for n in names)
     scope: dict[str, Any] = {f"_set_{n}": made.__dict__[n].__set__ for n in names} | {"_defaults": defaults}
-    exec(f"def __init__(self, {arguments}):\n{sets}\n", scope)
+    exec(f"def __init__(self, {arguments}):\n{sets or '    pass'}\n", scope)
     made.__init__ = scope["__init__"]  # type: ignore[method-assign]
     return made
 
@@ -70,6 +77,10 @@ class For(Stmt):
 
     A machine whose vectors have ``vscale`` units runs ``vscale`` iterations of a ``scalable`` loop at a time, statement
     by statement: an iteration has one unit of each vector, and the last vectors are cut short where iterations end.
+
+    Iterations of a ``grid`` loop are groups of threads: they run in any order and touch each other's elements by
+    :class:`AtomicAdd` only.  Iterations of ``group``, ``warp`` and ``lane`` loops are threads, which run at once; the
+    ``lane`` loops of a ``warp`` hold the threads that execute an instruction together.
     """
 
     var: Var
@@ -156,6 +167,58 @@ class Call(Stmt):
     indices: tuple[Index, ...]
 
 
+@_statement
+class Barrier(Stmt):
+    """A barrier of all threads of a group; ``part`` is one of BARRIER_PARTS.
+
+    No thread passes a ``whole`` barrier before all have reached it.  ``arrive`` says that the thread has reached the
+    barrier, without stopping it; the ``wait`` that follows stops the thread until all threads have arrived.
+    """
+
+    part: str = "whole"
+
+
+@_statement
+class AsyncCopy(Stmt):
+    """Starts a copy of the elements ``src`` to the elements ``dst``, or of zeros where ``cond`` does not hold.
+
+    The copy belongs to the thread's open group of copies.  Until the thread waits for the group, nobody accesses
+    ``dst`` or writes ``src``; other threads see ``dst`` only after a barrier that follows the wait.
+    """
+
+    dst: Load
+    src: Load
+    cond: Cond | None = None
+
+
+@_statement
+class Commit(Stmt):
+    """Closes the thread's open group of asynchronous copies, which may be empty."""
+
+
+@_statement
+class Wait(Stmt):
+    """Stops the thread until all of its closed groups of asynchronous copies but the ``pending`` latest ones have
+    arrived."""
+
+    pending: int = 0
+
+
+@_statement
+class AtomicAdd(Stmt):
+    """``buffer[index] += value``, indivisibly; other threads and groups may add to the element at the same time."""
+
+    buffer: Buffer
+    index: tuple[Index, ...]
+    value: Value
+    lanes: Lanes | None = None
+
+
+EFFECTS = (Barrier, AsyncCopy, Commit, Wait, AtomicAdd)
+"""Statements that order or share memory between threads: no memory access moves across one, and none is repeated or
+dropped."""
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Function:
     """An outlined function: ``pointers`` are (variable, buffer) pairs, ``indices`` are plain variables."""
@@ -191,7 +254,7 @@ class Kernel:
     @property
     def written(self) -> tuple[Buffer, ...]:
         """The parameters that the kernel writes, in order."""
-        stores = {s.buffer for s in _below(self.body) if isinstance(s, Store)}
+        stores = {s.buffer for s in _below(self.body) if isinstance(s, (Store, AtomicAdd))}
         return tuple(b for b in self.params if b in stores)
 
     def __str__(self) -> str:

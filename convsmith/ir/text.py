@@ -14,6 +14,9 @@ with stride 4, ``{3 * 8:20}`` three rows of eight, 20 apart, ``{(0, 0, 1, 1)}`` 
 that only the first five lanes are active.
 
 ``at table[i] + 8 in src or zero[0] as pixel: f32[4]:`` binds ``pixel`` to the memory at which a table's entry points.
+``barrier``, ``barrier arrive`` and ``barrier wait`` stop the threads of a group.  ``async a[i]{4} = b[j]{4} if j >= 0``
+starts a copy, ``commit`` closes a group of copies, and ``wait 1`` waits for all groups but the latest.
+``atomic a[i] += v`` adds indivisibly.
 A kernel may take sizes after its buffers, ``kernel k(a: f32[?], n)``; ``?`` is an extent known only at the call.
 A buffer that is not row-major prints its blocks as ``dim:size:stride``.
 Repeated parts of a statement's long value are printed before it: ``value v0 = mulh(a[i], a[i])``.
@@ -23,7 +26,24 @@ from __future__ import annotations
 
 from convsmith.ir.buffer import UNKNOWN, Buffer, dense
 from convsmith.ir.index import And, Cond, Eq0, FloorDiv, Ge0, Index, Max, Min, Mod, Never, Prod, Quot, Var
-from convsmith.ir.stmt import Alloc, At, Block, Call, For, If, Invoke, Kernel, Let, Stmt, Store
+from convsmith.ir.stmt import (
+    Alloc,
+    AsyncCopy,
+    At,
+    AtomicAdd,
+    Barrier,
+    Block,
+    Call,
+    Commit,
+    For,
+    If,
+    Invoke,
+    Kernel,
+    Let,
+    Stmt,
+    Store,
+    Wait,
+)
 from convsmith.ir.value import (
     Binary,
     Bits,
@@ -162,15 +182,16 @@ def value_text(v: Value, strength: int = 0) -> str:
     return _Values({}).text(v, strength)
 
 
-def _store_lines(s: Store, pad: str, out: list[str]) -> None:
-    """Append the lines of a store: its named values if it is long, then the statement."""
+def _store_lines(s: Store | AtomicAdd, pad: str, out: list[str]) -> None:
+    """Append the lines of a store or an atomic addition: its named values if it is long, then the statement."""
     names: dict[Value, str] = {}
     values = _Values(names)
     for v in _repeated(s.value):
         line = f"{pad}value v{len(names)} = {values.written(v)}"
         names[v] = f"v{len(names)}"
         out.append(line)
-    out.append(f"{pad}{access_text(s.buffer, s.index, s.lanes)} = {values.text(s.value)}")
+    word, sign = ("", "=") if isinstance(s, Store) else ("atomic ", "+=")
+    out.append(f"{pad}{word}{access_text(s.buffer, s.index, s.lanes)} {sign} {values.text(s.value)}")
 
 
 def _repeated(value: Value) -> list[Value]:
@@ -226,13 +247,22 @@ def _lines(s: Stmt, pad: str, out: list[str]) -> None:
         entry = f"{access_text(s.table, s.index, None)} + {s.offset} in {s.source.name}"
         out.append(f"{pad}at {entry} or {access_text(s.zero, s.zero_at, None)} as {buffer_text(s.buffer)}:")
         _lines(s.body, inner, out)
-    elif isinstance(s, Store):
+    elif isinstance(s, (Store, AtomicAdd)):
         _store_lines(s, pad, out)
     elif isinstance(s, Invoke):
         out.append(f"{pad}{s.instruction}({', '.join(map(value_text, (s.dst, *s.args)))})")
     elif isinstance(s, Call):
         args = [f"{b.name} @ {i}" for b, i in s.pointers] + [str(i) for i in s.indices]
         out.append(f"{pad}call {s.function}({', '.join(args)})")
+    elif isinstance(s, Barrier):
+        out.append(f"{pad}barrier" + (f" {s.part}" if s.part != "whole" else ""))
+    elif isinstance(s, AsyncCopy):
+        only = f" if {s.cond}" if s.cond is not None else ""
+        out.append(f"{pad}async {value_text(s.dst)} = {value_text(s.src)}{only}")
+    elif isinstance(s, Commit):
+        out.append(f"{pad}commit")
+    elif isinstance(s, Wait):
+        out.append(f"{pad}wait {s.pending}")
     else:
         raise TypeError(type(s))
 

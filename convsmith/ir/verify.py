@@ -5,7 +5,9 @@ allocated around its use, and no two buffers in scope share a name.  Accesses: o
 lanes as lanes; a store writes distinct elements.  Values: operands agree in type and lanes.  Pointer tables: the memory
 at which an entry points is read-only and has the type of the buffer into which the table points.  Loops: a parallel
 loop is nested in parallel loops only.  Pointers: a carried pointer, or a function's pointer parameter, is used only in
-positions of its buffer.  Calls agree with the functions' parameters.
+positions of its buffer.  Calls agree with the functions' parameters.  Threads: grid loops are outermost, thread loops
+follow in the order of their levels, and shared memory lies between them; all threads of a group reach each barrier,
+which stands in one nest of thread loops and under no condition or loop whose bounds differ between threads.
 """
 
 from __future__ import annotations
@@ -18,7 +20,28 @@ from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import SCOPES, UNKNOWN, Buffer
 from convsmith.ir.index import Index, Var
 from convsmith.ir.stages import Stage, violations
-from convsmith.ir.stmt import LOOP_KINDS, Alloc, At, Block, Call, For, Function, If, Invoke, Kernel, Let, Stmt, Store
+from convsmith.ir.stmt import (
+    LOOP_KINDS,
+    THREAD_LOOPS,
+    Alloc,
+    AsyncCopy,
+    At,
+    AtomicAdd,
+    Barrier,
+    Block,
+    Call,
+    Commit,
+    For,
+    Function,
+    If,
+    Invoke,
+    Kernel,
+    Let,
+    Stmt,
+    Store,
+    Wait,
+)
+from convsmith.ir.threads import ThreadScope
 from convsmith.ir.types import PTR, S32
 from convsmith.ir.value import (
     BINARY,
@@ -72,6 +95,7 @@ class _Verifier:
         self._callable: dict[str, Function] = {}
         self._formals: dict[Buffer, None] | None = None
         self._pointed: set[Buffer] = set()
+        self._threads = ThreadScope(self._fail)
 
     def run(self) -> None:
         k = self._kernel
@@ -149,22 +173,29 @@ class _Verifier:
                 self._for(s)
         elif isinstance(s, If):
             self._plain(s.cond, "a condition")
-            self._stmt(s.body)
+            with self._threads.under(f"the condition {s.cond}", variables_of(s.cond)):
+                self._stmt(s.body)
         elif isinstance(s, Let):
             self._plain(s.value, f"the value of {s.var}")
-            with self._bound({s.var: None}):
+            with self._bound({s.var: None}), self._threads.binding(s.var, variables_of(s.value)):
                 self._stmt(s.body)
         elif isinstance(s, Alloc):
             with self._at(f"alloc {s.buffer}"):
                 if s.buffer.scope == "global":
-                    self._fail("only cache and register are allocated")
+                    self._fail("only cache, shared, register and fragment are allocated")
+                if s.buffer.scope == "shared" and any(kind in THREAD_LOOPS for kind in self._loops):
+                    self._fail("shared memory is allocated around the loops over threads, not within")
                 with self._declared((s.buffer,)):
                     self._stmt(s.body)
         elif isinstance(s, At):
             with self._at(f"at {s.table}"):
                 self._entry(s)
-        elif isinstance(s, Store):
+        elif isinstance(s, (Store, AtomicAdd)):
             self._store(s)
+        elif isinstance(s, AsyncCopy):
+            self._async_copy(s)
+        elif isinstance(s, (Barrier, Commit, Wait)):
+            self._threads.effect(s)
         elif isinstance(s, Invoke):
             self._lanes_stored(s.dst.buffer, s.dst.lanes)
             for operand in (s.dst, *s.args):
@@ -184,6 +215,10 @@ class _Verifier:
                 self._fail("a parallel loop carries no pointers")
         if s.kind == "scalable" and (s.carried or "scalable" in self._loops):
             self._fail("a scalable loop carries no pointers, and stands in no other")
+        if s.kind == "grid" or s.kind in THREAD_LOOPS:
+            self._threads.loop(s, self._loops, self._formals is not None)
+            if s.kind == "grid" and any(b.scope == "shared" for b in self._buffers):
+                self._fail("a loop over groups stands within an allocation of shared memory")
         self._plain(s.lo, "a bound")
         self._plain(s.hi, "a bound")
         for c in s.carried:
@@ -193,7 +228,7 @@ class _Verifier:
         if len(names) <= len(s.carried):
             self._fail("two variables of the loop have the same name")
         self._loops.append(s.kind)
-        with self._bound(names):
+        with self._bound(names), self._threads.within(s):
             self._stmt(s.body)
         self._loops.pop()
 
@@ -213,9 +248,22 @@ class _Verifier:
         with self._declared((s.buffer,)):
             self._stmt(s.body)
 
-    def _store(self, s: Store) -> None:
+    def _async_copy(self, s: AsyncCopy) -> None:
+        self._threads.effect(s)
+        if s.dst.buffer.scope != "shared" or s.src.buffer.in_registers:
+            self._fail(f"{s}: an asynchronous copy is from memory to shared memory")
+        self._lanes_stored(s.dst.buffer, s.dst.lanes)
+        counts = [self._value(v, {}) for v in (s.dst, s.src)]
+        if counts[0] != counts[1] or s.dst.buffer.dtype != s.src.buffer.dtype:
+            self._fail(f"{s}: copies {counts[1]} lanes of {s.src.buffer.dtype} to {counts[0]} of {s.dst.buffer.dtype}")
+        if s.cond is not None:
+            self._plain(s.cond, "a condition")
+
+    def _store(self, s: Store | AtomicAdd) -> None:
         if s.buffer in self._pointed:
             self._fail(f"{s.buffer}, which a table points to, is written")
+        if isinstance(s, AtomicAdd) and (s.buffer.in_registers or not s.buffer.dtype.computes):
+            self._fail(f"{s}: an atomic addition is to memory, of a type with arithmetic")
         self._access(s.buffer, s.index, s.lanes)
         self._lanes_stored(s.buffer, s.lanes)
         count = self._value(s.value, {})
@@ -259,8 +307,10 @@ class _Verifier:
         depth = self._buffers.get(b)
         if depth is None:
             self._fail(f"buffer {b} is not in scope")
-        if b.in_registers and "parallel" in self._loops[depth:]:
-            self._fail(f"register {b} is allocated outside of the parallel loop that uses it")
+        if b.in_registers:
+            for kind in ("parallel", "grid"):
+                if kind in self._loops[depth:]:
+                    self._fail(f"register {b} is allocated outside of the {kind} loop that uses it")
         if len(index) != len(b.shape):
             self._fail(f"{b}[{', '.join(map(str, index))}] has {len(index)} indices for {len(b.shape)} dims")
         if lanes is not None and not (lanes.count and 0 <= lanes.active <= lanes.count):

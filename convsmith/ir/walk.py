@@ -47,7 +47,24 @@ from convsmith.ir.index import (
     quotient,
 )
 from convsmith.ir.intern import Node
-from convsmith.ir.stmt import Alloc, At, Block, Call, For, If, Invoke, Let, Stmt, Store, block
+from convsmith.ir.stmt import (
+    Alloc,
+    AsyncCopy,
+    At,
+    AtomicAdd,
+    Barrier,
+    Block,
+    Call,
+    Commit,
+    For,
+    If,
+    Invoke,
+    Let,
+    Stmt,
+    Store,
+    Wait,
+    block,
+)
 from convsmith.ir.value import (
     Binary,
     Bits,
@@ -66,6 +83,10 @@ from convsmith.ir.value import (
 )
 
 AnyNode = Stmt | Value | Cond | Index
+
+
+def _no_children(n: object) -> tuple[AnyNode, ...]:
+    return ()
 
 
 _CHILDREN: dict[type, Callable[[Any], tuple[AnyNode, ...]]] = {
@@ -99,16 +120,17 @@ _CHILDREN: dict[type, Callable[[Any], tuple[AnyNode, ...]]] = {
     Store: lambda n: (*n.index, n.value),
     Invoke: lambda n: (n.dst, *n.args),
     Call: lambda n: (*(i for _, i in n.pointers), *n.indices),
+    AsyncCopy: lambda n: (n.dst, n.src) if n.cond is None else (n.dst, n.cond, n.src),
+    AtomicAdd: lambda n: (*n.index, n.value),
+    Barrier: _no_children,
+    Commit: _no_children,
+    Wait: _no_children,
 }
 
 
-_STATEMENTS = frozenset({Block, For, If, Let, Alloc, At, Store, Invoke, Call})
-_WITHOUT_STATEMENTS = frozenset({Store, Invoke, Call})
+_WITHOUT_STATEMENTS = frozenset({Store, Invoke, Call, AsyncCopy, AtomicAdd, Barrier, Commit, Wait})
+_STATEMENTS = frozenset({Block, For, If, Let, Alloc, At}) | _WITHOUT_STATEMENTS
 _COMPOSITES = frozenset({Binary, Fma, Unary, Cast, Bits, Select, Where, Repeat, Sum, Sums, Const})
-
-
-def _no_children(n: object) -> tuple[AnyNode, ...]:
-    return ()
 
 
 def children(n: AnyNode) -> tuple[AnyNode, ...]:
@@ -392,7 +414,18 @@ class Rewriter:
         indices = self.index(s.indices)
         return s if pointers == s.pointers and indices == s.indices else Call(s.function, pointers, indices)
 
-    _Const = _Var = _Never = _leaf
+    def _AsyncCopy(self, s: AsyncCopy) -> Stmt:
+        dst, src = self.expr(s.dst), self.expr(s.src)
+        cond = None if s.cond is None else self.expr(s.cond)
+        if type(cond) is And and not cond.parts:
+            cond = None
+        return s if dst is s.dst and src is s.src and cond is s.cond else AsyncCopy(dst, src, cond)
+
+    def _AtomicAdd(self, s: AtomicAdd) -> Stmt:
+        index, value = self.index(s.index), self.expr(s.value)
+        return s if index == s.index and value is s.value else AtomicAdd(s.buffer, index, value, s.lanes)
+
+    _Const = _Var = _Never = _Barrier = _Commit = _Wait = _leaf
 
 
 class Substitute(Rewriter):
@@ -429,6 +462,10 @@ class Substitute(Rewriter):
     def Store(self, s: Store) -> Stmt:
         b = self._buffers.get(s.buffer)
         return self._Store(s) if b is None else Store(b, self.index(s.index), self.expr(s.value), s.lanes)
+
+    def AtomicAdd(self, s: AtomicAdd) -> Stmt:
+        b = self._buffers.get(s.buffer)
+        return self._AtomicAdd(s) if b is None else AtomicAdd(b, self.index(s.index), self.expr(s.value), s.lanes)
 
 
 def substitute(n: Any, variables: Mapping[Var, Index]) -> Any:

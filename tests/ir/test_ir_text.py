@@ -232,7 +232,8 @@ def test_errors_of_indices(text: str, message: str) -> None:
         ("for i in 0 .. 4:\npass", "line 2, column 1: expected an indented block, found 'pass'"),
         (
             "for i in 0 .. 4 #quick: pass",
-            "line 1, column 17: expected #serial or #unrolled or #parallel or #scalable, found '#quick'",
+            "line 1, column 17: expected #serial or #unrolled or #parallel or #scalable or #grid or #group or #warp or "
+            "#lane, found '#quick'",
         ),
         ("for i in 0 : 4: pass", "line 1, column 12: expected '..', found ':'"),
         ("if i: pass", "line 1, column 5: expected one of < <= > >= ==, found ':'"),
@@ -251,8 +252,8 @@ def test_errors_of_indices(text: str, message: str) -> None:
             f"line 1, column 10: expected a data type ({', '.join(DTYPES)}), found 'f99'",
         ),
         (
-            "alloc t: f32[4] @shared: pass",
-            "line 1, column 18: expected global or cache or register or fragment, found 'shared'",
+            "alloc t: f32[4] @heap: pass",
+            "line 1, column 18: expected global or cache or shared or register or fragment, found 'heap'",
         ),
         ("= 1.0", "line 1, column 1: expected a statement, found '='"),
     ],

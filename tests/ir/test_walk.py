@@ -22,6 +22,8 @@ PARTS = [
     "at t[0] + 0 in a or z[x] as p: f32[4]: b[0] = p[0]", "at t[0] + 0 in a or z[0] as p: f32[4]: b[0] = p[x]",
     "fma4(b[x]{4}, a[0]{4})", "fma4(b[0]{4}, a[0]{4}, a[x]{4})",
     "call g(a @ x, 1)", "call g(a @ 0, x)",
+    "atomic b[x] += 1.0", "atomic b[0]{4} += a[x]{4}", "async b[x]{4} = a[0]{4}", "async b[0] = a[x]",
+    "async b[0] = a[0] if n - x >= 0", "for y in 0 .. x #group: barrier",
 ]  # fmt: skip
 
 

@@ -1,0 +1,267 @@
+"""Groups and threads in the interpreter: grid loops, nests of thread loops, barriers, asynchronous copies, atomics.
+
+Groups run one after the other in random order and must not touch each other's elements.  The threads of a nest without
+barriers run one after the other too, and :class:`ThreadRaces` compares their accesses as if they ran at once; a join
+ends the nest.  Threads that meet at barriers are coroutines, resumed in random order: statements with barriers in them
+run as generators, all others by the plain recursion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from random import Random
+from typing import Any, NamedTuple
+
+from convsmith.interp.memory import BufferMemory, Races
+from convsmith.interp.thread_races import PendingCopy, Thread, ThreadRaces
+from convsmith.interp.values import ValueMachine
+from convsmith.ir.buffer import Buffer
+from convsmith.ir.index import Var
+from convsmith.ir.stmt import Alloc, AsyncCopy, AtomicAdd, Barrier, Block, Commit, For, If, Let, Stmt, Wait
+from convsmith.ir.threads import nest_of
+from convsmith.ir.walk import statements_of
+
+__all__ = ["DeviceMachine"]
+
+
+class _Coroutine(NamedTuple):
+    """A thread, its own variables and memory, and the rest of its statements."""
+
+    thread: Thread
+    env: dict[Var, int]
+    memories: dict[Buffer, BufferMemory]
+    steps: Iterator[None]
+
+
+class DeviceMachine(ValueMachine):
+    """Runs the loops and effects of devices; a subclass runs all other statements."""
+
+    def __init__(
+        self, name: str, memories: dict[Buffer, BufferMemory], env: dict[Var, int], random: Random | None = None
+    ) -> None:
+        super().__init__(name, memories, env)
+        self._random = random or Random(0)
+        self._nests: list[ThreadRaces] = []
+        self._first_numbers = [0]
+        self._synchronises: dict[Stmt, bool] = {}
+        self._met: list[tuple[Barrier, Thread]] = []
+
+    def _stmt(self, s: Stmt) -> None:
+        raise NotImplementedError
+
+    def _begin(self, *variables: Var) -> None:
+        for v in variables:
+            if v in self._env:
+                raise self._error(f"variable {v} is bound twice")
+
+    # -- groups
+    def _groups(self, s: For) -> None:
+        """Run the iterations of a grid loop in random order."""
+        order = list(range(self._index(s.lo), self._index(s.hi)))
+        self._random.shuffle(order)
+        self._begin(s.var)
+        races = Races(s.var.name, "grid")
+        self._races.append(races)
+        for i in order:
+            self._env[s.var] = races.iteration = i
+            self._stmt(s.body)
+        self._env.pop(s.var, None)
+        self._races.pop()
+
+    # -- threads
+    def _threads(self, s: For) -> None:
+        """Run the nest of thread loops that starts at ``s``."""
+        nest = nest_of(s)
+        variables = [loop.var for loop in nest]
+        ranges = [range(self._index(loop.lo), self._index(loop.hi)) for loop in nest]
+        self._begin(*variables)
+        names = [v.name for v in variables]
+        count = 1
+        for r in ranges:
+            count *= len(r)
+        first = self._first_numbers[-1] * count
+        threads = [Thread(first + n, at, names) for n, at in enumerate(product(*ranges))]
+        races = ThreadRaces(threads)
+        body = nest[-1].body
+        self._races.append(races)
+        if any(isinstance(x, (Barrier, AsyncCopy, Commit, Wait)) for x in statements_of(body)) and not self._nests:
+            self._nests.append(races)
+            self._schedule(body, variables, threads, races)
+            self._nests.pop()
+        else:
+            self._random.shuffle(threads)
+            for thread in threads:
+                races.now = thread
+                self._env.update(zip(variables, thread.coordinates))
+                self._first_numbers.append(thread.number)
+                self._stmt(body)
+                self._first_numbers.pop()
+            for v in variables:
+                self._env.pop(v, None)
+        self._races.pop()
+
+    def _schedule(self, body: Stmt, variables: Sequence[Var], threads: Sequence[Thread], races: ThreadRaces) -> None:
+        """Run the threads in rounds of random order, from barrier to barrier, until all end."""
+        outer = self._env, self._memories
+        live: list[_Coroutine] = []
+        for thread in threads:
+            env = {**self._env, **dict(zip(variables, thread.coordinates))}
+            live.append(_Coroutine(thread, env, dict(self._memories), self._steps(body)))
+        self._met = []
+        while live:
+            least = min(x.thread.arrived for x in live)
+            ended = len(live) < len(threads)
+            ready = [x for x in live if x.thread.waits_at is None or (least > x.thread.passed and not ended)]
+            if not ready:
+                self._never_met(live, threads)
+            self._random.shuffle(ready)
+            for x in ready:
+                if x.thread.waits_at is not None:
+                    x.thread.passed += 1
+                    x.thread.waits_at = None
+                self._env, self._memories, races.now = x.env, x.memories, x.thread
+                self._first_numbers.append(x.thread.number)
+                running = next(x.steps, _ENDED)
+                self._first_numbers.pop()
+                if running is _ENDED:
+                    self._require_ended(x.thread)
+                    live.remove(x)
+        self._env, self._memories = outer
+
+    def _never_met(self, live: Sequence[_Coroutine], threads: Sequence[Thread]) -> None:
+        """Raise the error of a barrier that not all threads reach."""
+        waiting = min(live, key=lambda x: x.thread.arrived)
+        running = {x.thread for x in live}
+        ended = next(t for t in threads if t not in running)
+        self._env = waiting.env
+        raise self._error(f"{waiting.thread} waits at a barrier that {ended} does not reach")
+
+    def _require_ended(self, thread: Thread) -> None:
+        """Require that a thread that ends has neither copies pending nor a barrier to wait for."""
+        copies = [*thread.open_copies, *(copy for group in thread.groups for copy in group)]
+        if copies:
+            raise self._error(f"{thread} ends before it waits for its asynchronous copy to {copies[0].target.name}")
+        if thread.arrived > thread.passed:
+            raise self._error(f"{thread} arrives at a barrier and ends without a wait")
+
+    # -- statements with barriers in them
+    def _steps(self, s: Stmt) -> Iterator[None]:
+        """Run a statement and stop at each barrier."""
+        if not self._has_barriers(s):
+            self._stmt(s)
+        elif isinstance(s, Block):
+            for x in s.stmts:
+                yield from self._steps(x)
+        elif isinstance(s, For) and s.kind in ("serial", "unrolled"):
+            lo, hi = self._index(s.lo), self._index(s.hi)
+            starts = [self._index(c.init) for c in s.carried]
+            self._begin(s.var, *(c.var for c in s.carried))
+            for i in range(lo, hi):
+                self._env[s.var] = i
+                self._env.update((c.var, start + (i - lo) * c.step) for c, start in zip(s.carried, starts))
+                yield from self._steps(s.body)
+            for v in (s.var, *(c.var for c in s.carried)):
+                self._env.pop(v, None)
+        elif isinstance(s, If):
+            if self._cond(s.cond):
+                yield from self._steps(s.body)
+        elif isinstance(s, Let):
+            value = self._index(s.value)
+            self._begin(s.var)
+            self._env[s.var] = value
+            yield from self._steps(s.body)
+            del self._env[s.var]
+        elif isinstance(s, Alloc):
+            memory = self._memories[s.buffer] = BufferMemory.fresh(s.buffer)
+            self._shared[memory] = len(self._races)
+            yield from self._steps(s.body)
+            del self._memories[s.buffer], self._shared[memory]
+        elif isinstance(s, Barrier):
+            yield from self._meet(s)
+        else:
+            line = str(s).partition("\n")[0]
+            raise self._error(f"a barrier stands within `{line}`, which does not synchronise threads")
+
+    def _has_barriers(self, s: Stmt) -> bool:
+        known = self._synchronises.get(s)
+        if known is None:
+            known = self._synchronises[s] = any(isinstance(x, Barrier) for x in statements_of(s))
+        return known
+
+    def _meet(self, s: Barrier) -> Iterator[None]:
+        thread = self._nests[-1].now
+        assert thread is not None
+        if s.part != "wait":
+            if thread.arrived > thread.passed:
+                raise self._error(f"{thread} arrives at a barrier twice without a wait between")
+            if thread.arrived == len(self._met):
+                self._met.append((s, thread))
+            first, other = self._met[thread.arrived]
+            if first is not s:
+                raise self._error(f"{thread} arrives at a barrier while {other} arrives at another one")
+            thread.arrived += 1
+        elif thread.arrived == thread.passed:
+            raise self._error(f"{thread} waits at a barrier at which it has not arrived")
+        if s.part != "arrive":
+            thread.waits_at = s
+            yield
+
+    def _lonely(self, s: Barrier) -> None:
+        raise self._error(f"`{s}` stands outside of a nest of loops over threads")
+
+    # -- asynchronous copies and atomic additions
+    def _copying(self, s: Stmt) -> tuple[ThreadRaces, Thread]:
+        if not self._nests:
+            raise self._error(f"`{s}` stands outside of a nest of loops over threads")
+        thread = self._nests[-1].now
+        assert thread is not None
+        return self._nests[-1], thread
+
+    def _async_copy(self, s: AsyncCopy) -> None:
+        races, thread = self._copying(s)
+        self._shares.clear()
+        source = None
+        target, places = self._places(s.dst.buffer, s.dst.index, s.dst.lanes)
+        if s.cond is None or self._cond(s.cond):
+            memory, at = source = self._places(s.src.buffer, s.src.index, s.src.lanes)
+            if len(at) != len(places) or memory.data.dtype != target.data.dtype:
+                raise self._error(f"`{s}` copies {len(at)} {memory.data.dtype} to {len(places)} {target.data.dtype}")
+            self._read(memory, at)
+        self._write(target, places, target.data[places])
+        value = source[0].data[source[1]] if source else target.data.dtype.type(0)
+        copy = PendingCopy(thread, target, places, value, source)
+        races.start(copy)
+        thread.open_copies.append(copy)
+
+    def _commit(self, s: Commit) -> None:
+        _, thread = self._copying(s)
+        thread.groups.append(thread.open_copies)
+        thread.open_copies = []
+
+    def _wait(self, s: Wait) -> None:
+        races, thread = self._copying(s)
+        while len(thread.groups) > s.pending:
+            for copy in thread.groups.pop(0):
+                copy.target.data[copy.places] = copy.value
+                races.finish(copy)
+
+    def _atomic_add(self, s: AtomicAdd) -> None:
+        self._shares.clear()
+        value = self._value(s.value)
+        memory, places = self._places(s.buffer, s.index, s.lanes)
+        if value.dtype != memory.data.dtype:
+            raise self._error(f"a value of type {value.dtype} is added to {s.buffer}, which holds {memory.data.dtype}")
+        if value.ndim and (s.lanes is None or len(value) != s.lanes.count):
+            raise self._error(f"a value of {len(value)} lanes is added to {len(places)} elements of {s.buffer}")
+        for n, place in enumerate(places):
+            if memory.ready is not None and not memory.ready[place]:
+                raise self._error(f"element {place} of {memory.name} is added to before it is written")
+            memory.data[place] += value[n] if value.ndim else value
+        for races in self._races[self._shared.get(memory, 0) :]:
+            race = races.add(memory, places)
+            if race:
+                raise self._error(f"{memory.name}: {race}")
+
+
+_ENDED: Any = object()

@@ -1,0 +1,113 @@
+"""Rules of loops over groups and threads: their nesting, and the places at which all threads of a group synchronise.
+
+A *nest* is a chain of thread loops each of which is the whole body of the one around it.  Its iterations are threads;
+their number is the position of the iteration, the outermost loop being the most significant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+from convsmith.ir.index import Var
+from convsmith.ir.stmt import BARRIER_PARTS, EFFECTS, THREAD_LOOPS, AsyncCopy, Barrier, For, Stmt, Wait
+from convsmith.ir.walk import statements_of, variables_of
+
+_LEVELS = {"group": 0, "warp": 0, "lane": 1}
+"""Level of each kind of thread loop; a loop of a lower level stands in no loop of a higher one."""
+
+
+def nest_of(loop: For) -> list[For]:
+    """Return the nest of thread loops that starts at ``loop``, outermost first."""
+    out = [loop]
+    while isinstance(inner := out[-1].body, For) and inner.kind in THREAD_LOOPS:
+        out.append(inner)
+    return out
+
+
+def has_effects(s: Stmt) -> bool:
+    """Return whether ``s`` contains a barrier, an asynchronous copy, a commit, a wait or an atomic addition."""
+    return any(type(x) in EFFECTS for x in statements_of(s))
+
+
+class ThreadScope:
+    """The loops over threads around a statement, and the variables whose values differ between threads."""
+
+    def __init__(self, fail: Callable[[str], NoReturn]) -> None:
+        self._fail = fail
+        self._own: set[Var] = set()
+        self._apart: list[str] = []
+        self._nests: list[For] = []
+        self._inner: set[For] = set()
+
+    def loop(self, s: For, around: list[str], in_function: bool) -> None:
+        """Check a loop over groups or threads, given the kinds of the loops around it."""
+        if in_function or s.carried:
+            self._fail(f"a {s.kind} loop carries no pointers, and stands in no function")
+        if s.kind == "grid":
+            if any(kind != "grid" for kind in around):
+                self._fail("a grid loop stands inside of grid loops only")
+            return
+        if "parallel" in around or "scalable" in around:
+            self._fail(f"a {s.kind} loop stands in a parallel or scalable loop")
+        higher = [kind for kind in around if kind in _LEVELS and _LEVELS[kind] > _LEVELS[s.kind]]
+        if higher:
+            self._fail(f"a {s.kind} loop stands in a {higher[0]} loop")
+        if not self._own.isdisjoint(variables_of(s.lo) | variables_of(s.hi)):
+            self._fail(f"the bounds {s.lo} .. {s.hi} of the {s.kind} loop differ between threads")
+
+    @contextmanager
+    def within(self, s: For) -> Iterator[None]:
+        """The body of a loop of any kind."""
+        if s.kind in THREAD_LOOPS:
+            opens = s not in self._inner
+            if opens:
+                self._nests.append(s)
+                self._inner.update(nest_of(s))
+            self._own.add(s.var)
+            yield
+            self._own.discard(s.var)
+            if opens:
+                self._nests.pop()
+        elif self._nests:
+            bounds = variables_of(s.lo) | variables_of(s.hi)
+            with self.under(f"the loop {s.var}", bounds), self.binding(s.var, bounds):
+                yield
+        else:
+            yield
+
+    @contextmanager
+    def under(self, what: str, variables: Iterable[Var]) -> Iterator[None]:
+        """Statements that run only where ``variables`` permit."""
+        differs = not self._own.isdisjoint(variables)
+        if differs:
+            self._apart.append(what)
+        yield
+        if differs:
+            self._apart.pop()
+
+    @contextmanager
+    def binding(self, var: Var, variables: Iterable[Var]) -> Iterator[None]:
+        """The scope of a variable whose value depends on ``variables``."""
+        differs = not self._own.isdisjoint(variables)
+        if differs:
+            self._own.add(var)
+        yield
+        if differs:
+            self._own.discard(var)
+
+    def effect(self, s: Stmt) -> None:
+        """Check the place of a barrier, an asynchronous copy, a commit or a wait."""
+        if not self._nests:
+            self._fail(f"`{s}` stands outside of the loops over threads")
+        if isinstance(s, Wait) and s.pending < 0:
+            self._fail(f"`{s}`: at least 0 groups may be pending")
+        if isinstance(s, AsyncCopy):
+            return
+        if isinstance(s, Barrier) and s.part not in BARRIER_PARTS:
+            self._fail(f"a barrier is {' or '.join(BARRIER_PARTS)}, not {s.part}")
+        if len(self._nests) > 1:
+            self._fail(f"`{s}` stands in loops over threads that are not one nest")
+        if isinstance(s, Barrier) and self._apart:
+            self._fail(f"`{s}` stands under {self._apart[-1]}, which differs between threads")
