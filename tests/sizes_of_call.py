@@ -8,7 +8,7 @@ import numpy as np
 from guarded import canary, check_result, expected, memory_of
 
 from convsmith.compiler.arguments import argument_of
-from convsmith.compiler.driver import pointer_arguments
+from convsmith.compiler.driver import absent_points, pointer_arguments
 from convsmith.compiler.dynamic import given_tensor
 from convsmith.compiler.interpreted import InterpretedCall
 from convsmith.ir.buffer import UNKNOWN
@@ -16,7 +16,7 @@ from convsmith.ir.stmt import Kernel
 from convsmith.ir.verify import verify
 from convsmith.passes.manager import Step
 from convsmith.plan.dynamic import size_values
-from convsmith.plan.dynamic_table import TABLE, call_pointers, section_values
+from convsmith.plan.dynamic_table import call_pointers, section_values, table_name
 from convsmith.problem import Conv, Problem
 from convsmith.problem.data import random_arrays
 
@@ -31,12 +31,14 @@ class AtSizes:
         self.sizes = size_values(q)
         self.memory = {t.name: memory_of(self.arrays[t.name], t.layout) for t in q.inputs}
         self.known = {t.name: argument_of(t) for t in q.tensors}
-        self.zero = f"{given_tensor(q).name}_0" if table else ""
+        self.source = given_tensor(q).name
+        self.zero = f"{self.source}_0" if table else ""
         if table:
             assert isinstance(q, Conv)
             pointers = call_pointers(q)
-            self.sizes |= section_values(q, pointers.window)
-            self.known |= pointer_arguments(q, pointers, TABLE, given_tensor(q).name)
+            self.sizes |= section_values(q.axes, pointers.window)
+            points = absent_points(q, self.source)
+            self.known |= pointer_arguments(pointers, table_name(self.source), self.source, points)
 
     def after(self, number: int, step: Step | None, kernel: Kernel, seconds: float, changed: bool) -> None:
         if step is None or not changed:

@@ -8,8 +8,6 @@ from convsmith.codegen.artifact import Argument, Role
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.stmt import Kernel
 from convsmith.layout.layout import Layout
-from convsmith.problem.attributes import ZERO_POINTS
-from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
 
 __all__ = ["argument_of", "buffer_argument", "packing_identity", "zero_argument"]
@@ -28,11 +26,8 @@ def buffer_argument(b: Buffer, role: Role, of: str = "") -> Argument:
     return Argument(b.name, role, b.dtype.name, (b.size,), "a", b.size, of=of)
 
 
-def zero_argument(problem: Problem, zero: Buffer, of: str) -> Argument:
-    """Return the argument for the zero buffer of the tensor `of`, which holds the tensor's zero points, if it has any.
-    """
-    given = problem.quantity(ZERO_POINTS, of) is not None
-    points = problem.attribute_name(ZERO_POINTS, of) if given else ""
+def zero_argument(zero: Buffer, of: str, points: str) -> Argument:
+    """Return the argument for the zero buffer of the tensor `of`, which holds its zero `points`, if it has any."""
     layout = Layout(zero.shape, zero.blocks)
     return Argument(zero.name, "zero", zero.dtype.name, zero.shape, layout.tag(), zero.size, of=of, recipe=points)
 

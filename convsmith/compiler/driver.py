@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -23,11 +23,13 @@ from convsmith.layout.requirements import FIXED, Requirements
 from convsmith.machine.base import Machine
 from convsmith.passes.manager import Instrument, Step, run_steps
 from convsmith.plan.config import Config
-from convsmith.plan.dynamic_table import TABLE
+from convsmith.plan.dynamic_table import table_name
 from convsmith.plan.packing import packing_steps
 from convsmith.plan.pipelines import Pipelines
 from convsmith.plan.plan import Plan, plan
 from convsmith.plan.pointers import Pointers, indirect, pointers
+from convsmith.problem.attributes import ZERO_POINTS
+from convsmith.problem.fusion import stages_of
 from convsmith.problem.problem import Problem
 
 
@@ -201,17 +203,35 @@ def problem_arguments(plan: Plan, low: Lowered) -> Callable[[Kernel, Buffer], Ar
 
 
 def _pointer_arguments(plan: Plan) -> dict[str, Argument]:
-    """Return the table of pointers and the zero buffer, where A is read through them."""
-    st = plan.program.main.whole
-    if not indirect(st, plan.config):
-        return {}
-    p = pointers(st, plan.config.table)
-    return pointer_arguments(plan.problem, p, TABLE if plan.main.loops.symbolic else p.table.name, st.a.name,
-                             plan.machine.address_bits)  # fmt: skip
+    """Return the tables of pointers and the zero buffers, where A is read through them."""
+    found: dict[str, Argument] = {}
+    for k in plan.kernels:
+        st = k.statement.whole
+        if indirect(st, k.config):
+            p = pointers(st, k.config.table)
+            table = table_name(st.a.name) if k.loops.symbolic else p.table.name
+            points = absent_points(plan.problem, st.a.name)
+            found |= pointer_arguments(p, table, st.a.name, points, plan.machine.address_bits)
+    return found
 
 
-def pointer_arguments(problem: Problem, p: Pointers, name: str, of: str, bits: int = 64) -> dict[str, Argument]:
-    """Return a table of pointers of ``bits`` into a tensor, called ``name``, and what stands for absent pixels."""
+def absent_points(problem: Problem, source: str) -> str:
+    """Return the name of the zero points of a kernel's array ``source`` of ``problem``; empty if it has none."""
+    stages, p, own = stages_of(problem), problem, source
+    names: Mapping[str, str] = {}
+    if stages is not None:
+        p, names = next((p, names) for p, names in zip(stages.problems, stages.names) if names["src"] == source)
+        own = "src"
+    if p.quantity(ZERO_POINTS, own) is None:
+        return ""
+    name = p.attribute_name(ZERO_POINTS, own)
+    return names.get(name, name)
+
+
+def pointer_arguments(p: Pointers, name: str, of: str, points: str, bits: int = 64) -> dict[str, Argument]:
+    """Return a table of pointers of ``bits`` into a tensor, called ``name``, and what stands for absent pixels: zeros,
+    or the zero ``points`` of a call.
+    """
     made, size = recipe(p.window, p.form), math.prod(shape_of(p.window, p.form))
     table = Argument(name, "table", POINTERS[bits].name, (size,), "a", size, of=of, recipe=made)
-    return {name: table, p.zero.name: zero_argument(problem, p.zero, of)}
+    return {name: table, p.zero.name: zero_argument(p.zero, of, points)}

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from convsmith.codegen.artifact import Argument, Artifact
+from convsmith.codegen.artifact import Argument, Artifact, Entry
 from convsmith.compiler.arguments import argument_of
-from convsmith.compiler.driver import pointer_arguments
+from convsmith.compiler.driver import absent_points, pointer_arguments
 from convsmith.ir.intern import interning
 from convsmith.layout.requirements import Requirements
-from convsmith.plan.dynamic import size_values, symbolic_dims
-from convsmith.plan.dynamic_table import TABLE, call_pointers, section_values
+from convsmith.plan.dynamic import kernel_arrays, size_values, symbolic_dims
+from convsmith.plan.dynamic_table import call_pointers, section_values, table_name
 from convsmith.problem.conv import Conv
+from convsmith.problem.fusion import stages_of
 from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
+from convsmith.statement.fused import stage_name
 
 __all__ = ["at_call", "given_tensor", "requirements"]
 
@@ -37,16 +39,33 @@ def at_call(artifact: Artifact, q: Problem) -> Artifact:
     """Return the artifact with the arguments and sizes of the problem `q`, the kernel's problem at the sizes of a call.
     """
     with interning():
-        known = {t.name: argument_of(t) for t in q.tensors}
-        values = size_values(q)
-        if any(a.role == "table" for a in artifact.entries["main"].arguments):
-            assert isinstance(q, Conv)
-            pointers = call_pointers(q)
-            values |= section_values(q, pointers.window)
-            known |= pointer_arguments(q, pointers, TABLE, given_tensor(q).name, artifact.address_bits)
+        stages = stages_of(q)
+        count = 1 if stages is None else len(stages)
+        numbers = {stage_name(n): n for n in range(count)} | {"main": count - 1}
+        entries = {
+            name: _at_sizes(e, q, numbers.get(name, 0), artifact.address_bits)
+            for name, e in artifact.entries.items()
+        }
+    return replace(artifact, entries=entries, problem=str(q))
+
+
+def _at_sizes(entry: Entry, q: Problem, n: int, bits: int) -> Entry:
+    """Return the entry of stage `n` of `q`, the problem of a call, with the arguments and sizes of the call."""
+    known = {name: argument_of(replace(t, name=name)) for name, t in kernel_arrays(q, n).items()}
+    values = size_values(q, n)
+    if any(a.role == "table" for a in entry.arguments):
+        pointers, stages = call_pointers(q, n), stages_of(q)
+        p = q if stages is None else stages.problems[n]
+        assert isinstance(p, Conv)
+        values |= section_values(p.axes, pointers.window)
+        source = given_tensor(p).name if stages is None else stages.names[n]["src"]
+        known |= pointer_arguments(pointers, table_name(source), source, absent_points(q, source), bits)
 
     def argument(a: Argument) -> Argument:
-        return replace(a, value=values[a.name]) if a.role == "size" else known.get(a.name, a)
+        if a.role == "size":
+            return replace(a, value=values[a.name])
+        if a.role == "shared":
+            return replace(a, size=known[a.name].size if a.name in known else a.size)
+        return known.get(a.name, a)
 
-    entries = {name: replace(e, arguments=tuple(map(argument, e.arguments))) for name, e in artifact.entries.items()}
-    return replace(artifact, entries=entries, problem=str(q))
+    return replace(entry, arguments=tuple(map(argument, entry.arguments)))

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from convsmith.codegen.artifact import Argument, Entry, size_argument
 from convsmith.codegen.binder import ArgumentMemory, Binder, element_type
 from convsmith.compiler.arguments import argument_of, buffer_argument
-from convsmith.compiler.driver import pointer_arguments
+from convsmith.compiler.driver import absent_points, pointer_arguments
 from convsmith.diag.errors import ConfigError
 from convsmith.interp import run
 from convsmith.ir.stmt import Kernel
@@ -20,7 +20,7 @@ from convsmith.plan.pointers import pointers
 from convsmith.problem.data import unwritten
 from convsmith.problem.fusion import stages_of
 from convsmith.problem.problem import Problem
-from convsmith.statement.views import statement
+from convsmith.statement.fused import stage_statement
 
 __all__ = ["ArrayMemory", "InterpretedCall", "known_arguments"]
 
@@ -80,14 +80,14 @@ class InterpretedCall:
 
 
 def known_arguments(problem: Problem) -> dict[str, Argument]:
-    """Return the arguments of a problem by name: its tensors, its pointer table in every form, and its zero buffer."""
+    """Return the arguments of a problem by name: its tensors, pointer tables in every form, and zero buffers."""
     known = {tensor.name: argument_of(tensor) for tensor in problem.tensors}
-    if stages_of(problem) is not None:  # kernels of several stages have no tables
-        return known
-    st = statement(problem)
-    try:
-        for p in (pointers(st, form) for form in FORMS):
-            known |= pointer_arguments(problem, p, p.table.name, st.a.name)
-    except ConfigError:  # a problem without pixels has no tables
-        return known
+    stages = stages_of(problem)
+    for n in range(1 if stages is None else len(stages)):
+        st = stage_statement(problem, n)
+        try:
+            for p in (pointers(st, form) for form in FORMS):
+                known |= pointer_arguments(p, p.table.name, st.a.name, absent_points(problem, st.a.name))
+        except ConfigError:  # a problem without pixels has no tables
+            continue
     return known

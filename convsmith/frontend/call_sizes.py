@@ -11,6 +11,7 @@ import numpy as np
 from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import conforms
 from convsmith.plan.dynamic import at_sizes, symbolic_dims
+from convsmith.problem.chain import Chain
 from convsmith.problem.conv import Conv
 from convsmith.problem.descriptor import output_size
 from convsmith.problem.matmul import Matmul
@@ -47,15 +48,31 @@ def problem_of_call(p: Problem, fixed: Mapping[str, int], shapes: Shapes, pads: 
     shape = shapes[first]
     assert shape is not None
     sizes = _sizes(p.tensor(first), shape, fixed, p)
-    if isinstance(p, Matmul):
-        t = p.tensor(first)
-        return replace(p, src=tuple(sizes.get(name, size) for name, size in zip(t.dims, t.shape)), name=None)
-    assert isinstance(p, Conv)
     for name in others:
         known = shapes[name]
         if known is not None:
             found = _sizes(p.tensor(name), known, {}, p)
             sizes |= {dim: size for dim, size in found.items() if dim not in sizes}
+    return _chain_at(p, sizes) if isinstance(p, Chain) else _problem_at(p, sizes, pads)
+
+
+def _chain_at(p: Chain, sizes: Mapping[str, int]) -> Chain:
+    """Return the chain whose source has these ``sizes``; those of each stage follow from the stage before."""
+    stages: list[Problem] = []
+    for stage in p.stages:
+        if stages:
+            sizes = dict(zip(stage.tensor("src").dims, stages[-1].dst_shape))
+        stages.append(_problem_at(stage, sizes, None))
+    return replace(p, stages=tuple(stages), name=None)
+
+
+def _problem_at(p: Problem, given: Mapping[str, int], pads: Pairs | None) -> Problem:
+    """Return ``p`` at ``given`` sizes of its symbolic dims."""
+    sizes = {name: size for name, size in given.items() if name in symbolic_dims(p)}
+    if isinstance(p, Matmul):
+        t = p.tensor("src")
+        return replace(p, src=tuple(sizes.get(name, size) for name, size in zip(t.dims, t.shape)), name=None)
+    assert isinstance(p, Conv)
     pairs = tuple((pad, pad) for pad in p.p) if pads is None else pads
     fine, coarse = ("o", "i") if p.deconv else ("i", "o")
     for n, a in enumerate(p.axes):
@@ -127,7 +144,8 @@ def _check_pads(p: Conv, n: int, fine: tuple[str, int], coarse: tuple[str, int],
 def pad_pairs(p: Problem, pads: Pads) -> Pairs:
     """Return the front and back pad of each axis; UsageError where they are not legal."""
     if not isinstance(p, Conv):
-        raise UsageError(f"pads={pads!r}: a matrix product has none", code="bad-pads")
+        why = "stages of a chain have those of its line" if isinstance(p, Chain) else "a matrix product has none"
+        raise UsageError(f"pads={pads!r}: {why}", code="bad-pads")
     given = _items(pads)
     found: list[Any] = [(pads, pads)] * p.rank if given is None else [_items(pad) or (pad, pad) for pad in given]
     whole = all(conforms(pad, int) for pair in found for pad in pair)

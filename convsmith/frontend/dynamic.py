@@ -21,10 +21,11 @@ from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.diag.forking import import_lock
 from convsmith.frontend.call_sizes import Pads, deciding, pad_pairs, problem_of_call
 from convsmith.frontend.inspection import Inspected
-from convsmith.frontend.nothing import NothingKernel
+from convsmith.frontend.nothing import NothingKernel, has_empty_tensor
 from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
 from convsmith.plan.dynamic import check_dynamic, general, symbolic_dims
+from convsmith.problem.chain import Chain
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
@@ -67,10 +68,20 @@ def dynamic_names(given: object) -> str:
     return ",".join(sorted({part.strip() for name in names for part in name.split(",")}))
 
 
+def _require_finite(name: str, weights: Array) -> None:
+    """Raise UnsupportedError where `weights` hold infinities or NaN."""
+    if not all_finite(weights):
+        raise UnsupportedError(
+            f"{name} hold infinities or NaN, which this kernel would multiply by stored zeros; legal are finite "
+            "weights, or plain ones at each call, which runs another kernel",
+            code="non-finite",
+        )
+
+
 class DynamicKernel(Inspected):
     """The kernel of `problem` for any sizes of the dims in `dynamic`, and any pads: `k(x, k.pack(w))` or `k(x, w)`.
 
-    Gradients are computed by `run`.
+    Gradients, and chains, whose pads are those of the line, are computed by `run`.
 
     `requirements` lists what a call must satisfy. Several threads may call the kernel at once.
     """
@@ -81,7 +92,7 @@ class DynamicKernel(Inspected):
     def __init__(
         self, problem: Problem, dims: str, target: Machine, config: Config | None = None, threads: int = 1
     ) -> None:
-        if isinstance(problem, Conv):
+        if isinstance(problem, Conv | Chain):
             axb = {tag: "axb" for tag in ("stag", "dtag") if getattr(problem, tag) == "any"}
             problem = replace(problem, **axb)  # type: ignore[arg-type]
         self.problem = p = check_dynamic(problem)
@@ -110,13 +121,18 @@ class DynamicKernel(Inspected):
     def pack(self, weights: Array, bias: Array | None = None) -> Packed:
         """Return packed weights, with the bias if the problem has one, for any number of calls of any shape."""
         checked, _ = self._packing._border.check_operand(weights, bias)
-        if self.artifact.needs_finite and not all_finite(checked):
-            raise UnsupportedError(
-                "weights hold infinities or NaN, which this kernel would multiply by stored zeros; legal are finite "
-                "weights, or plain ones at each call, which runs another kernel",
-                code="non-finite",
-            )
+        if self.artifact.needs_finite:
+            _require_finite("weights", checked)
         return self._packing.pack(weights, bias)
+
+    def pack_each(self, **operands: Array) -> dict[str, Packed | Array]:
+        """Return packed operands by name, for any number of calls of `run` of any shape: the weights of the stages of a
+        chain.
+        """
+        for name in self.artifact.needs_finite:
+            if name in operands:
+                _require_finite(name, self._packing._border.specs[name].check(operands[name], name))
+        return self._packing.pack_each(operands)
 
     def __call__(
         self, x: Array, weights: Packed | Array, bias: Array | None = None, *, pads: Pads | None = None,
@@ -137,6 +153,10 @@ class DynamicKernel(Inspected):
         if isinstance(kernel, HostKernel):
             return kernel.bind(x, weights, out)
         return partial(kernel.call, x, weights, None, out)
+
+    def bind_each(self, *, pads: Pads | None = None, **arrays: Given) -> Callable[[], object]:
+        """Return a function that computes on these arrays, by name, at each call; see `bind`."""
+        return self._at(arrays, pads).bind_each(arrays)
 
     def run(self, *, pads: Pads | None = None, **arrays: Given) -> dict[str, Array]:
         """Compute on arrays by name, like `CompiledKernel.run`, with the pads of the call."""
@@ -171,14 +191,15 @@ class DynamicKernel(Inspected):
     def _bind(self, shapes: tuple[tuple[int, ...] | None, ...], given: Pads | None) -> HostKernel | NothingKernel:
         pads = None if given is None else pad_pairs(self.problem, given)
         q = problem_of_call(self.problem, self._fixed, dict(zip(self._deciding, shapes)), pads)
-        if any(0 in t.shape for t in q.tensors):
+        if has_empty_tensor(q):
             return NothingKernel(q, self._packing.signature)
         return HostKernel(at_call(self.artifact, q), lambda: self._of_these_sizes(q), self._library)
 
     def _of_these_sizes(self, q: Problem) -> HostKernel:
         """Return a kernel for these sizes only, which multiplies no stored zeros."""
+        q = q.without_transforms()
         artifact = compile_problem(q, target=self.target, threads=self.config.threads)
-        config = replace(Config.parse(artifact.config), realise="peel")
+        config = Config.parse(artifact.config).of_each(realise="peel")
         return HostKernel(compile_problem(q, target=self.target, config=config))
 
     def __repr__(self) -> str:

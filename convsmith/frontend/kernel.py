@@ -16,7 +16,7 @@ from convsmith.compiler.service import repro
 from convsmith.diag import trace
 from convsmith.diag.forking import import_lock
 from convsmith.frontend.inspection import Inspected
-from convsmith.frontend.nothing import NothingKernel
+from convsmith.frontend.nothing import NothingKernel, has_empty_tensor
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import target as known_target
 from convsmith.plan.config import Config
@@ -57,7 +57,7 @@ class CompiledKernel(Inspected):
         self.target = target
         self.artifact: Artifact | None = None
         host: HostKernel | NothingKernel
-        if any(0 in tensor.shape for tensor in problem.tensors):
+        if has_empty_tensor(problem):
             host = NothingKernel(problem)
             self.config = config or Config(target.name, "oc", threads=threads)
         else:

@@ -10,6 +10,7 @@ import numpy as np
 from convsmith.compiler.arguments import argument_of
 from convsmith.frontend.by_name import NamedKernel
 from convsmith.layout.reorder import from_layout, to_layout
+from convsmith.problem.chain import Chain
 from convsmith.problem.problem import Problem
 from convsmith.problem.reference import reference, steps_type
 from convsmith.problem.types import TYPES
@@ -17,7 +18,13 @@ from convsmith.runtime.arrays import Array
 from convsmith.runtime.border import BY_NAME, Border, Given, Names
 from convsmith.runtime.packed import Packed, signature_of
 
-__all__ = ["NothingKernel"]
+__all__ = ["NothingKernel", "has_empty_tensor"]
+
+
+def has_empty_tensor(problem: Problem) -> bool:
+    """Return whether an array of `problem`, or of a stage of it, has no elements."""
+    stages = problem.stages if isinstance(problem, Chain) else (problem,)
+    return any(0 in tensor.shape for stage in stages for tensor in stage.tensors)
 
 
 class NothingKernel(NamedKernel):
@@ -30,7 +37,10 @@ class NothingKernel(NamedKernel):
         self._problem = problem
         weights_of = [t.name for t in problem.inputs if t.holds == "wei"]
         operand = weights_of[0] if len(weights_of) == 1 else ""
-        border = Border([argument_of(tensor) for tensor in problem.tensors], operand)
+        # Weights that are packed alone are unknown here; nothing reads them where the result is empty.
+        is_empty = all(0 in t.shape for t in problem.outputs)
+        packable = weights_of if is_empty and not operand else ()
+        border = Border([argument_of(tensor) for tensor in problem.tensors], operand, packable)
         super().__init__(border)
         self.packing, self._signature = "", ""
         if operand:

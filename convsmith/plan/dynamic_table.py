@@ -15,12 +15,14 @@ from convsmith.passes import indirect as rewrite
 from convsmith.passes.generalise import Place, generalise
 from convsmith.passes.manager import Step
 from convsmith.plan.pointers import Pointers, pointers
-from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
+from convsmith.statement.fused import stage_statement
 from convsmith.statement.statement import Statement
-from convsmith.statement.views import IMAGES, statement
 
-TABLE = "src_table"
+
+def table_name(source: str) -> str:
+    """Return the name of the table of pointers into the array ``source``."""
+    return f"{source}_table"
 
 
 def section_sizes(axes: str) -> tuple[Var, ...]:
@@ -28,12 +30,12 @@ def section_sizes(axes: str) -> tuple[Var, ...]:
     return tuple(Var(f"{word}_{a}") for a in axes[:-1] for word in ("low", "high", "row", "step"))
 
 
-def section_values(q: Conv, window: Window) -> dict[str, int]:
-    """Return these sizes, by name, at ``q``, the problem of a call, with the ``window`` over its source."""
+def section_values(axes: str, window: Window) -> dict[str, int]:
+    """Return these sizes, by name, at a call with the ``window`` over its source."""
     found = {}
     _, length = shape_of(window, "sections")
     rows = [a.sections.rows for a in window.axes[:-1]]
-    for n, (letter, axis, stride) in enumerate(zip(q.axes[:-1], window.axes, window.strides)):
+    for n, (letter, axis, stride) in enumerate(zip(axes[:-1], window.axes, window.strides)):
         s = axis.sections
         low, high = (s.low, s.high) if s.low < s.high else (axis.o, axis.o + 1)
         found[f"low_{letter}"], found[f"high_{letter}"] = low, high
@@ -42,9 +44,9 @@ def section_values(q: Conv, window: Window) -> dict[str, int]:
     return found
 
 
-def call_pointers(q: Problem) -> Pointers:
-    """Return the pointer table of the problem at the sizes of a call, and its zero buffer."""
-    return pointers(statement(q), "sections")
+def call_pointers(q: Problem, n: int = 0) -> Pointers:
+    """Return the pointer table of the problem at the sizes of a call, or of its stage ``n``, and its zero buffer."""
+    return pointers(stage_statement(q, n), "sections")
 
 
 def table_steps(st: Statement, places: tuple[Place, ...]) -> tuple[Step, ...]:
@@ -58,7 +60,8 @@ def _pointer_step(st: Statement, places: tuple[Place, ...]) -> Step:
     outputs = {d.axis: Var(d.name) for d in st.of("m") if d.axis}
     axes = "".join(outputs)
     place: Index = as_index(0)
-    moved: Index = product(Var(IMAGES), next(stride for dim, _, stride in places if dim == 0))
+    images = next(d.name for d in st.dims if d.sort == "images")
+    moved: Index = product(Var(images), next(stride for dim, _, stride in places if dim == 0))
     for a in axes[:-1]:
         y, low, last = outputs[a], Var(f"low_{a}"), Var(f"high_{a}") - 1
         below = maximum(y - last, 0)
@@ -66,15 +69,15 @@ def _pointer_step(st: Statement, places: tuple[Place, ...]) -> Step:
         place = place + product(minimum(y, low) + below, Var(f"row_{a}"))
         moved = moved + product(inside, Var(f"step_{a}"))
     stride = input_stride(own.window, "sections")
-    taps = {d.axis: d.size for d in st.of("k") if d.axis}
+    taps = {d.axis: d for d in st.of("k") if d.axis}
     apart, within = 1, {}
     for a in reversed([*axes[-1:], *axes[:-1]]):
         within[a] = apart
-        apart *= taps[a]
+        apart *= taps[a].size
     place = place + outputs[axes[-1]] * stride
     for a in axes:
-        place = place + Var("k" + a) * within[a]
-    table = make_buffer(TABLE, PTR, (UNKNOWN,))
+        place = place + Var(taps[a].name) * within[a]
+    table = make_buffer(table_name(st.a.name), PTR, (UNKNOWN,))
     return Step(rewrite.indirect, st.a.name, table, own.zero, (place,), moved, st.sizes)
 
 

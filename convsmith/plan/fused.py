@@ -16,6 +16,7 @@ from convsmith.machine.base import Machine
 from convsmith.passes.compute_at import compute_at
 from convsmith.passes.manager import Step
 from convsmith.plan.config import Config
+from convsmith.plan.dynamic import symbolic_stage
 from convsmith.plan.kernel import Held, KernelPlan, kernel_plan, loop_at, scheduled
 from convsmith.plan.loops import fused_name
 from convsmith.plan.sums import config_of_sums
@@ -43,8 +44,11 @@ class ComputedAt:
     keeps: bool
 
 
-def scheduled_stages(problem: Problem, stages: Stages, config: Config, machine: Machine) -> Program:
-    """Return the program of ``stages``, each scheduled by its config."""
+def scheduled_stages(
+    problem: Problem, stages: Stages, config: Config, machine: Machine, dynamic: bool = False
+) -> Program:
+    """Return the program of ``stages``, each scheduled by its config; sizes of ``dynamic`` ones are known at the call.
+    """
     configs = config.stages
     if len(configs) != len(stages):
         raise ConfigError(
@@ -52,15 +56,20 @@ def scheduled_stages(problem: Problem, stages: Stages, config: Config, machine: 
             "legal is one for each, joined by ' / '",
         )  # fmt: skip
     breaks = [n for n, link in enumerate(_links(config)) if not link.at]
+    if dynamic and len(breaks) < len(stages):
+        raise ConfigError(
+            "dynamic", f"config {config}: rows of fused stages lie in memory of a constant size, and the length of a "
+            "row is known at the call; legal with dynamic sizes are stages without --at=",
+        )  # fmt: skip
     kernels, start = [], 0
     for end in breaks:
         own: list[Statement] = []
         made: Winograd | None = None
         for n in range(start, end + 1):
-            _check(configs[n], n, n > start, end > start)
+            _check(configs[n], n > start, end > start)
             if configs[n].winograd:
-                made = winograd_of(stages.problems[n], configs[n], machine, dynamic=False).winograd
-            own.append(scheduled(stages.problems[n], configs[n], machine) if made is None else made.product)
+                made = winograd_of(stages.problems[n], configs[n], machine, dynamic).winograd
+            own.append(scheduled(stages.problems[n], configs[n], machine, dynamic) if made is None else made.product)
             if n > start and any(v.adds != own[-1].b.name for v in own[-1].sums):
                 raise ConfigError(
                     "then", f"config {configs[n]}: sums of entries of the source need all of them before the first "
@@ -80,14 +89,14 @@ def _links(config: Config) -> Iterator[Config]:
         link = link.then
 
 
-def _check(config: Config, n: int, reads_rows: bool, has_others: bool) -> None:
-    """Raise ConfigError if ``config`` of stage ``n`` does not suit a kernel of several stages.
+def _check(config: Config, reads_rows: bool, has_others: bool) -> None:
+    """Raise ConfigError if ``config`` of a stage does not suit a kernel of several stages.
 
     Its statement may read rows of another one, in a kernel that ``has_others``.
     """
-    if config.split or (config.winograd and has_others) or (config.realise == "indirection" and (n or has_others)):
+    if config.split or ((config.winograd or config.realise == "indirection") and has_others):
         raise ConfigError(
-            "then", f"config {config}: one of several statements has no --split and no pointer table, and --winograd "
+            "then", f"config {config}: one of several statements has no --split; it has --winograd or a pointer table "
             "only if no other statement is computed with it",
         )  # fmt: skip
     if reads_rows and config.realise not in NEAR:
@@ -123,7 +132,9 @@ def places(kernel: FusedStatements, config: Config) -> dict[int, ComputedAt]:
     return found
 
 
-def stage_plans(kernel: FusedStatements, config: Config, machine: Machine) -> list[KernelPlan]:
+def stage_plans(
+    kernel: FusedStatements, config: Config, machine: Machine, dynamic: bool = False
+) -> list[KernelPlan]:
     """Return the plans of all statements of ``kernel``, sums of entries first."""
     configs, at = config.stages, places(kernel, config)
     plans: list[KernelPlan] = []
@@ -137,7 +148,8 @@ def stage_plans(kernel: FusedStatements, config: Config, machine: Machine) -> li
         if n < kernel.last:
             own = replace(own, threads=1)
         held = tuple(Held(place.loop, place.keeps) for place in at.values() if place.of == n)
-        plans.append(kernel_plan(st, own, machine, within=held))
+        sizes = symbolic_stage(kernel, n, configs[n]) if dynamic else None
+        plans.append(kernel_plan(st, own, machine, sizes, within=held))
     return plans
 
 

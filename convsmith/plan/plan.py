@@ -118,14 +118,14 @@ def plan(problem: Problem, config: Config, machine: Machine, requirements: Requi
     dynamic = bool(requirements)
     unknown = frozenset(symbolic_dims(check_dynamic(problem))) if dynamic else frozenset()
     if (stages := stages_of(problem)) is not None:
-        made = scheduled_stages(problem, stages, config, machine)
+        made = scheduled_stages(problem, stages, config, machine, dynamic)
     elif config.winograd:
         made = winograd_of(problem, config, machine, dynamic)
     elif config.then is None:
         made = program(problem, scheduled(problem, config, machine, dynamic))
     else:
         raise ConfigError("then", f"--at={config.at}: {problem} has one statement; legal is the config of one")
-    kernels = [plan for kernel in made.kernels for plan in stage_plans(kernel, config, machine)]
+    kernels = [plan for kernel in made.kernels for plan in stage_plans(kernel, config, machine, dynamic)]
     for st in () if made.kernels else made.statements:
         if st.when == "main":
             sizes = symbolic_sizes(problem, st, config) if dynamic else None

@@ -15,10 +15,12 @@ from convsmith.ir.index import Index, Var, is_false
 from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, block
 from convsmith.ir.walk import Substitute
 from convsmith.layout.layout import Layout
-from convsmith.problem.fusion import Stages, middle
+from convsmith.problem.fusion import Stages, middle, stages_of
+from convsmith.problem.problem import Problem
 from convsmith.statement.naive import naive
 from convsmith.statement.offsets import sums_of
 from convsmith.statement.statement import Statement, View
+from convsmith.statement.views import statement
 from convsmith.statement.winograd import Winograd
 
 
@@ -27,6 +29,22 @@ def in_whole_blocks(st: Statement) -> Statement:
     """
     layout = Layout(st.c.layout.padded_shape, st.c.layout.blocks)
     return replace(st, c=replace(st.c, layout=layout))
+
+
+def stage_statement(problem: Problem, n: int) -> Statement:
+    """Return the statement of ``problem``, or that of its stage ``n`` (from 0) in a kernel of its own, as that kernel
+    names loops and arrays.
+    """
+    stages = stages_of(problem)
+    if stages is None:
+        return statement(problem)
+    return FusedStatements(stages, n, (statement(stages.problems[n]),)).renamed(n)
+
+
+def stage_name(n: int) -> str:
+    """Return the name of the statement of stage ``n`` (from 0), and of a kernel before the main one that ends with it.
+    """
+    return f"stage{n + 1}"
 
 
 def suffix(n: int) -> str:
@@ -71,7 +89,7 @@ class FusedStatements:
     def renamed(self, n: int) -> Statement:
         """Return the statement of stage ``n`` with loops and arrays as the kernel names them."""
         when = self.when if n == self.last else "loop"
-        name = "conv" if (n, when) == (self.last, "main") else f"stage{n + 1}"
+        name = "conv" if (n, when) == (self.last, "main") else stage_name(n)
         return replace(self._in_kernel(n, self.own[n - self.start]), when=when, name=name)
 
     @cached_property

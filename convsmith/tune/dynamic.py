@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from convsmith.diag.errors import ConfigError, UnsupportedError
 from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
@@ -10,6 +12,7 @@ from convsmith.plan.loops import loops_after_fusing
 from convsmith.plan.registers import check_config
 from convsmith.plan.unit import Unit
 from convsmith.problem.conv import Conv
+from convsmith.problem.fusion import stages_of
 from convsmith.problem.problem import Problem
 from convsmith.statement.offsets import flips, summed
 from convsmith.statement.statement import Statement
@@ -20,8 +23,15 @@ from convsmith.tune.candidates import LONG, operations
 def dynamic_config(p: Problem, target: Machine, threads: int = 1) -> Config:
     """Return vectors of channels, or of groups where each has one, and as many pixels or rows as registers hold.
 
-    Pixels are read through a table of pointers; gradients by weights, which have none, test each term.
+    Pixels are read through a table of pointers; gradients by weights, which have none, test each term. Stages of a
+    chain run one after the other.
     """
+    if (stages := stages_of(p)) is not None:
+        chained: Config | None = None
+        for stage in reversed(stages.problems):
+            chained = replace(dynamic_config(stage, target, threads), then=chained)
+        assert chained is not None
+        return chained
     realise = "indirection" if through_table(p) else "mask" if isinstance(p, Conv) else "peel"
     each = statement(p, target, symbolic=True)
     ways: list[tuple[tuple[str, ...], str, Statement]] = [((), "each", each)]
