@@ -1,0 +1,116 @@
+"""A block of threads: its warps, its shared memory, its barriers and the operations under way; and their schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ptx.memory import LOCAL, PARAM, SHARED, SHARED_START, Clock, GlobalMemory, Region
+from ptx.parser import PtxError
+from ptx.warp import LANES, Operation, Warp
+
+QUANTUM = 48
+"""Instructions that a warp runs at most before another may go on."""
+
+
+class NamedBarrier:
+    """A barrier of the hardware: warps that arrived, and the clock that they published."""
+
+    def __init__(self, warps: int) -> None:
+        self.arrived: list[Warp] = []
+        self.waiting: list[Warp] = []
+        self.published = np.zeros(warps, np.int64)
+        self.generation = 0
+
+
+class ThreadBlock:
+    """One block: all of its warps run interleaved, in an order that `rng` decides."""
+
+    def __init__(self, operations: list[Operation], number: int, grid: tuple[int, int, int],
+                 threads: tuple[int, int, int], memory: GlobalMemory, parameters: Region, shared_bytes: int,
+                 local_bytes: int, rng: np.random.Generator) -> None:  # fmt: skip
+        self.operations, self.number, self.grid, self.threads = operations, number, grid, threads
+        self.position = (number % grid[0], number // grid[0] % grid[1], number // (grid[0] * grid[1]))
+        self.memory, self.parameters, self.rng = memory, parameters, rng
+        self.shared = Region("shared memory", SHARED + SHARED_START, shared_bytes)
+        count = int(np.prod(threads))
+        warps = -(-count // LANES)
+        self.local_bytes = -(-local_bytes // 16) * 16
+        self.locals = [Region("local memory", 0, self.local_bytes * LANES, shared=False) for _ in range(warps)]
+        self.warps = [
+            Warp(n, self, np.arange(LANES) + n * LANES < count, Clock(n, warps), np.arange(LANES) + n * LANES)
+            for n in range(warps)
+        ]
+        self.barriers: dict[int, NamedBarrier] = {}
+        self.objects: dict[int, Any] = {}
+        """Barriers in shared memory (mbarrier), by address."""
+        self.underway: list[Callable[[], None]] = []
+        """Asynchronous operations that the hardware completes by itself, at any time."""
+
+    def run(self) -> None:
+        """Run the block to its end. PtxError if all warps wait for one another."""
+        for region in self.memory.regions:
+            if region.accesses is not None:
+                region.accesses.start_block()
+        style = int(self.rng.integers(3))
+        while True:
+            warps = [w for w in self.warps if not w.is_done]
+            if not warps:
+                break
+            ready = [w for w in warps if w.waiting is None or w.waiting()]
+            if self.underway and (not ready or self.rng.random() < 0.05):
+                self.underway.pop(int(self.rng.integers(len(self.underway))))()
+                continue
+            if not ready:
+                reasons = "; ".join(f"warp {w.number} waits for {w.why}" for w in warps)
+                raise PtxError(f"block {self.number}: no warp can go on: {reasons}")
+            warp = ready[0] if style == 0 else ready[-1] if style == 1 else ready[int(self.rng.integers(len(ready)))]
+            if warp.waiting is not None:
+                warp.waiting = None
+                warp.place += 1
+            warp.run(1 + int(self.rng.integers(QUANTUM)))
+        while self.underway:
+            self.underway.pop()()
+
+    def region(self, addresses: np.ndarray, warp: Warp) -> list[tuple[Region, np.ndarray, np.ndarray]]:
+        """Return the regions of generic addresses, with the numbers of the accesses and their addresses in a region."""
+        window = int(addresses[0]) >> 44
+        if ((addresses >> 44) != window).any():
+            raise PtxError("the lanes of an instruction access several state spaces")
+        if window == SHARED >> 44:
+            return [(self.shared, np.arange(len(addresses)), addresses)]
+        if window == PARAM >> 44:
+            return [(self.parameters, np.arange(len(addresses)), addresses)]
+        if window == LOCAL >> 44:
+            return [(self.locals[warp.number], np.arange(len(addresses)), addresses - LOCAL)]
+        if window:
+            raise PtxError(f"address {int(addresses[0]):#x} is in no memory")
+        return [(region, numbers, addresses[numbers]) for region, numbers in self.memory.split(addresses)]
+
+    def barrier(self, number: int) -> NamedBarrier:
+        """Return a barrier of the hardware."""
+        if not 0 <= number < 16:
+            raise PtxError(f"barrier {number} does not exist: there are 16")
+        return self.barriers.setdefault(number, NamedBarrier(len(self.warps)))
+
+    def arrive(self, warp: Warp, number: int, threads: int | None, waits: bool) -> None:
+        """Let a warp arrive at a barrier that `threads` threads (None: all of the block) arrive at."""
+        barrier = self.barrier(number)
+        if warp in barrier.arrived:
+            raise PtxError(f"warp {warp.number} arrives at barrier {number} twice")
+        if threads is not None and threads % LANES:
+            raise PtxError(f"barrier {number} is for {threads} threads, no multiple of {LANES}")
+        warp.clock.release(barrier.published)
+        barrier.arrived.append(warp)
+        if waits:
+            barrier.waiting.append(warp)
+            generation = barrier.generation
+            warp.waiting, warp.why = lambda: barrier.generation > generation, f"barrier {number}"
+        if len(barrier.arrived) == (len(self.warps) if threads is None else threads // LANES):
+            for other in barrier.waiting:
+                other.clock.acquire(barrier.published)
+            barrier.arrived, barrier.waiting, barrier.generation = [], [], barrier.generation + 1
+            if waits:
+                warp.waiting = None

@@ -1,0 +1,159 @@
+"""Kernels as functions: a PTX text, a grid and arguments go in, the arrays in global memory come out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ptx.block import ThreadBlock
+from ptx.copies import copy_instruction
+from ptx.flow import meeting_points
+from ptx.matrices import MATRICES
+from ptx.memory import PARAM, SHARED_START, GlobalMemory, Region
+from ptx.moves import MOVES
+from ptx.operands import Operands
+from ptx.parser import PtxError, PtxInstruction, PtxKernel, Symbol, parse_ptx
+from ptx.scalars import scalar
+from ptx.warp import Execute, Operation
+
+Maker = Callable[[PtxInstruction, Operands], Execute]
+TABLE: dict[str, Maker] = {**MOVES, **MATRICES, "cp": copy_instruction}
+"""Instructions by the first word of their opcode; arithmetic is in `scalars.FUNCTIONS`."""
+
+Shape = int | Sequence[int]
+
+
+class Blank:
+    """An array argument whose contents are not initialised."""
+
+    def __init__(self, size: int, dtype: Any) -> None:
+        self.size, self.dtype = size, np.dtype(dtype)
+
+
+def run(text: str, name: str, grid: Shape, arguments: Sequence[Any], threads: Shape | None = None, shared: int = 0,
+        seed: int = 0) -> list[np.ndarray | None]:  # fmt: skip
+    """Execute a kernel of a PTX text; return the arrays after it, in the order of `arguments`.
+
+    An argument is an array (copied to global memory), a `Blank`, bytes (a parameter passed by value, such as a tensor
+    map), or a number. `shared` counts the bytes of dynamic shared memory. The `seed` decides the schedule. PtxError if
+    the program has a fault.
+    """
+    kernel = _parsed(text, name)
+    rng = np.random.default_rng(seed)
+    memory, parameters, regions = GlobalMemory(), b"", []
+    if len(arguments) != len(kernel.parameters):
+        raise PtxError(f"kernel {name} has {len(kernel.parameters)} parameters, not {len(arguments)}")
+    offsets: dict[str, int] = {}
+    for (label, size, align), value in zip(kernel.parameters, arguments):
+        region, data = _passed(memory, label, size, value)
+        regions.append((region, value))
+        parameters = parameters.ljust(-(-len(parameters) // align) * align, b"\0")
+        offsets[label] = len(parameters)
+        parameters += data
+    places, shared_bytes, local_bytes = _variables(kernel, memory, offsets, shared)
+    operations = _operations(kernel, places)
+    block = _extent(threads) if threads is not None else kernel.threads
+    if block is None or (kernel.threads is not None and block != kernel.threads):
+        raise PtxError(f"kernel {name} runs with {kernel.threads} threads, not {block}")
+    extent = _extent(grid)
+    given = Region("parameters", PARAM, len(parameters), parameters, shared=False)
+    for number in rng.permutation(int(np.prod(extent))):
+        ThreadBlock(operations, int(number), extent, block, memory, given, shared_bytes, local_bytes, rng).run()
+    return [None if region is None else _content(region, value) for region, value in regions]
+
+
+@lru_cache(maxsize=8)
+def _parsed(text: str, name: str) -> PtxKernel:
+    kernels = parse_ptx(text).kernels
+    if name not in kernels:
+        raise PtxError(f"the text has kernels {', '.join(kernels) or 'none'}, not {name}")
+    return kernels[name]
+
+
+def _extent(shape: Shape) -> tuple[int, int, int]:
+    x, y, z = (*([shape] if isinstance(shape, int) else shape), 1, 1)[:3]
+    return x, y, z
+
+
+def _passed(memory: GlobalMemory, label: str, size: int, value: Any) -> tuple[Region | None, bytes]:
+    """Return the region of an array argument, and the bytes of the parameter."""
+    if isinstance(value, np.ndarray | Blank):
+        content = np.ascontiguousarray(value).tobytes() if isinstance(value, np.ndarray) else None
+        nbytes = value.size * value.dtype.itemsize
+        region = memory.add(label, nbytes, content)
+        return region, region.base.to_bytes(8, "little")
+    if isinstance(value, bytes):
+        if len(value) != size:
+            raise PtxError(f"parameter {label} has {size} bytes, not {len(value)}")
+        return None, value
+    if isinstance(value, float):
+        return None, np.dtype(f"f{size}").type(value).tobytes()
+    return None, (int(value) % (1 << 8 * size)).to_bytes(size, "little")
+
+
+def _content(region: Region, value: np.ndarray | Blank) -> np.ndarray:
+    array = region.data[: region.size].view(value.dtype)
+    return array.reshape(value.shape) if isinstance(value, np.ndarray) else array
+
+
+def _variables(kernel: PtxKernel, memory: GlobalMemory, offsets: dict[str, int], dynamic: int
+               ) -> tuple[dict[str, tuple[str, int]], int, int]:  # fmt: skip
+    """Return the state space and address of each variable and parameter, and the bytes of shared and local memory."""
+    places = {label: ("param", offset) for label, offset in offsets.items()}
+    used = {x.name for ins in kernel.code for x in _symbols(ins)}
+    top, local = 0, 0
+    late = []
+    for label, v in kernel.variables.items():
+        if label not in used:
+            continue
+        if v.space == "shared" and v.size:
+            top = -(-top // v.align) * v.align
+            places[label] = ("shared", SHARED_START + top)
+            top += v.size
+        elif v.space == "shared":
+            late.append((label, v))
+        elif v.space == "local":
+            local = -(-local // v.align) * v.align
+            places[label] = ("local", local)
+            local += v.size
+        else:
+            places[label] = (v.space, memory.add(label, v.size, v.content or None).base)
+    for label, v in late:
+        top = -(-top // v.align) * v.align
+        places[label] = ("shared", SHARED_START + top)
+    return places, top + dynamic, local
+
+
+def _symbols(ins: PtxInstruction) -> list[Symbol]:
+    out = []
+    for x in ins.arguments:
+        parts: Sequence[Any] = getattr(x, "items", None) if not callable(getattr(x, "items", None)) else ()
+        out += [p for p in (x, getattr(x, "base", None), *(parts or ())) if isinstance(p, Symbol)]
+    return out
+
+
+def _operations(kernel: PtxKernel, places: Mapping[str, tuple[str, int]]) -> list[Operation]:
+    made = Operands(kernel, dict(places))
+    meetings = meeting_points(kernel)
+    operations = []
+    for n, ins in enumerate(kernel.code):
+        root = ins.words[0]
+        if root == "bra":
+            (target,) = ins.arguments
+            assert isinstance(target, Symbol)
+            place = kernel.labels[target.name]
+            operations.append(Operation(None, ins.guard, ins.is_negated, ins, place, meetings.get(n, -1)))
+        elif root in ("ret", "exit"):
+            operations.append(Operation(None, ins.guard, ins.is_negated, ins))
+        else:
+            try:
+                execute = TABLE[root](ins, made) if root in TABLE else scalar(ins, made)
+            except (PtxError, KeyError, ValueError) as error:
+                raise PtxError(f"{ins}: {error}") from error
+            if execute is None:
+                raise PtxError(f"{ins}: the interpreter has no such instruction")
+            operations.append(Operation(execute, ins.guard, ins.is_negated, ins))
+    return operations

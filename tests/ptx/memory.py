@@ -1,0 +1,232 @@
+"""Memories of a GPU: regions of bytes with checks of bounds, alignment, initialisation and races.
+
+A race is an access to bytes that another thread wrote (or read, of a write) without an ordering between the two. Each
+warp counts its *clock*; a release publishes it, an acquire takes over what was published: ``known[u]`` is the clock of
+warp u up to which its accesses are ordered before the next access of this warp. Threads of one warp are ordered by a
+synchronisation of the warp only.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ptx.parser import PtxError
+
+GLOBAL, SHARED, LOCAL, PARAM = 0x7_0000_0000, 0x1 << 44, 0x2 << 44, 0x3 << 44
+"""Generic addresses at which the state spaces begin."""
+SHARED_START = 1024
+"""The address within shared memory of the first variable."""
+NOBODY, MANY = -1, -2
+
+
+class Clock:
+    """The order that one warp knows: its own clock, and the clocks of all warps ordered before it."""
+
+    def __init__(self, warp: int, warps: int) -> None:
+        self.warp, self.now = warp, 1
+        self.known = np.zeros(warps, np.int64)
+
+    def join_lanes(self) -> None:
+        """Order all earlier accesses of the warp's lanes before the later ones."""
+        self.known[self.warp] = self.now
+        self.now += 1
+
+    def release(self, published: np.ndarray, is_whole: bool = True) -> None:
+        """Publish the accesses of the warp; of a single lane, what was ordered at the last join of the lanes."""
+        if is_whole:
+            self.join_lanes()
+        np.maximum(published, self.known, out=published)
+
+    def acquire(self, published: np.ndarray) -> None:
+        """Order the accesses that `published` covers before the later ones of this warp."""
+        np.maximum(self.known, published, out=self.known)
+
+
+class Accesses:
+    """Who wrote each byte of a region last, and which warps read it since."""
+
+    def __init__(self, size: int) -> None:
+        self.writer = np.full(size, NOBODY, np.int32)
+        self.written = np.zeros(size, np.int64)
+        self.block = np.full(size, NOBODY, np.int32)
+        self.readers: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+
+    def start_block(self) -> None:
+        """Forget the threads of the previous block; the block that wrote a byte stays known."""
+        self.writer.fill(NOBODY)
+        self.readers.clear()
+
+    def read(self, places: np.ndarray, threads: np.ndarray, clock: Clock, block: int) -> str:
+        """Record a read of ``places[n]`` by ``threads[n]``; return the race, if it is one."""
+        fault = self._after_writes(places, threads, clock, block)
+        if clock.warp not in self.readers:
+            size = len(self.writer)
+            self.readers[clock.warp] = (np.zeros(size, np.int64), np.full(size, NOBODY, np.int32))
+        stamps, lanes = self.readers[clock.warp]
+        one = np.broadcast_to(threads[:, None], places.shape)
+        earlier = (stamps[places] == clock.now) & (lanes[places] != one)
+        lanes[places] = np.where(earlier, MANY, one)
+        lanes[places] = np.where(lanes[places] != one, MANY, lanes[places])  # several lanes read a byte at once
+        stamps[places] = clock.now
+        return fault
+
+    def write(self, places: np.ndarray, threads: np.ndarray, clock: Clock, block: int) -> str:
+        """Record a write of ``places[n]`` by ``threads[n]``; return the race, if it is one."""
+        one = np.broadcast_to(threads[:, None], places.shape)
+        fault = self._after_writes(places, threads, clock, block)
+        for warp, (stamps, lanes) in self.readers.items():
+            late = stamps[places] > clock.known[warp]
+            if warp == clock.warp:
+                late &= lanes[places] != one
+            if late.any() and not fault:
+                byte, thread = places[late][0], one[late][0]
+                fault = f"byte {byte} is written by thread {thread} while warp {warp} may still read it"
+        self.writer[places] = one
+        self.written[places] = clock.now
+        self.block[places] = block
+        return fault
+
+    def _after_writes(self, places: np.ndarray, threads: np.ndarray, clock: Clock, block: int) -> str:
+        writer = self.writer[places]
+        one = threads[:, None]
+        late = (writer != NOBODY) & (writer != one) & (self.written[places] > clock.known[np.maximum(writer, 0) // 32])
+        if late.any():
+            n = tuple(x[0] for x in np.nonzero(late))
+            reader = threads[n[0]]
+            return f"byte {places[n]}, written by thread {writer[n]}, is accessed by thread {reader} without a barrier"
+        other = self.block[places]
+        alien = (other != NOBODY) & (other != block)
+        if alien.any():
+            n = tuple(x[0] for x in np.nonzero(alien))
+            return f"byte {places[n]}, written by block {other[n]}, is accessed by block {block}"
+        return ""
+
+
+class Region:
+    """Bytes at adjacent addresses: a variable, an argument, or the shared memory of a block.
+
+    ``ready`` has 255 for initialised bytes, ``pending`` is set for bytes that an asynchronous copy is about to write or
+    that an asynchronous product reads. A region without `accesses` is not checked for races.
+    """
+
+    def __init__(self, name: str, base: int, size: int, content: bytes | None = None, shared: bool = True) -> None:
+        self.name, self.base, self.size = name, base, size
+        padded = -(-max(size, 1) // 16) * 16
+        self.data = np.zeros(padded, np.uint8)
+        self.ready = np.full(padded, 0 if content is None else 255, np.uint8)
+        self.pending_writes = np.zeros(padded, np.int16)
+        self.pending_reads = np.zeros(padded, np.int16)
+        self.is_pending = 0
+        self.accesses = Accesses(padded) if shared else None
+        if content is not None:
+            self.data[: len(content)] = np.frombuffer(content, np.uint8)
+
+    def fault(self, text: str) -> PtxError:
+        """Return the error that names the region."""
+        return PtxError(f"{self.name}: {text}")
+
+    def offsets(self, addresses: np.ndarray, size: int) -> np.ndarray:
+        """Return the offsets of accesses of `size` bytes at `addresses`, after a check of bounds and alignment."""
+        offsets = addresses.astype(np.int64) - self.base
+        if offsets.min() < 0 or offsets.max() + size > self.size:
+            bad = offsets[(offsets < 0) | (offsets + size > self.size)][0]
+            raise self.fault(f"an access of {size} bytes at offset {bad} is outside of the {self.size} bytes")
+        if (offsets % size).any():
+            raise self.fault(f"an access of {size} bytes at offset {offsets[offsets % size != 0][0]} is not aligned")
+        return offsets
+
+    def read(self, offsets: np.ndarray, size: int, threads: np.ndarray, clock: Clock, block: int) -> np.ndarray:
+        """Return the bytes of `size` at each of `offsets`, as rows."""
+        places = offsets[:, None] + np.arange(size)
+        self._check(places, threads, clock, block)
+        return self.data[places]
+
+    def _check(self, places: np.ndarray, threads: np.ndarray, clock: Clock, block: int) -> None:
+        if self.is_pending and self.pending_writes[places].any():
+            byte = places[self.pending_writes[places] > 0][0]
+            raise self.fault(f"byte {byte} is read before its asynchronous copy was waited for")
+        ready = self.ready[places]
+        if not ready.all():
+            raise self.fault(f"byte {places[ready == 0][0]} is read before it is written")
+        if self.accesses is not None:
+            race = self.accesses.read(places, threads, clock, block)
+            if race:
+                raise self.fault(race)
+
+    def note_read(self, places: np.ndarray, threads: np.ndarray, clock: Clock, block: int) -> None:
+        """Check and record a read of rows of bytes, one row a thread."""
+        self._check(places, threads, clock, block)
+
+    def write(self, offsets: np.ndarray, values: np.ndarray, threads: np.ndarray, clock: Clock, block: int,
+              is_atomic: bool = False) -> None:  # fmt: skip
+        """Write a row of `values` at each of `offsets`."""
+        places = offsets[:, None] + np.arange(values.shape[1])
+        self.check_overwrite(places)
+        if not is_atomic:
+            if len(offsets) > 1 and len(np.unique(offsets)) < len(offsets):
+                raise self.fault(f"two threads write offset {_repeated(offsets)} in one instruction")
+            if self.accesses is not None:
+                race = self.accesses.write(places, threads, clock, block)
+                if race:
+                    raise self.fault(race)
+        self.data[places] = values
+        self.ready[places] = 255
+
+    def check_overwrite(self, places: np.ndarray) -> None:
+        """Require that no asynchronous operation still reads or writes the bytes."""
+        if not self.is_pending:
+            return
+        for pending, doing in ((self.pending_writes, "writes"), (self.pending_reads, "reads")):
+            if pending[places].any():
+                byte = places[pending[places] > 0][0]
+                raise self.fault(f"byte {byte} is written while an asynchronous operation {doing} it")
+
+    def begin_pending(self, places: np.ndarray, is_write: bool) -> None:
+        """Mark bytes as those of an asynchronous operation that is under way."""
+        np.add.at(self.pending_writes if is_write else self.pending_reads, places.ravel(), 1)
+        self.is_pending += 1
+
+    def end_pending(self, places: np.ndarray, is_write: bool) -> None:
+        """Remove the mark."""
+        np.add.at(self.pending_writes if is_write else self.pending_reads, places.ravel(), -1)
+        self.is_pending -= 1
+
+
+def _repeated(values: np.ndarray) -> Any:
+    unique, counts = np.unique(values, return_counts=True)
+    return unique[counts > 1][0]
+
+
+class GlobalMemory:
+    """The regions of global memory, at addresses with gaps between them."""
+
+    def __init__(self) -> None:
+        self.regions: list[Region] = []
+        self.bases: list[int] = []
+
+    def add(self, name: str, size: int, content: bytes | None) -> Region:
+        """Return a new region of `size` bytes."""
+        base = GLOBAL if not self.regions else -(-(self.bases[-1] + self.regions[-1].size + 4096) // 512) * 512
+        region = Region(name, base, size, content)
+        self.regions.append(region)
+        self.bases.append(base)
+        return region
+
+    def find(self, address: int) -> Region:
+        """Return the region in which, or behind which, an address lies."""
+        n = bisect_right(self.bases, address) - 1
+        if n < 0:
+            raise PtxError(f"address {address:#x} is in no memory")
+        return self.regions[n]
+
+    def split(self, addresses: np.ndarray) -> Sequence[tuple[Region, np.ndarray]]:
+        """Return the regions that addresses lie in, each with the numbers of these addresses."""
+        first = self.find(int(addresses[0]))
+        if ((addresses >= first.base) & (addresses < first.base + first.size)).all():
+            return [(first, np.arange(len(addresses)))]
+        regions = [self.find(int(a)) for a in addresses]
+        return [(r, np.array([n for n, x in enumerate(regions) if x is r])) for r in dict.fromkeys(regions)]

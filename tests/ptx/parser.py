@@ -1,0 +1,275 @@
+"""PTX text as data: kernels with their parameters, variables, labels and instructions."""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+
+class PtxError(Exception):
+    """A fault of a PTX program: text that is not PTX, or an execution that the PTX manual calls undefined."""
+
+
+class Register(NamedTuple):
+    """A register, or a special register such as ``%tid.x``."""
+
+    name: str
+
+
+class Immediate(NamedTuple):
+    """A number; of a float, its bits and their count."""
+
+    value: int
+    float_bits: int = 0
+
+
+class Symbol(NamedTuple):
+    """The address of a variable, or a label, or the name of a parameter."""
+
+    name: str
+
+
+class Address(NamedTuple):
+    """The operand ``[base + offset]``; TMA instructions have coordinates beside the address of the tensor map."""
+
+    base: Register | Symbol | Immediate
+    offset: int = 0
+    coordinates: tuple[Register | Immediate, ...] = ()
+
+
+class Group(NamedTuple):
+    """A vector operand ``{a, b, ...}``."""
+
+    items: tuple[Register | Immediate | Symbol, ...]
+
+
+Atom = Register | Immediate | Symbol
+Argument = Register | Immediate | Symbol | Address | Group
+
+
+@dataclass(frozen=True)
+class PtxInstruction:
+    """One instruction: the words of its opcode, its operands, and the predicate that guards it.
+
+    A shuffle or elect writes a predicate beside its result (``%r1|%p1``): ``beside`` names it.
+    """
+
+    words: tuple[str, ...]
+    arguments: tuple[Argument, ...]
+    guard: str = ""
+    is_negated: bool = False
+    beside: str = ""
+    line: int = 0
+    text: str = ""
+
+    def __str__(self) -> str:
+        return f"line {self.line}: {self.text}"
+
+
+class Variable(NamedTuple):
+    """A variable: its state space, alignment and bytes; ``content`` of a variable with an initial value."""
+
+    space: str
+    align: int
+    size: int
+    content: bytes = b""
+
+
+@dataclass
+class PtxKernel:
+    """A kernel: parameters as (name, bytes, alignment), bits of registers by name, variables, instructions, labels."""
+
+    name: str
+    parameters: list[tuple[str, int, int]]
+    threads: tuple[int, int, int] | None = None
+    registers: dict[str, int] = field(default_factory=dict)
+    variables: dict[str, Variable] = field(default_factory=dict)
+    code: list[PtxInstruction] = field(default_factory=list)
+    labels: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class PtxModule:
+    """The kernels of a PTX text, and its target."""
+
+    target: str
+    kernels: dict[str, PtxKernel]
+
+
+_BYTES = {"b8": 1, "s8": 1, "u8": 1, "b16": 2, "s16": 2, "u16": 2, "f16": 2, "b32": 4, "s32": 4, "u32": 4, "f32": 4,
+          "b64": 8, "s64": 8, "u64": 8, "f64": 8}  # fmt: skip
+_VARIABLE = re.compile(
+    r"(?:\.visible\s+|\.extern\s+|\.weak\s+)*\.(shared|global|const|local)\s+(?:\.attribute\(.*?\)\s*)?"
+    r"(?:\.align\s+(\d+)\s+)?\.(\w+)\s+([\w$]+)\s*(\[\d*\])?\s*(?:=\s*(.*))?$",
+    re.DOTALL,
+)
+_ENTRY = re.compile(r"(?:\.visible\s+|\.weak\s+)?\.entry\s+([\w$]+)\s*\(")
+
+
+def parse_ptx(text: str) -> PtxModule:
+    """Return the kernels of a PTX text."""
+    text = re.sub(r"//[^\n]*", "", text)
+    target = re.search(r"\.target\s+(\w+)", text)
+    shared: dict[str, Variable] = {}
+    kernels: dict[str, PtxKernel] = {}
+    place = 0
+    while True:
+        entry = _ENTRY.search(text, place)
+        for statement in text[place : entry.start() if entry else len(text)].split(";")[:-1]:
+            _declare(statement.strip(), shared)
+        if entry is None:
+            return PtxModule(target[1] if target else "", kernels)
+        close = text.index(")", entry.end())
+        opening = text.index("{", close)
+        kernel = PtxKernel(entry[1], _parameters(text[entry.end() : close]), _threads(text[close:opening]))
+        kernel.variables = shared
+        place = _body(text, opening, kernel)
+        kernel.variables = {**shared, **kernel.variables}
+        kernels[kernel.name] = kernel
+
+
+def _threads(directives: str) -> tuple[int, int, int] | None:
+    found = re.search(r"\.reqntid\s+([\d, ]+)", directives)
+    if found is None:
+        return None
+    x, y, z = (*(int(n) for n in found[1].split(",")), 1, 1)[:3]
+    return x, y, z
+
+
+def _parameters(text: str) -> list[tuple[str, int, int]]:
+    parameters = []
+    for part in filter(str.strip, text.split(",")):
+        align = re.search(r"\.align\s+(\d+)\s+\.b8", part)
+        kind = re.search(r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)", part)
+        name = re.search(r"([\w$]+)\s*(?:\[(\d+)\])?\s*$", part)
+        if kind is None or name is None:
+            raise PtxError(f"parameter {part.strip()!r} is not understood")
+        size = int(name[2]) if name[2] else _BYTES[kind[1]]
+        parameters.append((name[1], size, int(align[1]) if align else min(size, 8)))
+    return parameters
+
+
+def _declare(text: str, variables: dict[str, Variable]) -> None:
+    found = _VARIABLE.search(text)
+    if found is None:
+        return
+    space, align, kind, name, extent, content = found.groups()
+    count = int(extent[1:-1] or 0) if extent else 1
+    size = count * _BYTES[kind]
+    data = b""
+    if content:
+        numbers = [_immediate(x.strip()) for x in content.strip("{} \n").split(",")]
+        data = b"".join((n.value % (1 << 8 * _BYTES[kind])).to_bytes(_BYTES[kind], "little") for n in numbers)
+        data = data.ljust(size, b"\0")
+    elif space in ("global", "const") and extent:
+        data = bytes(size)
+    variables[name] = Variable(space, int(align or _BYTES[kind]), size, data)
+
+
+def _body(text: str, place: int, kernel: PtxKernel) -> int:
+    """Parse the statements of a body that begins at its brace; return the position after it."""
+    scopes: list[dict[str, str]] = []
+    counter = 0
+    statement = re.compile(r"\s*(?:(\{)|(\})|([\w$]+):|([^;]*);)", re.DOTALL)
+    while True:
+        found = statement.match(text, place)
+        if found is None:
+            raise PtxError(f"kernel {kernel.name}: the text ends within the body")
+        opening, closing, label, words = found.groups()
+        place = found.end()
+        if opening:
+            scopes.append({})
+        elif closing:
+            scopes.pop()
+            if not scopes:
+                return place
+        elif label:
+            kernel.labels[label] = len(kernel.code)
+        elif words.strip().startswith(".reg"):
+            counter += 1
+            _registers(words.strip(), kernel, scopes[-1] if len(scopes) > 1 else {}, counter)
+        elif words.strip().startswith("."):
+            _declare(words.strip(), kernel.variables)
+        elif words.strip():
+            local = {old: new for scope in scopes for old, new in scope.items()}
+            ins = parse_instruction(words.strip(), kernel, local)
+            kernel.code.append(replace(ins, line=text.count("\n", 0, found.end()) + 1))
+
+
+def _registers(text: str, kernel: PtxKernel, scope: dict[str, str], counter: int) -> None:
+    """Declare registers; those of an inner scope get unique names."""
+    _, kind, names = text.split(None, 2)
+    bits = 1 if kind == ".pred" else 128 if kind == ".b128" else 8 * _BYTES[kind[1:]]
+    for name in (n.strip() for n in names.split(",")):
+        several = re.fullmatch(r"(.*)<(\d+)>", name)
+        for one in [f"{several[1]}{n}" for n in range(int(several[2]))] if several else [name]:
+            if one in kernel.registers:
+                scope[one] = f"{one}.{counter}"
+            kernel.registers[scope.get(one, one)] = bits
+
+
+_FLOAT = {"f": 32, "d": 64}
+
+
+def _immediate(text: str) -> Immediate:
+    if text[:2].lower() in ("0f", "0d") and len(text) > 2:
+        return Immediate(int(text[2:], 16), _FLOAT[text[1].lower()])
+    if re.fullmatch(r"-?\d*\.\d+(e[+-]?\d+)?", text):
+        return Immediate(int.from_bytes(struct.pack("<d", float(text)), "little"), 64)
+    return Immediate(int(text.rstrip("U"), 0))
+
+
+def parse_instruction(text: str, kernel: PtxKernel, local: dict[str, str]) -> PtxInstruction:
+    """Return the instruction of a statement without its semicolon."""
+    found = re.match(r"(?:@(!?)([%\w]+)\s+)?([\w.:]+)\s*(.*)$", text, re.DOTALL)
+    if found is None:
+        raise PtxError(f"{text!r} is not an instruction")
+    negated, guard, opcode, operands = found.groups()
+    words = tuple(opcode.replace("::", ":").split("."))
+    arguments, beside = [], ""
+    for part in _split(operands):
+        if "|" in part:
+            part, beside = (x.strip() for x in part.split("|"))
+        arguments.append(_argument(part, kernel, local))
+    guard = local.get(guard, guard) if guard else ""
+    return PtxInstruction(words, tuple(arguments), guard, bool(negated), local.get(beside, beside), 0,
+                          " ".join(text.split()))  # fmt: skip
+
+
+def _split(text: str) -> list[str]:
+    """Split operands at the commas outside of brackets."""
+    parts, depth, current = [], 0, ""
+    for c in text:
+        depth += (c in "[{(") - (c in "]})")
+        if c == "," and not depth:
+            parts.append(current.strip())
+            current = ""
+        else:
+            current += c
+    return [*parts, current.strip()] if current.strip() else parts
+
+
+def _argument(text: str, kernel: PtxKernel, local: dict[str, str]) -> Argument:
+    if text.startswith("{"):
+        return Group(tuple(_atom(x, kernel, local) for x in _split(text[1:-1])))
+    if not text.startswith("["):
+        return _atom(text, kernel, local)
+    base, *coordinates = _split(text[1:-1])
+    found = re.fullmatch(r"([%\w$.]+)\s*(?:\+\s*(-?\w+))?", base)
+    if found is None:
+        raise PtxError(f"address {text} is not understood")
+    atom = _atom(found[1], kernel, local)
+    lanes = _argument(coordinates[0], kernel, local) if coordinates else Group(())
+    assert isinstance(lanes, Group)
+    return Address(atom, int(found[2] or "0", 0), lanes.items)  # type: ignore[arg-type]
+
+
+def _atom(text: str, kernel: PtxKernel, local: dict[str, str]) -> Atom:
+    name = local.get(text, text)
+    if name in kernel.registers or text.startswith("%") or text == "_":
+        return Register(name)
+    if re.match(r"[-\d.]", text):
+        return _immediate(text)
+    return Symbol(text)

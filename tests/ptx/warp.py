@@ -1,0 +1,168 @@
+"""A warp: registers over 32 lanes, and a stack of diverged paths that meet at the immediate post-dominator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ptx.memory import Clock
+from ptx.parser import PtxError, PtxInstruction
+
+if TYPE_CHECKING:
+    from ptx.block import ThreadBlock
+
+LANES = 32
+ALL = np.ones(LANES, bool)
+"""The mask of a warp whose lanes are all active; compared by identity."""
+UNSIGNED = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16), 4: np.dtype(np.uint32), 8: np.dtype(np.uint64)}
+
+Execute = Callable[["Warp", np.ndarray], None]
+
+
+class Operation(NamedTuple):
+    """An instruction as a function of a warp and a mask; of a branch, its target and the place where lanes meet."""
+
+    execute: Execute | None
+    guard: str
+    is_negated: bool
+    source: PtxInstruction
+    target: int = -1
+    meeting: int = -1
+
+
+class _Path(NamedTuple):
+    """Lanes that wait to run from an instruction up to the place where they meet others."""
+
+    place: int
+    meeting: int
+    mask: np.ndarray
+
+
+@dataclass(eq=False)
+class Warp:
+    """One warp of a block. `waiting` is a condition under which it goes on; `why` says in words what it waits for."""
+
+    number: int
+    block: ThreadBlock
+    mask: np.ndarray
+    clock: Clock
+    threads: np.ndarray
+    registers: dict[str, np.ndarray] = field(default_factory=dict)
+    place: int = 0
+    waiting: Callable[[], bool] | None = None
+    why: str = ""
+    is_done: bool = False
+    state: dict[str, Any] = field(default_factory=dict)
+    """Groups of asynchronous operations of the warp, by the instructions that own them."""
+
+    def __post_init__(self) -> None:
+        self.mask = canonical(self.mask)
+        self.live = self.mask
+        self.meeting = -1
+        self.paths: list[_Path] = []
+
+    def run(self, steps: int) -> None:
+        """Execute at most `steps` instructions, fewer if the warp must wait or ends."""
+        code, end = self.block.operations, len(self.block.operations)
+        for _ in range(steps):
+            while self.place == self.meeting or not self.mask.any():
+                if not self._resume():
+                    return
+            if self.place == end:
+                self._leave(self.mask)
+                continue
+            op = code[self.place]
+            mask = self.mask
+            if op.guard:
+                holds = self.registers[op.guard]
+                mask = mask & ~holds if op.is_negated else mask & holds
+                if mask.all():
+                    mask = ALL
+            try:
+                if op.execute is None:
+                    self._branch(op, mask)
+                elif mask is ALL or mask.any():
+                    op.execute(self, mask)
+                    if self.waiting is not None:
+                        if not self.waiting():
+                            return
+                        self.waiting = None
+                    self.place += 1
+                else:
+                    self.place += 1
+            except KeyError as error:
+                what = f"register {error.args[0]} is read before it is written"
+                raise PtxError(f"{self.name}, {op.source}: {what}") from error
+            except PtxError as error:
+                raise PtxError(f"{self.name}, {op.source}: {error}") from error
+
+    @property
+    def name(self) -> str:
+        """The warp's name in messages."""
+        return f"block {self.block.number}, warp {self.number}"
+
+    def _branch(self, op: Operation, mask: np.ndarray) -> None:
+        if op.target < 0:  # ret, exit
+            self._leave(mask)
+            if self.mask.any():
+                self.place += 1
+            return
+        stay = self.mask & ~mask
+        if not stay.any():
+            self.place = op.target
+        elif not mask.any():
+            self.place += 1
+        else:
+            self.paths.append(_Path(op.meeting, self.meeting, self.mask))
+            first, second = _Path(op.target, op.meeting, mask), _Path(self.place + 1, op.meeting, stay)
+            if self.block.rng.random() < 0.5:
+                first, second = second, first
+            self.paths.append(second)
+            self.place, self.meeting, self.mask = first.place, first.meeting, canonical(first.mask)
+
+    def _resume(self) -> bool:
+        """Continue with the lanes that wait; return whether there are any."""
+        if not self.paths:
+            self.is_done = True
+            return False
+        self.place, self.meeting, self.mask = self.paths.pop()
+        self.mask = canonical(self.mask & self.live)
+        return True
+
+    def _leave(self, mask: np.ndarray) -> None:
+        """End the lanes of a mask."""
+        self.live = self.live & ~mask
+        self.mask = canonical(self.mask & ~mask)
+        if not self.live.any():
+            self.is_done = True
+
+    def require_all(self, mask: np.ndarray, what: str) -> None:
+        """Raise unless all live lanes execute an instruction together."""
+        if (mask != self.live).any():
+            lanes = np.flatnonzero(mask)
+            raise PtxError(f"{what} is reached by {len(lanes)} of {self.live.sum()} lanes only")
+
+    def set(self, name: str, value: np.ndarray, mask: np.ndarray) -> None:
+        """Write a register in the lanes of `mask`."""
+        if name == "_":
+            return
+        if mask is not ALL:
+            old = self.registers.get(name)
+            if old is None:
+                old = UNWRITTEN[value.dtype.itemsize if value.dtype != bool else 0]
+            value = np.where(mask, value, old)
+        self.registers[name] = value
+
+
+UNWRITTEN = {0: np.zeros(LANES, bool)} | {
+    n: np.full(LANES, 0xBADC0FFEE0DDF00D % (1 << 8 * n), t) for n, t in UNSIGNED.items()
+}
+"""Contents of registers in lanes that never wrote them, by their bytes."""
+
+
+def canonical(mask: np.ndarray) -> np.ndarray:
+    """Return `mask`, as the object `ALL` if it has all lanes."""
+    return ALL if mask.all() else mask
