@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator
 
 import pytest
+from opencl_driver import load_first
 from tiers import mark_wide_cases
 
 from convsmith.diag.settings import settings
@@ -40,3 +41,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     mark_wide_cases(items)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if any(hasattr(getattr(item, "module", None), "require_opencl") for item in session.items):
+        load_first()

@@ -33,7 +33,7 @@ LAYERS: dict[str, set[str]] = {
     "plan": set(),
     "codegen": {"llvmlite", "numpy"},
     "compiler": {"llvmlite", "numpy", "platformdirs"},
-    "runtime": {"llvmlite", "ml_dtypes", "numpy"},
+    "runtime": {"llvmlite", "ml_dtypes", "numpy", "pyopencl"},
     "measure": {
         "ai_edge_litert", "flatbuffers", "llvmlite", "ncnn", "numpy", "onnx", "onnxruntime", "openvino", "torch",
     },

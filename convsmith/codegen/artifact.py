@@ -1,6 +1,6 @@
 """The artifact: object code and a manifest of how to call it; a run time sees nothing else of a kernel.
 
-The object holds, for each `Entry`, two functions:
+The object of a CPU holds, for each `Entry`, two functions:
 
     void symbol(ptr block)                           the whole entry
     void symbol_chunk(ptr block, word tid, word n)   part tid of n of it, 0 <= tid < n
@@ -12,6 +12,10 @@ time, and on any threads; 1 <= n <= `Launch.threads`.
 `Launch.runtime` for `threads` threads, each of which runs its part; the entry points that it calls are
 `RUNTIME_SYMBOLS[runtime]`. A call runs its entries one after the other, after the system has granted the process every
 one of `Artifact.permissions`.
+
+The object of a device holds a kernel `symbol` for each entry, whose parameters are the entry's arguments: pointers to
+the memory of the device, then sizes. Its launch is a "grid": the library `Launch.runtime` runs `Launch.grid` groups of
+`Launch.group` threads.
 
 The file form is a magic word, the length of a JSON header, the header, the object code, and the SHA-256 of all that
 stands before it.
@@ -31,11 +35,11 @@ from convsmith.ir.types import DTYPES, POINTERS
 from convsmith.layout.requirements import FIXED, Requirements
 
 __all__ = [
-    "ABI_VERSION", "GOMP", "RUNTIME_SYMBOLS", "SIZES", "Argument", "Artifact", "Entry", "Launch", "LaunchKind",
+    "ABI_VERSION", "AXES", "GOMP", "RUNTIME_SYMBOLS", "SIZES", "Argument", "Artifact", "Entry", "Launch", "LaunchKind",
     "MemoryKind", "Role", "host_launch", "size_argument",
 ]  # fmt: skip
 
-ABI_VERSION = 8
+ABI_VERSION = 9
 """Version of the calling convention above. Artifacts of other versions are refused."""
 
 Role = Literal["in", "out", "inout", "packed", "scratch", "shared", "table", "zero", "size"]
@@ -48,6 +52,9 @@ RUNTIME_SYMBOLS = {GOMP: ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_th
 
 SIZES = {64: "s64", 32: "s32"}
 """Types of a size in the argument block, by the bits of a word."""
+
+AXES = ("x", "y", "z")
+"""Axes of a grid and of a group; the threads of a warp are neighbours along the first."""
 
 _MAGIC = b"convsmith\x00\x01\x00"
 _DIGEST = hashlib.sha256().digest_size
@@ -118,22 +125,33 @@ class Launch:
     """The way in which an entry is started.
 
     `kind` is "call" (the calling thread runs all of it), "tasks" (up to `threads` host threads run a part each, started
-    by the library `runtime`) or "grid" (threads of a device run it). `threads` is also the number of scratch memories.
+    by the library `runtime`) or "grid" (the library `runtime` runs it on a device). `threads` is also the number of
+    scratch memories. A `grid` and a `group` have an extent along each of `AXES`: groups, and threads of a group, which
+    share `shared` bytes.
     """
 
     kind: LaunchKind = "call"
     threads: int = 1
     runtime: str = ""
+    grid: tuple[int, ...] = ()
+    group: tuple[int, ...] = ()
+    shared: int = 0
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(LaunchKind):
             raise UsageError(f"launch: kind {self.kind!r} is not one of {', '.join(get_args(LaunchKind))}")
         if not 1 <= self.threads <= MOST_THREADS:
             raise UsageError(f"launch: {self.threads} threads; expected 1 to {MOST_THREADS}")
-        if (self.kind == "tasks") != bool(self.runtime) or (self.kind == "call" and self.threads > 1):
+        if (self.kind == "call") == bool(self.runtime) or (self.kind != "tasks" and self.threads > 1):
             raise UsageError(
                 f"launch: kind {self.kind} with {self.threads} threads of the runtime {self.runtime!r}; a call has one "
-                "thread and no runtime, tasks have a runtime"
+                "thread and no runtime, tasks have a runtime, a grid has a runtime and one thread of the host"
+            )
+        axes = len(AXES) if self.kind == "grid" else 0
+        if (len(self.grid), len(self.group)) != (axes, axes) or min((*self.grid, *self.group, self.shared + 1)) < 1:
+            raise UsageError(
+                f"launch: kind {self.kind} of {self.grid} groups of {self.group} threads that share {self.shared} "
+                f"bytes; a grid has extents of at least 1 along {', '.join(AXES)}, others have none"
             )
 
 
@@ -191,7 +209,7 @@ class _Manifest:
 
 @dataclass(frozen=True)
 class Artifact:
-    """Object code (ELF, relocatable) with its manifest.
+    """Object code (of a CPU: ELF, relocatable) with its manifest.
 
     `entries` are in the order in which a call runs them; those that pack a tensor ("pack", or "pack:wei_p" where there
     are several) are run when there is something to pack. `needs`: CPU features (LLVM's names) without which the

@@ -26,15 +26,26 @@ def _initialised() -> None:
     llvm.initialize_all_asmprinters()
 
 
-@cache
+_KEEP_STATE = ("spirv32", "spirv64")
+"""LLVM's code generators that keep state of a module, so that a second module crashes the process."""
+
+
 def machine(triple: str, cpu: str, features: str) -> Any:
     """Return the code generator for a target."""
     _initialised()
     try:
-        found = llvm.Target.from_triple(triple)
-        return found.create_target_machine(cpu=cpu, features=features, opt=2, reloc="pic", codemodel="small")
+        is_cached_machine = llvm.Target.from_triple(triple).name not in _KEEP_STATE
+        return (_cached_machine if is_cached_machine else _create_machine)(triple, cpu, features)
     except RuntimeError as e:
         raise ToolchainError(f"LLVM has no code generator for {triple}: {e}") from None
+
+
+def _create_machine(triple: str, cpu: str, features: str) -> Any:
+    found = llvm.Target.from_triple(triple)
+    return found.create_target_machine(cpu=cpu, features=features, opt=2, reloc="pic", codemodel="small")
+
+
+_cached_machine = cache(_create_machine)
 
 
 @contextmanager
@@ -69,7 +80,10 @@ os.register_at_fork(after_in_child=_resume_in_child)
 
 def parse(text: str, triple: str, cpu: str, features: str) -> Any:
     """Return the LLVM module of a text. ToolchainError keeps LLVM's message."""
-    tm = machine(triple, cpu, features)
+    return _parsed(text, machine(triple, cpu, features))
+
+
+def _parsed(text: str, tm: Any) -> Any:
     try:
         module = llvm.parse_assembly(text)
         if settings.check != "off":
@@ -82,12 +96,14 @@ def parse(text: str, triple: str, cpu: str, features: str) -> Any:
 
 def object_code(text: str, triple: str, cpu: str, features: str) -> bytes:
     """Return relocatable object code of a module's text."""
-    return machine(triple, cpu, features).emit_object(parse(text, triple, cpu, features))  # type: ignore[no-any-return]
+    tm = machine(triple, cpu, features)
+    return tm.emit_object(_parsed(text, tm))  # type: ignore[no-any-return]
 
 
 def assembly(text: str, triple: str, cpu: str, features: str) -> str:
     """Return the assembly of a module's text."""
-    return machine(triple, cpu, features).emit_assembly(parse(text, triple, cpu, features))  # type: ignore[no-any-return]
+    tm = machine(triple, cpu, features)
+    return tm.emit_assembly(_parsed(text, tm))  # type: ignore[no-any-return]
 
 
 def llvm_version() -> str:

@@ -18,6 +18,7 @@ from convsmith.codegen.launch import entry_text
 from convsmith.codegen.values import Slot, ValueEmitter
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
+from convsmith.ir.dialect import Dialect
 from convsmith.ir.instruction import FragmentFile, HeadLoad, Instruction, Operand
 from convsmith.ir.stmt import Alloc, At, Block, Call, Carried, For, Function, If, Invoke, Kernel, Let, Stmt, Store
 from convsmith.ir.types import Half
@@ -38,8 +39,8 @@ def accesses(body: Stmt) -> Iterator[Load | Store]:
 @dataclass(frozen=True)
 class Facts:
     """The facts of a target that code generation needs: LLVM's name for it, the attributes of every function, its
-    instructions by name, what some do with f16, its registers for fragments, the bits of an address, and the way in
-    which it loads leading lanes.
+    instructions by name, what some do with f16, its registers for fragments, the bits of an address, the way in which
+    it loads leading lanes, and a device's dialect of kernels of threads.
     """
 
     triple: str
@@ -49,6 +50,7 @@ class Facts:
     fragments: FragmentFile | None = None
     address_bits: int = 64
     head_load: HeadLoad | None = None
+    dialect: Dialect | None = None
 
     @property
     def word(self) -> str:
@@ -86,7 +88,7 @@ class FunctionEmitter(ValueEmitter):
             if len(needed) == 1:
                 self._under(next(iter(needed)), s)
                 return
-        _METHODS[type(s)](self, s)
+        METHODS[type(s)](self, s)
 
     def _under(self, shapes: Shapes, s: Stmt) -> None:
         """Emit a statement under one configuration."""
@@ -233,7 +235,7 @@ class FunctionEmitter(ValueEmitter):
         return [self.held((v.buffer, (n,))) for n in range(operand.layout.registers)]
 
     def _Call(self, s: Call) -> None:
-        args = [f"ptr {self.address(b, i)}" for b, i in s.pointers] + [f"{self.it} {self.index(i)}" for i in s.indices]
+        args = [self.place(b, (i,)) for b, i in s.pointers] + [f"{self.it} {self.index(i)}" for i in s.indices]
         self.lines.append(f"  call void @{self.symbol}_{s.function}({', '.join(args)})")
 
     def written_slots(self, body: Stmt) -> list[Slot]:
@@ -304,7 +306,10 @@ class FunctionEmitter(ValueEmitter):
         last = self.current
         self.lines.append(f"  br i1 {again}, label %{body}, label %{end}")
         head = [f"  {var} = phi {self.it} [ {lo}, %{origin} ], [ {after}, %{last} ]"]
-        head += [f"  {p} = phi ptr [ {a}, %{origin} ], [ {b}, %{last} ]" for p, a, b in zip(moving, starts, steps)]
+        head += [
+            f"  {p} = phi {self.pointer(c.buffer)} [ {a}, %{origin} ], [ {b}, %{last} ]"
+            for c, p, a, b in zip(s.carried, moving, starts, steps)
+        ]
         head += [
             f"  {phi} = phi {self.slot_type(k)} [ {before[k]}, %{origin} ], [ {self.slots[k]}, %{last} ]"
             for k, phi in phis.items()
@@ -342,11 +347,12 @@ class FunctionEmitter(ValueEmitter):
         The freeze costs no instruction. It hides the pointer from LLVM's loop strength reduction, which would find
         nothing and take a third of the compile time.
         """
-        advanced = self.put(f"getelementptr {c.buffer.dtype.llvm}, ptr {pointer}, i64 {c.step}")
-        return self.put(f"freeze ptr {advanced}")
+        type_ = self.pointer(c.buffer)
+        advanced = self.put(f"getelementptr {c.buffer.dtype.llvm}, {type_} {pointer}, i64 {c.step}")
+        return self.put(f"freeze {type_} {advanced}")
 
 
-_METHODS: dict[type[Stmt], Callable[[FunctionEmitter, Any], None]] = {
+METHODS: dict[type[Stmt], Callable[[FunctionEmitter, Any], None]] = {
     kind: getattr(FunctionEmitter, f"_{kind.__name__}")
     for kind in (Block, Alloc, At, Let, Store, Invoke, Call, If, For)
 }

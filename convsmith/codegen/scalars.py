@@ -48,6 +48,10 @@ class ScalarEmitter:
         self.bases: dict[Buffer, str] = {}
         self.declared: dict[str, None] = {}
 
+    def pointer(self, buffer: Buffer) -> str:
+        """Return the type of pointers into a buffer."""
+        return "ptr"
+
     def fresh(self, hint: str = "t") -> str:
         self.count += 1
         return f"%{hint}.{self.count}"
@@ -154,8 +158,10 @@ class ScalarEmitter:
                 break
         if rest:
             moved = make_sum(0, dict(rest))
-            base = self.put(f"getelementptr {buffer.dtype.llvm}, ptr {base}, {self.it} {self.index(moved)}")
+            base = self.put(
+                f"getelementptr {buffer.dtype.llvm}, {self.pointer(buffer)} {base}, {self.it} {self.index(moved)}"
+            )
         if e.const:
-            base = self.put(f"getelementptr {buffer.dtype.llvm}, ptr {base}, i64 {e.const}")
+            base = self.put(f"getelementptr {buffer.dtype.llvm}, {self.pointer(buffer)} {base}, i64 {e.const}")
         self.known.set(key, base)
         return base

@@ -143,6 +143,10 @@ class ValueEmitter(CastEmitter):
         self.slots[slot] = x
 
     # -- memory
+    def place(self, buffer: Buffer, index: tuple[Index, ...]) -> str:
+        """Return the pointer to an element, with its type."""
+        return f"{self.pointer(buffer)} {self.address(buffer, index[0])}"
+
     def load(self, v: Load) -> str:
         """Load from memory; memory that the kernel never writes is loaded once."""
         if self.is_held(v.buffer):
@@ -159,7 +163,7 @@ class ValueEmitter(CastEmitter):
     def _load(self, v: Load) -> str:
         t, lanes = v.buffer.dtype, v.lanes
         if lanes is None:
-            return self.put(f"load {t.llvm}, ptr {self.address(v.buffer, v.index[0])}, align {t.bytes}")
+            return self.put(f"load {t.llvm}, {self.place(v.buffer, v.index)}, align {t.bytes}")
         n, ty = lanes.count, self.type(t, lanes.count)
         whole = lanes.active == n and not (self.scalable and lanes.stride)
         if lanes.stride == 0:
@@ -168,7 +172,7 @@ class ValueEmitter(CastEmitter):
         if lanes.stride == 1:
             where = self.address(v.buffer, v.index[0])
             if whole:
-                return self.put(f"load {ty}, ptr {where}, align {t.bytes}")
+                return self.put(f"load {ty}, {self.pointer(v.buffer)} {where}, align {t.bytes}")
             if self.head is not None and not self.scalable:
                 return load_head(self, self.head, t, where, n, lanes.active)
             name = f"@llvm.masked.load.{self.suffix(t, n)}.p0"
@@ -272,7 +276,7 @@ class ValueEmitter(CastEmitter):
             return
         t = buffer.dtype
         if lanes is None:
-            self.lines.append(f"  store {t.llvm} {x}, ptr {self.address(buffer, index[0])}, align {t.bytes}")
+            self.lines.append(f"  store {t.llvm} {x}, {self.place(buffer, index)}, align {t.bytes}")
             return
         if lanes.stride == 1 and not self.scalable:
             lanes, x = self._narrow(t, lanes, x)
@@ -280,7 +284,7 @@ class ValueEmitter(CastEmitter):
         if lanes.stride == 1:
             where = self.address(buffer, index[0])
             if lanes.active == n and not self.scalable:
-                self.lines.append(f"  store {ty} {x}, ptr {where}, align {t.bytes}")
+                self.lines.append(f"  store {ty} {x}, {self.pointer(buffer)} {where}, align {t.bytes}")
             else:
                 name = f"@llvm.masked.store.{self.suffix(t, n)}.p0"
                 self.declared[f"declare void {name}({ty}, ptr, {self.type_i1(n)})"] = None
@@ -293,8 +297,8 @@ class ValueEmitter(CastEmitter):
             self.store(buffer, (index[0] + lanes.offsets[start],), strided(width, 1), row)
         for lane in range(whole, lanes.active):
             one = self.put(f"extractelement {ty} {x}, i64 {lane}")
-            where = self.address(buffer, index[0] + lanes.offsets[lane])
-            self.lines.append(f"  store {t.llvm} {one}, ptr {where}, align {t.bytes}")
+            where = self.place(buffer, (index[0] + lanes.offsets[lane],))
+            self.lines.append(f"  store {t.llvm} {one}, {where}, align {t.bytes}")
 
     # -- arithmetic
     def value(self, v: Value, lanes: int) -> str:

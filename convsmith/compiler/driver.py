@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from convsmith.codegen import llvm_bind
-from convsmith.codegen.artifact import Argument, Artifact, Entry, host_launch, size_argument
+from convsmith.codegen.artifact import Argument, Artifact, Entry, size_argument
+from convsmith.codegen.device_text import device_text
 from convsmith.codegen.llvm_text import module_text
 from convsmith.compiler.arguments import argument_of, buffer_argument, packing_identity, zero_argument
 from convsmith.compiler.facts import facts
+from convsmith.compiler.launch import launch_of
 from convsmith.diag.errors import UnsupportedError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.intern import one_table
@@ -54,9 +56,9 @@ def lower(plan: Pipelines, instruments: Sequence[Instrument] = ()) -> Lowered:
     kernel = run_steps(plan.naive(), plan.pipeline, instruments)
     prepared = _prepared(plan, kernel)
     after = tuple(run_steps(k, steps) for k, steps in plan.finishing())
-    launched = {plan.symbol(): (kernel, host_launch(plan.threads()))}
+    launched = {plan.symbol(): (kernel, launch_of(kernel, plan.threads(), plan.machine))}
     for k in (*prepared.values(), *after):
-        launched[plan.symbol(k.name)] = (k, host_launch(plan.threads(k.name)))
+        launched[plan.symbol(k.name)] = (k, launch_of(k, plan.threads(k.name), plan.machine))
     offsets: dict[Buffer, int] = {}
     size = 0
     for k in (*prepared.values(), kernel):  # one runs after the other, in the same memory
@@ -65,7 +67,10 @@ def lower(plan: Pipelines, instruments: Sequence[Instrument] = ()) -> Lowered:
         offsets |= dict(zip(private, starts))
         size = max(size, end)
     scratch = {b: (offset, size) for b, offset in offsets.items()}
-    text = module_text(launched, facts(plan.machine), scratch)
+    if plan.machine.device is None:
+        text = module_text(launched, facts(plan.machine), scratch)
+    else:
+        text = device_text({symbol: k for symbol, (k, _) in launched.items()}, facts(plan.machine))
     each_call = plan.each_call
     before = tuple(k for k in prepared.values() if k.name in each_call)
     given = (k for reader in (*before, kernel) for k in (*reader.packs, *reader.before))
@@ -164,9 +169,10 @@ def assemble(plan: Pipelines, low: Lowered, argument: Callable[[Kernel, Buffer],
     scratch = Argument("scratch", "scratch", "f32", (length,), "a", length)
 
     def entry(k: Kernel, name: str = "", packing: str = "") -> Entry:
+        launch = launch_of(k, plan.threads(name), machine)
         sizes = (size_argument(v.name, machine.address_bits) for v in k.sizes)
         arguments = (*(argument(k, b) for b in k.params), *([scratch] if private_buffers(k) else []), *sizes)
-        return Entry(plan.symbol(name), arguments, host_launch(plan.threads(name)), packing)
+        return Entry(plan.symbol(name), arguments, launch, packing)
 
     entries = {k.name: entry(k, k.name) for k in low.before}
     entries["main"] = entry(low.kernel)

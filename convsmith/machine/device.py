@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from convsmith.ir.dialect import Dialect
+
 __all__ = ["ComputeUnits", "Device", "SharedMemory", "ThreadLevel"]
 
 
@@ -55,13 +57,14 @@ class ThreadLevel:
 class Device:
     """Facts of a machine that launches kernels on a device.
 
-    ``runtime`` names the library that launches them. ``grid`` and ``group`` are the largest numbers of groups and of
-    threads of a group along each dim, innermost first; ``threads`` is the largest number of threads of a group.
-    ``warps`` are the legal numbers of threads of a warp, the preferred one first; there are none where kernels cannot
-    rely on warps.
+    ``runtime`` names the library that launches them, ``dialect`` is LLVM's text for them. ``grid`` and ``group`` are
+    the largest numbers of groups and of threads of a group along each dim, innermost first; ``threads`` is the largest
+    number of threads of a group. ``warps`` are the legal numbers of threads of a warp, the preferred one first; there
+    are none where kernels cannot rely on warps.
     """
 
     runtime: str
+    dialect: Dialect
     grid: tuple[int, ...]
     group: tuple[int, ...]
     threads: int

@@ -18,8 +18,8 @@ from convsmith.diag.forking import RenewedLock
 from convsmith.runtime.arrays import ALIGNMENT, Array, address_of, aligned_empty, all_finite, as_array, numpy_dtype
 from convsmith.runtime.border import BY_NAME, Border, Given, Names, tensors_of
 from convsmith.runtime.denormals import count_denormals, warn_of_denormals
-from convsmith.runtime.host import HostFunction, HostLibrary
 from convsmith.runtime.host_block import HostBlock, HostMemory
+from convsmith.runtime.loading import LoadedCode, LoadedFunction, library_of
 from convsmith.runtime.packed import Packed, signature_of
 
 __all__ = ["HostKernel"]
@@ -33,7 +33,7 @@ class _Call:
 
     __slots__ = ("_blocks", "_defaults", "_entry", "_function", "_kept", "_whole", "positions")
 
-    def __init__(self, function: HostFunction, entry: Entry, defaults: Mapping[str, Array]) -> None:
+    def __init__(self, function: LoadedFunction, entry: Entry, defaults: Mapping[str, Array]) -> None:
         self._function, self._entry = function, entry
         self._whole = function.whole
         self.positions = {a.name: n for n, a in enumerate(entry.arguments)}
@@ -120,9 +120,9 @@ class HostKernel:
     """
 
     def __init__(
-        self, artifact: Artifact, fallback: Callable[[], HostKernel] | None = None, library: HostLibrary | None = None
+        self, artifact: Artifact, fallback: Callable[[], HostKernel] | None = None, library: LoadedCode | None = None
     ) -> None:
-        library = library or HostLibrary(artifact)
+        library = library or library_of(artifact)
         self.artifact = artifact
         tensors = tensors_of(artifact)
         operand = _operand(artifact, tensors)

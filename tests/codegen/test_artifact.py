@@ -50,15 +50,16 @@ def test_launch_data_survives_the_file() -> None:
     """How entries are started, where arguments lie, values of sizes, permissions: also what this machine cannot run."""
     src = dataclasses.replace(make().entries["main"].arguments[0], memory="device")
     size = dataclasses.replace(size_argument("ih"), value=-(1 << 40))
+    grid = Launch("grid", runtime="device", grid=(7, 5, 1), group=(64, 2, 1), shared=4096)
     entries = {
-        "main": Entry("k", (src, size), Launch("grid", 256)),
+        "main": Entry("k", (src, size), grid),
         "bias": Entry("b", (dataclasses.replace(src, memory="constant"),), Launch("tasks", 3, "pool")),
         "sums": Entry("s", (), Launch()),
     }
     artifact = make(entries=entries, permissions=("amx", "later"))
     again = Artifact.from_bytes(artifact.to_bytes())
     assert again == artifact and again.permissions == ("amx", "later")
-    assert [e.launch for e in again.entries.values()] == [Launch("grid", 256), Launch("tasks", 3, "pool"), Launch()]
+    assert [e.launch for e in again.entries.values()] == [grid, Launch("tasks", 3, "pool"), Launch()]
     assert again.entries["main"].arguments[1].value == -(1 << 40)
 
 

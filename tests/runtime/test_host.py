@@ -125,10 +125,13 @@ def test_other_abi() -> None:
         HostLibrary(dataclasses.replace(recorder(), abi=99))
 
 
+GRID = Launch("grid", runtime="device", grid=(64, 1, 1), group=(32, 1, 1))
+
+
 @pytest.mark.parametrize(
     "launch, memory, text",
     [
-        (Launch("grid", 64), "host", "entry r of kernel 'recorder' is started as a grid; a host starts call and tasks"),
+        (GRID, "host", "entry r of kernel 'recorder' is started as a grid; a host starts call and tasks"),
         (Launch("tasks", 2, "pool"), "host", "entry r of .* through the runtime 'pool'; known are gomp"),
         (Launch(), "device", r"entry r of .* do not lie in host memory: src \(device\)"),
         (Launch(), "constant", r"entry r of .* do not lie in host memory: src \(constant\)"),

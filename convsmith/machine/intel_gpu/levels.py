@@ -6,6 +6,7 @@ from convsmith.ir.instruction import RegisterFile
 from convsmith.machine.base import Machine
 from convsmith.machine.costs import Costs
 from convsmith.machine.device import ComputeUnits, Device, SharedMemory
+from convsmith.machine.intel_gpu.dialect import DIALECT
 from convsmith.machine.memory import core_caches
 from convsmith.machine.rows import scalar_multiply_add
 
@@ -13,7 +14,8 @@ TRIPLE = "spirv64v1.2-unknown-unknown"
 _GROUPS = (1 << 31) - 1
 _THREADS = 256
 _PORTABLE = Device(
-    runtime="opencl", grid=(_GROUPS, 65535, 65535), group=(_THREADS, _THREADS, _THREADS), threads=_THREADS,
+    runtime="opencl", dialect=DIALECT, grid=(_GROUPS, 65535, 65535), group=(_THREADS, _THREADS, _THREADS),
+    threads=_THREADS,
     shared=SharedMemory(32 << 10, banks=16, width=4),
     units=ComputeUnits(16, threads=1024, registers=1 << 16, shared=1 << 16),
 )  # fmt: skip

@@ -1,0 +1,216 @@
+"""Kernels of threads as LLVM text, in the dialect of a device.
+
+The code of a thread is scalar code like that of a CPU: accumulators are SSA values, and the IR determines order,
+addresses and reuse. Loops over groups and threads have one iteration here, whose number the device gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from convsmith.codegen.artifact import AXES
+from convsmith.codegen.geometry import geometry, shared_bytes
+from convsmith.codegen.llvm_text import METHODS, Facts, FunctionEmitter
+from convsmith.diag.errors import InternalError
+from convsmith.ir.buffer import Buffer
+from convsmith.ir.dialect import Dialect, DialectCall
+from convsmith.ir.index import Index
+from convsmith.ir.stmt import (
+    THREAD_LOOPS,
+    Alloc,
+    AsyncCopy,
+    AtomicAdd,
+    Barrier,
+    Commit,
+    For,
+    Kernel,
+    Stmt,
+    Store,
+    Wait,
+)
+from convsmith.ir.value import Lanes, Load, Select, const, lanes_of
+from convsmith.ir.walk import statements_of
+
+__all__ = ["device_text"]
+
+_NO_RESULT = ("store ", "fence ")
+_SHARED_ALIGNMENT = 128
+
+
+def _written(body: Stmt) -> set[Buffer]:
+    """Return the buffers that threads write: their contents change while a kernel runs."""
+    stored = {s.buffer for s in statements_of(body) if isinstance(s, (Store, AtomicAdd))}
+    return stored | {s.dst.buffer for s in statements_of(body) if isinstance(s, AsyncCopy)}
+
+
+class ThreadEmitter(FunctionEmitter):
+    """Emits the statements of one thread; `definitions` are those of the arrays that a group shares."""
+
+    def __init__(self, kernel: Kernel, facts: Facts, dialect: Dialect, symbol: str) -> None:
+        super().__init__(kernel, facts, symbol, _written(kernel.body), None)
+        self.dialect, self.geometry = dialect, geometry(kernel)
+        self.spaces = dict(dialect.spaces)
+        self.definitions: list[str] = []
+
+    def pointer(self, buffer: Buffer) -> str:
+        space = self.spaces.get(buffer.scope)
+        if space is None:
+            raise InternalError(f"buffer {buffer.name} of scope {buffer.scope} has no memory on a device")
+        return f"ptr addrspace({space})"
+
+    def spell(self, call: DialectCall, **arguments: object) -> str:
+        """Emit an operation of the dialect, and return its result, if it has one."""
+        self.declared |= dict.fromkeys(call.declare)
+        done: list[str] = []
+        for line in call.lines:
+            text = line.format(*done, **arguments)
+            if text.startswith(_NO_RESULT) or text.partition("@")[0].endswith(" void "):
+                self.lines.append(f"  {text}")
+            else:
+                done.append(self.put(text))
+        return done[-1] if done else ""
+
+    def stmt(self, s: Stmt) -> None:
+        method = _THREAD_METHODS.get(type(s))
+        if method is None:
+            super().stmt(s)
+            return
+        self.forget()
+        method(self, s)
+
+    def _For(self, s: For) -> None:
+        if s.kind not in ("grid", *THREAD_LOOPS):
+            METHODS[For](self, s)
+            return
+        call = self.dialect.group_number if s.kind == "grid" else self.dialect.thread_number
+        n = self.geometry.axes[s.var]
+        number = self.spell(call, axis=AXES[n], n=n)
+        bits = self.dialect.number_bits
+        if bits != self.bits:
+            number = self.put(f"{'trunc' if bits > self.bits else 'zext'} i{bits} {number} to {self.it}")
+        if not (s.lo.is_const and s.lo.const == 0):
+            number = self.put(f"add {self.it} {number}, {self.index(s.lo)}")
+        self.vars[s.var] = number
+        self.stmt(s.body)
+
+    def _Alloc(self, s: Alloc) -> None:
+        b = s.buffer
+        if b.scope == "shared" and b not in self.bases:
+            name = f"@{self.symbol}.{b.name}.{len(self.definitions)}"
+            elements = shared_bytes(b.size * b.dtype.bytes) // b.dtype.bytes
+            self.definitions.append(
+                f"{name} = internal addrspace({self.spaces[b.scope]}) global [{elements} x {b.dtype.llvm}] undef, "
+                f"align {_SHARED_ALIGNMENT}"
+            )
+            self.bases[b] = name
+        METHODS[Alloc](self, s)
+
+    def _Barrier(self, s: Barrier) -> None:
+        call = dict(self.dialect.barriers).get(s.part)
+        if call is not None:
+            self.spell(call)
+
+    def _AsyncCopy(self, s: AsyncCopy) -> None:
+        t = s.dst.buffer.dtype
+        call = dict(self.dialect.copies).get(max(lanes_of(s.dst), 1) * t.bytes)
+        if call is None:
+            value = s.src if s.cond is None else Select(s.cond, s.src, const(t, 0))
+            METHODS[Store](self, Store(s.dst.buffer, s.dst.index, value, s.dst.lanes))
+            return
+        dst, src = (self.address(x.buffer, x.index[0]) for x in (s.dst, s.src))
+        self.spell(call, dst=dst, src=src, cond="true" if s.cond is None else self.cond(s.cond))
+
+    def _Commit(self, s: Commit) -> None:
+        if self.dialect.commit is not None:
+            self.spell(self.dialect.commit)
+
+    def _Wait(self, s: Wait) -> None:
+        if self.dialect.wait is not None:
+            self.spell(self.dialect.wait, pending=s.pending)
+
+    def _AtomicAdd(self, s: AtomicAdd) -> None:
+        lanes = s.lanes.count if s.lanes else 0
+        x, t = self.value(s.value, lanes), s.buffer.dtype
+        for lane in range(s.lanes.active if s.lanes else 1):
+            one = self.put(f"extractelement {self.type(t, lanes)} {x}, i64 {lane}") if s.lanes else x
+            self._add(s.buffer, s.index[0] + (s.lanes.offsets[lane] if s.lanes else 0), one)
+
+    def _add(self, buffer: Buffer, index: Index, x: str) -> None:
+        """Add ``x`` to an element, indivisibly."""
+        t, where = buffer.dtype, self.place(buffer, (index,))
+        if t.name in self.dialect.atomic_types:
+            op = "fadd" if t.kind == "float" else "add"
+            self.put(f'atomicrmw {op} {where}, {t.llvm} {x} syncscope("device") monotonic')
+            return
+        if t.bits < 32:
+            raise InternalError(f"no atomic addition to elements of {t} in {buffer.name}")
+        word = f"i{t.bits}"
+        first = self.put(f'load atomic {word}, {where} syncscope("device") monotonic, align {t.bytes}')
+        again, end, origin = self.label("again"), self.label("end"), self.current
+        self.lines.append(f"  br label %{again}")
+        self.start(again)
+        seen = self.fresh("seen")
+        mark = len(self.lines)
+        total = self.put(f"fadd {t.llvm} {self.put(f'bitcast {word} {seen} to {t.llvm}')}, {x}")
+        new = self.put(f"bitcast {t.llvm} {total} to {word}")
+        pair = self.put(f'cmpxchg {where}, {word} {seen}, {word} {new} syncscope("device") monotonic monotonic')
+        found, same = (self.put(f"extractvalue {{ {word}, i1 }} {pair}, {n}") for n in (0, 1))
+        self.lines.append(f"  br i1 {same}, label %{end}, label %{again}")
+        self.lines.insert(mark, f"  {seen} = phi {word} [ {first}, %{origin} ], [ {found}, %{again} ]")
+        self.start(end)
+
+    def _load(self, v: Load) -> str:
+        """Load active lanes one by one, because devices have no masked loads."""
+        if v.lanes is not None and v.lanes.active < v.lanes.count:
+            return self._load_lanes(v, v.lanes)
+        return super()._load(v)
+
+    def store(self, buffer: Buffer, index: tuple[Index, ...], lanes: Lanes | None, x: str) -> None:
+        """Store active lanes one by one, because devices have no masked stores."""
+        if lanes is None or lanes.active == lanes.count or self.is_held(buffer):
+            super().store(buffer, index, lanes, x)
+            return
+        for lane in range(lanes.active):
+            one = self.put(f"extractelement {self.type(buffer.dtype, lanes.count)} {x}, i64 {lane}")
+            super().store(buffer, (index[0] + lanes.offsets[lane],), None, one)
+
+
+_THREAD_METHODS: dict[type[Stmt], Callable[[ThreadEmitter, Any], None]] = {
+    kind: getattr(ThreadEmitter, f"_{kind.__name__}")
+    for kind in (For, Alloc, Barrier, AsyncCopy, Commit, Wait, AtomicAdd)
+}
+
+
+def device_text(kernels: Mapping[str, Kernel], facts: Facts) -> str:
+    """Return a module with a kernel of each symbol."""
+    dialect = facts.dialect
+    if dialect is None:
+        raise InternalError(f"{', '.join(kernels)}: the target has no dialect of kernels of threads")
+    declared: dict[str, None] = {}
+    parts: list[str] = []
+    nodes: list[str] = []
+    for symbol, kernel in kernels.items():
+        e = ThreadEmitter(kernel, facts, dialect, symbol)
+        e.prepare(kernel.body)
+        params = []
+        for b in kernel.params:
+            e.bases[b] = f"%{b.name}"
+            params.append(f"{e.pointer(b)} {'' if b in e.written else 'readonly '}{e.bases[b]}")
+        for v in kernel.sizes:
+            params.append(f"{facts.word} %{v}")
+            e.vars[v] = f"%{v}" if facts.word == e.it else e.put(f"trunc {facts.word} %{v} to {e.it}")
+        e.stmt(kernel.body)
+        declared.update(e.declared)
+        sizes = dict(zip(AXES, e.geometry.group))
+        attributes = [f'"{name}"="{text.format(**sizes)}"' for name, text in dialect.attributes]
+        noted = []
+        for name, text in dialect.metadata:
+            noted.append(f"!{name} !{len(nodes)}")
+            nodes.append(f"!{len(nodes)} = {text.format(**sizes)}")
+        about = " ".join(("#0", *attributes, *noted))
+        head = f"define {dialect.convention} void @{symbol}({', '.join(params)}) {about} {{"
+        parts += [*e.definitions, head, "entry:", *e.lines, "  ret void", "}", ""]
+    texts = " ".join(f'"{k}"="{v}"' if v else k for k, v in facts.attributes.items())
+    first = (f'target triple = "{facts.triple}"', *declared, "")
+    return "\n".join((*first, *parts, f"attributes #0 = {{ nounwind {texts} }}", *nodes, ""))

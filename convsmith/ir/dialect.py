@@ -1,0 +1,47 @@
+"""The text in which kernels of threads are written for LLVM: facts of a device that code generation reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Dialect", "DialectCall"]
+
+
+@dataclass(frozen=True)
+class DialectCall:
+    """LLVM text of an operation: ``lines`` in order, and the declarations ``declare`` that they need.
+
+    A line names arguments, and results of earlier lines by number, in braces. The result of the last line is that of
+    the operation.
+    """
+
+    lines: tuple[str, ...]
+    declare: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """LLVM's spelling of a kernel whose threads a device runs.
+
+    ``convention`` is the calling convention of a kernel, ``spaces`` are the address spaces of scopes. ``group_number``
+    and ``thread_number`` return a number of ``number_bits`` along the axis ``{axis}``, whose own number is ``{n}``.
+    ``barriers`` are the parts of a barrier by name; a part that is missing does nothing. ``attributes`` and
+    ``metadata`` of a kernel are pairs of a name and a text, which states the threads of a group along the axes ``{x}``,
+    ``{y}`` and ``{z}``. ``atomic_types`` are those that LLVM's atomic addition takes; other types are added by
+    comparing and exchanging. ``copies`` start a copy of bytes from ``{src}`` to ``{dst}``, or of zeros where the bit
+    ``{cond}`` is clear, by their number; a copy of other bytes is a load and a store. ``commit`` closes a group of
+    copies, and ``wait`` waits for all but ``{pending}`` of the groups.
+    """
+
+    convention: str
+    spaces: tuple[tuple[str, int], ...]
+    group_number: DialectCall
+    thread_number: DialectCall
+    number_bits: int
+    barriers: tuple[tuple[str, DialectCall], ...]
+    attributes: tuple[tuple[str, str], ...] = ()
+    metadata: tuple[tuple[str, str], ...] = ()
+    atomic_types: tuple[str, ...] = ("s32",)
+    copies: tuple[tuple[int, DialectCall], ...] = ()
+    commit: DialectCall | None = None
+    wait: DialectCall | None = None

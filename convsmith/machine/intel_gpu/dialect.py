@@ -1,0 +1,27 @@
+"""LLVM's text of kernels for SPIR-V: the functions are OpenCL's, by their mangled names."""
+
+from __future__ import annotations
+
+from convsmith.ir.dialect import Dialect, DialectCall
+
+_FENCES = 1 | 2
+"""OpenCL's flags of a barrier that orders accesses to local and to global memory."""
+
+
+def _number(of: str) -> DialectCall:
+    name = f"@_Z{len(of)}{of}j"
+    declare = f"declare spir_func i64 {name}(i32) nounwind willreturn memory(none)"
+    return DialectCall((f"call spir_func i64 {name}(i32 {{n}})",), (declare,))
+
+
+_BARRIER = DialectCall(
+    (f"call spir_func void @_Z7barrierj(i32 {_FENCES})",),
+    ("declare spir_func void @_Z7barrierj(i32) convergent nounwind",),
+)
+
+DIALECT = Dialect(
+    convention="spir_kernel", spaces=(("global", 1), ("shared", 3)), group_number=_number("get_group_id"),
+    thread_number=_number("get_local_id"), number_bits=64, barriers=(("whole", _BARRIER), ("wait", _BARRIER)),
+    metadata=(("reqd_work_group_size", "!{{i32 {x}, i32 {y}, i32 {z}}}"),),
+)  # fmt: skip
+"""A split barrier stops where its second part stands: all threads that reach it have passed the first one."""

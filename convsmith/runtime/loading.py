@@ -1,0 +1,60 @@
+"""The library that runs an artifact: of the host, or of a run time that launches kernels on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from convsmith.codegen.artifact import Artifact, Entry
+from convsmith.diag.errors import UnsupportedError
+from convsmith.diag.forking import import_lock
+from convsmith.runtime.host import HostLibrary
+
+__all__ = ["LoadedCode", "LoadedFunction", "library_of"]
+
+
+class LoadedFunction(Protocol):
+    """One entry, ready to run: `function(block)` with the address of an argument block, as `HostFunction` is.
+
+    `whole` is the native function behind it, where one runs all of the entry on the thread that calls.
+    """
+
+    @property
+    def entry(self) -> Entry: ...
+
+    @property
+    def whole(self) -> Callable[[int], None] | None: ...
+
+    def __call__(self, block: int, keep: object = None) -> None:
+        """Run the entry and wait; `keep` holds the memory in use."""
+        ...
+
+
+class LoadedCode(Protocol):
+    """The code of an artifact, loaded: a function for each entry by name."""
+
+    def __getitem__(self, entry: str) -> LoadedFunction: ...
+
+
+def _opencl(artifact: Artifact) -> LoadedCode:
+    with import_lock:
+        from convsmith.runtime.opencl import OpenClLibrary
+
+    return OpenClLibrary(artifact)
+
+
+_DEVICES: dict[str, Callable[[Artifact], LoadedCode]] = {"opencl": _opencl}
+"""Libraries by the run time that launches their grids."""
+
+
+def library_of(artifact: Artifact) -> LoadedCode:
+    """Return the loaded code of an artifact. UnsupportedError where no run time launches it."""
+    launch = artifact.entries["main"].launch
+    if launch.kind != "grid":
+        return HostLibrary(artifact)
+    if launch.runtime not in _DEVICES:
+        raise UnsupportedError(
+            f"kernel {artifact.problem!r} is launched by {launch.runtime!r}; known are {', '.join(_DEVICES)}",
+            code="launch",
+        )
+    return _DEVICES[launch.runtime](artifact)

@@ -1,0 +1,163 @@
+"""Kernels of threads compute on a device of OpenCL what the interpreter computes; LLVM takes them for every device."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from opencl_driver import require_opencl, run_kernel
+
+from convsmith.codegen import llvm_bind
+from convsmith.codegen.device_text import device_text
+from convsmith.codegen.geometry import geometry
+from convsmith.compiler.facts import facts
+from convsmith.compiler.launch import launch_of
+from convsmith.diag.errors import ConfigError, InternalError
+from convsmith.interp import run
+from convsmith.ir.parse import parse_kernel
+from convsmith.machine.base import Machine
+from convsmith.machine.registry import device_targets
+
+HEAD = "kernel k(a: f32[512], b: s8[512], c: f32[512], d: s32[64])\n"
+KERNELS = {
+    "reversed in shared memory": """
+  for x in 0 .. 8 #grid:
+    alloc s: f32[64] @shared:
+      for t in 0 .. 64 #group:
+        s[t] = a[x * 64 + t]
+        barrier
+        c[x * 64 + t] = s[-t + 63]
+""",
+    "axes of a grid and of a group": """
+  for z in 0 .. 2 #grid:
+    for y in 0 .. 3 #grid:
+      for x in 1 .. 5 #grid:
+        for u in 0 .. 2 #group:
+          for t in 2 .. 10 #group:
+            c[z * 192 + y * 64 + x * 16 + u * 8 + t - 18] = a[z + y * 2 + x * 7 + u * 31 + t * 3]
+""",
+    "accumulators and vectors": """
+  for x in 0 .. 4 #grid:
+    alloc s: f32[128] @shared:
+      for t in 0 .. 16 #group:
+        alloc acc: f32[4] @register:
+          s[t * 4]{4} = a[x * 128 + t * 4]{4}
+          s[t * 4 + 64]{4} = a[x * 128 + t * 4 + 64]{4}
+          barrier
+          acc[0] = 0.0
+          acc[1] = 1.0
+          for k in 0 .. 32:
+            acc[0] = fma(s[k * 4], s[k + t], acc[0])
+            acc[1] = fma(s[k * 4 + 1], s[k + t], acc[1])
+          c[x * 128 + t * 4]{2} = a[x * 4]{2:0}
+          c[x * 128 + t * 4 + 2] = acc[0]
+          c[x * 128 + t * 4 + 3] = acc[1]
+          if t >= 13:
+            c[x * 128 + t * 4 + 64]{4/3} = s[t]{4/3}
+""",
+    "sums of threads and groups": """
+  for x in 0 .. 8 #grid:
+    for t in 0 .. 64 #group:
+      atomic c[t % 3] += a[x * 64 + t]
+      atomic d[(x + t) % 5] += cast(s32, b[x * 64 + t])
+""",
+    "two barriers a step": """
+  alloc s: f32[16] @shared:
+    for t in 0 .. 8 #group:
+      alloc r: f32[1] @register:
+        r[0] = 0.0
+        for k in 0 .. 4:
+          s[t] = a[t + k]
+          barrier
+          r[0] = r[0] + s[(t + 1) % 8]
+          barrier arrive
+          c[t + k * 8 + 64] = 1.0
+          barrier wait
+        c[t] = r[0]
+""",
+    "asynchronous copies": """
+  alloc s: f32[64] @shared:
+    for w in 0 .. 2 #warp:
+      for l in 0 .. 16 #lane:
+        async s[w * 32 + l * 2]{2} = a[w * 32 + l * 2]{2} if w >= 1
+        commit
+        wait 0
+        barrier
+        c[w * 16 + l] = s[-w * 16 - l + 63]
+""",
+    "one thread": """
+  for i in 0 .. 64:
+    d[i] = cast(s32, b[i * 8]) * cast(s32, b[i * 8 + 7])
+    c[i * 8] = max(a[i], 3.0)
+""",
+}  # fmt: skip
+
+
+def arrays() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(7)
+    whole = rng.integers(-4, 5, 512).astype(np.float32), rng.integers(-128, 128, 512).astype(np.int8)
+    return dict(zip("abcd", (*whole, np.zeros(512, np.float32), np.zeros(64, np.int32))))
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_device_computes_what_the_interpreter_computes(name: str) -> None:
+    require_opencl()
+    kernel, wanted, found = parse_kernel(HEAD + KERNELS[name].strip("\n")), arrays(), arrays()
+    run(kernel, wanted)
+    run_kernel(kernel, found)
+    assert all(np.array_equal(found[x], wanted[x]) for x in "abcd")
+    assert any(wanted[x].any() for x in "cd")
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("machine", device_targets(), ids=lambda t: t.name)
+def test_the_code_generator_of_every_device_takes_them(machine: Machine, name: str) -> None:
+    kernel = parse_kernel(HEAD + KERNELS[name].strip("\n"))
+    text = device_text({"k": kernel}, facts(machine))
+    assert llvm_bind.assembly(text, machine.triple, machine.cpu, machine.features)
+    launch = launch_of(kernel, 1, machine)
+    assert launch.kind == "grid" and machine.device is not None and launch.runtime == machine.device.runtime
+
+
+def test_the_geometry_of_a_kernel() -> None:
+    sizes = geometry(parse_kernel(HEAD + KERNELS["axes of a grid and of a group"].strip("\n")))
+    assert (sizes.grid, sizes.group, sizes.shared) == ((4, 3, 2), (8, 2, 1), 0)
+    assert {str(v): n for v, n in sizes.axes.items()} == {"z": 2, "y": 1, "x": 0, "u": 1, "t": 0}
+    sizes = geometry(parse_kernel(HEAD + KERNELS["two barriers a step"].strip("\n")))
+    assert (sizes.grid, sizes.group, sizes.shared) == ((1, 1, 1), (8, 1, 1), 128)
+
+
+BESIDE = """
+  for x in 0 .. 4 #grid:
+    c[x] = 0.0
+  for y in 0 .. 4 #grid:
+    c[y + 4] = 1.0
+"""
+OUTSIDE = """
+  for x in 0 .. 4 #grid:
+    d[x] = s32(1)
+    for t in 0 .. 4 #group:
+      c[x * 4 + t] = 0.0
+"""
+
+
+@pytest.mark.parametrize("body, text", [
+    (BESIDE, "the grid loop y stands beside the loop x"),
+    (OUTSIDE, "`d[x] = s32(1)` stands outside of the loop t"),
+])  # fmt: skip
+def test_loops_that_are_no_geometry(body: str, text: str) -> None:
+    with pytest.raises(InternalError) as caught:
+        geometry(parse_kernel(HEAD + body.strip("\n")))
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("body, code, text", [
+    ("for t in 0 .. 512 #group:\n    c[t] = 0.0", "group", "k: groups of 512 threads; opencl has at most 256"),
+    ("for y in 0 .. 70000 #grid:\n    for x in 0 .. 2 #grid:\n      c[y % 2] = 0.0", "grid",
+     "k: the grid has 70000 along y; opencl has at most 65535 there"),
+    ("alloc s: f32[9000] @shared:\n    for t in 0 .. 4 #group:\n      s[t] = 0.0", "shared",
+     "k: 36096 bytes of shared memory; opencl has 32768"),
+])  # fmt: skip
+def test_limits_of_a_device(body: str, code: str, text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        launch_of(parse_kernel(f"{HEAD}  {body}"), 1, device_targets()[0])
+    assert caught.value.code == code and str(caught.value) == text

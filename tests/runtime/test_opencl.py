@@ -1,0 +1,137 @@
+"""The run time of OpenCL: each obstacle is one error that says what is missing; threads may call one kernel at once."""
+
+from __future__ import annotations
+
+import builtins
+import multiprocessing
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from opencl_driver import artifact_of, require_opencl
+
+from convsmith.codegen.artifact import Artifact
+from convsmith.diag.errors import ConfigError, ToolchainError, UnsupportedError
+from convsmith.ir.parse import parse_kernel
+from convsmith.machine.registry import target
+from convsmith.runtime import opencl
+from convsmith.runtime.host_block import HostBlock
+from convsmith.runtime.loading import library_of
+
+COPY = """\
+kernel copy(a: f32[64], c: f32[64])
+  for x in 0 .. 4 #grid:
+    for t in 0 .. 16 #group:
+      c[x * 16 + t] = a[x * 16 + t]
+"""
+
+
+def copy_artifact() -> Artifact:
+    return artifact_of(parse_kernel(COPY), target("opencl"))
+
+
+def with_launch(artifact: Artifact, **changes: Any) -> Artifact:
+    main = artifact.entries["main"]
+    return replace(artifact, entries={"main": replace(main, launch=replace(main.launch, **changes))})
+
+
+@pytest.fixture
+def unopened(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A process in which no device has been opened."""
+    monkeypatch.setattr(opencl, "_started_in", 0)
+    kept = opencl._opened
+    monkeypatch.setattr(opencl, "_opened", kept.__wrapped__)
+    yield
+
+
+@pytest.mark.usefixtures("unopened")
+def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def refuse(name: str, *args: Any, **options: Any) -> Any:
+        if name == "pyopencl":
+            raise ImportError("No module named 'pyopencl'")
+        return real(name, *args, **options)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(UnsupportedError, match=r"pyopencl, which cannot be .*pip install 'convsmith\[opencl\]'"):
+        library_of(copy_artifact())
+
+
+@pytest.mark.usefixtures("unopened")
+def test_without_a_device_that_takes_spirv(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = SimpleNamespace(name="old GPU ", il_version="")
+    platform = SimpleNamespace(get_devices=lambda: [old])
+    package = SimpleNamespace(Error=RuntimeError, get_platforms=lambda: [platform])
+    monkeypatch.setitem(sys.modules, "pyopencl", package)
+    with pytest.raises(UnsupportedError, match=r"takes SPIR-V: those of this machine are old GPU;") as caught:
+        library_of(copy_artifact())
+    assert caught.value.code == "opencl"
+
+    def no_platform() -> None:
+        raise RuntimeError("PLATFORM_NOT_FOUND_KHR")
+
+    package.get_platforms = no_platform
+    with pytest.raises(UnsupportedError, match=r"\(PLATFORM_NOT_FOUND_KHR\): those of this machine are none"):
+        library_of(copy_artifact())
+
+
+def test_a_device_that_is_too_small() -> None:
+    require_opencl()
+    with pytest.raises(ConfigError, match=r"1 x 100000 x 1 = 100000 threads; legal on .* are \d+, and") as group:
+        library_of(with_launch(copy_artifact(), group=(1, 100_000, 1)))
+    with pytest.raises(ConfigError, match=r"entry copy: 1073741824 bytes of shared memory; .* has \d+$") as shared:
+        library_of(with_launch(copy_artifact(), shared=1 << 30))
+    assert (group.value.code, shared.value.code) == ("group", "shared")
+    main = copy_artifact().entries["main"]
+    huge = replace(main, arguments=tuple(replace(a, size=1 << 50) for a in main.arguments))
+    with pytest.raises(UnsupportedError, match=rf"an argument of {1 << 52} bytes; .* has buffers of \d+$"):
+        library_of(replace(copy_artifact(), entries={"main": huge}))
+
+
+def test_code_that_the_driver_refuses() -> None:
+    require_opencl()
+    with pytest.raises(ToolchainError, match=r"cannot build the SPIR-V of 'copy' \(8 bytes\)"):
+        library_of(replace(copy_artifact(), code=b"\0" * 8))
+    with pytest.raises(UnsupportedError, match=r"launched by 'metal'; known are opencl"):
+        library_of(with_launch(copy_artifact(), runtime="metal"))
+
+
+def _launch_in_child(errors: Any) -> None:
+    try:
+        library_of(copy_artifact())
+        errors.put("")
+    except UnsupportedError as error:
+        errors.put(str(error))
+
+
+def test_a_fork_says_that_it_cannot_launch() -> None:
+    require_opencl()
+    library_of(copy_artifact())
+    context = multiprocessing.get_context("fork")
+    errors = context.Queue()
+    child = context.Process(target=_launch_in_child, args=(errors,))
+    child.start()
+    text = errors.get(timeout=60)
+    child.join(60)
+    assert "whose threads a fork lacks; legal is a process that is spawned" in text
+
+
+def test_threads_call_one_kernel_at_once() -> None:
+    require_opencl()
+    function = library_of(copy_artifact())["main"]
+
+    def call(seed: int) -> bool:
+        a = np.full(64, seed, np.float32) + np.arange(64, dtype=np.float32)
+        c = np.zeros(64, np.float32)
+        block = HostBlock(function.entry, {"a": a.ctypes.data, "c": c.ctypes.data})
+        function(block.address)
+        return np.array_equal(a, c)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(call, range(40)))
