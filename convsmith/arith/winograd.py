@@ -8,6 +8,10 @@ transposed)::
 The product of two polynomials, of degrees m - 1 and r - 1, is found by evaluating both at n - 1 points and at infinity,
 multiplying, and interpolating. Evaluation is A (at degree m - 1) and G (at degree r - 1), interpolation is transposed
 B. Each row of B is scaled to the coefficients of the product of (x - other points); its divisor moves to the row of G.
+
+A correlation with stride s is a sum of s correlations with stride 1: phase p correlates the inputs p, p + s, p + 2 s
+and so on with the taps p, p + s and so on. The matrices of F(m, r) with stride s hold those of F(m, taps of p) for all
+phases, one phase after the other.
 """
 
 from __future__ import annotations
@@ -28,26 +32,62 @@ FIVE_POINTS = tuple(Fraction(x) for x in ("0", "3/4", "-3/4", "3/2", "-3/2"))
 
 
 class Filtering(NamedTuple):
-    """The matrices of F(m, r): ``output`` (A^T, m by n), ``weights`` (G, n by r) and ``input`` (B^T, n by n)."""
+    """The matrices of F(m, r): ``output`` (A^T), ``weights`` (G) and ``input`` (B^T).
+
+    A^T has m rows, G has r columns, and B^T has one column for each of (m - 1) * stride + r inputs. Frequencies are the
+    columns of A^T, and the rows of G and B^T.
+    """
 
     output: Matrix
     weights: Matrix
     input: Matrix
 
 
-@lru_cache
-def filtering(m: int, r: int) -> Filtering:
-    """Return the matrices of F(m, r) at infinity and at `FIVE_POINTS`, or another number of `POINTS`.
+def points_of(m: int, r: int, stride: int = 1) -> int:
+    """Return the number of points besides infinity that F(m, r) with ``stride`` needs for its longest phase."""
+    return m + -(-r // stride) - 2
 
-    F(1, r) multiplies taps by pixels as they are.
+
+@lru_cache
+def filtering(m: int, r: int, stride: int = 1) -> Filtering:
+    """Return the matrices of F(m, r) with ``stride``, at infinity and at `FIVE_POINTS`, or another number of `POINTS`.
+
+    F(1, r) multiplies taps by pixels as they are; so does a phase of one tap.
     """
     if m == 1:
         rows = tuple(_unit(r, k) for k in range(r))
         return Filtering(((Fraction(1),) * r,), rows, rows)
-    if m < 1 or r < 1 or m + r - 2 > len(POINTS):
-        raise ValueError(f"F({m}, {r}) needs {m + r - 2} points, there are {len(POINTS)}")
-    count = m + r - 2
+    count = points_of(m, r, stride)
+    if m < 1 or r < 1 or count > len(POINTS):
+        raise ValueError(f"F({m}, {r}) needs {count} points, there are {len(POINTS)}")
+    if stride > 1:
+        return _joined([_spread(m, r, stride, phase) for phase in range(min(stride, r))])
+    if r == 1:
+        rows = tuple(_unit(m, i) for i in range(m))
+        return Filtering(rows, ((Fraction(1),),) * m, rows)
     return filtering_at(FIVE_POINTS if count == len(FIVE_POINTS) else POINTS[:count], m, r)
+
+
+def _spread(m: int, r: int, stride: int, phase: int) -> Filtering:
+    """Return the matrices of one ``phase`` of F(m, r), with columns of zeros for the inputs and taps of the others."""
+    taps, inputs = range(phase, r, stride), (m - 1) * stride + r
+    made = filtering(m, len(taps))
+    weights = tuple(_placed(row, taps, r) for row in made.weights)
+    data = tuple(_placed(row, range(phase, inputs, stride), inputs) for row in made.input)
+    return Filtering(made.output, weights, data)
+
+
+def _placed(row: Sequence[Fraction], places: Sequence[int], size: int) -> tuple[Fraction, ...]:
+    """Return a row of ``size`` zeros with the elements of ``row`` at ``places``."""
+    by_place = dict(zip(places, row))
+    return tuple(by_place.get(i, Fraction(0)) for i in range(size))
+
+
+def _joined(phases: Sequence[Filtering]) -> Filtering:
+    """Return the matrices that add up the results of all ``phases``."""
+    output = tuple(tuple(x for row in rows for x in row) for rows in zip(*(phase.output for phase in phases)))
+    weights, data = ([row for rows in part for row in rows] for part in list(zip(*phases))[1:])
+    return Filtering(output, tuple(weights), tuple(data))
 
 
 def filtering_at(points: Sequence[Fraction], m: int, r: int) -> Filtering:
@@ -64,8 +104,8 @@ def filtering_at(points: Sequence[Fraction], m: int, r: int) -> Filtering:
 
 
 @lru_cache
-def error_ratio(m: int, r: int) -> float:
-    """Return the expected error of F(m, r) relative to that of the sums of r products that it replaces.
+def error_ratio(m: int, r: int, stride: int = 1) -> float:
+    """Return the expected error of F(m, r) with ``stride`` relative to that of the sums of r products that it replaces.
 
     It is the root mean square over the m outputs, for independent inputs and weights of one variance each. The error of
     a product of frequency f grows with its magnitude, which G and B determine, and A^T adds the errors up. A sum of
@@ -73,7 +113,7 @@ def error_ratio(m: int, r: int) -> float:
     """
     if m == 1:
         return 1.0
-    made = filtering(m, r)
+    made = filtering(m, r, stride)
     sizes = [_squares(g) * _squares(b) for g, b in zip(made.weights, made.input)]
     mean = sum((c * c * size for row in made.output for c, size in zip(row, sizes)), Fraction(0)) / m
     return math.sqrt(mean) / r

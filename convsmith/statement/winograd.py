@@ -1,8 +1,8 @@
 """A convolution by Winograd's minimal filtering: a program of transforms around a batched matrix product.
 
-Along each axis, F(m, r) computes a tile of m pixels of the result from n = m + r - 1 pixels of the source
-(`arith/winograd.py`). With all axes nested, a tile has F frequencies, the product of all n. Each block of tiles runs
-three nests, between which arrays of the block stay in the cache::
+Along each axis, F(m, r) computes a tile of m pixels of the result from (m - 1) * stride + r pixels of the source
+(`arith/winograd.py`). With all axes nested, a tile has the product of the frequencies of all axes. Each block of tiles
+runs three nests, between which arrays of the block stay in the cache::
 
     src_w[f, tile, ic] = B^T of the source's pixels, zero where they are absent
     prod[f, tile, oc]  = sum over ic of src_w[f, tile, ic] * wei_w[f, ic, oc]
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from math import prod
 
 from convsmith.arith.linear_map import linear_code
-from convsmith.arith.winograd import POINTS, Filtering, error_ratio, filtering
+from convsmith.arith.winograd import POINTS, Filtering, error_ratio, filtering, points_of
 from convsmith.diag.errors import ConfigError
 from convsmith.diag.forking import cached_property
 from convsmith.ir.buffer import Buffer, make_buffer
@@ -48,7 +48,9 @@ ERROR = 4.0
 
 @dataclass(frozen=True)
 class FilteredAxis:
-    """An axis under F(m, r): input ``k`` of tile ``t`` is the source's pixel ``t * step + k * dilation + start``.
+    """An axis under F(m, r) with ``stride``.
+
+    Input ``k`` of tile ``t`` is the source's pixel ``t * step + k * dilation + start``.
 
     ``pixel`` and ``tap`` are dims of the direct statement; taps are ``flipped`` where the source's pixel falls with the
     tap. The source has ``inputs`` pixels, the result ``outputs``; a block has ``block`` tiles.
@@ -59,6 +61,7 @@ class FilteredAxis:
     tap: str
     m: int
     r: int
+    stride: int
     start: int
     step: int
     dilation: int
@@ -68,9 +71,14 @@ class FilteredAxis:
     block: int
 
     @property
-    def n(self) -> int:
-        """Inputs of a tile, and its frequencies."""
-        return self.m + self.r - 1
+    def pixels(self) -> int:
+        """Pixels of the source that a tile reads."""
+        return len(self.matrices.input[0])
+
+    @property
+    def frequencies(self) -> int:
+        """Frequencies of a tile."""
+        return len(self.matrices.input)
 
     @property
     def tiles(self) -> int:
@@ -85,7 +93,7 @@ class FilteredAxis:
     @property
     def matrices(self) -> Filtering:
         """The matrices of F(m, r); taps in the order of the source's pixels."""
-        made = filtering(self.m, self.r)
+        made = filtering(self.m, self.r, self.stride)
         return made._replace(weights=tuple(row[::-1] for row in made.weights)) if self.flipped else made
 
     @property
@@ -96,7 +104,7 @@ class FilteredAxis:
     @property
     def read(self) -> int:
         """Pixels of the source that cover those that a block reads."""
-        return min((self.block - 1) * self.step + (self.n - 1) * self.dilation + 1, self.inputs)
+        return min((self.block - 1) * self.step + (self.pixels - 1) * self.dilation + 1, self.inputs)
 
     @property
     def first_read(self) -> Index:
@@ -144,7 +152,7 @@ class Winograd:
         (k,) = (d for d in direct.of("k") if not d.axis)
         (n,) = direct.of("n")
         tiles = tuple(Dim(f"t{x.letter}", x.block, "m", x.letter) for x in self.tiled)
-        frequency = Dim(FREQUENCY, prod(x.n for x in axes), "batch")
+        frequency = Dim(FREQUENCY, prod(x.frequencies for x in axes), "batch")
         a = self._view(SOURCE, (frequency, *tiles, k))
         b = self._view(WEIGHTS, (frequency, k, n), is_constant=True)
         c = self._view(PRODUCTS, (frequency, *tiles, n))
@@ -178,7 +186,7 @@ class Winograd:
     @property
     def error(self) -> float:
         """The expected error of the sums relative to the direct statement's, as a root mean square."""
-        return prod(error_ratio(x.m, x.r) for x in self.axes)
+        return prod(error_ratio(x.m, x.r, x.stride) for x in self.axes)
 
     @property
     def is_exact(self) -> bool:
@@ -234,7 +242,8 @@ class Winograd:
     @property
     def keeps_weights(self) -> bool:
         """Whether registers hold the weights of a vector of channels between the transforms of any two axes."""
-        done = [prod(x.n for x in self.axes[:n]) * prod(x.r for x in self.axes[n:]) for n in range(1, len(self.axes))]
+        ends = range(1, len(self.axes))
+        done = [prod(x.frequencies for x in self.axes[:n]) * prod(x.r for x in self.axes[n:]) for n in ends]
         return max(done, default=0) <= self.registers
 
     def _source_nest(self, source: Buffer, result: Buffer) -> Stmt:
@@ -352,7 +361,7 @@ class Winograd:
     def _frequency(self, at: Sequence[Index]) -> Index:
         number: Index = as_index(0)
         for x, i in zip(self.axes, at):
-            number = number * x.n + i
+            number = number * x.frequencies + i
         return number
 
 
@@ -415,20 +424,22 @@ def winograd(
         step, dilation = steps.pop(Var(pixel.name), 0), steps.pop(Var(tap.name), 0)
         if tap.size == 1:
             dilation = 1
-        if steps or step < 1 or (m > 1 and (step, abs(dilation)) != (1, 1)):
-            raise refuse(f"axis {letter} has a stride or dilation; legal with a tile of several pixels is none")
-        if m > 1 and m + tap.size - 2 > len(POINTS):
-            raise refuse(f"F({m}, {tap.size}) needs {m + tap.size - 2} points; there are {len(POINTS)}")
+        if steps or step < 1 or (m > 1 and abs(dilation) != 1):
+            raise refuse(
+                f"axis {letter} has a dilation, or a stride by data; legal with a tile of several pixels is none"
+            )
+        if m > 1 and (points := points_of(m, tap.size, step)) > len(POINTS):
+            raise refuse(f"F({m}, {tap.size}) needs {points} points; there are {len(POINTS)}")
         start = coord.const + min(0, dilation) * (tap.size - 1)
         tiles = -(-pixel.size // m)
         axes.append(
             FilteredAxis(
-                letter, pixel.name, tap.name, m, tap.size, start, step * m, abs(dilation), dilation < 0,
+                letter, pixel.name, tap.name, m, tap.size, step, start, step * m, abs(dilation), dilation < 0,
                 direct.a.layout.shape[2 + len(axes)], pixel.size, min(blocks.get(pixel.name, tiles), tiles),
             )
         )  # fmt: skip
     together = min(blocks.get(images.name, 1), images.size)
     of_images = FilteredAxis(
-        images.name, images.name, "", 1, 1, 0, 1, 1, False, images.size, images.size, together
+        images.name, images.name, "", 1, 1, 1, 0, 1, 1, False, images.size, images.size, together
     )  # fmt: skip
     return Winograd(problem, direct, tuple(axes), of_images, width, registers)

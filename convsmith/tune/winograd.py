@@ -165,10 +165,10 @@ def _transforms(made: Winograd, target: Machine) -> float:
     tiles = made.tasks * prod(x.block for x in made.axes)
     cycles = 0.0
     for matrix, view in (("input", made.product.a), ("output", made.product.c)):
-        shape = [x.n for x in made.axes]
+        codes = [linear_code(getattr(x.matrices, matrix)) for x in made.axes]
+        shape = [code.inputs for code in codes]
         one = 0.0
-        for n, x in enumerate(made.axes):
-            code = linear_code(getattr(x.matrices, matrix))
+        for n, code in enumerate(codes):
             lines = prod(shape) // shape[n]
             shape[n] = len(code.results)
             moved = code.inputs * target.load(target.l1) + len(code.results) * 2 * target.load(target.l1)
@@ -187,8 +187,11 @@ def _is_transposed(copy: ChannelCopy, made: Winograd, target: Machine) -> bool:
 def _copies(made: Winograd, target: Machine) -> float:
     """Return the cycles of the copies of groups of channels."""
     ends = {"s": made.direct.a, "d": made.direct.c}
-    groups = sum(prod(c.buffer.shape) * -(-ends[c.name].layout.shape[1] // c.width) for c in made.copies)
-    return groups * made.tasks * target.costs.pack
+    cycles = 0.0
+    for copy in made.copies:
+        elements = prod(copy.buffer.shape) * -(-ends[copy.name].layout.shape[1] // copy.width)
+        cycles += elements * target.costs.pack * (target.costs.arriving if copy.reads else 1)
+    return cycles * made.tasks
 
 
 def _far(made: Winograd, target: Machine) -> float:

@@ -40,6 +40,20 @@ def test_correlation_is_exact(size, data):
 
 
 @settings(max_examples=40)
+@given(st.sampled_from(SIZES), st.sampled_from([2, 3, 5]), st.data())
+def test_correlation_with_a_stride_is_exact(size, stride, data):
+    m, r = size
+    count = (m - 1) * stride + r
+    d = data.draw(st.lists(RATIONALS, min_size=count, max_size=count))
+    g = data.draw(st.lists(RATIONALS, min_size=r, max_size=r))
+    made = filtering(m, r, stride)
+    products = [x * y for x, y in zip(times(made.weights, g), times(made.input, d), strict=True)]
+    assert times(made.output, products) == correlation(d, g)[::stride]
+    if m > 1 and r > stride:
+        assert len(products) == stride * m + r - stride
+
+
+@settings(max_examples=40)
 @given(st.sampled_from(SIZES), st.data())
 def test_any_points_serve(size, data):
     m, r = size

@@ -36,6 +36,13 @@ EXACT = [
      "--lane=oc --register=oc:16,tw:2 --winograd=oh:2,ow:2"),
     ("--stag=axb --dtag=axb mb1ic16ih9iw9oc16oh5ow9kh3kw3sh2sw1ph1pw1",
      "--lane=oc --register=oc:16,tw:2 --winograd=ow:2"),
+    ("--stag=axb --dtag=axb mb1ic19ih19oc21oh10kh3sh2ph1", "--lane=oc --register=oc:16,tw:2 --winograd=oh:3,ow:2"),
+    ("--stag=axb --dtag=axb mb2ic16ih17iw23oc20oh7ow8kh5kw4sh2sw3ph1pw0",
+     "--lane=oc --fuse=th+tw --register=oc:16,th_tw:2 --winograd=oh:1,ow:3 --block=oh:2"),
+    ("--stag=abx --dtag=abx mb1ic19ih19oc21oh10kh3sh2ph1",
+     "--lane=oc --register=oc:16,tw:2 --winograd=oh:2,ow:2 --block=oh:3"),
+    ("--stag=axb --dtag=axb mb1ic16iw19oc20ow10kw1sw2", "--lane=oc --register=oc:16,tw:2 --winograd=ow:2"),
+    ("--stag=axb --dtag=axb mb1ic16iw19oc20ow7kw2sw3", "--lane=oc --register=oc:16,tw:2 --winograd=ow:2"),
     ("--stag=abx --dtag=abx mb1ic19ih18oc40kh3ph1", "--lane=oc --register=oc:16,tw:2 --winograd=oh:2,ow:2"),
     ("--stag=abx --dtag=abx mb1ic19ih18oc40kh3ph1",
      "--lane=oc --register=oc:16,tw:2 --winograd=oh:2,ow:2 --block=oh:4"),
@@ -68,10 +75,13 @@ def test_weights_that_exceed_the_registers_are_transformed_in_loops() -> None:
     assert "wei_w" in weights and 100 < weights.count("\n") < 900
 
 
-@pytest.mark.parametrize(("m", "r"), [(2, 3), (3, 3), (4, 3), (6, 3), (2, 5), (4, 5), (2, 7)])
-def test_error_is_the_expected_multiple_of_the_direct_one(m: int, r: int) -> None:
+@pytest.mark.parametrize(
+    ("m", "r", "stride"),
+    [(2, 3, 1), (3, 3, 1), (4, 3, 1), (6, 3, 1), (2, 5, 1), (4, 5, 1), (2, 7, 1), (4, 3, 2), (2, 5, 2), (4, 7, 2)],
+)
+def test_error_is_the_expected_multiple_of_the_direct_one(m: int, r: int, stride: int) -> None:
     """Root mean squares of the errors, both axes nested."""
-    line = f"--stag=axb --dtag=axb mb1ic64ih16oc32kh{r}ph{r // 2}"
+    line = f"--stag=axb --dtag=axb mb1ic64ih{16 * stride}oc32oh16kh{r}sh{stride}ph{r // 2}"
     p = Conv.parse(line)
     words = f"--lane=oc --register=oc:16,tw:2 --pack=wei_w --winograd=oh:{m},ow:{m}"
     kernel, direct = (
@@ -105,7 +115,8 @@ def test_weights_that_are_not_finite_run_through_another_kernel(bad: float) -> N
 @pytest.mark.parametrize(
     ("line", "words", "text"),
     [
-        ("mb1ic8ih8oc8kh3ph1sh2", "--winograd=oh:2,ow:2", "axis h has a stride or dilation"),
+        ("mb1ic8ih8oc8oh6kh3ph1dh1", "--winograd=oh:2,ow:2", "axis h has a dilation, or a stride by data"),
+        ("--dir=BWD_D mb1ic8ih8oc8kh3ph1sh2", "--winograd=ih:2,iw:2", "axis h has a dilation, or a stride by data"),
         ("mb1ic8ih8oc8kh3ph1", "--winograd=oh:12", r"F\(12, 3\) needs 13 points; there are 11"),
         ("mb1ic8ih8oc8kh3ph1", "--winograd=ic:2", "--winograd=ic:2: legal are oh, ow, and at least 1"),
         ("mb1ic8ih8oc8kh3ph1", "--winograd=oh:2 --block=od:2", "--block=od:2: legal are mb, oh, ow, and at least 1"),

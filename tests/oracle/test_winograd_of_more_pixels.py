@@ -20,6 +20,7 @@ CASES = {
     "six-of-three": ("--stag=axb mb1ic3iw8oc4ow8kw3pw1", "--winograd=ow:6"),
     "four-of-two": ("mb1ic2iw7oc3ow6kw2", "--winograd=ow:4 --block=ow:1"),
     "two-of-five": ("mb1ic2iw6oc3ow6kw5pw2", "--winograd=ow:2"),
+    "three-of-five-with-a-stride": ("mb1ic2iw13oc3ow7kw5sw2pw2", "--winograd=ow:3 --block=ow:2"),
     "four-of-five": ("--dir=BWD_D mb1ic3iw6oc2ow6kw5pw2", "--winograd=iw:4"),
     "two-of-seven": ("mb1ic2iw6oc3ow6kw7pw3", "--winograd=ow:2"),
 }
