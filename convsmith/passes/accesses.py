@@ -8,10 +8,10 @@ from convsmith.arith.dependence import INFINITE, Access, LoopBounds
 from convsmith.arith.ranges import Range, Ranges, try_interval
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index, Min, Var, parts_of
-from convsmith.ir.stmt import Alloc, At, Block, Call, For, If, Invoke, Let, Stmt, Store
+from convsmith.ir.stmt import Alloc, AsyncCopy, At, AtomicAdd, Block, Call, For, If, Invoke, Let, Stmt, Store
 from convsmith.ir.text import access_text
 from convsmith.ir.value import Binary, Const, Lanes, Load, Select, Value
-from convsmith.ir.walk import children, statements_of
+from convsmith.ir.walk import AnyNode, children, statements_of, walk
 
 Path = tuple[int | LoopBounds, ...]
 """When an access happens: positions in blocks and loops, outermost first, then 0 for a read and 1 for a write."""
@@ -23,7 +23,7 @@ class Site:
 
     ``storage`` is the allocation of the buffer, or the buffer where the statement does not allocate it; iterations of
     the ``private`` outermost loops have memory of their own there.  ``is_sum`` says that the access belongs to a
-    statement ``x[i] = x[i] + e``.
+    statement ``x[i] = x[i] + e`` or to an atomic addition, which ``is_atomic`` says too.
     """
 
     access: Access
@@ -31,6 +31,7 @@ class Site:
     storage: Alloc | Buffer
     private: int
     is_sum: bool
+    is_atomic: bool = False
 
     def __str__(self) -> str:
         name, index = self.access.buffer, self.access.index
@@ -51,6 +52,25 @@ def sites_of(s: Stmt, ranges: Ranges, allocated: bool = False) -> list[Site]:
     return collector.sites
 
 
+def sites_within(s: Stmt, loops: tuple[LoopBounds, ...], ranges: Ranges) -> list[Site]:
+    """Return all accesses in ``s`` of memory that ``s`` does not allocate; ``loops`` are the loops around ``s``."""
+    own = _written_and_allocated(s)[1]
+    used = {b for x in walk(s) for b in _buffers(x) if not b.in_registers}
+    collector = _Collector(used - own, {**ranges, **{x.var: x.range for x in loops}})
+    collector.loops = loops
+    collector.stmt(s, loops)
+    return collector.sites
+
+
+def _buffers(x: AnyNode) -> tuple[Buffer, ...]:
+    """Return the buffers that a node itself names."""
+    if isinstance(x, (Load, Store, AtomicAdd)):
+        return (x.buffer,)
+    if isinstance(x, Call):
+        return tuple(b for b, _ in x.pointers)
+    return (x.table, x.source, x.zero) if isinstance(x, At) else ()
+
+
 def written_in(s: Stmt) -> set[Buffer]:
     """Return the buffers that ``s`` writes, or may write through a function."""
     return _written_and_allocated(s)[0]
@@ -60,8 +80,10 @@ def _written_and_allocated(s: Stmt) -> tuple[set[Buffer], set[Buffer]]:
     written: set[Buffer] = set()
     allocated: set[Buffer] = set()
     for x in statements_of(s):
-        if isinstance(x, Store):
+        if isinstance(x, (Store, AtomicAdd)):
             written.add(x.buffer)
+        elif isinstance(x, AsyncCopy):
+            written.add(x.dst.buffer)
         elif isinstance(x, Alloc):
             allocated.add(x.buffer)
         elif isinstance(x, Invoke):
@@ -111,6 +133,15 @@ class _Collector:
             for v in (s.dst, *s.args):
                 self.reads(v, path)
             self.site(s.dst.buffer, s.dst.index, s.dst.lanes, True, path)
+        elif isinstance(s, AsyncCopy):
+            conds, self.conds = self.conds, (*self.conds, *(parts_of(s.cond) if s.cond is not None else ()))
+            self.reads(s.src, path)
+            self.conds = conds
+            self.site(s.dst.buffer, s.dst.index, s.dst.lanes, True, path)
+        elif isinstance(s, AtomicAdd):
+            self.reads(s.value, path)
+            for is_write in (False, True):
+                self.site(s.buffer, s.index, s.lanes, is_write, path, True, True)
         elif isinstance(s, Call):
             for is_write in (False, True):
                 for buffer, _ in s.pointers:
@@ -161,7 +192,7 @@ class _Collector:
 
     def site(
         self, buffer: Buffer, index: tuple[Index, ...] | None, lanes: Lanes | None, is_write: bool, path: Path,
-        is_sum: bool = False,
+        is_sum: bool = False, is_atomic: bool = False,
     ) -> None:  # fmt: skip
         for target in self.targets.get(buffer, ()):
             self.site(target, None, None, is_write, path)
@@ -174,7 +205,7 @@ class _Collector:
                 index = None
         storage, private = self.storage.get(buffer, (buffer, 0))
         access = Access(buffer, index, is_write, self.loops, self.conds, spread)
-        self.sites.append(Site(access, (*path, int(is_write)), storage, private, is_sum))
+        self.sites.append(Site(access, (*path, int(is_write)), storage, private, is_sum, is_atomic))
 
 
 def reads_any(v: Value, buffers: set[Buffer]) -> bool:

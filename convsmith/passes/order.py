@@ -170,7 +170,7 @@ def conflicts(sites: Sequence[Site], sums: bool = False) -> Iterator[tuple[Site,
     """Yield pairs of accesses of one memory, of which one writes; with ``sums``, but for those within one sum."""
     for a, b in combinations_with_replacement(sites, 2):
         if a.storage is b.storage and (a.access.is_write or b.access.is_write):
-            if not (sums and a.is_sum and b.is_sum):
+            if not (sums and a.is_sum and b.is_sum) and not (a.is_atomic and b.is_atomic):
                 yield a, b
 
 

@@ -39,7 +39,10 @@ from convsmith.machine.base import fragment_dot
 from convsmith.machine.generic.level import PORTABLE_FMA
 from convsmith.passes.copy_windows import Windows
 
-NO_PASS = {"accesses", "footprint", "lets", "manager", "order", "packed_sums", "relocate", "scope", "unify"}
+NO_PASS = {
+    "accesses", "footprint", "lets", "manager", "order", "packed_sums", "relocate", "scope", "thread_conflicts",
+    "unify",
+}  # fmt: skip
 OTHER_NAME = {"strength": "strength_reduce"}
 ROWS = (PORTABLE_FMA, fragment_dot("fragment_dot", (4, 4, 4, 4), ("u8", "s8", "s32"), "", "", (), ""))
 TABLE, ZERO = make_buffer("a_row", PTR, (3, 2)), make_buffer("a_0", F32, (4,))

@@ -1,0 +1,363 @@
+"""Turn loops over threads that follow each other into one nest, with barriers where threads depend on each other."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import replace
+from itertools import count, product
+from math import prod
+
+from convsmith.arith.dependence import LoopBounds
+from convsmith.arith.evaluate import evaluate
+from convsmith.arith.ranges import Range
+from convsmith.arith.simplify import simplify
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.buffer import Buffer, make_buffer
+from convsmith.ir.index import Index, Var, as_index, floordiv, mod
+from convsmith.ir.stmt import THREAD_LOOPS, Alloc, Barrier, Block, For, If, Kernel, Let, Stmt, Store, block
+from convsmith.ir.threads import nest_of
+from convsmith.ir.value import Load, Value
+from convsmith.ir.walk import (
+    Rewriter,
+    Substitute,
+    children,
+    loops_of,
+    statements_of,
+    substitute,
+    variables_of,
+)
+from convsmith.passes.accesses import Site, sites_within
+from convsmith.passes.scope import ScopedRewriter, loop_range, with_body
+from convsmith.passes.thread_conflicts import EarlierAccess, may_conflict
+
+Allocation = Alloc
+"""Within a rewriter, ``Alloc`` is its method."""
+
+
+def _refuse(why: str) -> ConfigError:
+    return ConfigError("threads", f"to_threads: {why}")
+
+
+# -- one nest of thread loops
+class _Lifted(Rewriter):
+    """Moves shared memory out of a statement, to ``shared``, and replaces names that all threads share by indices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared: list[Buffer] = []
+
+    def For(self, loop: For) -> Stmt:
+        return loop if loop.kind in THREAD_LOOPS else self._For(loop)
+
+    def Let(self, s: Let) -> Stmt:
+        return self.stmt(substitute(s.body, {s.var: s.value}))
+
+    def Alloc(self, s: Alloc) -> Stmt:
+        if s.buffer.scope != "shared":
+            return self._Alloc(s)
+        old, names = s.buffer, {b.name for b in self.shared}
+        name = next(x for n in range(len(names) + 1) if (x := f"{old.name}{n or ''}") not in names)
+        new = old if name == old.name else replace(old, name=name)
+        self.shared.append(new)
+        return self.stmt(s.body if new is old else Substitute({}, {old: new}).stmt(s.body))
+
+    def Store(self, s: Store) -> Stmt:
+        raise _refuse(f"`{s}` stands outside of the loops over threads")
+
+    AtomicAdd = Invoke = Store
+
+
+def _for_frame(nest: Sequence[For], frame: Sequence[For]) -> Stmt:
+    """Return the body of ``nest`` for the thread of ``frame`` that has the same number."""
+    extents, own = [_count(x) for x in frame], [_count(x) for x in nest]
+    values: dict[Var, Index] = {}
+    number = as_index(0)
+    for x, n in zip(frame, extents):
+        number = number * n + x.var
+    if extents == own:
+        values = {x.var: y.var + x.lo for x, y in zip(nest, frame)}
+    else:
+        ranges: dict[Var, Range] = {x.var: (0, n - 1) for x, n in zip(frame, extents)}
+        inner = 1
+        for x, n in reversed(list(zip(nest, own))):
+            whole = floordiv(number, inner)
+            values[x.var] = simplify(whole if x is nest[0] else mod(whole, n), ranges) + x.lo
+            inner *= n
+    body: Stmt = substitute(nest[-1].body, {v: e for v, e in values.items() if e is not v})
+    return body if prod(own) == prod(extents) else If(number < prod(own), body)
+
+
+def _count(loop: For) -> int:
+    """Return the iterations of a loop over threads."""
+    count = loop.hi - loop.lo
+    if not count.is_const:
+        raise _refuse(f"the {loop.kind} loop {loop.var} runs {loop.lo} .. {loop.hi}; legal is a constant number")
+    return count.const
+
+
+# -- registers of one thread
+class _OwnRegisters(Rewriter):
+    """Drops the dims of registers that number the threads: a thread then has registers of its own."""
+
+    def __init__(self, frame: Sequence[For]) -> None:
+        super().__init__()
+        self.frame = frame
+        self.threads = frozenset(x.var for x in frame)
+        self.kept: dict[Buffer, tuple[Buffer, tuple[int, ...]]] = {}
+
+    def Alloc(self, s: Alloc) -> Stmt:
+        old = s.buffer
+        if not old.in_registers:
+            return self._Alloc(s)
+        uses = [x for x in _accesses_of(s.body) if x.buffer is old]
+        shared = [d for d in range(len(old.shape)) if any(variables_of(x.index[d]) & self.threads for x in uses)]
+        if shared:
+            self._require_own(old, uses, shared)
+            kept = tuple(d for d in range(len(old.shape)) if d not in shared)
+            new = make_buffer(old.name, old.dtype, tuple(old.shape[d] for d in kept), old.scope)
+            self.kept[old] = new, kept
+            return Allocation(new, self.stmt(s.body))
+        return self._Alloc(s)
+
+    def _require_own(self, buffer: Buffer, uses: Sequence[Load], dims: Sequence[int]) -> None:
+        """Require that each thread has the same coordinates along ``dims`` everywhere, and no two threads have equal
+        ones."""
+        first = uses[0]
+        places: set[tuple[int, ...]] = set()
+        for at in product(*(range(_count(x)) for x in self.frame)):
+            values = {x.var: n for x, n in zip(self.frame, at)}
+            try:
+                here = {tuple(evaluate(x.index[d], values) for d in dims) for x in uses}
+            except KeyError as error:
+                raise _refuse(f"{first}: dims {list(dims)} of {buffer} depend on {error.args[0]}, too") from None
+            if len(here) > 1 or here & places:
+                raise _refuse(f"{first}: dims {list(dims)} of registers {buffer} do not number the threads")
+            places |= here
+
+    def Load(self, v: Load) -> Value:
+        known = self.kept.get(v.buffer)
+        return self._Load(v) if known is None else Load(known[0], tuple(v.index[d] for d in known[1]), v.lanes)
+
+    def Store(self, s: Store) -> Stmt:
+        known = self.kept.get(s.buffer)
+        if known is None:
+            return self._Store(s)
+        return Store(known[0], tuple(s.index[d] for d in known[1]), self.expr(s.value), s.lanes)
+
+
+def _accesses_of(s: Stmt) -> list[Load]:
+    """Return the accesses in ``s`` of all registers, as loads."""
+    out: list[Load] = []
+
+    class Accesses(Rewriter):
+        def Load(self, v: Load) -> Value:
+            out.append(v)
+            return v
+
+        def Store(self, x: Store) -> Stmt:
+            out.append(Load(x.buffer, x.index, x.lanes))
+            return self._Store(x)
+
+    Accesses().stmt(s)
+    return [x for x in out if x.buffer.in_registers]
+
+
+# -- barriers
+class _Barriers:
+    """Chooses the nests that a barrier precedes: the first whose accesses conflict with those since the last barrier.
+
+    ``parts`` are the statements that the threads execute for each nest. A barrier that others make superfluous, such as
+    one at the start of a loop, goes away again.
+    """
+
+    def __init__(self, threads: tuple[LoopBounds, ...], ranges: dict[Var, Range], parts: dict[For, Stmt]) -> None:
+        self.threads, self.ranges, self.parts = threads, ranges, parts
+        self.before: dict[For, None] = {}
+        self._asks = False
+        self._lacks = False
+        self._conflicts: dict[object, bool] = {}
+        self._sites: dict[For, list[Site]] = {}
+        self._bounds: dict[For, LoopBounds] = {}
+
+    def choose(self, s: Stmt) -> dict[For, None]:
+        """Return the nests of ``s`` that a barrier precedes."""
+        self.walk(s, (), [])
+        self._asks = True
+        for nest in list(self.before):
+            del self.before[nest]
+            self._lacks = False
+            self.walk(s, (), [])
+            if self._lacks:
+                self.before[nest] = None
+        return self.before
+
+    def walk(self, s: Stmt, serial: tuple[LoopBounds, ...], done: _Open) -> _Open:
+        """Walk ``s`` after the accesses ``done``; return those that no barrier has followed after it."""
+        if isinstance(s, Block):
+            for x in s.stmts:
+                done = self.walk(x, serial, done)
+            return done
+        if isinstance(s, For):
+            return self._nest(s, serial, done) if s in self.parts else self._loop(s, serial, done)
+        if isinstance(s, If):
+            return _joined(done, self.walk(s.body, serial, done))
+        assert isinstance(s, Alloc)
+        return self.walk(s.body, serial, done)
+
+    def _nest(self, s: For, serial: tuple[LoopBounds, ...], done: _Open) -> _Open:
+        sites = self._sites.get(s)
+        if sites is None:
+            sites = self._sites[s] = sites_within(self.parts[s], (*self.threads, *serial), self.ranges)
+        if s not in self.before and any(self._conflict(a, b, serial) for a in done for b in sites):
+            if self._asks:
+                self._lacks = True
+            else:
+                self.before[s] = None
+        return _joined([] if s in self.before else done, [EarlierAccess(x, serial, {}) for x in sites])
+
+    def _conflict(self, a: EarlierAccess, b: Site, serial: tuple[LoopBounds, ...]) -> bool:
+        key = a.site, tuple(a.later.items()), b
+        known = self._conflicts.get(key)
+        if known is None:
+            known = self._conflicts[key] = may_conflict(a, b, serial, self.threads, self.ranges)
+        return known
+
+    def _loop(self, s: For, serial: tuple[LoopBounds, ...], done: _Open) -> _Open:
+        bounds = self._bounds.get(s)
+        if bounds is None:
+            here = {**self.ranges, **{x.var: x.range for x in serial}}
+            bounds = self._bounds[s] = LoopBounds(s.var, s.lo, s.hi, loop_range(s, here))
+        carried: _Open = []
+        while True:
+            count = len(self.before)
+            out = self.walk(s.body, (*serial, bounds), _joined(done, carried))
+            again = _joined(carried, [_carried(x, s.var) for x in out if bounds in x.serial])
+            if len(again) == len(carried) and count == len(self.before):
+                break
+            carried = again
+        runs = s.lo.is_const and s.hi.is_const and s.lo.const < s.hi.const
+        return out if runs else _joined(done, out)
+
+
+_Open = list[EarlierAccess]
+
+
+def _carried(x: EarlierAccess, var: Var) -> EarlierAccess:
+    """Return an access as the next iteration of a loop around it sees it."""
+    return replace(x, later={**x.later, var: None if var in x.later else 1})
+
+
+def _joined(a: _Open, b: _Open) -> _Open:
+    """Return the accesses of both lists, each once."""
+    known = {(x.site, tuple(x.later.items())) for x in a}
+    return [*a, *(x for x in b if (x.site, tuple(x.later.items())) not in known)]
+
+
+class _Replaced(Rewriter):
+    """Replaces nests by what the threads execute, with barriers."""
+
+    def __init__(self, parts: dict[For, Stmt], before: Container[For]) -> None:
+        super().__init__()
+        self.parts, self.before = parts, before
+
+    def For(self, loop: For) -> Stmt:
+        part = self.parts.get(loop)
+        if part is None:
+            return self._For(loop)
+        return block(Barrier(), part) if loop in self.before else part
+
+
+class _ToThreads(ScopedRewriter):
+    """Descends through loops over groups and allocations of shared memory; makes one nest of what stands there."""
+
+    def stmt(self, s: Stmt) -> Stmt:
+        if isinstance(s, Let) or (isinstance(s, For) and s.kind == "grid"):
+            return super().stmt(s)
+        if isinstance(s, Alloc) and s.buffer.scope == "shared":
+            return super().stmt(s)
+        return self._one_nest(s)
+
+    def _one_nest(self, s: Stmt) -> Stmt:
+        lifted = _Lifted()
+        s = lifted.stmt(s)
+        nests = [x for x in _outer_loops(s) if x.kind in THREAD_LOOPS]
+        if not nests:
+            return s
+        of_nests = {x for nest in nests for x in nest_of(nest)}
+        frame = self._frame(nests, {x.var for x in statements_of(s) if isinstance(x, (For, Let)) and x not in of_nests})
+        parts = {x: _for_frame(nest_of(x), frame) for x in nests}
+        threads = tuple(LoopBounds(x.var, x.lo, x.hi, (0, x.hi.const - 1)) for x in frame)
+        before = _Barriers(threads, dict(self.ranges), parts).choose(s)
+        body = _OwnRegisters(frame).stmt(_Replaced(parts, before).stmt(s))
+        for x in reversed(frame):
+            body = For(x.var, x.lo, x.hi, body, x.kind)
+        for b in reversed(lifted.shared):
+            body = Allocation(b, body)
+        return body
+
+    def _frame(self, nests: Sequence[For], taken: set[Var]) -> list[For]:
+        """Return loops like those of the largest nest, from 0 on, under names that are not ``taken``."""
+        loops = max(map(nest_of, nests), key=lambda nest: (prod(map(_count, nest)), len(nest)))
+        frame = []
+        for x in loops:
+            name = next(y for n in count() if Var(y := x.var.name + "_" * n) not in taken)
+            frame.append(For(Var(name), as_index(0), as_index(_count(x)), x.body, x.kind))
+        return frame
+
+
+def _outer_loops(s: Stmt) -> Iterator[For]:
+    """Yield the loops in ``s`` but for those within loops over threads."""
+    if isinstance(s, For):
+        yield s
+        if s.kind in THREAD_LOOPS:
+            return
+    for x in children(s):
+        if isinstance(x, Stmt):
+            yield from _outer_loops(x)
+
+
+def to_threads(kernel: Kernel) -> Kernel:
+    """Make one nest of thread loops around the serial loops of a group, and order the threads' accesses by barriers.
+
+    Loops over threads that follow each other become parts of one body; a thread keeps its number, and fewer threads
+    become a condition.  Dims of registers that number the threads go away.  Shared memory moves out of the nest.  A
+    barrier stands before a part whose accesses may touch, in another thread, elements that were accessed since the last
+    barrier and of which one access writes; it is as late as possible, so that the fewest barriers suffice.
+
+    Before::
+
+        kernel k(a: f32[8, 4], c: f32[4])
+          for x in 0 .. 2 #grid:
+            alloc s: f32[4] @shared:
+              alloc r: f32[4] @register:
+                for t in 0 .. 4 #group:
+                  r[t] = 0.0
+                for k in 0 .. 4:
+                  for t in 0 .. 4 #group:
+                    s[t] = a[t + x * 4, k]
+                  for u in 0 .. 2 #group:
+                    r[u] = r[u] + s[-u + 3] * s[u]
+                for t in 0 .. 2 #group:
+                  c[t + x * 2] = r[t]
+
+    After ``to_threads()``::
+
+        kernel k(a: f32[8, 4], c: f32[4])
+          for x in 0 .. 2 #grid:
+            alloc s: f32[4] @shared:
+              for t in 0 .. 4 #group:
+                alloc r: f32[] @register:
+                  r[] = 0.0
+                  for k in 0 .. 4:
+                    barrier
+                    s[t] = a[t + x * 4, k]
+                    barrier
+                    if -t + 1 >= 0:
+                      r[] = r[] + s[-t + 3] * s[t]
+                  if -t + 1 >= 0:
+                    c[t + x * 2] = r[]
+    """
+    nests = [x for x in loops_of(kernel.body) if x.kind in THREAD_LOOPS]
+    if not nests or any(isinstance(x, Barrier) for x in statements_of(kernel.body)):
+        return kernel
+    return with_body(kernel, _ToThreads().stmt(kernel.body))
