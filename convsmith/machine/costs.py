@@ -90,6 +90,10 @@ class Costs:
     """Bytes of packed weights that stay in the second-level cache while the pixels stream through it."""
     images_near: int = 1 << 21
     """Bytes of images and results up to which arithmetic hides the loads."""
+    refill: float = 32
+    """Bytes that the second-level cache delivers to multiply-adds in the time of one of them."""
+    inner_taps: float = 1.04
+    """Slow-down of arithmetic in which the taps of a row run within the channels, as straight-line code."""
     beyond: float = 3
     """Cost of loading a cache line from L3 or memory, relative to L2."""
     streamed: float = 8

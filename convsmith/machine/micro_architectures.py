@@ -43,7 +43,9 @@ class MicroArchitecture:
         return replace(level, costs=replace(level.costs, **changes)) if changes else level
 
 
-_INTEL_SERVER = (("scatter_far", 1.9), ("crossing", 1.3), ("page_turn", 6.0), ("slow", (("vdpbf16ps_512", 4.8),)))
+_INTEL_SERVER = (
+    ("scatter_far", 1.9), ("crossing", 1.3), ("page_turn", 6.0), ("slow", (("vdpbf16ps_512", 4.8),)), ("refill", 11.0),
+)  # fmt: skip
 
 MICRO_ARCHITECTURES = (
     MicroArchitecture("zen4", "AuthenticAMD", ("25",), ("avx512f",)),

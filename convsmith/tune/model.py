@@ -31,6 +31,8 @@ from convsmith.tune.windows import STRIDE, gathered_tiles, row_tiles, tap_tiles,
 
 FEW_VECTORS = 3
 """Vectors of channels on one side of a gradient of weights below which its pixels may lie along the lanes."""
+MOST_TAPS = 5
+"""Maximum number of taps of a row that run within the channels."""
 CUT_TAPS = 16
 """Maximum number of taps whose first and last vectors of pixels have code of their own."""
 
@@ -267,12 +269,36 @@ class Model(CostModel):
         if not self.st.constant:
             shared = config.split or (config.threads > 1 and splits(self.whole))
             return config if shared or self.unit.rows > 1 else with_blocks_of_pixels(self.traffic, loops, config)
+        config = self.with_inner_taps(loops, config)
         if not self.traffic.is_far(config):
             return config
         if config.lane == self.batch or self.apart(config.lane) != 1 or self.turns_pages(config.lane):
             return config
         chosen = ordered(self.traffic, loops, config, self.images)
         return replace(chosen, stream=self.streamed(loops, chosen)) if self.unit.rows > 1 else chosen
+
+    def with_inner_taps(self, loops: Loops, config: Config) -> Config:
+        """Return ``config`` with the taps of a row within the channels, where the second-level cache then delivers
+        pixels sooner than it does now, later than multiply-adds need them.
+
+        Neighbouring taps share pixels, which registers must hold beside accumulators and weights.
+        """
+        *outer, tap, channels = config.reduce if len(config.reduce) > 1 else ("", "")
+        tile, along = dict(config.register), {d.axis for d in self.st.of("m")[-1:]} - {""}
+        taps = {d.name for d in self.st.of("k") if d.axis in along and 1 < d.size <= MOST_TAPS and d.name not in tile}
+        if self.unit.dot or channels != self.k or tap not in taps or loops.kinds[config.lane] != "n":
+            return config
+        pixels = prod(n for name, n in tile.items() if name != config.lane)
+        vectors = tile[config.lane] // self.filled(config.lane)
+        if pixels * vectors + pixels + vectors >= self.target.registers:
+            return config
+        other = replace(config, reduce=(*outer, channels, tap))
+        lanes = self.sizes[self.n] / -(-self.sizes[self.n] // self.filled(config.lane))
+        products = self.problem.flops_real / 2 / lanes * self.product
+        now, then = (
+            max(products, self.traffic.moved(loops, c)[0] / self.target.costs.refill) for c in (config, other)
+        )
+        return other if then * self.target.costs.inner_taps < now else config
 
     def delivered(self, loops: Loops, config: Config, cycles: float) -> float:
         """Return the cycles of a config that takes so many where each operand is near, and moves between memories."""

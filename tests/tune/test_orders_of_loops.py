@@ -8,6 +8,7 @@ import pytest
 
 from convsmith.ir.intern import interning
 from convsmith.machine.memory import core_caches
+from convsmith.machine.micro_architectures import MICRO_ARCHITECTURES
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.plan.config import Config
 from convsmith.plan.loops import loops_after_fusing
@@ -78,3 +79,23 @@ def test_sums_in_registers_take_no_room_of_a_cache() -> None:
         near, _ = Traffic(st, target).moved(loops_after_fusing(st, config), config)
     tiles, image, line = 8 * 2 * 9, 28 * 28 * 4, 64
     assert near == tiles * ((8 + 32) * image + 2 * 8 * 32 * line)
+
+
+@pytest.mark.parametrize(
+    ("line", "reduce"),
+    [
+        (f"{LAST} mb1ic512ih7oc512oh7kh3ph1", "kh,ic,kw"),
+        (f"--dir=BWD_D {LAST} mb1ic512ih7oc512oh7kh3ph1", "kh,oc,kw"),
+        (f"{LAST} mb1ic192ih7oc128oh7kh5ph2", "kh,ic,kw"),
+        (f"{LAST} mb1ic512ih9oc512oh7kh3ph0", "kh,kw,ic"),  # no product is left out at borders
+        (f"{LAST} mb1ic512ih8oc512oh8kh3ph1", "kh,kw,ic"),  # eight pixels more do not fit the registers
+        (f"{LAST} mb1ic128ih56oc128oh28kh3sh2ph1", "kh,kw,ic"),  # 28 products for two vectors of weights
+        (f"{LAST} mb1ic128ih7oc128oh7kh3ph1", "kh,kw,ic"),
+    ],
+)
+def test_taps_run_within_channels_where_pixels_arrive_late(line: str, reduce: str) -> None:
+    """Intel servers start two multiply-adds in a cycle; their second-level cache keeps up with one."""
+    intel = next(row for row in MICRO_ARCHITECTURES if row.name == "intel-server").of(AVX512)
+    problem = parse_problem(f"--accuracy=strict {line}")
+    assert ",".join(default_config(problem, intel).reduce) == reduce
+    assert default_config(problem, AVX512).reduce[-1] != "kw"
