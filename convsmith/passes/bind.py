@@ -1,4 +1,4 @@
-"""Set the kind of loops: serial, unrolled or parallel."""
+"""Set the kind of loops: serial, unrolled, parallel, or loops over the groups and threads of a device."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from convsmith.arith.dependence import LoopBounds
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.stmt import LOOP_KINDS, Alloc, Block, For, Kernel, Stmt
+from convsmith.ir.stmt import LOOP_KINDS, THREAD_LOOPS, Alloc, Block, For, Kernel, Stmt
 from convsmith.ir.walk import loops_of, statements_of, walk
 from convsmith.passes.accesses import Path, sites_of
 from convsmith.passes.collapse import are_pieces
@@ -16,19 +16,22 @@ from convsmith.passes.scope import LoopRewriter, with_body
 Loop = For
 Allocation = Alloc
 """Within a rewriter, ``For`` and ``Alloc`` are its methods."""
+_AT_ONCE = {"parallel": ("parallel",), "grid": ("grid",), **dict.fromkeys(THREAD_LOOPS, THREAD_LOOPS)}
+"""For a kind of loops whose iterations run at once, the kinds of the loops whose iterations run at once with them."""
 
 
 class _Bind(LoopRewriter):
     def __init__(self, names: tuple[str, ...], kind: str) -> None:
         super().__init__()
         self.names, self.kind = names, kind
+        self.at_once = _AT_ONCE.get(kind, ())
         self.what = f"bind({', '.join(names)}, {kind})"
         self.is_asked = False
         """Whether the statement in hand is in a loop that was found to be parallel."""
 
     def For(self, loop: For) -> Stmt:
         kind = self.kind if loop.var.name in self.names else loop.kind
-        asks = kind == "parallel" != loop.kind and not self.is_asked
+        asks = kind in self.at_once and loop.kind not in self.at_once and not self.is_asked
         if asks:
             self.require_parallel(loop)
         outer, self.is_asked = self.is_asked, self.is_asked or asks
@@ -46,13 +49,18 @@ class _Bind(LoopRewriter):
         return self._Alloc(s)
 
     def require_parallel(self, loop: Loop) -> None:
-        """Raise ConfigError where a parallel loop would stand in a serial one, or iterations depend on each other."""
+        """Raise ConfigError where a parallel loop would stand in a serial one, or iterations depend on each other.
+
+        Loops over the threads of a group may stand in any loop.
+        """
         for outer in (*self.around, loop):
+            if self.kind in THREAD_LOOPS:
+                break
             below = loops_of(outer.body) if isinstance(outer, Loop) and not self.is_parallel(outer) else ()
             inner = next((x for x in below if self.is_parallel(x)), None)
             if inner is not None:
                 raise ConfigError(
-                    "loop-kind", f"bind: loop {inner.var} cannot be parallel within {outer.var}, which is not"
+                    "loop-kind", f"bind: loop {inner.var} cannot be {self.kind} within {outer.var}, which is not"
                 )
         nest = [x for x in loops_of(loop) if self.is_parallel(x)]
         parallel = {x.var for x in nest}
@@ -66,12 +74,12 @@ class _Bind(LoopRewriter):
         require_order(self.what, sites_of(loop, self.ranges, allocated), unordered, self.ranges)
 
     def is_parallel(self, loop: Loop) -> bool:
-        return loop.kind == "parallel" or loop.var.name in self.names
+        return loop.kind in self.at_once or loop.var.name in self.names
 
     def Block(self, s: Block) -> Stmt:
         """Pieces of a loop run at once, as its iterations do."""
         for a, b in pairwise(s.stmts):
-            if not (self.kind == "parallel" and isinstance(a, Loop) and isinstance(b, Loop) and a.var is b.var):
+            if not (self.at_once and isinstance(a, Loop) and isinstance(b, Loop) and a.var is b.var):
                 continue
             if a.var.name in self.names and are_pieces((a, b)):
                 pieces = [x for x in s.stmts if isinstance(x, Loop) and x.var is a.var]
@@ -83,7 +91,8 @@ class _Bind(LoopRewriter):
 def bind(kernel: Kernel, loops: tuple[str, ...], kind: str) -> Kernel:
     """Give each loop of the names a kind (one of LOOP_KINDS); names that have vanished are passed over.
 
-    An iteration of a parallel loop must not touch an element that another one writes.
+    An iteration of a parallel loop, or of one over groups or threads, must not touch an element that another one
+    writes.
 
     Before::
 

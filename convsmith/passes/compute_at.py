@@ -168,7 +168,7 @@ def _moved(producer: _Producer, loop: For, rolling: bool, outer: dict[Var, Range
     shape = [old.shape[dim] if dim not in parts else parts[dim].size for dim in range(len(old.shape))]
     if rolled is not None:
         shape[rolled] = 1 << (shape[rolled] - 1).bit_length()  # a power of two: the modulo is a bitwise "and"
-    new = Buffer(old.name, old.dtype, tuple(shape), dense_blocks(old, shape), "cache")
+    new = Buffer(old.name, old.dtype, tuple(shape), dense_blocks(old.blocks, shape), "cache")
     origin = tuple(parts[dim].first if dim in parts else as_index(0) for dim in range(len(shape)))
     redirect = _into(old, new, origin, rolled)
 
@@ -193,7 +193,7 @@ def _computed_before(producer: _Producer, reader: Stmt, ranges: dict[Var, Range]
     """The nest `reader` behind the producer of what it reads; `ranges` are those around it."""
     old, parts = producer.buffer, _footprint(producer, reader, ranges, str(producer.buffer))
     shape = [old.shape[dim] if dim not in parts else parts[dim].size for dim in range(len(old.shape))]
-    new = Buffer(old.name, old.dtype, tuple(shape), dense_blocks(old, shape), "cache")
+    new = Buffer(old.name, old.dtype, tuple(shape), dense_blocks(old.blocks, shape), "cache")
     origin = tuple(parts[dim].first if dim in parts else as_index(0) for dim in range(len(shape)))
     redirect = _into(old, new, origin)
     rows = {part.loop.var: _cut(part, ranges) for part in parts.values()}

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from convsmith.arith.ranges import Range, interval
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var, make_sum
 from convsmith.ir.walk import variables_of
 from convsmith.layout.block import LayoutBlock
@@ -33,9 +32,11 @@ def box(
     return bases.pop(), min(lows), max(highs)
 
 
-def dense_blocks(old: Buffer, shape: Sequence[int], innermost: int | None = None) -> tuple[LayoutBlock, ...]:
+def dense_blocks(
+    old: Iterable[LayoutBlock], shape: Sequence[int], innermost: int | None = None
+) -> tuple[LayoutBlock, ...]:
     """Return dense blocks of `shape`, whose dims lie in the order of `old`, but for `innermost`."""
-    nearest = {b.dim: b.stride for b in old.blocks}
+    nearest = {b.dim: b.stride for b in old}
     order = sorted(range(len(shape)), key=lambda d: (d == innermost, -nearest.get(d, 0), d))
     out, stride = [], 1
     for d in reversed(order):

@@ -6,9 +6,12 @@ from typing import Any
 
 from convsmith.arith.simplify import simplify as simplified
 from convsmith.ir.index import Affine, Var
-from convsmith.ir.stmt import At, Block, For, If, Kernel, Stmt, block
+from convsmith.ir.stmt import THREAD_LOOPS, At, Block, For, If, Kernel, Stmt, block
 from convsmith.ir.walk import substitute
 from convsmith.passes.scope import ScopedRewriter, each_body
+
+_AT_ONCE = ("parallel", "grid", *THREAD_LOOPS)
+"""Kinds of loops that are kept, even where they run once."""
 
 
 class _Simplify(ScopedRewriter):
@@ -27,7 +30,7 @@ class _Simplify(ScopedRewriter):
             n = out.hi.const - out.lo.const
             if n <= 0 or (isinstance(out.body, Block) and not out.body.stmts):
                 return Block(())
-            if n == 1 and not self.keep_unit_loops and out.kind != "parallel" and not out.carried:
+            if n == 1 and not self.keep_unit_loops and out.kind not in _AT_ONCE and not out.carried:
                 # The simplifier has already replaced most uses of the variable by its only value.
                 body = substitute(out.body, {out.var: out.lo})
                 return body if body is out.body else self.stmt(body)
@@ -57,7 +60,7 @@ def simplify_stmt(s: Stmt, ranges: dict[Var, tuple[int, int]], keep_unit_loops: 
 def simplify(kernel: Kernel, keep_unit_loops: bool = True) -> Kernel:
     """Simplify a kernel and remove loops that never run; ``keep_unit_loops=False`` also removes loops that run once.
 
-    Parallel loops are kept, because ``collapse`` turns them into tasks.
+    Parallel loops are kept, because ``collapse`` turns them into tasks, and so are loops over groups and threads.
 
     Before::
 

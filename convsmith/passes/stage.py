@@ -35,7 +35,7 @@ class LoadsOfCopy(Relocate):
     """Redirects loads to the ``place`` of their index in the copy, and drops the conditions that it has evaluated.
 
     Conditions are compared as they are when simplified under ``ranges``, or by their values there: simplifying may have
-    rewritten them before.
+    rewritten them before. A condition that keeps another load within its buffer stays.
     """
 
     def __init__(self, old: Buffer, new: Buffer, place: Callable[[Place], Place], ranges: Mapping[Var, Range]) -> None:
@@ -44,11 +44,15 @@ class LoadsOfCopy(Relocate):
 
     def Select(self, v: Select) -> Value:
         inside: set[Cond] = set()
+        others: set[Cond] = set()
         for x in walk(v.yes):
-            if isinstance(x, Load) and x.buffer is self.old:
-                for i, n in zip(x.index, self.old.shape):
-                    inside.update(simplify(c, self.ranges) for c in (i >= 0, i < n))
-        cond = conj(p for p in parts_of(v.cond) if not self.is_implied(simplify(p, self.ranges), inside))
+            if isinstance(x, Load):
+                bounds = (simplify(c, self.ranges) for i, n in zip(x.index, x.buffer.shape) for c in (i >= 0, i < n))
+                (inside if x.buffer is self.old else others).update(c for c in bounds if not is_true(c))
+        parts = [(p, simplify(p, self.ranges)) for p in parts_of(v.cond)]
+        if others <= {simple for _, simple in parts}:
+            parts = [(p, simple) for p, simple in parts if simple in others or not self.is_implied(simple, inside)]
+        cond = conj(p for p, _ in parts)
         yes = self.expr(v.yes)
         return yes if is_true(cond) else Select(cond, yes, v.no)
 
@@ -70,11 +74,12 @@ class LoadsOfCopy(Relocate):
 
 class _Stage(ScopedRewriter):
     def __init__(
-        self, buffer: str, loop: str, innermost: int | None, fill: int, scope: str, width: int, exact: bool
-    ) -> None:
+        self, buffer: str, loop: str, innermost: int | None, fill: int, scope: str, width: int, exact: bool,
+        masked: bool,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.buffer, self.loop, self.innermost, self.fill = buffer, loop, innermost, fill
-        self.scope, self.width, self.exact = scope, width, exact
+        self.scope, self.width, self.exact, self.masked = scope, width, exact, masked
 
     def For(self, loop: For) -> Stmt:
         if loop.var.name != self.loop:
@@ -103,7 +108,7 @@ class _Stage(ScopedRewriter):
             shape.append(hi - lo + 1)
         nearest = min(old.blocks, key=lambda b: b.stride).dim
         shape[nearest] = max(shape[nearest], self.width)
-        blocks = dense(tuple(shape)) if self.exact else dense_blocks(old, shape, self.innermost)
+        blocks = dense(tuple(shape)) if self.exact else dense_blocks(old.blocks, shape, self.innermost)
         new = Buffer(f"{self.buffer}_s", old.dtype, tuple(shape), blocks, self.scope)
 
         def place(index: Place) -> Place:
@@ -114,7 +119,8 @@ class _Stage(ScopedRewriter):
             body = _before_first_read(old, new, copy, Relocate(old, new, place), loop.body)
         else:
             copy = _copy(old, new, origin, {**ranges}, self.fill)
-            body = Alloc(new, block(copy, LoadsOfCopy(old, new, place, {**ranges, **inner}).stmt(loop.body)))
+            to_copy = Relocate(old, new, place) if self.masked else LoadsOfCopy(old, new, place, {**ranges, **inner})
+            body = Alloc(new, block(copy, to_copy.stmt(loop.body)))
         return For(loop.var, loop.lo, loop.hi, body, loop.kind, loop.carried)
 
 
@@ -163,7 +169,7 @@ def read_or_fill(buffer: Buffer, index: Place, ranges: Mapping[Var, Range], fill
 
 def stage(
     kernel: Kernel, buffer: str, loop: str, innermost: int | None = None, fill: int = 0, scope: str = "cache",
-    width: int = 1, exact: bool = False,
+    width: int = 1, exact: bool = False, masked: bool = False,
 ) -> Kernel:  # fmt: skip
     """Copy the footprint of each iteration of ``loop`` in ``buffer`` to ``<buffer>_s`` before the iteration runs.
 
@@ -171,6 +177,7 @@ def stage(
     elements outside the buffer, and must make their terms zero. A copy in registers is written by unrolled code; a loop
     ``<buffer>_s.l`` over its last dim can be vectorised, and ``width`` is the room for its elements. An ``exact`` copy
     holds its dims in their own order, and only elements that exist; it runs before the first statement that reads it.
+    With ``masked``, the loads keep their masks.
 
     Before::
 
@@ -194,7 +201,7 @@ def stage(
     """
     require_one(kernel, (loop,), "stage")
     require_new_buffer(kernel, f"{buffer}_s", "stage")
-    body = _Stage(buffer, loop, innermost, fill, scope, width, exact).stmt(kernel.body)
+    body = _Stage(buffer, loop, innermost, fill, scope, width, exact, masked).stmt(kernel.body)
     dims = (str(d) for b in kernel.params if b.name == buffer for d in range(len(b.shape)))
     made = [f"{buffer}_s{end}" for end in (*dims, ".l")]
     return note_copies(kernel, with_body(kernel, body), made)

@@ -55,6 +55,11 @@ class Config:
                   the operand, into memory that stays in a cache
     ``stream``    operands on whose fragments the first-level cache spends no room: their lines are replaced first
     ``hold``      operands whose part for a register tile stays in registers while loops run that do not move it
+    ``group``     loop -> iterations of the tile of a group of threads, on machines that have groups; for a reduction
+                  loop: iterations between two barriers
+    ``shared``    operands that a group of threads copies to its shared memory, a group tile at a time
+    ``pad``       operand -> elements that each row of its copy in shared memory is longer, so that columns lie in
+                  different banks
     ``offsets``   whether zero points are subtracted from ``each`` factor or from the ``sums``
     ``flip``      bytes whose top bit is inverted before they are multiplied: s8 as u8, u8 as s8
     ``drain``     whether accumulators are stored to memory, where a loop finishes them (for long post-ops)
@@ -92,6 +97,9 @@ class Config:
     near: tuple[tuple[str, str], ...] = ()
     stream: tuple[str, ...] = ()
     hold: tuple[str, ...] = ()
+    group: tuple[tuple[str, int], ...] = ()
+    shared: tuple[str, ...] = ()
+    pad: tuple[tuple[str, int], ...] = ()
     offsets: str = "each"
     flip: tuple[str, ...] = ()
     drain: bool = False
@@ -117,6 +125,12 @@ class Config:
         for name, size in self.register:
             if size < 1:
                 raise ConfigError("tile-size", f"--register={name}:{size}: a tile has at least one iteration")
+        for name, size in self.group:
+            if size < 1 or size % self.size(name):
+                raise ConfigError(
+                    "group", f"--group={name}:{size}: the tile of a group is a multiple of that of a thread, "
+                    f"--register={name}:{self.size(name)}",
+                )  # fmt: skip
         around: dict[str, int] = {}
         for name, size in self.cache:
             if size < 1 or size % max(self.size(name), dict(self.terms).get(name, 1)):
@@ -177,6 +191,10 @@ class Config:
                 words.append(f"--{f.name}={_PRINT[f.name](value)}")
         return " ".join(words) + (f"{_THEN}{self.then}" if self.then is not None else "")
 
+    def group_size(self, loop: str) -> int:
+        """Return the tile of a thread group along a loop: that of one thread if none is given."""
+        return dict(self.group).get(loop, self.size(loop))
+
     @property
     def stages(self) -> tuple[Config, ...]:
         """The configs of all statements, each without that of the next one."""
@@ -212,6 +230,8 @@ class Config:
             split=sizes(self.split), phases=names(self.phases), pack=names(self.pack, arrays),
             near=tuple((arrays.get(a, a), loops.get(n, n)) for a, n in self.near),
             stream=names(self.stream, arrays), hold=names(self.hold, arrays), flip=names(self.flip, arrays),
+            group=sizes(self.group), shared=names(self.shared, arrays),
+            pad=tuple((arrays.get(a, a), n) for a, n in self.pad),
         )  # fmt: skip
 
     @staticmethod
@@ -279,17 +299,18 @@ _PRINT: dict[str, Callable[[Any], str]] = {
     "threads": str, "at": str, "halo": str,
     "fuse": _pairs_text, "near": _pairs_text,
     "register": _sizes_text, "cache": _sizes_text, "terms": _sizes_text, "split": _sizes_text, "ends": _sizes_text,
-    "remainder": _sizes_text, "winograd": _sizes_text, "block": _sizes_text,
+    "remainder": _sizes_text, "group": _sizes_text, "pad": _sizes_text, "winograd": _sizes_text, "block": _sizes_text,
     "order": ",".join, "reduce": ",".join, "pack": ",".join, "hold": ",".join, "flip": ",".join, "stream": ",".join,
+    "shared": ",".join,
     "phases": ",".join, "outline": _flag_text, "drain": _flag_text,
 }  # fmt: skip
 _READ: dict[str, Callable[[str], Any]] = {
     "target": str, "lane": str, "instruction": str, "realise": str, "table": str, "offsets": str, "pieces": int,
     "threads": int, "at": str, "halo": str,
     "fuse": _pairs, "near": _pairs, "register": _sizes, "cache": _sizes, "terms": _sizes, "split": _sizes,
-    "ends": _sizes, "remainder": _sizes, "winograd": _sizes, "block": _sizes,
+    "ends": _sizes, "remainder": _sizes, "group": _sizes, "pad": _sizes, "winograd": _sizes, "block": _sizes,
     "order": _names, "reduce": _names, "pack": _names, "hold": _names, "flip": _names, "phases": _names,
-    "stream": _names,
+    "stream": _names, "shared": _names,
     "outline": _flag, "drain": _flag,
 }  # fmt: skip
 _EXAMPLE = {
@@ -302,6 +323,7 @@ _EXAMPLE = {
     "ends": "--ends=kw:6,kw:7", "remainder": "--remainder=oc:8",
     "terms": "--terms=ic:4", "split": "--split=mb:2", "reduce": "--reduce=kh,kw,ic", "pack": "--pack=wei",
     "near": "--near=src+oh_ow", "stream": "--stream=wei",
+    "group": "--group=oc:32,ow:16,ic:8", "shared": "--shared=src,wei", "pad": "--pad=wei:1",
     "hold": "--hold=wei", "offsets": "--offsets=sums", "flip": "--flip=wei", "outline": "--outline=no",
     "drain": "--drain=yes", "phases": "--phases=ow", "winograd": "--winograd=oh:4,ow:4", "block": "--block=oh:2",
 }  # fmt: skip

@@ -1,0 +1,77 @@
+"""Split the loops that fill a group's shared memory over the threads of the group."""
+
+from __future__ import annotations
+
+from math import prod
+
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.index import Index, Var, as_index, floordiv, mod
+from convsmith.ir.stmt import For, If, Kernel, Stmt, Store
+from convsmith.ir.walk import substitute
+from convsmith.passes.scope import LoopRewriter, perfect_nest, with_body
+
+Loop = For
+"""Within a rewriter, ``For`` is its method."""
+
+
+class _Cooperate(LoopRewriter):
+    def __init__(self, buffer: str, threads: int, thread: str, order: tuple[str, ...]) -> None:
+        super().__init__()
+        self.buffer, self.threads, self.order = buffer, threads, order
+        self.thread, self.turn = Var(thread), Var(f"{buffer}.e")
+
+    def For(self, loop: Loop) -> Stmt:
+        chain, body = perfect_nest(loop)
+        filled = body.buffer if isinstance(body, Store) else None
+        if filled is None or filled.name != self.buffer:
+            return self._For(loop)
+        if not all(x.lo is as_index(0) and x.hi.is_const for x in chain):
+            raise ConfigError("bounds", f"cooperate: loops that fill {self.buffer} must run from 0 to constants")
+        places = {name: n for n, name in enumerate(self.order)}
+        chain.sort(key=lambda x: places.get(x.var.name, -1))
+        total = prod(x.hi.const for x in chain)
+        place = above = self.turn * self.threads + self.thread
+        values: dict[Var, Index] = {x.var: as_index(0) for x in chain}
+        outermost, *inner = [x for x in chain if x.hi.const > 1] or chain[:1]
+        for x in reversed(inner):
+            values[x.var], above = mod(above, x.hi.const), floordiv(above, x.hi.const)
+        if outermost.hi.const > 1:
+            values[outermost.var] = above
+        body = substitute(body, values)
+        if total % self.threads:
+            body = If(place < total, body)
+        body = For(self.turn, as_index(0), as_index(-(-total // self.threads)), body)
+        return For(self.thread, as_index(0), as_index(self.threads), body, "group")
+
+
+def cooperate(kernel: Kernel, buffer: str, threads: int, thread: str, order: tuple[str, ...] = ()) -> Kernel:
+    """Have all ``threads`` fill ``buffer`` in turns; in each turn, neighbours fill adjacent elements.
+
+    Elements are adjacent along the innermost loop around the store, as the loops stand or in the ``order`` given. These
+    loops become a loop ``thread`` and one ``<buffer>.e`` over turns. Where the elements are no multiple of the threads,
+    a guard skips the rest of the last turn. Each element has one thread that fills it.
+
+    Before::
+
+        kernel k(a: f32[3, 5], dst: f32[3])
+          alloc a_s: f32[3, 5] @shared:
+            for a_s0 in 0 .. 3:
+              for a_s1 in 0 .. 5:
+                a_s[a_s0, a_s1] = a[a_s0, a_s1]
+            for t in 0 .. 3:
+              dst[t] = a_s[t, 0] + a_s[t, 4]
+
+    After ``cooperate("a_s", 4, "t")``::
+
+        kernel k(a: f32[3, 5], dst: f32[3])
+          alloc a_s: f32[3, 5] @shared:
+            for t in 0 .. 4 #group:
+              for a_s.e in 0 .. 4:
+                if -a_s.e * 4 - t + 14 >= 0:
+                  a_s[(a_s.e * 4 + t) // 5, (a_s.e * 4 + t) % 5] = a[(a_s.e * 4 + t) // 5, (a_s.e * 4 + t) % 5]
+            for t in 0 .. 3:
+              dst[t] = a_s[t, 0] + a_s[t, 4]
+    """
+    if threads < 1:
+        raise ConfigError("threads", f"cooperate: {threads} threads fill {buffer}; legal is at least one")
+    return with_body(kernel, _Cooperate(buffer, threads, thread, order).stmt(kernel.body))

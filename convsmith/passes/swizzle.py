@@ -1,0 +1,73 @@
+"""Rotate the rows of shared memory, so that the elements of a column lie in different banks."""
+
+from __future__ import annotations
+
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.buffer import Buffer
+from convsmith.ir.index import Index, floordiv, mod
+from convsmith.ir.stmt import Alloc, Kernel, Stmt
+from convsmith.ir.walk import Rewriter
+from convsmith.passes.flatten import offset
+from convsmith.passes.relocate import Relocate
+from convsmith.passes.scope import with_body
+
+Allocation = Alloc
+"""Within a rewriter, ``Alloc`` is its method."""
+
+
+class _Swizzle(Rewriter):
+    def __init__(self, buffer: str, elements: int) -> None:
+        super().__init__()
+        self.buffer, self.elements = buffer, elements
+
+    def Alloc(self, s: Allocation) -> Stmt:
+        old = s.buffer
+        if old.name != self.buffer:
+            return self._Alloc(s)
+        nearest = min((b for b in old.blocks if b.size > 1), key=lambda b: b.stride, default=None)
+        if nearest is None or nearest.stride != 1 or nearest.size % self.elements or old.in_registers:
+            raise ConfigError(
+                "swizzle", f"swizzle: parts of {self.elements} elements; legal are divisors of a row of {old!r}"
+            )
+        dim, parts = nearest.dim, nearest.size // self.elements
+        row = Buffer(old.name, old.dtype, old.shape, old.blocks, old.scope)
+
+        def place(index: tuple[Index, ...]) -> tuple[Index, ...]:
+            turn = floordiv(offset(old, (*index[:dim], index[dim] * 0, *index[dim + 1 :])), nearest.size)
+            part = mod(floordiv(index[dim], self.elements) + turn, parts)
+            moved = part * self.elements + mod(index[dim], self.elements)
+            return (*index[:dim], moved, *index[dim + 1 :])
+
+        return Relocate(old, row, place).stmt(s)
+
+
+def swizzle(kernel: Kernel, buffer: str, elements: int) -> Kernel:
+    """Rotate each row of the allocated ``buffer`` by one part of ``elements`` more than the row before it.
+
+    The memory has no gaps, and a part stays whole, so that a vector of so many elements is one access.
+
+    Before::
+
+        kernel k(a: f32[4, 4], dst: f32[4, 4])
+          alloc a_s: f32[4, 4] @shared:
+            for i in 0 .. 4:
+              for j in 0 .. 4:
+                a_s[i, j] = a[i, j]
+            for i in 0 .. 4:
+              for j in 0 .. 4:
+                dst[i, j] = a_s[j, i]
+
+    After ``swizzle("a_s", 2)``::
+
+        kernel k(a: f32[4, 4], dst: f32[4, 4])
+          alloc a_s: f32[4, 4] @shared:
+            for i in 0 .. 4:
+              for j in 0 .. 4:
+                a_s[i, (i * 2 + j) % 4] = a[i, j]
+            for i in 0 .. 4:
+              for j in 0 .. 4:
+                dst[i, j] = a_s[j, (i + j * 2) % 4]
+    """
+    if elements < 1:
+        raise ConfigError("swizzle", f"swizzle: parts of {elements} elements; legal is at least one")
+    return with_body(kernel, _Swizzle(buffer, elements).stmt(kernel.body))

@@ -1,0 +1,117 @@
+"""The plan of a problem for a device: one grid of thread groups for each statement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from convsmith.diag.errors import UnsupportedError
+from convsmith.ir.stmt import Block, For, Kernel, Stmt, Store
+from convsmith.ir.value import Load
+from convsmith.ir.walk import walk
+from convsmith.layout.requirements import FIXED, Requirements
+from convsmith.machine.base import Machine
+from convsmith.passes.manager import Step
+from convsmith.plan.config import Config
+from convsmith.plan.group import GroupPlan, adding_config, filling_steps, group_plan
+from convsmith.plan.kernel import scheduled
+from convsmith.plan.pipelines import SYMBOL
+from convsmith.problem.fusion import stages_of
+from convsmith.problem.problem import Problem
+from convsmith.statement.naive import naive
+from convsmith.statement.program import Program, program
+
+
+@dataclass(frozen=True)
+class DevicePlan:
+    """The plans of all statements of the program of ``problem``, in the order in which they run."""
+
+    problem: Problem
+    config: Config
+    machine: Machine
+    program: Program
+    kernels: tuple[GroupPlan, ...]
+    requirements: Requirements = FIXED
+
+    @property
+    def main(self) -> GroupPlan:
+        """The plan of the statement that writes the problem's result."""
+        return next(k for k in self.kernels if k.statement.when == "main")
+
+    @property
+    def pipeline(self) -> tuple[Step, ...]:
+        """The rewrites of the main kernel."""
+        return self.main.pipeline
+
+    @property
+    def preparing(self) -> dict[str, tuple[Step, ...]]:
+        """The rewrites of the kernels that run before the main one, by name."""
+        return {k.statement.name: k.pipeline for k in self.kernels if k.statement.when in ("packing", "before")}
+
+    @property
+    def each_call(self) -> frozenset[str]:
+        """The names of those of them that run in each call."""
+        return frozenset(st.name for st in self.program.of("before"))
+
+    def naive(self) -> Kernel:
+        """Return the naive nest of the main kernel, with those of the kernels before it."""
+        whole = self.program.naive()
+        return Kernel(whole.name, whole.params, _parts(whole)[0], before=whole.before)
+
+    def finishing(self) -> list[tuple[Kernel, tuple[Step, ...]]]:
+        """Return the naive nests of the kernels that run after the main one, with their rewrites.
+
+        Elements that blocked layouts add to results are zeroed by kernels of their own.
+        """
+        found: list[tuple[Kernel, tuple[Step, ...]]] = []
+        for k in self.kernels:
+            st, whole = k.statement, naive(self.problem, k.statement)
+            first, *zeros = _parts(whole)
+            if st.when == "after":
+                found.append((_kernel_of(st.name, whole, first), k.pipeline))
+            for n, nest in enumerate(zeros):
+                assert isinstance(nest, For)
+                found.append((_kernel_of(f"{st.name}_zeros{n}", whole, nest), filling_steps(nest)))
+        return found
+
+    def symbol(self, kernel: str = "") -> str:
+        """Return the symbol of the main kernel, or of a kernel around it."""
+        return f"{SYMBOL}_{kernel}" if kernel else SYMBOL
+
+    def threads(self, kernel: str = "") -> int:
+        """Return 1: one host thread launches a kernel."""
+        return 1
+
+    def __str__(self) -> str:
+        return "\n".join(f"{head:14}{text}".rstrip() for head, text in self._lines())
+
+    def _lines(self) -> Iterator[tuple[str, str]]:
+        yield "config", str(self.config)
+        for kernel in self.kernels:
+            yield from kernel.lines()
+
+
+def _parts(kernel: Kernel) -> tuple[Stmt, ...]:
+    return kernel.body.stmts if isinstance(kernel.body, Block) else (kernel.body,)
+
+
+def _kernel_of(name: str, whole: Kernel, nest: Stmt) -> Kernel:
+    """Return the kernel of one ``nest`` of the kernel ``whole``, with the parameters that it accesses."""
+    used = {x.buffer for x in walk(nest) if isinstance(x, (Load, Store))}
+    return Kernel(name, tuple(b for b in whole.params if b in used), nest)
+
+
+def device_plan(problem: Problem, config: Config, machine: Machine) -> DevicePlan:
+    """Return the plan of ``problem`` under ``config`` for a machine that runs grids of groups of threads; ConfigError
+    where no kernel can be made from it.
+    """
+    if stages_of(problem) is not None or config.winograd or config.then is not None:
+        raise UnsupportedError(
+            f"{problem} under {config}: {machine.name} computes neither several stages nor transforms in a kernel; "
+            "available are kernels of one stage",
+            code="device",
+        )  # fmt: skip
+    made = program(problem, scheduled(problem, config, machine))
+    configs = (config if st.when == "main" else adding_config(st, machine) for st in made.statements)
+    kernels = tuple(group_plan(st, own, machine) for st, own in zip(made.statements, configs))
+    return DevicePlan(problem, config, machine, made, kernels)

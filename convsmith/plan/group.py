@@ -1,0 +1,183 @@
+"""The plan of one statement for a machine with groups of threads: from its naive nest to straight lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import prod
+
+from convsmith.ir.stmt import For
+from convsmith.machine.base import Machine
+from convsmith.passes.bind import bind
+from convsmith.passes.contract import contract
+from convsmith.passes.cooperate import cooperate
+from convsmith.passes.cse import cse
+from convsmith.passes.extend import extend
+from convsmith.passes.fission import fission
+from convsmith.passes.flatten import flatten
+from convsmith.passes.fuse import fuse
+from convsmith.passes.hoist import hoist
+from convsmith.passes.manager import Step
+from convsmith.passes.narrow_index import narrow_index
+from convsmith.passes.pad_rows import pad_rows
+from convsmith.passes.reorder import reorder
+from convsmith.passes.scope import perfect_nest
+from convsmith.passes.simplify import simplify
+from convsmith.passes.speculate import speculate
+from convsmith.passes.stage import stage
+from convsmith.passes.tile import tile
+from convsmith.passes.to_threads import to_threads
+from convsmith.passes.unroll import unroll
+from convsmith.passes.unused_let import unused_let
+from convsmith.plan.config import Config
+from convsmith.plan.group_limits import along_lanes, check_limits, check_names, shared_bytes
+from convsmith.plan.group_nest import GRID_DIMS, GROUP, THREAD, GroupNest, group_nest
+from convsmith.plan.loops import Loops, fused_name, loops_after_fusing, names
+from convsmith.statement.statement import KINDS, Statement, View
+
+UNROLLED = 256
+"""Maximum number of products in a straight line."""
+ADDING = 128
+"""Threads of a group that only moves or adds up entries."""
+
+
+def group_steps(st: Statement, config: Config, nest: GroupNest) -> list[Step]:
+    """Return the rewrites from the naive nest to loops over the threads of a group, one after the other."""
+    first = sorted((d for d in st.dims if d.kind != "k"), key=lambda d: KINDS.index(d.kind))
+    steps = [Step(reorder, tuple(d.name for d in first))] if len(first) > 1 and config.fuse else []
+    if sum(n in pair for pair in config.fuse for n in st.reduce) > 1:
+        steps.append(Step(reorder, st.reduce))
+    steps += [Step(fuse, a, b, fused_name(a, b)) for a, b in config.fuse]
+    steps += [Step(simplify), *nest.tiling]
+    steps.append(Step(reorder, names((*nest.grid, *nest.threads, *nest.registers))))
+    steps += [Step(bind, names(nest.grid), "grid"), Step(bind, names(nest.threads), "group")]
+    steps += _packed(names(nest.threads), THREAD, 1)
+    own = (nest.thread, *names(nest.registers))
+    steps.append(Step(fission, own))
+    steps.append(Step(reorder, (*names(nest.steps), nest.thread, *names((*nest.terms, *nest.registers)))))
+    views = [v for v in st.factors if v.name in config.shared]
+    masked = config.realise == "mask" or _reads_slack(st, config)
+    for view in views:
+        copied = (along_lanes(view, config), 0, "shared", 1, False, masked)
+        steps.append(Step(stage, view.name, nest.steps[-1].name, *copied))
+        steps += [Step(pad_rows, f"{view.name}_s", n) for name, n in config.pad if name == view.name]
+    for view in views:
+        steps.append(Step(cooperate, f"{view.name}_s", nest.size, nest.thread, _as_in_memory(view)))
+    steps += [Step(simplify), Step(speculate), *_packed(names(nest.grid), GROUP, GRID_DIMS)]
+    return [*steps, Step(simplify)]
+
+
+def lower_steps(nest: GroupNest, machine: Machine) -> list[Step]:
+    """Return the rewrites from loops over threads to straight lines of each thread."""
+    products = prod(x.extent for x in nest.registers)
+    straight = list(nest.registers)
+    for x in reversed(nest.terms):
+        products *= x.extent
+        if products > UNROLLED:
+            break
+        straight.append(x)
+    return [
+        Step(bind, names(straight), "unrolled"), Step(flatten), Step(simplify), Step(contract, machine.scalar_types),
+        Step(to_threads), Step(narrow_index), Step(simplify, False), Step(unused_let), Step(hoist), Step(cse),
+        Step(unroll),
+    ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class GroupPlan:
+    """The plan of one statement: its loops, the nest that ``config`` gives it, and its pipeline.
+
+    ``shared`` are the bytes of each operand's copy in shared memory. ``order`` are the rewrites to loops over groups
+    and threads, ``lower`` those to straight lines.
+    """
+
+    statement: Statement
+    config: Config
+    loops: Loops
+    nest: GroupNest
+    shared: dict[str, int]
+    order: tuple[Step, ...]
+    lower: tuple[Step, ...]
+
+    @property
+    def pipeline(self) -> tuple[Step, ...]:
+        """The rewrites in the order in which they run."""
+        return (*self.order, *self.lower)
+
+    def lines(self) -> Iterator[tuple[str, str]]:
+        """Yield the decisions of the plan, each with its name."""
+        st, nest = self.statement, self.nest
+        product = " * ".join(v.name for v in st.factors)
+        yield "statement", f"{st.name}: {st.c.name} from the sums of {product} in {st.acc}"
+        for head, loops in (
+            ("groups", nest.grid), ("threads", nest.threads), ("registers", nest.registers), ("steps", nest.steps),
+            ("terms", nest.terms),
+        ):  # fmt: skip
+            yield head, " ".join(f"{x}:{x.extent}" for x in loops)
+        for name, nbytes in self.shared.items():
+            yield "shared", f"{name} {nbytes} bytes"
+        yield "pipeline", " ".join(step.name for step in self.pipeline)
+
+
+def group_plan(st: Statement, config: Config, machine: Machine) -> GroupPlan:
+    """Return the plan of ``st`` under its own ``config``."""
+    loops = whole_loops(st, config)
+    check_names(st, loops, config, machine)
+    nest = group_nest(loops, config)
+    shared = shared_bytes(st, loops, config)
+    check_limits(machine, nest, shared)
+    order, lower = group_steps(st, config, nest), lower_steps(nest, machine)
+    return GroupPlan(st, config, loops, nest, shared, tuple(order), tuple(lower))
+
+
+def whole_loops(st: Statement, config: Config) -> Loops:
+    """Return the loops of ``st`` after fusing; one that a stride must divide runs over all classes."""
+    loops = loops_after_fusing(st, config)
+    whole = {d.name: d.size for d in st.dims if d.name in loops.residues}
+    return replace(loops, extents={**loops.extents, **whole}, residues={})
+
+
+def adding_config(st: Statement, machine: Machine) -> Config:
+    """Return the config of a statement that only adds up entries: a thread for each sum."""
+    lane = max((d for d in st.dims if d.kind != "k"), key=lambda d: d.size).name
+    size = min(ADDING, max(d.size for d in st.dims if d.name == lane))
+    return Config(machine.name, lane, group=((lane, size),), pack=(), realise="mask")
+
+
+def filling_steps(nest: For, threads: int = ADDING) -> tuple[Step, ...]:
+    """Return the rewrites of a ``nest`` that stores to all places of its loops: a thread for each place."""
+    loops, _ = perfect_nest(nest)
+    shifted = [Step(tile, x.var.name, 1, f"{x.var}.o", f"{x.var}.i") for x in loops]
+    outer = tuple(f"{x.var}.o" for x in loops)
+    whole = GROUP if len(outer) > 1 else outer[0]
+    return (
+        *shifted, Step(reorder, (*outer, *(f"{x.var}.i" for x in loops))), *_packed(outer, GROUP, 1),
+        Step(extend, whole, threads), Step(tile, whole, threads, f"{GROUP}.g", THREAD), Step(simplify, False),
+        Step(bind, (f"{GROUP}.g",), "grid"), Step(bind, (THREAD,), "group"), Step(flatten), Step(simplify),
+        Step(to_threads), Step(narrow_index), Step(hoist), Step(cse),
+    )  # fmt: skip
+
+
+def _reads_slack(st: Statement, config: Config) -> bool:
+    """Return whether a step of the reduction may read elements that blocked layouts add, which may hold anything."""
+    uneven = any(d.size % config.group_size(d.name) for d in st.of("k"))
+    return uneven and any(v.layout.padded_shape != v.layout.shape for v in st.factors)
+
+
+def _as_in_memory(view: View) -> tuple[str, ...]:
+    """Return the loops over the dims of the copy of a view, in the order in which the view lies in memory."""
+    nearest = {b.dim: b.stride for b in view.layout.blocks}
+    order = sorted(range(len(view.coords)), key=lambda d: (-nearest.get(d, 0), d))
+    return tuple(f"{view.name}_s{d}" for d in order)
+
+
+def _packed(loops: tuple[str, ...], name: str, most: int) -> list[Step]:
+    """Return the rewrites that leave at most so many of the adjacent ``loops``: the last ones become the loop ``name``.
+    """
+    steps = []
+    outer = loops[: most][-1]
+    for n, inner in enumerate(loops[most:], most):
+        fused = name if n == len(loops) - 1 else f"{name}.{n}"
+        steps.append(Step(fuse, outer, inner, fused))
+        outer = fused
+    return steps

@@ -1,0 +1,103 @@
+"""What a machine with groups of threads has room for, and what a config may ask of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from math import prod
+
+from convsmith.arith.ranges import interval
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.index import Var, is_true
+from convsmith.ir.types import dtype
+from convsmith.ir.walk import variables_of
+from convsmith.machine.base import Machine
+from convsmith.passes.footprint import dense_blocks
+from convsmith.plan.config import Config
+from convsmith.plan.group_nest import GroupNest, tile_of
+from convsmith.plan.loops import Loops, fused_dims
+from convsmith.statement.statement import Statement, View
+
+REALISED = ("mask", "pad_copy")
+"""How absent elements are read on machines with thread groups."""
+_KNOWN = {
+    "target", "lane", "fuse", "register", "order", "reduce", "group", "shared", "pad", "realise", "pack", "split",
+    "offsets", "flip", "outline", "pieces", "then", "at", "halo",
+}  # fmt: skip
+"""Fields of a config that say something on machines with thread groups, or are asked about elsewhere."""
+
+
+def check_names(st: Statement, loops: Loops, config: Config, machine: Machine) -> None:
+    """Raise ConfigError where ``config`` names loops or operands that ``st`` does not have, or asks for what no device
+    does.
+    """
+    for name in (config.lane, *dict(config.register), *dict(config.group), *config.order, *config.reduce):
+        if name not in loops.extents:
+            raise ConfigError("unknown-loop", f"config names loop {name!r}; there are {', '.join(loops.extents)}")
+    if loops.kinds[config.lane] == "k":
+        raise ConfigError(
+            "lane", f"--lane={config.lane}: a reduction loop; legal on {machine.name} are "
+            f"{', '.join(loops.of('batch', 'n', 'm'))}",
+        )  # fmt: skip
+    operands = [v.name for v in st.factors]
+    for name in config.shared:
+        if name not in operands:
+            raise ConfigError("shared", f"--shared={name}: legal are {', '.join(operands)}")
+    defaults = Config(config.target, config.lane, pack=())
+    for field in sorted({f.name for f in fields(config)} - _KNOWN):
+        if getattr(config, field) != getattr(defaults, field):
+            raise ConfigError(
+                field, f"--{field}= says nothing on {machine.name}, which runs groups of threads; legal is none"
+            )
+    if config.pack:
+        raise ConfigError("pack", f"--pack={','.join(config.pack)}: {machine.name} packs no operands; legal is --pack=")
+    if config.realise not in REALISED:
+        raise ConfigError("realise", f"--realise={config.realise}: legal on {machine.name} are {', '.join(REALISED)}")
+    if config.realise == "pad_copy" and st.a.name not in config.shared and not is_true(st.a.mask):
+        raise ConfigError("stage", f"--realise=pad_copy pads a copy in shared memory; needs --shared={st.a.name}")
+    if config.realise == "pad_copy" and st.shifted:
+        raise ConfigError("stage", f"--realise=pad_copy: {st.a.name} has a zero point; legal is --realise=mask")
+
+
+def check_limits(machine: Machine, nest: GroupNest, shared: Mapping[str, int]) -> None:
+    """Raise ConfigError, with the numbers, where a grid or a group needs more than ``machine`` has.
+
+    ``shared`` are the bytes of each operand's copy.
+    """
+    device = machine.device
+    assert device is not None
+    if nest.size > device.threads:
+        text = " x ".join(f"{x.of}:{x.extent}" for x in nest.threads)
+        raise ConfigError(
+            "threads", f"needs {nest.size} threads in a group, {machine.name} has {device.threads} ({text})"
+        )
+    if sum(shared.values()) > device.shared.bytes:
+        text = ", ".join(f"{name} {nbytes}" for name, nbytes in shared.items())
+        raise ConfigError(
+            "shared", f"needs {sum(shared.values())} bytes of shared memory, a group on {machine.name} has "
+            f"{device.shared.bytes} ({text})",
+        )  # fmt: skip
+    for most, groups in zip(device.grid, reversed(nest.grid_sizes)):
+        if groups > most:
+            raise ConfigError("grid", f"needs {groups} groups along a dim of the grid, {machine.name} has {most}")
+
+
+def shared_bytes(st: Statement, loops: Loops, config: Config) -> dict[str, int]:
+    """Return the bytes of shared memory that the copy of each operand needs: the box of what a group tile reads."""
+    ranges = {Var(dim): (0, tile_of(loops, config, n)[0] - 1) for n, dims in loops.dims.items() for dim in dims}
+    found = {}
+    for view in (v for v in st.factors if v.name in config.shared):
+        shape = [hi - lo + 1 for lo, hi in (interval(x, ranges) for x in view.coords)]
+        elements = prod(shape)
+        if view.name in dict(config.pad):
+            rows = (shape[b.dim] for b in dense_blocks(view.layout.blocks, shape, along_lanes(view, config)))
+            row = next((n for n in reversed([*rows]) if n > 1), 1)
+            elements += elements // row * dict(config.pad)[view.name]
+        found[view.name] = elements * dtype(view.dtype).bytes
+    return found
+
+
+def along_lanes(view: View, config: Config) -> int | None:
+    """Return the dim of a view along which adjacent threads read, or None."""
+    dims = fused_dims(config, config.lane)
+    return next((n for n, x in enumerate(view.coords) if Var(dims[-1]) in variables_of(x)), None)

@@ -1,0 +1,103 @@
+"""The nest of a group of threads: the loops over groups, threads, registers, and steps of the reduction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from convsmith.passes.extend import extend
+from convsmith.passes.manager import Step
+from convsmith.passes.tile import tile
+from convsmith.plan.config import Config
+from convsmith.plan.loops import Loop, Loops
+
+THREAD, GROUP = "t", "x"
+"""Names of the loops that several loops over threads, and over thread groups, become."""
+GRID_DIMS = 3
+"""Maximum number of loops over thread groups."""
+
+
+@dataclass(frozen=True)
+class GroupNest:
+    """The loops that tiling makes, by role, outermost first in each.
+
+    The loops ``grid`` step from group tile to group tile, those in ``threads`` from thread to thread, and ``registers``
+    are the sums of a thread. The ``steps`` of the reduction run one after the other; a group copies operands at each.
+    The loops ``terms`` run within a step. ``tiling`` are the rewrites that split the loops of the statement into these.
+    """
+
+    grid: tuple[Loop, ...]
+    threads: tuple[Loop, ...]
+    registers: tuple[Loop, ...]
+    steps: tuple[Loop, ...]
+    terms: tuple[Loop, ...]
+    tiling: tuple[Step, ...]
+
+    @property
+    def grid_sizes(self) -> tuple[int, ...]:
+        """The extents of the loops over groups once they are packed, outermost first."""
+        sizes = [x.extent for x in self.grid]
+        return (*sizes[: GRID_DIMS - 1], prod(sizes[GRID_DIMS - 1 :])) if len(sizes) > GRID_DIMS else tuple(sizes)
+
+    @property
+    def thread(self) -> str:
+        """The name of the loop over all threads."""
+        return THREAD if len(self.threads) > 1 else self.threads[0].name
+
+    @property
+    def size(self) -> int:
+        """The number of threads of a group."""
+        return prod(x.extent for x in self.threads)
+
+
+def group_nest(loops: Loops, config: Config) -> GroupNest:
+    """Return the nest that ``config`` makes of ``loops``.
+
+    Adjacent threads have adjacent iterations of the lane loop. Along other loops, a thread has a run of iterations.
+    """
+    grid: list[Loop] = []
+    threads: list[Loop] = []
+    registers: list[Loop] = []
+    steps: list[Loop] = []
+    terms: list[Loop] = []
+    tiling: list[Step] = []
+    for n in _ordered(loops, config):
+        whole, (size, own) = loops.extents[n], tile_of(loops, config, n)
+        count = -(-whole // size)
+        if whole % size:
+            tiling.append(Step(extend, n, size))
+        outer, inner = (steps, terms) if loops.kinds[n] == "k" else (grid, registers)
+        is_lane, is_step = n == config.lane, loops.kinds[n] == "k"
+        if size == 1 and not is_lane:
+            outer.append(loops.part(n, n, "thread", count))
+            continue
+        outer.append(loops.part(f"{n}.g", n, "thread", count, size, is_tiled=True))
+        across = size // own
+        if is_step or (across == 1 and not is_lane):
+            tiling.append(Step(tile, n, size, f"{n}.g", f"{n}.i"))
+            inner.append(loops.part(f"{n}.i", n, "register", size))
+            continue
+        threads.append(loops.part(f"{n}.t", n, "thread", across, 1 if is_lane else own, own > 1))
+        if own == 1:
+            tiling.append(Step(tile, n, size, f"{n}.g", f"{n}.t"))
+            continue
+        registers.append(loops.part(f"{n}.i", n, "register", own, across if is_lane else 1))
+        tiling.append(Step(tile, n, size, f"{n}.g", f"{n}.b"))
+        parts = (across, f"{n}.i", f"{n}.t") if is_lane else (own, f"{n}.t", f"{n}.i")
+        tiling.append(Step(tile, f"{n}.b", *parts))
+    threads.sort(key=lambda x: x.of == config.lane)
+    return GroupNest(*map(tuple, (grid, threads, registers, steps, terms, tiling)))  # type: ignore[arg-type]
+
+
+def tile_of(loops: Loops, config: Config, loop: str) -> tuple[int, int]:
+    """Return the iterations of a loop in the tile of a group and in that of a thread; a loop that runs once has none.
+    """
+    return (config.group_size(loop), config.size(loop)) if loops.extents[loop] > 1 else (1, 1)
+
+
+def _ordered(loops: Loops, config: Config) -> list[str]:
+    """Return the names of ``loops``, outermost first."""
+    around, inner = loops.of("batch", "n", "m"), loops.of("k")
+    first = [n for n in config.order if n in around]
+    reduce = [n for n in config.reduce if n in inner]
+    return [*first, *(n for n in around if n not in first), *reduce, *(n for n in inner if n not in reduce)]

@@ -1,0 +1,59 @@
+"""Kernels for devices on the interpreter: an oracle of all kernels of a plan, and random configs."""
+
+from __future__ import annotations
+
+import random
+
+from guarded import canary, check_result, memories
+from oracles import Oracle
+
+from convsmith.compiler.driver import in_order
+from convsmith.ir.intern import interning
+from convsmith.ir.stmt import Kernel
+from convsmith.machine.base import Machine
+from convsmith.passes.manager import run_steps
+from convsmith.plan.config import Config
+from convsmith.plan.device import DevicePlan
+from convsmith.problem import Problem
+from convsmith.statement.statement import Statement
+from convsmith.statement.views import statement
+
+
+class DeviceOracle(Oracle):
+    """Interprets every kernel on the line, between the kernels of its plan that stand around it."""
+
+    def __init__(self, plan: DevicePlan, target: Machine, seed: int = 0) -> None:
+        super().__init__(plan.problem, target, seed)
+        self.around = [run_steps(k, steps) for k, steps in plan.finishing()]
+
+    def check(self, kernel: Kernel) -> None:
+        memory = memories(self.problem, self.arrays)
+        call = self.call(memory, canary)
+        for k in (*in_order((*kernel.packs, *kernel.before)), kernel, *self.around):
+            call.run(k)
+        check_result(self.problem, memory, self.truth)
+
+
+def random_group_config(rng: random.Random, problem: Problem, target: Machine) -> Config:
+    """A config for a device that is mostly legal; one that is not shall raise ConfigError."""
+    with interning():
+        st = statement(problem, target)
+    kinds = {d.name: d.kind for d in st.dims}
+    register = {n: 1 if k == "k" else rng.choice((1, 1, 1, 2, 3)) for n, k in kinds.items()}
+    group = {n: register[n] * rng.choice((1, 1, 2, 3, 4)) for n in kinds}
+    lane = rng.choice([n for n, k in kinds.items() if k != "k"])
+    shared = tuple(v.name for v in st.factors if rng.random() < 0.6)
+    padded = st.a.name in shared and not st.shifted and rng.random() < 0.7
+    return Config(
+        target.name, lane, register=tuple((n, s) for n, s in register.items() if s > 1), pack=(),
+        group=tuple((n, s) for n, s in group.items() if s > 1), shared=shared,
+        order=_shuffled(rng, st, "batch", "n", "m"),
+        pad=tuple((name, 1) for name in shared if rng.random() < 0.3), realise="pad_copy" if padded else "mask",
+    )  # fmt: skip
+
+
+def _shuffled(rng: random.Random, st: Statement, *kinds: str) -> tuple[str, ...]:
+    """Some order of the loops of these kinds, or none."""
+    names = [d.name for d in st.dims if d.kind in kinds]
+    rng.shuffle(names)
+    return tuple(names) if rng.random() < 0.3 else ()

@@ -1,0 +1,161 @@
+"""Plans for devices: tiny problems of every kind, interpreted as grids of groups of threads."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from devices import DeviceOracle, random_group_config
+from problems import random_problem
+
+from convsmith.diag.errors import ConfigError, UnsupportedError
+from convsmith.ir.intern import interning
+from convsmith.ir.stmt import Alloc, For, Kernel
+from convsmith.ir.walk import loops_of, statements_of
+from convsmith.machine.base import Machine
+from convsmith.machine.registry import target
+from convsmith.passes.manager import run_steps
+from convsmith.plan.config import Config
+from convsmith.plan.device import DevicePlan, device_plan
+from convsmith.problem import parse_problem
+
+HEAD = "--target=opencl --pack="
+KINDS = {
+    "padded": (
+        "mb1ic3ih2iw3oc3oh2ow3kh3kw3ph1pw1",
+        "--lane=ow --register=oc:2,oh:2 --realise=pad_copy --group=oc:4,ow:2,oh:2,ic:2,kh:3,kw:3 --shared=src,wei",
+    ),
+    "mask": ("mb1ic3iw6oc5ow6kw3pw1", "--lane=oc --realise=mask --group=oc:4,ow:2 --shared=src,wei"),
+    "nothing-shared": ("mb1ic3iw6oc5ow6kw3pw1", "--lane=ow --register=oc:2 --realise=mask --group=oc:4,ow:4"),
+    "3d": ("mb2ic1id3ih2iw2oc3od3oh1ow2kd2kh2kw1pd1",
+           "--lane=oc --realise=pad_copy --group=oc:2,od:2,mb:2 --shared=src"),
+    "stride-and-dilation": (
+        "mb1ic1ih5iw9oc2oh3ow4kh3kw2sh2sw2dw1ph1", "--lane=ow --realise=pad_copy --group=ow:3,oh:2,kh:3 --shared=src",
+    ),
+    "fused-pixels": ("mb1ic3ih3iw3oc3oh3ow3kh1kw1", "--lane=oh_ow --fuse=oh+ow --realise=mask --group=oh_ow:8,oc:2"),
+    "channels-last": (
+        "--stag=axb --dtag=axb mb2ic5iw3oc3ow3kw3pw1",
+        "--lane=oc --register=oc:2 --realise=pad_copy --group=oc:6,ow:2,ic:4 --shared=src,wei --pad=wei:1,src:2",
+    ),
+    "blocked-with-zeros": ("--stag=aBc4b --dtag=aBc4b mb1ic5iw3oc6ow3kw3pw1",
+                           "--lane=oc --realise=pad_copy --group=oc:4,ic:2 --shared=src,wei"),
+    "groups": ("g3mb1ic6iw3oc6ow3kw3pw1", "--lane=ow --realise=pad_copy --group=ow:4,oc:3,g:2 --shared=src,wei"),
+    "depthwise": ("--stag=axb --dtag=axb g5mb1ic5ih3iw3oc5oh3ow3kh2kw3pw1",
+                  "--lane=g --register=ow:2 --realise=mask --group=g:4,ow:4"),
+    "backward": ("--dir=BWD_D mb1ic2ih3oc3oh2kh3kw2iw4ow2sh2sw2ph1",
+                 "--lane=iw --realise=pad_copy --group=iw:4,ih:2,oc:2 --shared=diff_dst,wei"),
+    "weights": ("--dir=BWD_W mb2ic3ih2iw3oc3oh2ow3kh2kw2ph1pw1",
+                "--lane=oc --register=ic:2 --realise=pad_copy --group=oc:4,ic:2,mb:2,ow:3 --shared=src,diff_dst"),
+    "weights-and-bias": ("--dir=BWD_WB mb2ic3iw3oc5ow3kw2pw1", "--lane=oc --realise=mask --group=oc:4"),
+    "deconvolution": ("--deconv mb1ic2ih2iw2oc2oh3ow3kh3kw3sh2sw2ph1pw1", "--lane=oc --realise=mask --group=oc:4,ow:2"),
+    "matmul": ("--matmul --bia-dt=f32 3x5:5x3",
+               "--lane=n --register=m:2 --realise=mask --group=m:4,n:4,k:3 --shared=src,wei"),
+    "bytes": ("--dt=u8:s8:s32 mb1ic5ih2iw3oc3oh1ow3kh2kw2pw1",
+              "--lane=oc --realise=pad_copy --group=oc:4,ic:4 --shared=src,wei"),
+    "zero-points": ("--dt=u8:s8:s32 --attr-zero-points=src:common:3+wei:common:2 mb1ic3iw5oc5ow5kw3pw1",
+                    "--lane=oc --realise=mask --group=oc:4,ow:2,ic:2 --shared=src,wei"),
+    "bf16": ("--dt=bf16 --dir=FWD_B --attr-post-ops=relu+linear:2:1 mb1ic3iw5oc5ow5kw3pw1",
+             "--lane=oc --register=ow:2 --realise=pad_copy --group=oc:4,ow:4,ic:3 --shared=src,wei"),
+}  # fmt: skip
+
+
+def machine() -> Machine:
+    return target("opencl")
+
+
+def interpreted(plan: DevicePlan, every: bool) -> Kernel:
+    """The main kernel after all rewrites, interpreted after every one of them, or after the last."""
+    naive = plan.naive()
+    for k in naive.before:
+        run_steps(k, plan.preparing[k.name])
+    oracle = DeviceOracle(plan, plan.machine)
+    oracle.skip = lambda number: not every and number != len(plan.pipeline)
+    return run_steps(naive, plan.pipeline, [oracle])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_step_computes_the_same(kind: str) -> None:
+    problem, config = KINDS[kind]
+    with interning():
+        plan = device_plan(parse_problem(problem), Config.parse(f"{HEAD} {config}"), machine())
+        kernel = interpreted(plan, every=True)
+    kinds = [x.kind for x in loops_of(kernel.body)]
+    assert 1 <= kinds.count("grid") <= 3 and "group" in kinds
+    assert not any(s.buffer.scope == "cache" for s in statements_of(kernel.body) if isinstance(s, Alloc))
+
+
+def random_device_problem(seed: int) -> None:
+    rng = random.Random(seed)
+    problem = random_problem(rng, 300)
+    with interning():
+        interpreted(device_plan(problem, random_group_config(rng, problem, machine()), machine()), every=False)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_problems(seed: int) -> None:
+    random_device_problem(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(24, 500))
+def test_more_random_problems(seed: int) -> None:
+    random_device_problem(seed)
+
+
+def test_copies_hold_no_more_than_a_group_reads() -> None:
+    """The example of document 002: 16 x 16 outputs of a 7 x 7 window with stride 2 read 37 x 37 inputs."""
+    config = Config.parse(f"{HEAD} --lane=ow --realise=pad_copy --group=ow:16,oh:16,oc:64,kh:7,kw:7 --register=oc:64 "
+                          "--shared=src,wei")  # fmt: skip
+    with interning():
+        plan = device_plan(parse_problem("mb1ic1ih224oc64oh112kh7ph3sh2"), config, machine())
+        kernel = run_steps(plan.naive(), plan.main.order)
+    shapes = {s.buffer.name: s.buffer.shape for s in statements_of(kernel.body) if isinstance(s, Alloc)}
+    assert shapes["src_s"] == (1, 1, 37, 37) and shapes["wei_s"] == (64, 1, 7, 7)
+    assert plan.main.shared == {"src": 37 * 37 * 4, "wei": 64 * 49 * 4}
+
+
+def test_five_dims_are_packed_into_three() -> None:
+    config = Config.parse(f"{HEAD} --lane=ow --realise=mask --group=ow:2")
+    with interning():
+        plan = device_plan(parse_problem("g2mb3ic4ih5iw6oc4oh5ow6kh1kw1"), config, machine())
+        kernel = run_steps(plan.naive(), plan.main.order)
+    grid = [(str(x.var), int(x.hi)) for x in loops_of(kernel.body) if isinstance(x, For) and x.kind == "grid"]
+    assert grid == [("g", 2), ("oc", 2), ("x", 3 * 5 * 3)]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        ("--lane=ic", "lane", "--lane=ic: a reduction loop; legal on opencl are oc, mb, oh, ow"),
+        ("--lane=oz", "unknown-loop", "config names loop 'oz'"),
+        ("--lane=oc --group=oc:512", "threads", "needs 512 threads in a group, opencl has 256 (oc:512)"),
+        ("--lane=ow --group=ow:32,oh:3,ic:64,kh:3,kw:3 --shared=src", "shared",
+         "needs 43520 bytes of shared memory, a group on opencl has 32768 (src 43520)"),
+        ("--lane=ow --shared=dst", "shared", "--shared=dst: legal are src, wei"),
+        ("--lane=ow --realise=pad_copy", "stage", "pads a copy in shared memory; needs --shared=src"),
+        ("--lane=ow --realise=peel", "realise", "--realise=peel: legal on opencl are mask, pad_copy"),
+        ("--lane=ow --drain=yes", "drain", "--drain= says nothing on opencl"),
+        ("--lane=ow --pack=wei", "pack", "opencl packs no operands; legal is --pack="),
+    ],
+)  # fmt: skip
+def test_illegal_configs_name_what_is_wrong(words: str, code: str, text: str) -> None:
+    realised = "" if "realise" in words else " --realise=mask"
+    config = Config.parse(f"{HEAD} {words}{realised}")
+    with interning(), pytest.raises(ConfigError) as raised:
+        device_plan(parse_problem("mb2ic64ih56oc512oh56kh3ph1"), config, machine())
+    assert raised.value.code == code and text in str(raised.value)
+
+
+def test_a_device_without_room_names_it() -> None:
+    device = machine().device
+    assert device is not None
+    small = replace(machine(), device=replace(device, grid=(100, 10, 10)))
+    with interning(), pytest.raises(ConfigError, match="needs 3136 groups along a dim of the grid, opencl has 100"):
+        device_plan(parse_problem("mb2ic4ih56oc4oh56kh1ph0"), Config.parse(f"{HEAD} --lane=ow --realise=mask"), small)
+
+
+def test_chains_and_transforms_are_refused() -> None:
+    config = Config.parse(f"{HEAD} --lane=oc --winograd=oh:4,ow:4")
+    with interning(), pytest.raises(UnsupportedError, match="opencl computes neither several stages nor transforms"):
+        device_plan(parse_problem("mb1ic4ih8oc4oh8kh3ph1"), config, machine())
