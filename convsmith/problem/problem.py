@@ -58,8 +58,8 @@ class Problem(ABC):
     The other modes change nothing: `relaxed` permits rounding of partial sums in memory, and kernels never round them.
 
     `accuracy` is one of `ACCURACIES`. `strict` permits sums of products of the given numbers only. `relaxed` admits
-    transforms of products in f32, forward and by data, whose expected error is at most a few times that of these sums
-    (`statement/winograd.py`); `any` admits every transform.
+    transforms in f32, forward and by data, of products with sums in f32, whose expected error is at most a few times
+    that of these sums (`statement/winograd.py`); `any` admits every transform.
     """
 
     dt: tuple[str, str, str] = ("f32", "f32", "f32")
@@ -229,7 +229,7 @@ class Problem(ABC):
 
     @property
     def has_transforms(self) -> bool:
-        """Whether `accuracy` may make a difference: for convolutions in f32, but not for gradients of the weights."""
+        """Whether `accuracy` may change the kernel: with sums in f32, except for gradients of the weights."""
         return False
 
     @property

@@ -8,7 +8,9 @@ runs three nests, between which arrays of the block stay in the cache::
     prod[f, tile, oc]  = sum over ic of src_w[f, tile, ic] * wei_w[f, ic, oc]
     dst[oc, pixels of the tile] = epilogue of A^T prod
 
-`wei_w` is G of the weights, computed when they are packed. A transform of several axes takes one axis after the other.
+`wei_w` is G of the weights, computed when they are packed. Sources of 16 bits are converted to f32 as they are
+transformed. The transforms take the channels of all groups one after the other, the product is one for each group. A
+transform of several axes takes one axis after the other.
 Where channels lie apart in memory, a transform runs for one group of channels at a time, and its pixels pass through a
 copy in which these lie side by side (`statement/channel_copies.py`).
 """
@@ -41,6 +43,8 @@ SOURCE, WEIGHTS, PRODUCTS = "src_w", "wei_w", "prod"
 """The transformed source, the transformed weights, and their products."""
 FREQUENCY = "f"
 """The loop over frequencies."""
+FACTORS = ("f32", "bf16", "f16")
+"""Types of factors that are transformed in f32."""
 ERROR = 4.0
 """Maximum of the expected error relative to the direct statement's for which `--accuracy=relaxed` admits a transform.
 """
@@ -153,17 +157,33 @@ class Winograd:
         (n,) = direct.of("n")
         tiles = tuple(Dim(f"t{x.letter}", x.block, "m", x.letter) for x in self.tiled)
         frequency = Dim(FREQUENCY, prod(x.frequencies for x in axes), "batch")
-        a = self._view(SOURCE, (frequency, *tiles, k))
-        b = self._view(WEIGHTS, (frequency, k, n), is_constant=True)
-        c = self._view(PRODUCTS, (frequency, *tiles, n))
+        groups = direct.of("batch")
+        a = self._view(SOURCE, (frequency, *tiles), k)
+        b = self._view(WEIGHTS, (frequency, *groups, k), n, is_constant=True)
+        c = self._view(PRODUCTS, (frequency, *tiles), n)
         return Statement(
-            (frequency, n, *tiles, k), (a, b), c, (k.name,), direct.acc, name="conv", finish="sum", whole_=direct
-        )
+            (frequency, *groups, n, *tiles, k), (a, b), c, (k.name,), direct.acc, name="conv", finish="sum",
+            whole_=direct,
+        )  # fmt: skip
 
-    def _view(self, name: str, dims: Sequence[Dim], is_constant: bool = False) -> View:
-        layout = Layout.from_tag("any", tuple(d.size for d in dims))
-        coords: tuple[Index, ...] = tuple(Var(d.name) for d in dims)
+    def _view(self, name: str, outer: Sequence[Dim], channel: Dim, is_constant: bool = False) -> View:
+        """Return the view of an array that has a dim for each of ``outer``, and last one for channels.
+
+        Where the groups are not among ``outer``, the channels of one group follow those of another.
+        """
+        groups = [d for d in self.direct.of("batch") if d not in outer]
+        sizes = (*(d.size for d in outer), channel.size * prod(d.size for d in groups))
+        last: Index = Var(channel.name)
+        for d in groups:
+            last = Var(d.name) * channel.size + last
+        coords: tuple[Index, ...] = (*(Var(d.name) for d in outer), last)
+        layout = Layout.from_tag("any", sizes)
         return View(name, self.direct.acc, layout, coords, (true(),) * len(coords), constant=is_constant)
+
+    @property
+    def first_group(self) -> dict[Var, Index]:
+        """The group from which channels are counted, where a channel stands for its group too."""
+        return {Var(d.name): as_index(0) for d in self.direct.of("batch")}
 
     def naive(self) -> Kernel:
         """Return the nests of a block in the loops over images and blocks, and before it that of the weights."""
@@ -242,20 +262,20 @@ class Winograd:
     @property
     def keeps_weights(self) -> bool:
         """Whether registers hold the weights of a vector of channels between the transforms of any two axes."""
-        ends = range(1, len(self.axes))
-        done = [prod(x.frequencies for x in self.axes[:n]) * prod(x.r for x in self.axes[n:]) for n in ends]
-        return max(done, default=0) <= self.registers
+        between = range(1, len(self.axes))
+        sizes = (prod(x.frequencies for x in self.axes[:n]) * prod(x.r for x in self.axes[n:]) for n in between)
+        return max(sizes, default=0) <= self.registers
 
     def _source_nest(self, source: Buffer, result: Buffer) -> Stmt:
         view = self.direct.a
         (k,) = (d for d in self.direct.of("k") if not d.axis)
-        transform = self._transform("s", k.size, result.dtype)
+        transform = self._transform("s", result.shape[-1], result.dtype)
         ends = self._ends("s")
         copy = next((copy for copy in self.copies if copy.reads), None)
         first = [x.first_read for x in self.tiled]
 
         def element(image: Index, channel: Index, place: Sequence[Index]) -> Value:
-            point = {Var(k.name): channel, Var(self.images.pixel): image}
+            point = {**self.first_group, Var(k.name): channel, Var(self.images.pixel): image}
             return Load(source, (*(substitute(c, point) for c in view.coords[:2]), *place), None)
 
         def read(channel: Index, at: Sequence[Index]) -> Value:
@@ -291,7 +311,7 @@ class Winograd:
         epilogue = Epilogue(self.problem, direct, buffers)
         here = make_buffer("acc", dtype(direct.acc), (), "register")
         final = epilogue.value(Load(here, (), None))
-        transform = self._transform("d", n.size, products.dtype)
+        transform = self._transform("d", products.shape[-1], products.dtype)
         copy = next((copy for copy in self.copies if not copy.reads), None)
 
         def read(channel: Index, at: Sequence[Index]) -> Value:
@@ -300,7 +320,7 @@ class Winograd:
         def write(channel: Index, at: Sequence[Index], value: Value) -> Stmt:
             inner = (as_index(0), *at)
             place = {Var(x.pixel): substitute(x.first, ends) * x.m + i for x, i in zip(self.tiled, inner)}
-            point = {**place, Var(n.name): channel}
+            point = {**place, **self.first_group, Var(n.name): channel}
             element = _Finished(point, here, value).expr(final)
             store = Store(result, tuple(substitute(c, point) for c in direct.c.coords), element)
             if copy is not None:
@@ -315,7 +335,7 @@ class Winograd:
 
         def move(at: Sequence[Index], channel: Index) -> Stmt:
             point = {Var(x.pixel): x.first_written + i for x, i in zip(self.tiled, at)}
-            point[Var(n.name)] = transform.first + channel
+            point |= {**self.first_group, Var(n.name): transform.first + channel}
             index = tuple(substitute(c, point) for c in direct.c.coords)
             return Store(result, index, Load(copy.buffer, (*at, channel), None))
 
@@ -340,6 +360,7 @@ class Winograd:
     def _weights_kernel(self) -> Kernel:
         view, (n,) = self.direct.b, self.direct.of("n")
         (k,) = (d for d in self.direct.of("k") if not d.axis)
+        outer = [(Var(d.name), as_index(d.size)) for d in (*self.direct.of("batch"), k)]
         buffers = Buffers(self.problem, view, self.product.b)
         given, result = buffers[view.name], buffers[WEIGHTS]
 
@@ -350,13 +371,13 @@ class Winograd:
             return element if dtype_of(element) is result.dtype else Cast(result.dtype, element)
 
         def write(channel: Index, at: Sequence[Index], value: Value) -> Stmt:
-            return Store(result, (self._frequency(at), Var(k.name), channel), value)
+            return Store(result, (self._frequency(at), *(v for v, _ in outer), channel), value)
 
         codes = [linear_code(x.matrices.weights) for x in self.axes]
         scope = "register" if self.keeps_weights else "cache"
         transform = TileTransform("g", result.dtype, self.width, codes, n.size, scope)
         body = transform.nest(transform.body(read, write))
-        return Kernel(WEIGHTS, (given, result), loop_nest([(Var(k.name), as_index(k.size))], body))
+        return Kernel(WEIGHTS, (given, result), loop_nest(outer, body))
 
     def _frequency(self, at: Sequence[Index]) -> Index:
         number: Index = as_index(0)
@@ -404,12 +425,10 @@ def winograd(
     pixels = {d.axis: d for d in direct.of("m") if d.axis}
     taps = {d.axis: d for d in direct.of("k") if d.axis}
     kinds = (direct.a.dtype, direct.b.dtype, direct.acc)
-    if kinds != ("f32", "f32", "f32"):
+    if not {*kinds[:2]} <= {*FACTORS} or direct.acc != "f32":
         raise refuse(f"transforms are in f32; products of {':'.join(kinds)} have none")
     if not direct.constant or not pixels or pixels.keys() != taps.keys() or direct.sizes:
         raise refuse(f"legal are convolutions forward and by data, of constant sizes, not {problem}")
-    if direct.of("batch"):
-        raise refuse(f"legal are convolutions of one group, not {problem}")
     names = [d.name for d in pixels.values()]
     images = next(d for d in direct.of("m") if d.sort == "images")
     for option, given, legal in (("winograd", sizes, names), ("block", blocks, [images.name, *names])):

@@ -65,9 +65,8 @@ class StageConfigs:
         return self._found[key]
 
     def has_transform(self, problem: Problem) -> bool:
-        """Return whether the default config of the whole ``problem`` uses a transform, as windows without groups may.
-        """
-        has_windows = isinstance(problem, Conv) and problem.g == 1 and max(problem.k) > 1
+        """Return whether the default config of the whole ``problem`` uses a transform, as windows of channels may."""
+        has_windows = isinstance(problem, Conv) and problem.g < max(problem.ic, problem.oc) and max(problem.k) > 1
         return has_windows and problem.accuracy != "strict" and bool(self.whole(problem, 1).winograd)
 
     def by_rows(self, problem: Problem, near: bool) -> Config:

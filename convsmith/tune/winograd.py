@@ -53,7 +53,7 @@ def winograd_configs(
     """
     if not isinstance(problem, Conv) or not problem.has_transforms or problem.accuracy == "strict":
         return
-    if problem.depthwise is not None or st.of("batch") or st.sums or st.shifted or not st.constant:
+    if problem.depthwise is not None or st.sums or st.shifted or not st.constant:
         return
     taps = {d.axis: d.size for d in st.of("k") if d.axis}
     pixels = [d for d in st.of("m") if d.axis and taps.get(d.axis, 1) > 1]
@@ -122,7 +122,7 @@ def _schedules(
         fuse.append((outer, name))
         outer = fused_name(outer, name)
     products = _Products(problem, made, target, tuple(fuse))
-    order = (FREQUENCY, base.lane, outer)
+    order = (FREQUENCY, *(d.name for d in made.direct.of("batch")), base.lane, outer)
     base = replace(base, fuse=tuple(fuse), order=order, reduce=made.product.reduce, outline=False)
     own, loops, unit = product_config(base), products.loops, products.model.unit
     vectors = -(-loops.extents[base.lane] // unit.lanes)
