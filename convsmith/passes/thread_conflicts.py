@@ -15,7 +15,7 @@ from math import lcm, prod
 from convsmith.arith.dependence import Access, Distances, LoopBounds
 from convsmith.arith.ranges import Range, Ranges, try_interval
 from convsmith.arith.simplify import simplify
-from convsmith.ir.index import Index, Mod, Var, as_index
+from convsmith.ir.index import Eq0, Ge0, Index, Mod, Var, as_index
 from convsmith.ir.walk import substitute, variables_of, walk
 from convsmith.passes.accesses import Site
 
@@ -80,8 +80,7 @@ def _are_apart(a: Access, b: Access, common: Container[Var]) -> bool:
     if a.index is None or b.index is None:
         return False
     own = {x.var: Var(f"{x.var}'") for x in b.loops if x.var not in common}
-    ranges: dict[Var, Range] = {x.var: x.range for x in a.loops}
-    ranges |= {own.get(x.var, x.var): x.range for x in b.loops}
+    ranges = _where_it_happens(a) | {own.get(v, v): r for v, r in _where_it_happens(b).items()}
     last = len(a.index) - 1
     for dim, (f, g) in enumerate(zip(a.index, b.index)):
         apart = try_interval(substitute(g, own) - f, ranges)
@@ -89,6 +88,22 @@ def _are_apart(a: Access, b: Access, common: Container[Var]) -> bool:
         if apart is not None and (apart[0] > high or apart[1] < low):
             return True
     return False
+
+
+def _where_it_happens(a: Access) -> dict[Var, Range]:
+    """Return the ranges of the loops' variables, narrowed by conditions on one of them."""
+    ranges: dict[Var, Range] = {x.var: x.range for x in a.loops}
+    for c in a.conds:
+        if isinstance(c, (Ge0, Eq0)) and len(c.arg.terms) == 1:
+            ((atom, factor),) = c.arg.terms
+            if isinstance(atom, Var) and atom in ranges:
+                low, high = ranges[atom]
+                if factor < 0 or isinstance(c, Eq0):
+                    high = min(high, c.arg.const // -factor if factor < 0 else -c.arg.const // factor)
+                if factor > 0:
+                    low = max(low, -(c.arg.const // factor))
+                ranges[atom] = low, high
+    return ranges
 
 
 def _other_threads(threads: Sequence[LoopBounds]) -> Iterator[dict[Var, int]]:

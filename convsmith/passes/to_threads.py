@@ -166,29 +166,30 @@ def _accesses_of(s: Stmt) -> list[Load]:
 class _Barriers:
     """Chooses the nests that a barrier precedes: the first whose accesses conflict with those since the last barrier.
 
-    ``parts`` are the statements that the threads execute for each nest. A barrier that others make superfluous, such as
-    one at the start of a loop, goes away again.
+    ``parts`` are the statements that the threads execute for each nest. The barrier of the first nest under a condition
+    stands before the condition, where it orders the threads in any case. A barrier that others make superfluous, such
+    as one at the start of a loop, goes away again.
     """
 
     def __init__(self, threads: tuple[LoopBounds, ...], ranges: dict[Var, Range], parts: dict[For, Stmt]) -> None:
         self.threads, self.ranges, self.parts = threads, ranges, parts
-        self.before: dict[For, None] = {}
+        self.before: dict[Stmt, None] = {}
         self._asks = False
         self._lacks = False
         self._conflicts: dict[object, bool] = {}
         self._sites: dict[For, list[Site]] = {}
         self._bounds: dict[For, LoopBounds] = {}
 
-    def choose(self, s: Stmt) -> dict[For, None]:
-        """Return the nests of ``s`` that a barrier precedes."""
+    def choose(self, s: Stmt) -> dict[Stmt, None]:
+        """Return the nests and conditions in ``s`` that a barrier precedes."""
         self.walk(s, (), [])
         self._asks = True
-        for nest in list(self.before):
-            del self.before[nest]
+        for part in list(self.before):
+            del self.before[part]
             self._lacks = False
             self.walk(s, (), [])
             if self._lacks:
-                self.before[nest] = None
+                self.before[part] = None
         return self.before
 
     def walk(self, s: Stmt, serial: tuple[LoopBounds, ...], done: _Open) -> _Open:
@@ -200,20 +201,30 @@ class _Barriers:
         if isinstance(s, For):
             return self._nest(s, serial, done) if s in self.parts else self._loop(s, serial, done)
         if isinstance(s, If):
+            done = self._ordered(s, _first_nest(s), serial, done)
             return _joined(done, self.walk(s.body, serial, done))
         assert isinstance(s, Alloc)
         return self.walk(s.body, serial, done)
 
     def _nest(self, s: For, serial: tuple[LoopBounds, ...], done: _Open) -> _Open:
+        done = self._ordered(s, s, serial, done)
+        return _joined(done, [EarlierAccess(x, serial, {}) for x in self._sites_of(s, serial)])
+
+    def _ordered(self, s: Stmt, nest: For | None, serial: tuple[LoopBounds, ...], done: _Open) -> _Open:
+        """Return the accesses that no barrier has followed, after a barrier before ``s`` if ``nest`` needs one."""
+        if nest is not None and s not in self.before:
+            if any(self._conflict(a, b, serial) for a in done for b in self._sites_of(nest, serial)):
+                if self._asks:
+                    self._lacks = True
+                else:
+                    self.before[s] = None
+        return [] if s in self.before else done
+
+    def _sites_of(self, s: For, serial: tuple[LoopBounds, ...]) -> list[Site]:
         sites = self._sites.get(s)
         if sites is None:
             sites = self._sites[s] = sites_within(self.parts[s], (*self.threads, *serial), self.ranges)
-        if s not in self.before and any(self._conflict(a, b, serial) for a in done for b in sites):
-            if self._asks:
-                self._lacks = True
-            else:
-                self.before[s] = None
-        return _joined([] if s in self.before else done, [EarlierAccess(x, serial, {}) for x in sites])
+        return sites
 
     def _conflict(self, a: EarlierAccess, b: Site, serial: tuple[LoopBounds, ...]) -> bool:
         key = a.site, tuple(a.later.items()), b
@@ -253,18 +264,24 @@ def _joined(a: _Open, b: _Open) -> _Open:
     return [*a, *(x for x in b if (x.site, tuple(x.later.items())) not in known)]
 
 
+def _first_nest(s: Stmt) -> For | None:
+    """Return the nest that ``s`` starts with, unless a serial loop is around it."""
+    while isinstance(s, (If, Alloc)) or (isinstance(s, Block) and s.stmts):
+        s = s.stmts[0] if isinstance(s, Block) else s.body
+    return s if isinstance(s, For) and s.kind in THREAD_LOOPS else None
+
+
 class _Replaced(Rewriter):
     """Replaces nests by what the threads execute, with barriers."""
 
-    def __init__(self, parts: dict[For, Stmt], before: Container[For]) -> None:
+    def __init__(self, parts: dict[For, Stmt], before: Container[Stmt]) -> None:
         super().__init__()
         self.parts, self.before = parts, before
 
-    def For(self, loop: For) -> Stmt:
-        part = self.parts.get(loop)
-        if part is None:
-            return self._For(loop)
-        return block(Barrier(), part) if loop in self.before else part
+    def stmt(self, s: Stmt) -> Stmt:
+        out = self.parts.get(s)  # type: ignore[call-overload]
+        out = super().stmt(s) if out is None else out
+        return block(Barrier(), out) if s in self.before else out
 
 
 class _ToThreads(ScopedRewriter):

@@ -1,0 +1,213 @@
+"""Give copies of a loop several slots, so that the copies of later iterations run before the use of earlier ones."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+from convsmith.arith.simplify import simplify
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.buffer import Buffer
+from convsmith.ir.index import Index, Var, as_index, is_true, mod
+from convsmith.ir.stmt import Alloc, AsyncCopy, AtomicAdd, Block, For, If, Invoke, Kernel, Let, Stmt, Store, block
+from convsmith.ir.value import Load
+from convsmith.ir.walk import statements_of, substitute, variables_of, walk
+from convsmith.layout.block import LayoutBlock
+from convsmith.passes.accesses import written_in
+from convsmith.passes.fission import ReindexBuffer
+from convsmith.passes.scope import ScopedRewriter, note_copies, require_new, require_one, with_body
+
+Loop = For
+Allocation = Alloc
+"""Within a rewriter, ``For`` and ``Alloc`` are its methods."""
+
+
+def _refuse(why: str) -> ConfigError:
+    return ConfigError("buffering", f"multiple_buffers: {why}")
+
+
+def _used(s: Stmt) -> set[Buffer]:
+    """Return the buffers that a statement reads or writes."""
+    return {x.buffer for x in walk(s) if isinstance(x, (Load, Store, AtomicAdd))}
+
+
+class _Slots(ScopedRewriter):
+    def __init__(self, loop: str, buffers: Collection[str], count: int, ahead: int, unrolled: bool) -> None:
+        super().__init__()
+        self.loop, self.buffers, self.count, self.ahead, self.unrolled = loop, buffers, count, ahead, unrolled
+        self.slots: dict[Buffer, Buffer] = {}
+        """The buffers with slots, by the buffers without."""
+        self.around: list[Allocation | Loop] = []
+
+    def Alloc(self, s: Allocation) -> Stmt:
+        self.around.append(s)
+        body = self.stmt(s.body)
+        self.around.pop()
+        if body is s.body:
+            return s
+        new = self.slots.get(s.buffer, s.buffer)
+        if new is not s.buffer and any(s.buffer in _used(x) for x in statements_of(body)):
+            raise _refuse(f"{s.buffer} is used outside of loop {self.loop}, too; legal is a buffer of the loop's own")
+        return Allocation(new, body)
+
+    def For(self, loop: Loop) -> Stmt:
+        if loop.var.name == self.loop:
+            return self._buffered(loop)
+        self.around.append(loop)
+        out = self._For(loop)
+        self.around.pop()
+        return out
+
+    def _buffered(self, loop: Loop) -> Stmt:
+        if loop.kind not in ("serial", "unrolled") or loop.carried:
+            raise _refuse(f"loop {loop.var} is {loop.kind} or carries pointers; legal is a plain serial loop")
+        inside, body = [], loop.body
+        while isinstance(body, Alloc):
+            inside.append(body.buffer)
+            body = body.body
+        allocated = [*inside, *(x.buffer for x in self.around if isinstance(x, Allocation))]
+        named = [b for b in allocated if b.name in self.buffers]
+        if {b.name for b in named} != set(self.buffers):
+            raise _refuse(f"{', '.join(self.buffers)}: not all are allocated around loop {loop.var} or within it")
+        parts = body.stmts if isinstance(body, Block) else (body,)
+        copies = [x for x in parts if not written_in(x).isdisjoint(named)]
+        rest = [x for x in parts if x not in copies]
+        last = max((n for n, x in enumerate(parts) if x in copies), default=0)
+        if any(not _used(x).isdisjoint(named) for x in parts[:last] if x not in copies):
+            raise _refuse(f"loop {loop.var} uses {', '.join(self.buffers)} before it fills them")
+        self._require_copies(loop, named, copies, [b for b in inside if b not in named])
+        for b in named:
+            shifted = tuple(LayoutBlock(x.dim + 1, x.size, x.stride) for x in b.blocks)
+            blocks = (LayoutBlock(0, self.count, b.size), *shifted)
+            self.slots[b] = Buffer(b.name, b.dtype, (self.count, *b.shape), blocks, b.scope)
+
+        def own(s: Stmt) -> Stmt:
+            for b in reversed([x for x in inside if x not in named]):
+                s = Allocation(b, s)
+            return s
+
+        out = self._pipelined(loop, block(*copies), own(block(*rest)))
+        for b in reversed([x for x in inside if x in named]):
+            out = Allocation(self.slots[b], out)
+        return out
+
+    def _require_copies(
+        self, loop: Loop, named: Sequence[Buffer], copies: Sequence[Stmt], private: Sequence[Buffer]
+    ) -> None:
+        """Require that the copies may run earlier, and that each iteration writes the same elements."""
+        written = written_in(loop.body)
+        for b in named:
+            where = next((n for n, x in enumerate(self.around) if isinstance(x, Allocation) and x.buffer is b), None)
+            within = [] if where is None else [x.var for x in self.around[where:] if isinstance(x, Loop)]
+            moving = {loop.var, *within}
+            for s in (y for x in copies for y in statements_of(x)):
+                fixed: list[Index] = []
+                if isinstance(s, (Store, AtomicAdd)):
+                    fixed = [*s.index] if s.buffer is b else []
+                elif isinstance(s, AsyncCopy):
+                    fixed = [*s.dst.index]
+                bounds = {v for e in fixed for v in variables_of(e)}
+                if isinstance(s, Loop):
+                    bounds |= variables_of(s.lo) | variables_of(s.hi)
+                elif isinstance(s, (If, Let)):
+                    bounds |= variables_of(s.cond if isinstance(s, If) else s.value)
+                if not moving.isdisjoint(bounds):
+                    line = str(s).partition("\n")[0]
+                    raise _refuse(f"`{line}` writes other elements of {b} in another iteration of {loop.var}")
+        for s in copies:
+            line = str(s).partition("\n")[0]
+            if not written_in(s) <= set(named) or any(isinstance(x, (Invoke, AtomicAdd)) for x in statements_of(s)):
+                raise _refuse(f"`{line}` does more than to write {', '.join(map(str, named))}")
+            reads = {x.buffer for x in walk(s) if isinstance(x, Load)}
+            if not reads.isdisjoint(written | set(private)):
+                both = sorted(map(str, reads & (written | set(private))))
+                raise _refuse(f"`{line}` reads {', '.join(both)}, which loop {loop.var} writes")
+
+    # -- the loop
+    def _at(self, s: Stmt, loop: Loop, iteration: Index, slot: Index) -> Stmt:
+        """Return a part of the loop's body for an iteration, on a slot."""
+        out: Stmt = s if iteration is loop.var else substitute(s, {loop.var: iteration})
+        for old, new in self.slots.items():
+            out = ReindexBuffer(old, new, (slot,)).stmt(out)
+        return out
+
+    def _if_it_runs(self, loop: Loop, iteration: Index, s: Stmt, ranges: dict[Var, tuple[int, int]]) -> Stmt:
+        cond = simplify(iteration < loop.hi, ranges)
+        return s if is_true(cond) else If(cond, s)
+
+    def _pipelined(self, loop: Loop, copies: Stmt, rest: Stmt) -> Stmt:
+        first = [
+            self._if_it_runs(loop, loop.lo + n, self._at(copies, loop, loop.lo + n, as_index(n)), self.ranges)
+            for n in range(self.ahead)
+        ]
+        if self.unrolled:
+            return block(*first, *self._unrolled(loop, copies, rest))
+        number = loop.var - loop.lo
+        copy = self._at(copies, loop, loop.var + self.ahead, mod(number + self.ahead, self.count))
+        use = self._at(rest, loop, loop.var, mod(number, self.count))
+        body = block(self._if_it_runs(loop, loop.var + self.ahead, copy, self.ranges), use)
+        return block(*first, Loop(loop.var, loop.lo, loop.hi, body, loop.kind))
+
+    def _unrolled(self, loop: Loop, copies: Stmt, rest: Stmt) -> Iterator[Stmt]:
+        """Yield a loop of rounds, which use every slot once, and the iterations that are left."""
+        if not (loop.lo.is_const and loop.hi.is_const):
+            raise _refuse(f"loop {loop.var} runs {loop.lo} .. {loop.hi}; unrolling needs a constant number")
+        lo, total = loop.lo.const, loop.hi.const - loop.lo.const
+        rounds = max(total - self.ahead, 0) // self.count
+        var = Var(f"{loop.var}.o")
+
+        def step(iteration: Index, n: int, copy: bool) -> Iterator[Stmt]:
+            if copy:
+                yield self._at(copies, loop, iteration + self.ahead, as_index((n + self.ahead) % self.count))
+            yield self._at(rest, loop, iteration, as_index(n % self.count))
+
+        if rounds:
+            steps = [s for n in range(self.count) for s in step(var * self.count + n + lo, n, True)]
+            yield Loop(var, as_index(0), as_index(rounds), block(*steps))
+        for n in range(rounds * self.count, total):
+            yield from step(as_index(n + lo), n, n + self.ahead < total)
+
+
+def multiple_buffers(
+    kernel: Kernel, loop: str, buffers: tuple[str, ...], count: int, ahead: int = 1, unrolled: bool = False
+) -> Kernel:
+    """Give the ``buffers``, which ``loop`` fills and uses, ``count`` slots, and fill each ``ahead`` iterations early.
+
+    Iteration ``k`` fills the slot of iteration ``k + ahead``, then uses its own; the first slots are filled before the
+    loop. Two slots with ``ahead=1`` need one barrier in an iteration where one slot needs two; a third slot lets a
+    thread go on to the next iteration before all others have arrived. ``unrolled`` makes rounds of ``count``
+    iterations, in which slots are constant, as registers need them. A ``count`` of 1 changes nothing.
+
+    Before::
+
+        kernel k(a: f32[24], c: f32[8])
+          alloc s: f32[8] @shared:
+            for k in 0 .. 3:
+              for t in 0 .. 8 #group:
+                s[t] = a[k * 8 + t]
+              for t in 0 .. 8 #group:
+                c[t] = c[t] + s[-t + 7]
+
+    After ``multiple_buffers("k", ("s",), 2)``::
+
+        kernel k(a: f32[24], c: f32[8])
+          alloc s: f32[2, 8] @shared:
+            for t in 0 .. 8 #group:
+              s[0, t] = a[t]
+            for k in 0 .. 3:
+              if -k + 1 >= 0:
+                for t in 0 .. 8 #group:
+                  s[(k + 1) % 2, t] = a[k * 8 + t + 8]
+              for t in 0 .. 8 #group:
+                c[t] = c[t] + s[k % 2, -t + 7]
+    """
+    require_one(kernel, (loop,), "multiple_buffers")
+    if count < 1 or not buffers:
+        raise _refuse(f"{count} slots of {len(buffers)} buffers; legal is at least 1 of each")
+    if count == 1:
+        return kernel
+    if not 1 <= ahead < count:
+        raise _refuse(f"{count} slots are filled {ahead} iterations ahead; legal is 1 to {count - 1}")
+    if unrolled:
+        require_new(kernel, loop, (f"{loop}.o",), "multiple_buffers")
+    body = _Slots(loop, buffers, count, ahead, unrolled).stmt(kernel.body)
+    return note_copies(kernel, with_body(kernel, body), (f"{loop}.o",) if unrolled else ())
