@@ -7,15 +7,17 @@ addresses and reuse. Loops over groups and threads have one iteration here, whos
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import gcd
 from typing import Any
 
+from convsmith.arith.divisors import divisor_of
 from convsmith.codegen.artifact import AXES
 from convsmith.codegen.geometry import geometry, shared_bytes
 from convsmith.codegen.llvm_text import METHODS, Facts, FunctionEmitter
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.dialect import Dialect, DialectCall
-from convsmith.ir.index import Index
+from convsmith.ir.index import Index, Var
 from convsmith.ir.stmt import (
     THREAD_LOOPS,
     Alloc,
@@ -25,6 +27,7 @@ from convsmith.ir.stmt import (
     Commit,
     For,
     Kernel,
+    Let,
     Stmt,
     Store,
     Wait,
@@ -51,6 +54,7 @@ class ThreadEmitter(FunctionEmitter):
         super().__init__(kernel, facts, symbol, _written(kernel.body), None)
         self.dialect, self.geometry = dialect, geometry(kernel)
         self.spaces = dict(dialect.spaces)
+        self.divisors: dict[Var, int] = {}
         self.definitions: list[str] = []
 
     def pointer(self, buffer: Buffer) -> str:
@@ -81,6 +85,7 @@ class ThreadEmitter(FunctionEmitter):
 
     def _For(self, s: For) -> None:
         if s.kind not in ("grid", *THREAD_LOOPS):
+            self.divisors |= {c.var: gcd(divisor_of(c.init, self.divisors), c.step) for c in s.carried}
             METHODS[For](self, s)
             return
         call = self.dialect.group_number if s.kind == "grid" else self.dialect.thread_number
@@ -160,6 +165,18 @@ class ThreadEmitter(FunctionEmitter):
         self.lines.insert(mark, f"  {seen} = phi {word} [ {first}, %{origin} ], [ {found}, %{again} ]")
         self.start(end)
 
+    def _Let(self, s: Let) -> None:
+        self.divisors[s.var] = divisor_of(s.value, self.divisors)
+        METHODS[Let](self, s)
+
+    def alignment(self, v: Load) -> int:
+        """Return the bytes that divide the place of the first lane, as far as the place of the buffer is aligned and
+        the vector is long: a device accesses aligned vectors at once.
+        """
+        t, whole = v.buffer.dtype, v.buffer.dtype.bytes * max(lanes_of(v), 1)
+        start = _SHARED_ALIGNMENT if v.buffer.scope == "shared" else self.dialect.alignment
+        return max(gcd(divisor_of(v.index[0], self.divisors) * t.bytes, start, whole & -whole), t.bytes)
+
     def _load(self, v: Load) -> str:
         """Load active lanes one by one, because devices have no masked loads."""
         if v.lanes is not None and v.lanes.active < v.lanes.count:
@@ -178,7 +195,7 @@ class ThreadEmitter(FunctionEmitter):
 
 _THREAD_METHODS: dict[type[Stmt], Callable[[ThreadEmitter, Any], None]] = {
     kind: getattr(ThreadEmitter, f"_{kind.__name__}")
-    for kind in (For, Alloc, Barrier, AsyncCopy, Commit, Wait, AtomicAdd)
+    for kind in (For, Alloc, Let, Barrier, AsyncCopy, Commit, Wait, AtomicAdd)
 }
 
 
@@ -196,7 +213,7 @@ def device_text(kernels: Mapping[str, Kernel], facts: Facts) -> str:
         params = []
         for b in kernel.params:
             e.bases[b] = f"%{b.name}"
-            params.append(f"{e.pointer(b)} {'' if b in e.written else 'readonly '}{e.bases[b]}")
+            params.append(f"{e.pointer(b)} noalias {'' if b in e.written else 'readonly '}{e.bases[b]}")
         for v in kernel.sizes:
             params.append(f"{facts.word} %{v}")
             e.vars[v] = f"%{v}" if facts.word == e.it else e.put(f"trunc {facts.word} %{v} to {e.it}")

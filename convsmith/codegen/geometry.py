@@ -32,21 +32,28 @@ class Geometry:
 
 
 def geometry(kernel: Kernel) -> Geometry:
-    """Return the geometry of ``kernel``. InternalError where its loops over groups, or over threads, are not one nest
-    of at most three loops around all that has an effect.
+    """Return the geometry of ``kernel``.
+
+    InternalError where its loops over groups, over threads or warps, and over lanes are not a nest of at most three
+    loops each around all that has an effect. There may be several loops over the lanes of a warp, which executes the
+    statements between them.
     """
-    nests = [_nest(kernel, ("grid",)), _nest(kernel, THREAD_LOOPS)]
-    for nest in nests:
-        outside = [s for s in statements_of(kernel.body) if isinstance(s, _EFFECTS)] if nest else []
+    groups = _nest(kernel, ("grid",))
+    threads = _nest(kernel, tuple(kind for kind in THREAD_LOOPS if kind != "lane"))
+    lanes = [s for s in statements_of(kernel.body) if isinstance(s, For) and s.kind == "lane"]
+    for nest in (groups, threads or lanes[:1]):
         within = set(statements_of(nest[-1])) if nest else set()
-        for s in outside:
-            if s not in within:
+        for s in statements_of(kernel.body) if nest else ():
+            if isinstance(s, _EFFECTS) and s not in within:
                 raise InternalError(f"{kernel.name}: `{s}` stands outside of the loop {nest[-1].var}, and all run it")
-    grid, group = (_extents(nest) for nest in nests)
-    axes = {s.var: n for nest in nests for n, s in enumerate(reversed(nest))}
+    sizes = {_extent(s) for s in lanes}
+    if len(sizes) > 1:
+        raise InternalError(f"{kernel.name}: loops over {' and '.join(map(str, sorted(sizes)))} lanes")
+    inner = [*threads, *lanes[:1]]
+    axes = {s.var: n for nest in (groups, inner) for n, s in enumerate(reversed(nest))} | {s.var: 0 for s in lanes}
     allocated = (s.buffer for s in statements_of(kernel.body) if isinstance(s, Alloc) and s.buffer.scope == "shared")
     shared = sum(shared_bytes(b.size * b.dtype.bytes) for b in dict.fromkeys(allocated))
-    return Geometry(grid, group, shared, axes)
+    return Geometry(_extents(kernel, groups), _extents(kernel, inner), shared, axes)
 
 
 def shared_bytes(nbytes: int) -> int:
@@ -64,16 +71,19 @@ def _nest(kernel: Kernel, kinds: Sequence[str]) -> list[For]:
                 raise InternalError(f"{kernel.name}: the {s.kind} loop {s.var} stands beside the loop {nest[-1].var}")
             nest.append(s)
             body = s.body
-    if len(nest) > len(AXES):
-        raise InternalError(f"{kernel.name}: {len(nest)} loops {', '.join(str(s.var) for s in nest)}; 3 are legal")
     return nest
 
 
-def _extents(nest: Sequence[For]) -> tuple[int, ...]:
-    extents = []
-    for s in reversed(nest):
-        size = s.hi - s.lo
-        if not size.is_const:
-            raise InternalError(f"the {s.kind} loop {s.var} runs {size} times, which is no number")
-        extents.append(size.const)
-    return (*extents, *[1] * (len(AXES) - len(extents)))
+def _extents(kernel: Kernel, nest: Sequence[For]) -> tuple[int, ...]:
+    """Return the iterations of the loops of a ``nest`` along each axis, innermost first."""
+    if len(nest) > len(AXES):
+        names = ", ".join(str(s.var) for s in nest)
+        raise InternalError(f"{kernel.name}: a nest of the {len(nest)} loops {names}; {len(AXES)} are legal")
+    return (*(_extent(s) for s in reversed(nest)), *[1] * (len(AXES) - len(nest)))
+
+
+def _extent(s: For) -> int:
+    size = s.hi - s.lo
+    if not size.is_const:
+        raise InternalError(f"the {s.kind} loop {s.var} runs {size} times, which is no number")
+    return size.const

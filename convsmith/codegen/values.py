@@ -147,6 +147,10 @@ class ValueEmitter(CastEmitter):
         """Return the pointer to an element, with its type."""
         return f"{self.pointer(buffer)} {self.address(buffer, index[0])}"
 
+    def alignment(self, v: Load) -> int:
+        """Return the bytes to which the lanes of an access are aligned for certain: those of an element."""
+        return v.buffer.dtype.bytes
+
     def load(self, v: Load) -> str:
         """Load from memory; memory that the kernel never writes is loaded once."""
         if self.is_held(v.buffer):
@@ -172,7 +176,7 @@ class ValueEmitter(CastEmitter):
         if lanes.stride == 1:
             where = self.address(v.buffer, v.index[0])
             if whole:
-                return self.put(f"load {ty}, {self.pointer(v.buffer)} {where}, align {t.bytes}")
+                return self.put(f"load {ty}, {self.pointer(v.buffer)} {where}, align {self.alignment(v)}")
             if self.head is not None and not self.scalable:
                 return load_head(self, self.head, t, where, n, lanes.active)
             name = f"@llvm.masked.load.{self.suffix(t, n)}.p0"
@@ -284,7 +288,8 @@ class ValueEmitter(CastEmitter):
         if lanes.stride == 1:
             where = self.address(buffer, index[0])
             if lanes.active == n and not self.scalable:
-                self.lines.append(f"  store {ty} {x}, {self.pointer(buffer)} {where}, align {t.bytes}")
+                aligned = self.alignment(Load(buffer, index, lanes))
+                self.lines.append(f"  store {ty} {x}, {self.pointer(buffer)} {where}, align {aligned}")
             else:
                 name = f"@llvm.masked.store.{self.suffix(t, n)}.p0"
                 self.declared[f"declare void {name}({ty}, ptr, {self.type_i1(n)})"] = None

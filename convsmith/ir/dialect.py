@@ -23,7 +23,8 @@ class DialectCall:
 class Dialect:
     """LLVM's spelling of a kernel whose threads a device runs.
 
-    ``convention`` is the calling convention of a kernel, ``spaces`` are the address spaces of scopes. ``group_number``
+    ``convention`` is the calling convention of a kernel, ``spaces`` are the address spaces of scopes. Pointers that a
+    kernel is given are multiples of ``alignment`` bytes. ``group_number``
     and ``thread_number`` return a number of ``number_bits`` along the axis ``{axis}``, whose own number is ``{n}``.
     ``barriers`` are the parts of a barrier by name; a part that is missing does nothing. ``attributes`` and
     ``metadata`` of a kernel are pairs of a name and a text, which states the threads of a group along the axes ``{x}``,
@@ -42,6 +43,7 @@ class Dialect:
     attributes: tuple[tuple[str, str], ...] = ()
     metadata: tuple[tuple[str, str], ...] = ()
     atomic_types: tuple[str, ...] = ("s32",)
+    alignment: int = 1
     copies: tuple[tuple[int, DialectCall], ...] = ()
     commit: DialectCall | None = None
     wait: DialectCall | None = None

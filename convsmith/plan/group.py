@@ -17,6 +17,7 @@ from convsmith.passes.fission import fission
 from convsmith.passes.flatten import flatten
 from convsmith.passes.fuse import fuse
 from convsmith.passes.hoist import hoist
+from convsmith.passes.load_once import load_once
 from convsmith.passes.manager import Step
 from convsmith.passes.narrow_index import narrow_index
 from convsmith.passes.pad_rows import pad_rows
@@ -63,7 +64,11 @@ def group_steps(st: Statement, config: Config, nest: GroupNest) -> list[Step]:
         steps += [Step(pad_rows, f"{view.name}_s", n) for name, n in config.pad if name == view.name]
     for view in views:
         steps.append(Step(cooperate, f"{view.name}_s", nest.size, nest.thread, _as_in_memory(view)))
-    steps += [Step(simplify), Step(speculate), *_packed(names(nest.grid), GROUP, GRID_DIMS)]
+    steps += [Step(simplify), Step(speculate)]
+    if nest.registers:
+        reads = (f"{v.name}_s" if v in views else v.name for v in st.factors)
+        steps += [Step(load_once, name, names(nest.registers)) for name in reads]
+    steps += [*_packed(names(nest.grid), GROUP, GRID_DIMS)]
     return [*steps, Step(simplify)]
 
 

@@ -8,7 +8,7 @@ from math import prod
 
 from convsmith.arith.ranges import interval
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.index import Var, is_true
+from convsmith.ir.index import FloorDiv, Index, Var, is_true
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
@@ -84,10 +84,12 @@ def check_limits(machine: Machine, nest: GroupNest, shared: Mapping[str, int]) -
 
 def shared_bytes(st: Statement, loops: Loops, config: Config) -> dict[str, int]:
     """Return the bytes of shared memory that the copy of each operand needs: the box of what a group tile reads."""
-    ranges = {Var(dim): (0, tile_of(loops, config, n)[0] - 1) for n, dims in loops.dims.items() for dim in dims}
+    tiles = {Var(dim): tile_of(loops, config, n)[0] for n, dims in loops.dims.items() for dim in dims}
+    sizes = {Var(d.name): d.size for d in st.dims}
     found = {}
     for view in (v for v in st.factors if v.name in config.shared):
-        shape = [hi - lo + 1 for lo, hi in (interval(x, ranges) for x in view.coords)]
+        reached = (interval(x, {v: (0, n - 1) for v, n in _moving(x, tiles, sizes).items()}) for x in view.coords)
+        shape = [hi - lo + 1 for lo, hi in reached]
         elements = prod(shape)
         if view.name in dict(config.pad):
             rows = (shape[b.dim] for b in dense_blocks(view.layout.blocks, shape, along_lanes(view, config)))
@@ -95,6 +97,19 @@ def shared_bytes(st: Statement, loops: Loops, config: Config) -> dict[str, int]:
             elements += elements // row * dict(config.pad)[view.name]
         found[view.name] = elements * dtype(view.dtype).bytes
     return found
+
+
+def _moving(coordinate: Index, tiles: Mapping[Var, int], sizes: Mapping[Var, int]) -> Mapping[Var, int]:
+    """Return how far each variable moves a coordinate of a copy: through its tile, or all the way where steps from tile
+    to tile are divided with a remainder.
+    """
+    whole: dict[Var, int] = {}
+    for atom, _ in coordinate.terms:
+        if isinstance(atom, FloorDiv):
+            for v, c in atom.num.terms:
+                if isinstance(v, Var) and tiles[v] < sizes[v] and c * tiles[v] % atom.den:
+                    whole[v] = -(-sizes[v] // tiles[v]) * tiles[v]
+    return {**tiles, **whole}
 
 
 def along_lanes(view: View, config: Config) -> int | None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from math import prod
 
 import pytest
 from devices import DeviceOracle, random_group_config
 from problems import random_problem
 
 from convsmith.diag.errors import ConfigError, UnsupportedError
+from convsmith.ir.buffer import Buffer
 from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Alloc, For, Kernel
 from convsmith.ir.walk import loops_of, statements_of
@@ -19,6 +21,7 @@ from convsmith.passes.manager import run_steps
 from convsmith.plan.config import Config
 from convsmith.plan.device import DevicePlan, device_plan
 from convsmith.problem import parse_problem
+from convsmith.tune.device import device_config
 
 HEAD = "--target=opencl --pack="
 KINDS = {
@@ -86,10 +89,21 @@ def test_every_step_computes_the_same(kind: str) -> None:
 
 
 def random_device_problem(seed: int) -> None:
+    """One with a random config, every fourth one with the default config."""
     rng = random.Random(seed)
     problem = random_problem(rng, 300)
     with interning():
-        interpreted(device_plan(problem, random_group_config(rng, problem, machine()), machine()), every=False)
+        config = random_group_config(rng, problem, machine()) if seed % 4 else device_config(problem, machine())
+        assert Config.parse(str(config)) == config
+        plan = device_plan(problem, config, machine())
+        kernel = interpreted(plan, every=False)
+        shared = sum(b.size * b.dtype.bytes for b in shared_buffers(kernel))
+        assert shared <= sum(plan.main.shared.values())
+
+
+def shared_buffers(kernel: Kernel) -> list[Buffer]:
+    """The buffers of a kernel that the threads of a group share."""
+    return [s.buffer for s in statements_of(kernel.body) if isinstance(s, Alloc) and s.buffer.scope == "shared"]
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -101,6 +115,21 @@ def test_random_problems(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(24, 500))
 def test_more_random_problems(seed: int) -> None:
     random_device_problem(seed)
+
+
+@pytest.mark.parametrize("problem", [
+    "--stag=axb --dtag=axb mb32ic64ih56oc64oh56kh3ph1", "--stag=axb --dtag=axb g96mb8ic96ih112oc96oh112kh3ph1",
+    "--dir=BWD_D --stag=axb --dtag=axb mb32ic64ih56oc64oh28kh3ph1sh2", "--matmul 1024x512:512x768",
+])  # fmt: skip
+def test_default_configs_fill_the_device(problem: str) -> None:
+    """Every unit has groups of whole warps, and a thread several sums for each element that it loads."""
+    device = machine().device
+    assert device is not None
+    with interning():
+        parsed = parse_problem(problem)
+        nest = device_plan(parsed, device_config(parsed, machine()), machine()).main.nest
+    assert nest.size % 32 == 0 and prod(x.extent for x in nest.grid) >= device.units.count
+    assert prod(x.extent for x in nest.registers) >= 16
 
 
 def test_copies_hold_no_more_than_a_group_reads() -> None:

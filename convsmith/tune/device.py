@@ -1,0 +1,181 @@
+"""The default config for a device: tiles that fill its threads and fit its memories, ranked by a small model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import product
+from math import prod
+from typing import NamedTuple
+
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.index import Index, Var, is_true
+from convsmith.ir.intern import one_table
+from convsmith.ir.walk import variables_of
+from convsmith.machine.base import Machine
+from convsmith.machine.device import Device
+from convsmith.plan.config import Config
+from convsmith.plan.group import whole_loops
+from convsmith.plan.group_limits import along_lanes, shared_bytes
+from convsmith.plan.group_nest import GroupNest, group_nest
+from convsmith.plan.loops import Loops
+from convsmith.problem.problem import Problem
+from convsmith.statement.statement import Statement, view_steps
+from convsmith.statement.views import statement
+
+SHARED_LOAD = 1.0
+"""Cycles in which a thread loads an element from shared memory, in those of a multiply-add."""
+GLOBAL_LOAD = 6.0
+"""Cycles in which a thread loads an element from global memory, with its address, in those of a multiply-add."""
+TEST = 2.0
+"""Cycles in which a thread tests whether a term is there."""
+BARRIERS = 40.0
+"""Cycles of the two barriers of a step."""
+LEAST_THREADS = 32
+"""Threads of a group below which a unit of the device is not filled."""
+FEW = 8
+"""Iterations of a loop below which adjacent threads lie along another one."""
+SUMS = 32
+"""Maximum number of sums of a thread."""
+PARTS = (1, 2, 4, 8)
+"""Tiles of a thread along a loop."""
+ACROSS = (1, 2, 4, 8, 16, 32, 64)
+"""Threads of a group along a loop."""
+STEPS = (8, 16, 32)
+"""Iterations of the innermost reduction loop between two barriers."""
+FIRST = 20
+"""Candidates by tiles alone of which the steps are worked out."""
+
+
+class _Choice(NamedTuple):
+    """A config with its expected cycles."""
+
+    cycles: float
+    config: Config
+
+
+def device_config(problem: Problem, machine: Machine) -> Config:
+    """Return the config that the model expects to be fastest on a machine with groups of threads; ConfigError where
+    there is none.
+    """
+    with one_table():
+        st = statement(problem, machine)
+        found = min(_choices(st, machine), key=lambda x: (x.cycles, str(x.config)), default=None)
+    if found is None:
+        raise ConfigError("no-config", f"no config makes a kernel of {problem} for {machine.name}")
+    return found.config
+
+
+def _choices(st: Statement, machine: Machine) -> Iterator[_Choice]:
+    """Yield the configs that the device has room for."""
+    device = machine.device
+    assert device is not None
+    lane, others = _tiled_loops(st)
+    sizes = {d.name: d.size for d in st.dims}
+    free = {d.name: d.size for d in st.dims if d.kind != "k"}
+    tiles = sorted(_tiles(sizes, lane, others, device), key=lambda x: _of_product(free, x[0], x[1], device))[:FIRST]
+    for register, group in tiles:
+        for steps, shared in _ways(st, sizes):
+            config = Config(
+                machine.name, lane, register=_sizes(register), pack=(), group=_sizes({**group, **steps}), shared=shared,
+                realise="mask", reduce=st.reduce,
+            )  # fmt: skip
+            config = _realised(st, config)
+            loops = whole_loops(st, config)
+            nest, needed = group_nest(loops, config), shared_bytes(st, loops, config)
+            if nest.size <= device.threads and sum(needed.values()) <= device.shared.bytes:
+                yield _Choice(_cycles(st, loops, config, nest, device, needed), config)
+
+
+def _tiled_loops(st: Statement) -> tuple[str, list[str]]:
+    """Return the loop along which threads are neighbours, that of the result's memory, and up to two other loops."""
+    steps = view_steps(st.c)
+    free = [d for d in st.dims if d.kind != "k" and d.size > 1] or [d for d in st.dims if d.kind != "k"]
+    adjacent = [d for d in free if steps.get(Var(d.name)) == 1]
+    lane = max([d for d in adjacent if d.size >= FEW] or free, key=lambda d: d.size)
+    columns = [d for d in free if d.kind == "n" and d is not lane]
+    pixels = [d for d in reversed(free) if d.kind == "m" and d is not lane]
+    return lane.name, [d.name for d in (*columns[-1:], *pixels)][:2]
+
+
+def _tiles(
+    sizes: Mapping[str, int], lane: str, others: list[str], device: Device
+) -> Iterator[tuple[dict[str, int], dict[str, int]]]:
+    """Yield tiles of a thread and of a group that are not much larger than the loops."""
+    loops = [lane, *others]
+    room = {n: 1 << (sizes[n] - 1).bit_length() for n in loops}
+    whole = prod(room.values())
+    for parts in product(*([p for p in PARTS if p <= room[n]] for n in loops)):
+        if prod(parts) > SUMS:
+            continue
+        for across in product(*([t for t in ACROSS if t * p <= room[n]] for n, p in zip(loops, parts))):
+            least = min(LEAST_THREADS, whole // prod(parts))
+            if least <= prod(across) <= device.threads:
+                yield dict(zip(loops, parts)), {n: p * t for n, p, t in zip(loops, parts, across)}
+
+
+def _of_product(
+    sizes: Mapping[str, int], register: Mapping[str, int], group: Mapping[str, int], device: Device
+) -> float:
+    """Return the cycles of a product that is used, in tiles that exceed the loops, on units of which some may wait."""
+    loads = SHARED_LOAD * _loads(register) + GLOBAL_LOAD * _loads(group)
+    counts = [-(-sizes[n] // g) for n, g in group.items()]
+    excess = prod(count * g / sizes[n] for count, (n, g) in zip(counts, group.items()))
+    groups = prod(counts) * prod(size for n, size in sizes.items() if n not in group)
+    waiting = -(-groups // device.units.count) * device.units.count / groups
+    return (1 + loads) * excess * waiting
+
+
+def _loads(tile: Mapping[str, int]) -> float:
+    """Return the elements of a tile's factors for each of its products."""
+    return sum(tile.values()) / prod(tile.values())
+
+
+def _ways(st: Statement, sizes: Mapping[str, int]) -> Iterator[tuple[dict[str, int], tuple[str, ...]]]:
+    """Yield the steps of the reduction and the operands that a group shares."""
+    names = tuple(v.name for v in st.factors)
+    yield {}, ()
+    *outer, last = st.reduce
+    taps = {n: sizes[n] for n in outer if sizes[n] > 1}
+    for step in sorted({min(s, sizes[last]) for s in STEPS}):
+        for around in ({}, taps) if taps else ({},):
+            yield {**around, last: step}, names
+
+
+def _realised(st: Statement, config: Config) -> Config:
+    """Return the config with what follows from the operands that it shares: how padding is read, and longer rows."""
+    copied = st.a.name in config.shared and not st.shifted
+    pad = []
+    for view in (v for v in st.factors if v.name in config.shared):
+        lanes, nearest = along_lanes(view, config), min(view.layout.blocks, key=lambda b: b.stride).dim
+        if lanes is not None and lanes != nearest:
+            pad.append((view.name, 1))
+    return Config(
+        config.target, config.lane, register=config.register, pack=(), group=config.group, shared=config.shared,
+        pad=tuple(pad), realise="pad_copy" if copied else "mask", reduce=config.reduce,
+    )  # fmt: skip
+
+
+def _cycles(
+    st: Statement, loops: Loops, config: Config, nest: GroupNest, device: Device, needed: Mapping[str, int]
+) -> float:
+    """Return the expected cycles of all groups that a unit of the device runs."""
+    terms, sums = prod(x.extent for x in nest.terms), prod(x.extent for x in nest.registers)
+    loads = sum(
+        prod(x.extent for x in nest.registers if _moves(loops, x.of, view.coords)) for view in st.factors
+    )  # fmt: skip
+    copied = sum(needed.values()) / 4 / nest.size
+    tested = TEST * sums if config.realise == "mask" and not is_true(st.a.mask) else 0.0
+    of_term = sums + tested + loads * (SHARED_LOAD if config.shared else GLOBAL_LOAD)
+    step = terms * of_term + copied * GLOBAL_LOAD + (BARRIERS if config.shared else 0.0)
+    groups = prod(x.extent for x in nest.grid)
+    return -(-groups // device.units.count) * nest.size * prod(x.extent for x in nest.steps) * step
+
+
+def _moves(loops: Loops, of: str, coords: tuple[Index, ...]) -> bool:
+    """Return whether the loop ``of`` moves a view."""
+    return any(Var(dim) in variables_of(x) for dim in loops.dims[of] for x in coords)
+
+
+def _sizes(tile: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    """Return a tile as a config holds it."""
+    return tuple((n, size) for n, size in tile.items() if size > 1)
