@@ -52,7 +52,8 @@ def fusion_lines(plan: Plan, low: Lowered, machine: Machine) -> Iterator[str]:
         policy = "rows that are read again stay" if at[n].keeps else "rows that are read again are computed again"
         again = _computed_again(plan, kernels[n], at, n)
         rows = f"{policy}; {again:.1%} of its rows are computed twice"
-        yield f"{head}computed at loop {at[n].loop}{held}, {rows}{because}"
+        tile = f", {at[n].tile} iterations at a time" if at[n].tile else ""
+        yield f"{head}computed at loop {at[n].loop}{tile}{held}, {rows}{because}"
 
 
 def _computed_again(plan: Plan, kernel: FusedStatements, at: dict[int, ComputedAt], n: int) -> float:
@@ -64,8 +65,8 @@ def _computed_again(plan: Plan, kernel: FusedStatements, at: dict[int, ComputedA
     if not isinstance(problem, Conv) or not by_stage[place.of].loops.axes[place.loop]:
         return 0.0
     nest = by_stage[place.of].nest
-    loop = loop_at(nest, place.loop)
-    around = [x for x in nest.outside if x.of == loop.of and x is not loop]
+    loop = loop_at(nest, place.loop, place.tile)
+    around = [x for x in nest.outside[: nest.outside.index(loop)] if x.of == loop.of]
 
     def rows(lo: int, hi: int) -> int:
         """The number of rows that rows ``lo`` to ``hi`` of the last of these stages need."""

@@ -71,8 +71,9 @@ class Config:
                   default all), and loop of images -> images of a block (by default one)
     ``threads``   host threads
     ``at``        loop of the next statement in whose iterations this one computes the rows that the iteration reads; a
-                  loop of a later statement has the number of that one behind its name (``oh3``). Without it, this
-                  statement computes all rows before the next one starts
+                  loop of a later statement has the number of that one behind its name (``oh3``). It is the innermost
+                  one around the register tile, or that over cache tiles of a size behind a colon (``oh:4``). Without
+                  it, this statement computes all rows before the next one starts
     ``halo``      whether rows that consecutive iterations of that loop read are kept for the next one in a circular
                   buffer (``keep``), or computed again (``recompute``)
     ``then``      config of the next statement, with loops and arrays of its own names; its text stands behind `` / ``
@@ -174,10 +175,18 @@ class Config:
             raise ConfigError("halo", f"--halo={self.halo} is unknown; legal are {', '.join(HALOS)}")
         if self.halo != "keep" and not self.at:
             raise ConfigError("halo", f"--halo={self.halo} needs --at=")
+        if ":" in self.at and not self.at.partition(":")[2].isdecimal():
+            raise ConfigError("at", f"--at={self.at}: legal behind the colon are the iterations of a cache tile")
         if self.at and self.then is None:
             raise ConfigError("then", f"--at={self.at}: the config of the next statement stands behind ' / '")
         if self.then is not None and (self.then.target, self.then.threads) != (self.target, self.threads):
             raise ConfigError("then", f"{self}: both statements have one --target and one --threads")
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """The loop at which rows are computed, and the iterations of its cache tile; 0 for the innermost one."""
+        loop, _, tile = self.at.partition(":")
+        return loop, int(tile or 0)
 
     def size(self, loop: str) -> int:
         """Return the register tile of a loop; 1 if none is given."""

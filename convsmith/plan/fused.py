@@ -36,11 +36,14 @@ NEAR = ("mask", "peel")
 class ComputedAt:
     """The loop at which rows of a stage are computed: ``loop`` of stage ``of`` (from 0), by its name in the kernel.
 
+    It steps over cache tiles of ``tile`` iterations; where that is 0, it is the innermost one around the register tile.
+
     Rows that consecutive iterations read are kept where ``keeps`` is set.
     """
 
     of: int
     loop: str
+    tile: int
     keeps: bool
 
 
@@ -111,17 +114,17 @@ def places(kernel: FusedStatements, config: Config) -> dict[int, ComputedAt]:
     found = {}
     links = list(_links(config))
     for n in kernel.read[:-1]:
-        link = links[n]
+        link, (name, tile) = links[n], links[n].place
         for of in range(n + 1, kernel.last + 1):
             st = kernel.own[of - kernel.start]
             dims = {d.name: d.name + suffix(of) for d in st.dims}
             for a, b in links[of].fuse:
                 dims[fused_name(a, b)] = fused_name(dims.get(a, a), dims.get(b, b))
-            loop = dims.get(link.at) if of == n + 1 else None
-            if loop is None and link.at in dims.values():
-                loop = link.at
+            loop = dims.get(name) if of == n + 1 else None
+            if loop is None and name in dims.values():
+                loop = name
             if loop is not None:
-                found[n] = ComputedAt(of, loop, link.halo == "keep")
+                found[n] = ComputedAt(of, loop, tile, link.halo == "keep")
                 break
         else:
             last = kernel.own[-1]
@@ -147,7 +150,7 @@ def stage_plans(
         own = given.renamed({d.name: d.name + suffix(n) for d in whole.dims}, kernel.arrays(n))
         if n < kernel.last:
             own = replace(own, threads=1)
-        held = tuple(Held(place.loop, place.keeps) for place in at.values() if place.of == n)
+        held = tuple(Held(place.loop, place.tile, place.keeps) for place in at.values() if place.of == n)
         sizes = symbolic_stage(kernel, n, configs[n]) if dynamic else None
         plans.append(kernel_plan(st, own, machine, sizes, within=held))
     return plans
@@ -159,7 +162,7 @@ def joined(kernel: FusedStatements, config: Config, plans: Sequence[KernelPlan])
     at = places(kernel, config)
     steps = [*by_stage[kernel.last].order]
     for n in reversed(kernel.read[:-1]):
-        loop = loop_at(by_stage[at[n].of].nest, at[n].loop)
+        loop = loop_at(by_stage[at[n].of].nest, at[n].loop, at[n].tile)
         keeps = () if at[n].keeps else (False,)
         steps += [Step(compute_at, middle(n), loop.name, *keeps), *by_stage[n].order]
     for plan in plans:

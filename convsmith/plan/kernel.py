@@ -54,11 +54,12 @@ class KernelPlan:
 
 
 class Held(NamedTuple):
-    """A ``loop`` in whose iterations rows of another statement are computed; ``keeps`` says whether an iteration along
-    an axis keeps rows for the next one.
+    """A ``loop`` in whose iterations rows of another statement are computed, over cache tiles of ``tile`` iterations
+    unless that is 0; ``keeps`` says whether an iteration along an axis keeps rows for the next one.
     """
 
     loop: str
+    tile: int
     keeps: bool
 
 
@@ -102,20 +103,22 @@ def kernel_plan(
     return KernelPlan(st, config, loops, nest, needed, buffers(columns, config, nest), *stages)
 
 
-def loop_at(nest: Nest, of: str) -> Loop:
-    """Return the innermost loop around the register tile that steps through the loop ``of``; ConfigError if
-    there is none.
+def loop_at(nest: Nest, of: str, size: int = 0) -> Loop:
+    """Return the innermost loop around the register tile that steps through the loop ``of``, in tiles of ``size``
+    unless that is 0; ConfigError if there is none.
     """
-    candidates = [x for x in nest.outside if x.of == of]
+    candidates = [x for x in nest.outside if x.of == of and size in (0, x.tile)]
     if not candidates:
-        legal = ", ".join(dict.fromkeys(x.of for x in nest.outside))
-        raise ConfigError("at", f"--at={of}: no loop of that name is around the register tile; legal are {legal}")
+        legal = ", ".join(dict.fromkeys(x.of if x.tile == 1 else f"{x.of}:{x.tile}" for x in nest.outside))
+        name = f"{of}:{size}" if size else of
+        raise ConfigError("at", f"--at={name}: no loop of that name is around the register tile; legal are {legal}")
     return candidates[-1]
 
 
 def _outside(nest: Nest, loops: Loops, within: tuple[Held, ...]) -> tuple[Loop, ...]:
     """Return the loops that threads may share: none that keeps rows for its next iteration, or stands within it."""
-    ends = [nest.outside.index(loop_at(nest, at.loop)) + (not (at.keeps and loops.axes[at.loop])) for at in within]
+    found = [(at, nest.outside.index(loop_at(nest, at.loop, at.tile))) for at in within]
+    ends = [n + (not (at.keeps and loops.axes[at.loop])) for at, n in found]
     return nest.outside[: min(ends, default=len(nest.outside))]
 
 

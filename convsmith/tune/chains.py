@@ -8,7 +8,7 @@ one row at a time, register tiles have fewer pixels, which costs more than a res
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise, product
 from math import prod
@@ -69,17 +69,27 @@ class StageConfigs:
         has_windows = isinstance(problem, Conv) and problem.g < max(problem.ic, problem.oc) and max(problem.k) > 1
         return has_windows and problem.accuracy != "strict" and bool(self.whole(problem, 1).winograd)
 
-    def by_rows(self, problem: Problem, near: bool) -> Config:
-        """Return the config of a stage that computes one row at a time: the default one of a problem of this row.
+    def by_rows(self, problem: Problem, near: bool, rows: int = 1) -> Config:
+        """Return the config of a stage that computes a few ``rows`` at a time: the default one of a stage alone where
+        ``rows`` are divided into its register tiles of several, else that of a problem of one row.
 
         A stage that is ``near`` reads rows of a circular buffer.
         """
         assert isinstance(problem, Conv)
+        tall = rows > 1 and self.rows_of_tile(problem) > 1 and rows % self.rows_of_tile(problem) == 0
         # Fragments read copies of windows of pixels.
-        config = apart(self.whole(_row(problem), 1, fragments=False))
+        config = apart(self.whole(problem.without_transforms() if tall else _row(problem), 1, fragments=False))
         realise = config.realise if not near or config.realise in NEAR else "peel"
         order = first_in_order(config.order, "mb", "oh")
         return replace(config, split=(), order=order, realise=realise, hold=())
+
+    def rows_of_tile(self, problem: Conv) -> int:
+        """Return the rows of the register tile of the default config of the whole ``problem`` if its groups have one
+        channel, whose windows share nothing but what they read; else one.
+        """
+        if problem.keff[-2] == 1 or problem.g < problem.ic:
+            return 1
+        return self.whole(problem.without_transforms(), 1, fragments=False).size("oh")
 
     def computes_rows(self, problem: Conv, near: bool) -> bool:
         """Return whether the default config of one row of ``problem`` can be that of a stage of a fused kernel.
@@ -106,7 +116,7 @@ def joints(stages: Stages, configs: StageConfigs) -> list[Joint]:
         if not (isinstance(one, Conv) and isinstance(two, Conv) and _has_rows(one)):
             found.append(Joint(image, 0, False, "rows of several channels are fused, other results are not"))
             continue
-        held = (1 << (two.keff[-2] - 1).bit_length()) * image // max(prod(one.o[:-1]), 1)
+        held = _row_bytes(one) << (two.keff[-2] - 1).bit_length()
         before = found[-1].held if found and found[-1].fused else 0
         if image <= first.bytes or max(sizes[max(n - 1, 0) : n + 2]) <= second.bytes:
             why = f"it fits {first if image <= first.bytes else second}"
@@ -138,6 +148,37 @@ def _row(problem: Conv) -> Conv:
         problem.without_transforms(), mb=1, i=(problem.keff[0], *problem.i[1:]), o=(1, *problem.o[1:]),
         p=(0, *problem.p[1:]),
     )  # fmt: skip
+
+
+def rows_at_once(problems: Sequence[Problem], configs: StageConfigs, parts: int) -> int:
+    """Return the rows of the result of fused stages that a kernel computes at once; threads share it in ``parts``.
+
+    Windows read fewer elements where a register tile has several rows: there are as many as the tile of a stage alone
+    has, unless the rows between the stages then fill too much of their memory, or a part has no more.
+    """
+    apart_by, most = 1, 1
+    for problem in reversed(problems):
+        assert isinstance(problem, Conv)
+        most = max(most, configs.rows_of_tile(problem) // apart_by)
+        apart_by *= problem.s[-2]
+    home = (configs.machine.scratchpad or configs.machine.l2).bytes // ROWS
+    while most > 1 and sum(_row_bytes(one) * read for one, read in _rows_read(problems, most)) > home:
+        most //= 2
+    return most if most < -(-problems[-1].dims["oh"] // parts) else 1
+
+
+def _rows_read(problems: Sequence[Problem], rows: int) -> Iterator[tuple[Conv, int]]:
+    """Yield the fused stages but the last, each with the rows that are read of it for ``rows`` of the last one."""
+    for one, two in reversed(list(pairwise(problems))):
+        assert isinstance(one, Conv) and isinstance(two, Conv)
+        yield one, (rows - 1) * two.s[-2] + two.keff[-2]
+        rows *= two.s[-2]
+
+
+def _row_bytes(problem: Conv) -> int:
+    """Return the bytes of a row of the result."""
+    t = problem.outputs[0]
+    return prod(t.shape[1:]) * dtype(t.dtype).bytes // max(prod(problem.o[:-1]), 1)
 
 
 def stages_configs(problem: Problem, machine: Machine, threads: int) -> list[Config]:
@@ -177,18 +218,36 @@ def config_of(stages: Stages, configs: StageConfigs, threads: int, fused: Sequen
     """Return the config of ``stages`` in which a stage is ``fused`` with the next one where that is said for it."""
     joined = [*fused, False]
     config: Config | None = None
+    rows = at_once = 1
     for n in reversed(range(len(stages))):
         problem = stages.problems[n]
         near = n > 0 and fused[n - 1]
         if not near and not joined[n]:
             own = replace(configs.whole(problem, threads), split=())
-        else:
-            own = replace(configs.by_rows(problem, near), threads=threads)
+        elif not joined[n]:
+            start = n - joined[n - 1 :: -1].index(False) if False in joined[:n] else 0
             parts = -(-threads // max(problem.dims["mb"], 1))
-            if parts > 1 and not joined[n]:
-                own = replace(own, cache=(("oh", share(problem.dims["oh"], own.size("oh"), parts)), *own.cache))
+            rows = at_once = rows_at_once(stages.problems[start : n + 1], configs, parts)
+            own = replace(_last_of_fused(problem, configs, parts, at_once), threads=threads)
+        else:
+            own = replace(configs.by_rows(problem, near, rows), threads=threads)
         end = joined.index(False, n)
         at = "" if end == n else "oh" if end == n + 1 else f"oh{end + 1}"
-        config = replace(own, at=at, then=config)
+        config = replace(own, at=f"{at}:{at_once}" if at and at_once > 1 else at, then=config)
+        if near:
+            assert isinstance(problem, Conv)
+            rows *= problem.s[-2]
     assert config is not None
     return config
+
+
+def _last_of_fused(problem: Problem, configs: StageConfigs, parts: int, rows: int) -> Config:
+    """Return the config of the last one of fused stages, which computes ``rows`` of its result at once, in ``parts``.
+    """
+    own = configs.by_rows(problem, True, rows)
+    tiles: list[tuple[str, int]] = []
+    if parts > 1:
+        tiles.append(("oh", share(problem.dims["oh"], max(rows, own.size("oh")), parts)))
+    if rows > 1:
+        tiles += [("mb", 1)] * (problem.dims["mb"] > 1) + [("oh", rows)]
+    return replace(own, cache=(*tiles, *own.cache))

@@ -13,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import convsmith as cs
-from convsmith.compiler.driver import build_artifact
+from convsmith.compiler.driver import build_artifact, private_buffers
 from convsmith.diag.errors import ConfigError, UsageError
 from convsmith.layout.reorder import to_layout
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import target
 from convsmith.measure.verification import verify_kernel
+from convsmith.passes.manager import run_steps
 from convsmith.plan.config import Config
 from convsmith.plan.plan import plan
 from convsmith.problem import Chain, parse_problem
@@ -38,6 +39,9 @@ CHAINS = {
         "--stag=axb --attr-post-ops=clip:0:6 mb2ic8ih9iw11oc40oh9ow11kh1kw1 -> --dir=FWD_B --attr-post-ops=clip:0:6 "
         "g40mb2ic40ih9iw11oc40oh9ow11kh3kw3ph1pw1 -> --dtag=axb --dir=FWD_B --attr-post-ops=sum:src "
         "mb2ic40ih9iw11oc8oh9ow11kh1kw1"
+    ),
+    "tall-depthwise": (
+        "--stag=axb mb2ic3ih21oc16kh1 -> g16mb2ic16ih21oc16kh3ph1 -> --dtag=axb mb2ic16ih21oc5kh1"
     ),
     "stride": (
         "mb1ic5ih12oc18kh1 -> --attr-post-ops=relu g18mb1ic18ih12oc18kh3sh2ph1 -> --attr-post-ops=add:f32:per_oc "
@@ -202,12 +206,41 @@ def test_a_choice_ranks_the_candidates_of_each_row_once(monkeypatch: pytest.Monk
     chain = parse_problem("mb1ic16ih112oc96kh1 -> g96mb1ic96ih112oc96kh3sh2ph1 -> mb1ic96ih56oc24kh1").canonical()
     level = target("avx512")
     assert str(chain_config(chain, level, 1)).count("--at=") == 2
-    assert len(ranked) == 3
+    assert len(ranked) == 4  # a row of each, and the depthwise stage alone
     window = "mb1ic64ih224oc64kh3ph1"
     same = parse_problem(f"--stag=axb --dtag=axb {window} -> {window}").without_transforms().canonical()
     ranked.clear()
     assert str(chain_config(same, level, 1)).count("--at=") == 1
     assert len(ranked) == 2
+
+
+TALL = (
+    "--target=avx512 --lane=oc --register=ow:7,oc:16 --reduce=kh,kw,ic {words} --at=oh3:4 / "
+    "--target=avx512 --lane=g --register=oh:4,ow:2,g:16,kh:3,kw:3 --order=mb,oh,ow,g,oc {words} --at=oh:4 / "
+    "--target=avx512 --lane=oc --register=ow:8,oc:16 --order=mb,oh,ow,oc --cache={tiles} {threads}"
+)
+
+
+@pytest.mark.parametrize(("threads", "tiles"), [(1, "mb:1,oh:4"), (2, "oh:12,mb:1,oh:4")])
+@pytest.mark.parametrize("halo", ("", "--halo=recompute"))
+def test_several_rows_are_computed_at_once(halo: str, threads: int, tiles: str) -> None:
+    chain, _ = chain_of("tall-depthwise")
+    words = f"--threads={threads}"
+    config = Config.parse(TALL.format(words=f"{words} {halo}", tiles=tiles, threads=words))
+    made = plan(chain, config, target("avx512"))
+    rows = {b.name: b.size // (16 * 21) for b in private_buffers(run_steps(made.naive(), made.pipeline))}
+    # Four rows of the result read six of the depthwise stage's source, in a circular buffer of a power of two.
+    assert rows == {"mid2": 4, "mid": 6 if halo else 8}
+    check(chain, config)
+
+
+def test_a_tile_of_rows_that_is_none() -> None:
+    chain, _ = chain_of("tall-depthwise")
+    config = TALL.format(words="", tiles="mb:1,oh:4", threads="")
+    with pytest.raises(ConfigError, match=r"--at=oh3:5: no loop of that name .* legal are mb3, oh3:4, oh3, "):
+        plan(chain, Config.parse(config.replace("oh3:4", "oh3:5")), target("avx512"))
+    with pytest.raises(ConfigError, match="--at=oh3:x: legal behind the colon are the iterations of a cache tile"):
+        Config.parse(config.replace("oh3:4", "oh3:x"))
 
 
 def test_a_search_starts_from_every_choice_of_fused_stages() -> None:
@@ -254,7 +287,7 @@ def test_explain_says_what_fusion_saves() -> None:
         target="avx512", threads=2,
     ).explain()  # fmt: skip
     assert "12,856 KiB are written and read without fusion, 1,096 KiB with it" in page
-    assert "1 x 96 x 112 x 112 f32, 4,704 KiB: computed at loop oh3 in 168 KiB for each thread" in page
+    assert "f32, 4,704 KiB: computed at loop oh3, 4 iterations at a time in 672 KiB for each thread" in page
     assert "0.9% of its rows are computed twice; it is larger than L2 of 1024 KiB, and its rows fit there" in page
     page = cs.compile("mb1ic4ih8oc8kh1 -> mb1ic8ih8oc4kh3ph1").explain()
     assert "written as a whole, and stage 2 starts when it is done; it fits L1" in page
