@@ -33,7 +33,7 @@ def gathered_from(v: Load) -> Gathered:
 def extent_of(v: Load) -> Extent:
     """Return the first and last element of a gather, relative to `gathered_from`."""
     assert v.lanes is not None
-    start, offsets = v.index[0].const, v.lanes.offsets[: v.lanes.active]
+    start, offsets = v.index[0].const, v.lanes.touched
     return start + min(offsets), start + max(offsets)
 
 

@@ -91,7 +91,7 @@ class ValueEmitter(CastEmitter):
         """Return the type and the operand that say which lanes are active."""
         if self.scalable:
             return f"{self.type_i1(lanes.count)} {self.predicates[lanes.count]}"
-        bits = ", ".join(f"i1 {'true' if n < lanes.active else 'false'}" for n in range(lanes.count))
+        bits = ", ".join(f"i1 {'true' if lanes.first <= n < lanes.active else 'false'}" for n in range(lanes.count))
         return f"<{lanes.count} x i1> <{bits}>"
 
     # -- registers
@@ -169,7 +169,7 @@ class ValueEmitter(CastEmitter):
         if lanes is None:
             return self.put(f"load {t.llvm}, {self.place(v.buffer, v.index)}, align {t.bytes}")
         n, ty = lanes.count, self.type(t, lanes.count)
-        whole = lanes.active == n and not (self.scalable and lanes.stride)
+        whole = lanes.is_whole and not (self.scalable and lanes.stride)
         if lanes.stride == 0:
             x = self.splat(t, self.load(Load(v.buffer, v.index, None)), n)
             return x if whole else self._only(t, x, lanes)
@@ -177,6 +177,8 @@ class ValueEmitter(CastEmitter):
             where = self.address(v.buffer, v.index[0])
             if whole:
                 return self.put(f"load {ty}, {self.pointer(v.buffer)} {where}, align {self.alignment(v)}")
+            if self.head is not None and lanes.first:
+                return self._load_lanes(v, lanes)
             if self.head is not None and not self.scalable:
                 return load_head(self, self.head, t, where, n, lanes.active)
             name = f"@llvm.masked.load.{self.suffix(t, n)}.p0"
@@ -190,14 +192,14 @@ class ValueEmitter(CastEmitter):
             return self.pick(t, block, span.count, [o - away for o in lanes.offsets])
         if hi - lo < 2 * n and (whole or hi - lo + 1 < 2 * n):
             return self._gather(v, lanes, lo - v.index[0].const, hi - lo + 1)
-        if width := row_width(t, lanes):
+        if (width := row_width(t, lanes)) and not lanes.first:
             return self.load_rows(v, lanes, width)
         return self._load_lanes(v, lanes)
 
     def _load_lanes(self, v: Load, lanes: Lanes) -> str:
         """Return a vector of lanes that are loaded one by one; inactive lanes are zero."""
         t, ty, out = v.buffer.dtype, self.type(v.buffer.dtype, lanes.count), "zeroinitializer"
-        for lane in range(lanes.active):
+        for lane in range(lanes.first, lanes.active):
             x = self.load(Load(v.buffer, (v.index[0] + lanes.offsets[lane],), None))
             out = self.put(f"insertelement {ty} {out}, {t.llvm} {x}, i64 {lane}")
         return out
@@ -227,7 +229,7 @@ class ValueEmitter(CastEmitter):
         t, n = v.buffer.dtype, lanes.count
         first = self.load(Load(v.buffer, (v.index[0] + away,), strided(n, 1, min(span, n))))
         absent = n - 1 if span < n else 2 * n - 1
-        places = [o - away if lane < lanes.active else absent for lane, o in enumerate(lanes.offsets)]
+        places = [o - away if lanes.first <= lane < lanes.active else absent for lane, o in enumerate(lanes.offsets)]
         if span < n:
             return self.pick(t, first, n, places)
         second = "zeroinitializer"

@@ -91,7 +91,7 @@ class ValueMachine:
         if len(at) != len(buffer.shape):
             raise self._error(f"{buffer}{at} has {len(at)} coordinates for {len(buffer.shape)} dims")
         for x, n in zip(at, buffer.shape):
-            if not 0 <= x < n and (lanes is None or lanes.active):
+            if not 0 <= x < n and (lanes is None or (lanes.active and not lanes.first)):
                 raise self._error(f"{buffer}{at} is outside of the shape {list(buffer.shape)}")
         place = self._addresses.get(buffer)
         if place is None:
@@ -99,7 +99,7 @@ class ValueMachine:
         base = place(at) + self._origins.get(buffer, 0)
         if self._trace is not None:
             self._trace.append(AccessPlace(memory, base, lanes))
-        places = [base] if lanes is None else [base + o for o in lanes.offsets[: lanes.active]]
+        places = [base] if lanes is None else [base + o for o in lanes.touched]
         size = len(memory.data)
         for p in places:
             if not 0 <= p < size:
@@ -161,7 +161,7 @@ class ValueMachine:
         if v.lanes is None:
             return memory.data[places[0]]
         out = np.zeros(v.lanes.count, memory.data.dtype)
-        out[: len(places)] = memory.data[places]
+        out[v.lanes.first : v.lanes.active] = memory.data[places]
         return out
 
     def _binary(self, v: Binary) -> Any:

@@ -272,7 +272,10 @@ class ValueParser(Cursor):
             step = self._int("a stride") if self._take(":") else 1
             out = rows_of_lanes(count, length, step) if length else strided(count, step)
         if self._take("/"):
-            out = Lanes(out.offsets, self._int("the number of active lanes"))
+            active, first = self._int("the number of active lanes"), 0
+            if self._take(":"):
+                first, active = active, self._int("the end of the active lanes")
+            out = Lanes(out.offsets, active, first)
         self._expect("}")
         return out
 

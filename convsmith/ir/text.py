@@ -123,7 +123,8 @@ def lanes_text(lanes: Lanes | None) -> str:
     body = str(lanes.count) if stride == 1 else f"{lanes.count}:{stride}" if stride is not None else str(lanes.offsets)
     if stride is None and rows is not None:
         body = f"{rows[0]} * {rows[1]}:{rows[2]}"
-    return "{" + body + (f"/{lanes.active}" if lanes.active != lanes.count else "") + "}"
+    first = f"{lanes.first}:" if lanes.first else ""
+    return "{" + body + (f"/{first}{lanes.active}" if not lanes.is_whole else "") + "}"
 
 
 def access_text(buffer: Buffer, index: tuple[Index, ...], lanes: Lanes | None) -> str:

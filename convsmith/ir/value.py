@@ -40,14 +40,27 @@ def _rows(offsets: tuple[int, ...]) -> tuple[int, int, int] | None:
 
 
 class Lanes(NamedTuple):
-    """Offsets of the lanes from the index, in elements; only the first ``active`` lanes are accessed."""
+    """Offsets of the lanes from the index, in elements; only the lanes from ``first`` to before ``active`` are
+    accessed.
+    """
 
     offsets: tuple[int, ...]
     active: int
+    first: int = 0
 
     @property
     def count(self) -> int:  # type: ignore[override]
         return len(self.offsets)
+
+    @property
+    def touched(self) -> tuple[int, ...]:
+        """The offsets of the lanes that are accessed."""
+        return self.offsets[self.first : self.active]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all lanes are accessed."""
+        return not self.first and self.active == self.count
 
     @property
     def rows(self) -> tuple[int, int, int] | None:

@@ -274,6 +274,8 @@ class _Verifier:
             self._fail(f"a value of {count} lanes is stored to {lanes} lanes of {s.buffer}: {s.value}")
 
     def _lanes_stored(self, buffer: Buffer, lanes: Lanes | None) -> None:
+        if lanes is not None and lanes.first:
+            self._fail(f"a store to {buffer} begins at lane {lanes.first}; legal is lane 0")
         if lanes is not None and len(set(lanes.offsets[: lanes.active])) < lanes.active:
             self._fail(f"two lanes of a store to {buffer} touch the same element: {lanes.offsets}")
 
@@ -313,8 +315,8 @@ class _Verifier:
                     self._fail(f"register {b} is allocated outside of the {kind} loop that uses it")
         if len(index) != len(b.shape):
             self._fail(f"{b}[{', '.join(map(str, index))}] has {len(index)} indices for {len(b.shape)} dims")
-        if lanes is not None and not (lanes.count and 0 <= lanes.active <= lanes.count):
-            self._fail(f"{lanes.active} of {lanes.count} lanes of {b} are active")
+        if lanes is not None and not (lanes.count and 0 <= lanes.first <= lanes.active <= lanes.count):
+            self._fail(f"lanes {lanes.first} to {lanes.active} of {lanes.count} lanes of {b} are active")
         for i in index:
             self._position(b, i, f"an index of {b}", relative=b in (self._formals or ()))
 

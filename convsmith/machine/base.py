@@ -53,7 +53,9 @@ class Machine:
     to f32, or arithmetic. ``instructions`` and ``transpositions`` are tried in order. ``permissions`` are those that a
     process requests from the system before it runs code of the level. An address and a word of an argument block have
     ``address_bits``. ``head_load`` loads the first lanes of a vector where LLVM's masked loads read all of them.
-    ``scratchpad`` is memory beside the caches, in which a kernel's own buffers of the scope ``cache`` lie.
+    One instruction loads some lanes of a vector, any of them, where an element has ``masked_bytes`` at least; none does
+    where that is 0. ``scratchpad`` is memory beside the caches, in which a kernel's own buffers of the scope ``cache``
+    lie.
 
     A machine with a ``device`` runs kernels as grids of groups of threads; others are CPUs. ``vectors`` of a device are
     the registers of a thread, of one element of 32 bits or of several smaller ones.
@@ -75,6 +77,7 @@ class Machine:
     permissions: tuple[str, ...] = ()
     address_bits: int = 64
     head_load: HeadLoad | None = None
+    masked_bytes: int = 0
     scratchpad: MemoryLevel | None = None
     device: Device | None = None
 

@@ -78,11 +78,11 @@ class _Units:
         """Raise _Obstacle unless units of the access are adjacent, or one for all iterations."""
         if buffer.in_registers:
             self.same(index, f"the register of {what}")
-            if buffer not in self.own or (lanes is not None and (lanes.stride != 1 or lanes.active < lanes.count)):
+            if buffer not in self.own or (lanes is not None and (lanes.stride != 1 or not lanes.is_whole)):
                 raise _Obstacle(f"{what} is no whole vector of registers of the iteration")
             return
         apart = lanes.count if lanes is not None and lanes.stride == 1 else 0
-        if lanes is not None and (lanes.active < lanes.count or lanes.count < 2 or lanes.stride not in (0, 1)):
+        if lanes is not None and (not lanes.is_whole or lanes.count < 2 or lanes.stride not in (0, 1)):
             raise _Obstacle(f"{what} has lanes that are absent or not side by side")
         if self.step(index) != apart:
             raise _Obstacle(f"units of {what} are {self.step(index)} elements apart; legal is {apart}")

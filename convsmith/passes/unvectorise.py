@@ -46,7 +46,7 @@ class _Lane(Rewriter):
     def Load(self, v: Load) -> Value:
         if v.lanes is None:
             return v
-        if v.lanes.active < self.active:
+        if v.lanes.first or v.lanes.active < self.active:
             raise _NoLoop
         return Load(v.buffer, _moved(v.index, v.lanes, self.width), None)
 

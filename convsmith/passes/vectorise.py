@@ -36,12 +36,13 @@ class LaneMap(Rewriter):
     """Rewrites values so that the lane variable becomes lanes of the accesses."""
 
     def __init__(
-        self, var: Var, start: Index, active: int, count: int, ranges: Any, loads: dict[Load, None] | None = None
-    ) -> None:
+        self, var: Var, start: Index, active: int, count: int, ranges: Any, loads: dict[Load, None] | None = None,
+        low: int = 0,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.loads = {} if loads is None else loads
         """Every load that was rewritten."""
-        self.var, self.start, self.active, self.count = var, start, active, count
+        self.var, self.start, self.low, self.active, self.count = var, start, low, active, count
         self.simplifier = Simplifier(ranges)
 
     def access(self, buffer: Buffer, index: tuple[Index, ...]) -> tuple[tuple[Index, ...], Lanes | None]:
@@ -68,7 +69,7 @@ class LaneMap(Rewriter):
         if buffer.scope == "register" and offsets != tuple(range(self.count)):
             raise NotVector(f"register array {buffer.name} is not contiguous along the lanes")
         full = buffer.scope == "register" and not self.beyond(buffer, first)
-        return first, Lanes(offsets, self.count if full else self.active)
+        return first, Lanes(offsets, self.count) if full else Lanes(offsets, self.active, self.low)
 
     def first(self, buffer: Buffer, index: tuple[Index, ...]) -> Lanes | None:
         """Return the only lane of an access, if it is the first lane of a vector; None otherwise."""
@@ -89,7 +90,7 @@ class LaneMap(Rewriter):
         if lanes is None:
             if v.buffer.scope == "register":
                 return v
-            return Load(v.buffer, v.index, Lanes((0,) * self.count, self.active))
+            return Load(v.buffer, v.index, Lanes((0,) * self.count, self.active, self.low))
         return Load(v.buffer, index, lanes)
 
     def Repeat(self, v: Repeat) -> Value:
@@ -104,19 +105,21 @@ class LaneMap(Rewriter):
         if lanes is None or not isinstance(v.no, Const) or v.no.value != 0:
             raise NotVector(f"the condition {v.cond} differs between lanes")
         same = [part for part in parts_of(v.cond) if self.var not in variables_of(part)]
-        active = self.holding(conj(part for part in parts_of(v.cond) if part not in same))
+        low, active = self.holding(conj(part for part in parts_of(v.cond) if part not in same))
         assert isinstance(v.yes, Load)
         self.loads[v.yes] = None
-        load = Load(v.yes.buffer, index, Lanes(lanes.offsets, active))
+        load = Load(v.yes.buffer, index, Lanes(lanes.offsets, active, low))
         return Select(conj(same), load, v.no) if same else load
 
-    def holding(self, cond: Cond) -> int:
-        """Return the number of leading lanes for which a condition holds."""
-        holds = [self.simplifier.expr(substitute(cond, {self.var: self.start + n})) for n in range(self.active)]
-        active = sum(map(is_true, holds))
-        if not all(map(is_true, holds[:active])) or not all(map(is_false, holds[active:])):
-            raise NotVector(f"the condition {cond} does not hold for the first lanes, and only those")
-        return active
+    def holding(self, cond: Cond) -> tuple[int, int]:
+        """Return the first lane for which a condition holds, and the end of those lanes; zeros for no lane."""
+        lanes = range(self.low, self.active)
+        holds = [self.simplifier.expr(substitute(cond, {self.var: self.start + n})) for n in lanes]
+        low = next((n for n, each in zip(lanes, holds) if is_true(each)), 0)
+        active = low + sum(map(is_true, holds))
+        if not all(is_true(each) if low <= n < active else is_false(each) for n, each in zip(lanes, holds)):
+            raise NotVector(f"the condition {cond} does not hold for lanes side by side, and only those")
+        return low, active
 
 
 class _Broadcasts(Rewriter):
@@ -126,7 +129,7 @@ class _Broadcasts(Rewriter):
     """
 
     def Load(self, v: Load) -> Value:
-        if v.lanes is None or v.lanes.active == v.lanes.count or any(v.lanes.offsets):
+        if v.lanes is None or v.lanes.is_whole or any(v.lanes.offsets):
             return self._Load(v)
         return Load(v.buffer, v.index, Lanes(v.lanes.offsets, v.lanes.count))
 
@@ -137,6 +140,8 @@ def _within(v: Load, index: tuple[Index, ...], lanes: Lanes | None, count: int) 
     assert inner is not None
     if lanes is None:
         return Repeat(v, count)
+    if lanes.first or inner.first:
+        raise NotVector(f"{v.buffer.name}: the first lanes are missing")
     if lanes.active * inner.active < lanes.count * inner.count and inner.active < inner.count:
         raise NotVector(f"{v.buffer.name}: some lanes of each group are missing")
     offsets = tuple(o + i for o in lanes.offsets for i in inner.offsets)
@@ -262,10 +267,13 @@ class _Vectorise(ScopedRewriter):
         if isinstance(s, If):
             if lanes.var not in variables_of(s.cond):
                 return If(s.cond, self.vector(s.body, lanes))
-            active = lanes.holding(s.cond)
+            same = conj(part for part in parts_of(s.cond) if lanes.var not in variables_of(part))
+            low, active = lanes.holding(conj(part for part in parts_of(s.cond) if lanes.var in variables_of(part)))
             if not active:
                 return Block(())
-            return self.vector(s.body, LaneMap(lanes.var, lanes.start, active, lanes.count, self.ranges, lanes.loads))
+            within = LaneMap(lanes.var, lanes.start, active, lanes.count, self.ranges, lanes.loads, low)
+            body = self.vector(s.body, within)
+            return body if is_true(same) else If(same, body)
         if isinstance(s, For):
             if lanes.var in variables_of(s.lo) | variables_of(s.hi):
                 raise NotVector(f"the bounds of loop {s.var} differ between lanes")
@@ -280,9 +288,11 @@ class _Vectorise(ScopedRewriter):
         if s.lanes is not None:
             raise NotVector(f"{s.buffer} is stored in vectors already")
         if where is not None:
+            if where.first:
+                raise NotVector(f"the first lanes of {s.buffer.name} are not written")
             if s.buffer.scope != "register" and len(set(where.offsets[: where.active])) < where.active:
                 raise NotVector(f"lanes of {s.buffer.name} write the same element")
-            if s.buffer.scope == "register" and lanes.active == self.widest.get(s.buffer):
+            if s.buffer.scope == "register" and not lanes.low and lanes.active == self.widest.get(s.buffer):
                 value = _Broadcasts().expr(value)
             return Store(s.buffer, index, value, where)
         v = s.value
@@ -293,7 +303,7 @@ class _Vectorise(ScopedRewriter):
             raise NotVector(f"every lane writes the same element of {s.buffer.name}")
         if not lanes_of(value.b):
             raise NotVector(f"every lane adds the same to {s.buffer.name}")
-        if lanes.active < lanes.count and not _is_zero_beyond(value.b):
+        if (lanes.low or lanes.active < lanes.count) and not _is_zero_beyond(value.b):
             raise NotVector(f"lanes beyond the last would add to {s.buffer.name}")
         return Store(s.buffer, s.index, Binary("add", v.a, Sum(value.b, lanes_of(value.b))))
 

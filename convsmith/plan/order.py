@@ -108,6 +108,18 @@ class Nest:
         return (*self.register, *self.terms, *(x for x in self.reduce if x.level == "register"))
 
     @property
+    def taps_of_rows(self) -> tuple[Loop, ...]:
+        """The order of a tile's loops over rows whose lanes are pixels, and over taps between; nothing without both.
+
+        A vector of the source is read for one tap after the other of the rows that it is under, and then no more.
+        """
+        rows = tuple(x for x in self.vectors if x.role == "m" and x.of != self.lane.of)
+        taps = tuple(x for x in self.reduce if x.level == "register")
+        if self.lane.role != "m" or not rows or not taps:
+            return ()
+        return (*rows, *taps, *(x for x in self.vectors if x not in rows))
+
+    @property
     def widths(self) -> tuple[tuple[str, int], ...]:
         """Names of loops that have room for a whole vector or fragment, however short they are, with that room."""
         filled = self.terms if self.unit.dot else ()
@@ -349,6 +361,8 @@ def register_steps(config: Config, nest: Nest, sums: Buffer | None = None) -> li
     steps += [Step(sink, names(nest.register)), Step(reorder, names((*nest.reduce, *nest.terms)))]
     if nest.terms:
         steps.append(Step(reorder, names(nest.term_order)))
+    if nest.taps_of_rows:
+        steps.append(Step(reorder, names(nest.taps_of_rows)))
     if nest.along_k:
         steps.append(Step(rfactor, nest.lane.name, nest.lanes))
     elif is_drained(config, nest):

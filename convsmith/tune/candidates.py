@@ -157,7 +157,7 @@ def _of_unit(model: Model, threads: int, long: bool) -> Iterator[_ModelledChoice
             reduce = (*(n for n in outer if n not in tiled), last, *tiled)
             config = Config(
                 target.name, lane, fuse, tuple(tile.items()), order, reduce, instruction, terms,
-                phases=along, realise=model.realisation(lane, bool(join)), pack=pack,
+                phases=along, realise=model.realisation(lane, bool(join), loops, tile), pack=pack,
                 offsets=offsets, flip=flip, drain=drain, pieces=pieces, threads=threads,
             )  # fmt: skip
             held = model.holding(loops, config)

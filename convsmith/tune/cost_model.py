@@ -221,7 +221,7 @@ class CostModel:
             passing = total if self.pixels_first() else max(v for v, _ in columns)
             cycles = self.vector_cycles(loops, config, tiles, steps, passing, terms, near)
         zeros = 1.0
-        if self.bordered(lane):
+        if self.bordered(lane) and config.realise == "pad_copy":
             zeros = self.problem.flops_dense / max(self.problem.flops_real, 1)  # the copy's are multiplied
             cycles *= zeros
         packed = sum(self.packing(v) for v in self.st.factors if v.name in config.pack and not v.constant)
@@ -316,7 +316,7 @@ class CostModel:
         turn = cost.turn if config.hold else cost.straight_call if straight else cost.call
         several = prod(tile.get(n, 1) for n in loops.of("m")) >= target.l1.ways
         clash = loops.kinds[lane] != "m" and several and self.ways(loops, tile) >= target.l1.ways
-        shared = first_reads(loops, tile, self.src)
+        shared = first_reads(loops, tile, self.src, lane)
         rows = prod(n for name, n in tile.items() if loops.kinds[name] == "m" and name != lane)
         groups = self.filled(lane) // self.sizes[self.n]
         two = groups * self.src.get(Var(self.batch), 0) <= 2 * self.lanes * self.unit.terms
@@ -368,12 +368,13 @@ class CostModel:
         """Cycles to load a vector of pixels of a row, of which ``passing`` bytes are read between two tiles.
 
         A vector that starts at any tap lies on two cache lines. Between pixels of a stride lie others, which are loaded
-        too, unless the source is packed.
+        too, unless the source is packed: more vectors, where the row is longer than one.
         """
-        target, step = self.target, self.row_step(lane)
+        target, pixels = self.target, min(self.sizes[self.dims[lane][-1]], self.lanes)
+        vectors = -(-((pixels - 1) * self.row_step(lane) + 1) // self.lanes)
         image = prod(self.st.a.layout.shape[2:]) * self.sizes[self.k] * self.bytes
         load = target.load(target.l1 if min(image, passing) <= target.l1.kept else target.l2)
-        return load * (2 * step if self.bordered(lane) or not self.reads_once() else 1)
+        return load * (2 * vectors if self.bordered(lane) or not self.reads_once() else 1)
 
     def footprint(self) -> int:
         """Bytes of all images and their results, or the gradients of these."""

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import reduce
 from math import prod
 
+from convsmith.arith.evaluate import evaluate
 from convsmith.diag.forking import cached_property
 from convsmith.ir.index import Var, is_true
 from convsmith.ir.walk import variables_of
@@ -33,6 +34,10 @@ FEW_VECTORS = 3
 """Vectors of channels on one side of a gradient of weights below which its pixels may lie along the lanes."""
 MOST_TAPS = 5
 """Maximum number of taps of a row that run within the channels."""
+BORDERS = 3
+"""Maximum number of kinds of tiles along an axis: first, last and other ones."""
+MOST_BORDERED = 2500
+"""Maximum number of multiply-adds of a register tile whose vectors cross borders, in all pieces of its code."""
 CUT_TAPS = 16
 """Maximum number of taps whose first and last vectors of pixels have code of their own."""
 
@@ -97,9 +102,33 @@ class Model(CostModel):
         """Return the name of the loop that :meth:`chain` makes of loops; nothing for none."""
         return reduce(fused_name, names) if names else ""
 
-    def realisation(self, lane: str, joined: bool) -> str:
+    def realisation(self, lane: str, joined: bool, loops: Loops, tile: dict[str, int]) -> str:
         """Return how the source is read; ``joined`` taps and channels step through a copy without borders as one."""
-        return "pad_copy" if joined or (self.is_copied and lane != self.batch) or self.bordered(lane) else "peel"
+        if joined or (self.is_copied and lane != self.batch):
+            return "pad_copy"
+        return "pad_copy" if self.bordered(lane) and not self.meets_borders(loops, lane, tile) else "peel"
+
+    def meets_borders(self, loops: Loops, lane: str, tile: dict[str, int]) -> bool:
+        """Return whether vectors of pixels that cross borders load the lanes that exist.
+
+        Each tap along the row has code of its own then, for the first, the last and the other tiles of both axes.
+        """
+        if not 0 < self.target.masked_bytes <= self.bytes or self.classes or not self.along_rows(lane):
+            return False
+        axis = loops.axes[lane]
+        taps = prod(loops.extents[n] for n in loops.of("k") if loops.axes[n] == axis and n not in tile)
+        tiles = prod(min(-(-loops.extents[n] // tile.get(n, 1)), BORDERS) for n in (lane, *tile) if loops.axes[n])
+        products = prod(tile.values()) // self.lanes
+        reach = max(tile[lane] * self.row_step(lane), 1) * (BORDERS - 1)
+        return taps <= Config.pieces and self.overhang(lane) <= reach and taps * tiles * products <= MOST_BORDERED
+
+    def overhang(self, lane: str) -> int:
+        """Return the elements of a row's windows that lie before its first one and behind its last one."""
+        pixel = Var(self.dims[lane][-1])
+        dim = next(n for n, x in enumerate(self.st.a.coords) if pixel in variables_of(x))
+        ends = [{v: (self.sizes[v.name] - 1) * n for v in variables_of(self.st.a.coords[dim])} for n in (0, 1)]
+        low, high = sorted(int(evaluate(self.st.a.coords[dim], values)) for values in ends)
+        return max(0, -low) + max(0, high - self.st.a.layout.shape[dim] + 1)
 
     def lane_loops(self) -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:
         """Yield candidates for the lane loop, with the fusions that they need."""
@@ -336,7 +365,7 @@ class Model(CostModel):
         It runs within the channels, so that their lines are read once for all its taps.
         """
         apart = self.src.get(Var(self.k), 0) * self.bytes >= self.target.l1.line and self.st.constant
-        plain = apart and not self.unit.dot and not self.classes and self.realisation(lane, False) == "peel"
+        plain = apart and not self.unit.dot and not self.classes and not self.is_copied
         along = any(d.name == lane for d in self.st.of("n"))
         return [n for n in taps[-1:] if plain and along and self.sizes[n] > 1]
 

@@ -42,7 +42,7 @@ class WindowModel(Model):
         """Yield the loop along channels as lanes, with the fusions of pixels and of taps."""
         yield self.n, (*self.fusions(), *self.chain(self.taps)), self.taps
 
-    def realisation(self, lane: str, joined: bool) -> str:
+    def realisation(self, lane: str, joined: bool, loops: Loops, tile: dict[str, int]) -> str:
         """Return how the source is read."""
         return "window_copy"
 

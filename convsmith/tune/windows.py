@@ -47,15 +47,15 @@ def _step(loops: Loops, steps: Mapping[Index, int], pixel: str, tap: str) -> int
     return moved // by if moved and by and not moved % by else loops.extents[tap]
 
 
-def first_reads(loops: Loops, tile: Mapping[str, int], steps: Mapping[Index, int]) -> float:
+def first_reads(loops: Loops, tile: Mapping[str, int], steps: Mapping[Index, int], lane: str) -> float:
     """Return the fraction of a tile's reads of A that load an element for the first time; ``steps`` are A's along each
-    loop.
+    loop. A vector of pixels along ``lane`` is loaded for each tap.
     """
     part = 1.0
     for tap, taps in tile.items():
         axis = loops.axes[tap]
         pixel = next((n for n in loops.of("m") if loops.axes[n] == axis), "")
-        if loops.kinds[tap] == "k" and len(axis) == 1 and pixel:
+        if loops.kinds[tap] == "k" and len(axis) == 1 and pixel not in ("", lane):
             pixels = tile.get(pixel, 1)
             part *= _distinct(pixels, taps, _step(loops, steps, pixel, tap)) / (pixels * taps)
     return part
@@ -152,13 +152,15 @@ def slid(
 def row_tiles(loops: Loops, lane: str, n: str, lanes: int, registers: int) -> Iterator[dict[str, int]]:
     """Yield tiles of several rows of vectors along the pixels ``lane``, for all of few channels ``n``.
 
-    With all taps across the rows, a vector that is loaded serves every row that it is under.
+    With all taps across the rows, a vector that is loaded serves every row that it is under. With all taps along the
+    rows too, a tile has no loops.
     """
     above = next((x for x in reversed(loops.of("m")) if x != lane and len(loops.axes[x]) == 1), "")
     if not above:
         return
     channels, tap = loops.extents[n], next((x for x in loops.of("k") if loops.axes[x] == loops.axes[above]), "")
     taps = loops.extents[tap] if tap and tap not in loops.residues else 1
+    along = next((x for x in loops.of("k") if loops.axes[x] == loops.axes[lane] and x not in loops.residues), "")
     for vectors in range(1, min(-(-loops.extents[lane] // lanes), registers) + 1):
         for rows in ROWS_OF_VECTORS:
             sums = channels * rows * vectors
@@ -169,6 +171,8 @@ def row_tiles(loops: Loops, lane: str, n: str, lanes: int, registers: int) -> It
             yield tile
             if taps > 1 and sums * taps <= MOST_PRODUCTS:
                 yield {**tile, tap: taps}
+                if loops.extents.get(along, 1) > 1 and sums * taps * loops.extents[along] <= MOST_PRODUCTS:
+                    yield {**tile, along: loops.extents[along], tap: taps}
 
 
 def weights_fit(

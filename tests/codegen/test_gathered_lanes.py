@@ -22,6 +22,8 @@ def offsets(lanes: int, rng: random.Random) -> dict[str, list[int]]:
     return groups | {
         "every-second": [n * 2 for n in range(lanes)],
         "every-third": [n * 3 for n in range(lanes)],
+        "adjacent": [*range(lanes)],
+        "one": [0] * lanes,
         "backwards": [-n for n in range(lanes)],
         "rows": [n // (lanes // 2) * 50 + n % (lanes // 2) for n in range(lanes)],
         "four rows": [n // (lanes // 4 or 1) * 33 + n % (lanes // 4 or 1) for n in range(lanes)],
@@ -34,13 +36,16 @@ def offsets(lanes: int, rng: random.Random) -> dict[str, list[int]]:
 def test_gathers(name: str, target: Machine) -> None:
     rng, end, t = random.Random(0), PageEnd(), DTYPES[name].numpy
     params, lines, inputs, outputs = [], [], {}, {}
-    cases = [(n, p, a) for n in (4, 16) for p in offsets(n, rng).values() for a in (n, n - 1, n // 2 + 1)]
-    for n, (lanes, places, active) in enumerate(cases):
-        used = places[:active]
+    cases = [
+        (n, p, first, end) for n in (4, 16) for p in offsets(n, rng).values()
+        for first, end in ((0, n), (0, n - 1), (0, n // 2 + 1), (1, n), (n // 2, n - 1))
+    ]  # fmt: skip
+    for n, (lanes, places, first, active) in enumerate(cases):
+        used = places[first:active]
         inputs[f"a{n}"] = end(np.arange(1, max(used) - min(used) + 2).astype(t))
         outputs[f"out{n}"] = np.zeros(lanes, t)
         params.append(f"a{n}: {name}[{len(inputs[f'a{n}'])}], out{n}: {name}[{lanes}]")
-        where = f"[{-min(used)}]{{({', '.join(map(str, places))})/{active}}}"
+        where = f"[{-min(used)}]{{({', '.join(map(str, places))})/{first}:{active}}}"
         lines.append(f"  out{n}[0]{{{lanes}}} = a{n}{where}\n")
     kernel = parse_kernel(f"kernel k({', '.join(params)})\n{''.join(lines)}")
     expected = {x: out.copy() for x, out in outputs.items()}

@@ -1,7 +1,8 @@
-"""Channels first: vectors lie along the pixels of a row, which are read from a padded copy where there are borders."""
+"""Channels first: vectors lie along the pixels of a row, which are read up to borders, or from a padded copy."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from guarded import Compiled, check_result, expected
 
@@ -39,6 +40,11 @@ LINES = [
     "--deconv g4mb1ic4iw40oc4ow83kw9sw2pw2",
     "--deconv --dir=FWD_B --attr-post-ops=relu g3mb2ic3ih9iw18oc3oh18ow36kh4kw4sh2sw2ph1pw1",
     "--deconv mb1ic16ih17oc3oh34kh4sh2ph1",
+    "g40mb1ic40ih7oc40oh4kh3sh2ph1",
+    "g5mb2ic5ih14oc5oh7kh3sh2ph1",
+    "g3mb1ic3ih9iw30oc3oh9ow32kh3kw4ph1pw3dh0dw0",
+    "g2mb1ic2ih12iw70oc2oh12ow70kh5kw5ph4pw4dh1dw1",
+    "--dir=FWD_B --attr-post-ops=relu+sum mb1ic3ih31iw45oc20oh16ow23kh3kw3sh2sw2ph1pw1",
 ]  # fmt: skip
 
 
@@ -54,6 +60,20 @@ def test_lanes_lie_along_rows_of_pixels(line: str, name: str) -> None:
         assert config.lane in ("ow", "iw")
     arrays = random_arrays(problem)
     check_result(problem, Compiled(problem, build_artifact(problem, config, target))(arrays), expected(problem, arrays))
+
+
+@pytest.mark.parametrize(
+    "line", ["g3mb1ic3ih7oc3oh7kh3ph1", "g3mb1ic3ih33oc3oh17kh5sh2ph2", "mb1ic3ih40oc9oh20kh3sh2ph1"]
+)
+@pytest.mark.parametrize("name", dict.fromkeys((BEST, "avx2")))
+def test_absent_pixels_meet_no_infinite_weight(line: str, name: str) -> None:
+    problem, target = parse_problem(f"{FIRST} {line}"), TARGETS[name]
+    config = default_config(problem, target)
+    assert config.lane == "ow" and config.realise == "peel"
+    arrays = random_arrays(problem)
+    arrays["src"] = np.abs(arrays["src"]) + 1
+    arrays["wei"][...] = np.inf
+    assert (Compiled(problem, build_artifact(problem, config, target))(arrays)["dst"] == np.inf).all()
 
 
 @pytest.mark.parametrize("line", LINES[::3])

@@ -130,7 +130,9 @@ def test_stages_refuse_what_comes_later(text: str, stage: Stage, message: str) -
         ("a[0, 0] = 0.0", "a[0, 0] has 2 indices for 1 dims"),
         ("alloc a: f32[2] @cache: pass", "alloc a: two buffers in scope have the name a"),
         ("alloc t: f32[2] @global: pass", "alloc t: only cache, shared, register and fragment are allocated"),
-        ("a[0]{4/5} = 0.0", "5 of 4 lanes of a are active"),
+        ("a[0]{4/5} = 0.0", "lanes 0 to 5 of 4 lanes of a are active"),
+        ("a[0]{4} = b[0]{4/3:2}", "lanes 3 to 2 of 4 lanes of b are active"),
+        ("a[0]{4/1:3} = 0.0", "a store to a begins at lane 1; legal is lane 0"),
         ("a[0]{4:0} = 0.0", "two lanes of a store to a touch the same element: (0, 0, 0, 0)"),
         ("a[0] = b[0]{4}", "a value of 4 lanes is stored to no lanes of a: b[0]{4}"),
         ("a[0]{8} = b[0]{4}", "a value of 4 lanes is stored to 8 lanes of a"),
@@ -315,7 +317,7 @@ def test_what_text_cannot_say() -> None:
     fails(Kernel("k", (wrong,), empty), "buffer t has blocks [(1, 2, 1)] for 1 dims")
     fails(Kernel("k", (a,), For(Var("i"), i, i, empty, "quick")), "the loop is quick; there are serial")
     fails(Kernel("k", (a,), Store(a, (i,), Binary("pow", load, load))), "pow is no operation")
-    fails(Kernel("k", (a,), Store(a, (i,), load, Lanes((), 0))), "0 of 0 lanes of a are active")
+    fails(Kernel("k", (a,), Store(a, (i,), load, Lanes((), 0))), "lanes 0 to 0 of 0 lanes of a are active")
     s = make_buffer("s", S32, (8,))
     one = const(S32, 1)
     fails(Kernel("k", (s,), Store(s, (i,), Binary("div", one, one))), "division is for floating point only")

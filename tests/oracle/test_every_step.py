@@ -67,6 +67,14 @@ KINDS = {
         "--matmul --dt=u8:s8:s32 --stag=ba 5x36:36x3", "--lane=n --register=m:2,n:4 --terms=k:4 --pack=src,wei",
     ),
     "tiles-with-ends": ("mb1ic11iw4oc5ow4kw3pw1", "--lane=oc --register=ow:2,oc:4,ic:2 --ends=ic:3,ic:2"),
+    "rows-to-their-borders": (
+        "g2mb1ic2ih4iw6oc2oh4ow6kh3kw3ph1pw1",
+        "--lane=ow --register=oc:1,oh:2,ow:4,kh:3 --order=mb,g,oh,ow,oc --reduce=kw,ic,kh",
+    ),
+    "rows-to-their-borders-of-a-stride": (
+        "--attr-post-ops=relu mb1ic2ih3iw9oc3oh2ow5kh3kw3sh2sw2ph1pw1",
+        "--lane=ow --register=oc:2,ow:8 --reduce=kh,ic,kw --threads=2",
+    ),
     "packed-near": (
         "mb1ic5ih5oc6oh5kh1ph0", "--lane=oc --fuse=oh+ow --register=oc:4,oh_ow:3 --order=mb,oh_ow,oc --near=src+oh_ow",
     ),

@@ -31,6 +31,9 @@ DONE = [
     ("d[i * 8 + l] = a[l]", 4, 0), ("d[i * 8 + l] = a[l] * b[i]", 3, 0), ("d[i * 8 + l] = a[l] + b[i]", 4, 3),
     ("d[l * 2 + i] = a[l // 2]", 4, 0), ("d[l * 2 + i] = a[l // 2]", 4, 1), ("d[40 - l * 3 - i] = a[l % 2 + i]", 3, 1),
     ("d[(l + 1) // 2 * 8 + l + i] = a[63 - l]", 4, 0), ("d[i] = d[i] + a[l * 2]", 4, 0), ("d[i] = d[i] + a[l]", 4, 2),
+    ("d[l] = (a[l] if l - 1 >= 0 else 0.0)", 4, 0),
+    ("d[l] = (a[l * 2 - 2] if l - 1 >= 0 and 2 - l >= 0 else 0.0)", 4, 0),
+    ("if l - 1 >= 0: d[i] = d[i] + a[l - 1] * b[i]", 4, 0), ("if l - 3 >= 0 and i - 1 >= 0: d[i] = d[i] + a[l]", 3, 1),
     ("d[l] = (a[l + i] if 2 - l >= 0 else 0.0)", 4, 0), ("d[l] = (a[l] if i - 1 >= 0 else 0.0)", 4, 0),
     ("d[i] = d[i] + a[i]", 3, 0), ("d[i] = d[i] + (a[l] + 1.0)", 4, 0), ("d[i] = d[i] + a[l] * (b[l] + 1.0)", 3, 1),
     ("d[i] = d[i] + (a[l] - b[i])", 3, 0),
@@ -64,9 +67,10 @@ REFUSED = [
     ("d[i] = d[i] + a[l] * 2.0 / b[l]", 3, 1, "lanes beyond the last would add to d"),
     ("d[i] = d[i] + sum(a[i]{4/2})", 2, 0, "lanes beyond the last would add to d"),
     ("d[(l + i) // 2 + l] = a[l]", 4, 0, "no constant"),
-    ("if l - 2 >= 0: d[l] = a[l]", 4, 0, "does not hold for the first lanes, and only those"),
-    ("d[l] = (a[l] if l - 1 >= 0 else 0.0)", 4, 0, "does not hold for the first lanes, and only those"),
-    ("d[l] = (a[l] if i + 1 - l >= 0 else 0.0)", 4, 0, "does not hold for the first lanes, and only those"),
+    ("if l - 2 >= 0: d[l] = a[l]", 4, 0, "the first lanes of d are not written"),
+    ("d[l] = (a[l] if i + 1 - l >= 0 else 0.0)", 4, 0, "does not hold for lanes side by side, and only those"),
+    ("d[l] = (a[l] if l % 2 - 1 >= 0 else 0.0)", 4, 0, "does not hold for lanes side by side, and only those"),
+    ("if l - 1 >= 0: d[i] = d[i] + (a[l] + 1.0)", 4, 0, "lanes beyond the last would add to d"),
     ("d[l] = (a[l] if 2 - l >= 0 else 1.0)", 4, 0, "differs between lanes"),
     ("for j in 0 .. l: d[l] = a[j]", 4, 1, "the bounds of loop j differ between lanes"),
     ("d[l] = a[l]", 5, 0, "loop l runs 5 times, a vector has 4 lanes"),
@@ -81,6 +85,13 @@ def test_what_vectors_cannot_do_is_refused(body: str, count: int, start: int, me
     assert error.value.code == "lanes"
     if count <= LANES:
         assert vectorise(kernel, "l", LANES, strict=False) is kernel
+
+
+def test_lanes_of_registers_that_a_condition_excludes_stay() -> None:
+    """Also where an infinite factor would make their terms NaN."""
+    kernel = over_lanes("if l - 1 >= 0 and i - 1 >= 0: t[l] = t[l] + a[l * 2 - 2] * b[i]", allocs="f32[4]")
+    vectors = vectorise(kernel, "l", LANES)
+    assert "if i - 1 >= 0:" in str(vectors) and "t[0]{4} + a[-2]{4:2/1:4} * b[i]{4:0/1:4}" in str(vectors)
 
 
 def test_registers_receive_what_all_lanes_share_without_a_mask() -> None:
