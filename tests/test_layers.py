@@ -32,8 +32,8 @@ LAYERS: dict[str, set[str]] = {
     "statement": set(),
     "plan": set(),
     "codegen": {"llvmlite", "numpy"},
-    "compiler": {"llvmlite", "numpy", "platformdirs"},
-    "runtime": {"llvmlite", "ml_dtypes", "numpy", "pyopencl"},
+    "compiler": {"cuda", "llvmlite", "numpy", "platformdirs"},
+    "runtime": {"cuda", "llvmlite", "ml_dtypes", "numpy", "pyopencl"},
     "measure": {
         "ai_edge_litert", "flatbuffers", "llvmlite", "ncnn", "numpy", "onnx", "onnxruntime", "openvino", "torch",
     },

@@ -56,6 +56,8 @@ class ThreadEmitter(FunctionEmitter):
         self.spaces = dict(dialect.spaces)
         self.divisors: dict[Var, int] = {}
         self.definitions: list[str] = []
+        self.taken = 0
+        """Bytes of the dynamic array that arrays of the kernel take."""
 
     def pointer(self, buffer: Buffer) -> str:
         space = self.spaces.get(buffer.scope)
@@ -102,14 +104,21 @@ class ThreadEmitter(FunctionEmitter):
     def _Alloc(self, s: Alloc) -> None:
         b = s.buffer
         if b.scope == "shared" and b not in self.bases:
-            name = f"@{self.symbol}.{b.name}.{len(self.definitions)}"
-            elements = shared_bytes(b.size * b.dtype.bytes) // b.dtype.bytes
-            self.definitions.append(
-                f"{name} = internal addrspace({self.spaces[b.scope]}) global [{elements} x {b.dtype.llvm}] undef, "
-                f"align {_SHARED_ALIGNMENT}"
-            )
-            self.bases[b] = name
+            self.bases[b] = self._shared(b)
         METHODS[Alloc](self, s)
+
+    def _shared(self, b: Buffer) -> str:
+        """Return the address of an array that a group shares."""
+        space, nbytes = f"addrspace({self.spaces[b.scope]})", shared_bytes(b.size * b.dtype.bytes)
+        if self.dialect.dynamic:
+            start, self.taken = self.taken, self.taken + nbytes
+            return f"getelementptr (i8, ptr {space} {self.dialect.dynamic}, i64 {start})"
+        name = f"@{self.symbol}.{b.name}.{len(self.definitions)}"
+        self.definitions.append(
+            f"{name} = internal {space} global [{nbytes // b.dtype.bytes} x {b.dtype.llvm}] undef, "
+            f"align {_SHARED_ALIGNMENT}"
+        )
+        return name
 
     def _Barrier(self, s: Barrier) -> None:
         call = dict(self.dialect.barriers).get(s.part)
@@ -179,7 +188,7 @@ class ThreadEmitter(FunctionEmitter):
 
     def _load(self, v: Load) -> str:
         """Load active lanes one by one, because devices have no masked loads."""
-        if v.lanes is not None and v.lanes.active < v.lanes.count:
+        if v.lanes is not None and not v.lanes.is_whole:
             return self._load_lanes(v, v.lanes)
         return super()._load(v)
 
@@ -207,8 +216,10 @@ def device_text(kernels: Mapping[str, Kernel], facts: Facts) -> str:
     declared: dict[str, None] = {}
     parts: list[str] = []
     nodes: list[str] = []
+    emitters: list[ThreadEmitter] = []
     for symbol, kernel in kernels.items():
         e = ThreadEmitter(kernel, facts, dialect, symbol)
+        emitters.append(e)
         e.prepare(kernel.body)
         params = []
         for b in kernel.params:
@@ -229,5 +240,8 @@ def device_text(kernels: Mapping[str, Kernel], facts: Facts) -> str:
         head = f"define {dialect.convention} void @{symbol}({', '.join(params)}) {about} {{"
         parts += [*e.definitions, head, "entry:", *e.lines, "  ret void", "}", ""]
     texts = " ".join(f'"{k}"="{v}"' if v else k for k, v in facts.attributes.items())
+    if dialect.dynamic and any(e.taken for e in emitters):
+        space = dict(dialect.spaces)["shared"]
+        declared[f"{dialect.dynamic} = external addrspace({space}) global [0 x i8], align {_SHARED_ALIGNMENT}"] = None
     first = (f'target triple = "{facts.triple}"', *declared, "")
     return "\n".join((*first, *parts, f"attributes #0 = {{ nounwind {texts} }}", *nodes, ""))

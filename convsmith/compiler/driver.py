@@ -12,6 +12,7 @@ from convsmith.codegen.artifact import Argument, Artifact, Entry, size_argument
 from convsmith.codegen.device_text import device_text
 from convsmith.codegen.llvm_text import module_text
 from convsmith.compiler.arguments import argument_of, buffer_argument, packing_identity, zero_argument
+from convsmith.compiler.cubin import machine_code
 from convsmith.compiler.facts import facts
 from convsmith.compiler.launch import launch_of
 from convsmith.diag.errors import UnsupportedError
@@ -163,7 +164,7 @@ def _needs_finite(plan: Plan) -> Iterator[str]:
 def assemble(plan: Pipelines, low: Lowered, argument: Callable[[Kernel, Buffer], Argument]) -> Artifact:
     """Return the object code of ``low`` with its entries; ``argument`` returns that for a parameter of a kernel."""
     machine = plan.machine
-    code = llvm_bind.object_code(low.text, machine.triple, machine.cpu, machine.features)
+    code, notes = machine_code(low.text, machine)
 
     length = low.scratch // 4
     scratch = Argument("scratch", "scratch", "f32", (length,), "a", length)
@@ -183,6 +184,7 @@ def assemble(plan: Pipelines, low: Lowered, argument: Callable[[Kernel, Buffer],
     return Artifact(
         code=code, target=machine.name, entries=entries, problem="", config=f"--target={machine.name}",
         needs=machine.needs, permissions=machine.permissions, address_bits=machine.address_bits,
+        notes=notes,
     )  # fmt: skip
 
 

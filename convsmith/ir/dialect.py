@@ -31,7 +31,8 @@ class Dialect:
     ``{y}`` and ``{z}``. ``atomic_types`` are those that LLVM's atomic addition takes; other types are added by
     comparing and exchanging. ``copies`` start a copy of bytes from ``{src}`` to ``{dst}``, or of zeros where the bit
     ``{cond}`` is clear, by their number; a copy of other bytes is a load and a store. ``commit`` closes a group of
-    copies, and ``wait`` waits for all but ``{pending}`` of the groups.
+    copies, and ``wait`` waits for all but ``{pending}`` of the groups. The arrays that a group shares are definitions
+    of their own, or parts of the array ``dynamic``, whose size a launch states.
     """
 
     convention: str
@@ -47,3 +48,4 @@ class Dialect:
     copies: tuple[tuple[int, DialectCall], ...] = ()
     commit: DialectCall | None = None
     wait: DialectCall | None = None
+    dynamic: str = ""

@@ -7,6 +7,7 @@ those of a warp (OpenCL calls it a sub-group) run together, a thread in each lan
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from convsmith.ir.dialect import Dialect
 
@@ -57,7 +58,8 @@ class ThreadLevel:
 class Device:
     """Facts of a machine that launches kernels on a device.
 
-    ``runtime`` names the library that launches them, ``dialect`` is LLVM's text for them. ``grid`` and ``group`` are
+    ``runtime`` names the library that launches them, ``dialect`` is LLVM's text for them. LLVM's output, ``code``, is
+    an object, or PTX for an assembler. ``grid`` and ``group`` are
     the largest numbers of groups and of threads of a group along each dim, innermost first; ``threads`` is the largest
     number of threads of a group. ``warps`` are the legal numbers of threads of a warp, the preferred one first; there
     are none where kernels cannot rely on warps.
@@ -71,6 +73,7 @@ class Device:
     shared: SharedMemory
     units: ComputeUnits
     warps: tuple[int, ...] = ()
+    code: Literal["object", "ptx"] = "object"
 
     @property
     def levels(self) -> tuple[ThreadLevel, ...]:

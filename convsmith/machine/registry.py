@@ -16,11 +16,12 @@ from convsmith.machine.hexagon.levels import LEVELS as HEXAGON
 from convsmith.machine.host import cpu_features
 from convsmith.machine.intel_gpu.levels import LEVELS as INTEL_GPU
 from convsmith.machine.micro_architectures import on_host
+from convsmith.machine.nvidia.levels import LEVELS as NVIDIA
 from convsmith.machine.x86.levels import LEVELS as X86
 
 _FAMILIES: dict[str, tuple[Machine, ...]] = {"x86_64": X86, "aarch64": AARCH64, "hexagon": HEXAGON}
 """Levels of CPUs by the first word of their triple, highest first."""
-_DEVICES = INTEL_GPU
+_DEVICES = (*NVIDIA, *INTEL_GPU)
 """Levels of devices, which run whatever CPU this machine has, if it has the device and the library that launches."""
 _SPELLINGS = {"amd64": "x86_64", "arm64": "aarch64"}
 """Alternative names of architectures, as systems report them."""

@@ -43,7 +43,14 @@ def _opencl(artifact: Artifact) -> LoadedCode:
     return OpenClLibrary(artifact)
 
 
-_DEVICES: dict[str, Callable[[Artifact], LoadedCode]] = {"opencl": _opencl}
+def _cuda(artifact: Artifact) -> LoadedCode:
+    with import_lock:
+        from convsmith.runtime.cuda import CudaLibrary
+
+    return CudaLibrary(artifact)
+
+
+_DEVICES: dict[str, Callable[[Artifact], LoadedCode]] = {"cuda": _cuda, "opencl": _opencl}
 """Libraries by the run time that launches their grids."""
 
 

@@ -51,6 +51,10 @@ class ThreadBlock:
 
     def run(self) -> None:
         """Run the block to its end. PtxError if all warps wait for one another."""
+        with np.errstate(all="ignore"):  # lanes that are not active hold any numbers
+            self._run()
+
+    def _run(self) -> None:
         for region in self.memory.regions:
             if region.accesses is not None:
                 region.accesses.start_block()

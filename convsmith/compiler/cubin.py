@@ -1,0 +1,218 @@
+"""PTX to machine code of NVIDIA's GPUs, without a GPU: in process by nvJitLink, else by the assembler ptxas."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+from convsmith.codegen import llvm_bind
+from convsmith.diag.errors import ToolchainError, UnsupportedError
+from convsmith.diag.forking import import_lock
+from convsmith.machine.base import Machine
+
+__all__ = ["AssembledKernels", "KernelUse", "assemble_ptx", "assembler_of", "find_tool", "machine_code"]
+
+_LEVEL = "-O3"
+_ENTRY = re.compile(r"Compiling entry function '(\w+)'")
+_USED = re.compile(r"Used (\d+) registers(?:.*?(\d+) bytes smem)?")
+_SPILLED = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+
+
+@dataclass(frozen=True)
+class KernelUse:
+    """The resources of a kernel: registers of a thread, bytes of shared memory that the code states, bytes of a
+    thread's stack, and bytes that a thread spills to memory and fills from it.
+    """
+
+    registers: int
+    shared: int
+    stack: int
+    spilled: int
+    filled: int
+
+    def __str__(self) -> str:
+        spills = f"{self.spilled} bytes spilled, {self.filled} filled" if self.spilled or self.filled else "no spills"
+        return f"{self.registers} registers, {self.shared} bytes of shared memory, {spills}"
+
+
+@dataclass(frozen=True)
+class AssembledKernels:
+    """A cubin, the use of its kernels by name, the assembler that made it, and its advisory warnings."""
+
+    cubin: bytes
+    uses: dict[str, KernelUse]
+    assembler: str
+    warnings: tuple[str, ...] = ()
+
+
+def machine_code(text: str, machine: Machine) -> tuple[bytes, dict[str, str]]:
+    """Return the code of a module's LLVM text for `machine`, and notes for people.
+
+    Code for an assembler is a cubin with the PTX among the notes, or PTX where no assembler is installed.
+    """
+    made = llvm_bind.object_code if machine.device is None or machine.device.code == "object" else llvm_bind.assembly
+    code = made(text, machine.triple, machine.cpu, machine.features)
+    if isinstance(code, bytes):
+        return code, {}
+    try:
+        assembled = assemble_ptx(code, machine.cpu)
+    except UnsupportedError:
+        return code.encode(), {"ptx": code}
+    uses = {f"use of {name}": str(use) for name, use in assembled.uses.items()}
+    return assembled.cubin, {"ptx": code, "assembler": assembled.assembler, **uses}
+
+
+@lru_cache(maxsize=64)
+def assemble_ptx(ptx: str, architecture: str) -> AssembledKernels:
+    """Return the machine code of `ptx` for `architecture` (sm_80). UnsupportedError where no assembler for it is
+    installed, ToolchainError where the assembler refuses the text.
+    """
+    assembler = assembler_of(architecture)
+    cubin, log = _link(ptx, architecture) if assembler.startswith("nvJitLink") else _run(assembler, ptx, architecture)
+    return AssembledKernels(cubin, _uses(log), assembler, tuple(re.findall(r"^.*(?:warning|C75\d\d).*$", log, re.M)))
+
+
+def _uses(log: str) -> dict[str, KernelUse]:
+    """Return the use of each kernel, as the assembler's log states it."""
+    found = {}
+    parts = _ENTRY.split(log)
+    for name, text in zip(parts[1::2], parts[2::2]):
+        used, spilled = _USED.search(text), _SPILLED.search(text)
+        if used is None or spilled is None:
+            raise ToolchainError(f"the assembler's log says nothing of kernel {name}", text=log)
+        stack, stores, loads = map(int, spilled.groups())
+        found[name] = KernelUse(int(used[1]), int(used[2] or 0), stack, stores, loads)
+    return found
+
+
+def _nvjitlink() -> Any:
+    """Return the binding of nvJitLink, or None where it is not installed."""
+    try:
+        _keep_names_local()
+        with import_lock:
+            from cuda.bindings import nvjitlink
+        nvjitlink.version()
+    except Exception:  # the binding is missing, or the library that it loads
+        return None
+    return nvjitlink
+
+
+@cache
+def _keep_names_local() -> None:
+    """Load nvJitLink before its binding does, which would offer its symbols to all libraries: OpenCL's drivers have
+    functions of the same names.
+    """
+    for root in _packages():
+        for path in Path(root, "cu13", "lib").glob("libnvJitLink.so.*"):
+            ctypes.CDLL(str(path), mode=ctypes.RTLD_LOCAL)
+
+
+@cache
+def assembler_of(architecture: str) -> str:
+    """Return the assembler for `architecture`: nvJitLink with its version, or a path of ptxas. UnsupportedError where
+    none is installed.
+    """
+    tool = _nvjitlink()
+    if tool is not None and _links(tool, architecture):
+        return "nvJitLink {}.{}".format(*tool.version())
+    for path in _tools("ptxas"):
+        if _assembles(path, architecture):
+            return str(path)
+    raise UnsupportedError(
+        f"no assembler for {architecture} is installed: nvJitLink comes with pip install 'convsmith[cuda]', ptxas for "
+        "sm_70 with nvidia-cuda-nvcc-cu12==12.9.86",
+        code="ptxas",
+    )
+
+
+def _links(tool: Any, architecture: str) -> bool:
+    try:
+        _link(_sample(architecture), architecture)
+    except (ToolchainError, tool.nvJitLinkError):  # an architecture that it does not know
+        return False
+    return True
+
+
+def _sample(architecture: str) -> str:
+    version = "8.0" if architecture.startswith("sm_9") else "7.0"
+    return f".version {version}\n.target {architecture}\n.address_size 64\n.visible .entry k() {{ ret; }}\n"
+
+
+def _assembles(path: Path, architecture: str) -> bool:
+    try:
+        _run(str(path), _sample(architecture), architecture)
+    except (ToolchainError, OSError):
+        return False
+    return True
+
+
+def _link(ptx: str, architecture: str) -> tuple[bytes, str]:
+    """Return the cubin that nvJitLink makes, and its log."""
+    tool = _nvjitlink()
+    options = [f"-arch={architecture}", _LEVEL, "-verbose"]
+    handle = tool.create(len(options), options)
+    try:
+        data = ptx.encode()
+        try:
+            tool.add_data(handle, tool.InputType.PTX, data, len(data), "kernel.ptx")
+            tool.complete(handle)
+        except tool.nvJitLinkError as error:
+            log = bytearray(tool.get_error_log_size(handle))
+            if log:
+                tool.get_error_log(handle, log)
+            said = bytes(log).decode(errors="replace").strip("\0 \n")
+            what = f"nvJitLink refuses the PTX for {architecture}: {error}: {said[:400]}"
+            raise ToolchainError(what, text=ptx) from None
+        cubin, log = bytearray(tool.get_linked_cubin_size(handle)), bytearray(tool.get_info_log_size(handle))
+        tool.get_linked_cubin(handle, cubin)
+        if log:
+            tool.get_info_log(handle, log)
+        return bytes(cubin), bytes(log).decode(errors="replace")
+    finally:
+        tool.destroy(handle)
+
+
+def _run(assembler: str, ptx: str, architecture: str) -> tuple[bytes, str]:
+    """Return the cubin that ptxas makes, and its log."""
+    with tempfile.TemporaryDirectory(prefix="convsmith-") as folder:
+        source, target = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
+        source.write_text(ptx)
+        command = [assembler, f"-arch={architecture}", _LEVEL, "-v", str(source), "-o", str(target)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        log = done.stdout + done.stderr
+        if done.returncode:
+            raise ToolchainError(f"ptxas refuses the PTX for {architecture}: {log.strip()[:400]}", text=ptx)
+        return target.read_bytes(), log
+
+
+def find_tool(name: str) -> Path | None:
+    """Return the path of a tool of NVIDIA's toolkit, or None where it is not installed."""
+    return next(_tools(name), None)
+
+
+def _packages() -> tuple[str, ...]:
+    """Return the folders in which the index's packages of NVIDIA lie."""
+    spec = importlib.util.find_spec("nvidia")
+    return tuple(spec.submodule_search_locations or ()) if spec is not None else ()
+
+
+def _tools(name: str) -> Iterator[Path]:
+    """Yield the paths of a tool: in the packages of the index, newest first, then on the search path."""
+    for root in _packages():
+        for folder in ("cu13", "cuda_nvcc"):
+            path = Path(root, folder, "bin", name)
+            if path.is_file() and os.access(path, os.X_OK):
+                yield path
+    on_path = shutil.which(name)
+    if on_path is not None:
+        yield Path(on_path)

@@ -1,0 +1,1 @@
+"""Devices of NVIDIA, whose kernels are PTX."""

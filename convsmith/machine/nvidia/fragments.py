@@ -1,0 +1,125 @@
+"""Products of fragments (mma.sync): matrices spread over the registers of the 32 lanes of a warp.
+
+A register of a lane holds 32 bits: an ``f32`` or ``s32`` as itself, two halves or four bytes as an ``i32``. The layouts
+are those of the PTX manual.
+"""
+
+from __future__ import annotations
+
+from convsmith.ir.instruction import FragmentLayout, Instruction, Operand
+
+_WARP = 32
+_ROW, _QUAD = "l // 4", "l % 4"
+
+SUMS = FragmentLayout((f"{_ROW} + r // 2 * 8", f"{_QUAD} * 2 + r % 2"), _WARP, registers=4)
+"""Sums of 16 rows and 8 columns: a row of a register's lanes has pairs of columns."""
+_PAIR_ROW, _PAIR_COLUMN = "l % 2 + r // 2 % 2 * 2 + l // 16 * 4", "r % 2 + l // 2 % 2 * 2 + r // 4 * 4"
+_PAIR_SUMS = FragmentLayout((f"{_PAIR_ROW} + l // 4 % 4 * 8", _PAIR_COLUMN), _WARP, registers=8)
+"""Sums of the four products of m8n8k4, which lie below each other: 8 rows for each pair of quads of lanes."""
+
+
+def _left(group: int, registers: int) -> FragmentLayout:
+    """Return the layout of the 16 rows of the left factor, `group` terms a register."""
+    column = f"{_QUAD} * {group} + e + r // 2 * {4 * group}"
+    return FragmentLayout((f"{_ROW} + r % 2 * 8", column), _WARP, elements=group, registers=registers)
+
+
+def _right(group: int, registers: int) -> FragmentLayout:
+    """Return the layout of the 8 columns of the right factor, `group` terms a register."""
+    row = f"{_QUAD} * {group} + e + r * {4 * group}"
+    return FragmentLayout((row, _ROW), _WARP, elements=group, registers=registers)
+
+
+def _call(intrinsic: str, registers: dict[str, tuple[str, int]]) -> tuple[str, str]:
+    """Return LLVM's text of a product and its declaration; `registers` has the type and count for a, b and c."""
+    lines: list[str] = []
+    arguments: list[str] = []
+    for name, (type_, count) in registers.items():
+        for n in range(count):
+            word = f"{{{name}{n}}}" if count > 1 else f"{{{name}}}"
+            if type_.startswith("<"):
+                arguments.append(f"{type_} {{{len(lines)}}}")
+                lines.append(f"bitcast i32 {word} to {type_}")
+            else:
+                arguments.append(f"{type_} {word}")
+    sums, count = registers["c"]
+    result = f"{{{{{', '.join([sums] * count)}}}}}"
+    call = len(lines)
+    lines.append(f"call {result} @{intrinsic}({', '.join(arguments)})")
+    lines += [f"extractvalue {result} {{{call}}}, {n}" for n in range(count)]
+    types = ", ".join(t for t, n in registers.values() for _ in range(n))
+    return "\n".join(lines), f"declare {result.format()} @{intrinsic}({types})"
+
+
+_REGISTERS = {"f16": "<2 x half>", "bf16": "i32", "s8": "i32", "u8": "i32"}
+"""LLVM's types of a register of factors."""
+_TYPES = {"f16": "f32.f32", "bf16": "bf16", "s8": "s8", "u8": "u8"}
+"""The types in the name of the intrinsic whose factors have the same type."""
+
+
+def _product(terms: int, factors: tuple[str, str], needs: str, mnemonic: str) -> Instruction:
+    """Return the row of ``mma.m16n8k<terms>``."""
+    a, b = factors
+    group = 4 if a in ("s8", "u8") else 2
+    sums = "s32" if group == 4 else "f32"
+    left, right = _left(group, 16 * terms // _WARP // group), _right(group, 8 * terms // _WARP // group)
+    name = f"m16n8k{terms}"
+    registers = {
+        "a": (_REGISTERS[a], left.registers), "b": (_REGISTERS[b], right.registers),
+        "c": ("i32" if group == 4 else "float", 4),
+    }  # fmt: skip
+    types = _TYPES[a] if a == b else f"{a}.{b}"
+    llvm, declare = _call(f"llvm.nvvm.mma.{name}.row.col.{types}", registers)
+    body = (
+        "  for m in 0 .. 16:\n"
+        "    for l in 0 .. 8:\n"
+        f"      for k in 0 .. {terms}:\n"
+        f"        c[m, l] = c[m, l] + cast({sums}, a[m, k]) * cast({sums}, b[k, l])\n"
+    )
+    operands = (
+        Operand("c", sums, (16, 8), SUMS, "lane", "fragment"),
+        Operand("a", a, (16, terms), left, "lane", "fragment"),
+        Operand("b", b, (terms, 8), right, "lane", "fragment"),
+    )
+    label = f"mma_{name}_{a}" if a == b else f"mma_{name}_{a}_{b}"
+    return Instruction(label, operands, body, llvm, declare, (needs,), mnemonic)
+
+
+def _four_products() -> Instruction:
+    """Return the row of ``mma.m8n8k4``: a quad of lanes and the one 16 lanes further compute 8 x 8 sums of 4 terms.
+
+    The rows of the four products lie below each other. Each pair of quads has 8 columns of its own.
+    """
+    quads = "l // 4 % 4"
+    pair = f"l % 4 + l // 16 * 4 + {quads} * 8"
+    left = FragmentLayout((pair, "e + r * 2"), _WARP, elements=2, registers=2)
+    llvm, declare = _call(
+        "llvm.nvvm.mma.m8n8k4.row.col.f32.f32", {"a": ("<2 x half>", 2), "b": ("<2 x half>", 2), "c": ("float", 8)}
+    )
+    body = (
+        "  for q in 0 .. 4:\n"
+        "    for m in 0 .. 8:\n"
+        "      for l in 0 .. 8:\n"
+        "        for k in 0 .. 4:\n"
+        "          c[q * 8 + m, l] = c[q * 8 + m, l] + cast(f32, a[q * 8 + m, k]) * cast(f32, b[q * 8 + l, k])\n"
+    )
+    operands = (
+        Operand("c", "f32", (32, 8), _PAIR_SUMS, "lane", "fragment"),
+        Operand("a", "f16", (32, 4), left, "lane", "fragment"),
+        Operand("b", "f16", (32, 4), left, "lane", "fragment"),
+    )
+    return Instruction("mma_m8n8k4_f16", operands, body, llvm, declare, ("sm_70",), "HMMA.884")
+
+
+_BYTES = tuple((a, b) for a in ("s8", "u8") for b in ("s8", "u8"))
+PRODUCTS = (
+    *(_product(32, types, "sm_80", "IMMA.16832." + ".".join(types).upper()) for types in _BYTES),
+    *(_product(16, types, "sm_80", "IMMA.16816." + ".".join(types).upper()) for types in _BYTES),
+    _product(16, ("f16", "f16"), "sm_80", "HMMA.16816.F32"),
+    _product(8, ("f16", "f16"), "sm_80", "HMMA.1688.F32"),
+    _product(16, ("bf16", "bf16"), "sm_80", "HMMA.16816.F32.BF16"),
+    _product(8, ("bf16", "bf16"), "sm_80", "HMMA.1688.F32.BF16"),
+)
+"""Products of sm_80 and later; among rows of the same types, the one of most terms comes first."""
+PAIRED = (_four_products(),)
+"""Products of sm_70, which later chips emulate."""

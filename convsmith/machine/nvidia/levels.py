@@ -1,0 +1,67 @@
+"""Levels of NVIDIA's GPUs that code is compiled for, newest first."""
+
+from __future__ import annotations
+
+from convsmith.ir.instruction import Instruction, RegisterFile
+from convsmith.machine.base import Machine, dot
+from convsmith.machine.costs import Costs
+from convsmith.machine.device import ComputeUnits, Device, SharedMemory
+from convsmith.machine.memory import core_caches
+from convsmith.machine.nvidia.dialect import dialect
+from convsmith.machine.nvidia.fragments import PAIRED, PRODUCTS
+from convsmith.machine.rows import scalar_multiply_add
+
+TRIPLE = "nvptx64-nvidia-cuda"
+_PTX = "+ptx86"
+"""The version of PTX: drivers and assemblers of CUDA 12.7 and later take it."""
+_GROUPS = ((1 << 31) - 1, 65535, 65535)
+_GROUP = (1024, 1024, 64)
+
+
+def _dot_bytes(a: str, b: str) -> Instruction:
+    """Return the row of dp4a: a sum of four products of bytes."""
+    intrinsic = f"i32 @llvm.nvvm.idp4a.{a[0]}.{b[0]}"
+    llvm = (
+        "bitcast <4 x i8> {a} to i32\n"
+        "bitcast <4 x i8> {b} to i32\n"
+        f"call {intrinsic}(i32 {{0}}, i32 {{1}}, i32 {{c}})"
+    )
+    return dot(
+        f"dp4a_{a}_{b}", 1, 4, (a, b, "s32"), llvm, f"declare {intrinsic}(i32, i32, i32)", ("sm_61",),
+        f"IDP.4A.{a}.{b}".upper(),
+    )  # fmt: skip
+
+
+_SCALARS = (
+    scalar_multiply_add("fma_f32", "f32", "FFMA"),
+    scalar_multiply_add("fma_f64", "f64", "DFMA"),
+    *(_dot_bytes(a, b) for a, b in (("s8", "s8"), ("u8", "s8"), ("s8", "u8"), ("u8", "u8"))),
+)
+_GENERATIONS = ("sm_61", "sm_70", "sm_75", "sm_80", "sm_90", "sm_90a")
+
+
+def _level(name: str, units: ComputeUnits, shared: int, l2: int, products: tuple[Instruction, ...]) -> Machine:
+    """Return the level `name`; a group has up to `shared` bytes of shared memory, the chip `l2` bytes of cache."""
+    needs = _GENERATIONS[: _GENERATIONS.index(name) + 1]
+    device = Device(
+        runtime="cuda", dialect=dialect(copies="sm_80" in needs), grid=_GROUPS, group=_GROUP, threads=1024,
+        shared=SharedMemory(shared, banks=32, width=4), units=units, warps=(32,), code="ptx",
+    )  # fmt: skip
+    return Machine(
+        name=name, triple=TRIPLE, cpu=name, features=_PTX, needs=needs, vectors=RegisterFile("register", 255, 32),
+        memories=core_caches(128 << 10, l2, rates=(128, 64)), costs=Costs(multiply_add=1.0, broadcast=1.0, latency=4.0),
+        attributes=(), instructions=(*_SCALARS, *products), device=device,
+    )  # fmt: skip
+
+
+
+
+def _units(count: int, shared: int) -> ComputeUnits:
+    return ComputeUnits(count, threads=2048, registers=1 << 16, shared=shared)
+
+
+LEVELS = (
+    _level("sm_90a", _units(132, 228 << 10), 227 << 10, 50 << 20, PRODUCTS),
+    _level("sm_80", _units(108, 164 << 10), 163 << 10, 40 << 20, PRODUCTS),
+    _level("sm_70", _units(80, 96 << 10), 96 << 10, 6 << 20, PAIRED),
+)

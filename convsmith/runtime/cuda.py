@@ -1,0 +1,211 @@
+"""Runs artifacts of PTX on a GPU of NVIDIA, through the package cuda.bindings.
+
+A call's arrays lie in the memory of the host or of the device. Those of the host are copied to the device before a
+launch, and back after it if the entry writes them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import threading
+from functools import cache
+from typing import Any
+
+from convsmith.codegen.artifact import Argument, Artifact, Entry
+from convsmith.codegen.binder import element_type
+from convsmith.diag.errors import ConfigError, ToolchainError, UnsupportedError
+from convsmith.diag.forking import RenewedLock, import_lock
+
+__all__ = ["CudaFunction", "CudaLibrary", "device_name"]
+
+_DEVICE = 0
+_guard = RenewedLock()
+_started_in = 0
+"""The process that has started CUDA: a fork of it cannot use it."""
+
+
+def _driver() -> Any:
+    """Return the binding of the driver. UnsupportedError where it, or the driver, is not installed."""
+    try:
+        with import_lock:
+            from cuda.bindings import driver
+    except ImportError as error:
+        raise UnsupportedError(
+            f"kernels of CUDA are launched through the package cuda.bindings, which cannot be imported ({error}); "
+            "pip install 'convsmith[cuda]' installs it",
+            code="cuda",
+        ) from None
+    return driver
+
+
+class _OpenedGpu:
+    """The primary context of a GPU, with a stream; `architecture` is the name of its own machine code."""
+
+    def __init__(self) -> None:
+        self.driver = driver = _driver()
+        try:
+            status = driver.cuInit(0)[0]
+        except Exception as error:  # the binding finds no library of the driver
+            first = str(error).partition(". ")[0]
+            raise UnsupportedError(f"this machine has no driver of NVIDIA's GPUs: {first}", code="cuda") from None
+        if int(status):
+            raise UnsupportedError(f"the driver of NVIDIA's GPUs finds no device: {self.text(status)}", code="cuda")
+        self.device = self.check(driver.cuDeviceGet(_DEVICE), "the driver has no device")
+        self.context = self.check(driver.cuDevicePrimaryCtxRetain(self.device), "the device has no context")
+        self.enter()
+        kinds = driver.CUdevice_attribute
+        self.capability = (
+            self.attribute(kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
+            self.attribute(kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
+        )
+        self.shared = self.attribute(kinds.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
+        name: bytes = self.check(driver.cuDeviceGetName(128, self.device), "the device has no name")
+        self.name = name.split(b"\0")[0].decode()
+
+    def enter(self) -> None:
+        """Make the context that of the calling thread."""
+        self.check(self.driver.cuCtxSetCurrent(self.context), "the context is lost")
+
+    def attribute(self, kind: Any) -> int:
+        """Return a number that the driver knows of the device."""
+        return int(self.check(self.driver.cuDeviceGetAttribute(kind, self.device), "the device lacks an attribute"))
+
+    def text(self, status: Any) -> str:
+        """Return the driver's name of a status."""
+        return str(getattr(status, "name", status))
+
+    def check(self, answer: Any, what: str) -> Any:
+        """Return what a function of the driver answers beside its status. UnsupportedError: memory is exhausted.
+        ToolchainError for other failures.
+        """
+        status, *values = answer
+        if int(status):
+            name = self.text(status)
+            if name == "CUDA_ERROR_OUT_OF_MEMORY":
+                raise UnsupportedError(f"{what}: the device has no such amount of memory free", code="memory")
+            raise ToolchainError(f"{what}: {name}", text=name)
+        return values[0] if values else None
+
+
+@cache
+def _opened() -> _OpenedGpu:
+    return _OpenedGpu()
+
+
+def _open() -> _OpenedGpu:
+    """Return the GPU of this process. UnsupportedError in a fork of a process that has one."""
+    global _started_in
+    with _guard.lock:
+        if _started_in not in (0, os.getpid()):
+            raise UnsupportedError(
+                f"process {os.getpid()} was forked from process {_started_in} after that had started CUDA, which a "
+                "fork cannot use; legal is a process that is spawned",
+                code="cuda",
+            )
+        opened = _opened()
+        _started_in = os.getpid()
+        return opened
+
+
+def device_name() -> str:
+    """Return the name of the GPU that runs kernels. UnsupportedError where there is none."""
+    return str(_open().name)
+
+
+def code_for(artifact: Artifact, capability: tuple[int, int]) -> bytes:
+    """Return the code of an artifact that a GPU of a compute capability takes: the machine code, or PTX that the driver
+    assembles for a later generation. UnsupportedError: the GPU is too old, or lacks features of one generation alone.
+    """
+    found = re.fullmatch(r"sm_(\d+)(\d)(a?)", artifact.target)
+    assert found is not None, artifact.target
+    needed, only = (int(found[1]), int(found[2])), found[3]
+    if capability < needed or (only and capability != needed):
+        have = f"sm_{capability[0]}{capability[1]}"
+        raise UnsupportedError(f"code for {artifact.target} does not run on this GPU, which is {have}", code="cuda")
+    return artifact.code if capability[0] == needed[0] else artifact.notes["ptx"].encode() + b"\0"
+
+
+class CudaFunction:
+    """One entry, ready to run: `function(block)` with the address of an argument block."""
+
+    whole = None
+    """An entry of a device is no native function of the host."""
+
+    def __init__(self, library: CudaLibrary, entry: Entry) -> None:
+        self.entry, self._gpu = entry, library.gpu
+        gpu, driver = library.gpu, library.gpu.driver
+        name = entry.symbol
+        self._function = gpu.check(driver.cuModuleGetFunction(library.module, name.encode()), f"entry {name}")
+        most = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        gpu.check(driver.cuFuncSetAttribute(self._function, most, entry.launch.shared), f"shared memory of {name}")
+        self._pointers = [(a, a.size * element_type(a).itemsize) for a in entry.arguments if a.role != "size"]
+        written = ("out", "inout", "shared", "scratch", *(["packed"] if entry.packing else []))
+        self._written = {n for n, (a, _) in enumerate(self._pointers) if a.role in written}
+        self._memory: dict[int, Any] = {}
+        self._launching = threading.Lock()
+
+    def __call__(self, block: int, keep: object = None) -> None:
+        """Run the entry and wait. UnsupportedError: the device lacks memory."""
+        gpu, driver, name = self._gpu, self._gpu.driver, self.entry.symbol
+        words = (ctypes.c_uint64 * len(self.entry.arguments)).from_address(block)
+        values = (ctypes.c_uint64 * len(words))(*words)
+        launch = self.entry.launch
+        with self._launching:
+            gpu.enter()
+            copied = []
+            for n, (argument, nbytes) in enumerate(self._pointers):
+                if not self._is_on_device(words[n]):
+                    values[n] = self._reserve(n, argument, nbytes)
+                    copied.append((n, nbytes))
+                    gpu.check(driver.cuMemcpyHtoD(values[n], words[n], nbytes), f"argument {argument.name} of {name}")
+            places = (ctypes.c_void_p * len(values))(*(ctypes.addressof(values) + 8 * n for n in range(len(values))))
+            gpu.check(
+                driver.cuLaunchKernel(
+                    self._function, *launch.grid, *launch.group, launch.shared, 0, ctypes.addressof(places), 0
+                ),
+                f"entry {name}",
+            )
+            gpu.check(driver.cuCtxSynchronize(), f"entry {name}")
+            for n, nbytes in copied:
+                if n in self._written:
+                    gpu.check(driver.cuMemcpyDtoH(words[n], values[n], nbytes), f"results of {name}")
+
+    def _is_on_device(self, address: int) -> bool:
+        """Return whether memory is that of the device: the driver knows nothing of memory of the host."""
+        driver = self._gpu.driver
+        kind = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+        status, *found = driver.cuPointerGetAttribute(kind, address)
+        return not int(status) and int(found[0]) == int(driver.CUmemorytype.CU_MEMORYTYPE_DEVICE)
+
+    def _reserve(self, n: int, argument: Argument, nbytes: int) -> int:
+        """Return memory of the device for an argument, which later calls use again."""
+        if n not in self._memory:
+            what = f"argument {argument.name} of {nbytes} bytes"
+            self._memory[n] = self._gpu.check(self._gpu.driver.cuMemAlloc(max(nbytes, 1)), what)
+        return int(self._memory[n])
+
+
+class CudaLibrary:
+    """The PTX of an artifact as machine code of this process's GPU.
+
+    The constructor raises UnsupportedError where there is no GPU, or one too old for the artifact, and ConfigError
+    where its shared memory is smaller than that of an entry.
+    """
+
+    def __init__(self, artifact: Artifact) -> None:
+        self.gpu = gpu = _open()
+        for entry in artifact.entries.values():
+            if entry.launch.shared > gpu.shared:
+                raise ConfigError(
+                    "shared",
+                    f"entry {entry.symbol}: {entry.launch.shared} bytes of shared memory; {gpu.name} has {gpu.shared}",
+                )
+        gpu.enter()
+        code = code_for(artifact, gpu.capability)
+        self.module = gpu.check(gpu.driver.cuModuleLoadData(code), f"the code of {artifact.problem!r}")
+        self.functions = {name: CudaFunction(self, entry) for name, entry in artifact.entries.items()}
+
+    def __getitem__(self, entry: str) -> CudaFunction:
+        return self.functions[entry]

@@ -1,0 +1,95 @@
+"""The rows of a level of NVIDIA's GPUs as kernels, each of the lanes that the fragments of its row are spread over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+
+from convsmith.codegen import llvm_bind
+from convsmith.ir.instruction import FragmentLayout, Instruction, Operand
+from convsmith.machine.base import Machine
+from ptx.llvm_kernels import TRIPLE
+
+
+def places_of(operand: Operand) -> np.ndarray:
+    """Return the element of the operand, row after row, that each register, lane and element holds."""
+    strides = np.cumprod([1, *operand.shape[:0:-1]])[::-1]
+    layout = operand.layout
+    out = np.zeros((layout.lanes, layout.registers, layout.elements), np.int32)
+    for coordinates, (register, lane, element) in layout.places().items():
+        out[lane, register, element] = int(np.dot(coordinates, strides))
+    return out
+
+
+def _register(lines: list[str], operand: Operand, number: int) -> str:
+    """Load a register of an operand in all lanes; return its value."""
+    name, t, layout = operand.name, operand.dtype, operand.layout
+    bits = {"f64": 64, "f32": 32, "s32": 32, "f16": 16, "bf16": 16}.get(t, 8)
+    one = {"f64": "double", "f32": "float"}.get(t, f"i{bits}")
+    count = layout.elements if layout.elements > 1 or layout.lanes > 1 or operand.size == 1 else operand.size
+    value = "poison"
+    for e in range(count):
+        at = f"%{name}{number}_{e}"
+        lines += [
+            f"{at}i0 = mul i32 %t, {layout.registers * layout.elements}",
+            f"{at}i = add i32 {at}i0, {number * layout.elements + e}",
+            f"{at}p = getelementptr i32, ptr addrspace(1) %at_{name}, i32 {at}i",
+            f"{at}o = load i32, ptr addrspace(1) {at}p",
+            f"{at}q = getelementptr {one}, ptr addrspace(1) %{name}, i32 {at}o",
+            f"{at} = load {one}, ptr addrspace(1) {at}q",
+        ]
+        if count > 1:
+            lines.append(f"{at}v = insertelement <{count} x {one}> {value}, {one} {at}, i32 {e}")
+            value = f"{at}v"
+        else:
+            value = at
+    if count > 1 and operand.file == "lane":
+        lines.append(f"%{name}{number} = bitcast <{count} x {one}> {value} to i32")
+        value = f"%{name}{number}"
+    return value
+
+
+@cache
+def rows_ptx(target: Machine) -> str:
+    """Return the PTX of a kernel ``name(c, a, b, at_c, at_a, at_b)`` for each row, which it applies once.
+
+    ``at_x`` holds, for each lane, register and element, the element's place in ``x``.
+    """
+    declared = dict.fromkeys(line for row in target.instructions for line in row.declare.splitlines())
+    parts = [_kernel(row) for row in target.instructions]
+    number = "declare i32 @llvm.nvvm.read.ptx.sreg.tid.x()"
+    text = "\n".join([f'target triple = "{TRIPLE}"', *declared, number, *parts])
+    return llvm_bind.assembly(text, target.triple, target.cpu, target.features)
+
+
+def _kernel(row: Instruction) -> str:
+    lines: list[str] = ["%t = call i32 @llvm.nvvm.read.ptx.sreg.tid.x()"]
+    registers: dict[str, Sequence[str]] = {}
+    spread = {x.name: as_lanes(x) for x in row.operands}
+    for x in spread.values():
+        registers[x.name] = [_register(lines, x, n) for n in range(x.layout.registers)]
+
+    def put(expression: str) -> str:
+        lines.append(f"%x{len(lines)} = {expression}")
+        return f"%x{len(lines) - 1}"
+
+    results = row.emit(put, registers)
+    c = spread["c"]
+    one = {"f64": "double", "f32": "float"}.get(c.dtype, "i32")
+    for n, value in enumerate(results):
+        lines.append(f"store {one} {value}, ptr addrspace(1) %c{n}_0q")
+    params = ", ".join(f"ptr addrspace(1) %{x}" for x in ("c", "a", "b", "at_c", "at_a", "at_b"))
+    body = "\n  ".join([*lines, "ret void"])
+    return (
+        f'define ptx_kernel void @{row.name}({params}) nounwind "nvvm.reqntid"="{c.layout.lanes}" {{\n  {body}\n}}\n'
+    )
+
+
+def as_lanes(operand: Operand) -> Operand:
+    """Return an operand of a fragment as it is, and one of a scalar row as the registers of one lane."""
+    if operand.file == "lane":
+        return operand
+    return replace(operand, layout=FragmentLayout(("e",), 1, elements=operand.size))

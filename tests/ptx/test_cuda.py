@@ -1,0 +1,152 @@
+"""The run time of CUDA: obstacles are one error each, and launches reach the driver, whose kernels are interpreted."""
+
+from __future__ import annotations
+
+import builtins
+import re
+import sys
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from thread_kernels import HEAD, KERNELS, arrays
+
+from convsmith.codegen.artifact import Artifact, Entry
+from convsmith.compiler.arguments import buffer_argument
+from convsmith.compiler.launch import launch_of
+from convsmith.diag.errors import ConfigError, ConvsmithError, UnsupportedError
+from convsmith.interp import run
+from convsmith.ir.parse import parse_kernel
+from convsmith.machine.registry import target
+from convsmith.runtime import cuda
+from convsmith.runtime.host_block import HostBlock
+from convsmith.runtime.loading import library_of
+from ptx.driver import InterpretedDriver
+from ptx.kernels import kernel_ptx
+
+TEXT = HEAD + KERNELS["reversed in shared memory"].strip("\n")
+
+
+def artifact(machine: str = "sm_80", text: str = TEXT) -> Artifact:
+    """Return the artifact of a kernel, whose parameters are its arguments."""
+    kernel, level = parse_kernel(text), target(machine)
+    arguments = tuple(buffer_argument(b, "inout" if b in kernel.written else "in") for b in kernel.params)
+    entry = Entry(kernel.name, arguments, launch_of(kernel, 1, level))
+    return Artifact(kernel_ptx(kernel, level).encode(), level.name, {"main": entry}, "k", f"--target={machine}")
+
+
+@pytest.fixture(autouse=True)
+def _unopened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process in which no device has been opened."""
+    monkeypatch.setattr(cuda, "_started_in", 0)
+    monkeypatch.setattr(cuda, "_opened", cuda._opened.__wrapped__)
+
+
+def opened(monkeypatch: pytest.MonkeyPatch, driver: InterpretedDriver) -> None:
+    """Make the run time use a driver."""
+    monkeypatch.setattr(cuda, "_driver", lambda: driver)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_launch_gives_the_driver_its_arguments(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = HEAD + KERNELS[name].strip("\n")
+    driver, found, wanted = InterpretedDriver(), arrays(), arrays()
+    opened(monkeypatch, driver)
+    function = library_of(artifact(text=text))["main"]
+    run(parse_kernel(text), wanted)
+    block = HostBlock(function.entry, {x: array.ctypes.data for x, array in found.items()})
+    for _ in range(2):
+        for x, array in arrays().items():
+            found[x][:] = array
+        function(block.address)
+        assert all(np.array_equal(found[x], wanted[x]) for x in "abcd")
+    assert driver.calls.count("cuMemAlloc") == 4 and driver.calls.count("cuMemcpyHtoD") == 8
+
+
+def test_arrays_of_the_device_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, wanted = InterpretedDriver(), arrays()
+    opened(monkeypatch, driver)
+    function = library_of(artifact())["main"]
+    run(parse_kernel(TEXT), wanted)
+    places = {x: driver.cuMemAlloc(array.nbytes)[1] for x, array in wanted.items()}
+    for x, array in arrays().items():
+        driver.arrays[places[x]][:] = array.view(np.uint8)
+    block = HostBlock(function.entry, places)
+    function(block.address)
+    np.testing.assert_array_equal(driver.arrays[places["c"]].view(np.float32), wanted["c"])
+    assert not {"cuMemcpyHtoD", "cuMemcpyDtoH"} & set(driver.calls)
+
+
+@pytest.mark.parametrize("code, capability, takes", [
+    ("sm_70", (7, 5), "cubin"), ("sm_80", (8, 6), "cubin"), ("sm_80", (9, 0), "ptx"), ("sm_90a", (9, 0), "cubin"),
+])  # fmt: skip
+def test_a_later_generation_takes_ptx(code: str, capability: tuple[int, int], takes: str) -> None:
+    made = replace(artifact(code), code=b"cubin", notes={"ptx": "ptx"})
+    assert cuda.code_for(made, capability).rstrip(b"\0").decode() == takes
+
+
+@pytest.mark.parametrize("code, capability", [("sm_80", (7, 5)), ("sm_90a", (8, 0)), ("sm_90a", (10, 0))])
+def test_a_device_that_lacks_the_instructions(code: str, capability: tuple[int, int],
+                                              monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    opened(monkeypatch, InterpretedDriver(capability))
+    have = "sm_{}{}".format(*capability)
+    refused(artifact(code), UnsupportedError, "cuda", f"code for {code} does not run on this GPU, which is {have}")
+
+
+def test_memory_of_the_device_is_exhausted(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened(monkeypatch, InterpretedDriver(memory=3000))
+    function = library_of(artifact())["main"]
+    given = arrays()
+    block = HostBlock(function.entry, {x: array.ctypes.data for x, array in given.items()})
+    with pytest.raises(UnsupportedError, match="argument c of 2048 bytes: the device has no such"):
+        function(block.address)
+
+
+def test_more_shared_memory_than_the_device_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened(monkeypatch, InterpretedDriver())
+    large = artifact()
+    main = large.entries["main"]
+    large = replace(large, entries={"main": replace(main, launch=replace(main.launch, shared=200 << 10))})
+    refused(large, ConfigError, "shared", "entry k: 204800 bytes of shared memory; interpreted GPU has 102400")
+
+
+def test_without_a_driver() -> None:
+    """On a machine with a driver the test does not apply; where there is none, its absence is one line."""
+    pytest.importorskip("cuda.bindings")
+    if any(line.startswith("nvidia ") for line in modules()):
+        pytest.skip("this machine has a driver of NVIDIA's GPUs")
+    with pytest.raises(UnsupportedError) as caught:
+        library_of(artifact())
+    assert caught.value.code == "cuda" and "\n" not in str(caught.value)
+    assert re.match("this machine has no driver of NVIDIA's GPUs|the driver of NVIDIA's GPUs finds", str(caught.value))
+
+
+def modules() -> list[str]:
+    """Return the lines that the system lists modules of its kernel with."""
+    try:
+        with open("/proc/modules", encoding="utf-8") as file:
+            return file.readlines()
+    except OSError:
+        return []
+
+
+def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def refuse(name: str, *args: Any, **options: Any) -> Any:
+        if name.startswith("cuda"):
+            raise ImportError("No module named 'cuda'")
+        return real(name, *args, **options)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    monkeypatch.delitem(sys.modules, "cuda.bindings", raising=False)
+    text = ("kernels of CUDA are launched through the package cuda.bindings, which cannot be imported (No module named "
+            "'cuda'); pip install 'convsmith[cuda]' installs it")  # fmt: skip
+    refused(artifact(), UnsupportedError, "cuda", text)
+
+
+def refused(made: Artifact, kind: type[ConvsmithError], code: str, text: str) -> None:
+    with pytest.raises(ConvsmithError) as caught:
+        library_of(made)
+    assert (type(caught.value), caught.value.code, str(caught.value)) == (kind, code, text)

@@ -1,0 +1,98 @@
+"""Every row of NVIDIA's tables: the PTX that it becomes computes the specification, and assembles to its mnemonic."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from convsmith.compiler.cubin import assemble_ptx, assembler_of, find_tool
+from convsmith.diag.errors import UnsupportedError
+from convsmith.interp import run as interpret
+from convsmith.ir.instruction import Instruction
+from convsmith.machine.base import Machine
+from convsmith.machine.nvidia.levels import LEVELS
+from ptx.launch import run
+from ptx.rows import as_lanes, places_of, rows_ptx
+
+OWNERS = {row.name: (t, row) for t in LEVELS for row in t.instructions}
+"""The rows by name, each with the oldest level that has it."""
+ROWS = [pytest.param(*pair, id=f"{pair[0].name}-{name}") for name, pair in OWNERS.items()]
+FRAGMENTS = [x for x in ROWS if x.values[1].result.scope == "fragment"]
+
+
+def operands(row: Instruction, seed: int) -> dict[str, np.ndarray]:
+    """Return small integers other than zero for every operand; bytes have the whole of their range."""
+    rng = np.random.default_rng(seed + 1)
+    limits = {b.name: b.dtype.limits if b.dtype.bits == 8 else (-9, 9) for b in row.kernel.params}
+    found = {b.name: rng.integers(*limits[b.name], b.size, endpoint=True) for b in row.kernel.params}
+    return {b.name: np.where(found[b.name], found[b.name], 1).astype(b.dtype.numpy) for b in row.kernel.params}
+
+
+def skip_without(architecture: str) -> None:
+    try:
+        assembler_of(architecture)
+    except UnsupportedError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("target, row", ROWS)
+def test_the_ptx_of_a_row_computes_the_specification(target: Machine, row: Instruction) -> None:
+    text = rows_ptx(target)
+    data = operands(row, 0)
+    places = [places_of(as_lanes(x)) for x in row.operands]
+    found = run(text, row.name, 1, [data["c"], data["a"], data["b"], *places])[0]
+    wanted = {name: x.copy() for name, x in data.items()}
+    interpret(row.kernel, wanted)
+    np.testing.assert_array_equal(found, wanted["c"])
+    assert (found != data["c"]).any()
+
+
+@pytest.mark.parametrize("target, row", FRAGMENTS)
+def test_a_layout_has_each_element_once(target: Machine, row: Instruction) -> None:
+    for x in row.operands:
+        assert sorted(places_of(x).ravel().tolist()) == list(range(x.size))
+
+
+@pytest.mark.parametrize("target", LEVELS, ids=lambda t: t.name)
+def test_rows_assemble_without_spills(target: Machine) -> None:
+    skip_without(target.name)
+    made = assemble_ptx(rows_ptx(target), target.name)
+    assert made.uses.keys() == {row.name for row in target.instructions} and not made.warnings
+    for use in made.uses.values():
+        assert (use.spilled, use.filled, use.stack) == (0, 0, 0)
+        assert 0 < use.registers <= target.registers
+
+
+@pytest.mark.parametrize("target", LEVELS, ids=lambda t: t.name)
+def test_rows_become_their_mnemonics(target: Machine, tmp_path: Path) -> None:
+    skip_without(target.name)
+    found = sass(assemble_ptx(rows_ptx(target), target.name).cubin, tmp_path)
+    for row in target.instructions:
+        assert any(x.startswith(row.mnemonic) for x in found[row.name]), f"{row.mnemonic} is not in {found[row.name]}"
+
+
+def sass(cubin: bytes, folder: Path) -> dict[str, list[str]]:
+    """Return the opcodes of each kernel of a cubin; skip where no disassembler reads it."""
+    tool = find_tool("nvdisasm")
+    if tool is None:
+        pytest.skip("nvdisasm is not installed")
+    path = folder / "kernel.cubin"
+    path.write_bytes(cubin)
+    done = subprocess.run([str(tool), "-c", str(path)], capture_output=True, text=True, check=False)
+    if "is deprecated" in done.stderr:
+        pytest.skip(f"{tool} disassembles no code of this architecture: {done.stderr.strip()}")
+    assert done.returncode == 0, done.stderr
+    parts = re.split(r"^\.text\.(\w+):$", done.stdout, flags=re.M)
+    opcode = re.compile(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", re.M)
+    return {name: opcode.findall(text) for name, text in zip(parts[1::2], parts[2::2])}
+
+
+def test_needs_name_the_generations_before() -> None:
+    for target in LEVELS:
+        assert target.needs[-1] == target.name
+        for row in target.instructions:
+            assert set(row.needs) <= set(target.needs)
