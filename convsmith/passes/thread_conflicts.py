@@ -22,21 +22,19 @@ from convsmith.passes.accesses import Site
 SLOTS = 64
 """Remainders of serial loops that are enumerated at most; accesses with more are compared by intervals."""
 
-Later = Mapping[Var, int | None]
-"""For some serial loops, the iterations by which the second access comes later; None stands for any positive number."""
-
-
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, slots=True)
 class EarlierAccess:
     """An access that no barrier has followed yet.
 
     ``serial`` are the serial loops around the statement that it belongs to, outermost first.  ``later`` are the loops
-    that have begun further iterations since.
+    that have begun further iterations since, and how many; None stands for any positive number.  ``has_arrived`` says
+    that the thread has arrived at a barrier since, for which others do not wait yet.
     """
 
     site: Site
     serial: tuple[LoopBounds, ...]
-    later: Later
+    later: frozenset[tuple[Var, int | None]] = frozenset()
+    has_arrived: bool = False
 
 
 def may_conflict(
@@ -45,17 +43,19 @@ def may_conflict(
     """Return whether access ``b`` of one thread may touch an element that ``a`` of another one touches before.
 
     ``threads`` are the loops over threads, the outermost loops of both accesses, and ``serial`` are those around the
-    statement of ``b``, outermost first.  ``ranges`` are of the variables around the threads.
+    statement of ``b``, outermost first.  Without ``threads``, the thread may be the same.  ``ranges`` are of the
+    variables around the threads.
     """
     first, second = a.site.access, b.access
     if a.site.storage is not b.storage or not (first.is_write or second.is_write):
         return False
     if a.site.is_atomic and b.is_atomic:
         return False
+    later = dict(a.later)
     exact: dict[LoopBounds, int] = {}
     signs: dict[Var, int] = {}
     for x, y in zip(a.serial, serial):
-        step = a.later.get(x.var, 0)
+        step = later.get(x.var, 0)
         if x is not y:
             break
         if step is None:
@@ -107,8 +107,10 @@ def _where_it_happens(a: Access) -> dict[Var, Range]:
 
 
 def _other_threads(threads: Sequence[LoopBounds]) -> Iterator[dict[Var, int]]:
-    """Yield the signs of distances between two threads that differ."""
+    """Yield the signs of distances between two threads that differ; without loops, those between any two."""
     same: dict[Var, int] = {}
+    if not threads:
+        yield same
     for x in threads:
         for sign in (1, -1):
             yield {**same, x.var: sign}

@@ -26,9 +26,9 @@ from convsmith.ir.walk import (
     substitute,
     variables_of,
 )
-from convsmith.passes.accesses import Site, sites_within
-from convsmith.passes.scope import ScopedRewriter, loop_range, with_body
-from convsmith.passes.thread_conflicts import EarlierAccess, may_conflict
+from convsmith.passes.scope import ScopedRewriter, with_body
+from convsmith.passes.thread_conflicts import EarlierAccess
+from convsmith.passes.thread_order import Accesses, Serial, ThreadWalk, all_accesses, bounds_of_threads, later_access
 
 Allocation = Alloc
 """Within a rewriter, ``Alloc`` is its method."""
@@ -163,7 +163,7 @@ def _accesses_of(s: Stmt) -> list[Load]:
 
 
 # -- barriers
-class _Barriers:
+class _Barriers(ThreadWalk[Accesses]):
     """Chooses the nests that a barrier precedes: the first whose accesses conflict with those since the last barrier.
 
     ``parts`` are the statements that the threads execute for each nest. The barrier of the first nest under a condition
@@ -171,14 +171,12 @@ class _Barriers:
     as one at the start of a loop, goes away again.
     """
 
-    def __init__(self, threads: tuple[LoopBounds, ...], ranges: dict[Var, Range], parts: dict[For, Stmt]) -> None:
-        self.threads, self.ranges, self.parts = threads, ranges, parts
+    def __init__(self, threads: tuple[LoopBounds, ...], ranges: dict[Var, Range], parts: dict[Stmt, Stmt]) -> None:
+        super().__init__(threads, ranges)
+        self.parts = parts
         self.before: dict[Stmt, None] = {}
         self._asks = False
         self._lacks = False
-        self._conflicts: dict[object, bool] = {}
-        self._sites: dict[For, list[Site]] = {}
-        self._bounds: dict[For, LoopBounds] = {}
 
     def choose(self, s: Stmt) -> dict[Stmt, None]:
         """Return the nests and conditions in ``s`` that a barrier precedes."""
@@ -192,76 +190,35 @@ class _Barriers:
                 self.before[part] = None
         return self.before
 
-    def walk(self, s: Stmt, serial: tuple[LoopBounds, ...], done: _Open) -> _Open:
-        """Walk ``s`` after the accesses ``done``; return those that no barrier has followed after it."""
-        if isinstance(s, Block):
-            for x in s.stmts:
-                done = self.walk(x, serial, done)
-            return done
-        if isinstance(s, For):
-            return self._nest(s, serial, done) if s in self.parts else self._loop(s, serial, done)
-        if isinstance(s, If):
-            done = self._ordered(s, _first_nest(s), serial, done)
-            return _joined(done, self.walk(s.body, serial, done))
-        assert isinstance(s, Alloc)
-        return self.walk(s.body, serial, done)
+    def is_unit(self, s: Stmt) -> bool:
+        return s in self.parts
 
-    def _nest(self, s: For, serial: tuple[LoopBounds, ...], done: _Open) -> _Open:
-        done = self._ordered(s, s, serial, done)
-        return _joined(done, [EarlierAccess(x, serial, {}) for x in self._sites_of(s, serial)])
+    def statement(self, unit: Stmt) -> Stmt:
+        return self.parts[unit]
 
-    def _ordered(self, s: Stmt, nest: For | None, serial: tuple[LoopBounds, ...], done: _Open) -> _Open:
+    def unit(self, s: Stmt, serial: Serial, state: Accesses) -> Accesses:
+        state = self._ordered(s, s, serial, state)
+        return all_accesses(state, (EarlierAccess(x, serial) for x in self.sites(s, serial)))
+
+    def condition(self, s: If, serial: Serial, state: Accesses) -> Accesses:
+        return self._ordered(s, _first_nest(s), serial, state)
+
+    def joined(self, a: Accesses, b: Accesses) -> Accesses:
+        return all_accesses(a, b)
+
+    def carried(self, state: Accesses, loop: LoopBounds) -> Accesses:
+        return [later_access(x, loop) for x in state if loop in x.serial]
+
+    def _ordered(self, s: Stmt, nest: Stmt | None, serial: Serial, state: Accesses) -> Accesses:
         """Return the accesses that no barrier has followed, after a barrier before ``s`` if ``nest`` needs one."""
         if nest is not None and s not in self.before:
-            if any(self._conflict(a, b, serial) for a in done for b in self._sites_of(nest, serial)):
+            if any(self.conflict(a, b, serial) for a in state for b in self.sites(nest, serial)):
                 if self._asks:
                     self._lacks = True
                 else:
                     self.before[s] = None
-        return [] if s in self.before else done
-
-    def _sites_of(self, s: For, serial: tuple[LoopBounds, ...]) -> list[Site]:
-        sites = self._sites.get(s)
-        if sites is None:
-            sites = self._sites[s] = sites_within(self.parts[s], (*self.threads, *serial), self.ranges)
-        return sites
-
-    def _conflict(self, a: EarlierAccess, b: Site, serial: tuple[LoopBounds, ...]) -> bool:
-        key = a.site, tuple(a.later.items()), b
-        known = self._conflicts.get(key)
-        if known is None:
-            known = self._conflicts[key] = may_conflict(a, b, serial, self.threads, self.ranges)
-        return known
-
-    def _loop(self, s: For, serial: tuple[LoopBounds, ...], done: _Open) -> _Open:
-        bounds = self._bounds.get(s)
-        if bounds is None:
-            here = {**self.ranges, **{x.var: x.range for x in serial}}
-            bounds = self._bounds[s] = LoopBounds(s.var, s.lo, s.hi, loop_range(s, here))
-        carried: _Open = []
-        while True:
-            count = len(self.before)
-            out = self.walk(s.body, (*serial, bounds), _joined(done, carried))
-            again = _joined(carried, [_carried(x, s.var) for x in out if bounds in x.serial])
-            if len(again) == len(carried) and count == len(self.before):
-                break
-            carried = again
-        runs = s.lo.is_const and s.hi.is_const and s.lo.const < s.hi.const
-        return out if runs else _joined(done, out)
-
-
-_Open = list[EarlierAccess]
-
-
-def _carried(x: EarlierAccess, var: Var) -> EarlierAccess:
-    """Return an access as the next iteration of a loop around it sees it."""
-    return replace(x, later={**x.later, var: None if var in x.later else 1})
-
-
-def _joined(a: _Open, b: _Open) -> _Open:
-    """Return the accesses of both lists, each once."""
-    known = {(x.site, tuple(x.later.items())) for x in a}
-    return [*a, *(x for x in b if (x.site, tuple(x.later.items())) not in known)]
+                    self.version += 1
+        return [] if s in self.before else state
 
 
 def _first_nest(s: Stmt) -> For | None:
@@ -274,12 +231,12 @@ def _first_nest(s: Stmt) -> For | None:
 class _Replaced(Rewriter):
     """Replaces nests by what the threads execute, with barriers."""
 
-    def __init__(self, parts: dict[For, Stmt], before: Container[Stmt]) -> None:
+    def __init__(self, parts: dict[Stmt, Stmt], before: Container[Stmt]) -> None:
         super().__init__()
         self.parts, self.before = parts, before
 
     def stmt(self, s: Stmt) -> Stmt:
-        out = self.parts.get(s)  # type: ignore[call-overload]
+        out = self.parts.get(s)
         out = super().stmt(s) if out is None else out
         return block(Barrier(), out) if s in self.before else out
 
@@ -302,9 +259,8 @@ class _ToThreads(ScopedRewriter):
             return s
         of_nests = {x for nest in nests for x in nest_of(nest)}
         frame = self._frame(nests, {x.var for x in statements_of(s) if isinstance(x, (For, Let)) and x not in of_nests})
-        parts = {x: _for_frame(nest_of(x), frame) for x in nests}
-        threads = tuple(LoopBounds(x.var, x.lo, x.hi, (0, x.hi.const - 1)) for x in frame)
-        before = _Barriers(threads, dict(self.ranges), parts).choose(s)
+        parts: dict[Stmt, Stmt] = {x: _for_frame(nest_of(x), frame) for x in nests}
+        before = _Barriers(bounds_of_threads(frame), dict(self.ranges), parts).choose(s)
         body = _OwnRegisters(frame).stmt(_Replaced(parts, before).stmt(s))
         for x in reversed(frame):
             body = For(x.var, x.lo, x.hi, body, x.kind)

@@ -41,7 +41,7 @@ from convsmith.passes.copy_windows import Windows
 
 NO_PASS = {
     "accesses", "footprint", "lets", "manager", "order", "packed_sums", "relocate", "scope", "thread_conflicts",
-    "unify",
+    "thread_order", "unify",
 }  # fmt: skip
 OTHER_NAME = {"strength": "strength_reduce"}
 ROWS = (PORTABLE_FMA, fragment_dot("fragment_dot", (4, 4, 4, 4), ("u8", "s8", "s32"), "", "", (), ""))

@@ -100,6 +100,14 @@ CASES = {
           if k - x >= 0:
             for t in 0 .. 4 #group: b[y + t] = s[-t + 3]
 """, 2),
+    "a loop that may not run": (HEAD + """\
+  for x in 0 .. 2 #grid:
+    alloc s: f32[8] @shared:
+      for t in 0 .. 8 #group: s[t] = a[x * 8 + t]
+      for k in 0 .. x:
+        for t in 0 .. 8 #group: b[x * 8 + t] = s[-t + 7]
+      for t in 0 .. 8 #group: c[x * 8 + t] = s[-t + 7]
+""", 2),
     "nested loops": (HEAD + """\
   alloc s: f32[16] @shared:
     for n in 0 .. 2:

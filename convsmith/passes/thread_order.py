@@ -1,0 +1,128 @@
+"""Walks over the body of a nest of threads in the order of execution, with a state that loops carry on.
+
+A *unit* is a statement that the walk does not look into.  Loops are walked until the state at their start is the same
+as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Generic, TypeVar
+
+from convsmith.arith.dependence import LoopBounds
+from convsmith.arith.ranges import Range
+from convsmith.ir.index import Var
+from convsmith.ir.stmt import Alloc, Barrier, Block, For, If, Stmt
+from convsmith.ir.walk import statements_of
+from convsmith.passes.accesses import Site, sites_within
+from convsmith.passes.scope import loop_range
+from convsmith.passes.thread_conflicts import EarlierAccess, may_conflict
+
+State = TypeVar("State")
+Serial = tuple[LoopBounds, ...]
+"""The serial loops around a statement, outermost first."""
+Accesses = list[EarlierAccess]
+
+
+class ThreadWalk(Generic[State]):
+    """A walk over the statements of the ``threads``; ``ranges`` are of the variables around them."""
+
+    def __init__(self, threads: Serial, ranges: dict[Var, Range]) -> None:
+        self.threads, self.ranges = threads, ranges
+        self.version = 0
+        """Number of decisions; a loop in which one is made is walked again."""
+        self._sites: dict[Stmt, list[Site]] = {}
+        self._bounds: dict[For, LoopBounds] = {}
+        self._conflicts: dict[object, bool] = {}
+
+    def is_unit(self, s: Stmt) -> bool:
+        """Return whether the walk does not look into ``s``."""
+        return not any(isinstance(x, Barrier) for x in statements_of(s))
+
+    def statement(self, unit: Stmt) -> Stmt:
+        """Return the statement that a thread executes for a unit."""
+        return unit
+
+    def unit(self, s: Stmt, serial: Serial, state: State) -> State:
+        """Return the state after a unit."""
+        raise NotImplementedError
+
+    def joined(self, a: State, b: State) -> State:
+        """Return the state where either of two may hold."""
+        raise NotImplementedError
+
+    def carried(self, state: State, loop: LoopBounds) -> State:
+        """Return the state at the end of an iteration as the next one sees it."""
+        raise NotImplementedError
+
+    def condition(self, s: If, serial: Serial, state: State) -> State:
+        """Return the state before the body of a condition."""
+        return state
+
+    def walk(self, s: Stmt, serial: Serial, state: State) -> State:
+        """Return the state after ``s``."""
+        if self.is_unit(s):
+            return self.unit(s, serial, state)
+        if isinstance(s, Block):
+            for x in s.stmts:
+                state = self.walk(x, serial, state)
+            return state
+        if isinstance(s, For):
+            return self._loop(s, serial, state)
+        if isinstance(s, If):
+            state = self.condition(s, serial, state)
+            return self.joined(state, self.walk(s.body, serial, state))
+        if isinstance(s, Alloc):
+            return self.walk(s.body, serial, state)
+        return self.unit(s, serial, state)
+
+    def _loop(self, s: For, serial: Serial, state: State) -> State:
+        bounds = self._bounds.get(s)
+        if bounds is None:
+            here = {**self.ranges, **{x.var: x.range for x in (*self.threads, *serial)}}
+            bounds = self._bounds[s] = LoopBounds(s.var, s.lo, s.hi, loop_range(s, here))
+        start = state
+        while True:
+            version = self.version
+            out = self.walk(s.body, (*serial, bounds), start)
+            again = self.joined(start, self.carried(out, bounds))
+            if again == start and version == self.version:
+                break
+            start = again
+        runs = s.lo.is_const and s.hi.is_const and s.lo.const < s.hi.const
+        return out if runs else self.joined(state, out)
+
+    def sites(self, unit: Stmt, serial: Serial) -> list[Site]:
+        """Return the accesses of a unit."""
+        found = self._sites.get(unit)
+        if found is None:
+            found = self._sites[unit] = sites_within(self.statement(unit), (*self.threads, *serial), self.ranges)
+        return found
+
+    def conflict(self, a: EarlierAccess, b: Site, serial: Serial, threads: Serial | None = None) -> bool:
+        """Return whether ``b`` may touch what ``a`` touched before; in another thread, unless ``threads`` are none."""
+        threads = self.threads if threads is None else threads
+        key = a, b, bool(threads)
+        known = self._conflicts.get(key)
+        if known is None:
+            known = self._conflicts[key] = may_conflict(a, b, serial, threads, self.ranges)
+        return known
+
+
+def later_access(x: EarlierAccess, loop: LoopBounds, most: int = 1) -> EarlierAccess:
+    """Return an access as the next iteration of a loop around it sees it; iterations are counted up to ``most``."""
+    later = dict(x.later)
+    count = later.get(loop.var, 0)
+    later[loop.var] = count + 1 if count is not None and count < most else None
+    return replace(x, later=frozenset(later.items()))
+
+
+def all_accesses(a: Iterable[EarlierAccess], b: Iterable[EarlierAccess]) -> Accesses:
+    """Return the accesses of both, each once."""
+    return list(dict.fromkeys([*a, *b]))
+
+
+def bounds_of_threads(nest: Sequence[For]) -> Serial:
+    """Return the bounds of loops over threads that start at 0 and run a constant number of times."""
+    return tuple(LoopBounds(x.var, x.lo, x.hi, (x.lo.const, x.hi.const - 1)) for x in nest)
