@@ -157,7 +157,7 @@ def _needs_finite(plan: Plan) -> Iterator[str]:
         for n, k in zip(kernel.read, plan.plans_of(kernel)):
             if kernel.winograd is not None or k.config.realise in copies:
                 yield kernel.name(n, kernel.own[n - kernel.start].whole.b.name)
-    if not plan.program.kernels and (plan.config.winograd or plan.main.config.realise in copies):
+    if not plan.program.kernels and plan.main.config.realise in copies:
         yield plan.main.statement.whole.b.name
 
 

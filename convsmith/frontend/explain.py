@@ -116,7 +116,7 @@ def _statements(plan: Plan) -> Iterator[Line]:
     """Yield the loops, instruction, registers and buffers of the main statement, or of all stages."""
     stages = [k for kernel in plan.program.kernels for k in plan.plans_of(kernel)]
     for kernel in stages or [plan.main]:
-        if stages:
+        if len(stages) > 1:
             yield from statement_lines(kernel)
         yield from kernel_lines(kernel)
 

@@ -69,9 +69,9 @@ def scheduled_stages(
         own: list[Statement] = []
         made: Winograd | None = None
         for n in range(start, end + 1):
-            _check(configs[n], n > start, end > start)
             if configs[n].winograd:
-                made = winograd_of(stages.problems[n], configs[n], machine, dynamic).winograd
+                made = winograd_of(stages.problems[n], configs[n], machine, dynamic)
+            _check(configs[n], n > start, end > start)
             own.append(scheduled(stages.problems[n], configs[n], machine, dynamic) if made is None else made.product)
             if n > start and any(v.adds != own[-1].b.name for v in own[-1].sums):
                 raise ConfigError(

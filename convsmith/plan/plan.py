@@ -19,8 +19,8 @@ from convsmith.plan.fused import joined, scheduled_stages, stage_plans
 from convsmith.plan.kernel import KernelPlan, kernel_plan, scheduled
 from convsmith.plan.pipelines import SYMBOL
 from convsmith.plan.sums import config_of_sums
-from convsmith.plan.winograd import block_steps, product_config, weights_steps, winograd_of
-from convsmith.problem.fusion import stages_of
+from convsmith.plan.winograd import block_steps, weights_steps
+from convsmith.problem.fusion import single_stage, stages_of
 from convsmith.problem.problem import Problem
 from convsmith.statement.fused import FusedStatements
 from convsmith.statement.naive import naive
@@ -50,15 +50,11 @@ class Plan:
     @property
     def pipeline(self) -> tuple[Step, ...]:
         """The rewrites of the main kernel, of which the nest of a statement at a loop is a part."""
-        if self.program.winograd is not None:
-            return block_steps(self.program.winograd, self.main, self.config, self.machine)
         return self._joined(self.program.kernels[-1]) if self.program.kernels else self.main.pipeline
 
     @property
     def preparing(self) -> dict[str, tuple[Step, ...]]:
         """The rewrites of the kernels that run before the main one, by name."""
-        if self.program.winograd is not None:
-            return {WEIGHTS: weights_steps(self.program.winograd)}
         found = {k.statement.name: k.pipeline for k in self.kernels if k.statement.when in ("packing", "before")}
         for kernel in self.program.kernels:
             if kernel.winograd is not None:
@@ -117,10 +113,11 @@ def plan(problem: Problem, config: Config, machine: Machine, requirements: Requi
     """
     dynamic = bool(requirements)
     unknown = frozenset(symbolic_dims(check_dynamic(problem))) if dynamic else frozenset()
-    if (stages := stages_of(problem)) is not None:
+    stages = stages_of(problem)
+    if stages is None and config.winograd:
+        stages = single_stage(problem)
+    if stages is not None:
         made = scheduled_stages(problem, stages, config, machine, dynamic)
-    elif config.winograd:
-        made = winograd_of(problem, config, machine, dynamic)
     elif config.then is None:
         made = program(problem, scheduled(problem, config, machine, dynamic))
     else:
@@ -129,8 +126,7 @@ def plan(problem: Problem, config: Config, machine: Machine, requirements: Requi
     for st in () if made.kernels else made.statements:
         if st.when == "main":
             sizes = symbolic_sizes(problem, st, config) if dynamic else None
-            own = product_config(config) if made.winograd is not None else config
-            kernels.append(kernel_plan(st, own, machine, sizes))
+            kernels.append(kernel_plan(st, config, machine, sizes))
         else:
             # Parts are added up, and sums made while packing, on the thread that calls.
             threads = config.threads if st.when == "before" else 1

@@ -26,7 +26,6 @@ from convsmith.plan.kernel import KernelPlan, scheduled
 from convsmith.plan.lower import register_transposing_steps
 from convsmith.problem.problem import Problem
 from convsmith.statement.channel_copies import ChannelCopy
-from convsmith.statement.program import Program
 from convsmith.statement.statement import Statement
 from convsmith.statement.views import statement
 from convsmith.statement.winograd import ERROR, WEIGHTS, Winograd, winograd
@@ -35,8 +34,8 @@ PIECES = 4
 """Maximum number of pieces of a transform's loop over tiles: those at the borders of an image, and the others."""
 
 
-def winograd_of(problem: Problem, config: Config, machine: Machine, dynamic: bool) -> Program:
-    """Return the Winograd program of ``problem`` that ``config`` describes; ConfigError where there is none."""
+def winograd_of(problem: Problem, config: Config, machine: Machine, dynamic: bool) -> Winograd:
+    """Return the transform of ``problem`` that ``config`` describes; ConfigError where there is none."""
     if config.realise != "peel" or config.offsets != "each" or config.split or config.phases or config.then is not None:
         raise ConfigError("winograd", f"{config}: legal beside --winograd= is the schedule of its product")
     if problem.accuracy == "strict":
@@ -52,13 +51,13 @@ def winograd_of(problem: Problem, config: Config, machine: Machine, dynamic: boo
     if config.pack not in ((), (WEIGHTS,)):
         words = f"--pack={','.join(config.pack)}"
         raise ConfigError("winograd", f"{words}: legal beside --winograd= is {WEIGHTS}, or nothing")
-    return Program(problem, (made.product,), winograd=made)
+    return made
 
 
 def scheduled_statement(problem: Problem, config: Config, machine: Machine) -> Statement:
     """Return the statement whose loops ``config`` names: the product of a transform, or that of ``problem`` itself."""
     if config.winograd:
-        return winograd_of(problem, config, machine, dynamic=False).main
+        return winograd_of(problem, config, machine, dynamic=False).product
     return scheduled(problem, config, machine)
 
 

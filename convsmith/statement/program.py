@@ -19,15 +19,14 @@ from convsmith.statement.winograd import Winograd
 class Program:
     """The statements of ``problem``: ``main`` computes the products, the others prepare its operands or finish it.
 
-    A problem of several stages has ``kernels``, in the order in which they run; all statements of a kernel but the last
-    run at a loop of a later one. The main statement of a ``winograd`` program is the product of a block; transforms
-    stand around it.
+    A problem of several stages, or one that is computed by a transform, has ``kernels``, in the order in which they
+    run. All statements of a kernel but the last run at a loop of a later one. The statement of a transform is the
+    product of a block.
     """
 
     problem: Problem
     statements: tuple[Statement, ...]
     kernels: tuple[FusedStatements, ...] = ()
-    winograd: Winograd | None = None
 
     @property
     def main(self) -> Statement:
@@ -37,9 +36,8 @@ class Program:
 
     @property
     def transforms(self) -> tuple[Winograd, ...]:
-        """The transforms of the program, or of its kernels."""
-        made = (self.winograd, *(kernel.winograd for kernel in self.kernels))
-        return tuple(x for x in made if x is not None)
+        """The transforms of the kernels."""
+        return tuple(kernel.winograd for kernel in self.kernels if kernel.winograd is not None)
 
     def of(self, *when: str) -> tuple[Statement, ...]:
         """Return the statements that run at these times, in order."""
@@ -47,8 +45,6 @@ class Program:
 
     def naive(self) -> Kernel:
         """Return the naive nest of the main statement, with those of the statements that prepare its operands."""
-        if self.winograd is not None:
-            return self.winograd.naive()
         if self.kernels:
             *others, last = self.kernels
             return last.naive([kernel.naive() for kernel in others])
@@ -65,5 +61,5 @@ def program(problem: Problem, main: Statement) -> Program:
 
 
 def fused_program(problem: Problem, kernels: tuple[FusedStatements, ...]) -> Program:
-    """Return the program of a ``problem`` of several stages, which are statements of ``kernels``."""
+    """Return the program of a ``problem`` whose stages are statements of ``kernels``."""
     return Program(problem, tuple(st for kernel in kernels for st in kernel.statements), kernels)

@@ -66,10 +66,9 @@ def winograd_configs(
         for block in _blocks(images, {d.name: -(-d.size // m) for d in pixels}):
             base = Config(target.name, st.n, pack=(WEIGHTS,), winograd=sizes, block=block, threads=threads)
             try:
-                made = winograd_of(problem, base, target, dynamic=False).winograd
+                made = winograd_of(problem, base, target, dynamic=False)
             except ConfigError:
                 continue
-            assert made is not None
             if not all(_is_transposed(copy, made, target) for copy in made.copies):
                 continue
             idle = -(-made.tasks // threads) * threads / made.tasks
@@ -107,8 +106,7 @@ def _blocks(images: Dim, tiles: dict[str, int]) -> Iterator[tuple[tuple[str, int
 def winograd_cycles(problem: Problem, config: Config, target: Machine) -> float:
     """Return the cycles of a legal Winograd ``config`` on one thread, with a factor for an error beyond the direct one.
     """
-    made = winograd_of(problem, config, target, dynamic=False).winograd
-    assert made is not None
+    made = winograd_of(problem, config, target, dynamic=False)
     return _Products(problem, made, target, config.fuse).cycles(product_config(config))
 
 

@@ -14,7 +14,7 @@ from convsmith.problem.lines import parse_problem
 from convsmith.tune.candidates import default_config
 
 TARGETS = {t.name: t for t in (*LEVELS, level())}
-LINE = "--dt=bf16 --stag=axb --dtag=axb mb1ic64ih56oc64oh56kh3ph1"
+LINE = "--accuracy=strict --dt=bf16 --stag=axb --dtag=axb mb1ic64ih56oc64oh56kh3ph1"
 
 
 def described(line: str, isa: str) -> list[str]:

@@ -89,7 +89,7 @@ def test_sums_in_f16_convert_nothing_on_the_way(name: str) -> None:
 
 def test_sums_in_f32_of_f16_take_one_conversion_with_avx512_fp16() -> None:
     """LLVM has one instruction for load, broadcast and conversion."""
-    text = assembly_of(f"--dt=f16 {LAYER}", "avx512_fp16")
+    text = assembly_of(f"--accuracy=strict --dt=f16 {LAYER}", "avx512_fp16")
     hot = max(inner_loops(text), key=lambda loop: loop.count("\tvfmadd231ps"))
     assert re.search(r"vcvtph2psx\t.*\{1to16\}", hot) and "vpbroadcastw" not in hot, hot
 

@@ -34,9 +34,9 @@ def test_exact_after_some_steps(name: str) -> None:
     with interning():
         config = Config.parse(f"--target=generic --lane={lane} --register={lane}:4,tw:2 --pack=wei_w {words}")
         made = plan(problem, config, target)
-        assert made.program.winograd is not None
+        (transform,) = made.program.transforms
         oracle = Oracle(problem, target)
-        matrices = (x.matrices.weights for x in made.program.winograd.axes)
+        matrices = (x.matrices.weights for x in transform.axes)
         multiple = prod(lcm(*(c.denominator for row in matrix for c in row)) for matrix in matrices)
         oracle.arrays["wei"] = oracle.arrays["wei"] * np.float32(multiple)
         oracle.truth = dict(expected(problem, oracle.arrays))

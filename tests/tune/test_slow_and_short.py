@@ -36,16 +36,17 @@ def test_sums_of_few_terms_are_made_of_vectors() -> None:
 
 
 def test_a_dot_product_that_is_slower_than_converting_is_not_used() -> None:
-    problem, level = parse_problem(f"--dt=bf16 {LAYOUTS} mb1ic64ih28oc64oh28kh3ph1"), LEVEL["avx512_bf16"]
+    problem = parse_problem(f"--accuracy=strict --dt=bf16 {LAYOUTS} mb1ic64ih28oc64oh28kh3ph1")
+    level = LEVEL["avx512_bf16"]
     slow = replace(level, costs=replace(level.costs, slow=(("vdpbf16ps_512", 4.8),)))
     assert [default_config(problem, t).instruction for t in (level, slow)] == ["vdpbf16ps_512", ""]
 
 
 def test_a_converted_element_meets_many_vectors() -> None:
     """Among tiles that fill the registers, tiles of few pixels convert less of the source."""
-    level = LEVEL["avx512"]
+    level, layer = LEVEL["avx512"], "mb1ic128ih28oc128oh28kh3ph1"
     plain, half = (
-        dict(default_config(parse_problem(f"{options} {LAYOUTS} mb1ic128ih28oc128oh28kh3ph1"), level).register)
-        for options in ("--accuracy=strict", "--dt=f16:f16:f32")
+        dict(default_config(parse_problem(f"--accuracy=strict {types} {LAYOUTS} {layer}"), level).register)
+        for types in ("--dt=f32", "--dt=f16:f16:f32")
     )
     assert half["oc"] > plain["oc"] and half["ow"] < plain["ow"]
