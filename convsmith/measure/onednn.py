@@ -21,7 +21,16 @@ from typing import Any
 import numpy as np
 
 from convsmith.diag.errors import ToolchainError, UnsupportedError
-from convsmith.measure.peer import Array, Peer, PeerStage, clipping, plain_f32, plain_forward, stages_for_peers
+from convsmith.measure.peer import (
+    Array,
+    Peer,
+    PeerStage,
+    clipping,
+    is_in_bytes,
+    plain_f32,
+    plain_forward,
+    stages_for_peers,
+)
 from convsmith.measure.timing import Sampler
 from convsmith.problem.chain import Chain
 from convsmith.problem.conv import Conv
@@ -39,8 +48,9 @@ _FORWARD_INFERENCE, _DIRECT = 96, 1
 _SRC, _SRC_1, _DST, _WEIGHTS, _BIAS = 1, 2, 17, 33, 41
 """oneDNN's numbers of the arguments."""
 _QUERY_SRC, _QUERY_WEIGHTS, _QUERY_DST, _QUERY_ARGUMENT = 129, 131, 133, 255
-_RELU, _CLIP, _CLIP_V2, _ADD = 0x20, 0x2E, 0x2F, 0x1FFF0
-"""oneDNN's numbers of algorithms of post-ops."""
+_STEPS = {"relu": 0x20, "linear": 0x26, "clip": 0x2E, "clip_v2": 0x2F}
+"""oneDNN's numbers of element-wise algorithms of post-ops."""
+_ADD = 0x1FFF0
 _DEPTHWISE, _POST_OP = 16384, 32768
 """oneDNN's numbers of the arguments of post-ops: of a depthwise one, and of the first binary one."""
 _TRIAL_SECONDS, _TRIALS = 1e-3, 3
@@ -264,8 +274,12 @@ def _chains(chain: Chain, arrays: Mapping[str, Array], threads: int) -> list[Pee
     """Return the peers of `chain`: channels last or in the library's layouts, with depthwise post-ops or without."""
     stages = stages_for_peers(chain, arrays)
     for stage in stages:
-        plain_f32("onednn", replace(stage.problem, post_ops=()))
-        clipping(stage.problem)
+        plain = replace(stage.problem, post_ops=())
+        if is_in_bytes(plain):
+            plain_forward("onednn", plain)
+        else:
+            plain_f32("onednn", plain)
+        clipping(stage.problem, tuple(_STEPS))
     library = _library()
     _openmp().omp_set_num_threads(threads)
     apart = tuple(map(_StagesOfPrimitive, stages))
@@ -304,8 +318,8 @@ def _is_post_op(before: PeerStage, stage: PeerStage) -> bool:
 def _sequence(library: _Library, units: Sequence[_StagesOfPrimitive], source: Array, last: bool) -> Peer:
     """Return a peer that executes `units` one after the other; arrays are channels `last`, or as the library likes."""
 
-    def form(shape: Sequence[int]) -> _Handle:
-        return library.plain(shape, _channels_last(shape) if last else None, "f32")
+    def form(shape: Sequence[int], dtype: str) -> _Handle:
+        return library.plain(shape, _channels_last(shape) if last else None, dtype)
 
     calls: list[tuple[_Handle, int, Any]] = []
     kept: list[Mapping[int, _Memory]] = []
@@ -313,17 +327,18 @@ def _sequence(library: _Library, units: Sequence[_StagesOfPrimitive], source: Ar
     for unit in units:
         conv = unit.stage.problem
         assert isinstance(conv, Conv)
-        weights = library.plain(_weights_shape(conv), None, "f32")
+        src, wei, _ = conv.dt
+        weights = library.plain(_weights_shape(conv), None, wei)
         bias = library.plain((conv.oc,), (1,), "f32") if conv.bias else None
         sizes = [(ctypes.c_int64 * 2)(*values) for values in (conv.s, conv.d, conv.p, conv.pr)]
         description = library.make(
             "dnnl_convolution_forward_primitive_desc_create", library.engine, _FORWARD_INFERENCE, _DIRECT,
-            read or form(conv.src_shape), weights, bias, form(conv.dst_shape), *sizes,
+            read or form(conv.src_shape, src), weights, bias, form(conv.dst_shape, conv.dst_type), *sizes,
             _attributes(library, unit, first),
         )  # fmt: skip
         if value is None:
             first = library.wanted(description, _QUERY_SRC)
-            value = library.placed(source, conv.src_shape, "f32", first)
+            value = library.placed(source, conv.src_shape, src, first)
             image = value
         read = library.wanted(description, _QUERY_DST)
         arguments = {_SRC: value, **_constants(library, unit, description)}
@@ -340,11 +355,12 @@ def _sequence(library: _Library, units: Sequence[_StagesOfPrimitive], source: Ar
             if status := execute(handle, stream, count, packed):
                 raise ToolchainError(f"oneDNN: dnnl_primitive_execute returned {status}")
 
-    shape = _shape_of_result(units[-1])
+    conv = _convolution_of_result(units[-1])
+    shape, dst = conv.dst_shape, conv.dst_type
 
     def result() -> Array:
-        plain = np.empty(shape, np.float32)
-        strides = library.plain(shape, _plain_strides(shape), "f32")
+        plain = np.empty(shape, numpy_dtype(dst))
+        strides = library.plain(shape, _plain_strides(shape), dst)
         assert value is not None and read is not None
         library.reorder(value, read, library.memory(strides, plain), strides)
         return plain
@@ -352,10 +368,10 @@ def _sequence(library: _Library, units: Sequence[_StagesOfPrimitive], source: Ar
     return Peer(call, result)
 
 
-def _shape_of_result(unit: _StagesOfPrimitive) -> tuple[int, ...]:
+def _convolution_of_result(unit: _StagesOfPrimitive) -> Conv:
     conv = unit.result.problem
     assert isinstance(conv, Conv)
-    return conv.dst_shape
+    return conv
 
 
 def _post_ops(unit: _StagesOfPrimitive) -> int:
@@ -372,16 +388,15 @@ def _attributes(library: _Library, unit: _StagesOfPrimitive, source: _Handle | N
         library.check(f"dnnl_post_ops_append_{name}", steps, *arguments)
 
     def clip(stage: PeerStage) -> None:
-        for op in clipping(stage.problem):
-            number = {"relu": _RELU, "clip": _CLIP, "clip_v2": _CLIP_V2}[op.alg]
-            append("eltwise", number, ctypes.c_float(op.alpha), ctypes.c_float(op.beta))
+        for op in clipping(stage.problem, tuple(_STEPS)):
+            append("eltwise", _STEPS[op.alg], ctypes.c_float(op.alpha), ctypes.c_float(op.beta))
 
     clip(unit.stage)
     if unit.depthwise is not None:
         conv = unit.depthwise.problem
         assert isinstance(conv, Conv)
-        f32 = _TYPES["f32"]
-        append("dw", f32, f32 if conv.bias else 0, f32, *map(ctypes.c_int64, (conv.k[0], conv.s[0], conv.p[0])))
+        types = _TYPES[conv.dt[1]], _TYPES["f32"] if conv.bias else 0, _TYPES[conv.dst_type]
+        append("dw", *types, *map(ctypes.c_int64, (conv.k[0], conv.s[0], conv.p[0])))
         clip(unit.depthwise)
     if unit.result.adds_source:
         append("binary", _ADD, source)
@@ -397,7 +412,7 @@ def _constants(library: _Library, unit: _StagesOfPrimitive, description: _Handle
     for base, (problem, arrays, _) in parts:
         assert isinstance(problem, Conv)
         wanted = library.wanted(description, _QUERY_ARGUMENT, base | _WEIGHTS)
-        found[base | _WEIGHTS] = library.placed(arrays["wei"], _weights_shape(problem), "f32", wanted)
+        found[base | _WEIGHTS] = library.placed(arrays["wei"], _weights_shape(problem), problem.dt[1], wanted)
         if problem.bias:
             form = library.plain((problem.oc,), (1,), "f32")
             found[base | _BIAS] = library.memory(form, aligned_copy(np.asarray(arrays["bia"], np.float32)))

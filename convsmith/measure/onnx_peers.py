@@ -17,9 +17,19 @@ import numpy as np
 from convsmith.diag.errors import UnsupportedError
 from convsmith.layout.layout import Layout
 from convsmith.layout.reorder import from_layout, to_layout
-from convsmith.measure.peer import Array, Peer, PeerStage, clipping, in_layout, plain_f32, stages_for_peers
+from convsmith.measure.peer import (
+    Array,
+    Peer,
+    PeerStage,
+    clipping,
+    in_layout,
+    is_in_bytes,
+    plain_f32,
+    stages_for_peers,
+)
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
+from convsmith.runtime.arrays import numpy_dtype
 
 __all__ = ["nchwc", "onnxruntime"]
 
@@ -40,8 +50,7 @@ def onnxruntime(problem: Problem, arrays: Mapping[str, Array], threads: int) -> 
         found, values = _nodes(stage, nodes[-1].output[0] if nodes else "x", f"_{n}" if len(stages) > 1 else "")
         nodes += found
         constants |= values
-    result_type = np.int32 if problem.dst_type == "s32" else np.float32
-    result = np.zeros(problem.dst_shape, result_type)
+    result = np.zeros(problem.dst_shape, numpy_dtype(problem.dst_type))
     return _session(nodes, constants, np.ascontiguousarray(arrays["src"]), result, threads)
 
 
@@ -52,9 +61,13 @@ def _nodes(stage: PeerStage, source: str, suffix: str) -> tuple[list[Any], dict[
     problem, arrays, adds_source = stage
     if not isinstance(problem, Conv) or not problem.forward:
         raise UnsupportedError("onnxruntime is compared on forward convolutions only", code="dir")
+    if is_in_bytes(problem):
+        return _quantised_node(stage, source, suffix)
     operator = {("f32",) * 3: "Conv", ("u8", "s8", "s32"): "ConvInteger"}.get(problem.dt)
     if operator is None or problem.bia_dt or (problem.acc == "s32" and (problem.bias or problem.post_ops)):
-        raise UnsupportedError("onnxruntime runs f32, or u8:s8:s32 without bias and post-ops", code="types")
+        raise UnsupportedError(
+            "onnxruntime runs f32, u8:s8:s32 without bias and post-ops, or bytes that are scaled", code="types"
+        )
     weights = np.ascontiguousarray(arrays["wei"]).reshape(problem.oc, problem.ic // problem.g, *problem.k)
     constants = {f"w{suffix}": weights} | ({f"b{suffix}": arrays["bia"]} if problem.bias else {})
     nodes = [helper.make_node(operator, [source, *constants], [f"y0{suffix}"], **_attributes(problem))]
@@ -70,6 +83,35 @@ def _nodes(stage: PeerStage, source: str, suffix: str) -> tuple[list[Any], dict[
     if adds_source:
         nodes.append(helper.make_node("Add", [nodes[-1].output[0], "x"], [f"sum{suffix}"]))
     return nodes, constants
+
+
+def _quantised_node(stage: PeerStage, source: str, suffix: str) -> tuple[list[Any], dict[str, Array]]:
+    """Return the node that multiplies bytes, scales the sums and rounds them to bytes, and its constants."""
+    from onnx import helper
+
+    problem, arrays, adds_source = stage
+    assert isinstance(problem, Conv)
+    post_ops = clipping(problem, ("relu", "linear"))
+    steps, relu = [(op.alg, op.beta) for op in post_ops], [op for op in post_ops if op.alg == "relu"]
+    scaled = steps[:-1] if steps[-1:] == [("linear", 0.0)] else steps
+    relus = [("relu", 0.0)] * (problem.dst_type == "u8")  # saturation is one
+    if adds_source or scaled not in ([], relus) or any(op.alpha for op in relu):
+        raise UnsupportedError(
+            "onnxruntime rounds bytes once, after relu and a factor; it is not compared with other post-ops",
+            code="post-ops",
+        )
+    if problem.dt[0] != problem.dst_type:
+        raise UnsupportedError("onnxruntime writes the type of bytes that it reads", code="types")
+    factor = next((op.alpha for op in post_ops if op.alg == "linear"), 1.0)
+    weights = np.ascontiguousarray(arrays["wei"]).reshape(problem.oc, problem.ic // problem.g, *problem.k)
+    src, wei, dst = (numpy_dtype(t) for t in problem.dt)
+    constants: dict[str, Array] = {
+        f"xs{suffix}": np.asarray(np.float32(1)), f"xz{suffix}": np.zeros((), src), f"w{suffix}": weights,
+        f"ws{suffix}": np.asarray(np.float32(factor)), f"wz{suffix}": np.zeros((), wei),
+        f"ys{suffix}": np.asarray(np.float32(1)), f"yz{suffix}": np.zeros((), dst),
+    }  # fmt: skip
+    node = helper.make_node("QLinearConv", [source, *constants], [f"y0{suffix}"], **_attributes(problem))
+    return [node], constants
 
 
 def nchwc(problem: Problem, arrays: Mapping[str, Array], threads: int) -> Peer:

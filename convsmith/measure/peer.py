@@ -17,7 +17,10 @@ from convsmith.problem.post_ops import SOURCE, Eltwise, SumPostOp
 from convsmith.problem.problem import Problem
 from convsmith.runtime.arrays import aligned_copy
 
-__all__ = ["Array", "Peer", "PeerStage", "clipping", "in_layout", "plain_f32", "plain_forward", "stages_for_peers"]
+__all__ = [
+    "CLIPS", "Array", "Peer", "PeerStage", "clipping", "in_layout", "is_in_bytes", "plain_f32", "plain_forward",
+    "stages_for_peers",
+]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
 
@@ -52,12 +55,23 @@ def plain_f32(name: str, problem: Problem) -> Conv:
     return conv
 
 
-def clipping(problem: Problem) -> list[Eltwise]:
-    """Return the post-ops if every one is relu, clip or clip_v2; otherwise raise UnsupportedError."""
-    steps = [op for op in problem.post_ops if isinstance(op, Eltwise) and op.alg in ("relu", "clip", "clip_v2")]
+CLIPS = ("relu", "clip", "clip_v2")
+"""Algorithms that every library's model of a problem may have as post-ops."""
+
+
+def clipping(problem: Problem, algorithms: tuple[str, ...] = CLIPS) -> list[Eltwise]:
+    """Return the post-ops if every one has one of the `algorithms`; otherwise raise UnsupportedError."""
+    steps = [op for op in problem.post_ops if isinstance(op, Eltwise) and op.alg in algorithms]
     if len(steps) != len(problem.post_ops):
-        raise UnsupportedError("peers run post-ops relu, clip and clip_v2 only", code="post-ops")
+        *others, last = algorithms
+        raise UnsupportedError(f"peers run post-ops {', '.join(others)} and {last} only", code="post-ops")
     return steps
+
+
+def is_in_bytes(problem: Problem) -> bool:
+    """Return whether `problem` multiplies bytes by s8 weights, has no bias, and rounds its result to bytes."""
+    src, wei, dst = problem.dt
+    return src in ("u8", "s8") and wei == "s8" and dst in ("u8", "s8") and not problem.bias
 
 
 class PeerStage(NamedTuple):

@@ -181,5 +181,5 @@ PEERS: dict[str, Library] = {
     "openvino": Library(openvino, "openvino", ("openvino",), chains=True),
     "ncnn": Library(ncnn, "ncnn", ("ncnn",), error=TRANSFORMED),
     "onednn": Library(onednn, PACKAGE, (), chains=True),
-    "xnnpack": Library(xnnpack, "ai-edge-litert", ("ai_edge_litert", "flatbuffers")),
+    "xnnpack": Library(xnnpack, "ai-edge-litert", ("ai_edge_litert", "flatbuffers"), chains=True),
 }

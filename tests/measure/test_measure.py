@@ -134,11 +134,12 @@ IN_F32 = ("onnxruntime-nchwc", "xnnpack", "ncnn")
 """Those of them that are compared in f32 only."""
 ALL_BUT_TORCH = ("onnxruntime", "openvino", *PLAIN)
 CANNOT = {
-    "mb2ic4ih9oc6kh3ph1": {("onnxruntime-nchwc", "groups"), ("xnnpack", "groups"), ("ncnn", "batch")},
-    "mb1ic4ih9oc6kh3sh2ph1dh1": {("onnxruntime-nchwc", "groups"), ("xnnpack", "groups")},
+    "mb2ic4ih9oc6kh3ph1": {("onnxruntime-nchwc", "groups"), ("ncnn", "batch")},
+    "mb1ic4ih9oc6kh3sh2ph1dh1": {("onnxruntime-nchwc", "groups"), ("xnnpack", "pads")},
     "--dir=FWD_B --attr-post-ops=relu g2mb1ic4iw9oc6kw3": {(name, "dir") for name in PLAIN},
     "--attr-post-ops=clip:0:6 mb1ic2id5oc3kd3pd1": {(name, "dir") for name in PLAIN},
-    "mb1ic3ih8oc4oh4kh3sh2ph1": {("onnxruntime-nchwc", "groups"), ("xnnpack", "groups")},
+    "mb1ic3ih8oc4oh4kh3sh2ph1": {("onnxruntime-nchwc", "groups")},
+    "g2mb1ic4ih9oc6kh3ph1": {("onnxruntime-nchwc", "groups"), ("xnnpack", "groups")},
     "--attr-post-ops=relu:0.5 ic2ih4oc2kh1": {(name, "post-ops") for name in PLAIN},
     "--dt=bf16 ic2ih4oc2kh1": {(name, "types") for name in ("onnxruntime", "openvino", *IN_F32)},
     "--dt=f64 ic2ih4oc2kh1": {(name, "types") for name in ALL_BUT_TORCH},
@@ -199,6 +200,7 @@ CHAINS = {
     ),
     "stride": "mb1ic8ih9oc32kh1 -> --attr-post-ops=relu g32mb1ic32ih9oc32kh3sh2ph1 -> mb1ic32ih5oc16kh1",
     "windows": "--stag=axb --dir=FWD_B mb1ic8ih9oc16kh3ph1 -> --dtag=axb --attr-post-ops=relu mb1ic16ih9oc8kh3ph1",
+    "stride from the end": "mb1ic8ih8oc32kh1 -> --attr-post-ops=relu g32mb1ic32ih8oc32kh3sh2ph1 -> mb1ic32ih4oc16kh1",
     "depthwise first": "--stag=axb g16mb1ic16ih9oc16kh3ph1 -> --dtag=axb mb1ic16ih9oc24kh1",
 }
 
@@ -227,10 +229,38 @@ def test_onednn_runs_a_depthwise_stage_as_post_op(line: str, last: bool) -> None
     np.testing.assert_array_equal(peer.result(), reference(chain, arrays, np.float32)["dst"])
 
 
+BYTES = {
+    "stride": (
+        "--stag=axb --dt=u8:s8:u8 --attr-post-ops=relu+linear:0.05 mb1ic8ih9oc32kh1 -> --dt=u8:s8:u8 "
+        "--attr-post-ops=relu+linear:0.05 g32mb1ic32ih9oc32kh3sh2ph1 -> --dtag=axb --dt=u8:s8:u8 mb1ic32ih5oc16kh1"
+    ),
+    "inverted residual": (
+        "--stag=axb --dt=u8:s8:u8 --attr-post-ops=relu+linear:0.05 mb1ic8ih9oc32kh1 -> --dt=u8:s8:u8 "
+        "--attr-post-ops=relu+linear:0.05 g32mb1ic32ih9oc32kh3ph1 -> --dtag=axb --dt=u8:s8:u8 "
+        "--attr-post-ops=linear:0.5+sum:src mb1ic32ih9oc8kh1"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("line", BYTES)
+@pytest.mark.parametrize("name", ["onnxruntime", "onednn"])
+def test_peers_compute_chains_of_bytes(name: str, line: str) -> None:
+    need(name)
+    chain = parse_problem(BYTES[line])
+    arrays = random_arrays(chain)
+    if (name, line) == ("onnxruntime", "inverted residual"):
+        with pytest.raises(UnsupportedError, match="rounds bytes once"):
+            make_peer(name, chain, arrays, 1)
+        return
+    peer = make_peer(name, chain, arrays, 1)
+    peer.call()
+    np.testing.assert_array_equal(peer.result(), reference(chain, arrays, np.float32)["dst"])
+
+
 @pytest.mark.parametrize("name", [name for name, library in PEERS.items() if library.chains])
 def test_peers_say_which_stage_types_they_lack(name: str) -> None:
     need(name)
-    chain = parse_problem("--dt=u8:s8:u8 mb1ic8ih9oc32kh1 -> --dt=u8:s8:u8 mb1ic32ih9oc8kh1")
+    chain = parse_problem("--dt=bf16 mb1ic8ih9oc32kh1 -> --dt=bf16 mb1ic32ih9oc8kh1")
     with pytest.raises(UnsupportedError, match=name) as caught:
         make_peer(name, chain, random_arrays(chain), 1)
     assert caught.value.code == "types"
