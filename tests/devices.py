@@ -15,6 +15,7 @@ from convsmith.passes.manager import run_steps
 from convsmith.plan.config import Config
 from convsmith.plan.device import DevicePlan
 from convsmith.problem import Problem
+from convsmith.statement.parts import splits
 from convsmith.statement.statement import Statement
 from convsmith.statement.views import statement
 
@@ -24,12 +25,18 @@ class DeviceOracle(Oracle):
 
     def __init__(self, plan: DevicePlan, target: Machine, seed: int = 0) -> None:
         super().__init__(plan.problem, target, seed)
-        self.around = [run_steps(k, steps) for k, steps in plan.finishing()]
+        self.plan = plan
+        self.after_it = [run_steps(k, steps) for k, steps in plan.finishing()]
+        self._before: dict[Kernel, Kernel] = {}
 
     def check(self, kernel: Kernel) -> None:
         memory = memories(self.problem, self.arrays)
         call = self.call(memory, canary)
-        for k in (*in_order((*kernel.packs, *kernel.before)), kernel, *self.around):
+        for k in in_order(kernel.before):
+            if k not in self._before:
+                self._before[k] = run_steps(k, self.plan.preparing[k.name])
+            call.run(self._before[k])
+        for k in (kernel, *self.after_it):
             call.run(k)
         check_result(self.problem, memory, self.truth)
 
@@ -44,10 +51,15 @@ def random_group_config(rng: random.Random, problem: Problem, target: Machine) -
     lane = rng.choice([n for n, k in kinds.items() if k != "k"])
     shared = tuple(v.name for v in st.factors if rng.random() < 0.6)
     padded = st.a.name in shared and not st.shifted and rng.random() < 0.7
+    ways = [(d.name, n) for d in st.of("k") for n in (2, 3) if not d.size % n and splits(st)]
+    split = tuple(rng.sample(ways, 1)) if ways and rng.random() < 0.5 else ()
+    atomic = problem.dir == "BWD_W" and st.c.dtype == st.acc in ("f32", "s32") and not problem.scales
     return Config(
         target.name, lane, register=tuple((n, s) for n, s in register.items() if s > 1), pack=(),
         group=tuple((n, s) for n, s in group.items() if s > 1), shared=shared,
         order=_shuffled(rng, st, "batch", "n", "m"),
+        split=split,
+        join="atomic" if atomic and split and rng.random() < 0.7 else "ordered",
         pad=tuple((name, 1) for name in shared if rng.random() < 0.3), realise="pad_copy" if padded else "mask",
     )  # fmt: skip
 

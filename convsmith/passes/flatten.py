@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from convsmith.ir.buffer import UNKNOWN, Buffer
 from convsmith.ir.index import Index, floordiv, make_sum, mod
-from convsmith.ir.stmt import Alloc, At, Kernel, Stmt, Store
+from convsmith.ir.stmt import Alloc, At, AtomicAdd, Kernel, Stmt, Store
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import Rewriter
 from convsmith.layout.block import LayoutBlock
@@ -57,6 +57,12 @@ class _Flatten(Rewriter):
         if new is s.buffer:
             return self._Store(s)
         return Store(new, (offset(s.buffer, s.index),), self.expr(s.value), s.lanes)
+
+    def AtomicAdd(self, s: AtomicAdd) -> Stmt:
+        new = self.buffer(s.buffer)
+        if new is s.buffer:
+            return self._AtomicAdd(s)
+        return AtomicAdd(new, (offset(s.buffer, s.index),), self.expr(s.value), s.lanes)
 
     def At(self, s: At) -> Stmt:
         table, zero = self.buffer(s.table), self.buffer(s.zero)

@@ -18,6 +18,7 @@ from convsmith.diag.settings import MOST_THREADS
 REALISATIONS = ("mask", "peel", "pad_copy", "window_copy", "indirection")
 TABLES = ("row", "column", "compressed", "sections")
 OFFSETS = ("each", "sums")
+JOINS = ("ordered", "atomic")
 HALOS = ("keep", "recompute")
 
 
@@ -55,6 +56,8 @@ class Config:
                   the operand, into memory that stays in a cache
     ``stream``    operands on whose fragments the first-level cache spends no room: their lines are replaced first
     ``hold``      operands whose part for a register tile stays in registers while loops run that do not move it
+    ``join``      how the parts of ``split`` come together: each has memory of its own, which is added up in one order
+                  (``ordered``), or groups of threads add them to the result in any order (``atomic``)
     ``group``     loop -> iterations of the tile of a group of threads, on machines that have groups; for a reduction
                   loop: iterations between two barriers
     ``shared``    operands that a group of threads copies to its shared memory, a group tile at a time
@@ -98,6 +101,7 @@ class Config:
     near: tuple[tuple[str, str], ...] = ()
     stream: tuple[str, ...] = ()
     hold: tuple[str, ...] = ()
+    join: str = "ordered"
     group: tuple[tuple[str, int], ...] = ()
     shared: tuple[str, ...] = ()
     pad: tuple[tuple[str, int], ...] = ()
@@ -149,6 +153,8 @@ class Config:
                 raise ConfigError(
                     "terms", f"--terms={_sizes_text(self.terms)}: expected one loop that has no tile, and at least 1"
                 )
+        if self.join not in JOINS:
+            raise ConfigError("join", f"--join={self.join} is unknown; legal are {', '.join(JOINS)}")
         for _, parts in self.split:
             if parts < 1 or len(self.split) > 1:
                 raise ConfigError(
@@ -305,7 +311,7 @@ def _flag(value: str) -> bool:
 _THEN = " / "
 _PRINT: dict[str, Callable[[Any], str]] = {
     "target": str, "lane": str, "instruction": str, "realise": str, "table": str, "offsets": str, "pieces": str,
-    "threads": str, "at": str, "halo": str,
+    "threads": str, "at": str, "halo": str, "join": str,
     "fuse": _pairs_text, "near": _pairs_text,
     "register": _sizes_text, "cache": _sizes_text, "terms": _sizes_text, "split": _sizes_text, "ends": _sizes_text,
     "remainder": _sizes_text, "group": _sizes_text, "pad": _sizes_text, "winograd": _sizes_text, "block": _sizes_text,
@@ -315,7 +321,7 @@ _PRINT: dict[str, Callable[[Any], str]] = {
 }  # fmt: skip
 _READ: dict[str, Callable[[str], Any]] = {
     "target": str, "lane": str, "instruction": str, "realise": str, "table": str, "offsets": str, "pieces": int,
-    "threads": int, "at": str, "halo": str,
+    "threads": int, "at": str, "halo": str, "join": str,
     "fuse": _pairs, "near": _pairs, "register": _sizes, "cache": _sizes, "terms": _sizes, "split": _sizes,
     "ends": _sizes, "remainder": _sizes, "group": _sizes, "pad": _sizes, "winograd": _sizes, "block": _sizes,
     "order": _names, "reduce": _names, "pack": _names, "hold": _names, "flip": _names, "phases": _names,
@@ -332,7 +338,7 @@ _EXAMPLE = {
     "ends": "--ends=kw:6,kw:7", "remainder": "--remainder=oc:8",
     "terms": "--terms=ic:4", "split": "--split=mb:2", "reduce": "--reduce=kh,kw,ic", "pack": "--pack=wei",
     "near": "--near=src+oh_ow", "stream": "--stream=wei",
-    "group": "--group=oc:32,ow:16,ic:8", "shared": "--shared=src,wei", "pad": "--pad=wei:1",
+    "join": "--join=atomic", "group": "--group=oc:32,ow:16,ic:8", "shared": "--shared=src,wei", "pad": "--pad=wei:1",
     "hold": "--hold=wei", "offsets": "--offsets=sums", "flip": "--flip=wei", "outline": "--outline=no",
     "drain": "--drain=yes", "phases": "--phases=ow", "winograd": "--winograd=oh:4,ow:4", "block": "--block=oh:2",
 }  # fmt: skip

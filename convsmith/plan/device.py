@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from convsmith.diag.errors import UnsupportedError
-from convsmith.ir.stmt import Block, For, Kernel, Stmt, Store
+from convsmith.ir.stmt import Block, Kernel, Stmt, Store
 from convsmith.ir.value import Load
 from convsmith.ir.walk import walk
 from convsmith.layout.requirements import FIXED, Requirements
 from convsmith.machine.base import Machine
+from convsmith.passes.add_atomically import START
 from convsmith.passes.manager import Step
+from convsmith.passes.scope import loop_names
 from convsmith.plan.config import Config
-from convsmith.plan.group import GroupPlan, adding_config, filling_steps, group_plan
+from convsmith.plan.group import GroupPlan, adding_config, filling_steps, group_plan, zeroing_steps
 from convsmith.plan.kernel import scheduled
 from convsmith.plan.pipelines import SYMBOL
 from convsmith.problem.fusion import stages_of
@@ -46,12 +48,20 @@ class DevicePlan:
     @property
     def preparing(self) -> dict[str, tuple[Step, ...]]:
         """The rewrites of the kernels that run before the main one, by name."""
-        return {k.statement.name: k.pipeline for k in self.kernels if k.statement.when in ("packing", "before")}
+        found = {k.statement.name: k.pipeline for k in self.kernels if k.statement.when in ("packing", "before")}
+        if self.main.nest.parts:
+            found[self._start] = zeroing_steps(self.main.statement)
+        return found
 
     @property
     def each_call(self) -> frozenset[str]:
         """The names of those of them that run in each call."""
-        return frozenset(st.name for st in self.program.of("before"))
+        return frozenset((*(st.name for st in self.program.of("before")), self._start))
+
+    @property
+    def _start(self) -> str:
+        """The name of the kernel that sets the result to zero, where groups add parts to it."""
+        return f"{self.main.statement.name}{START}"
 
     def naive(self) -> Kernel:
         """Return the naive nest of the main kernel, with those of the kernels before it."""
@@ -70,8 +80,7 @@ class DevicePlan:
             if st.when == "after":
                 found.append((_kernel_of(st.name, whole, first), k.pipeline))
             for n, nest in enumerate(zeros):
-                assert isinstance(nest, For)
-                found.append((_kernel_of(f"{st.name}_zeros{n}", whole, nest), filling_steps(nest)))
+                found.append((_kernel_of(f"{st.name}_zeros{n}", whole, nest), filling_steps(loop_names(nest))))
         return found
 
     def symbol(self, kernel: str = "") -> str:
@@ -89,6 +98,11 @@ class DevicePlan:
         yield "config", str(self.config)
         for kernel in self.kernels:
             yield from kernel.lines()
+
+
+def _in_memory(config: Config) -> tuple[tuple[str, int], ...]:
+    """Return the split of a reduction whose parts have memory of their own."""
+    return config.split if config.join == "ordered" else ()
 
 
 def _parts(kernel: Kernel) -> tuple[Stmt, ...]:
@@ -111,7 +125,7 @@ def device_plan(problem: Problem, config: Config, machine: Machine) -> DevicePla
             "available are kernels of one stage",
             code="device",
         )  # fmt: skip
-    made = program(problem, scheduled(problem, config, machine))
+    made = program(problem, scheduled(problem, replace(config, split=_in_memory(config)), machine))
     configs = (config if st.when == "main" else adding_config(st, machine) for st in made.statements)
     kernels = tuple(group_plan(st, own, machine) for st, own in zip(made.statements, configs))
     return DevicePlan(problem, config, machine, made, kernels)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
-from convsmith.ir.stmt import For
 from convsmith.machine.base import Machine
+from convsmith.passes.add_atomically import ZERO, add_atomically
 from convsmith.passes.bind import bind
 from convsmith.passes.contract import contract
 from convsmith.passes.cooperate import cooperate
@@ -22,7 +22,6 @@ from convsmith.passes.manager import Step
 from convsmith.passes.narrow_index import narrow_index
 from convsmith.passes.pad_rows import pad_rows
 from convsmith.passes.reorder import reorder
-from convsmith.passes.scope import perfect_nest
 from convsmith.passes.simplify import simplify
 from convsmith.passes.speculate import speculate
 from convsmith.passes.stage import stage
@@ -31,7 +30,7 @@ from convsmith.passes.to_threads import to_threads
 from convsmith.passes.unroll import unroll
 from convsmith.passes.unused_let import unused_let
 from convsmith.plan.config import Config
-from convsmith.plan.group_limits import along_lanes, check_limits, check_names, shared_bytes
+from convsmith.plan.group_limits import along_lanes, check_limits, check_names, check_parts, shared_bytes
 from convsmith.plan.group_nest import GRID_DIMS, GROUP, THREAD, GroupNest, group_nest
 from convsmith.plan.loops import Loops, fused_name, loops_after_fusing, names
 from convsmith.statement.statement import KINDS, Statement, View
@@ -50,7 +49,10 @@ def group_steps(st: Statement, config: Config, nest: GroupNest) -> list[Step]:
         steps.append(Step(reorder, st.reduce))
     steps += [Step(fuse, a, b, fused_name(a, b)) for a, b in config.fuse]
     steps += [Step(simplify), *nest.tiling]
-    steps.append(Step(reorder, names((*nest.grid, *nest.threads, *nest.registers))))
+    around = names((*nest.threads, *nest.registers))
+    steps.append(Step(reorder, (*(x.name for x in nest.grid if x not in nest.parts), *around)))
+    for x in nest.parts:
+        steps += [Step(reorder, names((x, *nest.steps, *nest.terms))), Step(add_atomically, x.name, around[0])]
     steps += [Step(bind, names(nest.grid), "grid"), Step(bind, names(nest.threads), "group")]
     steps += _packed(names(nest.threads), THREAD, 1)
     own = (nest.thread, *names(nest.registers))
@@ -128,6 +130,7 @@ def group_plan(st: Statement, config: Config, machine: Machine) -> GroupPlan:
     """Return the plan of ``st`` under its own ``config``."""
     loops = whole_loops(st, config)
     check_names(st, loops, config, machine)
+    check_parts(st, loops, config)
     nest = group_nest(loops, config)
     shared = shared_bytes(st, loops, config)
     check_limits(machine, nest, shared)
@@ -149,14 +152,18 @@ def adding_config(st: Statement, machine: Machine) -> Config:
     return Config(machine.name, lane, group=((lane, size),), pack=(), realise="mask")
 
 
-def filling_steps(nest: For, threads: int = ADDING) -> tuple[Step, ...]:
-    """Return the rewrites of a ``nest`` that stores to all places of its loops: a thread for each place."""
-    loops, _ = perfect_nest(nest)
-    shifted = [Step(tile, x.var.name, 1, f"{x.var}.o", f"{x.var}.i") for x in loops]
-    outer = tuple(f"{x.var}.o" for x in loops)
+def zeroing_steps(st: Statement) -> tuple[Step, ...]:
+    """Return the rewrites of the kernel that sets the result of ``st`` to zero before groups add parts to it."""
+    return filling_steps(tuple(f"{ZERO}{d}" for d in range(len(st.c.coords))))
+
+
+def filling_steps(loops: tuple[str, ...], threads: int = ADDING) -> tuple[Step, ...]:
+    """Return the rewrites of a nest of ``loops`` that stores to all of their places: a thread for each place."""
+    shifted = [Step(tile, name, 1, f"{name}.o", f"{name}.i") for name in loops]
+    outer = tuple(f"{name}.o" for name in loops)
     whole = GROUP if len(outer) > 1 else outer[0]
     return (
-        *shifted, Step(reorder, (*outer, *(f"{x.var}.i" for x in loops))), *_packed(outer, GROUP, 1),
+        *shifted, Step(reorder, (*outer, *(f"{name}.i" for name in loops))), *_packed(outer, GROUP, 1),
         Step(extend, whole, threads), Step(tile, whole, threads, f"{GROUP}.g", THREAD), Step(simplify, False),
         Step(bind, (f"{GROUP}.g",), "grid"), Step(bind, (THREAD,), "group"), Step(flatten), Step(simplify),
         Step(to_threads), Step(narrow_index), Step(hoist), Step(cse),

@@ -20,9 +20,11 @@ from convsmith.statement.statement import Statement, View
 
 REALISED = ("mask", "pad_copy")
 """How absent elements are read on machines with thread groups."""
+ATOMIC = ("f32", "s32")
+"""Types of results that groups add parts to."""
 _KNOWN = {
     "target", "lane", "fuse", "register", "order", "reduce", "group", "shared", "pad", "realise", "pack", "split",
-    "offsets", "flip", "outline", "pieces", "then", "at", "halo",
+    "join", "offsets", "flip", "outline", "pieces", "then", "at", "halo",
 }  # fmt: skip
 """Fields of a config that say something on machines with thread groups, or are asked about elsewhere."""
 
@@ -57,6 +59,23 @@ def check_names(st: Statement, loops: Loops, config: Config, machine: Machine) -
         raise ConfigError("stage", f"--realise=pad_copy pads a copy in shared memory; needs --shared={st.a.name}")
     if config.realise == "pad_copy" and st.shifted:
         raise ConfigError("stage", f"--realise=pad_copy: {st.a.name} has a zero point; legal is --realise=mask")
+
+
+def check_parts(st: Statement, loops: Loops, config: Config) -> None:
+    """Raise ConfigError where groups cannot add parts of the sums to the result."""
+    if config.join != "atomic":
+        return
+    if not config.split:
+        raise ConfigError("join", "--join=atomic needs --split=")
+    (loop, parts), *_ = config.split
+    if loops.kinds.get(loop) != "k" or loops.extents[loop] % parts:
+        legal = ", ".join(f"{n} ({loops.extents[n]})" for n in loops.of("k"))
+        raise ConfigError("split", f"--split={loop}:{parts}: legal is a reduction loop and a divisor of it: {legal}")
+    if st.acc not in ATOMIC or st.c.dtype != st.acc:
+        raise ConfigError(
+            "join", f"--join=atomic: sums of {st.acc} give {st.c.name} of {st.c.dtype}; legal are results of the type "
+            f"of the sums, {' or '.join(ATOMIC)}",
+        )  # fmt: skip
 
 
 def check_limits(machine: Machine, nest: GroupNest, shared: Mapping[str, int]) -> None:

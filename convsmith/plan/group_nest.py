@@ -23,7 +23,8 @@ class GroupNest:
 
     The loops ``grid`` step from group tile to group tile, those in ``threads`` from thread to thread, and ``registers``
     are the sums of a thread. The ``steps`` of the reduction run one after the other; a group copies operands at each.
-    The loops ``terms`` run within a step. ``tiling`` are the rewrites that split the loops of the statement into these.
+    The loops ``terms`` run within a step. The loop over ``parts`` of the reduction, where there are any, is one of the
+    grid: groups add up a part each. ``tiling`` are the rewrites that split the loops of the statement into these.
     """
 
     grid: tuple[Loop, ...]
@@ -32,6 +33,7 @@ class GroupNest:
     steps: tuple[Loop, ...]
     terms: tuple[Loop, ...]
     tiling: tuple[Step, ...]
+    parts: tuple[Loop, ...] = ()
 
     @property
     def grid_sizes(self) -> tuple[int, ...]:
@@ -60,9 +62,15 @@ def group_nest(loops: Loops, config: Config) -> GroupNest:
     registers: list[Loop] = []
     steps: list[Loop] = []
     terms: list[Loop] = []
+    parts: list[Loop] = []
     tiling: list[Step] = []
     for n in _ordered(loops, config):
         whole, (size, own) = loops.extents[n], tile_of(loops, config, n)
+        if config.join == "atomic" and n in dict(config.split):
+            count = dict(config.split)[n]
+            whole //= count
+            parts.append(loops.part(f"{n}.a", n, "thread", count, whole, is_tiled=True))
+            tiling.append(Step(tile, n, whole, f"{n}.a", n))
         count = -(-whole // size)
         if whole % size:
             tiling.append(Step(extend, n, size))
@@ -83,10 +91,12 @@ def group_nest(loops: Loops, config: Config) -> GroupNest:
             continue
         registers.append(loops.part(f"{n}.i", n, "register", own, across if is_lane else 1))
         tiling.append(Step(tile, n, size, f"{n}.g", f"{n}.b"))
-        parts = (across, f"{n}.i", f"{n}.t") if is_lane else (own, f"{n}.t", f"{n}.i")
-        tiling.append(Step(tile, f"{n}.b", *parts))
+        inside = (across, f"{n}.i", f"{n}.t") if is_lane else (own, f"{n}.t", f"{n}.i")
+        tiling.append(Step(tile, f"{n}.b", *inside))
     threads.sort(key=lambda x: x.of == config.lane)
-    return GroupNest(*map(tuple, (grid, threads, registers, steps, terms, tiling)))  # type: ignore[arg-type]
+    return GroupNest(
+        (*grid, *parts), tuple(threads), tuple(registers), tuple(steps), tuple(terms), tuple(tiling), tuple(parts)
+    )
 
 
 def tile_of(loops: Loops, config: Config, loop: str) -> tuple[int, int]:

@@ -48,6 +48,11 @@ def check_config(
 
     A register tile that ``may_spill`` needs any number of registers.
     """
+    for field, asked in (("group", config.group), ("shared", config.shared), ("pad", config.pad)):
+        if asked:
+            raise ConfigError(field, f"--{field}=: {target.name} has no groups of threads; legal is no --{field}=")
+    if config.join != "ordered":
+        raise ConfigError("join", f"--join={config.join}: {target.name} has no groups of threads; legal is ordered")
     sizes = (*config.register, *config.cache, *config.terms, *config.ends, *config.remainder)
     for name in (config.lane, *dict(sizes), *config.order, *config.reduce):
         if name not in loops.extents:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import product
 from math import prod
 from typing import NamedTuple
@@ -19,6 +20,7 @@ from convsmith.plan.group_limits import along_lanes, shared_bytes
 from convsmith.plan.group_nest import GroupNest, group_nest
 from convsmith.plan.loops import Loops
 from convsmith.problem.problem import Problem
+from convsmith.statement.parts import splits
 from convsmith.statement.statement import Statement, view_steps
 from convsmith.statement.views import statement
 
@@ -60,9 +62,23 @@ def device_config(problem: Problem, machine: Machine) -> Config:
     with one_table():
         st = statement(problem, machine)
         found = min(_choices(st, machine), key=lambda x: (x.cycles, str(x.config)), default=None)
-    if found is None:
-        raise ConfigError("no-config", f"no config makes a kernel of {problem} for {machine.name}")
-    return found.config
+        if found is None:
+            raise ConfigError("no-config", f"no config makes a kernel of {problem} for {machine.name}")
+        return _in_parts(st, found.config, machine)
+
+
+def _in_parts(st: Statement, config: Config, machine: Machine) -> Config:
+    """Return the config with the reduction in as many parts as give all units threads, for gradients of weights: they
+    have few sums of many terms.
+    """
+    assert machine.device is not None
+    nest, units = group_nest(whole_loops(st, config), config), machine.device.units
+    wanted = units.count * units.threads // (prod(nest.grid_sizes) * nest.size)
+    ways = [(n, d.name) for d in st.of("k") for n in range(2, min(wanted, d.size) + 1) if not d.size % n]
+    if st.constant or not ways or not splits(st):
+        return config
+    parts, loop = max(ways, key=lambda way: (way[0], -st.reduce.index(way[1])))
+    return replace(config, split=((loop, parts),))
 
 
 def _choices(st: Statement, machine: Machine) -> Iterator[_Choice]:

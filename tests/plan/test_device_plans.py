@@ -50,6 +50,12 @@ KINDS = {
                  "--lane=iw --realise=pad_copy --group=iw:4,ih:2,oc:2 --shared=diff_dst,wei"),
     "weights": ("--dir=BWD_W mb2ic3ih2iw3oc3oh2ow3kh2kw2ph1pw1",
                 "--lane=oc --register=ic:2 --realise=pad_copy --group=oc:4,ic:2,mb:2,ow:3 --shared=src,diff_dst"),
+    "weights-in-parts": ("--dir=BWD_W --dtag=axb mb2ic3iw3oc5ow3kw2pw1",
+                         "--lane=oc --register=ic:2 --realise=mask --group=oc:4,ic:2 --shared=src --split=mb:2"),
+    "weights-in-parts-that-are-added-atomically": (
+        "--dir=BWD_W --dtag=axb mb4ic3iw3oc5ow3kw2pw1",
+        "--lane=oc --register=ic:2 --realise=pad_copy --group=oc:4,ic:2,ow:2 --shared=src --split=mb:2 --join=atomic",
+    ),
     "weights-and-bias": ("--dir=BWD_WB mb2ic3iw3oc5ow3kw2pw1", "--lane=oc --realise=mask --group=oc:4"),
     "deconvolution": ("--deconv mb1ic2ih2iw2oc2oh3ow3kh3kw3sh2sw2ph1pw1", "--lane=oc --realise=mask --group=oc:4,ow:2"),
     "matmul": ("--matmul --bia-dt=f32 3x5:5x3",
@@ -70,8 +76,6 @@ def machine() -> Machine:
 def interpreted(plan: DevicePlan, every: bool) -> Kernel:
     """The main kernel after all rewrites, interpreted after every one of them, or after the last."""
     naive = plan.naive()
-    for k in naive.before:
-        run_steps(k, plan.preparing[k.name])
     oracle = DeviceOracle(plan, plan.machine)
     oracle.skip = lambda number: not every and number != len(plan.pipeline)
     return run_steps(naive, plan.pipeline, [oracle])
@@ -165,6 +169,8 @@ def test_five_dims_are_packed_into_three() -> None:
         ("--lane=ow --realise=pad_copy", "stage", "pads a copy in shared memory; needs --shared=src"),
         ("--lane=ow --realise=peel", "realise", "--realise=peel: legal on opencl are mask, pad_copy"),
         ("--lane=ow --drain=yes", "drain", "--drain= says nothing on opencl"),
+        ("--lane=ow --join=atomic", "join", "--join=atomic needs --split="),
+        ("--lane=ow --split=ic:3 --join=atomic", "split", "a reduction loop and a divisor of it: kh (3), kw (3), ic"),
         ("--lane=ow --pack=wei", "pack", "opencl packs no operands; legal is --pack="),
     ],
 )  # fmt: skip
