@@ -160,6 +160,8 @@ def _of_unit(model: Model, threads: int, long: bool) -> Iterator[_ModelledChoice
                 phases=along, realise=model.realisation(lane, bool(join), loops, tile), pack=pack,
                 offsets=offsets, flip=flip, drain=drain, pieces=pieces, threads=threads,
             )  # fmt: skip
+            if model.reads_pairs(lane) and not registers(loops, config, target, model.unit, filled).fit:
+                config = replace(config, terms=())
             held = model.holding(loops, config)
             wide = lane == model.batch and tile[lane] > model.lanes and not model.slides
             for c in (config if not wide else None, held, model.nearby(loops, config)):

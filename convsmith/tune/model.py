@@ -34,6 +34,8 @@ FEW_VECTORS = 3
 """Vectors of channels on one side of a gradient of weights below which its pixels may lie along the lanes."""
 MOST_TAPS = 5
 """Maximum number of taps of a row that run within the channels."""
+PAIR = 2
+"""Channels of pixels along the lanes that a step of a sum reads."""
 BORDERS = 3
 """Maximum number of kinds of tiles along an axis: first, last and other ones."""
 MOST_BORDERED = 2500
@@ -346,13 +348,22 @@ class Model(CostModel):
         return replace(config, order=(*images, *channels, *names), hold=(self.st.b.name,))
 
     def shared_terms(self, lane: str) -> tuple[tuple[str, int], ...]:
-        """Terms that are placed innermost because gathers of adjacent channels share their vectors."""
+        """Terms that are placed innermost because gathers of adjacent channels share their vectors.
+
+        Two channels of pixels along the lanes, which are read once, are loaded at a time: more loads are under way.
+        """
         channels = self.sizes[self.k]
         if self.unit.dot:
             return ((self.k, self.unit.terms),) if lane != self.batch else ()
         if not self.gathers(lane):
-            return ()
+            return ((self.k, PAIR),) if self.reads_pairs(lane) else ()
         return ((self.k, next(q for q in (8, 6, 4, 3, 2, 5, 7, 1) if q == channels or not channels % q)),)
+
+    def reads_pairs(self, lane: str) -> bool:
+        """Return whether a step may read two channels of pixels along the lanes, each of which is read once."""
+        along = any(d.name == self.dims[lane][-1] for d in self.st.of("m")) and self.st.constant
+        plain = self.reads_once() and not (self.unit.dot or self.classes or self.phases)
+        return along and plain and not self.sizes[self.k] % PAIR
 
     def gathers(self, lane: str) -> bool:
         """Whether adjacent channels of several groups are gathered for the lanes of a vector."""

@@ -76,6 +76,21 @@ def test_absent_pixels_meet_no_infinite_weight(line: str, name: str) -> None:
     assert (Compiled(problem, build_artifact(problem, config, target))(arrays)["dst"] == np.inf).all()
 
 
+@pytest.mark.parametrize(
+    ("line", "terms"),
+    [
+        ("mb2ic6ih7iw9oc17oh7ow9kh1kw1", (("ic", 2),)), ("--dir=BWD_D g2mb1ic26ih11oc12oh11kh1", (("oc", 2),)),
+        ("mb1ic5ih9oc30oh9kh1", ()),
+    ],
+)  # fmt: skip
+def test_steps_read_two_channels_of_pixels(line: str, terms: tuple[tuple[str, int], ...]) -> None:
+    problem, target = parse_problem(f"{FIRST} {line}"), TARGETS[BEST]
+    config = default_config(problem, target)
+    assert config.lane in ("oh_ow", "ih_iw") and config.terms == terms
+    arrays = random_arrays(problem)
+    check_result(problem, Compiled(problem, build_artifact(problem, config, target))(arrays), expected(problem, arrays))
+
+
 @pytest.mark.parametrize("line", LINES[::3])
 def test_threads_copy_rows_of_their_own(line: str) -> None:
     problem, target = parse_problem(f"{FIRST} {line}"), TARGETS[BEST]

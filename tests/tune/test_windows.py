@@ -36,7 +36,7 @@ def test_what_is_read_is_counted_once(
 ) -> None:
     """``elements`` of the image lie under the tile; of those are ``new``, and ``again`` in rows that were long ago."""
     tile, reads = {"oh": rows, "ow": columns, "g": 16, **TAPS}, rows * columns * 9
-    assert first_reads(LOOPS, tile, steps(stride)) == pytest.approx(elements / reads)
+    assert first_reads(LOOPS, tile, steps(stride), "g") == pytest.approx(elements / reads)
     assert fetched(LOOPS, tile, steps(stride), 1e9, 1) == pytest.approx((new / reads, again / reads))
     assert fetched(LOOPS, tile, steps(stride), 1, 1) == pytest.approx((new / reads, 0))
 
@@ -66,12 +66,17 @@ def test_vectors_of_pixels_stay_in_registers_with_their_sums() -> None:
     assert not list(row_tiles(replace(loops, extents={**rows_of_channels, "oc": 16}), "ow", "oc", 16, 32))
 
 
+def test_vectors_along_pixels_are_loaded_for_each_tap() -> None:
+    tile = {"oh": 2, "ow": 16, **TAPS}
+    assert first_reads(LOOPS, tile, steps(1), "ow") == pytest.approx(4 / 6)
+
+
 @pytest.mark.parametrize(("by", "elements"), [(1, 16), (-1, 16), (0, 36), (2, 36)])
 def test_taps_may_step_back_and_may_share_nothing(by: int, elements: int) -> None:
     """As those of a gradient do: backwards, and by less than a pixel or by a division."""
     along = {Var("oh"): 3, Var("ow"): 3, Var("kh"): by * 3, Var("kw"): by * 3}
     tile = {"oh": 2, "ow": 2, "g": 16, **TAPS}
-    assert first_reads(LOOPS, tile, along) == pytest.approx(elements / 36)
+    assert first_reads(LOOPS, tile, along, "g") == pytest.approx(elements / 36)
     assert all(0 <= part <= 1 for part in fetched(LOOPS, tile, along, 1e9, 1))
 
 
