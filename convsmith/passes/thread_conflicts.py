@@ -27,8 +27,9 @@ class EarlierAccess:
     """An access that no barrier has followed yet.
 
     ``serial`` are the serial loops around the statement that it belongs to, outermost first.  ``later`` are the loops
-    that have begun further iterations since, and how many; None stands for any positive number.  ``has_arrived`` says
-    that the thread has arrived at a barrier since, for which others do not wait yet.
+    that have begun further iterations since, and how many; None stands for any positive number.  Of a loop that has
+    begun since, it is the number of the iteration.  ``has_arrived`` says that the thread has arrived at a barrier
+    since, for which others do not wait yet.
     """
 
     site: Site
@@ -65,10 +66,14 @@ def may_conflict(
         if step:
             break
     signs |= {x.var: 0 for x in exact}
+    begun = {x.var: x.lo + n for x in serial if x not in a.serial and (n := later.get(x.var)) is not None}
+    if begun:
+        second = _substituted(second, begun, {})
     common = {x.var for x in exact}
     for one, other in _in_step(first, second, exact):
         if _are_apart(one, other, common):
             continue
+        one, other = _narrowed(one, other, threads)
         distances = Distances(one, other, ranges)
         if any(distances.may({**signs, **apart}) for apart in _other_threads(threads)):
             return True
@@ -88,6 +93,17 @@ def _are_apart(a: Access, b: Access, common: Container[Var]) -> bool:
         if apart is not None and (apart[0] > high or apart[1] < low):
             return True
     return False
+
+
+def _narrowed(a: Access, b: Access, threads: Sequence[LoopBounds]) -> tuple[Access, Access]:
+    """Return the accesses within loops over those threads that execute one of them."""
+    loops: dict[LoopBounds, LoopBounds] = {}
+    for x in threads:
+        places = [_where_it_happens(c)[x.var] for c in (a, b)]
+        range_ = min(r[0] for r in places), max(r[1] for r in places)
+        if range_ != x.range:
+            loops[x] = LoopBounds(x.var, as_index(range_[0]), as_index(range_[1] + 1), range_)
+    return (_substituted(a, {}, loops), _substituted(b, {}, loops)) if loops else (a, b)
 
 
 def _where_it_happens(a: Access) -> dict[Var, Range]:

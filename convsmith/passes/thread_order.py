@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Generic, TypeVar
 
-from convsmith.arith.dependence import LoopBounds
-from convsmith.arith.ranges import Range
+from convsmith.arith.dependence import INFINITE, LoopBounds
+from convsmith.arith.ranges import Range, try_interval
 from convsmith.ir.index import Var
-from convsmith.ir.stmt import Alloc, Barrier, Block, For, If, Stmt
+from convsmith.ir.stmt import Alloc, Barrier, Block, For, If, Let, Stmt
 from convsmith.ir.walk import statements_of
 from convsmith.passes.accesses import Site, sites_within
 from convsmith.passes.scope import loop_range
@@ -21,7 +21,7 @@ from convsmith.passes.thread_conflicts import EarlierAccess, may_conflict
 
 State = TypeVar("State")
 Serial = tuple[LoopBounds, ...]
-"""The serial loops around a statement, outermost first."""
+"""The serial loops around a statement, outermost first; a variable with a value is a loop that runs once."""
 Accesses = list[EarlierAccess]
 
 
@@ -33,7 +33,7 @@ class ThreadWalk(Generic[State]):
         self.version = 0
         """Number of decisions; a loop in which one is made is walked again."""
         self._sites: dict[Stmt, list[Site]] = {}
-        self._bounds: dict[For, LoopBounds] = {}
+        self._bounds: dict[For | Let, LoopBounds] = {}
         self._conflicts: dict[object, bool] = {}
 
     def is_unit(self, s: Stmt) -> bool:
@@ -56,6 +56,10 @@ class ThreadWalk(Generic[State]):
         """Return the state at the end of an iteration as the next one sees it."""
         raise NotImplementedError
 
+    def entered(self, state: State, loop: LoopBounds) -> State:
+        """Return the state before a loop as the first iteration sees it."""
+        return state
+
     def condition(self, s: If, serial: Serial, state: State) -> State:
         """Return the state before the body of a condition."""
         return state
@@ -73,16 +77,18 @@ class ThreadWalk(Generic[State]):
         if isinstance(s, If):
             state = self.condition(s, serial, state)
             return self.joined(state, self.walk(s.body, serial, state))
-        if isinstance(s, Alloc):
-            return self.walk(s.body, serial, state)
-        return self.unit(s, serial, state)
+        if isinstance(s, Let):
+            range_ = try_interval(s.value, {**self.ranges, **{x.var: x.range for x in (*self.threads, *serial)}})
+            named = self._bounds.setdefault(s, LoopBounds(s.var, s.value, s.value + 1, range_ or (-INFINITE, INFINITE)))
+            return self.walk(s.body, (*serial, named), state)
+        return self.walk(s.body, serial, state) if isinstance(s, Alloc) else self.unit(s, serial, state)
 
     def _loop(self, s: For, serial: Serial, state: State) -> State:
         bounds = self._bounds.get(s)
         if bounds is None:
             here = {**self.ranges, **{x.var: x.range for x in (*self.threads, *serial)}}
             bounds = self._bounds[s] = LoopBounds(s.var, s.lo, s.hi, loop_range(s, here))
-        start = state
+        start = self.entered(state, bounds)
         while True:
             version = self.version
             out = self.walk(s.body, (*serial, bounds), start)
