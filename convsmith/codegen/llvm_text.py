@@ -7,7 +7,7 @@ that its body writes.  The emitter makes no decisions: the IR determines order, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from convsmith.codegen.artifact import Launch
@@ -15,6 +15,7 @@ from convsmith.codegen.denormals import flushed_buffers
 from convsmith.codegen.fragments import VECTORS, Configurations, Fragments, Shapes
 from convsmith.codegen.gathers import spans_of
 from convsmith.codegen.launch import entry_text
+from convsmith.codegen.past_caches import METADATA, STORE, dispatch_text, streamed_results
 from convsmith.codegen.values import Slot, ValueEmitter
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
@@ -40,7 +41,8 @@ def accesses(body: Stmt) -> Iterator[Load | Store]:
 class Facts:
     """The facts of a target that code generation needs: LLVM's name for it, the attributes of every function, its
     instructions by name, what some do with f16, its registers for fragments, the bits of an address, the way in which
-    it loads leading lanes, and a device's dialect of kernels of threads.
+    it loads leading lanes, a device's dialect of kernels of threads, and the function that orders stores past the
+    caches.
     """
 
     triple: str
@@ -51,6 +53,7 @@ class Facts:
     address_bits: int = 64
     head_load: HeadLoad | None = None
     dialect: Dialect | None = None
+    fence: str = ""
 
     @property
     def word(self) -> str:
@@ -67,6 +70,7 @@ class FunctionEmitter(ValueEmitter):
         bits = min(kernel.index_bits or facts.address_bits, facts.address_bits)
         super().__init__(bits, written, facts.half, flushed_buffers(kernel, facts.rows), facts.head_load)
         self.facts, self.rows, self.symbol, self.streamed = facts, facts.rows, symbol, kernel.streamed
+        self.past_caches = frozenset(streamed_results(kernel))
         self.fragments: dict[Buffer, Fragments] = {}
         self.configurations, self.configured = configurations, False
         self.task_range: tuple[str, str] | None = None
@@ -404,6 +408,9 @@ def chunk_text(kernel: Kernel, facts: Facts, symbol: str, scratch: Mapping[Buffe
         e.vars[v] = e.put(f"load {e.it}, ptr {place}, {aligned}")
     for s in kernel.body.stmts if isinstance(kernel.body, Block) else (kernel.body,):
         _share(e, s)
+    if e.past_caches:
+        e.declared[f"declare void @{facts.fence}()"] = None
+        e.lines.append(f"  call void @{facts.fence}()")
     declared.update(e.declared)
     body = "\n".join(e.lines)
     return f"define void @{symbol}_chunk(ptr %args, {word} %tid, {word} %n) #0 {{\nentry:\n{body}\n  ret void\n}}\n"
@@ -452,10 +459,34 @@ def module_text(
     declared: dict[str, None] = {}
     parts = []
     for symbol, (kernel, launch) in kernels.items():
-        configurations = Configurations.of(kernel, facts.rows, facts.fragments)
-        parts += [function_text(f, kernel, facts, symbol, configurations, declared) for f in kernel.functions]
-        parts.append(chunk_text(kernel, facts, symbol, scratch, configurations, declared))
+        parts += kernel_text(kernel, facts, symbol, scratch, declared)
         parts.append(entry_text(symbol, launch, facts.word, declared))
     texts = " ".join(f'"{k}"="{v}"' if v else k for k, v in facts.attributes.items())
     head = f'target triple = "{facts.triple}"\n' + "\n".join(declared) + "\n"
-    return head + "\n".join(parts) + f"\nattributes #0 = {{ nounwind {texts} }}\n"
+    marks = METADATA if any(STORE in part for part in parts) else ""
+    return head + "\n".join(parts) + f"\nattributes #0 = {{ nounwind {texts} }}\n{marks}"
+
+
+def kernel_text(
+    kernel: Kernel, facts: Facts, symbol: str, scratch: Mapping[Buffer, tuple[int, int]], declared: dict[str, None]
+) -> list[str]:
+    """Return the functions of a kernel, the last of which runs a part of its tasks.
+
+    Stores past the caches need aligned vectors. A kernel that has some runs another form of it on results elsewhere.
+    """
+    results = streamed_results(kernel)
+    if results:
+        plain = replace(kernel, streamed=kernel.streamed - {b.name for b in results})
+        forms = {f"{symbol}_aligned": kernel, f"{symbol}_unaligned": plain}
+        texts = [text for name, form in forms.items() for text in form_text(form, facts, name, scratch, declared)]
+        return [*texts, dispatch_text(kernel, results, symbol, facts.word)]
+    return form_text(kernel, facts, symbol, scratch, declared)
+
+
+def form_text(
+    kernel: Kernel, facts: Facts, symbol: str, scratch: Mapping[Buffer, tuple[int, int]], declared: dict[str, None]
+) -> list[str]:
+    """Return the outlined functions of a kernel, and the one that runs a part of its tasks."""
+    configurations = Configurations.of(kernel, facts.rows, facts.fragments)
+    functions = [function_text(f, kernel, facts, symbol, configurations, declared) for f in kernel.functions]
+    return [*functions, chunk_text(kernel, facts, symbol, scratch, configurations, declared)]

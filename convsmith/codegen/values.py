@@ -8,6 +8,7 @@ from convsmith.codegen.casts import CastEmitter, literal
 from convsmith.codegen.denormals import is_flushed
 from convsmith.codegen.gathers import Spans, extent_of, gathered_from
 from convsmith.codegen.head_load import load_head
+from convsmith.codegen.past_caches import STORE
 from convsmith.codegen.products import LEAST, high_product
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
@@ -67,6 +68,8 @@ class ValueEmitter(CastEmitter):
         self.shared: dict[tuple[Value, int], str] = {}
         self.places: dict[tuple[Buffer, tuple[Index, ...]], tuple[Slot, Index | None]] = {}
         self.current = "entry"
+        self.past_caches: frozenset[Buffer] = frozenset()
+        """The buffers whose full vectors are stored past the caches, at multiples of a vector's bytes."""
         self.predicates: dict[int, str] = {}
         """Within a scalable loop, the predicates of vectors, by the lanes of a unit."""
         self.spans: Spans = {}
@@ -291,7 +294,8 @@ class ValueEmitter(CastEmitter):
             where = self.address(buffer, index[0])
             if lanes.active == n and not self.scalable:
                 aligned = self.alignment(Load(buffer, index, lanes))
-                self.lines.append(f"  store {ty} {x}, {self.pointer(buffer)} {where}, align {aligned}")
+                how = f"align {n * t.bytes}, {STORE}" if buffer in self.past_caches else f"align {aligned}"
+                self.lines.append(f"  store {ty} {x}, {self.pointer(buffer)} {where}, {how}")
             else:
                 name = f"@llvm.masked.store.{self.suffix(t, n)}.p0"
                 self.declared[f"declare void {name}({ty}, ptr, {self.type_i1(n)})"] = None

@@ -11,5 +11,5 @@ def facts(target: Machine) -> Facts:
     rows = {r.name: r for r in (*target.instructions, *target.transpositions)}
     return Facts(
         target.triple, dict(target.attributes), rows, target.half, target.fragments, target.address_bits,
-        target.head_load, target.device.dialect if target.device is not None else None,
+        target.head_load, target.device.dialect if target.device is not None else None, target.fence,
     )  # fmt: skip

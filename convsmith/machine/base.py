@@ -55,7 +55,8 @@ class Machine:
     ``address_bits``. ``head_load`` loads the first lanes of a vector where LLVM's masked loads read all of them.
     One instruction loads some lanes of a vector, any of them, where an element has ``masked_bytes`` at least; none does
     where that is 0. ``scratchpad`` is memory beside the caches, in which a kernel's own buffers of the scope ``cache``
-    lie.
+    lie. ``fence`` is LLVM's function that orders stores past the caches before later ones; empty where vectors have no
+    such stores.
 
     A machine with a ``device`` runs kernels as grids of groups of threads; others are CPUs. ``vectors`` of a device are
     the registers of a thread, of one element of 32 bits or of several smaller ones.
@@ -80,6 +81,7 @@ class Machine:
     masked_bytes: int = 0
     scratchpad: MemoryLevel | None = None
     device: Device | None = None
+    fence: str = ""
 
     @property
     def registers(self) -> int:

@@ -6,6 +6,7 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Var
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.types import dtype
+from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
 from convsmith.machine.transpositions import square_transposition, tile_shape
 from convsmith.passes.coalesce import coalesce
@@ -87,15 +88,31 @@ def lower_steps(st: Statement, config: Config, target: Machine, nest: Nest) -> l
 
 
 def _streamed(st: Statement, config: Config, nest: Nest, target: Machine) -> tuple[str, ...]:
-    """Return the names under which fragments of the streamed operands are read."""
+    """Return the names under which fragments of the streamed operands are read, and the streamed result's."""
     legal = [view.name for view in st.factors] if nest.rows and target.fragments is not None else []
+    legal += [st.c.name] if has_full_vectors(st, config, nest.lanes) and target.fence and not nest.rows else []
     if not set(config.stream) <= set(legal):
         raise ConfigError(
             "stream", f"--stream={','.join(config.stream)}: legal are operands whose fragments registers of their own "
-            f"hold: {', '.join(legal) or 'none here'}",
+            f"hold, and a result that full vectors of channels write once: {', '.join(legal) or 'none here'}",
         )  # fmt: skip
     copy = {st.a.name: copy_name(st)} if is_copied(st, config) else {}
     return tuple(copy.get(n, f"{n}_p" if n in config.pack else n) for n in config.stream)
+
+
+def has_full_vectors(st: Statement, config: Config, lanes: int) -> bool:
+    """Return whether each element of the result is written once, in a vector of ``lanes`` channels that begins at a
+    multiple of as many elements.
+    """
+    reduction = {d.name for d in st.of("k")}
+    once = not config.split and not any(n in reduction for n, _ in config.cache)
+    if not once or config.lane != st.n or st.of("batch") or st.residues or config.phases or not st.constant:
+        return False
+    (channels,) = (d.size for d in st.of("n"))
+    dim = next((n for n, x in enumerate(st.c.coords) if Var(st.n) in variables_of(x)), -1)
+    blocks = [b for b in st.c.layout.blocks if b.size > 1]
+    inner = [b.size for b in blocks if b.stride == 1 and b.dim == dim]
+    return bool(inner) and not any(n % lanes for n in (channels, *inner, *(b.stride for b in blocks if b.stride > 1)))
 
 
 def transposes(st: Statement, lane: str, along: str, lanes: int, target: Machine) -> Instruction | None:

@@ -54,7 +54,8 @@ def fused_config(problem: Conv, machine: Machine, threads: int) -> Config:
     else:
         order = first_in_order(second.order, "mb")
         cache = (("g", share(two.g, second.size("g"), parts)),) if parts > 1 else ()
-    first = replace(first, split=(), order=first_in_order(first.order), threads=threads)
+    passing = tuple(n for n in first.stream if n != statement(one).c.name)  # the second stage reads the result at once
+    first = replace(first, split=(), order=first_in_order(first.order), threads=threads, stream=passing)
     second = replace(second, split=(), order=order, cache=cache, threads=threads)
     return replace(first, at="oh" if by_rows else "mb", then=second)
 

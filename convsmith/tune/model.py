@@ -16,9 +16,11 @@ from math import prod
 from convsmith.arith.evaluate import evaluate
 from convsmith.diag.forking import cached_property
 from convsmith.ir.index import Var, is_true
+from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.plan.config import Config
 from convsmith.plan.loops import Loops, fused_name
+from convsmith.plan.lower import has_full_vectors
 from convsmith.plan.registers import register_file
 from convsmith.statement.parts import PART, splits
 from convsmith.statement.phases import Phase, phases
@@ -403,8 +405,14 @@ class Model(CostModel):
         return (*a, b.name) if self.st.constant or not ready else a
 
     def streamed(self, loops: Loops, config: Config) -> tuple[str, ...]:
-        """Return the operands on whose fragments the first-level cache spends no room."""
-        if self.unit.rows == 1 or self.target.fragments is None:
+        """Return the operands on whose fragments the first-level cache spends no room, or a result beyond the caches.
+        """
+        if self.unit.rows == 1:
+            result = self.st.c
+            far = prod(result.layout.shape) * dtype(result.dtype).bytes > self.target.costs.result_near
+            passes = far and self.target.fence and has_full_vectors(self.st, config, self.lanes)
+            return (result.name,) if passes else ()
+        if self.target.fragments is None:
             return ()
         panels, columns = self.panels(loops, config), config.size(config.lane) // self.lanes
         chosen = streamed_operand(panels, columns, self.target.costs.fragment_kept)

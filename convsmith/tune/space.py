@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import is_true
+from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.plan.config import OFFSETS, TABLES, Config
 from convsmith.plan.loops import Loops, loops_after_fusing
@@ -49,6 +50,8 @@ TERMS = (2, 3, 4, 6, 8)
 """Iterations of a reduction loop that share their loads."""
 PIECES = (1, 4, 8, 16)
 """Numbers of pieces of a partitioned loop."""
+FAR = 4
+"""Ratio of the bytes of a result to those of the second-level cache from which it may be stored past the caches."""
 
 
 Changes = dict[str, Any]
@@ -257,9 +260,12 @@ def _splits(at: Point) -> Iterator[Changes]:
 
 
 def _streams(at: Point) -> Iterator[Changes]:
-    """Yield the operands on whose fragments the first-level cache spends no room."""
+    """Yield the operands on whose fragments the first-level cache spends no room, and a result beyond the caches."""
     for names in ((), (at.a,), (at.b,)):
         yield dict(stream=names if at.unit.rows > 1 and at.target.fragments is not None else ())
+    result = scheduled_statement(at.problem, at.config, at.target).c
+    if at.target.fence and prod(result.layout.shape) * dtype(result.dtype).bytes > FAR * at.target.l2.bytes:
+        yield dict(stream=(result.name,))
 
 
 def _code(at: Point) -> Iterator[Changes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import convsmith as cs
@@ -13,13 +14,16 @@ from convsmith.diag.errors import ConfigError, UsageError
 from convsmith.ir.equal import first_mismatch
 from convsmith.ir.intern import interning
 from convsmith.ir.parse import parse_kernel
-from convsmith.machine.registry import host_targets
+from convsmith.machine.registry import host_targets, target
 from convsmith.machine.x86.levels import LEVELS
+from convsmith.measure.calls import aligned_inputs, bound_call
 from convsmith.measure.verification import verify_kernel
 from convsmith.passes.stream import stream
 from convsmith.plan.config import Config
 from convsmith.plan.plan import plan
 from convsmith.problem import parse_problem
+from convsmith.problem.data import random_arrays
+from convsmith.runtime.arrays import aligned_empty
 
 AMX = next(t for t in LEVELS if t.name == "avx512_amx")
 LINE = "--dt=u8:s8:s32 --stag=axb --dtag=axb mb1ic64ih9iw9oc48oh9ow9kh3kw3ph1pw1"
@@ -71,6 +75,66 @@ def test_the_mark_prints_parses_and_belongs_to_the_kernel() -> None:
 def test_a_streamed_buffer_is_one_of_the_kernel() -> None:
     with interning(), pytest.raises(ConfigError, match=r"k has no buffer z; it has \['a', 'b'\]"):
         stream(parse_kernel(KERNEL), ("a", "z"))
+
+
+RESULTS = [
+    ("--stag=axb --dtag=axb mb2ic5ih9oc32oh9kh3ph1", "--lane=oc --register=ow:2,oc:32"),
+    ("--dir=FWD_B --attr-post-ops=relu --stag=aBx16b --dtag=aBx16b mb1ic20ih7oc48oh7kh3ph1",
+     "--lane=oc --register=ow:2,oc:16 --outline=no"),
+    ("--dt=bf16 --stag=axb --dtag=axb mb1ic8ih7oc32oh7kh1ph0", "--lane=oc --register=ow:3,oc:16 --threads=2"),
+    ("--dir=BWD_D --stag=axb --dtag=axb mb1ic32ih7oc9oh7kh3ph1", "--lane=ic --register=iw:3,ic:16"),
+    ("--matmul 9x7:7x32", "--lane=n --register=m:4,n:16"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("shift", [0, 4])
+@pytest.mark.parametrize("isa", [t.name for t in host_targets() if t.name in ("avx2", "avx512")])
+@pytest.mark.parametrize(("line", "words"), RESULTS)
+def test_results_past_the_caches_are_exact_wherever_they_lie(line: str, words: str, isa: str, shift: int) -> None:
+    """A vector that is stored past the caches lies at a multiple of its bytes: else the kernel's other form runs."""
+    problem = parse_problem(line)
+    (name,) = (t.name for t in problem.tensors if t.role == "out")
+    plain, kernel = (cs.compile(line, config=f"--target={isa} {words}{past}") for past in ("", f" --stream={name}"))
+    inputs = aligned_inputs(problem, random_arrays(problem))
+    call, outputs = bound_call(problem, plain, inputs)
+    call()
+    expected = outputs[name]
+    memory = aligned_empty(expected.nbytes + 64)[shift : shift + expected.nbytes].view(expected.dtype)
+    memory[:] = 0
+    out = np.lib.stride_tricks.as_strided(memory, expected.shape, expected.strides)
+    assert out.ctypes.data % 64 == shift
+    bound_call(problem, kernel, inputs, {name: out})[0]()
+    np.testing.assert_array_equal(np.array(out, np.float64), np.array(expected, np.float64))
+
+
+def test_full_vectors_alone_are_stored_past_the_caches() -> None:
+    line, words = RESULTS[0]
+    config = Config.parse(f"--target=avx512 {words} --stream=dst")
+    with interning():
+        text = lower(plan(parse_problem(line), config, target("avx512"))).text
+    aligned, unaligned = (
+        "".join(re.findall(rf"define [^\n]*@convsmith_{form}_.*?\n}}", text, re.DOTALL))
+        for form in ("aligned", "unaligned")
+    )
+    stores = re.findall(r"store <16 x float> .*", aligned)
+    assert stores and all(s.endswith("align 64, !nontemporal !0") for s in stores) and "sfence()" in aligned
+    assert "nontemporal" not in unaligned and "sfence" not in unaligned
+
+
+@pytest.mark.parametrize(
+    ("line", "words", "level"),
+    [
+        ("--stag=axb --dtag=axb mb1ic5ih9oc24oh9kh3ph1", "--lane=oc --register=ow:3,oc:16", "avx512"),
+        ("--stag=abx --dtag=abx mb1ic5ih9oc32oh9kh3ph1", "--lane=oc --register=ow:3,oc:16", "avx512"),
+        ("--stag=axb --dtag=axb mb1ic64ih9oc32oh9kh3ph1", "--lane=oc --register=ow:3,oc:16 --cache=ic:16", "avx512"),
+        ("--stag=axb --dtag=axb g2mb1ic6ih9oc32oh9kh3ph1", "--lane=oc --register=ow:3,oc:16", "avx512"),
+        ("--stag=axb --dtag=axb mb1ic5ih9oc32oh9kh3ph1", "--lane=oc --register=ow:3,oc:16", "aarch64"),
+    ],
+)
+def test_results_that_are_no_full_vectors_stay_in_the_caches(line: str, words: str, level: str) -> None:
+    config = Config.parse(f"--target={level} {words} --stream=dst")
+    with interning(), pytest.raises(ConfigError, match="a result that full vectors of channels write once: none here"):
+        plan(parse_problem(line), config, target(level))
 
 
 @pytest.mark.parametrize(

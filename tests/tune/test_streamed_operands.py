@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from convsmith.ir.intern import interning
+from convsmith.machine.micro_architectures import MICRO_ARCHITECTURES
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.plan.config import Config
 from convsmith.problem import parse_problem
@@ -12,7 +13,7 @@ from convsmith.tune.candidates import default_config
 from convsmith.tune.fragments import Panels, streamed_operand
 from convsmith.tune.space import Space
 
-AMX = next(t for t in LEVELS if t.name == "avx512_amx")
+AMX, AVX512 = (next(t for t in LEVELS if t.name == name) for name in ("avx512_amx", "avx512"))
 LAYOUTS = "--stag=axb --dtag=axb"
 KEPT = 1000
 
@@ -48,6 +49,33 @@ def test_what_passes_and_exceeds_the_cache_is_streamed(
 )
 def test_first_choices_stream_the_operand_that_passes(line: str, streamed: tuple[str, ...]) -> None:
     assert default_config(parse_problem(f"{LAYOUTS} {line}"), AMX).stream == streamed
+
+
+@pytest.mark.parametrize(
+    ("line", "streamed"),
+    [
+        ("mb16ic3ih224oc64oh112kh7sh2ph3", ("dst",)),
+        ("mb16ic64ih56oc256oh56kh1ph0", ("dst",)),
+        ("--dir=BWD_D mb16ic256ih56oc64oh56kh1ph0", ("diff_src",)),
+        ("mb1ic3ih224oc64oh224kh3ph1", ()),  # 12 MiB: the next layer finds part of it in a cache
+        ("mb16ic3ih224oc72oh112kh7sh2ph3", ()),  # the last vector is half full
+        ("g64mb32ic64ih112oc64oh112kh3ph1", ()),
+    ],
+)
+def test_results_beyond_the_caches_are_stored_past_them(line: str, streamed: tuple[str, ...]) -> None:
+    intel = next(row for row in MICRO_ARCHITECTURES if row.name == "intel-server").of(AVX512)
+    problem = parse_problem(f"{LAYOUTS} {line}")
+    assert default_config(problem, intel).stream == streamed
+    assert default_config(problem, AVX512).stream == ()
+
+
+def test_the_space_stores_large_results_past_the_caches() -> None:
+    streams = {}
+    with interning():
+        for line in ("mb1ic64ih56oc256oh56kh1ph0", "mb2ic64ih56oc256oh56kh1ph0"):
+            space = Space(parse_problem(f"{LAYOUTS} {line}").canonical(), AVX512, 1)
+            streams[line] = {c.stream for seed in space.seeds for c in space.neighbours(seed, "stream")}
+    assert list(streams.values()) == [set(), {("dst",)}]
 
 
 def test_the_space_streams_operands_of_fragments_only() -> None:

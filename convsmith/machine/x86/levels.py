@@ -15,6 +15,7 @@ from convsmith.machine.x86.instructions import INSTRUCTIONS
 TRIPLE = "x86_64-unknown-linux-gnu"
 _AVX2 = ("avx2", "fma", "f16c")
 _SHUFFLES = ("unpck", "shuf")
+_FENCE = "llvm.x86.sse.sfence"
 _AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl", *_AVX2)
 
 
@@ -40,7 +41,7 @@ def _avx512(name: str, *more: str) -> Machine:
         attributes=(("prefer-vector-width", "512"),), instructions=_rows(needs, 512),
         transpositions=transpositions(512, _AVX512, _SHUFFLES), half=half,
         fragments=TILES if "amx-tile" in needs else None,
-        permissions=("amx",) if "amx-tile" in needs else (), masked_bytes=1,
+        permissions=("amx",) if "amx-tile" in needs else (), masked_bytes=1, fence=_FENCE,
     )  # fmt: skip
 
 
@@ -51,7 +52,7 @@ def _avx2(name: str, *more: str) -> Machine:
         vectors=RegisterFile("vector", 16, 256), memories=core_caches(32768, 1 << 18, rates=(64, 32)),
         costs=Costs(multiply_add=0.5, broadcast=0.5, latency=4.0),
         attributes=(), instructions=_rows(needs, 256),
-        transpositions=transpositions(256, _AVX2, _SHUFFLES), half="converts", masked_bytes=4,
+        transpositions=transpositions(256, _AVX2, _SHUFFLES), half="converts", masked_bytes=4, fence=_FENCE,
     )  # fmt: skip
 
 
