@@ -111,7 +111,7 @@ class Sections(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where the pointers of an output are stored: `section` (top, mid or bot), row of the table, and offset to add."""
+    """The place of an output's pointers: `section` (top, mid or bot), row of the table, and offset to add to them."""
 
     section: str
     row: int

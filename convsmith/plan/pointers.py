@@ -1,4 +1,4 @@
-"""How a statement reads A through a pointer table: the table, and the position of an output's pointers in it."""
+"""The pointer table through which a statement reads A, and the position of an output's pointers in the table."""
 
 from __future__ import annotations
 

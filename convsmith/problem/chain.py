@@ -198,7 +198,7 @@ class Chain(Problem):
     def _dim_names(self) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
         return self.stages[-1]._dim_names()
 
-    def _legal_policies(self, kind: Kind, argument: str) -> dict[str, int]:
+    def legal_policies(self, kind: Kind, argument: str) -> dict[str, int]:
         return {}
 
 

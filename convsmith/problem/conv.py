@@ -204,7 +204,7 @@ class Conv(Problem):
         i, o, k = (tuple(kind + axis for axis in self.axes) for kind in "iok")
         return ("mb", "ic", *i), (*groups, "oc", "ic", *k), ("mb", "oc", *o), ("oc",)
 
-    def _legal_policies(self, kind: Kind, argument: str) -> dict[str, int]:
+    def legal_policies(self, kind: Kind, argument: str) -> dict[str, int]:
         one = {"common": 1}
         ic, oc = ({"per_oc": size, "per_dim_1": size} for size in (self.ic, self.oc))
         if self.dir == "BWD_D":
@@ -235,7 +235,7 @@ class Conv(Problem):
         )  # fmt: skip
 
     @property
-    def _pointwise(self) -> bool:
+    def is_pointwise(self) -> bool:
         return self.rank == 2 and self.k == (1, 1) and not self.deconv
 
     # -- checks ----------------------------------------------------------------------------------------------------

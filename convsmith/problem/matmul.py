@@ -164,7 +164,7 @@ class Matmul(Problem):
         batch = tuple(f"b{n}" for n in range(self.rank - 2))
         return (*batch, "m", "k"), (*batch, "k", "n"), (*batch, "m", "n"), (*batch, "m", "n")
 
-    def _legal_policies(self, kind: Kind, argument: str) -> dict[str, int]:
+    def legal_policies(self, kind: Kind, argument: str) -> dict[str, int]:
         last = f"per_dim_{self.rank - 1}"
         k, n = self.src[-1], self.wei[-1]
         along_n = {"common": 1, "per_oc": n, last: n}

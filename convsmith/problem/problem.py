@@ -12,28 +12,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import check_fields
 from convsmith.diag.forking import cached_property
 from convsmith.layout.layout import Layout
 from convsmith.layout.tags import ANY
-from convsmith.problem.attributes import (
-    SCALES,
-    ZERO_POINTS,
-    Kind,
-    Quantity,
-    check_quantity,
-    print_quantities,
-)
+from convsmith.problem.attributes import SCALES, ZERO_POINTS, Kind, Quantity, print_quantities
+from convsmith.problem.checks import ACC_MODES, check_acc_mode, check_post_ops, checked_quantities
 from convsmith.problem.post_ops import BinaryPostOp, Depthwise, Integer, PostOp, Prelu, SumPostOp, print_post_ops
 from convsmith.problem.tensor import Tensor
-from convsmith.problem.types import TYPES, check_types, checked_bias_type, is_integer, print_types
+from convsmith.problem.types import check_types, checked_bias_type, is_integer, print_types
 
 __all__ = ["ACCURACIES", "ACC_MODES", "DIRECTIONS", "Problem"]
 
-ACC_MODES = ("strict", "relaxed", "any", "f32", "s32", "f16")
 ACCURACIES = ("strict", "relaxed", "any")
-"""Accumulation modes of oneDNN; see `Problem`."""
+"""Errors that a problem permits; see `Problem`."""
 
 DIRECTIONS = {
     "FWD_B": "forward with bias",
@@ -147,7 +140,7 @@ class Problem(ABC):
         """Return the dim names of source, weights, destination and bias."""
 
     @abstractmethod
-    def _legal_policies(self, kind: Kind, argument: str) -> dict[str, int]:
+    def legal_policies(self, kind: Kind, argument: str) -> dict[str, int]:
         """Return the legal policies for the `kind` of `argument`, each with the number of values that it needs."""
 
     @abstractmethod
@@ -221,6 +214,11 @@ class Problem(ABC):
         """Types of the two arrays that are multiplied."""
         src, wei, dst = self.dt
         return (src, wei) if self.forward else (wei, dst) if self.dir == "BWD_D" else (src, dst)
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether a depthwise convolution may be fused behind this problem."""
+        return False
 
     @property
     def half_sums(self) -> bool:
@@ -342,7 +340,7 @@ class Problem(ABC):
         tensors = []
         for kind, quantities in ((SCALES, self.scales), (ZERO_POINTS, self.zero_points)):
             for quantity in quantities:
-                count = self._legal_policies(kind, quantity.argument)[quantity.policy]
+                count = self.legal_policies(kind, quantity.argument)[quantity.policy]
                 name = self.attribute_name(kind, quantity.argument)
                 dim = "one" if quantity.policy == "common" else "channel"
                 values = quantity.values or None
@@ -383,7 +381,7 @@ class Problem(ABC):
                 name = "attr-acc-mode" if option == "acc_mode" else option
                 raise UsageError(f"--{name}: {word!r} is unknown; legal: {', '.join(legal)}", code="bad-option")
         check_types(self.dt, self.dir)
-        self._check_acc_mode()
+        check_acc_mode(self)
         object.__setattr__(self, "bia_dt", checked_bias_type(self.bia_dt, self.dt, self.acc))
         for option, layout in (("stag", "src_layout"), ("wtag", "wei_layout"), ("dtag", "dst_layout")):
             try:
@@ -394,113 +392,12 @@ class Problem(ABC):
             raise UsageError(
                 f"name {self.name!r} is not legal: expected printable text without quotes", code="bad-name"
             )
-        self._check_post_ops()
-        object.__setattr__(self, "scales", self._checked_quantities(SCALES, self.scales))
-        object.__setattr__(self, "zero_points", self._checked_quantities(ZERO_POINTS, self.zero_points))
+        check_post_ops(self)
+        object.__setattr__(self, "scales", checked_quantities(self, SCALES, self.scales))
+        object.__setattr__(self, "zero_points", checked_quantities(self, ZERO_POINTS, self.zero_points))
         for name, shape in (("src", self.src_shape), ("wei", self.wei_shape), ("dst", self.product_shape)):
             if math.prod(shape) >= 2**60:
                 raise UsageError(
                     f"{name} of shape {shape} in {self}: too large; legal are fewer than 2**60 elements",
                     code="too-large",
                 )
-
-    def _check_acc_mode(self) -> None:
-        types = [self.acc, "f16"] if self.factors == ("f16", "f16") else [self.acc]
-        legal = [mode for mode in ACC_MODES if mode in ("strict", "relaxed", "any", *types)]
-        if self.acc_mode not in legal:
-            raise UsageError(
-                f"--attr-acc-mode={self.acc_mode} with --dt={print_types(self.dt)} and --dir={self.dir}: products of "
-                f"{' and '.join(dict.fromkeys(self.factors))} have no sums in {self.acc_mode}; legal are "
-                f"{', '.join(legal)}",
-                code="bad-option",
-            )
-
-    def _check_post_ops(self) -> None:
-        if self.post_ops and not self.forward:
-            raise UsageError(
-                f"--attr-post-ops={print_post_ops(self.post_ops)} with --dir={self.dir}: legal are FWD_B, FWD_D, FWD_I",
-                code="bad-post-op",
-            )
-        for n, op in enumerate(self.post_ops):
-            op.check_operand(len(self.product_shape))
-            if isinstance(op, SumPostOp) and self.depthwise is not None and n < self.depthwise:
-                raise UsageError(
-                    "post-op sum before dw: the array between the two convolutions is internal and holds no addend; "
-                    "legal is sum behind dw",
-                    code="bad-post-op",
-                )
-            resized = isinstance(op, SumPostOp) and not op.array and op.dtype
-            if resized and TYPES[resized].bits != TYPES[self.dst_type].bits:
-                same = ", ".join(row.name for row in TYPES.values() if row.bits == TYPES[self.dst_type].bits)
-                raise UsageError(
-                    f"post-op {op}: {resized} and the destination's {self.dst_type} differ in size; legal are {same}",
-                    code="bad-post-op",
-                )
-            if isinstance(op, Depthwise):
-                self._check_depthwise(n, op)
-            if isinstance(op, Integer):
-                self._check_integer_alone(op)
-
-    def _check_depthwise(self, n: int, op: Depthwise) -> None:
-        if n != self.depthwise or not self._pointwise:
-            raise UsageError(
-                f"post-op {op}: legal is one dw, behind a convolution with a 1x1 kernel in two dimensions",
-                code="bad-post-op",
-            )
-        check_types((self.dt[2], self.dt[1], op.dtype), self.dir)
-        op.check_extents(self.product_shape[2:])
-
-    def _check_integer_alone(self, op: Integer) -> None:
-        others = [f"sums of type {self.acc}"] if self.acc != "s32" else []
-        others += [str(other) for other in self.post_ops if not isinstance(other, Integer)]
-        others += [f"scale of {q.argument}" for q in self.scales] + ["bias"] * self.bias
-        others += ["zero point of dst"] * (self.quantity(ZERO_POINTS, "dst") is not None)
-        if others:
-            raise UsageError(
-                f"post-op {op} with {others[0]}: legal is s32 arithmetic alone, on sums of type s32", code="bad-post-op"
-            )
-
-    @property
-    def _pointwise(self) -> bool:
-        """Whether a depthwise convolution may be fused behind this problem."""
-        return False
-
-    def _checked_quantities(self, kind: Kind, quantities: tuple[Quantity, ...]) -> tuple[Quantity, ...]:
-        checked = tuple(check_quantity(kind, quantity) for quantity in quantities)
-        types = dict(zip(("src", "wei", "dst"), self.dt, strict=True))
-        for quantity in checked:
-            fused = quantity.argument.startswith("attr_post_op_dw")
-            if fused and self.depthwise is None:
-                raise UsageError(f"--{kind.option}={quantity}: there is no post-op dw", code=f"bad-{kind.code}")
-            legal = self._legal_policies(kind, quantity.argument)
-            if not legal and not self.forward:
-                raise UsageError(
-                    f"--{kind.option}={quantity} with --dir={self.dir}: gradients have no quantisation; legal with "
-                    "them are scales of BWD_D",
-                    code=f"bad-{kind.code}",
-                )
-            if quantity.policy not in legal:
-                raise UnsupportedError(
-                    f"--{kind.option}={quantity} with --dir={self.dir} is not available; available for "
-                    f"{quantity.argument}: {', '.join(legal) or 'none'}",
-                    code=f"unsupported-{kind.code}",
-                )
-            if kind is ZERO_POINTS and quantity.argument in ("src", "wei") and not is_integer(types[quantity.argument]):
-                raise UsageError(
-                    f"--{kind.option}={quantity}: {types[quantity.argument]} has no zero point; legal are u8 and s8",
-                    code="bad-zero-point",
-                )
-            before = kind is ZERO_POINTS and quantity.argument == "dst" and self.depthwise is not None
-            if before and not is_integer(self.dt[2]):
-                raise UsageError(
-                    f"--{kind.option}={quantity}: {self.dt[2]}, which post-op dw reads, has no zero point; legal are "
-                    "u8 and s8",
-                    code="bad-zero-point",
-                )
-            if len(quantity.values) not in (0, 1, legal[quantity.policy]):
-                raise UsageError(
-                    f"--{kind.option}={quantity}: {len(quantity.values)} values; legal are 1 or "
-                    f"{legal[quantity.policy]}",
-                    code=f"bad-{kind.code}",
-                )
-        return checked

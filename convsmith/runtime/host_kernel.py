@@ -12,104 +12,21 @@ from typing import Any
 
 import numpy as np
 
-from convsmith.codegen.artifact import Argument, Artifact, Entry
+from convsmith.codegen.artifact import Argument, Artifact
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.diag.forking import RenewedLock
-from convsmith.runtime.arrays import ALIGNMENT, Array, address_of, aligned_empty, all_finite, as_array, numpy_dtype
+from convsmith.runtime.arrays import Array, address_of, aligned_empty, all_finite, as_array
 from convsmith.runtime.border import BY_NAME, Border, Given, Names, tensors_of
 from convsmith.runtime.denormals import count_denormals, warn_of_denormals
+from convsmith.runtime.entry_call import EntryCall, PackedParts
 from convsmith.runtime.host_block import HostBlock, HostMemory
-from convsmith.runtime.loading import LoadedCode, LoadedFunction, library_of
+from convsmith.runtime.loading import LoadedCode, library_of
 from convsmith.runtime.packed import Packed, signature_of
 
 __all__ = ["HostKernel"]
 
 _ndarray = np.ndarray
 _making = RenewedLock()
-
-
-class _Call:
-    """An entry with a pool of argument blocks; `defaults` are the addresses of arguments that a call omits."""
-
-    __slots__ = ("_blocks", "_defaults", "_entry", "_function", "_kept", "_whole", "positions")
-
-    def __init__(self, function: LoadedFunction, entry: Entry, defaults: Mapping[str, Array]) -> None:
-        self._function, self._entry = function, entry
-        self._whole = function.whole
-        self.positions = {a.name: n for n, a in enumerate(entry.arguments)}
-        self._kept = {name: array for name, array in defaults.items() if name in self.positions}
-        self._defaults = {name: address_of(array) for name, array in self._kept.items()}
-        self._blocks: list[HostBlock] = []
-
-    def take(self) -> HostBlock:
-        try:
-            return self._blocks.pop()
-        except IndexError:
-            return self.block()
-
-    def block(self) -> HostBlock:
-        """Return a new block."""
-        return HostBlock(self._entry, self._defaults)
-
-    def bound(self, block: HostBlock, keep: object) -> Callable[[], object]:
-        """Return a function that runs the entry on a block of its own; `keep` lives as long as the function."""
-        run = self._whole or self._function
-
-        def call(
-            run: Callable[[int], None] = run, address: int = block.address, keep: object = (self, block, keep)
-        ) -> None:
-            run(address)
-
-        return call
-
-    def run(self, block: HostBlock, keep: object) -> None:
-        """Run the entry, and return the block to the pool. After an interrupt the block is dropped, because workers may
-        use it.
-        """
-        if block.followers:
-            block.follow()
-        if self._whole is not None:
-            self._whole(block.address)
-        else:
-            self._function(block.address, (block, keep))
-        self._blocks.append(block)
-
-    def run_with(self, addresses: Mapping[str, int], keep: object) -> None:
-        """Run the entry on the memory of arguments by name, and restore the block."""
-        block = self.take()
-        block.give(addresses)
-        block.follow()
-        self._function(block.address, (block, keep))
-        block.give(self._defaults)
-        self._blocks.append(block)
-
-
-class _Parts:
-    """The parts of a packed operand in one piece of memory, as elements of the first part's type."""
-
-    __slots__ = ("arguments", "dtype", "offsets", "size")
-
-    def __init__(self, arguments: tuple[Argument, ...]) -> None:
-        self.arguments = arguments
-        self.dtype = numpy_dtype(arguments[0].dtype)
-        self.offsets: dict[str, int] = {}
-        end = 0
-        for argument in arguments:
-            start = -(-end // ALIGNMENT) * ALIGNMENT
-            self.offsets[argument.name] = start
-            end = start + argument.size * numpy_dtype(argument.dtype).itemsize
-        self.size = -(-end // self.dtype.itemsize)
-
-    @staticmethod
-    def of(artifact: Artifact, operand: str) -> _Parts:
-        """Return the parts that the kernel reads, followed by those that are only needed to compute them."""
-        entries = [*artifact.steps.values(), *(artifact.entries[name] for name in artifact.packs[operand])]
-        parts = {a.name: a for entry in entries for a in entry.arguments if a.of == operand}
-        return _Parts(tuple(parts.values()))
-
-    def addresses(self, start: int) -> dict[str, int]:
-        """Return the addresses of the parts in memory that starts at `start`."""
-        return {name: start + offset for name, offset in self.offsets.items()}
 
 
 class HostKernel:
@@ -127,18 +44,18 @@ class HostKernel:
         tensors = tensors_of(artifact)
         operand = _operand(artifact, tensors)
         self._border = border = Border(tuple(tensors.values()), operand, {*_packed_alone(artifact)} - {operand})
-        steps = {name: _Call(library[name], entry, border.defaults) for name, entry in artifact.steps.items()}
+        steps = {name: EntryCall(library[name], entry, border.defaults) for name, entry in artifact.steps.items()}
         self._steps = list(steps.values())
         self._packs = {
-            name: [_Call(library[e], artifact.entries[e], border.defaults) for e in entries]
+            name: [EntryCall(library[e], artifact.entries[e], border.defaults) for e in entries]
             for name, entries in artifact.packs.items()
         }
-        self._parts = {name: _Parts.of(artifact, name) for name in artifact.packs}
+        self._parts = {name: PackedParts.of(artifact, name) for name in artifact.packs}
         arguments = [argument for entry in artifact.steps.values() for argument in entry.arguments]
         self._shared = {argument.name: argument for argument in arguments if argument.role == "shared"}
 
         # A kernel without a packing entry reads the operand in its own layout, so packing is a copy.
-        plain = _Parts((tensors[operand],)) if operand in tensors else None
+        plain = PackedParts((tensors[operand],)) if operand in tensors else None
         self._memory = self._parts.get(operand, plain)
         self.packing = ""
         """The packing's name. A packed operand serves every kernel where it is the same."""

@@ -1,4 +1,4 @@
-"""Where a measurement comes from: the machine that ran it, and the compiler that made its kernel."""
+"""Keys of the origin of a measurement: the machine that ran it, and the compiler that made its kernel."""
 
 from __future__ import annotations
 

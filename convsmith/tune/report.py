@@ -13,7 +13,7 @@ __all__ = ["ModelError", "model_errors"]
 
 
 class ModelError(NamedTuple):
-    """How well the model predicts ``configs`` measured configs of ``problems`` problems.
+    """The error of the model over ``configs`` measured configs of ``problems`` problems.
 
     ``error`` is the typical factor, less 1, by which the predicted ratio of two configs of a problem differs from the
     measured one. ``loss`` is the geometric mean over problems of the first choice's time by the best config's time,

@@ -14,7 +14,7 @@ from callers import on_threads
 from llvm_kernels import channels_last, data, depthwise, expected, weights
 
 from convsmith.diag.errors import UnsupportedError, UsageError
-from convsmith.runtime import host_kernel
+from convsmith.runtime import entry_call
 from convsmith.runtime.host_kernel import HostKernel
 from convsmith.runtime.packed import Packed
 
@@ -213,7 +213,7 @@ def test_empty_tensors_call_nothing(shape: tuple[int, ...], layout: str, monkeyp
     kernel = HostKernel(depthwise(shape, layout=layout))
     packed = kernel.pack(W)
     for name in ("run", "run_with"):
-        monkeypatch.setattr(host_kernel._Call, name, lambda *_: pytest.fail("was called"))
+        monkeypatch.setattr(entry_call.EntryCall, name, lambda *_: pytest.fail("was called"))
     physical = shape if layout == "axb" else (shape[0], 1, *shape[2:], 16)
     x = np.zeros(physical, np.float32)
     assert kernel(x, W).shape == physical
