@@ -59,6 +59,8 @@ def random_group_config(rng: random.Random, problem: Problem, target: Machine) -
         group=tuple((n, s) for n, s in group.items() if s > 1), shared=shared,
         order=_shuffled(rng, st, "batch", "n", "m"),
         split=split,
+        buffers=rng.choice((1, 1, 2, 3)) if shared else 1, barriers=rng.choice(("whole", "whole", "split")),
+        copies=rng.choice(("wait", "async")) if shared else "wait",
         join="atomic" if atomic and split and rng.random() < 0.7 else "ordered",
         pad=tuple((name, 1) for name in shared if rng.random() < 0.3), realise="pad_copy" if padded else "mask",
     )  # fmt: skip

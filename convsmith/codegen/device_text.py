@@ -37,7 +37,6 @@ from convsmith.ir.walk import statements_of
 
 __all__ = ["device_text"]
 
-_NO_RESULT = ("store ", "fence ")
 _SHARED_ALIGNMENT = 128
 
 
@@ -70,11 +69,9 @@ class ThreadEmitter(FunctionEmitter):
         self.declared |= dict.fromkeys(call.declare)
         done: list[str] = []
         for line in call.lines:
-            text = line.format(*done, **arguments)
-            if text.startswith(_NO_RESULT) or text.partition("@")[0].endswith(" void "):
-                self.lines.append(f"  {text}")
-            else:
-                done.append(self.put(text))
+            done.append(self.put(line.format(*done, **arguments)))
+        if call.effect:
+            self.lines.append(f"  {call.effect.format(*done, **arguments)}")
         return done[-1] if done else ""
 
     def stmt(self, s: Stmt) -> None:

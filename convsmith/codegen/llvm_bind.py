@@ -26,23 +26,28 @@ def _initialised() -> None:
     llvm.initialize_all_asmprinters()
 
 
-_KEEP_STATE = ("spirv32", "spirv64")
-"""LLVM's code generators that keep state of a module, so that a second module crashes the process."""
+_OPTIMISATION = {"spirv32": 0, "spirv64": 0}
+"""Levels of optimisation of LLVM's code generators by name; of others, 2.
+
+Those of SPIR-V, which a driver optimises, mistake the types of pointers that strength reduction makes. They also keep
+state of a module, so that a second one would crash the process: code generators of level 0 are not kept.
+"""
 
 
 def machine(triple: str, cpu: str, features: str) -> Any:
     """Return the code generator for a target."""
     _initialised()
     try:
-        is_cached_machine = llvm.Target.from_triple(triple).name not in _KEEP_STATE
-        return (_cached_machine if is_cached_machine else _create_machine)(triple, cpu, features)
+        level = _OPTIMISATION.get(llvm.Target.from_triple(triple).name, 2)
+        return (_cached_machine if level else _create_machine)(triple, cpu, features, level)
     except RuntimeError as e:
         raise ToolchainError(f"LLVM has no code generator for {triple}: {e}") from None
 
 
-def _create_machine(triple: str, cpu: str, features: str) -> Any:
+def _create_machine(triple: str, cpu: str, features: str, opt: int) -> Any:
+    """Return a new code generator that optimises as ``opt`` says; 0 is not at all."""
     found = llvm.Target.from_triple(triple)
-    return found.create_target_machine(cpu=cpu, features=features, opt=2, reloc="pic", codemodel="small")
+    return found.create_target_machine(cpu=cpu, features=features, opt=opt, reloc="pic", codemodel="small")
 
 
 _cached_machine = cache(_create_machine)

@@ -26,10 +26,11 @@ from convsmith.layout.requirements import FIXED, Requirements
 from convsmith.machine.base import Machine
 from convsmith.passes.manager import Instrument, Step, run_steps
 from convsmith.plan.config import Config
+from convsmith.plan.device import DevicePlan
 from convsmith.plan.dynamic_table import table_name
 from convsmith.plan.packing import packing_steps
 from convsmith.plan.pipelines import Pipelines
-from convsmith.plan.plan import Plan, plan
+from convsmith.plan.planned import AnyPlan, plan_for
 from convsmith.plan.pointers import Pointers, indirect, pointers
 from convsmith.problem.attributes import ZERO_POINTS
 from convsmith.problem.fusion import stages_of
@@ -124,7 +125,7 @@ def build_artifact(
     """Compile ``problem`` under ``config`` for ``target``; with ``requirements``, sizes are arguments of calls."""
     _check_addresses(problem, target)
     with llvm_bind.no_collection(), one_table():
-        made = plan(problem, config, target, requirements)
+        made = plan_for(problem, config, target, requirements)
         return emit(made, lower(made, instruments))
 
 
@@ -141,7 +142,7 @@ def _check_addresses(problem: Problem, target: Machine) -> None:
             )
 
 
-def emit(plan: Plan, low: Lowered) -> Artifact:
+def emit(plan: AnyPlan, low: Lowered) -> Artifact:
     """Return the object code of ``low``, the kernels of ``plan``, with its manifest."""
     made = assemble(plan, low, problem_arguments(plan, low))
     return replace(
@@ -150,9 +151,13 @@ def emit(plan: Plan, low: Lowered) -> Artifact:
     )  # fmt: skip
 
 
-def _needs_finite(plan: Plan) -> Iterator[str]:
+def _needs_finite(plan: AnyPlan) -> Iterator[str]:
     """Yield the arguments that stored zeros are multiplied by: these stand for absent activations."""
     copies = ("pad_copy", "window_copy", "indirection")
+    if isinstance(plan, DevicePlan):
+        if plan.main.config.realise in copies:
+            yield plan.main.statement.whole.b.name
+        return
     for kernel in plan.program.kernels:
         for n, k in zip(kernel.read, plan.plans_of(kernel)):
             if kernel.winograd is not None or k.config.realise in copies:
@@ -188,7 +193,7 @@ def assemble(plan: Pipelines, low: Lowered, argument: Callable[[Kernel, Buffer],
     )  # fmt: skip
 
 
-def problem_arguments(plan: Plan, low: Lowered) -> Callable[[Kernel, Buffer], Argument]:
+def problem_arguments(plan: AnyPlan, low: Lowered) -> Callable[[Kernel, Buffer], Argument]:
     """Return the function from parameters to arguments of a problem's kernels.
 
     A kernel's parameter X is the problem's tensor X, and X_p the array that the packing kernel makes of it.
@@ -210,7 +215,7 @@ def problem_arguments(plan: Plan, low: Lowered) -> Callable[[Kernel, Buffer], Ar
     return argument
 
 
-def _pointer_arguments(plan: Plan) -> dict[str, Argument]:
+def _pointer_arguments(plan: AnyPlan) -> dict[str, Argument]:
     """Return the tables of pointers and the zero buffers, where A is read through them."""
     found: dict[str, Argument] = {}
     for k in plan.kernels:

@@ -161,7 +161,7 @@ def _compile(problem: Problem, config: Config, target: Machine, requirements: Re
         from convsmith.codegen import llvm_bind
         from convsmith.compiler.driver import build_artifact, emit, lower
         from convsmith.ir.intern import one_table
-        from convsmith.plan.plan import plan
+        from convsmith.plan.planned import plan_for
 
     if settings.dump is None and settings.check == "off":
         return build_artifact(problem, config, target, requirements=requirements)
@@ -173,7 +173,7 @@ def _compile(problem: Problem, config: Config, target: Machine, requirements: Re
         verify = [] if settings.check == "off" else [Verify()]
         wanted = settings.check == "interpret" and not requirements and Interpret.suits(problem, config)
         interpret = [Interpret(problem, target)] if wanted else []
-        made = plan(problem, config, target, requirements)
+        made = plan_for(problem, config, target, requirements)
         low = lower(made, [*([dump] if dump else []), *verify, *interpret])
         if dump:
             dump.finish(low.text, llvm_bind.assembly(low.text, target.triple, target.cpu, target.features))

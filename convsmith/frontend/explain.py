@@ -13,6 +13,7 @@ from convsmith.compiler.driver import Lowered, lower, private_buffers
 from convsmith.compiler.instruments import Dump, PassRecord, Recorder, dump_directory, dump_root
 from convsmith.compiler.service import faults, repro
 from convsmith.diag.errors import UsageError
+from convsmith.frontend.explain_device import device_lines
 from convsmith.frontend.explain_fusion import fusion_lines
 from convsmith.frontend.tables import TITLES, pixel_window
 from convsmith.ir.buffer import Buffer
@@ -28,7 +29,9 @@ from convsmith.passes.reorder import reorder
 from convsmith.passes.rfactor import rfactor
 from convsmith.passes.share_storage import plan_storage, share_storage
 from convsmith.plan.copies import is_copied
+from convsmith.plan.device import DevicePlan
 from convsmith.plan.plan import Plan
+from convsmith.plan.planned import AnyPlan, without_stored_zeros
 from convsmith.plan.text import kernel_lines, statement_lines
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
@@ -72,9 +75,7 @@ def explain(kernel: Inspected) -> str:
             dump.finish(low.text, llvm_bind.assembly(low.text, target.triple, target.cpu, target.features))
         page = [
             *_problem(problem), *_sizes(kernel, low), ("config", str(config)),
-            *_statements(plan), *_nest(low, recorder.records),
-            *_packing(low), *_fusion(kernel, plan, low), *_tables(problem), *_storage(kernel, recorder.records),
-            *_code(kernel, low), *_model(kernel, low),
+            *_decisions(kernel, plan, low, recorder.records),
             *_work(problem, target), *_roofline(kernel), *_notes(kernel, plan, low),
         ]  # fmt: skip
     if dump is None:
@@ -110,6 +111,19 @@ def _sizes(kernel: Inspected, low: Lowered) -> Iterator[Line]:
         yield "sizes", f"those of a call: {kernel.artifact.requirements}{pads}"
         yield "", f"the kernel is given {', '.join(map(str, low.kernel.sizes))}"
         yield "", "bytes, operations and bounds below are for the sizes of the line"
+
+
+def _decisions(
+    kernel: Inspected, plan: AnyPlan, low: Lowered, records: Sequence[PassRecord]
+) -> Iterator[Line]:  # fmt: skip
+    """Yield how the kernel computes, and with which code."""
+    if isinstance(plan, DevicePlan):
+        yield from device_lines(plan, low)
+        yield from _nest(low, records)
+        yield from _code(kernel, low)
+        return
+    yield from (*_statements(plan), *_nest(low, records), *_packing(low), *_fusion(kernel, plan, low))
+    yield from (*_tables(kernel.problem), *_storage(kernel, records), *_code(kernel, low), *_model(kernel, low))
 
 
 def _statements(plan: Plan) -> Iterator[Line]:
@@ -225,6 +239,9 @@ def _model(kernel: Inspected, low: Lowered) -> Iterator[Line]:
 def _roofline(kernel: Inspected) -> Iterator[Line]:
     """Yield the bounds by the machine's kept ceilings."""
     config = kernel.config
+    if kernel.target.device is not None:
+        yield "roofline", f"not known: the rates of devices that run {config.target} are not measured"
+        return
     if kernel.target not in host_targets():
         yield "roofline", f"not known: this machine does not run {config.target}"
         return
@@ -265,7 +282,7 @@ def rate_unit(problem: Problem) -> str:
     return "GOP/s" if problem.acc == "s32" else "GFLOP/s"
 
 
-def _notes(kernel: Inspected, plan: Plan, low: Lowered) -> Iterator[Line]:
+def _notes(kernel: Inspected, plan: AnyPlan, low: Lowered) -> Iterator[Line]:
     assert kernel.artifact is not None
     notes = []
     for tensor in kernel.problem.tensors:
@@ -274,11 +291,12 @@ def _notes(kernel: Inspected, plan: Plan, low: Lowered) -> Iterator[Line]:
     if _copies(plan, low):
         notes.append("the source is copied into padded memory at each call")
     for name in kernel.artifact.needs_finite:
-        notes.append(f"{name} with infinities or NaN run through another kernel (realise=peel)")
+        other = without_stored_zeros(kernel.config, kernel.target).realise
+        notes.append(f"{name} with infinities or NaN run through another kernel (realise={other})")
     yield from ((("notes" if n == 0 else ""), note) for n, note in enumerate(notes))
 
 
-def _copies(plan: Plan, low: Lowered) -> bool:
+def _copies(plan: AnyPlan, low: Lowered) -> bool:
     return low.scratch > 0 and any(is_copied(k.statement, k.config) for k in plan.kernels)
 
 

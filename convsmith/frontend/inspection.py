@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from convsmith.compiler.driver import Lowered
     from convsmith.compiler.instruments import PassRecord
     from convsmith.passes.manager import Instrument
-    from convsmith.plan.plan import Plan
+    from convsmith.plan.planned import AnyPlan
 
 __all__ = ["Inspected"]
 
@@ -31,7 +31,7 @@ class Inspected:
     target: Machine
     artifact: Artifact | None
 
-    def plan(self) -> Plan:
+    def plan(self) -> AnyPlan:
         """Return every decision worked out: statements, loops, instruction, registers, buffers, pipelines. It prints.
 
         Its IR nodes are those of the present table (`convsmith.ir.intern`).

@@ -31,7 +31,7 @@ from convsmith.runtime.packed import Packed
 from convsmith.tune.compile import compile_problem
 
 if TYPE_CHECKING:
-    from convsmith.plan.plan import Plan
+    from convsmith.plan.planned import AnyPlan
     from convsmith.statement.winograd import Winograd
 
 __all__ = ["CompiledKernel"]
@@ -139,12 +139,12 @@ class CompiledKernel(Inspected):
         """Return packed operands by name, for any number of calls of `run`: the weights of the stages of a chain."""
         return self._host.pack_each(operands)
 
-    def plan(self) -> Plan:
+    def plan(self) -> AnyPlan:
         """Return every decision worked out; `print` shows it."""
         with import_lock:
-            from convsmith.plan.plan import plan
+            from convsmith.plan.planned import plan_for
 
-        return plan(self.problem.canonical(), self.config, self.target)
+        return plan_for(self.problem.canonical(), self.config, self.target)
 
     @property
     def transforms(self) -> tuple[Winograd, ...]:
@@ -162,8 +162,11 @@ class CompiledKernel(Inspected):
         problem, config = self.problem.without_transforms(), self.config
         if config.has_transform:
             config = Config.parse(compile_problem(problem, target=self.target, threads=config.threads).config)
-        peeled = config.of_each(realise="peel")
-        return HostKernel(compile_problem(problem, target=self.target, config=peeled, threads=config.threads))
+        with import_lock:
+            from convsmith.plan.planned import without_stored_zeros
+
+        finite = without_stored_zeros(config, self.target)
+        return HostKernel(compile_problem(problem, target=self.target, config=finite, threads=config.threads))
 
     def _traced(self, work: Callable[..., Any], *arguments: Any) -> Any:
         start = perf_counter()

@@ -9,14 +9,15 @@ __all__ = ["Dialect", "DialectCall"]
 
 @dataclass(frozen=True)
 class DialectCall:
-    """LLVM text of an operation: ``lines`` in order, and the declarations ``declare`` that they need.
+    """LLVM text of an operation: expressions ``lines``, and then an instruction without a result, the ``effect``.
 
-    A line names arguments, and results of earlier lines by number, in braces. The result of the last line is that of
-    the operation.
+    They name arguments, and results of lines by number, in braces. The result of the last line is that of the
+    operation. ``declare`` are the declarations that they need.
     """
 
     lines: tuple[str, ...]
     declare: tuple[str, ...] = ()
+    effect: str = ""
 
 
 @dataclass(frozen=True)

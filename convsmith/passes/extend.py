@@ -9,7 +9,7 @@ from convsmith.ir.stmt import Alloc, For, If, Kernel, Stmt, Store
 from convsmith.ir.value import Binary, Const, Select, Value, const
 from convsmith.ir.walk import Rewriter
 from convsmith.passes.order import is_only_sum
-from convsmith.passes.scope import LoopRewriter, require_one, with_body
+from convsmith.passes.scope import LoopRewriter, extent, require_one, with_body
 
 Allocation = Alloc
 Loop = For
@@ -24,14 +24,12 @@ class _Extend(LoopRewriter):
     def For(self, loop: Loop) -> Stmt:
         if loop.var.name != self.loop:
             return self._For(loop)
-        if loop.lo is not as_index(0) or not loop.hi.is_const:
-            raise ConfigError(
-                "bounds", f"extend: loop {loop.var} runs over {loop.lo} .. {loop.hi}; legal is from 0 to a constant"
-            )
-        hi = -(-loop.hi.const // self.multiple) * self.multiple
-        if hi == loop.hi.const:
+        if loop.lo is not as_index(0):
+            raise ConfigError("bounds", f"extend: loop {loop.var} starts at {loop.lo}; legal are loops from 0")
+        hi = as_index(-(-extent(loop, self.ranges) // self.multiple) * self.multiple)
+        if hi is loop.hi:
             return loop
-        return For(loop.var, loop.lo, as_index(hi), _Guard(loop.var < loop.hi).stmt(loop.body), loop.kind, loop.carried)
+        return For(loop.var, loop.lo, hi, _Guard(loop.var < loop.hi).stmt(loop.body), loop.kind, loop.carried)
 
 
 class _Guard(Rewriter):
@@ -69,7 +67,8 @@ def present(cond: Cond, term: Value, acc: Buffer) -> Value:
 def extend(kernel: Kernel, loop: str, multiple: int) -> Kernel:
     """Run ``loop`` up to the next ``multiple``, so that tiles of that size are whole; added iterations store nothing.
 
-    A term that an added iteration adds to registers is zero.
+    A loop whose end depends on outer loops runs as far as the longest. A term that an added iteration adds to registers
+    is zero.
 
     Before::
 

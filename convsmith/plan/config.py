@@ -18,7 +18,11 @@ from convsmith.diag.settings import MOST_THREADS
 REALISATIONS = ("mask", "peel", "pad_copy", "window_copy", "indirection")
 TABLES = ("row", "column", "compressed", "sections")
 OFFSETS = ("each", "sums")
+MOST_BUFFERS = 8
+"""Maximum number of copies of an operand in shared memory."""
 JOINS = ("ordered", "atomic")
+COPIES = ("wait", "async")
+BARRIERS = ("whole", "split")
 HALOS = ("keep", "recompute")
 
 
@@ -64,6 +68,12 @@ class Config:
     ``shared``    operands that a group of threads copies to its shared memory, a group tile at a time
     ``pad``       operand -> elements that each row of its copy in shared memory is longer, so that columns lie in
                   different banks
+    ``swizzle``   operand -> elements that stay together where each row of its copy in shared memory is rotated further
+                  than the one before, for the same reason; no memory is spent
+    ``buffers``   copies of each operand in shared memory: groups fill the next ones while they use the first
+    ``copies``    how elements reach shared memory: through registers of the threads that then wait (``wait``), or on
+                  their own while threads go on (``async``)
+    ``barriers``  whether threads stop where they arrive at a barrier (``whole``), or later (``split``)
     ``offsets``   whether zero points are subtracted from ``each`` factor or from the ``sums``
     ``flip``      bytes whose top bit is inverted before they are multiplied: s8 as u8, u8 as s8
     ``drain``     whether accumulators are stored to memory, where a loop finishes them (for long post-ops)
@@ -106,6 +116,10 @@ class Config:
     group: tuple[tuple[str, int], ...] = ()
     shared: tuple[str, ...] = ()
     pad: tuple[tuple[str, int], ...] = ()
+    swizzle: tuple[tuple[str, int], ...] = ()
+    buffers: int = 1
+    copies: str = "wait"
+    barriers: str = "whole"
     offsets: str = "each"
     flip: tuple[str, ...] = ()
     drain: bool = False
@@ -154,6 +168,12 @@ class Config:
                 raise ConfigError(
                     "terms", f"--terms={_sizes_text(self.terms)}: expected one loop that has no tile, and at least 1"
                 )
+        if not 1 <= self.buffers <= MOST_BUFFERS:
+            raise ConfigError("buffers", f"--buffers={self.buffers}: expected 1 to {MOST_BUFFERS}")
+        if self.copies not in COPIES:
+            raise ConfigError("copies", f"--copies={self.copies} is unknown; legal are {', '.join(COPIES)}")
+        if self.barriers not in BARRIERS:
+            raise ConfigError("barriers", f"--barriers={self.barriers} is unknown; legal are {', '.join(BARRIERS)}")
         if self.join not in JOINS:
             raise ConfigError("join", f"--join={self.join} is unknown; legal are {', '.join(JOINS)}")
         for _, parts in self.split:
@@ -248,6 +268,7 @@ class Config:
             stream=names(self.stream, arrays), hold=names(self.hold, arrays), flip=names(self.flip, arrays),
             group=sizes(self.group), shared=names(self.shared, arrays),
             pad=tuple((arrays.get(a, a), n) for a, n in self.pad),
+            swizzle=tuple((arrays.get(a, a), n) for a, n in self.swizzle),
         )  # fmt: skip
 
     @staticmethod
@@ -312,19 +333,21 @@ def _flag(value: str) -> bool:
 _THEN = " / "
 _PRINT: dict[str, Callable[[Any], str]] = {
     "target": str, "lane": str, "instruction": str, "realise": str, "table": str, "offsets": str, "pieces": str,
-    "threads": str, "at": str, "halo": str, "join": str,
+    "threads": str, "at": str, "halo": str, "join": str, "buffers": str, "copies": str, "barriers": str,
     "fuse": _pairs_text, "near": _pairs_text,
     "register": _sizes_text, "cache": _sizes_text, "terms": _sizes_text, "split": _sizes_text, "ends": _sizes_text,
-    "remainder": _sizes_text, "group": _sizes_text, "pad": _sizes_text, "winograd": _sizes_text, "block": _sizes_text,
+    "remainder": _sizes_text, "group": _sizes_text, "pad": _sizes_text, "swizzle": _sizes_text,
+    "winograd": _sizes_text, "block": _sizes_text,
     "order": ",".join, "reduce": ",".join, "pack": ",".join, "hold": ",".join, "flip": ",".join, "stream": ",".join,
     "shared": ",".join,
     "phases": ",".join, "outline": _flag_text, "drain": _flag_text,
 }  # fmt: skip
 _READ: dict[str, Callable[[str], Any]] = {
     "target": str, "lane": str, "instruction": str, "realise": str, "table": str, "offsets": str, "pieces": int,
-    "threads": int, "at": str, "halo": str, "join": str,
+    "threads": int, "at": str, "halo": str, "join": str, "buffers": int, "copies": str, "barriers": str,
     "fuse": _pairs, "near": _pairs, "register": _sizes, "cache": _sizes, "terms": _sizes, "split": _sizes,
-    "ends": _sizes, "remainder": _sizes, "group": _sizes, "pad": _sizes, "winograd": _sizes, "block": _sizes,
+    "ends": _sizes, "remainder": _sizes, "group": _sizes, "pad": _sizes, "swizzle": _sizes,
+    "winograd": _sizes, "block": _sizes,
     "order": _names, "reduce": _names, "pack": _names, "hold": _names, "flip": _names, "phases": _names,
     "stream": _names, "shared": _names,
     "outline": _flag, "drain": _flag,
@@ -340,6 +363,7 @@ _EXAMPLE = {
     "terms": "--terms=ic:4", "split": "--split=mb:2", "reduce": "--reduce=kh,kw,ic", "pack": "--pack=wei",
     "near": "--near=src+oh_ow", "stream": "--stream=wei",
     "join": "--join=atomic", "group": "--group=oc:32,ow:16,ic:8", "shared": "--shared=src,wei", "pad": "--pad=wei:1",
+    "swizzle": "--swizzle=wei:4", "buffers": "--buffers=2", "copies": "--copies=async", "barriers": "--barriers=split",
     "hold": "--hold=wei", "offsets": "--offsets=sums", "flip": "--flip=wei", "outline": "--outline=no",
     "drain": "--drain=yes", "phases": "--phases=ow", "winograd": "--winograd=oh:4,ow:4", "block": "--block=oh:2",
 }  # fmt: skip

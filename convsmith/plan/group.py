@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
+from convsmith.ir.index import is_false
 from convsmith.machine.base import Machine
 from convsmith.passes.add_atomically import ZERO, add_atomically
+from convsmith.passes.async_copies import async_copies
 from convsmith.passes.bind import bind
 from convsmith.passes.contract import contract
 from convsmith.passes.cooperate import cooperate
@@ -16,23 +18,28 @@ from convsmith.passes.extend import extend
 from convsmith.passes.fission import fission
 from convsmith.passes.flatten import flatten
 from convsmith.passes.fuse import fuse
+from convsmith.passes.gather_allocs import gather_allocs
 from convsmith.passes.hoist import hoist
 from convsmith.passes.load_once import load_once
 from convsmith.passes.manager import Step
+from convsmith.passes.multiple_buffers import multiple_buffers
 from convsmith.passes.narrow_index import narrow_index
 from convsmith.passes.pad_rows import pad_rows
 from convsmith.passes.reorder import reorder
 from convsmith.passes.simplify import simplify
 from convsmith.passes.speculate import speculate
+from convsmith.passes.split_barriers import split_barriers
 from convsmith.passes.stage import stage
+from convsmith.passes.swizzle import swizzle
 from convsmith.passes.tile import tile
 from convsmith.passes.to_threads import to_threads
 from convsmith.passes.unroll import unroll
 from convsmith.passes.unused_let import unused_let
 from convsmith.plan.config import Config
 from convsmith.plan.group_limits import along_lanes, check_limits, check_names, check_parts, shared_bytes
-from convsmith.plan.group_nest import GRID_DIMS, GROUP, THREAD, GroupNest, group_nest
+from convsmith.plan.group_nest import GRID_DIMS, GROUP, STEP, THREAD, GroupNest, group_nest
 from convsmith.plan.loops import Loops, fused_name, loops_after_fusing, names
+from convsmith.plan.order import class_steps
 from convsmith.statement.statement import KINDS, Statement, View
 
 UNROLLED = 256
@@ -47,7 +54,7 @@ def group_steps(st: Statement, config: Config, nest: GroupNest) -> list[Step]:
     steps = [Step(reorder, tuple(d.name for d in first))] if len(first) > 1 and config.fuse else []
     if sum(n in pair for pair in config.fuse for n in st.reduce) > 1:
         steps.append(Step(reorder, st.reduce))
-    steps += [Step(fuse, a, b, fused_name(a, b)) for a, b in config.fuse]
+    steps += [*class_steps(st, config), *(Step(fuse, a, b, fused_name(a, b)) for a, b in config.fuse)]
     steps += [Step(simplify), *nest.tiling]
     around = names((*nest.threads, *nest.registers))
     steps.append(Step(reorder, (*(x.name for x in nest.grid if x not in nest.parts), *around)))
@@ -58,12 +65,18 @@ def group_steps(st: Statement, config: Config, nest: GroupNest) -> list[Step]:
     own = (nest.thread, *names(nest.registers))
     steps.append(Step(fission, own))
     steps.append(Step(reorder, (*names(nest.steps), nest.thread, *names((*nest.terms, *nest.registers)))))
-    views = [v for v in st.factors if v.name in config.shared]
+    place = nest.steps[-1].name
+    if config.buffers > 1:
+        steps += _packed(names(nest.steps), STEP, 1)
+        place = STEP if len(nest.steps) > 1 else place
+    views = [v for v in st.factors if v.name in config.shared and not is_false(st.a.mask)]
     masked = config.realise == "mask" or _reads_slack(st, config)
     for view in views:
         copied = (along_lanes(view, config), 0, "shared", 1, False, masked)
-        steps.append(Step(stage, view.name, nest.steps[-1].name, *copied))
-        steps += [Step(pad_rows, f"{view.name}_s", n) for name, n in config.pad if name == view.name]
+        steps.append(Step(stage, view.name, place, *copied))
+        copy = f"{view.name}_s"
+        steps += [Step(pad_rows, copy, n) for name, n in config.pad if name == view.name]
+        steps += [Step(swizzle, copy, n) for name, n in config.swizzle if name == view.name]
     for view in views:
         steps.append(Step(cooperate, f"{view.name}_s", nest.size, nest.thread, _as_in_memory(view)))
     steps += [Step(simplify), Step(speculate)]
@@ -71,10 +84,14 @@ def group_steps(st: Statement, config: Config, nest: GroupNest) -> list[Step]:
         reads = (f"{v.name}_s" if v in views else v.name for v in st.factors)
         steps += [Step(load_once, name, names(nest.registers)) for name in reads]
     steps += [*_packed(names(nest.grid), GROUP, GRID_DIMS)]
+    if config.buffers > 1 and views:
+        slots = tuple(f"{v.name}_s" for v in views)
+        ahead = config.buffers - 1 if config.copies == "async" else 1
+        steps += [Step(gather_allocs, place), Step(multiple_buffers, place, slots, config.buffers, ahead)]
     return [*steps, Step(simplify)]
 
 
-def lower_steps(nest: GroupNest, machine: Machine) -> list[Step]:
+def lower_steps(config: Config, nest: GroupNest, machine: Machine) -> list[Step]:
     """Return the rewrites from loops over threads to straight lines of each thread."""
     products = prod(x.extent for x in nest.registers)
     straight = list(nest.registers)
@@ -83,11 +100,16 @@ def lower_steps(nest: GroupNest, machine: Machine) -> list[Step]:
         if products > UNROLLED:
             break
         straight.append(x)
-    return [
+    steps = [
         Step(bind, names(straight), "unrolled"), Step(flatten), Step(simplify), Step(contract, machine.scalar_types),
-        Step(to_threads), Step(narrow_index), Step(simplify, False), Step(unused_let), Step(hoist), Step(cse),
-        Step(unroll),
+        Step(to_threads),
     ]  # fmt: skip
+    if config.copies == "async":
+        steps.append(Step(async_copies))
+    if config.barriers == "split":
+        steps.append(Step(split_barriers))
+    steps += [Step(narrow_index), Step(simplify, False), Step(unused_let), Step(hoist), Step(cse), Step(unroll)]
+    return steps
 
 
 @dataclass(frozen=True)
@@ -128,21 +150,14 @@ class GroupPlan:
 
 def group_plan(st: Statement, config: Config, machine: Machine) -> GroupPlan:
     """Return the plan of ``st`` under its own ``config``."""
-    loops = whole_loops(st, config)
+    loops = loops_after_fusing(st, config)
     check_names(st, loops, config, machine)
     check_parts(st, loops, config)
     nest = group_nest(loops, config)
     shared = shared_bytes(st, loops, config)
     check_limits(machine, nest, shared)
-    order, lower = group_steps(st, config, nest), lower_steps(nest, machine)
+    order, lower = group_steps(st, config, nest), lower_steps(config, nest, machine)
     return GroupPlan(st, config, loops, nest, shared, tuple(order), tuple(lower))
-
-
-def whole_loops(st: Statement, config: Config) -> Loops:
-    """Return the loops of ``st`` after fusing; one that a stride must divide runs over all classes."""
-    loops = loops_after_fusing(st, config)
-    whole = {d.name: d.size for d in st.dims if d.name in loops.residues}
-    return replace(loops, extents={**loops.extents, **whole}, residues={})
 
 
 def adding_config(st: Statement, machine: Machine) -> Config:
@@ -172,7 +187,7 @@ def filling_steps(loops: tuple[str, ...], threads: int = ADDING) -> tuple[Step, 
 
 def _reads_slack(st: Statement, config: Config) -> bool:
     """Return whether a step of the reduction may read elements that blocked layouts add, which may hold anything."""
-    uneven = any(d.size % config.group_size(d.name) for d in st.of("k"))
+    uneven = any(d.size % config.group_size(d.name) or d.name in st.residues for d in st.of("k"))
     return uneven and any(v.layout.padded_shape != v.layout.shape for v in st.factors)
 
 

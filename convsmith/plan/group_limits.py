@@ -24,7 +24,7 @@ ATOMIC = ("f32", "s32")
 """Types of results that groups add parts to."""
 _KNOWN = {
     "target", "lane", "fuse", "register", "order", "reduce", "group", "shared", "pad", "realise", "pack", "split",
-    "join", "offsets", "flip", "outline", "pieces", "then", "at", "halo",
+    "join", "swizzle", "buffers", "copies", "barriers", "offsets", "flip", "outline", "pieces", "then", "at", "halo",
 }  # fmt: skip
 """Fields of a config that say something on machines with thread groups, or are asked about elsewhere."""
 
@@ -45,6 +45,15 @@ def check_names(st: Statement, loops: Loops, config: Config, machine: Machine) -
     for name in config.shared:
         if name not in operands:
             raise ConfigError("shared", f"--shared={name}: legal are {', '.join(operands)}")
+    if not config.shared and (config.buffers, config.copies) != (1, "wait"):
+        raise ConfigError("buffers", f"--buffers={config.buffers} --copies={config.copies}: nothing without --shared=")
+    for field, asked in (("pad", config.pad), ("swizzle", config.swizzle)):
+        for name, size in asked:
+            if name not in config.shared or size < 1 or (name in dict(config.pad) and name in dict(config.swizzle)):
+                raise ConfigError(
+                    field, f"--{field}={name}:{size}: legal are operands of --shared={','.join(config.shared)}, in one "
+                    "of --pad= and --swizzle=, and at least 1",
+                )  # fmt: skip
     defaults = Config(config.target, config.lane, pack=())
     for field in sorted({f.name for f in fields(config)} - _KNOWN):
         if getattr(config, field) != getattr(defaults, field):
@@ -104,29 +113,34 @@ def check_limits(machine: Machine, nest: GroupNest, shared: Mapping[str, int]) -
 def shared_bytes(st: Statement, loops: Loops, config: Config) -> dict[str, int]:
     """Return the bytes of shared memory that the copy of each operand needs: the box of what a group tile reads."""
     tiles = {Var(dim): tile_of(loops, config, n)[0] for n, dims in loops.dims.items() for dim in dims}
-    sizes = {Var(d.name): d.size for d in st.dims}
+    sizes, apart = {Var(d.name): d.size for d in st.dims}, loops.residues
     found = {}
     for view in (v for v in st.factors if v.name in config.shared):
-        reached = (interval(x, {v: (0, n - 1) for v, n in _moving(x, tiles, sizes).items()}) for x in view.coords)
+        reached = (
+            interval(x, {v: (0, (n - 1) * apart.get(str(v), 1)) for v, n in _moving(x, tiles, sizes, apart).items()})
+            for x in view.coords
+        )  # fmt: skip
         shape = [hi - lo + 1 for lo, hi in reached]
         elements = prod(shape)
         if view.name in dict(config.pad):
             rows = (shape[b.dim] for b in dense_blocks(view.layout.blocks, shape, along_lanes(view, config)))
             row = next((n for n in reversed([*rows]) if n > 1), 1)
             elements += elements // row * dict(config.pad)[view.name]
-        found[view.name] = elements * dtype(view.dtype).bytes
+        found[view.name] = elements * dtype(view.dtype).bytes * config.buffers
     return found
 
 
-def _moving(coordinate: Index, tiles: Mapping[Var, int], sizes: Mapping[Var, int]) -> Mapping[Var, int]:
+def _moving(
+    coordinate: Index, tiles: Mapping[Var, int], sizes: Mapping[Var, int], apart: Mapping[str, int]
+) -> Mapping[Var, int]:
     """Return how far each variable moves a coordinate of a copy: through its tile, or all the way where steps from tile
-    to tile are divided with a remainder.
+    to tile are divided with a remainder. Iterations of a residue class are some numbers ``apart``.
     """
     whole: dict[Var, int] = {}
     for atom, _ in coordinate.terms:
         if isinstance(atom, FloorDiv):
             for v, c in atom.num.terms:
-                if isinstance(v, Var) and tiles[v] < sizes[v] and c * tiles[v] % atom.den:
+                if isinstance(v, Var) and tiles[v] < sizes[v] and c * tiles[v] * apart.get(str(v), 1) % atom.den:
                     whole[v] = -(-sizes[v] // tiles[v]) * tiles[v]
     return {**tiles, **whole}
 

@@ -11,8 +11,8 @@ from convsmith.passes.tile import tile
 from convsmith.plan.config import Config
 from convsmith.plan.loops import Loop, Loops
 
-THREAD, GROUP = "t", "x"
-"""Names of the loops that several loops over threads, and over thread groups, become."""
+THREAD, GROUP, STEP = "t", "x", "s"
+"""Names of the loops that several loops over threads, over groups, and over steps of the reduction become."""
 GRID_DIMS = 3
 """Maximum number of loops over thread groups."""
 
@@ -53,7 +53,7 @@ class GroupNest:
 
 
 def group_nest(loops: Loops, config: Config) -> GroupNest:
-    """Return the nest that ``config`` makes of ``loops``.
+    """Return the nest that ``config`` makes of ``loops``; the groups of a residue class follow each other.
 
     Adjacent threads have adjacent iterations of the lane loop. Along other loops, a thread has a run of iterations.
     """
@@ -72,7 +72,7 @@ def group_nest(loops: Loops, config: Config) -> GroupNest:
             parts.append(loops.part(f"{n}.a", n, "thread", count, whole, is_tiled=True))
             tiling.append(Step(tile, n, whole, f"{n}.a", n))
         count = -(-whole // size)
-        if whole % size:
+        if whole % size or n in loops.residues:
             tiling.append(Step(extend, n, size))
         outer, inner = (steps, terms) if loops.kinds[n] == "k" else (grid, registers)
         is_lane, is_step = n == config.lane, loops.kinds[n] == "k"
@@ -93,10 +93,14 @@ def group_nest(loops: Loops, config: Config) -> GroupNest:
         tiling.append(Step(tile, n, size, f"{n}.g", f"{n}.b"))
         inside = (across, f"{n}.i", f"{n}.t") if is_lane else (own, f"{n}.t", f"{n}.i")
         tiling.append(Step(tile, f"{n}.b", *inside))
+    classes = [
+        loops.part(f"{n}.r", n, "class", count) for n, count in loops.residues.items() if loops.kinds[n] != "k"
+    ]  # fmt: skip
     threads.sort(key=lambda x: x.of == config.lane)
     return GroupNest(
-        (*grid, *parts), tuple(threads), tuple(registers), tuple(steps), tuple(terms), tuple(tiling), tuple(parts)
-    )
+        (*classes, *grid, *parts), tuple(threads), tuple(registers), tuple(steps), tuple(terms), tuple(tiling),
+        tuple(parts),
+    )  # fmt: skip
 
 
 def tile_of(loops: Loops, config: Config, loop: str) -> tuple[int, int]:

@@ -333,7 +333,7 @@ def order_steps(st: Statement, config: Config, nest: Nest) -> list[Step]:
     steps = [Step(reorder, tuple(d.name for d in first))] if len(first) > 1 and config.fuse else []
     if sum(n in pair for pair in config.fuse for n in st.reduce) > 1:
         steps.append(Step(reorder, st.reduce))
-    steps += _class_steps(st, config)
+    steps += class_steps(st, config)
     steps += [Step(fuse, a, b, fused_name(a, b)) for a, b in config.fuse]
     steps.append(Step(simplify))
     steps += nest.tiling
@@ -381,7 +381,7 @@ def _position(nest: Nest, of: str) -> Index:
     return sum((Var(x.name) * x.tile for x in (*nest.around, *nest.register) if x.of == of), as_index(0))
 
 
-def _class_steps(st: Statement, config: Config) -> list[Step]:
+def class_steps(st: Statement, config: Config) -> list[Step]:
     """Cut loops that a stride must divide into residue classes; phases go outside, in runs that are all alike."""
     steps: list[Step] = []
     solved: list[Step] = []

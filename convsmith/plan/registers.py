@@ -13,6 +13,8 @@ from convsmith.plan.loops import Loops
 from convsmith.plan.unit import Unit
 from convsmith.statement.statement import Statement
 
+OF_GROUPS = ("group", "shared", "pad", "swizzle", "join", "buffers", "copies", "barriers")
+"""Fields of a config that say something on machines with groups of threads alone."""
 SPARE = 3
 """Fragments for factors: of the weights, of the source, and of a remainder of the source that has fewer rows."""
 
@@ -48,11 +50,9 @@ def check_config(
 
     A register tile that ``may_spill`` needs any number of registers.
     """
-    for field, asked in (("group", config.group), ("shared", config.shared), ("pad", config.pad)):
-        if asked:
+    for field in OF_GROUPS:
+        if getattr(config, field) != getattr(Config, field):
             raise ConfigError(field, f"--{field}=: {target.name} has no groups of threads; legal is no --{field}=")
-    if config.join != "ordered":
-        raise ConfigError("join", f"--join={config.join}: {target.name} has no groups of threads; legal is ordered")
     sizes = (*config.register, *config.cache, *config.terms, *config.ends, *config.remainder)
     for name in (config.lane, *dict(sizes), *config.order, *config.reduce):
         if name not in loops.extents:

@@ -41,11 +41,16 @@ def choose(problem: Problem, target: Machine, threads: int, dynamic: bool) -> Co
     with import_lock:
         from convsmith.ir.intern import interning
         from convsmith.plan.dynamic import check_dynamic
+        from convsmith.plan.planned import check_sizes
         from convsmith.tune.candidates import default_config
         from convsmith.tune.chains import stages_config
+        from convsmith.tune.device import device_config
         from convsmith.tune.dynamic import dynamic_config
         from convsmith.tune.shipped import faster
 
+    if target.device is not None:
+        check_sizes(target, dynamic)
+        return device_config(problem, target)
     if dynamic:
         with interning():
             return dynamic_config(check_dynamic(problem), target, threads)

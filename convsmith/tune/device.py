@@ -15,10 +15,9 @@ from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
 from convsmith.machine.device import Device
 from convsmith.plan.config import Config
-from convsmith.plan.group import whole_loops
 from convsmith.plan.group_limits import along_lanes, shared_bytes
 from convsmith.plan.group_nest import GroupNest, group_nest
-from convsmith.plan.loops import Loops
+from convsmith.plan.loops import Loops, loops_after_fusing
 from convsmith.problem.problem import Problem
 from convsmith.statement.parts import splits
 from convsmith.statement.statement import Statement, view_steps
@@ -72,7 +71,7 @@ def _in_parts(st: Statement, config: Config, machine: Machine) -> Config:
     have few sums of many terms.
     """
     assert machine.device is not None
-    nest, units = group_nest(whole_loops(st, config), config), machine.device.units
+    nest, units = group_nest(loops_after_fusing(st, config), config), machine.device.units
     wanted = units.count * units.threads // (prod(nest.grid_sizes) * nest.size)
     ways = [(n, d.name) for d in st.of("k") for n in range(2, min(wanted, d.size) + 1) if not d.size % n]
     if st.constant or not ways or not splits(st):
@@ -96,7 +95,7 @@ def _choices(st: Statement, machine: Machine) -> Iterator[_Choice]:
                 realise="mask", reduce=st.reduce,
             )  # fmt: skip
             config = _realised(st, config)
-            loops = whole_loops(st, config)
+            loops = loops_after_fusing(st, config)
             nest, needed = group_nest(loops, config), shared_bytes(st, loops, config)
             if nest.size <= device.threads and sum(needed.values()) <= device.shared.bytes:
                 yield _Choice(_cycles(st, loops, config, nest, device, needed), config)

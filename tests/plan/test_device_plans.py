@@ -41,6 +41,22 @@ KINDS = {
         "--stag=axb --dtag=axb mb2ic5iw3oc3ow3kw3pw1",
         "--lane=oc --register=oc:2 --realise=pad_copy --group=oc:6,ow:2,ic:4 --shared=src,wei --pad=wei:1,src:2",
     ),
+    "swizzled": (
+        "--stag=axb --dtag=axb mb1ic4iw3oc4ow3kw3pw1",
+        "--lane=oc --register=oc:2 --realise=pad_copy --group=oc:4,ic:4,ow:2 --shared=src,wei --swizzle=wei:1,src:2",
+    ),
+    "two-buffers": (
+        "--stag=axb --dtag=axb mb1ic4iw4oc4ow4kw3pw1",
+        "--lane=oc --register=oc:2 --realise=pad_copy --group=oc:4,ic:2,ow:2 --shared=src,wei --buffers=2",
+    ),
+    "three-buffers-and-split-barriers": (
+        "mb1ic4iw4oc4ow4kw3pw1",
+        "--lane=ow --realise=mask --group=oc:2,ic:2,ow:2 --shared=src,wei --buffers=3 --barriers=split",
+    ),
+    "asynchronous-copies": (
+        "--dir=BWD_D --stag=axb --dtag=axb mb1ic2iw5oc4ow3kw3pw1sw2",
+        "--lane=ic --realise=pad_copy --group=ic:2,oc:2,iw:2 --shared=diff_dst,wei --buffers=3 --copies=async",
+    ),
     "blocked-with-zeros": ("--stag=aBc4b --dtag=aBc4b mb1ic5iw3oc6ow3kw3pw1",
                            "--lane=oc --realise=pad_copy --group=oc:4,ic:2 --shared=src,wei"),
     "groups": ("g3mb1ic6iw3oc6ow3kw3pw1", "--lane=ow --realise=pad_copy --group=ow:4,oc:3,g:2 --shared=src,wei"),
@@ -157,6 +173,17 @@ def test_five_dims_are_packed_into_three() -> None:
     assert grid == [("g", 2), ("oc", 2), ("x", 3 * 5 * 3)]
 
 
+def test_a_stride_divides_the_work() -> None:
+    """A gradient of the source with stride 2 has four classes of pixels, each of which runs its own taps alone."""
+    config = Config.parse(f"{HEAD} --lane=iw --realise=pad_copy --group=iw:4,ih:2,oc:2 --shared=diff_dst,wei")
+    with interning():
+        plan = device_plan(parse_problem("--dir=BWD_D mb1ic2ih8oc4oh4kh4sh2ph1"), config, machine())
+        kernel = run_steps(plan.naive(), plan.main.order)
+    loops = {str(x.var): x for x in loops_of(kernel.body)}
+    assert [str(loops[n].hi) for n in ("ih.r", "iw.r", "kh", "kw")] == ["2", "2", "2", "2"]
+    assert loops["ih.r"].kind == loops["iw.r"].kind == "grid"
+
+
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
@@ -171,6 +198,9 @@ def test_five_dims_are_packed_into_three() -> None:
         ("--lane=ow --drain=yes", "drain", "--drain= says nothing on opencl"),
         ("--lane=ow --join=atomic", "join", "--join=atomic needs --split="),
         ("--lane=ow --split=ic:3 --join=atomic", "split", "a reduction loop and a divisor of it: kh (3), kw (3), ic"),
+        ("--lane=ow --buffers=2", "buffers", "--buffers=2 --copies=wait: nothing without --shared="),
+        ("--lane=ow --pad=wei:1", "pad", "--pad=wei:1: legal are operands of --shared="),
+        ("--lane=ow --shared=wei --pad=wei:1 --swizzle=wei:4", "pad", "in one of --pad= and --swizzle="),
         ("--lane=ow --pack=wei", "pack", "opencl packs no operands; legal is --pack="),
     ],
 )  # fmt: skip

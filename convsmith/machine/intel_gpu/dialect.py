@@ -15,9 +15,9 @@ def _number(of: str) -> DialectCall:
 
 
 _BARRIER = DialectCall(
-    (f"call spir_func void @_Z7barrierj(i32 {_FENCES})",),
-    ("declare spir_func void @_Z7barrierj(i32) convergent nounwind",),
-)
+    (), ("declare spir_func void @_Z7barrierj(i32) convergent nounwind",),
+    effect=f"call spir_func void @_Z7barrierj(i32 {_FENCES})",
+)  # fmt: skip
 
 DIALECT = Dialect(
     convention="spir_kernel", spaces=(("global", 1), ("shared", 3)), group_number=_number("get_group_id"),

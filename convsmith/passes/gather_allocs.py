@@ -1,0 +1,63 @@
+"""Bring the allocations of a loop's body to its start."""
+
+from __future__ import annotations
+
+from convsmith.ir.buffer import Buffer
+from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, block
+from convsmith.passes.scope import LoopRewriter, require_one, with_body
+
+Loop = For
+"""Within a rewriter, ``For`` is its method."""
+
+
+class _GatherAllocs(LoopRewriter):
+    def __init__(self, loop: str) -> None:
+        super().__init__()
+        self.loop = loop
+
+    def For(self, loop: Loop) -> Stmt:
+        if loop.var.name != self.loop:
+            return self._For(loop)
+        found: list[Buffer] = []
+        parts = _gathered(loop.body, found)
+        body: Stmt = block(*parts)
+        for b in reversed(found):
+            body = Alloc(b, body)
+        return For(loop.var, loop.lo, loop.hi, body, loop.kind, loop.carried)
+
+
+def _gathered(s: Stmt, found: list[Buffer]) -> list[Stmt]:
+    """Return the statements of ``s`` without its allocations, whose buffers are appended to ``found``."""
+    if isinstance(s, Alloc):
+        found.append(s.buffer)
+        return _gathered(s.body, found)
+    if isinstance(s, Block):
+        return [x for part in s.stmts for x in _gathered(part, found)]
+    return [s]
+
+
+def gather_allocs(kernel: Kernel, loop: str) -> Kernel:
+    """Allocate at the start of an iteration of ``loop`` all that its body allocates, outside of inner loops.
+
+    Before::
+
+        kernel k(a: f32[2], c: f32[2])
+          for i in 0 .. 2:
+            alloc s: f32[1] @shared:
+              s[0] = a[i]
+              alloc r: f32[1] @shared:
+                r[0] = s[0]
+                c[i] = r[0]
+
+    After ``gather_allocs("i")``::
+
+        kernel k(a: f32[2], c: f32[2])
+          for i in 0 .. 2:
+            alloc s: f32[1] @shared:
+              alloc r: f32[1] @shared:
+                s[0] = a[i]
+                r[0] = s[0]
+                c[i] = r[0]
+    """
+    require_one(kernel, (loop,), "gather_allocs")
+    return with_body(kernel, _GatherAllocs(loop).stmt(kernel.body))

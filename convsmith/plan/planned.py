@@ -1,0 +1,41 @@
+"""The plan of a problem for any machine: a CPU's or a device's, which the machine's facts decide."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from convsmith.diag.errors import UnsupportedError
+from convsmith.layout.requirements import FIXED, Requirements
+from convsmith.machine.base import Machine
+from convsmith.plan.config import Config
+from convsmith.plan.device import DevicePlan, device_plan
+from convsmith.plan.plan import Plan, plan
+from convsmith.problem.problem import Problem
+
+__all__ = ["AnyPlan", "check_sizes", "plan_for", "without_stored_zeros"]
+
+AnyPlan: TypeAlias = Plan | DevicePlan
+
+
+def plan_for(problem: Problem, config: Config, machine: Machine, requirements: Requirements = FIXED) -> AnyPlan:
+    """Return the plan of ``problem`` under ``config``, for the kernels that ``machine`` runs. ConfigError where no
+    kernel can be made from it, UnsupportedError where a device would have to serve sizes of a call.
+    """
+    if machine.device is None:
+        return plan(problem, config, machine, requirements)
+    check_sizes(machine, bool(requirements))
+    return device_plan(problem, config, machine)
+
+
+def check_sizes(machine: Machine, dynamic: bool) -> None:
+    """UnsupportedError where the kernels of a device would have to be ``dynamic``, for sizes of a call."""
+    if dynamic and machine.device is not None:
+        raise UnsupportedError(
+            f"kernels for {machine.name} have fixed sizes; available is a kernel for each size, or a level of a CPU",
+            code="dynamic",
+        )
+
+
+def without_stored_zeros(config: Config, machine: Machine) -> Config:
+    """Return the config whose kernel multiplies no zeros that stand for absent elements."""
+    return config.of_each(realise="peel" if machine.device is None else "mask")
