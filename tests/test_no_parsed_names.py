@@ -31,6 +31,7 @@ FILES = "names of files"
 LLVM = "LLVM's text of types and of assembly"
 PYTHON = "names of Python's modules and interpreters"
 ONNX = "an attribute of ONNX, which has words as values"
+LOGS = "the log of an assembler"
 LEGAL = {
     ("plan/config.py", "text.partition(_THEN)"): CONFIG,
     ("plan/config.py", "text.split()"): CONFIG,
@@ -43,16 +44,16 @@ LEGAL = {
     ("plan/config.py", "f.name in ('target', 'lane')"): "fields of a dataclass",
     ("passes/vectorise.py", "str(error).removeprefix(f'{self.what}: ')"): "a message that names its pass already",
     ("codegen/artifact.py", "data.startswith(_MAGIC)"): FILES,
-    ("codegen/device_text.py", "text.startswith(_NO_RESULT)"): LLVM,
-    ("codegen/device_text.py", "text.partition('@')[0].endswith(' void ')"): LLVM,
-    ("codegen/device_text.py", "text.partition('@')"): LLVM,
-    ("codegen/llvm_bind.py", "llvm.Target.from_triple(triple).name not in _KEEP_STATE"): LLVM,
     ("codegen/llvm_text.py", "self.mask(s.dst.lanes).partition('> ')"): LLVM,
     ("compiler/cache.py", "re.fullmatch(b'[0-9a-f]{64}', known)"): FILES,
     ("compiler/cache.py", "data.startswith(_MAGIC)"): FILES,
     ("compiler/cache.py", "item.name.endswith(('.py', '.json'))"): FILES,
     ("compiler/cache.py", "file.name.endswith(_SUFFIX)"): FILES,
     ("compiler/cache.py", "item.name.startswith(('__', '.'))"): FILES,
+    ("compiler/cubin.py", "_ENTRY.split(log)"): LOGS,
+    ("compiler/cubin.py", "_USED.search(text)"): LOGS,
+    ("compiler/cubin.py", "_SPILLED.search(text)"): LOGS,
+    ("compiler/cubin.py", "re.findall('^.*(?:warning|C75\\\\d\\\\d).*$', log, re.M)"): LOGS,
     ("runtime/arrays.py", "sys.implementation.name != 'cpython'"): PYTHON,
     ("runtime/arrays.py", "self._dims[:2] == ('g', 'oc')"): "dims as the manifest names them for whoever calls",
     ("runtime/denormals.py", "frame.f_globals.get('__name__', '').startswith(package)"): PYTHON,

@@ -9,18 +9,18 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from convsmith.codegen import llvm_bind
 from convsmith.diag.errors import ToolchainError, UnsupportedError
 from convsmith.diag.forking import import_lock
 from convsmith.machine.base import Machine
 
-__all__ = ["AssembledKernels", "KernelUse", "assemble_ptx", "assembler_of", "find_tool", "machine_code"]
+__all__ = ["AssembledKernels", "Assembler", "KernelUse", "assemble_ptx", "assembler_of", "find_tool", "machine_code"]
 
 _LEVEL = "-O3"
 _ENTRY = re.compile(r"Compiling entry function '(\w+)'")
@@ -78,8 +78,9 @@ def assemble_ptx(ptx: str, architecture: str) -> AssembledKernels:
     installed, ToolchainError where the assembler refuses the text.
     """
     assembler = assembler_of(architecture)
-    cubin, log = _link(ptx, architecture) if assembler.startswith("nvJitLink") else _run(assembler, ptx, architecture)
-    return AssembledKernels(cubin, _uses(log), assembler, tuple(re.findall(r"^.*(?:warning|C75\d\d).*$", log, re.M)))
+    cubin, log = assembler.run(ptx, architecture)
+    warnings = re.findall(r"^.*(?:warning|C75\d\d).*$", log, re.M)
+    return AssembledKernels(cubin, _uses(log), assembler.name, tuple(warnings))
 
 
 def _uses(log: str) -> dict[str, KernelUse]:
@@ -117,17 +118,24 @@ def _keep_names_local() -> None:
             ctypes.CDLL(str(path), mode=ctypes.RTLD_LOCAL)
 
 
-@cache
-def assembler_of(architecture: str) -> str:
-    """Return the assembler for `architecture`: nvJitLink with its version, or a path of ptxas. UnsupportedError where
-    none is installed.
+class Assembler(NamedTuple):
+    """An assembler: its name with its version or path, and the function from PTX and an architecture to a cubin and a
+    log.
     """
-    tool = _nvjitlink()
-    if tool is not None and _links(tool, architecture):
-        return "nvJitLink {}.{}".format(*tool.version())
-    for path in _tools("ptxas"):
-        if _assembles(path, architecture):
-            return str(path)
+
+    name: str
+    run: Callable[[str, str], tuple[bytes, str]]
+
+
+@cache
+def assembler_of(architecture: str) -> Assembler:
+    """Return an installed assembler that knows `architecture`. UnsupportedError where there is none."""
+    for assembler in _assemblers():
+        try:
+            assembler.run(_SAMPLE.format(architecture), architecture)
+        except (ToolchainError, OSError):
+            continue
+        return assembler
     raise UnsupportedError(
         f"no assembler for {architecture} is installed: nvJitLink comes with pip install 'convsmith[cuda]', ptxas for "
         "sm_70 with nvidia-cuda-nvcc-cu12==12.9.86",
@@ -135,32 +143,26 @@ def assembler_of(architecture: str) -> str:
     )
 
 
-def _links(tool: Any, architecture: str) -> bool:
-    try:
-        _link(_sample(architecture), architecture)
-    except (ToolchainError, tool.nvJitLinkError):  # an architecture that it does not know
-        return False
-    return True
+_SAMPLE = ".version 8.0\n.target {}\n.address_size 64\n.visible .entry k() {{ ret; }}\n"
 
 
-def _sample(architecture: str) -> str:
-    version = "8.0" if architecture.startswith("sm_9") else "7.0"
-    return f".version {version}\n.target {architecture}\n.address_size 64\n.visible .entry k() {{ ret; }}\n"
-
-
-def _assembles(path: Path, architecture: str) -> bool:
-    try:
-        _run(str(path), _sample(architecture), architecture)
-    except (ToolchainError, OSError):
-        return False
-    return True
+def _assemblers() -> Iterator[Assembler]:
+    """Yield the installed assemblers, the fastest first."""
+    tool = _nvjitlink()
+    if tool is not None:
+        yield Assembler("nvJitLink {}.{}".format(*tool.version()), _link)
+    for path in _tools("ptxas"):
+        yield Assembler(str(path), partial(_run, str(path)))
 
 
 def _link(ptx: str, architecture: str) -> tuple[bytes, str]:
     """Return the cubin that nvJitLink makes, and its log."""
     tool = _nvjitlink()
     options = [f"-arch={architecture}", _LEVEL, "-verbose"]
-    handle = tool.create(len(options), options)
+    try:
+        handle = tool.create(len(options), options)
+    except tool.nvJitLinkError as error:  # an architecture that it does not know
+        raise ToolchainError(f"nvJitLink has no code for {architecture}: {error}") from None
     try:
         data = ptx.encode()
         try:

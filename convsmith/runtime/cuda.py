@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 import threading
 from functools import cache
 from typing import Any
@@ -21,6 +20,10 @@ from convsmith.diag.forking import RenewedLock, import_lock
 __all__ = ["CudaFunction", "CudaLibrary", "device_name"]
 
 _DEVICE = 0
+_ALIGNMENT = 16
+"""Bytes that divide the address of an array of the device, because threads access as many at once."""
+_GENERATIONS = {"sm_70": ((7, 0), False), "sm_80": ((8, 0), False), "sm_90a": ((9, 0), True)}
+"""By target: the compute capability that runs its code, and whether no later one does."""
 _guard = RenewedLock()
 _started_in = 0
 """The process that has started CUDA: a fork of it cannot use it."""
@@ -47,9 +50,8 @@ class _OpenedGpu:
         self.driver = driver = _driver()
         try:
             status = driver.cuInit(0)[0]
-        except Exception as error:  # the binding finds no library of the driver
-            first = str(error).partition(". ")[0]
-            raise UnsupportedError(f"this machine has no driver of NVIDIA's GPUs: {first}", code="cuda") from None
+        except Exception:  # the binding finds no library of the driver
+            raise UnsupportedError("this machine has no driver of NVIDIA's GPUs", code="cuda") from None
         if int(status):
             raise UnsupportedError(f"the driver of NVIDIA's GPUs finds no device: {self.text(status)}", code="cuda")
         self.device = self.check(driver.cuDeviceGet(_DEVICE), "the driver has no device")
@@ -62,7 +64,7 @@ class _OpenedGpu:
         )
         self.shared = self.attribute(kinds.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
         name: bytes = self.check(driver.cuDeviceGetName(128, self.device), "the device has no name")
-        self.name = name.split(b"\0")[0].decode()
+        self.name = name.rstrip(b"\0").decode()
 
     def enter(self) -> None:
         """Make the context that of the calling thread."""
@@ -82,10 +84,10 @@ class _OpenedGpu:
         """
         status, *values = answer
         if int(status):
-            name = self.text(status)
-            if name == "CUDA_ERROR_OUT_OF_MEMORY":
+            if status == self.driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
                 raise UnsupportedError(f"{what}: the device has no such amount of memory free", code="memory")
-            raise ToolchainError(f"{what}: {name}", text=name)
+            said = self.text(status)
+            raise ToolchainError(f"{what}: {said}", text=said)
         return values[0] if values else None
 
 
@@ -118,9 +120,9 @@ def code_for(artifact: Artifact, capability: tuple[int, int]) -> bytes:
     """Return the code of an artifact that a GPU of a compute capability takes: the machine code, or PTX that the driver
     assembles for a later generation. UnsupportedError: the GPU is too old, or lacks features of one generation alone.
     """
-    found = re.fullmatch(r"sm_(\d+)(\d)(a?)", artifact.target)
-    assert found is not None, artifact.target
-    needed, only = (int(found[1]), int(found[2])), found[3]
+    if artifact.target not in _GENERATIONS:
+        raise UnsupportedError(f"code for {artifact.target}; legal are {', '.join(_GENERATIONS)}", code="cuda")
+    needed, only = _GENERATIONS[artifact.target]
     if capability < needed or (only and capability != needed):
         have = f"sm_{capability[0]}{capability[1]}"
         raise UnsupportedError(f"code for {artifact.target} does not run on this GPU, which is {have}", code="cuda")
@@ -156,7 +158,13 @@ class CudaFunction:
             gpu.enter()
             copied = []
             for n, (argument, nbytes) in enumerate(self._pointers):
-                if not self._is_on_device(words[n]):
+                if self._is_on_device(words[n]):
+                    if words[n] % _ALIGNMENT:
+                        raise UnsupportedError(
+                            f"argument {argument.name} of {name} begins at {words[n]:#x}, no multiple of {_ALIGNMENT}",
+                            code="alignment",
+                        )
+                else:
                     values[n] = self._reserve(n, argument, nbytes)
                     copied.append((n, nbytes))
                     gpu.check(driver.cuMemcpyHtoD(values[n], words[n], nbytes), f"argument {argument.name} of {name}")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,17 +11,24 @@ from ptx.memory import LOCAL, PARAM, SHARED, SHARED_START, Clock, GlobalMemory, 
 from ptx.parser import PtxError
 from ptx.warp import LANES, Operation, Warp
 
+if TYPE_CHECKING:
+    from ptx.tensor_copies import TensorMap
+
 QUANTUM = 48
 """Instructions that a warp runs at most before another may go on."""
+
+
+AGENTS = 64
+"""Barriers in shared memory of a block at most, each with a clock of its own for copies that complete on it."""
 
 
 class NamedBarrier:
     """A barrier of the hardware: warps that arrived, and the clock that they published."""
 
-    def __init__(self, warps: int) -> None:
+    def __init__(self, clocks: int) -> None:
         self.arrived: list[Warp] = []
         self.waiting: list[Warp] = []
-        self.published = np.zeros(warps, np.int64)
+        self.published = np.zeros(clocks, np.int64)
         self.generation = 0
 
 
@@ -30,17 +37,19 @@ class ThreadBlock:
 
     def __init__(self, operations: list[Operation], number: int, grid: tuple[int, int, int],
                  threads: tuple[int, int, int], memory: GlobalMemory, parameters: Region, shared_bytes: int,
-                 local_bytes: int, rng: np.random.Generator) -> None:  # fmt: skip
+                 local_bytes: int, rng: np.random.Generator, maps: Mapping[int, TensorMap] | None = None,
+                 tensors: Mapping[int, Region] | None = None) -> None:  # fmt: skip
         self.operations, self.number, self.grid, self.threads = operations, number, grid, threads
         self.position = (number % grid[0], number // grid[0] % grid[1], number // (grid[0] * grid[1]))
         self.memory, self.parameters, self.rng = memory, parameters, rng
         self.shared = Region("shared memory", SHARED + SHARED_START, shared_bytes)
         count = int(np.prod(threads))
         warps = -(-count // LANES)
+        self.maps, self.tensors = maps or {}, tensors or {}
         self.local_bytes = -(-local_bytes // 16) * 16
         self.locals = [Region("local memory", 0, self.local_bytes * LANES, shared=False) for _ in range(warps)]
         self.warps = [
-            Warp(n, self, np.arange(LANES) + n * LANES < count, Clock(n, warps), np.arange(LANES) + n * LANES)
+            Warp(n, self, np.arange(LANES) + n * LANES < count, Clock(n, warps + AGENTS), np.arange(LANES) + n * LANES)
             for n in range(warps)
         ]
         self.barriers: dict[int, NamedBarrier] = {}
@@ -48,6 +57,7 @@ class ThreadBlock:
         """Barriers in shared memory (mbarrier), by address."""
         self.underway: list[Callable[[], None]] = []
         """Asynchronous operations that the hardware completes by itself, at any time."""
+        self.clocks = warps + AGENTS
 
     def run(self) -> None:
         """Run the block to its end. PtxError if all warps wait for one another."""
@@ -77,6 +87,8 @@ class ThreadBlock:
             warp.run(1 + int(self.rng.integers(QUANTUM)))
         while self.underway:
             self.underway.pop()()
+        if any(w.state.get(x) for w in self.warps for x in ("open stores", "stores")):
+            raise PtxError(f"block {self.number} ends while a copy still reads its shared memory")
 
     def region(self, addresses: np.ndarray, warp: Warp) -> list[tuple[Region, np.ndarray, np.ndarray]]:
         """Return the regions of generic addresses, with the numbers of the accesses and their addresses in a region."""
@@ -97,7 +109,7 @@ class ThreadBlock:
         """Return a barrier of the hardware."""
         if not 0 <= number < 16:
             raise PtxError(f"barrier {number} does not exist: there are 16")
-        return self.barriers.setdefault(number, NamedBarrier(len(self.warps)))
+        return self.barriers.setdefault(number, NamedBarrier(self.clocks))
 
     def arrive(self, warp: Warp, number: int, threads: int | None, waits: bool) -> None:
         """Let a warp arrive at a barrier that `threads` threads (None: all of the block) arrive at."""

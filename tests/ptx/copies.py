@@ -10,6 +10,7 @@ import numpy as np
 from ptx.moves import fetch
 from ptx.operands import TYPES, Operands
 from ptx.parser import PtxError, PtxInstruction
+from ptx.tensor_copies import BULK
 from ptx.warp import LANES, Execute, Warp
 
 
@@ -99,6 +100,10 @@ KINDS: dict[str, Callable[[PtxInstruction, Operands], Execute]] = {
 
 def copy_instruction(ins: PtxInstruction, made: Operands) -> Execute:
     """Return the function of a ``cp.async``."""
+    if ins.words[2] == "bulk":
+        if ins.words[3] not in BULK:
+            raise PtxError("the interpreter has no such copy")
+        return BULK[ins.words[3]](ins, made)
     if ins.words[2] not in KINDS:
         raise PtxError("the interpreter has no such copy")
     return KINDS[ins.words[2]](ins, made)

@@ -34,6 +34,7 @@ class InterpretedDriver:
         self.CUdevice_attribute = SimpleNamespace(**{f"CU_DEVICE_ATTRIBUTE_{x}": x for x in names})
         self.CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES="shared")
         self.CUpointer_attribute = SimpleNamespace(CU_POINTER_ATTRIBUTE_MEMORY_TYPE="type")
+        self.CUresult = Status
         self.CUmemorytype = SimpleNamespace(CU_MEMORYTYPE_DEVICE=2)
 
     def __getattribute__(self, name: str) -> Any:

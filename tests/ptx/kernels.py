@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from convsmith.codegen import llvm_bind
-from convsmith.codegen.artifact import Entry
+from convsmith.codegen.artifact import Artifact, Entry
+from convsmith.codegen.binder import element_type
 from convsmith.codegen.device_text import device_text
 from convsmith.compiler.facts import facts
 from convsmith.compiler.launch import launch_of
@@ -36,3 +37,12 @@ def run_entry(code: bytes, entry: Entry, arrays: Mapping[str, np.ndarray], seed:
     given = [arrays[name] for name in names]
     found = run(code.decode(), entry.symbol, launch.grid, given, launch.group, launch.shared, seed)
     return {name: array for name, array in zip(names, found) if array is not None}
+
+
+def run_artifact(artifact: Artifact, memory: dict[str, np.ndarray], seed: int) -> None:
+    """Run the entries of every call of an artifact on memory by the names of tensors, which it writes."""
+    for entry in artifact.steps.values():
+        for a in entry.arguments:
+            if a.role in ("shared", "scratch"):
+                memory.setdefault(a.name, np.zeros(a.size, element_type(a)))
+        memory.update(run_entry(artifact.notes["ptx"].encode(), entry, memory, seed))

@@ -12,15 +12,19 @@ from ptx.block import ThreadBlock
 from ptx.copies import copy_instruction
 from ptx.flow import meeting_points
 from ptx.matrices import MATRICES
+from ptx.mbarriers import mbarrier_instruction
 from ptx.memory import PARAM, SHARED_START, GlobalMemory, Region
 from ptx.moves import MOVES
 from ptx.operands import Operands
 from ptx.parser import PtxError, PtxInstruction, PtxKernel, Symbol, parse_ptx
 from ptx.scalars import scalar
+from ptx.tensor_copies import TensorMap
 from ptx.warp import Execute, Operation
+from ptx.warpgroups import wgmma_instruction
 
 Maker = Callable[[PtxInstruction, Operands], Execute]
-TABLE: dict[str, Maker] = {**MOVES, **MATRICES, "cp": copy_instruction}
+TABLE: dict[str, Maker] = {**MOVES, **MATRICES, "cp": copy_instruction, "mbarrier": mbarrier_instruction,
+                           "wgmma": wgmma_instruction}  # fmt: skip
 """Instructions by the first word of their opcode; arithmetic is in `scalars.FUNCTIONS`."""
 
 Shape = int | Sequence[int]
@@ -47,11 +51,14 @@ def run(text: str, name: str, grid: Shape, arguments: Sequence[Any], threads: Sh
     if len(arguments) != len(kernel.parameters):
         raise PtxError(f"kernel {name} has {len(kernel.parameters)} parameters, not {len(arguments)}")
     offsets: dict[str, int] = {}
+    maps: dict[int, TensorMap] = {}
     for (label, size, align), value in zip(kernel.parameters, arguments):
         region, data = _passed(memory, label, size, value)
         regions.append((region, value))
         parameters = parameters.ljust(-(-len(parameters) // align) * align, b"\0")
         offsets[label] = len(parameters)
+        if isinstance(value, TensorMap):
+            maps[PARAM + len(parameters)] = value
         parameters += data
     places, shared_bytes, local_bytes = _variables(kernel, memory, offsets, shared)
     operations = _operations(kernel, places)
@@ -59,9 +66,11 @@ def run(text: str, name: str, grid: Shape, arguments: Sequence[Any], threads: Sh
     if block is None or (kernel.threads is not None and block != kernel.threads):
         raise PtxError(f"kernel {name} runs with {kernel.threads} threads, not {block}")
     extent = _extent(grid)
+    tensors = {n: region for n, (region, _) in enumerate(regions) if region is not None}
     given = Region("parameters", PARAM, len(parameters), parameters, shared=False)
     for number in rng.permutation(int(np.prod(extent))):
-        ThreadBlock(operations, int(number), extent, block, memory, given, shared_bytes, local_bytes, rng).run()
+        ThreadBlock(operations, int(number), extent, block, memory, given, shared_bytes, local_bytes, rng, maps,
+                    tensors).run()  # fmt: skip
     return [None if region is None else _content(region, value) for region, value in regions]
 
 
@@ -85,6 +94,8 @@ def _passed(memory: GlobalMemory, label: str, size: int, value: Any) -> tuple[Re
         nbytes = value.size * value.dtype.itemsize
         region = memory.add(label, nbytes, content)
         return region, region.base.to_bytes(8, "little")
+    if isinstance(value, TensorMap):
+        return None, bytes(128)
     if isinstance(value, bytes):
         if len(value) != size:
             raise PtxError(f"parameter {label} has {size} bytes, not {len(value)}")

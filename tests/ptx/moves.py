@@ -9,8 +9,8 @@ import numpy as np
 
 from ptx.memory import LOCAL, PARAM, SHARED
 from ptx.operands import TYPES, Operands, PtxType
-from ptx.parser import Group, PtxError, PtxInstruction, Symbol
-from ptx.warp import ALL, LANES, UNSIGNED, Execute, Warp
+from ptx.parser import Group, PtxError, PtxInstruction, Register, Symbol
+from ptx.warp import ALL, LANES, UNSIGNED, Execute, InFlight, Warp
 
 SPACES = ("global", "shared", "local", "param", "const")
 _WINDOWS = {"shared": SHARED, "local": LOCAL, "param": PARAM, "global": 0, "const": 0}
@@ -147,7 +147,17 @@ def _move(ins: PtxInstruction, made: Operands) -> Execute:
         value = np.full(LANES, PARAM + made.places[of.name][1], np.uint64)
         return lambda warp, mask: put(warp, value, mask)
     source = made.read(of, type_)
-    return lambda warp, mask: put(warp, source(warp), mask)
+    if not isinstance(of, Register) or not isinstance(to, Register) or of.name not in made.kernel.registers:
+        return lambda warp, mask: put(warp, source(warp), mask)
+
+    def move(warp: Warp, mask: np.ndarray) -> None:
+        held = warp.registers[of.name]
+        if isinstance(held, InFlight) and mask is ALL:  # a register by another name: the assembler removes the move
+            warp.registers[to.name] = held
+        else:
+            put(warp, source(warp), mask)
+
+    return move
 
 
 def _convert_address(ins: PtxInstruction, made: Operands) -> Execute:

@@ -78,6 +78,18 @@ def test_arrays_of_the_device_are_not_copied(monkeypatch: pytest.MonkeyPatch) ->
     assert not {"cuMemcpyHtoD", "cuMemcpyDtoH"} & set(driver.calls)
 
 
+def test_an_array_of_the_device_between_two_accesses(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = InterpretedDriver()
+    opened(monkeypatch, driver)
+    function = library_of(artifact())["main"]
+    places = {x: driver.cuMemAlloc(array.nbytes + 16)[1] for x, array in arrays().items()}
+    places["a"] += 4
+    driver.arrays[places["a"]] = driver.arrays[places["a"] - 4][4:]
+    block = HostBlock(function.entry, places)
+    with pytest.raises(UnsupportedError, match=r"argument a of k begins at 0x[0-9a-f]+, no multiple of 16"):
+        function(block.address)
+
+
 @pytest.mark.parametrize("code, capability, takes", [
     ("sm_70", (7, 5), "cubin"), ("sm_80", (8, 6), "cubin"), ("sm_80", (9, 0), "ptx"), ("sm_90a", (9, 0), "cubin"),
 ])  # fmt: skip

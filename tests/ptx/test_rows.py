@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from convsmith.compiler.cubin import assemble_ptx, assembler_of, find_tool
-from convsmith.diag.errors import UnsupportedError
+from convsmith.compiler.cubin import assemble_ptx
 from convsmith.interp import run as interpret
 from convsmith.ir.instruction import Instruction
 from convsmith.machine.base import Machine
 from convsmith.machine.nvidia.levels import LEVELS
 from ptx.launch import run
 from ptx.rows import as_lanes, places_of, rows_ptx
+from ptx.sass import sass, skip_without
 
 OWNERS = {row.name: (t, row) for t in LEVELS for row in t.instructions}
 """The rows by name, each with the oldest level that has it."""
@@ -30,13 +28,6 @@ def operands(row: Instruction, seed: int) -> dict[str, np.ndarray]:
     limits = {b.name: b.dtype.limits if b.dtype.bits == 8 else (-9, 9) for b in row.kernel.params}
     found = {b.name: rng.integers(*limits[b.name], b.size, endpoint=True) for b in row.kernel.params}
     return {b.name: np.where(found[b.name], found[b.name], 1).astype(b.dtype.numpy) for b in row.kernel.params}
-
-
-def skip_without(architecture: str) -> None:
-    try:
-        assembler_of(architecture)
-    except UnsupportedError as error:
-        pytest.skip(str(error))
 
 
 @pytest.mark.parametrize("target, row", ROWS)
@@ -73,22 +64,6 @@ def test_rows_become_their_mnemonics(target: Machine, tmp_path: Path) -> None:
     found = sass(assemble_ptx(rows_ptx(target), target.name).cubin, tmp_path)
     for row in target.instructions:
         assert any(x.startswith(row.mnemonic) for x in found[row.name]), f"{row.mnemonic} is not in {found[row.name]}"
-
-
-def sass(cubin: bytes, folder: Path) -> dict[str, list[str]]:
-    """Return the opcodes of each kernel of a cubin; skip where no disassembler reads it."""
-    tool = find_tool("nvdisasm")
-    if tool is None:
-        pytest.skip("nvdisasm is not installed")
-    path = folder / "kernel.cubin"
-    path.write_bytes(cubin)
-    done = subprocess.run([str(tool), "-c", str(path)], capture_output=True, text=True, check=False)
-    if "is deprecated" in done.stderr:
-        pytest.skip(f"{tool} disassembles no code of this architecture: {done.stderr.strip()}")
-    assert done.returncode == 0, done.stderr
-    parts = re.split(r"^\.text\.(\w+):$", done.stdout, flags=re.M)
-    opcode = re.compile(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", re.M)
-    return {name: opcode.findall(text) for name, text in zip(parts[1::2], parts[2::2])}
 
 
 def test_needs_name_the_generations_before() -> None:

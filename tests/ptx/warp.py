@@ -33,6 +33,35 @@ class Operation(NamedTuple):
     meeting: int = -1
 
 
+@dataclass(eq=False)
+class Accumulators:
+    """Sums of products that run asynchronously: `values` of all lanes, and the products that are under way."""
+
+    values: np.ndarray
+    pending: int = 0
+
+
+class InFlight:
+    """The content of a register that asynchronous products write: it cannot be read before these are waited for."""
+
+    def __init__(self, sums: Accumulators, number: int) -> None:
+        self.sums, self.number = sums, number
+
+    @property
+    def dtype(self) -> np.dtype:
+        return UNSIGNED[4]
+
+    def view(self, dtype: np.dtype) -> np.ndarray:
+        """Return the values as `dtype`. PtxError while products are under way."""
+        if self.sums.pending:
+            raise PtxError("sums are read before their products were waited for")
+        return np.ascontiguousarray(self.sums.values[:, self.number]).view(dtype)
+
+    def astype(self, dtype: np.dtype) -> np.ndarray:
+        """Return the bits of the values, converted."""
+        return self.view(UNSIGNED[4]).astype(dtype)
+
+
 class _Path(NamedTuple):
     """Lanes that wait to run from an instruction up to the place where they meet others."""
 
@@ -153,7 +182,7 @@ class Warp:
             old = self.registers.get(name)
             if old is None:
                 old = UNWRITTEN[value.dtype.itemsize if value.dtype != bool else 0]
-            value = np.where(mask, value, old)
+            value = np.where(mask, value, old.view(value.dtype))
         self.registers[name] = value
 
 

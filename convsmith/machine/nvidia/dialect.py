@@ -11,7 +11,7 @@ def _number(register: str) -> DialectCall:
 
 
 def _void(name: str, arguments: str = "", given: str = "") -> DialectCall:
-    return DialectCall((f"call void @{name}({given})",), (f"declare void @{name}({arguments})",))
+    return DialectCall((), (f"declare void @{name}({arguments})",), effect=f"call void @{name}({given})")
 
 
 def _copy(nbytes: int) -> DialectCall:
@@ -19,11 +19,14 @@ def _copy(nbytes: int) -> DialectCall:
     name = f"llvm.nvvm.cp.async.{'cg' if nbytes == 16 else 'ca'}.shared.global.{nbytes}.s"
     pointers = "ptr addrspace(3) {dst}, ptr addrspace(1) {src}"
     return DialectCall(
-        (f"select i1 {{cond}}, i32 {nbytes}, i32 0", f"call void @{name}({pointers}, i32 {{0}})"),
+        (f"select i1 {{cond}}, i32 {nbytes}, i32 0",),
         (f"declare void @{name}(ptr addrspace(3), ptr addrspace(1), i32)",),
+        effect=f"call void @{name}({pointers}, i32 {{0}})",
     )
 
 
+ALIGNMENT = 16
+"""Bytes that divide the address of an array: those of the longest access of a thread."""
 _BARRIER = _void("llvm.nvvm.barrier.cta.sync.aligned.all", "i32", "i32 0")
 
 
@@ -39,5 +42,5 @@ def dialect(copies: bool) -> Dialect:
         copies=tuple((n, _copy(n)) for n in (4, 8, 16)) if copies else (),
         commit=_void("llvm.nvvm.cp.async.commit.group") if copies else None,
         wait=_void("llvm.nvvm.cp.async.wait.group", "i32 immarg", "i32 {pending}") if copies else None,
-        dynamic="@shared",
+        alignment=ALIGNMENT, dynamic="@shared",
     )  # fmt: skip

@@ -1,0 +1,56 @@
+"""Machine code of NVIDIA's GPUs as opcodes, and the loop of a kernel that multiplies most."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from convsmith.compiler.cubin import assembler_of, find_tool
+from convsmith.diag.errors import UnsupportedError
+
+_OPCODE = re.compile(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", re.M)
+
+
+def skip_without(architecture: str) -> None:
+    """Skip the test where no assembler for an architecture is installed."""
+    try:
+        assembler_of(architecture)
+    except UnsupportedError as error:
+        pytest.skip(str(error))
+
+
+def disassembly(cubin: bytes, folder: Path) -> dict[str, str]:
+    """Return the text of each kernel of a cubin; skip where no disassembler reads it."""
+    tool = find_tool("nvdisasm")
+    if tool is None:
+        pytest.skip("nvdisasm is not installed")
+    path = folder / "kernel.cubin"
+    path.write_bytes(cubin)
+    done = subprocess.run([str(tool), "-c", str(path)], capture_output=True, text=True, check=False)
+    if "is deprecated" in done.stderr:
+        pytest.skip(f"{tool} disassembles no code of this architecture: {done.stderr.strip()}")
+    assert done.returncode == 0, done.stderr
+    parts = re.split(r"^\.text\.(\w+):$", done.stdout, flags=re.M)
+    return dict(zip(parts[1::2], parts[2::2]))
+
+
+def sass(cubin: bytes, folder: Path) -> dict[str, list[str]]:
+    """Return the opcodes of each kernel of a cubin."""
+    return {name: _OPCODE.findall(text) for name, text in disassembly(cubin, folder).items()}
+
+
+def hot_loop(text: str, products: str) -> Counter[str]:
+    """Return how often each opcode stands in the innermost loop with most `products`; the whole text without a loop."""
+    labels = {found[1]: found.start() for found in re.finditer(r"^(\.L_\w+):", text, re.M)}
+    loops = []
+    for found in re.finditer(r"BRA[\w.]*\s+(?:U?P\w+,\s*)?`\((\.L_\w+)\)", text):
+        start = labels[found[1]]
+        if start < found.start():
+            loops.append((start, found.end()))
+    inner = [x for x in loops if not any(y != x and x[0] <= y[0] and y[1] <= x[1] for y in loops)]
+    found = [Counter(x.split(".")[0] for x in _OPCODE.findall(text[a:b])) for a, b in inner]
+    return max(found or [Counter(_OPCODE.findall(text))], key=lambda counts: counts[products])
