@@ -52,6 +52,13 @@ class Lowered:
     text: str
     scratch: int
 
+    def __str__(self) -> str:
+        """Return the kernels of each call in the order in which they run, each with those that prepare its arguments.
+        """
+        names = {k.name for k in self.before}
+        main = replace(self.kernel, before=tuple(k for k in self.kernel.before if k.name not in names))
+        return "".join(map(str, (*self.before, main)))
+
 
 def lower(plan: Pipelines, instruments: Sequence[Instrument] = ()) -> Lowered:
     """Run the pipelines of ``plan``, the main one under ``instruments``, and print LLVM's text."""

@@ -53,15 +53,16 @@ class Inspected:
         return explain(self)
 
     def ir(self, stage: str | None = None) -> str:
-        """Return the IR, by default as it goes to LLVM; "naive" is the first IR; a pass is given by name or number.
+        """Return the IR, by default of all kernels of a call as they go to LLVM. "naive" is the first IR of the main
+        one; a pass on it is given by name or number.
 
         A name denotes the last run of a pass; numbers distinguish its runs. UsageError lists the passes.
         """
         if stage is not None:
             expect_text("stage", stage, "bad-pass")
-        records = self.passes()
+        low, records = self._lower()
         if stage is None:
-            return str(records[-1].kernel)
+            return str(low)
         matches = [r for r in records if stage == r.name or (stage.isdecimal() and int(stage) == r.number)]
         if not matches:
             names = ", ".join(dict.fromkeys(r.name for r in records))

@@ -58,10 +58,10 @@ class StageConfigs:
 
     def whole(self, problem: Problem, threads: int, fragments: bool = True) -> Config:
         """Return the default config of ``problem``, without instructions on ``fragments`` where that is said."""
-        key = (problem, fragments and self._has_fragments, threads)
+        uses = fragments and self._has_fragments and not _is_depthwise(problem)
+        key = (problem, uses, threads)
         if key not in self._found:
-            machine = self.machine if fragments else self._without_fragments
-            self._found[key] = default_config(problem, machine, threads)
+            self._found[key] = default_config(problem, self.machine if uses else self._without_fragments, threads)
         return self._found[key]
 
     def has_transform(self, problem: Problem) -> bool:
@@ -78,7 +78,7 @@ class StageConfigs:
         assert isinstance(problem, Conv)
         tall = rows > 1 and self.rows_of_tile(problem) > 1 and rows % self.rows_of_tile(problem) == 0
         # Fragments read copies of windows of pixels.
-        config = apart(self.whole(problem.without_transforms() if tall else _row(problem), 1, fragments=False))
+        config = apart(self.whole(problem if tall else _row(problem), 1, fragments=False))
         realise = config.realise if not near or config.realise in NEAR else "peel"
         order = first_in_order(config.order, "mb", "oh")
         return replace(config, split=(), order=order, realise=realise, hold=())
@@ -87,9 +87,7 @@ class StageConfigs:
         """Return the rows of the register tile of the default config of the whole ``problem`` if its groups have one
         channel, whose windows share nothing but what they read; else one.
         """
-        if problem.keff[-2] == 1 or problem.g < problem.ic:
-            return 1
-        return self.whole(problem.without_transforms(), 1, fragments=False).size("oh")
+        return self.whole(problem, 1).size("oh") if _is_depthwise(problem) and problem.keff[-2] > 1 else 1
 
     def computes_rows(self, problem: Conv, near: bool) -> bool:
         """Return whether the default config of one row of ``problem`` can be that of a stage of a fused kernel.
@@ -98,9 +96,9 @@ class StageConfigs:
         sums of entries are.
         """
         rows = {row.name: row.rows for row in self.machine.instructions}
-        if rows.get(self.whole(_row(problem), 1).instruction, 1) > 1:
+        if not _is_depthwise(problem) and rows.get(self.whole(_row(problem), 1).instruction, 1) > 1:
             return False
-        st = scheduled(problem, self.by_rows(problem, near), self.machine)
+        st = scheduled(problem, self.by_rows(problem, near, self.rows_of_tile(problem)), self.machine)
         return not near or all(view.adds == st.b.name for view in st.sums)
 
 
@@ -135,6 +133,11 @@ def joints(stages: Stages, configs: StageConfigs) -> list[Joint]:
             continue
         found.append(Joint(image, held, False, why))
     return found
+
+
+def _is_depthwise(problem: Problem) -> bool:
+    """Return whether each channel of the source is a group, for which no fragments and no transforms are."""
+    return isinstance(problem, Conv) and problem.g == problem.ic > 1
 
 
 def _has_rows(problem: Problem) -> bool:

@@ -58,6 +58,19 @@ def test_show_and_explain_print_all_stages() -> None:
     assert "mid, the result of stage 1, 1 x 8 x 9 x 9 f32, 3 KiB: computed at loop oh2 in 1 KiB" in page.output
 
 
+def test_show_prints_the_kernel_of_each_stage() -> None:
+    shown = run("show", "mb1ic4ih9oc8kh1 -> mb1ic8ih9oc8kh3ph1 -> mb1ic8ih9oc4kh1", "--target", "generic")
+    assert shown.exit_code == 0, shown.output
+    words = ("kernel ", "pack ", "before ")
+    heads = [line.split("(")[0] for line in shown.output.splitlines() if line.startswith(words)]
+    assert heads == [
+        "kernel stage1", "pack stage1_pack_wei_1", "kernel stage2", "pack stage2_pack_wei_2", "kernel conv",
+        "pack conv_pack_wei_3",
+    ]  # fmt: skip
+    for stage in shown.output.split("kernel ")[1:]:
+        assert "call tile0(" in stage  # a rewritten nest
+
+
 def test_stages_that_do_not_connect_are_one_message() -> None:
     result = run("verify", "mb1ic4ih9oc8kh1 -> mb1ic7ih9oc8kh1")
     assert result.exit_code and "computes 1x8x9x9" in result.output and "reads 1x7x9x9" in result.output
