@@ -54,9 +54,9 @@ class Machine:
     process requests from the system before it runs code of the level. An address and a word of an argument block have
     ``address_bits``. ``head_load`` loads the first lanes of a vector where LLVM's masked loads read all of them.
     One instruction loads some lanes of a vector, any of them, where an element has ``masked_bytes`` at least; none does
-    where that is 0. ``scratchpad`` is memory beside the caches, in which a kernel's own buffers of the scope ``cache``
-    lie. ``fence`` is LLVM's function that orders stores past the caches before later ones; empty where vectors have no
-    such stores.
+    where that is 0. A machine that ``has_word_products`` multiplies integers of 16 bits faster than those of 32.
+    ``scratchpad`` is memory beside the caches, in which a kernel's own buffers of the scope ``cache`` lie. ``fence`` is
+    LLVM's function that orders stores past the caches before later ones; empty where vectors have no such stores.
 
     A machine with a ``device`` runs kernels as grids of groups of threads; others are CPUs. ``vectors`` of a device are
     the registers of a thread, of one element of 32 bits or of several smaller ones.
@@ -79,6 +79,7 @@ class Machine:
     address_bits: int = 64
     head_load: HeadLoad | None = None
     masked_bytes: int = 0
+    has_word_products: bool = False
     scratchpad: MemoryLevel | None = None
     device: Device | None = None
     fence: str = ""

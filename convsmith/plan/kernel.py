@@ -96,7 +96,7 @@ def kernel_plan(
     steps += order_steps(st, config, nest)
     tile = register_steps(config, nest, prescribed.sums if prescribed else None)
     columns = phased(st, config.phases)
-    read, cut = read_steps(columns, loops, config, nest, _outside(nest, loops, within))
+    read, cut = read_steps(columns, loops, config, nest, _outside(nest, loops, within), machine)
     lower = lower_steps(columns, config, machine, nest)
     needed = registers(loops, config, machine, unit, nest.filled)
     stages = (tuple(steps), tuple(tile), tuple(read), tuple(cut), tuple(lower))

@@ -8,7 +8,9 @@ from math import prod
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Var, is_false, is_true, parts_of
+from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
+from convsmith.machine.base import Machine
 from convsmith.passes.bind import bind
 from convsmith.passes.copy_windows import copy_windows
 from convsmith.passes.derive_packing import derive_packing
@@ -39,7 +41,7 @@ FEW_CHANNELS = 8
 
 
 def read_steps(
-    st: Statement, loops: Loops, config: Config, nest: Nest, outside: tuple[Loop, ...]
+    st: Statement, loops: Loops, config: Config, nest: Nest, outside: tuple[Loop, ...], target: Machine
 ) -> tuple[list[Step], list[Step]]:
     """Return the rewrites that pack operands and realise the views, and those that bind loops and split off remainders.
 
@@ -51,7 +53,7 @@ def read_steps(
     steps = [
         Step(
             derive_packing, (name, *_added(st, name), *_beside(st, name)), f"{name}_p", nest.widths,
-            not nest.unit.dot and not _beside(st, name), *adjacent,
+            _is_converted(st, nest, name, target), *adjacent,
         ) for name in config.pack
     ]  # fmt: skip
     masked = _is_masked(st)
@@ -127,6 +129,17 @@ def read_steps(
         copied = [Step(partition, window_borders(st, config, nest))] if has_windows(config) else []
         cutting += copied or _copy_steps(st, config, nest)
     return steps, cutting
+
+
+def _is_converted(st: Statement, nest: Nest, name: str, target: Machine) -> bool:
+    """Return whether the packed operand ``name`` holds factors as they are multiplied, not as they are given.
+
+    Bytes stay bytes where the machine multiplies words: LLVM sees then that a word holds each factor. Of pairs of words
+    whose second one is zero, one factor must have no sign.
+    """
+    plain = st.acc == "s32" and not st.shifted and target.has_word_products and any(v.dtype == "u8" for v in st.factors)
+    are_bytes = any(dtype(v.dtype).bytes == 1 and not (v.fewer or v.flipped) for v in st.factors if v.name == name)
+    return not (nest.unit.dot or _beside(st, name) or (plain and are_bytes))
 
 
 def _near_place(st: Statement, config: Config, nest: Nest, operand: str, of: str) -> int:

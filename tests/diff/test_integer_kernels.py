@@ -34,3 +34,16 @@ def test_same_bits(line: str, isa: str) -> None:
     expected = reference(kernel.problem, arrays)["dst"]
     assert np.array_equal(kernel.run(**arrays)["dst"], expected)
     assert np.unique(expected).size > 4
+
+
+@pytest.mark.parametrize("isa", [t.name for t in host_targets()])
+@pytest.mark.parametrize(
+    "line", ["--stag=axb --dtag=axb g20mb1ic20ih7oc20oh4kh3sh2ph1", "--stag=abx g4mb1ic4ih19oc4oh19kh5ph2"]
+)
+@pytest.mark.parametrize(("types", "weight"), [("u8:s8:s32", -128), ("u8:u8:s32", 255), ("s8:u8:s32", 255)])
+def test_products_of_bytes_at_their_limits(types: str, weight: int, line: str, isa: str) -> None:
+    kernel = cs.compile(f"--dt={types} {line}", target=isa, threads=1)
+    arrays = random_arrays(kernel.problem, 1)
+    arrays["src"][...] = 255 if types.startswith("u8") else -128
+    arrays["wei"][...] = weight
+    assert np.array_equal(kernel.run(**arrays)["dst"], reference(kernel.problem, arrays)["dst"])

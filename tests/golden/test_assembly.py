@@ -102,6 +102,13 @@ def test_no_sum_of_words_saturates(types: str, isa: str) -> None:
     assert "vpmaddubsw" not in text and "vpdpbusds" not in text and "vpdpwssds" not in text
 
 
+@pytest.mark.parametrize("isa", ["avx512_vnni", "avx512", "avx2"])
+@pytest.mark.parametrize("line", ["g64mb1ic64ih14oc64oh14kh3ph1", "g64mb1ic64ih28oc64oh14kh3sh2ph1"])
+def test_bytes_of_single_channels_are_multiplied_as_words(line: str, isa: str) -> None:
+    text = assembly_of(f"--dt=u8:s8:s32 --stag=axb --dtag=axb {line}", isa)
+    assert re.search("vpdpwssd|vpmaddwd", text) and "vpmulld" not in text
+
+
 @pytest.mark.parametrize("isa", ["avx512_fp16", "avx512_bf16", "avx2"])
 @pytest.mark.parametrize("types", ["bf16", "f16", "f16 --attr-acc-mode=f16", "f32:bf16:f32", "bf16:bf16:s8"])
 def test_no_conversion_is_a_call(types: str, isa: str) -> None:

@@ -41,7 +41,7 @@ def _avx512(name: str, *more: str) -> Machine:
         attributes=(("prefer-vector-width", "512"),), instructions=_rows(needs, 512),
         transpositions=transpositions(512, _AVX512, _SHUFFLES), half=half,
         fragments=TILES if "amx-tile" in needs else None,
-        permissions=("amx",) if "amx-tile" in needs else (), masked_bytes=1, fence=_FENCE,
+        permissions=("amx",) if "amx-tile" in needs else (), masked_bytes=1, has_word_products=True, fence=_FENCE,
     )  # fmt: skip
 
 
@@ -52,7 +52,8 @@ def _avx2(name: str, *more: str) -> Machine:
         vectors=RegisterFile("vector", 16, 256), memories=core_caches(32768, 1 << 18, rates=(64, 32)),
         costs=Costs(multiply_add=0.5, broadcast=0.5, latency=4.0),
         attributes=(), instructions=_rows(needs, 256),
-        transpositions=transpositions(256, _AVX2, _SHUFFLES), half="converts", masked_bytes=4, fence=_FENCE,
+        transpositions=transpositions(256, _AVX2, _SHUFFLES), half="converts", masked_bytes=4, has_word_products=True,
+        fence=_FENCE,
     )  # fmt: skip
 
 
