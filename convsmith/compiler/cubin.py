@@ -42,7 +42,7 @@ class KernelUse:
 
     def __str__(self) -> str:
         spills = f"{self.spilled} bytes spilled, {self.filled} filled" if self.spilled or self.filled else "no spills"
-        return f"{self.registers} registers, {self.shared} bytes of shared memory, {spills}"
+        return f"{self.registers} registers, {spills}"
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from convsmith.codegen import llvm_bind
+from convsmith.codegen.artifact import Artifact
 from convsmith.compiler.driver import Lowered, lower, private_buffers
 from convsmith.compiler.instruments import Dump, PassRecord, Recorder, dump_directory, dump_root
 from convsmith.compiler.service import faults, repro
@@ -76,7 +77,8 @@ def explain(kernel: Inspected) -> str:
         page = [
             *_problem(problem), *_sizes(kernel, low), ("config", str(config)),
             *_decisions(kernel, plan, low, recorder.records),
-            *_work(problem, target), *_roofline(kernel), *_notes(kernel, plan, low),
+            *_work(problem, target), *_roofline(kernel), *_machine_code(kernel.artifact),
+            *_notes(kernel, plan, low),
         ]  # fmt: skip
     if dump is None:
         page.append(("files", "none: there is no directory for them (CONVSMITH_CACHE, CONVSMITH_DUMP)"))
@@ -280,6 +282,18 @@ def reason(plan: Plan, of_bound: float, side: str) -> str:
 def rate_unit(problem: Problem) -> str:
     """Return the unit of a rate of operations."""
     return "GOP/s" if problem.acc == "s32" else "GFLOP/s"
+
+
+def _machine_code(artifact: Artifact) -> Iterator[Line]:
+    """Yield the resources of each entry that an assembler of a device reports; nothing for a CPU."""
+    title = "machine code"
+    for name, entry in artifact.entries.items():
+        use = artifact.notes.get(f"use of {entry.symbol}")
+        if use is not None:
+            yield title, f"{name}: {use}, {entry.launch.shared} bytes of shared memory at the launch"
+            title = ""
+    if not title:
+        yield "", f"assembled by {artifact.notes['assembler']}"
 
 
 def _notes(kernel: Inspected, plan: AnyPlan, low: Lowered) -> Iterator[Line]:

@@ -136,42 +136,51 @@ class CudaFunction:
     """An entry of a device is no native function of the host."""
 
     def __init__(self, library: CudaLibrary, entry: Entry) -> None:
-        self.entry, self._gpu = entry, library.gpu
-        gpu, driver = library.gpu, library.gpu.driver
-        name = entry.symbol
-        self._function = gpu.check(driver.cuModuleGetFunction(library.module, name.encode()), f"entry {name}")
-        most = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        gpu.check(driver.cuFuncSetAttribute(self._function, most, entry.launch.shared), f"shared memory of {name}")
+        self.entry, self._library = entry, library
         self._pointers = [(a, a.size * element_type(a).itemsize) for a in entry.arguments if a.role != "size"]
         written = ("out", "inout", "shared", "scratch", *(["packed"] if entry.packing else []))
         self._written = {n for n, (a, _) in enumerate(self._pointers) if a.role in written}
         self._memory: dict[int, Any] = {}
         self._launching = threading.Lock()
+        self._function: Any = None
+
+    def _loaded(self) -> Any:
+        """Return the driver's function, loaded at the first call."""
+        if self._function is None:
+            gpu, module = self._library.loaded()
+            name, shared, driver = self.entry.symbol, self.entry.launch.shared, gpu.driver
+            function = gpu.check(driver.cuModuleGetFunction(module, name.encode()), f"entry {name}")
+            most = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            gpu.check(driver.cuFuncSetAttribute(function, most, shared), f"shared memory of {name}")
+            self._function = function
+        return self._function
 
     def __call__(self, block: int, keep: object = None) -> None:
-        """Run the entry and wait. UnsupportedError: the device lacks memory."""
-        gpu, driver, name = self._gpu, self._gpu.driver, self.entry.symbol
+        """Run the entry and wait. UnsupportedError: there is no GPU that runs it, or the GPU lacks memory."""
+        gpu, _ = self._library.loaded()
+        driver, name = gpu.driver, self.entry.symbol
         words = (ctypes.c_uint64 * len(self.entry.arguments)).from_address(block)
         values = (ctypes.c_uint64 * len(words))(*words)
         launch = self.entry.launch
         with self._launching:
             gpu.enter()
+            function = self._loaded()
             copied = []
             for n, (argument, nbytes) in enumerate(self._pointers):
-                if self._is_on_device(words[n]):
+                if _is_on_device(gpu, words[n]):
                     if words[n] % _ALIGNMENT:
                         raise UnsupportedError(
                             f"argument {argument.name} of {name} begins at {words[n]:#x}, no multiple of {_ALIGNMENT}",
                             code="alignment",
                         )
                 else:
-                    values[n] = self._reserve(n, argument, nbytes)
+                    values[n] = self._reserve(gpu, n, argument, nbytes)
                     copied.append((n, nbytes))
                     gpu.check(driver.cuMemcpyHtoD(values[n], words[n], nbytes), f"argument {argument.name} of {name}")
             places = (ctypes.c_void_p * len(values))(*(ctypes.addressof(values) + 8 * n for n in range(len(values))))
             gpu.check(
                 driver.cuLaunchKernel(
-                    self._function, *launch.grid, *launch.group, launch.shared, 0, ctypes.addressof(places), 0
+                    function, *launch.grid, *launch.group, launch.shared, 0, ctypes.addressof(places), 0
                 ),
                 f"entry {name}",
             )
@@ -180,30 +189,42 @@ class CudaFunction:
                 if n in self._written:
                     gpu.check(driver.cuMemcpyDtoH(words[n], values[n], nbytes), f"results of {name}")
 
-    def _is_on_device(self, address: int) -> bool:
-        """Return whether memory is that of the device: the driver knows nothing of memory of the host."""
-        driver = self._gpu.driver
-        kind = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
-        status, *found = driver.cuPointerGetAttribute(kind, address)
-        return not int(status) and int(found[0]) == int(driver.CUmemorytype.CU_MEMORYTYPE_DEVICE)
-
-    def _reserve(self, n: int, argument: Argument, nbytes: int) -> int:
+    def _reserve(self, gpu: _OpenedGpu, n: int, argument: Argument, nbytes: int) -> int:
         """Return memory of the device for an argument, which later calls use again."""
         if n not in self._memory:
             what = f"argument {argument.name} of {nbytes} bytes"
-            self._memory[n] = self._gpu.check(self._gpu.driver.cuMemAlloc(max(nbytes, 1)), what)
+            self._memory[n] = gpu.check(gpu.driver.cuMemAlloc(max(nbytes, 1)), what)
         return int(self._memory[n])
 
 
-class CudaLibrary:
-    """The PTX of an artifact as machine code of this process's GPU.
+def _is_on_device(gpu: _OpenedGpu, address: int) -> bool:
+    """Return whether memory is that of the device: the driver knows nothing of memory of the host."""
+    driver = gpu.driver
+    kind = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+    status, *found = driver.cuPointerGetAttribute(kind, address)
+    return not int(status) and int(found[0]) == int(driver.CUmemorytype.CU_MEMORYTYPE_DEVICE)
 
-    The constructor raises UnsupportedError where there is no GPU, or one too old for the artifact, and ConfigError
-    where its shared memory is smaller than that of an entry.
-    """
+
+class CudaLibrary:
+    """The code of an artifact for this process's GPU, which is loaded at the first call."""
 
     def __init__(self, artifact: Artifact) -> None:
-        self.gpu = gpu = _open()
+        self._artifact = artifact
+        self._loading = threading.Lock()
+        self._module: tuple[_OpenedGpu, Any] | None = None
+        self.functions = {name: CudaFunction(self, entry) for name, entry in artifact.entries.items()}
+
+    def loaded(self) -> tuple[_OpenedGpu, Any]:
+        """Return the GPU and the driver's module. UnsupportedError where there is no GPU, or one too old for the
+        artifact, ConfigError where its shared memory is smaller than that of an entry.
+        """
+        with self._loading:
+            if self._module is None:
+                self._module = self._load(self._artifact)
+        return self._module
+
+    def _load(self, artifact: Artifact) -> tuple[_OpenedGpu, Any]:
+        gpu = _open()
         for entry in artifact.entries.values():
             if entry.launch.shared > gpu.shared:
                 raise ConfigError(
@@ -212,8 +233,7 @@ class CudaLibrary:
                 )
         gpu.enter()
         code = code_for(artifact, gpu.capability)
-        self.module = gpu.check(gpu.driver.cuModuleLoadData(code), f"the code of {artifact.problem!r}")
-        self.functions = {name: CudaFunction(self, entry) for name, entry in artifact.entries.items()}
+        return gpu, gpu.check(gpu.driver.cuModuleLoadData(code), f"the code of {artifact.problem!r}")
 
     def __getitem__(self, entry: str) -> CudaFunction:
         return self.functions[entry]

@@ -12,13 +12,16 @@ import numpy as np
 import pytest
 from thread_kernels import HEAD, KERNELS, arrays
 
+import convsmith as cs
 from convsmith.codegen.artifact import Artifact, Entry
 from convsmith.compiler.arguments import buffer_argument
+from convsmith.compiler.cubin import assembler_of
 from convsmith.compiler.launch import launch_of
 from convsmith.diag.errors import ConfigError, ConvsmithError, UnsupportedError
 from convsmith.interp import run
 from convsmith.ir.parse import parse_kernel
 from convsmith.machine.registry import target
+from convsmith.problem import reference
 from convsmith.runtime import cuda
 from convsmith.runtime.host_block import HostBlock
 from convsmith.runtime.loading import library_of
@@ -129,9 +132,36 @@ def test_without_a_driver() -> None:
     if any(line.startswith("nvidia ") for line in modules()):
         pytest.skip("this machine has a driver of NVIDIA's GPUs")
     with pytest.raises(UnsupportedError) as caught:
-        library_of(artifact())
+        called(artifact())
     assert caught.value.code == "cuda" and "\n" not in str(caught.value)
     assert re.match("this machine has no driver of NVIDIA's GPUs|the driver of NVIDIA's GPUs finds", str(caught.value))
+
+
+@pytest.mark.parametrize("level", ["sm_70", "sm_80", "sm_90a"])
+def test_without_a_device_a_kernel_answers_questions(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has PTX, a cubin and the report of the assembler, where one is installed; a call is refused."""
+    monkeypatch.setattr(cuda, "_driver", lambda: pytest.fail("a driver is looked for"))
+    kernel = cs.compile("--stag=axb --dtag=axb mb1ic4ih6oc8oh6kh3ph1", target=level)
+    made = kernel.artifact
+    assert made is not None and f".target {level}" in made.notes["ptx"] == kernel.asm()
+    assert level in kernel.explain()
+    try:
+        assembler_of(level)
+    except UnsupportedError:
+        assert made.code == made.notes["ptx"].encode()
+    else:
+        assert made.code.startswith(b"\x7fELF")
+        report = made.notes[f"use of {made.entries['main'].symbol}"]
+        assert re.fullmatch(r"\d+ registers, no spills", report)
+        assert report in kernel.explain()
+
+
+def test_arrays_go_in_and_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened(monkeypatch, InterpretedDriver((9, 0)))
+    kernel = cs.compile("--stag=axb --dtag=axb mb1ic4ih6oc8oh6kh3ph1", target="sm_80")
+    rng = np.random.default_rng(0)
+    x, w = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((1, 4, 6, 6), (8, 4, 3, 3)))
+    np.testing.assert_array_equal(kernel(x, w), reference(kernel.problem, {"src": x, "wei": w})["dst"])
 
 
 def modules() -> list[str]:
@@ -158,7 +188,14 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     refused(artifact(), UnsupportedError, "cuda", text)
 
 
+def called(made: Artifact) -> None:
+    """Call the entry of an artifact."""
+    function, given = library_of(made)["main"], arrays()
+    block = HostBlock(function.entry, {x: array.ctypes.data for x, array in given.items()})
+    function(block.address)
+
+
 def refused(made: Artifact, kind: type[ConvsmithError], code: str, text: str) -> None:
     with pytest.raises(ConvsmithError) as caught:
-        library_of(made)
+        called(made)
     assert (type(caught.value), caught.value.code, str(caught.value)) == (kind, code, text)
