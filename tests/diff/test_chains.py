@@ -281,6 +281,13 @@ def test_a_chain_is_called_by_names_with_packed_weights() -> None:
         kernel(arrays["src"], arrays["wei_1"])
 
 
+def test_rows_that_fit_no_cache_are_not_fused_and_explain_says_so() -> None:
+    page = cs.compile(
+        "mb1ic8ih4iw9000oc64oh4ow9000kh1kw1 -> mb1ic64ih4iw9000oc8oh4ow9000kh3kw3ph1pw1", target="avx512"
+    ).explain()
+    assert "written as a whole, and stage 2 starts when it is done; rows of 9000 KiB fill more than 1 / 2 of L2" in page
+
+
 def test_explain_says_what_fusion_saves() -> None:
     page = cs.compile(
         "--stag=axb mb1ic16ih112oc96kh1 -> g96mb1ic96ih112oc96kh3sh2ph1 -> --dtag=axb mb1ic96ih56oc24kh1",
