@@ -332,7 +332,7 @@ class CostModel:
             loads += self.lines_apart(loops, config, m) * far
             if not self.st.constant and not near:
                 loads *= self.arriving(loops, config, m, v * (1 if along_k else self.lanes))
-            latency = 0.0 if config.hold else cost.latency  # the next tile begins meanwhile
+            latency = 0.0 if config.hold or straight else cost.latency  # the next tile begins meanwhile
             converted = cost.convert * m if self.converts and loops.kinds[lane] == "n" else 0.0
             shuffled = m * shared * (apart - 1) * cost.multiply_add
             bounds = held * self.product + converted + shuffled, latency, loads, held * fetch

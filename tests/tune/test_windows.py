@@ -7,8 +7,13 @@ from dataclasses import replace
 import pytest
 
 from convsmith.ir.index import Index, Var
+from convsmith.machine.x86.levels import LEVELS
 from convsmith.plan.loops import Loops
+from convsmith.problem import parse_problem
+from convsmith.tune.candidates import default_config
 from convsmith.tune.windows import fetched, first_reads, row_tiles, slid, tap_tiles, weights_fit, window_tiles
+
+AVX2 = next(t for t in LEVELS if t.name == "avx2")
 
 CHANNELS, WIDTH = 64, 30
 LOOPS = Loops(
@@ -97,3 +102,13 @@ def test_a_window_that_slides_reads_new_columns(stride: int, new: int, again: in
     loops, tile = gradient_loops(3), {"kh": 3, "kw": 3, "g": 16}
     assert slid(loops, tile, steps(stride), 1e9, 1) == pytest.approx((new / 9, (again - new) / 9))
     assert slid(loops, tile, steps(stride), 1, 1) == pytest.approx((new / 9, 0))
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["g192mb1ic192ih28oc192oh14kh3sh2ph1", "g576mb1ic576ih14oc576oh7kh3sh2ph1", "g144mb1ic144ih56oc144oh56kh3ph1"],
+)
+def test_taps_are_unrolled_where_sixteen_registers_hold_few_sums(line: str) -> None:
+    """The next tile begins while the last products of a straight line are under way: four sums hide their latency."""
+    config = default_config(parse_problem(f"--stag=axb --dtag=axb {line}"), AVX2)
+    assert (config.size("kh"), config.size("kw")) == (3, 3)
