@@ -19,6 +19,7 @@ from convsmith.interp.values import ValueMachine
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Var
 from convsmith.ir.stmt import Alloc, AsyncCopy, AtomicAdd, Barrier, Block, Commit, For, If, Let, Stmt, Wait
+from convsmith.ir.text import head_text
 from convsmith.ir.threads import nest_of
 from convsmith.ir.walk import statements_of
 
@@ -180,8 +181,7 @@ class DeviceMachine(ValueMachine):
         elif isinstance(s, Barrier):
             yield from self._meet(s)
         else:
-            line = str(s).partition("\n")[0]
-            raise self._error(f"a barrier stands within `{line}`, which does not synchronise threads")
+            raise self._error(f"a barrier stands within `{head_text(s)}`, which does not synchronise threads")
 
     def _has_barriers(self, s: Stmt) -> bool:
         known = self._synchronises.get(s)

@@ -214,9 +214,10 @@ class AtomicAdd(Stmt):
     lanes: Lanes | None = None
 
 
-EFFECTS = (Barrier, AsyncCopy, Commit, Wait, AtomicAdd)
-"""Statements that order or share memory between threads: no memory access moves across one, and none is repeated or
-dropped."""
+FENCES = (Barrier, AsyncCopy, Commit, Wait)
+"""Statements that order the memory accesses of threads: none moves across one."""
+EFFECTS = (*FENCES, AtomicAdd)
+"""Statements that order or share memory between threads."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)

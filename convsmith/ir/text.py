@@ -268,6 +268,11 @@ def _lines(s: Stmt, pad: str, out: list[str]) -> None:
         raise TypeError(type(s))
 
 
+def head_text(s: Stmt) -> str:
+    """Return the first line of the text of a statement."""
+    return stmt_text(s).partition("\n")[0]
+
+
 def stmt_text(s: Stmt) -> str:
     out: list[str] = []
     _lines(s, "", out)

@@ -27,7 +27,7 @@ def nest_of(loop: For) -> list[For]:
 
 
 def has_effects(s: Stmt) -> bool:
-    """Return whether ``s`` contains a barrier, an asynchronous copy, a commit, a wait or an atomic addition."""
+    """Return whether ``s`` contains one of EFFECTS."""
     return any(type(x) in EFFECTS for x in statements_of(s))
 
 

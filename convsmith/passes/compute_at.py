@@ -37,6 +37,7 @@ from convsmith.passes.scope import (
     loop_range,
     note_copies,
     perfect_nest,
+    require_no_effects,
     require_one,
     with_body,
     wrap,
@@ -269,6 +270,7 @@ def compute_at(kernel: Kernel, buffer: str, loop: str, rolling: bool = True) -> 
                 t[(i + x + 2) % 4] = a[i + x + 2] * a[i + x + 2]
               b[i] = t[i % 4] + t[(i + 2) % 4]
     """
+    require_no_effects(kernel, "compute_at")
     require_one(kernel, (loop,), "compute_at")
     moving = _Moving(buffer, loop, rolling)
     body = moving.stmt(kernel.body)

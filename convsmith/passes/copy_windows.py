@@ -22,7 +22,15 @@ from convsmith.ir.walk import loops_of, substitute, variables_of, walk
 from convsmith.passes.accesses import written_in
 from convsmith.passes.footprint import box
 from convsmith.passes.relocate import Place
-from convsmith.passes.scope import ScopedRewriter, loop_range, note_copies, require_new_buffer, require_one, with_body
+from convsmith.passes.scope import (
+    ScopedRewriter,
+    loop_range,
+    note_copies,
+    require_new_buffer,
+    require_no_effects,
+    require_one,
+    with_body,
+)
 from convsmith.passes.stage import LoadsOfCopy, read_or_fill
 
 IN_ROWS = 2
@@ -177,6 +185,7 @@ def copy_windows(
                   for t.i in 0 .. min(-t.o * 4 + 6, 4):
                     c[n, i] = c[n, i] + a_s[i, t.i + t.o * 4] * b[t.i + t.o * 4]
     """
+    require_no_effects(kernel, "copy_windows")
     require_one(kernel, (loop,), "copy_windows")
     require_new_buffer(kernel, f"{buffer}_s", "copy_windows")
     body = _CopyWindows(buffer, loop, pixels, terms, once).stmt(kernel.body)

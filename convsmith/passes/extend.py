@@ -55,6 +55,11 @@ class _Guard(Rewriter):
             return Store(s.buffer, s.index, Binary("add", s.value.a, present(self.cond, s.value.b, s.buffer)), s.lanes)
         return If(self.cond, s)
 
+    def AtomicAdd(self, s: Stmt) -> Stmt:
+        return If(self.cond, s)
+
+    AsyncCopy = AtomicAdd
+
 
 def present(cond: Cond, term: Value, acc: Buffer) -> Value:
     """Return ``term`` where ``cond`` holds too, otherwise zero of the type of ``acc``."""

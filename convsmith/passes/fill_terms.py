@@ -11,7 +11,7 @@ from convsmith.ir.index import Cond, Index, Min, Var, as_index, conj
 from convsmith.ir.stmt import Alloc, At, For, Kernel, Stmt
 from convsmith.ir.value import Load, Select, Value, const
 from convsmith.ir.walk import statements_of, variables_of, walk
-from convsmith.passes.scope import ScopedRewriter, require_loops, with_body
+from convsmith.passes.scope import ScopedRewriter, require_loops, require_no_effects, with_body
 
 
 class _Mask(ScopedRewriter):
@@ -96,6 +96,7 @@ def fill_terms(kernel: Kernel, loop: str, count: int, filled: Sequence[str] = ()
             for q in 0 .. 4:
               wei_p[l, q] = (wei[l, q] if -q + 2 >= 0 else s8(0))
     """
+    require_no_effects(kernel, "fill_terms")
     require_loops(kernel, (loop,), "fill_terms")
     copies = (s.buffer for s in statements_of(kernel.body) if isinstance(s, Alloc) and s.buffer.name in filled)
     packed = frozenset((*(pack.params[-1] for pack in kernel.packs), *copies))

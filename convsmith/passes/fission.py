@@ -7,12 +7,21 @@ from collections.abc import Mapping, Sequence
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer, make_buffer
 from convsmith.ir.index import Index, as_index
-from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, Store, block
+from convsmith.ir.stmt import FENCES, Alloc, Block, For, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import Rewriter
 from convsmith.passes.accesses import sites_of
 from convsmith.passes.order import meet_outside, require_order
-from convsmith.passes.scope import LoopRewriter, extent, note_copies, perfect_nest, require_one, with_body, wrap
+from convsmith.passes.scope import (
+    LoopRewriter,
+    extent,
+    note_copies,
+    perfect_nest,
+    require_no_effects,
+    require_one,
+    with_body,
+    wrap,
+)
 
 
 class ReindexBuffer(Rewriter):
@@ -107,6 +116,7 @@ def fission(
             for i in 0 .. 5:
               dst[i] = acc[i]
     """
+    require_no_effects(kernel, "fission", FENCES)
     require_one(kernel, names, "fission")
     if not names:
         raise ConfigError("not-nested", "fission: no loop is named; legal are those directly around an allocation")

@@ -14,7 +14,7 @@ from convsmith.ir.index import Var, as_index
 from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import Rewriter, substitute, walk
-from convsmith.passes.scope import require_loops, with_body
+from convsmith.passes.scope import require_loops, require_no_effects, with_body
 
 
 class _Gather(Rewriter):
@@ -130,5 +130,6 @@ def gather_stores(kernel: Kernel, loop: str, most: int) -> Kernel:
               dst[4]{2} = t.0[2]{2}
               dst[6]{2} = t.1[2]{2}
     """
+    require_no_effects(kernel, "gather_stores")
     require_loops(kernel, (loop,), "gather_stores")
     return with_body(kernel, _Gather(loop, most).stmt(kernel.body))

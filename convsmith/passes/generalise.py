@@ -11,7 +11,7 @@ from convsmith.ir.stmt import At, For, Kernel, Stmt, Store
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import Rewriter
 from convsmith.layout.block import LayoutBlock
-from convsmith.passes.scope import require_loops
+from convsmith.passes.scope import require_loops, require_no_effects
 
 Place = tuple[int, int, Index]
 """A block of a buffer: its dim, its size, and its stride, which may be known only at the call."""
@@ -86,6 +86,7 @@ def generalise(
             for j in 0 .. 2:
               dst[j + i * s] = a[j + i * s] + b[j]
     """
+    require_no_effects(kernel, "generalise")
     require_loops(kernel, [name for name, _ in ends], "generalise")
     g = _Generalise(dict(ends), dict(places))
     body = g.stmt(kernel.body)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index
 from convsmith.ir.stmt import At, Block, For, Kernel, Stmt, block
+from convsmith.ir.threads import has_effects
 from convsmith.ir.walk import Rewriter, Substitute, bound_in, variables_of
 from convsmith.passes.scope import each_body
 
@@ -26,7 +27,9 @@ class _HoistPointers(Rewriter):
         hoisted: dict[_Entry, At] = {}
         parts = []
         for s in out.body.stmts if isinstance(out.body, Block) else (out.body,):
-            if isinstance(s, At) and not any(variables_of(i) & inside for i in (*s.index, s.offset, *s.zero_at)):
+            if isinstance(s, At) and not (
+                any(variables_of(i) & inside for i in (*s.index, s.offset, *s.zero_at)) or has_effects(out.body)
+            ):
                 entry = (s.buffer, s.table, s.index, s.offset)
                 if entry not in hoisted:
                     hoisted[entry] = replace(s, buffer=replace(s.buffer, name=f"{s.buffer.name}{len(hoisted)}"))

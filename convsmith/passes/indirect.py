@@ -10,7 +10,7 @@ from convsmith.ir.index import Index, Var, as_index
 from convsmith.ir.stmt import At, Kernel, Stmt, Store
 from convsmith.ir.value import Binary, Load, Select, Value
 from convsmith.ir.walk import Rewriter, walk
-from convsmith.passes.scope import with_body
+from convsmith.passes.scope import require_no_effects, with_body
 
 
 class _LoadsOfPixel(Rewriter):
@@ -78,6 +78,7 @@ def indirect(
                   at a_row[x, k] + n * 12 in a or a_0[0] as a_at: f32[4]:
                     c[n, i, x] = c[n, i, x] + a_at[i] * b[k]
     """
+    require_no_effects(kernel, "indirect")
     i = _Indirect(source, table, zero, index, moved)
     out = with_body(kernel, i.stmt(kernel.body))
     if i.found is None:

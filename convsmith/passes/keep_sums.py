@@ -24,6 +24,7 @@ from convsmith.passes.scope import (
     note_copies,
     perfect_nest,
     require_new_buffer,
+    require_no_effects,
     require_one,
     with_body,
     wrap,
@@ -202,6 +203,7 @@ def keep_sums(
                   if k.b - 2 >= 0:
                     dst[i] = acc[]
     """
+    require_no_effects(kernel, "keep_sums")
     require_one(kernel, (outer, *moved), "keep_sums")
     if not moved:
         raise ConfigError("not-nested", f"keep_sums: no loop is named that {outer} goes around; legal is at least one")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from convsmith.ir.stmt import At, For, Kernel, Stmt
+from convsmith.ir.threads import has_effects
 from convsmith.ir.walk import Rewriter, variables_of
 from convsmith.passes.scope import with_body
 
@@ -14,6 +15,8 @@ class _Lift(Rewriter):
             return out
         at = out.body
         if any(out.var in variables_of(i) for i in (*at.index, at.offset, *at.zero_at)):
+            return out
+        if has_effects(at.body):
             return out
         inner = For(out.var, out.lo, out.hi, at.body, out.kind, out.carried)
         return At(at.buffer, at.table, at.index, at.offset, at.source, at.zero, at.zero_at, inner)

@@ -9,6 +9,7 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var, as_index, is_true, mod
 from convsmith.ir.stmt import Alloc, AsyncCopy, AtomicAdd, Block, For, If, Invoke, Kernel, Let, Stmt, Store, block
+from convsmith.ir.text import head_text
 from convsmith.ir.value import Load
 from convsmith.ir.walk import statements_of, substitute, variables_of, walk
 from convsmith.layout.block import LayoutBlock
@@ -111,10 +112,9 @@ class _Slots(ScopedRewriter):
                 elif isinstance(s, (If, Let)):
                     bounds |= variables_of(s.cond if isinstance(s, If) else s.value)
                 if not moving.isdisjoint(bounds):
-                    line = str(s).partition("\n")[0]
-                    raise _refuse(f"`{line}` writes other elements of {b} in another iteration of {loop.var}")
+                    raise _refuse(f"`{head_text(s)}` writes other elements of {b} in another iteration of {loop.var}")
         for s in copies:
-            line = str(s).partition("\n")[0]
+            line = head_text(s)
             if not written_in(s) <= set(named) or any(isinstance(x, (Invoke, AtomicAdd)) for x in statements_of(s)):
                 raise _refuse(f"`{line}` does more than to write {', '.join(map(str, named))}")
             reads = {x.buffer for x in walk(s) if isinstance(x, Load)}

@@ -16,6 +16,7 @@ from convsmith.ir.index import Index, Max, Min, Var, as_index, make_sum
 from convsmith.ir.stmt import Alloc, At, Call, For, Function, Kernel, Stmt, Store
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import Rewriter, bound_in, statements_of, variables_of
+from convsmith.passes.scope import require_no_effects
 
 
 class _Abstract(Rewriter):
@@ -156,6 +157,7 @@ def outline(kernel: Kernel) -> Kernel:
           for i in 0 .. 4:
             call tile0(a @ i * 3, dst @ i, max(-i + 1, 0))
     """
+    require_no_effects(kernel, "outline")
     o = _Outline()
     body = o.stmt(kernel.body)
     if body is kernel.body:

@@ -14,7 +14,15 @@ from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, block
 from convsmith.ir.walk import loops_of
 from convsmith.passes.accesses import written_in
 from convsmith.passes.derive_packing import Packing
-from convsmith.passes.scope import ScopedRewriter, loop_range, note_copies, require_new_buffer, require_one, with_body
+from convsmith.passes.scope import (
+    ScopedRewriter,
+    loop_range,
+    note_copies,
+    require_new_buffer,
+    require_no_effects,
+    require_one,
+    with_body,
+)
 
 
 class _PackNear(ScopedRewriter):
@@ -79,6 +87,7 @@ def pack_near(
                   for l in 0 .. 3:
                     c[n, i * 3 + l] = c[n, i * 3 + l] + a_n[k, l] * b[n, k]
     """
+    require_no_effects(kernel, "pack_near")
     require_one(kernel, (loop,), "pack_near")
     require_new_buffer(kernel, f"{operand}_n", "pack_near")
     pass_ = _PackNear(kernel, operand, loop, dict(widths), adjacent)

@@ -6,7 +6,7 @@ from convsmith.ir.index import Index, Var, as_index, eq, floordiv, mod
 from convsmith.ir.stmt import At, For, If, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load, Select, Value
 from convsmith.ir.walk import Rewriter, Substitute
-from convsmith.passes.scope import note_copies, require_loops, with_body
+from convsmith.passes.scope import note_copies, require_loops, require_no_effects, with_body
 
 
 class _Piece(Rewriter):
@@ -153,5 +153,6 @@ def pieces(
                 for c.l in 0 .. 1:
                   b[c.l + c.v * 4 + (n % 4) // 2 * 2 + n // 4 * 4] = t[c.v, c.l]
     """
+    require_no_effects(kernel, "pieces")
     require_loops(kernel, (outer, *((vector,) if vector else ()), lane, *others), "pieces")
     return note_copies(kernel, with_body(kernel, _Pieces(outer, vector, lane, sizes, others, whole).stmt(kernel.body)))

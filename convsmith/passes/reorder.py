@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.stmt import For, Kernel, Stmt
+from convsmith.ir.stmt import FENCES, For, Kernel, Stmt
 from convsmith.ir.walk import variables_of
 from convsmith.passes.order import require_nest_order
-from convsmith.passes.scope import LoopRewriter, perfect_nest, require_one, with_body, wrap
+from convsmith.passes.scope import LoopRewriter, perfect_nest, require_no_effects, require_one, with_body, wrap
 
 
 def _check_bounds(loops: Sequence[For]) -> None:
@@ -65,5 +65,6 @@ def reorder(kernel: Kernel, names: Sequence[str]) -> Kernel:
               for i in 0 .. 2:
                 dst[i, j, k] = a[i, j, k]
     """
+    require_no_effects(kernel, "reorder", FENCES)
     require_one(kernel, names, "reorder")
     return with_body(kernel, _Reorder(tuple(names)).stmt(kernel.body))

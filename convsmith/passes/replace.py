@@ -14,6 +14,7 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.instruction import Instruction, Operand
 from convsmith.ir.stmt import Alloc, For, Invoke, Kernel, Stmt, Store
+from convsmith.ir.threads import has_effects
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import Rewriter, children, walk
 from convsmith.passes.scope import perfect_nest, with_body, wrap
@@ -81,7 +82,7 @@ class _UseRows(Rewriter):
 
     def Alloc(self, a: Alloc) -> Stmt:
         forms = self.table.fragments.get(a.buffer.dtype.name)
-        if not forms or a.buffer.scope != "register":
+        if not forms or a.buffer.scope != "register" or has_effects(a.body):
             return self._Alloc(a)
         for loops, s in _nests(a.body):
             if not _adds(s, a.buffer):

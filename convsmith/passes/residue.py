@@ -7,7 +7,7 @@ from convsmith.ir.index import Var, as_index, floordiv, minimum
 from convsmith.ir.stmt import For, Kernel, Stmt
 from convsmith.ir.walk import substitute
 from convsmith.passes.order import require_nest_order
-from convsmith.passes.scope import LoopRewriter, note_copies, require_new, require_one, with_body
+from convsmith.passes.scope import LoopRewriter, note_copies, require_new, require_no_effects, require_one, with_body
 
 
 class _Residue(LoopRewriter):
@@ -50,6 +50,7 @@ def residue(kernel: Kernel, loop: str, modulus: int, name: str) -> Kernel:
               if i.r % 2 == 0:
                 dst[i * 2 + i.r] = a[i + i.r // 2]
     """
+    require_no_effects(kernel, "residue")
     require_one(kernel, (loop,), "residue")
     if modulus < 1:
         raise ConfigError("modulus", f"residue: loop {loop} modulo {modulus}; there is at least one class")

@@ -11,7 +11,7 @@ from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, Store, block
 from convsmith.ir.value import Binary, Const, Load, const
 from convsmith.ir.walk import Rewriter, bound_in, loops_of, statements_of, walk
 from convsmith.passes.accesses import sites_of, written_in
-from convsmith.passes.scope import ScopedRewriter, loop_range, note_copies, require_one, with_body
+from convsmith.passes.scope import ScopedRewriter, loop_range, note_copies, require_no_effects, require_one, with_body
 
 
 class _Append(Rewriter):
@@ -134,5 +134,6 @@ def rfactor(kernel: Kernel, loop: str, lanes: int = 1) -> Kernel:
                 total[] = total[] + acc[k.l]
               dst[0] = total[]
     """
+    require_no_effects(kernel, "rfactor")
     require_one(kernel, (loop,), "rfactor")
     return note_copies(kernel, with_body(kernel, _Rfactor(loop, lanes).stmt(kernel.body)))

@@ -18,7 +18,7 @@ from convsmith.ir.value import Load
 from convsmith.ir.walk import statements_of, substitute, variables_of, walk
 from convsmith.passes.accesses import Site, sites_of
 from convsmith.passes.order import require_no_dependence
-from convsmith.passes.scope import ScopedRewriter, extent, loop_range, require_loops, with_body
+from convsmith.passes.scope import ScopedRewriter, extent, loop_range, require_loops, require_no_effects, with_body
 
 
 def _legal(loop: For, n: int, outer: Mapping[Var, Range]) -> bool:
@@ -158,6 +158,7 @@ def round_up(kernel: Kernel, loops: tuple[str, ...], widths: Sequence[tuple[str,
               for i.l in 0 .. min(-i.o * 4 + 10, 4):
                 dst[i.l + i.o * 4] = acc[i.l]
     """
+    require_no_effects(kernel, "round_up")
     require_loops(kernel, loops, "round_up")
     body = _RoundUp(tuple(loops), dict(widths)).stmt(kernel.body)
     if body is not kernel.body:

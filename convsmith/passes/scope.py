@@ -10,7 +10,7 @@ from convsmith.arith.ranges import Range, Unbounded, interval
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Min, Var
 from convsmith.ir.intern import nodes
-from convsmith.ir.stmt import Alloc, For, Kernel, Let, Stmt
+from convsmith.ir.stmt import EFFECTS, Alloc, For, Kernel, Let, Stmt
 from convsmith.ir.walk import Rewriter, children, loops_of, statements_of
 
 
@@ -20,12 +20,33 @@ def with_body(kernel: Kernel, body: Stmt) -> Kernel:
 
 
 def loop_names(s: Stmt) -> tuple[str, ...]:
-    """Return the names of all loops in ``s``, outermost first, which the table of nodes keeps."""
+    """Return the names of all loops in ``s``, outermost first."""
+    return _loops_and_effects(s)[0]
+
+
+def _loops_and_effects(s: Stmt) -> tuple[tuple[str, ...], tuple[Stmt, ...]]:
+    """Return the names of all loops in ``s``, and its effects, which the table of nodes keeps."""
     known = nodes()
-    names: tuple[str, ...] | None = known.get((loop_names, s))
-    if names is None:
-        names = known[loop_names, s] = tuple([loop.var.name for loop in loops_of(s)])
-    return names
+    found: tuple[tuple[str, ...], tuple[Stmt, ...]] | None = known.get((loop_names, s))
+    if found is None:
+        names, effects = [], []
+        for x in statements_of(s):
+            if type(x) is For:
+                names.append(x.var.name)
+            elif type(x) in EFFECTS:
+                effects.append(x)
+        found = known[loop_names, s] = tuple(names), tuple(effects)
+    return found
+
+
+def require_no_effects(kernel: Kernel, what: str, kinds: tuple[type[Stmt], ...] = EFFECTS) -> None:
+    """Raise ConfigError if the kernel has effects of the ``kinds``, whose order ``what``, a pass, would not keep."""
+    for s in _loops_and_effects(kernel.body)[1]:
+        if isinstance(s, kinds):
+            raise ConfigError(
+                "effects", f"{what}: kernel {kernel.name} has `{s}`, which orders threads or is shared by them; legal "
+                f"are kernels without {', '.join(x.__name__ for x in kinds)}",
+            )  # fmt: skip
 
 
 def require_loops(kernel: Kernel, names: Iterable[str], what: str) -> None:

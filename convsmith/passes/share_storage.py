@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer, make_buffer
-from convsmith.ir.stmt import Alloc, At, Block, Call, For, If, Kernel, Let, Stmt, Store
+from convsmith.ir.stmt import Alloc, At, AtomicAdd, Block, Call, For, If, Kernel, Let, Stmt, Store
 from convsmith.ir.value import Load, Select, Value
 from convsmith.ir.walk import Substitute, walk
 from convsmith.passes.scope import with_body
@@ -64,7 +64,7 @@ class StoredBuffer:
     def may_share(self, other: StoredBuffer, asynchronous: bool) -> bool:
         """Return whether one piece of memory may hold both buffers."""
         a, b = self.buffer, other.buffer
-        if a.dtype is not b.dtype or not (a.flat and b.flat):
+        if a.dtype is not b.dtype or a.scope != b.scope or not (a.flat and b.flat):
             return False
         pairs = [(x, y) for x in self.lifetimes for y in other.lifetimes]
         if any(x.overlaps(y) or self._differs_in_threads(x, other, y) for x, y in pairs):
@@ -227,6 +227,8 @@ class _Lives:
         used = {x.buffer for x in walk(s) if isinstance(x, Load)}
         if isinstance(s, Call):
             used |= {buffer for buffer, _ in s.pointers}
+        if isinstance(s, AtomicAdd):
+            used.add(s.buffer)
         if isinstance(s, Store):
             used.add(s.buffer)
             source = _copied(s.value)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from convsmith.ir.stmt import For, Kernel, Stmt
+from convsmith.ir.stmt import FENCES, For, Kernel, Stmt
 from convsmith.ir.walk import variables_of
 from convsmith.passes.order import require_nest_order
-from convsmith.passes.scope import LoopRewriter, perfect_nest, require_loops, with_body, wrap
+from convsmith.passes.scope import LoopRewriter, perfect_nest, require_loops, require_no_effects, with_body, wrap
 
 
 class _Sink(LoopRewriter):
@@ -59,5 +59,6 @@ def sink(kernel: Kernel, names: Sequence[str]) -> Kernel:
             for i in 0 .. 5:
               dst[i] = acc[i]
     """
+    require_no_effects(kernel, "sink", FENCES)
     require_loops(kernel, names, "sink")
     return with_body(kernel, _Sink(list(names)).stmt(kernel.body))

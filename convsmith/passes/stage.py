@@ -19,13 +19,21 @@ from convsmith.arith.simplify import simplify
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer, dense
 from convsmith.ir.index import Cond, Index, Var, as_index, conj, is_true, maximum, minimum, parts_of
-from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, Store, block
+from convsmith.ir.stmt import FENCES, Alloc, Block, For, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load, Select, Value, const
 from convsmith.ir.walk import Rewriter, loops_of, variables_of, walk
 from convsmith.passes.accesses import written_in
 from convsmith.passes.footprint import box, dense_blocks
 from convsmith.passes.relocate import Place, Relocate
-from convsmith.passes.scope import ScopedRewriter, loop_range, note_copies, require_new_buffer, require_one, with_body
+from convsmith.passes.scope import (
+    ScopedRewriter,
+    loop_range,
+    note_copies,
+    require_new_buffer,
+    require_no_effects,
+    require_one,
+    with_body,
+)
 
 MOST = 1 << 20
 """Maximum number of points at which two conditions are compared."""
@@ -199,6 +207,7 @@ def stage(
                 for k in 0 .. 2:
                   c[n, i] = c[n, i] + a_s[0, i + k] * b[k]
     """
+    require_no_effects(kernel, "stage", FENCES)
     require_one(kernel, (loop,), "stage")
     require_new_buffer(kernel, f"{buffer}_s", "stage")
     body = _Stage(buffer, loop, innermost, fill, scope, width, exact, masked).stmt(kernel.body)

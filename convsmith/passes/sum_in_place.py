@@ -18,7 +18,7 @@ from convsmith.ir.walk import statements_of, substitute, walk
 from convsmith.passes.accesses import Path, sites_of
 from convsmith.passes.order import NewPath, Unordered, require_order
 from convsmith.passes.relocate import Place, Relocate
-from convsmith.passes.scope import LoopRewriter, perfect_nest, with_body
+from convsmith.passes.scope import LoopRewriter, perfect_nest, require_no_effects, with_body
 
 Allocation = Alloc
 """Within a rewriter, ``Alloc`` is its method."""
@@ -108,6 +108,7 @@ def sum_in_place(kernel: Kernel, acc: str) -> Kernel:
             for i in 0 .. 5:
               dst[i] = dst[i] + a[i, k] * b[k]
     """
+    require_no_effects(kernel, "sum_in_place")
     made = _SumInPlace(acc)
     body = made.stmt(kernel.body)
     if not made.found:
