@@ -104,10 +104,10 @@ def lower_steps(config: Config, nest: GroupNest, machine: Machine) -> list[Step]
         Step(bind, names(straight), "unrolled"), Step(flatten), Step(simplify), Step(contract, machine.scalar_types),
         Step(to_threads),
     ]  # fmt: skip
-    if config.copies == "async":
-        steps.append(Step(async_copies))
     if config.barriers == "split":
         steps.append(Step(split_barriers))
+    if config.copies == "async":
+        steps.append(Step(async_copies))
     steps += [Step(narrow_index), Step(simplify, False), Step(unused_let), Step(hoist), Step(cse), Step(unroll)]
     return steps
 

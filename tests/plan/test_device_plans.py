@@ -10,13 +10,16 @@ import pytest
 from devices import DeviceOracle, random_group_config
 from problems import random_problem
 
+from convsmith.arith.evaluate import evaluate
 from convsmith.diag.errors import ConfigError, UnsupportedError
 from convsmith.ir.buffer import Buffer
+from convsmith.ir.index import Var
 from convsmith.ir.intern import interning
-from convsmith.ir.stmt import Alloc, For, Kernel
-from convsmith.ir.walk import loops_of, statements_of
+from convsmith.ir.stmt import Alloc, For, Kernel, Store
+from convsmith.ir.walk import loops_of, statements_of, variables_of
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import target
+from convsmith.passes.flatten import offset
 from convsmith.passes.manager import run_steps
 from convsmith.plan.config import Config
 from convsmith.plan.device import DevicePlan, device_plan
@@ -171,6 +174,20 @@ def test_five_dims_are_packed_into_three() -> None:
         kernel = run_steps(plan.naive(), plan.main.order)
     grid = [(str(x.var), int(x.hi)) for x in loops_of(kernel.body) if isinstance(x, For) and x.kind == "grid"]
     assert grid == [("g", 2), ("oc", 2), ("x", 3 * 5 * 3)]
+
+
+@pytest.mark.parametrize("words", ["", "--pad=wei:1", "--swizzle=wei:1"])
+def test_rows_of_shared_copies(words: str) -> None:
+    """Threads read a row of weights side by side, and write a column of it: longer or rotated rows spread it."""
+    config = Config.parse(f"{HEAD} --lane=oc --realise=mask --group=oc:32,ic:8 --shared=wei {words}")
+    with interning():
+        plan = device_plan(parse_problem("--stag=axb --dtag=axb mb1ic8iw1oc32ow1kw1"), config, machine())
+        kernel = run_steps(plan.naive(), plan.main.order)
+        (store,) = (s for s in statements_of(kernel.body) if isinstance(s, Store) and s.buffer.name == "wei_s")
+        turn, thread = Var("wei_s.e"), Var("t") if Var("t") in variables_of(store.index[0]) else Var("oc.t")
+        places = [int(evaluate(offset(store.buffer, store.index), {turn: 0, thread: n})) for n in range(8)]
+    banks = {place % 32 for place in places}
+    assert len(banks) == (8 if words else 1)
 
 
 def test_a_stride_divides_the_work() -> None:
