@@ -34,7 +34,8 @@ __all__ = ["show"]
 @click.option("--after", metavar="PASS", help="The IR after a pass, by name or number; `naive` is before all.")
 @click.option("--all", "every", is_flag=True, help="The IR after every pass that changed it.")
 @click.option("--llvm", is_flag=True, help="LLVM's text.")
-@click.option("--asm", is_flag=True, help="Assembly.")
+@click.option("--asm", is_flag=True, help="Assembly, such as PTX.")
+@click.option("--sass", is_flag=True, help="Machine code of NVIDIA's GPUs, disassembled.")
 @click.option("--indirection", is_flag=True, help="The table of pointers to the source, in every form.")
 @click.option("--chain", is_flag=True, help="Two convolutions in blocks, in TVM's schedule, as annotated TIR.")
 @click.option("--k-split", type=int, default=1, metavar="N", help="Blocks of channels in a tile of that schedule.")
@@ -43,13 +44,13 @@ __all__ = ["show"]
 @click.option("--kernel-tile", type=click.IntRange(0), metavar="N", help="Pointers of an output in that table.")
 def show(
     source: str, threads: int | None, target: str | None, config: str | None, layout: str, after: str | None,
-    every: bool, llvm: bool, asm: bool, indirection: bool, kernel_tile: int | None, chain: bool,
+    every: bool, llvm: bool, asm: bool, sass: bool, indirection: bool, kernel_tile: int | None, chain: bool,
     k_split: int, h_split: int, asynchronous: bool, **options: str | bool | None,
 ) -> None:  # fmt: skip
     """Print a kernel: its IR as it goes to LLVM, or as one of the options says. The first line is a comment."""
-    if sum((after is not None, every, llvm, asm, indirection, chain)) > 1:
+    if sum((after is not None, every, llvm, asm, sass, indirection, chain)) > 1:
         raise UsageError(
-            "--after, --all, --llvm, --asm, --indirection and --chain exclude each other; legal is one of them",
+            "--after, --all, --llvm, --asm, --sass, --indirection and --chain exclude each other; legal is one of them",
             code="bad-option",
         )
     if kernel_tile is not None and not indirection:
@@ -70,6 +71,8 @@ def show(
         note(f"; {heading}\n{kernel.llvm()}")
     elif asm:
         note(f"# {heading}\n{kernel.asm()}")
+    elif sass:
+        note(f"# {heading}\n{kernel.sass()}")
     elif every:
         note(f"# {heading}")
         for record in kernel.passes():

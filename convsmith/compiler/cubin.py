@@ -20,7 +20,10 @@ from convsmith.diag.errors import ToolchainError, UnsupportedError
 from convsmith.diag.forking import import_lock
 from convsmith.machine.base import Machine
 
-__all__ = ["AssembledKernels", "Assembler", "KernelUse", "assemble_ptx", "assembler_of", "find_tool", "machine_code"]
+__all__ = [
+    "AssembledKernels", "Assembler", "KernelUse", "assemble_ptx", "assembler_of", "disassemble", "find_tool",
+    "machine_code",
+]  # fmt: skip
 
 _LEVEL = "-O3"
 _ENTRY = re.compile(r"Compiling entry function '(\w+)'")
@@ -195,6 +198,22 @@ def _run(assembler: str, ptx: str, architecture: str) -> tuple[bytes, str]:
         if done.returncode:
             raise ToolchainError(f"ptxas refuses the PTX for {architecture}: {log.strip()[:400]}", text=ptx)
         return target.read_bytes(), log
+
+
+def disassemble(cubin: bytes) -> str:
+    """Return the instructions of a cubin as text. UnsupportedError where no disassembler for it is installed."""
+    tool = find_tool("nvdisasm")
+    if tool is None:
+        raise UnsupportedError(
+            "no disassembler is installed: nvdisasm comes with pip install nvidia-cuda-nvdisasm", code="nvdisasm"
+        )
+    with tempfile.TemporaryDirectory(prefix="convsmith-") as folder:
+        path = Path(folder, "kernel.cubin")
+        path.write_bytes(cubin)
+        done = subprocess.run([str(tool), "-c", str(path)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise UnsupportedError(f"{tool} does not read this code: {done.stderr.strip()}", code="nvdisasm")
+    return done.stdout
 
 
 def find_tool(name: str) -> Path | None:

@@ -81,6 +81,18 @@ class Inspected:
         target = self.target
         return llvm_bind.assembly(self.llvm(), target.triple, target.cpu, target.features)
 
+    def sass(self) -> str:
+        """Return the machine code that an assembler of a device made, as text. UsageError for other targets,
+        UnsupportedError where the assembler or a disassembler is not installed.
+        """
+        with import_lock:
+            from convsmith.compiler.cubin import assemble_ptx, disassemble
+
+        device = self.target.device
+        if device is None or device.code != "ptx":
+            raise UsageError(f"target {self.target.name} has no code for an assembler; its text is asm()", code="sass")
+        return disassemble(assemble_ptx(self.asm(), self.target.cpu).cubin)
+
     def passes(self) -> list[PassRecord]:
         """Return the kernel after every pass, the naive nest first."""
         return self._lower()[1]

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
-from convsmith.compiler.cubin import assembler_of, find_tool
+from convsmith.compiler.cubin import assembler_of, disassemble
 from convsmith.diag.errors import UnsupportedError
 
 _OPCODE = re.compile(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", re.M)
@@ -23,24 +21,19 @@ def skip_without(architecture: str) -> None:
         pytest.skip(str(error))
 
 
-def disassembly(cubin: bytes, folder: Path) -> dict[str, str]:
+def disassembly(cubin: bytes) -> dict[str, str]:
     """Return the text of each kernel of a cubin; skip where no disassembler reads it."""
-    tool = find_tool("nvdisasm")
-    if tool is None:
-        pytest.skip("nvdisasm is not installed")
-    path = folder / "kernel.cubin"
-    path.write_bytes(cubin)
-    done = subprocess.run([str(tool), "-c", str(path)], capture_output=True, text=True, check=False)
-    if "is deprecated" in done.stderr:
-        pytest.skip(f"{tool} disassembles no code of this architecture: {done.stderr.strip()}")
-    assert done.returncode == 0, done.stderr
-    parts = re.split(r"^\.text\.(\w+):$", done.stdout, flags=re.M)
+    try:
+        text = disassemble(cubin)
+    except UnsupportedError as error:
+        pytest.skip(str(error))
+    parts = re.split(r"^\.text\.(\w+):$", text, flags=re.M)
     return dict(zip(parts[1::2], parts[2::2]))
 
 
-def sass(cubin: bytes, folder: Path) -> dict[str, list[str]]:
+def sass(cubin: bytes) -> dict[str, list[str]]:
     """Return the opcodes of each kernel of a cubin."""
-    return {name: _OPCODE.findall(text) for name, text in disassembly(cubin, folder).items()}
+    return {name: _OPCODE.findall(text) for name, text in disassembly(cubin).items()}
 
 
 def hot_loop(text: str, products: str) -> Counter[str]:

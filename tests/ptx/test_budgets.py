@@ -25,10 +25,10 @@ LAYERS = {
 
 @pytest.mark.parametrize("level", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("name", LAYERS)
-def test_the_opcodes_of_a_hot_loop(name: str, level: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_the_opcodes_of_a_hot_loop(name: str, level: str, request: pytest.FixtureRequest) -> None:
     skip_without(level)
     assembled = assemble_ptx(made(LAYERS[name], "", level).notes["ptx"], level)
-    (kernel,) = [text for symbol, text in disassembly(assembled.cubin, tmp_path).items()][:1]
+    (kernel,) = [text for symbol, text in disassembly(assembled.cubin).items()][:1]
     counts = hot_loop(kernel, "FFMA")
     head = f"{assembled.assembler}, LLVM {llvm_bind.llvm_version()}"
     use = next(iter(assembled.uses.values()))

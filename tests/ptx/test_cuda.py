@@ -15,9 +15,9 @@ from thread_kernels import HEAD, KERNELS, arrays
 import convsmith as cs
 from convsmith.codegen.artifact import Artifact, Entry
 from convsmith.compiler.arguments import buffer_argument
-from convsmith.compiler.cubin import assembler_of
+from convsmith.compiler.cubin import assembler_of, find_tool
 from convsmith.compiler.launch import launch_of
-from convsmith.diag.errors import ConfigError, ConvsmithError, UnsupportedError
+from convsmith.diag.errors import ConfigError, ConvsmithError, UnsupportedError, UsageError
 from convsmith.interp import run
 from convsmith.ir.parse import parse_kernel
 from convsmith.machine.registry import target
@@ -154,6 +154,13 @@ def test_without_a_device_a_kernel_answers_questions(level: str, monkeypatch: py
         report = made.notes[f"use of {made.entries['main'].symbol}"]
         assert re.fullmatch(r"\d+ registers, no spills", report)
         assert report in kernel.explain()
+        if level != "sm_70" and find_tool("nvdisasm") is not None:
+            assert "FFMA" in kernel.sass()
+
+
+def test_other_targets_have_no_machine_code_to_show() -> None:
+    with pytest.raises(UsageError, match=r"target generic has no code for an assembler; its text is asm\(\)"):
+        cs.compile("mb1ic2ih3oc2kh1", target="generic").sass()
 
 
 def test_arrays_go_in_and_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -59,9 +57,9 @@ def test_rows_assemble_without_spills(target: Machine) -> None:
 
 
 @pytest.mark.parametrize("target", LEVELS, ids=lambda t: t.name)
-def test_rows_become_their_mnemonics(target: Machine, tmp_path: Path) -> None:
+def test_rows_become_their_mnemonics(target: Machine) -> None:
     skip_without(target.name)
-    found = sass(assemble_ptx(rows_ptx(target), target.name).cubin, tmp_path)
+    found = sass(assemble_ptx(rows_ptx(target), target.name).cubin)
     for row in target.instructions:
         assert any(x.startswith(row.mnemonic) for x in found[row.name]), f"{row.mnemonic} is not in {found[row.name]}"
 
