@@ -35,7 +35,7 @@ from convsmith.passes.scope import (
     with_body,
 )
 
-MOST = 1 << 20
+MOST = 1 << 22
 """Maximum number of points at which two conditions are compared."""
 
 

@@ -109,6 +109,12 @@ def test_bytes_of_single_channels_are_multiplied_as_words(line: str, isa: str) -
     assert re.search("vpdpwssd|vpmaddwd", text) and "vpmulld" not in text
 
 
+def test_windows_of_many_terms_are_multiplied_by_fragments() -> None:
+    """The copy of windows decides whether a term is there, at each of a million points."""
+    line = "--dt=u8:s8:s32 --stag=axb --dtag=axb mb1ic672ih14oc672oh6kh5sh2ph1"
+    assert "\ttdpbusd" in assembly_of(line, "avx512_amx")
+
+
 @pytest.mark.parametrize("isa", ["avx512_fp16", "avx512_bf16", "avx2"])
 @pytest.mark.parametrize("types", ["bf16", "f16", "f16 --attr-acc-mode=f16", "f32:bf16:f32", "bf16:bf16:s8"])
 def test_no_conversion_is_a_call(types: str, isa: str) -> None:
