@@ -89,7 +89,8 @@ class ThreadEmitter(FunctionEmitter):
             return
         call = self.dialect.group_number if s.kind == "grid" else self.dialect.thread_number
         n = self.geometry.axes[s.var]
-        number = self.spell(call, axis=AXES[n], n=n)
+        mask = (1 << (self.geometry.group[n] - 1).bit_length()) - 1
+        number = self.spell(call, axis=AXES[n], n=n, mask=mask)
         bits = self.dialect.number_bits
         if bits != self.bits:
             number = self.put(f"{'trunc' if bits > self.bits else 'zext'} i{bits} {number} to {self.it}")

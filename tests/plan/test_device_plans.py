@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import prod
 
 import pytest
-from devices import DeviceOracle, random_group_config
+from devices import KINDS, DeviceOracle, random_group_config
 from problems import random_problem
 
 from convsmith.arith.evaluate import evaluate
@@ -27,65 +27,6 @@ from convsmith.problem import parse_problem
 from convsmith.tune.device import device_config
 
 HEAD = "--target=opencl --pack="
-KINDS = {
-    "padded": (
-        "mb1ic3ih2iw3oc3oh2ow3kh3kw3ph1pw1",
-        "--lane=ow --register=oc:2,oh:2 --realise=pad_copy --group=oc:4,ow:2,oh:2,ic:2,kh:3,kw:3 --shared=src,wei",
-    ),
-    "mask": ("mb1ic3iw6oc5ow6kw3pw1", "--lane=oc --realise=mask --group=oc:4,ow:2 --shared=src,wei"),
-    "nothing-shared": ("mb1ic3iw6oc5ow6kw3pw1", "--lane=ow --register=oc:2 --realise=mask --group=oc:4,ow:4"),
-    "3d": ("mb2ic1id3ih2iw2oc3od3oh1ow2kd2kh2kw1pd1",
-           "--lane=oc --realise=pad_copy --group=oc:2,od:2,mb:2 --shared=src"),
-    "stride-and-dilation": (
-        "mb1ic1ih5iw9oc2oh3ow4kh3kw2sh2sw2dw1ph1", "--lane=ow --realise=pad_copy --group=ow:3,oh:2,kh:3 --shared=src",
-    ),
-    "fused-pixels": ("mb1ic3ih3iw3oc3oh3ow3kh1kw1", "--lane=oh_ow --fuse=oh+ow --realise=mask --group=oh_ow:8,oc:2"),
-    "channels-last": (
-        "--stag=axb --dtag=axb mb2ic5iw3oc3ow3kw3pw1",
-        "--lane=oc --register=oc:2 --realise=pad_copy --group=oc:6,ow:2,ic:4 --shared=src,wei --pad=wei:1,src:2",
-    ),
-    "swizzled": (
-        "--stag=axb --dtag=axb mb1ic4iw3oc4ow3kw3pw1",
-        "--lane=oc --register=oc:2 --realise=pad_copy --group=oc:4,ic:4,ow:2 --shared=src,wei --swizzle=wei:1,src:2",
-    ),
-    "two-buffers": (
-        "--stag=axb --dtag=axb mb1ic4iw4oc4ow4kw3pw1",
-        "--lane=oc --register=oc:2 --realise=pad_copy --group=oc:4,ic:2,ow:2 --shared=src,wei --buffers=2",
-    ),
-    "three-buffers-and-split-barriers": (
-        "mb1ic4iw4oc4ow4kw3pw1",
-        "--lane=ow --realise=mask --group=oc:2,ic:2,ow:2 --shared=src,wei --buffers=3 --barriers=split",
-    ),
-    "asynchronous-copies": (
-        "--dir=BWD_D --stag=axb --dtag=axb mb1ic2iw5oc4ow3kw3pw1sw2",
-        "--lane=ic --realise=pad_copy --group=ic:2,oc:2,iw:2 --shared=diff_dst,wei --buffers=3 --copies=async",
-    ),
-    "blocked-with-zeros": ("--stag=aBc4b --dtag=aBc4b mb1ic5iw3oc6ow3kw3pw1",
-                           "--lane=oc --realise=pad_copy --group=oc:4,ic:2 --shared=src,wei"),
-    "groups": ("g3mb1ic6iw3oc6ow3kw3pw1", "--lane=ow --realise=pad_copy --group=ow:4,oc:3,g:2 --shared=src,wei"),
-    "depthwise": ("--stag=axb --dtag=axb g5mb1ic5ih3iw3oc5oh3ow3kh2kw3pw1",
-                  "--lane=g --register=ow:2 --realise=mask --group=g:4,ow:4"),
-    "backward": ("--dir=BWD_D mb1ic2ih3oc3oh2kh3kw2iw4ow2sh2sw2ph1",
-                 "--lane=iw --realise=pad_copy --group=iw:4,ih:2,oc:2 --shared=diff_dst,wei"),
-    "weights": ("--dir=BWD_W mb2ic3ih2iw3oc3oh2ow3kh2kw2ph1pw1",
-                "--lane=oc --register=ic:2 --realise=pad_copy --group=oc:4,ic:2,mb:2,ow:3 --shared=src,diff_dst"),
-    "weights-in-parts": ("--dir=BWD_W --dtag=axb mb2ic3iw3oc5ow3kw2pw1",
-                         "--lane=oc --register=ic:2 --realise=mask --group=oc:4,ic:2 --shared=src --split=mb:2"),
-    "weights-in-parts-that-are-added-atomically": (
-        "--dir=BWD_W --dtag=axb mb4ic3iw3oc5ow3kw2pw1",
-        "--lane=oc --register=ic:2 --realise=pad_copy --group=oc:4,ic:2,ow:2 --shared=src --split=mb:2 --join=atomic",
-    ),
-    "weights-and-bias": ("--dir=BWD_WB mb2ic3iw3oc5ow3kw2pw1", "--lane=oc --realise=mask --group=oc:4"),
-    "deconvolution": ("--deconv mb1ic2ih2iw2oc2oh3ow3kh3kw3sh2sw2ph1pw1", "--lane=oc --realise=mask --group=oc:4,ow:2"),
-    "matmul": ("--matmul --bia-dt=f32 3x5:5x3",
-               "--lane=n --register=m:2 --realise=mask --group=m:4,n:4,k:3 --shared=src,wei"),
-    "bytes": ("--dt=u8:s8:s32 mb1ic5ih2iw3oc3oh1ow3kh2kw2pw1",
-              "--lane=oc --realise=pad_copy --group=oc:4,ic:4 --shared=src,wei"),
-    "zero-points": ("--dt=u8:s8:s32 --attr-zero-points=src:common:3+wei:common:2 mb1ic3iw5oc5ow5kw3pw1",
-                    "--lane=oc --realise=mask --group=oc:4,ow:2,ic:2 --shared=src,wei"),
-    "bf16": ("--dt=bf16 --dir=FWD_B --attr-post-ops=relu+linear:2:1 mb1ic3iw5oc5ow5kw3pw1",
-             "--lane=oc --register=ow:2 --realise=pad_copy --group=oc:4,ow:4,ic:3 --shared=src,wei"),
-}  # fmt: skip
 
 
 def machine() -> Machine:

@@ -1,0 +1,60 @@
+"""Kernels of every kind run on a device of OpenCL, and give exactly what the reference gives."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from devices import KINDS, random_group_config
+from opencl_driver import require_opencl
+from problems import random_problem
+
+from convsmith.diag.errors import ConfigError
+from convsmith.frontend.kernel import CompiledKernel
+from convsmith.ir.intern import interning
+from convsmith.machine.registry import target
+from convsmith.measure.verification import verify_kernel
+from convsmith.plan.config import Config
+from convsmith.problem import Problem, parse_problem
+
+HEAD = "--target=opencl --pack="
+
+
+def check(problem: Problem, config: Config | None, seed: int) -> None:
+    kernel = CompiledKernel(problem, target("opencl"), config)
+    verdict = verify_kernel(kernel, seed)
+    assert verdict.ok and kernel.artifact is not None, f"{problem} {kernel.config}: {verdict.detail}"
+    assert {e.launch.kind for e in kernel.artifact.entries.values()} == {"grid"}
+
+
+def check_random(seed: int) -> None:
+    """One problem, under a random config or, every second time, under the default one."""
+    require_opencl()
+    rng = random.Random(seed)
+    problem = random_problem(rng, 20_000)
+    with interning():
+        config = random_group_config(rng, problem, target("opencl")) if seed % 2 else None
+    try:
+        check(problem, config, seed)
+    except ConfigError:
+        if config is None:
+            raise
+        check(problem, None, seed)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind(kind: str) -> None:
+    require_opencl()
+    line, config = KINDS[kind]
+    check(parse_problem(line), Config.parse(f"{HEAD} {config}"), 0)
+
+
+@pytest.mark.parametrize("seed", range(26))
+def test_random_problems(seed: int) -> None:
+    check_random(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(26, 326))
+def test_more_random_problems(seed: int) -> None:
+    check_random(seed)
