@@ -87,7 +87,9 @@ def _choices(st: Statement, machine: Machine) -> Iterator[_Choice]:
     lane, others = _tiled_loops(st)
     sizes = {d.name: d.size for d in st.dims}
     free = {d.name: d.size for d in st.dims if d.kind != "k"}
-    tiles = sorted(_tiles(sizes, lane, others, device), key=lambda x: _of_product(free, x[0], x[1], device))[:FIRST]
+    inner, every = _inner_dims(st), list(_tiles(sizes, lane, others, device))
+    even = [x for x in every if not any(sizes[n] % x[1].get(n, 1) for n in inner)]
+    tiles = sorted(even or every, key=lambda x: _of_product(free, x[0], x[1], device))[:FIRST]
     for register, group in tiles:
         for steps, shared in _ways(st, sizes):
             config = Config(
@@ -110,6 +112,17 @@ def _tiled_loops(st: Statement) -> tuple[str, list[str]]:
     columns = [d for d in free if d.kind == "n" and d is not lane]
     pixels = [d for d in reversed(free) if d.kind == "m" and d is not lane]
     return lane.name, [d.name for d in (*columns[-1:], *pixels)][:2]
+
+
+def _inner_dims(st: Statement) -> set[str]:
+    """Return the dims of the result that share a coordinate with a dim of larger steps, such as channels of a group:
+    iterations beyond their ends would write the next one's elements.
+    """
+    found = set()
+    for coord in st.c.coords:
+        steps = {atom.name: abs(step) for atom, step in coord.terms if isinstance(atom, Var)}
+        found |= {name for name, step in steps.items() if step < max(steps.values())}
+    return found
 
 
 def _tiles(

@@ -30,4 +30,5 @@ DIALECT = Dialect(
 """The mask changes no number of a thread. Without it, Intel's driver for CPUs takes conditions on the number for bounds
 of its loops over the threads, and mistakes those in which the number is negated.
 
-A split barrier stops where its second part stands: all threads that reach it have passed the first one."""
+A split barrier stops where its second part stands: all threads that reach it have passed the first one.
+"""
