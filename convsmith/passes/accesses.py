@@ -52,12 +52,17 @@ def sites_of(s: Stmt, ranges: Ranges, allocated: bool = False) -> list[Site]:
     return collector.sites
 
 
-def sites_within(s: Stmt, loops: tuple[LoopBounds, ...], ranges: Ranges) -> list[Site]:
-    """Return all accesses in ``s`` of memory that ``s`` does not allocate; ``loops`` are the loops around ``s``."""
+def sites_within(
+    s: Stmt, loops: tuple[LoopBounds, ...], ranges: Ranges, conds: tuple[Cond, ...] = ()
+) -> list[Site]:
+    """Return all accesses in ``s`` of memory that ``s`` does not allocate.
+
+    ``loops`` are the loops around ``s``, outermost first, ``conds`` the conditions under which it runs.
+    """
     own = _written_and_allocated(s)[1]
     used = {b for x in walk(s) for b in _buffers(x) if not b.in_registers}
     collector = _Collector(used - own, {**ranges, **{x.var: x.range for x in loops}})
-    collector.loops = loops
+    collector.loops, collector.conds = loops, conds
     collector.stmt(s, loops)
     return collector.sites
 

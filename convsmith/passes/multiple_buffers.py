@@ -26,6 +26,20 @@ def _refuse(why: str) -> ConfigError:
     return ConfigError("buffering", f"multiple_buffers: {why}")
 
 
+def _opened(s: Stmt, buffers: Collection[str]) -> tuple[list[Buffer], list[Stmt]]:
+    """Return the buffers that a loop's body allocates, and its statements; those in the life of the named buffers too.
+    """
+    inside: list[Buffer] = []
+    parts: list[Stmt] = []
+    while True:
+        last = s.stmts[-1] if isinstance(s, Block) and s.stmts else s
+        if not isinstance(last, Alloc) or (last is not s and last.buffer.name not in buffers):
+            return inside, [*parts, *(s.stmts if isinstance(s, Block) else (s,))]
+        parts += s.stmts[:-1] if isinstance(s, Block) else ()
+        inside.append(last.buffer)
+        s = last.body
+
+
 def _used(s: Stmt) -> set[Buffer]:
     """Return the buffers that a statement reads or writes."""
     return {x.buffer for x in walk(s) if isinstance(x, (Load, Store, AtomicAdd))}
@@ -61,15 +75,11 @@ class _Slots(ScopedRewriter):
     def _buffered(self, loop: Loop) -> Stmt:
         if loop.kind not in ("serial", "unrolled") or loop.carried:
             raise _refuse(f"loop {loop.var} is {loop.kind} or carries pointers; legal is a plain serial loop")
-        inside, body = [], loop.body
-        while isinstance(body, Alloc):
-            inside.append(body.buffer)
-            body = body.body
+        inside, parts = _opened(loop.body, self.buffers)
         allocated = [*inside, *(x.buffer for x in self.around if isinstance(x, Allocation))]
         named = [b for b in allocated if b.name in self.buffers]
         if {b.name for b in named} != set(self.buffers):
             raise _refuse(f"{', '.join(self.buffers)}: not all are allocated around loop {loop.var} or within it")
-        parts = body.stmts if isinstance(body, Block) else (body,)
         copies = [x for x in parts if not written_in(x).isdisjoint(named)]
         rest = [x for x in parts if x not in copies]
         last = max((n for n, x in enumerate(parts) if x in copies), default=0)

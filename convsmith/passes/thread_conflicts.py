@@ -162,10 +162,11 @@ def _in_step(a: Access, b: Access, steps: Mapping[LoopBounds, int]) -> Iterator[
 
 
 def _substituted(access: Access, values: Mapping[Var, Index], loops: Mapping[LoopBounds, LoopBounds]) -> Access:
-    """Return the access with other indices, and with other loops around it."""
+    """Return the access with other indices and conditions, and with other loops around it."""
     around = tuple(loops.get(x, x) for x in access.loops)
     ranges: dict[Var, Range] = {x.var: x.range for x in around}
     index = access.index
     if index is not None:
         index = tuple(simplify(substitute(i, values), ranges) for i in index)
-    return replace(access, index=index, loops=around)
+    conds = tuple(substitute(c, values) for c in access.conds) if values else access.conds
+    return replace(access, index=index, loops=around, conds=conds)

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from convsmith.arith.dependence import INFINITE, LoopBounds
 from convsmith.arith.ranges import Range, try_interval
-from convsmith.ir.index import Var
+from convsmith.ir.index import Cond, Var, parts_of
 from convsmith.ir.stmt import Alloc, Barrier, Block, For, If, Let, Stmt
 from convsmith.ir.walk import statements_of
 from convsmith.passes.accesses import Site, sites_within
@@ -35,6 +35,7 @@ class ThreadWalk(Generic[State]):
         self._sites: dict[Stmt, list[Site]] = {}
         self._bounds: dict[For | Let, LoopBounds] = {}
         self._conflicts: dict[object, bool] = {}
+        self._conds: tuple[Cond, ...] = ()
 
     def is_unit(self, s: Stmt) -> bool:
         """Return whether the walk does not look into ``s``."""
@@ -75,8 +76,11 @@ class ThreadWalk(Generic[State]):
         if isinstance(s, For):
             return self._loop(s, serial, state)
         if isinstance(s, If):
+            outer, self._conds = self._conds, (*self._conds, *parts_of(s.cond))
             state = self.condition(s, serial, state)
-            return self.joined(state, self.walk(s.body, serial, state))
+            state = self.joined(state, self.walk(s.body, serial, state))
+            self._conds = outer
+            return state
         if isinstance(s, Let):
             range_ = try_interval(s.value, {**self.ranges, **{x.var: x.range for x in (*self.threads, *serial)}})
             named = self._bounds.setdefault(s, LoopBounds(s.var, s.value, s.value + 1, range_ or (-INFINITE, INFINITE)))
@@ -103,7 +107,8 @@ class ThreadWalk(Generic[State]):
         """Return the accesses of a unit."""
         found = self._sites.get(unit)
         if found is None:
-            found = self._sites[unit] = sites_within(self.statement(unit), (*self.threads, *serial), self.ranges)
+            loops = *self.threads, *serial
+            found = self._sites[unit] = sites_within(self.statement(unit), loops, self.ranges, self._conds)
         return found
 
     def conflict(self, a: EarlierAccess, b: Site, serial: Serial, threads: Serial | None = None) -> bool:

@@ -100,6 +100,13 @@ CASES = {
           if k - x >= 0:
             for t in 0 .. 4 #group: b[y + t] = s[-t + 3]
 """, 2),
+    "conditions of an iteration": (HEAD + """\
+  alloc s: f32[24] @shared:
+    for t in 0 .. 8 #group: for i in 0 .. 3: s[i * 8 + t] = b[t]
+    for k in 0 .. 3:
+      for t in 0 .. 8 #group: if k - 1 == 0: s[k * 8 + t - 8] = a[k * 8 + t]
+      for t in 0 .. 8 #group: c[k * 8 + t] = s[-t + 7]
+""", 2),
     "a loop that may not run": (HEAD + """\
   for x in 0 .. 2 #grid:
     alloc s: f32[8] @shared:
