@@ -52,6 +52,7 @@ KINDS = {
         "--attr-post-ops=relu mb1ic2ih3iw9oc3oh2ow5kh3kw3sh2sw2ph1pw1",
         "--lane=ow --register=oc:2,ow:8 --reduce=kh,ic,kw --threads=2",
     ),
+    "weights-prefetched": ("mb1ic5iw4oc9ow4kw3pw1", "--lane=oc --register=oc:4,ow:2 --stream=wei"),
     "packed-near": (
         "mb1ic5ih5oc6oh5kh1ph0", "--lane=oc --fuse=oh+ow --register=oc:4,oh_ow:3 --order=mb,oh_ow,oc --near=src+oh_ow",
     ),

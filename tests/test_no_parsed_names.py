@@ -33,6 +33,8 @@ PYTHON = "names of Python's modules and interpreters"
 ONNX = "an attribute of ONNX, which has words as values"
 LOGS = "the log of an assembler"
 LEGAL = {
+    ("plan/config.py", "self.at.partition(':')"): CONFIG,
+    ("plan/config.py", "self.at.partition(':')[2].isdecimal()"): CONFIG,
     ("plan/config.py", "text.partition(_THEN)"): CONFIG,
     ("plan/config.py", "text.split()"): CONFIG,
     ("plan/config.py", "x.partition('+')"): CONFIG,

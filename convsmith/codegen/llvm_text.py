@@ -69,8 +69,8 @@ class FunctionEmitter(ValueEmitter):
     ) -> None:
         bits = min(kernel.index_bits or facts.address_bits, facts.address_bits)
         super().__init__(bits, written, facts.half, flushed_buffers(kernel, facts.rows), facts.head_load)
-        self.facts, self.rows, self.symbol, self.streamed = facts, facts.rows, symbol, kernel.streamed
-        self.past_caches = frozenset(streamed_results(kernel))
+        self.facts, self.rows, self.symbol = facts, facts.rows, symbol
+        self.streamed, self.past_caches = kernel.streamed, frozenset(streamed_results(kernel))
         self.fragments: dict[Buffer, Fragments] = {}
         self.configurations, self.configured = configurations, False
         self.task_range: tuple[str, str] | None = None

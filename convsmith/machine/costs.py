@@ -102,6 +102,8 @@ class Costs:
     """Cost of loading a cache line that a nest streams from main memory again and again, relative to L2."""
     jump: float = 1.5
     """Minimum of that ratio if no two consecutive loads share a cache line."""
+    prefetched: int = 0
+    """Minimum bytes of packed weights whose vectors arrive sooner where loads prefetch lines; 0 if none do."""
     fetched: int = 128
     """Bytes that the caches fetch at once."""
 
@@ -123,3 +125,7 @@ class Costs:
     """Cycles to begin a pixel in each register tile that has some of its results, where the first-level cache holds all
     weights and the pixel comes from beyond it: else loads hide them.
     """
+
+    def prefetches(self, size: int) -> bool:
+        """Return whether loads of vectors of packed weights of ``size`` bytes prefetch lines."""
+        return 0 < self.prefetched <= size

@@ -8,11 +8,19 @@ from convsmith.arith.simplify import simplify
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import make_buffer
 from convsmith.ir.index import Index, Var, as_index, is_true
-from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, Store, block
+from convsmith.ir.stmt import FENCES, Alloc, For, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import Rewriter, substitute, variables_of, walk
 from convsmith.passes.accesses import written_in
-from convsmith.passes.scope import ScopedRewriter, loop_range, perfect_nest, require_new_buffer, with_body, wrap
+from convsmith.passes.scope import (
+    ScopedRewriter,
+    loop_range,
+    perfect_nest,
+    require_new_buffer,
+    require_no_effects,
+    with_body,
+    wrap,
+)
 
 Loop = For
 """Within a rewriter, ``For`` is its method."""
@@ -92,5 +100,6 @@ def load_once(kernel: Kernel, buffer: str, loops: tuple[str, ...]) -> Kernel:
     """
     if not loops:
         raise ConfigError("not-nested", f"load_once: no loop is named around loads of {buffer}; legal is at least one")
+    require_no_effects(kernel, "load_once", FENCES)
     require_new_buffer(kernel, f"{buffer}_r", "load_once")
     return with_body(kernel, _LoadOnce(buffer, loops).stmt(kernel.body))

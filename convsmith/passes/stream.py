@@ -1,7 +1,7 @@
 """Mark buffers as streamed: no later load finds their elements in the nearest cache.
 
 A load of a fragment from such a buffer tells the cache to replace its lines first, so that the lines of the other
-operand, which register tiles share, stay there.
+operand, which register tiles share, stay there. A load of a vector prefetches a line that a later load reads.
 """
 
 from __future__ import annotations

@@ -88,13 +88,19 @@ def lower_steps(st: Statement, config: Config, target: Machine, nest: Nest) -> l
 
 
 def _streamed(st: Statement, config: Config, nest: Nest, target: Machine) -> tuple[str, ...]:
-    """Return the names under which fragments of the streamed operands are read, and the streamed result's."""
-    legal = [view.name for view in st.factors] if nest.rows and target.fragments is not None else []
-    legal += [st.c.name] if has_full_vectors(st, config, nest.lanes) and target.fence and not nest.rows else []
+    """Return the names under which fragments or vectors of the streamed operands are read, and the streamed result's.
+    """
+    legal = [view.name for view in st.factors]
+    if not nest.rows:
+        legal = [n for n in legal[1:] if n in config.pack]
+        legal += [st.c.name] if has_full_vectors(st, config, nest.lanes) and target.fence else []
+    elif target.fragments is None:
+        legal = []
     if not set(config.stream) <= set(legal):
         raise ConfigError(
             "stream", f"--stream={','.join(config.stream)}: legal are operands whose fragments registers of their own "
-            f"hold, and a result that full vectors of channels write once: {', '.join(legal) or 'none here'}",
+            "hold, packed weights that are read as vectors, and a result that full vectors of channels write once: "
+            f"{', '.join(legal) or 'none here'}",
         )  # fmt: skip
     copy = {st.a.name: copy_name(st)} if is_copied(st, config) else {}
     return tuple(copy.get(n, f"{n}_p" if n in config.pack else n) for n in config.stream)

@@ -405,18 +405,27 @@ class Model(CostModel):
         return (*a, b.name) if self.st.constant or not ready else a
 
     def streamed(self, loops: Loops, config: Config) -> tuple[str, ...]:
-        """Return the operands on whose fragments the first-level cache spends no room, or a result beyond the caches.
+        """Return the operands whose fragments need no room in the nearest cache, or prefetched ones and a result beyond
+        the caches.
         """
         if self.unit.rows == 1:
             result = self.st.c
             far = prod(result.layout.shape) * dtype(result.dtype).bytes > self.target.costs.result_near
             passes = far and self.target.fence and has_full_vectors(self.st, config, self.lanes)
-            return (result.name,) if passes else ()
+            return (*self._prefetched(config), *((result.name,) if passes else ()))
         if self.target.fragments is None:
             return ()
         panels, columns = self.panels(loops, config), config.size(config.lane) // self.lanes
         chosen = streamed_operand(panels, columns, self.target.costs.fragment_kept)
         return tuple(view.name for view, role in ((self.st.a, "source"), (self.st.b, "weights")) if role == chosen)
+
+    def _prefetched(self, config: Config) -> tuple[str, ...]:
+        """Return the packed weights, if loads of their vectors prefetch lines."""
+        weights = self.st.b
+        is_packed = self.st.constant and weights.name in config.pack
+        is_vectors = any(d.name == config.lane for d in self.st.of("n"))
+        size = prod(weights.layout.shape) * dtype(weights.dtype).bytes
+        return (weights.name,) if is_packed and is_vectors and self.target.costs.prefetches(size) else ()
 
     def complete(self, loops: Loops, config: Config) -> Config:
         """The config with its reduction in parts for threads, or else with blocks of channels, where either pays."""

@@ -189,7 +189,7 @@ def _caches(at: Point) -> Iterator[Changes]:
 def _packs(at: Point) -> Iterator[Changes]:
     """Yield the sets of operands that are packed."""
     for names in ((), (at.b,), (at.a,), (at.a, at.b)):
-        yield dict(pack=names)
+        yield dict(pack=names, stream=tuple(n for n in at.config.stream if at.unit.rows > 1 or n in names))
 
 
 def _realisations(at: Point) -> Iterator[Changes]:
@@ -260,9 +260,13 @@ def _splits(at: Point) -> Iterator[Changes]:
 
 
 def _streams(at: Point) -> Iterator[Changes]:
-    """Yield the operands on whose fragments the first-level cache spends no room, and a result beyond the caches."""
+    """Yield the operands on whose fragments the first-level cache spends no room, or those that are prefetched, and a
+    result beyond the caches.
+    """
+    has_fragments = at.unit.rows > 1
     for names in ((), (at.a,), (at.b,)):
-        yield dict(stream=names if at.unit.rows > 1 and at.target.fragments is not None else ())
+        legal = at.target.fragments is not None if has_fragments else names != (at.a,)
+        yield dict(stream=names if legal else ())
     result = scheduled_statement(at.problem, at.config, at.target).c
     if at.target.fence and prod(result.layout.shape) * dtype(result.dtype).bytes > FAR * at.target.l2.bytes:
         yield dict(stream=(result.name,))

@@ -13,6 +13,7 @@ from math import prod
 
 from convsmith.arith.linear_map import linear_code
 from convsmith.diag.errors import ConfigError
+from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
 from convsmith.plan.loops import fused_name, loops_after_fusing
@@ -69,6 +70,8 @@ def winograd_configs(
                 made = winograd_of(problem, base, target, dynamic=False)
             except ConfigError:
                 continue
+            if target.costs.prefetches(made.product.b.layout.size * dtype(made.product.b.dtype).bytes):
+                base = replace(base, stream=(WEIGHTS,))
             if not all(_is_transposed(copy, made, target) for copy in made.copies):
                 continue
             idle = -(-made.tasks // threads) * threads / made.tasks

@@ -1,4 +1,4 @@
-"""Fragments of streamed operands are loaded with a hint that keeps the lines of the other operand in the cache."""
+"""Loads of streamed operands carry a hint: fragments keep the lines of the other operand, vectors prefetch lines."""
 
 from __future__ import annotations
 
@@ -60,6 +60,29 @@ def test_the_hint_changes_no_result(names: str) -> None:
     if "avx512_amx" not in {t.name for t in host_targets()}:
         pytest.skip("this machine lacks avx512_amx")
     assert verify_kernel(cs.compile(LINE, config=f"{CONFIG} --stream={names}", threads=1)).ok
+
+
+def prefetches(words: str, level: str) -> tuple[int, int]:
+    """The prefetches, and the loads of whole vectors, of a kernel's main function."""
+    target = next(t for t in LEVELS if t.name == level)
+    config = Config.parse(f"--target={level} --lane=oc --register=oc:32,ow:2 {words}")
+    with interning():
+        text = lower(plan(parse_problem("--stag=axb --dtag=axb mb1ic64iw8oc64ow8kw1"), config, target)).text
+    (main,) = re.findall(r"^define \S+ @convsmith_kernel\w*_chunk\(.*?^}", text, re.DOTALL | re.MULTILINE) or [text]
+    return main.count("call void @llvm.prefetch"), len(re.findall(r"load <\d+ x float>", main))
+
+
+@pytest.mark.parametrize(("level", "lines"), [("avx512", 2), ("avx2", 2)])
+def test_loads_of_streamed_weights_prefetch_each_line_once(level: str, lines: int) -> None:
+    (none, _), (ahead, loads_) = prefetches("", level), prefetches("--stream=wei", level)
+    assert none == 0 and ahead > 0 and ahead % lines == 0
+    assert ahead == loads_ // (1 if level == "avx512" else 2)
+
+
+def test_a_prefetch_changes_no_result() -> None:
+    line = "--stag=axb --dtag=axb mb1ic64ih5oc64oh5kh3ph1"
+    config = f"--target={host_targets()[-1].name} --lane=oc --register=oc:4,ow:2 --stream=wei"
+    assert verify_kernel(cs.compile(line, config=config, threads=1)).ok
 
 
 def test_the_mark_prints_parses_and_belongs_to_the_kernel() -> None:
@@ -133,7 +156,7 @@ def test_full_vectors_alone_are_stored_past_the_caches() -> None:
 )
 def test_results_that_are_no_full_vectors_stay_in_the_caches(line: str, words: str, level: str) -> None:
     config = Config.parse(f"--target={level} {words} --stream=dst")
-    with interning(), pytest.raises(ConfigError, match="a result that full vectors of channels write once: none here"):
+    with interning(), pytest.raises(ConfigError, match="a result that full vectors of channels write once: wei"):
         plan(parse_problem(line), config, target(level))
 
 
@@ -141,10 +164,14 @@ def test_results_that_are_no_full_vectors_stay_in_the_caches(line: str, words: s
     ("line", "config"),
     [
         (LINE, f"{CONFIG} --stream=dst"),
-        ("--stag=axb --dtag=axb mb1ic16ih9iw9oc16oh9ow9kh3kw3ph1pw1", "--target=avx512_amx --lane=oc --stream=wei"),
+        ("--stag=axb --dtag=axb mb1ic16ih9iw9oc16oh9ow9kh3kw3ph1pw1", "--target=avx512_amx --lane=oc --stream=src"),
+        (
+            "--stag=axb --dtag=axb mb1ic16ih9iw9oc16oh9ow9kh3kw3ph1pw1",
+            "--target=avx512_amx --lane=oc --pack= --stream=wei",
+        ),
     ],
 )
-def test_operands_without_fragments_cannot_be_streamed(line: str, config: str) -> None:
+def test_other_operands_cannot_be_streamed(line: str, config: str) -> None:
     with interning(), pytest.raises(ConfigError, match="legal are operands whose fragments") as raised:
         plan(parse_problem(line), Config.parse(config), AMX)
     assert raised.value.code == "stream"

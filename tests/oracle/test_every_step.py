@@ -152,7 +152,6 @@ def test_the_kinds_use_every_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     used = passes_of(convsmith.plan.order, convsmith.plan.read, convsmith.plan.lower, convsmith.plan.packing)
     used -= {"pieces"}  # of loops whose extents are given at the call
     used -= {"scale"}  # on machines whose vectors are scalable (test_scalable_steps.py)
-    used -= {"stream"}  # on machines whose fragments have registers of their own (test_streams.py)
     used -= {"unvectorise"}  # on machines without vectors of some types (test_unvectorise.py)
     changed: set[str] = set()
 

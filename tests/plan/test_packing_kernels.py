@@ -135,7 +135,7 @@ BLOCKED = [
 def test_lines_stay_until_all_of_each_is_read(isa: str, line: str, operand: str, loops: str) -> None:
     """Where lines are read in parts, the loop over parts is around a block whose lines the first-level cache holds."""
     level, problem = target(isa), parse_problem(f"--matmul {line}").canonical()
-    config = replace(default_config(exact(problem), level), pack=(operand,))
+    config = replace(default_config(exact(problem), level), pack=(operand,), stream=())
     with interning():
         made = plan(problem, config, level)
         (pack,) = run_steps(made.program.naive(), made.pipeline).packs

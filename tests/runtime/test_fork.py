@@ -32,7 +32,7 @@ from convsmith.diag import forking, trace
 from convsmith.diag.forking import RenewedLock, cached_property
 from convsmith.frontend import conv_functions
 from convsmith.measure import ceilings
-from convsmith.runtime import host, host_kernel, opencl
+from convsmith.runtime import cuda, host, host_kernel, opencl
 
 ROOT = Path(cs.__file__).parents[1]
 SIZES = count(20)
@@ -48,6 +48,7 @@ LOCKS: dict[str, Callable[[], AbstractContextManager[object]]] = {
     "trace": lambda: trace._writing.lock,
     "ceilings": lambda: ceilings._lock.lock,
     "kept": lambda: conv_functions._KEPT._guard.lock,
+    "cuda": lambda: cuda._guard.lock,
     "opencl": lambda: opencl._guard.lock,
 }
 
@@ -122,7 +123,8 @@ def test_every_lock_is_known() -> None:
         assert not re.search(r"from functools import .*cached_property|functools\.cached_property\b", text) or (
             file.stem == "forking"
         ), f"{file}: functools.cached_property holds a lock before Python 3.12"
-    assert found == {"forking", "trace", "cache", "ceilings", "host", "host_kernel", "kept", "opencl", "threads"}
+    known = {"forking", "trace", "cache", "ceilings", "cuda", "host", "host_kernel", "kept", "opencl", "threads"}
+    assert found == known
 
 
 def test_imports_inside_functions_hold_the_lock() -> None:

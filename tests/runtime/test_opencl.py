@@ -98,7 +98,7 @@ def test_code_that_the_driver_refuses() -> None:
     require_opencl()
     with pytest.raises(ToolchainError, match=r"cannot build the SPIR-V of 'copy' \(8 bytes\)"):
         library_of(replace(copy_artifact(), code=b"\0" * 8))
-    with pytest.raises(UnsupportedError, match=r"launched by 'metal'; known are opencl"):
+    with pytest.raises(UnsupportedError, match=r"launched by 'metal'; known are cuda, opencl"):
         library_of(with_launch(copy_artifact(), runtime="metal"))
 
 

@@ -11,11 +11,11 @@ from convsmith.machine.base import Machine
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.passes.transpose_stores import transpose_stores
 from convsmith.plan.config import Config
-from convsmith.plan.kernel import scheduled
 from convsmith.plan.loops import loops_after_fusing
 from convsmith.plan.plan import plan
 from convsmith.plan.registers import check_config
 from convsmith.plan.unit import Unit
+from convsmith.plan.winograd import scheduled_statement
 from convsmith.problem import parse_problem
 from convsmith.tune.candidates import candidates, default_config
 
@@ -75,7 +75,7 @@ def test_every_candidate_keeps_to_the_registers(dt: str, kind: str, target: Mach
         problem = parse_problem(f"{kind}--dt={dt} --stag=axb --dtag=axb {shape}")
         for choice in candidates(problem, target, 1):
             with interning():
-                st = scheduled(problem, choice.config, target)
+                st = scheduled_statement(problem, choice.config, target)
                 unit = Unit.of(st, target, choice.config)
                 check_config(st, loops_after_fusing(st, choice.config), choice.config, target, unit)
 

@@ -75,15 +75,15 @@ def test_the_space_stores_large_results_past_the_caches() -> None:
         for line in ("mb1ic64ih56oc256oh56kh1ph0", "mb2ic64ih56oc256oh56kh1ph0"):
             space = Space(parse_problem(f"{LAYOUTS} {line}").canonical(), AVX512, 1)
             streams[line] = {c.stream for seed in space.seeds for c in space.neighbours(seed, "stream")}
-    assert list(streams.values()) == [set(), {("dst",)}]
+    assert list(streams.values()) == [{("wei",)}, {("wei",), ("dst",)}]
 
 
-def test_the_space_streams_operands_of_fragments_only() -> None:
+def test_the_space_streams_operands_of_fragments_and_weights_of_vectors() -> None:
     with interning():
         space = Space(parse_problem(f"--dt=bf16 {LAYOUTS} mb1ic64ih14oc64oh14kh1ph0").canonical(), AMX, 1)
         found = {c.instruction: space.neighbours(c, "stream") for c in space.seeds}
         streams = {row: {each.stream for each in near} for row, near in found.items()}
-    assert streams == {"tdpbf16ps_16": {("src",), ("wei",)}, "vdpbf16ps_512": set()}
+    assert streams == {"tdpbf16ps_16": {("src",), ("wei",)}, "vdpbf16ps_512": {("wei",)}}
 
 
 def test_streamed_operands_print_parse_and_are_renamed() -> None:
@@ -104,3 +104,20 @@ def test_streamed_operands_print_parse_and_are_renamed() -> None:
 def test_tiles_have_all_channels_of_a_pixel_where_nothing_hides_its_results(line: str, tile: tuple[int, int]) -> None:
     config = default_config(parse_problem(f"{LAYOUTS} {line}"), AMX)
     assert tuple(size for _, size in config.register) == tile
+
+
+@pytest.mark.parametrize(
+    ("line", "streamed"),
+    [
+        ("mb1ic512ih7oc512oh7kh1", ("wei",)),
+        ("mb1ic256ih14oc256oh14kh3ph1", ("wei_w",)),
+        ("mb1ic256ih7oc256oh7kh1", ()),
+        ("g512mb1ic512ih7oc512oh7kh3ph1", ()),
+        ("--dir=BWD_W mb1ic512ih7oc512oh7kh1", ()),
+    ],
+)
+def test_large_weights_are_prefetched_where_that_pays(line: str, streamed: tuple[str, ...]) -> None:
+    level = next(t for t in LEVELS if t.name == "avx512")
+    server = next(row for row in MICRO_ARCHITECTURES if row.name == "intel-server")
+    configs = [default_config(parse_problem(f"{LAYOUTS} {line}"), t) for t in (server.of(level), level)]
+    assert [c.stream for c in configs] == [streamed, ()]
