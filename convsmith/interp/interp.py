@@ -144,11 +144,8 @@ class _Machine(DeviceMachine):
             self._stmt(x)
 
     def _for(self, s: For) -> None:
-        if s.kind == "grid":
-            self._groups(s)
-            return
-        if s.kind in THREAD_LOOPS:
-            self._threads(s)
+        if s.kind != "serial" and (s.kind == "grid" or s.kind in THREAD_LOOPS):
+            (self._groups if s.kind == "grid" else self._threads)(s)
             return
         lo, hi = self._index(s.lo), self._index(s.hi)
         if s.kind == "scalable" and self._scale > 1:

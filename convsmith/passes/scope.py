@@ -13,6 +13,8 @@ from convsmith.ir.intern import nodes
 from convsmith.ir.stmt import EFFECTS, Alloc, For, Kernel, Let, Stmt
 from convsmith.ir.walk import Rewriter, children, loops_of, statements_of
 
+_EFFECTS = frozenset(EFFECTS)
+
 
 def with_body(kernel: Kernel, body: Stmt) -> Kernel:
     """Return ``kernel`` with ``body``, or the same object if the body is unchanged."""
@@ -33,7 +35,7 @@ def _loops_and_effects(s: Stmt) -> tuple[tuple[str, ...], tuple[Stmt, ...]]:
         for x in statements_of(s):
             if type(x) is For:
                 names.append(x.var.name)
-            elif type(x) in EFFECTS:
+            elif type(x) in _EFFECTS:
                 effects.append(x)
         found = known[loop_names, s] = tuple(names), tuple(effects)
     return found
