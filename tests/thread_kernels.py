@@ -69,7 +69,7 @@ KERNELS = {
         commit
         wait 0
         barrier
-        c[w * 16 + l] = s[-w * 16 - l + 63]
+        c[w * 16 + l] = s[-w * 32 - l * 2 + 62]
 """,
     "one thread": """
   for i in 0 .. 64:

@@ -89,8 +89,10 @@ def peak_sample(target: str, threads: int = 1, types: Types = F32) -> PeakSample
 
 def peak_types(problem: Problem, t: Machine) -> Types | None:
     """Return the types whose peak bounds the problem's kernel: its own, or those that it converts to; None if there is
-    no row.
+    no row, and for a device, whose peak is not measured.
     """
+    if t.device is not None:
+        return None
     row = t.nearest(*problem.types) or t.nearest(*problem.factors, problem.acc)
     return None if row is None else row.types
 
