@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import product
+from math import prod
 from random import Random
 from typing import Any, NamedTuple
 
@@ -78,11 +79,10 @@ class DeviceMachine(ValueMachine):
         ranges = [range(self._index(loop.lo), self._index(loop.hi)) for loop in nest]
         self._begin(*variables)
         names = [v.name for v in variables]
-        count = 1
-        for r in ranges:
-            count *= len(r)
+        count = prod(map(len, ranges))
+        lanes = max(prod(len(r) for loop, r in zip(nest, ranges) if loop.kind == "lane"), 1)
         first = self._first_numbers[-1] * count
-        threads = [Thread(first + n, at, names) for n, at in enumerate(product(*ranges))]
+        threads = [Thread(first + n, at, names, lanes) for n, at in enumerate(product(*ranges))]
         races = ThreadRaces(threads)
         body = nest[-1].body
         self._races.append(races)

@@ -31,22 +31,22 @@ class BufferMemory:
     ``owners`` are the threads that own elements of registers around loops over threads; None where there are none yet.
     """
 
-    __slots__ = ("data", "is_register", "name", "owners", "ready")
+    __slots__ = ("data", "name", "owners", "ready", "scope")
 
     def __init__(
-        self, name: str, data: npt.NDArray[Any], ready: bytearray | None, is_register: bool = False
+        self, name: str, data: npt.NDArray[Any], ready: bytearray | None, scope: str = "global"
     ) -> None:
         self.name = name
         self.data = data
         self.ready = ready
-        self.is_register = is_register
+        self.scope = scope
         self.owners: dict[int, Any] | None = None
 
     @classmethod
     def fresh(cls, buffer: Buffer) -> BufferMemory:
         """Return uninitialised memory for ``buffer``."""
         size = buffer.size
-        return cls(buffer.name, np.zeros(size, buffer.dtype.numpy), bytearray(size), buffer.in_registers)
+        return cls(buffer.name, np.zeros(size, buffer.dtype.numpy), bytearray(size), buffer.scope)
 
 
 def address(buffer: Buffer) -> Callable[[Iterable[int]], int]:

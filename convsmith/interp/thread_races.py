@@ -31,12 +31,14 @@ class PendingCopy(NamedTuple):
 
 
 class Thread:
-    """An iteration of a nest of thread loops: its number and coordinates, and the state of its synchronisation."""
+    """An iteration of a nest of thread loops: its number, its warp's and its coordinates; the state of its copies and
+    barriers."""
 
-    __slots__ = ("arrived", "coordinates", "groups", "number", "open_copies", "passed", "text", "waits_at")
+    __slots__ = ("arrived", "coordinates", "groups", "number", "open_copies", "passed", "text", "waits_at", "warp")
 
-    def __init__(self, number: int, coordinates: tuple[int, ...], names: Sequence[str]) -> None:
+    def __init__(self, number: int, coordinates: tuple[int, ...], names: Sequence[str], lanes: int = 1) -> None:
         self.number = number
+        self.warp = number // lanes
         self.coordinates = coordinates
         self.text = "thread " + ", ".join(f"{v} = {x}" for v, x in zip(names, coordinates))
         self.arrived = 0
@@ -73,7 +75,7 @@ class ThreadRaces:
         """Record an access; return a message if it races with another thread or a pending copy, otherwise None."""
         now = self.now
         assert now is not None
-        if memory.is_register:
+        if memory.scope in ("register", "fragment"):
             return self._own(memory, places, now)
         for place in places:
             element = self._element(memory, place)
@@ -126,12 +128,15 @@ class ThreadRaces:
         return element
 
     def _own(self, memory: BufferMemory, places: Iterable[int], now: Thread) -> str | None:
-        """Return a message if a register belongs to another thread; the first that uses it owns it."""
+        """Return a message if a register belongs to another thread, a fragment to another warp.
+
+        The first that uses it owns it.
+        """
         if memory.owners is None:
             memory.owners = {}
         for place in places:
             owner = memory.owners.setdefault(place, now)
-            if owner.number != now.number:
+            if owner.number != now.number and (memory.scope == "register" or owner.warp != now.warp):
                 return f"{now} uses element {place}, a register of {owner}"
         return None
 

@@ -68,8 +68,19 @@ class _Lifted(Rewriter):
 
 
 def _for_frame(nest: Sequence[For], frame: Sequence[For]) -> Stmt:
-    """Return the body of ``nest`` for the thread of ``frame`` that has the same number."""
+    """Return the body of ``nest`` for the thread of ``frame`` that has the same number.
+
+    A frame of warps has a loop over lanes within, where the nest has more threads.
+    """
     extents, own = [_count(x) for x in frame], [_count(x) for x in nest]
+    if _is_of_warps(frame) and prod(own) > prod(extents):
+        lanes, rest = divmod(prod(own), prod(extents))
+        if rest:
+            raise _refuse(f"{prod(own)} threads of {nest[0].var} are no whole number of lanes of {prod(extents)} warps")
+        is_lane = nest[-1].kind == "lane" and own[-1] == lanes
+        var = nest[-1].var if is_lane else Var(f"{nest[-1].var}.l")
+        lane = For(var, as_index(0), as_index(lanes), nest[-1].body, "lane")
+        return For(var, lane.lo, lane.hi, _for_frame(nest, [*frame, lane]), "lane")
     values: dict[Var, Index] = {}
     number = as_index(0)
     for x, n in zip(frame, extents):
@@ -85,6 +96,12 @@ def _for_frame(nest: Sequence[For], frame: Sequence[For]) -> Stmt:
             inner *= n
     body: Stmt = substitute(nest[-1].body, {v: e for v, e in values.items() if e is not v})
     return body if prod(own) == prod(extents) else If(number < prod(own), body)
+
+
+def _is_of_warps(nest: Sequence[For]) -> bool:
+    """Return whether the threads of a nest are whole warps."""
+    kinds = {x.kind for x in nest}
+    return "warp" in kinds and "lane" not in kinds
 
 
 def _count(loop: For) -> int:
@@ -269,8 +286,13 @@ class _ToThreads(ScopedRewriter):
         return body
 
     def _frame(self, nests: Sequence[For], taken: set[Var]) -> list[For]:
-        """Return loops like those of the largest nest, from 0 on, under names that are not ``taken``."""
-        loops = max(map(nest_of, nests), key=lambda nest: (prod(map(_count, nest)), len(nest)))
+        """Return loops like those of the largest nest, from 0 on, under names that are not ``taken``.
+
+        Where warps execute statements together, the threads of the frame are warps.
+        """
+        chains = [nest_of(x) for x in nests]
+        candidates = [x for x in chains if _is_of_warps(x)] or chains
+        loops = max(candidates, key=lambda nest: (prod(map(_count, nest)), len(nest)))
         frame = []
         for x in loops:
             name = next(y for n in count() if Var(y := x.var.name + "_" * n) not in taken)
@@ -293,7 +315,8 @@ def to_threads(kernel: Kernel) -> Kernel:
     """Make one nest of thread loops around the serial loops of a group, and order the threads' accesses by barriers.
 
     Loops over threads that follow each other become parts of one body; a thread keeps its number, and fewer threads
-    become a condition.  Dims of registers that number the threads go away.  Shared memory moves out of the nest.  A
+    become a condition.  Where a nest is of warps without lanes, the one nest is, and the others have their lanes within
+    it.  Dims of registers that number the threads go away.  Shared memory moves out of the nest.  A
     barrier stands before a part whose accesses may touch, in another thread, elements that were accessed since the last
     barrier and of which one access writes; it is as late as possible, so that the fewest barriers suffice.
 

@@ -181,6 +181,8 @@ def test_a_missing_statement_raises(without: str, message: str) -> None:
         ("alloc r: f32[4] @register: " + GROUP + " r[t // 2] = 0.0", ["uses element", "a register of thread t = "]),
         ("alloc r: f32[4] @register:\n  " + GROUP + " r[t] = 0.0\n  for u in 0 .. 4 #lane: c[u] = r[3 - u]",
          ["a register of thread t = "]),
+        ("alloc r: f32[8] @fragment:\n  for w in 0 .. 2 #warp: r[w * 4] = 0.0\n"
+         "  for v in 0 .. 2 #warp: for l in 0 .. 2 #lane: c[v * 2 + l] = r[-v * 4 + 4]", ["a register of thread w = "]),
         (GROUP + "\n  if t - 1 >= 0: barrier", ["waits at a barrier that thread t = 0 does not reach"]),
         (GROUP + "\n  for i in 0 .. t: barrier", ["does not reach"]),
         (GROUP + "\n  if t == 0: barrier\n  if t - 1 >= 0: barrier", ["arrives at a barrier while thread t = "]),
