@@ -17,7 +17,7 @@ from convsmith.codegen.llvm_text import METHODS, Facts, FunctionEmitter
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.dialect import Dialect, DialectCall
-from convsmith.ir.index import Index, Var
+from convsmith.ir.index import Cond, Ge0, Index, Var, make_sum
 from convsmith.ir.stmt import (
     THREAD_LOOPS,
     Alloc,
@@ -175,6 +175,17 @@ class ThreadEmitter(FunctionEmitter):
     def _Let(self, s: Let) -> None:
         self.divisors[s.var] = divisor_of(s.value, self.divisors)
         METHODS[Let](self, s)
+
+    def cond(self, c: Cond) -> str:
+        """Compare the terms that are added with those that are subtracted: Intel's driver for CPUs crashes, or runs too
+        few threads, where a number of a thread is negated in a condition.
+        """
+        if not isinstance(c, Ge0):
+            return super().cond(c)
+        added, subtracted = ({x: abs(n) for x, n in c.arg.terms if (n > 0) is is_added} for is_added in (True, False))
+        const = c.arg.const
+        sides = make_sum(max(const, 0), added), make_sum(max(-const, 0), subtracted)
+        return self.put(f"icmp sge {self.it} {self.index(sides[0])}, {self.index(sides[1])}")
 
     def alignment(self, v: Load) -> int:
         """Return the bytes that divide the place of the first lane, as far as the place of the buffer is aligned and

@@ -16,6 +16,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
+from convsmith.codegen.child import in_child
 from convsmith.diag.errors import ToolchainError
 from convsmith.diag.settings import settings
 
@@ -30,7 +31,8 @@ _OPTIMISATION = {"spirv32": 0, "spirv64": 0}
 """Levels of optimisation of LLVM's code generators by name; of others, 2.
 
 Those of SPIR-V, which a driver optimises, mistake the types of pointers that strength reduction makes. They also keep
-state of a module, so that a second one would crash the process: code generators of level 0 are not kept.
+state of each module as long as the process lives, and may number the blocks of the next one by it: code generators of
+level 0 are not kept, and run in a process of their own.
 """
 
 
@@ -42,6 +44,15 @@ def machine(triple: str, cpu: str, features: str) -> Any:
         return (_cached_machine if level else _create_machine)(triple, cpu, features, level)
     except RuntimeError as e:
         raise ToolchainError(f"LLVM has no code generator for {triple}: {e}") from None
+
+
+def _is_apart(triple: str) -> bool:
+    """Return whether modules for a target are emitted in a process of their own."""
+    _initialised()
+    try:
+        return _OPTIMISATION.get(llvm.Target.from_triple(triple).name, 2) == 0
+    except RuntimeError:
+        return False  # `machine` says why
 
 
 def _create_machine(triple: str, cpu: str, features: str, opt: int) -> Any:
@@ -101,14 +112,22 @@ def _parsed(text: str, tm: Any) -> Any:
 
 def object_code(text: str, triple: str, cpu: str, features: str) -> bytes:
     """Return relocatable object code of a module's text."""
-    tm = machine(triple, cpu, features)
-    return tm.emit_object(_parsed(text, tm))  # type: ignore[no-any-return]
+
+    def emit() -> bytes:
+        tm = machine(triple, cpu, features)
+        return tm.emit_object(_parsed(text, tm))  # type: ignore[no-any-return]
+
+    return in_child(emit, triple) if _is_apart(triple) else emit()
 
 
 def assembly(text: str, triple: str, cpu: str, features: str) -> str:
     """Return the assembly of a module's text."""
-    tm = machine(triple, cpu, features)
-    return tm.emit_assembly(_parsed(text, tm))  # type: ignore[no-any-return]
+
+    def emit() -> str:
+        tm = machine(triple, cpu, features)
+        return tm.emit_assembly(_parsed(text, tm))  # type: ignore[no-any-return]
+
+    return in_child(lambda: emit().encode(), triple).decode() if _is_apart(triple) else emit()
 
 
 def llvm_version() -> str:
