@@ -109,6 +109,14 @@ def test_bytes_of_single_channels_are_multiplied_as_words(line: str, isa: str) -
     assert re.search("vpdpwssd|vpmaddwd", text) and "vpmulld" not in text
 
 
+@pytest.mark.parametrize("isa", ["avx512_vnni", "avx2_vnni"])
+@pytest.mark.parametrize("line", ["g64mb1ic64ih14oc64oh14kh3ph1", "g64mb1ic64ih28oc64oh14kh3sh2ph1"])
+def test_words_are_multiplied_and_added_in_one_instruction(line: str, isa: str) -> None:
+    """For less latency LLVM would take two; a tile has sums enough to hide that of one."""
+    text = assembly_of(f"--dt=u8:s8:s32 --stag=axb --dtag=axb {line}", isa)
+    assert text.count("\tvpdpwssd\t") > 30 and "\tvpaddd\t" not in text
+
+
 def test_windows_of_many_terms_are_multiplied_by_fragments() -> None:
     """The copy of windows decides whether a term is there, at each of a million points."""
     line = "--dt=u8:s8:s32 --stag=axb --dtag=axb mb1ic672ih14oc672oh6kh5sh2ph1"

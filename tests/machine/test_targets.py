@@ -37,7 +37,7 @@ def test_a_vector_of_every_level_is_full(target: Machine) -> None:
 def test_a_level_has_what_its_rows_need(target: Machine) -> None:
     for row in (*target.instructions, *target.transpositions):
         assert set(row.needs) <= set(target.needs), row.name
-    assert set(target.features.split(",")) == {f"+{name}" for name in target.needs}
+    assert set(target.features.split(",")) == {f"+{name}" for name in (*target.needs, "fast-dpwssd")}
 
 
 @pytest.mark.parametrize("target", [*LEVELS, level()], ids=lambda t: t.name)

@@ -17,6 +17,10 @@ _AVX2 = ("avx2", "fma", "f16c")
 _SHUFFLES = ("unpck", "shuf")
 _FENCE = "llvm.x86.sse.sfence"
 _AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl", *_AVX2)
+_PREFERENCES = ("fast-dpwssd",)
+"""LLVM's names of its preferences on every level: one instruction multiplies words and adds the products to sums, where
+the level has it. Register tiles have enough sums to hide its latency.
+"""
 
 
 def _rows(features: tuple[str, ...], bits: int) -> tuple[Instruction, ...]:
@@ -28,7 +32,7 @@ def _rows(features: tuple[str, ...], bits: int) -> tuple[Instruction, ...]:
 
 
 def _features(names: tuple[str, ...]) -> str:
-    return ",".join("+" + n for n in names)
+    return ",".join("+" + n for n in (*names, *_PREFERENCES))
 
 
 def _avx512(name: str, *more: str) -> Machine:
