@@ -100,6 +100,10 @@ KINDS = {
     "slack": ("--dtag=a:1:99_b:5:19_c:5:3 mb1ic3iw5oc5ow5kw3pw1", "--lane=oc --register=oc:4,ow:2"),
     "mask": ("mb1ic3iw5oc5ow5kw3pw1", "--lane=oc --register=oc:4,ow:2 --realise=mask"),
     "pad-copy": ("mb2ic2ih3iw4oc5oh3ow4kh3kw3ph1pw1", "--lane=oc --register=oc:4,ow:3 --realise=pad_copy"),
+    "pad-copy-that-converts": (
+        "--dt=f16:f16:f32 --stag=axb mb2ic5ih3iw4oc5oh3ow4kh3kw3ph1pw1",
+        "--lane=oc --register=oc:4,ow:3 --realise=pad_copy",
+    ),
     "indirection": (
         "mb2ic3ih4iw5oc5oh4ow5kh3kw3ph1pw1", "--lane=oc --register=oc:4,ow:3 --reduce=kh,kw,ic --realise=indirection",
     ),

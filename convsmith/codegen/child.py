@@ -24,7 +24,7 @@ def in_child(work: Callable[[], bytes], what: str) -> bytes:
         return work()
     end, start = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # a child that neither waits for threads nor returns is safe
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads, for which this child never waits
         pid = os.fork()
     if pid == 0:
         _run(work, start)

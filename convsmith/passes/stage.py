@@ -20,8 +20,9 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer, dense
 from convsmith.ir.index import Cond, Index, Var, as_index, conj, is_true, maximum, minimum, parts_of
 from convsmith.ir.stmt import FENCES, Alloc, Block, For, Kernel, Stmt, Store, block
-from convsmith.ir.value import Load, Select, Value, const
-from convsmith.ir.walk import Rewriter, loops_of, variables_of, walk
+from convsmith.ir.types import DType
+from convsmith.ir.value import Cast, Load, Select, Value, const
+from convsmith.ir.walk import Rewriter, children, loops_of, variables_of, walk
 from convsmith.passes.accesses import written_in
 from convsmith.passes.footprint import box, dense_blocks
 from convsmith.passes.relocate import Place, Relocate
@@ -49,6 +50,10 @@ class LoadsOfCopy(Relocate):
     def __init__(self, old: Buffer, new: Buffer, place: Callable[[Place], Place], ranges: Mapping[Var, Range]) -> None:
         super().__init__(old, new, place)
         self.ranges = ranges
+
+    def Cast(self, v: Cast) -> Value:
+        is_read = isinstance(v.a, Load) and v.a.buffer is self.old
+        return self.expr(v.a) if is_read and self.new.dtype is v.dtype else self._Cast(v)
 
     def Select(self, v: Select) -> Value:
         inside: set[Cond] = set()
@@ -83,11 +88,11 @@ class LoadsOfCopy(Relocate):
 class _Stage(ScopedRewriter):
     def __init__(
         self, buffer: str, loop: str, innermost: int | None, fill: int, scope: str, width: int, exact: bool,
-        masked: bool,
+        masked: bool, convert: bool,
     ) -> None:  # fmt: skip
         super().__init__()
         self.buffer, self.loop, self.innermost, self.fill = buffer, loop, innermost, fill
-        self.scope, self.width, self.exact, self.masked = scope, width, exact, masked
+        self.scope, self.width, self.exact, self.masked, self.convert = scope, width, exact, masked, convert
 
     def For(self, loop: For) -> Stmt:
         if loop.var.name != self.loop:
@@ -117,7 +122,8 @@ class _Stage(ScopedRewriter):
         nearest = min(old.blocks, key=lambda b: b.stride).dim
         shape[nearest] = max(shape[nearest], self.width)
         blocks = dense(tuple(shape)) if self.exact else dense_blocks(old.blocks, shape, self.innermost)
-        new = Buffer(f"{self.buffer}_s", old.dtype, tuple(shape), blocks, self.scope)
+        held = _read_as(old, loop.body) if self.convert else old.dtype
+        new = Buffer(f"{self.buffer}_s", held, tuple(shape), blocks, self.scope)
 
         def place(index: Place) -> Place:
             return tuple(i - o for i, o in zip(index, origin))
@@ -130,6 +136,18 @@ class _Stage(ScopedRewriter):
             to_copy = Relocate(old, new, place) if self.masked else LoadsOfCopy(old, new, place, {**ranges, **inner})
             body = Alloc(new, block(copy, to_copy.stmt(loop.body)))
         return For(loop.var, loop.lo, loop.hi, body, loop.kind, loop.carried)
+
+
+def _read_as(old: Buffer, body: Stmt) -> DType:
+    """Return the type to which ``body`` converts each element of ``old`` that it reads; ConfigError without one."""
+    types = {
+        n.dtype if isinstance(n, Cast) else old.dtype
+        for n in walk(body) for x in children(n) if isinstance(x, Load) and x.buffer is old
+    }  # fmt: skip
+    if len(types) > 1:
+        names = ", ".join(sorted(t.name for t in types))
+        raise ConfigError("stage", f"stage: elements of {old} are read as {names}; legal is one type")
+    return types.pop()
 
 
 def _before_first_read(old: Buffer, new: Buffer, copy: Stmt, rewriter: Rewriter, s: Stmt) -> Stmt:
@@ -150,7 +168,8 @@ def _copy(old: Buffer, new: Buffer, origin: Sequence[Index], ranges: dict[Var, R
     index = tuple(Var(f"{new.name}.l" if d == last else f"{new.name}{d}") for d in range(len(new.shape)))
     source = tuple(o + i for o, i in zip(origin, index))
     full = {**ranges, **{v: (0, n - 1) for v, n in zip(index, new.shape)}}
-    body: Stmt = Store(new, index, read_or_fill(old, source, full, fill))
+    element = read_or_fill(old, source, full, fill)
+    body: Stmt = Store(new, index, element if new.dtype is old.dtype else Cast(new.dtype, element))
     kind = "unrolled" if new.in_registers else "serial"
     body = For(index[lanes.dim], as_index(0), as_index(lanes.size), body)
     for b in reversed(outer):
@@ -177,7 +196,7 @@ def read_or_fill(buffer: Buffer, index: Place, ranges: Mapping[Var, Range], fill
 
 def stage(
     kernel: Kernel, buffer: str, loop: str, innermost: int | None = None, fill: int = 0, scope: str = "cache",
-    width: int = 1, exact: bool = False, masked: bool = False,
+    width: int = 1, exact: bool = False, masked: bool = False, convert: bool = False,
 ) -> Kernel:  # fmt: skip
     """Copy the footprint of each iteration of ``loop`` in ``buffer`` to ``<buffer>_s`` before the iteration runs.
 
@@ -185,7 +204,8 @@ def stage(
     elements outside the buffer, and must make their terms zero. A copy in registers is written by unrolled code; a loop
     ``<buffer>_s.l`` over its last dim can be vectorised, and ``width`` is the room for its elements. An ``exact`` copy
     holds its dims in their own order, and only elements that exist; it runs before the first statement that reads it.
-    With ``masked``, the loads keep their masks.
+    With ``masked``, the loads keep their masks. With ``convert``, the copy holds elements of the type to which the nest
+    converts each of them.
 
     Before::
 
@@ -210,7 +230,7 @@ def stage(
     require_no_effects(kernel, "stage", FENCES)
     require_one(kernel, (loop,), "stage")
     require_new_buffer(kernel, f"{buffer}_s", "stage")
-    body = _Stage(buffer, loop, innermost, fill, scope, width, exact, masked).stmt(kernel.body)
+    body = _Stage(buffer, loop, innermost, fill, scope, width, exact, masked, convert).stmt(kernel.body)
     dims = (str(d) for b in kernel.params if b.name == buffer for d in range(len(b.shape)))
     made = [f"{buffer}_s{end}" for end in (*dims, ".l")]
     return note_copies(kernel, with_body(kernel, body), made)

@@ -104,6 +104,8 @@ class LaneMap(Rewriter):
         index, lanes = self.access(v.yes.buffer, v.yes.index) if isinstance(v.yes, Load) else ((), None)
         if lanes is None or not isinstance(v.no, Const) or v.no.value != 0:
             raise NotVector(f"the condition {v.cond} differs between lanes")
+        if isinstance(v.yes, Load) and v.yes.lanes is not None:
+            raise NotVector(f"the condition {v.cond} differs between groups of lanes")
         same = [part for part in parts_of(v.cond) if self.var not in variables_of(part)]
         low, active = self.holding(conj(part for part in parts_of(v.cond) if part not in same))
         assert isinstance(v.yes, Load)

@@ -9,7 +9,7 @@ from convsmith.ir.index import Var, is_false
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.plan.config import Config
-from convsmith.plan.copies import copy_name, is_copied
+from convsmith.plan.copies import copied_type, copy_name, has_windows, is_copied
 from convsmith.plan.loops import Loop, names
 from convsmith.plan.order import Nest
 from convsmith.statement.statement import Statement, View
@@ -56,7 +56,9 @@ def buffers(st: Statement, config: Config, nest: Nest) -> tuple[BufferPlan, ...]
         lifetime = "for an iteration of the loop that fills it"
         private.append(BufferPlan(f"{operand}_n", "cache", lifetime, view.dtype, elements, names(inner)))
     if is_copied(st, config):
-        private.append(BufferPlan(copy_name(st), "cache", "for an iteration of the loop that fills it", st.a.dtype))
+        lifetime = "for an iteration of the loop that fills it"
+        held = st.a.dtype if has_windows(config) else copied_type(st, nest)
+        private.append(BufferPlan(copy_name(st), "cache", lifetime, held))
     return tuple(private)
 
 

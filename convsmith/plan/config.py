@@ -51,8 +51,9 @@ class Config:
     ``phases``    pixel loops of the result that a stride divides: their residue classes become columns of the product,
                   in a loop of their own (``rw`` of ``ow`` or ``iw``)
     ``realise``   how masked elements are read: ``peel`` (split loops so that no test remains), ``mask`` (test each
-                  access), ``pad_copy`` (padded copy first), ``window_copy`` (copy of the windows of pixels first, in
-                  which all terms of a pixel lie side by side) or ``indirection`` (through a pointer table)
+                  access), ``pad_copy`` (padded copy first, of the type of sums where lanes are channels and no
+                  instruction multiplies the floats as they are), ``window_copy`` (copy of the windows of pixels
+                  first, in which all terms of a pixel lie side by side) or ``indirection`` (through a pointer table)
     ``table``     form of that table: taps by ``row`` or by ``column``, ``compressed`` (columns shared by outputs are
                   stored once), or in ``sections`` (one row for all outputs without padding above and below)
     ``pack``      operands packed in reading order

@@ -6,6 +6,7 @@ from math import prod
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Var, is_false
+from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.passes.copy_windows import Windows
 from convsmith.plan.config import Config
@@ -22,6 +23,14 @@ def copy_name(st: Statement) -> str:
 def is_copied(st: Statement, config: Config) -> bool:
     """Whether A is staged through a copy, padded or of windows."""
     return (config.realise == "pad_copy" or has_windows(config)) and not is_false(st.a.mask)
+
+
+def copied_type(st: Statement, nest: Nest) -> str:
+    """Return the type of the elements of the padded copy of A: that of the sums where each element would be converted
+    before each of its products. The copy converts vectors, once. Lanes along pixels convert vectors in any case.
+    """
+    floats = dtype(st.a.dtype).kind == "float" and len(st.factors) > 1 and not st.a.filled
+    return st.acc if floats and not nest.unit.dot and nest.lane.role == "n" else st.a.dtype
 
 
 def has_windows(config: Config) -> bool:

@@ -35,7 +35,7 @@ from convsmith.passes.unused_let import unused_let
 from convsmith.passes.unvectorise import unvectorise
 from convsmith.passes.vectorise import vectorise
 from convsmith.plan.config import Config
-from convsmith.plan.copies import copy_name, empty_terms, has_windows, is_copied, window_loops
+from convsmith.plan.copies import copied_type, copy_name, empty_terms, has_windows, is_copied, window_loops
 from convsmith.plan.loops import names
 from convsmith.plan.order import Nest
 from convsmith.plan.pointers import indirect
@@ -58,7 +58,7 @@ def lower_steps(st: Statement, config: Config, target: Machine, nest: Nest) -> l
     if copied and windows:
         steps += _window_steps(st, config, target.lanes(dtype(st.a.dtype).bits))
     elif rows:
-        steps += _row_steps(rows, target.lanes(dtype(st.a.dtype).bits))
+        steps += _row_steps(rows, target.lanes(dtype(copied_type(st, nest)).bits))
     steps.append(Step(narrow_index))
     if copied and not windows and not rows:
         steps.append(Step(vectorise, f"{copy_name(st)}1.l", nest.lanes, False))

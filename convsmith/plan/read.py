@@ -28,7 +28,7 @@ from convsmith.passes.skip_zero import skip_zero
 from convsmith.passes.stage import stage
 from convsmith.passes.tile import tile
 from convsmith.plan.config import Config
-from convsmith.plan.copies import copy_name, has_windows, is_copied, window_borders, window_place
+from convsmith.plan.copies import copied_type, copy_name, has_windows, is_copied, window_borders, window_place
 from convsmith.plan.loops import Loop, Loops, names
 from convsmith.plan.order import Nest, is_drained, written_name
 from convsmith.plan.pointers import indirect
@@ -98,6 +98,8 @@ def read_steps(
         parallel = tuple(x for x in around if x in parallel)
         neighbours = _neighbours(st, config, nest)
         filled = (*(neighbours or (None,)), top_bit(st.a)) if st.a.flipped else neighbours
+        if copied_type(st, nest) != st.a.dtype:
+            filled = (None, 0, "cache", 1, False, False, True)
         steps.append(Step(copy_windows, st.a.name, place, *windows) if has_windows(config) else
                      Step(stage, st.a.name, place, *filled))
     if masked and config.realise == "peel":

@@ -164,7 +164,8 @@ def _of_unit(model: Model, threads: int, long: bool) -> Iterator[_ModelledChoice
                 config = replace(config, terms=())
             held = model.holding(loops, config)
             wide = lane == model.batch and tile[lane] > model.lanes and not model.slides
-            for c in (config if not wide else None, held, model.nearby(loops, config)):
+            others = (model.nearby(loops, config), model.with_converted(loops, config))
+            for c in (config if not wide else None, held, *others):
                 if c is not None and registers(loops, c, target, model.unit, filled).fit and _serves(model, c):
                     c = c if c.near else model.complete(loops, c)
                     c = replace(c, stream=model.streamed(loops, c))

@@ -77,8 +77,31 @@ class CostModel:
         """Return the cycles to copy the source at each call."""
         if config.realise != "pad_copy":
             return 0.0
-        each = self.lanes if self.bordered(config.lane) else self.sizes[self.k]
+        bordered = self.bordered(config.lane)
+        if self.converts and not bordered:
+            return self.converted(config)
+        each = self.lanes if bordered else self.sizes[self.k]
         return prod(self.st.a.layout.shape) / each * self.target.costs.copy
+
+    def converted(self, config: Config) -> float:
+        """Return the cycles to copy the source with its elements converted, at each call.
+
+        One thread copies an image, which caches may be too small to hold. Several copy the rows that they need, again
+        for each tap and for each block of channels of the result whose loop is outside.
+        """
+        images = next((d.size for d in self.st.dims if d.sort == "images"), 1)
+        elements, cost = prod(self.st.a.layout.shape), self.target.costs
+        vector, again = cost.copy, 1
+        if config.threads == 1:
+            far = elements // images * dtype(self.st.acc).bytes > cost.images_near
+            vector += 2 * self.target.load(self.target.l2) * cost.streamed * far
+        else:
+            row = next((d for d in self.st.of("m") if d.axis), None)
+            again = prod(d.size for d in self.st.of("k") if row is not None and d.axis == row.axis)
+            outside = config.order[: config.order.index(row.name)] if row is not None else ()
+            again *= prod(-(-self.sizes[n] // config.size(n)) for n in outside if n == self.n)
+        lines = elements // (self.st.a.layout.shape[-1] * self.st.a.layout.shape[1])
+        return again * (vector * elements / self.lanes + cost.call * lines)
 
     def along_rows(self, pixel: str) -> bool:
         """Whether vectors of pixels lie along rows of a result and of a source that may have borders or a stride."""
@@ -221,7 +244,7 @@ class CostModel:
             passing = total if self.pixels_first() else max(v for v, _ in columns)
             cycles = self.vector_cycles(loops, config, tiles, steps, passing, terms, near)
         zeros = 1.0
-        if self.bordered(lane) and config.realise == "pad_copy":
+        if (self.bordered(lane) or self.converts) and config.realise == "pad_copy":
             zeros = self.problem.flops_dense / max(self.problem.flops_real, 1)  # the copy's are multiplied
             cycles *= zeros
         packed = sum(self.packing(v) for v in self.st.factors if v.name in config.pack and not v.constant)
@@ -333,7 +356,8 @@ class CostModel:
             if not self.st.constant and not near:
                 loads *= self.arriving(loops, config, m, v * (1 if along_k else self.lanes))
             latency = 0.0 if config.hold or straight else cost.latency  # the next tile begins meanwhile
-            converted = cost.convert * m if self.converts and loops.kinds[lane] == "n" else 0.0
+            each = self.converts and loops.kinds[lane] == "n" and config.realise != "pad_copy"
+            converted = cost.convert * m if each else 0.0
             shuffled = m * shared * (apart - 1) * cost.multiply_add
             bounds = held * self.product + converted + shuffled, latency, loads, held * fetch
             step = overlapped(*bounds[:3], bounds[3] * hides)

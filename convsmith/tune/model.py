@@ -90,6 +90,9 @@ class Model(CostModel):
         """Yield candidates for the lane loop, the fusions that they need, and the reduction loops that these join."""
         pixels = self.fusions()
         yield from ((lane, (*needed, *pixels), ()) for lane, needed in self.lane_loops())
+        if self.copies_converted and pixels:
+            yield self.n, tuple(pair for pair in pixels if self.images not in pair), ()
+            yield self.n, (), ()
         if tap := self.joined():
             yield self.n, self.chain((tap, self.k)), (tap, self.k)
 
@@ -185,6 +188,25 @@ class Model(CostModel):
         outer += [n for n in pixels if n != inner] + [inner]
         order = (*outer, *(n for n in config.order if n not in outer))
         return replace(config, order=order, pack=tuple(n for n in config.pack if n != a.name), near=((a.name, inner),))
+
+    @cached_property
+    def copies_converted(self) -> bool:
+        """Whether vectors of channels of each image may be copied with elements of the type of sums."""
+        near = next((b for b in self.st.a.layout.blocks if b.stride == 1), None)
+        vectors = near is not None and near.dim == 1 and (self.st.a.layout.is_plain or not near.size % self.lanes)
+        can = self.converts and self.target.costs.convert > 0 and bool(self.images) and vectors
+        return can and not (self.classes or self.phases or self.target.vectors.scalable)
+
+    def with_converted(self, loops: Loops, config: Config) -> Config | None:
+        """Return ``config`` with a copy of the source whose elements are of the type of sums, or None.
+
+        Threads copy rows of an image.
+        """
+        of_image = self.images in config.order and loops.kinds[config.lane] == "n"
+        if not (self.copies_converted and of_image and config.realise == "peel"):
+            return None
+        rows = not any(len(self.dims[n]) > 1 for n in loops.of("m"))
+        return replace(config, realise="pad_copy") if rows or config.threads == 1 else None
 
     def cut_apart(self) -> int:
         """The number of taps for which a row of pixels, as lanes, ends at a different position."""

@@ -1,16 +1,8 @@
-"""Kernels of every kind run on a device of OpenCL, and give exactly what the reference gives.
-
-They run in a process of their own: the driver for CPUs crashes now and then when a process has built many programs, and
-a new process then runs the same kernel again.
-"""
+"""Kernels of every kind run on a device of OpenCL, and give exactly what the reference gives."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
 
 import pytest
 from devices import KINDS, random_group_config
@@ -56,49 +48,17 @@ def check_kind(kind: str) -> None:
     check(parse_problem(line), Config.parse(f"{HEAD} {config}"), 0)
 
 
-class Worker:
-    """A process that runs checks, replaced after some of them, and when the driver has crashed it."""
-
-    def __init__(self) -> None:
-        self._pool: ProcessPoolExecutor | None = None
-
-    def run(self, function: Callable[..., None], *arguments: object) -> None:
-        try:
-            self._started().submit(function, *arguments).result()
-        except BrokenProcessPool:
-            self.stop()
-            self._started().submit(function, *arguments).result()
-
-    def stop(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown()
-        self._pool = None
-
-    def _started(self) -> ProcessPoolExecutor:
-        if self._pool is None:
-            self._pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=25)
-        return self._pool
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    require_opencl()
-    made = Worker()
-    yield made
-    made.stop()
-
-
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind(worker: Worker, kind: str) -> None:
-    worker.run(check_kind, kind)
+def test_every_kind(kind: str) -> None:
+    check_kind(kind)
 
 
 @pytest.mark.parametrize("seed", range(26))
-def test_random_problems(worker: Worker, seed: int) -> None:
-    worker.run(check_random, seed)
+def test_random_problems(seed: int) -> None:
+    check_random(seed)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(26, 326))
-def test_more_random_problems(worker: Worker, seed: int) -> None:
-    worker.run(check_random, seed)
+def test_more_random_problems(seed: int) -> None:
+    check_random(seed)

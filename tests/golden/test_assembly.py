@@ -89,9 +89,16 @@ def test_sums_in_f16_convert_nothing_on_the_way(name: str) -> None:
 
 def test_sums_in_f32_of_f16_take_one_conversion_with_avx512_fp16() -> None:
     """LLVM has one instruction for load, broadcast and conversion."""
-    text = assembly_of(f"--accuracy=strict --dt=f16 {LAYER}", "avx512_fp16")
+    text = assembly_of("--matmul --dt=f16 784x1152:1152x128", "avx512_fp16")
     hot = max(inner_loops(text), key=lambda loop: loop.count("\tvfmadd231ps"))
     assert re.search(r"vcvtph2psx\t.*\{1to16\}", hot) and "vpbroadcastw" not in hot, hot
+
+
+@pytest.mark.parametrize("isa", ["avx512_fp16", "avx512"])
+def test_copies_of_f16_are_converted_outside_of_the_inner_loop(isa: str) -> None:
+    text = assembly_of(f"--accuracy=strict --dt=f16 {LAYER}", isa)
+    hot = max(inner_loops(text), key=lambda loop: loop.count("\tvfmadd231ps"))
+    assert "vcvtph2ps" in text and "vcvtph2ps" not in hot, hot
 
 
 @pytest.mark.parametrize("isa", list(TARGETS))

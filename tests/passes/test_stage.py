@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from oracles import assert_same_results
 
+from convsmith.diag.errors import ConfigError
 from convsmith.ir.parse import parse_kernel
 from convsmith.passes.stage import stage
 
@@ -22,3 +24,34 @@ kernel k(a: f32[3, 5, 2], b: f32[6], c: f32[3, 5])
     staged = stage(kernel, "a", "n")
     assert str(staged).count(" if ") == 1, "the one in the copy"
     assert_same_results(kernel, staged)
+
+
+def test_a_copy_holds_elements_of_the_type_to_which_they_are_converted() -> None:
+    """No conversion is left at the reads of the copy; the zeros around the image are of that type too."""
+    kernel = parse_kernel(
+        """\
+kernel k(a: f16[2, 3], b: f32[2], c: f32[2, 4])
+  for n in 0 .. 2:
+    for i in 0 .. 4:
+      for k in 0 .. 2:
+        c[n, i] = c[n, i] + (cast(f32, a[n, i + k - 1]) * b[k] if i + k - 1 >= 0 and -i - k + 3 >= 0 else 0.0)
+"""
+    )
+    staged = stage(kernel, "a", "n", None, 0, "cache", 1, False, False, True)
+    assert "alloc a_s: f32[1, 5] @cache" in str(staged)
+    assert str(staged).count("cast(") == 1, "the one in the copy"
+    assert_same_results(kernel, staged)
+
+
+def test_a_converted_copy_has_elements_of_one_type() -> None:
+    kernel = parse_kernel(
+        """\
+kernel k(a: f16[2, 3], c: f32[2, 3], d: f64[2, 3])
+  for n in 0 .. 2:
+    for i in 0 .. 3:
+      c[n, i] = cast(f32, a[n, i])
+      d[n, i] = cast(f64, a[n, i])
+"""
+    )
+    with pytest.raises(ConfigError, match="read as f32, f64; legal is one type"):
+        stage(kernel, "a", "n", None, 0, "cache", 1, False, False, True)

@@ -72,6 +72,7 @@ REFUSED = [
     ("d[l] = (a[l] if l % 2 - 1 >= 0 else 0.0)", 4, 0, "does not hold for lanes side by side, and only those"),
     ("if l - 1 >= 0: d[i] = d[i] + (a[l] + 1.0)", 4, 0, "lanes beyond the last would add to d"),
     ("d[l] = (a[l] if 2 - l >= 0 else 1.0)", 4, 0, "differs between lanes"),
+    ("d[i] = d[i] + sum((a[l]{2} if l - 2 >= 0 else 0.0))", 4, 0, "differs between groups of lanes"),
     ("for j in 0 .. l: d[l] = a[j]", 4, 1, "the bounds of loop j differ between lanes"),
     ("d[l] = a[l]", 5, 0, "loop l runs 5 times, a vector has 4 lanes"),
 ]  # fmt: skip

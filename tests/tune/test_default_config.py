@@ -111,6 +111,32 @@ def test_channels_that_lie_far_apart_beside_parts_and_fused_loops(line: str, tar
     assert config.threads <= threads
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("line", "realise"),
+    [
+        ("--dt=f16:f16:f32 --stag=axb --dtag=axb mb1ic256ih14oc256oh14kh1", "pad_copy"),
+        ("--dt=bf16 --stag=axb --dtag=axb mb1ic512ih7oc2048oh7kh1", "pad_copy"),
+        ("--dt=f16 --stag=axb --dtag=axb mb1ic256ih28oc256oh14kh3sh2ph1", "pad_copy"),
+        ("--stag=axb --dtag=axb mb1ic256ih14oc256oh14kh1", "peel"),
+        ("--dt=f16 --stag=axb --dtag=axb mb1ic3iw8oc24ow10kw1pw1dw1", "peel"),
+    ],
+)
+def test_elements_are_converted_in_a_copy_where_many_products_read_each(line: str, realise: str, threads: int) -> None:
+    (target,) = (t for t in LEVELS if t.name == "avx512")
+    config = default_config(parse_problem(line), target, threads)
+    assert config.realise == realise
+    copies = [b.dtype for b in plan(parse_problem(line), config, target).kernels[-1].buffers if b.name == "src_s"]
+    assert copies == (["f32"] if realise == "pad_copy" else [])
+
+
+def test_an_image_that_fits_no_cache_is_converted_where_it_is_read() -> None:
+    """A copy of 12 MiB would be written to memory and read again for few products of each element."""
+    (target,) = (t for t in LEVELS if t.name == "avx512")
+    line = "--dt=f16 --stag=axb --dtag=axb mb1ic64ih224oc64oh224kh1"
+    assert default_config(parse_problem(line), target).realise == "peel"
+
+
 @pytest.mark.parametrize("channels", [2, 3, 4, 8])
 def test_pixels_share_the_gathered_channels_of_groups(channels: int) -> None:
     """A tile has all taps, of which neighbouring pixels read the same channels."""
