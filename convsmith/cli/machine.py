@@ -12,7 +12,7 @@ from convsmith.cli.output import Progress, Rows, error_line, note, progress
 from convsmith.cli.table import Column
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.machine.host import Cache, caches
-from convsmith.machine.registry import host_target
+from convsmith.machine.registry import device_targets, host_target
 from convsmith.measure.ceilings import Ceiling, Figure, known_ceilings
 from convsmith.measure.description import describe
 from convsmith.measure.timing import ROUNDS
@@ -51,6 +51,7 @@ def machine(threads: str | None, target: str | None, measure: str | None, as_jso
             if name == "levels":
                 value = "; ".join(f"{level} tiles in {held}" if held else level for level, held in value.items())
             note(f"{name:20}{', '.join(value) if isinstance(value, list) else value}")
+        note(f"{'device targets':20}{', '.join(t.name for t in device_targets())}")
     found: dict[str, Any] = {}
     with progress(len(chosen) if measure is not None else 0) as bar:
         for table, unit in _TABLES.values():

@@ -1,6 +1,8 @@
-"""`convsmith show`: the IR of one kernel at any stage, its LLVM text, its assembly, or its pointer tables."""
+"""`convsmith show`: the IR of one kernel at any stage, its LLVM text, its assembly or code, or its pointer tables."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import click
 
@@ -17,6 +19,7 @@ from convsmith.cli.problems import (
 from convsmith.diag.errors import UsageError
 from convsmith.diag.settings import settings
 from convsmith.frontend.annotated_nest import annotated_nest
+from convsmith.frontend.inspection import Inspected
 from convsmith.frontend.tables import indirection_page
 from convsmith.layout.tags import ANY
 from convsmith.machine.registry import target as known_target
@@ -26,6 +29,11 @@ from convsmith.problem.descriptor import STAGES
 
 __all__ = ["show"]
 
+_TEXTS: dict[str, tuple[str, Callable[[Inspected], str]]] = {
+    "llvm": (";", Inspected.llvm), "asm": ("#", Inspected.asm), "ptx": ("//", Inspected.ptx),
+    "sass": ("//", Inspected.sass), "spirv": (";", Inspected.spirv),
+}  # fmt: skip
+"""Texts behind the IR by option: the mark of a comment, and the function from a kernel to the text."""
 
 @click.command(cls=ProblemCommand)
 @click.argument("source", metavar="DESCRIPTOR|FILE|-")
@@ -34,8 +42,10 @@ __all__ = ["show"]
 @click.option("--after", metavar="PASS", help="The IR after a pass, by name or number; `naive` is before all.")
 @click.option("--all", "every", is_flag=True, help="The IR after every pass that changed it.")
 @click.option("--llvm", is_flag=True, help="LLVM's text.")
-@click.option("--asm", is_flag=True, help="Assembly, such as PTX.")
-@click.option("--sass", is_flag=True, help="Machine code of NVIDIA's GPUs, disassembled.")
+@click.option("--asm", is_flag=True, help="Assembly, of every target.")
+@click.option("--ptx", is_flag=True, help="PTX, of targets sm_* such as --target sm_80.")
+@click.option("--sass", is_flag=True, help="Machine code of NVIDIA's GPUs, disassembled, of targets sm_*.")
+@click.option("--spirv", is_flag=True, help="SPIR-V, of --target opencl.")
 @click.option("--indirection", is_flag=True, help="The table of pointers to the source, in every form.")
 @click.option("--chain", is_flag=True, help="Two convolutions in blocks, in TVM's schedule, as annotated TIR.")
 @click.option("--k-split", type=int, default=1, metavar="N", help="Blocks of channels in a tile of that schedule.")
@@ -44,13 +54,18 @@ __all__ = ["show"]
 @click.option("--kernel-tile", type=click.IntRange(0), metavar="N", help="Pointers of an output in that table.")
 def show(
     source: str, threads: int | None, target: str | None, config: str | None, layout: str, after: str | None,
-    every: bool, llvm: bool, asm: bool, sass: bool, indirection: bool, kernel_tile: int | None, chain: bool,
-    k_split: int, h_split: int, asynchronous: bool, **options: str | bool | None,
+    every: bool, llvm: bool, asm: bool, ptx: bool, sass: bool, spirv: bool, indirection: bool, kernel_tile: int | None,
+    chain: bool, k_split: int, h_split: int, asynchronous: bool, **options: str | bool | None,
 ) -> None:  # fmt: skip
-    """Print a kernel: its IR as it goes to LLVM, or as one of the options says. The first line is a comment."""
-    if sum((after is not None, every, llvm, asm, sass, indirection, chain)) > 1:
+    """Print a kernel: its IR as it goes to LLVM, or as one of the options says. The first line is a comment.
+
+    Kernels for GPUs are shown on any machine: convsmith show mb1ic8ih6oc8kh3 --target opencl --spirv
+    """
+    texts = [text for text, asked in zip(_TEXTS, (llvm, asm, ptx, sass, spirv), strict=True) if asked]
+    if sum((after is not None, every, *map(bool, texts), indirection, chain)) > 1:
         raise UsageError(
-            "--after, --all, --llvm, --asm, --sass, --indirection and --chain exclude each other; legal is one of them",
+            f"--after, --all, {', '.join(f'--{text}' for text in _TEXTS)}, --indirection and --chain exclude each "
+            "other; legal is one of them",
             code="bad-option",
         )
     if kernel_tile is not None and not indirection:
@@ -67,12 +82,9 @@ def show(
         note(f"# {heading}\n{indirection_page(listed.problems[0], kernel_tile)}")
         return
     kernel = build(listed.problems[0], threads, target, config)
-    if llvm:
-        note(f"; {heading}\n{kernel.llvm()}")
-    elif asm:
-        note(f"# {heading}\n{kernel.asm()}")
-    elif sass:
-        note(f"# {heading}\n{kernel.sass()}")
+    if texts:
+        comment, text_of = _TEXTS[texts[0]]
+        note(f"{comment} {heading}\n{text_of(kernel)}")
     elif every:
         note(f"# {heading}")
         for record in kernel.passes():

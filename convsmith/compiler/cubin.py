@@ -63,7 +63,7 @@ def machine_code(text: str, machine: Machine) -> tuple[bytes, dict[str, str]]:
 
     Code for an assembler is a cubin with the PTX among the notes, or PTX where no assembler is installed.
     """
-    made = llvm_bind.object_code if machine.device is None or machine.device.code == "object" else llvm_bind.assembly
+    made = llvm_bind.object_code if machine.device is None or machine.device.code != "ptx" else llvm_bind.assembly
     code = made(text, machine.triple, machine.cpu, machine.features)
     if isinstance(code, bytes):
         return code, {}

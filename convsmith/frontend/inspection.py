@@ -11,6 +11,7 @@ from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import expect_text
 from convsmith.diag.forking import import_lock
 from convsmith.machine.base import Machine
+from convsmith.machine.registry import device_targets
 from convsmith.plan.config import Config
 from convsmith.problem.problem import Problem
 
@@ -81,6 +82,14 @@ class Inspected:
         target = self.target
         return llvm_bind.assembly(self.llvm(), target.triple, target.cpu, target.features)
 
+    def ptx(self) -> str:
+        """Return the PTX, which an assembler or the driver of NVIDIA's GPUs takes. UsageError for other targets."""
+        return self._device_text("ptx", "PTX")
+
+    def spirv(self) -> str:
+        """Return the SPIR-V as text. UsageError for targets that take none."""
+        return self._device_text("spirv", "SPIR-V")
+
     def sass(self) -> str:
         """Return the machine code that an assembler of a device made, as text. UsageError for other targets,
         UnsupportedError where the assembler or a disassembler is not installed.
@@ -88,10 +97,19 @@ class Inspected:
         with import_lock:
             from convsmith.compiler.cubin import assemble_ptx, disassemble
 
+        return disassemble(assemble_ptx(self._device_text("ptx", "SASS"), self.target.cpu).cubin)
+
+    def _device_text(self, code: str, name: str) -> str:
+        """Return the assembly for a device that takes ``code``. UsageError for other targets, with its ``name``."""
         device = self.target.device
-        if device is None or device.code != "ptx":
-            raise UsageError(f"target {self.target.name} has no code for an assembler; its text is asm()", code="sass")
-        return disassemble(assemble_ptx(self.asm(), self.target.cpu).cubin)
+        if device is None or device.code != code:
+            able = [t.name for t in device_targets() if t.device is not None and t.device.code == code]
+            raise UsageError(
+                f"target {self.target.name} has no {name}; targets that have it: {', '.join(able)}; asm() and --asm "
+                "give the assembly of every target",
+                code="text",
+            )
+        return self.asm()
 
     def passes(self) -> list[PassRecord]:
         """Return the kernel after every pass, the naive nest first."""

@@ -58,11 +58,11 @@ class ThreadLevel:
 class Device:
     """Facts of a machine that launches kernels on a device.
 
-    ``runtime`` names the library that launches them, ``dialect`` is LLVM's text for them. LLVM's output, ``code``, is
-    an object, or PTX for an assembler. ``grid`` and ``group`` are
-    the largest numbers of groups and of threads of a group along each dim, innermost first; ``threads`` is the largest
-    number of threads of a group. ``warps`` are the legal numbers of threads of a warp, the preferred one first; there
-    are none where kernels cannot rely on warps.
+    ``runtime`` names the library that launches them, ``dialect`` is LLVM's text for them, and ``code`` is LLVM's
+    output: SPIR-V, or PTX for an assembler. ``grid`` and ``group`` are the largest numbers of groups and of threads
+    of a group along each dim, innermost first; ``threads`` is the largest number of threads of a group. ``warps``
+    are the legal numbers of threads of a warp, the preferred one first; there are none where kernels cannot rely on
+    warps.
     """
 
     runtime: str
@@ -72,8 +72,8 @@ class Device:
     threads: int
     shared: SharedMemory
     units: ComputeUnits
+    code: Literal["spirv", "ptx"]
     warps: tuple[int, ...] = ()
-    code: Literal["object", "ptx"] = "object"
 
     @property
     def levels(self) -> tuple[ThreadLevel, ...]:

@@ -107,7 +107,6 @@ class OpenClFunction:
 
     def __init__(self, library: OpenClLibrary, entry: Entry) -> None:
         self.entry, self._library = entry, library
-        self._kernel = library.opened.cl.Kernel(library.program, entry.symbol)
         self._arguments = [(a, a.size * element_type(a).itemsize) for a in entry.arguments if a.role != "size"]
         written = ("out", "inout", "shared", "scratch", *(["packed"] if entry.packing else []))
         self._written = [n for n, (a, _) in enumerate(self._arguments) if a.role in written]
@@ -116,8 +115,8 @@ class OpenClFunction:
         self._launching = threading.Lock()
 
     def __call__(self, block: int, keep: object = None) -> None:
-        """Run the entry and wait. UnsupportedError: the device lacks memory."""
-        opened = self._library.opened
+        """Run the entry and wait. UnsupportedError: there is no device that runs it, or the device lacks memory."""
+        opened, kernels = self._library.loaded()
         cl = opened.cl
         words = (ctypes.c_uint64 * len(self.entry.arguments)).from_address(block)
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR
@@ -128,8 +127,9 @@ class OpenClFunction:
             ]
             sizes = [np.uint64(words[n]) for n in range(len(buffers), len(words))]
             with self._launching:  # a kernel of OpenCL holds the arguments of one launch
-                self._kernel.set_args(*buffers, *sizes)
-                cl.enqueue_nd_range_kernel(opened.queue, self._kernel, self._threads, self.entry.launch.group)
+                kernel = kernels[self.entry.symbol]
+                kernel.set_args(*buffers, *sizes)
+                cl.enqueue_nd_range_kernel(opened.queue, kernel, self._threads, self.entry.launch.group)
             for n in self._written:  # the driver copies what is not in place
                 nbytes = self._arguments[n][1]
                 seen, event = cl.enqueue_map_buffer(
@@ -156,22 +156,34 @@ def _memory(address: int, nbytes: int) -> Array:
 
 
 class OpenClLibrary:
-    """The SPIR-V of an artifact, built for the device of this process.
-
-    The constructor raises UnsupportedError where there is no device, ConfigError where its groups or its shared memory
-    are smaller than those of an entry, and ToolchainError if the driver refuses the code.
-    """
+    """The SPIR-V of an artifact, which is built for the device of this process at the first call."""
 
     def __init__(self, artifact: Artifact) -> None:
-        self.opened = opened = _open()
+        self._artifact = artifact
+        self._loading = threading.Lock()
+        self._kernels: tuple[_Opened, dict[str, Any]] | None = None
+        self.functions = {name: OpenClFunction(self, entry) for name, entry in artifact.entries.items()}
+
+    def loaded(self) -> tuple[_Opened, dict[str, Any]]:
+        """Return the device's context and the kernels by symbol. UnsupportedError where there is no device,
+        ConfigError where its groups or its shared memory are smaller than those of an entry, ToolchainError if the
+        driver refuses the code.
+        """
+        with self._loading:
+            if self._kernels is None:
+                self._kernels = self._load(self._artifact)
+        return self._kernels
+
+    def _load(self, artifact: Artifact) -> tuple[_Opened, dict[str, Any]]:
+        opened = _open()
         for entry in artifact.entries.values():
             _check_limits(entry, opened.device)
         cl = opened.cl
         try:
             with _guard.lock, warnings.catch_warnings():  # the filter of warnings is the process's
                 warnings.simplefilter("ignore", cl.CompilerWarning)  # drivers report successful builds
-                self.program = cl.Program(opened.context, artifact.code).build()
-            self.functions = {name: OpenClFunction(self, entry) for name, entry in artifact.entries.items()}
+                program = cl.Program(opened.context, artifact.code).build()
+            return opened, {e.symbol: cl.Kernel(program, e.symbol) for e in artifact.entries.values()}
         except cl.Error as error:
             raise ToolchainError(
                 f"OpenCL cannot build the SPIR-V of {artifact.problem!r} ({len(artifact.code)} bytes) for "

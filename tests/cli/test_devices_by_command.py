@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
+
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from opencl_driver import require_opencl
 
 import convsmith as cs
 from convsmith.cli.main import main
+from convsmith.runtime import opencl
 
 LINE = "mb1ic3ih6oc4oh6kh3ph1"
 
 
-def run(*words: str) -> str:
-    result = CliRunner().invoke(main, [*words, "--target", "opencl", "--threads", "1"])
+def run(*words: str, target: str = "opencl") -> str:
+    result = CliRunner().invoke(main, [*words, "--target", target, "--threads", "1"])
     assert result.exit_code == 0, result.output
     return result.output
 
@@ -26,14 +30,57 @@ def test_a_kernel_is_verified_and_timed() -> None:
     assert float(microseconds) > 0 and float(rate) > 0 and (peak, verified) == ("-", "yes")
 
 
-
-def test_a_kernel_is_explained_and_shown_without_a_device() -> None:
+def test_a_kernel_is_explained_and_shown_without_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opencl, "_opened", lambda: pytest.fail("a device is looked for"))
     page = run("explain", LINE)
     assert "groups reside on each of 16 units" in page and "bytes of shared memory each" in page
     assert "roofline      not known: the rates of devices that run opencl are not measured" in page
     assert "OpEntryPoint Kernel" in run("show", LINE, "--asm")
     assert "define spir_kernel void @convsmith(ptr addrspace(1)" in run("show", LINE, "--llvm")
     assert "#grid:" in run("show", LINE)
+
+
+def test_code_of_devices_is_shown_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opencl, "_opened", lambda: pytest.fail("a device is looked for"))
+    spirv = run("show", LINE, "--spirv").splitlines()
+    assert spirv[0].startswith("; 1 thread") and any("OpExecutionMode" in line for line in spirv)
+    assert spirv[1:] == run("show", LINE, "--asm").splitlines()[1:]
+    ptx = run("show", LINE, "--ptx", target="sm_80").splitlines()
+    assert ptx[0].startswith("// 1 thread") and any(".target sm_80" in line for line in ptx)
+    assert ptx[1:] == run("show", LINE, "--asm", target="sm_80").splitlines()[1:]
+
+
+@pytest.mark.parametrize(
+    "target,text,names",
+    [
+        ("opencl", "ptx", "PTX; targets that have it: sm_90a, sm_80, sm_70;"),
+        ("opencl", "sass", "SASS; targets that have it: sm_90a, sm_80, sm_70;"),
+        ("sm_80", "spirv", "SPIR-V; targets that have it: opencl;"),
+        ("generic", "spirv", "SPIR-V; targets that have it: opencl;"),
+        ("generic", "ptx", "PTX; targets that have it: sm_90a, sm_80, sm_70;"),
+    ],
+)  # fmt: skip
+def test_code_that_a_target_lacks(target: str, text: str, names: str) -> None:
+    message = f"target {target} has no {names} asm() and --asm give the assembly of every target"
+    result = CliRunner().invoke(main, ["show", LINE, f"--{text}", "--target", target])
+    assert result.exit_code == 2 and message in result.stderr
+    kernel = cs.compile(LINE, target=target)
+    with pytest.raises(cs.UsageError, match=re.escape(message)) as raised:
+        getattr(kernel, text)()
+    assert raised.value.code == "text"
+
+
+def test_a_call_without_a_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel is compiled on any machine; its first call looks for the device."""
+
+    def without_device() -> None:
+        raise cs.UnsupportedError("no device", code="opencl")
+
+    kernel = cs.compile(LINE, target="opencl")
+    monkeypatch.setattr(opencl, "_started_in", 0)
+    monkeypatch.setattr(opencl, "_opened", without_device)
+    with pytest.raises(cs.UnsupportedError, match="no device"):
+        kernel(np.ones((1, 3, 6, 6), np.float32), np.ones((4, 3, 3, 3), np.float32))
 
 
 def test_sizes_of_a_call_are_refused() -> None:

@@ -143,7 +143,7 @@ def test_without_a_device_a_kernel_answers_questions(level: str, monkeypatch: py
     monkeypatch.setattr(cuda, "_driver", lambda: pytest.fail("a driver is looked for"))
     kernel = cs.compile("--stag=axb --dtag=axb mb1ic4ih6oc8oh6kh3ph1", target=level)
     made = kernel.artifact
-    assert made is not None and f".target {level}" in made.notes["ptx"] == kernel.asm()
+    assert made is not None and f".target {level}" in made.notes["ptx"] == kernel.asm() == kernel.ptx()
     assert level in kernel.explain()
     try:
         assembler_of(level)
@@ -159,7 +159,7 @@ def test_without_a_device_a_kernel_answers_questions(level: str, monkeypatch: py
 
 
 def test_other_targets_have_no_machine_code_to_show() -> None:
-    with pytest.raises(UsageError, match=r"target generic has no code for an assembler; its text is asm\(\)"):
+    with pytest.raises(UsageError, match=r"target generic has no SASS; targets that have it: sm_90a, sm_80, sm_70;"):
         cs.compile("mb1ic2ih3oc2kh1", target="generic").sass()
 
 

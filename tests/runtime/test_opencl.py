@@ -22,6 +22,7 @@ from convsmith.machine.registry import target
 from convsmith.runtime import opencl
 from convsmith.runtime.host_block import HostBlock
 from convsmith.runtime.loading import library_of
+from convsmith.runtime.opencl import OpenClLibrary
 
 COPY = """\
 kernel copy(a: f32[64], c: f32[64])
@@ -38,6 +39,13 @@ def copy_artifact() -> Artifact:
 def with_launch(artifact: Artifact, **changes: Any) -> Artifact:
     main = artifact.entries["main"]
     return replace(artifact, entries={"main": replace(main, launch=replace(main.launch, **changes))})
+
+
+def opened(artifact: Artifact) -> None:
+    """Build the code of an artifact for the device, as its first call does."""
+    library = library_of(artifact)
+    assert isinstance(library, OpenClLibrary)
+    library.loaded()
 
 
 @pytest.fixture
@@ -60,7 +68,7 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(UnsupportedError, match=r"pyopencl, which cannot be .*pip install 'convsmith\[opencl\]'"):
-        library_of(copy_artifact())
+        opened(copy_artifact())
 
 
 @pytest.mark.usefixtures("unopened")
@@ -70,7 +78,7 @@ def test_without_a_device_that_takes_spirv(monkeypatch: pytest.MonkeyPatch) -> N
     package = SimpleNamespace(Error=RuntimeError, get_platforms=lambda: [platform])
     monkeypatch.setitem(sys.modules, "pyopencl", package)
     with pytest.raises(UnsupportedError, match=r"takes SPIR-V: those of this machine are old GPU;") as caught:
-        library_of(copy_artifact())
+        opened(copy_artifact())
     assert caught.value.code == "opencl"
 
     def no_platform() -> None:
@@ -78,33 +86,33 @@ def test_without_a_device_that_takes_spirv(monkeypatch: pytest.MonkeyPatch) -> N
 
     package.get_platforms = no_platform
     with pytest.raises(UnsupportedError, match=r"\(PLATFORM_NOT_FOUND_KHR\): those of this machine are none"):
-        library_of(copy_artifact())
+        opened(copy_artifact())
 
 
 def test_a_device_that_is_too_small() -> None:
     require_opencl()
     with pytest.raises(ConfigError, match=r"1 x 100000 x 1 = 100000 threads; legal on .* are \d+, and") as group:
-        library_of(with_launch(copy_artifact(), group=(1, 100_000, 1)))
+        opened(with_launch(copy_artifact(), group=(1, 100_000, 1)))
     with pytest.raises(ConfigError, match=r"entry copy: 1073741824 bytes of shared memory; .* has \d+$") as shared:
-        library_of(with_launch(copy_artifact(), shared=1 << 30))
+        opened(with_launch(copy_artifact(), shared=1 << 30))
     assert (group.value.code, shared.value.code) == ("group", "shared")
     main = copy_artifact().entries["main"]
     huge = replace(main, arguments=tuple(replace(a, size=1 << 50) for a in main.arguments))
     with pytest.raises(UnsupportedError, match=rf"an argument of {1 << 52} bytes; .* has buffers of \d+$"):
-        library_of(replace(copy_artifact(), entries={"main": huge}))
+        opened(replace(copy_artifact(), entries={"main": huge}))
 
 
 def test_code_that_the_driver_refuses() -> None:
     require_opencl()
     with pytest.raises(ToolchainError, match=r"cannot build the SPIR-V of 'copy' \(8 bytes\)"):
-        library_of(replace(copy_artifact(), code=b"\0" * 8))
+        opened(replace(copy_artifact(), code=b"\0" * 8))
     with pytest.raises(UnsupportedError, match=r"launched by 'metal'; known are cuda, opencl"):
-        library_of(with_launch(copy_artifact(), runtime="metal"))
+        opened(with_launch(copy_artifact(), runtime="metal"))
 
 
 def _launch_in_child(errors: Any) -> None:
     try:
-        library_of(copy_artifact())
+        opened(copy_artifact())
         errors.put("")
     except UnsupportedError as error:
         errors.put(str(error))
@@ -112,7 +120,7 @@ def _launch_in_child(errors: Any) -> None:
 
 def test_a_fork_says_that_it_cannot_launch() -> None:
     require_opencl()
-    library_of(copy_artifact())
+    opened(copy_artifact())
     context = multiprocessing.get_context("fork")
     errors = context.Queue()
     child = context.Process(target=_launch_in_child, args=(errors,))

@@ -18,6 +18,7 @@ _PORTABLE = Device(
     threads=_THREADS,
     shared=SharedMemory(32 << 10, banks=16, width=4),
     units=ComputeUnits(16, threads=1024, registers=1 << 16, shared=1 << 16),
+    code="spirv",
 )  # fmt: skip
 """The full profile of OpenCL guarantees the shared memory; small GPUs have the other facts."""
 _MULTIPLY_ADDS = tuple(scalar_multiply_add(f"mad_{t}", t, "OpExtInst") for t in ("f32", "f64"))
