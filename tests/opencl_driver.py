@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
@@ -62,7 +63,8 @@ def load_first() -> None:
     os.environ.setdefault("OCL_ICD_VENDORS", _vendors())
     import pyopencl
 
-    pyopencl.get_platforms()
+    with suppress(pyopencl.Error):  # a test that needs the driver says what is missing
+        pyopencl.get_platforms()
 
 
 def artifact_of(kernel: Kernel, machine: Machine) -> Artifact:

@@ -57,8 +57,8 @@ class _Opened:
         if not able:
             names = ", ".join(d.name.strip() for d in found) or "none"
             raise UnsupportedError(
-                f"no device of OpenCL takes SPIR-V{why}: those of this machine are {names}; a driver for CPUs is the "
-                "package intel-opencl-rt, and OCL_ICD_VENDORS must name a folder that names it",
+                f"no device of OpenCL takes SPIR-V{why}: those of this machine are {names}; a driver for CPUs is in "
+                "the packages intel-opencl-rt and intel-cmplr-lib-rt; OCL_ICD_VENDORS must name a folder that names it",
                 code="opencl",
             )
         self.device = min(able, key=lambda d: (not d.type & cl.device_type.GPU, able.index(d)))
