@@ -7,15 +7,12 @@ launch, and back after it if the entry writes them.
 from __future__ import annotations
 
 import ctypes
-import os
-import threading
-from functools import cache
 from typing import Any
 
 from convsmith.codegen.artifact import Argument, Artifact, Entry
-from convsmith.codegen.binder import element_type
 from convsmith.diag.errors import ConfigError, ToolchainError, UnsupportedError
-from convsmith.diag.forking import RenewedLock, import_lock
+from convsmith.diag.forking import import_lock
+from convsmith.runtime.device_library import DeviceFunction, DeviceLibrary, OpenedOnce
 
 __all__ = ["CudaFunction", "CudaLibrary", "device_name"]
 
@@ -24,9 +21,6 @@ _ALIGNMENT = 16
 """Bytes that divide the address of an array of the device, because threads access as many at once."""
 _GENERATIONS = {"sm_70": ((7, 0), False), "sm_80": ((8, 0), False), "sm_90a": ((9, 0), True)}
 """By target: the compute capability that runs its code, and whether no later one does."""
-_guard = RenewedLock()
-_started_in = 0
-"""The process that has started CUDA: a fork of it cannot use it."""
 
 
 def _driver() -> Any:
@@ -91,29 +85,12 @@ class _OpenedGpu:
         return values[0] if values else None
 
 
-@cache
-def _opened() -> _OpenedGpu:
-    return _OpenedGpu()
-
-
-def _open() -> _OpenedGpu:
-    """Return the GPU of this process. UnsupportedError in a fork of a process that has one."""
-    global _started_in
-    with _guard.lock:
-        if _started_in not in (0, os.getpid()):
-            raise UnsupportedError(
-                f"process {os.getpid()} was forked from process {_started_in} after that had started CUDA, which a "
-                "fork cannot use; legal is a process that is spawned",
-                code="cuda",
-            )
-        opened = _opened()
-        _started_in = os.getpid()
-        return opened
+_opened = OpenedOnce(_OpenedGpu, "CUDA", "cuda")
 
 
 def device_name() -> str:
     """Return the name of the GPU that runs kernels. UnsupportedError where there is none."""
-    return str(_open().name)
+    return str(_opened().name)
 
 
 def code_for(artifact: Artifact, capability: tuple[int, int]) -> bytes:
@@ -129,19 +106,13 @@ def code_for(artifact: Artifact, capability: tuple[int, int]) -> bytes:
     return artifact.code if capability[0] == needed[0] else artifact.notes["ptx"].encode() + b"\0"
 
 
-class CudaFunction:
-    """One entry, ready to run: `function(block)` with the address of an argument block."""
-
-    whole = None
-    """An entry of a device is no native function of the host."""
+class CudaFunction(DeviceFunction):
+    """One entry on a GPU."""
 
     def __init__(self, library: CudaLibrary, entry: Entry) -> None:
-        self.entry, self._library = entry, library
-        self._pointers = [(a, a.size * element_type(a).itemsize) for a in entry.arguments if a.role != "size"]
-        written = ("out", "inout", "shared", "scratch", *(["packed"] if entry.packing else []))
-        self._written = {n for n, (a, _) in enumerate(self._pointers) if a.role in written}
+        super().__init__(entry)
+        self._library = library
         self._memory: dict[int, Any] = {}
-        self._launching = threading.Lock()
         self._function: Any = None
 
     def _loaded(self) -> Any:
@@ -156,17 +127,16 @@ class CudaFunction:
         return self._function
 
     def __call__(self, block: int, keep: object = None) -> None:
-        """Run the entry and wait. UnsupportedError: there is no GPU that runs it, or the GPU lacks memory."""
         gpu, _ = self._library.loaded()
         driver, name = gpu.driver, self.entry.symbol
         words = (ctypes.c_uint64 * len(self.entry.arguments)).from_address(block)
         values = (ctypes.c_uint64 * len(words))(*words)
         launch = self.entry.launch
-        with self._launching:
+        with self.launching:
             gpu.enter()
             function = self._loaded()
             copied = []
-            for n, (argument, nbytes) in enumerate(self._pointers):
+            for n, (argument, nbytes) in enumerate(self.arrays):
                 if _is_on_device(gpu, words[n]):
                     if words[n] % _ALIGNMENT:
                         raise UnsupportedError(
@@ -186,7 +156,7 @@ class CudaFunction:
             )
             gpu.check(driver.cuCtxSynchronize(), f"entry {name}")
             for n, nbytes in copied:
-                if n in self._written:
+                if n in self.written:
                     gpu.check(driver.cuMemcpyDtoH(words[n], values[n], nbytes), f"results of {name}")
 
     def _reserve(self, gpu: _OpenedGpu, n: int, argument: Argument, nbytes: int) -> int:
@@ -205,26 +175,17 @@ def _is_on_device(gpu: _OpenedGpu, address: int) -> bool:
     return not int(status) and int(found[0]) == int(driver.CUmemorytype.CU_MEMORYTYPE_DEVICE)
 
 
-class CudaLibrary:
-    """The code of an artifact for this process's GPU, which is loaded at the first call."""
+class CudaLibrary(DeviceLibrary[_OpenedGpu, Any, CudaFunction]):
+    """The PTX or the machine code of an artifact: its code on a GPU is a module of the driver."""
 
-    def __init__(self, artifact: Artifact) -> None:
-        self._artifact = artifact
-        self._loading = threading.Lock()
-        self._module: tuple[_OpenedGpu, Any] | None = None
-        self.functions = {name: CudaFunction(self, entry) for name, entry in artifact.entries.items()}
+    def opened(self) -> _OpenedGpu:
+        return _opened()
 
-    def loaded(self) -> tuple[_OpenedGpu, Any]:
-        """Return the GPU and the driver's module. UnsupportedError where there is no GPU, or one too old for the
-        artifact, ConfigError where its shared memory is smaller than that of an entry.
-        """
-        with self._loading:
-            if self._module is None:
-                self._module = self._load(self._artifact)
-        return self._module
+    def function(self, entry: Entry) -> CudaFunction:
+        return CudaFunction(self, entry)
 
-    def _load(self, artifact: Artifact) -> tuple[_OpenedGpu, Any]:
-        gpu = _open()
+    def load(self, gpu: _OpenedGpu) -> Any:
+        artifact = self.artifact
         for entry in artifact.entries.values():
             if entry.launch.shared > gpu.shared:
                 raise ConfigError(
@@ -233,7 +194,4 @@ class CudaLibrary:
                 )
         gpu.enter()
         code = code_for(artifact, gpu.capability)
-        return gpu, gpu.check(gpu.driver.cuModuleLoadData(code), f"the code of {artifact.problem!r}")
-
-    def __getitem__(self, entry: str) -> CudaFunction:
-        return self.functions[entry]
+        return gpu.check(gpu.driver.cuModuleLoadData(code), f"the code of {artifact.problem!r}")

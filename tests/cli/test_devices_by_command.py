@@ -77,7 +77,6 @@ def test_a_call_without_a_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
         raise cs.UnsupportedError("no device", code="opencl")
 
     kernel = cs.compile(LINE, target="opencl")
-    monkeypatch.setattr(opencl, "_started_in", 0)
     monkeypatch.setattr(opencl, "_opened", without_device)
     with pytest.raises(cs.UnsupportedError, match="no device"):
         kernel(np.ones((1, 3, 6, 6), np.float32), np.ones((4, 3, 3, 3), np.float32))

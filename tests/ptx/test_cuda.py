@@ -23,6 +23,7 @@ from convsmith.ir.parse import parse_kernel
 from convsmith.machine.registry import target
 from convsmith.problem import reference
 from convsmith.runtime import cuda
+from convsmith.runtime.device_library import OpenedOnce
 from convsmith.runtime.host_block import HostBlock
 from convsmith.runtime.loading import library_of
 from ptx.driver import InterpretedDriver
@@ -42,8 +43,7 @@ def artifact(machine: str = "sm_80", text: str = TEXT) -> Artifact:
 @pytest.fixture(autouse=True)
 def _unopened(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process in which no device has been opened."""
-    monkeypatch.setattr(cuda, "_started_in", 0)
-    monkeypatch.setattr(cuda, "_opened", cuda._opened.__wrapped__)
+    monkeypatch.setattr(cuda, "_opened", OpenedOnce(cuda._OpenedGpu, "CUDA", "cuda"))
 
 
 def opened(monkeypatch: pytest.MonkeyPatch, driver: InterpretedDriver) -> None:

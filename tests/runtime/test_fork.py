@@ -48,8 +48,8 @@ LOCKS: dict[str, Callable[[], AbstractContextManager[object]]] = {
     "trace": lambda: trace._writing.lock,
     "ceilings": lambda: ceilings._lock.lock,
     "kept": lambda: conv_functions._KEPT._guard.lock,
-    "cuda": lambda: cuda._guard.lock,
-    "opencl": lambda: opencl._guard.lock,
+    "cuda": lambda: cuda._opened.guard.lock,
+    "opencl": lambda: opencl._opened.guard.lock,
 }
 
 
@@ -123,7 +123,7 @@ def test_every_lock_is_known() -> None:
         assert not re.search(r"from functools import .*cached_property|functools\.cached_property\b", text) or (
             file.stem == "forking"
         ), f"{file}: functools.cached_property holds a lock before Python 3.12"
-    known = {"forking", "trace", "cache", "ceilings", "cuda", "host", "host_kernel", "kept", "opencl", "threads"}
+    known = {"forking", "trace", "cache", "ceilings", "device_library", "host", "host_kernel", "kept", "threads"}
     assert found == known
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import multiprocessing
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
@@ -20,6 +19,7 @@ from convsmith.diag.errors import ConfigError, ToolchainError, UnsupportedError
 from convsmith.ir.parse import parse_kernel
 from convsmith.machine.registry import target
 from convsmith.runtime import opencl
+from convsmith.runtime.device_library import OpenedOnce
 from convsmith.runtime.host_block import HostBlock
 from convsmith.runtime.loading import library_of
 from convsmith.runtime.opencl import OpenClLibrary
@@ -49,12 +49,9 @@ def opened(artifact: Artifact) -> None:
 
 
 @pytest.fixture
-def unopened(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def unopened(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process in which no device has been opened."""
-    monkeypatch.setattr(opencl, "_started_in", 0)
-    kept = opencl._opened
-    monkeypatch.setattr(opencl, "_opened", kept.__wrapped__)
-    yield
+    monkeypatch.setattr(opencl, "_opened", OpenedOnce(opencl._Opened, "OpenCL", "opencl"))
 
 
 @pytest.mark.usefixtures("unopened")
@@ -110,24 +107,28 @@ def test_code_that_the_driver_refuses() -> None:
         opened(with_launch(copy_artifact(), runtime="metal"))
 
 
-def _launch_in_child(errors: Any) -> None:
+def _load_in_child(library: OpenClLibrary, errors: Any) -> None:
     try:
-        opened(copy_artifact())
+        library.loaded()
         errors.put("")
     except UnsupportedError as error:
         errors.put(str(error))
 
 
-def test_a_fork_says_that_it_cannot_launch() -> None:
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_a_fork_says_that_it_cannot_launch(is_loaded: bool) -> None:
     require_opencl()
     opened(copy_artifact())
+    library = OpenClLibrary(copy_artifact())
+    if is_loaded:
+        library.loaded()
     context = multiprocessing.get_context("fork")
     errors = context.Queue()
-    child = context.Process(target=_launch_in_child, args=(errors,))
+    child = context.Process(target=_load_in_child, args=(library, errors))
     child.start()
     text = errors.get(timeout=60)
     child.join(60)
-    assert "whose threads a fork lacks; legal is a process that is spawned" in text
+    assert "had started OpenCL, which a fork cannot use; legal is a process that is spawned" in text
 
 
 def test_threads_call_one_kernel_at_once() -> None:

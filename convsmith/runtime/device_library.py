@@ -1,0 +1,107 @@
+"""A device that a process opens once, and the code of an artifact that is loaded on it at the first call."""
+
+from __future__ import annotations
+
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from convsmith.codegen.artifact import Argument, Artifact, Entry
+from convsmith.codegen.binder import element_type
+from convsmith.diag.errors import UnsupportedError
+from convsmith.diag.forking import RenewedLock
+
+__all__ = ["DeviceFunction", "DeviceLibrary", "OpenedOnce", "nbytes_of"]
+
+Gpu = TypeVar("Gpu")
+Code = TypeVar("Code")
+Function = TypeVar("Function", bound="DeviceFunction")
+
+
+class OpenedOnce(Generic[Gpu]):
+    """The device of this process, which `make` opens at the first call.
+
+    A forked child has none of the threads of a run time, so it cannot use what its parent has opened: there a call
+    raises UnsupportedError, which names the run time as ``name``.
+    """
+
+    def __init__(self, make: Callable[[], Gpu], name: str, code: str) -> None:
+        self._make, self._name, self._code = make, name, code
+        self.guard = RenewedLock()
+        self._opened: Gpu | None = None
+        self._process = 0
+
+    def __call__(self) -> Gpu:
+        with self.guard.lock:
+            if self._opened is None:
+                self._opened, self._process = self._make(), os.getpid()
+            if self._process != os.getpid():
+                raise UnsupportedError(
+                    f"process {os.getpid()} was forked from process {self._process} after that had started "
+                    f"{self._name}, which a fork cannot use; legal is a process that is spawned",
+                    code=self._code,
+                )
+            return self._opened
+
+
+def nbytes_of(argument: Argument) -> int:
+    """Return the bytes of an argument's array."""
+    return argument.size * element_type(argument).itemsize
+
+
+class DeviceFunction(ABC):
+    """One entry, ready to run: `function(block)` with the address of an argument block."""
+
+    whole = None
+    """An entry of a device is no native function of the host."""
+
+    def __init__(self, entry: Entry) -> None:
+        self.entry = entry
+        self.arrays = [(a, nbytes_of(a)) for a in entry.arguments if a.role != "size"]
+        """The arguments in memory, which precede the sizes, with their bytes."""
+        written = ("out", "inout", "shared", "scratch", *(["packed"] if entry.packing else []))
+        self.written = [n for n, (a, _) in enumerate(self.arrays) if a.role in written]
+        """Places of the arrays that the entry writes."""
+        self.launching = threading.Lock()
+
+    @abstractmethod
+    def __call__(self, block: int, keep: object = None) -> None:
+        """Run the entry and wait. UnsupportedError: there is no device that runs it, or the device lacks memory."""
+
+
+class DeviceLibrary(ABC, Generic[Gpu, Code, Function]):
+    """An artifact whose code is loaded on the device of this process at the first call."""
+
+    def __init__(self, artifact: Artifact) -> None:
+        self.artifact = artifact
+        self._loading = threading.Lock()
+        self._code: Code | None = None
+        self.functions = {name: self.function(entry) for name, entry in artifact.entries.items()}
+
+    @abstractmethod
+    def opened(self) -> Gpu:
+        """Return the device of this process, opened. UnsupportedError where there is none that it can use."""
+
+    @abstractmethod
+    def function(self, entry: Entry) -> Function:
+        """Return the function of an entry."""
+
+    @abstractmethod
+    def load(self, gpu: Gpu) -> Code:
+        """Return the code of the artifact, loaded on a device."""
+
+    def loaded(self) -> tuple[Gpu, Code]:
+        """Return the device and the code on it. UnsupportedError where there is no device, one that the code does not
+        run on, or a fork of the process that opened it; ConfigError where its groups or its shared memory are smaller
+        than those of an entry, ToolchainError if the driver refuses the code.
+        """
+        gpu = self.opened()
+        with self._loading:
+            if self._code is None:
+                self._code = self.load(gpu)
+        return gpu, self._code
+
+    def __getitem__(self, entry: str) -> Function:
+        return self.functions[entry]
