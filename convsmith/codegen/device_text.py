@@ -13,7 +13,7 @@ from typing import Any
 from convsmith.arith.divisors import divisor_of
 from convsmith.codegen.artifact import AXES
 from convsmith.codegen.geometry import geometry, shared_bytes
-from convsmith.codegen.llvm_text import METHODS, Facts, FunctionEmitter
+from convsmith.codegen.llvm_text import METHODS, Facts, FunctionEmitter, written_buffers
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.dialect import Dialect, DialectCall
@@ -33,24 +33,17 @@ from convsmith.ir.stmt import (
     Wait,
 )
 from convsmith.ir.value import Lanes, Load, Select, const, lanes_of
-from convsmith.ir.walk import statements_of
 
 __all__ = ["device_text"]
 
 _SHARED_ALIGNMENT = 128
 
 
-def _written(body: Stmt) -> set[Buffer]:
-    """Return the buffers that threads write: their contents change while a kernel runs."""
-    stored = {s.buffer for s in statements_of(body) if isinstance(s, (Store, AtomicAdd))}
-    return stored | {s.dst.buffer for s in statements_of(body) if isinstance(s, AsyncCopy)}
-
-
 class ThreadEmitter(FunctionEmitter):
     """Emits the statements of one thread; `definitions` are those of the arrays that a group shares."""
 
     def __init__(self, kernel: Kernel, facts: Facts, dialect: Dialect, symbol: str) -> None:
-        super().__init__(kernel, facts, symbol, _written(kernel.body), None)
+        super().__init__(kernel, facts, symbol, written_buffers(kernel.body), None)
         self.dialect, self.geometry = dialect, geometry(kernel)
         self.spaces = dict(dialect.spaces)
         self.divisors: dict[Var, int] = {}

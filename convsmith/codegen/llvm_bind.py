@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -36,23 +36,20 @@ level 0 are not kept, and run in a process of their own.
 """
 
 
-def machine(triple: str, cpu: str, features: str) -> Any:
-    """Return the code generator for a target."""
+@cache
+def _level(triple: str) -> int:
+    """Return the level of optimisation of the code generator for a target. ToolchainError: LLVM has none."""
     _initialised()
     try:
-        level = _OPTIMISATION.get(llvm.Target.from_triple(triple).name, 2)
-        return (_cached_machine if level else _create_machine)(triple, cpu, features, level)
+        return _OPTIMISATION.get(llvm.Target.from_triple(triple).name, 2)
     except RuntimeError as e:
         raise ToolchainError(f"LLVM has no code generator for {triple}: {e}") from None
 
 
-def _is_apart(triple: str) -> bool:
-    """Return whether modules for a target are emitted in a process of their own."""
-    _initialised()
-    try:
-        return _OPTIMISATION.get(llvm.Target.from_triple(triple).name, 2) == 0
-    except RuntimeError:
-        return False  # `machine` says why
+def machine(triple: str, cpu: str, features: str) -> Any:
+    """Return the code generator for a target."""
+    level = _level(triple)
+    return (_cached_machine if level else _create_machine)(triple, cpu, features, level)
 
 
 def _create_machine(triple: str, cpu: str, features: str, opt: int) -> Any:
@@ -112,22 +109,22 @@ def _parsed(text: str, tm: Any) -> Any:
 
 def object_code(text: str, triple: str, cpu: str, features: str) -> bytes:
     """Return relocatable object code of a module's text."""
-
-    def emit() -> bytes:
-        tm = machine(triple, cpu, features)
-        return tm.emit_object(_parsed(text, tm))  # type: ignore[no-any-return]
-
-    return in_child(emit, triple) if _is_apart(triple) else emit()
+    return _emitted(text, triple, cpu, features, lambda tm, module: tm.emit_object(module))
 
 
 def assembly(text: str, triple: str, cpu: str, features: str) -> str:
     """Return the assembly of a module's text."""
+    return _emitted(text, triple, cpu, features, lambda tm, module: tm.emit_assembly(module).encode()).decode()
 
-    def emit() -> str:
+
+def _emitted(text: str, triple: str, cpu: str, features: str, emit: Callable[[Any, Any], bytes]) -> bytes:
+    """Return what `emit(code generator, module)` returns, in a process of its own where the generator keeps state."""
+
+    def run() -> bytes:
         tm = machine(triple, cpu, features)
-        return tm.emit_assembly(_parsed(text, tm))  # type: ignore[no-any-return]
+        return emit(tm, _parsed(text, tm))
 
-    return in_child(lambda: emit().encode(), triple).decode() if _is_apart(triple) else emit()
+    return run() if _level(triple) else in_child(run, triple)
 
 
 def llvm_version() -> str:

@@ -21,15 +21,32 @@ from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.dialect import Dialect
 from convsmith.ir.instruction import FragmentFile, HeadLoad, Instruction, Operand
-from convsmith.ir.stmt import Alloc, At, Block, Call, Carried, For, Function, If, Invoke, Kernel, Let, Stmt, Store
+from convsmith.ir.stmt import (
+    Alloc,
+    AsyncCopy,
+    At,
+    AtomicAdd,
+    Block,
+    Call,
+    Carried,
+    For,
+    Function,
+    If,
+    Invoke,
+    Kernel,
+    Let,
+    Stmt,
+    Store,
+)
 from convsmith.ir.types import Half
 from convsmith.ir.value import Const, Lanes, Load, Repeat, Value, lanes_of, strided
 from convsmith.ir.walk import statements_of, walk
 
 
 def written_buffers(body: Stmt) -> set[Buffer]:
-    """Return the buffers to which a function stores; the contents of all others are constant while it runs."""
-    return {s.buffer for s in statements_of(body) if isinstance(s, Store)}
+    """Return the buffers that a function writes; the contents of all others are constant while it runs."""
+    stored = {s.buffer for s in statements_of(body) if isinstance(s, (Store, AtomicAdd))}
+    return stored | {s.dst.buffer for s in statements_of(body) if isinstance(s, AsyncCopy)}
 
 
 def accesses(body: Stmt) -> Iterator[Load | Store]:

@@ -15,9 +15,9 @@ from convsmith.ir.walk import statements_of
 STORE = "!nontemporal !0"
 """The mark of a store."""
 METADATA = "!0 = !{i32 1}\n"
-"""What the mark refers to."""
+"""The node of metadata to which the mark refers."""
 ALIGNED = 64
-"""Bytes to which a result is aligned in the form with such stores: those of the widest vector."""
+"""Bytes that divide the place of a result in the form with such stores: those of the widest vector."""
 
 
 def streamed_results(kernel: Kernel) -> list[Buffer]:

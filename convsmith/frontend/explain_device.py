@@ -1,4 +1,4 @@
-"""What `explain` says of a kernel for a device: its groups and threads, its memory, and the groups that fit a unit."""
+"""Describes a kernel for a device for `explain`: its groups and threads, its memory, and the groups that fit a unit."""
 
 from __future__ import annotations
 

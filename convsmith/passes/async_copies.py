@@ -113,7 +113,7 @@ def _copied_in(s: Stmt) -> set[Buffer]:
 
 # -- waits
 _Group = frozenset[EarlierAccess]
-"""What a group of copies writes."""
+"""The accesses by which a group of copies writes."""
 
 
 class _Pending(NamedTuple):
@@ -132,7 +132,7 @@ class _Pending(NamedTuple):
 
 
 _States = frozenset[_Pending]
-"""What may be pending, as the iterations and conditions before it ran or not."""
+"""The states that the iterations and conditions before a statement, executed or not, may leave."""
 
 
 class _Waits(ThreadWalk[_States]):

@@ -5,33 +5,19 @@ from __future__ import annotations
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index
-from convsmith.ir.stmt import Alloc, Kernel, Stmt
-from convsmith.ir.walk import Rewriter
+from convsmith.ir.stmt import Kernel
 from convsmith.layout.block import LayoutBlock
-from convsmith.passes.relocate import Relocate
-from convsmith.passes.scope import with_body
-
-Allocation = Alloc
-"""Within a rewriter, ``Alloc`` is its method."""
-
-
-class _PadRows(Rewriter):
-    def __init__(self, buffer: str, elements: int) -> None:
-        super().__init__()
-        self.buffer, self.elements = buffer, elements
-
-    def Alloc(self, s: Allocation) -> Stmt:
-        old = s.buffer
-        if old.name != self.buffer:
-            return self._Alloc(s)
-        if old.in_registers:
-            raise ConfigError("scope", f"pad_rows: {old} is in registers; legal are buffers in memory, which have rows")
-        new = Buffer(old.name, old.dtype, old.shape, _padded(old.blocks, self.elements), old.scope)
-        return Relocate(old, new, _same).stmt(s)
+from convsmith.passes.relocate import relocated
 
 
 def _same(index: tuple[Index, ...]) -> tuple[Index, ...]:
     return index
+
+
+def _with_long_rows(old: Buffer, elements: int) -> Buffer:
+    if old.in_registers:
+        raise ConfigError("scope", f"pad_rows: {old} is in registers; legal are buffers in memory, which have rows")
+    return Buffer(old.name, old.dtype, old.shape, _padded(old.blocks, elements), old.scope)
 
 
 def _padded(blocks: tuple[LayoutBlock, ...], elements: int) -> tuple[LayoutBlock, ...]:
@@ -74,4 +60,4 @@ def pad_rows(kernel: Kernel, buffer: str, elements: int) -> Kernel:
     """
     if elements < 0:
         raise ConfigError("pad", f"pad_rows: {elements} elements for each row of {buffer}; legal is 0 or more")
-    return with_body(kernel, _PadRows(buffer, elements).stmt(kernel.body))
+    return relocated(kernel, buffer, lambda old: (_with_long_rows(old, elements), _same))

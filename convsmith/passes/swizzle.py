@@ -2,43 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.index import Index, floordiv, mod
-from convsmith.ir.stmt import Alloc, Kernel, Stmt
-from convsmith.ir.walk import Rewriter
+from convsmith.ir.index import floordiv, mod
+from convsmith.ir.stmt import Kernel
 from convsmith.passes.flatten import offset
-from convsmith.passes.relocate import Relocate
-from convsmith.passes.scope import with_body
-
-Allocation = Alloc
-"""Within a rewriter, ``Alloc`` is its method."""
+from convsmith.passes.relocate import Place, relocated
 
 
-class _Swizzle(Rewriter):
-    def __init__(self, buffer: str, elements: int) -> None:
-        super().__init__()
-        self.buffer, self.elements = buffer, elements
+def _rotation(old: Buffer, elements: int) -> Callable[[Place], Place]:
+    """Return the place of an element of ``old`` in rotated rows."""
+    nearest = min((b for b in old.blocks if b.size > 1), key=lambda b: b.stride, default=None)
+    if nearest is None or nearest.stride != 1 or nearest.size % elements or old.in_registers:
+        raise ConfigError("swizzle", f"swizzle: parts of {elements} elements; legal are divisors of a row of {old!r}")
+    dim, parts = nearest.dim, nearest.size // elements
 
-    def Alloc(self, s: Allocation) -> Stmt:
-        old = s.buffer
-        if old.name != self.buffer:
-            return self._Alloc(s)
-        nearest = min((b for b in old.blocks if b.size > 1), key=lambda b: b.stride, default=None)
-        if nearest is None or nearest.stride != 1 or nearest.size % self.elements or old.in_registers:
-            raise ConfigError(
-                "swizzle", f"swizzle: parts of {self.elements} elements; legal are divisors of a row of {old!r}"
-            )
-        dim, parts = nearest.dim, nearest.size // self.elements
-        row = Buffer(old.name, old.dtype, old.shape, old.blocks, old.scope)
+    def place(index: Place) -> Place:
+        turn = floordiv(offset(old, (*index[:dim], index[dim] * 0, *index[dim + 1 :])), nearest.size)
+        part = mod(floordiv(index[dim], elements) + turn, parts)
+        return (*index[:dim], part * elements + mod(index[dim], elements), *index[dim + 1 :])
 
-        def place(index: tuple[Index, ...]) -> tuple[Index, ...]:
-            turn = floordiv(offset(old, (*index[:dim], index[dim] * 0, *index[dim + 1 :])), nearest.size)
-            part = mod(floordiv(index[dim], self.elements) + turn, parts)
-            moved = part * self.elements + mod(index[dim], self.elements)
-            return (*index[:dim], moved, *index[dim + 1 :])
-
-        return Relocate(old, row, place).stmt(s)
+    return place
 
 
 def swizzle(kernel: Kernel, buffer: str, elements: int) -> Kernel:
@@ -70,4 +56,7 @@ def swizzle(kernel: Kernel, buffer: str, elements: int) -> Kernel:
     """
     if elements < 1:
         raise ConfigError("swizzle", f"swizzle: parts of {elements} elements; legal is at least one")
-    return with_body(kernel, _Swizzle(buffer, elements).stmt(kernel.body))
+    return relocated(
+        kernel, buffer,
+        lambda old: (Buffer(old.name, old.dtype, old.shape, old.blocks, old.scope), _rotation(old, elements)),
+    )  # fmt: skip

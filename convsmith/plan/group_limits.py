@@ -1,4 +1,4 @@
-"""What a machine with groups of threads has room for, and what a config may ask of it."""
+"""The limits of a machine with groups of threads, and the checks of a config against them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from convsmith.plan.loops import Loops, fused_dims
 from convsmith.statement.statement import Statement, View
 
 REALISED = ("mask", "pad_copy")
-"""How absent elements are read on machines with thread groups."""
+"""The ways in which absent elements are read on machines with thread groups."""
 ATOMIC = ("f32", "s32")
 """Types of results that groups add parts to."""
 _KNOWN = {

@@ -177,10 +177,7 @@ def _realised(st: Statement, config: Config) -> Config:
         lanes, nearest = along_lanes(view, config), min(view.layout.blocks, key=lambda b: b.stride).dim
         if lanes is not None and lanes != nearest:
             pad.append((view.name, 1))
-    return Config(
-        config.target, config.lane, register=config.register, pack=(), group=config.group, shared=config.shared,
-        pad=tuple(pad), realise="pad_copy" if copied else "mask", reduce=config.reduce,
-    )  # fmt: skip
+    return replace(config, pad=tuple(pad), realise="pad_copy" if copied else "mask")
 
 
 def _cycles(
