@@ -82,8 +82,7 @@ class ThreadEmitter(FunctionEmitter):
             return
         call = self.dialect.group_number if s.kind == "grid" else self.dialect.thread_number
         n = self.geometry.axes[s.var]
-        mask = (1 << (self.geometry.group[n] - 1).bit_length()) - 1
-        number = self.spell(call, axis=AXES[n], n=n, mask=mask)
+        number = self.spell(call, axis=AXES[n], n=n)
         bits = self.dialect.number_bits
         if bits != self.bits:
             number = self.put(f"{'trunc' if bits > self.bits else 'zext'} i{bits} {number} to {self.it}")
@@ -170,8 +169,9 @@ class ThreadEmitter(FunctionEmitter):
         METHODS[Let](self, s)
 
     def cond(self, c: Cond) -> str:
-        """Compare the terms that are added with those that are subtracted: Intel's driver for CPUs crashes, or runs too
-        few threads, where a number of a thread is negated in a condition.
+        """Compare the sum of the added terms with the sum of the subtracted ones, which takes fewer registers than a
+        comparison of their difference with 0. In such a difference, Intel's driver for CPUs mistakes a negated number
+        of a thread for a bound of its loop over the threads, and runs too few of them.
         """
         if not isinstance(c, Ge0):
             return super().cond(c)

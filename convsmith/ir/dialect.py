@@ -25,9 +25,8 @@ class Dialect:
     """LLVM's spelling of a kernel whose threads a device runs.
 
     ``convention`` is the calling convention of a kernel, ``spaces`` are the address spaces of scopes. Pointers that a
-    kernel is given are multiples of ``alignment`` bytes. ``group_number``
-    and ``thread_number`` return a number of ``number_bits`` along the axis ``{axis}``, whose own number is ``{n}``; the
-    number of a thread has no other bits than ``{mask}``.
+    kernel is given are multiples of ``alignment`` bytes. ``group_number`` and ``thread_number`` return a number of
+    ``number_bits`` along the axis ``{axis}``, whose own number is ``{n}``.
     ``barriers`` are the parts of a barrier by name; a part that is missing does nothing. ``attributes`` and
     ``metadata`` of a kernel are pairs of a name and a text, which states the threads of a group along the axes ``{x}``,
     ``{y}`` and ``{z}``. ``atomic_types`` are those that LLVM's atomic addition takes; other types are added by

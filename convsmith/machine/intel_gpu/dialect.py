@@ -19,16 +19,10 @@ _BARRIER = DialectCall(
     effect=f"call spir_func void @_Z7barrierj(i32 {_FENCES})",
 )  # fmt: skip
 
-_THREAD = _number("get_local_id")
-
 DIALECT = Dialect(
     convention="spir_kernel", spaces=(("global", 1), ("shared", 3)), group_number=_number("get_group_id"),
-    thread_number=DialectCall((*_THREAD.lines, "and i64 {0}, {mask}"), _THREAD.declare), number_bits=64,
+    thread_number=_number("get_local_id"), number_bits=64,
     barriers=(("whole", _BARRIER), ("wait", _BARRIER)),
     metadata=(("reqd_work_group_size", "!{{i32 {x}, i32 {y}, i32 {z}}}"),),
 )  # fmt: skip
-"""The mask changes no number of a thread. Without it, Intel's driver for CPUs takes conditions on the number for bounds
-of its loops over the threads, and mistakes those in which the number is negated.
-
-A split barrier stops where its second part stands: all threads that reach it have passed the first one.
-"""
+"""A split barrier stops where its second part stands: all threads that reach it have passed the first one."""
