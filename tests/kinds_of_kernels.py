@@ -53,6 +53,7 @@ KINDS = {
         "--lane=ow --register=oc:2,ow:8 --reduce=kh,ic,kw --threads=2",
     ),
     "weights-prefetched": ("mb1ic5iw4oc9ow4kw3pw1", "--lane=oc --register=oc:4,ow:2 --stream=wei"),
+    "pixels-prefetched": ("mb1ic5iw9oc4ow9kw3pw1", "--lane=ow --register=oc:4,ow:4 --stream=src"),
     "packed-near": (
         "mb1ic5ih5oc6oh5kh1ph0", "--lane=oc --fuse=oh+ow --register=oc:4,oh_ow:3 --order=mb,oh_ow,oc --near=src+oh_ow",
     ),

@@ -102,7 +102,7 @@ class Fragments:
     element.
     """
 
-    def __init__(self, body: Stmt, rows: Mapping[str, Instruction], file: FragmentFile, streamed: frozenset[str],
+    def __init__(self, body: Stmt, rows: Mapping[str, Instruction], file: FragmentFile, streamed: Mapping[str, int],
                  emit: Callable[[str], None], address: Callable[[Buffer, Index], str]) -> None:  # fmt: skip
         self.rows, self.file, self.streamed, self.emit, self.address = rows, file, streamed, emit, address
         assigned = Assignment(body, rows, file)

@@ -493,7 +493,8 @@ def kernel_text(
     """
     results = streamed_results(kernel)
     if results:
-        plain = replace(kernel, streamed=kernel.streamed - {b.name for b in results})
+        others = {name: ahead for name, ahead in kernel.streamed.items() if name not in {b.name for b in results}}
+        plain = replace(kernel, streamed=others)
         forms = {f"{symbol}_aligned": kernel, f"{symbol}_unaligned": plain}
         texts = [text for name, form in forms.items() for text in form_text(form, facts, name, scratch, declared)]
         return [*texts, dispatch_text(kernel, results, symbol, facts.word)]

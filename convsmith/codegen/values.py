@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from convsmith.codegen.casts import CastEmitter, literal
 from convsmith.codegen.denormals import is_flushed
@@ -52,8 +52,6 @@ def row_width(t: DType, lanes: Lanes) -> int:
     return width if rows & (rows - 1) == 0 and width * t.bits >= LEAST_ROW else 0
 
 
-AHEAD = 4096
-"""Bytes from a vector of a streamed buffer to the cache line that its load prefetches."""
 LINE = 64
 """Bytes of a cache line."""
 
@@ -69,7 +67,7 @@ class ValueEmitter(CastEmitter):
     ) -> None:
         super().__init__(bits, half)
         self.written, self.flushed, self.head = written, flushed, head
-        self.streamed: frozenset[str] = frozenset()
+        self.streamed: Mapping[str, int] = {}
         self.vector_of: dict[Buffer, int] = {}
         self.slots: dict[Slot, str] = {}
         self.shared: dict[tuple[Value, int], str] = {}
@@ -186,8 +184,9 @@ class ValueEmitter(CastEmitter):
         if lanes.stride == 1:
             where = self.address(v.buffer, v.index[0])
             if whole:
-                if v.buffer.name in self.streamed and v.index[0].const * t.bytes % LINE == 0:
-                    self._prefetch(self.pointer(v.buffer), where)
+                ahead = self.streamed.get(v.buffer.name, 0)
+                if ahead and (n * t.bytes >= LINE or v.index[0].const * t.bytes % LINE == 0):
+                    self._prefetch(self.pointer(v.buffer), where, ahead)
                 return self.put(f"load {ty}, {self.pointer(v.buffer)} {where}, align {self.alignment(v)}")
             if self.head is not None and lanes.first:
                 return self._load_lanes(v, lanes)
@@ -208,10 +207,10 @@ class ValueEmitter(CastEmitter):
             return self.load_rows(v, lanes, width)
         return self._load_lanes(v, lanes)
 
-    def _prefetch(self, pointer: str, where: str) -> None:
-        """Prefetch the line `AHEAD` bytes behind an address; a line outside of all memory is not fetched."""
+    def _prefetch(self, pointer: str, where: str, away: int) -> None:
+        """Prefetch the line ``away`` bytes behind an address; a line outside of all memory is not fetched."""
         self.declared["declare void @llvm.prefetch.p0(ptr, i32, i32, i32)"] = None
-        ahead = self.put(f"getelementptr i8, {pointer} {where}, i64 {AHEAD}")
+        ahead = self.put(f"getelementptr i8, {pointer} {where}, i64 {away}")
         self.lines.append(f"  call void @llvm.prefetch.p0(ptr {ahead}, i32 0, i32 3, i32 1)")
 
     def _load_lanes(self, v: Load, lanes: Lanes) -> str:

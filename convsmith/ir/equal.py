@@ -170,7 +170,8 @@ def _kernels(a: Kernel, b: Kernel, scope: _Scope) -> None:
     scope = scope.at(f"kernel {a.name}")
     scope.require(len(a.params) == len(b.params), f"{len(a.params)} parameters", f"{len(b.params)} parameters")
     scope.require(a.index_bits == b.index_bits, f"#i{a.index_bits}", f"#i{b.index_bits}")
-    scope.require(a.streamed == b.streamed, f"#stream({sorted(a.streamed)})", f"#stream({sorted(b.streamed)})")
+    same = a.streamed == b.streamed
+    scope.require(same, *(f"#stream({sorted(k.streamed.items())})" for k in (a, b)))
     inner = scope.at("parameters").declare(list(zip(a.params, b.params)))
     inner = replace(inner, path=scope.path)
     scope.require(len(a.sizes) == len(b.sizes), f"{len(a.sizes)} sizes", f"{len(b.sizes)} sizes")

@@ -291,8 +291,12 @@ class _Parser(ValueParser):
             params.append(same.get(buffer_text(b), b))
 
         self._list(parameter, ")")
+        def hint() -> None:
+            name = self._name("a buffer")
+            streamed[name] = self._int() if self._take(":") else 0
+
         bits = 0
-        streamed: list[str] = []
+        streamed: dict[str, int] = {}
         if re.fullmatch(r"#i\d+", self._now.text):
             bits = int(self._next().text[2:])
         if self._now.kind == "note":
@@ -300,7 +304,7 @@ class _Parser(ValueParser):
                 raise self._fail("a width such as #i32, or #stream and names of buffers")
             self._next()
             self._expect("(")
-            self._list(lambda: streamed.append(self._name("a buffer")), ")")
+            self._list(hint, ")")
         self._kind("newline", "the end of the line")
         self._buffers = {b.name: b for b in params}
         self._allocated = {}
@@ -314,7 +318,7 @@ class _Parser(ValueParser):
         self._at = end
         return Kernel(
             name, tuple(params), body, tuple(functions), index_bits=bits, sizes=tuple(sizes),
-            streamed=frozenset(streamed),
+            streamed=streamed,
         )  # fmt: skip
 
     def _skip_indented(self) -> None:

@@ -11,8 +11,8 @@ threads wrote.  Within the nest, a thread sees what another thread wrote only af
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import MISSING, dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, NamedTuple, TypeVar, dataclass_transform
 
 from convsmith.diag.forking import import_lock
@@ -238,7 +238,8 @@ class Kernel:
     and write further arguments.  ``index_bits`` is 0 until a pass has proved a width.  ``sizes`` are non-negative
     indices that the caller passes after the arrays.  ``copied`` are names of loops of which a rewrite has made copies:
     several loops of such a name were one; several loops of another name never were.  ``streamed`` are names of buffers
-    whose elements no later load finds in the nearest cache: a hint, which changes no value.
+    whose elements no later load finds in the nearest cache, with the bytes from a vector to the cache line that its
+    load prefetches, or 0 where loads prefetch none: a hint, which changes no value.
     """
 
     name: str
@@ -250,7 +251,7 @@ class Kernel:
     sizes: tuple[Var, ...] = ()
     before: tuple[Kernel, ...] = ()
     copied: frozenset[str] = frozenset()
-    streamed: frozenset[str] = frozenset()
+    streamed: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def written(self) -> tuple[Buffer, ...]:

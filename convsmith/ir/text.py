@@ -290,7 +290,8 @@ def kernel_text(k: Kernel, word: str = "kernel") -> str:
         out.append(f"function {f.name}({', '.join(args)})")
         _lines(f.body, "  ", out)
     bits = f" #i{k.index_bits}" if k.index_bits else ""
-    hint = f" #stream({', '.join(sorted(k.streamed))})" if k.streamed else ""
+    streamed = ", ".join(f"{name}: {ahead}" if ahead else name for name, ahead in sorted(k.streamed.items()))
+    hint = f" #stream({streamed})" if streamed else ""
     out.append(f"{word} {k.name}({', '.join([*map(buffer_text, k.params), *map(str, k.sizes)])}){bits}{hint}")
     _lines(k.body, "  ", out)
     return "\n".join(out) + "\n" + "".join(

@@ -104,6 +104,8 @@ class Costs:
     """Minimum of that ratio if no two consecutive loads share a cache line."""
     prefetched: int = 0
     """Minimum bytes of packed weights whose vectors arrive sooner where loads prefetch lines; 0 if none do."""
+    prefetched_pixels: int = 0
+    """Minimum bytes of a source whose vectors of pixels arrive sooner where loads prefetch lines; 0 if none do."""
     fetched: int = 128
     """Bytes that the caches fetch at once."""
 

@@ -13,10 +13,11 @@ from convsmith.ir.stmt import Alloc, Kernel
 from convsmith.ir.walk import statements_of
 
 
-def stream(kernel: Kernel, names: tuple[str, ...]) -> Kernel:
-    """Mark the buffers ``names`` of ``kernel``, its parameters or arrays of its own, as streamed.
+def stream(kernel: Kernel, streamed: tuple[tuple[str, int], ...]) -> Kernel:
+    """Mark the buffers ``streamed`` of ``kernel``, its parameters or arrays of its own, as streamed.
 
-    The values that the kernel computes do not depend on the mark.
+    Each has the bytes from a vector to the line that its load prefetches, or 0 where loads prefetch none. The values
+    that the kernel computes do not depend on the mark.
 
     Before::
 
@@ -24,14 +25,14 @@ def stream(kernel: Kernel, names: tuple[str, ...]) -> Kernel:
           for i in 0 .. 6:
             c[i] = a[i] * b[i % 2]
 
-    After ``stream(("a",))``::
+    After ``stream((("a", 256),))``::
 
-        kernel k(a: f32[6], b: f32[2], c: f32[6]) #stream(a)
+        kernel k(a: f32[6], b: f32[2], c: f32[6]) #stream(a: 256)
           for i in 0 .. 6:
             c[i] = a[i] * b[i % 2]
     """
     present = {b.name for b in kernel.params}
     present |= {s.buffer.name for s in statements_of(kernel.body) if isinstance(s, Alloc)}
-    if absent := sorted(set(names) - present):
+    if absent := sorted({name for name, _ in streamed} - present):
         raise ConfigError("stream", f"stream: {kernel.name} has no buffer {absent[0]}; it has {sorted(present)}")
-    return replace(kernel, streamed=kernel.streamed | set(names))
+    return replace(kernel, streamed={**kernel.streamed, **dict(streamed)})

@@ -42,6 +42,10 @@ from convsmith.plan.pointers import indirect
 from convsmith.plan.read import resident, row_loops
 from convsmith.statement.statement import Statement, view_steps
 
+WEIGHTS_AHEAD = 4096
+"""Bytes from a vector of packed weights to the cache line that its load prefetches."""
+TILES_AHEAD = 2
+"""Register tiles from a vector of a source to the one whose cache line its load prefetches."""
 LEAST_NEIGHBOURS = 4
 """Minimum number of neighbours in memory for which a tile of a result is transposed, rather than scattered."""
 
@@ -87,23 +91,37 @@ def lower_steps(st: Statement, config: Config, target: Machine, nest: Nest) -> l
     return steps
 
 
-def _streamed(st: Statement, config: Config, nest: Nest, target: Machine) -> tuple[str, ...]:
-    """Return the names under which fragments or vectors of the streamed operands are read, and the streamed result's.
+def _streamed(st: Statement, config: Config, nest: Nest, target: Machine) -> tuple[tuple[str, int], ...]:
+    """Return the names under which fragments or vectors of the streamed operands are read, and the streamed result's,
+    each with the bytes to the line that loads of its vectors prefetch.
     """
-    legal = [view.name for view in st.factors]
+    legal = {view.name: 0 for view in st.factors if target.fragments is not None}
     if not nest.rows:
-        legal = [n for n in legal[1:] if n in config.pack]
-        legal += [st.c.name] if has_full_vectors(st, config, nest.lanes) and target.fence else []
-    elif target.fragments is None:
-        legal = []
+        legal = {n.name: WEIGHTS_AHEAD for n in st.factors[1:] if n.name in config.pack}
+        if ahead := source_ahead(st, config, nest):
+            legal[st.a.name] = ahead
+        if has_full_vectors(st, config, nest.lanes) and target.fence:
+            legal[st.c.name] = 0
     if not set(config.stream) <= set(legal):
         raise ConfigError(
             "stream", f"--stream={','.join(config.stream)}: legal are operands whose fragments registers of their own "
-            "hold, packed weights that are read as vectors, and a result that full vectors of channels write once: "
+            "hold, packed weights and a source that are read as vectors, and a result that full vectors of channels "
+            "write once: "
             f"{', '.join(legal) or 'none here'}",
         )  # fmt: skip
     copy = {st.a.name: copy_name(st)} if is_copied(st, config) else {}
-    return tuple(copy.get(n, f"{n}_p" if n in config.pack else n) for n in config.stream)
+    return tuple((copy.get(n, f"{n}_p" if n in config.pack else n), legal[n]) for n in config.stream)
+
+
+def source_ahead(st: Statement, config: Config, nest: Nest) -> int:
+    """Return the bytes from a vector of the source to that which the register tile after the next one reads in its
+    place; 0 where vectors do not lie along pixels of the source as the caller has it.
+    """
+    if nest.lane.role != "m" or config.realise != "peel" or st.a.name in config.pack or config.near or not st.constant:
+        return 0
+    steps = view_steps(st.a)
+    moves = (x.tile * abs(steps.get(Var(x.dims[-1]), 0)) for x in reversed(nest.outside) if x.extent > 1)
+    return TILES_AHEAD * next((move for move in moves if move), 0) * dtype(st.a.dtype).bytes
 
 
 def has_full_vectors(st: Statement, config: Config, lanes: int) -> bool:

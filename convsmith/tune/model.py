@@ -434,20 +434,27 @@ class Model(CostModel):
             result = self.st.c
             far = prod(result.layout.shape) * dtype(result.dtype).bytes > self.target.costs.result_near
             passes = far and self.target.fence and has_full_vectors(self.st, config, self.lanes)
-            return (*self._prefetched(config), *((result.name,) if passes else ()))
+            return (*self._prefetched(loops, config), *((result.name,) if passes else ()))
         if self.target.fragments is None:
             return ()
         panels, columns = self.panels(loops, config), config.size(config.lane) // self.lanes
         chosen = streamed_operand(panels, columns, self.target.costs.fragment_kept)
         return tuple(view.name for view, role in ((self.st.a, "source"), (self.st.b, "weights")) if role == chosen)
 
-    def _prefetched(self, config: Config) -> tuple[str, ...]:
-        """Return the packed weights, if loads of their vectors prefetch lines."""
+    def _prefetched(self, loops: Loops, config: Config) -> tuple[str, ...]:
+        """Return the packed weights and the source, if loads of their vectors prefetch lines."""
         weights = self.st.b
         is_packed = self.st.constant and weights.name in config.pack
         is_vectors = any(d.name == config.lane for d in self.st.of("n"))
         size = prod(weights.layout.shape) * dtype(weights.dtype).bytes
-        return (weights.name,) if is_packed and is_vectors and self.target.costs.prefetches(size) else ()
+        fetched = (weights.name,) if is_packed and is_vectors and self.target.costs.prefetches(size) else ()
+        return (*fetched, self.st.a.name) if self._prefetches_pixels(loops, config) else fetched
+
+    def _prefetches_pixels(self, loops: Loops, config: Config) -> bool:
+        """Return whether loads of vectors of pixels prefetch lines."""
+        source, least = self.st.a, self.target.costs.prefetched_pixels
+        plain = self.st.constant and config.realise == "peel" and source.name not in config.pack and not config.near
+        return plain and loops.kinds[config.lane] == "m" and 0 < least <= prod(source.layout.shape) * self.bytes
 
     def complete(self, loops: Loops, config: Config) -> Config:
         """The config with its reduction in parts for threads, or else with blocks of channels, where either pays."""

@@ -188,8 +188,10 @@ def _caches(at: Point) -> Iterator[Changes]:
 
 def _packs(at: Point) -> Iterator[Changes]:
     """Yield the sets of operands that are packed."""
+    fragments = at.unit.rows > 1
     for names in ((), (at.b,), (at.a,), (at.a, at.b)):
-        yield dict(pack=names, stream=tuple(n for n in at.config.stream if at.unit.rows > 1 or n in names))
+        stream = tuple(n for n in at.config.stream if fragments or (n in names) == (n == at.b))
+        yield dict(pack=names, stream=stream)
 
 
 def _realisations(at: Point) -> Iterator[Changes]:
@@ -265,7 +267,8 @@ def _streams(at: Point) -> Iterator[Changes]:
     """
     has_fragments = at.unit.rows > 1
     for names in ((), (at.a,), (at.b,)):
-        legal = at.target.fragments is not None if has_fragments else names != (at.a,)
+        pixels = at.loops.kinds[at.config.lane] == "m"
+        legal = at.target.fragments is not None if has_fragments else pixels or names != (at.a,)
         yield dict(stream=names if legal else ())
     result = scheduled_statement(at.problem, at.config, at.target).c
     if at.target.fence and prod(result.layout.shape) * dtype(result.dtype).bytes > FAR * at.target.l2.bytes:

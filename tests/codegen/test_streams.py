@@ -32,7 +32,7 @@ CONFIG = (
     "--instruction=tdpbusd_16 --terms=ic:64 --realise=pad_copy"
 )
 """A kernel that reads its source through a padded copy, and packed weights."""
-KERNEL = """kernel k(a: f32[2], b: f32[2]) #i32 #stream(a)
+KERNEL = """kernel k(a: f32[2], b: f32[2]) #i32 #stream(a: 256)
   for i in 0 .. 2:
     b[i] = a[i]
 """
@@ -79,25 +79,63 @@ def test_loads_of_streamed_weights_prefetch_each_line_once(level: str, lines: in
     assert ahead == loads_ // (1 if level == "avx512" else 2)
 
 
-def test_a_prefetch_changes_no_result() -> None:
-    line = "--stag=axb --dtag=axb mb1ic64ih5oc64oh5kh3ph1"
-    config = f"--target={host_targets()[-1].name} --lane=oc --register=oc:4,ow:2 --stream=wei"
-    assert verify_kernel(cs.compile(line, config=config, threads=1)).ok
+@pytest.mark.parametrize(
+    ("line", "words", "ahead"),
+    [
+        ("mb1ic8ih12oc3oh12kh1ph0", "--lane=oh_ow --fuse=oh+ow --register=oc:3,oh_ow:32 --order=mb,oh_ow,oc", 256),
+        ("mb1ic8ih12oc4oh12kh1ph0", "--lane=oh_ow --fuse=oh+ow --register=oc:2,oh_ow:16 --order=mb,oh_ow,oc", 128),
+        ("g4mb1ic4ih9iw66oc4oh4ow32kh3kw3sh2sw2ph0pw0", "--lane=ow --register=oh:2,ow:16,kh:3 --order=mb,g,oh,ow", 256),
+        ("g4mb1ic4ih9iw34oc4oh4ow16kh3kw3sh2sw2ph0pw0", "--lane=ow --register=oh:2,ow:16 --order=mb,g,oh,ow", 1088),
+    ],
+)
+def test_vectors_of_pixels_prefetch_those_of_the_register_tile_after_the_next_one(
+    line: str, words: str, ahead: int
+) -> None:
+    config = Config.parse(f"--target=avx512 {words} --stream=src")
+    with interning():
+        text = lower(plan(parse_problem(f"--stag=abx --dtag=abx {line}"), config, target("avx512"))).text
+    addresses = re.findall(r"@llvm\.prefetch\.p0\(ptr (%\S+),", text)
+    assert addresses and all(re.search(rf"{x} = getelementptr i8, .*, i64 {ahead}\n", text) for x in addresses)
+
+
+@pytest.mark.parametrize(
+    "words", ["--lane=oc --register=oc:16", "--lane=ow --register=ow:16 --pack=src,wei", "--lane=ow --realise=pad_copy"]
+)
+def test_only_pixels_of_the_callers_source_are_prefetched(words: str) -> None:
+    config = Config.parse(f"--target=avx512 {words} --stream=src")
+    with interning(), pytest.raises(ConfigError, match=r"--stream=src: legal are .* a source"):
+        plan(parse_problem("--stag=abx --dtag=abx mb1ic8ih12oc4oh12kh1ph0"), config, target("avx512"))
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("axb mb1ic64ih5oc64oh5kh3ph1", "--lane=oc --register=oc:4,ow:2 --stream=wei"),
+        ("abx mb1ic3ih5iw37oc4oh5ow37kh3kw3ph1pw1", "--lane=ow --register=oc:2,ow:16 --stream=src"),
+        ("abx g3mb1ic3ih5iw74oc3oh3ow37kh3kw3sh2sw2ph1pw1", "--lane=ow --register=oh:2,ow:8,kh:3 --stream=src"),
+    ],
+)
+def test_a_prefetch_changes_no_result(line: str, words: str) -> None:
+    tag, plain = line.split()
+    config = f"--target={host_targets()[-1].name} {words}"
+    assert verify_kernel(cs.compile(f"--stag={tag} --dtag={tag} {plain}", config=config, threads=1)).ok
 
 
 def test_the_mark_prints_parses_and_belongs_to_the_kernel() -> None:
     with interning():
         kernel = parse_kernel(KERNEL)
-        assert str(kernel) == KERNEL and kernel.streamed == {"a"}
-        plain = replace(kernel, streamed=frozenset())
-        assert first_mismatch(kernel, plain) is not None and first_mismatch(kernel, stream(plain, ("a",))) is None
+        assert str(kernel) == KERNEL and kernel.streamed == {"a": 256}
+        plain, near = replace(kernel, streamed={}), replace(kernel, streamed={"a": 0})
+        assert first_mismatch(kernel, plain) is not None and first_mismatch(kernel, near) is not None
+        assert first_mismatch(kernel, stream(plain, (("a", 256),))) is None
+        assert str(near) == KERNEL.replace("a: 256)", "a)") and parse_kernel(str(near)).streamed == {"a": 0}
         with pytest.raises(UsageError, match="#stream"):
             parse_kernel(KERNEL.replace("#stream", "#other"))
 
 
 def test_a_streamed_buffer_is_one_of_the_kernel() -> None:
     with interning(), pytest.raises(ConfigError, match=r"k has no buffer z; it has \['a', 'b'\]"):
-        stream(parse_kernel(KERNEL), ("a", "z"))
+        stream(parse_kernel(KERNEL), (("a", 0), ("z", 0)))
 
 
 RESULTS = [

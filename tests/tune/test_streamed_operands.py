@@ -121,3 +121,19 @@ def test_large_weights_are_prefetched_where_that_pays(line: str, streamed: tuple
     server = next(row for row in MICRO_ARCHITECTURES if row.name == "intel-server")
     configs = [default_config(parse_problem(f"{LAYOUTS} {line}"), t) for t in (server.of(level), level)]
     assert [c.stream for c in configs] == [streamed, ()]
+
+
+@pytest.mark.parametrize(
+    ("line", "streamed"),
+    [
+        ("mb1ic144ih56oc24oh56kh1ph0", ("src",)),
+        ("g96mb1ic96ih112oc96oh56kh3sh2ph1", ("src",)),
+        ("mb1ic144ih28oc32oh28kh1ph0", ()),
+    ],
+)
+def test_pixels_of_large_images_are_prefetched_where_that_pays(line: str, streamed: tuple[str, ...]) -> None:
+    level = next(t for t in LEVELS if t.name == "avx512")
+    server = next(row for row in MICRO_ARCHITECTURES if row.name == "intel-server")
+    problem = parse_problem(f"--stag=abx --dtag=abx {line}")
+    configs = [default_config(problem, t) for t in (server.of(level), level)]
+    assert [c.stream for c in configs] == [streamed, ()]
