@@ -12,6 +12,13 @@ B. Each row of B is scaled to the coefficients of the product of (x - other poin
 A correlation with stride s is a sum of s correlations with stride 1: phase p correlates the inputs p, p + s, p + 2 s
 and so on with the taps p, p + s and so on. The matrices of F(m, r) with stride s hold those of F(m, taps of p) for all
 phases, one phase after the other.
+
+The transpose of a correlation with stride s places each input at every s-th output::
+
+    y[i] = sum over k, where s divides i + pad - k, of d[(i + pad - k) / s] * g[k]
+
+The outputs of one residue class modulo s are a correlation with stride 1, with the taps of one class in reverse. The
+matrices hold those of F(m / s, taps of the class) for all classes, one class after the other.
 """
 
 from __future__ import annotations
@@ -71,10 +78,51 @@ def filtering(m: int, r: int, stride: int = 1) -> Filtering:
 def _spread(m: int, r: int, stride: int, phase: int) -> Filtering:
     """Return the matrices of one ``phase`` of F(m, r), with columns of zeros for the inputs and taps of the others."""
     taps, inputs = range(phase, r, stride), (m - 1) * stride + r
-    made = filtering(m, len(taps))
+    return _spread_out(filtering(m, len(taps)), taps, r, range(phase, inputs, stride), inputs)
+
+
+@lru_cache
+def transposed_filtering(m: int, r: int, stride: int, pad: int) -> Filtering:
+    """Return the matrices of m outputs of a transposed correlation with r taps, which has ``stride`` and ``pad``.
+
+    ``stride`` divides m. Input 0 is the one at `first_input`.
+    """
+    first = first_input(r, stride, pad)
+    classes = [_class(r, stride, pad, n) for n in range(stride)]
+    inputs = max(start + m // stride + len(taps) - 1 for start, taps in classes if taps) - first
+    return _joined(
+        [_of_class(m, r, n, stride, inputs, start - first, taps) for n, (start, taps) in enumerate(classes)]
+    )
+
+
+def first_input(r: int, stride: int, pad: int) -> int:
+    """Return the first input of the outputs from 0 of a transposed correlation."""
+    return min(start for start, taps in (_class(r, stride, pad, n) for n in range(stride)) if taps)
+
+
+def _class(r: int, stride: int, pad: int, n: int) -> tuple[int, range]:
+    """Return the first input of residue class ``n`` of outputs, and its taps in the order of inputs."""
+    first = (n + pad) % stride
+    taps = range(first, r, stride)[::-1]
+    return (n + pad) // stride - len(taps) + 1, taps
+
+
+def _of_class(m: int, r: int, n: int, stride: int, inputs: int, start: int, taps: range) -> Filtering:
+    """Return the matrices of class ``n`` with rows and columns of zeros for the outputs, inputs and taps of others."""
+    if not taps:
+        return Filtering(((),) * m, (), ())
+    count = m // stride
+    made = filtering(count, len(taps))
+    nothing = (Fraction(0),) * len(made.weights)
+    output = tuple(made.output[i // stride] if i % stride == n else nothing for i in range(m))
+    read = range(start, start + count + len(taps) - 1)
+    return _spread_out(made._replace(output=output), taps, r, read, inputs)
+
+
+def _spread_out(made: Filtering, taps: Sequence[int], r: int, read: Sequence[int], inputs: int) -> Filtering:
+    """Return matrices with columns of zeros for those of ``r`` taps and of ``inputs`` that ``made`` has not."""
     weights = tuple(_placed(row, taps, r) for row in made.weights)
-    data = tuple(_placed(row, range(phase, inputs, stride), inputs) for row in made.input)
-    return Filtering(made.output, weights, data)
+    return Filtering(made.output, weights, tuple(_placed(row, read, inputs) for row in made.input))
 
 
 def _placed(row: Sequence[Fraction], places: Sequence[int], size: int) -> tuple[Fraction, ...]:
@@ -113,10 +161,23 @@ def error_ratio(m: int, r: int, stride: int = 1) -> float:
     """
     if m == 1:
         return 1.0
-    made = filtering(m, r, stride)
+    return _error(filtering(m, r, stride), (r,) * m)
+
+
+@lru_cache
+def transposed_error_ratio(m: int, r: int, stride: int, pad: int) -> float:
+    """Return the expected error of the outputs of `transposed_filtering` relative to that of the sums of products."""
+    if m == stride:
+        return 1.0
+    taps = [len(_class(r, stride, pad, i % stride)[1]) for i in range(m)]
+    return _error(transposed_filtering(m, r, stride, pad), taps)
+
+
+def _error(made: Filtering, products: Sequence[int]) -> float:
+    """Return the error of ``made`` relative to that of sums of as many ``products`` for each output."""
     sizes = [_squares(g) * _squares(b) for g, b in zip(made.weights, made.input)]
-    mean = sum((c * c * size for row in made.output for c, size in zip(row, sizes)), Fraction(0)) / m
-    return math.sqrt(mean) / r
+    squares = sum((c * c * size for row in made.output for c, size in zip(row, sizes)), Fraction(0))
+    return math.sqrt(squares / sum(n * n for n in products))
 
 
 def _squares(row: Sequence[Fraction]) -> Fraction:

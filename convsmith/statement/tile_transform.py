@@ -103,7 +103,9 @@ def _writer(buffer: Buffer, first: Index) -> Write:
 
 
 def _sum(terms: Sequence[tuple[float, Value]], type_: DType) -> Value:
-    """Return the sum of products of constants and values."""
+    """Return the sum of products of constants and values, 0 where there are none."""
+    if not terms:
+        return const(type_, 0)
     start = next((n for n, (c, _) in enumerate(terms) if c == 1), 0)
     c, first = terms[start]
     total = first if c == 1 else Unary("neg", first) if c == -1 else Binary("mul", first, const(type_, c))

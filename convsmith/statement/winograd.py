@@ -1,7 +1,9 @@
 """A convolution by Winograd's minimal filtering: a program of transforms around a batched matrix product.
 
 Along each axis, F(m, r) computes a tile of m pixels of the result from (m - 1) * stride + r pixels of the source
-(`arith/winograd.py`). With all axes nested, a tile has the product of the frequencies of all axes. Each block of tiles
+(`arith/winograd.py`). In a gradient of the source or a deconvolution with a stride, the pixels of the result in one
+residue class are a convolution with stride 1 and a part of the taps, which has an F(m, r) of its own. With all axes
+nested, a tile has the product of the frequencies of all axes. Each block of tiles
 runs three nests, between which arrays of the block stay in the cache::
 
     src_w[f, tile, ic] = B^T of the source's pixels, zero where they are absent
@@ -22,7 +24,16 @@ from dataclasses import dataclass
 from math import prod
 
 from convsmith.arith.linear_map import linear_code
-from convsmith.arith.winograd import POINTS, Filtering, error_ratio, filtering, points_of
+from convsmith.arith.winograd import (
+    POINTS,
+    Filtering,
+    error_ratio,
+    filtering,
+    first_input,
+    points_of,
+    transposed_error_ratio,
+    transposed_filtering,
+)
 from convsmith.diag.errors import ConfigError
 from convsmith.diag.forking import cached_property
 from convsmith.ir.buffer import Buffer, make_buffer
@@ -36,6 +47,7 @@ from convsmith.problem.problem import Problem
 from convsmith.statement.channel_copies import ChannelCopy, has_vectors_of_channels
 from convsmith.statement.epilogue import Buffers, Epilogue
 from convsmith.statement.naive import naive, zero_lanes
+from convsmith.statement.phases import phases
 from convsmith.statement.statement import Dim, Statement, View
 from convsmith.statement.tile_transform import TileTransform, loop_nest
 
@@ -57,7 +69,8 @@ class FilteredAxis:
     Input ``k`` of tile ``t`` is the source's pixel ``t * step + k * dilation + start``.
 
     ``pixel`` and ``tap`` are dims of the direct statement; taps are ``flipped`` where the source's pixel falls with the
-    tap. The source has ``inputs`` pixels, the result ``outputs``; a block has ``block`` tiles.
+    tap. The source has ``inputs`` pixels, the result ``outputs``; a block has ``block`` tiles. With a ``pad``, the
+    correlation is transposed: a pixel of the source meets every pixel of the result that ``stride`` divides.
     """
 
     letter: str
@@ -73,6 +86,7 @@ class FilteredAxis:
     inputs: int
     outputs: int
     block: int
+    pad: int | None = None
 
     @property
     def pixels(self) -> int:
@@ -97,8 +111,17 @@ class FilteredAxis:
     @property
     def matrices(self) -> Filtering:
         """The matrices of F(m, r); taps in the order of the source's pixels."""
+        if self.pad is not None:
+            return transposed_filtering(self.m, self.r, self.stride, self.pad)
         made = filtering(self.m, self.r, self.stride)
         return made._replace(weights=tuple(row[::-1] for row in made.weights)) if self.flipped else made
+
+    @property
+    def error(self) -> float:
+        """The expected error along the axis relative to the direct statement's, as a root mean square."""
+        if self.pad is not None:
+            return transposed_error_ratio(self.m, self.r, self.stride, self.pad)
+        return error_ratio(self.m, self.r, self.stride)
 
     @property
     def first(self) -> Index:
@@ -206,7 +229,7 @@ class Winograd:
     @property
     def error(self) -> float:
         """The expected error of the sums relative to the direct statement's, as a root mean square."""
-        return prod(error_ratio(x.m, x.r, x.stride) for x in self.axes)
+        return prod(x.error for x in self.axes)
 
     @property
     def is_exact(self) -> bool:
@@ -435,26 +458,39 @@ def winograd(
         for n, size in given.items():
             if n not in legal or size < 1:
                 raise ConfigError("winograd", f"--{option}={n}:{size}: legal are {', '.join(legal)}, and at least 1")
+    classes = phases(direct)
     axes: list[FilteredAxis] = []
     for letter, coord in zip(pixels, direct.a.coords[2:]):
         pixel, tap = pixels[letter], taps[letter]
-        m = sizes.get(pixel.name, 1)
+        inputs = direct.a.layout.shape[2 + len(axes)]
         steps = dict(coord.terms)
-        step, dilation = steps.pop(Var(pixel.name), 0), steps.pop(Var(tap.name), 0)
+        step, dilation, pad = steps.pop(Var(pixel.name), 0), steps.pop(Var(tap.name), 0), None
+        if (phase := classes.get(pixel.name)) is not None:
+            steps, step, dilation, pad = {}, phase.stride, 1, phase.moved
         if tap.size == 1:
             dilation = 1
+        m = sizes.get(pixel.name, 1 if pad is None else step)
         if steps or step < 1 or (m > 1 and abs(dilation) != 1):
             raise refuse(
-                f"axis {letter} has a dilation, or a stride by data; legal with a tile of several pixels is none"
+                f"axis {letter} has a dilation, or a stride by data with one tap; legal with a tile of several pixels "
+                "are dense taps"
             )
-        if m > 1 and (points := points_of(m, tap.size, step)) > len(POINTS):
+        if pad is not None and m % step:
+            raise refuse(f"{pixel.name}:{m} is no multiple of {step}, the stride by data along axis {letter}")
+        of_class = m if pad is None else m // step
+        if of_class > 1 and (points := points_of(of_class, tap.size, step)) > len(POINTS):
             raise refuse(f"F({m}, {tap.size}) needs {points} points; there are {len(POINTS)}")
-        start = coord.const + min(0, dilation) * (tap.size - 1)
         tiles = -(-pixel.size // m)
+        block = min(blocks.get(pixel.name, tiles), tiles)
+        if pad is None:
+            start = coord.const + min(0, dilation) * (tap.size - 1)
+            size = step * m
+        else:
+            start, size = first_input(tap.size, step, pad), m // step
         axes.append(
             FilteredAxis(
-                letter, pixel.name, tap.name, m, tap.size, step, start, step * m, abs(dilation), dilation < 0,
-                direct.a.layout.shape[2 + len(axes)], pixel.size, min(blocks.get(pixel.name, tiles), tiles),
+                letter, pixel.name, tap.name, m, tap.size, step, start, size, abs(dilation), dilation < 0, inputs,
+                pixel.size, block, pad,
             )
         )  # fmt: skip
     together = min(blocks.get(images.name, 1), images.size)

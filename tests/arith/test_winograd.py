@@ -1,13 +1,22 @@
 """Winograd's matrices, and straight-line code of constant matrices, in exact rational arithmetic."""
 
 from fractions import Fraction
+from math import isclose, sqrt
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convsmith.arith.linear_map import linear_code
-from convsmith.arith.winograd import POINTS, filtering, filtering_at
+from convsmith.arith.winograd import (
+    POINTS,
+    error_ratio,
+    filtering,
+    filtering_at,
+    first_input,
+    transposed_error_ratio,
+    transposed_filtering,
+)
 
 SIZES = [(m, r) for m in range(1, 9) for r in range(1, 8) if 1 < m + r - 1 <= 11]
 RATIONALS = st.fractions(-9, 9, max_denominator=7)
@@ -51,6 +60,32 @@ def test_correlation_with_a_stride_is_exact(size, stride, data):
     assert times(made.output, products) == correlation(d, g)[::stride]
     if m > 1 and r > stride:
         assert len(products) == stride * m + r - stride
+
+
+@settings(max_examples=60)
+@given(st.sampled_from(SIZES), st.sampled_from([1, 2, 3, 5]), st.integers(0, 7), st.data())
+def test_transposed_correlation_is_exact(size, stride, pad, data):
+    """With a stride, a residue class of the outputs has some of the taps, or none."""
+    m, r = size[0] * stride, size[1]
+    made, first = transposed_filtering(m, r, stride, pad), first_input(r, stride, pad)
+    count = len(made.input[0])
+    d = data.draw(st.lists(RATIONALS, min_size=count, max_size=count))
+    g = data.draw(st.lists(RATIONALS, min_size=r, max_size=r))
+    products = [x * y for x, y in zip(times(made.weights, g), times(made.input, d), strict=True)]
+    truth = [
+        sum((d[(i + pad - k) // stride - first] * g[k] for k in range(r) if (i + pad - k) % stride == 0), Fraction(0))
+        for i in range(m)
+    ]
+    assert times(made.output, products) == truth
+    if r > stride and size[0] > 1:
+        assert len(products) == m + r - stride
+
+
+def test_error_of_a_transposed_correlation_counts_the_taps_of_each_class():
+    """F(2, 2) and F(2, 1) have the errors of sums of 2 and of 1 products, and the former rounds twice as often."""
+    assert transposed_error_ratio(2, 3, 2, 1) == 1
+    both = (error_ratio(4, 2) * 2) ** 2, error_ratio(4, 1) ** 2
+    assert isclose(transposed_error_ratio(8, 3, 2, 1), sqrt(sum(both) / (2**2 + 1**2)))
 
 
 @settings(max_examples=40)

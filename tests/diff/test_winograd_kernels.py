@@ -62,6 +62,15 @@ EXACT = [
     ("--dir=BWD_D --stag=abx --dtag=abx mb2ic3iw40oc17kw2pw1", "--lane=ic --register=ic:16,tw:2 --winograd=iw:3"),
     ("--stag=abx --dtag=abx mb2ic32iw30oc32kw3pw1",
      "--lane=oc --fuse=tmb+tw --register=oc:16,tmb_tw:2 --winograd=ow:2 --block=mb:2"),
+    ("--dir=BWD_D --stag=axb --dtag=axb mb2ic18ih10oc17oh5kh3sh2ph1",
+     "--lane=ic --register=ic:16,tw:2 --winograd=ih:4,iw:6"),
+    ("--deconv --stag=axb --dtag=axb g2mb1ic18ih6oc34oh13kh5sh2ph1",
+     "--lane=oc --fuse=th+tw --register=oc:16,th_tw:2 --winograd=oh:4,ow:4 --block=oh:2"),
+    ("--deconv --stag=abx --dtag=abx mb1ic18ih6oc17oh12kh4sh2ph1",
+     "--lane=oc --register=oc:16,tw:2 --winograd=oh:4,ow:6"),
+    ("--deconv --stag=axb --dtag=axb mb1ic18iw6oc17ow17kw2sw3", "--lane=oc --register=oc:16,tw:2 --winograd=ow:6"),
+    ("--dir=BWD_D --stag=axb --dtag=axb mb1ic18ih9iw23oc17oh9ow8kh3kw7sh1sw3ph1pw2",
+     "--lane=ic --register=ic:16,tw:2 --winograd=ih:2"),
 ]  # fmt: skip
 
 
@@ -105,6 +114,24 @@ def test_error_is_the_expected_multiple_of_the_direct_one(m: int, r: int, stride
     assert 0.7 < error / error_of_direct / transform.error < 1.5
 
 
+@pytest.mark.parametrize(("m", "r"), [(4, 3), (8, 3), (4, 4), (8, 4), (8, 5)])
+def test_error_by_data_with_a_stride_is_the_expected_multiple(m: int, r: int) -> None:
+    """Residue classes with more taps have the larger part of both errors."""
+    line = f"--deconv --stag=axb --dtag=axb mb1ic64ih16oc32oh32kh{r}sh2ph{(r - 1) // 2}"
+    p = Conv.parse(line)
+    words = f"--lane=oc --register=oc:16,tw:2 --pack=wei_w --winograd=oh:{m},ow:{m}"
+    kernel, direct = (
+        cs.compile(line, config=f"--target={ISAS[0]} {words}", accuracy="any")
+        for words in (words, "--lane=oc --register=oc:16,ow:2")
+    )
+    rng = np.random.default_rng(m * r)
+    x, w = rng.standard_normal(p.src_shape).astype(np.float32), rng.standard_normal(p.wei_shape).astype(np.float32)
+    truth = conv_reference(p, x.astype(np.float64), w.astype(np.float64))
+    error, error_of_direct = (np.sqrt(np.mean((k(x, w) - truth) ** 2)) for k in (kernel, direct))
+    (transform,) = kernel.transforms
+    assert 0.7 < error / error_of_direct / transform.error < 1.5
+
+
 @pytest.mark.parametrize("bad", [np.inf, np.nan])
 def test_weights_that_are_not_finite_run_through_another_kernel(bad: float) -> None:
     line = "--stag=axb --dtag=axb mb1ic5ih6oc20oh6kh3ph1"
@@ -124,8 +151,9 @@ def test_weights_that_are_not_finite_run_through_another_kernel(bad: float) -> N
 @pytest.mark.parametrize(
     ("line", "words", "text"),
     [
-        ("mb1ic8ih8oc8oh6kh3ph1dh1", "--winograd=oh:2,ow:2", "axis h has a dilation, or a stride by data"),
-        ("--dir=BWD_D mb1ic8ih8oc8kh3ph1sh2", "--winograd=ih:2,iw:2", "axis h has a dilation, or a stride by data"),
+        ("mb1ic8ih8oc8oh6kh3ph1dh1", "--winograd=oh:2,ow:2", "axis h has a dilation, or a stride by data with one tap"),
+        ("--dir=BWD_D mb1ic8ih8oc8kh1sh2", "--winograd=ih:2,iw:2", "has a dilation, or a stride by data with one tap"),
+        ("--dir=BWD_D mb1ic8ih8oc8kh3ph1sh2", "--winograd=ih:3,iw:2", "ih:3 is no multiple of 2, the stride by data"),
         ("mb1ic8ih8oc8kh3ph1", "--winograd=oh:12", r"F\(12, 3\) needs 13 points; there are 11"),
         ("mb1ic8ih8oc8kh3ph1", "--winograd=ic:2", "--winograd=ic:2: legal are oh, ow, and at least 1"),
         ("mb1ic8ih8oc8kh3ph1", "--winograd=oh:2 --block=od:2", "--block=od:2: legal are mb, oh, ow, and at least 1"),

@@ -22,6 +22,10 @@ CASES = {
     "two-of-five": ("mb1ic2iw6oc3ow6kw5pw2", "--winograd=ow:2"),
     "three-of-five-with-a-stride": ("mb1ic2iw13oc3ow7kw5sw2pw2", "--winograd=ow:3 --block=ow:2"),
     "four-of-five": ("--dir=BWD_D mb1ic3iw6oc2ow6kw5pw2", "--winograd=iw:4"),
+    "four-of-three-by-data-with-a-stride": (
+        "--dir=BWD_D mb1ic3iw15oc2ow8kw5sw2pw2", "--winograd=iw:8 --block=iw:1"
+    ),
+    "a-residue-class-without-taps": ("--deconv mb1ic2iw4oc3ow11kw2sw3pw0", "--winograd=ow:6"),
     "two-of-seven": ("mb1ic2iw6oc3ow6kw7pw3", "--winograd=ow:2"),
 }
 
