@@ -12,6 +12,7 @@ from typing import Any
 
 from convsmith.arith.divisors import divisor_of
 from convsmith.codegen.artifact import AXES
+from convsmith.codegen.denormals import flushed_buffers
 from convsmith.codegen.geometry import geometry, shared_bytes
 from convsmith.codegen.llvm_text import METHODS, Facts, FunctionEmitter, written_buffers
 from convsmith.diag.errors import InternalError
@@ -43,7 +44,8 @@ class ThreadEmitter(FunctionEmitter):
     """Emits the statements of one thread; `definitions` are those of the arrays that a group shares."""
 
     def __init__(self, kernel: Kernel, facts: Facts, dialect: Dialect, symbol: str) -> None:
-        super().__init__(kernel, facts, symbol, written_buffers(kernel.body), None)
+        written, flushed = written_buffers(kernel.body), flushed_buffers(kernel, facts.rows)
+        super().__init__(kernel, facts, symbol, written, flushed, None)
         self.dialect, self.geometry = dialect, geometry(kernel)
         self.spaces = dict(dialect.spaces)
         self.divisors: dict[Var, int] = {}

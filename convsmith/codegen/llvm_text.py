@@ -82,10 +82,11 @@ class FunctionEmitter(ValueEmitter):
     """Emits the statements of one function."""
 
     def __init__(
-        self, kernel: Kernel, facts: Facts, symbol: str, written: set[Buffer], configurations: Configurations | None
-    ) -> None:
+        self, kernel: Kernel, facts: Facts, symbol: str, written: set[Buffer], flushed: frozenset[Buffer],
+        configurations: Configurations | None,
+    ) -> None:  # fmt: skip
         bits = min(kernel.index_bits or facts.address_bits, facts.address_bits)
-        super().__init__(bits, written, facts.half, flushed_buffers(kernel, facts.rows), facts.head_load)
+        super().__init__(bits, written, facts.half, flushed, facts.head_load)
         self.facts, self.rows, self.symbol = facts, facts.rows, symbol
         self.streamed, self.past_caches = kernel.streamed, frozenset(streamed_results(kernel))
         self.fragments: dict[Buffer, Fragments] = {}
@@ -380,11 +381,11 @@ METHODS: dict[type[Stmt], Callable[[FunctionEmitter, Any], None]] = {
 """The method that emits a statement, by its class."""
 
 
-def function_text(f: Function, kernel: Kernel, facts: Facts, symbol: str, configurations: Configurations | None,
-                  declared: dict[str, None]) -> str:  # fmt: skip
+def function_text(f: Function, kernel: Kernel, facts: Facts, symbol: str, flushed: frozenset[Buffer],
+                  configurations: Configurations | None, declared: dict[str, None]) -> str:  # fmt: skip
     """Return an outlined function; it is not inlined, so that equal tiles share it and LLVM compiles it alone."""
     written = written_buffers(f.body)
-    e = FunctionEmitter(kernel, facts, symbol, written, configurations)
+    e = FunctionEmitter(kernel, facts, symbol, written, flushed, configurations)
     e.configured = configurations is not None and bool(configurations.left_to_callers[f.name])
     e.prepare(f.body)
     params = []
@@ -401,13 +402,14 @@ def function_text(f: Function, kernel: Kernel, facts: Facts, symbol: str, config
 
 
 def chunk_text(kernel: Kernel, facts: Facts, symbol: str, scratch: Mapping[Buffer, tuple[int, int]],
-               configurations: Configurations | None, declared: dict[str, None]) -> str:  # fmt: skip
+               flushed: frozenset[Buffer], configurations: Configurations | None,
+               declared: dict[str, None]) -> str:  # fmt: skip
     """Return the function that runs part ``tid`` of ``n`` of the kernel's tasks.
 
     ``scratch`` maps each thread-private buffer to its offset in the scratch argument and that argument's bytes per
     thread. The scratch argument follows the kernel's own arguments and precedes its sizes, of a word each.
     """
-    e = FunctionEmitter(kernel, facts, symbol, written_buffers(kernel.body), configurations)
+    e = FunctionEmitter(kernel, facts, symbol, written_buffers(kernel.body), flushed, configurations)
     e.prepare(kernel.body)
     word, aligned = facts.word, f"align {facts.address_bits // 8}"
     for n, b in enumerate(kernel.params):
@@ -506,5 +508,7 @@ def form_text(
 ) -> list[str]:
     """Return the outlined functions of a kernel, and the one that runs a part of its tasks."""
     configurations = Configurations.of(kernel, facts.rows, facts.fragments)
-    functions = [function_text(f, kernel, facts, symbol, configurations, declared) for f in kernel.functions]
-    return [*functions, chunk_text(kernel, facts, symbol, scratch, configurations, declared)]
+    flushed = flushed_buffers(kernel, facts.rows)
+    given = (flushed, configurations, declared)
+    functions = [function_text(f, kernel, facts, symbol, *given) for f in kernel.functions]
+    return [*functions, chunk_text(kernel, facts, symbol, scratch, *given)]

@@ -22,6 +22,8 @@ ALIGNED = 64
 
 def streamed_results(kernel: Kernel) -> list[Buffer]:
     """Return the results of ``kernel`` that are stored past the caches."""
+    if not kernel.streamed:
+        return []
     bodies = (kernel.body, *(f.body for f in kernel.functions))
     written = {s.buffer for body in bodies for s in statements_of(body) if isinstance(s, Store)}
     return [b for b in kernel.params if b.name in kernel.streamed and b in written]

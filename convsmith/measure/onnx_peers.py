@@ -22,12 +22,14 @@ from convsmith.measure.peer import (
     Peer,
     PeerStage,
     clipping,
+    factor_of_bytes,
     in_layout,
     is_in_bytes,
     plain_f32,
     stages_for_peers,
 )
 from convsmith.problem.conv import Conv
+from convsmith.problem.post_ops import Eltwise
 from convsmith.problem.problem import Problem
 from convsmith.runtime.arrays import numpy_dtype
 
@@ -89,20 +91,13 @@ def _quantised_node(stage: PeerStage, source: str, suffix: str) -> tuple[list[An
     """Return the node that multiplies bytes, scales the sums and rounds them to bytes, and its constants."""
     from onnx import helper
 
-    problem, arrays, adds_source = stage
+    problem, arrays, _ = stage
     assert isinstance(problem, Conv)
-    post_ops = clipping(problem, ("relu", "linear"))
-    steps, relu = [(op.alg, op.beta) for op in post_ops], [op for op in post_ops if op.alg == "relu"]
-    scaled = steps[:-1] if steps[-1:] == [("linear", 0.0)] else steps
-    relus = [("relu", 0.0)] * (problem.dst_type == "u8")  # saturation is one
-    if adds_source or scaled not in ([], relus) or any(op.alpha for op in relu):
-        raise UnsupportedError(
-            "onnxruntime rounds bytes once, after relu and a factor; it is not compared with other post-ops",
-            code="post-ops",
-        )
+    factor = factor_of_bytes("onnxruntime", stage)
+    if problem.dst_type == "s8" and any(isinstance(op, Eltwise) and op.alg == "relu" for op in problem.post_ops):
+        raise UnsupportedError("onnxruntime has relu of bytes by saturation of u8 only", code="post-ops")
     if problem.dt[0] != problem.dst_type:
         raise UnsupportedError("onnxruntime writes the type of bytes that it reads", code="types")
-    factor = next((op.alpha for op in post_ops if op.alg == "linear"), 1.0)
     weights = np.ascontiguousarray(arrays["wei"]).reshape(problem.oc, problem.ic // problem.g, *problem.k)
     src, wei, dst = (numpy_dtype(t) for t in problem.dt)
     constants: dict[str, Array] = {

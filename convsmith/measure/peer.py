@@ -18,8 +18,8 @@ from convsmith.problem.problem import Problem
 from convsmith.runtime.arrays import aligned_copy
 
 __all__ = [
-    "CLIPS", "Array", "Peer", "PeerStage", "clipping", "in_layout", "is_in_bytes", "plain_f32", "plain_forward",
-    "stages_for_peers",
+    "CLIPS", "Array", "Peer", "PeerStage", "clipping", "factor_of_bytes", "in_layout", "is_in_bytes", "plain_f32",
+    "plain_forward", "stages_for_peers",
 ]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
@@ -83,6 +83,23 @@ class PeerStage(NamedTuple):
     problem: Problem
     arrays: Mapping[str, Array]
     adds_source: bool = False
+
+
+def factor_of_bytes(name: str, stage: PeerStage) -> float:
+    """Return the factor of the sums of a `stage` in bytes, of which the library `name` rounds the products once.
+
+    UnsupportedError for other post-ops than relu and a factor, in this order.
+    """
+    problem = stage.problem
+    post_ops = clipping(problem, ("relu", "linear"))
+    steps = [(op.alg, op.beta) for op in post_ops]
+    scaled = steps[:-1] if steps[-1:] == [("linear", 0.0)] else steps
+    if stage.adds_source or scaled not in ([], [("relu", 0.0)]) or any(op.alpha for op in post_ops[: len(scaled)]):
+        raise UnsupportedError(
+            f"{name} rounds bytes once, after relu and a factor; it is not compared with other post-ops",
+            code="post-ops",
+        )
+    return post_ops[-1].alpha if len(scaled) < len(steps) else 1.0
 
 
 def stages_for_peers(problem: Problem, arrays: Mapping[str, Array]) -> list[PeerStage]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from convsmith.ir.index import Index, Var, as_index, make_sum
 from convsmith.ir.stmt import For, Kernel, Stmt
 from convsmith.ir.walk import Rewriter, children, loops_of, substitute, variables_of
-from convsmith.passes.scope import require_new, with_body
+from convsmith.passes.scope import has_loop, require_new, with_body
 
 
 class _CoefficientsDiffer(Exception):
@@ -32,6 +32,8 @@ class _Coalesce(Rewriter):
 
     def For(self, loop: For) -> Stmt:
         inner = loop.body
+        if not has_loop(loop, (self.outer,)):
+            return loop
         if loop.var.name != self.outer or not isinstance(inner, For) or inner.var.name != self.inner:
             return self._For(loop)
         if (loop.kind == "parallel") != (inner.kind == "parallel"):

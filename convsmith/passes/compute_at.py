@@ -27,7 +27,7 @@ from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var, as_index, maximum, minimum, mod
 from convsmith.ir.stmt import Alloc, At, Block, Call, For, Invoke, Kernel, Let, Stmt, Store, block
 from convsmith.ir.value import Load
-from convsmith.ir.walk import Rewriter, bound_in, loops_of, statements_of, substitute, variables_of, walk
+from convsmith.ir.walk import Rewriter, bound_in, statements_of, substitute, variables_of, walk
 from convsmith.passes.accesses import Site, sites_of
 from convsmith.passes.footprint import box, dense_blocks
 from convsmith.passes.order import require_independent
@@ -37,6 +37,7 @@ from convsmith.passes.scope import (
     loop_range,
     note_copies,
     perfect_nest,
+    ranges_below,
     require_no_effects,
     require_one,
     with_body,
@@ -211,9 +212,7 @@ def _footprint(
     """
     old = producer.buffer
     reads = [x for x in walk(reader) if isinstance(x, Load) and x.buffer is old]
-    inner: dict[Var, Range] = {}
-    for x in loops_of(reader):
-        inner[x.var] = loop_range(x, {**ranges, **inner})
+    inner = ranges_below(reader, ranges)
     out = {}
     for dim, cut in enumerate(producer.cuts):
         if cut is None or not reads:

@@ -18,7 +18,7 @@ from convsmith.ir.buffer import Buffer, make_buffer
 from convsmith.ir.index import Index, Var, as_index
 from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load, const
-from convsmith.ir.walk import loops_of, substitute, variables_of, walk
+from convsmith.ir.walk import substitute, variables_of, walk
 from convsmith.passes.accesses import written_in
 from convsmith.passes.footprint import box
 from convsmith.passes.relocate import Place
@@ -26,6 +26,7 @@ from convsmith.passes.scope import (
     ScopedRewriter,
     loop_range,
     note_copies,
+    ranges_below,
     require_new_buffer,
     require_no_effects,
     require_one,
@@ -72,9 +73,7 @@ class _CopyWindows(ScopedRewriter):
         if old in written_in(loop.body):
             raise ConfigError("dependence", f"copy_windows: {self.loop} writes {old}; legal are buffers that it reads")
         ranges: dict[Var, Range] = {**self.ranges, loop.var: loop_range(loop, self.ranges)}
-        inner: dict[Var, Range] = {}
-        for x in loops_of(loop.body):
-            inner[x.var] = loop_range(x, {**ranges, **inner})
+        inner = ranges_below(loop.body, ranges)
         new, at, fill, copy = self.copy(read, ranges, inner)
         body = LoadsOfCopy(old, new, lambda _: at, {**ranges, **inner}).stmt(loop.body)
         if self.once:

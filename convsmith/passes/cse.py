@@ -15,16 +15,18 @@ class _Cse(Rewriter):
 
     def common(self, s: Stmt) -> Stmt:
         """Name the expressions that occur at least twice in ``s`` and use no variable bound inside it."""
+        twice = [e for e, n in costly(s).items() if n > 1]
+        if not twice:  # nor does a statement inside of ``s`` have one
+            return s
         inside = bound_in(s)
-        twice = [e for e, n in costly(s).items() if n > 1 and not variables_of(e) & inside]
-        return name_all(s, twice, self.fresh)
+        return self.stmt(name_all(s, [e for e in twice if not variables_of(e) & inside], self.fresh))
 
     def For(self, loop: For) -> Stmt:
-        body = self.stmt(self.common(loop.body))
+        body = self.common(loop.body)
         return loop if body is loop.body else For(loop.var, loop.lo, loop.hi, body, loop.kind, loop.carried)
 
     def Let(self, s: Let) -> Stmt:
-        body = self.stmt(self.common(s.body))
+        body = self.common(s.body)
         return s if body is s.body else Let(s.var, s.value, body)
 
 
@@ -54,7 +56,6 @@ def cse(kernel: Kernel) -> Kernel:
     def body(s: Stmt) -> Stmt:
         if not costly(s):
             return s
-        c = _Cse(Fresh("com", variables_of(s) | bound_in(s)))
-        return c.stmt(c.common(s))
+        return _Cse(Fresh("com", variables_of(s) | bound_in(s))).common(s)
 
     return each_body(kernel, body)

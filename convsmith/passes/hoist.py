@@ -14,8 +14,11 @@ class _Hoist(Rewriter):
         self.fresh = fresh
 
     def For(self, loop: For) -> Stmt:
+        found = costly(loop.body)
+        if not found:
+            return loop
         inside = bound_in(loop)
-        still = [e for e in costly(loop.body) if not variables_of(e) & inside]
+        still = [e for e in found if not variables_of(e) & inside]
         named = name_all(loop, still, self.fresh)
         return self._below(named)
 

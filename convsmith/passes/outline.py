@@ -8,6 +8,7 @@ micro-kernels that a reader finds in the assembly.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import replace
 from typing import Any
 
@@ -98,14 +99,25 @@ class _Outline(Rewriter):
     def __init__(self) -> None:
         super().__init__()
         self.functions: list[Function] = []
+        self.alike: dict[Hashable, list[Function]] = {}
+        """Functions with the same parameters, whose statements have the same classes and bounds."""
         self.texts: dict[Function, str] = {}
 
     def text(self, f: Function) -> str:
-        """Return a text that is equal for equal functions."""
+        """Return the text of the body, which is equal for equal functions of the same parameters."""
         if f not in self.texts:
-            signature = " ".join(f"{v}:{b.name}" for v, b in f.pointers) + f" {len(f.indices)}\n"
-            self.texts[f] = signature + str(f.body)
+            self.texts[f] = str(f.body)
         return self.texts[f]
+
+    def equal(self, f: Function) -> Function:
+        """Return the function that equals ``f``: an earlier one, or else ``f``, which is kept."""
+        statements = tuple((s.lo, s.hi) if isinstance(s, For) else type(s) for s in statements_of(f.body))
+        alike = self.alike.setdefault((tuple((v, b.name) for v, b in f.pointers), len(f.indices), statements), [])
+        found = next((x for x in alike if self.text(x) == self.text(f)), None)
+        if found is None:
+            alike.append(f)
+            self.functions.append(f)
+        return found or f
 
     def For(self, s: For) -> Stmt:
         return s if s.kind == "scalable" else self._For(s)
@@ -118,11 +130,7 @@ class _Outline(Rewriter):
         body = abstract.stmt(a)
         pointers = tuple((var, key[0]) for key, (var, _) in abstract.pointers.items())
         f = Function(f"tile{len(self.functions)}", pointers, tuple(abstract.indices.values()), body)
-        equal = next((x for x in self.functions if self.text(x) == self.text(f)), None)
-        if equal is None:
-            self.functions.append(f)
-        else:
-            f = equal
+        f = self.equal(f)
         starts = tuple((key[0], start) for key, (_, start) in abstract.pointers.items())
         call: Stmt = Call(f.name, starts, tuple(abstract.indices))
         for buffer in reversed(abstract.memory):

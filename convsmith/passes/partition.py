@@ -22,7 +22,7 @@ from convsmith.ir.index import Cond, Eq0, Ge0, Index, Max, Min, Var, as_index
 from convsmith.ir.intern import Node, nodes
 from convsmith.ir.stmt import For, Kernel, Stmt, block
 from convsmith.ir.walk import AnyNode, children, loops_of, variables_of, walk
-from convsmith.passes.scope import ScopedRewriter, loop_range, note_copies, require_loops, with_body
+from convsmith.passes.scope import ScopedRewriter, has_loop, loop_range, note_copies, require_loops, with_body
 from convsmith.passes.simplify import simplify_stmt
 
 MAX_POINTS = 1 << 20
@@ -128,6 +128,8 @@ class _Partition(ScopedRewriter):
         """Whether the loops below the statement at hand are left whole."""
 
     def For(self, loop: For) -> Stmt:
+        if not has_loop(loop, self.names):
+            return loop
         named = loop.var.name in self.names and not self.is_whole
         if not named or loop.carried or not (loop.lo.is_const and loop.hi.is_const):
             return self._For(loop)

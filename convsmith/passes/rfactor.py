@@ -11,7 +11,14 @@ from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, Store, block
 from convsmith.ir.value import Binary, Const, Load, const
 from convsmith.ir.walk import Rewriter, bound_in, loops_of, statements_of, walk
 from convsmith.passes.accesses import sites_of, written_in
-from convsmith.passes.scope import ScopedRewriter, loop_range, note_copies, require_no_effects, require_one, with_body
+from convsmith.passes.scope import (
+    ScopedRewriter,
+    note_copies,
+    ranges_below,
+    require_no_effects,
+    require_one,
+    with_body,
+)
 
 
 class _Append(Rewriter):
@@ -70,9 +77,7 @@ class _Rfactor(ScopedRewriter):
         init, reduce, *finish = a.body.stmts
         old = a.buffer
         self.require_sums(old, init, reduce, finish)
-        ranges = dict(self.ranges)
-        for x in loops_of(reduce):
-            ranges[x.var] = loop_range(x, ranges)
+        ranges = ranges_below(reduce, self.ranges)
         if ranges[loops[0].var][0] < 0:
             raise ConfigError("bounds", f"rfactor: loop {self.name} starts at {loops[0].lo}; legal is 0 or more")
         lanes = max(self.lanes, ranges[loops[0].var][1] + 1)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
 from convsmith.arith.ranges import Range, Unbounded, interval
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Min, Var
 from convsmith.ir.intern import nodes
-from convsmith.ir.stmt import EFFECTS, Alloc, For, Kernel, Let, Stmt
+from convsmith.ir.stmt import EFFECTS, Alloc, At, Block, For, If, Kernel, Let, Stmt
 from convsmith.ir.walk import Rewriter, children, loops_of, statements_of
 
 _EFFECTS = frozenset(EFFECTS)
@@ -27,17 +27,39 @@ def loop_names(s: Stmt) -> tuple[str, ...]:
 
 
 def _loops_and_effects(s: Stmt) -> tuple[tuple[str, ...], tuple[Stmt, ...]]:
-    """Return the names of all loops in ``s``, and its effects, which the table of nodes keeps."""
+    """Return the names of all loops in ``s``, and its effects.
+
+    The table of nodes keeps those of each loop: a pass that rewrites one nest leaves the others as they are.
+    """
+    names: list[str] = []
+    effects: list[Stmt] = []
+    stack = [s]
+    while stack:
+        x = stack.pop()
+        if type(x) is For:
+            found = _below_loop(x)
+            names += found[0]
+            effects += found[1]
+        elif type(x) is Block:
+            stack.extend(x.stmts[::-1])
+        elif type(x) in _EFFECTS:
+            effects.append(x)
+        elif isinstance(x, (If, Let, Alloc, At)):
+            stack.append(x.body)
+    return tuple(names), tuple(effects)
+
+
+def has_loop(loop: For, names: Collection[str]) -> bool:
+    """Return whether ``loop`` or a loop in it has one of the ``names``."""
+    return any(name in names for name in _below_loop(loop)[0])
+
+
+def _below_loop(loop: For) -> tuple[tuple[str, ...], tuple[Stmt, ...]]:
     known = nodes()
-    found: tuple[tuple[str, ...], tuple[Stmt, ...]] | None = known.get((loop_names, s))
+    found: tuple[tuple[str, ...], tuple[Stmt, ...]] | None = known.get((_below_loop, loop))
     if found is None:
-        names, effects = [], []
-        for x in statements_of(s):
-            if type(x) is For:
-                names.append(x.var.name)
-            elif type(x) in _EFFECTS:
-                effects.append(x)
-        found = known[loop_names, s] = tuple(names), tuple(effects)
+        names, effects = _loops_and_effects(loop.body)
+        found = known[_below_loop, loop] = (loop.var.name, *names), effects
     return found
 
 
@@ -140,6 +162,19 @@ def loop_range(loop: For, ranges: dict[Var, Range]) -> Range:
         interval(lo, ranges)[0] if lo.terms else lo.const,
         interval(hi, ranges)[1] - 1 if hi.terms else hi.const - 1,
     )
+
+
+def ranges_below(s: Stmt, ranges: Mapping[Var, Range]) -> dict[Var, Range]:
+    """Return the ranges of the variables of all loops in ``s``, which has the ``ranges`` around it.
+
+    Loops of one name, copies of a loop for example, have the range from the lowest to the highest of their values.
+    """
+    found: dict[Var, Range] = {}
+    for x in loops_of(s):
+        lo, hi = loop_range(x, {**ranges, **found})
+        known = found.get(x.var, (lo, hi))
+        found[x.var] = (min(lo, known[0]), max(hi, known[1]))
+    return found
 
 
 def extent(loop: For, ranges: dict[Var, Range]) -> int:

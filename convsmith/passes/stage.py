@@ -22,7 +22,7 @@ from convsmith.ir.index import Cond, Index, Var, as_index, conj, is_true, maximu
 from convsmith.ir.stmt import FENCES, Alloc, Block, For, Kernel, Stmt, Store, block
 from convsmith.ir.types import DType
 from convsmith.ir.value import Cast, Load, Select, Value, const
-from convsmith.ir.walk import Rewriter, children, loops_of, variables_of, walk
+from convsmith.ir.walk import Rewriter, children, variables_of, walk
 from convsmith.passes.accesses import written_in
 from convsmith.passes.footprint import box, dense_blocks
 from convsmith.passes.relocate import Place, Relocate
@@ -30,6 +30,7 @@ from convsmith.passes.scope import (
     ScopedRewriter,
     loop_range,
     note_copies,
+    ranges_below,
     require_new_buffer,
     require_no_effects,
     require_one,
@@ -109,9 +110,7 @@ class _Stage(ScopedRewriter):
                 f"{loop.var} lacks what the iteration writes; legal are buffers that it only reads",
             )  # fmt: skip
         ranges: dict[Var, Range] = {**self.ranges, loop.var: loop_range(loop, self.ranges)}
-        inner: dict[Var, Range] = {}
-        for x in loops_of(loop.body):
-            inner[x.var] = loop_range(x, {**ranges, **inner})
+        inner = ranges_below(loop.body, ranges)
         origin, shape = [], []
         for dim in range(len(old.shape)):
             base, lo, hi = box([r.index[dim] for r in reads], ranges, inner, f"{self.buffer} along dim {dim}")

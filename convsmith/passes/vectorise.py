@@ -21,7 +21,7 @@ from convsmith.ir.walk import Rewriter, children, loops_of, statements_of, subst
 from convsmith.passes.accesses import sites_of
 from convsmith.passes.flatten import offset
 from convsmith.passes.order import conflicts, require_order
-from convsmith.passes.scope import ScopedRewriter, require_loops, with_body
+from convsmith.passes.scope import ScopedRewriter, has_loop, require_loops, with_body
 
 
 class NotVector(Exception):
@@ -191,28 +191,34 @@ class _Vectorise(ScopedRewriter):
         super().__init__()
         self.name, self.lanes, self.strict = name, lanes, strict
         self.what = f"vectorise: loop {name}"
-        self.widest: dict[Buffer, int] = {}
-        """The most lanes of each register array around that are read by a statement that writes another array."""
+        self.scopes: dict[Buffer, Stmt] = {}
+        """The statement in which each register array around exists; arrays that are allocated together have the same.
+        """
         self.moved: dict[Stmt, dict[Buffer, int]] = {}
         """The arrays that statements move into others, with the most lanes, by the statement around them."""
 
     def Alloc(self, s: Allocation) -> Stmt:
         if s.buffer.scope != "register":
             return self._Alloc(s)
-        outer = self.widest
-        self.widest = outer | {s.buffer: self.most_lanes(s)}
+        body = s.body
+        while isinstance(body, Alloc):
+            body = body.body
+        outer = self.scopes
+        self.scopes = outer | {s.buffer: body}
         made = self._Alloc(s)
-        self.widest = outer
+        self.scopes = outer
         return made
 
-    def most_lanes(self, s: Allocation) -> int:
-        """Return the most iterations of a loop over lanes that moves the array that ``s`` allocates into another."""
-        body: Stmt = s.body
-        while isinstance(body, Alloc):  # arrays that are allocated together share the loops below
-            body = body.body
+    def most_lanes(self, buffer: Buffer) -> int | None:
+        """Return the most iterations of a loop over lanes that moves the register array ``buffer`` into another one;
+        None if it is allocated by no statement around.
+        """
+        body = self.scopes.get(buffer)
+        if body is None:
+            return None
         if body not in self.moved:
             self.moved[body] = self.moved_lanes(body)
-        return self.moved[body].get(s.buffer, self.lanes)
+        return self.moved[body].get(buffer, self.lanes)
 
     def moved_lanes(self, body: Stmt) -> dict[Buffer, int]:
         """Return the most iterations of a loop over lanes in ``body`` that moves each array into another."""
@@ -228,6 +234,8 @@ class _Vectorise(ScopedRewriter):
         return most
 
     def For(self, loop: For) -> Stmt:
+        if not has_loop(loop, (self.name,)):
+            return loop
         if loop.var.name != self.name or not (loop.lo.is_const and loop.hi.is_const):
             return self._For(loop)
         n = loop.hi.const - loop.lo.const
@@ -294,7 +302,7 @@ class _Vectorise(ScopedRewriter):
                 raise NotVector(f"the first lanes of {s.buffer.name} are not written")
             if s.buffer.scope != "register" and len(set(where.offsets[: where.active])) < where.active:
                 raise NotVector(f"lanes of {s.buffer.name} write the same element")
-            if s.buffer.scope == "register" and not lanes.low and lanes.active == self.widest.get(s.buffer):
+            if s.buffer.scope == "register" and not lanes.low and lanes.active == self.most_lanes(s.buffer):
                 value = _Broadcasts().expr(value)
             return Store(s.buffer, index, value, where)
         v = s.value

@@ -88,9 +88,16 @@ class FusedStatements:
 
     def renamed(self, n: int) -> Statement:
         """Return the statement of stage ``n`` with loops and arrays as the kernel names them."""
-        when = self.when if n == self.last else "loop"
-        name = "conv" if (n, when) == (self.last, "main") else stage_name(n)
-        return replace(self._in_kernel(n, self.own[n - self.start]), when=when, name=name)
+        return self._all_renamed[n - self.start]
+
+    @cached_property
+    def _all_renamed(self) -> tuple[Statement, ...]:
+        found = []
+        for n, st in enumerate(self.own, start=self.start):
+            when = self.when if n == self.last else "loop"
+            name = "conv" if (n, when) == (self.last, "main") else stage_name(n)
+            found.append(replace(self._in_kernel(n, st), when=when, name=name))
+        return tuple(found)
 
     @cached_property
     def sums(self) -> tuple[tuple[int, Statement], ...]:

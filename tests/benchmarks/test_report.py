@@ -110,3 +110,21 @@ def test_a_page_of_chains_has_threads_and_the_time_to_make_kernels(
     rows = json.loads(next(tmp_path.glob("chains-*.json")).read_text())["chains"]
     assert [row["threads"] for row in rows] == [1, 2] and all(row["verified"] for row in rows)
     assert all(row["making"]["chain"] > 0 and len(row["making"]["stages"]) == 2 for row in rows)
+
+
+def test_the_page_of_chains_holds_one_and_two_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    chains, report = importlib.import_module("chains"), importlib.import_module("report")
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    monkeypatch.setattr("convsmith.measure.timing.SAMPLE_SECONDS", 1e-4)
+    name = next(iter(chains.BLOCKS))
+    monkeypatch.setattr(chains, "lines", lambda: {("f32", name): chains.block_line((4, 8, 2, 8, 1), "f32")})
+    chains.main(["--threads", "1,2", "--rounds", "1"])
+    written = json.loads(next(tmp_path.glob("chains-*.json")).read_text())["chains"]
+    assert [row["threads"] for row in written] == [1, 2] and all(row["verified"] for row in written)
+    page = capsys.readouterr().out
+    for threads in ("1 thread", "2 threads"):
+        assert f"## f32, {threads}\n" in page
+        assert f"Geometric means over blocks whose largest result exceeds a size, {threads} (goal" in page

@@ -234,6 +234,10 @@ BYTES = {
         "--stag=axb --dt=u8:s8:u8 --attr-post-ops=relu+linear:0.05 mb1ic8ih9oc32kh1 -> --dt=u8:s8:u8 "
         "--attr-post-ops=relu+linear:0.05 g32mb1ic32ih9oc32kh3sh2ph1 -> --dtag=axb --dt=u8:s8:u8 mb1ic32ih5oc16kh1"
     ),
+    "s8": (
+        "--stag=axb --dt=s8:s8:s8 --attr-post-ops=linear:0.05 mb1ic8ih8oc32kh1 -> --dt=s8:s8:s8 "
+        "--attr-post-ops=linear:0.05 g32mb1ic32ih8oc32oh4kh3sh2ph1 -> --dtag=axb --dt=s8:s8:s8 mb1ic32ih4oc16kh1"
+    ),
     "inverted residual": (
         "--stag=axb --dt=u8:s8:u8 --attr-post-ops=relu+linear:0.05 mb1ic8ih9oc32kh1 -> --dt=u8:s8:u8 "
         "--attr-post-ops=relu+linear:0.05 g32mb1ic32ih9oc32kh3ph1 -> --dtag=axb --dt=u8:s8:u8 "
@@ -243,12 +247,12 @@ BYTES = {
 
 
 @pytest.mark.parametrize("line", BYTES)
-@pytest.mark.parametrize("name", ["onnxruntime", "onednn"])
+@pytest.mark.parametrize("name", ["onnxruntime", "onednn", "xnnpack"])
 def test_peers_compute_chains_of_bytes(name: str, line: str) -> None:
     need(name)
     chain = parse_problem(BYTES[line])
     arrays = random_arrays(chain)
-    if (name, line) == ("onnxruntime", "inverted residual"):
+    if line == "inverted residual" and name != "onednn":
         with pytest.raises(UnsupportedError, match="rounds bytes once"):
             make_peer(name, chain, arrays, 1)
         return

@@ -7,6 +7,7 @@ from oracles import assert_same_results
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.parse import parse_kernel
+from convsmith.passes.compute_at import compute_at
 from convsmith.passes.stage import stage
 
 
@@ -55,3 +56,24 @@ kernel k(a: f16[2, 3], c: f32[2, 3], d: f64[2, 3])
     )
     with pytest.raises(ConfigError, match="read as f32, f64; legal is one type"):
         stage(kernel, "a", "n", None, 0, "cache", 1, False, False, True)
+
+
+COPIES = """\
+kernel k(a: s32[9], b: s32[9])
+  alloc t: s32[9] @cache:
+    for x in 0 .. 9:
+      t[x] = a[x] + s32(1)
+    for i in 0 .. 2:
+      for k in 0 .. 4:
+        b[k + i * 4] = t[k + i * 4]
+      for k in 4 .. 5:
+        b[k + i * 4] = t[k + i * 4] * s32(2)
+"""
+
+
+def test_the_footprint_holds_what_all_loops_of_a_name_read() -> None:
+    """Copies of a loop, which `cut` makes for example, have one name and run over different parts of its range."""
+    kernel = parse_kernel(COPIES)
+    assert_same_results(kernel, compute_at(kernel, "t", "i", False))
+    unfused = parse_kernel(COPIES.replace("t[k + i * 4]", "a[k + i * 4]"))
+    assert_same_results(unfused, stage(unfused, "a", "i"))
