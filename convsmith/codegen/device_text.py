@@ -14,7 +14,10 @@ from convsmith.arith.divisors import divisor_of
 from convsmith.codegen.artifact import AXES
 from convsmith.codegen.denormals import flushed_buffers
 from convsmith.codegen.geometry import geometry, shared_bytes
+from convsmith.codegen.lane_fragments import LaneFragments
 from convsmith.codegen.llvm_text import METHODS, Facts, FunctionEmitter, written_buffers
+from convsmith.codegen.values import Slot
+from convsmith.codegen.warp_joins import joins
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.dialect import Dialect, DialectCall
@@ -27,6 +30,7 @@ from convsmith.ir.stmt import (
     Barrier,
     Commit,
     For,
+    Invoke,
     Kernel,
     Let,
     Stmt,
@@ -52,6 +56,86 @@ class ThreadEmitter(FunctionEmitter):
         self.definitions: list[str] = []
         self.taken = 0
         """Bytes of the dynamic array that arrays of the kernel take."""
+        self.lane_fragments, self.joins = LaneFragments(kernel.body, facts.rows), joins(kernel.body)
+        self.named: dict[Var, Index] = {}
+        self.numbers: dict[int, str] = {}
+        """The numbers of the thread along the axes within a warp."""
+        self.vector_of |= {
+            b: x.layout.elements for b, x in self.lane_fragments.operands.items() if x.layout.elements > 1
+        }  # fmt: skip
+
+    # -- fragments
+    def is_held(self, buffer: Buffer) -> bool:
+        return buffer in self.lane_fragments.operands or super().is_held(buffer)
+
+    def read_slot(self, v: Load) -> str:
+        """Return the elements of fragments that the lane holds."""
+        if v.buffer not in self.lane_fragments.operands:
+            return super().read_slot(v)
+        fragment = self.lane_fragments.fragment(v.buffer, v.index)
+        places = self.lane_fragments.places(v.buffer, v.index, v.lanes, self.named)
+        size, lanes = self.vector_of.get(v.buffer, 0), v.lanes.count if v.lanes else 0
+        if lanes == size and places == tuple((places[0][0], e) for e in range(size)):
+            return self.held((v.buffer, (*fragment, places[0][0])))
+        out = "poison"
+        for n, (register, element) in enumerate(places):
+            slot: Slot = v.buffer, (*fragment, register)
+            x = self.held(slot)
+            if size:
+                x = self.put(f"extractelement {self.slot_type(slot)} {x}, i64 {element}")
+            if not lanes:
+                return x
+            vector = self.type(v.buffer.dtype, lanes)
+            out = self.put(f"insertelement {vector} {out}, {v.buffer.dtype.llvm} {x}, i64 {n}")
+        return out
+
+    def write_slot(self, buffer: Buffer, index: tuple[Index, ...], lanes: Lanes | None, x: str) -> None:
+        """Write elements of fragments that the lane holds."""
+        if buffer not in self.lane_fragments.operands:
+            super().write_slot(buffer, index, lanes, x)
+            return
+        fragment = self.lane_fragments.fragment(buffer, index)
+        places = self.lane_fragments.places(buffer, index, lanes, self.named)
+        size, t = self.vector_of.get(buffer, 0), buffer.dtype
+        if lanes and lanes.count == size and places == tuple((places[0][0], e) for e in range(size)):
+            self.slots[buffer, (*fragment, places[0][0])] = x
+            return
+        for n, (register, element) in enumerate(places):
+            one = self.put(f"extractelement {self.type(t, lanes.count)} {x}, i64 {n}") if lanes else x
+            slot: Slot = buffer, (*fragment, register)
+            if size:
+                one = self.put(f"insertelement {self.slot_type(slot)} {self.held(slot)}, {t.llvm} {one}, i64 {element}")
+            self.slots[slot] = one
+
+    def slots_at(self, buffer: Buffer, index: tuple[Index, ...]) -> list[Slot]:
+        if buffer not in self.lane_fragments.operands:
+            return super().slots_at(buffer, index)
+        number = self.lane_fragments.fragment(buffer, index)
+        return [(buffer, x) for x in self.lane_fragments.registers(buffer, number)]
+
+    def _Invoke(self, s: Invoke) -> None:
+        row = self.rows[s.instruction]
+        if s.dst.buffer not in self.lane_fragments.operands:
+            METHODS[Invoke](self, s)
+            return
+        registers = {x.name: self._lane_registers(v) for x, v in zip(row.operands, (s.dst, *s.args))}
+        self.declared |= row.declarations
+        values = row.emit(self.put, registers)
+        numbers = self.lane_fragments.registers(s.dst.buffer, self.lane_fragments.fragment(s.dst.buffer, s.dst.index))
+        self.slots |= {(s.dst.buffer, number): x for number, x in zip(numbers, values)}
+
+    def _lane_registers(self, v: object) -> list[str]:
+        """Return the registers of a fragment: words where they hold several elements."""
+        assert isinstance(v, Load)
+        fragment = self.lane_fragments.fragment(v.buffer, v.index)
+        found = []
+        for number in self.lane_fragments.registers(v.buffer, fragment):
+            slot: Slot = v.buffer, number
+            x = self.held(slot)
+            if v.buffer in self.vector_of:
+                x = self.put(f"bitcast {self.slot_type(slot)} {x} to i32")
+            found.append(x)
+        return found
 
     def pointer(self, buffer: Buffer) -> str:
         space = self.spaces.get(buffer.scope)
@@ -70,6 +154,8 @@ class ThreadEmitter(FunctionEmitter):
         return done[-1] if done else ""
 
     def stmt(self, s: Stmt) -> None:
+        if s in self.joins and self.dialect.join is not None:
+            self.spell(self.dialect.join)
         method = _THREAD_METHODS.get(type(s))
         if method is None:
             super().stmt(s)
@@ -82,16 +168,25 @@ class ThreadEmitter(FunctionEmitter):
             self.divisors |= {c.var: gcd(divisor_of(c.init, self.divisors), c.step) for c in s.carried}
             METHODS[For](self, s)
             return
-        call = self.dialect.group_number if s.kind == "grid" else self.dialect.thread_number
         n = self.geometry.axes[s.var]
-        number = self.spell(call, axis=AXES[n], n=n)
-        bits = self.dialect.number_bits
-        if bits != self.bits:
-            number = self.put(f"{'trunc' if bits > self.bits else 'zext'} i{bits} {number} to {self.it}")
+        if s.kind == "warp" and 0 not in self.geometry.axes.values():
+            raise InternalError(f"{self.symbol}: warps have no loop over lanes")
+        if s.kind == "warp" and 0 not in self.numbers:
+            self.numbers[0] = self._number(s, 0)  # lanes have one number: it stands before all branches
+        number = self.numbers[0] if s.kind == "lane" and 0 in self.numbers else self._number(s, n)
         if not (s.lo.is_const and s.lo.const == 0):
             number = self.put(f"add {self.it} {number}, {self.index(s.lo)}")
         self.vars[s.var] = number
         self.stmt(s.body)
+
+    def _number(self, s: For, n: int) -> str:
+        """Return the number of the group or the thread along the axis ``n``."""
+        call = self.dialect.group_number if s.kind == "grid" else self.dialect.thread_number
+        number = self.spell(call, axis=AXES[n], n=n)
+        bits = self.dialect.number_bits
+        if bits != self.bits:
+            number = self.put(f"{'trunc' if bits > self.bits else 'zext'} i{bits} {number} to {self.it}")
+        return number
 
     def _Alloc(self, s: Alloc) -> None:
         b = s.buffer
@@ -168,6 +263,7 @@ class ThreadEmitter(FunctionEmitter):
 
     def _Let(self, s: Let) -> None:
         self.divisors[s.var] = divisor_of(s.value, self.divisors)
+        self.named[s.var] = s.value
         METHODS[Let](self, s)
 
     def cond(self, c: Cond) -> str:
@@ -208,7 +304,7 @@ class ThreadEmitter(FunctionEmitter):
 
 _THREAD_METHODS: dict[type[Stmt], Callable[[ThreadEmitter, Any], None]] = {
     kind: getattr(ThreadEmitter, f"_{kind.__name__}")
-    for kind in (For, Alloc, Let, Barrier, AsyncCopy, Commit, Wait, AtomicAdd)
+    for kind in (For, Alloc, Let, Invoke, Barrier, AsyncCopy, Commit, Wait, AtomicAdd)
 }
 
 

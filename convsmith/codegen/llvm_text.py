@@ -265,9 +265,9 @@ class FunctionEmitter(ValueEmitter):
         out: dict[Slot, None] = {}
         for s in statements_of(body):
             if isinstance(s, Store) and self.is_held(s.buffer):
-                out[self.slot(s.buffer, s.index)[0]] = None
+                out |= dict.fromkeys(self.slots_at(s.buffer, s.index))
             elif isinstance(s, Invoke) and self.is_held(s.dst.buffer):
-                out[self.slot(s.dst.buffer, s.dst.index)[0]] = None
+                out |= dict.fromkeys(self.slots_at(s.dst.buffer, s.dst.index))
         local = {s.buffer for s in statements_of(body) if isinstance(s, Alloc)}
         return [k for k in out if k[0] not in local]
 

@@ -121,6 +121,10 @@ class ValueEmitter(CastEmitter):
             raise InternalError(f"register array {buffer.name}[{', '.join(map(str, index))}] has no constant index")
         return (buffer, tuple(i.const for i in lead)), lane
 
+    def slots_at(self, buffer: Buffer, index: tuple[Index, ...]) -> list[Slot]:
+        """Return the accumulators that a write at ``index`` may change."""
+        return [self.slot(buffer, index)[0]]
+
     def slot_type(self, slot: Slot) -> str:
         return self.type(slot[0].dtype, self.vector_of.get(slot[0], 0))
 

@@ -33,7 +33,8 @@ class Dialect:
     comparing and exchanging. ``copies`` start a copy of bytes from ``{src}`` to ``{dst}``, or of zeros where the bit
     ``{cond}`` is clear, by their number; a copy of other bytes is a load and a store. ``commit`` closes a group of
     copies, and ``wait`` waits for all but ``{pending}`` of the groups. The arrays that a group shares are definitions
-    of their own, or parts of the array ``dynamic``, whose size a launch states.
+    of their own, or parts of the array ``dynamic``, whose size a launch states. At a ``join``, the lanes of a warp wait
+    for each other.
     """
 
     convention: str
@@ -50,3 +51,4 @@ class Dialect:
     commit: DialectCall | None = None
     wait: DialectCall | None = None
     dynamic: str = ""
+    join: DialectCall | None = None

@@ -23,6 +23,8 @@ from convsmith.ir.stmt import For, Kernel, Store
 from convsmith.ir.value import Load
 from convsmith.ir.walk import loops_of, statements_of, substitute, walk
 
+LANES = "lane"
+"""The file of registers that hold fragments spread over the lanes of a warp."""
 SCALE = "vscale"
 """The size, in the specification of a scalable instruction, that the machine multiplies lane counts by."""
 

@@ -135,5 +135,5 @@ def _accesses(line: str, accesses: list[Load], stage: Stage) -> Iterator[str]:
     for a in accesses:
         if a.lanes and not stage.lanes:
             yield f"`{line}`: {a} has lanes"
-        if stage.constant_registers and a.buffer.in_registers and not all(i.is_const for i in a.index):
+        if stage.constant_registers and a.buffer.scope == "register" and not all(i.is_const for i in a.index):
             yield f"`{line}`: register {a} has coordinates that are not constant"

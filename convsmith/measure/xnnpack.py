@@ -136,7 +136,7 @@ class _Graph:
         tensor.name, tensor.shape = f"t{len(self.graph.tensors)}", list(shape)
         name, numpy_type = _TENSOR_TYPES[dtype]
         tensor.type, tensor.buffer = getattr(self.schema.TensorType, name), 0
-        if quantities or name == "INT8":
+        if quantities or numpy_type is np.int8:
             scales, zero, axis = quantities or _Quantities([1.0], _zero_point(dtype))
             tensor.quantization = self.schema.QuantizationParametersT()
             tensor.quantization.scale, tensor.quantization.zeroPoint = list(scales), [zero] * len(scales)

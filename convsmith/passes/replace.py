@@ -12,7 +12,7 @@ from functools import cache
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.instruction import Instruction, Operand
+from convsmith.ir.instruction import LANES, Instruction, Operand
 from convsmith.ir.stmt import Alloc, For, Invoke, Kernel, Stmt, Store
 from convsmith.ir.threads import has_effects
 from convsmith.ir.value import Load, Value
@@ -90,7 +90,8 @@ class _UseRows(Rewriter):
             invoked = _invoked(loops, s, forms)
             if invoked is not None:
                 row = next(form.row for form in forms if form.row.name == invoked[1].instruction)
-                move = _FragmentLife(a.buffer, row.result, forms)
+                life = _LaneFragmentLife if row.result.file == LANES else _FragmentLife
+                move = life(a.buffer, row.result, forms)
                 return Alloc(move.new, move.stmt(a.body))
             if _has(loops, self.strict) and len(loops) >= len(forms[0].extents):
                 raise _no_row(loops, s, forms)
@@ -157,6 +158,21 @@ class _FragmentLife(Rewriter):
 
     def value(self, v: Value) -> Value:
         return self.moved(v) if isinstance(v, Load) else v
+
+
+class _LaneFragmentLife(_FragmentLife):
+    """Move the life of a register array into fragments whose elements belong to lanes, which access them one by one."""
+
+    def For(self, loop: For) -> Stmt:
+        s = perfect_nest(loop)[1]
+        return super().For(loop) if isinstance(s, Store) and _adds(s, self.old) else self._For(loop)
+
+    def Load(self, v: Load) -> Value:
+        return self.moved(v)
+
+    def Store(self, s: Store) -> Stmt:
+        to = self.new if s.buffer is self.old else s.buffer
+        return Store(to, s.index, self.expr(s.value), s.lanes)
 
 
 @cache

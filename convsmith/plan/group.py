@@ -20,28 +20,35 @@ from convsmith.passes.flatten import flatten
 from convsmith.passes.fuse import fuse
 from convsmith.passes.gather_allocs import gather_allocs
 from convsmith.passes.hoist import hoist
+from convsmith.passes.hold_fragments import hold_fragments
 from convsmith.passes.load_once import load_once
 from convsmith.passes.manager import Step
 from convsmith.passes.multiple_buffers import multiple_buffers
 from convsmith.passes.narrow_index import narrow_index
 from convsmith.passes.pad_rows import pad_rows
 from convsmith.passes.reorder import reorder
+from convsmith.passes.replace import replace
 from convsmith.passes.simplify import simplify
 from convsmith.passes.speculate import speculate
 from convsmith.passes.split_barriers import split_barriers
+from convsmith.passes.spread_lanes import run_name, spread_lanes
 from convsmith.passes.stage import stage
 from convsmith.passes.swizzle import swizzle
 from convsmith.passes.tile import tile
 from convsmith.passes.to_threads import to_threads
 from convsmith.passes.unroll import unroll
 from convsmith.passes.unused_let import unused_let
+from convsmith.passes.vectorise import vectorise
 from convsmith.plan.config import Config
-from convsmith.plan.group_limits import along_lanes, check_limits, check_names, check_parts, shared_bytes
+from convsmith.plan.group_fragments import lane_row
+from convsmith.plan.group_limits import check_limits, check_names, check_parts, innermost, shared_bytes
 from convsmith.plan.group_nest import GRID_DIMS, GROUP, STEP, THREAD, GroupNest, group_nest
 from convsmith.plan.loops import Loops, fused_name, loops_after_fusing, names
 from convsmith.plan.order import class_steps
 from convsmith.statement.statement import KINDS, Statement, View
 
+RUNS = (2, 4)
+"""Neighbouring elements of a fragment that a lane has, which it accesses as vectors."""
 UNROLLED = 256
 """Maximum number of products in a straight line."""
 ADDING = 128
@@ -60,11 +67,17 @@ def group_steps(st: Statement, config: Config, nest: GroupNest) -> list[Step]:
     steps.append(Step(reorder, (*(x.name for x in nest.grid if x not in nest.parts), *around)))
     for x in nest.parts:
         steps += [Step(reorder, names((x, *nest.steps, *nest.terms))), Step(add_atomically, x.name, around[0])]
-    steps += [Step(bind, names(nest.grid), "grid"), Step(bind, names(nest.threads), "group")]
+    warp = nest.warp
+    kind = "group" if warp is None else "warp"
+    steps += [Step(bind, names(nest.grid), "grid"), Step(bind, names(nest.threads), kind)]
     steps += _packed(names(nest.threads), THREAD, 1)
-    own = (nest.thread, *names(nest.registers))
-    steps.append(Step(fission, own))
-    steps.append(Step(reorder, (*names(nest.steps), nest.thread, *names((*nest.terms, *nest.registers)))))
+    if warp is not None:
+        steps += warp.sums()
+    sums = names(nest.registers) if warp is None else (*warp.outer, *warp.element)
+    steps.append(Step(fission, (nest.thread, *sums)))
+    steps.append(Step(reorder, (*names(nest.steps), nest.thread, *names(nest.terms), *sums)))
+    if warp is not None:
+        steps += warp.products()
     place = nest.steps[-1].name
     if config.buffers > 1:
         steps += _packed(names(nest.steps), STEP, 1)
@@ -72,7 +85,7 @@ def group_steps(st: Statement, config: Config, nest: GroupNest) -> list[Step]:
     views = [v for v in st.factors if v.name in config.shared and not is_false(st.a.mask)]
     masked = config.realise == "mask" or _reads_slack(st, config)
     for view in views:
-        copied = (along_lanes(view, config), 0, "shared", 1, False, masked)
+        copied = (innermost(st, view, nest, config), 0, "shared", 1, False, masked)
         steps.append(Step(stage, view.name, place, *copied))
         copy = f"{view.name}_s"
         steps += [Step(pad_rows, copy, n) for name, n in config.pad if name == view.name]
@@ -80,7 +93,9 @@ def group_steps(st: Statement, config: Config, nest: GroupNest) -> list[Step]:
     for view in views:
         steps.append(Step(cooperate, f"{view.name}_s", nest.size, nest.thread, _as_in_memory(view)))
     steps += [Step(simplify), Step(speculate)]
-    if nest.registers:
+    if warp is not None:
+        steps.append(Step(hold_fragments, warp.row, warp.outer, warp.inner))
+    elif nest.registers:
         reads = (f"{v.name}_s" if v in views else v.name for v in st.factors)
         steps += [Step(load_once, name, names(nest.registers)) for name in reads]
     steps += [*_packed(names(nest.grid), GROUP, GRID_DIMS)]
@@ -100,10 +115,16 @@ def lower_steps(config: Config, nest: GroupNest, machine: Machine) -> list[Step]
         if products > UNROLLED:
             break
         straight.append(x)
+    if nest.warp is not None:
+        straight = [nest.warp.steps, *nest.warp.fragments]
     steps = [
         Step(bind, names(straight), "unrolled"), Step(flatten), Step(simplify), Step(contract, machine.scalar_types),
-        Step(to_threads),
     ]  # fmt: skip
+    if nest.warp is not None:
+        row = nest.warp.row
+        steps += [Step(replace, (row,), nest.warp.inner), Step(spread_lanes, (row,)), Step(simplify)]
+        steps += [Step(vectorise, run_name(n), n, False) for n in RUNS]
+    steps.append(Step(to_threads))
     if config.barriers == "split":
         steps.append(Step(split_barriers))
     if config.copies == "async":
@@ -153,8 +174,8 @@ def group_plan(st: Statement, config: Config, machine: Machine) -> GroupPlan:
     loops = loops_after_fusing(st, config)
     check_names(st, loops, config, machine)
     check_parts(st, loops, config)
-    nest = group_nest(loops, config)
-    shared = shared_bytes(st, loops, config)
+    nest = group_nest(loops, config, lane_row(st, loops, config, machine))
+    shared = shared_bytes(st, loops, config, nest)
     check_limits(machine, nest, shared)
     order, lower = group_steps(st, config, nest), lower_steps(config, nest, machine)
     return GroupPlan(st, config, loops, nest, shared, tuple(order), tuple(lower))

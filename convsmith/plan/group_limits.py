@@ -24,7 +24,8 @@ ATOMIC = ("f32", "s32")
 """Types of results that groups add parts to."""
 _KNOWN = {
     "target", "lane", "fuse", "register", "order", "reduce", "group", "shared", "pad", "realise", "pack", "split",
-    "join", "swizzle", "buffers", "copies", "barriers", "offsets", "flip", "outline", "pieces", "then", "at", "halo",
+    "join", "swizzle", "buffers", "copies", "barriers", "offsets", "flip", "instruction", "outline", "pieces", "then",
+    "at", "halo",
 }  # fmt: skip
 """Fields of a config that say something on machines with thread groups, or are asked about elsewhere."""
 
@@ -110,7 +111,7 @@ def check_limits(machine: Machine, nest: GroupNest, shared: Mapping[str, int]) -
             raise ConfigError("grid", f"needs {groups} groups along a dim of the grid, {machine.name} has {most}")
 
 
-def shared_bytes(st: Statement, loops: Loops, config: Config) -> dict[str, int]:
+def shared_bytes(st: Statement, loops: Loops, config: Config, nest: GroupNest) -> dict[str, int]:
     """Return the bytes of shared memory that the copy of each operand needs: the box of what a group tile reads."""
     tiles = {Var(dim): tile_of(loops, config, n)[0] for n, dims in loops.dims.items() for dim in dims}
     sizes, apart = {Var(d.name): d.size for d in st.dims}, loops.residues
@@ -123,7 +124,7 @@ def shared_bytes(st: Statement, loops: Loops, config: Config) -> dict[str, int]:
         shape = [hi - lo + 1 for lo, hi in reached]
         elements = prod(shape)
         if view.name in dict(config.pad):
-            rows = (shape[b.dim] for b in dense_blocks(view.layout.blocks, shape, along_lanes(view, config)))
+            rows = (shape[b.dim] for b in dense_blocks(view.layout.blocks, shape, innermost(st, view, nest, config)))
             row = next((n for n in reversed([*rows]) if n > 1), 1)
             elements += elements // row * dict(config.pad)[view.name]
         found[view.name] = elements * dtype(view.dtype).bytes * config.buffers
@@ -143,6 +144,16 @@ def _moving(
                 if isinstance(v, Var) and tiles[v] < sizes[v] and c * tiles[v] * apart.get(str(v), 1) % atom.den:
                     whole[v] = -(-sizes[v] // tiles[v]) * tiles[v]
     return {**tiles, **whole}
+
+
+def innermost(st: Statement, view: View, nest: GroupNest, config: Config) -> int | None:
+    """Return the dim along which the elements of a view's copy are neighbours: that of lanes, of fragments that of
+    terms.
+    """
+    if nest.warp is None:
+        return along_lanes(view, config)
+    last = Var(nest.warp.steps.dims[-1])
+    return next((n for n, x in enumerate(view.coords) if last in variables_of(x)), None)
 
 
 def along_lanes(view: View, config: Config) -> int | None:

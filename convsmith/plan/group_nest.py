@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from convsmith.ir.instruction import Instruction
 from convsmith.passes.extend import extend
 from convsmith.passes.manager import Step
 from convsmith.passes.tile import tile
 from convsmith.plan.config import Config
+from convsmith.plan.group_fragments import WarpTile, warp_tile
 from convsmith.plan.loops import Loop, Loops
 
 THREAD, GROUP, STEP = "t", "x", "s"
@@ -34,6 +36,7 @@ class GroupNest:
     terms: tuple[Loop, ...]
     tiling: tuple[Step, ...]
     parts: tuple[Loop, ...] = ()
+    warp: WarpTile | None = None
 
     @property
     def grid_sizes(self) -> tuple[int, ...]:
@@ -49,13 +52,14 @@ class GroupNest:
     @property
     def size(self) -> int:
         """The number of threads of a group."""
-        return prod(x.extent for x in self.threads)
+        return prod(x.extent for x in self.threads) * (self.warp.lanes if self.warp is not None else 1)
 
 
-def group_nest(loops: Loops, config: Config) -> GroupNest:
+def group_nest(loops: Loops, config: Config, row: Instruction | None = None) -> GroupNest:
     """Return the nest that ``config`` makes of ``loops``; the groups of a residue class follow each other.
 
-    Adjacent threads have adjacent iterations of the lane loop. Along other loops, a thread has a run of iterations.
+    Adjacent threads have adjacent iterations of the lane loop. Along other loops, a thread has a run of iterations. A
+    warp that computes fragments of ``row`` has runs along all loops.
     """
     grid: list[Loop] = []
     threads: list[Loop] = []
@@ -85,13 +89,14 @@ def group_nest(loops: Loops, config: Config) -> GroupNest:
             tiling.append(Step(tile, n, size, f"{n}.g", f"{n}.i"))
             inner.append(loops.part(f"{n}.i", n, "register", size))
             continue
-        threads.append(loops.part(f"{n}.t", n, "thread", across, 1 if is_lane else own, own > 1))
+        is_spread = is_lane and row is None
+        threads.append(loops.part(f"{n}.t", n, "thread", across, 1 if is_spread else own, own > 1))
         if own == 1:
             tiling.append(Step(tile, n, size, f"{n}.g", f"{n}.t"))
             continue
-        registers.append(loops.part(f"{n}.i", n, "register", own, across if is_lane else 1))
+        registers.append(loops.part(f"{n}.i", n, "register", own, across if is_spread else 1))
         tiling.append(Step(tile, n, size, f"{n}.g", f"{n}.b"))
-        inside = (across, f"{n}.i", f"{n}.t") if is_lane else (own, f"{n}.t", f"{n}.i")
+        inside = (across, f"{n}.i", f"{n}.t") if is_spread else (own, f"{n}.t", f"{n}.i")
         tiling.append(Step(tile, f"{n}.b", *inside))
     classes = [
         loops.part(f"{n}.r", n, "class", count) for n, count in loops.residues.items() if loops.kinds[n] != "k"
@@ -99,7 +104,7 @@ def group_nest(loops: Loops, config: Config) -> GroupNest:
     threads.sort(key=lambda x: x.of == config.lane)
     return GroupNest(
         (*classes, *grid, *parts), tuple(threads), tuple(registers), tuple(steps), tuple(terms), tuple(tiling),
-        tuple(parts),
+        tuple(parts), None if row is None else warp_tile(row, config.lane, registers, terms),
     )  # fmt: skip
 
 

@@ -98,7 +98,8 @@ def _choices(st: Statement, machine: Machine) -> Iterator[_Choice]:
             )  # fmt: skip
             config = _realised(st, config)
             loops = loops_after_fusing(st, config)
-            nest, needed = group_nest(loops, config), shared_bytes(st, loops, config)
+            nest = group_nest(loops, config)
+            needed = shared_bytes(st, loops, config, nest)
             if nest.size <= device.threads and sum(needed.values()) <= device.shared.bytes:
                 yield _Choice(_cycles(st, loops, config, nest, device, needed), config)
 

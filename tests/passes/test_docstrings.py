@@ -31,6 +31,7 @@ from convsmith.diag.errors import ConfigError
 from convsmith.interp import run
 from convsmith.ir.buffer import UNKNOWN, make_buffer
 from convsmith.ir.index import Var, as_index
+from convsmith.ir.instruction import FragmentLayout, Instruction, Operand
 from convsmith.ir.parse import parse_kernel
 from convsmith.ir.stmt import Kernel
 from convsmith.ir.types import F32, PTR
@@ -44,13 +45,27 @@ NO_PASS = {
     "thread_order", "unify",
 }  # fmt: skip
 OTHER_NAME = {"strength": "strength_reduce"}
-ROWS = (PORTABLE_FMA, fragment_dot("fragment_dot", (4, 4, 4, 4), ("u8", "s8", "s32"), "", "", (), ""))
+LANE_DOT = Instruction(
+    "lane_dot",
+    (
+        Operand("c", "s32", (2, 2), FragmentLayout(("l // 2", "l % 2"), 4), "lane", "fragment"),
+        Operand("a", "u8", (2, 4), FragmentLayout(("l // 2", "l % 2 * 2 + e"), 4, 2), "lane", "fragment"),
+        Operand("b", "s8", (4, 2), FragmentLayout(("l % 2 * 2 + e", "l // 2"), 4, 2), "lane", "fragment"),
+    ),
+    "  for m in 0 .. 2:\n    for l in 0 .. 2:\n      for k in 0 .. 4:\n"
+    "        c[m, l] = c[m, l] + cast(s32, a[m, k]) * cast(s32, b[k, l])\n", "", "", (), "",
+)  # fmt: skip
+"""The product of fragments that are spread over the lanes of a warp of four."""
+ROWS = (
+    PORTABLE_FMA, fragment_dot("fragment_dot", (4, 4, 4, 4), ("u8", "s8", "s32"), "", "", (), ""), LANE_DOT,
+)  # fmt: skip
 TABLE, ZERO = make_buffer("a_row", PTR, (3, 2)), make_buffer("a_0", F32, (4,))
 ENTRIES = np.array([ABSENT, 0, 0, 4, 4, 8])
 SIZES = {"n": 3, "s": 2}
 SUMS = make_buffer("sums", F32, (4,))
 NAMES = {
     "ROWS": ROWS,
+    "LANE_DOT": LANE_DOT,
     "TABLE": TABLE,
     "ZERO": ZERO,
     "SUMS": SUMS,

@@ -33,14 +33,16 @@ _BARRIER = _void("llvm.nvvm.barrier.cta.sync.aligned.all", "i32", "i32 0")
 def dialect(copies: bool) -> Dialect:
     """Return the dialect of a level, with or without asynchronous copies.
 
-    A split barrier stops where its second part stands, because the barriers of the hardware count a thread once.
+    Without the least number of groups of a unit, ptxas may spill to make room for more of them. A split barrier stops
+    where its second part stands, because the barriers of the hardware count a thread once.
     """
     return Dialect(
         convention="ptx_kernel", spaces=(("global", 1), ("shared", 3)), group_number=_number("ctaid"),
         thread_number=_number("tid"), number_bits=32, barriers=(("whole", _BARRIER), ("wait", _BARRIER)),
-        attributes=(("nvvm.reqntid", "{x},{y},{z}"),), atomic_types=("s32", "f32", "f64"),
+        attributes=(("nvvm.reqntid", "{x},{y},{z}"), ("nvvm.minctasm", "1")), atomic_types=("s32", "f32", "f64"),
         copies=tuple((n, _copy(n)) for n in (4, 8, 16)) if copies else (),
         commit=_void("llvm.nvvm.cp.async.commit.group") if copies else None,
         wait=_void("llvm.nvvm.cp.async.wait.group", "i32 immarg", "i32 {pending}") if copies else None,
         alignment=ALIGNMENT, dynamic="@shared",
+        join=_void("llvm.nvvm.bar.warp.sync", "i32", "i32 -1"),
     )  # fmt: skip

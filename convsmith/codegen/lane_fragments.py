@@ -1,0 +1,93 @@
+"""Fragments that are spread over the lanes of a warp: the register and the element that a lane accesses.
+
+In the IR, a fragment has logical coordinates, and a lane accesses its own elements. This module finds them: an access
+in a loop over lanes must be, for each lane, to the same element of the same register of that lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+from convsmith.arith.evaluate import evaluate
+from convsmith.diag.errors import InternalError
+from convsmith.ir.buffer import Buffer
+from convsmith.ir.index import Index, Var
+from convsmith.ir.instruction import LANES, FragmentLayout, Instruction, Operand
+from convsmith.ir.stmt import Invoke, Stmt
+from convsmith.ir.value import Lanes, Load
+from convsmith.ir.walk import statements_of, substitute, variables_of
+
+__all__ = ["LaneFragments", "Place"]
+
+Place = tuple[int, int]
+"""A register of a lane, and the element of it."""
+
+
+class LaneFragments:
+    """The fragments in ``body``, whose layouts the rows of its instructions state."""
+
+    def __init__(self, body: Stmt, rows: Mapping[str, Instruction]) -> None:
+        self.operands: dict[Buffer, Operand] = {}
+        for s in statements_of(body):
+            if isinstance(s, Invoke) and s.instruction in rows:
+                for operand, v in zip(rows[s.instruction].operands, (s.dst, *s.args)):
+                    if isinstance(v, Load) and v.buffer.scope == "fragment" and operand.file == LANES:
+                        self.operands[v.buffer] = operand
+        self._places: dict[FragmentLayout, dict[tuple[int, ...], tuple[int, int, int]]] = {}
+        self._known: dict[tuple[Operand, tuple[Index, ...], Lanes | None], tuple[Place, ...]] = {}
+
+    def fragment(self, buffer: Buffer, index: Sequence[Index]) -> tuple[int, ...]:
+        """Return the number of the fragment that ``index`` lies in."""
+        lead = index[: len(index) - len(self.operands[buffer].shape)]
+        if any(not i.is_const for i in lead):
+            raise InternalError(f"fragment {buffer.name}[{', '.join(map(str, index))}] has no constant number")
+        return tuple(i.const for i in lead)
+
+    def places(
+        self, buffer: Buffer, index: Sequence[Index], lanes: Lanes | None, named: Mapping[Var, Index]
+    ) -> tuple[Place, ...]:
+        """Return the registers and elements of an access by each lane; ``named`` are the indices that have names.
+
+        InternalError where lanes would access elements of others.
+        """
+        operand = self.operands[buffer]
+        tail = tuple(index[len(index) - len(operand.shape) :])
+        while any(variables_of(i) & named.keys() for i in tail):
+            tail = tuple(substitute(i, named) for i in tail)
+        key = operand, tail, lanes
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._of_lanes(operand, tail, lanes)
+        return found
+
+    def _of_lanes(self, operand: Operand, tail: tuple[Index, ...], lanes: Lanes | None) -> tuple[Place, ...]:
+        variables = {v for i in tail for v in variables_of(i)}
+        if len(variables) > 1:
+            raise InternalError(f"{operand.name}[{', '.join(map(str, tail))}]: more than the lane moves it")
+        by_lane = []
+        for lane in range(operand.layout.lanes):
+            at = tuple(evaluate(i, dict.fromkeys(variables, lane)) for i in tail)
+            found = [self.place_of(operand, at, offset) for offset in (lanes.touched if lanes else (0,))]
+            if any(owner != lane for _, owner, _ in found):
+                raise InternalError(f"lane {lane} accesses {operand.name}[{', '.join(map(str, at))}] of another lane")
+            by_lane.append(tuple((register, element) for register, _, element in found))
+        if len(set(by_lane)) > 1:
+            raise InternalError(f"{operand.name}[{', '.join(map(str, tail))}]: lanes access different registers")
+        return by_lane[0]
+
+    def place_of(self, operand: Operand, at: Sequence[int], offset: int) -> tuple[int, int, int]:
+        """Return the register, lane and element of the element ``offset`` behind the coordinates ``at``."""
+        places = self._places.setdefault(operand.layout, {})
+        if not places:
+            places |= operand.layout.places()
+        flat = sum(x * prod(operand.shape[n + 1 :]) for n, x in enumerate(at)) + offset
+        coordinates = []
+        for size in reversed(operand.shape):
+            flat, x = divmod(flat, size)
+            coordinates.append(x)
+        return places[tuple(reversed(coordinates))]
+
+    def registers(self, buffer: Buffer, fragment: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """Return the number of each register of a fragment."""
+        return [(*fragment, r) for r in range(self.operands[buffer].layout.registers)]

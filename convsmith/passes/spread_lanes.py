@@ -1,0 +1,170 @@
+"""Spread elements of fragments over the lanes of a warp: each lane accesses those that its registers hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.buffer import Buffer
+from convsmith.ir.index import Index, Var, as_index, floordiv, mod
+from convsmith.ir.instruction import LANES, Instruction, Operand
+from convsmith.ir.stmt import THREAD_LOOPS, For, Invoke, Kernel, Stmt, Store, block
+from convsmith.ir.value import Load
+from convsmith.ir.walk import statements_of, substitute, variables_of, walk
+from convsmith.passes.scope import LoopRewriter, perfect_nest, with_body, wrap
+
+LANE = "lane"
+"""Name of the loop over the lanes of a warp."""
+Loop = For
+"""Within a rewriter, ``For`` is its method."""
+
+
+def run_name(count: int) -> str:
+    """Return the name of the loops over ``count`` elements of a lane that are neighbours along a dim."""
+    return f"{LANE}.{count}"
+
+
+def lane_operands(kernel: Kernel, rows: Sequence[Instruction]) -> dict[Buffer, Operand]:
+    """Return the operand whose layout each buffer of fragments has, whose registers belong to lanes."""
+    by_name = {row.name: row for row in rows}
+    found: dict[Buffer, Operand] = {}
+    for s in statements_of(kernel.body):
+        if isinstance(s, Invoke) and s.instruction in by_name:
+            for operand, v in zip(by_name[s.instruction].operands, (s.dst, *s.args)):
+                if isinstance(v, Load) and v.buffer.scope == "fragment" and operand.file == LANES:
+                    if found.setdefault(v.buffer, operand).layout != operand.layout:
+                        raise ConfigError("fragment", f"spread_lanes: {v.buffer} has the layouts of two operands")
+    return found
+
+
+class _SpreadLanes(LoopRewriter):
+    def __init__(self, operands: Mapping[Buffer, Operand]) -> None:
+        super().__init__()
+        self.operands = operands
+
+    def For(self, loop: Loop) -> Stmt:
+        chain, body = perfect_nest(loop)
+        uses = [
+            x for x in walk(body) if isinstance(x, (Load, Store)) and x.buffer in self.operands and x.lanes is None
+        ]
+        if any(isinstance(s, (For, Invoke)) for s in statements_of(body)) or not uses:
+            return self._For(loop)
+        operand = self.operands[uses[0].buffer]
+        rank = len(operand.shape)
+        tails = {x.index[-rank:] for x in uses}
+        if len(tails) > 1 or any(self.operands[x.buffer].layout != operand.layout for x in uses):
+            raise ConfigError("fragment", f"spread_lanes: `{body}` accesses elements of several lanes")
+        (tail,) = tails
+        element = {v for i in tail for v in variables_of(i)}
+        threads = max((n + 1 for n, x in enumerate(chain) if x.kind in THREAD_LOOPS), default=0)
+        outer = [x for x in chain[threads:] if x.var not in element]
+        outer = [For(x.var, x.lo, x.hi, x.body, "unrolled") for x in outer]
+        body = wrap(outer, block(*_runs(body, operand, tail, {x.var: int(x.hi) for x in chain if x.var in element})))
+        lanes = For(Var(LANE), as_index(0), as_index(operand.layout.lanes), body, "lane")
+        return wrap(chain[:threads], lanes)
+
+
+def _runs(body: Stmt, operand: Operand, tail: tuple[Index, ...], sizes: Mapping[Var, int]) -> list[Stmt]:
+    """Return ``body`` for the elements of a lane; those that are neighbours along a dim have a loop."""
+    layout, lane = operand.layout, Var(LANE)
+    places = [
+        layout.coordinates(r, lane, e) for r in range(layout.registers) for e in range(layout.elements)
+    ]  # fmt: skip
+    out: list[Stmt] = []
+    start = 0
+    while start < len(places):
+        step, count = _run(places[start:])
+        if count == 1:
+            at = places[start]
+            loops: list[For] = []
+        else:
+            var = Var(run_name(count))
+            at = tuple(x + var * n for x, n in zip(places[start], step))
+            loops = [For(var, as_index(0), as_index(count), body, "unrolled")]
+        out.append(wrap(loops, substitute(body, _values(tail, at, sizes))))
+        start += count
+    return out
+
+
+def _run(places: Sequence[tuple[Index, ...]]) -> tuple[tuple[int, ...], int]:
+    """Return the step from each of the first places to the next one, a single one along a dim, and their number."""
+
+    def step(n: int) -> tuple[int, ...] | None:
+        apart = [b - a for a, b in zip(places[n], places[n + 1])]
+        return tuple(x.const for x in apart) if all(x.is_const for x in apart) else None
+
+    first = step(0) if len(places) > 1 else None
+    if first is None or sorted(map(abs, first))[-2:] not in ([0, 1], [1]) or min(first) < 0:
+        return (), 1
+    return first, next((n + 1 for n in range(1, len(places) - 1) if step(n) != first), len(places))
+
+
+def _values(tail: tuple[Index, ...], at: tuple[Index, ...], sizes: Mapping[Var, int]) -> dict[Var, Index]:
+    """Return the iterations of the loops of ``sizes`` in which the coordinates ``tail`` are ``at``."""
+    values: dict[Var, Index] = {}
+    for i, x in zip(tail, at):
+        digits = sorted((c, v) for v, c in i.terms)
+        whole = 1
+        for n, (c, v) in enumerate(digits):
+            if c != whole or not isinstance(v, Var) or i.const or v in values:
+                loops = ", ".join(map(str, sizes))
+                raise ConfigError("fragment", f"spread_lanes: {i} is no coordinate of loops {loops}")
+            whole *= sizes[v]
+            values[v] = floordiv(x, c) if n == len(digits) - 1 else mod(floordiv(x, c), sizes[v])
+    return values
+
+
+def spread_lanes(kernel: Kernel, rows: Sequence[Instruction]) -> Kernel:
+    """Replace nests over elements of the fragments of ``rows`` by a loop over the lanes, each with its own elements.
+
+    The loops over neighbours that a lane holds, such as pairs of halves in a register, keep a name, so that they may
+    become vectors. A fragment that no row computes with stays as it is.
+
+    Before::
+
+        kernel k(a: u8[16], b: s8[8], dst: s32[8])
+          for w in 0 .. 2 #warp:
+            alloc acc: s32[1, 2, 2] @fragment:
+              for i in 0 .. 1:
+                for m in 0 .. 2:
+                  for l in 0 .. 2:
+                    acc[i, m, l] = s32(0)
+              alloc a_f: u8[2, 4] @fragment:
+                alloc b_f: s8[4, 2] @fragment:
+                  for a_f0 in 0 .. 2:
+                    for a_f1 in 0 .. 4:
+                      a_f[a_f0, a_f1] = a[a_f0 * 4 + a_f1 + w * 8]
+                  for b_f0 in 0 .. 2:
+                    for b_f1 in 0 .. 4:
+                      b_f[b_f1, b_f0] = b[b_f0 + b_f1 * 2]
+                  for i in 0 .. 1:
+                    lane_dot(acc[i, 0, 0]{4}, a_f[0, 0]{8}, b_f[0, 0]{8})
+              for i in 0 .. 1:
+                for m in 0 .. 2:
+                  for l in 0 .. 2:
+                    dst[l + m * 2 + w * 4] = acc[i, m, l]
+
+    After ``spread_lanes((LANE_DOT,))``::
+
+        kernel k(a: u8[16], b: s8[8], dst: s32[8])
+          for w in 0 .. 2 #warp:
+            alloc acc: s32[1, 2, 2] @fragment:
+              for lane in 0 .. 4 #lane:
+                for i in 0 .. 1 #unrolled:
+                  acc[i, lane // 2, lane % 2] = s32(0)
+              alloc a_f: u8[2, 4] @fragment:
+                alloc b_f: s8[4, 2] @fragment:
+                  for lane in 0 .. 4 #lane:
+                    for lane.2 in 0 .. 2 #unrolled:
+                      a_f[lane // 2, lane.2 + lane % 2 * 2] = a[lane * 2 + lane.2 + w * 8]
+                  for lane in 0 .. 4 #lane:
+                    for lane.2 in 0 .. 2 #unrolled:
+                      b_f[lane.2 + lane % 2 * 2, lane // 2] = b[lane.2 * 2 + lane % 2 * 4 + lane // 2]
+                  for i in 0 .. 1:
+                    lane_dot(acc[i, 0, 0]{4}, a_f[0, 0]{8}, b_f[0, 0]{8})
+              for lane in 0 .. 4 #lane:
+                for i in 0 .. 1 #unrolled:
+                  dst[lane + w * 4] = acc[i, lane // 2, lane % 2]
+    """
+    operands = lane_operands(kernel, rows)
+    return with_body(kernel, _SpreadLanes(operands).stmt(kernel.body)) if operands else kernel

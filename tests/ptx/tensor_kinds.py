@@ -1,0 +1,94 @@
+"""Problems of every kind with configs whose warps compute fragments, for sm_80 and sm_70."""
+
+from __future__ import annotations
+
+_CHANNELS_LAST = "--stag=axb --dtag=axb"
+
+
+def _words(row: str, words: str, lane: str = "oc", shared: str = "src,wei") -> str:
+    return f"--lane={lane} --instruction=mma_{row} --realise=pad_copy --shared={shared} {words}"
+
+
+def _bf16(words: str, lane: str = "oc", shared: str = "src,wei") -> str:
+    return _words("m16n8k16_bf16", words, lane, shared)
+
+
+def _half(words: str, lane: str = "oc", shared: str = "src,wei") -> str:
+    return _words("m8n8k4_f16", words, lane, shared)
+
+
+AMPERE = {
+    "one-warp": (f"{_CHANNELS_LAST} --dt=bf16:bf16:f32 mb1ic32iw32oc8ow32kw1",
+                 _bf16("--register=oc:8,ow:32 --group=oc:8,ow:32,ic:16")),
+    "tails": (f"{_CHANNELS_LAST} --dt=bf16:bf16:f32 mb1ic20iw37oc20ow37kw3pw1",
+              _bf16("--register=oc:16,ow:16 --group=oc:32,ow:32,ic:16")),
+    "planes": (f"{_CHANNELS_LAST} --dt=bf16 mb2ic16ih7oc24oh7kh3ph1",
+               _bf16("--register=oc:24,ow:8,oh:4 --group=oc:24,ow:8,oh:8,ic:16")),
+    "stride": (f"{_CHANNELS_LAST} --dt=bf16 mb1ic16ih13oc8oh7kh3ph1sh2",
+               _bf16("--register=oc:8,ow:4,oh:4 --group=oc:8,ow:8,oh:8,ic:16,kw:3")),
+    "dilation": (f"{_CHANNELS_LAST} --dt=bf16 mb1ic16ih10oc8oh6kh3ph0dh1",
+                 _bf16("--register=oc:8,ow:4,oh:4 --group=oc:8,ow:8,oh:8,ic:16")),
+    "bias-and-relu": (f"{_CHANNELS_LAST} --dt=f16 --dir=FWD_B --attr-post-ops=relu mb1ic16iw33oc12ow33kw1",
+                      _words("m16n8k16_f16", "--register=oc:8,ow:16 --group=oc:16,ow:32,ic:16")),
+    "taps-and-channels": (f"{_CHANNELS_LAST} --dt=bf16 mb1ic3ih16oc16oh8kh7sh2ph3",
+                          _bf16("--register=oc:16,ow:8,oh:2 --group=oc:16,ow:8,oh:4,ic:4,kw:8,kh:1")),
+    "bytes": (f"{_CHANNELS_LAST} --dt=s8:s8:s32 mb1ic32iw33oc12ow33kw3pw1",
+              _words("m16n8k32_s8", "--register=oc:8,ow:16 --group=oc:16,ow:32,ic:32")),
+    "bytes-and-relu": (f"{_CHANNELS_LAST} --dt=u8:s8:u8 --attr-post-ops=relu mb1ic40iw17oc12ow17kw3pw1",
+                       _words("m16n8k32_u8_s8", "--register=oc:8,ow:16 --group=oc:16,ow:32,ic:32")),
+    "groups": (f"{_CHANNELS_LAST} --dt=bf16 g2mb1ic32iw17oc24ow17kw3pw1",
+               _bf16("--register=oc:8,ow:16 --group=oc:16,ow:32,ic:16")),
+    "backward": (f"--dir=BWD_D {_CHANNELS_LAST} --dt=bf16 mb1ic16ih7oc16oh7kh3ph1",
+                 _bf16("--register=ic:8,iw:8,ih:2 --group=ic:16,iw:8,ih:4,oc:16", "ic", "diff_dst,wei")),
+    "backward-and-stride": (
+        f"--dir=BWD_D {_CHANNELS_LAST} --dt=bf16 mb1ic8ih8oc16oh4kh3ph1sh2",
+        _bf16("--register=ic:8,iw:4,ih:4 --group=ic:8,iw:4,ih:4,oc:16", "ic", "diff_dst,wei"),
+    ),
+    "weights": (f"--dir=BWD_W {_CHANNELS_LAST} --dt=bf16:f32:bf16 mb2ic16ih6oc16oh6kh3ph1",
+                _bf16("--register=oc:8,ic:16 --group=oc:16,ic:16,ow:8,oh:2", "oc", "src,diff_dst")),
+    "channels-first": ("--dt=bf16 mb1ic16ih6oc20oh6kh3ph1",
+                       _bf16("--register=oc:16,ow:8 --group=oc:32,ow:8,oh:2,ic:16", "ow")),
+    "matmul": ("--matmul --dt=bf16 40x48:48x24", _bf16("--register=m:16,n:8 --group=m:32,n:16,k:16", "n")),
+    "volume": (f"{_CHANNELS_LAST} --dt=bf16 mb1ic8id3ih4iw4oc8od3oh4ow4kd3kh1kw2pd1",
+               _bf16("--register=oc:8,oh:4,ow:4 --group=oc:8,oh:4,ow:4,ic:8,kw:2")),
+}  # fmt: skip
+VOLTA = {
+    "one-warp-70": (f"{_CHANNELS_LAST} --dt=f16:f16:f32 mb1ic8iw32oc8ow32kw1",
+                    _half("--register=oc:8,ow:32 --group=oc:8,ow:32,ic:8")),
+    "tails-70": (f"{_CHANNELS_LAST} --dt=f16 mb1ic10iw33oc12ow33kw3pw1",
+                 _half("--register=oc:8,ow:32 --group=oc:16,ow:64,ic:8")),
+    "planes-70": (f"{_CHANNELS_LAST} --dt=f16 mb2ic8ih7oc24oh7kh3ph1",
+                  _half("--register=oc:24,ow:8,oh:4 --group=oc:24,ow:8,oh:8,ic:8")),
+    "stride-70": (f"{_CHANNELS_LAST} --dt=f16 mb1ic8ih13oc8oh7kh3ph1sh2",
+                  _half("--register=oc:8,ow:8,oh:4 --group=oc:8,ow:8,oh:8,ic:8,kw:3")),
+    "dilation-70": (f"{_CHANNELS_LAST} --dt=f16 mb1ic8ih10oc8oh6kh3ph0dh1",
+                    _half("--register=oc:8,ow:8,oh:4 --group=oc:8,ow:8,oh:8,ic:8")),
+    "bias-and-relu-70": (f"{_CHANNELS_LAST} --dt=f16 --dir=FWD_B --attr-post-ops=relu mb1ic16iw33oc12ow33kw1",
+                         _half("--register=oc:8,ow:32 --group=oc:16,ow:32,ic:16")),
+    "blocks-of-four": ("--stag=aBx4b --wtag=ABx4b4a --dtag=aBx4b --dt=f16 mb1ic8ih6oc8oh6kh3ph1",
+                       _half("--register=oc:8,ow:8,oh:4 --group=oc:8,ow:8,oh:8,ic:4")),
+    "taps-and-channels-70": (f"{_CHANNELS_LAST} --dt=f16 mb1ic3ih16oc16oh8kh7sh2ph3",
+                             _half("--register=oc:16,ow:8,oh:4 --group=oc:16,ow:8,oh:4,ic:4,kw:8,kh:1")),
+    "groups-70": (f"{_CHANNELS_LAST} --dt=f16 g2mb1ic16iw17oc16ow17kw3pw1",
+                  _half("--register=oc:8,ow:32 --group=oc:8,ow:32,ic:8")),
+    "backward-70": (f"--dir=BWD_D {_CHANNELS_LAST} --dt=f16 mb1ic16ih7oc8oh7kh3ph1",
+                    _half("--register=ic:8,iw:8,ih:4 --group=ic:16,iw:8,ih:8,oc:8", "ic", "diff_dst,wei")),
+    "backward-and-stride-70": (
+        f"--dir=BWD_D {_CHANNELS_LAST} --dt=f16 mb1ic8ih8oc8oh4kh3ph1sh2",
+        _half("--register=ic:8,iw:8,ih:4 --group=ic:8,iw:8,ih:4,oc:8", "ic", "diff_dst,wei"),
+    ),
+    "weights-70": (f"--dir=BWD_W {_CHANNELS_LAST} --dt=f16:f32:f16 mb2ic32ih6oc8oh6kh2ph1",
+                   _half("--register=oc:8,ic:32 --group=oc:8,ic:32,ow:8,oh:2", "oc", "src,diff_dst")),
+    "channels-first-70": ("--dt=f16 mb1ic8ih6oc40oh6kh3ph1",
+                          _half("--register=oc:32,ow:8 --group=oc:64,ow:8,oh:2,ic:8", "ow")),
+    "matmul-70": ("--matmul --dt=f16 40x16:16x24", _half("--register=m:32,n:8 --group=m:64,n:16,k:8", "n")),
+}  # fmt: skip
+SMALL = {
+    "tail": (f"{_CHANNELS_LAST} --dt=bf16:bf16:f32 mb1ic5iw9oc5ow9kw2pw1",
+             _bf16("--register=oc:8,ow:16 --group=oc:8,ow:16,ic:8,kw:2"), "sm_80"),
+    "bytes": (f"{_CHANNELS_LAST} --dt=s8:s8:s32 mb1ic9iw7oc5ow7kw1",
+              _words("m16n8k16_s8", "--register=oc:8,ow:16 --group=oc:8,ow:16,ic:16"), "sm_80"),
+    "quads": (f"{_CHANNELS_LAST} --dt=f16:f16:f32 mb1ic3iw9oc5ow9kw3pw1",
+              _half("--register=oc:8,ow:32 --group=oc:8,ow:32,ic:4"), "sm_70"),
+}  # fmt: skip
+"""Problems that the interpreter of the IR runs after each pass, each with the level."""
