@@ -38,6 +38,7 @@ LAYERS: dict[str, set[str]] = {
         "ai_edge_litert", "flatbuffers", "llvmlite", "ncnn", "numpy", "onnx", "onnxruntime", "openvino", "torch",
     },
     "tune": {"distributed", "platformdirs"},
+    "page": {"jinja2", "matplotlib", "numpy"},
     "frontend": {"numpy", "onnx"},
     PACKAGE: set(),
     "cli": {"click", "matplotlib", "numpy", "rich"},

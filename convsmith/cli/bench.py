@@ -12,7 +12,8 @@ from pathlib import Path
 import click
 import numpy as np
 
-from convsmith.cli.bench_json import as_json, earlier_rows, means_of, problem_key, row_data
+from convsmith.cli.bench_html import bench_html
+from convsmith.cli.bench_json import as_json, earlier_rows, means_of, problem_key, row_data, versions_of
 from convsmith.cli.bench_page import Page, Row
 from convsmith.cli.distribution import check_picture, distribution, draw
 from convsmith.cli.options import Duration
@@ -36,6 +37,7 @@ from convsmith.measure.peak import peak_sample, peak_types
 from convsmith.measure.peers import PEERS, TRANSFORMED, installed, make_peer
 from convsmith.measure.timing import ROUNDS, measure
 from convsmith.measure.verification import computed, real_arrays, verify_kernel
+from convsmith.page.document import check_page, write_page
 from convsmith.problem.data import random_arrays
 from convsmith.problem.problem import Problem
 from convsmith.problem.suites import SUITES
@@ -55,12 +57,13 @@ __all__ = ["bench", "bench_kernel"]
 @click.option("--budget", type=Duration(), help="Start no further problem after this time, such as 30s or 2m.")
 @click.option("--resume", is_flag=True, help="With --suite and --json: add to the rows of the file, if it exists.")
 @click.option("--png", "picture", metavar="FILE", help="Draw the roofline with all problems, and their ratios.")
+@click.option("--html", metavar="FILE", help="Write a page for a browser: a table that sorts, and the same pictures.")
 @click.option("--wide", is_flag=True, help="All columns and names, however wide the terminal is.")
 @click.option("--json", "json_file", metavar="FILE", help="Write all of it, with the machine; - is stdout.")
 def bench(
     source: str | None, threads: int | None, target: str | None, config: str | None, layout: str, vs: str,
     rounds: int, suite: str | None, sample: int | None, seed: int, budget: float | None, resume: bool,
-    picture: str | None, wide: bool, json_file: str | None, **options: str | bool | None,
+    picture: str | None, html: str | None, wide: bool, json_file: str | None, **options: str | bool | None,
 ) -> None:  # fmt: skip
     """Verify and time kernels: a network (resnet50, mobilenet_v2, vgg16), a descriptor, or a file of descriptors.
 
@@ -77,6 +80,8 @@ def bench(
         raise UsageError("legal is one of a problem, a list of problems, and --suite=NAME", code="no-problem")
     if picture is not None:
         check_picture(picture)
+    if html is not None:
+        check_page(html)
     if suite is not None:
         listed = read_suite(suite, options, sample or 0, seed)
     else:
@@ -94,7 +99,8 @@ def bench(
     known = {row["problem"] for row in earlier}
     left = [problem for problem in listed.problems if problem_key(problem) not in known]
     page = Page(listed, asked, data_only=json_file == "-", wide=wide)
-    page.head(f"{cpu().model}, {listed.heading(threads, config)}")
+    heading = f"{cpu().model}, {listed.heading(threads, config)}"
+    page.head(heading)
     rows: list[Row] = []
     interrupted, end = False, inf if budget is None else time.perf_counter() + budget
     with progress(len(left)) as bar:
@@ -117,6 +123,10 @@ def bench(
             note(line)
     if picture is not None:
         draw(every, here, picture)
+    if html is not None:
+        versions = versions_of(asked, here)
+        title = f"convsmith bench {source or suite}"
+        write_page(html, bench_html(title, heading, every, versions, means_of(every, here)))
     if len(rows) < len(left):
         why = "interrupted" if interrupted else "the budget is spent"
         error_line(f"{why}: {len(listed.problems) - len(left) + len(rows)} of {len(listed.problems)} measured")

@@ -17,7 +17,7 @@ from convsmith.measure.peers import PEERS
 from convsmith.measure.timing import Spread, geometric_mean
 from convsmith.problem.problem import Problem
 
-__all__ = ["JSON_SCHEMA", "RowData", "as_json", "earlier_rows", "means_of", "problem_key", "row_data"]
+__all__ = ["JSON_SCHEMA", "RowData", "as_json", "earlier_rows", "means_of", "problem_key", "row_data", "versions_of"]
 
 JSON_SCHEMA = 1
 
@@ -34,7 +34,7 @@ def as_json(
         "convsmith": __version__,
         "sources": compiler_source_hash(),
         "machine": describe(),
-        "libraries": _versions(asked, here),
+        "libraries": versions_of(asked, here),
         "rounds": rounds,
         "layout": layout,
         "complete": complete,
@@ -106,7 +106,8 @@ def row_data(row: Row) -> RowData:
     }
 
 
-def _versions(asked: Sequence[str], here: Sequence[str]) -> Mapping[str, str | None]:
+def versions_of(asked: Sequence[str], here: Sequence[str]) -> Mapping[str, str | None]:
+    """Return the versions of the libraries ``asked`` for; None for those that are not ``here``."""
     return {name: PEERS[name].version if name in here else None for name in asked}
 
 

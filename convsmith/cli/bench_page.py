@@ -10,9 +10,9 @@ from convsmith.cli.output import Rows, error_line, note
 from convsmith.cli.problems import Listed, short_config
 from convsmith.cli.table import GIVES_WAY, Column
 from convsmith.diag.errors import ConvsmithError
-from convsmith.frontend.explain import rate_unit
 from convsmith.frontend.kernel import CompiledKernel
 from convsmith.measure.peak import Types
+from convsmith.measure.roofline import rate_unit
 from convsmith.measure.timing import Measurement
 from convsmith.measure.verification import Verdict
 from convsmith.problem.problem import Problem

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from convsmith.cli.bench_json import RowData
 from convsmith.cli.table import Column, fitted
@@ -18,7 +19,7 @@ from convsmith.plan.plan import plan
 from convsmith.problem.lines import parse_problem
 from convsmith.problem.types import print_types
 
-__all__ = ["check_picture", "distribution", "draw"]
+__all__ = ["SuiteResult", "check_picture", "distribution", "draw", "draw_all"]
 
 LEVEL = 0.97
 """Ratio of a library's time to ours from which we count as level with it: the noise of short samples."""
@@ -92,34 +93,38 @@ def distribution(rows: Sequence[RowData], libraries: Sequence[str]) -> Iterator[
 
 
 def draw(rows: Sequence[RowData], libraries: Sequence[str], file: str) -> None:
-    """Write a PNG: the roofline with a dot for every problem, and a histogram of the ratios to each library.
-
-    UsageError if the file cannot be written.
-    """
+    """Write a PNG of all problems. UsageError if the file cannot be written."""
     from matplotlib.figure import Figure
 
-    timed = [SuiteResult(row) for row in rows if row["seconds"]]
     figure = Figure(figsize=(12, 5), layout="constrained")
+    draw_all(figure, [SuiteResult(row) for row in rows if row["seconds"]], libraries)
+    try:
+        figure.savefig(file, dpi=120, format="png")
+    except OSError as error:
+        raise UsageError(f"--png={file}: cannot be written: {error.strerror}", code="bad-file") from None
+
+
+def draw_all(figure: Any, timed: Sequence[SuiteResult], libraries: Sequence[str]) -> None:
+    """Draw the roofline with a dot for every problem, and a histogram of the ratios to each library."""
+    from matplotlib import rcParams
+
+    ink = rcParams["axes.edgecolor"]
     left, right = figure.subplots(1, 2)
     for kind in dict.fromkeys(result.kind for result in timed):
         dots = [(result.roofline.intensity, result.of_roofline) for result in timed if result.kind == kind]
         left.scatter(*zip(*dots), s=9, alpha=0.6, label=kind)
     left.set(xscale="log", yscale="log", xlabel="operations a byte", ylabel="rate / bound by the roofline")
-    left.axhline(1, color="black", linewidth=0.8)
-    left.legend(fontsize="x-small")
+    left.axhline(1, color=ink, linewidth=0.8)
+    left.legend(fontsize="x-small", framealpha=0)
     bins = [2 ** (n / 4) for n in range(-16, 17)]
     for name in libraries:
         ratios = [min(max(ratio, bins[0]), bins[-1]) for ratio, _ in _compared(timed, name)]
         right.hist(ratios, bins=bins, histtype="step", label=name)
     right.set(xscale="log", xlabel="time of the library / ours (above 1: we are faster)", ylabel="problems")
     right.set_xscale("log", base=2)
-    right.axvline(1, color="black", linewidth=0.8)
+    right.axvline(1, color=ink, linewidth=0.8)
     if libraries:
-        right.legend(fontsize="x-small")
-    try:
-        figure.savefig(file, dpi=120, format="png")
-    except OSError as error:
-        raise UsageError(f"--png={file}: cannot be written: {error.strerror}", code="bad-file") from None
+        right.legend(fontsize="x-small", framealpha=0)
 
 
 def check_picture(file: str) -> None:

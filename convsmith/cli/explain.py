@@ -14,11 +14,16 @@ __all__ = ["explain"]
 @click.argument("source", metavar="DESCRIPTOR|FILE|-")
 @choice_options
 @problem_options
+@click.option("--html", metavar="FILE", help="Write a page to look at, with passes and assembly, for a browser.")
 def explain(
-    source: str, threads: int | None, target: str | None, config: str | None, layout: str, **options: str | bool | None
-) -> None:
-    """Problem, config, plan, packing, registers, operations, bytes, roofline, and the files that were generated."""
+    source: str, threads: int | None, target: str | None, config: str | None, layout: str, html: str | None,
+    **options: str | bool | None,
+) -> None:  # fmt: skip
+    """Problem, config, plan, packing, registers, operations, bytes, roofline, and the files that were generated.
+
+    Example: convsmith explain mb1ic64ih56oc64kh3ph1 --html kernel.html
+    """
     check_choices(target, config, runs=False)
     listed = read_problems(source, options, layout, "explain")
-    page = build(listed.problems[0], threads, target, config).explain()
+    page = build(listed.problems[0], threads, target, config).explain(html)
     note(f"{listed.heading(threads, config)}\n\n{page}")

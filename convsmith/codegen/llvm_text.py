@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from convsmith.codegen.artifact import Launch
+from convsmith.codegen.debug_lines import DebugLines
 from convsmith.codegen.denormals import flushed_buffers
 from convsmith.codegen.fragments import VECTORS, Configurations, Fragments, Shapes
 from convsmith.codegen.gathers import spans_of
@@ -59,7 +60,7 @@ class Facts:
     """The facts of a target that code generation needs: LLVM's name for it, the attributes of every function, its
     instructions by name, what some do with f16, its registers for fragments, the bits of an address, the way in which
     it loads leading lanes, a device's dialect of kernels of threads, and the function that orders stores past the
-    caches.
+    caches; besides, the debug information that a module is to have.
     """
 
     triple: str
@@ -71,6 +72,7 @@ class Facts:
     head_load: HeadLoad | None = None
     dialect: Dialect | None = None
     fence: str = ""
+    debug: DebugLines | None = None
 
     @property
     def word(self) -> str:
@@ -110,7 +112,10 @@ class FunctionEmitter(ValueEmitter):
             if len(needed) == 1:
                 self._under(next(iter(needed)), s)
                 return
+        begin = len(self.lines)
         METHODS[type(s)](self, s)
+        if self.facts.debug is not None:
+            self.facts.debug.locate(self.lines, begin, s)
 
     def _under(self, shapes: Shapes, s: Stmt) -> None:
         """Emit a statement under one configuration."""
@@ -395,9 +400,10 @@ def function_text(f: Function, kernel: Kernel, facts: Facts, symbol: str, flushe
     for var in f.indices:
         e.vars[var] = f"%{var}"
         params.append(f"{e.it} %{var}")
+    mark = facts.debug.define(f.name) if facts.debug is not None else ""
     e.stmt(f.body)
     declared.update(e.declared)
-    head = f"define internal void @{symbol}_{f.name}({', '.join(params)}) noinline #0"
+    head = f"define internal void @{symbol}_{f.name}({', '.join(params)}) noinline #0{mark}"
     return "\n".join((head + " {", "entry:", *e.lines, "  ret void", "}", ""))
 
 
@@ -425,6 +431,7 @@ def chunk_text(kernel: Kernel, facts: Facts, symbol: str, scratch: Mapping[Buffe
     for n, v in enumerate(kernel.sizes):
         place = e.put(f"getelementptr {word}, ptr %args, i64 {len(kernel.params) + bool(scratch) + n}")
         e.vars[v] = e.put(f"load {e.it}, ptr {place}, {aligned}")
+    mark = facts.debug.define(kernel.name) if facts.debug is not None else ""
     for s in kernel.body.stmts if isinstance(kernel.body, Block) else (kernel.body,):
         _share(e, s)
     if e.past_caches:
@@ -432,7 +439,8 @@ def chunk_text(kernel: Kernel, facts: Facts, symbol: str, scratch: Mapping[Buffe
         e.lines.append(f"  call void @{facts.fence}()")
     declared.update(e.declared)
     body = "\n".join(e.lines)
-    return f"define void @{symbol}_chunk(ptr %args, {word} %tid, {word} %n) #0 {{\nentry:\n{body}\n  ret void\n}}\n"
+    head = f"define void @{symbol}_chunk(ptr %args, {word} %tid, {word} %n) #0{mark}"
+    return f"{head} {{\nentry:\n{body}\n  ret void\n}}\n"
 
 
 def _share(e: FunctionEmitter, s: Stmt) -> None:
@@ -483,6 +491,7 @@ def module_text(
     texts = " ".join(f'"{k}"="{v}"' if v else k for k, v in facts.attributes.items())
     head = f'target triple = "{facts.triple}"\n' + "\n".join(declared) + "\n"
     marks = METADATA if any(STORE in part for part in parts) else ""
+    marks += facts.debug.text() if facts.debug is not None else ""
     return head + "\n".join(parts) + f"\nattributes #0 = {{ nounwind {texts} }}\n{marks}"
 
 

@@ -9,6 +9,7 @@ from itertools import accumulate
 
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Argument, Artifact, Entry, size_argument
+from convsmith.codegen.debug_lines import DebugLines
 from convsmith.codegen.device_text import device_text
 from convsmith.codegen.llvm_text import module_text
 from convsmith.compiler.arguments import argument_of, buffer_argument, packing_identity, zero_argument
@@ -19,6 +20,7 @@ from convsmith.diag.errors import UnsupportedError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.intern import one_table
 from convsmith.ir.stmt import Alloc, Kernel
+from convsmith.ir.text import line_numbers
 from convsmith.ir.types import POINTERS, dtype
 from convsmith.ir.walk import statements_of
 from convsmith.layout.indirection import recipe, shape_of
@@ -60,8 +62,10 @@ class Lowered:
         return "".join(map(str, (*self.before, main)))
 
 
-def lower(plan: Pipelines, instruments: Sequence[Instrument] = ()) -> Lowered:
-    """Run the pipelines of ``plan``, the main one under ``instruments``, and print LLVM's text."""
+def lower(plan: Pipelines, instruments: Sequence[Instrument] = (), *, debug: bool = False) -> Lowered:
+    """Run the pipelines of ``plan``, the main one under ``instruments``, and print LLVM's text; with ``debug``, code
+    for a CPU names the lines of the main kernel's text.
+    """
     kernel = run_steps(plan.naive(), plan.pipeline, instruments)
     prepared = _prepared(plan, kernel)
     after = tuple(run_steps(k, steps) for k, steps in plan.finishing())
@@ -77,7 +81,10 @@ def lower(plan: Pipelines, instruments: Sequence[Instrument] = ()) -> Lowered:
         size = max(size, end)
     scratch = {b: (offset, size) for b, offset in offsets.items()}
     if plan.machine.device is None:
-        text = module_text(launched, facts(plan.machine), scratch)
+        known = facts(plan.machine)
+        if debug:
+            known = replace(known, debug=DebugLines(line_numbers(kernel)))
+        text = module_text(launched, known, scratch)
     else:
         text = device_text({symbol: k for symbol, (k, _) in launched.items()}, facts(plan.machine))
     each_call = plan.each_call

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from convsmith.codegen import llvm_bind
@@ -14,6 +15,7 @@ from convsmith.compiler.driver import Lowered, lower, private_buffers
 from convsmith.compiler.instruments import Dump, PassRecord, Recorder, dump_directory, dump_root
 from convsmith.compiler.service import faults, repro
 from convsmith.diag.errors import UsageError
+from convsmith.diag.forking import import_lock
 from convsmith.frontend.explain_device import device_lines
 from convsmith.frontend.explain_fusion import fusion_lines
 from convsmith.frontend.tables import TITLES, pixel_window
@@ -24,10 +26,8 @@ from convsmith.ir.walk import loops_of, statements_of
 from convsmith.layout.indirection import FORMS, POINTER_BYTES, shape_of
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import host_targets
-from convsmith.measure.roofline import bytes_of_arrays, roofline
-from convsmith.passes.derive_packing import derive_packing
-from convsmith.passes.reorder import reorder
-from convsmith.passes.rfactor import rfactor
+from convsmith.measure.roofline import bytes_of_arrays, rate_unit, roofline
+from convsmith.page.nest_view import planned_nest
 from convsmith.passes.share_storage import plan_storage, share_storage
 from convsmith.plan.copies import is_copied
 from convsmith.plan.device import DevicePlan
@@ -45,10 +45,7 @@ from convsmith.tune.recall import measured_row
 if TYPE_CHECKING:
     from convsmith.frontend.inspection import Inspected
 
-__all__ = ["explain", "rate_unit", "reason"]
-
-_PLANNED = (reorder, rfactor, derive_packing)
-"""The last of these passes leaves the plan: all loops in their places, nothing cut into pieces yet."""
+__all__ = ["explain", "explain_in", "reason"]
 
 _INDENT = 14
 
@@ -85,6 +82,23 @@ def explain(kernel: Inspected) -> str:
     else:
         page.append(("files", f"{dump.directory}/: kernel.ll, kernel.s, passes.txt, and the IR after every pass"))
     return _layout(page)
+
+
+def explain_in(kernel: Inspected, file: str | Path) -> str:
+    """Write the page of HTML to a file, and return the text."""
+    with import_lock:
+        from convsmith.page.document import check_page, write_page
+        from convsmith.page.kernel_page import kernel_page
+
+    check_page(file)
+    if kernel.artifact is None:
+        raise UsageError(
+            f"html={file}: {kernel.problem} has no elements in its source or destination: nothing is compiled",
+            code="nothing",
+        )
+    text = explain(kernel)
+    write_page(file, kernel_page(kernel, text))
+    return text
 
 
 Line = tuple[str, str]
@@ -139,9 +153,8 @@ def _statements(plan: Plan) -> Iterator[Line]:
 
 def _nest(low: Lowered, records: Sequence[PassRecord]) -> Iterator[Line]:
     """Yield the nest once all loops are in their places, and nothing is cut into pieces yet."""
-    planned = [r for r in records if r.run in _PLANNED][-1].kernel
     yield "nest", ""
-    for line in str(replace(planned, packs=(), before=())).splitlines()[1:]:
+    for line in str(replace(planned_nest(records), packs=(), before=())).splitlines()[1:]:
         yield "", line[2:]
 
 
@@ -277,11 +290,6 @@ def reason(plan: Plan, of_bound: float, side: str) -> str:
     if plan.main.config.realise == "pad_copy":
         facts.append("the source is copied into padded memory")
     return "; ".join(facts)
-
-
-def rate_unit(problem: Problem) -> str:
-    """Return the unit of a rate of operations."""
-    return "GOP/s" if problem.acc == "s32" else "GFLOP/s"
 
 
 def _machine_code(artifact: Artifact) -> Iterator[Line]:

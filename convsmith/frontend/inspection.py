@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from convsmith.codegen.artifact import Artifact
@@ -46,12 +47,16 @@ class Inspected:
 
         return lower(self.plan(), instruments)
 
-    def explain(self) -> str:
-        """Return a page on the kernel: problem, config, plan, packing, work, and the machine's limits."""
-        with import_lock:
-            from convsmith.frontend.explain import explain
+    def explain(self, html: str | Path | None = None) -> str:
+        """Return a page on the kernel: problem, config, plan, packing, work, and the machine's limits.
 
-        return explain(self)
+        The file `html` gets a page to look at, which also shows the passes, the assembly beside its IR, and the bytes
+        through the caches. UsageError if it cannot be written, UnsupportedError if the packages for it are missing.
+        """
+        with import_lock:
+            from convsmith.frontend.explain import explain, explain_in
+
+        return explain(self) if html is None else explain_in(self, html)
 
     def ir(self, stage: str | None = None) -> str:
         """Return the IR, by default of all kernels of a call as they go to LLVM. "naive" is the first IR of the main

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from convsmith.layout.reorder import to_layout
 from convsmith.problem.problem import Problem
@@ -16,6 +16,7 @@ _BOUND = ("src", "wei", "dst")
 """Contents of the arrays that a call passes by position, in order."""
 
 
+@runtime_checkable
 class BindableKernel(Protocol):
     """A kernel that packs its weights, and that can be bound to arrays."""
 

@@ -15,7 +15,7 @@ from convsmith.measure.peak import Types, peak_types
 from convsmith.problem.problem import Problem
 from convsmith.problem.types import TYPES
 
-__all__ = ["Roofline", "bytes_of_arrays", "roofline"]
+__all__ = ["Roofline", "bytes_of_arrays", "rate_unit", "roofline"]
 
 
 @dataclass(frozen=True)
@@ -78,3 +78,8 @@ def roofline(problem: Problem, machine: Machine, threads: int) -> Roofline:
 def bytes_of_arrays(problem: Problem) -> int:
     """Return the bytes of all arrays of ``problem``, in their layouts."""
     return sum(t.layout.size * TYPES[t.dtype].bits // 8 for t in problem.tensors)
+
+
+def rate_unit(problem: Problem) -> str:
+    """Return the unit of a rate of operations."""
+    return "GOP/s" if problem.acc == "s32" else "GFLOP/s"

@@ -1,0 +1,65 @@
+"""Pictures of pages: a roofline with one kernel on it or many, in the colours of the page."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from convsmith.measure.roofline import Roofline
+
+__all__ = ["Dot", "figure", "roofline_figure"]
+
+_INK = "#123456"
+"""The colour of text and axes, which becomes that of the page's text."""
+_MARKERS = "os^Dv*PX"
+
+
+class Dot(NamedTuple):
+    """A kernel: its operations a byte, and its operations in 1e9 a second."""
+
+    intensity: float
+    rate: float
+
+
+def figure(size: tuple[float, float], draw: Callable[[Any], None]) -> str:
+    """Return a picture as SVG in the colours of the page; `draw` gets the figure of matplotlib."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    style: dict[Any, Any] = {
+        **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), _INK),
+        "svg.fonttype": "none", "svg.hashsalt": "convsmith", "font.size": 9.0,
+    }  # fmt: skip
+    with matplotlib.rc_context(style):
+        made = Figure(figsize=size, layout="constrained")
+        draw(made)
+        text = io.StringIO()
+        made.savefig(text, format="svg", transparent=True, metadata={"Date": None})
+    svg = text.getvalue()
+    return svg[svg.index("<svg") :].replace(_INK, "currentColor")
+
+
+def roofline_figure(roof: Roofline, dots: Mapping[str, Sequence[Dot]], unit: str) -> str:
+    """Return the bounds of a roofline by its bytes and its products, with the `dots` of each name, as SVG."""
+
+    def draw(made: Any) -> None:
+        axes = made.subplots()
+        every = [roof.intensity, *(dot.intensity for some in dots.values() for dot in some)]
+        peak = roof.peak.rate if roof.peak is not None else None
+        corner = (peak or roof.bound) / roof.read.rate
+        low, high = min(*every, corner) / 4, max(*every, corner) * 4
+        ends = [low, corner, high] if peak else [low, high]
+        heights = [min(x * roof.read.rate, peak or float("inf")) for x in ends]
+        axes.plot(ends, heights, color=_INK, linewidth=1.5)
+        axes.annotate(f"{roof.read.rate:.0f} GB/s from {roof.level}", (low, heights[0]), va="bottom", rotation=0)
+        if peak:
+            axes.annotate(f"{peak:.0f} {unit}", (high, peak), ha="right", va="bottom")
+        for marker, (name, some) in zip(_MARKERS, dots.items()):
+            axes.plot(*zip(*some), marker, label=name, markersize=8)
+        axes.axvline(roof.intensity, color=_INK, linewidth=0.5, linestyle=":")
+        axes.set(xscale="log", yscale="log", xlabel="operations a byte", ylabel=unit)
+        if dots:
+            axes.legend(loc="lower right", framealpha=0)
+
+    return figure((7, 3.6), draw)

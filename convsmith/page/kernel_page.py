@@ -1,0 +1,154 @@
+"""The page about one kernel: limits, passes, nest, registers, packing, assembly, and bytes through the caches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol
+
+from convsmith.codegen import llvm_bind
+from convsmith.compiler.driver import Lowered, lower
+from convsmith.compiler.instruments import Recorder
+from convsmith.ir.intern import interning
+from convsmith.ir.stmt import Kernel
+from convsmith.ir.text import line_numbers
+from convsmith.machine.base import Machine
+from convsmith.machine.registry import host_targets
+from convsmith.measure.calls import BindableKernel, aligned_inputs, bound_call
+from convsmith.measure.roofline import bytes_of_arrays, rate_unit, roofline
+from convsmith.measure.timing import measure
+from convsmith.measure.verification import real_arrays
+from convsmith.page.assembly_view import AssemblyLine, Routine, hot_loop, routines
+from convsmith.page.document import render
+from convsmith.page.executions import bytes_asked, executed
+from convsmith.page.figures import Dot, roofline_figure
+from convsmith.page.nest_view import LEVELS, levels_of, nest_lines, planned_nest
+from convsmith.page.packing_grid import packed_grids
+from convsmith.page.pass_timeline import timeline
+from convsmith.plan.config import Config
+from convsmith.plan.kernel import KernelPlan
+from convsmith.plan.plan import Plan
+from convsmith.plan.planned import AnyPlan
+from convsmith.problem.problem import Problem
+from convsmith.tune.expected import model_of, with_lanes
+
+__all__ = ["Explained", "kernel_page"]
+
+ROUNDS = 5
+"""Samples of the kernel's time."""
+
+
+class Explained(Protocol):
+    """A kernel that can be compiled again."""
+
+    problem: Problem
+    config: Config
+    target: Machine
+
+    def plan(self) -> AnyPlan:
+        """Return every decision worked out."""
+        ...
+
+
+class Moved(NamedTuple):
+    """Bytes that pass from one memory to the next during a call."""
+
+    way: str
+    nbytes: int
+    source: str
+
+
+class RegisterGroup(NamedTuple):
+    """Registers of one use."""
+
+    registers: int
+    use: str
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The measured time of a call, in microseconds, its rate, and the picture of the roofline."""
+
+    microseconds: float | None
+    rate: float | None
+    unit: str
+    bound: str
+    picture: str
+
+
+def kernel_page(kernel: Explained, text: str) -> str:
+    """Return the page of HTML, with the ``text`` of `explain`. Compiles the kernel again, and times it on a machine
+    that runs it, which takes some 50 ms.
+    """
+    recorder = Recorder()
+    with interning():
+        plan = kernel.plan()
+        low = lower(plan, [recorder], debug=True)
+        main = plan.main if isinstance(plan, Plan) else None
+        assembly = llvm_bind.assembly(low.text, kernel.target.triple, kernel.target.cpu, kernel.target.features)
+        values: dict[str, Any] = {
+            "title": str(kernel.problem), "text": text, "config": str(kernel.config),
+            "target": kernel.target.name, "passes": timeline(recorder.records),
+            "nest": list(nest_lines(planned_nest(recorder.records), levels_of(main) if main else {})),
+            "levels": LEVELS, "registers": _registers(main) if main else [], "grids": packed_grids(kernel.problem, low),
+            "moved": _moved(kernel, low, main), "timing": _timing(kernel),
+            **_assembly(low.kernel, assembly),
+        }  # fmt: skip
+    return render("kernel.html", values)
+
+
+def _registers(main: KernelPlan) -> list[RegisterGroup]:
+    """Return the registers of the tile by use, and those that are free."""
+    registers = main.registers
+    parts = registers.text.rpartition(": ")[2].split(" + ")
+    groups = [RegisterGroup(int(count), use) for count, _, use in (x.partition(" ") for x in parts) if count.isdigit()]
+    free = registers.available - registers.needed
+    return [*groups, *([RegisterGroup(free, "free")] if free > 0 else [])]
+
+
+def _moved(kernel: Explained, low: Lowered, main: KernelPlan | None) -> list[Moved]:
+    """Return the bytes through each cache: those that the kernel's statements ask for, and those of the model."""
+    moved = [Moved("registers and L1", bytes_asked(low.kernel), "loads and stores of the main kernel, counted")]
+    config, problem = kernel.config, kernel.problem.canonical()
+    if main is not None and config.then is None and not config.winograd and not low.kernel.sizes:
+        model, loops = model_of(problem, config, kernel.target)
+        near, far = model.traffic.moved(loops, with_lanes(config, model, loops))
+        moved += [
+            Moved("L1 and L2", round(near), "expected by the cost model"),
+            Moved("L2 and beyond", round(far), "expected by the cost model"),
+        ]
+    return [*moved, Moved("all arrays, once", bytes_of_arrays(problem), "the least that memory moves")]
+
+
+def _timing(kernel: Explained) -> Timing:
+    problem, config, unit = kernel.problem, kernel.config, rate_unit(kernel.problem)
+    if not isinstance(kernel, BindableKernel):
+        return Timing(None, None, unit, "each call has sizes, or arrays, of its own", "")
+    if kernel.target not in host_targets():
+        return Timing(None, None, unit, f"this machine does not run {config.target}", "")
+    roof = roofline(problem, kernel.target, config.threads)
+    call, _ = bound_call(problem, kernel, aligned_inputs(problem, real_arrays(problem)))
+    times = measure(call, problem.flops_real, rounds=ROUNDS, threads=config.threads)
+    rate = problem.flops_real / times.seconds.median * 1e-9
+    picture = roofline_figure(roof, {"this kernel": [Dot(roof.intensity, rate)]}, unit)
+    bound = f"{roof.bound:.1f} {unit} and {roof.seconds * 1e6:.2f} us by {roof.side}"
+    return Timing(times.seconds.median * 1e6, rate, unit, bound, picture)
+
+
+def _assembly(kernel: Kernel, assembly: str) -> Mapping[str, Any]:
+    """Return the routines, the hot loop, and the lines of IR by number."""
+    numbers, times = line_numbers(kernel), dict[int, int]()
+    for leaf in executed(kernel):
+        number = numbers.get(leaf.statement, 0)
+        times[number] = times.get(number, 0) + leaf.times
+    found = routines(assembly)
+    hot = hot_loop(found, times)
+    return {
+        "routines": found or [Routine("", tuple(AssemblyLine(x) for x in assembly.splitlines()))],
+        "hot": [hot[0].lines[n] for n in hot[1]] if hot else [], "hot_name": hot[0].name if hot else "",
+        "ir": dict(enumerate((x.strip() for x in str(_alone(kernel)).splitlines()), 1)), "times": times,
+    }  # fmt: skip
+
+
+def _alone(kernel: Kernel) -> Kernel:
+    return replace(kernel, packs=(), before=())

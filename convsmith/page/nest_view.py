@@ -1,0 +1,69 @@
+"""The nest of a plan with the level of each loop: where its iterations lie in the machine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from convsmith.compiler.instruments import PassRecord
+from convsmith.ir.stmt import Kernel
+from convsmith.passes.derive_packing import derive_packing
+from convsmith.passes.reorder import reorder
+from convsmith.passes.rfactor import rfactor
+from convsmith.plan.kernel import KernelPlan
+
+__all__ = ["LEVELS", "NestLine", "levels_of", "nest_lines", "planned_nest"]
+
+_PLANNED = (reorder, rfactor, derive_packing)
+"""The last of these passes leaves the plan: all loops in their places, nothing cut into pieces yet."""
+
+LEVELS = {
+    "threads": "divided among threads or groups of threads",
+    "caches": "around the register tile: order and tiles decide what the caches keep",
+    "reduction": "sums of products, in registers",
+    "tile": "unrolled into registers",
+    "vector": "lanes of vectors",
+    "memory": "a buffer during its lifetime",
+    "statement": "",
+}
+"""The meaning of each level, outermost first."""
+
+_LOOP = re.compile(r"\s*for (\S+) in .*?( #\w+.*)?:$")
+_MEMORY = re.compile(r"\s*alloc ")
+
+
+class NestLine(NamedTuple):
+    """A line of a nest and its level."""
+
+    level: str
+    text: str
+
+
+def levels_of(plan: KernelPlan) -> dict[str, str]:
+    """Return the level of each loop of the plan by name."""
+    nest = plan.nest
+    found = {x.name: "caches" for x in nest.around}
+    found |= {x.name: "reduction" for x in nest.reduce}
+    found |= {x.name: "tile" for x in (*nest.pixels, *nest.vectors, *nest.rows)}
+    found |= {x.name: "vector" for x in (nest.lane, *nest.terms)}
+    return found
+
+
+def nest_lines(kernel: Kernel, levels: Mapping[str, str]) -> Iterator[NestLine]:
+    """Yield the lines of the kernel's text, without those of kernels that prepare arguments."""
+    for line in str(kernel).splitlines()[1:]:
+        if line.startswith(("pack ", "before ")):
+            return
+        loop = _LOOP.match(line)
+        if loop is None:
+            yield NestLine("memory" if _MEMORY.match(line) else "statement", line[2:])
+        elif loop.group(2) and loop.group(2).split("#")[1].split()[0] in ("parallel", "grid", "group", "warp", "lane"):
+            yield NestLine("threads", line[2:])
+        else:
+            yield NestLine(levels.get(loop.group(1), "caches"), line[2:])
+
+
+def planned_nest(records: Sequence[PassRecord]) -> Kernel:
+    """Return the kernel once all loops are in their places, and nothing is cut into pieces yet."""
+    return [r for r in records if r.run in _PLANNED][-1].kernel
