@@ -50,7 +50,8 @@ def line(case: dict[str, Any], sizes: Sizes | None = None, options: tuple[str, s
     if sizes is not None:
         ih, iw, channels = sizes.ih, sizes.iw, (sizes.channels,) * 3
         rows, columns, block = sizes.blocks
-        tags = f"--wtag=OIHW{block // 2}i{block}o2i --dtag=NHWC{rows}h{columns}w{block}c "
+        terms = min(block, 4)
+        tags = f"--wtag=OIHW{block // terms}i{block}o{terms}i --dtag=NHWC{rows}h{columns}w{block}c "
         first = "--stag=axb "
     stages = []
     for n in (1, 2):

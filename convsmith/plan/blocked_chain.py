@@ -20,6 +20,7 @@ from typing import Any
 
 from convsmith.diag.errors import ConfigError
 from convsmith.diag.forking import cached_property
+from convsmith.ir.instruction import Instruction
 from convsmith.ir.stmt import Kernel
 from convsmith.layout.layout import Layout
 from convsmith.layout.tags import ANY, parse_tag
@@ -32,12 +33,14 @@ from convsmith.passes.guard_tails import guard_tails
 from convsmith.passes.manager import Step
 from convsmith.passes.narrow_index import narrow_index
 from convsmith.passes.reorder import reorder
+from convsmith.passes.replace import replace as replace_by_rows
 from convsmith.passes.share_storage import share_storage
 from convsmith.passes.simplify import simplify
 from convsmith.passes.sink_guards import sink_guards
 from convsmith.passes.stage import stage
 from convsmith.passes.strength import strength_reduce
 from convsmith.passes.sum_in_place import sum_in_place
+from convsmith.passes.sum_in_registers import sum_in_registers
 from convsmith.passes.tile import tile
 from convsmith.passes.unused_let import unused_let
 from convsmith.passes.vectorise import vectorise
@@ -156,11 +159,32 @@ class BlockedChain:
     @property
     def pipeline(self) -> Sequence[Step]:
         """The rewrites of the kernel: of the nest, with channels of a block as vectors."""
-        steps = [*self.nest_steps, Step(share_storage, self.asynchronous), Step(narrow_index)]
-        for n, names in enumerate(NAMES):
+        steps = [*self.nest_steps]
+        for conv, names in zip(self.convs, NAMES):
             lane, (_, terms) = names.inner[2], names.reduction
-            steps += [Step(reorder, (terms, lane)), Step(vectorise, lane, parse_tag(self.convs[n].dtag, 4).inner[2][1])]
-        return (*steps, Step(strength_reduce), Step(unused_let))
+            row = self._row(conv)
+            if row is None:
+                steps.append(Step(reorder, (terms, lane)))
+            else:
+                words, in_word = f"{terms}.o", f"{terms}.t"
+                steps += [Step(tile, terms, row.terms, words, in_word), Step(reorder, (words, lane, in_word))]
+            if conv.acc not in self.machine.scalar_types:
+                steps.append(Step(sum_in_registers, names.inner[1]))
+        steps += [Step(simplify), Step(share_storage, self.asynchronous), Step(narrow_index)]
+        for conv, names in zip(self.convs, NAMES):
+            row = self._row(conv)
+            if row is not None:
+                steps.append(Step(vectorise, f"{names.reduction[1]}.t", row.terms, False))
+            steps.append(Step(vectorise, names.inner[2], _channel_block(conv)))
+        return (*steps, Step(replace_by_rows, self.machine.instructions), Step(strength_reduce), Step(unused_let))
+
+    def _row(self, conv: Conv) -> Instruction | None:
+        """Return the machine's dot product for blocks of the channels of ``conv``; None if it has none of this shape.
+        """
+        row = self.machine.row(conv.dt[0], conv.dt[1], conv.acc)
+        (_, terms) = parse_tag(conv.wtag, 4).inner[2]
+        has_shape = row is not None and row.terms > 1 and (row.lanes, row.terms) == (_channel_block(conv), terms)
+        return row if has_shape else None
 
     @property
     def nest_steps(self) -> Sequence[Step]:
@@ -304,6 +328,11 @@ def _is_sum(conv: Conv) -> bool:
     """Return whether the results of ``conv`` are its sums as they are."""
     finishes = (conv.post_ops, conv.bia_dt, conv.scales, conv.zero_points)
     return conv.dt[2] == conv.acc and not any(finishes)
+
+
+def _channel_block(conv: Conv) -> int:
+    """Return the channels of a block of the result."""
+    return parse_tag(conv.dtag, 4).inner[2][1]
 
 
 def _reduction_block(conv: Conv) -> int:

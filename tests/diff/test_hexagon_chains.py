@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from blocked_chains import BYTES, SMALL, blocked_chain, cases, name
+from blocked_chains import BYTES, SMALL, Sizes, blocked_chain, cases, name
 from emulated import check_emulated, skip_without_emulator
 
 import convsmith as cs
 from convsmith.compiler.blocked_chain import blocked_chain_artifact
+from convsmith.compiler.driver import lower
 from convsmith.frontend.annotated_nest import annotated_nest
+from convsmith.ir.intern import interning
+from convsmith.ir.stmt import Invoke
+from convsmith.ir.walk import statements_of
 from convsmith.machine.generic.level import level
 from convsmith.machine.registry import target
 from convsmith.problem import parse_problem
@@ -35,6 +39,26 @@ def test_a_case_is_exact(case: dict[str, Any], options: tuple[str, str]) -> None
     plan = blocked_chain(case, LEVEL, SMALL, options)
     problem = plan.stages.whole
     check_emulated(problem, blocked_chain_artifact(plan), random_arrays(problem))
+
+
+WIDE = Sizes(20, 6, 64, (5, 3, 32))
+"""Blocks of 32 channels, as TVM has them, and two of them."""
+BYTES_TO_SUMS = ("--dt=u8:s8:u8", "--dt=u8:s8:s32")
+
+
+@pytest.mark.parametrize("options", [BYTES, BYTES_TO_SUMS], ids=["s8", "u8 to s32"])
+@pytest.mark.parametrize("case", [case_of(n, case) for n, case in enumerate(cases())])
+def test_blocks_of_a_vector_of_sums_use_products_of_bytes(case: dict[str, Any], options: tuple[str, str]) -> None:
+    """Both convolutions add four products to each of 32 sums at once, which registers hold."""
+    skip_without_emulator(LEVEL)
+    plan = blocked_chain(case, LEVEL, WIDE, options)
+    problem = plan.stages.whole
+    artifact = blocked_chain_artifact(plan)
+    check_emulated(problem, artifact, random_arrays(problem))
+    with interning():
+        body = lower(plan).kernel.body
+    invoked = [x.instruction for x in statements_of(body) if isinstance(x, Invoke)]
+    assert len(invoked) >= 2 and set(invoked) <= {"vrmpy_b_b", "vrmpy_ub_b"}
 
 
 @pytest.mark.parametrize(
