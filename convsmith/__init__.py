@@ -67,7 +67,7 @@ _HOME = {
     "runtime.denormals": ("DenormalWarning",),
     "runtime.packed": ("Packed",),
 }  # fmt: skip
-_NAMESPACES = {"onnx": "convsmith.frontend.onnx_ops"}
+_NAMESPACES = {"onnx": "convsmith.frontend.onnx_ops", "torch": "convsmith.torch"}
 _MODULE = {name: f"convsmith.{module}" for module, names in _HOME.items() for name in names}
 
 __all__ = [

@@ -41,6 +41,7 @@ LAYERS: dict[str, set[str]] = {
     "page": {"jinja2", "matplotlib", "numpy"},
     "frontend": {"numpy", "onnx"},
     PACKAGE: set(),
+    "torch": {"rich", "torch"},
     "cli": {"click", "matplotlib", "numpy", "rich"},
 }
 """The folders, each importing only from those above it, with the packages of others that it may import."""

@@ -18,11 +18,11 @@ from convsmith.diag.settings import settings
 from convsmith.frontend.arguments import data_type
 from convsmith.frontend.kernel import CompiledKernel
 from convsmith.frontend.numpy_api import KEPT_KERNELS, compile, watched
-from convsmith.frontend.transposed import run_transposed, transposed_problem, whole_size
+from convsmith.frontend.transposed import run_transposed, transposed_problem
+from convsmith.frontend.window import coarse_sizes, per_axis, transposed_sizes, window_of
 from convsmith.layout.tags import ANY
 from convsmith.problem.activations import Activation, activation_post_ops
 from convsmith.problem.conv import Conv
-from convsmith.problem.descriptor import AXES, output_size
 from convsmith.runtime.arrays import Array, as_array, takes_arrays
 from convsmith.runtime.border import Given, Names
 from convsmith.runtime.denormals import with_denormals
@@ -34,7 +34,6 @@ __all__ = [
 
 Numbers: TypeAlias = int | Sequence[int]
 Padding: TypeAlias = int | str | Sequence[int] | Sequence[tuple[int, int]]
-_Pairs: TypeAlias = tuple[tuple[int, int], ...]
 
 _NAMES = Names({"src": "x", "wei": "w", "bia": "bias", "dst": "out"})
 _FLOATS = ("f32", "f64", "f16", "bf16")
@@ -171,9 +170,10 @@ def _kernel_of(
     """Return the kernel of a call. Unused arguments are settings that affect the default of `threads` and the target.
     """
     types = _types(x_type, w_type, bias_type)
-    g = _groups(groups)
     n, ic, *i = x_shape
     oc, icg, *k = w_shape
+    window = window_of(k, stride, padding, dilation, groups)
+    g = window.groups
     for dim, size in (("channels of x", ic), ("output channels of w", oc)):
         if size % g:
             raise UsageError(f"groups={g} does not divide the {size} {dim}", code="bad-groups")
@@ -183,23 +183,12 @@ def _kernel_of(
             f"legal are {icg * g} channels of x, or {ic // g} in dim 1 of w",
             code="shape",
         )
-    s = _per_axis("stride", stride, rank, 1)
-    d = _per_axis("dilation", dilation, rank, 1)
-    pads = _pads(padding, rank, s, d, tuple(k))
-    o = []
-    for axis, (size, kernel, step, hole, (front, back)) in enumerate(zip(i, k, s, d, pads)):
-        extent = output_size(size, kernel, step, hole - 1, front, back)
-        if extent < 0 or (extent == 0 and size > 0):
-            raise UsageError(
-                f"axis {AXES[rank][axis]}: the kernel spans {(kernel - 1) * hole + 1} elements, x with its padding "
-                f"only {size + front + back} ({front} + {size} + {back}); legal is a kernel that fits",
-                code="bad-output-size",
-            )
-        o.append(extent)
+    o = coarse_sizes(i, k, window)
     # Weights are packed in each call: transforming them takes longer than it saves.
     problem = Conv(
-        accuracy="strict", mb=n, ic=ic, oc=oc, i=tuple(i), o=tuple(o), k=tuple(k), s=s, d=tuple(hole - 1 for hole in d),
-        p=tuple(front for front, _ in pads), g=g, has_groups=g > 1,
+        accuracy="strict", mb=n, ic=ic, oc=oc, i=tuple(i), o=o, k=tuple(k), s=window.stride,
+        d=tuple(hole - 1 for hole in window.dilation), p=tuple(front for front, _ in window.padding), g=g,
+        has_groups=g > 1,
         stag=src_tag, dtag=dst_tag, wtag=wei_tag if g == 1 else ANY, post_ops=activation_post_ops(activation), **types,
     )  # fmt: skip
     return compile(problem, threads=threads), ()
@@ -213,45 +202,25 @@ def _transposed_of(
 ) -> tuple[CompiledKernel, tuple[int, ...]]:  # fmt: skip
     """Return the kernel of a transposed convolution, and the spatial shape of the result."""
     types = _types(x_type, w_type, bias_type)
-    g = _groups(groups)
+    if isinstance(padding, str):
+        raise UsageError(f"padding={padding!r} is not legal: expected numbers", code="bad-padding")
+    window = window_of(w_shape[2:], stride, padding, dilation, groups)
     if x_shape[1] != w_shape[0]:
         raise UsageError(
             f"x has {x_shape[1]} channels (dim 1 of {x_shape}), but w has {w_shape[0]} (dim 0 of {w_shape}); legal is "
             "the same number",
             code="shape",
         )
-    if x_shape[1] % g:
-        raise UsageError(f"groups={g} does not divide the {x_shape[1]} channels of x", code="bad-groups")
-    s = _per_axis("stride", stride, rank, 1)
-    d = _per_axis("dilation", dilation, rank, 1)
-    extra = _per_axis("output_padding", output_padding, rank, 0)
-    if isinstance(padding, str):
-        raise UsageError(f"padding={padding!r} is not legal: expected numbers", code="bad-padding")
-    pads = _pads(padding, rank, s, d, w_shape[2:])
-    o = []
-    for axis, (size, kernel, step, hole, more, (front, back)) in enumerate(
-        zip(x_shape[2:], w_shape[2:], s, d, extra, pads)
-    ):
-        letter = AXES[rank][axis]
-        if more >= max(step, hole):
-            raise UsageError(
-                f"output_padding={output_padding!r}: {more} on axis {letter} is not below its stride {step} or its "
-                f"dilation {hole}; legal are 0 to {max(step, hole) - 1}",
-                code="bad-output-size",
-            )
-        full = whole_size(size, kernel, step, hole) + more
-        if size and full - front - back < 1:
-            raise UsageError(
-                f"axis {letter}: padding {front} and {back} leaves nothing of {full} elements; legal is padding that "
-                "sums to less",
-                code="bad-output-size",
-            )
-        o.append(max(full - front - back, 0))
+    if x_shape[1] % window.groups:
+        message = f"groups={window.groups} does not divide the {x_shape[1]} channels of x"
+        raise UsageError(message, code="bad-groups")
+    extra = per_axis("output_padding", output_padding, rank, 0)
+    o = transposed_sizes(x_shape[2:], w_shape[2:], window, extra)
     problem = transposed_problem(
-        x_shape, w_shape, g, s, d, [front for front, _ in pads], o, stag=src_tag, dtag=dst_tag,
-        post_ops=activation_post_ops(activation), **types,
+        x_shape, w_shape, window.groups, window.stride, window.dilation, [front for front, _ in window.padding], o,
+        stag=src_tag, dtag=dst_tag, post_ops=activation_post_ops(activation), **types,
     )  # fmt: skip
-    return compile(problem, threads=threads), tuple(o)
+    return compile(problem, threads=threads), o
 
 
 def _types(x: np.dtype[Any], w: np.dtype[Any], bias: np.dtype[Any] | None) -> dict[str, Any]:
@@ -264,13 +233,6 @@ def _types(x: np.dtype[Any], w: np.dtype[Any], bias: np.dtype[Any] | None) -> di
         legal = (dst,) if dst in ("f32", "f64") else (dst, "f32")
         options |= {"dir": "FWD_B", "bia_dt": data_type("bias", np.empty(0, bias), legal)}
     return options
-
-
-def _groups(groups: Any) -> int:
-    g = integer("groups", groups)
-    if g < 1:
-        raise UsageError(f"groups={g} is not legal: expected at least 1", code="bad-groups")
-    return g
 
 
 def _tag(array: Array, otherwise: str = "abx") -> str:
@@ -297,39 +259,3 @@ def _frozen(name: str, value: Any) -> Any:
             return float(value)
         raise UsageError(f"activation={value!r} is not legal: expected numbers after the name", code="bad-post-op")
     return integer(name, value)
-
-
-def _per_axis(name: str, value: Any, rank: int, least: int) -> tuple[int, ...]:
-    values = value if isinstance(value, tuple) else (value,) * rank
-    if len(values) != rank:
-        raise UsageError(
-            f"{name}={value!r} has {len(values)} entries; legal is a number, or {rank} of them", code="bad-dim"
-        )
-    numbers = tuple(integer(name, number) for number in values)
-    if min(numbers) < least:
-        raise UsageError(f"{name}={value!r} is not legal: expected at least {least} everywhere", code="bad-dim")
-    return numbers
-
-
-def _pads(
-    padding: Any, rank: int, stride: tuple[int, ...], dilation: tuple[int, ...], kernel: tuple[int, ...]
-) -> _Pairs:
-    """Return (front, back) padding of each axis."""
-    if isinstance(padding, str):
-        if padding == "valid":
-            return ((0, 0),) * rank
-        if padding != "same":
-            raise UsageError(f'padding={padding!r} is unknown: legal are "same", "valid", numbers', code="bad-padding")
-        if set(stride) != {1}:
-            raise UsageError(f'padding="same" needs stride 1, not {stride}; legal are numbers', code="bad-padding")
-        totals = [(k - 1) * d for k, d in zip(kernel, dilation)]
-        return tuple((total // 2, total - total // 2) for total in totals)
-    pairs = isinstance(padding, tuple) and any(isinstance(entry, tuple) for entry in padding)
-    if not pairs:
-        return tuple((p, p) for p in _per_axis("padding", padding, rank, 0))
-    if len(padding) != rank or any(not isinstance(entry, tuple) or len(entry) != 2 for entry in padding):
-        raise UsageError(
-            f"padding={padding!r} is not legal: expected a (front, back) pair for each of {rank} axes",
-            code="bad-padding",
-        )
-    return tuple((front, back) for front, back in (_per_axis("padding", pair, 2, 0) for pair in padding))

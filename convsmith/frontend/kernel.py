@@ -6,7 +6,7 @@ kernel loaded from the cache costs no more than its code.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -22,12 +22,14 @@ from convsmith.machine.registry import target as known_target
 from convsmith.plan.config import Config
 from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
+from convsmith.runtime.addressed import AddressedKernel
 from convsmith.runtime.arrays import Array
 from convsmith.runtime.border import Given, Names
 from convsmith.runtime.denormals import with_denormals
 from convsmith.runtime.host_kernel import HostKernel
 from convsmith.runtime.kept import KeptWeights
 from convsmith.runtime.packed import Packed
+from convsmith.runtime.placed_call import PlacedCall
 from convsmith.tune.compile import compile_problem
 
 if TYPE_CHECKING:
@@ -138,6 +140,29 @@ class CompiledKernel(Inspected):
     def pack_each(self, **operands: Array) -> dict[str, Packed | Array]:
         """Return packed operands by name, for any number of calls of `run`: the weights of the stages of a chain."""
         return self._host.pack_each(operands)
+
+    def placed(self, constants: Mapping[str, Given], scratch: int) -> PlacedCall:
+        """Return a call on memory whose addresses the caller sets; see `HostKernel.placed`."""
+        assert isinstance(self._host, HostKernel)
+        return self._host.placed(constants, scratch)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Bytes of memory that a placed call needs, besides its arrays."""
+        return self._host.scratch_bytes if isinstance(self._host, HostKernel) else 0
+
+    def addressed(self, names: Sequence[str], packed: Collection[str] = ()) -> AddressedKernel | None:
+        """Return the kernel as a function on addresses of arrays, as `HostKernel.addressed` does; None if a tensor is
+        empty.
+        """
+        host = self._host
+        return host.addressed(names, packed) if isinstance(host, HostKernel) else None
+
+    @property
+    def signature(self) -> str:
+        """The signature of the packed weights that a call takes; empty if it takes none."""
+        host = self._host
+        return host.signature if isinstance(host, HostKernel) else ""
 
     def plan(self) -> AnyPlan:
         """Return every decision worked out; `print` shows it."""

@@ -28,8 +28,8 @@ def whole_size(size: int, kernel: int, stride: int, dilation: int) -> int:
 def transposed_problem(
     x_shape: Numbers, w_shape: Numbers, g: int, s: Numbers, d: Numbers, fronts: Numbers, sizes: Numbers, **options: Any
 ) -> Conv:
-    """Return the deconvolution of sources (N, C, *) with weights (C, OC / g, *); `options` are further fields of
-    `Conv`.
+    """Return the deconvolution of sources (N, C, *) with weights (C, OC / g, *), by default row-major; `options` are
+    further fields of `Conv`.
 
     `sizes` may exceed the problem's output sizes by elements that no source reaches, because a `Conv` permits fewer of
     these than its stride.
@@ -42,7 +42,7 @@ def transposed_problem(
     ]
     return Conv(
         mb=n, ic=ic, oc=ocg * g, i=tuple(i), o=tuple(reached), k=tuple(k), s=tuple(s), d=tuple(hole - 1 for hole in d),
-        p=tuple(fronts), g=g, has_groups=g > 1, deconv=True, wtag="acbx" if g > 1 else "bax", **options,
+        p=tuple(fronts), g=g, has_groups=g > 1, deconv=True, **{"wtag": "acbx" if g > 1 else "bax", **options},
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from convsmith.codegen.artifact import Argument, Artifact, Entry
 from convsmith.runtime.arrays import ALIGNMENT, Array, address_of, numpy_dtype
-from convsmith.runtime.host_block import HostBlock
+from convsmith.runtime.host_block import HostBlock, HostMemory
 from convsmith.runtime.loading import LoadedFunction
 
 __all__ = ["EntryCall", "PackedParts"]
@@ -35,9 +35,9 @@ class EntryCall:
         except IndexError:
             return self.block()
 
-    def block(self) -> HostBlock:
-        """Return a new block."""
-        return HostBlock(self._entry, self._defaults)
+    def block(self, memory: HostMemory | None = None) -> HostBlock:
+        """Return a new block, whose own memory is from `memory`, by default new."""
+        return HostBlock(self._entry, self._defaults, memory)
 
     def bound(self, block: HostBlock, keep: object) -> Callable[[], object]:
         """Return a function that runs the entry on a block of its own; `keep` lives as long as the function."""
@@ -49,6 +49,20 @@ class EntryCall:
             run(address)
 
         return call
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Bytes of scratch memory that all threads of the entry need."""
+        sizes = (a.size * numpy_dtype(a.dtype).itemsize for a in self._entry.arguments if a.role == "scratch")
+        return sum(sizes) * self._entry.launch.threads
+
+    @property
+    def required(self) -> list[str]:
+        """The arguments that a call must give: those without a default, a value, or memory of a block."""
+        return [
+            a.name for a in self._entry.arguments
+            if a.role not in ("scratch", "table", "zero") and a.value is None and a.name not in self._defaults
+        ]  # fmt: skip
 
     def run(self, block: HostBlock, keep: object) -> None:
         """Run the entry, and return the block to the pool. After an interrupt the block is dropped, because workers may

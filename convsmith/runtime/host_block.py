@@ -11,7 +11,7 @@ from convsmith.codegen.artifact import Argument, Entry
 from convsmith.codegen.binder import AddressMemory, BoundEntry, element_type
 from convsmith.runtime.arrays import Array, address_of, aligned_empty
 
-__all__ = ["HostBlock", "HostMemory"]
+__all__ = ["HostBlock", "HostMemory", "LentScratch"]
 
 
 class HostMemory(AddressMemory):
@@ -21,7 +21,11 @@ class HostMemory(AddressMemory):
         self._reserved: list[Array] = []
 
     def reserve(self, argument: Argument, elements: int) -> int:
-        memory = aligned_empty(elements * element_type(argument).itemsize)
+        return self.reserve_bytes(elements * element_type(argument).itemsize)
+
+    def reserve_bytes(self, nbytes: int) -> int:
+        """Return the address of `nbytes` bytes of new memory."""
+        memory = aligned_empty(nbytes)
         self._reserved.append(memory)
         return address_of(memory)
 
@@ -33,14 +37,27 @@ class HostMemory(AddressMemory):
         ctypes.memmove(place, address_of(whole), whole.nbytes)
 
 
+class LentScratch(HostMemory):
+    """Memory whose scratch is the caller's, at the address `scratch`: calls that follow one another share it."""
+
+    def __init__(self, scratch: int) -> None:
+        super().__init__()
+        self._scratch = scratch
+
+    def reserve(self, argument: Argument, elements: int) -> int:
+        return self._scratch if argument.role == "scratch" else super().reserve(argument, elements)
+
+
 class HostBlock(BoundEntry[int]):
     """The words of an entry at `address`, and the memory of the entry's own that they point to."""
 
     __slots__ = ("_memory", "address")
 
-    def __init__(self, entry: Entry, places: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self, entry: Entry, places: Mapping[str, int] | None = None, memory: HostMemory | None = None
+    ) -> None:
         words = (ctypes.c_uint64 * len(entry.arguments))()
-        self._memory = HostMemory()
+        self._memory = memory or HostMemory()
         super().__init__(entry, self._memory, words)  # type: ignore[arg-type]  # an array is a sequence
         self.address = ctypes.addressof(words)
         self.give(places or {})

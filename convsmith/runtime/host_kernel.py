@@ -6,7 +6,7 @@ calls reuse. Native code runs without the GIL.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,13 +15,23 @@ import numpy as np
 from convsmith.codegen.artifact import Argument, Artifact
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.diag.forking import RenewedLock
-from convsmith.runtime.arrays import Array, address_of, aligned_empty, all_finite, as_array
+from convsmith.runtime.addressed import AddressedKernel
+from convsmith.runtime.arrays import (
+    ALIGNMENT,
+    Array,
+    address_of,
+    aligned_empty,
+    all_finite,
+    as_array,
+    numpy_dtype,
+)
 from convsmith.runtime.border import BY_NAME, Border, Given, Names, tensors_of
 from convsmith.runtime.denormals import count_denormals, warn_of_denormals
 from convsmith.runtime.entry_call import EntryCall, PackedParts
 from convsmith.runtime.host_block import HostBlock, HostMemory
 from convsmith.runtime.loading import LoadedCode, library_of
 from convsmith.runtime.packed import Packed, signature_of
+from convsmith.runtime.placed_call import PlacedCall
 
 __all__ = ["HostKernel"]
 
@@ -236,6 +246,60 @@ class HostKernel:
                 run()
 
         return call
+
+    def placed(self, constants: Mapping[str, Given], scratch: int) -> PlacedCall:
+        """Return a call on memory whose addresses the caller sets; the arrays and packed operands `constants` are
+        those of every call.
+
+        What a call needs besides, `scratch_bytes`, begins at the address `scratch`, a multiple of 64.
+        """
+        packed = constants.get(self._border.operand)
+        server = self._server(packed) if isinstance(packed, Packed) else self
+        if server is not self:
+            return server.placed(constants, scratch)
+        specs, inputs = self._border.specs, dict[str, Array | Packed]()
+        for name, given in constants.items():
+            inputs[name] = given if isinstance(given, Packed) else specs[name].check(given, name)
+        self._check_packed(inputs, BY_NAME)
+        addresses, keep, _ = self._places(inputs, {})
+        if isinstance(packed, Packed) and packed.bias is not None:
+            addresses["bia"] = packed.addresses[1]
+        places, _ = self._lent()
+        addresses |= {name: scratch + offset for name, offset in places.items()}
+        return PlacedCall(self._steps, addresses, scratch, keep)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Bytes of memory that a placed call needs, besides its arrays."""
+        own = self._fallback.scratch_bytes if self._fallback is not None else 0
+        return max(own, self._lent()[1])
+
+    def _lent(self) -> tuple[dict[str, int], int]:
+        """Return offsets of the memory from one entry to the next, behind the scratch of the entries, and the bytes of
+        both.
+        """
+        end = max(step.scratch_bytes for step in self._steps)
+        offsets = {}
+        for name, argument in self._shared.items():
+            offsets[name] = end = -(-end // ALIGNMENT) * ALIGNMENT
+            end += argument.size * numpy_dtype(argument.dtype).itemsize
+        return offsets, end
+
+    def addressed(self, names: Sequence[str], packed: Collection[str] = ()) -> AddressedKernel:
+        """Return the kernel as a function on the addresses of the arrays `names`, which fit as `ArraySpec.fits` says.
+
+        Operands in `packed` are given packed, others as plain arrays. The caller checks that operands in
+        `artifact.needs_finite` are finite.
+        """
+        parts = self._parts if self._memory is None else {**self._parts, self._border.operand: self._memory}
+        packing = {name: entries for name, entries in self._packs.items() if name not in packed}
+        return AddressedKernel(
+            [*(entry for entries in packing.values() for entry in entries), *self._steps],
+            names,
+            {name: parts[name] for name in packed},
+            {name: parts[name] for name in packing},
+            self._shared,
+        )
 
     def run(self, arrays: Mapping[str, Given], names: Names = BY_NAME) -> dict[str, Array]:
         """Compute on arrays by name: all inputs without a default, and outputs to be written in place. Return the

@@ -1,0 +1,236 @@
+"""`TensorKernel`: a kernel on tensors whose shapes and strides are known; a call passes addresses to the code.
+
+`forward_kernel`, `transposed_kernel` and `gradient_kernel` return the kernels of a convolution, of its gradient of the
+source (a transposed convolution) and of its gradients of weights and bias. They are kept by shapes, memory orders,
+types and number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from math import isfinite
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from convsmith.diag.errors import UsageError
+from convsmith.diag.settings import settings
+from convsmith.frontend.numpy_api import KEPT_KERNELS, compile, watched
+from convsmith.frontend.transposed import transposed_problem
+from convsmith.frontend.window import ConvWindow, Ints, coarse_sizes
+from convsmith.problem.activations import Activation, activation_post_ops
+from convsmith.problem.conv import Conv
+from convsmith.problem.post_ops import PostOp
+from convsmith.problem.problem import Problem
+from convsmith.runtime.packed import Packed
+from convsmith.torch.layouts import activation_tag, weight_tag
+
+__all__ = ["TensorKernel", "forward_kernel", "gradient_kernel", "result_type", "transposed_kernel", "type_name"]
+
+Operand: TypeAlias = Tensor | Packed
+
+_TYPES = {
+    torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16", torch.uint8: "u8",
+    torch.int8: "s8", torch.int32: "s32",
+}  # fmt: skip
+_TORCH_TYPES = {name: dtype for dtype, name in _TYPES.items()}
+_SOURCES = ("f32", "f64", "f16", "bf16", "u8", "s8")
+_BYTES = ("u8", "s8")
+
+
+class TensorKernel:
+    """The kernel of `problem` on tensors with exactly the shapes and strides of its arguments, which no call checks.
+
+    `inputs` and `outputs` name the tensors of a call in order; `shapes` and `strides` (in elements) are theirs by name.
+    Several threads may call it at once.
+    """
+
+    def __init__(self, problem: Problem, threads: int) -> None:
+        self.kernel = kernel = compile(problem, threads=threads)
+        arguments = {argument.name: argument for argument in kernel.arguments}
+        self.inputs = tuple(t.name for t in arguments.values() if t.role == "in" and t.default is None)
+        self.outputs = tuple(t.name for t in arguments.values() if t.role != "in")
+        self.shapes: dict[str, Ints] = {}
+        self.strides: dict[str, Ints] = {}
+        for name, tensor in arguments.items():
+            layout = tensor.layout
+            self.shapes[name] = tensor.shape if layout.is_plain else layout.physical_shape
+            self.strides[name] = layout.strides if layout.is_plain else tuple(block.stride for block in layout.blocks)
+        self._new = [
+            (self.shapes[name], self.strides[name], _TORCH_TYPES[arguments[name].dtype]) for name in self.outputs
+        ]
+        names = (*self.inputs, *self.outputs)
+        self._plain = kernel.addressed(names)
+        finite = kernel.artifact.needs_finite if kernel.artifact is not None else ()
+        self._finite = [self.inputs.index(name) for name in finite if name in self.inputs]
+        self.signature = kernel.signature
+        self._weights = self.inputs.index("wei") if "wei" in self.inputs else -1
+        self._bias = self.inputs.index("bia") if "bia" in self.inputs else -1
+        self.packs = kernel.artifact is not None and "wei" in kernel.artifact.packs
+        """Whether a call with plain weights packs them."""
+        takes_packed = bool(self.signature) and self._weights >= 0
+        self._packed = kernel.addressed(names, ("wei",)) if takes_packed else None
+        self._packed_is_finite = "wei" in finite
+
+    def pack(self, weights: Tensor, bias: Tensor | None = None) -> Packed:
+        """Return packed weights, with the bias if the kernel takes one, for any number of calls."""
+        return self.kernel.pack(self._view("wei", weights), None if bias is None else self._view("bia", bias))
+
+    def new(self, output: int = 0) -> Tensor:
+        """Return a new uninitialised tensor for an output."""
+        shape, strides, dtype = self._new[output]
+        return torch.empty_strided(shape, strides, dtype=dtype)
+
+    def __call__(self, *inputs: Operand, out: Tensor | None = None) -> Tensor:
+        """Return the first output for `inputs`, in `out` or a new tensor.
+
+        Packed weights in the place of "wei" bring their bias: the call then gives none, or another one.
+        """
+        if out is None:
+            shape, strides, dtype = self._new[0]
+            out = torch.empty_strided(shape, strides, dtype=dtype)
+        self.into(inputs, (out,))
+        return out
+
+    def into(self, inputs: Sequence[Operand], outputs: Sequence[Tensor]) -> None:
+        """Compute `outputs`, which a `sum` post-op reads too, from `inputs`."""
+        at = self._weights
+        weights = inputs[at] if at >= 0 else None
+        results = [tensor.data_ptr() for tensor in outputs]
+        if type(weights) is Packed:
+            run = self._packed
+            if run is not None and weights.signature is self.signature and (
+                weights.finite or not self._packed_is_finite
+            ):  # fmt: skip
+                addresses = [t.data_ptr() if isinstance(t, Tensor) else t.addresses[0] for t in inputs]
+                if len(inputs) < len(self.inputs):
+                    addresses.insert(self._bias, weights.addresses[1])
+                run(addresses + results, (inputs, outputs))
+                return
+        elif (run := self._plain) is not None and all(_is_finite(inputs[n]) for n in self._finite):
+            run([t.data_ptr() for t in inputs if isinstance(t, Tensor)] + results, (inputs, outputs))
+            return
+        self._in_general(inputs, outputs)
+
+    def _in_general(self, inputs: Sequence[Operand], outputs: Sequence[Tensor]) -> None:
+        """Compute like `into` for operands of every kind: empty ones, packed ones, and those that are not finite."""
+        names = list(self.inputs)
+        if len(inputs) < len(names):
+            names.remove("bia")
+        pairs = (*zip(names, inputs), *zip(self.outputs, outputs))
+        arrays = {name: t if isinstance(t, Packed) else self._view(name, t) for name, t in pairs}
+        self.kernel.run(**arrays)
+
+    def _view(self, name: str, tensor: Tensor) -> Any:
+        """Return a tensor in the shape of the argument: grouped and transposed weights have another one."""
+        return tensor.detach().as_strided(self.shapes[name], self.strides[name])
+
+
+def type_name(name: str, dtype: torch.dtype, legal: Sequence[str] = _SOURCES) -> str:
+    """Return the type of the argument `name` in the spelling of problems. UsageError if it is not one of `legal`."""
+    found = _TYPES.get(dtype, "")
+    if found not in legal:
+        names = ", ".join(str(_TORCH_TYPES[row]) for row in legal)
+        raise UsageError(f"{name}: dtype is {dtype}; legal: {names} (tensors are never cast)", code="dtype")
+    return found
+
+
+def result_type(dtype: torch.dtype) -> torch.dtype:
+    """Return the type of the results for a source of type `dtype`."""
+    return torch.int32 if dtype in (torch.uint8, torch.int8) else dtype
+
+
+def _is_finite(tensor: Operand) -> bool:
+    assert isinstance(tensor, Tensor)
+    return all(isfinite(bound.item()) for bound in torch.aminmax(tensor.detach()))  # which pass NaN on
+
+
+def forward_kernel(
+    x_shape: Ints, orders: tuple[bool, bool, bool], x_type: torch.dtype, w_shape: Ints, w_type: torch.dtype,
+    bias_type: torch.dtype | None, window: ConvWindow, threads: int, *, activation: Activation = None,
+    post_ops: tuple[PostOp, ...] = (), accuracy: str = "strict",
+) -> TensorKernel:  # fmt: skip
+    """Return the kernel of a convolution with torch's weights (OC, IC / groups, *kernel).
+
+    `orders` are those of source, weights and result: whether channels are last in memory.
+    """
+    n, ic, *sizes = x_shape
+    oc, _, *k = w_shape
+    problem = Conv(
+        mb=n, ic=ic, oc=oc, i=tuple(sizes), o=coarse_sizes(sizes, k, window), k=tuple(k), **_steps(window),
+        **_types(x_type, w_type, bias_type), stag=activation_tag(orders[0]), dtag=activation_tag(orders[2]),
+        wtag=weight_tag(orders[1], window.groups, False), accuracy=accuracy,
+        post_ops=(*activation_post_ops(activation), *post_ops),
+    )  # fmt: skip
+    return _kept(problem, threads)
+
+
+def transposed_kernel(
+    x_shape: Ints, orders: tuple[bool, bool, bool], x_type: torch.dtype, w_shape: Ints, w_type: torch.dtype,
+    bias_type: torch.dtype | None, window: ConvWindow, sizes: Ints, threads: int, *, activation: Activation = None,
+    post_ops: tuple[PostOp, ...] = (), accuracy: str = "strict",
+) -> TensorKernel:  # fmt: skip
+    """Return the kernel of a transposed convolution with torch's weights (IC, OC / groups, *kernel).
+
+    The result has the spatial shape `sizes`, or is smaller where no element of the source reaches its end.
+    """
+    problem = transposed_problem(
+        x_shape, w_shape, window.groups, window.stride, window.dilation, [front for front, _ in window.padding], sizes,
+        **_types(x_type, w_type, bias_type), stag=activation_tag(orders[0]), dtag=activation_tag(orders[2]),
+        wtag=weight_tag(orders[1], window.groups, True), accuracy=accuracy,
+        post_ops=(*activation_post_ops(activation), *post_ops),
+    )  # fmt: skip
+    return _kept(problem, threads)
+
+
+def gradient_kernel(
+    fine_shape: Ints, orders: tuple[bool, bool, bool], dtype: torch.dtype, coarse_shape: Ints, kernel: Ints,
+    window: ConvWindow, threads: int, with_bias: bool,
+) -> TensorKernel:  # fmt: skip
+    """Return the kernel of the gradient of the weights (OC, IC / groups, *kernel), and of the bias if `with_bias`.
+
+    Its inputs are the source (N, IC, *) and the gradient of the result (N, OC, *) of the convolution; `orders` are
+    those of source, weights' gradient and result's gradient.
+    """
+    name = type_name("input", dtype, _SOURCES[:4])
+    n, ic, *fine = fine_shape
+    _, oc, *coarse = coarse_shape
+    bias: dict[str, Any] = {"bia_dt": name} if with_bias else {}
+    problem = Conv(
+        dir="BWD_WB" if with_bias else "BWD_W", mb=n, ic=ic, oc=oc, i=tuple(fine), o=tuple(coarse), k=kernel,
+        **_steps(window), dt=(name,) * 3, stag=activation_tag(orders[0]), dtag=activation_tag(orders[2]),
+        wtag=weight_tag(orders[1], window.groups, False), **bias,
+    )  # fmt: skip
+    return _kept(problem, threads)
+
+
+def _kept(problem: Problem, threads: int) -> TensorKernel:
+    """Return the kernel of `problem` that earlier calls made, or a new one."""
+    return TensorKernel(problem, threads) if watched() else _made(problem, threads, settings.target)
+
+
+@lru_cache(KEPT_KERNELS)
+def _made(problem: Problem, threads: int, _: str | None) -> TensorKernel:
+    return TensorKernel(problem, threads)
+
+
+def _steps(window: ConvWindow) -> dict[str, Any]:
+    """Return the fields of a problem that a window determines."""
+    return {
+        "s": window.stride, "d": tuple(hole - 1 for hole in window.dilation),
+        "p": tuple(front for front, _ in window.padding), "g": window.groups, "has_groups": window.groups > 1,
+    }  # fmt: skip
+
+
+def _types(x: torch.dtype, w: torch.dtype, bias: torch.dtype | None) -> dict[str, Any]:
+    """Return the fields of a problem that the types of the tensors determine."""
+    src = type_name("input", x)
+    wei = type_name("weight", w, _BYTES if src in _BYTES else (src,))
+    dst = "s32" if src in _BYTES else src
+    options: dict[str, Any] = {"dt": (src, wei, dst)}
+    if bias is not None:
+        legal = (dst,) if dst in ("f32", "f64") else (dst, "f32")
+        options |= {"dir": "FWD_B", "bia_dt": type_name("bias", bias, legal)}
+    return options

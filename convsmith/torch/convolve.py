@@ -1,0 +1,182 @@
+"""Convolutions of tensors on the CPU: checked arguments, a kernel for their sizes, packed weights that are kept.
+
+The operators of `torch.library` end here, and so do calls that torch need not see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from convsmith.diag.errors import UsageError
+from convsmith.diag.settings import MOST_THREADS, settings
+from convsmith.frontend.numpy_api import KEPT_KERNELS
+from convsmith.frontend.window import ConvWindow, Ints, window_of
+from convsmith.torch.calls import TensorKernel, forward_kernel, gradient_kernel, transposed_kernel
+from convsmith.torch.layouts import in_order, is_dense, prefers_last
+from convsmith.torch.weights import KeptTensors
+
+__all__ = ["check_shapes", "convolve", "deconvolve", "front_of", "result_last", "weight_gradients"]
+
+_KEPT = KeptTensors(1 << 30)
+"""Packed weights of earlier calls: 1 GiB at most."""
+
+
+_Bias = tuple[Ints, Ints, torch.dtype]
+"""Shape, strides and type of a bias."""
+
+
+class _Prepared(NamedTuple):
+    """A kernel, and the memory orders into which a call copies its tensors; None for those that fit."""
+
+    kernel: TensorKernel
+    x: bool | None
+    w: bool | None
+    copies: bool
+    keeps: bool
+
+
+def convolve(
+    x: Tensor, w: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: Any
+) -> Tensor:
+    """Return the convolution of dense or strided tensors on the CPU, with options as `window_of` takes them."""
+    prepared = _forward(
+        x.shape, x.stride(), x.dtype, w.shape, w.stride(), w.dtype,
+        None if bias is None else (bias.shape, bias.stride(), bias.dtype),
+        stride, padding, dilation, groups, torch.get_num_threads(), settings.target,
+    )  # fmt: skip
+    return _run(prepared, x, w, bias)
+
+
+def deconvolve(x: Tensor, w: Tensor, bias: Tensor | None, sizes: Ints, window: ConvWindow) -> Tensor:
+    """Return the transposed convolution of spatial shape `sizes`: the gradient of the source of a convolution."""
+    prepared = _transposed(
+        x.shape, x.stride(), x.dtype, w.shape, w.stride(), w.dtype,
+        None if bias is None else (bias.shape, bias.stride(), bias.dtype), sizes, window, torch.get_num_threads(),
+        settings.target,
+    )  # fmt: skip
+    result = _run(prepared, x, w, bias)
+    if result.shape[2:] == sizes:
+        return result
+    # No element of the source reaches the end of the result, which holds the bias alone.
+    whole = torch.zeros((*result.shape[:2], *sizes), dtype=result.dtype)
+    if bias is not None:
+        whole += bias.detach().reshape(-1, *[1] * len(sizes))
+    front_of(whole, result.shape[2:]).copy_(result)
+    return in_order(whole, prefers_last(result.shape, result.stride()))
+
+
+def weight_gradients(
+    x: Tensor, grad: Tensor, kernel: Ints, window: ConvWindow, with_bias: bool, last: bool
+) -> tuple[Tensor, Tensor]:
+    """Return the gradients of the weights (OC, IC / groups, *kernel), with channels `last` in memory or not, and of the
+    bias: without elements if it is not asked for.
+    """
+    coarse = grad.shape[2:]
+    reached = [
+        min(size, (n - 1) * s + (k - 1) * d + s - front)
+        for size, n, k, s, (front, _), d in zip(x.shape[2:], coarse, kernel, *window[:3])
+    ]
+    x = front_of(x, reached)  # no tap reads beyond
+    orders = (prefers_last(x.shape, x.stride()), last, prefers_last(grad.shape, grad.stride()))
+    made = gradient_kernel(
+        tuple(x.shape), orders, x.dtype, tuple(grad.shape), kernel, window, _threads(), with_bias
+    )  # fmt: skip
+    results = [made.new(n) for n in range(len(made.outputs))]
+    made.into((in_order(x.detach(), orders[0]), in_order(grad.detach(), orders[2])), results)
+    shape = (grad.shape[1], x.shape[1] // window.groups, *kernel)
+    weights = results[0] if window.groups == 1 else results[0].view(shape)
+    return weights, results[1] if with_bias else x.new_empty(0)
+
+
+def check_shapes(x: Any, w: Any, bias: Any, groups: int, transposed: bool) -> None:
+    """Raise UsageError if the shapes `x`, `w` and `bias` (or None) do not go together."""
+    if w[0] % groups:
+        which = "source" if transposed else "output"
+        raise UsageError(f"groups={groups} does not divide the {w[0]} {which} channels of weight", code="bad-groups")
+    wanted = w[0] if transposed else w[1] * groups
+    if x[1] != wanted:
+        where = "dim 0" if transposed else f"{groups} groups of dim 1"
+        raise UsageError(
+            f"input has {x[1]} channels (dim 1 of {tuple(x)}), but weight is for {wanted} ({where} of {tuple(w)}); "
+            "legal is the same number",
+            code="shape",
+        )
+    channels = w[1] * groups if transposed else w[0]
+    if bias is not None and tuple(bias) != (channels,):
+        raise UsageError(f"bias: shape is {tuple(bias)}; legal is {(channels,)}", code="shape")
+
+
+def result_last(x_shape: Any, x_strides: Any, w_shape: Any, w_strides: Any) -> bool:
+    """Return whether a result has its channels last in memory: if source or weights have, as in torch."""
+    return prefers_last(x_shape, x_strides) or prefers_last(w_shape, w_strides)
+
+
+def front_of(tensor: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Return the part of spatial shape `sizes` at the front of a tensor; the tensor itself if it has no more."""
+    for axis, size in enumerate(sizes, 2):
+        if tensor.shape[axis] != size:
+            tensor = tensor.narrow(axis, 0, size)
+    return tensor
+
+
+def _threads() -> int:
+    return min(torch.get_num_threads(), MOST_THREADS)
+
+
+def _run(prepared: _Prepared, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
+    """Return the result of a kernel on tensors of the shapes and strides that it is prepared for."""
+    kernel = prepared.kernel
+    if prepared.copies:
+        x = x if prepared.x is None else in_order(x.detach(), prepared.x)
+        w = w if prepared.w is None else in_order(w.detach(), prepared.w)
+        bias = bias if bias is None else bias.detach().contiguous()
+    packed = _KEPT.packed(kernel, w, bias) if prepared.keeps else None
+    operand = w if packed is None else packed
+    return kernel(x, operand) if bias is None else kernel(x, operand, bias)
+
+
+def _prepared(
+    kernel: TensorKernel, x: tuple[Any, Any, bool], w: tuple[Any, Any, bool], bias: _Bias | None
+) -> _Prepared:
+    """Return a kernel with the copies that tensors of these shapes, strides and orders need."""
+    of_x, of_w = (None if is_dense(*tensor) else tensor[2] for tensor in (x, w))
+    strided = bias is not None and bias[0][0] > 1 and bias[1] != (1,)
+    # A copy of the weights is another tensor at each call.
+    keeps = kernel.packs and of_w is None
+    return _Prepared(kernel, of_x, of_w, strided or (of_x, of_w) != (None, None), keeps)
+
+
+@lru_cache(KEPT_KERNELS)
+def _forward(
+    x_shape: Ints, x_strides: Ints, x_type: torch.dtype, w_shape: Ints, w_strides: Ints, w_type: torch.dtype,
+    bias: _Bias | None, stride: Any, padding: Any, dilation: Any, groups: Any, threads: int, _: object,
+) -> _Prepared:  # fmt: skip
+    window = window_of(w_shape[2:], stride, padding, dilation, groups)
+    check_shapes(x_shape, w_shape, None if bias is None else bias[0], window.groups, False)
+    x_last, w_last = prefers_last(x_shape, x_strides), prefers_last(w_shape, w_strides)
+    bias_type = None if bias is None else bias[2]
+    kernel = forward_kernel(
+        tuple(x_shape), (x_last, w_last, x_last or w_last), x_type, tuple(w_shape), w_type, bias_type, window,
+        min(threads, MOST_THREADS),
+    )  # fmt: skip
+    return _prepared(kernel, (x_shape, x_strides, x_last), (w_shape, w_strides, w_last), bias)
+
+
+@lru_cache(KEPT_KERNELS)
+def _transposed(
+    x_shape: Ints, x_strides: Ints, x_type: torch.dtype, w_shape: Ints, w_strides: Ints, w_type: torch.dtype,
+    bias: _Bias | None, sizes: Ints, window: ConvWindow, threads: int, _: object,
+) -> _Prepared:  # fmt: skip
+    check_shapes(x_shape, w_shape, None if bias is None else bias[0], window.groups, True)
+    x_last, w_last = prefers_last(x_shape, x_strides), prefers_last(w_shape, w_strides)
+    bias_type = None if bias is None else bias[2]
+    kernel = transposed_kernel(
+        tuple(x_shape), (x_last, w_last, x_last or w_last), x_type, tuple(w_shape), w_type, bias_type, window,
+        sizes, min(threads, MOST_THREADS),
+    )  # fmt: skip
+    return _prepared(kernel, (x_shape, x_strides, x_last), (w_shape, w_strides, w_last), bias)

@@ -1,0 +1,349 @@
+"""Finds the convolutions of a traced network, with the nodes that can be folded into each."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn import functional
+
+from convsmith.torch.layers import DTYPES, RESIDUAL, ConvLayer, FoldedStep
+
+__all__ = ["CONVOLUTIONS", "Folded", "Form", "Refused", "convolutions", "form_of", "without_identities"]
+
+
+class Form(NamedTuple):
+    """The form of the tensor that a node gives."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: str
+
+
+class Refused(NamedTuple):
+    """A convolution that stays as it is, and the reason."""
+
+    name: str
+    why: str
+
+
+@dataclass(eq=False)
+class Folded:
+    """A convolution of a graph: `layer` computes from `source`, and from `residual` if it adds one, what the last of
+    `nodes` gives.
+    """
+
+    layer: ConvLayer
+    source: fx.Node
+    residual: fx.Node | None
+    nodes: list[fx.Node] = field(default_factory=list)
+
+    @property
+    def last(self) -> fx.Node:
+        """The node whose value is the layer's result."""
+        return self.nodes[-1]
+
+
+def form_of(node: object) -> Form | None:
+    """Return the form of the tensor that `node` gave when the shapes were taken; None if it gave no tensor."""
+    form = node.meta.get("form") if isinstance(node, fx.Node) else None
+    return form if isinstance(form, Form) else None
+
+
+# -- activations ------------------------------------------------------------------------------------------------------
+
+_Reading = Callable[[Any], FoldedStep]
+
+_MODULES: dict[type[nn.Module], _Reading] = {
+    nn.ReLU: lambda _: ("relu",),
+    nn.ReLU6: lambda _: ("clip", 0.0, 6.0),
+    nn.Hardtanh: lambda m: ("clip", float(m.min_val), float(m.max_val)),
+    nn.Hardswish: lambda _: ("hardswish",),
+    nn.Hardsigmoid: lambda _: ("hardsigmoid",),
+    nn.SiLU: lambda _: ("silu",),
+    nn.GELU: lambda m: ("gelu_tanh" if m.approximate == "tanh" else "gelu",),
+    nn.Sigmoid: lambda _: ("sigmoid",),
+    nn.Tanh: lambda _: ("tanh",),
+    nn.Mish: lambda _: ("mish",),
+    nn.LeakyReLU: lambda m: ("leaky_relu", float(m.negative_slope)),
+    nn.ELU: lambda m: ("elu", float(m.alpha)),
+}
+"""Modules that can be folded behind a convolution."""
+
+
+class _Arguments(NamedTuple):
+    """The arguments of a call by name, with the defaults of torch."""
+
+    values: Mapping[str, Any]
+
+    def __getattr__(self, name: str) -> Any:
+        return self.values[name]
+
+
+_FUNCTIONS: dict[Any, tuple[tuple[tuple[str, Any], ...], _Reading]] = {
+    functional.relu: ((("inplace", False),), _MODULES[nn.ReLU]),
+    torch.relu: ((), _MODULES[nn.ReLU]),
+    "relu": ((), _MODULES[nn.ReLU]),
+    functional.relu6: ((("inplace", False),), _MODULES[nn.ReLU6]),
+    functional.hardtanh: ((("min_val", -1.0), ("max_val", 1.0), ("inplace", False)), _MODULES[nn.Hardtanh]),
+    functional.hardswish: ((("inplace", False),), _MODULES[nn.Hardswish]),
+    functional.hardsigmoid: ((("inplace", False),), _MODULES[nn.Hardsigmoid]),
+    functional.silu: ((("inplace", False),), _MODULES[nn.SiLU]),
+    functional.mish: ((("inplace", False),), _MODULES[nn.Mish]),
+    functional.gelu: ((("approximate", "none"),), _MODULES[nn.GELU]),
+    torch.sigmoid: ((), _MODULES[nn.Sigmoid]),
+    functional.sigmoid: ((), _MODULES[nn.Sigmoid]),
+    "sigmoid": ((), _MODULES[nn.Sigmoid]),
+    torch.tanh: ((), _MODULES[nn.Tanh]),
+    "tanh": ((), _MODULES[nn.Tanh]),
+    functional.leaky_relu: ((("negative_slope", 0.01), ("inplace", False)), _MODULES[nn.LeakyReLU]),
+    functional.elu: ((("alpha", 1.0), ("inplace", False)), _MODULES[nn.ELU]),
+}
+"""Functions, and names of methods, that can be folded: their arguments behind the tensor, and how they are read."""
+
+_ADDITIONS = (operator.add, operator.iadd, torch.add, "add", "add_")
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_IDENTITIES = (
+    nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout,
+)  # fmt: skip
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED)
+"""Modules that are convolutions."""
+_FUNCTIONS_OF_CONVS = (functional.conv1d, functional.conv2d, functional.conv3d)
+"""Functions that are convolutions; `torch.conv2d` is the same object."""
+
+
+def without_identities(graph_module: fx.GraphModule) -> None:
+    """Remove what a network in eval mode does not compute: dropout, stochastic depth and identities."""
+    graph = graph_module.graph
+    for node in list(graph.nodes):
+        module = _module(graph_module, node)
+        drops = node.op == "call_function" and getattr(node.target, "__name__", "") in ("dropout", "stochastic_depth")
+        training = node.kwargs.get("training", node.args[-1] if len(node.args) > 2 else True)
+        if type(module) in _IDENTITIES or (drops and training is False):
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+
+
+def convolutions(graph_module: fx.GraphModule) -> Iterator[Folded | Refused]:
+    """Yield the convolutions of a graph whose forms are known, in order; a node is folded into one of them at most."""
+    taken: set[fx.Node] = set()
+    place = {node: n for n, node in enumerate(graph_module.graph.nodes)}
+    for node in graph_module.graph.nodes:
+        found = _conv(graph_module, node)
+        if isinstance(found, Folded):
+            _extend(graph_module, found, taken, place)
+            taken.update(found.nodes)
+        if found is not None:
+            yield found
+
+
+def _module(graph_module: fx.GraphModule, node: fx.Node) -> nn.Module | None:
+    return graph_module.get_submodule(str(node.target)) if node.op == "call_module" else None
+
+
+class _Given(NamedTuple):
+    """A convolution as its module or its call gives it."""
+
+    source: Any
+    weight: Tensor
+    bias: Tensor | None
+    stride: Any
+    padding: Any
+    dilation: Any
+    groups: int
+    output_padding: Any = None
+
+
+def _conv(graph_module: fx.GraphModule, node: fx.Node) -> Folded | Refused | None:
+    """Return the layer of a node that is a convolution, with nothing folded into it; None for other nodes."""
+    module: Any = _module(graph_module, node)
+    name = str(node.target) if module is not None else node.name
+    if type(module) in CONVOLUTIONS:
+        given = _of_module(node, module)
+    elif node.op == "call_function" and node.target in _FUNCTIONS_OF_CONVS:
+        given = _of_call(graph_module, node)
+    else:
+        return None
+    if isinstance(given, str):
+        return Refused(name, given)
+    form, result = form_of(given.source), form_of(node)
+    weight, bias = given.weight.detach(), None if given.bias is None else given.bias.detach()
+    why = _obstacle(form, weight, bias)
+    if why or form is None or result is None:
+        return Refused(name, why or "its result is no tensor")
+    rank = weight.dim() - 2
+    dilation = _per_axis(given.dilation, rank)
+    padding = _pairs(given.padding, tuple(weight.shape[2:]), dilation)
+    more = None if given.output_padding is None else _per_axis(given.output_padding, rank)
+    layer = ConvLayer(name, weight, bias, _per_axis(given.stride, rank), padding, dilation, given.groups, more, ())
+    if 0 in result.shape or layer.problem(form.shape, True).o != result.shape[2:]:
+        return Refused(name, f"no source reaches the end of its result, {result.shape}")
+    return Folded(layer, given.source, None, [node])
+
+
+def _of_module(node: fx.Node, module: Any) -> _Given | str:
+    """Return the convolution of a module, or why it stays torch's."""
+    if module._forward_hooks or module._forward_pre_hooks:
+        return "the module has hooks"
+    if module.padding_mode != "zeros":
+        return f"padding_mode={module.padding_mode!r} is not zeros"
+    if len(node.args) + len(node.kwargs) != 1:
+        return "the call gives the output size"
+    source = node.args[0] if node.args else node.kwargs["input"]
+    more = module.output_padding if type(module) in _TRANSPOSED else None
+    options = (module.stride, module.padding, module.dilation, module.groups, more)
+    return _Given(source, module.weight, module.bias, *options)
+
+
+def _of_call(graph_module: fx.GraphModule, node: fx.Node) -> _Given | str:
+    """Return the convolution of a call of a function, or why it stays torch's."""
+    names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+    given: dict[str, Any] = {"bias": None, "stride": 1, "padding": 0, "dilation": 1, "groups": 1}
+    given |= {**dict(zip(names, node.args)), **node.kwargs}
+    weight, bias = (_parameter(graph_module, given[name]) for name in ("weight", "bias"))
+    if weight is None or (bias is None and given["bias"] is not None):
+        return "the network computes its weights"
+    options = (given[name] for name in names[3:])
+    return _Given(given["input"], weight, bias, *options)
+
+
+def _obstacle(form: Form | None, weight: Tensor, bias: Tensor | None) -> str:
+    """Return why no kernel of ours serves these weights and a source of this form; empty if one does."""
+    if form is None or len(form.shape) != weight.dim():
+        return "its source has no batch"
+    if form.device != "cpu":
+        return f"its source is on {form.device}"
+    if form.dtype not in DTYPES or any(x.dtype != form.dtype for x in (weight, bias) if x is not None):
+        return f"its data types are {form.dtype} and {weight.dtype}"
+    if not all(torch.isfinite(x).all() for x in (weight, bias) if x is not None):
+        return "its weights hold infinities or NaN"
+    return "its source is empty" if 0 in form.shape else ""
+
+
+def _parameter(graph_module: fx.GraphModule, given: object) -> Tensor | None:
+    """Return the tensor of the network that a node reads; None if the node computes it."""
+    if not isinstance(given, fx.Node) or given.op != "get_attr":
+        return None
+    found = operator.attrgetter(str(given.target))(graph_module)
+    return found if isinstance(found, Tensor) else None
+
+
+def _per_axis(given: Any, rank: int) -> tuple[int, ...]:
+    return (given,) * rank if isinstance(given, int) else tuple(given) * (rank if len(given) == 1 else 1)
+
+
+def _pairs(given: Any, kernel: tuple[int, ...], dilation: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    if given == "valid":
+        return ((0, 0),) * len(kernel)
+    if given == "same":
+        reach = [(k - 1) * d for k, d in zip(kernel, dilation)]
+        return tuple((total // 2, total - total // 2) for total in reach)
+    return tuple((pad, pad) for pad in _per_axis(given, len(kernel)))
+
+
+# -- what follows a convolution ---------------------------------------------------------------------------------------
+
+
+def _extend(
+    graph_module: fx.GraphModule, folded: Folded, taken: set[fx.Node], place: Mapping[fx.Node, int]
+) -> None:
+    """Fold the nodes behind a convolution into it, as long as each is the only one that reads the one before."""
+    while len(folded.last.users) == 1:
+        (node,) = folded.last.users
+        step = _next(graph_module, folded, node)
+        if node in taken or step is None or _writes_between(graph_module, folded, node, place):
+            return
+        if isinstance(step, ConvLayer):
+            folded.layer = step
+        else:
+            layer = folded.layer
+            if step == RESIDUAL:
+                folded.residual = _other(folded.last, node)
+            folded.layer = replace(layer, steps=(*layer.steps, step))
+        folded.nodes.append(node)
+
+
+def _next(graph_module: fx.GraphModule, folded: Folded, node: fx.Node) -> FoldedStep | ConvLayer | None:
+    """Return the step that `node` is behind the layer, or the layer with the node's norm; None if it is neither."""
+    module = _module(graph_module, node)
+    if module is not None and (module._forward_hooks or module._forward_pre_hooks):
+        return None
+    if type(module) in _NORMS:
+        return None if folded.layer.steps or folded.layer.has_norm else _with_norm(folded.layer, module)
+    if module is not None and type(module) in _MODULES:
+        return _MODULES[type(module)](module)
+    if node.op not in ("call_function", "call_method"):
+        return None
+    if node.target in _ADDITIONS:
+        other = _other(folded.last, node)
+        fits = other is not None and form_of(other) == form_of(folded.last)
+        own = node.args[0] is folded.last or node.target not in (operator.iadd, "add_")
+        return RESIDUAL if fits and own and folded.residual is None else None
+    if node.target in _FUNCTIONS and node.args and node.args[0] is folded.last:
+        names, read = _FUNCTIONS[node.target]
+        given = dict(names) | dict(zip((name for name, _ in names), node.args[1:])) | node.kwargs
+        return read(_Arguments(given))
+    return None
+
+
+def _other(one: fx.Node, node: fx.Node) -> fx.Node | None:
+    """Return the other operand of an addition without factor; None if there is none."""
+    if node.kwargs or len(node.args) != 2:
+        return None
+    others = [x for x in node.args if isinstance(x, fx.Node) and x is not one]
+    return others[0] if len(others) == 1 else None
+
+
+def _with_norm(layer: ConvLayer, norm: Any) -> ConvLayer | None:
+    """Return the layer with a norm in eval mode folded into weights and bias; None if the norm takes means of the data.
+    """
+    if norm.training or norm.running_mean is None:
+        return None
+    with torch.no_grad():
+        scale = (norm.running_var.double() + norm.eps).rsqrt()
+        if norm.weight is not None:
+            scale = scale * norm.weight.double()
+        before = 0.0 if layer.bias is None else layer.bias.double()
+        bias = (before - norm.running_mean.double()) * scale + (0.0 if norm.bias is None else norm.bias.double())
+        if layer.output_padding is None:
+            weight = layer.weight.double() * scale.reshape(-1, *[1] * (layer.weight.dim() - 1))
+        else:
+            g, (ic, ocg, *k) = layer.groups, layer.weight.shape
+            parts = layer.weight.double().reshape(g, ic // g, ocg, *k)
+            weight = (parts * scale.reshape(g, 1, ocg, *[1] * len(k))).reshape(ic, ocg, *k)
+        dtype = layer.weight.dtype
+        return replace(layer, weight=weight.to(dtype), bias=bias.to(dtype), has_norm=True)
+
+
+def _writes_between(
+    graph_module: fx.GraphModule, folded: Folded, node: fx.Node, place: Mapping[fx.Node, int]
+) -> bool:
+    """Return whether a node between the convolution and `node`, where the layer would run, writes to a tensor."""
+    first, last = place[folded.nodes[0]], place[node]
+    between = (n for n, at in place.items() if first < at < last and n not in folded.nodes)
+    return any(_writes(graph_module, n) for n in between)
+
+
+def _writes(graph_module: fx.GraphModule, node: fx.Node) -> bool:
+    """Return whether a node may write to a tensor that it is given, which others may read."""
+    module = _module(graph_module, node)
+    in_place = getattr(module, "inplace", False) or node.kwargs.get("inplace", False)
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    by_name = module is None and node.op.startswith("call") and (name.endswith("_") or name in ("iadd", "setitem"))
+    if not (in_place or by_name or node.kwargs.get("out") is not None):
+        return False
+    # What only this node reads, and a module or function has just made, is nobody else's.
+    given = node.args[0] if node.args else None
+    return not (isinstance(given, fx.Node) and len(given.users) == 1 and _makes(graph_module, given))
+
+
+def _makes(graph_module: fx.GraphModule, node: fx.Node) -> bool:
+    """Return whether the value of a node is new memory, no view of another's."""
+    return type(_module(graph_module, node)) in (*CONVOLUTIONS, *_NORMS) or node.target in (
+        operator.add, torch.add, functional.conv2d,
+    )  # fmt: skip

@@ -1,0 +1,202 @@
+"""`conv2d` and its like, with the arguments of `torch.nn.functional`, on convsmith's kernels for the CPU.
+
+A call is an operator of `torch.library`. Where torch need not see it, because no gradient is recorded and nothing
+traces or transforms the call, the kernel runs at once, which saves several microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import _C, Tensor
+from torch.autograd import forward_ad
+from torch.nn import Parameter
+
+from convsmith.diag.errors import UsageError
+from convsmith.frontend.window import ConvWindow, per_axis, transposed_sizes, window_of
+from convsmith.torch import operators
+from convsmith.torch.calls import type_name
+from convsmith.torch.convolve import convolve, deconvolve
+
+__all__ = ["conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"]
+
+Numbers: TypeAlias = int | Sequence[int]
+Padding: TypeAlias = int | str | Sequence[int]
+
+_PLAIN = (Tensor, Parameter, type(None))
+"""Classes of tensors that torch dispatches on by their keys alone."""
+
+_DEVICES = ("cpu", "meta")
+_ORDINARY = {_C._dispatch_keys(tensor).raw_repr() for tensor in (torch.empty(0), torch.empty(0).detach())}
+with torch.inference_mode():
+    _ORDINARY.add(_C._dispatch_keys(torch.empty(0)).raw_repr())
+"""Dispatch keys of dense tensors in memory of the CPU: none negated, conjugated, batched or without data."""
+
+
+def conv1d(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Numbers = 1, padding: Padding = 0,
+    dilation: Numbers = 1, groups: int = 1,
+) -> Tensor:  # fmt: skip
+    """Return the convolution of input (N, C, W) or (C, W), like `torch.nn.functional.conv1d`."""
+    return _conv(1, input, weight, bias, stride, padding, dilation, groups)
+
+
+def conv2d(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Numbers = 1, padding: Padding = 0,
+    dilation: Numbers = 1, groups: int = 1,
+) -> Tensor:  # fmt: skip
+    """Return the convolution of input (N, C, H, W) or (C, H, W), like `torch.nn.functional.conv2d`.
+
+    The result is channels-last in memory if input or weight is. Gradients are computed by convsmith's kernels. A kernel
+    uses `torch.get_num_threads()` threads. UsageError names an argument that does not fit.
+    """
+    return _conv(2, input, weight, bias, stride, padding, dilation, groups)
+
+
+def conv3d(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Numbers = 1, padding: Padding = 0,
+    dilation: Numbers = 1, groups: int = 1,
+) -> Tensor:  # fmt: skip
+    """Return the convolution of input (N, C, D, H, W) or (C, D, H, W), like `torch.nn.functional.conv3d`."""
+    return _conv(3, input, weight, bias, stride, padding, dilation, groups)
+
+
+def conv_transpose1d(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Numbers = 1, padding: Numbers = 0,
+    output_padding: Numbers = 0, groups: int = 1, dilation: Numbers = 1,
+) -> Tensor:  # fmt: skip
+    """Return the transposed convolution of input, like `torch.nn.functional.conv_transpose1d`."""
+    return _conv_transpose(1, input, weight, bias, stride, padding, output_padding, groups, dilation)
+
+
+def conv_transpose2d(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Numbers = 1, padding: Numbers = 0,
+    output_padding: Numbers = 0, groups: int = 1, dilation: Numbers = 1,
+) -> Tensor:  # fmt: skip
+    """Return the transposed convolution of input, like `torch.nn.functional.conv_transpose2d`; see `conv2d`."""
+    return _conv_transpose(2, input, weight, bias, stride, padding, output_padding, groups, dilation)
+
+
+def conv_transpose3d(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Numbers = 1, padding: Numbers = 0,
+    output_padding: Numbers = 0, groups: int = 1, dilation: Numbers = 1,
+) -> Tensor:  # fmt: skip
+    """Return the transposed convolution of input, like `torch.nn.functional.conv_transpose3d`."""
+    return _conv_transpose(3, input, weight, bias, stride, padding, output_padding, groups, dilation)
+
+
+def _conv(
+    rank: int, x: Tensor, w: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: Any
+) -> Tensor:
+    if _is_unseen(x, w, bias) and x.ndim == w.ndim == rank + 2:
+        try:
+            return convolve(x, w, bias, stride, padding, dilation, groups)
+        except TypeError:  # a list, which is no key
+            pass
+    whole = _checked(rank, x, w, bias)
+    s, p, d = (_frozen(rank, option) for option in (stride, padding, dilation))
+    window = window_of(w.shape[2:], s, p, d, groups)
+    result: Tensor = operators.conv(whole, w, bias, window.stride, _flat(window), window.dilation, window.groups)
+    return result if whole is x else result.squeeze(0)
+
+
+def _conv_transpose(
+    rank: int, x: Tensor, w: Tensor, bias: Tensor | None, stride: Any, padding: Any, more: Any, groups: Any,
+    dilation: Any,
+) -> Tensor:  # fmt: skip
+    whole = _checked(rank, x, w, bias)
+    if isinstance(padding, str):
+        raise UsageError(f"padding={padding!r} is not legal: expected numbers", code="bad-padding")
+    s, p, d = (_frozen(rank, option) for option in (stride, padding, dilation))
+    window = window_of(w.shape[2:], s, p, d, groups)
+    extra = per_axis("output_padding", _frozen(rank, more), rank, 0)
+    sizes = transposed_sizes(whole.shape[2:], w.shape[2:], window, extra)
+    if _is_unseen(x, w, bias):
+        result = deconvolve(whole, w, bias, sizes, window)
+    else:
+        result = operators.conv_transpose(
+            whole, w, bias, sizes, window.stride, _flat(window), window.dilation, window.groups
+        )
+    return result if whole is x else result.squeeze(0)
+
+
+def _is_unseen(x: Tensor, w: Tensor, bias: Tensor | None) -> bool:
+    """Return whether torch need not see a call on these tensors.
+
+    They are ordinary ones of the CPU, no gradient is recorded, and no autocast, mode, tracer or profiler is active.
+    """
+    return (
+        not torch.compiler.is_compiling()
+        and type(x) in _PLAIN
+        and type(w) in _PLAIN
+        and type(bias) in _PLAIN
+        and not (
+            (x.requires_grad or w.requires_grad or (bias is not None and bias.requires_grad))
+            and torch.is_grad_enabled()
+        )
+        and _C._dispatch_keys(x).raw_repr() in _ORDINARY
+        and _C._dispatch_keys(w).raw_repr() in _ORDINARY
+        and (bias is None or _C._dispatch_keys(bias).raw_repr() in _ORDINARY)
+        and not _C._is_any_autocast_enabled()
+        and not _C._len_torch_dispatch_stack()
+        and not _C._len_torch_function_stack()
+        and _C._get_tracing_state() is None
+        and forward_ad._current_level < 0
+        and not _C._autograd._profiler_enabled()
+    )
+
+
+def _checked(rank: int, x: Any, w: Any, bias: Any) -> Tensor:
+    """Return the source with its batch dim. UsageError: a tensor is on another device, or of another rank."""
+    for name, tensor in (("input", x), ("weight", w), ("bias", bias)):
+        if tensor is None and name == "bias":
+            continue
+        if not isinstance(tensor, Tensor):
+            raise UsageError(
+                f"{name}: expected a tensor of torch, got {type(tensor).__name__}; convsmith.conv{rank}d takes arrays "
+                "of other libraries",
+                code="not-an-array",
+            )
+        if tensor.device.type not in _DEVICES:
+            raise UsageError(
+                f"{name}: is on {tensor.device}; legal is memory of the CPU (tensors are never moved)", code="device"
+            )
+        if tensor.layout is not torch.strided:
+            message = f"{name}: layout is {tensor.layout}; legal is torch.strided"
+            raise UsageError(message, code="layout")
+        if _has_tangent(tensor):
+            raise UsageError(
+                f"{name}: has a tangent of forward-mode autograd, which no kernel follows; legal are gradients by "
+                "backward()",
+                code="forward-mode",
+            )
+    if w.ndim != rank + 2:
+        message = f"weight: rank is {w.ndim}, shape {tuple(w.shape)}; legal is rank {rank + 2}"
+        raise UsageError(message, code="rank")
+    if x.ndim not in (rank + 1, rank + 2):
+        raise UsageError(
+            f"input: rank is {x.ndim}, shape {tuple(x.shape)}; legal is rank {rank + 2}, or {rank + 1} without a batch",
+            code="rank",
+        )
+    type_name("input", x.dtype)
+    whole: Tensor = x if x.ndim == rank + 2 else x.unsqueeze(0)
+    return whole
+
+
+def _has_tangent(tensor: Tensor) -> bool:
+    if torch.compiler.is_compiling() or forward_ad._current_level < 0:
+        return False
+    return forward_ad.unpack_dual(tensor).tangent is not None  # type: ignore[no-untyped-call]
+
+
+def _frozen(rank: int, option: Any) -> Any:
+    """Return an option with a list as a tuple; one entry stands for all axes, as in torch."""
+    if isinstance(option, (list, tuple)):
+        return tuple(option) if len(option) != 1 else tuple(option) * rank
+    return option
+
+
+def _flat(window: ConvWindow) -> Sequence[int]:
+    return [pad for pair in window.padding for pad in pair]

@@ -1,0 +1,150 @@
+"""`KernelSequence`: kernels that run one after the other on memory that is laid out once.
+
+A result that only later kernels of the sequence read lies in an arena, where results that are not alive at once share
+memory. What comes from outside or is returned has the addresses of each call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from convsmith.runtime.arrays import ALIGNMENT, address_of, aligned_empty
+from convsmith.runtime.border import Given
+from convsmith.runtime.placed_call import PlacedCall
+
+__all__ = ["KernelSequence", "Placeable", "SequenceStep", "offsets_of"]
+
+
+class Placeable(Protocol):
+    """A kernel that can be called on memory whose addresses are set, as `HostKernel` is."""
+
+    @property
+    def scratch_bytes(self) -> int: ...
+
+    def placed(self, constants: Mapping[str, Given], scratch: int) -> PlacedCall: ...
+
+
+@dataclass(frozen=True)
+class SequenceStep:
+    """A kernel with its `constants`, and the number of the value that each further argument reads or writes.
+
+    `result` is the number of the value that it makes, of `nbytes` bytes. It takes the place of the value `replaced`, if
+    that is not None.
+    """
+
+    kernel: Placeable
+    constants: Mapping[str, Given]
+    values: Mapping[str, int]
+    result: int
+    nbytes: int
+    replaced: int | None = None
+
+
+class _Arena:
+    """Memory and argument blocks for one call at a time."""
+
+    __slots__ = ("calls", "memory", "moving", "words")
+
+    def __init__(self, steps: Sequence[SequenceStep], homes: Mapping[int, int], outside: Mapping[int, int]) -> None:
+        """`homes` are offsets of values in the arena, behind the scratch memory; `outside` the values that calls give,
+        with their places in a call.
+        """
+        scratch = max(step.kernel.scratch_bytes for step in steps)
+        start = -(-scratch // ALIGNMENT) * ALIGNMENT
+        ends = [homes[step.result] + step.nbytes for step in steps if step.result in homes]
+        self.memory = aligned_empty(start + max(ends, default=0))
+        base = address_of(self.memory)
+        self.calls: list[Callable[[], object]] = []
+        self.words: list[tuple[object, int, int]] = []
+        self.moving: list[PlacedCall] = []
+        for step in steps:
+            placed = step.kernel.placed(step.constants, base)
+            placed.place({name: base + start + homes[v] for name, v in step.values.items() if v in homes})
+            given = [(name, outside[v]) for name, v in step.values.items() if v in outside]
+            self.words += [(*word, at) for name, at in given for word in placed.words(name)]
+            if placed.follows and given:
+                self.moving.append(placed)
+            elif placed.follows:
+                placed.follow()
+            self.calls += placed.calls
+
+
+class KernelSequence:
+    """The `steps` in their order; `outside` are the values that a call gives addresses for: inputs and results.
+
+    Several threads may call it at once.
+    """
+
+    def __init__(self, steps: Sequence[SequenceStep], outside: Sequence[int]) -> None:
+        self._steps = tuple(steps)
+        self._outside = {value: at for at, value in enumerate(outside)}
+        own = _storage(self._steps, self._outside)
+        self._outside |= {v: self._outside[home] for v, home in own.items() if home in self._outside}
+        self._homes = offsets_of(_lives(self._steps, own, self._outside))
+        self._homes |= {v: self._homes[home] for v, home in own.items() if home in self._homes}
+        self._arenas = [_Arena(self._steps, self._homes, self._outside)]
+
+    def __call__(self, addresses: Sequence[int]) -> None:
+        """Run all steps; `addresses` are those of the values `outside`."""
+        try:
+            arena = self._arenas.pop()
+        except IndexError:
+            arena = _Arena(self._steps, self._homes, self._outside)
+        for words, position, at in arena.words:
+            words[position] = addresses[at]  # type: ignore[index]
+        for placed in arena.moving:
+            placed.follow()
+        for call in arena.calls:
+            call()
+        # After an interrupt the arena is dropped, because workers may still use it.
+        self._arenas.append(arena)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory for one call at a time."""
+        return sum(arena.memory.nbytes for arena in self._arenas[:1])
+
+
+def _storage(steps: Sequence[SequenceStep], outside: Mapping[int, int]) -> dict[int, int]:
+    """Return the value in whose memory each result lies: its own, that of the value which it replaces, or that of a
+    later result outside which replaces it.
+    """
+    home: dict[int, int] = {}
+    for step in steps:
+        home[step.result] = step.result if step.replaced is None else home[step.replaced]
+    last = {home[v]: v for v in home if v in outside}
+    return {v: last.get(root, root) for v, root in home.items()}
+
+
+def _lives(
+    steps: Sequence[SequenceStep], own: Mapping[int, int], outside: Mapping[int, int]
+) -> dict[int, tuple[int, int, int]]:
+    """Return the bytes, the first and the last step of each value that has memory in the arena."""
+    lives: dict[int, tuple[int, int, int]] = {}
+    for n, step in enumerate(steps):
+        for v in {*step.values.values(), step.result}:
+            if v in outside or v not in own:
+                continue
+            nbytes, first, _ = lives.get(own[v], (step.nbytes, n, n))
+            lives[own[v]] = (nbytes, first, n)
+    return lives
+
+
+def offsets_of(lives: Mapping[int, tuple[int, int, int]]) -> dict[int, int]:
+    """Return an offset in bytes for each value, given its bytes, first and last step: values that are alive in one step
+    lie apart.
+
+    The largest are placed first, each at the lowest offset where it fits.
+    """
+    placed: list[tuple[int, int, int, int]] = []
+    offsets: dict[int, int] = {}
+    for v, (nbytes, first, last) in sorted(lives.items(), key=lambda item: (-item[1][0], item[1][1])):
+        size, at = -(-nbytes // ALIGNMENT) * ALIGNMENT, 0
+        for start, end, other_first, other_last in sorted(placed):
+            if other_first <= last and first <= other_last and start < at + size and at < end:
+                at = end
+        placed.append((at, at + size, first, last))
+        offsets[v] = at
+    return offsets

@@ -1,0 +1,158 @@
+"""`ConvLayer`: a convolution of a network, with the norm, bias, activations and addition that are folded into it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from convsmith.frontend.kernel import CompiledKernel
+from convsmith.frontend.transposed import transposed_problem, whole_size
+from convsmith.problem.activations import activation_post_ops
+from convsmith.problem.conv import Conv
+from convsmith.problem.descriptor import output_size
+from convsmith.problem.post_ops import PER_TENSOR, BinaryPostOp, PostOp, SumPostOp
+from convsmith.runtime.border import Given
+from convsmith.runtime.foreign import view
+from convsmith.torch.layouts import in_order
+
+__all__ = ["DTYPES", "RESIDUAL", "ConvLayer", "FoldedStep"]
+
+DTYPES = {torch.float32: "f32", torch.float64: "f64", torch.bfloat16: "bf16", torch.float16: "f16"}
+"""Data types of problems by those of tensors."""
+
+
+FoldedStep: TypeAlias = tuple[str | float, ...]
+"""A step behind the sums of a layer: an activation as `cs.conv2d` takes it, a name and its numbers, or `RESIDUAL`."""
+
+RESIDUAL: FoldedStep = ("add",)
+"""The addition of a second tensor of the result's shape."""
+
+_BY_TORCH: dict[str, Callable[..., Tensor]] = {
+    "relu": torch.relu_,
+    "clip": functional.hardtanh_,
+    "hardswish": lambda x: functional.hardswish(x, inplace=True),
+    "hardsigmoid": lambda x: functional.hardsigmoid(x, inplace=True),
+    "silu": lambda x: functional.silu(x, inplace=True),
+    "mish": lambda x: functional.mish(x, inplace=True),
+    "gelu": functional.gelu,
+    "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+    "sigmoid": torch.sigmoid_,
+    "tanh": torch.tanh_,
+    "leaky_relu": functional.leaky_relu_,
+    "elu": functional.elu_,
+}
+"""Activations by name, computed by torch, in place where it can."""
+
+Pairs: TypeAlias = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class ConvLayer:
+    """A convolution: `weight` in torch's shape, with norms folded in, and the `steps` behind its sums.
+
+    `padding` is a (front, back) pair per axis; a dilation of 1 is dense. `output_padding` is None for a convolution
+    that is not transposed.
+    """
+
+    name: str
+    weight: Tensor
+    bias: Tensor | None
+    stride: tuple[int, ...]
+    padding: Pairs
+    dilation: tuple[int, ...]
+    groups: int
+    output_padding: tuple[int, ...] | None
+    steps: tuple[FoldedStep, ...]
+    has_norm: bool = False
+
+    @property
+    def adds(self) -> bool:
+        """Whether the layer adds a second tensor."""
+        return RESIDUAL in self.steps
+
+    @property
+    def folded(self) -> str:
+        """The names of what is folded into the layer."""
+        return "+".join((*(["norm"] if self.has_norm else []), *(str(step[0]) for step in self.steps)))
+
+    def result_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of the result for a source of `shape`."""
+        axes = zip(shape[2:], self.weight.shape[2:], self.stride, self.dilation, self.padding)
+        if self.output_padding is None:
+            sizes = [output_size(i, k, s, d - 1, front, back) for i, k, s, d, (front, back) in axes]
+            return (shape[0], self.weight.shape[0], *sizes)
+        more = self.output_padding
+        sizes = [whole_size(i, k, s, d) + more[n] - sum(pads) for n, (i, k, s, d, pads) in enumerate(axes)]
+        return (shape[0], self.weight.shape[1] * self.groups, *sizes)
+
+    def problem(self, shape: tuple[int, ...], in_place: bool) -> Conv:
+        """Return the problem of the layer on a channels-last source of `shape`.
+
+        Where the layer adds a tensor, the result replaces that tensor `in_place`, or has memory of its own.
+        """
+        dtype = DTYPES[self.weight.dtype]
+        post_ops: list[PostOp] = []
+        for step in self.steps:
+            if step == RESIDUAL:
+                post_ops.append(SumPostOp() if in_place else BinaryPostOp("add", dtype, PER_TENSOR, "axb"))
+            else:
+                post_ops += activation_post_ops(step)
+        options: dict[str, Any] = {
+            "dt": (dtype, dtype, dtype), "stag": "axb", "dtag": "axb", "post_ops": tuple(post_ops),
+            **({} if self.bias is None else {"dir": "FWD_B", "bia_dt": DTYPES[self.bias.dtype]}),
+        }  # fmt: skip
+        sizes = self.result_shape(shape)[2:]
+        fronts = tuple(front for front, _ in self.padding)
+        if self.output_padding is not None:
+            return transposed_problem(
+                shape, tuple(self.weight.shape), self.groups, self.stride, self.dilation, fronts, sizes, **options
+            )
+        oc, _, *k = self.weight.shape
+        return Conv(
+            mb=shape[0], ic=shape[1], oc=oc, i=tuple(shape[2:]), o=sizes, k=tuple(k), s=self.stride,
+            d=tuple(hole - 1 for hole in self.dilation), p=fronts, g=self.groups, has_groups=self.groups > 1, **options,
+        )  # fmt: skip
+
+    @property
+    def operand(self) -> str:
+        """The argument of the kernel that is added, where the result has memory of its own."""
+        return f"post_op_{self.steps.index(RESIDUAL)}"
+
+    def packed_for(self, problem: Conv, kernel: CompiledKernel) -> dict[str, Given]:
+        """Return the weights, with the bias, as the kernel of the layer's `problem` takes them."""
+        weight = self.weight
+        if self.output_padding is not None:
+            g, (ic, ocg, *k) = self.groups, weight.shape
+            weight = weight.reshape(g, ic // g, ocg, *k).transpose(1, 2)
+        plain = view("weight", weight.reshape(problem.wei_shape).contiguous())
+        bias = None if self.bias is None else view("bias", self.bias)
+        return {"wei": kernel.pack(plain, bias, denormals="flush")}
+
+    def by_torch(self) -> Callable[[Tensor, Tensor | None], Tensor]:
+        """Return the function from source and residual to the result, by torch, on channels-last weights."""
+        weight, fronts = in_order(self.weight, True), tuple(front for front, _ in self.padding)
+        convolve: Callable[[Tensor], Tensor]
+        if self.output_padding is not None:
+            transposed = (functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d)
+            compute, more = transposed[weight.dim() - 3], self.output_padding
+            convolve = lambda x: compute(x, weight, self.bias, self.stride, fronts, more, self.groups, self.dilation)  # noqa: E731
+        else:
+            plain = (functional.conv1d, functional.conv2d, functional.conv3d)[weight.dim() - 3]
+            pads = "same" if any(front != back for front, back in self.padding) else fronts
+            convolve = lambda x: plain(x, weight, self.bias, self.stride, pads, self.dilation, self.groups)  # noqa: E731
+
+        def layer(x: Tensor, residual: Tensor | None) -> Tensor:
+            y = convolve(x)
+            for step in self.steps:
+                if step == RESIDUAL and residual is not None:
+                    y = y.add_(residual)
+                else:
+                    y = _BY_TORCH[str(step[0])](y, *step[1:])
+            return y
+
+        return layer

@@ -1,0 +1,93 @@
+"""The report of `optimize`: which convolutions run on our kernels, and why the others do not."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sys
+from dataclasses import dataclass, field
+
+from rich.console import Console
+from rich.table import Table
+
+__all__ = ["LayerRow", "OptimizeReport"]
+
+
+@dataclass(frozen=True)
+class LayerRow:
+    """Layers with one problem: their `names`, what is folded into them, their times in seconds (0 if not measured), who
+    runs them, and why.
+    """
+
+    names: tuple[str, ...]
+    problem: str
+    folded: str
+    ours: float
+    torch: float
+    runner: str
+    why: str = ""
+
+
+@dataclass
+class OptimizeReport:
+    """What `optimize` did, row by row; `print` shows a table."""
+
+    network: str
+    threads: int
+    rows: list[LayerRow] = field(default_factory=list)
+    seconds: float = 0.0
+    difference: float = 0.0
+    """Largest difference of an output from eager's on the example, divided by the largest element of eager's output."""
+    note: str = ""
+
+    @property
+    def ours(self) -> int:
+        """The number of convolutions that run on our kernels."""
+        return sum(len(row.names) for row in self.rows if row.runner == "convsmith")
+
+    @property
+    def convolutions(self) -> int:
+        """The number of convolutions of the network."""
+        return sum(len(row.names) for row in self.rows)
+
+    def table(self) -> Table:
+        """Return the rows as a table, the one that takes the most time first."""
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for name, side in (("layers", "right"), ("problem", "left"), ("folded", "left"), ("us", "right"),
+                           ("torch us", "right"), ("ratio", "right"), ("runs on", "left")):  # fmt: skip
+            table.add_column(name, justify=side, no_wrap=name != "runs on", overflow="ellipsis")  # type: ignore[arg-type]
+        for row in sorted(self.rows, key=lambda row: -len(row.names) * max(row.ours, row.torch)):
+            known = row.ours > 0
+            table.add_row(
+                str(len(row.names)), row.problem, row.folded, f"{row.ours * 1e6:.0f}" if known else "-",
+                f"{row.torch * 1e6:.0f}" if known else "-", f"{row.torch / row.ours:.2f}" if known else "-",
+                row.runner + (f": {row.why}" if row.why else ""),
+            )  # fmt: skip
+        return table
+
+    def summary(self) -> str:
+        """Return one sentence per fact about the whole network."""
+        timed = [row for row in self.rows if row.ours > 0]
+        before = sum(len(row.names) * row.torch for row in timed)
+        after = sum(len(row.names) * min(row.ours, row.torch) for row in timed)
+        line = f"{self.network}: {self.ours} of {self.convolutions} convolutions run on convsmith"
+        if timed and after:
+            line += f", in {after * 1e3:.1f} ms instead of {before * 1e3:.1f} ms by torch"
+        line += (
+            f" ({self.threads} thread{'s' * (self.threads > 1)}). Outputs differ from eager's by {self.difference:.1g} "
+            f"of the largest. Optimized in {self.seconds:.1f} s."
+        )
+        return f"{line} {self.note}".rstrip()
+
+    def __rich__(self) -> Table:
+        table = self.table()
+        table.caption, table.caption_justify = self.summary(), "left"
+        return table
+
+    def __str__(self) -> str:
+        width = shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else 120
+        text = io.StringIO()
+        console = Console(file=text, width=width, highlight=False)
+        console.print(self.table())
+        console.print(self.summary(), soft_wrap=False)
+        return "\n".join(line.rstrip() for line in text.getvalue().splitlines())

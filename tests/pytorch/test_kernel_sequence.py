@@ -1,0 +1,30 @@
+"""Memory of a sequence of kernels: values that are alive at once lie apart, and the arena is no larger than needed."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from convsmith.torch.kernel_sequence import offsets_of
+
+LIVES = st.lists(st.tuples(st.integers(1, 5000), st.integers(0, 8), st.integers(0, 4)), max_size=12)
+
+
+@given(LIVES)
+def test_values_that_are_alive_at_once_lie_apart(drawn: list[tuple[int, int, int]]) -> None:
+    lives = {n: (nbytes, first, first + more) for n, (nbytes, first, more) in enumerate(drawn)}
+    offsets = offsets_of(lives)
+    assert offsets.keys() == lives.keys() and all(at % 64 == 0 for at in offsets.values())
+    for a, (a_bytes, a_first, a_last) in lives.items():
+        for b, (b_bytes, b_first, b_last) in lives.items():
+            if a < b and a_first <= b_last and b_first <= a_last:
+                assert offsets[a] + a_bytes <= offsets[b] or offsets[b] + b_bytes <= offsets[a]
+
+
+def test_results_of_a_chain_share_the_memory_of_two() -> None:
+    offsets = offsets_of({n: (6400, n, n + 1) for n in range(9)})
+    assert set(offsets.values()) == {0, 6400}

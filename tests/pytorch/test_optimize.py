@@ -1,0 +1,336 @@
+"""`optimize`: networks compute what they computed, on our kernels, and each layer that stays torch's is named."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import Tensor, fx, nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+import convsmith as cs  # noqa: E402
+from convsmith.torch import choice, optimize  # noqa: E402
+from convsmith.torch.segment import OtherSizesWarning, Segment  # noqa: E402
+
+
+def whole(*shape: int) -> Tensor:
+    """Return small whole numbers, whose sums of products are exact in f32."""
+    return torch.randint(-2, 3, shape).float()
+
+
+def exact(model: nn.Module) -> nn.Module:
+    """Return the model in eval mode, with parameters whose arithmetic is exact: norms multiply by powers of two."""
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d):
+                module.eps = 0.0
+                module.running_var.copy_(4.0 ** torch.randint(-1, 2, module.running_var.shape))
+                module.running_mean.copy_(whole(*module.running_mean.shape))
+                for x in (module.weight, module.bias):
+                    x.copy_(whole(*x.shape))
+            else:
+                for x in module.parameters(recurse=False):
+                    x.copy_(whole(*x.shape))
+    return model.eval()
+
+
+def segments(model: nn.Module) -> list[Segment]:
+    return [m for m in model.modules() if isinstance(m, Segment)]
+
+
+def check(model: nn.Module, *inputs: Tensor, ours: int, runs: int | None = None) -> nn.Module:
+    """Optimize an exact model, compare it with eager twice, and count the layers on our kernels and their runs."""
+    model = exact(model)
+    made = optimize(model, inputs, threads=1, keep_faster=False)
+    for given in (inputs, tuple(x + 1 for x in inputs)):
+        with torch.no_grad():
+            expected = model(*given)
+        for a, b in zip(*((y,) if isinstance(y, Tensor) else y for y in (made(*given), expected))):
+            assert torch.equal(a, b)
+    report = made.convsmith_report
+    assert (report.ours, report.difference) == (ours, 0.0)
+    assert runs is None or len(segments(made)) == runs
+    return made
+
+
+class Shortcut(nn.Module):
+    """Adds its source to what `main` makes of it; `tail` follows."""
+
+    def __init__(self, main: nn.Module, tail: nn.Module, in_place: bool) -> None:
+        super().__init__()
+        self.main, self.tail, self.in_place = main, tail, in_place
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.main(x)
+        if self.in_place:
+            y += x
+        else:
+            y = x + y
+        return self.tail(y)
+
+
+def block(ic: int, wide: int, in_place: bool) -> Shortcut:
+    main = nn.Sequential(
+        nn.Conv2d(ic, wide, 1, bias=False), nn.BatchNorm2d(wide), nn.ReLU(inplace=True),
+        nn.Conv2d(wide, wide, 3, padding=1, groups=wide, bias=False), nn.BatchNorm2d(wide), nn.ReLU6(inplace=True),
+        nn.Conv2d(wide, ic, 1, bias=False), nn.BatchNorm2d(ic),
+    )  # fmt: skip
+    return Shortcut(main, nn.ReLU(inplace=True), in_place)
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_blocks_with_norms_and_residuals_are_one_run(in_place: bool) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), block(8, 16, in_place), block(8, 16, in_place))
+    made = check(model, whole(2, 3, 10, 10), ours=7, runs=1)
+    assert isinstance(made, fx.GraphModule)
+    assert [n.op for n in made.graph.nodes] == ["placeholder", "call_module", "output"]
+    # The stem's result and that of the first block are replaced in place: nothing else reads them.
+    assert [p.in_place for p in segments(made)[0]._places if p.residual is not None] == [True, True]
+
+
+def test_a_residual_that_is_an_input_or_read_later_stays() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.c = (nn.Conv2d(4, 4, 1) for _ in range(3))
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            y = self.a(x) + x
+            z = self.b(x) + y
+            return self.c(z) + y, z
+
+    made = check(Twice(), whole(1, 4, 5, 5), ours=3, runs=1)
+    assert [place.in_place for place in segments(made)[0]._places] == [False, False, True]
+
+
+def test_layouts_of_the_source_and_torch_layers_between() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(8, 4, (1, 3), padding="same", dilation=2)
+            self.up = nn.ConvTranspose2d(4, 6, 2, 2, groups=2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = functional.relu(self.a(x))
+            y = torch.cat([functional.max_pool2d(y, 1), y], 1)
+            return self.up(self.b(y))
+
+    made = check(Net(), whole(1, 3, 6, 6), ours=3, runs=2)
+    x = whole(1, 3, 6, 6)
+    assert torch.equal(made(x), made(x.contiguous(memory_format=torch.channels_last)))
+    assert made(x).is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("rank", [1, 3])
+def test_signals_and_volumes(rank: int) -> None:
+    conv, norm = (nn.Conv1d, nn.BatchNorm1d) if rank == 1 else (nn.Conv3d, nn.BatchNorm3d)
+    up = nn.ConvTranspose1d if rank == 1 else nn.ConvTranspose3d
+    model = nn.Sequential(conv(3, 4, 3, 2, 1, bias=False), norm(4), nn.ReLU(), up(4, 2, 3, 2, 1, 1), norm(2))
+    check(model, whole(2, 3, *[6] * rank), ours=2, runs=1)
+
+
+ACTIVATIONS: list[nn.Module] = [
+    nn.ReLU(), nn.ReLU6(), nn.Hardtanh(-0.5, 0.25), nn.Hardswish(), nn.Hardsigmoid(), nn.SiLU(), nn.GELU(),
+    nn.GELU(approximate="tanh"), nn.Sigmoid(), nn.Tanh(), nn.Mish(), nn.LeakyReLU(0.1), nn.ELU(0.5),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS, ids=str)
+def test_activations_are_folded(activation: nn.Module) -> None:
+    torch.manual_seed(1)
+    model, x = nn.Sequential(nn.Conv2d(4, 8, 1), activation).eval(), torch.randn(1, 4, 8, 8)
+    made = optimize(model, x, threads=1, keep_faster=False)
+    assert [type(m) for m in made.children()] == [Segment]
+    torch.testing.assert_close(made(x), model(x), rtol=2e-6, atol=2e-6)
+
+
+FUNCTIONS: list[Callable[[Tensor], Tensor]] = [
+    lambda x: functional.relu(x, inplace=True), torch.relu, Tensor.relu, functional.hardtanh,
+    lambda x: functional.leaky_relu(x, 0.3), functional.gelu, lambda x: functional.gelu(x, approximate="tanh"),
+    torch.sigmoid, Tensor.sigmoid, torch.tanh, functional.silu, functional.elu,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("n", range(len(FUNCTIONS)))
+def test_functions_are_folded(n: int) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(8, 4, 1, 1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = functional.conv2d(x, self.weight, None, 1)
+            # fx sees the method of a tensor as a call of a method.
+            return y.relu() if n == 2 else y.sigmoid() if n == 8 else FUNCTIONS[n](y)
+
+    torch.manual_seed(1)
+    model, x = Net().eval(), torch.randn(1, 4, 8, 8)
+    made = optimize(model, x, threads=1, keep_faster=False)
+    assert [node.op for node in made.graph.nodes if node.op != "get_attr"] == ["placeholder", "call_module", "output"]
+    torch.testing.assert_close(made(x), model(x), rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_data_types(dtype: Any) -> None:
+    model = exact(nn.Sequential(nn.Conv2d(4, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 2, 1))).to(dtype)
+    x = whole(1, 4, 5, 5).to(dtype) / 4
+    made = optimize(model, x, threads=1, keep_faster=False)
+    assert made.convsmith_report.ours == 2
+    tolerance = {torch.float64: 0.0, torch.bfloat16: 2**-7, torch.float16: 2**-10}[dtype]
+    torch.testing.assert_close(made(x), model(x), rtol=tolerance, atol=tolerance)
+
+
+def test_writes_to_what_another_layer_reads_keep_their_order() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.c = (nn.Conv2d(4, 4, 1) for _ in range(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.a(x)
+            z = self.b(y)  # reads y before it is written to
+            short = functional.relu(y, inplace=True)
+            return self.c(z + short) + y
+
+    check(Net(), whole(1, 4, 5, 5), ours=3)
+
+
+def test_a_norm_behind_an_activation_stays() -> None:
+    made = check(nn.Sequential(nn.Conv2d(4, 8, 1), nn.ReLU(), nn.BatchNorm2d(8)), whole(1, 4, 5, 5), ours=1)
+    assert [type(m) for m in made.children()] == [Segment, nn.BatchNorm2d]
+
+
+def test_what_stays_torchs_is_named() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.reflect = nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect")
+            self.hooked, self.broken, self.ours = (nn.Conv2d(4, 4, 1) for _ in range(3))
+            self.hooked.register_forward_hook(lambda *_: None)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.ours(self.broken(self.hooked(self.reflect(x))))
+            return functional.conv2d(x, x[:4, :, :1, :1] * 2)
+
+    model = Net().eval()
+    with torch.no_grad():
+        model.broken.weight[0] = float("inf")
+    report = optimize(model, torch.ones(4, 4, 5, 5), threads=1, keep_faster=False).convsmith_report
+    why = {row.names[0]: row.why for row in report.rows}
+    assert why.pop("ours") == ""
+    assert why == {
+        "reflect": "padding_mode='reflect' is not zeros", "hooked": "the module has hooks",
+        "broken": "its weights hold infinities or NaN", "conv2d": "the network computes its weights",
+    }  # fmt: skip
+    assert (report.ours, report.convolutions) == (1, 5)
+
+
+def test_illegal_calls_are_refused_in_words() -> None:
+    model, x = nn.Sequential(nn.Conv2d(4, 4, 1)), torch.ones(1, 4, 5, 5)
+    with pytest.raises(cs.UsageError, match=r"training mode; legal is model\.eval\(\)"):
+        optimize(model, x)
+    with pytest.raises(cs.UsageError, match=r"expected a torch\.nn\.Module, got function"):
+        optimize(lambda x: x, x)  # type: ignore[arg-type]
+    made = optimize(model.eval(), x, threads=1, keep_faster=False)
+    with pytest.raises(cs.UsageError, match="requires a gradient"):
+        made(x.clone().requires_grad_())
+    with pytest.raises(cs.UsageError, match=r"torch\.float64 on cpu; legal is torch\.float32 on cpu"):
+        made(x.double())
+
+
+def test_other_sizes_are_torchs_after_one_warning() -> None:
+    made = check(nn.Sequential(block(4, 8, True), block(4, 8, False)), whole(1, 4, 5, 5), ours=6)
+    model = exact(nn.Sequential(block(4, 8, True), block(4, 8, False)))
+    x = whole(3, 4, 7, 6)
+    with pytest.warns(OtherSizesWarning, match=r"sources of \(3, 4, 7, 6\).* for \(1, 4, 5, 5\)"):
+        assert torch.equal(made(x), model(x))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made(x)
+
+
+def test_a_network_that_cannot_be_traced_is_optimized_in_parts() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.blocks = nn.Conv2d(3, 4, 1), nn.ModuleList([block(4, 8, True), block(4, 8, True)])
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.first(x)
+            for layer in self.blocks:
+                y = layer(y) if y.sum() != 12345 else y
+            return y
+
+    made = check(Net(), whole(1, 3, 5, 5), ours=7)
+    report = made.convsmith_report
+    assert "torch.fx cannot trace the network" in report.note and "3 parts" in report.note
+    assert "blocks.0/0.main.0" in {name for row in report.rows for name in row.names}
+
+
+def test_threads_may_call_at_once_and_copies_compute_the_same() -> None:
+    model = exact(nn.Sequential(block(8, 32, True), block(8, 32, True)))
+    inputs = [whole(1, 8, 24, 24) for _ in range(4)]
+    made = optimize(model, inputs[0], threads=1, keep_faster=False)
+    expected = [model(x) for x in inputs]
+    wrong: list[int] = []
+
+    def work(n: int) -> None:
+        for _ in range(50):
+            if not torch.equal(made(inputs[n]), expected[n]):
+                wrong.append(n)
+
+    workers = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not wrong
+    for again in (copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
+        assert torch.equal(again(inputs[0]), expected[0])
+
+
+@pytest.fixture
+def measurements(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[list[str]]:
+    """Make our kernels take 1 s and torch's 2 s, or 0.5 s for a pointwise layer, and note what is measured."""
+    seen: list[str] = []
+
+    def measured(layer: Any, problem: Any, *_: object) -> tuple[float, float]:
+        seen.append(layer.name)
+        return 1.0, 0.5 if problem.is_pointwise else 2.0
+
+    monkeypatch.setattr(choice, "_measured", measured)
+    with cs.settings.scope(cache=str(tmp_path / "cache")):
+        yield seen
+
+
+def test_layers_that_torch_runs_faster_stay_torchs_and_are_measured_once(measurements: list[str]) -> None:
+    first, pointwise = (nn.Conv2d(3, 8, 3), nn.ReLU()), (nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8))
+    model = exact(nn.Sequential(*first, *pointwise, nn.Conv2d(8, 8, 3), nn.Conv2d(8, 8, 2)))
+    x = whole(1, 3, 9, 9)
+    made = optimize(model, x, threads=1)
+    assert torch.equal(made(x), model(x))
+    assert measurements == ["0", "2", "4", "5"]
+    rows = {row.names: (row.runner, row.why) for row in made.convsmith_report.rows}
+    assert rows[("2",)] == ("torch", "faster there") and rows[("0",)] == ("convsmith", "")
+    assert [len(s._places) for s in segments(made)] == [1, 2]
+    text = str(made.convsmith_report)
+    assert "torch: faster there" in text and "3 of 4 convolutions run on convsmith" in text
+    optimize(model, x, threads=1)
+    assert len(measurements) == 4
+
+
+def test_the_report_fits_the_page(measurements: list[str]) -> None:
+    report = optimize(exact(nn.Sequential(block(64, 384, True))), whole(1, 64, 14, 14), threads=1).convsmith_report
+    lines = str(report).splitlines()
+    assert max(map(len, lines)) <= 120
+    assert lines[0].split() == ["layers", "problem", "folded", "us", "torch", "us", "ratio", "runs", "on"]
+    assert any("norm+add+relu" in line for line in lines)
