@@ -7,32 +7,25 @@ traces or transforms the call, the kernel runs at once, which saves several micr
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import torch
-from torch import _C, Tensor
-from torch.autograd import forward_ad
-from torch.nn import Parameter
+from torch import Tensor
 
 from convsmith.diag.errors import UsageError
 from convsmith.frontend.window import ConvWindow, per_axis, transposed_sizes, window_of
 from convsmith.torch import operators
 from convsmith.torch.calls import type_name
-from convsmith.torch.convolve import convolve, deconvolve
+from convsmith.torch.convolve import convolve
+from convsmith.torch.visibility import has_tangent, is_recorded, is_unseen
 
 __all__ = ["conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"]
 
 Numbers: TypeAlias = int | Sequence[int]
 Padding: TypeAlias = int | str | Sequence[int]
 
-_PLAIN = (Tensor, Parameter, type(None))
-"""Classes of tensors that torch dispatches on by their keys alone."""
-
 _DEVICES = ("cpu", "meta")
-_ORDINARY = {_C._dispatch_keys(tensor).raw_repr() for tensor in (torch.empty(0), torch.empty(0).detach())}
-with torch.inference_mode():
-    _ORDINARY.add(_C._dispatch_keys(torch.empty(0)).raw_repr())
-"""Dispatch keys of dense tensors in memory of the CPU: none negated, conjugated, batched or without data."""
 
 
 def conv1d(
@@ -90,14 +83,14 @@ def conv_transpose3d(
 def _conv(
     rank: int, x: Tensor, w: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: Any
 ) -> Tensor:
-    if _is_unseen(x, w, bias) and x.ndim == w.ndim == rank + 2:
+    if is_unseen(x, w, bias) and x.ndim == w.ndim == rank + 2 and not is_recorded(x, w, bias):
         try:
             return convolve(x, w, bias, stride, padding, dilation, groups)
         except TypeError:  # a list, which is no key
             pass
     whole = _checked(rank, x, w, bias)
     s, p, d = (_frozen(rank, option) for option in (stride, padding, dilation))
-    window = window_of(w.shape[2:], s, p, d, groups)
+    window = _window(tuple(w.shape[2:]), s, p, d, groups)
     result: Tensor = operators.conv(whole, w, bias, window.stride, _flat(window), window.dilation, window.groups)
     return result if whole is x else result.squeeze(0)
 
@@ -110,42 +103,13 @@ def _conv_transpose(
     if isinstance(padding, str):
         raise UsageError(f"padding={padding!r} is not legal: expected numbers", code="bad-padding")
     s, p, d = (_frozen(rank, option) for option in (stride, padding, dilation))
-    window = window_of(w.shape[2:], s, p, d, groups)
+    window = _window(tuple(w.shape[2:]), s, p, d, groups)
     extra = per_axis("output_padding", _frozen(rank, more), rank, 0)
     sizes = transposed_sizes(whole.shape[2:], w.shape[2:], window, extra)
-    if _is_unseen(x, w, bias):
-        result = deconvolve(whole, w, bias, sizes, window)
-    else:
-        result = operators.conv_transpose(
-            whole, w, bias, sizes, window.stride, _flat(window), window.dilation, window.groups
-        )
-    return result if whole is x else result.squeeze(0)
-
-
-def _is_unseen(x: Tensor, w: Tensor, bias: Tensor | None) -> bool:
-    """Return whether torch need not see a call on these tensors.
-
-    They are ordinary ones of the CPU, no gradient is recorded, and no autocast, mode, tracer or profiler is active.
-    """
-    return (
-        not torch.compiler.is_compiling()
-        and type(x) in _PLAIN
-        and type(w) in _PLAIN
-        and type(bias) in _PLAIN
-        and not (
-            (x.requires_grad or w.requires_grad or (bias is not None and bias.requires_grad))
-            and torch.is_grad_enabled()
-        )
-        and _C._dispatch_keys(x).raw_repr() in _ORDINARY
-        and _C._dispatch_keys(w).raw_repr() in _ORDINARY
-        and (bias is None or _C._dispatch_keys(bias).raw_repr() in _ORDINARY)
-        and not _C._is_any_autocast_enabled()
-        and not _C._len_torch_dispatch_stack()
-        and not _C._len_torch_function_stack()
-        and _C._get_tracing_state() is None
-        and forward_ad._current_level < 0
-        and not _C._autograd._profiler_enabled()
+    result: Tensor = operators.conv_transpose(
+        whole, w, bias, sizes, window.stride, _flat(window), window.dilation, window.groups
     )
+    return result if whole is x else result.squeeze(0)
 
 
 def _checked(rank: int, x: Any, w: Any, bias: Any) -> Tensor:
@@ -166,7 +130,7 @@ def _checked(rank: int, x: Any, w: Any, bias: Any) -> Tensor:
         if tensor.layout is not torch.strided:
             message = f"{name}: layout is {tensor.layout}; legal is torch.strided"
             raise UsageError(message, code="layout")
-        if _has_tangent(tensor):
+        if has_tangent(tensor):
             raise UsageError(
                 f"{name}: has a tangent of forward-mode autograd, which no kernel follows; legal are gradients by "
                 "backward()",
@@ -185,17 +149,20 @@ def _checked(rank: int, x: Any, w: Any, bias: Any) -> Tensor:
     return whole
 
 
-def _has_tangent(tensor: Tensor) -> bool:
-    if torch.compiler.is_compiling() or forward_ad._current_level < 0:
-        return False
-    return forward_ad.unpack_dual(tensor).tangent is not None  # type: ignore[no-untyped-call]
-
-
 def _frozen(rank: int, option: Any) -> Any:
     """Return an option with a list as a tuple; one entry stands for all axes, as in torch."""
     if isinstance(option, (list, tuple)):
         return tuple(option) if len(option) != 1 else tuple(option) * rank
     return option
+
+
+def _window(kernel: tuple[int, ...], stride: Any, padding: Any, dilation: Any, groups: Any) -> ConvWindow:
+    """Return the window of a call; a compiler of torch traces the function, and would ignore the cache."""
+    make = window_of if torch.compiler.is_compiling() else _known_window
+    return make(kernel, stride, padding, dilation, groups)
+
+
+_known_window = lru_cache(256)(window_of)
 
 
 def _flat(window: ConvWindow) -> Sequence[int]:

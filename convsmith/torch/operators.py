@@ -3,39 +3,73 @@
 The three operators are the three forms of one trilinear map of source, weights and gradient of the result, so the
 gradient of each is computed by the other two, to any order. In `padding`, front and back pad of each axis follow each
 other. A dilation of 1 is dense.
+
+A call from Python goes through `conv`, `conv_transpose` or `weight_gradient` here, which pass by torch's dispatcher
+where torch need not see the call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import _C, Tensor
 from torch.amp.autocast_mode import _cast
+from torch.autograd import Function
 
 from convsmith.frontend.window import ConvWindow, coarse_sizes
 from convsmith.torch.calls import result_type
 from convsmith.torch.convolve import check_shapes, convolve, deconvolve, front_of, result_last, weight_gradients
-from convsmith.torch.layouts import dense_strides
+from convsmith.torch.layouts import dense_strides, prefers_last
+from convsmith.torch.visibility import is_recorded, is_unseen
 
 __all__ = ["conv", "conv_transpose", "weight_gradient"]
 
-_OPTIONS = "int[] stride, int[] padding, int[] dilation, int groups"
-_SCHEMAS = (
-    f"conv(Tensor x, Tensor w, Tensor? bias, {_OPTIONS}) -> Tensor",
-    f"conv_transpose(Tensor x, Tensor w, Tensor? bias, SymInt[] sizes, {_OPTIONS}) -> Tensor",
-    "weight_gradient(Tensor x, Tensor grad, SymInt[] kernel, bool with_bias, bool last, "
-    f"{_OPTIONS}) -> (Tensor, Tensor)",
-)
-
 _library: Any = torch.library.Library("convsmith", "DEF")  # type: ignore[no-untyped-call]
-for _schema in _SCHEMAS:
-    _library.define(_schema, tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides))
+_TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
 
-conv: Any = torch.ops.convsmith.conv.default
-conv_transpose: Any = torch.ops.convsmith.conv_transpose.default
-weight_gradient: Any = torch.ops.convsmith.weight_gradient.default
+
+class _Operator:
+    """The operator of a `schema`, whose first arguments are `tensors` tensors.
+
+    `kernel` computes it on the CPU, `shape` gives tensors without data, and `recorded` is its function of autograd.
+    """
+
+    def __init__(
+        self, schema: str, tensors: int, kernel: Callable[..., Any], shape: Callable[..., Any], recorded: Any
+    ) -> None:
+        self._tensors, self._kernel, self._recorded = tensors, kernel, recorded
+        name = schema.partition("(")[0]
+        _library.define(schema, tags=_TAGS)
+        self.seen: Any = getattr(torch.ops.convsmith, name).default
+        _library.impl(name, kernel, "CPU")
+        _library.impl(name, self._under_autograd, "Autograd")
+        _library.impl(name, self._under_autocast, "AutocastCPU")
+        torch.library.register_fake(f"convsmith::{name}", shape, lib=_library)
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Compute like the operator, at once where torch need not see the call."""
+        tensors = arguments[: self._tensors]
+        if not is_unseen(*tensors):
+            return self.seen(*arguments)
+        return self._recorded.apply(*arguments) if is_recorded(*tensors) else self._kernel(*arguments)
+
+    def below_autograd(self, *arguments: Any) -> Any:
+        """Compute like the operator, and record nothing."""
+        if is_unseen(*arguments[: self._tensors]):
+            return self._kernel(*arguments)
+        with _C._AutoDispatchBelowAutograd():
+            return self.seen(*arguments)
+
+    def _under_autograd(self, *arguments: Any) -> Any:
+        if is_recorded(*arguments[: self._tensors]):
+            return self._recorded.apply(*arguments)
+        return self.below_autograd(*arguments)
+
+    def _under_autocast(self, *arguments: Any) -> Any:
+        with _C._ExcludeDispatchKeyGuard(_C.DispatchKeySet(_C.DispatchKey.AutocastCPU)):
+            return self.seen(*_cast(arguments, "cpu", torch.get_autocast_dtype("cpu")))
 
 
 def _pairs(padding: Sequence[int]) -> tuple[tuple[int, int], ...]:
@@ -90,77 +124,90 @@ def _weight_gradient_shape(
 
 
 # -- autograd
-def _last(w: Tensor) -> bool:
-    return result_last(w.shape, w.stride(), w.shape, w.stride())
+class _RecordedConv(Function):
+    """A convolution that autograd records."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None, *options: Any) -> Any:
+        ctx.save_for_backward(x, w)
+        ctx.options = options
+        return conv.below_autograd(x, w, bias, *options)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        """Return the gradients of source, weights and bias."""
+        x, w = ctx.saved_tensors
+        due, options = ctx.needs_input_grad, ctx.options
+        of_x = of_w = of_bias = None
+        if due[0]:
+            of_x = conv_transpose(grad, w, None, x.shape[2:], *options)
+        if due[1]:
+            of_w, of_bias = weight_gradient(x, grad, w.shape[2:], due[2], _is_last(w), *options)
+        elif due[2]:
+            of_bias = _sum(grad)
+        return of_x, of_w, of_bias if due[2] else None, *[None] * len(options)
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: object) -> None:
-    x, w, bias, *options = inputs
-    ctx.save_for_backward(x, w)
-    ctx.options, ctx.biased = options, bias is not None
+class _RecordedConvTranspose(Function):
+    """A transposed convolution that autograd records."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None, *options: Any) -> Any:
+        ctx.save_for_backward(x, w)
+        ctx.options = options
+        return conv_transpose.below_autograd(x, w, bias, *options)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        """Return the gradients of source, weights and bias."""
+        x, w = ctx.saved_tensors
+        due, (_, *options) = ctx.needs_input_grad, ctx.options
+        of_x = of_w = None
+        if due[0]:
+            of_x = front_of(conv(grad, w, None, *options), x.shape[2:])
+        if due[1]:
+            of_w, _ = weight_gradient(grad, x, w.shape[2:], False, _is_last(w), *options)
+        return of_x, of_w, _sum(grad) if due[2] else None, *[None] * len(ctx.options)
 
 
-def _conv_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    x, w = ctx.saved_tensors
-    due, options = ctx.needs_input_grad, ctx.options
-    of_x = of_w = of_bias = None
-    if due[0]:
-        of_x = conv_transpose(grad, w, None, x.shape[2:], *options)
-    if due[1]:
-        of_w, of_bias = weight_gradient(x, grad, w.shape[2:], due[2], _last(w), *options)
-    if due[2] and of_bias is None:
-        of_bias = _sum(grad)
-    return of_x, of_w, of_bias if due[2] else None, *[None] * len(options)
+class _RecordedGradient(Function):
+    """Gradients of weights and bias that autograd records."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, grad: Tensor, *options: Any) -> Any:
+        ctx.save_for_backward(x, grad)
+        ctx.options = options
+        return weight_gradient.below_autograd(x, grad, *options)
+
+    @staticmethod
+    def backward(ctx: Any, of_w: Tensor, of_bias: Tensor) -> Any:
+        """Return the gradients of the source and of the result's gradient."""
+        x, grad = ctx.saved_tensors
+        due, (_, with_bias, _, *options) = ctx.needs_input_grad, ctx.options
+        of_x = of_grad = None
+        if due[0]:
+            of_x = conv_transpose(grad, of_w, None, x.shape[2:], *options)
+        if due[1]:
+            of_grad = front_of(conv(x, of_w, of_bias if with_bias else None, *options), grad.shape[2:])
+        return of_x, of_grad, *[None] * len(ctx.options)
 
 
-def _conv_transpose_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    x, w = ctx.saved_tensors
-    due, options = ctx.needs_input_grad, ctx.options[1:]
-    of_x = front_of(conv(grad, w, None, *options), x.shape[2:]) if due[0] else None
-    of_w = weight_gradient(grad, x, w.shape[2:], False, _last(w), *options)[0] if due[1] else None
-    return of_x, of_w, _sum(grad) if due[2] else None, *[None] * (len(options) + 1)
+def _is_last(w: Tensor) -> bool:
+    return prefers_last(w.shape, w.stride())
 
 
 def _sum(grad: Tensor) -> Tensor:
     return grad.sum((0, *range(2, grad.ndim)))
 
 
-def _save_gradient(ctx: Any, inputs: tuple[Any, ...], output: object) -> None:
-    x, grad, _, ctx.with_bias, _, *ctx.options = inputs
-    ctx.save_for_backward(x, grad)
-
-
-def _weight_gradient_backward(ctx: Any, of_w: Tensor, of_bias: Tensor) -> tuple[Tensor | None, ...]:
-    x, grad = ctx.saved_tensors
-    due = ctx.needs_input_grad
-    of_x = conv_transpose(grad, of_w, None, x.shape[2:], *ctx.options) if due[0] else None
-    of_grad = None
-    if due[1]:
-        bias = of_bias if ctx.with_bias else None
-        of_grad = front_of(conv(x, of_w, bias, *ctx.options), grad.shape[2:])
-    return of_x, of_grad, *[None] * 7
-
-
-# -- autocast
-def _autocast(operator: Any) -> Any:
-    """Return `operator` on tensors of autocast's type."""
-
-    def call(*arguments: Any) -> Any:
-        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)):
-            return operator(*_cast(arguments, "cpu", torch.get_autocast_dtype("cpu")))
-
-    return call
-
-
-_Rows = tuple[tuple[Any, Any, Any, Any, Any], ...]
-_ROWS: _Rows = (
-    (conv, _conv, _conv_shape, _conv_backward, _save),
-    (conv_transpose, _conv_transpose, _conv_transpose_shape, _conv_transpose_backward, _save),
-    (weight_gradient, _weight_gradient, _weight_gradient_shape, _weight_gradient_backward, _save_gradient),
-)
-for _operator, _kernel, _shape, _backward, _setup in _ROWS:
-    _name = _operator._schema.name
-    _library.impl(_name.partition("::")[2], _kernel, "CPU")
-    _library.impl(_name.partition("::")[2], _autocast(_operator), "AutocastCPU")
-    torch.library.register_fake(_name, _shape, lib=_library)
-    torch.library.register_autograd(_name, _backward, setup_context=_setup, lib=_library)
+_OPTIONS = "int[] stride, int[] padding, int[] dilation, int groups"
+conv = _Operator(f"conv(Tensor x, Tensor w, Tensor? bias, {_OPTIONS}) -> Tensor", 3, _conv, _conv_shape, _RecordedConv)
+conv_transpose = _Operator(
+    f"conv_transpose(Tensor x, Tensor w, Tensor? bias, SymInt[] sizes, {_OPTIONS}) -> Tensor",
+    3, _conv_transpose, _conv_transpose_shape, _RecordedConvTranspose,
+)  # fmt: skip
+weight_gradient = _Operator(
+    "weight_gradient(Tensor x, Tensor grad, SymInt[] kernel, bool with_bias, bool last, "
+    f"{_OPTIONS}) -> (Tensor, Tensor)",
+    2, _weight_gradient, _weight_gradient_shape, _RecordedGradient,
+)  # fmt: skip

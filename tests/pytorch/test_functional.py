@@ -15,7 +15,9 @@ import convsmith as cs
 torch = pytest.importorskip("torch")
 ct = pytest.importorskip("convsmith.torch")
 
+from convsmith.frontend.window import window_of  # noqa: E402
 from convsmith.torch import convolve, operators  # noqa: E402
+from convsmith.torch.calls import forward_kernel  # noqa: E402
 
 FORMATS = {2: torch.channels_last, 3: torch.channels_last_3d}
 
@@ -98,10 +100,11 @@ X, W, B = integers(2, 4, 9, 8, dtype=torch.float32), integers(8, 4, 3, 3, dtype=
     ],
 )
 def test_strides_of_every_kind(change: Any) -> None:
-    x, w, b = change(X), change(W), torch.stack([B, B], 1)[:, 0]
-    want = torch.nn.functional.conv2d(x, w, b, padding=1)
-    for _ in range(3):
-        assert torch.equal(ct.conv2d(x, w, b, padding=1), want)
+    b = torch.stack([B, B], 1)[:, 0]
+    for x, w in ((change(X), W), (X, change(W)), (change(X), change(W))):
+        want = torch.nn.functional.conv2d(x, w, b, padding=1)
+        for _ in range(3):
+            assert torch.equal(ct.conv2d(x, w, b, padding=1), want)
     assert torch.equal(ct.conv2d(x, w.requires_grad_(w.is_leaf), b, padding=1), want)
 
 
@@ -163,6 +166,16 @@ def test_weights_that_are_not_finite() -> None:
     want = torch.nn.functional.conv2d(X, w)
     for _ in range(3):
         assert torch.equal(ct.conv2d(X, w).isfinite(), want.isfinite())
+    relaxed = forward_kernel(
+        (2, 64, 9, 8), (False,) * 3, torch.float32, (64, 64, 3, 3), torch.float32, None,
+        window_of((3, 3), 1, 1, 1, 1), 1, accuracy="relaxed",
+    )  # fmt: skip
+    many, weights = integers(2, 64, 9, 8).float(), integers(64, 64, 3, 3).float()
+    weights[0, 0, 0, 0] = float("inf")
+    assert relaxed.kernel.artifact.needs_finite == ("wei",), "it adds up transformed weights"
+    want = torch.nn.functional.conv2d(many, weights, padding=1)[:, 1:]
+    for operand in (weights, relaxed.pack(weights)):
+        torch.testing.assert_close(relaxed(many, operand)[:, 1:], want)
     # Padding is absent: an infinite weight contributes nothing there, whatever kernel runs.
     padded = ct.conv2d(x, w, padding=1)
     assert not padded[:, 0, 0].isnan().any() and not torch.autograd.grad(padded.sum(), x)[0].isnan().all()
@@ -170,12 +183,10 @@ def test_weights_that_are_not_finite() -> None:
 
 def test_kept_weights_follow_every_counted_write() -> None:
     w = W.clone()
-    for step in range(6):
-        assert torch.equal(ct.conv2d(X, w), torch.nn.functional.conv2d(X, w))
-        if step == 2:
-            w += 1
-        if step == 3:
-            w[3, 2, 1, 1] = 7
+    for element in range(6):  # more than the distance of two elements of the sample
+        for _ in range(3):
+            assert torch.equal(ct.conv2d(X, w), torch.nn.functional.conv2d(X, w))
+        w.view(-1)[element] += 1
     w.data.mul_(2)  # not counted, but in the sample
     assert torch.equal(ct.conv2d(X, w), torch.nn.functional.conv2d(X, w))
     w.data = W
@@ -276,4 +287,4 @@ def test_the_package_imports_no_torch() -> None:
 
 
 def test_operators_are_those_of_the_package() -> None:
-    assert torch.ops.convsmith.conv.default is operators.conv
+    assert torch.ops.convsmith.conv.default is operators.conv.seen
