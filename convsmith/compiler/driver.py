@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from convsmith.codegen import llvm_bind
-from convsmith.codegen.artifact import Argument, Artifact, Entry, size_argument
+from convsmith.codegen.artifact import Argument, Artifact, Entry, Launch, size_argument
 from convsmith.codegen.debug_lines import DebugLines
 from convsmith.codegen.device_text import device_text
 from convsmith.codegen.llvm_text import module_text
@@ -22,7 +22,7 @@ from convsmith.ir.intern import one_table
 from convsmith.ir.stmt import Alloc, Kernel
 from convsmith.ir.text import line_numbers
 from convsmith.ir.types import POINTERS, dtype
-from convsmith.ir.walk import statements_of
+from convsmith.ir.walk import loops_of, statements_of
 from convsmith.layout.indirection import recipe, shape_of
 from convsmith.layout.requirements import FIXED, Requirements
 from convsmith.machine.base import Machine
@@ -44,7 +44,8 @@ class Lowered:
     """The kernels of a plan after all rewrites, and LLVM's text of them.
 
     The kernels ``before`` and ``after`` run in each call, around ``kernel``; ``packs``, packing kernels and those that
-    add up packed entries, run when an operand is packed. A thread needs ``scratch`` bytes of its own.
+    add up packed entries, run when an operand is packed. A thread needs ``scratch`` bytes of its own. ``launches`` are
+    those of all kernels, by symbol.
     """
 
     kernel: Kernel
@@ -53,6 +54,7 @@ class Lowered:
     after: tuple[Kernel, ...]
     text: str
     scratch: int
+    launches: Mapping[str, Launch]
 
     def __str__(self) -> str:
         """Return the kernels of each call in the order in which they run, each with those that prepare its arguments.
@@ -71,7 +73,7 @@ def lower(plan: Pipelines, instruments: Sequence[Instrument] = (), *, debug: boo
     after = tuple(run_steps(k, steps) for k, steps in plan.finishing())
     launched = {plan.symbol(): (kernel, launch_of(kernel, plan.threads(), plan.machine))}
     for k in (*prepared.values(), *after):
-        launched[plan.symbol(k.name)] = (k, launch_of(k, plan.threads(k.name), plan.machine))
+        launched[plan.symbol(k.name)] = (k, launch_of(k, _threads(plan, k), plan.machine))
     offsets: dict[Buffer, int] = {}
     size = 0
     for k in (*prepared.values(), kernel):  # one runs after the other, in the same memory
@@ -91,7 +93,14 @@ def lower(plan: Pipelines, instruments: Sequence[Instrument] = (), *, debug: boo
     before = tuple(k for k in prepared.values() if k.name in each_call)
     given = (k for reader in (*before, kernel) for k in (*reader.packs, *reader.before))
     packs = in_order(tuple(k for k in given if k.name not in each_call))
-    return Lowered(kernel, packs, before, after, text, size)
+    launches = {symbol: launch for symbol, (_, launch) in launched.items()}
+    return Lowered(kernel, packs, before, after, text, size, launches)
+
+
+def _threads(plan: Pipelines, kernel: Kernel) -> int:
+    """Return the number of threads that share ``kernel``, one around the main one; 1 where it has nothing to share."""
+    is_shared = any(x.kind == "parallel" for x in loops_of(kernel.body))
+    return plan.threads(kernel.name) if is_shared else 1
 
 
 def private_buffers(kernel: Kernel) -> list[Buffer]:
@@ -129,7 +138,10 @@ def preparing(plan: Pipelines, kernel: Kernel) -> Iterator[tuple[Kernel, Sequenc
     """Yield the naive kernels that prepare arguments of ``kernel``, the rewritten main one, with their pipelines."""
     pipelines = plan.preparing
     for k in in_order((*kernel.packs, *kernel.before)):
-        yield k, packing_steps(k, plan.machine) if k in kernel.packs else pipelines[k.name]
+        if k in kernel.packs:
+            yield k, packing_steps(k, plan.machine, plan.threads(k.name))
+        else:
+            yield k, pipelines[k.name]
 
 
 def build_artifact(
@@ -189,10 +201,9 @@ def assemble(plan: Pipelines, low: Lowered, argument: Callable[[Kernel, Buffer],
     scratch = Argument("scratch", "scratch", "f32", (length,), "a", length)
 
     def entry(k: Kernel, name: str = "", packing: str = "") -> Entry:
-        launch = launch_of(k, plan.threads(name), machine)
         sizes = (size_argument(v.name, machine.address_bits) for v in k.sizes)
         arguments = (*(argument(k, b) for b in k.params), *([scratch] if private_buffers(k) else []), *sizes)
-        return Entry(plan.symbol(name), arguments, launch, packing)
+        return Entry(plan.symbol(name), arguments, low.launches[plan.symbol(name)], packing)
 
     entries = {k.name: entry(k, k.name) for k in low.before}
     entries["main"] = entry(low.kernel)

@@ -279,6 +279,11 @@ class Packing:
         return read, block() if again else Store(self.packed, index, Bits(self.dtype, given), lanes)
 
 
+def packing_name(kernel: str, operands: Sequence[str]) -> str:
+    """Return the name of the kernel that packs ``operands`` for ``kernel``."""
+    return f"{kernel}_pack_{'_'.join(operands)}"
+
+
 def derive_packing(
     kernel: Kernel, operands: Sequence[str], name: str, widths: Sequence[tuple[str, int]] = (), convert: bool = False,
     adjacent: tuple[str, ...] = (),
@@ -353,7 +358,7 @@ def derive_packing(
     sizes = tuple(v for v in kernel.sizes if v in free)
     stored = {x.buffer for x in walk(writes) if isinstance(x, Store)}
     added = tuple(b for b in known if b in stored and b not in given)
-    name = f"{kernel.name}_pack_{'_'.join(operands)}"
+    name = packing_name(kernel.name, operands)
     arrays = (*given, *added, packing.packed)
     pack = Kernel(name, arrays, writes, sizes=sizes, copied=kernel.copied)
     return replace(kernel, params=tuple(rest), body=body, packs=(*kernel.packs, pack), before=before)

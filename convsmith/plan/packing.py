@@ -1,7 +1,7 @@
 """The rewrites of a packing kernel, which loads vectors and writes sequentially.
 
 If adjacent elements of the packed operand are far apart in the original, and vice versa, tiles of both are transposed
-in registers.
+in registers. Threads share a long copy of an operand that changes in each call.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from convsmith.ir.walk import loops_of, statements_of, variables_of, walk
 from convsmith.machine.base import Machine
 from convsmith.machine.transpositions import is_joined, tile_shape
 from convsmith.passes.bind import bind
+from convsmith.passes.collapse import collapse
 from convsmith.passes.fission import fission
 from convsmith.passes.flatten import flatten, offset
 from convsmith.passes.fuse import fuse
@@ -32,6 +33,7 @@ from convsmith.passes.partition import partition
 from convsmith.passes.reorder import reorder
 from convsmith.passes.replace import replace
 from convsmith.passes.scope import perfect_nest
+from convsmith.passes.share_outermost import share_outermost
 from convsmith.passes.simplify import simplify
 from convsmith.passes.sink import sink
 from convsmith.passes.strength import strength_reduce
@@ -51,18 +53,36 @@ LEAST = 256
 """Minimum number of consecutive bytes that a block writes."""
 COLUMN = "columns"
 """Name of the loop over the columns of tiles."""
+TASKS = 8
+"""Minimum number of iterations of shared loops for each thread."""
 LONG = 4
 """Maximum number of tiles in a row that are unrolled, because their columns are unevenly spaced in the packed operand.
 """
 
 
-def packing_steps(pack: Kernel, target: Machine) -> list[Step]:
-    """Return the rewrites of the copy and of the sums computed from it."""
-    steps = _copying_steps(pack, target)
+def packing_steps(pack: Kernel, target: Machine, threads: int = 1) -> list[Step]:
+    """Return the rewrites of the copy and of the sums computed from it; ``threads`` share a long copy."""
+    steps = _copying_steps(pack, target, threads if _is_shared(pack, target) else 1)
     before, after = _summing_steps(pack, target)
     flat = next(n for n, step in enumerate(steps) if step.run is flatten) + 1
     unrolled = [Step(unroll)] if before else []
     return [*before, *steps[:flat], *after, *steps[flat:], *unrolled]
+
+
+def _is_shared(pack: Kernel, target: Machine) -> bool:
+    """Return whether packing takes as long as starting threads, and is one nest: sums are written by many iterations.
+    """
+    cycles = prod(pack.params[-1].shape) * target.costs.pack
+    is_long = cycles * target.lanes(pack.params[-1].dtype.bits) >= target.costs.thread_start
+    return is_long and isinstance(pack.body, For) and not any(isinstance(s, Alloc) for s in statements_of(pack.body))
+
+
+def _sharing_steps(names: Sequence[str], threads: int) -> tuple[list[Step], list[Step]]:
+    """Return the rewrites by which ``threads`` share the loops ``names``: before they are cut, and before pointers.
+    """
+    if threads == 1:
+        return [], []
+    return [Step(share_outermost, tuple(names), TASKS * threads)], [Step(collapse)]
 
 
 def _summing_steps(pack: Kernel, target: Machine) -> tuple[list[Step], list[Step]]:
@@ -95,8 +115,8 @@ def _summing_steps(pack: Kernel, target: Machine) -> tuple[list[Step], list[Step
     return steps, [*after, Step(replace, target.instructions)]
 
 
-def _copying_steps(pack: Kernel, target: Machine) -> list[Step]:
-    """Return the rewrites that split off short tiles and copy vectors."""
+def _copying_steps(pack: Kernel, target: Machine, threads: int) -> list[Step]:
+    """Return the rewrites that split off short tiles and copy vectors, and those by which ``threads`` share them."""
     parts = pack.body.stmts if isinstance(pack.body, Block) else (pack.body,)
     packed = pack.params[-1]
     copies = [s for s in parts if any(isinstance(x, Store) and x.buffer is packed for x in statements_of(s))]
@@ -106,13 +126,14 @@ def _copying_steps(pack: Kernel, target: Machine) -> list[Step]:
     if len(copies) == 1 and (moved := _Moved.of(copies[0])) is not None:
         for row in target.transpositions:
             if (tiles := _tiles(moved, row)) is not None:
-                return _transposing_steps(moved, tiles, row, target)
+                return _transposing_steps(moved, tiles, row, target, threads)
         steps, names = _blocked(moved, names, target)
-    steps += [Step(partition, tuple(names), PIECES), Step(flatten), Step(simplify)]
+    share, join = _sharing_steps(names[:-1], threads)
+    steps += [*share, Step(partition, tuple(names), PIECES), Step(flatten), Step(simplify)]
     lanes = target.lanes(pack.params[0].dtype.bits)
     if loops and int(loops[-1].hi) <= lanes:
         steps.append(Step(vectorise, names[-1], lanes, False))
-    return [*steps, Step(simplify, False), Step(narrow_index), Step(strength_reduce), Step(unused_let)]
+    return [*steps, Step(simplify, False), Step(narrow_index), *join, Step(strength_reduce), Step(unused_let)]
 
 
 @dataclass(frozen=True)
@@ -291,8 +312,13 @@ def _lines(moved: _Moved, step: int, target: Machine) -> int:
     return places * l1.ways // l1.share // (step // apart)
 
 
-def _transposing_steps(moved: _Moved, found: _Tiles, row: Instruction, target: Machine) -> list[Step]:
-    """Return the rewrites that move tiles innermost and transpose them in registers; other loops keep their order."""
+def _transposing_steps(
+    moved: _Moved, found: _Tiles, row: Instruction, target: Machine, threads: int
+) -> list[Step]:  # fmt: skip
+    """Return the rewrites that move tiles innermost and transpose them in registers; other loops keep their order.
+
+    ``threads`` share the outermost ones.
+    """
     height, width, group = tile_shape(row)
     length = width // found.piece * found.piece if found.piece else width
     written = found.piece or width
@@ -326,9 +352,11 @@ def _transposing_steps(moved: _Moved, found: _Tiles, row: Instruction, target: M
     if turns > 1:
         blocks.append(Step(tile, around[-1], turns, group_of_turns, turn))
         around[-1:] = [group_of_turns, turn]
+    share, join = _sharing_steps([n for n in around if n != turn and (even or n != outer)], threads)
     return [
         *steps,
         *blocks,
+        *share,
         Step(partition, (*around, *(() if moved.plain else (COLUMN,))), PIECES),
         Step(transpose, loops, (height, width), is_joined(row), found.piece),
         *([] if even else [Step(bind, (outer,), "unrolled")]),
@@ -342,6 +370,7 @@ def _transposing_steps(moved: _Moved, found: _Tiles, row: Instruction, target: M
         *([Step(gather_stores, turn, turns)] if turns > 1 else []),
         Step(simplify, False),
         Step(narrow_index),
+        *join,
         Step(strength_reduce),
         Step(unused_let),
     ]  # fmt: skip

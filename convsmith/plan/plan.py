@@ -12,6 +12,7 @@ from convsmith.diag.forking import import_lock
 from convsmith.ir.stmt import Kernel
 from convsmith.layout.requirements import FIXED, Requirements
 from convsmith.machine.base import Machine
+from convsmith.passes.derive_packing import packing_name
 from convsmith.passes.manager import Step
 from convsmith.plan.config import Config
 from convsmith.plan.dynamic import check_dynamic, symbolic_dims, symbolic_sizes
@@ -92,8 +93,14 @@ class Plan:
         return f"{SYMBOL}_{kernel}" if kernel else SYMBOL
 
     def threads(self, kernel: str = "") -> int:
-        """Return the number of threads that share the main kernel, or a kernel around it; packing has one."""
+        """Return the number of threads that share the main kernel, or a kernel around it.
+
+        Operands that are equal in all calls are packed by one.
+        """
         own = {k.statement.name: k.config.threads for k in self.kernels}
+        for k in self.kernels:
+            changing = (view for view in k.statement.factors if not view.constant)
+            own |= {packing_name(k.statement.name, (view.name,)): k.config.threads for view in changing}
         for stages in self.program.kernels:
             own[stages.renamed(stages.last).name] = self.config.stages[stages.last].threads
         return own.get(kernel, 1) if kernel else self.config.threads

@@ -13,8 +13,10 @@ import convsmith as cs
 from convsmith.codegen import llvm_bind
 from convsmith.compiler.driver import build_artifact, lower
 from convsmith.interp import run
+from convsmith.ir.buffer import Buffer
 from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Kernel
+from convsmith.ir.walk import loops_of
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import host_targets, target
 from convsmith.passes.manager import run_steps
@@ -63,6 +65,13 @@ def packed(pack: Kernel, given: np.ndarray, level: Machine) -> np.ndarray:
     return out
 
 
+def exact_numbers(operand: Buffer) -> np.ndarray:
+    """Return small integers for ``operand``."""
+    given = aligned_empty(operand.size * operand.dtype.bytes).view(operand.dtype.numpy)
+    given[:] = np.random.default_rng(0).integers(1, 100, operand.size)
+    return given
+
+
 @pytest.mark.sampled(3, "line", "isa")
 @pytest.mark.parametrize("isa", LEVELS)
 @pytest.mark.parametrize("line", LINES)
@@ -79,8 +88,7 @@ def test_packed_as_derived(line: str, isa: str, monkeypatch: pytest.MonkeyPatch)
         for pack in packs:
             operand, result = pack.params
             entry = library["pack" if "pack" in library.functions else f"pack:{result.name}"]
-            given = aligned_empty(operand.size * operand.dtype.bytes).view(operand.dtype.numpy)
-            given[:] = np.random.default_rng(0).integers(1, 100, operand.size)
+            given = exact_numbers(operand)
             wanted = packed(pack, given, level)
             lowered = run_steps(pack, packing.packing_steps(pack, level))
             np.testing.assert_array_equal(packed(lowered, given, level), wanted)
@@ -90,6 +98,57 @@ def test_packed_as_derived(line: str, isa: str, monkeypatch: pytest.MonkeyPatch)
             block = HostBlock(entry.entry, places)
             entry(block.address)
             np.testing.assert_array_equal(made, wanted)
+
+
+SHARED = [
+    ("--dir=BWD_W --stag=abx --dtag=abx mb2ic20ih5oc40oh5kh3ph1", ()),
+    ("--dir=BWD_W --stag=abx --dtag=abx mb3ic16ih7oc50kh1", ("diff_dst", "src")),
+    ("--dir=BWD_W --dt=bf16:bf16:f32 --stag=abx --dtag=abx mb2ic20ih5oc40oh5kh3ph1", ()),
+    *((f"--matmul {line}", SIDES) for line in (*PIECES, "--stag=ba 65x36:36x35", "--dt=bf16 67x36:36x35")),
+]
+
+
+@pytest.mark.sampled(3, "line", "isa")
+@pytest.mark.parametrize("isa", LEVELS)
+@pytest.mark.parametrize(("line", "pack"), SHARED)
+def test_threads_share_a_copy(line: str, pack: tuple[str, ...], isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every element is written by one thread, where the derived nest puts it, and no byte beside them."""
+    monkeypatch.setattr(packing, "FEW", 0)
+    problem, config, level = chosen(line, isa)
+    level = replace(level, costs=replace(level.costs, thread_start=0))
+    config = replace(config, pack=pack or config.pack, threads=3)
+    with interning():
+        made = plan(problem, config, level)
+        kernel = run_steps(made.program.naive(), made.pipeline)
+        artifact = build_artifact(problem, config, level)
+        library, shared = HostLibrary(artifact), []
+        for derived in kernel.packs:
+            if made.threads(derived.name) == 1:
+                continue
+            operand, result = derived.params
+            given = exact_numbers(operand)
+            wanted = packed(derived, given, level)
+            name = "pack" if "pack" in library.functions else f"pack:{result.name}"
+            found = run_steps(derived, packing.packing_steps(derived, level, 3))
+            shared.append(any(x.kind == "parallel" for x in loops_of(found.body)))
+            assert (artifact.entries[name].launch.threads == 3) == shared[-1]
+            np.testing.assert_array_equal(packed(found, given, level), wanted)
+            slack = 4096 // result.dtype.bytes
+            memory = aligned_empty((result.size + 2 * slack) * result.dtype.bytes).view(result.dtype.numpy)
+            memory[:] = 77
+            places = {operand.name: address_of(given), result.name: address_of(memory[slack:])}
+            block = HostBlock(library[name].entry, places)
+            library[name](block.address)
+            np.testing.assert_array_equal(memory[slack:-slack], wanted)
+            assert (memory[:slack] == 77).all() and (memory[-slack:] == 77).all()
+    assert any(shared)
+
+
+def test_a_short_copy_starts_no_threads() -> None:
+    problem, config, level = chosen("--dir=BWD_W --stag=abx --dtag=abx mb2ic20ih5oc40oh5kh3ph1", LEVELS[-1])
+    with interning():
+        artifact = build_artifact(problem, replace(config, threads=2), level)
+    assert artifact.entries["main"].launch.threads == 2 and artifact.entries["pack"].launch.threads == 1
 
 
 TRANSPOSED = [
