@@ -1,7 +1,7 @@
 """Gathers: loads whose lanes are neither contiguous nor equal, and the contiguous range that several of them share.
 
-Gathers that differ by a constant, such as those of adjacent channels, are served by one load of their range and one
-shuffle each.
+Gathers that differ by a constant, such as those of adjacent channels or taps, share the one or two loads of their
+range, and take one shuffle each.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index
 from convsmith.ir.stmt import Invoke, Stmt, Store
-from convsmith.ir.value import Load, lanes_of
+from convsmith.ir.value import Load
 from convsmith.ir.walk import loads_of
 
 Gathered = tuple[Buffer, Index]
@@ -37,9 +37,19 @@ def extent_of(v: Load) -> Extent:
     return start + min(offsets), start + max(offsets)
 
 
+def room_of(v: Load) -> int:
+    """Return the elements of the longest range that serves a gather: one vector, or two if its lanes need two.
+
+    The last element of two vectors stands for the lanes of a gather that are not active.
+    """
+    assert v.lanes is not None
+    lo, hi = extent_of(v)
+    return v.lanes.count if hi - lo < v.lanes.count else 2 * v.lanes.count - (not v.lanes.is_whole)
+
+
 def spans_of(stmts: Sequence[Stmt]) -> Spans:
-    """Return, for each gather in statements that all run, the range that it shares with its neighbours, if a vector
-    holds it.
+    """Return, for each gather in statements that all run, the range that it shares with its neighbours, if the vectors
+    of each gather hold it.
     """
     found: dict[Gathered, dict[Extent, int]] = {}
     for s in stmts:
@@ -47,12 +57,14 @@ def spans_of(stmts: Sequence[Stmt]) -> Spans:
         for value in values:
             for v in loads_of(value):
                 if is_gather(v):
-                    found.setdefault(gathered_from(v), {})[extent_of(v)] = lanes_of(v)
+                    extents = found.setdefault(gathered_from(v), {})
+                    extents[extent_of(v)] = min(room_of(v), extents.get(extent_of(v), sys.maxsize))
     spans: Spans = {}
     for key, extents in found.items():
         overlapping: list[Extent] = []
         for one in (*sorted(extents), (sys.maxsize, sys.maxsize)):
-            if overlapping and max(one[1], *(e[1] for e in overlapping)) - overlapping[0][0] >= extents[overlapping[0]]:
+            room = min(extents[e] for e in (*overlapping, one) if e in extents)
+            if overlapping and max(one[1], *(e[1] for e in overlapping)) - overlapping[0][0] >= room:
                 spans.update({(key, e): (overlapping[0][0], max(x[1] for x in overlapping)) for e in overlapping})
                 overlapping = []
             overlapping.append(one)

@@ -326,7 +326,7 @@ class CostModel:
         read = load if weights <= target.l1.kept else far
         along_rows = loops.kinds[lane] == "m" and self.along_rows(lane)
         if along_rows:
-            read = self.row_read(lane, weights)
+            read = self.row_read(lane, weights) * self.gathers_of_taps(loops, tile, lane)
         apart = self.src.get(Var(self.k), 1) if along_k else 1
         pixel = load * apart if along_k else cost.broadcast
         fetch, hides = 0.0, True
@@ -399,6 +399,21 @@ class CostModel:
         image = prod(self.st.a.layout.shape[2:]) * self.sizes[self.k] * self.bytes
         load = target.load(target.l1 if min(image, passing) <= target.l1.kept else target.l2)
         return load * (2 * vectors if self.bordered(lane) or not self.reads_once() else 1)
+
+    def gathers_of_taps(self, loops: Loops, tile: dict[str, int], lane: str) -> float:
+        """Return the ratio of gathers to taps, where vectors lie along pixels of a stride.
+
+        Gathers of neighbouring taps in a tile share the vectors that hold the pixels of one. Registers cannot hold
+        them for several channels.
+        """
+        step, axis = self.row_step(lane), loops.axes[lane]
+        tap = next((n for n in loops.of("k") if loops.axes[n] == axis and tile.get(n, 1) > 1), "")
+        if step == 1 or not tap or tile.get(self.n, 1) > 1:
+            return 1.0
+        span = (min(self.sizes[self.dims[lane][-1]], self.lanes) - 1) * step + 1
+        apart = max(abs(self.src.get(Var(tap), 1)), 1)
+        together = 1 + (-(-span // self.lanes) * self.lanes - span) // apart
+        return -(-tile[tap] // together) / tile[tap]
 
     def footprint(self) -> int:
         """Bytes of all images and their results, or the gradients of these."""

@@ -1,4 +1,4 @@
-"""Gathers share a load of what they read together as long as a vector holds it, and not one element longer."""
+"""Gathers share loads of what they read together as long as the vectors of each hold it, and not one element longer."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ def values(stmts: list[Stmt]) -> list[Load]:
 
 
 @pytest.mark.parametrize("lanes", [(0, 0, 1, 1), (1, 0, 1, 0), (0, 2, 1, 0), (0, 3), (0, 1, 3, 2), (0, 2)])
-def test_two_gathers_share_what_fits_a_vector(lanes: tuple[int, ...]) -> None:
-    """A vector of 4 lanes holds elements that lie less than 4 apart."""
+def test_two_gathers_share_what_fits_the_vectors_of_one(lanes: tuple[int, ...]) -> None:
+    """A vector of 4 lanes holds elements that lie less than 4 apart; lanes that lie further apart need two."""
+    room = len(lanes) if max(lanes) - min(lanes) < len(lanes) else 2 * len(lanes)
     a, d = (make_buffer(name, F32, (99,)) for name in "ad")
     for starts in combinations(range(9), 2):
         values = [Load(a, (Var("p") + start,), Lanes(lanes, len(lanes))) for start in starts]
@@ -39,7 +40,7 @@ def test_two_gathers_share_what_fits_a_vector(lanes: tuple[int, ...]) -> None:
         low, high = starts[0] + min(lanes), starts[1] + max(lanes)
         for v in values:
             own = extent_of(v)
-            assert spans[gathered_from(v), own] == ((low, high) if high - low < len(lanes) else own), starts
+            assert spans[gathered_from(v), own] == ((low, high) if high - low < room else own), starts
 
 
 def test_many_gathers() -> None:
@@ -51,7 +52,19 @@ def test_many_gathers() -> None:
             low, high = extent_of(v)
             first, last = spans[gathered_from(v), (low, high)]
             assert first <= low and high <= last
-            assert last - first < max(lanes_of(v), high - low + 1)
+            assert last - first < max(2 * lanes_of(v), high - low + 1)
+
+
+def test_an_element_of_two_vectors_stands_for_lanes_that_are_not_active() -> None:
+    a, d = (make_buffer(name, F32, (99,)) for name in "ad")
+    for active, limit in ((4, 8), (3, 7)):
+        for apart in range(1, 5):
+            values = [Load(a, (Var("p") + start,), strided(4, 2, active)) for start in (0, apart)]
+            spans = spans_of([Store(d, (as_index(0),), v, strided(4, 1)) for v in values])
+            both = apart + 2 * (active - 1)
+            room = limit if 2 * (active - 1) >= 4 else 4
+            shared = {(0, both)} if both < room else {extent_of(v) for v in values}
+            assert set(spans.values()) == shared, (active, apart)
 
 
 def test_what_is_no_gather_has_no_span() -> None:

@@ -14,6 +14,7 @@ from convsmith.tune.candidates import default_config
 from convsmith.tune.windows import fetched, first_reads, row_tiles, slid, tap_tiles, weights_fit, window_tiles
 
 AVX2 = next(t for t in LEVELS if t.name == "avx2")
+AVX512 = next(t for t in LEVELS if t.name == "avx512")
 
 CHANNELS, WIDTH = 64, 30
 LOOPS = Loops(
@@ -112,3 +113,14 @@ def test_taps_are_unrolled_where_sixteen_registers_hold_few_sums(line: str) -> N
     """The next tile begins while the last products of a straight line are under way: four sums hide their latency."""
     config = default_config(parse_problem(f"--stag=axb --dtag=axb {line}"), AVX2)
     assert (config.size("kh"), config.size("kw")) == (3, 3)
+
+
+@pytest.mark.parametrize("line", ["g96mb1ic96ih112oc96oh56", "g192mb1ic192ih28oc192oh14", "g576mb1ic576ih14oc576oh7"])
+def test_taps_along_pixels_of_a_stride_are_unrolled_where_they_share_vectors(line: str) -> None:
+    config = default_config(parse_problem(f"--stag=abx --dtag=abx {line}kh3sh2ph1"), AVX512)
+    assert config.lane == "ow" and config.size("kw") == 3
+
+
+def test_taps_of_several_channels_share_no_vectors() -> None:
+    config = default_config(parse_problem("--stag=abx --dtag=abx g32mb1ic128ih28oc128oh14kh3sh2ph1"), AVX512)
+    assert config.lane == "ow" and config.size("kw") == 1
