@@ -45,7 +45,7 @@ from convsmith.problem.suites import SUITES
 __all__ = ["bench", "bench_kernel"]
 
 
-@click.command(cls=ProblemCommand)
+@click.command(cls=ProblemCommand, epilog="Example: convsmith bench resnet50 --threads 1 --vs torch,onnxruntime")
 @click.argument("source", metavar="[NETWORK|DESCRIPTOR|FILE|-]", required=False)
 @choice_options
 @problem_options

@@ -11,12 +11,12 @@ from convsmith.compiler.instruments import remove_dumps
 __all__ = ["cache"]
 
 
-@click.group()
+@click.group(epilog="Example: convsmith cache info")
 def cache() -> None:
     """Look at the cache of compiled kernels, or empty it."""
 
 
-@cache.command()
+@cache.command(epilog="Example: convsmith cache info")
 def info() -> None:
     """Directory, mode, entries, bytes, and why it is not used, where that is so."""
     store = disk_cache()
@@ -30,7 +30,7 @@ def info() -> None:
         note(f"not used   {facts.problem}")
 
 
-@cache.command()
+@cache.command(epilog="Example: convsmith cache clear")
 def clear() -> None:
     """Remove all entries, and the files that `explain` left there."""
     store = disk_cache()

@@ -23,12 +23,12 @@ __all__ = ["db"]
 JSON_SCHEMA = 1
 
 
-@click.group()
+@click.group(epilog="Example: convsmith db list")
 def db() -> None:
     """Look at the database of measurements, or move rows in and out of it."""
 
 
-@db.command("list")
+@db.command("list", epilog="Example: convsmith db list")
 def list_() -> None:
     """File, machines and compilers, with their numbers of problems and configs."""
     with opened(create=False) as database:
@@ -45,7 +45,7 @@ def list_() -> None:
             note(f"    {machines[machine]}")
 
 
-@db.command()
+@db.command(epilog="Example: convsmith db best kh3")
 @click.argument("text", required=False, default="")
 @click.option("--all", "everywhere", is_flag=True, help="Rows of other machines and compilers too.")
 @click.option("--wide", is_flag=True, help="All columns, however wide the terminal is.")
@@ -75,7 +75,7 @@ def best(text: str, everywhere: bool, wide: bool) -> None:
         })  # fmt: skip
 
 
-@db.command()
+@db.command(epilog="Example: convsmith db export measured.json")
 @click.argument("file")
 def export(file: str) -> None:
     """Write all rows to FILE as JSON; - is standard output."""
@@ -88,7 +88,7 @@ def export(file: str) -> None:
         note(f"{len(content['rows'])} rows")  # type: ignore[arg-type]
 
 
-@db.command("import")
+@db.command("import", epilog="Example: convsmith db import measured.json")
 @click.argument("file")
 def import_(file: str) -> None:
     """Add the rows of FILE, which `export` wrote; rows that are known from more samples stay."""
@@ -100,7 +100,7 @@ def import_(file: str) -> None:
         note(f"{database.merge(other)} of {len(rows)} rows are new")
 
 
-@db.command()
+@db.command(epilog="Example: convsmith db merge other.sqlite")
 @click.argument("files", nargs=-1, required=True)
 def merge(files: tuple[str, ...]) -> None:
     """Add the rows of other databases; rows that are known from more samples stay."""

@@ -27,7 +27,7 @@ BUSY = "busy"
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
-@click.command()
+@click.command(epilog="Example: convsmith machine --measure")
 @click.option("--threads", metavar="N[,N...]", help="Numbers of threads; by default one, and all CPUs.")
 @click.option("--target", metavar="NAME", help="Instruction set whose multiply-adds to show or to measure.")
 @click.option(

@@ -26,7 +26,9 @@ from convsmith.diag.warning import ConvsmithWarning
 __all__ = ["main"]
 
 _COMMANDS = ("bench", "verify", "explain", "show", "machine", "cache", "tune", "db")
-_EPILOG = "Environment:\n\n" + "\n\n".join(f"{v.env}: {v.doc} Legal: {v.legal}." for v in VARIABLES)
+_EPILOG = "\n\n".join(
+    ("Environment:", *(f"{v.env}: {v.doc} Legal: {v.legal}." for v in VARIABLES), "Example: convsmith bench resnet50")
+)
 
 
 class _Group(click.Group):

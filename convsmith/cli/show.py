@@ -35,7 +35,7 @@ _TEXTS: dict[str, tuple[str, Callable[[Inspected], str]]] = {
 }  # fmt: skip
 """Texts behind the IR by option: the mark of a comment, and the function from a kernel to the text."""
 
-@click.command(cls=ProblemCommand)
+@click.command(cls=ProblemCommand, epilog="Example: convsmith show mb1ic8ih6oc8kh3 --target opencl --spirv")
 @click.argument("source", metavar="DESCRIPTOR|FILE|-")
 @choice_options
 @problem_options
@@ -59,7 +59,7 @@ def show(
 ) -> None:  # fmt: skip
     """Print a kernel: its IR as it goes to LLVM, or as one of the options says. The first line is a comment.
 
-    Kernels for GPUs are shown on any machine: convsmith show mb1ic8ih6oc8kh3 --target opencl --spirv
+    Kernels for GPUs are shown on any machine.
     """
     texts = [text for text, asked in zip(_TEXTS, (llvm, asm, ptx, sass, spirv), strict=True) if asked]
     if sum((after is not None, every, *map(bool, texts), indirection, chain)) > 1:

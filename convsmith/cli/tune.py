@@ -42,7 +42,7 @@ from convsmith.tune.space import Space
 __all__ = ["opened", "time_text", "tune"]
 
 
-@click.command(cls=ProblemCommand)
+@click.command(cls=ProblemCommand, epilog="Example: convsmith tune resnet50 --budget 1m")
 @click.argument("source", metavar="NETWORK|DESCRIPTOR|FILE|MODEL.onnx|-", default="")
 @click.option("--budget", type=Duration(), default="30s", show_default=True, help="Time for all problems together.")
 @click.option("--threads", type=click.IntRange(1, MOST_THREADS), metavar="N", help="Threads; by default all CPUs.")

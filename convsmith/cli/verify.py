@@ -24,7 +24,7 @@ from convsmith.problem.problem import Problem
 __all__ = ["verify"]
 
 
-@click.command(cls=ProblemCommand)
+@click.command(cls=ProblemCommand, epilog="Example: convsmith verify mobilenet_v2 --layout axb")
 @click.argument("source", metavar="FILE|-|NETWORK|DESCRIPTOR")
 @choice_options
 @problem_options
