@@ -20,7 +20,7 @@ from convsmith.diag.errors import UnsupportedError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.intern import one_table
 from convsmith.ir.stmt import Alloc, Kernel
-from convsmith.ir.text import line_numbers
+from convsmith.ir.text import listing
 from convsmith.ir.types import POINTERS, dtype
 from convsmith.ir.walk import loops_of, statements_of
 from convsmith.layout.indirection import recipe, shape_of
@@ -85,7 +85,7 @@ def lower(plan: Pipelines, instruments: Sequence[Instrument] = (), *, debug: boo
     if plan.machine.device is None:
         known = facts(plan.machine)
         if debug:
-            known = replace(known, debug=DebugLines(line_numbers(kernel)))
+            known = replace(known, debug=DebugLines(listing(kernel).numbers))
         text = module_text(launched, known, scratch)
     else:
         text = device_text({symbol: k for symbol, (k, _) in launched.items()}, facts(plan.machine))

@@ -183,7 +183,7 @@ def value_text(v: Value, strength: int = 0) -> str:
     return _Values({}).text(v, strength)
 
 
-def _store_lines(s: Store | AtomicAdd, pad: str, out: _Listing) -> None:
+def _store_lines(s: Store | AtomicAdd, pad: str, out: Listing) -> None:
     """Append the lines of a store or an atomic addition: its named values if it is long, then the statement."""
     names: dict[Value, str] = {}
     values = _Values(names)
@@ -223,7 +223,7 @@ def buffer_text(b: Buffer) -> str:
     return text
 
 
-class _Listing(list[str]):
+class Listing(list[str]):
     """Lines of text, and the number of the line on which each statement begins, from 1 on."""
 
     def __init__(self) -> None:
@@ -231,7 +231,7 @@ class _Listing(list[str]):
         self.numbers: dict[Stmt, int] = {}
 
 
-def _lines(s: Stmt, pad: str, out: _Listing) -> None:
+def _lines(s: Stmt, pad: str, out: Listing) -> None:
     out.numbers.setdefault(s, len(out) + 1)
     inner = pad + "  "
     if isinstance(s, Block):
@@ -283,7 +283,7 @@ def head_text(s: Stmt) -> str:
 
 
 def stmt_text(s: Stmt) -> str:
-    out = _Listing()
+    out = Listing()
     _lines(s, "", out)
     return "\n".join(out)
 
@@ -293,18 +293,14 @@ def kernel_text(k: Kernel, word: str = "kernel") -> str:
 
     The latter start with the word ``pack`` or ``before``.
     """
-    return "\n".join(_listing(k, word)) + "\n" + "".join(
+    return "\n".join(listing(k, word)) + "\n" + "".join(
         kernel_text(p, word) for word, kernels in (("pack", k.packs), ("before", k.before)) for p in kernels
     )
 
 
-def line_numbers(k: Kernel) -> dict[Stmt, int]:
-    """Return the line of the kernel's text on which each statement begins, from 1 on."""
-    return _listing(k, "kernel").numbers
-
-
-def _listing(k: Kernel, word: str) -> _Listing:
-    out = _Listing()
+def listing(k: Kernel, word: str = "kernel") -> Listing:
+    """Return the lines of a kernel, without the kernels that prepare arguments."""
+    out = Listing()
     for f in k.functions:
         args = [f"{v}: {b.name}" for v, b in f.pointers] + [str(v) for v in f.indices]
         out.append(f"function {f.name}({', '.join(args)})")

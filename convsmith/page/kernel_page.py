@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from convsmith.codegen import llvm_bind
@@ -11,7 +11,7 @@ from convsmith.compiler.driver import Lowered, lower
 from convsmith.compiler.instruments import Recorder
 from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Kernel
-from convsmith.ir.text import line_numbers
+from convsmith.ir.text import listing
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import host_targets
 from convsmith.measure.calls import BindableKernel, aligned_inputs, bound_call
@@ -137,18 +137,14 @@ def _timing(kernel: Explained) -> Timing:
 
 def _assembly(kernel: Kernel, assembly: str) -> Mapping[str, Any]:
     """Return the routines, the hot loop, and the lines of IR by number."""
-    numbers, times = line_numbers(kernel), dict[int, int]()
+    lines, times = listing(kernel), dict[int, int]()
     for leaf in executed(kernel):
-        number = numbers.get(leaf.statement, 0)
+        number = lines.numbers.get(leaf.statement, 0)
         times[number] = times.get(number, 0) + leaf.times
     found = routines(assembly)
     hot = hot_loop(found, times)
     return {
         "routines": found or [Routine("", tuple(AssemblyLine(x) for x in assembly.splitlines()))],
         "hot": [hot[0].lines[n] for n in hot[1]] if hot else [], "hot_name": hot[0].name if hot else "",
-        "ir": dict(enumerate((x.strip() for x in str(_alone(kernel)).splitlines()), 1)), "times": times,
+        "ir": dict(enumerate((x.strip() for x in lines), 1)),
     }  # fmt: skip
-
-
-def _alone(kernel: Kernel) -> Kernel:
-    return replace(kernel, packs=(), before=())

@@ -17,8 +17,7 @@ from convsmith.diag.errors import UnsupportedError
 from convsmith.diag.forking import import_lock
 
 try:
-    with import_lock:
-        import torch as _torch  # noqa: F401  # the package is of no use without it
+    import torch as _torch  # noqa: F401  # the package is of no use without it
 except ImportError as error:
     raise UnsupportedError(
         f"convsmith.torch needs PyTorch, which cannot be imported ({error}); pip install 'convsmith[torch]' installs "

@@ -29,6 +29,18 @@ def ordered(traffic: Traffic, loops: Loops, config: Config, images: str) -> Conf
     return chosen
 
 
+def with_depth_within(loops: Loops, config: Config, images: str) -> Config | None:
+    """Return ``config`` with the outermost loop over pixels within the next one; None where there are no three of them.
+
+    Then the rows of a register tile pass through all depths, whose planes share them, before the next rows.
+    """
+    pixels = [n for n in config.order if loops.kinds.get(n) == "m" and n != images]
+    if len(pixels) < 3:
+        return None
+    depth, rows, _ = pixels
+    return replace(config, order=tuple({depth: rows, rows: depth}.get(n, n) for n in config.order))
+
+
 def orders(loops: Loops, config: Config, images: str) -> Iterator[tuple[str, ...]]:
     """Yield orders in which images, channels, pixels or rows of pixels are outermost."""
     first = tuple(n for n in config.order if n not in loops.extents)

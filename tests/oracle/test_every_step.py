@@ -153,6 +153,7 @@ def test_the_kinds_use_every_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     used -= {"pieces"}  # of loops whose extents are given at the call
     used -= {"scale"}  # on machines whose vectors are scalable (test_scalable_steps.py)
     used -= {"unvectorise"}  # on machines without vectors of some types (test_unvectorise.py)
+    used -= {"share_outermost"}  # of operands that are packed in each call, on threads (test_packing_kernels.py)
     changed: set[str] = set()
 
     class Changes:

@@ -6,10 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+import convsmith as cs
 from convsmith.ir.intern import interning
 from convsmith.machine.memory import core_caches
 from convsmith.machine.micro_architectures import MICRO_ARCHITECTURES
+from convsmith.machine.registry import host_targets
 from convsmith.machine.x86.levels import LEVELS
+from convsmith.measure.verification import verify_kernel
 from convsmith.plan.config import Config
 from convsmith.plan.loops import loops_after_fusing
 from convsmith.problem import parse_problem
@@ -99,3 +102,28 @@ def test_taps_run_within_channels_where_pixels_arrive_late(line: str, reduce: st
     problem = parse_problem(f"--accuracy=strict {line}")
     assert ",".join(default_config(problem, intel).reduce) == reduce
     assert default_config(problem, AVX512).reduce[-1] != "kw"
+
+
+DEPTHS = [
+    (f"{LAST} g64mb1ic64id16ih56iw56oc64kd3kh3kw3pd1ph1pw1", ["mb", "oh", "od", "ow"]),
+    (f"{LAST} g24mb1ic24id16ih112iw112oc24od16oh56ow56kd5kh3kw3sd1sh2sw2pd2ph1pw1", ["mb", "oh", "od", "ow"]),
+    (f"{LAST} --dir=BWD_D g64mb1ic64id16ih56iw56oc64kd3kh3kw3pd1ph1pw1", ["mb", "ih", "id", "iw"]),
+    (f"{LAST} g64mb1ic64id16ih56iw56oc64kd1kh3kw3ph1pw1", ["mb", "od", "oh", "ow"]),  # no plane is read twice
+    (f"{LAST} g256mb1ic256id8ih14iw14oc256kd3kh3kw3pd1ph1pw1", ["mb", "od", "oh", "ow"]),  # three planes stay
+    (f"--accuracy=strict {LAST} mb1ic64id16ih56iw56oc64kd3kh1kw1pd1", ["mb", "od", "oh", "ow"]),  # arithmetic hides it
+]
+
+
+@pytest.mark.parametrize(("line", "order"), DEPTHS)
+def test_rows_of_a_tile_pass_through_all_depths(line: str, order: list[str]) -> None:
+    """Where the planes of a window exceed the second-level cache, rows of all depths are read before the next rows."""
+    assert list(default_config(parse_problem(line), AVX512).order[:4]) == order
+
+
+def test_depth_within_rows_computes_the_same() -> None:
+    line = f"{LAST} g20mb2ic20id5ih9iw7oc20kd3kh3kw3pd1ph1pw1"
+    config = Config.parse(
+        f"--target={host_targets()[0].name} --lane=g --register=oh:4,ow:2,g:16 --order=mb,oh,od,ow,g,oc"
+    )
+    verdict = verify_kernel(cs.compile(line, config=config))
+    assert verdict.ok and verdict.detail == "exact"
