@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         UsageError,
     )
     from convsmith.diag.settings import settings
+    from convsmith.exporter.library import export
     from convsmith.frontend import onnx_ops as onnx
     from convsmith.frontend.conv_functions import (
         conv1d,
@@ -53,6 +54,7 @@ _HOME = {
         "ConfigError", "ConvsmithError", "InternalError", "ToolchainError", "UnsupportedError", "UsageError",
     ),
     "diag.settings": ("settings",),
+    "exporter.library": ("export",),
     "frontend.conv_functions": (
         "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
     ),
@@ -73,8 +75,8 @@ _MODULE = {name: f"convsmith.{module}" for module, names in _HOME.items() for na
 __all__ = [
     "CompiledKernel", "Config", "ConfigError", "Conv", "ConvsmithError", "DenormalWarning", "InternalError", "Layout",
     "Packed", "ToolchainError", "UnsupportedError", "UsageError", "__version__", "compile", "conv1d", "conv2d",
-    "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "gemm_lowp", "load_packed", "micro_kernel",
-    "onnx", "pack_lowp", "reorder", "settings", "suite",
+    "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "export", "gemm_lowp", "load_packed",
+    "micro_kernel", "onnx", "pack_lowp", "reorder", "settings", "suite",
 ]  # fmt: skip
 
 

@@ -40,6 +40,7 @@ LAYERS: dict[str, set[str]] = {
     "tune": {"distributed", "platformdirs"},
     "page": {"jinja2", "matplotlib", "numpy"},
     "frontend": {"numpy", "onnx"},
+    "exporter": {"numpy"},
     PACKAGE: set(),
     "torch": {"rich", "torch"},
     "cli": {"click", "matplotlib", "numpy", "rich"},

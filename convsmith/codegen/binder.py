@@ -26,7 +26,7 @@ from convsmith.ir.types import DTYPES, POINTERS, dtype
 from convsmith.layout.indirection import Table, from_recipe
 from convsmith.layout.layout import Layout
 
-__all__ = ["AddressMemory", "ArgumentMemory", "Binder", "BoundEntry", "absent_pixel", "element_type"]
+__all__ = ["AddressMemory", "ArgumentMemory", "Binder", "BoundEntry", "absent_pixel", "absent_places", "element_type"]
 
 Array = NDArray[Any]
 Place = TypeVar("Place")
@@ -201,11 +201,16 @@ def absent_pixel(argument: Argument, name: str, points: Array) -> Array:
     if len(points) == 1:
         return np.full(argument.size, points[0], element_type(argument))
     memory = np.zeros(argument.size, element_type(argument))
+    memory[absent_places(argument, len(points))] = points
+    return memory
+
+
+def absent_places(argument: Argument, channels: int) -> Array:
+    """Return the positions in the memory of a "zero" argument that hold the zero points of so many ``channels``."""
     blocks = Layout.parse(argument.layout, argument.shape).blocks
-    channels = np.arange(len(points))
-    places, within = np.zeros(len(points), np.int64), prod(b.size for b in blocks)
+    numbers = np.arange(channels)
+    places, within = np.zeros(channels, np.int64), prod(b.size for b in blocks)
     for b in blocks:
         within //= b.size
-        places += channels // within % b.size * b.stride
-    memory[places] = points
-    return memory
+        places += numbers // within % b.size * b.stride
+    return places

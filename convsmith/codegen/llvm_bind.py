@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import gc
 import os
+import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -125,6 +126,40 @@ def _emitted(text: str, triple: str, cpu: str, features: str, emit: Callable[[An
         return emit(tm, _parsed(text, tm))
 
     return run() if _level(triple) else in_child(run, triple)
+
+
+def joined_code(
+    texts: Sequence[str], public: Collection[str], triple: str, cpu: str, features: str, is_text: bool = False
+) -> bytes:
+    """Return the object code, or with ``is_text`` the assembly, of modules joined to one whose only visible symbols are
+    ``public``; functions and constants that these do not need are left out.
+    """
+    tm = machine(triple, cpu, features)
+    first, *others = (_parsed(text, tm) for text in texts)
+    for other in others:
+        first.link_in(other)
+    for symbol in (*first.functions, *first.global_variables):
+        if not (symbol.is_declaration or symbol.name in public or symbol.linkage is llvm.Linkage.appending):
+            symbol.linkage = "internal"
+    passes = llvm.create_new_module_pass_manager()
+    passes.add_global_dead_code_eliminate_pass()
+    passes.run(first, llvm.create_pass_builder(tm, llvm.create_pipeline_tuning_options()))
+    return tm.emit_assembly(first).encode() if is_text else tm.emit_object(first)  # type: ignore[no-any-return]
+
+
+def undefined_symbols(code: bytes) -> tuple[str, ...]:
+    """Return the names of the symbols that ELF object ``code`` uses and does not define."""
+    sections = {s.name(): s.data() for s in llvm.ObjectFileRef.from_data(code).sections()}
+    names, table = sections[b".strtab"], sections[b".symtab"]
+    is_wide = code[4] == 2
+    form = struct.Struct("<IBBHQQ" if is_wide else "<IIIBBH")
+    found = []
+    for record in form.iter_unpack(table):
+        section = record[3] if is_wide else record[5]
+        start = record[0]
+        if section == 0 and start:
+            found.append(names[start : names.index(b"\0", start)].decode())
+    return tuple(sorted(found))
 
 
 def llvm_version() -> str:

@@ -6,6 +6,7 @@ kernel loaded from the cache costs no more than its code.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from time import perf_counter
@@ -17,6 +18,7 @@ from convsmith.diag import trace
 from convsmith.diag.forking import import_lock
 from convsmith.frontend.inspection import Inspected
 from convsmith.frontend.nothing import NothingKernel, has_empty_tensor
+from convsmith.frontend.public import public
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import target as known_target
 from convsmith.plan.config import Config
@@ -163,6 +165,12 @@ class CompiledKernel(Inspected):
         """The signature of the packed weights that a call takes; empty if it takes none."""
         host = self._host
         return host.signature if isinstance(host, HostKernel) else ""
+
+    def export(self, directory: str | os.PathLike[str], **options: Any) -> Any:
+        """Write the kernel for programs without Python, and return the `ExportedLibrary`; the options are those of
+        `convsmith.export`.
+        """
+        return public("export")(self, directory, **options)
 
     def plan(self) -> AnyPlan:
         """Return every decision worked out; `print` shows it."""

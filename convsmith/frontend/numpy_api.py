@@ -31,7 +31,7 @@ from convsmith.runtime.arrays import Array, as_array, takes_arrays
 from convsmith.runtime.packed import Packed
 from convsmith.runtime.threads import default_threads
 
-__all__ = ["KEPT_KERNELS", "compile", "load_packed", "reorder", "watched"]
+__all__ = ["KEPT_KERNELS", "compile", "load_packed", "reorder", "thread_count", "watched"]
 
 KEPT_KERNELS = 1024
 """Maximum number of kernels that the process keeps per cache."""
@@ -93,8 +93,8 @@ def compile(
         if target is not None and target != chosen.target:
             message = f"target={target!r}, but the config says --target={chosen.target}; legal is one of them"
             raise UsageError(message, code="target")
-        chosen = replace(chosen, threads=_threads(chosen.threads if threads is None else threads))
-    count = chosen.threads if chosen is not None else _threads(threads)
+        chosen = replace(chosen, threads=thread_count(chosen.threads if threads is None else threads))
+    count = chosen.threads if chosen is not None else thread_count(threads)
     level = registry.target(chosen.target if chosen is not None else target or settings.target, conv.types)
     if dynamic is not None:
         return _dynamic(conv, dynamic_names(dynamic), level.name, chosen, count)
@@ -136,7 +136,8 @@ def watched() -> bool:
     return settings.dump is not None or settings.check != "off" or trace.enabled("exec")
 
 
-def _threads(count: int | None) -> int:
+def thread_count(count: int | None) -> int:
+    """Return the threads of a kernel for which a call asks for ``count``, by default for those of this process."""
     if count is None:
         return default_threads()
     number = integer("threads", count)

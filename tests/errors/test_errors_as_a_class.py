@@ -73,6 +73,7 @@ def cases(kernel: cs.CompiledKernel, folder: Path) -> dict[str, tuple[Callable[.
         "run": (lambda **arrays: kernel.run(**arrays), {"src": X, "wei": W, "bia": B, "dst": None}),
         "pack": (kernel.pack, {"operand": W, "bias": B}),
         "ir": (kernel.ir, {"stage": "naive"}),
+        "export": (cs.export, {"problem": LINE, "directory": folder / "out", "threads": 1}),
         "Conv": (cs.Conv, conv),
         "Conv.parse": (cs.Conv.parse, {"line": LINE}),
         "Config": (cs.Config, {"target": "generic", "lane": "oc"}),
@@ -94,7 +95,7 @@ NAMES = [
     "compile", "conv1d", "conv2d", "conv3d", "conv_transpose2d", "gemm_lowp", "gemm_lowp, drawn", "pack_lowp",
     "product", "load_packed", "save", "reorder", "suite", "onnx.conv", "onnx.conv_transpose", "onnx.conv_integer",
     "onnx.qlinear_conv", "onnx.matmul_integer", "onnx.qlinear_matmul", "kernel", "kernel, packed", "bind", "run",
-    "pack", "ir", "Conv", "Conv.parse", "Config", "Config.parse", "Layout.from_tag", "settings.scope",
+    "pack", "ir", "export", "Conv", "Conv.parse", "Config", "Config.parse", "Layout.from_tag", "settings.scope",
 ]  # fmt: skip
 
 

@@ -1,0 +1,68 @@
+"""`convsmith export`: kernels as object code, assembly or a static library, for programs without Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from convsmith.cli.output import note
+from convsmith.cli.problems import ProblemCommand, choice_options, problem_options, read_problems
+from convsmith.diag.errors import UsageError
+from convsmith.diag.settings import settings
+from convsmith.exporter.library import FORMATS, ExportedLibrary, export_kernels, kernels_for
+from convsmith.exporter.names import check_name, legal_name
+from convsmith.exporter.target import THIS_MACHINE
+
+__all__ = ["export"]
+
+
+@click.command(
+    cls=ProblemCommand, epilog="Example: convsmith export mb1ic64ih56oc64kh3ph1 --name layer --weights w.npy -o layer",
+)
+@click.argument("source", metavar="DESCRIPTOR|FILE|-")
+@choice_options
+@problem_options
+@click.option("-o", "--output", metavar="DIR", required=True, help="Directory of the files; it is made.")
+@click.option("--format", "form", default="static-library", show_default=True, metavar="FORMAT",
+              help=f"{', '.join(FORMATS)}; source is assembly, which gcc -c and clang -c take.")  # fmt: skip
+@click.option("--name", metavar="NAME", help="Name of the library, and of its kernel where there is one.")
+@click.option("--weights", multiple=True, metavar="[TENSOR=]FILE.npy",
+              help="An array to build in, packed; the weights, or the tensor named. May be repeated.")  # fmt: skip
+def export(
+    source: str, threads: int | None, target: str | None, config: str | None, layout: str, output: str, form: str,
+    name: str | None, weights: tuple[str, ...], **options: str | bool | None,
+) -> None:  # fmt: skip
+    """Write kernels for programs without Python: code, a header for C and C++, declarations for Rust, a manifest, a
+    CMake file and an example. The code calls no library; threads are the program's.
+
+    --target is cpu (this machine), a level, or a triple with features: aarch64-linux-gnu+dotprod, say. The lines of a
+    FILE become one library.
+    """
+    settings.validate()
+    if form not in FORMATS:
+        raise UsageError(f"--format={form} is not legal; legal are {', '.join(FORMATS)}", code="bad-format")
+    if name is not None:
+        check_name(name)
+    listed = read_problems(source, options, layout)
+    where = THIS_MACHINE if target is None else target
+    kernels = [kernel for p in listed.problems for kernel in kernels_for(p, where, threads, config)]
+    if name is None and len(kernels) > 1:
+        name = legal_name(Path(source).stem, "kernels") if source != "-" else "kernels"
+    built_in = dict(map(_array, weights)) or None
+    note(listed.heading(threads, config))
+    note(_page(export_kernels(kernels, output, format=form, name=name, weights=built_in)))
+
+
+def _array(text: str) -> tuple[str, str]:
+    """Return the name of a tensor, empty for the weights, and the file of its values."""
+    tensor, equals, file = text.partition("=")
+    return (tensor, file) if equals and tensor.isidentifier() else ("", text)
+
+
+def _page(library: ExportedLibrary) -> str:
+    """Return the files of a library with their sizes, and its kernels with their levels."""
+    lines = [f"{kernel.name}  {kernel.problem}, {kernel.machine.name}" for kernel in library.kernels]
+    sizes = {file: f"{file.stat().st_size:,}" for file in library.files}
+    width = max(map(len, sizes.values()))
+    return "\n".join([*lines, *(f"{size:>{width}} bytes  {file}" for file, size in sizes.items())])

@@ -1,0 +1,98 @@
+"""From a kernel to the code of an exported one: its entries, the functions that run them, and those that LLVM calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from convsmith.codegen import llvm_bind
+from convsmith.codegen.artifact import Artifact
+from convsmith.diag.errors import UnsupportedError
+from convsmith.exporter.constants import built_in_contents
+from convsmith.exporter.entry_points import entry_points_text
+from convsmith.exporter.interface import Interface, interface_of
+from convsmith.exporter.library_functions import PROVIDED, library_text
+from convsmith.frontend.kernel import CompiledKernel
+from convsmith.machine.base import Machine
+from convsmith.machine.registry import known_targets
+from convsmith.runtime.arrays import Array
+
+__all__ = ["BuiltKernel", "build_kernel"]
+
+_OF_COMPILER = "__"
+"""The beginning of the names of functions that each compiler for a machine brings in a library of its own."""
+
+
+@dataclass(frozen=True)
+class BuiltKernel:
+    """A kernel as object code and as assembly, with its interface.
+
+    ``needs`` are functions of the compiler's library that the code calls; ``problem`` describes what it computes.
+    """
+
+    interface: Interface
+    machine: Machine
+    problem: str
+    config: str
+    object: bytes = field(repr=False)
+    texts: tuple[str, ...] = field(repr=False)
+    needs: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name of the kernel."""
+        return self.interface.name
+
+    def assembly(self) -> bytes:
+        """Return the code as text that an assembler takes."""
+        m = self.machine
+        return llvm_bind.joined_code(self.texts, self.interface.symbols, m.triple, m.cpu, m.features, is_text=True)
+
+
+def build_kernel(kernel: CompiledKernel, name: str, weights: Mapping[str, Array]) -> BuiltKernel:
+    """Return the code of ``kernel`` under ``name``, with the arrays ``weights`` built in.
+
+    UnsupportedError where there is no code of a CPU to export.
+    """
+    artifact, machine = _exportable(kernel), kernel.target
+    contents = built_in_contents(kernel, artifact, weights)
+    interface = interface_of(name, artifact, [t.name for t in kernel.problem.tensors], frozenset(weights))
+    word = f"i{artifact.address_bits}"
+    texts: tuple[str, ...] = (kernel.llvm(), entry_points_text(interface, machine.triple, contents))
+    while True:
+        code = llvm_bind.joined_code(texts, interface.symbols, machine.triple, machine.cpu, machine.features)
+        missing = llvm_bind.undefined_symbols(code)
+        provided = [symbol for symbol in missing if symbol in PROVIDED]
+        if not provided:
+            break
+        texts = (*texts, *(library_text(symbol, machine.triple, word) for symbol in provided))
+    if unknown := [symbol for symbol in missing if not symbol.startswith(_OF_COMPILER)]:
+        raise UnsupportedError(
+            f"{kernel.problem}: code for {machine.name} calls {', '.join(unknown)} of a C library; available are "
+            "levels with instructions for these",
+            code="library",
+        )
+    return BuiltKernel(interface, machine, str(kernel.problem), str(kernel.config), code, texts, missing)
+
+
+def _exportable(kernel: object) -> Artifact:
+    """Return the artifact of a kernel that can be exported; UnsupportedError says why another one cannot."""
+    if not isinstance(kernel, CompiledKernel):
+        raise UnsupportedError(
+            f"{type(kernel).__name__}: kernels of fixed sizes are exported, which compile() returns without dynamic=",
+            code="export",
+        )
+    if kernel.artifact is None:
+        raise UnsupportedError(
+            f"{kernel.problem} has no elements in its source or destination: there is no code to export; available are "
+            "problems with sizes of at least 1",
+            code="export",
+        )
+    if kernel.target.device is not None:
+        levels = ", ".join(t.name for t in known_targets())
+        raise UnsupportedError(
+            f"target {kernel.target.name} is a device, whose kernels a driver starts; exported are kernels of CPUs: "
+            f"{levels}",
+            code="export",
+        )
+    return kernel.artifact

@@ -1,0 +1,150 @@
+"""Arrays that are built into exported code: in the kernel's layout, or packed by this machine when the code is made.
+
+Code for another machine cannot run here, so its packing kernels are compiled for this one, without vectors: they copy
+the same elements to the same places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import accumulate
+
+import numpy as np
+
+from convsmith.codegen import llvm_bind
+from convsmith.codegen.artifact import Argument, Artifact, Entry, Launch
+from convsmith.codegen.llvm_text import module_text
+from convsmith.compiler.driver import private_buffers
+from convsmith.compiler.facts import facts
+from convsmith.diag.errors import UsageError
+from convsmith.frontend.inspection import Inspected
+from convsmith.ir.buffer import Buffer, make_buffer
+from convsmith.ir.intern import interning
+from convsmith.ir.stmt import Alloc, Kernel
+from convsmith.ir.walk import statements_of
+from convsmith.machine.generic.level import level
+from convsmith.passes.flatten import flatten
+from convsmith.passes.manager import Step, run_steps
+from convsmith.passes.narrow_index import narrow_index
+from convsmith.passes.relocate import Relocate
+from convsmith.passes.simplify import simplify
+from convsmith.runtime.arrays import ALIGNMENT, Array, ArraySpec, address_of, aligned_empty, all_finite
+from convsmith.runtime.border import tensors_of
+from convsmith.runtime.entry_call import EntryCall, PackedParts
+from convsmith.runtime.host import HostLibrary
+
+__all__ = ["built_in_contents", "stored_bytes"]
+
+_STEPS = (Step(flatten), Step(simplify), Step(narrow_index))
+"""Rewrites of a packing kernel that keep its loops as they are."""
+
+
+def stored_bytes(spec: ArraySpec, array: Array | tuple[float, ...]) -> bytes:
+    """Return the memory of an array, or of default values, in the layout of ``spec``; bytes between elements are zero.
+    """
+    memory = np.zeros(spec.extent, np.uint8)
+    values = array if isinstance(array, np.ndarray) else spec.filled(array)
+    np.ndarray(spec.shape, spec.dtype, memory, 0, spec.strides)[...] = values
+    return memory.tobytes()
+
+
+def built_in_contents(kernel: Inspected, artifact: Artifact, given: Mapping[str, Array]) -> dict[str, bytes]:
+    """Return the bytes of the tensors ``given``, by the names of the parameters that they replace.
+
+    UsageError where a tensor is unknown, is no input, has another shape or type, or holds a number that the kernel may
+    not multiply by.
+    """
+    tensors = tensors_of(artifact)
+    specs = {name: ArraySpec(tensor) for name, tensor in tensors.items()}
+    checked: dict[str, Array] = {}
+    for name, array in given.items():
+        inputs = [t.name for t in tensors.values() if t.role == "in"]
+        if name not in inputs:
+            raise UsageError(
+                f"weights: {artifact.problem} reads no array {name!r}; it reads {', '.join(inputs)}", code="bad-weights"
+            )
+        checked[name] = specs[name].check(array, name)
+        if name in artifact.needs_finite and not all_finite(checked[name]):
+            raise UsageError(
+                f"{name}: holds infinities or NaN, which this kernel multiplies by stored zeros; legal are finite "
+                "values, or a config that reads no padding from memory (--realise=peel)",
+                code="non-finite",
+            )
+    plain = {a.name for entry in artifact.steps.values() for a in entry.arguments}
+    contents = {name: stored_bytes(specs[name], array) for name, array in checked.items() if name in plain}
+    packed = [name for name in checked if name in artifact.packs]
+    if packed:
+        with llvm_bind.no_collection(), interning():
+            packs = _PackingHere(kernel, artifact)
+            for name in packed:
+                contents[f"packed_{name}"] = packs.packed(name, checked)
+    return contents
+
+
+class _PackingHere:
+    """The packing kernels of ``kernel``, compiled for this machine."""
+
+    def __init__(self, kernel: Inspected, artifact: Artifact) -> None:
+        here, symbol_of = level(), kernel.plan().symbol
+        made = {symbol_of(k.name): run_steps(_in_memory(k), _STEPS) for k in kernel.lowered([]).packs}
+        private = {b: size for k in made.values() for b, size in _private(k).items()}
+        *starts, end = accumulate(private.values(), initial=0)
+        scratch = {b: (start, end) for b, start in zip(private, starts)}
+        text = module_text({name: (k, Launch()) for name, k in made.items()}, facts(here), scratch)
+        code = llvm_bind.object_code(text, here.triple, here.cpu, here.features)
+        memory = Argument("scratch", "scratch", "u8", (end,), "a", end)
+        packing = {name: _entry(e, memory) for name, e in artifact.entries.items() if e.packing}
+        self._artifact = artifact
+        entries = {**packing, "main": next(iter(packing.values()))}
+        self._library = HostLibrary(Artifact(code, here.name, entries, artifact.problem, "none"))
+
+    def packed(self, operand: str, arrays: Mapping[str, Array]) -> bytes:
+        """Return the packed memory of ``operand``, one of ``arrays``."""
+        parts = PackedParts.of(self._artifact, operand)
+        memory = aligned_empty(parts.size * parts.dtype.itemsize)
+        memory[:] = 0
+        places = parts.addresses(address_of(memory))
+        keep: list[Array] = []
+        for name in self._artifact.packs[operand]:
+            for a in self._artifact.entries[name].arguments:
+                if a.role == "in" and a.name not in places:
+                    ready = _ready(a, operand, arrays)
+                    places[a.name] = address_of(ready)
+                    keep.append(ready)
+            function = self._library[name]
+            EntryCall(function, function.entry, {}).run_with(places, keep)
+        return memory.tobytes()
+
+
+def _in_memory(kernel: Kernel) -> Kernel:
+    """Return a kernel whose register arrays, which loops index, lie in memory."""
+    arrays = {s.buffer for s in statements_of(kernel.body) if isinstance(s, Alloc) and s.buffer.shape}
+    body = kernel.body
+    for b in arrays:
+        body = Relocate(b, make_buffer(b.name, b.dtype, b.shape, "cache"), lambda index: index).stmt(body)
+    return replace(kernel, body=body)
+
+
+def _private(kernel: Kernel) -> dict[Buffer, int]:
+    """Return the bytes of each array that the kernel has in memory of its own."""
+    return {b: -(-b.size * b.dtype.bytes // ALIGNMENT) * ALIGNMENT for b in private_buffers(kernel)}
+
+
+def _entry(entry: Entry, scratch: Argument) -> Entry:
+    """Return an entry of the kernel with other scratch memory, for one thread."""
+    arguments = (a for a in entry.arguments if a.role != "scratch")
+    return replace(entry, arguments=(*arguments, *([scratch] if scratch.size else [])), launch=Launch())
+
+
+def _ready(a: Argument, operand: str, arrays: Mapping[str, Array]) -> Array:
+    """Return the array that packing ``operand`` reads as the argument, in the kernel's layout."""
+    spec = ArraySpec(a)
+    if a.name in arrays:
+        return spec.prepare(arrays[a.name])
+    if a.default is None:
+        raise UsageError(
+            f"weights: packing {operand} reads {a.name} too; legal is --weights {a.name}=FILE beside it",
+            code="bad-weights",
+        )
+    return spec.filled(a.default)

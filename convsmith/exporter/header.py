@@ -1,0 +1,134 @@
+"""The header of an exported library, for C and C++."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from textwrap import wrap
+
+from convsmith.exporter.build import BuiltKernel
+from convsmith.exporter.interface import WORKSPACE, Parameter
+from convsmith.frontend.public import public
+from convsmith.ir.types import dtype
+from convsmith.layout.layout import Layout
+
+__all__ = ["C_TYPES", "header_text", "macro", "tensor_text"]
+
+C_TYPES = {
+    "f32": "float", "f64": "double", "f16": "uint16_t", "bf16": "uint16_t", "s32": "int32_t", "s16": "int16_t",
+    "s8": "int8_t", "u8": "uint8_t", "": "void",
+}  # fmt: skip
+"""Types of C by ours; those without one are integers that hold the bits. Memory of the kernel's own is void."""
+
+_WIDTH = 116
+
+_PARALLEL = """\
+#ifndef CONVSMITH_PARALLEL
+#define CONVSMITH_PARALLEL
+/* Part `part` of the `parts` parts of a kernel's work on `data`. */
+typedef void (*convsmith_task)(void *data, size_t part, size_t parts);
+/* A function of the program: calls task(data, part, parts) for each part from 0 to parts - 1, in any order and on any
+ * threads, and returns when all have ended. `pool` is the program's own. */
+typedef void (*convsmith_parallel)(void *pool, convsmith_task task, void *data, size_t parts);
+#endif
+"""
+
+_PERMISSIONS = {
+    "amx": "Before the first call, Linux must let the process use tiles: syscall(SYS_arch_prctl, 0x1023, 18) == 0.",
+}  # fmt: skip
+
+
+def header_text(name: str, kernels: Sequence[BuiltKernel]) -> str:
+    """Return the header of the library ``name``."""
+    guard = f"{macro(name)}_H"
+    parts = [
+        *_comment(f"{name}: kernels compiled by convsmith {public('__version__')}, for C and C++. They call no library "
+                  "and check nothing; each NAME_check compares the memory of a call with what NAME needs."),
+        "", f"#ifndef {guard}", f"#define {guard}", "", "#include <stddef.h>", "#include <stdint.h>", "",
+        "#ifdef __cplusplus", 'extern "C" {', "#endif", "",
+    ]  # fmt: skip
+    if any(k.interface.threads > 1 for k in kernels):
+        parts.append(_PARALLEL)
+    for kernel in kernels:
+        parts += [*_kernel_lines(kernel), ""]
+    parts += ["#ifdef __cplusplus", "}", "#endif", "", f"#endif /* {guard} */", ""]
+    return "\n".join(parts)
+
+
+def macro(name: str) -> str:
+    """Return the beginning of the names of macros about ``name``."""
+    return name.upper()
+
+
+def tensor_text(p: Parameter) -> str:
+    """Return a line on the memory behind a parameter: shape, layout and strides."""
+    if p.tensor is None:
+        return f"{p.nbytes} bytes, aligned to {p.alignment}"
+    t = p.tensor
+    dims = ", ".join(f"{name} {size}" for name, size in zip(t.dims, t.shape)) or "1 element"
+    layout = Layout.parse(t.layout, t.shape)
+    strides = f", strides {', '.join(map(str, layout.strides))} elements" if layout.is_plain else ""
+    default = f"; null is {', '.join(f'{x:g}' for x in t.default[:4])}" if t.default is not None else ""
+    more = ", ..." if t.default is not None and len(t.default) > 4 else ""
+    return f"{t.dtype} [{dims}], layout {t.layout}{strides}, {p.nbytes} bytes{default}{more}"
+
+
+def _declared(p: Parameter) -> str:
+    return f"{'' if p.is_written else 'const '}{C_TYPES[p.type]} *{p.name}"
+
+
+def _comment(*texts: str) -> list[str]:
+    """Return the lines of a comment of several paragraphs."""
+    safe = (text.replace("*/", "* /") for text in texts)
+    lines = [line for text in safe for line in wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)]
+    marked = [f"{'/*' if n == 0 else ' *'} {line}" for n, line in enumerate(lines)]
+    return [f"{marked[0]} */"] if len(marked) == 1 else [*marked, " */"]
+
+
+def _prototype(head: str, parameters: Sequence[str]) -> str:
+    """Return a prototype in lines that fit the page."""
+    return "\n".join(wrap(f"{head}({', '.join(parameters)});", _WIDTH, subsequent_indent="    "))
+
+
+def _kernel_lines(kernel: BuiltKernel) -> Iterator[str]:
+    interface, m = kernel.interface, kernel.machine
+    of_kernel = [f"{p.name}: {tensor_text(p)}." for p in interface.parameters]
+    about = [f"{kernel.problem}.", f"For {m.name} ({m.triple}), with {kernel.config}."]
+    about += [f"Built in: {', '.join(sorted(interface.built_in))}."] if interface.built_in else []
+    about += [_PERMISSIONS[name] for name in m.permissions]
+    about += [f"Calls {', '.join(kernel.needs)} of the compiler's library."] if kernel.needs else []
+    if finite := [name for name in interface.artifact.needs_finite if name not in interface.built_in]:
+        about.append(f"{', '.join(finite)} must hold finite numbers: they are multiplied by stored zeros.")
+    for entry in interface.artifact.steps.values():
+        for a in entry.arguments:
+            if a.role == "zero" and a.recipe:
+                low, high = dtype(a.dtype).limits
+                about.append(f"{a.recipe} must hold numbers from {low} to {high}.")
+    if m.needs:
+        about.append(f"The CPU must have {', '.join(m.needs)}.")
+    yield from _comment(*about)
+    for p in interface.parameters:
+        yield f"#define {macro(interface.name)}_{macro(p.name)}_BYTES {p.nbytes}"
+    for packing in interface.packings:
+        if packing.workspace:
+            yield f"#define {macro(packing.symbol)}_{macro(WORKSPACE)}_BYTES {packing.workspace}"
+    yield ""
+    for packing in interface.packings:
+        yield from _comment(f"Packs {packing.operand} once, for any number of calls.")
+        yield _prototype(f"void {packing.symbol}", list(map(_declared, packing.parameters)))
+    yield from _comment(
+        "The kernel. It checks nothing.", *of_kernel,
+        *([f"It runs in at most {interface.threads} parts through `parallel`; where that is null, the calling thread "
+           "runs all."] if interface.threads > 1 else []),
+        *(["Each call at a time needs a workspace of its own; its content does not matter."]
+          if interface.workspace else []),
+    )  # fmt: skip
+    threads = ["convsmith_parallel parallel", "void *pool"] if interface.threads > 1 else []
+    yield _prototype(f"void {interface.name}", [*map(_declared, interface.parameters), *threads])
+    yield from _comment(
+        "Returns 0 where every array of a call is large enough and aligned, and no array that is written overlaps "
+        "another; else a code."
+    )
+    pairs = [text for p in interface.parameters for text in (f"const void *{p.name}", f"size_t {p.name}_bytes")]
+    yield _prototype(f"int {interface.check}", pairs)
+    yield from _comment("Returns what a code says, as text.")
+    yield f"const char *{interface.message}(int code);"

@@ -1,0 +1,218 @@
+"""The interface of an exported kernel: the parameters of its functions, and the memory behind each.
+
+    void NAME(tensors..., workspace, parallel, pool)     the kernel
+    void NAME_pack(tensors..., packed)                   packs an operand; NAME_pack_wei_1 where there are several
+    int NAME_check(pointer, bytes, ...)                  compares the memory of a call with what the kernel needs
+    const char *NAME_message(int code)                   what NAME_check found
+
+Arrays that are built in are no parameters. `workspace` holds the memory that the kernel alone uses: what goes from one
+entry to the next, the scratch memory of each thread, and tables of pointers. It is absent where a kernel uses none, and
+`parallel` and `pool` are absent where one thread runs all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from convsmith.codegen.artifact import Argument, Artifact, Entry
+from convsmith.codegen.binder import element_type
+from convsmith.runtime.arrays import ALIGNMENT, ArraySpec
+from convsmith.runtime.border import tensors_of
+from convsmith.runtime.entry_call import PackedParts
+
+__all__ = ["WORKSPACE", "EntryUse", "Interface", "PackingFunction", "Parameter", "interface_of"]
+
+WORKSPACE = "workspace"
+"""The name of the parameter for the memory that a kernel alone uses."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A pointer that a function takes: to a tensor, to a packed operand (``of`` a tensor), or to the workspace.
+
+    The memory behind it has ``nbytes`` from an address that is a multiple of ``alignment``. One that is optional may be
+    null, which stands for the values of the problem's line.
+    """
+
+    name: str
+    nbytes: int
+    alignment: int
+    is_written: bool
+    tensor: Argument | None = None
+    of: str = ""
+
+    @property
+    def is_optional(self) -> bool:
+        """Whether the pointer may be null."""
+        return self.tensor is not None and self.tensor.default is not None
+
+    @property
+    def type(self) -> str:
+        """The type of the elements; empty for memory whose content is the kernel's own."""
+        return self.tensor.dtype if self.tensor is not None else ""
+
+
+@dataclass(frozen=True)
+class EntryUse:
+    """An entry that a function runs; ``places`` are offsets in the workspace of arguments that lie there, by name."""
+
+    entry: Entry
+    places: dict[str, int]
+
+
+@dataclass(frozen=True)
+class PackingFunction:
+    """A function that packs an operand: its symbol, its parameters, the entries that it runs, and its workspace."""
+
+    symbol: str
+    operand: str
+    parameters: tuple[Parameter, ...]
+    uses: tuple[EntryUse, ...]
+    workspace: int
+
+
+@dataclass(frozen=True)
+class Interface:
+    """The functions of an exported kernel; ``built_in`` are names of tensors whose values the code contains.
+
+    ``threads`` is the largest number of parts in which the kernel can run.
+    """
+
+    name: str
+    artifact: Artifact
+    parameters: tuple[Parameter, ...]
+    uses: tuple[EntryUse, ...]
+    packings: tuple[PackingFunction, ...]
+    workspace: int
+    threads: int
+    built_in: frozenset[str]
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """Names of the functions that a program can call."""
+        packs = (packing.symbol for packing in self.packings)
+        return (self.name, *packs, self.check, self.message)
+
+    @property
+    def check(self) -> str:
+        """Name of the function that compares the memory of a call with what the kernel needs."""
+        return f"{self.name}_check"
+
+    @property
+    def message(self) -> str:
+        """Name of the function that says what a code means."""
+        return f"{self.name}_message"
+
+    @property
+    def faults(self) -> tuple[tuple[int, str, str], ...]:
+        """What `check` can find: the number of a parameter, the kind of the fault (with the number of a second
+        parameter for an overlap), and the message. The code of a fault is its place, counted from 1.
+        """
+        return tuple(_faults(self.parameters))
+
+
+def interface_of(
+    name: str, artifact: Artifact, order: Sequence[str], built_in: Collection[str] = ()
+) -> Interface:
+    """Return the interface of the kernel of ``artifact`` under ``name``, with ``built_in`` tensors in the code.
+
+    Parameters are in the ``order`` of their tensors' names, those that the kernel writes last.
+    """
+    tensors = tensors_of(artifact)
+    steps = tuple(artifact.steps.values())
+    arguments = [a for entry in steps for a in entry.arguments]
+    plain = {a.name for a in arguments if a.role in ("in", "out", "inout")}
+    packed = [of for of in artifact.packs if any(a.of == of and a.role == "packed" for a in arguments)]
+    parameters: list[Parameter] = []
+    for tensor in sorted(tensors.values(), key=lambda t: (t.role != "in", order.index(t.name))):
+        if tensor.name in built_in:
+            continue
+        if tensor.name in packed:
+            parameters.append(_packed_parameter(artifact, tensor.name))
+        if tensor.name in plain:
+            parameters.append(_tensor_parameter(tensor, tensor.role != "in"))
+    uses, workspace = _uses(steps)
+    threads = max(entry.launch.threads for entry in steps)
+    if workspace:
+        parameters.append(_workspace(workspace))
+    free = [of for of in packed if of not in built_in]
+    packings = tuple(
+        _packing(artifact, of, f"{name}_pack" + (f"_{of}" if len(packed) > 1 else ""), built_in) for of in free
+    )
+    return Interface(
+        name, artifact, tuple(parameters), uses, packings, workspace, threads, frozenset(built_in)
+    )  # fmt: skip
+
+
+def _tensor_parameter(tensor: Argument, is_written: bool) -> Parameter:
+    spec = ArraySpec(tensor)
+    return Parameter(tensor.name, max(spec.extent, 1), spec.dtype.itemsize, is_written, tensor)
+
+
+def _packed_parameter(artifact: Artifact, operand: str, is_written: bool = False) -> Parameter:
+    parts = PackedParts.of(artifact, operand)
+    return Parameter(
+        f"packed_{operand}", parts.size * parts.dtype.itemsize, ALIGNMENT, is_written, of=operand
+    )  # fmt: skip
+
+
+def _workspace(nbytes: int) -> Parameter:
+    return Parameter(WORKSPACE, nbytes, ALIGNMENT, True)
+
+
+def _packing(artifact: Artifact, operand: str, symbol: str, built_in: Collection[str]) -> PackingFunction:
+    """Return the function that packs ``operand``; one thread runs its entries."""
+    entries = tuple(artifact.entries[name] for name in artifact.packs[operand])
+    read = {a.name: a for entry in entries for a in entry.arguments if a.role == "in" and a.name not in built_in}
+    uses, workspace = _uses(entries)
+    parameters = [*(_tensor_parameter(a, False) for a in read.values()), _packed_parameter(artifact, operand, True)]
+    return PackingFunction(
+        symbol, operand, (*parameters, *([_workspace(workspace)] if workspace else [])), uses, workspace
+    )  # fmt: skip
+
+
+def _uses(entries: tuple[Entry, ...]) -> tuple[tuple[EntryUse, ...], int]:
+    """Return the use of each entry, and the bytes of the workspace that they share.
+
+    Memory of one entry alone is free for the next one; shared memory is not.
+    """
+    shared: dict[str, int] = {}
+    sizes: dict[str, int] = {}
+    for entry in entries:
+        for a in entry.arguments:
+            if a.role == "shared":
+                sizes[a.name] = max(sizes.get(a.name, 0), _bytes(a))
+    end = 0
+    for name, size in sizes.items():
+        shared[name], end = end, end + size
+    uses, most = [], end
+    for entry in entries:
+        places, last = {}, end
+        for a in entry.arguments:
+            if a.role == "shared":
+                places[a.name] = shared[a.name]
+            elif a.role in ("scratch", "table") or (a.role == "zero" and a.recipe):
+                places[a.name] = last
+                last += _bytes(a, entry.launch.threads if a.role == "scratch" else 1)
+        uses.append(EntryUse(entry, places))
+        most = max(most, last)
+    return tuple(uses), most
+
+
+def _bytes(a: Argument, count: int = 1) -> int:
+    """Return the bytes of ``count`` copies of an argument's memory, rounded up to a multiple of the alignment."""
+    return -(-a.size * element_type(a).itemsize * count // ALIGNMENT) * ALIGNMENT
+
+
+def _faults(parameters: tuple[Parameter, ...]) -> Iterator[tuple[int, str, str]]:
+    for n, p in enumerate(parameters):
+        if not p.is_optional:
+            yield n, "null", f"{p.name} is null"
+        yield n, "bytes", f"{p.name} has too few bytes: the kernel needs {p.nbytes}"
+        if p.alignment > 1:
+            yield n, "alignment", f"{p.name} is not aligned: its address must be a multiple of {p.alignment}"
+    for n, p in enumerate(parameters):
+        for m, other in enumerate(parameters):
+            if p.is_written and (m > n or not other.is_written) and m != n:
+                yield n, f"overlap {m}", f"{p.name} and {other.name} overlap"

@@ -1,0 +1,202 @@
+"""`export`: kernels as files for programs without Python, and the library that they make."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from convsmith.diag.errors import UsageError
+from convsmith.diag.expect import expect_text
+from convsmith.exporter.archive import archive
+from convsmith.exporter.build import BuiltKernel, build_kernel
+from convsmith.exporter.example import example_text
+from convsmith.exporter.header import header_text
+from convsmith.exporter.manifest import cmake_text, manifest_text
+from convsmith.exporter.names import check_name, legal_name, unique_names
+from convsmith.exporter.rust import rust_text
+from convsmith.exporter.target import THIS_MACHINE, export_machine
+from convsmith.frontend.kernel import CompiledKernel
+from convsmith.frontend.numpy_api import compile as compile_kernel
+from convsmith.frontend.numpy_api import thread_count
+from convsmith.plan.config import Config
+from convsmith.problem.chain import Chain
+from convsmith.problem.lines import parse_problem
+from convsmith.problem.problem import Problem
+from convsmith.runtime.arrays import Array, as_array, numpy_dtype
+
+__all__ = ["FORMATS", "ExportedLibrary", "export", "export_kernels", "kernels_for", "weights_of"]
+
+FORMATS = ("object", "source", "static-library")
+"""Forms of code: object files; assembly, which `gcc -c` and `clang -c` take; an archive of object files."""
+
+Weights = Mapping[str, Array | str | os.PathLike[str]]
+
+
+@dataclass(frozen=True)
+class ExportedLibrary:
+    """The files of an exported library, of which `code` are those to link, and its kernels with their interfaces."""
+
+    name: str
+    directory: Path
+    code: tuple[Path, ...]
+    files: tuple[Path, ...]
+    kernels: tuple[BuiltKernel, ...]
+
+    @property
+    def header(self) -> Path:
+        """The header for C and C++."""
+        return self.directory / f"{self.name}.h"
+
+    @property
+    def manifest(self) -> Path:
+        """The description of the library as JSON."""
+        return self.directory / f"{self.name}.json"
+
+
+def export(
+    problem: str | Problem | CompiledKernel | Sequence[str | Problem | CompiledKernel],
+    directory: str | os.PathLike[str], *, target: str = THIS_MACHINE, format: str = "static-library",
+    name: str | None = None, threads: int | None = None, config: str | None = None,
+    weights: Array | str | os.PathLike[str] | Weights | None = None,
+) -> ExportedLibrary:  # fmt: skip
+    """Write the kernels of one problem or several to `directory`, which is made: code, header, manifest, example.
+
+    `target` is ``cpu`` (this machine), a level, or a triple with features, such as "aarch64-linux-gnu+dotprod"; a
+    kernel that is compiled already has its own. `format` is "object", "source" (assembly) or "static-library". `name`
+    is the library's, by default the problem's. `weights`, an array or a file of `numpy.save`, is packed and built in;
+    a dict builds in several arrays of one kernel, by name. `threads` and `config` are those of `compile`.
+
+    UsageError for an unknown target, format or name, for weights that do not fit, and for a directory that cannot be
+    written; UnsupportedError for a kernel without code of a CPU.
+    """
+    if isinstance(problem, str | Problem) or not isinstance(problem, Sequence):
+        problem = [problem]
+    given = list(problem)
+    kernels = [k for p in given for k in kernels_for(p, target, threads, config)]
+    return export_kernels(kernels, directory, format=format, name=name, weights=weights)
+
+
+def kernels_for(
+    problem: str | Problem | CompiledKernel, target: str, threads: int | None, config: str | None
+) -> list[CompiledKernel]:
+    """Return the kernel of ``problem`` for the machine that ``target`` names."""
+    if not isinstance(problem, str | Problem):
+        return [problem]
+    expect_text("target", target, "bad-target")
+    if target == THIS_MACHINE:
+        return [compile_kernel(problem, threads=threads, config=config)]
+    own = parse_problem(problem) if isinstance(problem, str) else problem
+    machine = export_machine(target)
+    chosen = None if config is None else Config.parse(config)
+    count = thread_count(chosen.threads if chosen is not None and threads is None else threads)
+    if chosen is not None:
+        chosen = replace(chosen, threads=count)
+    return [CompiledKernel(own, machine, chosen, count)]
+
+
+def export_kernels(
+    kernels: Sequence[CompiledKernel], directory: str | os.PathLike[str], *, format: str = "static-library",
+    name: str | None = None, weights: Array | str | os.PathLike[str] | Weights | None = None,
+) -> ExportedLibrary:  # fmt: skip
+    """Write kernels to `directory` as one library; the arguments are those of `export`."""
+    if not isinstance(directory, str | os.PathLike) or not os.fspath(directory):
+        raise UsageError(f"directory={directory!r} is not legal: expected the path of a directory", code="bad-file")
+    if not isinstance(format, str) or format not in FORMATS:
+        raise UsageError(f"format {format!r} is not legal; legal are {', '.join(FORMATS)}", code="bad-format")
+    if not kernels:
+        raise UsageError("no kernel to export; legal are one or more", code="no-problem")
+    names = _names_of(kernels, name)
+    library = names[0] if len(kernels) == 1 else check_name(name) if name is not None else "kernels"
+    if weights is not None and len(kernels) > 1:
+        raise UsageError(
+            f"weights for {len(kernels)} kernels; legal are those of one kernel a library", code="bad-weights"
+        )
+    given = {} if weights is None else weights_of(kernels[0].problem, weights)
+    built = tuple(build_kernel(k, own, given) for k, own in zip(kernels, names))
+    return _written(library, Path(directory), format, built)
+
+
+def _names_of(kernels: Sequence[CompiledKernel], name: str | None) -> list[str]:
+    """Return the names of kernels: that of a single one is ``name``, others are made from their problems."""
+    if len(kernels) == 1 and name is not None:
+        return [check_name(name)]
+    return unique_names(_name_of(k.problem) if isinstance(k, CompiledKernel) else "kernel" for k in kernels)
+
+
+def _name_of(problem: Problem) -> str:
+    """Return an identifier for a problem: its name, or its sizes."""
+    if problem.name:
+        return legal_name(problem.name)
+    kind = type(problem).__name__.lower()
+    return kind if isinstance(problem, Chain) else legal_name(problem.descriptor(), kind)
+
+
+def weights_of(problem: Problem, weights: Array | str | os.PathLike[str] | Weights) -> dict[str, Array]:
+    """Return the arrays to build in, by name, from one array or file for the weights, or several by name.
+
+    The name of the only weights may be empty.
+    """
+    given = dict(weights) if isinstance(weights, Mapping) else {"": weights}
+    if "" in given:
+        names = [t.name for t in problem.inputs if t.holds == "wei"]
+        if len(names) != 1:
+            raise UsageError(
+                f"weights: {problem} has {', '.join(names) or 'no weights'}; legal are arrays by name",
+                code="bad-weights",
+            )
+        given[names[0]] = given.pop("")
+    return {name: _loaded(problem, name, array) for name, array in given.items()}
+
+
+def _loaded(problem: Problem, name: str, given: Array | str | os.PathLike[str]) -> Array:
+    """Return an array, from a file where ``given`` is a path. UsageError if the file is no array of numpy."""
+    if not isinstance(given, str | os.PathLike):
+        return as_array(name, given)
+    try:
+        array: Array = np.load(given, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise UsageError(
+            f"weights {os.fspath(given)}: cannot be read: {why}; legal is a file of numpy.save", code="bad-weights"
+        ) from None
+    if not isinstance(array, np.ndarray):
+        raise UsageError(
+            f"weights {os.fspath(given)}: holds several arrays; legal is a file of numpy.save with one",
+            code="bad-weights",
+        )
+    wanted = {t.name: numpy_dtype(t.dtype) for t in problem.inputs}.get(name)
+    if wanted is not None and array.dtype.kind == "V" and array.dtype.itemsize == wanted.itemsize:
+        return array.view(wanted)  # numpy.save keeps no names of types such as bf16
+    return array
+
+
+def _written(name: str, directory: Path, format_: str, kernels: tuple[BuiltKernel, ...]) -> ExportedLibrary:
+    """Write the files of a library. UsageError where the directory cannot be written."""
+    if format_ == "source":
+        code = {f"{k.name}.s": k.assembly() for k in kernels}
+    elif format_ == "object":
+        code = {f"{k.name}.o": k.object for k in kernels}
+    else:
+        code = {f"lib{name}.a": archive([(f"{k.name}.o", k.object, k.interface.symbols) for k in kernels])}
+    command = f"cc -O2 example.c {' '.join(code)} -o example"
+    texts = {
+        f"{name}.h": header_text(name, kernels), f"{name}.rs": rust_text(name, kernels),
+        "CMakeLists.txt": cmake_text(name, format_, tuple(code)), "example.c": example_text(name, command, kernels),
+    }  # fmt: skip
+    files = (*code, *texts, f"{name}.json")
+    texts[f"{name}.json"] = manifest_text(name, format_, files, kernels)
+    contents = {**code, **{file: text.encode() for file, text in texts.items()}}
+    file = ""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for file, content in contents.items():
+            (directory / file).write_bytes(content)
+    except OSError as error:
+        raise UsageError(f"{directory / file}: cannot be written: {error.strerror}", code="bad-file") from None
+    return ExportedLibrary(
+        name, directory, tuple(directory / file for file in code), tuple(directory / file for file in files), kernels
+    )

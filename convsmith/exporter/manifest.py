@@ -1,0 +1,104 @@
+"""The manifest of an exported library, and the file that brings it into a build with CMake."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from convsmith.codegen.llvm_bind import llvm_version
+from convsmith.exporter.build import BuiltKernel
+from convsmith.exporter.header import C_TYPES
+from convsmith.exporter.interface import Parameter
+from convsmith.frontend.public import public
+from convsmith.layout.layout import Layout
+
+__all__ = ["SCHEMA", "cmake_text", "manifest_text"]
+
+SCHEMA = 1
+"""Version of the manifest's form."""
+
+
+def manifest_text(name: str, format_: str, files: Sequence[str], kernels: Sequence[BuiltKernel]) -> str:
+    """Return the manifest of the library ``name`` as JSON."""
+    content = {
+        "schema": SCHEMA, "library": name, "format": format_, "convsmith": public("__version__"),
+        "llvm": llvm_version(), "files": list(files), "kernels": [_kernel(k) for k in kernels],
+    }  # fmt: skip
+    return json.dumps(content, indent=2) + "\n"
+
+
+def _kernel(kernel: BuiltKernel) -> dict[str, Any]:
+    interface, m = kernel.interface, kernel.machine
+    return {
+        "name": kernel.name, "problem": kernel.problem, "config": kernel.config,
+        "target": {
+            "level": m.name, "triple": m.triple, "cpu": m.cpu, "features": m.features, "needs": list(m.needs),
+            "permissions": list(m.permissions),
+        },
+        "parts": interface.threads,
+        "parameters": list(map(_parameter, interface.parameters)),
+        "packings": [
+            {"symbol": p.symbol, "operand": p.operand, "parameters": list(map(_parameter, p.parameters))}
+            for p in interface.packings
+        ],
+        "built_in": sorted(interface.built_in),
+        "finite": [name for name in interface.artifact.needs_finite if name not in interface.built_in],
+        "codes": {str(n): text for n, (_, _, text) in enumerate(interface.faults, 1)},
+        "symbols": list(interface.symbols),
+        "undefined_symbols": list(kernel.needs),
+    }  # fmt: skip
+
+
+def _parameter(p: Parameter) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "name": p.name, "c_type": C_TYPES[p.type], "bytes": p.nbytes, "alignment": p.alignment,
+        "written": p.is_written, "optional": p.is_optional,
+    }  # fmt: skip
+    if p.of:
+        row["packed"] = p.of
+    if p.tensor is not None:
+        t = p.tensor
+        layout = Layout.parse(t.layout, t.shape)
+        row |= {
+            "dtype": t.dtype, "shape": list(t.shape), "dims": list(t.dims), "layout": t.layout,
+            "strides": list(layout.strides) if layout.is_plain else None,
+            "default": None if t.default is None else list(t.default),
+        }  # fmt: skip
+    return row
+
+
+_CMAKE = """\
+# {name}: kernels compiled by convsmith. In a project of yours:
+#   add_subdirectory({name})
+#   target_link_libraries(program PRIVATE {name})
+cmake_minimum_required(VERSION 3.16)
+project({name} LANGUAGES {languages})
+
+{library}
+target_include_directories({name} {scope} ${{CMAKE_CURRENT_SOURCE_DIR}})
+
+if(CMAKE_SOURCE_DIR STREQUAL CMAKE_CURRENT_SOURCE_DIR)
+  add_executable({name}_example example.c)
+  set_target_properties({name}_example PROPERTIES C_STANDARD 11)
+  target_link_libraries({name}_example PRIVATE {name})
+endif()
+"""
+_LIBRARIES = {
+    "source": "add_library({name} STATIC {files})\nset_target_properties({name} PROPERTIES LINKER_LANGUAGE C)",
+    "object": "add_library({name} INTERFACE)\ntarget_link_libraries({name} INTERFACE\n  {paths})",
+    "static-library": (
+        "add_library({name} STATIC IMPORTED GLOBAL)\n"
+        "set_target_properties({name} PROPERTIES IMPORTED_LOCATION ${{CMAKE_CURRENT_SOURCE_DIR}}/{files})"
+    ),
+}
+
+
+def cmake_text(name: str, format_: str, code: Sequence[str]) -> str:
+    """Return the CMakeLists.txt for the files ``code``."""
+    paths = "\n  ".join(f"${{CMAKE_CURRENT_SOURCE_DIR}}/{file}" for file in code)
+    library = _LIBRARIES[format_].format(name=name, files=" ".join(code), paths=paths)
+    languages = "C ASM" if format_ == "source" else "C"
+    return _CMAKE.format(
+        name=name, library=library, languages=languages, scope="PUBLIC" if format_ == "source" else "INTERFACE"
+    )

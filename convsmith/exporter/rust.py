@@ -1,0 +1,60 @@
+"""The declarations of an exported library for Rust."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from convsmith.exporter.build import BuiltKernel
+from convsmith.exporter.header import macro, tensor_text
+from convsmith.exporter.interface import WORKSPACE, Parameter
+
+__all__ = ["rust_text"]
+
+_TYPES = {"f32": "f32", "f64": "f64", "f16": "u16", "bf16": "u16", "s32": "i32", "s16": "i16", "s8": "i8", "u8": "u8"}
+_TASK = 'pub type ConvsmithTask = extern "C" fn(data: *mut c_void, part: usize, parts: usize);'
+_PARALLEL = (
+    "pub type ConvsmithParallel =\n"
+    '    Option<extern "C" fn(pool: *mut c_void, task: ConvsmithTask, data: *mut c_void, parts: usize)>;'
+)
+
+
+def rust_text(name: str, kernels: Sequence[BuiltKernel]) -> str:
+    """Return the module of the library ``name``, which a program includes and links."""
+    return "\n".join(_lines(name, kernels))
+
+
+def _lines(name: str, kernels: Sequence[BuiltKernel]) -> Iterator[str]:
+    yield f"//! {name}: kernels compiled by convsmith; {name}.h describes them."
+    yield "#![allow(dead_code)]"
+    yield "use core::ffi::{c_char, c_int, c_void};"
+    yield ""
+    if any(k.interface.threads > 1 for k in kernels):
+        yield from (_TASK, _PARALLEL, "")
+    for kernel in kernels:
+        for p in kernel.interface.parameters:
+            yield f"/// {tensor_text(p)}"
+            yield f"pub const {macro(kernel.name)}_{macro(p.name)}_BYTES: usize = {p.nbytes};"
+        for packing in kernel.interface.packings:
+            if packing.workspace:
+                yield f"pub const {macro(packing.symbol)}_{macro(WORKSPACE)}_BYTES: usize = {packing.workspace};"
+    yield ""
+    yield 'extern "C" {'
+    for kernel in kernels:
+        yield from _functions(kernel)
+    yield "}"
+    yield ""
+
+
+def _functions(kernel: BuiltKernel) -> Iterator[str]:
+    interface = kernel.interface
+    for packing in interface.packings:
+        yield f"    pub fn {packing.symbol}({', '.join(map(_declared, packing.parameters))});"
+    threads = ["parallel: ConvsmithParallel", "pool: *mut c_void"] if interface.threads > 1 else []
+    yield f"    pub fn {interface.name}({', '.join([*map(_declared, interface.parameters), *threads])});"
+    pairs = ", ".join(f"{p.name}: *const c_void, {p.name}_bytes: usize" for p in interface.parameters)
+    yield f"    pub fn {interface.check}({pairs}) -> c_int;"
+    yield f"    pub fn {interface.message}(code: c_int) -> *const c_char;"
+
+
+def _declared(p: Parameter) -> str:
+    return f"{p.name}: *{'mut' if p.is_written else 'const'} {_TYPES.get(p.type, 'c_void')}"
