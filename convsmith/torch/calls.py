@@ -94,16 +94,29 @@ class TensorKernel:
         self.into(inputs, (out,))
         return out
 
+    def call_packed(self, x: Tensor, packed: Packed, bias: Tensor | None) -> Tensor:
+        """Compute like a call with weights that `accepts` accepts and, if the kernel takes one, another bias."""
+        shape, strides, dtype = self._new[0]
+        out = torch.empty_strided(shape, strides, dtype=dtype)
+        addresses = [x.data_ptr(), packed.addresses[0], out.data_ptr()]
+        if bias is not None:
+            addresses.insert(2, bias.data_ptr())
+        self._packed(addresses, (x, packed, bias, out))  # type: ignore[misc]  # there is one, as it accepts
+        return out
+
+    def accepts(self, packed: Packed) -> bool:
+        """Return whether the kernel multiplies by these weights: they have its packing, and are finite if they must."""
+        return self._packed is not None and packed.signature is self.signature and (
+            packed.finite is True or not self._packed_is_finite
+        )  # fmt: skip
+
     def into(self, inputs: Sequence[Operand], outputs: Sequence[Tensor]) -> None:
         """Compute `outputs`, which a `sum` post-op reads too, from `inputs`."""
         at = self._weights
         weights = inputs[at] if at >= 0 else None
         results = [tensor.data_ptr() for tensor in outputs]
         if type(weights) is Packed:
-            run = self._packed
-            if run is not None and weights.signature is self.signature and (
-                weights.finite or not self._packed_is_finite
-            ):  # fmt: skip
+            if (run := self._packed) is not None and self.accepts(weights):
                 addresses = [t.data_ptr() if isinstance(t, Tensor) else t.addresses[0] for t in inputs]
                 if len(inputs) < len(self.inputs):
                     addresses.insert(self._bias, weights.addresses[1])

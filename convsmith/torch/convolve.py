@@ -135,9 +135,9 @@ def _run(prepared: _Prepared, x: Tensor, w: Tensor, bias: Tensor | None) -> Tens
         x = x if prepared.x is None else in_order(x.detach(), prepared.x)
         w = w if prepared.w is None else in_order(w.detach(), prepared.w)
         bias = bias if bias is None else bias.detach().contiguous()
-    packed = _KEPT.packed(kernel, w, bias) if prepared.keeps else None
-    operand = w if packed is None else packed
-    return kernel(x, operand) if bias is None else kernel(x, operand, bias)
+    if prepared.keeps and (packed := _KEPT.packed(kernel, w, bias)) is not None:
+        return kernel.call_packed(x, packed, bias)
+    return kernel(x, w) if bias is None else kernel(x, w, bias)
 
 
 def _prepared(

@@ -11,6 +11,7 @@ where torch need not see the call.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -72,18 +73,20 @@ class _Operator:
             return self.seen(*_cast(arguments, "cpu", torch.get_autocast_dtype("cpu")))
 
 
-def _pairs(padding: Sequence[int]) -> tuple[tuple[int, int], ...]:
+@lru_cache(256)
+def _pairs(*padding: int) -> tuple[tuple[int, int], ...]:
     return tuple(zip(padding[::2], padding[1::2]))
 
 
 def _window(stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int) -> ConvWindow:
-    return ConvWindow(tuple(stride), _pairs(padding), tuple(dilation), groups)
+    return ConvWindow(tuple(stride), _pairs(*padding), tuple(dilation), groups)
 
 
 # -- kernels for the CPU
-def _conv(x: Tensor, w: Tensor, bias: Tensor | None, *options: Any) -> Tensor:
-    stride, padding, dilation, groups = options
-    return convolve(x, w, bias, tuple(stride), _pairs(padding), tuple(dilation), groups)
+def _conv(
+    x: Tensor, w: Tensor, bias: Tensor | None, stride: Any, padding: Sequence[int], dilation: Any, groups: int
+) -> Tensor:
+    return convolve(x, w, bias, tuple(stride), _pairs(*padding), tuple(dilation), groups)
 
 
 def _conv_transpose(x: Tensor, w: Tensor, bias: Tensor | None, sizes: Sequence[int], *options: Any) -> Tensor:

@@ -12,9 +12,15 @@ __all__ = ["has_tangent", "is_recorded", "is_unseen"]
 _PLAIN = (Tensor, Parameter, type(None))
 """Classes of tensors that torch dispatches on by their keys alone."""
 
-_ORDINARY = {_C._dispatch_keys(torch.empty(0)).raw_repr()}
+# Every call asks all of this, so modules are not searched for the functions each time.
+_is_compiling = torch.compiler.is_compiling
+_keys_of, _is_autocast = _C._dispatch_keys, _C._is_any_autocast_enabled
+_modes, _function_modes = _C._len_torch_dispatch_stack, _C._len_torch_function_stack
+_tracer, _is_profiled = _C._get_tracing_state, _C._autograd._profiler_enabled
+
+_ORDINARY = {_keys_of(torch.empty(0)).raw_repr()}
 with torch.inference_mode():
-    _ORDINARY.add(_C._dispatch_keys(torch.empty(0)).raw_repr())
+    _ORDINARY.add(_keys_of(torch.empty(0)).raw_repr())
 """Dispatch keys of dense tensors in memory of the CPU: none negated, conjugated, batched or without data."""
 
 
@@ -24,19 +30,19 @@ def is_unseen(x: Tensor, w: Tensor, bias: Tensor | None = None) -> bool:
     They are ordinary ones of the CPU, and no autocast, mode, tracer or profiler is active.
     """
     return (
-        not torch.compiler.is_compiling()
+        not _is_compiling()
         and type(x) in _PLAIN
         and type(w) in _PLAIN
         and type(bias) in _PLAIN
-        and _C._dispatch_keys(x).raw_repr() in _ORDINARY
-        and _C._dispatch_keys(w).raw_repr() in _ORDINARY
-        and (bias is None or _C._dispatch_keys(bias).raw_repr() in _ORDINARY)
-        and not _C._is_any_autocast_enabled()
-        and not _C._len_torch_dispatch_stack()
-        and not _C._len_torch_function_stack()
-        and _C._get_tracing_state() is None
+        and _keys_of(x).raw_repr() in _ORDINARY
+        and _keys_of(w).raw_repr() in _ORDINARY
+        and (bias is None or _keys_of(bias).raw_repr() in _ORDINARY)
+        and not _is_autocast()
+        and not _modes()
+        and not _function_modes()
+        and _tracer() is None
         and forward_ad._current_level < 0
-        and not _C._autograd._profiler_enabled()
+        and not _is_profiled()
     )
 
 

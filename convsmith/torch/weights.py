@@ -65,7 +65,7 @@ class KeptTensors:
             if known.packed is not None:
                 return known.packed
             packed = kernel.pack(weights, bias)
-            if packed.signature is not kernel.signature:  # not finite: packed for another kernel
+            if not kernel.accepts(packed):
                 return None
             self._entries[key] = known._replace(packed=packed)
             while self.bytes > self._most:
