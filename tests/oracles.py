@@ -50,7 +50,8 @@ class Oracle:
 
     def __init__(self, problem: Problem, target: Machine, seed: int = 0, scale: int = 1) -> None:
         self.problem, self.scale = problem, scale
-        self.instructions = {row.name: row.kernel for row in (*target.instructions, *target.transpositions)}
+        rows = (*target.instructions, *target.transpositions, *target.matrix_loads)
+        self.instructions = {row.name: row.kernel for row in rows}
         self.known = known_arguments(problem)
         self.arrays = random_arrays(problem, seed)
         self.truth = dict(expected(problem, self.arrays))

@@ -22,6 +22,7 @@ from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.dialect import Dialect, DialectCall
 from convsmith.ir.index import Cond, Ge0, Index, Var, make_sum
+from convsmith.ir.instruction import Instruction
 from convsmith.ir.stmt import (
     THREAD_LOOPS,
     Alloc,
@@ -110,6 +111,8 @@ class ThreadEmitter(FunctionEmitter):
     def slots_at(self, buffer: Buffer, index: tuple[Index, ...]) -> list[Slot]:
         if buffer not in self.lane_fragments.operands:
             return super().slots_at(buffer, index)
+        if any(not i.is_const for i in index[: -len(self.lane_fragments.operands[buffer].shape)]):
+            return [(buffer, x) for x in self.lane_fragments.all_registers(buffer)]
         number = self.lane_fragments.fragment(buffer, index)
         return [(buffer, x) for x in self.lane_fragments.registers(buffer, number)]
 
@@ -118,11 +121,24 @@ class ThreadEmitter(FunctionEmitter):
         if s.dst.buffer not in self.lane_fragments.operands:
             METHODS[Invoke](self, s)
             return
-        registers = {x.name: self._lane_registers(v) for x, v in zip(row.operands, (s.dst, *s.args))}
         self.declared |= row.declarations
+        if row.exchange is not None:
+            self._exchange(s, row)
+            return
+        registers = {x.name: self._lane_registers(v) for x, v in zip(row.operands, (s.dst, *s.args))}
         values = row.emit(self.put, registers)
         numbers = self.lane_fragments.registers(s.dst.buffer, self.lane_fragments.fragment(s.dst.buffer, s.dst.index))
         self.slots |= {(s.dst.buffer, number): x for number, x in zip(numbers, values)}
+
+    def _exchange(self, s: Invoke, row: Instruction) -> None:
+        """Emit an instruction by which the lanes load elements for each other."""
+        (source,), b = s.args, s.dst.buffer
+        assert isinstance(source, Load)
+        targets = self.lane_fragments.received(s.dst, row, self.named)
+        values = row.emit(self.put, {"a": [self.address(source.buffer, source.index[0])]})
+        for number, x in zip(targets, values):
+            slot: Slot = b, number
+            self.slots[slot] = self.put(f"bitcast i32 {x} to {self.slot_type(slot)}")
 
     def _lane_registers(self, v: object) -> list[str]:
         """Return the registers of a fragment: words where they hold several elements."""
@@ -214,8 +230,9 @@ class ThreadEmitter(FunctionEmitter):
 
     def _AsyncCopy(self, s: AsyncCopy) -> None:
         t = s.dst.buffer.dtype
-        call = dict(self.dialect.copies).get(max(lanes_of(s.dst), 1) * t.bytes)
-        if call is None:
+        nbytes = max(lanes_of(s.dst), 1) * t.bytes
+        call = dict(self.dialect.copies).get(nbytes)
+        if call is None or min(self.alignment(s.dst), self.alignment(s.src)) < nbytes:
             value = s.src if s.cond is None else Select(s.cond, s.src, const(t, 0))
             METHODS[Store](self, Store(s.dst.buffer, s.dst.index, value, s.dst.lanes))
             return

@@ -7,6 +7,7 @@ in a loop over lanes must be, for each lane, to the same element of the same reg
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from math import prod
 
 from convsmith.arith.evaluate import evaluate
@@ -31,7 +32,8 @@ class LaneFragments:
         self.operands: dict[Buffer, Operand] = {}
         for s in statements_of(body):
             if isinstance(s, Invoke) and s.instruction in rows:
-                for operand, v in zip(rows[s.instruction].operands, (s.dst, *s.args)):
+                row = rows[s.instruction]
+                for operand, v in zip(row.operands if row.exchange is None else (), (s.dst, *s.args)):
                     if isinstance(v, Load) and v.buffer.scope == "fragment" and operand.file == LANES:
                         self.operands[v.buffer] = operand
         self._places: dict[FragmentLayout, dict[tuple[int, ...], tuple[int, int, int]]] = {}
@@ -76,6 +78,38 @@ class LaneFragments:
             raise InternalError(f"{operand.name}[{', '.join(map(str, tail))}]: lanes access different registers")
         return by_lane[0]
 
+    def received(self, dst: Load, row: Instruction, named: Mapping[Var, Index]) -> list[tuple[int, ...]]:
+        """Return the number of the register that each register of a lane's result is, where lanes give each other
+        elements: lane by lane, ``dst`` is where the elements of the lane's address go.
+        """
+        operand, layout = self.operands[dst.buffer], row.exchange
+        assert layout is not None and dst.lanes is not None
+        index = dst.index
+        while any(variables_of(i) & named.keys() for i in index):
+            index = tuple(substitute(i, named) for i in index)
+        variables = {v for i in index for v in variables_of(i)}
+        if len(variables) > 1:
+            raise InternalError(f"{dst}: more than the lane moves it")
+        rank = len(operand.shape)
+        given = [
+            tuple(evaluate(i, dict.fromkeys(variables, lane)) for i in index) for lane in range(layout.lanes)
+        ]  # fmt: skip
+        found = []
+        for register in range(layout.registers):
+            numbers = set()
+            for lane in range(layout.lanes):
+                for e in range(layout.elements):
+                    giver, number = map(int, layout.coordinates(register, lane, e))
+                    at = given[giver]
+                    place = self.place_of(operand, at[-rank:], dst.lanes.offsets[number])
+                    if place[1:] != (lane, e):
+                        raise InternalError(f"{row.name} gives lane {lane} an element of {dst} that is not its own")
+                    numbers.add((*at[:-rank], place[0]))
+            if len(numbers) > 1:
+                raise InternalError(f"{row.name} gives lanes elements of different registers of {dst}")
+            found.append(numbers.pop())
+        return found
+
     def place_of(self, operand: Operand, at: Sequence[int], offset: int) -> tuple[int, int, int]:
         """Return the register, lane and element of the element ``offset`` behind the coordinates ``at``."""
         places = self._places.setdefault(operand.layout, {})
@@ -91,3 +125,8 @@ class LaneFragments:
     def registers(self, buffer: Buffer, fragment: tuple[int, ...]) -> list[tuple[int, ...]]:
         """Return the number of each register of a fragment."""
         return [(*fragment, r) for r in range(self.operands[buffer].layout.registers)]
+
+    def all_registers(self, buffer: Buffer) -> list[tuple[int, ...]]:
+        """Return the numbers of the registers of all fragments of a buffer."""
+        lead = buffer.shape[: len(buffer.shape) - len(self.operands[buffer].shape)]
+        return [x for n in product(*map(range, lead)) for x in self.registers(buffer, n)]

@@ -149,7 +149,8 @@ class Interpret:
             if tensor.role == "out":
                 self._memory[tensor.name] = unwritten(truth.shape, truth.dtype)
         self._exact = is_exact(problem)
-        self._instructions = {row.name: row.kernel for row in (*target.instructions, *target.transpositions)}
+        rows = (*target.instructions, *target.transpositions, *target.matrix_loads)
+        self._instructions = {row.name: row.kernel for row in rows}
 
     @staticmethod
     def suits(problem: Problem, config: Config) -> bool:

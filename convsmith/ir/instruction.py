@@ -58,6 +58,11 @@ class FragmentLayout:
         return self.registers * self.lanes * self.elements
 
     @property
+    def is_plain(self) -> bool:
+        """Whether the elements of a lane are neighbours along the last coordinate."""
+        return self.coordinates(0, 0, 1)[-1] is as_index(1)
+
+    @property
     def indices(self) -> tuple[Index, ...]:
         """The parsed `coords`, whose variables are those of the present table of nodes."""
         with import_lock:
@@ -131,7 +136,9 @@ class Instruction:
     `partial` names loops that may run fewer times than the specification's: the lanes that only further iterations
     reach are not active. `flushes` says that a sum that would be denormal becomes zero. `scaled` is the scalable row
     that does in every unit of a vector what this row does in one. `repeated` is the row for a factor
-    of which all sums have the same terms: its operand has these terms once.
+    of which all sums have the same terms: its operand has these terms once. The lanes of a warp execute a row with an
+    ``exchange`` together: each gives an address, ``{a}``, of elements that follow each other in memory, and receives
+    those of other lanes. The layout's coordinates are the lane that gives an element and the element's number there.
     """
 
     name: str
@@ -146,6 +153,7 @@ class Instruction:
     flushes: bool = False
     scaled: Instruction | None = None
     repeated: Instruction | None = None
+    exchange: FragmentLayout | None = None
 
     @property
     def spec(self) -> str:
@@ -243,7 +251,7 @@ class Instruction:
         done: list[str] = []
         for line in self._lines:
             done.append(put(line.format(*done, **names)))
-        return done[-self.result.layout.registers :]
+        return done[-(self.exchange or self.result.layout).registers :]
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,8 @@ class Machine:
     facts*, those of the smaller machines that have it. ``half`` names the f16 instructions: none, conversions from and
     to f32, or arithmetic. ``instructions`` and ``transpositions`` are tried in order. ``permissions`` are those that a
     process requests from the system before it runs code of the level. An address and a word of an argument block have
-    ``address_bits``. ``head_load`` loads the first lanes of a vector where LLVM's masked loads read all of them.
+    ``address_bits``. ``matrix_loads`` load fragments from memory that threads share.
+    ``head_load`` loads the first lanes of a vector where LLVM's masked loads read all of them.
     One instruction loads some lanes of a vector, any of them, where an element has ``masked_bytes`` at least; none does
     where that is 0. A machine that ``has_word_products`` multiplies integers of 16 bits faster than those of 32.
     ``scratchpad`` is memory beside the caches, in which a kernel's own buffers of the scope ``cache`` lie. ``fence`` is
@@ -73,6 +74,7 @@ class Machine:
     attributes: tuple[tuple[str, str], ...]
     instructions: tuple[Instruction, ...]
     transpositions: tuple[Instruction, ...] = ()
+    matrix_loads: tuple[Instruction, ...] = ()
     half: Half = ""
     fragments: FragmentFile | None = None
     permissions: tuple[str, ...] = ()

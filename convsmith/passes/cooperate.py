@@ -5,9 +5,10 @@ from __future__ import annotations
 from math import prod
 
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.index import Index, Var, as_index, floordiv, mod
+from convsmith.ir.index import Cond, Ge0, Index, Var, as_index, conj, floordiv, mod, parts_of
 from convsmith.ir.stmt import For, If, Kernel, Stmt, Store
-from convsmith.ir.walk import substitute
+from convsmith.ir.value import Select
+from convsmith.ir.walk import substitute, variables_of
 from convsmith.passes.scope import LoopRewriter, perfect_nest, with_body
 
 Loop = For
@@ -15,9 +16,9 @@ Loop = For
 
 
 class _Cooperate(LoopRewriter):
-    def __init__(self, buffer: str, threads: int, thread: str, order: tuple[str, ...]) -> None:
+    def __init__(self, buffer: str, threads: int, thread: str, order: tuple[str, ...], width: int) -> None:
         super().__init__()
-        self.buffer, self.threads, self.order = buffer, threads, order
+        self.buffer, self.threads, self.order, self.width = buffer, threads, order, width
         self.thread, self.turn = Var(thread), Var(f"{buffer}.e")
 
     def For(self, loop: Loop) -> Stmt:
@@ -29,6 +30,17 @@ class _Cooperate(LoopRewriter):
             raise ConfigError("bounds", f"cooperate: loops that fill {self.buffer} must run from 0 to constants")
         places = {name: n for n, name in enumerate(self.order)}
         chain.sort(key=lambda x: places.get(x.var.name, -1))
+        last = next((x for x in reversed(chain) if x.hi.const > 1), chain[-1])
+        if last.hi.const % self.width:
+            raise ConfigError(
+                "width", f"cooperate: {self.width} neighbours of {self.buffer} at once; legal are divisors of the "
+                f"{last.hi} iterations of {last.var}",
+            )  # fmt: skip
+        if self.width > 1:
+            own = Var(f"{self.buffer}.v")
+            body = substitute(body, {last.var: last.var * self.width + own})
+            body = For(own, as_index(0), as_index(self.width), _at_once(body, own, self.width), "unrolled")
+            chain = [x if x is not last else For(x.var, x.lo, floordiv(x.hi, self.width), x.body) for x in chain]
         total = prod(x.hi.const for x in chain)
         place = above = self.turn * self.threads + self.thread
         values: dict[Var, Index] = {x.var: as_index(0) for x in chain}
@@ -44,12 +56,36 @@ class _Cooperate(LoopRewriter):
         return For(self.thread, as_index(0), as_index(self.threads), body, "group")
 
 
-def cooperate(kernel: Kernel, buffer: str, threads: int, thread: str, order: tuple[str, ...] = ()) -> Kernel:
+def _at_once(s: Store, var: Var, width: int) -> Store:
+    """Return a store whose condition does not ask for ``var``, which is below ``width``, where it need not."""
+    v = s.value
+    if not isinstance(v, Select) or var not in variables_of(v.cond):
+        return s
+    cond = conj(_of_all(part, var, width) for part in parts_of(v.cond))
+    return Store(s.buffer, s.index, Select(cond, v.yes, v.no), s.lanes)
+
+
+def _of_all(cond: Cond, var: Var, width: int) -> Cond:
+    """Return the condition without ``var``, if it is the same for all values of it below ``width``."""
+    if not isinstance(cond, Ge0):
+        return cond
+    step = dict(cond.arg.terms).get(var)
+    rest = cond.arg - var * (step or 0)
+    if step not in (1, -1) or var in variables_of(rest) or any(n % width for _, n in rest.terms):
+        return cond
+    first = as_index(0) if step == 1 else as_index(width - 1)
+    return rest - first >= 0 if rest.const % width == first.const else cond
+
+
+def cooperate(
+    kernel: Kernel, buffer: str, threads: int, thread: str, order: tuple[str, ...] = (), width: int = 1
+) -> Kernel:
     """Have all ``threads`` fill ``buffer`` in turns; in each turn, neighbours fill adjacent elements.
 
     Elements are adjacent along the innermost loop around the store, as the loops stand or in the ``order`` given. These
     loops become a loop ``thread`` and one ``<buffer>.e`` over turns. Where the elements are no multiple of the threads,
-    a guard skips the rest of the last turn. Each element has one thread that fills it.
+    a guard skips the rest of the last turn. Each element has one thread that fills it; a thread fills ``width``
+    neighbours in a turn, in a loop ``<buffer>.v`` that can become a vector.
 
     Before::
 
@@ -74,4 +110,4 @@ def cooperate(kernel: Kernel, buffer: str, threads: int, thread: str, order: tup
     """
     if threads < 1:
         raise ConfigError("threads", f"cooperate: {threads} threads fill {buffer}; legal is at least one")
-    return with_body(kernel, _Cooperate(buffer, threads, thread, order).stmt(kernel.body))
+    return with_body(kernel, _Cooperate(buffer, threads, thread, order, width).stmt(kernel.body))

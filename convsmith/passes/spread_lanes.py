@@ -81,7 +81,7 @@ def _runs(body: Stmt, operand: Operand, tail: tuple[Index, ...], sizes: Mapping[
             var = Var(run_name(count))
             at = tuple(x + var * n for x, n in zip(places[start], step))
             loops = [For(var, as_index(0), as_index(count), body, "unrolled")]
-        out.append(wrap(loops, substitute(body, _values(tail, at, sizes))))
+        out.append(wrap(loops, substitute(body, values_at(tail, at, sizes))))
         start += count
     return out
 
@@ -99,7 +99,7 @@ def _run(places: Sequence[tuple[Index, ...]]) -> tuple[tuple[int, ...], int]:
     return first, next((n + 1 for n in range(1, len(places) - 1) if step(n) != first), len(places))
 
 
-def _values(tail: tuple[Index, ...], at: tuple[Index, ...], sizes: Mapping[Var, int]) -> dict[Var, Index]:
+def values_at(tail: tuple[Index, ...], at: tuple[Index, ...], sizes: Mapping[Var, int]) -> dict[Var, Index]:
     """Return the iterations of the loops of ``sizes`` in which the coordinates ``tail`` are ``at``."""
     values: dict[Var, Index] = {}
     for i, x in zip(tail, at):

@@ -21,6 +21,7 @@ from convsmith.passes.fuse import fuse
 from convsmith.passes.gather_allocs import gather_allocs
 from convsmith.passes.hoist import hoist
 from convsmith.passes.hold_fragments import hold_fragments
+from convsmith.passes.load_matrices import load_matrices
 from convsmith.passes.load_once import load_once
 from convsmith.passes.manager import Step
 from convsmith.passes.multiple_buffers import multiple_buffers
@@ -41,7 +42,7 @@ from convsmith.passes.unused_let import unused_let
 from convsmith.passes.vectorise import vectorise
 from convsmith.plan.config import Config
 from convsmith.plan.group_fragments import lane_row
-from convsmith.plan.group_limits import check_limits, check_names, check_parts, innermost, shared_bytes
+from convsmith.plan.group_limits import check_limits, check_names, check_parts, copy_width, innermost, shared_bytes
 from convsmith.plan.group_nest import GRID_DIMS, GROUP, STEP, THREAD, GroupNest, group_nest
 from convsmith.plan.loops import Loops, fused_name, loops_after_fusing, names
 from convsmith.plan.order import class_steps
@@ -55,7 +56,7 @@ ADDING = 128
 """Threads of a group that only moves or adds up entries."""
 
 
-def group_steps(st: Statement, config: Config, nest: GroupNest) -> list[Step]:
+def group_steps(st: Statement, config: Config, loops: Loops, nest: GroupNest) -> list[Step]:
     """Return the rewrites from the naive nest to loops over the threads of a group, one after the other."""
     first = sorted((d for d in st.dims if d.kind != "k"), key=lambda d: KINDS.index(d.kind))
     steps = [Step(reorder, tuple(d.name for d in first))] if len(first) > 1 and config.fuse else []
@@ -91,7 +92,8 @@ def group_steps(st: Statement, config: Config, nest: GroupNest) -> list[Step]:
         steps += [Step(pad_rows, copy, n) for name, n in config.pad if name == view.name]
         steps += [Step(swizzle, copy, n) for name, n in config.swizzle if name == view.name]
     for view in views:
-        steps.append(Step(cooperate, f"{view.name}_s", nest.size, nest.thread, _as_in_memory(view)))
+        width = copy_width(st, view, loops, config, nest)
+        steps.append(Step(cooperate, f"{view.name}_s", nest.size, nest.thread, _as_in_memory(view), width))
     steps += [Step(simplify), Step(speculate)]
     if warp is not None:
         steps.append(Step(hold_fragments, warp.row, warp.outer, warp.inner))
@@ -106,7 +108,7 @@ def group_steps(st: Statement, config: Config, nest: GroupNest) -> list[Step]:
     return [*steps, Step(simplify)]
 
 
-def lower_steps(config: Config, nest: GroupNest, machine: Machine) -> list[Step]:
+def lower_steps(st: Statement, config: Config, loops: Loops, nest: GroupNest, machine: Machine) -> list[Step]:
     """Return the rewrites from loops over threads to straight lines of each thread."""
     products = prod(x.extent for x in nest.registers)
     straight = list(nest.registers)
@@ -122,8 +124,15 @@ def lower_steps(config: Config, nest: GroupNest, machine: Machine) -> list[Step]
     ]  # fmt: skip
     if nest.warp is not None:
         row = nest.warp.row
-        steps += [Step(replace, (row,), nest.warp.inner), Step(spread_lanes, (row,)), Step(simplify)]
+        steps += [Step(replace, (row,), nest.warp.inner)]
+        if nest.warp.loads:
+            steps.append(Step(load_matrices, (row,), nest.warp.loads))
+        steps += [Step(spread_lanes, (row,)), Step(simplify)]
         steps += [Step(vectorise, run_name(n), n, False) for n in RUNS]
+    for view in (v for v in st.factors if v.name in config.shared):
+        width = copy_width(st, view, loops, config, nest)
+        if width > 1:
+            steps.append(Step(vectorise, f"{view.name}_s.v", width, False))
     steps.append(Step(to_threads))
     if config.barriers == "split":
         steps.append(Step(split_barriers))
@@ -174,10 +183,10 @@ def group_plan(st: Statement, config: Config, machine: Machine) -> GroupPlan:
     loops = loops_after_fusing(st, config)
     check_names(st, loops, config, machine)
     check_parts(st, loops, config)
-    nest = group_nest(loops, config, lane_row(st, loops, config, machine))
+    nest = group_nest(loops, config, lane_row(st, loops, config, machine), machine.matrix_loads)
     shared = shared_bytes(st, loops, config, nest)
     check_limits(machine, nest, shared)
-    order, lower = group_steps(st, config, nest), lower_steps(config, nest, machine)
+    order, lower = group_steps(st, config, loops, nest), lower_steps(st, config, loops, nest, machine)
     return GroupPlan(st, config, loops, nest, shared, tuple(order), tuple(lower))
 
 

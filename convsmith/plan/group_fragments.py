@@ -74,6 +74,12 @@ class WarpTile:
     rows: tuple[Loop, ...]
     columns: tuple[Loop, ...]
     terms: tuple[Loop, ...]
+    loads: tuple[Instruction, ...] = ()
+
+    @property
+    def transposed(self) -> frozenset[str]:
+        """The types of which rows load matrices transposed."""
+        return frozenset(x.result.dtype for x in self.loads if x.exchange is not None and not x.exchange.is_plain)
 
     @property
     def outer(self) -> tuple[str, ...]:
@@ -120,8 +126,11 @@ class WarpTile:
         yield Step(reorder, (self.steps.name, *self.outer, *self.inner))
 
 
-def warp_tile(row: Instruction, lane: str, registers: Sequence[Loop], terms: Sequence[Loop]) -> WarpTile:
-    """Return the tile of a warp that computes the loops ``registers`` and ``terms`` with products of ``row``.
+def warp_tile(
+    row: Instruction, loads: tuple[Instruction, ...], lane: str, registers: Sequence[Loop], terms: Sequence[Loop]
+) -> WarpTile:
+    """Return the tile of a warp that computes the loops ``registers`` and ``terms`` with products of ``row``, whose
+    factors ``loads`` may load.
 
     ConfigError where they are no whole fragments. Columns are along the loop ``lane`` and those of its role.
     """
@@ -147,8 +156,9 @@ def warp_tile(row: Instruction, lane: str, registers: Sequence[Loop], terms: Seq
     fragments = (loop(ROWS, rows, counts[0], shape[0]), loop(COLUMNS, columns, counts[1], shape[1]))
     inner = tuple(f"f.{v}" for v in row.loops)
     return WarpTile(
-        row, fragments, loop(TERMS, terms, counts[2], row.terms), inner, tuple(rows), tuple(columns), tuple(terms)
-    )
+        row, fragments, loop(TERMS, terms, counts[2], row.terms), inner, tuple(rows), tuple(columns), tuple(terms),
+        loads,
+    )  # fmt: skip
 
 
 def _tiled(loops: Sequence[str], name: str, size: int, outer: str, inner: str) -> Iterator[Step]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from math import prod
+from math import gcd, prod
 
 from convsmith.arith.ranges import interval
 from convsmith.diag.errors import ConfigError
@@ -20,6 +20,10 @@ from convsmith.statement.statement import Statement, View
 
 REALISED = ("mask", "pad_copy")
 """The ways in which absent elements are read on machines with thread groups."""
+MATRIX = 8
+"""Rows and columns of a matrix that is transposed while it is loaded."""
+MOST_BYTES = 16
+"""Bytes that a thread moves at once at most."""
 ATOMIC = ("f32", "s32")
 """Types of results that groups add parts to."""
 _KNOWN = {
@@ -113,15 +117,9 @@ def check_limits(machine: Machine, nest: GroupNest, shared: Mapping[str, int]) -
 
 def shared_bytes(st: Statement, loops: Loops, config: Config, nest: GroupNest) -> dict[str, int]:
     """Return the bytes of shared memory that the copy of each operand needs: the box of what a group tile reads."""
-    tiles = {Var(dim): tile_of(loops, config, n)[0] for n, dims in loops.dims.items() for dim in dims}
-    sizes, apart = {Var(d.name): d.size for d in st.dims}, loops.residues
     found = {}
     for view in (v for v in st.factors if v.name in config.shared):
-        reached = (
-            interval(x, {v: (0, (n - 1) * apart.get(str(v), 1)) for v, n in _moving(x, tiles, sizes, apart).items()})
-            for x in view.coords
-        )  # fmt: skip
-        shape = [hi - lo + 1 for lo, hi in reached]
+        shape = _copy_shape(st, view, loops, config)
         elements = prod(shape)
         if view.name in dict(config.pad):
             rows = (shape[b.dim] for b in dense_blocks(view.layout.blocks, shape, innermost(st, view, nest, config)))
@@ -129,6 +127,41 @@ def shared_bytes(st: Statement, loops: Loops, config: Config, nest: GroupNest) -
             elements += elements // row * dict(config.pad)[view.name]
         found[view.name] = elements * dtype(view.dtype).bytes * config.buffers
     return found
+
+
+def _copy_shape(st: Statement, view: View, loops: Loops, config: Config) -> list[int]:
+    """Return the extents of the box of a view that a group tile reads."""
+    tiles, apart = _group_tiles(loops, config), loops.residues
+    sizes = {Var(d.name): d.size for d in st.dims}
+    reached = (
+        interval(x, {v: (0, (n - 1) * apart.get(str(v), 1)) for v, n in _moving(x, tiles, sizes, apart).items()})
+        for x in view.coords
+    )
+    return [hi - lo + 1 for lo, hi in reached]
+
+
+def _group_tiles(loops: Loops, config: Config) -> dict[Var, int]:
+    """Return the iterations of each dim in the tile of a group."""
+    return {Var(dim): tile_of(loops, config, n)[0] for n, dims in loops.dims.items() for dim in dims}
+
+
+def copy_width(st: Statement, view: View, loops: Loops, config: Config, nest: GroupNest) -> int:
+    """Return the elements that a thread copies at once: neighbours in memory and in shared memory, of aligned vectors.
+    """
+    blocks = [b for b in view.layout.blocks if b.size > 1]
+    nearest = min(blocks, key=lambda b: b.stride, default=None)
+    if nearest is None or nearest.stride != 1 or nearest.dim != innermost(st, view, nest, config):
+        return 1
+    coordinate, tiles = view.coords[nearest.dim], _group_tiles(loops, config)
+    parts = [coordinate.const, _copy_shape(st, view, loops, config)[nearest.dim], MOST_BYTES // dtype(view.dtype).bytes]
+    parts += [b.stride for b in blocks if b is not nearest]
+    parts += [b.size for b in blocks if b is nearest and len([x for x in blocks if x.dim == b.dim]) > 1]
+    for atom, n in coordinate.terms:
+        if not isinstance(atom, Var):
+            return 1
+        parts.append(n * tiles[atom])
+    parts += [n for name, n in (*config.pad, *config.swizzle) if name == view.name]
+    return gcd(*parts)
 
 
 def _moving(
@@ -148,10 +181,16 @@ def _moving(
 
 def innermost(st: Statement, view: View, nest: GroupNest, config: Config) -> int | None:
     """Return the dim along which the elements of a view's copy are neighbours: that of lanes, of fragments that of
-    terms.
+    terms; or that of memory, where loads of matrices transpose it.
     """
     if nest.warp is None:
         return along_lanes(view, config)
+    nearest = min((b for b in view.layout.blocks if b.size > 1), key=lambda b: b.stride, default=None)
+    if nearest is not None and dtype(view.dtype).name in nest.warp.transposed:
+        moving = {Var(d): x.extent for x in (*nest.warp.rows, *nest.warp.columns) for d in x.dims}
+        terms = view.coords[nearest.dim].terms
+        if len(terms) == 1 and not moving.get(terms[0][0], 1) % MATRIX and not view.coords[nearest.dim].const:  # type: ignore[call-overload]
+            return nearest.dim
     last = Var(nest.warp.steps.dims[-1])
     return next((n for n, x in enumerate(view.coords) if last in variables_of(x)), None)
 

@@ -55,7 +55,9 @@ class GroupNest:
         return prod(x.extent for x in self.threads) * (self.warp.lanes if self.warp is not None else 1)
 
 
-def group_nest(loops: Loops, config: Config, row: Instruction | None = None) -> GroupNest:
+def group_nest(
+    loops: Loops, config: Config, row: Instruction | None = None, loads: tuple[Instruction, ...] = ()
+) -> GroupNest:
     """Return the nest that ``config`` makes of ``loops``; the groups of a residue class follow each other.
 
     Adjacent threads have adjacent iterations of the lane loop. Along other loops, a thread has a run of iterations. A
@@ -104,7 +106,7 @@ def group_nest(loops: Loops, config: Config, row: Instruction | None = None) -> 
     threads.sort(key=lambda x: x.of == config.lane)
     return GroupNest(
         (*classes, *grid, *parts), tuple(threads), tuple(registers), tuple(steps), tuple(terms), tuple(tiling),
-        tuple(parts), None if row is None else warp_tile(row, config.lane, registers, terms),
+        tuple(parts), None if row is None else warp_tile(row, loads, config.lane, registers, terms),
     )  # fmt: skip
 
 

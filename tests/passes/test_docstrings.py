@@ -38,6 +38,7 @@ from convsmith.ir.types import F32, PTR
 from convsmith.layout.block import ABSENT
 from convsmith.machine.base import fragment_dot
 from convsmith.machine.generic.level import PORTABLE_FMA
+from convsmith.machine.nvidia.fragments import MATRIX_LOADS, PRODUCTS
 from convsmith.passes.copy_windows import Windows
 
 NO_PASS = {
@@ -61,11 +62,14 @@ ROWS = (
 )  # fmt: skip
 TABLE, ZERO = make_buffer("a_row", PTR, (3, 2)), make_buffer("a_0", F32, (4,))
 ENTRIES = np.array([ABSENT, 0, 0, 4, 4, 8])
+MMA = next(row for row in PRODUCTS if row.name == "mma_m16n8k8_bf16")
 SIZES = {"n": 3, "s": 2}
 SUMS = make_buffer("sums", F32, (4,))
 NAMES = {
     "ROWS": ROWS,
     "LANE_DOT": LANE_DOT,
+    "MMA": MMA,
+    "LOADS": MATRIX_LOADS,
     "TABLE": TABLE,
     "ZERO": ZERO,
     "SUMS": SUMS,
@@ -77,7 +81,7 @@ NAMES = {
     "Var": Var,
     "as_index": as_index,
 }
-INSTRUCTIONS = {row.name: row.kernel for row in ROWS}
+INSTRUCTIONS = {row.name: row.kernel for row in (*ROWS, MMA, *MATRIX_LOADS)}
 MODULES = sorted(m.name for m in pkgutil.iter_modules(convsmith.passes.__path__))
 PASSES = [name for name in MODULES if name not in NO_PASS]
 

@@ -38,8 +38,8 @@ from convsmith.passes.unroll import unroll
 from convsmith.passes.unused_let import unused_let
 
 FOR_THREADS = {
-    "async_copies", "collapse", "cooperate", "gather_allocs", "hold_fragments", "multiple_buffers", "pad_rows",
-    "register_buffers", "split_barriers", "spread_lanes", "swizzle", "to_threads",
+    "async_copies", "collapse", "cooperate", "gather_allocs", "hold_fragments", "load_matrices", "multiple_buffers",
+    "pad_rows", "register_buffers", "split_barriers", "spread_lanes", "swizzle", "to_threads",
 }  # fmt: skip
 """Passes whose examples have loops over threads already, or over host threads."""
 MOST = 24

@@ -88,6 +88,43 @@ def _kernel(row: Instruction) -> str:
     )
 
 
+def load_ptx(target: Machine, row: Instruction) -> str:
+    """Return the PTX of a kernel ``name(out, rows)`` that loads matrices: lanes give rows of 16 bytes, which the group
+    copies to shared memory first, and store their registers.
+    """
+    assert row.exchange is not None
+    count = row.exchange.registers
+    lines = [
+        "%t = call i32 @llvm.nvvm.read.ptx.sreg.tid.x()", f"%line = urem i32 %t, {8 * count}",
+        "%from = getelementptr <4 x i32>, ptr addrspace(1) %rows, i32 %line",
+        "%to = getelementptr <4 x i32>, ptr addrspace(3) @memory, i32 %line",
+        "%line16 = load <4 x i32>, ptr addrspace(1) %from",
+        f"%own = icmp ult i32 %t, {8 * count}", "br i1 %own, label %copy, label %load", "copy:",
+        "store <4 x i32> %line16, ptr addrspace(3) %to", "br label %load", "load:",
+        "call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)",
+    ]  # fmt: skip
+
+    def put(expression: str) -> str:
+        lines.append(f"%x{len(lines)} = {expression}")
+        return f"%x{len(lines) - 1}"
+
+    for n, value in enumerate(row.emit(put, {"a": ["%to"]})):
+        place = put(f"mul i32 %t, {count}")
+        place = put(f"add i32 {place}, {n}")
+        place = put(f"getelementptr i32, ptr addrspace(1) %out, i32 {place}")
+        lines.append(f"store i32 {value}, ptr addrspace(1) {place}")
+    declared = (
+        f'target triple = "{TRIPLE}"', row.declare, "declare i32 @llvm.nvvm.read.ptx.sreg.tid.x()",
+        "declare void @llvm.nvvm.barrier.cta.sync.aligned.all(i32)",
+        "@memory = internal addrspace(3) global [32 x <4 x i32>] undef, align 16",
+    )  # fmt: skip
+    body = "\n  ".join([*lines, "ret void"])
+    params = ", ".join(f"ptr addrspace(1) align 16 %{x}" for x in ("out", "rows"))
+    head = f"define ptx_kernel void @{row.name}({params}) nounwind"
+    text = "\n".join([*declared, f'{head} "nvvm.reqntid"="32" {{\n  {body}\n}}\n'])
+    return llvm_bind.assembly(text, target.triple, target.cpu, target.features)
+
+
 def as_lanes(operand: Operand) -> Operand:
     """Return an operand of a fragment as it is, and one of a scalar row as the registers of one lane."""
     if operand.file == "lane":

@@ -49,6 +49,21 @@ AMPERE = {
     "channels-first": ("--dt=bf16 mb1ic16ih6oc20oh6kh3ph1",
                        _bf16("--register=oc:16,ow:8 --group=oc:32,ow:8,oh:2,ic:16", "ow")),
     "matmul": ("--matmul --dt=bf16 40x48:48x24", _bf16("--register=m:16,n:8 --group=m:32,n:16,k:16", "n")),
+    "three-buffers": (
+        f"{_CHANNELS_LAST} --wtag=axb --dt=bf16 mb1ic64iw18oc32ow18kw3pw1",
+        _bf16("--register=oc:16,ow:16 --group=oc:32,ow:32,ic:32 --buffers=3 --copies=async --swizzle=src:8,wei:8"),
+    ),
+    "two-buffers": (
+        f"{_CHANNELS_LAST} --wtag=axb --dt=f16 mb1ic32iw18oc32ow18kw3pw1",
+        _words("m16n8k16_f16", "--register=oc:16,ow:16 --group=oc:32,ow:32,ic:16 --buffers=2 --copies=async "
+               "--pad=src:8,wei:8"),
+    ),
+    "one-warp-copies": (
+        f"{_CHANNELS_LAST} --wtag=axb --dt=bf16 mb1ic48iw16oc16ow16kw1",
+        _bf16("--register=oc:16,ow:16 --group=oc:16,ow:16,ic:16 --buffers=3 --copies=async --pad=src:8,wei:8"),
+    ),
+    "weights-of-points": (f"--dir=BWD_W {_CHANNELS_LAST} --dt=bf16:f32:bf16 mb2ic32ih6oc24oh6kh1",
+                          _bf16("--register=oc:16,ic:16 --group=oc:32,ic:32,ow:8,oh:4", "oc", "src,diff_dst")),
     "volume": (f"{_CHANNELS_LAST} --dt=bf16 mb1ic8id3ih4iw4oc8od3oh4ow4kd3kh1kw2pd1",
                _bf16("--register=oc:8,oh:4,ow:4 --group=oc:8,oh:4,ow:4,ic:8,kw:2")),
 }  # fmt: skip

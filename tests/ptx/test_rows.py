@@ -11,7 +11,7 @@ from convsmith.ir.instruction import Instruction
 from convsmith.machine.base import Machine
 from convsmith.machine.nvidia.levels import LEVELS
 from ptx.launch import run
-from ptx.rows import as_lanes, places_of, rows_ptx
+from ptx.rows import as_lanes, load_ptx, places_of, rows_ptx
 from ptx.sass import sass, skip_without
 
 OWNERS = {row.name: (t, row) for t in LEVELS for row in t.instructions}
@@ -70,3 +70,27 @@ def test_needs_name_the_generations_before() -> None:
         assert target.needs[-1] == target.name
         for row in target.instructions:
             assert set(row.needs) <= set(target.needs)
+
+
+LOADS = [
+    pytest.param(t, row, id=f"{row.name}-{t.name}") for t in LEVELS if t.name == "sm_80" for row in t.matrix_loads
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("target, row", LOADS)
+def test_a_load_of_matrices_gives_each_lane_its_elements(target: Machine, row: Instruction) -> None:
+    """Lanes give the rows of an array in shared memory; the registers hold what the row's layout says."""
+    assert row.exchange is not None
+    width, layout = row.result.shape[0], row.exchange
+    rows = np.arange(8 * layout.registers * width).reshape(-1, width).astype(row.kernel.params[0].dtype.numpy)
+    found = run(load_ptx(target, row), row.name, 1, [np.zeros((32, layout.registers), np.int32), rows])[0]
+    held = found.reshape(32, layout.registers).view(rows.dtype).reshape(32, layout.registers, -1)
+    for (giver, element), (register, lane, e) in layout.places().items():
+        assert held[lane, register, e] == rows[giver, element]
+
+
+@pytest.mark.parametrize("target, row", LOADS)
+def test_a_load_of_matrices_becomes_its_mnemonic(target: Machine, row: Instruction) -> None:
+    skip_without(target.name)
+    (found,) = sass(assemble_ptx(load_ptx(target, row), target.name).cubin).values()
+    assert any(x.startswith(row.mnemonic) for x in found), f"{row.mnemonic} is not in {found}"

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
 import pytest
 from devices import DeviceOracle
+from guarded import check_result, expected, memories
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.intern import interning
@@ -14,6 +19,9 @@ from convsmith.passes.manager import run_steps
 from convsmith.plan.config import Config
 from convsmith.plan.device import device_plan
 from convsmith.problem import parse_problem
+from convsmith.problem.data import random_arrays
+from ptx.kernels import run_artifact
+from ptx.parser import PtxError
 from ptx.tensor_kinds import AMPERE, SMALL, VOLTA
 from ptx.test_convolutions import check, made
 
@@ -75,3 +83,55 @@ def test_illegal_tiles_name_what_is_wrong(words: str, text: str) -> None:
     with interning(), pytest.raises(ConfigError) as raised:
         device_plan(problem, config, target("sm_80"))
     assert text in str(raised.value)
+
+
+@pytest.mark.parametrize("kind", ["three-buffers", "weights-of-points"])
+def test_matrices_are_loaded_by_rows(kind: str) -> None:
+    """Factors come from shared memory by ldmatrix alone, and reach it in vectors of 16 bytes."""
+    text = made(*AMPERE[kind], "sm_80").notes["ptx"]
+    assert "ldmatrix.sync.aligned.m8n8.x4" in text and "ld.shared" not in text
+    assert ("cp.async.cg.shared.global" in text) is (kind == "three-buffers")
+    assert "ld.global.nc.b16" not in text and (".trans" in text) is (kind == "weights-of-points")
+
+
+MAY_BE_SPARE = ("bar.warp.sync", "cp.async.commit_group")
+"""Operations of which some kernels have more than they need."""
+
+
+def planted(text: str) -> Iterator[tuple[str, str]]:
+    """Yield faults by name: the PTX without a statement that orders threads, or with another place or register."""
+    lines = text.splitlines()
+    for n, line in enumerate(lines):
+        changed = {
+            "bar.sync": "", "bar.warp.sync": "", "cp.async.wait_group": "", "cp.async.commit_group": "",
+        }  # fmt: skip
+        for word, new in changed.items():
+            if word in line and not line.strip().startswith("//"):
+                yield f"{word} {n}", "\n".join((*lines[:n], new, *lines[n + 1 :]))
+        if "ldmatrix" in line:
+            swizzled = re.sub(r"\[(%\w+)(?:\+(\d+))?\]", lambda m: f"[{m[1]}+{int(m[2] or 0) ^ 16}]", line)
+            yield f"another part of a row {n}", "\n".join((*lines[:n], swizzled, *lines[n + 1 :]))
+            first, second = line.partition("{")[2].partition("}")[0].split(", ")[:2]
+            exchanged = line.replace(f"{first}, {second}", f"{second}, {first}")
+            yield f"another fragment {n}", "\n".join((*lines[:n], exchanged, *lines[n + 1 :]))
+
+
+@pytest.mark.parametrize("kind", ["three-buffers", "one-warp-copies"])
+def test_planted_faults_are_caught(kind: str) -> None:
+    """Without a barrier, a join of lanes or a wait, or with a wrong place or register, a kernel fails its check."""
+    line, words = AMPERE[kind]
+    artifact, problem = made(line, words, "sm_80"), replace(parse_problem(line), accuracy="strict")
+    arrays = random_arrays(problem)
+    truth = expected(problem, arrays)
+    seen = set()
+    for name, text in planted(artifact.notes["ptx"]):
+        memory = memories(problem, arrays)
+        try:
+            run_artifact(replace(artifact, notes={"ptx": text}), memory, 1)
+            check_result(problem, memory, truth)
+        except (PtxError, AssertionError):
+            seen.add(name.rpartition(" ")[0])
+        else:
+            assert name.startswith(MAY_BE_SPARE), f"not caught: {name}"
+    wanted = {"bar.sync"} if kind == "three-buffers" else {"bar.warp.sync"}
+    assert seen >= {"cp.async.wait_group", "another part of a row", "another fragment", *wanted}

@@ -111,6 +111,34 @@ def _four_products() -> Instruction:
     return Instruction("mma_m8n8k4_f16", operands, body, llvm, declare, ("sm_70",), "HMMA.884")
 
 
+HELD, SHARED = ("lane", "fragment"), ("address", "shared")
+"""The file and the scope of the operands of loads of matrices."""
+
+
+def _matrix_load(type_: str, matrices: int, is_transposed: bool = False) -> Instruction:
+    """Return the row of ldmatrix for elements of a type: so many matrices of eight rows of 16 bytes."""
+    width = 8 if type_ in ("f16", "bf16") else 16
+    elements = width // 4
+    coords = (f"r * 8 + {_ROW}", f"{_QUAD} * {elements} + e")
+    if is_transposed:
+        coords = (f"r * 8 + {_QUAD} * {elements} + e", _ROW)
+    result = "i32" if matrices == 1 else f"{{{', '.join(['i32'] * matrices)}}}"
+    intrinsic = f"llvm.nvvm.ldmatrix.sync.aligned.m8n8.x{matrices}{'.trans' * is_transposed}.b16.p3"
+    spread = result.replace("{", "{{").replace("}", "}}")
+    lines = [f"call {spread} @{intrinsic}(ptr addrspace(3) {{a}})"]
+    if matrices > 1:
+        lines += [f"extractvalue {spread} {{0}}, {n}" for n in range(matrices)]
+    layout = FragmentLayout(coords, _WARP, elements=elements, registers=matrices)
+    held = FragmentLayout(("e",), 1, elements=width)
+    return Instruction(
+        f"ldmatrix_x{matrices}{'_trans' * is_transposed}_{type_}",
+        tuple(Operand(x, type_, (width,), held, *where) for x, where in (("c", HELD), ("a", SHARED))),
+        f"  for j in 0 .. {width}:\n    c[j] = a[j]\n", "\n".join(lines),
+        f"declare {result} @{intrinsic}(ptr addrspace(3))", ("sm_75",),
+        f"LDSM.16.M{'T' * is_transposed}88{f'.{matrices}' * (matrices > 1)}", exchange=layout,
+    )  # fmt: skip
+
+
 _BYTES = tuple((a, b) for a in ("s8", "u8") for b in ("s8", "u8"))
 PRODUCTS = (
     *(_product(32, types, "sm_80", "IMMA.16832." + ".".join(types).upper()) for types in _BYTES),
@@ -121,5 +149,11 @@ PRODUCTS = (
     _product(8, ("bf16", "bf16"), "sm_80", "HMMA.1688.F32.BF16"),
 )
 """Products of sm_80 and later; among rows of the same types, the one of most terms comes first."""
+MATRIX_LOADS = tuple(
+    _matrix_load(type_, matrices, is_transposed)
+    for type_ in ("f16", "bf16", "s8", "u8") for is_transposed in (False, True) for matrices in (4, 2, 1)
+    if not (is_transposed and type_ in ("s8", "u8"))
+)  # fmt: skip
+"""Loads of fragments of sm_75 and later; among those of a type, the one of most matrices comes first."""
 PAIRED = (_four_products(),)
 """Products of sm_70, which later chips emulate."""

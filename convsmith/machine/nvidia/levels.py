@@ -8,7 +8,7 @@ from convsmith.machine.costs import Costs
 from convsmith.machine.device import ComputeUnits, Device, SharedMemory
 from convsmith.machine.memory import core_caches
 from convsmith.machine.nvidia.dialect import dialect
-from convsmith.machine.nvidia.fragments import PAIRED, PRODUCTS
+from convsmith.machine.nvidia.fragments import MATRIX_LOADS, PAIRED, PRODUCTS
 from convsmith.machine.rows import scalar_multiply_add
 
 TRIPLE = "nvptx64-nvidia-cuda"
@@ -51,6 +51,7 @@ def _level(name: str, units: ComputeUnits, shared: int, l2: int, products: tuple
         name=name, triple=TRIPLE, cpu=name, features=_PTX, needs=needs, vectors=RegisterFile("register", 255, 32),
         memories=core_caches(128 << 10, l2, rates=(128, 64)), costs=Costs(multiply_add=1.0, broadcast=1.0, latency=4.0),
         attributes=(), instructions=(*_SCALARS, *products), device=device,
+        matrix_loads=MATRIX_LOADS if "sm_75" in needs else (),
     )  # fmt: skip
 
 
