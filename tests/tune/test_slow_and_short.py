@@ -20,7 +20,7 @@ LAYOUTS = "--stag=axb --dtag=axb"
     [
         ("--dt=u8:s8:s32 mb1ic3ih224oc64oh112kh7sh2ph3", "kw+ic", "tdpbusd_8"),
         ("--dt=s8:s8:s32 mb1ic3ih224oc64oh112kh7sh2ph3", "kw+ic", "tdpbssd_8"),
-        ("--dt=bf16 mb1ic3ih224oc64oh112kh7sh2ph3", "kw+ic", "tdpbf16ps_16"),
+        ("--dt=bf16 mb1ic3ih224oc64oh112kh7sh2ph3", "kw+ic", "tdpbf16ps_12"),
         ("--dt=bf16 mb1ic3ih224oc32oh112kh3sh2ph1", "kh+kw,kh_kw+ic", "tdpbf16ps_16"),
         ("--dt=u8:s8:s32 mb1ic512ih7oc512oh7kh3ph1", "oh+ow,kh+kw,kh_kw+ic", "tdpbusd_16"),
     ],
@@ -28,6 +28,19 @@ LAYOUTS = "--stag=axb --dtag=axb"
 def test_windows_are_copied_where_channels_or_rows_fill_no_fragment(line: str, fused: str, row: str) -> None:
     config = str(default_config(parse_problem(f"{LAYOUTS} {line}"), AMX))
     assert f"--fuse={fused} " in config and f"--instruction={row} " in config and "window_copy" in config
+
+
+@pytest.mark.parametrize(
+    ("line", "row"),
+    [
+        ("--dt=u8:s8:s32 mb1ic144ih56oc24oh56kh1ph0", "tdpbusd_12"),
+        ("--dt=bf16 mb1ic24ih56oc24oh56kh1ph0", "tdpbf16ps_12"),
+        ("--dt=u8:s8:s32 mb1ic192ih28oc32oh28kh1ph0", "tdpbusd_16"),
+    ],
+)
+def test_channels_that_fill_three_quarters_of_a_fragment_are_read_as_they_lie(line: str, row: str) -> None:
+    config = default_config(parse_problem(f"{LAYOUTS} {line}"), AMX)
+    assert config.instruction == row and config.realise == "peel"
 
 
 def test_sums_of_few_terms_are_made_of_vectors() -> None:

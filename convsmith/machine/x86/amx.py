@@ -8,8 +8,8 @@ from convsmith.ir.instruction import FragmentFile, Instruction
 from convsmith.machine.base import fragment_dot
 
 _ROWS, _LANES = 16, 16
-_GROUPS = (16, 8, 4)
-"""Rows of B that an instruction takes: where channels do not fill 64 bytes, 32 or 16 may do."""
+_GROUPS = (16, 12, 8, 4)
+"""Rows of B that an instruction takes: where channels do not fill 64 bytes, 48, 32 or 16 may do."""
 
 _KINDS = (
     ("tdpbusd", ("u8", "s8", "s32"), 4, "amx-int8"),
