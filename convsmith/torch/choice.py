@@ -12,12 +12,13 @@ import torch
 from convsmith.compiler.cache import cache_key, disk_cache
 from convsmith.frontend.kernel import CompiledKernel
 from convsmith.frontend.numpy_api import compile
+from convsmith.machine.base import Machine
 from convsmith.problem.conv import Conv
 from convsmith.torch.kernel_sequence import KernelSequence, SequenceStep
 from convsmith.torch.layers import ConvLayer
 from convsmith.torch.layouts import in_order
 
-__all__ = ["Times", "times_of"]
+__all__ = ["Times", "kept_times", "least_seconds", "times_of"]
 
 ROUNDS = 5
 """Rounds of a measurement, in each of which both run once."""
@@ -26,10 +27,10 @@ SHORT_SECONDS = 2e-3
 
 
 class Times(NamedTuple):
-    """Seconds of a call of our kernel and of torch's; `measured` is false where they were kept."""
+    """Seconds of a call of our kernel and of the other way; `measured` is false where they were kept."""
 
     ours: float
-    torch: float
+    other: float
     measured: bool
 
 
@@ -37,13 +38,18 @@ def times_of(layer: ConvLayer, shape: tuple[int, ...], threads: int) -> Times:
     """Return the times of a layer for a source of `shape`, from the cache or measured now."""
     problem = layer.problem(shape, True)
     kernel = compile(problem, threads=threads)
-    parts = (str(problem), str(kernel.config), f"beside torch {torch.__version__} on {threads}", kernel.target.key)
-    cache, key = disk_cache(), cache_key(*parts)
+    what = f"{problem} {kernel.config} beside torch {torch.__version__} on {threads}"
+    return kept_times(what, kernel.target, lambda: _measured(layer, problem, kernel, shape))
+
+
+def kept_times(what: str, target: Machine, measure: Callable[[], tuple[float, float]]) -> Times:
+    """Return the times of `what` on a target that the cache keeps, else those that `measure` returns."""
+    cache, key = disk_cache(), cache_key("times of", what, target.key)
     kept = None if cache is None else cache.get(key)
     if kept is not None:
-        ours, by_torch = json.loads(kept)
-        return Times(ours, by_torch, False)
-    times = _measured(layer, problem, kernel, shape)
+        ours, other = json.loads(kept)
+        return Times(ours, other, False)
+    times = measure()
     if cache is not None:
         cache.put(key, json.dumps(times).encode())
     return Times(*times, True)
@@ -58,10 +64,11 @@ def _measured(
     step = SequenceStep(kernel, layer.packed_for(problem, kernel), {"src": 0, "dst": 1}, 1, y.nbytes)
     sequence, addresses, by_torch = KernelSequence([step], (0, 1)), (x.data_ptr(), y.data_ptr()), layer.by_torch()
     with torch.inference_mode():
-        return _least(lambda: sequence(addresses), lambda: by_torch(x, y if layer.adds else None))
+        return least_seconds(lambda: sequence(addresses), lambda: by_torch(x, y if layer.adds else None))
 
 
-def _least(*calls: Callable[[], object]) -> tuple[float, float]:
+def least_seconds(*calls: Callable[[], object]) -> tuple[float, float]:
+    """Return the seconds of a call of two functions, each the least of several samples that alternate."""
     best, counts = [], []
     for call in calls:
         call()

@@ -16,7 +16,9 @@ from convsmith.problem.activations import activation_post_ops
 from convsmith.problem.conv import Conv
 from convsmith.problem.descriptor import output_size
 from convsmith.problem.post_ops import PER_TENSOR, BinaryPostOp, PostOp, SumPostOp
+from convsmith.runtime.arrays import Array
 from convsmith.runtime.border import Given
+from convsmith.runtime.denormals import with_denormals
 from convsmith.runtime.foreign import view
 from convsmith.torch.layouts import in_order
 
@@ -119,19 +121,40 @@ class ConvLayer:
         )  # fmt: skip
 
     @property
+    def dtype(self) -> torch.dtype:
+        """The data type of sources, weights and results."""
+        return self.weight.dtype
+
+    @property
+    def is_depthwise(self) -> bool:
+        """Whether each channel is convolved with a window of its own."""
+        return self.output_padding is None and self.groups == self.weight.shape[0] > 1 == self.weight.shape[1]
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether the layer is a product of channels at each pixel."""
+        dense = {*self.weight.shape[2:], *self.stride, self.groups} == {1}
+        return self.output_padding is None and dense and not any(map(any, self.padding))
+
+    @property
     def operand(self) -> str:
         """The argument of the kernel that is added, where the result has memory of its own."""
         return f"post_op_{self.steps.index(RESIDUAL)}"
 
-    def packed_for(self, problem: Conv, kernel: CompiledKernel) -> dict[str, Given]:
-        """Return the weights, with the bias, as the kernel of the layer's `problem` takes them."""
+    def plain_weights(self, problem: Conv) -> Array:
+        """Return the weights in the shape of the layer's `problem`; denormal ones, which slow a CPU down, are zeros."""
         weight = self.weight
         if self.output_padding is not None:
             g, (ic, ocg, *k) = self.groups, weight.shape
             weight = weight.reshape(g, ic // g, ocg, *k).transpose(1, 2)
         plain = view("weight", weight.reshape(problem.wei_shape).contiguous())
+        flushed: Array = with_denormals("flush", "weight", plain)
+        return flushed
+
+    def packed_for(self, problem: Conv, kernel: CompiledKernel) -> dict[str, Given]:
+        """Return the weights, with the bias, as the kernel of the layer's `problem` takes them."""
         bias = None if self.bias is None else view("bias", self.bias)
-        return {"wei": kernel.pack(plain, bias, denormals="flush")}
+        return {"wei": kernel.pack(self.plain_weights(problem), bias)}
 
     def by_torch(self) -> Callable[[Tensor, Tensor | None], Tensor]:
         """Return the function from source and residual to the result, by torch, on channels-last weights."""

@@ -23,6 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from torch import Tensor, fx, nn
 
 from convsmith.diag.errors import UsageError
+from convsmith.torch.chains import Chained, chained
 from convsmith.torch.choice import Times, times_of
 from convsmith.torch.fold import CONVOLUTIONS, Folded, Form, Refused, convolutions, form_of, without_identities
 from convsmith.torch.report import LayerRow, OptimizeReport
@@ -93,7 +94,9 @@ def _optimized(traced: fx.GraphModule, inputs: Sequence[Any], work: _Work, prefi
     for x in found:
         if isinstance(x, Refused):
             work.report.rows.append(LayerRow((prefix + x.name,), "", "", 0, 0, "torch", x.why))
-    ours = _chosen([x for x in found if isinstance(x, Folded)], work, prefix)
+    chosen = _chosen([x for x in found if isinstance(x, Folded)], work, prefix)
+    ours, times = chained(chosen, work.threads)
+    work.report.chains += times
     return _rebuilt(traced, ours, work.threads), expected
 
 
@@ -155,10 +158,10 @@ def _chosen(layers: Sequence[Folded], work: _Work, prefix: str) -> list[Folded]:
     for same in _watched(groups.values(), work):
         layer, shape = same[0].layer, _shape(same[0])
         times = times_of(layer, shape, work.threads) if work.keep_faster else Times(0, 0, False)
-        slower = times.ours > times.torch
+        slower = times.ours > times.other
         problem = replace(layer.problem(shape, True), post_ops=(), stag="any", dtag="any", wtag="any")
         names = tuple(prefix + x.layer.name for x in same)
-        row = (names, problem.descriptor(), layer.folded, times.ours, times.torch)
+        row = (names, problem.descriptor(), layer.folded, times.ours, times.other)
         work.report.rows.append(LayerRow(*row, *(("torch", "faster there") if slower else ("convsmith", ""))))
         if not slower:
             ours += same
@@ -183,14 +186,14 @@ def _watched(groups: Iterable[list[Folded]], work: _Work) -> Iterator[list[Folde
         yield from shown.track(listed, description=f"optimize {work.report.network}")
 
 
-def _rebuilt(traced: fx.GraphModule, ours: Sequence[Folded], threads: int) -> fx.GraphModule:
+def _rebuilt(traced: fx.GraphModule, ours: Sequence[Folded | Chained], threads: int) -> fx.GraphModule:
     """Return the network with segments in the place of the layers that are `ours`."""
     graph, by_last = traced.graph, {x.last: x for x in ours}
     inner = {node for x in ours for node in x.nodes[:-1]}
-    runs: list[list[Folded]] = [[]]
+    runs: list[list[Folded | Chained]] = [[]]
     for node in graph.nodes:
         if node in by_last:
-            if runs[-1] and runs[-1][0].layer.weight.dtype != by_last[node].layer.weight.dtype:
+            if runs[-1] and runs[-1][0].layer.dtype != by_last[node].layer.dtype:
                 runs.append([])
             runs[-1].append(by_last[node])
         elif node not in inner and node.op not in ("get_attr", "placeholder") and runs[-1]:
@@ -204,7 +207,7 @@ def _rebuilt(traced: fx.GraphModule, ours: Sequence[Folded], threads: int) -> fx
 
 
 def _replace_run(
-    traced: fx.GraphModule, run: Sequence[Folded], name: str, threads: int, made: dict[fx.Node, fx.Node]
+    traced: fx.GraphModule, run: Sequence[Folded | Chained], name: str, threads: int, made: dict[fx.Node, fx.Node]
 ) -> None:
     """Put one segment in the place of layers that follow one another; `made` are the nodes of earlier segments by those
     that they replace.
@@ -223,7 +226,7 @@ def _replace_run(
         added = None if residual is None else number[residual]
         places.append(PlacedLayer(x.layer, number[x.source], added, number[x.last], in_place))
     shapes = [form.shape for node in inputs if (form := form_of(node)) is not None]
-    dtype = run[0].layer.weight.dtype
+    dtype = run[0].layer.dtype
     segment = Segment(places, range(len(inputs)), [number[x] for x in outputs], shapes, dtype, threads)
     traced.add_submodule(name, segment)
     with graph.inserting_after(run[-1].last):

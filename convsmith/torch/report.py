@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.table import Table
 
+from convsmith.torch.chains import ChainTimes
+
 __all__ = ["LayerRow", "OptimizeReport"]
 
 
@@ -35,6 +37,7 @@ class OptimizeReport:
     network: str
     threads: int
     rows: list[LayerRow] = field(default_factory=list)
+    chains: list[ChainTimes] = field(default_factory=list)
     seconds: float = 0.0
     difference: float = 0.0
     """Largest difference of an output from eager's on the example, divided by the largest element of eager's output."""
@@ -70,9 +73,14 @@ class OptimizeReport:
         timed = [row for row in self.rows if row.ours > 0]
         before = sum(len(row.names) * row.torch for row in timed)
         after = sum(len(row.names) * min(row.ours, row.torch) for row in timed)
+        after -= sum(times.layers - times.chain for times in self.chains)
         line = f"{self.network}: {self.ours} of {self.convolutions} convolutions run on convsmith"
         if timed and after:
             line += f", in {after * 1e3:.1f} ms instead of {before * 1e3:.1f} ms by torch"
+        if self.chains:
+            one, several = (sum(getattr(times, name) for times in self.chains) for name in ("chain", "layers"))
+            count = sum(len(times.name.split(" -> ")) for times in self.chains)
+            line += f"; {count} of them in {len(self.chains)} chains, {several / one:.2f} times as fast as one by one"
         line += (
             f" ({self.threads} thread{'s' * (self.threads > 1)}). Outputs differ from eager's by {self.difference:.1g} "
             f"of the largest. Optimized in {self.seconds:.1f} s."

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from convsmith.diag.errors import UsageError
 from convsmith.diag.warning import ConvsmithWarning, warn
 from convsmith.frontend.numpy_api import compile
+from convsmith.torch.chains import ChainOfLayers
 from convsmith.torch.kernel_sequence import KernelSequence, SequenceStep
 from convsmith.torch.layers import ConvLayer
 from convsmith.torch.layouts import dense_strides, in_order
@@ -30,7 +31,7 @@ class PlacedLayer:
     The result replaces the residual `in_place`, or has memory of its own.
     """
 
-    layer: ConvLayer
+    layer: ConvLayer | ChainOfLayers
     source: int
     residual: int | None
     result: int
@@ -59,17 +60,17 @@ class Segment(nn.Module):
         shapes = dict(zip(self._inputs, map(tuple, self._forms)))
         steps = []
         for place in self._places:
-            problem = place.layer.problem(shapes[place.source], place.in_place)
+            layer, shape = place.layer, shapes[place.source]
+            problem = layer.problem(shape, place.in_place)
             kernel = compile(problem, threads=self._threads)
+            constants = layer.packed_for(problem, kernel)  # type: ignore[arg-type]
             values = {"src": place.source, "dst": place.result}
-            if place.residual is not None and not place.in_place:
-                values[place.layer.operand] = place.residual
-            shapes[place.result] = place.layer.result_shape(shapes[place.source])
+            if isinstance(layer, ConvLayer) and place.residual is not None and not place.in_place:
+                values[layer.operand] = place.residual
+            shapes[place.result] = layer.result_shape(shape)
             nbytes = torch.Size(shapes[place.result]).numel() * self._dtype.itemsize
             replaced = place.residual if place.in_place else None
-            steps.append(
-                SequenceStep(kernel, place.layer.packed_for(problem, kernel), values, place.result, nbytes, replaced)
-            )
+            steps.append(SequenceStep(kernel, constants, values, place.result, nbytes, replaced))
         self._results = [(shapes[v], dense_strides(shapes[v], True)) for v in self._outputs]
         self._sequence = KernelSequence(steps, (*self._inputs, *self._outputs))
         self._strides = [dense_strides(shape, True) for shape in self._forms]

@@ -17,7 +17,8 @@ from torch import Tensor, fx, nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 import convsmith as cs  # noqa: E402
-from convsmith.torch import choice, optimize  # noqa: E402
+from convsmith.torch import chains, choice, optimize  # noqa: E402
+from convsmith.torch.chains import ChainOfLayers  # noqa: E402
 from convsmith.torch.segment import OtherSizesWarning, Segment  # noqa: E402
 
 
@@ -296,6 +297,34 @@ def test_threads_may_call_at_once_and_copies_compute_the_same() -> None:
     assert not wrong
     for again in (copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
         assert torch.equal(again(inputs[0]), expected[0])
+
+
+@pytest.mark.parametrize("chain_seconds", [1.0, 3.0])
+def test_chains_take_the_place_of_layers_where_they_are_faster(
+    chain_seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+
+    def times(what: str, *_: object) -> choice.Times:
+        seen.append(what)
+        return choice.Times(chain_seconds, 2.0, True)
+
+    monkeypatch.setattr(chains, "kept_times", times)
+    # The results between the layers of the first two blocks are larger than the cache, those of the last are not.
+    model = nn.Sequential(block(8, 96, False), block(8, 96, False).main, nn.MaxPool2d(8), block(8, 96, False))
+    made = check(model, whole(1, 8, 64, 64), ours=9)
+    counts = [len(p.layer.layers) for s in segments(made) for p in s._places if isinstance(p.layer, ChainOfLayers)]
+    assert len(seen) == 2 and all(" -> " in what for what in seen)
+    assert counts == ([3, 3] if chain_seconds < 2 else [])
+    report = made.convsmith_report
+    assert ("6 of them in 2 chains, 2.00 times as fast" in report.summary()) == (chain_seconds < 2)
+
+
+def test_a_measured_chain_is_compared_with_its_layers() -> None:
+    model, x = exact(block(8, 96, False)), whole(1, 8, 64, 64)
+    with torch.no_grad():
+        made = optimize(model, x, threads=1)
+        assert torch.equal(made(x), model(x))
 
 
 @pytest.fixture

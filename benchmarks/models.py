@@ -1,0 +1,235 @@
+"""Whole networks: `convsmith.torch.optimize` beside PyTorch, torch.compile and ONNX Runtime; a training step.
+
+Run: python benchmarks/models.py [--models resnet50,mobilenet_v2] [--batches 1,16] [--threads 1,2]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from importlib.util import find_spec
+from io import BytesIO
+from statistics import median
+from typing import Any
+
+from report import Report
+
+from convsmith.measure.timing import Sampler, alternate, spread
+
+PEERS = {"eager": "torch", "compile": "torch", "onnxruntime": "onnxruntime"}
+"""Ways to run a network beside ours, and the package of each."""
+GOALS = {"resnet50": 1.15, "mobilenet_v2": 1.3}
+"""Ratios of the best peer's time to ours that are aimed at."""
+SAMPLE_SECONDS = 0.05
+"""Seconds of a sample, of several calls where these are short."""
+TRAINED = "resnet18"
+"""The network of the training step."""
+TRAINING_BATCH = 8
+
+Row = dict[str, Any]
+Call = Callable[[], object]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = _options(arguments)
+    if options.one:
+        print(json.dumps(measured(*json.loads(options.one))))
+        return
+    report = Report("models", "Whole networks beside PyTorch and ONNX Runtime")
+    libraries = {name: version(name) for name in {*PEERS.values()} if find_spec(name)}
+    report.data = {"runs": [], "runs_of": "networks"}
+    peers = [name for name in options.peers.split(",") if find_spec(PEERS[name])]
+    rows: list[Row] = []
+    for threads in map(int, options.threads.split(",")):
+        for batch in map(int, options.batches.split(",")):
+            for name in options.models.split(","):
+                rows.append(_in_a_process(name, batch, threads, peers, options.rounds))
+        if options.train:
+            rows.append(_in_a_process(f"train {TRAINED}", TRAINING_BATCH, threads, ["eager"], options.rounds))
+    report.data["runs"].append({"libraries": libraries, "rows": rows})
+    _tables(report, rows, peers)
+    report.write()
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    from torch_networks import NETWORKS
+
+    parser = argparse.ArgumentParser(description="Whole networks beside other libraries.")
+    names = ",".join(name for name in NETWORKS if name != TRAINED)
+    parser.add_argument("--models", default=names, help=f"networks, with commas between (default: {names})")
+    parser.add_argument("--batches", default="1,16", help="samples in a batch (default: 1,16)")
+    parser.add_argument("--threads", default="1,2", help="thread counts (default: 1,2)")
+    parser.add_argument("--peers", default=",".join(PEERS), help=f"of {', '.join(PEERS)} (default: all)")
+    parser.add_argument("--rounds", type=int, default=15, help="rounds of each comparison (default: 15)")
+    parser.add_argument("--train", action=argparse.BooleanOptionalAction, default=True, help="the training step too")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    return parser.parse_args(arguments)
+
+
+def _in_a_process(*what: object) -> Row:
+    """Return what `measured` returns, from a process of its own: libraries keep threads and memory."""
+    command = [sys.executable, __file__, "--one", json.dumps(what)]
+    done = subprocess.run(command, text=True, capture_output=True, check=False, env=os.environ)
+    if done.returncode:
+        sys.exit(f"{what}: {done.stderr}")
+    row: Row = json.loads(done.stdout.splitlines()[-1])
+    print(f"{what}: {row['seconds']['ours']['median'] * 1e3:.2f} ms", file=sys.stderr)
+    return row
+
+
+def measured(name: str, batch: int, threads: int, peers: Sequence[str], rounds: int) -> Row:
+    """Return times and ratios of a network, or of its training step, on so many threads."""
+    import torch
+
+    torch.set_num_threads(threads)
+    warnings.simplefilter("ignore")
+    calls, facts = _training(batch) if name.startswith("train ") else _inference(name, batch, threads, peers)
+    samplers = {way: Sampler(call, SAMPLE_SECONDS) for way, call in calls.items()}
+    samples = alternate(samplers, rounds)
+    ratios = {way: spread([a / b for a, b in zip(samples[way], samples["ours"])]) for way in samples if way != "ours"}
+    return {
+        "network": name, "batch": batch, "threads": threads, **facts,
+        "seconds": {way: asdict(spread(values)) for way, values in samples.items()},
+        "ratios": {way: asdict(value) for way, value in ratios.items()},
+    }  # fmt: skip
+
+
+def _inference(name: str, batch: int, threads: int, peers: Sequence[str]) -> tuple[dict[str, Call], Row]:
+    """Return a call for each way to run the network, and what `optimize` reports."""
+    import torch
+    from torch_networks import network
+
+    import convsmith.torch as ct
+
+    model, x = network(name, batch)
+    onnx = _session(model, x, threads) if "onnxruntime" in peers else None
+    start = time.perf_counter()
+    fast = ct.optimize(model, x, progress=False)
+    first = time.perf_counter() - start
+    again = []
+    for _ in range(3):
+        start = time.perf_counter()
+        ct.optimize(model, x, progress=False)
+        again.append(time.perf_counter() - start)
+    last = torch.channels_last if x.dim() == 4 else torch.channels_last_3d
+    model, given = model.to(memory_format=last), x.contiguous(memory_format=last)
+    ways: dict[str, Callable[[], object]] = {"ours": lambda: fast(given)}
+    if "eager" in peers:
+        ways["eager"] = lambda: model(given)
+    if "compile" in peers:
+        compiled = torch.compile(model)
+        ways["compile"] = lambda: compiled(given)
+    calls = {way: _without_gradients(call) for way, call in ways.items()}
+    if onnx is not None:
+        calls["onnxruntime"] = onnx
+    report = fast.convsmith_report
+    return calls, {
+        "optimize_seconds": {"first": first, "again": median(again)}, "difference": report.difference,
+        "ours": report.ours, "convolutions": report.convolutions,
+    }  # fmt: skip
+
+
+def _without_gradients(call: Call) -> Call:
+    import torch
+
+    def run() -> object:
+        with torch.inference_mode():
+            return call()
+
+    return run
+
+
+def _session(model: Any, x: Any, threads: int) -> Call:
+    """Return the call of ONNX Runtime's session of the network, on its own memory."""
+    import onnxruntime as ort
+    import torch
+
+    file = BytesIO()
+    torch.onnx.export(model, (x,), file, dynamo=False, opset_version=17)
+    options = ort.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = threads, 3
+    session = ort.InferenceSession(file.getvalue(), options, providers=["CPUExecutionProvider"])
+    binding = session.io_binding()
+    binding.bind_ortvalue_input(session.get_inputs()[0].name, ort.OrtValue.ortvalue_from_numpy(x.numpy()))
+    binding.bind_output(session.get_outputs()[0].name)
+    return lambda: session.run_with_iobinding(binding)
+
+
+def _training(batch: int) -> tuple[dict[str, Call], Row]:
+    """Return a call of forward and backward of a network by eager torch, and by our operators in their place."""
+    import torch
+    from torch import nn
+    from torch_networks import network
+
+    import convsmith.torch as ct
+
+    def step(model: nn.Module, x: Any) -> Call:
+        def run() -> object:
+            model.zero_grad()
+            loss = model(x).square().mean()
+            return loss.backward()
+
+        return run
+
+    class OurConv2d(nn.Conv2d):
+        """A convolution by our operator."""
+
+        def forward(self, x: Any) -> Any:
+            return ct.conv2d(x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+
+    last = torch.channels_last
+    eager, x = network(TRAINED, batch)
+    ours, _ = network(TRAINED, batch)
+    for module in ours.modules():
+        if type(module) is nn.Conv2d:
+            module.__class__ = OurConv2d
+    x = x.contiguous(memory_format=last)
+    return {
+        "ours": step(ours.train().to(memory_format=last), x), "eager": step(eager.train().to(memory_format=last), x),
+    }, {}  # fmt: skip
+
+
+def _tables(report: Report, rows: Sequence[Row], peers: Sequence[str]) -> None:
+    """Add a table for each number of threads and batch."""
+    report.note(
+        "Random weights, f32, channels-last sources. A column is a way's time divided by ours (above 1: ours is "
+        "faster): the median over rounds in which all ran in turn, each several times where a call is short. eager: "
+        "PyTorch's modules in channels-last memory format; compile: torch.compile with its defaults; onnxruntime: a "
+        "session of the exported network. optimize s: seconds of the first call, with what the cache on disk has, and "
+        "of later ones. difference: the largest of an output, divided by eager's largest output."
+    )
+    for threads in dict.fromkeys(row["threads"] for row in rows):
+        for batch in dict.fromkeys(row["batch"] for row in rows):
+            lines = [_line(row, peers) for row in rows if (row["threads"], row["batch"]) == (threads, batch)]
+            if lines:
+                heading = f"Batch {batch}, {threads} thread{'s' * (threads > 1)}"
+                columns = ["network", "ms", *peers, "best", "goal", "optimize s", "difference", "ours"]
+                report.table(heading, columns, lines)
+
+
+def _line(row: Row, peers: Sequence[str]) -> list[str]:
+    ratios = {way: row["ratios"][way]["median"] for way in peers if way in row["ratios"]}
+    training = row["network"].startswith("train ")
+    goal = 1.0 if training else GOALS.get(row["network"], 0.98)
+    seconds = row.get("optimize_seconds")
+    return [
+        row["network"], f"{row['seconds']['ours']['median'] * 1e3:.2f}",
+        *(f"{ratios[way]:.2f}" if way in ratios else "-" for way in peers),
+        f"{min(ratios.values(), default=0):.2f}",
+        f"{goal:.2f}" + (" of eager" if not training and row["network"] not in GOALS else ""),
+        "-" if seconds is None else f"{seconds['first']:.1f}, {seconds['again']:.2f}",
+        "-" if training else f"{row['difference']:.0e}",
+        "-" if training else f"{row['ours']} of {row['convolutions']}",
+    ]  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""`torch.compile(backend="convsmith")`: convolutions run on our operators, with gradients, and in one graph."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import tomllib  # noqa: E402
+
+from torch import _dynamo, nn  # noqa: E402
+
+import convsmith.torch.compile_backend as backend  # noqa: E402
+
+
+class Net(nn.Module):
+    """Two convolutions, one transposed, and what inductor compiles between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.up = nn.Conv2d(3, 8, 3, 2, 1), nn.ConvTranspose2d(8, 4, 2, 2)
+
+    def forward(self, x: Any) -> Any:
+        return self.up(torch.relu(self.first(x)) * 0.5).tanh()
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The functions that inductor gets, graph by graph; eager runs the graph, because inductor's C++ takes seconds."""
+    from torch._inductor import compile_fx
+
+    graphs: list[list[str]] = []
+
+    def compile(graph: Any, inputs: Any) -> Any:
+        graphs.append([f"{n.target.__module__}.{n.target.__name__}" for n in graph.graph.nodes if callable(n.target)])
+        return graph
+
+    monkeypatch.setattr(compile_fx, "compile_fx", compile)
+    _dynamo.reset()
+    return graphs
+
+
+def test_convolutions_are_ours_and_the_rest_is_inductors(seen: list[list[str]]) -> None:
+    torch.manual_seed(0)
+    model, x = Net(), torch.randn(2, 3, 8, 8, requires_grad=True)
+    compiled = torch.compile(model, backend=backend.NAME, fullgraph=True)
+    expected = model(x)
+    expected.sum().backward()
+    wanted, x.grad = x.grad, None
+    result = compiled(x)
+    result.sum().backward()
+    torch.testing.assert_close(result, expected)
+    torch.testing.assert_close(x.grad, wanted)
+    (names,) = seen
+    ours = [name for name in names if name.startswith("convsmith.torch.functional.")]
+    assert [name.rpartition(".")[2] for name in ours] == ["conv2d", "conv_transpose2d"]
+    assert any(name.endswith(".relu") for name in names)
+
+
+def test_convolutions_of_other_types_stay_torchs(seen: list[list[str]]) -> None:
+    x, w = torch.randn(1, 2, 5, 5, dtype=torch.complex64), torch.randn(3, 2, 3, 3, dtype=torch.complex64)
+    compiled = torch.compile(lambda x, w: torch.conv2d(x, w), backend=backend.NAME)
+    torch.testing.assert_close(compiled(x, w), torch.conv2d(x, w))
+    assert not any("convsmith" in name for name in seen[0])
+
+
+def test_the_installed_package_registers_the_backend() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    points = project["project"]["entry-points"]["torch_dynamo_backends"]
+    assert EntryPoint(backend.NAME, points[backend.NAME], "torch_dynamo_backends").load() is backend.compile_graph
+
+
+@pytest.mark.slow
+def test_inductor_compiles_what_is_not_ours() -> None:
+    """Inductor's C++ compiler: 30 s."""
+    _dynamo.reset()
+    torch.manual_seed(0)
+    model, x = Net().eval(), torch.randn(2, 3, 8, 8)
+    with torch.no_grad():
+        compiled = torch.compile(model, backend=backend.NAME, fullgraph=True)
+        torch.testing.assert_close(compiled(x), model(x))
