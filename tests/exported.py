@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from emulator import qemu
 from emulator.image import Image
+from emulator.kernel import CODE_ALIGNMENT
 from emulator.objects import ObjectCode
 from emulator.processors import Fault
 from guarded import expected
@@ -30,6 +31,8 @@ Arrays = Mapping[str, Array]
 
 POISON = 0xA5
 """Every byte that no array gives."""
+BEHIND = 1 << 16
+"""Bytes of poison behind each array, which no function may write."""
 
 _PARALLEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 _TASK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
@@ -67,7 +70,7 @@ def parts_backwards(pool: int, task: int, data: int, parts: int) -> None:
 
 def memory_for(p: Parameter, problem: Problem, arrays: Arrays) -> Any:
     """Memory for a parameter, with the array in its layout if there is one, else poison."""
-    memory = aligned_empty(p.nbytes)
+    memory = aligned_empty(p.nbytes + BEHIND)
     memory[:] = POISON
     if p.tensor is not None and p.tensor.name in arrays:
         spec = ArraySpec(p.tensor)
@@ -87,9 +90,9 @@ def result_in(p: Parameter, problem: Problem, memory: Any) -> Array:
 
 def check_called(
     kernel: BuiltKernel, loaded: ctypes.CDLL, problem: Problem, arrays: Arrays, parallel: bool,
-    truths: Arrays | None = None,
+    truths: Arrays | None = None, null: bool = True,
 ) -> None:  # fmt: skip
-    """Results of the exported functions are exact; optional arrays are left out where they have their defaults."""
+    """Results of the exported functions are exact; optional arrays are null where `null` is set."""
     interface = kernel.interface
     memory: dict[str, Any] = {}
     for packing in interface.packings:
@@ -99,11 +102,15 @@ def check_called(
     for p in interface.parameters:
         if p.name not in memory or not p.of:
             memory[p.name] = memory_for(p, problem, arrays)
-    places = [ctypes.c_void_p(None if p.is_optional else address_of(memory[p.name])) for p in interface.parameters]
+    given = (None if p.is_optional and null else address_of(memory[p.name]) for p in interface.parameters)
+    places = [ctypes.c_void_p(address) for address in given]
     pairs = [x for p, place in zip(interface.parameters, places) for x in (place, ctypes.c_size_t(p.nbytes))]
     assert getattr(loaded, interface.check)(*pairs) == 0
     threads = [parts_backwards if parallel else None, None] if interface.threads > 1 else []
     getattr(loaded, kernel.name)(*places, *threads)
+    sizes = {p.name: p.nbytes for x in (interface, *interface.packings) for p in x.parameters}
+    for name, array in memory.items():
+        assert (array[sizes[name] :] == POISON).all(), f"{name}: something is written behind its end"
     check_memory(kernel, problem, memory, truths or expected(problem, arrays))
 
 
@@ -127,7 +134,7 @@ def check_emulated_calls(
     image = Image(emulator.PAGE)
     functions = {name: at for name, at in emulator.memory_functions().items() if name in kernel.needs}
     linked = ObjectCode(code or kernel.object, functions)
-    start = image.reserve(linked.size, "execute", emulator.PAGE)
+    start = image.reserve(linked.size, "execute", CODE_ALIGNMENT)
     image.write(start, linked.at(start))
     outside = {symbol: start + linked.symbols[symbol] for symbol in interface.symbols}
     memory: dict[str, int] = {}
@@ -138,7 +145,8 @@ def check_emulated_calls(
             if p.name not in memory:
                 own[p.name] = memory_for(p, problem, arrays)
                 is_made = p.is_written or any(p.of and p.of == x.operand for x in interface.packings)
-                memory[p.name] = image.place(own[p.name].tobytes(), "write" if is_made else "read", p.alignment)
+                contents = own[p.name][: p.nbytes].tobytes()
+                memory[p.name] = image.place(contents, "write" if is_made else "read", p.alignment)
 
     bits = interface.artifact.address_bits
     verdict = image.place(bytes(8), "write", 8)
@@ -156,7 +164,7 @@ def check_emulated_calls(
     driver = ObjectCode(
         llvm_bind.object_code(f'target triple = "{m.triple}"\n{text}', m.triple, m.cpu, m.features), outside
     )
-    at = image.reserve(driver.size, "execute", emulator.PAGE)
+    at = image.reserve(driver.size, "execute", CODE_ALIGNMENT)
     image.write(at, driver.at(at))
     block = image.place(bytes(8), "read", 8)
     for n in range(len(calls)):

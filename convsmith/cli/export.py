@@ -60,9 +60,15 @@ def _array(text: str) -> tuple[str, str]:
     return (tensor, file) if equals and tensor.isidentifier() else ("", text)
 
 
+_CONTENTS = {
+    ".a": "object code", ".o": "object code", ".s": "assembly", ".h": "header for C and C++",
+    ".rs": "declarations for Rust", ".txt": "for add_subdirectory of CMake", ".c": "example", ".json": "manifest",
+}  # fmt: skip
+"""Contents of files by the ends of their names."""
+
+
 def _page(library: ExportedLibrary) -> str:
-    """Return the files of a library with their sizes, and its kernels with their levels."""
+    """Return the kernels of a library with their levels, and its files with their contents."""
     lines = [f"{kernel.name}  {kernel.problem}, {kernel.machine.name}" for kernel in library.kernels]
-    sizes = {file: f"{file.stat().st_size:,}" for file in library.files}
-    width = max(map(len, sizes.values()))
-    return "\n".join([*lines, *(f"{size:>{width}} bytes  {file}" for file, size in sizes.items())])
+    width = max(len(str(file)) for file in library.files)
+    return "\n".join([*lines, *(f"{file!s:{width}}  {_CONTENTS[file.suffix]}" for file in library.files)])

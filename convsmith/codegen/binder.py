@@ -205,12 +205,12 @@ def absent_pixel(argument: Argument, name: str, points: Array) -> Array:
     return memory
 
 
-def absent_places(argument: Argument, channels: int) -> Array:
-    """Return the positions in the memory of a "zero" argument that hold the zero points of so many ``channels``."""
+def absent_places(argument: Argument, count: int) -> Array:
+    """Return the positions in the memory of a "zero" argument that hold the zero points of `count` channels."""
     blocks = Layout.parse(argument.layout, argument.shape).blocks
-    numbers = np.arange(channels)
-    places, within = np.zeros(channels, np.int64), prod(b.size for b in blocks)
+    channels = np.arange(count)
+    places, within = np.zeros(count, np.int64), prod(b.size for b in blocks)
     for b in blocks:
         within //= b.size
-        places += numbers // within % b.size * b.stride
+        places += channels // within % b.size * b.stride
     return places

@@ -21,6 +21,7 @@ from convsmith.runtime.entry_call import PackedParts
 
 __all__ = ["entry_points_text"]
 
+_BACKSLASH = "\\"
 _SIGN_BITS = {"u8": "zext", "s8": "sext", "s16": "sext"}
 """Conversions of the types of zero points that are narrower than 32 bits."""
 
@@ -54,8 +55,7 @@ class _ModuleText:
 
     def constant(self, name: str, memory: bytes) -> str:
         """Return the name of a constant array of bytes."""
-        text = "".join(f"\\{byte:02X}" for byte in memory) if any(memory) else ""
-        value = f'c"{text}"' if text else "zeroinitializer"
+        value = f'c"{_escaped(memory)}"' if any(memory) else "zeroinitializer"
         self.constants[name] = f"{_memory(name)} = constant [{len(memory)} x i8] {value}, align {ALIGNMENT}"
         return _memory(name)
 
@@ -191,6 +191,11 @@ class _ModuleText:
         self._end_loop(loop)
 
 
+def _escaped(memory: bytes) -> str:
+    """Return bytes as LLVM writes them in a text."""
+    return f"\\{memory.hex(_BACKSLASH)}"
+
+
 def _memory(name: str) -> str:
     """Return the symbol of a constant, which no kernel can have."""
     return f"@memory.{name}"
@@ -242,7 +247,7 @@ def _message(interface: Interface) -> Iterator[str]:
     texts[0] = "every array fits the kernel"
     encoded = [f"{interface.name}: {text}".encode() + b"\0" for text in texts]
     starts = [sum(map(len, encoded[:n])) for n in range(len(encoded))]
-    whole = "".join(f"\\{byte:02X}" for byte in b"".join(encoded))
+    whole = _escaped(b"".join(encoded))
     offsets = ", ".join(f"i32 {start}" for start in starts)
     size, last = sum(map(len, encoded)), len(texts) - 1
     yield from (

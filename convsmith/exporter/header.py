@@ -113,7 +113,8 @@ def _kernel_lines(kernel: BuiltKernel) -> Iterator[str]:
             yield f"#define {macro(packing.symbol)}_{macro(WORKSPACE)}_BYTES {packing.workspace}"
     yield ""
     for packing in interface.packings:
-        yield from _comment(f"Packs {packing.operand} once, for any number of calls.")
+        read = [f"{p.name}: {tensor_text(p)}." for p in packing.parameters if p.tensor is not None]
+        yield from _comment(f"Packs {packing.operand} once, for any number of calls.", *read)
         yield _prototype(f"void {packing.symbol}", list(map(_declared, packing.parameters)))
     yield from _comment(
         "The kernel. It checks nothing.", *of_kernel,

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 __all__ = ["PROVIDED", "library_text"]
 
-_COPY = """
-define ptr @{name}(ptr %to, ptr %from, {word} %size) nounwind {{
+_BYTES = """
+define ptr @{name}(ptr %to, {given}, {word} %size) nounwind {{
 entry:
   br label %next
 next:
@@ -19,8 +19,7 @@ next:
   %end = icmp eq {word} %n, %size
   br i1 %end, label %done, label %write
 write:
-  %source = getelementptr i8, ptr %from, {word} %n
-  %value = load volatile i8, ptr %source
+  {value}
   %place = getelementptr i8, ptr %to, {word} %n
   store volatile i8 %value, ptr %place
   %more = add {word} %n, 1
@@ -29,24 +28,10 @@ done:
   ret ptr %to
 }}
 """
-_FILL = """
-define ptr @memset(ptr %to, i32 %byte, {word} %size) nounwind {{
-entry:
-  %value = trunc i32 %byte to i8
-  br label %next
-next:
-  %n = phi {word} [ 0, %entry ], [ %more, %write ]
-  %end = icmp eq {word} %n, %size
-  br i1 %end, label %done, label %write
-write:
-  %place = getelementptr i8, ptr %to, {word} %n
-  store volatile i8 %value, ptr %place
-  %more = add {word} %n, 1
-  br label %next
-done:
-  ret ptr %to
-}}
-"""
+_COPY = _BYTES.replace("{given}", "ptr %from").replace(
+    "{value}", "%source = getelementptr i8, ptr %from, {word} %n\n  %value = load volatile i8, ptr %source"
+)
+_FILL = _BYTES.replace("{given}", "i32 %byte").replace("{value}", "%value = trunc i32 %byte to i8")
 _NEAREST = """
 define {type} @{name}({type} %x) nounwind {{
   %size = call {type} @llvm.fabs.{kind}({type} %x)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import expect_text
@@ -11,6 +11,8 @@ from convsmith.exporter.library_functions import PROVIDED
 
 __all__ = ["check_name", "legal_name", "unique_names"]
 
+_FUNCTION = re.compile(r"_(pack|pack_\w+|check|message)$", re.IGNORECASE)
+"""The ends of names of the functions beside a kernel, which another kernel must not have."""
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _KEYWORDS = frozenset(
     """
@@ -45,7 +47,8 @@ def check_name(name: str) -> str:
 def legal_name(text: str, kind: str = "conv") -> str:
     """Return an identifier that resembles ``text``: other characters become _; ``kind`` comes before what is none."""
     name = re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_") or "kernel"
-    return name if _is_legal(name) else f"{kind}_{name}"
+    name = name if _is_legal(name) else f"{kind}_{name}"
+    return f"{name}_kernel" if _FUNCTION.search(name) else name
 
 
 def _is_legal(name: str) -> bool:
@@ -53,12 +56,12 @@ def _is_legal(name: str) -> bool:
     return _IDENTIFIER.fullmatch(name) is not None and not taken
 
 
-def unique_names(names: Iterable[str], taken: Collection[str] = ()) -> list[str]:
-    """Return ``names`` with a number behind each one that occurs before it, or that is ``taken``."""
+def unique_names(names: Iterable[str]) -> list[str]:
+    """Return ``names`` with a number behind each one that occurs before it; macros have them in upper case."""
     found: list[str] = []
     for name in names:
         number, own = 1, name
-        while own in found or own in taken:
+        while own.upper() in map(str.upper, found):
             number += 1
             own = f"{name}_{number}"
         found.append(own)

@@ -25,7 +25,7 @@ def rust_text(name: str, kernels: Sequence[BuiltKernel]) -> str:
 
 def _lines(name: str, kernels: Sequence[BuiltKernel]) -> Iterator[str]:
     yield f"//! {name}: kernels compiled by convsmith; {name}.h describes them."
-    yield "#![allow(dead_code)]"
+    yield "#![allow(dead_code, non_snake_case)]"
     yield "use core::ffi::{c_char, c_int, c_void};"
     yield ""
     if any(k.interface.threads > 1 for k in kernels):

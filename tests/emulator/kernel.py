@@ -18,8 +18,10 @@ from emulator.image import Image
 from emulator.objects import ObjectCode
 from emulator.processors import Fault
 
-__all__ = ["EmulatedKernel"]
+__all__ = ["CODE_ALIGNMENT", "EmulatedKernel"]
 
+CODE_ALIGNMENT = 128
+"""Bytes to which code is aligned: constants of vectors of Hexagon stand among it."""
 _POISON = 0xFF
 """Every byte that no array gives: NaN as a float, -1 or the largest number as an integer."""
 
@@ -82,7 +84,7 @@ class EmulatedKernel:
         for inputs, _ in calls:
             self._check_finite(inputs)
         image = Image(self._emulator.PAGE)
-        start = image.reserve(self._code.size, "execute", ALIGNMENT)
+        start = image.reserve(self._code.size, "execute", CODE_ALIGNMENT)
         image.write(start, self._code.at(start))
         for inputs, outputs in calls:
             self._place(image, start, inputs, outputs)

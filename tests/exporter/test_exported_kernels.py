@@ -79,9 +79,10 @@ def test_calls_are_exact(case: str, parts: int, built_in: bool, tmp_path: Path) 
 @pytest.mark.parametrize("built_in", (False, True))
 def test_transforms_give_the_bits_that_the_kernel_gives_here(built_in: bool, tmp_path: Path) -> None:
     problem = parse_problem("mb1ic16ih8oc16kh3ph1")
-    library, arrays = exported(problem, tmp_path, built_in, threads=2)
-    kernel = cs.compile(problem, threads=2)
-    assert kernel.transforms
+    library, arrays = exported(problem, tmp_path, built_in, threads=4)
+    kernel = cs.compile(problem, threads=4)
+    roles = {a.role for use in library.kernels[0].interface.uses for a in use.entry.arguments}
+    assert kernel.transforms and "scratch" in roles and library.kernels[0].interface.threads > 1
     truths = kernel.run(**{name: np.array(x) for name, x in arrays.items()})
     check_called(library.kernels[0], shared_library(library), problem, arrays, True, truths)
 
@@ -114,6 +115,15 @@ def test_each_form_is_the_same_code(form: str, tmp_path: Path) -> None:
     problem = parse_problem(LINES["scales"])
     library, arrays = exported(problem, tmp_path, False, format=form)
     check_called(library.kernels[0], shared_library(library), problem, arrays, False)
+
+
+def test_optional_arrays_may_be_given(tmp_path: Path) -> None:
+    problem = parse_problem(LINES["scales"])
+    library, arrays = exported(problem, tmp_path, False)
+    loaded = shared_library(library)
+    for factor in (1, 2):
+        arrays["scales_dst"] = arrays["scales_dst"] * factor
+        check_called(library.kernels[0], loaded, problem, arrays, False, null=False)
 
 
 def test_several_kernels_share_a_library(tmp_path: Path) -> None:
@@ -166,6 +176,14 @@ def test_functions_of_the_mathematical_library_round_once(tmp_path: Path) -> Non
             assert getattr(own, name)(a, b, c) == getattr(system, name)(a, b, c), (a, b, c)
             x = type_(rng.integers(-9, 9) / 2 if n % 2 else c * 2.0**40)
             assert getattr(own, nearest)(x) == getattr(system, nearest)(x), x
+    for x, y, c in (  # the product lies between two numbers, and c decides
+        (1 + 2.0**-12, 1 + 2.0**-12, 2.0**-80), (1 + 2.0**-12, 1 + 2.0**-12, -(2.0**-80)),
+        (1 + 2.0**-12, 1 + 3 * 2.0**-12, 2.0**-80), (1 + 2.0**-12, 1 + 3 * 2.0**-12, -(2.0**-80)),
+    ):  # fmt: skip
+        for sign in (1, -1):
+            assert own.fmaf(sign * x, y, sign * c) == system.fmaf(sign * x, y, sign * c), (x, y, c)
+            wide = (sign * (1 + (x - 1) * 2.0**-14), 1 + (y - 1) * 2.0**-15, sign * c * 2.0**-50)
+            assert own.fma(*wide) == system.fma(*wide), wide
     special = (0.0, -0.0, float("inf"), float("-inf"), float("nan"), 1.0)
     for a in special:
         for c in special:

@@ -12,6 +12,7 @@ import pytest
 from exported import run, shared_library, tool
 
 import convsmith as cs
+from convsmith.exporter.archive import archive
 from convsmith.exporter.library import FORMATS, ExportedLibrary
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "export"
@@ -164,6 +165,16 @@ def test_the_header_is_legal_for_every_type(tmp_path: Path) -> None:
     run(tool("g++"), "-std=c++11", *STRICT, "-fsyntax-only", "-x", "c++", library.header)
     run(tool("rustc"), "--edition=2021", "--crate-type=lib", "-D", "warnings", "--emit=metadata", tmp_path / "types.rs",
         "-o", tmp_path / "types.rmeta")  # fmt: skip
+
+
+def test_members_of_odd_sizes(tmp_path: Path) -> None:
+    members = [("one.o", b"abc", ("a", "bb")), ("a_long_name_of_a_file.o", b"defgh", ("c",)), ("two.o", b"x", ())]
+    (tmp_path / "x.a").write_bytes(archive(members))
+    assert run(tool("ar"), "t", tmp_path / "x.a").split() == [name for name, _, _ in members]
+    for name, content, _ in members:
+        assert run(tool("ar"), "p", tmp_path / "x.a", name) == content.decode()
+    index = run(tool("nm"), "--print-armap", tmp_path / "x.a").splitlines()
+    assert {"a in one.o", "bb in one.o", "c in a_long_name_of_a_file.o"} <= set(index)
 
 
 def test_kernels_export_themselves(tmp_path: Path) -> None:
