@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import json
+import platform
+import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from exported import run, shared_library, tool
 import convsmith as cs
 from convsmith.exporter.archive import archive
 from convsmith.exporter.library import FORMATS, ExportedLibrary
+from convsmith.machine.registry import host_targets
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "export"
 STRICT = ("-Wall", "-Wextra", "-Wpedantic", "-Werror", "-O1")
@@ -83,6 +86,21 @@ def test_the_program_in_rust(tmp_path: Path) -> None:
     options = ("--edition=2021", "-O", "-D", "warnings", *link)
     run(tool("rustc"), *options, tmp_path / "main.rs", "-o", tmp_path / "program")
     assert f"sum {sum_of_layer():g}" in run(tmp_path / "program")
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the program is for Linux on x86-64")
+@pytest.mark.parametrize("level", ("", "+avx2"))
+def test_the_program_without_a_c_library(level: str, tmp_path: Path) -> None:
+    if level.strip("+") not in ("", *(t.name for t in host_targets())):
+        pytest.skip(f"this machine lacks {level}")
+    weights = numbers((16, 8, 3, 3), (0, 1, 2, 3)).copy()
+    library = cs.export(
+        LAYER, tmp_path, name="layer", threads=1, weights=weights, target=f"x86_64-none-elf{level}"
+    )  # fmt: skip
+    options = ("-O2", "-ffreestanding", "-nostdlib", "-static", f"-I{tmp_path}", EXAMPLES / "bare.c", *library.code)
+    for expected, status in ((sum_of_layer(), 0), (sum_of_layer() + 1, 1)):
+        run(tool("gcc"), f"-DEXPECTED={expected:.1f}", *options, "-o", tmp_path / "bare")
+        assert subprocess.run([tmp_path / "bare"], check=False).returncode == status
 
 
 def test_the_program_in_python_needs_numpy_alone(tmp_path: Path) -> None:
