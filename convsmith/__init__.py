@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from convsmith.diag.forking import import_lock
 
 if TYPE_CHECKING:
+    from convsmith import onnx
     from convsmith.diag.errors import (
         ConfigError,
         ConvsmithError,
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     )
     from convsmith.diag.settings import settings
     from convsmith.exporter.library import export
-    from convsmith.frontend import onnx_ops as onnx
     from convsmith.frontend.conv_functions import (
         conv1d,
         conv2d,
@@ -69,7 +69,7 @@ _HOME = {
     "runtime.denormals": ("DenormalWarning",),
     "runtime.packed": ("Packed",),
 }  # fmt: skip
-_NAMESPACES = {"onnx": "convsmith.frontend.onnx_ops", "torch": "convsmith.torch"}
+_NAMESPACES = {"onnx": "convsmith.onnx", "torch": "convsmith.torch"}
 _MODULE = {name: f"convsmith.{module}" for module, names in _HOME.items() for name in names}
 
 __all__ = [

@@ -84,8 +84,8 @@ LEGAL = {
     ("frontend/dynamic.py", "names.split(',')"): "a list of sizes, as it is given",
     ("frontend/dynamic.py", "name.split(',')"): "a list of sizes, as it is given",
     ("frontend/inspection.py", "stage.isdecimal()"): "the number or the name of a pass, as it is given",
-    ("frontend/onnx_window.py", "name != 'NOTSET'"): ONNX,
-    ("frontend/onnx_window.py", "window.auto_pad.startswith('SAME')"): ONNX,
+    ("onnx/window.py", "name != 'NOTSET'"): ONNX,
+    ("onnx/window.py", "window.auto_pad.startswith('SAME')"): ONNX,
 }  # fmt: skip
 """Texts that are no names of loops or buffers, by file, each with what it is."""
 

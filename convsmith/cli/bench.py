@@ -14,6 +14,7 @@ import numpy as np
 
 from convsmith.cli.bench_html import bench_html
 from convsmith.cli.bench_json import as_json, earlier_rows, means_of, problem_key, row_data, versions_of
+from convsmith.cli.bench_model import bench_model, check_model_options
 from convsmith.cli.bench_page import Page, Row
 from convsmith.cli.distribution import check_picture, distribution, draw
 from convsmith.cli.options import Duration
@@ -37,6 +38,7 @@ from convsmith.measure.peak import peak_sample, peak_types
 from convsmith.measure.peers import PEERS, TRANSFORMED, installed, make_peer
 from convsmith.measure.timing import ROUNDS, measure
 from convsmith.measure.verification import computed, real_arrays, verify_kernel
+from convsmith.onnx.profiling import NodeProfiler
 from convsmith.page.document import check_page, write_page
 from convsmith.problem.data import random_arrays
 from convsmith.problem.problem import Problem
@@ -46,7 +48,7 @@ __all__ = ["bench", "bench_kernel"]
 
 
 @click.command(cls=ProblemCommand, epilog="Example: convsmith bench resnet50 --threads 1 --vs torch,onnxruntime")
-@click.argument("source", metavar="[NETWORK|DESCRIPTOR|FILE|-]", required=False)
+@click.argument("source", metavar="[NETWORK|DESCRIPTOR|FILE|MODEL.onnx|-]", required=False)
 @choice_options
 @problem_options
 @click.option("--vs", metavar="LIBRARIES", default="", help=f"Libraries to compare with: {','.join(PEERS)}.")
@@ -67,6 +69,8 @@ def bench(
 ) -> None:  # fmt: skip
     """Verify and time kernels: a network (resnet50, mobilenet_v2, vgg16), a descriptor, or a file of descriptors.
 
+    Or a model: each convolution of MODEL.onnx, with its real shapes, beside ONNX Runtime's kernel of that node.
+
     With --suite, instead of these: the problems of a suite in every direction, channels last, first and in blocks, and
     the distribution of the results. With --resume, runs with a --budget, or with several seeds, make one table.
 
@@ -82,6 +86,11 @@ def bench(
         check_picture(picture)
     if html is not None:
         check_page(html)
+    if source is not None and source.endswith(".onnx"):
+        others = dict(config=config, vs=vs, suite=suite, sample=sample, resume=resume, png=picture, html=html)
+        check_model_options(source, {**others, **options}, json_file)
+        profiler = NodeProfiler(source, threads=threads, rounds=rounds, target=target, layout=layout)
+        click.get_current_context().exit(bench_model(profiler, budget, wide, json_file))
     if suite is not None:
         listed = read_suite(suite, options, sample or 0, seed)
     else:

@@ -22,10 +22,10 @@ from convsmith.cli.problems import (
 from convsmith.cli.table import Column
 from convsmith.diag.errors import UsageError
 from convsmith.diag.settings import MOST_THREADS, settings
-from convsmith.frontend.onnx_models import model_problems
 from convsmith.ir.intern import interning
 from convsmith.machine.registry import host_target
 from convsmith.machine.registry import target as known_target
+from convsmith.onnx.models import model_problems
 from convsmith.problem.problem import Problem
 from convsmith.runtime.threads import default_threads
 from convsmith.tune.cluster import ClusterOutcome, search_on_cluster

@@ -15,7 +15,7 @@ from convsmith.problem.types import TYPES, convert
 from convsmith.runtime.arrays import Array, as_array
 from convsmith.runtime.border import Given, Names
 
-__all__ = ["run_transposed", "transposed_problem", "whole_size"]
+__all__ = ["deconvolution_weights", "run_transposed", "transposed_problem", "whole_size"]
 
 Numbers = Sequence[int]
 
@@ -46,6 +46,12 @@ def transposed_problem(
     )  # fmt: skip
 
 
+def deconvolution_weights(problem: Conv, w: Array) -> Array:
+    """Return weights `w` (C, OC / g, *) as the weights of the deconvolution `problem`, in the same memory."""
+    grouped = w.reshape(problem.g, problem.ic // problem.g, problem.oc // problem.g, *problem.k)
+    return grouped.swapaxes(1, 2).reshape(problem.wei_shape)
+
+
 def run_transposed(
     kernel: CompiledKernel, sizes: tuple[int, ...], names: Names, x: Array, w: Array, bias: Array | None,
     out: Array | None,
@@ -58,8 +64,7 @@ def run_transposed(
     shape = (problem.mb, problem.oc, *sizes)
     if out is not None and as_array(names["dst"], out).shape != shape:
         raise UsageError(f"{names['dst']}: shape is {out.shape}; legal is {shape}", code="shape")
-    grouped = w.reshape(problem.g, problem.ic // problem.g, problem.oc // problem.g, *problem.k)
-    arrays: dict[str, Given] = {"src": x, "wei": grouped.swapaxes(1, 2).reshape(problem.wei_shape)}
+    arrays: dict[str, Given] = {"src": x, "wei": deconvolution_weights(problem, w)}
     if bias is not None:
         arrays["bia"] = bias
     if sizes == problem.o:

@@ -12,7 +12,7 @@ import onnx_reference as reference
 import pytest
 
 import convsmith as cs
-from convsmith.frontend import onnx_ops
+from convsmith.onnx import calls
 
 Array = np.ndarray[Any, Any]
 DATA = Path(__file__).parents[1] / "data" / "onnx_cases"
@@ -368,7 +368,7 @@ def test_one_kernel_serves_all_scales_and_zero_points(monkeypatch: pytest.Monkey
         kernels.append(cs.compile(problem))
         return kernels[-1]
 
-    monkeypatch.setattr(onnx_ops, "compile", compile)
+    monkeypatch.setattr(calls, "compile", compile)
     x, w, _, _ = operands("u8", "s8", 1)
     a, b = integers(0, (4, 5), *BYTES["u8"]), integers(1, (5, 3), *BYTES["s8"])
     for n in (1, 2, 3):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from convsmith.diag.errors import UsageError
-from convsmith.frontend.onnx_models import model_problems
+from convsmith.onnx.models import model_problems
 
 onnx = pytest.importorskip("onnx")
 FLOAT, BYTE, SIGNED = 1, 2, 3

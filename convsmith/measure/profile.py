@@ -1,0 +1,159 @@
+"""The profile of a model: its convolutions beside the kernels of the framework that runs it, and a summary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from convsmith.measure.timing import Spread
+from convsmith.problem.problem import Problem
+
+__all__ = ["TEXTS", "LeftNode", "ModelProfile", "ProfiledNode", "heading", "node_cells"]
+
+TEXTS = ("node", "operator", "problem")
+"""Columns of texts; the others hold numbers."""
+WORST = 3
+"""Number of nodes that a summary names."""
+_MILLISECONDS, _MICROSECONDS = 1e3, 1e6
+
+
+@dataclass(frozen=True)
+class ProfiledNode:
+    """Nodes of a model with one problem: the time of our kernel, and that of the `host` framework's.
+
+    ``speedup`` is the host's time divided by ours. ``error`` is the greatest difference of the results, as a part of
+    the greatest result; ``agrees`` says whether it is that of rounding.
+    """
+
+    names: tuple[str, ...]
+    operator: str
+    problem: Problem
+    config: str
+    seconds: Spread
+    host: Spread
+    speedup: Spread
+    error: float
+    agrees: bool
+
+    @property
+    def label(self) -> str:
+        """The name of the node, or of the first one of several with their number."""
+        others = len(self.names) - 1
+        return f"{self.names[0]} and {others} more" if others else self.names[0]
+
+    @property
+    def host_seconds(self) -> float:
+        """Seconds that the host framework takes for all of the nodes."""
+        return self.host.median * len(self.names)
+
+    @property
+    def gain(self) -> float:
+        """Seconds that our kernel saves for all of the nodes; 0 where the host's is as fast."""
+        return max(self.host.median - self.seconds.median, 0.0) * len(self.names)
+
+
+@dataclass(frozen=True)
+class LeftNode:
+    """A node that stays with the host framework, and why."""
+
+    name: str
+    operator: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class ModelProfile:
+    """The profile of the model ``model``, which `host` ran with ``threads`` threads in ``seconds``.
+
+    ``left`` are convolution-like nodes that no kernel serves, ``others`` the numbers of nodes of all other operators.
+    """
+
+    model: str
+    host: str
+    threads: int
+    seconds: Spread
+    nodes: tuple[ProfiledNode, ...]
+    left: tuple[LeftNode, ...] = ()
+    others: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def host_seconds(self) -> float:
+        """Seconds of the host framework in the nodes, each on its own."""
+        return sum(node.host_seconds for node in self.nodes)
+
+    @property
+    def gain(self) -> float:
+        """Seconds that could be won where our kernels are faster."""
+        return sum(node.gain for node in self.nodes)
+
+    def worst(self, count: int = WORST) -> list[ProfiledNode]:
+        """Return the nodes at which most time could be won, at most ``count``."""
+        return sorted((n for n in self.nodes if n.gain), key=lambda node: -node.gain)[:count]
+
+    def summary(self) -> Iterator[str]:
+        """Yield the lines below the table."""
+        count, whole = sum(len(node.names) for node in self.nodes), self.seconds.median
+        if self.nodes:
+            share = f", {self.host_seconds / whole:.0%} of the model's {whole * _MILLISECONDS:.2f} ms" if whole else ""
+            yield (
+                f"{count} convolutions and products take {self.host} {self.host_seconds * _MILLISECONDS:.2f} ms, each "
+                f"on its own{share}"
+            )
+            yield f"could be won: {self.gain * _MILLISECONDS:.2f} ms, {self.gain / self.host_seconds:.0%} of that"
+        for node in self.worst():
+            yield f"    {node.gain * _MILLISECONDS:.2f} ms at {', '.join(node.names)}: {node.problem}"
+        for left in self.left:
+            yield f"left to {self.host}: {left.name} ({left.operator}): {left.reason}"
+        if self.others:
+            listed = ", ".join(f"{name} {count}" for name, count in sorted(self.others.items()))
+            yield f"other operators stay with {self.host}: {listed}"
+
+    def as_data(self) -> dict[str, Any]:
+        """Return everything as values that JSON can hold."""
+        rows = [
+            {
+                "names": list(n.names), "operator": n.operator, "problem": str(n.problem), "config": n.config,
+                "seconds": asdict(n.seconds), "host": asdict(n.host), "speedup": asdict(n.speedup), "error": n.error,
+                "agrees": n.agrees, "gain": n.gain,
+            }
+            for n in self.nodes
+        ]  # fmt: skip
+        return {
+            "model": self.model, "host": self.host, "threads": self.threads, "seconds": asdict(self.seconds),
+            "host_seconds": self.host_seconds, "gain": self.gain, "nodes": rows,
+            "left": [asdict(left) for left in self.left], "others": dict(self.others),
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        rows = [node_cells(node, self.host) for node in self.nodes]
+        return "\n".join([heading(self.model, self.host, self.threads), *_table(rows), *self.summary()])
+
+
+def heading(model: str, host: str, threads: int) -> str:
+    """Return one line that says what the rows of a profile are."""
+    return f"{model}, {threads} thread{'s' * (threads > 1)}; ratio is {host}'s time / ours"
+
+
+def node_cells(node: ProfiledNode, host: str) -> dict[str, str]:
+    """Return the texts of a row, by column; ``host`` is the framework beside ours."""
+    return {
+        "node": node.label, "operator": node.operator, "problem": str(node.problem),
+        "time us": _time(node.seconds.median), f"{host} us": _time(node.host.median),
+        "ratio": f"{node.speedup.median:.2f}", "could win us": _time(node.gain),
+        "agrees": "yes" if node.agrees else f"NO: {node.error:.0e}",
+    }  # fmt: skip
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * _MICROSECONDS:.1f}"
+
+
+def _table(rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    """Yield a line of titles and a line for each of ``rows``; texts are flush left, and numbers flush right."""
+    if not rows:
+        return
+    widths = {title: max(len(title), *(len(row[title]) for row in rows)) for title in rows[0]}
+    for row in ({title: title for title in widths}, *rows):
+        cells = (row[t].ljust(width) if t in TEXTS else row[t].rjust(width) for t, width in widths.items())
+        yield "  ".join(cells).rstrip()

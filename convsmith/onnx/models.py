@@ -1,0 +1,322 @@
+"""The convolutions and integer products of an ONNX model: its nodes, with shapes, constants and problems.
+
+A `Conv` between `DequantizeLinear` and `QuantizeLinear` is one `QLinearConv`, as runtimes compute it. Reading a model
+needs the package `onnx`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from convsmith.diag.errors import ConvsmithError, UnsupportedError, UsageError
+from convsmith.diag.forking import cached_property, import_lock
+from convsmith.onnx.calls import NODE_CALLS, KernelCall, node_call
+from convsmith.problem.problem import Problem
+from convsmith.runtime.arrays import Array
+
+__all__ = ["EXTRA", "ModelNode", "OnnxModel", "model_problems", "node_problem", "read_model"]
+
+EXTRA = "pip install 'convsmith[onnx]' brings it"
+"""The remedy for a missing package, for messages."""
+
+BATCH = 1
+"""Size of a dim that the model leaves open."""
+_DOMAINS = ("", "ai.onnx")
+_RELU = "Relu"
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class ModelNode:
+    """A node with an operator of `NODE_CALLS`, or the nodes around a quantised convolution, which are one operator.
+
+    ``inputs`` are the names of values in the order of ``operator``, empty where one is absent; ``protos`` are the nodes
+    of the model that compute ``output``.
+    """
+
+    name: str
+    operator: str
+    inputs: tuple[str, ...]
+    output: str
+    protos: tuple[Any, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_quantised_around(self) -> bool:
+        """Whether a float convolution stands between conversions from bytes and to bytes."""
+        return len(self.protos) > 1
+
+    @property
+    def title(self) -> str:
+        """The operator as the model writes it."""
+        return "Conv (QDQ)" if self.is_quantised_around else self.operator
+
+    @property
+    def weights(self) -> str:
+        """The name of the weights."""
+        return self.inputs[NODE_CALLS[self.operator].factors[1]]
+
+    def call(self, values: Mapping[str, Array]) -> KernelCall:
+        """Return the kernel call on the ``values`` of the inputs. UsageError or UnsupportedError if there is none."""
+        inputs = [values[name] if name else None for name in self.inputs]
+        if self.is_quantised_around:
+            self._complete(inputs)
+        return node_call(self.operator, inputs, self.attributes)
+
+    def _complete(self, inputs: list[Array | None]) -> None:
+        """Fill in zero points that are absent, which are 0, and round a bias in floats to multiples of its scale."""
+        x, x_scale, _, w, w_scale, _, _, _, b = inputs
+        assert x is not None and w is not None and x_scale is not None and w_scale is not None
+        for place, dtype in ((2, x.dtype), (5, w.dtype), (7, np.dtype(np.uint8))):
+            if inputs[place] is None:
+                inputs[place] = np.zeros((), dtype)
+        if b is not None and b.dtype.kind == "f":
+            inputs[8] = np.rint(np.divide(b, np.multiply(x_scale, w_scale))).astype(np.int32)
+
+
+class OnnxModel:
+    """A model named ``name``, whose open dims have sizes: those of ``shapes``, by input, or else `BATCH`."""
+
+    def __init__(self, proto: Any, name: str, shapes: Shapes | None = None) -> None:
+        self.name = name
+        onnx = _onnx(name)
+        if not proto.graph.node:
+            raise UsageError(f"{name}: is no ONNX model, or one without nodes", code="bad-file")
+        try:
+            if proto.functions:
+                proto = onnx.inliner.inline_local_functions(proto)
+            for value in proto.graph.input:
+                dims = value.type.tensor_type.shape.dim
+                given = (shapes or {}).get(value.name, ())
+                for n, dim in enumerate(dims):
+                    if not dim.dim_value:
+                        dim.dim_value = given[n] if len(given) == len(dims) else BATCH
+            self.proto = onnx.shape_inference.infer_shapes(proto)
+        except Exception as error:
+            raise UsageError(f"{name}: is no ONNX model: {error}", code="bad-file") from None
+
+    @property
+    def graph(self) -> Any:
+        """The graph, with the shapes that follow from those of its inputs."""
+        return self.proto.graph
+
+    @cached_property
+    def constants(self) -> dict[str, Array]:
+        """The values that the model holds, by name."""
+        onnx = _onnx(self.name)
+        tensors = {tensor.name: tensor for tensor in self.graph.initializer}
+        for node in self.graph.node:
+            if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
+                tensors[node.output[0]] = node.attribute[0].t
+        wanted = {name for node in self.nodes for name in node.inputs}
+        return {name: onnx.numpy_helper.to_array(tensor) for name, tensor in tensors.items() if name in wanted}
+
+    @cached_property
+    def free_inputs(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
+        """Type and shape of each input that a run has to give, by name."""
+        known = {tensor.name for tensor in self.graph.initializer}
+        return {v.name: self._types[v.name] for v in self.graph.input if v.name not in known}
+
+    @cached_property
+    def _types(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
+        """Types and shapes of values, as far as they are known without a run; a dim of unknown size is 0."""
+        onnx = _onnx(self.name)
+        found = {}
+        for value in (*self.graph.input, *self.graph.value_info, *self.graph.output):
+            tensor = value.type.tensor_type
+            if tensor.elem_type and tensor.HasField("shape"):
+                dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+                found[value.name] = np.dtype(dtype), tuple(dim.dim_value for dim in tensor.shape.dim)
+        return found
+
+    @cached_property
+    def nodes(self) -> tuple[ModelNode, ...]:
+        """The convolutions and integer products, in the model's order."""
+        return tuple(self._nodes())
+
+    @cached_property
+    def others(self) -> Counter[str]:
+        """How many nodes of each other operator the model has, those of bodies of loops and branches among them."""
+        counted = {id(proto) for node in self.nodes for proto in node.protos}
+        return Counter(
+            f"{node.op_type} of {node.domain}" if node.domain not in _DOMAINS else node.op_type
+            for node in _every(self.graph) if id(node) not in counted
+        )  # fmt: skip
+
+    def stand_ins(self, node: ModelNode) -> dict[str, Array]:
+        """Return the inputs of ``node`` without a run: zeros of the known shape for all but constants.
+
+        UsageError if a shape is unknown.
+        """
+        found = {}
+        for name in filter(None, node.inputs):
+            if name in self.constants:
+                found[name] = self.constants[name]
+                continue
+            dtype, shape = self._types.get(name, (np.dtype(np.float32), (0,)))
+            if name not in self._types or 0 in shape:
+                raise UsageError(
+                    f"{self.name}: node {node.name}: the shape of {name} is unknown; legal are models whose shapes "
+                    "follow from those of their inputs", code="shape",
+                )  # fmt: skip
+            found[name] = np.broadcast_to(np.zeros((), dtype), shape)
+        return found
+
+    def _nodes(self) -> Iterator[ModelNode]:
+        names: Counter[str] = Counter()
+        for proto in self.graph.node:
+            if proto.op_type not in NODE_CALLS or proto.domain not in _DOMAINS:
+                continue
+            base = proto.name or proto.op_type
+            names[base] += 1
+            name = base if names[base] == 1 else f"{base}#{names[base]}"
+            attributes = {a.name: a.s or tuple(a.ints) or a.i for a in proto.attribute}
+            node = ModelNode(name, proto.op_type, tuple(proto.input), proto.output[0], (proto,), attributes)
+            yield (self._quantised(node) or node) if proto.op_type == "Conv" else node
+
+    # -- convolutions between conversions
+    @cached_property
+    def _makers(self) -> dict[str, Any]:
+        return {name: proto for proto in self.graph.node for name in proto.output}
+
+    @cached_property
+    def _readers(self) -> dict[str, list[Any]]:
+        found: dict[str, list[Any]] = {value.name: [value] for value in self.graph.output}
+        for proto in self.graph.node:
+            for name in proto.input:
+                found.setdefault(name, []).append(proto)
+        return found
+
+    def _quantised(self, node: ModelNode) -> ModelNode | None:
+        """Return a convolution with the conversions around it as one `QLinearConv`; None without such."""
+        source, weights = (self._conversion(name) for name in node.inputs[:2])
+        bias = self._conversion(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
+        if source is None or weights is None:
+            return None
+        chain = [node.protos[0]]
+        follower = self._only_reader(node.output)
+        if follower is not None and follower.op_type == _RELU:
+            chain.append(follower)
+            follower = self._only_reader(follower.output[0])
+        if follower is None or follower.op_type != "QuantizeLinear":
+            return None
+        if len(chain) > 1 and not self._starts_at_zero(follower):
+            return None
+        bias_name = bias.input[0] if bias is not None else "".join(node.inputs[2:3])
+        before = [p for p in (source, weights, bias) if p is not None]
+        return ModelNode(
+            node.name, "QLinearConv",
+            (*_three(source), *_three(weights), *_three(follower)[1:], bias_name), follower.output[0],
+            (*before, *chain, follower), node.attributes,
+        )  # fmt: skip
+
+    def _conversion(self, name: str) -> Any | None:
+        """Return the node that makes the value ``name`` from bytes or s32, with one scale, or one per first index."""
+        proto = self._makers.get(name)
+        if proto is None or proto.op_type != "DequantizeLinear":
+            return None
+        axis = next((a.i for a in proto.attribute if a.name == "axis"), 1)
+        sizes = [tuple(t.dims) for t in self.graph.initializer if t.name == proto.input[1]]
+        return proto if sizes and (int(np.prod(sizes[0])) == 1 or axis == 0) else None
+
+    def _only_reader(self, name: str) -> Any | None:
+        readers = self._readers.get(name, [])
+        return readers[0] if len(readers) == 1 and hasattr(readers[0], "op_type") else None
+
+    def _starts_at_zero(self, quantise: Any) -> bool:
+        """Return whether the least byte stands for 0, so that saturation is a relu."""
+        onnx = _onnx(self.name)
+        if len(quantise.input) < 3 or not quantise.input[2]:
+            return True
+        points = [t for t in self.graph.initializer if t.name == quantise.input[2]]
+        if not points:
+            return False
+        values = onnx.numpy_helper.to_array(points[0])
+        return values.dtype.kind in "iu" and bool((values == np.iinfo(values.dtype).min).all())
+
+
+def read_model(source: Any, shapes: Shapes | None = None, with_data: bool = False) -> OnnxModel:
+    """Return the model in the file ``source``, or the model that ``source`` is.
+
+    ``with_data`` reads constants that lie in files beside it. UsageError if the file is no model, UnsupportedError
+    without the package `onnx`.
+    """
+    if not isinstance(source, str | os.PathLike):
+        proto = type(source)()
+        proto.CopyFrom(source)
+        return OnnxModel(proto, proto.graph.name or "model", shapes)
+    name = os.fspath(source)
+    try:
+        content = Path(name).read_bytes()
+    except OSError as error:
+        raise UsageError(f"{name}: cannot be read: {error.strerror}", code="bad-file") from None
+    onnx = _onnx(name)
+    try:
+        proto = onnx.load_model_from_string(content)
+        if with_data:
+            onnx.external_data_helper.load_external_data_for_model(proto, os.path.dirname(name))
+    except Exception as error:
+        raise UsageError(f"{name}: is no ONNX model: {error}", code="bad-file") from None
+    return OnnxModel(proto, name, shapes)
+
+
+def model_problems(source: str | os.PathLike[str]) -> list[Problem]:
+    """Return the distinct problems of a model, in the order of its nodes. UsageError: the file is no model, or the
+    shape of a source is unknown.
+    """
+    model = read_model(source, with_data=True)
+    return list(dict.fromkeys(_problem(model, node) for node in model.nodes))
+
+
+def node_problem(source: str | os.PathLike[str], name: str) -> Problem:
+    """Return the problem of the node ``name`` of a model. UsageError lists the nodes if it has none of that name."""
+    model = read_model(source, with_data=True)
+    for node in model.nodes:
+        if node.name == name:
+            return _problem(model, node)
+    legal = ", ".join(node.name for node in model.nodes) or "none: it has no convolution"
+    raise UsageError(f"{model.name} has no convolution {name!r}; legal are {legal}", code="unknown-node")
+
+
+def _problem(model: OnnxModel, node: ModelNode) -> Problem:
+    try:
+        return node.call(model.stand_ins(node)).problem
+    except ConvsmithError as error:
+        if error.code == "shape" and str(error).startswith(model.name):
+            raise
+        raise type(error)(f"{model.name}: node {node.name}: {error}", code=error.code) from None
+
+
+def _three(proto: Any) -> tuple[str, str, str]:
+    """Return the names of the value, the scale and the zero point of a conversion; an absent one is empty."""
+    value, scale, point = [*proto.input, ""][:3]
+    return value, scale, point
+
+
+def _every(graph: Any) -> Iterator[Any]:
+    """Yield the nodes of ``graph`` and of the bodies of its loops and branches."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for body in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
+                yield from _every(body)
+
+
+def _onnx(name: str) -> Any:
+    """Return the package. UnsupportedError, which names the model ``name``, without it."""
+    with import_lock:
+        try:
+            import onnx
+            import onnx.external_data_helper
+            import onnx.inliner
+        except ImportError:
+            raise UnsupportedError(f"{name}: reading a model needs the package onnx: {EXTRA}", code="no-onnx") from None
+    return onnx
