@@ -16,7 +16,7 @@ import pytest
 
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Artifact, Entry
-from convsmith.codegen.device_text import device_text
+from convsmith.codegen.device_module import device_text
 from convsmith.compiler.arguments import buffer_argument
 from convsmith.compiler.facts import facts
 from convsmith.compiler.launch import launch_of

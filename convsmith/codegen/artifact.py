@@ -31,15 +31,16 @@ from typing import Any, Literal, get_args
 from convsmith.codegen.decode import decoder
 from convsmith.diag.errors import UsageError
 from convsmith.diag.settings import MOST_THREADS
+from convsmith.ir.tensor_map import TensorMap
 from convsmith.ir.types import DTYPES, POINTERS
 from convsmith.layout.requirements import FIXED, Requirements
 
 __all__ = [
     "ABI_VERSION", "AXES", "GOMP", "RUNTIME_SYMBOLS", "SIZES", "Argument", "Artifact", "Entry", "Launch", "LaunchKind",
-    "MemoryKind", "Role", "host_launch", "size_argument",
+    "MapArgument", "MemoryKind", "Role", "host_launch", "size_argument",
 ]  # fmt: skip
 
-ABI_VERSION = 9
+ABI_VERSION = 10
 """Version of the calling convention above. Artifacts of other versions are refused."""
 
 Role = Literal["in", "out", "inout", "packed", "scratch", "shared", "table", "zero", "size"]
@@ -121,13 +122,26 @@ def size_argument(name: str, bits: int = 64) -> Argument:
 
 
 @dataclass(frozen=True)
+class MapArgument:
+    """A parameter behind those of an entry's arguments: the map of the tensor that the argument ``of`` points to.
+
+    Its elements are of type ``dtype``. ``swizzle`` are the bytes within which copies permute pieces of 16 bytes.
+    """
+
+    of: str
+    dtype: str
+    swizzle: int
+    map: TensorMap
+
+
+@dataclass(frozen=True)
 class Launch:
     """The way in which an entry is started.
 
     `kind` is "call" (the calling thread runs all of it), "tasks" (up to `threads` host threads run a part each, started
     by the library `runtime`) or "grid" (the library `runtime` runs it on a device). `threads` is also the number of
     scratch memories. A `grid` and a `group` have an extent along each of `AXES`: groups, and threads of a group, which
-    share `shared` bytes.
+    share `shared` bytes. The run time makes the tensor `maps` of the arrays of a call.
     """
 
     kind: LaunchKind = "call"
@@ -136,6 +150,7 @@ class Launch:
     grid: tuple[int, ...] = ()
     group: tuple[int, ...] = ()
     shared: int = 0
+    maps: tuple[MapArgument, ...] = ()
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(LaunchKind):

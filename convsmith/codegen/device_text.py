@@ -6,7 +6,7 @@ addresses and reuse. Loops over groups and threads have one iteration here, whos
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from math import gcd
 from typing import Any
 
@@ -40,7 +40,7 @@ from convsmith.ir.stmt import (
 )
 from convsmith.ir.value import Lanes, Load, Select, const, lanes_of
 
-__all__ = ["device_text"]
+__all__ = ["ThreadEmitter"]
 
 _SHARED_ALIGNMENT = 128
 
@@ -57,6 +57,7 @@ class ThreadEmitter(FunctionEmitter):
         self.definitions: list[str] = []
         self.taken = 0
         """Bytes of the dynamic array that arrays of the kernel take."""
+        self.alignment_of_shared = _SHARED_ALIGNMENT
         self.lane_fragments, self.joins = LaneFragments(kernel.body, facts.rows), joins(kernel.body)
         self.named: dict[Var, Index] = {}
         self.numbers: dict[int, str] = {}
@@ -64,6 +65,13 @@ class ThreadEmitter(FunctionEmitter):
         self.vector_of |= {
             b: x.layout.elements for b, x in self.lane_fragments.operands.items() if x.layout.elements > 1
         }  # fmt: skip
+
+    def parameters(self) -> list[str]:
+        """Return the parameters of the kernel besides its arrays and sizes."""
+        return []
+
+    def _truncate_bfloat(self, x: str, lanes: int) -> str:
+        return self.truncate_normal(x, lanes) if self.dialect.rounds_bfloat else super()._truncate_bfloat(x, lanes)
 
     # -- fragments
     def is_held(self, buffer: Buffer) -> bool:
@@ -214,7 +222,7 @@ class ThreadEmitter(FunctionEmitter):
         """Return the address of an array that a group shares."""
         space, nbytes = f"addrspace({self.spaces[b.scope]})", shared_bytes(b.size * b.dtype.bytes)
         if self.dialect.dynamic:
-            start, self.taken = self.taken, self.taken + nbytes
+            start, self.taken = self.taken, self.taken + shared_bytes(nbytes, self.alignment_of_shared)
             return f"getelementptr (i8, ptr {space} {self.dialect.dynamic}, i64 {start})"
         name = f"@{self.symbol}.{b.name}.{len(self.definitions)}"
         self.definitions.append(
@@ -323,42 +331,3 @@ _THREAD_METHODS: dict[type[Stmt], Callable[[ThreadEmitter, Any], None]] = {
     kind: getattr(ThreadEmitter, f"_{kind.__name__}")
     for kind in (For, Alloc, Let, Invoke, Barrier, AsyncCopy, Commit, Wait, AtomicAdd)
 }
-
-
-def device_text(kernels: Mapping[str, Kernel], facts: Facts) -> str:
-    """Return a module with a kernel of each symbol."""
-    dialect = facts.dialect
-    if dialect is None:
-        raise InternalError(f"{', '.join(kernels)}: the target has no dialect of kernels of threads")
-    declared: dict[str, None] = {}
-    parts: list[str] = []
-    nodes: list[str] = []
-    emitters: list[ThreadEmitter] = []
-    for symbol, kernel in kernels.items():
-        e = ThreadEmitter(kernel, facts, dialect, symbol)
-        emitters.append(e)
-        e.prepare(kernel.body)
-        params = []
-        for b in kernel.params:
-            e.bases[b] = f"%{b.name}"
-            params.append(f"{e.pointer(b)} noalias {'' if b in e.written else 'readonly '}{e.bases[b]}")
-        for v in kernel.sizes:
-            params.append(f"{facts.word} %{v}")
-            e.vars[v] = f"%{v}" if facts.word == e.it else e.put(f"trunc {facts.word} %{v} to {e.it}")
-        e.stmt(kernel.body)
-        declared.update(e.declared)
-        sizes = dict(zip(AXES, e.geometry.group))
-        attributes = [f'"{name}"="{text.format(**sizes)}"' for name, text in dialect.attributes]
-        noted = []
-        for name, text in dialect.metadata:
-            noted.append(f"!{name} !{len(nodes)}")
-            nodes.append(f"!{len(nodes)} = {text.format(**sizes)}")
-        about = " ".join(("#0", *attributes, *noted))
-        head = f"define {dialect.convention} void @{symbol}({', '.join(params)}) {about} {{"
-        parts += [*e.definitions, head, "entry:", *e.lines, "  ret void", "}", ""]
-    texts = " ".join(f'"{k}"="{v}"' if v else k for k, v in facts.attributes.items())
-    if dialect.dynamic and any(e.taken for e in emitters):
-        space = dict(dialect.spaces)["shared"]
-        declared[f"{dialect.dynamic} = external addrspace({space}) global [0 x i8], align {_SHARED_ALIGNMENT}"] = None
-    first = (f'target triple = "{facts.triple}"', *declared, "")
-    return "\n".join((*first, *parts, f"attributes #0 = {{ nounwind {texts} }}", *nodes, ""))

@@ -7,14 +7,20 @@ from dataclasses import dataclass
 
 from convsmith.codegen.artifact import AXES
 from convsmith.diag.errors import InternalError
+from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Var
-from convsmith.ir.stmt import THREAD_LOOPS, Alloc, AsyncCopy, AtomicAdd, For, Kernel, Stmt, Store
+from convsmith.ir.stmt import THREAD_LOOPS, Alloc, AsyncCopy, AtomicAdd, For, Kernel, Stmt, Store, TensorCopy
+from convsmith.ir.tensor_map import TensorMap
 from convsmith.ir.walk import statements_of
 
-__all__ = ["Geometry", "geometry"]
+__all__ = ["Geometry", "geometry", "is_pipelined", "shared_bytes", "tensor_maps"]
 
 _ALIGNMENT = 128
 """Bytes to which each array in shared memory is aligned: all banks once."""
+SLOTS = 1024
+"""Bytes that divide the place of a slot that copies through tensor maps fill: those of a swizzle's period."""
+BARRIER = 8
+"""Bytes of a barrier of a pipeline."""
 _EFFECTS = (Store, AtomicAdd, AsyncCopy)
 
 
@@ -38,6 +44,8 @@ def geometry(kernel: Kernel) -> Geometry:
     loops each around all that has an effect. There may be several loops over the lanes of a warp, which executes the
     statements between them.
     """
+    if is_pipelined(kernel):
+        return _pipeline_geometry(kernel)
     groups = _nest(kernel, ("grid",))
     threads = _nest(kernel, tuple(kind for kind in THREAD_LOOPS if kind != "lane"))
     lanes = [s for s in statements_of(kernel.body) if isinstance(s, For) and s.kind == "lane"]
@@ -56,9 +64,41 @@ def geometry(kernel: Kernel) -> Geometry:
     return Geometry(_extents(kernel, groups), _extents(kernel, inner), shared, axes)
 
 
-def shared_bytes(nbytes: int) -> int:
+def is_pipelined(kernel: Kernel) -> bool:
+    """Return whether the kernel has a pipelined loop."""
+    return any(isinstance(s, For) and s.kind == "pipelined" for s in statements_of(kernel.body))
+
+
+def tensor_maps(kernel: Kernel) -> list[tuple[Buffer, TensorMap]]:
+    """Return the tensor maps of the kernel's copies, each with the tensor that it describes, in order."""
+    copies = (s for s in statements_of(kernel.body) if isinstance(s, TensorCopy))
+    return list(dict.fromkeys((s.src.buffer, s.map) for s in copies))
+
+
+def _pipeline_geometry(kernel: Kernel) -> Geometry:
+    """Return the geometry of a kernel with a pipelined loop: lanes along the first axis, warps along the second, of
+    which the last one produces.
+
+    InternalError where its loops over warps or lanes differ.
+    """
+    groups = _nest(kernel, ("grid",))
+    loops = {k: [s for s in statements_of(kernel.body) if isinstance(s, For) and s.kind == k] for k in THREAD_LOOPS}
+    sizes = {kind: {_extent(s) for s in found} for kind, found in loops.items()}
+    if loops["group"] or len(sizes["warp"]) != 1 or len(sizes["lane"]) != 1:
+        raise InternalError(f"{kernel.name}: a pipelined loop serves warps of one number of lanes, found {sizes}")
+    (warps,), (lanes,) = sizes["warp"], sizes["lane"]
+    axes = {s.var: n for n, s in enumerate(reversed(groups))}
+    axes |= {s.var: n for n, kind in enumerate(("lane", "warp")) for s in loops[kind]}
+    allocated = [s.buffer for s in statements_of(kernel.body) if isinstance(s, Alloc) and s.buffer.scope == "shared"]
+    slots = max(s.dst.buffer.size // s.map.size for s in statements_of(kernel.body) if isinstance(s, TensorCopy))
+    shared = sum(shared_bytes(b.size * b.dtype.bytes, SLOTS) for b in dict.fromkeys(allocated))
+    shared += shared_bytes(BARRIER * 2 * slots)
+    return Geometry(_extents(kernel, groups), (lanes, warps + 1, 1), shared, axes)
+
+
+def shared_bytes(nbytes: int, alignment: int = _ALIGNMENT) -> int:
     """Return the bytes that an array of ``nbytes`` takes from shared memory."""
-    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+    return -(-nbytes // alignment) * alignment
 
 
 def _nest(kernel: Kernel, kinds: Sequence[str]) -> list[For]:

@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import product
 from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from convsmith.arith.evaluate import evaluate
 from convsmith.diag.errors import InternalError
@@ -21,6 +25,7 @@ from convsmith.ir.walk import statements_of, substitute, variables_of
 
 __all__ = ["LaneFragments", "Place"]
 
+Numbers = npt.NDArray[np.int64]
 Place = tuple[int, int]
 """A register of a lane, and the element of it."""
 
@@ -36,7 +41,7 @@ class LaneFragments:
                 for operand, v in zip(row.operands if row.exchange is None else (), (s.dst, *s.args)):
                     if isinstance(v, Load) and v.buffer.scope == "fragment" and operand.file == LANES:
                         self.operands[v.buffer] = operand
-        self._places: dict[FragmentLayout, dict[tuple[int, ...], tuple[int, int, int]]] = {}
+        self._places: dict[FragmentLayout, Numbers] = {}
         self._known: dict[tuple[Operand, tuple[Index, ...], Lanes | None], tuple[Place, ...]] = {}
 
     def fragment(self, buffer: Buffer, index: Sequence[Index]) -> tuple[int, ...]:
@@ -67,16 +72,18 @@ class LaneFragments:
         variables = {v for i in tail for v in variables_of(i)}
         if len(variables) > 1:
             raise InternalError(f"{operand.name}[{', '.join(map(str, tail))}]: more than the lane moves it")
-        by_lane = []
-        for lane in range(operand.layout.lanes):
-            at = tuple(evaluate(i, dict.fromkeys(variables, lane)) for i in tail)
-            found = [self.place_of(operand, at, offset) for offset in (lanes.touched if lanes else (0,))]
-            if any(owner != lane for _, owner, _ in found):
-                raise InternalError(f"lane {lane} accesses {operand.name}[{', '.join(map(str, at))}] of another lane")
-            by_lane.append(tuple((register, element) for register, _, element in found))
-        if len(set(by_lane)) > 1:
-            raise InternalError(f"{operand.name}[{', '.join(map(str, tail))}]: lanes access different registers")
-        return by_lane[0]
+        layout, owners = operand.layout, self._owners(operand)
+        lane = np.arange(layout.lanes)
+        first = _offset(operand, [evaluate(i, dict.fromkeys(variables, lane)) for i in tail])
+        found: list[Place] = []
+        for offset in lanes.touched if lanes else (0,):
+            here = owners[:, np.broadcast_to(first + offset, lane.shape)]
+            if (here[1] != lane).any():
+                raise InternalError(f"{operand.name}[{', '.join(map(str, tail))}]: a lane accesses that of another")
+            if (here[::2] != here[::2, :1]).any():
+                raise InternalError(f"{operand.name}[{', '.join(map(str, tail))}]: lanes access different registers")
+            found.append((int(here[0, 0]), int(here[2, 0])))
+        return tuple(found)
 
     def received(self, dst: Load, row: Instruction, named: Mapping[Var, Index]) -> list[tuple[int, ...]]:
         """Return the number of the register that each register of a lane's result is, where lanes give each other
@@ -112,15 +119,20 @@ class LaneFragments:
 
     def place_of(self, operand: Operand, at: Sequence[int], offset: int) -> tuple[int, int, int]:
         """Return the register, lane and element of the element ``offset`` behind the coordinates ``at``."""
-        places = self._places.setdefault(operand.layout, {})
-        if not places:
-            places |= operand.layout.places()
-        flat = sum(x * prod(operand.shape[n + 1 :]) for n, x in enumerate(at)) + offset
-        coordinates = []
-        for size in reversed(operand.shape):
-            flat, x = divmod(flat, size)
-            coordinates.append(x)
-        return places[tuple(reversed(coordinates))]
+        register, lane, element = map(int, self._owners(operand)[:, _offset(operand, at) + offset])
+        return register, lane, element
+
+    def _owners(self, operand: Operand) -> Numbers:
+        """Return the register, the lane and the element that hold each element of an operand, in its order."""
+        layout = operand.layout
+        found = self._places.get(layout)
+        if found is None:
+            every = np.indices((layout.registers, layout.lanes, layout.elements)).reshape(3, -1)
+            here = dict(zip(map(Var, "rle"), every))
+            at = _offset(operand, [np.broadcast_to(evaluate(i, here), every[0].shape) for i in layout.indices])
+            found = self._places[layout] = np.full((3, operand.size), -1)
+            found[:, at] = every
+        return found
 
     def registers(self, buffer: Buffer, fragment: tuple[int, ...]) -> list[tuple[int, ...]]:
         """Return the number of each register of a fragment."""
@@ -130,3 +142,8 @@ class LaneFragments:
         """Return the numbers of the registers of all fragments of a buffer."""
         lead = buffer.shape[: len(buffer.shape) - len(self.operands[buffer].shape)]
         return [x for n in product(*map(range, lead)) for x in self.registers(buffer, n)]
+
+
+def _offset(operand: Operand, at: Sequence[Any]) -> Any:
+    """Return the number of the element of an operand at coordinates, which may be arrays."""
+    return sum(x * prod(operand.shape[n + 1 :]) for n, x in enumerate(at))

@@ -10,7 +10,7 @@ from itertools import accumulate
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Argument, Artifact, Entry, Launch, size_argument
 from convsmith.codegen.debug_lines import DebugLines
-from convsmith.codegen.device_text import device_text
+from convsmith.codegen.device_module import device_text
 from convsmith.codegen.llvm_text import module_text
 from convsmith.compiler.arguments import argument_of, buffer_argument, packing_identity, zero_argument
 from convsmith.compiler.cubin import machine_code
@@ -179,7 +179,7 @@ def emit(plan: AnyPlan, low: Lowered) -> Artifact:
 
 def _needs_finite(plan: AnyPlan) -> Iterator[str]:
     """Yield the arguments that stored zeros are multiplied by: these stand for absent activations."""
-    copies = ("pad_copy", "window_copy", "indirection")
+    copies = ("pad_copy", "window_copy", "indirection", "hardware")
     if isinstance(plan, DevicePlan):
         if plan.main.config.realise in copies:
             yield plan.main.statement.whole.b.name

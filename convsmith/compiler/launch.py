@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from math import prod
 
-from convsmith.codegen.artifact import AXES, Launch, host_launch
-from convsmith.codegen.geometry import Geometry, geometry
+from convsmith.codegen.artifact import AXES, Launch, MapArgument, host_launch
+from convsmith.codegen.geometry import Geometry, geometry, tensor_maps
+from convsmith.codegen.pipelines import ROW
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.stmt import Kernel
 from convsmith.machine.base import Machine
@@ -22,7 +23,10 @@ def launch_of(kernel: Kernel, threads: int, machine: Machine) -> Launch:
         return host_launch(threads)
     sizes = geometry(kernel)
     _check_limits(kernel, sizes, machine.name, machine.device)
-    return Launch("grid", runtime=machine.device.runtime, grid=sizes.grid, group=sizes.group, shared=sizes.shared)
+    maps = tuple(MapArgument(b.name, b.dtype.name, ROW, m) for b, m in tensor_maps(kernel))
+    return Launch(
+        "grid", runtime=machine.device.runtime, grid=sizes.grid, group=sizes.group, shared=sizes.shared, maps=maps
+    )
 
 
 def _check_limits(kernel: Kernel, sizes: Geometry, name: str, device: Device) -> None:

@@ -14,14 +14,30 @@ from math import prod
 from random import Random
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from convsmith.arith.tensor_maps import copied_rows
 from convsmith.interp.memory import BufferMemory, Races
 from convsmith.interp.thread_races import PendingCopy, Thread, ThreadRaces
 from convsmith.interp.values import ValueMachine
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Var
-from convsmith.ir.stmt import Alloc, AsyncCopy, AtomicAdd, Barrier, Block, Commit, For, If, Let, Stmt, Wait
+from convsmith.ir.stmt import (
+    Alloc,
+    AsyncCopy,
+    AtomicAdd,
+    Barrier,
+    Block,
+    Commit,
+    For,
+    If,
+    Let,
+    Stmt,
+    TensorCopy,
+    Wait,
+)
 from convsmith.ir.text import head_text
-from convsmith.ir.threads import nest_of
+from convsmith.ir.threads import nest_of, pipeline_parts
 from convsmith.ir.walk import statements_of
 
 __all__ = ["DeviceMachine"]
@@ -70,6 +86,44 @@ class DeviceMachine(ValueMachine):
             self._stmt(s.body)
         self._env.pop(s.var, None)
         self._races.pop()
+
+    # -- pipelines
+    def _pipelined(self, s: For) -> None:
+        """Run a pipelined loop: copies for later iterations come before other statements of earlier ones, in random
+        order, as many ahead as the buffers have room for.
+        """
+        parts = pipeline_parts(s)
+        if parts is None:
+            raise self._error(f"the pipelined loop {s.var} does not begin with copies through tensor maps")
+        lo, hi = self._index(s.lo), self._index(s.hi)
+        room = min(x.dst.buffer.size // x.map.size for x in parts.copies)
+        copying, using = (parts.around(Block(group)) for group in (parts.copies, parts.uses))
+        copied, used = lo, lo
+        self._begin(s.var)
+        while used < hi:
+            copies_next = copied < min(hi, used + room) and (copied == used or self._random.random() < 0.7)
+            self._env[s.var] = copied if copies_next else used
+            self._stmt(copying if copies_next else using)
+            copied, used = copied + copies_next, used + (not copies_next)
+        self._env.pop(s.var, None)
+
+    def _tensor_copy(self, s: TensorCopy) -> None:
+        at, offsets = ([self._index(i) for i in group] for group in (s.at, s.offsets))
+        source, (first,) = self._places(s.src.buffer, s.src.index, None)
+        target, (start,) = self._places(s.dst.buffer, s.dst.index, None)
+        if start + s.map.size > len(target.data):
+            raise self._error(f"`{s}` copies {s.map.size} elements to element {start} of {len(target.data)}")
+        value = np.zeros(s.map.size, target.data.dtype)
+        channels = range(at[0], at[0] + s.map.box[0])
+        from_, to = [], []
+        for n, row in enumerate(copied_rows(s.map, at, offsets)):
+            for m, channel in enumerate(channels):
+                if row is not None and 0 <= channel < s.map.dims[0]:
+                    from_.append(first + row + channel * s.map.strides[0])
+                    to.append(n * len(channels) + m)
+        self._read(source, from_)
+        value[to] = source.data[from_]
+        self._write(target, list(range(start, start + s.map.size)), value)
 
     # -- threads
     def _threads(self, s: For) -> None:

@@ -55,6 +55,7 @@ from convsmith.ir.stmt import (
     Let,
     Stmt,
     Store,
+    TensorCopy,
     Wait,
 )
 from convsmith.ir.types import PTR
@@ -126,6 +127,7 @@ class _Machine(DeviceMachine):
             Invoke: self._invoke,
             Call: self._call,
             AsyncCopy: self._async_copy,
+            TensorCopy: self._tensor_copy,
             AtomicAdd: self._atomic_add,
             Barrier: self._lonely,
             Commit: self._commit,
@@ -146,6 +148,9 @@ class _Machine(DeviceMachine):
     def _for(self, s: For) -> None:
         if s.kind != "serial" and (s.kind == "grid" or s.kind in THREAD_LOOPS):
             (self._groups if s.kind == "grid" else self._threads)(s)
+            return
+        if s.kind == "pipelined":
+            self._pipelined(s)
             return
         lo, hi = self._index(s.lo), self._index(s.hi)
         if s.kind == "scalable" and self._scale > 1:

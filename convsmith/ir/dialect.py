@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Dialect", "DialectCall"]
+__all__ = ["Dialect", "DialectCall", "PipelineCalls"]
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,31 @@ class DialectCall:
 
 
 @dataclass(frozen=True)
+class PipelineCalls:
+    """LLVM's spelling of pipelines of copies through tensor maps.
+
+    A barrier is a word of shared memory at ``{at}``. ``init`` makes one that waits for ``{count}`` arrivals, and
+    ``initialised`` lets all threads and the copy engine see it. ``expect`` arrives and adds ``{bytes}`` that copies
+    bring; ``arrive`` arrives. ``has_ended`` returns whether the phase of parity ``{parity}`` has ended, and may wait
+    for it. ``tile`` and ``im2col`` start copies from the tensor map ``{map}`` to ``{dst}``, by the number of dims; they
+    take the coordinates ``{at0}``, ``{at1}`` ... and offsets ``{by0}`` ... and bring bytes to the barrier ``{full}``.
+    ``before`` stands before the first product of a step, ``after`` behind the last one: it waits for all of them.
+    ``map`` is the parameter of a tensor map.
+    """
+
+    init: DialectCall
+    initialised: DialectCall
+    expect: DialectCall
+    arrive: DialectCall
+    has_ended: DialectCall
+    tile: tuple[tuple[int, DialectCall], ...]
+    im2col: tuple[tuple[int, DialectCall], ...]
+    before: DialectCall
+    after: DialectCall
+    map: str
+
+
+@dataclass(frozen=True)
 class Dialect:
     """LLVM's spelling of a kernel whose threads a device runs.
 
@@ -33,8 +58,9 @@ class Dialect:
     comparing and exchanging. ``copies`` start a copy of bytes from ``{src}`` to ``{dst}``, or of zeros where the bit
     ``{cond}`` is clear, by their number; a copy of other bytes is a load and a store. ``commit`` closes a group of
     copies, and ``wait`` waits for all but ``{pending}`` of the groups. The arrays that a group shares are definitions
-    of their own, or parts of the array ``dynamic``, whose size a launch states. At a ``join``, the lanes of a warp wait
-    for each other.
+    of their own, or parts of the array ``dynamic``, whose size a launch states. A device with ``pipelines`` runs
+    pipelined loops. One that ``rounds_bfloat`` rounds f32 to bf16 in one instruction. At a ``join``, the lanes of a
+    warp wait for each other.
     """
 
     convention: str
@@ -51,4 +77,6 @@ class Dialect:
     commit: DialectCall | None = None
     wait: DialectCall | None = None
     dynamic: str = ""
+    pipelines: PipelineCalls | None = None
     join: DialectCall | None = None
+    rounds_bfloat: bool = False

@@ -31,6 +31,7 @@ from convsmith.ir.stmt import (
     Let,
     Stmt,
     Store,
+    TensorCopy,
     Wait,
 )
 from convsmith.ir.text import buffer_text, lanes_text
@@ -272,6 +273,11 @@ def _stmt(a: Stmt, b: Stmt, scope: _Scope) -> None:
         at.require((a.cond is None) == (b.cond is None), a, b)
         if a.cond is not None:
             at.at("if").same(a.cond, b.cond)
+    elif isinstance(a, TensorCopy) and isinstance(b, TensorCopy):
+        at = scope.at(f"copy to {a.dst.buffer}")
+        at.require((a.map, len(a.at), len(a.offsets)) == (b.map, len(b.at), len(b.offsets)), a, b)
+        for left, right in zip((a.dst, a.src, *a.at, *a.offsets), (b.dst, b.src, *b.at, *b.offsets)):
+            at.same(left, right)
     elif isinstance(a, Wait) and isinstance(b, Wait):
         scope.require(a.pending == b.pending, a, b)
     else:

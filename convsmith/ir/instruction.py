@@ -79,7 +79,12 @@ class FragmentLayout:
         """The register, lane and element of each coordinate, on a machine whose ``vscale`` is `scale`."""
         lanes = self.lanes * scale if self.scalable else self.lanes
         every = product(range(self.registers), range(lanes), range(self.elements))
-        return {tuple(map(int, self.coordinates(*place))): place for place in every}
+        indices = self.indices
+        found = {}
+        for place in every:
+            here = {Var(name): as_index(x) for name, x in zip("rle", place)}
+            found[tuple(int(substitute(i, here)) for i in indices)] = place
+        return found
 
 
 @dataclass(frozen=True)

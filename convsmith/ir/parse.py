@@ -38,9 +38,11 @@ from convsmith.ir.stmt import (
     Let,
     Stmt,
     Store,
+    TensorCopy,
     Wait,
 )
 from convsmith.ir.stmt import Block as Sequence
+from convsmith.ir.tensor_map import TensorMap
 from convsmith.ir.text import buffer_text
 from convsmith.ir.value import (
     Load,
@@ -94,7 +96,7 @@ class _Parser(ValueParser):
             self._next()
             return compound[word]()
         effect = {"barrier": self._barrier, "async": self._async, "commit": Commit, "wait": self._wait,
-                  "atomic": self._atomic}  # fmt: skip
+                  "atomic": self._atomic, "tensor": self._tensor}  # fmt: skip
         if word == "pass":
             self._next()
             out: Stmt = Sequence(())
@@ -123,6 +125,41 @@ class _Parser(ValueParser):
         self._expect("=")
         src = self.access()
         return AsyncCopy(dst, src, self.cond() if self._take("if") else None)
+
+    def _tensor(self) -> Stmt:
+        dst = self.access()
+        self._expect("=")
+        src = self.access()
+
+        def numbers(word: str) -> tuple[int, ...]:
+            start = self._now
+            items = indices(word)
+            if not all(i.is_const for i in items):
+                raise self._fail("numbers", start)
+            return tuple(i.const for i in items)
+
+        def indices(word: str) -> tuple[Index, ...]:
+            self._expect(word)
+            self._expect("(")
+            return tuple(self._list(self.index, ")"))
+
+        dims: list[tuple[int, int]] = []
+
+        def dim() -> None:
+            size = self._int()
+            self._expect(":")
+            dims.append((size, self._int()))
+
+        self._expect("dims")
+        self._expect("(")
+        self._list(dim, ")")
+        box = numbers("box")
+        pixels, *corners = numbers("pixels") if self._is("pixels") else (0,)
+        inner = len(corners) // 3
+        lower, upper, steps = (tuple(corners[n * inner : (n + 1) * inner]) for n in range(3))
+        sizes, strides = zip(*dims)
+        made = TensorMap(sizes, strides, box, pixels, lower, upper, steps)
+        return TensorCopy(dst, src, made, indices("at"), indices("offset") if pixels else ())
 
     def _wait(self) -> Stmt:
         return Wait(self._int("the number of groups that may be pending"))

@@ -36,6 +36,7 @@ from convsmith.ir.stmt import (
     Let,
     Stmt,
     Store,
+    TensorCopy,
     Wait,
 )
 from convsmith.ir.value import Binary, Bits, Cast, Const, Fma, Load, Repeat, Select, Sum, Sums, Unary, Value, Where
@@ -44,8 +45,8 @@ from convsmith.ir.walk import statements_of, walk
 _SCALAR: frozenset[type[Value]] = frozenset({Load, Const, Binary, Unary, Fma, Cast, Bits, Select, Where})
 _VECTOR: frozenset[type[Value]] = _SCALAR | {Repeat, Sum, Sums}
 _FIRST: frozenset[type[Stmt]] = frozenset({Block, For, If, Alloc, Store})
-_PLAIN: frozenset[type[Stmt]] = _FIRST | {At, AtomicAdd}
-_LOOPS = frozenset({"serial", "unrolled", "parallel", "grid", *THREAD_LOOPS})
+_PLAIN: frozenset[type[Stmt]] = _FIRST | {At, AtomicAdd, TensorCopy}
+_LOOPS = frozenset({"serial", "unrolled", "parallel", "pipelined", "grid", *THREAD_LOOPS})
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ def _statement(s: Stmt, stage: Stage) -> Iterator[str]:
     elif isinstance(s, Invoke):
         loads = [v for a in s.args for v in walk(a) if isinstance(v, Load)]
         yield from _accesses(line, [s.dst, *loads], stage)
-    elif isinstance(s, AsyncCopy):
+    elif isinstance(s, (AsyncCopy, TensorCopy)):
         yield from _accesses(line, [s.dst, s.src], stage)
 
 

@@ -18,11 +18,12 @@ from typing import Any, NamedTuple, TypeVar, dataclass_transform
 from convsmith.diag.forking import import_lock
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index, Var
+from convsmith.ir.tensor_map import TensorMap
 from convsmith.ir.value import Lanes, Load, Value
 
 THREAD_LOOPS = ("group", "warp", "lane")
 """Kinds of the loops whose iterations are the threads of a group, from the outermost to the innermost."""
-LOOP_KINDS = ("serial", "unrolled", "parallel", "scalable", "grid", *THREAD_LOOPS)
+LOOP_KINDS = ("serial", "unrolled", "parallel", "scalable", "pipelined", "grid", *THREAD_LOOPS)
 BARRIER_PARTS = ("whole", "arrive", "wait")
 
 
@@ -81,6 +82,9 @@ class For(Stmt):
     Iterations of a ``grid`` loop are groups of threads: they run in any order and touch each other's elements by
     :class:`AtomicAdd` only.  Iterations of ``group``, ``warp`` and ``lane`` loops are threads, which run at once; the
     ``lane`` loops of a ``warp`` hold the threads that execute an instruction together.
+
+    The body of a ``pipelined`` loop begins with :class:`TensorCopy` statements.  A group executes them for later
+    iterations while threads run the other statements of earlier ones, as many ahead as their buffers have room for.
     """
 
     var: Var
@@ -202,6 +206,21 @@ class Wait(Stmt):
     arrived."""
 
     pending: int = 0
+
+
+@_statement
+class TensorCopy(Stmt):
+    """Copies the part of a tensor that ``map`` brings to shared memory; a group executes it once.
+
+    The tensor begins at the element ``src``, the copy at ``dst``.  The part lies ``at`` coordinates of the tensor,
+    innermost first; ``offsets`` move the pixels of an im2col map along the dims between channels and images.
+    """
+
+    dst: Load
+    src: Load
+    map: TensorMap
+    at: tuple[Index, ...]
+    offsets: tuple[Index, ...] = ()
 
 
 @_statement

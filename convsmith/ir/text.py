@@ -16,7 +16,9 @@ that only the first five lanes are active.
 ``at table[i] + 8 in src or zero[0] as pixel: f32[4]:`` binds ``pixel`` to the memory at which a table's entry points.
 ``barrier``, ``barrier arrive`` and ``barrier wait`` stop the threads of a group.  ``async a[i]{4} = b[j]{4} if j >= 0``
 starts a copy, ``commit`` closes a group of copies, and ``wait 1`` waits for all groups but the latest.
-``atomic a[i] += v`` adds indivisibly.
+``atomic a[i] += v`` adds indivisibly.  ``tensor s[0] = src[0] dims(64:1, 9:64) box(64, 8) at(c, row)`` copies a box of
+a tensor, whose dims print as ``size:stride`` innermost first; ``pixels(...)`` gives the pixels of an im2col map, its
+lower and upper corners, and its steps, ``offset(...)`` what moves them.
 A kernel may take sizes after its buffers, ``kernel k(a: f32[?], n)``; ``?`` is an extent known only at the call.
 A buffer that is not row-major prints its blocks as ``dim:size:stride``.
 Repeated parts of a statement's long value are printed before it: ``value v0 = mulh(a[i], a[i])``.
@@ -42,6 +44,7 @@ from convsmith.ir.stmt import (
     Let,
     Stmt,
     Store,
+    TensorCopy,
     Wait,
 )
 from convsmith.ir.value import (
@@ -269,12 +272,27 @@ def _lines(s: Stmt, pad: str, out: Listing) -> None:
     elif isinstance(s, AsyncCopy):
         only = f" if {s.cond}" if s.cond is not None else ""
         out.append(f"{pad}async {value_text(s.dst)} = {value_text(s.src)}{only}")
+    elif isinstance(s, TensorCopy):
+        out.append(f"{pad}tensor {value_text(s.dst)} = {value_text(s.src)} {_map_text(s)}")
     elif isinstance(s, Commit):
         out.append(f"{pad}commit")
     elif isinstance(s, Wait):
         out.append(f"{pad}wait {s.pending}")
     else:
         raise TypeError(type(s))
+
+
+def _map_text(s: TensorCopy) -> str:
+    """Return the dims of a tensor map as pairs of a size and a stride, the part that it brings, and its place."""
+    m, parts = s.map, {}
+    parts["dims"] = [f"{n}:{stride}" for n, stride in zip(m.dims, m.strides)]
+    parts["box"] = list(map(str, m.box))
+    if m.pixels:
+        parts["pixels"] = list(map(str, (m.pixels, *m.lower, *m.upper, *m.steps)))
+    parts["at"] = list(map(str, s.at))
+    if m.pixels:
+        parts["offset"] = list(map(str, s.offsets))
+    return " ".join(f"{word}({', '.join(items)})" for word, items in parts.items())
 
 
 def head_text(s: Stmt) -> str:

@@ -8,10 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from convsmith.ir.index import Var
-from convsmith.ir.stmt import BARRIER_PARTS, EFFECTS, THREAD_LOOPS, AsyncCopy, Barrier, For, Stmt, Wait
+from convsmith.ir.stmt import (
+    BARRIER_PARTS,
+    EFFECTS,
+    THREAD_LOOPS,
+    AsyncCopy,
+    Barrier,
+    Block,
+    For,
+    Let,
+    Stmt,
+    TensorCopy,
+    Wait,
+)
 from convsmith.ir.walk import statements_of, variables_of
 
 _LEVELS = {"group": 0, "warp": 0, "lane": 1}
@@ -29,6 +41,42 @@ def nest_of(loop: For) -> list[For]:
 def has_effects(s: Stmt) -> bool:
     """Return whether ``s`` contains one of EFFECTS."""
     return any(type(x) in EFFECTS for x in statements_of(s))
+
+
+class PipelineParts(NamedTuple):
+    """The body of a pipelined loop: the names around its copies, the copies, and the other statements."""
+
+    lets: tuple[Let, ...]
+    copies: tuple[TensorCopy, ...]
+    uses: tuple[Stmt, ...]
+
+    def around(self, body: Stmt) -> Stmt:
+        """Return ``body`` with the names around it."""
+        for x in reversed(self.lets):
+            body = Let(x.var, x.value, body)
+        return body
+
+
+def pipeline_parts(loop: For) -> PipelineParts | None:
+    """Return the parts of a pipelined loop, or None where it does not begin with copies through tensor maps."""
+    lets: list[Let] = []
+    parts: list[Stmt] = []
+
+    def collect(s: Stmt) -> None:
+        if isinstance(s, Block):
+            for x in s.stmts:
+                collect(x)
+        elif isinstance(s, Let) and any(isinstance(x, TensorCopy) for x in statements_of(s)):
+            lets.append(s)
+            collect(s.body)
+        else:
+            parts.append(s)
+
+    collect(loop.body)
+    copies = [x for x in parts if isinstance(x, TensorCopy)]
+    if not copies or parts[: len(copies)] != copies:
+        return None
+    return PipelineParts(tuple(lets), tuple(copies), tuple(parts[len(copies) :]))
 
 
 class ThreadScope:

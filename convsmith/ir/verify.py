@@ -7,7 +7,8 @@ at which an entry points is read-only and has the type of the buffer into which 
 loop is nested in parallel loops only.  Pointers: a carried pointer, or a function's pointer parameter, is used only in
 positions of its buffer.  Calls agree with the functions' parameters.  Threads: grid loops are outermost, thread loops
 follow in the order of their levels, and shared memory lies between them; all threads of a group reach each barrier,
-which stands in one nest of thread loops and under no condition or loop whose bounds differ between threads.
+which stands in one nest of thread loops and under no condition or loop whose bounds differ between threads.  A
+pipelined loop stands in loops over groups only and begins with its copies through tensor maps.
 """
 
 from __future__ import annotations
@@ -39,9 +40,10 @@ from convsmith.ir.stmt import (
     Let,
     Stmt,
     Store,
+    TensorCopy,
     Wait,
 )
-from convsmith.ir.threads import ThreadScope
+from convsmith.ir.threads import ThreadScope, pipeline_parts
 from convsmith.ir.types import PTR, S32
 from convsmith.ir.value import (
     BINARY,
@@ -194,6 +196,8 @@ class _Verifier:
             self._store(s)
         elif isinstance(s, AsyncCopy):
             self._async_copy(s)
+        elif isinstance(s, TensorCopy):
+            self._tensor_copy(s)
         elif isinstance(s, (Barrier, Commit, Wait)):
             self._threads.effect(s)
         elif isinstance(s, Invoke):
@@ -215,6 +219,8 @@ class _Verifier:
                 self._fail("a parallel loop carries no pointers")
         if s.kind == "scalable" and (s.carried or "scalable" in self._loops):
             self._fail("a scalable loop carries no pointers, and stands in no other")
+        if s.kind == "pipelined":
+            self._pipelined(s)
         if s.kind == "grid" or s.kind in THREAD_LOOPS:
             self._threads.loop(s, self._loops, self._formals is not None)
             if s.kind == "grid" and any(b.scope == "shared" for b in self._buffers):
@@ -231,6 +237,13 @@ class _Verifier:
         with self._bound(names), self._threads.within(s):
             self._stmt(s.body)
         self._loops.pop()
+
+    def _pipelined(self, s: For) -> None:
+        """Require copies through tensor maps, and then statements without any."""
+        if s.carried or self._formals is not None or any(kind != "grid" for kind in self._loops):
+            self._fail("a pipelined loop carries no pointers, and stands in loops over groups only")
+        if pipeline_parts(s) is None:
+            self._fail("the body of a pipelined loop begins with all of its copies through tensor maps")
 
     def _entry(self, s: At) -> None:
         if s.table.dtype is not PTR:
@@ -258,6 +271,22 @@ class _Verifier:
             self._fail(f"{s}: copies {counts[1]} lanes of {s.src.buffer.dtype} to {counts[0]} of {s.dst.buffer.dtype}")
         if s.cond is not None:
             self._plain(s.cond, "a condition")
+
+    def _tensor_copy(self, s: TensorCopy) -> None:
+        """Require that a copy through a tensor map stands where a group executes it, and has places of its tensor."""
+        if not self._loops or self._loops[-1] != "pipelined":
+            self._fail(f"{s}: legal is a pipelined loop that directly holds it")
+        if s.dst.buffer.scope != "shared" or s.src.buffer.scope != "global" or s.dst.lanes or s.src.lanes:
+            self._fail(f"{s}: a copy through a tensor map is from global to shared memory")
+        if s.dst.buffer.dtype != s.src.buffer.dtype:
+            self._fail(f"{s}: copies {s.src.buffer.dtype} to {s.dst.buffer.dtype}")
+        m, inner = s.map, max(len(s.map.dims) - 2, 0) if s.map.pixels else 0
+        if len(s.at) != len(m.dims) or {len(s.offsets), len(m.lower), len(m.upper), len(m.steps)} != {inner}:
+            self._fail(f"{s}: {len(s.at)} coordinates and {len(s.offsets)} offsets for {len(m.dims)} dims")
+        for v in (s.dst, s.src):
+            self._value(v, {})
+        for i in (*s.at, *s.offsets):
+            self._plain(i, "a coordinate")
 
     def _store(self, s: Store | AtomicAdd) -> None:
         if s.buffer in self._pointed:

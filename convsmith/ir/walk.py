@@ -62,6 +62,7 @@ from convsmith.ir.stmt import (
     Let,
     Stmt,
     Store,
+    TensorCopy,
     Wait,
     block,
 )
@@ -121,6 +122,7 @@ _CHILDREN: dict[type, Callable[[Any], tuple[AnyNode, ...]]] = {
     Invoke: lambda n: (n.dst, *n.args),
     Call: lambda n: (*(i for _, i in n.pointers), *n.indices),
     AsyncCopy: lambda n: (n.dst, n.src) if n.cond is None else (n.dst, n.cond, n.src),
+    TensorCopy: lambda n: (n.dst, n.src, *n.at, *n.offsets),
     AtomicAdd: lambda n: (*n.index, n.value),
     Barrier: _no_children,
     Commit: _no_children,
@@ -128,7 +130,7 @@ _CHILDREN: dict[type, Callable[[Any], tuple[AnyNode, ...]]] = {
 }
 
 
-_WITHOUT_STATEMENTS = frozenset({Store, Invoke, Call, AsyncCopy, AtomicAdd, Barrier, Commit, Wait})
+_WITHOUT_STATEMENTS = frozenset({Store, Invoke, Call, AsyncCopy, TensorCopy, AtomicAdd, Barrier, Commit, Wait})
 _STATEMENTS = frozenset({Block, For, If, Let, Alloc, At}) | _WITHOUT_STATEMENTS
 _COMPOSITES = frozenset({Binary, Fma, Unary, Cast, Bits, Select, Where, Repeat, Sum, Sums, Const})
 
@@ -420,6 +422,12 @@ class Rewriter:
         if type(cond) is And and not cond.parts:
             cond = None
         return s if dst is s.dst and src is s.src and cond is s.cond else AsyncCopy(dst, src, cond)
+
+    def _TensorCopy(self, s: TensorCopy) -> Stmt:
+        dst, src, at, offsets = self.expr(s.dst), self.expr(s.src), self.index(s.at), self.index(s.offsets)
+        if dst is s.dst and src is s.src and at == s.at and offsets == s.offsets:
+            return s
+        return TensorCopy(dst, src, s.map, at, offsets)
 
     def _AtomicAdd(self, s: AtomicAdd) -> Stmt:
         index, value = self.index(s.index), self.expr(s.value)

@@ -8,7 +8,21 @@ from convsmith.arith.dependence import INFINITE, Access, LoopBounds
 from convsmith.arith.ranges import Range, Ranges, try_interval
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index, Min, Var, parts_of
-from convsmith.ir.stmt import Alloc, AsyncCopy, At, AtomicAdd, Block, Call, For, If, Invoke, Let, Stmt, Store
+from convsmith.ir.stmt import (
+    Alloc,
+    AsyncCopy,
+    At,
+    AtomicAdd,
+    Block,
+    Call,
+    For,
+    If,
+    Invoke,
+    Let,
+    Stmt,
+    Store,
+    TensorCopy,
+)
 from convsmith.ir.text import access_text
 from convsmith.ir.value import Binary, Const, Lanes, Load, Select, Value
 from convsmith.ir.walk import AnyNode, children, statements_of, walk
@@ -87,7 +101,7 @@ def _written_and_allocated(s: Stmt) -> tuple[set[Buffer], set[Buffer]]:
     for x in statements_of(s):
         if isinstance(x, (Store, AtomicAdd)):
             written.add(x.buffer)
-        elif isinstance(x, AsyncCopy):
+        elif isinstance(x, (AsyncCopy, TensorCopy)):
             written.add(x.dst.buffer)
         elif isinstance(x, Alloc):
             allocated.add(x.buffer)
@@ -143,6 +157,9 @@ class _Collector:
             self.reads(s.src, path)
             self.conds = conds
             self.site(s.dst.buffer, s.dst.index, s.dst.lanes, True, path)
+        elif isinstance(s, TensorCopy):
+            self.site(s.src.buffer, None, None, False, path)
+            self.site(s.dst.buffer, None, None, True, path)
         elif isinstance(s, AtomicAdd):
             self.reads(s.value, path)
             for is_write in (False, True):

@@ -10,7 +10,7 @@ from convsmith.ir.stmt import THREAD_LOOPS, At, Block, For, If, Kernel, Stmt, bl
 from convsmith.ir.walk import substitute
 from convsmith.passes.scope import ScopedRewriter, each_body
 
-_AT_ONCE = ("parallel", "grid", *THREAD_LOOPS)
+_AT_ONCE = ("parallel", "pipelined", "grid", *THREAD_LOOPS)
 """Kinds of loops that are kept, even where they run once."""
 
 

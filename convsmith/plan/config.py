@@ -15,7 +15,7 @@ from convsmith.diag.errors import ConfigError
 from convsmith.diag.expect import check_fields
 from convsmith.diag.settings import MOST_THREADS
 
-REALISATIONS = ("mask", "peel", "pad_copy", "window_copy", "indirection")
+REALISATIONS = ("mask", "peel", "pad_copy", "window_copy", "indirection", "hardware")
 TABLES = ("row", "column", "compressed", "sections")
 OFFSETS = ("each", "sums")
 MOST_BUFFERS = 8
@@ -53,7 +53,8 @@ class Config:
     ``realise``   how masked elements are read: ``peel`` (split loops so that no test remains), ``mask`` (test each
                   access), ``pad_copy`` (padded copy first, of the type of sums where lanes are channels and no
                   instruction multiplies the floats as they are), ``window_copy`` (copy of the windows of pixels
-                  first, in which all terms of a pixel lie side by side) or ``indirection`` (through a pointer table)
+                  first, in which all terms of a pixel lie side by side), ``indirection`` (through a pointer table) or
+                  ``hardware`` (a copy engine brings what a step reads, with zeros for what is absent)
     ``table``     form of that table: taps by ``row`` or by ``column``, ``compressed`` (columns shared by outputs are
                   stored once), or in ``sections`` (one row for all outputs without padding above and below)
     ``pack``      operands packed in reading order

@@ -15,7 +15,9 @@ from convsmith.passes.add_atomically import START
 from convsmith.passes.manager import Step
 from convsmith.passes.scope import loop_names
 from convsmith.plan.config import Config
-from convsmith.plan.group import GroupPlan, adding_config, filling_steps, group_plan, zeroing_steps
+from convsmith.plan.group import adding_config, filling_steps, group_plan, zeroing_steps
+from convsmith.plan.group_plan import GroupPlan
+from convsmith.plan.hardware_choice import why_not_hardware
 from convsmith.plan.kernel import scheduled
 from convsmith.plan.pipelines import SYMBOL
 from convsmith.problem.fusion import stages_of
@@ -98,6 +100,9 @@ class DevicePlan:
         yield "config", str(self.config)
         for kernel in self.kernels:
             yield from kernel.lines()
+        if self.config.realise != "hardware":
+            for why in why_not_hardware(self.main.statement, self.machine):
+                yield "no copy engine", why
 
 
 def _in_memory(config: Config) -> tuple[tuple[str, int], ...]:

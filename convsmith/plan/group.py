@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from math import prod
 
 from convsmith.ir.index import is_false
@@ -43,7 +41,9 @@ from convsmith.passes.vectorise import vectorise
 from convsmith.plan.config import Config
 from convsmith.plan.group_fragments import lane_row
 from convsmith.plan.group_limits import check_limits, check_names, check_parts, copy_width, innermost, shared_bytes
-from convsmith.plan.group_nest import GRID_DIMS, GROUP, STEP, THREAD, GroupNest, group_nest
+from convsmith.plan.group_nest import GRID_DIMS, GROUP, STEP, THREAD, GroupNest, group_nest, packed
+from convsmith.plan.group_plan import GroupPlan
+from convsmith.plan.hardware import hardware_plan
 from convsmith.plan.loops import Loops, fused_name, loops_after_fusing, names
 from convsmith.plan.order import class_steps
 from convsmith.statement.statement import KINDS, Statement, View
@@ -71,7 +71,7 @@ def group_steps(st: Statement, config: Config, loops: Loops, nest: GroupNest) ->
     warp = nest.warp
     kind = "group" if warp is None else "warp"
     steps += [Step(bind, names(nest.grid), "grid"), Step(bind, names(nest.threads), kind)]
-    steps += _packed(names(nest.threads), THREAD, 1)
+    steps += packed(names(nest.threads), THREAD, 1)
     if warp is not None:
         steps += warp.sums()
     sums = names(nest.registers) if warp is None else (*warp.outer, *warp.element)
@@ -81,7 +81,7 @@ def group_steps(st: Statement, config: Config, loops: Loops, nest: GroupNest) ->
         steps += warp.products()
     place = nest.steps[-1].name
     if config.buffers > 1:
-        steps += _packed(names(nest.steps), STEP, 1)
+        steps += packed(names(nest.steps), STEP, 1)
         place = STEP if len(nest.steps) > 1 else place
     views = [v for v in st.factors if v.name in config.shared and not is_false(st.a.mask)]
     masked = config.realise == "mask" or _reads_slack(st, config)
@@ -100,7 +100,7 @@ def group_steps(st: Statement, config: Config, loops: Loops, nest: GroupNest) ->
     elif nest.registers:
         reads = (f"{v.name}_s" if v in views else v.name for v in st.factors)
         steps += [Step(load_once, name, names(nest.registers)) for name in reads]
-    steps += [*_packed(names(nest.grid), GROUP, GRID_DIMS)]
+    steps += [*packed(names(nest.grid), GROUP, GRID_DIMS)]
     if config.buffers > 1 and views:
         slots = tuple(f"{v.name}_s" for v in views)
         ahead = config.buffers - 1 if config.copies == "async" else 1
@@ -142,44 +142,10 @@ def lower_steps(st: Statement, config: Config, loops: Loops, nest: GroupNest, ma
     return steps
 
 
-@dataclass(frozen=True)
-class GroupPlan:
-    """The plan of one statement: its loops, the nest that ``config`` gives it, and its pipeline.
-
-    ``shared`` are the bytes of each operand's copy in shared memory. ``order`` are the rewrites to loops over groups
-    and threads, ``lower`` those to straight lines.
-    """
-
-    statement: Statement
-    config: Config
-    loops: Loops
-    nest: GroupNest
-    shared: dict[str, int]
-    order: tuple[Step, ...]
-    lower: tuple[Step, ...]
-
-    @property
-    def pipeline(self) -> tuple[Step, ...]:
-        """The rewrites in the order in which they run."""
-        return (*self.order, *self.lower)
-
-    def lines(self) -> Iterator[tuple[str, str]]:
-        """Yield the decisions of the plan, each with its name."""
-        st, nest = self.statement, self.nest
-        product = " * ".join(v.name for v in st.factors)
-        yield "statement", f"{st.name}: {st.c.name} from the sums of {product} in {st.acc}"
-        for head, loops in (
-            ("groups", nest.grid), ("threads", nest.threads), ("registers", nest.registers), ("steps", nest.steps),
-            ("terms", nest.terms),
-        ):  # fmt: skip
-            yield head, " ".join(f"{x}:{x.extent}" for x in loops)
-        for name, nbytes in self.shared.items():
-            yield "shared", f"{name} {nbytes} bytes"
-        yield "pipeline", " ".join(step.name for step in self.pipeline)
-
-
 def group_plan(st: Statement, config: Config, machine: Machine) -> GroupPlan:
     """Return the plan of ``st`` under its own ``config``."""
+    if config.realise == "hardware":
+        return hardware_plan(st, config, machine)
     loops = loops_after_fusing(st, config)
     check_names(st, loops, config, machine)
     check_parts(st, loops, config)
@@ -208,7 +174,7 @@ def filling_steps(loops: tuple[str, ...], threads: int = ADDING) -> tuple[Step, 
     outer = tuple(f"{name}.o" for name in loops)
     whole = GROUP if len(outer) > 1 else outer[0]
     return (
-        *shifted, Step(reorder, (*outer, *(f"{name}.i" for name in loops))), *_packed(outer, GROUP, 1),
+        *shifted, Step(reorder, (*outer, *(f"{name}.i" for name in loops))), *packed(outer, GROUP, 1),
         Step(extend, whole, threads), Step(tile, whole, threads, f"{GROUP}.g", THREAD), Step(simplify, False),
         Step(bind, (f"{GROUP}.g",), "grid"), Step(bind, (THREAD,), "group"), Step(flatten), Step(simplify),
         Step(to_threads), Step(narrow_index), Step(hoist), Step(cse),
@@ -226,15 +192,3 @@ def _as_in_memory(view: View) -> tuple[str, ...]:
     nearest = {b.dim: b.stride for b in view.layout.blocks}
     order = sorted(range(len(view.coords)), key=lambda d: (-nearest.get(d, 0), d))
     return tuple(f"{view.name}_s{d}" for d in order)
-
-
-def _packed(loops: tuple[str, ...], name: str, most: int) -> list[Step]:
-    """Return the rewrites that leave at most so many of the adjacent ``loops``: the last ones become the loop ``name``.
-    """
-    steps = []
-    outer = loops[: most][-1]
-    for n, inner in enumerate(loops[most:], most):
-        fused = name if n == len(loops) - 1 else f"{name}.{n}"
-        steps.append(Step(fuse, outer, inner, fused))
-        outer = fused
-    return steps

@@ -32,7 +32,8 @@ def lane_rows(st: Statement, loops: Loops, config: Config, machine: Machine) -> 
     if len(st.factors) < 2:
         return ()
     a, b = row_views(st, loops, config)
-    return tuple(x for x in machine.fragment_rows(a.factor, b.factor, st.acc) if x.result.file == LANES)
+    rows = machine.fragment_rows(a.factor, b.factor, st.acc)
+    return tuple(x for x in rows if {o.file for o in x.operands} == {LANES})
 
 
 def row_views(st: Statement, loops: Loops, config: Config) -> tuple[View, View]:

@@ -7,6 +7,7 @@ from math import prod
 
 from convsmith.ir.instruction import Instruction
 from convsmith.passes.extend import extend
+from convsmith.passes.fuse import fuse
 from convsmith.passes.manager import Step
 from convsmith.passes.tile import tile
 from convsmith.plan.config import Config
@@ -122,3 +123,15 @@ def _ordered(loops: Loops, config: Config) -> list[str]:
     first = [n for n in config.order if n in around]
     reduce = [n for n in config.reduce if n in inner]
     return [*first, *(n for n in around if n not in first), *reduce, *(n for n in inner if n not in reduce)]
+
+
+def packed(loops: tuple[str, ...], name: str, most: int) -> list[Step]:
+    """Return the rewrites that leave at most so many of the adjacent ``loops``: the last ones become the loop ``name``.
+    """
+    steps = []
+    outer = loops[: most][-1]
+    for n, inner in enumerate(loops[most:], most):
+        fused = name if n == len(loops) - 1 else f"{name}.{n}"
+        steps.append(Step(fuse, outer, inner, fused))
+        outer = fused
+    return steps

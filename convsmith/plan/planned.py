@@ -15,6 +15,9 @@ from convsmith.problem.problem import Problem
 __all__ = ["AnyPlan", "check_sizes", "plan_for", "without_stored_zeros"]
 
 AnyPlan: TypeAlias = Plan | DevicePlan
+LANES = 32
+"""Threads of a group of a kernel that tests each element, where weights that are not finite meet a copy engine's zeros.
+"""
 
 
 def plan_for(problem: Problem, config: Config, machine: Machine, requirements: Requirements = FIXED) -> AnyPlan:
@@ -38,4 +41,6 @@ def check_sizes(machine: Machine, dynamic: bool) -> None:
 
 def without_stored_zeros(config: Config, machine: Machine) -> Config:
     """Return the config whose kernel multiplies no zeros that stand for absent elements."""
+    if config.realise == "hardware":
+        return Config(config.target, config.lane, pack=(), group=((config.lane, LANES),), realise="mask")
     return config.of_each(realise="peel" if machine.device is None else "mask")

@@ -9,9 +9,10 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from convsmith.codegen.artifact import Argument, Artifact, Entry
+from convsmith.codegen.artifact import Argument, Artifact, Entry, MapArgument
 from convsmith.diag.errors import ConfigError, ToolchainError, UnsupportedError
 from convsmith.diag.forking import import_lock
+from convsmith.ir.types import DTYPES
 from convsmith.runtime.device_library import DeviceFunction, DeviceLibrary, OpenedOnce
 
 __all__ = ["CudaFunction", "CudaLibrary", "device_name"]
@@ -147,7 +148,10 @@ class CudaFunction(DeviceFunction):
                     values[n] = self._reserve(gpu, n, argument, nbytes)
                     copied.append((n, nbytes))
                     gpu.check(driver.cuMemcpyHtoD(values[n], words[n], nbytes), f"argument {argument.name} of {name}")
-            places = (ctypes.c_void_p * len(values))(*(ctypes.addressof(values) + 8 * n for n in range(len(values))))
+            addresses = {argument.name: values[n] for n, argument in enumerate(self.entry.arguments)}
+            maps = [encoded_map(gpu, x, addresses[x.of]) for x in launch.maps]
+            words_at = [ctypes.addressof(values) + 8 * n for n in range(len(values))]
+            places = (ctypes.c_void_p * (len(values) + len(maps)))(*words_at, *(x.getPtr() for x in maps))
             gpu.check(
                 driver.cuLaunchKernel(
                     function, *launch.grid, *launch.group, launch.shared, 0, ctypes.addressof(places), 0
@@ -165,6 +169,37 @@ class CudaFunction(DeviceFunction):
             what = f"argument {argument.name} of {nbytes} bytes"
             self._memory[n] = gpu.check(gpu.driver.cuMemAlloc(max(nbytes, 1)), what)
         return int(self._memory[n])
+
+
+_ELEMENTS = {"bf16": "BFLOAT16", "f16": "FLOAT16", "f32": "FLOAT32", "s8": "UINT8", "u8": "UINT8", "s32": "INT32"}
+"""The driver's names of the types of elements that copies bring unchanged."""
+
+
+def encoded_map(gpu: _OpenedGpu, made: MapArgument, address: int) -> Any:
+    """Return the driver's object of a tensor map at an ``address`` of the device."""
+    driver, m = gpu.driver, made.map
+    long, short = driver.cuuint64_t, driver.cuuint32_t
+    sizes, steps = [long(n) for n in m.dims], [long(n * DTYPES[made.dtype].bytes) for n in m.strides[1:]]
+    swizzles = driver.CUtensorMapSwizzle
+    form = (
+        driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        getattr(swizzles, f"CU_TENSOR_MAP_SWIZZLE_{made.swizzle}B" if made.swizzle else "CU_TENSOR_MAP_SWIZZLE_NONE"),
+        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+    )
+    type_ = getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_ELEMENTS[made.dtype]}")
+    rank, what = len(sizes), f"the tensor map of {made.of}"
+    if not m.pixels:
+        box, apart = [short(n) for n in m.box], [short(1)] * rank
+        return gpu.check(
+            driver.cuTensorMapEncodeTiled(type_, rank, address, sizes, steps, box, apart, *form), what
+        )  # fmt: skip
+    apart = [short(n) for n in (1, *m.steps, 1)]
+    corners = list(m.lower), list(m.upper)
+    return gpu.check(
+        driver.cuTensorMapEncodeIm2col(type_, rank, address, sizes, steps, *corners, m.box[0], m.pixels, apart, *form),
+        what,
+    )
 
 
 def _is_on_device(gpu: _OpenedGpu, address: int) -> bool:

@@ -17,6 +17,7 @@ from convsmith.machine.device import Device
 from convsmith.plan.config import Config
 from convsmith.plan.group_limits import along_lanes, shared_bytes
 from convsmith.plan.group_nest import GroupNest, group_nest
+from convsmith.plan.hardware_choice import hardware_config
 from convsmith.plan.loops import Loops, loops_after_fusing
 from convsmith.problem.problem import Problem
 from convsmith.statement.parts import splits
@@ -60,6 +61,12 @@ def device_config(problem: Problem, machine: Machine) -> Config:
     """
     with one_table():
         st = statement(problem, machine)
+        try:
+            config = hardware_config(st, machine)
+        except ConfigError:  # `explain` gives the reason
+            config = None
+        if config is not None:
+            return config
         found = min(_choices(st, machine), key=lambda x: (x.cycles, str(x.config)), default=None)
         if found is None:
             raise ConfigError("no-config", f"no config makes a kernel of {problem} for {machine.name}")

@@ -10,7 +10,7 @@ from thread_kernels import HEAD, KERNELS
 
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.child import in_child
-from convsmith.codegen.device_text import device_text
+from convsmith.codegen.device_module import device_text
 from convsmith.compiler.facts import facts
 from convsmith.diag.errors import ToolchainError
 from convsmith.ir.intern import interning

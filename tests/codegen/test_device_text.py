@@ -8,7 +8,7 @@ from opencl_driver import require_opencl, run_kernel
 from thread_kernels import HEAD, KERNELS, arrays
 
 from convsmith.codegen import llvm_bind
-from convsmith.codegen.device_text import device_text
+from convsmith.codegen.device_module import device_text
 from convsmith.codegen.geometry import geometry
 from convsmith.compiler.facts import facts
 from convsmith.compiler.launch import launch_of

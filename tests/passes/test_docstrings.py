@@ -34,12 +34,14 @@ from convsmith.ir.index import Var, as_index
 from convsmith.ir.instruction import FragmentLayout, Instruction, Operand
 from convsmith.ir.parse import parse_kernel
 from convsmith.ir.stmt import Kernel
+from convsmith.ir.tensor_map import TensorMap
 from convsmith.ir.types import F32, PTR
 from convsmith.layout.block import ABSENT
 from convsmith.machine.base import fragment_dot
 from convsmith.machine.generic.level import PORTABLE_FMA
 from convsmith.machine.nvidia.fragments import MATRIX_LOADS, PRODUCTS
 from convsmith.passes.copy_windows import Windows
+from convsmith.passes.tensor_copies import MappedCopy
 
 NO_PASS = {
     "accesses", "footprint", "lets", "manager", "order", "packed_sums", "relocate", "scope", "thread_conflicts",
@@ -78,6 +80,8 @@ NAMES = {
     "ONE": as_index(1),
     "PIXELS": Windows((("i", 6),), (("i", 1),), 6),
     "TERMS": Windows((("k", 3), ("ic", 2)), (("t.o", 4), ("t.i", 1)), 8),
+    "TILES": (("a", ("i",)), ("b", ("j",))),
+    "MAPS": (MappedCopy("s", TensorMap((8, 5), (1, 8), (4, 4)), (as_index(4),), (Var("i") * 4,)),),
     "Var": Var,
     "as_index": as_index,
 }

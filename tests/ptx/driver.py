@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import replace
 from enum import IntEnum
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ptx.launch import run
+from ptx.tensor_copies import TensorMap
 
 
 class Status(IntEnum):
@@ -18,6 +20,20 @@ class Status(IntEnum):
     CUDA_SUCCESS = 0
     CUDA_ERROR_OUT_OF_MEMORY = 2
     CUDA_ERROR_NOT_FOUND = 500
+
+
+_BYTES = {"BFLOAT16": 2, "FLOAT16": 2, "FLOAT32": 4, "UINT8": 1, "INT32": 4}
+
+
+class EncodedMap:
+    """A tensor map of the driver: its 128 bytes, the address of the tensor, and what it describes."""
+
+    def __init__(self, address: int, made: TensorMap) -> None:
+        self.address, self.map, self._bytes = address, made, np.zeros(128, np.uint8)
+
+    def getPtr(self) -> int:
+        """Return the address of the bytes, as the binding's objects do."""
+        return int(self._bytes.ctypes.data)
 
 
 class InterpretedDriver:
@@ -35,6 +51,14 @@ class InterpretedDriver:
         self.CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES="shared")
         self.CUpointer_attribute = SimpleNamespace(CU_POINTER_ATTRIBUTE_MEMORY_TYPE="type")
         self.CUresult = Status
+        self.maps: dict[int, EncodedMap] = {}
+        self.cuuint64_t = self.cuuint32_t = int
+        names = ("BFLOAT16", "FLOAT16", "FLOAT32", "UINT8", "INT32")
+        self.CUtensorMapDataType = SimpleNamespace(**{f"CU_TENSOR_MAP_DATA_TYPE_{x}": x for x in names})
+        self.CUtensorMapInterleave = SimpleNamespace(CU_TENSOR_MAP_INTERLEAVE_NONE=0)
+        self.CUtensorMapSwizzle = SimpleNamespace(CU_TENSOR_MAP_SWIZZLE_NONE=0, CU_TENSOR_MAP_SWIZZLE_128B=128)
+        self.CUtensorMapL2promotion = SimpleNamespace(CU_TENSOR_MAP_L2_PROMOTION_L2_256B=0)
+        self.CUtensorMapFloatOOBfill = SimpleNamespace(CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE=0)
         self.CUmemorytype = SimpleNamespace(CU_MEMORYTYPE_DEVICE=2)
 
     def __getattribute__(self, name: str) -> Any:
@@ -93,12 +117,34 @@ class InterpretedDriver:
 
     cuMemcpyDtoH = cuMemcpyHtoD
 
+    def cuTensorMapEncodeTiled(self, kind: str, rank: int, address: int, sizes: Any, strides: Any, box: Any,
+                               steps: Any, *form: int) -> tuple[Any, ...]:  # fmt: skip
+        return self._encoded(address, TensorMap(0, _BYTES[kind], tuple(sizes), tuple(strides), tuple(box), form[1]))
+
+    def cuTensorMapEncodeIm2col(self, kind: str, rank: int, address: int, sizes: Any, strides: Any, lower: Any,
+                                upper: Any, channels: int, pixels: int, steps: Any,
+                                *form: int) -> tuple[Any, ...]:  # fmt: skip
+        made = TensorMap(
+            0, _BYTES[kind], tuple(sizes), tuple(strides), (channels,), form[1], pixels, tuple(lower), tuple(upper),
+            tuple(steps[1:-1]),
+        )  # fmt: skip
+        return self._encoded(address, made)
+
+    def _encoded(self, address: int, made: TensorMap) -> tuple[Any, ...]:
+        encoded = EncodedMap(address, made)
+        self.maps[encoded.getPtr()] = encoded
+        return Status.CUDA_SUCCESS, encoded
+
     def cuLaunchKernel(self, function: Any, *numbers: Any) -> tuple[Any, ...]:
         *sizes, shared, _, places, _ = numbers
         text, name = function
         count = text.partition(f".entry {name}(")[2].partition(")")[0].count(".param")
-        words = [ctypes.c_uint64.from_address(p).value for p in (ctypes.c_void_p * count).from_address(places)]
-        given = [self.arrays.get(w, w) for w in words]
+        at = list((ctypes.c_void_p * count).from_address(places))
+        words = [p if p in self.maps else ctypes.c_uint64.from_address(p).value for p in at]
+        given = [
+            replace(self.maps[w].map, argument=words.index(self.maps[w].address)) if w in self.maps
+            else self.arrays.get(w, w) for w in words
+        ]  # fmt: skip
         found = run(text, name, sizes[:3], given, sizes[3:], shared)
         for old, new in zip(given, found):
             if new is not None:

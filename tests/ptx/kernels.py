@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from convsmith.codegen import llvm_bind
-from convsmith.codegen.artifact import Artifact, Entry
+from convsmith.codegen.artifact import Artifact, Entry, MapArgument
 from convsmith.codegen.binder import element_type
-from convsmith.codegen.device_text import device_text
+from convsmith.codegen.device_module import device_text
 from convsmith.compiler.facts import facts
 from convsmith.compiler.launch import launch_of
 from convsmith.ir.stmt import Kernel
+from convsmith.ir.types import DTYPES
 from convsmith.machine.base import Machine
 from ptx.launch import run
+from ptx.tensor_copies import TensorMap
 
 
 def kernel_ptx(kernel: Kernel, machine: Machine) -> str:
@@ -34,9 +36,18 @@ def run_kernel(kernel: Kernel, machine: Machine, arrays: Mapping[str, np.ndarray
 def run_entry(code: bytes, entry: Entry, arrays: Mapping[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
     """Return the arrays after an entry of an artifact, by the names of its arguments."""
     launch, names = entry.launch, [a.name for a in entry.arguments]
-    given = [arrays[name] for name in names]
+    given = [arrays[name] for name in names] + [tensor_map(x, names) for x in launch.maps]
     found = run(code.decode(), entry.symbol, launch.grid, given, launch.group, launch.shared, seed)
     return {name: array for name, array in zip(names, found) if array is not None}
+
+
+def tensor_map(made: MapArgument, names: Sequence[str]) -> TensorMap:
+    """Return the map of the tensor that an argument, one of ``names``, points to."""
+    m, size = made.map, DTYPES[made.dtype].bytes
+    steps = tuple(n * size for n in m.strides[1:])
+    return TensorMap(
+        names.index(made.of), size, m.dims, steps, m.box, made.swizzle, m.pixels, m.lower, m.upper, m.steps
+    )
 
 
 def run_artifact(artifact: Artifact, memory: dict[str, np.ndarray], seed: int) -> None:

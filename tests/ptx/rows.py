@@ -5,23 +5,70 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from math import prod
 
 import numpy as np
 
+from convsmith.arith.evaluate import evaluate
 from convsmith.codegen import llvm_bind
+from convsmith.ir.index import Var
 from convsmith.ir.instruction import FragmentLayout, Instruction, Operand
+from convsmith.ir.types import DTYPES
 from convsmith.machine.base import Machine
+from convsmith.machine.nvidia.dialect import PIPELINES
+from convsmith.machine.nvidia.warpgroups import LANES
 from ptx.llvm_kernels import TRIPLE
+from ptx.tensor_copies import swizzled
+
+_MOST = 256 * 128
+"""Bytes of the largest factor in shared memory."""
 
 
 def places_of(operand: Operand) -> np.ndarray:
-    """Return the element of the operand, row after row, that each register, lane and element holds."""
-    strides = np.cumprod([1, *operand.shape[:0:-1]])[::-1]
+    """Return the element of the operand, row after row, that each register, lane and element holds; of an operand in
+    shared memory, the byte at which each element lies there.
+    """
+    if operand.file == "shared":
+        return _shared_places(operand)
     layout = operand.layout
-    out = np.zeros((layout.lanes, layout.registers, layout.elements), np.int32)
-    for coordinates, (register, lane, element) in layout.places().items():
-        out[lane, register, element] = int(np.dot(coordinates, strides))
-    return out
+    lane, register, element = np.indices((layout.lanes, layout.registers, layout.elements))
+    here = {Var("r"): register, Var("l"): lane, Var("e"): element}
+    out = np.zeros(lane.shape, np.int64)
+    for n, i in enumerate(layout.indices):
+        out += evaluate(i, here) * prod(operand.shape[n + 1 :])
+    return out.astype(np.int32)
+
+
+def _shared_places(operand: Operand) -> np.ndarray:
+    """Return the bytes at which elements lie: rows of 128 bytes, of which a longer row has several, swizzled."""
+    rows = operand.shape[0]
+    nbytes = np.dtype(DTYPES[operand.dtype].numpy).itemsize
+    row, column = np.indices(operand.shape)
+    across = 128 // nbytes
+    places = column // across * rows * 128 + row * 128 + column % across * nbytes
+    return swizzled(places, 128).astype(np.int32).ravel()
+
+
+def _shared_factor(lines: list[str], operand: Operand) -> str:
+    """Store an operand to shared memory, each lane some of its elements; return its descriptor."""
+    name, one = operand.name, f"i{DTYPES[operand.dtype].bits}"
+    for n in range(-(-operand.size // LANES)):
+        at = f"%{name}{n}"
+        lines += [
+            f"{at}i = add i32 %t, {n * LANES}",
+            f"{at}p = getelementptr i32, ptr addrspace(1) %at_{name}, i32 {at}i",
+            f"{at}o = load i32, ptr addrspace(1) {at}p",
+            f"{at}q = getelementptr {one}, ptr addrspace(1) %{name}, i32 {at}i",
+            f"{at} = load {one}, ptr addrspace(1) {at}q",
+            f"{at}s = getelementptr i8, ptr addrspace(3) @shared_{name}, i32 {at}o",
+            f"store {one} {at}, ptr addrspace(3) {at}s",
+        ]
+    lead = operand.shape[0] * 128 >> 4 if operand.size > operand.shape[0] * 128 // DTYPES[operand.dtype].bytes else 1
+    lines += [
+        f"%{name}a = ptrtoint ptr addrspace(3) @shared_{name} to i64", f"%{name}w = lshr i64 %{name}a, 4",
+        f"%{name}d = add i64 %{name}w, {lead << 16 | 64 << 32 | 1 << 62}",
+    ]  # fmt: skip
+    return f"%{name}d"
 
 
 def _register(lines: list[str], operand: Operand, number: int) -> str:
@@ -61,6 +108,10 @@ def rows_ptx(target: Machine) -> str:
     declared = dict.fromkeys(line for row in target.instructions for line in row.declare.splitlines())
     parts = [_kernel(row) for row in target.instructions]
     number = "declare i32 @llvm.nvvm.read.ptx.sreg.tid.x()"
+    if any(x.file == "shared" for row in target.instructions for x in row.operands):
+        barrier = "declare void @llvm.nvvm.barrier.cta.sync.aligned.all(i32)"
+        factors = (f"@shared_{x} = internal addrspace(3) global [{_MOST} x i8] undef, align 1024" for x in "ab")
+        declared |= dict.fromkeys((barrier, *PIPELINES.before.declare, *PIPELINES.after.declare, *factors))
     text = "\n".join([f'target triple = "{TRIPLE}"', *declared, number, *parts])
     return llvm_bind.assembly(text, target.triple, target.cpu, target.features)
 
@@ -70,13 +121,21 @@ def _kernel(row: Instruction) -> str:
     registers: dict[str, Sequence[str]] = {}
     spread = {x.name: as_lanes(x) for x in row.operands}
     for x in spread.values():
-        registers[x.name] = [_register(lines, x, n) for n in range(x.layout.registers)]
+        if x.file == "shared":
+            registers[x.name] = [_shared_factor(lines, x)]
+        else:
+            registers[x.name] = [_register(lines, x, n) for n in range(x.layout.registers)]
+    in_shared = any(x.file == "shared" for x in spread.values())
+    if in_shared:
+        lines += ["call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)", PIPELINES.before.effect]
 
     def put(expression: str) -> str:
         lines.append(f"%x{len(lines)} = {expression}")
         return f"%x{len(lines) - 1}"
 
     results = row.emit(put, registers)
+    if in_shared:
+        lines.append(PIPELINES.after.effect)
     c = spread["c"]
     one = {"f64": "double", "f32": "float"}.get(c.dtype, "i32")
     for n, value in enumerate(results):
@@ -127,6 +186,6 @@ def load_ptx(target: Machine, row: Instruction) -> str:
 
 def as_lanes(operand: Operand) -> Operand:
     """Return an operand of a fragment as it is, and one of a scalar row as the registers of one lane."""
-    if operand.file == "lane":
+    if operand.file != "vector":
         return operand
     return replace(operand, layout=FragmentLayout(("e",), 1, elements=operand.size))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from convsmith.ir.dialect import Dialect, DialectCall
+from convsmith.ir.dialect import Dialect, DialectCall, PipelineCalls
 
 
 def _number(register: str) -> DialectCall:
@@ -30,8 +30,53 @@ ALIGNMENT = 16
 _BARRIER = _void("llvm.nvvm.barrier.cta.sync.aligned.all", "i32", "i32 0")
 
 
-def dialect(copies: bool) -> Dialect:
-    """Return the dialect of a level, with or without asynchronous copies.
+def _result(type_: str, name: str, arguments: str, given: str) -> DialectCall:
+    return DialectCall((f"call {type_} @{name}({given})",), (f"declare {type_} @{name}({arguments})",))
+
+
+def _tensor_copy(form: str, rank: int) -> DialectCall:
+    """Return the copy through a tensor map of `rank` dims, which is a tile or im2col."""
+    name = f"llvm.nvvm.cp.async.bulk.tensor.g2s.{form}.{rank}d"
+    offsets = rank - 2 if form == "im2col" else 0
+    types = ", ".join(["ptr addrspace(7)", "ptr addrspace(3)", "ptr", *["i32"] * rank, *["i16"] * offsets])
+    given = ", ".join([
+        "ptr addrspace(7) {0}", "ptr addrspace(3) {full}", "ptr {map}", *(f"i32 {{at{n}}}" for n in range(rank)),
+        *(f"i16 {{by{n}}}" for n in range(offsets)), "i16 0", "i64 0", "i1 0", "i1 0", "i32 0",
+    ])  # fmt: skip
+    return DialectCall(
+        ("addrspacecast ptr addrspace(3) {dst} to ptr addrspace(7)",),
+        (f"declare void @{name}({types}, i16, i64, i1, i1, i32)",), effect=f"call void @{name}({given})",
+    )  # fmt: skip
+
+
+_BARRIER_AT = "ptr addrspace(3)"
+_GROUP_SCOPE = "scope.cta.space.cta"
+_PRODUCTS = "llvm.nvvm.wgmma"
+PIPELINES = PipelineCalls(
+    init=_void("llvm.nvvm.mbarrier.init.shared", f"{_BARRIER_AT}, i32", f"{_BARRIER_AT} {{at}}, i32 {{count}}"),
+    initialised=_void("llvm.nvvm.fence.mbarrier_init.release.cluster"),
+    expect=_result("i64", f"llvm.nvvm.mbarrier.arrive.expect.tx.{_GROUP_SCOPE}", f"{_BARRIER_AT}, i32",
+                   f"{_BARRIER_AT} {{at}}, i32 {{bytes}}"),
+    arrive=_result("i64", f"llvm.nvvm.mbarrier.arrive.{_GROUP_SCOPE}", f"{_BARRIER_AT}, i32",
+                   f"{_BARRIER_AT} {{at}}, i32 1"),
+    has_ended=_result("i1", f"llvm.nvvm.mbarrier.try.wait.parity.{_GROUP_SCOPE}", f"{_BARRIER_AT}, i32",
+                      f"{_BARRIER_AT} {{at}}, i32 {{parity}}"),
+    tile=tuple((rank, _tensor_copy("tile", rank)) for rank in range(1, 6)),
+    im2col=tuple((rank, _tensor_copy("im2col", rank)) for rank in range(3, 6)),
+    before=_void(f"{_PRODUCTS}.fence.sync.aligned"),
+    after=DialectCall(
+        (),
+        (f"declare void @{_PRODUCTS}.commit_group.sync.aligned()",
+         f"declare void @{_PRODUCTS}.wait_group.sync.aligned(i64 immarg)"),
+        effect=f"call void @{_PRODUCTS}.commit_group.sync.aligned()\n"
+               f"  call void @{_PRODUCTS}.wait_group.sync.aligned(i64 0)",
+    ),
+    map='ptr byval([128 x i8]) align 64 "nvvm.grid_constant"',
+)  # fmt: skip
+
+
+def dialect(copies: bool, pipelines: bool = False) -> Dialect:
+    """Return the dialect of a level, with or without asynchronous copies, and pipelines of copies through tensor maps.
 
     Without the least number of groups of a unit, ptxas may spill to make room for more of them. A split barrier stops
     where its second part stands, because the barriers of the hardware count a thread once.
@@ -43,6 +88,6 @@ def dialect(copies: bool) -> Dialect:
         copies=tuple((n, _copy(n)) for n in (4, 8, 16)) if copies else (),
         commit=_void("llvm.nvvm.cp.async.commit.group") if copies else None,
         wait=_void("llvm.nvvm.cp.async.wait.group", "i32 immarg", "i32 {pending}") if copies else None,
-        alignment=ALIGNMENT, dynamic="@shared",
-        join=_void("llvm.nvvm.bar.warp.sync", "i32", "i32 -1"),
+        alignment=ALIGNMENT, dynamic="@shared", pipelines=PIPELINES if pipelines else None,
+        join=_void("llvm.nvvm.bar.warp.sync", "i32", "i32 -1"), rounds_bfloat=copies,
     )  # fmt: skip

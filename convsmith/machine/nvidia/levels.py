@@ -9,6 +9,7 @@ from convsmith.machine.device import ComputeUnits, Device, SharedMemory
 from convsmith.machine.memory import core_caches
 from convsmith.machine.nvidia.dialect import dialect
 from convsmith.machine.nvidia.fragments import MATRIX_LOADS, PAIRED, PRODUCTS
+from convsmith.machine.nvidia.warpgroups import GROUP_PRODUCTS
 from convsmith.machine.rows import scalar_multiply_add
 
 TRIPLE = "nvptx64-nvidia-cuda"
@@ -44,7 +45,8 @@ def _level(name: str, units: ComputeUnits, shared: int, l2: int, products: tuple
     """Return the level `name`; a group has up to `shared` bytes of shared memory, the chip `l2` bytes of cache."""
     needs = _GENERATIONS[: _GENERATIONS.index(name) + 1]
     device = Device(
-        runtime="cuda", dialect=dialect(copies="sm_80" in needs), grid=_GROUPS, group=_GROUP, threads=1024,
+        runtime="cuda", dialect=dialect("sm_80" in needs, pipelines="sm_90a" in needs), grid=_GROUPS, group=_GROUP,
+        threads=1024,
         shared=SharedMemory(shared, banks=32, width=4), units=units, warps=(32,), code="ptx",
     )  # fmt: skip
     return Machine(
@@ -62,7 +64,7 @@ def _units(count: int, shared: int) -> ComputeUnits:
 
 
 LEVELS = (
-    _level("sm_90a", _units(132, 228 << 10), 227 << 10, 50 << 20, PRODUCTS),
+    _level("sm_90a", _units(132, 228 << 10), 227 << 10, 50 << 20, (*PRODUCTS, *GROUP_PRODUCTS)),
     _level("sm_80", _units(108, 164 << 10), 163 << 10, 40 << 20, PRODUCTS),
     _level("sm_70", _units(80, 96 << 10), 96 << 10, 6 << 20, PAIRED),
 )

@@ -1,0 +1,261 @@
+"""Kernels with a pipelined loop as LLVM text: one warp produces, the others consume.
+
+A slot of shared memory has two barriers. A *full* barrier ends a phase once the copies of a step have brought their
+bytes; a *free* one, once every warp that consumes has multiplied them. The step ``s`` uses the slot ``s % slots`` for
+the ``s // slots``-th time; the parity of that number names the phase that it waits for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from convsmith.codegen.device_text import ThreadEmitter
+from convsmith.codegen.geometry import BARRIER, SLOTS, shared_bytes, tensor_maps
+from convsmith.codegen.lane_fragments import LaneFragments
+from convsmith.codegen.llvm_text import METHODS, Facts
+from convsmith.diag.errors import InternalError
+from convsmith.ir.buffer import Buffer
+from convsmith.ir.dialect import Dialect, PipelineCalls
+from convsmith.ir.index import Index, as_index, make_sum
+from convsmith.ir.stmt import Alloc, Block, For, Kernel, Let, Stmt, TensorCopy
+from convsmith.ir.threads import pipeline_parts
+from convsmith.ir.value import Load
+from convsmith.ir.walk import statements_of
+
+__all__ = ["PipelineEmitter"]
+
+_WARP = 32
+"""Threads that arrive at a barrier as one."""
+ROW = 128
+"""Bytes of a row of a factor: those that a swizzle permutes."""
+ROWS = 8
+"""Rows of the pattern that a swizzle repeats."""
+
+
+class _WarpFragments(LaneFragments):
+    """Fragments whose first coordinate is the number of the warp that owns them: each warp has registers of its own."""
+
+    def fragment(self, buffer: Buffer, index: Sequence[Index]) -> tuple[int, ...]:
+        return super().fragment(buffer, (as_index(0), *index[1:]))
+
+
+class PipelineEmitter(ThreadEmitter):
+    """Emits the statements of one thread of a kernel with a pipelined loop."""
+
+    def __init__(self, kernel: Kernel, facts: Facts, dialect: Dialect, symbol: str) -> None:
+        super().__init__(kernel, facts, dialect, symbol)
+        if dialect.pipelines is None:
+            raise InternalError(f"{symbol}: the target has no pipelines of copies")
+        self.calls: PipelineCalls = dialect.pipelines
+        self.lane_fragments = _WarpFragments(kernel.body, facts.rows)
+        self.maps = {x: f"%map{n}" for n, x in enumerate(tensor_maps(kernel))}
+        self.alignment_of_shared = SLOTS
+        loops = [s for s in statements_of(kernel.body) if isinstance(s, For) and s.kind == "pipelined"]
+        if len(loops) != 1:
+            raise InternalError(f"{symbol}: {len(loops)} pipelined loops; legal is one")
+        (self.loop,) = loops
+        parts = pipeline_parts(self.loop)
+        if parts is None:
+            raise InternalError(f"{symbol}: the loop {self.loop.var} does not begin with copies through tensor maps")
+        self.parts, self.copies = parts, parts.copies
+        self.slots_of_loop = min(x.dst.buffer.size // x.map.size for x in self.copies)
+        self.warps = self.geometry.group[1] - 1
+        self.produced, self.consumed = Block(parts.copies), Block(parts.uses)
+        self.is_split = self.is_producing = False
+
+    def parameters(self) -> list[str]:
+        """Return the parameters of the tensor maps, which follow those of the arrays."""
+        return [f"{self.calls.map} {name}" for name in self.maps.values()]
+
+    # -- roles
+    def stmt(self, s: Stmt) -> None:
+        if not self.is_split and not (isinstance(s, For) and s.kind == "grid"):
+            self.is_split = True
+            self._roles(s)
+        elif s is self.loop:
+            METHODS[For](self, For(s.var, s.lo, s.hi, self.parts.around(self.consumed)))
+        elif s is self.consumed:
+            self._consume()
+        elif s is self.produced:
+            self._produce()
+        else:
+            super().stmt(s)
+
+    def _roles(self, body: Stmt) -> None:
+        """Emit the barriers, and then the statements of the producer and of the consumers."""
+        for s in statements_of(body):
+            if isinstance(s, Alloc) and s.buffer.scope == "shared":
+                self.bases[s.buffer] = self._shared(s.buffer)
+        self.barriers = self.taken
+        self.taken += shared_bytes(BARRIER * 2 * self.slots_of_loop)
+        lane, warp = (self._number(self.loop, n) for n in (0, 1))
+        self.numbers[0] = lane
+        first = self.put(f"icmp eq {self.it} {self.put(f'or {self.it} {lane}, {warp}')}, 0")
+        init, ready, produce, load, consume, end = map(
+            self.label, ("init", "ready", "produce", "load", "consume", "end")
+        )
+        self.lines.append(f"  br i1 {first}, label %{init}, label %{ready}")
+        self.start(init)
+        arrivals = self.warps * self.geometry.group[0] // _WARP
+        for slot in range(self.slots_of_loop):
+            self.spell(self.calls.init, at=self._barrier_at("full", slot), count=1)
+            self.spell(self.calls.init, at=self._barrier_at("free", slot), count=arrivals)
+        self.spell(self.calls.initialised)
+        self.lines.append(f"  br label %{ready}")
+        self.start(ready)
+        self.spell(dict(self.dialect.barriers)["whole"])
+        for x in _names_around(body, self.loop):
+            self.vars[x.var] = self.index(x.value)
+        is_consumer = self.put(f"icmp ult {self.it} {warp}, {self.warps}")
+        self.lines.append(f"  br i1 {is_consumer}, label %{consume}, label %{produce}")
+        self.start(produce)
+        self.lines.append(f"  br i1 {self.put(f'icmp eq {self.it} {lane}, 0')}, label %{load}, label %{end}")
+        self.start(load)
+        self.known.push()
+        self.is_producing, loop = True, self.loop
+        METHODS[For](self, For(loop.var, loop.lo, loop.hi, self.parts.around(self.produced)))
+        self.known.pop()
+        self.is_producing = False
+        self.lines.append(f"  br label %{end}")
+        self.start(consume)
+        super().stmt(body)
+        self.lines.append(f"  br label %{end}")
+        self.start(end)
+
+    # -- barriers
+    def _barrier_at(self, kind: str, slot: int | str) -> str:
+        """Return the address of the barrier of a ``slot``, which is full or free."""
+        space, name = f"addrspace({self.spaces['shared']})", self.dialect.dynamic
+        start = self.barriers + (BARRIER * self.slots_of_loop if kind == "free" else 0)
+        if isinstance(slot, int):
+            return f"getelementptr (i8, ptr {space} {name}, i64 {start + BARRIER * slot})"
+        place = self.put(f"getelementptr i8, ptr {space} {name}, i32 {start}")
+        return self.put(f"getelementptr i64, ptr {space} {place}, i32 {slot}")
+
+    def _narrowed(self, value: str, bits: int = 32) -> str:
+        """Return an index as a word of so many bits."""
+        if bits == self.bits:
+            return value
+        return self.put(f"{'trunc' if bits < self.bits else 'zext'} {self.it} {value} to i{bits}")
+
+    def _slot_and_turn(self) -> tuple[str, str]:
+        """Return the slot of a step, and how often the slot was used before."""
+        step = self._narrowed(self.index(self.loop.var - self.loop.lo))
+        return self.put(f"urem i32 {step}, {self.slots_of_loop}"), self.put(f"udiv i32 {step}, {self.slots_of_loop}")
+
+    def _wait(self, barrier: str, parity: str) -> None:
+        """Emit a loop that ends with the phase of a ``parity``."""
+        again, on = self.label("wait"), self.label("on")
+        self.lines.append(f"  br label %{again}")
+        self.start(again)
+        ended = self.spell(self.calls.has_ended, at=barrier, parity=parity)
+        self.lines.append(f"  br i1 {ended}, label %{on}, label %{again}")
+        self.start(on)
+
+    # -- the producer
+    def _produce(self) -> None:
+        """Emit a step of the producer: it waits for a free slot, and starts the copies that fill it."""
+        slot, turn = self._slot_and_turn()
+        used_before = self.put(f"xor i32 {self.put(f'and i32 {turn}, 1')}, 1")  # a new barrier has ended its phase -1
+        self._wait(self._barrier_at("free", slot), used_before)
+        full = self._barrier_at("full", slot)
+        nbytes = sum(x.map.size * x.dst.buffer.dtype.bytes for x in self.copies)
+        self.spell(self.calls.expect, at=full, bytes=nbytes)
+        for x in self.copies:
+            self._tensor_copy(x, full)
+
+    def _tensor_copy(self, s: TensorCopy, full: str) -> None:
+        if any(i is not as_index(0) for i in s.src.index):
+            raise InternalError(f"{self.symbol}: `{s}` copies from a tensor that does not begin where its array does")
+        call = dict(self.calls.im2col if s.map.pixels else self.calls.tile)[len(s.at)]
+        places = {f"at{n}": self._narrowed(self.index(i)) for n, i in enumerate(s.at)}
+        offsets = {f"by{n}": self._narrowed(self.index(i), 16) for n, i in enumerate(s.offsets)}
+        dst = self.address(s.dst.buffer, s.dst.index[0])
+        self.spell(call, dst=dst, full=full, map=self.maps[s.src.buffer, s.map], **places, **offsets)
+
+    # -- the consumers
+    def _consume(self) -> None:
+        """Emit a step of a consumer: it waits for a full slot, multiplies it, and frees it."""
+        slot, turn = self._slot_and_turn()
+        self._wait(self._barrier_at("full", slot), self.put(f"and i32 {turn}, 1"))
+        self._multiply(slot)
+        self._release(slot)
+
+    def _multiply(self, slot: str) -> None:
+        """Emit the products of a step, and wait for them: their slot is read until then."""
+        self._settle()  # sums that are constants are in registers before the first product
+        self.spell(self.calls.before)
+        for x in self.parts.uses:
+            self.stmt(x)
+        self.spell(self.calls.after)
+        self._settle()
+
+    def _release(self, slot: str) -> None:
+        """Let the first lane of each warp of the hardware say that it has multiplied a slot."""
+        lane = self.numbers[0]
+        first = self.put(f"icmp eq {self.it} {self.put(f'and {self.it} {lane}, {_WARP - 1}')}, 0")
+        free, on = self.label("free"), self.label("on")
+        self.lines.append(f"  br i1 {first}, label %{free}, label %{on}")
+        self.start(free)
+        self.spell(self.calls.arrive, at=self._barrier_at("free", slot))
+        self.lines.append(f"  br label %{on}")
+        self.start(on)
+
+    def _settle(self) -> None:
+        """Pass the sums through an empty instruction: behind the wait for their products, LLVM does not know that they
+        change there.
+        """
+        slots = [x for use in self.parts.uses for x in self.written_slots(use)]
+        if not slots:
+            return
+        words = [(slot[0].dtype.llvm, self.slots[slot]) for slot in slots]
+        result = f"{{{', '.join(t for t, _ in words)}}}"
+        ties = ",".join([*("=f" if t == "float" else "=r" for t, _ in words), *map(str, range(len(words)))])
+        given = ", ".join(f"{t} {x}" for t, x in words)
+        settled = self.put(f'call {result} asm sideeffect "// sums", "{ties}"({given})')
+        self.slots |= {slot: self.put(f"extractvalue {result} {settled}, {n}") for n, slot in enumerate(slots)}
+
+    # -- factors in shared memory
+    def _lane_registers(self, v: object) -> list[str]:
+        if isinstance(v, Load) and v.buffer.scope == "shared":
+            return [self._descriptor(v)]
+        return super()._lane_registers(v)
+
+    def _descriptor(self, v: Load) -> str:
+        """Return the word that says where a factor lies, in rows of 128 bytes that are swizzled."""
+        nbytes = v.buffer.dtype.bytes
+        form = _form(v, nbytes) << 16
+        moving = make_sum(0, dict(v.index[0].terms))
+        start = f"ptr addrspace({self.spaces['shared']}) {self.bases[v.buffer]}"
+        key = ("descriptor", v.buffer, moving)
+        word = self.known.get(key)
+        if word is None:
+            base = self.put(f"ptrtoint {start} to i32")
+            place = self.put(f"add i32 {base}, {self.put(f'mul i32 {self._narrowed(self.index(moving))}, {nbytes}')}")
+            word = self.put(f"zext i32 {self.put(f'lshr i32 {place}, 4')} to i64")
+            self.known.set(key, word)
+        return self.put(f"add i64 {word}, {form + (v.index[0].const * nbytes >> 4)}")
+
+
+def _names_around(body: Stmt, loop: For) -> list[Let]:
+    """Return the names of ``body`` in whose scope ``loop`` stands, outermost first."""
+    return [s for s in statements_of(body) if isinstance(s, Let) and loop in statements_of(s.body)]
+
+
+def _form(v: Load, nbytes: int) -> int:
+    """Return the bits of a descriptor behind the address of a factor ``v``, of elements of ``nbytes``.
+
+    InternalError where the factor does not lie in rows of 128 bytes, eight of which follow each other.
+    """
+    assert v.lanes is not None
+    row, offsets = ROW // nbytes, v.lanes.offsets
+    length = min(next((n for n, x in enumerate(offsets) if x != n), len(offsets)), row)
+    rows = [offsets[n] for n in range(0, len(offsets), length)]
+    across = 0
+    if length == row and len(rows) > 1 and rows[1] != row:  # a row of an MN-major factor has several pieces
+        pieces = next(n for n, x in enumerate(rows) if x == row)
+        across, rows = rows[1], rows[::pieces]
+    if any(x != n * row for n, x in enumerate(rows)):
+        raise InternalError(f"{v} does not lie in rows of {ROW} bytes")
+    lead = across * nbytes >> 4 or 1
+    return lead | (ROWS * ROW >> 4) << 16 | 1 << 46

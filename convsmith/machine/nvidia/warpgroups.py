@@ -1,0 +1,76 @@
+"""Products of warp groups (wgmma): four warps multiply matrices that lie in shared memory.
+
+The sums are spread over the registers of the 128 lanes. A factor is named by a *descriptor*, a word that holds its
+address in shared memory and the form in which it lies there: rows of 128 bytes, whose pieces of 16 bytes are swizzled
+as the copy engine leaves them. A factor is *K-major* where the terms of a row are neighbours, else *MN-major*.
+"""
+
+from __future__ import annotations
+
+from convsmith.ir.instruction import FragmentLayout, Instruction, Operand
+
+LANES = 128
+"""Lanes of a warp group."""
+ROWS = 64
+"""Rows of a product."""
+COLUMNS = (256, 128, 64, 32, 16)
+"""Columns of the products that are in the table."""
+_FACTOR = FragmentLayout(("l", "e"), 1)
+"""The layout of a factor: its elements are in no registers."""
+_TYPES = {"bf16": (16, "f32", "bf16"), "f16": (16, "f32", "f16"), "s8": (32, "s32", "s8")}
+"""Terms of a product, type of sums and PTX's name by the type of the factors."""
+
+
+def sums_layout(columns: int) -> FragmentLayout:
+    """Return the layout of 64 rows and so many columns: each warp has 16 rows."""
+    row, column = "l // 32 * 16 + l % 32 // 4 + r // 2 % 2 * 8", "l % 4 * 2 + r % 2 + r // 4 * 8"
+    return FragmentLayout((row, column), LANES, registers=columns // 2)
+
+
+def _factor(name: str, dtype: str, outer: int, terms: int, is_turned: bool) -> Operand:
+    shape = (terms, outer) if is_turned else (outer, terms)
+    return Operand(name, dtype, shape, _FACTOR, "shared", "shared")
+
+
+def product(dtype: str, columns: int, turned: tuple[bool, bool] = (False, False)) -> Instruction:
+    """Return the row of a product with so many columns; ``turned`` says which factors are MN-major."""
+    terms, sums, type_ = _TYPES[dtype]
+    count = columns // 2
+    word, letter = ("i32", "r") if sums == "s32" else ("float", "f")
+    held = ", ".join(f"${n}" for n in range(count))
+    flags = "" if sums == "s32" else ", 1, 1" + (f", {turned[0]:d}, {turned[1]:d}" if terms == 16 else "")
+    shape = f"m{ROWS}n{columns}k{terms}"
+    ptx_sums = "s32" if sums == "s32" else "f32"
+    text = (
+        f"\\7B .reg .pred p; setp.ne.b32 p, ${2 * count + 2}, 0; wgmma.mma_async.sync.aligned.{shape}.{ptx_sums}."
+        f"{type_}.{type_} \\7B{held}\\7D, ${2 * count}, ${2 * count + 1}, p{flags}; \\7D"
+    )
+    ties = ",".join([f"={letter}"] * count + [str(n) for n in range(count)])
+    given = ", ".join([*(f"{word} {{c{n}}}" for n in range(count)), "i64 {a}", "i64 {b}", "i32 1"])
+    result = f"{{{{{', '.join([word] * count)}}}}}"
+    lines = [f'call {result} asm sideeffect "{text}", "{ties},l,l,r"({given})']
+    lines += [f"extractvalue {result} {{0}}, {n}" for n in range(count)]
+    a, b = ("a[k, m]" if turned[0] else "a[m, k]"), ("b[k, l]" if turned[1] else "b[l, k]")
+    body = (
+        f"  for m in 0 .. {ROWS}:\n"
+        f"    for l in 0 .. {columns}:\n"
+        f"      for k in 0 .. {terms}:\n"
+        f"        c[m, l] = c[m, l] + cast({sums}, {a}) * cast({sums}, {b})\n"
+    )
+    operands = (
+        Operand("c", sums, (ROWS, columns), sums_layout(columns), "lane", "fragment"),
+        _factor("a", dtype, ROWS, terms, turned[0]), _factor("b", dtype, columns, terms, turned[1]),
+    )  # fmt: skip
+    majors = "".join("mn" if x else "k" for x in turned) if any(turned) else ""
+    name = f"wgmma_{shape}_{dtype}" + (f"_{'_'.join('mn' if x else 'k' for x in turned)}" if majors else "")
+    kind = "IGMMA" if sums == "s32" else "HGMMA"
+    return Instruction(name, operands, body, "\n".join(lines), "", ("sm_90a",), f"{kind}.{ROWS}x{columns}x{terms}")
+
+
+_MAJORS = ((False, False), (False, True), (True, True))
+"""The majors of the factors of a forward pass, of a backward pass by data, and of one by weights."""
+GROUP_PRODUCTS = (
+    *(product(t, n, turned) for t in ("bf16", "f16") for turned in _MAJORS for n in COLUMNS),
+    *(product("s8", n) for n in COLUMNS),
+)
+"""Products of sm_90a."""

@@ -1,0 +1,81 @@
+"""Run copies through tensor maps ahead of the statements that use them."""
+
+from __future__ import annotations
+
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.buffer import Buffer
+from convsmith.ir.index import Index, as_index, mod
+from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, TensorCopy
+from convsmith.ir.value import Load, Value
+from convsmith.ir.walk import Rewriter
+from convsmith.layout.block import LayoutBlock
+from convsmith.passes.scope import LoopRewriter, require_one, with_body
+
+Loop = For
+"""Within a rewriter, ``For`` is its method."""
+
+
+class _InSlot(Rewriter):
+    """Replaces loads of buffers by loads of a slot of buffers that have several."""
+
+    def __init__(self, slots: dict[Buffer, Buffer], slot: Index) -> None:
+        super().__init__()
+        self.slots, self.slot = slots, slot
+
+    def Load(self, v: Load) -> Value:
+        new = self.slots.get(v.buffer)
+        return self._Load(v) if new is None else Load(new, (self.slot, *v.index), v.lanes)
+
+
+class _PipelineCopies(LoopRewriter):
+    def __init__(self, loop: str, slots: int) -> None:
+        super().__init__()
+        self.loop, self.slots = loop, slots
+
+    def For(self, loop: Loop) -> Stmt:
+        if loop.var.name != self.loop:
+            return self._For(loop)
+        body, copies = loop.body, dict[Buffer, Buffer]()
+        while isinstance(body, Alloc) and body.buffer.scope == "shared":
+            b = body.buffer
+            shifted = tuple(LayoutBlock(x.dim + 1, x.size, x.stride) for x in b.blocks)
+            blocks = (LayoutBlock(0, self.slots, b.size), *shifted)
+            copies[b] = Buffer(b.name, b.dtype, (self.slots, *b.shape), blocks, b.scope)
+            body = body.body
+        parts = body.stmts if isinstance(body, Block) else (body,)
+        filled = {x.dst.buffer for x in parts if isinstance(x, TensorCopy)}
+        if loop.kind != "serial" or loop.carried or not copies or filled != set(copies):
+            raise ConfigError(
+                "pipeline", f"pipeline_copies: loop {loop.var} is {loop.kind}; legal is a serial loop that allocates "
+                "shared memory and fills all of it by copies through tensor maps",
+            )  # fmt: skip
+        body = _InSlot(copies, mod(loop.var, self.slots) if self.slots > 1 else as_index(0)).stmt(body)
+        out: Stmt = For(loop.var, loop.lo, loop.hi, body, "pipelined")
+        for b in reversed(copies.values()):
+            out = Alloc(b, out)
+        return out
+
+
+def pipeline_copies(kernel: Kernel, loop: str, slots: int) -> Kernel:
+    """Give the shared memory that ``loop`` fills so many ``slots``, and let copies run ahead of its other statements.
+
+    Before::
+
+        kernel k(a: f32[8, 4], c: f32[8])
+          for i in 0 .. 8:
+            alloc s: f32[4] @shared:
+              tensor s[0] = a[0, 0] dims(4:1, 8:4) box(4, 1) at(0, i)
+              c[i] = s[3]
+
+    After ``pipeline_copies("i", 3)``::
+
+        kernel k(a: f32[8, 4], c: f32[8])
+          alloc s: f32[3, 4] @shared:
+            for i in 0 .. 8 #pipelined:
+              tensor s[i % 3, 0] = a[0, 0] dims(4:1, 8:4) box(4, 1) at(0, i)
+              c[i] = s[i % 3, 3]
+    """
+    require_one(kernel, (loop,), "pipeline_copies")
+    if slots < 1:
+        raise ConfigError("pipeline", f"pipeline_copies: {slots} slots for {loop}; legal is at least 1")
+    return with_body(kernel, _PipelineCopies(loop, slots).stmt(kernel.body))

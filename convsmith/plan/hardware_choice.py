@@ -1,0 +1,120 @@
+"""The config under which a copy engine brings the operands of a statement, or the reason why none can."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.index import Var
+from convsmith.ir.types import dtype
+from convsmith.ir.walk import variables_of
+from convsmith.machine.base import Machine
+from convsmith.plan.config import Config
+from convsmith.plan.hardware import hardware_plan, hardware_rows, is_turned
+from convsmith.plan.loops import fused_name
+from convsmith.plan.tensor_views import WIDTH
+from convsmith.statement.statement import Dim, Statement, View
+
+SLOTS = 4
+"""Steps whose copies are in shared memory at a time."""
+WARPS = (2, 1)
+"""Warp groups that multiply, each 64 rows."""
+FRAGMENTS = (1, 2, 3, 4)
+"""Instructions of a warp group that lie beside each other."""
+COLUMNS = 256
+"""Maximum number of columns of a warp group, whose sums are in half as many registers of a lane."""
+LOADS = 96.0
+"""Rows or columns of a tile whose copy takes as long as the products with one row or column of the other operand."""
+
+
+def hardware_config(st: Statement, machine: Machine) -> Config | None:
+    """Return the config of ``st`` on a machine with a copy engine, None on others. ConfigError, with the reason, where
+    the engine cannot bring the operands.
+    """
+    if not hardware_rows(st, machine):
+        return None
+    pixels = [d for d in st.dims if d.sort == "images" or (d.axis and d.sort != "taps")]
+    channels = [d for d in st.dims if d not in pixels and d.sort != "taps" and not d.axis]
+    kinds = {d.kind for d in pixels}
+    rows = pixels if kinds == {"m"} else [d for d in channels if d.kind == "m"]
+    terms = pixels if kinds == {"k"} else [d for d in channels if d.kind == "k"]
+    columns = [d for d in channels if d.kind == "n"]
+    if len(kinds) > 1 or not rows or not terms or len(columns) != 1 or (rows is not pixels and len(rows) > 1):
+        raise _refuse("rows, columns and terms of its product are no dims of their own")
+    row_loop, row_pairs = _fused([d.name for d in rows])
+    term_loop, term_pairs = _fused([d.name for d in terms])
+    lane = columns[0].name
+    turned = (_is_turned(st.a, terms), _is_turned(st.b, terms))
+    reduce = (*(n for n in st.reduce if n not in {d.name for d in terms}), term_loop)
+    device = machine.device
+    assert device is not None
+    found: list[tuple[float, Config]] = []
+    why: ConfigError | None = None
+    legal = [x for x in hardware_rows(st, machine) if (is_turned(x, 1), is_turned(x, 2)) == turned]
+    sizes = prod(d.size for d in rows), columns[0].size
+    for row in legal:
+        height, width = row.result.shape
+        for warps, count in ((w, f) for w in WARPS for f in (FRAGMENTS if turned[1] else (1,))):
+            tile = height * warps, width * count
+            if tile[1] > COLUMNS:
+                continue
+            step = max(WIDTH // dtype(st.a.dtype).bytes, row.terms)
+            slot = (tile[0] + tile[1]) * step * dtype(st.a.dtype).bytes
+            config = Config(
+                machine.name, lane, fuse=(*row_pairs, *term_pairs), register=((row_loop, height), (lane, tile[1])),
+                reduce=reduce, instruction=row.name, realise="hardware", pack=(),
+                group=((row_loop, tile[0]), (lane, tile[1]), (term_loop, step)), shared=(st.a.name, st.b.name),
+                buffers=max(min(SLOTS, (device.shared.bytes - 1024) // slot), 1),
+            )  # fmt: skip
+            found.append((_cost(sizes, tile, device.units.count), config))
+    for _, config in sorted(found, key=lambda x: (x[0], str(x[1]))):
+        try:
+            hardware_plan(st, config, machine)
+        except ConfigError as error:
+            why = why or error
+        else:
+            return config
+    raise why or _refuse(f"no instruction takes factors that are {' and '.join(map(_major, turned))}")
+
+
+def why_not_hardware(st: Statement, machine: Machine) -> Iterator[str]:
+    """Yield the reason why a copy engine that ``machine`` has cannot bring the operands of ``st``, if there is one."""
+    try:
+        hardware_config(st, machine)
+    except ConfigError as error:
+        yield error.message
+
+
+def _refuse(why: str) -> ConfigError:
+    return ConfigError("hardware", f"--realise=hardware: {why}; legal is another --realise=")
+
+
+def _major(is_mn: bool) -> str:
+    return "MN-major" if is_mn else "K-major"
+
+
+def _is_turned(view: View, terms: list[Dim]) -> bool:
+    """Return whether the neighbours of a view in memory are no terms."""
+    nearest = next((b.dim for b in view.layout.blocks if b.stride == 1 and b.size > 1), None)
+    names = {Var(d.name) for d in terms if not d.axis and d.sort != "images"}
+    return nearest is None or not variables_of(view.coords[nearest]) & names
+
+
+def _fused(names: list[str]) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """Return the loop that the adjacent loops ``names`` become, and the pairs that are fused one after the other."""
+    whole, pairs = names[0], []
+    for name in names[1:]:
+        pairs.append((whole, name))
+        whole = fused_name(whole, name)
+    return whole, tuple(pairs)
+
+
+def _cost(sizes: tuple[int, int], tile: tuple[int, int], units: int) -> float:
+    """Return the relative time of a result of ``sizes`` in tiles: products of iterations beyond the ends, copies, and
+    units without a group.
+    """
+    counts = [-(-n // t) for n, t in zip(sizes, tile)]
+    excess = prod(n * t / s for n, t, s in zip(counts, tile, sizes))
+    waiting = -(-prod(counts) // units) * units / prod(counts)
+    return excess * waiting * (1 + LOADS * (1 / tile[0] + 1 / tile[1]) / 2)

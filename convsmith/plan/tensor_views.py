@@ -1,0 +1,137 @@
+"""The tensor map that realises a view: the part of the tensor that a tile of a product reads in a step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from convsmith.arith.ranges import interval
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.index import Index, Var, floordiv, make_sum, mod
+from convsmith.ir.tensor_map import TensorMap
+from convsmith.ir.types import dtype
+from convsmith.ir.walk import substitute, variables_of
+from convsmith.passes.tensor_copies import MappedCopy
+from convsmith.statement.statement import Statement, View
+
+WIDTH = 128
+"""Bytes of a row of a copy: the channels that one copy brings."""
+PIXELS, BOX = 1024, 256
+"""Maximum number of pixels of an im2col copy, and of elements along a dim of a tile."""
+STRIDE = 16
+"""Bytes that divide the strides of a tensor and the address of a row."""
+STEPS = 8
+"""Maximum distance of the pixels that neighbours of a result read."""
+CORNERS = {1: (-(1 << 15), (1 << 15) - 1), 2: (-128, 127), 3: (-16, 15)}
+"""Lowest and highest corner of the pixels that an im2col copy starts from, by the number of spatial dims."""
+OFFSETS = {1: (1 << 16) - 1, 2: 255, 3: 31}
+"""Highest offset of a tap, by the number of spatial dims."""
+
+
+class TileLoop(NamedTuple):
+    """The iterations of a loop of a statement in a tile: ``size`` of them from ``start`` on.
+
+    ``dims`` are the dims that were fused to the loop, with their sizes, outermost first.
+    """
+
+    dims: tuple[tuple[str, int], ...]
+    start: Index
+    size: int
+
+
+def mapped_copy(st: Statement, view: View, tiles: Sequence[TileLoop], inner: str) -> MappedCopy:
+    """Return the copy of what a step reads of ``view``, in rows along the dim ``inner`` of the statement.
+
+    ``tiles`` are the tiles of all loops. ConfigError where no tensor map brings it.
+    """
+    strides = _strides(view)
+    order = sorted(range(len(view.coords)), key=lambda d: strides[d])
+    nbytes = dtype(view.dtype).bytes
+    row = WIDTH // nbytes
+    if strides[order[0]] != 1 or Var(inner) not in variables_of(view.coords[order[0]]):
+        raise _refuse(view, f"does not have neighbours along {inner}")
+    for d in order[1:]:
+        if strides[d] * nbytes % STRIDE:
+            raise _refuse(view, f"has rows {strides[d] * nbytes} bytes apart, no multiple of {STRIDE}")
+    width = next(t.size for t in tiles if (inner, t.dims[0][1]) in t.dims and len(t.dims) == 1)
+    if width % row:
+        raise _refuse(view, f"needs tiles of a multiple of {row} iterations of {inner}, found {width}")
+    first = {Var(t.dims[0][0]): t.start for t in tiles if len(t.dims) == 1}
+    fused = [t for t in tiles if len(t.dims) > 1 and any(_is_moved(x, t) for x in view.coords)]
+    if len(fused) > 1:
+        raise _refuse(view, "is moved by several loops that were fused")
+    dims, steps = tuple(view.layout.shape[d] for d in order), tuple(strides[d] for d in order)
+    pieces = tuple(substitute(view.coords[order[0]], first) + n * row for n in range(width // row))
+    if fused:
+        return _im2col(st, view, order, TensorMap(dims, steps, (row,)), pieces, fused[0], first)
+    box = [row]
+    for d in order[1:]:
+        moving = [t for t in tiles if t.size > 1 and _is_moved(view.coords[d], t)]
+        if len(moving) > 1 or any(view.coords[d].terms != ((Var(t.dims[0][0]), 1),) for t in moving):
+            raise _refuse(view, f"has the coordinate {view.coords[d]}")
+        box.append(moving[0].size if moving else 1)
+    if max(box) > BOX:
+        raise _refuse(view, f"needs a tile of {max(box)} elements along a dim, at most {BOX}")
+    at = tuple(substitute(view.coords[d], first) for d in order[1:])
+    return MappedCopy(f"{view.name}_s", TensorMap(dims, steps, tuple(box)), pieces, at)
+
+
+def _im2col(
+    st: Statement, view: View, order: Sequence[int], whole: TensorMap, pieces: tuple[Index, ...], pixels: TileLoop,
+    first: Mapping[Var, Index],
+) -> MappedCopy:  # fmt: skip
+    """Return the copy of a run of the pixels of a fused loop; ``whole`` is the tensor, with the channels of a copy."""
+    _, *spatial, image = order
+    inner, names, counts = len(spatial), [n for n, _ in pixels.dims], dict(pixels.dims)
+    ranges = {Var(d.name): (0, d.size - 1) for d in st.dims}
+    if inner not in CORNERS or len(names) != inner + 1 or view.coords[image] is not Var(names[0]):
+        raise _refuse(view, f"has images at {view.coords[image]} and {inner} dims between them and channels")
+    low, high = CORNERS[inner]
+    lower, upper, steps, starts, offsets, outer = [], [], [], [], [], 1
+    for d, loop in zip(spatial, reversed(names[1:])):
+        terms = dict(view.coords[d].terms)
+        step = terms.pop(Var(loop), 0)
+        taps = make_sum(view.coords[d].const, terms)
+        lo, hi = interval(taps, ranges)
+        end = lo + (counts[loop] - 1) * step - (view.layout.shape[d] - 1)
+        if not 1 <= step <= STEPS or variables_of(taps) & {Var(n) for n in names}:
+            raise _refuse(view, f"has the coordinate {view.coords[d]}, of steps beyond 1 to {STEPS}")
+        if not (low <= lo <= high and low <= end <= high) or hi - lo > OFFSETS[inner]:
+            raise _refuse(
+                view, f"has corners {lo} and {end} and offsets up to {hi - lo}, beyond {low} to {high} and "
+                f"{OFFSETS[inner]}",
+            )  # fmt: skip
+        lower.append(lo)
+        upper.append(end)
+        steps.append(step)
+        offsets.append(substitute(taps - lo, first))
+        starts.append(mod(floordiv(pixels.start, outer), counts[loop]) * step + lo)
+        outer *= counts[loop]
+    starts.append(floordiv(pixels.start, outer))
+    if pixels.size > PIXELS:
+        raise _refuse(view, f"needs {pixels.size} pixels in a copy, at most {PIXELS}")
+    made = TensorMap(whole.dims, whole.strides, whole.box, pixels.size, tuple(lower), tuple(upper), tuple(steps))
+    return MappedCopy(f"{view.name}_s", made, pieces, tuple(starts), tuple(offsets))
+
+
+def _refuse(view: View, why: str) -> ConfigError:
+    return ConfigError("tensor-map", f"--realise=hardware: {view.name} {why}; legal is another --realise=")
+
+
+def _is_moved(coordinate: Index, tile: TileLoop) -> bool:
+    return any(Var(n) in variables_of(coordinate) for n, _ in tile.dims)
+
+
+def _strides(view: View) -> dict[int, int]:
+    """Return the stride of each dim of the tensor; ConfigError where a dim has several. A dim of one element has a
+    stride behind all others.
+    """
+    found: dict[int, int] = {}
+    for b in view.layout.blocks:
+        if b.dim in found or b.size != view.layout.shape[b.dim]:
+            raise _refuse(view, "has a blocked layout")
+        found[b.dim] = b.stride
+    reach = max((found[d] * n for d, n in enumerate(view.layout.shape) if n > 1), default=STRIDE)
+    reach = -(-reach // STRIDE) * STRIDE
+    alone = [d for d, n in enumerate(view.layout.shape) if n == 1]
+    return {**found, **{d: reach * (n + 1) for n, d in enumerate(alone)}}

@@ -1,0 +1,79 @@
+"""Small problems whose operands the copy engine of sm_90a brings, with configs of few columns, and their artifacts."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from convsmith.codegen import llvm_bind
+from convsmith.codegen.artifact import Artifact
+from convsmith.compiler.driver import emit, lower
+from convsmith.ir.intern import one_table
+from convsmith.machine.registry import target
+from convsmith.plan.config import Config
+from convsmith.plan.device import device_plan
+from convsmith.problem import parse_problem
+
+LEVEL = "sm_90a"
+LAST = "--stag=axb --wtag=axb --dtag=axb"
+_FORWARD = (
+    "--lane=oc --fuse=mb+oh,mb_oh+ow --reduce=kh,kw,ic --register=mb_oh_ow:64,oc:{n} --group=mb_oh_ow:{m},oc:{n},ic:{k}"
+    " --shared=src,wei --buffers={slots} --instruction={row}"
+)
+
+
+def forward(m: int = 64, n: int = 16, k: int = 64, slots: int = 3, row: str = "wgmma_m64n16k16_bf16") -> str:
+    """Return the words of a config of a forward pass: tiles of so many pixels, channels and terms."""
+    return _FORWARD.format(m=m, n=n, k=k, slots=slots, row=row)
+
+
+_SHAPES = {
+    "1x1": "mb2ic64ih5oc16oh5kh1", "3x3": "mb1ic128ih6oc16oh6kh3ph1", "stride": "mb2ic64ih9oc24oh5kh3ph1sh2",
+    "tail of terms": "mb1ic72ih5oc16oh5kh3ph1", "dilation": "mb1ic64ih9oc16oh9kh3ph2dh1",
+    "column of taps": "mb3ic64ih4iw4oc16oh4ow4kh3kw1ph1pw0", "strides": "mb1ic64ih7iw5oc16oh4ow3kh1kw3sh2sw2ph0pw1",
+    "even taps": "mb1ic64ih8iw9oc16oh7ow8kh2kw2", "small images": "mb4ic64ih3oc16oh3kh3ph1",
+    "no padding": "mb1ic64ih12iw4oc16oh10ow2kh3kw3", "many taps": "mb1ic64ih5iw9oc16oh5ow9kh5kw5ph2pw2",
+    "many steps": "mb2ic192ih6oc16oh6kh1", "an axis": "mb2ic64iw20oc16ow20kw3pw1",
+    "a volume": "mb1ic64id3ih4iw3oc16od4oh4ow3kd2kh3kw1pd1ph1pw0",
+}  # fmt: skip
+KINDS = {name: (f"{LAST} --dt=bf16 {shape}", forward()) for name, shape in _SHAPES.items()} | {
+    "an axis": (f"{LAST} --dt=bf16 {_SHAPES['an axis']}", forward().replace("mb+oh,mb_oh+ow", "mb+ow")
+                .replace("mb_oh_ow", "mb_ow").replace("kh,kw,ic", "kw,ic")),
+    "a volume": (f"{LAST} --dt=bf16 {_SHAPES['a volume']}",
+                 forward().replace("mb+oh,mb_oh+ow", "mb+od,mb_od+oh,mb_od_oh+ow").replace("mb_oh_ow", "mb_od_oh_ow")
+                 .replace("kh,kw,ic", "kd,kh,kw,ic")),
+    "two groups of warps": (f"{LAST} --dt=bf16 --attr-post-ops=relu mb1ic64ih9oc16oh9kh1", forward(128, slots=2)),
+    "two products beside each other": (f"{LAST} --dt=bf16 mb1ic64ih7oc32oh7kh1", forward(n=32, slots=1)),
+    "f16": (f"{LAST} --dt=f16 mb1ic128ih5oc16oh5kh1", forward(row="wgmma_m64n16k16_f16")),
+    "s8": (f"{LAST} --dt=s8:s8:s32 mb1ic256ih5oc16oh5kh1", forward(k=128, row="wgmma_m64n16k32_s8")),
+    "sums in f32": (f"{LAST} --dt=bf16:bf16:f32 mb1ic64ih5oc16oh5kh3ph1", forward(slots=4)),
+    "backward by data": (
+        f"--dir=BWD_D {LAST} --dt=bf16 mb1ic64ih5oc64oh5kh3ph1",
+        "--lane=ic --fuse=mb+ih,mb_ih+iw --reduce=kh,kw,oc --register=mb_ih_iw:64,ic:64 "
+        "--group=mb_ih_iw:64,ic:64,oc:64 --shared=diff_dst,wei --buffers=2 --instruction=wgmma_m64n64k16_bf16_k_mn",
+    ),
+    "backward by weights": (
+        f"--dir=BWD_W {LAST} --dt=bf16 mb2ic64ih5oc64oh5kh1",
+        "--lane=oc --fuse=mb+oh,mb_oh+ow --reduce=mb_oh_ow --register=ic:64,oc:64 --group=ic:64,oc:64,mb_oh_ow:64 "
+        "--shared=src,diff_dst --buffers=2 --instruction=wgmma_m64n64k16_bf16_mn_mn",
+    ),
+    "product": (
+        "--matmul --dt=bf16 72x128:128x64",
+        "--lane=n --register=m:64,n:64 --group=m:64,n:64,k:64 --shared=src,wei --buffers=2 "
+        "--instruction=wgmma_m64n64k16_bf16_k_mn",
+    ),
+}  # fmt: skip
+"""Problems of all kinds with their configs."""
+
+
+def compiled(line: str, words: str) -> Artifact:
+    """Return the artifact of a problem under a config of sm_90a."""
+    with llvm_bind.no_collection(), one_table():
+        config = Config.parse(f"--target={LEVEL} --pack= --realise=hardware {words}")
+        plan = device_plan(parse_problem(line), config, target(LEVEL))
+        return emit(plan, lower(plan))
+
+
+@cache
+def hopper_artifact(kind: str) -> Artifact:
+    """Return the artifact of one of the KINDS."""
+    return compiled(*KINDS[kind])

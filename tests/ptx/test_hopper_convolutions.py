@@ -1,0 +1,168 @@
+"""Kernels of sm_90a from problems: exact as PTX under four schedules, without spills, and every planted fault is found.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from guarded import check_result, expected, memories
+
+from convsmith.codegen.artifact import Artifact
+from convsmith.codegen.pipelines import PipelineEmitter
+from convsmith.compiler.cubin import assemble_ptx
+from convsmith.ir.dialect import DialectCall
+from convsmith.problem import parse_problem
+from convsmith.problem.data import random_arrays
+from ptx.hopper_configs import KINDS, LEVEL, compiled, hopper_artifact
+from ptx.kernels import run_artifact
+from ptx.parser import PtxError
+from ptx.sass import skip_without
+
+
+def check(artifact: Artifact, line: str, seed: int) -> None:
+    """The results of an artifact are exact under one schedule."""
+    problem = replace(parse_problem(line), accuracy="strict")
+    arrays = random_arrays(problem)
+    memory = memories(problem, arrays)
+    run_artifact(artifact, memory, seed)
+    check_result(problem, memory, expected(problem, arrays))
+
+
+@pytest.mark.sampled(8, "kind", "seed")
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("kind", KINDS)
+def test_kernels_are_exact_under_four_schedules(kind: str, seed: int) -> None:
+    check(hopper_artifact(kind), KINDS[kind][0], seed)
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("kind", KINDS)
+def test_kernels_assemble_without_spills_and_warnings(kind: str) -> None:
+    skip_without(LEVEL)
+    made = assemble_ptx(hopper_artifact(kind).notes["ptx"], LEVEL)
+    assert not made.warnings
+    assert all((use.spilled, use.filled, use.stack) == (0, 0, 0) for use in made.uses.values())
+
+
+# -- planted faults
+FAULTY = "3x3"
+"""The kernel in which faults are planted: 18 steps in 3 slots."""
+
+
+def without_lines(pattern: str) -> Artifact:
+    """Return the kernel without the lines of its PTX that the pattern matches."""
+    artifact = hopper_artifact(FAULTY)
+    text, found = re.subn(pattern, "", artifact.notes["ptx"], flags=re.M)
+    assert found
+    return replace(artifact, notes={**artifact.notes, "ptx": text})
+
+
+def patched(name: str, method: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> Artifact:
+    """Return the kernel as code generation with another ``method`` makes it."""
+    monkeypatch.setattr(PipelineEmitter, name, method)
+    return compiled(*KINDS[FAULTY])
+
+
+def no_barrier(monkeypatch: pytest.MonkeyPatch) -> Artifact:
+    return without_lines(r"^.*bar(rier)?\.(cta\.)?sync.*\n")
+
+
+def no_wait_for_a_full_slot(monkeypatch: pytest.MonkeyPatch) -> Artifact:
+    wait = PipelineEmitter._wait
+
+    def skipped(self: PipelineEmitter, barrier: str, parity: str) -> None:
+        if self.is_producing:
+            wait(self, barrier, parity)
+
+    return patched("_wait", skipped, monkeypatch)
+
+
+def no_wait_for_a_free_slot(monkeypatch: pytest.MonkeyPatch) -> Artifact:
+    wait = PipelineEmitter._wait
+
+    def skipped(self: PipelineEmitter, barrier: str, parity: str) -> None:
+        if not self.is_producing:
+            wait(self, barrier, parity)
+
+    return patched("_wait", skipped, monkeypatch)
+
+
+def wrong_parity(monkeypatch: pytest.MonkeyPatch) -> Artifact:
+    wait = PipelineEmitter._wait
+
+    def turned(self: PipelineEmitter, barrier: str, parity: str) -> None:
+        wait(self, barrier, parity if self.is_producing else self.put(f"xor i32 {parity}, 1"))
+
+    return patched("_wait", turned, monkeypatch)
+
+
+def early_release(monkeypatch: pytest.MonkeyPatch) -> Artifact:
+    multiply, release = PipelineEmitter._multiply, PipelineEmitter._release
+
+    def released_first(self: PipelineEmitter, slot: str) -> None:
+        release(self, slot)
+        multiply(self, slot)
+
+    monkeypatch.setattr(PipelineEmitter, "_release", lambda self, slot: None)
+    return patched("_multiply", released_first, monkeypatch)
+
+
+def no_wait_for_products(monkeypatch: pytest.MonkeyPatch) -> Artifact:
+    return without_lines(r"^.*wgmma\.wait_group.*\n")
+
+
+def short_count(monkeypatch: pytest.MonkeyPatch) -> Artifact:
+    spell = PipelineEmitter.spell
+
+    def shortened(self: PipelineEmitter, call: DialectCall, **arguments: Any) -> str:
+        if call is self.calls.expect:
+            arguments["bytes"] -= 2048
+        return spell(self, call, **arguments)
+
+    return patched("spell", shortened, monkeypatch)
+
+
+def without_swizzle(monkeypatch: pytest.MonkeyPatch) -> Artifact:
+    artifact = hopper_artifact(FAULTY)
+    main = artifact.entries["main"]
+    maps = tuple(replace(x, swizzle=0) for x in main.launch.maps)
+    return replace(artifact, entries={"main": replace(main, launch=replace(main.launch, maps=maps))})
+
+
+def wrong_descriptor(monkeypatch: pytest.MonkeyPatch) -> Artifact:
+    descriptor = PipelineEmitter._descriptor
+    return patched("_descriptor", lambda self, v: self.put(f"add i64 {descriptor(self, v)}, 2"), monkeypatch)
+
+
+FAULTS = {
+    no_barrier: "there is no barrier|without a barrier|before it is written",
+    no_wait_for_a_full_slot: "before it is written|before its asynchronous copy|without a barrier|asynchronous",
+    no_wait_for_a_free_slot: "may still read it|while an asynchronous operation|arrivals at a barrier",
+    wrong_parity: "no warp can go on|before it is written|before its asynchronous copy|without a barrier|asynchronous",
+    early_release: "may still read it|while an asynchronous operation reads it",
+    no_wait_for_products: "before their products were waited for|under way|may still read|while an asynchronous",
+    short_count: "no warp can go on|before its asynchronous copy|before it is written|without a barrier|arrivals",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda x: x.__name__)
+def test_a_planted_fault_raises(
+    fault: Callable[[pytest.MonkeyPatch], Artifact], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = fault(monkeypatch)
+    with pytest.raises(PtxError, match=FAULTS[fault]):
+        for seed in range(4):
+            check(broken, KINDS[FAULTY][0], seed)
+
+
+@pytest.mark.parametrize("fault", [without_swizzle, wrong_descriptor], ids=lambda x: x.__name__)
+def test_a_planted_fault_changes_results(
+    fault: Callable[[pytest.MonkeyPatch], Artifact], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = fault(monkeypatch)
+    with pytest.raises((AssertionError, PtxError)):
+        check(broken, KINDS[FAULTY][0], 0)
