@@ -95,9 +95,7 @@ class Border:
         self, arrays: Mapping[str, Given], names: Names = BY_NAME
     ) -> tuple[dict[str, Array | Packed], dict[str, Array]]:
         """Return the checked inputs (those passed, without "inout" ones) and the outputs (new ones if not passed)."""
-        for name in arrays:
-            if name not in self.specs:
-                raise self._unknown(name)
+        self.check_names(arrays)
         packed = arrays.get(self.operand)
         inputs: dict[str, Array | Packed] = {}
         results: dict[str, Array] = {}
@@ -128,6 +126,12 @@ class Border:
                 raise UsageError(f"{names[name]}: missing; legal is an array of {spec.form}{old}", code="missing")
         self._check_overlaps(arrays.keys(), inputs, results, names)
         return inputs, results
+
+    def check_names(self, names: Iterable[str]) -> None:
+        """Raise UsageError if one of `names` is no tensor of the kernel."""
+        for name in names:
+            if name not in self.specs:
+                raise self._unknown(name)
 
     def give(self, arrays: Mapping[str, Given], results: Mapping[str, Array]) -> dict[str, Array]:
         """Return the results of a call: outputs as passed, and new ones in the library of the first activations."""

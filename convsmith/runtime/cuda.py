@@ -7,6 +7,9 @@ launch, and back after it if the entry writes them.
 from __future__ import annotations
 
 import ctypes
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from convsmith.codegen.artifact import Argument, Artifact, Entry, MapArgument
@@ -15,7 +18,7 @@ from convsmith.diag.forking import import_lock
 from convsmith.ir.types import DTYPES
 from convsmith.runtime.device_library import DeviceFunction, DeviceLibrary, OpenedOnce
 
-__all__ = ["CudaFunction", "CudaLibrary", "device_name"]
+__all__ = ["CudaFunction", "CudaLibrary", "CudaMemory", "device_name"]
 
 _DEVICE = 0
 _ALIGNMENT = 16
@@ -89,6 +92,49 @@ class _OpenedGpu:
 _opened = OpenedOnce(_OpenedGpu, "CUDA", "cuda")
 
 
+class _LaunchStream(threading.local):
+    """The stream on which the calling thread launches kernels: the default one, which waits for all others."""
+
+    number = 0
+
+
+_stream = _LaunchStream()
+
+
+class _Reserved:
+    """Memory of a GPU at `address`, which is freed with this object."""
+
+    def __init__(self, gpu: _OpenedGpu, nbytes: int) -> None:
+        self._gpu = gpu
+        gpu.enter()
+        self.address = int(gpu.check(gpu.driver.cuMemAlloc(nbytes), f"a result of {nbytes} bytes"))
+
+    def __del__(self) -> None:
+        if hasattr(self, "address"):
+            self._gpu.enter()
+            self._gpu.driver.cuMemFree(self.address)
+
+
+class CudaMemory:
+    """Memory of the GPU that runs kernels."""
+
+    number = _DEVICE
+
+    def reserve(self, nbytes: int) -> tuple[int, object]:
+        """Return the address of new memory, and the object that keeps it."""
+        reserved = _Reserved(_opened(), nbytes)
+        return reserved.address, reserved
+
+    @contextmanager
+    def on_stream(self, stream: int) -> Iterator[None]:
+        """Launch the kernels of this thread on a stream of the caller's within the context."""
+        before, _stream.number = _stream.number, stream
+        try:
+            yield
+        finally:
+            _stream.number = before
+
+
 def device_name() -> str:
     """Return the name of the GPU that runs kernels. UnsupportedError where there is none."""
     return str(_opened().name)
@@ -154,11 +200,11 @@ class CudaFunction(DeviceFunction):
             places = (ctypes.c_void_p * (len(values) + len(maps)))(*words_at, *(x.getPtr() for x in maps))
             gpu.check(
                 driver.cuLaunchKernel(
-                    function, *launch.grid, *launch.group, launch.shared, 0, ctypes.addressof(places), 0
+                    function, *launch.grid, *launch.group, launch.shared, _stream.number, ctypes.addressof(places), 0
                 ),
                 f"entry {name}",
             )
-            gpu.check(driver.cuCtxSynchronize(), f"entry {name}")
+            gpu.check(driver.cuStreamSynchronize(_stream.number), f"entry {name}")
             for n, nbytes in copied:
                 if n in self.written:
                     gpu.check(driver.cuMemcpyDtoH(words[n], values[n], nbytes), f"results of {name}")
@@ -212,6 +258,8 @@ def _is_on_device(gpu: _OpenedGpu, address: int) -> bool:
 
 class CudaLibrary(DeviceLibrary[_OpenedGpu, Any, CudaFunction]):
     """The PTX or the machine code of an artifact: its code on a GPU is a module of the driver."""
+
+    memory = CudaMemory()
 
     def opened(self) -> _OpenedGpu:
         return _opened()

@@ -6,7 +6,6 @@ array interface. No library is imported here: a result is converted by `from_dlp
 
 from __future__ import annotations
 
-import ctypes
 import sys
 from typing import Any
 
@@ -15,8 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convsmith.diag.errors import UsageError
+from convsmith.runtime.dlpack import DLTensor, DLVersioned, is_capsule, pointer_of
 
-__all__ = ["is_frozen", "like", "speaks", "view"]
+__all__ = [
+    "dtype_of", "is_frozen", "like", "module_of", "namespace_of", "speaks", "tensor_of", "view", "without_gradient",
+]  # fmt: skip
 
 Array = NDArray[np.generic]
 
@@ -28,42 +30,6 @@ _ON_CPU = (1, 3)
 _READ_ONLY = 1
 _KINDS = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
 """DLPack's codes of the types that numpy and ml_dtypes have."""
-
-
-class _Tensor(ctypes.Structure):
-    """DLPack's `DLTensor`; strides are in elements, and may be absent."""
-
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    ]
-
-
-class _Versioned(ctypes.Structure):
-    """DLPack's `DLManagedTensorVersioned`; before version 1.0 a capsule holds a `DLTensor` alone."""
-
-    _fields_ = [
-        ("major", ctypes.c_uint32),
-        ("minor", ctypes.c_uint32),
-        ("context", ctypes.c_void_p),
-        ("deleter", ctypes.c_void_p),
-        ("flags", ctypes.c_uint64),
-        ("tensor", _Tensor),
-    ]
-
-
-_is_capsule = ctypes.pythonapi.PyCapsule_IsValid
-_is_capsule.restype, _is_capsule.argtypes = ctypes.c_int, [ctypes.py_object, ctypes.c_char_p]
-_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-_pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
 
 
 class _BorrowedMemory:
@@ -86,10 +52,7 @@ def view(name: str, given: Any) -> Array:
     UsageError, about the argument `name`, if it is on another device, requires a gradient, or has a type that numpy
     lacks.
     """
-    if getattr(given, "requires_grad", False) is True:
-        raise UsageError(
-            f"{name}: requires a gradient, which no kernel records; legal is {name}.detach()", code="requires-grad"
-        )
+    given = without_gradient(name, given)
     if hasattr(given, "__dlpack__"):
         return _from_dlpack(name, given)
     if not hasattr(given, "__array_interface__"):
@@ -98,6 +61,25 @@ def view(name: str, given: Any) -> Array:
         return np.asarray(given)
     except Exception as error:
         raise _unreadable(name, given, error) from None
+
+
+def without_gradient(name: str, given: Any) -> Any:
+    """Return an array of another library that no gradient is to be recorded of. UsageError: its library records one."""
+    if getattr(given, "requires_grad", False) is not True:
+        return given
+    is_recording = getattr(module_of(given), "is_grad_enabled", None)
+    if is_recording is not None and not is_recording():
+        return given.detach()
+    raise UsageError(
+        f"{name}: requires a gradient, which no kernel records; legal is {name}.detach(), a call under no_grad, or a "
+        "function of convsmith.torch, which records it",
+        code="requires-grad",
+    )
+
+
+def module_of(given: object) -> Any:
+    """Return the module of the library of an array; None if it is not loaded."""
+    return sys.modules.get(type(given).__module__.partition(".")[0])
 
 
 def is_frozen(given: object) -> bool:
@@ -109,13 +91,18 @@ def is_frozen(given: object) -> bool:
         return False
 
 
+def namespace_of(given: Any) -> Any:
+    """Return the module of an array's library that has its functions."""
+    if hasattr(given, "__array_namespace__"):
+        return given.__array_namespace__()
+    return module_of(given)
+
+
 def like(given: object, array: Array) -> Any:
     """Return `array` in the library of `given`, on the same memory; unchanged if that is numpy or lacks DLPack."""
     if not speaks(given):
         return array
-    namespace: Any = sys.modules.get(type(given).__module__.partition(".")[0])
-    if hasattr(given, "__array_namespace__"):
-        namespace = given.__array_namespace__()
+    namespace = namespace_of(given)
     take = getattr(namespace, "from_dlpack", None)
     if take is None:
         return array
@@ -132,24 +119,8 @@ def _from_dlpack(name: str, given: Any) -> Array:
         on_cpu = False
     if not on_cpu:
         raise _elsewhere(name, given)
-    try:
-        try:
-            capsule = given.__dlpack__(max_version=_VERSION)
-        except TypeError:  # an exporter from before version 1.0
-            capsule = given.__dlpack__()
-    except Exception as error:
-        raise _unreadable(name, given, error) from None
-    read_only = False
-    if _is_capsule(capsule, b"dltensor_versioned"):
-        versioned = _Versioned.from_address(_pointer(capsule, b"dltensor_versioned"))
-        if versioned.major != _VERSION[0]:
-            raise _unreadable(name, given, f"version {versioned.major} of DLPack")
-        tensor, read_only = versioned.tensor, bool(versioned.flags & _READ_ONLY)
-    elif _is_capsule(capsule, b"dltensor"):
-        tensor = _Tensor.from_address(_pointer(capsule, b"dltensor"))
-    else:
-        raise _unreadable(name, given, "no capsule of DLPack")
-    dtype = _dtype(name, given, tensor)
+    tensor, read_only, capsule = tensor_of(name, given)
+    dtype = dtype_of(name, given, tensor)
     shape = tuple(tensor.shape[: tensor.ndim])
     if 0 in shape:
         return np.empty(shape, dtype)
@@ -162,7 +133,30 @@ def _from_dlpack(name: str, given: Any) -> Array:
     return array
 
 
-def _dtype(name: str, given: object, tensor: _Tensor) -> np.dtype[Any]:
+def tensor_of(name: str, given: Any, **options: Any) -> tuple[DLTensor, bool, object]:
+    """Return what DLPack tells of an array, whether it must not be written, and the capsule that keeps this alive.
+
+    `options` are those of the library's `__dlpack__`. UsageError if the library gives no capsule.
+    """
+    try:
+        try:
+            capsule = given.__dlpack__(max_version=_VERSION, **options)
+        except TypeError:  # an exporter from before version 1.0
+            capsule = given.__dlpack__(**options)
+    except Exception as error:
+        raise _unreadable(name, given, error) from None
+    if is_capsule(capsule, b"dltensor_versioned"):
+        versioned = DLVersioned.from_address(pointer_of(capsule, b"dltensor_versioned"))
+        if versioned.major != _VERSION[0]:
+            raise _unreadable(name, given, f"version {versioned.major} of DLPack")
+        return versioned.tensor, bool(versioned.flags & _READ_ONLY), capsule
+    if is_capsule(capsule, b"dltensor"):
+        return DLTensor.from_address(pointer_of(capsule, b"dltensor")), False, capsule
+    raise _unreadable(name, given, "no capsule of DLPack")
+
+
+def dtype_of(name: str, given: object, tensor: DLTensor) -> np.dtype[Any]:
+    """Return the type of the elements that DLPack tells of. UsageError if numpy and ml_dtypes lack it."""
     kind = _KINDS.get(tensor.code, "")
     text = "bool" if kind == "bool" else f"{kind}{tensor.bits}"
     try:

@@ -28,8 +28,9 @@ from convsmith.runtime.arrays import (
 from convsmith.runtime.border import BY_NAME, Border, Given, Names, tensors_of
 from convsmith.runtime.denormals import count_denormals, warn_of_denormals
 from convsmith.runtime.entry_call import EntryCall, PackedParts
+from convsmith.runtime.gpu_arrays import GpuArguments, all_finite_on_gpu, is_on_gpu
 from convsmith.runtime.host_block import HostBlock, HostMemory
-from convsmith.runtime.loading import LoadedCode, library_of
+from convsmith.runtime.loading import DeviceMemory, LoadedCode, library_of, memory_of
 from convsmith.runtime.packed import Packed, signature_of
 from convsmith.runtime.placed_call import PlacedCall
 
@@ -51,6 +52,7 @@ class HostKernel:
     ) -> None:
         library = library or library_of(artifact)
         self.artifact = artifact
+        self._gpu = memory_of(library)
         tensors = tensors_of(artifact)
         operand = _operand(artifact, tensors)
         self._border = border = Border(tuple(tensors.values()), operand, {*_packed_alone(artifact)} - {operand})
@@ -204,6 +206,8 @@ class HostKernel:
         The contents of `src` and `out` may change in between; plain weights are packed here. Only one thread at a time
         may call the function.
         """
+        if self._gpu is not None and any(map(is_on_gpu, (src, weights, out))):
+            return partial(self.call, src, weights, None, out, names)
         as_array(names["dst"], out)
         if not isinstance(weights, Packed):
             weights = self.pack(weights, names=names)
@@ -225,6 +229,8 @@ class HostKernel:
         a time may call the function.
         """
         border = self._border
+        if self._gpu is not None and any(map(is_on_gpu, arrays.values())):
+            return partial(self.run, arrays)
         inputs, results = border.take(arrays)
         given = [(name, x) for name, x in (*inputs.items(), *results.items()) if isinstance(x, _ndarray)]
         fit = all(border.specs[name].fits(x) for name, x in given)
@@ -308,6 +314,8 @@ class HostKernel:
         An "inout" array is read, then written. Outputs must not share memory with inputs or each other. UsageError
         names an array that does not fit, before anything is written.
         """
+        if self._gpu is not None and any(map(is_on_gpu, arrays.values())):
+            return self._run_on_gpu(self._gpu, arrays, names)
         border = self._border
         inputs, results = border.take(arrays, names)
         kernel = self
@@ -329,6 +337,23 @@ class HostKernel:
             else:
                 kernel.run({**arrays, **results}, names)
         return border.give(arrays, results)
+
+    def _run_on_gpu(self, gpu: DeviceMemory, arrays: Mapping[str, Given], names: Names) -> dict[str, Array]:
+        """Compute on arrays of which some lie in the memory of a GPU, where new results lie too."""
+        for name in self.artifact.needs_finite:
+            given = arrays.get(name)
+            if isinstance(given, Packed):
+                self._server(given, names)
+            elif is_on_gpu(given):
+                if not all_finite_on_gpu(names[name], given):
+                    return self._finite_fallback(name).run(arrays, names)
+            elif given is not None and not all_finite(as_array(names[name], given)):
+                return self._finite_fallback(name).run(arrays, names)
+        arguments = GpuArguments(self._border, gpu, arrays, names)
+        call = self.addressed(tuple(arguments.addresses), arguments.packed)
+        with gpu.on_stream(arguments.stream):
+            call(tuple(arguments.addresses.values()), arguments.keep)
+        return arguments.results
 
     def _compute(self, taken: Mapping[str, Array | Packed], results: Mapping[str, Array]) -> None:
         """Run all entries on checked arrays, through copies of those that do not fit."""

@@ -7,9 +7,10 @@ anew if one differs. So nobody who writes to the array need say so.
 
 from __future__ import annotations
 
+import ctypes
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from convsmith.diag.forking import RenewedLock
 from convsmith.runtime.arrays import Array, address_of
 from convsmith.runtime.packed import Packed
 
-__all__ = ["KeptWeights"]
+__all__ = ["KeptWeights", "same_bytes"]
 
 _Key = tuple[object, ...]
 
@@ -103,7 +104,14 @@ def _bytes_of(x: Array) -> Array | None:
 
 
 def _equal(a: Array, b: Array) -> bool:
-    """Return whether two arrays of bytes are equal; words are compared faster than bytes."""
-    words = min(a.size, b.size) // 8 * 8
-    same: Any = np.array_equal(a[:words].view(np.uint64), b[:words].view(np.uint64))
-    return bool(same) and np.array_equal(a[words:], b[words:])
+    """Return whether two arrays of bytes of one size are equal."""
+    return a.nbytes == b.nbytes and same_bytes(address_of(a), address_of(b), a.nbytes)
+
+
+def same_bytes(a: int, b: int, nbytes: int) -> bool:
+    """Return whether the memory at two addresses holds the same bytes."""
+    return not _memcmp(a, b, nbytes)
+
+
+_memcmp = ctypes.CDLL(None).memcmp
+_memcmp.argtypes, _memcmp.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t), ctypes.c_int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from convsmith.codegen.artifact import Artifact, Entry
@@ -10,7 +11,7 @@ from convsmith.diag.errors import UnsupportedError
 from convsmith.diag.forking import import_lock
 from convsmith.runtime.host import HostLibrary
 
-__all__ = ["LoadedCode", "LoadedFunction", "library_of"]
+__all__ = ["DeviceMemory", "LoadedCode", "LoadedFunction", "library_of", "memory_of"]
 
 
 class LoadedFunction(Protocol):
@@ -34,6 +35,27 @@ class LoadedCode(Protocol):
     """The code of an artifact, loaded: a function for each entry by name."""
 
     def __getitem__(self, entry: str) -> LoadedFunction: ...
+
+
+class DeviceMemory(Protocol):
+    """Memory of device `number`, in which arrays of a call may lie."""
+
+    @property
+    def number(self) -> int: ...
+
+    def reserve(self, nbytes: int) -> tuple[int, object]:
+        """Return the address of new memory, and the object that keeps it."""
+        ...
+
+    def on_stream(self, stream: int) -> AbstractContextManager[None]:
+        """Launch the kernels of this thread on a stream of the caller's within the context."""
+        ...
+
+
+def memory_of(code: LoadedCode) -> DeviceMemory | None:
+    """Return the memory of the device that code runs on; None if arrays of a call lie in memory of the host."""
+    memory: DeviceMemory | None = getattr(code, "memory", None)
+    return memory
 
 
 def _opencl(artifact: Artifact) -> LoadedCode:

@@ -23,7 +23,7 @@ from convsmith.torch.weights import KeptTensors
 __all__ = ["check_shapes", "convolve", "deconvolve", "front_of", "result_last", "weight_gradients"]
 
 _KEPT = KeptTensors(1 << 30)
-"""Packed weights of earlier calls: 1 GiB at most."""
+"""Packed weights of earlier calls, with copies of the plain ones: 1 GiB at most."""
 
 
 _Bias = tuple[Ints, Ints, torch.dtype]

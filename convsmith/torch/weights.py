@@ -1,45 +1,48 @@
 """Packed weights of tensors, kept from call to call.
 
-A tensor of weights that comes a second time is packed into memory that is kept. Torch counts the writes to a tensor
-(its version), and a later call packs anew if the count, or the address, has changed. Torch does not count writes
-through `.data` or through an array that shares the memory, so a call compares a sample of the elements too.
+A tensor of weights that comes a second time is packed into memory that is kept, beside a copy of its bytes. A later
+call compares all bytes of the tensor with the copy, and packs anew if one differs: nobody who writes to the tensor, by
+whatever way, need say so. Torch counts most writes to a tensor (its version); if the count has changed, the bytes are
+not compared.
 """
 
 from __future__ import annotations
 
 import weakref
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from convsmith.runtime.kept import same_bytes
 from convsmith.runtime.packed import Packed
 from convsmith.torch.calls import TensorKernel
 
 __all__ = ["KeptTensors"]
 
-_SAMPLES = 64
-"""Maximum number of elements that a call compares."""
-
-_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _Key = tuple[int, str]
 
 
 class _Weights(NamedTuple):
-    """A tensor of weights as a call found it, and its packed form; None after the first call."""
+    """A tensor of weights as a call found it; after the second call, its packed form and a copy of its memory."""
 
     tensor: weakref.ref[Tensor]
     version: int
     address: int
-    sample: Any
-    content: bytes
     packed: Packed | None
+    copy: Tensor | None
+    copied_to: int
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of memory that are kept."""
+        return 0 if self.packed is None or self.copy is None else self.packed.buffer.nbytes + self.copy.nbytes
 
 
 class KeptTensors:
-    """Packed weights by tensor and packing, at most `most` bytes, as long as their tensors live.
+    """Packed weights by tensor and packing, with copies of the plain ones: `most` bytes in all, the oldest go first.
 
-    Several threads may ask at once.
+    They go with their tensors, too. Several threads may ask at once.
     """
 
     def __init__(self, most: int) -> None:
@@ -48,45 +51,40 @@ class KeptTensors:
 
     @property
     def bytes(self) -> int:
-        """Bytes of packed weights that are kept."""
-        return sum(0 if entry.packed is None else entry.packed.buffer.nbytes for entry in list(self._entries.values()))
+        """Bytes of memory that are kept."""
+        return sum(entry.bytes for entry in list(self._entries.values()))
 
     def packed(self, kernel: TensorKernel, weights: Tensor, bias: Tensor | None) -> Packed | None:
-        """Return `weights` packed for `kernel`; None if they come for the first time, or have changed since."""
+        """Return dense `weights` packed for `kernel`; None if they come for the first time, or have changed since."""
         key = (id(weights), kernel.signature)
-        known = self._entries.get(key)
-        if (
-            known is not None
-            and known.tensor() is weights
-            and known.version == weights._version
-            and known.address == weights.data_ptr()
-            and known.sample.tobytes() == known.content
-        ):
-            if known.packed is not None:
+        known, address = self._entries.get(key), weights.data_ptr()
+        version = -1 if weights.is_inference() else weights._version
+        if known is not None and known.tensor() is weights and known.version == version and known.address == address:
+            if known.packed is None:
+                return self._pack(key, known, kernel, weights, bias)
+            if same_bytes(address, known.copied_to, weights.nbytes):
                 return known.packed
-            packed = kernel.pack(weights, bias)
-            if not kernel.accepts(packed):
-                return None
-            self._entries[key] = known._replace(packed=packed)
+        self._entries.pop(key, None)  # the order of the entries is that of their age
+        tensor = weakref.ref(weights, lambda _: self._forget(key))
+        self._entries[key] = _Weights(tensor, version, address, None, None, 0)
+        return None
+
+    def _pack(
+        self, key: _Key, known: _Weights, kernel: TensorKernel, weights: Tensor, bias: Tensor | None
+    ) -> Packed | None:
+        """Return the weights packed, and keep them for later calls. None if the kernel cannot multiply by them."""
+        copy = torch.empty_strided(weights.shape, weights.stride(), dtype=weights.dtype).copy_(weights.detach())
+        packed = kernel.pack(weights, bias)
+        if not kernel.accepts(packed):
+            return None
+        # Another thread may have written in between: the copy must be of what was packed.
+        if same_bytes(weights.data_ptr(), copy.data_ptr(), weights.nbytes):
+            self._entries[key] = known._replace(packed=packed, copy=copy, copied_to=copy.data_ptr())
             while self.bytes > self._most:
                 self._entries.pop(next(iter(self._entries), key), None)
-            return packed
-        if not weights.is_inference():  # torch counts no writes to those
-            sample = _sample(weights)
-            tensor = weakref.ref(weights, lambda _: self._forget(key))
-            self._entries.pop(key, None)  # the order of the entries is that of their age
-            self._entries[key] = _Weights(tensor, weights._version, weights.data_ptr(), sample, sample.tobytes(), None)
-        return None
+        return packed
 
     def _forget(self, key: _Key) -> None:
         known = self._entries.get(key)
         if known is not None and known.tensor() is None:
             self._entries.pop(key, None)
-
-
-def _sample(weights: Tensor) -> Any:
-    """Return an array on the memory of some elements of a dense tensor, the first and the last among them."""
-    count = weights.numel()
-    step = max(1, (count - 1) // (_SAMPLES - 1))
-    memory = weights.detach().as_strided((-(-count // step),), (step,))
-    return memory.view(_INTEGERS[memory.element_size()]).numpy()

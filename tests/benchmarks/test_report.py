@@ -128,3 +128,13 @@ def test_the_page_of_chains_holds_one_and_two_threads(
     for threads in ("1 thread", "2 threads"):
         assert f"## f32, {threads}\n" in page
         assert f"Geometric means over blocks whose largest result exceeds a size, {threads} (goal" in page
+
+
+def test_calls_from_torch_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    torch_calls = importlib.import_module("torch_calls")
+    monkeypatch.setattr(torch_calls, "CALLS", [(4, 8, 5, 3)])
+    monkeypatch.setattr(torch_calls, "LAYERS", [(4, 8, 5, 3, 1)])
+    (call,), (step,) = torch_calls.calls(1, 3), torch_calls.training(1, 3, batch=2)
+    assert call[0] == "4 -> 8, 5x5, 3x3" and float(call[2]) > 0 and float(step[-1]) > 0

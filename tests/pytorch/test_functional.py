@@ -8,6 +8,7 @@ import sys
 from itertools import product
 from typing import Any
 
+import numpy as np
 import pytest
 
 import convsmith as cs
@@ -181,21 +182,26 @@ def test_weights_that_are_not_finite() -> None:
     assert not padded[:, 0, 0].isnan().any() and not torch.autograd.grad(padded.sum(), x)[0].isnan().all()
 
 
-def test_kept_weights_follow_every_counted_write() -> None:
-    w = W.clone()
-    for element in range(6):  # more than the distance of two elements of the sample
-        for _ in range(3):
-            assert torch.equal(ct.conv2d(X, w), torch.nn.functional.conv2d(X, w))
-        w.view(-1)[element] += 1
-    w.data.mul_(2)  # not counted, but in the sample
-    assert torch.equal(ct.conv2d(X, w), torch.nn.functional.conv2d(X, w))
-    w.data = W
-    assert torch.equal(ct.conv2d(X, w), torch.nn.functional.conv2d(X, w))
-    with torch.inference_mode():
-        kept = W.clone()
-        for value in range(4):
-            kept[0, 0, 0, 0] = value
-            assert torch.equal(ct.conv2d(X, kept), torch.nn.functional.conv2d(X, kept))
+WRITES = {
+    "in place": lambda w, n: w.view(-1)[n].add_(1),
+    ".data": lambda w, n: w.data.view(-1)[n].add_(1),
+    "numpy": lambda w, n: np.add.at(w.numpy().reshape(-1), n, 1),
+    "another memory": lambda w, n: setattr(w, "data", w.data + 1),
+}
+
+
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize("way", WRITES)
+def test_kept_weights_follow_every_write(way: str, inference: bool) -> None:
+    x, taken = integers(1, 16, 5, 5).float(), convolve._KEPT
+    with torch.inference_mode(inference):
+        w = integers(32, 16, 3, 3).float()
+        for element in (0, 1, 1002, 2003, w.numel() - 1):
+            for _ in range(3):
+                assert torch.equal(ct.conv2d(x, w), torch.nn.functional.conv2d(x, w))
+            assert any(entry.tensor() is w and entry.packed for entry in taken._entries.values()), "packed weights ran"
+            WRITES[way](w, element)
+        assert torch.equal(ct.conv2d(x, w), torch.nn.functional.conv2d(x, w))
 
 
 def test_kept_weights_go_with_their_tensor() -> None:

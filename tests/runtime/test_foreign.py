@@ -323,6 +323,39 @@ def test_torch_tensors_that_are_refused(torch: Any) -> None:
         k(x, w, out=torch.zeros(1, 1, 6, 6).expand(1, 8, 6, 6))
 
 
+def test_no_gradient_is_required_where_none_is_recorded(torch: Any) -> None:
+    x, w = torch.ones(1, 4, 6, 6), torch.nn.Parameter(torch.ones(8, 4, 3, 3))
+    k = cs.compile(LINE.replace("mb2", "mb1"), threads=1)
+    for context in (torch.no_grad, torch.inference_mode):
+        with context():
+            y = cs.conv2d(x, w, padding=1)
+            for other in (k(x, w), k(x, k.pack(w)), k.run(src=x, wei=w)["dst"]):
+                assert torch.equal(y, other) and not other.requires_grad
+    for call in (lambda: cs.conv2d(x, w), lambda: k(x, w), lambda: k.pack(w), lambda: cs.reorder(w, "abcd", "acdb")):
+        with pytest.raises(cs.UsageError, match="or a function of convsmith"):
+            call()
+
+
+# -- jax -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["float32", "bfloat16"])
+def test_arrays_of_jax(name: str) -> None:
+    jax = pytest.importorskip("jax")
+    x, w = (jax.numpy.asarray(integers(s, n), dtype=name) for n, s in enumerate([(2, 4, 6, 6), (8, 4, 3, 3)]))
+    seen = as_array("x", x)
+    assert seen.ctypes.data == x.unsafe_buffer_pointer() and seen.shape == x.shape
+    y = cs.conv2d(x, w, padding=1)
+    assert isinstance(y, jax.Array) and y.dtype == x.dtype
+    want = cs.conv2d(np.asarray(x, np.float32), np.asarray(w, np.float32), padding=1)
+    np.testing.assert_array_equal(np.asarray(y, np.float32), want.astype(y.dtype).astype(np.float32))
+    k = cs.compile(f"--dt={'f32' if name == 'float32' else 'bf16'} {LINE}", threads=1)
+    for result in (k(x, w), k(x, k.pack(w)), k.run(src=x, wei=w)["dst"]):
+        assert isinstance(result, jax.Array) and (result == y).all()
+    with pytest.raises(cs.UsageError, match="out: is read-only"):
+        k(x, w, out=y)
+
+
 def test_bfloat16_goes_both_ways(torch: Any) -> None:
     tensor = torch.arange(12.0).to(torch.bfloat16).reshape(3, 4).T
     seen = as_array("x", tensor)

@@ -1,0 +1,197 @@
+"""Calls of a kernel for a GPU on arrays that lie in the GPU's memory: nothing is copied, and results stay there.
+
+The host never reads such an array. CUDA's array interface or DLPack gives its address, type, shape, strides, and the
+stream on which its library works; the kernel is launched on the stream of the first one. Arrays of the host may stand
+beside them, and are copied as in other calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.runtime.arrays import Array, ArraySpec, address_of
+from convsmith.runtime.border import Border, Given, Names
+from convsmith.runtime.dlpack import CUDA, ExportedMemory
+from convsmith.runtime.foreign import dtype_of, module_of, namespace_of, tensor_of, without_gradient
+from convsmith.runtime.loading import DeviceMemory
+from convsmith.runtime.packed import Packed
+
+__all__ = ["GpuArguments", "all_finite_on_gpu", "is_on_gpu", "stream_of"]
+
+_LEGACY_STREAM = 1
+"""CUDA's number of the default stream, which waits for all others."""
+
+
+class _Located(NamedTuple):
+    """An array in the memory of a GPU; strides are in bytes."""
+
+    address: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    read_only: bool
+    owner: object
+
+
+def is_on_gpu(given: object) -> bool:
+    """Return whether an array of another library lies in the memory of a GPU of CUDA."""
+    if isinstance(given, (np.ndarray, np.generic, Packed, int, float)):
+        return False
+    if hasattr(given, "__cuda_array_interface__"):
+        return True
+    try:
+        return int(given.__dlpack_device__()[0]) == CUDA  # type: ignore[attr-defined]
+    except Exception:
+        return False
+
+
+def stream_of(given: Any) -> int:
+    """Return the stream on which the array's library works: a pointer, or CUDA's number of a default stream."""
+    interface = getattr(given, "__cuda_array_interface__", {})
+    stream = interface.get("stream")
+    if stream is not None:
+        return int(stream)
+    current = getattr(getattr(module_of(given), "cuda", None), "current_stream", None)
+    return int(current().cuda_stream) if current is not None else _LEGACY_STREAM
+
+
+class GpuArguments:
+    """The arrays of one call of a kernel whose tensors `border` holds: addresses by name, and the results.
+
+    UsageError names an array that does not fit, before anything is written: an array of a GPU has the type, the shape
+    and the strides of its argument, because the host copies none.
+    """
+
+    def __init__(self, border: Border, memory: DeviceMemory, arrays: Mapping[str, Given], names: Names) -> None:
+        first = next(given for given in arrays.values() if is_on_gpu(given))
+        self._memory = memory
+        self.stream = stream_of(first)
+        self.addresses: dict[str, int] = {}
+        self.packed: list[str] = []
+        self.results: dict[str, Any] = {}
+        self._ends: dict[str, int] = {}
+        self._keep: list[object] = []
+        border.check_names(arrays)
+        for name, spec in border.specs.items():
+            given = arrays.get(name)
+            if given is not None:
+                self._take(name, spec, given, names[name])
+            elif spec.argument.role == "out":
+                self._reserve(name, spec, first)
+            elif name not in border.defaults:
+                raise UsageError(f"{names[name]}: missing; legal is an array of {spec.form}", code="missing")
+        self._check_overlaps(border, names)
+
+    @property
+    def keep(self) -> object:
+        """The owners of the memory."""
+        return self._keep
+
+    def _take(self, name: str, spec: ArraySpec, given: Any, called: str) -> None:
+        is_result = spec.argument.role != "in"
+        if isinstance(given, Packed):
+            self.packed.append(name)
+            address, size, owner = given.addresses[0], given.buffer.nbytes, cast(object, given)
+        elif is_on_gpu(given):
+            _check_device(called, given, self._memory.number)
+            located = _located(called, given, self.stream)
+            shape, strides = self._checked(spec, located, called)
+            if is_result and located.read_only:
+                raise UsageError(f"{called}: is read-only; legal is a writeable array", code="read-only")
+            address, owner = located.address, located
+            size = sum((n - 1) * stride for n, stride in zip(shape, strides)) + spec.dtype.itemsize
+        else:
+            array: Array = spec.check_output(given, called) if is_result else spec.prepare(spec.check(given, called))
+            if not spec.fits(array):
+                raise UsageError(
+                    f"{called}: has strides of {array.strides} bytes; beside arrays of a GPU legal are {spec.strides}",
+                    code="strides",
+                )
+            address, size, owner = address_of(array), spec.extent, array
+        self.addresses[name], self._ends[name] = address, address + size
+        self._keep.append(owner)
+        if is_result:
+            self.results[name] = given
+
+    def _checked(self, spec: ArraySpec, located: _Located, called: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return shape and strides of an argument on a GPU. UsageError if it has others."""
+        if located.dtype != spec.dtype:
+            message = f"{called}: dtype is {located.dtype}; legal is {spec.dtype} (arrays are never cast)"
+            raise UsageError(message, code="dtype")
+        shape, strides = spec.shape, spec.strides
+        if located.shape == spec.without_groups:
+            shape, strides = spec.without_groups, strides[1:]
+        if located.shape != shape:
+            raise UsageError(f"{called}: shape is {located.shape}; legal is {spec.form}", code="shape")
+        if any(n > 1 and a != b for n, a, b in zip(shape, located.strides, strides)):
+            raise UsageError(
+                f"{called}: has strides of {located.strides} bytes; legal are {strides}, as {spec.argument.layout} has "
+                "them (arrays of a GPU are not copied)",
+                code="strides",
+            )
+        return shape, strides
+
+    def _reserve(self, name: str, spec: ArraySpec, like: Any) -> None:
+        """Add a new array of the library of `like` for a result."""
+        address, owner = self._memory.reserve(max(spec.extent, 1))
+        exported = ExportedMemory(address, spec.shape, spec.strides, spec.dtype, owner, (CUDA, self._memory.number))
+        take = getattr(namespace_of(like), "from_dlpack", None)
+        self.results[name] = exported if take is None else take(exported)
+        self.addresses[name], self._ends[name] = address, address + spec.extent
+        self._keep.append(owner)
+
+    def _check_overlaps(self, border: Border, names: Names) -> None:
+        for name in self.results:
+            for other, start in self.addresses.items():
+                if other != name and self.addresses[name] < self._ends[other] and start < self._ends[name]:
+                    raise UsageError(
+                        f"{names[name]}: shares memory with {names[other]}; legal is memory of its own", code="overlap"
+                    )
+
+
+def _check_device(name: str, given: Any, number: int) -> None:
+    """Raise UsageError if an array lies on another GPU than that of this number."""
+    if hasattr(given, "__dlpack_device__") and int(given.__dlpack_device__()[1]) != number:
+        device = getattr(given, "device", f"GPU {given.__dlpack_device__()[1]}")
+        raise UsageError(f"{name}: is on {device}; legal is GPU {number} (arrays are never moved)", code="device")
+
+
+def _located(name: str, given: Any, stream: int) -> _Located:
+    """Return where an array of a GPU lies. Work on it that was put on other streams than `stream` has ended then."""
+    given = without_gradient(name, given)
+    if hasattr(given, "__dlpack__"):
+        tensor, read_only, capsule = tensor_of(name, given, stream=stream)
+        dtype = dtype_of(name, given, tensor)
+        shape = tuple(tensor.shape[: tensor.ndim])
+        steps = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else _dense(shape)
+        strides = tuple(step * dtype.itemsize for step in steps)
+        return _Located((tensor.data or 0) + tensor.byte_offset, dtype, shape, strides, read_only, (given, capsule))
+    interface = given.__cuda_array_interface__
+    dtype, shape = np.dtype(interface["typestr"]), tuple(interface["shape"])
+    strides = interface.get("strides") or tuple(step * dtype.itemsize for step in _dense(shape))
+    address, read_only = interface["data"]
+    return _Located(address, dtype, shape, tuple(strides), read_only, given)
+
+
+def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the strides of a row-major array, in elements."""
+    steps, step = [0] * len(shape), 1
+    for dim in reversed(range(len(shape))):
+        steps[dim], step = step, step * shape[dim]
+    return tuple(steps)
+
+
+def all_finite_on_gpu(name: str, given: Any) -> bool:
+    """Return whether an array of a GPU holds neither infinities nor NaN, as its library says."""
+    is_finite = getattr(namespace_of(given), "isfinite", None)
+    if is_finite is None:
+        raise UnsupportedError(
+            f"{name}: the kernel multiplies it by stored zeros, so it must be finite, which {type(given).__name__} "
+            "cannot say; available are arrays of a library with isfinite",
+            code="non-finite",
+        )
+    return bool(is_finite(without_gradient(name, given)).all())
