@@ -220,9 +220,14 @@ def _obstacle(form: Form | None, weight: Tensor, bias: Tensor | None) -> str:
         return f"its source is on {form.device}"
     if form.dtype not in DTYPES or any(x.dtype != form.dtype for x in (weight, bias) if x is not None):
         return f"its data types are {form.dtype} and {weight.dtype}"
-    if not all(torch.isfinite(x).all() for x in (weight, bias) if x is not None):
+    if not all(map(_is_finite, (weight, bias))):
         return "its weights hold infinities or NaN"
     return "its source is empty" if 0 in form.shape else ""
+
+
+def _is_finite(x: Tensor | None) -> bool:
+    """Return whether all elements are finite. A finite sum says so without a look at each."""
+    return x is None or bool(x.sum().isfinite()) or bool(torch.isfinite(x).all())
 
 
 def _parameter(graph_module: fx.GraphModule, given: object) -> Tensor | None:
@@ -310,14 +315,15 @@ def _with_norm(layer: ConvLayer, norm: Any) -> ConvLayer | None:
             scale = scale * norm.weight.double()
         before = 0.0 if layer.bias is None else layer.bias.double()
         bias = (before - norm.running_mean.double()) * scale + (0.0 if norm.bias is None else norm.bias.double())
+        exact = torch.promote_types(layer.dtype, torch.float32)
+        weight, scale = layer.weight.to(exact), scale.to(exact)
         if layer.output_padding is None:
-            weight = layer.weight.double() * scale.reshape(-1, *[1] * (layer.weight.dim() - 1))
+            weight = weight * scale.reshape(-1, *[1] * (weight.dim() - 1))
         else:
-            g, (ic, ocg, *k) = layer.groups, layer.weight.shape
-            parts = layer.weight.double().reshape(g, ic // g, ocg, *k)
+            g, (ic, ocg, *k) = layer.groups, weight.shape
+            parts = weight.reshape(g, ic // g, ocg, *k)
             weight = (parts * scale.reshape(g, 1, ocg, *[1] * len(k))).reshape(ic, ocg, *k)
-        dtype = layer.weight.dtype
-        return replace(layer, weight=weight.to(dtype), bias=bias.to(dtype), has_norm=True)
+        return replace(layer, weight=weight.to(layer.dtype), bias=bias.to(layer.dtype), has_norm=True)
 
 
 def _writes_between(

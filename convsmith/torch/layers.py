@@ -18,7 +18,7 @@ from convsmith.problem.descriptor import output_size
 from convsmith.problem.post_ops import PER_TENSOR, BinaryPostOp, PostOp, SumPostOp
 from convsmith.runtime.arrays import Array
 from convsmith.runtime.border import Given
-from convsmith.runtime.denormals import with_denormals
+from convsmith.runtime.denormals import count_denormals, with_denormals
 from convsmith.runtime.foreign import view
 from convsmith.torch.layouts import in_order
 
@@ -148,7 +148,7 @@ class ConvLayer:
             g, (ic, ocg, *k) = self.groups, weight.shape
             weight = weight.reshape(g, ic // g, ocg, *k).transpose(1, 2)
         plain = view("weight", weight.reshape(problem.wei_shape).contiguous())
-        flushed: Array = with_denormals("flush", "weight", plain)
+        flushed: Array = with_denormals("flush" if count_denormals(plain) else "keep", "weight", plain)
         return flushed
 
     def packed_for(self, problem: Conv, kernel: CompiledKernel) -> dict[str, Given]:

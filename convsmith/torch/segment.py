@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,9 @@ from torch import Tensor, nn
 
 from convsmith.diag.errors import UsageError
 from convsmith.diag.warning import ConvsmithWarning, warn
+from convsmith.frontend.kernel import CompiledKernel
 from convsmith.frontend.numpy_api import compile
+from convsmith.runtime.threads import available_cpus
 from convsmith.torch.chains import ChainOfLayers
 from convsmith.torch.kernel_sequence import KernelSequence, SequenceStep
 from convsmith.torch.layers import ConvLayer
@@ -58,22 +61,30 @@ class Segment(nn.Module):
     def _prepare(self) -> None:
         """Compile the kernels, pack the weights and lay out the memory."""
         shapes = dict(zip(self._inputs, map(tuple, self._forms)))
-        steps = []
+        made: list[tuple[PlacedLayer, Any, CompiledKernel]] = []
         for place in self._places:
             layer, shape = place.layer, shapes[place.source]
             problem = layer.problem(shape, place.in_place)
-            kernel = compile(problem, threads=self._threads)
-            constants = layer.packed_for(problem, kernel)  # type: ignore[arg-type]
-            values = {"src": place.source, "dst": place.result}
-            if isinstance(layer, ConvLayer) and place.residual is not None and not place.in_place:
-                values[layer.operand] = place.residual
+            made.append((place, problem, compile(problem, threads=self._threads)))
             shapes[place.result] = layer.result_shape(shape)
-            nbytes = torch.Size(shapes[place.result]).numel() * self._dtype.itemsize
-            replaced = place.residual if place.in_place else None
-            steps.append(SequenceStep(kernel, constants, values, place.result, nbytes, replaced))
+        # Native code packs, without the interpreter's lock.
+        with ThreadPoolExecutor(available_cpus()) as pool:
+            steps = list(pool.map(lambda one: self._step(one[0], one[1], one[2], shapes), made))
         self._results = [(shapes[v], dense_strides(shapes[v], True)) for v in self._outputs]
         self._sequence = KernelSequence(steps, (*self._inputs, *self._outputs))
         self._strides = [dense_strides(shape, True) for shape in self._forms]
+
+    def _step(
+        self, place: PlacedLayer, problem: Any, kernel: CompiledKernel, shapes: Mapping[int, tuple[int, ...]]
+    ) -> SequenceStep:
+        """Return the kernel of a layer with its packed weights, and the values that it reads and makes."""
+        layer = place.layer
+        values = {"src": place.source, "dst": place.result}
+        if isinstance(layer, ConvLayer) and place.residual is not None and not place.in_place:
+            values[layer.operand] = place.residual
+        nbytes = torch.Size(shapes[place.result]).numel() * self._dtype.itemsize
+        replaced = place.residual if place.in_place else None
+        return SequenceStep(kernel, layer.packed_for(problem, kernel), values, place.result, nbytes, replaced)
 
     def forward(self, *tensors: Tensor) -> Any:
         """Return the tensors of the outputs, a tuple if there are several; they are channels-last in memory."""
