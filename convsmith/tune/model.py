@@ -127,6 +127,8 @@ class Model(CostModel):
         tiles = prod(min(-(-loops.extents[n] // tile.get(n, 1)), BORDERS) for n in (lane, *tile) if loops.axes[n])
         products = prod(tile.values()) // self.lanes
         reach = max(tile[lane] * self.row_step(lane), 1) * (BORDERS - 1)
+        if self.row_step(lane) > 1 and tile[lane] > self.lanes and self.overhang(lane) > STRIDE:
+            return False  # neighbouring taps miss the same lanes, and `partition` makes one piece of them
         return taps <= Config.pieces and self.overhang(lane) <= reach and taps * tiles * products <= MOST_BORDERED
 
     def overhang(self, lane: str) -> int:

@@ -62,3 +62,8 @@ def test_a_converted_element_meets_many_vectors() -> None:
         for types in ("--dt=f32", "--dt=f16:f16:f32")
     )
     assert half["n"] > plain["n"] and half["m"] < plain["m"]
+
+
+def test_borders_that_several_taps_of_a_stride_share_are_met_by_single_vectors() -> None:
+    config = default_config(parse_problem("--dt=bf16 --stag=abx --dtag=abx mb1ic3ih224oc64oh112kh7sh2ph3"), AMX)
+    assert config.realise == "pad_copy" or config.size("ow") <= 16
