@@ -62,7 +62,8 @@ class Device:
     output: SPIR-V, or PTX for an assembler. ``grid`` and ``group`` are the largest numbers of groups and of threads
     of a group along each dim, innermost first; ``threads`` is the largest number of threads of a group. ``warps``
     are the legal numbers of threads of a warp, the preferred one first; there are none where kernels cannot rely on
-    warps.
+    warps. Instructions on fragments of 16-bit numbers do ``fragment_rate`` multiply-adds in the time of one of f32, and
+    as many more as the numbers are shorter; 0 without such instructions.
     """
 
     runtime: str
@@ -74,6 +75,7 @@ class Device:
     units: ComputeUnits
     code: Literal["spirv", "ptx"]
     warps: tuple[int, ...] = ()
+    fragment_rate: float = 0.0
 
     @property
     def levels(self) -> tuple[ThreadLevel, ...]:

@@ -33,7 +33,7 @@ def lane_rows(st: Statement, loops: Loops, config: Config, machine: Machine) -> 
         return ()
     a, b = row_views(st, loops, config)
     rows = machine.fragment_rows(a.factor, b.factor, st.acc)
-    return tuple(x for x in rows if {o.file for o in x.operands} == {LANES})
+    return tuple(row for row in rows if all(x.file == LANES for x in row.operands))
 
 
 def row_views(st: Statement, loops: Loops, config: Config) -> tuple[View, View]:

@@ -51,9 +51,14 @@ class GroupNest:
         return THREAD if len(self.threads) > 1 else self.threads[0].name
 
     @property
+    def warp_size(self) -> int:
+        """The number of lanes of a warp that computes fragments; 1 of a thread."""
+        return self.warp.lanes if self.warp is not None else 1
+
+    @property
     def size(self) -> int:
         """The number of threads of a group."""
-        return prod(x.extent for x in self.threads) * (self.warp.lanes if self.warp is not None else 1)
+        return prod(x.extent for x in self.threads) * self.warp_size
 
 
 def group_nest(

@@ -43,6 +43,11 @@ class GroupPlan:
             ("terms", nest.terms),
         ):  # fmt: skip
             yield head, " ".join(f"{x}:{x.extent}" for x in loops)
+        if nest.warp is not None:
+            row = nest.warp.row
+            shape = " x ".join(map(str, (*row.result.shape, row.terms)))
+            tiles = " x ".join(str(x.extent) for x in nest.warp.fragments)
+            yield "instruction", f"{row.name}: {shape}, {tiles} fragments of sums in a warp of {nest.warp.lanes} lanes"
         for name, nbytes in self.shared.items():
             yield "shared", f"{name} {nbytes} bytes"
         yield "pipeline", " ".join(step.name for step in self.pipeline)

@@ -15,6 +15,7 @@ from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
 from convsmith.machine.device import Device
 from convsmith.plan.config import Config
+from convsmith.plan.group_fragments import lane_row
 from convsmith.plan.group_limits import along_lanes, shared_bytes
 from convsmith.plan.group_nest import GroupNest, group_nest
 from convsmith.plan.hardware_choice import hardware_config
@@ -23,6 +24,7 @@ from convsmith.problem.problem import Problem
 from convsmith.statement.parts import splits
 from convsmith.statement.statement import Statement, view_steps
 from convsmith.statement.views import statement
+from convsmith.tune.device_fragments import FragmentChoice, fragment_choices
 
 SHARED_LOAD = 1.0
 """Cycles in which a thread loads an element from shared memory, in those of a multiply-add."""
@@ -67,7 +69,9 @@ def device_config(problem: Problem, machine: Machine) -> Config:
             config = None
         if config is not None:
             return config
-        found = min(_choices(st, machine), key=lambda x: (x.cycles, str(x.config)), default=None)
+        choices: list[_Choice | FragmentChoice] = [*_choices(st, machine)]
+        choices += fragment_choices(st, machine, _columns(st))
+        found = min(choices, key=lambda x: (x.cycles, str(x.config)), default=None)
         if found is None:
             raise ConfigError("no-config", f"no config makes a kernel of {problem} for {machine.name}")
         return _in_parts(st, found.config, machine)
@@ -78,9 +82,14 @@ def _in_parts(st: Statement, config: Config, machine: Machine) -> Config:
     have few sums of many terms.
     """
     assert machine.device is not None
-    nest, units = group_nest(loops_after_fusing(st, config), config), machine.device.units
+    loops, units = loops_after_fusing(st, config), machine.device.units
+    nest = group_nest(loops, config, lane_row(st, loops, config, machine), machine.matrix_loads)
+    tiles = dict(config.group) if config.instruction else {}
     wanted = units.count * units.threads // (prod(nest.grid_sizes) * nest.size)
-    ways = [(n, d.name) for d in st.of("k") for n in range(2, min(wanted, d.size) + 1) if not d.size % n]
+    ways = [
+        (n, d.name) for d in st.of("k") for n in range(2, min(wanted, d.size) + 1)
+        if not d.size % n and not d.size // n % tiles.get(d.name, 1)
+    ]  # fmt: skip
     if st.constant or not ways or not splits(st):
         return config
     parts, loop = max(ways, key=lambda way: (way[0], -st.reduce.index(way[1])))
@@ -120,6 +129,14 @@ def _tiled_loops(st: Statement) -> tuple[str, list[str]]:
     columns = [d for d in free if d.kind == "n" and d is not lane]
     pixels = [d for d in reversed(free) if d.kind == "m" and d is not lane]
     return lane.name, [d.name for d in (*columns[-1:], *pixels)][:2]
+
+
+def _columns(st: Statement) -> str:
+    """Return the loop along which a warp has columns: that of the result's memory, or the largest of its channels."""
+    steps = view_steps(st.c)
+    free = [d for d in st.dims if d.kind in ("n", "m")]
+    adjacent = [d for d in free if steps.get(Var(d.name)) == 1 and d.size >= FEW]
+    return max(adjacent or st.of("n") or free, key=lambda d: d.size).name
 
 
 def _inner_dims(st: Statement) -> set[str]:

@@ -21,18 +21,28 @@ LAYERS = {
     "product": "--matmul 256x128:128x256",
     "backward": "--dir=BWD_D --stag=axb --dtag=axb mb8ic64ih28oc64oh28kh3ph1",
 }
+TENSOR_LAYERS = {
+    "halves": ("--stag=axb --wtag=axb --dtag=axb --dt=bf16 mb8ic64ih28oc64oh28kh3ph1", "HMMA"),
+    "bytes": ("--stag=axb --wtag=axb --dtag=axb --dt=s8:s8:s32 mb8ic64ih28oc64oh28kh3ph1", "IMMA"),
+}
+"""Problems whose warps multiply fragments on sm_80, each with the opcode of its products."""
+BUDGETS = [
+    *((name, level, line, "FFMA") for name, line in LAYERS.items() for level in ("sm_80", "sm_90a")),
+    *((name, "sm_80", line, opcode) for name, (line, opcode) in TENSOR_LAYERS.items()),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("level", ["sm_80", "sm_90a"])
-@pytest.mark.parametrize("name", LAYERS)
-def test_the_opcodes_of_a_hot_loop(name: str, level: str, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize(("name", "level", "line", "product"), BUDGETS, ids=[f"{x[0]}-{x[1]}" for x in BUDGETS])
+def test_the_opcodes_of_a_hot_loop(
+    name: str, level: str, line: str, product: str, request: pytest.FixtureRequest
+) -> None:
     skip_without(level)
-    assembled = assemble_ptx(made(LAYERS[name], "", level).notes["ptx"], level)
-    (kernel,) = [text for symbol, text in disassembly(assembled.cubin).items()][:1]
-    counts = hot_loop(kernel, "FFMA")
+    assembled = assemble_ptx(made(line, "", level).notes["ptx"], level)
+    kernel = disassembly(assembled.cubin)["convsmith"]
+    counts = hot_loop(kernel, product)
     head = f"{assembled.assembler}, LLVM {llvm_bind.llvm_version()}"
-    use = next(iter(assembled.uses.values()))
-    lines = [head, LAYERS[name], str(use), *(f"{n:5} {opcode}" for opcode, n in sorted(counts.items()))]
+    use = assembled.uses["convsmith"]
+    lines = [head, line, str(use), *(f"{n:5} {opcode}" for opcode, n in sorted(counts.items()))]
     text = "\n".join(lines) + "\n"
     path = HERE / f"{name}.{level}.txt"
     if request.config.getoption("--update-golden"):
@@ -40,8 +50,8 @@ def test_the_opcodes_of_a_hot_loop(name: str, level: str, request: pytest.Fixtur
     wanted = path.read_text(encoding="utf-8")
     if wanted.partition("\n")[0] != head:
         pytest.skip(f"{path.name} is of another assembler than {head}")
-    assert counts["FFMA"] and text == wanted, "if this is as it should be: pytest tests/ptx --update-golden"
+    assert counts[product] and text == wanted, "if this is as it should be: pytest tests/ptx --update-golden"
 
 
 def test_every_text_belongs_to_a_layer() -> None:
-    assert {x.name for x in HERE.glob("*.txt")} == {f"{x}.{level}.txt" for x in LAYERS for level in ("sm_80", "sm_90a")}
+    assert {x.name for x in HERE.glob("*.txt")} == {f"{name}.{level}.txt" for name, level, *_ in BUDGETS}

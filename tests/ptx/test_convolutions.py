@@ -38,6 +38,9 @@ WARPS = {
 """Problems with configs whose groups have several warps."""
 EVERY = KINDS | WARPS
 LAYERS = (
+    "--stag=axb --wtag=axb --dtag=axb --dt=f16 mb1ic16ih5oc16oh5kh3ph1",
+    "--dir=BWD_W --stag=axb --dtag=axb --dt=bf16:f32:bf16 mb2ic32iw9oc32ow9kw1",
+    "--stag=axb --dtag=axb --dt=u8:s8:u8 --attr-post-ops=relu mb1ic32iw9oc16ow9kw1",
     "--stag=axb --dtag=axb mb1ic8ih8oc16oh8kh3ph1", "--stag=axb --dtag=axb --dt=bf16 mb1ic8ih6oc8oh6kh3ph1",
     "--stag=axb --dtag=axb g8mb1ic8ih6oc8oh6kh3ph1", "--dir=BWD_D --stag=axb --dtag=axb mb1ic4ih6oc8oh3kh3ph1sh2",
     "--dir=BWD_W --stag=axb --dtag=axb mb2ic4ih6oc8oh6kh3ph1",
@@ -81,6 +84,23 @@ def test_kernels_are_exact_under_four_schedules(kind: str, level: str) -> None:
 @pytest.mark.parametrize("line", LAYERS)
 def test_default_kernels_are_exact_under_four_schedules(line: str, level: str) -> None:
     check(line, "", level)
+
+
+@pytest.mark.parametrize(("line", "rows"), [
+    ("--stag=axb --dtag=axb --dt=f16 mb32ic64ih28oc64oh28kh3ph1",
+     {"sm_70": "mma_m8n8k4_f16", "sm_80": "mma_m16n8k16_f16"}),
+    ("--stag=axb --dtag=axb --dt=bf16 mb32ic64ih28oc64oh28kh3ph1", {"sm_80": "mma_m16n8k16_bf16"}),
+    ("--stag=axb --dtag=axb --dt=u8:s8:s32 mb32ic64ih28oc64oh28kh3ph1", {"sm_80": "mma_m16n8k32_u8_s8"}),
+    ("--stag=axb --dtag=axb mb32ic64ih28oc64oh28kh3ph1", {"sm_70": "", "sm_80": ""}),
+    ("--stag=axb --dtag=axb --dt=bf16 g32mb8ic32ih28oc32oh28kh3ph1", {"sm_80": ""}),
+])  # fmt: skip
+def test_default_configs_take_instructions_on_fragments(line: str, rows: dict[str, str]) -> None:
+    """Where a level has them for the types; depthwise convolutions and f32 have none."""
+    for level, row in rows.items():
+        with one_table():
+            config = device_config(parse_problem(line), target(level))
+            text = str(device_plan(parse_problem(line), config, target(level)))
+        assert config.instruction == row and (f"instruction   {row}: " in text) is bool(row)
 
 
 @pytest.mark.parametrize("kind", ["warps", "channels-last"])

@@ -41,13 +41,19 @@ _SCALARS = (
 _GENERATIONS = ("sm_61", "sm_70", "sm_75", "sm_80", "sm_90", "sm_90a")
 
 
-def _level(name: str, units: ComputeUnits, shared: int, l2: int, products: tuple[Instruction, ...]) -> Machine:
-    """Return the level `name`; a group has up to `shared` bytes of shared memory, the chip `l2` bytes of cache."""
+def _level(
+    name: str, units: ComputeUnits, shared: int, l2: int, products: tuple[Instruction, ...], rate: float
+) -> Machine:
+    """Return the level `name`; a group has up to `shared` bytes of shared memory, the chip `l2` bytes of cache.
+
+    The ``rate`` is that of products of fragments by ``mma.sync``, from the peak rates of the data sheets.
+    """
     needs = _GENERATIONS[: _GENERATIONS.index(name) + 1]
     device = Device(
         runtime="cuda", dialect=dialect("sm_80" in needs, pipelines="sm_90a" in needs), grid=_GROUPS, group=_GROUP,
         threads=1024,
         shared=SharedMemory(shared, banks=32, width=4), units=units, warps=(32,), code="ptx",
+        fragment_rate=rate,
     )  # fmt: skip
     return Machine(
         name=name, triple=TRIPLE, cpu=name, features=_PTX, needs=needs, vectors=RegisterFile("register", 255, 32),
@@ -64,7 +70,7 @@ def _units(count: int, shared: int) -> ComputeUnits:
 
 
 LEVELS = (
-    _level("sm_90a", _units(132, 228 << 10), 227 << 10, 50 << 20, (*PRODUCTS, *GROUP_PRODUCTS)),
-    _level("sm_80", _units(108, 164 << 10), 163 << 10, 40 << 20, PRODUCTS),
-    _level("sm_70", _units(80, 96 << 10), 96 << 10, 6 << 20, PAIRED),
+    _level("sm_90a", _units(132, 228 << 10), 227 << 10, 50 << 20, (*PRODUCTS, *GROUP_PRODUCTS), rate=10),
+    _level("sm_80", _units(108, 164 << 10), 163 << 10, 40 << 20, PRODUCTS, rate=16),
+    _level("sm_70", _units(80, 96 << 10), 96 << 10, 6 << 20, PAIRED, rate=8),
 )

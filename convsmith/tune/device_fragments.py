@@ -1,0 +1,197 @@
+"""Configs for a device whose warps multiply fragments: tiles of warps and groups, with their expected cycles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from math import prod
+from typing import NamedTuple
+
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.instruction import Instruction
+from convsmith.ir.types import dtype
+from convsmith.machine.base import Machine
+from convsmith.plan.config import Config
+from convsmith.plan.group_fragments import lane_row, lane_rows
+from convsmith.plan.group_limits import shared_bytes
+from convsmith.plan.group_nest import group_nest
+from convsmith.plan.loops import loops_after_fusing
+from convsmith.statement.statement import Statement
+
+FRAGMENTS = (1, 2, 4)
+"""Rows and columns of fragments of a warp, in fragments; columns are half as long and up to twice as many."""
+WARPS = (1, 2, 4)
+"""Warps of a group along the rows or the columns."""
+MOST_WARPS = 8
+"""Maximum number of warps of a group."""
+FIRST = 8
+"""Candidates by tiles alone of which the steps are worked out."""
+SUMS = 128
+"""Maximum number of registers of a lane that hold sums."""
+STEP = 64
+"""Bytes of the terms of a row that a group copies in a step."""
+SHARED_LOAD, GLOBAL_LOAD = 64.0, 32.0
+"""Bytes that a warp loads from shared memory, and a group from global memory, while a warp does one multiply-add."""
+BARRIER = 40.0
+"""Cycles of a barrier, in those of multiply-adds of a warp."""
+HALO = 0.1
+"""Cost of copying the elements of a tile once, relative to that of its products."""
+BANKS = 16
+"""Bytes that each row of a copy is longer, so that rows of a matrix lie in different banks."""
+
+
+class FragmentChoice(NamedTuple):
+    """A config with its expected cycles, counted as those of all threads of the groups of a unit."""
+
+    cycles: float
+    config: Config
+
+
+class _StepTerms(NamedTuple):
+    """Reduction loops with their iterations of a step, and the part of the work that is not beyond their ends."""
+
+    sizes: dict[str, int]
+    used: float
+
+
+def fragment_choices(st: Statement, machine: Machine, lane: str) -> Iterator[FragmentChoice]:
+    """Yield configs whose warps multiply fragments, with their expected cycles; the columns are along ``lane``."""
+    if machine.device is None or not machine.device.fragment_rate or len(st.factors) < 2 or st.shifted:
+        return
+    plain = Config(machine.name, lane, pack=(), shared=tuple(v.name for v in st.factors), realise="pad_copy")
+    loops = loops_after_fusing(st, plain)
+    if loops.kinds[lane] not in ("m", "n"):
+        return
+    rows = lane_rows(st, loops, plain, machine)
+    if not rows:
+        return
+    most = STEP * 8 // dtype(st.a.factor).bits
+    row = max(rows, key=lambda row: (_terms(st, row, most).used, row.terms))
+    terms = _terms(st, row, most)
+    tiles: list[tuple[float, Sequence[int], Config]] = []
+    for counts in product(FRAGMENTS, (*FRAGMENTS, 8), WARPS, WARPS):
+        if prod(counts[:2]) * row.result.layout.registers > SUMS or prod(counts[2:]) > MOST_WARPS:
+            continue
+        config = _config(st, plain, row, counts, terms)
+        if config is not None:
+            tiles.append((_of_tile(st, machine, row, counts, config), counts, config))
+    for _, each, config in sorted(tiles, key=lambda x: (x[0], x[1]))[:FIRST]:
+        yield from _with_cycles(st, machine, config, row, each)
+
+
+def _of_tile(st: Statement, machine: Machine, row: Instruction, counts: Sequence[int], config: Config) -> float:
+    """Return the cycles in which all groups compute the terms of a product, by the tiles alone."""
+    assert machine.device is not None
+    high, wide, down, across = counts
+    sizes = {d.name: -(-d.size // st.residues.get(d.name, 1)) for d in st.dims if d.kind != "k"}
+    groups = prod(-(-size // config.group_size(n)) for n, size in sizes.items())
+    rows, columns = high * row.result.shape[0], wide * row.result.shape[1]
+    nbytes = dtype(st.a.factor).bits / 8
+    products = rows * columns * down * across / row.result.layout.lanes / machine.device.fragment_rate * nbytes / 2
+    read = (rows + columns) * nbytes * down * across / SHARED_LOAD
+    copied = (rows * down + columns * across) * nbytes / GLOBAL_LOAD
+    return -(-groups // machine.device.units.count) * (max(products, read, copied) + BARRIER / row.terms)
+
+
+def _with_cycles(
+    st: Statement, machine: Machine, config: Config, row: Instruction, counts: Sequence[int]
+) -> Iterator[FragmentChoice]:
+    """Yield the config with its copies in several slots, as far as shared memory has room, and its cycles."""
+    device = machine.device
+    assert device is not None
+    copies = (("async", 3), ("async", 2)) if device.dialect.copies else (("wait", 2),)
+    loops = loops_after_fusing(st, config)
+    try:
+        nest = group_nest(loops, config, lane_row(st, loops, config, machine), machine.matrix_loads)
+    except ConfigError:
+        return
+    for how, slots in (*copies, ("wait", 1)):
+        whole = replace(config, copies=how, buffers=slots)
+        needed = sum(shared_bytes(st, loops, whole, nest).values())
+        if needed > device.shared.bytes or (slots > 1 and prod(x.extent for x in nest.steps) < slots):
+            continue
+        bits = dtype(st.a.factor).bits
+        high, wide, down, across = counts
+        terms = prod(x.extent for x in nest.terms)
+        sums = high * row.result.shape[0] * wide * row.result.shape[1]
+        products = sums * terms * down * across / nest.warp_size / device.fragment_rate * bits / 16
+        read = (high * row.result.shape[0] + wide * row.result.shape[1]) * terms * bits / 8 * down * across
+        step = max(products, read / SHARED_LOAD, needed / slots / GLOBAL_LOAD) + BARRIER * (2 if slots == 1 else 1)
+        finish = sums * down * across / nest.warp_size * 4
+        groups = prod(x.extent for x in nest.grid)
+        one = prod(x.extent for x in nest.steps) * step + finish
+        yield FragmentChoice(-(-groups // device.units.count) * nest.warp_size * one, whole)
+        return
+
+
+def _config(
+    st: Statement, plain: Config, row: Instruction, counts: Sequence[int], terms: _StepTerms
+) -> Config | None:
+    """Return the config of a warp's and a group's tile, None where a loop has too few iterations for it."""
+    high, wide, down, across = counts
+    kind = next(d.kind for d in st.dims if d.name == plain.lane)
+    others = {d.name: -(-d.size // st.residues.get(d.name, 1)) for d in st.dims if d.kind in {"m", "n"} - {kind}}
+    same = {d.name: -(-d.size // st.residues.get(d.name, 1)) for d in st.dims if d.kind == kind}
+    columns = wide * row.result.shape[1]
+    axes = {d.name: d.axis for d in st.dims}
+    taps = {n: max((d.size for d in st.of("k") if d.axis == axes[n] and d.axis), default=1) for n in others}
+    rows = _rows(others, taps, high * row.result.shape[0] * down)
+    if rows is None or columns * across >= 2 * max(same[plain.lane], row.result.shape[1]):
+        return None
+    register, group = {plain.lane: columns}, {plain.lane: columns * across}
+    left = down
+    for n, size in rows.items():
+        part = left
+        while size % part:
+            part //= 2
+        register[n], group[n] = size // part, size
+        left //= part
+    if left > 1:
+        return None
+    pad = tuple((v.name, BANKS // dtype(v.dtype).bytes) for v in st.factors)
+    reduce = (*(n for n in st.reduce if n not in terms.sizes), *(n for n in st.reduce if n in terms.sizes))
+    return replace(
+        plain, instruction=row.name, register=_items(register), group=_items({**group, **terms.sizes}), pad=pad,
+        reduce=reduce,
+    )  # fmt: skip
+
+
+def _rows(loops: Mapping[str, int], taps: Mapping[str, int], count: int) -> dict[str, int] | None:
+    """Return the tile of ``count`` iterations of the ``loops``, powers of two, with the least work beyond their ends
+    and the least halo for ``taps``; of several, the squarest. None where the loops have too few iterations.
+    """
+    found: tuple[tuple[float, int], dict[str, int]] | None = None
+    names = [n for n, size in loops.items() if size > 1]
+    most = [1 << (loops[n] - 1).bit_length() for n in names]
+    for sizes in product(*(_powers(x) for x in most)):
+        if prod(sizes) != count:
+            continue
+        beyond = prod(-(-loops[n] // s) * s / loops[n] for n, s in zip(names, sizes))
+        halo = prod((s + taps[n] - 1) / s for n, s in zip(names, sizes))
+        rank = beyond * (1 + HALO * (halo - 1)), max(sizes)
+        if found is None or rank < found[0]:
+            found = rank, {n: s for n, s in zip(names, sizes) if s > 1}
+    return None if found is None else found[1]
+
+
+def _terms(st: Statement, row: Instruction, most: int) -> _StepTerms:
+    """Return the reduction loops of a step, the innermost first, with up to ``most`` terms: a multiple of the row's."""
+    sizes = {d.name: -(-d.size // st.residues.get(d.name, 1)) for d in st.of("k")}
+    tile: dict[str, int] = {}
+    for n in reversed(st.reduce):
+        room = most // prod(tile.values())
+        if sizes[n] > 1 and room > 1:
+            tile[n] = min(1 << (sizes[n] - 1).bit_length(), room)
+    last = next(reversed(tile), "")
+    while tile and prod(tile.values()) % row.terms:
+        tile[last] *= 2
+    return _StepTerms(tile, prod(sizes[n] / (-(-sizes[n] // s) * s) for n, s in tile.items()))
+
+
+def _powers(most: int) -> list[int]:
+    return [1 << n for n in range(most.bit_length())]
+
+
+def _items(tile: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    return tuple((n, size) for n, size in tile.items() if size > 1)
