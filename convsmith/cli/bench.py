@@ -14,7 +14,7 @@ import numpy as np
 
 from convsmith.cli.bench_html import bench_html
 from convsmith.cli.bench_json import as_json, earlier_rows, means_of, problem_key, row_data, versions_of
-from convsmith.cli.bench_model import bench_model, check_model_options
+from convsmith.cli.bench_model import bench_model, check_model_options, model_profiler
 from convsmith.cli.bench_page import Page, Row
 from convsmith.cli.distribution import check_picture, distribution, draw
 from convsmith.cli.options import Duration
@@ -38,7 +38,6 @@ from convsmith.measure.peak import peak_sample, peak_types
 from convsmith.measure.peers import PEERS, TRANSFORMED, installed, make_peer
 from convsmith.measure.timing import ROUNDS, measure
 from convsmith.measure.verification import computed, real_arrays, verify_kernel
-from convsmith.onnx.profiling import NodeProfiler
 from convsmith.page.document import check_page, write_page
 from convsmith.problem.data import random_arrays
 from convsmith.problem.problem import Problem
@@ -57,6 +56,7 @@ __all__ = ["bench", "bench_kernel"]
 @click.option("--sample", type=click.IntRange(1), metavar="N", help="With --suite: only N of its problems.")
 @click.option("--seed", default=0, show_default=True, help="With --sample: which ones.")
 @click.option("--budget", type=Duration(), help="Start no further problem after this time, such as 30s or 2m.")
+@click.option("--torch", metavar="MODULE:FUNCTION", help="The convolutions of the model and inputs it returns.")
 @click.option("--resume", is_flag=True, help="With --suite and --json: add to the rows of the file, if it exists.")
 @click.option("--png", "picture", metavar="FILE", help="Draw the roofline with all problems, and their ratios.")
 @click.option("--html", metavar="FILE", help="Write a page for a browser: a table that sorts, and the same pictures.")
@@ -65,11 +65,13 @@ __all__ = ["bench", "bench_kernel"]
 def bench(
     source: str | None, threads: int | None, target: str | None, config: str | None, layout: str, vs: str,
     rounds: int, suite: str | None, sample: int | None, seed: int, budget: float | None, resume: bool,
-    picture: str | None, html: str | None, wide: bool, json_file: str | None, **options: str | bool | None,
+    torch: str | None, picture: str | None, html: str | None, wide: bool, json_file: str | None,
+    **options: str | bool | None,
 ) -> None:  # fmt: skip
     """Verify and time kernels: a network (resnet50, mobilenet_v2, vgg16), a descriptor, or a file of descriptors.
 
-    Or a model: each convolution of MODEL.onnx, with its real shapes, beside ONNX Runtime's kernel of that node.
+    Or a model: each convolution of MODEL.onnx, with its real shapes, beside ONNX Runtime's kernel of that node; with
+    --torch, each one of a PyTorch model beside PyTorch's.
 
     With --suite, instead of these: the problems of a suite in every direction, channels last, first and in blocks, and
     the distribution of the results. With --resume, runs with a --budget, or with several seeds, make one table.
@@ -80,16 +82,21 @@ def bench(
     standard error.
     """
     check_choices(target, config, runs=True)
-    if (source is None) == (suite is None):
-        raise UsageError("legal is one of a problem, a list of problems, and --suite=NAME", code="no-problem")
+    if [source, suite, torch].count(None) != 2:
+        raise UsageError(
+            "legal is one of a problem, a list of problems, a model, --suite=NAME and --torch=MODULE:FUNCTION",
+            code="no-problem",
+        )
     if picture is not None:
         check_picture(picture)
     if html is not None:
         check_page(html)
-    if source is not None and source.endswith(".onnx"):
+    if torch is not None or (source is not None and source.endswith(".onnx")):
         others = dict(config=config, vs=vs, suite=suite, sample=sample, resume=resume, png=picture, html=html)
-        check_model_options(source, {**others, **options}, json_file)
-        profiler = NodeProfiler(source, threads=threads, rounds=rounds, target=target, layout=layout)
+        check_model_options(str(torch or source), {**others, **options}, json_file)
+        profiler = model_profiler(
+            str(torch or source), torch is not None, threads=threads, rounds=rounds, target=target, layout=layout
+        )
         click.get_current_context().exit(bench_model(profiler, budget, wide, json_file))
     if suite is not None:
         listed = read_suite(suite, options, sample or 0, seed)

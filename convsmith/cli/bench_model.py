@@ -1,50 +1,29 @@
-"""`convsmith bench MODEL.onnx`: the convolutions of a model beside the kernels of the framework that runs it."""
+"""`convsmith bench MODEL.onnx` and `--torch`: a model's convolutions beside the kernels of its own framework."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from math import inf
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from convsmith.cli.output import Rows, error_line, note, progress, write_file
 from convsmith.cli.table import GIVES_WAY, Column
 from convsmith.diag.errors import UsageError
+from convsmith.diag.forking import import_lock
 from convsmith.measure.description import describe
-from convsmith.measure.profile import TEXTS, ModelProfile, ProfiledNode, node_cells
-from convsmith.problem.problem import Problem
+from convsmith.measure.profile import TEXTS, node_cells
+from convsmith.onnx.node_profiler import NodeProfiler
+from convsmith.onnx.profiling import onnx_profiler
 
-__all__ = ["Profiler", "bench_model", "check_model_options"]
+__all__ = ["bench_model", "check_model_options", "model_profiler"]
 
 _RANKS = {"problem": GIVES_WAY, "operator": GIVES_WAY + 1, "agrees": GIVES_WAY - 2, "could win us": GIVES_WAY - 1}
 """Columns that give way to the width of the terminal, and in which order."""
 _WIDTHS = {"node": 24, "operator": 13, "problem": 60, "agrees": 7}
 _NUMBERS = 9
-
-
-class Profiler(Protocol):
-    """Profiles the nodes of a model one after the other."""
-
-    @property
-    def problems(self) -> list[Problem]:
-        """The problems of the rows, in their order."""
-
-    @property
-    def host_name(self) -> str:
-        """The framework that runs the model."""
-
-    @property
-    def heading(self) -> str:
-        """One line above the rows."""
-
-    @property
-    def result(self) -> ModelProfile:
-        """The profile of the nodes that are measured so far."""
-
-    def rows(self) -> Iterator[ProfiledNode]:
-        """Yield the rows as they are measured."""
 
 
 def check_model_options(source: str, given: Mapping[str, object], json_file: str | None) -> None:
@@ -59,7 +38,17 @@ def check_model_options(source: str, given: Mapping[str, object], json_file: str
         raise UsageError(f"--json={json_file}: there is no such directory", code="bad-file")
 
 
-def bench_model(profiler: Profiler, budget: float | None, wide: bool, json_file: str | None) -> int:
+def model_profiler(source: str, torch: bool, **options: Any) -> NodeProfiler:
+    """Return the profiler of the model in the file ``source``, or of the PyTorch model that a function returns."""
+    if not torch:
+        return onnx_profiler(source, **options)
+    with import_lock:
+        from convsmith.torch.profiling import torch_profiler, with_function  # UnsupportedError without torch
+    model, inputs = with_function(source)
+    return torch_profiler(model, inputs, name=source, **options)
+
+
+def bench_model(profiler: NodeProfiler, budget: float | None, wide: bool, json_file: str | None) -> int:
     """Measure and print the nodes, with a summary; return the exit status: 1 if a result does not agree."""
     problems = profiler.problems
     longest = max((len(str(p)) for p in problems), default=0)

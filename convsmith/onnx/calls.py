@@ -36,8 +36,8 @@ from convsmith.problem.problem import Problem
 from convsmith.runtime.arrays import Array
 
 __all__ = [
-    "NODE_CALLS", "KernelCall", "conv_call", "conv_integer_call", "conv_transpose_problem", "matmul_integer_call",
-    "node_call", "qlinear_conv_call", "qlinear_matmul_call",
+    "NODE_CALLS", "KernelCall", "OperatorCall", "conv_call", "conv_integer_call", "conv_transpose_problem",
+    "matmul_integer_call", "node_call", "qlinear_conv_call", "qlinear_matmul_call",
 ]  # fmt: skip
 
 _FLOATS = ("f32", "f64", "f16", "bf16")
@@ -179,7 +179,7 @@ _DEFAULTS: dict[str, Any] = {"auto_pad": "NOTSET", "group": 1}
 
 
 @dataclass(frozen=True)
-class _Operator:
+class OperatorCall:
     """The function that makes the call of an operator, the numbers of its inputs, of which the `needed` first ones must
     be given, and the positions of source and weights. A product has no window.
     """
@@ -191,13 +191,13 @@ class _Operator:
     has_window: bool = True
 
 
-NODE_CALLS: dict[str, _Operator] = {
-    "Conv": _Operator(conv_call, 3, 2, (0, 1)),
-    "ConvTranspose": _Operator(_conv_transpose_call, 3, 2, (0, 1)),
-    "ConvInteger": _Operator(conv_integer_call, 4, 2, (0, 1)),
-    "QLinearConv": _Operator(qlinear_conv_call, 9, 8, (0, 3)),
-    "MatMulInteger": _Operator(matmul_integer_call, 4, 2, (0, 1), has_window=False),
-    "QLinearMatMul": _Operator(qlinear_matmul_call, 8, 8, (0, 3), has_window=False),
+NODE_CALLS: dict[str, OperatorCall] = {
+    "Conv": OperatorCall(conv_call, 3, 2, (0, 1)),
+    "ConvTranspose": OperatorCall(_conv_transpose_call, 3, 2, (0, 1)),
+    "ConvInteger": OperatorCall(conv_integer_call, 4, 2, (0, 1)),
+    "QLinearConv": OperatorCall(qlinear_conv_call, 9, 8, (0, 3)),
+    "MatMulInteger": OperatorCall(matmul_integer_call, 4, 2, (0, 1), has_window=False),
+    "QLinearMatMul": OperatorCall(qlinear_matmul_call, 8, 8, (0, 3), has_window=False),
 }
 """The operators that a profile takes, by ONNX's names."""
 

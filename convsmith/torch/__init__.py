@@ -35,16 +35,20 @@ if TYPE_CHECKING:
         conv_transpose3d,
     )
     from convsmith.torch.optimization import optimize
+    from convsmith.torch.profiling import profile
 
 _HOME = {
     "functional": (
         "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
     ),
     "optimization": ("optimize",),
+    "profiling": ("profile",),
 }  # fmt: skip
 _MODULE = {name: f"convsmith.torch.{module}" for module, names in _HOME.items() for name in names}
 
-__all__ = ["conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "optimize"]
+__all__ = [
+    "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "optimize", "profile",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

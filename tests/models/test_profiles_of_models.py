@@ -17,7 +17,8 @@ from convsmith.measure.timing import Spread
 from convsmith.onnx import host as host_module
 from convsmith.onnx.host import OnnxHost
 from convsmith.onnx.models import model_problems, read_model
-from convsmith.onnx.profiling import NodeProfiler, _difference
+from convsmith.onnx.node_profiler import _difference
+from convsmith.onnx.profiling import onnx_profiler
 from convsmith.problem import parse_problem
 
 onnx = pytest.importorskip("onnx")
@@ -238,7 +239,7 @@ def test_a_file_that_breaks_off_and_a_model_that_cannot_run(tmp_path: Path) -> N
 )
 def test_inputs_that_do_not_fit(inputs: dict[str, Array], why: str) -> None:
     with pytest.raises(UsageError, match=why):
-        NodeProfiler(small(), inputs, threads=1)
+        onnx_profiler(small(), inputs, threads=1)
 
 
 @pytest.mark.parametrize("package", ["onnx", "onnxruntime"])
@@ -280,5 +281,5 @@ def test_a_summary_names_what_could_be_won() -> None:
 def test_models_and_profiles_have_the_same_problems(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(small(), str(path))
-    profiled = [replace(p, stag="any", dtag="any") for p in NodeProfiler(path, threads=1).problems]
+    profiled = [replace(p, stag="any", dtag="any") for p in onnx_profiler(path, threads=1).problems]
     assert profiled == model_problems(path)
