@@ -76,21 +76,34 @@ def weight_gradients(
     """Return the gradients of the weights (OC, IC / groups, *kernel), with channels `last` in memory or not, and of the
     bias: without elements if it is not asked for.
     """
-    coarse = grad.shape[2:]
-    reached = [
-        min(size, (n - 1) * s + (k - 1) * d + s - front)
-        for size, n, k, s, (front, _), d in zip(x.shape[2:], coarse, kernel, *window[:3])
-    ]
-    x = front_of(x, reached)  # no tap reads beyond
-    orders = (prefers_last(x.shape, x.stride()), last, prefers_last(grad.shape, grad.stride()))
-    made = gradient_kernel(
-        tuple(x.shape), orders, x.dtype, tuple(grad.shape), kernel, window, _threads(), with_bias
+    made, reached, x_last, grad_last = _gradient(
+        x.shape, x.stride(), x.dtype, grad.shape, grad.stride(), kernel, window, with_bias, last,
+        torch.get_num_threads(), settings.target,
     )  # fmt: skip
+    x = front_of(x.detach(), reached)
     results = [made.new(n) for n in range(len(made.outputs))]
-    made.into((in_order(x.detach(), orders[0]), in_order(grad.detach(), orders[2])), results)
+    made.into((in_order(x, x_last), in_order(grad.detach(), grad_last)), results)
     shape = (grad.shape[1], x.shape[1] // window.groups, *kernel)
     weights = results[0] if window.groups == 1 else results[0].view(shape)
     return weights, results[1] if with_bias else x.new_empty(0)
+
+
+@lru_cache(KEPT_KERNELS)
+def _gradient(
+    x_shape: Ints, x_strides: Ints, dtype: torch.dtype, grad_shape: Ints, grad_strides: Ints, kernel: Ints,
+    window: ConvWindow, with_bias: bool, last: bool, threads: int, _: object,
+) -> tuple[TensorKernel, Ints, bool, bool]:  # fmt: skip
+    """Return the kernel of a gradient of weights, the spatial shape of the source that taps reach, and the memory
+    orders of source and gradient.
+    """
+    sides = zip(x_shape[2:], grad_shape[2:], kernel, *window[:3])
+    reached = tuple(min(size, n * s + (k - 1) * d - front) for size, n, k, s, (front, _), d in sides)
+    orders = (prefers_last(x_shape, x_strides), last, prefers_last(grad_shape, grad_strides))
+    made = gradient_kernel(
+        (*x_shape[:2], *reached), orders, dtype, tuple(grad_shape), kernel, window, min(threads, MOST_THREADS),
+        with_bias,
+    )  # fmt: skip
+    return made, reached, orders[0], orders[2]
 
 
 def check_shapes(x: Any, w: Any, bias: Any, groups: int, transposed: bool) -> None:
@@ -122,10 +135,6 @@ def front_of(tensor: Tensor, sizes: Sequence[int]) -> Tensor:
         if tensor.shape[axis] != size:
             tensor = tensor.narrow(axis, 0, size)
     return tensor
-
-
-def _threads() -> int:
-    return min(torch.get_num_threads(), MOST_THREADS)
 
 
 def _run(prepared: _Prepared, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
