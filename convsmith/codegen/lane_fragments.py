@@ -119,7 +119,7 @@ class LaneFragments:
 
     def place_of(self, operand: Operand, at: Sequence[int], offset: int) -> tuple[int, int, int]:
         """Return the register, lane and element of the element ``offset`` behind the coordinates ``at``."""
-        register, lane, element = map(int, self._owners(operand)[:, _offset(operand, at) + offset])
+        register, lane, element = self._owners(operand)[:, _offset(operand, at) + offset].tolist()
         return register, lane, element
 
     def _owners(self, operand: Operand) -> Numbers:

@@ -69,7 +69,7 @@ class PipelineEmitter(ThreadEmitter):
 
     # -- roles
     def stmt(self, s: Stmt) -> None:
-        if not self.is_split and not (isinstance(s, For) and s.kind == "grid"):
+        if not self.is_split and not any(isinstance(x, For) and x.kind == "grid" for x in statements_of(s)):
             self.is_split = True
             self._roles(s)
         elif s is self.loop:

@@ -15,11 +15,10 @@ __all__ = ["device_lines"]
 
 
 def device_lines(plan: DevicePlan, low: Lowered) -> Iterator[tuple[str, str]]:
-    """Yield the decisions of the plan of each kernel, and the launch of each kernel in the order of a call."""
+    """Yield the decisions of the plan, and the launch of each kernel in the order of a call."""
     device = plan.machine.device
     assert device is not None
-    for kernel in plan.kernels:
-        yield from kernel.lines()
+    yield from plan.decisions()
     for k in (*low.before, low.kernel, *low.after):
         launch = launch_of(k, 1, plan.machine)
         threads = prod(launch.group)

@@ -274,8 +274,8 @@ class _Verifier:
 
     def _tensor_copy(self, s: TensorCopy) -> None:
         """Require that a copy through a tensor map stands where a group executes it, and has places of its tensor."""
-        if not self._loops or self._loops[-1] != "pipelined":
-            self._fail(f"{s}: legal is a pipelined loop that directly holds it")
+        if any(kind in ("parallel", "scalable", *THREAD_LOOPS) for kind in self._loops):
+            self._fail(f"{s}: a group executes it once; legal is a place outside of the loops over threads")
         if s.dst.buffer.scope != "shared" or s.src.buffer.scope != "global" or s.dst.lanes or s.src.lanes:
             self._fail(f"{s}: a copy through a tensor map is from global to shared memory")
         if s.dst.buffer.dtype != s.src.buffer.dtype:

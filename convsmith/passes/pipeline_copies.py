@@ -9,7 +9,7 @@ from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, TensorCopy
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import Rewriter
 from convsmith.layout.block import LayoutBlock
-from convsmith.passes.scope import LoopRewriter, require_one, with_body
+from convsmith.passes.scope import LoopRewriter, require_no_effects, require_one, with_body
 
 Loop = For
 """Within a rewriter, ``For`` is its method."""
@@ -75,6 +75,7 @@ def pipeline_copies(kernel: Kernel, loop: str, slots: int) -> Kernel:
               tensor s[i % 3, 0] = a[0, 0] dims(4:1, 8:4) box(4, 1) at(0, i)
               c[i] = s[i % 3, 3]
     """
+    require_no_effects(kernel, "pipeline_copies")
     require_one(kernel, (loop,), "pipeline_copies")
     if slots < 1:
         raise ConfigError("pipeline", f"pipeline_copies: {slots} slots for {loop}; legal is at least 1")

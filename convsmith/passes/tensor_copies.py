@@ -21,7 +21,7 @@ from convsmith.ir.stmt import For, Kernel, Stmt, Store, TensorCopy, block
 from convsmith.ir.tensor_map import TensorMap
 from convsmith.ir.value import Load, Select, Value
 from convsmith.passes.flatten import offset
-from convsmith.passes.scope import ScopedRewriter, perfect_nest, with_body
+from convsmith.passes.scope import ScopedRewriter, perfect_nest, require_no_effects, with_body
 
 Loop = For
 """Within a rewriter, ``For`` is its method."""
@@ -148,6 +148,7 @@ def tensor_copies(kernel: Kernel, copies: Sequence[MappedCopy]) -> Kernel:
               for x in 0 .. 4:
                 c[i, x, 0] = s[x, 1]
     """
+    require_no_effects(kernel, "tensor_copies")
     rewriter = _TensorCopies(copies)
     body = rewriter.stmt(kernel.body)
     if missing := rewriter.copies.keys() - rewriter.replaced:

@@ -98,11 +98,15 @@ class DevicePlan:
 
     def _lines(self) -> Iterator[tuple[str, str]]:
         yield "config", str(self.config)
+        yield from self.decisions()
+
+    def decisions(self) -> Iterator[tuple[str, str]]:
+        """Yield the decisions of the plan of each kernel, and why a copy engine that the machine has is not used."""
         for kernel in self.kernels:
             yield from kernel.lines()
         if self.config.realise != "hardware":
             for why in why_not_hardware(self.main.statement, self.machine):
-                yield "no copy engine", why
+                yield "copy engine", f"not used: {why}"
 
 
 def _in_memory(config: Config) -> tuple[tuple[str, int], ...]:

@@ -34,6 +34,8 @@ def hardware_config(st: Statement, machine: Machine) -> Config | None:
     """
     if not hardware_rows(st, machine):
         return None
+    if st.residues:
+        raise _refuse(f"a stride must divide {', '.join(st.residues)}")
     pixels = [d for d in st.dims if d.sort == "images" or (d.axis and d.sort != "taps")]
     channels = [d for d in st.dims if d not in pixels and d.sort != "taps" and not d.axis]
     kinds = {d.kind for d in pixels}

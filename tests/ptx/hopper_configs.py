@@ -32,7 +32,7 @@ _SHAPES = {
     "column of taps": "mb3ic64ih4iw4oc16oh4ow4kh3kw1ph1pw0", "strides": "mb1ic64ih7iw5oc16oh4ow3kh1kw3sh2sw2ph0pw1",
     "even taps": "mb1ic64ih8iw9oc16oh7ow8kh2kw2", "small images": "mb4ic64ih3oc16oh3kh3ph1",
     "no padding": "mb1ic64ih12iw4oc16oh10ow2kh3kw3", "many taps": "mb1ic64ih5iw9oc16oh5ow9kh5kw5ph2pw2",
-    "many steps": "mb2ic192ih6oc16oh6kh1", "an axis": "mb2ic64iw20oc16ow20kw3pw1",
+    "many steps": "mb2ic192ih6oc16oh6kh1", "tiles": "mb3ic64ih8oc40oh8kh1", "an axis": "mb2ic64iw20oc16ow20kw3pw1",
     "a volume": "mb1ic64id3ih4iw3oc16od4oh4ow3kd2kh3kw1pd1ph1pw0",
 }  # fmt: skip
 KINDS = {name: (f"{LAST} --dt=bf16 {shape}", forward()) for name, shape in _SHAPES.items()} | {

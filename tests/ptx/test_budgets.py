@@ -26,9 +26,15 @@ TENSOR_LAYERS = {
     "bytes": ("--stag=axb --wtag=axb --dtag=axb --dt=s8:s8:s32 mb8ic64ih28oc64oh28kh3ph1", "IMMA"),
 }
 """Problems whose warps multiply fragments on sm_80, each with the opcode of its products."""
+HOPPER = {
+    "tensor-copies": "--stag=axb --wtag=axb --dtag=axb --dt=bf16 mb32ic256ih28oc256oh28kh3ph1",
+    "tensor-copies-backward": "--dir=BWD_D --stag=axb --wtag=axb --dtag=axb --dt=bf16 mb32ic256ih28oc256oh28kh3ph1",
+}
+"""Layers of which the copy engine of sm_90a brings the operands."""
 BUDGETS = [
     *((name, level, line, "FFMA") for name, line in LAYERS.items() for level in ("sm_80", "sm_90a")),
     *((name, "sm_80", line, opcode) for name, (line, opcode) in TENSOR_LAYERS.items()),
+    *((name, "sm_90a", line, "HGMMA") for name, line in HOPPER.items()),
 ]  # fmt: skip
 
 
@@ -38,10 +44,10 @@ def test_the_opcodes_of_a_hot_loop(
 ) -> None:
     skip_without(level)
     assembled = assemble_ptx(made(line, "", level).notes["ptx"], level)
-    kernel = disassembly(assembled.cubin)["convsmith"]
+    kernel = next(iter(disassembly(assembled.cubin).values()))
     counts = hot_loop(kernel, product)
     head = f"{assembled.assembler}, LLVM {llvm_bind.llvm_version()}"
-    use = assembled.uses["convsmith"]
+    use = next(iter(assembled.uses.values()))
     lines = [head, line, str(use), *(f"{n:5} {opcode}" for opcode, n in sorted(counts.items()))]
     text = "\n".join(lines) + "\n"
     path = HERE / f"{name}.{level}.txt"

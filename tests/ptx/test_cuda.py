@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from guarded import check_result, expected, memories
 from thread_kernels import HEAD, KERNELS, arrays
 
 import convsmith as cs
@@ -21,12 +22,15 @@ from convsmith.diag.errors import ConfigError, ConvsmithError, UnsupportedError,
 from convsmith.interp import run
 from convsmith.ir.parse import parse_kernel
 from convsmith.machine.registry import target
-from convsmith.problem import reference
+from convsmith.problem import parse_problem, reference
+from convsmith.problem.data import random_arrays
 from convsmith.runtime import cuda
 from convsmith.runtime.device_library import OpenedOnce
 from convsmith.runtime.host_block import HostBlock
 from convsmith.runtime.loading import library_of
 from ptx.driver import InterpretedDriver
+from ptx.hopper_configs import KINDS as KINDS_OF_HOPPER
+from ptx.hopper_configs import hopper_artifact
 from ptx.kernels import kernel_ptx
 
 TEXT = HEAD + KERNELS["reversed in shared memory"].strip("\n")
@@ -65,6 +69,21 @@ def test_a_launch_gives_the_driver_its_arguments(name: str, monkeypatch: pytest.
         function(block.address)
         assert all(np.array_equal(found[x], wanted[x]) for x in "abcd")
     assert driver.calls.count("cuMemAlloc") == 4 and driver.calls.count("cuMemcpyHtoD") == 8
+
+
+@pytest.mark.parametrize("kind", ["stride", "backward by weights"])
+def test_tensor_maps_are_made_of_the_arrays_of_a_call(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = InterpretedDriver((9, 0))
+    opened(monkeypatch, driver)
+    made, problem = hopper_artifact(kind), parse_problem(KINDS_OF_HOPPER[kind][0])
+    function = library_of(replace(made, code=made.notes["ptx"].encode()))["main"]
+    given = random_arrays(problem)
+    memory = memories(problem, given)
+    block = HostBlock(function.entry, {a.name: memory[a.name].ctypes.data for a in function.entry.arguments})
+    function(block.address)
+    check_result(problem, memory, expected(problem, given))
+    encoded = [x for x in driver.calls if x.startswith("cuTensorMapEncode")]
+    assert len(encoded) == len(function.entry.launch.maps) == 2 and "cuTensorMapEncodeIm2col" in encoded
 
 
 def test_arrays_of_the_device_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,77 @@
+"""The default config of a machine with a copy engine, and the reasons why the engine cannot bring operands."""
+
+from __future__ import annotations
+
+import pytest
+
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.intern import one_table
+from convsmith.machine.registry import target
+from convsmith.plan.config import Config
+from convsmith.plan.device import device_plan
+from convsmith.problem import parse_problem
+from convsmith.tune.device import device_config
+
+LAST = "--stag=axb --wtag=axb --dtag=axb --dt=bf16"
+BROUGHT = {
+    f"{LAST} mb32ic256ih28oc256oh28kh3ph1": "bf16",
+    f"{LAST} mb1ic64ih8oc16oh8kh1": "bf16",
+    f"--dir=BWD_D {LAST} mb8ic256ih28oc128oh28kh3ph1": "bf16_k_mn",
+    f"--dir=BWD_W {LAST} mb8ic256ih28oc128oh28kh3ph1": "bf16_mn_mn",
+    "--matmul --dt=bf16 512x256:256x512": "bf16_k_mn",
+    "--stag=axb --wtag=axb --dtag=axb --dt=s8:s8:s32 mb8ic256ih28oc256oh28kh1": "s8",
+}
+"""Problems, each with the types and the majors of the instruction."""
+REFUSED = {
+    f"{LAST} mb1ic60ih8oc64oh8kh1": "src has rows 120 bytes apart, no multiple of 16",
+    f"{LAST} mb1ic64ih64iw4oc64oh64ow4kh3kw1ph130pw0dh129dw0": "src has corners -130",
+    "--stag=axb --dtag=axb --dt=bf16 mb1ic64ih8oc64oh8kh3ph1": "wei does not have neighbours along oc",
+    f"--dir=BWD_D {LAST} mb1ic64ih8oc64oh4kh3ph1sh2": "a stride must divide ih, kh, iw, kw",
+}
+
+
+def default(line: str) -> Config:
+    with one_table():
+        return device_config(parse_problem(line), target("sm_90a"))
+
+
+@pytest.mark.parametrize("line", BROUGHT)
+def test_the_copy_engine_brings_operands(line: str) -> None:
+    config = default(line)
+    row, _, form = config.instruction.removeprefix("wgmma_").partition("_")
+    assert config.realise == "hardware" and row.startswith("m64n") and form == BROUGHT[line]
+    assert Config.parse(str(config)) == config
+    with one_table():
+        plan = device_plan(parse_problem(line), config, target("sm_90a"))
+        assert "copy engine" not in str(plan)
+        assert sum(plan.main.shared.values()) <= target("sm_90a").device.shared.bytes
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_another_realisation_is_taken_for_a_reason(line: str) -> None:
+    config = default(line)
+    assert config.realise != "hardware"
+    with one_table():
+        text = str(device_plan(parse_problem(line), config, target("sm_90a")))
+    assert "copy engine   not used: " in text and REFUSED[line] in text
+
+
+def test_elements_without_products_in_shared_memory_have_no_reason() -> None:
+    line = "--stag=axb --wtag=axb --dtag=axb mb1ic64ih8oc16oh8kh1"
+    with one_table():
+        assert "copy engine" not in str(device_plan(parse_problem(line), default(line), target("sm_90a")))
+
+
+@pytest.mark.parametrize("words, why", [
+    ("--register=mb_oh_ow:32,oc:16 --group=mb_oh_ow:64,oc:16,ic:64", "found mb_oh_ow:32"),
+    ("--register=mb_oh_ow:64,oc:16 --group=mb_oh_ow:64,oc:16,ic:32", "tiles of a multiple of 64"),
+    ("--register=mb_oh_ow:64,oc:16 --group=mb_oh_ow:64,oc:16,ic:64 --instruction=mma_m16n8k16_bf16", "legal"),
+])  # fmt: skip
+def test_what_a_config_may_not_ask(words: str, why: str) -> None:
+    words = words if "--instruction" in words else f"{words} --instruction=wgmma_m64n16k16_bf16"
+    config = Config.parse(
+        "--target=sm_90a --lane=oc --fuse=mb+oh,mb_oh+ow --reduce=kh,kw,ic --pack= --realise=hardware --shared=src,wei "
+        + words
+    )
+    with one_table(), pytest.raises(ConfigError, match=why):
+        device_plan(parse_problem(f"{LAST} mb1ic64ih8oc16oh8kh3ph1"), config, target("sm_90a"))
