@@ -9,12 +9,14 @@ from oracles import Oracle
 
 from convsmith.compiler.driver import in_order
 from convsmith.ir.intern import interning
-from convsmith.ir.stmt import Kernel
+from convsmith.ir.stmt import Invoke, Kernel
+from convsmith.ir.walk import statements_of
 from convsmith.machine.base import Machine
+from convsmith.machine.registry import target
 from convsmith.passes.manager import run_steps
 from convsmith.plan.config import Config
-from convsmith.plan.device import DevicePlan
-from convsmith.problem import Problem
+from convsmith.plan.device import DevicePlan, device_plan
+from convsmith.problem import Problem, parse_problem
 from convsmith.statement.parts import splits
 from convsmith.statement.statement import Statement
 from convsmith.statement.views import statement
@@ -100,6 +102,25 @@ class DeviceOracle(Oracle):
         for k in (kernel, *self.after_it):
             call.run(k)
         check_result(self.problem, memory, self.truth)
+
+
+def check_fragments(line: str, words: str, level: str) -> None:
+    """Interpret the kernel of a config after each pass that knows of fragments, and after those that follow them; the
+    row that the config names computes.
+    """
+    with interning():
+        config = Config.parse(f"--target={level} --pack= {words}")
+        plan = device_plan(parse_problem(line), config, target(level))
+        oracle = DeviceOracle(plan, target(level))
+        steps = plan.pipeline
+        first = next(n for n, step in enumerate(steps) if step.name == "hold_fragments")
+        kernel = run_steps(plan.naive(), steps[:first])
+        for step in steps[first:]:
+            before, kernel = kernel, run_steps(kernel, [step])
+            if kernel is not before:
+                oracle.check(kernel)
+        invoked = {s.instruction for s in statements_of(kernel.body) if isinstance(s, Invoke)}
+    assert config.instruction in invoked
 
 
 def random_group_config(rng: random.Random, problem: Problem, target: Machine) -> Config:

@@ -149,7 +149,7 @@ class ThreadEmitter(FunctionEmitter):
             self.slots[slot] = self.put(f"bitcast i32 {x} to {self.slot_type(slot)}")
 
     def _lane_registers(self, v: object) -> list[str]:
-        """Return the registers of a fragment: words where they hold several elements."""
+        """Return the registers of a fragment: integers of their bits where they hold several elements."""
         assert isinstance(v, Load)
         fragment = self.lane_fragments.fragment(v.buffer, v.index)
         found = []
@@ -157,7 +157,8 @@ class ThreadEmitter(FunctionEmitter):
             slot: Slot = v.buffer, number
             x = self.held(slot)
             if v.buffer in self.vector_of:
-                x = self.put(f"bitcast {self.slot_type(slot)} {x} to i32")
+                bits = self.vector_of[v.buffer] * v.buffer.dtype.bits
+                x = self.put(f"bitcast {self.slot_type(slot)} {x} to i{bits}")
             found.append(x)
         return found
 

@@ -196,7 +196,7 @@ class FunctionEmitter(ValueEmitter):
             self._store_rows(s, s.lanes)
             return
         lanes = s.lanes.count if s.lanes else 0
-        if s.buffer.scope == "fragment" and isinstance(s.value, Load):
+        if lanes and s.buffer.scope == "fragment" and isinstance(s.value, Load):
             x = self._load_rows(s.value)
         else:
             x = self.value(s.value, lanes)

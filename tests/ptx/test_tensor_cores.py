@@ -7,15 +7,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from devices import DeviceOracle
+from devices import check_fragments
 from guarded import check_result, expected, memories
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.intern import interning
-from convsmith.ir.stmt import Invoke
-from convsmith.ir.walk import statements_of
 from convsmith.machine.registry import target
-from convsmith.passes.manager import run_steps
 from convsmith.plan.config import Config
 from convsmith.plan.device import device_plan
 from convsmith.problem import parse_problem
@@ -42,19 +39,7 @@ def test_kernels_of_sm_70_are_exact_under_four_schedules(kind: str) -> None:
 def test_every_pass_keeps_the_result(kind: str) -> None:
     """The interpreter runs the kernel after each pass that knows of fragments, and those that follow it."""
     line, words, level = SMALL[kind]
-    with interning():
-        config = Config.parse(f"--target={level} --pack= {words}")
-        plan = device_plan(parse_problem(line), config, target(level))
-        oracle = DeviceOracle(plan, target(level))
-        steps = plan.pipeline
-        first = next(n for n, step in enumerate(steps) if step.name == "hold_fragments")
-        kernel = run_steps(plan.naive(), steps[:first])
-        for step in steps[first:]:
-            before, kernel = kernel, run_steps(kernel, [step])
-            if kernel is not before:
-                oracle.check(kernel)
-        invoked = {s.instruction for s in statements_of(kernel.body) if isinstance(s, Invoke)}
-    assert config.instruction in invoked
+    check_fragments(line, words, level)
 
 
 @pytest.mark.sampled(2, "kind")

@@ -19,10 +19,22 @@ _BARRIER = DialectCall(
     effect=f"call spir_func void @_Z7barrierj(i32 {_FENCES})",
 )  # fmt: skip
 
-DIALECT = Dialect(
-    convention="spir_kernel", spaces=(("global", 1), ("shared", 3)), group_number=_number("get_group_id"),
-    thread_number=_number("get_local_id"), number_bits=64,
-    barriers=(("whole", _BARRIER), ("wait", _BARRIER)),
-    metadata=(("reqd_work_group_size", "!{{i32 {x}, i32 {y}, i32 {z}}}"),),
+_JOIN = DialectCall(
+    (), ("declare spir_func void @_Z17sub_group_barrierj(i32) convergent nounwind",),
+    effect=f"call spir_func void @_Z17sub_group_barrierj(i32 {_FENCES})",
 )  # fmt: skip
-"""A split barrier stops where its second part stands: all threads that reach it have passed the first one."""
+
+
+def dialect(lanes: int = 0) -> Dialect:
+    """Return the dialect of kernels whose sub-groups have so many `lanes`; 0 leaves their size to the device.
+
+    A split barrier stops where its second part stands: all threads that reach it have passed the first one.
+    """
+    size = (("intel_reqd_sub_group_size", f"!{{{{i32 {lanes}}}}}"),) if lanes else ()
+    return Dialect(
+        convention="spir_kernel", spaces=(("global", 1), ("shared", 3)), group_number=_number("get_group_id"),
+        thread_number=_number("get_local_id"), number_bits=64,
+        barriers=(("whole", _BARRIER), ("wait", _BARRIER)),
+        metadata=(("reqd_work_group_size", "!{{i32 {x}, i32 {y}, i32 {z}}}"), *size),
+        join=_JOIN if lanes else None,
+    )  # fmt: skip

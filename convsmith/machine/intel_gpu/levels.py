@@ -1,12 +1,13 @@
-"""Levels of devices that take SPIR-V: facts that every device of OpenCL has."""
+"""Levels of devices that take SPIR-V: facts that every device of OpenCL has, and those of Intel's Xe GPUs."""
 
 from __future__ import annotations
 
-from convsmith.ir.instruction import RegisterFile
+from convsmith.ir.instruction import Instruction, RegisterFile
 from convsmith.machine.base import Machine
 from convsmith.machine.costs import Costs
 from convsmith.machine.device import ComputeUnits, Device, SharedMemory
-from convsmith.machine.intel_gpu.dialect import DIALECT
+from convsmith.machine.intel_gpu.dialect import dialect
+from convsmith.machine.intel_gpu.fragments import MATRICES, PRODUCTS
 from convsmith.machine.memory import core_caches
 from convsmith.machine.rows import scalar_multiply_add
 
@@ -14,7 +15,7 @@ TRIPLE = "spirv64v1.2-unknown-unknown"
 _GROUPS = (1 << 31) - 1
 _THREADS = 256
 _PORTABLE = Device(
-    runtime="opencl", dialect=DIALECT, grid=(_GROUPS, 65535, 65535), group=(_THREADS, _THREADS, _THREADS),
+    runtime="opencl", dialect=dialect(), grid=(_GROUPS, 65535, 65535), group=(_THREADS, _THREADS, _THREADS),
     threads=_THREADS,
     shared=SharedMemory(32 << 10, banks=16, width=4),
     units=ComputeUnits(16, threads=1024, registers=1 << 16, shared=1 << 16),
@@ -26,13 +27,32 @@ _COSTS = Costs(multiply_add=1.0, broadcast=1.0, latency=8.0)
 """Costs of a unit that starts a multiply-add of all threads of a warp in each cycle."""
 
 
-def _level(name: str, device: Device) -> Machine:
-    """Return the level ``name`` with the facts of ``device``."""
+def _level(
+    name: str, device: Device, caches: tuple[int, int] = (1 << 16, 1 << 20), products: tuple[Instruction, ...] = ()
+) -> Machine:
+    """Return the level ``name`` with the facts of ``device`` and the bytes of its ``caches``."""
     return Machine(
-        name=name, triple=TRIPLE, cpu="", features="", needs=(), vectors=RegisterFile("register", 64, 32),
-        memories=core_caches(1 << 16, 1 << 20, rates=(64, 32)), costs=_COSTS, attributes=(),
-        instructions=_MULTIPLY_ADDS, device=device,
+        name=name, triple=TRIPLE, cpu="", features="", needs=(MATRICES,) if products else (),
+        vectors=RegisterFile("register", 64, 32), memories=core_caches(*caches, rates=(64, 32)), costs=_COSTS,
+        attributes=(), instructions=(*_MULTIPLY_ADDS, *products), device=device,
     )  # fmt: skip
 
 
-LEVELS = (_level("opencl", _PORTABLE),)
+def _xe(lanes: int, cores: int, shared: int) -> Device:
+    """Return the facts of a GPU of Xe cores, whose sub-groups have so many ``lanes``.
+
+    A core runs 1024 lanes at a time and has 512 KiB of registers, 128 of each lane.
+    """
+    return Device(
+        runtime="opencl", dialect=dialect(lanes), grid=(_GROUPS, 65535, 65535), group=(1024, 1024, 1024), threads=1024,
+        shared=SharedMemory(shared, banks=16, width=4),
+        units=ComputeUnits(cores, threads=1024, registers=1 << 17, shared=128 << 10), code="spirv", warps=(lanes,),
+    )  # fmt: skip
+
+
+LEVELS = (
+    _level("opencl", _PORTABLE),
+    _level("xe_hpc", _xe(16, 64, 128 << 10), (512 << 10, 204 << 20), PRODUCTS[16]),
+    _level("xe_hpg", _xe(8, 32, 64 << 10), (192 << 10, 16 << 20), PRODUCTS[8]),
+)
+"""Devices of OpenCL; those of Xe are the smallest that are meant: a stack of a Data Center GPU Max, an Arc A770."""

@@ -1,0 +1,87 @@
+"""Products of fragments (dpas): matrices spread over the registers of the lanes of a sub-group.
+
+The names and the layouts are those of the extension cl_intel_subgroup_matrix_multiply_accumulate. A register holds a
+row of sums or of the left factor, a column in each lane; lanes that are fewer than the terms hold neighbours. A
+register of the right factor holds so many rows of a column that they fill 32 bits.
+"""
+
+from __future__ import annotations
+
+from convsmith.ir.instruction import LANES, FragmentLayout, Instruction, Operand
+from convsmith.ir.types import dtype
+
+MATRICES = "cl_intel_subgroup_matrix_multiply_accumulate"
+"""The extension of OpenCL that devices with these products have."""
+_ROWS = 8
+_NAMES = {"s8": "i8"}
+"""Names of types of factors in those of functions, where they differ from those of the IR."""
+_LETTERS = {(16, True): "t", (16, False): "s", (32, True): "j", (32, False): "i"}
+"""Letters of types in mangled names, by the bits of a register and by whether its elements are unsigned."""
+
+
+def _function(factors: tuple[str, str], terms: int, bits: int) -> str:
+    """Return the mangled name of a product whose left factor has registers of `bits`."""
+    name = f"intel_sub_group_{'_'.join(_NAMES.get(t, t) for t in factors)}_matrix_mad_k{terms}"
+    types = [_LETTERS[bits, factors[0] == "u8"], _LETTERS[32, factors[1] == "u8"], "i" if terms == 32 else "f"]
+    # A vector type that was named before is its number: S_ for the first, S0_ for the second.
+    known: list[str] = []
+    words = []
+    for t in types:
+        words.append("S_" if known[:1] == [t] else "S0_" if known[1:2] == [t] else f"Dv{_ROWS}_{t}")
+        known += [t] * (t not in known)
+    return f"_Z{len(name)}{name}{''.join(words)}"
+
+
+def _vector(lines: list[str], name: str, type_: str, from_type: str) -> str:
+    """Append the lines that make a vector of the registers of an operand; return its number in braces."""
+    whole = "poison"
+    for n in range(_ROWS):
+        word = f"{{{name}{n}}}"
+        if from_type != type_:
+            lines.append(f"bitcast {from_type} {word} to {type_}")
+            word = f"{{{len(lines) - 1}}}"
+        lines.append(f"insertelement <{_ROWS} x {type_}> {whole}, {type_} {word}, i32 {n}")
+        whole = f"{{{len(lines) - 1}}}"
+    return whole
+
+
+def _product(lanes: int, terms: int, factors: tuple[str, str]) -> Instruction:
+    """Return the row of dpas for sub-groups of so many lanes."""
+    a, b = map(dtype, factors)
+    sums, llvm_sums = ("s32", "i32") if terms == 32 else ("f32", "float")
+    together, group = terms // lanes, 32 // b.bits
+    bits = together * a.bits
+    left = FragmentLayout(("r", f"l * {together} + e"), lanes, elements=together, registers=_ROWS)
+    right = FragmentLayout((f"r * {group} + e", "l"), lanes, elements=group, registers=_ROWS)
+    held = {"a": (f"i{bits}", a.llvm if together == 1 else f"i{bits}"), "b": ("i32", "i32"),
+            "c": (llvm_sums, llvm_sums)}  # fmt: skip
+    lines: list[str] = []
+    vectors = [f"<{_ROWS} x {t}> {_vector(lines, x, t, own)}" for x, (t, own) in held.items()]
+    function, result = _function(factors, terms, bits), f"<{_ROWS} x {llvm_sums}>"
+    lines.append(f"call spir_func {result} @{function}({', '.join(vectors)})")
+    call = len(lines) - 1
+    lines += [f"extractelement {result} {{{call}}}, i32 {n}" for n in range(_ROWS)]
+    types = ", ".join(f"<{_ROWS} x {t}>" for t, _ in held.values())
+    body = (
+        f"  for m in 0 .. {_ROWS}:\n"
+        f"    for l in 0 .. {lanes}:\n"
+        f"      for k in 0 .. {terms}:\n"
+        f"        c[m, l] = c[m, l] + cast({sums}, a[m, k]) * cast({sums}, b[k, l])\n"
+    )
+    operands = (
+        Operand("c", sums, (_ROWS, lanes), FragmentLayout(("r", "l"), lanes, registers=_ROWS), LANES, "fragment"),
+        Operand("a", a.name, (_ROWS, terms), left, LANES, "fragment"),
+        Operand("b", b.name, (terms, lanes), right, LANES, "fragment"),
+    )
+    label = "_".join(dict.fromkeys(factors))
+    declare = f"declare spir_func {result} @{function}({types}) convergent nounwind willreturn memory(none)"
+    return Instruction(
+        f"dpas_m{_ROWS}n{lanes}k{terms}_{label}", operands, body, "\n".join(lines), declare, (MATRICES,), "dpas",
+    )  # fmt: skip
+
+
+_FACTORS = (
+    *((32, (a, b)) for a in ("s8", "u8") for b in ("s8", "u8")), (16, ("f16", "f16")), (16, ("bf16", "bf16")),
+)  # fmt: skip
+PRODUCTS = {lanes: tuple(_product(lanes, terms, factors) for terms, factors in _FACTORS) for lanes in (8, 16)}
+"""The products of devices by the lanes of a sub-group."""
