@@ -8,7 +8,7 @@ import numpy as np
 
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Argument, Artifact, Entry, Launch
-from convsmith.codegen.llvm_text import module_text
+from convsmith.codegen.module_text import module_text
 from convsmith.compiler.facts import facts
 from convsmith.interp import run
 from convsmith.ir.parse import parse_kernel

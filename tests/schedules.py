@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from convsmith.interp import InterpError, run
+from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import Barrier, Block, Kernel, Stmt
 from convsmith.ir.verify import verify
-from convsmith.ir.walk import Rewriter, statements_of
+from convsmith.ir.walk import statements_of
 
 SEEDS = range(3)
 

@@ -13,7 +13,8 @@ from convsmith.arith.ranges import Range, Ranges, try_interval
 from convsmith.arith.rules import BY_ROOT
 from convsmith.ir.index import Cond, Eq0, FloorDiv, Ge0, Index, Max, Min, Mod, Var, as_index, false
 from convsmith.ir.intern import nodes
-from convsmith.ir.walk import Rewriter, variables_of
+from convsmith.ir.rewrite import Rewriter
+from convsmith.ir.walk import variables_of
 
 _NO_RANGES: Mapping[Var, Range] = {}
 

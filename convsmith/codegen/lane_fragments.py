@@ -19,9 +19,10 @@ from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var
 from convsmith.ir.instruction import LANES, FragmentLayout, Instruction, Operand
+from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import Invoke, Stmt
 from convsmith.ir.value import Lanes, Load
-from convsmith.ir.walk import statements_of, substitute, variables_of
+from convsmith.ir.walk import statements_of, variables_of
 
 __all__ = ["LaneFragments", "Place"]
 

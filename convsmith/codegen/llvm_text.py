@@ -7,16 +7,13 @@ that its body writes.  The emitter makes no decisions: the IR determines order, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from convsmith.codegen.artifact import Launch
 from convsmith.codegen.debug_lines import DebugLines
-from convsmith.codegen.denormals import flushed_buffers
 from convsmith.codegen.fragments import VECTORS, Configurations, Fragments, Shapes
 from convsmith.codegen.gathers import spans_of
-from convsmith.codegen.launch import entry_text
-from convsmith.codegen.past_caches import METADATA, STORE, dispatch_text, streamed_results
+from convsmith.codegen.past_caches import streamed_results
 from convsmith.codegen.values import Slot, ValueEmitter
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
@@ -31,7 +28,6 @@ from convsmith.ir.stmt import (
     Call,
     Carried,
     For,
-    Function,
     If,
     Invoke,
     Kernel,
@@ -384,140 +380,3 @@ METHODS: dict[type[Stmt], Callable[[FunctionEmitter, Any], None]] = {
     for kind in (Block, Alloc, At, Let, Store, Invoke, Call, If, For)
 }
 """The method that emits a statement, by its class."""
-
-
-def function_text(f: Function, kernel: Kernel, facts: Facts, symbol: str, flushed: frozenset[Buffer],
-                  configurations: Configurations | None, declared: dict[str, None]) -> str:  # fmt: skip
-    """Return an outlined function; it is not inlined, so that equal tiles share it and LLVM compiles it alone."""
-    written = written_buffers(f.body)
-    e = FunctionEmitter(kernel, facts, symbol, written, flushed, configurations)
-    e.configured = configurations is not None and bool(configurations.left_to_callers[f.name])
-    e.prepare(f.body)
-    params = []
-    for var, buffer in f.pointers:
-        e.pointers[var] = f"%{var}"
-        params.append(f"ptr {'' if buffer in written else 'readonly '}%{var}")
-    for var in f.indices:
-        e.vars[var] = f"%{var}"
-        params.append(f"{e.it} %{var}")
-    mark = facts.debug.define(f.name) if facts.debug is not None else ""
-    e.stmt(f.body)
-    declared.update(e.declared)
-    head = f"define internal void @{symbol}_{f.name}({', '.join(params)}) noinline #0{mark}"
-    return "\n".join((head + " {", "entry:", *e.lines, "  ret void", "}", ""))
-
-
-def chunk_text(kernel: Kernel, facts: Facts, symbol: str, scratch: Mapping[Buffer, tuple[int, int]],
-               flushed: frozenset[Buffer], configurations: Configurations | None,
-               declared: dict[str, None]) -> str:  # fmt: skip
-    """Return the function that runs part ``tid`` of ``n`` of the kernel's tasks.
-
-    ``scratch`` maps each thread-private buffer to its offset in the scratch argument and that argument's bytes per
-    thread. The scratch argument follows the kernel's own arguments and precedes its sizes, of a word each.
-    """
-    e = FunctionEmitter(kernel, facts, symbol, written_buffers(kernel.body), flushed, configurations)
-    e.prepare(kernel.body)
-    word, aligned = facts.word, f"align {facts.address_bits // 8}"
-    for n, b in enumerate(kernel.params):
-        place = e.put(f"getelementptr {word}, ptr %args, i64 {n}")
-        e.bases[b] = e.put(f"load ptr, ptr {place}, {aligned}")
-    if scratch:
-        place = e.put(f"getelementptr {word}, ptr %args, i64 {len(kernel.params)}")
-        memory = e.put(f"load ptr, ptr {place}, {aligned}")
-        for b, (offset, size) in scratch.items():
-            own = e.put(f"mul {word} %tid, {size}")
-            at = e.put(f"add {word} {own}, {offset}")
-            e.bases[b] = e.put(f"getelementptr i8, ptr {memory}, {word} {at}")
-    for n, v in enumerate(kernel.sizes):
-        place = e.put(f"getelementptr {word}, ptr %args, i64 {len(kernel.params) + bool(scratch) + n}")
-        e.vars[v] = e.put(f"load {e.it}, ptr {place}, {aligned}")
-    mark = facts.debug.define(kernel.name) if facts.debug is not None else ""
-    for s in kernel.body.stmts if isinstance(kernel.body, Block) else (kernel.body,):
-        _share(e, s)
-    if e.past_caches:
-        e.declared[f"declare void @{facts.fence}()"] = None
-        e.lines.append(f"  call void @{facts.fence}()")
-    declared.update(e.declared)
-    body = "\n".join(e.lines)
-    head = f"define void @{symbol}_chunk(ptr %args, {word} %tid, {word} %n) #0{mark}"
-    return f"{head} {{\nentry:\n{body}\n  ret void\n}}\n"
-
-
-def _share(e: FunctionEmitter, s: Stmt) -> None:
-    """Emit this thread's part of a statement: a range of a parallel loop's tasks; anything else runs on the first
-    thread.
-    """
-    if isinstance(s, Let):
-        e.vars[s.var] = e.index(s.value)
-        e.known.push()
-        for inner in s.body.stmts if isinstance(s.body, Block) else (s.body,):
-            _share(e, inner)
-        e.known.pop()
-        return
-    if isinstance(s, For) and s.kind == "parallel":
-        ends, total = [], e.index(s.hi)
-        if s.hi.terms and e.bits < 64:
-            total = e.put(f"sext {e.it} {total} to i64")
-        tid, parts = "%tid", "%n"
-        if e.facts.address_bits < 64:
-            tid, parts = (e.put(f"zext {e.facts.word} {x} to i64") for x in (tid, parts))
-        for who in (tid, e.put(f"add i64 {tid}, 1")):
-            scaled = e.put(f"mul i64 {who}, {total}")
-            end = e.put(f"udiv i64 {scaled}, {parts}")
-            ends.append(end if e.bits == 64 else e.put(f"trunc i64 {end} to {e.it}"))
-        e.task_range = (ends[0], ends[1])
-        e.stmt(s)
-        return
-    work, done = e.label("work"), e.label("done")
-    first = e.put(f"icmp eq {e.facts.word} %tid, 0")
-    e.lines.append(f"  br i1 {first}, label %{work}, label %{done}")
-    e.start(work)
-    e.known.push()
-    e.stmt(s)
-    e.known.pop()
-    e.lines.append(f"  br label %{done}")
-    e.start(done)
-
-
-def module_text(
-    kernels: Mapping[str, tuple[Kernel, Launch]], facts: Facts, scratch: Mapping[Buffer, tuple[int, int]]
-) -> str:
-    """Return a module with an entry for each symbol: its kernel, and how the entry is started."""
-    declared: dict[str, None] = {}
-    parts = []
-    for symbol, (kernel, launch) in kernels.items():
-        parts += kernel_text(kernel, facts, symbol, scratch, declared)
-        parts.append(entry_text(symbol, launch, facts.word, declared))
-    texts = " ".join(f'"{k}"="{v}"' if v else k for k, v in facts.attributes.items())
-    head = f'target triple = "{facts.triple}"\n' + "\n".join(declared) + "\n"
-    marks = METADATA if any(STORE in part for part in parts) else ""
-    marks += facts.debug.text() if facts.debug is not None else ""
-    return head + "\n".join(parts) + f"\nattributes #0 = {{ nounwind {texts} }}\n{marks}"
-
-
-def kernel_text(
-    kernel: Kernel, facts: Facts, symbol: str, scratch: Mapping[Buffer, tuple[int, int]], declared: dict[str, None]
-) -> list[str]:
-    """Return the functions of a kernel, the last of which runs a part of its tasks.
-
-    Stores past the caches need aligned vectors. A kernel that has some runs another form of it on results elsewhere.
-    """
-    results = streamed_results(kernel)
-    if results:
-        others = {name: ahead for name, ahead in kernel.streamed.items() if name not in {b.name for b in results}}
-        plain = replace(kernel, streamed=others)
-        forms = {f"{symbol}_aligned": kernel, f"{symbol}_unaligned": plain}
-        texts = [text for name, form in forms.items() for text in form_text(form, facts, name, scratch, declared)]
-        return [*texts, dispatch_text(kernel, results, symbol, facts.word)]
-    return form_text(kernel, facts, symbol, scratch, declared)
-
-
-def form_text(
-    kernel: Kernel, facts: Facts, symbol: str, scratch: Mapping[Buffer, tuple[int, int]], declared: dict[str, None]
-) -> list[str]:
-    """Return the outlined functions of a kernel, and the one that runs a part of its tasks."""
-    configurations = Configurations.of(kernel, facts.rows, facts.fragments)
-    flushed = flushed_buffers(kernel, facts.rows)
-    given = (flushed, configurations, declared)
-    functions = [function_text(f, kernel, facts, symbol, *given) for f in kernel.functions]
-    return [*functions, chunk_text(kernel, facts, symbol, scratch, *given)]

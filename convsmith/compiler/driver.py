@@ -11,7 +11,7 @@ from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Argument, Artifact, Entry, Launch, size_argument
 from convsmith.codegen.debug_lines import DebugLines
 from convsmith.codegen.device_module import device_text
-from convsmith.codegen.llvm_text import module_text
+from convsmith.codegen.module_text import module_text
 from convsmith.compiler.arguments import argument_of, buffer_argument, packing_identity, zero_argument
 from convsmith.compiler.cubin import machine_code
 from convsmith.compiler.facts import facts

@@ -14,7 +14,7 @@ import numpy as np
 
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Argument, Artifact, Entry, Launch
-from convsmith.codegen.llvm_text import module_text
+from convsmith.codegen.module_text import module_text
 from convsmith.compiler.driver import private_buffers
 from convsmith.compiler.facts import facts
 from convsmith.diag.errors import UsageError

@@ -14,6 +14,7 @@ from typing import Any
 
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index, Var
+from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import (
     Alloc,
     AsyncCopy,
@@ -36,7 +37,7 @@ from convsmith.ir.stmt import (
 )
 from convsmith.ir.text import buffer_text, lanes_text
 from convsmith.ir.value import Load, Value
-from convsmith.ir.walk import Rewriter, children
+from convsmith.ir.walk import children
 
 Comparable = Kernel | Function | Stmt | Value | Cond | Index
 

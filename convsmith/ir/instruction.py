@@ -19,9 +19,10 @@ from math import prod
 
 from convsmith.diag.forking import cached_property, import_lock
 from convsmith.ir.index import Index, IndexLike, Var, as_index
+from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import For, Kernel, Store
 from convsmith.ir.value import Load
-from convsmith.ir.walk import loops_of, statements_of, substitute, walk
+from convsmith.ir.walk import loops_of, statements_of, walk
 
 LANES = "lane"
 """The file of registers that hold fragments spread over the lanes of a warp."""

@@ -10,6 +10,7 @@ from convsmith.arith.dependence import LoopBounds
 from convsmith.arith.ranges import Range
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Var
+from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import (
     THREAD_LOOPS,
     AsyncCopy,
@@ -28,7 +29,7 @@ from convsmith.ir.stmt import (
 )
 from convsmith.ir.threads import nest_of
 from convsmith.ir.value import Const, Load, Repeat, Select, Value
-from convsmith.ir.walk import Rewriter, statements_of
+from convsmith.ir.walk import statements_of
 from convsmith.passes.accesses import written_in
 from convsmith.passes.scope import ScopedRewriter, with_body, wrap
 from convsmith.passes.thread_conflicts import EarlierAccess

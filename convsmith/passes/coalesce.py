@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from convsmith.ir.index import Index, Var, as_index, make_sum
+from convsmith.ir.rewrite import Rewriter, substitute
 from convsmith.ir.stmt import For, Kernel, Stmt
-from convsmith.ir.walk import Rewriter, children, loops_of, substitute, variables_of
+from convsmith.ir.walk import children, loops_of, variables_of
 from convsmith.passes.scope import has_loop, require_new, with_body
 
 

@@ -25,9 +25,10 @@ from convsmith.arith.simplify import simplify
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var, as_index, maximum, minimum, mod
+from convsmith.ir.rewrite import Rewriter, substitute
 from convsmith.ir.stmt import Alloc, At, Block, Call, For, Invoke, Kernel, Let, Stmt, Store, block
 from convsmith.ir.value import Load
-from convsmith.ir.walk import Rewriter, bound_in, statements_of, substitute, variables_of, walk
+from convsmith.ir.walk import bound_in, statements_of, variables_of, walk
 from convsmith.passes.accesses import Site, sites_of
 from convsmith.passes.footprint import box, dense_blocks
 from convsmith.passes.order import require_independent

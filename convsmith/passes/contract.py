@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import Kernel, Stmt, Store
 from convsmith.ir.value import Binary, Fma, Select, Value
-from convsmith.ir.walk import Rewriter
 from convsmith.passes.order import is_only_sum
 from convsmith.passes.scope import each_body
 

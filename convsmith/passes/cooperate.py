@@ -6,9 +6,10 @@ from math import prod
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Cond, Ge0, Index, Var, as_index, conj, floordiv, mod, parts_of
+from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import For, If, Kernel, Stmt, Store
 from convsmith.ir.value import Select
-from convsmith.ir.walk import substitute, variables_of
+from convsmith.ir.walk import variables_of
 from convsmith.passes.scope import LoopRewriter, perfect_nest, with_body
 
 Loop = For

@@ -14,9 +14,10 @@ from convsmith.arith.simplify import simplify
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import make_buffer
 from convsmith.ir.index import Cond, Index, Var, as_index, conj, is_true, parts_of
+from convsmith.ir.rewrite import Rewriter, substitute
 from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, Store, block
 from convsmith.ir.value import Const, Load, Select, Value
-from convsmith.ir.walk import Rewriter, loops_of, substitute, walk
+from convsmith.ir.walk import loops_of, walk
 from convsmith.passes.accesses import written_in
 from convsmith.passes.scope import (
     ScopedRewriter,

@@ -16,9 +16,10 @@ from convsmith.arith.simplify import simplify
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer, make_buffer
 from convsmith.ir.index import Index, Var, as_index
+from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load, const
-from convsmith.ir.walk import substitute, variables_of, walk
+from convsmith.ir.walk import variables_of, walk
 from convsmith.passes.accesses import written_in
 from convsmith.passes.footprint import box
 from convsmith.passes.relocate import Place

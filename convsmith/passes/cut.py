@@ -7,8 +7,8 @@ from itertools import pairwise
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import as_index
+from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import For, Kernel, Stmt, block
-from convsmith.ir.walk import substitute
 from convsmith.passes.scope import LoopRewriter, note_copies, require_one, with_body
 
 

@@ -20,10 +20,11 @@ from convsmith.arith.simplify import simplify
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import UNKNOWN, Buffer, make_buffer
 from convsmith.ir.index import Cond, Index, Var, as_index, conj, is_true, parts_of, product
+from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import Alloc, At, Block, For, If, Kernel, Let, Stmt, Store, block
 from convsmith.ir.types import U8
 from convsmith.ir.value import Bits, Const, Load, Select, Value, const, dtype_of, lanes_of, strided
-from convsmith.ir.walk import Rewriter, bound_in, children, variables_of, walk
+from convsmith.ir.walk import bound_in, children, variables_of, walk
 from convsmith.passes.accesses import written_in
 from convsmith.passes.packed_sums import PackedElement, add_packed
 from convsmith.passes.scope import extent, loop_range

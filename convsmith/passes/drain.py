@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from convsmith.ir.buffer import Buffer, make_buffer
 from convsmith.ir.index import Index, Var
+from convsmith.ir.rewrite import Rewriter, substitute
 from convsmith.ir.stmt import Alloc, Block, For, If, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load, Value
-from convsmith.ir.walk import Rewriter, substitute, walk
+from convsmith.ir.walk import walk
 from convsmith.passes.scope import LoopRewriter, perfect_nest, require_loops, require_new_buffer, with_body, wrap
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, as_index, conj
+from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import Alloc, For, If, Kernel, Stmt, Store
 from convsmith.ir.value import Binary, Const, Select, Value, const
-from convsmith.ir.walk import Rewriter
 from convsmith.passes.order import is_only_sum
 from convsmith.passes.scope import LoopRewriter, extent, require_one, with_body
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer, make_buffer
 from convsmith.ir.index import Index, as_index
+from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import FENCES, Alloc, Block, For, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load, Value
-from convsmith.ir.walk import Rewriter
 from convsmith.passes.accesses import sites_of
 from convsmith.passes.order import meet_outside, require_order
 from convsmith.passes.scope import (

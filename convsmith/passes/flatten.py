@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from convsmith.ir.buffer import UNKNOWN, Buffer
 from convsmith.ir.index import Index, floordiv, make_sum, mod
+from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import Alloc, At, AtomicAdd, Kernel, Stmt, Store
 from convsmith.ir.value import Load, Value
-from convsmith.ir.walk import Rewriter
 from convsmith.layout.block import LayoutBlock
 from convsmith.passes.scope import with_body
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Var, as_index
+from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import For, Kernel, Stmt
-from convsmith.ir.walk import substitute
 from convsmith.passes.scope import LoopRewriter, note_copies, require_new, require_one, with_body
 
 

@@ -11,9 +11,10 @@ from dataclasses import replace
 from convsmith.arith.simplify import simplify
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Var, as_index
+from convsmith.ir.rewrite import Rewriter, substitute
 from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load, Value
-from convsmith.ir.walk import Rewriter, substitute, walk
+from convsmith.ir.walk import walk
 from convsmith.passes.scope import require_loops, require_no_effects, with_body
 
 

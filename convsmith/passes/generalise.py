@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from convsmith.ir.buffer import UNKNOWN, Buffer, make_buffer
 from convsmith.ir.index import Index, Var, as_index, floordiv, mod, product
+from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import At, For, Kernel, Stmt, Store
 from convsmith.ir.value import Load, Value
-from convsmith.ir.walk import Rewriter
 from convsmith.layout.block import LayoutBlock
 from convsmith.passes.scope import require_loops, require_no_effects
 

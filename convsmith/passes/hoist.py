@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import For, Kernel, Let, Stmt
-from convsmith.ir.walk import Rewriter, bound_in, variables_of
+from convsmith.ir.walk import bound_in, variables_of
 from convsmith.passes.lets import Fresh, costly, name_all
 from convsmith.passes.scope import each_body
 

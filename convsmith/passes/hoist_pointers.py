@@ -10,9 +10,10 @@ from dataclasses import replace
 
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index
+from convsmith.ir.rewrite import Rewriter, Substitute
 from convsmith.ir.stmt import At, Block, For, Kernel, Stmt, block
 from convsmith.ir.threads import has_effects
-from convsmith.ir.walk import Rewriter, Substitute, bound_in, variables_of
+from convsmith.ir.walk import bound_in, variables_of
 from convsmith.passes.scope import each_body
 
 _Entry = tuple[Buffer, Buffer, tuple[Index, ...], Index]

@@ -9,10 +9,11 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer, make_buffer
 from convsmith.ir.index import Cond, Index, Var, conj, parts_of
 from convsmith.ir.instruction import Instruction, Operand
+from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, Store, block
 from convsmith.ir.types import dtype
 from convsmith.ir.value import Binary, Cast, Load, Select, Value, const, dtype_of
-from convsmith.ir.walk import substitute, variables_of, walk
+from convsmith.ir.walk import variables_of, walk
 from convsmith.passes.lets import Name
 from convsmith.passes.order import is_only_sum
 from convsmith.passes.scope import LoopRewriter, perfect_nest, with_body, wrap

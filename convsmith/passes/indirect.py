@@ -7,9 +7,10 @@ from dataclasses import replace
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var, as_index
+from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import At, Kernel, Stmt, Store
 from convsmith.ir.value import Binary, Load, Select, Value
-from convsmith.ir.walk import Rewriter, walk
+from convsmith.ir.walk import walk
 from convsmith.passes.scope import require_no_effects, with_body
 
 

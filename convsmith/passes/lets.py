@@ -8,9 +8,10 @@ from typing import Any
 
 from convsmith.ir.index import FloorDiv, Index, Max, Min, Mod, Prod, Quot, Var
 from convsmith.ir.intern import nodes
+from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import Let, Stmt
 from convsmith.ir.value import Load, Value
-from convsmith.ir.walk import AnyNode, Rewriter, children, variables_of
+from convsmith.ir.walk import AnyNode, children, variables_of
 
 COSTLY = frozenset({FloorDiv, Mod, Min, Max, Prod, Quot})
 

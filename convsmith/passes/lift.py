@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import At, For, Kernel, Stmt
 from convsmith.ir.threads import has_effects
-from convsmith.ir.walk import Rewriter, variables_of
+from convsmith.ir.walk import variables_of
 from convsmith.passes.scope import with_body
 
 

@@ -14,9 +14,10 @@ from convsmith.arith.simplify import simplify
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var, as_index, floordiv, mod
 from convsmith.ir.instruction import FragmentLayout, Instruction, Operand
+from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import For, Invoke, Kernel, Stmt, Store
 from convsmith.ir.value import Load, strided
-from convsmith.ir.walk import substitute, variables_of
+from convsmith.ir.walk import variables_of
 from convsmith.passes.flatten import offset
 from convsmith.passes.scope import ScopedRewriter, loop_range, perfect_nest, with_body, wrap
 from convsmith.passes.spread_lanes import LANE, lane_operands, values_at

@@ -8,9 +8,10 @@ from convsmith.arith.simplify import simplify
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import make_buffer
 from convsmith.ir.index import Index, Var, as_index, is_true
+from convsmith.ir.rewrite import Rewriter, substitute
 from convsmith.ir.stmt import FENCES, Alloc, For, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load, Value
-from convsmith.ir.walk import Rewriter, substitute, variables_of, walk
+from convsmith.ir.walk import variables_of, walk
 from convsmith.passes.accesses import written_in
 from convsmith.passes.scope import (
     ScopedRewriter,

@@ -8,10 +8,11 @@ from convsmith.arith.simplify import simplify
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var, as_index, is_true, mod
+from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import Alloc, AsyncCopy, AtomicAdd, Block, For, If, Invoke, Kernel, Let, Stmt, Store, block
 from convsmith.ir.text import head_text
 from convsmith.ir.value import Load
-from convsmith.ir.walk import statements_of, substitute, variables_of, walk
+from convsmith.ir.walk import statements_of, variables_of, walk
 from convsmith.layout.block import LayoutBlock
 from convsmith.passes.accesses import written_in
 from convsmith.passes.fission import ReindexBuffer

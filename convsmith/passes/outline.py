@@ -14,9 +14,10 @@ from typing import Any
 
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Max, Min, Var, as_index, make_sum
+from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import Alloc, At, Call, For, Function, Kernel, Stmt, Store
 from convsmith.ir.value import Load, Value
-from convsmith.ir.walk import Rewriter, bound_in, statements_of, variables_of
+from convsmith.ir.walk import bound_in, statements_of, variables_of
 from convsmith.passes.scope import require_no_effects
 
 

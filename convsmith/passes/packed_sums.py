@@ -22,9 +22,10 @@ import numpy as np
 from convsmith.arith.evaluate import evaluate
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var, as_index
+from convsmith.ir.rewrite import Substitute, substitute
 from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, Store, block
 from convsmith.ir.value import Binary, Cast, Const, Load, Value, const
-from convsmith.ir.walk import Substitute, substitute, variables_of, walk
+from convsmith.ir.walk import variables_of, walk
 from convsmith.passes.lets import Name
 from convsmith.passes.scope import perfect_nest, wrap
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from convsmith.ir.index import Index, Var, as_index, eq, floordiv, mod
+from convsmith.ir.rewrite import Rewriter, Substitute
 from convsmith.ir.stmt import At, For, If, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load, Select, Value
-from convsmith.ir.walk import Rewriter, Substitute
 from convsmith.passes.scope import note_copies, require_loops, require_no_effects, with_body
 
 

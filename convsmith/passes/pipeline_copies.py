@@ -5,9 +5,9 @@ from __future__ import annotations
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, as_index, mod
+from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, TensorCopy
 from convsmith.ir.value import Load, Value
-from convsmith.ir.walk import Rewriter
 from convsmith.layout.block import LayoutBlock
 from convsmith.passes.scope import LoopRewriter, require_no_effects, require_one, with_body
 

@@ -14,10 +14,11 @@ from typing import NamedTuple
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var, as_index
+from convsmith.ir.rewrite import Rewriter, substitute
 from convsmith.ir.stmt import Alloc, Block, For, If, Kernel, Stmt, Store
 from convsmith.ir.text import access_text
 from convsmith.ir.value import Binary, Load
-from convsmith.ir.walk import Rewriter, children, statements_of, substitute, variables_of
+from convsmith.ir.walk import children, statements_of, variables_of
 from convsmith.passes.accesses import reads_any
 from convsmith.passes.order import is_only_sum
 from convsmith.passes.scope import with_body

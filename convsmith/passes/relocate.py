@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index
+from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import Alloc, Kernel, Stmt, Store
 from convsmith.ir.value import Load, Value
-from convsmith.ir.walk import Rewriter
 from convsmith.passes.scope import with_body
 
 Place = tuple[Index, ...]

@@ -13,10 +13,11 @@ from functools import cache
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.instruction import LANES, Instruction, Operand
+from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import Alloc, For, Invoke, Kernel, Stmt, Store
 from convsmith.ir.threads import has_effects
 from convsmith.ir.value import Load, Value
-from convsmith.ir.walk import Rewriter, children, walk
+from convsmith.ir.walk import children, walk
 from convsmith.passes.scope import perfect_nest, with_body, wrap
 from convsmith.passes.unify import Specification, StoreNest
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Var, as_index, floordiv, minimum
+from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import For, Kernel, Stmt
-from convsmith.ir.walk import substitute
 from convsmith.passes.order import require_nest_order
 from convsmith.passes.scope import LoopRewriter, note_copies, require_new, require_no_effects, require_one, with_body
 

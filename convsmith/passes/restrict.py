@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from convsmith.ir.index import Cond, Ge0, Index, Var, conj, floordiv, is_true, make_sum, maximum, minimum, parts_of
+from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import For, If, Kernel, Stmt
-from convsmith.ir.walk import Rewriter, variables_of
+from convsmith.ir.walk import variables_of
 from convsmith.passes.scope import perfect_nest, require_loops, with_body, wrap
 
 

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer, make_buffer
 from convsmith.ir.index import Var, as_index
+from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, Store, block
 from convsmith.ir.value import Binary, Const, Load, const
-from convsmith.ir.walk import Rewriter, bound_in, loops_of, statements_of, walk
+from convsmith.ir.walk import bound_in, loops_of, statements_of, walk
 from convsmith.passes.accesses import sites_of, written_in
 from convsmith.passes.scope import (
     ScopedRewriter,

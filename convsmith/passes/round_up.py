@@ -13,9 +13,10 @@ from convsmith.arith.dependence import Access, Distances
 from convsmith.arith.ranges import Range, try_interval
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index, Var, as_index, conj, parts_of
+from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import Alloc, At, For, Kernel, Stmt, Store
 from convsmith.ir.value import Load
-from convsmith.ir.walk import statements_of, substitute, variables_of, walk
+from convsmith.ir.walk import statements_of, variables_of, walk
 from convsmith.passes.accesses import Site, sites_of
 from convsmith.passes.order import require_no_dependence
 from convsmith.passes.scope import ScopedRewriter, extent, loop_range, require_loops, require_no_effects, with_body

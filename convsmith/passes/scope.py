@@ -10,8 +10,9 @@ from convsmith.arith.ranges import Range, Unbounded, interval
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Min, Var
 from convsmith.ir.intern import nodes
+from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import EFFECTS, Alloc, At, Block, For, If, Kernel, Let, Stmt
-from convsmith.ir.walk import Rewriter, children, loops_of, statements_of
+from convsmith.ir.walk import children, loops_of, statements_of
 
 _EFFECTS = frozenset(EFFECTS)
 

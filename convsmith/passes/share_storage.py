@@ -21,9 +21,10 @@ from typing import NamedTuple
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer, make_buffer
+from convsmith.ir.rewrite import Substitute
 from convsmith.ir.stmt import Alloc, At, AtomicAdd, Block, Call, For, If, Kernel, Let, Stmt, Store
 from convsmith.ir.value import Load, Select, Value
-from convsmith.ir.walk import Substitute, walk
+from convsmith.ir.walk import walk
 from convsmith.passes.scope import with_body
 
 

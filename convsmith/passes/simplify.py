@@ -6,8 +6,8 @@ from typing import Any
 
 from convsmith.arith.simplify import simplify as simplified
 from convsmith.ir.index import Affine, Var
+from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import THREAD_LOOPS, At, Block, For, If, Kernel, Stmt, block
-from convsmith.ir.walk import substitute
 from convsmith.passes.scope import ScopedRewriter, each_body
 
 _AT_ONCE = ("parallel", "pipelined", "grid", *THREAD_LOOPS)

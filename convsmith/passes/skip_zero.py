@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import If, Kernel, Stmt, Store
 from convsmith.ir.value import Binary, Const, Load, Select
-from convsmith.ir.walk import Rewriter
 from convsmith.passes.scope import with_body
 
 

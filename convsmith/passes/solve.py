@@ -5,9 +5,10 @@ from __future__ import annotations
 from math import gcd
 
 from convsmith.ir.index import Cond, Eq0, Index, Mod, Var, conj, eq, floordiv, make_sum, mod, parts_of
+from convsmith.ir.rewrite import Rewriter, substitute
 from convsmith.ir.stmt import For, Kernel, Stmt, Store
 from convsmith.ir.value import Binary, Const, Load, Select
-from convsmith.ir.walk import Rewriter, substitute, variables_of
+from convsmith.ir.walk import variables_of
 from convsmith.passes.scope import perfect_nest, require_one, with_body, wrap
 
 

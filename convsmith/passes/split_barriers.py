@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from convsmith.arith.dependence import LoopBounds
 from convsmith.ir.index import as_index
+from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import (
     THREAD_LOOPS,
     AsyncCopy,
@@ -20,7 +21,7 @@ from convsmith.ir.stmt import (
     block,
 )
 from convsmith.ir.threads import nest_of
-from convsmith.ir.walk import Rewriter, children, loops_of, statements_of
+from convsmith.ir.walk import children, loops_of, statements_of
 from convsmith.passes.scope import ScopedRewriter, with_body, wrap
 from convsmith.passes.thread_conflicts import EarlierAccess
 from convsmith.passes.thread_order import Accesses, Serial, ThreadWalk, all_accesses, bounds_of_threads, later_access

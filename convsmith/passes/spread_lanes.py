@@ -8,9 +8,10 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var, as_index, floordiv, mod
 from convsmith.ir.instruction import LANES, Instruction, Operand
+from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import THREAD_LOOPS, For, Invoke, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load
-from convsmith.ir.walk import statements_of, substitute, variables_of, walk
+from convsmith.ir.walk import statements_of, variables_of, walk
 from convsmith.passes.scope import LoopRewriter, perfect_nest, with_body, wrap
 
 LANE = "lane"

@@ -19,10 +19,11 @@ from convsmith.arith.simplify import simplify
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer, dense
 from convsmith.ir.index import Cond, Index, Var, as_index, conj, is_true, maximum, minimum, parts_of
+from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import FENCES, Alloc, Block, For, Kernel, Stmt, Store, block
 from convsmith.ir.types import DType
 from convsmith.ir.value import Cast, Load, Select, Value, const
-from convsmith.ir.walk import Rewriter, children, variables_of, walk
+from convsmith.ir.walk import children, variables_of, walk
 from convsmith.passes.accesses import written_in
 from convsmith.passes.footprint import box, dense_blocks
 from convsmith.passes.relocate import Place, Relocate

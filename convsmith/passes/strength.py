@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Term, Var, make_sum
+from convsmith.ir.rewrite import Rewriter, substitute
 from convsmith.ir.stmt import Alloc, At, Carried, For, Kernel, Stmt, Store
 from convsmith.ir.value import Load, Value
-from convsmith.ir.walk import Rewriter, bound_in, statements_of, substitute, variables_of
+from convsmith.ir.walk import bound_in, statements_of, variables_of
 from convsmith.passes.scope import each_body
 
 

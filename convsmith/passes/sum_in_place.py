@@ -12,9 +12,10 @@ from convsmith.arith.dependence import LoopBounds
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Var
+from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load
-from convsmith.ir.walk import statements_of, substitute, walk
+from convsmith.ir.walk import statements_of, walk
 from convsmith.passes.accesses import Path, sites_of
 from convsmith.passes.order import NewPath, Unordered, require_order
 from convsmith.passes.relocate import Place, Relocate

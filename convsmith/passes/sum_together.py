@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Index
+from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import Alloc, Block, Kernel, Stmt, Store, block
 from convsmith.ir.value import Binary, Const, Lanes, Load, Repeat, Sum, Sums, Value
-from convsmith.ir.walk import Rewriter, walk
+from convsmith.ir.walk import walk
 from convsmith.passes.scope import each_body
 
 

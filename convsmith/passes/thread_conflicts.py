@@ -16,7 +16,8 @@ from convsmith.arith.dependence import Access, Distances, LoopBounds
 from convsmith.arith.ranges import Range, Ranges, try_interval
 from convsmith.arith.simplify import simplify
 from convsmith.ir.index import Eq0, Ge0, Index, Mod, Var, as_index
-from convsmith.ir.walk import substitute, variables_of, walk
+from convsmith.ir.rewrite import substitute
+from convsmith.ir.walk import variables_of, walk
 from convsmith.passes.accesses import Site
 
 SLOTS = 64

@@ -5,8 +5,8 @@ from __future__ import annotations
 from convsmith.arith.ranges import Unbounded
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Var, as_index, floordiv, minimum
+from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import For, Kernel, Stmt
-from convsmith.ir.walk import substitute
 from convsmith.passes.scope import LoopRewriter, extent, note_copies, require_new, require_one, with_body
 
 

@@ -6,8 +6,9 @@ from convsmith.arith.dependence import INFINITE
 from convsmith.arith.ranges import interval
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Index, Var, as_index, floordiv, mod
+from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import For, Kernel, Stmt, block
-from convsmith.ir.walk import substitute, variables_of
+from convsmith.ir.walk import variables_of
 from convsmith.passes.scope import LoopRewriter, note_copies, require_new, require_one, with_body
 
 

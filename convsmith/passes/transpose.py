@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from convsmith.ir.buffer import make_buffer
 from convsmith.ir.index import Index, Var, as_index, conj, parts_of, true
+from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load, Select, Value, const
-from convsmith.ir.walk import substitute, variables_of, walk
+from convsmith.ir.walk import variables_of, walk
 from convsmith.passes.accesses import sites_of
 from convsmith.passes.order import require_order
 from convsmith.passes.scope import ScopedRewriter, perfect_nest, require_loops, with_body

@@ -7,9 +7,10 @@ are transposed in registers, so that vectors of neighbours are stored.
 from __future__ import annotations
 
 from convsmith.ir.index import Var, as_index
+from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import For, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load
-from convsmith.ir.walk import substitute, walk
+from convsmith.ir.walk import walk
 from convsmith.passes.accesses import sites_of
 from convsmith.passes.flatten import offset
 from convsmith.passes.order import require_order

@@ -18,6 +18,7 @@ from convsmith.diag.forking import cached_property
 from convsmith.ir.buffer import make_buffer
 from convsmith.ir.index import Index, Var
 from convsmith.ir.instruction import Instruction, Operand
+from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import For, If, Invoke, Kernel, Store
 from convsmith.ir.types import dtype
 from convsmith.ir.value import (
@@ -39,7 +40,7 @@ from convsmith.ir.value import (
     lanes_of,
     strided,
 )
-from convsmith.ir.walk import children, statements_of, substitute, variables_of, walk
+from convsmith.ir.walk import children, statements_of, variables_of, walk
 from convsmith.passes.flatten import offset
 from convsmith.passes.scope import wrap
 from convsmith.passes.vectorise import vectorise

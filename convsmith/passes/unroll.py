@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Affine, Index, Term, Var, as_index, from_sorted
+from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import Block, For, Invoke, Kernel, Let, Stmt, Store, block
-from convsmith.ir.walk import Rewriter, loops_of, variables_of
+from convsmith.ir.walk import loops_of, variables_of
 from convsmith.passes.scope import each_body, note_copies
 
 BUDGET = 20_000

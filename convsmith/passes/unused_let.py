@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from convsmith.ir.index import Var
+from convsmith.ir.rewrite import Rewriter, substitute
 from convsmith.ir.stmt import Kernel, Let, Stmt
-from convsmith.ir.walk import Rewriter, statements_of, substitute, variables_of
+from convsmith.ir.walk import statements_of, variables_of
 from convsmith.passes.scope import each_body
 
 

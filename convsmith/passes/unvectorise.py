@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from convsmith.ir.index import Index, Var, as_index
+from convsmith.ir.rewrite import Rewriter, substitute
 from convsmith.ir.stmt import For, Kernel, Stmt, Store, block
 from convsmith.ir.value import (
     Binary,
@@ -26,7 +27,7 @@ from convsmith.ir.value import (
     dtype_of,
     lanes_of,
 )
-from convsmith.ir.walk import Rewriter, substitute, walk
+from convsmith.ir.walk import walk
 from convsmith.passes.scope import each_body
 
 _ROW, _LANE = Var("row"), Var("lane")

@@ -15,9 +15,10 @@ from convsmith.arith.simplify import Simplifier
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index, Var, conj, is_false, is_true, parts_of
+from convsmith.ir.rewrite import Rewriter, substitute
 from convsmith.ir.stmt import Alloc, At, Block, For, If, Kernel, Stmt, Store, block
 from convsmith.ir.value import Binary, Cast, Const, Lanes, Load, Repeat, Select, Sum, Value, lanes_of, strided
-from convsmith.ir.walk import Rewriter, children, loops_of, statements_of, substitute, variables_of, walk
+from convsmith.ir.walk import children, loops_of, statements_of, variables_of, walk
 from convsmith.passes.accesses import sites_of
 from convsmith.passes.flatten import offset
 from convsmith.passes.order import conflicts, require_order

@@ -8,9 +8,10 @@ from typing import NamedTuple
 from convsmith.arith.ranges import interval
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Index, Var, floordiv, make_sum, mod
+from convsmith.ir.rewrite import substitute
 from convsmith.ir.tensor_map import TensorMap
 from convsmith.ir.types import dtype
-from convsmith.ir.walk import substitute, variables_of
+from convsmith.ir.walk import variables_of
 from convsmith.passes.tensor_copies import MappedCopy
 from convsmith.statement.statement import Statement, View
 

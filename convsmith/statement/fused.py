@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from convsmith.diag.forking import cached_property
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var, is_false
+from convsmith.ir.rewrite import Substitute
 from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, block
-from convsmith.ir.walk import Substitute
 from convsmith.layout.layout import Layout
 from convsmith.problem.fusion import Stages, middle, stages_of
 from convsmith.problem.problem import Problem

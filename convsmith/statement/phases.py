@@ -14,7 +14,8 @@ from itertools import accumulate, pairwise
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Eq0, FloorDiv, Var, conj, floordiv, mod, parts_of
-from convsmith.ir.walk import substitute, variables_of
+from convsmith.ir.rewrite import substitute
+from convsmith.ir.walk import variables_of
 from convsmith.statement.statement import Dim, Statement
 
 

@@ -16,8 +16,8 @@ from typing import NamedTuple
 from convsmith.diag.forking import cached_property
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Eq0, Index, Mod, Var, conj, parts_of
+from convsmith.ir.rewrite import substitute
 from convsmith.ir.types import dtype
-from convsmith.ir.walk import substitute
 from convsmith.layout.indirection import Axis
 from convsmith.layout.layout import Layout
 from convsmith.passes.flatten import offset

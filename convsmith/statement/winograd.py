@@ -38,10 +38,10 @@ from convsmith.diag.errors import ConfigError
 from convsmith.diag.forking import cached_property
 from convsmith.ir.buffer import Buffer, make_buffer
 from convsmith.ir.index import Index, Var, as_index, conj, is_true, maximum, minimum, true
+from convsmith.ir.rewrite import Rewriter, Substitute, substitute
 from convsmith.ir.stmt import Alloc, If, Kernel, Stmt, Store, block
 from convsmith.ir.types import DType, dtype
 from convsmith.ir.value import Cast, Load, Select, Value, const, dtype_of
-from convsmith.ir.walk import Rewriter, Substitute, substitute
 from convsmith.layout.layout import Layout
 from convsmith.problem.problem import Problem
 from convsmith.statement.channel_copies import ChannelCopy, has_vectors_of_channels

@@ -67,7 +67,7 @@ def test_a_run_adds_to_the_rows_of_an_earlier_one(tmp_path: Path) -> None:
     "words,text",
     [
         ((*FEW, "--resume"), "--resume adds to the rows of a suite: legal with --suite=NAME and --json=FILE"),
-        ((), "legal is one of a problem, a list of problems, and --suite=NAME"),
+        ((), "legal is one of a problem, a list of problems, a model, --suite=NAME and --torch=MODULE:FUNCTION"),
         (("vgg16", "--suite", "cliffs"), "legal is one of a problem"),
         (("--suite", "cliff"), "unknown suite 'cliff': legal are resnet50,"),
         (("--suite", "cliffs", "--dir", "BWD_D"), "sets every option of its problems: legal is no --dir"),

@@ -23,9 +23,9 @@ from convsmith.diag.settings import settings
 from convsmith.ir.equal import structural_equal
 from convsmith.ir.intern import interning
 from convsmith.ir.parse import parse_kernel
+from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import For, Kernel
 from convsmith.ir.value import Const, const
-from convsmith.ir.walk import Rewriter
 from convsmith.layout.requirements import Requirements
 from convsmith.machine.registry import target
 from convsmith.passes.manager import Step, run_steps

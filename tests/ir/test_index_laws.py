@@ -31,7 +31,7 @@ from convsmith.ir.index import (
     true,
 )
 from convsmith.ir.parse import parse_cond, parse_index
-from convsmith.ir.walk import Substitute
+from convsmith.ir.rewrite import Substitute
 
 NAMES = ("a", "b", "ow.i", "oc.o.1")
 Tree = Any

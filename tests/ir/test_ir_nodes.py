@@ -13,10 +13,11 @@ from convsmith.ir.buffer import Buffer, make_buffer
 from convsmith.ir.index import Affine, FloorDiv, Index, Var, as_index
 from convsmith.ir.intern import interning, one_table
 from convsmith.ir.parse import parse_kernel, parse_stmt, parse_value
+from convsmith.ir.rewrite import Rewriter, Substitute, substitute
 from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, Store, block
 from convsmith.ir.types import DTYPES, F32, F64, S32
 from convsmith.ir.value import Const, Fma, Lanes, Load, Sum, Value, const, dtype_of, lanes_of, strided
-from convsmith.ir.walk import Rewriter, Substitute, Visitor, children, loops_of, substitute, variables_of, walk
+from convsmith.ir.walk import Visitor, children, loops_of, variables_of, walk
 from convsmith.layout.block import LayoutBlock
 
 SRC = make_buffer("src", F32, (64,))

@@ -6,8 +6,9 @@ import pytest
 
 from convsmith.ir.index import Cond, Ge0, Var, as_index
 from convsmith.ir.parse import parse_kernel
+from convsmith.ir.rewrite import Rewriter, substitute
 from convsmith.ir.stmt import For
-from convsmith.ir.walk import Rewriter, substitute, variables_of, walk
+from convsmith.ir.walk import variables_of, walk
 
 HEAD = "kernel k(t: ptr[64], a: f32[64], z: f32[64], b: f32[64], n)\n  for x in 0 .. 2:\n    "
 FUNCTION = "function g(p: a, n)\n  a[p + n] = 0.0\n"

@@ -9,10 +9,11 @@ from schedules import SEEDS, assert_each_is_needed, assert_same, results
 
 from convsmith.interp import InterpError
 from convsmith.ir.parse import parse_kernel
+from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stages import TENSORISED
 from convsmith.ir.stmt import AsyncCopy, Commit, Kernel, Stmt, Wait
 from convsmith.ir.verify import verify
-from convsmith.ir.walk import Rewriter, statements_of
+from convsmith.ir.walk import statements_of
 from convsmith.passes.async_copies import async_copies
 from convsmith.passes.flatten import flatten
 from convsmith.passes.multiple_buffers import multiple_buffers

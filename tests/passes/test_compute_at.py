@@ -15,9 +15,10 @@ from convsmith.diag.errors import ConfigError
 from convsmith.interp import InterpError, run
 from convsmith.ir.index import Index, Var, as_index
 from convsmith.ir.parse import parse_kernel
+from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, Store
 from convsmith.ir.verify import verify
-from convsmith.ir.walk import children, statements_of, substitute
+from convsmith.ir.walk import children, statements_of
 from convsmith.passes.compute_at import compute_at
 
 

@@ -22,11 +22,12 @@ from convsmith.interp.thread_races import ThreadRaces
 from convsmith.ir.buffer import UNKNOWN, Buffer
 from convsmith.ir.index import Var, as_index
 from convsmith.ir.parse import parse_kernel
+from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import EFFECTS, AsyncCopy, AtomicAdd, Barrier, Block, For, Kernel, Stmt, Store, block
 from convsmith.ir.types import PTR
 from convsmith.ir.value import Binary, Load
 from convsmith.ir.verify import verify
-from convsmith.ir.walk import Rewriter, statements_of
+from convsmith.ir.walk import statements_of
 from convsmith.passes.cse import cse
 from convsmith.passes.flatten import flatten
 from convsmith.passes.hoist import hoist

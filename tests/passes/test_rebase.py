@@ -7,8 +7,9 @@ from oracles import assert_same_results
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.parse import parse_kernel
+from convsmith.ir.rewrite import Substitute
 from convsmith.ir.stmt import Alloc, Kernel, Stmt
-from convsmith.ir.walk import Substitute, statements_of
+from convsmith.ir.walk import statements_of
 from convsmith.passes.rebase import rebase
 from convsmith.passes.scope import with_body
 

@@ -15,11 +15,12 @@ from convsmith.ir.buffer import Buffer, make_buffer
 from convsmith.ir.index import Index, Var, as_index
 from convsmith.ir.instruction import FragmentLayout, Instruction, Operand, vector
 from convsmith.ir.parse import parse_kernel
+from convsmith.ir.rewrite import Rewriter, substitute
 from convsmith.ir.stmt import Alloc, For, Invoke, Kernel, Stmt, Store, block
 from convsmith.ir.types import DTYPES, dtype
 from convsmith.ir.value import Binary, Const, Load, Value, const
 from convsmith.ir.verify import verify
-from convsmith.ir.walk import Rewriter, statements_of, substitute, variables_of, walk
+from convsmith.ir.walk import statements_of, variables_of, walk
 from convsmith.machine.base import fragment_dot
 from convsmith.machine.generic.level import level
 from convsmith.machine.x86.levels import LEVELS

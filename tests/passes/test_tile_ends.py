@@ -13,10 +13,11 @@ from convsmith.ir.buffer import make_buffer
 from convsmith.ir.index import Var, floordiv, maximum
 from convsmith.ir.intern import interning
 from convsmith.ir.parse import parse_kernel
+from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import For, Kernel
 from convsmith.ir.types import F32, S32
 from convsmith.ir.verify import verify
-from convsmith.ir.walk import Rewriter, loops_of
+from convsmith.ir.walk import loops_of
 from convsmith.passes.bind import bind
 from convsmith.passes.keep_sums import keep_sums
 from convsmith.passes.tile_ends import tile_ends

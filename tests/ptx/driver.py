@@ -81,7 +81,7 @@ class InterpretedDriver:
     def cuCtxSetCurrent(self, context: str) -> tuple[Any, ...]:
         return (Status.CUDA_SUCCESS,)
 
-    def cuCtxSynchronize(self) -> tuple[Any, ...]:
+    def cuStreamSynchronize(self, stream: int) -> tuple[Any, ...]:
         return (Status.CUDA_SUCCESS,)
 
     def cuDeviceGetAttribute(self, kind: str, device: int) -> tuple[Any, ...]:

@@ -44,10 +44,9 @@ def test_the_opcodes_of_a_hot_loop(
 ) -> None:
     skip_without(level)
     assembled = assemble_ptx(made(line, "", level).notes["ptx"], level)
-    kernel = next(iter(disassembly(assembled.cubin).values()))
-    counts = hot_loop(kernel, product)
+    symbol, use = next(iter(assembled.uses.items()))
+    counts = hot_loop(disassembly(assembled.cubin)[symbol], product)
     head = f"{assembled.assembler}, LLVM {llvm_bind.llvm_version()}"
-    use = next(iter(assembled.uses.values()))
     lines = [head, line, str(use), *(f"{n:5} {opcode}" for opcode, n in sorted(counts.items()))]
     text = "\n".join(lines) + "\n"
     path = HERE / f"{name}.{level}.txt"

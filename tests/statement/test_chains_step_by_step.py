@@ -14,9 +14,10 @@ from oracles import Oracle, small_target
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Index, Var, as_index
 from convsmith.ir.intern import interning
+from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import Alloc, For, Stmt, Store
 from convsmith.ir.verify import verify
-from convsmith.ir.walk import children, statements_of, substitute
+from convsmith.ir.walk import children, statements_of
 from convsmith.passes.compute_at import compute_at
 from convsmith.passes.manager import run_steps
 from convsmith.plan.config import Config
