@@ -33,9 +33,9 @@ from convsmith.tune.database import Database
 from convsmith.tune.measured import Measured, best_of
 from convsmith.tune.neighbours import nearest, transferred
 from convsmith.tune.origin import compiler_key, machine_key, machine_text
-from convsmith.tune.process import WorkerProcess
 from convsmith.tune.report import model_errors
 from convsmith.tune.search import compare
+from convsmith.tune.workers import Workers
 
 WORTH = 0.97
 """Ratio to the first choice above which a config is not worth a row of the table."""
@@ -61,11 +61,11 @@ def measure_neighbours(database: Database, rows: Sequence[Measured], seconds: fl
     """Measure, for each problem, the config that its nearest neighbour suggests, where that is not measured yet."""
     end = time.perf_counter() + seconds
     known = {(row.problem, row.config) for row in rows}
-    with WorkerProcess() as worker:
+    with Workers() as workers:
         for best, config in suggestions(rows):
             if config is not None and (best.problem, str(config)) not in known and time.perf_counter() < end:
                 problem = parse_problem(best.problem)
-                compare(problem, host_target(best.target), 1, [config], database, worker)
+                compare(problem, host_target(best.target), 1, [config], database, workers)
 
 
 def suggestions(rows: Sequence[Measured]) -> Iterator[tuple[Measured, Config | None]]:

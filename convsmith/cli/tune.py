@@ -33,11 +33,11 @@ from convsmith.tune.database import Database
 from convsmith.tune.hints import hints
 from convsmith.tune.measured import best_of
 from convsmith.tune.origin import machine_key, machine_text
-from convsmith.tune.process import WorkerProcess
 from convsmith.tune.recall import database_path
 from convsmith.tune.report import model_errors
 from convsmith.tune.search import Outcome, search
 from convsmith.tune.space import Space
+from convsmith.tune.workers import Workers
 
 __all__ = ["opened", "time_text", "tune"]
 
@@ -86,7 +86,7 @@ def tune(
             return
         outcomes: list[Outcome] = []
         start, interrupted = time.perf_counter(), False
-        with WorkerProcess() as worker, progress(len(texts)) as bar:
+        with Workers() as workers, progress(len(texts)) as bar:
             database.name_machine(machine_key(), machine_text())
             with bar.aside():
                 rows.text(f"{machine_text()}, {count} thread{'s' * (count > 1)}, database {database.path}")
@@ -101,7 +101,7 @@ def tune(
                         bar.start(f"{text}: {state}")
 
                     near = hints(problem, level, count, database)
-                    outcomes.append(search(problem, level, count, max(share, 0.0), database, worker, near, tell))
+                    outcomes.append(search(problem, level, count, max(share, 0.0), database, workers, near, tell))
                     with bar.aside():
                         rows.row(_cells(text, outcomes[-1]))
                     bar.advance()

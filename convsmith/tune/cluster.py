@@ -26,8 +26,8 @@ from convsmith.problem.problem import Problem
 from convsmith.tune.database import IN_MEMORY, Database
 from convsmith.tune.measured import Measured
 from convsmith.tune.origin import compiler_key, machine_key, machine_text
-from convsmith.tune.process import WorkerProcess
 from convsmith.tune.search import search
+from convsmith.tune.workers import Workers
 
 __all__ = ["ClusterOutcome", "search_on_cluster"]
 
@@ -83,9 +83,9 @@ def run_job(job: _Job, known: Sequence[tuple[Any, ...]]) -> list[tuple[object, .
     worker = get_worker()
     problem = parse_problem(job.line)
     level = host_target(job.target or settings.target or target(None, problem.types).name)
-    with _one_at_a_time(), _Sending(lambda rows: worker.log_event(TOPIC, rows)) as database, WorkerProcess() as process:
+    with _one_at_a_time(), _Sending(lambda rows: worker.log_event(TOPIC, rows)) as database, Workers() as workers:
         Database.put(database, [Measured(*row) for row in known])
-        search(problem, level, job.threads, job.seconds, database, process)
+        search(problem, level, job.threads, job.seconds, database, workers)
         return [astuple(row) for row in database.rows()]
 
 

@@ -26,9 +26,10 @@ from convsmith.problem.problem import Problem
 from convsmith.tune.database import ANY, Database
 from convsmith.tune.measured import Measured, Status, best_of, sums_in_order
 from convsmith.tune.origin import compiler_key, machine_key
-from convsmith.tune.process import WorkerDied, WorkerProcess
+from convsmith.tune.process import WorkerDied
 from convsmith.tune.recall import keeps_bits
 from convsmith.tune.space import DIMENSIONS, Space
+from convsmith.tune.workers import Workers
 
 __all__ = ["Outcome", "compare", "search"]
 
@@ -81,6 +82,7 @@ class _Candidate:
 
     config: Config
     predicted: float
+    artifact: str | None = None
     seconds: list[float] = field(default_factory=list)
     ratios: list[float] = field(default_factory=list)
     is_stored: bool = False
@@ -99,7 +101,7 @@ class _Candidate:
 
 
 def search(
-    problem: Problem, target: Machine, threads: int, seconds: float, database: Database, worker: WorkerProcess,
+    problem: Problem, target: Machine, threads: int, seconds: float, database: Database, workers: Workers,
     hints: Sequence[Config] = (), tell: Callable[[str], None] = lambda text: None,
 ) -> Outcome:  # fmt: skip
     """Search for at most about ``seconds``, and return the outcome; ``hints`` are tried in the first round.
@@ -108,7 +110,7 @@ def search(
     """
     start = time.perf_counter()
     with interning():
-        race = _Race(problem, target, threads, start + seconds, database, worker, tell)
+        race = _Race(problem, target, threads, start + seconds, database, workers, tell)
         ended = race.run(hints) if seconds > 0 else "budget"
     rows = [row for row in database.rows(**race.origin) if row.status == "ok"]
     took = time.perf_counter() - start
@@ -117,11 +119,11 @@ def search(
 
 def compare(
     problem: Problem, target: Machine, threads: int, configs: Sequence[Config], database: Database,
-    worker: WorkerProcess,
+    workers: Workers,
 ) -> None:  # fmt: skip
     """Measure ``configs`` beside the model's first choice, and write their rows."""
     with interning():
-        race = _Race(problem, target, threads, float("inf"), database, worker, lambda text: None)
+        race = _Race(problem, target, threads, float("inf"), database, workers, lambda text: None)
         if race.make(race.reference):
             race.round(race.reference, [c for c in configs if race.is_legal(c) and c != race.reference.config])
 
@@ -130,11 +132,11 @@ class _Race:
     """The state of a search: the candidates that are ready in the worker, and the configs that were seen."""
 
     def __init__(
-        self, problem: Problem, target: Machine, threads: int, end: float, database: Database, worker: WorkerProcess,
+        self, problem: Problem, target: Machine, threads: int, end: float, database: Database, workers: Workers,
         tell: Callable[[str], None],
     ) -> None:  # fmt: skip
         self.target, self.threads, self.end = target, threads, end
-        self.database, self.worker, self.tell = database, worker, tell
+        self.database, self.workers, self.tell = database, workers, tell
         self.space = Space(problem, target, threads)
         self.line = str(problem)
         self.origin: dict[str, str | int] = {
@@ -236,14 +238,9 @@ class _Race:
     # -- measurements
     def round(self, best: _Candidate, configs: Sequence[Config]) -> _Candidate:
         """Measure ``configs`` beside the best so far, and return the best of all."""
-        racers = []
-        for config in configs:
-            if self.is_over:
-                break
-            self.seen.add(config)
-            candidate = self.candidate(config)
-            if self.make(candidate):
-                racers.append(candidate)
+        candidates = [self.candidate(config) for config in configs]
+        self.compile(candidates)
+        racers = [candidate for candidate in candidates if candidate.artifact is not None and self.make(candidate)]
         self.sample([best, *racers], 2)
         close = [c for c in racers if c.ratios and c.ratio <= best.ratio * FAR]
         while not self.is_over:
@@ -273,15 +270,34 @@ class _Race:
             self.sample([candidate], FINAL_SAMPLES)
             self.store(candidate)
 
+    def compile(self, candidates: Sequence[_Candidate]) -> None:
+        """Compile candidates while there is time, and keep their artifacts. A failure becomes a row."""
+        texts = [str(candidate.config) for candidate in candidates]
+        answers = self.workers.compiled(self.line, self.target.name, self.threads, texts, self.end)
+        for candidate, answer in zip(candidates, answers, strict=True):
+            if answer is None:
+                continue
+            self.seen.add(candidate.config)
+            if isinstance(answer, WorkerDied):
+                self.record_death(candidate, answer)
+            elif answer["status"] != "ok":
+                self.record(candidate, answer["status"], answer["note"])
+            else:
+                candidate.artifact = answer["artifact"]
+
     def make(self, candidate: _Candidate) -> bool:
-        """Compile a candidate and compare its results; return whether it can be timed. A failure becomes a row."""
+        """Compare the results of a candidate; return whether it can be timed. A failure becomes a row."""
+        if candidate.artifact is None:
+            self.compile([candidate])
+        if candidate.artifact is None:
+            return False
         try:
             if not self.is_open:
-                self.worker.ask(op="open", problem=self.line, target=self.target.name, threads=self.threads)
+                self.workers.timing.ask(op="open", problem=self.line, target=self.target.name)
                 self.is_open, self.ready = True, set()
                 if candidate is not self.reference and not self.make(self.reference):
                     return False
-            answer = self.worker.ask(op="make", config=str(candidate.config))
+            answer = self.workers.timing.ask(op="make", config=str(candidate.config), artifact=candidate.artifact)
         except WorkerDied as death:
             self.died(candidate, death)
             return False
@@ -299,7 +315,7 @@ class _Race:
             for candidate in order[turn % len(order) :] + order[: turn % len(order)]:
                 try:
                     if candidate.config in self.ready or self.make(candidate):
-                        answer = self.worker.ask(op="sample", config=str(candidate.config))
+                        answer = self.workers.timing.ask(op="sample", config=str(candidate.config))
                         seconds[id(candidate)] = answer["seconds"]
                 except WorkerDied as death:
                     self.died(candidate, death)
@@ -310,8 +326,12 @@ class _Race:
         self.store(self.reference)
 
     def died(self, candidate: _Candidate, death: WorkerDied) -> None:
-        """Record the config that ended the worker; the next request starts another one."""
+        """Record the config that ended the timing worker; the next request starts another one."""
         self.is_open, self.ready = False, set()
+        self.record_death(candidate, death)
+
+    def record_death(self, candidate: _Candidate, death: WorkerDied) -> None:
+        """Write the row of a config that ended its process."""
         self.record(candidate, "stuck" if death.is_stuck else "crashed", str(death))
 
     def store(self, candidate: _Candidate) -> None:

@@ -2,9 +2,10 @@
 
 It reads requests as lines of JSON from its standard input, and answers each with one line:
 
-    {"op": "open", "problem": LINE, "target": NAME, "threads": N}   the problem of the requests that follow
-    {"op": "make", "config": CONFIG}                             compile, compare results, warm up
-    {"op": "sample", "config": CONFIG}                           seconds per call of one sample
+    {"op": "compile", "problem": LINE, "target": NAME, "threads": N, "config": CONFIG}   an artifact in base64
+    {"op": "open", "problem": LINE, "target": NAME}         the problem of the requests that follow
+    {"op": "make", "config": CONFIG, "artifact": ARTIFACT}  compare results, warm up
+    {"op": "sample", "config": CONFIG}                      seconds per call of one sample
 
 The first config of a problem is the reference of results. All configs of a problem read and write the same memory.
 """
@@ -14,8 +15,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+from base64 import b64decode, b64encode
 from collections.abc import Callable
-from time import perf_counter
 from typing import Any
 
 from convsmith.codegen.artifact import Artifact
@@ -73,37 +74,29 @@ class Worker:
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the answer to a request. A config that makes no kernel gives {"status": "refused"} with the reason."""
+        if request["op"] == "compile":
+            return _compiled(request["problem"], request["target"], request["threads"], request["config"])
         if request["op"] == "open":
-            return self._open(request["problem"], request["target"], request["threads"])
+            return self._open(request["problem"], request["target"])
         if request["op"] == "make":
-            return self._make(request["config"])
+            return self._make(request["config"], request["artifact"])
         wait_until_idle()
         return {"seconds": self._samplers[request["config"]]()}
 
-    def _open(self, line: str, target: str, threads: int) -> dict[str, Any]:
+    def _open(self, line: str, target: str) -> dict[str, Any]:
         self._problem = problem = parse_problem(line).canonical()
-        self._target, self._threads = host_target(target), threads
+        self._target = host_target(target)
         self._integers = aligned_inputs(problem, random_arrays(problem))
         self._inputs = aligned_inputs(problem, real_arrays(problem))
         self._outputs: dict[str, Any] | None = None
         self._expected, self._is_exact, self._samplers = None, True, {}
         return {}
 
-    def _make(self, text: str) -> dict[str, Any]:
+    def _make(self, text: str, artifact: str) -> dict[str, Any]:
         problem = self._problem
         assert problem is not None
-        start = perf_counter()
-        try:
-            config = Config.parse(text)
-            artifact = compile_or_load(
-                problem, target=self._target, choose=_no_choice, config=config, threads=self._threads
-            )
-        except ConfigError as error:
-            return {"status": "refused", "note": f"{error.code}: {error}"}
-        except ConvsmithError as error:
-            return {"status": "refused", "note": f"{type(error).__name__}: {error}".partition("\n")[0]}
-        took = perf_counter() - start
-        kernel = _Loaded(problem, self._target, artifact)
+        config = Config.parse(text)
+        kernel = _Loaded(problem, self._target, Artifact.from_bytes(b64decode(artifact)))
         results = kernel.run(**{name: array.copy() for name, array in self._integers.items()})
         is_exact = self._is_exact and not config.has_transform
         if self._expected is None:
@@ -113,7 +106,21 @@ class Worker:
         call, outputs = bound_call(problem, kernel, self._inputs, self._outputs)
         self._outputs = outputs
         self._samplers[text] = sampler = Sampler(call, SAMPLE_SECONDS)
-        return {"status": "ok", "compile_seconds": took, "repeats": sampler.repeats}
+        return {"status": "ok", "repeats": sampler.repeats}
+
+
+def _compiled(line: str, target: str, threads: int, text: str) -> dict[str, Any]:
+    """Return the artifact of a config as text, or the reason why there is none."""
+    try:
+        artifact = compile_or_load(
+            parse_problem(line).canonical(), target=host_target(target), choose=_no_choice, config=Config.parse(text),
+            threads=threads,
+        )
+    except ConfigError as error:
+        return {"status": "refused", "note": f"{error.code}: {error}"}
+    except ConvsmithError as error:
+        return {"status": "refused", "note": f"{type(error).__name__}: {error}".partition("\n")[0]}
+    return {"status": "ok", "artifact": b64encode(artifact.to_bytes()).decode()}
 
 
 def _equal(one: Any, expected: Any, is_exact: bool) -> bool:

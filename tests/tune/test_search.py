@@ -18,6 +18,7 @@ from convsmith.tune.process import WorkerDied, WorkerProcess
 from convsmith.tune.search import Outcome, search
 from convsmith.tune.space import Space
 from convsmith.tune.worker import Worker
+from convsmith.tune.workers import Workers
 
 PROBLEM = parse_problem("--stag=axb --dtag=axb mb1ic8ih6oc40oh6kh3ph1").canonical()
 MACHINE = target(None, PROBLEM.types)
@@ -32,21 +33,23 @@ FAKE = """if True:
         found = next((value for text, value in times.items() if text in config), 1.0)
         if request["op"] == "open":
             answer = {}
-        elif found == "segfault":
+        elif found == "segfault " + request["op"]:
             os.kill(os.getpid(), signal.SIGSEGV)
-        elif found == "hang":
+        elif found == "hang " + request["op"]:
             time.sleep(60)
+        elif request["op"] == "compile":
+            answer = {"status": "ok", "artifact": ""}
         elif request["op"] == "make":
             answer = {"status": "ok"} if found != "wrong" else {"status": "wrong", "note": "differs"}
         else:
-            answer = {"seconds": found * 1e-6}
+            answer = {"seconds": (found if isinstance(found, float) else 1.0) * 1e-6}
         print(json.dumps(answer), flush=True)
 """
 """A worker with the times of configs that contain a text, and others of 1 us."""
 
 
-def fake(times: str, seconds: float = 60.0) -> WorkerProcess:
-    return WorkerProcess((sys.executable, "-c", FAKE, times), seconds)
+def fake(times: str, seconds: float = 60.0) -> Workers:
+    return Workers((sys.executable, "-c", FAKE, times), seconds)
 
 
 @pytest.fixture
@@ -55,9 +58,9 @@ def database(tmp_path: Path) -> Iterator[Database]:
         yield opened
 
 
-def searched(database: Database, worker: WorkerProcess, seconds: float = 20.0) -> Outcome:
-    with worker:
-        return search(PROBLEM, MACHINE, 1, seconds, database, worker)
+def searched(database: Database, workers: Workers, seconds: float = 20.0) -> Outcome:
+    with workers:
+        return search(PROBLEM, MACHINE, 1, seconds, database, workers)
 
 
 def test_the_fastest_config_wins(database: Database) -> None:
@@ -79,14 +82,17 @@ def test_steps_from_a_transform(database: Database) -> None:
     with interning():
         first = candidates(problem, MACHINE, 1)[0].config
     assert first.winograd
-    with fake(f'{{"{first}": 1.0}}') as worker:
-        outcome = search(problem, MACHINE, 1, 20.0, database, worker)
+    with fake(f'{{"{first}": 1.0}}') as workers:
+        outcome = search(problem, MACHINE, 1, 20.0, database, workers)
     assert outcome.ended == "nothing better" and outcome.tried["ok"] > 10
 
 
 @pytest.mark.parametrize(("kind", "status", "note"), [
-    ("segfault", "crashed", "its process was killed by SIGSEGV"),
-    ("hang", "stuck", "no answer in 4 seconds"),
+    ("segfault compile", "crashed", "its process was killed by SIGSEGV"),
+    ("segfault make", "crashed", "its process was killed by SIGSEGV"),
+    ("segfault sample", "crashed", "its process was killed by SIGSEGV"),
+    ("hang compile", "stuck", "no answer in 4 seconds"),
+    ("hang sample", "stuck", "no answer in 4 seconds"),
     ("wrong", "wrong", "differs"),
 ])  # fmt: skip
 def test_a_config_that_fails_is_recorded_and_skipped(database: Database, kind: str, status: str, note: str) -> None:
@@ -109,28 +115,47 @@ def test_an_interrupt_loses_no_measurement(database: Database) -> None:
                 raise KeyboardInterrupt
             return super().ask(**request)
 
+    workers = fake("{}")
+    workers.timing = Interrupted((sys.executable, "-c", FAKE, "{}"))
     with pytest.raises(KeyboardInterrupt):
-        searched(database, Interrupted((sys.executable, "-c", FAKE, "{}")))
+        searched(database, workers)
     assert len([row for row in database.rows() if row.status == "ok"]) > 2
 
 
+def test_configs_are_compiled_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two compilers share four configs; after the end of the time only the first config is compiled."""
+    monkeypatch.setattr("convsmith.tune.workers.available_cpus", lambda: 2)
+    both = "{'artifact': os.getpid()}"
+    command = (sys.executable, "-c", f"import os, sys, time\nfor line in sys.stdin: time.sleep(.2); print(str({both})"
+               ".replace(chr(39), chr(34)), flush=True)")  # fmt: skip
+    with Workers(command) as workers:
+        answers = workers.compiled("", "", 1, ["a", "b", "c", "d"])
+        assert len({answer["artifact"] for answer in answers if isinstance(answer, dict)}) == 2
+        late = workers.compiled("", "", 1, ["a", "b", "c"], end=0.0)
+    assert isinstance(late[0], dict) and late[1:] == [None, None]
+
+
 def test_no_budget_measures_nothing(database: Database) -> None:
-    outcome = searched(database, WorkerProcess(("/nonexistent",)), seconds=0.0)
+    outcome = searched(database, Workers(("/nonexistent",)), seconds=0.0)
     assert (outcome.best, outcome.tried.total(), outcome.ended) == (None, 0, "budget")
 
 
 def test_real_kernels_are_timed(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("convsmith.tune.search.FIRST", 3)
     monkeypatch.setattr("convsmith.tune.search.PATIENCE", 0)
-    outcome = searched(database, WorkerProcess(), seconds=60.0)
+    outcome = searched(database, Workers(), seconds=60.0)
     assert outcome.best is not None and 0 < outcome.best.seconds < 0.1
     assert outcome.tried["ok"] >= 2 and not outcome.tried["wrong"]
 
 
 def test_a_kernel_whose_results_differ_is_wrong() -> None:
     worker = Worker()
-    worker.answer({"op": "open", "problem": str(PROBLEM), "target": MACHINE.name, "threads": 1})
-    first, second = ({"op": "make", "config": config} for config in CONFIGS[:2])
+    worker.answer({"op": "open", "problem": str(PROBLEM), "target": MACHINE.name})
+    of = {"op": "compile", "problem": str(PROBLEM), "target": MACHINE.name, "threads": 1}
+    first, second = (
+        {"op": "make", "config": config, "artifact": worker.answer({**of, "config": config})["artifact"]}
+        for config in CONFIGS[:2]
+    )
     assert worker.answer(first)["status"] == worker.answer(second)["status"] == "ok"
     assert worker._expected is not None
     worker._expected["dst"] += 1
