@@ -16,6 +16,7 @@ from convsmith.passes.manager import Step
 from convsmith.passes.scope import loop_names
 from convsmith.plan.config import Config
 from convsmith.plan.group import adding_config, filling_steps, group_plan, zeroing_steps
+from convsmith.plan.group_fragments import why_no_fragments
 from convsmith.plan.group_plan import GroupPlan
 from convsmith.plan.hardware_choice import why_not_hardware
 from convsmith.plan.kernel import scheduled
@@ -101,12 +102,16 @@ class DevicePlan:
         yield from self.decisions()
 
     def decisions(self) -> Iterator[tuple[str, str]]:
-        """Yield the decisions of the plan of each kernel, and why a copy engine that the machine has is not used."""
+        """Yield the decisions of the plan of each kernel, and why a copy engine or instructions on fragments that the
+        machine has are not used.
+        """
         for kernel in self.kernels:
             yield from kernel.lines()
         if self.config.realise != "hardware":
             for why in why_not_hardware(self.main.statement, self.machine):
                 yield "copy engine", f"not used: {why}"
+        for why in why_no_fragments(self.main.statement, self.config, self.machine):
+            yield "fragments", f"not used: {why}"
 
 
 def _in_memory(config: Config) -> tuple[tuple[str, int], ...]:

@@ -60,6 +60,33 @@ def lane_row(st: Statement, loops: Loops, config: Config, machine: Machine) -> I
     return legal[config.instruction]
 
 
+def why_no_fragments(st: Statement, config: Config, machine: Machine) -> Iterator[str]:
+    """Yield the reason why no instruction on fragments that ``machine`` has computes ``st``, if there is one."""
+    known = [row for row in machine.instructions if row.result.file == LANES]
+    if config.instruction or not known:
+        return
+    if len(st.factors) < 2:
+        yield f"{st.name} multiplies no factors"
+        return
+    types = {row.types for row in known}
+    factors = (st.a.factor, st.b.factor)
+    rows = [row for row in known if row.types in ((*factors, st.acc), (*reversed(factors), st.acc))]
+    if not rows:
+        legal = ", ".join(sorted(":".join(x) for x in types))
+        yield f"{machine.name} has no instruction for products of {':'.join((*factors, st.acc))}, but for {legal}"
+        return
+    if st.shifted:
+        yield "zero points are subtracted from the factors; --offsets=sums subtracts them from the sums"
+        return
+    row = min(rows, key=lambda row: row.terms)
+    found = tuple(prod(d.size for d in st.of(kind)) for kind in ("m", "n", "k"))
+    if any(2 * size <= wanted for size, wanted in zip(found, (*row.result.shape, row.terms))):
+        shape, sizes = (" x ".join(map(str, x)) for x in ((*row.result.shape, row.terms), found))
+        yield f"the smallest is {row.name}: {shape} rows, columns and terms; the loops have {sizes}"
+        return
+    yield f"the config names none; legal are {', '.join(row.name for row in rows)}"
+
+
 @dataclass(frozen=True)
 class WarpTile:
     """The fragments of a warp: the extents of its loops over fragments, and the names of those within one.

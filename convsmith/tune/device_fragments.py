@@ -27,8 +27,8 @@ MOST_WARPS = 8
 """Maximum number of warps of a group."""
 FIRST = 8
 """Candidates by tiles alone of which the steps are worked out."""
-SUMS = 128
-"""Maximum number of registers of a lane that hold sums."""
+SUMS = 2
+"""Sums take at most one of so many registers of a lane."""
 STEP = 64
 """Bytes of the terms of a row that a group copies in a step."""
 SHARED_LOAD, GLOBAL_LOAD = 64.0, 32.0
@@ -69,9 +69,10 @@ def fragment_choices(st: Statement, machine: Machine, lane: str) -> Iterator[Fra
     most = STEP * 8 // dtype(st.a.factor).bits
     row = max(rows, key=lambda row: (_terms(st, row, most).used, row.terms))
     terms = _terms(st, row, most)
+    most_sums = -(-machine.registers // SUMS)
     tiles: list[tuple[float, Sequence[int], Config]] = []
     for counts in product(FRAGMENTS, (*FRAGMENTS, 8), WARPS, WARPS):
-        if prod(counts[:2]) * row.result.layout.registers > SUMS or prod(counts[2:]) > MOST_WARPS:
+        if prod(counts[:2]) * row.result.layout.registers > most_sums or prod(counts[2:]) > MOST_WARPS:
             continue
         config = _config(st, plain, row, counts, terms)
         if config is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -30,9 +31,11 @@ from convsmith.passes.simplify import simplify
 from convsmith.passes.spread_lanes import spread_lanes
 from convsmith.passes.unroll import unroll
 from convsmith.plan.config import Config
+from convsmith.plan.device import device_plan
 from convsmith.problem import parse_problem
 from convsmith.runtime.host_block import HostBlock
 from convsmith.runtime.loading import library_of
+from convsmith.tune.device import device_config
 
 ROWS = [
     pytest.param(name, row, id=row.name)
@@ -60,6 +63,20 @@ KINDS = {
                         _words("m8n8k32_u8_s8", "--register=oc:8,oh:4,ow:2 --group=oc:16,oh:4,ow:4,ic:32")),
 }  # fmt: skip
 """Problems and configs whose sub-groups compute fragments, each with the device."""
+DEFAULT = {
+    "f16": ("xe_hpc", f"{LAST} --dt=f16 mb1ic32ih6oc32oh6kh3ph1"),
+    "strided-gradient": ("xe_hpg", f"{LAST} --dir=BWD_D --dt=bf16 mb1ic16ih8oc16oh4kh3ph1sh2"),
+    "bytes": ("xe_hpg", f"{LAST} --dt=u8:s8:s32 --attr-post-ops=linear:2:1 mb1ic32ih6oc16oh6kh1"),
+}  # fmt: skip
+"""Problems whose default configs use dpas, each with the device."""
+SCALAR = {
+    "types": ("--dt=f32 mb1ic16iw16oc16ow16kw1", "xe_hpc has no instruction for products of f32:f32:f32, but for bf16"),
+    "depthwise": (f"{LAST} --dt=bf16 g32mb1ic32iw16oc32ow16kw3pw1",
+                  "dpas_m8n16k16_bf16: 8 x 16 x 16 rows, columns and terms; the loops have 16 x 1 x 3"),
+    "zero-points": ("--dt=u8:s8:s32 --attr-zero-points=src:common:3 mb1ic32iw16oc16ow16kw1",
+                    "zero points are subtracted from the factors; --offsets=sums subtracts them from the sums"),
+}  # fmt: skip
+"""Problems whose default configs use multiply-adds, each with the reason."""
 SMALL = {
     "sixteen-lanes": ("xe_hpc", f"{LAST} --dt=bf16:bf16:f32 mb1ic5iw7oc5ow7kw1",
                       _words("m8n16k16_bf16", "--register=oc:16,ow:8 --group=oc:16,ow:8,ic:16")),
@@ -152,16 +169,51 @@ def test_every_pass_keeps_the_result_of_sub_groups(kind: str) -> None:
     check_fragments(line, words, name)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_kernels_of_sub_groups_are_exact_through_opencl(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Functions of broadcasts stand in for dpas; all else is the code that a GPU runs."""
+def verified(name: str, line: str, config: Config | None, monkeypatch: pytest.MonkeyPatch) -> Config:
+    """Run a kernel for a device through OpenCL, where it must be exact. Functions of broadcasts stand in for dpas; all
+    else is the code that a GPU runs.
+    """
     require_opencl()
-    name, line, words = KINDS[kind]
     monkeypatch.setattr(service, "disk_cache", lambda: None)
     monkeypatch.setattr(driver, "device_text", lambda *a: emulated(device_text(*a), target(name)))
-    kernel = CompiledKernel(parse_problem(line), target(name), Config.parse(f"--target={name} {words}"))
+    kernel = CompiledKernel(parse_problem(line), target(name), config)
     verdict = verify_kernel(kernel, 0)
     assert verdict.ok, verdict.detail
+    return kernel.config
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kernels_of_sub_groups_are_exact_through_opencl(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, line, words = KINDS[kind]
+    verified(name, line, Config.parse(f"--target={name} {words}"), monkeypatch)
+
+
+@pytest.mark.parametrize("kind", DEFAULT)
+def test_default_configs_use_dpas(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, line = DEFAULT[kind]
+    config = verified(name, line, None, monkeypatch)
+    (lanes,) = target(name).device.warps  # type: ignore[union-attr]
+    assert config.instruction.startswith(f"dpas_m8n{lanes}") and config.size(config.lane) % lanes == 0
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_sums_take_half_of_the_registers(name: str) -> None:
+    machine = target(name)
+    with interning():
+        config = device_config(parse_problem(f"{LAST} --dt=bf16 mb32ic256ih56oc256oh56kh3ph1"), machine)
+    (lanes,) = machine.device.warps  # type: ignore[union-attr]
+    assert machine.registers // 4 < prod(size for _, size in config.register) // lanes <= machine.registers // 2
+
+
+@pytest.mark.parametrize("kind", SCALAR)
+def test_explain_says_why_there_is_no_dpas(kind: str) -> None:
+    line, why = SCALAR[kind]
+    machine = target("xe_hpc")
+    with interning():
+        problem = parse_problem(line)
+        plan = device_plan(problem, device_config(problem, machine), machine)
+        found = dict(plan.decisions())
+    assert not plan.config.instruction and found["fragments"].startswith("not used: ") and why in found["fragments"]
 
 
 @pytest.mark.parametrize("kind", ["tails", "eight-lanes"])

@@ -28,31 +28,37 @@ _COSTS = Costs(multiply_add=1.0, broadcast=1.0, latency=8.0)
 
 
 def _level(
-    name: str, device: Device, caches: tuple[int, int] = (1 << 16, 1 << 20), products: tuple[Instruction, ...] = ()
-) -> Machine:
-    """Return the level ``name`` with the facts of ``device`` and the bytes of its ``caches``."""
+    name: str, device: Device, registers: int = 64, caches: tuple[int, int] = (1 << 16, 1 << 20),
+    products: tuple[Instruction, ...] = (),
+) -> Machine:  # fmt: skip
+    """Return the level ``name`` with the facts of ``device``, the ``registers`` of a thread and the bytes of caches."""
     return Machine(
         name=name, triple=TRIPLE, cpu="", features="", needs=(MATRICES,) if products else (),
-        vectors=RegisterFile("register", 64, 32), memories=core_caches(*caches, rates=(64, 32)), costs=_COSTS,
+        vectors=RegisterFile("register", registers, 32), memories=core_caches(*caches, rates=(64, 32)), costs=_COSTS,
         attributes=(), instructions=(*_MULTIPLY_ADDS, *products), device=device,
     )  # fmt: skip
 
 
-def _xe(lanes: int, cores: int, shared: int) -> Device:
+_XE_REGISTERS = 128
+"""Registers of 32 bits of a lane of Xe: a core runs 1024 lanes at a time and has 512 KiB of registers."""
+
+
+def _xe(lanes: int, cores: int, shared: int, rate: float) -> Device:
     """Return the facts of a GPU of Xe cores, whose sub-groups have so many ``lanes``.
 
-    A core runs 1024 lanes at a time and has 512 KiB of registers, 128 of each lane.
+    The ``rate`` is that of dpas beside multiply-adds of f32, from the peak rates of the data sheets.
     """
     return Device(
         runtime="opencl", dialect=dialect(lanes), grid=(_GROUPS, 65535, 65535), group=(1024, 1024, 1024), threads=1024,
         shared=SharedMemory(shared, banks=16, width=4),
-        units=ComputeUnits(cores, threads=1024, registers=1 << 17, shared=128 << 10), code="spirv", warps=(lanes,),
+        units=ComputeUnits(cores, threads=1024, registers=1024 * _XE_REGISTERS, shared=128 << 10), code="spirv",
+        warps=(lanes,), fragment_rate=rate,
     )  # fmt: skip
 
 
 LEVELS = (
     _level("opencl", _PORTABLE),
-    _level("xe_hpc", _xe(16, 64, 128 << 10), (512 << 10, 204 << 20), PRODUCTS[16]),
-    _level("xe_hpg", _xe(8, 32, 64 << 10), (192 << 10, 16 << 20), PRODUCTS[8]),
+    _level("xe_hpc", _xe(16, 64, 128 << 10, rate=16), _XE_REGISTERS, (512 << 10, 204 << 20), PRODUCTS[16]),
+    _level("xe_hpg", _xe(8, 32, 64 << 10, rate=8), _XE_REGISTERS, (192 << 10, 16 << 20), PRODUCTS[8]),
 )
 """Devices of OpenCL; those of Xe are the smallest that are meant: a stack of a Data Center GPU Max, an Arc A770."""
