@@ -13,7 +13,7 @@ from convsmith.ir.stmt import THREAD_LOOPS, Alloc, AsyncCopy, AtomicAdd, For, Ke
 from convsmith.ir.tensor_map import TensorMap
 from convsmith.ir.walk import statements_of
 
-__all__ = ["Geometry", "geometry", "is_pipelined", "shared_bytes", "tensor_maps"]
+__all__ = ["Geometry", "geometry", "is_pipelined", "shared_bytes", "slots_of", "tensor_maps"]
 
 _ALIGNMENT = 128
 """Bytes to which each array in shared memory is aligned: all banks once."""
@@ -90,10 +90,16 @@ def _pipeline_geometry(kernel: Kernel) -> Geometry:
     axes = {s.var: n for n, s in enumerate(reversed(groups))}
     axes |= {s.var: n for n, kind in enumerate(("lane", "warp")) for s in loops[kind]}
     allocated = [s.buffer for s in statements_of(kernel.body) if isinstance(s, Alloc) and s.buffer.scope == "shared"]
-    slots = max(s.dst.buffer.size // s.map.size for s in statements_of(kernel.body) if isinstance(s, TensorCopy))
+    slots = slots_of([s for s in statements_of(kernel.body) if isinstance(s, TensorCopy)])
     shared = sum(shared_bytes(b.size * b.dtype.bytes, SLOTS) for b in dict.fromkeys(allocated))
     shared += shared_bytes(BARRIER * 2 * slots)
     return Geometry(_extents(kernel, groups), (lanes, warps + 1, 1), shared, axes)
+
+
+def slots_of(copies: Sequence[TensorCopy]) -> int:
+    """Return the slots of the buffers that ``copies`` fill: one of them is filled by all copies to its buffer."""
+    buffer = copies[0].dst.buffer
+    return buffer.size // sum(s.map.size for s in copies if s.dst.buffer is buffer)
 
 
 def shared_bytes(nbytes: int, alignment: int = _ALIGNMENT) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from convsmith.codegen.device_text import ThreadEmitter
-from convsmith.codegen.geometry import BARRIER, SLOTS, shared_bytes, tensor_maps
+from convsmith.codegen.geometry import BARRIER, SLOTS, shared_bytes, slots_of, tensor_maps
 from convsmith.codegen.lane_fragments import LaneFragments
 from convsmith.codegen.llvm_text import METHODS, Facts
 from convsmith.diag.errors import InternalError
@@ -26,8 +26,8 @@ __all__ = ["PipelineEmitter"]
 
 _WARP = 32
 """Threads that arrive at a barrier as one."""
-ROW = 128
-"""Bytes of a row of a factor: those that a swizzle permutes."""
+SWIZZLES = {128: 1, 64: 2, 32: 3}
+"""Number of a swizzle in a descriptor, by the bytes of a row, which it permutes."""
 ROWS = 8
 """Rows of the pattern that a swizzle repeats."""
 
@@ -58,7 +58,7 @@ class PipelineEmitter(ThreadEmitter):
         if parts is None:
             raise InternalError(f"{symbol}: the loop {self.loop.var} does not begin with copies through tensor maps")
         self.parts, self.copies = parts, parts.copies
-        self.slots_of_loop = min(x.dst.buffer.size // x.map.size for x in self.copies)
+        self.slots_of_loop = slots_of(self.copies)
         self.warps = self.geometry.group[1] - 1
         self.produced, self.consumed = Block(parts.copies), Block(parts.uses)
         self.is_split = self.is_producing = False
@@ -222,9 +222,10 @@ class PipelineEmitter(ThreadEmitter):
         return super()._lane_registers(v)
 
     def _descriptor(self, v: Load) -> str:
-        """Return the word that says where a factor lies, in rows of 128 bytes that are swizzled."""
+        """Return the word that says where a factor lies, in rows that are swizzled."""
         nbytes = v.buffer.dtype.bytes
-        form = _form(v, nbytes) << 16
+        row = next(x.map.box[0] for x in self.copies if x.dst.buffer is v.buffer)
+        form = _form(v, row) << 16
         moving = make_sum(0, dict(v.index[0].terms))
         start = f"ptr addrspace({self.spaces['shared']}) {self.bases[v.buffer]}"
         key = ("descriptor", v.buffer, moving)
@@ -234,7 +235,7 @@ class PipelineEmitter(ThreadEmitter):
             place = self.put(f"add i32 {base}, {self.put(f'mul i32 {self._narrowed(self.index(moving))}, {nbytes}')}")
             word = self.put(f"zext i32 {self.put(f'lshr i32 {place}, 4')} to i64")
             self.known.set(key, word)
-        return self.put(f"add i64 {word}, {form + (v.index[0].const * nbytes >> 4)}")
+        return self.put(f"add i64 {word}, {_signed(form + (v.index[0].const * nbytes >> 4))}")
 
 
 def _names_around(body: Stmt, loop: For) -> list[Let]:
@@ -242,13 +243,13 @@ def _names_around(body: Stmt, loop: For) -> list[Let]:
     return [s for s in statements_of(body) if isinstance(s, Let) and loop in statements_of(s.body)]
 
 
-def _form(v: Load, nbytes: int) -> int:
-    """Return the bits of a descriptor behind the address of a factor ``v``, of elements of ``nbytes``.
+def _form(v: Load, row: int) -> int:
+    """Return the bits of a descriptor behind the address of a factor ``v``, of rows of ``row`` elements.
 
-    InternalError where the factor does not lie in rows of 128 bytes, eight of which follow each other.
+    InternalError where the factor does not lie in such rows, which follow each other.
     """
     assert v.lanes is not None
-    row, offsets = ROW // nbytes, v.lanes.offsets
+    offsets, nbytes = v.lanes.offsets, v.buffer.dtype.bytes
     length = min(next((n for n, x in enumerate(offsets) if x != n), len(offsets)), row)
     rows = [offsets[n] for n in range(0, len(offsets), length)]
     across = 0
@@ -256,6 +257,11 @@ def _form(v: Load, nbytes: int) -> int:
         pieces = next(n for n, x in enumerate(rows) if x == row)
         across, rows = rows[1], rows[::pieces]
     if any(x != n * row for n, x in enumerate(rows)):
-        raise InternalError(f"{v} does not lie in rows of {ROW} bytes")
+        raise InternalError(f"{v} does not lie in rows of {row * nbytes} bytes")
     lead = across * nbytes >> 4 or 1
-    return lead | (ROWS * ROW >> 4) << 16 | 1 << 46
+    return lead | (ROWS * row * nbytes >> 4) << 16 | SWIZZLES[row * nbytes] << 46
+
+
+def _signed(word: int) -> int:
+    """Return the signed number of the same 64 bits."""
+    return word - (word >> 63 << 64)

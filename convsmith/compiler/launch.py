@@ -6,7 +6,6 @@ from math import prod
 
 from convsmith.codegen.artifact import AXES, Launch, MapArgument, host_launch
 from convsmith.codegen.geometry import Geometry, geometry, tensor_maps
-from convsmith.codegen.pipelines import ROW
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.stmt import Kernel
 from convsmith.machine.base import Machine
@@ -23,7 +22,7 @@ def launch_of(kernel: Kernel, threads: int, machine: Machine) -> Launch:
         return host_launch(threads)
     sizes = geometry(kernel)
     _check_limits(kernel, sizes, machine.name, machine.device)
-    maps = tuple(MapArgument(b.name, b.dtype.name, ROW, m) for b, m in tensor_maps(kernel))
+    maps = tuple(MapArgument(b.name, b.dtype.name, m.box[0] * b.dtype.bytes, m) for b, m in tensor_maps(kernel))
     return Launch(
         "grid", runtime=machine.device.runtime, grid=sizes.grid, group=sizes.group, shared=sizes.shared, maps=maps
     )

@@ -28,7 +28,7 @@ from convsmith.passes.scope import (
     require_one,
     with_body,
 )
-from convsmith.passes.stage import read_or_fill
+from convsmith.passes.stage import is_implied, read_or_fill
 
 Loop = For
 """Within a rewriter, ``For`` is its method."""
@@ -49,7 +49,8 @@ class _ReadCopies(Rewriter):
     def Select(self, v: Select) -> Value:
         if not isinstance(v.no, Const) or v.no.value or self.copies.keys().isdisjoint(walk(v.yes)):
             return self._Select(v)
-        parts = [p for p in parts_of(v.cond) if simplify(p, self.ranges) not in self.kept]
+        ranges = self.ranges
+        parts = [p for p in parts_of(v.cond) if not is_implied(simplify(p, ranges), self.kept, ranges)]
         yes = self.expr(v.yes)
         return Select(conj(parts), yes, v.no) if parts else yes
 

@@ -66,25 +66,27 @@ class LoadsOfCopy(Relocate):
                 (inside if x.buffer is self.old else others).update(c for c in bounds if not is_true(c))
         parts = [(p, simplify(p, self.ranges)) for p in parts_of(v.cond)]
         if others <= {simple for _, simple in parts}:
-            parts = [(p, simple) for p, simple in parts if simple in others or not self.is_implied(simple, inside)]
+            ranges = self.ranges
+            parts = [(p, simple) for p, simple in parts if simple in others or not is_implied(simple, inside, ranges)]
         cond = conj(p for p, _ in parts)
         yes = self.expr(v.yes)
         return yes if is_true(cond) else Select(cond, yes, v.no)
 
-    def is_implied(self, cond: Cond, by: Collection[Cond]) -> bool:
-        """Return whether ``cond`` is one of the conditions ``by``, or holds wherever one of them does."""
-        if cond in by:
+
+def is_implied(cond: Cond, by: Collection[Cond], ranges: Mapping[Var, Range]) -> bool:
+    """Return whether ``cond`` is one of the conditions ``by``, or holds wherever one of them does under ``ranges``."""
+    if cond in by:
+        return True
+    names = variables_of(cond)
+    for c in by:
+        used = sorted(names | variables_of(c), key=str)
+        if not names & variables_of(c) or prod(hi - lo + 1 for lo, hi in map(ranges.__getitem__, used)) > MOST:
+            continue
+        grids = np.meshgrid(*(np.arange(lo, hi + 1) for lo, hi in map(ranges.__getitem__, used)), sparse=True)
+        values = dict(zip(used, grids))
+        if not np.any(np.asarray(holds(c, values)) & ~np.asarray(holds(cond, values))):
             return True
-        names = variables_of(cond)
-        for c in by:
-            used = sorted(names | variables_of(c), key=str)
-            if not names & variables_of(c) or prod(hi - lo + 1 for lo, hi in map(self.ranges.__getitem__, used)) > MOST:
-                continue
-            grids = np.meshgrid(*(np.arange(lo, hi + 1) for lo, hi in map(self.ranges.__getitem__, used)), sparse=True)
-            values = dict(zip(used, grids))
-            if not np.any(np.asarray(holds(c, values)) & ~np.asarray(holds(cond, values))):
-                return True
-        return False
+    return False
 
 
 class _Stage(ScopedRewriter):

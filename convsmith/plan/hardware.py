@@ -105,6 +105,13 @@ class HardwareNest:
                     f"terms; legal are tiles of a group that are multiples, and --register={self.rows}:{height},"
                     f"{self.columns}:{config.group_size(self.columns)}; found {name}:{whole}",
                 )  # fmt: skip
+        for n in (self.rows, self.columns):
+            beside = any(len(x.terms) > 1 and Var(n) in dict(x.terms) for x in st.c.coords)
+            if beside and loops.extents[n] % config.group_size(n):
+                raise ConfigError(
+                    "hardware", f"--realise=hardware: {loops.extents[n]} iterations of {n} stand beside those of "
+                    f"another group in memory; legal is a tile that divides them, found {config.group_size(n)}",
+                )  # fmt: skip
         self.grid = [n for n in loops.of("batch", "n", "m") if n not in (self.rows, self.columns)]
 
     def tiles(self) -> list[TileLoop]:

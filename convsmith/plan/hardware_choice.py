@@ -11,9 +11,9 @@ from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
-from convsmith.plan.hardware import hardware_plan, hardware_rows, is_turned
+from convsmith.plan.hardware import SHARED, hardware_plan, hardware_rows, is_turned
 from convsmith.plan.loops import fused_name
-from convsmith.plan.tensor_views import WIDTH
+from convsmith.plan.tensor_views import WIDTHS
 from convsmith.statement.statement import Dim, Statement, View
 
 SLOTS = 4
@@ -53,6 +53,8 @@ def hardware_config(st: Statement, machine: Machine) -> Config | None:
     assert device is not None
     found: list[tuple[float, Config]] = []
     why: ConfigError | None = None
+    nbytes = terms[-1].size * dtype(st.a.dtype).bytes
+    row_bytes = WIDTHS[0] if terms is pixels else _row_bytes(nbytes, bool(st.of("batch")))
     legal = [x for x in hardware_rows(st, machine) if (is_turned(x, 1), is_turned(x, 2)) == turned]
     sizes = prod(d.size for d in rows), columns[0].size
     for row in legal:
@@ -61,7 +63,7 @@ def hardware_config(st: Statement, machine: Machine) -> Config | None:
             tile = height * warps, width * count
             if tile[1] > COLUMNS:
                 continue
-            step = max(WIDTH // dtype(st.a.dtype).bytes, row.terms)
+            step = max(row_bytes // dtype(st.a.dtype).bytes, row.terms)
             slot = (tile[0] + tile[1]) * step * dtype(st.a.dtype).bytes
             config = Config(
                 machine.name, lane, fuse=(*row_pairs, *term_pairs), register=((row_loop, height), (lane, tile[1])),
@@ -82,6 +84,12 @@ def hardware_config(st: Statement, machine: Machine) -> Config | None:
 
 def why_not_hardware(st: Statement, machine: Machine) -> Iterator[str]:
     """Yield the reason why a copy engine that ``machine`` has cannot bring the operands of ``st``, if there is one."""
+    if len(st.factors) < 2 or not any(x.operands[1].file == SHARED for x in machine.instructions):
+        return
+    if not hardware_rows(st, machine):
+        types = ":".join((*(v.factor for v in st.factors), st.acc))
+        why = "a factor has a zero point" if st.shifted else f"no instruction multiplies {types} from shared memory"
+        yield _refuse(why).message
     try:
         hardware_config(st, machine)
     except ConfigError as error:
@@ -90,6 +98,12 @@ def why_not_hardware(st: Statement, machine: Machine) -> Iterator[str]:
 
 def _refuse(why: str) -> ConfigError:
     return ConfigError("hardware", f"--realise=hardware: {why}; legal is another --realise=")
+
+
+def _row_bytes(nbytes: int, is_shared: bool) -> int:
+    """Return the bytes of a row of a copy of ``nbytes`` of terms, which other terms follow where ``is_shared``."""
+    legal = [n for n in WIDTHS if not nbytes % n] if is_shared else [n for n in reversed(WIDTHS) if n >= nbytes]
+    return next(iter(legal), WIDTHS[-1] if is_shared else WIDTHS[0])
 
 
 def _major(is_mn: bool) -> str:

@@ -15,8 +15,8 @@ from convsmith.ir.walk import variables_of
 from convsmith.passes.tensor_copies import MappedCopy
 from convsmith.statement.statement import Statement, View
 
-WIDTH = 128
-"""Bytes of a row of a copy: the channels that one copy brings."""
+WIDTHS = (128, 64, 32)
+"""Bytes of a row of a copy: the channels that one copy brings. A swizzle permutes the pieces of such a row."""
 PIXELS, BOX = 1024, 256
 """Maximum number of pixels of an im2col copy, and of elements along a dim of a tile."""
 STRIDE = 16
@@ -48,15 +48,16 @@ def mapped_copy(st: Statement, view: View, tiles: Sequence[TileLoop], inner: str
     strides = _strides(view)
     order = sorted(range(len(view.coords)), key=lambda d: strides[d])
     nbytes = dtype(view.dtype).bytes
-    row = WIDTH // nbytes
     if strides[order[0]] != 1 or Var(inner) not in variables_of(view.coords[order[0]]):
         raise _refuse(view, f"does not have neighbours along {inner}")
     for d in order[1:]:
         if strides[d] * nbytes % STRIDE:
             raise _refuse(view, f"has rows {strides[d] * nbytes} bytes apart, no multiple of {STRIDE}")
     width = next(t.size for t in tiles if (inner, t.dims[0][1]) in t.dims and len(t.dims) == 1)
-    if width % row:
-        raise _refuse(view, f"needs tiles of a multiple of {row} iterations of {inner}, found {width}")
+    row = next(n // nbytes for n in WIDTHS if not width * nbytes % n)
+    size = next(d.size for d in st.dims if d.name == inner)
+    if len(view.coords[order[0]].terms) > 1 and size % width:
+        raise _refuse(view, f"has neighbours beyond the {size} iterations of {inner}, which a tile of {width} brings")
     first = {Var(t.dims[0][0]): t.start for t in tiles if len(t.dims) == 1}
     fused = [t for t in tiles if len(t.dims) > 1 and any(_is_moved(x, t) for x in view.coords)]
     if len(fused) > 1:

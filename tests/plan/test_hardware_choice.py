@@ -13,6 +13,7 @@ from convsmith.problem import parse_problem
 from convsmith.tune.device import device_config
 
 LAST = "--stag=axb --wtag=axb --dtag=axb --dt=bf16"
+OF_GROUPS = "--stag=axb --wtag=abxc --dtag=axb --dt=bf16"
 BROUGHT = {
     f"{LAST} mb32ic256ih28oc256oh28kh3ph1": "bf16",
     f"{LAST} mb1ic64ih8oc16oh8kh1": "bf16",
@@ -20,6 +21,10 @@ BROUGHT = {
     f"--dir=BWD_W {LAST} mb8ic256ih28oc128oh28kh3ph1": "bf16_mn_mn",
     "--matmul --dt=bf16 512x256:256x512": "bf16_k_mn",
     "--stag=axb --wtag=axb --dtag=axb --dt=s8:s8:s32 mb8ic256ih28oc256oh28kh1": "s8",
+    "--stag=axb --wtag=axb --dtag=axb --dt=u8:s8:u8 --attr-post-ops=relu mb8ic256ih28oc256oh28kh1": "u8_s8",
+    f"{OF_GROUPS} g3mb1ic48ih8oc96oh8kh3ph1": "bf16",
+    f"{LAST} mb1ic16ih8oc16oh8kh3ph1": "bf16",
+    f"--dir=BWD_D {OF_GROUPS} g2mb1ic64ih8oc32oh8kh1": "bf16_k_mn",
 }
 """Problems, each with the types and the majors of the instruction."""
 REFUSED = {
@@ -27,6 +32,12 @@ REFUSED = {
     f"{LAST} mb1ic64ih64iw4oc64oh64ow4kh3kw1ph130pw0dh129dw0": "src has corners -130",
     "--stag=axb --dtag=axb --dt=bf16 mb1ic64ih8oc64oh8kh3ph1": "wei does not have neighbours along oc",
     f"--dir=BWD_D {LAST} mb1ic64ih8oc64oh4kh3ph1sh2": "a stride must divide ih, kh, iw, kw",
+    f"{OF_GROUPS} g8mb1ic64ih8oc64oh8kh1": "8 iterations of oc stand beside those of another group",
+    f"{OF_GROUPS} g8mb1ic64ih8oc128oh8kh1": "neighbours beyond the 8 iterations of ic, which a tile of 16",
+    f"--dir=BWD_W {OF_GROUPS} g2mb1ic64ih8oc64oh8kh1": "neighbours beyond the 32 iterations of ic, which a tile of 64",
+    "--stag=axb --wtag=axb --dtag=axb --dt=u8:s8:u8 --attr-zero-points=src:common:3 mb1ic64ih8oc16oh8kh1":
+        "a factor has a zero point",
+    "--stag=axb --wtag=axb --dtag=axb mb1ic64ih8oc16oh8kh1": "no instruction multiplies f32:f32:f32",
 }
 
 
@@ -56,15 +67,15 @@ def test_another_realisation_is_taken_for_a_reason(line: str) -> None:
     assert "copy engine   not used: " in text and REFUSED[line] in text
 
 
-def test_elements_without_products_in_shared_memory_have_no_reason() -> None:
-    line = "--stag=axb --wtag=axb --dtag=axb mb1ic64ih8oc16oh8kh1"
+def test_a_machine_without_a_copy_engine_has_no_reason() -> None:
+    problem, machine = parse_problem(f"{LAST} mb1ic64ih8oc16oh8kh1"), target("sm_80")
     with one_table():
-        assert "copy engine" not in str(device_plan(parse_problem(line), default(line), target("sm_90a")))
+        assert "copy engine" not in str(device_plan(problem, device_config(problem, machine), machine))
 
 
 @pytest.mark.parametrize("words, why", [
     ("--register=mb_oh_ow:32,oc:16 --group=mb_oh_ow:64,oc:16,ic:64", "found mb_oh_ow:32"),
-    ("--register=mb_oh_ow:64,oc:16 --group=mb_oh_ow:64,oc:16,ic:32", "tiles of a multiple of 64"),
+    ("--register=mb_oh_ow:64,oc:16 --group=mb_oh_ow:64,oc:16,ic:24", "found ic:24"),
     ("--register=mb_oh_ow:64,oc:16 --group=mb_oh_ow:64,oc:16,ic:64 --instruction=mma_m16n8k16_bf16", "legal"),
 ])  # fmt: skip
 def test_what_a_config_may_not_ask(words: str, why: str) -> None:

@@ -8,6 +8,7 @@ as the copy engine leaves them. A factor is *K-major* where the terms of a row a
 from __future__ import annotations
 
 from convsmith.ir.instruction import FragmentLayout, Instruction, Operand
+from convsmith.ir.types import dtype
 
 LANES = 128
 """Lanes of a warp group."""
@@ -17,8 +18,8 @@ COLUMNS = (256, 128, 64, 32, 16)
 """Columns of the products that are in the table."""
 _FACTOR = FragmentLayout(("l", "e"), 1)
 """The layout of a factor: its elements are in no registers."""
-_TYPES = {"bf16": (16, "f32", "bf16"), "f16": (16, "f32", "f16"), "s8": (32, "s32", "s8")}
-"""Terms of a product, type of sums and PTX's name by the type of the factors."""
+BYTES = 32
+"""Bytes of the terms of a row of a factor."""
 
 
 def sums_layout(columns: int) -> FragmentLayout:
@@ -27,23 +28,23 @@ def sums_layout(columns: int) -> FragmentLayout:
     return FragmentLayout((row, column), LANES, registers=columns // 2)
 
 
-def _factor(name: str, dtype: str, outer: int, terms: int, is_turned: bool) -> Operand:
+def _factor(name: str, type_: str, outer: int, terms: int, is_turned: bool) -> Operand:
     shape = (terms, outer) if is_turned else (outer, terms)
-    return Operand(name, dtype, shape, _FACTOR, "shared", "shared")
+    return Operand(name, type_, shape, _FACTOR, "shared", "shared")
 
 
-def product(dtype: str, columns: int, turned: tuple[bool, bool] = (False, False)) -> Instruction:
+def product(factors: tuple[str, str], columns: int, turned: tuple[bool, bool] = (False, False)) -> Instruction:
     """Return the row of a product with so many columns; ``turned`` says which factors are MN-major."""
-    terms, sums, type_ = _TYPES[dtype]
+    left, right = factors
+    terms, sums = BYTES // dtype(left).bytes, "f32" if dtype(left).kind == "float" else "s32"
     count = columns // 2
     word, letter = ("i32", "r") if sums == "s32" else ("float", "f")
     held = ", ".join(f"${n}" for n in range(count))
     flags = "" if sums == "s32" else ", 1, 1" + (f", {turned[0]:d}, {turned[1]:d}" if terms == 16 else "")
     shape = f"m{ROWS}n{columns}k{terms}"
-    ptx_sums = "s32" if sums == "s32" else "f32"
     text = (
-        f"\\7B .reg .pred p; setp.ne.b32 p, ${2 * count + 2}, 0; wgmma.mma_async.sync.aligned.{shape}.{ptx_sums}."
-        f"{type_}.{type_} \\7B{held}\\7D, ${2 * count}, ${2 * count + 1}, p{flags}; \\7D"
+        f"\\7B .reg .pred p; setp.ne.b32 p, ${2 * count + 2}, 0; wgmma.mma_async.sync.aligned.{shape}.{sums}."
+        f"{left}.{right} \\7B{held}\\7D, ${2 * count}, ${2 * count + 1}, p{flags}; \\7D"
     )
     ties = ",".join([f"={letter}"] * count + [str(n) for n in range(count)])
     given = ", ".join([*(f"{word} {{c{n}}}" for n in range(count)), "i64 {a}", "i64 {b}", "i32 1"])
@@ -59,10 +60,10 @@ def product(dtype: str, columns: int, turned: tuple[bool, bool] = (False, False)
     )
     operands = (
         Operand("c", sums, (ROWS, columns), sums_layout(columns), "lane", "fragment"),
-        _factor("a", dtype, ROWS, terms, turned[0]), _factor("b", dtype, columns, terms, turned[1]),
+        _factor("a", left, ROWS, terms, turned[0]), _factor("b", right, columns, terms, turned[1]),
     )  # fmt: skip
-    majors = "".join("mn" if x else "k" for x in turned) if any(turned) else ""
-    name = f"wgmma_{shape}_{dtype}" + (f"_{'_'.join('mn' if x else 'k' for x in turned)}" if majors else "")
+    majors = ["mn" if x else "k" for x in turned] if any(turned) else []
+    name = "_".join(["wgmma", shape, *dict.fromkeys(factors), *majors])
     kind = "IGMMA" if sums == "s32" else "HGMMA"
     return Instruction(name, operands, body, "\n".join(lines), "", ("sm_90a",), f"{kind}.{ROWS}x{columns}x{terms}")
 
@@ -70,7 +71,7 @@ def product(dtype: str, columns: int, turned: tuple[bool, bool] = (False, False)
 _MAJORS = ((False, False), (False, True), (True, True))
 """The majors of the factors of a forward pass, of a backward pass by data, and of one by weights."""
 GROUP_PRODUCTS = (
-    *(product(t, n, turned) for t in ("bf16", "f16") for turned in _MAJORS for n in COLUMNS),
-    *(product("s8", n) for n in COLUMNS),
+    *(product((t, t), n, turned) for t in ("bf16", "f16") for turned in _MAJORS for n in COLUMNS),
+    *(product(types, n) for types in (("s8", "s8"), ("u8", "s8")) for n in COLUMNS),
 )
 """Products of sm_90a."""
