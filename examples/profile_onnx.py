@@ -2,6 +2,7 @@
 
     pip install '.[onnx]'
     python examples/profile_onnx.py [model.onnx]
+    python examples/profile_onnx.py --save block.onnx    # writes the block, and profiles nothing
 
 Without a file, the model is an inverted residual block, made here. The same table is printed by
 `convsmith bench model.onnx`.
@@ -48,7 +49,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("model", nargs="?", help="a model; by default a block that is made here")
     parser.add_argument("--threads", type=int, default=1, help="threads of both (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=15, help="rounds of samples (default: %(default)s)")
+    parser.add_argument("--save", metavar="FILE", help="write the block to this file, and profile nothing")
     options = parser.parse_args(arguments)
+    if options.save is not None:
+        onnx.save(block(), options.save)
+        return
     profile = cs.onnx.profile(options.model or block(), threads=options.threads, rounds=options.rounds)
     print(profile)
     for node in profile.worst(1):

@@ -80,6 +80,10 @@ def test_the_source_map_names_what_there_is() -> None:
                 assert "Before::" in text, f"passes/{word} has no docstring that is a test"
 
 
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 200
+
+
 def test_outputs_are_replaced_in_place() -> None:
     page = "a\n```console\n$ x=2\n$ echo $((x + 1))\nold\n```\nb\n```console measured\n$ echo 2 ms\n1 ms\n```\n"
     new = update.updated(page)

@@ -27,3 +27,5 @@ def test_the_block_is_profiled(
     for name in ("expand", "depthwise", "project"):
         assert any(line.startswith(name) and line.endswith("yes") for line in page.splitlines()), page
     assert "3 convolutions and products take onnxruntime" in page
+    example.main(["--save", str(tmp_path / "saved.onnx")])
+    assert onnx.load(str(tmp_path / "saved.onnx")) == example.block() and not capsys.readouterr().out
