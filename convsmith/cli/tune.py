@@ -30,13 +30,13 @@ from convsmith.problem.problem import Problem
 from convsmith.runtime.threads import default_threads
 from convsmith.tune.cluster import ClusterOutcome, search_on_cluster
 from convsmith.tune.database import Database
+from convsmith.tune.device_space import space_of
 from convsmith.tune.hints import hints
 from convsmith.tune.measured import best_of
 from convsmith.tune.origin import machine_key, machine_text
 from convsmith.tune.recall import database_path
 from convsmith.tune.report import model_errors
 from convsmith.tune.search import Outcome, search
-from convsmith.tune.space import Space
 from convsmith.tune.workers import Workers
 
 __all__ = ["opened", "time_text", "tune"]
@@ -72,6 +72,9 @@ def tune(
     listed = models_or_problems(source, options, layout)
     texts = {p.canonical(): listed.text(p) for p in listed.problems}
     count = threads or default_threads()
+    named = known_target(target or settings.target) if target or settings.target else None
+    if named is not None and named.device is not None:
+        count = 1  # one thread of the host launches a kernel
     if space:
         for p in listed.problems:
             _space(p.canonical(), listed.text(p), target, count)
@@ -87,9 +90,9 @@ def tune(
         outcomes: list[Outcome] = []
         start, interrupted = time.perf_counter(), False
         with Workers() as workers, progress(len(texts)) as bar:
-            database.name_machine(machine_key(), machine_text())
+            database.name_machine(machine_key(named), machine_text(named))
             with bar.aside():
-                rows.text(f"{machine_text()}, {count} thread{'s' * (count > 1)}, database {database.path}")
+                rows.text(f"{machine_text(named)}, {count} thread{'s' * (count > 1)}, database {database.path}")
                 rows.head()
             try:
                 for number, (problem, text) in enumerate(texts.items()):
@@ -142,7 +145,7 @@ def _space(problem: Problem, text: str, target: str | None, threads: int) -> Non
     """Print how many configs are one step away from the model's choice along each dimension, and the refused ones."""
     level = known_target(target or settings.target, problem.types)
     with interning():
-        made = Space(problem, level, threads)
+        made = space_of(problem, level, threads)
         note(f"{text}\nfrom {made.seeds[0]}, one of {len(made.seeds)} candidates of the model")
         steps = made.census(made.seeds[0])
     total: Counter[str] = Counter()

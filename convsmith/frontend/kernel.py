@@ -32,6 +32,7 @@ from convsmith.runtime.host_kernel import HostKernel
 from convsmith.runtime.kept import KeptWeights
 from convsmith.runtime.packed import Packed
 from convsmith.runtime.placed_call import PlacedCall
+from convsmith.runtime.resident import ResidentCall
 from convsmith.tune.compile import compile_problem
 
 if TYPE_CHECKING:
@@ -138,6 +139,12 @@ class CompiledKernel(Inspected):
         call the function.
         """
         return self._host.bind_each(arrays)
+
+    def resident(self, arrays: Mapping[str, Array]) -> ResidentCall | None:
+        """Return a call on copies of these arrays, which fit, in memory of the device that the kernel runs on; None
+        where it runs on memory of the host.
+        """
+        return self._host.resident(arrays) if isinstance(self._host, HostKernel) else None
 
     def pack_each(self, **operands: Array) -> dict[str, Packed | Array]:
         """Return packed operands by name, for any number of calls of `run`: the weights of the stages of a chain."""

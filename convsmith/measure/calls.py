@@ -36,6 +36,11 @@ class BindableKernel(Protocol):
         """Return a function that computes on these arrays."""
         ...
 
+    def resident(self, arrays: Mapping[str, Any]) -> Callable[[], object] | None:
+        """Return a call on copies of these arrays in memory of the device; None where calls run on memory of the host.
+        """
+        ...
+
     def run(self, **arrays: Any) -> dict[str, Array]:
         """Compute on arrays by name, and return the outputs by name."""
         ...
@@ -49,7 +54,10 @@ def aligned_inputs(problem: Problem, arrays: Mapping[str, Any]) -> dict[str, Any
 def bound_call(
     problem: Problem, kernel: BindableKernel, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None
 ) -> tuple[Callable[[], object], dict[str, Array]]:
-    """Return a call of `kernel` bound to physical arrays, and the outputs that it writes, by default new ones."""
+    """Return a call of `kernel` bound to physical arrays, and the outputs that it writes, by default new ones.
+
+    On a device with memory of its own, the call runs on copies that stay there; ResidentCall.finish waits for it.
+    """
     given: dict[str, Any] = {**inputs, **(outputs or {})}
     names = {t.holds: t.name for t in problem.tensors if t.name in inputs or t.role != "in"}
     weights = [t.name for t in problem.inputs if t.holds == "wei"]
@@ -60,6 +68,9 @@ def bound_call(
         given[names["wei"]] = kernel.pack(given[names["wei"]], bias)
     results = kernel.run(**given)
     given |= results
+    on_device = kernel.resident({**inputs, **results})
+    if on_device is not None:
+        return on_device, results
     if problem.forward and len(given) == len(_BOUND) and names.keys() >= set(_BOUND):
         return kernel.bind(*(given[names[role]] for role in _BOUND)), results
     return kernel.bind_each(**given), results

@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 from convsmith.runtime.threads import available_cpus
 
@@ -70,9 +71,20 @@ class Measurement:
     """Ratio of the CPU time used during the kernel's samples to the CPU time available to its threads."""
 
 
+@runtime_checkable
+class QueuedCall(Protocol):
+    """A call that returns before its work has ended."""
+
+    def __call__(self) -> object: ...
+
+    def finish(self) -> None:
+        """Wait until the work of all calls has ended."""
+        ...
+
+
 class Sampler:
     """Returns the seconds per call of one sample. The constructor warms `call` up and chooses the repetitions per
-    sample.
+    sample. A sample of a `QueuedCall` ends when the work of its calls has ended.
     """
 
     def __init__(self, call: Callable[[], object], seconds: float = SAMPLE_SECONDS) -> None:
@@ -104,6 +116,8 @@ class Sampler:
         start = time.perf_counter()
         for _ in turns:
             call()
+        if isinstance(call, QueuedCall):
+            call.finish()
         return time.perf_counter() - start
 
 

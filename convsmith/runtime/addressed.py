@@ -11,9 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from convsmith.codegen.artifact import Argument
+from convsmith.codegen.binder import element_type
 from convsmith.diag.errors import InternalError
 from convsmith.runtime.entry_call import EntryCall, PackedParts
 from convsmith.runtime.host_block import HostBlock, HostMemory
+from convsmith.runtime.loading import DeviceMemory
 
 __all__ = ["AddressedKernel"]
 
@@ -39,14 +41,17 @@ class AddressedKernel:
     """The `entries` of a kernel in their order, called with the addresses of the arrays `names`.
 
     An array of `packed` is given packed, as `parts` describes its memory; the other operands in `parts` are packed by
-    each call. `shared` are the arguments that entries pass to each other. Several threads may call it at once.
+    each call. `shared` are the arguments that entries pass to each other, in memory of the device if there is a
+    `device`. Several threads may call it at once.
     """
 
     def __init__(
         self, entries: Sequence[EntryCall], names: Sequence[str], packed: Mapping[str, PackedParts],
-        parts: Mapping[str, PackedParts], shared: Mapping[str, Argument],
+        parts: Mapping[str, PackedParts], shared: Mapping[str, Argument], device: DeviceMemory | None = None,
     ) -> None:  # fmt: skip
         self._entries, self._parts, self._shared = tuple(entries), dict(parts), dict(shared)
+        self._device = device
+        self._reserved: list[object] = []
         places = {name: (index, 0) for index, name in enumerate(names) if name not in packed}
         for name, memory in packed.items():
             places |= {part: (names.index(name), offset) for part, offset in memory.offsets.items()}
@@ -81,7 +86,7 @@ class AddressedKernel:
     def _frame(self) -> _Frame:
         """Return new blocks, with memory of the kernel's own behind the arguments that a call does not give."""
         memory = HostMemory()
-        own = {name: memory.reserve(argument, argument.size) for name, argument in self._shared.items()}
+        own = {name: self._between(memory, argument) for name, argument in self._shared.items()}
         for parts in self._parts.values():
             own |= parts.addresses(memory.reserve_bytes(parts.size * parts.dtype.itemsize))
         blocks = [entry.block() for entry in self._entries]
@@ -92,6 +97,14 @@ class AddressedKernel:
             tuple(block for block in blocks if block.followers),
             tuple((blocks[link.entry].words, *link[1:]) for link in self._links),
         )
+
+    def _between(self, memory: HostMemory, argument: Argument) -> int:
+        """Return the address of new memory for an argument that entries pass to each other."""
+        if self._device is None:
+            return memory.reserve(argument, argument.size)
+        address, owner = self._device.reserve(argument.size * element_type(argument).itemsize)
+        self._reserved.append(owner)
+        return address
 
     def _check(self, places: Mapping[str, object]) -> None:
         """Raise InternalError if a call would leave an argument without memory."""

@@ -16,6 +16,7 @@ from convsmith.codegen.artifact import Argument, Artifact, Entry, MapArgument
 from convsmith.diag.errors import ConfigError, ToolchainError, UnsupportedError
 from convsmith.diag.forking import import_lock
 from convsmith.ir.types import DTYPES
+from convsmith.runtime.arrays import Array, address_of
 from convsmith.runtime.device_library import DeviceFunction, DeviceLibrary, OpenedOnce
 
 __all__ = ["CudaFunction", "CudaLibrary", "CudaMemory", "device_name"]
@@ -93,9 +94,13 @@ _opened = OpenedOnce(_OpenedGpu, "CUDA", "cuda")
 
 
 class _LaunchStream(threading.local):
-    """The stream on which the calling thread launches kernels: the default one, which waits for all others."""
+    """The stream on which the calling thread launches kernels: the default one, which waits for all others.
+
+    Launches of a ``queued`` call are awaited by its caller, others by the run time.
+    """
 
     number = 0
+    queued = False
 
 
 _stream = _LaunchStream()
@@ -125,14 +130,27 @@ class CudaMemory:
         reserved = _Reserved(_opened(), nbytes)
         return reserved.address, reserved
 
+    def write(self, address: int, array: Array) -> None:
+        """Copy an array of the host, which has no gaps, to memory of the device."""
+        gpu = _opened()
+        gpu.enter()
+        gpu.check(gpu.driver.cuMemcpyHtoD(address, address_of(array), array.nbytes), f"{array.nbytes} bytes")
+
     @contextmanager
     def on_stream(self, stream: int) -> Iterator[None]:
-        """Launch the kernels of this thread on a stream of the caller's within the context."""
-        before, _stream.number = _stream.number, stream
+        """Launch the kernels of this thread on a stream of the caller's within the context, and wait for none."""
+        before = _stream.number, _stream.queued
+        _stream.number, _stream.queued = stream, True
         try:
             yield
         finally:
-            _stream.number = before
+            _stream.number, _stream.queued = before
+
+    def wait(self, stream: int) -> None:
+        """Wait for the kernels on a stream."""
+        gpu = _opened()
+        gpu.enter()
+        gpu.check(gpu.driver.cuStreamSynchronize(stream), "the kernels of a stream")
 
 
 def device_name() -> str:
@@ -204,7 +222,8 @@ class CudaFunction(DeviceFunction):
                 ),
                 f"entry {name}",
             )
-            gpu.check(driver.cuStreamSynchronize(_stream.number), f"entry {name}")
+            if copied or not _stream.queued:
+                gpu.check(driver.cuStreamSynchronize(_stream.number), f"entry {name}")
             for n, nbytes in copied:
                 if n in self.written:
                     gpu.check(driver.cuMemcpyDtoH(words[n], values[n], nbytes), f"results of {name}")

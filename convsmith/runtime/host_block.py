@@ -11,7 +11,12 @@ from convsmith.codegen.artifact import Argument, Entry
 from convsmith.codegen.binder import AddressMemory, BoundEntry, element_type
 from convsmith.runtime.arrays import Array, address_of, aligned_empty
 
-__all__ = ["HostBlock", "HostMemory", "LentScratch"]
+__all__ = ["HostBlock", "HostMemory", "LentScratch", "memory_at"]
+
+
+def memory_at(address: int, nbytes: int) -> Array:
+    """Return memory of the host as an array of bytes."""
+    return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
 
 
 class HostMemory(AddressMemory):

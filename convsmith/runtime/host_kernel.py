@@ -33,6 +33,7 @@ from convsmith.runtime.host_block import HostBlock, HostMemory
 from convsmith.runtime.loading import DeviceMemory, LoadedCode, library_of, memory_of
 from convsmith.runtime.packed import Packed, signature_of
 from convsmith.runtime.placed_call import PlacedCall
+from convsmith.runtime.resident import ResidentCall
 
 __all__ = ["HostKernel"]
 
@@ -83,6 +84,7 @@ class HostKernel:
                 (bias.dtype, bias.argument.size) if bias else None,
             )
         self._needs_finite = operand in artifact.needs_finite
+        self._by_address: dict[tuple[str, ...], AddressedKernel] = {}
         self._make_fallback = fallback
         self._fallback: HostKernel | None = None
         self._looks_for_denormals = True
@@ -305,7 +307,16 @@ class HostKernel:
             {name: parts[name] for name in packed},
             {name: parts[name] for name in packing},
             self._shared,
+            self._gpu,
         )
+
+    def resident(self, arrays: Mapping[str, Array]) -> ResidentCall | None:
+        """Return a call on copies of `arrays`, which fit, in memory of the device; None where calls run on memory of
+        the host.
+        """
+        if self._gpu is None:
+            return None
+        return ResidentCall(self.addressed(tuple(arrays)), self._gpu, arrays, self._border.specs)
 
     def run(self, arrays: Mapping[str, Given], names: Names = BY_NAME) -> dict[str, Array]:
         """Compute on arrays by name: all inputs without a default, and outputs to be written in place. Return the
@@ -350,9 +361,14 @@ class HostKernel:
             elif given is not None and not all_finite(as_array(names[name], given)):
                 return self._finite_fallback(name).run(arrays, names)
         arguments = GpuArguments(self._border, gpu, arrays, names)
-        call = self.addressed(tuple(arguments.addresses), arguments.packed)
+        key = (*arguments.addresses, "", *arguments.packed)
+        call = self._by_address.get(key)
+        if call is None:
+            call = self._by_address[key] = self.addressed(tuple(arguments.addresses), arguments.packed)
         with gpu.on_stream(arguments.stream):
             call(tuple(arguments.addresses.values()), arguments.keep)
+        if self._shared:  # the next call may run on another stream, in the same memory
+            gpu.wait(arguments.stream)
         return arguments.results
 
     def _compute(self, taken: Mapping[str, Array | Packed], results: Mapping[str, Array]) -> None:

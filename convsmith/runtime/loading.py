@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from convsmith.codegen.artifact import Artifact, Entry
 from convsmith.diag.errors import UnsupportedError
 from convsmith.diag.forking import import_lock
+from convsmith.runtime.arrays import Array
 from convsmith.runtime.host import HostLibrary
 
-__all__ = ["DeviceMemory", "LoadedCode", "LoadedFunction", "library_of", "memory_of"]
+__all__ = ["DeviceMemory", "LoadedCode", "LoadedFunction", "device_name", "library_of", "memory_of"]
 
 
 class LoadedFunction(Protocol):
@@ -47,8 +48,18 @@ class DeviceMemory(Protocol):
         """Return the address of new memory, and the object that keeps it."""
         ...
 
+    def write(self, address: int, array: Array) -> None:
+        """Copy an array of the host, which has no gaps, to memory of the device."""
+        ...
+
     def on_stream(self, stream: int) -> AbstractContextManager[None]:
-        """Launch the kernels of this thread on a stream of the caller's within the context."""
+        """Launch the kernels of this thread on a stream of the caller's within the context, and wait for none that
+        reads and writes memory of the device alone.
+        """
+        ...
+
+    def wait(self, stream: int) -> None:
+        """Wait for the kernels on a stream."""
         ...
 
 
@@ -58,22 +69,34 @@ def memory_of(code: LoadedCode) -> DeviceMemory | None:
     return memory
 
 
-def _opencl(artifact: Artifact) -> LoadedCode:
+class _RunTime(NamedTuple):
+    """A run time that launches grids: its library of an artifact, and the name of its device."""
+
+    library: Callable[[Artifact], LoadedCode]
+    device_name: Callable[[], str]
+
+
+def _opencl() -> _RunTime:
     with import_lock:
-        from convsmith.runtime.opencl import OpenClLibrary
+        from convsmith.runtime import opencl
 
-    return OpenClLibrary(artifact)
+    return _RunTime(opencl.OpenClLibrary, opencl.device_name)
 
 
-def _cuda(artifact: Artifact) -> LoadedCode:
+def _cuda() -> _RunTime:
     with import_lock:
-        from convsmith.runtime.cuda import CudaLibrary
+        from convsmith.runtime import cuda
 
-    return CudaLibrary(artifact)
+    return _RunTime(cuda.CudaLibrary, cuda.device_name)
 
 
-_DEVICES: dict[str, Callable[[Artifact], LoadedCode]] = {"cuda": _cuda, "opencl": _opencl}
-"""Libraries by the run time that launches their grids."""
+_DEVICES: dict[str, Callable[[], _RunTime]] = {"cuda": _cuda, "opencl": _opencl}
+"""Run times by their names."""
+
+
+def device_name(runtime: str) -> str:
+    """Return the name of the device that runs the kernels of a run time. UnsupportedError where there is none."""
+    return _DEVICES[runtime]().device_name()
 
 
 def library_of(artifact: Artifact) -> LoadedCode:
@@ -86,4 +109,4 @@ def library_of(artifact: Artifact) -> LoadedCode:
             f"kernel {artifact.problem!r} is launched by {launch.runtime!r}; known are {', '.join(_DEVICES)}",
             code="launch",
         )
-    return _DEVICES[launch.runtime](artifact)
+    return _DEVICES[launch.runtime]().library(artifact)

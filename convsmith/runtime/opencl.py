@@ -14,8 +14,8 @@ import numpy as np
 
 from convsmith.codegen.artifact import Entry
 from convsmith.diag.errors import ConfigError, ToolchainError, UnsupportedError
-from convsmith.runtime.arrays import Array
 from convsmith.runtime.device_library import DeviceFunction, DeviceLibrary, OpenedOnce, nbytes_of
+from convsmith.runtime.host_block import memory_at
 
 __all__ = ["OpenClFunction", "OpenClLibrary", "device_name"]
 
@@ -90,7 +90,7 @@ class OpenClFunction(DeviceFunction):
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR
         try:
             buffers = [
-                cl.Buffer(opened.context, flags, hostbuf=_memory(words[n], nbytes))
+                cl.Buffer(opened.context, flags, hostbuf=memory_at(words[n], nbytes))
                 for n, (_, nbytes) in enumerate(self.arrays)
             ]
             sizes = [np.uint64(words[n]) for n in range(len(buffers), len(words))]
@@ -116,11 +116,6 @@ class OpenClFunction(DeviceFunction):
             raise ToolchainError(
                 f"entry {self.entry.symbol}: {opened.device.name.strip()} refuses the launch: {error}", text=str(error)
             ) from None
-
-
-def _memory(address: int, nbytes: int) -> Array:
-    """Return memory of the host as an array of bytes."""
-    return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
 
 
 class OpenClLibrary(DeviceLibrary[_Opened, "dict[str, Any]", OpenClFunction]):

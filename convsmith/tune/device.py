@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
-from math import prod
+from math import inf, prod
 from typing import NamedTuple
 
 from convsmith.diag.errors import ConfigError
@@ -19,12 +19,13 @@ from convsmith.plan.group_fragments import lane_row
 from convsmith.plan.group_limits import along_lanes, shared_bytes
 from convsmith.plan.group_nest import GroupNest, group_nest
 from convsmith.plan.hardware_choice import hardware_config
+from convsmith.plan.kernel import scheduled
 from convsmith.plan.loops import Loops, loops_after_fusing
 from convsmith.problem.problem import Problem
 from convsmith.statement.parts import splits
 from convsmith.statement.statement import Statement, view_steps
 from convsmith.statement.views import statement
-from convsmith.tune.device_fragments import FragmentChoice, fragment_choices
+from convsmith.tune.device_fragments import FragmentChoice, fragment_choices, fragment_cycles
 
 SHARED_LOAD = 1.0
 """Cycles in which a thread loads an element from shared memory, in those of a multiply-add."""
@@ -46,6 +47,8 @@ ACROSS = (1, 2, 4, 8, 16, 32, 64)
 """Threads of a group along a loop."""
 STEPS = (8, 16, 32)
 """Iterations of the innermost reduction loop between two barriers."""
+SEEDS = 16
+"""Maximum number of configs of the model from which a search starts."""
 FIRST = 20
 """Candidates by tiles alone of which the steps are worked out."""
 
@@ -63,18 +66,64 @@ def device_config(problem: Problem, machine: Machine) -> Config:
     """
     with one_table():
         st = statement(problem, machine)
-        try:
-            config = hardware_config(st, machine)
-        except ConfigError:  # `explain` gives the reason
-            config = None
+        config = _of_hardware(st, machine)
         if config is not None:
             return config
-        choices: list[_Choice | FragmentChoice] = [*_choices(st, machine)]
-        choices += fragment_choices(st, machine, _columns(st))
-        found = min(choices, key=lambda x: (x.cycles, str(x.config)), default=None)
+        found = min(_every(st, machine), key=_rank, default=None)
         if found is None:
             raise ConfigError("no-config", f"no config makes a kernel of {problem} for {machine.name}")
         return _in_parts(st, found.config, machine)
+
+
+def device_candidates(problem: Problem, machine: Machine) -> dict[Config, float]:
+    """Return the configs that a search begins with and their expected cycles, the best expected first: that of
+    :func:`device_config`, then the `SEEDS` best of the model. The cycles are 0 where the model has no estimate.
+    """
+    with one_table():
+        st = statement(problem, machine)
+        found = {} if (config := _of_hardware(st, machine)) is None else {config: 0.0}
+        ranked = sorted(_every(st, machine), key=_rank)[:SEEDS]
+        found |= {_in_parts(st, x.config, machine): x.cycles for x in reversed(ranked)}
+    return dict(sorted(found.items(), key=lambda x: x[1]))
+
+
+def expected_cycles(problem: Problem, config: Config, machine: Machine) -> float:
+    """Return the cycles that the model expects of a config; 0 where it has no estimate, infinite where the config makes
+    no kernel.
+    """
+    device = machine.device
+    assert device is not None
+    if config.realise == "hardware":
+        return 0.0
+    with one_table():
+        try:
+            st = scheduled(problem, replace(config, split=()), machine)
+            loops = loops_after_fusing(st, config)
+            nest = group_nest(loops, config, lane_row(st, loops, config, machine), machine.matrix_loads)
+        except (ConfigError, KeyError):
+            return inf
+        needed = shared_bytes(st, loops, config, nest)
+        if nest.warp is not None:
+            return fragment_cycles(st, config, nest, device, needed)
+        return _cycles(st, loops, config, nest, device, needed)
+
+
+def _of_hardware(st: Statement, machine: Machine) -> Config | None:
+    """Return the config under which a copy engine brings the operands; None where there is none."""
+    try:
+        return hardware_config(st, machine)
+    except ConfigError:  # `explain` gives the reason
+        return None
+
+
+def _every(st: Statement, machine: Machine) -> Iterator[_Choice | FragmentChoice]:
+    """Yield all configs of the model."""
+    yield from _choices(st, machine)
+    yield from fragment_choices(st, machine, _columns(st))
+
+
+def _rank(choice: _Choice | FragmentChoice) -> tuple[float, str]:
+    return choice.cycles, str(choice.config)
 
 
 def _in_parts(st: Statement, config: Config, machine: Machine) -> Config:

@@ -12,10 +12,11 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
+from convsmith.machine.device import Device
 from convsmith.plan.config import Config
 from convsmith.plan.group_fragments import lane_row, lane_rows
 from convsmith.plan.group_limits import shared_bytes
-from convsmith.plan.group_nest import group_nest
+from convsmith.plan.group_nest import GroupNest, group_nest
 from convsmith.plan.loops import loops_after_fusing
 from convsmith.statement.statement import Statement
 
@@ -77,8 +78,8 @@ def fragment_choices(st: Statement, machine: Machine, lane: str) -> Iterator[Fra
         config = _config(st, plain, row, counts, terms)
         if config is not None:
             tiles.append((_of_tile(st, machine, row, counts, config), counts, config))
-    for _, each, config in sorted(tiles, key=lambda x: (x[0], x[1]))[:FIRST]:
-        yield from _with_cycles(st, machine, config, row, each)
+    for _, _, config in sorted(tiles, key=lambda x: (x[0], x[1]))[:FIRST]:
+        yield from _with_cycles(st, machine, config)
 
 
 def _of_tile(st: Statement, machine: Machine, row: Instruction, counts: Sequence[int], config: Config) -> float:
@@ -95,9 +96,7 @@ def _of_tile(st: Statement, machine: Machine, row: Instruction, counts: Sequence
     return -(-groups // machine.device.units.count) * (max(products, read, copied) + BARRIER / row.terms)
 
 
-def _with_cycles(
-    st: Statement, machine: Machine, config: Config, row: Instruction, counts: Sequence[int]
-) -> Iterator[FragmentChoice]:
+def _with_cycles(st: Statement, machine: Machine, config: Config) -> Iterator[FragmentChoice]:
     """Yield the config with its copies in several slots, as far as shared memory has room, and its cycles."""
     device = machine.device
     assert device is not None
@@ -109,21 +108,32 @@ def _with_cycles(
         return
     for how, slots in (*copies, ("wait", 1)):
         whole = replace(config, copies=how, buffers=slots)
-        needed = sum(shared_bytes(st, loops, whole, nest).values())
-        if needed > device.shared.bytes or (slots > 1 and prod(x.extent for x in nest.steps) < slots):
+        needed = shared_bytes(st, loops, whole, nest)
+        if sum(needed.values()) > device.shared.bytes or (slots > 1 and prod(x.extent for x in nest.steps) < slots):
             continue
-        bits = dtype(st.a.factor).bits
-        high, wide, down, across = counts
-        terms = prod(x.extent for x in nest.terms)
-        sums = high * row.result.shape[0] * wide * row.result.shape[1]
-        products = sums * terms * down * across / nest.warp_size / device.fragment_rate * bits / 16
-        read = (high * row.result.shape[0] + wide * row.result.shape[1]) * terms * bits / 8 * down * across
-        step = max(products, read / SHARED_LOAD, needed / slots / GLOBAL_LOAD) + BARRIER * (2 if slots == 1 else 1)
-        finish = sums * down * across / nest.warp_size * 4
-        groups = prod(x.extent for x in nest.grid)
-        one = prod(x.extent for x in nest.steps) * step + finish
-        yield FragmentChoice(-(-groups // device.units.count) * nest.warp_size * one, whole)
+        yield FragmentChoice(fragment_cycles(st, whole, nest, device, needed), whole)
         return
+
+
+def fragment_cycles(
+    st: Statement, config: Config, nest: GroupNest, device: Device, needed: Mapping[str, int]
+) -> float:
+    """Return the expected cycles of all groups that a unit of the device runs, counted as those of all their threads.
+
+    ``needed`` are the bytes of each copy in shared memory.
+    """
+    assert nest.warp is not None
+    slots, bits = config.buffers, dtype(st.a.factor).bits
+    rows, columns = (x.extent * n for x, n in zip(nest.warp.fragments, nest.warp.row.result.shape))
+    warps, terms = prod(x.extent for x in nest.threads), prod(x.extent for x in nest.terms)
+    products = rows * columns * terms * warps / nest.warp_size / device.fragment_rate * bits / 16
+    read = (rows + columns) * terms * bits / 8 * warps
+    copied = sum(needed.values()) / slots
+    step = max(products, read / SHARED_LOAD, copied / GLOBAL_LOAD) + BARRIER * (2 if slots == 1 else 1)
+    finish = rows * columns * warps / nest.warp_size * 4
+    groups = prod(x.extent for x in nest.grid)
+    one = prod(x.extent for x in nest.steps) * step + finish
+    return -(-groups // device.units.count) * nest.warp_size * one
 
 
 def _config(

@@ -37,12 +37,12 @@ def hints(problem: Problem, target: Machine, threads: int, database: Database) -
 
 def _texts(line: str, target: Machine, database: Database) -> Iterator[str]:
     rows = database.rows(target=target.name, status="ok")
-    here = (machine_key(), compiler_key())
+    here = (machine_key(target), compiler_key())
     best = [row for row in map(best_of, _grouped(rows)) if row is not None]
     yield from (row.config for row in best if row.problem == line and (row.machine, row.compiler) != here)
     tables = [made for made in map(table, table_names()) if made is not None]
     yield from (config for made in tables for (other, _), (config, _) in made.configs.items() if other == line)
-    known = [(row.problem, row.config) for row in best if row.machine == machine_key()]
+    known = [(row.problem, row.config) for row in best if row.machine == here[0]]
     known += [(other, config) for made in tables for (other, _), (config, _) in made.configs.items()]
     yield from nearest(line, known)
 

@@ -18,6 +18,7 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.intern import interning
 from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
+from convsmith.plan.device import device_plan
 from convsmith.plan.kernel import scheduled
 from convsmith.plan.loops import loops_after_fusing
 from convsmith.plan.plan import plan
@@ -83,6 +84,9 @@ def transferred(text: str, problem: Problem, target: Machine, threads: int) -> C
         config = replace(Config.parse(text), threads=threads)
         if config.target != target.name or config.then is not None:
             return None
+        if target.device is not None:
+            device_plan(problem, config, target)
+            return config
         with interning():
             st = scheduled(problem, config, target)
             loops = loops_after_fusing(st, config)

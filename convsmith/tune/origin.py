@@ -3,26 +3,45 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from functools import cache
 
 from convsmith.compiler.cache import compiler_source_hash
+from convsmith.machine.base import Machine
 from convsmith.machine.host import cache_sizes, cpu, cpu_features
 from convsmith.machine.micro_architectures import micro_architecture
+from convsmith.runtime.loading import device_name
 
 __all__ = ["compiler_key", "machine_key", "machine_text"]
 
 HASH_LETTERS = 12
 
 
+def machine_key(target: Machine | None = None) -> str:
+    """Return the name of this machine in rows of measurements of ``target``: that of its CPU, or that of the device.
+
+    UnsupportedError where there is no such device.
+    """
+    if target is None or target.device is None:
+        return _cpu_key()
+    name = device_name(target.device.runtime)
+    return f"{re.sub(r'[^a-z0-9]+', '-', name.lower())}-{_hash(name)}"
+
+
 @cache
-def machine_key() -> str:
-    """Return the name of this machine in rows of measurements: its micro-architecture, and a hash of its facts."""
+def _cpu_key() -> str:
+    """Return the micro-architecture of the CPU, and a hash of its facts."""
     facts = (cpu().model, *sorted(cpu_features()), repr(cache_sizes()))
     return f"{micro_architecture(cpu(), cpu_features()).name}-{_hash(*facts)}"
 
 
-def machine_text() -> str:
-    """Return this machine in words: the model of its CPU and its caches."""
+def machine_text(target: Machine | None = None) -> str:
+    """Return the machine that runs kernels of ``target`` in words: the model of its CPU and its caches, or the device.
+
+    UnsupportedError where there is no such device.
+    """
+    if target is not None and target.device is not None:
+        return device_name(target.device.runtime)
     sizes = ", ".join(f"{name} {size >> 10} KiB" for name, size in cache_sizes().items())
     return f"{cpu().model}; {sizes or 'caches unknown'}"
 

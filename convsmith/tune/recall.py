@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from convsmith.diag.errors import UnsupportedError
 from convsmith.diag.forking import import_lock
 from convsmith.diag.settings import settings
 from convsmith.diag.warning import ConvsmithWarning, warn
 from convsmith.machine.base import Machine
+from convsmith.machine.registry import target as known_target
 from convsmith.plan.config import Config
 from convsmith.problem.problem import Problem
 from convsmith.tune.measured import Measured, best_of, sums_in_order
@@ -46,7 +48,8 @@ def recalled(problem: Problem, target: Machine, threads: int) -> Config | None:
     where there are none.
     """
     rows = _rows(str(problem), target.name)
-    return chosen(rows, threads, keeps_bits(problem)) if rows else None
+    count = threads if target.device is None else 1
+    return chosen(rows, count, keeps_bits(problem)) if rows else None
 
 
 def keeps_bits(problem: Problem) -> bool:
@@ -72,7 +75,12 @@ def _rows(line: str, target: str) -> list[Measured]:
 
     try:
         with Database(path, create=False) as database:
-            return database.rows(problem=line, machine=machine_key(), compiler=compiler_key(), target=target)
+            rows = database.rows(problem=line, compiler=compiler_key(), target=target)
+            if rows:  # only then a device need be there, to be asked for its name
+                here = machine_key(known_target(target))
+            return [row for row in rows if row.machine == here]
+    except UnsupportedError:
+        return []
     except DatabaseError as error:
         _unusable.add(path)
         warn(f"{error}; the model chooses configs", DatabaseWarning)

@@ -24,11 +24,11 @@ from convsmith.measure.timing import spread
 from convsmith.plan.config import Config
 from convsmith.problem.problem import Problem
 from convsmith.tune.database import ANY, Database
+from convsmith.tune.device_space import space_of
 from convsmith.tune.measured import Measured, Status, best_of, sums_in_order
 from convsmith.tune.origin import compiler_key, machine_key
 from convsmith.tune.process import WorkerDied
 from convsmith.tune.recall import keeps_bits
-from convsmith.tune.space import DIMENSIONS, Space
 from convsmith.tune.workers import Workers
 
 __all__ = ["Outcome", "compare", "search"]
@@ -137,10 +137,10 @@ class _Race:
     ) -> None:  # fmt: skip
         self.target, self.threads, self.end = target, threads, end
         self.database, self.workers, self.tell = database, workers, tell
-        self.space = Space(problem, target, threads)
+        self.space = space_of(problem, target, threads)
         self.line = str(problem)
         self.origin: dict[str, str | int] = {
-            "problem": self.line, "machine": machine_key(), "compiler": compiler_key(), "target": target.name,
+            "problem": self.line, "machine": machine_key(target), "compiler": compiler_key(), "target": target.name,
             "threads": threads,
         }  # fmt: skip
         self.tried: Counter[str] = Counter()
@@ -205,8 +205,8 @@ class _Race:
         Dimensions along which the last steps led nowhere come last.
         """
         chosen: dict[Config, str] = {}
-        queues = {dimension: self.promising(best, dimension) for dimension in DIMENSIONS}
-        turns = sorted(DIMENSIONS, key=lambda d: self.losses[d])
+        queues = {dimension: self.promising(best, dimension) for dimension in self.space.dimensions}
+        turns = sorted(self.space.dimensions, key=lambda d: self.losses[d])
         while turns and len(chosen) < CHALLENGERS:
             dimension = turns.pop(0)
             config = next(queues[dimension], None)
@@ -345,8 +345,8 @@ class _Race:
         if status == "ok":
             times = (candidate.ratio, median(candidate.seconds), candidate.width, len(candidate.ratios))
         row = Measured(
-            self.line, str(candidate.config), machine_key(), compiler_key(), self.target.name, self.threads, status,
-            *times, candidate.predicted, note,
+            self.line, str(candidate.config), str(self.origin["machine"]), compiler_key(), self.target.name,
+            self.threads, status, *times, candidate.predicted, note,
         )
         self.tried[status] += not candidate.is_stored
         candidate.is_stored = True

@@ -8,12 +8,11 @@ config: `Space.refusal` returns the code of the ConfigError that planning it rai
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import permutations, product
 from math import inf, prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import is_true
@@ -32,6 +31,7 @@ from convsmith.statement.parts import PART, splits
 from convsmith.statement.statement import Statement
 from convsmith.tune.candidates import candidates
 from convsmith.tune.chains import stages_configs
+from convsmith.tune.config_space import Changes, ConfigSpace
 from convsmith.tune.expected import model_of, with_lanes
 from convsmith.tune.model import Model
 from convsmith.tune.winograd import winograd_cycles
@@ -52,10 +52,6 @@ PIECES = (1, 4, 8, 16)
 """Numbers of pieces of a partitioned loop."""
 FAR = 4
 """Ratio of the bytes of a result to those of the second-level cache from which it may be stored past the caches."""
-
-
-Changes = dict[str, Any]
-"""Fields of a config with other values."""
 
 
 Tile = tuple[tuple[str, int], ...]
@@ -295,20 +291,13 @@ Lanes, fused loops, phases and flipped operands come with the model's candidates
 """
 
 
-class Space:
-    """The configs of ``problem`` on ``target`` for a number of threads. Use it within one `interning` block.
-
-    ``seeds`` are the model's candidates, best expected first. ``refused`` counts the configs that made no kernel, by
-    the code of their error.
-    """
+class Space(ConfigSpace):
+    """The configs of ``problem`` on ``target``, a CPU, for a number of threads."""
 
     def __init__(self, problem: Problem, target: Machine, threads: int) -> None:
-        self.problem = problem
-        self.target = target
-        self.refused: Counter[str] = Counter()
+        super().__init__(problem, target)
         self._points: dict[object, Point | None] = {}
         self._models: dict[object, tuple[Model, Loops] | None] = {}
-        self._reasons: dict[Config, str] = {}
         self._known_tiles: dict[object, tuple[Tile, ...]] = {}
         self.is_fused = stages_of(problem) is not None
         if self.is_fused:
@@ -317,34 +306,16 @@ class Space:
             self._expected = {c.config: c.cycles for c in reversed(candidates(problem, target, threads))}
         self.seeds = list(reversed(self._expected))
 
-    def refusal(self, config: Config) -> str:
-        """Return the code of the ConfigError that planning ``config`` raises; empty where a kernel can be made."""
-        if config not in self._reasons:
-            try:
-                plan(self.problem, config, self.target)
-                self._reasons[config] = ""
-            except ConfigError as error:
-                self._reasons[config] = error.code
-                self.refused[error.code] += 1
-        return self._reasons[config]
+    @property
+    def dimensions(self) -> tuple[str, ...]:
+        return tuple(DIMENSIONS)
 
-    def neighbours(self, config: Config, dimension: str) -> Iterator[Config]:
-        """Yield the configs that differ from ``config`` in ``dimension`` alone, legal or not."""
+    def changes(self, config: Config, dimension: str) -> Iterable[Changes]:
         at = self._point(config)
-        if at is not None:
-            near = (self._changed(config, change) for change in DIMENSIONS[dimension](at))
-            yield from (c for c in dict.fromkeys(near) if c is not None and c != config)
+        return () if at is None else DIMENSIONS[dimension](at)
 
-    def census(self, config: Config) -> dict[str, tuple[int, Counter[str]]]:
-        """Return, for each dimension, how many configs one step from ``config`` make kernels, and the refused ones by
-        code. Those that were refused before do not count.
-        """
-        found: dict[str, tuple[int, Counter[str]]] = {}
-        for dimension in DIMENSIONS:
-            before = self.refused.copy()
-            legal = sum(not self.refusal(c) for c in self.neighbours(config, dimension))
-            found[dimension] = legal, self.refused - before
-        return found
+    def check(self, config: Config) -> None:
+        plan(self.problem, config, self.target)
 
     def sample(self, rng: random.Random, steps: int = 3) -> Config:
         """Return a legal config at most ``steps`` random steps from a random seed."""
@@ -389,14 +360,6 @@ class Space:
             self._reasons[config] = "registers"
             self.refused["registers"] += 1
         return is_fit
-
-    def _changed(self, config: Config, change: Changes) -> Config | None:
-        """Return ``config`` with ``change``; None where no config can have it."""
-        try:
-            return replace(config, **change)
-        except ConfigError as error:
-            self.refused[error.code] += 1
-            return None
 
     def _point(self, config: Config) -> Point | None:
         """Return the facts of ``config``; None where its loops or its instruction are illegal, or are not those of one

@@ -16,7 +16,7 @@ import json
 import os
 import sys
 from base64 import b64decode, b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from convsmith.codegen.artifact import Artifact
@@ -54,6 +54,10 @@ class _Loaded:
     def bind_each(self, **arrays: Any) -> Callable[[], object]:
         """Return a function that computes on these arrays by name."""
         return self._host.bind_each(arrays)
+
+    def resident(self, arrays: Mapping[str, Any]) -> Callable[[], object] | None:
+        """Return a call on copies of these arrays in memory of the device, if it has its own."""
+        return self._host.resident(arrays)
 
     def pack_each(self, **operands: Any) -> dict[str, Any]:
         """Return packed operands by name."""

@@ -117,6 +117,10 @@ class InterpretedDriver:
 
     cuMemcpyDtoH = cuMemcpyHtoD
 
+    def cuMemFree(self, address: int) -> tuple[Any, ...]:
+        self.free += self.arrays.pop(address).nbytes
+        return (Status.CUDA_SUCCESS,)
+
     def cuTensorMapEncodeTiled(self, kind: str, rank: int, address: int, sizes: Any, strides: Any, box: Any,
                                steps: Any, *form: int) -> tuple[Any, ...]:  # fmt: skip
         return self._encoded(address, TensorMap(0, _BYTES[kind], tuple(sizes), tuple(strides), tuple(box), form[1]))

@@ -1,0 +1,91 @@
+"""A space of configs as a search sees it, on any machine: candidates of the model, and steps along dimensions."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from convsmith.diag.errors import ConfigError
+from convsmith.machine.base import Machine
+from convsmith.plan.config import Config
+from convsmith.problem.problem import Problem
+
+__all__ = ["Changes", "ConfigSpace"]
+
+Changes: TypeAlias = dict[str, Any]
+"""Fields of a config with other values."""
+
+
+class ConfigSpace(ABC):
+    """The configs of ``problem`` on ``target``. Use it within one `interning` block.
+
+    ``seeds`` are the model's candidates, best expected first. ``refused`` counts the configs that made no kernel, by
+    the code of their error.
+    """
+
+    seeds: list[Config]
+
+    def __init__(self, problem: Problem, target: Machine) -> None:
+        self.problem = problem
+        self.target = target
+        self.refused: Counter[str] = Counter()
+        self._reasons: dict[Config, str] = {}
+
+    @property
+    @abstractmethod
+    def dimensions(self) -> tuple[str, ...]:
+        """The names of the dimensions, those that change times most first."""
+
+    @abstractmethod
+    def changes(self, config: Config, dimension: str) -> Iterable[Changes]:
+        """Return the changes of ``config`` along a dimension."""
+
+    @abstractmethod
+    def check(self, config: Config) -> None:
+        """Raise ConfigError where no kernel can be made from ``config``."""
+
+    @abstractmethod
+    def cycles(self, config: Config) -> float:
+        """Return the cycles that the model expects: 0 where it has no estimate, infinite for an illegal config."""
+
+    def fits(self, config: Config) -> bool:
+        """Return whether a quick test before `refusal` finds nothing against ``config``."""
+        return True
+
+    def refusal(self, config: Config) -> str:
+        """Return the code of the ConfigError that planning ``config`` raises; empty where a kernel can be made."""
+        if config not in self._reasons:
+            try:
+                self.check(config)
+                self._reasons[config] = ""
+            except ConfigError as error:
+                self._reasons[config] = error.code
+                self.refused[error.code] += 1
+        return self._reasons[config]
+
+    def neighbours(self, config: Config, dimension: str) -> Iterator[Config]:
+        """Yield the configs that differ from ``config`` in ``dimension`` alone, legal or not."""
+        near = (self._changed(config, change) for change in self.changes(config, dimension))
+        yield from (c for c in dict.fromkeys(near) if c is not None and c != config)
+
+    def census(self, config: Config) -> dict[str, tuple[int, Counter[str]]]:
+        """Return, for each dimension, how many configs one step from ``config`` make kernels, and the refused ones by
+        code. Those that were refused before do not count.
+        """
+        found: dict[str, tuple[int, Counter[str]]] = {}
+        for dimension in self.dimensions:
+            before = self.refused.copy()
+            legal = sum(not self.refusal(c) for c in self.neighbours(config, dimension))
+            found[dimension] = legal, self.refused - before
+        return found
+
+    def _changed(self, config: Config, change: Changes) -> Config | None:
+        """Return ``config`` with ``change``; None where no config can have it."""
+        try:
+            return replace(config, **change)
+        except ConfigError as error:
+            self.refused[error.code] += 1
+            return None

@@ -1,0 +1,110 @@
+"""A search over candidates on a device: on a device of OpenCL, and on a GPU whose kernels are interpreted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from opencl_driver import require_opencl
+from ptx.driver import InterpretedDriver
+from tune.test_search import fake
+
+import convsmith as cs
+from convsmith.cli.main import main
+from convsmith.ir.intern import interning
+from convsmith.machine.registry import target
+from convsmith.plan.config import Config
+from convsmith.problem import parse_problem
+from convsmith.runtime import cuda
+from convsmith.runtime.device_library import OpenedOnce
+from convsmith.tune import origin
+from convsmith.tune.database import Database
+from convsmith.tune.device_space import DeviceSpace
+from convsmith.tune.recall import recalled
+from convsmith.tune.search import search
+from convsmith.tune.worker import Worker
+
+LINE = "--stag=axb --dtag=axb mb1ic8iw12oc8ow12kw3pw1"
+LAYER = "--stag=axb --wtag=axb --dtag=axb --dt=bf16 mb8ic64ih28oc64oh28kh3ph1"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Iterator[Path]:
+    with cs.settings.scope(database=tmp_path / "m.db"):
+        yield tmp_path / "m.db"
+
+
+def test_a_search_on_a_device_of_opencl_is_recalled(path: Path) -> None:
+    """The kernels run in another process; a later compile takes the config that was measured to be fastest."""
+    require_opencl()
+    result = CliRunner().invoke(main, ["tune", LINE, "--target", "opencl", "--budget", "4s"])
+    assert result.exit_code == 0 and "compiled and measured" in result.output, result.output
+    problem = parse_problem(LINE).canonical()
+    with Database(path) as database:
+        rows = database.rows()
+    assert len(rows) > 3 and {row.status for row in rows} == {"ok"} and {row.threads for row in rows} == {1}
+    assert {row.machine for row in rows} == {origin.machine_key(target("opencl"))} != {origin.machine_key()}
+    config = recalled(problem, target("opencl"), 2)
+    assert config is not None and str(config) in {row.config for row in rows}
+    assert cs.compile(LINE, target="opencl", threads=2).config == config
+
+
+@pytest.mark.parametrize("line, level", [(LAYER, "sm_80"), (LINE, "opencl"), (LAYER, "sm_90a")])
+def test_the_fastest_config_of_a_space_wins(
+    line: str, level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is a step away from the model's candidates, and the space has it."""
+    monkeypatch.setattr(origin, "device_name", lambda runtime: "A GPU")
+    problem, machine = parse_problem(line).canonical(), target(level)
+    with interning():
+        space = DeviceSpace(problem, machine)
+        start = space.seeds[0] if level != "sm_90a" else next(c for c in space.seeds if c.realise != "hardware")
+        near = [c for c in space.neighbours(start, "step") if not space.refusal(c) and c not in space.seeds]
+    assert near and all(0 < space.cycles(c) for c in near)
+    wanted = str(min(near, key=space.cycles))
+    with Database(tmp_path / "m.db") as database, fake(f'{{"{wanted}": 0.5, "{start}": 0.9}}') as worker:
+        outcome = search(problem, machine, 1, 20.0, database, worker)
+    assert outcome.best is not None
+    assert wanted in outcome.best.config and outcome.best.seconds == 0.5e-6
+
+
+@pytest.mark.parametrize("dimension", ["register", "group", "step", "copies", "rows", "shared", "order", "parts"])
+def test_each_dimension_has_legal_steps(dimension: str) -> None:
+    line = "--dir=BWD_W --stag=axb --dtag=axb mb4ic8iw16oc16ow16kw3pw1"
+    with interning():
+        space = DeviceSpace(parse_problem(line), target("sm_80"))
+        near = list(space.neighbours(space.seeds[0], dimension))
+        legal = [c for c in near if not space.refusal(c)]
+    assert legal and len(set(near)) == len(near) and space.seeds[0] not in near
+    assert {*space.dimensions} >= {dimension}
+
+
+def test_candidates_are_timed_on_arrays_of_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker answers for CUDA as for other machines; samples copy nothing."""
+    driver = InterpretedDriver()
+    monkeypatch.setattr(cuda, "_driver", lambda: driver)
+    monkeypatch.setattr(cuda, "_opened", OpenedOnce(cuda._OpenedGpu, "CUDA", "cuda"))
+    monkeypatch.setattr(cuda, "code_for", lambda artifact, _: artifact.notes["ptx"].encode())
+    worker = Worker()
+    of = {"problem": "mb1ic2iw4oc4ow4kw1", "target": "sm_80", "threads": 1}
+    worker.answer({"op": "open", **of})
+    for words in ("--group=oc:4,ow:4 --realise=mask", "--group=oc:4,ow:2 --shared=src --realise=mask"):
+        config = str(Config.parse(f"--target=sm_80 --lane=ow --pack= {words}"))
+        artifact = worker.answer({"op": "compile", "config": config, **of})["artifact"]
+        assert worker.answer({"op": "make", "config": config, "artifact": artifact})["status"] == "ok"
+        driver.calls.clear()
+        assert worker.answer({"op": "sample", "config": config})["seconds"] > 0
+        assert "cuLaunchKernel" in driver.calls and "cuMemcpyHtoD" not in driver.calls
+
+
+def test_without_a_device_there_is_nothing_to_measure(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def without(runtime: str) -> str:
+        raise cs.UnsupportedError(f"no device of {runtime}", code=runtime)
+
+    monkeypatch.setattr(origin, "device_name", without)
+    result = CliRunner().invoke(main, ["tune", LINE, "--target", "sm_80"])
+    assert result.exit_code == 2 and "no device of cuda" in result.stderr
+    result = CliRunner().invoke(main, ["tune", LINE, "--target", "sm_80", "--space"])
+    assert result.exit_code == 0 and "candidates of the model" in result.output
