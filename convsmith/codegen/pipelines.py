@@ -24,6 +24,8 @@ from convsmith.ir.walk import statements_of
 
 __all__ = ["PipelineEmitter"]
 
+UNDER_WAY = 1
+"""Steps whose products may be under way when a consumer starts those of the next step."""
 _WARP = 32
 """Threads that arrive at a barrier as one."""
 SWIZZLES = {128: 1, 64: 2, 32: 3}
@@ -73,7 +75,10 @@ class PipelineEmitter(ThreadEmitter):
             self.is_split = True
             self._roles(s)
         elif s is self.loop:
+            self._settle()  # sums that are constants are in registers before the first product
             METHODS[For](self, For(s.var, s.lo, s.hi, self.parts.around(self.consumed)))
+            self.spell(self.calls.wait, pending=0)
+            self._settle()
         elif s is self.consumed:
             self._consume()
         elif s is self.produced:
@@ -175,25 +180,30 @@ class PipelineEmitter(ThreadEmitter):
 
     # -- the consumers
     def _consume(self) -> None:
-        """Emit a step of a consumer: it waits for a full slot, multiplies it, and frees it."""
+        """Emit a step of a consumer: it waits for a full slot, and multiplies it while the products of the step before
+        may be under way. Then it frees the slot of that step.
+        """
         slot, turn = self._slot_and_turn()
         self._wait(self._barrier_at("full", slot), self.put(f"and i32 {turn}, 1"))
-        self._multiply(slot)
-        self._release(slot)
-
-    def _multiply(self, slot: str) -> None:
-        """Emit the products of a step, and wait for them: their slot is read until then."""
-        self._settle()  # sums that are constants are in registers before the first product
         self.spell(self.calls.before)
         for x in self.parts.uses:
             self.stmt(x)
-        self.spell(self.calls.after)
-        self._settle()
+        self.spell(self.calls.commit)
+        under_way = min(UNDER_WAY, self.slots_of_loop - 1)
+        self.spell(self.calls.wait, pending=under_way)
+        self._release(slot, under_way)
 
-    def _release(self, slot: str) -> None:
-        """Let the first lane of each warp of the hardware say that it has multiplied a slot."""
+    def _release(self, slot: str, under_way: int) -> None:
+        """Let the first lane of each warp of the hardware say that it has multiplied the slot before those of the steps
+        ``under_way``.
+        """
         lane = self.numbers[0]
         first = self.put(f"icmp eq {self.it} {self.put(f'and {self.it} {lane}, {_WARP - 1}')}, 0")
+        if under_way:
+            step = self._narrowed(self.index(self.loop.var - self.loop.lo))
+            first = self.put(f"and i1 {first}, {self.put(f'icmp uge i32 {step}, {under_way}')}")
+            away = self.put(f"add i32 {step}, {self.slots_of_loop - under_way}")
+            slot = self.put(f"urem i32 {away}, {self.slots_of_loop}")
         free, on = self.label("free"), self.label("on")
         self.lines.append(f"  br i1 {first}, label %{free}, label %{on}")
         self.start(free)
@@ -205,7 +215,7 @@ class PipelineEmitter(ThreadEmitter):
         """Pass the sums through an empty instruction: behind the wait for their products, LLVM does not know that they
         change there.
         """
-        slots = [x for use in self.parts.uses for x in self.written_slots(use)]
+        slots = [x for use in self.parts.uses for x in self.written_slots(use) if x in self.slots]
         if not slots:
             return
         words = [(slot[0].dtype.llvm, self.slots[slot]) for slot in slots]

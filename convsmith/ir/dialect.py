@@ -29,7 +29,8 @@ class PipelineCalls:
     bring; ``arrive`` arrives. ``has_ended`` returns whether the phase of parity ``{parity}`` has ended, and may wait
     for it. ``tile`` and ``im2col`` start copies from the tensor map ``{map}`` to ``{dst}``, by the number of dims; they
     take the coordinates ``{at0}``, ``{at1}`` ... and offsets ``{by0}`` ... and bring bytes to the barrier ``{full}``.
-    ``before`` stands before the first product of a step, ``after`` behind the last one: it waits for all of them.
+    ``before`` stands before the first product of a step. ``commit`` stands behind the last one, and makes a group of
+    them; ``wait`` waits for all but the ``{pending}`` latest groups.
     ``map`` is the parameter of a tensor map.
     """
 
@@ -41,7 +42,8 @@ class PipelineCalls:
     tile: tuple[tuple[int, DialectCall], ...]
     im2col: tuple[tuple[int, DialectCall], ...]
     before: DialectCall
-    after: DialectCall
+    commit: DialectCall
+    wait: DialectCall
     map: str
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import prod
 
 from convsmith.diag.errors import ConfigError
@@ -14,6 +15,7 @@ from convsmith.plan.config import Config
 from convsmith.plan.hardware import SHARED, hardware_plan, hardware_rows, is_turned
 from convsmith.plan.loops import fused_name
 from convsmith.plan.tensor_views import WIDTHS
+from convsmith.statement.parts import parted, splits
 from convsmith.statement.statement import Dim, Statement, View
 
 SLOTS = 4
@@ -26,6 +28,11 @@ COLUMNS = 256
 """Maximum number of columns of a warp group, whose sums are in half as many registers of a lane."""
 LOADS = 96.0
 """Rows or columns of a tile whose copy takes as long as the products with one row or column of the other operand."""
+
+READS = 32.0
+"""Rows and columns alike of a product that takes as long as its factors are read from shared memory."""
+AROUND = 8.0
+"""Steps that take as long as a group's first copies and its stores."""
 
 
 def hardware_config(st: Statement, machine: Machine) -> Config | None:
@@ -57,6 +64,8 @@ def hardware_config(st: Statement, machine: Machine) -> Config | None:
     row_bytes = WIDTHS[0] if terms is pixels else _row_bytes(nbytes, bool(st.of("batch")))
     legal = [x for x in hardware_rows(st, machine) if (is_turned(x, 1), is_turned(x, 2)) == turned]
     sizes = prod(d.size for d in rows), columns[0].size
+    apart = prod(d.size for d in st.dims if d.kind != "k" and d not in (*rows, *columns))
+    count_of_terms = prod(d.size for d in st.of("k"))
     for row in legal:
         height, width = row.result.shape
         for warps, count in ((w, f) for w in WARPS for f in (FRAGMENTS if turned[1] else (1,))):
@@ -71,10 +80,13 @@ def hardware_config(st: Statement, machine: Machine) -> Config | None:
                 group=((row_loop, tile[0]), (lane, tile[1]), (term_loop, step)), shared=(st.a.name, st.b.name),
                 buffers=max(min(SLOTS, (device.shared.bytes - 1024) // slot), 1),
             )  # fmt: skip
-            found.append((_cost(sizes, tile, device.units.count), config))
+            for split, parts in _splits(st, terms, step) if terms is pixels else [((), 1)]:
+                cost = _cost(sizes, tile, apart * parts, count_of_terms / parts / step, device.units.count)
+                reads = (1 / height + 1 / width) * READS
+                found.append((cost * max(reads, 1.0), replace(config, split=split)))
     for _, config in sorted(found, key=lambda x: (x[0], str(x[1]))):
         try:
-            hardware_plan(st, config, machine)
+            hardware_plan(parted(st, config.split), config, machine)
         except ConfigError as error:
             why = why or error
         else:
@@ -126,11 +138,22 @@ def _fused(names: list[str]) -> tuple[str, tuple[tuple[str, str], ...]]:
     return whole, tuple(pairs)
 
 
-def _cost(sizes: tuple[int, int], tile: tuple[int, int], units: int) -> float:
-    """Return the relative time of a result of ``sizes`` in tiles: products of iterations beyond the ends, copies, and
-    units without a group.
+def _splits(st: Statement, pixels: list[Dim], step: int) -> Iterator[tuple[tuple[tuple[str, int], ...], int]]:
+    """Yield splits of a reduction of ``pixels`` by images, with their parts, which are whole steps."""
+    yield (), 1
+    images, every = pixels[0], prod(d.size for d in pixels)
+    if splits(st) and not st.constant:
+        for n in range(2, images.size + 1):
+            if not images.size % n and not every // n % step:
+                yield ((images.name, n),), n
+
+
+def _cost(sizes: tuple[int, int], tile: tuple[int, int], apart: int, steps: float, units: int) -> float:
+    """Return the relative time of results of ``sizes`` in tiles, ``apart`` of them: products of iterations beyond the
+    ends, copies, units without a group, and the beginning and the end of a group of so many ``steps``.
     """
     counts = [-(-n // t) for n, t in zip(sizes, tile)]
     excess = prod(n * t / s for n, t, s in zip(counts, tile, sizes))
-    waiting = -(-prod(counts) // units) * units / prod(counts)
-    return excess * waiting * (1 + LOADS * (1 / tile[0] + 1 / tile[1]) / 2)
+    groups = prod(counts) * apart
+    waiting = -(-groups // units) * units / groups
+    return excess * waiting * (1 + LOADS * (1 / tile[0] + 1 / tile[1]) / 2) * (1 + AROUND / steps)

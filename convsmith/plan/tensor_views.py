@@ -86,7 +86,8 @@ def _im2col(
     _, *spatial, image = order
     inner, names, counts = len(spatial), [n for n, _ in pixels.dims], dict(pixels.dims)
     ranges = {Var(d.name): (0, d.size - 1) for d in st.dims}
-    if inner not in CORNERS or len(names) != inner + 1 or view.coords[image] is not Var(names[0]):
+    origin = view.coords[image] - Var(names[0])
+    if inner not in CORNERS or len(names) != inner + 1 or variables_of(origin) & {Var(n) for n in names}:
         raise _refuse(view, f"has images at {view.coords[image]} and {inner} dims between them and channels")
     low, high = CORNERS[inner]
     lower, upper, steps, starts, offsets, outer = [], [], [], [], [], 1
@@ -109,7 +110,7 @@ def _im2col(
         offsets.append(substitute(taps - lo, first))
         starts.append(mod(floordiv(pixels.start, outer), counts[loop]) * step + lo)
         outer *= counts[loop]
-    starts.append(floordiv(pixels.start, outer))
+    starts.append(floordiv(pixels.start, outer) + substitute(origin, first))
     if pixels.size > PIXELS:
         raise _refuse(view, f"needs {pixels.size} pixels in a copy, at most {PIXELS}")
     made = TensorMap(whole.dims, whole.strides, whole.box, pixels.size, tuple(lower), tuple(upper), tuple(steps))

@@ -33,7 +33,7 @@ REFUSED = {
     "--stag=axb --dtag=axb --dt=bf16 mb1ic64ih8oc64oh8kh3ph1": "wei does not have neighbours along oc",
     f"--dir=BWD_D {LAST} mb1ic64ih8oc64oh4kh3ph1sh2": "a stride must divide ih, kh, iw, kw",
     f"{OF_GROUPS} g8mb1ic64ih8oc64oh8kh1": "8 iterations of oc stand beside those of another group",
-    f"{OF_GROUPS} g8mb1ic64ih8oc128oh8kh1": "neighbours beyond the 8 iterations of ic, which a tile of 16",
+    f"{OF_GROUPS} g8mb1ic64ih8oc256oh8kh1": "neighbours beyond the 8 iterations of ic, which a tile of 16",
     f"--dir=BWD_W {OF_GROUPS} g2mb1ic64ih8oc64oh8kh1": "neighbours beyond the 32 iterations of ic, which a tile of 64",
     "--stag=axb --wtag=axb --dtag=axb --dt=u8:s8:u8 --attr-zero-points=src:common:3 mb1ic64ih8oc16oh8kh1":
         "a factor has a zero point",
@@ -56,6 +56,30 @@ def test_the_copy_engine_brings_operands(line: str) -> None:
         plan = device_plan(parse_problem(line), config, target("sm_90a"))
         assert "copy engine" not in str(plan)
         assert sum(plan.main.shared.values()) <= target("sm_90a").device.shared.bytes
+
+
+LARGE = {
+    "ic64ih224oc64oh224": (128, 64), "ic128ih112oc128oh112": (128, 128), "ic256ih56oc256oh56": (128, 256),
+    "ic512ih28oc512oh28": (128, 256), "ic512ih14oc512oh14": (128, 256), "ic256ih14oc256oh14": (128, 128),
+}  # fmt: skip
+"""Sizes of 3x3 layers of VGG-16 and ResNet-50, each with the rows and columns of a group."""
+
+
+@pytest.mark.parametrize("images", (32, 128))
+@pytest.mark.parametrize("sizes", LARGE)
+def test_groups_of_large_layers_have_large_tiles_and_four_slots(sizes: str, images: int) -> None:
+    config = default(f"{LAST} mb{images}{sizes}kh3ph1")
+    assert (config.group_size("mb_oh_ow"), config.group_size("oc")) == LARGE[sizes]
+    assert config.buffers == 4 and config.instruction == f"wgmma_m64n{LARGE[sizes][1]}k16_bf16"
+
+
+@pytest.mark.parametrize("line, split", [
+    (f"--dir=BWD_W {LAST} mb32ic64ih56oc64oh56kh3ph1", True),
+    (f"--dir=BWD_W {LAST} mb3ic64ih7oc64oh7kh3ph1", False), (f"{LAST} mb32ic64ih56oc64oh56kh3ph1", False),
+])  # fmt: skip
+def test_sums_of_few_weights_have_parts(line: str, split: bool) -> None:
+    """Parts are whole steps: images of 49 pixels are not, in three of them."""
+    assert bool(default(line).split) is split
 
 
 @pytest.mark.parametrize("line", REFUSED)

@@ -84,6 +84,11 @@ KINDS = {name: (f"{LAST} --dt=bf16 {shape}", forward()) for name, shape in _SHAP
         "--lane=oc --fuse=mb+oh,mb_oh+ow --reduce=mb_oh_ow --register=ic:64,oc:128 --group=ic:128,oc:128,mb_oh_ow:64 "
         "--shared=src,diff_dst --buffers=2 --instruction=wgmma_m64n64k16_bf16_mn_mn",
     ),
+    "backward by weights in parts": (
+        f"--dir=BWD_W {LAST} --dt=bf16 mb2ic64ih8oc64oh8kh3ph1",
+        "--lane=oc --fuse=mb+oh,mb_oh+ow --reduce=mb_oh_ow --register=ic:64,oc:64 --group=ic:64,oc:64,mb_oh_ow:64 "
+        "--shared=src,diff_dst --split=mb:2 --instruction=wgmma_m64n64k16_bf16_mn_mn",
+    ),
     "backward by weights": (
         f"--dir=BWD_W {LAST} --dt=bf16 mb2ic64ih5oc64oh5kh1",
         "--lane=oc --fuse=mb+oh,mb_oh+ow --reduce=mb_oh_ow --register=ic:64,oc:64 --group=ic:64,oc:64,mb_oh_ow:64 "

@@ -109,9 +109,10 @@ def rows_ptx(target: Machine) -> str:
     parts = [_kernel(row) for row in target.instructions]
     number = "declare i32 @llvm.nvvm.read.ptx.sreg.tid.x()"
     if any(x.file == "shared" for row in target.instructions for x in row.operands):
+        calls = PIPELINES.before, PIPELINES.commit, PIPELINES.wait
         barrier = "declare void @llvm.nvvm.barrier.cta.sync.aligned.all(i32)"
         factors = (f"@shared_{x} = internal addrspace(3) global [{_MOST} x i8] undef, align 1024" for x in "ab")
-        declared |= dict.fromkeys((barrier, *PIPELINES.before.declare, *PIPELINES.after.declare, *factors))
+        declared |= dict.fromkeys((barrier, *(line for call in calls for line in call.declare), *factors))
     text = "\n".join([f'target triple = "{TRIPLE}"', *declared, number, *parts])
     return llvm_bind.assembly(text, target.triple, target.cpu, target.features)
 
@@ -135,7 +136,7 @@ def _kernel(row: Instruction) -> str:
 
     results = row.emit(put, registers)
     if in_shared:
-        lines.append(PIPELINES.after.effect)
+        lines += [PIPELINES.commit.effect, PIPELINES.wait.effect.format(pending=0)]
     c = spread["c"]
     one = {"f64": "double", "f32": "float"}.get(c.dtype, "i32")
     for n, value in enumerate(results):

@@ -28,6 +28,7 @@ TENSOR_LAYERS = {
 """Problems whose warps multiply fragments on sm_80, each with the opcode of its products."""
 HOPPER = {
     "tensor-copies": "--stag=axb --wtag=axb --dtag=axb --dt=bf16 mb32ic256ih28oc256oh28kh3ph1",
+    "tensor-copies-wide": "--stag=axb --wtag=axb --dtag=axb --dt=bf16 mb32ic256ih56oc256oh56kh3ph1",
     "tensor-copies-backward": "--dir=BWD_D --stag=axb --wtag=axb --dtag=axb --dt=bf16 mb32ic256ih28oc256oh28kh3ph1",
 }
 """Layers of which the copy engine of sm_90a brings the operands."""

@@ -101,18 +101,16 @@ def wrong_parity(monkeypatch: pytest.MonkeyPatch) -> Artifact:
 
 
 def early_release(monkeypatch: pytest.MonkeyPatch) -> Artifact:
-    multiply, release = PipelineEmitter._multiply, PipelineEmitter._release
-
-    def released_first(self: PipelineEmitter, slot: str) -> None:
-        release(self, slot)
-        multiply(self, slot)
-
-    monkeypatch.setattr(PipelineEmitter, "_release", lambda self, slot: None)
-    return patched("_multiply", released_first, monkeypatch)
+    release = PipelineEmitter._release
+    return patched("_release", lambda self, slot, under_way: release(self, slot, 0), monkeypatch)
 
 
 def no_wait_for_products(monkeypatch: pytest.MonkeyPatch) -> Artifact:
-    return without_lines(r"^.*wgmma\.wait_group.*\n")
+    return without_lines(r"^.*wgmma\.wait_group\.sync\.aligned\s+1;.*\n")
+
+
+def no_wait_for_the_last_products(monkeypatch: pytest.MonkeyPatch) -> Artifact:
+    return without_lines(r"^.*wgmma\.wait_group\.sync\.aligned\s+0;.*\n")
 
 
 def short_count(monkeypatch: pytest.MonkeyPatch) -> Artifact:
@@ -144,7 +142,8 @@ FAULTS = {
     no_wait_for_a_free_slot: "may still read it|while an asynchronous operation|arrivals at a barrier",
     wrong_parity: "no warp can go on|before it is written|before its asynchronous copy|without a barrier|asynchronous",
     early_release: "may still read it|while an asynchronous operation reads it",
-    no_wait_for_products: "before their products were waited for|under way|may still read|while an asynchronous",
+    no_wait_for_products: "under way|may still read|while an asynchronous",
+    no_wait_for_the_last_products: "before their products were waited for",
     short_count: "no warp can go on|before its asynchronous copy|before it is written|without a barrier|arrivals",
 }
 

@@ -64,13 +64,8 @@ PIPELINES = PipelineCalls(
     tile=tuple((rank, _tensor_copy("tile", rank)) for rank in range(1, 6)),
     im2col=tuple((rank, _tensor_copy("im2col", rank)) for rank in range(3, 6)),
     before=_void(f"{_PRODUCTS}.fence.sync.aligned"),
-    after=DialectCall(
-        (),
-        (f"declare void @{_PRODUCTS}.commit_group.sync.aligned()",
-         f"declare void @{_PRODUCTS}.wait_group.sync.aligned(i64 immarg)"),
-        effect=f"call void @{_PRODUCTS}.commit_group.sync.aligned()\n"
-               f"  call void @{_PRODUCTS}.wait_group.sync.aligned(i64 0)",
-    ),
+    commit=_void(f"{_PRODUCTS}.commit_group.sync.aligned"),
+    wait=_void(f"{_PRODUCTS}.wait_group.sync.aligned", "i64 immarg", "i64 {pending}"),
     map='ptr byval([128 x i8]) align 64 "nvvm.grid_constant"',
 )  # fmt: skip
 
