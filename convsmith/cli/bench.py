@@ -17,6 +17,7 @@ from convsmith.cli.bench_json import as_json, earlier_rows, means_of, problem_ke
 from convsmith.cli.bench_model import bench_model, check_model_options, model_profiler
 from convsmith.cli.bench_page import Page, Row
 from convsmith.cli.distribution import check_picture, distribution, draw
+from convsmith.cli.models import ModelInputs, input_option, is_model
 from convsmith.cli.options import Duration
 from convsmith.cli.output import error_line, exit_status, note, progress, write_file
 from convsmith.cli.problems import (
@@ -50,6 +51,7 @@ __all__ = ["bench", "bench_kernel"]
 @click.argument("source", metavar="[NETWORK|DESCRIPTOR|FILE|MODEL.onnx|-]", required=False)
 @choice_options
 @problem_options
+@input_option
 @click.option("--vs", metavar="LIBRARIES", default="", help=f"Libraries to compare with: {','.join(PEERS)}.")
 @click.option("--rounds", type=click.IntRange(1), default=ROUNDS, show_default=True, help="Rounds of samples.")
 @click.option("--suite", metavar="NAME", help=f"All directions, layouts and types of a suite: {', '.join(SUITES)}.")
@@ -65,7 +67,7 @@ __all__ = ["bench", "bench_kernel"]
 def bench(
     source: str | None, threads: int | None, target: str | None, config: str | None, layout: str, vs: str,
     rounds: int, suite: str | None, sample: int | None, seed: int, budget: float | None, resume: bool,
-    torch: str | None, picture: str | None, html: str | None, wide: bool, json_file: str | None,
+    inputs: ModelInputs, torch: str | None, picture: str | None, html: str | None, wide: bool, json_file: str | None,
     **options: str | bool | None,
 ) -> None:  # fmt: skip
     """Verify and time kernels: a network (resnet50, mobilenet_v2, vgg16), a descriptor, or a file of descriptors.
@@ -91,12 +93,11 @@ def bench(
         check_picture(picture)
     if html is not None:
         check_page(html)
-    if torch is not None or (source is not None and source.endswith(".onnx")):
+    if torch is not None or (source is not None and is_model(source)):
         others = dict(config=config, vs=vs, suite=suite, sample=sample, resume=resume, png=picture, html=html)
         check_model_options(str(torch or source), {**others, **options}, json_file)
-        profiler = model_profiler(
-            str(torch or source), torch is not None, threads=threads, rounds=rounds, target=target, layout=layout
-        )
+        how = dict(threads=threads, rounds=rounds, target=target, layout=layout)
+        profiler = model_profiler(str(torch or source), torch is not None, inputs, **how)
         click.get_current_context().exit(bench_model(profiler, budget, wide, json_file))
     if suite is not None:
         listed = read_suite(suite, options, sample or 0, seed)

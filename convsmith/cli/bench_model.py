@@ -9,6 +9,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from convsmith.cli.models import ModelInputs
 from convsmith.cli.output import Rows, error_line, note, progress, write_file
 from convsmith.cli.table import GIVES_WAY, Column
 from convsmith.diag.errors import UsageError
@@ -38,14 +39,16 @@ def check_model_options(source: str, given: Mapping[str, object], json_file: str
         raise UsageError(f"--json={json_file}: there is no such directory", code="bad-file")
 
 
-def model_profiler(source: str, torch: bool, **options: Any) -> NodeProfiler:
+def model_profiler(source: str, torch: bool, inputs: ModelInputs, **options: Any) -> NodeProfiler:
     """Return the profiler of the model in the file ``source``, or of the PyTorch model that a function returns."""
     if not torch:
-        return onnx_profiler(source, **options)
+        return onnx_profiler(source, inputs, **options)
+    if inputs:
+        raise UsageError("--input is legal with a MODEL.onnx; the function of --torch returns inputs", code="inputs")
     with import_lock:
         from convsmith.torch.profiling import torch_profiler, with_function  # UnsupportedError without torch
-    model, inputs = with_function(source)
-    return torch_profiler(model, inputs, name=source, **options)
+    model, given = with_function(source)
+    return torch_profiler(model, given, name=source, **options)
 
 
 def bench_model(profiler: NodeProfiler, budget: float | None, wide: bool, json_file: str | None) -> int:

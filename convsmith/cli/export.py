@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
+from convsmith.cli.models import ModelInputs, input_option, models_or_problems
 from convsmith.cli.output import note
-from convsmith.cli.problems import ProblemCommand, choice_options, problem_options, read_problems
+from convsmith.cli.problems import ProblemCommand, choice_options, problem_options
 from convsmith.diag.errors import UsageError
 from convsmith.diag.settings import settings
 from convsmith.exporter.library import FORMATS, ExportedLibrary, export_kernels, kernels_for
@@ -20,9 +21,10 @@ __all__ = ["export"]
 @click.command(
     cls=ProblemCommand, epilog="Example: convsmith export mb1ic64ih56oc64kh3ph1 --name layer --weights w.npy -o layer",
 )
-@click.argument("source", metavar="DESCRIPTOR|FILE|-")
+@click.argument("source", metavar="DESCRIPTOR|FILE|MODEL.onnx|-")
 @choice_options
 @problem_options
+@input_option
 @click.option("-o", "--output", metavar="DIR", required=True, help="Directory of the files; it is made.")
 @click.option("--format", "form", default="static-library", show_default=True, metavar="FORMAT",
               help=f"{', '.join(FORMATS)}; source is assembly, which gcc -c and clang -c take.")  # fmt: skip
@@ -31,20 +33,20 @@ __all__ = ["export"]
               help="An array to build in, packed; the weights, or the tensor named. May be repeated.")  # fmt: skip
 def export(
     source: str, threads: int | None, target: str | None, config: str | None, layout: str, output: str, form: str,
-    name: str | None, weights: tuple[str, ...], **options: str | bool | None,
+    name: str | None, weights: tuple[str, ...], inputs: ModelInputs, **options: str | bool | None,
 ) -> None:  # fmt: skip
     """Write kernels for programs without Python: code, a header for C and C++, declarations for Rust, a manifest, a
     CMake file and an example. The code calls no library; threads are the program's.
 
     --target is cpu (this machine), a level, or a triple with features: aarch64-linux-gnu+dotprod, say. The lines of a
-    FILE become one library.
+    FILE become one library, and so do the convolutions of a model, with the names of its nodes.
     """
     settings.validate()
     if form not in FORMATS:
         raise UsageError(f"--format={form} is not legal; legal are {', '.join(FORMATS)}", code="bad-format")
     if name is not None:
         check_name(name)
-    listed = read_problems(source, options, layout)
+    listed = models_or_problems(source, options, layout, inputs)
     where = THIS_MACHINE if target is None else target
     kernels = [kernel for p in listed.problems for kernel in kernels_for(p, where, threads, config)]
     if name is None and len(kernels) > 1:

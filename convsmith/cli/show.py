@@ -6,16 +6,9 @@ from collections.abc import Callable
 
 import click
 
+from convsmith.cli.models import ModelInputs, node_options, one_problem
 from convsmith.cli.output import note
-from convsmith.cli.problems import (
-    Options,
-    ProblemCommand,
-    build,
-    check_choices,
-    choice_options,
-    problem_options,
-    read_problems,
-)
+from convsmith.cli.problems import ProblemCommand, build, check_choices, choice_options, problem_options
 from convsmith.diag.errors import UsageError
 from convsmith.diag.settings import settings
 from convsmith.frontend.annotated_nest import annotated_nest
@@ -26,6 +19,7 @@ from convsmith.machine.registry import target as known_target
 from convsmith.plan.blocked_chain import BlockedChain
 from convsmith.problem.chain import Chain
 from convsmith.problem.descriptor import STAGES
+from convsmith.problem.problem import Problem
 
 __all__ = ["show"]
 
@@ -36,9 +30,11 @@ _TEXTS: dict[str, tuple[str, Callable[[Inspected], str]]] = {
 """Texts behind the IR by option: the mark of a comment, and the function from a kernel to the text."""
 
 @click.command(cls=ProblemCommand, epilog="Example: convsmith show mb1ic8ih6oc8kh3 --target opencl --spirv")
-@click.argument("source", metavar="DESCRIPTOR|FILE|-")
+@click.argument("source", metavar="[DESCRIPTOR|FILE|MODEL.onnx|-]", required=False)
+@click.argument("node", required=False)
 @choice_options
 @problem_options
+@node_options
 @click.option("--after", metavar="PASS", help="The IR after a pass, by name or number; `naive` is before all.")
 @click.option("--all", "every", is_flag=True, help="The IR after every pass that changed it.")
 @click.option("--llvm", is_flag=True, help="LLVM's text.")
@@ -53,13 +49,14 @@ _TEXTS: dict[str, tuple[str, Callable[[Inspected], str]]] = {
 @click.option("--asynchronous", is_flag=True, help="Copies of that schedule wait for no cache that another one uses.")
 @click.option("--kernel-tile", type=click.IntRange(0), metavar="N", help="Pointers of an output in that table.")
 def show(
-    source: str, threads: int | None, target: str | None, config: str | None, layout: str, after: str | None,
-    every: bool, llvm: bool, asm: bool, ptx: bool, sass: bool, spirv: bool, indirection: bool, kernel_tile: int | None,
-    chain: bool, k_split: int, h_split: int, asynchronous: bool, **options: str | bool | None,
+    source: str | None, node: str | None, threads: int | None, target: str | None, config: str | None, layout: str,
+    inputs: ModelInputs, torch: str | None, after: str | None, every: bool, llvm: bool, asm: bool, ptx: bool,
+    sass: bool, spirv: bool, indirection: bool, kernel_tile: int | None, chain: bool, k_split: int, h_split: int,
+    asynchronous: bool, **options: str | bool | None,
 ) -> None:  # fmt: skip
     """Print a kernel: its IR as it goes to LLVM, or as one of the options says. The first line is a comment.
 
-    Kernels for GPUs are shown on any machine.
+    Kernels for GPUs are shown on any machine. Of a model, NODE is the name of one of its convolutions.
     """
     texts = [text for text, asked in zip(_TEXTS, (llvm, asm, ptx, sass, spirv), strict=True) if asked]
     if sum((after is not None, every, *map(bool, texts), indirection, chain)) > 1:
@@ -71,12 +68,12 @@ def show(
     if kernel_tile is not None and not indirection:
         raise UsageError("--kernel-tile is legal with --indirection only", code="bad-option")
     check_choices(target, config, runs=False)
-    if chain:
-        note(_nest(source, options, target, (k_split, h_split), asynchronous))
-        return
-    if asynchronous or (k_split, h_split) != (1, 1):
+    if not chain and (asynchronous or (k_split, h_split) != (1, 1)):
         raise UsageError("--k-split, --h-split and --asynchronous are legal with --chain only", code="bad-option")
-    listed = read_problems(source, options, layout, "show")
+    listed = one_problem(source, node, options, ANY if chain else layout, inputs, torch, "show")
+    if chain:
+        note(_nest(listed.problems[0], target, (k_split, h_split), asynchronous))
+        return
     heading = listed.heading(threads, config)
     if indirection:
         note(f"# {heading}\n{indirection_page(listed.problems[0], kernel_tile)}")
@@ -96,9 +93,8 @@ def show(
         note(f"# {heading}\n{kernel.ir(after)}")
 
 
-def _nest(source: str, options: Options, target: str | None, splits: tuple[int, int], asynchronous: bool) -> str:
-    """Return the annotated nest of the chain that ``source`` describes; layouts that it leaves open are TVM's."""
-    (problem,) = read_problems(source, options, ANY, "show").problems
+def _nest(problem: Problem, target: str | None, splits: tuple[int, int], asynchronous: bool) -> str:
+    """Return the annotated nest of a chain; layouts that it leaves open are TVM's."""
     if not isinstance(problem, Chain):
         raise UsageError(f"--chain: {problem} is one problem; legal are two, joined by {STAGES}", code="bad-option")
     plan = BlockedChain(problem, known_target(target or settings.target), *splits, asynchronous=asynchronous)

@@ -8,24 +8,16 @@ from collections.abc import Mapping, Sequence
 
 import click
 
+from convsmith.cli.models import ModelInputs, input_option, models_or_problems
 from convsmith.cli.options import Duration
 from convsmith.cli.output import Rows, error_line, note, progress
-from convsmith.cli.problems import (
-    Listed,
-    Options,
-    ProblemCommand,
-    check_choices,
-    problem_options,
-    read_problems,
-    with_layout,
-)
+from convsmith.cli.problems import ProblemCommand, check_choices, problem_options
 from convsmith.cli.table import Column
 from convsmith.diag.errors import UsageError
 from convsmith.diag.settings import MOST_THREADS, settings
 from convsmith.ir.intern import interning
 from convsmith.machine.registry import host_target
 from convsmith.machine.registry import target as known_target
-from convsmith.onnx.models import model_problems
 from convsmith.problem.problem import Problem
 from convsmith.runtime.threads import default_threads
 from convsmith.tune.cluster import ClusterOutcome, search_on_cluster
@@ -53,9 +45,10 @@ __all__ = ["opened", "time_text", "tune"]
 @click.option("--space", is_flag=True, help="Print the space around the model's choice, and measure nothing.")
 @click.option("--wide", is_flag=True, help="All columns and names, however wide the terminal is.")
 @problem_options
+@input_option
 def tune(
     source: str, budget: float, threads: int | None, target: str | None, layout: str, cluster: str | None, report: bool,
-    space: bool, wide: bool, **options: str | bool | None,
+    space: bool, wide: bool, inputs: ModelInputs, **options: str | bool | None,
 ) -> None:  # fmt: skip
     """Search for the fastest config of each problem: a network (resnet50, mobilenet_v2, vgg16), a descriptor, a file of
     descriptors, or the convolutions of an ONNX model.
@@ -69,7 +62,7 @@ def tune(
     if not source:
         raise UsageError("tune needs a network, a descriptor or a file, or --report", code="no-problem")
     check_choices(target, None, runs=cluster is None and not space)
-    listed = models_or_problems(source, options, layout)
+    listed = models_or_problems(source, options, layout, inputs)
     texts = {p.canonical(): listed.text(p) for p in listed.problems}
     count = threads or default_threads()
     named = known_target(target or settings.target) if target or settings.target else None
@@ -182,16 +175,6 @@ def _report() -> None:
         rows.text(f"    {machines.get(e.machine, 'a machine without a description')}; worst: {e.worst_problem}")
     rows.text("error: typical difference of a predicted and a measured ratio of two configs of a problem")
     rows.text("first choice: its time beyond that of the best measured config, geometric mean and worst")
-
-
-def models_or_problems(source: str, options: Options, layout: str) -> Listed:
-    """Return the problems that ``source`` names, which may be an ONNX model too."""
-    if not source.endswith(".onnx"):
-        return read_problems(source, options, layout)
-    problems = [with_layout(p, layout) for p in model_problems(source)]
-    if not problems:
-        raise UsageError(f"{source} contains no convolution", code="no-problem")
-    return Listed(tuple(problems), layout, False)
 
 
 def opened(create: bool = True) -> Database:

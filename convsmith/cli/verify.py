@@ -6,16 +6,9 @@ from dataclasses import replace
 
 import click
 
+from convsmith.cli.models import ModelInputs, input_option, models_or_problems
 from convsmith.cli.output import error_line, exit_status, note, progress
-from convsmith.cli.problems import (
-    ProblemCommand,
-    build,
-    check_choices,
-    choice_options,
-    command,
-    problem_options,
-    read_problems,
-)
+from convsmith.cli.problems import ProblemCommand, build, check_choices, choice_options, command, problem_options
 from convsmith.compiler.service import faults
 from convsmith.diag.errors import ConvsmithError
 from convsmith.measure.verification import has_real_data, verify_kernel
@@ -25,23 +18,24 @@ __all__ = ["verify"]
 
 
 @click.command(cls=ProblemCommand, epilog="Example: convsmith verify mobilenet_v2 --layout axb")
-@click.argument("source", metavar="FILE|-|NETWORK|DESCRIPTOR")
+@click.argument("source", metavar="NETWORK|DESCRIPTOR|FILE|MODEL.onnx|-")
 @choice_options
 @problem_options
+@input_option
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the data.")
 @click.option("--real", is_flag=True, help="Real-valued data, against a bound, besides integer-valued data.")
 def verify(
     source: str, threads: int | None, target: str | None, config: str | None, layout: str, seed: int, real: bool,
-    **options: str | bool | None,
+    inputs: ModelInputs, **options: str | bool | None,
 ) -> None:  # fmt: skip
-    """Run each problem of a file on random data, and compare with the reference.
+    """Run each problem of a file or a model on random data, and compare with the reference.
 
     Integer-valued data must give equal results. With --real, real-valued data too, where the types allow: sums may be
     off by eps * (2 + sqrt(K)) * sum |a||b|, K being the number of terms, and each element must be what a number
     within that bound, carried through scales and post-ops, becomes. Exit status 1: some line did not.
     """
     check_choices(target, config, runs=True)
-    listed = read_problems(source, options, layout)
+    listed = models_or_problems(source, options, layout, inputs)
     problems = listed.problems
     note(listed.heading(threads, config))
     status, right, tried = 0, 0, 0

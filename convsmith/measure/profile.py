@@ -96,11 +96,11 @@ class ModelProfile:
         count, whole = sum(len(node.names) for node in self.nodes), self.seconds.median
         if self.nodes:
             share = f", {self.host_seconds / whole:.0%} of the model's {whole * _MILLISECONDS:.2f} ms" if whole else ""
-            yield (
-                f"{count} convolutions and products take {self.host} {self.host_seconds * _MILLISECONDS:.2f} ms, each "
-                f"on its own{share}"
-            )
+            subject = f"{count} convolutions and products take" if count > 1 else "1 convolution or product takes"
+            yield f"{subject} {self.host} {self.host_seconds * _MILLISECONDS:.2f} ms, each on its own{share}"
             yield f"could be won: {self.gain * _MILLISECONDS:.2f} ms, {self.gain / self.host_seconds:.0%} of that"
+        elif not self.left:
+            yield f"{self.model} has no convolution and no product of bytes"
         for node in self.worst():
             yield f"    {node.gain * _MILLISECONDS:.2f} ms at {', '.join(node.names)}: {node.problem}"
         for left in self.left:

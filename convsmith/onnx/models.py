@@ -21,17 +21,21 @@ from convsmith.onnx.calls import NODE_CALLS, KernelCall, node_call
 from convsmith.problem.problem import Problem
 from convsmith.runtime.arrays import Array
 
-__all__ = ["EXTRA", "ModelNode", "OnnxModel", "model_problems", "node_problem", "read_model"]
+__all__ = ["EXTRA", "ModelNode", "OnnxModel", "Shapes", "node_problems", "read_model"]
 
 EXTRA = "pip install 'convsmith[onnx]' brings it"
 """The remedy for a missing package, for messages."""
 
 BATCH = 1
-"""Size of a dim that the model leaves open."""
+"""Size of the first dim of an input, where neither the model nor the caller gives one."""
+_EXAMPLE = 224
+"""Size of an open dim in the example of a message."""
 _DOMAINS = ("", "ai.onnx")
 _RELU = "Relu"
+_CONSTANT = "Constant"
 
 Shapes = Mapping[str, tuple[int, ...]]
+"""Shapes of inputs, by their names."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,10 @@ class ModelNode:
 
 
 class OnnxModel:
-    """A model named ``name``, whose open dims have sizes: those of ``shapes``, by input, or else `BATCH`."""
+    """A model named ``name``, whose inputs have the sizes that ``shapes`` gives; an open batch is `BATCH`.
+
+    UsageError if an input has another open dim, or a shape does not suit it.
+    """
 
     def __init__(self, proto: Any, name: str, shapes: Shapes | None = None) -> None:
         self.name = name
@@ -93,13 +100,12 @@ class OnnxModel:
         try:
             if proto.functions:
                 proto = onnx.inliner.inline_local_functions(proto)
-            for value in proto.graph.input:
-                dims = value.type.tensor_type.shape.dim
-                given = (shapes or {}).get(value.name, ())
-                for n, dim in enumerate(dims):
-                    if not dim.dim_value:
-                        dim.dim_value = given[n] if len(given) == len(dims) else BATCH
+            held = {tensor.name for tensor in proto.graph.initializer}
+            inputs = {v.name: v.type.tensor_type.shape.dim for v in proto.graph.input if v.name not in held}
+            _fill_in(name, inputs, shapes or {})
             self.proto = onnx.shape_inference.infer_shapes(proto)
+        except UsageError:
+            raise
         except Exception as error:
             raise UsageError(f"{name}: is no ONNX model: {error}", code="bad-file") from None
 
@@ -112,12 +118,17 @@ class OnnxModel:
     def constants(self) -> dict[str, Array]:
         """The values that the model holds, by name."""
         onnx = _onnx(self.name)
-        tensors = {tensor.name: tensor for tensor in self.graph.initializer}
-        for node in self.graph.node:
-            if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
-                tensors[node.output[0]] = node.attribute[0].t
         wanted = {name for node in self.nodes for name in node.inputs}
-        return {name: onnx.numpy_helper.to_array(tensor) for name, tensor in tensors.items() if name in wanted}
+        return {name: onnx.numpy_helper.to_array(tensor) for name, tensor in self._tensors.items() if name in wanted}
+
+    @cached_property
+    def _tensors(self) -> dict[str, Any]:
+        """The initializers and the tensors of constant nodes, by name."""
+        found = {tensor.name: tensor for tensor in self.graph.initializer}
+        for node in self.graph.node:
+            if node.op_type == _CONSTANT and node.attribute and node.attribute[0].name == "value":
+                found[node.output[0]] = node.attribute[0].t
+        return found
 
     @cached_property
     def free_inputs(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
@@ -144,11 +155,13 @@ class OnnxModel:
 
     @cached_property
     def others(self) -> Counter[str]:
-        """How many nodes of each other operator the model has, those of bodies of loops and branches among them."""
+        """How many nodes the model has of each other operator that computes something, those in bodies of loops and
+        branches among them.
+        """
         counted = {id(proto) for node in self.nodes for proto in node.protos}
         return Counter(
             f"{node.op_type} of {node.domain}" if node.domain not in _DOMAINS else node.op_type
-            for node in _every(self.graph) if id(node) not in counted
+            for node in _every(self.graph) if id(node) not in counted and node.op_type != _CONSTANT
         )  # fmt: skip
 
     def stand_ins(self, node: ModelNode) -> dict[str, Array]:
@@ -224,8 +237,8 @@ class OnnxModel:
         if proto is None or proto.op_type != "DequantizeLinear":
             return None
         axis = next((a.i for a in proto.attribute if a.name == "axis"), 1)
-        sizes = [tuple(t.dims) for t in self.graph.initializer if t.name == proto.input[1]]
-        return proto if sizes and (int(np.prod(sizes[0])) == 1 or axis == 0) else None
+        scale = self._tensors.get(proto.input[1])
+        return proto if scale is not None and (int(np.prod(scale.dims)) == 1 or axis == 0) else None
 
     def _only_reader(self, name: str) -> Any | None:
         readers = self._readers.get(name, [])
@@ -236,10 +249,10 @@ class OnnxModel:
         onnx = _onnx(self.name)
         if len(quantise.input) < 3 or not quantise.input[2]:
             return True
-        points = [t for t in self.graph.initializer if t.name == quantise.input[2]]
-        if not points:
+        points = self._tensors.get(quantise.input[2])
+        if points is None:
             return False
-        values = onnx.numpy_helper.to_array(points[0])
+        values = onnx.numpy_helper.to_array(points)
         return values.dtype.kind in "iu" and bool((values == np.iinfo(values.dtype).min).all())
 
 
@@ -261,29 +274,23 @@ def read_model(source: Any, shapes: Shapes | None = None, with_data: bool = Fals
     onnx = _onnx(name)
     try:
         proto = onnx.load_model_from_string(content)
-        if with_data:
-            onnx.external_data_helper.load_external_data_for_model(proto, os.path.dirname(name))
     except Exception as error:
         raise UsageError(f"{name}: is no ONNX model: {error}", code="bad-file") from None
+    if with_data:
+        try:
+            onnx.external_data_helper.load_external_data_for_model(proto, os.path.dirname(name))
+        except Exception as error:
+            raise UsageError(f"{name}: the file of its weights cannot be read: {error}", code="bad-file") from None
     return OnnxModel(proto, name, shapes)
 
 
-def model_problems(source: str | os.PathLike[str]) -> list[Problem]:
-    """Return the distinct problems of a model, in the order of its nodes. UsageError: the file is no model, or the
-    shape of a source is unknown.
+def node_problems(source: str | os.PathLike[str], shapes: Shapes | None = None) -> dict[str, Problem]:
+    """Return the problem of each node of a model, by the node's name, in the model's order.
+
+    UsageError: the file is no model, or the shape of a source is unknown.
     """
-    model = read_model(source, with_data=True)
-    return list(dict.fromkeys(_problem(model, node) for node in model.nodes))
-
-
-def node_problem(source: str | os.PathLike[str], name: str) -> Problem:
-    """Return the problem of the node ``name`` of a model. UsageError lists the nodes if it has none of that name."""
-    model = read_model(source, with_data=True)
-    for node in model.nodes:
-        if node.name == name:
-            return _problem(model, node)
-    legal = ", ".join(node.name for node in model.nodes) or "none: it has no convolution"
-    raise UsageError(f"{model.name} has no convolution {name!r}; legal are {legal}", code="unknown-node")
+    model = read_model(source, shapes, with_data=True)
+    return {node.name: _problem(model, node) for node in model.nodes}
 
 
 def _problem(model: OnnxModel, node: ModelNode) -> Problem:
@@ -293,6 +300,31 @@ def _problem(model: OnnxModel, node: ModelNode) -> Problem:
         if error.code == "shape" and str(error).startswith(model.name):
             raise
         raise type(error)(f"{model.name}: node {node.name}: {error}", code=error.code) from None
+
+
+def _fill_in(model: str, inputs: Mapping[str, Any], shapes: Shapes) -> None:
+    """Write sizes into the open dims of ``inputs``, by name. UsageError if one is unknown or a shape does not suit."""
+    for name, shape in shapes.items():
+        if name not in inputs:
+            raise UsageError(f"inputs: {model} has no {name!r}; legal are {', '.join(inputs)}", code="inputs")
+        written = [dim.dim_value or None for dim in inputs[name]]
+        if len(shape) != len(written) or any(size not in (None, given) for size, given in zip(written, shape)):
+            legal = " x ".join(str(dim.dim_value or dim.dim_param or "any") for dim in inputs[name])
+            raise UsageError(f"inputs: the shape of {name} is {shape}; legal is {legal}", code="inputs")
+    for name, dims in inputs.items():
+        if name in shapes:
+            for dim, size in zip(dims, shapes[name]):
+                dim.dim_value = size
+            continue
+        if dims and not dims[0].dim_value:
+            dims[0].dim_value = BATCH
+        if not all(dim.dim_value for dim in dims):
+            legal = " x ".join(str(dim.dim_value or dim.dim_param or "any") for dim in dims)
+            example = [dim.dim_value or _EXAMPLE for dim in dims]
+            raise UsageError(
+                f"inputs: {model} leaves sizes of {name} open, {legal}; legal is to give its shape, such as "
+                f"--input {name}={'x'.join(map(str, example))} or inputs={{{name!r}: {tuple(example)}}}", code="inputs",
+            )  # fmt: skip
 
 
 def _three(proto: Any) -> tuple[str, str, str]:

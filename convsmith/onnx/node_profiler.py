@@ -70,6 +70,11 @@ class NodeProfiler:
         return [problem for _, problem, _ in self._groups]
 
     @property
+    def node_problems(self) -> dict[str, Problem]:
+        """The problem of each node, by the node's name."""
+        return {node.name: problem for (_, problem, _), nodes in self._groups.items() for node in nodes}
+
+    @property
     def heading(self) -> str:
         """One line above the rows."""
         return heading(self.model, self.host_name, self.threads)

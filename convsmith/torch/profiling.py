@@ -62,8 +62,14 @@ def torch_profiler(
     count = default_threads() if threads is None else integer("threads", threads)
     torch.set_num_threads(count)
     recorder = _Recorder()
+    name = name or type(model).__name__
     with torch.no_grad(), _named(model, recorder), recorder:
-        model(*arguments)
+        try:
+            model(*arguments)
+        except ConvsmithError:
+            raise
+        except Exception as error:
+            raise UsageError(f"{name} does not run on these inputs: {_message(error)}", code="inputs") from error
     parameters = set()
     if isinstance(model, torch.nn.Module):
         parameters = {x.data_ptr() for x in (*model.parameters(), *model.buffers())}
@@ -86,7 +92,7 @@ def torch_profiler(
             return model(*arguments)
 
     return NodeProfiler(
-        name or type(model).__name__, _HOST, nodes, whole, threads=count, rounds=integer("rounds", rounds),
+        name, _HOST, nodes, whole, threads=count, rounds=integer("rounds", rounds),
         target=target, layout=layout, left=left,
     )  # fmt: skip
 
@@ -99,16 +105,24 @@ def with_function(source: str) -> tuple[Any, Any]:
     sys.path.insert(0, "")
     try:
         found = getattr(import_module(module), function, None)
-    except ImportError as error:
-        raise UsageError(f"--torch={source}: {module} cannot be imported: {error}", code="torch") from None
+    except Exception as error:
+        raise UsageError(f"--torch={source}: {module} cannot be imported: {_message(error)}", code="torch") from error
     finally:
         sys.path.remove("")
     if not callable(found):
         raise UsageError(f"--torch={source}: {module} has no function {function}", code="torch")
-    made = found()
+    try:
+        made = found()
+    except Exception as error:
+        raise UsageError(f"--torch={source}: {function}() raised {_message(error)}", code="torch") from error
     if not (isinstance(made, tuple) and len(made) == 2 and callable(made[0])):
         raise UsageError(f"--torch={source}: legal is a function that returns (model, inputs)", code="torch")
     return made
+
+
+def _message(error: Exception) -> str:
+    """Return the class and the first line of an error."""
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]

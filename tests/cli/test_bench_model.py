@@ -73,7 +73,33 @@ def test_explain_takes_a_node(path: str) -> None:
     assert result.exit_code == 0 and "mb1ic8ih6oc4oh6kh1" in result.output
     wrong = run("explain", path, "third")
     assert wrong.exit_code == 2 and "has no convolution 'third'; legal are first, second" in wrong.output
+    assert "the name of a node is missing; legal are first, second" in run("explain", path).output
     assert "takes 'second' with a model only" in run("explain", "ic8ih6oc4kh1", "second").output
+    assert "kernel conv(src: f32[1, 8, 6, 6]" in run("show", path, "second", "--after", "naive").output
+
+
+def test_sizes_of_inputs(path: str, tmp_path: Path) -> None:
+    sized = run("bench", path, "--input", "x=3x4x6x6", "--threads", "1", "--rounds", "1", "--wide")
+    assert sized.exit_code == 0 and "mb3ic4ih6oc8oh6kh3ph1" in sized.output
+    np.save(tmp_path / "x.npy", np.ones((5, 4, 6, 6), np.float32))
+    assert "mb5ic8ih6oc4" in run("explain", path, "second", "--input", f"x={tmp_path / 'x.npy'}").output
+    for text, why in (
+        ("x", "legal is NAME=SHAPE or NAME=FILE.npy"), ("x=1x0x2", "no shape, and no file"),
+        ("x=n.npy", "No such file"), ("y=1x2", "has no 'y'; legal are x"),
+    ):  # fmt: skip
+        wrong = run("explain", path, "second", "--input", text)
+        assert wrong.exit_code == 2 and why in wrong.output, wrong.output
+    assert "--input is legal with a model only" in run("verify", "ic8ih6oc4kh1", "--input", "x=1").output
+
+
+def test_verify_and_export_take_all_convolutions(path: str, tmp_path: Path) -> None:
+    assert "2 of 2 right" in run("verify", path, "--threads", "1").output
+    result = run("export", path, "-o", str(tmp_path / "out"), "--threads", "1", "--target", "generic")
+    assert result.exit_code == 0, result.output
+    header = (tmp_path / "out" / "m.h").read_text(encoding="utf-8")
+    assert "void first(const float *src" in header and "void second(const float *src" in header
+    wrong = run("verify", path, "--dt=bf16")
+    assert wrong.exit_code == 2 and "which sets its problems: legal is no --dt" in wrong.output
 
 
 def test_tune_takes_the_same_problems(path: str) -> None:

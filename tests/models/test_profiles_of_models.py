@@ -16,7 +16,7 @@ from convsmith.measure.profile import LeftNode, ModelProfile, ProfiledNode
 from convsmith.measure.timing import Spread
 from convsmith.onnx import host as host_module
 from convsmith.onnx.host import OnnxHost
-from convsmith.onnx.models import model_problems, read_model
+from convsmith.onnx.models import node_problems, read_model
 from convsmith.onnx.node_profiler import _difference
 from convsmith.onnx.profiling import onnx_profiler
 from convsmith.problem import parse_problem
@@ -142,6 +142,24 @@ def test_a_convolution_between_conversions_is_one_of_bytes(bias: str, relu: bool
     assert found.nodes[0].error <= 1 / 255
 
 
+def test_scales_may_come_from_constant_nodes() -> None:
+    constants: dict[str, Array] = {
+        "sx": np.asarray(np.float32(0.25)), "sw": np.float32([0.5] * 4), "zx": np.asarray(np.uint8(3)),
+        "zw": np.zeros(4, np.int8), "sy": np.asarray(np.float32(8)), "zy": np.asarray(np.uint8(0)),
+    }  # fmt: skip
+    nodes = [
+        *(helper.make_node("Constant", [], [n], value=numpy_helper.from_array(x, n)) for n, x in constants.items()),
+        helper.make_node("DequantizeLinear", ["u", "sx", "zx"], ["x"]),
+        helper.make_node("DequantizeLinear", ["w", "sw", "zw"], ["wf"], axis=0),
+        helper.make_node("Conv", ["x", "wf"], ["c"], "conv", pads=[1] * 4),
+        helper.make_node("Relu", ["c"], ["r"]), helper.make_node("QuantizeLinear", ["r", "sy", "zy"], ["y"]),
+    ]  # fmt: skip
+    made = model(nodes, {"u": (BYTE, [1, 8, 7, 7])}, ["y"], w=signed(4, 8, 3, 3))
+    found = cs.onnx.profile(made, threads=1, rounds=1)
+    (row,) = found.nodes
+    assert (row.operator, row.agrees, dict(found.others)) == ("Conv (QDQ)", True, {})
+
+
 def test_a_relu_that_saturation_does_not_compute_stays_a_node() -> None:
     constants = {
         "w": signed(4, 8, 1, 1), "s": np.asarray(np.float32(0.5)), "zw": np.asarray(np.int8(0)),
@@ -232,9 +250,10 @@ def test_a_file_that_breaks_off_and_a_model_that_cannot_run(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("inputs", "why"),
     [
-        ({"z": floats(1)}, "the model has no 'z'; legal are x"),
-        ({"x": floats(1, 4, 8, 8)}, r"x is float32 \(1, 4, 8, 8\); legal is float32 \(1, 3, 8, 8\)"),
-        ({"x": np.zeros((1, 3, 8, 8))}, "x is float64"),
+        ({"z": floats(1)}, "graph has no 'z'; legal are x"),
+        ({"x": floats(1, 4, 8, 8)}, r"the shape of x is \(1, 4, 8, 8\); legal is N x 3 x H x W"),
+        ({"x": (1, 3, 8)}, r"the shape of x is \(1, 3, 8\); legal is N x 3 x H x W"),
+        ({"x": np.zeros((1, 3, 8, 8))}, "x is float64; legal is float32"),
     ],
 )
 def test_inputs_that_do_not_fit(inputs: dict[str, Array], why: str) -> None:
@@ -249,7 +268,7 @@ def test_a_missing_package_names_the_extra(package: str, monkeypatch: pytest.Mon
     host_module._package.cache_clear()
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(UnsupportedError, match=rf"needs the package {package}: pip install 'convsmith\[onnx\]'"):
-        cs.onnx.profile(path)
+        cs.onnx.profile(path, {"x": (1, 3, 8, 8)})
 
 
 def test_rounding_explains_small_differences_only() -> None:
@@ -273,6 +292,10 @@ def test_a_summary_names_what_could_be_won() -> None:
     assert (round(found.host_seconds * 1e3, 6), round(found.gain * 1e3, 6)) == (17.5, 12.5)
     assert [n.names[0] for n in found.worst()] == ["d0", "a0", "c0"]
     lines = list(found.summary())
+    assert next(ModelProfile("m", "host", 1, Spread(1, 0, 0), rows[1:2]).summary()).startswith("1 convolution or prod")
+    assert list(ModelProfile("m", "host", 1, Spread(1, 0, 0), ()).summary()) == [
+        "m has no convolution and no product of bytes"
+    ]
     assert lines[0] == "5 convolutions and products take host 17.50 ms, each on its own, 88% of the model's 20.00 ms"
     assert lines[1] == "could be won: 12.50 ms, 71% of that" and lines[3].startswith("    4.00 ms at a0, a1: ")
     assert lines[-2:] == ["left to host: e (Odd): why", "other operators stay with host: Relu 2"]
@@ -281,5 +304,6 @@ def test_a_summary_names_what_could_be_won() -> None:
 def test_models_and_profiles_have_the_same_problems(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(small(), str(path))
-    profiled = [replace(p, stag="any", dtag="any") for p in onnx_profiler(path, threads=1).problems]
-    assert profiled == model_problems(path)
+    shapes = {"x": (2, 3, 16, 12)}
+    profiled = onnx_profiler(path, shapes, threads=1).node_problems
+    assert {name: replace(p, stag="any", dtag="any") for name, p in profiled.items()} == node_problems(path, shapes)

@@ -68,23 +68,39 @@ def made():
     return torch.nn.Conv2d(2, 4, 1), torch.zeros(1, 2, 5, 5)
 def bad():
     return 3
+def failing():
+    return 1 // 0
+"""
+NAMED = """\
+import collections, torch
+def made():
+    stem = collections.OrderedDict(stem=torch.nn.Conv2d(2, 4, 1))
+    return torch.nn.Sequential(stem), torch.zeros(1, 2, 5, 5)
 """
 
 
 def test_bench_takes_a_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_models.py").write_text(MODELS)
+    (tmp_path / "named_models.py").write_text(NAMED)
     monkeypatch.chdir(tmp_path)
     words = ["bench", "--torch", "own_models:made", "--threads", "1", "--rounds", "1", "--wide"]
     result = CliRunner().invoke(main, words)
     assert result.exit_code == 0 and "mb1ic2ih5oc4oh5kh1ph0" in result.output, result.output
     assert "own_models:made, 1 thread; ratio is torch's time / ours" in result.output
+    page = CliRunner().invoke(main, ["explain", "--torch", "named_models:made", "stem", "--threads", "1"])
+    assert page.exit_code == 0 and "mb1ic2ih5oc4oh5kh1ph0" in page.output, page.output
+    wrong = CliRunner().invoke(main, ["show", "--torch", "named_models:made"])
+    assert wrong.exit_code == 2 and "named_models:made: the name of a node is missing; legal are stem" in wrong.output
+    wrong = CliRunner().invoke(main, ["bench", "--torch", "named_models:made", "--input", "x=1x2"])
+    assert wrong.exit_code == 2 and "--input is legal with a MODEL.onnx" in wrong.output
 
 
 @pytest.mark.parametrize(
     ("source", "why"),
     [
-        ("own_models", "legal is module:function"), ("none_such:made", "none_such cannot be imported"),
+        ("own_models", "legal is module:function"), ("none_such:made", "none_such cannot be imported: ModuleNotFound"),
         ("own_models:none", "has no function none"), ("own_models:bad", r"returns \(model, inputs\)"),
+        ("own_models:failing", r"failing\(\) raised ZeroDivisionError: integer"),
     ],
 )  # fmt: skip
 def test_functions_that_give_no_model(source: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,3 +108,8 @@ def test_functions_that_give_no_model(source: str, why: str, tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=why):
         with_function(source)
+
+
+def test_inputs_that_do_not_suit_the_model() -> None:
+    with pytest.raises(UsageError, match=r"Conv2d does not run on these inputs: RuntimeError: .* 3 channels"):
+        profile(torch.nn.Conv2d(2, 4, 1), torch.zeros(1, 3, 5, 5))
