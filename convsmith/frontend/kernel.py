@@ -130,7 +130,8 @@ class CompiledKernel(Inspected):
         A problem without weights among its inputs packs another operand, or none (UsageError). Denormal weights slow
         every multiplication and cause a DenormalWarning; `denormals="flush"` replaces them by zero.
         """
-        return self._host.pack(with_denormals(denormals, "weights", operand), bias, _CALL)
+        kept = with_denormals(denormals, "weights", operand)
+        return self._host.pack(kept, bias, _CALL, warns=denormals == "keep")
 
     def bind_each(self, **arrays: Given) -> Callable[[], object]:
         """Return a function that computes on these arrays, by name, at each call; they are checked once, here.

@@ -51,7 +51,9 @@ class NothingKernel(NamedKernel):
                 self.packing, (weights.dtype, 0), (bias.dtype, bias.argument.size) if bias else None
             )
 
-    def pack(self, operand: Array, bias: Array | None = None, names: Names = BY_NAME) -> Packed:
+    def pack(
+        self, operand: Array, bias: Array | None = None, names: Names = BY_NAME, *, warns: bool = True
+    ) -> Packed:
         """Check the weights, and return a packed operand that keeps only the bias."""
         checked, own_bias = self._border.check_operand(operand, bias, names)
         return Packed(self.packing, np.zeros(0, checked.dtype), None if own_bias is None else own_bias.copy(), True)

@@ -57,6 +57,14 @@ def _rows(t: Machine, types: tuple[str, str, str]) -> tuple[Instruction | None, 
     return t.nearest(*types), *t.fragment_rows(*types)
 
 
+@cache
+def _lowest(names: tuple[str, ...], types: tuple[str, str, str]) -> Machine:
+    """Return the lowest of the levels `names` of this machine that is as fast for `types` as the first of them."""
+    have = [t for t in host_targets() if t.name in names]
+    best = have[0]
+    return [t for t in have if t.vector_bits == best.vector_bits and _rows(t, types) == _rows(best, types)][-1]
+
+
 def target(name: str | None = None, types: tuple[str, str, str] | None = None) -> Machine:
     """Return the known target `name`, by default the fastest that this machine has.
 
@@ -65,11 +73,8 @@ def target(name: str | None = None, types: tuple[str, str, str] | None = None) -
     depends on their length. UsageError for an unknown name.
     """
     if name is None:
-        have = tuple(t for t in host_targets() if not t.vectors.scalable)
-        best = have[0]
-        if types is None:
-            return best
-        return [t for t in have if t.vector_bits == best.vector_bits and _rows(t, types) == _rows(best, types)][-1]
+        have = [t for t in host_targets() if not t.vectors.scalable]
+        return have[0] if types is None else _lowest(tuple(t.name for t in have), types)
     level = next((t for t in (*known_targets(), *device_targets()) if t.name == name), None)
     if level is None:
         raise UsageError(f"target {name!r} is unknown; known are {', '.join(target_names())}")

@@ -44,6 +44,8 @@ def with_denormals(choice: str, name: str, weights: Any) -> Any:
     array = as_array(name, weights)
     if not np.issubdtype(array.dtype, np.floating) and array.dtype != ml_dtypes.bfloat16:
         return array
+    if array.dtype in _SLOW and not count_denormals(array):
+        return array
     tiny = ml_dtypes.finfo(array.dtype).smallest_normal  # type: ignore[no-untyped-call]
     with np.errstate(invalid="ignore"):
         return np.where(np.abs(array) < tiny, array.dtype.type(0), array)

@@ -110,13 +110,16 @@ class HostKernel:
         """The signature of the packed operands that the kernel accepts."""
         return self._signature
 
-    def pack(self, operand: Array, bias: Array | None = None, names: Names = BY_NAME) -> Packed:
+    def pack(
+        self, operand: Array, bias: Array | None = None, names: Names = BY_NAME, *, warns: bool = True
+    ) -> Packed:
         """Return packed weights (with the bias, if the problem has one) for any number of calls.
 
-        Arrays have the problem's shapes. UsageError names an array that does not fit.
+        Arrays have the problem's shapes. UsageError names an array that does not fit. `warns` is whether denormal
+        weights cause a warning.
         """
         checked, own_bias = self._border.check_operand(operand, bias, names)
-        if self._border.packs_weights:
+        if warns and self._border.packs_weights:
             self._look_for_denormals(checked, names)
         return self._packed(checked, own_bias)
 

@@ -19,6 +19,7 @@ from convsmith.problem.chain import Chain
 from convsmith.problem.conv import Conv
 from convsmith.problem.post_ops import SOURCE, SumPostOp
 from convsmith.runtime.border import Given
+from convsmith.runtime.denormals import with_denormals
 from convsmith.runtime.foreign import view
 from convsmith.torch.choice import kept_times, least_seconds
 from convsmith.torch.fold import Folded, form_of
@@ -42,6 +43,10 @@ class ChainOfLayers:
     def name(self) -> str:
         """The names of the layers."""
         return " -> ".join(layer.name for layer in self.layers)
+
+    def owned(self) -> ChainOfLayers:
+        """Return the chain with weights in memory of its own."""
+        return ChainOfLayers(tuple(layer.owned() for layer in self.layers))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -70,7 +75,7 @@ class ChainOfLayers:
         for n, (layer, stage) in enumerate(zip(self.layers, problem.stages)):
             names = problem.names(n)
             assert isinstance(stage, Conv)
-            weights[names["wei"]] = layer.plain_weights(stage)
+            weights[names["wei"]] = with_denormals("flush", "weight", layer.weights_of(stage))
             if layer.bias is not None:
                 others[names["bia"]] = view("bias", layer.bias)
         return {**kernel.pack_each(**weights), **others}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import torch
@@ -18,7 +19,6 @@ from convsmith.problem.descriptor import output_size
 from convsmith.problem.post_ops import PER_TENSOR, BinaryPostOp, PostOp, SumPostOp
 from convsmith.runtime.arrays import Array
 from convsmith.runtime.border import Given
-from convsmith.runtime.denormals import count_denormals, with_denormals
 from convsmith.runtime.foreign import view
 from convsmith.torch.layouts import in_order
 
@@ -50,6 +50,7 @@ _BY_TORCH: dict[str, Callable[..., Tensor]] = {
 }
 """Activations by name, computed by torch, in place where it can."""
 
+Ints: TypeAlias = tuple[int, ...]
 Pairs: TypeAlias = tuple[tuple[int, int], ...]
 
 
@@ -71,6 +72,12 @@ class ConvLayer:
     output_padding: tuple[int, ...] | None
     steps: tuple[FoldedStep, ...]
     has_norm: bool = False
+
+    def owned(self) -> ConvLayer:
+        """Return the layer with weights in memory of its own; those with a norm folded in have it already."""
+        if self.has_norm:
+            return self
+        return replace(self, weight=self.weight.clone(), bias=None if self.bias is None else self.bias.clone())
 
     @property
     def adds(self) -> bool:
@@ -97,27 +104,11 @@ class ConvLayer:
 
         Where the layer adds a tensor, the result replaces that tensor `in_place`, or has memory of its own.
         """
-        dtype = DTYPES[self.weight.dtype]
-        post_ops: list[PostOp] = []
-        for step in self.steps:
-            if step == RESIDUAL:
-                post_ops.append(SumPostOp() if in_place else BinaryPostOp("add", dtype, PER_TENSOR, "axb"))
-            else:
-                post_ops += activation_post_ops(step)
-        options: dict[str, Any] = {
-            "dt": (dtype, dtype, dtype), "stag": "axb", "dtag": "axb", "post_ops": tuple(post_ops),
-            **({} if self.bias is None else {"dir": "FWD_B", "bia_dt": DTYPES[self.bias.dtype]}),
-        }  # fmt: skip
         sizes = self.result_shape(shape)[2:]
-        fronts = tuple(front for front, _ in self.padding)
-        if self.output_padding is not None:
-            return transposed_problem(
-                shape, tuple(self.weight.shape), self.groups, self.stride, self.dilation, fronts, sizes, **options
-            )
-        oc, _, *k = self.weight.shape
-        return Conv(
-            mb=shape[0], ic=shape[1], oc=oc, i=tuple(shape[2:]), o=sizes, k=tuple(k), s=self.stride,
-            d=tuple(hole - 1 for hole in self.dilation), p=fronts, g=self.groups, has_groups=self.groups > 1, **options,
+        bias = None if self.bias is None else DTYPES[self.bias.dtype]
+        return _problem(
+            shape, sizes, tuple(self.weight.shape), DTYPES[self.weight.dtype], bias, self.stride, self.padding,
+            self.dilation, self.groups, self.output_padding is not None, self.steps, in_place,
         )  # fmt: skip
 
     @property
@@ -141,20 +132,21 @@ class ConvLayer:
         """The argument of the kernel that is added, where the result has memory of its own."""
         return f"post_op_{self.steps.index(RESIDUAL)}"
 
-    def plain_weights(self, problem: Conv) -> Array:
-        """Return the weights in the shape of the layer's `problem`; denormal ones, which slow a CPU down, are zeros."""
+    def weights_of(self, problem: Conv) -> Array:
+        """Return the weights in the shape of the layer's `problem`."""
         weight = self.weight
         if self.output_padding is not None:
             g, (ic, ocg, *k) = self.groups, weight.shape
             weight = weight.reshape(g, ic // g, ocg, *k).transpose(1, 2)
-        plain = view("weight", weight.reshape(problem.wei_shape).contiguous())
-        flushed: Array = with_denormals("flush" if count_denormals(plain) else "keep", "weight", plain)
-        return flushed
+        return view("weight", weight.reshape(problem.wei_shape).contiguous())
 
     def packed_for(self, problem: Conv, kernel: CompiledKernel) -> dict[str, Given]:
-        """Return the weights, with the bias, as the kernel of the layer's `problem` takes them."""
+        """Return the weights, with the bias, as the kernel of the layer's `problem` takes them.
+
+        Denormal weights, which slow a CPU down, are zeros.
+        """
         bias = None if self.bias is None else view("bias", self.bias)
-        return {"wei": kernel.pack(self.plain_weights(problem), bias)}
+        return {"wei": kernel.pack(self.weights_of(problem), bias, denormals="flush")}
 
     def by_torch(self) -> Callable[[Tensor, Tensor | None], Tensor]:
         """Return the function from source and residual to the result, by torch, on channels-last weights."""
@@ -179,3 +171,29 @@ class ConvLayer:
             return y
 
         return layer
+
+
+@lru_cache(1024)
+def _problem(
+    shape: Ints, sizes: Ints, weight: Ints, dtype: str, bias: str | None, stride: Ints, padding: Pairs, dilation: Ints,
+    groups: int, transposed: bool, steps: tuple[FoldedStep, ...], in_place: bool,
+) -> Conv:  # fmt: skip
+    """Return the problem of a layer from a source of `shape` to spatial `sizes`; equal layers share one."""
+    post_ops: list[PostOp] = []
+    for step in steps:
+        if step == RESIDUAL:
+            post_ops.append(SumPostOp() if in_place else BinaryPostOp("add", dtype, PER_TENSOR, "axb"))
+        else:
+            post_ops += activation_post_ops(step)
+    options: dict[str, Any] = {
+        "dt": (dtype, dtype, dtype), "stag": "axb", "dtag": "axb", "post_ops": tuple(post_ops),
+        **({} if bias is None else {"dir": "FWD_B", "bia_dt": bias}),
+    }  # fmt: skip
+    fronts = tuple(front for front, _ in padding)
+    if transposed:
+        return transposed_problem(shape, weight, groups, stride, dilation, fronts, sizes, **options)
+    oc, _, *k = weight
+    return Conv(
+        mb=shape[0], ic=shape[1], oc=oc, i=tuple(shape[2:]), o=sizes, k=tuple(k), s=stride,
+        d=tuple(hole - 1 for hole in dilation), p=fronts, g=groups, has_groups=groups > 1, **options,
+    )  # fmt: skip

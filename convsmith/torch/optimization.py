@@ -53,6 +53,8 @@ def optimize(
     if model.training:
         raise UsageError("model is in training mode; legal is model.eval()", code="training")
     inputs = (example_inputs,) if isinstance(example_inputs, Tensor) else tuple(example_inputs)
+    if any(x.is_meta for x in _tensors(inputs)):
+        raise UsageError("example_inputs: one is on meta, which holds no data; legal is cpu", code="device")
     count = torch.get_num_threads() if threads is None else threads
     report = OptimizeReport(type(model).__name__, count)
     bar = sys.stderr.isatty() if progress is None else progress
@@ -97,7 +99,7 @@ def _optimized(traced: fx.GraphModule, inputs: Sequence[Any], work: _Work, prefi
     chosen = _chosen([x for x in found if isinstance(x, Folded)], work, prefix)
     ours, times = chained(chosen, work.threads)
     work.report.chains += times
-    return _rebuilt(traced, ours, work.threads), expected
+    return _rebuilt(traced, ours, work), expected
 
 
 def _by_parts(made: nn.Module, inputs: Sequence[Any], work: _Work, error: Exception) -> tuple[nn.Module, Any]:
@@ -186,7 +188,7 @@ def _watched(groups: Iterable[list[Folded]], work: _Work) -> Iterator[list[Folde
         yield from shown.track(listed, description=f"optimize {work.report.network}")
 
 
-def _rebuilt(traced: fx.GraphModule, ours: Sequence[Folded | Chained], threads: int) -> fx.GraphModule:
+def _rebuilt(traced: fx.GraphModule, ours: Sequence[Folded | Chained], work: _Work) -> fx.GraphModule:
     """Return the network with segments in the place of the layers that are `ours`."""
     graph, by_last = traced.graph, {x.last: x for x in ours}
     inner = {node for x in ours for node in x.nodes[:-1]}
@@ -200,14 +202,16 @@ def _rebuilt(traced: fx.GraphModule, ours: Sequence[Folded | Chained], threads: 
             runs.append([])
     made: dict[fx.Node, fx.Node] = {}
     for n, run in enumerate(run for run in runs if run):
-        _replace_run(traced, run, f"convsmith_{n}", threads, made)
+        _replace_run(traced, run, f"convsmith_{n}", work, made)
+    for node in graph.nodes:
+        node.type = None  # annotations as texts, which torch cannot pickle
     graph.lint()
     traced.delete_all_unused_submodules()
     return fx.GraphModule(traced, graph, class_name=traced.__class__.__name__)
 
 
 def _replace_run(
-    traced: fx.GraphModule, run: Sequence[Folded | Chained], name: str, threads: int, made: dict[fx.Node, fx.Node]
+    traced: fx.GraphModule, run: Sequence[Folded | Chained], name: str, work: _Work, made: dict[fx.Node, fx.Node]
 ) -> None:
     """Put one segment in the place of layers that follow one another; `made` are the nodes of earlier segments by those
     that they replace.
@@ -224,10 +228,13 @@ def _replace_run(
         later = [y for y in run[n + 1 :] if residual in (y.source, y.residual)]
         in_place = residual in results and residual not in outputs and residual is not x.source and not later
         added = None if residual is None else number[residual]
-        places.append(PlacedLayer(x.layer, number[x.source], added, number[x.last], in_place))
+        places.append(PlacedLayer(x.layer.owned(), number[x.source], added, number[x.last], in_place))
     shapes = [form.shape for node in inputs if (form := form_of(node)) is not None]
     dtype = run[0].layer.dtype
-    segment = Segment(places, range(len(inputs)), [number[x] for x in outputs], shapes, dtype, threads)
+    numbers = [number[x] for x in outputs]
+    segment = Segment(
+        places, range(len(inputs)), numbers, shapes, dtype, work.threads, work.report.other_sizes
+    )  # fmt: skip
     traced.add_submodule(name, segment)
     with graph.inserting_after(run[-1].last):
         call = graph.call_module(name, tuple(made.get(node, node) for node in inputs))

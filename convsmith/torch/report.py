@@ -12,7 +12,7 @@ from rich.table import Table
 
 from convsmith.torch.chains import ChainTimes
 
-__all__ = ["LayerRow", "OptimizeReport"]
+__all__ = ["LayerRow", "OptimizeReport", "OtherSizes"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,19 @@ class LayerRow:
     why: str = ""
 
 
+@dataclass(frozen=True)
+class OtherSizes:
+    """Sources of the shapes `shapes`, which differ from the example's, for a run of `layers` convolutions.
+
+    Their first call takes `seconds` longer, to make kernels for them; PyTorch computes if there is a reason `why`.
+    """
+
+    shapes: tuple[tuple[int, ...], ...]
+    layers: int
+    seconds: float
+    why: str = ""
+
+
 @dataclass
 class OptimizeReport:
     """What `optimize` did, row by row; `print` shows a table."""
@@ -42,6 +55,8 @@ class OptimizeReport:
     difference: float = 0.0
     """Largest difference of an output from eager's on the example, divided by the largest element of eager's output."""
     note: str = ""
+    other_sizes: list[OtherSizes] = field(default_factory=list)
+    """Sizes of calls since then that differ from the example's, run by run of convolutions."""
 
     @property
     def ours(self) -> int:
@@ -85,7 +100,18 @@ class OptimizeReport:
             f" ({self.threads} thread{'s' * (self.threads > 1)}). Outputs differ from eager's by {self.difference:.1g} "
             f"of the largest. Optimized in {self.seconds:.1f} s."
         )
-        return f"{line} {self.note}".rstrip()
+        return " ".join(part for part in (line, self.note, self._of_other_sizes()) if part)
+
+    def _of_other_sizes(self) -> str:
+        """Return a sentence on calls with other sizes than the example's; empty if there was none."""
+        made, others = ([row for row in self.other_sizes if bool(row.why) is by_torch] for by_torch in (False, True))
+        parts = []
+        if made:
+            kernels, seconds = sum(row.layers for row in made), sum(row.seconds for row in made)
+            parts.append(f"{kernels} kernels, made in {seconds:.1f} s")
+        if others:
+            parts.append(f"{sum(row.layers for row in others)} convolutions by PyTorch ({others[0].why})")
+        return f"Calls with other sizes: {'; '.join(parts)}." if parts else ""
 
     def __rich__(self) -> Table:
         table = self.table()

@@ -1,30 +1,48 @@
-"""`Segment`: a run of convolutions of a network as one module, whose kernels work on memory that is laid out once."""
+"""`Segment`: a run of convolutions of a network as one module, whose kernels work on memory that is laid out once.
+
+Each set of source shapes has kernels of its own. Those of the example are compiled with the network, others at the
+first call with their sizes.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from convsmith.diag.errors import UsageError
+from convsmith.diag.errors import ConvsmithError, UsageError
+from convsmith.diag.forking import RenewedLock
 from convsmith.diag.warning import ConvsmithWarning, warn
 from convsmith.frontend.kernel import CompiledKernel
 from convsmith.frontend.numpy_api import compile
+from convsmith.problem.conv import Conv
+from convsmith.runtime.border import Given
 from convsmith.runtime.threads import available_cpus
 from convsmith.torch.chains import ChainOfLayers
 from convsmith.torch.kernel_sequence import KernelSequence, SequenceStep
 from convsmith.torch.layers import ConvLayer
 from convsmith.torch.layouts import dense_strides, in_order
+from convsmith.torch.report import OtherSizes
+from convsmith.torch.segment_operator import is_traced, named, seen
 
 __all__ = ["OtherSizesWarning", "PlacedLayer", "Segment"]
 
+MOST_SIZES = 8
+"""Sets of source shapes for which a segment keeps kernels and memory, besides the example's."""
+
+_Shape = tuple[int, ...]
+
+_making = RenewedLock()
+"""Held while kernels for further sizes are made."""
+
 
 class OtherSizesWarning(ConvsmithWarning):
-    """A network is called with sizes that it has no kernels for; PyTorch computes."""
+    """A network is called with sizes that no kernel serves; PyTorch computes."""
 
 
 @dataclass(frozen=True)
@@ -41,41 +59,82 @@ class PlacedLayer:
     in_place: bool
 
 
+class _SizedKernels(NamedTuple):
+    """The kernels of a segment for one set of source shapes.
+
+    `strides` are those of the sources, `results` shapes and strides of the outputs. `packed` are the signature and the
+    constants of each layer's kernel.
+    """
+
+    strides: list[_Shape]
+    results: list[tuple[_Shape, _Shape]]
+    sequence: KernelSequence
+    packed: list[tuple[str, Mapping[str, Given]]]
+
+
 class Segment(nn.Module):
     """The layers at `places`, from the values `inputs` to the values `outputs`; values are numbered.
 
-    The input tensors have the shapes `forms` and the data type `dtype`. Calls with other sizes are computed by torch,
+    The input tensors have the data type `dtype`, and the shapes `forms` in the example. A call with other sizes runs on
+    kernels for these sizes, which its first call makes and notes in `others`. Torch computes sizes without kernels,
     after one warning.
     """
 
     def __init__(
-        self, places: Sequence[PlacedLayer], inputs: Sequence[int], outputs: Sequence[int],
-        forms: Sequence[tuple[int, ...]], dtype: torch.dtype, threads: int,
+        self, places: Sequence[PlacedLayer], inputs: Sequence[int], outputs: Sequence[int], forms: Sequence[_Shape],
+        dtype: torch.dtype, threads: int, others: list[OtherSizes],
     ) -> None:  # fmt: skip
         super().__init__()
         self._places, self._inputs, self._outputs = tuple(places), tuple(inputs), tuple(outputs)
-        self._forms, self._dtype, self._threads = tuple(map(torch.Size, forms)), dtype, threads
-        self._warned = False
+        self._forms, self._dtype, self._threads = tuple(map(tuple, forms)), dtype, threads
+        self._warned, self._others = False, others
         self._prepare()
 
     def _prepare(self) -> None:
-        """Compile the kernels, pack the weights and lay out the memory."""
-        shapes = dict(zip(self._inputs, map(tuple, self._forms)))
+        """Make the kernels for the example's sizes, and a name for torch's graphs."""
+        self._name = named(self)
+        self._by_sizes: dict[tuple[_Shape, ...], _SizedKernels | None] = {self._forms: self._made(self._forms)}
+
+    def _made(self, forms: Sequence[_Shape]) -> _SizedKernels:
+        """Return the compiled kernels for sources of shapes `forms`, with packed weights and memory."""
+        shapes = dict(zip(self._inputs, forms))
         made: list[tuple[PlacedLayer, Any, CompiledKernel]] = []
         for place in self._places:
             layer, shape = place.layer, shapes[place.source]
+            shapes[place.result] = result = layer.result_shape(shape)
+            if 0 in result:
+                raise UsageError(f"{layer.name}: the result of shape {result} is empty", code="shape")
             problem = layer.problem(shape, place.in_place)
+            if place.residual is not None and shapes[place.residual] != result:
+                raise UsageError(f"{layer.name} adds {shapes[place.residual]} to {result}", code="shape")
+            if isinstance(problem, Conv) and problem.o != result[2:]:
+                raise UsageError(f"{layer.name}: no source reaches the end of its result, {result}", code="shape")
             made.append((place, problem, compile(problem, threads=self._threads)))
-            shapes[place.result] = layer.result_shape(shape)
         # Native code packs, without the interpreter's lock.
         with ThreadPoolExecutor(available_cpus()) as pool:
-            steps = list(pool.map(lambda one: self._step(one[0], one[1], one[2], shapes), made))
-        self._results = [(shapes[v], dense_strides(shapes[v], True)) for v in self._outputs]
-        self._sequence = KernelSequence(steps, (*self._inputs, *self._outputs))
-        self._strides = [dense_strides(shape, True) for shape in self._forms]
+            packed = list(pool.map(self._packed, range(len(made)), *zip(*made)))
+        steps = [
+            self._step(place, kernel, constants, shapes) for (place, _, kernel), (_, constants) in zip(made, packed)
+        ]
+        results = [(shapes[v], dense_strides(shapes[v], True)) for v in self._outputs]
+        sequence = KernelSequence(steps, (*self._inputs, *self._outputs))
+        return _SizedKernels([dense_strides(shape, True) for shape in forms], results, sequence, packed)
+
+    def _packed(
+        self, n: int, place: PlacedLayer, problem: Any, kernel: CompiledKernel
+    ) -> tuple[str, Mapping[str, Given]]:
+        """Return the signature of the kernel of layer `n` and its packed weights, which the kernels for other sizes may
+        have already.
+        """
+        signature = kernel.signature
+        for known in getattr(self, "_by_sizes", {}).values():
+            if known is not None and signature and known.packed[n][0] == signature:
+                shared: tuple[str, Mapping[str, Given]] = known.packed[n]
+                return shared
+        return signature, place.layer.packed_for(problem, kernel)
 
     def _step(
-        self, place: PlacedLayer, problem: Any, kernel: CompiledKernel, shapes: Mapping[int, tuple[int, ...]]
+        self, place: PlacedLayer, kernel: CompiledKernel, constants: Mapping[str, Given], shapes: Mapping[int, _Shape]
     ) -> SequenceStep:
         """Return the kernel of a layer with its packed weights, and the values that it reads and makes."""
         layer = place.layer
@@ -84,62 +143,93 @@ class Segment(nn.Module):
             values[layer.operand] = place.residual
         nbytes = torch.Size(shapes[place.result]).numel() * self._dtype.itemsize
         replaced = place.residual if place.in_place else None
-        return SequenceStep(kernel, layer.packed_for(problem, kernel), values, place.result, nbytes, replaced)
+        return SequenceStep(kernel, constants, values, place.result, nbytes, replaced)
 
     def forward(self, *tensors: Tensor) -> Any:
         """Return the tensors of the outputs, a tuple if there are several; they are channels-last in memory."""
+        for x in tensors:
+            if x.dtype is not self._dtype or not x.is_cpu or x.requires_grad:
+                self._check(x)
+        results = seen(self._name, tensors) if is_traced() else self.outputs(tensors)
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def outputs(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Return the outputs for sources of the right data type in memory of the CPU."""
+        try:
+            kernels = self._by_sizes[tuple([x.shape for x in tensors])]
+        except KeyError:
+            kernels = self._further(tuple([tuple(x.shape) for x in tensors]))
+        if kernels is None:
+            return self._by_torch(tensors)
         addresses, keep = [], []
-        dtype = self._dtype
-        for x, shape, strides in zip(tensors, self._forms, self._strides):
-            if x.shape != shape or x.dtype is not dtype:
-                return self._otherwise(tensors)
-            if x.requires_grad and torch.is_grad_enabled():
-                raise UsageError(
-                    "the source requires a gradient, which an optimized network does not compute; legal is to call it "
-                    "under torch.inference_mode(), or with x.detach()",
-                    code="requires-grad",
-                )
+        for x, strides in zip(tensors, kernels.strides):
             if x.stride() != strides:
                 x = in_order(x, True)
                 keep.append(x)
             addresses.append(x.data_ptr())
-        results = [torch.empty_strided(*form, dtype=dtype) for form in self._results]
+        results = [torch.empty_strided(*form, dtype=self._dtype) for form in kernels.results]
         addresses += [y.data_ptr() for y in results]
-        self._sequence(addresses)
-        return results[0] if len(results) == 1 else tuple(results)
+        kernels.sequence(addresses)
+        return results
 
-    def by_torch(self, *tensors: Tensor) -> Any:
+    def output_shapes(self, forms: Sequence[Sequence[int]]) -> Sequence[Sequence[int]]:
+        """Return the shapes of the outputs for sources of shapes `forms`, whose sizes may be symbols."""
+        shapes: dict[int, Any] = dict(zip(self._inputs, forms))
+        for place in self._places:
+            shapes[place.result] = place.layer.result_shape(shapes[place.source])
+        return [shapes[v] for v in self._outputs]
+
+    def _by_torch(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         """Return the outputs as torch computes them from the same weights."""
         values = dict(zip(self._inputs, tensors))
         for place in self._places:
             residual = None if place.residual is None else values[place.residual]
             values[place.result] = place.layer.by_torch()(values[place.source], residual)
-        results = [values[v] for v in self._outputs]
-        return results[0] if len(results) == 1 else tuple(results)
+        return [values[v] for v in self._outputs]
 
-    def _otherwise(self, tensors: tuple[Tensor, ...]) -> Any:
-        for x in tensors:
-            if x.dtype is not self._dtype or x.device.type != "cpu":
-                raise UsageError(
-                    f"the source is {x.dtype} on {x.device}; legal is {self._dtype} on cpu, which the network was "
-                    "optimized for",
-                    code="dtype",
-                )
-        if not self._warned:
+    def _further(self, forms: tuple[_Shape, ...]) -> _SizedKernels | None:
+        """Return kernels for sources of shapes `forms`, made now and noted; None where PyTorch computes."""
+        with _making.lock:
+            if forms in self._by_sizes:
+                return self._by_sizes[forms]
+            start, why = time.perf_counter(), ""
+            kernels: _SizedKernels | None = None
+            try:
+                if any(0 in form or len(form) != len(known) for form, known in zip(forms, self._forms)):
+                    raise UsageError("a source is empty, or has another rank", code="shape")
+                kernels = self._made(forms)
+            except ConvsmithError as error:
+                why = str(error).partition("\n")[0]
+            layers = sum(len(p.layer.layers) if isinstance(p.layer, ChainOfLayers) else 1 for p in self._places)
+            self._others.append(OtherSizes(forms, layers, time.perf_counter() - start, why))
+            if len(self._by_sizes) > MOST_SIZES:
+                oldest = next(known for known in self._by_sizes if known != self._forms)
+                del self._by_sizes[oldest]
+            self._by_sizes[forms] = kernels
+        if why and not self._warned:
             self._warned = True
-            given, legal = (
-                ", ".join(str(tuple(shape)) for shape in shapes) for shapes in ([x.shape for x in tensors], self._forms)
+            given = ", ".join(map(str, forms))
+            warn(f"{layers} convolutions get sources of {given}, which PyTorch computes: {why}", OtherSizesWarning)
+        return kernels
+
+    def _check(self, x: Tensor) -> None:
+        """Raise UsageError if the source `x` has another data type, is on another device, or requires a gradient."""
+        if x.dtype is not self._dtype or not x.is_cpu:
+            raise UsageError(
+                f"the source is {x.dtype} on {x.device}; legal is {self._dtype} on cpu, which the network was "
+                "optimized for",
+                code="dtype",
             )
-            warn(
-                f"{len(self._places)} convolutions get sources of {given}; their kernels are for {legal}: PyTorch "
-                "computes other sizes",
-                OtherSizesWarning,
+        if torch.is_grad_enabled():
+            raise UsageError(
+                "the source requires a gradient, which an optimized network does not compute; legal is to call it "
+                "under torch.inference_mode(), or with x.detach()",
+                code="requires-grad",
             )
-        return self.by_torch(*tensors)
 
     def __getstate__(self) -> dict[str, Any]:
         # Memory and code of this process are made anew.
-        return {name: value for name, value in self.__dict__.items() if name != "_sequence"}
+        return {name: value for name, value in self.__dict__.items() if name != "_by_sizes"}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__dict__.update(state)

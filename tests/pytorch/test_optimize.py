@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import pickle
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,7 +18,7 @@ from torch.nn import functional  # noqa: E402
 import convsmith as cs  # noqa: E402
 from convsmith.torch import chains, choice, optimize  # noqa: E402
 from convsmith.torch.chains import ChainOfLayers  # noqa: E402
-from convsmith.torch.segment import OtherSizesWarning, Segment  # noqa: E402
+from convsmith.torch.segment import Segment  # noqa: E402
 
 
 def whole(*shape: int) -> Tensor:
@@ -246,17 +245,10 @@ def test_illegal_calls_are_refused_in_words() -> None:
         made(x.clone().requires_grad_())
     with pytest.raises(cs.UsageError, match=r"torch\.float64 on cpu; legal is torch\.float32 on cpu"):
         made(x.double())
-
-
-def test_other_sizes_are_torchs_after_one_warning() -> None:
-    made = check(nn.Sequential(block(4, 8, True), block(4, 8, False)), whole(1, 4, 5, 5), ours=6)
-    model = exact(nn.Sequential(block(4, 8, True), block(4, 8, False)))
-    x = whole(3, 4, 7, 6)
-    with pytest.warns(OtherSizesWarning, match=r"sources of \(3, 4, 7, 6\).* for \(1, 4, 5, 5\)"):
-        assert torch.equal(made(x), model(x))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        made(x)
+    with pytest.raises(cs.UsageError, match=r"torch\.float32 on meta; legal is torch\.float32 on cpu"):
+        made(x.to("meta"))
+    with pytest.raises(cs.UsageError, match=r"example_inputs: one is on meta"):
+        optimize(copy.deepcopy(model).to("meta"), x.to("meta"))
 
 
 def test_a_network_that_cannot_be_traced_is_optimized_in_parts() -> None:

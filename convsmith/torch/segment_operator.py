@@ -1,0 +1,69 @@
+"""The operator `torch.ops.convsmith.segment`, by which torch's compilers and tracers see a run of convolutions.
+
+A segment is named by a text, because a graph of torch holds no Python objects; the names are those of this process.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
+
+import torch
+from torch import _C, Tensor
+
+from convsmith.diag.errors import UsageError
+from convsmith.torch.layouts import dense_strides, in_order
+
+__all__ = ["is_traced", "named", "seen"]
+
+
+class _Runnable(Protocol):
+    """A segment: it computes its outputs, and their shapes from those of its sources."""
+
+    def outputs(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]: ...
+
+    def output_shapes(self, forms: Sequence[Sequence[int]]) -> Sequence[Sequence[int]]: ...
+
+
+_segments: WeakValueDictionary[str, _Runnable] = WeakValueDictionary()
+_numbers = itertools.count()
+_modes = _C._len_torch_dispatch_stack
+
+
+def named(segment: _Runnable) -> str:
+    """Return a new name of `segment` for `seen`, which lasts as long as the segment."""
+    name = f"segment {next(_numbers)}"
+    _segments[name] = segment
+    return name
+
+
+def is_traced() -> bool:
+    """Return whether torch must see a call: a compiler traces it, or a mode is active."""
+    return torch.compiler.is_compiling() or _modes() > 0
+
+
+def _segment(name: str) -> _Runnable:
+    found = _segments.get(name)
+    if found is None:
+        raise UsageError(f"{name!r} is of another process, or its optimized network is gone", code="segment")
+    return found
+
+
+def _computed(name: str, tensors: Sequence[Tensor]) -> list[Tensor]:
+    # What PyTorch computes for sizes without kernels may be in another order than a graph expects.
+    return [in_order(y, True) for y in _segment(name).outputs(tensors)]
+
+
+def _without_data(name: str, tensors: Sequence[Tensor]) -> list[Tensor]:
+    shapes = _segment(name).output_shapes([x.shape for x in tensors])
+    return [tensors[0].new_empty_strided(tuple(shape), dense_strides(shape, True)) for shape in shapes]
+
+
+_library: Any = torch.library.Library("convsmith", "FRAGMENT")  # type: ignore[no-untyped-call]
+_library.define("segment(str name, Tensor[] sources) -> Tensor[]", tags=(torch.Tag.pt2_compliant_tag,))
+_library.impl("segment", _computed, "CPU")
+torch.library.register_fake("convsmith::segment", _without_data, lib=_library)
+seen: Any = torch.ops.convsmith.segment.default
+"""The operator: the outputs of the segment of a name for its sources."""

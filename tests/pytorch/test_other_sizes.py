@@ -1,0 +1,194 @@
+"""Optimized networks called with other sizes than the example's: kernels for these sizes, also in graphs of torch."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import threading
+import warnings
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import Tensor, nn  # noqa: E402
+
+import convsmith as cs  # noqa: E402
+from convsmith.torch import optimize, segment  # noqa: E402
+from convsmith.torch.segment import OtherSizesWarning, Segment  # noqa: E402
+
+
+def whole(*shape: int) -> Tensor:
+    """Return small whole numbers, whose sums of products are exact in f32."""
+    return torch.randint(-2, 3, shape).float()
+
+
+def exact(model: nn.Module) -> nn.Module:
+    """Return the model in eval mode with small whole numbers as parameters."""
+    with torch.no_grad():
+        for x in model.parameters():
+            x.copy_(whole(*x.shape))
+    return model.eval()
+
+
+class Network(nn.Module):
+    """A residual in place, one that is an input, a layer of torch's between two runs, and a transposed convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b, self.c = nn.Conv2d(3, 8, 3, 2, 1), nn.Conv2d(8, 8, 3, padding=1), nn.Conv2d(8, 8, 1)
+        self.depthwise, self.up = nn.Conv2d(8, 8, 3, padding=1, groups=8), nn.ConvTranspose2d(8, 4, 2, 2)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = torch.relu(self.a(x))
+        x = torch.relu(self.b(x) + x)
+        y = nn.functional.max_pool2d(x, 2, 1)
+        return self.up(torch.relu(self.c(self.depthwise(y)) + y)), x
+
+
+def optimized(**options: Any) -> tuple[nn.Module, nn.Module]:
+    model = exact(Network())
+    return model, optimize(model, whole(1, 3, 9, 9), threads=1, keep_faster=False, **options)
+
+
+def segments(model: nn.Module) -> list[Segment]:
+    return [m for m in model.modules() if isinstance(m, Segment)]
+
+
+def assert_same(ours: Any, theirs: Any) -> None:
+    assert len(ours) == len(theirs) and all(map(torch.equal, ours, theirs))
+
+
+@pytest.fixture(autouse=True)
+def no_warnings() -> Any:
+    """PyTorch computing would cause a warning."""
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("error", OtherSizesWarning)
+        yield
+
+
+def test_other_batches_and_images_run_on_kernels_for_their_sizes() -> None:
+    model, made = optimized()
+    report = made.convsmith_report
+    assert "other sizes" not in str(report)
+    for shape in ((1, 3, 9, 9), (3, 3, 9, 9), (2, 3, 12, 20), (1, 3, 31, 8), (3, 3, 9, 9)):
+        for x in (whole(*shape), whole(*shape).contiguous(memory_format=torch.channels_last)):
+            assert_same(made(x), model(x))
+    first, second = segments(made)
+    assert [row.shapes for row in report.other_sizes if row.layers == 2] == [
+        ((3, 3, 9, 9),), ((2, 3, 12, 20),), ((1, 3, 31, 8),),
+    ]  # fmt: skip
+    assert len(first._by_sizes) == len(second._by_sizes) == 4 and None not in first._by_sizes.values()
+    assert "Calls with other sizes: 15 kernels, made in" in str(report)
+
+
+def test_kernels_of_other_sizes_share_packed_weights() -> None:
+    _, made = optimized()
+    made(whole(2, 3, 9, 9))
+    for part in segments(made):
+        one, other = part._by_sizes.values()
+        for (signature, constants), (again, shared) in zip(one.packed, other.packed):
+            assert (constants is shared) == (signature == again and signature != "")
+        assert any(a[1] is b[1] for a, b in zip(one.packed, other.packed))
+
+
+def test_parameters_that_change_have_no_effect_at_any_size() -> None:
+    model, made = optimized()
+    inputs = [whole(batch, 3, 9, 9) for batch in (1, 2)]
+    expected = [model(x) for x in inputs]
+    for parameter in model.parameters():
+        parameter.add_(1)
+    for x, result in zip(inputs, expected):
+        assert_same(made(x), result)
+
+
+def test_memory_is_kept_for_a_few_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segment, "MOST_SIZES", 2)
+    model, made = optimized()
+    for batch in (2, 3, 4, 5, 1, 2):
+        x = whole(batch, 3, 9, 9)
+        assert_same(made(x), model(x))
+    assert [forms[0][0] for forms in segments(made)[0]._by_sizes] == [1, 5, 2]
+
+
+def test_sizes_without_kernels_are_torchs_after_one_warning() -> None:
+    network = exact(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()))
+    made = optimize(network, whole(1, 3, 9, 9), threads=1, keep_faster=False)
+    model = segments(made)[0]._places[0].layer.by_torch()
+    for shape in ((0, 3, 9, 9), (3, 7, 7)):  # no batch at all, or no dim for it
+        x = whole(*shape)
+        with pytest.warns(OtherSizesWarning, match=r"1 convolutions get sources of .* which PyTorch computes: "):
+            assert torch.equal(made(x), model(x, None))
+        assert torch.equal(made(x), model(x, None)), "no second warning"
+        segments(made)[0]._warned = False
+    assert "2 convolutions by PyTorch (a source is empty, or has another rank)" in made.convsmith_report.summary()
+    segments(made)[0]._warned = True
+    with pytest.raises(RuntimeError, match="Kernel size can't be greater"):
+        made(whole(1, 3, 2, 2))
+
+
+def test_a_residual_of_another_shape_is_torchs() -> None:
+    class Sum(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(4, 4, 1)
+
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return self.conv(x) + y
+
+    model = exact(Sum())
+    made = optimize(model, (whole(2, 4, 5, 5), whole(2, 4, 5, 5)), threads=1, keep_faster=False)
+    x, y = whole(2, 4, 5, 5), whole(1, 4, 1, 5)
+    with pytest.warns(OtherSizesWarning, match=r"conv adds \(1, 4, 1, 5\) to \(2, 4, 5, 5\)"):
+        assert torch.equal(made(x, y), model(x, y))
+
+
+def test_threads_and_copies_make_kernels_for_other_sizes() -> None:
+    model, made = optimized()
+    inputs = [whole(1 + n % 3, 3, 9 + n, 9) for n in range(6)]
+    expected, wrong = [model(x) for x in inputs], []
+
+    def work(n: int) -> None:
+        for _ in range(10):
+            with torch.no_grad():
+                if not all(map(torch.equal, made(inputs[n]), expected[n])):
+                    wrong.append(n)
+
+    workers = [threading.Thread(target=work, args=(n,)) for n in range(6)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not wrong
+    for again in (copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
+        assert_same(again(inputs[1]), expected[1])
+        assert [len(part._by_sizes) for part in segments(again)] == [2, 2], "a copy makes kernels of its own"
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_compiler_of_torch_sees_one_operator_for_each_run(backend: str) -> None:
+    model, made = optimized()
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    compiled = torch.compile(made, backend=backend, fullgraph=True)
+    for batch in (1, 2, 3, 4):  # the second one makes the size a symbol
+        x = whole(batch, 3, 9, 9)
+        assert_same(compiled(x), model(x))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 2
+
+
+def test_optimized_networks_are_exported_with_open_sizes() -> None:
+    model, made = optimized()
+    sizes = {0: torch.export.Dim("n", min=1, max=64), 2: torch.export.Dim("h", min=8, max=64)}
+    program = torch.export.export(made, (whole(2, 3, 9, 9),), dynamic_shapes=({**sizes},))
+    assert str(program.graph).count("torch.ops.convsmith.segment.default") == 2
+    for shape in ((2, 3, 9, 9), (3, 3, 14, 9)):
+        x = whole(*shape)
+        assert_same(program.module()(x), model(x))
+    name = segments(made)[0]._name
+    assert set(torch.library.opcheck(segment.seen, (name, [whole(2, 3, 9, 9)])).values()) == {"SUCCESS"}
+    del made
+    with pytest.raises(cs.UsageError, match="its optimized network is gone"):
+        segment.seen("segment -1", [whole(2, 3, 9, 9)])
