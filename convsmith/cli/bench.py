@@ -61,7 +61,7 @@ __all__ = ["bench", "bench_kernel"]
 @click.option("--torch", metavar="MODULE:FUNCTION", help="The convolutions of the model and inputs it returns.")
 @click.option("--resume", is_flag=True, help="With --suite and --json: add to the rows of the file, if it exists.")
 @click.option("--png", "picture", metavar="FILE", help="Draw the roofline with all problems, and their ratios.")
-@click.option("--html", metavar="FILE", help="Write a page for a browser: a table that sorts, and the same pictures.")
+@click.option("--html", metavar="FILE", help="Write a page for a browser: a table that sorts, and pictures.")
 @click.option("--wide", is_flag=True, help="All columns and names, however wide the terminal is.")
 @click.option("--json", "json_file", metavar="FILE", help="Write all of it, with the machine; - is stdout.")
 def bench(
@@ -94,11 +94,11 @@ def bench(
     if html is not None:
         check_page(html)
     if torch is not None or (source is not None and is_model(source)):
-        others = dict(config=config, vs=vs, suite=suite, sample=sample, resume=resume, png=picture, html=html)
+        others = dict(config=config, vs=vs, suite=suite, sample=sample, resume=resume, png=picture)
         check_model_options(str(torch or source), {**others, **options}, json_file)
         how = dict(threads=threads, rounds=rounds, target=target, layout=layout)
         profiler = model_profiler(str(torch or source), torch is not None, inputs, **how)
-        click.get_current_context().exit(bench_model(profiler, budget, wide, json_file))
+        click.get_current_context().exit(bench_model(profiler, budget, wide, json_file, html))
     if suite is not None:
         listed = read_suite(suite, options, sample or 0, seed)
     else:

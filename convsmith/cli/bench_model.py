@@ -9,6 +9,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from convsmith.cli.bench_html import profile_html
 from convsmith.cli.models import ModelInputs
 from convsmith.cli.output import Rows, error_line, note, progress, write_file
 from convsmith.cli.table import GIVES_WAY, Column
@@ -18,6 +19,7 @@ from convsmith.measure.description import describe
 from convsmith.measure.profile import TEXTS, node_cells
 from convsmith.onnx.node_profiler import NodeProfiler
 from convsmith.onnx.profiling import onnx_profiler
+from convsmith.page.document import write_page
 
 __all__ = ["bench_model", "check_model_options", "model_profiler"]
 
@@ -51,7 +53,9 @@ def model_profiler(source: str, torch: bool, inputs: ModelInputs, **options: Any
     return torch_profiler(model, given, name=source, **options)
 
 
-def bench_model(profiler: NodeProfiler, budget: float | None, wide: bool, json_file: str | None) -> int:
+def bench_model(
+    profiler: NodeProfiler, budget: float | None, wide: bool, json_file: str | None, html: str | None
+) -> int:
     """Measure and print the nodes, with a summary; return the exit status: 1 if a result does not agree."""
     problems = profiler.problems
     longest = max((len(str(p)) for p in problems), default=0)
@@ -89,6 +93,8 @@ def bench_model(profiler: NodeProfiler, budget: float | None, wide: bool, json_f
     if json_file is not None:
         content = {"machine": describe(), **profile.as_data(), "complete": not stopped}
         write_file(json_file, json.dumps(content, indent=1), "--json=")
+    if html is not None:
+        write_page(html, profile_html(profile))
     if stopped == "interrupted":
         return 130
     return 0 if all(node.agrees for node in profile.nodes) else 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from convsmith.frontend.explain import reason
 from convsmith.machine.registry import target
 from convsmith.measure.roofline import Roofline, roofline
 from convsmith.measure.timing import geometric_mean
+from convsmith.page.figures import MARKERS
 from convsmith.plan.config import Config
 from convsmith.plan.plan import plan
 from convsmith.problem.lines import parse_problem
@@ -29,6 +31,8 @@ WORST = 10
 """Problems that are listed with what holds them back."""
 
 _BEST = "best"
+_LINES = ("-", "--", ":", "-.")
+"""Styles of the lines of libraries, so that a picture can be read without colours."""
 
 
 class SuiteResult:
@@ -110,16 +114,16 @@ def draw_all(figure: Any, timed: Sequence[SuiteResult], libraries: Sequence[str]
 
     ink = rcParams["axes.edgecolor"]
     left, right = figure.subplots(1, 2)
-    for kind in dict.fromkeys(result.kind for result in timed):
+    for kind, marker in zip(dict.fromkeys(result.kind for result in timed), cycle(MARKERS)):
         dots = [(result.roofline.intensity, result.of_roofline) for result in timed if result.kind == kind]
-        left.scatter(*zip(*dots), s=9, alpha=0.6, label=kind)
+        left.scatter(*zip(*dots), s=9, alpha=0.6, label=kind, marker=marker)
     left.set(xscale="log", yscale="log", xlabel="operations a byte", ylabel="rate / bound by the roofline")
     left.axhline(1, color=ink, linewidth=0.8)
     left.legend(fontsize="x-small", framealpha=0)
     bins = [2 ** (n / 4) for n in range(-16, 17)]
-    for name in libraries:
+    for name, line in zip(libraries, cycle(_LINES)):
         ratios = [min(max(ratio, bins[0]), bins[-1]) for ratio, _ in _compared(timed, name)]
-        right.hist(ratios, bins=bins, histtype="step", label=name)
+        right.hist(ratios, bins=bins, histtype="step", label=name, linestyle=line)
     right.set(xscale="log", xlabel="time of the library / ours (above 1: we are faster)", ylabel="problems")
     right.set_xscale("log", base=2)
     right.axvline(1, color=ink, linewidth=0.8)

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 from convsmith.measure.roofline import Roofline
 
-__all__ = ["Dot", "figure", "roofline_figure"]
+__all__ = ["MARKERS", "Dot", "figure", "roofline_figure"]
 
 _INK = "#123456"
 """The colour of text and axes, which becomes that of the page's text."""
-_MARKERS = "os^Dv*PX"
+MARKERS = "os^Dv*PX"
+"""Marks of points by kind, so that a picture can be read without colours."""
 
 
 class Dot(NamedTuple):
@@ -55,7 +56,7 @@ def roofline_figure(roof: Roofline, dots: Mapping[str, Sequence[Dot]], unit: str
         axes.annotate(f"{roof.read.rate:.0f} GB/s from {roof.level}", (low, heights[0]), va="bottom", rotation=0)
         if peak:
             axes.annotate(f"{peak:.0f} {unit}", (high, peak), ha="right", va="bottom")
-        for marker, (name, some) in zip(_MARKERS, dots.items()):
+        for marker, (name, some) in zip(MARKERS, dots.items()):
             axes.plot(*zip(*some), marker, label=name, markersize=8)
         axes.axvline(roof.intensity, color=_INK, linewidth=0.5, linestyle=":")
         axes.set(xscale="log", yscale="log", xlabel="operations a byte", ylabel=unit)

@@ -7,12 +7,18 @@ import shutil
 import sys
 from dataclasses import dataclass, field
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
 from convsmith.torch.chains import ChainTimes
 
 __all__ = ["LayerRow", "OptimizeReport", "OtherSizes"]
+
+
+_GAP = 2
+"""Characters between two columns."""
+_PROBLEM, _RUNNER = 9, 20
+"""Characters to which the columns of problems and of runners may be cut."""
 
 
 @dataclass(frozen=True)
@@ -68,20 +74,33 @@ class OptimizeReport:
         """The number of convolutions of the network."""
         return sum(len(row.names) for row in self.rows)
 
-    def table(self) -> Table:
-        """Return the rows as a table, the one that takes the most time first."""
+    def table(self, width: int = 120) -> Table:
+        """Return the rows as a table of at most `width` characters a line, the row that takes the most time first.
+
+        Where the width is short, problems are cut, and reasons go on in the next line.
+        """
+        titles = {"layers": "right", "problem": "left", "folded": "left", "us": "right", "torch us": "right",
+                  "ratio": "right", "runs on": "left"}  # fmt: skip
+        longest_first = sorted(self.rows, key=lambda row: -len(row.names) * max(row.ours, row.torch))
+        rows = [self._cells(row) for row in longest_first]
+        widths = {t: max([len(t), *(len(cells[n]) for cells in rows)]) for n, t in enumerate(titles)}
+        room = width - sum(widths.values()) - _GAP * (len(titles) - 1)
+        for title, least in (("runs on", _RUNNER), ("problem", _PROBLEM)):
+            short = min(max(-room, 0), max(widths[title] - least, 0))
+            widths[title], room = widths[title] - short, room + short
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for name, side in (("layers", "right"), ("problem", "left"), ("folded", "left"), ("us", "right"),
-                           ("torch us", "right"), ("ratio", "right"), ("runs on", "left")):  # fmt: skip
-            table.add_column(name, justify=side, no_wrap=name != "runs on", overflow="ellipsis")  # type: ignore[arg-type]
-        for row in sorted(self.rows, key=lambda row: -len(row.names) * max(row.ours, row.torch)):
-            known = row.ours > 0
-            table.add_row(
-                str(len(row.names)), row.problem, row.folded, f"{row.ours * 1e6:.0f}" if known else "-",
-                f"{row.torch * 1e6:.0f}" if known else "-", f"{row.torch / row.ours:.2f}" if known else "-",
-                row.runner + (f": {row.why}" if row.why else ""),
-            )  # fmt: skip
+        for title, side in titles.items():
+            wraps = title == "runs on"
+            table.add_column(title, justify=side, no_wrap=not wraps, overflow="ellipsis", width=widths[title])  # type: ignore[arg-type]
+        for cells in rows:
+            table.add_row(*cells)
         return table
+
+    @staticmethod
+    def _cells(row: LayerRow) -> tuple[str, ...]:
+        known = row.ours > 0
+        times = (f"{row.ours * 1e6:.0f}", f"{row.torch * 1e6:.0f}", f"{row.torch / row.ours:.2f}") if known else "---"
+        return str(len(row.names)), row.problem, row.folded, *times, row.runner + (f": {row.why}" if row.why else "")
 
     def summary(self) -> str:
         """Return one sentence per fact about the whole network."""
@@ -113,15 +132,12 @@ class OptimizeReport:
             parts.append(f"{sum(row.layers for row in others)} convolutions by PyTorch ({others[0].why})")
         return f"Calls with other sizes: {'; '.join(parts)}." if parts else ""
 
-    def __rich__(self) -> Table:
-        table = self.table()
-        table.caption, table.caption_justify = self.summary(), "left"
-        return table
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield self.table(options.max_width)
+        yield self.summary()
 
     def __str__(self) -> str:
         width = shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else 120
         text = io.StringIO()
-        console = Console(file=text, width=width, highlight=False)
-        console.print(self.table())
-        console.print(self.summary(), soft_wrap=False)
+        Console(file=text, width=width, highlight=False).print(self)
         return "\n".join(line.rstrip() for line in text.getvalue().splitlines())

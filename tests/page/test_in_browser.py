@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,11 @@ import pytest
 from click.testing import CliRunner
 
 import convsmith as cs
+from convsmith.cli.bench_html import profile_html
 from convsmith.cli.main import main
+from convsmith.measure.profile import ModelProfile, ProfiledNode
+from convsmith.measure.timing import Spread
+from convsmith.problem import parse_problem
 
 pytest.importorskip("selenium", reason="no selenium: pip install selenium brings it")
 
@@ -52,28 +56,34 @@ def opened(browser: Any, file: Path, scheme: str = "light") -> None:
     assert browser.get_log("browser") == []
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_is_legible(browser: Any, kernel_file: Path, scheme: str) -> None:
-    opened(browser, kernel_file, scheme)
-    contrasts = browser.execute_script(
-        """
-        const colour = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
-        function light(value) {
-          colour.fillStyle = value; colour.fillRect(0, 0, 1, 1);
-          const parts = [...colour.getImageData(0, 0, 1, 1).data].slice(0, 3).map(x => x / 255);
-          const [r, g, b] = parts.map(x => x <= 0.03928 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4);
-          return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-        }
-        const ink = light(getComputedStyle(document.body).color);
-        return ["body", ".caches", ".reduction", ".tile", ".vector", ".memory", "pre"].map(name => {
-          const paper = light(getComputedStyle(document.querySelector(name)).backgroundColor);
-          return [name, (Math.max(ink, paper) + 0.05) / (Math.min(ink, paper) + 0.05)];
-        });
-        """
-    )
+CONTRASTS = """
+const colour = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
+function light(value) {
+  colour.fillStyle = value; colour.fillRect(0, 0, 1, 1);
+  const parts = [...colour.getImageData(0, 0, 1, 1).data].slice(0, 3).map(x => x / 255);
+  const [r, g, b] = parts.map(x => x <= 0.03928 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4);
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+}
+const ink = light(getComputedStyle(document.body).color);
+return arguments[0].map(name => {
+  const paper = light(getComputedStyle(document.querySelector(name)).backgroundColor);
+  return [name, (Math.max(ink, paper) + 0.05) / (Math.min(ink, paper) + 0.05)];
+});
+"""
+
+
+def check_legible(browser: Any, scheme: str, parts: list[str]) -> None:
+    """Check the contrast of the text and the background of each part of the page, and the background of the scheme."""
+    contrasts = browser.execute_script(CONTRASTS, parts)
     assert all(ratio >= 4.5 for _, ratio in contrasts), contrasts  # WCAG 2, level AA
     dark = browser.execute_script("return getComputedStyle(document.body).backgroundColor") == "rgb(20, 24, 29)"
     assert dark is (scheme == "dark")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_is_legible(browser: Any, kernel_file: Path, scheme: str) -> None:
+    opened(browser, kernel_file, scheme)
+    check_legible(browser, scheme, ["body", ".caches", ".reduction", ".tile", ".vector", ".memory", ".new", "pre"])
 
 
 def test_keys_walk_through_the_passes(browser: Any, kernel_file: Path) -> None:
@@ -97,11 +107,21 @@ def test_keys_walk_through_the_passes(browser: Any, kernel_file: Path) -> None:
     assert len(open_passes()) > 10
 
 
-def test_levels_have_words_beside_their_colours(browser: Any, kernel_file: Path) -> None:
+def test_colours_have_words_or_marks_beside_them(browser: Any, kernel_file: Path) -> None:
     opened(browser, kernel_file)
     lines = browser.find_elements("css selector", ".nest > div")
     assert all(x.find_element("css selector", ".level").text == x.get_attribute("class").replace("statement", "")
                for x in lines)  # fmt: skip
+    marks = browser.execute_script(
+        "return [...document.querySelectorAll('pre .new, pre .gone')].map(x => [x.className, x.textContent[0]])"
+    )
+    assert {tuple(x) for x in marks} == {("new", "+"), ("gone", "-")}
+    registers = browser.execute_script(
+        "return [...document.querySelectorAll('.registers span')].map(x => [x.className, x.textContent])"
+    )
+    letters = {kind: text for kind, text in registers}
+    assert len(set(letters.values())) == len(letters) > 2
+    assert all(letters[kind] == text for kind, text in registers)
 
 
 def test_the_hot_loop_stands_beside_its_lines(browser: Any, kernel_file: Path) -> None:
@@ -113,21 +133,79 @@ def test_the_hot_loop_stands_beside_its_lines(browser: Any, kernel_file: Path) -
     assert width <= inner
 
 
-def test_a_table_sorts_by_its_headings(browser: Any, tmp_path: Path) -> None:
-    file = tmp_path / "bench.html"
-    problems = tmp_path / "problems"
-    problems.write_text("mb1ic4ih5oc4kh3\nmb1ic8ih28oc8kh3\nmb1ic4ih9oc4kh3\n")
-    words = ["bench", str(problems), "--rounds", "1", "--threads", "1", "--html", str(file)]
+@pytest.fixture(scope="module")
+def bench_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of four problems, one of which has an empty source."""
+    directory = tmp_path_factory.mktemp("bench")
+    (directory / "problems").write_text('mb1ic4ih5oc4kh3n"z"\nmb1ic8ih28oc8kh3\nmb0ic4ih5oc4kh3\nmb1ic4ih9oc4kh3\n')
+    file = directory / "bench.html"
+    words = ["bench", str(directory / "problems"), "--rounds", "1", "--threads", "1", "--html", str(file)]
     result = CliRunner().invoke(main, words)
     assert result.exit_code == 0, result.output
-    opened(browser, file)
-    button = browser.find_elements("css selector", "#rows th button")[2]
+    return file
+
+
+def column(browser: Any, title: str) -> tuple[Any, Callable[[], list[str]]]:
+    """The button that sorts by a column, and a function that reads the values of the column."""
+    titles = [x.text for x in browser.find_elements("css selector", "#rows th button")]
+    place = titles.index(title) + 1
+
+    def values() -> list[str]:
+        cells = browser.find_elements("css selector", f"#rows tbody td:nth-child({place})")
+        return [x.get_attribute("data-value") for x in cells]
+
+    return browser.find_elements("css selector", "#rows th button")[place - 1], values
+
+
+def test_a_table_sorts_by_its_headings(browser: Any, bench_file: Path) -> None:
+    opened(browser, bench_file)
+    button, values = column(browser, "time us")
 
     def times() -> list[float]:
-        cells = browser.find_elements("css selector", "#rows tbody td:nth-child(3)")
-        return [float(x.get_attribute("data-value")) for x in cells]
+        return [float(x or 0) for x in values()]
 
     button.click()
-    assert len(times()) == 3 and times() == sorted(times())
+    assert len(times()) == 4 and times()[0] == 0 < times()[1] and times() == sorted(times())
     button.send_keys(" ")  # by keyboard
     assert times() == sorted(times(), reverse=True)
+    button, problems = column(browser, "problem")
+    button.click()
+    assert problems() == sorted(problems()) and times() != sorted(times())
+    assert [x.get_attribute("aria-sort") for x in browser.find_elements("css selector", "#rows th[aria-sort]")] == [
+        "ascending"
+    ]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_of_measurements_are_legible_and_have_plots(browser: Any, bench_file: Path, scheme: str) -> None:
+    opened(browser, bench_file, scheme)
+    check_legible(browser, scheme, ["body"])
+    ink, text = browser.execute_script(
+        "const x = document.querySelector('figure svg text'); return [getComputedStyle(document.body).color, "
+        "getComputedStyle(x).fill]"
+    )
+    assert text == ink
+    assert browser.find_element("css selector", "figure[aria-label] svg").size["width"] > 300
+    width, inner = browser.execute_script("return [document.documentElement.scrollWidth, innerWidth]")
+    assert width <= inner
+
+
+def test_the_page_of_a_model(browser: Any, tmp_path: Path) -> None:
+    seconds = (Spread(x * 1e-6, x * 1e-6, x * 1e-6) for x in (10.0, 30.0, 50.0, 20.0))
+    a, b, c, d = seconds
+    problem = parse_problem("ic4ih5oc4kh3")
+    rows = (
+        ProfiledNode(("one", "two"), "Conv", problem, "config", a, b, Spread(3.0, 3.0, 3.0), 0.0, True),
+        ProfiledNode(("<b>",), "Conv", problem, "config", c, d, Spread(0.4, 0.4, 0.4), 0.0, True),
+    )
+    file = tmp_path / "model.html"
+    file.write_text(profile_html(ModelProfile("m.onnx", "host", 1, b, rows, (), {"Relu": 2})), encoding="utf-8")
+    opened(browser, file)
+    button, values = column(browser, "could win us")
+    button.click()
+    button.click()
+    assert list(map(float, values())) == [40.0, 0.0]
+    text = browser.find_element("css selector", "body").text
+    assert "one, two" in text and "<b>" in text and "could be won: 0.04 ms" in text and "Relu 2" in text
+    opened(browser, file, "dark")
+    check_legible(browser, "dark", ["body"])
