@@ -67,6 +67,15 @@ DTYPES = {
 F32, F64, F16, BF16 = DTYPES["f32"], DTYPES["f64"], DTYPES["f16"], DTYPES["bf16"]
 S32, S16, S8, U8 = DTYPES["s32"], DTYPES["s16"], DTYPES["s8"], DTYPES["u8"]
 
+FACTOR_TYPES = {
+    t.name: t
+    for t in (
+        DType("f8_e4m3", "float", 8, "float8_e4m3fn", "i8"),
+        DType("f8_e5m2", "float", 8, "float8_e5m2", "i8"),
+    )
+}
+"""Types of factors that rows of instructions multiply; problems do not have them, and code computes nothing in them."""
+
 PTR = DType("ptr", "pointer", 64, "int64", "ptr")
 """Type of the entries of a pointer table; not a value type, hence not in DTYPES.
 
@@ -80,6 +89,6 @@ POINTERS = {64: PTR, 32: DType("ptr32", "pointer", 32, "int32", "ptr")}
 def dtype(name: str) -> DType:
     """Return the row of ``name``. UnsupportedError, which lists the supported types, if there is none."""
     try:
-        return DTYPES[name]
+        return FACTOR_TYPES.get(name) or DTYPES[name]
     except KeyError:
         raise UnsupportedError(f"data type {name!r} is not supported; supported: {', '.join(DTYPES)}") from None

@@ -25,7 +25,9 @@ from convsmith.passes.narrow_index import narrow_index
 from convsmith.passes.pipeline_copies import pipeline_copies
 from convsmith.passes.reorder import reorder
 from convsmith.passes.replace import replace
+from convsmith.passes.residue import residue
 from convsmith.passes.simplify import simplify
+from convsmith.passes.solve import solve
 from convsmith.passes.speculate import speculate
 from convsmith.passes.spread_lanes import run_name, spread_lanes
 from convsmith.passes.tensor_copies import MappedCopy, tensor_copies
@@ -39,6 +41,7 @@ from convsmith.plan.group_nest import GRID_DIMS, GROUP, STEP, GroupNest, packed
 from convsmith.plan.group_plan import GroupPlan
 from convsmith.plan.loops import Loop, Loops, fused_name, loops_after_fusing
 from convsmith.plan.tensor_views import TileLoop, mapped_copy
+from convsmith.statement.phases import phased, phases
 from convsmith.statement.statement import KINDS, Statement, View
 
 SHARED = "shared"
@@ -74,36 +77,37 @@ def is_turned(row: Instruction, number: int) -> bool:
 class HardwareNest:
     """The loops of a tile of the result, by role, and the copies of the operands.
 
-    ``rows`` and ``columns`` are loops of the statement, ``terms`` the innermost reduction loop. Loops within the tile
-    have the names of these with an end: ``.g`` over tiles, ``.w`` over warps, ``.f`` over instructions of a warp,
-    ``.s`` over instructions of a step, and ``.i`` within an instruction.
+    ``st`` is the statement ``whole`` with its phases. ``rows`` and ``columns`` are loops of it, ``terms`` its innermost
+    reduction loop. Loops within the tile have the names of these with an end: ``.g`` over tiles, ``.w`` over warps,
+    ``.f`` over instructions of a warp, ``.s`` over instructions of a step, and ``.i`` within an instruction.
     """
 
-    def __init__(self, st: Statement, loops: Loops, config: Config, row: Instruction) -> None:
-        self.st, self.loops, self.config, self.row = st, loops, config, row
+    def __init__(self, whole: Statement, loops: Loops, config: Config, row: Instruction) -> None:
+        self.whole, self.loops, self.config, self.row = whole, loops, config, row
+        self.st = st = phased(whole, config.phases)
         around = [n for n in loops.of("batch", "n", "m") if n != config.lane and n in dict(config.register)]
         inner = [n for n in config.reduce if n in loops.of("k")] or loops.of("k")
         if len(around) != 1 or set(inner) != set(loops.of("k")) or st.residues:
             raise ConfigError(
                 "hardware", f"--realise=hardware: --register= has rows along one loop besides {config.lane}, --reduce= "
-                "all loops of the reduction, and no stride divides a loop of the result; legal is another --realise=",
+                "all loops of the reduction, --phases= those that a stride divides; legal is another --realise=",
             )  # fmt: skip
         self.rows, self.columns, (*self.outer_terms, self.terms) = around[0], config.lane, inner
         height, width = row.result.shape
         self.warps = config.group_size(self.rows) // height
         self.fragments = config.group_size(self.columns) // width
         self.steps = config.group_size(self.terms) // row.terms
-        for name, size, whole in (
+        for name, size, found in (
             (self.rows, height * self.warps, config.group_size(self.rows)), (self.rows, height, config.size(self.rows)),
             (self.columns, width * self.fragments, config.group_size(self.columns)),
             (self.columns, config.group_size(self.columns), config.size(self.columns)),
             (self.terms, row.terms * self.steps, config.group_size(self.terms)),
         ):  # fmt: skip
-            if size != whole or not size:
+            if size != found or not size:
                 raise ConfigError(
                     "fragment", f"--instruction={row.name} multiplies {height} rows, {width} columns and {row.terms} "
                     f"terms; legal are tiles of a group that are multiples, and --register={self.rows}:{height},"
-                    f"{self.columns}:{config.group_size(self.columns)}; found {name}:{whole}",
+                    f"{self.columns}:{config.group_size(self.columns)}; found {name}:{found}",
                 )  # fmt: skip
         for n in (self.rows, self.columns):
             beside = any(len(x.terms) > 1 and Var(n) in dict(x.terms) for x in st.c.coords)
@@ -169,7 +173,8 @@ def hardware_steps(
     r, c, k = nest.rows, nest.columns, nest.terms
     height, width = row.result.shape
     first = sorted((d for d in st.dims if d.kind != "k"), key=lambda d: KINDS.index(d.kind))
-    steps = [Step(reorder, tuple(d.name for d in first)), Step(reorder, tuple(d.name for d in st.of("k")))]
+    steps = phase_steps(nest.whole, config)
+    steps += [Step(reorder, tuple(d.name for d in first)), Step(reorder, tuple(d.name for d in st.of("k")))]
     steps += [Step(fuse, a, b, fused_name(a, b)) for a, b in config.fuse]
     steps.append(Step(simplify))
     for n, inner in ((r, (height, "w", "i")), (c, (width, "f", "i")), (k, (row.terms, "s", "i"))):
@@ -195,12 +200,20 @@ def hardware_steps(
     return steps
 
 
+def phase_steps(st: Statement, config: Config) -> list[Step]:
+    """Return the rewrites that cut loops which a stride must divide into phases, each with the taps that it meets."""
+    found, kinds = phases(st), {d.name: d.kind for d in st.dims}
+    cut = [(n, size, found[n].name if n in found else f"{n}.r") for n, size in st.residues.items()]
+    steps = [Step(residue, *x) for x in cut] + [Step(solve, name) for n, _, name in cut if kinds[n] == "k"]
+    return steps + [Step(extend, n, 1) for n, *_ in cut] + ([Step(simplify)] if cut else [])
+
+
 def hardware_plan(st: Statement, config: Config, machine: Machine) -> GroupPlan:
     """Return the plan of ``st`` under its own ``config``; ConfigError where copies or products have a limit."""
     loops = loops_after_fusing(st, config)
     row = hardware_row(st, config, machine)
     nest = HardwareNest(st, loops, config, row)
-    copies = [nest.copy(v) for v in st.factors]
+    copies = [nest.copy(v) for v in nest.st.factors]
     shared = {
         v.name: x.map.size * len(x.pieces) * dtype(v.dtype).bytes * config.buffers
         for v, (x, _) in zip(st.factors, copies)

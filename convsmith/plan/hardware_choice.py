@@ -16,6 +16,7 @@ from convsmith.plan.hardware import SHARED, hardware_plan, hardware_rows, is_tur
 from convsmith.plan.loops import fused_name
 from convsmith.plan.tensor_views import WIDTHS
 from convsmith.statement.parts import parted, splits
+from convsmith.statement.phases import phased, phases
 from convsmith.statement.statement import Dim, Statement, View
 
 SLOTS = 4
@@ -41,10 +42,13 @@ def hardware_config(st: Statement, machine: Machine) -> Config | None:
     """
     if not hardware_rows(st, machine):
         return None
+    whole, cut = st, phases(st)
+    st = phased(whole, tuple(cut))
     if st.residues:
-        raise _refuse(f"a stride must divide {', '.join(st.residues)}")
+        raise _refuse(f"a stride must divide {', '.join(st.residues)}, along which taps are dilated or one")
     pixels = [d for d in st.dims if d.sort == "images" or (d.axis and d.sort != "taps")]
-    channels = [d for d in st.dims if d not in pixels and d.sort != "taps" and not d.axis]
+    beside = {x.name for x in cut.values()}
+    channels = [d for d in st.dims if d not in pixels and d.sort != "taps" and not d.axis and d.name not in beside]
     kinds = {d.kind for d in pixels}
     rows = pixels if kinds == {"m"} else [d for d in channels if d.kind == "m"]
     terms = pixels if kinds == {"k"} else [d for d in channels if d.kind == "k"]
@@ -75,8 +79,8 @@ def hardware_config(st: Statement, machine: Machine) -> Config | None:
             step = max(row_bytes // dtype(st.a.dtype).bytes, row.terms)
             slot = (tile[0] + tile[1]) * step * dtype(st.a.dtype).bytes
             config = Config(
-                machine.name, lane, fuse=(*row_pairs, *term_pairs), register=((row_loop, height), (lane, tile[1])),
-                reduce=reduce, instruction=row.name, realise="hardware", pack=(),
+                machine.name, lane, phases=tuple(cut), fuse=(*row_pairs, *term_pairs), reduce=reduce,
+                register=((row_loop, height), (lane, tile[1])), instruction=row.name, realise="hardware", pack=(),
                 group=((row_loop, tile[0]), (lane, tile[1]), (term_loop, step)), shared=(st.a.name, st.b.name),
                 buffers=max(min(SLOTS, (device.shared.bytes - 1024) // slot), 1),
             )  # fmt: skip
@@ -86,7 +90,7 @@ def hardware_config(st: Statement, machine: Machine) -> Config | None:
                 found.append((cost * max(reads, 1.0), replace(config, split=split)))
     for _, config in sorted(found, key=lambda x: (x[0], str(x[1]))):
         try:
-            hardware_plan(parted(st, config.split), config, machine)
+            hardware_plan(parted(whole, config.split), config, machine)
         except ConfigError as error:
             why = why or error
         else:

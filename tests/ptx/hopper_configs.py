@@ -74,6 +74,16 @@ KINDS = {name: (f"{LAST} --dt=bf16 {shape}", forward()) for name, shape in _SHAP
         "--lane=ic --fuse=mb+ih,mb_ih+iw --reduce=kh,kw,oc --register=mb_ih_iw:64,ic:64 "
         "--group=mb_ih_iw:64,ic:64,oc:64 --shared=diff_dst,wei --buffers=3 --instruction=wgmma_m64n64k16_f16_k_mn",
     ),
+    "backward by data and a stride": (
+        f"--dir=BWD_D {LAST} --dt=bf16 mb2ic64ih7oc64oh4kh3ph1sh2",
+        "--lane=ic --fuse=mb+ih,mb_ih+iw --phases=ih,iw --reduce=kh,kw,oc --register=mb_ih_iw:64,ic:32 "
+        "--group=mb_ih_iw:64,ic:32,oc:64 --shared=diff_dst,wei --buffers=3 --instruction=wgmma_m64n32k16_bf16_k_mn",
+    ),
+    "backward by data and two strides": (
+        f"--dir=BWD_D {LAST} --dt=f16 mb2ic64ih10iw6oc64oh4ow6kh4kw3ph1pw1sh3sw1",
+        "--lane=ic --fuse=mb+ih,mb_ih+iw --phases=ih --reduce=kh,kw,oc --register=mb_ih_iw:64,ic:64 "
+        "--group=mb_ih_iw:64,ic:64,oc:64 --shared=diff_dst,wei --buffers=2 --instruction=wgmma_m64n64k16_f16_k_mn",
+    ),
     "backward by weights of groups": (
         "--dir=BWD_W --stag=axb --wtag=abxc --dtag=axb --dt=f16 g2mb1ic128ih8oc64oh8kh1",
         "--lane=oc --fuse=mb+oh,mb_oh+ow --reduce=mb_oh_ow --register=ic:64,oc:32 --group=ic:64,oc:32,mb_oh_ow:64 "

@@ -13,7 +13,7 @@ from convsmith.arith.evaluate import evaluate
 from convsmith.codegen import llvm_bind
 from convsmith.ir.index import Var
 from convsmith.ir.instruction import FragmentLayout, Instruction, Operand
-from convsmith.ir.types import DTYPES
+from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.machine.nvidia.dialect import PIPELINES
 from convsmith.machine.nvidia.warpgroups import LANES
@@ -42,7 +42,7 @@ def places_of(operand: Operand) -> np.ndarray:
 def _shared_places(operand: Operand) -> np.ndarray:
     """Return the bytes at which elements lie: rows of 128 bytes, of which a longer row has several, swizzled."""
     rows = operand.shape[0]
-    nbytes = np.dtype(DTYPES[operand.dtype].numpy).itemsize
+    nbytes = np.dtype(dtype(operand.dtype).numpy).itemsize
     row, column = np.indices(operand.shape)
     across = 128 // nbytes
     places = column // across * rows * 128 + row * 128 + column % across * nbytes
@@ -51,7 +51,7 @@ def _shared_places(operand: Operand) -> np.ndarray:
 
 def _shared_factor(lines: list[str], operand: Operand) -> str:
     """Store an operand to shared memory, each lane some of its elements; return its descriptor."""
-    name, one = operand.name, f"i{DTYPES[operand.dtype].bits}"
+    name, one = operand.name, f"i{dtype(operand.dtype).bits}"
     for n in range(-(-operand.size // LANES)):
         at = f"%{name}{n}"
         lines += [
@@ -63,7 +63,7 @@ def _shared_factor(lines: list[str], operand: Operand) -> str:
             f"{at}s = getelementptr i8, ptr addrspace(3) @shared_{name}, i32 {at}o",
             f"store {one} {at}, ptr addrspace(3) {at}s",
         ]
-    lead = operand.shape[0] * 128 >> 4 if operand.size > operand.shape[0] * 128 // DTYPES[operand.dtype].bytes else 1
+    lead = operand.shape[0] * 128 >> 4 if operand.size > operand.shape[0] * 128 // dtype(operand.dtype).bytes else 1
     lines += [
         f"%{name}a = ptrtoint ptr addrspace(3) @shared_{name} to i64", f"%{name}w = lshr i64 %{name}a, 4",
         f"%{name}d = add i64 %{name}w, {lead << 16 | 64 << 32 | 1 << 62}",

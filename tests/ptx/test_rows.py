@@ -28,9 +28,13 @@ have no such loads.
 
 
 def operands(row: Instruction, seed: int) -> dict[str, np.ndarray]:
-    """Return small integers other than zero for every operand; bytes have the whole of their range."""
+    """Return small integers other than zero for every operand; integers of a byte have the whole of their range.
+
+    The integers up to 8 are elements of every type.
+    """
     rng = np.random.default_rng(seed + 1)
-    limits = {b.name: b.dtype.limits if b.dtype.bits == 8 else (-9, 9) for b in row.kernel.params}
+    whole = {b.name for b in row.kernel.params if b.dtype.bits == 8 and b.dtype.kind != "float"}
+    limits = {b.name: b.dtype.limits if b.name in whole else (-8, 8) for b in row.kernel.params}
     found = {b.name: rng.integers(*limits[b.name], b.size, endpoint=True) for b in row.kernel.params}
     return {b.name: np.where(found[b.name], found[b.name], 1).astype(b.dtype.numpy) for b in row.kernel.params}
 

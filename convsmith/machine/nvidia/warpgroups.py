@@ -42,9 +42,10 @@ def product(factors: tuple[str, str], columns: int, turned: tuple[bool, bool] = 
     held = ", ".join(f"${n}" for n in range(count))
     flags = "" if sums == "s32" else ", 1, 1" + (f", {turned[0]:d}, {turned[1]:d}" if terms == 16 else "")
     shape = f"m{ROWS}n{columns}k{terms}"
+    types = ".".join(x.removeprefix("f8_") for x in factors)
     text = (
         f"\\7B .reg .pred p; setp.ne.b32 p, ${2 * count + 2}, 0; wgmma.mma_async.sync.aligned.{shape}.{sums}."
-        f"{left}.{right} \\7B{held}\\7D, ${2 * count}, ${2 * count + 1}, p{flags}; \\7D"
+        f"{types} \\7B{held}\\7D, ${2 * count}, ${2 * count + 1}, p{flags}; \\7D"
     )
     ties = ",".join([f"={letter}"] * count + [str(n) for n in range(count)])
     given = ", ".join([*(f"{word} {{c{n}}}" for n in range(count)), "i64 {a}", "i64 {b}", "i32 1"])
@@ -64,14 +65,16 @@ def product(factors: tuple[str, str], columns: int, turned: tuple[bool, bool] = 
     )  # fmt: skip
     majors = ["mn" if x else "k" for x in turned] if any(turned) else []
     name = "_".join(["wgmma", shape, *dict.fromkeys(factors), *majors])
-    kind = "IGMMA" if sums == "s32" else "HGMMA"
+    kind = "IGMMA" if sums == "s32" else "HGMMA" if terms == 16 else "QGMMA"
     return Instruction(name, operands, body, "\n".join(lines), "", ("sm_90a",), f"{kind}.{ROWS}x{columns}x{terms}")
 
 
 _MAJORS = ((False, False), (False, True), (True, True))
 """The majors of the factors of a forward pass, of a backward pass by data, and of one by weights."""
+_BYTES = (("s8", "s8"), ("u8", "s8"), ("f8_e4m3", "f8_e4m3"), ("f8_e5m2", "f8_e5m2"))
+"""Types of factors of bytes. The sums of 8-bit floats are f32, which the hardware adds up with fewer bits."""
 GROUP_PRODUCTS = (
     *(product((t, t), n, turned) for t in ("bf16", "f16") for turned in _MAJORS for n in COLUMNS),
-    *(product(types, n) for types in (("s8", "s8"), ("u8", "s8")) for n in COLUMNS),
+    *(product(types, n) for types in _BYTES for n in COLUMNS),
 )
 """Products of sm_90a."""
