@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ torch = pytest.importorskip("torch")
 import tomllib  # noqa: E402
 
 from torch import _dynamo, nn  # noqa: E402
+from torch._dynamo.backends import registry  # noqa: E402
 
 import convsmith.torch.compile_backend as backend  # noqa: E402
 
@@ -61,6 +63,16 @@ def test_convolutions_are_ours_and_the_rest_is_inductors(seen: list[list[str]]) 
     assert any(name.endswith(".relu") for name in names)
 
 
+def test_sizes_that_are_symbols(seen: list[list[str]]) -> None:
+    torch.manual_seed(0)
+    model = Net()
+    compiled = torch.compile(model, backend=backend.NAME, fullgraph=True, dynamic=True)
+    for shape in ((2, 3, 8, 10), (3, 3, 8, 12), (5, 3, 14, 9)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(compiled(x), model(x))
+    assert len(seen) == 1 and sum(name.startswith("convsmith.") for name in seen[0]) == 2
+
+
 def test_convolutions_of_other_types_stay_torchs(seen: list[list[str]]) -> None:
     x, w = torch.randn(1, 2, 5, 5, dtype=torch.complex64), torch.randn(3, 2, 3, 3, dtype=torch.complex64)
     compiled = torch.compile(lambda x, w: torch.conv2d(x, w), backend=backend.NAME)
@@ -72,6 +84,23 @@ def test_the_installed_package_registers_the_backend() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
     points = project["project"]["entry-points"]["torch_dynamo_backends"]
     assert EntryPoint(backend.NAME, points[backend.NAME], "torch_dynamo_backends").load() is backend.compile_graph
+
+
+@pytest.mark.parametrize("installed", [False, True])
+@pytest.mark.parametrize("imported", [False, True])
+def test_the_backend_is_registered_once(installed: bool, imported: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry.list_backends()  # torch looks for entry points once
+    point = EntryPoint(backend.NAME, f"{backend.__name__}:compile_graph", "torch_dynamo_backends")
+    others = {name: found for name, found in registry._BACKENDS.items() if name != backend.NAME}
+    monkeypatch.setattr(registry, "_BACKENDS", others | ({backend.NAME: point} if installed else {}))
+    functions = {name: found for name, found in registry._COMPILER_FNS.items() if name != backend.NAME}
+    monkeypatch.setattr(registry, "_COMPILER_FNS", functions)
+    if imported or not installed:
+        importlib.reload(backend)
+    for _ in range(2):
+        assert registry.lookup_backend(backend.NAME) is backend.compile_graph
+    if imported:
+        importlib.reload(backend)
 
 
 @pytest.mark.slow

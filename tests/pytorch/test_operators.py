@@ -15,6 +15,8 @@ from convsmith.torch import operators  # noqa: E402
 
 STEPS = ([2, 1], [1, 0, 1, 1], [1, 2], 2)
 """Stride, padding (front and back of each axis), dilation and groups."""
+LINE, VOLUME = ([2], [1, 0], [1], 2), ([2, 1, 1], [1, 0, 1, 1, 0, 1], [1, 2, 1], 1)
+"""Steps of signals and volumes."""
 
 
 def real(*shape: int, seed: int = 0) -> Any:
@@ -28,6 +30,18 @@ CALLS = {
     "conv_transpose": (operators.conv_transpose, (real(2, 6, 2, 6), real(6, 2, 3, 2), real(4), [4, 6], *STEPS)),
     "weight_gradient": (
         operators.weight_gradient, (real(2, 4, 5, 6), real(2, 6, 2, 6), [3, 2], True, False, *STEPS)
+    ),
+    "conv of signals": (operators.conv, (real(2, 4, 7), real(6, 2, 3), real(6), *LINE)),
+    "conv_transpose of signals": (operators.conv_transpose, (real(2, 6, 3), real(6, 2, 3), real(4), [7], *LINE)),
+    "weight_gradient of signals": (
+        operators.weight_gradient, (real(2, 4, 7), real(2, 6, 3), [3], True, False, *LINE)
+    ),
+    "conv of volumes": (operators.conv, (real(1, 2, 4, 4, 3), real(3, 2, 3, 2, 2), real(3), *VOLUME)),
+    "conv_transpose of volumes": (
+        operators.conv_transpose, (real(1, 3, 1, 4, 3), real(3, 2, 3, 2, 2), real(2), [4, 4, 3], *VOLUME)
+    ),
+    "weight_gradient of volumes": (
+        operators.weight_gradient, (real(1, 2, 4, 4, 3), real(1, 3, 1, 4, 3), [3, 2, 2], True, False, *VOLUME)
     ),
     "channels last": (
         operators.weight_gradient, (real(2, 4, 5, 6), real(2, 6, 2, 6), [3, 2], False, True, *STEPS)
@@ -57,70 +71,91 @@ def test_gradients_of_first_and_second_order(name: str, seen: bool) -> None:
 
 
 X, W, B = (real(*shape).detach().float() for shape in ((2, 4, 9, 8), (8, 4, 3, 3), (8,)))
+SIZES = (9, 8, 7)
+
+
+def sources(rank: int, batch: int = 2) -> Any:
+    return torch.randn(batch, 4, *SIZES[:rank])
 
 
 class Layers(torch.nn.Module):  # type: ignore[misc]
-    """A convolution and a transposed one with an activation between them."""
+    """A convolution and a transposed one of one rank, with an activation between them; `functions` computes them."""
 
-    def __init__(self) -> None:
+    def __init__(self, rank: int = 2, functions: Any = ct) -> None:
         super().__init__()
-        self.w, self.b = torch.nn.Parameter(W.clone()), torch.nn.Parameter(B.clone())
+        self.w, self.b = torch.nn.Parameter(real(8, 4, *[3] * rank).detach().float()), torch.nn.Parameter(B.clone())
+        self.conv = getattr(functions, f"conv{rank}d")
+        self.conv_transpose = getattr(functions, f"conv_transpose{rank}d")
 
     def forward(self, x: Any) -> Any:
-        y = ct.conv2d(x, self.w, self.b, stride=2, padding=1).relu()
-        return ct.conv_transpose2d(y, self.w, stride=2, padding=1) + 1
+        y = self.conv(x, self.w, self.b, stride=2, padding=1).relu()
+        return self.conv_transpose(y, self.w, stride=2, padding=1) + 1
 
 
 def reference(model: Any, x: Any) -> Any:
-    y = torch.nn.functional.conv2d(x, model.w, model.b, stride=2, padding=1).relu()
-    return torch.nn.functional.conv_transpose2d(y, model.w, stride=2, padding=1) + 1
+    theirs = Layers(x.ndim - 2, torch.nn.functional)
+    theirs.w, theirs.b = model.w, model.b
+    return theirs(x)
 
 
 def assert_close(a: Any, b: Any) -> None:
     torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-3)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_autocast(dtype: Any) -> None:
-    model, theirs = Layers(), Layers()
+AUTOCAST = [(2, torch.float16), *((rank, torch.bfloat16) for rank in (1, 2, 3))]
+
+
+@pytest.mark.parametrize("rank, dtype", AUTOCAST)
+def test_autocast(rank: int, dtype: Any) -> None:
+    model, theirs, x = Layers(rank), Layers(rank, torch.nn.functional), sources(rank)
     with torch.autocast("cpu", dtype):
-        ours, wanted = model(X), reference(theirs, X)
-        compiled = torch.compile(model, backend="aot_eager", fullgraph=True)(X)
-        assert ct.conv2d(X.double(), W.double()).dtype == torch.float64, "as in torch, doubles stay"
+        ours, wanted = model(x), theirs(x)
+        compiled = torch.compile(model, backend="aot_eager", fullgraph=True)(x)
+        assert model.conv(x.double(), model.w.double()).dtype == torch.float64, "as in torch, doubles stay"
     assert ours.dtype == compiled.dtype == wanted.dtype == dtype
     torch.testing.assert_close(ours, wanted, rtol=0.05, atol=0.5)
+    torch.testing.assert_close(compiled, wanted, rtol=0.05, atol=0.5)
     ours.float().sum().backward()
     wanted.float().sum().backward()
     assert model.w.grad.dtype == torch.float32
     torch.testing.assert_close(model.w.grad, theirs.w.grad, rtol=0.05, atol=8.0)
 
 
-@pytest.mark.parametrize("last", [False, True])
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
-def test_compiled_without_a_break(backend: str, last: bool) -> None:
+COMPILED = [
+    *(("aot_eager", rank, False, True) for rank in (1, 2, 3)),
+    *(("aot_eager", 2, last, None) for last in (False, True)),
+    *(pytest.param("inductor", 2, last, None, marks=pytest.mark.slow) for last in (False, True)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("backend, rank, last, dynamic", COMPILED)
+def test_compiled_without_a_break(backend: str, rank: int, last: bool, dynamic: bool | None) -> None:
     torch._dynamo.reset()
-    model = Layers()
-    compiled = torch.compile(model, backend=backend, fullgraph=True)
-    for batch in (2, 3, 5):  # the second one makes the size a symbol
-        x = torch.randn(batch, 4, 9, 8)
+    torch._dynamo.utils.counters.clear()
+    model = Layers(rank)
+    compiled = torch.compile(model, backend=backend, fullgraph=True, dynamic=dynamic)
+    for batch in (2, 3, 5):  # unless sizes are symbols from the first call, the second one makes this size a symbol
+        x = sources(rank, batch)
         x = x.to(memory_format=torch.channels_last) if last else x
         model.zero_grad()
         ours, want = compiled(x), reference(model, x)
         assert_close(ours, want)
         grads = [torch.autograd.grad(y.sum(), (model.w, model.b)) for y in (ours, want)]
         assert_close(*grads)
-        with torch.no_grad():
-            assert_close(compiled(x), want)
+    with torch.no_grad():
+        assert_close(compiled(x), want)
+    graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    assert graphs == (2 if dynamic else 3), "one for calls with a gradient and one without, whatever the batch"
 
 
-@pytest.mark.parametrize("strict", [False, True])
-def test_exported(strict: bool) -> None:
-    model = Layers()
+@pytest.mark.parametrize("rank, strict", [(1, False), (2, False), (2, True), (3, False)])
+def test_exported(rank: int, strict: bool) -> None:
+    model = Layers(rank)
     sizes = {0: torch.export.Dim("n", min=2, max=64), 2: torch.export.Dim("h", min=5, max=65)}
-    program = torch.export.export(model, (X,), dynamic_shapes=(sizes,), strict=strict)
+    program = torch.export.export(model, (sources(rank),), dynamic_shapes=(sizes,), strict=strict)
     called = [str(node.target) for node in program.graph.nodes if "convsmith" in str(node.target)]
     assert called == ["convsmith.conv.default", "convsmith.conv_transpose.default"]
-    for x in (X, torch.randn(5, 4, 15, 8)):
+    for x in (sources(rank), torch.randn(5, 4, 15, *SIZES[1:rank])):
         assert_close(program.module()(x), reference(model, x))
 
 

@@ -336,6 +336,31 @@ def test_no_gradient_is_required_where_none_is_recorded(torch: Any) -> None:
             call()
 
 
+def test_every_function_refuses_a_gradient_that_it_would_not_record(torch: Any) -> None:
+    plain = {rank: (torch.ones(1, 4, *[5] * rank), torch.ones(4, 4, *[3] * rank)) for rank in (1, 2, 3)}
+    x, w = plain[2]
+    bias, lhs, rhs = torch.ones(4), torch.ones(5, 4), torch.ones(4, 6)
+    k = cs.compile("mb1ic4ih5oc4kh3", bias=True, threads=1)
+    dynamic = cs.compile("mb1ic4ih5oc4kh3", dynamic="mb", threads=1)
+    fused = cs.compile("--attr-post-ops=dw:k3s1p1 mb1ic4ih5oc4kh1", threads=1)
+    packed, small, out = k.pack(w, bias), torch.ones(4, 4, 1, 1), torch.zeros(1, 4, 3, 3)
+    calls: list[tuple[Any, tuple[Any, ...]]] = [
+        *((getattr(cs, f"conv{rank}d"), given) for rank, given in plain.items()),
+        *((getattr(cs, f"conv_transpose{rank}d"), given) for rank, given in plain.items()),
+        (lambda b: cs.conv2d(x, w, b), (bias,)), (lambda b: cs.conv_transpose2d(x, w, b), (bias,)),
+        (k.pack, (w, bias)), (lambda x: k.bind(x, packed, out), (x,)), (lambda y: k.bind(x, packed, y), (out,)),
+        (lambda x, w, b: k.run(src=x, wei=w, bia=b), (x, w, bias)), (dynamic, (x, w)), (dynamic.pack, (w,)),
+        (lambda d: fused.pack_each(post_op_0=d), (torch.ones(4, 1, 3, 3),)), (fused.pack, (small,)),
+        (lambda x: cs.reorder(x, "abcd", "acdb"), (x,)), (cs.onnx.conv, (x, w)), (cs.onnx.conv_transpose, (x, w)),
+        (cs.gemm_lowp, (lhs, rhs)), (lambda rhs: cs.pack_lowp(5, rhs), (rhs,)),
+    ]  # fmt: skip
+    for function, tensors in calls:
+        for at in range(len(tensors)):
+            given = [t.clone().requires_grad_() if n == at else t for n, t in enumerate(tensors)]
+            with pytest.raises(cs.UsageError, match=r": requires a gradient, which no kernel records; legal is"):
+                function(*given)
+
+
 # -- jax -------------------------------------------------------------------------------------------------------------
 
 
