@@ -38,6 +38,28 @@ KINDS = {
         "--stag=axb --dtag=axb mb2ic5iw3oc3ow3kw3pw1",
         "--lane=oc --register=oc:2 --realise=pad_copy --group=oc:6,ow:2,ic:4 --shared=src,wei --pad=wei:1,src:2",
     ),
+    "vectors": (
+        "--stag=axb --dtag=axb --dir=FWD_B --attr-post-ops=relu mb1ic4iw3oc8ow3kw2pw1",
+        "--lane=oc --register=oc:4,ow:2 --realise=pad_copy --group=oc:8,ow:4,ic:4 --shared=src,wei --vectors=oc:2,ic:2 "
+        "--pad=wei:2",
+    ),
+    "vectors-and-tails": (
+        "--stag=axb --dtag=axb mb1ic3iw3oc6ow3kw1",
+        "--lane=oc --register=oc:2,ow:2 --realise=pad_copy --group=oc:8,ow:4,ic:2 --shared=src,wei --vectors=oc:2,ic:2",
+    ),
+    "vectors-of-uneven-loops": (
+        "mb1ic3iw7oc3ow7kw3pw1", "--lane=ow --register=ow:4,oc:2 --realise=mask --group=ow:8,oc:2 --vectors=ow:4",
+    ),
+    "vectors-of-groups": ("--stag=axb --dtag=axb g8mb1ic8ih3iw3oc8oh3ow3kh2kw3pw1",
+                          "--lane=g --register=g:4,ow:2 --realise=mask --group=g:8,ow:4 --vectors=g:4"),
+    "vectors-of-another-loop": (
+        "mb1ic4iw8oc4ow8kw1", "--lane=oc --register=ow:4 --realise=mask --group=oc:4,ow:8 --shared=src --vectors=ow:4"),
+    "vectors-of-weights": ("--dir=BWD_W --stag=axb --dtag=axb mb2ic4iw4oc8ow4kw2pw1",
+                           "--lane=oc --register=oc:4,ic:2 --realise=pad_copy --group=oc:8,ic:4,ow:2 --vectors=oc:4 "
+                           "--shared=src,diff_dst --split=mb:2 --join=atomic"),
+    "vectors-of-bytes": ("--stag=axb --dtag=axb --dt=u8:s8:u8 --attr-post-ops=relu mb1ic4iw2oc4ow2kw1",
+                         "--lane=oc --register=oc:2 --realise=pad_copy --group=oc:4,ow:2,ic:4 --shared=src,wei "
+                         "--vectors=oc:2,ic:4"),
     "swizzled": (
         "--stag=axb --dtag=axb mb1ic4iw3oc4ow3kw3pw1",
         "--lane=oc --register=oc:2 --realise=pad_copy --group=oc:4,ic:4,ow:2 --shared=src,wei --swizzle=wei:1,src:2",

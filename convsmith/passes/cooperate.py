@@ -5,11 +5,10 @@ from __future__ import annotations
 from math import prod
 
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.index import Cond, Ge0, Index, Var, as_index, conj, floordiv, mod, parts_of
+from convsmith.ir.index import Index, Var, as_index, floordiv, mod
 from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import For, If, Kernel, Stmt, Store
-from convsmith.ir.value import Select
-from convsmith.ir.walk import variables_of
+from convsmith.passes.ask_once import without
 from convsmith.passes.scope import LoopRewriter, perfect_nest, with_body
 
 Loop = For
@@ -40,7 +39,7 @@ class _Cooperate(LoopRewriter):
         if self.width > 1:
             own = Var(f"{self.buffer}.v")
             body = substitute(body, {last.var: last.var * self.width + own})
-            body = For(own, as_index(0), as_index(self.width), _at_once(body, own, self.width), "unrolled")
+            body = For(own, as_index(0), as_index(self.width), without(body, own, self.width), "unrolled")
             chain = [x if x is not last else For(x.var, x.lo, floordiv(x.hi, self.width), x.body) for x in chain]
         total = prod(x.hi.const for x in chain)
         place = above = self.turn * self.threads + self.thread
@@ -55,27 +54,6 @@ class _Cooperate(LoopRewriter):
             body = If(place < total, body)
         body = For(self.turn, as_index(0), as_index(-(-total // self.threads)), body)
         return For(self.thread, as_index(0), as_index(self.threads), body, "group")
-
-
-def _at_once(s: Store, var: Var, width: int) -> Store:
-    """Return a store whose condition does not ask for ``var``, which is below ``width``, where it need not."""
-    v = s.value
-    if not isinstance(v, Select) or var not in variables_of(v.cond):
-        return s
-    cond = conj(_of_all(part, var, width) for part in parts_of(v.cond))
-    return Store(s.buffer, s.index, Select(cond, v.yes, v.no), s.lanes)
-
-
-def _of_all(cond: Cond, var: Var, width: int) -> Cond:
-    """Return the condition without ``var``, if it is the same for all values of it below ``width``."""
-    if not isinstance(cond, Ge0):
-        return cond
-    step = dict(cond.arg.terms).get(var)
-    rest = cond.arg - var * (step or 0)
-    if step not in (1, -1) or var in variables_of(rest) or any(n % width for _, n in rest.terms):
-        return cond
-    first = as_index(0) if step == 1 else as_index(width - 1)
-    return rest - first >= 0 if rest.const % width == first.const else cond
 
 
 def cooperate(

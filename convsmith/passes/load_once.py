@@ -28,9 +28,9 @@ Loop = For
 
 
 class _LoadOnce(ScopedRewriter):
-    def __init__(self, buffer: str, names: Sequence[str]) -> None:
+    def __init__(self, buffer: str, names: Sequence[str], vector: str) -> None:
         super().__init__()
-        self.buffer, self.names = buffer, names
+        self.buffer, self.names, self.vector = buffer, names, vector
 
     def For(self, loop: Loop) -> Stmt:
         if loop.var.name not in self.names:
@@ -45,7 +45,9 @@ class _LoadOnce(ScopedRewriter):
             return loop
         if not all(x.lo is as_index(0) and x.hi.is_const for x in moving) or not self.is_inside(load, chain):
             return loop
+        moving.sort(key=lambda x: x.var.name == self.vector)
         own = {x.var: Var(f"{self.buffer}_r{n}") for n, x in enumerate(moving)}
+        own |= {x.var: Var(f"{self.buffer}_r.v") for x in moving if x.var.name == self.vector}
         new = make_buffer(f"{self.buffer}_r", load.buffer.dtype, tuple(int(x.hi) for x in moving), "register")
         places: dict[Var, Index] = dict(own)
         here = Load(load.buffer, tuple(substitute(i, places) for i in load.index), None)
@@ -74,11 +76,12 @@ class _Replace(Rewriter):
         return self.new if v is self.old else self._Load(v)
 
 
-def load_once(kernel: Kernel, buffer: str, loops: tuple[str, ...]) -> Kernel:
+def load_once(kernel: Kernel, buffer: str, loops: tuple[str, ...], vector: str = "") -> Kernel:
     """Load the elements of ``buffer`` that the nest of ``loops`` reads into registers, where some loop moves none.
 
-    Registers are numbered by the loops that move the element, so that they have no gaps. Nothing changes where the nest
-    writes the buffer, or where a load may be outside of it.
+    Registers are numbered by the loops that move the element, so that they have no gaps; the loop ``vector`` comes
+    last, and that over its iterations is ``<buffer>_r.v``, so that it may become a vector. Nothing changes where the
+    nest writes the buffer, or where a load may be outside of it.
 
     Before::
 
@@ -103,4 +106,4 @@ def load_once(kernel: Kernel, buffer: str, loops: tuple[str, ...]) -> Kernel:
         raise ConfigError("not-nested", f"load_once: no loop is named around loads of {buffer}; legal is at least one")
     require_no_effects(kernel, "load_once", FENCES)
     require_new_buffer(kernel, f"{buffer}_r", "load_once")
-    return with_body(kernel, _LoadOnce(buffer, loops).stmt(kernel.body))
+    return with_body(kernel, _LoadOnce(buffer, loops, vector).stmt(kernel.body))

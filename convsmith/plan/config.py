@@ -73,6 +73,8 @@ class Config:
                   different banks
     ``swizzle``   operand -> elements that stay together where each row of its copy in shared memory is rotated further
                   than the one before, for the same reason; no memory is spent
+    ``vectors``   loop -> neighbouring iterations of a thread that load and store at once, on machines that have groups;
+                  its tile along the lane loop is in runs of so many
     ``buffers``   copies of each operand in shared memory: groups fill the next ones while they use the first
     ``copies``    how elements reach shared memory: through registers of the threads that then wait (``wait``), or on
                   their own while threads go on (``async``)
@@ -120,6 +122,7 @@ class Config:
     shared: tuple[str, ...] = ()
     pad: tuple[tuple[str, int], ...] = ()
     swizzle: tuple[tuple[str, int], ...] = ()
+    vectors: tuple[tuple[str, int], ...] = ()
     buffers: int = 1
     copies: str = "wait"
     barriers: str = "whole"
@@ -271,7 +274,7 @@ class Config:
             stream=names(self.stream, arrays), hold=names(self.hold, arrays), flip=names(self.flip, arrays),
             group=sizes(self.group), shared=names(self.shared, arrays),
             pad=tuple((arrays.get(a, a), n) for a, n in self.pad),
-            swizzle=tuple((arrays.get(a, a), n) for a, n in self.swizzle),
+            swizzle=tuple((arrays.get(a, a), n) for a, n in self.swizzle), vectors=sizes(self.vectors),
         )  # fmt: skip
 
     @staticmethod
@@ -340,6 +343,7 @@ _PRINT: dict[str, Callable[[Any], str]] = {
     "fuse": _pairs_text, "near": _pairs_text,
     "register": _sizes_text, "cache": _sizes_text, "terms": _sizes_text, "split": _sizes_text, "ends": _sizes_text,
     "remainder": _sizes_text, "group": _sizes_text, "pad": _sizes_text, "swizzle": _sizes_text,
+    "vectors": _sizes_text,
     "winograd": _sizes_text, "block": _sizes_text,
     "order": ",".join, "reduce": ",".join, "pack": ",".join, "hold": ",".join, "flip": ",".join, "stream": ",".join,
     "shared": ",".join,
@@ -349,7 +353,7 @@ _READ: dict[str, Callable[[str], Any]] = {
     "target": str, "lane": str, "instruction": str, "realise": str, "table": str, "offsets": str, "pieces": int,
     "threads": int, "at": str, "halo": str, "join": str, "buffers": int, "copies": str, "barriers": str,
     "fuse": _pairs, "near": _pairs, "register": _sizes, "cache": _sizes, "terms": _sizes, "split": _sizes,
-    "ends": _sizes, "remainder": _sizes, "group": _sizes, "pad": _sizes, "swizzle": _sizes,
+    "ends": _sizes, "remainder": _sizes, "group": _sizes, "pad": _sizes, "swizzle": _sizes, "vectors": _sizes,
     "winograd": _sizes, "block": _sizes,
     "order": _names, "reduce": _names, "pack": _names, "hold": _names, "flip": _names, "phases": _names,
     "stream": _names, "shared": _names,
@@ -366,7 +370,8 @@ _EXAMPLE = {
     "terms": "--terms=ic:4", "split": "--split=mb:2", "reduce": "--reduce=kh,kw,ic", "pack": "--pack=wei",
     "near": "--near=src+oh_ow", "stream": "--stream=wei",
     "join": "--join=atomic", "group": "--group=oc:32,ow:16,ic:8", "shared": "--shared=src,wei", "pad": "--pad=wei:1",
-    "swizzle": "--swizzle=wei:4", "buffers": "--buffers=2", "copies": "--copies=async", "barriers": "--barriers=split",
+    "swizzle": "--swizzle=wei:4", "vectors": "--vectors=oc:4,ic:4",
+    "buffers": "--buffers=2", "copies": "--copies=async", "barriers": "--barriers=split",
     "hold": "--hold=wei", "offsets": "--offsets=sums", "flip": "--flip=wei", "outline": "--outline=no",
     "drain": "--drain=yes", "phases": "--phases=ow", "winograd": "--winograd=oh:4,ow:4", "block": "--block=oh:2",
 }  # fmt: skip

@@ -7,6 +7,7 @@ from math import prod
 from convsmith.ir.index import is_false
 from convsmith.machine.base import Machine
 from convsmith.passes.add_atomically import ZERO, add_atomically
+from convsmith.passes.ask_once import ask_once
 from convsmith.passes.async_copies import async_copies
 from convsmith.passes.bind import bind
 from convsmith.passes.contract import contract
@@ -40,7 +41,15 @@ from convsmith.passes.unused_let import unused_let
 from convsmith.passes.vectorise import vectorise
 from convsmith.plan.config import Config
 from convsmith.plan.group_fragments import lane_row
-from convsmith.plan.group_limits import check_limits, check_names, check_parts, copy_width, innermost, shared_bytes
+from convsmith.plan.group_limits import (
+    check_limits,
+    check_names,
+    check_parts,
+    copy_width,
+    innermost,
+    loaded_vector,
+    shared_bytes,
+)
 from convsmith.plan.group_nest import GRID_DIMS, GROUP, STEP, THREAD, GroupNest, group_nest, packed
 from convsmith.plan.group_plan import GroupPlan
 from convsmith.plan.hardware import hardware_plan
@@ -98,8 +107,11 @@ def group_steps(st: Statement, config: Config, loops: Loops, nest: GroupNest) ->
     if warp is not None:
         steps.append(Step(hold_fragments, warp.row, warp.outer, warp.inner))
     elif nest.registers:
-        reads = (f"{v.name}_s" if v in views else v.name for v in st.factors)
-        steps += [Step(load_once, name, names(nest.registers)) for name in reads]
+        vectors = {v: loaded_vector(st, v, loops, config, nest) for v in st.factors}
+        for v, vector in sorted(vectors.items(), key=lambda x: x[1] not in nest.terms):
+            terms = [x.name for x in nest.terms if x is vector]
+            read = f"{v.name}_s" if v in views else v.name
+            steps.append(Step(load_once, read, (*terms, *names(nest.registers)), "" if vector is None else vector.name))
     steps += [*packed(names(nest.grid), GROUP, GRID_DIMS)]
     if config.buffers > 1 and views:
         slots = tuple(f"{v.name}_s" for v in views)
@@ -129,6 +141,13 @@ def lower_steps(st: Statement, config: Config, loops: Loops, nest: GroupNest, ma
             steps.append(Step(load_matrices, (row,), nest.warp.loads))
         steps += [Step(spread_lanes, (row,)), Step(simplify)]
         steps += [Step(vectorise, run_name(n), n, False) for n in RUNS]
+    for x in (x for x in nest.vectors if x in nest.registers):
+        steps += [Step(ask_once, x.name), Step(vectorise, x.name, x.extent, False)]
+    for view in st.factors:
+        vector = loaded_vector(st, view, loops, config, nest)
+        if vector is not None:
+            held = f"{view.name}{'_s' if view.name in config.shared else ''}_r.v"
+            steps.append(Step(vectorise, held, vector.extent, False))
     for view in (v for v in st.factors if v.name in config.shared):
         width = copy_width(st, view, loops, config, nest)
         if width > 1:

@@ -15,7 +15,7 @@ from convsmith.machine.base import Machine
 from convsmith.passes.footprint import dense_blocks
 from convsmith.plan.config import Config
 from convsmith.plan.group_nest import GroupNest, tile_of
-from convsmith.plan.loops import Loops, fused_dims
+from convsmith.plan.loops import Loop, Loops, fused_dims
 from convsmith.statement.statement import Statement, View
 
 REALISED = ("mask", "pad_copy")
@@ -28,8 +28,8 @@ ATOMIC = ("f32", "s32")
 """Types of results that groups add parts to."""
 _KNOWN = {
     "target", "lane", "fuse", "register", "order", "reduce", "group", "shared", "pad", "realise", "pack", "split",
-    "join", "swizzle", "buffers", "copies", "barriers", "offsets", "flip", "instruction", "outline", "pieces", "then",
-    "at", "halo",
+    "join", "swizzle", "vectors", "buffers", "copies", "barriers", "offsets", "flip", "instruction", "outline",
+    "pieces", "then", "at", "halo",
 }  # fmt: skip
 """Fields of a config that say something on machines with thread groups, or are asked about elsewhere."""
 
@@ -59,6 +59,13 @@ def check_names(st: Statement, loops: Loops, config: Config, machine: Machine) -
                     field, f"--{field}={name}:{size}: legal are operands of --shared={','.join(config.shared)}, in one "
                     "of --pad= and --swizzle=, and at least 1",
                 )  # fmt: skip
+    for name, size in config.vectors:
+        tile = tile_of(loops, config, name)[loops.kinds.get(name) != "k"] if name in loops.extents else 0
+        if size < 2 or not tile or tile % size or config.instruction:
+            raise ConfigError(
+                "vectors", f"--vectors={name}:{size}: legal is a divisor of at least 2 of a thread's tile along a "
+                f"loop, of a step along a reduction loop, found {tile}, and no --instruction=",
+            )  # fmt: skip
     defaults = Config(config.target, config.lane, pack=())
     for field in sorted({f.name for f in fields(config)} - _KNOWN):
         if getattr(config, field) != getattr(defaults, field):
@@ -156,12 +163,32 @@ def copy_width(st: Statement, view: View, loops: Loops, config: Config, nest: Gr
     parts = [coordinate.const, _copy_shape(st, view, loops, config)[nearest.dim], MOST_BYTES // dtype(view.dtype).bytes]
     parts += [b.stride for b in blocks if b is not nearest]
     parts += [b.size for b in blocks if b is nearest and len([x for x in blocks if x.dim == b.dim]) > 1]
+    sizes = {Var(d.name): d.size for d in st.dims}
     for atom, n in coordinate.terms:
         if not isinstance(atom, Var):
             return 1
-        parts.append(n * tiles[atom])
+        if sizes[atom] > 1:
+            parts.append(n * tiles[atom])
     parts += [n for name, n in (*config.pad, *config.swizzle) if name == view.name]
     return gcd(*parts)
+
+
+def loaded_vector(st: Statement, view: View, loops: Loops, config: Config, nest: GroupNest) -> Loop | None:
+    """Return the loop along which a thread loads elements of a view at once: one over its sums that moves the view, or
+    one over terms that are neighbours. None without such a loop.
+    """
+    if view.name in config.shared:
+        dim = innermost(st, view, nest, config)
+    else:
+        nearest = min((b for b in view.layout.blocks if b.size > 1), key=lambda b: b.stride, default=None)
+        dim = nearest.dim if nearest is not None and nearest.stride == 1 else None
+    for x in reversed(nest.vectors):
+        var = Var(loops.dims[x.of][-1])
+        if x in nest.registers and any(var in variables_of(c) for c in view.coords):
+            return x
+        if x in nest.terms and dim is not None and dict(view.coords[dim].terms).get(var) == 1:
+            return x
+    return None
 
 
 def _moving(
@@ -184,7 +211,10 @@ def innermost(st: Statement, view: View, nest: GroupNest, config: Config) -> int
     terms; or that of memory, where loads of matrices transpose it.
     """
     if nest.warp is None:
-        return along_lanes(view, config)
+        lanes = along_lanes(view, config)
+        vectors = [Var(fused_dims(config, n)[-1]) for n, _ in config.vectors]
+        found = (n for n, x in enumerate(view.coords) if any(v in variables_of(x) for v in vectors))
+        return next(found, None) if lanes is None else lanes
     nearest = min((b for b in view.layout.blocks if b.size > 1), key=lambda b: b.stride, default=None)
     if nearest is not None and dtype(view.dtype).name in nest.warp.transposed:
         moving = {Var(d): x.extent for x in (*nest.warp.rows, *nest.warp.columns) for d in x.dims}

@@ -25,9 +25,10 @@ class GroupNest:
     """The loops that tiling makes, by role, outermost first in each.
 
     The loops ``grid`` step from group tile to group tile, those in ``threads`` from thread to thread, and ``registers``
-    are the sums of a thread. The ``steps`` of the reduction run one after the other; a group copies operands at each.
-    The loops ``terms`` run within a step. The loop over ``parts`` of the reduction, where there are any, is one of the
-    grid: groups add up a part each. ``tiling`` are the rewrites that split the loops of the statement into these.
+    are the sums of a thread; the ``vectors`` among them and among the terms are loaded at once. The ``steps`` of the
+    reduction run one after the other; a group copies operands at each. The loops ``terms`` run within a step. The loop
+    over ``parts`` of the reduction, where there are any, is one of the grid: groups add up a part each. ``tiling`` are
+    the rewrites that split the loops of the statement into these.
     """
 
     grid: tuple[Loop, ...]
@@ -38,6 +39,7 @@ class GroupNest:
     tiling: tuple[Step, ...]
     parts: tuple[Loop, ...] = ()
     warp: WarpTile | None = None
+    vectors: tuple[Loop, ...] = ()
 
     @property
     def grid_sizes(self) -> tuple[int, ...]:
@@ -75,6 +77,7 @@ def group_nest(
     steps: list[Loop] = []
     terms: list[Loop] = []
     parts: list[Loop] = []
+    vectors: list[Loop] = []
     tiling: list[Step] = []
     for n in _ordered(loops, config):
         whole, (size, own) = loops.extents[n], tile_of(loops, config, n)
@@ -92,27 +95,39 @@ def group_nest(
             outer.append(loops.part(n, n, "thread", count))
             continue
         outer.append(loops.part(f"{n}.g", n, "thread", count, size, is_tiled=True))
-        across = size // own
+        across, run = size // own, dict(config.vectors).get(n, 1)
+        within = f"{n}.i" if run == 1 else f"{n}.c"
+        if run > 1:
+            vectors.append(loops.part(f"{n}.v", n, "register", run))
         if is_step or (across == 1 and not is_lane):
-            tiling.append(Step(tile, n, size, f"{n}.g", f"{n}.i"))
-            inner.append(loops.part(f"{n}.i", n, "register", size))
+            tiling.append(Step(tile, n, size, f"{n}.g", within))
+            inner.append(loops.part(f"{n}.i", n, "register", size // run, run, run > 1))
+            tiling += [Step(tile, within, run, f"{n}.i", f"{n}.v")] * (run > 1)
             continue
         is_spread = is_lane and row is None
-        threads.append(loops.part(f"{n}.t", n, "thread", across, 1 if is_spread else own, own > 1))
+        threads.append(loops.part(f"{n}.t", n, "thread", across, run if is_spread else own, own > 1))
         if own == 1:
             tiling.append(Step(tile, n, size, f"{n}.g", f"{n}.t"))
             continue
-        registers.append(loops.part(f"{n}.i", n, "register", own, across if is_spread else 1))
+        apart = across * run if is_spread else run
+        registers.append(loops.part(f"{n}.i", n, "register", own // run, apart, apart > 1))
         tiling.append(Step(tile, n, size, f"{n}.g", f"{n}.b"))
-        inside = (across, f"{n}.i", f"{n}.t") if is_spread else (own, f"{n}.t", f"{n}.i")
-        tiling.append(Step(tile, f"{n}.b", *inside))
+        if is_spread:
+            tiling.append(Step(tile, f"{n}.b", apart, f"{n}.i", f"{n}.t" if run == 1 else f"{n}.c"))
+            tiling += [Step(tile, f"{n}.c", run, f"{n}.t", f"{n}.v")] * (run > 1)
+        else:
+            tiling.append(Step(tile, f"{n}.b", own, f"{n}.t", within))
+            tiling += [Step(tile, within, run, f"{n}.i", f"{n}.v")] * (run > 1)
     classes = [
         loops.part(f"{n}.r", n, "class", count) for n, count in loops.residues.items() if loops.kinds[n] != "k"
     ]  # fmt: skip
     threads.sort(key=lambda x: x.of == config.lane)
+    vectors.sort(key=lambda x: x.of == config.lane)
+    registers += [x for x in vectors if loops.kinds[x.of] != "k"]
+    terms += [x for x in vectors if loops.kinds[x.of] == "k"]
     return GroupNest(
         (*classes, *grid, *parts), tuple(threads), tuple(registers), tuple(steps), tuple(terms), tuple(tiling),
-        tuple(parts), None if row is None else warp_tile(row, loads, config.lane, registers, terms),
+        tuple(parts), None if row is None else warp_tile(row, loads, config.lane, registers, terms), tuple(vectors),
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from convsmith.plan.loops import Loops
 from convsmith.plan.unit import Unit
 from convsmith.statement.statement import Statement
 
-OF_GROUPS = ("group", "shared", "pad", "swizzle", "join", "buffers", "copies", "barriers")
+OF_GROUPS = ("group", "shared", "pad", "swizzle", "vectors", "join", "buffers", "copies", "barriers")
 """Fields of a config that say something on machines with groups of threads alone."""
 SPARE = 3
 """Fragments for factors: of the weights, of the source, and of a remainder of the source that has fewer rows."""

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
-from math import inf, prod
+from math import gcd, inf, prod
 from typing import NamedTuple
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Index, Var, is_true
 from convsmith.ir.intern import one_table
+from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
 from convsmith.machine.device import Device
 from convsmith.plan.config import Config
 from convsmith.plan.group_fragments import lane_row
-from convsmith.plan.group_limits import along_lanes, shared_bytes
+from convsmith.plan.group_limits import along_lanes, loaded_vector, shared_bytes
 from convsmith.plan.group_nest import GroupNest, group_nest
 from convsmith.plan.hardware_choice import hardware_config
 from convsmith.plan.kernel import scheduled
@@ -29,6 +30,12 @@ from convsmith.tune.device_fragments import FragmentChoice, fragment_choices, fr
 
 SHARED_LOAD = 1.0
 """Cycles in which a thread loads an element from shared memory, in those of a multiply-add."""
+VECTOR_LOAD = 2.0
+"""Cycles in which a thread loads a vector from shared memory, in those of loading an element."""
+VECTOR = 16
+"""Bytes that a thread loads at once at most."""
+TERMS = 4
+"""Maximum number of terms that a thread loads at once; each takes a register for each pixel."""
 GLOBAL_LOAD = 6.0
 """Cycles in which a thread loads an element from global memory, with its address, in those of a multiply-add."""
 TEST = 2.0
@@ -39,7 +46,7 @@ LEAST_THREADS = 32
 """Threads of a group below which a unit of the device is not filled."""
 FEW = 8
 """Iterations of a loop below which adjacent threads lie along another one."""
-SUMS = 32
+SUMS = 64
 """Maximum number of sums of a thread."""
 PARTS = (1, 2, 4, 8)
 """Tiles of a thread along a loop."""
@@ -161,7 +168,7 @@ def _choices(st: Statement, machine: Machine) -> Iterator[_Choice]:
                 machine.name, lane, register=_sizes(register), pack=(), group=_sizes({**group, **steps}), shared=shared,
                 realise="mask", reduce=st.reduce,
             )  # fmt: skip
-            config = _realised(st, config)
+            config = _realised(st, _in_vectors(st, sizes, config))
             loops = loops_after_fusing(st, config)
             nest = group_nest(loops, config)
             needed = shared_bytes(st, loops, config, nest)
@@ -219,7 +226,7 @@ def _of_product(
     sizes: Mapping[str, int], register: Mapping[str, int], group: Mapping[str, int], device: Device
 ) -> float:
     """Return the cycles of a product that is used, in tiles that exceed the loops, on units of which some may wait."""
-    loads = SHARED_LOAD * _loads(register) + GLOBAL_LOAD * _loads(group)
+    loads = SHARED_LOAD / VECTOR_LOAD * _loads(register) + GLOBAL_LOAD * _loads(group)
     counts = [-(-sizes[n] // g) for n, g in group.items()]
     excess = prod(count * g / sizes[n] for count, (n, g) in zip(counts, group.items()))
     groups = prod(counts) * prod(size for n, size in sizes.items() if n not in group)
@@ -243,14 +250,34 @@ def _ways(st: Statement, sizes: Mapping[str, int]) -> Iterator[tuple[dict[str, i
             yield {**around, last: step}, names
 
 
+def _in_vectors(st: Statement, sizes: Mapping[str, int], config: Config) -> Config:
+    """Return the config with vectors along the lane loop, and along the innermost terms where a factor that all lanes
+    read has them as neighbours, in memory or in its copy.
+    """
+    width = VECTOR // max(dtype(v.dtype).bytes for v in st.factors)
+    vectors = []
+    across = gcd(config.size(config.lane), sizes[config.lane], width)
+    if across > 1 and config.lane not in st.residues:
+        vectors.append((config.lane, across))
+    last = config.reduce[-1] if config.reduce else ""
+    same = [v for v in st.factors if all(Var(config.lane) not in variables_of(x) for x in v.coords)]
+    along = gcd(config.group_size(last), sizes.get(last, 1), width, TERMS)
+    legal = [v for v in same if v.name in config.shared or view_steps(v).get(Var(last)) == 1]
+    steps = {dict(x.terms).get(Var(last)) for v in legal for x in v.coords}
+    if along > 1 and last not in st.residues and 1 in steps:
+        vectors.append((last, along))
+    return replace(config, vectors=tuple(vectors))
+
+
 def _realised(st: Statement, config: Config) -> Config:
     """Return the config with what follows from the operands that it shares: how padding is read, and longer rows."""
     copied = st.a.name in config.shared and not st.shifted
+    longer = dict(config.vectors).get(config.lane, 1)
     pad = []
     for view in (v for v in st.factors if v.name in config.shared):
         lanes, nearest = along_lanes(view, config), min(view.layout.blocks, key=lambda b: b.stride).dim
         if lanes is not None and lanes != nearest:
-            pad.append((view.name, 1))
+            pad.append((view.name, longer))
     return replace(config, pad=tuple(pad), realise="pad_copy" if copied else "mask")
 
 
@@ -259,9 +286,11 @@ def _cycles(
 ) -> float:
     """Return the expected cycles of all groups that a unit of the device runs."""
     terms, sums = prod(x.extent for x in nest.terms), prod(x.extent for x in nest.registers)
-    loads = sum(
-        prod(x.extent for x in nest.registers if _moves(loops, x.of, view.coords)) for view in st.factors
-    )  # fmt: skip
+    loads = 0.0
+    for view in st.factors:
+        vector = loaded_vector(st, view, loops, config, nest)
+        at_once = 1.0 if vector is None else vector.extent / VECTOR_LOAD
+        loads += prod(x.extent for x in nest.registers if _moves(loops, x.of, view.coords)) / at_once
     copied = sum(needed.values()) / 4 / nest.size
     tested = TEST * sums if config.realise == "mask" and not is_true(st.a.mask) else 0.0
     of_term = sums + tested + loads * (SHARED_LOAD if config.shared else GLOBAL_LOAD)

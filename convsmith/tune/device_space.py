@@ -107,6 +107,17 @@ def _rows(at: _Decided) -> Iterator[Changes]:
         yield dict(pad=_with(c.pad, view.name, 0, least=1), swizzle=_with(c.swizzle, view.name, more, least=1))
 
 
+def _vectors(at: _Decided) -> Iterator[Changes]:
+    """Yield vectors along the lane loop and along the innermost terms, and none."""
+    c = at.config
+    if c.instruction:
+        return
+    widths = [n for n in (2, 4, 8) if n * max(dtype(v.dtype).bytes for v in at.statement.factors) <= LONGER]
+    for name in (c.lane, *c.reduce[-1:]):
+        for width in (0, *widths):
+            yield dict(vectors=_with(c.vectors, name, width))
+
+
 def _orders(at: _Decided) -> Iterator[Changes]:
     """Yield the orders of groups, and of the steps of the reduction."""
     outer = [d.name for d in at.statement.dims if d.name not in at.reduce and d.size > 1]
@@ -131,6 +142,7 @@ def _parts(at: _Decided) -> Iterator[Changes]:
 
 _DIMENSIONS: dict[str, Callable[[_Decided], Iterator[Changes]]] = {
     "register": _registers, "group": _groups, "step": _steps, "copies": _copies, "rows": _rows, "shared": _shared,
+    "vectors": _vectors,
     "order": _orders, "parts": _parts,
 }  # fmt: skip
 """The dimensions of the space by name. Lanes and instructions come with the model's candidates."""

@@ -70,7 +70,10 @@ def test_the_fastest_config_of_a_space_wins(
     assert wanted in outcome.best.config and outcome.best.seconds == 0.5e-6
 
 
-@pytest.mark.parametrize("dimension", ["register", "group", "step", "copies", "rows", "shared", "order", "parts"])
+DIMENSIONS = ("register", "group", "step", "copies", "rows", "shared", "vectors", "order", "parts")
+
+
+@pytest.mark.parametrize("dimension", DIMENSIONS)
 def test_each_dimension_has_legal_steps(dimension: str) -> None:
     line = "--dir=BWD_W --stag=axb --dtag=axb mb4ic8iw16oc16ow16kw3pw1"
     with interning():
