@@ -1,4 +1,5 @@
-"""From a kernel to the code of an exported one: its entries, the functions that run them, and those that LLVM calls."""
+"""The code of an exported kernel: its entries, the functions that run them, and the library functions that LLVM calls.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from convsmith.runtime.arrays import Array
 __all__ = ["BuiltKernel", "build_kernel"]
 
 _OF_COMPILER = "__"
-"""The beginning of the names of functions that each compiler for a machine brings in a library of its own."""
+"""Prefix of the names of functions that compilers for a machine provide in a library of their own."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class BuiltKernel:
 def build_kernel(kernel: CompiledKernel, name: str, weights: Mapping[str, Array]) -> BuiltKernel:
     """Return the code of ``kernel`` under ``name``, with the arrays ``weights`` built in.
 
-    UnsupportedError where there is no code of a CPU to export.
+    UnsupportedError if the kernel has no code for a CPU.
     """
     artifact, machine = _exportable(kernel), kernel.target
     contents = built_in_contents(kernel, artifact, weights)
@@ -76,7 +77,7 @@ def build_kernel(kernel: CompiledKernel, name: str, weights: Mapping[str, Array]
 
 
 def _exportable(kernel: object) -> Artifact:
-    """Return the artifact of a kernel that can be exported; UnsupportedError says why another one cannot."""
+    """Return the artifact of `kernel`. UnsupportedError says why it cannot be exported."""
     if not isinstance(kernel, CompiledKernel):
         raise UnsupportedError(
             f"{type(kernel).__name__}: kernels of fixed sizes are exported, which compile() returns without dynamic=",

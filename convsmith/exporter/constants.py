@@ -1,4 +1,4 @@
-"""Arrays that are built into exported code: in the kernel's layout, or packed by this machine when the code is made.
+"""Arrays that are built into exported code: in the kernel's layout, or packed by this machine during the export.
 
 Code for another machine cannot run here, so its packing kernels are compiled for this one, without vectors: they copy
 the same elements to the same places.
@@ -37,7 +37,7 @@ from convsmith.runtime.host import HostLibrary
 __all__ = ["built_in_contents", "stored_bytes"]
 
 _STEPS = (Step(flatten), Step(simplify), Step(narrow_index))
-"""Rewrites of a packing kernel that keep its loops as they are."""
+"""Rewrites of a packing kernel that leave its loops unchanged."""
 
 
 def stored_bytes(spec: ArraySpec, array: Array | tuple[float, ...]) -> bytes:
@@ -52,8 +52,8 @@ def stored_bytes(spec: ArraySpec, array: Array | tuple[float, ...]) -> bytes:
 def built_in_contents(kernel: Inspected, artifact: Artifact, given: Mapping[str, Array]) -> dict[str, bytes]:
     """Return the bytes of the tensors ``given``, by the names of the parameters that they replace.
 
-    UsageError where a tensor is unknown, is no input, has another shape or type, or holds a number that the kernel may
-    not multiply by.
+    UsageError if a tensor is unknown, is not an input, has another shape or type, or holds an infinity or NaN that the
+    kernel would multiply by a stored zero.
     """
     tensors = tensors_of(artifact)
     specs = {name: ArraySpec(tensor) for name, tensor in tensors.items()}
@@ -127,7 +127,7 @@ def _in_memory(kernel: Kernel) -> Kernel:
 
 
 def _private(kernel: Kernel) -> dict[Buffer, int]:
-    """Return the bytes of each array that the kernel has in memory of its own."""
+    """Return the bytes of each buffer that the kernel allocates in memory."""
     return {b: -(-b.size * b.dtype.bytes // ALIGNMENT) * ALIGNMENT for b in private_buffers(kernel)}
 
 

@@ -87,7 +87,7 @@ class _ModuleText:
         return self.constant(f"default_{tensor.name}", stored_bytes(ArraySpec(tensor), tensor.default))
 
     def _entry(self, use: EntryUse, block: str, given: Mapping[str, str], is_shared: bool) -> None:
-        """Fill the block of an entry, and emit what its memory needs before it runs, and the call."""
+        """Fill the argument block of an entry, write the tables that it reads, and call it."""
         entry = use.entry
         own = {a.name: self._place(a, use, given) for a in entry.arguments}
         for a in entry.arguments:
@@ -148,7 +148,7 @@ class _ModuleText:
         ]  # fmt: skip
 
     def _write_table(self, a: Argument, zero: Argument, own: Mapping[str, str]) -> None:
-        """Write addresses in the tensor that a table points into, or of what stands for absent pixels."""
+        """Write the pointers of a table: to pixels of a tensor, or to the buffer that stands for absent pixels."""
         item, absent = element_type(zero).itemsize, -1
         entries = from_recipe(a.recipe).entries.ravel()
         if not entries.size:
@@ -165,7 +165,7 @@ class _ModuleText:
         self._end_loop(loop)
 
     def _write_points(self, a: Argument, points: Argument, own: Mapping[str, str]) -> None:
-        """Write the zero points of a call to the memory that stands for absent pixels."""
+        """Write the zero points of a call to the buffer that stands for absent pixels."""
         wide, bits = f"i{element_type(points).itemsize * 8}", f"i{element_type(a).itemsize * 8}"
         count = a.size if points.size == 1 else points.size
         if a.size > count:
@@ -197,12 +197,12 @@ def _escaped(memory: bytes) -> str:
 
 
 def _memory(name: str) -> str:
-    """Return the symbol of a constant, which no kernel can have."""
+    """Return the symbol of a constant; it differs from all legal names of kernels."""
     return f"@memory.{name}"
 
 
 def _check(interface: Interface, word: str) -> Iterator[str]:
-    """Yield the lines of the function that compares the memory of a call with what the kernel needs."""
+    """Yield the lines of the function that checks sizes, alignment and overlaps of the arrays of a call."""
     parameters = interface.parameters
     names = ", ".join(f"ptr %{p.name}, {word} %{p.name}.bytes" for p in parameters)
     yield f"define i32 @{interface.check}({names}) nounwind {{"
@@ -234,7 +234,7 @@ def _check(interface: Interface, word: str) -> Iterator[str]:
 
 
 def _unless_null(result: str, fault: str, optional: tuple[int, ...]) -> Iterator[str]:
-    """Yield the lines that clear a fault of a parameter that is null and may be."""
+    """Yield the lines that clear the fault of an optional parameter that is null."""
     if not optional:
         yield f"  {result} = and i1 {fault}, true"
         return

@@ -17,7 +17,7 @@ C_TYPES = {
     "f32": "float", "f64": "double", "f16": "uint16_t", "bf16": "uint16_t", "s32": "int32_t", "s16": "int16_t",
     "s8": "int8_t", "u8": "uint8_t", "": "void",
 }  # fmt: skip
-"""Types of C by ours; those without one are integers that hold the bits. Memory of the kernel's own is void."""
+"""Types of C by data type. Types that C lacks are integers of their size; packed operands and workspaces are void."""
 
 _WIDTH = 116
 
@@ -55,12 +55,12 @@ def header_text(name: str, kernels: Sequence[BuiltKernel]) -> str:
 
 
 def macro(name: str) -> str:
-    """Return the beginning of the names of macros about ``name``."""
+    """Return the prefix of the macros of ``name``."""
     return name.upper()
 
 
 def tensor_text(p: Parameter) -> str:
-    """Return a line on the memory behind a parameter: shape, layout and strides."""
+    """Return a line with shape, layout, strides and bytes of the array behind a parameter."""
     if p.tensor is None:
         return f"{p.nbytes} bytes, aligned to {p.alignment}"
     t = p.tensor

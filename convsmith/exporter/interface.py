@@ -24,7 +24,7 @@ from convsmith.runtime.entry_call import PackedParts
 __all__ = ["WORKSPACE", "EntryUse", "Interface", "PackingFunction", "Parameter", "interface_of"]
 
 WORKSPACE = "workspace"
-"""The name of the parameter for the memory that a kernel alone uses."""
+"""The name of the parameter for the kernel's own memory."""
 
 
 @dataclass(frozen=True)
@@ -96,18 +96,18 @@ class Interface:
 
     @property
     def check(self) -> str:
-        """Name of the function that compares the memory of a call with what the kernel needs."""
+        """Name of the function that checks sizes, alignment and overlaps of the arrays of a call."""
         return f"{self.name}_check"
 
     @property
     def message(self) -> str:
-        """Name of the function that says what a code means."""
+        """Name of the function that returns the message of a code."""
         return f"{self.name}_message"
 
     @property
     def faults(self) -> tuple[tuple[int, str, str], ...]:
-        """What `check` can find: the number of a parameter, the kind of the fault (with the number of a second
-        parameter for an overlap), and the message. The code of a fault is its place, counted from 1.
+        """The faults that `check` reports: the number of a parameter, the kind of the fault (with a second parameter's
+        number for an overlap), and the message. The code of a fault is its place, counted from 1.
         """
         return tuple(_faults(self.parameters))
 

@@ -38,7 +38,7 @@ Weights = Mapping[str, Array | str | os.PathLike[str]]
 
 @dataclass(frozen=True)
 class ExportedLibrary:
-    """The files of an exported library, of which `code` are those to link, and its kernels with their interfaces."""
+    """The files of an exported library and its kernels with their interfaces; programs link the files `code`."""
 
     name: str
     directory: Path
@@ -121,7 +121,7 @@ def export_kernels(
 
 
 def _names_of(kernels: Sequence[CompiledKernel], name: str | None) -> list[str]:
-    """Return the names of kernels: that of a single one is ``name``, others are made from their problems."""
+    """Return the names of the kernels: ``name`` for a single kernel, otherwise names made from their problems."""
     if len(kernels) == 1 and name is not None:
         return [check_name(name)]
     return unique_names(_name_of(k.problem) if isinstance(k, CompiledKernel) else "kernel" for k in kernels)
@@ -175,7 +175,7 @@ def _loaded(problem: Problem, name: str, given: Array | str | os.PathLike[str]) 
 
 
 def _written(name: str, directory: Path, format_: str, kernels: tuple[BuiltKernel, ...]) -> ExportedLibrary:
-    """Write the files of a library. UsageError where the directory cannot be written."""
+    """Write the files of a library. UsageError if the directory cannot be written."""
     if format_ == "source":
         code = {f"{k.name}.s": k.assembly() for k in kernels}
     elif format_ == "object":

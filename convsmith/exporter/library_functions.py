@@ -45,7 +45,7 @@ define {type} @{name}({type} %x) nounwind {{
 declare {type} @llvm.fabs.{kind}({type})
 declare {type} @llvm.copysign.{kind}({type}, {type})
 """
-"""Rounds to the nearest integer, of ties to the even one. Numbers of ``whole`` and above are integers."""
+"""Rounds to the nearest integer, ties to even. Numbers of at least ``whole`` are integers."""
 
 _ODD = """
 define internal double @{name}.to_odd(double %sum, double %lost) nounwind {{
@@ -75,7 +75,7 @@ define internal {{ double, double }} @{name}.sum(double %a, double %b) nounwind 
   ret {{ double, double }} %both
 }}
 """
-"""A sum rounded to odd, from the nearest one and what it lost; and the nearest sum with what it lost."""
+"""A sum rounded to odd, from the rounded sum and its rounding error; and the rounded sum with its error."""
 
 _SINGLE = """
 define float @fmaf(float %a, float %b, float %c) nounwind {{
@@ -140,14 +140,14 @@ _TEXTS: dict[str, tuple[str, ...]] = {
     "rintf": (_NEAREST,),
     "rint": (_NEAREST,),
 }
-"""Texts by the name of the function. A type ends with f in the names of functions on `float`."""
+"""Texts by the name of the function. Names of functions on `float` end with f."""
 
 PROVIDED = tuple(_TEXTS)
 """Names of the functions that exported code can bring."""
 
 
 def library_text(name: str, triple: str, word: str) -> str:
-    """Return a module with the function ``name``, which stays although no instruction of LLVM's names it."""
+    """Return a module with the function ``name``, marked as used, because only LLVM's code generator calls it."""
     type_ = "float" if name.endswith("f") else "double"
     kind = "f32" if type_ == "float" else "f64"
     fields = {"name": name, "word": word, "type": type_, "kind": kind, "whole": _WHOLE[type_]}

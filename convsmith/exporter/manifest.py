@@ -1,4 +1,4 @@
-"""The manifest of an exported library, and the file that brings it into a build with CMake."""
+"""The manifest of an exported library, and its CMakeLists.txt."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from convsmith.layout.layout import Layout
 __all__ = ["SCHEMA", "cmake_text", "manifest_text"]
 
 SCHEMA = 1
-"""Version of the manifest's form."""
+"""Version of the manifest's schema."""
 
 
 def manifest_text(name: str, format_: str, files: Sequence[str], kernels: Sequence[BuiltKernel]) -> str:

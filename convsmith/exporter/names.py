@@ -12,7 +12,7 @@ from convsmith.exporter.library_functions import PROVIDED
 __all__ = ["check_name", "legal_name", "unique_names"]
 
 _FUNCTION = re.compile(r"_(pack|pack_\w+|check|message)$", re.IGNORECASE)
-"""The ends of names of the functions beside a kernel, which another kernel must not have."""
+"""Suffixes of the functions beside a kernel, with which the name of a kernel must not end."""
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _KEYWORDS = frozenset(
     """
@@ -26,9 +26,9 @@ _KEYWORDS = frozenset(
 )
 """Words that a C, C++ or Rust program cannot use as the name of a function, in lower case."""
 _RESERVED = frozenset({"main", *PROVIDED})
-"""Functions that a program or exported code has."""
+"""Names of functions that programs or exported code define."""
 _PREFIX = "convsmith"
-"""The beginning of the names of entries."""
+"""Prefix of the names of entries."""
 
 
 def check_name(name: str) -> str:
@@ -45,7 +45,8 @@ def check_name(name: str) -> str:
 
 
 def legal_name(text: str, kind: str = "conv") -> str:
-    """Return an identifier that resembles ``text``: other characters become _; ``kind`` comes before what is none."""
+    """Return an identifier that resembles ``text``: other characters become _, and ``kind`` precedes a reserved word.
+    """
     name = re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_") or "kernel"
     name = name if _is_legal(name) else f"{kind}_{name}"
     return f"{name}_kernel" if _FUNCTION.search(name) else name
@@ -57,7 +58,7 @@ def _is_legal(name: str) -> bool:
 
 
 def unique_names(names: Iterable[str]) -> list[str]:
-    """Return ``names`` with a number behind each one that occurs before it; macros have them in upper case."""
+    """Return ``names`` with a number behind each repeated name. Case is ignored, because macros are in upper case."""
     found: list[str] = []
     for name in names:
         number, own = 1, name

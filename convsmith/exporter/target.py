@@ -1,4 +1,4 @@
-"""The machine that exported code is for: a level by its name, or LLVM's triple with features."""
+"""The machine that exported code runs on: a level by its name, or LLVM's triple with features."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from convsmith.machine.registry import known_targets
 __all__ = ["THIS_MACHINE", "export_machine"]
 
 THIS_MACHINE = "cpu"
-"""The name of the level of this machine that suits a problem."""
+"""The name of this machine, whose level follows from the problem."""
 
 _SYSTEMS = ("linux-gnu", "linux-musl", "linux-android", "none", "none-elf", "elf")
-"""Ends of triples whose object code is ELF."""
+"""Suffixes of triples whose object code is ELF."""
 _ARCHITECTURES = ("x86_64", "aarch64", "hexagon")
 
 

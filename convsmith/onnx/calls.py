@@ -79,7 +79,7 @@ def conv_transpose_problem(
 
 
 def _conv_transpose_call(X: Array, W: Array, B: Array | None, attributes: OnnxWindow) -> KernelCall:
-    """Return the call of `ConvTranspose`. UnsupportedError where no element of X reaches some of the output."""
+    """Return the call of `ConvTranspose`. UnsupportedError if a part of the output is reached by no element of X."""
     problem, shape, checked = conv_transpose_problem(X, W, B, attributes)
     if shape != problem.o:
         raise UnsupportedError(
@@ -180,8 +180,8 @@ _DEFAULTS: dict[str, Any] = {"auto_pad": "NOTSET", "group": 1}
 
 @dataclass(frozen=True)
 class OperatorCall:
-    """The function that makes the call of an operator, the numbers of its inputs, of which the `needed` first ones must
-    be given, and the positions of source and weights. A product has no window.
+    """The function that makes the call of an operator, the number of its inputs, how many of these must be given, and
+    the positions of source and weights among them. A product has no window.
     """
 
     call: Callable[..., KernelCall]

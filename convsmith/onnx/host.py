@@ -74,7 +74,7 @@ class OnnxHost:
 
     @cached_property
     def _kernels(self) -> dict[str, Any]:
-        """The nodes of the optimised model that compute nodes of the model, by the names of these."""
+        """The node of the optimised model for each node of the model, by the name of the latter."""
         makers = {name: proto for proto in self._optimised.graph.node for name in proto.output}
         found = {}
         for node in self.model.nodes:
@@ -113,7 +113,7 @@ class OnnxHost:
     def _bound(
         self, nodes: Sequence[Any], proto: Any, values: Mapping[str, Array], output: str
     ) -> Callable[[], object]:
-        """Return a call of a model of ``nodes`` of the model ``proto``, on memory that is bound to it."""
+        """Return a call of a model that consists of ``nodes`` of the model ``proto``, with its arrays bound."""
         import onnx
 
         made = {name for node in nodes for name in node.output}
@@ -144,7 +144,8 @@ class OnnxHost:
         return call
 
     def _session(self, content: bytes, level: str = "ORT_ENABLE_ALL", path: str = "", name: str = "") -> Any:
-        """Return a session of a model; one that cannot be made is a UsageError about the whole model, if that is named.
+        """Return a session of the model ``content``. UsageError about the model ``name`` if ONNX Runtime
+        refuses it; UnsupportedError if it has no name, as a model of a single node.
         """
         options = self._ort.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = self.threads, 1
@@ -185,7 +186,7 @@ def _first_line(error: Exception) -> str:
 
 @cache
 def _package(name: str) -> Any:
-    """Return the package. UnsupportedError, which names the model ``name``, without it."""
+    """Return the package. UnsupportedError about the model ``name`` if it is not installed."""
     with import_lock:
         try:
             import onnxruntime

@@ -24,7 +24,7 @@ from convsmith.runtime.arrays import Array
 __all__ = ["EXTRA", "ModelNode", "OnnxModel", "Shapes", "node_problems", "read_model"]
 
 EXTRA = "pip install 'convsmith[onnx]' brings it"
-"""The remedy for a missing package, for messages."""
+"""How to install the packages, for messages."""
 
 BATCH = 1
 """Size of the first dim of an input, where neither the model nor the caller gives one."""
@@ -55,7 +55,7 @@ class ModelNode:
 
     @property
     def is_quantised_around(self) -> bool:
-        """Whether a float convolution stands between conversions from bytes and to bytes."""
+        """Whether it is a convolution of floats between conversions from bytes and to bytes."""
         return len(self.protos) > 1
 
     @property
@@ -209,7 +209,7 @@ class OnnxModel:
         return found
 
     def _quantised(self, node: ModelNode) -> ModelNode | None:
-        """Return a convolution with the conversions around it as one `QLinearConv`; None without such."""
+        """Return a convolution and the conversions around it as one `QLinearConv`; None if it has none."""
         source, weights = (self._conversion(name) for name in node.inputs[:2])
         bias = self._conversion(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
         if source is None or weights is None:
@@ -343,7 +343,7 @@ def _every(graph: Any) -> Iterator[Any]:
 
 
 def _onnx(name: str) -> Any:
-    """Return the package. UnsupportedError, which names the model ``name``, without it."""
+    """Return the package. UnsupportedError about the model ``name`` if it is not installed."""
     with import_lock:
         try:
             import onnx

@@ -23,9 +23,9 @@ __all__ = ["LAYOUT", "HostNode", "NodeProfiler"]
 LAYOUT = "axb"
 """Layout of source and result of a convolution, unless another one is asked for: channels last."""
 _ERRORS = {"float64": 1e-12, "float32": 1e-4, "float16": 2e-3, "bfloat16": 2e-2}
-"""Greatest difference of results in floats, as a part of the greatest result."""
+"""Greatest difference of results in floats that rounding explains, relative to the greatest result."""
 _STEPS = 1
-"""Greatest difference of results that are rounded to bytes."""
+"""Greatest difference of results in bytes that rounding explains."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,9 @@ class HostNode:
 
 
 class NodeProfiler:
-    """Profiles the ``nodes`` of ``model``, of which ``host`` has computed the results; `rows` yields each row as it is
-    measured.
+    """Profiles the ``nodes`` of ``model``, whose results ``host`` computed; `rows` yields rows as they are measured.
 
-    ``whole`` is a call of the whole model; ``left`` and ``others`` are what the profile says of other nodes.
+    ``whole`` is a call of the whole model; the profile lists ``left`` and ``others`` as other nodes.
     """
 
     def __init__(
@@ -122,7 +121,7 @@ class NodeProfiler:
 
 
 def _difference(found: Array, wanted: Array) -> tuple[float, bool]:
-    """Return the greatest difference as a part of the greatest result, and whether rounding explains it."""
+    """Return the greatest difference relative to the greatest result, and whether rounding explains it."""
     if found.shape != wanted.shape:
         return float("inf"), False
     a, b = found.astype(np.float64), wanted.astype(np.float64)

@@ -16,7 +16,7 @@ _TARGET = re.compile(r"(\.?L[\w.$]+)\s*(?:[;#/].*)?$")
 
 @dataclass(frozen=True)
 class AssemblyLine:
-    """An instruction or a label; `source` is the number of its line of IR, 0 where it has none."""
+    """An instruction or a label; `source` is the number of its line of IR, or 0."""
 
     text: str
     source: int = 0
@@ -38,7 +38,7 @@ class Routine:
 
 
 def routines(assembly: str) -> list[Routine]:
-    """Return the functions of a text that have instructions with lines of IR, without directives."""
+    """Return the functions in `assembly` whose instructions have lines of IR, without directives."""
     found: list[tuple[str, list[AssemblyLine]]] = []
     source = 0
     for line in assembly.splitlines():
@@ -61,8 +61,8 @@ def _used(lines: Sequence[AssemblyLine]) -> Iterator[AssemblyLine]:
 
 
 def hot_loop(found: Sequence[Routine], times: Mapping[int, int]) -> tuple[Routine, range] | None:
-    """Return the innermost loop that executes most instructions, with its routine; `times` says how often the IR of a
-    line runs. None if no routine has a loop.
+    """Return the innermost loop that executes the most instructions, with its routine; `times` holds the executions of
+    each line of IR. None if no routine has a loop.
     """
     loops = [(routine, loop) for routine in found for loop in _innermost_loops(routine.lines)]
     weight = {(r.name, x): sum(times.get(r.lines[n].source, 0) for n in x) for r, x in loops}
@@ -70,7 +70,7 @@ def hot_loop(found: Sequence[Routine], times: Mapping[int, int]) -> tuple[Routin
 
 
 def _innermost_loops(lines: Sequence[AssemblyLine]) -> list[range]:
-    """Return the places from a label to a jump back to it that hold no other such places."""
+    """Return the ranges of lines from a label to a jump back to it that contain no other such range."""
     labels = {x.label: n for n, x in enumerate(lines) if x.label}
     ends = ((labels.get(x.target, len(lines)), n) for n, x in enumerate(lines) if x.target)
     loops = [range(first, last + 1) for first, last in ends if first <= last]

@@ -41,13 +41,13 @@ def _environment() -> Any:
 
 
 def render(template: str, values: Mapping[str, Any]) -> str:
-    """Return the page that a template makes of values, whose texts are escaped."""
+    """Return the page of `template` filled with `values`, whose texts are escaped."""
     text: str = _environment().get_template(template).render(**values)
     return text
 
 
 def write_page(file: str | Path, text: str) -> None:
-    """Write a page. UsageError if that fails."""
+    """Write the page `text` to `file`. UsageError if that fails."""
     try:
         Path(file).write_text(text, encoding="utf-8")
     except OSError as error:

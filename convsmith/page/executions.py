@@ -1,4 +1,4 @@
-"""How often the statements of a kernel run, and the bytes that they ask of memory."""
+"""Numbers of executions of the statements of a kernel, and the bytes that they load and store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Executed", "bytes_asked", "executed"]
 
 
 class Executed(NamedTuple):
-    """A statement that holds no others, how often it runs at most, and the innermost loop or function around it."""
+    """A leaf statement, the maximum number of its executions, and the innermost loop or function around it."""
 
     statement: Stmt
     times: int
@@ -26,7 +26,7 @@ Ranges = Mapping[Var, tuple[int, int]]
 
 
 def executed(kernel: Kernel) -> Iterator[Executed]:
-    """Yield the statements of a kernel and of its functions that hold no others, as if all conditions held."""
+    """Yield the leaf statements of a kernel and of its functions, counted as if all conditions were true."""
     functions = {f.name: f for f in kernel.functions}
     calls: dict[str, int] = {}
     ranges: dict[str, dict[Var, tuple[int, int]]] = {name: {} for name in functions}
@@ -62,9 +62,9 @@ def _leaves(s: Stmt, times: int, ranges: Ranges, around: Stmt) -> Iterator[tuple
 
 
 def bytes_asked(kernel: Kernel) -> int:
-    """Return the bytes that one call loads from memory and stores to it, as if all conditions held.
+    """Return the bytes that one call loads and stores, counted as if all conditions were true.
 
-    Statements of one loop load an element once in each iteration.
+    An iteration of a loop loads each element once.
     """
     total, loaded = 0, set[object]()
     last: Stmt | None = None
@@ -81,5 +81,5 @@ def bytes_asked(kernel: Kernel) -> int:
 
 
 def _bytes(v: Load) -> int:
-    """Return the bytes of a load; lanes of one element ask for it once."""
+    """Return the bytes of a load; an element that several lanes read counts once."""
     return (len(set(v.lanes.touched)) if v.lanes else 1) * v.buffer.dtype.bits // 8

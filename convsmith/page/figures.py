@@ -1,4 +1,4 @@
-"""Pictures of pages: a roofline with one kernel on it or many, in the colours of the page."""
+"""Plots of pages, in the colours of the page: a roofline with kernels as dots."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from convsmith.measure.roofline import Roofline
 __all__ = ["MARKERS", "Dot", "figure", "roofline_figure"]
 
 _INK = "#123456"
-"""The colour of text and axes, which becomes that of the page's text."""
+"""Colour of text and axes in matplotlib; the page replaces it by the colour of its text."""
 MARKERS = "os^Dv*PX"
-"""Marks of points by kind, so that a picture can be read without colours."""
+"""Markers by kind of dot, so that a plot can be read without colours."""
 
 
 class Dot(NamedTuple):
-    """A kernel: its operations a byte, and its operations in 1e9 a second."""
+    """A kernel: operations per byte, and 1e9 operations per second."""
 
     intensity: float
     rate: float
 
 
 def figure(size: tuple[float, float], draw: Callable[[Any], None]) -> str:
-    """Return a picture as SVG in the colours of the page; `draw` gets the figure of matplotlib."""
+    """Return a plot as SVG in the colours of the page; `draw` fills the figure of matplotlib."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -42,7 +42,7 @@ def figure(size: tuple[float, float], draw: Callable[[Any], None]) -> str:
 
 
 def roofline_figure(roof: Roofline, dots: Mapping[str, Sequence[Dot]], unit: str) -> str:
-    """Return the bounds of a roofline by its bytes and its products, with the `dots` of each name, as SVG."""
+    """Return the bounds of `roof` by bandwidth and by multiply-adds, with the `dots` of each name, as SVG."""
 
     def draw(made: Any) -> None:
         axes = made.subplots()

@@ -35,7 +35,7 @@ from convsmith.tune.expected import model_of, with_lanes
 __all__ = ["Explained", "kernel_page"]
 
 ROUNDS = 5
-"""Samples of the kernel's time."""
+"""Number of samples of the kernel's time."""
 
 
 class Explained(Protocol):
@@ -51,7 +51,7 @@ class Explained(Protocol):
 
 
 class Moved(NamedTuple):
-    """Bytes that pass from one memory to the next during a call."""
+    """Bytes that a call transfers from one memory to the next."""
 
     way: str
     nbytes: int
@@ -59,7 +59,7 @@ class Moved(NamedTuple):
 
 
 class RegisterGroup(NamedTuple):
-    """Registers of one use."""
+    """The number of registers that serve one use."""
 
     registers: int
     use: str
@@ -98,7 +98,7 @@ def kernel_page(kernel: Explained, text: str) -> str:
 
 
 def _registers(main: KernelPlan) -> list[RegisterGroup]:
-    """Return the registers of the tile by use, and those that are free."""
+    """Return the registers of the tile by use, and the free registers."""
     registers = main.registers
     parts = registers.text.rpartition(": ")[2].split(" + ")
     groups = [RegisterGroup(int(count), use) for count, _, use in (x.partition(" ") for x in parts) if count.isdigit()]
@@ -107,7 +107,7 @@ def _registers(main: KernelPlan) -> list[RegisterGroup]:
 
 
 def _moved(kernel: Explained, low: Lowered, main: KernelPlan | None) -> list[Moved]:
-    """Return the bytes through each cache: those that the kernel's statements ask for, and those of the model."""
+    """Return the bytes through each cache, as the kernel's statements request them and as the model estimates them."""
     moved = [Moved("registers and L1", bytes_asked(low.kernel), "loads and stores of the main kernel, counted")]
     config, problem = kernel.config, kernel.problem.canonical()
     if main is not None and config.then is None and not config.winograd and not low.kernel.sizes:

@@ -1,4 +1,4 @@
-"""The nest of a plan with the level of each loop: where its iterations lie in the machine."""
+"""The nest of a plan with the level of each loop: threads, caches, registers or lanes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from convsmith.plan.kernel import KernelPlan
 __all__ = ["LEVELS", "NestLine", "levels_of", "nest_lines", "planned_nest"]
 
 _PLANNED = (reorder, rfactor, derive_packing)
-"""The last of these passes leaves the plan: all loops in their places, nothing cut into pieces yet."""
+"""After the last of these passes, all loops are in their final order, and none is split into pieces."""
 
 LEVELS = {
     "threads": "divided among threads or groups of threads",
@@ -65,5 +65,5 @@ def nest_lines(kernel: Kernel, levels: Mapping[str, str]) -> Iterator[NestLine]:
 
 
 def planned_nest(records: Sequence[PassRecord]) -> Kernel:
-    """Return the kernel once all loops are in their places, and nothing is cut into pieces yet."""
+    """Return the kernel whose loops are in their final order and not yet split into pieces."""
     return [r for r in records if r.run in _PLANNED][-1].kernel

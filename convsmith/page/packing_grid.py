@@ -16,9 +16,9 @@ from convsmith.problem.problem import Problem
 __all__ = ["PackedCell", "PackedGrid", "packed_grids"]
 
 LARGEST = 1024
-"""Elements of a packed operand that is drawn."""
+"""Maximum number of elements of a packed operand that is drawn."""
 WIDTH = 16
-"""Cells in a row of the grid where the innermost block of the memory does not say otherwise."""
+"""Cells of a row of the grid, unless the innermost block of the memory implies another number."""
 _DIGIT = 8
 """Numbers below it are exact in every type; larger ones are found digit by digit."""
 
@@ -41,7 +41,7 @@ class PackedGrid(NamedTuple):
 
 
 def packed_grids(problem: Problem, low: Lowered) -> list[PackedGrid]:
-    """Return the grids of the operands that a kernel packs, of those that are small enough to be read."""
+    """Return the grids of the packed operands with at most `LARGEST` elements."""
     found = []
     for pack in low.packs:
         plain, packed = pack.params[0], pack.params[-1]
@@ -65,7 +65,7 @@ def _cell(place: int, shape: Sequence[int]) -> PackedCell:
 
 
 def _places(pack: Kernel, plain: Buffer, packed: Buffer) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return the number of the plain element at each place of the packed operand, -1 where there is none.
+    """Return the number of the plain element at each place of the packed operand; -1 for padding.
 
     The interpreter packs the digits of the numbers, one after the other, and a mark of the elements that exist.
     """

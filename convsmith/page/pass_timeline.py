@@ -1,4 +1,4 @@
-"""The passes of a kernel in order: their time, and the lines of IR that each of them changed."""
+"""The passes of a kernel in order: the time of each pass, and the lines of IR that it changed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from convsmith.compiler.instruments import PassRecord
 __all__ = ["ListedLine", "PassView", "timeline"]
 
 SHOWN = 400
-"""Lines of IR after a pass that are shown; a longer text ends with the number of lines that follow."""
+"""Maximum number of lines that a page shows of the IR after a pass."""
 FEW = 4000
-"""Lines of both texts up to which single lines are compared; in longer texts, all lines count as changed."""
+"""Maximum number of lines of two texts that are compared line by line; of longer texts, all lines count as changed."""
 
 
 class ListedLine(NamedTuple):
