@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from convsmith.codegen.aligned_places import AlignedPlaces
 from convsmith.codegen.debug_lines import DebugLines
 from convsmith.codegen.fragments import VECTORS, Configurations, Fragments, Shapes
 from convsmith.codegen.gathers import spans_of
@@ -56,7 +57,9 @@ class Facts:
     """The facts of a target that code generation needs: LLVM's name for it, the attributes of every function, its
     instructions by name, what some do with f16, its registers for fragments, the bits of an address, the way in which
     it loads leading lanes, a device's dialect of kernels of threads, and the function that orders stores past the
-    caches; besides, the debug information that a module is to have.
+    caches; besides, the debug information that a module is to have. Where vectors in aligned memory have instructions
+    of their own, the arrays ``own`` of kernels begin at multiples of ``alignment`` bytes, and so do private buffers;
+    ``places`` are those of the kernel in hand.
     """
 
     triple: str
@@ -69,6 +72,9 @@ class Facts:
     dialect: Dialect | None = None
     fence: str = ""
     debug: DebugLines | None = None
+    alignment: int = 0
+    own: frozenset[str] = frozenset()
+    places: AlignedPlaces | None = None
 
     @property
     def word(self) -> str:
@@ -90,6 +96,10 @@ class FunctionEmitter(ValueEmitter):
         self.fragments: dict[Buffer, Fragments] = {}
         self.configurations, self.configured = configurations, False
         self.task_range: tuple[str, str] | None = None
+
+    def alignment(self, v: Load) -> int:
+        """Return the bytes to which the lanes of an access are aligned for certain."""
+        return super().alignment(v) if self.facts.places is None else self.facts.places.bytes_of(v)
 
     def prepare(self, body: Stmt) -> None:
         """Determine which register buffers are kept as vectors."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from convsmith.codegen.aligned_places import AlignedPlaces
 from convsmith.codegen.artifact import Launch
 from convsmith.codegen.denormals import flushed_buffers
 from convsmith.codegen.fragments import Configurations
@@ -145,6 +146,9 @@ def form_text(
     kernel: Kernel, facts: Facts, symbol: str, scratch: Mapping[Buffer, tuple[int, int]], declared: dict[str, None]
 ) -> list[str]:
     """Return the outlined functions of a kernel, and the one that runs a part of its tasks."""
+    if facts.alignment:
+        own = (*scratch, *(b for b in kernel.params if b.name in facts.own))
+        facts = replace(facts, places=AlignedPlaces(kernel, own, facts.alignment))
     configurations = Configurations.of(kernel, facts.rows, facts.fragments)
     flushed = flushed_buffers(kernel, facts.rows)
     given = (flushed, configurations, declared)

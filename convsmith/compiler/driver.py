@@ -38,6 +38,9 @@ from convsmith.problem.attributes import ZERO_POINTS
 from convsmith.problem.fusion import stages_of
 from convsmith.problem.problem import Problem
 
+_LINE = 64
+"""Bytes of a cache line, at which private buffers begin."""
+
 
 @dataclass(frozen=True)
 class Lowered:
@@ -75,15 +78,17 @@ def lower(plan: Pipelines, instruments: Sequence[Instrument] = (), *, debug: boo
     for k in (*prepared.values(), *after):
         launched[plan.symbol(k.name)] = (k, launch_of(k, _threads(plan, k), plan.machine))
     offsets: dict[Buffer, int] = {}
-    size = 0
+    size, apart = 0, max(_LINE, plan.machine.alignment)
     for k in (*prepared.values(), kernel):  # one runs after the other, in the same memory
         private = private_buffers(k)
-        *starts, end = accumulate((-(-b.size * b.dtype.bytes // 64) * 64 for b in private), initial=0)
+        *starts, end = accumulate((-(-b.size * b.dtype.bytes // apart) * apart for b in private), initial=0)
         offsets |= dict(zip(private, starts))
         size = max(size, end)
     scratch = {b: (offset, size) for b, offset in offsets.items()}
     if plan.machine.device is None:
-        known = facts(plan.machine)
+        # Kernels that run before the main one write arrays that no caller gives.
+        own = frozenset(b.name for k in prepared.values() for b in k.written)
+        known = replace(facts(plan.machine), own=own)
         if debug:
             known = replace(known, debug=DebugLines(listing(kernel).numbers))
         text = module_text(launched, known, scratch)

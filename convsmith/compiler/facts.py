@@ -12,4 +12,5 @@ def facts(target: Machine) -> Facts:
     return Facts(
         target.triple, dict(target.attributes), rows, target.half, target.fragments, target.address_bits,
         target.head_load, target.device.dialect if target.device is not None else None, target.fence,
+        alignment=target.alignment,
     )  # fmt: skip

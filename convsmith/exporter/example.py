@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from convsmith.exporter.build import BuiltKernel
 from convsmith.exporter.header import C_TYPES, macro
 from convsmith.exporter.interface import Parameter
+from convsmith.runtime.arrays import ALIGNMENT
 
 __all__ = ["example_text"]
 
@@ -26,7 +27,7 @@ _HEAD = """\
 {includes}
 static void *memory(size_t bytes)
 {{
-    void *p = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    void *p = aligned_alloc({alignment}, (bytes + {alignment} - 1) / {alignment} * {alignment});
     if (p == NULL)
         exit(1);
     return p;
@@ -60,7 +61,7 @@ _INCLUDES = "#include <sys/syscall.h>\n#include <unistd.h>\n"
 def example_text(name: str, command: str, kernels: Sequence[BuiltKernel]) -> str:
     """Return the program for the library ``name``, which ``command`` compiles."""
     has_tiles = any("amx" in k.machine.permissions for k in kernels)
-    text = _HEAD.format(name=name, command=command, includes=_INCLUDES if has_tiles else "")
+    text = _HEAD.format(name=name, command=command, includes=_INCLUDES if has_tiles else "", alignment=ALIGNMENT)
     text += _PARALLEL if any(k.interface.threads > 1 for k in kernels) else ""
     text += _AMX if has_tiles else ""
     for kernel in kernels:

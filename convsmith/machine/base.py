@@ -58,6 +58,8 @@ class Machine:
     where that is 0. A machine that ``has_word_products`` multiplies integers of 16 bits faster than those of 32.
     ``scratchpad`` is memory beside the caches, in which a kernel's own buffers of the scope ``cache`` lie. ``fence`` is
     LLVM's function that orders stores past the caches before later ones; empty where vectors have no such stores.
+    Vectors at multiples of ``alignment`` bytes have instructions of their own, so a kernel's own memory begins there; 0
+    where aligned vectors gain nothing.
 
     A machine with a ``device`` runs kernels as grids of groups of threads; others are CPUs. ``vectors`` of a device are
     the registers of a thread, of one element of 32 bits or of several smaller ones.
@@ -85,6 +87,7 @@ class Machine:
     scratchpad: MemoryLevel | None = None
     device: Device | None = None
     fence: str = ""
+    alignment: int = 0
 
     @property
     def registers(self) -> int:

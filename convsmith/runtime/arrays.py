@@ -42,8 +42,8 @@ __all__ = [
 
 Array = NDArray[np.generic]
 
-ALIGNMENT = 64
-"""Bytes to which new memory is aligned: a cache line, and the widest vector."""
+ALIGNMENT = 128
+"""Bytes to which new memory is aligned: the widest vector of any machine, and two cache lines."""
 
 _STRIDE_FORMS = 8
 

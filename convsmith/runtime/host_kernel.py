@@ -262,7 +262,7 @@ class HostKernel:
         """Return a call on memory whose addresses the caller sets; the arrays and packed operands `constants` are
         those of every call.
 
-        What a call needs besides, `scratch_bytes`, begins at the address `scratch`, a multiple of 64.
+        What a call needs besides, `scratch_bytes`, begins at the address `scratch`, a multiple of `ALIGNMENT`.
         """
         packed = constants.get(self._border.operand)
         server = self._server(packed) if isinstance(packed, Packed) else self

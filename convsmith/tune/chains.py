@@ -54,15 +54,29 @@ class StageConfigs:
         rows = tuple(row for row in machine.instructions if row.rows == 1)
         self._without_fragments = replace(machine, instructions=rows)
         self._has_fragments = len(rows) < len(machine.instructions)
-        self._found: dict[tuple[Problem, bool, int], Config] = {}
+        self._found: dict[tuple[Problem, int, bool], Config] = {}
 
     def whole(self, problem: Problem, threads: int, fragments: bool = True) -> Config:
         """Return the default config of ``problem``, without instructions on ``fragments`` where that is said."""
-        uses = fragments and self._has_fragments and not _is_depthwise(problem)
-        key = (problem, uses, threads)
+        if self._has_fragments and not _is_depthwise(problem):
+            # A default config without them is the same on a machine that has them.
+            if fragments or (problem, threads, True) in self._found:
+                config = self._made(problem, threads, True)
+                if fragments or not self._uses_fragments(config):
+                    return config
+        return self._made(problem, threads, False)
+
+    def _made(self, problem: Problem, threads: int, fragments: bool) -> Config:
+        """Return the default config of ``problem`` for the machine, or for the machine without ``fragments``."""
+        key = (problem, threads, fragments)
         if key not in self._found:
-            self._found[key] = default_config(problem, self.machine if uses else self._without_fragments, threads)
+            machine = self.machine if fragments else self._without_fragments
+            self._found[key] = default_config(problem, machine, threads)
         return self._found[key]
+
+    def _uses_fragments(self, config: Config) -> bool:
+        """Return whether the instruction of ``config`` works on fragments."""
+        return any(row.rows > 1 for row in self.machine.instructions if row.name == config.instruction)
 
     def has_transform(self, problem: Problem) -> bool:
         """Return whether the default config of the whole ``problem`` uses a transform, as windows of channels may."""
@@ -95,8 +109,7 @@ class StageConfigs:
         Fragments read copies of windows of pixels. A stage that is ``near`` reads rows of a circular buffer, where no
         sums of entries are.
         """
-        rows = {row.name: row.rows for row in self.machine.instructions}
-        if not _is_depthwise(problem) and rows.get(self.whole(_row(problem), 1).instruction, 1) > 1:
+        if not _is_depthwise(problem) and self._uses_fragments(self.whole(_row(problem), 1)):
             return False
         st = scheduled(problem, self.by_rows(problem, near, self.rows_of_tile(problem)), self.machine)
         return not near or all(view.adds == st.b.name for view in st.sums)

@@ -18,9 +18,9 @@ library = ctypes.CDLL(str(folder / "liblayer.so"))
 
 
 def aligned(nbytes: int) -> np.ndarray:
-    """Return bytes that begin at a multiple of 64."""
-    memory = np.empty(nbytes + 64, np.uint8)
-    start = -memory.ctypes.data % 64
+    """Return bytes that begin at a multiple of 128."""
+    memory = np.empty(nbytes + 128, np.uint8)
+    start = -memory.ctypes.data % 128
     return memory[start : start + nbytes]
 
 

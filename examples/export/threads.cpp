@@ -20,13 +20,13 @@ extern "C" void run_parts(void *, convsmith_task task, void *data, std::size_t p
         thread.join();
 }
 
-// Elements of an array that begins at a multiple of 64 bytes.
+// Elements of an array that begins at a multiple of 128 bytes.
 template <typename T> class Aligned {
 public:
-    explicit Aligned(std::size_t bytes) : memory(bytes + 64)
+    explicit Aligned(std::size_t bytes) : memory(bytes + 128)
     {
         auto address = reinterpret_cast<std::uintptr_t>(memory.data());
-        first = reinterpret_cast<T *>(address + (64 - address % 64) % 64);
+        first = reinterpret_cast<T *>(address + (128 - address % 128) % 128);
         count = bytes / sizeof(T);
     }
     T *data() { return first; }

@@ -122,7 +122,7 @@ def test_the_manifest_describes_every_parameter(tmp_path: Path) -> None:
     assert named["src"]["c_type"] == "uint8_t" and named["src"]["shape"] == [1, 8, 6, 6]
     assert named["src"]["strides"] == [288, 36, 6, 1] and named["src"]["bytes"] == 288
     assert named["scales_dst"]["optional"] and named["scales_dst"]["default"] == [2.0]
-    assert named["packed_wei"]["alignment"] == 64 and named["dst"]["written"]
+    assert named["packed_wei"]["alignment"] == 128 and named["dst"]["written"]
     assert kernel["packings"][0]["operand"] == "wei" and kernel["undefined_symbols"] == []
 
 
@@ -161,7 +161,7 @@ def test_the_check_names_what_is_wrong(tmp_path: Path) -> None:
         else:
             assert message(**{name: (None, 0)}) == f"{name} is null"
     assert message(src=(2, 0)) == "src is not aligned: its address must be a multiple of 4"
-    assert message(packed_wei=(32, 0)) == "packed_wei is not aligned: its address must be a multiple of 64"
+    assert message(packed_wei=(32, 0)) == "packed_wei is not aligned: its address must be a multiple of 128"
     distance = places[names.index("dst")] - places[names.index("src")]
     assert message(dst=(-distance, 0)) == "dst and src overlap"
     assert message(dst=(-distance + sizes[0] - 4, 0)) == "dst and src overlap"

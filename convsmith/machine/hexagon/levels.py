@@ -44,7 +44,7 @@ def _level(version: int, has_floats: bool = False) -> Machine:
         features=",".join(features), needs=needs, vectors=RegisterFile("vector", 32, _BITS),
         memories=(_SCALARS, MemoryLevel("L2", 1 << 20, 64, 8, _BYTES, share=4)), costs=_COSTS, attributes=(),
         instructions=(*(FLOATS if has_floats else SCALARS), *BYTES), address_bits=32, head_load=_HEAD,
-        scratchpad=MemoryLevel("VTCM", _MEBIBYTES[version] << 20, _BYTES, 1, _BYTES, share=1),
+        scratchpad=MemoryLevel("VTCM", _MEBIBYTES[version] << 20, _BYTES, 1, _BYTES, share=1), alignment=_BYTES,
     )  # fmt: skip
 
 
