@@ -1,4 +1,4 @@
-"""Outline each register tile into a function; equal tiles share one function.
+"""Outline each register tile, or loops by name, into a function; equal ones share one function.
 
 A function takes one pointer into each buffer that it touches, with the tile's constant offsets folded in, and the loop
 bounds that depend on the tile's position. The caller allocates memory that the tile uses. Functions therefore stay
@@ -97,8 +97,9 @@ class _Abstract(Rewriter):
 
 
 class _Outline(Rewriter):
-    def __init__(self) -> None:
+    def __init__(self, loops: frozenset[str]) -> None:
         super().__init__()
+        self.loops = loops
         self.functions: list[Function] = []
         self.alike: dict[Hashable, list[Function]] = {}
         """Functions with the same parameters, whose statements have the same classes and bounds."""
@@ -121,16 +122,21 @@ class _Outline(Rewriter):
         return found or f
 
     def For(self, s: For) -> Stmt:
+        if s.var.name in self.loops:
+            return self.call(s)
         return s if s.kind == "scalable" else self._For(s)
 
     def Alloc(self, a: Alloc) -> Stmt:
-        if not a.buffer.in_registers:
-            return self._Alloc(a)
-        free = variables_of(a) - bound_in(a)
-        abstract = _Abstract(free, {s.buffer for s in statements_of(a) if isinstance(s, At)})
-        body = abstract.stmt(a)
+        return self.call(a) if a.buffer.in_registers and not self.loops else self._Alloc(a)
+
+    def call(self, s: Stmt) -> Stmt:
+        """Return the call of a function that does what ``s`` does, which it becomes unless there is one."""
+        free = variables_of(s) - bound_in(s)
+        abstract = _Abstract(free, {x.buffer for x in statements_of(s) if isinstance(x, At)})
+        body = abstract.stmt(s)
         pointers = tuple((var, key[0]) for key, (var, _) in abstract.pointers.items())
-        f = Function(f"tile{len(self.functions)}", pointers, tuple(abstract.indices.values()), body)
+        name = f"{'loop' if self.loops else 'tile'}{len(self.functions)}"
+        f = Function(name, pointers, tuple(abstract.indices.values()), body)
         f = self.equal(f)
         starts = tuple((key[0], start) for key, (_, start) in abstract.pointers.items())
         call: Stmt = Call(f.name, starts, tuple(abstract.indices))
@@ -139,8 +145,10 @@ class _Outline(Rewriter):
         return call
 
 
-def outline(kernel: Kernel) -> Kernel:
+def outline(kernel: Kernel, loops: tuple[str, ...] = ()) -> Kernel:
     """Outline every statement that allocates registers into a function; requires a flat kernel.
+
+    With ``loops``, outline these loops and nothing else.
 
     Statements in a scalable loop stay in it, for the loop says where its last vectors end.
 
@@ -167,7 +175,7 @@ def outline(kernel: Kernel) -> Kernel:
             call tile0(a @ i * 3, dst @ i, max(-i + 1, 0))
     """
     require_no_effects(kernel, "outline")
-    o = _Outline()
+    o = _Outline(frozenset(loops))
     body = o.stmt(kernel.body)
     if body is kernel.body:
         return kernel

@@ -14,6 +14,7 @@ from convsmith.passes.collapse import collapse
 from convsmith.passes.flatten import flatten
 from convsmith.passes.manager import Step
 from convsmith.passes.narrow_index import narrow_index
+from convsmith.passes.outline import outline
 from convsmith.passes.partition import partition
 from convsmith.passes.simplify import simplify
 from convsmith.passes.strength import strength_reduce
@@ -85,6 +86,9 @@ def block_steps(made: Winograd, product: KernelPlan, config: Config, machine: Ma
     place = next(n for n, step in enumerate(lower) if step.run is narrow_index) + 1
     vectors = [Step(vectorise, name, made.width, False) for end in ("s", "d") for name in made.lanes(end)]
     lower[place:place] = vectors
+    # Functions of their own hold the transforms' constants: LLVM would keep them in registers while the product runs.
+    place = next(n for n, step in enumerate(lower) if step.run in (outline, unused_let))
+    lower.insert(place, Step(outline, tuple(n for loops in made.transforms for each in loops for n in each)))
     if config.threads > 1:
         place = next(n for n, step in enumerate(lower) if step.run is unused_let)
         lower.insert(place, Step(collapse))

@@ -471,10 +471,13 @@ class CostModel:
         return -(-held // self.lanes) * self.lanes * cycles
 
     def pixels_first(self) -> bool:
-        """Whether all weights stay near enough to be read again for each tile of pixels."""
-        groups = self.sizes.get(self.batch, 1)
-        share = self.target.costs.weights_kept * (2 if self.classes else 1)  # the result then takes most of the time
-        return groups * prod(d.size for d in self.st.of("n")) * self.terms * self.bytes <= share
+        """Whether all weights stay near enough to be read again for each tile of pixels, or prefetches hide that they
+        come from the second-level cache.
+        """
+        groups, cost = self.sizes.get(self.batch, 1), self.target.costs
+        share = cost.weights_kept * (2 if self.classes else 1)  # the result then takes most of the time
+        size = groups * prod(d.size for d in self.st.of("n")) * self.terms * self.bytes
+        return size <= share or (cost.prefetches(size) and size <= self.target.l2.bytes)
 
     def apart(self, loop: str) -> int:
         """Return the elements of the result between neighbours along a loop; a fused loop's innermost dim counts."""

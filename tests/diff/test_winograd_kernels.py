@@ -93,6 +93,18 @@ def test_weights_that_exceed_the_registers_are_transformed_in_loops() -> None:
     assert "wei_w" in weights and 100 < weights.count("\n") < 900
 
 
+@pytest.mark.skipif("avx512" not in ISAS, reason="the machine lacks AVX-512")
+@pytest.mark.parametrize("taps", [3, 5])
+def test_constants_of_transforms_leave_the_registers_to_sums(taps: int) -> None:
+    """28 sums, two vectors of weights and a pixel fill the registers of a product's loop, which stores no sum."""
+    words = "--lane=oc --fuse=th+tw --register=th_tw:14,oc:32 --order=f,oc,th_tw --reduce=ic --pack=wei_w"
+    config = f"--target=avx512 {words} --winograd=oh:4,ow:4 --outline=no"
+    line = f"--stag=axb --dtag=axb mb1ic64ih28oc32kh{taps}ph{taps // 2}"
+    blocks = re.split(r"^\S+:", cs.compile(line, config=config).asm(), flags=re.MULTILINE)
+    (product,) = (block for block in blocks if block.count("vfmadd231ps") == 28)
+    assert not re.search(r"zmm\d+, -?\d*\(%rsp\)", product)
+
+
 @pytest.mark.parametrize(
     ("m", "r", "stride"),
     [(2, 3, 1), (3, 3, 1), (4, 3, 1), (6, 3, 1), (2, 5, 1), (4, 5, 1), (2, 7, 1), (4, 3, 2), (2, 5, 2), (4, 7, 2)],
