@@ -101,6 +101,8 @@ class PipelineEmitter(ThreadEmitter):
         )
         self.lines.append(f"  br i1 {first}, label %{init}, label %{ready}")
         self.start(init)
+        for name in self.maps.values():
+            self.spell(self.calls.prefetch, map=name)
         arrivals = self.warps * self.geometry.group[0] // _WARP
         for slot in range(self.slots_of_loop):
             self.spell(self.calls.init, at=self._barrier_at("full", slot), count=1)

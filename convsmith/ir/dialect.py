@@ -31,7 +31,7 @@ class PipelineCalls:
     take the coordinates ``{at0}``, ``{at1}`` ... and offsets ``{by0}`` ... and bring bytes to the barrier ``{full}``.
     ``before`` stands before the first product of a step. ``commit`` stands behind the last one, and makes a group of
     them; ``wait`` waits for all but the ``{pending}`` latest groups.
-    ``map`` is the parameter of a tensor map.
+    ``map`` is the parameter of a tensor map, which ``prefetch`` brings near the copy engine.
     """
 
     init: DialectCall
@@ -44,6 +44,7 @@ class PipelineCalls:
     before: DialectCall
     commit: DialectCall
     wait: DialectCall
+    prefetch: DialectCall
     map: str
 
 

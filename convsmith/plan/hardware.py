@@ -46,6 +46,8 @@ from convsmith.statement.statement import KINDS, Statement, View
 
 SHARED = "shared"
 """The file of operands that an instruction reads from shared memory."""
+ADDRESSES = 32
+"""Registers of a lane besides those of its sums, at most."""
 RUNS = (2, 4)
 """Neighbouring elements of a fragment that a lane has, which it accesses as vectors."""
 
@@ -208,6 +210,17 @@ def phase_steps(st: Statement, config: Config) -> list[Step]:
     return steps + [Step(extend, n, 1) for n, *_ in cut] + ([Step(simplify)] if cut else [])
 
 
+def _check_registers(machine: Machine, groups: GroupNest, needed: int) -> None:
+    """Raise ConfigError where a unit has too few registers for a group whose lanes need so many each."""
+    assert machine.device is not None
+    most = machine.device.units.registers // groups.size
+    if needed > most:
+        raise ConfigError(
+            "registers", f"--realise=hardware: {groups.size} threads with {needed} registers; {machine.name} has "
+            f"{most} for each of so many; legal are smaller tiles of a group",
+        )  # fmt: skip
+
+
 def hardware_plan(st: Statement, config: Config, machine: Machine) -> GroupPlan:
     """Return the plan of ``st`` under its own ``config``; ConfigError where copies or products have a limit."""
     loops = loops_after_fusing(st, config)
@@ -220,6 +233,7 @@ def hardware_plan(st: Statement, config: Config, machine: Machine) -> GroupPlan:
     }  # fmt: skip
     groups = nest.group_nest()
     check_limits(machine, groups, shared)
+    _check_registers(machine, groups, nest.fragments * row.result.layout.registers + ADDRESSES)
     steps = hardware_steps(nest, copies, machine)
     cut = next(n for n, x in enumerate(steps) if x.run is flatten) - 1
     return GroupPlan(st, config, loops, groups, shared, tuple(steps[:cut]), tuple(steps[cut:]))

@@ -21,7 +21,7 @@ from convsmith.statement.statement import Dim, Statement, View
 
 SLOTS = 4
 """Steps whose copies are in shared memory at a time."""
-WARPS = (2, 1)
+WARPS = (4, 2, 1)
 """Warp groups that multiply, each 64 rows."""
 FRAGMENTS = (1, 2, 3, 4)
 """Instructions of a warp group that lie beside each other."""
@@ -62,7 +62,7 @@ def hardware_config(st: Statement, machine: Machine) -> Config | None:
     reduce = (*(n for n in st.reduce if n not in {d.name for d in terms}), term_loop)
     device = machine.device
     assert device is not None
-    found: list[tuple[float, Config]] = []
+    found: list[tuple[float, int, Config]] = []
     why: ConfigError | None = None
     nbytes = terms[-1].size * dtype(st.a.dtype).bytes
     row_bytes = WIDTHS[0] if terms is pixels else _row_bytes(nbytes, bool(st.of("batch")))
@@ -87,8 +87,8 @@ def hardware_config(st: Statement, machine: Machine) -> Config | None:
             for split, parts in _splits(st, terms, step) if terms is pixels else [((), 1)]:
                 cost = _cost(sizes, tile, apart * parts, count_of_terms / parts / step, device.units.count)
                 reads = (1 / height + 1 / width) * READS
-                found.append((cost * max(reads, 1.0), replace(config, split=split)))
-    for _, config in sorted(found, key=lambda x: (x[0], str(x[1]))):
+                found.append((cost * max(reads, 1.0), warps, replace(config, split=split)))
+    for *_, config in sorted(found, key=lambda x: (*x[:2], str(x[2]))):
         try:
             hardware_plan(parted(whole, config.split), config, machine)
         except ConfigError as error:

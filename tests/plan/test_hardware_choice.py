@@ -62,7 +62,7 @@ def test_the_copy_engine_brings_operands(line: str) -> None:
 
 
 LARGE = {
-    "ic64ih224oc64oh224": (128, 64), "ic128ih112oc128oh112": (128, 128), "ic256ih56oc256oh56": (128, 256),
+    "ic64ih224oc64oh224": (256, 64), "ic128ih112oc128oh112": (256, 128), "ic256ih56oc256oh56": (128, 256),
     "ic512ih28oc512oh28": (128, 256), "ic512ih14oc512oh14": (128, 256), "ic256ih14oc256oh14": (128, 128),
 }  # fmt: skip
 """Sizes of 3x3 layers of VGG-16 and ResNet-50, each with the rows and columns of a group."""
@@ -103,6 +103,7 @@ def test_a_machine_without_a_copy_engine_has_no_reason() -> None:
 @pytest.mark.parametrize("words, why", [
     ("--register=mb_oh_ow:32,oc:16 --group=mb_oh_ow:64,oc:16,ic:64", "found mb_oh_ow:32"),
     ("--register=mb_oh_ow:64,oc:16 --group=mb_oh_ow:64,oc:16,ic:24", "found ic:24"),
+    ("--register=mb_oh_ow:64,oc:256 --group=mb_oh_ow:256,oc:256,ic:16", "with 160 registers; sm_90a has 102"),
     ("--register=mb_oh_ow:64,oc:16 --group=mb_oh_ow:64,oc:16,ic:64 --instruction=mma_m16n8k16_bf16", "legal"),
 ])  # fmt: skip
 def test_what_a_config_may_not_ask(words: str, why: str) -> None:

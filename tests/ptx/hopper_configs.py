@@ -42,20 +42,23 @@ KINDS = {name: (f"{LAST} --dt=bf16 {shape}", forward()) for name, shape in _SHAP
                  forward().replace("mb+oh,mb_oh+ow", "mb+od,mb_od+oh,mb_od_oh+ow").replace("mb_oh_ow", "mb_od_oh_ow")
                  .replace("kh,kw,ic", "kd,kh,kw,ic")),
     "two groups of warps": (f"{LAST} --dt=bf16 --attr-post-ops=relu mb1ic64ih9oc16oh9kh1", forward(128, slots=2)),
+    "four groups of warps": (f"{LAST} --dt=bf16 mb1ic64ih16iw15oc16oh16ow15kh1kw1", forward(256, slots=2)),
     "two products beside each other": (f"{LAST} --dt=bf16 mb1ic64ih7oc32oh7kh1", forward(n=32, slots=1)),
     "f16": (f"{LAST} --dt=f16 mb1ic128ih5oc16oh5kh1", forward(row="wgmma_m64n16k16_f16")),
     "s8": (f"{LAST} --dt=s8:s8:s32 mb1ic256ih5oc16oh5kh1", forward(k=128, row="wgmma_m64n16k32_s8")),
-    "bias and relu": (f"--dir=FWD_B {LAST} --dt=bf16 --attr-post-ops=relu mb1ic64ih6oc24oh6kh3ph1", forward()),
+    "bias and relu": (f"--dir=FWD_B {LAST} --dt=bf16 --attr-post-ops=relu mb1ic64ih6oc24oh6kh1", forward()),
     "post-ops": (f"{LAST} --dt=f16 --attr-post-ops=sum:2+binary_add:f32:per_oc+clip:-8:40 mb1ic64ih5oc24oh5kh1",
                  forward(row="wgmma_m64n16k16_f16")),
     "scales": (f"--dir=FWD_B {LAST} --dt=s8:s8:s8 --attr-scales=src:common:0.5+wei:per_oc mb1ic128ih5oc24oh5kh1",
                forward(k=128, row="wgmma_m64n16k32_s8")),
     "bytes and a zero point": (f"{LAST} --dt=u8:s8:u8 --attr-zero-points=dst:common:3 --attr-post-ops=relu "
-                               "mb1ic128ih6oc16oh6kh3ph1", forward(k=128, row="wgmma_m64n16k32_u8_s8")),
+                               "mb1ic128ih6oc16oh6kh1", forward(k=128, row="wgmma_m64n16k32_u8_s8")),
     "rows of 64 bytes": (f"{LAST} --dt=bf16 mb1ic32ih6oc16oh6kh3ph1", forward(k=32)),
     "rows of 32 bytes": (f"{LAST} --dt=f16 mb1ic16ih6oc16oh6kh3ph1", forward(k=16, row="wgmma_m64n16k16_f16")),
-    "groups": ("--stag=axb --wtag=abxc --dtag=axb --dt=bf16 g2mb1ic128ih5oc32oh5kh3ph1", forward()),
-    "groups of 16 channels": ("--stag=axb --wtag=abxc --dtag=axb --dt=bf16 g3mb1ic48ih5oc48oh5kh3ph1", forward(k=16)),
+    "groups": ("--stag=axb --wtag=abxc --dtag=axb --dt=bf16 g2mb1ic128ih5iw4oc32oh5ow4kh3kw1ph1pw0", forward()),
+    "groups of 16 channels": (
+        "--stag=axb --wtag=abxc --dtag=axb --dt=bf16 g3mb1ic48ih5iw4oc48oh5ow4kh1kw3ph0pw1", forward(k=16),
+    ),
     "groups of bytes": ("--stag=axb --wtag=abxc --dtag=axb --dt=s8:s8:s32 g2mb1ic64ih5oc32oh5kh1",
                         forward(k=32, row="wgmma_m64n16k32_s8")),
     "sums in f32": (f"{LAST} --dt=bf16:bf16:f32 mb1ic64ih5oc16oh5kh3ph1", forward(slots=4)),
@@ -65,7 +68,7 @@ KINDS = {name: (f"{LAST} --dt=bf16 {shape}", forward()) for name, shape in _SHAP
         "--group=mb_ih_iw:64,ic:64,oc:64 --shared=diff_dst,wei --buffers=2 --instruction=wgmma_m64n64k16_bf16_k_mn",
     ),
     "backward by data of groups": (
-        "--dir=BWD_D --stag=axb --wtag=abxc --dtag=axb --dt=f16 g2mb1ic64ih5oc64oh5kh3ph1",
+        "--dir=BWD_D --stag=axb --wtag=abxc --dtag=axb --dt=f16 g2mb1ic64ih5iw4oc64oh5ow4kh3kw1ph1pw0",
         "--lane=ic --fuse=mb+ih,mb_ih+iw --reduce=kh,kw,oc --register=mb_ih_iw:64,ic:32 "
         "--group=mb_ih_iw:64,ic:32,oc:32 --shared=diff_dst,wei --buffers=2 --instruction=wgmma_m64n32k16_f16_k_mn",
     ),
@@ -90,12 +93,12 @@ KINDS = {name: (f"{LAST} --dt=bf16 {shape}", forward()) for name, shape in _SHAP
         "--shared=src,diff_dst --buffers=2 --instruction=wgmma_m64n32k16_f16_mn_mn",
     ),
     "backward by weights, taps and a stride": (
-        f"--dir=BWD_W {LAST} --dt=bf16:f32:bf16 mb2ic128ih8oc128oh4kh3ph1sh2",
+        f"--dir=BWD_W {LAST} --dt=bf16:f32:bf16 mb2ic128ih8oc128oh4kh2ph0sh2",
         "--lane=oc --fuse=mb+oh,mb_oh+ow --reduce=mb_oh_ow --register=ic:64,oc:128 --group=ic:128,oc:128,mb_oh_ow:64 "
         "--shared=src,diff_dst --buffers=2 --instruction=wgmma_m64n64k16_bf16_mn_mn",
     ),
     "backward by weights in parts": (
-        f"--dir=BWD_W {LAST} --dt=bf16 mb2ic64ih8oc64oh8kh3ph1",
+        f"--dir=BWD_W {LAST} --dt=bf16 mb2ic64ih8oc64oh8kh1",
         "--lane=oc --fuse=mb+oh,mb_oh+ow --reduce=mb_oh_ow --register=ic:64,oc:64 --group=ic:64,oc:64,mb_oh_ow:64 "
         "--shared=src,diff_dst --split=mb:2 --instruction=wgmma_m64n64k16_bf16_mn_mn",
     ),

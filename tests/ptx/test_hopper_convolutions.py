@@ -48,6 +48,15 @@ def test_kernels_assemble_without_spills_and_warnings(kind: str) -> None:
     assert all((use.spilled, use.filled, use.stack) == (0, 0, 0) for use in made.uses.values())
 
 
+def test_products_overlap_and_maps_are_prefetched() -> None:
+    """The products of a step are waited for a step later, unless there is one slot."""
+    artifact, single = (hopper_artifact(kind) for kind in ("3x3", "two products beside each other"))
+    waits = [re.findall(r"wgmma\.wait_group\.sync\.aligned\s+(\d)", x.notes["ptx"]) for x in (artifact, single)]
+    assert waits == [["1", "0"], ["0", "0"]]
+    prefetched = re.findall(r"prefetch\.tensormap", artifact.notes["ptx"])
+    assert len(prefetched) == len(artifact.entries["main"].launch.maps) == 2
+
+
 # -- planted faults
 FAULTY = "3x3"
 """The kernel in which faults are planted: 18 steps in 3 slots."""

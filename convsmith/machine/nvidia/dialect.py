@@ -66,6 +66,7 @@ PIPELINES = PipelineCalls(
     before=_void(f"{_PRODUCTS}.fence.sync.aligned"),
     commit=_void(f"{_PRODUCTS}.commit_group.sync.aligned"),
     wait=_void(f"{_PRODUCTS}.wait_group.sync.aligned", "i64 immarg", "i64 {pending}"),
+    prefetch=_void("llvm.nvvm.prefetch.tensormap.p0", "ptr", "ptr {map}"),
     map='ptr byval([128 x i8]) align 64 "nvvm.grid_constant"',
 )  # fmt: skip
 
